@@ -1,0 +1,1 @@
+//! The decision at the proxy, as a state machine behind a host trait.

@@ -1,0 +1,169 @@
+//! A validated policy and its limits.
+
+use algorithms::{Parameters, Rate};
+
+use crate::Name;
+
+/// Which edit of a domain's limits this is. Compared for equality only: after a
+/// restore from backup the number can be smaller than one seen before.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Revision {
+    /// Counts the writes to the domain, from 1.
+    pub number: u64,
+    /// A digest of the record's contents.
+    pub digest: u64,
+}
+
+/// The limits of one domain at one revision.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// The domain.
+    pub domain: Name,
+    /// The edit this is.
+    pub revision: Revision,
+    /// The limits, in the order of the file.
+    pub limits: Vec<Limit>,
+}
+
+/// One named rule: when it applies, what its buckets are split by, how much, and what then.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limit {
+    /// Unique within the domain.
+    pub name: Name,
+    /// For people.
+    pub description: Option<String>,
+    /// Every matcher must hold; none: every request.
+    pub matchers: Vec<Matcher>,
+    /// One bucket per distinct tuple of these entries' values; none: one bucket for all.
+    pub per: Vec<Name>,
+    /// What happens to a request that lacks a `per` entry.
+    pub if_missing: IfMissing,
+    /// The numbers of a bucket without an override.
+    pub quota: Quota,
+    /// Units a request costs, multiplied by the check's own cost; at least 1.
+    pub cost: u64,
+    /// What happens to a request over the limit.
+    pub over_limit: OverLimit,
+    /// Share of the buckets enforced, in percent (0 to 100); the rest is only reported.
+    pub enforce_percent: u8,
+    /// What the proxy does while no limiter answers.
+    pub on_failure: OnFailure,
+    /// Where the bucket lives.
+    pub scope: Scope,
+    /// Share of the limit, in percent (at least 100), that a proxy lets through to the global check.
+    pub precheck_percent: Option<u32>,
+    /// How long leased units live, in milliseconds; `None`: one check per request.
+    pub lease_ttl_ms: Option<u64>,
+    /// Not advertised in response headers.
+    pub hidden: bool,
+    /// Other numbers for single buckets.
+    pub overrides: Vec<Override>,
+    /// Limits that this one suppresses when it matches.
+    pub replaces: Vec<Name>,
+    /// The subset of `per` that decides a bucket's slot in a cluster.
+    pub partition: Vec<Name>,
+    /// Number of proxies to assume while no limiter says; `None`: as last told.
+    pub fleet_size: Option<u64>,
+    /// The domain revision that last changed this limit (edit, reset or credit). Bucket state
+    /// remembers the newest one seen, and caches of older ones are dropped.
+    pub generation: u64,
+}
+
+/// The numbers that an algorithm works with.
+///
+/// Built by validation only, so [`algorithms::Parameters`] in it are known to be good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Quota {
+    /// What was written; unlimited buckets have none.
+    pub parameters: Parameters,
+}
+
+/// Other numbers for one bucket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Override {
+    /// The bucket: a value for every `per` entry, in the order of `per`.
+    pub values: Vec<Vec<u8>>,
+    /// The numbers.
+    pub quota: OverrideQuota,
+    /// When it ends, in milliseconds since the epoch; `None`: never.
+    pub until_ms: Option<u64>,
+}
+
+/// What an override changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OverrideQuota {
+    /// The bucket is not limited.
+    Unlimited,
+    /// Another rate and burst (with the limit's algorithm).
+    Quota(Quota),
+}
+
+/// A condition on one entry of the descriptor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Matcher {
+    /// The entry.
+    pub key: Name,
+    /// Holds iff no negated pattern matches and, if there are positive ones, one of them does.
+    /// An absent entry satisfies only negated patterns.
+    pub patterns: Vec<Pattern>,
+}
+
+/// One pattern as written (`/api/**`, `!cidr:10.0.0.0/8`, `exact:*`), known to be well formed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pattern {
+    /// As written.
+    pub text: String,
+}
+
+/// A request that lacks a `per` entry ...
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IfMissing {
+    /// ... shares one bucket with the others that lack it.
+    #[default]
+    Share,
+    /// ... is not limited by this limit.
+    Skip,
+    /// ... is refused with 403.
+    Deny,
+}
+
+/// A request over the limit ...
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OverLimit {
+    /// ... is answered 429.
+    #[default]
+    Reject,
+    /// ... is held until its turn.
+    Queue,
+    /// ... goes on, marked.
+    Degrade,
+}
+
+/// While no limiter answers, a request ...
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnFailure {
+    /// ... is decided in the proxy, at its share of the rate.
+    #[default]
+    Local,
+    /// ... passes.
+    Allow,
+    /// ... is refused.
+    Deny,
+}
+
+/// Where a limit's buckets live.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Scope {
+    /// In the store, one for the fleet.
+    #[default]
+    Global,
+    /// In each proxy's shared data.
+    Proxy,
+}
+
+impl Quota {
+    /// The rate N/P.
+    pub fn rate(&self) -> Rate {
+        self.parameters.rate
+    }
+}

@@ -1,0 +1,90 @@
+//! A check and its answer, whatever the encoding.
+
+use policy::{Descriptor, Name, Revision};
+
+/// The version that every answer carries in `x-rl-api`.
+pub const API_VERSION: &str = "1";
+
+/// One request to be tested against every limit of the domain that matches it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Check {
+    /// What the proxy knows of the request.
+    pub descriptor: Descriptor,
+    /// How many requests this stands for; each limit multiplies it by its own cost. 0 is a peek.
+    pub cost: u64,
+    /// Ask whether `cost` would pass, and charge nothing.
+    pub peek: bool,
+    /// Test only these limits; empty: all that match.
+    pub only: Vec<Name>,
+    /// Limits the caller has settled already (local ones, leased ones).
+    pub skip: Vec<Name>,
+    /// Refuse a check that matches no limit.
+    pub require_match: bool,
+    /// What was admitted without the limiter and is charged now, whatever is left.
+    pub debits: Vec<Debit>,
+}
+
+/// Units that a proxy admitted by itself while no limiter answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Debit {
+    /// The limit whose bucket (for this check's descriptor) is charged.
+    pub limit: Name,
+    /// Units.
+    pub units: u64,
+}
+
+/// How a limit takes part in a check.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// Over it, the check is denied.
+    #[default]
+    Enforce,
+    /// Over it, the check is only reported.
+    Shadow,
+    /// Over it, the request goes on marked as degraded.
+    Degrade,
+}
+
+/// The decision on one check.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The policy that decided.
+    pub revision: Revision,
+    /// The store's clock, in milliseconds since the epoch.
+    pub now_ms: u64,
+    /// Whether every enforcing limit allowed it.
+    pub allowed: bool,
+    /// One entry per matching limit, in the order of the policy.
+    pub limits: Vec<LimitAnswer>,
+}
+
+/// What one limit said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LimitAnswer {
+    /// The limit.
+    pub name: Name,
+    /// The limit's generation, to drop what is cached of older ones.
+    pub generation: u64,
+    /// Values of the limit's `per` entries, `None` where the request had none.
+    pub bucket: Vec<(Name, Option<Vec<u8>>)>,
+    /// How it takes part.
+    pub mode: Mode,
+    /// Whether the cost fits this limit, whatever the others said.
+    pub allowed: bool,
+    /// Units taken from the bucket by this check.
+    pub charged: u64,
+    /// The quota in units: capacity or N; `None`: unlimited.
+    pub limit: Option<u64>,
+    /// The time, in milliseconds, in which an empty quota comes back whole.
+    pub window_ms: u64,
+    /// Units left after this decision.
+    pub remaining: u64,
+    /// 0 if allowed; `None`: never.
+    pub retry_after_ms: Option<u64>,
+    /// Until the bucket is unused.
+    pub reset_after_ms: u64,
+    /// How long an admitted request is held.
+    pub delay_ms: u64,
+    /// Not to be shown to clients.
+    pub hidden: bool,
+}

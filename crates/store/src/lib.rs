@@ -1,0 +1,1 @@
+//! Everything that knows the Redis layout: keys, scripts, limits, buckets; and the memory store.

@@ -1,0 +1,3 @@
+//! rlctl, the control plane: edits limits, inspects and resets buckets.
+
+fn main() {}

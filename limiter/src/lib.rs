@@ -1,0 +1,1 @@
+//! The limiter service: checks over HTTP, decided in Redis, Valkey or memory.

@@ -1,0 +1,3 @@
+//! Project tasks: demo, test, wasm, bench, ci.
+
+fn main() {}
