@@ -1,3 +1,59 @@
-//! Project tasks: demo, test, wasm, bench, ci.
+//! Project tasks: `cargo xtask demo | test | wasm | bench | ci`.
+//!
+//! A task gets the tools it needs (see [`tools`]), so that a clone with
+//! nothing but rustup, Python's pip and a C compiler can run all of them.
 
-fn main() {}
+mod command;
+mod help;
+mod tools;
+mod ui;
+mod wasm;
+mod workspace;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+use crate::ui::Ui;
+use crate::workspace::Workspace;
+
+/// Project tasks.
+#[derive(Parser)]
+#[command(
+    name = "cargo xtask",
+    bin_name = "cargo xtask",
+    disable_help_subcommand = true
+)]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Build the filter that Envoy loads: target/filter.wasm
+    Wasm,
+    /// Fetch the programs that the other tasks run, and say where they are
+    Tools(tools::Args),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let ui = Ui::detect();
+    match run(cli, &ui) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            ui.error(&error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(cli: Cli, ui: &Ui) -> Result<()> {
+    let workspace = Workspace::find()?;
+    match cli.task {
+        Task::Wasm => wasm::build(&workspace, ui).map(|_| ()),
+        Task::Tools(args) => tools::run(&args, &workspace, ui),
+    }
+}

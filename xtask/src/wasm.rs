@@ -1,0 +1,42 @@
+//! `cargo xtask wasm`: the filter as Envoy loads it.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::command;
+use crate::tools::Tools;
+use crate::ui::Ui;
+use crate::workspace::Workspace;
+
+/// What Envoy can load without noticing; see ARCHITECTURE.md.
+const SIZE_MAX_BYTES: u64 = 250_000;
+
+/// Builds the filter and returns its path, `target/filter.wasm`.
+pub fn build(workspace: &Workspace, ui: &Ui) -> Result<PathBuf> {
+    ui.heading("Filter");
+    Tools::new(workspace, ui).wasm_target()?;
+    command::run(
+        Command::new("cargo")
+            .current_dir(&workspace.root)
+            .args(["build", "--package", "filter", "--lib", "--profile", "wasm"])
+            .args(["--target", "wasm32-unknown-unknown", "--locked"]),
+    )?;
+    let built = workspace
+        .target
+        .join("wasm32-unknown-unknown/wasm/filter.wasm");
+    let path = workspace.target.join("filter.wasm");
+    std::fs::copy(&built, &path).with_context(|| format!("cannot copy {}", built.display()))?;
+    let bytes = std::fs::metadata(&path)?.len();
+    ui.line(&format!(
+        "{}: {} KB",
+        workspace.short(&path).display(),
+        bytes.div_ceil(1000)
+    ));
+    ensure!(
+        bytes <= SIZE_MAX_BYTES,
+        "the filter has {bytes} bytes; {SIZE_MAX_BYTES} are the budget that keeps loading instant"
+    );
+    Ok(path)
+}

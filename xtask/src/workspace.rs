@@ -1,0 +1,53 @@
+//! Where things are: the sources, the build output, the fetched tools.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+/// The paths of this checkout.
+pub struct Workspace {
+    /// The folder that holds the root `Cargo.toml`.
+    pub root: PathBuf,
+    /// Cargo's build output.
+    pub target: PathBuf,
+}
+
+impl Workspace {
+    /// Finds the checkout that this program was built from.
+    pub fn find() -> Result<Self> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .parent()
+            .context("xtask/ has no parent folder")?
+            .to_path_buf();
+        // Cargo resolves a relative CARGO_TARGET_DIR against the caller's folder.
+        let target = match std::env::var_os("CARGO_TARGET_DIR") {
+            Some(dir) => std::path::absolute(dir).context("CARGO_TARGET_DIR")?,
+            None => root.join("target"),
+        };
+        Ok(Self { root, target })
+    }
+
+    /// Where fetched tools live; `cargo clean` takes them away.
+    pub fn tools(&self) -> PathBuf {
+        self.target.join("tools")
+    }
+
+    /// A path as a person standing in the checkout would type it.
+    pub fn short<'a>(&self, path: &'a Path) -> &'a Path {
+        path.strip_prefix(&self.root).unwrap_or(path)
+    }
+
+    /// The version of a crate that `Cargo.lock` holds.
+    pub fn locked_version(&self, name: &str) -> Result<String> {
+        let path = self.root.join("Cargo.lock");
+        let lock = std::fs::read_to_string(&path)
+            .with_context(|| format!("cannot read {}", path.display()))?;
+        let wanted = format!("name = \"{name}\"");
+        let mut lines = lock.lines().skip_while(|line| *line != wanted).skip(1);
+        lines
+            .next()
+            .and_then(|line| line.strip_prefix("version = \"")?.strip_suffix('"'))
+            .map(str::to_owned)
+            .with_context(|| format!("Cargo.lock holds no {name}"))
+    }
+}
