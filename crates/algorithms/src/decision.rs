@@ -11,6 +11,27 @@ pub enum RetryAfter {
     Never,
 }
 
+impl RetryAfter {
+    /// The later of two: never is later than any time.
+    #[must_use]
+    pub fn later(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Never, _) | (_, Self::Never) => Self::Never,
+            (Self::Millis(a), Self::Millis(b)) => Self::Millis(a.max(b)),
+            (Self::Now, later) | (later, Self::Now) => later,
+        }
+    }
+
+    /// Milliseconds, 0 for now; `None` for never.
+    pub const fn millis(self) -> Option<u64> {
+        match self {
+            Self::Now => Some(0),
+            Self::Millis(ms) => Some(ms),
+            Self::Never => None,
+        }
+    }
+}
+
 /// The answer of one limit to one check. Times count from the caller's `now_ms`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Decision {
@@ -24,4 +45,25 @@ pub struct Decision {
     pub reset_after_ms: u64,
     /// Milliseconds an admitted request is held before it starts (queues only, else 0).
     pub delay_ms: u64,
+}
+
+/// A decision and what it leaves to be stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome<S> {
+    /// The answer.
+    pub decision: Decision,
+    /// Units taken by the check's cost; a debit is not counted here.
+    pub charged: u64,
+    /// The state to store; `None`: what is stored stays as it is.
+    pub write: Option<S>,
+}
+
+impl<S> Outcome<S> {
+    pub(crate) fn map<T>(self, wrap: impl FnOnce(S) -> T) -> Outcome<T> {
+        Outcome {
+            decision: self.decision,
+            charged: self.charged,
+            write: self.write.map(wrap),
+        }
+    }
 }

@@ -3,9 +3,27 @@
 //! No I/O, no clock, no floating point and no dependency: time is an argument,
 //! in whole milliseconds. Every algorithm has a twin in `lua/lib/` that gives
 //! the same integers on every input.
+//!
+//! [`Algorithm::new`] validates a limit's numbers, [`Algorithm::evaluate`] tests
+//! a cost against one bucket, and [`check::check`] tests one request against
+//! several buckets at once.
 
+mod algorithm;
+mod bucket;
+mod bytes;
+pub mod check;
 mod decision;
+mod error;
+mod gcra;
+mod integers;
 mod parameters;
+mod quota;
+mod token_bucket;
 
-pub use decision::{Decision, RetryAfter};
+pub use algorithm::{Algorithm, Evaluation, Numbers, State};
+pub use bytes::STATE_BYTES;
+pub use decision::{Decision, Outcome, RetryAfter};
+pub use error::ParameterError;
+pub use gcra::GcraState;
 pub use parameters::{Align, Kind, Parameters, Rate};
+pub use token_bucket::TokenBucketState;

@@ -1,5 +1,10 @@
 //! What a limit's author writes, before it is checked.
 
+use std::fmt;
+
+use crate::ParameterError;
+use crate::integers::PRODUCT_MAX;
+
 /// "N units per period P".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rate {
@@ -26,6 +31,27 @@ pub enum Kind {
     SlidingWindowBuckets,
     /// Two aligned counters, the older one weighted by its overlap.
     SlidingWindow,
+}
+
+impl Kind {
+    /// The name in a limits file.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::TokenBucket => "token_bucket",
+            Self::Gcra => "gcra",
+            Self::LeakyBucket => "leaky_bucket",
+            Self::FixedWindow => "fixed_window",
+            Self::SlidingWindowLog => "sliding_window_log",
+            Self::SlidingWindowBuckets => "sliding_window_buckets",
+            Self::SlidingWindow => "sliding_window",
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
 }
 
 /// Where a fixed window starts.
@@ -55,4 +81,58 @@ pub struct Parameters {
     pub sub_windows: Option<u64>,
     /// Whether the slice that is sliding out still counts whole. Sliding sub-windows only.
     pub strict: Option<bool>,
+}
+
+impl Parameters {
+    /// An algorithm at a rate, everything else at its default.
+    pub const fn new(kind: Kind, units: u64, period_ms: u64) -> Self {
+        Self {
+            kind,
+            rate: Rate { units, period_ms },
+            burst: None,
+            max_delay_ms: None,
+            align: None,
+            sub_windows: None,
+            strict: None,
+        }
+    }
+
+    /// What holds for every algorithm: a period, and no parameter of another one.
+    pub(crate) fn belong_together(&self) -> Result<(), ParameterError> {
+        let bucket = matches!(
+            self.kind,
+            Kind::TokenBucket | Kind::Gcra | Kind::LeakyBucket
+        );
+        let slices = self.kind == Kind::SlidingWindowBuckets;
+        let written = [
+            ("burst", self.burst.is_some(), bucket),
+            (
+                "max_delay",
+                self.max_delay_ms.is_some(),
+                self.kind == Kind::LeakyBucket,
+            ),
+            (
+                "align",
+                self.align.is_some(),
+                self.kind == Kind::FixedWindow,
+            ),
+            ("sub_windows", self.sub_windows.is_some(), slices),
+            ("strict", self.strict.is_some(), slices),
+        ];
+        for (parameter, present, belongs) in written {
+            if present && !belongs {
+                return Err(ParameterError::Unused {
+                    parameter,
+                    kind: self.kind,
+                });
+            }
+        }
+        match self.rate.period_ms {
+            0 => Err(ParameterError::NoPeriod),
+            period if period > PRODUCT_MAX => Err(ParameterError::PeriodTooLong {
+                largest_ms: PRODUCT_MAX,
+            }),
+            _ => Ok(()),
+        }
+    }
 }

@@ -1,0 +1,102 @@
+//! The numbers that token bucket, leaky bucket and GCRA share.
+//!
+//! A rate N/P in lowest terms is (N/g)/(P/g). Debt is counted in *parts*: a
+//! unit has P/g of them and N/g drain per millisecond, so that whole
+//! milliseconds always drain whole parts. The same number read as time is a
+//! GCRA's distance to its theoretical arrival time, in 1/(N/g) milliseconds.
+
+use crate::integers::{PRODUCT_MAX, gcd, scale_up};
+use crate::{ParameterError, Parameters};
+
+/// Capacity and drain of one bucket, validated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Bucket {
+    /// C, in units.
+    pub capacity: u64,
+    /// p, the parts of one unit.
+    pub parts_per_unit: u64,
+    /// The parts that drain each millisecond.
+    pub parts_per_ms: u64,
+}
+
+impl Bucket {
+    pub fn new(parameters: &Parameters) -> Result<Self, ParameterError> {
+        let rate = parameters.rate;
+        if rate.units == 0 {
+            return Err(ParameterError::NoRefill);
+        }
+        if rate.units > PRODUCT_MAX {
+            return Err(ParameterError::RateTooLarge {
+                largest: PRODUCT_MAX,
+            });
+        }
+        let divisor = gcd(rate.units, rate.period_ms);
+        let parts_per_unit = rate.period_ms / divisor;
+        let capacity = parameters.burst.unwrap_or(rate.units);
+        let largest = PRODUCT_MAX / parts_per_unit;
+        if capacity > largest {
+            return Err(ParameterError::BurstTooLarge { largest });
+        }
+        Ok(Self {
+            capacity,
+            parts_per_unit,
+            parts_per_ms: rate.units / divisor,
+        })
+    }
+
+    /// The debt of a bucket used up, in parts.
+    pub const fn full(&self) -> u64 {
+        self.capacity * self.parts_per_unit
+    }
+
+    /// The largest step back of the clock that is not taken for a wrong clock.
+    pub const fn horizon_ms(&self) -> u64 {
+        self.full() / self.parts_per_ms
+    }
+
+    /// How long a used-up bucket takes to be unused.
+    pub const fn window_ms(&self) -> u64 {
+        self.drain_ms(self.full())
+    }
+
+    /// How long `parts` take to drain, rounded up.
+    pub const fn drain_ms(&self, parts: u64) -> u64 {
+        parts.div_ceil(self.parts_per_ms)
+    }
+
+    /// What is left of `debt` after `elapsed_ms`.
+    pub const fn drained(&self, debt: u64, elapsed_ms: u64) -> u64 {
+        debt.saturating_sub(elapsed_ms.saturating_mul(self.parts_per_ms))
+    }
+
+    /// A debt stored in other parts, rounded up to these, at most the capacity.
+    pub fn adopt(&self, debt: u64, parts_per_unit: u64) -> u64 {
+        let (units, rest) = (debt / parts_per_unit, debt % parts_per_unit);
+        if units >= self.capacity {
+            return self.full();
+        }
+        let parts = units * self.parts_per_unit;
+        (parts + scale_up(rest, self.parts_per_unit, parts_per_unit)).min(self.full())
+    }
+
+    /// The debt after `units` more, at most the capacity.
+    pub fn owing(&self, debt: u64, units: u64) -> u64 {
+        (debt + units.min(self.capacity) * self.parts_per_unit).min(self.full())
+    }
+
+    /// Whether a cost within the capacity fits.
+    pub const fn fits(&self, debt: u64, cost: u64) -> bool {
+        cost <= self.remaining(debt)
+    }
+
+    /// Whole units left.
+    pub const fn remaining(&self, debt: u64) -> u64 {
+        (self.full() - debt) / self.parts_per_unit
+    }
+
+    /// How long until a cost within the capacity fits.
+    pub const fn wait_ms(&self, debt: u64, cost: u64) -> u64 {
+        let excess = (debt + cost * self.parts_per_unit).saturating_sub(self.full());
+        self.drain_ms(excess)
+    }
+}

@@ -1,0 +1,200 @@
+//! Several limits in one check: all of them are charged, or none.
+//!
+//! The twin of `lua/check.lua`, for state that is at hand: the memory store and
+//! the limits a proxy keeps for itself.
+
+use crate::{Algorithm, Decision, RetryAfter, State};
+
+/// A bucket's state with the newest generation of its limit that wrote it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stored {
+    /// The generation of the limit.
+    pub generation: u64,
+    /// The state.
+    pub state: State,
+}
+
+/// How a limit takes part.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// Over it, the check is denied.
+    #[default]
+    Enforce,
+    /// Over it, nothing is denied and only this limit goes uncharged (shadow and degrade).
+    Observe,
+}
+
+/// One limit's part in a check.
+#[derive(Clone, Copy, Debug)]
+pub struct Part<'a> {
+    /// The limit's numbers.
+    pub algorithm: &'a Algorithm,
+    /// The generation they belong to.
+    pub generation: u64,
+    /// What is stored of the bucket.
+    pub stored: Option<&'a Stored>,
+    /// Units the check takes from it.
+    pub cost: u64,
+    /// Units admitted earlier without asking; charged once, whatever is left.
+    pub debit: u64,
+    /// How it takes part.
+    pub mode: Mode,
+}
+
+/// What holds for a check as a whole.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Options {
+    /// Only ask: nothing but debits is charged.
+    pub peek: bool,
+    /// The caller has just confirmed its policy with the store, so a newer generation in the
+    /// state is a leftover (a backup was restored), not a newer edit.
+    pub force: bool,
+}
+
+/// A decided check.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// Whether every enforcing limit allows it.
+    pub allowed: bool,
+    /// One per limit, in the order given.
+    pub limits: Vec<LimitVerdict>,
+}
+
+/// What one limit said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LimitVerdict {
+    /// How it took part.
+    pub mode: Mode,
+    /// Its own decision, whatever the others said.
+    pub decision: Decision,
+    /// Units taken by the check's cost.
+    pub charged: u64,
+}
+
+/// The caller's limit is older than the state: nothing was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stale {
+    /// Which limit, as an index into the parts.
+    pub limit: usize,
+    /// The generation found in the state.
+    pub generation: u64,
+}
+
+/// What several limits say together; only enforcing ones count.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Summary {
+    /// The least; `None` where no limit is enforced.
+    pub remaining: Option<u64>,
+    /// The largest among the denying limits.
+    pub retry_after: RetryAfter,
+    /// The largest.
+    pub reset_after_ms: u64,
+    /// The largest; 0 for a denied check.
+    pub delay_ms: u64,
+    /// The denying limits, as indices.
+    pub denied_by: Vec<usize>,
+}
+
+/// Tests one check and says what to store, one entry per part (`None`: leave as it is).
+///
+/// # Errors
+/// [`Stale`] for the first part whose state knows a newer generation; nothing may be stored then.
+pub fn check(
+    parts: &[Part<'_>],
+    now_ms: u64,
+    options: Options,
+) -> Result<(Verdict, Vec<Option<Stored>>), Stale> {
+    if !options.force {
+        refuse_stale(parts)?;
+    }
+    let evaluations: Vec<_> = parts
+        .iter()
+        .map(|part| {
+            let state = part.stored.map(|stored| &stored.state);
+            part.algorithm
+                .evaluate_with_debit(state, now_ms, part.cost, part.debit)
+        })
+        .collect();
+    let allowed = parts
+        .iter()
+        .zip(&evaluations)
+        .all(|(part, evaluation)| part.mode == Mode::Observe || evaluation.fits());
+    let charge = allowed && !options.peek;
+    let (limits, writes) = parts
+        .iter()
+        .zip(evaluations)
+        .map(|(part, evaluation)| {
+            let outcome = if charge {
+                evaluation.charge()
+            } else {
+                evaluation.leave()
+            };
+            let verdict = LimitVerdict {
+                mode: part.mode,
+                decision: outcome.decision,
+                charged: outcome.charged,
+            };
+            let generation = part.generation_to_store(outcome.charged);
+            (
+                verdict,
+                outcome.write.map(|state| Stored { generation, state }),
+            )
+        })
+        .unzip();
+    Ok((Verdict { allowed, limits }, writes))
+}
+
+fn refuse_stale(parts: &[Part<'_>]) -> Result<(), Stale> {
+    for (limit, part) in parts.iter().enumerate() {
+        if let Some(stored) = part.stored
+            && part.generation < stored.generation
+        {
+            return Err(Stale {
+                limit,
+                generation: stored.generation,
+            });
+        }
+    }
+    Ok(())
+}
+
+impl Part<'_> {
+    /// Only usage moves the generation on; a shift of the time base leaves it.
+    fn generation_to_store(&self, charged: u64) -> u64 {
+        match self.stored {
+            Some(stored) if charged == 0 && self.debit == 0 => stored.generation,
+            _ => self.generation,
+        }
+    }
+}
+
+impl Verdict {
+    /// The check's answer as one.
+    pub fn summary(&self) -> Summary {
+        let enforced = || {
+            self.limits
+                .iter()
+                .filter(|limit| limit.mode == Mode::Enforce)
+        };
+        let longest = |of: fn(&Decision) -> u64| enforced().map(|l| of(&l.decision)).max();
+        Summary {
+            remaining: enforced().map(|limit| limit.decision.remaining).min(),
+            retry_after: enforced()
+                .map(|limit| limit.decision.retry_after)
+                .fold(RetryAfter::Now, RetryAfter::later),
+            reset_after_ms: longest(|decision| decision.reset_after_ms).unwrap_or(0),
+            delay_ms: if self.allowed {
+                longest(|d| d.delay_ms).unwrap_or(0)
+            } else {
+                0
+            },
+            denied_by: self
+                .limits
+                .iter()
+                .enumerate()
+                .filter(|(_, l)| l.mode == Mode::Enforce && !l.decision.allowed)
+                .map(|(index, _)| index)
+                .collect(),
+        }
+    }
+}

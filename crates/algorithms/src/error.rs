@@ -1,0 +1,96 @@
+//! Why parameters cannot be used, with the value that would do.
+
+use std::fmt;
+
+use crate::Kind;
+
+/// What is wrong with [`crate::Parameters`], and the nearest value that would be right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ParameterError {
+    /// The rate's period is 0.
+    NoPeriod,
+    /// A bucket that never refills: the rate is 0 units.
+    NoRefill,
+    /// The rate has more units than exact arithmetic holds.
+    RateTooLarge {
+        /// The largest N for this period.
+        largest: u64,
+    },
+    /// The period is longer than exact arithmetic holds.
+    PeriodTooLong {
+        /// The longest period, in milliseconds.
+        largest_ms: u64,
+    },
+    /// The capacity is more than exact arithmetic holds at this rate.
+    BurstTooLarge {
+        /// The largest capacity at this rate.
+        largest: u64,
+    },
+    /// The queue's longest delay is more than exact arithmetic holds.
+    DelayTooLong {
+        /// The longest delay, in milliseconds.
+        largest_ms: u64,
+    },
+    /// `sub_windows` is required and absent.
+    SubWindowsMissing,
+    /// `sub_windows` does not divide the window, or is out of range.
+    SubWindows {
+        /// The nearest number of sub-windows that divides the window.
+        nearest: u64,
+    },
+    /// The algorithm is not built in.
+    Unavailable {
+        /// The algorithm.
+        kind: Kind,
+    },
+    /// A parameter that this algorithm does not have.
+    Unused {
+        /// The parameter, as written in a limits file.
+        parameter: &'static str,
+        /// The algorithm.
+        kind: Kind,
+    },
+}
+
+impl fmt::Display for ParameterError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoPeriod => f.write_str("the rate's period must be at least 1ms"),
+            Self::NoRefill => {
+                f.write_str("a bucket's rate must be at least 1 per period; burst may be 0")
+            }
+            Self::RateTooLarge { largest } => {
+                write!(
+                    f,
+                    "the rate is too large: at most {largest} units in this period"
+                )
+            }
+            Self::PeriodTooLong { largest_ms } => {
+                write!(f, "the period is too long: at most {largest_ms}ms")
+            }
+            Self::BurstTooLarge { largest } => {
+                write!(
+                    f,
+                    "the burst is too large: at most {largest} units at this rate"
+                )
+            }
+            Self::DelayTooLong { largest_ms } => {
+                write!(f, "max_delay is too long: at most {largest_ms}ms")
+            }
+            Self::SubWindowsMissing => {
+                f.write_str("sliding_window_buckets needs sub_windows, such as 10")
+            }
+            Self::SubWindows { nearest } => write!(
+                f,
+                "sub_windows must be 1 to 1000 and divide the window into whole milliseconds; \
+                 the nearest that does is {nearest}"
+            ),
+            Self::Unavailable { kind } => write!(f, "{kind} is not built in"),
+            Self::Unused { parameter, kind } => {
+                write!(f, "{parameter} does not belong to {kind}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for ParameterError {}

@@ -1,0 +1,130 @@
+//! The shape every algorithm has, and the decision made from it.
+//!
+//! `lua/check.lua` makes the same decision from functions of the same names.
+
+use crate::{Decision, Outcome, RetryAfter};
+
+/// One algorithm with its numbers.
+///
+/// `State` is what is stored; `Usage` is that state read at one instant with
+/// the current numbers. Costs given to [`Quota::wait_ms`] and
+/// [`Quota::charge`] are within [`Quota::limit`].
+pub(crate) trait Quota {
+    type State;
+    type Usage: Clone;
+
+    /// The largest cost that can ever pass.
+    fn limit(&self) -> u64;
+    /// Reads a state at an instant; absent means unused.
+    fn load(&self, state: Option<&Self::State>, now_ms: u64) -> Loaded<Self>;
+    /// Whether `cost` more stays within the limit.
+    fn fits(&self, usage: &Self::Usage, cost: u64) -> bool;
+    /// Adds a cost that fits.
+    fn charge(&self, usage: &mut Self::Usage, cost: u64);
+    /// Adds what was admitted elsewhere, at most up to the limit.
+    fn debit(&self, usage: &mut Self::Usage, units: u64);
+    /// The largest cost that fits.
+    fn remaining(&self, usage: &Self::Usage) -> u64;
+    /// From the caller's instant until a cost that does not fit would.
+    fn wait_ms(&self, usage: &Self::Usage, cost: u64) -> u64;
+    /// From the caller's instant until nothing is used.
+    fn reset_after_ms(&self, usage: &Self::Usage) -> u64;
+    /// How long a request admitted now is held.
+    fn delay_ms(&self, _usage: &Self::Usage) -> u64 {
+        0
+    }
+    /// The state to store for a usage that was added to.
+    fn save(&self, usage: Self::Usage) -> Self::State;
+}
+
+/// A state as read at one instant.
+pub(crate) struct Loaded<Q: Quota + ?Sized> {
+    pub usage: Q::Usage,
+    /// The state with its times moved back to the caller's, after the clock stepped back by
+    /// more than the horizon; to be stored whatever the decision.
+    pub shifted: Option<Q::State>,
+}
+
+/// A cost tested against one limit, to be finished either way.
+pub(crate) struct Evaluated<'a, Q: Quota> {
+    quota: &'a Q,
+    loaded: Loaded<Q>,
+    cost: u64,
+    debited: bool,
+    fits: bool,
+}
+
+impl<'a, Q: Quota> Evaluated<'a, Q> {
+    pub fn new(quota: &'a Q, state: Option<&Q::State>, now_ms: u64, cost: u64, debit: u64) -> Self {
+        let mut loaded = quota.load(state, now_ms);
+        if debit > 0 {
+            quota.debit(&mut loaded.usage, debit);
+        }
+        let fits = cost <= quota.limit() && quota.fits(&loaded.usage, cost);
+        Self {
+            quota,
+            loaded,
+            cost,
+            debited: debit > 0,
+            fits,
+        }
+    }
+
+    pub const fn fits(&self) -> bool {
+        self.fits
+    }
+
+    /// Takes the cost, if it fits and is not 0.
+    pub fn charge(self) -> Outcome<Q::State> {
+        if !self.fits || self.cost == 0 {
+            return self.leave();
+        }
+        let mut usage = self.loaded.usage;
+        let delay_ms = self.quota.delay_ms(&usage);
+        self.quota.charge(&mut usage, self.cost);
+        let decision = Decision {
+            allowed: true,
+            remaining: self.quota.remaining(&usage),
+            retry_after: RetryAfter::Now,
+            reset_after_ms: self.quota.reset_after_ms(&usage),
+            delay_ms,
+        };
+        Outcome {
+            decision,
+            charged: self.cost,
+            write: Some(self.quota.save(usage)),
+        }
+    }
+
+    /// Takes nothing.
+    pub fn leave(self) -> Outcome<Q::State> {
+        let usage = self.loaded.usage;
+        let decision = Decision {
+            allowed: self.fits,
+            remaining: self.quota.remaining(&usage),
+            retry_after: if self.fits {
+                RetryAfter::Now
+            } else if self.cost > self.quota.limit() {
+                RetryAfter::Never
+            } else {
+                RetryAfter::Millis(self.quota.wait_ms(&usage, self.cost).max(1))
+            },
+            reset_after_ms: self.quota.reset_after_ms(&usage),
+            delay_ms: if self.fits {
+                self.quota.delay_ms(&usage)
+            } else {
+                0
+            },
+        };
+        let write = if self.debited {
+            Some(self.quota.save(usage))
+        } else {
+            self.loaded.shifted
+        };
+        Outcome {
+            decision,
+            charged: 0,
+            write,
+        }
+    }
+}

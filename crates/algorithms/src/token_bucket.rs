@@ -1,0 +1,120 @@
+//! Token bucket.
+//!
+//! Source: J. Turner, "New directions in communications", IEEE Communications
+//! Magazine 24(10), 1986; as a meter, RFC 2697.
+//!
+//! Guarantee: at most C + r·Δ units in any interval Δ.
+//!
+//! What is stored is the debt at the last admission, never "tokens left":
+//! absent means unused, and an edit of the limit needs no migration.
+
+use crate::bucket::Bucket;
+use crate::quota::{Loaded, Quota};
+use crate::{ParameterError, Parameters};
+
+/// A token bucket's numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct TokenBucket {
+    pub bucket: Bucket,
+}
+
+/// What a token or leaky bucket remembers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TokenBucketState {
+    /// Parts owed at `at_ms`.
+    pub debt: u64,
+    /// When the last admission was, in milliseconds.
+    pub at_ms: u64,
+    /// The parts of one unit when this was written.
+    pub parts_per_unit: u64,
+}
+
+/// A token bucket at one instant.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TokenBucketUsage {
+    /// Parts owed at `now_ms`.
+    pub debt: u64,
+    /// The caller's time or the state's, whichever is later.
+    pub now_ms: u64,
+    /// How much later than the caller's time that is.
+    pub ahead_ms: u64,
+}
+
+impl TokenBucket {
+    pub fn new(parameters: &Parameters) -> Result<Self, ParameterError> {
+        Ok(Self {
+            bucket: Bucket::new(parameters)?,
+        })
+    }
+}
+
+impl Quota for TokenBucket {
+    type State = TokenBucketState;
+    type Usage = TokenBucketUsage;
+
+    fn limit(&self) -> u64 {
+        self.bucket.capacity
+    }
+
+    fn load(&self, state: Option<&TokenBucketState>, now_ms: u64) -> Loaded<Self> {
+        let Some(state) = state else {
+            let usage = TokenBucketUsage {
+                debt: 0,
+                now_ms,
+                ahead_ms: 0,
+            };
+            return Loaded {
+                usage,
+                shifted: None,
+            };
+        };
+        let shifted = state.at_ms.saturating_sub(now_ms) > self.bucket.horizon_ms();
+        let at_ms = if shifted { now_ms } else { state.at_ms };
+        let clamped_ms = now_ms.max(at_ms);
+        let owed = self.bucket.adopt(state.debt, state.parts_per_unit);
+        let usage = TokenBucketUsage {
+            debt: self.bucket.drained(owed, clamped_ms - at_ms),
+            now_ms: clamped_ms,
+            ahead_ms: clamped_ms - now_ms,
+        };
+        Loaded {
+            usage,
+            shifted: shifted.then_some(TokenBucketState { at_ms, ..*state }),
+        }
+    }
+
+    fn fits(&self, usage: &TokenBucketUsage, cost: u64) -> bool {
+        self.bucket.fits(usage.debt, cost)
+    }
+
+    fn charge(&self, usage: &mut TokenBucketUsage, cost: u64) {
+        usage.debt = self.bucket.owing(usage.debt, cost);
+    }
+
+    fn debit(&self, usage: &mut TokenBucketUsage, units: u64) {
+        self.charge(usage, units);
+    }
+
+    fn remaining(&self, usage: &TokenBucketUsage) -> u64 {
+        self.bucket.remaining(usage.debt)
+    }
+
+    fn wait_ms(&self, usage: &TokenBucketUsage, cost: u64) -> u64 {
+        usage.ahead_ms + self.bucket.wait_ms(usage.debt, cost)
+    }
+
+    fn reset_after_ms(&self, usage: &TokenBucketUsage) -> u64 {
+        match usage.debt {
+            0 => 0,
+            debt => usage.ahead_ms + self.bucket.drain_ms(debt),
+        }
+    }
+
+    fn save(&self, usage: TokenBucketUsage) -> TokenBucketState {
+        TokenBucketState {
+            debt: usage.debt,
+            at_ms: usage.now_ms,
+            parts_per_unit: self.bucket.parts_per_unit,
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Scripts assembled from `lua/`.
+
+use std::sync::LazyLock;
+
+/// A script as it is loaded into the server.
+#[derive(Debug)]
+pub struct Script {
+    /// The Lua source.
+    pub source: String,
+    /// Its name for EVALSHA, in lower-case hex.
+    pub sha1: String,
+}
+
+/// `lua/check.lua` with the algorithms it includes.
+pub static CHECK: LazyLock<Script> =
+    LazyLock::new(|| Script::assemble(include_str!("../../../../lua/check.lua")));
+
+/// What a script may include, by the name it uses.
+const LIBRARY: &[(&str, &str)] = &[
+    (
+        "lib/integers.lua",
+        include_str!("../../../../lua/lib/integers.lua"),
+    ),
+    (
+        "lib/state.lua",
+        include_str!("../../../../lua/lib/state.lua"),
+    ),
+    (
+        "lib/bucket.lua",
+        include_str!("../../../../lua/lib/bucket.lua"),
+    ),
+    (
+        "lib/token_bucket.lua",
+        include_str!("../../../../lua/lib/token_bucket.lua"),
+    ),
+    ("lib/gcra.lua", include_str!("../../../../lua/lib/gcra.lua")),
+];
+
+impl Script {
+    /// Replaces each line `-- include: NAME` by that file.
+    ///
+    /// An unknown name stays as it is, a comment; the script then fails to run,
+    /// which the tests of every script show.
+    fn assemble(source: &str) -> Self {
+        let mut assembled = String::with_capacity(32 * 1024);
+        for line in source.lines() {
+            let included = line
+                .strip_prefix("-- include: ")
+                .and_then(|name| LIBRARY.iter().find(|(known, _)| *known == name));
+            assembled.push_str(included.map_or(line, |(_, text)| text));
+            assembled.push('\n');
+        }
+        let sha1 = sha1_smol::Sha1::from(&assembled).digest().to_string();
+        Self {
+            source: assembled,
+            sha1,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_include_is_found() {
+        assert!(!CHECK.source.contains("-- include:"), "an include was left");
+        assert_eq!(CHECK.sha1.len(), 40);
+    }
+}

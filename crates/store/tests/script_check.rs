@@ -1,0 +1,197 @@
+//! What `lua/check.lua` promises beyond the algorithms: batches, all or nothing, refusals, TTLs.
+
+mod support;
+
+use algorithms::check::{Mode, Options};
+use algorithms::{Algorithm, Kind, Parameters, RetryAfter};
+use store::script::{Clock, ScriptCheck, ScriptError, ScriptLimit};
+use support::LuaRedis;
+
+const NOW: u64 = 1_763_000_040_000;
+
+#[expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+fn algorithm(kind: Kind, units: u64, period_ms: u64) -> Algorithm {
+    Algorithm::new(&Parameters::new(kind, units, period_ms)).unwrap()
+}
+
+fn limit<'a>(key: &'a str, algorithm: &'a Algorithm, cost: u64) -> ScriptLimit<'a> {
+    let key = key.as_bytes();
+    ScriptLimit {
+        key,
+        algorithm,
+        generation: 1,
+        cost,
+        debit: 0,
+        mode: Mode::Enforce,
+    }
+}
+
+fn one(limit: ScriptLimit<'_>) -> ScriptCheck<'_> {
+    ScriptCheck {
+        limits: vec![limit],
+        options: Options::default(),
+    }
+}
+
+#[test]
+fn a_denied_check_charges_no_limit() {
+    let redis = LuaRedis::new();
+    let wide = algorithm(Kind::TokenBucket, 10, 1000);
+    let narrow = algorithm(Kind::Gcra, 1, 60_000);
+    let check = ScriptCheck {
+        limits: vec![limit("wide", &wide, 1), limit("narrow", &narrow, 1)],
+        options: Options::default(),
+    };
+    let batch = [check.clone(), check.clone(), check];
+    let reply = redis.check(&batch, Clock::Injected(NOW));
+    let verdicts: Vec<_> = reply.results.into_iter().map(Result::unwrap).collect();
+    let allowed: Vec<_> = verdicts.iter().map(|verdict| verdict.allowed).collect();
+    assert_eq!(
+        allowed,
+        [true, false, false],
+        "later checks of a batch see earlier ones"
+    );
+    assert_eq!(verdicts[2].limits[0].decision.remaining, 9);
+    assert_eq!(verdicts[2].summary().denied_by, [1]);
+    assert_eq!(
+        verdicts[2].summary().retry_after,
+        RetryAfter::Millis(60_000)
+    );
+    assert_eq!(redis.writes(), 2, "one per charged limit");
+}
+
+#[test]
+fn an_observed_limit_denies_nothing_and_is_charged_with_the_others() {
+    let redis = LuaRedis::new();
+    let wide = algorithm(Kind::TokenBucket, 10, 1000);
+    let narrow = algorithm(Kind::TokenBucket, 1, 60_000);
+    let observed = ScriptLimit {
+        mode: Mode::Observe,
+        ..limit("narrow", &narrow, 1)
+    };
+    let check = ScriptCheck {
+        limits: vec![limit("wide", &wide, 1), observed],
+        options: Options::default(),
+    };
+    let reply = redis.check(&[check.clone(), check], Clock::Injected(NOW));
+    let second = reply.results[1].as_ref().unwrap();
+    assert!(second.allowed);
+    assert!(!second.limits[1].decision.allowed);
+    assert_eq!([second.limits[0].charged, second.limits[1].charged], [1, 0]);
+}
+
+#[test]
+fn an_older_generation_is_stale_unless_it_was_just_confirmed() {
+    let redis = LuaRedis::new();
+    let bucket = algorithm(Kind::TokenBucket, 10, 1000);
+    let newer = ScriptLimit {
+        generation: 7,
+        ..limit("k", &bucket, 1)
+    };
+    redis.check(&[one(newer)], Clock::Injected(NOW));
+    let writes = redis.writes();
+    let reply = redis.check(&[one(limit("k", &bucket, 1))], Clock::Injected(0));
+    assert_eq!(
+        reply.results,
+        [Err(ScriptError::Stale {
+            limit: 0,
+            generation: 7
+        })]
+    );
+    assert_eq!(redis.writes(), writes, "not even the time base moves");
+
+    let mut confirmed = one(limit("k", &bucket, 1));
+    confirmed.options.force = true;
+    let reply = redis.check(
+        &[confirmed, one(limit("k", &bucket, 1))],
+        Clock::Injected(NOW),
+    );
+    assert_eq!(
+        reply.results[1].as_ref().unwrap().limits[0]
+            .decision
+            .remaining,
+        7
+    );
+}
+
+#[test]
+fn a_foreign_key_is_an_error_of_its_check_only() {
+    let redis = LuaRedis::new();
+    let bucket = algorithm(Kind::TokenBucket, 10, 1000);
+    redis.command::<i64>(&["RPUSH", "list", "x"]);
+    for text in [
+        "hello",
+        "",
+        "b",
+        "b1:2:3",
+        "b1:2:3:0",
+        "b1:99999999999999999:3:4",
+        "b1:2:3:-4",
+    ] {
+        redis.command::<mlua::Value>(&["SET", "text", text, "PX", "1000"]);
+        let batch = [
+            one(limit("list", &bucket, 1)),
+            one(limit("text", &bucket, 1)),
+            one(limit("fine", &bucket, 0)),
+        ];
+        let reply = redis.check(&batch, Clock::Injected(NOW));
+        assert_eq!(reply.results[0], Err(ScriptError::Corrupt { limit: 0 }));
+        assert_eq!(
+            reply.results[1],
+            Err(ScriptError::Corrupt { limit: 0 }),
+            "{text:?}"
+        );
+        assert!(reply.results[2].as_ref().unwrap().allowed);
+    }
+}
+
+#[test]
+fn a_peek_and_a_cost_of_zero_write_nothing() {
+    let redis = LuaRedis::new();
+    let bucket = algorithm(Kind::Gcra, 10, 1000);
+    let mut peek = one(limit("k", &bucket, 3));
+    peek.options.peek = true;
+    let reply = redis.check(&[peek, one(limit("k", &bucket, 0))], Clock::Injected(NOW));
+    for result in &reply.results {
+        let verdict = result.as_ref().unwrap();
+        assert!(verdict.allowed);
+        assert_eq!(verdict.limits[0].charged, 0);
+        assert_eq!(verdict.limits[0].decision.remaining, 10);
+    }
+    assert_eq!(redis.writes(), 0);
+}
+
+#[test]
+fn a_debit_is_charged_even_on_a_denied_check() {
+    let redis = LuaRedis::new();
+    let bucket = algorithm(Kind::TokenBucket, 10, 1000);
+    let debit = ScriptLimit {
+        debit: 50,
+        ..limit("k", &bucket, 1)
+    };
+    let reply = redis.check(
+        &[one(debit), one(limit("k", &bucket, 1))],
+        Clock::Injected(NOW),
+    );
+    for result in &reply.results {
+        let verdict = result.as_ref().unwrap();
+        assert!(!verdict.allowed);
+        assert_eq!(
+            verdict.limits[0].decision.retry_after,
+            RetryAfter::Millis(100)
+        );
+        assert_eq!(verdict.limits[0].decision.reset_after_ms, 1000);
+    }
+}
+
+#[test]
+fn keys_live_a_little_longer_than_they_matter() {
+    let redis = LuaRedis::new();
+    redis.set_time(1_763_000_040, 999_999);
+    for (kind, key) in [(Kind::TokenBucket, "token"), (Kind::Gcra, "gcra")] {
+        let bucket = algorithm(kind, 10, 1000);
+        let reply = redis.check(&[one(limit(key, &bucket, 5))], Clock::Server);
+        assert_eq!(reply.now_ms, 1_763_000_040_999);
+        assert_eq!(redis.ttl(key), 500 + 1000);
+    }
+}

@@ -1,0 +1,210 @@
+-- As much of Redis as the scripts use, in memory. No key ever expires here.
+-- call(name, ...) runs a command like redis.call: strings in, RESP2 types out.
+
+local keys = {}
+local allowed = nil
+local time = { '1763000000', '0' }
+local writes = 0
+
+local WRONGTYPE = 'WRONGTYPE Operation against a key holding the wrong kind of value'
+
+local function argument(value)
+  if type(value) == 'number' then
+    return string.format('%.17g', value)
+  end
+  assert(type(value) == 'string', 'Lua redis lib command arguments must be strings or integers')
+  return value
+end
+
+local function integer(text)
+  assert(string.find(text, '^%-?%d+$'), 'ERR value is not an integer or out of range: ' .. text)
+  return tonumber(text)
+end
+
+-- The value at a key that was declared in KEYS, of a type or absent.
+local function value(key, kind)
+  assert(not allowed or allowed[key], 'undeclared key ' .. tostring(key))
+  local entry = keys[key]
+  if entry and kind and entry.kind ~= kind then
+    error({ err = WRONGTYPE })
+  end
+  return entry
+end
+
+local function index(list, i)
+  i = integer(i)
+  return i < 0 and #list + i + 1 or i + 1
+end
+
+local commands = {}
+
+function commands.TIME()
+  return { time[1], time[2] }
+end
+
+function commands.GET(key)
+  local entry = value(key, 'string')
+  return entry and entry.text or false
+end
+
+function commands.SET(key, text, px, ttl)
+  value(key)
+  assert(px == 'PX' and integer(ttl) > 0, 'ERR invalid expire time')
+  keys[key] = { kind = 'string', text = text, ttl = integer(ttl) }
+  return { ok = 'OK' }
+end
+
+function commands.DEL(key)
+  local had = value(key)
+  keys[key] = nil
+  return had and 1 or 0
+end
+
+function commands.PEXPIRE(key, ttl)
+  local entry = value(key)
+  assert(integer(ttl) > 0, 'ERR invalid expire time')
+  if not entry then
+    return 0
+  end
+  entry.ttl = integer(ttl)
+  return 1
+end
+
+function commands.RPUSH(key, ...)
+  local entry = value(key, 'list') or { kind = 'list', list = {} }
+  keys[key] = entry
+  for _, item in ipairs({ ... }) do
+    entry.list[#entry.list + 1] = item
+  end
+  return #entry.list
+end
+
+function commands.LLEN(key)
+  local entry = value(key, 'list')
+  return entry and #entry.list or 0
+end
+
+function commands.LINDEX(key, i)
+  local entry = value(key, 'list')
+  return entry and entry.list[index(entry.list, i)] or false
+end
+
+function commands.LRANGE(key, first, last)
+  local entry, found = value(key, 'list'), {}
+  if entry then
+    for i = index(entry.list, first), math.min(#entry.list, index(entry.list, last)) do
+      found[#found + 1] = entry.list[i]
+    end
+  end
+  return found
+end
+
+function commands.LTRIM(key, first, last)
+  local kept = commands.LRANGE(key, first, last)
+  if value(key, 'list') then
+    keys[key].list = kept
+    if #kept == 0 then
+      keys[key] = nil
+    end
+  end
+  return { ok = 'OK' }
+end
+
+function commands.HGETALL(key)
+  local entry, flat = value(key, 'hash'), {}
+  for field, text in pairs(entry and entry.hash or {}) do
+    flat[#flat + 1] = field
+    flat[#flat + 1] = text
+  end
+  return flat
+end
+
+function commands.HSET(key, ...)
+  local entry = value(key, 'hash') or { kind = 'hash', hash = {} }
+  keys[key] = entry
+  local pairs_given = { ... }
+  for i = 1, #pairs_given, 2 do
+    entry.hash[pairs_given[i]] = pairs_given[i + 1]
+  end
+  return #pairs_given / 2
+end
+
+function commands.HDEL(key, ...)
+  local entry = value(key, 'hash')
+  for _, field in ipairs({ ... }) do
+    if entry then
+      entry.hash[field] = nil
+    end
+  end
+  if entry and next(entry.hash) == nil then
+    keys[key] = nil
+  end
+  return 1
+end
+
+local READS = { TIME = true, GET = true, LLEN = true, LINDEX = true, LRANGE = true, HGETALL = true }
+
+local function call(name, ...)
+  local command = assert(commands[name], 'ERR unknown command ' .. name)
+  if not READS[name] then
+    writes = writes + 1
+  end
+  local given = { ... }
+  for i = 1, select('#', ...) do
+    given[i] = argument(given[i])
+  end
+  return command(unpack(given))
+end
+
+redis = {
+  call = function(...)
+    local ok, result = pcall(call, ...)
+    if not ok then
+      error(type(result) == 'table' and result.err or result, 0)
+    end
+    return result
+  end,
+  pcall = function(...)
+    local ok, result = pcall(call, ...)
+    if not ok then
+      return { err = type(result) == 'table' and result.err or result }
+    end
+    return result
+  end,
+}
+
+-- Runs a loaded script; answers as Redis would, numbers cut to integers.
+local function eval(script, KEYS_, ARGV_)
+  allowed = {}
+  for _, key in ipairs(KEYS_) do
+    allowed[key] = true
+  end
+  local environment = setmetatable({ KEYS = KEYS_, ARGV = ARGV_ }, {
+    __index = _G,
+    __newindex = function(_, name)
+      error('Script attempted to access nonexistent global variable ' .. tostring(name))
+    end,
+  })
+  setfenv(script, environment)
+  local reply = script()
+  allowed = nil
+  for i, number in ipairs(reply) do
+    assert(type(number) == 'number', 'not a number at ' .. i)
+    assert(number == math.floor(number), 'a fraction at ' .. i .. ' would be cut')
+  end
+  return reply
+end
+
+return {
+  eval = eval,
+  call = call,
+  writes = function()
+    return writes
+  end,
+  ttl = function(key)
+    return keys[key] and keys[key].ttl or -2
+  end,
+  set_time = function(seconds, micros)
+    time = { seconds, micros }
+  end,
+}
