@@ -1,3 +1,7 @@
-//! rlctl, the control plane: edits limits, inspects and resets buckets.
+//! `rlctl`. Everything is in the library; see [`ctl::run`].
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    ctl::run(std::env::args_os()).into()
+}

@@ -1,0 +1,136 @@
+//! The command line as typed, before it means anything.
+
+use std::ffi::{OsStr, OsString};
+
+use anstream::ColorChoice;
+use clap::{Args, CommandFactory, Parser, ValueEnum};
+
+use crate::commands::Command;
+
+mod help;
+
+/// rlctl, the control plane of the rate limiter: edits limits, inspects and resets buckets.
+#[derive(Debug, Parser)]
+#[command(
+    name = "rlctl",
+    version,
+    disable_help_subcommand = true,
+    subcommand_required = true,
+    arg_required_else_help = true,
+    max_term_width = 100
+)]
+pub struct Cli {
+    /// What every command takes.
+    #[command(flatten)]
+    pub global: Global,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What every command takes.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Global options")]
+pub struct Global {
+    /// Redis or Valkey [env: RLCTL_REDIS, RL_STORE, REDIS_URL; default: redis://127.0.0.1:6379].
+    #[arg(long, global = true, value_name = "URL")]
+    pub redis: Option<String>,
+
+    /// The domain whose limits are meant [env: RLCTL_DOMAIN; default: the only one there is].
+    #[arg(long, global = true, value_name = "NAME")]
+    pub domain: Option<String>,
+
+    /// What every key in Redis starts with [env: RL_KEY_PREFIX; default: rl:].
+    #[arg(long, global = true, value_name = "PREFIX")]
+    pub key_prefix: Option<String>,
+
+    /// How long to wait for Redis, as in 500ms or 2s [env: RLCTL_TIMEOUT; default: 1s].
+    #[arg(long, global = true, value_name = "TIME")]
+    pub timeout: Option<String>,
+
+    /// How results are written: table, wide, json, yaml or name.
+    #[arg(
+        short,
+        long,
+        global = true,
+        value_name = "FORMAT",
+        default_value = "table",
+        hide_possible_values = true
+    )]
+    pub output: Format,
+
+    /// When to use color: auto, always or never [env: NO_COLOR].
+    #[arg(
+        long,
+        global = true,
+        value_name = "WHEN",
+        default_value = "auto",
+        hide_possible_values = true
+    )]
+    pub color: Color,
+
+    /// Say less on stderr: warnings and errors only.
+    #[arg(short, long, global = true)]
+    pub quiet: bool,
+}
+
+/// How results are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For people.
+    Table,
+    /// For people, with more columns.
+    Wide,
+    /// For programs.
+    Json,
+    /// For files; what `apply -f` reads.
+    Yaml,
+    /// Names only, one a line.
+    Name,
+}
+
+/// When to use color.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Color {
+    /// On a terminal.
+    Auto,
+    /// Also in a pipe.
+    Always,
+    /// Not at all.
+    Never,
+}
+
+/// The whole command tree, its help in groups.
+pub fn command() -> clap::Command {
+    help::grouped(Cli::command())
+}
+
+/// What `--color` says, read before everything else because errors in the rest of the command
+/// line are colored as well.
+pub fn color_choice(arguments: &[OsString]) -> ColorChoice {
+    let mut words = arguments.iter().map(OsString::as_os_str);
+    let mut choice = None;
+    while let Some(word) = words.next().filter(|word| *word != "--") {
+        let value = match word.to_str() {
+            Some("--color") => words.next().and_then(OsStr::to_str),
+            Some(word) => word.strip_prefix("--color="),
+            None => None,
+        };
+        choice = value
+            .and_then(|value| Color::from_str(value, false).ok())
+            .or(choice);
+    }
+    match choice {
+        Some(Color::Always) => ColorChoice::Always,
+        Some(Color::Never) => ColorChoice::Never,
+        Some(Color::Auto) | None => ColorChoice::Auto,
+    }
+}
+
+/// The examples at the end of a command's help.
+macro_rules! examples {
+    ($($line:literal)*) => {
+        concat!("\x1b[1m\x1b[4mExamples:\x1b[0m", $("\n  ", $line),*)
+    };
+}
+pub(crate) use examples;

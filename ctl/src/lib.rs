@@ -1,0 +1,74 @@
+//! `rlctl`, the control plane: edits limits, inspects and resets buckets.
+//!
+//! Raw arguments ([`cli`]) become settings ([`settings`]), a command
+//! ([`commands`], one file each) fetches and decides, and a view ([`render`])
+//! says how its result looks in each output format. A [`printer::Printer`] is
+//! handed to every command: data goes to stdout, everything else to stderr.
+
+pub mod cli;
+pub mod commands;
+pub mod error;
+pub mod exit;
+pub mod printer;
+pub mod prompt;
+pub mod render;
+pub mod settings;
+pub mod suggest;
+
+use std::ffi::OsString;
+
+use clap::FromArgMatches;
+
+use crate::{cli::Cli, error::Error, exit::Exit, printer::Printer};
+
+/// Runs one command line; what comes back is the exit code.
+pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Exit {
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    cli::color_choice(&arguments).write_global();
+    let parsed = cli::command()
+        .try_get_matches_from(arguments)
+        .and_then(|matches| Cli::from_arg_matches(&matches));
+    let cli = match parsed {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error),
+    };
+    let printer = Printer::new(&cli.global);
+    match block_on(cli, &printer) {
+        Ok(exit) => exit,
+        Err(error) => {
+            printer.error(&error);
+            error.exit()
+        }
+    }
+}
+
+/// Help and version go to stdout and are no errors; the rest are.
+fn usage(error: &clap::Error) -> Exit {
+    // A closed pipe is no reason to complain about help that nobody reads.
+    let _ = error.print();
+    if error.use_stderr() {
+        Exit::Usage
+    } else {
+        Exit::Done
+    }
+}
+
+fn block_on(cli: Cli, printer: &Printer) -> Result<Exit, Error> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Error::new(Exit::Usage, format!("cannot start: {error}")))?;
+    let result = runtime.block_on(async {
+        tokio::select! {
+            biased;
+            interrupted = tokio::signal::ctrl_c() => match interrupted {
+                Ok(()) => Err(Error::new(Exit::Interrupted, "interrupted")),
+                Err(error) => Err(Error::new(Exit::Usage, format!("cannot wait for Ctrl-C: {error}"))),
+            },
+            result = cli.command.run(&cli.global, printer) => result,
+        }
+    });
+    // A thread may still be waiting for an answer at the terminal; nobody waits for it.
+    runtime.shutdown_background();
+    result
+}

@@ -1,0 +1,154 @@
+//! The two streams: data on stdout, talk on stderr.
+
+use std::{
+    cell::Cell,
+    fmt,
+    io::{self, ErrorKind, IsTerminal, Write},
+};
+
+use anstyle::{AnsiColor, Style};
+
+use crate::{
+    cli::{Format, Global},
+    error::Error,
+    exit::Exit,
+    render::{Page, View},
+};
+
+const ERROR: Style = AnsiColor::Red.on_default().bold();
+const WARNING: Style = AnsiColor::Yellow.on_default().bold();
+const HINT: Style = AnsiColor::Cyan.on_default();
+
+/// Where a command puts what it has to say.
+#[derive(Debug)]
+pub struct Printer {
+    format: Format,
+    quiet: bool,
+    page: Page,
+    /// Nobody reads stdout any more (`| head`).
+    closed: Cell<bool>,
+}
+
+impl Printer {
+    /// A printer that does as the global options say.
+    pub fn new(global: &Global) -> Self {
+        Self {
+            format: global.output,
+            quiet: global.quiet,
+            page: Page {
+                width: width(),
+                wide: global.output == Format::Wide,
+                unicode: unicode(),
+            },
+            closed: Cell::new(false),
+        }
+    }
+
+    /// How results are to be written.
+    pub fn format(&self) -> Format {
+        self.format
+    }
+
+    /// What a table is drawn on.
+    pub fn page(&self) -> Page {
+        self.page
+    }
+
+    /// Writes a result to stdout, as `--output` says.
+    pub fn data(&self, view: &impl View) -> Result<(), Error> {
+        let text = match self.format {
+            Format::Table | Format::Wide => view.text(self.page),
+            Format::Json => json(view)?,
+            Format::Yaml => crate::render::yaml(view)?,
+            Format::Name => view
+                .names()
+                .iter()
+                .map(|name| format!("{name}\n"))
+                .collect(),
+        };
+        self.raw(&text)
+    }
+
+    /// Writes text to stdout as it is.
+    pub fn raw(&self, text: &str) -> Result<(), Error> {
+        if self.closed.get() {
+            return Ok(());
+        }
+        let mut out = anstream::stdout().lock();
+        match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+            Ok(()) => Ok(()),
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => {
+                self.closed.set(true);
+                Ok(())
+            }
+            Err(error) => Err(Error::new(
+                Exit::Usage,
+                format!("cannot write to stdout: {error}"),
+            )),
+        }
+    }
+
+    /// Tells what happened; `--quiet` leaves it out.
+    pub fn note(&self, text: impl fmt::Display) {
+        if !self.quiet {
+            to_stderr(format_args!("{text}"));
+        }
+    }
+
+    /// Tells what the user would not expect.
+    pub fn warn(&self, text: impl fmt::Display) {
+        to_stderr(format_args!("{WARNING}warning{WARNING:#}: {text}"));
+    }
+
+    /// Tells what the user can do.
+    pub fn hint(&self, text: impl fmt::Display) {
+        to_stderr(format_args!("  {HINT}hint{HINT:#}: {text}"));
+    }
+
+    /// Tells why the command ends here.
+    pub fn error(&self, error: &Error) {
+        to_stderr(format_args!("{ERROR}error{ERROR:#}: {error}"));
+        for hint in error.hints() {
+            self.hint(hint);
+        }
+    }
+}
+
+fn json(view: &impl View) -> Result<String, Error> {
+    serde_json::to_string_pretty(view)
+        .map(|text| text + "\n")
+        .map_err(|error| Error::new(Exit::Refused, format!("cannot write JSON: {error}")))
+}
+
+/// A stderr that cannot be written to leaves nobody to tell.
+fn to_stderr(text: fmt::Arguments<'_>) {
+    let _ = writeln!(anstream::stderr().lock(), "{text}");
+}
+
+/// The columns there are; none in a pipe, where a line may be as long as it likes.
+fn width() -> Option<u16> {
+    let columns = std::env::var("COLUMNS")
+        .ok()
+        .and_then(|text| text.parse().ok());
+    let terminal = || {
+        io::stdout()
+            .is_terminal()
+            .then(terminal_size::terminal_size)
+            .flatten()
+            .map(|(w, _)| w.0)
+    };
+    columns
+        .filter(|&columns: &u16| columns > 0)
+        .or_else(terminal)
+}
+
+/// Whether the locale knows more than ASCII.
+fn unicode() -> bool {
+    ["LC_ALL", "LC_CTYPE", "LANG"]
+        .into_iter()
+        .find_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
+        .is_some_and(|value| {
+            let value = value.to_ascii_lowercase();
+            value.contains("utf-8") || value.contains("utf8")
+        })
+}

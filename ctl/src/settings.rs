@@ -1,0 +1,1 @@
+//! What the global options and the environment mean together.
