@@ -41,3 +41,15 @@ impl FromIterator<(Name, Vec<u8>)> for Descriptor {
         }
     }
 }
+
+/// Where the values of a request's entries come from.
+pub trait Entries {
+    /// The value of an entry, if the request has it. An empty value is a value.
+    fn get(&self, key: &str) -> Option<&[u8]>;
+}
+
+impl Entries for Descriptor {
+    fn get(&self, key: &str) -> Option<&[u8]> {
+        Self::get(self, key)
+    }
+}

@@ -1,16 +1,38 @@
 //! What is limited: descriptors, patterns and limits.
 //!
-//! A limits file or a stored record is read into raw fields, then validated as
-//! a whole, so that every problem is reported at once with its place. What
-//! comes out cannot be wrong any more: [`Policy`] and its [`Limit`]s.
+//! A limits file, a stored record or a snapshot is a document ([`Node`]), read
+//! as a whole, so that every problem is reported at once with its place
+//! ([`Problems`]). What comes out cannot be wrong any more: a [`Policy`] and its
+//! [`Limit`]s, which [`Compiled`] tests requests against.
 
+mod compiled;
 mod descriptor;
+mod document;
+mod hash;
 mod limit;
 mod name;
+mod pattern;
+mod problem;
+mod quota;
+mod read;
+mod source;
+mod timestamp;
+mod units;
+mod value_text;
+mod write;
 
-pub use descriptor::Descriptor;
+pub use compiled::{Compiled, Match, Resolved};
+pub use descriptor::{Descriptor, Entries};
+pub use document::{Entry, Node, Place, Value};
+pub use hash::{bucket_hash, digest};
 pub use limit::{
-    IfMissing, Limit, Matcher, OnFailure, OverLimit, Override, OverrideQuota, Pattern, Policy,
-    Quota, Revision, Scope,
+    IfMissing, Limit, Matcher, OnFailure, OverLimit, Override, OverrideQuota, Policy, Revision,
+    Scope,
 };
 pub use name::{Name, NameError};
+pub use pattern::{Pattern, PatternError};
+pub use problem::{Problem, Problems};
+pub use quota::Quota;
+pub use timestamp::{format_timestamp, parse_timestamp};
+pub use units::{Duration, RateText, UnitError, parse_duration, parse_rate};
+pub use value_text::{node_to_value, value_to_node};

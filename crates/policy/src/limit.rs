@@ -1,8 +1,8 @@
 //! A validated policy and its limits.
 
-use algorithms::{Parameters, Rate};
+use algorithms::Rate;
 
-use crate::Name;
+use crate::{Name, Pattern, Quota, read::Choice};
 
 /// Which edit of a domain's limits this is. Compared for equality only: after a
 /// restore from backup the number can be smaller than one seen before.
@@ -69,20 +69,12 @@ pub struct Limit {
     pub generation: u64,
 }
 
-/// The numbers that an algorithm works with.
-///
-/// Built by validation only, so [`algorithms::Parameters`] in it are known to be good.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Quota {
-    /// What was written; unlimited buckets have none.
-    pub parameters: Parameters,
-}
-
 /// Other numbers for one bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Override {
-    /// The bucket: a value for every `per` entry, in the order of `per`.
-    pub values: Vec<Vec<u8>>,
+    /// The bucket: a value for every `per` entry, in the order of `per`; `None` is the
+    /// bucket of the requests that lack the entry.
+    pub values: Vec<Option<Vec<u8>>>,
     /// The numbers.
     pub quota: OverrideQuota,
     /// When it ends, in milliseconds since the epoch; `None`: never.
@@ -94,8 +86,15 @@ pub struct Override {
 pub enum OverrideQuota {
     /// The bucket is not limited.
     Unlimited,
-    /// Another rate and burst (with the limit's algorithm).
-    Quota(Quota),
+    /// Another rate or burst.
+    Quota {
+        /// The rate as written; `None`: the limit's.
+        rate: Option<Rate>,
+        /// The burst as written; `None`: the limit's.
+        burst: Option<u64>,
+        /// What that makes together with the limit's algorithm.
+        quota: Quota,
+    },
 }
 
 /// A condition on one entry of the descriptor.
@@ -106,13 +105,6 @@ pub struct Matcher {
     /// Holds iff no negated pattern matches and, if there are positive ones, one of them does.
     /// An absent entry satisfies only negated patterns.
     pub patterns: Vec<Pattern>,
-}
-
-/// One pattern as written (`/api/**`, `!cidr:10.0.0.0/8`, `exact:*`), known to be well formed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pattern {
-    /// As written.
-    pub text: String,
 }
 
 /// A request that lacks a `per` entry ...
@@ -161,9 +153,74 @@ pub enum Scope {
     Proxy,
 }
 
-impl Quota {
-    /// The rate N/P.
-    pub fn rate(&self) -> Rate {
-        self.parameters.rate
+impl Matcher {
+    /// Whether the condition holds for the entry's value, `None` if the request has none.
+    pub fn holds(&self, value: Option<&[u8]>) -> bool {
+        let mut positive = false;
+        let mut found = false;
+        for pattern in &self.patterns {
+            if pattern.is_negated() {
+                if value.is_some_and(|value| pattern.finds(value)) {
+                    return false;
+                }
+            } else {
+                positive = true;
+                found = found || value.is_some_and(|value| pattern.finds(value));
+            }
+        }
+        found || !positive
     }
+}
+
+impl Limit {
+    /// The descriptor entries that decide about this limit, some perhaps more than once.
+    pub fn keys(&self) -> impl Iterator<Item = &Name> {
+        let matched = self.matchers.iter().map(|matcher| &matcher.key);
+        matched.chain(&self.per)
+    }
+}
+
+impl Policy {
+    /// A domain without limits.
+    pub fn empty(domain: Name) -> Self {
+        Self {
+            domain,
+            revision: Revision::default(),
+            limits: Vec::new(),
+        }
+    }
+
+    /// The limit of that name.
+    pub fn limit(&self, name: &str) -> Option<&Limit> {
+        self.limits.iter().find(|limit| limit.name.as_str() == name)
+    }
+}
+
+impl Choice for IfMissing {
+    const CHOICES: &'static [(&'static str, Self)] = &[
+        ("share", Self::Share),
+        ("skip", Self::Skip),
+        ("deny", Self::Deny),
+    ];
+}
+
+impl Choice for OverLimit {
+    const CHOICES: &'static [(&'static str, Self)] = &[
+        ("reject", Self::Reject),
+        ("queue", Self::Queue),
+        ("degrade", Self::Degrade),
+    ];
+}
+
+impl Choice for OnFailure {
+    const CHOICES: &'static [(&'static str, Self)] = &[
+        ("local", Self::Local),
+        ("allow", Self::Allow),
+        ("deny", Self::Deny),
+    ];
+}
+
+impl Choice for Scope {
+    const CHOICES: &'static [(&'static str, Self)] =
+        &[("global", Self::Global), ("proxy", Self::Proxy)];
 }

@@ -1,0 +1,234 @@
+//! A policy made ready to test requests: one pass over its limits per
+//! revision, and microseconds per request.
+
+mod index;
+mod overrides;
+
+use crate::{Entries, IfMissing, Limit, Name, Override, OverrideQuota, Policy, Quota, Revision};
+
+use index::Index;
+use overrides::Overrides;
+
+/// A compiled policy.
+#[derive(Clone, Debug)]
+pub struct Compiled {
+    policy: Policy,
+    /// Every descriptor entry that some limit names, sorted.
+    keys: Vec<Name>,
+    rules: Vec<Rule>,
+    index: Index,
+    overrides: Vec<Overrides>,
+}
+
+/// A limit with its names resolved to positions.
+#[derive(Clone, Debug)]
+struct Rule {
+    /// Positions in `keys`, in the order of the limit's matchers.
+    matchers: Vec<usize>,
+    /// Positions in `keys`, in the order of the limit's `per`.
+    per: Vec<usize>,
+    /// Positions of the limits that this one replaces.
+    replaces: Vec<usize>,
+}
+
+/// A limit that applies to a request, and the bucket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Match<'c, 'e> {
+    /// The limit's position in the policy.
+    pub index: usize,
+    /// The limit; its overrides are in [`Compiled::quota_for`].
+    pub limit: &'c Limit,
+    /// The bucket: the values of the limit's `per` entries, `None` where the request has none.
+    pub values: Vec<Option<&'e [u8]>>,
+    /// Whether this bucket is enforced, or only reported (`enforce`).
+    pub enforced: bool,
+    /// The entry that the request lacks, where the limit denies such requests
+    /// (`if_missing: deny`). No bucket is asked then.
+    pub missing: Option<&'c Name>,
+}
+
+/// The numbers of one bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resolved {
+    /// It is limited so.
+    Quota(Quota),
+    /// It is not limited.
+    Unlimited,
+}
+
+impl Compiled {
+    /// Compiles a policy.
+    pub fn new(mut policy: Policy) -> Self {
+        let mut keys: Vec<Name> = policy
+            .limits
+            .iter()
+            .flat_map(Limit::keys)
+            .cloned()
+            .collect();
+        keys.sort_unstable();
+        keys.dedup();
+        let key = |name: &Name| keys.binary_search(name).ok();
+        let by_name: std::collections::HashMap<&str, usize> = policy
+            .limits
+            .iter()
+            .enumerate()
+            .map(|(at, limit)| (limit.name.as_str(), at))
+            .collect();
+        let rules: Vec<Rule> = policy
+            .limits
+            .iter()
+            .map(|limit| Rule {
+                matchers: limit.matchers.iter().filter_map(|m| key(&m.key)).collect(),
+                per: limit.per.iter().filter_map(key).collect(),
+                replaces: limit
+                    .replaces
+                    .iter()
+                    .filter_map(|name| by_name.get(name.as_str()).copied())
+                    .collect(),
+            })
+            .collect();
+        let index = Index::new(&policy.limits, &rules);
+        let overrides = policy
+            .limits
+            .iter_mut()
+            .map(|limit| Overrides::new(&limit.name, std::mem::take(&mut limit.overrides)))
+            .collect();
+        Self {
+            policy,
+            keys,
+            rules,
+            index,
+            overrides,
+        }
+    }
+
+    /// The domain.
+    pub fn domain(&self) -> &Name {
+        &self.policy.domain
+    }
+
+    /// The edit of the domain's limits that this is.
+    pub fn revision(&self) -> &Revision {
+        &self.policy.revision
+    }
+
+    /// The limits, without their overrides, in the order of the policy.
+    pub fn limits(&self) -> &[Limit] {
+        &self.policy.limits
+    }
+
+    /// The limit at a position.
+    pub fn limit(&self, index: usize) -> Option<&Limit> {
+        self.policy.limits.get(index)
+    }
+
+    /// The position of the limit of that name.
+    pub fn position(&self, name: &str) -> Option<usize> {
+        let mut limits = self.policy.limits.iter();
+        limits.position(|limit| limit.name.as_str() == name)
+    }
+
+    /// Every descriptor entry that decides anything, sorted: what a proxy has to extract.
+    pub fn needed_keys(&self) -> &[Name] {
+        &self.keys
+    }
+
+    /// The limits that apply to a request, in the order of the policy, `replaces` settled.
+    ///
+    /// Every needed entry is asked for once.
+    pub fn matching<'e>(&self, entries: &'e (impl Entries + ?Sized)) -> Vec<Match<'_, 'e>> {
+        let values: Vec<Option<&[u8]>> = self
+            .keys
+            .iter()
+            .map(|key| entries.get(key.as_str()))
+            .collect();
+        self.matching_values(&values)
+    }
+
+    /// As [`Compiled::matching`], for callers that hold the values in the order of
+    /// [`Compiled::needed_keys`].
+    pub fn matching_values<'e>(&self, values: &[Option<&'e [u8]>]) -> Vec<Match<'_, 'e>> {
+        let mut candidates = self.index.candidates(values);
+        candidates.sort_unstable();
+        candidates.dedup();
+        let mut matches: Vec<Match<'_, 'e>> = candidates
+            .into_iter()
+            .filter_map(|at| self.test(at, values))
+            .collect();
+        self.suppress_replaced(&mut matches);
+        matches
+    }
+
+    fn test<'e>(&self, index: usize, values: &[Option<&'e [u8]>]) -> Option<Match<'_, 'e>> {
+        let limit = self.policy.limits.get(index)?;
+        let rule = self.rules.get(index)?;
+        let value = |key: &usize| values.get(*key).copied().flatten();
+        let mut matchers = limit.matchers.iter().zip(&rule.matchers);
+        if !matchers.all(|(matcher, key)| matcher.holds(value(key))) {
+            return None;
+        }
+        let values: Vec<Option<&[u8]>> = rule.per.iter().map(value).collect();
+        let absent = values.iter().position(Option::is_none);
+        let missing = match (absent, limit.if_missing) {
+            (Some(_), IfMissing::Skip) => return None,
+            (Some(at), IfMissing::Deny) => limit.per.get(at),
+            (Some(_), IfMissing::Share) | (None, _) => None,
+        };
+        Some(Match {
+            index,
+            limit,
+            enforced: limit.enforces(&values),
+            values,
+            missing,
+        })
+    }
+
+    /// A limit that matches suppresses those it replaces, unless it is only reported.
+    fn suppress_replaced(&self, matches: &mut Vec<Match<'_, '_>>) {
+        let replaced: Vec<usize> = matches
+            .iter()
+            .filter(|found| found.enforced)
+            .filter_map(|found| self.rules.get(found.index))
+            .flat_map(|rule| rule.replaces.iter().copied())
+            .collect();
+        if !replaced.is_empty() {
+            matches.retain(|found| !replaced.contains(&found.index));
+        }
+    }
+
+    /// The numbers of one bucket of the limit at a position, at a time in milliseconds since
+    /// the epoch: those of an override in force, else the limit's own.
+    pub fn quota_for<V: AsRef<[u8]>>(
+        &self,
+        index: usize,
+        values: &[Option<V>],
+        now_ms: u64,
+    ) -> Option<Resolved> {
+        let limit = self.policy.limits.get(index)?;
+        let found = self.override_for(index, values);
+        let in_force = found.filter(|found| found.until_ms.is_none_or(|until| now_ms < until));
+        Some(match in_force.map(|found| found.quota) {
+            None => Resolved::Quota(limit.quota),
+            Some(OverrideQuota::Unlimited) => Resolved::Unlimited,
+            Some(OverrideQuota::Quota { quota, .. }) => Resolved::Quota(quota),
+        })
+    }
+
+    /// The override of one bucket, expired or not.
+    pub fn override_for<V: AsRef<[u8]>>(
+        &self,
+        index: usize,
+        values: &[Option<V>],
+    ) -> Option<&Override> {
+        let name = &self.policy.limits.get(index)?.name;
+        self.overrides.get(index)?.get(name, values)
+    }
+
+    /// How many overrides the limit at a position has.
+    pub fn override_count(&self, index: usize) -> usize {
+        self.overrides.get(index).map_or(0, Overrides::len)
+    }
+}
+
+#[cfg(test)]
+mod tests;

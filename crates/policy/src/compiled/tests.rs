@@ -1,0 +1,145 @@
+use super::*;
+use crate::Descriptor;
+
+fn compile(limits: &str) -> Compiled {
+    let text = format!("domain: test\nlimits:\n{limits}");
+    let policy = Policy::from_yaml("test.yaml", text.as_bytes());
+    Compiled::new(policy.unwrap_or_else(|problems| panic!("{problems}")))
+}
+
+fn request(entries: &[(&str, &str)]) -> Descriptor {
+    let entry = |(key, value): &(&str, &str)| (key.parse().unwrap(), value.as_bytes().to_vec());
+    entries.iter().map(entry).collect()
+}
+
+fn names(compiled: &Compiled, entries: &[(&str, &str)]) -> Vec<String> {
+    let descriptor = request(entries);
+    let matches = compiled.matching(&descriptor);
+    matches.iter().map(|m| m.limit.name.to_string()).collect()
+}
+
+#[test]
+fn every_limit_whose_conditions_hold_applies_in_the_order_of_the_policy() {
+    let compiled = compile(
+        r#"
+- {name: all, rate: 1/s}
+- {name: api, match: {path: "/api/**"}, rate: 1/s}
+- {name: writes, match: {path: "/api/**", method: [POST, PUT]}, rate: 1/s}
+- {name: inside, match: {path: ["**", "!/api/**"]}, rate: 1/s}
+- {name: not-bot, match: {agent: "!bot"}, rate: 1/s}
+- {name: exact, match: {path: ["/api/v1", "/api/**"]}, rate: 1/s}
+"#,
+    );
+    assert_eq!(
+        names(&compiled, &[("path", "/api/v1"), ("method", "GET")]),
+        ["all", "api", "not-bot", "exact"]
+    );
+    assert_eq!(
+        names(
+            &compiled,
+            &[("path", "/api"), ("method", "PUT"), ("agent", "bot")]
+        ),
+        ["all", "api", "writes", "exact"]
+    );
+    assert_eq!(
+        names(&compiled, &[("path", "/x")]),
+        ["all", "inside", "not-bot"]
+    );
+    assert_eq!(names(&compiled, &[]), ["all", "not-bot"]);
+}
+
+#[test]
+fn the_bucket_is_the_values_of_per() {
+    let compiled = compile("- {name: a, per: [user, path], rate: 1/s}");
+    let keys: Vec<&str> = compiled.needed_keys().iter().map(Name::as_str).collect();
+    assert_eq!(keys, ["path", "user"]);
+    let descriptor = request(&[("path", "/x"), ("user", "")]);
+    let matches = compiled.matching(&descriptor);
+    assert_eq!(matches[0].values, [Some(&b""[..]), Some(b"/x")]);
+}
+
+#[test]
+fn a_request_without_an_entry_of_per_shares_skips_or_is_denied() {
+    let compiled = compile(
+        "
+- {name: share, per: user, rate: 1/s}
+- {name: skip, per: user, if_missing: skip, rate: 1/s}
+- {name: deny, per: user, if_missing: deny, rate: 1/s}
+",
+    );
+    let descriptor = request(&[]);
+    let matches = compiled.matching(&descriptor);
+    let found: Vec<_> = matches
+        .iter()
+        .map(|m| {
+            (
+                m.limit.name.as_str(),
+                m.values.as_slice(),
+                m.missing.map(Name::as_str),
+            )
+        })
+        .collect();
+    assert_eq!(
+        found,
+        [
+            ("share", &[None][..], None),
+            ("deny", &[None][..], Some("user"))
+        ]
+    );
+}
+
+#[test]
+fn a_limit_suppresses_what_it_replaces_unless_it_is_only_reported() {
+    let compiled = compile(
+        r#"
+- {name: broad, rate: 1/s}
+- {name: middle, match: {path: "/a/**"}, replaces: [broad], rate: 1/s}
+- {name: narrow, match: {path: "/a/b"}, replaces: [middle], rate: 1/s}
+- {name: shadow, match: {path: "/s"}, replaces: [broad], enforce: 0%, rate: 1/s}
+"#,
+    );
+    assert_eq!(names(&compiled, &[("path", "/x")]), ["broad"]);
+    assert_eq!(names(&compiled, &[("path", "/a/x")]), ["middle"]);
+    assert_eq!(names(&compiled, &[("path", "/a/b")]), ["narrow"]);
+    assert_eq!(names(&compiled, &[("path", "/s")]), ["broad", "shadow"]);
+}
+
+#[test]
+fn overrides_are_found_by_bucket_and_end_in_time() {
+    let compiled = compile(
+        "
+- name: a
+  per: [user]
+  rate: 10/s
+  burst: 20
+  overrides:
+    - {values: {user: alice}, rate: 100/s, until: 2026-12-01T00:00Z}
+    - {values: {user: probe}, unlimited: true}
+    - {values: {user: ~}, burst: 1}
+    - {values: {user: {base64: /w==}}, burst: 0}
+",
+    );
+    let quota = |value: Option<&[u8]>, now_ms| compiled.quota_for(0, &[value], now_ms).unwrap();
+    let numbers = |resolved| match resolved {
+        Resolved::Quota(quota) => (quota.parameters().rate.units, quota.algorithm().limit()),
+        Resolved::Unlimited => panic!("unlimited"),
+    };
+    let end = 1_796_083_200_000;
+    assert_eq!(numbers(quota(Some(b"bob"), 0)), (10, 20));
+    assert_eq!(numbers(quota(Some(b"alice"), end - 1)), (100, 20));
+    assert_eq!(numbers(quota(Some(b"alice"), end)), (10, 20));
+    assert_eq!(quota(Some(b"probe"), 0), Resolved::Unlimited);
+    assert_eq!(numbers(quota(None, 0)), (10, 1));
+    assert_eq!(numbers(quota(Some(b""), 0)), (10, 20));
+    assert_eq!(numbers(quota(Some(b"\xff"), 0)), (10, 0));
+    assert_eq!(compiled.quota_for::<&[u8]>(1, &[], 0), None);
+}
+
+#[test]
+fn a_share_of_the_buckets_is_enforced() {
+    let compiled = compile("- {name: a, per: [user], rate: 1/s, enforce: 30%}");
+    let enforced = (0..10_000)
+        .filter(|user| compiled.limits()[0].enforces(&[Some(user.to_string())]))
+        .count();
+    assert!((2_800..3_200).contains(&enforced), "{enforced}");
+}

@@ -1,0 +1,266 @@
+//! Reading YAML, with the place of every key and value.
+
+use std::collections::HashMap;
+
+use granit_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Span, Tag};
+
+use super::{Entry, Node, Place, Value};
+use crate::problem::Problem;
+
+/// Deeper than any limits file needs to be; what is nested deeper is refused.
+const MAX_DEPTH: usize = 32;
+/// Nodes that aliases may add to a document, so that a few lines cannot unfold into gigabytes.
+const MAX_ALIASED_NODES: usize = 100_000;
+
+const QUOTE_PATTERN: &str = "YAML takes an unquoted `!` for a tag; put a pattern that starts with \
+                             `!` in quotes, like \"!/internal/**\"";
+
+/// The one document in `text`.
+///
+/// What the tree cannot express (tags, several documents, maps as keys) is
+/// reported in `problems` and left out, so that the rest can still be checked.
+pub(crate) fn load(text: &str, problems: &mut Vec<Problem>) -> Option<Node> {
+    let options = granit_parser::options! {
+        flow_nesting_limit: MAX_DEPTH,
+        block_nesting_limit: MAX_DEPTH,
+    };
+    let mut builder = Builder {
+        problems,
+        open: Vec::new(),
+        anchors: HashMap::new(),
+        aliased: 0,
+        document: None,
+    };
+    for event in Parser::new_from_str_with_options(text, options) {
+        match event {
+            Ok((event, span)) => {
+                if !builder.event(event, span) {
+                    break;
+                }
+            }
+            Err(error) => {
+                let problem = syntax(text, &error);
+                builder.problems.push(problem);
+                return None;
+            }
+        }
+    }
+    builder.document
+}
+
+const START: Place = Place {
+    line: 1,
+    column: 1,
+    width: 1,
+};
+
+fn syntax(text: &str, error: &ScanError) -> Problem {
+    let place = place_of(error.marker(), 1);
+    let line = text.lines().nth(error.marker().line().saturating_sub(1));
+    let mut problem = Problem::new("", Some(place), format!("not YAML: {}", error.info()));
+    if line.is_some_and(|line| line.contains(": !") || line.contains("- !") || line.contains("[!"))
+    {
+        problem = problem.hint(QUOTE_PATTERN);
+    } else if line.is_some_and(|line| line.contains('\t')) {
+        problem = problem.hint("YAML indents with spaces, not with tabs");
+    }
+    problem
+}
+
+fn place_of(marker: &Marker, width: usize) -> Place {
+    let small = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+    Place {
+        line: small(marker.line()),
+        column: small(marker.col()).saturating_add(1),
+        width: small(width).max(1),
+    }
+}
+
+fn span_place(span: &Span) -> Place {
+    // Of something that goes on over several lines, only the first character is marked.
+    let width = if span.start.line() == span.end.line() {
+        span.end.index().saturating_sub(span.start.index())
+    } else {
+        1
+    };
+    place_of(&span.start, width)
+}
+
+/// A list or map that is still being read, and the anchor it carries (0: none).
+enum Open {
+    List {
+        place: Place,
+        anchor: usize,
+        items: Vec<Node>,
+    },
+    Map {
+        place: Place,
+        anchor: usize,
+        entries: Vec<Entry>,
+        key: Option<(String, Place)>,
+    },
+}
+
+struct Builder<'p> {
+    problems: &'p mut Vec<Problem>,
+    open: Vec<Open>,
+    anchors: HashMap<usize, Node>,
+    aliased: usize,
+    document: Option<Node>,
+}
+
+impl Builder<'_> {
+    /// Takes one event; whether to go on.
+    fn event(&mut self, event: Event<'_>, span: Span) -> bool {
+        let place = span_place(&span);
+        match event {
+            Event::DocumentStart(..) if self.document.is_some() => {
+                self.report(place, "a second document in one file")
+                    .push_hint("remove the `---`, or use one file per domain");
+                return false;
+            }
+            Event::Alias(id) => {
+                let node = self.alias(id, place);
+                self.close(node, 0);
+            }
+            Event::Scalar(text, style, anchor, tag) => {
+                let tagged = self.refuse_tag(tag.as_deref(), &span, place);
+                let plain = style == ScalarStyle::Plain && !tagged;
+                let value = scalar(text.into_owned(), plain);
+                let node = Node {
+                    value,
+                    place: Some(place),
+                };
+                self.close(node, anchor);
+            }
+            Event::SequenceStart(_, anchor, tag) => {
+                self.refuse_tag(tag.as_deref(), &span, place);
+                self.open.push(Open::List {
+                    place,
+                    anchor,
+                    items: Vec::new(),
+                });
+            }
+            Event::MappingStart(_, anchor, tag) => {
+                self.refuse_tag(tag.as_deref(), &span, place);
+                self.open.push(Open::Map {
+                    place,
+                    anchor,
+                    entries: Vec::new(),
+                    key: None,
+                });
+            }
+            Event::SequenceEnd | Event::MappingEnd => self.end(),
+            _ => {}
+        }
+        true
+    }
+
+    /// A collection is complete.
+    fn end(&mut self) {
+        let (value, place, anchor) = match self.open.pop() {
+            Some(Open::List {
+                place,
+                anchor,
+                items,
+            }) => (Value::List(items), place, anchor),
+            Some(Open::Map {
+                place,
+                anchor,
+                entries,
+                ..
+            }) => (Value::Map(entries), place, anchor),
+            None => return,
+        };
+        let node = Node {
+            value,
+            place: Some(place),
+        };
+        self.close(node, anchor);
+    }
+
+    /// A node is complete: it goes to what contains it.
+    fn close(&mut self, node: Node, anchor: usize) {
+        if anchor != 0 {
+            self.anchors.insert(anchor, node.clone());
+        }
+        match self.open.last_mut() {
+            None => self.document = Some(node),
+            Some(Open::List { items, .. }) => items.push(node),
+            Some(Open::Map { entries, key, .. }) => {
+                if let Some((key, place)) = key.take() {
+                    entries.push(Entry {
+                        key,
+                        place: Some(place),
+                        value: node,
+                    });
+                } else {
+                    let place = node.place.unwrap_or(START);
+                    *key = Some((node.as_text().unwrap_or_default().to_owned(), place));
+                    if node.as_text().is_none() {
+                        let message = format!("a key must be text, not {}", node.kind());
+                        self.report(place, message);
+                    }
+                }
+            }
+        }
+    }
+
+    fn alias(&mut self, id: usize, place: Place) -> Node {
+        let Some(node) = self.anchors.get(&id) else {
+            self.report(place, "this alias refers to something that contains it");
+            return Value::Null.into();
+        };
+        self.aliased = self.aliased.saturating_add(count(node));
+        if self.aliased > MAX_ALIASED_NODES {
+            self.report(place, "aliases unfold into too much");
+            return Value::Null.into();
+        }
+        node.clone()
+    }
+
+    fn refuse_tag(&mut self, tag: Option<&Tag>, span: &Span, place: Place) -> bool {
+        let Some(tag) = tag else { return false };
+        let width = tag.original().chars().count();
+        let place = span
+            .tag_start()
+            .map_or(place, |start| place_of(&start, width));
+        self.report(place, format!("a YAML tag `{}`", tag.original()))
+            .push_hint(QUOTE_PATTERN);
+        true
+    }
+
+    fn report(&mut self, place: Place, message: impl Into<String>) -> &mut Problem {
+        self.problems
+            .push_mut(Problem::new("", Some(place), message))
+    }
+}
+
+fn scalar(text: String, plain: bool) -> Value {
+    if !plain {
+        return Value::Text(text);
+    }
+    match text.as_str() {
+        "" | "~" | "null" => Value::Null,
+        "true" => Value::Bool(true),
+        "false" => Value::Bool(false),
+        _ if is_number(&text) => Value::Number(text),
+        _ => Value::Text(text),
+    }
+}
+
+/// Decimal numbers only: what else YAML takes for one (`0x1f`, `.inf`) is text here.
+fn is_number(text: &str) -> bool {
+    let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
+    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, "0"));
+    let all_digits = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+    all_digits(whole) && all_digits(fraction)
+}
+
+fn count(node: &Node) -> usize {
+    match &node.value {
+        Value::List(items) => items.iter().map(count).sum::<usize>() + 1,
+        Value::Map(entries) => entries.iter().map(|e| count(&e.value)).sum::<usize>() + 1,
+        _ => 1,
+    }
+}

@@ -1,0 +1,192 @@
+//! Patterns: what a limit's `match` says about one entry of a descriptor.
+
+mod cidr;
+mod glob;
+
+use std::fmt;
+
+use cidr::Network;
+use glob::Glob;
+
+/// One pattern (`/api/**`, `!cidr:10.0.0.0/8`, `exact:*`), parsed once and ready to test values.
+#[derive(Clone, Debug)]
+pub struct Pattern {
+    text: String,
+    negated: bool,
+    test: Test,
+}
+
+/// What a pattern tests, without its negation.
+#[derive(Clone, Debug)]
+enum Test {
+    Exact(Vec<u8>),
+    Glob(Glob),
+    Cidr(Network),
+    #[cfg(feature = "regex")]
+    Regex(regex_lite::Regex),
+}
+
+/// Why a text is not a pattern.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PatternError {
+    /// Longer than [`Pattern::MAX_LEN`].
+    #[error("a pattern is at most {max} bytes long", max = Pattern::MAX_LEN)]
+    TooLong,
+    /// `!!x`.
+    #[error("a pattern is negated once; write \\! for a literal exclamation mark")]
+    NegatedTwice,
+    /// A backslash before a character that needs none, or at the end.
+    #[error("a backslash escapes *, ! and \\ only; write \\\\ for a backslash, or exact:…")]
+    Escape,
+    /// `regex:x` and the like.
+    #[error("patterns start with re:, cidr: or exact:; for a literal text write exact:{0}")]
+    Prefix(String),
+    /// Not a network.
+    #[error("a network is an address and a prefix length, like 10.0.0.0/8 or 2001:db8::/32")]
+    Cidr,
+    /// A network with bits set that its prefix does not cover.
+    #[error("the address has bits beyond its prefix; did you mean {0}?")]
+    HostBits(String),
+    /// Not a regular expression, or too large a one.
+    #[error("not a regular expression: {0}")]
+    Regex(String),
+    /// This build has no regular expressions.
+    #[error("this build has no regular expressions")]
+    NoRegex,
+}
+
+/// A value longer than this is not searched by regular expressions: see [`Matcher::holds`].
+///
+/// [`Matcher::holds`]: crate::Matcher::holds
+#[cfg(feature = "regex")]
+const MAX_REGEX_INPUT: usize = 8192;
+
+impl Pattern {
+    /// The longest pattern, in bytes.
+    pub const MAX_LEN: usize = 1024;
+
+    /// Parses a pattern as written.
+    pub fn parse(text: &str) -> Result<Self, PatternError> {
+        if text.len() > Self::MAX_LEN {
+            return Err(PatternError::TooLong);
+        }
+        let (negated, body) = match text.strip_prefix('!') {
+            Some(body) => (true, body),
+            None => (false, text),
+        };
+        if body.starts_with('!') {
+            return Err(PatternError::NegatedTwice);
+        }
+        Ok(Self {
+            text: text.to_owned(),
+            negated,
+            test: Test::parse(body)?,
+        })
+    }
+
+    /// The pattern as written.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// Whether it starts with `!`.
+    pub fn is_negated(&self) -> bool {
+        self.negated
+    }
+
+    /// Whether the pattern, without its negation, matches a value.
+    pub(crate) fn finds(&self, value: &[u8]) -> bool {
+        match &self.test {
+            Test::Exact(text) => text == value,
+            Test::Glob(glob) => glob.matches(value),
+            Test::Cidr(network) => network.contains(value),
+            #[cfg(feature = "regex")]
+            Test::Regex(regex) => {
+                // What is too long to search counts as whatever makes the limit apply:
+                // nobody gets around a limit by a longer path.
+                if value.len() > MAX_REGEX_INPUT {
+                    return !self.negated;
+                }
+                regex.is_match(&String::from_utf8_lossy(value))
+            }
+        }
+    }
+
+    /// The one value that a positive, exact pattern matches.
+    pub(crate) fn exact(&self) -> Option<&[u8]> {
+        match &self.test {
+            Test::Exact(text) if !self.negated => Some(text),
+            _ => None,
+        }
+    }
+
+    /// What every value that a positive glob matches is, or starts with before a slash.
+    pub(crate) fn head(&self) -> Option<&[u8]> {
+        match &self.test {
+            Test::Glob(glob) if !self.negated => glob.head(),
+            _ => None,
+        }
+    }
+}
+
+impl Test {
+    fn parse(body: &str) -> Result<Self, PatternError> {
+        if let Some(text) = body.strip_prefix("exact:") {
+            return Ok(Self::Exact(text.as_bytes().to_vec()));
+        }
+        if let Some(network) = body.strip_prefix("cidr:") {
+            return Network::parse(network).map(Self::Cidr);
+        }
+        if let Some(expression) = body.strip_prefix("re:") {
+            return Self::regex(expression);
+        }
+        // Prefixes of other systems, which would silently be texts that nothing equals.
+        let foreign = ["regex:", "regexp:", "glob:", "prefix:", "suffix:", "ip:"];
+        if foreign.iter().any(|prefix| body.starts_with(prefix)) {
+            return Err(PatternError::Prefix(body.to_owned()));
+        }
+        let glob = Glob::parse(body)?;
+        Ok(match glob.literal() {
+            Some(text) => Self::Exact(text),
+            None => Self::Glob(glob),
+        })
+    }
+
+    #[cfg(feature = "regex")]
+    fn regex(expression: &str) -> Result<Self, PatternError> {
+        /// Bounds the memory of a compiled expression, and the time that a search takes.
+        const MAX_SIZE: usize = 1 << 16;
+        let compile = |text: &str| {
+            regex_lite::RegexBuilder::new(text)
+                .size_limit(MAX_SIZE)
+                .build()
+                .map_err(|error| PatternError::Regex(error.to_string()))
+        };
+        // By itself first, so that no stray parenthesis can reach out of the anchors.
+        compile(expression)?;
+        compile(&format!(r"\A(?:{expression})\z")).map(Self::Regex)
+    }
+
+    #[cfg(not(feature = "regex"))]
+    fn regex(_expression: &str) -> Result<Self, PatternError> {
+        Err(PatternError::NoRegex)
+    }
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+// A pattern means what its text says.
+impl PartialEq for Pattern {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Eq for Pattern {}
+
+#[cfg(test)]
+mod tests;

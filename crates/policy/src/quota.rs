@@ -1,0 +1,66 @@
+//! The numbers of a limit.
+
+use algorithms::{Algorithm, Align, Kind, ParameterError, Parameters};
+
+use crate::read::Choice;
+
+/// The numbers that an algorithm works with, known to be good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Quota {
+    algorithm: Algorithm,
+}
+
+/// How long a queue holds a request at most, where the limit does not say.
+pub(crate) const DEFAULT_MAX_DELAY_MS: u64 = 5000;
+
+impl Quota {
+    /// Validates the numbers.
+    ///
+    /// # Errors
+    /// What the algorithm does not take, with the value that would do.
+    pub fn new(parameters: &Parameters) -> Result<Self, ParameterError> {
+        let algorithm = Algorithm::new(parameters)?;
+        Ok(Self { algorithm })
+    }
+
+    /// What decides with these numbers.
+    pub fn algorithm(&self) -> &Algorithm {
+        &self.algorithm
+    }
+
+    /// What was written.
+    pub fn parameters(&self) -> &Parameters {
+        self.algorithm.parameters()
+    }
+}
+
+impl Choice for Kind {
+    const CHOICES: &'static [(&'static str, Self)] = &[
+        ("token_bucket", Self::TokenBucket),
+        ("gcra", Self::Gcra),
+        ("leaky_bucket", Self::LeakyBucket),
+        ("fixed_window", Self::FixedWindow),
+        ("sliding_window_log", Self::SlidingWindowLog),
+        ("sliding_window_buckets", Self::SlidingWindowBuckets),
+        ("sliding_window", Self::SlidingWindow),
+    ];
+}
+
+impl Choice for Align {
+    const CHOICES: &'static [(&'static str, Self)] = &[
+        ("epoch", Self::Epoch),
+        ("first_request", Self::FirstRequest),
+    ];
+}
+
+/// The field of a limit that an algorithm complains about.
+pub(crate) fn field_of(error: &ParameterError) -> &'static str {
+    match error {
+        ParameterError::BurstTooLarge { .. } => "burst",
+        ParameterError::DelayTooLong { .. } => "max_delay",
+        ParameterError::SubWindowsMissing | ParameterError::SubWindows { .. } => "sub_windows",
+        ParameterError::Unavailable { .. } => "algorithm",
+        ParameterError::Unused { parameter, .. } => parameter,
+        _ => "rate",
+    }
+}

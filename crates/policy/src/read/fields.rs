@@ -1,0 +1,226 @@
+//! Taking the fields of a map one by one.
+
+use std::fmt;
+
+use crate::{
+    Name,
+    document::{Entry, Node, Place, Value},
+    problem::{Problem, similar},
+    read::Choice,
+};
+
+/// Who wrote the document.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// A person: a limits file, or one limit on a command line.
+    File,
+    /// The store or a limiter, which add fields of their own.
+    Record,
+}
+
+/// The problems found so far, and what is being read.
+#[derive(Debug)]
+pub(crate) struct Report {
+    pub(crate) form: Form,
+    pub(crate) problems: Vec<Problem>,
+    /// The limit that is being read, once its name is known.
+    pub(crate) limit: Option<String>,
+}
+
+impl Report {
+    pub(crate) fn new(form: Form) -> Self {
+        Self {
+            form,
+            problems: Vec::new(),
+            limit: None,
+        }
+    }
+
+    /// Notes a problem with a field; the caller may add a hint.
+    pub(crate) fn add(
+        &mut self,
+        path: &Path<'_>,
+        place: Option<Place>,
+        message: impl Into<String>,
+    ) -> &mut Problem {
+        let mut problem = Problem::new(path.to_string(), place, message);
+        problem.limit.clone_from(&self.limit);
+        self.problems.push_mut(problem)
+    }
+}
+
+/// Where the walk is. Written out only when there is a problem to report.
+#[derive(Clone, Copy)]
+pub(crate) enum Path<'p> {
+    Root,
+    Field(&'p Path<'p>, &'p str),
+    Item(&'p Path<'p>, usize),
+}
+
+impl fmt::Display for Path<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Path::Root => Ok(()),
+            Path::Field(Path::Root, name) => f.write_str(name),
+            Path::Field(parent, name) => write!(f, "{parent}.{name}"),
+            Path::Item(parent, index) => write!(f, "{parent}[{index}]"),
+        }
+    }
+}
+
+/// A value and the way to it.
+#[derive(Clone, Copy)]
+pub(crate) struct Field<'n> {
+    pub(crate) node: &'n Node,
+    pub(crate) path: Path<'n>,
+}
+
+impl<'n> Field<'n> {
+    pub(crate) fn report<'r>(
+        &self,
+        report: &'r mut Report,
+        message: impl Into<String>,
+    ) -> &'r mut Problem {
+        report.add(&self.path, self.node.place, message)
+    }
+
+    /// Notes that this is not what it has to be.
+    pub(crate) fn expected<'r>(&self, what: &str, report: &'r mut Report) -> &'r mut Problem {
+        let message = match self.node.as_text() {
+            Some(text) => format!("expected {what}, found {}", quoted(text)),
+            None => format!("expected {what}, found {}", self.node.kind()),
+        };
+        self.report(report, message)
+    }
+
+    /// The entries of a map, without repeated keys.
+    pub(crate) fn entries(&self, what: &str, report: &mut Report) -> Option<Vec<&'n Entry>> {
+        let Value::Map(entries) = &self.node.value else {
+            self.expected(what, report);
+            return None;
+        };
+        let mut seen = std::collections::HashSet::new();
+        let mut once = Vec::with_capacity(entries.len());
+        for entry in entries {
+            if seen.insert(entry.key.as_str()) {
+                once.push(entry);
+            } else {
+                let path = Path::Field(&self.path, &entry.key);
+                report.add(
+                    &path,
+                    entry.place,
+                    format!("`{}` is given twice", entry.key),
+                );
+            }
+        }
+        Some(once)
+    }
+}
+
+/// The fields of a map, to be taken by name; what is left over was not expected.
+pub(crate) struct Fields<'n> {
+    left: Vec<&'n Entry>,
+}
+
+impl<'n> Fields<'n> {
+    /// `None`, and a problem, if the value is not a map.
+    pub(crate) fn of(field: Field<'n>, report: &mut Report) -> Option<Self> {
+        let left = field.entries("a map of fields", report)?;
+        Some(Self { left })
+    }
+
+    /// The field, if it was given; `path` is the way to the map.
+    fn take(
+        &mut self,
+        name: &'n str,
+        path: &'n Path<'n>,
+        report: &mut Report,
+    ) -> Option<Field<'n>> {
+        let at = self.left.iter().position(|entry| entry.key == name)?;
+        let entry = self.left.remove(at);
+        let field = Field {
+            node: &entry.value,
+            path: Path::Field(path, name),
+        };
+        if entry.value.value == Value::Null {
+            let place = entry.value.place.or(entry.place);
+            report
+                .add(&field.path, place, format!("`{name}` has no value"))
+                .push_hint("give it one, or remove the line");
+            return None;
+        }
+        Some(field)
+    }
+
+    /// Complains about the fields that nobody took.
+    pub(crate) fn finish(self, path: &Path<'_>, known: &[&str], report: &mut Report) {
+        for entry in self.left {
+            let path = Path::Field(path, &entry.key);
+            let problem = report.add(
+                &path,
+                entry.place,
+                format!("unknown field {}", quoted(&entry.key)),
+            );
+            if entry.key == "<<" {
+                problem.push_hint("merge keys are not supported; an alias can stand for a value");
+            } else if let Some(meant) = similar(&entry.key, known.iter().copied()) {
+                problem.push_hint(format!("did you mean `{meant}`?"));
+            } else {
+                problem.push_hint(format!("known fields: {}", known.join(", ")));
+            }
+        }
+    }
+}
+
+/// The fields of a map together with the way to it and the problems found.
+pub(crate) struct Take<'t, 'p> {
+    pub(crate) fields: &'t mut Fields<'p>,
+    pub(crate) path: &'p Path<'p>,
+    pub(crate) report: &'t mut Report,
+}
+
+impl<'p> Take<'_, 'p> {
+    /// The field, if it was given.
+    pub(crate) fn field(&mut self, name: &'p str) -> Option<Field<'p>> {
+        self.fields.take(name, self.path, self.report)
+    }
+
+    /// The field's value, or the default where it is absent or wrong.
+    pub(crate) fn choice<T: Choice + Default>(&mut self, name: &'p str) -> T {
+        self.field(name)
+            .and_then(|field| field.choice(self.report))
+            .unwrap_or_default()
+    }
+
+    /// A whole number.
+    pub(crate) fn integer(&mut self, name: &'p str, least: u64) -> Option<u64> {
+        self.field(name)?.integer(least, self.report)
+    }
+
+    /// A whole percentage.
+    pub(crate) fn percent(&mut self, name: &'p str, least: u32, most: u32) -> Option<u32> {
+        self.field(name)?.percent(least, most, self.report)
+    }
+
+    /// A boolean.
+    pub(crate) fn boolean(&mut self, name: &'p str) -> Option<bool> {
+        self.field(name)?.boolean(self.report)
+    }
+
+    /// A list of different names.
+    pub(crate) fn names(&mut self, name: &'p str, what: &str) -> Vec<Name> {
+        self.field(name)
+            .and_then(|field| field.names(what, self.report))
+            .unwrap_or_default()
+    }
+}
+
+/// A value in a message, shortened.
+pub(crate) fn quoted(text: &str) -> String {
+    const MAX: usize = 60;
+    if text.chars().nth(MAX).is_some() {
+        format!("`{}…`", text.chars().take(MAX).collect::<String>())
+    } else {
+        format!("`{text}`")
+    }
+}

@@ -1,0 +1,271 @@
+//! One limit.
+
+use algorithms::Kind;
+
+use crate::{
+    Limit, Matcher, Name, OverLimit, Pattern, Scope,
+    document::{Node, Value},
+    read::{
+        Choice, Field, Fields, Form, Path, Report,
+        fields::{Take, quoted},
+        numbers::read_numbers,
+        overrides::{Buckets, read_overrides},
+    },
+};
+
+/// Every field of a limit that its author may write.
+pub(crate) const LIMIT_FIELDS: [&str; 24] = [
+    "name",
+    "description",
+    "match",
+    "per",
+    "if_missing",
+    "algorithm",
+    "rate",
+    "burst",
+    "cost",
+    "over_limit",
+    "max_delay",
+    "enforce",
+    "on_failure",
+    "scope",
+    "precheck",
+    "lease",
+    "hidden",
+    "overrides",
+    "replaces",
+    "partition",
+    "fleet_size",
+    "sub_windows",
+    "strict",
+    "align",
+];
+
+const MAX_DESCRIPTION: usize = 1000;
+const MAX_PER: usize = 16;
+const MAX_MATCHERS: usize = 32;
+const MAX_PATTERNS: usize = 1000;
+const MAX_PRECHECK_PERCENT: u32 = 10_000;
+
+/// Reads a limit; `None`, and problems, if anything about it is wrong.
+pub(crate) fn read_limit(field: Field<'_>, report: &mut Report) -> Option<Limit> {
+    let before = report.problems.len();
+    let name = field.node.get("name").and_then(Node::as_text);
+    report.limit = name.map(str::to_owned);
+    let limit = read_fields(field, report);
+    report.limit = None;
+    limit.filter(|_| report.problems.len() == before)
+}
+
+fn read_fields(limit: Field<'_>, report: &mut Report) -> Option<Limit> {
+    let path = &limit.path;
+    let mut fields = Fields::of(limit, report)?;
+    let take = &mut Take {
+        fields: &mut fields,
+        path,
+        report,
+    };
+    let name = read_name(take, &limit);
+    let description = read_description(take);
+    let matchers = read_matchers(take);
+    let per = take.names("per", "the name of a descriptor entry");
+    let if_missing = take.choice("if_missing");
+    let over_limit = take.choice("over_limit");
+    let numbers = read_numbers(take, &limit, over_limit);
+    let scope = take.choice("scope");
+    let buckets = Buckets::new(&per, if_missing, scope, numbers.quota);
+    let overrides = read_overrides(take, &buckets);
+    let partition = take.names("partition", "an entry of `per`");
+    let replaces = take.names("replaces", "the name of a limit");
+    let cost = take.integer("cost", 1).unwrap_or(1);
+    let enforce_percent = read_enforce(take);
+    let precheck_percent = read_precheck(take, scope);
+    let on_failure = take.choice("on_failure");
+    let hidden = take.boolean("hidden").unwrap_or(false);
+    let fleet_size = take.integer("fleet_size", 1);
+    let generation = read_generation(take);
+    refuse_lease(take);
+    fields.finish(path, &LIMIT_FIELDS, report);
+    check_per(&limit, &per, &partition, report);
+    check_kind(&limit, numbers.kind, over_limit, scope, report);
+    Some(Limit {
+        name: name?,
+        description,
+        matchers,
+        per,
+        if_missing,
+        quota: numbers.quota?,
+        cost,
+        over_limit,
+        enforce_percent,
+        on_failure,
+        scope,
+        precheck_percent,
+        lease_ttl_ms: None,
+        hidden,
+        overrides,
+        replaces,
+        partition,
+        fleet_size,
+        generation,
+    })
+}
+
+fn read_name(take: &mut Take<'_, '_>, limit: &Field<'_>) -> Option<Name> {
+    if let Some(field) = take.field("name") {
+        return field.name("a name", take.report);
+    }
+    // An empty `name:` was complained about already.
+    if limit.node.get("name").is_none() {
+        limit.report(take.report, "a limit needs a `name`");
+    }
+    None
+}
+
+fn read_enforce(take: &mut Take<'_, '_>) -> u8 {
+    let percent = take.percent("enforce", 0, 100);
+    percent.map_or(100, |percent| u8::try_from(percent).unwrap_or(100))
+}
+
+fn read_precheck(take: &mut Take<'_, '_>, scope: Scope) -> Option<u32> {
+    let field = take.field("precheck")?;
+    if scope == Scope::Proxy {
+        field
+            .report(
+                take.report,
+                "`precheck` on a limit that is checked in the proxy anyway",
+            )
+            .push_hint("remove `precheck`, or use `scope: global`");
+    }
+    field.percent(100, MAX_PRECHECK_PERCENT, take.report)
+}
+
+fn read_description(take: &mut Take<'_, '_>) -> Option<String> {
+    let field = take.field("description")?;
+    let text = field.text("text", take.report)?;
+    if text.chars().count() > MAX_DESCRIPTION || text.chars().any(char::is_control) {
+        let what = format!("one line of at most {MAX_DESCRIPTION} characters");
+        field.expected(&what, take.report);
+        return None;
+    }
+    Some(text.to_owned())
+}
+
+/// Generations are counted by the store, so only its records have them.
+fn read_generation(take: &mut Take<'_, '_>) -> u64 {
+    if take.report.form == Form::File {
+        return 0;
+    }
+    take.integer("generation", 0).unwrap_or(0)
+}
+
+fn refuse_lease(take: &mut Take<'_, '_>) {
+    if let Some(field) = take.field("lease") {
+        field
+            .report(take.report, "leases are not available yet in this version")
+            .push_hint("remove `lease`: every request is then one check");
+    }
+}
+
+fn read_matchers(take: &mut Take<'_, '_>) -> Vec<Matcher> {
+    let Some(field) = take.field("match") else {
+        return Vec::new();
+    };
+    let report = &mut *take.report;
+    let what = "a map of descriptor entries and their patterns, like {path: \"/api/**\"}";
+    let entries = field.entries(what, report).unwrap_or_default();
+    if entries.len() > MAX_MATCHERS {
+        field.report(report, format!("more than {MAX_MATCHERS} entries"));
+    }
+    let matchers = entries.into_iter().filter_map(|entry| {
+        let key_field = Field {
+            node: &entry.value,
+            path: Path::Field(&field.path, &entry.key),
+        };
+        let key = match entry.key.parse() {
+            Ok(name) => Some(name),
+            Err(error) => {
+                let message = format!("{} is not a name", quoted(&entry.key));
+                report
+                    .add(&key_field.path, entry.place, message)
+                    .push_hint(format!("{error}"));
+                None
+            }
+        };
+        let patterns = read_patterns(&key_field, report);
+        Some(Matcher {
+            key: key?,
+            patterns,
+        })
+    });
+    matchers.collect()
+}
+
+fn read_patterns(field: &Field<'_>, report: &mut Report) -> Vec<Pattern> {
+    let Value::List(items) = &field.node.value else {
+        return read_pattern(field, report).into_iter().collect();
+    };
+    if items.is_empty() {
+        field
+            .report(report, "an empty list of patterns")
+            .push_hint("no value would match; remove the entry to match every value");
+    }
+    if items.len() > MAX_PATTERNS {
+        field.report(report, format!("more than {MAX_PATTERNS} patterns"));
+    }
+    let patterns = items.iter().take(MAX_PATTERNS).enumerate();
+    let patterns = patterns.filter_map(|(index, node)| {
+        let path = Path::Item(&field.path, index);
+        read_pattern(&Field { node, path }, report)
+    });
+    patterns.collect()
+}
+
+fn read_pattern(field: &Field<'_>, report: &mut Report) -> Option<Pattern> {
+    field.parsed("a pattern", Pattern::parse, report)
+}
+
+/// A problem with a field that is right in itself, but not together with others.
+fn refuse<'r>(
+    limit: &Field<'_>,
+    name: &str,
+    message: impl Into<String>,
+    report: &'r mut Report,
+) -> &'r mut crate::Problem {
+    let place = limit.node.get(name).and_then(|node| node.place);
+    let path = Path::Field(&limit.path, name);
+    report.add(&path, place.or(limit.node.place), message)
+}
+
+fn check_per(limit: &Field<'_>, per: &[Name], partition: &[Name], report: &mut Report) {
+    if per.len() > MAX_PER {
+        refuse(limit, "per", format!("more than {MAX_PER} entries"), report);
+    }
+    for name in partition {
+        if !per.contains(name) {
+            let message = format!("`{name}` is not in `per`");
+            refuse(limit, "partition", message, report)
+                .push_hint("`partition` names the entries of `per` that share a cluster slot");
+        }
+    }
+}
+
+fn check_kind(
+    limit: &Field<'_>,
+    kind: Option<Kind>,
+    over_limit: OverLimit,
+    scope: Scope,
+    report: &mut Report,
+) {
+    let Some(kind) = kind else { return };
+    if over_limit == OverLimit::Queue && kind != Kind::LeakyBucket {
+        let message = format!("a {} cannot queue", kind.word());
+        refuse(limit, "over_limit", message, report).push_hint("use `algorithm: leaky_bucket`");
+    }
+    let unbounded = matches!(kind, Kind::SlidingWindowLog | Kind::SlidingWindowBuckets);
+    if scope == Scope::Proxy && unbounded {
+        let message = format!("a {} cannot be kept in a proxy", kind.word());
+        refuse(limit, "scope", message, report)
+            .push_hint("its state has no small fixed size; `sliding_window` has");
+    }
+}

@@ -1,0 +1,111 @@
+//! A whole domain.
+
+use std::collections::HashSet;
+
+use crate::{
+    Name, Policy, Revision,
+    document::{Node, Value},
+    read::{
+        Field, Fields, Path, Report,
+        fields::Take,
+        limit::read_limit,
+        references::{Placed, check_references},
+    },
+};
+
+/// The version of the record's shape. A record of a later one is refused.
+pub(crate) const FORMAT: u64 = 1;
+/// Limits of one domain.
+const MAX_LIMITS: usize = 10_000;
+const FIELDS: [&str; 3] = ["domain", "limits", "format"];
+
+/// Reads a policy; `None`, and problems, if anything about it is wrong.
+pub(crate) fn read_policy(node: &Node, report: &mut Report) -> Option<Policy> {
+    let before = report.problems.len();
+    let root = Field {
+        node,
+        path: Path::Root,
+    };
+    if let Value::Null = node.value {
+        root.report(report, "an empty document")
+            .push_hint("a limits file has a `domain` and `limits`");
+        return None;
+    }
+    let mut fields = Fields::of(root, report)?;
+    let take = &mut Take {
+        fields: &mut fields,
+        path: &Path::Root,
+        report,
+    };
+    let domain = read_domain(take, &root);
+    check_format(take);
+    let limits = take.field("limits");
+    if limits.is_none() && node.get("limits").is_none() {
+        root.report(take.report, "`limits` is missing")
+            .push_hint("an empty domain has `limits: []`");
+    }
+    fields.finish(&Path::Root, &FIELDS, report);
+    let limits = limits.map(|field| read_limits(field, report));
+    if report.problems.len() > before {
+        return None;
+    }
+    let limits = limits?.into_iter().map(|placed| placed.limit);
+    Some(Policy {
+        domain: domain?,
+        revision: Revision::default(),
+        limits: limits.collect(),
+    })
+}
+
+fn read_domain(take: &mut Take<'_, '_>, root: &Field<'_>) -> Option<Name> {
+    if let Some(field) = take.field("domain") {
+        return field.name("a name", take.report);
+    }
+    if root.node.get("domain").is_none() {
+        root.report(take.report, "`domain` is missing")
+            .push_hint("the name that proxies ask for, like `domain: shop`");
+    }
+    None
+}
+
+fn check_format(take: &mut Take<'_, '_>) {
+    if let Some(field) = take.field("format")
+        && let Some(format) = field.integer(1, take.report)
+        && format > FORMAT
+    {
+        let message = format!("format {format} is newer than this version, which reads {FORMAT}");
+        field.report(take.report, message);
+    }
+}
+
+/// Those limits that are right in themselves.
+fn read_limits<'n>(field: Field<'n>, report: &mut Report) -> Vec<Placed<'n>> {
+    let Value::List(items) = &field.node.value else {
+        field.expected("a list of limits", report);
+        return Vec::new();
+    };
+    if items.len() > MAX_LIMITS {
+        field.report(report, format!("more than {MAX_LIMITS} limits"));
+    }
+    let mut placed = Vec::with_capacity(items.len().min(MAX_LIMITS));
+    let mut names = HashSet::new();
+    for (index, node) in items.iter().take(MAX_LIMITS).enumerate() {
+        let item = Field {
+            node,
+            path: Path::Item(&field.path, index),
+        };
+        let name = node.get("name").and_then(Node::as_text);
+        if let Some(name) = name
+            && !names.insert(name.to_owned())
+        {
+            let place = node.get("name").and_then(|name| name.place);
+            let path = Path::Field(&item.path, "name");
+            report.add(&path, place, format!("a second limit `{name}`"));
+        }
+        if let Some(limit) = read_limit(item, report) {
+            placed.push(Placed { index, node, limit });
+        }
+    }
+    check_references(&placed, &names, &field.path, report);
+    placed
+}

@@ -1,0 +1,150 @@
+//! What limits say about each other.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::{
+    Limit,
+    document::{Node, Place},
+    problem::similar,
+    read::{Path, Report},
+};
+
+/// A limit together with where it stands.
+pub(crate) struct Placed<'n> {
+    pub(crate) index: usize,
+    pub(crate) node: &'n Node,
+    pub(crate) limit: Limit,
+}
+
+/// Descriptor entries that the limits of one domain may name. A proxy extracts them all from
+/// every request.
+const MAX_KEYS: usize = 128;
+
+/// Repeated names, and `replaces` that lead nowhere or in a circle.
+///
+/// `names` are those of all limits of the document, also of the ones with problems.
+pub(crate) fn check_references(
+    placed: &[Placed<'_>],
+    names: &HashSet<String>,
+    limits: &Path<'_>,
+    report: &mut Report,
+) {
+    for placed in placed {
+        report.limit = Some(placed.limit.name.to_string());
+        let limit = Path::Item(limits, placed.index);
+        let path = Path::Field(&limit, "replaces");
+        let place = place_of(placed.node, "replaces");
+        for replaced in &placed.limit.replaces {
+            if !names.contains(replaced.as_str()) {
+                let message = format!("there is no limit `{replaced}`");
+                let problem = report.add(&path, place, message);
+                if let Some(meant) = similar(replaced.as_str(), names.iter().map(String::as_str)) {
+                    problem.push_hint(format!("did you mean `{meant}`?"));
+                }
+            }
+        }
+    }
+    report.limit = None;
+    for circle in circles(placed) {
+        report_circle(&circle, placed, limits, report);
+    }
+    check_keys(placed, limits, report);
+}
+
+fn place_of(node: &Node, field: &str) -> Option<Place> {
+    node.get(field).and_then(|node| node.place).or(node.place)
+}
+
+fn report_circle(circle: &[usize], placed: &[Placed<'_>], limits: &Path<'_>, report: &mut Report) {
+    let members: Vec<&Placed<'_>> = circle.iter().filter_map(|at| placed.get(*at)).collect();
+    let Some(first) = members.first() else { return };
+    let names = members.iter().chain([first]).map(|p| p.limit.name.as_str());
+    let way = names.collect::<Vec<_>>().join(" → ");
+    let limit = Path::Item(limits, first.index);
+    let path = Path::Field(&limit, "replaces");
+    report.limit = Some(first.limit.name.to_string());
+    report
+        .add(
+            &path,
+            place_of(first.node, "replaces"),
+            format!("a circle: {way}"),
+        )
+        .push_hint("each of them would suppress the others");
+    report.limit = None;
+}
+
+/// A limit as the search for circles sees it.
+#[derive(Clone, Copy, PartialEq)]
+enum Visit {
+    Not,
+    /// It is on the way that is being followed.
+    Under,
+    Done,
+}
+
+/// The circles of `replaces`, found by one depth-first walk over all limits.
+fn circles(placed: &[Placed<'_>]) -> Vec<Vec<usize>> {
+    let index: HashMap<&str, usize> = placed
+        .iter()
+        .enumerate()
+        .map(|(at, placed)| (placed.limit.name.as_str(), at))
+        .collect();
+    let next_of = |at: usize, nth: usize| {
+        let replaced = placed.get(at)?.limit.replaces.get(nth)?;
+        Some(index.get(replaced.as_str()).copied())
+    };
+    let mut visits = vec![Visit::Not; placed.len()];
+    let mut mark = |at: usize, visit: Option<Visit>| -> Visit {
+        let Some(slot) = visits.get_mut(at) else {
+            return Visit::Done;
+        };
+        *slot = visit.unwrap_or(*slot);
+        *slot
+    };
+    let mut circles = Vec::new();
+    for start in 0..placed.len() {
+        if mark(start, None) != Visit::Not {
+            continue;
+        }
+        mark(start, Some(Visit::Under));
+        // The way from `start`, and the next of each limit's `replaces` to follow.
+        let mut way = vec![(start, 0)];
+        while let Some((at, nth)) = way.last_mut() {
+            let Some(next) = next_of(*at, *nth) else {
+                mark(*at, Some(Visit::Done));
+                way.pop();
+                continue;
+            };
+            *nth += 1;
+            let Some(next) = next else { continue };
+            match mark(next, None) {
+                Visit::Done => {}
+                Visit::Not => {
+                    mark(next, Some(Visit::Under));
+                    way.push((next, 0));
+                }
+                Visit::Under => {
+                    let from = way.iter().skip_while(|(at, _)| *at != next);
+                    circles.push(from.map(|(at, _)| *at).collect());
+                }
+            }
+        }
+    }
+    circles
+}
+
+fn check_keys(placed: &[Placed<'_>], limits: &Path<'_>, report: &mut Report) {
+    let mut keys = HashSet::new();
+    for placed in placed {
+        keys.extend(placed.limit.keys());
+        if keys.len() > MAX_KEYS {
+            let path = Path::Item(limits, placed.index);
+            let message =
+                format!("the domain's limits name more than {MAX_KEYS} different entries");
+            report
+                .add(&path, placed.node.place, message)
+                .push_hint("a proxy extracts every one of them from every request");
+            return;
+        }
+    }
+}

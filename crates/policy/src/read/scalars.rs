@@ -1,0 +1,139 @@
+//! Reading single values, each with a message that says what was expected.
+
+use crate::{
+    Name,
+    document::Value,
+    problem::similar,
+    read::{Field, Path, Report, fields::quoted},
+    units,
+};
+
+/// A field with a fixed set of values.
+pub(crate) trait Choice: Copy + PartialEq + 'static {
+    /// The values as written.
+    const CHOICES: &'static [(&'static str, Self)];
+
+    /// The value as written.
+    fn word(self) -> &'static str {
+        Self::CHOICES
+            .iter()
+            .find(|(_, choice)| *choice == self)
+            .map_or("", |(word, _)| word)
+    }
+}
+
+impl<'n> Field<'n> {
+    pub(crate) fn text(&self, what: &str, report: &mut Report) -> Option<&'n str> {
+        let text = self.node.as_text();
+        if text.is_none() {
+            self.expected(what, report);
+        }
+        text
+    }
+
+    pub(crate) fn boolean(&self, report: &mut Report) -> Option<bool> {
+        if let Value::Bool(value) = self.node.value {
+            return Some(value);
+        }
+        self.expected("true or false", report);
+        None
+    }
+
+    pub(crate) fn integer(&self, least: u64, report: &mut Report) -> Option<u64> {
+        let number = self.node.as_text().and_then(|text| text.parse().ok());
+        if let Some(number) = number
+            && number >= least
+        {
+            return Some(number);
+        }
+        self.expected(&format!("a whole number of at least {least}"), report);
+        None
+    }
+
+    pub(crate) fn choice<T: Choice>(&self, report: &mut Report) -> Option<T> {
+        let words = || T::CHOICES.iter().map(|(word, _)| *word);
+        let text = self.node.as_text().unwrap_or_default();
+        if let Some((_, choice)) = T::CHOICES.iter().find(|(word, _)| *word == text) {
+            return Some(*choice);
+        }
+        let what = format!("one of {}", words().collect::<Vec<_>>().join(", "));
+        let problem = self.expected(&what, report);
+        if let Some(meant) = similar(text, words()) {
+            problem.push_hint(format!("did you mean `{meant}`?"));
+        }
+        None
+    }
+
+    pub(crate) fn name(&self, what: &str, report: &mut Report) -> Option<Name> {
+        let text = self.text(what, report)?;
+        match text.parse() {
+            Ok(name) => Some(name),
+            Err(error) => {
+                let message = format!("{} is not a name", quoted(text));
+                self.report(report, message).push_hint(error_text(&error));
+                None
+            }
+        }
+    }
+
+    /// A list of different names; a single one may stand for a list of one.
+    pub(crate) fn names(&self, what: &str, report: &mut Report) -> Option<Vec<Name>> {
+        let Value::List(items) = &self.node.value else {
+            return self.name(what, report).map(|name| vec![name]);
+        };
+        let mut names = Vec::with_capacity(items.len());
+        let mut complete = true;
+        for (index, node) in items.iter().enumerate() {
+            let item = Field {
+                node,
+                path: Path::Item(&self.path, index),
+            };
+            match item.name(what, report) {
+                Some(name) if names.contains(&name) => {
+                    item.report(report, format!("`{name}` is listed twice"));
+                    complete = false;
+                }
+                Some(name) => names.push(name),
+                None => complete = false,
+            }
+        }
+        complete.then_some(names)
+    }
+
+    pub(crate) fn parsed<T, E: std::error::Error>(
+        &self,
+        what: &str,
+        parse: impl FnOnce(&str) -> Result<T, E>,
+        report: &mut Report,
+    ) -> Option<T> {
+        let text = self.text(what, report)?;
+        match parse(text) {
+            Ok(value) => Some(value),
+            Err(error) => {
+                self.expected(what, report).push_hint(error_text(&error));
+                None
+            }
+        }
+    }
+
+    pub(crate) fn duration(&self, report: &mut Report) -> Option<u64> {
+        self.parsed("a duration like 250ms or 3s", units::parse_duration, report)
+    }
+
+    pub(crate) fn percent(&self, least: u32, most: u32, report: &mut Report) -> Option<u32> {
+        let what = format!("a whole percentage from {least}% to {most}%");
+        let text = self.text(&what, report)?;
+        let value = text.strip_suffix('%').and_then(units::parse_digits);
+        if let Some(value) = value.and_then(|value| u32::try_from(value).ok())
+            && (least..=most).contains(&value)
+        {
+            return Some(value);
+        }
+        self.expected(&what, report);
+        None
+    }
+}
+
+fn error_text(error: &dyn std::error::Error) -> String {
+    error.to_string()
+}

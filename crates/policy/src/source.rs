@@ -1,0 +1,119 @@
+//! Documents in, policies out; and the other way round.
+
+use crate::{
+    Limit, Policy, Problems,
+    document::Node,
+    problem::Problem,
+    read::{FORMAT, Field, Form, Path, Report, read_limit, read_policy},
+};
+
+impl Report {
+    /// What was read, if there was nothing wrong with it.
+    pub(crate) fn finish<T>(self, found: Option<T>) -> Result<T, Problems> {
+        match (found, Problems::found(self.problems)) {
+            (Some(found), None) => Ok(found),
+            (_, Some(problems)) => Err(problems),
+            (None, None) => Err(Problems::one(Problem::new("", None, "nothing to read"))),
+        }
+    }
+}
+
+impl Policy {
+    /// Reads a limits file (YAML, and so JSON too). `file` is what messages call it.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it, with its place.
+    #[cfg(feature = "yaml")]
+    pub fn from_yaml(file: &str, text: &[u8]) -> Result<Self, Problems> {
+        let read = |text: &str| {
+            let mut report = Report::new(Form::File);
+            let node = crate::document::load(text, &mut report.problems);
+            let policy = node.and_then(|node| read_policy(&node, &mut report));
+            report.finish(policy)
+        };
+        crate::problem::in_text(file, text, read)
+    }
+
+    /// Reads a document that a person wrote.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub fn from_node(node: &Node) -> Result<Self, Problems> {
+        let mut report = Report::new(Form::File);
+        let policy = read_policy(node, &mut report);
+        report.finish(policy)
+    }
+
+    /// Reads a stored record: the limits file as JSON, with the generation of each limit.
+    /// The revision is not in it.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub fn from_record(json: &[u8]) -> Result<Self, Problems> {
+        let node: Node = serde_json::from_slice(json).map_err(|error| not_json(&error))?;
+        Self::from_record_node(&node)
+    }
+
+    /// As [`Policy::from_record`], from a document put together by the caller.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub fn from_record_node(node: &Node) -> Result<Self, Problems> {
+        let mut report = Report::new(Form::Record);
+        let policy = read_policy(node, &mut report);
+        report.finish(policy)
+    }
+
+    /// The record as a document: see [`Policy::from_record`].
+    pub fn to_record(&self) -> Node {
+        Node::map([
+            ("format", Node::number(FORMAT)),
+            ("domain", Node::text(self.domain.as_str())),
+            (
+                "limits",
+                Node::list(self.limits.iter().map(Limit::to_record)),
+            ),
+        ])
+    }
+}
+
+impl Limit {
+    /// The limit as a stored record holds it: [`Limit::to_node`] and the generation.
+    pub fn to_record(&self) -> Node {
+        let mut node = self.to_node();
+        if self.generation > 0 {
+            node.set("generation", Node::number(self.generation));
+        }
+        node
+    }
+
+    /// Reads one limit by itself. What it `replaces` is not looked up.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub fn from_node(node: &Node) -> Result<Self, Problems> {
+        Self::read(node, Form::File)
+    }
+
+    /// As [`Limit::from_node`], for a limit taken from a record.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub fn from_record(node: &Node) -> Result<Self, Problems> {
+        Self::read(node, Form::Record)
+    }
+
+    pub(crate) fn read(node: &Node, form: Form) -> Result<Self, Problems> {
+        let mut report = Report::new(form);
+        let root = Field {
+            node,
+            path: Path::Root,
+        };
+        let limit = read_limit(root, &mut report);
+        report.finish(limit)
+    }
+}
+
+pub(crate) fn not_json(error: &serde_json::Error) -> Problems {
+    Problems::one(Problem::new("", None, format!("not JSON: {error}")))
+}

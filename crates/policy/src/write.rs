@@ -1,0 +1,159 @@
+//! Back from meaning to a document: only what differs from the defaults, in the order of the
+//! manual.
+
+use crate::{
+    IfMissing, Limit, Name, OnFailure, OverLimit, Override, OverrideQuota, Pattern, Policy, Scope,
+    document::Node,
+    quota::DEFAULT_MAX_DELAY_MS,
+    read::Choice,
+    timestamp::format_timestamp,
+    units::{Duration, RateText},
+    value_text::value_to_node,
+};
+
+/// Fields in the order in which they are set.
+#[derive(Default)]
+struct Writer(Vec<(&'static str, Node)>);
+
+impl Writer {
+    fn set(&mut self, name: &'static str, node: Node) {
+        self.0.push((name, node));
+    }
+
+    fn choice<T: Choice + Default>(&mut self, name: &'static str, value: T) {
+        if value != T::default() {
+            self.set(name, Node::text(value.word()));
+        }
+    }
+
+    fn number(&mut self, name: &'static str, value: Option<u64>) {
+        if let Some(value) = value {
+            self.set(name, Node::number(value));
+        }
+    }
+
+    fn names(&mut self, name: &'static str, names: &[Name]) {
+        if !names.is_empty() {
+            self.set(
+                name,
+                Node::list(names.iter().map(|n| Node::text(n.as_str()))),
+            );
+        }
+    }
+}
+
+impl Limit {
+    /// The limit as its author would write it: the fields that differ from the defaults.
+    pub fn to_node(&self) -> Node {
+        let mut node = self.to_node_without_overrides();
+        if !self.overrides.is_empty() {
+            let overrides = self.overrides.iter().map(|o| o.to_node(&self.per));
+            node.set("overrides", Node::list(overrides));
+        }
+        node
+    }
+
+    /// As [`Limit::to_node`], for stores that keep the overrides apart.
+    pub fn to_node_without_overrides(&self) -> Node {
+        let mut fields = Writer::default();
+        fields.set("name", Node::text(self.name.as_str()));
+        if let Some(description) = &self.description {
+            fields.set("description", Node::text(description));
+        }
+        self.write_applies(&mut fields);
+        self.write_numbers(&mut fields);
+        self.write_handling(&mut fields);
+        Node::map(fields.0)
+    }
+
+    fn write_applies(&self, fields: &mut Writer) {
+        if !self.matchers.is_empty() {
+            let entries = self
+                .matchers
+                .iter()
+                .map(|matcher| (matcher.key.as_str(), patterns_node(&matcher.patterns)));
+            fields.set("match", Node::map(entries));
+        }
+        fields.names("per", &self.per);
+        fields.choice::<IfMissing>("if_missing", self.if_missing);
+    }
+
+    fn write_numbers(&self, fields: &mut Writer) {
+        let parameters = self.quota.parameters();
+        fields.set("algorithm", Node::text(parameters.kind.word()));
+        fields.set("rate", Node::text(RateText(parameters.rate).to_string()));
+        fields.number("burst", parameters.burst);
+        fields.number("sub_windows", parameters.sub_windows);
+        if let Some(strict) = parameters.strict {
+            fields.set("strict", strict.into());
+        }
+        if let Some(align) = parameters.align {
+            fields.set("align", Node::text(align.word()));
+        }
+        fields.number("cost", Some(self.cost).filter(|cost| *cost != 1));
+        fields.choice::<OverLimit>("over_limit", self.over_limit);
+        if let Some(ms) = parameters
+            .max_delay_ms
+            .filter(|ms| *ms != DEFAULT_MAX_DELAY_MS)
+        {
+            fields.set("max_delay", Node::text(Duration(ms).to_string()));
+        }
+    }
+
+    fn write_handling(&self, fields: &mut Writer) {
+        if self.enforce_percent != 100 {
+            fields.set("enforce", Node::text(format!("{}%", self.enforce_percent)));
+        }
+        fields.choice::<OnFailure>("on_failure", self.on_failure);
+        fields.choice::<Scope>("scope", self.scope);
+        if let Some(percent) = self.precheck_percent {
+            fields.set("precheck", Node::text(format!("{percent}%")));
+        }
+        if self.hidden {
+            fields.set("hidden", true.into());
+        }
+        fields.names("replaces", &self.replaces);
+        fields.names("partition", &self.partition);
+        fields.number("fleet_size", self.fleet_size);
+    }
+}
+
+impl Override {
+    /// The override as its author would write it; `per` is the limit's.
+    pub fn to_node(&self, per: &[Name]) -> Node {
+        let values = per.iter().zip(&self.values);
+        let values = values.map(|(key, value)| (key.as_str(), value_to_node(value.as_deref())));
+        let mut fields = Writer::default();
+        fields.set("values", Node::map(values));
+        match self.quota {
+            OverrideQuota::Unlimited => fields.set("unlimited", true.into()),
+            OverrideQuota::Quota { rate, burst, .. } => {
+                if let Some(rate) = rate {
+                    fields.set("rate", Node::text(RateText(rate).to_string()));
+                }
+                fields.number("burst", burst);
+            }
+        }
+        if let Some(until) = self.until_ms {
+            fields.set("until", Node::text(format_timestamp(until)));
+        }
+        Node::map(fields.0)
+    }
+}
+
+impl Policy {
+    /// The policy as a limits file: what `export` prints and `apply` reads.
+    pub fn to_node(&self) -> Node {
+        Node::map([
+            ("domain", Node::text(self.domain.as_str())),
+            ("limits", Node::list(self.limits.iter().map(Limit::to_node))),
+        ])
+    }
+}
+
+fn patterns_node(patterns: &[Pattern]) -> Node {
+    match patterns {
+        [only] => Node::text(only.as_str()),
+        many => Node::list(many.iter().map(|pattern| Node::text(pattern.as_str()))),
+    }
+}
