@@ -14,7 +14,7 @@ mod name;
 mod pattern;
 mod problem;
 mod quota;
-mod read;
+pub mod read;
 mod source;
 mod timestamp;
 mod units;

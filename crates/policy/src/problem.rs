@@ -42,7 +42,8 @@ impl Problem {
         self
     }
 
-    pub(crate) fn push_hint(&mut self, hint: impl Into<String>) {
+    /// Says what would be right.
+    pub fn push_hint(&mut self, hint: impl Into<String>) {
         self.hint = Some(hint.into());
     }
 }

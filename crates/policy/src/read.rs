@@ -9,7 +9,7 @@ mod policy;
 mod references;
 mod scalars;
 
-pub(crate) use fields::{Field, Fields, Form, Path, Report};
+pub use fields::{Field, Fields, Form, Path, Report, Take};
 pub(crate) use limit::read_limit;
 pub(crate) use policy::{FORMAT, read_policy};
-pub(crate) use scalars::Choice;
+pub use scalars::Choice;

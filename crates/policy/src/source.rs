@@ -9,7 +9,7 @@ use crate::{
 
 impl Report {
     /// What was read, if there was nothing wrong with it.
-    pub(crate) fn finish<T>(self, found: Option<T>) -> Result<T, Problems> {
+    pub fn finish<T>(self, found: Option<T>) -> Result<T, Problems> {
         match (found, Problems::found(self.problems)) {
             (Some(found), None) => Ok(found),
             (_, Some(problems)) => Err(problems),

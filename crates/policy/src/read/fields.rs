@@ -11,7 +11,7 @@ use crate::{
 
 /// Who wrote the document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
+pub enum Form {
     /// A person: a limits file, or one limit on a command line.
     File,
     /// The store or a limiter, which add fields of their own.
@@ -20,15 +20,18 @@ pub(crate) enum Form {
 
 /// The problems found so far, and what is being read.
 #[derive(Debug)]
-pub(crate) struct Report {
-    pub(crate) form: Form,
-    pub(crate) problems: Vec<Problem>,
+pub struct Report {
+    /// Who wrote the document.
+    pub form: Form,
+    /// Everything wrong with it so far.
+    pub problems: Vec<Problem>,
     /// The limit that is being read, once its name is known.
-    pub(crate) limit: Option<String>,
+    pub limit: Option<String>,
 }
 
 impl Report {
-    pub(crate) fn new(form: Form) -> Self {
+    /// Nothing read yet.
+    pub fn new(form: Form) -> Self {
         Self {
             form,
             problems: Vec::new(),
@@ -37,7 +40,7 @@ impl Report {
     }
 
     /// Notes a problem with a field; the caller may add a hint.
-    pub(crate) fn add(
+    pub fn add(
         &mut self,
         path: &Path<'_>,
         place: Option<Place>,
@@ -50,10 +53,13 @@ impl Report {
 }
 
 /// Where the walk is. Written out only when there is a problem to report.
-#[derive(Clone, Copy)]
-pub(crate) enum Path<'p> {
+#[derive(Clone, Copy, Debug)]
+pub enum Path<'p> {
+    /// At the document.
     Root,
+    /// At a field of a map.
     Field(&'p Path<'p>, &'p str),
+    /// At an item of a list.
     Item(&'p Path<'p>, usize),
 }
 
@@ -69,14 +75,17 @@ impl fmt::Display for Path<'_> {
 }
 
 /// A value and the way to it.
-#[derive(Clone, Copy)]
-pub(crate) struct Field<'n> {
-    pub(crate) node: &'n Node,
-    pub(crate) path: Path<'n>,
+#[derive(Clone, Copy, Debug)]
+pub struct Field<'n> {
+    /// The value.
+    pub node: &'n Node,
+    /// The way.
+    pub path: Path<'n>,
 }
 
 impl<'n> Field<'n> {
-    pub(crate) fn report<'r>(
+    /// Notes a problem with this value; the caller may add a hint.
+    pub fn report<'r>(
         &self,
         report: &'r mut Report,
         message: impl Into<String>,
@@ -85,7 +94,7 @@ impl<'n> Field<'n> {
     }
 
     /// Notes that this is not what it has to be.
-    pub(crate) fn expected<'r>(&self, what: &str, report: &'r mut Report) -> &'r mut Problem {
+    pub fn expected<'r>(&self, what: &str, report: &'r mut Report) -> &'r mut Problem {
         let message = match self.node.as_text() {
             Some(text) => format!("expected {what}, found {}", quoted(text)),
             None => format!("expected {what}, found {}", self.node.kind()),
@@ -94,7 +103,7 @@ impl<'n> Field<'n> {
     }
 
     /// The entries of a map, without repeated keys.
-    pub(crate) fn entries(&self, what: &str, report: &mut Report) -> Option<Vec<&'n Entry>> {
+    pub fn entries(&self, what: &str, report: &mut Report) -> Option<Vec<&'n Entry>> {
         let Value::Map(entries) = &self.node.value else {
             self.expected(what, report);
             return None;
@@ -118,13 +127,14 @@ impl<'n> Field<'n> {
 }
 
 /// The fields of a map, to be taken by name; what is left over was not expected.
-pub(crate) struct Fields<'n> {
+#[derive(Debug)]
+pub struct Fields<'n> {
     left: Vec<&'n Entry>,
 }
 
 impl<'n> Fields<'n> {
     /// `None`, and a problem, if the value is not a map.
-    pub(crate) fn of(field: Field<'n>, report: &mut Report) -> Option<Self> {
+    pub fn of(field: Field<'n>, report: &mut Report) -> Option<Self> {
         let left = field.entries("a map of fields", report)?;
         Some(Self { left })
     }
@@ -153,7 +163,7 @@ impl<'n> Fields<'n> {
     }
 
     /// Complains about the fields that nobody took.
-    pub(crate) fn finish(self, path: &Path<'_>, known: &[&str], report: &mut Report) {
+    pub fn finish(self, path: &Path<'_>, known: &[&str], report: &mut Report) {
         for entry in self.left {
             let path = Path::Field(path, &entry.key);
             let problem = report.add(
@@ -173,42 +183,46 @@ impl<'n> Fields<'n> {
 }
 
 /// The fields of a map together with the way to it and the problems found.
-pub(crate) struct Take<'t, 'p> {
-    pub(crate) fields: &'t mut Fields<'p>,
-    pub(crate) path: &'p Path<'p>,
-    pub(crate) report: &'t mut Report,
+#[derive(Debug)]
+pub struct Take<'t, 'p> {
+    /// The fields.
+    pub fields: &'t mut Fields<'p>,
+    /// The way to the map.
+    pub path: &'p Path<'p>,
+    /// Where problems go.
+    pub report: &'t mut Report,
 }
 
 impl<'p> Take<'_, 'p> {
     /// The field, if it was given.
-    pub(crate) fn field(&mut self, name: &'p str) -> Option<Field<'p>> {
+    pub fn field(&mut self, name: &'p str) -> Option<Field<'p>> {
         self.fields.take(name, self.path, self.report)
     }
 
     /// The field's value, or the default where it is absent or wrong.
-    pub(crate) fn choice<T: Choice + Default>(&mut self, name: &'p str) -> T {
+    pub fn choice<T: Choice + Default>(&mut self, name: &'p str) -> T {
         self.field(name)
             .and_then(|field| field.choice(self.report))
             .unwrap_or_default()
     }
 
     /// A whole number.
-    pub(crate) fn integer(&mut self, name: &'p str, least: u64) -> Option<u64> {
+    pub fn integer(&mut self, name: &'p str, least: u64) -> Option<u64> {
         self.field(name)?.integer(least, self.report)
     }
 
     /// A whole percentage.
-    pub(crate) fn percent(&mut self, name: &'p str, least: u32, most: u32) -> Option<u32> {
+    pub fn percent(&mut self, name: &'p str, least: u32, most: u32) -> Option<u32> {
         self.field(name)?.percent(least, most, self.report)
     }
 
     /// A boolean.
-    pub(crate) fn boolean(&mut self, name: &'p str) -> Option<bool> {
+    pub fn boolean(&mut self, name: &'p str) -> Option<bool> {
         self.field(name)?.boolean(self.report)
     }
 
     /// A list of different names.
-    pub(crate) fn names(&mut self, name: &'p str, what: &str) -> Vec<Name> {
+    pub fn names(&mut self, name: &'p str, what: &str) -> Vec<Name> {
         self.field(name)
             .and_then(|field| field.names(what, self.report))
             .unwrap_or_default()

@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// A field with a fixed set of values.
-pub(crate) trait Choice: Copy + PartialEq + 'static {
+pub trait Choice: Copy + PartialEq + 'static {
     /// The values as written.
     const CHOICES: &'static [(&'static str, Self)];
 
@@ -23,7 +23,8 @@ pub(crate) trait Choice: Copy + PartialEq + 'static {
 }
 
 impl<'n> Field<'n> {
-    pub(crate) fn text(&self, what: &str, report: &mut Report) -> Option<&'n str> {
+    /// Text, which a plain number or boolean is too.
+    pub fn text(&self, what: &str, report: &mut Report) -> Option<&'n str> {
         let text = self.node.as_text();
         if text.is_none() {
             self.expected(what, report);
@@ -31,7 +32,8 @@ impl<'n> Field<'n> {
         text
     }
 
-    pub(crate) fn boolean(&self, report: &mut Report) -> Option<bool> {
+    /// `true` or `false`.
+    pub fn boolean(&self, report: &mut Report) -> Option<bool> {
         if let Value::Bool(value) = self.node.value {
             return Some(value);
         }
@@ -39,7 +41,8 @@ impl<'n> Field<'n> {
         None
     }
 
-    pub(crate) fn integer(&self, least: u64, report: &mut Report) -> Option<u64> {
+    /// A whole number of at least `least`.
+    pub fn integer(&self, least: u64, report: &mut Report) -> Option<u64> {
         let number = self.node.as_text().and_then(|text| text.parse().ok());
         if let Some(number) = number
             && number >= least
@@ -50,7 +53,8 @@ impl<'n> Field<'n> {
         None
     }
 
-    pub(crate) fn choice<T: Choice>(&self, report: &mut Report) -> Option<T> {
+    /// One of a fixed set of words.
+    pub fn choice<T: Choice>(&self, report: &mut Report) -> Option<T> {
         let words = || T::CHOICES.iter().map(|(word, _)| *word);
         let text = self.node.as_text().unwrap_or_default();
         if let Some((_, choice)) = T::CHOICES.iter().find(|(word, _)| *word == text) {
@@ -64,7 +68,8 @@ impl<'n> Field<'n> {
         None
     }
 
-    pub(crate) fn name(&self, what: &str, report: &mut Report) -> Option<Name> {
+    /// A name.
+    pub fn name(&self, what: &str, report: &mut Report) -> Option<Name> {
         let text = self.text(what, report)?;
         match text.parse() {
             Ok(name) => Some(name),
@@ -77,7 +82,7 @@ impl<'n> Field<'n> {
     }
 
     /// A list of different names; a single one may stand for a list of one.
-    pub(crate) fn names(&self, what: &str, report: &mut Report) -> Option<Vec<Name>> {
+    pub fn names(&self, what: &str, report: &mut Report) -> Option<Vec<Name>> {
         let Value::List(items) = &self.node.value else {
             return self.name(what, report).map(|name| vec![name]);
         };
@@ -100,7 +105,8 @@ impl<'n> Field<'n> {
         complete.then_some(names)
     }
 
-    pub(crate) fn parsed<T, E: std::error::Error>(
+    /// Text that `parse` makes something of.
+    pub fn parsed<T, E: std::error::Error>(
         &self,
         what: &str,
         parse: impl FnOnce(&str) -> Result<T, E>,
@@ -116,11 +122,13 @@ impl<'n> Field<'n> {
         }
     }
 
-    pub(crate) fn duration(&self, report: &mut Report) -> Option<u64> {
+    /// A duration, in milliseconds.
+    pub fn duration(&self, report: &mut Report) -> Option<u64> {
         self.parsed("a duration like 250ms or 3s", units::parse_duration, report)
     }
 
-    pub(crate) fn percent(&self, least: u32, most: u32, report: &mut Report) -> Option<u32> {
+    /// A whole percentage.
+    pub fn percent(&self, least: u32, most: u32, report: &mut Report) -> Option<u32> {
         let what = format!("a whole percentage from {least}% to {most}%");
         let text = self.text(&what, report)?;
         let value = text.strip_suffix('%').and_then(units::parse_digits);
