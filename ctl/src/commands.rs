@@ -2,10 +2,11 @@
 
 mod completions;
 mod man;
+mod validate;
 
 use clap::Subcommand;
 
-use crate::{cli::Global, error::Error, exit::Exit, printer::Printer};
+use crate::{error::Error, exit::Exit, printer::Printer};
 
 /// What can be done.
 #[derive(Debug, Subcommand)]
@@ -14,14 +15,17 @@ pub enum Command {
     Completions(completions::Completions),
     #[expect(missing_docs, reason = "likewise")]
     Man(man::Man),
+    #[expect(missing_docs, reason = "likewise")]
+    Validate(validate::Validate),
 }
 
 impl Command {
     /// Does it.
-    pub async fn run(self, _global: &Global, printer: &Printer) -> Result<Exit, Error> {
+    pub fn run(self, printer: &Printer) -> Result<Exit, Error> {
         match self {
             Self::Completions(command) => command.run(printer),
             Self::Man(command) => command.run(printer),
+            Self::Validate(command) => command.run(printer),
         }
     }
 }

@@ -4,11 +4,17 @@
 //! ([`commands`], one file each) fetches and decides, and a view ([`render`])
 //! says how its result looks in each output format. A [`printer::Printer`] is
 //! handed to every command: data goes to stdout, everything else to stderr.
+#![expect(
+    clippy::doc_markdown,
+    reason = "the doc comments of arguments are the help text, where backticks would show"
+)]
 
+pub mod changes;
 pub mod cli;
 pub mod commands;
 pub mod error;
 pub mod exit;
+pub mod input;
 pub mod printer;
 pub mod prompt;
 pub mod render;
@@ -65,7 +71,7 @@ fn block_on(cli: Cli, printer: &Printer) -> Result<Exit, Error> {
                 Ok(()) => Err(Error::new(Exit::Interrupted, "interrupted")),
                 Err(error) => Err(Error::new(Exit::Usage, format!("cannot wait for Ctrl-C: {error}"))),
             },
-            result = cli.command.run(&cli.global, printer) => result,
+            result = async { cli.command.run(printer) } => result,
         }
     });
     // A thread may still be waiting for an answer at the terminal; nobody waits for it.

@@ -59,12 +59,8 @@ impl Printer {
         let text = match self.format {
             Format::Table | Format::Wide => view.text(self.page),
             Format::Json => json(view)?,
-            Format::Yaml => crate::render::yaml(view)?,
-            Format::Name => view
-                .names()
-                .iter()
-                .map(|name| format!("{name}\n"))
-                .collect(),
+            Format::Yaml => crate::render::yaml_of(view)?,
+            Format::Name => lines(&view.names()),
         };
         self.raw(&text)
     }
@@ -112,6 +108,10 @@ impl Printer {
             self.hint(hint);
         }
     }
+}
+
+fn lines(names: &[String]) -> String {
+    names.iter().flat_map(|name| [name, "\n"]).collect()
 }
 
 fn json(view: &impl View) -> Result<String, Error> {

@@ -1,9 +1,14 @@
 //! How results look, apart from how they were fetched.
 
 mod bar;
+pub mod changes;
+pub mod limits;
 mod table;
 mod words;
+pub mod yaml;
 
+use anstyle::{AnsiColor, Style};
+use policy::{Node, Problems};
 use serde::Serialize;
 
 pub use bar::bar;
@@ -32,7 +37,27 @@ pub trait View: Serialize {
     fn names(&self) -> Vec<String>;
 }
 
-/// A result in YAML, in the same order as in JSON.
-pub fn yaml(_view: &impl View) -> Result<String, Error> {
-    Err(Error::new(Exit::Usage, "todo"))
+/// A result in YAML, its fields in the same order as in JSON.
+pub fn yaml_of(view: &impl View) -> Result<String, Error> {
+    let unwritable =
+        |error: serde_json::Error| Error::new(Exit::Refused, format!("cannot write YAML: {error}"));
+    let json = serde_json::to_string(view).map_err(unwritable)?;
+    let node: Node = serde_json::from_str(&json).map_err(unwritable)?;
+    Ok(yaml::document(&node))
+}
+
+/// `1 limit`, `2 limits`.
+pub fn counted(count: usize, what: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {what}{plural}")
+}
+
+/// Everything that is wrong with a document, as a compiler would show it.
+pub fn diagnostics(problems: &Problems) -> String {
+    const ERROR: Style = AnsiColor::Red.on_default().bold();
+    let colored = |line: &str| match line.strip_prefix("error: ") {
+        Some(message) => format!("{ERROR}error{ERROR:#}: {message}\n"),
+        None => format!("{line}\n"),
+    };
+    problems.to_string().lines().map(colored).collect()
 }

@@ -5,7 +5,10 @@ use std::fmt::Write as _;
 use clap::Command;
 
 /// Every command is in exactly one group; a test holds that.
-const GROUPS: &[(&str, &[&str])] = &[("Setup", &["completions", "man"])];
+const GROUPS: &[(&str, &[&str])] = &[
+    ("Limits", &["validate"]),
+    ("Setup", &["completions", "man"]),
+];
 
 /// Examples come before the options: they are what most people look for.
 const COMMAND_TEMPLATE: &str =

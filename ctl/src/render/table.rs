@@ -1,5 +1,7 @@
 //! Tables without lines, as `kubectl` draws them.
 
+use std::fmt::Write as _;
+
 use comfy_table::{ContentArrangement, presets};
 
 use super::Page;
@@ -64,10 +66,10 @@ impl Table {
         let mut text = String::new();
         for (n, line) in table.lines().enumerate() {
             let line = line.trim_end();
-            match n {
-                0 => text.push_str(&format!("{HEADER}{line}{HEADER:#}\n")),
-                _ => text.push_str(&format!("{line}\n")),
-            }
+            let _ = match n {
+                0 => writeln!(text, "{HEADER}{line}{HEADER:#}"),
+                _ => writeln!(text, "{line}"),
+            };
         }
         text
     }

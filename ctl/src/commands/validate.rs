@@ -1,0 +1,136 @@
+//! `rlctl validate`.
+
+use clap::Args;
+use policy::{Problem, Problems};
+use serde::Serialize;
+
+use crate::{
+    cli::examples,
+    error::Error,
+    exit::Exit,
+    input::Source,
+    printer::Printer,
+    render::{Page, View, counted, diagnostics},
+};
+
+/// Check limits files without touching Redis; every problem is shown, with its place.
+#[derive(Debug, Args)]
+#[command(after_help = examples!(
+    "rlctl validate -f limits.yaml"
+    "rlctl validate -f shop.yaml -f admin.yaml"
+    "rlctl export | rlctl validate -f -"
+    "rlctl validate -f limits.yaml -o json | jq '.[].problems[].message'"
+))]
+pub struct Validate {
+    /// A limits file; `-` is stdin. May be given several times.
+    #[arg(short, long = "file", value_name = "FILE", required = true)]
+    files: Vec<String>,
+}
+
+impl Validate {
+    /// Shows what is wrong; the answer is no if anything is.
+    pub fn run(&self, printer: &Printer) -> Result<Exit, Error> {
+        let files: Result<Vec<Checked>, Error> =
+            self.files.iter().map(|path| check(path)).collect();
+        let report = Report(files?);
+        printer.data(&report)?;
+        Ok(if report.0.iter().all(|file| file.valid) {
+            Exit::Done
+        } else {
+            Exit::No
+        })
+    }
+}
+
+fn check(path: &str) -> Result<Checked, Error> {
+    let source = Source::read(path)?;
+    Ok(match source.policy() {
+        Ok(policy) => Checked {
+            file: source.name,
+            valid: true,
+            domain: Some(policy.domain.to_string()),
+            limits: Some(policy.limits.len()),
+            problems: Vec::new(),
+            diagnostics: None,
+        },
+        Err(problems) => Checked {
+            file: source.name,
+            valid: false,
+            domain: None,
+            limits: None,
+            problems: problems.iter().map(Row::from).collect(),
+            diagnostics: Some(problems),
+        },
+    })
+}
+
+#[derive(Serialize)]
+#[serde(transparent)]
+struct Report(Vec<Checked>);
+
+#[derive(Serialize)]
+struct Checked {
+    file: String,
+    valid: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    domain: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limits: Option<usize>,
+    problems: Vec<Row>,
+    #[serde(skip)]
+    diagnostics: Option<Problems>,
+}
+
+#[derive(Serialize)]
+struct Row {
+    line: Option<u32>,
+    column: Option<u32>,
+    limit: Option<String>,
+    field: String,
+    message: String,
+    hint: Option<String>,
+}
+
+impl From<&Problem> for Row {
+    fn from(problem: &Problem) -> Self {
+        Self {
+            line: problem.place.map(|place| place.line),
+            column: problem.place.map(|place| place.column),
+            limit: problem.limit.clone(),
+            field: problem.path.clone(),
+            message: problem.message.clone(),
+            hint: problem.hint.clone(),
+        }
+    }
+}
+
+impl View for Report {
+    fn text(&self, _page: Page) -> String {
+        self.0.iter().map(Checked::text).collect()
+    }
+
+    /// The files that are not valid.
+    fn names(&self) -> Vec<String> {
+        let invalid = self.0.iter().filter(|file| !file.valid);
+        invalid.map(|file| file.file.clone()).collect()
+    }
+}
+
+impl Checked {
+    fn text(&self) -> String {
+        let file = &self.file;
+        match (&self.diagnostics, &self.domain, self.limits) {
+            (Some(problems), ..) => {
+                let count = counted(problems.count(), "problem");
+                format!("{}\n{file}: {count}\n", diagnostics(problems))
+            }
+            (None, Some(domain), Some(limits)) => {
+                format!(
+                    "{file}: valid, {} in domain {domain}\n",
+                    counted(limits, "limit")
+                )
+            }
+            _ => String::new(),
+        }
+    }
+}

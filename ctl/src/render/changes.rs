@@ -1,0 +1,140 @@
+//! The difference an edit makes, as people read it.
+
+use std::fmt::Write as _;
+
+use anstyle::{AnsiColor, Style};
+use policy::Node;
+
+use super::{Page, counted, yaml};
+use crate::changes::{Action, FieldChange, LimitChange, OverrideChange};
+
+/// Overrides of one limit that are listed one by one.
+const OVERRIDES_SHOWN: usize = 20;
+
+const CREATED: Style = AnsiColor::Green.on_default();
+const CHANGED: Style = AnsiColor::Yellow.on_default();
+const DELETED: Style = AnsiColor::Red.on_default();
+const NAME: Style = Style::new().bold();
+
+/// Every limit that differs, with its fields before and after; the others too if `page` is wide.
+pub fn text(changes: &[LimitChange], page: Page) -> String {
+    let shown = |change: &&LimitChange| page.wide || change.action != Action::Unchanged;
+    changes
+        .iter()
+        .filter(shown)
+        .map(|change| one(change, page))
+        .collect()
+}
+
+/// `1 created, 2 changed, 1 deleted, 3 unchanged`.
+pub fn summary(changes: &[LimitChange]) -> String {
+    let kinds = [
+        (Action::Created, "created"),
+        (Action::Changed, "changed"),
+        (Action::Deleted, "deleted"),
+        (Action::Unchanged, "unchanged"),
+    ];
+    let counts = kinds.map(|(action, word)| {
+        (
+            changes
+                .iter()
+                .filter(|change| change.action == action)
+                .count(),
+            word,
+        )
+    });
+    let there: Vec<String> = counts
+        .into_iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, word)| format!("{count} {word}"))
+        .collect();
+    if there.is_empty() {
+        "no limits".to_owned()
+    } else {
+        there.join(", ")
+    }
+}
+
+fn one(change: &LimitChange, page: Page) -> String {
+    let (sign, style, word) = match change.action {
+        Action::Created => ("+", CREATED, "  (new)"),
+        Action::Changed => ("~", CHANGED, ""),
+        Action::Deleted => ("-", DELETED, "  (deleted)"),
+        Action::Unchanged => ("=", Style::new(), "  (unchanged)"),
+    };
+    let name = &change.limit;
+    let mut text = format!("{style}{sign}{style:#} {NAME}{name}{NAME:#}{word}\n");
+    for field in &change.fields {
+        let _ = writeln!(text, "    {}", field_line(field, change.action, page));
+    }
+    for entry in change.overrides.iter().take(OVERRIDES_SHOWN) {
+        let _ = writeln!(text, "    {}", override_line(entry, change.action, page));
+    }
+    let more = change.overrides.len().saturating_sub(OVERRIDES_SHOWN);
+    if more > 0 {
+        let _ = writeln!(text, "    and {} more", counted(more, "override"));
+    }
+    text
+}
+
+fn field_line(change: &FieldChange, action: Action, page: Page) -> String {
+    let field = &change.field;
+    let value = |node: &Option<Node>| match node {
+        Some(node) => yaml::inline(node),
+        None => default_of(field).to_owned(),
+    };
+    match action {
+        Action::Created => format!("{field}: {}", value(&change.after)),
+        Action::Deleted => format!("{field}: {}", value(&change.before)),
+        _ => format!(
+            "{field}: {} {} {}",
+            value(&change.before),
+            arrow(page),
+            value(&change.after)
+        ),
+    }
+}
+
+fn override_line(change: &OverrideChange, action: Action, page: Page) -> String {
+    let bucket = yaml::inline(&change.values);
+    let numbers = |node: &Option<Node>| {
+        node.as_ref()
+            .map_or_else(|| "none".to_owned(), yaml::inline)
+    };
+    match action {
+        Action::Created => format!("override {bucket}: {}", numbers(&change.after)),
+        Action::Deleted => format!("override {bucket}: {}", numbers(&change.before)),
+        _ => format!(
+            "override {bucket}: {} {} {}",
+            numbers(&change.before),
+            arrow(page),
+            numbers(&change.after)
+        ),
+    }
+}
+
+/// Between before and after.
+fn arrow(page: Page) -> &'static str {
+    if page.unicode { "→" } else { "->" }
+}
+
+/// What a field that is not written means.
+fn default_of(field: &str) -> &'static str {
+    match field {
+        "match" => "every request",
+        "per" => "one bucket for all",
+        "if_missing" => "share",
+        "burst" => "same as the rate",
+        "cost" => "1",
+        "over_limit" => "reject",
+        "max_delay" => "5s",
+        "enforce" => "100%",
+        "on_failure" => "local",
+        "scope" => "global",
+        "hidden" => "false",
+        "strict" => "true",
+        "align" => "epoch",
+        "fleet_size" => "as counted",
+        _ => "none",
+    }
+}
