@@ -1,10 +1,10 @@
 //! Running other programs.
 
-use std::ffi::OsStr;
 use std::io::ErrorKind;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
+use harness::shown;
 
 /// Lines of a failed command's output that its error carries.
 const TAIL_LINES: usize = 15;
@@ -53,21 +53,4 @@ pub fn exists(program: &str) -> bool {
         .stderr(Stdio::null())
         .status();
     !matches!(started, Err(error) if error.kind() == ErrorKind::NotFound)
-}
-
-/// The command as it would be typed.
-pub fn shown(command: &Command) -> String {
-    std::iter::once(command.get_program())
-        .chain(command.get_args())
-        .map(OsStr::to_string_lossy)
-        .map(|word| {
-            let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,@%+".contains(c);
-            if word.is_empty() || !word.chars().all(plain) {
-                format!("'{}'", word.replace('\'', r"'\''"))
-            } else {
-                word.into_owned()
-            }
-        })
-        .collect::<Vec<_>>()
-        .join(" ")
 }

@@ -3,8 +3,10 @@
 //! A task gets the tools it needs (see [`tools`]), so that a clone with
 //! nothing but rustup, Python's pip and a C compiler can run all of them.
 
+mod ci;
 mod command;
 mod help;
+mod test;
 mod tools;
 mod ui;
 mod wasm;
@@ -34,6 +36,10 @@ struct Cli {
 enum Task {
     /// Build the filter that Envoy loads: target/filter.wasm
     Wasm,
+    /// Everything that must hold, with real Redis, Valkey and Envoy
+    Test(test::Args),
+    /// What continuous integration runs
+    Ci,
     /// Fetch the programs that the other tasks run, and say where they are
     Tools(tools::Args),
 }
@@ -54,6 +60,8 @@ fn run(cli: Cli, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
     match cli.task {
         Task::Wasm => wasm::build(&workspace, ui).map(|_| ()),
+        Task::Test(args) => test::run(&args, &workspace, ui),
+        Task::Ci => ci::run(&workspace, ui),
         Task::Tools(args) => tools::run(&args, &workspace, ui),
     }
 }

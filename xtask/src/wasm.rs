@@ -10,6 +10,8 @@ use crate::tools::Tools;
 use crate::ui::Ui;
 use crate::workspace::Workspace;
 
+/// The filter's target.
+pub const TARGET: &str = "wasm32-unknown-unknown";
 /// What Envoy can load without noticing; see ARCHITECTURE.md.
 const SIZE_MAX_BYTES: u64 = 250_000;
 
@@ -21,7 +23,7 @@ pub fn build(workspace: &Workspace, ui: &Ui) -> Result<PathBuf> {
         Command::new("cargo")
             .current_dir(&workspace.root)
             .args(["build", "--package", "filter", "--lib", "--profile", "wasm"])
-            .args(["--target", "wasm32-unknown-unknown", "--locked"]),
+            .args(["--target", TARGET]),
     )?;
     let built = workspace
         .target

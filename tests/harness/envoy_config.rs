@@ -1,0 +1,126 @@
+//! envoy.yaml, changed where a test needs it: read, edited as a tree and
+//! written as JSON, so that the file itself stays free of placeholders.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+
+use crate::Ports;
+
+/// A configuration of Envoy.
+#[derive(Debug, Clone)]
+pub struct EnvoyConfig(Value);
+
+impl EnvoyConfig {
+    /// The envoy.yaml of the checkout at `root`.
+    pub fn shipped(root: &Path) -> Result<Self> {
+        let path = root.join("envoy.yaml");
+        let text = std::fs::read_to_string(&path)
+            .with_context(|| format!("cannot read {}", path.display()))?;
+        let tree = serde_saphyr::from_str(&text).context("envoy.yaml")?;
+        Ok(Self(tree))
+    }
+
+    /// Puts other ports in the place of the documented ones.
+    pub fn ports(mut self, ports: &Ports) -> Result<Self> {
+        replace_ports(&mut self.0, ports)?;
+        Ok(self)
+    }
+
+    /// Loads the filter from another file.
+    pub fn filter_code(mut self, path: &Path) -> Result<Self> {
+        let code = self
+            .filter()?
+            .pointer_mut("/typed_config/config/vm_config/code");
+        *code.context("the filter names no code")? = json!({"local": {"filename": path}});
+        Ok(self)
+    }
+
+    /// Edits the filter's own configuration.
+    pub fn filter_config(mut self, edit: impl FnOnce(&mut Value)) -> Result<Self> {
+        let filter = self.filter()?;
+        let value = filter
+            .pointer_mut("/typed_config/config/configuration/value")
+            .context("the filter has no configuration")?;
+        let mut config = serde_json::from_str(value.as_str().context("it is not a string")?)
+            .context("the filter's configuration in envoy.yaml")?;
+        edit(&mut config);
+        *value = Value::String(config.to_string());
+        Ok(self)
+    }
+
+    /// Edits the list of HTTP filters; the rate limit filter is the first.
+    pub fn http_filters(mut self, edit: impl FnOnce(&mut Vec<Value>)) -> Result<Self> {
+        edit(
+            self.manager()?
+                .get_mut("http_filters")
+                .and_then(Value::as_array_mut)
+                .context("no filters")?,
+        );
+        Ok(self)
+    }
+
+    /// Has Envoy write a line for each request: status and response details.
+    pub fn access_log(mut self) -> Result<Self> {
+        let format = "access %RESPONSE_CODE% %RESPONSE_CODE_DETAILS% %REQ(:PATH)%\n";
+        self.manager()?["access_log"] = json!([{
+            "name": "stdout",
+            "typed_config": {
+                "@type": "type.googleapis.com/envoy.extensions.access_loggers.stream.v3.StdoutAccessLog",
+                "log_format": {"text_format_source": {"inline_string": format}}
+            }
+        }]);
+        Ok(self)
+    }
+
+    /// Writes it where Envoy reads it; the name must end in `.json`.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        std::fs::write(path, format!("{:#}\n", self.0))
+            .with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// The tree itself.
+    pub fn tree(&self) -> &Value {
+        &self.0
+    }
+
+    fn manager(&mut self) -> Result<&mut Value> {
+        self.0
+            .pointer_mut("/static_resources/listeners/0/filter_chains/0/filters/0/typed_config")
+            .context("envoy.yaml has no HTTP connection manager where it is expected")
+    }
+
+    fn filter(&mut self) -> Result<&mut Value> {
+        self.manager()?
+            .pointer_mut("/http_filters/0")
+            .context("envoy.yaml has no HTTP filter")
+    }
+}
+
+fn replace_ports(value: &mut Value, ports: &Ports) -> Result<()> {
+    match value {
+        Value::Object(entries) => {
+            for (key, value) in entries {
+                if key != "port_value" {
+                    replace_ports(value, ports)?;
+                    continue;
+                }
+                match value
+                    .as_u64()
+                    .and_then(|shipped| ports.in_place_of(shipped))
+                {
+                    Some(port) => *value = json!(port),
+                    None => bail!("envoy.yaml names port {value}, which is not documented"),
+                }
+            }
+        }
+        Value::Array(items) => {
+            for item in items {
+                replace_ports(item, ports)?;
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}

@@ -1,0 +1,25 @@
+//! Starts the real programs (Redis, Valkey, limiter, Envoy) on free ports of
+//! 127.0.0.1, in folders of their own, and takes them away again: for the
+//! end-to-end suites, `cargo xtask demo` and `cargo xtask bench`.
+
+mod client;
+mod envoy;
+mod envoy_config;
+mod limiter;
+mod ports;
+mod process;
+mod programs;
+mod redis;
+mod upstream;
+mod wait;
+
+pub use client::{Client, Reply, Request};
+pub use envoy::Envoy;
+pub use envoy_config::EnvoyConfig;
+pub use limiter::{Limiter, LimiterPlan};
+pub use ports::{Ports, free_port};
+pub use process::{Process, shown};
+pub use programs::{Engine, Programs};
+pub use redis::Redis;
+pub use upstream::Upstream;
+pub use wait::until;

@@ -1,0 +1,174 @@
+//! A program that lives as long as the value that holds it.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::until;
+
+/// Time a program gets to become ready, or to stop when asked.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Lines of a log that an error carries.
+const TAIL_LINES: usize = 25;
+
+/// A running program. It is killed when dropped, and by the kernel should this
+/// process die first.
+#[derive(Debug)]
+pub struct Process {
+    name: String,
+    child: Child,
+    log: PathBuf,
+}
+
+impl Process {
+    /// Starts `command`; what it writes goes to `dir/name.log`.
+    ///
+    /// Call it from a thread that outlives the program, such as a test's own:
+    /// the kernel takes the end of the starting thread for the parent's death.
+    pub fn start(name: &str, command: &mut Command, dir: &Path) -> Result<Self> {
+        let log = dir.join(format!("{name}.log"));
+        let output = File::options().create(true).append(true).open(&log)?;
+        command
+            .stdin(Stdio::null())
+            .stdout(output.try_clone()?)
+            .stderr(output)
+            // Ctrl-C is for us: we stop our programs in order.
+            .process_group(0);
+        die_with_parent(command);
+        let child = command
+            .spawn()
+            .with_context(|| format!("cannot start `{}`", shown(command)))?;
+        Ok(Self {
+            name: name.to_owned(),
+            child,
+            log,
+        })
+    }
+
+    /// Waits until `probe` finds the program ready; an early end is an error
+    /// that carries the end of its log.
+    pub async fn ready<T>(&mut self, mut probe: impl AsyncFnMut() -> Option<T>) -> Result<T> {
+        let what = format!("{} is ready", self.name);
+        let mut ended = None;
+        let found = until(&what, PATIENCE, async || {
+            ended = self.child.try_wait().ok().flatten();
+            if ended.is_some() {
+                Some(None)
+            } else {
+                probe().await.map(Some)
+            }
+        })
+        .await;
+        match found {
+            Ok(Some(found)) => Ok(found),
+            Ok(None) => {
+                let status = ended.map_or_else(String::new, |status| format!(" ({status})"));
+                bail!(
+                    "{} ended instead of serving{status}; its log ends:\n{}",
+                    self.name,
+                    self.log_tail()
+                )
+            }
+            Err(late) => Err(late.context(format!("its log ends:\n{}", self.log_tail()))),
+        }
+    }
+
+    /// Whether it still runs.
+    pub fn is_running(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Asks it to stop and waits until it has.
+    pub async fn stop(mut self) -> Result<()> {
+        self.signal(Signal::TERM)?;
+        let what = format!("{} stops when asked", self.name);
+        until(&what, PATIENCE, async || (!self.is_running()).then_some(())).await
+    }
+
+    /// Takes it off the processor: it accepts connections and answers nothing.
+    pub fn pause(&self) -> Result<()> {
+        self.signal(Signal::STOP)
+    }
+
+    /// Undoes [`Process::pause`].
+    pub fn resume(&self) -> Result<()> {
+        self.signal(Signal::CONT)
+    }
+
+    /// What it has written so far.
+    pub fn log(&self) -> String {
+        std::fs::read(&self.log)
+            .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+            .unwrap_or_default()
+    }
+
+    fn log_tail(&self) -> String {
+        let log = self.log();
+        let lines: Vec<&str> = log.lines().collect();
+        lines
+            .get(lines.len().saturating_sub(TAIL_LINES)..)
+            .unwrap_or_default()
+            .join("\n")
+    }
+
+    fn signal(&self, signal: Signal) -> Result<()> {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        let pid = pid.with_context(|| format!("{} has no process id", self.name))?;
+        kill_process(pid, signal).with_context(|| format!("cannot signal {}", self.name))
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Nothing to do about a program that cannot be killed.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!(
+                "--- end of the log of {} ---\n{}",
+                self.name,
+                self.log_tail()
+            );
+        }
+    }
+}
+
+/// Has the kernel kill the program when the thread that started it ends, also
+/// when that is too sudden for [`Drop`].
+#[expect(
+    unsafe_code,
+    reason = "pre_exec is unsafe: it runs between fork and exec"
+)]
+fn die_with_parent(command: &mut Command) {
+    #[cfg(target_os = "linux")]
+    // SAFETY: the closure makes one system call; it neither allocates nor locks.
+    unsafe {
+        command.pre_exec(|| {
+            rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+            Ok(())
+        });
+    }
+}
+
+/// The command as a person would type it.
+pub fn shown(command: &Command) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,@%+".contains(c);
+    std::iter::once(command.get_program())
+        .chain(command.get_args())
+        .map(OsStr::to_string_lossy)
+        .map(|word| {
+            if !word.is_empty() && word.chars().all(plain) {
+                word.into_owned()
+            } else {
+                format!("'{}'", word.replace('\'', r"'\''"))
+            }
+        })
+        .collect::<Vec<_>>()
+        .join(" ")
+}

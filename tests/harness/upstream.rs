@@ -1,0 +1,106 @@
+//! The service behind Envoy: counts what reaches it and answers at once.
+
+use std::convert::Infallible;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use anyhow::{Context, Result};
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::header::HeaderMap;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+
+/// What has arrived.
+#[derive(Debug, Default)]
+struct Seen {
+    requests: u64,
+    body_bytes: u64,
+    headers: HeaderMap,
+}
+
+/// A running service; it ends when dropped.
+#[derive(Debug)]
+pub struct Upstream {
+    address: SocketAddr,
+    seen: Arc<Mutex<Seen>>,
+    _tasks: JoinSet<()>,
+}
+
+impl Upstream {
+    /// Starts it; port 0 takes a free one.
+    pub async fn start(port: u16) -> Result<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))
+            .await
+            .with_context(|| format!("the upstream cannot listen on port {port}"))?;
+        let (address, seen) = (listener.local_addr()?, Arc::default());
+        let mut tasks = JoinSet::new();
+        tasks.spawn(serve(listener, Arc::clone(&seen)));
+        Ok(Self {
+            address,
+            seen,
+            _tasks: tasks,
+        })
+    }
+
+    /// Its port.
+    pub fn port(&self) -> u16 {
+        self.address.port()
+    }
+
+    /// Requests so far.
+    pub fn requests(&self) -> u64 {
+        lock(&self.seen).requests
+    }
+
+    /// Bytes of request bodies so far.
+    pub fn body_bytes(&self) -> u64 {
+        lock(&self.seen).body_bytes
+    }
+
+    /// The headers of the latest request.
+    pub fn last_headers(&self) -> HeaderMap {
+        lock(&self.seen).headers.clone()
+    }
+}
+
+async fn serve(listener: TcpListener, seen: Arc<Mutex<Seen>>) {
+    // Dropped with this task, and the connections with it.
+    let mut connections = JoinSet::new();
+    while let Ok((stream, _)) = listener.accept().await {
+        let seen = Arc::clone(&seen);
+        connections.spawn(async move {
+            let service = service_fn(|request| answer(request, Arc::clone(&seen)));
+            // A client that goes away is no concern of ours.
+            let _ = http1::Builder::new()
+                .serve_connection(TokioIo::new(stream), service)
+                .await;
+        });
+        while connections.try_join_next().is_some() {}
+    }
+}
+
+async fn answer(
+    request: Request<Incoming>,
+    seen: Arc<Mutex<Seen>>,
+) -> Result<Response<Full<Bytes>>, Infallible> {
+    let headers = request.headers().clone();
+    let mut body = request.into_body();
+    let mut body_bytes = 0;
+    while let Some(Ok(frame)) = body.frame().await {
+        body_bytes += frame.data_ref().map_or(0, |data| data.len() as u64);
+    }
+    let mut seen = lock(&seen);
+    seen.requests += 1;
+    seen.body_bytes += body_bytes;
+    seen.headers = headers;
+    Ok(Response::new(Full::from("hello\n")))
+}
+
+fn lock(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {
+    seen.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,224 @@
+//! The steps of `cargo xtask test`.
+
+use std::fmt;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::Result;
+use clap::ValueEnum;
+
+use crate::command;
+use crate::tools::Tools;
+use crate::ui::Ui;
+use crate::wasm::{self, TARGET};
+use crate::workspace::Workspace;
+
+/// The crates that run inside Envoy, whose tests must also hold on wasm32.
+const RUN_IN_ENVOY: [&str; 2] = ["algorithms", "filter-core"];
+
+/// Includes the suites that need servers, which a plain `cargo test` leaves out.
+const SUITES: &str = "--features=tests/servers";
+
+/// One thing that must hold, in the order of running: what fails fastest first,
+/// the tests last, so that their summary is what the eye falls on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Step {
+    /// Formatting
+    Fmt,
+    /// Clippy, warnings denied
+    Clippy,
+    /// Documentation, warnings denied
+    Docs,
+    /// Licences, sources and banned crates
+    Deny,
+    /// Unit and property tests, with real Redis and Valkey where they matter
+    Unit,
+    /// Tests compiled to wasm32, under Node
+    Wasm,
+    /// End to end through real Envoy
+    E2e,
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(
+            self.to_possible_value()
+                .as_ref()
+                .map_or("", |value| value.get_name()),
+        )
+    }
+}
+
+/// What the steps work with.
+pub struct Context<'a> {
+    workspace: &'a Workspace,
+    ui: &'a Ui,
+    tools: Tools<'a>,
+    runner: Vec<String>,
+}
+
+impl<'a> Context<'a> {
+    /// `runner`: arguments for the test runner.
+    pub fn new(workspace: &'a Workspace, ui: &'a Ui, runner: Vec<String>) -> Self {
+        Self {
+            workspace,
+            ui,
+            tools: Tools::new(workspace, ui),
+            runner,
+        }
+    }
+
+    fn cargo(&self, arguments: &[&str]) -> Command {
+        let mut cargo = Command::new("cargo");
+        cargo.current_dir(&self.workspace.root).args(arguments);
+        cargo
+    }
+
+    /// cargo on all that runs natively: the same packages in every step, so that
+    /// their dependencies have the same features and are built once.
+    fn native(&self, subcommand: &[&str]) -> Command {
+        let mut cargo = self.cargo(subcommand);
+        cargo.args(["--workspace", "--exclude", "filter"]);
+        cargo
+    }
+
+    /// Where the tests find what they start.
+    fn with_servers(&self, command: &mut Command) -> Result<()> {
+        command
+            .env("RL_TEST_REDIS", self.tools.redis()?)
+            .env("RL_TEST_VALKEY", self.tools.valkey()?)
+            .env("RL_TEST_BIN", self.workspace.target.join("debug"));
+        Ok(())
+    }
+
+    /// The test runner, nextest where it is installed.
+    fn tests(&self, selection: &[&str]) -> Command {
+        let mut cargo = if self.tools.has_nextest() {
+            self.native(&["nextest", "run"])
+        } else {
+            self.native(&["test"])
+        };
+        cargo.args(selection);
+        if !self.runner.is_empty() {
+            cargo.arg("--").args(&self.runner);
+        }
+        cargo
+    }
+}
+
+impl Step {
+    /// What its heading says.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Fmt => "Formatting",
+            Self::Clippy => "Clippy: natively, and the filter on wasm32",
+            Self::Docs => "Documentation",
+            Self::Deny => "Licences, sources and banned crates",
+            Self::Unit => "Unit and property tests, with Redis and Valkey",
+            Self::Wasm => "Tests on wasm32, under Node",
+            Self::E2e => "End to end, through Envoy",
+        }
+    }
+
+    /// Does it.
+    pub fn run(self, context: &Context<'_>) -> Result<()> {
+        match self {
+            Self::Fmt => fmt(context),
+            Self::Clippy => clippy(context),
+            Self::Docs => docs(context),
+            Self::Deny => deny(context),
+            Self::Unit => unit(context),
+            Self::Wasm => on_wasm(context),
+            Self::E2e => e2e(context),
+        }
+    }
+}
+
+fn fmt(context: &Context<'_>) -> Result<()> {
+    context.tools.component("rustfmt", "fmt")?;
+    command::run(&mut context.cargo(&["fmt", "--all", "--check"]))
+}
+
+fn clippy(context: &Context<'_>) -> Result<()> {
+    context.tools.component("clippy", "clippy")?;
+    context.tools.wasm_target()?;
+    let deny = ["--", "--deny", "warnings"];
+    command::run(
+        context
+            .native(&["clippy", "--all-targets", SUITES])
+            .args(deny),
+    )?;
+    let filter = ["clippy", "--package", "filter", "--target", TARGET];
+    command::run(context.cargo(&filter).args(deny))
+}
+
+fn docs(context: &Context<'_>) -> Result<()> {
+    context.tools.wasm_target()?;
+    let deny = ("RUSTDOCFLAGS", "--deny warnings");
+    command::run(context.native(&["doc", "--no-deps"]).env(deny.0, deny.1))?;
+    let filter = [
+        "doc",
+        "--no-deps",
+        "--package",
+        "filter",
+        "--target",
+        TARGET,
+    ];
+    command::run(context.cargo(&filter).env(deny.0, deny.1))
+}
+
+fn deny(context: &Context<'_>) -> Result<()> {
+    let checks = ["check", "bans", "licenses", "sources"];
+    command::run(
+        Command::new(context.tools.cargo_deny()?)
+            .current_dir(&context.workspace.root)
+            .args(checks),
+    )
+}
+
+fn unit(context: &Context<'_>) -> Result<()> {
+    if context.tools.has_nextest() {
+        // nextest leaves the examples in the documentation to cargo.
+        command::run(&mut context.native(&["test", "--quiet", "--doc"]))?;
+    }
+    let mut tests = context.tests(&[]);
+    context.with_servers(&mut tests)?;
+    command::run(&mut tests)
+}
+
+fn on_wasm(context: &Context<'_>) -> Result<()> {
+    context.tools.wasm_target()?;
+    let runner = context.tools.wasm_bindgen_test_runner()?;
+    let node = context.tools.node()?;
+    let mut tests = context.cargo(&["test", "--target", TARGET]);
+    for package in RUN_IN_ENVOY {
+        tests.args(["--package", package]);
+    }
+    command::run(
+        tests
+            .env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUNNER", runner)
+            .env("PATH", first_on_path(&node)?),
+    )
+}
+
+fn e2e(context: &Context<'_>) -> Result<()> {
+    let filter = wasm::build(context.workspace, context.ui)?;
+    command::run(&mut context.native(&["build", "--bins"]))?;
+    let mut tests = context.tests(&[SUITES, "--test", "envoy"]);
+    context.with_servers(&mut tests)?;
+    tests
+        .env("RL_TEST_FILTER", filter)
+        .env("RL_TEST_ENVOY", context.tools.envoy()?);
+    command::run(&mut tests)
+}
+
+/// `PATH` with a program's folder in front.
+fn first_on_path(program: &Path) -> Result<std::ffi::OsString> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = program
+        .parent()
+        .map(Path::to_path_buf)
+        .into_iter()
+        .chain(std::env::split_paths(&path));
+    Ok(std::env::join_paths(folders)?)
+}
