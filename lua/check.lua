@@ -18,16 +18,41 @@
 -- include: lib/bucket.lua
 -- include: lib/token_bucket.lua
 -- include: lib/gcra.lua
+-- include: lib/leaky_bucket.lua
+-- include: lib/window.lua
+-- include: lib/fixed_window.lua
+-- include: lib/sliding_window_log.lua
+-- include: lib/sliding_window_buckets.lua
+-- include: lib/sliding_window.lua
 
 local DENIED, ALLOWED, STALE, BROKEN = 0, 1, 2, 3
 local PEEK_AND_FORCE, FORCE, PEEK, OBSERVED = 3, 2, 1, 16
 local NUMBERS_PER_LIMIT = 8
 
--- By kind; each is defined at its first use in a call.
-local definitions = {
-  [1] = define_token_bucket,
-  [2] = define_gcra,
-}
+-- The algorithm of a kind. Only those that a call needs are made: most calls need one.
+local function define(kind)
+  if kind == 1 then
+    return define_token_bucket() -- also a leaky bucket as a meter
+  elseif kind == 2 then
+    return define_gcra()
+  elseif kind == 3 then
+    return define_leaky_bucket_queue(define_token_bucket())
+  elseif kind == 4 then
+    return define_fixed_window(open_at_epoch)
+  elseif kind == 5 then
+    return define_fixed_window(open_at_first_request)
+  elseif kind == 6 then
+    return define_sliding_window_log()
+  elseif kind == 7 then
+    return define_sliding_window_buckets(true)
+  elseif kind == 8 then
+    return define_sliding_window_buckets(false)
+  elseif kind == 9 then
+    return define_sliding_window()
+  end
+  error('unknown kind of limit')
+end
+
 local defined = {}
 
 -- Longer than reset_after, because TIME moves on while a script runs.
@@ -58,7 +83,7 @@ local function parse(k, at)
   end
   local algorithm = defined[kind]
   if not algorithm then
-    algorithm = definitions[kind]()
+    algorithm = define(kind)
     defined[kind] = algorithm
   end
   return {
@@ -98,7 +123,7 @@ local function finish(l, charge)
     retry = l.cost > l.limit and -1 or math.max(1, algorithm.wait_ms(l, l.cost))
   end
   local reset = algorithm.reset_after_ms(l)
-  if charged > 0 or l.debit > 0 then
+  if charged > 0 or l.debited then
     algorithm.save(l, ttl(reset))
   elseif l.shifted then
     algorithm.save_shifted(l, ttl(reset))
@@ -122,9 +147,7 @@ end
 local function decide(limits, peek)
   local allowed = true
   for _, l in ipairs(limits) do
-    if l.debit > 0 then
-      l.algorithm.debit(l, l.debit)
-    end
+    l.debited = l.debit > 0 and l.algorithm.debit(l, l.debit)
     l.fits = l.cost <= l.limit and l.algorithm.fits(l, l.cost)
     allowed = allowed and (l.fits or l.observed)
   end

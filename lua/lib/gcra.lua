@@ -51,7 +51,11 @@ local function define_gcra()
     b.debt = bucket.owing(b, b.debt, cost)
   end
 
-  M.debit = M.charge
+  function M.debit(b, units)
+    local before = b.debt
+    M.charge(b, units)
+    return b.debt > before
+  end
 
   function M.remaining(b)
     return bucket.remaining(b, b.debt)

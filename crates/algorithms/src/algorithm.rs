@@ -1,11 +1,15 @@
 //! Any algorithm, chosen by a limit's parameters.
 
-use crate::bucket::Bucket;
+use crate::fixed_window::{FixedWindow, FixedWindowState};
 use crate::gcra::{Gcra, GcraState};
 use crate::integers::TIME_MAX_MS;
+use crate::leaky_bucket::LeakyBucket;
 use crate::quota::{Evaluated, Quota};
+use crate::sliding_window::{SlidingWindow, SlidingWindowState};
+use crate::sliding_window_buckets::{SlidingWindowBuckets, SlidingWindowBucketsState};
+use crate::sliding_window_log::{SlidingWindowLog, SlidingWindowLogState};
 use crate::token_bucket::{TokenBucket, TokenBucketState};
-use crate::{Kind, Outcome, ParameterError, Parameters};
+use crate::{Kind, Numbers, Outcome, ParameterError, Parameters};
 
 /// An algorithm with its numbers, known to be good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -14,49 +18,23 @@ pub struct Algorithm {
     engine: Engine,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Engine {
-    TokenBucket(TokenBucket),
-    Gcra(Gcra),
-}
-
 /// What a bucket remembers. Absent means a completely unused quota, and so does the state of
 /// another algorithm: an edit of `algorithm` starts the bucket afresh.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum State {
-    /// See [`TokenBucketState`].
+    /// Of a token bucket or a leaky bucket, which continue each other's.
     TokenBucket(TokenBucketState),
-    /// See [`GcraState`].
+    /// Of a GCRA.
     Gcra(GcraState),
-}
-
-/// An algorithm with its numbers as the Lua twin takes them; what `x`, `y` and `z` are depends
-/// on the kind (`lua/README.md`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Numbers {
-    /// Which algorithm and variant, from 1.
-    pub kind: u8,
-    /// The quota in units.
-    pub limit: u64,
-    /// Buckets: parts of a unit. Windows: the length in milliseconds.
-    pub x: u64,
-    /// Buckets: parts that drain each millisecond.
-    pub y: u64,
-    /// Queues: the longest delay, in milliseconds.
-    pub z: u64,
-}
-
-impl Numbers {
-    const fn of_bucket(kind: u8, bucket: &Bucket) -> Self {
-        Self {
-            kind,
-            limit: bucket.capacity,
-            x: bucket.parts_per_unit,
-            y: bucket.parts_per_ms,
-            z: 0,
-        }
-    }
+    /// Of a fixed window.
+    FixedWindow(FixedWindowState),
+    /// Of a sliding window log.
+    SlidingWindowLog(SlidingWindowLogState),
+    /// Of a sliding window of sub-windows.
+    SlidingWindowBuckets(SlidingWindowBucketsState),
+    /// Of a sliding window of two counts.
+    SlidingWindow(SlidingWindowState),
 }
 
 /// A cost tested against one limit, nothing taken yet.
@@ -65,36 +43,60 @@ impl Numbers {
 /// or [left](Self::leave) depends on the others.
 pub struct Evaluation<'a>(Engines<'a>);
 
-enum Engines<'a> {
-    TokenBucket(Evaluated<'a, TokenBucket>),
-    Gcra(Evaluated<'a, Gcra>),
-}
+/// Declares the algorithms once: their numbers, their evaluations, and how to reach either.
+macro_rules! engines {
+    ($($kind:ident),+) => {
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        enum Engine {
+            $($kind($kind)),+
+        }
 
-/// The same expression for whichever algorithm it is.
-macro_rules! each {
-    ($enum:ident, $value:expr, $inner:pat => $body:expr) => {
-        match $value {
-            $enum::TokenBucket($inner) => $body,
-            $enum::Gcra($inner) => $body,
+        enum Engines<'a> {
+            $($kind(Evaluated<'a, $kind>)),+
+        }
+
+        impl Engine {
+            fn new(parameters: &Parameters) -> Result<Self, ParameterError> {
+                Ok(match parameters.kind {
+                    $(Kind::$kind => Self::$kind($kind::new(parameters)?)),+
+                })
+            }
+
+            fn evaluate<'a>(
+                &'a self,
+                state: Option<&'a State>,
+                now_ms: u64,
+                cost: u64,
+                debit: u64,
+            ) -> Engines<'a> {
+                match self {
+                    $(Self::$kind(quota) => {
+                        Engines::$kind(Evaluated::new(quota, state, now_ms, cost, debit))
+                    }),+
+                }
+            }
+        }
+
+        /// The same expression for whichever algorithm it is.
+        macro_rules! each {
+            ($enum:ident, $value:expr, $inner:pat => $body:expr) => {
+                match $value {
+                    $($enum::$kind($inner) => $body),+
+                }
+            };
         }
     };
 }
 
-/// [`each!`], with `$state` bound to the variant of [`State`] that belongs to it.
-macro_rules! each_with_state {
-    ($enum:ident, $value:expr, $inner:pat, $state:ident => $body:expr) => {
-        match $value {
-            $enum::TokenBucket($inner) => {
-                use State::TokenBucket as $state;
-                $body
-            }
-            $enum::Gcra($inner) => {
-                use State::Gcra as $state;
-                $body
-            }
-        }
-    };
-}
+engines!(
+    TokenBucket,
+    Gcra,
+    LeakyBucket,
+    FixedWindow,
+    SlidingWindowLog,
+    SlidingWindowBuckets,
+    SlidingWindow
+);
 
 impl Algorithm {
     /// Validates parameters.
@@ -103,14 +105,9 @@ impl Algorithm {
     /// The first thing wrong with them, with the value that would do.
     pub fn new(parameters: &Parameters) -> Result<Self, ParameterError> {
         parameters.belong_together()?;
-        let engine = match parameters.kind {
-            Kind::TokenBucket => Engine::TokenBucket(TokenBucket::new(parameters)?),
-            Kind::Gcra => Engine::Gcra(Gcra::new(parameters)?),
-            kind => return Err(ParameterError::Unavailable { kind }),
-        };
         Ok(Self {
             parameters: *parameters,
-            engine,
+            engine: Engine::new(parameters)?,
         })
     }
 
@@ -130,62 +127,45 @@ impl Algorithm {
     }
 
     /// The time in which a used-up quota comes back whole, in milliseconds, rounded up.
-    pub const fn window_ms(&self) -> u64 {
-        match &self.engine {
-            Engine::TokenBucket(quota) => quota.bucket.window_ms(),
-            Engine::Gcra(quota) => quota.bucket.window_ms(),
-        }
+    pub fn window_ms(&self) -> u64 {
+        each!(Engine, &self.engine, quota => quota.window_ms())
     }
 
     /// The largest step back of the clock, in milliseconds, that is waited out; after a larger
     /// one the state's times are moved along.
-    pub const fn horizon_ms(&self) -> u64 {
-        match &self.engine {
-            Engine::TokenBucket(quota) => quota.bucket.horizon_ms(),
-            Engine::Gcra(quota) => quota.bucket.horizon_ms(),
-        }
+    pub fn horizon_ms(&self) -> u64 {
+        each!(Engine, &self.engine, quota => quota.horizon_ms())
     }
 
     /// The numbers as the Lua twin takes them.
-    pub const fn numbers(&self) -> Numbers {
-        match &self.engine {
-            Engine::TokenBucket(quota) => Numbers::of_bucket(1, &quota.bucket),
-            Engine::Gcra(quota) => Numbers::of_bucket(2, &quota.bucket),
-        }
+    pub fn numbers(&self) -> Numbers {
+        each!(Engine, &self.engine, quota => quota.numbers())
     }
 
     /// Tests `cost` units at `now_ms`.
-    pub fn evaluate(&self, state: Option<&State>, now_ms: u64, cost: u64) -> Evaluation<'_> {
+    pub fn evaluate<'a>(
+        &'a self,
+        state: Option<&'a State>,
+        now_ms: u64,
+        cost: u64,
+    ) -> Evaluation<'a> {
         self.evaluate_with_debit(state, now_ms, cost, 0)
     }
 
     /// As [`Algorithm::evaluate`], after adding `debit` units that were admitted elsewhere. The
     /// debit is stored whichever way the evaluation is finished, and never takes the bucket
     /// beyond its limit.
-    pub fn evaluate_with_debit(
-        &self,
-        state: Option<&State>,
+    pub fn evaluate_with_debit<'a>(
+        &'a self,
+        state: Option<&'a State>,
         now_ms: u64,
         cost: u64,
         debit: u64,
-    ) -> Evaluation<'_> {
-        let now_ms = now_ms.min(TIME_MAX_MS);
-        Evaluation(match &self.engine {
-            Engine::TokenBucket(quota) => {
-                let state = match state {
-                    Some(State::TokenBucket(state)) => Some(state),
-                    _ => None,
-                };
-                Engines::TokenBucket(Evaluated::new(quota, state, now_ms, cost, debit))
-            }
-            Engine::Gcra(quota) => {
-                let state = match state {
-                    Some(State::Gcra(state)) => Some(state),
-                    _ => None,
-                };
-                Engines::Gcra(Evaluated::new(quota, state, now_ms, cost, debit))
-            }
-        })
+    ) -> Evaluation<'a> {
+        Evaluation(
+            self.engine
+                .evaluate(state, now_ms.min(TIME_MAX_MS), cost, debit),
+        )
     }
 }
 
@@ -196,12 +176,12 @@ impl Evaluation<'_> {
     }
 
     /// Takes the cost if it fits; a cost of 0 takes nothing.
-    pub fn charge(self) -> Outcome<State> {
-        each_with_state!(Engines, self.0, evaluated, wrap => evaluated.charge().map(wrap))
+    pub fn charge(self) -> Outcome {
+        each!(Engines, self.0, evaluated => evaluated.charge())
     }
 
     /// Takes nothing: another limit denied the check, or it was only a question.
-    pub fn leave(self) -> Outcome<State> {
-        each_with_state!(Engines, self.0, evaluated, wrap => evaluated.leave().map(wrap))
+    pub fn leave(self) -> Outcome {
+        each!(Engines, self.0, evaluated => evaluated.leave())
     }
 }

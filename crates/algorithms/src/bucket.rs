@@ -6,7 +6,7 @@
 //! GCRA's distance to its theoretical arrival time, in 1/(N/g) milliseconds.
 
 use crate::integers::{PRODUCT_MAX, gcd, scale_up};
-use crate::{ParameterError, Parameters};
+use crate::{Numbers, ParameterError, Parameters};
 
 /// Capacity and drain of one bucket, validated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -42,6 +42,17 @@ impl Bucket {
             parts_per_unit,
             parts_per_ms: rate.units / divisor,
         })
+    }
+
+    /// The numbers as the Lua twin takes them, for the algorithm `kind`.
+    pub const fn numbers(&self, kind: u8) -> Numbers {
+        Numbers {
+            kind,
+            limit: self.capacity,
+            x: self.parts_per_unit,
+            y: self.parts_per_ms,
+            z: 0,
+        }
     }
 
     /// The debt of a bucket used up, in parts.

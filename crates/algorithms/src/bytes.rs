@@ -4,7 +4,7 @@
 //! program, so reading checks everything that the algorithms rely on.
 
 use crate::integers::PRODUCT_MAX;
-use crate::{GcraState, State, TokenBucketState};
+use crate::{FixedWindowState, GcraState, SlidingWindowState, State, TokenBucketState};
 
 /// The size of an encoded state.
 pub const STATE_BYTES: usize = 32;
@@ -17,6 +17,8 @@ const NUMBER_MAX: u64 = (1 << 53) - 1;
 
 const TOKEN_BUCKET: u8 = 1;
 const GCRA: u8 = 2;
+const FIXED_WINDOW: u8 = 3;
+const SLIDING_WINDOW: u8 = 4;
 
 impl State {
     /// The state in a fixed size; `None` for a state that has none (logs and sub-windows).
@@ -24,6 +26,12 @@ impl State {
         Some(match self {
             Self::TokenBucket(s) => encode(TOKEN_BUCKET, [s.debt, s.at_ms, s.parts_per_unit, 0]),
             Self::Gcra(s) => encode(GCRA, [s.tat_ms, s.tat_parts, s.parts_per_ms, 0]),
+            Self::FixedWindow(s) => encode(FIXED_WINDOW, [s.start_ms, s.used, 0, 0]),
+            Self::SlidingWindow(s) => encode(
+                SLIDING_WINDOW,
+                [s.start_ms, s.current, s.previous, s.length_ms],
+            ),
+            Self::SlidingWindowLog(_) | Self::SlidingWindowBuckets(_) => return None,
         })
     }
 
@@ -40,6 +48,16 @@ impl State {
                 tat_ms: a,
                 tat_parts: b,
                 parts_per_ms: c,
+            })),
+            FIXED_WINDOW if c == 0 && d == 0 => Some(Self::FixedWindow(FixedWindowState {
+                start_ms: a,
+                used: b,
+            })),
+            SLIDING_WINDOW if unit(d) => Some(Self::SlidingWindow(SlidingWindowState {
+                start_ms: a,
+                current: b,
+                previous: c,
+                length_ms: d,
             })),
             _ => None,
         }

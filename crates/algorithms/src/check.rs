@@ -3,7 +3,7 @@
 //! The twin of `lua/check.lua`, for state that is at hand: the memory store and
 //! the limits a proxy keeps for itself.
 
-use crate::{Algorithm, Decision, RetryAfter, State};
+use crate::{Algorithm, Decision, Outcome, RetryAfter, State};
 
 /// A bucket's state with the newest generation of its limit that wrote it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -134,7 +134,7 @@ pub fn check(
                 decision: outcome.decision,
                 charged: outcome.charged,
             };
-            let generation = part.generation_to_store(outcome.charged);
+            let generation = part.generation_to_store(&outcome);
             (
                 verdict,
                 outcome.write.map(|state| Stored { generation, state }),
@@ -160,9 +160,9 @@ fn refuse_stale(parts: &[Part<'_>]) -> Result<(), Stale> {
 
 impl Part<'_> {
     /// Only usage moves the generation on; a shift of the time base leaves it.
-    fn generation_to_store(&self, charged: u64) -> u64 {
+    fn generation_to_store(&self, outcome: &Outcome) -> u64 {
         match self.stored {
-            Some(stored) if charged == 0 && self.debit == 0 => stored.generation,
+            Some(stored) if outcome.charged == 0 && !outcome.debited => stored.generation,
             _ => self.generation,
         }
     }

@@ -1,5 +1,7 @@
 //! What a check of one limit answers.
 
+use crate::State;
+
 /// When the same cost would be admitted, if nothing else came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RetryAfter {
@@ -49,21 +51,13 @@ pub struct Decision {
 
 /// A decision and what it leaves to be stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outcome<S> {
+pub struct Outcome {
     /// The answer.
     pub decision: Decision,
     /// Units taken by the check's cost; a debit is not counted here.
     pub charged: u64,
+    /// Whether a debit was added.
+    pub debited: bool,
     /// The state to store; `None`: what is stored stays as it is.
-    pub write: Option<S>,
-}
-
-impl<S> Outcome<S> {
-    pub(crate) fn map<T>(self, wrap: impl FnOnce(S) -> T) -> Outcome<T> {
-        Outcome {
-            decision: self.decision,
-            charged: self.charged,
-            write: self.write.map(wrap),
-        }
-    }
+    pub write: Option<State>,
 }

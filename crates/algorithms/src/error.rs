@@ -38,11 +38,6 @@ pub enum ParameterError {
         /// The nearest number of sub-windows that divides the window.
         nearest: u64,
     },
-    /// The algorithm is not built in.
-    Unavailable {
-        /// The algorithm.
-        kind: Kind,
-    },
     /// A parameter that this algorithm does not have.
     Unused {
         /// The parameter, as written in a limits file.
@@ -85,7 +80,6 @@ impl fmt::Display for ParameterError {
                 "sub_windows must be 1 to 1000 and divide the window into whole milliseconds; \
                  the nearest that does is {nearest}"
             ),
-            Self::Unavailable { kind } => write!(f, "{kind} is not built in"),
             Self::Unused { parameter, kind } => {
                 write!(f, "{parameter} does not belong to {kind}")
             }

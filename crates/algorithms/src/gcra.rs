@@ -16,7 +16,7 @@
 use crate::bucket::Bucket;
 use crate::integers::scale_up;
 use crate::quota::{Loaded, Quota};
-use crate::{ParameterError, Parameters};
+use crate::{Numbers, ParameterError, Parameters, State, kinds};
 
 /// A GCRA's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -67,13 +67,36 @@ impl Gcra {
 
 impl Quota for Gcra {
     type State = GcraState;
-    type Usage = GcraUsage;
+    type Usage<'s> = GcraUsage;
+
+    fn own(state: &State) -> Option<&GcraState> {
+        match state {
+            State::Gcra(state) => Some(state),
+            _ => None,
+        }
+    }
+
+    fn wrap(state: GcraState) -> State {
+        State::Gcra(state)
+    }
 
     fn limit(&self) -> u64 {
         self.bucket.capacity
     }
 
-    fn load(&self, state: Option<&GcraState>, now_ms: u64) -> Loaded<Self> {
+    fn window_ms(&self) -> u64 {
+        self.bucket.window_ms()
+    }
+
+    fn horizon_ms(&self) -> u64 {
+        self.bucket.horizon_ms()
+    }
+
+    fn numbers(&self) -> Numbers {
+        self.bucket.numbers(kinds::GCRA)
+    }
+
+    fn load<'s>(&self, state: Option<&'s GcraState>, now_ms: u64) -> Loaded<'s, Self> {
         let distance = state.map_or(0, |state| self.distance(state, now_ms));
         let usage = GcraUsage {
             debt: distance.min(self.bucket.full()),
@@ -91,8 +114,10 @@ impl Quota for Gcra {
         usage.debt = self.bucket.owing(usage.debt, cost);
     }
 
-    fn debit(&self, usage: &mut GcraUsage, units: u64) {
+    fn debit(&self, usage: &mut GcraUsage, units: u64) -> bool {
+        let before = usage.debt;
         self.charge(usage, units);
+        usage.debt > before
     }
 
     fn remaining(&self, usage: &GcraUsage) -> u64 {

@@ -2,7 +2,7 @@
 //!
 //! `lua/check.lua` makes the same decision from functions of the same names.
 
-use crate::{Decision, Outcome, RetryAfter};
+use crate::{Decision, Numbers, Outcome, RetryAfter, State};
 
 /// One algorithm with its numbers.
 ///
@@ -11,35 +11,47 @@ use crate::{Decision, Outcome, RetryAfter};
 /// [`Quota::charge`] are within [`Quota::limit`].
 pub(crate) trait Quota {
     type State;
-    type Usage: Clone;
+    type Usage<'s>;
+
+    /// This algorithm's state, if it is one; another's counts as absent.
+    fn own(state: &State) -> Option<&Self::State>;
+    /// The state as one of any algorithm.
+    fn wrap(state: Self::State) -> State;
 
     /// The largest cost that can ever pass.
     fn limit(&self) -> u64;
+    /// The time in which a used-up quota comes back whole, rounded up.
+    fn window_ms(&self) -> u64;
+    /// The largest step back of the clock that is not taken for a wrong clock.
+    fn horizon_ms(&self) -> u64;
+    /// The numbers as the Lua twin takes them.
+    fn numbers(&self) -> Numbers;
+
     /// Reads a state at an instant; absent means unused.
-    fn load(&self, state: Option<&Self::State>, now_ms: u64) -> Loaded<Self>;
+    fn load<'s>(&self, state: Option<&'s Self::State>, now_ms: u64) -> Loaded<'s, Self>;
     /// Whether `cost` more stays within the limit.
-    fn fits(&self, usage: &Self::Usage, cost: u64) -> bool;
+    fn fits(&self, usage: &Self::Usage<'_>, cost: u64) -> bool;
     /// Adds a cost that fits.
-    fn charge(&self, usage: &mut Self::Usage, cost: u64);
-    /// Adds what was admitted elsewhere, at most up to the limit.
-    fn debit(&self, usage: &mut Self::Usage, units: u64);
+    fn charge(&self, usage: &mut Self::Usage<'_>, cost: u64);
+    /// Adds what was admitted elsewhere, at most up to the limit; says whether any of it fitted.
+    fn debit(&self, usage: &mut Self::Usage<'_>, units: u64) -> bool;
     /// The largest cost that fits.
-    fn remaining(&self, usage: &Self::Usage) -> u64;
+    fn remaining(&self, usage: &Self::Usage<'_>) -> u64;
     /// From the caller's instant until a cost that does not fit would.
-    fn wait_ms(&self, usage: &Self::Usage, cost: u64) -> u64;
+    fn wait_ms(&self, usage: &Self::Usage<'_>, cost: u64) -> u64;
     /// From the caller's instant until nothing is used.
-    fn reset_after_ms(&self, usage: &Self::Usage) -> u64;
+    fn reset_after_ms(&self, usage: &Self::Usage<'_>) -> u64;
     /// How long a request admitted now is held.
-    fn delay_ms(&self, _usage: &Self::Usage) -> u64 {
+    fn delay_ms(&self, _usage: &Self::Usage<'_>) -> u64 {
         0
     }
     /// The state to store for a usage that was added to.
-    fn save(&self, usage: Self::Usage) -> Self::State;
+    fn save(&self, usage: Self::Usage<'_>) -> Self::State;
 }
 
 /// A state as read at one instant.
-pub(crate) struct Loaded<Q: Quota + ?Sized> {
-    pub usage: Q::Usage,
+pub(crate) struct Loaded<'s, Q: Quota + ?Sized> {
+    pub usage: Q::Usage<'s>,
     /// The state with its times moved back to the caller's, after the clock stepped back by
     /// more than the horizon; to be stored whatever the decision.
     pub shifted: Option<Q::State>,
@@ -48,24 +60,22 @@ pub(crate) struct Loaded<Q: Quota + ?Sized> {
 /// A cost tested against one limit, to be finished either way.
 pub(crate) struct Evaluated<'a, Q: Quota> {
     quota: &'a Q,
-    loaded: Loaded<Q>,
+    loaded: Loaded<'a, Q>,
     cost: u64,
     debited: bool,
     fits: bool,
 }
 
 impl<'a, Q: Quota> Evaluated<'a, Q> {
-    pub fn new(quota: &'a Q, state: Option<&Q::State>, now_ms: u64, cost: u64, debit: u64) -> Self {
-        let mut loaded = quota.load(state, now_ms);
-        if debit > 0 {
-            quota.debit(&mut loaded.usage, debit);
-        }
+    pub fn new(quota: &'a Q, state: Option<&'a State>, now_ms: u64, cost: u64, debit: u64) -> Self {
+        let mut loaded = quota.load(state.and_then(Q::own), now_ms);
+        let debited = debit > 0 && quota.debit(&mut loaded.usage, debit);
         let fits = cost <= quota.limit() && quota.fits(&loaded.usage, cost);
         Self {
             quota,
             loaded,
             cost,
-            debited: debit > 0,
+            debited,
             fits,
         }
     }
@@ -75,7 +85,7 @@ impl<'a, Q: Quota> Evaluated<'a, Q> {
     }
 
     /// Takes the cost, if it fits and is not 0.
-    pub fn charge(self) -> Outcome<Q::State> {
+    pub fn charge(self) -> Outcome {
         if !self.fits || self.cost == 0 {
             return self.leave();
         }
@@ -89,26 +99,29 @@ impl<'a, Q: Quota> Evaluated<'a, Q> {
             reset_after_ms: self.quota.reset_after_ms(&usage),
             delay_ms,
         };
+        let write = Some(Q::wrap(self.quota.save(usage)));
         Outcome {
             decision,
             charged: self.cost,
-            write: Some(self.quota.save(usage)),
+            debited: self.debited,
+            write,
         }
     }
 
     /// Takes nothing.
-    pub fn leave(self) -> Outcome<Q::State> {
+    pub fn leave(self) -> Outcome {
         let usage = self.loaded.usage;
+        let retry_after = if self.fits {
+            RetryAfter::Now
+        } else if self.cost > self.quota.limit() {
+            RetryAfter::Never
+        } else {
+            RetryAfter::Millis(self.quota.wait_ms(&usage, self.cost).max(1))
+        };
         let decision = Decision {
             allowed: self.fits,
             remaining: self.quota.remaining(&usage),
-            retry_after: if self.fits {
-                RetryAfter::Now
-            } else if self.cost > self.quota.limit() {
-                RetryAfter::Never
-            } else {
-                RetryAfter::Millis(self.quota.wait_ms(&usage, self.cost).max(1))
-            },
+            retry_after,
             reset_after_ms: self.quota.reset_after_ms(&usage),
             delay_ms: if self.fits {
                 self.quota.delay_ms(&usage)
@@ -124,7 +137,8 @@ impl<'a, Q: Quota> Evaluated<'a, Q> {
         Outcome {
             decision,
             charged: 0,
-            write,
+            debited: self.debited,
+            write: write.map(Q::wrap),
         }
     }
 }

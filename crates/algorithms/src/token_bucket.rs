@@ -10,7 +10,7 @@
 
 use crate::bucket::Bucket;
 use crate::quota::{Loaded, Quota};
-use crate::{ParameterError, Parameters};
+use crate::{Numbers, ParameterError, Parameters, State, kinds};
 
 /// A token bucket's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -50,13 +50,36 @@ impl TokenBucket {
 
 impl Quota for TokenBucket {
     type State = TokenBucketState;
-    type Usage = TokenBucketUsage;
+    type Usage<'s> = TokenBucketUsage;
+
+    fn own(state: &State) -> Option<&TokenBucketState> {
+        match state {
+            State::TokenBucket(state) => Some(state),
+            _ => None,
+        }
+    }
+
+    fn wrap(state: TokenBucketState) -> State {
+        State::TokenBucket(state)
+    }
 
     fn limit(&self) -> u64 {
         self.bucket.capacity
     }
 
-    fn load(&self, state: Option<&TokenBucketState>, now_ms: u64) -> Loaded<Self> {
+    fn window_ms(&self) -> u64 {
+        self.bucket.window_ms()
+    }
+
+    fn horizon_ms(&self) -> u64 {
+        self.bucket.horizon_ms()
+    }
+
+    fn numbers(&self) -> Numbers {
+        self.bucket.numbers(kinds::TOKEN_BUCKET)
+    }
+
+    fn load<'s>(&self, state: Option<&'s TokenBucketState>, now_ms: u64) -> Loaded<'s, Self> {
         let Some(state) = state else {
             let usage = TokenBucketUsage {
                 debt: 0,
@@ -91,8 +114,10 @@ impl Quota for TokenBucket {
         usage.debt = self.bucket.owing(usage.debt, cost);
     }
 
-    fn debit(&self, usage: &mut TokenBucketUsage, units: u64) {
+    fn debit(&self, usage: &mut TokenBucketUsage, units: u64) -> bool {
+        let before = usage.debt;
         self.charge(usage, units);
+        usage.debt > before
     }
 
     fn remaining(&self, usage: &TokenBucketUsage) -> u64 {

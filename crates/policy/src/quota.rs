@@ -59,7 +59,6 @@ pub(crate) fn field_of(error: &ParameterError) -> &'static str {
         ParameterError::BurstTooLarge { .. } => "burst",
         ParameterError::DelayTooLong { .. } => "max_delay",
         ParameterError::SubWindowsMissing | ParameterError::SubWindows { .. } => "sub_windows",
-        ParameterError::Unavailable { .. } => "algorithm",
         ParameterError::Unused { parameter, .. } => parameter,
         _ => "rate",
     }

@@ -43,7 +43,7 @@ fn a_denied_check_charges_no_limit() {
         options: Options::default(),
     };
     let batch = [check.clone(), check.clone(), check];
-    let reply = redis.check(&batch, Clock::Injected(NOW));
+    let reply = redis.batch(&batch, Clock::Injected(NOW));
     let verdicts: Vec<_> = reply.results.into_iter().map(Result::unwrap).collect();
     let allowed: Vec<_> = verdicts.iter().map(|verdict| verdict.allowed).collect();
     assert_eq!(
@@ -73,7 +73,7 @@ fn an_observed_limit_denies_nothing_and_is_charged_with_the_others() {
         limits: vec![limit("wide", &wide, 1), observed],
         options: Options::default(),
     };
-    let reply = redis.check(&[check.clone(), check], Clock::Injected(NOW));
+    let reply = redis.batch(&[check.clone(), check], Clock::Injected(NOW));
     let second = reply.results[1].as_ref().unwrap();
     assert!(second.allowed);
     assert!(!second.limits[1].decision.allowed);
@@ -88,9 +88,9 @@ fn an_older_generation_is_stale_unless_it_was_just_confirmed() {
         generation: 7,
         ..limit("k", &bucket, 1)
     };
-    redis.check(&[one(newer)], Clock::Injected(NOW));
+    redis.batch(&[one(newer)], Clock::Injected(NOW));
     let writes = redis.writes();
-    let reply = redis.check(&[one(limit("k", &bucket, 1))], Clock::Injected(0));
+    let reply = redis.batch(&[one(limit("k", &bucket, 1))], Clock::Injected(0));
     assert_eq!(
         reply.results,
         [Err(ScriptError::Stale {
@@ -102,7 +102,7 @@ fn an_older_generation_is_stale_unless_it_was_just_confirmed() {
 
     let mut confirmed = one(limit("k", &bucket, 1));
     confirmed.options.force = true;
-    let reply = redis.check(
+    let reply = redis.batch(
         &[confirmed, one(limit("k", &bucket, 1))],
         Clock::Injected(NOW),
     );
@@ -134,7 +134,7 @@ fn a_foreign_key_is_an_error_of_its_check_only() {
             one(limit("text", &bucket, 1)),
             one(limit("fine", &bucket, 0)),
         ];
-        let reply = redis.check(&batch, Clock::Injected(NOW));
+        let reply = redis.batch(&batch, Clock::Injected(NOW));
         assert_eq!(reply.results[0], Err(ScriptError::Corrupt { limit: 0 }));
         assert_eq!(
             reply.results[1],
@@ -151,7 +151,7 @@ fn a_peek_and_a_cost_of_zero_write_nothing() {
     let bucket = algorithm(Kind::Gcra, 10, 1000);
     let mut peek = one(limit("k", &bucket, 3));
     peek.options.peek = true;
-    let reply = redis.check(&[peek, one(limit("k", &bucket, 0))], Clock::Injected(NOW));
+    let reply = redis.batch(&[peek, one(limit("k", &bucket, 0))], Clock::Injected(NOW));
     for result in &reply.results {
         let verdict = result.as_ref().unwrap();
         assert!(verdict.allowed);
@@ -169,7 +169,7 @@ fn a_debit_is_charged_even_on_a_denied_check() {
         debit: 50,
         ..limit("k", &bucket, 1)
     };
-    let reply = redis.check(
+    let reply = redis.batch(
         &[one(debit), one(limit("k", &bucket, 1))],
         Clock::Injected(NOW),
     );
@@ -190,7 +190,7 @@ fn keys_live_a_little_longer_than_they_matter() {
     redis.set_time(1_763_000_040, 999_999);
     for (kind, key) in [(Kind::TokenBucket, "token"), (Kind::Gcra, "gcra")] {
         let bucket = algorithm(kind, 10, 1000);
-        let reply = redis.check(&[one(limit(key, &bucket, 5))], Clock::Server);
+        let reply = redis.batch(&[one(limit(key, &bucket, 5))], Clock::Server);
         assert_eq!(reply.now_ms, 1_763_000_040_999);
         assert_eq!(redis.ttl(key), 500 + 1000);
     }

@@ -34,6 +34,30 @@ const LIBRARY: &[(&str, &str)] = &[
         include_str!("../../../../lua/lib/token_bucket.lua"),
     ),
     ("lib/gcra.lua", include_str!("../../../../lua/lib/gcra.lua")),
+    (
+        "lib/leaky_bucket.lua",
+        include_str!("../../../../lua/lib/leaky_bucket.lua"),
+    ),
+    (
+        "lib/window.lua",
+        include_str!("../../../../lua/lib/window.lua"),
+    ),
+    (
+        "lib/fixed_window.lua",
+        include_str!("../../../../lua/lib/fixed_window.lua"),
+    ),
+    (
+        "lib/sliding_window_log.lua",
+        include_str!("../../../../lua/lib/sliding_window_log.lua"),
+    ),
+    (
+        "lib/sliding_window_buckets.lua",
+        include_str!("../../../../lua/lib/sliding_window_buckets.lua"),
+    ),
+    (
+        "lib/sliding_window.lua",
+        include_str!("../../../../lua/lib/sliding_window.lua"),
+    ),
 ];
 
 impl Script {

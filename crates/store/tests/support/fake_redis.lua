@@ -89,6 +89,14 @@ function commands.LINDEX(key, i)
   return entry and entry.list[index(entry.list, i)] or false
 end
 
+function commands.LSET(key, i, text)
+  local entry = assert(value(key, 'list'), 'ERR no such key')
+  local at = index(entry.list, i)
+  assert(entry.list[at], 'ERR index out of range')
+  entry.list[at] = text
+  return { ok = 'OK' }
+end
+
 function commands.LRANGE(key, first, last)
   local entry, found = value(key, 'list'), {}
   if entry then

@@ -1,75 +1,123 @@
-//! The shipped scripts in a Lua 5.1 interpreter over an in-memory Redis.
+//! The two implementations of a check, behind one trait, to be held against each other.
 
 #![expect(
     clippy::unwrap_used,
+    clippy::indexing_slicing,
     reason = "a test that cannot go on should stop with the reason"
 )]
+#![expect(dead_code, reason = "each test binary uses its part of this")]
 
-use mlua::{Function, Lua, Table};
-use store::script::{CHECK, Clock, ScriptCheck, ScriptReply, decode, encode};
+mod lua_redis;
+pub mod random;
+mod server;
 
-/// A Lua interpreter with the script loaded and an empty store.
-pub struct LuaRedis {
-    lua: Lua,
-    fake: Table,
-    check: Function,
+use std::collections::HashMap;
+
+use algorithms::Algorithm;
+use algorithms::check::{Mode, Options, Part, Stored, Verdict, check};
+use store::script::{Clock, ScriptCheck, ScriptError, ScriptLimit};
+
+pub use lua_redis::LuaRedis;
+pub use server::Server;
+
+/// One limit's part in a check.
+#[derive(Clone, Debug)]
+pub struct Subject {
+    pub key: String,
+    pub algorithm: Algorithm,
+    pub generation: u64,
+    pub cost: u64,
+    pub debit: u64,
+    pub mode: Mode,
 }
 
-impl LuaRedis {
-    pub fn new() -> Self {
-        let lua = Lua::new();
-        let fake: Table = lua
-            .load(include_str!("fake_redis.lua"))
-            .set_name("fake_redis")
-            .eval()
-            .unwrap();
-        let check = lua
-            .load(CHECK.source.as_str())
-            .set_name("check.lua")
-            .into_function()
-            .unwrap();
-        Self { lua, fake, check }
-    }
+/// Anything that decides checks and remembers what it charged.
+pub trait Engine {
+    fn check(
+        &mut self,
+        subjects: &[Subject],
+        now_ms: u64,
+        options: Options,
+    ) -> Result<Verdict, ScriptError>;
+}
 
-    /// Runs a batch as the server would.
-    pub fn check(&self, checks: &[ScriptCheck<'_>], clock: Clock) -> ScriptReply {
-        let call = encode(checks, clock);
-        let keys: Vec<_> = call
-            .keys
+/// `algorithms::check` over a map.
+#[derive(Default)]
+pub struct RustEngine {
+    pub buckets: HashMap<String, Stored>,
+}
+
+impl Engine for RustEngine {
+    fn check(
+        &mut self,
+        subjects: &[Subject],
+        now_ms: u64,
+        options: Options,
+    ) -> Result<Verdict, ScriptError> {
+        let parts: Vec<_> = subjects
             .iter()
-            .map(|key| self.lua.create_string(key).unwrap())
+            .map(|subject| Part {
+                algorithm: &subject.algorithm,
+                generation: subject.generation,
+                stored: self.buckets.get(&subject.key),
+                cost: subject.cost,
+                debit: subject.debit,
+                mode: subject.mode,
+            })
             .collect();
-        let args: Vec<_> = call.args.iter().map(ToString::to_string).collect();
-        let eval: Function = self.fake.get("eval").unwrap();
-        let reply: Vec<i64> = eval.call((self.check.clone(), keys, args)).unwrap();
-        decode(&reply, checks).unwrap()
+        let (verdict, writes) =
+            check(&parts, now_ms, options).map_err(|stale| ScriptError::Stale {
+                limit: stale.limit,
+                generation: stale.generation,
+            })?;
+        for (subject, write) in subjects.iter().zip(writes) {
+            if let Some(stored) = write {
+                self.buckets.insert(subject.key.clone(), stored);
+            }
+        }
+        Ok(verdict)
     }
+}
 
-    /// Runs one command, as another client would.
-    pub fn command<R: mlua::FromLuaMulti>(&self, words: &[&str]) -> R {
-        let call: Function = self.fake.get("call").unwrap();
-        let words: mlua::Variadic<_> = words.iter().map(ToString::to_string).collect();
-        call.call(words).unwrap()
+pub fn script_check(subjects: &[Subject], options: Options) -> ScriptCheck<'_> {
+    let limits = subjects.iter().map(|subject| ScriptLimit {
+        key: subject.key.as_bytes(),
+        algorithm: &subject.algorithm,
+        generation: subject.generation,
+        cost: subject.cost,
+        debit: subject.debit,
+        mode: subject.mode,
+    });
+    ScriptCheck {
+        limits: limits.collect(),
+        options,
     }
+}
 
-    /// How many writes there have been.
-    pub fn writes(&self) -> u64 {
-        self.fake
-            .get::<Function>("writes")
-            .unwrap()
-            .call(())
-            .unwrap()
+impl Engine for LuaRedis {
+    fn check(
+        &mut self,
+        subjects: &[Subject],
+        now_ms: u64,
+        options: Options,
+    ) -> Result<Verdict, ScriptError> {
+        let check = script_check(subjects, options);
+        self.batch(&[check], Clock::Injected(now_ms))
+            .results
+            .remove(0)
     }
+}
 
-    /// The time to live of a key in milliseconds, -2 if it does not exist.
-    pub fn ttl(&self, key: &str) -> i64 {
-        self.fake.get::<Function>("ttl").unwrap().call(key).unwrap()
-    }
-
-    /// Sets the server's TIME.
-    pub fn set_time(&self, seconds: u64, micros: u64) {
-        let set: Function = self.fake.get("set_time").unwrap();
-        set.call::<()>((seconds.to_string(), micros.to_string()))
-            .unwrap();
+impl Engine for Server {
+    fn check(
+        &mut self,
+        subjects: &[Subject],
+        now_ms: u64,
+        options: Options,
+    ) -> Result<Verdict, ScriptError> {
+        let check = script_check(subjects, options);
+        self.batch(&[check], Clock::Injected(now_ms))
+            .results
+            .remove(0)
     }
 }

@@ -1,0 +1,159 @@
+//! Fixed window counter.
+//!
+//! Source: common practice (Redis `INCR` with `EXPIRE`); described in
+//! "Scaling your API with rate limiters", Stripe, 2017.
+//!
+//! Guarantee: at most N in each window, hence at most 2N in any W.
+//!
+//! Windows start at multiples of W since the epoch, or at the first admission
+//! that finds none open.
+
+use crate::quota::{Loaded, Quota};
+use crate::window::Window;
+use crate::{Align, Numbers, ParameterError, Parameters, State, kinds};
+
+/// A fixed window's numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct FixedWindow {
+    window: Window,
+    align: Align,
+}
+
+/// What a fixed window remembers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FixedWindowState {
+    /// When the window started, in milliseconds.
+    pub start_ms: u64,
+    /// Units admitted in it.
+    pub used: u64,
+}
+
+/// A fixed window at one instant.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FixedWindowUsage {
+    asked_ms: u64,
+    start_ms: u64,
+    used: u64,
+}
+
+impl FixedWindow {
+    pub fn new(parameters: &Parameters) -> Result<Self, ParameterError> {
+        let align = parameters.align.unwrap_or_default();
+        Ok(Self {
+            window: Window::new(parameters)?,
+            align,
+        })
+    }
+
+    /// The window open at `now_ms`, given the start of one that is remembered: its start, and
+    /// whether it is that one. An aligned window is the one that holds the remembered start, so
+    /// that a count survives an edit of W only into the window it belongs to.
+    const fn open_at(&self, now_ms: u64, start_ms: u64) -> (u64, bool) {
+        match self.align {
+            Align::Epoch => {
+                let current_ms = self.window.aligned_start_ms(now_ms);
+                (current_ms, start_ms >= current_ms)
+            }
+            Align::FirstRequest if now_ms - start_ms < self.window.length_ms => (start_ms, true),
+            Align::FirstRequest => (now_ms, false),
+        }
+    }
+
+    const fn end_after_ms(&self, usage: &FixedWindowUsage) -> u64 {
+        usage.start_ms + self.window.length_ms - usage.asked_ms
+    }
+}
+
+impl Quota for FixedWindow {
+    type State = FixedWindowState;
+    type Usage<'s> = FixedWindowUsage;
+
+    fn own(state: &State) -> Option<&FixedWindowState> {
+        match state {
+            State::FixedWindow(state) => Some(state),
+            _ => None,
+        }
+    }
+
+    fn wrap(state: FixedWindowState) -> State {
+        State::FixedWindow(state)
+    }
+
+    fn limit(&self) -> u64 {
+        self.window.limit
+    }
+
+    fn window_ms(&self) -> u64 {
+        self.window.length_ms
+    }
+
+    fn horizon_ms(&self) -> u64 {
+        self.window.length_ms
+    }
+
+    fn numbers(&self) -> Numbers {
+        self.window.numbers(match self.align {
+            Align::Epoch => kinds::FIXED_WINDOW_EPOCH,
+            Align::FirstRequest => kinds::FIXED_WINDOW_FIRST_REQUEST,
+        })
+    }
+
+    fn load<'s>(&self, state: Option<&'s FixedWindowState>, now_ms: u64) -> Loaded<'s, Self> {
+        let remembered = state.copied().unwrap_or(FixedWindowState {
+            start_ms: now_ms,
+            used: 0,
+        });
+        let (start_ms, shifted) = self.window.reconcile(remembered.start_ms, now_ms);
+        let (open_ms, same) = self.open_at(now_ms.max(start_ms), start_ms);
+        let used = if same { remembered.used } else { 0 };
+        let usage = FixedWindowUsage {
+            asked_ms: now_ms,
+            start_ms: open_ms,
+            used,
+        };
+        Loaded {
+            usage,
+            shifted: shifted.then_some(FixedWindowState {
+                start_ms,
+                ..remembered
+            }),
+        }
+    }
+
+    fn fits(&self, usage: &FixedWindowUsage, cost: u64) -> bool {
+        usage.used + cost <= self.window.limit
+    }
+
+    fn charge(&self, usage: &mut FixedWindowUsage, cost: u64) {
+        usage.used += cost;
+    }
+
+    fn debit(&self, usage: &mut FixedWindowUsage, units: u64) -> bool {
+        let added = units.min(self.window.room(usage.used));
+        usage.used += added;
+        added > 0
+    }
+
+    fn remaining(&self, usage: &FixedWindowUsage) -> u64 {
+        self.window.room(usage.used)
+    }
+
+    fn wait_ms(&self, usage: &FixedWindowUsage, _cost: u64) -> u64 {
+        self.end_after_ms(usage)
+    }
+
+    fn reset_after_ms(&self, usage: &FixedWindowUsage) -> u64 {
+        if usage.used == 0 {
+            0
+        } else {
+            self.end_after_ms(usage)
+        }
+    }
+
+    fn save(&self, usage: FixedWindowUsage) -> FixedWindowState {
+        FixedWindowState {
+            start_ms: usage.start_ms,
+            used: usage.used,
+        }
+    }
+}

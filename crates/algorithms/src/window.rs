@@ -1,0 +1,55 @@
+//! The numbers that the windows share.
+
+use crate::integers::PRODUCT_MAX;
+use crate::{Numbers, ParameterError, Parameters};
+
+/// N units per W milliseconds, validated. N may be 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Window {
+    /// N.
+    pub limit: u64,
+    /// W, in milliseconds, at least 1.
+    pub length_ms: u64,
+}
+
+impl Window {
+    pub fn new(parameters: &Parameters) -> Result<Self, ParameterError> {
+        let (limit, length_ms) = (parameters.rate.units, parameters.rate.period_ms);
+        let largest = PRODUCT_MAX / length_ms;
+        if limit > largest {
+            return Err(ParameterError::RateTooLarge { largest });
+        }
+        Ok(Self { limit, length_ms })
+    }
+
+    /// The numbers as the Lua twin takes them, for the algorithm `kind`.
+    pub const fn numbers(&self, kind: u8) -> Numbers {
+        Numbers {
+            kind,
+            limit: self.limit,
+            x: self.length_ms,
+            y: 0,
+            z: 0,
+        }
+    }
+
+    /// The start of the aligned window that `now_ms` is in.
+    pub const fn aligned_start_ms(&self, now_ms: u64) -> u64 {
+        now_ms - now_ms % self.length_ms
+    }
+
+    /// Units left of the limit.
+    pub const fn room(&self, used: u64) -> u64 {
+        self.limit.saturating_sub(used)
+    }
+
+    /// A time of the state as it counts for a caller at `now_ms`: moved to it if it lies more
+    /// than a window ahead, and whether it was.
+    pub const fn reconcile(&self, newest_ms: u64, now_ms: u64) -> (u64, bool) {
+        if newest_ms.saturating_sub(now_ms) > self.length_ms {
+            (now_ms, true)
+        } else {
+            (newest_ms, false)
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! Random limits, edits, costs and clocks, from a seed.
+
+use algorithms::check::Mode;
+use algorithms::{Algorithm, Align, Kind, Parameters, Rate};
+
+use super::Subject;
+
+/// `SplitMix64`: small, and the same everywhere.
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Below `bound`; 0 if that is 0.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.next().checked_rem(bound).unwrap_or(0)
+    }
+
+    pub fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+
+    pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[usize::try_from(self.below(from.len() as u64)).unwrap()]
+    }
+
+    /// Of any magnitude up to `2^bits`.
+    pub fn magnitude(&mut self, bits: u64) -> u64 {
+        let bits = self.below(bits + 1);
+        self.below(1 << bits) + self.below(2)
+    }
+}
+
+const KINDS: [Kind; 7] = [
+    Kind::TokenBucket,
+    Kind::Gcra,
+    Kind::LeakyBucket,
+    Kind::FixedWindow,
+    Kind::SlidingWindowLog,
+    Kind::SlidingWindowBuckets,
+    Kind::SlidingWindow,
+];
+
+const PERIODS: [u64; 12] = [
+    1,
+    7,
+    60,
+    900,
+    1000,
+    1500,
+    10_000,
+    60_000,
+    86_400_000,
+    2_592_000_000,
+    1 << 40,
+    1 << 51,
+];
+
+/// Valid parameters of one kind, from everyday numbers to the largest there are.
+pub fn parameters(random: &mut Random, kind: Kind) -> Parameters {
+    loop {
+        let period_ms = if random.one_in(4) {
+            random.magnitude(51)
+        } else {
+            random.pick(&PERIODS)
+        };
+        let units = random.pick(&[1, 2, 3, 5, 7, 10, 100, 5103, 1_000_000]);
+        let units = if random.one_in(4) {
+            random.magnitude(51)
+        } else {
+            units
+        };
+        let mut parameters = Parameters::new(kind, units, period_ms);
+        let bucket = matches!(kind, Kind::TokenBucket | Kind::Gcra | Kind::LeakyBucket);
+        if bucket && random.one_in(2) {
+            let bits = random.pick(&[3, 3, 10, 51]);
+            parameters.burst = Some(random.magnitude(bits));
+        }
+        if kind == Kind::LeakyBucket && random.one_in(2) {
+            let horizon = parameters.rate.period_ms.saturating_mul(2);
+            parameters.max_delay_ms = Some(random.below(horizon));
+        }
+        if kind == Kind::FixedWindow {
+            parameters.align = Some(random.pick(&[Align::Epoch, Align::FirstRequest]));
+        }
+        if kind == Kind::SlidingWindowBuckets {
+            parameters.sub_windows = Some(random.pick(&[1, 2, 3, 5, 7, 10, 60, 128]));
+            parameters.strict = Some(random.one_in(2));
+        }
+        if Algorithm::new(&parameters).is_ok() {
+            return parameters;
+        }
+    }
+}
+
+/// Limits that are edited, charged and asked at times that jump.
+pub struct Walk {
+    random: Random,
+    limits: Vec<(Parameters, Algorithm, u64)>,
+    prefix: String,
+    now_ms: u64,
+}
+
+impl Walk {
+    pub fn new(seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let limits = (0..=random.below(3))
+            .map(|_| {
+                let kind = random.pick(&KINDS);
+                let parameters = parameters(&mut random, kind);
+                (parameters, Algorithm::new(&parameters).unwrap(), 1)
+            })
+            .collect();
+        let now_ms = random.pick(&[0, 5000, 1_763_000_040_000, (1 << 52) - 5000]);
+        Self {
+            random,
+            limits,
+            prefix: format!("walk:{seed}"),
+            now_ms,
+        }
+    }
+
+    /// The time, the limits and what is asked of them.
+    pub fn step(&mut self) -> (u64, Vec<Subject>) {
+        if self.random.one_in(12) {
+            self.edit();
+        }
+        self.tick();
+        let shared_cost = self.cost(0);
+        let mut subjects = Vec::new();
+        for index in 0..self.limits.len() {
+            let own = self.random.one_in(3);
+            let cost = if own { self.cost(index) } else { shared_cost };
+            let debit = if self.random.one_in(20) {
+                self.cost(index)
+            } else {
+                0
+            };
+            let (_, algorithm, generation) = self.limits[index];
+            let behind = u64::from(self.random.one_in(30));
+            subjects.push(Subject {
+                key: format!("{}:{index}", self.prefix),
+                algorithm,
+                generation: generation.saturating_sub(behind),
+                cost,
+                debit,
+                mode: if self.random.one_in(6) {
+                    Mode::Observe
+                } else {
+                    Mode::Enforce
+                },
+            });
+        }
+        (self.now_ms, subjects)
+    }
+
+    /// Changes some numbers of one limit, within its algorithm.
+    fn edit(&mut self) {
+        let random = &mut self.random;
+        let index = usize::try_from(random.below(self.limits.len() as u64)).unwrap();
+        let (old, algorithm, generation) = &mut self.limits[index];
+        let new = parameters(random, old.kind);
+        let mut edited = *old;
+        match random.below(4) {
+            0 => edited.rate = new.rate,
+            1 => {
+                edited.rate = Rate {
+                    period_ms: old.rate.period_ms,
+                    units: new.rate.units,
+                }
+            }
+            2 => edited.burst = new.burst,
+            _ => edited = new,
+        }
+        if let Ok(valid) = Algorithm::new(&edited) {
+            (*old, *algorithm) = (edited, valid);
+            *generation += 1;
+        }
+    }
+
+    /// Moves the clock: mostly on, by amounts that matter to a limit; sometimes back.
+    fn tick(&mut self) {
+        let random = &mut self.random;
+        let index = usize::try_from(random.below(self.limits.len() as u64)).unwrap();
+        let algorithm = &self.limits[index].1;
+        let scale = random.pick(&[algorithm.window_ms(), algorithm.horizon_ms(), 1000]);
+        let by = match random.below(10) {
+            0..=3 => 0,
+            4 => random.below(3),
+            5..=7 => random.below(scale / 4 + 2),
+            8 => scale + random.below(3),
+            _ => random.below(scale.saturating_mul(3)),
+        };
+        self.now_ms = if random.one_in(8) {
+            self.now_ms.saturating_sub(by)
+        } else {
+            (self.now_ms + by).min((1 << 52) - 1)
+        };
+    }
+
+    fn cost(&mut self, index: usize) -> u64 {
+        let limit = self.limits[index].1.limit();
+        match self.random.below(12) {
+            0 => 0,
+            1 => limit,
+            2 => limit + 1,
+            3 => self.random.magnitude(52),
+            4..=6 => self.random.below(limit / 3 + 2),
+            _ => 1,
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! Rust and Lua give equal integers on every input: random limits of every algorithm, edited
+//! live, charged at times that step both ways. `RL_TWIN_STEPS` sets how many steps (for each of
+//! the interpreter and, if there is one, a real server); a failure names the seed of its walk.
+
+mod support;
+
+use algorithms::check::Options;
+use support::random::{Random, Walk};
+use support::{Engine, LuaRedis, RustEngine, Server};
+
+const STEPS_PER_WALK: u64 = 60;
+
+fn steps() -> u64 {
+    let steps = std::env::var("RL_TWIN_STEPS")
+        .ok()
+        .and_then(|text| text.parse().ok());
+    steps.unwrap_or(30_000)
+}
+
+fn first_seed() -> u64 {
+    std::env::var("RL_TWIN_SEED")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(0)
+}
+
+/// Walks with both until the steps are used up.
+fn compare(twin: &mut dyn Engine, steps: u64) {
+    for seed in first_seed()..first_seed() + steps.div_ceil(STEPS_PER_WALK) {
+        let mut rust = RustEngine::default();
+        let mut walk = Walk::new(seed);
+        let mut chance = Random::new(seed ^ 0x5eed);
+        for step in 0..STEPS_PER_WALK {
+            let (now_ms, subjects) = walk.step();
+            let options = Options {
+                peek: chance.one_in(9),
+                force: chance.one_in(25),
+            };
+            let expected = rust.check(&subjects, now_ms, options);
+            let actual = twin.check(&subjects, now_ms, options);
+            assert_eq!(
+                expected, actual,
+                "seed {seed} step {step} at {now_ms} {options:?} {subjects:#?} {:#?}",
+                rust.buckets
+            );
+        }
+    }
+}
+
+#[test]
+fn in_an_interpreter() {
+    compare(&mut LuaRedis::new(), steps());
+}
+
+#[test]
+fn on_a_real_server() {
+    if let Some(mut server) = Server::from_env() {
+        server.command(&[b"FLUSHDB"]);
+        compare(&mut server, steps());
+    }
+}

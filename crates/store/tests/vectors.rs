@@ -1,0 +1,160 @@
+//! The worked scenarios of `tests/vectors`, through every engine.
+//!
+//! They come from an independent reference in exact rationals.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test that cannot go on should stop with the reason"
+)]
+
+mod support;
+
+use algorithms::check::{Mode, Options, Verdict};
+use algorithms::{Algorithm, Align, Kind, Parameters, Rate};
+use serde_json::{Map, Value};
+use support::{Engine, LuaRedis, RustEngine, Server, Subject};
+
+const EXAMPLES: &str = include_str!("../../../tests/vectors/examples.json");
+
+/// A queue without a longest delay is bounded by its capacity alone.
+const UNBOUNDED_MS: u64 = 1 << 51;
+
+fn duration_ms(text: &str) -> u64 {
+    text.trim_end_matches("ms").parse().unwrap()
+}
+
+fn algorithm(limit: &Map<String, Value>) -> Algorithm {
+    let text = |field: &str| limit.get(field).and_then(Value::as_str);
+    let (units, period) = text("rate").unwrap().split_once('/').unwrap();
+    let kind = match text("algorithm").unwrap() {
+        "token_bucket" => Kind::TokenBucket,
+        "gcra" => Kind::Gcra,
+        "leaky_bucket" => Kind::LeakyBucket,
+        "fixed_window" => Kind::FixedWindow,
+        "sliding_window_log" => Kind::SlidingWindowLog,
+        "sliding_window_buckets" => Kind::SlidingWindowBuckets,
+        "sliding_window" => Kind::SlidingWindow,
+        other => panic!("unknown algorithm {other}"),
+    };
+    let max_delay_ms = text("max_delay").map_or(UNBOUNDED_MS, duration_ms);
+    Algorithm::new(&Parameters {
+        kind,
+        rate: Rate {
+            units: units.parse().unwrap(),
+            period_ms: duration_ms(period),
+        },
+        burst: limit.get("burst").and_then(Value::as_u64),
+        max_delay_ms: (text("over_limit") == Some("queue")).then_some(max_delay_ms),
+        align: text("align").map(|align| match align {
+            "first_request" => Align::FirstRequest,
+            _ => Align::Epoch,
+        }),
+        sub_windows: limit.get("sub_windows").and_then(Value::as_u64),
+        strict: limit.get("strict").and_then(Value::as_bool),
+    })
+    .unwrap()
+}
+
+/// A field of the answer, as scenarios write it.
+fn answer(field: &str, verdict: &Verdict, names: &[Value]) -> Value {
+    let summary = verdict.summary();
+    match field {
+        "allowed" => Value::from(verdict.allowed),
+        "remaining" => Value::from(summary.remaining),
+        "retry_after_ms" => summary
+            .retry_after
+            .millis()
+            .map_or(Value::from(-1), Value::from),
+        "reset_after_ms" => Value::from(summary.reset_after_ms),
+        "delay_ms" if verdict.allowed => Value::from(summary.delay_ms),
+        "delay_ms" => Value::Null,
+        "denied_by" => summary
+            .denied_by
+            .iter()
+            .map(|i| names[*i].clone())
+            .collect(),
+        other => panic!("unknown expectation {other}"),
+    }
+}
+
+/// Runs a scenario and returns what differs from what it expects.
+fn run(scenario: &Value, engine: &mut dyn Engine) -> Vec<String> {
+    let mut limits: Vec<_> = scenario["limits"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|l| l.as_object().unwrap().clone())
+        .collect();
+    let id = scenario["id"].as_str().unwrap();
+    let mut generation = 1;
+    let mut differences = Vec::new();
+    for (index, step) in scenario["steps"].as_array().unwrap().iter().enumerate() {
+        if let Some(set) = step.get("set") {
+            let set = set.as_object().unwrap();
+            let limit = limits
+                .iter_mut()
+                .find(|limit| limit["name"] == set["name"])
+                .unwrap();
+            limit.extend(set.clone());
+            generation += 1;
+            continue;
+        }
+        let subjects: Vec<_> = limits
+            .iter()
+            .map(|limit| Subject {
+                key: format!("vectors:{id}:{}", limit["name"].as_str().unwrap()),
+                algorithm: algorithm(limit),
+                generation,
+                cost: step["cost"].as_u64().unwrap(),
+                debit: 0,
+                mode: Mode::Enforce,
+            })
+            .collect();
+        let now_ms = step["t_ms"].as_u64().unwrap();
+        let verdict = engine.check(&subjects, now_ms, Options::default()).unwrap();
+        let names: Vec<_> = limits.iter().map(|limit| limit["name"].clone()).collect();
+        for (field, expected) in step["expect"].as_object().unwrap() {
+            let actual = answer(field, &verdict, &names);
+            if actual != *expected {
+                differences.push(format!(
+                    "{id} step {index} {field}: {actual}, not {expected}"
+                ));
+            }
+        }
+    }
+    differences
+}
+
+fn run_all(mut engine: impl FnMut() -> Box<dyn Engine>) {
+    let file: Value = serde_json::from_str(EXAMPLES).unwrap();
+    let scenarios = file["scenarios"].as_array().unwrap();
+    assert!(scenarios.len() >= 40);
+    let differences: Vec<_> = scenarios
+        .iter()
+        .flat_map(|scenario| run(scenario, &mut *engine()))
+        .collect();
+    assert!(differences.is_empty(), "{}", differences.join("\n"));
+}
+
+#[test]
+fn in_rust() {
+    run_all(|| Box::new(RustEngine::default()));
+}
+
+#[test]
+fn in_lua() {
+    run_all(|| Box::new(LuaRedis::new()));
+}
+
+#[test]
+fn on_a_real_server() {
+    if Server::from_env().is_some() {
+        run_all(|| {
+            let mut server = Server::from_env().unwrap();
+            server.command(&[b"FLUSHDB"]);
+            Box::new(server)
+        });
+    }
+}
