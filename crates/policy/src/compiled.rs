@@ -4,7 +4,9 @@
 mod index;
 mod overrides;
 
-use crate::{Entries, IfMissing, Limit, Name, Override, OverrideQuota, Policy, Quota, Revision};
+use crate::{
+    Entries, IfMissing, Limit, Name, Opaque, Override, OverrideQuota, Policy, Quota, Revision,
+};
 
 use index::Index;
 use overrides::Overrides;
@@ -13,11 +15,12 @@ use overrides::Overrides;
 #[derive(Clone, Debug)]
 pub struct Compiled {
     policy: Policy,
-    /// Every descriptor entry that some limit names, sorted.
+    /// Every descriptor entry that some limit names.
     keys: Vec<Name>,
     rules: Vec<Rule>,
     index: Index,
     overrides: Vec<Overrides>,
+    opaque: Vec<Opaque>,
 }
 
 /// A limit with its names resolved to positions.
@@ -99,7 +102,28 @@ impl Compiled {
             rules,
             index,
             overrides,
+            opaque: Vec::new(),
         }
+    }
+
+    /// Adds what only snapshots have: entries that others need, limits that cannot be read, and
+    /// which limits have overrides elsewhere.
+    pub(crate) fn with_snapshot(
+        mut self,
+        keys: impl IntoIterator<Item = Name>,
+        opaque: Vec<Opaque>,
+        elsewhere: &[bool],
+    ) -> Self {
+        for key in keys {
+            if !self.keys.contains(&key) {
+                self.keys.push(key);
+            }
+        }
+        self.opaque = opaque;
+        for (overrides, elsewhere) in self.overrides.iter_mut().zip(elsewhere) {
+            overrides.set_elsewhere(*elsewhere);
+        }
+        self
     }
 
     /// The domain.
@@ -128,7 +152,7 @@ impl Compiled {
         limits.position(|limit| limit.name.as_str() == name)
     }
 
-    /// Every descriptor entry that decides anything, sorted: what a proxy has to extract.
+    /// Every descriptor entry that decides anything: what a proxy has to extract.
     pub fn needed_keys(&self) -> &[Name] {
         &self.keys
     }
@@ -224,9 +248,23 @@ impl Compiled {
         self.overrides.get(index)?.get(name, values)
     }
 
-    /// How many overrides the limit at a position has.
-    pub fn override_count(&self, index: usize) -> usize {
-        self.overrides.get(index).map_or(0, Overrides::len)
+    /// The overrides of the limit at a position, in no particular order.
+    pub fn overrides(&self, index: usize) -> impl Iterator<Item = &Override> {
+        self.overrides
+            .get(index)
+            .into_iter()
+            .flat_map(Overrides::iter)
+    }
+
+    /// Whether the limit at a position has overrides, here or (after a snapshot) at the limiter.
+    pub fn has_overrides(&self, index: usize) -> bool {
+        self.overrides.get(index).is_some_and(Overrides::any)
+    }
+
+    /// The limits of a snapshot that this version cannot interpret. A request that one of them
+    /// [may match](Opaque::may_match) is the limiter's to decide, whole.
+    pub fn opaque(&self) -> &[Opaque] {
+        &self.opaque
     }
 }
 

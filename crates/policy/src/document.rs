@@ -179,3 +179,14 @@ impl From<bool> for Node {
         Value::Bool(value).into()
     }
 }
+
+/// Decimal numbers only: what else YAML takes for one (`0x1f`, `.inf`) is text here.
+fn is_number(text: &str) -> bool {
+    let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
+    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, "0"));
+    let all_digits = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+    all_digits(whole) && all_digits(fraction)
+}
+
+#[cfg(test)]
+mod tests;

@@ -8,6 +8,7 @@
 mod compiled;
 mod descriptor;
 mod document;
+pub mod edit;
 mod hash;
 mod limit;
 mod name;
@@ -15,6 +16,7 @@ mod pattern;
 mod problem;
 mod quota;
 pub mod read;
+mod snapshot;
 mod source;
 mod timestamp;
 mod units;
@@ -24,6 +26,7 @@ mod write;
 pub use compiled::{Compiled, Match, Resolved};
 pub use descriptor::{Descriptor, Entries};
 pub use document::{Entry, Node, Place, Value};
+
 pub use hash::{bucket_hash, digest};
 pub use limit::{
     IfMissing, Limit, Matcher, OnFailure, OverLimit, Override, OverrideQuota, Policy, Revision,
@@ -33,6 +36,7 @@ pub use name::{Name, NameError};
 pub use pattern::{Pattern, PatternError};
 pub use problem::{Problem, Problems};
 pub use quota::Quota;
+pub use snapshot::Opaque;
 pub use timestamp::{format_timestamp, parse_timestamp};
 pub use units::{Duration, RateText, UnitError, parse_duration, parse_rate};
 pub use value_text::{node_to_value, value_to_node};

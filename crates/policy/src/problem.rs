@@ -51,17 +51,30 @@ impl Problem {
 /// One line, without the source: what an API answers or a log says.
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(limit) = &self.limit {
-            write!(f, "limit `{limit}`: ")?;
-        }
-        if !self.path.is_empty() {
-            write!(f, "{}: ", self.path)?;
-        }
-        f.write_str(&self.message)?;
+        write!(f, "{}", self.headline())?;
         match &self.hint {
-            Some(hint) => write!(f, " ({hint})"),
+            Some(hint) => write!(f, " ({})", visible(hint)),
             None => Ok(()),
         }
+    }
+}
+
+impl Problem {
+    /// Which field of which limit, and what is wrong with it.
+    fn headline(&self) -> String {
+        let field = match &self.limit {
+            // The limit's name says more than its position.
+            Some(_) if self.path.starts_with("limits[") => {
+                self.path.split_once("].").map_or("", |(_, field)| field)
+            }
+            _ => self.path.as_str(),
+        };
+        let limit = match &self.limit {
+            Some(limit) => format!("limit `{limit}`: "),
+            None => String::new(),
+        };
+        let colon = if field.is_empty() { "" } else { ": " };
+        visible(&format!("{limit}{field}{colon}{}", self.message))
     }
 }
 
@@ -133,21 +146,37 @@ impl Problems {
             writeln!(f, "{margin}--> {file}:{}:{}", place.line, place.column)?;
         }
         if let Some(line) = self.line(place) {
-            // A tab is as wide in the caret's line as it is in the quoted one.
-            let column = usize::try_from(place.column).unwrap_or(1);
-            let indent: String = line
-                .chars()
-                .take(column.saturating_sub(1))
-                .map(|c| if c == '\t' { '\t' } else { ' ' })
-                .collect();
+            let (line, column) = excerpt(line, usize::try_from(place.column).unwrap_or(1));
             let rest = line.chars().count().saturating_sub(column - 1);
             let width = usize::try_from(place.width).unwrap_or(1).min(rest.max(1));
+            // A tab is as wide in the caret's line as it is in the quoted one.
+            let indent: String = line
+                .chars()
+                .take(column - 1)
+                .map(|c| if c == '\t' { '\t' } else { ' ' })
+                .collect();
             writeln!(f, "{margin} |")?;
-            writeln!(f, "{number} | {}", visible(line))?;
+            writeln!(f, "{number} | {}", visible(&line))?;
             writeln!(f, "{margin} | {indent}{}", "^".repeat(width))?;
         }
         Ok(())
     }
+}
+
+/// As much of a line as fits a screen, and the column within that.
+fn excerpt(line: &str, column: usize) -> (String, usize) {
+    const WIDTH: usize = 120;
+    let column = column.max(1);
+    if line.chars().count() <= WIDTH {
+        return (line.to_owned(), column);
+    }
+    let before = column.saturating_sub(WIDTH / 2);
+    let (lead, column) = match before {
+        0 => ("", column),
+        _ => ("…", column - before + 1),
+    };
+    let part: String = line.chars().skip(before).take(WIDTH).collect();
+    (format!("{lead}{part}…"), column)
 }
 
 /// A file's control characters must not reach the terminal.
@@ -169,19 +198,12 @@ impl fmt::Display for Problems {
             if n > 0 {
                 writeln!(f)?;
             }
-            f.write_str("error: ")?;
-            if let Some(limit) = &problem.limit {
-                write!(f, "limit `{limit}`: ")?;
-            }
-            if !problem.path.is_empty() {
-                write!(f, "{}: ", problem.path)?;
-            }
-            writeln!(f, "{}", visible(&problem.message))?;
+            writeln!(f, "error: {}", problem.headline())?;
             if let Some(place) = problem.place {
                 self.write_place(f, place)?;
             }
             if let Some(hint) = &problem.hint {
-                writeln!(f, "  = {hint}")?;
+                writeln!(f, "  = {}", visible(hint))?;
             }
         }
         if self.omitted > 0 {

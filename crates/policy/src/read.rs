@@ -10,6 +10,7 @@ mod references;
 mod scalars;
 
 pub use fields::{Field, Fields, Form, Path, Report, Take};
-pub(crate) use limit::read_limit;
+pub(crate) use limit::{LIMIT_FIELDS, read_limit, read_matchers_alone};
 pub(crate) use policy::{FORMAT, read_policy};
+pub(crate) use references::{Placed, check_references};
 pub use scalars::Choice;

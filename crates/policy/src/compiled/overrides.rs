@@ -9,6 +9,8 @@ use crate::{Name, Override, bucket_hash};
 pub(super) struct Overrides {
     by_hash: Arc<HashMap<u64, Vec<Override>>>,
     count: usize,
+    /// There are more, which the limiter knows.
+    elsewhere: bool,
 }
 
 impl Overrides {
@@ -22,6 +24,7 @@ impl Overrides {
         Self {
             by_hash: Arc::new(by_hash),
             count,
+            elsewhere: false,
         }
     }
 
@@ -42,7 +45,15 @@ impl Overrides {
         candidates.iter().find(same)
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.count
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Override> {
+        self.by_hash.values().flatten()
+    }
+
+    pub(super) fn any(&self) -> bool {
+        self.count > 0 || self.elsewhere
+    }
+
+    pub(super) fn set_elsewhere(&mut self, elsewhere: bool) {
+        self.elsewhere = elsewhere;
     }
 }

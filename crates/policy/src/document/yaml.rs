@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use granit_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Span, Tag};
 
-use super::{Entry, Node, Place, Value};
+use super::{Entry, Node, Place, Value, is_number};
 use crate::problem::Problem;
 
 /// Deeper than any limits file needs to be; what is nested deeper is refused.
@@ -30,22 +30,22 @@ pub(crate) fn load(text: &str, problems: &mut Vec<Problem>) -> Option<Node> {
         anchors: HashMap::new(),
         aliased: 0,
         document: None,
+        gave_up: false,
     };
     for event in Parser::new_from_str_with_options(text, options) {
         match event {
-            Ok((event, span)) => {
-                if !builder.event(event, span) {
-                    break;
-                }
-            }
+            Ok((event, span)) => builder.event(event, span),
             Err(error) => {
                 let problem = syntax(text, &error);
                 builder.problems.push(problem);
-                return None;
+                builder.gave_up = true;
             }
         }
+        if builder.gave_up {
+            return None;
+        }
     }
-    builder.document
+    builder.document.or(Some(Value::Null.into()))
 }
 
 const START: Place = Place {
@@ -63,6 +63,8 @@ fn syntax(text: &str, error: &ScanError) -> Problem {
         problem = problem.hint(QUOTE_PATTERN);
     } else if line.is_some_and(|line| line.contains('\t')) {
         problem = problem.hint("YAML indents with spaces, not with tabs");
+    } else if error.info().contains("block") {
+        problem = problem.hint("check the indentation of this line and the one before");
     }
     problem
 }
@@ -107,17 +109,18 @@ struct Builder<'p> {
     anchors: HashMap<usize, Node>,
     aliased: usize,
     document: Option<Node>,
+    /// What comes after is not worth reading.
+    gave_up: bool,
 }
 
 impl Builder<'_> {
-    /// Takes one event; whether to go on.
-    fn event(&mut self, event: Event<'_>, span: Span) -> bool {
+    fn event(&mut self, event: Event<'_>, span: Span) {
         let place = span_place(&span);
         match event {
             Event::DocumentStart(..) if self.document.is_some() => {
                 self.report(place, "a second document in one file")
                     .push_hint("remove the `---`, or use one file per domain");
-                return false;
+                self.gave_up = true;
             }
             Event::Alias(id) => {
                 let node = self.alias(id, place);
@@ -153,7 +156,6 @@ impl Builder<'_> {
             Event::SequenceEnd | Event::MappingEnd => self.end(),
             _ => {}
         }
-        true
     }
 
     /// A collection is complete.
@@ -214,6 +216,7 @@ impl Builder<'_> {
         self.aliased = self.aliased.saturating_add(count(node));
         if self.aliased > MAX_ALIASED_NODES {
             self.report(place, "aliases unfold into too much");
+            self.gave_up = true;
             return Value::Null.into();
         }
         node.clone()
@@ -247,14 +250,6 @@ fn scalar(text: String, plain: bool) -> Value {
         _ if is_number(&text) => Value::Number(text),
         _ => Value::Text(text),
     }
-}
-
-/// Decimal numbers only: what else YAML takes for one (`0x1f`, `.inf`) is text here.
-fn is_number(text: &str) -> bool {
-    let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
-    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, "0"));
-    let all_digits = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
-    all_digits(whole) && all_digits(fraction)
 }
 
 fn count(node: &Node) -> usize {

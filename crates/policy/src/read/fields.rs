@@ -9,6 +9,9 @@ use crate::{
     read::Choice,
 };
 
+/// The longest path in a message, in characters: keys can be of any length.
+const MAX_PATH: usize = 200;
+
 /// Who wrote the document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
@@ -46,7 +49,12 @@ impl Report {
         place: Option<Place>,
         message: impl Into<String>,
     ) -> &mut Problem {
-        let mut problem = Problem::new(path.to_string(), place, message);
+        let mut path = path.to_string();
+        if let Some((end, _)) = path.char_indices().nth(MAX_PATH) {
+            path.truncate(end);
+            path.push('…');
+        }
+        let mut problem = Problem::new(path, place, message);
         problem.limit.clone_from(&self.limit);
         self.problems.push_mut(problem)
     }
@@ -115,11 +123,7 @@ impl<'n> Field<'n> {
                 once.push(entry);
             } else {
                 let path = Path::Field(&self.path, &entry.key);
-                report.add(
-                    &path,
-                    entry.place,
-                    format!("`{}` is given twice", entry.key),
-                );
+                report.add(&path, entry.place, "given twice");
             }
         }
         Some(once)
@@ -155,7 +159,7 @@ impl<'n> Fields<'n> {
         if entry.value.value == Value::Null {
             let place = entry.value.place.or(entry.place);
             report
-                .add(&field.path, place, format!("`{name}` has no value"))
+                .add(&field.path, place, "no value")
                 .push_hint("give it one, or remove the line");
             return None;
         }
@@ -166,11 +170,7 @@ impl<'n> Fields<'n> {
     pub fn finish(self, path: &Path<'_>, known: &[&str], report: &mut Report) {
         for entry in self.left {
             let path = Path::Field(path, &entry.key);
-            let problem = report.add(
-                &path,
-                entry.place,
-                format!("unknown field {}", quoted(&entry.key)),
-            );
+            let problem = report.add(&path, entry.place, "unknown field");
             if entry.key == "<<" {
                 problem.push_hint("merge keys are not supported; an alias can stand for a value");
             } else if let Some(meant) = similar(&entry.key, known.iter().copied()) {
@@ -232,9 +232,19 @@ impl<'p> Take<'_, 'p> {
 /// A value in a message, shortened.
 pub(crate) fn quoted(text: &str) -> String {
     const MAX: usize = 60;
-    if text.chars().nth(MAX).is_some() {
-        format!("`{}…`", text.chars().take(MAX).collect::<String>())
-    } else {
-        format!("`{text}`")
+    let mut short = String::with_capacity(text.len().min(MAX) + 2);
+    short.push('`');
+    for c in text.chars().take(MAX) {
+        if c.is_control() {
+            short.extend(c.escape_default());
+        } else {
+            short.push(c);
+        }
     }
+    short.push_str(if text.chars().nth(MAX).is_some() {
+        "…`"
+    } else {
+        "`"
+    });
+    short
 }

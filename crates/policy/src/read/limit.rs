@@ -10,6 +10,7 @@ use crate::{
         fields::{Take, quoted},
         numbers::read_numbers,
         overrides::{Buckets, read_overrides},
+        scalars::name_hint,
     },
 };
 
@@ -188,7 +189,7 @@ fn read_matchers(take: &mut Take<'_, '_>) -> Vec<Matcher> {
                 let message = format!("{} is not a name", quoted(&entry.key));
                 report
                     .add(&key_field.path, entry.place, message)
-                    .push_hint(format!("{error}"));
+                    .push_hint(name_hint(&entry.key, &error));
                 None
             }
         };
@@ -199,6 +200,29 @@ fn read_matchers(take: &mut Take<'_, '_>) -> Vec<Matcher> {
         })
     });
     matchers.collect()
+}
+
+/// The conditions of a limit that can be read, whatever else is wrong with it.
+pub(crate) fn read_matchers_alone(limit: &Node) -> Vec<Matcher> {
+    let mut report = Report::new(Form::Record);
+    let root = Field {
+        node: limit,
+        path: Path::Root,
+    };
+    let Some(mut fields) = Fields::of(root, &mut report) else {
+        return Vec::new();
+    };
+    let matchers = read_matchers(&mut Take {
+        fields: &mut fields,
+        path: &Path::Root,
+        report: &mut report,
+    });
+    let has_problem = |matcher: &Matcher| {
+        let path = format!("match.{}", matcher.key);
+        let mut problems = report.problems.iter();
+        problems.any(|problem| problem.path.starts_with(&path))
+    };
+    matchers.into_iter().filter(|m| !has_problem(m)).collect()
 }
 
 fn read_patterns(field: &Field<'_>, report: &mut Report) -> Vec<Pattern> {

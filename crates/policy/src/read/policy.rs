@@ -1,6 +1,6 @@
 //! A whole domain.
 
-use std::collections::HashSet;
+use std::{borrow::Cow, collections::HashSet};
 
 use crate::{
     Name, Policy, Revision,
@@ -49,7 +49,7 @@ pub(crate) fn read_policy(node: &Node, report: &mut Report) -> Option<Policy> {
     if report.problems.len() > before {
         return None;
     }
-    let limits = limits?.into_iter().map(|placed| placed.limit);
+    let limits = limits?.into_iter().map(|placed| placed.limit.into_owned());
     Some(Policy {
         domain: domain?,
         revision: Revision::default(),
@@ -103,7 +103,11 @@ fn read_limits<'n>(field: Field<'n>, report: &mut Report) -> Vec<Placed<'n>> {
             report.add(&path, place, format!("a second limit `{name}`"));
         }
         if let Some(limit) = read_limit(item, report) {
-            placed.push(Placed { index, node, limit });
+            placed.push(Placed {
+                index,
+                node: Some(node),
+                limit: Cow::Owned(limit),
+            });
         }
     }
     check_references(&placed, &names, &field.path, report);

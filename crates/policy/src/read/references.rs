@@ -1,6 +1,9 @@
 //! What limits say about each other.
 
-use std::collections::{HashMap, HashSet};
+use std::{
+    borrow::Cow,
+    collections::{HashMap, HashSet},
+};
 
 use crate::{
     Limit,
@@ -12,8 +15,9 @@ use crate::{
 /// A limit together with where it stands.
 pub(crate) struct Placed<'n> {
     pub(crate) index: usize,
-    pub(crate) node: &'n Node,
-    pub(crate) limit: Limit,
+    /// What it was read from, if that is at hand.
+    pub(crate) node: Option<&'n Node>,
+    pub(crate) limit: Cow<'n, Limit>,
 }
 
 /// Descriptor entries that the limits of one domain may name. A proxy extracts them all from
@@ -33,7 +37,7 @@ pub(crate) fn check_references(
         report.limit = Some(placed.limit.name.to_string());
         let limit = Path::Item(limits, placed.index);
         let path = Path::Field(&limit, "replaces");
-        let place = place_of(placed.node, "replaces");
+        let place = placed.place("replaces");
         for replaced in &placed.limit.replaces {
             if !names.contains(replaced.as_str()) {
                 let message = format!("there is no limit `{replaced}`");
@@ -51,8 +55,11 @@ pub(crate) fn check_references(
     check_keys(placed, limits, report);
 }
 
-fn place_of(node: &Node, field: &str) -> Option<Place> {
-    node.get(field).and_then(|node| node.place).or(node.place)
+impl Placed<'_> {
+    fn place(&self, field: &str) -> Option<Place> {
+        let node = self.node?;
+        node.get(field).and_then(|node| node.place).or(node.place)
+    }
 }
 
 fn report_circle(circle: &[usize], placed: &[Placed<'_>], limits: &Path<'_>, report: &mut Report) {
@@ -64,11 +71,7 @@ fn report_circle(circle: &[usize], placed: &[Placed<'_>], limits: &Path<'_>, rep
     let path = Path::Field(&limit, "replaces");
     report.limit = Some(first.limit.name.to_string());
     report
-        .add(
-            &path,
-            place_of(first.node, "replaces"),
-            format!("a circle: {way}"),
-        )
+        .add(&path, first.place("replaces"), format!("a circle: {way}"))
         .push_hint("each of them would suppress the others");
     report.limit = None;
 }
@@ -142,7 +145,7 @@ fn check_keys(placed: &[Placed<'_>], limits: &Path<'_>, report: &mut Report) {
             let message =
                 format!("the domain's limits name more than {MAX_KEYS} different entries");
             report
-                .add(&path, placed.node.place, message)
+                .add(&path, placed.place("match"), message)
                 .push_hint("a proxy extracts every one of them from every request");
             return;
         }

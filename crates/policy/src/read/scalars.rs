@@ -1,7 +1,7 @@
 //! Reading single values, each with a message that says what was expected.
 
 use crate::{
-    Name,
+    Name, NameError,
     document::Value,
     problem::similar,
     read::{Field, Path, Report, fields::quoted},
@@ -75,7 +75,8 @@ impl<'n> Field<'n> {
             Ok(name) => Some(name),
             Err(error) => {
                 let message = format!("{} is not a name", quoted(text));
-                self.report(report, message).push_hint(error_text(&error));
+                self.report(report, message)
+                    .push_hint(name_hint(text, &error));
                 None
             }
         }
@@ -86,8 +87,7 @@ impl<'n> Field<'n> {
         let Value::List(items) = &self.node.value else {
             return self.name(what, report).map(|name| vec![name]);
         };
-        let mut names = Vec::with_capacity(items.len());
-        let mut complete = true;
+        let mut names = Vec::new();
         for (index, node) in items.iter().enumerate() {
             let item = Field {
                 node,
@@ -96,13 +96,12 @@ impl<'n> Field<'n> {
             match item.name(what, report) {
                 Some(name) if names.contains(&name) => {
                     item.report(report, format!("`{name}` is listed twice"));
-                    complete = false;
                 }
                 Some(name) => names.push(name),
-                None => complete = false,
+                None => {}
             }
         }
-        complete.then_some(names)
+        Some(names)
     }
 
     /// Text that `parse` makes something of.
@@ -137,8 +136,20 @@ impl<'n> Field<'n> {
         {
             return Some(value);
         }
-        self.expected(&what, report);
+        let problem = self.expected(&what, report);
+        if units::parse_digits(text).is_some() {
+            problem.push_hint(format!("did you mean `{text}%`?"));
+        }
         None
+    }
+}
+
+/// What a name has to be, or the name that was probably meant.
+pub(crate) fn name_hint(text: &str, error: &NameError) -> String {
+    let lower = text.to_ascii_lowercase().replace(' ', "-");
+    match lower.parse::<Name>() {
+        Ok(name) => format!("did you mean `{name}`? {error}"),
+        Err(_) => error.to_string(),
     }
 }
 

@@ -1,0 +1,256 @@
+//! Editing: a limit as a document, changed field by field, then read again as a whole.
+
+use std::{borrow::Cow, collections::HashSet};
+
+use crate::{
+    Limit, Policy, Problems,
+    document::{Node, Value},
+    problem::similar,
+    read::{Form, LIMIT_FIELDS, Path, Placed, Report, check_references},
+};
+
+/// Why a field cannot be edited so.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EditError {
+    /// No such field.
+    #[error("unknown field `{field}`{}", meant.as_ref().map_or(String::new(), |m| format!(", did you mean `{m}`?")))]
+    UnknownField {
+        /// What was asked for.
+        field: String,
+        /// What was probably meant.
+        meant: Option<&'static str>,
+    },
+    /// A field that is more than one value.
+    #[error("`{field}` is not set as one text")]
+    NotOneText {
+        /// The field.
+        field: String,
+    },
+}
+
+/// Sets a field of a limit from text, as a command line gives it: `("rate", "10/s")`,
+/// `("per", "user,path")`, `("hidden", "true")`, `("lease.ttl", "100ms")`,
+/// `("match.path", "/api/**")`.
+///
+/// Whether the text makes sense shows when the limit is read.
+///
+/// # Errors
+/// A field that does not exist, or that is not one text (`overrides`).
+pub fn set_field(limit: &mut Node, field: &str, text: &str) -> Result<(), EditError> {
+    let (outer, inner) = split(field)?;
+    let value = match (outer, inner) {
+        ("match", Some(_)) | ("lease", Some("ttl")) => Node::text(text),
+        ("lease", None) => Node::map([("ttl", Node::text(text))]),
+        ("per" | "replaces" | "partition", None) => {
+            let items = text.split(',').filter(|item| !item.is_empty());
+            Node::list(items.map(|item| Node::text(item.trim())))
+        }
+        ("hidden" | "strict", None) => match text {
+            "true" => true.into(),
+            "false" => false.into(),
+            other => Node::text(other),
+        },
+        ("match" | "overrides", None) | (_, Some(_)) => {
+            return Err(EditError::NotOneText {
+                field: field.to_owned(),
+            });
+        }
+        _ => Node::text(text),
+    };
+    set(limit, outer, inner, value);
+    Ok(())
+}
+
+/// Sets the patterns of one descriptor entry in a limit's `match`.
+pub fn set_match(limit: &mut Node, key: &str, patterns: &[String]) {
+    let value = match patterns {
+        [only] => Node::text(only),
+        many => Node::list(many.iter().map(Node::text)),
+    };
+    set(limit, "match", Some(key), value);
+}
+
+/// Takes a field of a limit back to its default; whether it was set. Fields as in [`set_field`].
+///
+/// # Errors
+/// A field that does not exist.
+pub fn unset_field(limit: &mut Node, field: &str) -> Result<bool, EditError> {
+    let (outer, inner) = split(field)?;
+    let Some(inner) = inner else {
+        return Ok(limit.unset(outer));
+    };
+    let Some(mut map) = limit.get(outer).cloned() else {
+        return Ok(false);
+    };
+    let was_set = map.unset(inner);
+    if map.value == Value::Map(Vec::new()) {
+        limit.unset(outer);
+    } else {
+        limit.set(outer, map);
+    }
+    Ok(was_set)
+}
+
+/// Applies `changes`, a map of fields, to a limit: given fields replace, `null` unsets.
+pub fn merge(limit: &mut Node, changes: &Node) {
+    let Value::Map(entries) = &changes.value else {
+        return;
+    };
+    for entry in entries {
+        if entry.value.value == Value::Null {
+            limit.unset(&entry.key);
+        } else {
+            limit.set(&entry.key, entry.value.clone());
+        }
+    }
+}
+
+fn split(field: &str) -> Result<(&str, Option<&str>), EditError> {
+    let (outer, inner) = match field.split_once('.') {
+        Some((outer, inner)) => (outer, Some(inner)),
+        None => (field, None),
+    };
+    if LIMIT_FIELDS.contains(&outer) {
+        return Ok((outer, inner));
+    }
+    Err(EditError::UnknownField {
+        field: field.to_owned(),
+        meant: similar(outer, LIMIT_FIELDS),
+    })
+}
+
+fn set(limit: &mut Node, outer: &str, inner: Option<&str>, value: Node) {
+    match inner {
+        None => limit.set(outer, value),
+        Some(inner) => {
+            let old = limit.get(outer).cloned();
+            let mut map = old.unwrap_or_else(|| Node::map::<String>([]));
+            map.set(inner, value);
+            limit.set(outer, map);
+        }
+    }
+}
+
+impl Policy {
+    /// The policy with a limit added, or put in the place of the one of its name.
+    ///
+    /// # Errors
+    /// What is then wrong with the policy as a whole, such as a circle of `replaces`.
+    pub fn with_limit(&self, limit: Limit) -> Result<Self, Problems> {
+        let mut changed = self.clone();
+        match changed.limits.iter_mut().find(|l| l.name == limit.name) {
+            Some(old) => *old = limit,
+            None => changed.limits.push(limit),
+        }
+        changed.checked()
+    }
+
+    /// The policy without the limit of that name, if there was one.
+    ///
+    /// # Errors
+    /// What is then wrong with the policy as a whole: another limit `replaces` it.
+    pub fn without_limit(&self, name: &str) -> Result<Self, Problems> {
+        let mut changed = self.clone();
+        changed.limits.retain(|limit| limit.name.as_str() != name);
+        changed.checked()
+    }
+
+    fn checked(self) -> Result<Self, Problems> {
+        let mut report = Report::new(Form::Record);
+        let placed: Vec<Placed<'_>> = self
+            .limits
+            .iter()
+            .enumerate()
+            .map(|(index, limit)| Placed {
+                index,
+                node: None,
+                limit: Cow::Borrowed(limit),
+            })
+            .collect();
+        let names: HashSet<String> = self.limits.iter().map(|l| l.name.to_string()).collect();
+        let limits = Path::Field(&Path::Root, "limits");
+        check_references(&placed, &names, &limits, &mut report);
+        drop(placed);
+        report.finish(Some(self))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limit(json: &str) -> Node {
+        serde_json::from_str(json).unwrap()
+    }
+
+    #[test]
+    fn fields_are_set_and_unset_by_name() {
+        let mut node = limit(r#"{"name":"a","rate":"1/s"}"#);
+        for (field, text) in [
+            ("rate", "10/s"),
+            ("burst", "20"),
+            ("per", "user,path"),
+            ("hidden", "true"),
+            ("match.path", "/api/**"),
+            ("enforce", "5%"),
+        ] {
+            set_field(&mut node, field, text).unwrap();
+        }
+        set_match(&mut node, "method", &["GET".to_owned(), "PUT".to_owned()]);
+        let read = Limit::from_node(&node).unwrap();
+        insta::assert_snapshot!(read.to_node().to_yaml(), @r#"
+        name: a
+        match: {path: "/api/**", method: [GET, PUT]}
+        per: [user, path]
+        algorithm: token_bucket
+        rate: 10/s
+        burst: 20
+        enforce: 5%
+        hidden: true
+        "#);
+        assert_eq!(unset_field(&mut node, "match.path"), Ok(true));
+        assert_eq!(unset_field(&mut node, "match.method"), Ok(true));
+        assert_eq!(unset_field(&mut node, "burst"), Ok(true));
+        assert_eq!(unset_field(&mut node, "burst"), Ok(false));
+        assert_eq!(node.get("match"), None);
+    }
+
+    #[test]
+    fn a_wrong_field_names_the_right_one() {
+        let mut node = limit(r#"{"name":"a","rate":"1/s"}"#);
+        let error = set_field(&mut node, "brust", "1").unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "unknown field `brust`, did you mean `burst`?"
+        );
+        set_field(&mut node, "burst", "many").unwrap();
+        let problems = Limit::from_node(&node).unwrap_err();
+        insta::assert_snapshot!(problems, @"error: limit `a`: burst: expected a whole number of at least 0, found `many`");
+    }
+
+    #[test]
+    fn changes_are_merged() {
+        let mut node = limit(r#"{"name":"a","rate":"1/s","burst":5}"#);
+        merge(
+            &mut node,
+            &limit(r#"{"name":"a","rate":"2/s","burst":null}"#),
+        );
+        assert_eq!(node, limit(r#"{"name":"a","rate":"2/s"}"#));
+    }
+
+    #[test]
+    fn a_policy_is_checked_after_every_edit() {
+        let policy = Policy::empty("shop".parse().unwrap());
+        let read = |json| Limit::from_node(&limit(json)).unwrap();
+        let policy = policy
+            .with_limit(read(r#"{"name":"a","rate":"1/s"}"#))
+            .and_then(|p| p.with_limit(read(r#"{"name":"b","rate":"1/s","replaces":["a"]}"#)))
+            .unwrap();
+        let circle = read(r#"{"name":"a","rate":"1/s","replaces":["b"]}"#);
+        let problems = policy.with_limit(circle).unwrap_err().to_string();
+        assert!(problems.contains("a circle: a → b → a"), "{problems}");
+        let problems = policy.without_limit("a").unwrap_err().to_string();
+        assert!(problems.contains("there is no limit `a`"), "{problems}");
+        assert_eq!(policy.without_limit("b").unwrap().limits.len(), 1);
+    }
+}

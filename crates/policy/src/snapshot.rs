@@ -1,0 +1,279 @@
+//! Snapshots: what limiters hand to filters, some of which are older than their limiter.
+//!
+//! A snapshot is JSON: the domain, its revision, the descriptor entries to
+//! extract, and the limits without their overrides. What a filter does not
+//! know at the top is ignored. A limit that it cannot read to the last field
+//! is [`Opaque`]: the filter does not decide about it, but leaves every
+//! request that it may apply to to the limiter, which can read it.
+
+use crate::{
+    Compiled, Entries, Limit, Matcher, Name, OnFailure, Policy, Problems, Revision, Scope,
+    document::Node,
+    problem::Problem,
+    read::{Choice, FORMAT, Field, Form, Path, Report, read_limit, read_matchers_alone},
+    source::not_json,
+};
+
+/// What a limit asks of its reader beyond the fields it has. To be raised, for the limits
+/// concerned only, when a known field or value gets another meaning.
+const LEVEL: u64 = 1;
+
+/// A limit that this version cannot interpret.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Opaque {
+    /// Its name, if it has one that this version can read.
+    pub name: Option<Name>,
+    /// When it applies, as far as that can be read: no condition stands for every request.
+    pub matchers: Vec<Matcher>,
+    /// What to do while no limiter answers; `None` if that cannot be read either.
+    pub on_failure: Option<OnFailure>,
+    /// What could not be read.
+    pub reason: String,
+}
+
+impl Opaque {
+    /// Whether it may apply to a request.
+    pub fn may_match(&self, entries: &(impl Entries + ?Sized)) -> bool {
+        let mut matchers = self.matchers.iter();
+        matchers.all(|matcher| matcher.holds(entries.get(matcher.key.as_str())))
+    }
+}
+
+impl Compiled {
+    /// The snapshot of this policy, as JSON.
+    pub fn to_snapshot(&self) -> Node {
+        let revision = self.revision();
+        let limits = self.limits().iter().enumerate();
+        Node::map([
+            ("format", Node::number(FORMAT)),
+            ("domain", Node::text(self.domain().as_str())),
+            (
+                "revision",
+                Node::map([
+                    ("number", Node::number(revision.number)),
+                    // As text: JSON readers elsewhere round large numbers.
+                    ("digest", Node::text(format!("{:016x}", revision.digest))),
+                ]),
+            ),
+            (
+                "keys",
+                Node::list(self.needed_keys().iter().map(|k| Node::text(k.as_str()))),
+            ),
+            (
+                "limits",
+                Node::list(limits.map(|(at, limit)| self.limit_snapshot(at, limit))),
+            ),
+        ])
+    }
+
+    fn limit_snapshot(&self, at: usize, limit: &Limit) -> Node {
+        let mut node = limit.to_node_without_overrides();
+        node.unset("description");
+        node.set("generation", Node::number(limit.generation));
+        node.set("level", Node::number(LEVEL));
+        match limit.scope {
+            Scope::Global if self.has_overrides(at) => node.set("has_overrides", true.into()),
+            // Nobody but the proxy decides about these, so it needs them.
+            Scope::Proxy if self.has_overrides(at) => {
+                let overrides = self.overrides(at).map(|found| found.to_node(&limit.per));
+                node.set("overrides", Node::list(overrides));
+            }
+            Scope::Global | Scope::Proxy => {}
+        }
+        node
+    }
+
+    /// Reads and compiles a snapshot.
+    ///
+    /// # Errors
+    /// What is wrong with it as a whole; a limit that cannot be read is [`Opaque`].
+    pub fn from_snapshot(json: &[u8]) -> Result<Self, Problems> {
+        let node: Node = serde_json::from_slice(json).map_err(|error| not_json(&error))?;
+        let wrong = |message: &str| Problems::one(Problem::new("", None, message));
+        let number = |node: Option<&Node>| node.and_then(Node::as_text)?.parse::<u64>().ok();
+        if number(node.get("format")) != Some(FORMAT) {
+            return Err(wrong("a snapshot of another format"));
+        }
+        let domain = node.get("domain").and_then(Node::as_text);
+        let domain: Name = domain
+            .and_then(|text| text.parse().ok())
+            .ok_or_else(|| wrong("no domain"))?;
+        let revision = node.get("revision").and_then(|revision| {
+            let digest = revision.get("digest").and_then(Node::as_text)?;
+            Some(Revision {
+                number: number(revision.get("number"))?,
+                digest: u64::from_str_radix(digest, 16).ok()?,
+            })
+        });
+        let keys = node.get("keys").map(Node::items).unwrap_or_default();
+        let keys = keys.iter().filter_map(|key| key.as_text()?.parse().ok());
+        let mut limits = Vec::new();
+        let mut opaque = Vec::new();
+        let mut remote_overrides = Vec::new();
+        for node in node.get("limits").map(Node::items).unwrap_or_default() {
+            match read_snapshot_limit(node) {
+                Ok((limit, has_overrides)) => {
+                    limits.push(limit);
+                    remote_overrides.push(has_overrides);
+                }
+                Err(limit) => opaque.push(limit),
+            }
+        }
+        let policy = Policy {
+            domain,
+            revision: revision.ok_or_else(|| wrong("no revision"))?,
+            limits,
+        };
+        Ok(Self::new(policy).with_snapshot(keys, opaque, &remote_overrides))
+    }
+}
+
+fn read_snapshot_limit(node: &Node) -> Result<(Limit, bool), Opaque> {
+    let mut known = node.clone();
+    let level = known.get("level").and_then(Node::as_text);
+    if level != Some(LEVEL.to_string().as_str()) {
+        return Err(opaque(node, "another level".to_owned()));
+    }
+    known.unset("level");
+    let has_overrides = known.get("has_overrides") == Some(&true.into());
+    known.unset("has_overrides");
+    let mut report = Report::new(Form::Record);
+    let field = Field {
+        node: &known,
+        path: Path::Root,
+    };
+    let limit = read_limit(field, &mut report);
+    let limit = report.finish(limit);
+    match limit {
+        Ok(limit) => Ok((limit, has_overrides)),
+        Err(problems) => {
+            let first = problems.iter().next().map(ToString::to_string);
+            Err(opaque(node, first.unwrap_or_default()))
+        }
+    }
+}
+
+fn opaque(node: &Node, reason: String) -> Opaque {
+    let text = |field: &str| node.get(field).and_then(Node::as_text);
+    let word = text("on_failure").unwrap_or(OnFailure::default().word());
+    let mut choices = OnFailure::CHOICES.iter();
+    let on_failure = choices.find(|(known, _)| *known == word);
+    Opaque {
+        name: text("name").and_then(|name| name.parse().ok()),
+        matchers: read_matchers_alone(node),
+        on_failure: on_failure.map(|(_, choice)| *choice),
+        reason,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Descriptor;
+
+    fn policy() -> Policy {
+        let text = br#"
+domain: shop
+limits:
+  - name: per-user
+    description: not for filters
+    match: {path: "/api/**"}
+    per: [user]
+    rate: 10/s
+    overrides: [{values: {user: alice}, rate: 100/s}]
+  - name: here
+    per: [tenant]
+    rate: 5/s
+    scope: proxy
+    overrides: [{values: {tenant: t}, unlimited: true}]
+"#;
+        let mut policy = Policy::from_yaml("limits.yaml", text).unwrap();
+        policy.revision = Revision {
+            number: 17,
+            digest: u64::MAX,
+        };
+        policy.limits[0].generation = 5;
+        policy
+    }
+
+    fn bytes(node: &Node) -> Vec<u8> {
+        serde_json::to_vec(node).unwrap()
+    }
+
+    #[test]
+    fn a_snapshot_carries_what_a_filter_needs() {
+        let snapshot = Compiled::new(policy()).to_snapshot();
+        insta::assert_snapshot!(serde_json::to_string_pretty(&snapshot).unwrap());
+        let compiled = Compiled::from_snapshot(&bytes(&snapshot)).unwrap();
+        assert_eq!(compiled.revision(), &policy().revision);
+        assert!(compiled.opaque().is_empty());
+        assert_eq!(compiled.limits()[0].generation, 5);
+        assert!(compiled.has_overrides(0));
+        let tenant = [Some(b"t")];
+        assert!(compiled.override_for(1, &tenant).is_some());
+        // Its own snapshot says the same.
+        assert_eq!(compiled.to_snapshot(), snapshot);
+    }
+
+    #[test]
+    fn a_limit_of_a_later_version_is_left_to_the_limiter_alone() {
+        let mut snapshot = Compiled::new(policy()).to_snapshot();
+        let mut limits = snapshot.get("limits").unwrap().items().to_vec();
+        let mut add = |text: &str| limits.push(serde_json::from_str(text).unwrap());
+        add(r#"{"name":"later","level":2,"rate":"1/s","match":{"path":"/new/**"}}"#);
+        add(r#"{"name":"field","level":1,"rate":"1/s","wobble":3,"on_failure":"deny"}"#);
+        add(r#"{"name":"value","level":1,"rate":"1/s","match":{"path":"glob:x","a":"b"}}"#);
+        add(r#"{"name":"word","level":1,"rate":"1/s","algorithm":"magic","on_failure":"sing"}"#);
+        add(r#""not even a map""#);
+        snapshot.set("limits", Node::list(limits));
+        snapshot.set("later", true.into());
+        snapshot.set(
+            "keys",
+            Node::list([Node::text("path"), Node::text("new-key")]),
+        );
+        let compiled = Compiled::from_snapshot(&bytes(&snapshot)).unwrap();
+        assert_eq!(compiled.limits().len(), 2);
+        assert!(
+            compiled
+                .needed_keys()
+                .iter()
+                .any(|key| key.as_str() == "new-key")
+        );
+        let opaque: Vec<_> = compiled
+            .opaque()
+            .iter()
+            .map(|limit| (limit.name.as_ref().map(Name::as_str), limit.on_failure))
+            .collect();
+        let local = Some(OnFailure::Local);
+        assert_eq!(
+            opaque,
+            [
+                (Some("later"), local),
+                (Some("field"), Some(OnFailure::Deny)),
+                (Some("value"), local),
+                (Some("word"), None),
+                (None, local),
+            ]
+        );
+        let mut request = Descriptor::new();
+        request.insert("path".parse().unwrap(), "/old");
+        assert!(!compiled.opaque()[0].may_match(&request));
+        assert!(compiled.opaque()[1].may_match(&request));
+        request.insert("path".parse().unwrap(), "/new/x");
+        assert!(compiled.opaque()[0].may_match(&request));
+    }
+
+    #[test]
+    fn what_is_no_snapshot_is_refused() {
+        for text in [
+            "",
+            "[]",
+            "{}",
+            r#"{"format":2,"domain":"shop","revision":{"number":1,"digest":"0"},"limits":[]}"#,
+            r#"{"format":1,"revision":{"number":1,"digest":"0"},"limits":[]}"#,
+            r#"{"format":1,"domain":"shop","limits":[]}"#,
+        ] {
+            assert!(Compiled::from_snapshot(text.as_bytes()).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! One bad file per way to go wrong, and what is said about each.
+
+use std::{fs, path::Path};
+
+use policy::Policy;
+use proptest::prelude::*;
+
+#[test]
+fn every_bad_file_is_refused_with_what_was_expected() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/bad");
+    let mut files: Vec<_> = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    files.sort();
+    assert!(files.len() > 20);
+    let mut settings = insta::Settings::clone_current();
+    settings.set_snapshot_path("snapshots");
+    settings.set_prepend_module_to_snapshot(false);
+    settings.set_omit_expression(true);
+    let _settings = settings.bind_to_scope();
+    for file in files {
+        let stem = file.file_stem().unwrap().to_str().unwrap();
+        let text = fs::read(&file).unwrap();
+        let problems = Policy::from_yaml("limits.yaml", &text).expect_err(stem);
+        insta::assert_snapshot!(stem, problems);
+    }
+}
+
+#[test]
+fn every_field_is_read_and_written_back() {
+    let text = include_bytes!("every_field.yaml");
+    let policy = Policy::from_yaml("every_field.yaml", text).unwrap_or_else(|e| panic!("{e}"));
+    let written = policy.to_node().to_yaml();
+    insta::assert_snapshot!("every_field", written);
+    let again = Policy::from_yaml("again.yaml", written.as_bytes()).unwrap();
+    assert_eq!(again, policy);
+    let record = serde_json::to_vec(&policy.to_record()).unwrap();
+    assert_eq!(Policy::from_record(&record).unwrap(), policy);
+}
+
+/// Pieces that limits files are made of, in any order.
+fn almost_yaml() -> impl Strategy<Value = String> {
+    let pieces = [
+        "domain: ",
+        "limits:",
+        "\n",
+        "\n  - ",
+        "\n    ",
+        "name: ",
+        "rate: ",
+        "10/s",
+        "per: ",
+        "[",
+        "]",
+        "{",
+        "}",
+        ", ",
+        "match: ",
+        "\"",
+        "'",
+        "!",
+        "&a ",
+        "*a",
+        "overrides: ",
+        "values: ",
+        "user",
+        "|",
+        ">",
+        "#",
+        "\t",
+        "- ",
+        ": ",
+        "<<: ",
+        "null",
+        "~",
+        "cidr:10.0.0.0/8",
+        "re:(",
+        "---\n",
+        "...\n",
+        "%YAML 1.2\n",
+        "burst: ",
+        "99999999999999999999",
+        "-1",
+        "é",
+        "\u{feff}",
+    ];
+    prop::collection::vec(prop::sample::select(pieces.to_vec()), 0..60)
+        .prop_map(|pieces| pieces.concat())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn any_bytes_are_a_policy_or_problems(bytes: Vec<u8>) {
+        decide(&bytes);
+    }
+
+    #[test]
+    fn almost_yaml_is_a_policy_or_problems(text in almost_yaml()) {
+        decide(text.as_bytes());
+    }
+
+    #[test]
+    fn a_damaged_file_is_a_policy_or_problems(
+        at in 0..2000_usize, remove in 0..40_usize, insert in "\\PC{0,4}",
+    ) {
+        let text = include_str!("every_field.yaml");
+        let cut = |at: usize| (0..=at.min(text.len())).rev().find(|n| text.is_char_boundary(*n));
+        let (from, to) = (cut(at).unwrap(), cut(at + remove).unwrap());
+        decide(format!("{}{insert}{}", &text[..from], &text[to..]).as_bytes());
+    }
+}
+
+fn decide(bytes: &[u8]) {
+    if let Err(problems) = Policy::from_yaml("any.yaml", bytes) {
+        assert!(problems.count() > 0);
+        assert!(problems.to_string().starts_with("error: "));
+    }
+    // Whatever is wrong here, it must not be a panic.
+    let _ = Policy::from_record(bytes);
+    let _ = policy::Compiled::from_snapshot(bytes);
+}
