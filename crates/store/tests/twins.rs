@@ -5,8 +5,9 @@
 mod support;
 
 use algorithms::check::Options;
+use store::script::Clock;
 use support::random::{Random, Walk};
-use support::{Engine, LuaRedis, RustEngine, Server};
+use support::{Engine, LuaRedis, RustEngine, Server, script_check};
 
 const STEPS_PER_WALK: u64 = 60;
 
@@ -57,5 +58,32 @@ fn on_a_real_server() {
     if let Some(mut server) = Server::from_env() {
         server.command(&[b"FLUSHDB"]);
         compare(&mut server, steps());
+    }
+}
+
+/// With the server's clock the same answers, and no key that expires before its bucket is unused.
+#[test]
+fn with_the_servers_clock() {
+    let redis = LuaRedis::new();
+    for seed in 0..steps().div_ceil(4 * STEPS_PER_WALK) {
+        let mut rust = RustEngine::default();
+        let mut walk = Walk::new(seed);
+        for _ in 0..STEPS_PER_WALK {
+            let (now_ms, subjects) = walk.step();
+            redis.set_time(now_ms / 1000, now_ms % 1000 * 1000 + 999);
+            let check = script_check(&subjects, Options::default());
+            let mut reply = redis.batch(&[check], Clock::Server);
+            assert_eq!(reply.now_ms, now_ms);
+            let expected = rust.check(&subjects, now_ms, Options::default());
+            assert_eq!(reply.results.remove(0), expected, "seed {seed}");
+            let Ok(verdict) = expected else { continue };
+            for (subject, limit) in subjects.iter().zip(verdict.limits) {
+                let ttl_ms = redis.ttl(&subject.key);
+                let reset_ms = i64::try_from(limit.decision.reset_after_ms).unwrap();
+                if limit.charged > 0 {
+                    assert_eq!(ttl_ms, reset_ms + 1000, "seed {seed} {subject:?}");
+                }
+            }
+        }
     }
 }
