@@ -62,6 +62,22 @@ macro_rules! engines {
                 })
             }
 
+            fn take_back(
+                &self,
+                state: &State,
+                now_ms: u64,
+                charged_at_ms: u64,
+                units: u64,
+            ) -> State {
+                match self {
+                    $(Self::$kind(quota) => {
+                        let mut usage = quota.load($kind::own(state), now_ms).usage;
+                        quota.take_back(&mut usage, charged_at_ms, units);
+                        $kind::wrap(quota.save(usage))
+                    }),+
+                }
+            }
+
             fn evaluate<'a>(
                 &'a self,
                 state: Option<&'a State>,
@@ -135,6 +151,16 @@ impl Algorithm {
     /// one the state's times are moved along.
     pub fn horizon_ms(&self) -> u64 {
         each!(Engine, &self.engine, quota => quota.horizon_ms())
+    }
+
+    /// Undoes a charge of `units` made at `charged_at_ms` because another limit then denied the
+    /// request: what time has not undone already is taken off the bucket, at most once for each
+    /// charge. A queue, a log and sub-windows stay as they are.
+    #[must_use]
+    pub fn take_back(&self, state: &State, now_ms: u64, charged_at_ms: u64, units: u64) -> State {
+        let now_ms = now_ms.min(TIME_MAX_MS);
+        self.engine
+            .take_back(state, now_ms, charged_at_ms.min(TIME_MAX_MS), units)
     }
 
     /// The numbers as the Lua twin takes them.

@@ -80,6 +80,17 @@ impl Bucket {
         debt.saturating_sub(elapsed_ms.saturating_mul(self.parts_per_ms))
     }
 
+    /// What is left at `now_ms` of a charge made at `charged_at_ms`, in parts; nothing if the
+    /// clock stepped back in between.
+    pub const fn undrained(&self, units: u64, charged_at_ms: u64, now_ms: u64) -> u64 {
+        match now_ms.checked_sub(charged_at_ms) {
+            Some(elapsed_ms) if units <= self.capacity => {
+                self.drained(units * self.parts_per_unit, elapsed_ms)
+            }
+            _ => 0,
+        }
+    }
+
     /// A debt stored in other parts, rounded up to these, at most the capacity.
     pub fn adopt(&self, debt: u64, parts_per_unit: u64) -> u64 {
         let (units, rest) = (debt / parts_per_unit, debt % parts_per_unit);

@@ -134,6 +134,12 @@ impl Quota for FixedWindow {
         added > 0
     }
 
+    fn take_back(&self, usage: &mut FixedWindowUsage, charged_at_ms: u64, units: u64) {
+        if charged_at_ms >= usage.start_ms {
+            usage.used = usage.used.saturating_sub(units);
+        }
+    }
+
     fn remaining(&self, usage: &FixedWindowUsage) -> u64 {
         self.window.room(usage.used)
     }

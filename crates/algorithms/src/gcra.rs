@@ -120,6 +120,11 @@ impl Quota for Gcra {
         usage.debt > before
     }
 
+    fn take_back(&self, usage: &mut GcraUsage, charged_at_ms: u64, units: u64) {
+        let undrained = self.bucket.undrained(units, charged_at_ms, usage.now_ms);
+        usage.debt = usage.debt.saturating_sub(undrained);
+    }
+
     fn remaining(&self, usage: &GcraUsage) -> u64 {
         self.bucket.remaining(usage.debt)
     }

@@ -102,6 +102,13 @@ impl Quota for LeakyBucket {
         self.meter.debit(usage, units)
     }
 
+    fn take_back(&self, usage: &mut TokenBucketUsage, charged_at_ms: u64, units: u64) {
+        // Others have been given the turns after it.
+        if self.max_delay_ms.is_none() {
+            self.meter.take_back(usage, charged_at_ms, units);
+        }
+    }
+
     fn remaining(&self, usage: &TokenBucketUsage) -> u64 {
         if self.overdue_ms(usage) > 0 {
             0

@@ -35,6 +35,9 @@ pub(crate) trait Quota {
     fn charge(&self, usage: &mut Self::Usage<'_>, cost: u64);
     /// Adds what was admitted elsewhere, at most up to the limit; says whether any of it fitted.
     fn debit(&self, usage: &mut Self::Usage<'_>, units: u64) -> bool;
+    /// Undoes a charge made at `charged_at_ms`, as far as time has not undone it. An algorithm
+    /// without a state of a fixed size, and a queue, undoes nothing.
+    fn take_back(&self, _usage: &mut Self::Usage<'_>, _charged_at_ms: u64, _units: u64) {}
     /// The largest cost that fits.
     fn remaining(&self, usage: &Self::Usage<'_>) -> u64;
     /// From the caller's instant until a cost that does not fit would.

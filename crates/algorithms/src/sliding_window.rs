@@ -157,6 +157,14 @@ impl Quota for SlidingWindow {
         added > 0
     }
 
+    fn take_back(&self, usage: &mut SlidingWindowUsage, charged_at_ms: u64, units: u64) {
+        if charged_at_ms >= usage.start_ms {
+            usage.current = usage.current.saturating_sub(units);
+        } else if charged_at_ms + self.window.length_ms >= usage.start_ms {
+            usage.previous = usage.previous.saturating_sub(units);
+        }
+    }
+
     fn remaining(&self, usage: &SlidingWindowUsage) -> u64 {
         self.window.room(self.estimate(usage))
     }

@@ -1,0 +1,99 @@
+//! A charge that is taken back leaves the bucket no better off than if it had never been made.
+
+use algorithms::{Algorithm, Kind, Parameters, State};
+
+const KINDS: [Kind; 5] = [
+    Kind::TokenBucket,
+    Kind::Gcra,
+    Kind::LeakyBucket,
+    Kind::FixedWindow,
+    Kind::SlidingWindow,
+];
+
+fn remaining(algorithm: &Algorithm, state: Option<&State>, now_ms: u64) -> u64 {
+    let asked = algorithm.evaluate(state, now_ms, 0).leave();
+    asked.decision.remaining
+}
+
+fn charged(algorithm: &Algorithm, state: Option<&State>, now_ms: u64, cost: u64) -> Option<State> {
+    let outcome = algorithm.evaluate(state, now_ms, cost).charge();
+    outcome.write.or(state.cloned())
+}
+
+/// A small generator: the numbers follow from the seed.
+fn random(seed: &mut u64, below: u64) -> u64 {
+    *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+    (*seed >> 33) % below
+}
+
+#[test]
+fn at_the_same_instant_nothing_has_happened() {
+    for kind in KINDS {
+        let algorithm = Algorithm::new(&Parameters::new(kind, 10, 1000)).unwrap();
+        let before = charged(&algorithm, None, 5_000, 3).unwrap();
+        let during = charged(&algorithm, Some(&before), 5_100, 4).unwrap();
+        let after = algorithm.take_back(&during, 5_100, 5_100, 4);
+        assert_eq!(
+            remaining(&algorithm, Some(&after), 5_100),
+            remaining(&algorithm, Some(&before), 5_100),
+            "{kind}"
+        );
+    }
+}
+
+#[test]
+fn later_it_never_gives_more_than_was_taken() {
+    let mut seed = 7;
+    let mut given = 0;
+    for round in 0..20_000 {
+        let kind = KINDS[round % KINDS.len()];
+        let (units, period_ms) = (1 + random(&mut seed, 9), 1 + random(&mut seed, 700));
+        let algorithm = Algorithm::new(&Parameters::new(kind, units, period_ms)).unwrap();
+        let mut now_ms = 1_000_000 + random(&mut seed, 1000);
+        let mut without = None;
+        for _ in 0..random(&mut seed, 5) {
+            without = charged(&algorithm, without.as_ref(), now_ms, 1);
+            now_ms += random(&mut seed, 200);
+        }
+        let cost = 1 + random(&mut seed, units);
+        let outcome = algorithm.evaluate(without.as_ref(), now_ms, cost).charge();
+        let (true, Some(state)) = (outcome.decision.allowed, outcome.write) else {
+            continue;
+        };
+        let charged_at_ms = now_ms;
+        let mut with = state;
+        for _ in 0..random(&mut seed, 3) {
+            now_ms += random(&mut seed, 300);
+            // Only what passes in both worlds, so that they differ by the one charge.
+            if algorithm.evaluate(Some(&with), now_ms, 1).fits() {
+                with = charged(&algorithm, Some(&with), now_ms, 1).unwrap();
+                without = charged(&algorithm, without.as_ref(), now_ms, 1);
+            }
+        }
+        now_ms += random(&mut seed, 300);
+        let before = remaining(&algorithm, Some(&with), now_ms);
+        let back = algorithm.take_back(&with, now_ms, charged_at_ms, cost);
+        let after = remaining(&algorithm, Some(&back), now_ms);
+        let never = remaining(&algorithm, without.as_ref(), now_ms);
+        assert!(
+            (before..=never).contains(&after),
+            "{kind} {units}/{period_ms}ms: {before} left, {after} after, {never} without"
+        );
+        given += after - before;
+    }
+    assert!(given > 1000, "{given}");
+}
+
+#[test]
+fn a_queue_and_a_clock_that_stepped_back_give_nothing() {
+    let queue = Parameters {
+        max_delay_ms: Some(5000),
+        ..Parameters::new(Kind::LeakyBucket, 10, 1000)
+    };
+    let queue = Algorithm::new(&queue).unwrap();
+    let state = charged(&queue, None, 5_000, 2).unwrap();
+    assert_eq!(queue.take_back(&state, 5_000, 5_000, 2), state);
+    let bucket = Algorithm::new(&Parameters::new(Kind::TokenBucket, 10, 1000)).unwrap();
+    let state = charged(&bucket, None, 5_000, 2).unwrap();
+    assert_eq!(bucket.take_back(&state, 5_000, 5_001, 2), state);
+}
