@@ -1,3 +1,29 @@
 //! Everything that knows the Redis layout: keys, scripts, limits, buckets; and the memory store.
+//!
+//! [`open`] makes a [`Store`] from a [`StoreUrl`]; what it can do is in that trait.
 
+mod clock;
+mod edit;
+mod error;
+mod key;
+mod memory;
+mod options;
+mod plan;
+mod record;
+mod redis;
 pub mod script;
+mod scripts;
+mod store;
+mod url;
+
+pub use error::{CheckError, EditError, Refusal, StoreError};
+pub use key::{BucketKey, KeyValue, Keys, PrefixError, slot};
+pub use options::{Options, open};
+pub use store::{
+    Change, Cursor, Edit, Head, HeadState, HistoryEntry, Inspection, LimitOf, ListedBucket,
+    Overrides, Page, Pong, Record, ResetReport, ScriptStatus, Signature, Store, Stored, Which,
+};
+pub use url::{Server, StoreUrl, UrlError};
+
+/// How long a proxy counts after it was last heard of, in milliseconds.
+pub(crate) const PROXY_LIFE_MS: u64 = 10_000;

@@ -1,0 +1,30 @@
+//! Which of a cluster's 16384 slots a key lives in.
+
+/// The slot of a key: CRC-16/XMODEM of its hash tag, or of the whole key if it has none.
+pub fn slot(key: &[u8]) -> u16 {
+    crc16(tag(key)) % 16384
+}
+
+/// What is between the first `{` and the next `}`, unless that is nothing.
+fn tag(key: &[u8]) -> &[u8] {
+    let mut parts = key.splitn(2, |b| *b == b'{');
+    let (_, Some(after)) = (parts.next(), parts.next()) else {
+        return key;
+    };
+    match after.iter().position(|b| *b == b'}') {
+        None | Some(0) => key,
+        Some(end) => after.get(..end).unwrap_or(key),
+    }
+}
+
+fn crc16(bytes: &[u8]) -> u16 {
+    bytes.iter().fold(0, |crc, byte| {
+        (0..8).fold(crc ^ (u16::from(*byte) << 8), |crc, _| {
+            if crc & 0x8000 == 0 {
+                crc << 1
+            } else {
+                (crc << 1) ^ 0x1021
+            }
+        })
+    })
+}

@@ -1,0 +1,142 @@
+//! The buckets of the memory store.
+
+use std::collections::HashMap;
+
+use algorithms::check::{Part, Stored, Verdict, check};
+
+use crate::{CheckError, Refusal, StoreError, plan::Planned};
+
+/// Below this many buckets nobody looks for unused ones.
+const SWEEP_MIN: usize = 1024;
+/// A full store looks for unused buckets this often, in milliseconds: looking costs a walk over
+/// all of them, and whoever fills the store would have every check pay for it.
+const SWEEP_PAUSE_MS: u64 = 1000;
+
+#[derive(Debug)]
+struct Held {
+    stored: Stored,
+    /// From then on the bucket is as good as missing; milliseconds since the epoch.
+    unused_at_ms: u64,
+}
+
+/// At most `max` buckets. Unused ones are forgotten when room is needed.
+#[derive(Debug)]
+pub(super) struct Buckets {
+    held: HashMap<String, Held>,
+    max: usize,
+    /// The number of buckets at which unused ones are looked for.
+    sweep_at: usize,
+    swept_at_ms: Option<u64>,
+}
+
+impl Buckets {
+    pub(super) fn new(max: usize) -> Self {
+        Self {
+            held: HashMap::new(),
+            max,
+            sweep_at: SWEEP_MIN.min(max),
+            swept_at_ms: None,
+        }
+    }
+
+    /// Decides one check and stores what it charged.
+    pub(super) fn check(
+        &mut self,
+        planned: &Planned<'_>,
+        now_ms: u64,
+    ) -> Result<Verdict, CheckError> {
+        self.make_room(planned, now_ms)?;
+        let parts: Vec<Part<'_>> = planned
+            .buckets()
+            .map(|bucket| Part {
+                algorithm: &bucket.algorithm,
+                generation: bucket.generation,
+                stored: self.held.get(&bucket.key).map(|held| &held.stored),
+                cost: bucket.cost,
+                debit: bucket.debit,
+                mode: bucket.mode,
+            })
+            .collect();
+        let (verdict, writes) =
+            check(&parts, now_ms, planned.options).map_err(|_| CheckError::Stale)?;
+        let written = planned.buckets().zip(&verdict.limits).zip(writes);
+        for ((bucket, limit), write) in written {
+            let Some(stored) = write else { continue };
+            let held = Held {
+                stored,
+                unused_at_ms: now_ms.saturating_add(limit.decision.reset_after_ms),
+            };
+            self.held.insert(bucket.key.clone(), held);
+        }
+        Ok(verdict)
+    }
+
+    /// Refuses a check that could need more buckets than there is room for, before anything of
+    /// it is decided.
+    fn make_room(&mut self, planned: &Planned<'_>, now_ms: u64) -> Result<(), StoreError> {
+        if self.needed(planned) <= self.sweep_at {
+            return Ok(());
+        }
+        let rested = |at: u64| now_ms.abs_diff(at) >= SWEEP_PAUSE_MS;
+        if self.needed(planned) <= self.max || self.swept_at_ms.is_none_or(rested) {
+            self.sweep(now_ms);
+        }
+        if self.needed(planned) <= self.max {
+            return Ok(());
+        }
+        Err(StoreError::Refused(Refusal {
+            code: "OOM".to_owned(),
+            message: format!("all {} buckets of the memory store are in use", self.max),
+        }))
+    }
+
+    /// Buckets there would be if the check wrote every one that it touches.
+    fn needed(&self, planned: &Planned<'_>) -> usize {
+        let new = planned
+            .buckets()
+            .filter(|b| !self.held.contains_key(&b.key));
+        self.held.len() + new.count()
+    }
+
+    fn sweep(&mut self, now_ms: u64) {
+        self.held.retain(|_, held| held.unused_at_ms > now_ms);
+        self.sweep_at = (self.held.len() * 2).max(SWEEP_MIN).min(self.max);
+        self.swept_at_ms = Some(now_ms);
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.held.len()
+    }
+
+    /// What is stored of a bucket, for people.
+    pub(super) fn state(&self, key: &str) -> Option<String> {
+        let held = self.held.get(key)?;
+        Some(format!("{:?}", held.stored.state))
+    }
+
+    /// Milliseconds until the bucket may be forgotten.
+    pub(super) fn ttl_ms(&self, key: &str, now_ms: u64) -> Option<u64> {
+        let held = self.held.get(key)?;
+        Some(held.unused_at_ms.saturating_sub(now_ms))
+    }
+
+    /// The keys of the buckets in use, in their order.
+    pub(super) fn sorted_keys(&self, now_ms: u64) -> Vec<String> {
+        let used = self.held.iter().filter(|(_, h)| h.unused_at_ms > now_ms);
+        let mut keys: Vec<String> = used.map(|(key, _)| key.clone()).collect();
+        keys.sort_unstable();
+        keys
+    }
+
+    /// Forgets buckets; how many of them were in use.
+    pub(super) fn remove(&mut self, which: impl Fn(&str) -> bool, now_ms: u64) -> u64 {
+        let mut used = 0;
+        self.held.retain(|key, held| {
+            let gone = which(key);
+            used += u64::from(gone && held.unused_at_ms > now_ms);
+            !gone
+        });
+        used
+    }
+}

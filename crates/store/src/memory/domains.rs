@@ -1,0 +1,165 @@
+//! The limits in the memory store.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use policy::{Limit, Name, Policy, Revision};
+
+use crate::{
+    Change, Edit, EditError, Head, HeadState, HistoryEntry, Overrides, Record, Signature, Stored,
+    edit::{self, Expected, Plan},
+};
+
+/// Edits that the history of a domain keeps.
+const HISTORY_MAX: usize = 1000;
+
+#[derive(Debug, Default)]
+pub(super) struct Domains {
+    domains: BTreeMap<Name, Domain>,
+}
+
+#[derive(Debug, Default)]
+struct Domain {
+    revision: Revision,
+    /// `None`: deleted.
+    policy: Option<Policy>,
+    history: VecDeque<HistoryEntry>,
+}
+
+impl Domains {
+    pub(super) fn heads(&self) -> Vec<Head> {
+        let head = |(name, domain): (&Name, &Domain)| Head {
+            domain: name.clone(),
+            state: match domain.policy {
+                Some(_) => HeadState::Live(domain.revision.clone()),
+                None => HeadState::Deleted(domain.revision.clone()),
+            },
+        };
+        self.domains.iter().map(head).collect()
+    }
+
+    pub(super) fn read(&self, domain: &Name, overrides: Overrides) -> Stored {
+        let Some(domain) = self.domains.get(domain) else {
+            return Stored::Absent;
+        };
+        let Some(policy) = &domain.policy else {
+            return Stored::Deleted(domain.revision.clone());
+        };
+        let mut policy = policy.clone();
+        if overrides == Overrides::None {
+            policy.limits.iter_mut().for_each(|l| l.overrides.clear());
+        }
+        Stored::Live(Box::new(Record { policy, overrides }))
+    }
+
+    pub(super) fn write(&mut self, edit: &Edit<'_>, now_ms: u64) -> Result<Revision, EditError> {
+        let plan = edit::plan(edit)?;
+        let expected = edit::expected(edit.base);
+        self.compare(edit.domain, &expected)?;
+        let current = self.domains.get(edit.domain);
+        let current = current.and_then(|domain| domain.policy.as_ref());
+        let (policy, before) = match (edit.change, current) {
+            (Change::Limits(policy), _) => (Some(policy.clone()), None),
+            (Change::Delete, _) | (Change::Override { .. }, None) => (None, None),
+            (Change::Override { limit, values, to }, Some(current)) => {
+                let mut policy = current.clone();
+                let mut before = String::new();
+                if let Some(limit) = policy.limits.iter_mut().find(|l| l.name == *limit) {
+                    before = take_override(limit, values)?;
+                    limit.overrides.extend(to.cloned());
+                }
+                (Some(policy), Some(before))
+            }
+        };
+        let plan = Plan {
+            before: before.unwrap_or_else(|| plan.before.clone()),
+            ..plan
+        };
+        Ok(self.commit(edit.domain, policy, plan, edit.by, now_ms))
+    }
+
+    /// Raises the generations that the plan names.
+    pub(super) fn reset(
+        &mut self,
+        domain: &Name,
+        plan: Plan,
+        by: &Signature,
+        now_ms: u64,
+    ) -> Result<Revision, EditError> {
+        self.compare(domain, &Expected::Any)?;
+        let current = self.domains.get(domain);
+        let policy = current.and_then(|domain| domain.policy.clone());
+        Ok(self.commit(domain, policy, plan, by, now_ms))
+    }
+
+    fn compare(&self, domain: &Name, expected: &Expected) -> Result<(), EditError> {
+        let live = self.domains.get(domain).filter(|d| d.policy.is_some());
+        let found = live.map(|domain| domain.revision.clone());
+        let matches = match expected {
+            Expected::Nothing => found.is_none(),
+            Expected::Any => found.is_some(),
+            Expected::At(revision) => found.as_ref() == Some(revision),
+        };
+        if matches {
+            return Ok(());
+        }
+        Err(EditError::Conflict {
+            expected: expected.revision(),
+            found,
+        })
+    }
+
+    fn commit(
+        &mut self,
+        name: &Name,
+        policy: Option<Policy>,
+        plan: Plan,
+        by: &Signature,
+        now_ms: u64,
+    ) -> Revision {
+        let domain = self.domains.entry(name.clone()).or_default();
+        let number = domain.revision.number + 1;
+        let contents = format!("{:x} {now_ms} {plan:?}", domain.revision.digest);
+        let revision = Revision {
+            number,
+            digest: policy::digest(contents.as_bytes()),
+        };
+        let old = domain.policy.take();
+        domain.policy = policy.map(|mut policy| {
+            for limit in &mut policy.limits {
+                let same = old.as_ref().and_then(|old| old.limit(limit.name.as_str()));
+                limit.generation = match same {
+                    Some(old) if !plan.raise.contains(&limit.name) => old.generation,
+                    _ => number,
+                };
+            }
+            policy.revision = revision.clone();
+            policy
+        });
+        domain.revision = revision.clone();
+        domain.history.push_front(HistoryEntry {
+            revision: revision.clone(),
+            at_ms: now_ms,
+            operation: plan.operation.to_owned(),
+            by: by.clone(),
+            limit: plan.limit,
+            before: plan.before,
+            after: plan.after,
+        });
+        domain.history.truncate(HISTORY_MAX);
+        revision
+    }
+
+    pub(super) fn history(&self, domain: &Name, max: usize) -> Vec<HistoryEntry> {
+        let domain = self.domains.get(domain);
+        domain.map_or_else(Vec::new, |d| d.history.iter().take(max).cloned().collect())
+    }
+}
+
+/// Removes the override of a bucket; what it was, as JSON, nothing if there was none.
+fn take_override(limit: &mut Limit, values: &[Option<Vec<u8>>]) -> Result<String, EditError> {
+    let Some(at) = limit.overrides.iter().position(|o| o.values == values) else {
+        return Ok(String::new());
+    };
+    let old = limit.overrides.swap_remove(at);
+    Ok(crate::record::override_json(&limit.per, &old)?)
+}

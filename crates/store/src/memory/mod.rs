@@ -1,0 +1,247 @@
+//! The embedded store: the same decisions and edits, in one process and for as long as it lives.
+
+mod buckets;
+mod domains;
+mod proxies;
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use policy::{Compiled, Name, Revision};
+use protocol::{Answer, Check};
+use tokio::sync::watch;
+
+use buckets::Buckets;
+use domains::Domains;
+use proxies::Proxies;
+
+use crate::{
+    CheckError, Cursor, Edit, EditError, Head, HistoryEntry, Inspection, Keys, LimitOf,
+    ListedBucket, Options, Overrides, Page, Pong, ResetReport, ScriptStatus, Signature, Store,
+    StoreError, Stored, Which, clock::wall_ms, edit, plan::Planned, slot,
+};
+
+/// Buckets of a page of a listing.
+const PAGE: usize = 1000;
+
+/// Everything in memory.
+pub(crate) struct MemoryStore {
+    keys: Keys,
+    clock: Clock,
+    buckets: Mutex<Buckets>,
+    domains: Mutex<Domains>,
+    proxies: Mutex<Proxies>,
+    edits: watch::Sender<u64>,
+}
+
+/// Milliseconds since the epoch.
+type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
+
+impl MemoryStore {
+    pub(crate) fn new(options: &Options) -> Self {
+        Self::with_clock(options, Arc::new(wall_ms))
+    }
+
+    fn with_clock(options: &Options, clock: Clock) -> Self {
+        Self {
+            keys: options.keys.clone(),
+            clock,
+            buckets: Mutex::new(Buckets::new(options.memory_buckets)),
+            domains: Mutex::default(),
+            proxies: Mutex::default(),
+            edits: watch::Sender::new(0),
+        }
+    }
+
+    fn check_one(
+        &self,
+        policy: &Compiled,
+        check: &Check,
+        force: bool,
+    ) -> Result<Answer, CheckError> {
+        // Under the lock, so that no check is decided at an older time than one before it.
+        let mut buckets = lock(&self.buckets);
+        let now_ms = (self.clock)();
+        let planned = Planned::new(policy, check, &self.keys, now_ms, force)?;
+        let verdict = buckets.check(&planned, now_ms)?;
+        Ok(planned.answer(policy, &verdict, now_ms))
+    }
+
+    fn edited(&self) {
+        self.edits
+            .send_modify(|count| *count = count.wrapping_add(1));
+    }
+}
+
+/// A panic while the lock was held is a bug elsewhere; the maps are whole at every step.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[async_trait]
+impl Store for MemoryStore {
+    async fn check(
+        &self,
+        policy: &Compiled,
+        checks: &[Check],
+        force: bool,
+    ) -> Vec<Result<Answer, CheckError>> {
+        let decide = |check| self.check_one(policy, check, force);
+        checks.iter().map(decide).collect()
+    }
+
+    async fn heads(&self) -> Result<Vec<Head>, StoreError> {
+        Ok(lock(&self.domains).heads())
+    }
+
+    async fn read(&self, domain: &Name, overrides: Overrides) -> Result<Stored, StoreError> {
+        Ok(lock(&self.domains).read(domain, overrides))
+    }
+
+    async fn write(&self, edit: &Edit<'_>) -> Result<Revision, EditError> {
+        let now_ms = (self.clock)();
+        let revision = lock(&self.domains).write(edit, now_ms)?;
+        self.edited();
+        Ok(revision)
+    }
+
+    async fn history(&self, domain: &Name, max: usize) -> Result<Vec<HistoryEntry>, StoreError> {
+        Ok(lock(&self.domains).history(domain, max))
+    }
+
+    fn hints(&self) -> watch::Receiver<u64> {
+        self.edits.subscribe()
+    }
+
+    async fn inspect(
+        &self,
+        policy: &Compiled,
+        limit: &Name,
+        values: &[Option<Vec<u8>>],
+        cost: u64,
+    ) -> Result<Inspection, CheckError> {
+        let mut buckets = lock(&self.buckets);
+        let now_ms = (self.clock)();
+        let planned = Planned::of_bucket(policy, limit, values, cost, &self.keys, now_ms)?;
+        let key = planned.key_of(policy.domain(), &self.keys);
+        let verdict = buckets.check(&planned, now_ms)?;
+        let answer = planned.answer(policy, &verdict, now_ms);
+        let limits = answer.limits.into_iter();
+        let missing = || StoreError::Corrupt("no answer for the bucket".to_owned());
+        Ok(Inspection {
+            now_ms,
+            answer: { limits }.next().ok_or_else(missing)?,
+            slot: slot(key.as_bytes()),
+            state: buckets.state(&key),
+            ttl_ms: buckets.ttl_ms(&key, now_ms),
+            key,
+        })
+    }
+
+    async fn list(
+        &self,
+        domain: &Name,
+        limit: Option<&Name>,
+        cursor: Cursor,
+    ) -> Result<Page, StoreError> {
+        let keys = lock(&self.buckets).sorted_keys((self.clock)());
+        let wanted = keys.into_iter().filter_map(|key| {
+            let parsed = self.keys.parse_bucket(key.as_bytes())?;
+            let asked = parsed.domain == *domain && limit.is_none_or(|l| parsed.limit == *l);
+            asked.then_some(ListedBucket {
+                key,
+                limit: parsed.limit,
+                partition: parsed.partition,
+                values: parsed.values,
+            })
+        });
+        let skipped = usize::try_from(cursor.0).unwrap_or(usize::MAX);
+        let mut buckets: Vec<_> = wanted.skip(skipped).take(PAGE + 1).collect();
+        let more = buckets.len() > PAGE;
+        buckets.truncate(PAGE);
+        let next = cursor.0 + u64::try_from(PAGE).unwrap_or(u64::MAX);
+        Ok(Page {
+            buckets,
+            next: more.then_some(Cursor(next)),
+        })
+    }
+
+    async fn reset(
+        &self,
+        of: &LimitOf<'_>,
+        which: Which<'_>,
+        by: &Signature,
+    ) -> Result<ResetReport, EditError> {
+        let LimitOf { domain, limit } = *of;
+        let now_ms = (self.clock)();
+        let (buckets, what) = match which {
+            Which::Bucket(values) => {
+                let key = self.keys.bucket_of(domain, limit, values);
+                let removed = lock(&self.buckets).remove(|k| k == key, now_ms);
+                (removed, key)
+            }
+            Which::All => {
+                let ours = |key: &str| {
+                    let parsed = self.keys.parse_bucket(key.as_bytes());
+                    parsed.is_some_and(|p| p.domain == *domain && p.limit == limit.name)
+                };
+                (lock(&self.buckets).remove(ours, now_ms), "*".to_owned())
+            }
+        };
+        let plan = edit::reset(limit, &what);
+        let revision = lock(&self.domains).reset(domain, plan, by, now_ms)?;
+        self.edited();
+        Ok(ResetReport {
+            buckets,
+            revision: revision.number,
+        })
+    }
+
+    async fn proxies(
+        &self,
+        domain: &Name,
+        seen: &BTreeMap<Name, Vec<String>>,
+    ) -> Result<BTreeMap<Name, u64>, StoreError> {
+        let now_ms = (self.clock)();
+        Ok(lock(&self.proxies).note(domain, seen, now_ms))
+    }
+
+    async fn ping(&self) -> Result<Pong, StoreError> {
+        Ok(Pong {
+            latency: Duration::ZERO,
+            server: "memory".to_owned(),
+            version: None,
+            role: None,
+        })
+    }
+
+    async fn scripts(&self) -> Result<Vec<ScriptStatus>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    async fn load_scripts(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    fn is_up(&self) -> bool {
+        true
+    }
+
+    fn address(&self) -> String {
+        "memory".to_owned()
+    }
+}
+
+impl fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryStore").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,46 @@
+//! Which proxies asked for which limits lately.
+
+use std::collections::{BTreeMap, HashMap};
+
+use policy::Name;
+
+use crate::PROXY_LIFE_MS;
+
+/// Proxies that are counted per limit. Beyond it the number stays there.
+const PROXIES_MAX: usize = 10_000;
+
+/// Per domain and limit, the proxies and when they were last heard of, in milliseconds since the
+/// epoch.
+#[derive(Debug, Default)]
+pub(super) struct Proxies {
+    heard: HashMap<(Name, Name), HashMap<String, u64>>,
+}
+
+impl Proxies {
+    pub(super) fn note(
+        &mut self,
+        domain: &Name,
+        seen: &BTreeMap<Name, Vec<String>>,
+        now_ms: u64,
+    ) -> BTreeMap<Name, u64> {
+        let alive = |at: u64| now_ms.saturating_sub(at) <= PROXY_LIFE_MS;
+        self.heard.retain(|_, proxies| {
+            proxies.retain(|_, at| alive(*at));
+            !proxies.is_empty()
+        });
+        let count = |(limit, new): (&Name, &Vec<String>)| {
+            let proxies = self
+                .heard
+                .entry((domain.clone(), limit.clone()))
+                .or_default();
+            for proxy in new {
+                if proxies.len() < PROXIES_MAX || proxies.contains_key(proxy) {
+                    proxies.insert(proxy.clone(), now_ms);
+                }
+            }
+            let count = u64::try_from(proxies.len()).unwrap_or(u64::MAX);
+            (limit.clone(), count)
+        };
+        seen.iter().map(count).collect()
+    }
+}

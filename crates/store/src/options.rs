@@ -1,0 +1,41 @@
+//! How a store is used, and how it is opened.
+
+use std::{sync::Arc, time::Duration};
+
+use crate::{Keys, Store, StoreError, StoreUrl, memory::MemoryStore, redis::RedisStore};
+
+/// How a store is used.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What every key starts with.
+    pub keys: Keys,
+    /// How long a batch of checks may take, waiting for a connection included.
+    pub timeout: Duration,
+    /// How long one step of anything else may take: a listing or a record takes several.
+    pub control_timeout: Duration,
+    /// How long a connection attempt may take, login included.
+    pub connect_timeout: Duration,
+    /// Buckets that the memory store holds. While it is full of buckets in use, a check that
+    /// needs another one is refused with the code `OOM`, as by a Redis that never evicts.
+    pub memory_buckets: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            keys: Keys::default(),
+            timeout: Duration::from_millis(10),
+            control_timeout: Duration::from_secs(2),
+            connect_timeout: Duration::from_millis(500),
+            memory_buckets: 1_000_000,
+        }
+    }
+}
+
+/// Opens a store. It connects at its first use, so this fails only where that can never work.
+pub fn open(url: &StoreUrl, options: Options) -> Result<Arc<dyn Store>, StoreError> {
+    Ok(match url {
+        StoreUrl::Memory => Arc::new(MemoryStore::new(&options)),
+        StoreUrl::Single(server) => Arc::new(RedisStore::new(server, options)?),
+    })
+}

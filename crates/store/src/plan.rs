@@ -1,0 +1,272 @@
+//! A check resolved against a policy: which buckets it touches, and with what numbers.
+
+use algorithms::{
+    Algorithm, RetryAfter,
+    check::{LimitVerdict, Options, Verdict},
+};
+use policy::{Compiled, Limit, Match, Name, OverLimit, Resolved};
+use protocol::{Answer, Check, Debit, LimitAnswer, Mode};
+
+use crate::{CheckError, Keys};
+
+/// One check, ready to be decided.
+#[derive(Debug)]
+pub(crate) struct Planned<'p> {
+    /// The limits that match, in the order of the policy.
+    parts: Vec<Part<'p>>,
+    pub(crate) options: Options,
+}
+
+/// One limit's part in a check.
+#[derive(Debug)]
+struct Part<'p> {
+    limit: &'p Limit,
+    values: Vec<Option<Vec<u8>>>,
+    mode: Mode,
+    what: What,
+}
+
+#[derive(Debug)]
+enum What {
+    /// A bucket decides.
+    Bucket(Bucket),
+    /// The request lacks an entry without which the limit lets nothing pass.
+    Missing,
+    /// An override lifts the limit.
+    Unlimited,
+}
+
+/// A bucket that a check touches.
+#[derive(Debug)]
+pub(crate) struct Bucket {
+    pub(crate) key: String,
+    pub(crate) algorithm: Algorithm,
+    pub(crate) generation: u64,
+    pub(crate) cost: u64,
+    pub(crate) debit: u64,
+    pub(crate) mode: algorithms::check::Mode,
+}
+
+impl<'p> Planned<'p> {
+    /// Resolves one check. `now_ms` decides which overrides are in force, nothing else.
+    pub(crate) fn new(
+        policy: &'p Compiled,
+        check: &Check,
+        keys: &Keys,
+        now_ms: u64,
+        force: bool,
+    ) -> Result<Self, CheckError> {
+        if let Some(unknown) = check
+            .only
+            .iter()
+            .find(|n| policy.position(n.as_str()).is_none())
+        {
+            return Err(CheckError::UnknownLimit(unknown.clone()));
+        }
+        let wanted = |name: &Name| {
+            (check.only.is_empty() || check.only.contains(name)) && !check.skip.contains(name)
+        };
+        let parts: Vec<Part<'p>> = policy
+            .matching(&check.descriptor)
+            .into_iter()
+            .filter(|found| wanted(&found.limit.name))
+            .map(|found| Part::new(policy, found, (check.cost, &check.debits), keys, now_ms))
+            .collect();
+        if parts.is_empty() && check.require_match {
+            return Err(CheckError::NoMatch);
+        }
+        // Denied in any case, so nothing is taken; the others are asked so that the answer
+        // names everybody who denies.
+        let refused = parts.iter().any(Part::refuses);
+        Ok(Self {
+            parts,
+            options: Options {
+                peek: check.peek || refused,
+                force,
+            },
+        })
+    }
+
+    /// A question about one bucket, which charges nothing.
+    pub(crate) fn of_bucket(
+        policy: &'p Compiled,
+        limit: &Name,
+        values: &[Option<Vec<u8>>],
+        cost: u64,
+        keys: &Keys,
+        now_ms: u64,
+    ) -> Result<Self, CheckError> {
+        let unknown = || CheckError::UnknownLimit(limit.clone());
+        let index = policy.position(limit.as_str()).ok_or_else(unknown)?;
+        let limit = policy.limit(index).ok_or_else(unknown)?;
+        if values.len() != limit.per.len() {
+            return Err(CheckError::WrongBucket {
+                limit: limit.name.clone(),
+                expected: limit.per.len(),
+                given: values.len(),
+            });
+        }
+        let found = Match {
+            index,
+            limit,
+            values: values.iter().map(Option::as_deref).collect(),
+            enforced: limit.enforces(values),
+            missing: None,
+        };
+        Ok(Self {
+            parts: vec![Part::new(policy, found, (cost, &[]), keys, now_ms)],
+            options: Options {
+                peek: true,
+                force: true,
+            },
+        })
+    }
+
+    /// The buckets to ask, in the order of the verdict.
+    pub(crate) fn buckets(&self) -> impl Iterator<Item = &Bucket> {
+        self.parts.iter().filter_map(|part| match &part.what {
+            What::Bucket(bucket) => Some(bucket),
+            What::Missing | What::Unlimited => None,
+        })
+    }
+
+    /// The key of the first limit's bucket, whether or not it has to be asked.
+    pub(crate) fn key_of(&self, domain: &Name, keys: &Keys) -> String {
+        let first = self.parts.first();
+        first.map_or_else(String::new, |part| {
+            keys.bucket_of(domain, part.limit, &part.values)
+        })
+    }
+
+    /// The limit of the bucket at an index of [`Planned::buckets`], for messages.
+    pub(crate) fn limit_name(&self, bucket: usize) -> Option<&Name> {
+        let with_bucket = |part: &&Part<'_>| matches!(part.what, What::Bucket(_));
+        let part = self.parts.iter().filter(with_bucket).nth(bucket)?;
+        Some(&part.limit.name)
+    }
+
+    /// The answer where no bucket has to be asked.
+    pub(crate) fn without_buckets(self, policy: &Compiled, now_ms: u64) -> Answer {
+        let nobody = Verdict {
+            allowed: true,
+            limits: Vec::new(),
+        };
+        self.answer(policy, &nobody, now_ms)
+    }
+
+    /// What the buckets said, as an answer. `verdict` has one entry per bucket.
+    pub(crate) fn answer(self, policy: &Compiled, verdict: &Verdict, now_ms: u64) -> Answer {
+        let refused = self.parts.iter().any(Part::refuses);
+        let mut verdicts = verdict.limits.iter();
+        let limits = self
+            .parts
+            .into_iter()
+            .map(|part| part.answer(&mut verdicts));
+        Answer {
+            revision: policy.revision().clone(),
+            now_ms,
+            allowed: verdict.allowed && !refused,
+            limits: limits.collect(),
+        }
+    }
+}
+
+impl<'p> Part<'p> {
+    fn new(
+        policy: &'p Compiled,
+        found: Match<'p, '_>,
+        (cost, debits): (u64, &[Debit]),
+        keys: &Keys,
+        now_ms: u64,
+    ) -> Self {
+        let limit = found.limit;
+        let mode = match (found.enforced, limit.over_limit) {
+            (false, _) => Mode::Shadow,
+            (true, OverLimit::Degrade) => Mode::Degrade,
+            (true, OverLimit::Reject | OverLimit::Queue) => Mode::Enforce,
+        };
+        let quota = match found.missing {
+            Some(_) => None,
+            None => policy.quota_for(found.index, &found.values, now_ms),
+        };
+        let debits = debits.iter().filter(|debit| debit.limit == limit.name);
+        let what = match quota {
+            None => What::Missing,
+            Some(Resolved::Unlimited) => What::Unlimited,
+            Some(Resolved::Quota(quota)) => What::Bucket(Bucket {
+                key: keys.bucket_of(policy.domain(), limit, &found.values),
+                algorithm: *quota.algorithm(),
+                generation: limit.generation,
+                cost: limit.cost.saturating_mul(cost),
+                debit: debits.fold(0, |sum, debit| sum.saturating_add(debit.units)),
+                mode: match mode {
+                    Mode::Enforce => algorithms::check::Mode::Enforce,
+                    Mode::Shadow | Mode::Degrade => algorithms::check::Mode::Observe,
+                },
+            }),
+        };
+        Self {
+            limit,
+            values: found
+                .values
+                .into_iter()
+                .map(|v| v.map(<[u8]>::to_vec))
+                .collect(),
+            mode,
+            what,
+        }
+    }
+
+    /// Whether the check is denied whatever the buckets say.
+    fn refuses(&self) -> bool {
+        matches!(self.what, What::Missing) && self.mode == Mode::Enforce
+    }
+
+    fn answer<'v>(self, verdicts: &mut impl Iterator<Item = &'v LimitVerdict>) -> LimitAnswer {
+        let mut answer = LimitAnswer {
+            name: self.limit.name.clone(),
+            generation: self.limit.generation,
+            bucket: self.limit.per.iter().cloned().zip(self.values).collect(),
+            mode: self.mode,
+            allowed: true,
+            charged: 0,
+            limit: None,
+            window_ms: 0,
+            remaining: 0,
+            retry_after_ms: Some(0),
+            reset_after_ms: 0,
+            delay_ms: 0,
+            hidden: self.limit.hidden,
+        };
+        match self.what {
+            What::Unlimited => {}
+            What::Missing => {
+                answer.allowed = false;
+                answer.retry_after_ms = None;
+                answer.limit = Some(0);
+            }
+            What::Bucket(bucket) => {
+                answer.limit = Some(bucket.algorithm.limit());
+                answer.window_ms = bucket.algorithm.window_ms();
+                if let Some(verdict) = verdicts.next() {
+                    fill(&mut answer, verdict);
+                }
+            }
+        }
+        answer
+    }
+}
+
+fn fill(answer: &mut LimitAnswer, verdict: &LimitVerdict) {
+    let decision = &verdict.decision;
+    answer.allowed = decision.allowed;
+    answer.charged = verdict.charged;
+    answer.remaining = decision.remaining;
+    answer.retry_after_ms = match decision.retry_after {
+        RetryAfter::Now => Some(0),
+        RetryAfter::Millis(ms) => Some(ms),
+        RetryAfter::Never => None,
+    };
+    answer.reset_after_ms = decision.reset_after_ms;
+    answer.delay_ms = decision.delay_ms;
+}

@@ -1,0 +1,111 @@
+//! A domain's limits as they are stored: one JSON document, with overrides and generations apart,
+//! so that neither needs the document to be written again.
+
+use std::collections::{BTreeMap, HashMap};
+
+use policy::{Name, Node, Override, Policy, Revision};
+
+use crate::StoreError;
+
+/// The document of a policy: what its author wrote, without overrides.
+pub(crate) fn limits_json(policy: &Policy) -> Result<String, StoreError> {
+    let limits = policy
+        .limits
+        .iter()
+        .map(policy::Limit::to_node_without_overrides);
+    json(&Node::map([
+        ("domain", Node::text(policy.domain.as_str())),
+        ("limits", Node::list(limits)),
+    ]))
+}
+
+/// One override as JSON.
+pub(crate) fn override_json(per: &[Name], found: &Override) -> Result<String, StoreError> {
+    json(&found.to_node(per))
+}
+
+pub(crate) fn json(node: &Node) -> Result<String, StoreError> {
+    serde_json::to_string(node).map_err(|e| StoreError::Corrupt(e.to_string()))
+}
+
+/// A stored document that has not been validated yet.
+pub(crate) struct Document {
+    domain: Option<Node>,
+    limits: Vec<Node>,
+}
+
+impl Document {
+    pub(crate) fn parse(text: &str) -> Result<Self, StoreError> {
+        let node: Node = serde_json::from_str(text)
+            .map_err(|e| StoreError::Corrupt(format!("limits that are not JSON: {e}")))?;
+        let limits = node.get("limits").map(|limits| limits.items().to_vec());
+        Ok(Self {
+            domain: node.get("domain").cloned(),
+            limits: limits.unwrap_or_default(),
+        })
+    }
+
+    /// The limits by name; one whose name cannot be read is reported when the whole is validated.
+    pub(crate) fn limit_names(&self) -> Vec<Name> {
+        self.limits
+            .iter()
+            .filter_map(|limit| limit.get("name")?.as_text()?.parse().ok())
+            .collect()
+    }
+
+    /// Puts overrides, each as JSON, back into their limits.
+    pub(crate) fn insert_overrides(
+        &mut self,
+        found: Vec<(Name, String)>,
+    ) -> Result<(), StoreError> {
+        let mut by_limit: HashMap<Name, Vec<Node>> = HashMap::new();
+        for (limit, text) in found {
+            let node = serde_json::from_str(&text).map_err(|e| {
+                StoreError::Corrupt(format!("an override of {limit} is not JSON: {e}"))
+            })?;
+            by_limit.entry(limit).or_default().push(node);
+        }
+        for limit in &mut self.limits {
+            let name = limit
+                .get("name")
+                .and_then(Node::as_text)
+                .unwrap_or_default();
+            if let Some(overrides) = by_limit.remove(name) {
+                limit.set("overrides", Node::list(overrides));
+            }
+        }
+        Ok(())
+    }
+
+    /// Validates the whole. A limit without a generation gets the record's revision, the newest
+    /// edit that can have made it.
+    pub(crate) fn into_policy(
+        mut self,
+        domain: &Name,
+        revision: Revision,
+        generations: &BTreeMap<String, u64>,
+    ) -> Result<Policy, StoreError> {
+        for limit in &mut self.limits {
+            let name = limit
+                .get("name")
+                .and_then(Node::as_text)
+                .unwrap_or_default();
+            let generation = generations.get(name).copied().unwrap_or(revision.number);
+            limit.set("generation", Node::number(generation));
+        }
+        let node = Node::map([
+            ("domain", self.domain.unwrap_or_else(|| Node::text(""))),
+            ("limits", Node::list(self.limits)),
+        ]);
+        let invalid = |problems| StoreError::Corrupt(format!("the limits of {domain}: {problems}"));
+        let mut policy = Policy::from_record_node(&node).map_err(invalid)?;
+        if policy.domain != *domain {
+            return Err(StoreError::Corrupt(format!(
+                "the record of {domain} holds the limits of {}",
+                policy.domain
+            )));
+        }
+        policy.revision = revision;
+        Ok(policy)
+    }
+}

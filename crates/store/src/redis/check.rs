@@ -1,0 +1,209 @@
+//! Checks in Redis: one script call for many of them.
+
+use policy::{Compiled, Name};
+use protocol::{Answer, Check};
+use redis::{Pipeline, Value};
+
+use super::{
+    RedisStore,
+    link::Deadline,
+    reply::Reply,
+    run::{self, Call},
+    value,
+};
+use crate::{
+    CheckError, Inspection, StoreError,
+    clock::wall_ms,
+    plan::Planned,
+    script::{self, CHECK, Clock, ScriptCheck, ScriptError, ScriptLimit, ScriptReply},
+    slot,
+};
+
+/// Buckets per script call. A call blocks the server for about 3 µs per bucket, and calls are
+/// pipelined anyway, so larger ones gain little.
+const BUCKETS_PER_CALL: usize = 64;
+
+impl RedisStore {
+    pub(super) async fn check(
+        &self,
+        policy: &Compiled,
+        checks: &[Check],
+        force: bool,
+    ) -> Vec<Result<Answer, CheckError>> {
+        let now_ms = wall_ms();
+        let plan = |check| Planned::new(policy, check, self.keys(), now_ms, force);
+        let plans: Vec<_> = checks.iter().map(plan).collect();
+        let asked: Vec<&Planned<'_>> = plans
+            .iter()
+            .flatten()
+            .filter(|planned| planned.buckets().next().is_some())
+            .collect();
+        let mut verdicts = self.ask(&asked).await.into_iter();
+        plans
+            .into_iter()
+            .map(|planned| {
+                let planned = planned?;
+                if planned.buckets().next().is_none() {
+                    return Ok(planned.without_buckets(policy, now_ms));
+                }
+                let (verdict, now_ms) = verdicts.next().ok_or_else(value::short)??;
+                Ok(planned.answer(policy, &verdict, now_ms))
+            })
+            .collect()
+    }
+
+    /// One result for each, in order.
+    async fn ask(&self, asked: &[&Planned<'_>]) -> Vec<Result<Verdict, CheckError>> {
+        if asked.is_empty() {
+            return Vec::new();
+        }
+        let checks: Vec<ScriptCheck<'_>> = asked.iter().map(|p| script_check(p)).collect();
+        let batches = in_batches(&checks);
+        let calls: Vec<_> = batches
+            .iter()
+            .map(|batch| script::encode(batch, Clock::Server))
+            .map(|call| Call {
+                keys: call.keys,
+                args: call.args,
+            })
+            .collect();
+        let deadline = Deadline::within(self.options.timeout);
+        let replies = match run::scripts(&self.checks, &CHECK, &calls, deadline).await {
+            Ok(replies) => replies,
+            Err(error) => return asked.iter().map(|_| Err(error.clone().into())).collect(),
+        };
+        let mut results = Vec::with_capacity(asked.len());
+        for (batch, reply) in batches.iter().zip(replies) {
+            match decode(reply, batch) {
+                Ok(reply) => results.extend(verdicts(reply, asked, results.len())),
+                Err(error) => results.extend(batch.iter().map(|_| Err(error.clone().into()))),
+            }
+        }
+        results
+    }
+
+    pub(super) async fn inspect(
+        &self,
+        policy: &Compiled,
+        limit: &Name,
+        values: &[Option<Vec<u8>>],
+        cost: u64,
+    ) -> Result<Inspection, CheckError> {
+        let planned = Planned::of_bucket(policy, limit, values, cost, self.keys(), wall_ms())?;
+        let key = planned.key_of(policy.domain(), self.keys());
+        let verdict = if planned.buckets().next().is_some() {
+            self.ask(&[&planned]).await.pop()
+        } else {
+            None
+        };
+        let answer = match verdict {
+            Some(verdict) => {
+                let (verdict, now_ms) = verdict?;
+                planned.answer(policy, &verdict, now_ms)
+            }
+            None => planned.without_buckets(policy, wall_ms()),
+        };
+        let mut raw = Pipeline::new();
+        raw.cmd("GET").arg(&key).cmd("PTTL").arg(&key);
+        let mut replies = self.control(&raw).await?.into_iter();
+        let mut next = || replies.next().ok_or_else(value::short);
+        let state = next()?;
+        let ttl_ms = u64::try_from(value::integer(next()?)?).ok();
+        Ok(Inspection {
+            now_ms: answer.now_ms,
+            answer: answer.limits.into_iter().next().ok_or_else(value::short)?,
+            slot: slot(key.as_bytes()),
+            key,
+            state: raw_state(state),
+            ttl_ms,
+        })
+    }
+}
+
+/// A verdict and the server's time, in milliseconds since the epoch.
+type Verdict = (algorithms::check::Verdict, u64);
+
+fn script_check<'a>(planned: &'a Planned<'_>) -> ScriptCheck<'a> {
+    let limits = planned.buckets().map(|bucket| ScriptLimit {
+        key: bucket.key.as_bytes(),
+        algorithm: &bucket.algorithm,
+        generation: bucket.generation,
+        cost: bucket.cost,
+        debit: bucket.debit,
+        mode: bucket.mode,
+    });
+    ScriptCheck {
+        limits: limits.collect(),
+        options: planned.options,
+    }
+}
+
+/// Cuts a list of checks so that no part has many more than [`BUCKETS_PER_CALL`] buckets.
+fn in_batches<'a, 'k>(checks: &'a [ScriptCheck<'k>]) -> Vec<&'a [ScriptCheck<'k>]> {
+    let mut batches = Vec::new();
+    let mut rest = checks;
+    while !rest.is_empty() {
+        let mut buckets = 0;
+        let full = rest.iter().position(|check| {
+            buckets += check.limits.len();
+            buckets >= BUCKETS_PER_CALL
+        });
+        let (batch, more) = rest.split_at(full.map_or(rest.len(), |last| last + 1));
+        batches.push(batch);
+        rest = more;
+    }
+    batches
+}
+
+fn decode(reply: Reply, batch: &[ScriptCheck<'_>]) -> Result<ScriptReply, StoreError> {
+    let numbers = value::integers(reply?)?;
+    script::decode(&numbers, batch).map_err(|e| StoreError::Corrupt(e.to_string()))
+}
+
+/// The results of one call, whose first check is `asked[offset]`.
+fn verdicts(
+    reply: ScriptReply,
+    asked: &[&Planned<'_>],
+    offset: usize,
+) -> Vec<Result<Verdict, CheckError>> {
+    let now_ms = reply.now_ms;
+    let planned = asked.iter().skip(offset);
+    let results = reply.results.into_iter().zip(planned);
+    results
+        .map(|(result, planned)| match result {
+            Ok(verdict) => Ok((verdict, now_ms)),
+            Err(ScriptError::Stale { .. }) => Err(CheckError::Stale),
+            Err(ScriptError::Corrupt { limit }) => {
+                let name = planned.limit_name(limit).map_or("?", Name::as_str);
+                let what = format!("the bucket of limit {name} holds something else");
+                Err(StoreError::Corrupt(what).into())
+            }
+        })
+        .collect()
+}
+
+/// Whatever a key holds, as text.
+fn raw_state(state: Value) -> Option<String> {
+    match state {
+        Value::Nil => None,
+        Value::BulkString(bytes) => Some(String::from_utf8_lossy(&bytes).into_owned()),
+        other => Some(format!("{other:?}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_keep_every_check_once_and_in_order() {
+        let check = |n: usize| ScriptCheck {
+            limits: Vec::with_capacity(n),
+            options: algorithms::check::Options::default(),
+        };
+        assert!(in_batches(&[]).is_empty());
+        let many: Vec<_> = (0..10).map(check).collect();
+        let batches = in_batches(&many);
+        assert_eq!(batches.concat().len(), many.len());
+    }
+}

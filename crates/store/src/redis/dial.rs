@@ -1,0 +1,76 @@
+//! Opens a byte stream to a server.
+
+use std::{io, sync::Arc};
+
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpStream,
+};
+use tokio_rustls::{
+    TlsConnector,
+    rustls::{ClientConfig, RootCertStore, pki_types::ServerName},
+};
+
+use crate::{
+    StoreError,
+    url::{Address, Server},
+};
+
+/// What a connection talks over.
+pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+pub(crate) struct Dialer {
+    server: Server,
+    tls: Option<TlsConnector>,
+}
+
+impl Dialer {
+    /// Reads the system's root certificates, if the server speaks TLS.
+    pub(crate) fn new(server: Server) -> Result<Self, StoreError> {
+        let tls = match server.address {
+            Address::Tcp { tls: true, .. } => Some(connector()?),
+            _ => None,
+        };
+        Ok(Self { server, tls })
+    }
+
+    pub(crate) fn server(&self) -> &Server {
+        &self.server
+    }
+
+    pub(crate) async fn dial(&self) -> io::Result<Box<dyn Stream>> {
+        match &self.server.address {
+            Address::Tcp { host, port, .. } => {
+                let stream = TcpStream::connect((host.as_str(), *port)).await?;
+                // A check is one small write and then a wait: Nagle would add a delayed ACK to it.
+                stream.set_nodelay(true)?;
+                let Some(tls) = &self.tls else {
+                    return Ok(Box::new(stream));
+                };
+                let name = ServerName::try_from(host.clone())
+                    .map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
+                Ok(Box::new(tls.connect(name, stream).await?))
+            }
+            #[cfg(unix)]
+            Address::Unix(path) => Ok(Box::new(tokio::net::UnixStream::connect(path).await?)),
+        }
+    }
+}
+
+fn connector() -> Result<TlsConnector, StoreError> {
+    let mut roots = RootCertStore::empty();
+    let found = rustls_native_certs::load_native_certs();
+    roots.add_parsable_certificates(found.certs);
+    if roots.is_empty() {
+        let why = found.errors.first().map(ToString::to_string);
+        return Err(StoreError::Unreachable(format!(
+            "no root certificates found for TLS ({}); SSL_CERT_FILE can name some",
+            why.unwrap_or_else(|| "the system has none".to_owned())
+        )));
+    }
+    let config = ClientConfig::builder()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok(TlsConnector::from(Arc::new(config)))
+}

@@ -1,0 +1,296 @@
+//! One connection that is kept: dialled once for everybody, probed when in doubt, redialled when
+//! lost.
+//!
+//! A single task owns the connection, so there is never more than one dial under way, however many
+//! callers wait. Callers see one of four states:
+//!
+//! - *connecting*: they wait, no longer than their own deadline;
+//! - *up*: they send;
+//! - *suspect*, since somebody's deadline passed: they fail at once until a probe is answered. A
+//!   server that hangs thus gets one batch and one PING, not a backlog that it would charge all at
+//!   once when it wakes up, long after the requests were decided without it;
+//! - *down*: they fail at once, with the reason of the last dial.
+
+use std::{
+    pin::Pin,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use redis::{AsyncConnectionConfig, aio::MultiplexedConnection};
+use tokio::{
+    sync::watch,
+    task::JoinHandle,
+    time::{Instant, sleep, timeout, timeout_at},
+};
+
+use super::{
+    dial::Dialer,
+    reply::{self, Reply},
+};
+use crate::StoreError;
+
+/// How long a probe may take before the connection is given up.
+const PROBE_MAX: Duration = Duration::from_millis(500);
+/// How often an idle connection is probed.
+const KEEPALIVE: Duration = Duration::from_secs(5);
+const BACKOFF_MIN: Duration = Duration::from_millis(20);
+/// With `PROBE_MAX`, what keeps the way back to a recovered server below a second.
+const BACKOFF_MAX: Duration = Duration::from_millis(250);
+/// A connection that lived shorter than this did not prove that the next one will do better.
+const PROVEN: Duration = Duration::from_secs(1);
+/// Commands that may wait inside the client, beyond those that callers hold.
+const BUFFER: usize = 64;
+
+/// Moves bytes for as long as the connection lives.
+type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+#[derive(Clone)]
+struct Session {
+    number: u64,
+    connection: MultiplexedConnection,
+}
+
+enum Status {
+    Connecting,
+    Up(Session),
+    Suspect(Session, StoreError),
+    Down(StoreError),
+}
+
+struct Shared {
+    dialer: Dialer,
+    connect_timeout: Duration,
+    status: watch::Sender<Status>,
+}
+
+/// When an answer is too late.
+#[derive(Clone, Copy)]
+pub(crate) struct Deadline {
+    at: Instant,
+    limit: Duration,
+}
+
+impl Deadline {
+    pub(crate) fn within(limit: Duration) -> Self {
+        Self {
+            at: Instant::now() + limit,
+            limit,
+        }
+    }
+}
+
+/// A connection that is kept. Dropping it closes the connection.
+pub(crate) struct Link {
+    shared: Arc<Shared>,
+    keeper: OnceLock<AbortOnDrop>,
+}
+
+struct AbortOnDrop(JoinHandle<()>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Link {
+    /// Dials at the first use.
+    pub(crate) fn new(dialer: Dialer, connect_timeout: Duration) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                dialer,
+                connect_timeout,
+                status: watch::Sender::new(Status::Connecting),
+            }),
+            keeper: OnceLock::new(),
+        }
+    }
+
+    /// Sends commands together and waits for every answer.
+    ///
+    /// On [`StoreError::Timeout`] and [`StoreError::Broken`] they may or may not have run.
+    pub(crate) async fn run(
+        &self,
+        commands: &redis::Pipeline,
+        deadline: Deadline,
+    ) -> Result<Vec<Reply>, StoreError> {
+        let Ok(session) = timeout_at(deadline.at, self.session()).await else {
+            return Err(StoreError::Unreachable("still connecting".to_owned()));
+        };
+        let mut session = session?;
+        let answers = session
+            .connection
+            .send_packed_commands(commands, 0, commands.len());
+        match timeout_at(deadline.at, answers).await {
+            Ok(Ok(values)) => {
+                let replies: Vec<Reply> = values.into_iter().map(reply::of).collect();
+                self.shared.look_for_demotion(&session, &replies);
+                Ok(replies)
+            }
+            Ok(Err(error)) => Err(reply::transport(&error)),
+            Err(_) => {
+                let error = StoreError::Timeout(deadline.limit);
+                self.shared.suspect(&session, error.clone());
+                Err(error)
+            }
+        }
+    }
+
+    /// Whether the last that was heard of the server was good.
+    pub(crate) fn is_up(&self) -> bool {
+        matches!(*self.shared.status.borrow(), Status::Up(_))
+    }
+
+    async fn session(&self) -> Result<Session, StoreError> {
+        self.keeper.get_or_init(|| {
+            let shared = Arc::clone(&self.shared);
+            AbortOnDrop(tokio::spawn(async move { shared.keep().await }))
+        });
+        let mut status = self.shared.status.subscribe();
+        loop {
+            match &*status.borrow_and_update() {
+                Status::Connecting => {}
+                Status::Up(session) => return Ok(session.clone()),
+                Status::Suspect(_, error) | Status::Down(error) => return Err(error.clone()),
+            }
+            if status.changed().await.is_err() {
+                return Err(StoreError::Unreachable("the store was closed".to_owned()));
+            }
+        }
+    }
+}
+
+impl Shared {
+    async fn keep(&self) {
+        let mut backoff = BACKOFF_MIN;
+        for number in 0.. {
+            let dialled = Instant::now();
+            let why = match self.connect().await {
+                Ok((connection, driver)) => {
+                    tracing::debug!(server = %self.dialer.server(), "connected");
+                    let driver = AbortOnDrop(tokio::spawn(driver));
+                    self.status
+                        .send_replace(Status::Up(Session { number, connection }));
+                    self.attend(driver).await
+                }
+                Err(error) => error,
+            };
+            tracing::warn!(server = %self.dialer.server(), error = %why, "no connection to the store");
+            if dialled.elapsed() >= PROVEN + self.connect_timeout {
+                backoff = BACKOFF_MIN;
+                // Lost after a good while: most likely a restart or a failover, worth a wait.
+                self.status.send_replace(Status::Connecting);
+            } else {
+                self.status.send_replace(Status::Down(why));
+                sleep(jittered(backoff)).await;
+                backoff = (backoff * 2).min(BACKOFF_MAX);
+            }
+        }
+    }
+
+    async fn connect(&self) -> Result<(MultiplexedConnection, Driver), StoreError> {
+        let dial = async {
+            let unreachable = |e: std::io::Error| StoreError::Unreachable(e.to_string());
+            let stream = self.dialer.dial().await.map_err(unreachable)?;
+            let config = AsyncConnectionConfig::new()
+                .set_response_timeout(None)
+                .set_connection_timeout(None)
+                .set_pipeline_buffer_size(BUFFER);
+            let login = &self.dialer.server().login;
+            let (mut connection, driver) =
+                MultiplexedConnection::new_with_config(login, stream, config)
+                    .await
+                    .map_err(|e| reply::login(&e))?;
+            let mut driver: Driver = Box::pin(driver);
+            // A server that wants a password, or is loading, says so only when it is asked.
+            let ping = redis::cmd("PING");
+            tokio::select! {
+                answer = connection.send_packed_command(&ping) => reply::greeting(answer)?,
+                () = &mut driver => {
+                    return Err(StoreError::Unreachable("closed at once".to_owned()));
+                }
+            }
+            Ok((connection, driver))
+        };
+        match timeout(self.connect_timeout, dial).await {
+            Ok(connected) => connected,
+            Err(_) => Err(StoreError::Unreachable(format!(
+                "no answer to a connection attempt within {} ms",
+                self.connect_timeout.as_millis()
+            ))),
+        }
+    }
+
+    /// Returns when the connection is lost, and why.
+    async fn attend(&self, mut driver: AbortOnDrop) -> StoreError {
+        let mut status = self.status.subscribe();
+        loop {
+            let doubt = status.wait_for(|s| !matches!(s, Status::Up(_)));
+            tokio::select! {
+                _ = &mut driver.0 => {
+                    return StoreError::Broken("closed by the server".to_owned());
+                }
+                _ = timeout(KEEPALIVE, doubt) => {}
+            }
+            let session = match &*self.status.borrow() {
+                Status::Up(session) | Status::Suspect(session, _) => session.clone(),
+                Status::Down(why) => return why.clone(),
+                Status::Connecting => return StoreError::Broken("closed".to_owned()),
+            };
+            if let Err(why) = probe(session.clone()).await {
+                return why;
+            }
+            self.status.send_if_modified(|status| {
+                let suspect = matches!(status, Status::Suspect(..));
+                if suspect {
+                    *status = Status::Up(session);
+                }
+                suspect
+            });
+        }
+    }
+
+    /// Stops callers until the session has answered a probe.
+    fn suspect(&self, session: &Session, error: StoreError) {
+        self.status.send_if_modified(|status| {
+            let current = matches!(status, Status::Up(s) if s.number == session.number);
+            if current {
+                *status = Status::Suspect(session.clone(), error);
+            }
+            current
+        });
+    }
+
+    /// A primary that became a replica stays connected and refuses every write: dial again, the
+    /// name may lead to the new primary by now.
+    fn look_for_demotion(&self, session: &Session, replies: &[Reply]) {
+        let demoted = replies.iter().find_map(|reply| match reply {
+            Err(refusal) if refusal.code == "READONLY" => Some(refusal.clone()),
+            _ => None,
+        });
+        let Some(refusal) = demoted else { return };
+        self.status.send_if_modified(|status| {
+            let current = matches!(status, Status::Up(s) if s.number == session.number);
+            if current {
+                *status = Status::Down(StoreError::Refused(refusal));
+            }
+            current
+        });
+    }
+}
+
+async fn probe(mut session: Session) -> Result<(), StoreError> {
+    let ping = redis::cmd("PING");
+    match timeout(PROBE_MAX, session.connection.send_packed_command(&ping)).await {
+        // Any answer will do: this asks whether the server lives.
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(error)) => Err(reply::transport(&error)),
+        Err(_) => Err(StoreError::Timeout(PROBE_MAX)),
+    }
+}
+
+fn jittered(wait: Duration) -> Duration {
+    let micros = u64::try_from(wait.as_micros()).unwrap_or(u64::MAX);
+    Duration::from_micros(fastrand::u64(micros / 2..=micros))
+}

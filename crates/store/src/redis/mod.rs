@@ -1,0 +1,152 @@
+//! The store on Redis or Valkey.
+
+mod check;
+mod dial;
+mod hints;
+mod link;
+mod live;
+mod policy;
+mod reply;
+mod run;
+mod value;
+
+use std::{collections::BTreeMap, fmt};
+
+use ::policy::{Compiled, Name, Revision};
+use async_trait::async_trait;
+use protocol::{Answer, Check};
+use tokio::sync::watch;
+
+use dial::Dialer;
+use hints::Hints;
+use link::Link;
+
+use crate::{
+    CheckError, Cursor, Edit, EditError, Head, HistoryEntry, Inspection, Keys, LimitOf, Options,
+    Overrides, Page, Pong, ResetReport, ScriptStatus, Server, Signature, Store, StoreError, Stored,
+    Which,
+};
+
+/// The store on one server. Connects at the first use, and again whenever it has to.
+pub(crate) struct RedisStore {
+    /// For checks alone, so that a long listing never delays one.
+    checks: Link,
+    control: Link,
+    hints: Hints,
+    options: Options,
+    address: String,
+}
+
+impl RedisStore {
+    /// A store that has not connected yet. Fails only where TLS has no root certificates.
+    pub(crate) fn new(server: &Server, options: Options) -> Result<Self, StoreError> {
+        let dialer = || Dialer::new(server.clone());
+        Ok(Self {
+            checks: Link::new(dialer()?, options.connect_timeout),
+            control: Link::new(dialer()?, options.connect_timeout),
+            hints: Hints::new(dialer()?, options.keys.edits(), options.connect_timeout),
+            address: server.to_string(),
+            options,
+        })
+    }
+
+    fn keys(&self) -> &Keys {
+        &self.options.keys
+    }
+}
+
+impl fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisStore")
+            .field("address", &self.address)
+            .finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl Store for RedisStore {
+    async fn check(
+        &self,
+        policy: &Compiled,
+        checks: &[Check],
+        force: bool,
+    ) -> Vec<Result<Answer, CheckError>> {
+        self.check(policy, checks, force).await
+    }
+
+    async fn heads(&self) -> Result<Vec<Head>, StoreError> {
+        self.heads().await
+    }
+
+    async fn read(&self, domain: &Name, overrides: Overrides) -> Result<Stored, StoreError> {
+        self.read(domain, overrides).await
+    }
+
+    async fn write(&self, edit: &Edit<'_>) -> Result<Revision, EditError> {
+        self.write(edit).await
+    }
+
+    async fn history(&self, domain: &Name, max: usize) -> Result<Vec<HistoryEntry>, StoreError> {
+        self.history(domain, max).await
+    }
+
+    fn hints(&self) -> watch::Receiver<u64> {
+        self.hints.watch()
+    }
+
+    async fn inspect(
+        &self,
+        policy: &Compiled,
+        limit: &Name,
+        values: &[Option<Vec<u8>>],
+        cost: u64,
+    ) -> Result<Inspection, CheckError> {
+        self.inspect(policy, limit, values, cost).await
+    }
+
+    async fn list(
+        &self,
+        domain: &Name,
+        limit: Option<&Name>,
+        cursor: Cursor,
+    ) -> Result<Page, StoreError> {
+        self.list(domain, limit, cursor).await
+    }
+
+    async fn reset(
+        &self,
+        limit: &LimitOf<'_>,
+        which: Which<'_>,
+        by: &Signature,
+    ) -> Result<ResetReport, EditError> {
+        self.reset(limit, which, by).await
+    }
+
+    async fn proxies(
+        &self,
+        domain: &Name,
+        seen: &BTreeMap<Name, Vec<String>>,
+    ) -> Result<BTreeMap<Name, u64>, StoreError> {
+        self.proxies(domain, seen).await
+    }
+
+    async fn ping(&self) -> Result<Pong, StoreError> {
+        self.ping().await
+    }
+
+    async fn scripts(&self) -> Result<Vec<ScriptStatus>, StoreError> {
+        self.scripts().await
+    }
+
+    async fn load_scripts(&self) -> Result<(), StoreError> {
+        self.load_scripts().await
+    }
+
+    fn is_up(&self) -> bool {
+        self.checks.is_up()
+    }
+
+    fn address(&self) -> String {
+        self.address.clone()
+    }
+}

@@ -1,0 +1,60 @@
+//! What the client library's answers and errors mean to us.
+
+use redis::{ErrorKind, RedisError, ServerError, Value};
+
+use crate::{Refusal, StoreError};
+
+/// The answer to one command.
+pub(crate) type Reply = Result<Value, Refusal>;
+
+pub(crate) fn of(value: Value) -> Reply {
+    match value {
+        Value::ServerError(error) => Err(refusal(&error)),
+        value => Ok(value),
+    }
+}
+
+fn refusal(error: &ServerError) -> Refusal {
+    Refusal {
+        code: error.code().to_owned(),
+        message: error.details().unwrap_or_default().to_owned(),
+    }
+}
+
+impl From<Refusal> for StoreError {
+    fn from(refusal: Refusal) -> Self {
+        match refusal.code.as_str() {
+            "NOAUTH" | "WRONGPASS" => Self::Auth(refusal.message),
+            _ => Self::Refused(refusal),
+        }
+    }
+}
+
+/// A failure of the connection itself while an answer was awaited.
+pub(crate) fn transport(error: &RedisError) -> StoreError {
+    StoreError::Broken(error.to_string())
+}
+
+/// A failure of AUTH or SELECT.
+pub(crate) fn login(error: &RedisError) -> StoreError {
+    match error.kind() {
+        ErrorKind::AuthenticationFailed => {
+            StoreError::Auth("wrong user name or password".to_owned())
+        }
+        ErrorKind::Io => StoreError::Unreachable(error.to_string()),
+        _ => StoreError::Refused(Refusal {
+            code: error.code().unwrap_or("ERR").to_owned(),
+            message: error.detail().unwrap_or(error.category()).to_owned(),
+        }),
+    }
+}
+
+/// The answer to the first PING. That it is not permitted is a permission matter, not a login one.
+pub(crate) fn greeting(answer: Result<Value, RedisError>) -> Result<(), StoreError> {
+    match answer.map(of) {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(refusal)) if refusal.code == "NOPERM" => Ok(()),
+        Ok(Err(refusal)) => Err(refusal.into()),
+        Err(error) => Err(login(&error)),
+    }
+}

@@ -1,0 +1,78 @@
+//! Reading the values that Redis answers with; what does not fit is [`StoreError::Corrupt`].
+
+use std::collections::BTreeMap;
+
+use redis::Value;
+
+use crate::StoreError;
+
+pub(crate) fn short() -> StoreError {
+    StoreError::Corrupt("an answer of the wrong shape".to_owned())
+}
+
+/// A list; nothing is an empty one.
+pub(crate) fn items(value: Value) -> Result<Vec<Value>, StoreError> {
+    match value {
+        Value::Array(items) | Value::Set(items) => Ok(items),
+        Value::Nil => Ok(Vec::new()),
+        _ => Err(short()),
+    }
+}
+
+pub(crate) fn text(value: Value) -> Result<String, StoreError> {
+    optional_text(value)?.ok_or_else(short)
+}
+
+pub(crate) fn optional_text(value: Value) -> Result<Option<String>, StoreError> {
+    match value {
+        Value::Nil => Ok(None),
+        Value::BulkString(bytes) => String::from_utf8(bytes).map(Some).map_err(|_| short()),
+        Value::SimpleString(text) => Ok(Some(text)),
+        Value::Int(number) => Ok(Some(number.to_string())),
+        Value::Okay => Ok(Some("OK".to_owned())),
+        _ => Err(short()),
+    }
+}
+
+pub(crate) fn texts(value: Value) -> Result<Vec<String>, StoreError> {
+    items(value)?.into_iter().map(text).collect()
+}
+
+pub(crate) fn integer(value: Value) -> Result<i64, StoreError> {
+    match value {
+        Value::Int(number) => Ok(number),
+        Value::BulkString(_) => text(value)?.parse().map_err(|_| short()),
+        _ => Err(short()),
+    }
+}
+
+pub(crate) fn integers(value: Value) -> Result<Vec<i64>, StoreError> {
+    items(value)?.into_iter().map(integer).collect()
+}
+
+pub(crate) fn number(text: &str) -> Result<u64, StoreError> {
+    text.parse().map_err(|_| short())
+}
+
+/// Field, value, field, value, ...
+pub(crate) fn pairs(value: Value) -> Result<BTreeMap<String, String>, StoreError> {
+    if let Value::Map(pairs) = value {
+        return pairs
+            .into_iter()
+            .map(|(field, value)| Ok((text(field)?, text(value)?)))
+            .collect();
+    }
+    let mut all = texts(value)?.into_iter();
+    let mut pairs = BTreeMap::new();
+    while let Some(field) = all.next() {
+        pairs.insert(field, all.next().ok_or_else(short)?);
+    }
+    Ok(pairs)
+}
+
+/// The answer to SCAN or HSCAN: the next cursor (0: the end) and what was found.
+pub(crate) fn scan(value: Value) -> Result<(u64, Value), StoreError> {
+    let mut parts = items(value)?.into_iter();
+    let mut next = || parts.next().ok_or_else(short);
+    Ok((number(&text(next()?)?)?, next()?))
+}

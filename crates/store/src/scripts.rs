@@ -1,0 +1,30 @@
+//! The scripts that a server needs, besides the check itself.
+
+use std::sync::LazyLock;
+
+use crate::script::{CHECK, Script};
+
+/// `lua/policy_write.lua`: one edit of a domain's record.
+pub(crate) static POLICY_WRITE: LazyLock<Script> =
+    LazyLock::new(|| whole(include_str!("../../../lua/policy_write.lua")));
+
+/// `lua/policy_proxies.lua`: who asked for which limit lately.
+pub(crate) static POLICY_PROXIES: LazyLock<Script> =
+    LazyLock::new(|| whole(include_str!("../../../lua/policy_proxies.lua")));
+
+/// Every script, by the name of its file.
+pub(crate) fn all() -> [(&'static str, &'static Script); 3] {
+    [
+        ("check", &CHECK),
+        ("policy_write", &POLICY_WRITE),
+        ("policy_proxies", &POLICY_PROXIES),
+    ]
+}
+
+/// A script that includes nothing.
+fn whole(source: &str) -> Script {
+    Script {
+        source: source.to_owned(),
+        sha1: sha1_smol::Sha1::from(source).digest().to_string(),
+    }
+}

@@ -1,0 +1,311 @@
+//! What every kind of store can do.
+
+use std::{collections::BTreeMap, fmt, time::Duration};
+
+use async_trait::async_trait;
+use policy::{Compiled, Limit, Name, Override, Policy, Revision};
+use protocol::{Answer, Check, LimitAnswer};
+use tokio::sync::watch;
+
+use crate::{CheckError, EditError, KeyValue, StoreError};
+
+/// The place where limits and buckets live.
+///
+/// Every method answers within the store's timeouts, and says in its error whether something may
+/// have happened. Nothing that charges or writes is ever sent twice.
+#[async_trait]
+pub trait Store: Send + Sync + fmt::Debug {
+    /// Decides checks of one domain, one result each, in order. They are decided one after the
+    /// other, each all or nothing.
+    ///
+    /// A [`CheckError::Stale`] check may be asked again once the policy was read again; if it still
+    /// is stale then, `force` says so: the bucket's memory of a newer edit is a leftover.
+    async fn check(
+        &self,
+        policy: &Compiled,
+        checks: &[Check],
+        force: bool,
+    ) -> Vec<Result<Answer, CheckError>>;
+
+    /// Every domain that has ever been written, with its revision: what a poll asks for.
+    async fn heads(&self) -> Result<Vec<Head>, StoreError>;
+
+    /// The record of a domain.
+    async fn read(&self, domain: &Name, overrides: Overrides) -> Result<Stored, StoreError>;
+
+    /// Makes one edit, if the domain still is as the editor saw it.
+    async fn write(&self, edit: &Edit<'_>) -> Result<Revision, EditError>;
+
+    /// The last edits of a domain, newest first, `max` at most.
+    async fn history(&self, domain: &Name, max: usize) -> Result<Vec<HistoryEntry>, StoreError>;
+
+    /// Changes whenever [`Store::heads`] may have: a hint, which can be lost. The poll is the truth.
+    fn hints(&self) -> watch::Receiver<u64>;
+
+    /// One bucket as it is, and what a check of `cost` would get.
+    async fn inspect(
+        &self,
+        policy: &Compiled,
+        limit: &Name,
+        values: &[Option<Vec<u8>>],
+        cost: u64,
+    ) -> Result<Inspection, CheckError>;
+
+    /// Some of a domain's buckets, in no order; `cursor` is [`Cursor::default`] or of the last page.
+    /// A bucket may come twice; one that exists all the while comes.
+    async fn list(
+        &self,
+        domain: &Name,
+        limit: Option<&Name>,
+        cursor: Cursor,
+    ) -> Result<Page, StoreError>;
+
+    /// Forgets the usage of buckets and raises the limit's generation, so that every cache of it
+    /// is dropped.
+    async fn reset(
+        &self,
+        limit: &LimitOf<'_>,
+        which: Which<'_>,
+        by: &Signature,
+    ) -> Result<ResetReport, EditError>;
+
+    /// Tells which proxies lately asked for which limits, and answers with the number of proxies
+    /// per limit that anybody told of within the last 10 s.
+    async fn proxies(
+        &self,
+        domain: &Name,
+        seen: &BTreeMap<Name, Vec<String>>,
+    ) -> Result<BTreeMap<Name, u64>, StoreError>;
+
+    /// Asks the server for a sign of life.
+    async fn ping(&self) -> Result<Pong, StoreError>;
+
+    /// The scripts, and whether the server has them.
+    async fn scripts(&self) -> Result<Vec<ScriptStatus>, StoreError>;
+
+    /// Loads the scripts into the server.
+    async fn load_scripts(&self) -> Result<(), StoreError>;
+
+    /// Whether the last that was heard of the store was good; does not ask.
+    fn is_up(&self) -> bool;
+
+    /// The store's address, without a password.
+    fn address(&self) -> String;
+}
+
+/// A domain and the revision it is at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// The domain.
+    pub domain: Name,
+    /// What is there.
+    pub state: HeadState,
+}
+
+/// What a domain's record is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HeadState {
+    /// Limits, perhaps none.
+    Live(Revision),
+    /// Deleted on purpose, by the edit of this revision.
+    Deleted(Revision),
+    /// Listed, but the record is not there: it was lost, or is being written this moment.
+    Missing,
+}
+
+/// A domain's record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stored {
+    /// Never written, or lost.
+    Absent,
+    /// Deleted on purpose, by the edit of this revision.
+    Deleted(Revision),
+    /// There.
+    Live(Box<Record>),
+}
+
+/// The limits of a domain, and how much of them was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// The limits, with their revision and generations.
+    pub policy: Policy,
+    /// Whether the overrides are among them.
+    pub overrides: Overrides,
+}
+
+impl Stored {
+    /// The limits, if there is a live record.
+    pub fn policy(&self) -> Option<&Policy> {
+        match self {
+            Self::Live(record) => Some(&record.policy),
+            Self::Absent | Self::Deleted(_) => None,
+        }
+    }
+}
+
+/// Whether [`Store::read`] also reads the overrides, of which there may be very many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Overrides {
+    /// Read.
+    All,
+    /// Left out; the limits then list none.
+    None,
+}
+
+/// Who edits, and why.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Signature {
+    /// A person or a program.
+    pub author: String,
+    /// For whoever reads the history.
+    pub reason: String,
+}
+
+/// One edit.
+#[derive(Clone, Debug)]
+pub struct Edit<'a> {
+    /// The domain.
+    pub domain: &'a Name,
+    /// What the editor saw. If it is not what is there any more, the edit is a conflict.
+    pub base: &'a Stored,
+    /// What to do.
+    pub change: Change<'a>,
+    /// Who and why.
+    pub by: &'a Signature,
+}
+
+/// What an edit does.
+#[derive(Clone, Copy, Debug)]
+pub enum Change<'a> {
+    /// The domain's limits, with their overrides, become these (revision and generations in them
+    /// do not matter). The base has to be read with [`Overrides::All`]; only differences are
+    /// written, and only limits that differ get a new generation.
+    Limits(&'a Policy),
+    /// One bucket gets other numbers, or its own again. Costs the same however many overrides
+    /// there are; the base can be read with [`Overrides::None`].
+    Override {
+        /// The limit.
+        limit: &'a Name,
+        /// The bucket.
+        values: &'a [Option<Vec<u8>>],
+        /// `None` removes it.
+        to: Option<&'a Override>,
+    },
+    /// The domain has no limits any more. Its revision numbers go on if it is written again.
+    Delete,
+}
+
+/// One edit that was made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HistoryEntry {
+    /// The revision that it made.
+    pub revision: Revision,
+    /// When, in milliseconds since the epoch, by the store's clock.
+    pub at_ms: u64,
+    /// `limits`, `override`, `reset` or `delete`.
+    pub operation: String,
+    /// Who and why.
+    pub by: Signature,
+    /// The limit that an `override` or a `reset` concerned.
+    pub limit: Option<Name>,
+    /// As JSON: the limits that an edit of `limits` changed or removed, as a list; an override
+    /// as it was; nothing for a `reset`.
+    pub before: String,
+    /// As JSON: the limits that were changed or added; the override as it became, nothing if it
+    /// was removed; the key of the bucket that was reset, `*` for all of them.
+    pub after: String,
+}
+
+/// A bucket as it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inspection {
+    /// What a check would be answered.
+    pub answer: LimitAnswer,
+    /// The store's clock, in milliseconds since the epoch.
+    pub now_ms: u64,
+    /// Its name in the store.
+    pub key: String,
+    /// The cluster slot of that name.
+    pub slot: u16,
+    /// What is stored, as stored; `None`: nothing, the bucket is unused.
+    pub state: Option<String>,
+    /// When the store forgets it, in milliseconds.
+    pub ttl_ms: Option<u64>,
+}
+
+/// Where a listing goes on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cursor(pub(crate) u64);
+
+/// A part of a listing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Page {
+    /// The buckets.
+    pub buckets: Vec<ListedBucket>,
+    /// Where it goes on; `None`: that was all.
+    pub next: Option<Cursor>,
+}
+
+/// A bucket in a listing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedBucket {
+    /// Its name in the store.
+    pub key: String,
+    /// The limit.
+    pub limit: Name,
+    /// The values that chose the slot, in the order of the limit's `partition`.
+    pub partition: Vec<KeyValue>,
+    /// The other values, in the order of the limit's `per`.
+    pub values: Vec<KeyValue>,
+}
+
+/// A limit, and the domain it is in.
+#[derive(Clone, Copy, Debug)]
+pub struct LimitOf<'a> {
+    /// The domain.
+    pub domain: &'a Name,
+    /// The limit.
+    pub limit: &'a Limit,
+}
+
+/// Which buckets of a limit.
+#[derive(Clone, Copy, Debug)]
+pub enum Which<'a> {
+    /// Every one.
+    All,
+    /// The one of these values, in the order of `per`.
+    Bucket(&'a [Option<Vec<u8>>]),
+}
+
+/// What a reset did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ResetReport {
+    /// Buckets that held usage and are unused now.
+    pub buckets: u64,
+    /// The revision that the generation was raised to.
+    pub revision: u64,
+}
+
+/// A sign of life.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pong {
+    /// From asking to the answer, connection already open.
+    pub latency: Duration,
+    /// `redis`, `valkey` or `memory`.
+    pub server: String,
+    /// Its version, if it told.
+    pub version: Option<String>,
+    /// `master`, `replica`, ..., if it told.
+    pub role: Option<String>,
+}
+
+/// A script that checks and edits need.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScriptStatus {
+    /// The file it comes from, without its extension.
+    pub name: &'static str,
+    /// What EVALSHA calls it.
+    pub sha1: String,
+    /// Whether the server has it.
+    pub loaded: bool,
+}

@@ -1,0 +1,343 @@
+//! Checks.
+
+use std::sync::Arc;
+
+use anyhow::Result;
+use protocol::{Check, Debit, Mode};
+use store::{CheckError, Store};
+
+use crate::{
+    given::{TEN_A_DAY, check, current, name, policy, publish, read, request, write},
+    on_every_store,
+};
+
+type Shared = Arc<dyn Store>;
+
+on_every_store!(
+    buckets_are_apart,
+    concurrent_checks_admit_exactly_the_limit,
+    several_limits_are_charged_all_or_none,
+    all_or_nothing_holds_under_concurrency,
+    costs_peeks_and_debits,
+    shadow_and_degrade_never_deny,
+    a_missing_entry_is_shared_skipped_or_denied,
+    overrides_change_single_buckets,
+    only_skip_and_require_match,
+    an_old_policy_is_told_that_it_is_stale,
+    a_batch_is_decided_in_order,
+    any_bytes_are_a_bucket,
+);
+
+async fn buckets_are_apart(store: Shared) -> Result<()> {
+    let policy = publish(&store, &policy(TEN_A_DAY)).await?;
+    for user in ["alice", "bob", "a:b", "{x}", ""] {
+        let answer = check(&store, &policy, &request(&[("user", user)])).await?;
+        let [limit] = answer.limits.as_slice() else {
+            panic!("one limit matches: {answer:?}")
+        };
+        assert!(answer.allowed);
+        assert_eq!((limit.limit, limit.remaining), (Some(10), 9), "{user}");
+        let bucket = vec![(name("user"), Some(user.as_bytes().to_vec()))];
+        assert_eq!(limit.bucket, bucket);
+        assert!(limit.reset_after_ms > 0 && answer.now_ms > 1_600_000_000_000);
+        assert_eq!(&answer.revision, policy.revision());
+    }
+    Ok(())
+}
+
+async fn concurrent_checks_admit_exactly_the_limit(store: Shared) -> Result<()> {
+    let limits = "  - {name: per-user, per: [user], rate: 100/1d}\n";
+    let policy = Arc::new(publish(&store, &policy(limits)).await?);
+    let mut clients = tokio::task::JoinSet::new();
+    for _ in 0..300 {
+        let (store, policy) = (Arc::clone(&store), Arc::clone(&policy));
+        clients.spawn(async move {
+            let request = request(&[("user", "alice")]);
+            let mut admitted = 0;
+            for _ in 0..3 {
+                admitted += u32::from(check(&store, &policy, &request).await?.allowed);
+            }
+            anyhow::Ok(admitted)
+        });
+    }
+    let mut admitted = 0;
+    while let Some(client) = clients.join_next().await {
+        admitted += client??;
+    }
+    assert_eq!(admitted, 100);
+    Ok(())
+}
+
+const NARROW_AND_WIDE: &str = "
+  - {name: per-user, per: [user], rate: 2/1d}
+  - {name: everybody, rate: 10/1d}
+";
+
+async fn several_limits_are_charged_all_or_none(store: Shared) -> Result<()> {
+    let policy = publish(&store, &policy(NARROW_AND_WIDE)).await?;
+    let alice = request(&[("user", "alice")]);
+    for remaining in [(1, 9), (0, 8)] {
+        let answer = check(&store, &policy, &alice).await?;
+        let left: Vec<_> = answer.limits.iter().map(|l| l.remaining).collect();
+        assert_eq!(left, [remaining.0, remaining.1]);
+    }
+    let denied = check(&store, &policy, &alice).await?;
+    assert!(!denied.allowed);
+    let said: Vec<_> = denied
+        .limits
+        .iter()
+        .map(|l| (l.allowed, l.charged, l.remaining))
+        .collect();
+    assert_eq!(
+        said,
+        [(false, 0, 0), (true, 0, 8)],
+        "the wide one keeps its units"
+    );
+    Ok(())
+}
+
+async fn all_or_nothing_holds_under_concurrency(store: Shared) -> Result<()> {
+    let policy = Arc::new(publish(&store, &policy(NARROW_AND_WIDE)).await?);
+    let mut clients = tokio::task::JoinSet::new();
+    for i in 0..60 {
+        let (store, policy) = (Arc::clone(&store), Arc::clone(&policy));
+        clients.spawn(async move {
+            let user = format!("user{}", i % 3);
+            check(&store, &policy, &request(&[("user", &user)])).await
+        });
+    }
+    let mut admitted = 0;
+    while let Some(answer) = clients.join_next().await {
+        admitted += u64::from(answer??.allowed);
+    }
+    assert_eq!(admitted, 6, "two for each of three users");
+    let left = check(&store, &policy, &peek(&[("user", "other")])).await?;
+    assert_eq!(left.limits[1].remaining, 4, "54 denials took nothing");
+    Ok(())
+}
+
+fn peek(entries: &[(&str, &str)]) -> Check {
+    Check {
+        peek: true,
+        ..request(entries)
+    }
+}
+
+async fn costs_peeks_and_debits(store: Shared) -> Result<()> {
+    let limits = "  - {name: per-user, per: [user], rate: 10/1d, cost: 2}\n";
+    let policy = publish(&store, &policy(limits)).await?;
+    let alice = [("user", "alice")];
+    let of_cost = |cost| Check {
+        cost,
+        ..request(&alice)
+    };
+    let three = check(&store, &policy, &of_cost(3)).await?;
+    assert_eq!((three.limits[0].charged, three.limits[0].remaining), (6, 4));
+    for question in [of_cost(0), peek(&alice)] {
+        let answer = check(&store, &policy, &question).await?;
+        assert!(answer.allowed);
+        assert_eq!(
+            (answer.limits[0].charged, answer.limits[0].remaining),
+            (0, 4)
+        );
+    }
+    let never = check(&store, &policy, &of_cost(6)).await?;
+    assert!(!never.allowed);
+    assert_eq!(never.limits[0].retry_after_ms, None, "12 of 10 never pass");
+    let later = check(&store, &policy, &of_cost(3)).await?;
+    assert!(later.limits[0].retry_after_ms.is_some_and(|ms| ms > 0));
+    let huge = check(&store, &policy, &of_cost(u64::MAX)).await?;
+    assert_eq!(huge.limits[0].retry_after_ms, None);
+    let debited = Check {
+        debits: vec![Debit {
+            limit: name("per-user"),
+            units: 9,
+        }],
+        ..of_cost(1)
+    };
+    let debited = check(&store, &policy, &debited).await?;
+    assert!(!debited.allowed, "the debit took what was left");
+    assert_eq!(debited.limits[0].remaining, 0);
+    Ok(())
+}
+
+async fn shadow_and_degrade_never_deny(store: Shared) -> Result<()> {
+    let limits = "
+  - {name: trial, rate: 1/1d, enforce: 0%}
+  - {name: soft, rate: 2/1d, over_limit: degrade}
+  - {name: hard, rate: 3/1d}
+";
+    let policy = publish(&store, &policy(limits)).await?;
+    let mut said = Vec::new();
+    for _ in 0..4 {
+        let answer = check(&store, &policy, &request(&[])).await?;
+        let each: Vec<_> = answer.limits.iter().map(|l| l.allowed).collect();
+        said.push((answer.allowed, each));
+    }
+    let modes: Vec<_> = check(&store, &policy, &peek(&[])).await?.limits;
+    let modes: Vec<_> = modes.iter().map(|l| l.mode).collect();
+    assert_eq!(modes, [Mode::Shadow, Mode::Degrade, Mode::Enforce]);
+    assert_eq!(
+        said,
+        [
+            (true, vec![true, true, true]),
+            (true, vec![false, true, true]),
+            (true, vec![false, false, true]),
+            (false, vec![false, false, false]),
+        ]
+    );
+    Ok(())
+}
+
+async fn a_missing_entry_is_shared_skipped_or_denied(store: Shared) -> Result<()> {
+    let limits = "
+  - {name: shared, per: [user], rate: 10/1d}
+  - {name: skipped, per: [user], rate: 10/1d, if_missing: skip}
+";
+    let compiled = publish(&store, &policy(limits)).await?;
+    let answer = check(&store, &compiled, &request(&[])).await?;
+    let [shared] = answer.limits.as_slice() else {
+        panic!("one limit applies: {answer:?}")
+    };
+    assert_eq!(shared.bucket, [(name("user"), None)]);
+
+    let strict =
+        format!("{limits}  - {{name: strict, per: [user], rate: 10/1d, if_missing: deny}}");
+    let compiled = publish(&store, &policy(&strict)).await?;
+    let denied = check(&store, &compiled, &request(&[])).await?;
+    assert!(!denied.allowed);
+    let said: Vec<_> = denied
+        .limits
+        .iter()
+        .map(|l| (l.name.as_str(), l.allowed))
+        .collect();
+    assert_eq!(said, [("shared", true), ("strict", false)]);
+    assert_eq!(denied.limits[0].remaining, 9, "nothing is charged");
+    assert_eq!(denied.limits[1].retry_after_ms, None);
+    Ok(())
+}
+
+async fn overrides_change_single_buckets(store: Shared) -> Result<()> {
+    let limits = "
+  - name: per-user
+    per: [user]
+    rate: 10/1d
+    overrides:
+      - {values: {user: alice}, rate: 100/1d}
+      - {values: {user: probe}, unlimited: true}
+      - {values: {user: once}, rate: 100/1d, until: 2020-01-01T00:00Z}
+";
+    let policy = publish(&store, &policy(limits)).await?;
+    let mut quotas = Vec::new();
+    for user in ["alice", "probe", "once", "bob"] {
+        let answer = check(&store, &policy, &request(&[("user", user)])).await?;
+        assert!(answer.allowed);
+        quotas.push(answer.limits[0].limit);
+    }
+    assert_eq!(quotas, [Some(100), None, Some(10), Some(10)]);
+    Ok(())
+}
+
+async fn only_skip_and_require_match(store: Shared) -> Result<()> {
+    let policy = publish(&store, &policy(NARROW_AND_WIDE)).await?;
+    let alice = request(&[("user", "alice")]);
+    let only = Check {
+        only: vec![name("everybody")],
+        ..alice.clone()
+    };
+    let skip = Check {
+        skip: vec![name("everybody")],
+        ..alice.clone()
+    };
+    let names = |answer: protocol::Answer| {
+        let names = answer.limits.into_iter().map(|l| l.name.to_string());
+        names.collect::<Vec<_>>()
+    };
+    assert_eq!(names(check(&store, &policy, &only).await?), ["everybody"]);
+    assert_eq!(names(check(&store, &policy, &skip).await?), ["per-user"]);
+    let unknown = Check {
+        only: vec![name("nobody")],
+        ..alice.clone()
+    };
+    let unknown = check(&store, &policy, &unknown).await;
+    assert_eq!(unknown, Err(CheckError::UnknownLimit(name("nobody"))));
+    let all_skipped = Check {
+        skip: vec![name("everybody"), name("per-user")],
+        require_match: true,
+        ..alice
+    };
+    let none = check(&store, &policy, &all_skipped).await;
+    assert_eq!(none, Err(CheckError::NoMatch));
+    let free = Check {
+        require_match: false,
+        ..all_skipped
+    };
+    let answer = check(&store, &policy, &free).await?;
+    assert!(answer.allowed && answer.limits.is_empty() && answer.now_ms > 0);
+    Ok(())
+}
+
+async fn an_old_policy_is_told_that_it_is_stale(store: Shared) -> Result<()> {
+    let old = publish(&store, &policy(TEN_A_DAY)).await?;
+    let alice = request(&[("user", "alice")]);
+    check(&store, &old, &alice).await?;
+    let raised = policy("  - {name: per-user, per: [user], rate: 20/1d}\n");
+    let new = publish(&store, &raised).await?;
+    assert_eq!(check(&store, &new, &alice).await?.limits[0].remaining, 18);
+    let stale = check(&store, &old, &alice).await;
+    assert_eq!(stale, Err(CheckError::Stale));
+    let again = current(&store).await?;
+    assert_eq!(check(&store, &again, &alice).await?.limits[0].remaining, 17);
+    // A bucket from the future, after a backup was restored: the record is the truth.
+    let forced = store.check(&old, std::slice::from_ref(&alice), true).await;
+    assert!(forced[0].as_ref().is_ok_and(|answer| answer.allowed));
+    Ok(())
+}
+
+async fn a_batch_is_decided_in_order(store: Shared) -> Result<()> {
+    let policy = publish(&store, &policy(NARROW_AND_WIDE)).await?;
+    let mut checks: Vec<Check> = (0..5).map(|_| request(&[("user", "alice")])).collect();
+    checks.insert(2, request(&[("user", "bob")]));
+    let unknown = Check {
+        only: vec![name("nobody")],
+        ..request(&[])
+    };
+    checks.insert(3, unknown);
+    // More buckets than one script call takes.
+    checks.extend((0..100).map(|i| request(&[("user", &format!("u{i}"))])));
+    let results = store.check(&policy, &checks, false).await;
+    assert_eq!(results.len(), checks.len());
+    assert_eq!(results[3], Err(CheckError::UnknownLimit(name("nobody"))));
+    let allowed: Vec<bool> = results
+        .iter()
+        .flatten()
+        .map(|answer| answer.allowed)
+        .collect();
+    assert_eq!(allowed[..6], [true, true, true, false, false, false]);
+    assert_eq!(
+        allowed.iter().filter(|a| **a).count(),
+        10,
+        "everybody: 10/1d"
+    );
+    Ok(())
+}
+
+async fn any_bytes_are_a_bucket(store: Shared) -> Result<()> {
+    let policy = publish(&store, &policy(TEN_A_DAY)).await?;
+    let values = [
+        vec![0xff, 0, b'\r', b'\n'],
+        vec![b'x'; 100_000],
+        vec![b'%'; 64],
+    ];
+    for value in values {
+        let mut request = request(&[]);
+        request.descriptor.insert(name("user"), value);
+        for left in [9, 8] {
+            let answer = check(&store, &policy, &request).await?;
+            assert_eq!(answer.limits[0].remaining, left);
+        }
+    }
+    let stored = read(&store).await?;
+    write(&store, &stored, store::Change::Delete).await?;
+    Ok(())
+}

@@ -1,0 +1,295 @@
+//! Servers that fail.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::Result;
+use policy::Compiled;
+use store::{CheckError, Options, Store, StoreError};
+
+use crate::{
+    given::{TEN_A_DAY, check, current, policy, publish, read, request},
+    servers::{REDIS, Server, VALKEY, patient, until},
+};
+
+/// As in production, but for the deadline: an idle core is not given on a test machine.
+fn impatient() -> Options {
+    Options {
+        timeout: Duration::from_millis(100),
+        ..Options::default()
+    }
+}
+
+async fn serving(server: &Server) -> Result<(Arc<dyn Store>, Compiled)> {
+    let store = server.store_with(impatient())?;
+    let policy = publish(&store, &policy(TEN_A_DAY)).await?;
+    check(&store, &policy, &request(&[("user", "warm-up")])).await?;
+    Ok((store, policy))
+}
+
+fn store_error(result: Result<protocol::Answer, CheckError>) -> StoreError {
+    match result {
+        Err(CheckError::Store(error)) => error,
+        other => panic!("not a failure of the store: {other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hung_server_costs_one_deadline_and_recovers_at_once() -> Result<()> {
+    for kind in [REDIS, VALKEY] {
+        let server = Server::start(kind).await?;
+        let (store, policy) = serving(&server).await?;
+        let alice = request(&[("user", "alice")]);
+        server.pause()?;
+        let asked = Instant::now();
+        let error = store_error(check(&store, &policy, &alice).await);
+        let took = asked.elapsed();
+        assert_eq!(error, StoreError::Timeout(impatient().timeout));
+        assert!(
+            took >= impatient().timeout && took < 3 * impatient().timeout,
+            "{took:?}"
+        );
+        // From now on nobody waits, and nothing more is sent.
+        for _ in 0..100 {
+            let asked = Instant::now();
+            store_error(check(&store, &policy, &alice).await);
+            assert!(asked.elapsed() < impatient().timeout / 2);
+        }
+        assert!(!store.is_up());
+        server.resume()?;
+        let answers = async || check(&store, &policy, &alice).await.ok();
+        let (answer, took) = until("recovery", Duration::from_secs(5), answers).await?;
+        assert!(took < Duration::from_secs(1), "{took:?}");
+        // The one that was sent may have been charged late; the hundred were not sent.
+        assert!((8..=9).contains(&answer.limits[0].remaining), "{answer:?}");
+        assert!(store.is_up());
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_hang_and_a_reconnection_recover_within_a_second() -> Result<()> {
+    let server = Server::start(REDIS).await?;
+    let (store, policy) = serving(&server).await?;
+    let alice = request(&[("user", "alice")]);
+    server.pause()?;
+    // Long enough for the connection to be given up, and others to be tried in vain.
+    let hung = Instant::now();
+    while hung.elapsed() < Duration::from_millis(1500) {
+        store_error(check(&store, &policy, &alice).await);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    server.resume()?;
+    let answers = async || check(&store, &policy, &alice).await.ok();
+    let (_, took) = until("recovery", Duration::from_secs(5), answers).await?;
+    assert!(took < Duration::from_secs(1), "{took:?}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_server_is_found_again_with_its_scripts_gone() -> Result<()> {
+    for kind in [REDIS, VALKEY] {
+        let mut server = Server::start(kind).await?;
+        let (store, policy) = serving(&server).await?;
+        let alice = request(&[("user", "alice")]);
+        server.kill();
+        let fails = async || check(&store, &policy, &alice).await.err();
+        let (error, _) = until("an error", Duration::from_secs(5), fails).await?;
+        let down = [
+            matches!(error, CheckError::Store(StoreError::Unreachable(_))),
+            matches!(error, CheckError::Store(StoreError::Broken(_))),
+        ];
+        assert!(down.contains(&true), "{error:?}");
+        server.launch(&[]).await?;
+        let answers = async || check(&store, &policy, &alice).await.ok();
+        let (answer, took) = until("recovery", Duration::from_secs(5), answers).await?;
+        assert!(took < Duration::from_secs(1), "{took:?}");
+        assert_eq!(
+            answer.limits[0].remaining, 9,
+            "an empty server has an unused bucket"
+        );
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_there_is_told_at_once_and_dialled_by_one() -> Result<()> {
+    let mut server = Server::start(REDIS).await?;
+    let (_, policy) = serving(&server).await?;
+    server.kill();
+    let store = server.store_with(impatient())?;
+    let asked = Instant::now();
+    let alice = request(&[("user", "alice")]);
+    let error = store_error(check(&store, &policy, &alice).await);
+    assert!(matches!(error, StoreError::Unreachable(_)), "{error:?}");
+    assert!(asked.elapsed() < Duration::from_secs(1));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn flushed_scripts_neither_lose_nor_double_a_check() -> Result<()> {
+    for kind in [REDIS, VALKEY] {
+        let server = Server::start(kind).await?;
+        let store = server.store()?;
+        let limits = "  - {name: per-user, per: [user], rate: 1/1d, burst: 100000}\n";
+        let policy = Arc::new(publish(&store, &policy(limits)).await?);
+        let mut clients = tokio::task::JoinSet::new();
+        for _ in 0..50 {
+            let (store, policy) = (Arc::clone(&store), Arc::clone(&policy));
+            clients.spawn(async move {
+                let alice = request(&[("user", "alice")]);
+                for _ in 0..40 {
+                    assert!(check(&store, &policy, &alice).await?.allowed);
+                }
+                anyhow::Ok(())
+            });
+        }
+        let mut flushes = 0;
+        while !clients.is_empty() {
+            server.command(&["SCRIPT", "FLUSH"]).await?;
+            flushes += 1;
+            while let Some(client) = clients.try_join_next() {
+                client??;
+            }
+        }
+        assert!(flushes > 3, "the flushes came in the middle: {flushes}");
+        let alice = request(&[("user", "alice")]);
+        let last = check(&store, &policy, &alice).await?;
+        assert_eq!(last.limits[0].remaining, 100_000 - 2001, "each check once");
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_refuses_and_says_what_it_is() -> Result<()> {
+    let primary = Server::start(REDIS).await?;
+    let (_, policy) = serving(&primary).await?;
+    let replica = Server::start(REDIS).await?;
+    let port = primary.url().rsplit(':').next().expect("a port").to_owned();
+    let store = replica.store()?;
+    check(&store, &policy, &request(&[("user", "warm-up")])).await?;
+    replica.command(&["REPLICAOF", "127.0.0.1", &port]).await?;
+    let refused = async || match check(&store, &policy, &request(&[("user", "a")])).await {
+        Err(CheckError::Store(StoreError::Refused(refusal))) => Some(refusal),
+        _ => None,
+    };
+    let (refusal, _) = until("a refusal", Duration::from_secs(5), refused).await?;
+    assert_eq!(refusal.code, "READONLY");
+    assert!(refusal.to_string().contains("primary"), "{refusal}");
+    // Promoted again: found without a restart.
+    replica.command(&["REPLICAOF", "NO", "ONE"]).await?;
+    let answers = async || {
+        check(&store, &policy, &request(&[("user", "a")]))
+            .await
+            .ok()
+    };
+    let (_, took) = until("recovery", Duration::from_secs(5), answers).await?;
+    assert!(took < Duration::from_secs(1), "{took:?}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_server_refuses_checks_and_edits_whole() -> Result<()> {
+    for kind in [REDIS, VALKEY] {
+        let server = Server::start(kind).await?;
+        let store = server.store()?;
+        let compiled = publish(&store, &policy(TEN_A_DAY)).await?;
+        let before = read(&store).await?;
+        server.command(&["CONFIG", "SET", "maxmemory", "1"]).await?;
+        let refused = store_error(check(&store, &compiled, &request(&[("user", "a")])).await);
+        let StoreError::Refused(refusal) = refused else {
+            panic!("{refused:?}")
+        };
+        assert_eq!(refusal.code, "OOM");
+        let other = policy("  - {name: other, rate: 1/s}\n");
+        let refused = crate::given::write(&store, &before, store::Change::Limits(&other)).await;
+        assert!(refused.unwrap_err().to_string().contains("OOM"));
+        server.command(&["CONFIG", "SET", "maxmemory", "0"]).await?;
+        assert_eq!(read(&store).await?, before, "half an edit is none");
+        assert!(
+            check(&store, &compiled, &request(&[("user", "a")]))
+                .await?
+                .allowed
+        );
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_busy_script_is_not_waited_for() -> Result<()> {
+    let server = Server::start_with(REDIS, &["--busy-reply-threshold", "50"]).await?;
+    let (store, policy) = serving(&server).await?;
+    let client = redis::Client::open(server.url())?;
+    let mut connection = client.get_multiplexed_async_connection().await?;
+    let endless = tokio::spawn(async move {
+        let mut eval = redis::cmd("EVAL");
+        eval.arg("while true do end").arg(0);
+        eval.query_async::<()>(&mut connection).await
+    });
+    let fails = async || {
+        check(&store, &policy, &request(&[("user", "a")]))
+            .await
+            .err()
+    };
+    until("a failure", Duration::from_secs(5), fails).await?;
+    let killed = async || server.command(&["SCRIPT", "KILL"]).await.ok();
+    until("the end of it", Duration::from_secs(5), killed).await?;
+    assert!(endless.await?.is_err());
+    let answers = async || {
+        check(&store, &policy, &request(&[("user", "a")]))
+            .await
+            .ok()
+    };
+    let (_, took) = until("recovery", Duration::from_secs(5), answers).await?;
+    assert!(took < Duration::from_secs(1), "{took:?}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn foreign_data_is_an_error_not_a_decision() -> Result<()> {
+    let server = Server::start(REDIS).await?;
+    let store = server.store_with(patient())?;
+    let policy = publish(&store, &policy(TEN_A_DAY)).await?;
+    server
+        .command(&["SET", "rl:b:shop:per-user:a", "not a bucket"])
+        .await?;
+    server
+        .command(&["LPUSH", "rl:b:shop:per-user:b", "x"])
+        .await?;
+    for user in ["a", "b"] {
+        let error = store_error(check(&store, &policy, &request(&[("user", user)])).await);
+        assert!(!matches!(error, StoreError::Timeout(_)), "{error:?}");
+    }
+    // One bad bucket does not spoil the others of its batch.
+    let batch = [request(&[("user", "a")]), request(&[("user", "good")])];
+    let results = store.check(&policy, &batch, false).await;
+    assert!(results[0].is_err() && results[1].is_ok(), "{results:?}");
+
+    server
+        .command(&["HSET", "rl:{shop}:policy", "limits", "{"])
+        .await?;
+    let broken = read(&store).await.unwrap_err().to_string();
+    assert!(broken.contains("JSON"), "{broken}");
+    server
+        .command(&["HSET", "rl:{shop}:policy", "format", "2"])
+        .await?;
+    let later = read(&store).await.unwrap_err().to_string();
+    assert!(later.contains("format 2"), "{later}");
+    assert!(current(&store).await.is_err());
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_record_is_missing_not_deleted_and_goes_on_from_its_history() -> Result<()> {
+    let server = Server::start(REDIS).await?;
+    let store = server.store()?;
+    publish(&store, &policy(TEN_A_DAY)).await?;
+    server.command(&["DEL", "rl:{shop}:policy"]).await?;
+    let heads = store.heads().await?;
+    assert_eq!(heads[0].state, store::HeadState::Missing);
+    let again = publish(&store, &policy(TEN_A_DAY)).await?;
+    assert_eq!(again.revision().number, 2);
+    Ok(())
+}

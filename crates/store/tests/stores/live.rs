@@ -1,0 +1,178 @@
+//! Buckets as operators see them, and the server itself.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use anyhow::Result;
+use store::{CheckError, Cursor, EditError, KeyValue, LimitOf, Store, Which};
+
+use crate::{
+    given::{TEN_A_DAY, by, check, current, name, policy, publish, request},
+    on_every_store,
+};
+
+type Shared = Arc<dyn Store>;
+
+on_every_store!(
+    a_bucket_can_be_inspected,
+    listings_find_every_bucket_once,
+    a_reset_forgets_usage_and_raises_the_generation,
+    proxies_are_counted_per_limit,
+    the_server_tells_about_itself,
+);
+
+async fn a_bucket_can_be_inspected(store: Shared) -> Result<()> {
+    let policy = publish(&store, &policy(TEN_A_DAY)).await?;
+    let (limit, alice) = (name("per-user"), [Some(b"alice".to_vec())]);
+    let unused = store.inspect(&policy, &limit, &alice, 1).await?;
+    assert_eq!(unused.key, "rl:b:shop:per-user:alice");
+    assert_eq!((unused.state, unused.ttl_ms), (None, None));
+    assert_eq!(unused.answer.remaining, 10);
+    check(&store, &policy, &request(&[("user", "alice")])).await?;
+    let used = store.inspect(&policy, &limit, &alice, 1).await?;
+    assert_eq!((used.answer.remaining, used.answer.charged), (9, 0));
+    assert!(used.state.is_some());
+    assert!(
+        used.ttl_ms
+            .is_some_and(|ms| ms >= used.answer.reset_after_ms)
+    );
+    let wrong = store.inspect(&policy, &limit, &[], 1).await;
+    assert!(matches!(
+        wrong,
+        Err(CheckError::WrongBucket {
+            expected: 1,
+            given: 0,
+            ..
+        })
+    ));
+    let unknown = store.inspect(&policy, &name("nobody"), &[], 1).await;
+    assert_eq!(unknown, Err(CheckError::UnknownLimit(name("nobody"))));
+    Ok(())
+}
+
+async fn listed(store: &Shared, limit: Option<&str>) -> Result<Vec<store::ListedBucket>> {
+    let limit = limit.map(name);
+    let (mut all, mut cursor) = (Vec::new(), Some(Cursor::default()));
+    while let Some(from) = cursor {
+        let page = store.list(&name("shop"), limit.as_ref(), from).await?;
+        all.extend(page.buckets);
+        cursor = page.next;
+    }
+    Ok(all)
+}
+
+async fn listings_find_every_bucket_once(store: Shared) -> Result<()> {
+    let limits = "
+  - {name: per-user, per: [user, tenant], partition: [tenant], rate: 10/1d}
+  - {name: per-user2, per: [user], rate: 10/1d}
+";
+    let policy = publish(&store, &policy(limits)).await?;
+    let users: Vec<String> = (0..1500).map(|i| format!("u:{i}")).collect();
+    let checks: Vec<_> = users
+        .iter()
+        .map(|u| request(&[("user", u), ("tenant", "t")]))
+        .collect();
+    for result in store.check(&policy, &checks, false).await {
+        result?;
+    }
+    let found = listed(&store, Some("per-user")).await?;
+    let values: BTreeSet<_> = found
+        .iter()
+        .map(|bucket| {
+            assert_eq!(bucket.limit, name("per-user"));
+            assert_eq!(bucket.partition, [KeyValue::Plain(b"t".to_vec())]);
+            match bucket.values.as_slice() {
+                [KeyValue::Plain(user)] => String::from_utf8(user.clone()).expect("text"),
+                other => panic!("{other:?}"),
+            }
+        })
+        .collect();
+    assert_eq!(values, users.into_iter().collect());
+    assert_eq!(listed(&store, None).await?.len(), 3000);
+    assert!(listed(&store, Some("nobody")).await?.is_empty());
+    Ok(())
+}
+
+async fn a_reset_forgets_usage_and_raises_the_generation(store: Shared) -> Result<()> {
+    let compiled = publish(&store, &policy(TEN_A_DAY)).await?;
+    for user in ["alice", "bob", "carol"] {
+        check(&store, &compiled, &request(&[("user", user)])).await?;
+    }
+    let (domain, limit) = (name("shop"), compiled.limits()[0].clone());
+    let of = LimitOf {
+        domain: &domain,
+        limit: &limit,
+    };
+    let alice = [Some(b"alice".to_vec())];
+    let report = store.reset(&of, Which::Bucket(&alice), &by("ann")).await?;
+    assert_eq!((report.buckets, report.revision), (1, 2));
+    let compiled = current(&store).await?;
+    assert_eq!(compiled.limits()[0].generation, 2);
+    let left = |user: &'static str| {
+        let (store, compiled) = (&store, &compiled);
+        async move {
+            let values = [Some(user.as_bytes().to_vec())];
+            let seen = store.inspect(compiled, &name("per-user"), &values, 1).await;
+            seen.map(|seen| seen.answer.remaining)
+        }
+    };
+    assert_eq!((left("alice").await?, left("bob").await?), (10, 9));
+    let report = store.reset(&of, Which::All, &by("ann")).await?;
+    assert_eq!((report.buckets, report.revision), (2, 3));
+    assert_eq!((left("bob").await?, left("carol").await?), (10, 10));
+    let history = store.history(&domain, 2).await?;
+    assert_eq!(history[0].operation, "reset");
+    assert_eq!(
+        (history[0].after.as_str(), &history[0].limit),
+        ("*", &Some(name("per-user")))
+    );
+    assert_eq!(history[1].after, "rl:b:shop:per-user:alice");
+
+    let elsewhere = name("elsewhere");
+    let nowhere = LimitOf {
+        domain: &elsewhere,
+        limit: &limit,
+    };
+    let refused = store.reset(&nowhere, Which::All, &by("ann")).await;
+    assert!(matches!(
+        refused,
+        Err(EditError::Conflict { found: None, .. })
+    ));
+    Ok(())
+}
+
+async fn proxies_are_counted_per_limit(store: Shared) -> Result<()> {
+    let domain = name("shop");
+    let seen = |a: &[&str], b: &[&str]| {
+        let ids = |ids: &[&str]| ids.iter().map(ToString::to_string).collect();
+        BTreeMap::from([(name("a"), ids(a)), (name("b"), ids(b))])
+    };
+    let counts = |a, b| BTreeMap::from([(name("a"), a), (name("b"), b)]);
+    let first = store.proxies(&domain, &seen(&["p1", "p2"], &[])).await?;
+    assert_eq!(first, counts(2, 0));
+    // What another limiter tells is added, what is told again is not.
+    let second = store
+        .proxies(&domain, &seen(&["p2", "p3"], &["p1"]))
+        .await?;
+    assert_eq!(second, counts(3, 1));
+    let elsewhere = store.proxies(&name("other"), &seen(&[], &[])).await?;
+    assert_eq!(elsewhere, counts(0, 0));
+    assert!(store.proxies(&domain, &BTreeMap::new()).await?.is_empty());
+    Ok(())
+}
+
+async fn the_server_tells_about_itself(store: Shared) -> Result<()> {
+    let pong = store.ping().await?;
+    if pong.server != "memory" {
+        assert!(pong.version.is_some_and(|version| version.contains('.')));
+        assert_eq!(pong.role.as_deref(), Some("master"));
+        let before = store.scripts().await?;
+        assert!(!before.is_empty() && before.iter().all(|script| !script.loaded));
+    }
+    store.load_scripts().await?;
+    assert!(store.scripts().await?.iter().all(|script| script.loaded));
+    assert!(!store.address().contains('@'));
+    Ok(())
+}

@@ -1,0 +1,43 @@
+//! What every store promises, held against the memory store, a real Redis and a real Valkey; and
+//! what only a server can do to us.
+#![expect(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a test may fail loudly"
+)]
+
+mod decisions;
+mod edits;
+mod faults;
+mod given;
+mod live;
+mod login;
+mod servers;
+
+/// Makes a test of each function for each kind of store.
+macro_rules! on_every_store {
+    ($($test:ident),* $(,)?) => {
+        mod memory {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $test() -> anyhow::Result<()> {
+                super::$test(crate::servers::memory()?).await
+            })*
+        }
+        mod redis {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $test() -> anyhow::Result<()> {
+                let server = crate::servers::Server::start(crate::servers::REDIS).await?;
+                super::$test(server.store()?).await
+            })*
+        }
+        mod valkey {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $test() -> anyhow::Result<()> {
+                let server = crate::servers::Server::start(crate::servers::VALKEY).await?;
+                super::$test(server.store()?).await
+            })*
+        }
+    };
+}
+use on_every_store;
