@@ -4,6 +4,8 @@
 mod index;
 mod overrides;
 
+use std::collections::HashMap;
+
 use crate::{
     Entries, IfMissing, Limit, Name, Opaque, Override, OverrideQuota, Policy, Quota, Revision,
 };
@@ -15,6 +17,8 @@ use overrides::Overrides;
 #[derive(Clone, Debug)]
 pub struct Compiled {
     policy: Policy,
+    /// The limits' positions.
+    by_name: HashMap<Name, usize>,
     /// Every descriptor entry that some limit names.
     keys: Vec<Name>,
     rules: Vec<Rule>,
@@ -71,12 +75,9 @@ impl Compiled {
         keys.sort_unstable();
         keys.dedup();
         let key = |name: &Name| keys.binary_search(name).ok();
-        let by_name: std::collections::HashMap<&str, usize> = policy
-            .limits
-            .iter()
-            .enumerate()
-            .map(|(at, limit)| (limit.name.as_str(), at))
-            .collect();
+        let names = policy.limits.iter().enumerate();
+        let by_name: HashMap<Name, usize> =
+            names.map(|(at, limit)| (limit.name.clone(), at)).collect();
         let rules: Vec<Rule> = policy
             .limits
             .iter()
@@ -98,6 +99,7 @@ impl Compiled {
             .collect();
         Self {
             policy,
+            by_name,
             keys,
             rules,
             index,
@@ -148,8 +150,7 @@ impl Compiled {
 
     /// The position of the limit of that name.
     pub fn position(&self, name: &str) -> Option<usize> {
-        let mut limits = self.policy.limits.iter();
-        limits.position(|limit| limit.name.as_str() == name)
+        self.by_name.get(name).copied()
     }
 
     /// Every descriptor entry that decides anything: what a proxy has to extract.

@@ -1,7 +1,5 @@
 //! What the proxy knows of one request.
 
-use std::collections::BTreeMap;
-
 use crate::Name;
 
 /// The entries extracted from one request: `method=GET`, `user=alice`, ...
@@ -9,7 +7,8 @@ use crate::Name;
 /// Values are bytes, because a header may hold any; nothing here assumes UTF-8.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Descriptor {
-    entries: BTreeMap<Name, Vec<u8>>,
+    /// Sorted by key, without repetition: a request has few entries, and they mostly come sorted.
+    entries: Vec<(Name, Vec<u8>)>,
 }
 
 impl Descriptor {
@@ -20,12 +19,24 @@ impl Descriptor {
 
     /// Sets an entry; a later value of the same key replaces the earlier one.
     pub fn insert(&mut self, key: Name, value: impl Into<Vec<u8>>) {
-        self.entries.insert(key, value.into());
+        let value = value.into();
+        match self.entries.binary_search_by(|(known, _)| known.cmp(&key)) {
+            Ok(at) => {
+                if let Some(entry) = self.entries.get_mut(at) {
+                    entry.1 = value;
+                }
+            }
+            Err(at) => self.entries.insert(at, (key, value)),
+        }
     }
 
     /// The value of a key, if the request has one. An empty value is a value.
     pub fn get(&self, key: &str) -> Option<&[u8]> {
-        self.entries.get(key).map(Vec::as_slice)
+        let found = self
+            .entries
+            .binary_search_by(|(known, _)| known.as_str().cmp(key));
+        let (_, value) = self.entries.get(found.ok()?)?;
+        Some(value)
     }
 
     /// The entries in the order of their keys.
@@ -36,9 +47,16 @@ impl Descriptor {
 
 impl FromIterator<(Name, Vec<u8>)> for Descriptor {
     fn from_iter<I: IntoIterator<Item = (Name, Vec<u8>)>>(entries: I) -> Self {
-        Self {
-            entries: entries.into_iter().collect(),
-        }
+        let mut entries: Vec<_> = entries.into_iter().collect();
+        entries.sort_by(|(a, _), (b, _)| a.cmp(b));
+        entries.dedup_by(|later, kept| {
+            let same = later.0 == kept.0;
+            if same {
+                std::mem::swap(later, kept);
+            }
+            same
+        });
+        Self { entries }
     }
 }
 
@@ -51,5 +69,27 @@ pub trait Entries {
 impl Entries for Descriptor {
     fn get(&self, key: &str) -> Option<&[u8]> {
         Self::get(self, key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_value_of_a_key_counts() {
+        let key = |text: &str| text.parse::<Name>().unwrap();
+        let pairs = [("b", "1"), ("a", "2"), ("b", "3"), ("b", "4"), ("a", "5")];
+        let pairs = pairs.map(|(k, v)| (key(k), v.as_bytes().to_vec()));
+        let mut one_by_one = Descriptor::new();
+        for (key, value) in pairs.clone() {
+            one_by_one.insert(key, value);
+        }
+        let collected: Descriptor = pairs.into_iter().collect();
+        assert_eq!(collected, one_by_one);
+        assert_eq!(collected.get("a"), Some(&b"5"[..]));
+        assert_eq!(collected.get("b"), Some(&b"4"[..]));
+        assert_eq!(collected.get("c"), None);
+        assert_eq!(collected.iter().count(), 2);
     }
 }

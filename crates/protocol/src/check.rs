@@ -2,11 +2,8 @@
 
 use policy::{Descriptor, Name, Revision};
 
-/// The version that every answer carries in `x-rl-api`.
-pub const API_VERSION: &str = "1";
-
 /// One request to be tested against every limit of the domain that matches it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Check {
     /// What the proxy knows of the request.
     pub descriptor: Descriptor,
@@ -46,7 +43,7 @@ pub enum Mode {
 }
 
 /// The decision on one check.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answer {
     /// The policy that decided.
     pub revision: Revision,
@@ -87,4 +84,28 @@ pub struct LimitAnswer {
     pub delay_ms: u64,
     /// Not to be shown to clients.
     pub hidden: bool,
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// An answer that allows, with numbers that say nothing.
+    pub(crate) fn limit(name: &str) -> LimitAnswer {
+        LimitAnswer {
+            name: name.parse().unwrap(),
+            generation: 0,
+            bucket: Vec::new(),
+            mode: Mode::Enforce,
+            allowed: true,
+            charged: 0,
+            limit: Some(20),
+            window_ms: 2000,
+            remaining: 20,
+            retry_after_ms: Some(0),
+            reset_after_ms: 0,
+            delay_ms: 0,
+            hidden: false,
+        }
+    }
 }

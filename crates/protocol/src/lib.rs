@@ -1,8 +1,27 @@
 //! The words that filter, limiter and programs exchange.
 //!
-//! One meaning ([`Check`], [`Answer`]), two encodings: JSON for people and
-//! programs, a compact one for the filter.
+//! One meaning ([`Check`], [`Answer`]), two encodings: [`json`] for people and
+//! programs, [`compact`] for the filter. What is wrong with a request is an
+//! [`ApiError`] in either.
 
 mod check;
+pub mod compact;
+mod error;
+mod headers;
+pub mod json;
+mod summary;
 
 pub use check::{Answer, Check, Debit, LimitAnswer, Mode};
+pub use error::{ApiError, ErrorCode};
+pub use headers::{
+    API_HEADER, API_VERSION, CHECK_CBOR, CHECK_JSON, PROXIES_HEADER, REVISION_HEADER,
+    format_proxies, parse_proxies,
+};
+pub use summary::Summary;
+
+/// Checks in one batch, at most.
+pub const MAX_CHECKS: usize = 1024;
+/// Entries of one descriptor, at most. (The limits of a domain name no more.)
+pub const MAX_ENTRIES: usize = 128;
+/// Bytes of one descriptor value, at most: what Envoy lets into a request's headers in all.
+pub const MAX_VALUE: usize = 65_536;

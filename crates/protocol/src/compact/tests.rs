@@ -1,0 +1,222 @@
+use policy::{Name, Revision};
+use proptest::{collection::vec, option, prelude::*};
+
+use super::*;
+use crate::{Answer, Debit, ErrorCode, LimitAnswer, Mode};
+
+fn any_name() -> impl Strategy<Value = Name> {
+    "[a-z0-9][a-z0-9._-]{0,8}".prop_map(|text| text.parse().unwrap())
+}
+
+fn any_revision() -> impl Strategy<Value = Revision> {
+    any::<(u64, u64)>().prop_map(|(number, digest)| Revision { number, digest })
+}
+
+prop_compose! {
+    fn any_check(keys: usize)(
+        values in vec(option::of(vec(any::<u8>(), 0..20)), 0..=keys),
+        cost in any::<u64>(),
+        skip in vec(any_name(), 0..3),
+        debits in vec((any_name(), any::<u64>()), 0..3),
+    ) -> BatchCheck {
+        let debits = debits.into_iter().map(|(limit, units)| Debit { limit, units });
+        BatchCheck { values, cost, skip, debits: debits.collect() }
+    }
+}
+
+fn any_batch() -> impl Strategy<Value = Batch> {
+    vec(any_name(), 0..5).prop_flat_map(|keys| {
+        let checks = vec(any_check(keys.len()), 0..5);
+        let rest = (any_name(), "[0-9a-f]{0,64}", option::of(any_revision()));
+        (rest, checks).prop_map(move |((domain, proxy, revision), checks)| Batch {
+            domain,
+            proxy,
+            revision,
+            keys: keys.clone(),
+            checks,
+        })
+    })
+}
+
+prop_compose! {
+    fn any_limit()(
+        name in any_name(),
+        (generation, charged, limit) in any::<(u64, u64, Option<u64>)>(),
+        mode in prop::sample::select(vec![Mode::Enforce, Mode::Shadow, Mode::Degrade]),
+        (allowed, hidden) in any::<(bool, bool)>(),
+        (window_ms, remaining, retry_after_ms) in any::<(u64, u64, Option<u64>)>(),
+        (reset_after_ms, delay_ms) in any::<(u64, u64)>(),
+    ) -> LimitAnswer {
+        LimitAnswer {
+            name, generation, bucket: Vec::new(), mode, allowed, charged, limit, window_ms,
+            remaining, retry_after_ms, reset_after_ms, delay_ms, hidden,
+        }
+    }
+}
+
+prop_compose! {
+    fn any_answer()(
+        revision in any_revision(),
+        proxies in vec((any_name(), any::<u64>()), 0..4),
+        results in vec(
+            prop_oneof![
+                (any::<(u64, bool)>(), vec(any_limit(), 0..4)).prop_map(Ok),
+                (0..15_u16).prop_map(|n| Err(ErrorCode::from_number(n))),
+            ],
+            0..6,
+        ),
+    ) -> BatchAnswer {
+        let results = results.into_iter().map(|result| {
+            result.map(|((now_ms, allowed), limits)| Answer {
+                revision: revision.clone(), now_ms, allowed, limits,
+            })
+        });
+        BatchAnswer { results: results.collect(), revision: revision.clone(), proxies }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    #[test]
+    fn batches_come_back(batch in any_batch()) {
+        prop_assert_eq!(Batch::decode(&batch.encode()), Ok(batch));
+    }
+
+    #[test]
+    fn answers_come_back(answer in any_answer()) {
+        prop_assert_eq!(BatchAnswer::decode(&answer.encode()), Ok(answer));
+    }
+
+    #[test]
+    fn any_bytes_are_decided(bytes: Vec<u8>) {
+        let _ = Batch::decode(&bytes);
+        let _ = BatchAnswer::decode(&bytes);
+    }
+
+    #[test]
+    fn damaged_messages_are_decided(
+        batch in any_batch(), answer in any_answer(), at: prop::sample::Index, byte: u8,
+    ) {
+        for mut bytes in [batch.encode(), answer.encode()] {
+            let at = at.index(bytes.len());
+            let _ = (Batch::decode(&bytes[..at]), BatchAnswer::decode(&bytes[..at]));
+            bytes[at] = byte;
+            let _ = (Batch::decode(&bytes), BatchAnswer::decode(&bytes));
+        }
+    }
+
+    #[test]
+    fn a_message_cut_short_is_refused(batch in any_batch(), at: prop::sample::Index) {
+        let bytes = batch.encode();
+        prop_assert!(Batch::decode(&bytes[..at.index(bytes.len())]).is_err());
+    }
+}
+
+fn batch() -> Batch {
+    Batch {
+        domain: "shop".parse().unwrap(),
+        proxy: "00ff".to_owned(),
+        revision: None,
+        keys: vec!["path".parse().unwrap(), "user".parse().unwrap()],
+        checks: vec![BatchCheck {
+            values: vec![None, Some(b"\xff".to_vec())],
+            cost: 1,
+            skip: Vec::new(),
+            debits: Vec::new(),
+        }],
+    }
+}
+
+#[test]
+fn the_bytes_stay_what_they_are() {
+    // Another version is at the other end: what is here may be added to, not changed.
+    let hex = |bytes: Vec<u8>| {
+        let digits = bytes.iter().map(|byte| format!("{byte:02x}"));
+        digits.collect::<Vec<_>>().concat()
+    };
+    insta::assert_snapshot!(
+        hex(batch().encode()),
+        @"866473686f706430306666f6826470617468647573657280818482f641ff018080"
+    );
+    let answer = BatchAnswer {
+        revision: Revision {
+            number: 17,
+            digest: 1,
+        },
+        proxies: vec![("per-user".parse().unwrap(), 3)],
+        results: vec![
+            Ok(Answer {
+                revision: Revision {
+                    number: 17,
+                    digest: 1,
+                },
+                now_ms: 1000,
+                allowed: true,
+                limits: vec![crate::check::tests::limit("per-user")],
+            }),
+            Err(ErrorCode::StoreUnavailable),
+        ],
+    };
+    insta::assert_snapshot!(
+        hex(answer.encode()),
+        @"8482110181687065722d75736572818200038284f6f51903e8818a00000100141907d014000000840df40080"
+    );
+}
+
+#[test]
+fn fields_of_a_later_version_are_skipped() {
+    let bytes = batch().encode();
+    // An array of six becomes one of seven, with a nested value at the end.
+    assert_eq!(bytes[0], 0x86);
+    let mut later = vec![0x87];
+    later.extend(&bytes[1..]);
+    later.extend([0x82, 0x61, b'x', 0xa1, 0x01, 0xf6]);
+    assert_eq!(Batch::decode(&later), Ok(batch()));
+    // However deeply they nest.
+    later.truncate(bytes.len());
+    later.extend([0x81].repeat(1_000_000));
+    later.push(0xf6);
+    assert_eq!(Batch::decode(&later), Ok(batch()));
+}
+
+#[test]
+fn the_values_of_a_check_make_its_descriptor() {
+    let batch = batch();
+    let check = batch.checks[0].clone().into_check(&batch.keys);
+    assert_eq!(check.descriptor.get("path"), None);
+    assert_eq!(check.descriptor.get("user"), Some(&b"\xff"[..]));
+    assert_eq!(check.cost, 1);
+}
+
+#[test]
+fn what_is_too_much_is_refused() {
+    let with = |change: &dyn Fn(&mut Batch)| {
+        let mut batch = batch();
+        change(&mut batch);
+        Batch::decode(&batch.encode()).unwrap_err()
+    };
+    let long = |batch: &mut Batch| batch.checks[0].values[1] = Some(vec![0; crate::MAX_VALUE + 1]);
+    assert_eq!(with(&long), DecodeError::Bounds("value"));
+    let many =
+        |batch: &mut Batch| batch.checks = vec![batch.checks[0].clone(); crate::MAX_CHECKS + 1];
+    assert_eq!(with(&many), DecodeError::Bounds("checks"));
+    let wide = |batch: &mut Batch| batch.checks[0].values = vec![None; 3];
+    assert_eq!(with(&wide), DecodeError::Index);
+    let proxy = |batch: &mut Batch| batch.proxy = "x".repeat(65);
+    assert_eq!(with(&proxy), DecodeError::Bounds("proxy"));
+    let keys = |batch: &mut Batch| batch.keys = vec!["k".parse().unwrap(); crate::MAX_ENTRIES + 1];
+    assert_eq!(with(&keys), DecodeError::Bounds("keys"));
+}
+
+#[test]
+fn a_length_that_is_not_there_reserves_nothing() {
+    // An array that claims 2^60 elements.
+    let claim = [0x9b, 0x10, 0, 0, 0, 0, 0, 0, 0];
+    let mut bytes = vec![0x86, 0x61, b'a', 0x60, 0xf6];
+    bytes.extend(claim);
+    assert!(matches!(
+        Batch::decode(&bytes),
+        Err(DecodeError::Malformed(_))
+    ));
+}

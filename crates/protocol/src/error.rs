@@ -1,0 +1,179 @@
+//! Why there was no decision.
+
+use policy::Problems;
+use serde::{Deserialize, Serialize};
+
+/// What went wrong, in a word that programs can rely on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ErrorCode {
+    /// The request is malformed; the error names the field.
+    InvalidRequest,
+    /// No token, or a wrong one.
+    Unauthorized,
+    /// No such path.
+    NotFound,
+    /// The path exists, the method does not.
+    MethodNotAllowed,
+    /// The body is larger than the limiter takes.
+    TooLarge,
+    /// The body is in an encoding the limiter does not read.
+    UnsupportedMediaType,
+    /// The domain has no limits, and never had. A proxy takes it as "no limits".
+    UnknownDomain,
+    /// A limit that the check names does not exist.
+    UnknownLimit,
+    /// `require_match` was set, and no limit matched.
+    NoMatch,
+    /// Too many requests are waiting for permits already.
+    TooManyWaiters,
+    /// Too many requests are being decided already.
+    Overloaded,
+    /// The limits of the domain are not known yet.
+    PolicyUnavailable,
+    /// The store did not answer in time, or refused. Whether the check was charged is unknown.
+    StoreUnavailable,
+    /// The limits changed while the check was decided. Nothing was charged.
+    Stale,
+    /// Anything else; also what a later version calls by a word that this one does not know.
+    #[serde(other)]
+    Internal,
+}
+
+impl ErrorCode {
+    /// Every code, with its number in the compact encoding. Numbers never change.
+    const ALL: [(Self, u16, &'static str, u16); 15] = [
+        (Self::Internal, 0, "internal", 500),
+        (Self::InvalidRequest, 1, "invalid_request", 400),
+        (Self::Unauthorized, 2, "unauthorized", 401),
+        (Self::NotFound, 3, "not_found", 404),
+        (Self::MethodNotAllowed, 4, "method_not_allowed", 405),
+        (Self::TooLarge, 5, "too_large", 413),
+        (Self::UnsupportedMediaType, 6, "unsupported_media_type", 415),
+        (Self::UnknownDomain, 7, "unknown_domain", 404),
+        (Self::UnknownLimit, 8, "unknown_limit", 404),
+        (Self::NoMatch, 9, "no_match", 404),
+        (Self::TooManyWaiters, 10, "too_many_waiters", 429),
+        (Self::Overloaded, 11, "overloaded", 503),
+        (Self::PolicyUnavailable, 12, "policy_unavailable", 503),
+        (Self::StoreUnavailable, 13, "store_unavailable", 503),
+        (Self::Stale, 14, "stale", 503),
+    ];
+
+    fn row(self) -> (u16, &'static str, u16) {
+        let mut rows = Self::ALL.into_iter();
+        let row = rows.find(|(code, ..)| *code == self);
+        row.map_or((0, "internal", 500), |(_, number, word, status)| {
+            (number, word, status)
+        })
+    }
+
+    /// The word in JSON.
+    pub fn word(self) -> &'static str {
+        self.row().1
+    }
+
+    /// The HTTP status of an answer that is nothing but this error.
+    pub fn http_status(self) -> u16 {
+        self.row().2
+    }
+
+    pub(crate) fn number(self) -> u16 {
+        self.row().0
+    }
+
+    pub(crate) fn from_number(number: u16) -> Self {
+        let mut rows = Self::ALL.into_iter();
+        rows.find(|(_, n, ..)| *n == number)
+            .map_or(Self::Internal, |(code, ..)| code)
+    }
+}
+
+/// An error as a limiter answers it: `{"error":{"code":…,"message":…,"field":…}}`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{message}")]
+pub struct ApiError {
+    /// What went wrong.
+    pub code: ErrorCode,
+    /// For people.
+    #[serde(default)]
+    pub message: String,
+    /// The field of the request that is wrong, as `checks[2].descriptor.user`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub field: Option<String>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Body<E> {
+    error: E,
+}
+
+impl ApiError {
+    /// An error that is not about a field.
+    pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+        Self {
+            code,
+            message: message.into(),
+            field: None,
+        }
+    }
+
+    /// The body of the answer.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(&Body { error: self }).unwrap_or_default()
+    }
+
+    /// Reads such a body; `None` if it is anything else.
+    pub fn from_json(body: &[u8]) -> Option<Self> {
+        let body: Body<Self> = serde_json::from_slice(body).ok()?;
+        Some(body.error)
+    }
+}
+
+/// The first problem, as an answer has room for one.
+impl From<Problems> for ApiError {
+    fn from(problems: Problems) -> Self {
+        let first = problems.iter().next();
+        let message = first.map(|problem| match &problem.hint {
+            Some(hint) => format!("{} ({hint})", problem.message),
+            None => problem.message.clone(),
+        });
+        Self {
+            code: ErrorCode::InvalidRequest,
+            message: message.unwrap_or_default(),
+            field: first.map(|p| p.path.clone()).filter(|p| !p.is_empty()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_numbers_and_statuses_belong_together() {
+        for (code, number, word, status) in ErrorCode::ALL {
+            assert_eq!(serde_json::to_string(&code).unwrap(), format!("{word:?}"));
+            assert_eq!((code.word(), code.http_status()), (word, status));
+            assert_eq!(ErrorCode::from_number(number), code);
+            assert_eq!(code.number(), number);
+        }
+        assert_eq!(ErrorCode::from_number(999), ErrorCode::Internal);
+    }
+
+    #[test]
+    fn an_error_is_read_back_also_from_a_later_version() {
+        let error = ApiError {
+            code: ErrorCode::InvalidRequest,
+            message: "expected \"text\"".to_owned(),
+            field: Some("descriptor.user".to_owned()),
+        };
+        assert_eq!(ApiError::from_json(error.to_json().as_bytes()), Some(error));
+        let later = br#"{"error":{"code":"brand_new","more":1},"and":2}"#;
+        assert_eq!(
+            ApiError::from_json(later).map(|error| error.code),
+            Some(ErrorCode::Internal)
+        );
+        assert_eq!(ApiError::from_json(b"<html>"), None);
+    }
+}

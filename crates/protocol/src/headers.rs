@@ -1,0 +1,74 @@
+//! Headers and content types of the limiter's API.
+
+use std::fmt::Write;
+
+use policy::Name;
+
+/// The header that every answer of a limiter carries. One without it is not from a limiter.
+pub const API_HEADER: &str = "x-rl-api";
+/// The value of [`API_HEADER`].
+pub const API_VERSION: &str = "1";
+/// The header with the number of the domain's revision.
+pub const REVISION_HEADER: &str = "x-rl-revision";
+/// The header with the live proxies of each limit: see [`format_proxies`].
+pub const PROXIES_HEADER: &str = "x-rl-proxies";
+/// The content type of [`crate::json`].
+pub const CHECK_JSON: &str = "application/json";
+/// The content type of [`crate::compact`].
+pub const CHECK_CBOR: &str = "application/vnd.rl.check+cbor";
+
+/// The longest [`PROXIES_HEADER`], in bytes: well within what HTTP clients accept. What does not
+/// fit is left out; proxies learn it from the answers to their checks.
+const MAX_PROXIES: usize = 16_384;
+
+/// `per-user=3, exports=1`: how many live proxies asked for each limit lately.
+pub fn format_proxies<'n>(proxies: impl IntoIterator<Item = (&'n Name, u64)>) -> String {
+    let mut text = String::new();
+    for (limit, count) in proxies {
+        let before = text.len();
+        let comma = if before > 0 { ", " } else { "" };
+        // Writing to a string cannot fail.
+        write!(text, "{comma}{limit}={count}").unwrap_or_default();
+        if text.len() > MAX_PROXIES {
+            text.truncate(before);
+            break;
+        }
+    }
+    text
+}
+
+/// Reads what [`format_proxies`] wrote; what does not look like it is left out.
+pub fn parse_proxies(text: &str) -> impl Iterator<Item = (&str, u64)> {
+    text.split(',').filter_map(|item| {
+        let (limit, count) = item.trim().split_once('=')?;
+        Some((limit, count.parse().ok()?))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> Name {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn live_proxies_go_there_and_back() {
+        let limits = [(name("per-user"), 3), (name("exports"), 1)];
+        let text = format_proxies(limits.iter().map(|(limit, count)| (limit, *count)));
+        assert_eq!(text, "per-user=3, exports=1");
+        assert!(parse_proxies(&text).eq([("per-user", 3), ("exports", 1)]));
+        assert!(parse_proxies("").next().is_none());
+        assert!(parse_proxies("a, b=, =,c=x,d=-1, e=5").eq([("e", 5)]));
+    }
+
+    #[test]
+    fn the_header_is_bounded() {
+        let limits: Vec<Name> = (0..10_000).map(|n| name(&format!("limit-{n}"))).collect();
+        let text = format_proxies(limits.iter().map(|limit| (limit, 3)));
+        assert!(text.len() <= MAX_PROXIES);
+        assert!(parse_proxies(&text).count() > 1000);
+        assert!(parse_proxies(&text).all(|(_, count)| count == 3));
+    }
+}

@@ -1,0 +1,309 @@
+//! Reading `POST /v1/check`.
+
+use policy::{
+    Descriptor, Name, Node, Value, node_to_value,
+    read::{Field, Fields, Form, Path, Report, Take},
+};
+
+use crate::{ApiError, Check, ErrorCode, MAX_CHECKS, MAX_ENTRIES, MAX_VALUE};
+
+const CHECK_FIELDS: [&str; 5] = ["descriptor", "cost", "peek", "limits", "require_match"];
+const SINGLE_FIELDS: [&str; 7] = [
+    "domain",
+    "descriptor",
+    "cost",
+    "peek",
+    "limits",
+    "require_match",
+    "wait_ms",
+];
+const BATCH_FIELDS: [&str; 2] = ["domain", "checks"];
+
+/// What a program asks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// The domain.
+    pub domain: Name,
+    /// The checks; exactly one unless `batch`.
+    pub checks: Vec<Check>,
+    /// Whether the request was a batch, and so the answer is a list.
+    pub batch: bool,
+    /// How long to wait for permits, in milliseconds.
+    pub wait_ms: u64,
+}
+
+/// Reads a request.
+///
+/// # Errors
+/// The first thing wrong with it, with its field.
+pub fn parse(body: &[u8]) -> Result<Request, ApiError> {
+    let node: Node = serde_json::from_slice(body)
+        .map_err(|error| ApiError::new(ErrorCode::InvalidRequest, format!("not JSON: {error}")))?;
+    let mut report = Report::new(Form::File);
+    let root = Field {
+        node: &node,
+        path: Path::Root,
+    };
+    let request = read_request(root, &mut report);
+    report.finish(request).map_err(ApiError::from)
+}
+
+fn read_request(root: Field<'_>, report: &mut Report) -> Option<Request> {
+    let batch = root.node.get("checks").is_some();
+    let mut fields = Fields::of(root, report)?;
+    let take = &mut Take {
+        fields: &mut fields,
+        path: &Path::Root,
+        report,
+    };
+    let domain = match take.field("domain") {
+        Some(field) => field.name("the name of a domain", take.report),
+        None => missing(&root, "domain", take.report),
+    };
+    if batch {
+        let checks = read_checks(take);
+        fields.finish(&Path::Root, &BATCH_FIELDS, report);
+        return Some(Request {
+            domain: domain?,
+            checks,
+            batch,
+            wait_ms: 0,
+        });
+    }
+    let check = read_check(&root, take);
+    let wait_ms = take.integer("wait_ms", 0).unwrap_or(0);
+    fields.finish(&Path::Root, &SINGLE_FIELDS, report);
+    Some(Request {
+        domain: domain?,
+        checks: vec![check?],
+        batch,
+        wait_ms,
+    })
+}
+
+/// Notes that a field is not there; one that is there and empty was complained about already.
+fn missing<T>(owner: &Field<'_>, name: &str, report: &mut Report) -> Option<T> {
+    if owner.node.get(name).is_none() {
+        let path = Path::Field(&owner.path, name);
+        report.add(&path, None, "missing");
+    }
+    None
+}
+
+fn read_checks(take: &mut Take<'_, '_>) -> Vec<Check> {
+    let Some(field) = take.field("checks") else {
+        return Vec::new();
+    };
+    let report = &mut *take.report;
+    let Value::List(items) = &field.node.value else {
+        field.expected("a list of checks", report);
+        return Vec::new();
+    };
+    if items.len() > MAX_CHECKS {
+        field.report(report, format!("more than {MAX_CHECKS} checks"));
+        return Vec::new();
+    }
+    let items = items.iter().enumerate();
+    let checks = items.filter_map(|(index, node)| {
+        let item = Field {
+            node,
+            path: Path::Item(&field.path, index),
+        };
+        let mut fields = Fields::of(item, report)?;
+        let check = read_check(
+            &item,
+            &mut Take {
+                fields: &mut fields,
+                path: &item.path,
+                report,
+            },
+        );
+        fields.finish(&item.path, &CHECK_FIELDS, report);
+        check
+    });
+    checks.collect()
+}
+
+fn read_check(owner: &Field<'_>, take: &mut Take<'_, '_>) -> Option<Check> {
+    let descriptor = match take.field("descriptor") {
+        Some(field) => read_descriptor(&field, take.report),
+        None => missing(owner, "descriptor", take.report),
+    };
+    let cost = take.integer("cost", 0).unwrap_or(1);
+    let peek = take.boolean("peek").unwrap_or(false);
+    let only = take.names("limits", "the name of a limit");
+    if only.is_empty()
+        && let Some(Node {
+            value: Value::List(_),
+            ..
+        }) = owner.node.get("limits")
+    {
+        let path = Path::Field(&owner.path, "limits");
+        take.report
+            .add(&path, None, "an empty list")
+            .push_hint("leave it out to check every limit that matches");
+    }
+    let require_match = take.boolean("require_match").unwrap_or(false);
+    Some(Check {
+        descriptor: descriptor?,
+        cost,
+        peek,
+        only,
+        skip: Vec::new(),
+        require_match,
+        debits: Vec::new(),
+    })
+}
+
+fn read_descriptor(field: &Field<'_>, report: &mut Report) -> Option<Descriptor> {
+    let entries = field.entries("a map of entries, like {\"user\": \"alice\"}", report)?;
+    if entries.len() > MAX_ENTRIES {
+        field.report(report, format!("more than {MAX_ENTRIES} entries"));
+        return None;
+    }
+    let mut descriptor = Descriptor::new();
+    for entry in entries {
+        let item = Field {
+            node: &entry.value,
+            path: Path::Field(&field.path, &entry.key),
+        };
+        let key: Name = match entry.key.parse() {
+            Ok(key) => key,
+            Err(error) => {
+                item.report(report, "not a name")
+                    .push_hint(format!("{error}"));
+                continue;
+            }
+        };
+        // `null` says that the request has no such entry.
+        if item.node.value == Value::Null {
+            continue;
+        }
+        match node_to_value(item.node) {
+            Some(value) if value.len() <= MAX_VALUE => descriptor.insert(key, value),
+            Some(_) => {
+                item.report(report, format!("longer than {MAX_VALUE} bytes"));
+            }
+            None => {
+                item.expected("text", report)
+                    .push_hint("what is not UTF-8 is written as {\"base64\": …}");
+            }
+        }
+    }
+    Some(descriptor)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn descriptor(entries: &[(&str, &[u8])]) -> Descriptor {
+        let entry = |(key, value): &(&str, &[u8])| (key.parse().unwrap(), value.to_vec());
+        entries.iter().map(entry).collect()
+    }
+
+    #[test]
+    fn a_single_check_is_read() {
+        let body =
+            br#"{"domain":"shop","descriptor":{"user":"alice","n":42,"raw":{"base64":"/w=="},
+            "absent":null},"cost":2,"peek":true,"limits":["per-user"],"require_match":true,
+            "wait_ms":2000}"#;
+        let request = parse(body).unwrap();
+        let check = Check {
+            descriptor: descriptor(&[("user", b"alice"), ("n", b"42"), ("raw", b"\xff")]),
+            cost: 2,
+            peek: true,
+            only: vec!["per-user".parse().unwrap()],
+            require_match: true,
+            ..Check::default()
+        };
+        assert_eq!(
+            request,
+            Request {
+                domain: "shop".parse().unwrap(),
+                checks: vec![check],
+                batch: false,
+                wait_ms: 2000,
+            }
+        );
+        let least = parse(br#"{"domain":"shop","descriptor":{}}"#).unwrap();
+        assert_eq!(least.checks[0].cost, 1);
+    }
+
+    #[test]
+    fn a_batch_is_read_in_order() {
+        let body = br#"{"domain":"shop","checks":[{"descriptor":{"user":"a"}},
+            {"descriptor":{"user":"b"},"cost":0}]}"#;
+        let request = parse(body).unwrap();
+        assert!(request.batch);
+        let costs: Vec<u64> = request.checks.iter().map(|check| check.cost).collect();
+        assert_eq!(costs, [1, 0]);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let many = format!(
+            r#"{{"domain":"a","checks":[{}]}}"#,
+            vec!["{}"; 1025].join(",")
+        );
+        let long = format!(
+            r#"{{"domain":"a","descriptor":{{"k":"{}"}}}}"#,
+            "x".repeat(65_537)
+        );
+        let cases = [
+            ("", ""),
+            ("[]", ""),
+            ("{}", "domain"),
+            (r#"{"domain":"A","descriptor":{}}"#, "domain"),
+            (r#"{"domain":null,"descriptor":{}}"#, "domain"),
+            (r#"{"domain":"a"}"#, "descriptor"),
+            (r#"{"domain":"a","descriptor":[]}"#, "descriptor"),
+            (
+                r#"{"domain":"a","descriptor":{"user":[1]}}"#,
+                "descriptor.user",
+            ),
+            (
+                r#"{"domain":"a","descriptor":{"User":"x"}}"#,
+                "descriptor.User",
+            ),
+            (
+                r#"{"domain":"a","descriptor":{"u":"x","u":"y"}}"#,
+                "descriptor.u",
+            ),
+            (r#"{"domain":"a","descriptor":{},"cost":-1}"#, "cost"),
+            (r#"{"domain":"a","descriptor":{},"cost":1.5}"#, "cost"),
+            (r#"{"domain":"a","descriptor":{},"cots":1}"#, "cots"),
+            (r#"{"domain":"a","descriptor":{},"limits":[]}"#, "limits"),
+            (r#"{"domain":"a","descriptor":{},"peek":"yes"}"#, "peek"),
+            (
+                r#"{"domain":"a","checks":[{"descriptor":{}},{}]}"#,
+                "checks[1].descriptor",
+            ),
+            (r#"{"domain":"a","checks":[],"cost":1}"#, "cost"),
+            (many.as_str(), "checks"),
+            (long.as_str(), "descriptor.k"),
+        ];
+        for (body, field) in cases {
+            let error = parse(body.as_bytes()).unwrap_err();
+            assert_eq!(error.code, ErrorCode::InvalidRequest);
+            assert_eq!(error.field.unwrap_or_default(), field, "{body:.80}");
+            assert!(!error.message.is_empty());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_request_or_an_error(body: Vec<u8>) {
+            let _ = parse(&body);
+        }
+
+        #[test]
+        fn a_damaged_request_is_a_request_or_an_error(at in 0..120_usize, with in "\\PC{0,3}") {
+            let body = r#"{"domain":"shop","checks":[{"descriptor":{"user":"alice"},"cost":1,"limits":["a"]}]}"#;
+            let at = at.min(body.len());
+            let _ = parse(format!("{}{with}{}", &body[..at], body.get(at + 1..).unwrap_or("")).as_bytes());
+        }
+    }
+}
