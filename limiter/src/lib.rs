@@ -1,1 +1,34 @@
 //! The limiter service: checks over HTTP, decided in Redis, Valkey or memory.
+
+mod admin;
+mod api;
+mod batch;
+mod domains;
+mod flags;
+mod hangups;
+mod http;
+mod limits_files;
+mod listen;
+mod log;
+mod metrics;
+mod proxies;
+mod run;
+mod serve;
+mod settings;
+mod tls;
+mod tokens;
+mod watched;
+
+use std::time::Duration;
+
+pub use flags::{Flags, LogFormat};
+pub use limits_files::LimitsError;
+pub use listen::{ListenError, Listeners};
+pub use log::start as start_log;
+pub use run::{RunError, run};
+pub use settings::Settings;
+pub use tls::{TlsError, TlsFiles};
+pub use tokens::TokenError;
+
+/// How often files are looked at for changes.
+const FILE_POLL: Duration = Duration::from_secs(1);

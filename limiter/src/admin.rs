@@ -1,0 +1,68 @@
+//! The admin port: is it alive, is it ready, what does it count.
+
+mod readiness;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::{Method, Request, Response, StatusCode, body::Incoming, header::HeaderValue};
+use store::Store;
+
+use crate::{
+    domains::Domains,
+    http,
+    limits_files::LimitsFiles,
+    metrics::Metrics,
+    serve::{Handler, Lifecycle},
+};
+
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// What the admin port tells about.
+pub(crate) struct Admin {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) domains: Arc<Domains>,
+    pub(crate) files: Arc<LimitsFiles>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) lifecycle: Arc<Lifecycle>,
+}
+
+impl Handler for Admin {
+    async fn handle(self: Arc<Self>, request: Request<Incoming>) -> Response<Full<Bytes>> {
+        let known = matches!(request.uri().path(), "/healthz" | "/readyz" | "/metrics");
+        if !known {
+            return http::text(
+                StatusCode::NOT_FOUND,
+                "there are /healthz, /readyz and /metrics here\n",
+            );
+        }
+        if !matches!(*request.method(), Method::GET | Method::HEAD) {
+            let mut refused = http::text(StatusCode::METHOD_NOT_ALLOWED, "GET only\n");
+            refused
+                .headers_mut()
+                .insert("allow", HeaderValue::from_static("GET, HEAD"));
+            return refused;
+        }
+        match request.uri().path() {
+            "/healthz" => http::text(StatusCode::OK, "alive\n"),
+            "/metrics" => http::answer(
+                StatusCode::OK,
+                OPEN_METRICS,
+                self.metrics.page(self.store.is_up()),
+            ),
+            _ => {
+                let strict = http::query(request.uri()).any(|(name, _)| name == "strict");
+                let report = self.readiness(strict);
+                let status = if report.ready {
+                    StatusCode::OK
+                } else {
+                    StatusCode::SERVICE_UNAVAILABLE
+                };
+                let mut body = serde_json::to_string_pretty(&report).unwrap_or_default();
+                body.push('\n');
+                http::answer(status, http::JSON, body)
+            }
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Whether to send requests here, and why not.
+
+use std::collections::BTreeMap;
+
+use policy::Name;
+use serde::Serialize;
+use tokio::time::Instant;
+
+use super::Admin;
+use crate::domains::{Domain, Fault, Poll};
+
+/// What `/readyz` answers.
+#[derive(Debug, Serialize)]
+pub(super) struct Report {
+    pub(super) ready: bool,
+    message: String,
+    store: StoreReport,
+    domains: Vec<DomainReport>,
+    limits_file_error: Option<String>,
+    last_policy_error: Option<PolicyError>,
+}
+
+#[derive(Debug, Serialize)]
+struct StoreReport {
+    address: String,
+    up: bool,
+    answered_ms_ago: Option<u64>,
+    error: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct DomainReport {
+    domain: String,
+    revision: Option<u64>,
+    digest: Option<String>,
+    limits: Option<usize>,
+    in_force_ms: Option<u64>,
+    fault: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct PolicyError {
+    domain: String,
+    message: String,
+    since_ms_ago: u64,
+}
+
+impl Admin {
+    /// Whether requests should come here, and why; `strict`: not while the store is away.
+    pub(super) fn readiness(&self, strict: bool) -> Report {
+        let poll = self.domains.poll();
+        let domains = self.domains.all();
+        let fault = newest_fault(&domains);
+        let away = match &poll.error {
+            Some(error) => Some(error.to_string()),
+            None if !self.store.is_up() => Some("its last answer was an error".to_owned()),
+            None => None,
+        };
+        let verdict = if self.lifecycle.is_leaving() {
+            Err("leaving: told to end".to_owned())
+        } else {
+            verdict(&poll, &domains, fault.as_ref()).and_then(|message| match &away {
+                Some(why) if strict => Err(format!("the store is away: {why}")),
+                Some(why) => Ok(format!("ready, but the store is away: {why}")),
+                None => Ok(message),
+            })
+        };
+        Report {
+            ready: verdict.is_ok(),
+            message: verdict.unwrap_or_else(|message| message),
+            store: StoreReport {
+                address: self.store.address(),
+                up: away.is_none(),
+                answered_ms_ago: poll.answered.map(age_ms),
+                error: away,
+            },
+            domains: domains.iter().map(describe).collect(),
+            limits_file_error: self.files.error(),
+            last_policy_error: fault.map(|(domain, fault)| PolicyError {
+                domain: domain.to_string(),
+                message: fault.message.clone(),
+                since_ms_ago: age_ms(fault.since),
+            }),
+        }
+    }
+}
+
+/// Ready once limits, or their definite absence, were loaded.
+fn verdict(
+    poll: &Poll,
+    domains: &BTreeMap<Name, Domain>,
+    fault: Option<&(&Name, &Fault)>,
+) -> Result<String, String> {
+    if poll.answered.is_none() {
+        return Err(match &poll.error {
+            Some(error) => format!("waiting for the store: {error}"),
+            None => "loading the limits".to_owned(),
+        });
+    }
+    let loaded = domains.values().any(|domain| domain.active.is_some());
+    match fault {
+        Some((domain, fault)) if loaded => Ok(format!(
+            "ready, with a fault in {domain}: {}",
+            fault.message
+        )),
+        Some((domain, fault)) => Err(format!("no usable limits: {domain}: {}", fault.message)),
+        None if loaded => Ok("ready".to_owned()),
+        None => Ok("ready; the store holds no limits yet".to_owned()),
+    }
+}
+
+fn newest_fault(domains: &BTreeMap<Name, Domain>) -> Option<(&Name, &Fault)> {
+    domains
+        .iter()
+        .filter_map(|(name, domain)| Some((name, domain.fault.as_ref()?)))
+        .max_by_key(|(_, fault)| fault.since)
+}
+
+fn describe((name, domain): (&Name, &Domain)) -> DomainReport {
+    let active = domain.active.as_ref();
+    let revision = active.map(|active| active.compiled.revision());
+    DomainReport {
+        domain: name.to_string(),
+        revision: revision.map(|revision| revision.number),
+        digest: revision.map(|revision| format!("{:016x}", revision.digest)),
+        limits: active.map(|active| active.compiled.limits().len()),
+        in_force_ms: active.map(|active| age_ms(active.since)),
+        fault: domain.fault.as_ref().map(|fault| fault.message.clone()),
+    }
+}
+
+fn age_ms(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX)
+}

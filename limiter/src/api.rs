@@ -1,0 +1,132 @@
+//! The data port: checks and policy snapshots.
+
+mod body;
+mod check;
+mod decide;
+mod inflight;
+mod refusal;
+mod snapshot;
+mod wait;
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::{
+    Method, Request, Response,
+    body::Incoming,
+    header::{HeaderName, HeaderValue},
+    http::request::Parts,
+};
+use policy::Name;
+use protocol::{API_HEADER, API_VERSION, ApiError, ErrorCode, REVISION_HEADER};
+
+use crate::{
+    Settings,
+    batch::Batcher,
+    domains::{Active, Domains, Lookup},
+    metrics::Metrics,
+    proxies::Proxies,
+    serve::{Handler, Lifecycle},
+    tokens::Tokens,
+};
+
+use inflight::Inflight;
+
+const API: HeaderName = HeaderName::from_static(API_HEADER);
+const REVISION: HeaderName = HeaderName::from_static(REVISION_HEADER);
+
+/// What answers on the data port.
+pub(crate) struct Api {
+    pub(crate) batcher: Batcher,
+    pub(crate) domains: Arc<Domains>,
+    pub(crate) proxies: Arc<Proxies>,
+    pub(crate) tokens: Option<Arc<Tokens>>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) lifecycle: Arc<Lifecycle>,
+    pub(crate) bounds: Bounds,
+}
+
+/// What the data port takes on.
+pub(crate) struct Bounds {
+    /// Requests worked on.
+    inflight: Arc<Inflight>,
+    /// Checks that wait for permits.
+    waiting: Arc<Inflight>,
+    max_body: usize,
+    max_wait: Duration,
+    store_timeout: Duration,
+}
+
+impl Bounds {
+    pub(crate) fn new(settings: &Settings, metrics: &Metrics) -> Self {
+        Self {
+            inflight: Inflight::new(settings.max_inflight, metrics.inflight.clone()),
+            waiting: Inflight::new(settings.max_waiters, metrics.waiting.clone()),
+            max_body: settings.max_body,
+            max_wait: settings.max_wait,
+            store_timeout: settings.store_timeout,
+        }
+    }
+}
+
+type Answered = Result<Response<Full<Bytes>>, ApiError>;
+
+impl Handler for Api {
+    async fn handle(self: Arc<Self>, request: Request<Incoming>) -> Response<Full<Bytes>> {
+        let (head, body) = request.into_parts();
+        let answered = self.route(&head, body).await;
+        let mut response = answered.unwrap_or_else(|error| {
+            self.metrics.refused(error.code.word());
+            refusal::response(&error)
+        });
+        let version = HeaderValue::from_static(API_VERSION);
+        response.headers_mut().insert(API, version);
+        response
+    }
+}
+
+impl Api {
+    async fn route(&self, head: &Parts, body: Incoming) -> Answered {
+        if let Some(tokens) = &self.tokens
+            && !tokens.admit(&head.headers)
+        {
+            return Err(ApiError::new(
+                ErrorCode::Unauthorized,
+                "this limiter wants `authorization: Bearer TOKEN` with one of its tokens",
+            ));
+        }
+        match (head.uri.path(), &head.method) {
+            ("/v1/check", &Method::POST) => self.check(head, body).await,
+            ("/v1/policy", &Method::GET | &Method::HEAD) => self.snapshot(head),
+            ("/v1/check", _) => Err(wrong_method("POST")),
+            ("/v1/policy", _) => Err(wrong_method("GET")),
+            _ => Err(ApiError::new(
+                ErrorCode::NotFound,
+                "there are POST /v1/check and GET /v1/policy here",
+            )),
+        }
+    }
+
+    /// What is in force in a domain.
+    fn active(&self, domain: &Name) -> Result<Arc<Active>, ApiError> {
+        match self.domains.find(domain.as_str()) {
+            Lookup::Active(active) => Ok(active),
+            Lookup::Unknown => Err(ApiError {
+                field: Some("domain".to_owned()),
+                ..ApiError::new(
+                    ErrorCode::UnknownDomain,
+                    format!("there are no limits for the domain {domain}"),
+                )
+            }),
+            Lookup::NotLoaded(why) => Err(ApiError::new(ErrorCode::PolicyUnavailable, why)),
+        }
+    }
+}
+
+fn wrong_method(right: &str) -> ApiError {
+    ApiError::new(
+        ErrorCode::MethodNotAllowed,
+        format!("this path takes {right} only"),
+    )
+}

@@ -1,0 +1,204 @@
+//! `POST /v1/check`, in both encodings.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::{
+    Response, StatusCode,
+    body::Incoming,
+    header::{CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER},
+    http::request::Parts,
+};
+use policy::Name;
+use protocol::{
+    Answer, ApiError, CHECK_CBOR, CHECK_JSON, ErrorCode,
+    compact::{Batch, BatchAnswer},
+    json::{self, Reason, Reply},
+};
+use tokio::time::Instant;
+
+use super::{Answered, Api, REVISION, body, decide::Decided, inflight::Place, refusal};
+use crate::{domains::Active, http};
+
+enum Encoding {
+    Json,
+    Compact,
+}
+
+impl Api {
+    pub(super) async fn check(&self, head: &Parts, body: Incoming) -> Answered {
+        let place = self
+            .bounds
+            .inflight
+            .enter()
+            .ok_or_else(refusal::overloaded)?;
+        let encoding = encoding(&head.headers)?;
+        let deny_status = deny_status(head)?;
+        let max = self.bounds.max_body;
+        let body = body::read(body, max)
+            .await
+            .map_err(|error| refusal::of_body(error, max))?;
+        match encoding {
+            Encoding::Json => self.check_json(&body, deny_status, place).await,
+            Encoding::Compact => self.check_compact(&body).await,
+        }
+    }
+
+    async fn check_json(&self, body: &[u8], deny: StatusCode, place: Place) -> Answered {
+        let request = json::parse(body)?;
+        let deadline = Instant::now() + self.bounds.store_timeout;
+        let mut checks = request.checks;
+        if request.batch {
+            if deny != StatusCode::OK {
+                let message = "a batch has no status of its own; it is for single checks";
+                return Err(refusal::invalid("deny_status", message));
+            }
+            let decided = self.decide(&request.domain, checks, deadline).await?;
+            return batch_response(&decided);
+        }
+        let (decided, reason) = match (request.wait_ms, checks.pop()) {
+            (1.., Some(check)) => {
+                let wait = Duration::from_millis(request.wait_ms);
+                self.decide_waiting(&request.domain, check, wait, place)
+                    .await?
+            }
+            (_, check) => {
+                let checks = check.into_iter().collect();
+                (self.decide(&request.domain, checks, deadline).await?, None)
+            }
+        };
+        single_response(&decided, reason, deny)
+    }
+
+    async fn check_compact(&self, body: &[u8]) -> Answered {
+        let batch = Batch::decode(body)
+            .map_err(|error| ApiError::new(ErrorCode::InvalidRequest, error.to_string()))?;
+        let Batch {
+            domain,
+            proxy,
+            keys,
+            checks,
+            ..
+        } = batch;
+        let checks = checks.into_iter().map(|check| check.into_check(&keys));
+        let deadline = Instant::now() + self.bounds.store_timeout;
+        let decided = self.decide(&domain, checks.collect(), deadline).await?;
+        if let Some(error) = decided.all_failed() {
+            return Err(error);
+        }
+        let answer = BatchAnswer {
+            revision: decided.policy.compiled.revision().clone(),
+            proxies: self.live_proxies(&domain, &proxy, &decided),
+            results: decided
+                .decisions
+                .into_iter()
+                .map(|decision| decision.map_err(|error| refusal::code(&error)))
+                .collect(),
+        };
+        let mut response = http::answer(StatusCode::OK, CHECK_CBOR, answer.encode());
+        name_revision(&mut response, &decided.policy);
+        Ok(response)
+    }
+
+    /// Notes what the proxy asked for, and tells how many do.
+    fn live_proxies(&self, domain: &Name, proxy: &str, decided: &Decided) -> Vec<(Name, u64)> {
+        let answers = decided.decisions.iter().flatten();
+        let asked: BTreeSet<&Name> = answers
+            .flat_map(|answer| answer.limits.iter().map(|limit| &limit.name))
+            .collect();
+        self.proxies.saw(domain, proxy, asked.iter().copied());
+        let Some(counts) = self.proxies.counts(domain) else {
+            return Vec::new();
+        };
+        let live = |limit: &Name| Some((limit.clone(), *counts.get(limit)?));
+        asked.into_iter().filter_map(live).collect()
+    }
+}
+
+/// What the body is written in. Programs that say nothing, or what curl says by itself, mean JSON.
+fn encoding(headers: &HeaderMap) -> Result<Encoding, ApiError> {
+    let Some(value) = headers.get(CONTENT_TYPE) else {
+        return Ok(Encoding::Json);
+    };
+    let media_type = value.as_bytes().split(|b| *b == b';').next();
+    let media_type = media_type.unwrap_or_default().trim_ascii();
+    let is = |name: &str| media_type.eq_ignore_ascii_case(name.as_bytes());
+    if is(CHECK_CBOR) {
+        return Ok(Encoding::Compact);
+    }
+    if is(CHECK_JSON) || is("application/x-www-form-urlencoded") || is("text/plain") {
+        return Ok(Encoding::Json);
+    }
+    Err(ApiError::new(
+        ErrorCode::UnsupportedMediaType,
+        format!("this limiter reads {CHECK_JSON} and {CHECK_CBOR}"),
+    ))
+}
+
+/// The status of a denial, which programs can choose to be 429.
+fn deny_status(head: &Parts) -> Result<StatusCode, ApiError> {
+    let mut status = StatusCode::OK;
+    for (name, value) in http::query(&head.uri) {
+        status = match (name, value) {
+            ("deny_status", "429") => StatusCode::TOO_MANY_REQUESTS,
+            ("deny_status", "200") => StatusCode::OK,
+            ("deny_status", _) => return Err(refusal::invalid(name, "it is 200 or 429")),
+            _ => {
+                return Err(refusal::invalid(
+                    name,
+                    "no such parameter; there is deny_status",
+                ));
+            }
+        };
+    }
+    Ok(status)
+}
+
+fn batch_response(decided: &Decided) -> Answered {
+    if let Some(error) = decided.all_failed() {
+        return Err(error);
+    }
+    let policy = &decided.policy.compiled;
+    let results = decided.decisions.iter().map(|decision| match decision {
+        Ok(answer) => Ok(Reply::new(answer, policy)),
+        Err(error) => Err(refusal::of_check(error)),
+    });
+    let body = json::batch_reply(policy.revision().number, results);
+    let mut response = http::answer(StatusCode::OK, CHECK_JSON, body);
+    name_revision(&mut response, &decided.policy);
+    Ok(response)
+}
+
+fn single_response(decided: &Decided, reason: Option<Reason>, deny: StatusCode) -> Answered {
+    let answer = match decided.decisions.first() {
+        Some(Ok(answer)) => answer,
+        Some(Err(error)) => return Err(refusal::of_check(error)),
+        None => return Err(ApiError::new(ErrorCode::Internal, "no decision")),
+    };
+    let mut reply = Reply::new(answer, &decided.policy.compiled);
+    if let Some(reason) = reason {
+        reply = reply.because(reason);
+    }
+    let status = if answer.allowed { StatusCode::OK } else { deny };
+    let mut response = http::answer(status, CHECK_JSON, json::check_reply(&reply));
+    if status == StatusCode::TOO_MANY_REQUESTS {
+        let seconds = retry_after_s(answer);
+        response
+            .headers_mut()
+            .extend(seconds.map(|seconds| (RETRY_AFTER, HeaderValue::from(seconds))));
+    }
+    name_revision(&mut response, &decided.policy);
+    Ok(response)
+}
+
+/// Whole seconds, rounded up; `None` where it can never pass.
+fn retry_after_s(answer: &Answer) -> Option<u64> {
+    let ms = answer.summary().retry_after_ms?;
+    Some(ms.div_ceil(1000))
+}
+
+fn name_revision(response: &mut Response<Full<Bytes>>, policy: &Active) {
+    let revision = policy.revision_header.clone();
+    response.headers_mut().insert(REVISION, revision);
+}

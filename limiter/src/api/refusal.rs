@@ -1,0 +1,95 @@
+//! Answers that are no decision.
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::{
+    Response, StatusCode,
+    header::{ALLOW, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE},
+};
+use protocol::{ApiError, ErrorCode};
+use store::CheckError;
+
+use super::body::BodyError;
+use crate::{batch::Undecided, http};
+
+/// The HTTP answer that an error is.
+pub(super) fn response(error: &ApiError) -> Response<Full<Bytes>> {
+    let status =
+        StatusCode::from_u16(error.code.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut response = http::answer(status, http::JSON, error.to_json());
+    let header = match error.code {
+        ErrorCode::Unauthorized => Some((WWW_AUTHENTICATE, "Bearer")),
+        ErrorCode::MethodNotAllowed if error.message.contains("POST") => Some((ALLOW, "POST")),
+        ErrorCode::MethodNotAllowed => Some((ALLOW, "GET, HEAD")),
+        ErrorCode::Overloaded | ErrorCode::TooManyWaiters => Some((RETRY_AFTER, "1")),
+        _ => None,
+    };
+    if let Some((name, value)) = header {
+        let value = HeaderValue::from_static(value);
+        response.headers_mut().insert(name, value);
+    }
+    response
+}
+
+/// An error about one field of the request.
+pub(super) fn invalid(field: &str, message: impl Into<String>) -> ApiError {
+    ApiError {
+        field: Some(field.to_owned()),
+        ..ApiError::new(ErrorCode::InvalidRequest, message)
+    }
+}
+
+/// More is worked on than `--max-inflight` allows.
+pub(super) fn overloaded() -> ApiError {
+    ApiError::new(
+        ErrorCode::Overloaded,
+        "as many requests as this limiter takes at once are being decided (--max-inflight)",
+    )
+}
+
+/// Why there is no body to decode.
+pub(super) fn of_body(error: BodyError, max: usize) -> ApiError {
+    match error {
+        BodyError::TooLarge => ApiError::new(
+            ErrorCode::TooLarge,
+            format!("the body is larger than {max} bytes (--max-body)"),
+        ),
+        BodyError::TooSlow => {
+            ApiError::new(ErrorCode::InvalidRequest, "the body did not come in time")
+        }
+        BodyError::Broken => ApiError::new(ErrorCode::InvalidRequest, "the body broke off"),
+    }
+}
+
+/// Why checks were not decided at all.
+pub(super) fn of_undecided(error: Undecided, timeout: std::time::Duration) -> ApiError {
+    match error {
+        Undecided::Overloaded => ApiError::new(
+            ErrorCode::Overloaded,
+            "the store is slower than the checks come",
+        ),
+        Undecided::TimedOut => ApiError::new(
+            ErrorCode::StoreUnavailable,
+            format!(
+                "no answer from the store within {} ms (--store-timeout)",
+                timeout.as_millis()
+            ),
+        ),
+    }
+}
+
+/// Why one check was not decided, in a word.
+pub(super) fn code(error: &CheckError) -> ErrorCode {
+    match error {
+        CheckError::Store(_) => ErrorCode::StoreUnavailable,
+        CheckError::Stale => ErrorCode::Stale,
+        CheckError::UnknownLimit(_) => ErrorCode::UnknownLimit,
+        CheckError::NoMatch => ErrorCode::NoMatch,
+        CheckError::WrongBucket { .. } => ErrorCode::Internal,
+    }
+}
+
+/// Why one check was not decided.
+pub(super) fn of_check(error: &CheckError) -> ApiError {
+    ApiError::new(code(error), error.to_string())
+}

@@ -1,0 +1,63 @@
+//! `GET /v1/policy`: what proxies follow.
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::{
+    Response, StatusCode,
+    header::{
+        CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderMap, HeaderName, HeaderValue, IF_NONE_MATCH,
+    },
+    http::request::Parts,
+};
+use policy::Name;
+use protocol::{PROXIES_HEADER, format_proxies};
+
+use super::{Answered, Api, REVISION, refusal};
+use crate::{domains::Active, http};
+
+const PROXIES: HeaderName = HeaderName::from_static(PROXIES_HEADER);
+
+impl Api {
+    /// The domain's limits, or 304 if the proxy has them; either way the number of live proxies.
+    ///
+    /// Parameters that this version does not know are left alone: a proxy may be newer.
+    pub(super) fn snapshot(&self, head: &Parts) -> Answered {
+        let mut parameters = http::query(&head.uri);
+        let domain = parameters
+            .find(|(name, _)| *name == "domain")
+            .ok_or_else(|| refusal::invalid("domain", "missing; write /v1/policy?domain=NAME"))?;
+        let domain: Name = domain
+            .1
+            .parse()
+            .map_err(|error: policy::NameError| refusal::invalid("domain", error.to_string()))?;
+        let policy = self.active(&domain)?;
+        let mut response = Response::new(Full::default());
+        if has(&head.headers, &policy) {
+            *response.status_mut() = StatusCode::NOT_MODIFIED;
+        } else {
+            *response.body_mut() = Full::new(Bytes::clone(&policy.snapshot));
+            let json = HeaderValue::from_static(http::JSON);
+            response.headers_mut().insert(CONTENT_TYPE, json);
+        }
+        let headers = response.headers_mut();
+        headers.insert(ETAG, policy.etag.clone());
+        headers.insert(REVISION, policy.revision_header.clone());
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+        if let Some(counts) = self.proxies.counts(&domain) {
+            let live = format_proxies(counts.iter().map(|(limit, count)| (limit, *count)));
+            headers.extend(HeaderValue::try_from(live).map(|live| (PROXIES, live)));
+        }
+        Ok(response)
+    }
+}
+
+/// Whether the asker has this revision: `If-None-Match` is a list of tags, or `*`.
+fn has(headers: &HeaderMap, policy: &Active) -> bool {
+    let ours = policy.etag.as_bytes();
+    headers.get_all(IF_NONE_MATCH).iter().any(|value| {
+        value.as_bytes().split(|b| *b == b',').any(|tag| {
+            let tag = tag.trim_ascii();
+            tag.strip_prefix(b"W/").unwrap_or(tag) == ours || tag == b"*"
+        })
+    })
+}

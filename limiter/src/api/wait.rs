@@ -1,0 +1,75 @@
+//! A check that waits for permits, for programs that ask the limiter themselves.
+//!
+//! Waiting is unfair: a waiter asks again when its own denial says so, and whoever asks in that
+//! moment may be faster. One that leaves is forgotten where it stands: what it has not been
+//! charged yet, it never will.
+
+use std::time::Duration;
+
+use policy::Name;
+use protocol::{ApiError, Check, ErrorCode, json::Reason};
+use tokio::time::{Instant, sleep};
+
+use super::{Api, decide::Decided, inflight::Place, refusal};
+use crate::serve::Phase;
+
+impl Api {
+    /// Decides one check, asking again for up to `wait`; says why, if it was not waited to the end.
+    pub(super) async fn decide_waiting(
+        &self,
+        domain: &Name,
+        check: Check,
+        wait: Duration,
+        mut place: Place,
+    ) -> Result<(Decided, Option<Reason>), ApiError> {
+        if wait > self.bounds.max_wait {
+            let max = self.bounds.max_wait.as_millis();
+            let message = format!("this limiter lets checks wait {max} ms at most (--max-wait)");
+            return Err(refusal::invalid("wait_ms", message));
+        }
+        if check.peek || check.cost == 0 {
+            let message = "a check that charges nothing cannot wait for permits";
+            return Err(refusal::invalid("wait_ms", message));
+        }
+        let until = Instant::now() + wait;
+        let mut waiting = None;
+        loop {
+            let deadline = Instant::now() + self.bounds.store_timeout;
+            let decided = self.decide(domain, vec![check.clone()], deadline).await?;
+            let retry_after_ms = match decided.decisions.first() {
+                Some(Ok(answer)) if !answer.allowed => answer.summary().retry_after_ms,
+                _ => return Ok((decided, None)),
+            };
+            let Some(retry_after_ms) = retry_after_ms else {
+                return Ok((decided, Some(Reason::ExceedsCapacity)));
+            };
+            let again = Instant::now() + Duration::from_millis(retry_after_ms);
+            if again > until || self.lifecycle.is_leaving() {
+                return Ok((decided, Some(Reason::WaitTooShort)));
+            }
+            if waiting.is_none() {
+                waiting = Some(self.bounds.waiting.enter().ok_or_else(too_many)?);
+            }
+            // A waiter is no work.
+            drop(place);
+            tokio::select! {
+                () = sleep(again - Instant::now()) => {}
+                () = self.lifecycle.reached(Phase::Leave) => {
+                    return Ok((decided, Some(Reason::WaitTooShort)));
+                }
+            }
+            place = self
+                .bounds
+                .inflight
+                .enter()
+                .ok_or_else(refusal::overloaded)?;
+        }
+    }
+}
+
+fn too_many() -> ApiError {
+    ApiError::new(
+        ErrorCode::TooManyWaiters,
+        "as many checks as this limiter takes are waiting already (--max-waiters)",
+    )
+}

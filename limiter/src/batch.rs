@@ -1,0 +1,272 @@
+//! Checks of concurrent requests share round trips.
+//!
+//! A few lanes call the store, each one call at a time. A check that finds a lane free leaves at
+//! once; while all are busy, checks gather and leave together with the lane that is free first.
+//! So a quiet service adds no wait, a busy one sends fewer and larger calls, and a store that hangs
+//! has no more than [`LANES`] calls before it, whatever is asked of us.
+
+use std::{
+    collections::VecDeque,
+    panic::AssertUnwindSafe,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use futures_util::{FutureExt, future::join_all};
+use protocol::{Answer, Check};
+use store::{CheckError, Store, StoreError};
+use tokio::{
+    sync::{Notify, oneshot},
+    task::JoinSet,
+    time::{Instant, timeout_at},
+};
+
+use crate::{domains::Active, metrics::Metrics};
+
+/// Calls of the store at once.
+const LANES: usize = 4;
+
+/// Checks in one call: what the store does in about a millisecond, so that nobody waits long for
+/// the call before.
+const CALL_MAX: usize = 256;
+
+/// Checks that wait for a lane. Beyond it the store is so slow that they would time out anyway.
+const QUEUE_MAX: usize = 16 * 1024;
+
+/// What a store may take beyond its timeout before its call is given up.
+const GRACE: Duration = Duration::from_millis(100);
+
+/// What came of each check, in order.
+pub(crate) type Decisions = Vec<Result<Answer, CheckError>>;
+
+/// What came of the checks of a request.
+pub(crate) struct Outcome {
+    /// One for each.
+    pub(crate) decisions: Decisions,
+    /// The checks that have to be asked again under a newer policy, with their place.
+    pub(crate) stale: Vec<(usize, Check)>,
+}
+
+/// Why checks never reached the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Undecided {
+    /// The queue is full.
+    Overloaded,
+    /// The deadline passed.
+    TimedOut,
+}
+
+/// The queue before the store.
+pub(crate) struct Batcher {
+    shared: Arc<Shared>,
+    /// They end with the batcher.
+    _lanes: JoinSet<()>,
+}
+
+struct Shared {
+    store: Arc<dyn Store>,
+    metrics: Arc<Metrics>,
+    timeout: Duration,
+    queue: Mutex<Queue>,
+    work: Notify,
+}
+
+#[derive(Default)]
+struct Queue {
+    waiting: VecDeque<Entry>,
+    checks: usize,
+}
+
+/// The checks of one request.
+struct Entry {
+    policy: Arc<Active>,
+    force: bool,
+    checks: Vec<Check>,
+    deadline: Instant,
+    reply: oneshot::Sender<Outcome>,
+}
+
+impl Entry {
+    /// Whether anybody still wants the answer. What nobody wants is not charged.
+    fn is_wanted(&self, now: Instant) -> bool {
+        now < self.deadline && !self.reply.is_closed()
+    }
+}
+
+impl Batcher {
+    /// Starts the lanes; they end with the batcher.
+    pub(crate) fn start(store: Arc<dyn Store>, metrics: Arc<Metrics>, timeout: Duration) -> Self {
+        let shared = Arc::new(Shared {
+            store,
+            metrics,
+            timeout,
+            queue: Mutex::default(),
+            work: Notify::new(),
+        });
+        let mut lanes = JoinSet::new();
+        for _ in 0..LANES {
+            let shared = Arc::clone(&shared);
+            lanes.spawn(async move { shared.lane().await });
+        }
+        Self {
+            shared,
+            _lanes: lanes,
+        }
+    }
+
+    /// Decides the checks of one request against one policy, or gives up at `deadline`.
+    pub(crate) async fn decide(
+        &self,
+        policy: &Arc<Active>,
+        checks: Vec<Check>,
+        force: bool,
+        deadline: Instant,
+    ) -> Result<Outcome, Undecided> {
+        let (reply, answer) = oneshot::channel();
+        let entry = Entry {
+            policy: Arc::clone(policy),
+            force,
+            checks,
+            deadline,
+            reply,
+        };
+        self.shared.push(entry)?;
+        match timeout_at(deadline, answer).await {
+            Ok(Ok(outcome)) => Ok(outcome),
+            // Dropped unanswered: its deadline had passed when its turn came.
+            Ok(Err(_)) | Err(_) => Err(Undecided::TimedOut),
+        }
+    }
+}
+
+impl Shared {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        // A panic with the lock held leaves a queue that is still a queue.
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(&self, entry: Entry) -> Result<(), Undecided> {
+        let mut queue = self.queue();
+        let checks = queue.checks + entry.checks.len();
+        // A request larger than the whole queue still gets its turn when it is empty.
+        if checks > QUEUE_MAX && !queue.waiting.is_empty() {
+            return Err(Undecided::Overloaded);
+        }
+        queue.checks = checks;
+        queue.waiting.push_back(entry);
+        drop(queue);
+        self.work.notify_one();
+        Ok(())
+    }
+
+    async fn lane(&self) {
+        loop {
+            let entries = self.take();
+            if entries.is_empty() {
+                self.work.notified().await;
+                continue;
+            }
+            // A lane outlives whatever a call does.
+            if AssertUnwindSafe(self.call(entries))
+                .catch_unwind()
+                .await
+                .is_err()
+            {
+                tracing::error!("a call of the store panicked; its checks got no decision");
+            }
+        }
+    }
+
+    /// What leaves with the next call: at least one request, if any is still wanted.
+    fn take(&self) -> Vec<Entry> {
+        let now = Instant::now();
+        let mut queue = self.queue();
+        let (mut entries, mut checks) = (Vec::new(), 0);
+        while let Some(next) = queue.waiting.front() {
+            if checks > 0 && checks + next.checks.len() > CALL_MAX {
+                break;
+            }
+            let Some(entry) = queue.waiting.pop_front() else {
+                break;
+            };
+            queue.checks -= entry.checks.len();
+            if entry.is_wanted(now) {
+                checks += entry.checks.len();
+                entries.push(entry);
+            }
+        }
+        if !queue.waiting.is_empty() {
+            self.work.notify_one();
+        }
+        entries
+    }
+
+    async fn call(&self, entries: Vec<Entry>) {
+        join_all(group(entries).into_iter().map(|group| self.ask(group))).await;
+    }
+
+    async fn ask(&self, group: Group) {
+        let started = Instant::now();
+        let asked = self
+            .store
+            .check(&group.policy.compiled, &group.checks, group.force);
+        // A store keeps its own timeout, and learns from it that something is wrong; this one is
+        // for the day it does not.
+        let answers = timeout_at(started + self.timeout + GRACE, asked)
+            .await
+            .unwrap_or_default();
+        self.metrics
+            .store_called(started.elapsed(), group.checks.len());
+        let late = || Err(StoreError::Timeout(self.timeout).into());
+        let mut answers = answers.into_iter();
+        let mut checks = group.checks.into_iter();
+        for (reply, count) in group.replies {
+            let mut outcome = Outcome {
+                decisions: Vec::with_capacity(count),
+                stale: Vec::new(),
+            };
+            for (at, check) in checks.by_ref().take(count).enumerate() {
+                let decision = answers.next().unwrap_or_else(late);
+                if matches!(decision, Err(CheckError::Stale)) {
+                    outcome.stale.push((at, check));
+                }
+                outcome.decisions.push(decision);
+            }
+            // Whoever left does not miss it.
+            let _ = reply.send(outcome);
+        }
+    }
+}
+
+/// Checks that go to the store in one call.
+struct Group {
+    policy: Arc<Active>,
+    force: bool,
+    checks: Vec<Check>,
+    /// Who asked, and how many of the checks are theirs.
+    replies: Vec<(oneshot::Sender<Outcome>, usize)>,
+}
+
+/// One group per policy; nearly always one.
+fn group(entries: Vec<Entry>) -> Vec<Group> {
+    let mut groups: Vec<Group> = Vec::with_capacity(1);
+    for mut entry in entries {
+        let count = entry.checks.len();
+        let known = groups
+            .iter_mut()
+            .find(|group| group.force == entry.force && Arc::ptr_eq(&group.policy, &entry.policy));
+        match known {
+            Some(group) => {
+                group.checks.append(&mut entry.checks);
+                group.replies.push((entry.reply, count));
+            }
+            None => groups.push(Group {
+                policy: entry.policy,
+                force: entry.force,
+                checks: entry.checks,
+                replies: vec![(entry.reply, count)],
+            }),
+        }
+    }
+    groups
+}

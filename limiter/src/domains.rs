@@ -1,0 +1,128 @@
+//! The policies in force, one per domain.
+//!
+//! One task follows the store: it compares the domains' revisions with those in force a few times
+//! a second, at once after a hint, and reads what differs. A policy comes into force whole or not
+//! at all; whatever is wrong with a newer one, the last good one stays.
+
+mod active;
+mod follow;
+mod state;
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use arc_swap::ArcSwap;
+use policy::Name;
+use store::{Store, StoreError};
+use tokio::{
+    sync::{Notify, watch},
+    time::Instant,
+};
+
+use crate::metrics::Metrics;
+
+pub(crate) use active::Active;
+pub(crate) use state::{Domain, Fault};
+
+/// How long what a poll said counts as knowledge. Beyond it, a domain that is not known is not
+/// known to be absent either.
+const KNOWLEDGE: Duration = Duration::from_secs(10);
+
+/// The domains, and the task that keeps them.
+pub(crate) struct Domains {
+    store: Arc<dyn Store>,
+    metrics: Arc<Metrics>,
+    table: ArcSwap<Table>,
+    poll: Mutex<Poll>,
+    wanted: AtomicU64,
+    wake: Notify,
+    done: watch::Sender<u64>,
+}
+
+type Table = BTreeMap<Name, Domain>;
+
+/// What the last polls said.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Poll {
+    /// When the store last told the revisions.
+    pub(crate) answered: Option<Instant>,
+    /// Why it did not since.
+    pub(crate) error: Option<StoreError>,
+}
+
+/// What there is to decide by in a domain.
+#[derive(Debug)]
+pub(crate) enum Lookup {
+    /// This.
+    Active(Arc<Active>),
+    /// The store has no such domain.
+    Unknown,
+    /// It cannot be said; the reason is for people.
+    NotLoaded(String),
+}
+
+impl Domains {
+    pub(crate) fn new(store: Arc<dyn Store>, metrics: Arc<Metrics>) -> Self {
+        Self {
+            store,
+            metrics,
+            table: ArcSwap::default(),
+            poll: Mutex::default(),
+            wanted: AtomicU64::new(0),
+            wake: Notify::new(),
+            done: watch::Sender::new(0),
+        }
+    }
+
+    /// What is in force in a domain.
+    pub(crate) fn find(&self, domain: &str) -> Lookup {
+        match self.table.load().get(domain) {
+            Some(Domain {
+                active: Some(active),
+                ..
+            }) => Lookup::Active(Arc::clone(active)),
+            Some(Domain {
+                fault: Some(fault), ..
+            }) => Lookup::NotLoaded(fault.message.clone()),
+            _ => self.absence(),
+        }
+    }
+
+    fn absence(&self) -> Lookup {
+        let poll = self.poll();
+        match (poll.answered, poll.error) {
+            (Some(at), _) if at.elapsed() < KNOWLEDGE => Lookup::Unknown,
+            (_, Some(error)) => Lookup::NotLoaded(error.to_string()),
+            (_, None) => Lookup::NotLoaded("the limits are still being loaded".to_owned()),
+        }
+    }
+
+    /// Every domain, for reports.
+    pub(crate) fn all(&self) -> Arc<Table> {
+        self.table.load_full()
+    }
+
+    /// What the last polls said.
+    pub(crate) fn poll(&self) -> Poll {
+        self.poll
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// Waits until the store was asked once more, from now on; tells whether it answered.
+    pub(crate) async fn refreshed(&self) -> bool {
+        let wanted = self.wanted.fetch_add(1, Ordering::Relaxed) + 1;
+        self.wake.notify_one();
+        let mut done = self.done.subscribe();
+        // Cannot fail: the sender is borrowed from self.
+        let _ = done.wait_for(|done| *done >= wanted).await;
+        self.poll().error.is_none()
+    }
+}

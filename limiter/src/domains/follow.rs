@@ -1,0 +1,174 @@
+//! Following the store.
+
+use std::{
+    collections::{HashSet, btree_map::Entry},
+    sync::{Arc, PoisonError, atomic::Ordering},
+    time::Duration,
+};
+
+use policy::{Name, Policy, Revision};
+use store::{Head, HeadState, Overrides, StoreError, Stored};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep},
+};
+
+use super::{Active, Domain, Domains, Poll, Table};
+
+/// The pause between two polls, jittered so that replicas do not ask in step.
+const POLL_MS: std::ops::RangeInclusive<u64> = 150..=240;
+
+/// Hints that come in a row cost one poll.
+const HINTS_GATHER: Duration = Duration::from_millis(5);
+
+/// Domains kept at once. More than that in one store is a mistake, or not ours.
+const DOMAINS_MAX: usize = 4096;
+
+impl Domains {
+    /// Follows the store for ever.
+    pub(crate) async fn follow(&self) {
+        let mut hints = self.store.hints();
+        loop {
+            let wanted = self.wanted.load(Ordering::Relaxed);
+            self.poll_once().await;
+            self.done.send_replace(wanted);
+            let pause = Duration::from_millis(fastrand::u64(POLL_MS));
+            tokio::select! {
+                () = sleep(pause) => {}
+                () = self.wake.notified() => {}
+                () = hint(&mut hints) => sleep(HINTS_GATHER).await,
+            }
+        }
+    }
+
+    async fn poll_once(&self) {
+        let heads = match self.store.heads().await {
+            Ok(heads) => heads,
+            Err(error) => return self.polled(Err(error)),
+        };
+        let known = self.table.load_full();
+        let mut next = Table::new();
+        for head in heads.into_iter().take(DOMAINS_MAX) {
+            let before = known.get(&head.domain).cloned().unwrap_or_default();
+            if let Some(domain) = self.next(&head, before).await {
+                next.insert(head.domain, domain);
+            }
+        }
+        keep_vanished(&known, &mut next);
+        self.swap(&known, next);
+        self.polled(Ok(()));
+    }
+
+    fn polled(&self, outcome: Result<(), StoreError>) {
+        let mut poll = self.poll.lock().unwrap_or_else(PoisonError::into_inner);
+        match outcome {
+            Ok(()) => {
+                if poll.error.is_some() {
+                    tracing::info!("the store answers again");
+                }
+                *poll = Poll {
+                    answered: Some(Instant::now()),
+                    error: None,
+                };
+            }
+            Err(error) => {
+                if poll.error.as_ref() != Some(&error) {
+                    tracing::warn!(%error, "cannot ask the store for its limits");
+                }
+                poll.error = Some(error);
+            }
+        }
+    }
+
+    /// The domain after a poll; `None`: it is definitely absent.
+    async fn next(&self, head: &Head, before: Domain) -> Option<Domain> {
+        let name = &head.domain;
+        match &head.state {
+            HeadState::Deleted(_) => None,
+            HeadState::Missing => Some(before.faulty(vanished(), None)),
+            HeadState::Live(revision) => {
+                if before.is_at(revision) {
+                    return Some(before.mended());
+                }
+                if before.was_tried(revision) {
+                    return Some(before);
+                }
+                self.load(name, revision, before).await
+            }
+        }
+    }
+
+    async fn load(&self, name: &Name, revision: &Revision, before: Domain) -> Option<Domain> {
+        match self.store.read(name, Overrides::All).await {
+            Ok(Stored::Live(record)) => match self.compile(record.policy).await {
+                Ok(active) => Some(Domain::sound(active)),
+                Err(message) => Some(before.faulty(message, Some(revision))),
+            },
+            Ok(Stored::Deleted(_)) => None,
+            Ok(Stored::Absent) => Some(before.faulty(vanished(), None)),
+            Err(StoreError::Corrupt(message)) => Some(before.faulty(message, Some(revision))),
+            // The store's trouble, not the record's: the next poll tries again.
+            Err(error) => {
+                tracing::warn!(domain = %name, %error, "cannot read the limits");
+                Some(before)
+            }
+        }
+    }
+
+    /// Compiling 100,000 overrides takes a while, in which checks go on.
+    async fn compile(&self, policy: Policy) -> Result<Active, String> {
+        let metrics = Arc::clone(&self.metrics);
+        tokio::task::spawn_blocking(move || Active::new(policy, &metrics))
+            .await
+            .unwrap_or_else(|_| Err("compiling the limits failed; please report this".to_owned()))
+    }
+
+    fn swap(&self, known: &Table, next: Table) {
+        for (name, domain) in &next {
+            let before = known.get(name);
+            domain.report(name, before);
+            self.metrics.fault(name, domain.fault.is_some());
+        }
+        for (name, before) in known {
+            let after = next.get(name);
+            let kept: HashSet<&Name> = limits(after).collect();
+            let gone = limits(Some(before)).filter(|limit| !kept.contains(limit));
+            self.metrics.forget_limits(name, gone);
+            if after.is_none() {
+                tracing::info!(domain = %name, "the domain was deleted");
+                self.metrics.forget_domain(name);
+            }
+        }
+        self.table.store(Arc::new(next));
+    }
+}
+
+/// A domain that was listed and is not any more was lost, not deleted.
+fn keep_vanished(known: &Table, next: &mut Table) {
+    for (name, before) in known {
+        if let Entry::Vacant(gone) = next.entry(name.clone())
+            && before.active.is_some()
+        {
+            gone.insert(before.clone().faulty(vanished(), None));
+        }
+    }
+}
+
+/// The limits of a domain that are in force.
+fn limits(domain: Option<&Domain>) -> impl Iterator<Item = &Name> {
+    let active = domain.and_then(|domain| domain.active.as_ref());
+    let limits = active.map_or(&[][..], |active| active.compiled.limits());
+    limits.iter().map(|limit| &limit.name)
+}
+
+async fn hint(hints: &mut watch::Receiver<u64>) {
+    if hints.changed().await.is_err() {
+        // The store is on its way out; the poll goes on.
+        std::future::pending::<()>().await;
+    }
+}
+
+fn vanished() -> String {
+    "the record is gone from the store, though nobody deleted it; the last limits stay in force"
+        .to_owned()
+}

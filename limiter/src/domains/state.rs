@@ -1,0 +1,111 @@
+//! What is known of one domain, and what is said when that changes.
+
+use std::sync::Arc;
+
+use policy::{Name, Revision};
+use tokio::time::{Duration, Instant};
+
+use super::Active;
+
+/// A record that could not be used is read again after this long, in case it was being written or
+/// the reading was at fault.
+const RETRY: Duration = Duration::from_secs(2);
+
+/// A domain as it was found last.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Domain {
+    /// What is in force; `None`: never loaded.
+    pub(crate) active: Option<Arc<Active>>,
+    /// Why the store's record is not what is in force.
+    pub(crate) fault: Option<Fault>,
+}
+
+/// What is wrong with a domain's record.
+#[derive(Clone, Debug)]
+pub(crate) struct Fault {
+    /// For people.
+    pub(crate) message: String,
+    /// When it was first seen.
+    pub(crate) since: Instant,
+    /// The record that was tried, if there is one.
+    record: Option<Revision>,
+    /// When it was tried last.
+    tried: Instant,
+}
+
+impl Domain {
+    /// A domain with this in force, and nothing wrong.
+    pub(super) fn sound(active: Active) -> Self {
+        Self {
+            active: Some(Arc::new(active)),
+            fault: None,
+        }
+    }
+
+    /// The same domain without its fault.
+    pub(super) fn mended(self) -> Self {
+        Self {
+            fault: None,
+            ..self
+        }
+    }
+
+    /// The same domain with a fault; `record` is the revision that cannot be used, if there is a
+    /// record at all.
+    pub(super) fn faulty(self, message: String, record: Option<&Revision>) -> Self {
+        let now = Instant::now();
+        let since = match self.fault {
+            Some(before) if before.message == message => before.since,
+            _ => now,
+        };
+        Self {
+            active: self.active,
+            fault: Some(Fault {
+                message,
+                since,
+                record: record.cloned(),
+                tried: now,
+            }),
+        }
+    }
+
+    /// Whether this revision is in force.
+    pub(super) fn is_at(&self, revision: &Revision) -> bool {
+        let active = self.active.as_ref();
+        active.is_some_and(|active| active.compiled.revision() == revision)
+    }
+
+    /// Whether this revision was tried of late, and cannot be used.
+    pub(super) fn was_tried(&self, revision: &Revision) -> bool {
+        self.fault.as_ref().is_some_and(|fault| {
+            fault.record.as_ref() == Some(revision) && fault.tried.elapsed() < RETRY
+        })
+    }
+
+    /// Logs what is new since `before`.
+    pub(super) fn report(&self, name: &Name, before: Option<&Self>) {
+        let revision = |domain: &Self| {
+            let active = domain.active.as_ref()?;
+            Some(active.compiled.revision().clone())
+        };
+        let now = revision(self);
+        if now != before.and_then(revision)
+            && let Some(active) = &self.active
+        {
+            tracing::info!(
+                domain = %name,
+                revision = active.compiled.revision().number,
+                limits = active.compiled.limits().len(),
+                "limits in force"
+            );
+        }
+        let message = |domain: &Self| domain.fault.as_ref().map(|fault| fault.message.clone());
+        match (message(self), before.and_then(message)) {
+            (Some(now), before) if before.as_ref() != Some(&now) => {
+                tracing::error!(domain = %name, fault = now, "the stored limits cannot be used");
+            }
+            (None, Some(_)) => tracing::info!(domain = %name, "the stored limits are good again"),
+            _ => {}
+        }
+    }
+}

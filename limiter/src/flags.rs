@@ -1,0 +1,282 @@
+//! The command line and the environment, as people type them.
+
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+
+use clap::{Parser, ValueEnum};
+use store::{Keys, StoreUrl};
+
+use crate::{Settings, TlsFiles};
+
+/// The limiter service: decides checks that proxies and programs send over HTTP, from limits and
+/// buckets in Redis, Valkey or (for development) its own memory.
+///
+/// It keeps nothing that would be lost with it when the store is Redis or Valkey: run as many
+/// replicas as you like.
+#[derive(Debug, Parser)]
+#[command(name = "limiter", version, after_help = EXAMPLES, max_term_width = 100)]
+pub struct Flags {
+    /// Where checks are answered: HTTP/1.1 and HTTP/2, also without TLS.
+    #[arg(
+        long,
+        env = "RL_LISTEN",
+        value_name = "ADDRESS:PORT",
+        default_value = "127.0.0.1:8090"
+    )]
+    pub listen: SocketAddr,
+
+    /// Where /healthz, /readyz and /metrics are answered.
+    #[arg(
+        long,
+        env = "RL_ADMIN",
+        value_name = "ADDRESS:PORT",
+        default_value = "127.0.0.1:8091"
+    )]
+    pub admin: SocketAddr,
+
+    /// Where limits and buckets are: `memory`, or a URL that starts with redis://, rediss://,
+    /// valkey://, valkeys:// or unix://. A URL with a password belongs in the variable, which
+    /// other users of the machine cannot see.
+    #[arg(
+        long,
+        env = "RL_STORE",
+        value_name = "URL",
+        default_value = "memory",
+        hide_env_values = true
+    )]
+    pub store: StoreUrl,
+
+    /// A limits file; may be given once per domain. It fills a domain that has no limits in the
+    /// store yet, and is ignored otherwise. With `--store memory` it is the policy: edits of the
+    /// file take effect at once.
+    #[arg(long, env = "RL_LIMITS", value_name = "FILE", value_delimiter = ',')]
+    pub limits: Vec<PathBuf>,
+
+    /// What every key in the store starts with.
+    #[arg(
+        long,
+        env = "RL_KEY_PREFIX",
+        value_name = "PREFIX",
+        default_value = "rl:"
+    )]
+    pub key_prefix: Keys,
+
+    /// How long a check may wait for the store, all told, before it is answered 503. Keep it below
+    /// the filter's timeout (20ms), so that the filter hears why.
+    #[arg(long, env = "RL_STORE_TIMEOUT", value_name = "DURATION", default_value = "10ms", value_parser = duration)]
+    pub store_timeout: Duration,
+
+    /// Bearer tokens, one per line; a request must carry one. The file is read again when it
+    /// changes, so tokens are rotated by having both in it for a while.
+    #[arg(long, env = "RL_TOKEN_FILE", value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+
+    /// The certificate chain (PEM) of the data port, which then speaks TLS only. Read again when
+    /// it changes.
+    #[arg(long, env = "RL_TLS_CERT", value_name = "FILE", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+
+    /// The private key (PEM) of the certificate.
+    #[arg(long, env = "RL_TLS_KEY", value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+
+    /// Authorities (PEM): clients must show a certificate that one of them signed.
+    #[arg(long, env = "RL_CLIENT_CA", value_name = "FILE", requires = "tls_cert")]
+    pub client_ca: Option<PathBuf>,
+
+    /// The largest request body; a larger one is answered 413.
+    #[arg(long, env = "RL_MAX_BODY", value_name = "BYTES", default_value = "256KiB", value_parser = bytes)]
+    pub max_body: usize,
+
+    /// Requests worked on at once; one more is answered 503 `overloaded`.
+    #[arg(long, env = "RL_MAX_INFLIGHT", value_name = "N", default_value = "4096", value_parser = at_least_one)]
+    pub max_inflight: usize,
+
+    /// Connections to the data port at once; one more is answered 503 and closed.
+    #[arg(long, env = "RL_MAX_CONNECTIONS", value_name = "N", default_value = "8192", value_parser = at_least_one)]
+    pub max_connections: usize,
+
+    /// The longest `wait_ms` of a check.
+    #[arg(long, env = "RL_MAX_WAIT", value_name = "DURATION", default_value = "30s", value_parser = duration)]
+    pub max_wait: Duration,
+
+    /// Checks that wait at once; one more is answered 429 `too_many_waiters`.
+    #[arg(long, env = "RL_MAX_WAITERS", value_name = "N", default_value = "1024")]
+    pub max_waiters: usize,
+
+    /// A connection without a request for this long is closed.
+    #[arg(long, env = "RL_IDLE_TIMEOUT", value_name = "DURATION", default_value = "10m", value_parser = duration)]
+    pub idle_timeout: Duration,
+
+    /// After SIGTERM or SIGINT: how long requests are still accepted while clients are told to go
+    /// elsewhere. A second signal ends at once.
+    #[arg(long, env = "RL_DRAIN", value_name = "DURATION", default_value = "1s", value_parser = duration)]
+    pub drain: Duration,
+
+    /// How log lines look: `auto` is text on a terminal, JSON otherwise.
+    #[arg(
+        long,
+        env = "RL_LOG_FORMAT",
+        value_name = "FORMAT",
+        default_value = "auto"
+    )]
+    pub log_format: LogFormat,
+
+    /// What is logged: error, warn, info, debug, trace, or a list like `info,limiter=debug`.
+    #[arg(long, env = "RL_LOG", value_name = "FILTER", default_value = "info")]
+    pub log: String,
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// Text on a terminal, JSON otherwise.
+    Auto,
+    /// For people.
+    Text,
+    /// One object per line.
+    Json,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  Try it without a store; edits of the file take effect at once:
+    limiter --limits limits.yaml
+    curl localhost:8090/v1/check -d '{\"domain\":\"shop\",\"descriptor\":{\"user\":\"alice\"}}'
+
+  With Redis or Valkey, filling the domain from a file the first time:
+    RL_STORE=redis://:password@redis:6379 limiter --listen 0.0.0.0:8090 --limits limits.yaml
+
+  With tokens and TLS, clients showing certificates:
+    limiter --store rediss://redis:6379 --token-file /run/secrets/tokens \\
+            --tls-cert tls.crt --tls-key tls.key --client-ca ca.crt
+
+Signals: SIGTERM and SIGINT end it without losing an answer; SIGHUP reads the limits files again.";
+
+impl Flags {
+    /// What the service itself needs; the rest (store, addresses, logs) is for who starts it.
+    pub fn settings(&self) -> Settings {
+        let tls = self
+            .tls_cert
+            .clone()
+            .zip(self.tls_key.clone())
+            .map(|(cert, key)| TlsFiles {
+                cert,
+                key,
+                client_ca: self.client_ca.clone(),
+            });
+        Settings {
+            limits: self.limits.clone(),
+            limits_are_the_policy: matches!(self.store, StoreUrl::Memory),
+            token_file: self.token_file.clone(),
+            tls,
+            store_timeout: self.store_timeout,
+            max_body: self.max_body,
+            max_inflight: self.max_inflight,
+            max_connections: self.max_connections,
+            max_wait: self.max_wait,
+            max_waiters: self.max_waiters,
+            idle_timeout: self.idle_timeout,
+            drain: self.drain,
+        }
+    }
+}
+
+impl Flags {
+    /// How the store is to be used.
+    pub fn store_options(&self) -> store::Options {
+        store::Options {
+            keys: self.key_prefix.clone(),
+            timeout: self.store_timeout,
+            ..store::Options::default()
+        }
+    }
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let ms = policy::parse_duration(text).map_err(|error| error.to_string())?;
+    if ms == 0 {
+        return Err("at least 1ms".to_owned());
+    }
+    Ok(Duration::from_millis(ms))
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("at least 1".to_owned()),
+        Ok(n) => Ok(n),
+        Err(_) => Err("a whole number".to_owned()),
+    }
+}
+
+fn bytes(text: &str) -> Result<usize, String> {
+    let wanted = "a number of bytes, like 65536, 256KiB or 1MiB";
+    let at = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    let (digits, unit) = text.split_at(at);
+    let factor = match unit {
+        "" | "B" => 1,
+        "KiB" | "K" | "k" => 1024,
+        "MiB" | "M" | "m" => 1024 * 1024,
+        _ => return Err(wanted.to_owned()),
+    };
+    let number: usize = digits.parse().map_err(|_| wanted.to_owned())?;
+    match number.checked_mul(factor) {
+        Some(0) | None => Err(wanted.to_owned()),
+        Some(bytes) => Ok(bytes),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn every_flag_is_also_a_variable_and_explained() {
+        let command = Flags::command();
+        command.clone().debug_assert();
+        for arg in command.get_arguments() {
+            let id = arg.get_id().as_str();
+            if matches!(id, "help" | "version") {
+                continue;
+            }
+            let variable = format!("RL_{}", id.to_uppercase());
+            assert_eq!(
+                arg.get_env().and_then(|name| name.to_str()),
+                Some(&*variable)
+            );
+            assert!(arg.get_help().is_some(), "{id} has no help");
+        }
+    }
+
+    #[test]
+    fn sizes_are_read_with_their_unit() {
+        assert_eq!(bytes("65536"), Ok(65536));
+        assert_eq!(bytes("256KiB"), Ok(256 * 1024));
+        assert_eq!(bytes("1MiB"), Ok(1024 * 1024));
+        for bad in [
+            "",
+            "KiB",
+            "0",
+            "-1",
+            "1.5MiB",
+            "1GB",
+            "99999999999999999999",
+        ] {
+            assert!(bytes(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_key_without_its_certificate_is_refused() {
+        for half in [
+            ["limiter", "--tls-cert", "a"],
+            ["limiter", "--tls-key", "a"],
+            ["limiter", "--client-ca", "a"],
+        ] {
+            assert!(Flags::try_parse_from(half).is_err());
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! Pieces of requests and answers that both ports share.
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::{
+    Response, StatusCode, Uri,
+    header::{CONTENT_TYPE, HeaderValue},
+};
+
+pub(crate) const JSON: &str = "application/json";
+const TEXT: &str = "text/plain; charset=utf-8";
+
+/// An answer with a body.
+pub(crate) fn answer(
+    status: StatusCode,
+    content_type: &'static str,
+    body: impl Into<Bytes>,
+) -> Response<Full<Bytes>> {
+    let mut answer = Response::new(Full::new(body.into()));
+    *answer.status_mut() = status;
+    answer
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    answer
+}
+
+/// An answer of a line or two.
+pub(crate) fn text(status: StatusCode, body: &'static str) -> Response<Full<Bytes>> {
+    answer(status, TEXT, body)
+}
+
+/// The parameters of a request's query, as sent: names and values here need no escapes, and one
+/// that is escaped is not one of ours.
+pub(crate) fn query(uri: &Uri) -> impl Iterator<Item = (&str, &str)> {
+    uri.query()
+        .unwrap_or_default()
+        .split('&')
+        .filter(|part| !part.is_empty())
+        .map(|part| part.split_once('=').unwrap_or((part, "")))
+}

@@ -1,0 +1,65 @@
+//! The limiter's program: flags in, `limiter::run`, an exit code out.
+
+use std::{process::ExitCode, sync::Arc};
+
+use clap::Parser;
+use limiter::{Flags, Listeners, run, start_log};
+
+fn main() -> ExitCode {
+    let flags = Flags::parse();
+    match serve(&flags) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("limiter: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve(flags: &Flags) -> Result<(), Box<dyn std::error::Error>> {
+    start_log(flags.log_format, &flags.log)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        let listeners = Listeners::bind(flags.listen, flags.admin)?;
+        let store = store::open(&flags.store, flags.store_options())?;
+        tracing::info!(
+            listen = %listeners.data.local_addr()?,
+            admin = %listeners.admin.local_addr()?,
+            store = %store.address(),
+            "starting"
+        );
+        run(
+            flags.settings(),
+            listeners,
+            Arc::clone(&store),
+            told_to_end(),
+        )
+        .await?;
+        Ok(())
+    })
+}
+
+/// SIGTERM or SIGINT; the second one ends the process at once.
+async fn told_to_end() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (Ok(mut terminate), Ok(mut interrupt)) = (
+        signal(SignalKind::terminate()),
+        signal(SignalKind::interrupt()),
+    ) else {
+        tracing::error!("signals cannot be heeded; only SIGKILL ends this process");
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        std::process::exit(130);
+    });
+}

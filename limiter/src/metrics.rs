@@ -1,0 +1,293 @@
+//! What is counted, under the names that dashboards rely on.
+
+use std::{collections::HashMap, sync::Mutex, time::Duration};
+
+use policy::{Compiled, Name};
+use prometheus_client::{
+    encoding::{EncodeLabelSet, EncodeLabelValue, text},
+    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
+    registry::Registry,
+};
+use protocol::{LimitAnswer, Mode};
+
+/// Seconds. A check takes a fraction of a millisecond; 10 ms is where the store's timeout is.
+const DURATIONS: [f64; 14] = [
+    0.000_1, 0.000_2, 0.000_3, 0.000_5, 0.000_75, 0.001, 0.001_5, 0.002, 0.003, 0.005, 0.007_5,
+    0.01, 0.02, 0.1,
+];
+
+/// Checks in one call of the store.
+const BATCH_SIZES: [f64; 10] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0];
+
+/// Everything the service counts. Labels hold names of domains and limits, never values of
+/// descriptors, and go when the limit goes, so their number is that of the limits.
+#[derive(Debug)]
+pub(crate) struct Metrics {
+    registry: Mutex<Registry>,
+    checks: Family<CheckLabels, Counter>,
+    unmatched: Family<DomainLabels, Counter>,
+    revision: Family<DomainLabels, Gauge>,
+    policy_fault: Family<DomainLabels, Gauge>,
+    refused: Family<RefusedLabels, Counter>,
+    /// From checks that were read to their decisions; waiting for permits (`wait_ms`) is not in it.
+    check_duration: Histogram,
+    /// One call of the store.
+    store_duration: Histogram,
+    store_batch: Histogram,
+    store_up: Gauge,
+    /// Checks asked again because a bucket knew a newer edit.
+    pub(crate) stale: Counter,
+    /// Requests worked on.
+    pub(crate) inflight: Gauge,
+    /// Checks that wait for permits (`wait_ms`).
+    pub(crate) waiting: Gauge,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct CheckLabels {
+    domain: String,
+    limit: String,
+    decision: Decision,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct DomainLabels {
+    domain: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RefusedLabels {
+    code: &'static str,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
+#[expect(non_camel_case_types, reason = "the label's values, as they are read")]
+enum Decision {
+    allowed,
+    denied,
+    would_deny,
+    degraded,
+}
+
+const DECISIONS: [Decision; 4] = [
+    Decision::allowed,
+    Decision::denied,
+    Decision::would_deny,
+    Decision::degraded,
+];
+
+/// The counters of one domain at one revision, found once and not for every check.
+#[derive(Debug)]
+pub(crate) struct DomainCounters {
+    unmatched: Counter,
+    limits: HashMap<Name, LimitCounters>,
+}
+
+#[derive(Debug)]
+struct LimitCounters {
+    allowed: Counter,
+    denied: Counter,
+    would_deny: Counter,
+    degraded: Counter,
+}
+
+impl Metrics {
+    pub(crate) fn new() -> Self {
+        let metrics = Self {
+            registry: Mutex::new(Registry::with_prefix("rl")),
+            checks: Family::default(),
+            unmatched: Family::default(),
+            revision: Family::default(),
+            policy_fault: Family::default(),
+            refused: Family::default(),
+            check_duration: Histogram::new(DURATIONS),
+            store_duration: Histogram::new(DURATIONS),
+            store_batch: Histogram::new(BATCH_SIZES),
+            store_up: Gauge::default(),
+            stale: Counter::default(),
+            inflight: Gauge::default(),
+            waiting: Gauge::default(),
+        };
+        metrics.register();
+        metrics
+    }
+
+    fn register(&self) {
+        let Ok(mut all) = self.registry.lock() else {
+            return;
+        };
+        all.register("checks", "Decisions, by limit", self.checks.clone());
+        all.register(
+            "unmatched",
+            "Checks that no limit matched",
+            self.unmatched.clone(),
+        );
+        all.register(
+            "policy_revision",
+            "The revision in force",
+            self.revision.clone(),
+        );
+        all.register(
+            "policy_fault",
+            "1 while the stored limits cannot be used and the last good ones are in force",
+            self.policy_fault.clone(),
+        );
+        all.register(
+            "refused",
+            "Requests without a decision, by error code",
+            self.refused.clone(),
+        );
+        all.register(
+            "check_duration_seconds",
+            "From checks that were read to their decisions",
+            self.check_duration.clone(),
+        );
+        all.register(
+            "store_duration_seconds",
+            "One call of the store",
+            self.store_duration.clone(),
+        );
+        all.register(
+            "store_batch_size",
+            "Checks in one call of the store",
+            self.store_batch.clone(),
+        );
+        all.register(
+            "store_up",
+            "1 if the last that was heard of the store was good",
+            self.store_up.clone(),
+        );
+        all.register(
+            "stale",
+            "Checks asked again because a bucket knew a newer edit of its limit",
+            self.stale.clone(),
+        );
+        all.register(
+            "inflight_requests",
+            "Requests being worked on",
+            self.inflight.clone(),
+        );
+        all.register(
+            "waiting_checks",
+            "Checks that wait for permits",
+            self.waiting.clone(),
+        );
+    }
+
+    /// The page that Prometheus reads (`OpenMetrics`).
+    pub(crate) fn page(&self, store_up: bool) -> String {
+        self.store_up.set(i64::from(store_up));
+        let mut page = String::new();
+        if let Ok(registry) = self.registry.lock() {
+            // Writing to a String cannot fail.
+            let _ = text::encode(&mut page, &registry);
+        }
+        page
+    }
+
+    pub(crate) fn checked(&self, took: Duration) {
+        self.check_duration.observe(took.as_secs_f64());
+    }
+
+    pub(crate) fn store_called(&self, took: Duration, checks: usize) {
+        self.store_duration.observe(took.as_secs_f64());
+        self.store_batch
+            .observe(f64::from(u32::try_from(checks).unwrap_or(u32::MAX)));
+    }
+
+    /// A request that got no decision; `code` is one of a fixed few.
+    pub(crate) fn refused(&self, code: &'static str) {
+        self.refused.get_or_create(&RefusedLabels { code }).inc();
+    }
+
+    /// Counters for a domain that has come into force, its gauges set.
+    pub(crate) fn domain(&self, policy: &Compiled) -> DomainCounters {
+        let domain = policy.domain().as_str();
+        let number = i64::try_from(policy.revision().number).unwrap_or(i64::MAX);
+        self.revision.get_or_create(&labels(domain)).set(number);
+        DomainCounters {
+            unmatched: self.unmatched.get_or_create_owned(&labels(domain)),
+            limits: policy
+                .limits()
+                .iter()
+                .map(|limit| (limit.name.clone(), self.limit(domain, limit.name.as_str())))
+                .collect(),
+        }
+    }
+
+    fn limit(&self, domain: &str, limit: &str) -> LimitCounters {
+        let counter = |decision| {
+            let labels = check_labels(domain, limit, decision);
+            self.checks.get_or_create_owned(&labels)
+        };
+        LimitCounters {
+            allowed: counter(Decision::allowed),
+            denied: counter(Decision::denied),
+            would_deny: counter(Decision::would_deny),
+            degraded: counter(Decision::degraded),
+        }
+    }
+
+    /// Says whether a domain's stored limits are unusable.
+    pub(crate) fn fault(&self, domain: &Name, faulty: bool) {
+        self.policy_fault
+            .get_or_create(&labels(domain.as_str()))
+            .set(i64::from(faulty));
+    }
+
+    /// Forgets limits that are gone.
+    pub(crate) fn forget_limits<'n>(
+        &self,
+        domain: &Name,
+        limits: impl IntoIterator<Item = &'n Name>,
+    ) {
+        for limit in limits {
+            for decision in DECISIONS {
+                self.checks
+                    .remove(&check_labels(domain.as_str(), limit.as_str(), decision));
+            }
+        }
+    }
+
+    /// Forgets a domain that is gone; its limits are forgotten apart.
+    pub(crate) fn forget_domain(&self, domain: &Name) {
+        let labels = labels(domain.as_str());
+        self.unmatched.remove(&labels);
+        self.revision.remove(&labels);
+        self.policy_fault.remove(&labels);
+    }
+}
+
+fn labels(domain: &str) -> DomainLabels {
+    DomainLabels {
+        domain: domain.to_owned(),
+    }
+}
+
+fn check_labels(domain: &str, limit: &str, decision: Decision) -> CheckLabels {
+    CheckLabels {
+        domain: domain.to_owned(),
+        limit: limit.to_owned(),
+        decision,
+    }
+}
+
+impl DomainCounters {
+    /// Counts what one limit said.
+    pub(crate) fn decided(&self, answer: &LimitAnswer) {
+        let Some(counters) = self.limits.get(&answer.name) else {
+            return;
+        };
+        let counter = match (answer.allowed, answer.mode) {
+            (true, _) => &counters.allowed,
+            (false, Mode::Enforce) => &counters.denied,
+            (false, Mode::Shadow) => &counters.would_deny,
+            (false, Mode::Degrade) => &counters.degraded,
+        };
+        counter.inc();
+    }
+
+    pub(crate) fn unmatched(&self) {
+        self.unmatched.inc();
+    }
+}

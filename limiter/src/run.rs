@@ -1,0 +1,197 @@
+//! The service, put together.
+
+use std::{sync::Arc, time::Duration};
+
+use policy::Policy;
+use store::{EditError, Store};
+use tokio::{
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+
+use crate::{
+    LimitsError, Listeners, Settings, TlsError, TokenError,
+    admin::Admin,
+    api::{Api, Bounds},
+    batch::Batcher,
+    domains::Domains,
+    limits_files::LimitsFiles,
+    metrics::Metrics,
+    proxies::Proxies,
+    serve::{ConnectionBounds, Lifecycle, Phase, serve},
+    tls::Tls,
+    tokens::Tokens,
+};
+
+/// How long requests that were accepted may take once nothing new is.
+const LAST_ANSWERS: Duration = Duration::from_secs(5);
+
+/// Connections to the admin port at once: a probe, a scraper and a few people.
+const ADMIN_CONNECTIONS: usize = 64;
+
+/// Why the service could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The limits files.
+    #[error(transparent)]
+    Limits(#[from] LimitsError),
+    /// The store would not take the limits files as its policy.
+    #[error("cannot put the limits in force: {0}")]
+    Impose(#[from] EditError),
+    /// The token file.
+    #[error(transparent)]
+    Tokens(#[from] TokenError),
+    /// The certificates.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+}
+
+/// Serves checks until `shutdown`, and then until every request that came has its answer.
+///
+/// A store that cannot be reached is no error: checks are answered 503 until it can.
+///
+/// # Errors
+/// When a file that was named cannot be used. Nothing was served then.
+pub async fn run(
+    settings: Settings,
+    listeners: Listeners,
+    store: Arc<dyn Store>,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), RunError> {
+    let token_file = settings.token_file.as_deref();
+    let tokens = token_file.map(Tokens::load).transpose()?.map(Arc::new);
+    let tls = settings.tls.clone().map(Tls::load).transpose()?;
+    let files = Arc::new(LimitsFiles::new(
+        settings.limits.clone(),
+        Arc::clone(&store),
+    ));
+    let policies = files.read()?;
+    if settings.limits_are_the_policy {
+        files.impose(&policies).await?;
+    }
+
+    let parts = Parts::new(&settings, store, files, tokens);
+    // Everything in here ends with this function.
+    let mut background = JoinSet::new();
+    parts.start(&settings, policies, &mut background);
+    if let Some(tls) = &tls {
+        background.spawn(tls.clone().follow());
+    }
+
+    let lifecycle = Arc::clone(&parts.lifecycle);
+    let mut serving = JoinSet::new();
+    serving.spawn(serve(
+        listeners.data,
+        tls,
+        Arc::clone(&parts.api),
+        data_bounds(&settings),
+        Arc::clone(&lifecycle),
+    ));
+    serving.spawn(serve(
+        listeners.admin,
+        None,
+        Arc::clone(&parts.admin),
+        admin_bounds(&settings),
+        Arc::clone(&lifecycle),
+    ));
+
+    shutdown.await;
+    tracing::info!(drain = ?settings.drain, "leaving");
+    lifecycle.enter(Phase::Leave);
+    sleep(settings.drain).await;
+    lifecycle.enter(Phase::Close);
+    let ended = async { while serving.join_next().await.is_some() {} };
+    if timeout(LAST_ANSWERS, ended).await.is_err() {
+        tracing::warn!("some requests did not end in time and are cut off");
+        lifecycle.enter(Phase::Abort);
+    }
+    while serving.join_next().await.is_some() {}
+    tracing::info!("every request has its answer; bye");
+    Ok(())
+}
+
+/// What serves requests.
+struct Parts {
+    files: Arc<LimitsFiles>,
+    domains: Arc<Domains>,
+    proxies: Arc<Proxies>,
+    tokens: Option<Arc<Tokens>>,
+    lifecycle: Arc<Lifecycle>,
+    api: Arc<Api>,
+    admin: Arc<Admin>,
+}
+
+impl Parts {
+    fn new(
+        settings: &Settings,
+        store: Arc<dyn Store>,
+        files: Arc<LimitsFiles>,
+        tokens: Option<Arc<Tokens>>,
+    ) -> Self {
+        let metrics = Arc::new(Metrics::new());
+        let domains = Arc::new(Domains::new(Arc::clone(&store), Arc::clone(&metrics)));
+        let proxies = Arc::new(Proxies::new(Arc::clone(&store), Arc::clone(&domains)));
+        let lifecycle = Arc::new(Lifecycle::new());
+        let api = Api {
+            batcher: Batcher::start(
+                Arc::clone(&store),
+                Arc::clone(&metrics),
+                settings.store_timeout,
+            ),
+            domains: Arc::clone(&domains),
+            proxies: Arc::clone(&proxies),
+            tokens: tokens.clone(),
+            metrics: Arc::clone(&metrics),
+            lifecycle: Arc::clone(&lifecycle),
+            bounds: Bounds::new(settings, &metrics),
+        };
+        let admin = Admin {
+            store,
+            domains: Arc::clone(&domains),
+            files: Arc::clone(&files),
+            metrics,
+            lifecycle: Arc::clone(&lifecycle),
+        };
+        Self {
+            files,
+            domains,
+            proxies,
+            tokens,
+            lifecycle,
+            api: Arc::new(api),
+            admin: Arc::new(admin),
+        }
+    }
+
+    /// Starts what follows the store and the files.
+    fn start(&self, settings: &Settings, policies: Vec<Policy>, background: &mut JoinSet<()>) {
+        let (domains, proxies) = (Arc::clone(&self.domains), Arc::clone(&self.proxies));
+        background.spawn(async move { domains.follow().await });
+        background.spawn(async move { proxies.follow().await });
+        if let Some(tokens) = &self.tokens {
+            background.spawn(Arc::clone(tokens).follow());
+        }
+        let files = Arc::clone(&self.files);
+        if settings.limits_are_the_policy {
+            background.spawn(async move { files.follow().await });
+        } else {
+            background.spawn(async move { files.fill(policies).await });
+        }
+    }
+}
+
+fn data_bounds(settings: &Settings) -> ConnectionBounds {
+    ConnectionBounds {
+        max: settings.max_connections,
+        idle: settings.idle_timeout,
+        max_body: settings.max_body,
+    }
+}
+
+fn admin_bounds(settings: &Settings) -> ConnectionBounds {
+    ConnectionBounds {
+        max: ADMIN_CONNECTIONS,
+        idle: settings.idle_timeout,
+        max_body: 0,
+    }
+}

@@ -1,0 +1,58 @@
+//! The phases of a service's end.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tokio::sync::watch;
+
+/// How far the service is on its way out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Phase {
+    /// Everything is served.
+    Serve,
+    /// Everything is served, but `/readyz` fails and every HTTP/1.1 answer closes its connection,
+    /// so that clients go elsewhere without losing a request.
+    Leave,
+    /// Nothing new is accepted; connections end after the requests they have.
+    Close,
+    /// Connections end now.
+    Abort,
+}
+
+/// Tells every connection the phase.
+#[derive(Debug)]
+pub(crate) struct Lifecycle {
+    phase: watch::Sender<Phase>,
+    // Read for every answer, where a lock would be dear.
+    leaving: AtomicBool,
+}
+
+impl Lifecycle {
+    pub(crate) fn new() -> Self {
+        Self {
+            phase: watch::Sender::new(Phase::Serve),
+            leaving: AtomicBool::new(false),
+        }
+    }
+
+    /// Goes on to `phase`; there is no way back.
+    pub(crate) fn enter(&self, phase: Phase) {
+        self.leaving.store(phase >= Phase::Leave, Ordering::Relaxed);
+        self.phase.send_if_modified(|now| {
+            let later = phase > *now;
+            *now = phase.max(*now);
+            later
+        });
+    }
+
+    /// Whether the service is on its way out.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::Relaxed)
+    }
+
+    /// Waits until `phase`, or a later one.
+    pub(crate) async fn reached(&self, phase: Phase) {
+        let mut phases = self.phase.subscribe();
+        // Cannot fail: the sender is borrowed from self.
+        let _ = phases.wait_for(|now| *now >= phase).await;
+    }
+}

@@ -1,0 +1,49 @@
+//! The answer to a connection too many.
+
+use std::time::Duration;
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    sync::OwnedSemaphorePermit,
+};
+
+/// Refusals being written at once; beyond them a connection is closed without a word.
+pub(super) const AT_ONCE: usize = 64;
+
+/// How long the client may take to read its refusal.
+const LINGER: Duration = Duration::from_millis(200);
+
+const ANSWER: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
+    x-rl-api: 1\r\n\
+    content-type: application/json\r\n\
+    content-length: 92\r\n\
+    connection: close\r\n\r\n\
+    {\"error\":{\"code\":\"overloaded\",\"message\":\"too many connections (--max-connections reached)\"}}";
+
+/// Writes the refusal, and reads what the client still sends: a socket closed over unread bytes
+/// is reset, and takes the answer with it.
+pub(super) async fn refuse(mut stream: TcpStream, permit: OwnedSemaphorePermit) {
+    let _ = tokio::time::timeout(LINGER, async {
+        stream.write_all(ANSWER).await?;
+        stream.shutdown().await?;
+        let mut rest = [0; 1024];
+        while stream.read(&mut rest).await? > 0 {}
+        Ok::<_, std::io::Error>(())
+    })
+    .await;
+    drop(permit);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ANSWER;
+
+    #[test]
+    fn the_answer_is_as_long_as_it_says() {
+        let text = std::str::from_utf8(ANSWER).unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        assert!(head.contains(&format!("content-length: {}\r\n", body.len())));
+        serde_json::from_str::<serde_json::Value>(body).unwrap();
+    }
+}

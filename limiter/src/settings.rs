@@ -1,0 +1,53 @@
+//! What the service works by, whoever gave it.
+
+use std::{path::PathBuf, time::Duration};
+
+use crate::TlsFiles;
+
+/// The service's settings; [`Settings::default`] is what the flags default to.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Limits files, one per domain.
+    pub limits: Vec<PathBuf>,
+    /// The files are the policy and are followed, rather than filling domains that have no record.
+    pub limits_are_the_policy: bool,
+    /// Bearer tokens, one per line; `None`: anybody may ask.
+    pub token_file: Option<PathBuf>,
+    /// TLS on the data port; `None`: plain.
+    pub tls: Option<TlsFiles>,
+    /// The longest a check waits for the store, in the queue and in the call.
+    pub store_timeout: Duration,
+    /// The largest body, in bytes.
+    pub max_body: usize,
+    /// Requests worked on at once.
+    pub max_inflight: usize,
+    /// Connections to the data port at once.
+    pub max_connections: usize,
+    /// The longest a check may ask to wait for permits.
+    pub max_wait: Duration,
+    /// Checks that wait for permits at once.
+    pub max_waiters: usize,
+    /// A connection without a request for this long is closed.
+    pub idle_timeout: Duration,
+    /// How long requests are still accepted once the service was told to end.
+    pub drain: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            limits: Vec::new(),
+            limits_are_the_policy: false,
+            token_file: None,
+            tls: None,
+            store_timeout: Duration::from_millis(10),
+            max_body: 256 * 1024,
+            max_inflight: 4096,
+            max_connections: 8192,
+            max_wait: Duration::from_secs(30),
+            max_waiters: 1024,
+            idle_timeout: Duration::from_mins(10),
+            drain: Duration::from_secs(1),
+        }
+    }
+}

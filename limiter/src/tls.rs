@@ -1,0 +1,163 @@
+//! TLS on the data port: our certificate, and theirs if asked for.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use arc_swap::ArcSwap;
+use tokio::{io::AsyncRead, io::AsyncWrite, net::TcpStream};
+use tokio_rustls::{
+    TlsAcceptor,
+    rustls::{
+        RootCertStore, ServerConfig,
+        crypto::ring,
+        pki_types::{
+            CertificateDer, PrivateKeyDer,
+            pem::{self, PemObject},
+        },
+        server::{VerifierBuilderError, WebPkiClientVerifier},
+    },
+};
+
+use crate::watched::Watched;
+
+/// How long a client may take to shake hands.
+const HANDSHAKE: Duration = Duration::from_secs(5);
+
+/// The files, as given by flags.
+#[derive(Clone, Debug)]
+pub struct TlsFiles {
+    /// Our certificate chain, PEM.
+    pub cert: PathBuf,
+    /// Its private key, PEM.
+    pub key: PathBuf,
+    /// Whoever connects must show a certificate that one of these signed; PEM.
+    pub client_ca: Option<PathBuf>,
+}
+
+/// Why TLS cannot be offered.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A file that cannot be read, or holds nothing of its kind.
+    #[error("cannot use {}: {error}", .path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        error: pem::Error,
+    },
+    /// Certificate and key do not make a pair, or are of a kind that is not supported.
+    #[error("cannot use the certificate {} with its key: {error}", .cert.display())]
+    Pair {
+        /// The certificate's file.
+        cert: PathBuf,
+        /// What is wrong.
+        error: tokio_rustls::rustls::Error,
+    },
+    /// The file with the authorities of clients' certificates.
+    #[error("cannot use the client CA {}: {error}", .path.display())]
+    ClientCa {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        error: VerifierBuilderError,
+    },
+}
+
+/// Certificates in force; they follow their files.
+#[derive(Clone)]
+pub(crate) struct Tls {
+    files: TlsFiles,
+    config: Arc<ArcSwap<ServerConfig>>,
+}
+
+impl Tls {
+    /// Reads the files.
+    pub(crate) fn load(files: TlsFiles) -> Result<Self, TlsError> {
+        let config = ArcSwap::from_pointee(configure(&files)?);
+        Ok(Self {
+            files,
+            config: Arc::new(config),
+        })
+    }
+
+    pub(crate) async fn accept(
+        &self,
+        stream: TcpStream,
+    ) -> io::Result<impl AsyncRead + AsyncWrite + Unpin + use<>> {
+        let acceptor = TlsAcceptor::from(self.config.load_full());
+        tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await?
+    }
+
+    /// Follows the files for ever. What cannot be used leaves the certificates as they were.
+    pub(crate) async fn follow(self) {
+        let files = [&self.files.cert, &self.files.key];
+        let paths = files.into_iter().chain(&self.files.client_ca);
+        let mut watched = Watched::new(paths.map(PathBuf::as_path));
+        loop {
+            tokio::time::sleep(crate::FILE_POLL).await;
+            if !watched.changed() {
+                continue;
+            }
+            match configure(&self.files) {
+                Ok(config) => {
+                    tracing::info!("certificates read again");
+                    self.config.store(Arc::new(config));
+                }
+                Err(error) => tracing::error!(%error, "the certificates stay as they were"),
+            }
+        }
+    }
+}
+
+fn configure(files: &TlsFiles) -> Result<ServerConfig, TlsError> {
+    let provider = Arc::new(ring::default_provider());
+    let pair = |error| TlsError::Pair {
+        cert: files.cert.clone(),
+        error,
+    };
+    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .map_err(pair)?;
+    let builder = match &files.client_ca {
+        None => builder.with_no_client_auth(),
+        Some(path) => {
+            let mut roots = RootCertStore::empty();
+            roots.add_parsable_certificates(certificates(path)?);
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+                .build()
+                .map_err(|error| TlsError::ClientCa {
+                    path: path.clone(),
+                    error,
+                })?;
+            builder.with_client_cert_verifier(verifier)
+        }
+    };
+    let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|error| TlsError::File {
+        path: files.key.clone(),
+        error,
+    })?;
+    let mut config = builder
+        .with_single_cert(certificates(&files.cert)?, key)
+        .map_err(pair)?;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(config)
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let file = |error| TlsError::File {
+        path: path.to_owned(),
+        error,
+    };
+    let found: Vec<_> = CertificateDer::pem_file_iter(path)
+        .map_err(file)?
+        .collect::<Result<_, _>>()
+        .map_err(file)?;
+    if found.is_empty() {
+        return Err(file(pem::Error::NoItemsFound));
+    }
+    Ok(found)
+}

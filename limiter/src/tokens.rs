@@ -1,0 +1,200 @@
+//! Who may ask: bearer tokens from a file that can be changed while the service runs.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use arc_swap::ArcSwap;
+use hyper::header::{AUTHORIZATION, HeaderMap};
+use subtle::ConstantTimeEq;
+
+use crate::watched::Watched;
+
+/// Shorter ones can be guessed.
+const MIN_LEN: usize = 16;
+
+/// The most tokens in a file: every request is compared with all of them.
+const MAX_TOKENS: usize = 64;
+
+/// The tokens in force.
+pub(crate) struct Tokens {
+    path: PathBuf,
+    accepted: ArcSwap<Vec<Box<[u8]>>>,
+}
+
+/// Why a token file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TokenError {
+    /// It cannot be read.
+    #[error("cannot read the token file {}: {error}", .path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        error: std::io::Error,
+    },
+    /// It would let nobody in.
+    #[error("the token file {} holds no token; write one per line, `#` starts a comment", .0.display())]
+    Empty(PathBuf),
+    /// A token that would protect nothing, or could never be sent.
+    #[error("{}:{line}: a token is at least {MIN_LEN} printable ASCII characters without spaces", .path.display())]
+    Unusable {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+    },
+    /// Too many lines.
+    #[error("the token file {} holds more than {MAX_TOKENS} tokens", .0.display())]
+    TooMany(PathBuf),
+}
+
+impl Tokens {
+    /// Reads the file.
+    pub(crate) fn load(path: &Path) -> Result<Self, TokenError> {
+        Ok(Self {
+            path: path.to_owned(),
+            accepted: ArcSwap::from_pointee(read(path)?),
+        })
+    }
+
+    /// Whether the request carries one of the tokens.
+    pub(crate) fn admit(&self, headers: &HeaderMap) -> bool {
+        let Some(token) = bearer(headers) else {
+            return false;
+        };
+        // Every one is compared, so that the time does not tell which was nearly right.
+        let found = self
+            .accepted
+            .load()
+            .iter()
+            .fold(0, |found, known| found | known.ct_eq(token).unwrap_u8());
+        found == 1
+    }
+
+    /// Follows the file for ever. A file that cannot be used leaves the tokens as they were.
+    pub(crate) async fn follow(self: Arc<Self>) {
+        let mut watched = Watched::new([self.path.as_path()]);
+        loop {
+            tokio::time::sleep(crate::FILE_POLL).await;
+            if !watched.changed() {
+                continue;
+            }
+            match read(&self.path) {
+                Ok(tokens) => {
+                    tracing::info!(tokens = tokens.len(), "token file read again");
+                    self.accepted.store(Arc::new(tokens));
+                }
+                Err(error) => tracing::error!(%error, "the tokens stay as they were"),
+            }
+        }
+    }
+}
+
+fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
+    let value = headers.get(AUTHORIZATION)?.as_bytes();
+    let (scheme, token) = value.split_at_checked(7)?;
+    scheme
+        .eq_ignore_ascii_case(b"bearer ")
+        .then(|| token.trim_ascii())
+}
+
+fn read(path: &Path) -> Result<Vec<Box<[u8]>>, TokenError> {
+    let text = fs::read_to_string(path).map_err(|error| TokenError::Read {
+        path: path.to_owned(),
+        error,
+    })?;
+    let mut tokens = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        let line_text = line.trim();
+        if line_text.is_empty() || line_text.starts_with('#') {
+            continue;
+        }
+        if line_text.len() < MIN_LEN || !line_text.bytes().all(|b| b.is_ascii_graphic()) {
+            return Err(TokenError::Unusable {
+                path: path.to_owned(),
+                line: index + 1,
+            });
+        }
+        tokens.push(line_text.as_bytes().into());
+    }
+    match tokens.len() {
+        0 => Err(TokenError::Empty(path.to_owned())),
+        1..=MAX_TOKENS => Ok(tokens),
+        _ => Err(TokenError::TooMany(path.to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(text: &str) -> tempfile::NamedTempFile {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), text).unwrap();
+        file
+    }
+
+    fn asks(tokens: &Tokens, value: &[u8]) -> bool {
+        let mut headers = HeaderMap::new();
+        headers.insert(
+            AUTHORIZATION,
+            hyper::header::HeaderValue::from_bytes(value).unwrap(),
+        );
+        tokens.admit(&headers)
+    }
+
+    #[test]
+    fn any_token_of_the_file_admits_and_nothing_else_does() {
+        let file = file("# old\n0123456789abcdef\n\n  fedcba9876543210  # not a comment\n");
+        assert!(matches!(
+            Tokens::load(file.path()),
+            Err(TokenError::Unusable { line: 4, .. })
+        ));
+        fs::write(
+            file.path(),
+            "# old\n0123456789abcdef\n\n  fedcba9876543210  \n",
+        )
+        .unwrap();
+        let tokens = Tokens::load(file.path()).unwrap();
+        assert!(asks(&tokens, b"Bearer 0123456789abcdef"));
+        assert!(asks(&tokens, b"bearer fedcba9876543210"));
+        for bad in [
+            &b"Bearer 0123456789abcdeX"[..],
+            b"Bearer 0123456789abcde",
+            b"Bearer 0123456789abcdeff",
+            b"Bearer ",
+            b"Bearer",
+            b"Basic 0123456789abcdef",
+            b"0123456789abcdef",
+            b"Bearer \xff\xfe",
+        ] {
+            assert!(!asks(&tokens, bad));
+        }
+        assert!(!tokens.admit(&HeaderMap::new()));
+    }
+
+    #[test]
+    fn a_file_that_would_admit_nobody_or_anybody_is_refused() {
+        for (text, message) in [
+            ("", "holds no token"),
+            ("# none\n", "holds no token"),
+            ("short\n", ":1: a token is at least 16 printable"),
+            ("0123456789abcdef\nwith space in the middle\n", ":2: "),
+        ] {
+            let file = file(text);
+            let error = Tokens::load(file.path()).err().unwrap().to_string();
+            assert!(error.contains(message), "{error}");
+        }
+        let error = Tokens::load(Path::new("/nonexistent/tokens"))
+            .err()
+            .unwrap();
+        assert!(
+            error
+                .to_string()
+                .starts_with("cannot read the token file /nonexistent/tokens: ")
+        );
+    }
+}

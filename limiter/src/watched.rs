@@ -1,0 +1,96 @@
+//! Files that may be replaced while the service runs.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::SystemTime,
+};
+
+/// Some files, and what they looked like when they were last read.
+#[derive(Debug)]
+pub(crate) struct Watched {
+    files: Vec<(PathBuf, Option<Stamp>)>,
+}
+
+/// What tells one version of a file from the next. The inode is in it because a mounted Kubernetes
+/// volume swaps a symbolic link, possibly for a file of the same size and time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp {
+    modified: SystemTime,
+    len: u64,
+    inode: u64,
+}
+
+impl Watched {
+    /// Remembers the files as they are; to be called before reading them, so that a write in
+    /// between is seen as a change.
+    pub(crate) fn new<'p>(paths: impl IntoIterator<Item = &'p Path>) -> Self {
+        let files = paths
+            .into_iter()
+            .map(|path| (path.to_owned(), stamp(path)))
+            .collect();
+        Self { files }
+    }
+
+    /// Whether any of the files is another than at the last call.
+    pub(crate) fn changed(&mut self) -> bool {
+        let mut any = false;
+        for (path, seen) in &mut self.files {
+            let now = stamp(path);
+            any |= now != *seen;
+            *seen = now;
+        }
+        any
+    }
+}
+
+fn stamp(path: &Path) -> Option<Stamp> {
+    let metadata = fs::metadata(path).ok()?;
+    Some(Stamp {
+        modified: metadata.modified().ok()?,
+        len: metadata.len(),
+        inode: inode(&metadata),
+    })
+}
+
+#[cfg(unix)]
+fn inode(metadata: &fs::Metadata) -> u64 {
+    std::os::unix::fs::MetadataExt::ino(metadata)
+}
+
+#[cfg(not(unix))]
+fn inode(_: &fs::Metadata) -> u64 {
+    0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_replaced_a_vanished_and_a_new_file_are_changes_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tokens");
+        fs::write(&path, "one").unwrap();
+        let mut watched = Watched::new([path.as_path()]);
+        assert!(!watched.changed());
+        // Same length, same time: only the inode differs.
+        let modified = fs::metadata(&path).unwrap().modified().unwrap();
+        let next = folder.path().join("next");
+        fs::write(&next, "two").unwrap();
+        fs::File::options()
+            .write(true)
+            .open(&next)
+            .unwrap()
+            .set_modified(modified)
+            .unwrap();
+        fs::rename(&next, &path).unwrap();
+        assert!(watched.changed());
+        assert!(!watched.changed());
+        fs::remove_file(&path).unwrap();
+        assert!(watched.changed());
+        assert!(!watched.changed());
+        fs::write(&path, "three").unwrap();
+        assert!(watched.changed());
+    }
+}
