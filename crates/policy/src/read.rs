@@ -14,3 +14,6 @@ pub(crate) use limit::{LIMIT_FIELDS, read_limit, read_matchers_alone};
 pub(crate) use policy::{FORMAT, read_policy};
 pub(crate) use references::{Placed, check_references};
 pub use scalars::Choice;
+
+#[cfg(test)]
+mod schema_tests;

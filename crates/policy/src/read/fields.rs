@@ -1,6 +1,6 @@
 //! Taking the fields of a map one by one.
 
-use std::fmt;
+use std::{collections::HashSet, fmt};
 
 use crate::{
     Name,
@@ -11,6 +11,9 @@ use crate::{
 
 /// The longest path in a message, in characters: keys can be of any length.
 const MAX_PATH: usize = 200;
+
+/// Up to here, looking through a map for a repeated key is faster than hashing its keys.
+const SMALL_MAP: usize = 16;
 
 /// Who wrote the document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,14 +119,19 @@ impl<'n> Field<'n> {
             self.expected(what, report);
             return None;
         };
-        let mut seen = std::collections::HashSet::new();
-        let mut once = Vec::with_capacity(entries.len());
+        let mut seen = HashSet::new();
+        let mut once: Vec<&Entry> = Vec::with_capacity(entries.len());
         for entry in entries {
-            if seen.insert(entry.key.as_str()) {
-                once.push(entry);
+            let repeated = if entries.len() <= SMALL_MAP {
+                once.iter().any(|earlier| earlier.key == entry.key)
             } else {
+                !seen.insert(entry.key.as_str())
+            };
+            if repeated {
                 let path = Path::Field(&self.path, &entry.key);
                 report.add(&path, entry.place, "given twice");
+            } else {
+                once.push(entry);
             }
         }
         Some(once)

@@ -17,7 +17,8 @@ use crate::{
 pub(crate) const FORMAT: u64 = 1;
 /// Limits of one domain.
 const MAX_LIMITS: usize = 10_000;
-const FIELDS: [&str; 3] = ["domain", "limits", "format"];
+/// Every field of a policy.
+pub(crate) const FIELDS: [&str; 3] = ["domain", "limits", "format"];
 
 /// Reads a policy; `None`, and problems, if anything about it is wrong.
 pub(crate) fn read_policy(node: &Node, report: &mut Report) -> Option<Policy> {
