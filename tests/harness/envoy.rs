@@ -5,32 +5,20 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::{Client, EnvoyConfig, Ports, Process, Programs, Request};
+use crate::{Client, EnvoyConfig, Ports, Process, Programs, Request, shown};
 
 /// A running Envoy.
 #[derive(Debug)]
 pub struct Envoy {
     process: Process,
+    typed: String,
     ports: Ports,
     client: Client,
 }
 
-/// How to start Envoy by hand on a configuration file.
-pub(crate) fn command(envoy: &Path, config: &Path, workers: u32) -> Command {
-    let mut command = Command::new(envoy);
-    command
-        .arg("--config-path")
-        .arg(config)
-        .args(["--concurrency", &workers.to_string()])
-        // Several Envoys on one machine must not share memory.
-        .args(["--use-dynamic-base-id", "--log-level", "warning"])
-        .args(["--component-log-level", "wasm:info"]);
-    command
-}
-
 impl Envoy {
-    /// Starts one on `config`, whose ports are `ports`, and waits until it
-    /// serves.
+    /// Starts one on `config` with `ports` in the place of the shipped ones,
+    /// and waits until it serves.
     pub async fn start(
         programs: &Programs,
         config: EnvoyConfig,
@@ -38,11 +26,24 @@ impl Envoy {
         workers: u32,
         dir: &Path,
     ) -> Result<Self> {
-        let name = format!("envoy-{}", ports.envoy);
-        let file = dir.join(format!("{name}.json"));
+        let file = dir.join(format!("envoy-{}.json", ports.envoy));
         config.ports(&ports)?.write(&file)?;
-        let mut command = command(&programs.envoy, &file, workers);
-        let mut process = Process::start(&name, command.current_dir(&programs.root), dir)?;
+        Self::serve(programs, &file, ports, workers, dir).await
+    }
+
+    /// Starts one on a configuration file that names `ports`.
+    pub async fn serve(
+        programs: &Programs,
+        file: &Path,
+        ports: Ports,
+        workers: u32,
+        dir: &Path,
+    ) -> Result<Self> {
+        let mut command = command(&programs.envoy, file, workers);
+        let typed = shown(&command);
+        // The shipped file names the filter relative to the checkout.
+        command.current_dir(&programs.root);
+        let mut process = Process::start(&format!("envoy-{}", ports.envoy), &mut command, dir)?;
         let client = Client::new();
         let ready = format!("http://127.0.0.1:{}/ready", ports.envoy_admin);
         process
@@ -57,9 +58,20 @@ impl Envoy {
             .await?;
         Ok(Self {
             process,
+            typed,
             ports,
             client,
         })
+    }
+
+    /// The command that started it, for a shell in the checkout.
+    pub fn typed(&self) -> &str {
+        &self.typed
+    }
+
+    /// The URL of a path.
+    pub fn url(&self, path: &str) -> String {
+        format!("http://127.0.0.1:{}{path}", self.ports.envoy)
     }
 
     /// A GET of a path through it.
@@ -70,10 +82,7 @@ impl Envoy {
 
     /// A POST to a path through it.
     pub fn post(&self, path: &str, body: impl Into<hyper::body::Bytes>) -> Request {
-        self.client.post(
-            &format!("http://127.0.0.1:{}{path}", self.ports.envoy),
-            body,
-        )
+        self.client.post(&self.url(path), body)
     }
 
     /// One of its counters or gauges; 0 while it does not exist yet.
@@ -93,4 +102,16 @@ impl Envoy {
     pub fn process(&self) -> &Process {
         &self.process
     }
+}
+
+fn command(envoy: &Path, config: &Path, workers: u32) -> Command {
+    let mut command = Command::new(envoy);
+    command
+        .arg("--config-path")
+        .arg(config)
+        .args(["--concurrency", &workers.to_string()])
+        // Several Envoys on one machine must not share memory.
+        .args(["--use-dynamic-base-id", "--log-level", "warning"])
+        .args(["--component-log-level", "wasm:info"]);
+    command
 }

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use crate::{Client, Process, Programs};
+use crate::{Client, Process, Programs, shown};
 
 /// How a limiter is started; kept, so that a stopped one can come back.
 #[derive(Debug, Clone)]
@@ -51,6 +51,12 @@ impl LimiterPlan {
             .args(["--store", &self.store])
             .args(&self.arguments);
         command
+    }
+
+    /// That command, where `RL_STORE` names the store.
+    pub fn typed(&self) -> String {
+        let store = format!(" --store {}", self.store);
+        shown(&self.command()).replace(&store, "")
     }
 
     /// Starts it and waits until it has loaded the limits, or knows that there

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::{Engine, Process, Programs};
+use crate::{Engine, Process, Programs, shown};
 
 /// A running server.
 #[derive(Debug)]
@@ -37,6 +37,11 @@ impl Redis {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
+    /// The command that started it.
+    pub fn typed(&self) -> String {
+        shown(&command(&self.server, self.port, &self.dir))
+    }
+
     /// Stops it and starts it empty: keys and scripts are gone.
     pub async fn restart_empty(self) -> Result<Self> {
         let Self {
@@ -62,7 +67,7 @@ impl Redis {
 }
 
 /// How to start a server by hand.
-pub(crate) fn command(server: &Path, port: u16, dir: &Path) -> Command {
+fn command(server: &Path, port: u16, dir: &Path) -> Command {
     let mut command = Command::new(server);
     command
         .args([

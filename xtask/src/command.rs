@@ -6,8 +6,17 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 use harness::shown;
 
+use crate::workspace::Workspace;
+
 /// Lines of a failed command's output that its error carries.
 const TAIL_LINES: usize = 15;
+
+/// cargo, in the checkout.
+pub fn cargo(workspace: &Workspace) -> Command {
+    let mut cargo = Command::new("cargo");
+    cargo.current_dir(&workspace.root);
+    cargo
+}
 
 /// Runs a command on our own terminal.
 pub fn run(command: &mut Command) -> Result<()> {

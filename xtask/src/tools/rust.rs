@@ -9,27 +9,10 @@ use anyhow::{Context, Result};
 use super::{Tools, on_path};
 use crate::command;
 use crate::help::Help;
-use crate::wasm::TARGET;
 
 const CARGO_DENY_VERSION: &str = "0.20.2";
 
 impl Tools<'_> {
-    /// The runner of `wasm-bindgen-test`, of the version that the tests link.
-    pub fn wasm_bindgen_test_runner(&self) -> Result<PathBuf> {
-        let version = self.workspace.locked_version("wasm-bindgen")?;
-        let home = self.dir.join(format!("wasm-bindgen-{version}"));
-        self.once(
-            &home,
-            &format!("wasm-bindgen {version} (compiled: minutes)"),
-            |fresh| install("wasm-bindgen-cli", &version, fresh),
-        )?;
-        self.checked(
-            home.join("bin/wasm-bindgen-test-runner"),
-            "--version",
-            &home,
-        )
-    }
-
     /// The check of licences, sources and banned crates.
     pub fn cargo_deny(&self) -> Result<PathBuf> {
         if let Some(path) = on_path("cargo-deny") {
@@ -41,14 +24,14 @@ impl Tools<'_> {
             &format!("cargo-deny {CARGO_DENY_VERSION} (compiled: minutes)"),
             |fresh| install("cargo-deny", CARGO_DENY_VERSION, fresh),
         )?;
-        self.checked(home.join("bin/cargo-deny"), "--version", &home)
+        self.checked(&home.join("bin/cargo-deny"), "--version", &home)
     }
 
-    /// The standard library for the filter's target; returns where it is.
-    pub fn wasm_target(&self) -> Result<PathBuf> {
+    /// The standard library for another target; returns where it is.
+    pub fn target(&self, target: &str) -> Result<PathBuf> {
         let root = &self.workspace.root;
         let libdir = || -> Result<PathBuf> {
-            let print = ["--print", "target-libdir", "--target", TARGET];
+            let print = ["--print", "target-libdir", "--target", target];
             let path = command::output(Command::new("rustc").current_dir(root).args(print))?;
             Ok(PathBuf::from(path.trim()))
         };
@@ -57,14 +40,14 @@ impl Tools<'_> {
             return Ok(path);
         }
         if !command::exists("rustup") {
-            return Err(Help::new(format!("this Rust has no standard library for {TARGET}"))
+            return Err(Help::new(format!("this Rust has no standard library for {target}"))
                 .remedy("install Rust with rustup (https://rustup.rs), which adds the target by itself")
                 .remedy("or install your distribution's package for it, of the same version as rustc")
                 .into());
         }
-        self.ui.step(&format!("Rust target {TARGET} (20 MB)"), || {
-            command::output(Command::new("rustup").current_dir(root).args(["target", "add", TARGET]))
-                .context(Help::new(format!("cannot add the Rust target {TARGET}")).remedy(
+        self.ui.step(&format!("Rust target {target} (20 MB)"), || {
+            command::output(Command::new("rustup").current_dir(root).args(["target", "add", target]))
+                .context(Help::new(format!("cannot add the Rust target {target}")).remedy(
                     "check that this machine reaches static.rust-lang.org, or set RUSTUP_DIST_SERVER",
                 ))
         })?;

@@ -39,7 +39,6 @@ impl Choices {
 /// How many numbers a case may use.
 const LENGTH: usize = 200;
 
-#[cfg(not(target_arch = "wasm32"))]
 pub fn with_proptest(property: fn(&mut Choices)) {
     use proptest::prelude::*;
 
@@ -54,19 +53,4 @@ pub fn with_proptest(property: fn(&mut Choices)) {
     proptest!(config, |(numbers in proptest::collection::vec(any::<u64>(), 0..LENGTH))| {
         property(&mut Choices::new(numbers));
     });
-}
-
-#[cfg(target_arch = "wasm32")]
-pub fn with_fixed_seed(property: fn(&mut Choices)) {
-    let mut state: u64 = 0x9e37_79b9_7f4a_7c15;
-    let mut next = move || {
-        // Xorshift64*: enough to spread the cases.
-        state ^= state >> 12;
-        state ^= state << 25;
-        state ^= state >> 27;
-        state.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    };
-    for _ in 0..500 {
-        property(&mut Choices::new((0..LENGTH).map(|_| next()).collect()));
-    }
 }

@@ -1,7 +1,7 @@
 //! What every algorithm promises, for every limit, history and clock.
 //!
-//! A property is a plain function of a stream of choices. Natively proptest
-//! makes the choices, and shrinks them; on wasm32 a generator with a fixed seed.
+//! A property is a plain function of a stream of choices, which proptest makes
+//! and shrinks; the same natively and on wasm32.
 
 #![expect(
     clippy::unwrap_used,
@@ -21,16 +21,9 @@ mod world;
 macro_rules! hold {
     ($($module:ident :: {$($property:ident),+ $(,)?}),+ $(,)?) => {
         $($(
-            #[cfg(not(target_arch = "wasm32"))]
             #[test]
             fn $property() {
                 choices::with_proptest($module::$property);
-            }
-
-            #[cfg(target_arch = "wasm32")]
-            #[wasm_bindgen_test::wasm_bindgen_test]
-            fn $property() {
-                choices::with_fixed_seed($module::$property);
             }
         )+)+
     };

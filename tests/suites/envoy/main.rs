@@ -1,0 +1,20 @@
+//! End to end: requests through real Envoy, with the built filter, limiters and
+//! Redis. `cargo xtask test --only e2e` brings all of them.
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails loudly"
+)]
+
+mod stage;
+
+mod batches;
+mod configuration;
+mod deny_cache;
+mod edits;
+mod hostile_input;
+mod limiting;
+mod outages;
+mod several_limits;
+mod stores;

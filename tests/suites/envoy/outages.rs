@@ -1,0 +1,150 @@
+//! The limiter, or what is behind it, goes away and comes back.
+
+use std::time::Duration;
+
+use harness::until;
+use serde_json::json;
+
+use crate::stage::{PATIENCE, limits, statuses};
+
+/// No answer takes longer while something is away: the callout's 20 ms and
+/// generous room for a machine that is busy with other tests.
+const ANSWER_MAX: Duration = Duration::from_millis(500);
+
+#[tokio::test]
+async fn local_limiting_goes_on_with_what_was_left() {
+    let mut stage = limits(&["{name: per-user, per: [user], rate: 10/1h}"])
+        .start()
+        .await;
+    let alice = stage.get("/", "alice");
+    assert_eq!(statuses(&alice, 4).await, [200; 4]);
+
+    stage.stop_limiters().await;
+    let answers = statuses(&alice, 12).await;
+
+    let allowed = answers.iter().filter(|&&status| status == 200).count();
+    assert!(
+        (1..=6).contains(&allowed),
+        "6 were left, {allowed} passed: {answers:?}"
+    );
+    assert!(
+        answers.iter().all(|status| [200, 429].contains(status)),
+        "{answers:?}"
+    );
+}
+
+#[tokio::test]
+async fn each_limit_fails_as_it_says() {
+    let mut stage = limits(&[
+        "{name: open, match: {path: /open}, rate: 1/1h, on_failure: allow}",
+        "{name: closed, match: {path: /closed}, rate: 1000/1h, on_failure: deny}",
+    ])
+    .start()
+    .await;
+    assert_eq!(statuses(&stage.get("/open", "alice"), 1).await, [200]);
+    assert_eq!(statuses(&stage.get("/closed", "alice"), 1).await, [200]);
+
+    stage.stop_limiters().await;
+
+    assert_eq!(statuses(&stage.get("/open", "alice"), 5).await, [200; 5]);
+    assert_eq!(statuses(&stage.get("/closed", "alice"), 5).await, [503; 5]);
+    assert_eq!(
+        statuses(&stage.get("/unmatched", "alice"), 5).await,
+        [200; 5]
+    );
+}
+
+#[tokio::test]
+async fn limiters_that_come_back_are_asked_again() {
+    let mut stage = limits(&["{name: closed, rate: 1000/1h, on_failure: deny}"])
+        .start()
+        .await;
+    let alice = stage.get("/", "alice");
+    stage.stop_limiters().await;
+    until("requests fail", PATIENCE, async || {
+        (alice.send().await.unwrap().status == 503).then_some(())
+    })
+    .await
+    .unwrap();
+
+    stage.start_limiters().await;
+
+    until("requests pass", PATIENCE, async || {
+        (alice.send().await.unwrap().status == 200).then_some(())
+    })
+    .await
+    .unwrap();
+    // Not just once: the breaker is closed again.
+    assert_eq!(statuses(&alice, 20).await, [200; 20]);
+}
+
+#[tokio::test]
+async fn one_replica_is_enough() {
+    let mut stage = limits(&["{name: per-user, per: [user], rate: 20/1h}"])
+        .start()
+        .await;
+    stage.stop_one_limiter().await;
+
+    let answers = statuses(&stage.get("/", "alice"), 60).await;
+
+    let allowed = answers.iter().filter(|&&status| status == 200).count();
+    assert!(
+        (1..=21).contains(&allowed),
+        "{allowed} of a limit of 20: {answers:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_redis_that_hangs_delays_no_request() {
+    let stage = limits(&["{name: per-user, per: [user], rate: 1000/1h}"])
+        .start()
+        .await;
+    let alice = stage.get("/", "alice");
+    assert_eq!(statuses(&alice, 1).await, [200]);
+
+    stage.redis().process().pause().unwrap();
+    for _ in 0..30 {
+        let reply = alice.send().await.unwrap();
+        assert_eq!(reply.status, 200);
+        assert!(
+            reply.took < ANSWER_MAX,
+            "an answer took {} ms",
+            reply.took.as_millis()
+        );
+    }
+    stage.redis().process().resume().unwrap();
+
+    let before = stage.limiter_counter("rl_checks_total").await;
+    until("the limiter decides again", PATIENCE, async || {
+        alice.send().await.unwrap();
+        (stage.limiter_counter("rl_checks_total").await > before + 3).then_some(())
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test]
+async fn a_limiter_cluster_that_does_not_exist_lets_requests_pass() {
+    let stage = limits(&[])
+        .filter(|config| config["limiter"]["cluster"] = json!("no-such-cluster"))
+        .start_unlimited()
+        .await;
+
+    assert_eq!(statuses(&stage.get("/", "alice"), 20).await, [200; 20]);
+}
+
+#[tokio::test]
+async fn limits_in_the_configuration_hold_while_no_limiter_was_ever_reached() {
+    let stage = limits(&[])
+        .filter(|config| {
+            config["limiter"]["cluster"] = json!("no-such-cluster");
+            config["limits"] = json!([{"name": "bootstrap", "rate": "3/1h"}]);
+        })
+        .start_unlimited()
+        .await;
+
+    let answers = statuses(&stage.get("/", "alice"), 10).await;
+
+    let allowed = answers.iter().filter(|&&status| status == 200).count();
+    assert!((1..=3).contains(&allowed), "{answers:?}");
+}

@@ -1,0 +1,129 @@
+//! `cargo xtask bench`: what the filter costs, as ratios within one run.
+//!
+//! Absolute figures depend on the machine and on its mood; so every round loads
+//! each setup for a few seconds, one after the other, and setups are compared
+//! round by round. One Envoy worker serves; Envoy itself answers the requests
+//! (fault filter), so that no upstream hides what a filter costs.
+
+mod load;
+mod report;
+mod setups;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use crate::command;
+use crate::tools::Tools;
+use crate::ui::Ui;
+use crate::wasm;
+use crate::workspace::Workspace;
+
+use report::{Report, Series};
+use setups::Bench;
+
+/// Arguments of `cargo xtask bench`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Rounds; every round loads each setup once
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=100))]
+    rounds: u64,
+    /// Seconds of load per setup and round
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=600))]
+    seconds: u64,
+    /// Connections that requests arrive on
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    connections: u64,
+    /// Write the figures as JSON too
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// Runs the rounds and prints the comparison.
+pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
+    let programs = programs(workspace, ui)?;
+    let noop = wasm::module(workspace, ui, "noop-filter")?;
+    let wrk = Tools::new(workspace, ui).wrk()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let report = runtime.block_on(async {
+        tokio::select! {
+            measured = measure(args, ui, programs, noop, wrk) => measured,
+            _ = tokio::signal::ctrl_c() => Err(crate::Interrupted.into()),
+        }
+    })?;
+    print!("{}", report.table());
+    if let Some(path) = &args.json {
+        std::fs::write(path, report.json())
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(())
+}
+
+fn programs(workspace: &Workspace, ui: &Ui) -> Result<harness::Programs> {
+    let tools = Tools::new(workspace, ui);
+    ui.heading("Tools");
+    let (envoy, redis) = (tools.envoy()?, tools.redis()?);
+    let filter = wasm::build(workspace, ui)?;
+    ui.heading("Limiter and rlctl, optimised");
+    let build = [
+        "build",
+        "--release",
+        "--bins",
+        "--package",
+        "limiter",
+        "--package",
+        "ctl",
+    ];
+    command::run(command::cargo(workspace).args(build))?;
+    let release = workspace.target.join("release");
+    Ok(harness::Programs {
+        root: workspace.root.clone(),
+        envoy,
+        valkey: redis.clone(),
+        redis,
+        limiter: release.join("limiter"),
+        rlctl: release.join("rlctl"),
+        filter,
+    })
+}
+
+async fn measure(
+    args: &Args,
+    ui: &Ui,
+    programs: harness::Programs,
+    noop: PathBuf,
+    wrk: PathBuf,
+) -> Result<Report> {
+    ui.heading(&format!(
+        "{} rounds of {} s per setup, {} connections",
+        args.rounds, args.seconds, args.connections
+    ));
+    let bench = Bench::start(programs, &noop).await?;
+    let load = load::Load::new(wrk, Duration::from_secs(args.seconds), args.connections)?;
+    let mut series: Vec<Series> = bench
+        .setups()
+        .iter()
+        .map(|setup| Series::new(setup.name))
+        .collect();
+    // Pools fill, code is compiled: the first requests of a setup do not count.
+    for setup in bench.setups() {
+        load.warm_up(setup).await?;
+    }
+    for round in 1..=args.rounds {
+        for (setup, series) in bench.setups().iter().zip(&mut series) {
+            let sample = load
+                .run(setup)
+                .await
+                .with_context(|| format!("setup `{}`", setup.name))?;
+            ui.line(&format!(
+                "round {round}, {}: {} requests/s",
+                setup.name, sample.per_second
+            ));
+            series.push(sample);
+        }
+    }
+    Ok(Report::new(args.seconds, args.connections, series))
+}

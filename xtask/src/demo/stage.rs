@@ -1,0 +1,137 @@
+//! What the story plays on: Redis, two limiters, a service and Envoy.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use harness::{
+    Client, Engine, Envoy, EnvoyConfig, Limiter, LimiterPlan, Programs, Redis, Request, Upstream,
+};
+use tokio::process::Command;
+
+use super::ports::DemoPorts;
+use super::teller::Teller;
+use crate::workspace::Workspace;
+
+/// Everything that runs.
+pub struct Stage {
+    programs: Programs,
+    ports: DemoPorts,
+    store: String,
+    limiters: Vec<Limiter>,
+    stopped: Vec<LimiterPlan>,
+    client: Client,
+    _redis: Redis,
+    _upstream: Upstream,
+    _envoy: Envoy,
+}
+
+impl Stage {
+    /// Starts it all, showing each command.
+    pub async fn start(
+        teller: &Teller,
+        workspace: &Workspace,
+        programs: Programs,
+        ports: DemoPorts,
+    ) -> Result<Self> {
+        let dir = fresh_folder(workspace)?;
+        teller.chapter("Everything starts");
+        teller.say(&format!("Logs go to {}.", dir.display()));
+        let redis = Redis::start(&programs, Engine::Valkey, ports.redis, &dir).await?;
+        teller.command(&redis.typed());
+        let store = redis.url();
+        teller.command(&format!("export RL_STORE={store}"));
+        let mut limiters = Vec::new();
+        for (port, admin) in ports.envoy.limiters.into_iter().zip(ports.limiter_admins) {
+            let plan = LimiterPlan::new(&programs, &store, [port, admin], &dir);
+            teller.command(&plan.typed());
+            limiters.push(plan.start().await?);
+        }
+        let upstream = Upstream::start(ports.envoy.upstream).await?;
+        let config = config(&programs, &ports, &dir)?;
+        let envoy = Envoy::serve(&programs, &config, ports.envoy, WORKERS, &dir).await?;
+        teller.command(envoy.typed());
+        let client = Client::new();
+        Ok(Self {
+            programs,
+            ports,
+            store,
+            limiters,
+            stopped: Vec::new(),
+            client,
+            _redis: redis,
+            _upstream: upstream,
+            _envoy: envoy,
+        })
+    }
+
+    /// A POST to a path through Envoy, as a user.
+    pub fn post(&self, path: &str, user: &str) -> Request {
+        self.client
+            .post(&format!("{}{path}", self.url()), "")
+            .header("x-user-id", user)
+    }
+
+    /// Where Envoy listens.
+    pub fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.ports.envoy.envoy)
+    }
+
+    /// The store's URL.
+    pub fn store(&self) -> &str {
+        &self.store
+    }
+
+    /// The ports in use.
+    pub fn ports(&self) -> &DemoPorts {
+        &self.ports
+    }
+
+    /// rlctl, on this store.
+    pub fn rlctl(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(&self.programs.rlctl);
+        command.args(arguments).env("RL_STORE", &self.store);
+        command
+    }
+
+    /// Stops both limiters.
+    pub async fn stop_limiters(&mut self) -> Result<()> {
+        for limiter in std::mem::take(&mut self.limiters) {
+            self.stopped.push(limiter.stop().await?);
+        }
+        Ok(())
+    }
+
+    /// Starts them again.
+    pub async fn start_limiters(&mut self) -> Result<()> {
+        for plan in std::mem::take(&mut self.stopped) {
+            self.limiters.push(plan.start().await?);
+        }
+        Ok(())
+    }
+}
+
+const WORKERS: u32 = 2;
+
+fn fresh_folder(workspace: &Workspace) -> Result<PathBuf> {
+    let dir = workspace
+        .short(&workspace.target.join("demo"))
+        .to_path_buf();
+    if dir.exists() {
+        std::fs::remove_dir_all(&dir).with_context(|| format!("cannot empty {}", dir.display()))?;
+    }
+    std::fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
+    Ok(dir)
+}
+
+/// envoy.yaml itself wherever that works, else a copy with other ports.
+fn config(programs: &Programs, ports: &DemoPorts, dir: &std::path::Path) -> Result<PathBuf> {
+    if ports.are_documented() && programs.filter.is_relative() {
+        return Ok(PathBuf::from("envoy.yaml"));
+    }
+    let path = dir.join("envoy.json");
+    EnvoyConfig::shipped(&programs.root)?
+        .filter_code(&programs.filter)?
+        .ports(&ports.envoy)?
+        .write(&path)?;
+    Ok(path)
+}

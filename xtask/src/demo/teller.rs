@@ -1,0 +1,157 @@
+//! How the story looks: 80 columns, colours only on a terminal.
+
+use std::io::IsTerminal;
+
+use anyhow::{Context, Result, bail};
+use harness::{Reply, shown};
+use tokio::process::Command;
+
+/// Columns that everything fits into.
+const WIDTH: usize = 80;
+
+/// Writes the story to stdout.
+pub struct Teller {
+    colour: bool,
+}
+
+impl Teller {
+    /// Looks at stdout and `NO_COLOR`.
+    pub fn detect() -> Self {
+        let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        Self {
+            colour: std::io::stdout().is_terminal() && !no_color,
+        }
+    }
+
+    /// Begins a chapter.
+    pub fn chapter(&self, title: &str) {
+        let rule = "─".repeat(WIDTH.saturating_sub(title.chars().count() + 4));
+        println!("\n{}", self.paint("1", &format!("── {title} {rule}")));
+    }
+
+    /// A sentence or two, wrapped.
+    #[expect(
+        clippy::unused_self,
+        reason = "all of the story goes through the teller"
+    )]
+    pub fn say(&self, text: &str) {
+        println!();
+        for line in wrap(text, WIDTH - 2) {
+            println!("  {line}");
+        }
+    }
+
+    /// A line that must not be broken, such as one of a table.
+    #[expect(
+        clippy::unused_self,
+        reason = "all of the story goes through the teller"
+    )]
+    pub fn line(&self, text: &str) {
+        println!("  {text}");
+    }
+
+    /// A command as it is typed. A long one is broken as a shell allows it.
+    pub fn command(&self, command: &str) {
+        println!();
+        let lines = wrap(command, WIDTH - 8);
+        for (index, line) in lines.iter().enumerate() {
+            let lead = if index == 0 { "$ " } else { "    " };
+            let more = if index + 1 < lines.len() { " \\" } else { "" };
+            println!("  {}", self.paint("36", &format!("{lead}{line}{more}")));
+        }
+    }
+
+    /// What a program wrote.
+    pub fn output(&self, text: &str) {
+        for line in text.trim_end().lines() {
+            println!("  {}", self.paint("2", line));
+        }
+    }
+
+    /// Shows a command, runs it, shows what it wrote and returns its stdout.
+    pub async fn run(&self, command: &mut Command) -> Result<String> {
+        let typed = shown(command.as_std());
+        self.command(&typed);
+        let output = command
+            .stdin(std::process::Stdio::null())
+            .kill_on_drop(true)
+            .output()
+            .await
+            .with_context(|| format!("cannot start `{typed}`"))?;
+        let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+        self.output(&String::from_utf8_lossy(&output.stderr));
+        self.output(&stdout);
+        if !output.status.success() {
+            bail!("`{typed}` failed ({})", output.status);
+        }
+        Ok(stdout)
+    }
+
+    /// One line for a request and its answer.
+    pub fn exchange(&self, request: &str, reply: &Reply) {
+        let colour = if reply.status == 200 { "32" } else { "33" };
+        let status = self.paint(colour, reply.status.as_str());
+        let quota = match (reply.header("ratelimit"), reply.header("retry-after")) {
+            (_, Some(seconds)) => format!("Retry-After: {seconds}"),
+            (Some(quota), None) => format!("RateLimit: {quota}"),
+            (None, None) => String::new(),
+        };
+        println!("  {request}  {status}  {}", self.paint("2", &quota));
+    }
+
+    /// A whole answer, as `curl --include` shows it.
+    pub fn whole(&self, reply: &Reply) {
+        let reason = reply.status.canonical_reason().unwrap_or_default();
+        println!(
+            "\n  {}",
+            self.paint(
+                "33",
+                &format!("HTTP/1.1 {} {reason}", reply.status.as_str())
+            )
+        );
+        for (name, value) in &reply.headers {
+            let value = String::from_utf8_lossy(value.as_bytes());
+            for (index, line) in wrap(&format!("{name}: {value}"), WIDTH - 6)
+                .iter()
+                .enumerate()
+            {
+                let lead = if index == 0 { "" } else { "    " };
+                println!("  {lead}{line}");
+            }
+        }
+        println!();
+        match reply.json() {
+            Ok(json) => self.output(&format!("{json:#}")),
+            Err(_) => self.output(&reply.text()),
+        }
+    }
+
+    /// Something that had to happen, and did.
+    pub fn held(&self, text: &str) {
+        println!("\n  {} {text}", self.paint("32", "✓"));
+    }
+
+    /// Text in a colour, where colours are wanted.
+    fn paint(&self, code: &str, text: &str) -> String {
+        if self.colour && !text.is_empty() {
+            format!("\x1b[{code}m{text}\x1b[0m")
+        } else {
+            text.to_owned()
+        }
+    }
+}
+
+/// Breaks at spaces, so that no line is longer than `width` unless one word is.
+fn wrap(text: &str, width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split(' ') {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
