@@ -171,6 +171,29 @@ fn documents(limit: &Limit) -> BTreeMap<Bucket, (Node, Node)> {
     each.collect()
 }
 
+/// The difference between two documents of overrides of one bucket; none if there is none.
+pub fn override_change(before: Option<&Node>, after: Option<&Node>) -> Vec<OverrideChange> {
+    let values = after
+        .or(before)
+        .and_then(|node| node.get("values"))
+        .cloned();
+    let numbers = |node: &Node| {
+        let mut node = node.clone();
+        node.unset("values");
+        node
+    };
+    let change = OverrideChange {
+        values: values.unwrap_or_else(|| Value::Null.into()),
+        before: before.map(numbers),
+        after: after.map(numbers),
+    };
+    if change.before == change.after {
+        Vec::new()
+    } else {
+        vec![change]
+    }
+}
+
 fn split(entry: &Override, per: &[Name]) -> (Node, Node) {
     let mut numbers = entry.to_node(per);
     let values = numbers.get("values").cloned();

@@ -1,30 +1,82 @@
 //! The commands, one file each.
 
+mod apply;
+mod check;
 mod completions;
+mod delete_limit;
+mod diff;
+mod explain;
+mod export;
+mod get_limit;
+mod history;
+mod inspect;
+mod list_domains;
+mod list_keys;
+mod list_limits;
+mod load_scripts;
 mod man;
+mod ping;
+mod reset;
+mod rollback;
+mod set_limit;
 mod validate;
 
 use clap::Subcommand;
 
-use crate::{error::Error, exit::Exit, printer::Printer};
+use crate::{cli::Global, error::Error, exit::Exit, printer::Printer};
 
-/// What can be done.
+/// What can be done. Each command's own documentation is its help.
 #[derive(Debug, Subcommand)]
+#[expect(
+    missing_docs,
+    reason = "a comment here would replace the help that the commands give"
+)]
 pub enum Command {
-    #[expect(missing_docs, reason = "each command's arguments say what it does")]
+    Apply(apply::Apply),
     Completions(completions::Completions),
-    #[expect(missing_docs, reason = "likewise")]
+    DeleteLimit(delete_limit::DeleteLimit),
+    Diff(diff::Diff),
+    Export(export::Export),
+    GetLimit(get_limit::GetLimit),
+    ListDomains(list_domains::ListDomains),
+    ListLimits(list_limits::ListLimits),
+    LoadScripts(load_scripts::LoadScripts),
     Man(man::Man),
-    #[expect(missing_docs, reason = "likewise")]
+    Ping(ping::Ping),
+    SetLimit(Box<set_limit::SetLimit>),
+    Check(check::Check),
+    Explain(explain::Explain),
+    History(history::History),
+    Inspect(inspect::Inspect),
+    ListKeys(list_keys::ListKeys),
+    Reset(reset::Reset),
+    Rollback(rollback::Rollback),
     Validate(validate::Validate),
 }
 
 impl Command {
     /// Does it.
-    pub fn run(self, printer: &Printer) -> Result<Exit, Error> {
+    pub async fn run(self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
         match self {
+            Self::Apply(command) => command.run(global, printer).await,
             Self::Completions(command) => command.run(printer),
+            Self::DeleteLimit(command) => command.run(global, printer).await,
+            Self::Diff(command) => command.run(global, printer).await,
+            Self::Export(command) => command.run(global, printer).await,
+            Self::GetLimit(command) => command.run(global, printer).await,
+            Self::ListDomains(command) => command.run(global, printer).await,
+            Self::ListLimits(command) => command.run(global, printer).await,
+            Self::LoadScripts(command) => command.run(global, printer).await,
             Self::Man(command) => command.run(printer),
+            Self::Ping(command) => command.run(global, printer).await,
+            Self::SetLimit(command) => command.run(global, printer).await,
+            Self::Check(command) => command.run(global, printer).await,
+            Self::Explain(command) => command.run(global, printer).await,
+            Self::History(command) => command.run(global, printer).await,
+            Self::Inspect(command) => command.run(global, printer).await,
+            Self::ListKeys(command) => command.run(global, printer).await,
+            Self::Reset(command) => command.run(global, printer).await,
+            Self::Rollback(command) => command.run(global, printer).await,
             Self::Validate(command) => command.run(printer),
         }
     }

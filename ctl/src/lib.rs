@@ -9,15 +9,21 @@
     reason = "the doc comments of arguments are the help text, where backticks would show"
 )]
 
+pub mod bucket;
 pub mod changes;
 pub mod cli;
+pub mod clock;
 pub mod commands;
+pub mod edit;
 pub mod error;
 pub mod exit;
 pub mod input;
+pub mod merge;
+pub mod past;
 pub mod printer;
 pub mod prompt;
 pub mod render;
+pub mod session;
 pub mod settings;
 pub mod suggest;
 
@@ -68,10 +74,10 @@ fn block_on(cli: Cli, printer: &Printer) -> Result<Exit, Error> {
         tokio::select! {
             biased;
             interrupted = tokio::signal::ctrl_c() => match interrupted {
-                Ok(()) => Err(Error::new(Exit::Interrupted, "interrupted")),
+                Ok(()) => Err(printer.interrupted()),
                 Err(error) => Err(Error::new(Exit::Usage, format!("cannot wait for Ctrl-C: {error}"))),
             },
-            result = async { cli.command.run(printer) } => result,
+            result = cli.command.run(&cli.global, printer) => result,
         }
     });
     // A thread may still be waiting for an answer at the terminal; nobody waits for it.

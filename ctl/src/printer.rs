@@ -27,6 +27,8 @@ pub struct Printer {
     page: Page,
     /// Nobody reads stdout any more (`| head`).
     closed: Cell<bool>,
+    /// An edit was sent and not answered yet.
+    pending: Cell<bool>,
 }
 
 impl Printer {
@@ -41,6 +43,7 @@ impl Printer {
                 unicode: unicode(),
             },
             closed: Cell::new(false),
+            pending: Cell::new(false),
         }
     }
 
@@ -52,6 +55,21 @@ impl Printer {
     /// What a table is drawn on.
     pub fn page(&self) -> Page {
         self.page
+    }
+
+    /// Remembers whether an edit is under way, for what is said at an interruption.
+    pub fn set_pending(&self, pending: bool) {
+        self.pending.set(pending);
+    }
+
+    /// What ends a command at Ctrl-C.
+    pub fn interrupted(&self) -> Error {
+        let interrupted = Error::new(Exit::Interrupted, "interrupted");
+        if self.pending.get() {
+            interrupted.hint("an edit was under way; `rlctl history` tells whether it was made")
+        } else {
+            interrupted
+        }
     }
 
     /// Writes a result to stdout, as `--output` says.

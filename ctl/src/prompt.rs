@@ -2,13 +2,23 @@
 
 use std::io::{self, BufRead, IsTerminal, Write};
 
+use clap::Args;
+
 use crate::{error::Error, exit::Exit};
+
+/// What commands take that ask first.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct Yes {
+    /// Do it without asking.
+    #[arg(short, long, help_heading = "Edit options")]
+    pub yes: bool,
+}
 
 /// Goes on if the user agrees: `--yes`, or an answer at the terminal.
 ///
 /// `question` says what would be lost. Without a terminal nobody can answer, so `--yes` is needed.
-pub async fn confirm(question: String, yes: bool) -> Result<(), Error> {
-    if yes {
+pub async fn confirm(question: String, yes: &Yes) -> Result<(), Error> {
+    if yes.yes {
         return Ok(());
     }
     if !(io::stdin().is_terminal() && io::stderr().is_terminal()) {

@@ -6,9 +6,26 @@ use clap::Command;
 
 /// Every command is in exactly one group; a test holds that.
 const GROUPS: &[(&str, &[&str])] = &[
-    ("Limits", &["validate"]),
-    ("Setup", &["completions", "man"]),
+    ("Limits", LIMITS),
+    ("Live", LIVE),
+    ("What if", WHAT_IF),
+    ("Setup", SETUP),
 ];
+const LIMITS: &[&str] = &[
+    "list-limits",
+    "get-limit",
+    "set-limit",
+    "delete-limit",
+    "validate",
+    "diff",
+    "apply",
+    "export",
+    "history",
+    "rollback",
+];
+const LIVE: &[&str] = &["inspect", "list-keys", "reset"];
+const WHAT_IF: &[&str] = &["check", "explain"];
+const SETUP: &[&str] = &["ping", "load-scripts", "list-domains", "completions", "man"];
 
 /// Examples come before the options: they are what most people look for.
 const COMMAND_TEMPLATE: &str =

@@ -11,7 +11,7 @@ use crate::{
     printer::Printer,
 };
 
-/// Print the manual page, or write the pages of all commands to a folder.
+/// Print the manual.
 #[derive(Debug, Args)]
 #[command(after_help = examples!(
     "rlctl man | man -l -"

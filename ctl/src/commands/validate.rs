@@ -13,7 +13,7 @@ use crate::{
     render::{Page, View, counted, diagnostics},
 };
 
-/// Check limits files without touching Redis; every problem is shown, with its place.
+/// Check limits files and show every problem; needs no Redis.
 #[derive(Debug, Args)]
 #[command(after_help = examples!(
     "rlctl validate -f limits.yaml"

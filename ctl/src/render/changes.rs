@@ -6,6 +6,7 @@ use anstyle::{AnsiColor, Style};
 use policy::Node;
 
 use super::{Page, counted, yaml};
+use crate::bucket::visible;
 use crate::changes::{Action, FieldChange, LimitChange, OverrideChange};
 
 /// Overrides of one limit that are listed one by one.
@@ -96,25 +97,37 @@ fn field_line(change: &FieldChange, action: Action, page: Page) -> String {
 }
 
 fn override_line(change: &OverrideChange, action: Action, page: Page) -> String {
-    let bucket = yaml::inline(&change.values);
+    let bucket = words(&change.values, "=", " ");
     let numbers = |node: &Option<Node>| {
         node.as_ref()
-            .map_or_else(|| "none".to_owned(), yaml::inline)
+            .map_or("none".to_owned(), |n| words(n, " ", ", "))
     };
+    let (before, after) = (numbers(&change.before), numbers(&change.after));
     match action {
-        Action::Created => format!("override {bucket}: {}", numbers(&change.after)),
-        Action::Deleted => format!("override {bucket}: {}", numbers(&change.before)),
-        _ => format!(
-            "override {bucket}: {} {} {}",
-            numbers(&change.before),
-            arrow(page),
-            numbers(&change.after)
-        ),
+        Action::Created => format!("override for {bucket}: {after}"),
+        Action::Deleted => format!("override for {bucket}: {before}"),
+        _ => format!("override for {bucket}: {before} {} {after}", arrow(page)),
     }
 }
 
+/// A map as words: `rate 100/s, until 2026-12-01T00:00:00Z`.
+pub fn words(node: &Node, between: &str, separator: &str) -> String {
+    let policy::Value::Map(entries) = &node.value else {
+        return yaml::inline(node);
+    };
+    let words = entries
+        .iter()
+        .map(|entry| match (&entry.value.value, entry.value.as_text()) {
+            (policy::Value::Bool(true), _) => entry.key.clone(),
+            (policy::Value::Null, _) => format!("{}: none", entry.key),
+            (_, Some(text)) => format!("{}{between}{}", entry.key, visible(text.as_bytes())),
+            _ => format!("{}{between}{}", entry.key, yaml::inline(&entry.value)),
+        });
+    words.collect::<Vec<_>>().join(separator)
+}
+
 /// Between before and after.
-fn arrow(page: Page) -> &'static str {
+pub fn arrow(page: Page) -> &'static str {
     if page.unicode { "→" } else { "->" }
 }
 

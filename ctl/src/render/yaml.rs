@@ -104,7 +104,7 @@ fn is_empty(node: &Node) -> bool {
 
 /// Text, quoted where YAML would take it for something else.
 fn scalar(text: &str) -> String {
-    if is_plain(text) {
+    if is_plain(text) || policy::parse_timestamp(text).is_some() {
         text.to_owned()
     } else {
         // JSON strings are YAML strings; what JSON leaves as it is and YAML does not print is escaped.

@@ -1,0 +1,223 @@
+//! Buckets as they are named on the command line.
+
+use std::str::FromStr;
+
+use clap::Args;
+use policy::{Descriptor, Limit, Name};
+
+use crate::{error::Error, suggest};
+
+/// `key=value`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pair {
+    /// Before the first `=`.
+    pub key: String,
+    /// After it, perhaps empty.
+    pub value: String,
+}
+
+impl FromStr for Pair {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once('=') {
+            Some((key, value)) if !key.is_empty() => Ok(Self {
+                key: key.to_owned(),
+                value: value.to_owned(),
+            }),
+            _ => Err("expected key=value".to_owned()),
+        }
+    }
+}
+
+/// One bucket of a limit.
+#[derive(Clone, Debug, Default, Args)]
+pub struct BucketArgs {
+    /// The bucket: a value for every entry of the limit's `per`.
+    #[arg(value_name = "KEY=VALUE")]
+    pub values: Vec<Pair>,
+
+    /// The bucket of the requests without this entry.
+    #[arg(long, value_name = "KEY", value_delimiter = ',')]
+    pub without: Vec<String>,
+}
+
+/// The values of a bucket, in the order of the limit's `per`.
+pub type Values = Vec<Option<Vec<u8>>>;
+
+impl BucketArgs {
+    /// Whether no bucket is named.
+    pub fn is_empty(&self) -> bool {
+        self.values.is_empty() && self.without.is_empty()
+    }
+
+    /// The bucket's values; an error unless every entry of `per` is named once, and nothing else.
+    pub fn of(&self, limit: &Limit) -> Result<Values, Error> {
+        bucket(limit, &self.values, &self.without)
+    }
+}
+
+/// See [`BucketArgs::of`].
+pub fn bucket(limit: &Limit, values: &[Pair], without: &[String]) -> Result<Values, Error> {
+    let mut named: Vec<(&str, Option<&str>)> = values
+        .iter()
+        .map(|pair| (pair.key.as_str(), Some(pair.value.as_str())))
+        .collect();
+    named.extend(without.iter().map(|key| (key.as_str(), None)));
+    for (key, _) in &named {
+        if !limit.per.iter().any(|name| name.as_str() == *key) {
+            return Err(unknown_key(limit, key));
+        }
+    }
+    let one = |name: &Name| {
+        let mut found = named.iter().filter(|(key, _)| *key == name.as_str());
+        match (found.next(), found.next()) {
+            (Some((_, value)), None) => Ok(value.map(|value| value.as_bytes().to_vec())),
+            (None, _) => Err(Error::usage(format!(
+                "which {name}? {} has one bucket for each",
+                limit.name
+            ))
+            .hint(format!("name it: {}", example(limit)))),
+            (Some(_), Some(_)) => Err(Error::usage(format!("`{name}` is given twice"))),
+        }
+    };
+    limit.per.iter().map(one).collect()
+}
+
+fn unknown_key(limit: &Limit, key: &str) -> Error {
+    let error = Error::usage(format!("limit {} is not split by `{key}`", limit.name));
+    if limit.per.is_empty() {
+        return error.hint("it has one bucket for all requests, which needs no key=value");
+    }
+    let known = limit.per.iter().map(Name::as_str);
+    match suggest::closest(key, known) {
+        Some(meant) => error.hint(format!("did you mean `{meant}`?")),
+        None => error.hint(format!("its buckets are named by {}", example(limit))),
+    }
+}
+
+/// `user=… tenant=…`.
+fn example(limit: &Limit) -> String {
+    limit
+        .per
+        .iter()
+        .map(|name| format!("{name}=…"))
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+/// A request made up on the command line.
+pub fn descriptor(pairs: &[Pair]) -> Result<Descriptor, Error> {
+    let mut descriptor = Descriptor::new();
+    for pair in pairs {
+        let key: Name = pair.key.parse().map_err(|error| {
+            Error::usage(format!("`{}` cannot be an entry's key: {error}", pair.key))
+        })?;
+        if descriptor.get(key.as_str()).is_some() {
+            return Err(Error::usage(format!("`{key}` is given twice")));
+        }
+        descriptor.insert(key, pair.value.as_bytes());
+    }
+    Ok(descriptor)
+}
+
+/// `user=alice tenant=acme`, `(all)` where there is but one bucket. Bytes that are not text, or
+/// could do something to a terminal, are escaped.
+pub fn display<V: AsRef<[u8]>>(per: &[Name], values: &[Option<V>]) -> String {
+    if per.is_empty() {
+        return "(all)".to_owned();
+    }
+    let one = |(name, value): (&Name, &Option<V>)| match value {
+        Some(value) => format!("{name}={}", visible(value.as_ref())),
+        None => format!("{name}: none"),
+    };
+    per.iter()
+        .zip(values)
+        .map(one)
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+/// Bytes as text that a terminal only shows.
+pub fn visible(bytes: &[u8]) -> String {
+    bytes.utf8_chunks().fold(String::new(), |mut text, chunk| {
+        for c in chunk.valid().chars() {
+            if c.is_control() {
+                text.extend(c.escape_default());
+            } else {
+                text.push(c);
+            }
+        }
+        for byte in chunk.invalid() {
+            text.extend(std::ascii::escape_default(*byte).map(char::from));
+        }
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use policy::Node;
+
+    use super::*;
+
+    fn limit(per: &[&str]) -> Limit {
+        let node = Node::map([
+            ("name", Node::text("a")),
+            ("rate", Node::text("1/s")),
+            ("per", Node::list(per.iter().copied().map(Node::text))),
+        ]);
+        Limit::from_node(&node).unwrap()
+    }
+
+    fn values(per: &[&str], pairs: &[&str], without: &[&str]) -> Result<Values, String> {
+        let pairs: Vec<Pair> = pairs.iter().map(|pair| pair.parse().unwrap()).collect();
+        let without: Vec<String> = without.iter().map(ToString::to_string).collect();
+        bucket(&limit(per), &pairs, &without).map_err(|error| {
+            let hints: Vec<&str> = error.hints().collect();
+            format!("{error} ({})", hints.join("; "))
+        })
+    }
+
+    #[test]
+    fn values_come_in_the_order_of_per() {
+        let found = values(&["user", "tenant"], &["tenant=acme", "user=a=b"], &[]).unwrap();
+        assert_eq!(found, [Some(b"a=b".to_vec()), Some(b"acme".to_vec())]);
+        assert_eq!(
+            values(&["user"], &["user="], &[]).unwrap(),
+            [Some(Vec::new())]
+        );
+        assert_eq!(values(&["user"], &[], &["user"]).unwrap(), [None]);
+        assert_eq!(values(&[], &[], &[]).unwrap(), []);
+    }
+
+    #[test]
+    fn every_entry_is_named_exactly_once() {
+        assert_eq!(
+            values(&["user"], &["usr=alice"], &[]).unwrap_err(),
+            "limit a is not split by `usr` (did you mean `user`?)"
+        );
+        assert_eq!(
+            values(&["user", "tenant"], &["user=alice"], &[]).unwrap_err(),
+            "which tenant? a has one bucket for each (name it: user=… tenant=…)"
+        );
+        assert_eq!(
+            values(&["user"], &["user=a", "user=b"], &[]).unwrap_err(),
+            "`user` is given twice ()"
+        );
+        assert_eq!(
+            values(&[], &["user=a"], &[]).unwrap_err(),
+            "limit a is not split by `user` (it has one bucket for all requests, which needs no key=value)"
+        );
+    }
+
+    #[test]
+    fn what_is_shown_cannot_move_the_cursor() {
+        let values = [Some(b"\x1b[2Jal\xffice".to_vec()), None];
+        let per: Vec<Name> = vec!["user".parse().unwrap(), "tenant".parse().unwrap()];
+        assert_eq!(
+            display(&per, &values),
+            "user=\\u{1b}[2Jal\\xffice tenant: none"
+        );
+    }
+}

@@ -1,0 +1,141 @@
+//! `rlctl apply`.
+
+use clap::Args;
+use policy::{Name, Policy};
+use store::{Change, Overrides, Stored};
+
+use crate::{
+    changes::{self, Action, LimitChange},
+    cli::{Global, examples},
+    edit::{EditArgs, Prepared},
+    error::Error,
+    exit::Exit,
+    input::Source,
+    merge::{self, Merged},
+    printer::Printer,
+    prompt::{Yes, confirm},
+    render::{counted, diagnostics},
+    session::Session,
+};
+
+/// Make a domain's limits those of a limits file.
+///
+/// Limits that the file does not have stay, unless --prune. A limit keeps the overrides that were
+/// set live, unless the file lists some for it.
+#[derive(Debug, Args)]
+#[command(after_help = examples!(
+    "rlctl apply -f limits.yaml"
+    "rlctl apply -f limits.yaml --dry-run"
+    "rlctl apply -f limits.yaml --prune --yes --reason \"$(git log -1 --format=%s)\""
+))]
+pub struct Apply {
+    /// The limits file; `-` is stdin.
+    #[arg(short, long, value_name = "FILE")]
+    file: String,
+
+    /// Delete the limits that the file does not have.
+    #[arg(long, help_heading = "Edit options")]
+    prune: bool,
+
+    #[command(flatten)]
+    edit: EditArgs,
+
+    #[command(flatten)]
+    yes: Yes,
+}
+
+impl Apply {
+    /// Reads the file before anything is asked of Redis, writes it as one edit.
+    pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
+        let file = read_file(&self.file)?;
+        let session = Session::open(global, printer)?;
+        check_domain(&session, &file)?;
+        let base = session.read(&file.domain, Overrides::All).await?;
+        let (merged, changes) = plan(&file, &base, self.prune)?;
+        tell(printer, &merged);
+        let deleted: Vec<&str> = changes
+            .iter()
+            .filter(|change| change.action == Action::Deleted)
+            .map(|change| change.limit.as_str())
+            .collect();
+        if !deleted.is_empty() && !self.edit.dry_run {
+            let limits = counted(deleted.len(), "limit");
+            let names = deleted.join(", ");
+            confirm(
+                format!("delete {limits} of domain {} ({names})", file.domain),
+                &self.yes,
+            )
+            .await?;
+        }
+        let prepared = Prepared {
+            domain: &file.domain,
+            base: &base,
+            change: Change::Limits(&merged.policy),
+            changes,
+        };
+        let report = session.edit(prepared, &self.edit).await;
+        let report = report.map_err(|error| session.edit_failed(&error))?;
+        if base.policy().is_none() {
+            session.warn_of_new_domain().await?;
+        }
+        printer.data(&report)?;
+        Ok(Exit::Done)
+    }
+}
+
+/// A valid limits file, or everything that is wrong with it.
+pub(super) fn read_file(path: &str) -> Result<Policy, Error> {
+    let source = Source::read(path)?;
+    source.policy().map_err(|problems| {
+        let count = counted(problems.count(), "problem");
+        let text = diagnostics(&problems);
+        Error::new(Exit::No, format!("{} has {count}\n{text}", source.name))
+            .hint("nothing was written")
+    })
+}
+
+/// A file says itself which domain it is for.
+pub(super) fn check_domain(session: &Session<'_>, file: &Policy) -> Result<(), Error> {
+    let other = |named: &&Name| **named != file.domain;
+    match session.named_domain().filter(other) {
+        None => Ok(()),
+        Some(named) => Err(Error::usage(format!(
+            "the file is for domain {}, but --domain or RLCTL_DOMAIN says {named}",
+            file.domain
+        ))),
+    }
+}
+
+/// What the domain becomes, and how that differs from what it is.
+pub(super) fn plan(
+    file: &Policy,
+    base: &Stored,
+    prune: bool,
+) -> Result<(Merged, Vec<LimitChange>), Error> {
+    let merged = merge::merge(file, base.policy(), prune).map_err(|problems| {
+        let text = diagnostics(&problems);
+        Error::new(
+            Exit::No,
+            format!("the file does not fit what is there already\n{text}"),
+        )
+        .hint("overrides set live stay, and so do limits that the file does not have")
+    })?;
+    let nothing = Policy::empty(file.domain.clone());
+    let changes = changes::between(base.policy().unwrap_or(&nothing), &merged.policy);
+    Ok((merged, changes))
+}
+
+fn tell(printer: &Printer, merged: &Merged) {
+    if !merged.kept.is_empty() {
+        let names: Vec<&str> = merged.kept.iter().map(Name::as_str).collect();
+        printer.note(format_args!(
+            "not in the file, and kept: {} (--prune deletes them)",
+            names.join(", ")
+        ));
+    }
+    for name in &merged.overrides_lost {
+        printer.warn(format_args!(
+            "{name} is split by other entries now: its overrides are lost"
+        ));
+    }
+}

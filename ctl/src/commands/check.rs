@@ -1,0 +1,141 @@
+//! `rlctl check`.
+
+mod view;
+
+use std::time::Duration;
+
+use clap::Args;
+use policy::{Compiled, Name, Policy, parse_duration};
+use protocol::{Answer, Check as Request};
+use store::{CheckError, Overrides};
+use tokio::time::Instant;
+
+use crate::{
+    bucket::{Pair, descriptor},
+    cli::{Global, examples},
+    error::Error,
+    exit::Exit,
+    printer::Printer,
+    render::duration,
+    session::{self, Session},
+};
+
+use view::Report;
+
+/// The shortest pause between two tries of --wait.
+const PAUSE_MIN: Duration = Duration::from_millis(1);
+
+/// Decide a request as a limiter would, and charge it.
+#[derive(Debug, Args)]
+#[command(after_help = examples!(
+    "rlctl check -d user=alice -d path=/api/orders -d method=GET"
+    "rlctl check -d user=alice --peek                 # would it pass? nothing is charged"
+    "rlctl check -d user=alice --limit per-user --cost 5"
+    "rlctl check -d user=batch --wait 30s && ./nightly-job"
+))]
+pub struct Check {
+    /// An entry of the request's descriptor; may be given several times.
+    #[arg(short, long = "descriptor", value_name = "KEY=VALUE")]
+    descriptor: Vec<Pair>,
+
+    /// How many requests this stands for.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    cost: u64,
+
+    /// Charge nothing.
+    #[arg(long)]
+    peek: bool,
+
+    /// Only these limits.
+    #[arg(long = "limit", value_name = "NAME", value_delimiter = ',')]
+    limits: Vec<String>,
+
+    /// If it is denied, try again for so long, as in 30s.
+    #[arg(long, value_name = "TIME", conflicts_with = "peek")]
+    wait: Option<String>,
+}
+
+impl Check {
+    /// Asks, and asks again while there is time and a chance.
+    pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
+        let wait = self.wait.as_deref().map(parse_duration).transpose();
+        let wait = wait.map_err(|error| Error::usage(format!("--wait: {error}")))?;
+        let descriptor = descriptor(&self.descriptor)?;
+        let session = Session::open(global, printer)?;
+        let policy = session.policy(Overrides::All).await?;
+        let request = Request {
+            descriptor,
+            cost: self.cost,
+            peek: self.peek,
+            only: self.only(&policy)?,
+            skip: Vec::new(),
+            require_match: false,
+            debits: Vec::new(),
+        };
+        let mut compiled = Compiled::new(policy);
+        let deadline = Instant::now() + Duration::from_millis(wait.unwrap_or(0));
+        let answer = loop {
+            let answer = decide(&session, &mut compiled, &request).await?;
+            let Some(pause) = retry_after(&answer) else {
+                break answer;
+            };
+            if wait.is_none() || Instant::now() + pause > deadline {
+                break answer;
+            }
+            printer.note(format_args!(
+                "denied; trying again in {}",
+                duration(millis(pause))
+            ));
+            tokio::time::sleep(pause).await;
+        };
+        let allowed = answer.allowed;
+        if answer.limits.is_empty() {
+            printer.note("no limit matches; `rlctl explain` with the same -d says why");
+        }
+        printer.data(&Report {
+            answer,
+            policy: compiled,
+            peek: self.peek || self.cost == 0,
+        })?;
+        Ok(if allowed { Exit::Done } else { Exit::No })
+    }
+
+    fn only(&self, policy: &Policy) -> Result<Vec<Name>, Error> {
+        let limits = self.limits.iter();
+        let names = limits.map(|name| session::find_limit(policy, name).map(|l| l.name.clone()));
+        names.collect()
+    }
+}
+
+/// Decides with the limits as they are: where a bucket knows newer ones, they are read again.
+async fn decide(
+    session: &Session<'_>,
+    compiled: &mut Compiled,
+    request: &Request,
+) -> Result<Answer, Error> {
+    for force in [false, true] {
+        let checks = std::slice::from_ref(request);
+        let mut answers = session.store.check(compiled, checks, force).await;
+        match answers.pop() {
+            Some(Ok(answer)) => return Ok(answer),
+            Some(Err(CheckError::Stale)) if !force => {
+                let policy = session.policy(Overrides::All).await?;
+                *compiled = Compiled::new(policy);
+            }
+            Some(Err(error)) => return Err(session.check_failed(&error)),
+            None => break,
+        }
+    }
+    Err(session.check_failed(&CheckError::Stale))
+}
+
+/// How long until a denied request would pass; `None` if it passed, or never will.
+fn retry_after(answer: &Answer) -> Option<Duration> {
+    let summary = answer.summary();
+    let ms = summary.retry_after_ms.filter(|_| !answer.allowed)?;
+    Some(Duration::from_millis(ms).max(PAUSE_MIN))
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

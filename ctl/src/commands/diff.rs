@@ -1,0 +1,83 @@
+//! `rlctl diff`.
+
+use clap::Args;
+use serde::Serialize;
+use store::Overrides;
+
+use super::apply::{check_domain, plan, read_file};
+use crate::{
+    changes::{self, Action, LimitChange},
+    cli::{Global, examples},
+    error::Error,
+    exit::Exit,
+    printer::Printer,
+    render::{self, Page, View},
+    session::Session,
+};
+
+/// Show how a limits file differs from what is in Redis.
+///
+/// Shown is what `apply --prune` would do. Overrides that were set live are no difference, unless
+/// the file lists some for that limit.
+#[derive(Debug, Args)]
+#[command(after_help = examples!(
+    "rlctl diff -f limits.yaml"
+    "rlctl diff -f limits.yaml -o name        # only the limits that differ"
+))]
+pub struct Diff {
+    /// The limits file; `-` is stdin.
+    #[arg(short, long, value_name = "FILE")]
+    file: String,
+}
+
+impl Diff {
+    /// Compares.
+    pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
+        let file = read_file(&self.file)?;
+        let session = Session::open(global, printer)?;
+        check_domain(&session, &file)?;
+        let base = session.read(&file.domain, Overrides::All).await?;
+        let (_, changes) = plan(&file, &base, true)?;
+        let differs = changes::any(&changes);
+        if base.policy().is_none() {
+            printer.note(format_args!("there is no domain {} yet", file.domain));
+        }
+        printer.data(&Report {
+            domain: file.domain.to_string(),
+            differs,
+            changes,
+        })?;
+        Ok(if differs { Exit::No } else { Exit::Done })
+    }
+}
+
+#[derive(Serialize)]
+struct Report {
+    domain: String,
+    differs: bool,
+    changes: Vec<LimitChange>,
+}
+
+impl View for Report {
+    fn text(&self, page: Page) -> String {
+        let changes = render::changes::text(&self.changes, page);
+        if self.differs {
+            let summary = render::changes::summary(&self.changes);
+            format!(
+                "{changes}{}: with `apply --prune`, {summary}\n",
+                self.domain
+            )
+        } else {
+            format!("{changes}{}: no difference\n", self.domain)
+        }
+    }
+
+    fn names(&self) -> Vec<String> {
+        let differs = |change: &&LimitChange| change.action != Action::Unchanged;
+        self.changes
+            .iter()
+            .filter(differs)
+            .map(|change| change.limit.clone())
+            .collect()
+    }
+}

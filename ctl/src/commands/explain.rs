@@ -1,0 +1,235 @@
+//! `rlctl explain`.
+
+use std::fmt::Write as _;
+
+use anstyle::{AnsiColor, Style};
+use clap::Args;
+use policy::{Compiled, Descriptor, IfMissing, Limit, Matcher, Resolved};
+use serde::Serialize;
+use store::Overrides;
+
+use crate::{
+    bucket::{self, Pair},
+    cli::{Global, examples},
+    error::Error,
+    exit::Exit,
+    printer::Printer,
+    render::{Page, View},
+    session::Session,
+};
+
+const YES: Style = AnsiColor::Green.on_default();
+const NO: Style = AnsiColor::Red.on_default();
+const NAME: Style = Style::new().bold();
+
+/// Say which limits apply to a request, and why the others do not.
+#[derive(Debug, Args)]
+#[command(after_help = examples!(
+    "rlctl explain -d path=/api/orders -d method=GET -d user=alice"
+    "rlctl explain -d path=/api/orders -o name      # the limits that apply"
+))]
+pub struct Explain {
+    /// An entry of the request's descriptor; may be given several times.
+    #[arg(short, long = "descriptor", value_name = "KEY=VALUE")]
+    descriptor: Vec<Pair>,
+}
+
+impl Explain {
+    /// Goes through every limit of the domain.
+    pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
+        let descriptor = bucket::descriptor(&self.descriptor)?;
+        let session = Session::open(global, printer)?;
+        let policy = session.policy(Overrides::All).await?;
+        let compiled = Compiled::new(policy);
+        let limits = explain(&compiled, &descriptor);
+        let keys = compiled.needed_keys();
+        for pair in &self.descriptor {
+            if !keys.iter().any(|key| key.as_str() == pair.key) {
+                printer.note(format_args!("no limit asks for `{}`", pair.key));
+            }
+        }
+        printer.data(&Report {
+            domain: compiled.domain().to_string(),
+            revision: compiled.revision().number,
+            limits,
+        })?;
+        Ok(Exit::Done)
+    }
+}
+
+#[derive(Serialize)]
+struct Report {
+    domain: String,
+    revision: u64,
+    limits: Vec<Row>,
+}
+
+#[derive(Serialize)]
+struct Row {
+    limit: String,
+    applies: bool,
+    enforced: Option<bool>,
+    bucket: Option<String>,
+    quota: Option<String>,
+    reasons: Vec<Reason>,
+}
+
+#[derive(Serialize)]
+struct Reason {
+    holds: bool,
+    text: String,
+}
+
+fn reason(holds: bool, text: impl Into<String>) -> Reason {
+    Reason {
+        holds,
+        text: text.into(),
+    }
+}
+
+fn explain(compiled: &Compiled, descriptor: &Descriptor) -> Vec<Row> {
+    let matches = compiled.matching(descriptor);
+    let limits = compiled.limits().iter().enumerate();
+    let rows = limits.map(|(index, limit)| {
+        let mut reasons: Vec<Reason> = limit
+            .matchers
+            .iter()
+            .map(|matcher| of_matcher(matcher, descriptor))
+            .collect();
+        if reasons.is_empty() {
+            reasons.push(reason(true, "matches every request"));
+        }
+        if reasons.iter().all(|reason| reason.holds) {
+            reasons.extend(of_missing(limit, descriptor));
+        }
+        let found = matches.iter().find(|found| found.index == index);
+        if found.is_none() && reasons.iter().all(|reason| reason.holds) {
+            reasons.push(of_replacement(limit, compiled, &matches));
+        }
+        Row {
+            limit: limit.name.to_string(),
+            applies: found.is_some(),
+            enforced: found.map(|found| found.enforced),
+            bucket: found.map(|found| bucket::display(&limit.per, &found.values)),
+            quota: found.and_then(|found| quota(compiled, index, limit, &found.values)),
+            reasons,
+        }
+    });
+    rows.collect()
+}
+
+fn of_matcher(matcher: &Matcher, descriptor: &Descriptor) -> Reason {
+    let key = &matcher.key;
+    let value = descriptor.get(key.as_str());
+    let patterns: Vec<&str> = matcher
+        .patterns
+        .iter()
+        .map(policy::Pattern::as_str)
+        .collect();
+    let patterns = patterns.join(", ");
+    let holds = matcher.holds(value);
+    let verb = if holds { "matches" } else { "does not match" };
+    match value {
+        Some(value) => reason(
+            holds,
+            format!("{key}={} {verb} {patterns}", bucket::visible(value)),
+        ),
+        None => reason(holds, format!("no {key}, which {verb} {patterns}")),
+    }
+}
+
+fn of_missing(limit: &Limit, descriptor: &Descriptor) -> Vec<Reason> {
+    let missing = limit
+        .per
+        .iter()
+        .filter(|key| descriptor.get(key.as_str()).is_none());
+    let reasons = missing.map(|key| match limit.if_missing {
+        IfMissing::Share => reason(
+            true,
+            format!("no {key}: shares a bucket with others without"),
+        ),
+        IfMissing::Skip => reason(false, format!("no {key}, and `if_missing: skip`")),
+        IfMissing::Deny => reason(
+            true,
+            format!("no {key}, and `if_missing: deny`: denied, 403"),
+        ),
+    });
+    reasons.collect()
+}
+
+fn of_replacement(limit: &Limit, compiled: &Compiled, matches: &[policy::Match<'_, '_>]) -> Reason {
+    let replaces = |found: &&policy::Match<'_, '_>| found.limit.replaces.contains(&limit.name);
+    let by = matches.iter().find(replaces).map(|found| &found.limit.name);
+    let anyone = compiled
+        .limits()
+        .iter()
+        .find(|other| other.replaces.contains(&limit.name));
+    match by.or(anyone.map(|other| &other.name)) {
+        Some(name) => reason(false, format!("replaced by {name}")),
+        None => reason(false, "replaced by another limit"),
+    }
+}
+
+/// The numbers of the bucket, where they are not the limit's own.
+fn quota(
+    compiled: &Compiled,
+    index: usize,
+    limit: &Limit,
+    values: &[Option<&[u8]>],
+) -> Option<String> {
+    let found = compiled.override_for(index, values)?;
+    let now = crate::clock::now_ms();
+    match compiled.quota_for(index, values, now)? {
+        Resolved::Unlimited => Some("unlimited, by its override".to_owned()),
+        Resolved::Quota(quota) if quota != limit.quota => {
+            let mut node = found.to_node(&limit.per);
+            node.unset("values");
+            Some(format!(
+                "by its override: {}",
+                crate::render::yaml::inline(&node)
+            ))
+        }
+        Resolved::Quota(_) => None,
+    }
+}
+
+impl View for Report {
+    fn text(&self, page: Page) -> String {
+        let mut text = String::new();
+        let (tick, cross) = if page.unicode {
+            ("✓", "✗")
+        } else {
+            ("+", "x")
+        };
+        let (yes, no) = (format!("{YES}{tick}{YES:#}"), format!("{NO}{cross}{NO:#}"));
+        let mark = |holds: bool| if holds { &yes } else { &no };
+        for row in &self.limits {
+            let limit = &row.limit;
+            let bucket = row
+                .bucket
+                .as_ref()
+                .map(|bucket| format!("  {bucket}"))
+                .unwrap_or_default();
+            let shadow = if row.enforced == Some(false) {
+                "  (only reported)"
+            } else {
+                ""
+            };
+            let mark_of_row = mark(row.applies);
+            let _ = writeln!(text, "{mark_of_row} {NAME}{limit}{NAME:#}{bucket}{shadow}");
+            for reason in &row.reasons {
+                let _ = writeln!(text, "    {} {}", mark(reason.holds), reason.text);
+            }
+            if let Some(quota) = &row.quota {
+                let _ = writeln!(text, "    quota {quota}");
+            }
+        }
+        text
+    }
+
+    /// The limits that apply.
+    fn names(&self) -> Vec<String> {
+        let applies = self.limits.iter().filter(|row| row.applies);
+        applies.map(|row| row.limit.clone()).collect()
+    }
+}

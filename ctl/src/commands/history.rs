@@ -1,0 +1,186 @@
+//! `rlctl history`.
+
+use std::fmt::Write as _;
+
+use clap::Args;
+use policy::{Name, format_timestamp};
+use serde::Serialize;
+use store::HistoryEntry;
+
+use crate::{
+    bucket::visible,
+    changes::{Action, LimitChange},
+    cli::{Global, examples},
+    clock::now_ms,
+    error::Error,
+    exit::Exit,
+    past::Past,
+    printer::Printer,
+    render::{self, Page, Table, View, age},
+    session::Session,
+};
+
+/// Edits that are read where only some of them are wanted.
+const READ_MAX: usize = 1000;
+
+/// List the edits of a domain: who, when, why and what.
+#[derive(Debug, Args)]
+#[command(after_help = examples!(
+    "rlctl history"
+    "rlctl history per-user -o wide        # every field before and after"
+    "rlctl history -n 1 -o json"
+))]
+pub struct History {
+    /// Only edits of this limit; it need not exist any more.
+    limit: Option<String>,
+
+    /// The last so many edits.
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 20)]
+    max: usize,
+}
+
+impl History {
+    /// Lists them.
+    pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
+        let session = Session::open(global, printer)?;
+        let domain = session.domain().await?;
+        let read = if self.limit.is_some() {
+            READ_MAX
+        } else {
+            self.max
+        };
+        let entries = session.store.history(&domain, read).await;
+        let entries = entries.map_err(|error| session.failed(&error))?;
+        if entries.is_empty() {
+            return Err(session.no_domain(&domain).await);
+        }
+        let rows = entries.into_iter().map(Row::new);
+        let wanted = |row: &Row| {
+            self.limit
+                .as_ref()
+                .is_none_or(|limit| row.limits.contains(limit))
+        };
+        let rows: Vec<Row> = rows.filter(wanted).take(self.max).collect();
+        if rows.is_empty() {
+            printer.note(format_args!(
+                "no edit of domain {domain} concerns this limit"
+            ));
+        }
+        printer.data(&Report(rows))?;
+        Ok(Exit::Done)
+    }
+}
+
+#[derive(Serialize)]
+#[serde(transparent)]
+struct Report(Vec<Row>);
+
+#[derive(Serialize)]
+struct Row {
+    revision: u64,
+    at_ms: u64,
+    at: String,
+    author: String,
+    reason: String,
+    operation: String,
+    limits: Vec<String>,
+    changes: Vec<LimitChange>,
+    #[serde(skip)]
+    what: String,
+}
+
+impl Row {
+    fn new(entry: HistoryEntry) -> Self {
+        let past = Past::of(&entry);
+        let changes = past.changes();
+        Self {
+            revision: entry.revision.number,
+            at_ms: entry.at_ms,
+            // Whole seconds are enough for a table.
+            at: format_timestamp(entry.at_ms / 1000 * 1000),
+            what: what(&past, &changes),
+            limits: past.limits().into_iter().map(Name::to_string).collect(),
+            author: entry.by.author,
+            reason: entry.by.reason,
+            operation: entry.operation,
+            changes,
+        }
+    }
+}
+
+/// `+exports ~per-user -old`.
+fn what(past: &Past, changes: &[LimitChange]) -> String {
+    match past {
+        Past::Limits { .. } => {
+            let sign = |change: &LimitChange| match change.action {
+                Action::Created => format!("+{}", change.limit),
+                Action::Deleted => format!("-{}", change.limit),
+                Action::Changed | Action::Unchanged => format!("~{}", change.limit),
+            };
+            changes.iter().map(sign).collect::<Vec<_>>().join(" ")
+        }
+        Past::Override { limit, after, .. } => match after {
+            Some(_) => format!("~{limit} override"),
+            None => format!("~{limit} -override"),
+        },
+        Past::Reset { limit, key } if key == "*" => format!("reset {limit}, every bucket"),
+        Past::Reset { limit, .. } => format!("reset {limit}, one bucket"),
+        Past::Unknown => "(unknown to this version)".to_owned(),
+    }
+}
+
+impl View for Report {
+    fn text(&self, page: Page) -> String {
+        if self.0.is_empty() {
+            return String::new();
+        }
+        if page.wide {
+            self.entries(page)
+        } else {
+            self.table(page)
+        }
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.0.iter().map(|row| row.revision.to_string()).collect()
+    }
+}
+
+impl Report {
+    fn table(&self, page: Page) -> String {
+        let mut table = Table::new(["REVISION", "WHEN", "WHO", "WHAT", "WHY"]);
+        for row in &self.0 {
+            table.row([
+                row.revision.to_string(),
+                age(now_ms().saturating_sub(row.at_ms)),
+                visible(row.author.as_bytes()),
+                row.what.clone(),
+                visible(row.reason.as_bytes()),
+            ]);
+        }
+        table.draw(page)
+    }
+
+    fn entries(&self, page: Page) -> String {
+        let mut text = String::new();
+        for row in &self.0 {
+            let (author, reason) = (
+                visible(row.author.as_bytes()),
+                visible(row.reason.as_bytes()),
+            );
+            let why = if reason.is_empty() {
+                String::new()
+            } else {
+                format!(": {reason}")
+            };
+            let _ = writeln!(text, "revision {}  {}  {author}{why}", row.revision, row.at);
+            if row.changes.is_empty() {
+                let _ = writeln!(text, "  {}", row.what);
+            }
+            for line in render::changes::text(&row.changes, page).lines() {
+                let _ = writeln!(text, "  {line}");
+            }
+        }
+        text
+    }
+}

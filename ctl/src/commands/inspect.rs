@@ -1,0 +1,137 @@
+//! `rlctl inspect`.
+
+mod view;
+
+use clap::Args;
+use policy::{Compiled, Descriptor, Limit, Scope};
+use store::{Inspection, Overrides};
+
+use crate::{
+    bucket::{self, BucketArgs, Pair, Values},
+    cli::{Global, examples},
+    error::Error,
+    exit::Exit,
+    printer::Printer,
+    session::{self, Session},
+};
+
+use view::{Bucket, Report};
+
+/// Show how much of a bucket is used, and when it comes back.
+#[derive(Debug, Args)]
+#[command(after_help = examples!(
+    "rlctl inspect per-user user=alice"
+    "rlctl inspect exports                                 # a limit with one bucket"
+    "rlctl inspect -d user=alice -d path=/api/orders       # every limit of such a request"
+    "rlctl inspect per-user --without user                 # the bucket of requests without a user"
+    "rlctl inspect per-user user=alice -o json | jq .remaining"
+))]
+pub struct Inspect {
+    /// The limit.
+    #[arg(required_unless_present = "descriptor")]
+    limit: Option<String>,
+
+    #[command(flatten)]
+    bucket: BucketArgs,
+
+    /// Instead of a limit: show every limit of a request with these entries.
+    #[arg(short, long = "descriptor", value_name = "KEY=VALUE",
+        conflicts_with_all = ["limit", "values", "without"])]
+    descriptor: Vec<Pair>,
+}
+
+impl Inspect {
+    /// Looks at one bucket, or at those of a request.
+    pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
+        let session = Session::open(global, printer)?;
+        let policy = session.policy(Overrides::All).await?;
+        let report = if let Some(name) = &self.limit {
+            let limit = session::find_limit(&policy, name)?;
+            let values = self.bucket.of(limit)?;
+            let compiled = Compiled::new(policy.clone());
+            Report::one(look(&session, &compiled, limit, values).await?)
+        } else {
+            let descriptor = bucket::descriptor(&self.descriptor)?;
+            Report::many(of_request(&session, &Compiled::new(policy), &descriptor).await?)
+        };
+        printer.data(&report)?;
+        Ok(Exit::Done)
+    }
+}
+
+/// The buckets that a request would touch.
+async fn of_request(
+    session: &Session<'_>,
+    compiled: &Compiled,
+    descriptor: &Descriptor,
+) -> Result<Vec<Bucket>, Error> {
+    let printer = session.printer;
+    let mut found = Vec::new();
+    for matched in compiled.matching(descriptor) {
+        let limit = matched.limit;
+        if let Some(name) = matched.missing {
+            printer.warn(format_args!(
+                "{} denies every request without `{name}`",
+                limit.name
+            ));
+        } else if limit.scope == Scope::Proxy {
+            printer.note(format_args!(
+                "{} has its buckets in the proxies, not in Redis",
+                limit.name
+            ));
+        } else {
+            let values = matched
+                .values
+                .iter()
+                .map(|v| v.map(<[u8]>::to_vec))
+                .collect();
+            found.push(look(session, compiled, limit, values).await?);
+        }
+    }
+    if found.is_empty() {
+        printer.note("no bucket to show; `rlctl explain` with the same -d says why");
+    }
+    Ok(found)
+}
+
+async fn look(
+    session: &Session<'_>,
+    compiled: &Compiled,
+    limit: &Limit,
+    values: Values,
+) -> Result<Bucket, Error> {
+    if limit.scope == Scope::Proxy {
+        return Err(Error::not_found(format!(
+            "limit {} has its buckets in the proxies",
+            limit.name
+        ))
+        .hint("`scope: proxy` keeps one in every Envoy; Redis knows nothing of them"));
+    }
+    let ask = async |cost| -> Result<Inspection, Error> {
+        let answer = session
+            .store
+            .inspect(compiled, &limit.name, &values, cost)
+            .await;
+        answer.map_err(|error| session.check_failed(&error))
+    };
+    let now = ask(1).await?;
+    // When one more unit will be there is when a request for all that is left and one would pass.
+    let requests = now.answer.remaining.checked_div(limit.cost).unwrap_or(0);
+    let next = match now.answer.limit {
+        Some(quota) if now.answer.remaining < quota => ask(requests.saturating_add(1)).await.ok(),
+        _ => None,
+    };
+    let next_ms = next.and_then(|next| next.answer.retry_after_ms);
+    let index = compiled.position(limit.name.as_str());
+    let found = index.and_then(|index| compiled.override_for(index, &values).cloned());
+    let in_force = found.filter(|found| found.until_ms.is_none_or(|until| now.now_ms < until));
+    Ok(Bucket {
+        domain: compiled.domain().clone(),
+        limit: limit.clone(),
+        values,
+        in_force,
+        inspection: now,
+        next_ms,
+        node: session.store.address(),
+    })
+}

@@ -1,0 +1,163 @@
+//! `rlctl reset`.
+
+use std::collections::BTreeSet;
+
+use clap::Args;
+use policy::{Compiled, Policy};
+use serde::Serialize;
+use store::{Cursor, LimitOf, Overrides, Which};
+
+use crate::{
+    bucket::{self, BucketArgs},
+    cli::{Global, examples},
+    edit::EditArgs,
+    error::Error,
+    exit::Exit,
+    printer::Printer,
+    prompt::{Yes, confirm},
+    render::{Page, View, counted},
+    session::{self, Session},
+};
+
+/// Forget what one bucket has used, or every bucket of a limit.
+///
+/// Proxies drop what they cached of the limit.
+#[derive(Debug, Args)]
+#[command(after_help = examples!(
+    "rlctl reset per-user user=alice"
+    "rlctl reset per-user user=alice --yes --reason 'ticket 4711'"
+    "rlctl reset per-user                   # every bucket of the limit"
+    "rlctl reset per-user user=alice --dry-run"
+))]
+pub struct Reset {
+    /// The limit.
+    limit: String,
+
+    #[command(flatten)]
+    bucket: BucketArgs,
+
+    #[command(flatten)]
+    edit: EditArgs,
+
+    #[command(flatten)]
+    yes: Yes,
+}
+
+impl Reset {
+    /// Asks, forgets and says how much.
+    pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
+        let session = Session::open(global, printer)?;
+        let policy = session.policy(Overrides::None).await?;
+        let limit = session::find_limit(&policy, &self.limit)?;
+        let (name, domain) = (&limit.name, &policy.domain);
+        let all = self.bucket.is_empty();
+        let values = if all {
+            Vec::new()
+        } else {
+            self.bucket.of(limit)?
+        };
+        let bucket = (!all).then(|| bucket::display(&limit.per, &values));
+        let which = if all {
+            Which::All
+        } else {
+            Which::Bucket(&values)
+        };
+        let (buckets, revision) = if self.edit.dry_run {
+            (
+                would_forget(&session, &policy, &self.limit, which).await?,
+                policy.revision.number,
+            )
+        } else {
+            let what = bucket.as_deref().unwrap_or("every bucket");
+            let question = format!("forget the usage of {what} of limit {name}, domain {domain}");
+            confirm(question, &self.yes).await?;
+            let of = LimitOf { domain, limit };
+            printer.set_pending(true);
+            let report = session
+                .store
+                .reset(&of, which, &self.edit.signature())
+                .await;
+            printer.set_pending(false);
+            let report = report.map_err(|error| session.edit_failed(&error))?;
+            (report.buckets, report.revision)
+        };
+        printer.data(&Report {
+            domain: domain.to_string(),
+            limit: name.to_string(),
+            bucket,
+            buckets,
+            revision,
+            dry_run: self.edit.dry_run,
+        })?;
+        Ok(Exit::Done)
+    }
+}
+
+/// How many buckets hold usage.
+async fn would_forget(
+    session: &Session<'_>,
+    policy: &Policy,
+    limit: &str,
+    which: Which<'_>,
+) -> Result<u64, Error> {
+    let limit = session::find_limit(policy, limit)?;
+    let Which::Bucket(values) = which else {
+        let mut keys = BTreeSet::new();
+        let mut cursor = Some(Cursor::default());
+        while let Some(from) = cursor {
+            let page = session
+                .store
+                .list(&policy.domain, Some(&limit.name), from)
+                .await;
+            let page = page.map_err(|error| session.failed(&error))?;
+            keys.extend(page.buckets.into_iter().map(|bucket| bucket.key));
+            cursor = page.next;
+        }
+        return Ok(u64::try_from(keys.len()).unwrap_or(u64::MAX));
+    };
+    let compiled = Compiled::new(policy.clone());
+    let inspection = session
+        .store
+        .inspect(&compiled, &limit.name, values, 1)
+        .await;
+    let inspection = inspection.map_err(|error| session.check_failed(&error))?;
+    Ok(u64::from(inspection.state.is_some()))
+}
+
+#[derive(Serialize)]
+struct Report {
+    domain: String,
+    limit: String,
+    bucket: Option<String>,
+    buckets: u64,
+    revision: u64,
+    dry_run: bool,
+}
+
+impl View for Report {
+    fn text(&self, _page: Page) -> String {
+        let bucket = self
+            .bucket
+            .as_ref()
+            .map(|bucket| format!(" {bucket}"))
+            .unwrap_or_default();
+        let count = usize::try_from(self.buckets).unwrap_or(usize::MAX);
+        let would = if self.dry_run { "would be " } else { "" };
+        let what = match (self.buckets, &self.bucket) {
+            (0, Some(_)) => "was unused".to_owned(),
+            (0, None) => "no bucket held usage".to_owned(),
+            (_, Some(_)) => format!("usage {would}forgotten"),
+            (_, None) => format!("usage of {} {would}forgotten", counted(count, "bucket")),
+        };
+        let how = if self.dry_run {
+            "dry run, nothing was written".to_owned()
+        } else {
+            format!("revision {}", self.revision)
+        };
+        format!("{}{bucket}: {what}; {how}\n", self.limit)
+    }
+
+    fn names(&self) -> Vec<String> {
+        vec![self.limit.clone()]
+    }
+}

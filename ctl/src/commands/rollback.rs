@@ -1,0 +1,152 @@
+//! `rlctl rollback`.
+
+use clap::Args;
+use policy::{Name, Policy};
+use store::{Change, HistoryEntry, Overrides, Stored};
+
+use crate::{
+    changes::{self, LimitChange},
+    cli::{Global, examples},
+    edit::{EditArgs, Prepared, revision_of},
+    error::Error,
+    exit::Exit,
+    past::Past,
+    printer::Printer,
+    prompt::{Yes, confirm},
+    render::{self, diagnostics},
+    session::Session,
+};
+
+/// Edits that the history may hold.
+const READ_MAX: usize = 10_000;
+
+/// Take edits back, to an earlier revision.
+///
+/// That is an edit like any other, with a revision of its own. Usage is not touched.
+#[derive(Debug, Args)]
+#[command(after_help = examples!(
+    "rlctl history                                  # find the revision"
+    "rlctl rollback 17 --dry-run"
+    "rlctl rollback 17 --limit per-user --reason 'too tight'"
+))]
+pub struct Rollback {
+    /// The revision to go back to.
+    revision: u64,
+
+    /// Only this limit.
+    #[arg(long, value_name = "NAME")]
+    limit: Option<String>,
+
+    #[command(flatten)]
+    edit: EditArgs,
+
+    #[command(flatten)]
+    yes: Yes,
+}
+
+impl Rollback {
+    /// Takes the later edits back, newest first, and writes what comes out as one edit.
+    pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
+        let session = Session::open(global, printer)?;
+        let domain = session.domain().await?;
+        let limit = self.limit.as_deref().map(|name| {
+            name.parse::<Name>().map_err(|error| {
+                Error::usage(format!("`{name}` cannot be a limit's name: {error}"))
+            })
+        });
+        let limit = limit.transpose()?;
+        let base = session.read(&domain, Overrides::All).await?;
+        let history = session.store.history(&domain, READ_MAX).await;
+        let history = history.map_err(|error| session.failed(&error))?;
+        if history.is_empty() {
+            return Err(session.no_domain(&domain).await);
+        }
+        let policy = self.earlier(&domain, &base, &history, limit.as_ref())?;
+        let nothing = Policy::empty(domain.clone());
+        let changes = changes::between(base.policy().unwrap_or(&nothing), &policy);
+        self.ask(printer, &domain, &changes).await?;
+        let mut edit = EditArgs {
+            dry_run: self.edit.dry_run,
+            reason: self.edit.reason.clone(),
+            author: self.edit.author.clone(),
+        };
+        if edit.reason.is_empty() {
+            edit.reason = format!("rollback to revision {}", self.revision);
+        }
+        let prepared = Prepared {
+            domain: &domain,
+            base: &base,
+            change: Change::Limits(&policy),
+            changes,
+        };
+        let report = session.edit(prepared, &edit).await;
+        printer.data(&report.map_err(|error| session.edit_failed(&error))?)?;
+        Ok(Exit::Done)
+    }
+
+    async fn ask(
+        &self,
+        printer: &Printer,
+        domain: &Name,
+        changes: &[LimitChange],
+    ) -> Result<(), Error> {
+        if self.edit.dry_run || self.yes.yes || !changes::any(changes) {
+            return Ok(());
+        }
+        // What is agreed to has to be seen first.
+        printer.note(render::changes::text(changes, printer.page()).trim_end());
+        confirm(
+            format!("roll domain {domain} back to revision {}", self.revision),
+            &self.yes,
+        )
+        .await
+    }
+
+    /// The limits as they were.
+    fn earlier(
+        &self,
+        domain: &Name,
+        base: &Stored,
+        history: &[HistoryEntry],
+        limit: Option<&Name>,
+    ) -> Result<Policy, Error> {
+        let newest = history.first().map_or(0, |entry| entry.revision.number);
+        let current = revision_of(base).map_or(newest, |revision| revision.number);
+        let later = |entry: &&HistoryEntry| {
+            (self.revision.saturating_add(1)..=current).contains(&entry.revision.number)
+        };
+        let later: Vec<&HistoryEntry> = history.iter().filter(later).collect();
+        let whole =
+            u64::try_from(later.len()).is_ok_and(|n| n == current - self.revision.min(current));
+        if self.revision == 0 || self.revision > current || !whole {
+            let oldest = history.last().map_or(1, |entry| entry.revision.number);
+            let back_to = oldest.saturating_sub(1).max(1);
+            return Err(Error::not_found(format!(
+                "there is no revision {} to go back to",
+                self.revision
+            ))
+            .hint(format!(
+                "domain {domain} can go back to any from {back_to} to {current}"
+            )));
+        }
+        let mut policy = base
+            .policy()
+            .cloned()
+            .unwrap_or_else(|| Policy::empty(domain.clone()));
+        for entry in later {
+            let undone = Past::of(entry).undo(&mut policy, limit);
+            undone.ok_or_else(|| {
+                let number = entry.revision.number;
+                Error::new(
+                    Exit::Refused,
+                    format!("revision {number} cannot be taken back"),
+                )
+                .hint("this version cannot read what the history says of it")
+            })?;
+        }
+        Policy::from_node(&policy.to_node()).map_err(|problems| {
+            let text = diagnostics(&problems);
+            Error::usage(format!("what comes out would be invalid\n{text}"))
+        })
+    }
+}

@@ -1,0 +1,199 @@
+//! `rlctl set-limit`.
+
+mod bucket_override;
+mod fields;
+mod words;
+mod wrong;
+
+use clap::Args;
+use policy::{Limit, Name, Node, Policy};
+use store::{Change, Overrides, Stored};
+
+use crate::{
+    bucket::Pair,
+    changes::{Action, LimitChange},
+    cli::{Global, examples},
+    edit::{EditArgs, EditReport, Prepared},
+    error::Error,
+    exit::Exit,
+    printer::Printer,
+    render::counted,
+    session::Session,
+    suggest,
+};
+
+pub(super) use bucket_override::between;
+use fields::LimitFields;
+
+/// Create a limit, or change fields of one, or the numbers of one bucket.
+#[derive(Debug, Args)]
+#[command(after_help = examples!(
+    "rlctl set-limit per-user --per user --rate 10/s --burst 20 --match 'path=/api/**'"
+    "rlctl set-limit per-user --rate 20/s --reason 'launch day'"
+    "rlctl set-limit per-user --for user=alice --rate 100/s --until 2h"
+    "rlctl set-limit per-user --for user=probe --unlimited"
+    "rlctl set-limit new-limit --rate 5/s --shadow        # report only, deny nothing"
+    "rlctl set-limit per-user --unset burst --dry-run"
+))]
+pub struct SetLimit {
+    /// The limit.
+    name: String,
+
+    #[command(flatten)]
+    fields: LimitFields,
+
+    /// Change the numbers of this bucket only; name every entry of `per`.
+    #[arg(long = "for", value_name = "KEY=VALUE", help_heading = "One bucket")]
+    bucket: Vec<Pair>,
+
+    /// That bucket is not limited.
+    #[arg(long, requires = "bucket", conflicts_with_all = ["rate", "burst"],
+        help_heading = "One bucket")]
+    unlimited: bool,
+
+    /// When that ends: a time like 2026-12-01T00:00Z, or a while from now like 2h.
+    #[arg(
+        long,
+        value_name = "TIME",
+        requires = "bucket",
+        help_heading = "One bucket"
+    )]
+    until: Option<String>,
+
+    /// Only if there is no such limit yet.
+    #[arg(long, conflicts_with = "bucket", help_heading = "Edit options")]
+    if_absent: bool,
+
+    #[command(flatten)]
+    edit: EditArgs,
+}
+
+impl SetLimit {
+    /// Makes the edit and shows what it did.
+    pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
+        let name: Name = self.name.parse().map_err(|error| {
+            Error::usage(format!("`{}` cannot be a limit's name: {error}", self.name))
+        })?;
+        let session = Session::open(global, printer)?;
+        let domain = session.domain().await?;
+        let report = if self.bucket.is_empty() {
+            self.set_limit(&session, &domain, &name).await?
+        } else {
+            self.set_override(&session, &domain).await?
+        };
+        printer.data(&report)?;
+        if report
+            .changes
+            .iter()
+            .any(|change| change.action == Action::Created)
+        {
+            warn_of_typo(&session, &domain, &name, &report).await?;
+        }
+        Ok(Exit::Done)
+    }
+
+    async fn set_limit(
+        &self,
+        session: &Session<'_>,
+        domain: &Name,
+        name: &Name,
+    ) -> Result<EditReport, Error> {
+        let limit_in = |base: &Stored| base.policy().and_then(|p| p.limit(name.as_str())).cloned();
+        let attempt = async |base: &Stored| {
+            let before = limit_in(base);
+            self.check_presence(name, before.as_ref())?;
+            let policy = self.edited(base, domain, name)?;
+            let change = LimitChange::between(before.as_ref(), policy.limit(name.as_str()));
+            let prepared = Prepared {
+                domain,
+                base,
+                change: Change::Limits(&policy),
+                changes: change.into_iter().collect(),
+            };
+            Ok(session.edit(prepared, &self.edit).await)
+        };
+        session
+            .edit_on_top(domain, Overrides::All, limit_in, attempt)
+            .await
+    }
+
+    fn check_presence(&self, name: &Name, before: Option<&Limit>) -> Result<(), Error> {
+        match before {
+            Some(_) if self.if_absent => Err(Error::new(
+                Exit::Conflict,
+                format!("limit {name} exists already"),
+            )
+            .hint("without --if-absent the named fields of it are changed")),
+            Some(_) if !self.fields.any() => Err(Error::usage("nothing to change: name a field")
+                .hint(format!("as in `rlctl set-limit {name} --rate 20/s`"))
+                .hint(format!("`rlctl get-limit {name}` shows what there is"))),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// The domain's limits with this one as the flags say, validated as a whole.
+    fn edited(&self, base: &Stored, domain: &Name, name: &Name) -> Result<Policy, Error> {
+        let old = base.policy().map_or(&[][..], |policy| &policy.limits);
+        let mut limits: Vec<Node> = old.iter().map(Limit::to_node).collect();
+        let at = old.iter().position(|limit| limit.name == *name);
+        if let Some(limit) = at.and_then(|at| limits.get_mut(at)) {
+            self.fields.apply(limit);
+        } else {
+            let mut limit = Node::map([("name", Node::text(name.as_str()))]);
+            self.fields.apply(&mut limit);
+            limits.push(limit);
+        }
+        let document = Node::map([
+            ("domain", Node::text(domain.as_str())),
+            ("limits", Node::list(limits)),
+        ]);
+        Policy::from_node(&document).map_err(|problems| {
+            let error = wrong::wrong(name.as_str(), &problems);
+            error.maybe_hint(advice(old, name))
+        })
+    }
+}
+
+/// What to think of when a limit came out wrong.
+fn advice(limits: &[Limit], name: &Name) -> Option<String> {
+    let Some(limit) = limits.iter().find(|limit| limit.name == *name) else {
+        let others = limits.iter().map(|limit| limit.name.as_str());
+        let similar = suggest::closest(name.as_str(), others)?;
+        return Some(format!(
+            "there is no limit {name} yet; did you mean {similar}?"
+        ));
+    };
+    let overrides = counted(limit.overrides.len(), "override");
+    let remove = format!("`rlctl delete-limit {name} --for …` removes one");
+    (!limit.overrides.is_empty())
+        .then(|| format!("{name} has {overrides} that have to fit; {remove}"))
+}
+
+/// A typo makes a new limit, or even a new domain, of what was meant to be an edit.
+async fn warn_of_typo(
+    session: &Session<'_>,
+    domain: &Name,
+    name: &Name,
+    report: &EditReport,
+) -> Result<(), Error> {
+    if report.previous_revision.is_none() {
+        return session.warn_of_new_domain().await;
+    }
+    let stored = session.read(domain, Overrides::None).await?;
+    let limits = stored.policy().map_or(&[][..], |policy| &policy.limits);
+    let others = limits
+        .iter()
+        .filter(|limit| limit.name != *name)
+        .map(|limit| limit.name.as_str());
+    if let Some(similar) = suggest::closest(name.as_str(), others) {
+        let new = if report.dry_run {
+            "would be a new"
+        } else {
+            "is a new"
+        };
+        session
+            .printer
+            .warn(format_args!("{name} {new} limit beside {similar}"));
+    }
+    Ok(())
+}

@@ -1,0 +1,125 @@
+//! `set-limit --for`: other numbers for one bucket.
+
+use policy::{Limit, Name, Node, Override};
+use store::{Change, Overrides, Stored};
+
+use super::{SetLimit, wrong::wrong};
+use crate::{
+    bucket::{self, Values},
+    changes::{self, Action, LimitChange},
+    clock,
+    edit::{EditReport, Prepared},
+    error::Error,
+    session::{self, Session},
+};
+
+impl SetLimit {
+    pub(super) async fn set_override(
+        &self,
+        session: &Session<'_>,
+        domain: &Name,
+    ) -> Result<EditReport, Error> {
+        if let Some(field) = self.fields.other_than(&["rate", "burst"]) {
+            let flag = field.replace('_', "-");
+            return Err(Error::usage(format!(
+                "--for gives one bucket other numbers, not another --{flag}"
+            ))
+            .hint("it takes --rate, --burst, --unlimited and --until"));
+        }
+        let override_in = |base: &Stored| {
+            let limit = base.policy()?.limit(&self.name)?;
+            let values = bucket::bucket(limit, &self.bucket, &[]).ok()?;
+            limit
+                .overrides
+                .iter()
+                .find(|entry| entry.values == values)
+                .cloned()
+        };
+        let attempt = async |base: &Stored| {
+            let Some(policy) = base.policy() else {
+                return Err(session.no_domain(domain).await);
+            };
+            let limit = session::find_limit(policy, &self.name)?;
+            let values = bucket::bucket(limit, &self.bucket, &[])?;
+            let before = override_in(base);
+            let after = self.override_for(limit, &values, before.as_ref())?;
+            let prepared = Prepared {
+                domain,
+                base,
+                change: Change::Override {
+                    limit: &limit.name,
+                    values: &values,
+                    to: Some(&after),
+                },
+                changes: vec![between(limit, before.as_ref(), Some(&after))],
+            };
+            Ok(session.edit(prepared, &self.edit).await)
+        };
+        session
+            .edit_on_top(domain, Overrides::All, override_in, attempt)
+            .await
+    }
+
+    /// The override as the flags say, on top of the one there is.
+    fn override_for(
+        &self,
+        limit: &Limit,
+        values: &Values,
+        before: Option<&Override>,
+    ) -> Result<Override, Error> {
+        let mut node =
+            before.map_or_else(|| Node::map::<&str>([]), |entry| entry.to_node(&limit.per));
+        let pairs = limit.per.iter().zip(values);
+        let pairs =
+            pairs.map(|(key, value)| (key.as_str(), policy::value_to_node(value.as_deref())));
+        node.set("values", Node::map(pairs));
+        if self.unlimited {
+            node.unset("rate");
+            node.unset("burst");
+            node.set("unlimited", true.into());
+        } else if self.fields.any() {
+            node.unset("unlimited");
+            self.fields.apply(&mut node);
+        }
+        if let Some(until) = &self.until {
+            node.set("until", Node::text(absolute(until)?));
+        }
+        let name = limit.name.as_str();
+        limit
+            .read_override(&node)
+            .map_err(|problems| wrong(name, &problems))
+    }
+}
+
+/// A point in time as it is; a while from now as the point in time that it means.
+fn absolute(until: &str) -> Result<String, Error> {
+    if policy::parse_timestamp(until).is_some() {
+        return Ok(until.to_owned());
+    }
+    let Ok(ms) = policy::parse_duration(until) else {
+        return Err(
+            Error::usage(format!("--until: `{until}` is neither a time nor a while"))
+                .hint("a time is like 2026-12-01T00:00Z, a while from now like 30m or 2h"),
+        );
+    };
+    // Whole seconds read better, and a while need not be exact to the millisecond.
+    let now_ms = clock::now_ms() / 1000 * 1000;
+    Ok(policy::format_timestamp(now_ms.saturating_add(ms)))
+}
+
+/// What happens to one bucket of a limit.
+pub fn between(limit: &Limit, before: Option<&Override>, after: Option<&Override>) -> LimitChange {
+    let before = before.map(|entry| entry.to_node(&limit.per));
+    let after = after.map(|entry| entry.to_node(&limit.per));
+    let overrides = changes::override_change(before.as_ref(), after.as_ref());
+    LimitChange {
+        limit: limit.name.to_string(),
+        action: if overrides.is_empty() {
+            Action::Unchanged
+        } else {
+            Action::Changed
+        },
+        fields: Vec::new(),
+        overrides,
+    }
+}

@@ -1,0 +1,240 @@
+//! The fields of a limit as flags.
+
+use clap::Args;
+use policy::Node;
+
+use super::words::{
+    ALGORITHM, ALIGN, IF_MISSING, ON_FAILURE, OVER_LIMIT, SCOPE, UNSETTABLE, choice,
+};
+use crate::bucket::Pair;
+
+/// Every flag that sets a field; what is not given stays as it is.
+#[derive(Debug, Default, Args)]
+pub struct LimitFields {
+    /// Applies only where this entry matches; may be given several times, and replaces all that
+    /// were there. The same key again adds an alternative.
+    #[arg(
+        long = "match",
+        value_name = "KEY=PATTERN",
+        help_heading = "When it applies"
+    )]
+    matches: Vec<Pair>,
+
+    /// One bucket per value of this entry; replaces all that were there.
+    #[arg(
+        long,
+        value_name = "KEY",
+        value_delimiter = ',',
+        help_heading = "When it applies"
+    )]
+    per: Vec<String>,
+
+    /// A request without a `per` entry: share, skip or deny.
+    #[arg(long, value_name = "WHAT", value_parser = choice(IF_MISSING), hide_possible_values = true,
+        help_heading = "When it applies")]
+    if_missing: Option<String>,
+
+    /// Limits that this one suppresses when it matches.
+    #[arg(
+        long,
+        value_name = "LIMIT",
+        value_delimiter = ',',
+        help_heading = "When it applies"
+    )]
+    replaces: Vec<String>,
+
+    /// For people.
+    #[arg(long, value_name = "TEXT", help_heading = "When it applies")]
+    description: Option<String>,
+
+    /// Units per period, as in 10/s, 100/1m or 5/1500ms.
+    #[arg(long, value_name = "N/PERIOD", help_heading = "How much")]
+    rate: Option<String>,
+
+    /// Units that may be used at once [default: as many as the rate names].
+    #[arg(long, value_name = "N", help_heading = "How much")]
+    burst: Option<u64>,
+
+    /// token_bucket, gcra, leaky_bucket, fixed_window, sliding_window, sliding_window_log or
+    /// sliding_window_buckets.
+    #[arg(long, value_name = "NAME", value_parser = choice(ALGORITHM), hide_possible_values = true,
+        help_heading = "How much")]
+    algorithm: Option<String>,
+
+    /// Units that one request takes.
+    #[arg(long, value_name = "N", help_heading = "How much")]
+    cost: Option<u64>,
+
+    /// Parts of a sliding_window_buckets window.
+    #[arg(long, value_name = "N", help_heading = "How much")]
+    sub_windows: Option<u64>,
+
+    /// Whether the part that slides out still counts whole (sliding_window_buckets).
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true",
+        help_heading = "How much")]
+    strict: Option<bool>,
+
+    /// Where a fixed window starts: epoch or first_request.
+    #[arg(long, value_name = "WHERE", value_parser = choice(ALIGN), hide_possible_values = true,
+        help_heading = "How much")]
+    align: Option<String>,
+
+    /// A request over the limit: reject, queue (leaky_bucket) or degrade.
+    #[arg(long, value_name = "WHAT", value_parser = choice(OVER_LIMIT), hide_possible_values = true,
+        help_heading = "Over the limit")]
+    over_limit: Option<String>,
+
+    /// How long a queue holds a request at most, as in 3s.
+    #[arg(long, value_name = "TIME", help_heading = "Over the limit")]
+    max_delay: Option<String>,
+
+    /// Share of the buckets that is enforced, as in 5%; the rest is only reported.
+    #[arg(long, value_name = "PERCENT", help_heading = "Over the limit")]
+    enforce: Option<String>,
+
+    /// Report only: the same as --enforce 0%.
+    #[arg(long, conflicts_with = "enforce", help_heading = "Over the limit")]
+    shadow: bool,
+
+    /// Do not advertise the limit in response headers.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true",
+        help_heading = "Over the limit")]
+    hidden: Option<bool>,
+
+    /// While no limiter answers: local, allow or deny.
+    #[arg(long, value_name = "WHAT", value_parser = choice(ON_FAILURE), hide_possible_values = true,
+        help_heading = "Where it is decided")]
+    on_failure: Option<String>,
+
+    /// Where buckets live: global, or proxy for one of each in every Envoy.
+    #[arg(long, value_name = "WHERE", value_parser = choice(SCOPE), hide_possible_values = true,
+        help_heading = "Where it is decided")]
+    scope: Option<String>,
+
+    /// Let this share of the limit through each proxy at most, as in 120%.
+    #[arg(long, value_name = "PERCENT", help_heading = "Where it is decided")]
+    precheck: Option<String>,
+
+    /// Lease units to proxies for this long, as in 100ms.
+    #[arg(long, value_name = "TIME", help_heading = "Where it is decided")]
+    lease: Option<String>,
+
+    /// Entries of `per` that decide a bucket's cluster slot.
+    #[arg(
+        long,
+        value_name = "KEY",
+        value_delimiter = ',',
+        help_heading = "Where it is decided"
+    )]
+    partition: Vec<String>,
+
+    /// Proxies to assume while no limiter tells.
+    #[arg(long, value_name = "N", help_heading = "Where it is decided")]
+    fleet_size: Option<u64>,
+
+    /// Put a field back to its default.
+    #[arg(long, value_name = "FIELD", value_delimiter = ',', value_parser = choice(UNSETTABLE),
+        hide_possible_values = true)]
+    unset: Vec<String>,
+}
+
+impl LimitFields {
+    /// Whether any field is named.
+    pub fn any(&self) -> bool {
+        let mut probe = Node::map::<&str>([]);
+        self.write(&mut probe);
+        probe != Node::map::<&str>([]) || !self.unset.is_empty()
+    }
+
+    /// Whether a field other than these is named, by its flag.
+    pub fn other_than(&self, allowed: &[&str]) -> Option<String> {
+        let mut named = Node::map::<&str>([]);
+        self.write(&mut named);
+        let policy::Value::Map(entries) = named.value else {
+            return None;
+        };
+        let set = entries.into_iter().map(|entry| entry.key);
+        set.chain(self.unset.iter().cloned())
+            .find(|field| !allowed.contains(&field.as_str()))
+    }
+
+    /// Changes the fields that are named.
+    pub fn apply(&self, limit: &mut Node) {
+        for field in &self.unset {
+            limit.unset(field);
+        }
+        self.write(limit);
+    }
+
+    fn write(&self, limit: &mut Node) {
+        let mut set = |field: &str, value: Option<Node>| {
+            if let Some(value) = value {
+                limit.set(field, value);
+            }
+        };
+        let text = |value: &Option<String>| value.as_deref().map(Node::text);
+        let list = |names: &[String]| {
+            (!names.is_empty()).then(|| Node::list(names.iter().map(Node::text)))
+        };
+        let percent =
+            |value: &Option<String>| value.as_deref().map(|text| Node::text(percent(text)));
+        set("description", text(&self.description));
+        set(
+            "match",
+            (!self.matches.is_empty()).then(|| matchers(&self.matches)),
+        );
+        set("per", list(&self.per));
+        set("if_missing", text(&self.if_missing));
+        set("algorithm", text(&self.algorithm));
+        set("rate", text(&self.rate));
+        set("burst", self.burst.map(Node::number));
+        set("cost", self.cost.map(Node::number));
+        set("over_limit", text(&self.over_limit));
+        set("max_delay", text(&self.max_delay));
+        set("enforce", percent(&self.enforce));
+        set("enforce", self.shadow.then(|| Node::text("0%")));
+        set("on_failure", text(&self.on_failure));
+        set("scope", text(&self.scope));
+        set("precheck", percent(&self.precheck));
+        set(
+            "lease",
+            self.lease
+                .as_deref()
+                .map(|ttl| Node::map([("ttl", Node::text(ttl))])),
+        );
+        set("hidden", self.hidden.map(Node::from));
+        set("replaces", list(&self.replaces));
+        set("partition", list(&self.partition));
+        set("fleet_size", self.fleet_size.map(Node::number));
+        set("sub_windows", self.sub_windows.map(Node::number));
+        set("strict", self.strict.map(Node::from));
+        set("align", text(&self.align));
+    }
+}
+
+/// A map of entries to their pattern, or patterns where a key came more than once.
+fn matchers(pairs: &[Pair]) -> Node {
+    let mut map = Node::map::<&str>([]);
+    for pair in pairs {
+        let pattern = Node::text(&pair.value);
+        let all = match map.get(&pair.key) {
+            None => pattern,
+            Some(first) if first.as_text().is_some() => Node::list([first.clone(), pattern]),
+            Some(list) => Node::list(list.items().iter().cloned().chain([pattern])),
+        };
+        map.set(&pair.key, all);
+    }
+    map
+}
+
+/// `5` is as good as `5%`.
+fn percent(text: &str) -> String {
+    if text.bytes().all(|byte| byte.is_ascii_digit()) && !text.is_empty() {
+        format!("{text}%")
+    } else {
+        text.to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests;

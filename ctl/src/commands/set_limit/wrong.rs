@@ -1,0 +1,70 @@
+//! Problems of a limit, told in terms of the flags that made it.
+
+use policy::{Problem, Problems};
+
+use crate::{error::Error, exit::Exit};
+
+/// What the flags add up to is not a limit.
+pub fn wrong(limit: &str, problems: &Problems) -> Error {
+    let mut lines: Vec<String> = problems.iter().map(line).collect();
+    lines.dedup();
+    let message = match lines.as_slice() {
+        [only] => format!("limit {limit}: {only}"),
+        many => format!("limit {limit}:\n  {}", many.join("\n  ")),
+    };
+    let mut hints: Vec<&str> = problems
+        .iter()
+        .filter_map(|problem| problem.hint.as_deref())
+        .collect();
+    hints.dedup();
+    let error = Error::new(Exit::Usage, message);
+    hints.into_iter().fold(error, Error::hint)
+}
+
+fn line(problem: &Problem) -> String {
+    let message = &problem.message;
+    match place_of(&problem.path) {
+        Some(place) => format!("{place}: {message}"),
+        None => message.clone(),
+    }
+}
+
+/// `max_delay` is `--max-delay`, `match.path[0]` is `--match path`; an override has no flag of its
+/// own and stays what it is, `overrides[2].rate`.
+fn place_of(path: &str) -> Option<String> {
+    let field = match path.strip_prefix("limits[") {
+        Some(rest) => rest.split_once("].").map(|(_, field)| field)?,
+        None => path,
+    };
+    let mut parts = field.split(['.', '[']);
+    let first = parts
+        .next()
+        .filter(|first| !first.is_empty() && *first != "name")?;
+    let flag = format!("--{}", first.replace('_', "-"));
+    match (first, parts.next()) {
+        ("match", Some(key)) => Some(format!("{flag} {key}")),
+        ("overrides", _) => Some(field.to_owned()),
+        _ => Some(flag),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_told_as_flags() {
+        assert_eq!(
+            place_of("limits[2].max_delay").as_deref(),
+            Some("--max-delay")
+        );
+        assert_eq!(place_of("rate").as_deref(), Some("--rate"));
+        assert_eq!(place_of("match.path[1]").as_deref(), Some("--match path"));
+        assert_eq!(
+            place_of("limits[0].overrides[2].rate").as_deref(),
+            Some("overrides[2].rate")
+        );
+        assert_eq!(place_of("limits[0].name"), None);
+        assert_eq!(place_of(""), None);
+    }
+}

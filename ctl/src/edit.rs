@@ -1,0 +1,191 @@
+//! What every edit has in common: who, why, whether for real, and what is reported.
+
+use std::fmt::Write as _;
+
+use clap::Args;
+use policy::{Name, Revision};
+use serde::Serialize;
+use store::{Change, Edit, EditError, Overrides, Signature, Stored};
+
+use crate::{
+    changes::{self, Action, LimitChange},
+    error::Error,
+    exit::Exit,
+    render::{self, Page, View},
+    session::Session,
+};
+
+/// What every edit takes.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Edit options")]
+pub struct EditArgs {
+    /// Show what would change, and change nothing.
+    #[arg(long)]
+    pub dry_run: bool,
+
+    /// Why, for the history.
+    #[arg(
+        long,
+        value_name = "TEXT",
+        default_value = "",
+        hide_default_value = true
+    )]
+    pub reason: String,
+
+    /// Who, for the history [default: the user at this machine].
+    #[arg(long, value_name = "NAME", env = "RLCTL_AUTHOR")]
+    pub author: Option<String>,
+}
+
+impl EditArgs {
+    /// Who edits, and why.
+    pub fn signature(&self) -> Signature {
+        Signature {
+            author: self
+                .author
+                .clone()
+                .filter(|name| !name.is_empty())
+                .unwrap_or_else(user_at_host),
+            reason: self.reason.clone(),
+        }
+    }
+}
+
+fn user_at_host() -> String {
+    let name = |variable| std::env::var(variable).ok().filter(|name| !name.is_empty());
+    let user = name("USER")
+        .or_else(|| name("LOGNAME"))
+        .unwrap_or_else(|| "unknown".to_owned());
+    format!("{user}@{}", gethostname::gethostname().to_string_lossy())
+}
+
+/// An edit that was made, or would be.
+#[derive(Debug, Serialize)]
+pub struct EditReport {
+    /// The domain.
+    pub domain: String,
+    /// Its revision before; `None`: it was not there.
+    pub previous_revision: Option<u64>,
+    /// Its revision after; the same as before if nothing changed.
+    pub revision: Option<u64>,
+    /// Whether nothing was written because of `--dry-run`.
+    pub dry_run: bool,
+    /// What changed.
+    pub changes: Vec<LimitChange>,
+}
+
+impl View for EditReport {
+    fn text(&self, page: Page) -> String {
+        let mut text = render::changes::text(&self.changes, page);
+        text.push_str(&self.domain);
+        text.push_str(": ");
+        text.push_str(&render::changes::summary(&self.changes));
+        let _ = match (self.previous_revision, self.revision) {
+            _ if self.dry_run => write!(text, "; dry run, nothing was written"),
+            (Some(before), Some(after)) if before != after => {
+                write!(
+                    text,
+                    "; revision {before} {} {after}",
+                    render::changes::arrow(page)
+                )
+            }
+            (None, Some(after)) => write!(text, "; revision {after}"),
+            (Some(same), _) => write!(text, "; still at revision {same}"),
+            (None, None) => Ok(()),
+        };
+        text.push('\n');
+        text
+    }
+
+    /// The limits that are not what they were.
+    fn names(&self) -> Vec<String> {
+        let differs = |change: &&LimitChange| change.action != Action::Unchanged;
+        self.changes
+            .iter()
+            .filter(differs)
+            .map(|change| change.limit.clone())
+            .collect()
+    }
+}
+
+/// One edit, ready to be shown and made.
+#[derive(Debug)]
+pub struct Prepared<'a> {
+    /// The domain.
+    pub domain: &'a Name,
+    /// What it is based on.
+    pub base: &'a Stored,
+    /// What is written.
+    pub change: Change<'a>,
+    /// What that means.
+    pub changes: Vec<LimitChange>,
+}
+
+/// How often an edit is made anew because somebody else edited something else meanwhile.
+const TRIES: usize = 10;
+
+impl Session<'_> {
+    /// Makes an edit, unless it changes nothing or is a dry run.
+    pub async fn edit(&self, edit: Prepared<'_>, args: &EditArgs) -> Result<EditReport, EditError> {
+        let before = revision_of(edit.base).map(|revision| revision.number);
+        let mut after = before;
+        if changes::any(&edit.changes) && !args.dry_run {
+            self.printer.set_pending(true);
+            let edit = Edit {
+                domain: edit.domain,
+                base: edit.base,
+                change: edit.change,
+                by: &args.signature(),
+            };
+            after = Some(self.store.write(&edit).await?.number);
+            self.printer.set_pending(false);
+        }
+        Ok(EditReport {
+            domain: edit.domain.to_string(),
+            previous_revision: before,
+            revision: after,
+            dry_run: args.dry_run,
+            changes: edit.changes,
+        })
+    }
+
+    /// Reads a domain and makes an edit of it; where somebody else wrote in between, once more on
+    /// top of that. Only if they touched what this edit is `about` is it a conflict.
+    pub async fn edit_on_top<T: PartialEq>(
+        &self,
+        domain: &Name,
+        overrides: Overrides,
+        about: impl Fn(&Stored) -> T,
+        attempt: impl AsyncFn(&Stored) -> Result<Result<EditReport, EditError>, Error>,
+    ) -> Result<EditReport, Error> {
+        let mut first_seen = None;
+        for _ in 0..TRIES {
+            let base = self.read(domain, overrides).await?;
+            let seen = about(&base);
+            if first_seen.as_ref().is_some_and(|first| *first != seen) {
+                break;
+            }
+            first_seen = Some(seen);
+            match attempt(&base).await? {
+                Ok(report) => return Ok(report),
+                Err(EditError::Conflict { .. }) => {}
+                Err(error) => return Err(self.edit_failed(&error)),
+            }
+        }
+        Err(conflict())
+    }
+}
+
+/// Somebody else's edit came first.
+pub fn conflict() -> Error {
+    Error::new(
+        Exit::Conflict,
+        "somebody else changed the same in the meantime",
+    )
+    .hint("nothing was written; `rlctl history` shows their edit, then try again")
+}
+
+/// The revision of a record that is there.
+pub fn revision_of(stored: &Stored) -> Option<&Revision> {
+    stored.policy().map(|policy| &policy.revision)
+}
