@@ -13,70 +13,60 @@
 --         charged (or, if stale, the generation found), remaining,
 --         retry_after (-1 never), reset_after, delay (ms)
 --
+-- Numbers reach redis.call as they are: it writes 17 digits.
+
+local now -- ms; the time of every check in this call
+
 -- include: lib/integers.lua
 -- include: lib/state.lua
--- include: lib/bucket.lua
--- include: lib/token_bucket.lua
--- include: lib/gcra.lua
--- include: lib/leaky_bucket.lua
--- include: lib/window.lua
--- include: lib/fixed_window.lua
--- include: lib/sliding_window_log.lua
--- include: lib/sliding_window_buckets.lua
--- include: lib/sliding_window.lua
 
 local DENIED, ALLOWED, STALE, BROKEN = 0, 1, 2, 3
-local PEEK_AND_FORCE, FORCE, PEEK, OBSERVED = 3, 2, 1, 16
+local PEEK, FORCE, OBSERVED = 1, 2, 16
 local NUMBERS_PER_LIMIT = 8
 
--- The algorithm of a kind. Only those that a call needs are made: most calls need one.
+-- Longer than reset_after, because TIME moves on while a script runs.
+local TTL_MARGIN_MS = 1000
+-- With an injected clock a real expiry must not take part.
+local TTL_INJECTED_MS = 86400000
+
+-- An algorithm is a table of functions of one limit l (which also holds its usage):
+--   load(l, text)     reads the state at `now`; may set l.seen and l.shifted; returns CORRUPT if so
+--   room(l)           the largest cost that fits, negative where not even 0 does
+--   charge(l, units)  adds units, at most up to the limit; says whether any of it fitted
+--   wait_ms(l, cost)  from now until a cost that does not fit would
+--   reset_after_ms(l) from now until nothing is used
+--   delay_ms(l)       queues only: how long a request admitted now is held
+-- and, where the state is a string, encode(l); else save(l, ttl) and save_shifted(l, ttl).
+-- Only those that a call needs are made: most calls need one.
 local function define(kind)
-  if kind == 1 then
-    return define_token_bucket() -- also a leaky bucket as a meter
-  elseif kind == 2 then
-    return define_gcra()
-  elseif kind == 3 then
-    return define_leaky_bucket_queue(define_token_bucket())
-  elseif kind == 4 then
-    return define_fixed_window(open_at_epoch)
-  elseif kind == 5 then
-    return define_fixed_window(open_at_first_request)
+  if kind <= 3 then
+    -- include: lib/bucket.lua
+    if kind == 2 then
+      -- include: lib/gcra.lua
+    else -- 1: a token bucket, or a leaky bucket as a meter
+      -- include: lib/token_bucket.lua
+      if kind == 3 then
+        -- include: lib/leaky_bucket.lua
+      end
+    end
+    return M
+  elseif kind <= 5 then -- 4: aligned to the epoch, 5: to the first request
+    -- include: lib/fixed_window.lua
   elseif kind == 6 then
-    return define_sliding_window_log()
-  elseif kind == 7 then
-    return define_sliding_window_buckets(true)
-  elseif kind == 8 then
-    return define_sliding_window_buckets(false)
+    -- include: lib/sliding_window_log.lua
+  elseif kind <= 8 then -- 7: strict, 8: loose
+    -- include: lib/sliding_window_buckets.lua
   elseif kind == 9 then
-    return define_sliding_window()
+    -- include: lib/sliding_window.lua
   end
   error('unknown kind of limit')
 end
 
 local defined = {}
 
--- Longer than reset_after, because TIME moves on while a script runs.
-local TTL_MARGIN_MS = 1000
--- With an injected clock a real expiry must not take part.
-local TTL_INJECTED = '86400000'
-
-local now = tonumber(ARGV[1])
-local injected = now >= 0
-if not injected then
-  local time = redis.call('TIME')
-  now = time[1] * 1000 + floor(time[2] / 1000)
-end
-if now > TIME_MAX_MS then
-  now = TIME_MAX_MS
-end
-
-local function ttl(reset_after_ms)
-  return injected and TTL_INJECTED or digits(reset_after_ms + TTL_MARGIN_MS)
-end
-
--- The limit whose key is KEYS[k] and whose numbers start at ARGV[at].
+-- The limit whose key is KEYS[k] and whose numbers start at ARGV[at], not yet loaded.
 local function parse(k, at)
-  local kind = tonumber(ARGV[at])
+  local kind = ARGV[at] + 0
   local observed = kind >= OBSERVED
   if observed then
     kind = kind - OBSERVED
@@ -89,98 +79,141 @@ local function parse(k, at)
   return {
     key = KEYS[k],
     algorithm = algorithm,
+    kind = kind,
     observed = observed,
-    generation = tonumber(ARGV[at + 1]),
-    cost = tonumber(ARGV[at + 2]),
-    debit = tonumber(ARGV[at + 3]),
-    limit = tonumber(ARGV[at + 4]),
-    x = tonumber(ARGV[at + 5]),
-    y = tonumber(ARGV[at + 6]),
-    z = tonumber(ARGV[at + 7]),
-    seen = 0,
+    generation = ARGV[at + 1] + 0,
+    cost = ARGV[at + 2] + 0,
+    debit = ARGV[at + 3] + 0,
+    limit = ARGV[at + 4] + 0,
+    x = ARGV[at + 5] + 0,
+    y = ARGV[at + 6] + 0,
+    z = ARGV[at + 7] + 0,
+    seen = 0, -- the generation found in the state
+    shifted = false, -- the state after a far step back of the clock
+    fits = false,
+    debt = 0, -- of a bucket
+    at = now,
   }
 end
 
-local reply, filled = { now }, 1
-
-local function answer(...)
-  for i = 1, select('#', ...) do
-    reply[filled + i] = (select(i, ...))
+-- Reads the state of a limit; returns CORRUPT if it is none.
+local function load(l)
+  local algorithm = l.algorithm
+  if not algorithm.encode then
+    return algorithm.load(l)
   end
-  filled = filled + select('#', ...)
+  local text = redis.pcall('GET', l.key)
+  if type(text) == 'table' then
+    return CORRUPT
+  elseif text or algorithm.load_absent then
+    return algorithm.load(l, text)
+  end
 end
+
+-- Stores usage that was added to, or else a shift of the time base.
+local function store(l, used, reset)
+  local algorithm = l.algorithm
+  local ttl = ARGV[1] == '-1' and reset + TTL_MARGIN_MS or TTL_INJECTED_MS
+  if algorithm.encode then
+    redis.call('SET', l.key, used and algorithm.encode(l) or l.shifted, 'PX', ttl)
+  elseif used then
+    algorithm.save(l, ttl)
+  else
+    algorithm.save_shifted(l, ttl)
+  end
+end
+
+local reply, filled = { 0, 0, 0, 0, 0, 0, 0, 0 }, 1 -- room for one check of one limit
 
 -- Finishes one limit, charged or left, and answers for it.
 local function finish(l, charge)
-  local algorithm = l.algorithm
-  local delay = l.fits and algorithm.delay_ms(l) or 0
-  local charged = charge and l.fits and l.cost or 0
-  if charged > 0 then
-    algorithm.charge(l, charged)
-  end
-  local retry = 0
-  if not l.fits then
-    retry = l.cost > l.limit and -1 or math.max(1, algorithm.wait_ms(l, l.cost))
+  local algorithm, fits, cost = l.algorithm, l.fits, l.cost
+  local delay, charged, retry = 0, 0, 0
+  if not fits then
+    retry = cost > l.limit and -1 or math.max(1, algorithm.wait_ms(l, cost))
+  else
+    delay = algorithm.delay_ms and algorithm.delay_ms(l) or 0
+    if charge and cost > 0 then
+      charged = cost
+      algorithm.charge(l, cost)
+    end
   end
   local reset = algorithm.reset_after_ms(l)
   if charged > 0 or l.debited then
-    algorithm.save(l, ttl(reset))
+    store(l, true, reset)
   elseif l.shifted then
-    algorithm.save_shifted(l, ttl(reset))
+    store(l, false, reset)
   end
-  answer(l.fits and 1 or 0, charged, algorithm.remaining(l), retry, reset, delay)
+  reply[filled + 1] = fits and 1 or 0
+  reply[filled + 2] = charged
+  reply[filled + 3] = math.max(0, algorithm.room(l))
+  reply[filled + 4] = retry
+  reply[filled + 5] = reset
+  reply[filled + 6] = delay
+  filled = filled + 6
 end
 
--- Answers a check that cannot be decided because of `culprit`; nothing was changed.
-local function refuse(limits, culprit, status, generation)
-  answer(status)
-  for _, l in ipairs(limits) do
-    if l == culprit then
-      answer(status, generation, 0, 0, 0, 0)
-    else
-      answer(0, 0, 0, 0, 0, 0)
+-- Answers a check that cannot be decided because of limit `culprit`; nothing was changed.
+local function refuse(count, culprit, status, generation)
+  filled = filled + 1
+  reply[filled] = status
+  for i = 1, count do
+    for field = 1, 6 do
+      reply[filled + field] = 0
+    end
+    if i == culprit then
+      reply[filled + 1], reply[filled + 2] = status, generation
+    end
+    filled = filled + 6
+  end
+end
+
+local limits = {} -- of the check at hand
+
+local function check(count, peek, force)
+  for i = 1, count do
+    local l = limits[i]
+    if load(l) then
+      return refuse(count, i, BROKEN, 0)
+    end
+    if l.generation < l.seen and not force then
+      return refuse(count, i, STALE, l.seen)
     end
   end
-end
-
--- Decides one check on limits that are loaded.
-local function decide(limits, peek)
   local allowed = true
-  for _, l in ipairs(limits) do
-    l.debited = l.debit > 0 and l.algorithm.debit(l, l.debit)
-    l.fits = l.cost <= l.limit and l.algorithm.fits(l, l.cost)
+  for i = 1, count do
+    local l = limits[i]
+    local algorithm = l.algorithm
+    if l.debit > 0 then
+      l.debited = algorithm.charge(l, l.debit)
+    end
+    l.fits = l.cost <= l.limit and l.cost <= algorithm.room(l)
     allowed = allowed and (l.fits or l.observed)
   end
-  answer(allowed and ALLOWED or DENIED)
-  for _, l in ipairs(limits) do
-    finish(l, allowed and not peek)
+  filled = filled + 1
+  reply[filled] = allowed and ALLOWED or DENIED
+  for i = 1, count do
+    finish(limits[i], allowed and not peek)
   end
 end
 
-local function check(limits, peek, force)
-  for _, l in ipairs(limits) do
-    local problem = l.algorithm.load(l, now)
-    if problem then
-      return refuse(limits, l, BROKEN, 0)
-    end
-    if not force and l.generation < l.seen then
-      return refuse(limits, l, STALE, l.seen)
-    end
-  end
-  return decide(limits, peek)
+now = ARGV[1] + 0
+if now < 0 then
+  local time = redis.call('TIME')
+  now = time[1] * 1000 + math.floor(time[2] / 1000)
 end
+now = math.min(now, 2 ^ 52 - 1)
+reply[1] = now
 
 local k, at = 0, 2
 while ARGV[at] do
-  local flags, limits = tonumber(ARGV[at]), {}
-  local count = tonumber(ARGV[at + 1])
+  local flags, count = ARGV[at] + 0, ARGV[at + 1] + 0
   at = at + 2
   for i = 1, count do
     k = k + 1
     limits[i] = parse(k, at)
     at = at + NUMBERS_PER_LIMIT
   end
-  local force = flags >= FORCE
-  check(limits, flags == PEEK or flags == PEEK_AND_FORCE, force)
+  check(count, flags % 2 == PEEK, flags >= FORCE)
 end
 return reply

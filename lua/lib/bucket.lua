@@ -1,60 +1,38 @@
--- The numbers that token bucket, leaky bucket and GCRA share.
---
--- Debt is counted in parts: a unit has `p` of them and `q` drain per
--- millisecond, where q/p is the rate N/P in lowest terms.
+-- What token bucket, leaky bucket and GCRA share.
 -- Twin of crates/algorithms/src/bucket.rs.
+--
+-- The table M of a bucket's functions; token_bucket.lua or gcra.lua add load and encode.
+--
+-- b: limit (capacity C), x (parts of a unit), y (parts that drain each ms),
+--    debt (parts owed at b.at), at (ms, never before `now`)
 
--- b: {limit = capacity, p = parts per unit, q = parts per ms}
-local bucket = {}
-
-function bucket.full(b)
-  return b.limit * b.p
+-- The largest cost that fits.
+local function room(b)
+  return math.floor((b.limit * b.x - b.debt) / b.x)
 end
 
--- The largest step back of the clock that is not taken for a wrong clock.
-function bucket.horizon_ms(b)
-  return floor(b.limit * b.p / b.q)
+-- Adds units, at most up to the capacity; says whether any of it fitted.
+local function charge(b, units)
+  local before, full = b.debt, b.limit * b.x
+  local debt = units < b.limit and before + units * b.x or full
+  b.debt = debt < full and debt or full
+  return b.debt > before
 end
 
--- What is left of `debt` after `elapsed_ms`; the product is built only where it is small.
-function bucket.drained(b, debt, elapsed_ms)
-  if elapsed_ms >= ceil(debt / b.q) then
-    return 0
-  end
-  return debt - elapsed_ms * b.q
+local function wait_ms(b, cost)
+  local excess = b.debt + (cost - b.limit) * b.x
+  return b.at - now + (excess > 0 and math.ceil(excess / b.y) or 0)
 end
 
--- A debt stored in other parts, rounded up to these, at most the capacity.
-function bucket.adopt(b, debt, p)
-  local full = b.limit * b.p
-  if p ~= b.p then
-    local rest = debt % p
-    local units = (debt - rest) / p
-    if units >= b.limit then
-      return full
-    end
-    debt = units * b.p + scale_up(rest, b.p, p)
-  end
-  return debt < full and debt or full
+local function reset_after_ms(b)
+  return b.debt == 0 and 0 or b.at - now + math.ceil(b.debt / b.y)
 end
 
--- The debt after `units` more, at most the capacity.
-function bucket.owing(b, debt, units)
-  local full = b.limit * b.p
-  if units >= b.limit then
-    return full
-  end
-  debt = debt + units * b.p
-  return debt < full and debt or full
-end
-
--- Whole units left.
-function bucket.remaining(b, debt)
-  return floor((b.limit * b.p - debt) / b.p)
-end
-
--- How long until a cost within the capacity fits.
-function bucket.wait_ms(b, debt, cost)
-  local excess = debt + cost * b.p - b.limit * b.p
-  return excess > 0 and ceil(excess / b.q) or 0
-end
+local M = {
+  load = false,
+  encode = false,
+  room = room,
+  charge = charge,
+  wait_ms = wait_ms,
+  reset_after_ms = reset_after_ms,
+}

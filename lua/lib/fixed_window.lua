@@ -1,91 +1,76 @@
 -- Fixed window counter. Twin of crates/algorithms/src/fixed_window.rs.
 --
 -- State: "f<generation>:<start ms>:<used>"
+-- w: kind (4: aligned to the epoch), limit (N), x (W in ms), at (start of the open window), used
 
--- open_at(w, now, start): the start of the window open at `now`, and whether it
--- is the one remembered to have started at `start`.
-local function define_fixed_window(open_at)
-  local M = {}
+local EPOCH = 4
+local STATE = 'f%.0f:%.0f:%.0f'
 
-  function M.load(w, now)
-    w.asked, w.start, w.used = now, (open_at(w, now, now)), 0
-    local text, problem = read_string(w.key, 'f')
-    if not text then
-      return problem
-    end
-    local generation, start, used = string.match(text, '^f(%d+):(%d+):(%d+)$')
-    generation, start, used =
-      stored_number(generation), stored_number(start), stored_number(used)
-    if not (generation and start and used) then
-      return CORRUPT
-    end
-    w.seen = generation
-    local moved, same
-    start, moved = window.reconcile(w, start, now)
-    if moved then
-      w.shifted = { start, used }
-    end
-    w.start, same = open_at(w, start > now and start or now, start)
-    w.used = same and used or 0
+-- The start of the window open at `time`, and whether it is the one remembered
+-- to have started at `start`. Of windows at multiples of W it is the one that
+-- holds that start, so that a count survives an edit of W only into the window
+-- it belongs to; else a window starts at the first admission that finds none open.
+local function open_at(w, time, start)
+  if w.kind == EPOCH then
+    local current = time - time % w.x
+    return current, start >= current
   end
-
-  function M.fits(w, cost)
-    return w.used + cost <= w.limit
-  end
-
-  function M.charge(w, cost)
-    w.used = w.used + cost
-  end
-
-  function M.debit(w, units)
-    local added = math.min(units, window.room(w, w.used))
-    w.used = w.used + added
-    return added > 0
-  end
-
-  function M.remaining(w)
-    return window.room(w, w.used)
-  end
-
-  function M.wait_ms(w)
-    return w.start + w.x - w.asked
-  end
-
-  function M.reset_after_ms(w)
-    return w.used == 0 and 0 or w.start + w.x - w.asked
-  end
-
-  function M.delay_ms()
-    return 0
-  end
-
-  local function write(w, generation, start, used, ttl)
-    local text = string.format('f%.0f:%.0f:%.0f', generation, start, used)
-    redis.call('SET', w.key, text, 'PX', ttl)
-  end
-
-  function M.save(w, ttl)
-    write(w, w.generation, w.start, w.used, ttl)
-  end
-
-  function M.save_shifted(w, ttl)
-    write(w, w.seen, w.shifted[1], w.shifted[2], ttl)
-  end
-
-  return M
-end
-
--- Windows at multiples of W. The one that holds the remembered start is the
--- same, so that a count survives an edit of W only into the window it belongs to.
-local function open_at_epoch(w, now, start)
-  local current = window.aligned_start(w, now)
-  return current, start >= current
-end
-
--- Windows that start at the first admission that finds none open.
-local function open_at_first_request(w, now, start)
-  if now - start < w.x then
+  if time - start < w.x then
     return start, true
   end
-  return now, false
+  return time, false
 end
+
+local function load(w, text)
+  w.used, w.at = 0, (open_at(w, now, now))
+  if not text then
+    return
+  end
+  local generation, start, used = string.match(text, '^f(%d+):(%d+):(%d+)$')
+  if not generation then
+    return foreign(text, 'f')
+  end
+  generation, start, used = generation + 0, start + 0, used + 0
+  if not sound(generation + start + used, 1) then
+    return CORRUPT
+  end
+  w.seen = generation
+  if start - now > w.x then
+    start = now
+    w.shifted = string.format(STATE, generation, start, used)
+  end
+  local open, same = open_at(w, math.max(start, now), start)
+  w.at, w.used = open, same and used or 0
+end
+
+local function room(w)
+  return w.limit - w.used
+end
+
+local function charge(w, units)
+  local added = math.min(units, math.max(0, w.limit - w.used))
+  w.used = w.used + added
+  return added > 0
+end
+
+local function wait_ms(w)
+  return w.at + w.x - now
+end
+
+local function reset_after_ms(w)
+  return w.used == 0 and 0 or w.at + w.x - now
+end
+
+local function encode(w)
+  return string.format(STATE, w.generation, w.at, w.used)
+end
+
+return {
+  load = load,
+  load_absent = true,
+  encode = encode,
+  room = room,
+  charge = charge,
+  wait_ms = wait_ms,
+  reset_after_ms = reset_after_ms,
+}

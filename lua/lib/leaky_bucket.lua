@@ -1,33 +1,21 @@
 -- Leaky bucket as a queue; as a meter it is a token bucket.
 -- Twin of crates/algorithms/src/leaky_bucket.rs.
 --
--- State: a token bucket's, whose debt is the level.
+-- State: a token bucket's, whose debt is the level. b.z is the longest delay in ms.
 
-local function define_leaky_bucket_queue(token_bucket)
-  local M = setmetatable({}, { __index = token_bucket })
+local room, wait_ms = M.room, M.wait_ms
 
-  -- How long the level takes to drain beyond the longest delay, b.z.
-  local function overdue_ms(b)
-    local delay = ceil(b.debt / b.q)
-    return delay > b.z and delay - b.z or 0
-  end
+-- Counted on the bucket's clock: after a small step back of the caller's, spacing holds.
+function M.delay_ms(b)
+  return math.ceil(b.debt / b.y)
+end
 
-  function M.fits(b, cost)
-    return token_bucket.fits(b, cost) and overdue_ms(b) == 0
-  end
+-- None while the next request would be held too long.
+function M.room(b)
+  return M.delay_ms(b) > b.z and -1 or room(b)
+end
 
-  function M.remaining(b)
-    return overdue_ms(b) > 0 and 0 or token_bucket.remaining(b)
-  end
-
-  function M.wait_ms(b, cost)
-    return b.ahead + math.max(bucket.wait_ms(b, b.debt, cost), overdue_ms(b))
-  end
-
-  -- Counted on the bucket's clock: after a small step back of the caller's, spacing holds.
-  function M.delay_ms(b)
-    return ceil(b.debt / b.q)
-  end
-
-  return M
+function M.wait_ms(b, cost)
+  local overdue = M.delay_ms(b) - b.z
+  return math.max(wait_ms(b, cost), b.at - now + overdue)
 end

@@ -1,20 +1,17 @@
--- Reading bucket state that may be absent, another algorithm's, or not ours.
+-- Bucket state that is not what an algorithm wrote.
 
 local CORRUPT = 'corrupt'
 
--- The string at `key`, nil where there is none or it is another algorithm's
--- (which counts as unused), or nil and CORRUPT.
-local function read_string(key, tag)
-  local text = redis.pcall('GET', key)
-  if not text then
-    return nil
-  end
-  if type(text) ~= 'string' then
-    return nil, CORRUPT
-  end
-  local first = string.sub(text, 1, 1)
-  if first == tag then
-    return text
-  end
-  return nil, not string.find(first, '^[bgfw]') and CORRUPT or nil
+-- Whether numbers read from a state are ones that arithmetic can be trusted
+-- with: none is negative, so a sum within bounds bounds each of them, and
+-- `unit` may be divided by.
+local function sound(sum, unit)
+  return sum < 2 ^ 53 and unit >= 1 and unit <= 2 ^ 51
+end
+
+-- A string that is not as this algorithm, marked `tag`, writes it: another's,
+-- which counts as unused, or else corrupt.
+local function foreign(text, tag)
+  local mark = string.match(text, '^([bgfw])%d')
+  return (not mark or mark == tag) and CORRUPT or nil
 end

@@ -1,75 +1,49 @@
 -- Token bucket. Twin of crates/algorithms/src/token_bucket.rs.
 --
--- State: "b<generation>:<debt in parts>:<ms of the last admission>:<parts per unit>"
+-- State: "b<generation>:<debt in parts>:<ms of the last admission>:<parts of a unit>"
 
-local function define_token_bucket()
-  local M = {}
+local STATE = 'b%.0f:%.0f:%.0f:%.0f'
 
-  function M.load(b, now)
-    b.p, b.q = b.x, b.y
-    b.debt, b.at, b.ahead = 0, now, 0
-    local text, problem = read_string(b.key, 'b')
-    if not text then
-      return problem
-    end
-    local generation, debt, at, p = string.match(text, '^b(%d+):(%d+):(%d+):(%d+)$')
-    generation, debt, at, p =
-      stored_number(generation), stored_number(debt), stored_number(at), stored_unit(p)
-    if not (generation and debt and at and p) then
-      return CORRUPT
-    end
-    b.seen = generation
-    if at - now > bucket.horizon_ms(b) then
-      b.shifted = { debt, now, p }
-      at = now
-    end
-    b.at = at > now and at or now
-    b.ahead = b.at - now
-    b.debt = bucket.drained(b, bucket.adopt(b, debt, p), b.at - at)
+-- A debt stored in other parts, rounded up to these, at most the capacity.
+local function adopt(b, debt, parts)
+  local rest = debt % parts
+  local units = (debt - rest) / parts
+  if units >= b.limit then
+    return b.limit * b.x
   end
+  return units * b.x + scale_up(rest, b.x, parts)
+end
 
-  function M.fits(b, cost)
-    return cost <= bucket.remaining(b, b.debt)
+function M.load(b, text)
+  local generation, debt, at, parts = string.match(text, '^b(%d+):(%d+):(%d+):(%d+)$')
+  if not generation then
+    return foreign(text, 'b')
   end
-
-  function M.charge(b, cost)
-    b.debt = bucket.owing(b, b.debt, cost)
+  generation, debt, at, parts = generation + 0, debt + 0, at + 0, parts + 0
+  if not sound(generation + debt + at, parts) then
+    return CORRUPT
   end
-
-  function M.debit(b, units)
-    local before = b.debt
-    M.charge(b, units)
-    return b.debt > before
+  b.seen = generation
+  local full = b.limit * b.x
+  if at - now > math.floor(full / b.y) then
+    at = now
+    b.shifted = string.format(STATE, generation, debt, at, parts)
   end
-
-  function M.remaining(b)
-    return bucket.remaining(b, b.debt)
+  if parts ~= b.x then
+    debt = adopt(b, debt, parts)
   end
-
-  function M.wait_ms(b, cost)
-    return b.ahead + bucket.wait_ms(b, b.debt, cost)
+  if debt > full then
+    debt = full
   end
-
-  function M.reset_after_ms(b)
-    return b.debt == 0 and 0 or b.ahead + ceil(b.debt / b.q)
+  if at < now then
+    -- The product is built only where it is small.
+    local elapsed = now - at
+    debt = elapsed < math.ceil(debt / b.y) and debt - elapsed * b.y or 0
+    at = now
   end
+  b.debt, b.at = debt, at
+end
 
-  function M.delay_ms()
-    return 0
-  end
-
-  local function write(b, generation, debt, at, p, ttl)
-    local text = string.format('b%.0f:%.0f:%.0f:%.0f', generation, debt, at, p)
-    redis.call('SET', b.key, text, 'PX', ttl)
-  end
-
-  function M.save(b, ttl)
-    write(b, b.generation, b.debt, b.at, b.p, ttl)
-  end
-
-  function M.save_shifted(b, ttl)
-    write(b, b.seen, b.shifted[1], b.shifted[2], b.shifted[3], ttl)
-  end
-
-  return M
+function M.encode(b)
+  return string.format(STATE, b.generation, b.debt, b.at, b.x)
 end

@@ -106,13 +106,8 @@ impl Bucket {
         (debt + units.min(self.capacity) * self.parts_per_unit).min(self.full())
     }
 
-    /// Whether a cost within the capacity fits.
-    pub const fn fits(&self, debt: u64, cost: u64) -> bool {
-        cost <= self.remaining(debt)
-    }
-
     /// Whole units left.
-    pub const fn remaining(&self, debt: u64) -> u64 {
+    pub const fn room(&self, debt: u64) -> u64 {
         (self.full() - debt) / self.parts_per_unit
     }
 

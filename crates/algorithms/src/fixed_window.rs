@@ -120,16 +120,12 @@ impl Quota for FixedWindow {
         }
     }
 
-    fn fits(&self, usage: &FixedWindowUsage, cost: u64) -> bool {
-        usage.used + cost <= self.window.limit
+    fn room(&self, usage: &FixedWindowUsage) -> Option<u64> {
+        self.window.room(usage.used)
     }
 
-    fn charge(&self, usage: &mut FixedWindowUsage, cost: u64) {
-        usage.used += cost;
-    }
-
-    fn debit(&self, usage: &mut FixedWindowUsage, units: u64) -> bool {
-        let added = units.min(self.window.room(usage.used));
+    fn charge(&self, usage: &mut FixedWindowUsage, units: u64) -> bool {
+        let added = units.min(self.room(usage).unwrap_or(0));
         usage.used += added;
         added > 0
     }
@@ -138,10 +134,6 @@ impl Quota for FixedWindow {
         if charged_at_ms >= usage.start_ms {
             usage.used = usage.used.saturating_sub(units);
         }
-    }
-
-    fn remaining(&self, usage: &FixedWindowUsage) -> u64 {
-        self.window.room(usage.used)
     }
 
     fn wait_ms(&self, usage: &FixedWindowUsage, _cost: u64) -> u64 {

@@ -106,27 +106,19 @@ impl Quota for Gcra {
         Loaded { usage, shifted }
     }
 
-    fn fits(&self, usage: &GcraUsage, cost: u64) -> bool {
-        self.bucket.fits(usage.debt, cost)
+    fn room(&self, usage: &GcraUsage) -> Option<u64> {
+        Some(self.bucket.room(usage.debt))
     }
 
-    fn charge(&self, usage: &mut GcraUsage, cost: u64) {
-        usage.debt = self.bucket.owing(usage.debt, cost);
-    }
-
-    fn debit(&self, usage: &mut GcraUsage, units: u64) -> bool {
+    fn charge(&self, usage: &mut GcraUsage, units: u64) -> bool {
         let before = usage.debt;
-        self.charge(usage, units);
+        usage.debt = self.bucket.owing(before, units);
         usage.debt > before
     }
 
     fn take_back(&self, usage: &mut GcraUsage, charged_at_ms: u64, units: u64) {
         let undrained = self.bucket.undrained(units, charged_at_ms, usage.now_ms);
         usage.debt = usage.debt.saturating_sub(undrained);
-    }
-
-    fn remaining(&self, usage: &GcraUsage) -> u64 {
-        self.bucket.remaining(usage.debt)
     }
 
     fn wait_ms(&self, usage: &GcraUsage, cost: u64) -> u64 {

@@ -90,30 +90,21 @@ impl Quota for LeakyBucket {
         Loaded { usage, shifted }
     }
 
-    fn fits(&self, usage: &TokenBucketUsage, cost: u64) -> bool {
-        self.meter.fits(usage, cost) && self.overdue_ms(usage) == 0
+    /// None while the next request would be held too long.
+    fn room(&self, usage: &TokenBucketUsage) -> Option<u64> {
+        self.meter
+            .room(usage)
+            .filter(|_| self.overdue_ms(usage) == 0)
     }
 
-    fn charge(&self, usage: &mut TokenBucketUsage, cost: u64) {
-        self.meter.charge(usage, cost);
-    }
-
-    fn debit(&self, usage: &mut TokenBucketUsage, units: u64) -> bool {
-        self.meter.debit(usage, units)
+    fn charge(&self, usage: &mut TokenBucketUsage, units: u64) -> bool {
+        self.meter.charge(usage, units)
     }
 
     fn take_back(&self, usage: &mut TokenBucketUsage, charged_at_ms: u64, units: u64) {
         // Others have been given the turns after it.
         if self.max_delay_ms.is_none() {
             self.meter.take_back(usage, charged_at_ms, units);
-        }
-    }
-
-    fn remaining(&self, usage: &TokenBucketUsage) -> u64 {
-        if self.overdue_ms(usage) > 0 {
-            0
-        } else {
-            self.meter.remaining(usage)
         }
     }
 

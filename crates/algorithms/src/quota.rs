@@ -7,8 +7,8 @@ use crate::{Decision, Numbers, Outcome, RetryAfter, State};
 /// One algorithm with its numbers.
 ///
 /// `State` is what is stored; `Usage` is that state read at one instant with
-/// the current numbers. Costs given to [`Quota::wait_ms`] and
-/// [`Quota::charge`] are within [`Quota::limit`].
+/// the current numbers. A cost given to [`Quota::wait_ms`] is within
+/// [`Quota::limit`].
 pub(crate) trait Quota {
     type State;
     type Usage<'s>;
@@ -29,17 +29,13 @@ pub(crate) trait Quota {
 
     /// Reads a state at an instant; absent means unused.
     fn load<'s>(&self, state: Option<&'s Self::State>, now_ms: u64) -> Loaded<'s, Self>;
-    /// Whether `cost` more stays within the limit.
-    fn fits(&self, usage: &Self::Usage<'_>, cost: u64) -> bool;
-    /// Adds a cost that fits.
-    fn charge(&self, usage: &mut Self::Usage<'_>, cost: u64);
-    /// Adds what was admitted elsewhere, at most up to the limit; says whether any of it fitted.
-    fn debit(&self, usage: &mut Self::Usage<'_>, units: u64) -> bool;
+    /// The largest cost that fits; `None` where not even 0 does.
+    fn room(&self, usage: &Self::Usage<'_>) -> Option<u64>;
+    /// Adds units, at most up to the limit; says whether any of them fitted.
+    fn charge(&self, usage: &mut Self::Usage<'_>, units: u64) -> bool;
     /// Undoes a charge made at `charged_at_ms`, as far as time has not undone it. An algorithm
     /// without a state of a fixed size, and a queue, undoes nothing.
     fn take_back(&self, _usage: &mut Self::Usage<'_>, _charged_at_ms: u64, _units: u64) {}
-    /// The largest cost that fits.
-    fn remaining(&self, usage: &Self::Usage<'_>) -> u64;
     /// From the caller's instant until a cost that does not fit would.
     fn wait_ms(&self, usage: &Self::Usage<'_>, cost: u64) -> u64;
     /// From the caller's instant until nothing is used.
@@ -72,8 +68,9 @@ pub(crate) struct Evaluated<'a, Q: Quota> {
 impl<'a, Q: Quota> Evaluated<'a, Q> {
     pub fn new(quota: &'a Q, state: Option<&'a State>, now_ms: u64, cost: u64, debit: u64) -> Self {
         let mut loaded = quota.load(state.and_then(Q::own), now_ms);
-        let debited = debit > 0 && quota.debit(&mut loaded.usage, debit);
-        let fits = cost <= quota.limit() && quota.fits(&loaded.usage, cost);
+        let debited = debit > 0 && quota.charge(&mut loaded.usage, debit);
+        let room = quota.room(&loaded.usage);
+        let fits = cost <= quota.limit() && room.is_some_and(|room| cost <= room);
         Self {
             quota,
             loaded,
@@ -97,7 +94,7 @@ impl<'a, Q: Quota> Evaluated<'a, Q> {
         self.quota.charge(&mut usage, self.cost);
         let decision = Decision {
             allowed: true,
-            remaining: self.quota.remaining(&usage),
+            remaining: self.quota.room(&usage).unwrap_or(0),
             retry_after: RetryAfter::Now,
             reset_after_ms: self.quota.reset_after_ms(&usage),
             delay_ms,
@@ -123,7 +120,7 @@ impl<'a, Q: Quota> Evaluated<'a, Q> {
         };
         let decision = Decision {
             allowed: self.fits,
-            remaining: self.quota.remaining(&usage),
+            remaining: self.quota.room(&usage).unwrap_or(0),
             retry_after,
             reset_after_ms: self.quota.reset_after_ms(&usage),
             delay_ms: if self.fits {

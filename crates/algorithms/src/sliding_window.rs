@@ -143,16 +143,12 @@ impl Quota for SlidingWindow {
         }
     }
 
-    fn fits(&self, usage: &SlidingWindowUsage, cost: u64) -> bool {
-        self.estimate(usage).saturating_add(cost) <= self.window.limit
+    fn room(&self, usage: &SlidingWindowUsage) -> Option<u64> {
+        self.window.room(self.estimate(usage))
     }
 
-    fn charge(&self, usage: &mut SlidingWindowUsage, cost: u64) {
-        usage.current += cost;
-    }
-
-    fn debit(&self, usage: &mut SlidingWindowUsage, units: u64) -> bool {
-        let added = units.min(self.remaining(usage));
+    fn charge(&self, usage: &mut SlidingWindowUsage, units: u64) -> bool {
+        let added = units.min(self.room(usage).unwrap_or(0));
         usage.current += added;
         added > 0
     }
@@ -163,10 +159,6 @@ impl Quota for SlidingWindow {
         } else if charged_at_ms + self.window.length_ms >= usage.start_ms {
             usage.previous = usage.previous.saturating_sub(units);
         }
-    }
-
-    fn remaining(&self, usage: &SlidingWindowUsage) -> u64 {
-        self.window.room(self.estimate(usage))
     }
 
     fn wait_ms(&self, usage: &SlidingWindowUsage, cost: u64) -> u64 {

@@ -206,24 +206,16 @@ impl Quota for SlidingWindowBuckets {
         }
     }
 
-    fn fits(&self, usage: &SubWindowsUsage, cost: u64) -> bool {
-        usage.used() + cost <= self.window.limit
+    fn room(&self, usage: &SubWindowsUsage) -> Option<u64> {
+        self.window.room(usage.used())
     }
 
-    fn charge(&self, usage: &mut SubWindowsUsage, cost: u64) {
-        usage.add(cost);
-    }
-
-    fn debit(&self, usage: &mut SubWindowsUsage, units: u64) -> bool {
-        let added = units.min(self.remaining(usage));
+    fn charge(&self, usage: &mut SubWindowsUsage, units: u64) -> bool {
+        let added = units.min(self.room(usage).unwrap_or(0));
         if added > 0 {
             usage.add(added);
         }
         added > 0
-    }
-
-    fn remaining(&self, usage: &SubWindowsUsage) -> u64 {
-        self.window.room(usage.used())
     }
 
     fn wait_ms(&self, usage: &SubWindowsUsage, cost: u64) -> u64 {

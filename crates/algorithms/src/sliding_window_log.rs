@@ -153,22 +153,14 @@ impl Quota for SlidingWindowLog {
         Loaded { usage, shifted }
     }
 
-    fn fits(&self, usage: &LogUsage<'_>, cost: u64) -> bool {
-        usage.used() + cost <= self.window.limit
+    fn room(&self, usage: &LogUsage<'_>) -> Option<u64> {
+        self.window.room(usage.used())
     }
 
-    fn charge(&self, usage: &mut LogUsage<'_>, cost: u64) {
-        usage.added += cost;
-    }
-
-    fn debit(&self, usage: &mut LogUsage<'_>, units: u64) -> bool {
-        let added = units.min(self.remaining(usage));
+    fn charge(&self, usage: &mut LogUsage<'_>, units: u64) -> bool {
+        let added = units.min(self.room(usage).unwrap_or(0));
         usage.added += added;
         added > 0
-    }
-
-    fn remaining(&self, usage: &LogUsage<'_>) -> u64 {
-        self.window.room(usage.used())
     }
 
     fn wait_ms(&self, usage: &LogUsage<'_>, cost: u64) -> u64 {

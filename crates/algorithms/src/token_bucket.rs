@@ -106,27 +106,19 @@ impl Quota for TokenBucket {
         }
     }
 
-    fn fits(&self, usage: &TokenBucketUsage, cost: u64) -> bool {
-        self.bucket.fits(usage.debt, cost)
+    fn room(&self, usage: &TokenBucketUsage) -> Option<u64> {
+        Some(self.bucket.room(usage.debt))
     }
 
-    fn charge(&self, usage: &mut TokenBucketUsage, cost: u64) {
-        usage.debt = self.bucket.owing(usage.debt, cost);
-    }
-
-    fn debit(&self, usage: &mut TokenBucketUsage, units: u64) -> bool {
+    fn charge(&self, usage: &mut TokenBucketUsage, units: u64) -> bool {
         let before = usage.debt;
-        self.charge(usage, units);
+        usage.debt = self.bucket.owing(before, units);
         usage.debt > before
     }
 
     fn take_back(&self, usage: &mut TokenBucketUsage, charged_at_ms: u64, units: u64) {
         let undrained = self.bucket.undrained(units, charged_at_ms, usage.now_ms);
         usage.debt = usage.debt.saturating_sub(undrained);
-    }
-
-    fn remaining(&self, usage: &TokenBucketUsage) -> u64 {
-        self.bucket.remaining(usage.debt)
     }
 
     fn wait_ms(&self, usage: &TokenBucketUsage, cost: u64) -> u64 {

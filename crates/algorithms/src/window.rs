@@ -38,9 +38,9 @@ impl Window {
         now_ms - now_ms % self.length_ms
     }
 
-    /// Units left of the limit.
-    pub const fn room(&self, used: u64) -> u64 {
-        self.limit.saturating_sub(used)
+    /// Units left of the limit; `None` beyond it.
+    pub const fn room(&self, used: u64) -> Option<u64> {
+        self.limit.checked_sub(used)
     }
 
     /// A time of the state as it counts for a caller at `now_ms`: moved to it if it lies more

@@ -39,10 +39,6 @@ const LIBRARY: &[(&str, &str)] = &[
         include_str!("../../../../lua/lib/leaky_bucket.lua"),
     ),
     (
-        "lib/window.lua",
-        include_str!("../../../../lua/lib/window.lua"),
-    ),
-    (
         "lib/fixed_window.lua",
         include_str!("../../../../lua/lib/fixed_window.lua"),
     ),
@@ -69,6 +65,7 @@ impl Script {
         let mut assembled = String::with_capacity(32 * 1024);
         for line in source.lines() {
             let included = line
+                .trim_start()
                 .strip_prefix("-- include: ")
                 .and_then(|name| LIBRARY.iter().find(|(known, _)| *known == name));
             assembled.push_str(included.map_or(line, |(_, text)| text));
