@@ -103,10 +103,18 @@ local function load(l)
     return algorithm.load(l)
   end
   local text = redis.pcall('GET', l.key)
-  if type(text) == 'table' then
-    return CORRUPT
-  elseif text or algorithm.load_absent then
-    return algorithm.load(l, text)
+  local wrong_type = type(text) == 'table'
+  if wrong_type then
+    text = nil
+  end
+  if text or algorithm.load_absent then
+    local problem = algorithm.load(l, text)
+    if problem then
+      return problem
+    end
+  end
+  if wrong_type then
+    return foreign(l)
   end
 end
 

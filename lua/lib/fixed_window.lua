@@ -28,7 +28,7 @@ local function load(w, text)
   end
   local generation, start, used = string.match(text, '^f(%d+):(%d+):(%d+)$')
   if not generation then
-    return foreign(text, 'f')
+    return foreign(w, 'f')
   end
   generation, start, used = generation + 0, start + 0, used + 0
   if not sound(generation + start + used, 1) then

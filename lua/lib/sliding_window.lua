@@ -28,7 +28,7 @@ local function load(w, text)
   local generation, start, current, previous, length =
     string.match(text, '^w(%d+):(%d+):(%d+):(%d+):(%d+)$')
   if not generation then
-    return foreign(text, 'w')
+    return foreign(w, 'w')
   end
   generation, start, length = generation + 0, start + 0, length + 0
   current, previous = current + 0, previous + 0

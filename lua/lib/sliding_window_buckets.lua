@@ -41,7 +41,7 @@ end
 local function read(w)
   local flat = redis.pcall('HGETALL', w.key)
   if flat.err then
-    return nil, CORRUPT
+    return nil, foreign(w)
   end
   if #flat == 0 then
     return nil

@@ -20,7 +20,7 @@ local function entry(w, position)
     return nil
   end
   if type(text) ~= 'string' then
-    return nil, CORRUPT
+    return nil, foreign(w)
   end
   local at, units, total, generation = string.match(text, '^(%-?%d+):(%d+):(%d+):(%d+)$')
   if not at then

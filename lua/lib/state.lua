@@ -9,9 +9,28 @@ local function sound(sum, unit)
   return sum < 2 ^ 53 and unit >= 1 and unit <= 2 ^ 51
 end
 
--- A string that is not as this algorithm, marked `tag`, writes it: another's,
--- which counts as unused, or else corrupt.
-local function foreign(text, tag)
-  local mark = string.match(text, '^([bgfw])%d')
-  return (not mark or mark == tag) and CORRUPT or nil
+-- A key that does not hold what the algorithm marked `tag` writes. Another
+-- algorithm's state counts as unused, and is replaced when something is
+-- charged, but its generation counts; anything else is corrupt.
+local function foreign(l, tag)
+  local text, generation = redis.pcall('GET', l.key), nil
+  if type(text) == 'string' then
+    local mark
+    mark, generation = string.match(text, '^([bgfw])(%d+):')
+    if mark == tag then
+      return CORRUPT
+    end
+  else
+    local log, hash = redis.pcall('LINDEX', l.key, -1), redis.pcall('HGET', l.key, 'g')
+    if type(log) == 'string' then
+      generation = string.match(log, '^%-?%d+:%d+:%d+:(%d+)$')
+    elseif type(hash) == 'string' then
+      generation = string.match(hash, '^%d+$')
+    end
+  end
+  generation = generation and generation + 0
+  if not generation or generation >= 2 ^ 53 then
+    return CORRUPT
+  end
+  l.seen = generation
 end

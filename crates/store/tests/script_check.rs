@@ -115,6 +115,50 @@ fn an_older_generation_is_stale_unless_it_was_just_confirmed() {
 }
 
 #[test]
+fn an_edit_of_the_algorithm_starts_afresh_and_stays_edited() {
+    let kinds = [
+        Kind::TokenBucket,
+        Kind::SlidingWindowLog,
+        Kind::SlidingWindow,
+    ];
+    for (old, new) in kinds.iter().flat_map(|old| kinds.map(|new| (*old, new))) {
+        if old == new {
+            continue;
+        }
+        let redis = LuaRedis::new();
+        let (before, after) = (algorithm(old, 10, 1000), algorithm(new, 10, 1000));
+        let edited = ScriptLimit {
+            generation: 2,
+            ..limit("k", &after, 1)
+        };
+        let batch = [
+            one(limit("k", &before, 3)),
+            one(edited),
+            one(limit("k", &before, 1)),
+            one(edited),
+        ];
+        let reply = redis.batch(&batch, Clock::Injected(NOW));
+        let remaining = |i: usize| {
+            reply.results[i].as_ref().unwrap().limits[0]
+                .decision
+                .remaining
+        };
+        assert_eq!(
+            [remaining(0), remaining(1), remaining(3)],
+            [7, 9, 8],
+            "{old} to {new}"
+        );
+        assert_eq!(
+            reply.results[2],
+            Err(ScriptError::Stale {
+                limit: 0,
+                generation: 2
+            })
+        );
+    }
+}
+
+#[test]
 fn a_foreign_key_is_an_error_of_its_check_only() {
     let redis = LuaRedis::new();
     let bucket = algorithm(Kind::TokenBucket, 10, 1000);

@@ -1,12 +1,13 @@
 //! Rust and Lua give equal integers on every input: random limits of every algorithm, edited
-//! live, charged at times that step both ways. `RL_TWIN_STEPS` sets how many steps (for each of
-//! the interpreter and, if there is one, a real server); a failure names the seed of its walk.
+//! live, charged at times that step both ways. `RL_TWIN_STEPS` sets how many steps for each of the
+//! interpreter and the servers; a failure names the seed of its walk, for `RL_TWIN_SEED`.
 
 mod support;
 
 use algorithms::check::Options;
 use store::script::Clock;
 use support::random::{Random, Walk};
+use support::server::{REDIS, VALKEY};
 use support::{Engine, LuaRedis, RustEngine, Server, script_check};
 
 const STEPS_PER_WALK: u64 = 60;
@@ -54,11 +55,13 @@ fn in_an_interpreter() {
 }
 
 #[test]
-fn on_a_real_server() {
-    if let Some(mut server) = Server::from_env() {
-        server.command(&[b"FLUSHDB"]);
-        compare(&mut server, steps());
-    }
+fn on_redis() {
+    compare(&mut Server::start(REDIS), steps());
+}
+
+#[test]
+fn on_valkey() {
+    compare(&mut Server::start(VALKEY), steps());
 }
 
 /// With the server's clock the same answers, and no key that expires before its bucket is unused.

@@ -11,9 +11,13 @@
 
 mod support;
 
+use std::cell::RefCell;
+use std::rc::Rc;
+
 use algorithms::check::{Mode, Options, Verdict};
 use algorithms::{Algorithm, Align, Kind, Parameters, Rate};
 use serde_json::{Map, Value};
+use support::server::{REDIS, VALKEY};
 use support::{Engine, LuaRedis, RustEngine, Server, Subject};
 
 const EXAMPLES: &str = include_str!("../../../tests/vectors/examples.json");
@@ -144,17 +148,22 @@ fn in_rust() {
 }
 
 #[test]
-fn in_lua() {
+fn in_an_interpreter() {
     run_all(|| Box::new(LuaRedis::new()));
 }
 
 #[test]
-fn on_a_real_server() {
-    if Server::from_env().is_some() {
-        run_all(|| {
-            let mut server = Server::from_env().unwrap();
-            server.command(&[b"FLUSHDB"]);
-            Box::new(server)
-        });
-    }
+fn on_redis() {
+    run_on(Server::start(REDIS));
+}
+
+#[test]
+fn on_valkey() {
+    run_on(Server::start(VALKEY));
+}
+
+/// Each scenario has keys of its own, so one server will do.
+fn run_on(server: Server) {
+    let server = Rc::new(RefCell::new(server));
+    run_all(|| Box::new(Rc::clone(&server)));
 }

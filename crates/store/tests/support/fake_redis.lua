@@ -127,6 +127,11 @@ function commands.HGETALL(key)
   return flat
 end
 
+function commands.HGET(key, field)
+  local entry = value(key, 'hash')
+  return entry and entry.hash[field] or false
+end
+
 function commands.HSET(key, ...)
   local entry = value(key, 'hash') or { kind = 'hash', hash = {} }
   keys[key] = entry
@@ -150,7 +155,7 @@ function commands.HDEL(key, ...)
   return 1
 end
 
-local READS = { TIME = true, GET = true, LLEN = true, LINDEX = true, LRANGE = true, HGETALL = true }
+local READS = { TIME = true, GET = true, LLEN = true, LINDEX = true, LRANGE = true, HGETALL = true, HGET = true }
 
 local function call(name, ...)
   local command = assert(commands[name], 'ERR unknown command ' .. name)

@@ -9,9 +9,11 @@
 
 mod lua_redis;
 pub mod random;
-mod server;
+pub mod server;
 
+use std::cell::RefCell;
 use std::collections::HashMap;
+use std::rc::Rc;
 
 use algorithms::Algorithm;
 use algorithms::check::{Mode, Options, Part, Stored, Verdict, check};
@@ -105,6 +107,17 @@ impl Engine for LuaRedis {
         self.batch(&[check], Clock::Injected(now_ms))
             .results
             .remove(0)
+    }
+}
+
+impl Engine for Rc<RefCell<Server>> {
+    fn check(
+        &mut self,
+        subjects: &[Subject],
+        now_ms: u64,
+        options: Options,
+    ) -> Result<Verdict, ScriptError> {
+        self.borrow_mut().check(subjects, now_ms, options)
     }
 }
 

@@ -164,14 +164,20 @@ impl Walk {
         (self.now_ms, subjects)
     }
 
-    /// Changes some numbers of one limit, within its algorithm.
+    /// Changes some numbers of one limit, sometimes its algorithm.
     fn edit(&mut self) {
         let random = &mut self.random;
         let index = usize::try_from(random.below(self.limits.len() as u64)).unwrap();
         let (old, algorithm, generation) = &mut self.limits[index];
-        let new = parameters(random, old.kind);
+        let kind = if random.one_in(8) {
+            random.pick(&KINDS)
+        } else {
+            old.kind
+        };
+        let new = parameters(random, kind);
         let mut edited = *old;
         match random.below(4) {
+            _ if kind != old.kind => edited = new,
             0 => edited.rate = new.rate,
             1 => {
                 edited.rate = Rate {

@@ -1,16 +1,35 @@
 //! A real server, spoken to in as much RESP2 as the scripts need.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{Ipv4Addr, TcpStream};
+use std::path::PathBuf;
+use std::process::Command;
 
+use harness::{Process, free_port};
 use store::script::{CHECK, Clock, ScriptCheck, ScriptReply, decode, encode};
+use tempfile::TempDir;
 
-/// Where a real server is: `redis://HOST:PORT[/DB]`.
-const URL: &str = "RL_TEST_REDIS_URL";
+/// A kind of server: where the environment names it, and what it is called on `PATH`.
+#[derive(Clone, Copy)]
+pub struct Kind {
+    variable: &'static str,
+    program: &'static str,
+}
 
-/// A connection to a real server, with the script loaded.
+pub const REDIS: Kind = Kind {
+    variable: "RL_TEST_REDIS",
+    program: "redis-server",
+};
+pub const VALKEY: Kind = Kind {
+    variable: "RL_TEST_VALKEY",
+    program: "valkey-server",
+};
+
+/// A server of its own, and a connection to it with the script loaded.
 pub struct Server {
     stream: BufReader<TcpStream>,
+    _process: Process,
+    _dir: TempDir,
 }
 
 /// A RESP2 reply.
@@ -24,27 +43,40 @@ pub enum Reply {
 }
 
 impl Server {
-    /// Connects to the server named by the environment; `None`, loudly, if none is.
-    pub fn from_env() -> Option<Self> {
-        let Ok(url) = std::env::var(URL) else {
-            eprintln!("SKIPPED: no real server; set {URL}=redis://127.0.0.1:6379");
-            return None;
-        };
-        let address = url.trim_start_matches("redis://");
-        let (address, database) = address.split_once('/').unwrap_or((address, "0"));
-        let stream = TcpStream::connect(address).unwrap();
+    pub fn start(kind: Kind) -> Self {
+        let dir = TempDir::new().unwrap();
+        let port = free_port().unwrap();
+        let mut command = Command::new(program(kind));
+        command.args([
+            "--bind",
+            "127.0.0.1",
+            "--save",
+            "",
+            "--port",
+            &port.to_string(),
+        ]);
+        command.arg("--dir").arg(dir.path());
+        let mut process = Process::start("server", &mut command, dir.path()).unwrap();
+        let address = (Ipv4Addr::LOCALHOST, port);
+        let ready = process.ready(async || TcpStream::connect(address).ok());
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        let stream = runtime.block_on(ready).unwrap();
         stream.set_nodelay(true).unwrap();
         let mut server = Self {
             stream: BufReader::new(stream),
+            _process: process,
+            _dir: dir,
         };
-        server.command(&[b"SELECT", database.as_bytes()]);
         let loaded = server.command(&[b"SCRIPT", b"LOAD", CHECK.source.as_bytes()]);
         assert_eq!(
             loaded,
             Reply::Text(CHECK.sha1.clone()),
             "the digest names the script"
         );
-        Some(server)
+        server
     }
 
     /// Runs a batch.
@@ -53,10 +85,10 @@ impl Server {
         let mut words = vec![
             b"EVALSHA".to_vec(),
             CHECK.sha1.clone().into_bytes(),
-            number(&call.keys.len()),
+            digits(&call.keys.len()),
         ];
         words.extend(call.keys.iter().map(|key| key.to_vec()));
-        words.extend(call.args.iter().map(number));
+        words.extend(call.args.iter().map(digits));
         let words: Vec<_> = words.iter().map(Vec::as_slice).collect();
         let Reply::List(reply) = self.command(&words) else {
             unreachable!("the script failed")
@@ -112,6 +144,22 @@ impl Server {
     }
 }
 
-fn number(number: &impl ToString) -> Vec<u8> {
+fn digits(number: &impl ToString) -> Vec<u8> {
     number.to_string().into_bytes()
+}
+
+fn program(kind: Kind) -> PathBuf {
+    if let Some(path) = std::env::var_os(kind.variable) {
+        return path.into();
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut found = std::env::split_paths(&path).map(|dir| dir.join(kind.program));
+    let found = found.find(|program| program.is_file());
+    assert!(
+        found.is_some(),
+        "this test needs {}: `cargo xtask test` brings it, or install it, or let {} name it",
+        kind.program,
+        kind.variable
+    );
+    found.unwrap()
 }
