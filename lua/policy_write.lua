@@ -2,27 +2,29 @@
 -- to the history, publishes.
 --
 -- KEYS  [1] the record (HASH), [2] the history (STREAM),
---       then one per entry of ARGV's last part: the overrides of a limit (HASH)
+--       then the overrides (HASH) of each limit in ARGV's last part,
+--       then a staged HASH for each of those that say `staged`, in their order
 -- ARGV  [1] the revision number that the edit is based on; '' where there was no record or a
 --           deleted one; '*' for whatever there is, as long as it is there (a reset)
 --       [2] its digest, in hex ('' with '' and '*')
 --       [3] operation: limits, override, reset or delete
 --       [4] who [5] why [6] before [7] after [8] the limit concerned, if one: for the history;
---           an override's `before` is what KEYS[3] holds of it
+--           an override's `before` is what is stored of it
 --       [9] the limits as JSON; '' leaves them as they are
 --       [10] channel [11] the domain, published there with the new revision
---       [12] entries that the history keeps
+--       [12] entries and [13] bytes that the history keeps at most
 --       then: n, and n names of limits whose generation becomes the new revision;
 --             n, and n names of limits that are forgotten;
---             for each of KEYS[3..]: 1 where all that is there goes first, else 0;
---                                    n, and n pairs (field, value), value '' removes
--- Reply [1] 1 written, 0 conflict, 2 a record of a later format; [2] the revision number there is
---       now, 0 for none; [3] its digest; [4] 1 if it is deleted
+--             n, and for each of n limits' overrides: keep, clear (what is there goes first) or
+--             staged (it becomes the staged hash); m, and m pairs (field, value), value '' removes
+-- Reply [1] 1 written, 0 conflict, 2 a record of a later format, 3 a staged hash is gone;
+--       [2] the revision number there is now, 0 for none; [3] its digest; [4] 1 if it is deleted
 local FORMAT = '1'
 local record, history = KEYS[1], KEYS[2]
 
-local known = redis.call('HMGET', record, 'format', 'revision', 'digest', 'deleted')
+local known = redis.call('HMGET', record, 'format', 'revision', 'digest', 'deleted', 'history_bytes')
 local format, number, digest, deleted = known[1], known[2], known[3] or '', known[4]
+local history_bytes = tonumber(known[5] or 0)
 if format and format ~= FORMAT then
   return { 2, 0, format, 0 }
 end
@@ -40,10 +42,42 @@ if not matches then
   return { 0, tonumber(number or 0), digest, deleted and 1 or 0 }
 end
 
+local at = 14
+local function take()
+  at = at + 1
+  return ARGV[at - 1]
+end
+local function take_list()
+  local list = {}
+  for i = 1, tonumber(take()) do
+    list[i] = take()
+  end
+  return list
+end
+local raise, forget = take_list(), take_list()
+local limits = tonumber(take())
+
 -- Before the first write: a key of another type is an error, and an error must change nothing.
 local last = redis.call('XREVRANGE', history, '+', '-', 'COUNT', 1)[1]
 for i = 3, #KEYS do
-  redis.call('HLEN', KEYS[i])
+  if redis.call('HLEN', KEYS[i]) == 0 and i > 2 + limits then
+    return { 3, tonumber(number or 0), digest, 0 }
+  end
+end
+
+-- A user who lacks a permission would be stopped in the middle, with half of an edit written.
+local permitted = redis.acl_check_cmd or function()
+  return true
+end
+for _, command in ipairs({
+  { 'HSET', record, 'f', 'v' }, { 'HDEL', record, 'f' }, { 'HGET', record, 'f' },
+  { 'UNLINK', record }, { 'RENAME', record, history }, { 'PERSIST', record }, { 'TIME' },
+  { 'XADD', history, '*', 'f', 'v' }, { 'XLEN', history }, { 'XRANGE', history, '-', '+' },
+  { 'XDEL', history, '0-1' }, { 'PUBLISH', ARGV[10], '' },
+}) do
+  if not permitted(unpack(command)) then
+    return redis.error_reply('NOPERM an edit of limits needs the permission for ' .. command[1])
+  end
 end
 
 -- A record that was lost goes on from its history, so that a number is never used twice.
@@ -55,14 +89,8 @@ local revision = string.format('%.0f', newest + 1)
 local time = redis.call('TIME')
 local at_ms = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
 -- Chained, so that two histories that parted (a backup was restored) never meet again.
-digest = string.sub(
-  redis.sha1hex(digest .. '\n' .. revision .. '\n' .. at_ms .. '\n' .. table.concat(ARGV, '\n')), 1, 16)
-
-local at = 13
-local function take()
-  at = at + 1
-  return ARGV[at - 1]
-end
+digest = string.sub(redis.sha1hex(table.concat(
+  { digest, revision, at_ms, ARGV[3], ARGV[4], ARGV[5], ARGV[7], ARGV[8], ARGV[9] }, '\n')), 1, 16)
 
 redis.call('HSET', record, 'format', FORMAT, 'revision', revision, 'digest', digest)
 if ARGV[9] ~= '' then
@@ -73,16 +101,23 @@ if ARGV[3] == 'delete' then
 elseif deleted then
   redis.call('HDEL', record, 'deleted')
 end
-for _ = 1, tonumber(take()) do
-  redis.call('HSET', record, 'g:' .. take(), revision)
+for _, name in ipairs(raise) do
+  redis.call('HSET', record, 'g:' .. name, revision)
 end
-for _ = 1, tonumber(take()) do
-  redis.call('HDEL', record, 'g:' .. take())
+for _, name in ipairs(forget) do
+  redis.call('HDEL', record, 'g:' .. name)
 end
-local before = ARGV[6]
-for i = 3, #KEYS do
-  if take() == '1' then
-    redis.call('DEL', KEYS[i])
+
+local before, staged = ARGV[6], 2 + limits
+for i = 3, 2 + limits do
+  local how = take()
+  if how ~= 'keep' then
+    redis.call('UNLINK', KEYS[i])
+  end
+  if how == 'staged' then
+    staged = staged + 1
+    redis.call('RENAME', KEYS[staged], KEYS[i])
+    redis.call('PERSIST', KEYS[i])
   end
   for _ = 1, tonumber(take()) do
     local field, value = take(), take()
@@ -96,8 +131,27 @@ for i = 3, #KEYS do
     end
   end
 end
-redis.call('XADD', history, 'MAXLEN', ARGV[12], revision .. '-0',
+
+redis.call('XADD', history, revision .. '-0',
   'at', at_ms, 'op', ARGV[3], 'who', ARGV[4], 'why', ARGV[5],
   'before', before, 'after', ARGV[7], 'limit', ARGV[8], 'digest', digest)
+history_bytes = history_bytes + #before + #ARGV[7]
+local entries, entries_max, bytes_max =
+  redis.call('XLEN', history), tonumber(ARGV[12]), tonumber(ARGV[13])
+while entries > 1 and (entries > entries_max or history_bytes > bytes_max) do
+  local oldest = redis.call('XRANGE', history, '-', '+', 'COUNT', 1)[1]
+  local fields = oldest[2]
+  for i = 1, #fields, 2 do
+    if fields[i] == 'before' or fields[i] == 'after' then
+      history_bytes = history_bytes - #fields[i + 1]
+    end
+  end
+  redis.call('XDEL', history, oldest[1])
+  entries = entries - 1
+end
+if entries == 1 then
+  history_bytes = #before + #ARGV[7]
+end
+redis.call('HSET', record, 'history_bytes', string.format('%.0f', history_bytes))
 redis.call('PUBLISH', ARGV[10], ARGV[11] .. ' ' .. revision .. ' ' .. digest)
 return { 1, tonumber(revision), digest, ARGV[3] == 'delete' and 1 or 0 }

@@ -8,6 +8,13 @@ use crate::{Change, Edit, EditError, Keys, Overrides, StoreError, Stored, record
 
 /// The largest document that is written, in bytes; overrides are not part of it.
 const DOCUMENT_MAX: usize = 1 << 20;
+/// The largest `before` and `after` together that a history entry keeps, in bytes.
+const HISTORY_ENTRY_MAX: usize = 1 << 20;
+/// Edits that a domain's history keeps, and bytes of what they changed.
+pub(crate) const HISTORY_MAX: usize = 1000;
+pub(crate) const HISTORY_BYTES_MAX: usize = 16 << 20;
+/// Overrides of one limit that one script call writes: about 5 ms of the server's time.
+const STAGE_ABOVE: usize = 1000;
 
 /// What has to be there for an edit to be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,12 +74,34 @@ pub(crate) struct Plan {
 }
 
 /// Writes to the overrides of one limit.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct OverrideWrites {
-    /// Whether all that are there go first.
-    pub(crate) clear: bool,
+    pub(crate) how: How,
     /// Fields and the JSON they become; `None` removes.
     pub(crate) fields: Vec<(String, Option<String>)>,
+}
+
+/// What becomes of the overrides that are there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum How {
+    /// They stay, but for the fields that are written.
+    Keep,
+    /// They go.
+    Clear,
+    /// They go, and the fields are written elsewhere first, in steps: so many that writing them
+    /// in one would hold up every check.
+    Stage,
+}
+
+impl OverrideWrites {
+    const CLEAR: Self = Self {
+        how: How::Clear,
+        fields: Vec::new(),
+    };
+
+    fn changes_nothing(&self) -> bool {
+        self.how == How::Keep && self.fields.is_empty()
+    }
 }
 
 pub(crate) fn plan(edit: &Edit<'_>) -> Result<Plan, EditError> {
@@ -113,7 +142,6 @@ fn replace(base: Option<&Policy>, policy: &Policy) -> Result<Plan, EditError> {
             max: DOCUMENT_MAX,
         });
     }
-    let old = |name: &Name| base.and_then(|base| base.limit(name.as_str()));
     let mut plan = Plan {
         operation: "limits",
         limits: Some(document),
@@ -121,41 +149,41 @@ fn replace(base: Option<&Policy>, policy: &Policy) -> Result<Plan, EditError> {
     };
     let (mut before, mut after) = (Vec::new(), Vec::new());
     for limit in &policy.limits {
-        let old = old(&limit.name);
-        if old.is_some_and(|old| same(old, limit)) {
+        let old = base.and_then(|base| base.limit(limit.name.as_str()));
+        let writes = override_writes(old, limit)?;
+        if old.is_some_and(|old| same_numbers(old, limit)) && writes.changes_nothing() {
             continue;
         }
         plan.raise.push(limit.name.clone());
-        before.extend(old.map(Limit::to_node));
-        after.push(limit.to_node());
-        let writes = override_writes(old, limit)?;
-        if writes != OverrideWrites::default() {
+        before.extend(old);
+        after.push(limit);
+        if !writes.changes_nothing() {
             plan.overrides.push((limit.name.clone(), writes));
         }
     }
     for gone in base.map_or(&[][..], |base| &base.limits) {
         if policy.limit(gone.name.as_str()).is_none() {
-            before.push(gone.to_node());
+            before.push(gone);
             plan.forget.push(gone.name.clone());
-            let writes = OverrideWrites {
-                clear: true,
-                fields: Vec::new(),
-            };
+            let writes = OverrideWrites::CLEAR;
             plan.overrides.push((gone.name.clone(), writes));
         }
     }
-    plan.before = record::json(&Node::list(before))?;
-    plan.after = record::json(&Node::list(after))?;
+    let (before, after) = (list(&before)?, list(&after)?);
+    if before.len() + after.len() <= HISTORY_ENTRY_MAX {
+        (plan.before, plan.after) = (before, after);
+    }
     Ok(plan)
 }
 
-/// Whether two limits say the same, whichever edit made them.
-fn same(a: &Limit, b: &Limit) -> bool {
-    let generation = a.generation;
-    *a == Limit {
-        generation,
-        ..b.clone()
-    }
+fn list(limits: &[&Limit]) -> Result<String, StoreError> {
+    let nodes = limits.iter().map(|limit| limit.to_node());
+    record::json(&Node::list(nodes))
+}
+
+/// Whether two limits say the same, apart from overrides and whichever edit made them.
+fn same_numbers(a: &Limit, b: &Limit) -> bool {
+    a.to_node_without_overrides() == b.to_node_without_overrides()
 }
 
 /// What turns the overrides of `old` into those of `limit`.
@@ -167,17 +195,26 @@ fn override_writes(old: Option<&Limit>, limit: &Limit) -> Result<OverrideWrites,
         _ => HashMap::new(),
     };
     let kept: HashSet<_> = limit.overrides.iter().map(|o| &o.values).collect();
-    let gone = old.keys().filter(|values| !kept.contains(*values));
-    let mut fields: Vec<_> = gone
-        .map(|values| (Keys::override_field(values), None))
-        .collect();
-    for new in &limit.overrides {
-        if old.get(&new.values) != Some(&new) {
-            let json = record::override_json(&limit.per, new)?;
-            fields.push((Keys::override_field(&new.values), Some(json)));
-        }
+    let gone: Vec<_> = old.keys().filter(|v| !kept.contains(*v)).collect();
+    let differs = |new: &&Override| old.get(&new.values) != Some(new);
+    let changes = gone.len() + limit.overrides.iter().filter(differs).count();
+    let stage = changes > STAGE_ABOVE;
+    let mut fields = Vec::with_capacity(changes);
+    if !stage {
+        let remove = |values| (Keys::override_field(values), None);
+        fields.extend(gone.into_iter().map(|values| remove(values)));
     }
-    Ok(OverrideWrites { clear, fields })
+    for new in limit.overrides.iter().filter(|new| stage || differs(new)) {
+        let json = record::override_json(&limit.per, new)?;
+        fields.push((Keys::override_field(&new.values), Some(json)));
+    }
+    let how = match (stage, clear) {
+        (true, _) if fields.is_empty() => How::Clear,
+        (true, _) => How::Stage,
+        (false, true) => How::Clear,
+        (false, false) => How::Keep,
+    };
+    Ok(OverrideWrites { how, fields })
 }
 
 fn set_override(
@@ -196,7 +233,7 @@ fn set_override(
         overrides: vec![(
             limit.name.clone(),
             OverrideWrites {
-                clear: false,
+                how: How::Keep,
                 fields: vec![(Keys::override_field(values), json)],
             },
         )],

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use policy::{Name, Node, Override, Policy, Revision};
+use policy::{Name, Node, Override, Policy, Revision, node_to_value};
 
 use crate::StoreError;
 
@@ -22,6 +22,22 @@ pub(crate) fn limits_json(policy: &Policy) -> Result<String, StoreError> {
 /// One override as JSON.
 pub(crate) fn override_json(per: &[Name], found: &Override) -> Result<String, StoreError> {
     json(&found.to_node(per))
+}
+
+/// The bucket that an override is for, its values in the order of `per`; `None` if the JSON is
+/// not an override of a limit with these entries.
+pub(crate) fn override_values(json: &str, per: &[Name]) -> Option<Vec<Option<Vec<u8>>>> {
+    let node: Node = serde_json::from_str(json).ok()?;
+    let values = node.get("values")?;
+    per.iter()
+        .map(|name| {
+            let value = values.get(name.as_str())?;
+            match value.value {
+                policy::Value::Null => Some(None),
+                _ => node_to_value(value).map(Some),
+            }
+        })
+        .collect()
 }
 
 pub(crate) fn json(node: &Node) -> Result<String, StoreError> {

@@ -209,7 +209,7 @@ pub struct HistoryEntry {
     /// The limit that an `override` or a `reset` concerned.
     pub limit: Option<Name>,
     /// As JSON: the limits that an edit of `limits` changed or removed, as a list; an override
-    /// as it was; nothing for a `reset`.
+    /// as it was; nothing for a `reset`, nor where this and `after` are more than 1 MiB together.
     pub before: String,
     /// As JSON: the limits that were changed or added; the override as it became, nothing if it
     /// was removed; the key of the bucket that was reset, `*` for all of them.

@@ -5,6 +5,7 @@
 //! | `rl:domains` | SET of the domains that were ever written |
 //! | `rl:{D}:policy` | HASH, the record of domain D: revision, limits, generations |
 //! | `rl:{D}:o:LIMIT` | HASH, the overrides of one limit, a field each |
+//! | `rl:{D}:s:RANDOM` | HASH, overrides on their way into a record; goes by itself |
 //! | `rl:{D}:history` | STREAM of the last edits, newest last |
 //! | `rl:{D}:p:LIMIT` | ZSET of the proxies that lately asked for a limit, by time |
 //! | `rl:b:D:LIMIT:VALUES…` | one bucket; with `partition`, `rl:b:D:LIMIT:{PARTITION…}:VALUES…` |
@@ -99,6 +100,10 @@ impl Keys {
 
     pub(crate) fn overrides(&self, domain: &Name, limit: &Name) -> String {
         format!("{}{{{domain}}}:o:{limit}", self.prefix)
+    }
+
+    pub(crate) fn staged(&self, domain: &Name, random: u64) -> String {
+        format!("{}{{{domain}}}:s:{random:016x}", self.prefix)
     }
 
     pub(crate) fn proxies(&self, domain: &Name, limit: &Name) -> String {

@@ -6,11 +6,8 @@ use policy::{Limit, Name, Policy, Revision};
 
 use crate::{
     Change, Edit, EditError, Head, HeadState, HistoryEntry, Overrides, Record, Signature, Stored,
-    edit::{self, Expected, Plan},
+    edit::{self, Expected, HISTORY_BYTES_MAX, HISTORY_MAX, Plan},
 };
-
-/// Edits that the history of a domain keeps.
-const HISTORY_MAX: usize = 1000;
 
 #[derive(Debug, Default)]
 pub(super) struct Domains {
@@ -23,6 +20,19 @@ struct Domain {
     /// `None`: deleted.
     policy: Option<Policy>,
     history: VecDeque<HistoryEntry>,
+}
+
+impl Domain {
+    fn trim_history(&mut self) {
+        self.history.truncate(HISTORY_MAX);
+        let mut bytes = 0;
+        let kept = self.history.iter().take_while(|entry| {
+            bytes += entry.before.len() + entry.after.len();
+            bytes <= HISTORY_BYTES_MAX
+        });
+        let kept = kept.count().max(1);
+        self.history.truncate(kept);
+    }
 }
 
 impl Domains {
@@ -145,7 +155,7 @@ impl Domains {
             before: plan.before,
             after: plan.after,
         });
-        domain.history.truncate(HISTORY_MAX);
+        domain.trim_history();
         revision
     }
 

@@ -2,7 +2,7 @@
 
 use policy::{Compiled, Name};
 use protocol::{Answer, Check};
-use redis::{Pipeline, Value};
+use redis::Pipeline;
 
 use super::{
     RedisStore,
@@ -22,6 +22,9 @@ use crate::{
 /// Buckets per script call. A call blocks the server for about 3 µs per bucket, and calls are
 /// pipelined anyway, so larger ones gain little.
 const BUCKETS_PER_CALL: usize = 64;
+
+/// Entries of a log that an inspection shows, the newest.
+const RAW_ITEMS: i64 = 100;
 
 impl RedisStore {
     pub(super) async fn check(
@@ -103,20 +106,29 @@ impl RedisStore {
             }
             None => planned.without_buckets(policy, wall_ms()),
         };
-        let mut raw = Pipeline::new();
-        raw.cmd("GET").arg(&key).cmd("PTTL").arg(&key);
-        let mut replies = self.control(&raw).await?.into_iter();
-        let mut next = || replies.next().ok_or_else(value::short);
-        let state = next()?;
-        let ttl_ms = u64::try_from(value::integer(next()?)?).ok();
+        let (state, ttl_ms) = self.raw_state(&key).await?;
         Ok(Inspection {
             now_ms: answer.now_ms,
             answer: answer.limits.into_iter().next().ok_or_else(value::short)?,
             slot: slot(key.as_bytes()),
             key,
-            state: raw_state(state),
+            state,
             ttl_ms,
         })
+    }
+
+    /// What a key holds, as text, and for how long, in milliseconds.
+    async fn raw_state(&self, key: &str) -> Result<(Option<String>, Option<u64>), StoreError> {
+        let mut raw = Pipeline::new();
+        raw.cmd("PTTL").arg(key);
+        // Of whichever type it is: the other two are refused as WRONGTYPE.
+        raw.cmd("GET").arg(key).cmd("HGETALL").arg(key);
+        raw.cmd("LRANGE").arg(key).arg(-RAW_ITEMS).arg(-1);
+        let deadline = Deadline::within(self.options.control_timeout);
+        let mut replies = self.control.run(&raw, deadline).await?.into_iter();
+        let ttl = replies.next().ok_or_else(value::short)??;
+        let state = replies.flatten().find_map(value::shown);
+        Ok((state, u64::try_from(value::integer(ttl)?).ok()))
     }
 }
 
@@ -180,15 +192,6 @@ fn verdicts(
             }
         })
         .collect()
-}
-
-/// Whatever a key holds, as text.
-fn raw_state(state: Value) -> Option<String> {
-    match state {
-        Value::Nil => None,
-        Value::BulkString(bytes) => Some(String::from_utf8_lossy(&bytes).into_owned()),
-        other => Some(format!("{other:?}")),
-    }
 }
 
 #[cfg(test)]

@@ -1,4 +1,16 @@
 //! The store on Redis or Valkey.
+//!
+//! An ACL user needs these rights and no other (with the default key prefix):
+//!
+//! ```text
+//! ~rl:* &rl:* -@all +eval +evalsha +script|load +script|exists +ping +time
+//! +get +set +del +unlink +scan +pttl +pexpire +persist +rename
+//! +hget +hset +hdel +hmget +hlen +hgetall +hscan +lindex +llen +lrange +lset +ltrim +rpush
+//! +xadd +xdel +xlen +xrange +xrevrange +zadd +zcard +zremrangebyscore
+//! +sadd +smembers +publish +subscribe
+//! ```
+//!
+//! `+hello` lets `rlctl ping` tell the server's version and role.
 
 mod check;
 mod dial;
@@ -17,6 +29,7 @@ use async_trait::async_trait;
 use protocol::{Answer, Check};
 use tokio::sync::watch;
 
+use self::policy::Recent;
 use dial::Dialer;
 use hints::Hints;
 use link::Link;
@@ -33,6 +46,7 @@ pub(crate) struct RedisStore {
     checks: Link,
     control: Link,
     hints: Hints,
+    recent: Recent,
     options: Options,
     address: String,
 }
@@ -45,6 +59,7 @@ impl RedisStore {
             checks: Link::new(dialer()?, options.connect_timeout),
             control: Link::new(dialer()?, options.connect_timeout),
             hints: Hints::new(dialer()?, options.keys.edits(), options.connect_timeout),
+            recent: Recent::default(),
             address: server.to_string(),
             options,
         })

@@ -76,3 +76,16 @@ pub(crate) fn scan(value: Value) -> Result<(u64, Value), StoreError> {
     let mut next = || parts.next().ok_or_else(short);
     Ok((number(&text(next()?)?)?, next()?))
 }
+
+/// A value for people: texts joined by spaces; `None` if it is empty.
+pub(crate) fn shown(value: Value) -> Option<String> {
+    match value {
+        Value::Nil => None,
+        Value::BulkString(bytes) => Some(String::from_utf8_lossy(&bytes).into_owned()),
+        Value::Array(items) => {
+            let texts: Vec<String> = items.into_iter().filter_map(shown).collect();
+            (!texts.is_empty()).then(|| texts.join(" "))
+        }
+        other => Some(format!("{other:?}")),
+    }
+}

@@ -20,6 +20,18 @@ pub fn policy(limits: &str) -> Policy {
 /// Ten units that do not come back within a test.
 pub const TEN_A_DAY: &str = "  - {name: per-user, per: [user], rate: 10/1d}\n";
 
+/// Two a day by every algorithm.
+pub const EVERY_ALGORITHM: &str = "
+  - {name: token-bucket, per: [user], algorithm: token_bucket, rate: 2/1d}
+  - {name: gcra, per: [user], algorithm: gcra, rate: 2/1d}
+  - {name: meter, per: [user], algorithm: leaky_bucket, rate: 2/1d}
+  - {name: queue, per: [user], algorithm: leaky_bucket, rate: 2/1d, over_limit: queue, max_delay: 1d}
+  - {name: fixed, per: [user], algorithm: fixed_window, align: first_request, rate: 2/1d}
+  - {name: log, per: [user], algorithm: sliding_window_log, rate: 2/1d}
+  - {name: sub-windows, per: [user], algorithm: sliding_window_buckets, sub_windows: 24, rate: 2/1d}
+  - {name: sliding, per: [user], algorithm: sliding_window, rate: 2/1d}
+";
+
 pub fn by(author: &str) -> Signature {
     Signature {
         author: author.to_owned(),

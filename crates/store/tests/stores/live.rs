@@ -9,7 +9,7 @@ use anyhow::Result;
 use store::{CheckError, Cursor, EditError, KeyValue, LimitOf, Store, Which};
 
 use crate::{
-    given::{TEN_A_DAY, by, check, current, name, policy, publish, request},
+    given::{EVERY_ALGORITHM, TEN_A_DAY, by, check, current, name, policy, publish, request},
     on_every_store,
 };
 
@@ -17,6 +17,7 @@ type Shared = Arc<dyn Store>;
 
 on_every_store!(
     a_bucket_can_be_inspected,
+    every_algorithm_is_decided_shown_and_reset,
     listings_find_every_bucket_once,
     a_reset_forgets_usage_and_raises_the_generation,
     proxies_are_counted_per_limit,
@@ -49,6 +50,42 @@ async fn a_bucket_can_be_inspected(store: Shared) -> Result<()> {
     ));
     let unknown = store.inspect(&policy, &name("nobody"), &[], 1).await;
     assert_eq!(unknown, Err(CheckError::UnknownLimit(name("nobody"))));
+    Ok(())
+}
+
+async fn every_algorithm_is_decided_shown_and_reset(store: Shared) -> Result<()> {
+    let compiled = publish(&store, &policy(EVERY_ALGORITHM)).await?;
+    let alice = [Some(b"alice".to_vec())];
+    for allowed in [true, true, false] {
+        let answer = check(&store, &compiled, &request(&[("user", "alice")])).await?;
+        assert_eq!(answer.allowed, allowed, "{answer:?}");
+    }
+    let domain = name("shop");
+    for limit in compiled.limits() {
+        let seen = store.inspect(&compiled, &limit.name, &alice, 1).await?;
+        assert_eq!(seen.answer.remaining, 0, "{seen:?}");
+        assert!(
+            seen.state.is_some_and(|state| !state.is_empty()),
+            "{}",
+            limit.name
+        );
+        assert!(
+            seen.ttl_ms
+                .is_some_and(|ms| ms >= seen.answer.reset_after_ms)
+        );
+        let of = LimitOf {
+            domain: &domain,
+            limit,
+        };
+        let report = store.reset(&of, Which::Bucket(&alice), &by("ann")).await?;
+        assert_eq!(report.buckets, 1, "{}", limit.name);
+    }
+    let compiled = current(&store).await?;
+    assert!(
+        check(&store, &compiled, &request(&[("user", "alice")]))
+            .await?
+            .allowed
+    );
     Ok(())
 }
 

@@ -1,43 +1,19 @@
 //! Credentials and permissions.
 
 use anyhow::Result;
-use store::StoreError;
+use store::{Change, LimitOf, StoreError, Which};
 
 use crate::{
-    given::{TEN_A_DAY, check, policy, publish, request},
+    given::{EVERY_ALGORITHM, TEN_A_DAY, by, check, name, policy, publish, read, request, write},
     servers::{REDIS, Server, VALKEY},
 };
 
 /// What the documentation tells operators to allow.
-const RIGHTS: [&str; 27] = [
-    "~rl:*",
-    "&rl:*",
-    "-@all",
-    "+eval",
-    "+evalsha",
-    "+script|load",
-    "+script|exists",
-    "+get",
-    "+set",
-    "+del",
-    "+hget",
-    "+hset",
-    "+hdel",
-    "+hmget",
-    "+hlen",
-    "+hgetall",
-    "+hscan",
-    "+xadd",
-    "+xrevrange",
-    "+publish",
-    "+subscribe",
-    "+time",
-    "+ping",
-    "+smembers",
-    "+sadd",
-    "+pttl",
-    "+unlink",
-];
+const RIGHTS: &str = "~rl:* &rl:* -@all +eval +evalsha +script|load +script|exists +ping +time \
+    +get +set +del +unlink +scan +pttl +pexpire +persist +rename \
+    +hget +hset +hdel +hmget +hlen +hgetall +hscan +lindex +llen +lrange +lset +ltrim +rpush \
+    +xadd +xdel +xlen +xrange +xrevrange +zadd +zcard +zremrangebyscore \
+    +sadd +smembers +publish +subscribe";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wrong_password_fails_and_does_not_go_on_as_default() -> Result<()> {
@@ -72,16 +48,55 @@ async fn a_user_with_few_rights_is_enough_for_checks_and_edits() -> Result<()> {
     for kind in [REDIS, VALKEY] {
         let server = Server::start(kind).await?;
         let mut acl = vec!["ACL", "SETUSER", "limiter", "on", ">pw"];
-        acl.extend(RIGHTS);
+        acl.extend(RIGHTS.split_whitespace());
         server.command(&acl).await?;
         let store = server.store_as("limiter:pw")?;
-        let policy = publish(&store, &policy(TEN_A_DAY)).await?;
-        assert!(
-            check(&store, &policy, &request(&[("user", "a")]))
-                .await?
-                .allowed
-        );
+        let policy = publish(&store, &policy(EVERY_ALGORITHM)).await?;
+        let alice = request(&[("user", "alice")]);
+        for allowed in [true, true, false] {
+            assert_eq!(check(&store, &policy, &alice).await?.allowed, allowed);
+        }
         store.ping().await?;
+        store.heads().await?;
+        store.load_scripts().await?;
+        store.scripts().await?;
+        let seen = [(name("gcra"), vec!["p".to_owned()])].into();
+        assert_eq!(
+            store.proxies(&name("shop"), &seen).await?,
+            [(name("gcra"), 1)].into()
+        );
+        let bucket = [Some(b"alice".to_vec())];
+        store.inspect(&policy, &name("gcra"), &bucket, 1).await?;
+        let of = LimitOf {
+            domain: &name("shop"),
+            limit: &policy.limits()[0],
+        };
+        assert_eq!(store.reset(&of, Which::All, &by("ann")).await?.buckets, 1);
+        assert_eq!(store.history(&name("shop"), 9).await?.len(), 2);
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_edit_with_a_missing_right_changes_nothing() -> Result<()> {
+    for kind in [REDIS, VALKEY] {
+        let server = Server::start(kind).await?;
+        let all = server.store()?;
+        publish(&all, &policy(TEN_A_DAY)).await?;
+        let before = read(&all).await?;
+        let mut acl = vec!["ACL", "SETUSER", "limiter", "on", ">pw"];
+        acl.extend(RIGHTS.split_whitespace());
+        acl.push("-xdel");
+        server.command(&acl).await?;
+        let store = server.store_as("limiter:pw")?;
+        let other = policy("  - {name: other, rate: 1/s}\n");
+        let refused = write(&store, &before, Change::Limits(&other)).await;
+        let refused = refused.unwrap_err().to_string();
+        assert!(
+            refused.contains("NOPERM") && refused.contains("XDEL"),
+            "{refused}"
+        );
+        assert_eq!(read(&all).await?, before);
     }
     Ok(())
 }

@@ -13,6 +13,7 @@ mod faults;
 mod given;
 mod live;
 mod login;
+mod scale;
 mod servers;
 
 /// Makes a test of each function for each kind of store.

@@ -114,6 +114,11 @@ impl Server {
 
     /// One command on a connection of its own.
     pub async fn command(&self, words: &[&str]) -> Result<redis::Value> {
+        self.ask(words).await
+    }
+
+    /// As [`Server::command`], for its answer.
+    pub async fn ask<T: redis::FromRedisValue>(&self, words: &[&str]) -> Result<T> {
         let client = redis::Client::open(self.url())?;
         let mut connection = client.get_multiplexed_async_connection().await?;
         let mut command = redis::cmd(words.first().context("a command")?);

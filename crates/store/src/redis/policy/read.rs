@@ -1,0 +1,154 @@
+//! Reading records of limits.
+
+use policy::{Name, Policy, Revision};
+use redis::{Pipeline, Value};
+
+use super::fields::{self, Fields, head_state};
+use crate::{
+    Head, HeadState, HistoryEntry, Overrides, Record, StoreError, Stored,
+    edit::HISTORY_MAX,
+    record,
+    redis::{RedisStore, value},
+};
+
+/// How often a record is read anew because it was written in the middle of it.
+const READ_TRIES: usize = 5;
+/// Fields that one step of reading overrides asks for: a reply of about 100 KB.
+const SCAN_COUNT: usize = 1000;
+
+impl RedisStore {
+    pub(in crate::redis) async fn heads(&self) -> Result<Vec<Head>, StoreError> {
+        let mut members = Pipeline::new();
+        members.cmd("SMEMBERS").arg(self.keys().domains());
+        let names = self.control(&members).await?.pop().unwrap_or(Value::Nil);
+        let domains: Vec<Name> = value::texts(names)?
+            .iter()
+            .filter_map(|name| name.parse().ok())
+            .collect();
+        if domains.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut heads = Pipeline::with_capacity(domains.len());
+        for domain in &domains {
+            heads.add_command(self.head_of(domain));
+        }
+        let states = self.control(&heads).await?;
+        domains
+            .into_iter()
+            .zip(states)
+            .map(|(domain, state)| {
+                Ok(Head {
+                    state: head_state(state)?,
+                    domain,
+                })
+            })
+            .collect()
+    }
+
+    pub(in crate::redis) async fn read(
+        &self,
+        domain: &Name,
+        overrides: Overrides,
+    ) -> Result<Stored, StoreError> {
+        for _ in 0..READ_TRIES {
+            let mut all = Pipeline::new();
+            all.cmd("HGETALL").arg(self.keys().policy(domain));
+            let reply = self.control(&all).await?.pop().unwrap_or(Value::Nil);
+            let Some(fields) = Fields::parse(reply)? else {
+                return Ok(Stored::Absent);
+            };
+            if fields.deleted {
+                return Ok(Stored::Deleted(fields.revision));
+            }
+            if overrides == Overrides::All
+                && let Some(policy) = self.catch_up(domain, &fields).await?
+            {
+                return Ok(self.live(policy, overrides));
+            }
+            let mut document = record::Document::parse(&fields.limits)?;
+            if overrides == Overrides::All {
+                let names = document.limit_names();
+                match self
+                    .read_overrides(domain, &names, &fields.revision)
+                    .await?
+                {
+                    Some(found) => document.insert_overrides(found)?,
+                    None => continue,
+                }
+            }
+            let policy = document.into_policy(domain, fields.revision, &fields.generations)?;
+            return Ok(self.live(policy, overrides));
+        }
+        Err(StoreError::Corrupt(format!(
+            "the limits of {domain} change faster than they can be read"
+        )))
+    }
+
+    fn live(&self, policy: Policy, overrides: Overrides) -> Stored {
+        if overrides == Overrides::All {
+            self.recent.keep(&policy);
+        }
+        Stored::Live(Box::new(Record { policy, overrides }))
+    }
+
+    /// The overrides of some limits as JSON; `None` if the record changed meanwhile.
+    async fn read_overrides(
+        &self,
+        domain: &Name,
+        limits: &[Name],
+        revision: &Revision,
+    ) -> Result<Option<Vec<(Name, String)>>, StoreError> {
+        let mut found = Vec::new();
+        let mut open: Vec<(&Name, u64)> = limits.iter().map(|name| (name, 0)).collect();
+        while !open.is_empty() {
+            let mut step = Pipeline::with_capacity(open.len() + 1);
+            for (limit, cursor) in &open {
+                let key = self.keys().overrides(domain, limit);
+                step.cmd("HSCAN").arg(key).arg(*cursor);
+                step.arg("COUNT").arg(SCAN_COUNT);
+            }
+            step.add_command(self.head_of(domain));
+            let mut replies = self.control(&step).await?;
+            let head = head_state(replies.pop().unwrap_or(Value::Nil))?;
+            if head != HeadState::Live(revision.clone()) {
+                return Ok(None);
+            }
+            let mut still_open = Vec::new();
+            for ((limit, _), reply) in open.into_iter().zip(replies) {
+                let (next, pairs) = value::scan(reply)?;
+                let values = value::texts(pairs)?.into_iter().skip(1).step_by(2);
+                found.extend(values.map(|json| (limit.clone(), json)));
+                if next != 0 {
+                    still_open.push((limit, next));
+                }
+            }
+            open = still_open;
+        }
+        Ok(Some(found))
+    }
+
+    pub(in crate::redis) async fn history(
+        &self,
+        domain: &Name,
+        max: usize,
+    ) -> Result<Vec<HistoryEntry>, StoreError> {
+        let mut last = Pipeline::new();
+        last.cmd("XREVRANGE").arg(self.keys().history(domain));
+        last.arg("+")
+            .arg("-")
+            .arg("COUNT")
+            .arg(max.min(HISTORY_MAX));
+        let entries = self.control(&last).await?.pop().unwrap_or(Value::Nil);
+        value::items(entries)?
+            .into_iter()
+            .map(fields::history_entry)
+            .collect()
+    }
+
+    fn head_of(&self, domain: &Name) -> redis::Cmd {
+        let mut head = redis::cmd("HMGET");
+        head.arg(self.keys().policy(domain));
+        head.arg(&["format", "revision", "digest", "deleted"]);
+        head
+    }
+}

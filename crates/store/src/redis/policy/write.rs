@@ -1,0 +1,157 @@
+//! Writing records of limits.
+
+use policy::{Name, Revision};
+use redis::{Pipeline, Value};
+
+use super::fields::{check_format, revision};
+use crate::{
+    Edit, EditError, Signature, StoreError,
+    edit::{self, HISTORY_BYTES_MAX, HISTORY_MAX, How, OverrideWrites, Plan},
+    redis::{
+        RedisStore,
+        link::Deadline,
+        run::{self, Call},
+        value,
+    },
+    scripts::POLICY_WRITE,
+};
+
+/// Overrides that one step of staging writes: a millisecond or two of the server's time.
+const STAGE_STEP: usize = 500;
+/// How long a staged write waits for its edit, in milliseconds, before it goes by itself.
+const STAGE_LIFE_MS: u64 = 600_000;
+
+impl RedisStore {
+    pub(in crate::redis) async fn write(&self, edit: &Edit<'_>) -> Result<Revision, EditError> {
+        let plan = edit::plan(edit)?;
+        // A SET of its own, because it lives in another slot. It may list a domain whose write
+        // then fails; readers see that there is no record.
+        let mut announce = Pipeline::new();
+        announce
+            .cmd("SADD")
+            .arg(self.keys().domains())
+            .arg(edit.domain.as_str());
+        self.control(&announce).await?;
+        self.write_plan(edit.domain, &edit::expected(edit.base), &plan, edit.by)
+            .await
+    }
+
+    pub(in crate::redis) async fn write_plan(
+        &self,
+        domain: &Name,
+        expected: &edit::Expected,
+        plan: &Plan,
+        by: &Signature,
+    ) -> Result<Revision, EditError> {
+        let staged = self.stage(domain, plan).await?;
+        let call = self.write_call(domain, expected, plan, staged, by);
+        let deadline = Deadline::within(self.options.control_timeout);
+        let mut replies = run::scripts(&self.control, &POLICY_WRITE, &[call], deadline).await?;
+        let reply = replies.pop().ok_or_else(value::short)?;
+        let reply = reply.map_err(StoreError::from)?;
+        outcome(reply, expected)
+    }
+
+    /// Writes what is too much for one script call where nobody sees it; the keys, in order.
+    async fn stage(&self, domain: &Name, plan: &Plan) -> Result<Vec<String>, StoreError> {
+        let mut keys = Vec::new();
+        for (_, writes) in &plan.overrides {
+            if writes.how != How::Stage {
+                continue;
+            }
+            let key = self.keys().staged(domain, fastrand::u64(..));
+            for fields in writes.fields.chunks(STAGE_STEP) {
+                let mut step = Pipeline::with_capacity(2);
+                step.cmd("HSET").arg(&key);
+                for (field, json) in fields {
+                    step.arg(field).arg(json.as_deref().unwrap_or_default());
+                }
+                step.cmd("PEXPIRE").arg(&key).arg(STAGE_LIFE_MS);
+                self.control(&step).await?;
+            }
+            keys.push(key);
+        }
+        Ok(keys)
+    }
+
+    fn write_call(
+        &self,
+        domain: &Name,
+        expected: &edit::Expected,
+        plan: &Plan,
+        staged: Vec<String>,
+        by: &Signature,
+    ) -> Call<String, String> {
+        let mut keys = vec![self.keys().policy(domain), self.keys().history(domain)];
+        let (number, digest) = expected.as_arguments();
+        let limit = plan.limit.as_ref().map(ToString::to_string);
+        let mut args = vec![
+            number,
+            digest,
+            plan.operation.to_owned(),
+            by.author.clone(),
+            by.reason.clone(),
+            plan.before.clone(),
+            plan.after.clone(),
+            limit.unwrap_or_default(),
+            plan.limits.clone().unwrap_or_default(),
+            self.keys().edits(),
+            domain.to_string(),
+            HISTORY_MAX.to_string(),
+            HISTORY_BYTES_MAX.to_string(),
+        ];
+        for names in [&plan.raise, &plan.forget] {
+            args.push(names.len().to_string());
+            args.extend(names.iter().map(ToString::to_string));
+        }
+        args.push(plan.overrides.len().to_string());
+        for (limit, writes) in &plan.overrides {
+            keys.push(self.keys().overrides(domain, limit));
+            push_writes(&mut args, writes);
+        }
+        keys.extend(staged);
+        Call { keys, args }
+    }
+}
+
+fn push_writes(args: &mut Vec<String>, writes: &OverrideWrites) {
+    let (how, fields) = match writes.how {
+        How::Keep => ("keep", &writes.fields[..]),
+        How::Clear => ("clear", &writes.fields[..]),
+        How::Stage => ("staged", &[][..]),
+    };
+    args.push(how.to_owned());
+    args.push(fields.len().to_string());
+    for (field, json) in fields {
+        args.push(field.clone());
+        args.push(json.clone().unwrap_or_default());
+    }
+}
+
+/// The reply of `lua/policy_write.lua`.
+fn outcome(reply: Value, expected: &edit::Expected) -> Result<Revision, EditError> {
+    let mut fields = value::items(reply)?.into_iter();
+    let mut next = || fields.next().ok_or_else(value::short);
+    let (status, number) = (value::integer(next()?)?, value::integer(next()?)?);
+    let digest = value::text(next()?)?;
+    let deleted = value::integer(next()?)? != 0;
+    let found = || revision(Some(&number.to_string()), Some(&digest));
+    match status {
+        1 => Ok(found()?),
+        0 => Err(EditError::Conflict {
+            expected: expected.revision(),
+            found: match (number, deleted) {
+                (0, _) | (_, true) => None,
+                _ => Some(found()?),
+            },
+        }),
+        3 => Err(StoreError::Corrupt(
+            "the overrides that were being written are gone; try again".to_owned(),
+        )
+        .into()),
+        _ => Err(check_format(Some(&digest))
+            .err()
+            .unwrap_or_else(value::short)
+            .into()),
+    }
+}
