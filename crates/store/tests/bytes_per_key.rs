@@ -1,0 +1,125 @@
+//! What a bucket costs in a server's memory (the table in lua/README.md).
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test that cannot go on should stop with the reason"
+)]
+
+mod support;
+
+use algorithms::check::{Mode, Options};
+use algorithms::{Algorithm, Kind, Parameters};
+use store::script::Clock;
+use support::server::{REDIS, Reply, VALKEY};
+use support::{Server, Subject, script_check};
+
+const NOW: u64 = 1_763_000_040_000;
+
+/// 35 characters, as a domain, a limit and a user id may have.
+const KEY: &str = "rl:b:shop:per-user:0123456789abcdef";
+
+struct Row {
+    what: &'static str,
+    parameters: Parameters,
+    /// Checks of cost 1, and the milliseconds between them.
+    checks: u64,
+    apart_ms: u64,
+    /// The most bytes on Redis 7.0 and on Valkey 9.1, with the key and its time to live.
+    bytes_max: [i64; 2],
+}
+
+/// A row of one admission.
+fn row(what: &'static str, kind: Kind, units: u64, period_ms: u64, bytes_max: [i64; 2]) -> Row {
+    let parameters = Parameters::new(kind, units, period_ms);
+    Row {
+        what,
+        parameters,
+        checks: 1,
+        apart_ms: 0,
+        bytes_max,
+    }
+}
+
+fn rows() -> Vec<Row> {
+    let (small, large) = ([120, 88], [136, 104]);
+    let sixty = row(
+        "60 sub-windows",
+        Kind::SlidingWindowBuckets,
+        60,
+        60_000,
+        [620, 600],
+    );
+    let sub_windows = Parameters {
+        sub_windows: Some(60),
+        ..sixty.parameters
+    };
+    let log = row(
+        "log of 1000",
+        Kind::SlidingWindowLog,
+        1000,
+        60_000,
+        [29_000, 29_000],
+    );
+    vec![
+        row("token_bucket 20/s", Kind::TokenBucket, 20, 1000, large),
+        row(
+            "token_bucket 1000/1d",
+            Kind::TokenBucket,
+            1000,
+            86_400_000,
+            large,
+        ),
+        row("leaky_bucket 20/s", Kind::LeakyBucket, 20, 1000, large),
+        row("gcra 20/s", Kind::Gcra, 20, 1000, small),
+        row("gcra 7/1m", Kind::Gcra, 7, 60_000, small),
+        row("fixed_window", Kind::FixedWindow, 100, 60_000, small),
+        row("sliding_window", Kind::SlidingWindow, 100, 60_000, large),
+        Row {
+            parameters: sub_windows,
+            checks: 60,
+            apart_ms: 1000,
+            ..sixty
+        },
+        Row {
+            checks: 1000,
+            apart_ms: 1,
+            ..log
+        },
+    ]
+}
+
+fn measure(server: &mut Server, column: usize) {
+    for row in rows() {
+        server.command(&[b"FLUSHALL"]);
+        let subject = Subject {
+            key: KEY.to_owned(),
+            algorithm: Algorithm::new(&row.parameters).unwrap(),
+            generation: 123_456,
+            cost: 1,
+            debit: 0,
+            mode: Mode::Enforce,
+        };
+        for i in 0..row.checks {
+            let check = script_check(std::slice::from_ref(&subject), Options::default());
+            server.batch(&[check], Clock::Injected(NOW + i * row.apart_ms));
+        }
+        let usage = server.command(&[b"MEMORY", b"USAGE", KEY.as_bytes(), b"SAMPLES", b"0"]);
+        let Reply::Int(bytes) = usage else {
+            panic!("{usage:?}")
+        };
+        println!("{:<28} {bytes}", row.what);
+        let most = row.bytes_max.get(column).unwrap();
+        assert!(bytes <= *most, "{}: {bytes}, more than {most}", row.what);
+    }
+}
+
+#[test]
+fn on_redis() {
+    measure(&mut Server::start(REDIS), 0);
+}
+
+#[test]
+fn on_valkey() {
+    measure(&mut Server::start(VALKEY), 1);
+}

@@ -1,0 +1,266 @@
+//! Mistakes that published rate limiting scripts make, each with the test that keeps it out.
+//!
+//! In Rust and in Lua alike; two limiters at once are tests of the stores.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test that cannot go on should stop with the reason"
+)]
+
+mod support;
+
+use algorithms::check::{LimitVerdict, Mode, Options, Verdict};
+use algorithms::{Algorithm, Kind, Parameters, RetryAfter};
+use store::script::{CHECK, Clock};
+use support::{Engine, LuaRedis, RustEngine, Subject, script_check};
+
+const NOW: u64 = 1_763_000_040_000;
+
+const KINDS: [Kind; 7] = [
+    Kind::TokenBucket,
+    Kind::Gcra,
+    Kind::LeakyBucket,
+    Kind::FixedWindow,
+    Kind::SlidingWindowLog,
+    Kind::SlidingWindowBuckets,
+    Kind::SlidingWindow,
+];
+
+/// Runs a story in both implementations.
+fn in_both(story: impl Fn(&mut dyn Engine)) {
+    story(&mut RustEngine::default());
+    story(&mut LuaRedis::new());
+}
+
+fn subject(kind: Kind, units: u64, period_ms: u64, cost: u64) -> Subject {
+    let mut parameters = Parameters::new(kind, units, period_ms);
+    parameters.sub_windows = (kind == Kind::SlidingWindowBuckets).then_some(10);
+    Subject {
+        key: kind.name().to_owned(),
+        algorithm: Algorithm::new(&parameters).unwrap(),
+        generation: 1,
+        cost,
+        debit: 0,
+        mode: Mode::Enforce,
+    }
+}
+
+fn check(engine: &mut dyn Engine, subjects: &[Subject], now_ms: u64) -> Verdict {
+    engine.check(subjects, now_ms, Options::default()).unwrap()
+}
+
+fn one(engine: &mut dyn Engine, subject: &Subject, now_ms: u64) -> LimitVerdict {
+    check(engine, std::slice::from_ref(subject), now_ms).limits[0]
+}
+
+/// How many of `tries` pass at one instant.
+fn admitted(engine: &mut dyn Engine, subject: &Subject, now_ms: u64, tries: u64) -> u64 {
+    (0..tries)
+        .map(|_| u64::from(one(engine, subject, now_ms).decision.allowed))
+        .sum()
+}
+
+/// A timestamp as the member of a sorted set: requests of one millisecond are one.
+#[test]
+fn requests_of_one_millisecond_all_count() {
+    in_both(|engine| {
+        for kind in KINDS {
+            let subject = subject(kind, 5, 60_000, 1);
+            assert_eq!(admitted(engine, &subject, NOW, 50), 5, "{kind}");
+        }
+    });
+}
+
+/// Time in whole seconds: a window of 1500 ms is one of 1 s or 2 s.
+#[test]
+fn milliseconds_count() {
+    in_both(|engine| {
+        let subject = subject(Kind::SlidingWindowLog, 1, 1500, 1);
+        assert!(one(engine, &subject, NOW).decision.allowed);
+        assert!(!one(engine, &subject, NOW + 1499).decision.allowed);
+        assert!(one(engine, &subject, NOW + 1500).decision.allowed);
+    });
+}
+
+/// Window seconds given to PEXPIRE, no expiry at all, or one shorter than the time to full.
+#[test]
+fn a_key_outlives_its_usage_and_is_then_gone() {
+    let redis = LuaRedis::new();
+    for kind in KINDS {
+        let subject = subject(kind, 100, 86_400_000, 100);
+        let reply = redis.batch(
+            &[script_check(
+                std::slice::from_ref(&subject),
+                Options::default(),
+            )],
+            Clock::Server,
+        );
+        let verdict = reply.results[0].as_ref().unwrap();
+        let reset_ms = i64::try_from(verdict.limits[0].decision.reset_after_ms).unwrap();
+        let ttl_ms = redis.ttl(&subject.key);
+        assert!(
+            (reset_ms..=reset_ms + 1000).contains(&ttl_ms),
+            "{kind}: {ttl_ms} {reset_ms}"
+        );
+    }
+}
+
+/// `last = now` at each request loses what is less than a unit: 9/s polled every 75 ms gives 6.66.
+#[test]
+fn no_fraction_is_lost_between_requests() {
+    in_both(|engine| {
+        for kind in [Kind::TokenBucket, Kind::Gcra, Kind::LeakyBucket] {
+            let subject = subject(kind, 9, 1000, 1);
+            assert_eq!(admitted(engine, &subject, NOW, 9), 9);
+            let polls = (1..=400).map(|i| NOW + i * 75);
+            let passed = polls
+                .filter(|at| one(engine, &subject, *at).decision.allowed)
+                .count();
+            assert_eq!(passed, 270, "{kind}: 9/s over 30 s");
+        }
+    });
+}
+
+/// A clock that steps back mints tokens, or adds water.
+#[test]
+fn a_step_back_gives_nothing_and_takes_nothing() {
+    in_both(|engine| {
+        for kind in KINDS {
+            let subject = subject(kind, 5, 10_000, 1);
+            let start = NOW + 5000; // half way into an aligned window
+            assert_eq!(admitted(engine, &subject, start, 3), 3);
+            let back = one(
+                engine,
+                &Subject {
+                    cost: 0,
+                    ..subject.clone()
+                },
+                start - 500,
+            );
+            let left = if kind == Kind::Gcra { 1 } else { 2 }; // one number cannot be clamped
+            assert_eq!(back.decision.remaining, left, "{kind}");
+            let again = one(
+                engine,
+                &Subject {
+                    cost: 0,
+                    ..subject.clone()
+                },
+                start,
+            );
+            assert_eq!(again.decision.remaining, 2, "{kind}");
+        }
+    });
+}
+
+/// INCR counts denied requests too, so that raising the limit does not help those it denied.
+#[test]
+fn a_raised_limit_helps_at_once() {
+    in_both(|engine| {
+        for kind in KINDS {
+            let low = subject(kind, 5, 60_000, 1);
+            assert_eq!(admitted(engine, &low, NOW, 100), 5);
+            let mut raised = *low.algorithm.parameters();
+            if matches!(kind, Kind::TokenBucket | Kind::Gcra | Kind::LeakyBucket) {
+                raised.burst = Some(8);
+            } else {
+                raised.rate.units = 8;
+            }
+            let algorithm = Algorithm::new(&raised).unwrap();
+            let high = Subject {
+                algorithm,
+                generation: 2,
+                ..low
+            };
+            assert_eq!(admitted(engine, &high, NOW, 100), 3, "{kind}");
+        }
+    });
+}
+
+/// The wait computed for the oldest permit only: too short for a cost above one.
+#[test]
+fn the_wait_is_for_the_whole_cost() {
+    in_both(|engine| {
+        let log = subject(Kind::SlidingWindowLog, 3, 60_000, 1);
+        for second in 0..3 {
+            assert!(one(engine, &log, NOW + second * 1000).decision.allowed);
+        }
+        let two = Subject { cost: 2, ..log };
+        let wait = one(engine, &two, NOW + 3000).decision.retry_after;
+        assert_eq!(
+            wait,
+            RetryAfter::Millis(58_000),
+            "until the second is forgotten"
+        );
+    });
+}
+
+/// A cost above the limit told to retry, for ever.
+#[test]
+fn what_can_never_pass_says_never() {
+    in_both(|engine| {
+        for kind in KINDS {
+            let decision = one(engine, &subject(kind, 5, 60_000, 6), NOW).decision;
+            assert!(!decision.allowed);
+            assert_eq!(decision.retry_after, RetryAfter::Never, "{kind}");
+        }
+    });
+}
+
+/// A GCRA in floating point admits 9 of 10.
+#[test]
+fn a_burst_is_admitted_whole_at_any_rate() {
+    in_both(|engine| {
+        for (units, period_ms) in [(10, 3000), (7, 60_000), (9, 1001), (1_000_003, 86_400_000)] {
+            let subject = subject(Kind::Gcra, units, period_ms, units.div_ceil(10));
+            let whole = units / subject.cost;
+            let key = format!("{units}/{period_ms}");
+            let subject = Subject { key, ..subject };
+            assert_eq!(
+                admitted(engine, &subject, NOW, 20),
+                whole,
+                "{units}/{period_ms}ms"
+            );
+        }
+    });
+}
+
+/// Hits that one limit denies charged to the broader ones: a client over its own limit starves
+/// everybody.
+#[test]
+fn a_denied_request_is_charged_to_nobody() {
+    in_both(|engine| {
+        for kind in KINDS {
+            let own = subject(Kind::FixedWindow, 1, 60_000, 1);
+            let own = Subject {
+                key: format!("own {kind}"),
+                ..own
+            };
+            let everybody = subject(kind, 10, 60_000, 1);
+            for _ in 0..20 {
+                check(engine, &[everybody.clone(), own.clone()], NOW);
+            }
+            let left = one(
+                engine,
+                &Subject {
+                    cost: 0,
+                    ..everybody
+                },
+                NOW,
+            )
+            .decision
+            .remaining;
+            assert_eq!(left, 9, "{kind}");
+        }
+    });
+}
+
+/// A reply with `true`, `false` or a fraction loses or cuts it; TIME read twice gives two times.
+/// (That every item of a reply is a whole number is held by the interpreter in each test.)
+#[test]
+fn the_script_reads_one_clock_and_writes_exact_integers() {
+    assert_eq!(CHECK.source.matches("'TIME'").count(), 1);
+    for inexact in ["tostring(", "%d'", "os.time", "math.random"] {
+        assert!(!CHECK.source.contains(inexact), "{inexact}");
+    }
+}
