@@ -61,7 +61,7 @@ impl Admin {
         } else {
             verdict(&poll, &domains, fault.as_ref()).and_then(|message| match &away {
                 Some(why) if strict => Err(format!("the store is away: {why}")),
-                Some(why) => Ok(format!("ready, but the store is away: {why}")),
+                Some(why) => Ok(format!("{message}, but the store is away: {why}")),
                 None => Ok(message),
             })
         };

@@ -1,7 +1,7 @@
 //! Following the store.
 
 use std::{
-    collections::{HashSet, btree_map::Entry},
+    collections::HashSet,
     sync::{Arc, PoisonError, atomic::Ordering},
     time::Duration,
 };
@@ -48,13 +48,14 @@ impl Domains {
         };
         let known = self.table.load_full();
         let mut next = Table::new();
+        let mut listed = HashSet::new();
         for head in heads.into_iter().take(DOMAINS_MAX) {
             let before = known.get(&head.domain).cloned().unwrap_or_default();
-            if let Some(domain) = self.next(&head, before).await {
-                next.insert(head.domain, domain);
-            }
+            let domain = self.next(&head, before).await;
+            next.extend(domain.map(|domain| (head.domain.clone(), domain)));
+            listed.insert(head.domain);
         }
-        keep_vanished(&known, &mut next);
+        next.extend(vanished_domains(&known, &listed));
         self.swap(&known, next);
         self.polled(Ok(()));
     }
@@ -143,15 +144,13 @@ impl Domains {
     }
 }
 
-/// A domain that was listed and is not any more was lost, not deleted.
-fn keep_vanished(known: &Table, next: &mut Table) {
-    for (name, before) in known {
-        if let Entry::Vacant(gone) = next.entry(name.clone())
-            && before.active.is_some()
-        {
-            gone.insert(before.clone().faulty(vanished(), None));
-        }
-    }
+/// Domains that are not listed any more, though nobody deleted them: they were lost.
+fn vanished_domains(known: &Table, listed: &HashSet<Name>) -> Vec<(Name, Domain)> {
+    let gone = |(name, before): (&Name, &Domain)| {
+        let lost = before.active.is_some() && !listed.contains(name);
+        lost.then(|| (name.clone(), before.clone().faulty(vanished(), None)))
+    };
+    known.iter().filter_map(gone).collect()
 }
 
 /// The limits of a domain that are in force.

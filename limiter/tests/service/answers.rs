@@ -1,0 +1,255 @@
+//! What a request is answered, right or wrong.
+
+use anyhow::Result;
+use proptest::{
+    prelude::*,
+    test_runner::{Config, TestRunner},
+};
+use serde_json::json;
+
+use crate::support::{PER_USER, Service, compact};
+
+#[tokio::test]
+async fn every_wrong_request_gets_its_error() -> Result<()> {
+    let service = Service::with(PER_USER).await?;
+    let user = json!({"user": "a"});
+    let cases = [
+        (
+            json!({"descriptor": {"User": "a"}}),
+            400,
+            "invalid_request",
+            "descriptor.User",
+        ),
+        (
+            json!({"descriptor": user, "cost": -1}),
+            400,
+            "invalid_request",
+            "cost",
+        ),
+        (
+            json!({"descriptor": user, "cots": 1}),
+            400,
+            "invalid_request",
+            "cots",
+        ),
+        (json!({}), 400, "invalid_request", "descriptor"),
+        (
+            json!({"domain": "nowhere", "descriptor": user}),
+            404,
+            "unknown_domain",
+            "domain",
+        ),
+        (
+            json!({"descriptor": user, "limits": ["nope"]}),
+            404,
+            "unknown_limit",
+            "",
+        ),
+    ];
+    for (fields, status, code, field) in cases {
+        let reply = service.ask(fields.clone()).await?;
+        let error = reply.json()?["error"].clone();
+        assert_eq!(reply.status, status, "{fields}: {error}");
+        assert_eq!(error["code"], code, "{fields}: {error}");
+        assert_eq!(
+            error["field"].as_str().unwrap_or_default(),
+            field,
+            "{fields}"
+        );
+        assert_ne!(
+            error["message"].as_str().unwrap_or_default(),
+            "",
+            "{fields}"
+        );
+        assert_eq!(reply.header("x-rl-api"), Some("1"), "{fields}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn paths_methods_encodings_and_parameters_that_are_not_there_are_said() -> Result<()> {
+    let service = Service::with(PER_USER).await?;
+    let cases = [
+        (service.get("/"), 404, "not_found"),
+        (service.get("/v1/check"), 405, "method_not_allowed"),
+        (service.post("/v1/policy", ""), 405, "method_not_allowed"),
+        (service.get("/v1/policy"), 400, "invalid_request"),
+        (service.get("/v1/policy?domain=A"), 400, "invalid_request"),
+        (
+            service.get("/v1/policy?domain=nowhere"),
+            404,
+            "unknown_domain",
+        ),
+        (
+            service.post("/v1/check?deny_status=418", "{}"),
+            400,
+            "invalid_request",
+        ),
+        (
+            service.post("/v1/check?deny=429", "{}"),
+            400,
+            "invalid_request",
+        ),
+        (
+            service
+                .post("/v1/check", "{}")
+                .header("content-type", "application/xml"),
+            415,
+            "unsupported_media_type",
+        ),
+    ];
+    for (request, status, code) in cases {
+        let reply = request.send().await?;
+        assert_eq!(reply.json()?["error"]["code"], code, "{request:?}");
+        assert_eq!(reply.status, status, "{request:?}");
+        assert_eq!(reply.header("x-rl-api"), Some("1"));
+    }
+    let reply = service.get("/v1/check").send().await?;
+    assert_eq!(reply.header("allow"), Some("POST"));
+    Ok(())
+}
+
+/// Bytes of no form, bytes that nearly have one, and damaged requests.
+fn garbage() -> impl Strategy<Value = Vec<u8>> {
+    let compact = compact("p", &["alice", "bob"]);
+    let json = br#"{"domain":"shop","checks":[{"descriptor":{"user":"alice"},"cost":1}]}"#.to_vec();
+    let damaged = (
+        prop_oneof![Just(compact), Just(json)],
+        any::<prop::sample::Index>(),
+        any::<u8>(),
+        0..3_usize,
+    );
+    prop_oneof![
+        prop::collection::vec(any::<u8>(), 0..200),
+        damaged.prop_map(|(mut bytes, at, byte, how)| {
+            let at = at.index(bytes.len());
+            match how {
+                0 => bytes[at] = byte,
+                1 => bytes.truncate(at),
+                _ => bytes.insert(at, byte),
+            }
+            bytes
+        }),
+    ]
+}
+
+#[test]
+fn any_bytes_get_a_decision_or_an_error_of_the_askers() -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
+    let service = runtime.block_on(Service::with(PER_USER))?;
+    let mut runner = TestRunner::new(Config {
+        cases: 400,
+        failure_persistence: None,
+        ..Config::default()
+    });
+    let media = prop_oneof![Just(protocol::CHECK_JSON), Just(protocol::CHECK_CBOR)];
+    runner.run(&(garbage(), media), |(body, media)| {
+        let request = service
+            .post("/v1/check", body)
+            .header("content-type", media);
+        let reply = runtime
+            .block_on(request.send())
+            .map_err(|error| TestCaseError::fail(format!("{error:#}")))?;
+        prop_assert!(
+            matches!(reply.status.as_u16(), 200 | 400 | 404),
+            "{} {}",
+            reply.status,
+            reply.text()
+        );
+        Ok(())
+    })?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_denial_is_200_unless_429_is_asked_for() -> Result<()> {
+    let service = Service::with("  - {name: per-user, per: [user], rate: 1/2500ms}\n").await?;
+    let body = r#"{"domain":"shop","descriptor":{"user":"a"}}"#;
+    let (plain, chosen) = ("/v1/check", "/v1/check?deny_status=429");
+    let first = service.post(chosen, body).send().await?;
+    assert_eq!(
+        (first.status.as_u16(), first.header("retry-after")),
+        (200, None)
+    );
+    let denied = service.post(plain, body).send().await?;
+    assert_eq!(denied.status, 200);
+    assert_eq!(denied.json()?["allowed"], false);
+    let denied = service.post(chosen, body).send().await?;
+    assert_eq!(
+        (denied.status.as_u16(), denied.header("retry-after")),
+        (429, Some("3"))
+    );
+    let never = r#"{"domain":"shop","descriptor":{"user":"a"},"cost":2}"#;
+    let never = service.post(chosen, never).send().await?;
+    assert_eq!(
+        (never.status.as_u16(), never.header("retry-after")),
+        (429, None)
+    );
+    assert_eq!(never.json()?["retry_after_ms"], -1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_check_that_must_match_is_refused_if_nothing_does() -> Result<()> {
+    let service = Service::with("  - {name: api, match: {path: /api}, rate: 1/s}\n").await?;
+    let loose = service.ask(json!({"descriptor": {"path": "/"}})).await?;
+    assert_eq!(loose.json()?["matched"], 0);
+    let strict = json!({"descriptor": {"path": "/"}, "require_match": true});
+    let reply = service.ask(strict).await?;
+    assert_eq!(reply.status, 404);
+    assert_eq!(reply.json()?["error"]["code"], "no_match");
+    assert_eq!(
+        service
+            .metric("rl_unmatched_total{domain=\"shop\"}")
+            .await?,
+        2
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_batch_tells_answers_and_errors_apart() -> Result<()> {
+    let service = Service::with(PER_USER).await?;
+    let checks = json!([
+        {"descriptor": {"user": "a"}},
+        {"descriptor": {"user": "a"}, "limits": ["nope"]},
+        {"descriptor": {"user": "a"}, "cost": 0},
+    ]);
+    let reply = service.ask(json!({"checks": checks})).await?;
+    assert_eq!(reply.status, 200);
+    let results = reply.json()?["results"].clone();
+    assert_eq!(results[0]["remaining"], 9);
+    assert_eq!(results[1]["error"]["code"], "unknown_limit");
+    assert_eq!(results[2]["remaining"], 9);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_snapshot_is_sent_once_per_revision() -> Result<()> {
+    let service = Service::with(PER_USER).await?;
+    let path = "/v1/policy?domain=shop&proxy=p1&of_a_later_version=1";
+    let first = service.get(path).send().await?;
+    let etag = first.header("etag").unwrap_or_default().to_owned();
+    assert_eq!(first.header("x-rl-revision"), Some("1"));
+    let read = policy::Compiled::from_snapshot(&first.body).map_err(|e| anyhow::anyhow!("{e}"))?;
+    assert_eq!(read.limits().len(), 1);
+    for (has, status) in [
+        (etag.clone(), 304),
+        (format!("\"other\", W/{etag}"), 304),
+        ("*".to_owned(), 304),
+        ("\"other\"".to_owned(), 200),
+    ] {
+        let reply = service
+            .get(path)
+            .header("if-none-match", &has)
+            .send()
+            .await?;
+        assert_eq!(reply.status, status, "{has}");
+        assert_eq!(reply.header("etag"), Some(&*etag));
+        assert_eq!(reply.body.is_empty(), status == 304);
+    }
+    Ok(())
+}

@@ -1,0 +1,247 @@
+//! How edits come into force, and how what is wrong stays out.
+
+use std::{
+    fs,
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result};
+use harness::until;
+use limiter::{RunError, Settings};
+use serde_json::json;
+use store::{Change, CheckError, Options, StoreError, StoreUrl, open};
+
+use crate::support::{
+    PATIENCE, PER_USER, Scripted, Server, Service, VALKEY, publish, quick, write,
+};
+
+const TWENTY: &str = "  - {name: per-user, per: [user], rate: 20/1d}\n";
+const BROKEN: &str = "domain: shop\nlimits:\n  - {name: per-user, rate: 10/fortnight}\n";
+
+fn limits_file(path: &Path, limits: &str) -> Result<()> {
+    Ok(fs::write(path, format!("domain: shop\nlimits:\n{limits}"))?)
+}
+
+/// A memory store whose policy is this file.
+fn followed(path: &Path) -> Settings {
+    Settings {
+        limits: vec![path.to_owned()],
+        limits_are_the_policy: true,
+        ..quick()
+    }
+}
+
+#[tokio::test]
+async fn an_edit_is_in_force_within_a_second_and_keeps_usage() -> Result<()> {
+    let server = Server::start(VALKEY).await?;
+    let store = server.store()?;
+    publish(&store, PER_USER).await?;
+    let service = Service::ready_on(server.store()?, quick()).await?;
+    for _ in 0..4 {
+        assert!(service.allows("a").await?);
+    }
+    let started = Instant::now();
+    publish(&store, TWENTY).await?;
+    service.quota_becomes(20).await?;
+    assert!(
+        started.elapsed() < Duration::from_secs(1),
+        "{:?}",
+        started.elapsed()
+    );
+    let peek = json!({"descriptor": {"user": "a"}, "peek": true});
+    assert_eq!(service.ask(peek).await?.json()?["remaining"], 16);
+    assert_eq!(
+        service
+            .metric("rl_policy_revision{domain=\"shop\"}")
+            .await?,
+        2
+    );
+    let snapshot = service.get("/v1/policy?domain=shop").send().await?;
+    assert_eq!(snapshot.header("x-rl-revision"), Some("2"));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_deleted_domain_is_unknown_and_may_come_back() -> Result<()> {
+    let service = Service::with(PER_USER).await?;
+    write(&service.store, Change::Delete).await?;
+    let status = async |wanted: u16| {
+        until("the status", PATIENCE, async || {
+            let reply = service
+                .ask(json!({"descriptor": {"user": "a"}}))
+                .await
+                .ok()?;
+            (reply.status == wanted).then_some(())
+        })
+        .await
+    };
+    status(404).await?;
+    let page = service.admin("/metrics").send().await?.text();
+    assert!(
+        !page.contains("domain=\"shop\""),
+        "its counters are gone:\n{page}"
+    );
+    publish(&service.store, PER_USER).await?;
+    status(200).await
+}
+
+#[tokio::test]
+async fn a_vanished_record_is_a_fault_and_the_last_limits_stay() -> Result<()> {
+    let server = Server::start(VALKEY).await?;
+    let store = server.store()?;
+    publish(&store, PER_USER).await?;
+    let service = Service::ready_on(store, quick()).await?;
+    server.command(&["FLUSHALL"]).await?;
+    let report = service.readiness(200, "gone from the store").await?;
+    assert_eq!(report["last_policy_error"]["domain"], "shop");
+    assert_eq!(service.metric("rl_policy_fault{domain=\"shop\"}").await?, 1);
+    assert!(service.allows("a").await?);
+    let snapshot = service.get("/v1/policy?domain=shop").send().await?;
+    assert_eq!(snapshot.status, 200);
+    publish(&service.store, TWENTY).await?;
+    service.quota_becomes(20).await?;
+    assert_eq!(service.metric("rl_policy_fault{domain=\"shop\"}").await?, 0);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_record_that_cannot_be_used_is_reported_and_the_last_limits_stay() -> Result<()> {
+    let store = Scripted::with(PER_USER, 1000).await?;
+    let service = Service::ready_on(store.clone(), quick()).await?;
+    store.fail_records(Some(StoreError::Corrupt("limits[0].rate: no".to_owned())));
+    publish(store.inner(), TWENTY).await?;
+    service.readiness(200, "limits[0].rate: no").await?;
+    assert!(service.allows("a").await?);
+    assert_eq!(service.metric("rl_policy_fault{domain=\"shop\"}").await?, 1);
+    store.fail_records(None);
+    service.quota_becomes(20).await?;
+    service.readiness(200, "ready").await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_domain_that_never_loaded_is_unavailable_not_unknown() -> Result<()> {
+    let store = Scripted::with(PER_USER, 1000).await?;
+    store.fail_records(Some(StoreError::Corrupt("no".to_owned())));
+    let service = Service::start(store.clone(), quick())?;
+    service.readiness(503, "no usable limits").await?;
+    let reply = service.ask(json!({"descriptor": {"user": "a"}})).await?;
+    assert_eq!(reply.status, 503);
+    assert_eq!(reply.json()?["error"]["code"], "policy_unavailable");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_stale_check_is_asked_again_under_the_new_policy() -> Result<()> {
+    let store = Scripted::with(PER_USER, 1000).await?;
+    let service = Service::ready_on(store.clone(), quick()).await?;
+    publish(&service.store, TWENTY).await?;
+    service.quota_becomes(20).await?;
+    let before = store.calls().len();
+    store.fail([CheckError::Stale]);
+    assert!(service.allows("a").await?);
+    // The policy was confirmed with the store and is the same: the second call is forced.
+    assert_eq!(store.calls()[before..], [(1, false), (1, true)]);
+    assert_eq!(service.metric("rl_stale_total").await?, 1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_stale_check_is_not_forced_while_the_store_cannot_confirm() -> Result<()> {
+    let store = Scripted::with(PER_USER, 1000).await?;
+    let service = Service::ready_on(store.clone(), quick()).await?;
+    store.fail_heads(Some(StoreError::Unreachable("away".to_owned())));
+    service.readiness(200, "away").await?;
+    store.fail([CheckError::Stale]);
+    let reply = service.ask(json!({"descriptor": {"user": "a"}})).await?;
+    assert_eq!(reply.status, 503);
+    assert_eq!(reply.json()?["error"]["code"], "stale");
+    assert_eq!(store.calls(), [(1, false)]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_edit_of_the_limits_file_is_in_force_and_a_broken_one_is_not() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("limits.yaml");
+    limits_file(&path, PER_USER)?;
+    let store = open(&StoreUrl::Memory, Options::default())?;
+    let service = Service::ready_on(store, followed(&path)).await?;
+    service.quota_becomes(10).await?;
+    fs::write(&path, BROKEN)?;
+    until("the report names the field", PATIENCE, async || {
+        let report = service.admin("/readyz").send().await.ok()?.json().ok()?;
+        let error = report["limits_file_error"].as_str()?.to_owned();
+        (error.contains("limits.yaml:3:") && report["ready"] == true).then_some(())
+    })
+    .await?;
+    service.quota_becomes(10).await?;
+    limits_file(&path, TWENTY)?;
+    service.quota_becomes(20).await?;
+    let report = service.admin("/readyz").send().await?.json()?;
+    assert_eq!(report["limits_file_error"], json!(null));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_limits_file_that_is_wrong_from_the_start_ends_it() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("limits.yaml");
+    fs::write(&path, BROKEN)?;
+    let store = open(&StoreUrl::Memory, Options::default())?;
+    let service = Service::start(store, followed(&path))?;
+    let error = service.end().await?.err().context("an error")?;
+    assert!(matches!(error, RunError::Limits(_)));
+    let text = error.to_string();
+    for part in ["limits.yaml:3:", "fortnight", "^", "10/s"] {
+        assert!(text.contains(part), "no {part} in\n{text}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_limits_file_fills_a_domain_once() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("limits.yaml");
+    limits_file(&path, PER_USER)?;
+    let server = Server::start(VALKEY).await?;
+    let filling = Settings {
+        limits: vec![path.clone()],
+        ..quick()
+    };
+    let first = Service::ready_on(server.store()?, filling.clone()).await?;
+    until("it is filled", PATIENCE, async || {
+        first.allows("a").await.ok()
+    })
+    .await?;
+    limits_file(&path, TWENTY)?;
+    let second = Service::ready_on(server.store()?, filling).await?;
+    second.quota_becomes(10).await?;
+    let domain = crate::support::name("shop");
+    let history = second.store.history(&domain, 10).await?;
+    assert_eq!(history.len(), 1, "the second file was ignored");
+    Ok(())
+}
+
+#[tokio::test]
+async fn two_files_about_one_domain_are_refused() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let paths = ["a.yaml", "b.yaml"].map(|name| folder.path().join(name));
+    for path in &paths {
+        limits_file(path, PER_USER)?;
+    }
+    let settings = Settings {
+        limits: paths.to_vec(),
+        ..quick()
+    };
+    let store: Arc<dyn store::Store> = open(&StoreUrl::Memory, Options::default())?;
+    let error = Service::start(store, settings)?.end().await?.err();
+    let text = error.context("an error")?.to_string();
+    assert!(
+        text.contains("a.yaml and ") && text.contains("both about the domain `shop`"),
+        "{text}"
+    );
+    Ok(())
+}

@@ -1,0 +1,160 @@
+//! How it ends: no request that was sent stays without its answer.
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, ensure};
+use harness::until;
+use limiter::Settings;
+use serde_json::json;
+use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    net::TcpStream,
+};
+
+use crate::support::{PATIENCE, PER_USER, Scripted, Service, quick};
+
+const CHECK: &str = r#"{"domain":"shop","descriptor":{"user":"a"}}"#;
+
+/// One request on a connection; tells whether the connection goes on.
+async fn exchange(stream: &mut BufReader<TcpStream>) -> Result<bool> {
+    let head = format!(
+        "POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{CHECK}",
+        CHECK.len()
+    );
+    stream.write_all(head.as_bytes()).await?;
+    let (mut length, mut goes_on, mut line) = (None, true, String::new());
+    loop {
+        line.clear();
+        ensure!(
+            stream.read_line(&mut line).await? > 0,
+            "closed without an answer"
+        );
+        let field = line.trim_end();
+        if field.is_empty() {
+            break;
+        }
+        length = length.or(field.strip_prefix("content-length: ").map(str::to_owned));
+        goes_on &= field != "connection: close";
+    }
+    let mut body = vec![0; length.context("a length")?.parse()?];
+    stream.read_exact(&mut body).await?;
+    ensure!(body.starts_with(b"{\"allowed\":"), "not an answer");
+    Ok(goes_on)
+}
+
+/// Asks on, over connection after connection, until none is accepted any more.
+async fn ask_on(data: SocketAddr, answered: Arc<AtomicUsize>) -> Result<()> {
+    while let Ok(stream) = TcpStream::connect(data).await {
+        let mut stream = BufReader::new(stream);
+        while exchange(&mut stream).await? {
+            answered.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn under_load_every_request_is_answered() -> Result<()> {
+    let settings = Settings {
+        drain: Duration::from_millis(200),
+        ..quick()
+    };
+    let service = Service::with_settings(PER_USER, settings).await?;
+    let answered = Arc::new(AtomicUsize::new(0));
+    let clients: Vec<_> = (0..8)
+        .map(|_| tokio::spawn(ask_on(service.data, Arc::clone(&answered))))
+        .collect();
+    until("the load is on", PATIENCE, async || {
+        (answered.load(Ordering::Relaxed) > 200).then_some(())
+    })
+    .await?;
+    service.end().await??;
+    for client in clients {
+        client.await??;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_request_under_way_is_answered_and_then_it_ends() -> Result<()> {
+    let store = Scripted::with(PER_USER, 0).await?;
+    let service = Service::ready_on(store.clone(), quick()).await?;
+    let mut stream = BufReader::new(TcpStream::connect(service.data).await?);
+    let asked = tokio::spawn(async move { exchange(&mut stream).await });
+    store.entered(1).await?;
+    let data = service.data;
+    let ended = service.end();
+    until("nothing new is accepted", PATIENCE, async || {
+        TcpStream::connect(data).await.is_err().then_some(())
+    })
+    .await?;
+    store.let_through(1);
+    assert!(!asked.await??, "told that the connection ends");
+    ended.await??;
+    Ok(())
+}
+
+#[tokio::test]
+async fn while_leaving_it_is_not_ready_but_answers() -> Result<()> {
+    let settings = Settings {
+        drain: PATIENCE,
+        ..quick()
+    };
+    let service = Service::with_settings(PER_USER, settings).await?;
+    let (client, data, admin) = (service.client.clone(), service.data, service.admin);
+    let ending = service.end();
+    until("it is leaving", PATIENCE, async || {
+        let reply = client
+            .get(&format!("http://{admin}/readyz"))
+            .send()
+            .await
+            .ok()?;
+        (reply.status == 503 && reply.text().contains("leaving")).then_some(())
+    })
+    .await?;
+    let reply = client
+        .post(&format!("http://{data}/v1/check"), CHECK)
+        .send()
+        .await?;
+    assert_eq!(
+        (reply.status.as_u16(), reply.header("connection")),
+        (200, Some("close"))
+    );
+    ending.abort();
+    Ok(())
+}
+
+#[tokio::test]
+async fn waiters_get_their_denial_and_idle_connections_do_not_hold_it_up() -> Result<()> {
+    let patient = Settings {
+        max_wait: Duration::from_hours(2),
+        ..quick()
+    };
+    let service = Service::with_settings("  - {name: all, rate: 1/1h}\n", patient).await?;
+    assert!(service.allows("a").await?);
+    let idle = TcpStream::connect(service.data).await?;
+    let wait = json!({"domain": "shop", "descriptor": {}, "wait_ms": 7_000_000});
+    let waiter = service.post("/v1/check", wait.to_string());
+    let waiter = tokio::spawn(async move { waiter.send().await });
+    until("it waits", PATIENCE, async || {
+        (service.metric("rl_waiting_checks").await.ok()? == 1).then_some(())
+    })
+    .await?;
+    let started = Instant::now();
+    service.end().await??;
+    assert!(
+        started.elapsed() < Duration::from_secs(4),
+        "{:?}",
+        started.elapsed()
+    );
+    assert_eq!(waiter.await??.json()?["reason"], "wait_too_short");
+    drop(idle);
+    Ok(())
+}

@@ -1,0 +1,83 @@
+//! How many proxies share a limit, and who may ask.
+
+use std::fs;
+
+use anyhow::Result;
+use harness::until;
+use limiter::Settings;
+use protocol::compact::BatchAnswer;
+
+use crate::support::{PATIENCE, PER_USER, Server, Service, VALKEY, compact, publish, quick};
+
+async fn asks_as(service: &Service, proxy: &str) -> Result<BatchAnswer> {
+    let reply = service
+        .post("/v1/check", compact(proxy, &["a"]))
+        .header("content-type", protocol::CHECK_CBOR)
+        .send()
+        .await?;
+    Ok(BatchAnswer::decode(&reply.body)?)
+}
+
+#[tokio::test]
+async fn proxies_are_counted_over_all_replicas() -> Result<()> {
+    let server = Server::start(VALKEY).await?;
+    publish(&server.store()?, PER_USER).await?;
+    let first = Service::ready_on(server.store()?, quick()).await?;
+    let second = Service::ready_on(server.store()?, quick()).await?;
+    asks_as(&first, "p1").await?;
+    asks_as(&first, "p2").await?;
+    asks_as(&first, "p2").await?;
+    asks_as(&second, "p3").await?;
+    for service in [&first, &second] {
+        until("three proxies are counted", PATIENCE, async || {
+            let reply = service
+                .get("/v1/policy?domain=shop&proxy=p9")
+                .send()
+                .await
+                .ok()?;
+            (reply.header("x-rl-proxies") == Some("per-user=3")).then_some(())
+        })
+        .await?;
+        let answer = asks_as(service, "p1").await?;
+        assert_eq!(answer.proxies, [(crate::support::name("per-user"), 3)]);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn with_tokens_only_who_has_one_may_ask_and_they_can_be_changed() -> Result<()> {
+    let tokens = tempfile::NamedTempFile::new()?;
+    fs::write(tokens.path(), "first-token-0000\n")?;
+    let settings = Settings {
+        token_file: Some(tokens.path().to_owned()),
+        ..quick()
+    };
+    let service = Service::with_settings(PER_USER, settings).await?;
+    let snapshot = service.get("/v1/policy?domain=shop");
+    let with = |token: &str| {
+        snapshot
+            .clone()
+            .header("authorization", format!("Bearer {token}"))
+    };
+    let refused = snapshot.send().await?;
+    assert_eq!(refused.status, 401);
+    assert_eq!(refused.header("www-authenticate"), Some("Bearer"));
+    assert_eq!(refused.json()?["error"]["code"], "unauthorized");
+    assert_eq!(with("first-token-0001").send().await?.status, 401);
+    assert_eq!(with("first-token-0000").send().await?.status, 200);
+    assert_eq!(
+        service.admin("/readyz").send().await?.status,
+        200,
+        "probes have none"
+    );
+
+    fs::write(tokens.path(), "second-token-0000\n")?;
+    let second = with("second-token-0000");
+    until("the new token is good", PATIENCE, async || {
+        let reply = second.send().await.ok()?;
+        (reply.status == 200).then_some(())
+    })
+    .await?;
+    assert_eq!(with("first-token-0000").send().await?.status, 401);
+    Ok(())
+}

@@ -1,0 +1,21 @@
+//! The service, started in this process on free ports.
+
+#![expect(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test that cannot go on should stop"
+)]
+
+mod admin;
+mod answers;
+mod bounds;
+mod decisions;
+mod edits;
+mod ending;
+mod fleet;
+mod outages;
+mod support;
+mod transport;
+mod waiting;

@@ -1,0 +1,150 @@
+//! The store away, and back.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::Result;
+use harness::until;
+use limiter::Settings;
+use serde_json::json;
+
+use crate::support::{
+    PATIENCE, PER_USER, REDIS, Scripted, Server, Service, VALKEY, publish, quick,
+};
+
+/// As in production, but roomier: the machine that runs the tests does more than that.
+const TIMEOUT: Duration = Duration::from_millis(100);
+/// What the machine may add to an answer.
+const SLACK: Duration = Duration::from_millis(400);
+
+fn settings() -> Settings {
+    Settings {
+        store_timeout: TIMEOUT,
+        ..quick()
+    }
+}
+
+async fn on(server: &Server) -> Result<Arc<Service>> {
+    publish(&server.store()?, PER_USER).await?;
+    let service = Service::ready_on(server.store_within(TIMEOUT)?, settings()).await?;
+    recovers(&service).await?;
+    Ok(Arc::new(service))
+}
+
+/// Waits until checks are decided.
+async fn recovers(service: &Service) -> Result<()> {
+    let peek = json!({"descriptor": {"user": "peek"}, "peek": true});
+    until("checks are decided", PATIENCE, async || {
+        let reply = service.ask(peek.clone()).await.ok()?;
+        (reply.status == 200).then_some(())
+    })
+    .await
+}
+
+/// Asks from many at once for a while; every answer is 503, and in time.
+async fn all_are_refused_in_time(service: &Arc<Service>) -> Result<()> {
+    let until = Instant::now() + Duration::from_secs(1);
+    let clients: Vec<_> = (0..16)
+        .map(|_| {
+            let service = Arc::clone(service);
+            tokio::spawn(async move {
+                while Instant::now() < until {
+                    let reply = service.ask(json!({"descriptor": {"user": "a"}})).await?;
+                    assert_eq!(reply.status, 503, "{}", reply.text());
+                    assert_eq!(reply.json()?["error"]["code"], "store_unavailable");
+                    assert_eq!(reply.header("x-rl-api"), Some("1"));
+                    assert!(reply.took < TIMEOUT + SLACK, "{:?}", reply.took);
+                }
+                anyhow::Ok(())
+            })
+        })
+        .collect();
+    for client in clients {
+        client.await??;
+    }
+    Ok(())
+}
+
+async fn rides_out_a_hang(server: &Server) -> Result<()> {
+    let service = on(server).await?;
+    server.pause()?;
+    all_are_refused_in_time(&service).await?;
+    service.readiness(200, "the store is away").await?;
+    let strict = service.admin("/readyz?strict").send().await?;
+    assert_eq!(strict.status, 503);
+    server.resume()?;
+    recovers(&service).await?;
+    // What was refused may have been charged when the server woke up, but only what was sent.
+    let peek = json!({"descriptor": {"user": "a"}, "peek": true});
+    let left = service.ask(peek).await?.json()?["remaining"].as_u64();
+    assert!(
+        left >= Some(6),
+        "the backlog was charged: {left:?} of 10 left"
+    );
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redis_that_hangs_costs_each_check_its_timeout_and_no_more() -> Result<()> {
+    rides_out_a_hang(&Server::start(REDIS).await?).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_valkey_that_hangs_costs_each_check_its_timeout_and_no_more() -> Result<()> {
+    rides_out_a_hang(&Server::start(VALKEY).await?).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restarted_server_is_found_again_and_its_loss_is_said() -> Result<()> {
+    let server = Server::start(REDIS).await?;
+    let service = on(&server).await?;
+    let _server = server.restart_empty().await?;
+    // Its scripts are gone with it, and so are the limits: the last ones decide.
+    recovers(&service).await?;
+    assert!(service.allows("a").await?);
+    service.readiness(200, "gone from the store").await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_store_that_is_away_at_the_start_is_waited_for() -> Result<()> {
+    let server = Server::start(VALKEY).await?;
+    publish(&server.store()?, PER_USER).await?;
+    server.pause()?;
+    let service = Service::start(server.store_within(TIMEOUT)?, settings())?;
+    service.readiness(503, "").await?;
+    let reply = service.ask(json!({"descriptor": {"user": "a"}})).await?;
+    assert_eq!(reply.status, 503, "absent or not is not known");
+    assert_eq!(service.admin("/healthz").send().await?.status, 200);
+    server.resume()?;
+    service.readiness(200, "ready").await?;
+    recovers(&service).await
+}
+
+#[tokio::test]
+async fn a_store_that_keeps_no_timeout_does_not_keep_the_asker() -> Result<()> {
+    let store = Scripted::with(PER_USER, 0).await?;
+    let service = Service::ready_on(store, settings()).await?;
+    let reply = service.ask(json!({"descriptor": {"user": "a"}})).await?;
+    assert_eq!(reply.status, 503);
+    assert!(reply.took < TIMEOUT + SLACK, "{:?}", reply.took);
+    Ok(())
+}
+
+#[tokio::test]
+async fn one_check_that_fails_does_not_fail_its_batch() -> Result<()> {
+    let service = Service::with(PER_USER).await?;
+    let checks = json!([{"descriptor": {"user": "a"}}, {"descriptor": {}, "limits": ["nope"]}]);
+    let reply = service.ask(json!({"checks": checks})).await?;
+    assert_eq!(reply.status, 200);
+    let store = Scripted::with(PER_USER, 1000).await?;
+    let service = Service::ready_on(store.clone(), quick()).await?;
+    store.fail([store::StoreError::Timeout(TIMEOUT).into()]);
+    let reply = service
+        .ask(json!({"checks": [{"descriptor": {"user": "a"}}]}))
+        .await?;
+    assert_eq!(reply.status, 503, "no check got a decision");
+    Ok(())
+}

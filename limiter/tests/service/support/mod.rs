@@ -1,0 +1,14 @@
+//! What the tests are written in.
+
+mod given;
+mod scripted;
+mod servers;
+mod service;
+
+pub use given::{PER_USER, compact, name, publish, write};
+pub use scripted::Scripted;
+pub use servers::{REDIS, Server, VALKEY};
+pub use service::{Service, quick};
+
+/// Long enough for a busy machine; nothing is expected to take it.
+pub const PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);

@@ -1,0 +1,198 @@
+//! A store that does as the test says, and otherwise as the memory store.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::{Arc, Mutex},
+};
+
+use anyhow::Result;
+use async_trait::async_trait;
+use harness::until;
+use policy::{Compiled, Name, Revision};
+use protocol::{Answer, Check};
+use store::{
+    CheckError, Cursor, Edit, EditError, Head, HistoryEntry, Inspection, LimitOf, Options,
+    Overrides, Page, Pong, ResetReport, ScriptStatus, Signature, Store, StoreError, StoreUrl,
+    Stored, Which, open,
+};
+use tokio::sync::{Semaphore, watch};
+
+use super::{PATIENCE, publish};
+
+/// A memory store whose calls can be held back, counted and made to fail.
+#[derive(Debug)]
+pub struct Scripted {
+    inner: Arc<dyn Store>,
+    gate: Semaphore,
+    script: Mutex<Script>,
+}
+
+#[derive(Debug, Default)]
+struct Script {
+    /// Checks of each call that came through the gate, and whether it was forced.
+    calls: Vec<(usize, bool)>,
+    /// Calls that came to the gate.
+    entered: usize,
+    /// Errors for the calls to come.
+    errors: VecDeque<CheckError>,
+    heads_error: Option<StoreError>,
+    record_error: Option<StoreError>,
+}
+
+impl Scripted {
+    /// With these limits in `shop`, the gate open for `calls` calls of `check`.
+    pub async fn with(limits: &str, calls: usize) -> Result<Arc<Self>> {
+        let inner = open(&StoreUrl::Memory, Options::default())?;
+        publish(&inner, limits).await?;
+        Ok(Arc::new(Self {
+            inner,
+            gate: Semaphore::new(calls),
+            script: Mutex::default(),
+        }))
+    }
+
+    /// The store behind it, which does as always.
+    pub fn inner(&self) -> &Arc<dyn Store> {
+        &self.inner
+    }
+
+    /// Lets this many more calls through.
+    pub fn let_through(&self, calls: usize) {
+        self.gate.add_permits(calls);
+    }
+
+    /// The calls that came through: how many checks, and whether forced.
+    pub fn calls(&self) -> Vec<(usize, bool)> {
+        self.script.lock().unwrap().calls.clone()
+    }
+
+    /// Waits until this many calls came to the gate in all.
+    pub async fn entered(&self, calls: usize) -> Result<()> {
+        let what = format!("{calls} calls of the store");
+        until(&what, PATIENCE, async || {
+            (self.script.lock().unwrap().entered == calls).then_some(())
+        })
+        .await
+    }
+
+    /// The next calls fail, every check of them with the next of these.
+    pub fn fail(&self, errors: impl IntoIterator<Item = CheckError>) {
+        self.script.lock().unwrap().errors.extend(errors);
+    }
+
+    /// What a poll gets instead of an answer.
+    pub fn fail_heads(&self, error: Option<StoreError>) {
+        self.script.lock().unwrap().heads_error = error;
+    }
+
+    /// What a reader of records gets.
+    pub fn fail_records(&self, error: Option<StoreError>) {
+        self.script.lock().unwrap().record_error = error;
+    }
+}
+
+#[async_trait]
+impl Store for Scripted {
+    async fn check(
+        &self,
+        policy: &Compiled,
+        checks: &[Check],
+        force: bool,
+    ) -> Vec<Result<Answer, CheckError>> {
+        self.script.lock().unwrap().entered += 1;
+        self.gate.acquire().await.unwrap().forget();
+        let error = {
+            let mut script = self.script.lock().unwrap();
+            script.calls.push((checks.len(), force));
+            script.errors.pop_front()
+        };
+        match error {
+            Some(error) => checks.iter().map(|_| Err(error.clone())).collect(),
+            None => self.inner.check(policy, checks, force).await,
+        }
+    }
+
+    async fn heads(&self) -> Result<Vec<Head>, StoreError> {
+        let error = self.script.lock().unwrap().heads_error.clone();
+        match error {
+            Some(error) => Err(error),
+            None => self.inner.heads().await,
+        }
+    }
+
+    async fn read(&self, domain: &Name, overrides: Overrides) -> Result<Stored, StoreError> {
+        let error = self.script.lock().unwrap().record_error.clone();
+        match error {
+            Some(error) => Err(error),
+            None => self.inner.read(domain, overrides).await,
+        }
+    }
+
+    async fn write(&self, edit: &Edit<'_>) -> Result<Revision, EditError> {
+        self.inner.write(edit).await
+    }
+
+    async fn history(&self, domain: &Name, max: usize) -> Result<Vec<HistoryEntry>, StoreError> {
+        self.inner.history(domain, max).await
+    }
+
+    fn hints(&self) -> watch::Receiver<u64> {
+        self.inner.hints()
+    }
+
+    async fn inspect(
+        &self,
+        policy: &Compiled,
+        limit: &Name,
+        values: &[Option<Vec<u8>>],
+        cost: u64,
+    ) -> Result<Inspection, CheckError> {
+        self.inner.inspect(policy, limit, values, cost).await
+    }
+
+    async fn list(
+        &self,
+        domain: &Name,
+        limit: Option<&Name>,
+        cursor: Cursor,
+    ) -> Result<Page, StoreError> {
+        self.inner.list(domain, limit, cursor).await
+    }
+
+    async fn reset(
+        &self,
+        limit: &LimitOf<'_>,
+        which: Which<'_>,
+        by: &Signature,
+    ) -> Result<ResetReport, EditError> {
+        self.inner.reset(limit, which, by).await
+    }
+
+    async fn proxies(
+        &self,
+        domain: &Name,
+        seen: &BTreeMap<Name, Vec<String>>,
+    ) -> Result<BTreeMap<Name, u64>, StoreError> {
+        self.inner.proxies(domain, seen).await
+    }
+
+    async fn ping(&self) -> Result<Pong, StoreError> {
+        self.inner.ping().await
+    }
+
+    async fn scripts(&self) -> Result<Vec<ScriptStatus>, StoreError> {
+        self.inner.scripts().await
+    }
+
+    async fn load_scripts(&self) -> Result<(), StoreError> {
+        self.inner.load_scripts().await
+    }
+
+    fn is_up(&self) -> bool {
+        self.inner.is_up()
+    }
+
+    fn address(&self) -> String {
+        self.inner.address()
+    }
+}

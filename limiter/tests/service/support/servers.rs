@@ -1,0 +1,120 @@
+//! Real servers.
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use anyhow::{Context, Result};
+use harness::{Engine, Programs, Redis, free_port};
+use store::{Options, Store, open};
+use tempfile::TempDir;
+
+use super::PATIENCE;
+
+/// A kind of server: where the environment names it, and what it is called on `PATH`.
+#[derive(Clone, Copy)]
+pub struct Kind {
+    engine: Engine,
+    variable: &'static str,
+    program: &'static str,
+}
+
+pub const REDIS: Kind = Kind {
+    engine: Engine::Redis,
+    variable: "RL_TEST_REDIS",
+    program: "redis-server",
+};
+pub const VALKEY: Kind = Kind {
+    engine: Engine::Valkey,
+    variable: "RL_TEST_VALKEY",
+    program: "valkey-server",
+};
+
+/// A server of its own for one test.
+pub struct Server {
+    redis: Redis,
+    dir: TempDir,
+}
+
+impl Server {
+    pub async fn start(kind: Kind) -> Result<Self> {
+        let dir = TempDir::new()?;
+        let redis = Redis::start(&programs(kind)?, kind.engine, free_port()?, dir.path()).await?;
+        Ok(Self { redis, dir })
+    }
+
+    /// A store on it, patient with a busy machine.
+    pub fn store(&self) -> Result<Arc<dyn Store>> {
+        self.store_within(PATIENCE)
+    }
+
+    /// A store on it that gives a check this long.
+    pub fn store_within(&self, timeout: Duration) -> Result<Arc<dyn Store>> {
+        let options = Options {
+            timeout,
+            ..Options::default()
+        };
+        Ok(open(&self.redis.url().parse()?, options)?)
+    }
+
+    pub fn pause(&self) -> Result<()> {
+        self.redis.process().pause()
+    }
+
+    pub fn resume(&self) -> Result<()> {
+        self.redis.process().resume()
+    }
+
+    /// Stops it and starts it empty.
+    pub async fn restart_empty(self) -> Result<Self> {
+        Ok(Self {
+            redis: self.redis.restart_empty().await?,
+            dir: self.dir,
+        })
+    }
+
+    /// One command, as a shell would send it.
+    pub async fn command(&self, words: &[&str]) -> Result<String> {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let url = self.redis.url();
+        let address = url.strip_prefix("redis://").context("a URL")?;
+        let mut stream = tokio::net::TcpStream::connect(address).await?;
+        let word = |word: &&str| format!("${}\r\n{word}\r\n", word.len());
+        let words_sent: String = words.iter().map(word).collect();
+        let request = format!("*{}\r\n{words_sent}", words.len());
+        stream.write_all(request.as_bytes()).await?;
+        stream.shutdown().await?;
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).await?;
+        anyhow::ensure!(!reply.starts_with('-'), "{words:?}: {reply}");
+        Ok(reply)
+    }
+}
+
+fn programs(kind: Kind) -> Result<Programs> {
+    let program = find(kind)?;
+    let none = PathBuf::new;
+    Ok(Programs {
+        root: none(),
+        envoy: none(),
+        redis: program.clone(),
+        valkey: program,
+        limiter: none(),
+        rlctl: none(),
+        filter: none(),
+    })
+}
+
+fn find(kind: Kind) -> Result<PathBuf> {
+    if let Some(program) = std::env::var_os(kind.variable) {
+        return Ok(program.into());
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .map(|folder| folder.join(kind.program))
+        .find(|program| program.is_file())
+        .with_context(|| {
+            format!(
+                "no {} on PATH and {} is not set; `cargo xtask test` brings one",
+                kind.program, kind.variable
+            )
+        })
+}

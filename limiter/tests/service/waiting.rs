@@ -1,0 +1,90 @@
+//! Checks that wait for permits.
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::Result;
+use harness::until;
+use limiter::Settings;
+use serde_json::json;
+
+use crate::support::{PATIENCE, Service, quick};
+
+/// One unit, and the next 300 ms after it.
+const SLOW: &str = "  - {name: per-user, per: [user], rate: 1/300ms}\n";
+
+#[tokio::test]
+async fn a_check_that_waits_is_allowed_when_its_turn_comes() -> Result<()> {
+    let service = Service::with(SLOW).await?;
+    assert!(service.allows("a").await?);
+    let wait = json!({"descriptor": {"user": "a"}, "wait_ms": 5000});
+    let reply = service.ask(wait).await?;
+    let answer = reply.json()?;
+    assert_eq!(answer["allowed"], true);
+    assert!(answer.get("reason").is_none());
+    assert!(reply.took >= Duration::from_millis(200), "{:?}", reply.took);
+    assert!(reply.took < Duration::from_secs(4), "{:?}", reply.took);
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_cannot_come_in_time_is_answered_at_once() -> Result<()> {
+    let service = Service::with("  - {name: per-user, per: [user], rate: 1/1h}\n").await?;
+    assert!(service.allows("a").await?);
+    for (cost, reason) in [(1, "wait_too_short"), (2, "exceeds_capacity")] {
+        let wait = json!({"descriptor": {"user": "a"}, "cost": cost, "wait_ms": 20_000});
+        let reply = service.ask(wait).await?;
+        let answer = reply.json()?;
+        assert_eq!(
+            (&answer["allowed"], &answer["reason"]),
+            (&json!(false), &json!(reason))
+        );
+        assert!(reply.took < Duration::from_secs(10));
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_wait_that_makes_no_sense_is_refused() -> Result<()> {
+    let service = Service::with(SLOW).await?;
+    for wrong in [
+        json!({"descriptor": {}, "wait_ms": 30_001}),
+        json!({"descriptor": {}, "wait_ms": 100, "peek": true}),
+        json!({"descriptor": {}, "wait_ms": 100, "cost": 0}),
+        json!({"checks": [], "wait_ms": 100}),
+    ] {
+        let reply = service.ask(wrong.clone()).await?;
+        assert_eq!(reply.status, 400, "{wrong}");
+        assert_eq!(reply.json()?["error"]["field"], "wait_ms", "{wrong}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn waiters_are_bounded_and_are_no_load() -> Result<()> {
+    let one = Settings {
+        max_waiters: 1,
+        max_inflight: 1,
+        ..quick()
+    };
+    let service = Service::with_settings("  - {name: all, rate: 1/3s}\n", one).await?;
+    let service = Arc::new(service);
+    assert!(service.allows("a").await?);
+    let wait = json!({"descriptor": {"user": "a"}, "wait_ms": 20_000});
+    let waiter = {
+        let (service, wait) = (Arc::clone(&service), wait.clone());
+        tokio::spawn(async move { service.ask(wait).await })
+    };
+    until("it waits", PATIENCE, async || {
+        (service.metric("rl_waiting_checks").await.ok()? == 1).then_some(())
+    })
+    .await?;
+    let reply = service.ask(wait).await?;
+    assert_eq!(reply.status, 429);
+    assert_eq!(reply.json()?["error"]["code"], "too_many_waiters");
+    assert!(
+        !service.allows("a").await?,
+        "decided, though somebody waits"
+    );
+    assert_eq!(waiter.await??.json()?["allowed"], true);
+    Ok(())
+}
