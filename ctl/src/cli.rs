@@ -9,7 +9,7 @@ use crate::commands::Command;
 
 mod help;
 
-/// rlctl, the control plane of the rate limiter: edits limits, inspects and resets buckets.
+/// Control plane of the rate limiter: edits limits, inspects and resets buckets.
 #[derive(Debug, Parser)]
 #[command(
     name = "rlctl",

@@ -77,7 +77,7 @@ impl Command {
             Self::ListKeys(command) => command.run(global, printer).await,
             Self::Reset(command) => command.run(global, printer).await,
             Self::Rollback(command) => command.run(global, printer).await,
-            Self::Validate(command) => command.run(printer),
+            Self::Validate(command) => command.run(printer).await,
         }
     }
 }

@@ -18,33 +18,42 @@ pub struct Source {
 }
 
 impl Source {
-    /// Reads a file; `-` is stdin.
-    pub fn read(path: &str) -> Result<Self, Error> {
-        let mut bytes = Vec::new();
-        let (name, result) = if path == "-" {
-            let stdin = std::io::stdin().lock();
-            ("stdin", stdin.take(MAX_BYTES + 1).read_to_end(&mut bytes))
-        } else {
-            let file = std::fs::File::open(path);
-            let read = |file: std::fs::File| file.take(MAX_BYTES + 1).read_to_end(&mut bytes);
-            (path, file.and_then(read))
-        };
-        match result {
-            Err(error) => Err(unreadable(path, &error)),
-            Ok(read) if u64::try_from(read).is_ok_and(|read| read > MAX_BYTES) => Err(
-                Error::usage(format!("{name} is larger than {MAX_BYTES} bytes")),
-            ),
-            Ok(_) => Ok(Self {
-                name: name.to_owned(),
-                bytes,
-            }),
+    /// Reads a file; `-` is stdin. On a thread of its own, so that Ctrl-C ends the wait for a
+    /// terminal or a pipe.
+    pub async fn read(path: &str) -> Result<Self, Error> {
+        let owned = path.to_owned();
+        let read = tokio::task::spawn_blocking(move || read(&owned)).await;
+        let bytes = read
+            .unwrap_or_else(|error| Err(std::io::Error::other(error)))
+            .map_err(|error| unreadable(path, &error))?;
+        let name = if path == "-" { "stdin" } else { path }.to_owned();
+        if u64::try_from(bytes.len()).is_ok_and(|read| read > MAX_BYTES) {
+            return Err(Error::usage(format!(
+                "{name} is larger than {MAX_BYTES} bytes"
+            )));
         }
+        Ok(Self { name, bytes })
     }
 
     /// The limits in it, or everything that is wrong with it.
     pub fn policy(&self) -> Result<Policy, Problems> {
         Policy::from_yaml(&self.name, &self.bytes)
     }
+}
+
+fn read(path: &str) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    if path == "-" {
+        std::io::stdin()
+            .lock()
+            .take(MAX_BYTES + 1)
+            .read_to_end(&mut bytes)?;
+    } else {
+        std::fs::File::open(path)?
+            .take(MAX_BYTES + 1)
+            .read_to_end(&mut bytes)?;
+    }
+    Ok(bytes)
 }
 
 fn unreadable(path: &str, error: &std::io::Error) -> Error {

@@ -47,6 +47,22 @@ impl Printer {
         }
     }
 
+    /// A printer with the defaults, for tests that print nothing.
+    #[cfg(test)]
+    pub fn silent() -> Self {
+        Self {
+            format: Format::Table,
+            quiet: true,
+            page: Page {
+                width: None,
+                wide: false,
+                unicode: true,
+            },
+            closed: Cell::new(false),
+            pending: Cell::new(false),
+        }
+    }
+
     /// How results are to be written.
     pub fn format(&self) -> Format {
         self.format

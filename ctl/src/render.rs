@@ -5,7 +5,6 @@ pub mod changes;
 pub mod limits;
 mod table;
 mod words;
-pub mod yaml;
 
 use anstyle::{AnsiColor, Style};
 use policy::{Node, Problems};
@@ -43,7 +42,7 @@ pub fn yaml_of(view: &impl View) -> Result<String, Error> {
         |error: serde_json::Error| Error::new(Exit::Refused, format!("cannot write YAML: {error}"));
     let json = serde_json::to_string(view).map_err(unwritable)?;
     let node: Node = serde_json::from_str(&json).map_err(unwritable)?;
-    Ok(yaml::document(&node))
+    Ok(node.to_yaml())
 }
 
 /// `1 limit`, `2 limits`.

@@ -1,13 +1,24 @@
 //! A command's way to Redis: the store, the domain that is meant, and errors as users need them.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use policy::{Limit, Name, Policy};
 use store::{CheckError, EditError, HeadState, Options, Overrides, Store, StoreError, Stored};
 
+#[cfg(test)]
+use store::StoreUrl;
+
 use crate::{
-    cli::Global, edit, error::Error, exit::Exit, printer::Printer, settings::Settings, suggest,
+    cli::Global,
+    edit,
+    error::Error,
+    exit::Exit,
+    printer::Printer,
+    settings::{self, Settings},
+    suggest,
 };
+
+const CONNECT_SLACK: Duration = Duration::from_millis(200);
 
 /// An open store and what was said about how to use it.
 #[derive(Debug)]
@@ -26,7 +37,8 @@ impl<'p> Session<'p> {
         let options = Options {
             keys: settings.keys.clone(),
             timeout: settings.timeout,
-            control_timeout: settings.timeout,
+            // A connection attempt that takes too long should be what is reported.
+            control_timeout: settings.timeout + CONNECT_SLACK,
             connect_timeout: settings.timeout,
             ..Options::default()
         };
@@ -37,6 +49,24 @@ impl<'p> Session<'p> {
             printer,
             settings,
         })
+    }
+
+    /// A session with a store of its own, for tests.
+    #[cfg(test)]
+    pub(crate) fn in_memory(printer: &'p Printer) -> Self {
+        let settings = Settings {
+            url: StoreUrl::Memory,
+            url_source: settings::DEFAULT_SOURCE,
+            keys: store::Keys::default(),
+            timeout: Duration::from_secs(1),
+            domain: None,
+        };
+        let store = store::open(&settings.url, Options::default()).unwrap();
+        Self {
+            store,
+            printer,
+            settings,
+        }
     }
 
     /// What a store's error means to the user.
@@ -184,11 +214,7 @@ pub fn find_limit<'l>(policy: &'l Policy, name: &str) -> Result<&'l Limit, Error
 fn failure(error: &StoreError, settings: &Settings) -> Error {
     let url = &settings.url;
     let source = settings.url_source;
-    let unreachable = |why: String| {
-        let place =
-            format!("{url} came from {source}; name another one with --redis or RLCTL_REDIS");
-        Error::new(Exit::Unreachable, why).hint(format!("is it running? {place}"))
-    };
+    let unreachable = |why: String| Error::new(Exit::Unreachable, why).hint(whence(settings));
     match error {
         StoreError::Unreachable(why) => unreachable(format!("cannot reach {url}: {why}")),
         StoreError::Timeout(limit) => unreachable(format!(
@@ -206,6 +232,19 @@ fn failure(error: &StoreError, settings: &Settings) -> Error {
         }
         StoreError::Corrupt(_) | StoreError::Unsupported(_) => {
             Error::new(Exit::Refused, format!("{url}: {error}"))
+        }
+    }
+}
+
+/// What to look at first when there is no answer.
+fn whence(settings: &Settings) -> String {
+    match settings.url_source {
+        settings::DEFAULT_SOURCE => {
+            "is it running? nothing was said of where it is: --redis or RLCTL_REDIS does".to_owned()
+        }
+        settings::FLAG_SOURCE => "is it running there?".to_owned(),
+        variable => {
+            format!("is it running? the address is that of {variable}; --redis names another")
         }
     }
 }

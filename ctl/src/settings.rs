@@ -9,6 +9,10 @@ use crate::{cli::Global, error::Error};
 
 const DEFAULT_URL: &str = "redis://127.0.0.1:6379";
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(1);
+/// What [`Settings::url_source`] says where nothing was said.
+pub const DEFAULT_SOURCE: &str = "the default";
+/// What [`Settings::url_source`] says where the flag was given.
+pub const FLAG_SOURCE: &str = "--redis";
 /// Where the store's URL is looked for, after `--redis`.
 const URL_VARIABLES: [&str; 3] = ["RLCTL_REDIS", "RL_STORE", "REDIS_URL"];
 
@@ -35,11 +39,11 @@ impl Settings {
     ) -> Result<Self, Error> {
         let variable = |name: &str| environment(name).filter(|value| !value.is_empty());
         let (url_source, url) = match &global.redis {
-            Some(url) => ("--redis", url.clone()),
+            Some(url) => (FLAG_SOURCE, url.clone()),
             None => URL_VARIABLES
                 .into_iter()
                 .find_map(|name| variable(name).map(|url| (name, url)))
-                .unwrap_or_else(|| ("the default", DEFAULT_URL.to_owned())),
+                .unwrap_or_else(|| (DEFAULT_SOURCE, DEFAULT_URL.to_owned())),
         };
         Ok(Self {
             url: parse_url(&url, url_source)?,

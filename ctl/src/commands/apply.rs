@@ -47,7 +47,7 @@ pub struct Apply {
 impl Apply {
     /// Reads the file before anything is asked of Redis, writes it as one edit.
     pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
-        let file = read_file(&self.file)?;
+        let file = read_file(&self.file).await?;
         let session = Session::open(global, printer)?;
         check_domain(&session, &file)?;
         let base = session.read(&file.domain, Overrides::All).await?;
@@ -84,8 +84,8 @@ impl Apply {
 }
 
 /// A valid limits file, or everything that is wrong with it.
-pub(super) fn read_file(path: &str) -> Result<Policy, Error> {
-    let source = Source::read(path)?;
+pub(super) async fn read_file(path: &str) -> Result<Policy, Error> {
+    let source = Source::read(path).await?;
     source.policy().map_err(|problems| {
         let count = counted(problems.count(), "problem");
         let text = diagnostics(&problems);

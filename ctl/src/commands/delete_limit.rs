@@ -153,9 +153,7 @@ impl DeleteLimit {
 
 /// The other limits, which may not refer to the one that goes.
 fn without(policy: &Policy, name: &str) -> Result<Policy, Error> {
-    let mut left = policy.clone();
-    left.limits.retain(|limit| limit.name.as_str() != name);
-    Policy::from_node(&left.to_node()).map_err(|problems| {
+    policy.without_limit(name).map_err(|problems| {
         let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
         Error::usage(format!(
             "limit {name} cannot be deleted: {}",

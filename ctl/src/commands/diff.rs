@@ -33,7 +33,7 @@ pub struct Diff {
 impl Diff {
     /// Compares.
     pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
-        let file = read_file(&self.file)?;
+        let file = read_file(&self.file).await?;
         let session = Session::open(global, printer)?;
         check_domain(&session, &file)?;
         let base = session.read(&file.domain, Overrides::All).await?;

@@ -14,7 +14,7 @@ use crate::{
     error::Error,
     exit::Exit,
     printer::Printer,
-    render::{Page, View},
+    render::{Page, View, changes::words},
     session::Session,
 };
 
@@ -184,10 +184,7 @@ fn quota(
         Resolved::Quota(quota) if quota != limit.quota => {
             let mut node = found.to_node(&limit.per);
             node.unset("values");
-            Some(format!(
-                "by its override: {}",
-                crate::render::yaml::inline(&node)
-            ))
+            Some(format!("by its override: {}", words(&node, " ", ", ")))
         }
         Resolved::Quota(_) => None,
     }

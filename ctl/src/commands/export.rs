@@ -10,7 +10,7 @@ use crate::{
     error::Error,
     exit::Exit,
     printer::Printer,
-    render::{Page, View, yaml},
+    render::{Page, View},
     session::Session,
 };
 
@@ -43,7 +43,7 @@ impl Serialize for File {
 
 impl View for File {
     fn text(&self, _page: Page) -> String {
-        yaml::document(&self.0.to_node())
+        self.0.to_node().to_yaml()
     }
 
     fn names(&self) -> Vec<String> {

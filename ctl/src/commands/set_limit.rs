@@ -131,25 +131,21 @@ impl SetLimit {
         }
     }
 
-    /// The domain's limits with this one as the flags say, validated as a whole.
+    /// The domain's limits with this one as the flags say.
     fn edited(&self, base: &Stored, domain: &Name, name: &Name) -> Result<Policy, Error> {
-        let old = base.policy().map_or(&[][..], |policy| &policy.limits);
-        let mut limits: Vec<Node> = old.iter().map(Limit::to_node).collect();
-        let at = old.iter().position(|limit| limit.name == *name);
-        if let Some(limit) = at.and_then(|at| limits.get_mut(at)) {
-            self.fields.apply(limit);
-        } else {
-            let mut limit = Node::map([("name", Node::text(name.as_str()))]);
-            self.fields.apply(&mut limit);
-            limits.push(limit);
-        }
-        let document = Node::map([
-            ("domain", Node::text(domain.as_str())),
-            ("limits", Node::list(limits)),
-        ]);
-        Policy::from_node(&document).map_err(|problems| {
+        let old = base
+            .policy()
+            .cloned()
+            .unwrap_or_else(|| Policy::empty(domain.clone()));
+        let mut limit = match old.limit(name.as_str()) {
+            Some(limit) => limit.to_node(),
+            None => Node::map([("name", Node::text(name.as_str()))]),
+        };
+        self.fields.apply(&mut limit);
+        let edited = Limit::from_node(&limit).and_then(|limit| old.with_limit(limit));
+        edited.map_err(|problems| {
             let error = wrong::wrong(name.as_str(), &problems);
-            error.maybe_hint(advice(old, name))
+            error.maybe_hint(advice(&old.limits, name))
         })
     }
 }

@@ -29,10 +29,12 @@ pub struct Validate {
 
 impl Validate {
     /// Shows what is wrong; the answer is no if anything is.
-    pub fn run(&self, printer: &Printer) -> Result<Exit, Error> {
-        let files: Result<Vec<Checked>, Error> =
-            self.files.iter().map(|path| check(path)).collect();
-        let report = Report(files?);
+    pub async fn run(&self, printer: &Printer) -> Result<Exit, Error> {
+        let mut files = Vec::with_capacity(self.files.len());
+        for path in &self.files {
+            files.push(check(path).await?);
+        }
+        let report = Report(files);
         printer.data(&report)?;
         Ok(if report.0.iter().all(|file| file.valid) {
             Exit::Done
@@ -42,8 +44,8 @@ impl Validate {
     }
 }
 
-fn check(path: &str) -> Result<Checked, Error> {
-    let source = Source::read(path)?;
+async fn check(path: &str) -> Result<Checked, Error> {
+    let source = Source::read(path).await?;
     Ok(match source.policy() {
         Ok(policy) => Checked {
             file: source.name,

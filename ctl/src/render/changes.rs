@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use anstyle::{AnsiColor, Style};
 use policy::Node;
 
-use super::{Page, counted, yaml};
+use super::{Page, counted};
 use crate::bucket::visible;
 use crate::changes::{Action, FieldChange, LimitChange, OverrideChange};
 
@@ -73,7 +73,7 @@ fn one(change: &LimitChange, page: Page) -> String {
     }
     let more = change.overrides.len().saturating_sub(OVERRIDES_SHOWN);
     if more > 0 {
-        let _ = writeln!(text, "    and {} more", counted(more, "override"));
+        let _ = writeln!(text, "    and {}", counted(more, "more override"));
     }
     text
 }
@@ -81,7 +81,7 @@ fn one(change: &LimitChange, page: Page) -> String {
 fn field_line(change: &FieldChange, action: Action, page: Page) -> String {
     let field = &change.field;
     let value = |node: &Option<Node>| match node {
-        Some(node) => yaml::inline(node),
+        Some(node) => node.to_yaml_line(),
         None => default_of(field).to_owned(),
     };
     match action {
@@ -113,7 +113,7 @@ fn override_line(change: &OverrideChange, action: Action, page: Page) -> String 
 /// A map as words: `rate 100/s, until 2026-12-01T00:00:00Z`.
 pub fn words(node: &Node, between: &str, separator: &str) -> String {
     let policy::Value::Map(entries) = &node.value else {
-        return yaml::inline(node);
+        return node.to_yaml_line();
     };
     let words = entries
         .iter()
@@ -121,7 +121,7 @@ pub fn words(node: &Node, between: &str, separator: &str) -> String {
             (policy::Value::Bool(true), _) => entry.key.clone(),
             (policy::Value::Null, _) => format!("{}: none", entry.key),
             (_, Some(text)) => format!("{}{between}{}", entry.key, visible(text.as_bytes())),
-            _ => format!("{}{between}{}", entry.key, yaml::inline(&entry.value)),
+            _ => format!("{}{between}{}", entry.key, entry.value.to_yaml_line()),
         });
     words.collect::<Vec<_>>().join(separator)
 }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use policy::{Limit, Node};
 
-use super::{Page, Table, counted, yaml};
+use super::{Page, Table, counted};
 
 /// One row a limit.
 pub fn table(limits: &[Limit], page: Page) -> String {
@@ -106,7 +106,7 @@ fn notes(limit: &Node) -> String {
 /// A value without quotes, for the eye.
 fn plain(node: &Node) -> String {
     node.as_text()
-        .map_or_else(|| yaml::inline(node), str::to_owned)
+        .map_or_else(|| node.to_yaml_line(), str::to_owned)
 }
 
 /// All of one limit, a field a line, as in a limits file.
@@ -114,7 +114,7 @@ pub fn card(limit: &Limit, overrides_max: usize) -> String {
     let mut shown = limit.clone();
     let more = shown.overrides.len().saturating_sub(overrides_max);
     shown.overrides.truncate(overrides_max);
-    let mut text = yaml::document(&shown.to_node());
+    let mut text = shown.to_node().to_yaml();
     if more > 0 {
         let more = counted(more, "more override");
         let _ = writeln!(text, "# and {more}; -o yaml shows all");

@@ -2,11 +2,15 @@
 
 use std::fmt::Write as _;
 
-use comfy_table::{ContentArrangement, presets};
+use comfy_table::{ColumnConstraint, ContentArrangement, Width, presets};
 
 use super::Page;
 
 const HEADER: anstyle::Style = anstyle::Style::new().bold();
+/// Spaces between columns.
+const GAP: u16 = 2;
+/// A column is not wrapped below this width: what comes out could not be read.
+const COLUMN_MIN: u16 = 12;
 
 /// Rows under headers. Columns that are empty in every row are left out.
 #[derive(Debug)]
@@ -29,48 +33,129 @@ impl Table {
         self.rows.push(cells.into_iter().collect());
     }
 
-    /// The lines, each ended. Wraps cells where the page is too narrow.
+    /// The lines, each ended. Where the page is narrow cells wrap; where it is very narrow every
+    /// row becomes a paragraph.
     pub fn draw(&self, page: Page) -> String {
-        let shown = |column: usize| {
-            let cell = |row: &Vec<String>| row.get(column).is_some_and(|cell| !cell.is_empty());
-            self.rows.is_empty() || self.rows.iter().any(cell)
+        let mut table = self.grid();
+        let widths = table.column_max_content_widths();
+        let whole: u16 = sum(widths.iter().map(|width| width + GAP));
+        let Some(page_width) = page.width.filter(|width| *width < whole) else {
+            return lines(&table);
         };
-        let pick = |cells: &[String]| -> Vec<String> {
-            let cells = cells.iter().enumerate();
+        let least = widths.iter().map(|width| (*width).min(COLUMN_MIN));
+        if sum(least.clone().map(|width| width + GAP)) > page_width {
+            return self.paragraphs();
+        }
+        table
+            .set_content_arrangement(ContentArrangement::Dynamic)
+            .set_width(page_width);
+        for (column, least) in table.column_iter_mut().zip(least) {
+            let width = Width::Fixed(least + GAP);
+            column.set_constraint(ColumnConstraint::LowerBoundary(width));
+        }
+        lines(&table)
+    }
+
+    fn grid(&self) -> comfy_table::Table {
+        let pick = |cells: &mut dyn Iterator<Item = String>| -> Vec<String> {
+            let cells = cells.enumerate();
             cells
-                .filter(|(column, _)| shown(*column))
-                .map(|(_, cell)| cell.clone())
+                .filter(|(column, _)| self.shown(*column))
+                .map(|(_, cell)| cell)
                 .collect()
         };
-        let headers: Vec<String> = self.headers.iter().map(ToString::to_string).collect();
         let mut table = comfy_table::Table::new();
         table
             .load_style(presets::NOTHING)
-            .set_header(pick(&headers));
-        match page.width {
-            Some(width) => {
-                table
-                    .set_content_arrangement(ContentArrangement::Dynamic)
-                    .set_width(width);
-            }
-            None => {
-                table.set_content_arrangement(ContentArrangement::Disabled);
-            }
-        }
+            .set_content_arrangement(ContentArrangement::Disabled)
+            .set_header(pick(&mut self.headers.iter().map(ToString::to_string)));
         for row in &self.rows {
-            table.add_row(pick(row));
+            table.add_row(pick(&mut row.iter().cloned()));
         }
         for column in table.column_iter_mut() {
-            column.set_padding((0, 2));
+            column.set_padding((0, GAP));
         }
+        table
+    }
+
+    fn shown(&self, column: usize) -> bool {
+        let cell = |row: &Vec<String>| row.get(column).is_some_and(|cell| !cell.is_empty());
+        self.rows.is_empty() || self.rows.iter().any(cell)
+    }
+
+    fn paragraphs(&self) -> String {
         let mut text = String::new();
-        for (n, line) in table.lines().enumerate() {
-            let line = line.trim_end();
-            let _ = match n {
-                0 => writeln!(text, "{HEADER}{line}{HEADER:#}"),
-                _ => writeln!(text, "{line}"),
-            };
+        for row in &self.rows {
+            for (n, (header, cell)) in self.headers.iter().zip(row).enumerate() {
+                let _ = match n {
+                    0 => writeln!(text, "{HEADER}{cell}{HEADER:#}"),
+                    _ if cell.is_empty() => Ok(()),
+                    _ => writeln!(text, "  {}: {cell}", header.to_ascii_lowercase()),
+                };
+            }
         }
         text
+    }
+}
+
+fn sum(widths: impl Iterator<Item = u16>) -> u16 {
+    widths.fold(0, u16::saturating_add)
+}
+
+fn lines(table: &comfy_table::Table) -> String {
+    let mut text = String::new();
+    for (n, line) in table.lines().enumerate() {
+        let line = line.trim_end();
+        let _ = match n {
+            0 => writeln!(text, "{HEADER}{line}{HEADER:#}"),
+            _ => writeln!(text, "{line}"),
+        };
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn drawn(width: Option<u16>) -> String {
+        let mut table = Table::new(["NAME", "EMPTY", "MATCH"]);
+        let cells = |cells: [&str; 3]| cells.map(ToOwned::to_owned);
+        table.row(cells(["per-user", "", "path=/api/** method=GET|POST"]));
+        table.row(cells(["exports", "", "path=/export"]));
+        let page = Page {
+            width,
+            wide: false,
+            unicode: true,
+        };
+        anstream::adapter::strip_str(&table.draw(page)).to_string()
+    }
+
+    #[test]
+    fn a_wide_page_or_a_pipe_has_a_line_for_each_row() {
+        let whole = "NAME      MATCH\n\
+                     per-user  path=/api/** method=GET|POST\n\
+                     exports   path=/export\n";
+        assert_eq!(drawn(None), whole);
+        assert_eq!(drawn(Some(40)), whole);
+    }
+
+    #[test]
+    fn a_narrow_page_wraps_the_long_column() {
+        assert_eq!(
+            drawn(Some(30)),
+            "NAME      MATCH\n\
+             per-user  path=/api/**\n          \
+                       method=GET|POST\n\
+             exports   path=/export\n"
+        );
+    }
+
+    #[test]
+    fn a_very_narrow_page_has_a_paragraph_for_each_row() {
+        assert_eq!(
+            drawn(Some(20)),
+            "per-user\n  match: path=/api/** method=GET|POST\nexports\n  match: path=/export\n"
+        );
     }
 }

@@ -22,6 +22,11 @@ impl Node {
         text.push('\n');
         text.trim_start().to_owned()
     }
+
+    /// The document as YAML on one line, however long, without a line end.
+    pub fn to_yaml_line(&self) -> String {
+        flow(self)
+    }
 }
 
 struct Writer<'t> {

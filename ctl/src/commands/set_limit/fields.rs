@@ -115,10 +115,6 @@ pub struct LimitFields {
     #[arg(long, value_name = "PERCENT", help_heading = "Where it is decided")]
     precheck: Option<String>,
 
-    /// Lease units to proxies for this long, as in 100ms.
-    #[arg(long, value_name = "TIME", help_heading = "Where it is decided")]
-    lease: Option<String>,
-
     /// Entries of `per` that decide a bucket's cluster slot.
     #[arg(
         long,
@@ -196,12 +192,6 @@ impl LimitFields {
         set("on_failure", text(&self.on_failure));
         set("scope", text(&self.scope));
         set("precheck", percent(&self.precheck));
-        set(
-            "lease",
-            self.lease
-                .as_deref()
-                .map(|ttl| Node::map([("ttl", Node::text(ttl))])),
-        );
         set("hidden", self.hidden.map(Node::from));
         set("replaces", list(&self.replaces));
         set("partition", list(&self.partition));

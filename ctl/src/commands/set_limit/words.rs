@@ -31,7 +31,6 @@ pub const UNSETTABLE: &[&str] = &[
     "on_failure",
     "scope",
     "precheck",
-    "lease",
     "hidden",
     "replaces",
     "partition",

@@ -1,0 +1,287 @@
+//! What goes wrong around rlctl: servers that are gone, hang or refuse, Ctrl-C, closed pipes, and
+//! other people's edits.
+
+mod support;
+
+use std::{
+    io::Read,
+    net::TcpListener,
+    process::{Child, Command, ExitStatus, Output, Stdio},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result};
+use harness::until;
+use rustix::process::{Pid, Signal, kill_process};
+
+use support::{Server, VALKEY, rlctl};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn run(arguments: &[&str]) -> Result<Output> {
+    Ok(rlctl(arguments).stdin(Stdio::null()).output()?)
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn interrupt(child: &Child) -> Result<()> {
+    let pid = i32::try_from(child.id())
+        .ok()
+        .and_then(Pid::from_raw)
+        .context("a process id")?;
+    Ok(kill_process(pid, Signal::INT)?)
+}
+
+/// Waits until the program handles Ctrl-C itself, as the kernel sees it.
+fn until_interruptible(child: &Child) -> Result<()> {
+    let status = format!("/proc/{}/status", child.id());
+    let handles = async || {
+        let status = std::fs::read_to_string(&status).ok()?;
+        let mask = status
+            .lines()
+            .find_map(|line| line.strip_prefix("SigCgt:"))?;
+        let mask = u64::from_str_radix(mask.trim(), 16).ok()?;
+        (mask & 0b10 != 0).then_some(())
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(until("a handler for SIGINT", PATIENCE, handles))
+}
+
+fn read_all(child: &mut Child) -> Result<(ExitStatus, String)> {
+    let mut said = String::new();
+    child
+        .stderr
+        .take()
+        .context("piped")?
+        .read_to_string(&mut said)?;
+    Ok((child.wait()?, said))
+}
+
+#[test]
+fn a_server_that_is_not_there_is_said_at_once_and_by_name() -> Result<()> {
+    let port = harness::free_port()?;
+    let url = format!("redis://:s3cret@127.0.0.1:{port}");
+    for command in [
+        &["ping"][..],
+        &["list-limits"],
+        &["set-limit", "a", "--rate", "1/s"],
+    ] {
+        let started = Instant::now();
+        let output = rlctl(command).env("REDIS_URL", &url).output()?;
+        assert_eq!(output.status.code(), Some(3));
+        assert!(started.elapsed() < Duration::from_secs(2));
+        let said = stderr(&output);
+        assert!(
+            said.contains(&format!("cannot reach redis://127.0.0.1:{port}: ")),
+            "{said}"
+        );
+        assert!(said.contains("the address is that of REDIS_URL"), "{said}");
+        assert!(!said.contains("s3cret"), "{said}");
+        assert_eq!(output.stdout, b"");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_server_that_hangs_is_given_up_on() -> Result<()> {
+    let server = Server::start(VALKEY, &[])?;
+    server.process().pause()?;
+    let started = Instant::now();
+    let output = run(&["ping", "--redis", &server.url()])?;
+    // Twice the default: a busy machine is slow to start a program.
+    assert!(
+        started.elapsed() < Duration::from_secs(2),
+        "{:?}",
+        started.elapsed()
+    );
+    server.process().resume()?;
+    assert_eq!(output.status.code(), Some(3));
+    assert!(stderr(&output).contains("no answer"), "{}", stderr(&output));
+    Ok(())
+}
+
+#[test]
+fn wrong_credentials_and_missing_rights_are_told_apart() -> Result<()> {
+    let password = ["--requirepass", "hunter2"];
+    let viewer = [
+        "--user", "viewer", "on", ">pw", "~rl:*", "-@all", "+ping", "+hello",
+    ];
+    let users = [&password[..], &viewer].concat();
+    let server = Server::start(VALKEY, &users)?;
+    let at = |login: &str| format!("redis://{login}127.0.0.1:{}", server.port());
+    for (login, code, message) in [
+        ("", 4, "refused the login"),
+        (":s3cret@", 4, "refused the login"),
+        ("nobody:s3cret@", 4, "refused the login"),
+        (":hunter2@", 0, ""),
+        ("viewer:pw@", 0, ""),
+    ] {
+        let output = run(&["ping", "--redis", &at(login)])?;
+        assert_eq!(
+            output.status.code(),
+            Some(code),
+            "{login}: {}",
+            stderr(&output)
+        );
+        assert!(stderr(&output).contains(message), "{}", stderr(&output));
+        assert!(!stderr(&output).contains("s3cret"), "{}", stderr(&output));
+    }
+    let output = run(&["list-domains", "--redis", &at("viewer:pw@")])?;
+    assert_eq!(output.status.code(), Some(8));
+    assert!(stderr(&output).contains("NOPERM"), "{}", stderr(&output));
+    Ok(())
+}
+
+#[test]
+fn ctrl_c_ends_the_wait_for_a_server() -> Result<()> {
+    let silent = TcpListener::bind(("127.0.0.1", 0))?;
+    let url = format!("redis://{}", silent.local_addr()?);
+    let mut child = rlctl(&["list-limits", "--timeout", "1h", "--redis", &url])
+        .stderr(Stdio::piped())
+        .spawn()?;
+    let _connection = silent.accept()?;
+    interrupt(&child)?;
+    let (status, said) = read_all(&mut child)?;
+    assert_eq!(status.code(), Some(130));
+    assert_eq!(said, "error: interrupted\n");
+    Ok(())
+}
+
+#[test]
+fn ctrl_c_ends_the_wait_for_a_file() -> Result<()> {
+    let mut child = rlctl(&["apply", "-f", "-"])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    // Open until the end, and silent.
+    let _stdin = child.stdin.take();
+    until_interruptible(&child)?;
+    interrupt(&child)?;
+    let (status, said) = read_all(&mut child)?;
+    assert_eq!(status.code(), Some(130));
+    assert_eq!(said, "error: interrupted\n");
+    Ok(())
+}
+
+#[test]
+fn ctrl_c_ends_the_wait_for_a_bucket() -> Result<()> {
+    let server = Server::start(VALKEY, &[])?;
+    let url = server.url();
+    let made = run(&[
+        "--redis",
+        &url,
+        "--domain",
+        "shop",
+        "set-limit",
+        "a",
+        "--rate",
+        "1/h",
+    ])?;
+    assert!(made.status.success(), "{}", stderr(&made));
+    assert!(run(&["--redis", &url, "check"])?.status.success());
+    let mut child = rlctl(&["--redis", &url, "check", "--wait", "2h"])
+        .stderr(Stdio::piped())
+        .spawn()?;
+    let mut first = [0; 7];
+    child
+        .stderr
+        .as_mut()
+        .context("piped")?
+        .read_exact(&mut first)?;
+    assert_eq!(&first, b"denied;");
+    interrupt(&child)?;
+    let (status, said) = read_all(&mut child)?;
+    assert_eq!(status.code(), Some(130));
+    assert!(said.ends_with("error: interrupted\n"), "{said}");
+    Ok(())
+}
+
+#[test]
+fn a_reader_that_leaves_is_no_error() -> Result<()> {
+    let mut child = rlctl(&["completions", "bash"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    drop(child.stdout.take());
+    let (status, said) = read_all(&mut child)?;
+    assert_eq!((status.code(), said.as_str()), (Some(0), ""));
+    Ok(())
+}
+
+#[test]
+fn data_is_on_stdout_and_talk_on_stderr() -> Result<()> {
+    let server = Server::start(VALKEY, &[])?;
+    let url = server.url();
+    let made = run(&[
+        "--redis",
+        &url,
+        "--domain",
+        "shop",
+        "set-limit",
+        "a",
+        "--rate",
+        "1/h",
+    ])?;
+    assert!(made.status.success(), "{}", stderr(&made));
+    let output = run(&["--redis", &url, "get-limit", "a", "-o", "json"])?;
+    let limit: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+    assert_eq!(limit["rate"], "1/h");
+    assert!(
+        stderr(&output).contains("revision 1"),
+        "{}",
+        stderr(&output)
+    );
+    Ok(())
+}
+
+/// Writers of different limits all succeed; of one limit, those who do not are told so, and
+/// nobody's edit is lost without a word.
+#[test]
+fn edits_at_the_same_time_are_made_or_refused() -> Result<()> {
+    const WRITERS: usize = 8;
+    let server = Server::start(VALKEY, &[])?;
+    let url = server.url();
+    let start = |limit: String, rate: String| -> Result<Child> {
+        let mut command: Command = rlctl(&["--redis", &url, "--domain", "shop", "set-limit"]);
+        command.args([
+            limit,
+            "--rate".to_owned(),
+            rate,
+            "--timeout".to_owned(),
+            "20s".to_owned(),
+        ]);
+        Ok(command
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()?)
+    };
+    let others: Result<Vec<Child>> = (0..WRITERS)
+        .map(|n| start(format!("limit-{n}"), "1/s".to_owned()))
+        .collect();
+    for mut child in others? {
+        assert_eq!(child.wait()?.code(), Some(0));
+    }
+    let same: Result<Vec<Child>> = (0..WRITERS)
+        .map(|n| start("limit-0".to_owned(), format!("{}/s", n + 2)))
+        .collect();
+    let mut made = 0;
+    for mut child in same? {
+        match child.wait()?.code() {
+            Some(0) => made += 1,
+            code => assert_eq!(code, Some(6)),
+        }
+    }
+    let history = run(&["--redis", &url, "history", "-n", "100", "-o", "json"])?;
+    let edits: Vec<serde_json::Value> = serde_json::from_slice(&history.stdout)?;
+    assert_eq!(edits.len(), WRITERS + made);
+    let limits = run(&["--redis", &url, "list-limits", "-o", "name"])?;
+    assert_eq!(
+        String::from_utf8_lossy(&limits.stdout).lines().count(),
+        WRITERS
+    );
+    Ok(())
+}
