@@ -11,6 +11,7 @@ use tokio_rustls::{
     rustls::{ClientConfig, RootCertStore, pki_types::ServerName},
 };
 
+use super::sentinel;
 use crate::{
     StoreError,
     url::{Address, Server},
@@ -29,7 +30,9 @@ impl Dialer {
     /// Reads the system's root certificates, if the server speaks TLS.
     pub(crate) fn new(server: Server) -> Result<Self, StoreError> {
         let tls = match server.address {
-            Address::Tcp { tls: true, .. } => Some(connector()?),
+            Address::Tcp { tls: true, .. } | Address::Sentinel { tls: true, .. } => {
+                Some(connector()?)
+            }
             _ => None,
         };
         Ok(Self { server, tls })
@@ -41,20 +44,24 @@ impl Dialer {
 
     pub(crate) async fn dial(&self) -> io::Result<Box<dyn Stream>> {
         match &self.server.address {
-            Address::Tcp { host, port, .. } => {
-                let stream = TcpStream::connect((host.as_str(), *port)).await?;
-                // A check is one small write and then a wait: Nagle would add a delayed ACK to it.
-                stream.set_nodelay(true)?;
-                let Some(tls) = &self.tls else {
-                    return Ok(Box::new(stream));
-                };
-                let name = ServerName::try_from(host.clone())
-                    .map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
-                Ok(Box::new(tls.connect(name, stream).await?))
-            }
+            Address::Tcp { host, port, .. } => self.tcp(host, *port).await,
+            Address::Sentinel { sentinels, .. } => sentinel::dial(self, sentinels).await,
             #[cfg(unix)]
             Address::Unix(path) => Ok(Box::new(tokio::net::UnixStream::connect(path).await?)),
         }
+    }
+
+    /// With TLS if the URL says so.
+    pub(super) async fn tcp(&self, host: &str, port: u16) -> io::Result<Box<dyn Stream>> {
+        let stream = TcpStream::connect((host, port)).await?;
+        // A check is one small write and then a wait: Nagle would add a delayed ACK to it.
+        stream.set_nodelay(true)?;
+        let Some(tls) = &self.tls else {
+            return Ok(Box::new(stream));
+        };
+        let name = ServerName::try_from(host.to_owned())
+            .map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
+        Ok(Box::new(tls.connect(name, stream).await?))
     }
 }
 

@@ -20,6 +20,7 @@ mod live;
 mod policy;
 mod reply;
 mod run;
+mod sentinel;
 mod value;
 
 use std::{collections::BTreeMap, fmt};

@@ -167,7 +167,7 @@ async fn a_replica_refuses_and_says_what_it_is() -> Result<()> {
     let primary = Server::start(REDIS).await?;
     let (_, policy) = serving(&primary).await?;
     let replica = Server::start(REDIS).await?;
-    let port = primary.url().rsplit(':').next().expect("a port").to_owned();
+    let port = primary.port().to_string();
     let store = replica.store()?;
     check(&store, &policy, &request(&[("user", "warm-up")])).await?;
     replica.command(&["REPLICAOF", "127.0.0.1", &port]).await?;
@@ -214,6 +214,41 @@ async fn a_full_server_refuses_checks_and_edits_whole() -> Result<()> {
                 .allowed
         );
     }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_loading_server_refuses_and_is_used_once_it_has_loaded() -> Result<()> {
+    let mut server = Server::start(REDIS).await?;
+    let store = server.store()?;
+    let policy = publish(&store, &policy(TEN_A_DAY)).await?;
+    let checks: Vec<_> = (0..1000)
+        .map(|i| request(&[("user", &format!("user{i}"))]))
+        .collect();
+    for result in store.check(&policy, &checks, false).await {
+        result?;
+    }
+    server.command(&["SAVE"]).await?;
+    server.kill();
+    // A millisecond for each of its thousand keys.
+    let slowly = [
+        "--key-load-delay",
+        "1000",
+        "--loading-process-events-interval-bytes",
+        "1024",
+    ];
+    server.launch(&slowly).await?;
+    let store = server.store_with(impatient())?;
+    let first = &checks[0];
+    let loading = async || match check(&store, &policy, first).await {
+        Err(CheckError::Store(StoreError::Refused(refusal))) => Some(refusal),
+        _ => None,
+    };
+    let (refusal, _) = until("a refusal", Duration::from_secs(5), loading).await?;
+    assert_eq!(refusal.code, "LOADING");
+    let answers = async || check(&store, &policy, first).await.ok();
+    let (answer, _) = until("recovery", Duration::from_secs(10), answers).await?;
+    assert_eq!(answer.limits[0].remaining, 8, "the usage was loaded");
     Ok(())
 }
 

@@ -14,6 +14,7 @@ mod given;
 mod live;
 mod login;
 mod scale;
+mod sentinel;
 mod servers;
 
 /// Makes a test of each function for each kind of store.

@@ -81,6 +81,10 @@ impl Server {
         Ok(())
     }
 
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
@@ -129,7 +133,8 @@ impl Server {
     }
 }
 
-fn program(kind: Kind) -> Result<PathBuf> {
+/// The server program of a kind.
+pub fn program(kind: Kind) -> Result<PathBuf> {
     if let Some(path) = std::env::var_os(kind.variable) {
         return Ok(path.into());
     }

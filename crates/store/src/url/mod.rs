@@ -1,15 +1,20 @@
 //! Where the store is, as users write it.
 
+mod sentinel;
+
 use std::{fmt, str::FromStr};
 
 use redis::{ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo};
+
+pub(crate) use sentinel::Sentinels;
 
 /// A store's URL, parsed. Neither `Display` nor `Debug` shows the password.
 #[derive(Clone, Debug)]
 pub enum StoreUrl {
     /// `memory`: one process, nothing shared.
     Memory,
-    /// `redis://`, `rediss://`, `valkey://`, `valkeys://`, `unix://`: one server.
+    /// `redis://`, `rediss://`, `valkey://`, `valkeys://`, `unix://`: one server;
+    /// `redis-sentinel://`, `rediss-sentinel://`: the one that Sentinel says is the primary.
     Single(Server),
 }
 
@@ -21,11 +26,15 @@ pub struct Server {
 }
 
 /// How to reach a server.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) enum Address {
     Tcp {
         host: String,
         port: u16,
+        tls: bool,
+    },
+    Sentinel {
+        sentinels: Sentinels,
         tls: bool,
     },
     #[cfg(unix)]
@@ -37,7 +46,8 @@ pub(crate) enum Address {
 pub enum UrlError {
     /// Not one of the schemes.
     #[error(
-        "a store is `memory` or starts with redis://, rediss://, valkey://, valkeys:// or unix://"
+        "a store is `memory` or starts with redis://, rediss://, valkey://, valkeys://, \
+         redis-sentinel://, rediss-sentinel:// or unix://"
     )]
     Scheme,
     /// The part after the scheme.
@@ -47,7 +57,7 @@ pub enum UrlError {
     #[error("the store's URL has a user but no password: write user:password@host")]
     UserWithoutPassword,
     /// Known, but not in this version.
-    #[error("{0}:// is not yet available; use redis:// or rediss:// with one server")]
+    #[error("{0}:// is not yet available; use redis://, rediss:// or redis-sentinel://")]
     NotYet(&'static str),
 }
 
@@ -63,7 +73,8 @@ impl FromStr for StoreUrl {
             "redis" | "valkey" => Server::parse(&format!("redis://{rest}"), false),
             "rediss" | "valkeys" => Server::parse(&format!("redis://{rest}"), true),
             "unix" | "redis+unix" | "valkey+unix" => Server::parse(text, false),
-            "redis-sentinel" => Err(UrlError::NotYet("redis-sentinel")),
+            "redis-sentinel" => Server::parse_sentinel(rest, false),
+            "rediss-sentinel" => Server::parse_sentinel(rest, true),
             "redis-cluster" => Err(UrlError::NotYet("redis-cluster")),
             _ => Err(UrlError::Scheme),
         }
@@ -117,14 +128,22 @@ impl fmt::Display for Server {
         match &self.address {
             Address::Tcp { host, port, tls } => {
                 f.write_str(if *tls { "rediss://" } else { "redis://" })?;
-                if let Some(user) = self.login.username() {
-                    write!(f, "{user}@")?;
+                self.write_user(f)?;
+                write_host(f, host, *port)?;
+            }
+            Address::Sentinel { sentinels, tls } => {
+                let scheme = if *tls { "rediss" } else { "redis" };
+                write!(f, "{scheme}-sentinel://")?;
+                self.write_user(f)?;
+                for (i, (host, port)) in sentinels.hosts.iter().enumerate() {
+                    f.write_str(if i > 0 { "," } else { "" })?;
+                    write_host(f, host, *port)?;
                 }
-                if host.contains(':') {
-                    write!(f, "[{host}]:{port}")?;
-                } else {
-                    write!(f, "{host}:{port}")?;
-                }
+                write!(f, "/{}", sentinels.service)?;
+                return match self.login.db() {
+                    0 => Ok(()),
+                    db => write!(f, "?db={db}"),
+                };
             }
             #[cfg(unix)]
             Address::Unix(path) => write!(f, "unix://{}", path.display())?,
@@ -133,6 +152,23 @@ impl fmt::Display for Server {
             0 => Ok(()),
             db => write!(f, "/{db}"),
         }
+    }
+}
+
+impl Server {
+    fn write_user(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.login.username() {
+            Some(user) => write!(f, "{user}@"),
+            None => Ok(()),
+        }
+    }
+}
+
+fn write_host(f: &mut fmt::Formatter<'_>, host: &str, port: u16) -> fmt::Result {
+    if host.contains(':') {
+        write!(f, "[{host}]:{port}")
+    } else {
+        write!(f, "{host}:{port}")
     }
 }
 
@@ -179,15 +215,44 @@ mod tests {
     }
 
     #[test]
-    fn deployments_of_a_later_version_are_named() {
-        let later = parse("redis-sentinel://a:1,b:2/main").unwrap_err();
+    fn sentinels_are_a_list_of_hosts_and_a_service() {
+        let text = "redis-sentinel://bob:s3cret@a,[::1]:7,c:8/main?db=2\
+                    &sentinel_user=eve&sentinel_password=s3cret%26";
+        let url = parse(text).unwrap();
         assert_eq!(
-            later.to_string(),
-            "redis-sentinel:// is not yet available; use redis:// or rediss:// with one server"
+            url.to_string(),
+            "redis-sentinel://bob@a:26379,[::1]:7,c:8/main?db=2"
         );
-        assert!(matches!(
-            parse("redis-cluster://a:1"),
-            Err(UrlError::NotYet(_))
-        ));
+        assert!(!format!("{url:?}").contains("s3cret"));
+        let StoreUrl::Single(server) = url else {
+            panic!("one server at a time")
+        };
+        let Address::Sentinel { sentinels, tls } = server.address else {
+            panic!("found by sentinels")
+        };
+        assert!(!tls && sentinels.service == "main");
+        assert_eq!(sentinels.login.username(), Some("eve"));
+        assert_eq!(sentinels.login.password(), Some("s3cret&"));
+        for bad in [
+            "redis-sentinel://a:1",
+            "redis-sentinel://a:1/",
+            "redis-sentinel:///main",
+            "redis-sentinel://a:1/main/2",
+            "redis-sentinel://a:x/main",
+            "redis-sentinel://a:1,/main",
+            "redis-sentinel://bob@a:1/main",
+            "redis-sentinel://a:1/main?sentinel_user=eve",
+            "redis-sentinel://a:1/main?password=s3cret",
+        ] {
+            let refused = parse(bad).unwrap_err().to_string();
+            assert!(!refused.contains("s3cret"), "{bad}: {refused}");
+        }
+    }
+
+    #[test]
+    fn a_deployment_of_a_later_version_is_named() {
+        let later = parse("redis-cluster://a:1,b:2").unwrap_err();
+        assert!(matches!(later, UrlError::NotYet("redis-cluster")));
+        assert!(later.to_string().contains("not yet available"), "{later}");
     }
 }
