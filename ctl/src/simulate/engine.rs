@@ -1,0 +1,79 @@
+//! What decides the checks of a simulation.
+
+use std::collections::HashMap;
+
+use algorithms::{
+    Algorithm,
+    check::{Mode, Options, Part, Stored, Verdict, check},
+};
+
+use crate::error::Error;
+
+/// One limit's part in a check.
+#[derive(Clone, Debug)]
+pub struct Subject {
+    /// Names the bucket, apart from those of other scenarios.
+    pub bucket: String,
+    /// The numbers of the bucket.
+    pub algorithm: Algorithm,
+    /// Counts the edits of the limit.
+    pub generation: u64,
+    /// Units the check takes.
+    pub cost: u64,
+    /// Whether it can deny.
+    pub mode: Mode,
+}
+
+/// Decides checks at times that it is told, and remembers what it charged.
+pub trait Engine {
+    /// Decides one check; one verdict per subject, in order.
+    ///
+    /// # Errors
+    /// The engine could not decide. Numbers older than a bucket's are such a fault: a scenario
+    /// edits its limits in order.
+    fn check(
+        &mut self,
+        subjects: &[Subject],
+        now_ms: u64,
+        options: Options,
+    ) -> impl Future<Output = Result<Verdict, Error>>;
+}
+
+/// The Rust algorithms, in this process. Nothing expires.
+#[derive(Debug, Default)]
+pub struct Local {
+    buckets: HashMap<String, Stored>,
+}
+
+impl Engine for Local {
+    async fn check(
+        &mut self,
+        subjects: &[Subject],
+        now_ms: u64,
+        options: Options,
+    ) -> Result<Verdict, Error> {
+        let parts: Vec<Part<'_>> = subjects
+            .iter()
+            .map(|subject| Part {
+                algorithm: &subject.algorithm,
+                generation: subject.generation,
+                stored: self.buckets.get(&subject.bucket),
+                cost: subject.cost,
+                debit: 0,
+                mode: subject.mode,
+            })
+            .collect();
+        let (verdict, writes) = check(&parts, now_ms, options).map_err(|stale| {
+            let (limit, generation) = (stale.limit, stale.generation);
+            Error::usage(format!(
+                "limit {limit} is older than its bucket, at {generation}"
+            ))
+        })?;
+        for (subject, write) in subjects.iter().zip(writes) {
+            if let Some(stored) = write {
+                self.buckets.insert(subject.bucket.clone(), stored);
+            }
+        }
+        Ok(verdict)
+    }
+}

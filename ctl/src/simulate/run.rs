@@ -1,0 +1,142 @@
+//! Running scenarios.
+
+use algorithms::{
+    RetryAfter,
+    check::{Mode, Options, Verdict},
+};
+use policy::{Compiled, Match, OverLimit, Resolved};
+
+use super::{Answer, Difference, Engine, Report, Request, Run, Scenario, Step, Subject};
+use crate::error::Error;
+
+/// Runs every scenario with its own clock and its own buckets.
+///
+/// # Errors
+/// What the engine could not decide.
+pub async fn run(scenarios: &[Scenario], engine: &mut impl Engine) -> Result<Report, Error> {
+    let mut report = Report {
+        scenarios: Vec::with_capacity(scenarios.len()),
+    };
+    for (index, scenario) in scenarios.iter().enumerate() {
+        report
+            .scenarios
+            .push(run_one(index, scenario, engine).await?);
+    }
+    Ok(report)
+}
+
+async fn run_one(
+    index: usize,
+    scenario: &Scenario,
+    engine: &mut impl Engine,
+) -> Result<Run, Error> {
+    let mut run = Run {
+        id: scenario.id.clone(),
+        steps: Vec::with_capacity(scenario.steps.len()),
+        requests: Vec::with_capacity(scenario.steps.len()),
+        differences: Vec::new(),
+    };
+    let mut policy = Compiled::new(scenario.policy.clone());
+    for (at, step) in scenario.steps.iter().enumerate() {
+        match step {
+            Step::Edit(edited) => {
+                policy = Compiled::new(edited.clone());
+                run.steps.push(None);
+                run.requests.push(None);
+            }
+            Step::Check(request) => {
+                let answer = check(index, &policy, request, engine).await?;
+                run.differences.extend(differences(at, request, &answer));
+                run.steps.push(Some(answer));
+                run.requests.push(Some((request.t_ms, request.cost)));
+            }
+        }
+    }
+    Ok(run)
+}
+
+fn differences(step: usize, request: &Request, answer: &Answer) -> Vec<Difference> {
+    let compare = |expected: &super::Expected| {
+        let actual = answer.field(&expected.field);
+        (actual != expected.value).then(|| Difference {
+            step,
+            field: expected.field.clone(),
+            expected: expected.value.clone(),
+            actual,
+        })
+    };
+    request.expect.iter().filter_map(compare).collect()
+}
+
+async fn check(
+    scenario: usize,
+    policy: &Compiled,
+    request: &Request,
+    engine: &mut impl Engine,
+) -> Result<Answer, Error> {
+    let mut subjects = Vec::new();
+    let mut names = Vec::new();
+    let mut refused = Vec::new();
+    for found in policy.matching(&request.descriptor) {
+        if found.missing.is_some() {
+            // Denied without its entry, whatever is left.
+            refused.extend(found.enforced.then(|| found.limit.name.to_string()));
+            continue;
+        }
+        let quota = policy.quota_for(found.index, &found.values, request.t_ms);
+        if let Some(Resolved::Quota(quota)) = quota {
+            names.push(found.limit.name.to_string());
+            subjects.push(Subject {
+                bucket: bucket(scenario, &found),
+                algorithm: *quota.algorithm(),
+                generation: found.limit.generation,
+                cost: found.limit.cost.saturating_mul(request.cost),
+                mode: mode(&found),
+            });
+        }
+    }
+    let options = Options {
+        peek: request.peek || !refused.is_empty(),
+        force: false,
+    };
+    let verdict = engine.check(&subjects, request.t_ms, options).await?;
+    Ok(answer(&verdict, &names, refused))
+}
+
+fn mode(found: &Match<'_, '_>) -> Mode {
+    match found.limit.over_limit {
+        OverLimit::Reject | OverLimit::Queue if found.enforced => Mode::Enforce,
+        _ => Mode::Observe,
+    }
+}
+
+/// The name of a bucket: different for different scenarios, limits and values.
+fn bucket(scenario: usize, found: &Match<'_, '_>) -> String {
+    format!("{scenario}:{}:{:?}", found.limit.name, found.values)
+}
+
+fn answer(verdict: &Verdict, names: &[String], refused: Vec<String>) -> Answer {
+    let summary = verdict.summary();
+    let allowed = verdict.allowed && refused.is_empty();
+    let denied = summary
+        .denied_by
+        .iter()
+        .filter_map(|index| names.get(*index).cloned());
+    Answer {
+        allowed,
+        remaining: if refused.is_empty() {
+            summary.remaining
+        } else {
+            Some(0)
+        },
+        retry_after_ms: match summary.retry_after {
+            _ if !refused.is_empty() => None,
+            RetryAfter::Now => Some(0),
+            RetryAfter::Millis(ms) => Some(ms),
+            RetryAfter::Never => None,
+        },
+        reset_after_ms: summary.reset_after_ms,
+        denied_by: refused.into_iter().chain(denied).collect(),
+        delay_ms: allowed.then_some(summary.delay_ms),
+    }
+}

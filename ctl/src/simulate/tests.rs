@@ -1,0 +1,171 @@
+use policy::{Node, Problems};
+
+use super::{Local, Report, Scenario, Step, Traffic, read, run};
+use crate::error::Error;
+
+fn scenarios(json: &str) -> Result<Vec<Scenario>, Problems> {
+    let node: Node = serde_json::from_str(json).unwrap();
+    read(&node)
+}
+
+fn local(scenarios: &[Scenario]) -> Result<Report, Error> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
+    runtime.block_on(run(scenarios, &mut Local::default()))
+}
+
+fn simulated(json: &str) -> Report {
+    local(&scenarios(json).unwrap()).unwrap()
+}
+
+/// The messages about a document that is wrong, one per line.
+fn problems(json: &str) -> String {
+    let problems = scenarios(json).unwrap_err();
+    problems
+        .iter()
+        .map(|problem| format!("{problem}\n"))
+        .collect()
+}
+
+#[test]
+fn the_worked_scenarios_are_as_expected() {
+    let report = simulated(include_str!("../../../tests/vectors/examples.json"));
+    assert!(report.scenarios.len() >= 40);
+    for run in &report.scenarios {
+        assert_eq!(run.differences, [], "{}", run.id);
+    }
+}
+
+#[test]
+fn a_difference_names_step_and_field() {
+    let report = simulated(
+        r#"{"id": "one", "limits": [{"name": "a", "rate": "2/s"}], "steps": [
+            {"t_ms": 5, "cost": 1},
+            {"t_ms": 5, "cost": 1, "expect": {"remaining": 1, "allowed": true, "delay_ms": null}}
+        ]}"#,
+    );
+    assert!(!report.as_expected());
+    let found = &report.scenarios[0].differences;
+    let named: Vec<_> = found.iter().map(|d| (d.step, d.field.as_str())).collect();
+    assert_eq!(named, [(1, "remaining"), (1, "delay_ms")]);
+    assert_eq!(
+        (&found[0].expected, &found[0].actual),
+        (&Node::number(1), &Node::number(0))
+    );
+}
+
+#[test]
+fn the_report_reads_as_documented() {
+    let report = simulated(
+        r#"[{"id": "x", "limits": [{"name": "a", "rate": "1/s"}], "steps": [
+            {"t_ms": 0, "cost": 1}, {"set": {"name": "a", "rate": "1/2s"}}, {"t_ms": 0, "cost": 2}
+        ]}]"#,
+    );
+    let json = serde_json::to_value(&report).unwrap();
+    let expected = serde_json::json!({"scenarios": [{"id": "x", "steps": [
+        {"allowed": true, "remaining": 0, "retry_after_ms": 0, "reset_after_ms": 1000,
+         "denied_by": [], "delay_ms": 0},
+        null,
+        {"allowed": false, "remaining": 0, "retry_after_ms": -1, "reset_after_ms": 2000,
+         "denied_by": ["a"], "delay_ms": null},
+    ]}]});
+    assert_eq!(json, expected);
+}
+
+#[test]
+fn descriptors_choose_limits_and_buckets() {
+    let report = simulated(
+        r#"{"id": "d", "limits": [
+            {"name": "user", "per": ["user"], "rate": "1/m",
+             "overrides": [{"values": {"user": "probe"}, "unlimited": true}]},
+            {"name": "path", "match": {"path": "/x/**"}, "rate": "2/m"},
+            {"name": "seen", "rate": "1/m", "enforce": "0%"},
+            {"name": "key", "per": ["key"], "match": {"path": "/keyed"}, "if_missing": "deny",
+             "rate": "1/m"}
+        ], "steps": [
+            {"t_ms": 0, "descriptor": {"user": "a", "path": "/x/1"}},
+            {"t_ms": 0, "descriptor": {"user": "b", "path": "/x/1"}},
+            {"t_ms": 0, "descriptor": {"user": "c", "path": "/x/1"}},
+            {"t_ms": 0, "descriptor": {"user": "c", "path": "/y"}, "peek": true},
+            {"t_ms": 0, "descriptor": {"user": "c", "path": "/y"}},
+            {"t_ms": 0, "descriptor": {"user": "probe", "path": "/y"}},
+            {"t_ms": 0, "descriptor": {"user": "d", "path": "/keyed"}},
+            {"t_ms": 0, "descriptor": {"user": "d", "path": "/y"}}
+        ]}"#,
+    );
+    let denied: Vec<_> = report.scenarios[0]
+        .steps
+        .iter()
+        .map(|step| step.as_ref().unwrap().denied_by.join(","))
+        .collect();
+    assert_eq!(
+        denied,
+        ["", "", "path", "", "", "", "key", ""],
+        "a denial charges nobody"
+    );
+}
+
+#[test]
+fn everything_wrong_is_said_at_once() {
+    let said = problems(
+        r#"[{"id": "x", "limits": [{"name": "a", "rate": "1/s"}], "colour": 1, "steps": [
+            {"t_ms": 0, "cost": -1},
+            {"cost": 1},
+            {"t_ms": 0, "expect": {"allowd": true}},
+            {"set": {"name": "b", "rate": "1/s"}},
+            {"set": {"name": "a", "rate": "0/s"}},
+            {"t_ms": 0, "descriptor": {"Bad Key": "x"}}
+        ]}, {"id": "y", "limits": [{"name": "a", "rate": "fast"}], "steps": []}, {"id": "z"}]"#,
+    );
+    for part in [
+        "[0].colour: unknown field",
+        "[0].steps[0].cost: expected a whole number of at least 0",
+        "[0].steps[1]: a step has `t_ms`, or is a `set`",
+        "[0].steps[2].expect.allowd: no such field in an answer",
+        "[0].steps[3].set: `set` names a limit of the scenario",
+        "[0].steps[4].set",
+        "[0].steps[5].descriptor.Bad Key",
+        "[1].limits",
+        "[2]: a scenario has `limits` and `steps`",
+    ] {
+        assert!(said.contains(part), "{part:?} is not in\n{said}");
+    }
+}
+
+#[test]
+fn what_is_no_scenario_is_a_problem() {
+    for json in [
+        "null",
+        "5",
+        r#""x""#,
+        "{}",
+        r#"{"scenarios": 5}"#,
+        r#"[[]]"#,
+        r#"{"steps": {}}"#,
+    ] {
+        assert!(scenarios(json).is_err(), "{json}");
+    }
+    assert!(scenarios("[]").unwrap().is_empty());
+}
+
+#[test]
+fn traffic_runs_through_limits() {
+    let mut all = scenarios(
+        r#"{"id": "t", "limits": [{"name": "a", "rate": "10/s", "burst": 50}], "steps": []}"#,
+    )
+    .unwrap();
+    let traffic: Traffic = "constant:20/s".parse().unwrap();
+    all[0].steps = traffic
+        .steps(1_763_000_000_000, 10_000, 1, &policy::Descriptor::new())
+        .unwrap();
+    assert!(matches!(all[0].steps[0], Step::Check(_)));
+    let report = local(&all).unwrap();
+    let steps = report.scenarios[0].steps.iter().flatten();
+    let admitted = steps.filter(|answer| answer.allowed).count();
+    assert_eq!(
+        admitted,
+        50 + 99,
+        "the burst, and what came back before the last request"
+    );
+}

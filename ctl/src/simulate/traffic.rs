@@ -1,0 +1,224 @@
+//! Steps made from a description of traffic.
+
+use std::str::FromStr;
+
+use policy::{Descriptor, UnitError, parse_duration, parse_rate};
+
+use super::{Request, Step};
+
+/// `burst:200@10s`, `constant:50/s` or `poisson:50/s`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Traffic {
+    /// That many requests at once, every so often.
+    Burst {
+        /// Requests.
+        requests: u64,
+        /// Milliseconds between the bursts.
+        every_ms: u64,
+    },
+    /// Evenly spaced requests.
+    Constant {
+        /// Requests per period.
+        requests: u64,
+        /// The period, in milliseconds.
+        period_ms: u64,
+    },
+    /// As many requests, at times drawn independently; the same for the same seed.
+    Poisson {
+        /// Requests per period.
+        requests: u64,
+        /// The period, in milliseconds.
+        period_ms: u64,
+    },
+}
+
+/// Why a text does not describe traffic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TrafficError {
+    /// Not one of the three forms.
+    Form,
+    /// A rate or duration in it is wrong.
+    Unit(UnitError),
+    /// More requests than a simulation takes.
+    TooMany {
+        /// The most there can be.
+        most: u64,
+    },
+}
+
+/// The most requests of one simulation.
+const REQUESTS_MAX: u64 = 1_000_000;
+
+impl std::fmt::Display for TrafficError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Form => f.write_str(
+                "expected burst:REQUESTS@TIME, constant:REQUESTS/TIME or poisson:REQUESTS/TIME, \
+                 as in burst:200@10s or constant:50/s",
+            ),
+            Self::Unit(error) => error.fmt(f),
+            Self::TooMany { most } => write!(f, "more than {most} requests"),
+        }
+    }
+}
+
+impl std::error::Error for TrafficError {}
+
+impl FromStr for Traffic {
+    type Err = TrafficError;
+
+    fn from_str(text: &str) -> Result<Self, TrafficError> {
+        let (form, numbers) = text.split_once(':').ok_or(TrafficError::Form)?;
+        if form == "burst" {
+            let (requests, every) = numbers.split_once('@').ok_or(TrafficError::Form)?;
+            let requests = requests.parse().map_err(|_| TrafficError::Form)?;
+            return match parse_duration(every).map_err(TrafficError::Unit)? {
+                0 => Err(TrafficError::Form),
+                every_ms => Ok(Self::Burst { requests, every_ms }),
+            };
+        }
+        let rate = parse_rate(numbers).map_err(TrafficError::Unit)?;
+        let (requests, period_ms) = (rate.units, rate.period_ms);
+        match form {
+            "constant" => Ok(Self::Constant {
+                requests,
+                period_ms,
+            }),
+            "poisson" => Ok(Self::Poisson {
+                requests,
+                period_ms,
+            }),
+            _ => Err(TrafficError::Form),
+        }
+    }
+}
+
+impl Traffic {
+    /// The steps of `for_ms` milliseconds from `start_ms` on, each of cost 1.
+    ///
+    /// # Errors
+    /// More than a million requests.
+    pub fn steps(
+        &self,
+        start_ms: u64,
+        for_ms: u64,
+        seed: u64,
+        descriptor: &Descriptor,
+    ) -> Result<Vec<Step>, TrafficError> {
+        let times = self.times(for_ms, seed)?;
+        let step = |at: u64| {
+            Step::Check(Request {
+                t_ms: start_ms.saturating_add(at),
+                cost: 1,
+                peek: false,
+                descriptor: descriptor.clone(),
+                expect: Vec::new(),
+            })
+        };
+        Ok(times.into_iter().map(step).collect())
+    }
+
+    /// When requests come, in milliseconds from the start, in order.
+    fn times(&self, for_ms: u64, seed: u64) -> Result<Vec<u64>, TrafficError> {
+        match *self {
+            Self::Burst { requests, every_ms } => {
+                let bursts = for_ms.div_ceil(every_ms);
+                bounded(u128::from(requests) * u128::from(bursts))?;
+                let burst = |index| (0..requests).map(move |_| index * every_ms);
+                Ok((0..bursts).flat_map(burst).collect())
+            }
+            Self::Constant {
+                requests,
+                period_ms,
+            } => {
+                let count = bounded(count(requests, period_ms, for_ms))?;
+                let at = |index| u128::from(index) * u128::from(period_ms) / u128::from(requests);
+                Ok((0..count)
+                    .map(|index| u64::try_from(at(index)).unwrap_or(for_ms))
+                    .collect())
+            }
+            Self::Poisson {
+                requests,
+                period_ms,
+            } => {
+                let count = bounded(count(requests, period_ms, for_ms))?;
+                let mut random = seed;
+                let mut draw = || split_mix(&mut random).checked_rem(for_ms).unwrap_or(0);
+                let mut times: Vec<u64> = (0..count).map(|_| draw()).collect();
+                times.sort_unstable();
+                Ok(times)
+            }
+        }
+    }
+}
+
+/// Requests of a rate in a time.
+fn count(requests: u64, period_ms: u64, for_ms: u64) -> u128 {
+    u128::from(requests) * u128::from(for_ms) / u128::from(period_ms.max(1))
+}
+
+fn bounded(count: u128) -> Result<u64, TrafficError> {
+    let count = u64::try_from(count)
+        .ok()
+        .filter(|count| *count <= REQUESTS_MAX);
+    count.ok_or(TrafficError::TooMany { most: REQUESTS_MAX })
+}
+
+/// SplitMix64 (Steele, Lea, Flood 2014).
+fn split_mix(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut z = *state;
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn times(text: &str, for_ms: u64) -> Vec<u64> {
+        text.parse::<Traffic>().unwrap().times(for_ms, 1).unwrap()
+    }
+
+    #[test]
+    fn bursts_come_at_once_and_again() {
+        assert_eq!(times("burst:2@10s", 20_000), [0, 0, 10_000, 10_000]);
+    }
+
+    #[test]
+    fn constant_traffic_is_even() {
+        assert_eq!(times("constant:3/s", 2000), [0, 333, 666, 1000, 1333, 1666]);
+    }
+
+    #[test]
+    fn poisson_traffic_is_as_much_and_the_same_again() {
+        let once = times("poisson:50/s", 60_000);
+        assert_eq!(once.len(), 3000);
+        assert!(once.is_sorted());
+        assert_eq!(once, times("poisson:50/s", 60_000));
+        assert_ne!(once, times("constant:50/s", 60_000));
+    }
+
+    #[test]
+    fn what_is_not_traffic_says_so() {
+        for text in [
+            "",
+            "burst",
+            "burst:5",
+            "burst:x@1s",
+            "burst:1@0s",
+            "constant:5",
+            "wave:1/s",
+        ] {
+            assert!(text.parse::<Traffic>().is_err(), "{text}");
+        }
+        let flood: Traffic = "constant:1000000/ms".parse().unwrap();
+        assert!(matches!(
+            flood.times(60_000, 1),
+            Err(TrafficError::TooMany { .. })
+        ));
+        let nothing: Traffic = "constant:0/s".parse().unwrap();
+        assert_eq!(nothing.times(1000, 1), Ok(Vec::new()));
+    }
+}
