@@ -113,6 +113,9 @@ async fn follow(kind: Kind) -> Result<()> {
     let answers = async || check(&store, &policy, &alice).await.ok();
     let (answer, _) = until("the new primary", Duration::from_secs(20), answers).await?;
     assert!(answer.allowed);
+    // Edits go over a connection of their own, which finds the new primary by itself.
+    let reads = async || store.heads().await.ok();
+    until("edits find it too", Duration::from_secs(5), reads).await?;
     let again = publish(
         &store,
         &crate::given::policy("  - {name: new, rate: 1/s}\n"),
