@@ -66,14 +66,12 @@ pub enum Resolved {
 impl Compiled {
     /// Compiles a policy.
     pub fn new(mut policy: Policy) -> Self {
-        let mut keys: Vec<Name> = policy
-            .limits
-            .iter()
-            .flat_map(Limit::keys)
-            .cloned()
-            .collect();
-        keys.sort_unstable();
-        keys.dedup();
+        let mut keys: Vec<Name> = Vec::new();
+        for key in policy.limits.iter().flat_map(Limit::keys) {
+            if let Err(at) = keys.binary_search(key) {
+                keys.insert(at, key.clone());
+            }
+        }
         let key = |name: &Name| keys.binary_search(name).ok();
         let names = policy.limits.iter().enumerate();
         let by_name: HashMap<Name, usize> =
@@ -91,7 +89,7 @@ impl Compiled {
                     .collect(),
             })
             .collect();
-        let index = Index::new(&policy.limits, &rules);
+        let index = Index::new(&policy.limits, &rules, keys.len());
         let overrides = policy
             .limits
             .iter_mut()
@@ -173,11 +171,9 @@ impl Compiled {
     /// As [`Compiled::matching`], for callers that hold the values in the order of
     /// [`Compiled::needed_keys`].
     pub fn matching_values<'e>(&self, values: &[Option<&'e [u8]>]) -> Vec<Match<'_, 'e>> {
-        let mut candidates = self.index.candidates(values);
-        candidates.sort_unstable();
-        candidates.dedup();
+        let candidates = self.index.candidates(values);
         let mut matches: Vec<Match<'_, 'e>> = candidates
-            .into_iter()
+            .iter()
             .filter_map(|at| self.test(at, values))
             .collect();
         self.suppress_replaced(&mut matches);

@@ -47,16 +47,14 @@ impl Descriptor {
 
 impl FromIterator<(Name, Vec<u8>)> for Descriptor {
     fn from_iter<I: IntoIterator<Item = (Name, Vec<u8>)>>(entries: I) -> Self {
-        let mut entries: Vec<_> = entries.into_iter().collect();
-        entries.sort_by(|(a, _), (b, _)| a.cmp(b));
-        entries.dedup_by(|later, kept| {
-            let same = later.0 == kept.0;
-            if same {
-                std::mem::swap(later, kept);
-            }
-            same
-        });
-        Self { entries }
+        let entries = entries.into_iter();
+        let mut descriptor = Self {
+            entries: Vec::with_capacity(entries.size_hint().0),
+        };
+        for (key, value) in entries {
+            descriptor.insert(key, value);
+        }
+        descriptor
     }
 }
 

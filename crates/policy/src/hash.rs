@@ -1,6 +1,6 @@
 //! The one hash that every proxy and limiter, of every version, has to agree on.
 
-use std::hash::Hasher;
+use std::hash::{BuildHasher, Hasher};
 
 use siphasher::sip::SipHasher13;
 
@@ -28,6 +28,34 @@ fn write(hasher: &mut SipHasher13, value: Option<&[u8]>) {
     let length = u64::try_from(value.len()).unwrap_or(u64::MAX);
     hasher.write(&length.to_le_bytes());
     hasher.write(value);
+}
+
+/// For maps whose keys are hashes already.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Hashed(u64);
+
+impl BuildHasher for Hashed {
+    type Hasher = Self;
+
+    fn build_hasher(&self) -> Self {
+        Self(0)
+    }
+}
+
+impl Hasher for Hashed {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
+        }
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
 }
 
 /// A digest of a stored record, to tell revisions of the same number apart.

@@ -92,16 +92,23 @@ pub struct Problems {
 
 impl Problems {
     /// `None` if there is nothing wrong.
-    pub(crate) fn found(mut list: Vec<Problem>) -> Option<Self> {
+    pub(crate) fn found(list: Vec<Problem>) -> Option<Self> {
         if list.is_empty() {
             return None;
         }
-        list.sort_by_key(|problem| problem.place);
-        let omitted = list.len().saturating_sub(MAX_KEPT);
-        list.truncate(MAX_KEPT);
+        // The first ones of the file, found by insertion: there are rarely many.
+        let count = list.len();
+        let mut kept: Vec<Problem> = Vec::with_capacity(count.min(MAX_KEPT));
+        for problem in list {
+            let at = kept.partition_point(|earlier| earlier.place <= problem.place);
+            if at < MAX_KEPT {
+                kept.truncate(MAX_KEPT - 1);
+                kept.insert(at, problem);
+            }
+        }
         Some(Self {
-            list,
-            omitted,
+            omitted: count - kept.len(),
+            list: kept,
             file: None,
             source: None,
         })

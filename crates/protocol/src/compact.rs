@@ -6,21 +6,30 @@
 //! [`crate::MAX_ENTRIES`], [`crate::MAX_VALUE`]) and nothing read can panic.
 
 mod answer;
+mod cbor;
 mod request;
 
 pub use answer::BatchAnswer;
 pub use request::{Batch, BatchCheck};
 
+use std::collections::HashMap;
+
+use cbor::{Reader, Writer};
+use policy::{Name, Revision};
+
 /// Why bytes are not a message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// Not CBOR, cut short, or of other types than they have to be.
-    #[error("malformed: {0}")]
-    Malformed(String),
+    /// There is less than there should be.
+    #[error("cut short")]
+    Short,
+    /// Something else than what should be there.
+    #[error("an item of another type")]
+    Type,
     /// A name that is none.
-    #[error("not a name: {0:?}")]
+    #[error("not a name: {0}")]
     Name(String),
-    /// An index beyond its table, or a list longer than the table it goes with.
+    /// An index beyond its table, or more values than keys.
     #[error("an index beyond its table")]
     Index,
     /// More than is allowed of something.
@@ -28,70 +37,73 @@ pub enum DecodeError {
     Bounds(&'static str),
 }
 
-impl From<minicbor::decode::Error> for DecodeError {
-    fn from(error: minicbor::decode::Error) -> Self {
-        Self::Malformed(error.to_string())
+/// Names in one table, at most: one for every limit of a domain.
+const MAX_NAMES: usize = 10_000;
+
+impl Writer {
+    fn name(&mut self, name: &Name) {
+        self.text(name.as_str());
+    }
+
+    fn revision(&mut self, revision: &Revision) {
+        self.array(2);
+        self.unsigned(revision.number);
+        self.unsigned(revision.digest);
     }
 }
 
-fn encode(message: &impl minicbor::Encode<()>) -> Vec<u8> {
-    // Writing to a vector cannot fail.
-    minicbor::to_vec(message).unwrap_or_default()
-}
-
-fn name(text: &str) -> Result<policy::Name, DecodeError> {
-    text.parse()
-        .map_err(|_| DecodeError::Name(text.chars().take(80).collect()))
-}
-
-/// A revision on the wire.
-#[derive(Clone, Copy, minicbor::Encode, minicbor::Decode)]
-#[cbor(array)]
-struct WireRevision {
-    #[n(0)]
-    number: u64,
-    #[n(1)]
-    digest: u64,
-}
-
-impl From<&policy::Revision> for WireRevision {
-    fn from(revision: &policy::Revision) -> Self {
-        Self {
-            number: revision.number,
-            digest: revision.digest,
-        }
+impl Reader<'_> {
+    fn name(&mut self) -> Result<Name, DecodeError> {
+        let text = self.text()?;
+        text.parse()
+            .map_err(|_| DecodeError::Name(text.chars().take(80).collect()))
     }
-}
 
-impl From<WireRevision> for policy::Revision {
-    fn from(wire: WireRevision) -> Self {
-        Self {
-            number: wire.number,
-            digest: wire.digest,
-        }
+    fn revision(&mut self) -> Result<Revision, DecodeError> {
+        self.fields(2, |reader| {
+            Ok(Revision {
+                number: reader.unsigned()?,
+                digest: reader.unsigned()?,
+            })
+        })
+    }
+
+    /// A name by its index in a table.
+    fn indexed(&mut self, table: &[Name]) -> Result<Name, DecodeError> {
+        let index = usize::try_from(self.unsigned()?).map_err(|_| DecodeError::Index)?;
+        table.get(index).cloned().ok_or(DecodeError::Index)
     }
 }
 
 /// Names that were given an index.
 #[derive(Default)]
 struct Table<'n> {
-    names: Vec<&'n str>,
-    index: std::collections::HashMap<&'n str, u32>,
+    names: Vec<&'n Name>,
+    index: HashMap<&'n str, usize>,
 }
 
 impl<'n> Table<'n> {
-    fn index(&mut self, name: &'n policy::Name) -> u32 {
-        let next = u32::try_from(self.names.len()).unwrap_or(u32::MAX);
-        *self.index.entry(name.as_str()).or_insert_with(|| {
-            self.names.push(name.as_str());
+    fn add(&mut self, name: &'n Name) {
+        let next = self.names.len();
+        self.index.entry(name.as_str()).or_insert_with(|| {
+            self.names.push(name);
             next
-        })
+        });
     }
-}
 
-fn look_up<T: Clone>(table: &[T], index: u32) -> Result<T, DecodeError> {
-    let index = usize::try_from(index).map_err(|_| DecodeError::Index)?;
-    table.get(index).cloned().ok_or(DecodeError::Index)
+    fn write(&self, writer: &mut Writer) {
+        writer.list(self.names.iter(), |writer, name| writer.name(name));
+    }
+
+    /// Writes the index of a name that was added.
+    fn write_index(&self, writer: &mut Writer, name: &Name) {
+        let index = self.index.get(name.as_str()).copied();
+        writer.unsigned(
+            index
+                .and_then(|n| u64::try_from(n).ok())
+                .unwrap_or(u64::MAX),
+        );
+    }
 }
 
 #[cfg(test)]

@@ -82,9 +82,9 @@ impl ErrorCode {
         self.row().0
     }
 
-    pub(crate) fn from_number(number: u16) -> Self {
+    pub(crate) fn from_number(number: u64) -> Self {
         let mut rows = Self::ALL.into_iter();
-        rows.find(|(_, n, ..)| *n == number)
+        rows.find(|(_, n, ..)| u64::from(*n) == number)
             .map_or(Self::Internal, |(code, ..)| code)
     }
 }
@@ -155,7 +155,7 @@ mod tests {
         for (code, number, word, status) in ErrorCode::ALL {
             assert_eq!(serde_json::to_string(&code).unwrap(), format!("{word:?}"));
             assert_eq!((code.word(), code.http_status()), (word, status));
-            assert_eq!(ErrorCode::from_number(number), code);
+            assert_eq!(ErrorCode::from_number(number.into()), code);
             assert_eq!(code.number(), number);
         }
         assert_eq!(ErrorCode::from_number(999), ErrorCode::Internal);

@@ -4,131 +4,177 @@
 //! fewest other limits. Limits without a condition that can be filed (no
 //! literal in it) are candidates for every request.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, hash::Hasher};
+
+use siphasher::sip::SipHasher13;
 
 use super::Rule;
-use crate::{Limit, Matcher};
-
-/// Where a limit is filed.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Slot<'p> {
-    /// The entry, as a position in the compiled keys.
-    key: usize,
-    literal: Literal<'p>,
-}
+use crate::{Limit, Matcher, hash::Hashed};
 
 /// What values of an entry have to be.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Literal<'p> {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Literal {
     /// Equal to it.
-    Exact(&'p [u8]),
+    Exact = 0,
     /// Equal to it, or it and a slash and more.
-    Head(&'p [u8]),
+    Head = 1,
 }
 
-/// The limits filed under one entry.
-#[derive(Clone, Debug, Default)]
-struct Shelf {
-    exact: HashMap<Box<[u8]>, Vec<usize>>,
-    heads: HashMap<Box<[u8]>, Vec<usize>>,
-    /// The most slashes in a head: what lies deeper in a value need not be looked up.
-    depth: usize,
-}
+/// Where a limit is filed: a hash of the entry (as a position in the compiled keys), the kind of
+/// literal and the literal. Two that share one are candidates for each other's requests, and
+/// then ruled out like any candidate.
+type Slot = u64;
 
 #[derive(Clone, Debug)]
 pub(super) struct Index {
-    /// By position in the compiled keys.
-    shelves: Vec<(usize, Shelf)>,
+    filed: HashMap<Slot, Vec<usize>, Hashed>,
+    /// By position in the compiled keys: how values of the entry are looked up.
+    entries: Vec<Entry>,
     /// Limits that any request may match.
     rest: Vec<usize>,
+    limits: usize,
+}
+
+/// What is filed under one entry.
+#[derive(Clone, Copy, Debug, Default)]
+struct Entry {
+    exact: bool,
+    /// The most slashes in a head, and one: what lies deeper in a value need not be looked up.
+    /// 0 where there are no heads.
+    depth: usize,
+}
+
+/// The limits that may match a request.
+pub(super) struct Candidates {
+    bits: Vec<u64>,
 }
 
 impl Index {
-    pub(super) fn new(limits: &[Limit], rules: &[Rule]) -> Self {
-        let options: Vec<Vec<Vec<Slot<'_>>>> = limits
+    pub(super) fn new(limits: &[Limit], rules: &[Rule], keys: usize) -> Self {
+        let options: Vec<Vec<Vec<Slot>>> = limits
             .iter()
             .zip(rules)
             .map(|(limit, rule)| {
                 let matchers = limit.matchers.iter().zip(&rule.matchers);
-                matchers.filter_map(|(m, key)| slots(m, *key)).collect()
+                let fileable = matchers.map(|(matcher, key)| slots(matcher, *key));
+                fileable.filter(|slots| !slots.is_empty()).collect()
             })
             .collect();
-        let mut crowd: HashMap<&Slot<'_>, usize> = HashMap::new();
+        let mut crowds: HashMap<Slot, Vec<usize>, Hashed> = HashMap::default();
         for slot in options.iter().flatten().flatten() {
-            *crowd.entry(slot).or_default() += 1;
+            crowds.entry(*slot).or_default().push(0);
         }
-        let mut shelves: HashMap<usize, Shelf> = HashMap::new();
-        let mut rest = Vec::new();
+        let mut index = Self {
+            filed: HashMap::default(),
+            entries: vec![Entry::default(); keys],
+            rest: Vec::new(),
+            limits: limits.len(),
+        };
+        let crowd = |slots: &&Vec<Slot>| {
+            let sizes = slots
+                .iter()
+                .filter_map(|slot| crowds.get(slot).map(Vec::len));
+            (sizes.max(), slots.len())
+        };
         for (at, options) in options.iter().enumerate() {
-            let crowding = |slots: &&Vec<Slot<'_>>| {
-                let most = slots.iter().filter_map(|slot| crowd.get(slot)).max();
-                (most.copied(), slots.len())
-            };
-            match options.iter().min_by_key(crowding) {
-                None => rest.push(at),
+            match options.iter().min_by_key(crowd) {
+                None => index.rest.push(at),
                 Some(slots) => {
                     for slot in slots {
-                        shelves.entry(slot.key).or_default().file(at, &slot.literal);
+                        index.filed.entry(*slot).or_default().push(at);
                     }
                 }
             }
         }
-        let mut shelves: Vec<_> = shelves.into_iter().collect();
-        shelves.sort_unstable_by_key(|(key, _)| *key);
-        Self { shelves, rest }
+        for (limit, rule) in limits.iter().zip(rules) {
+            for (matcher, key) in limit.matchers.iter().zip(&rule.matchers) {
+                index.note_lookups(matcher, *key);
+            }
+        }
+        index
     }
 
-    /// Every limit that may match; some more than once.
-    pub(super) fn candidates(&self, values: &[Option<&[u8]>]) -> Vec<usize> {
-        let mut found = self.rest.clone();
-        for (key, shelf) in &self.shelves {
-            if let Some(value) = values.get(*key).copied().flatten() {
-                shelf.look_up(value, &mut found);
+    fn note_lookups(&mut self, matcher: &Matcher, key: usize) {
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
+        };
+        for pattern in &matcher.patterns {
+            entry.exact = entry.exact || pattern.exact().is_some();
+            if let Some(head) = pattern.head() {
+                let segments = head.split(|byte| *byte == b'/').count();
+                entry.depth = entry.depth.max(segments);
+            }
+        }
+    }
+
+    /// Every limit that may match.
+    pub(super) fn candidates(&self, values: &[Option<&[u8]>]) -> Candidates {
+        let mut found = Candidates {
+            bits: vec![0; self.limits.div_ceil(64)],
+        };
+        found.add(&self.rest);
+        for (key, (entry, value)) in self.entries.iter().zip(values).enumerate() {
+            let Some(value) = value else { continue };
+            if entry.exact {
+                self.look_up(slot(key, Literal::Exact, value), &mut found);
+            }
+            if entry.depth > 0 {
+                let slashes = value.iter().enumerate().filter(|(_, byte)| **byte == b'/');
+                let ends = slashes.map(|(at, _)| at).take(entry.depth);
+                for end in ends.chain([value.len()]) {
+                    let head = value.get(..end).unwrap_or_default();
+                    self.look_up(slot(key, Literal::Head, head), &mut found);
+                }
             }
         }
         found
     }
-}
 
-impl Shelf {
-    fn file(&mut self, limit: usize, literal: &Literal<'_>) {
-        let at = match *literal {
-            Literal::Exact(value) => self.exact.entry(value.into()),
-            Literal::Head(head) => {
-                let slashes = head.split(|byte| *byte == b'/').count() - 1;
-                self.depth = self.depth.max(slashes);
-                self.heads.entry(head.into())
-            }
-        };
-        at.or_default().push(limit);
-    }
-
-    fn look_up(&self, value: &[u8], found: &mut Vec<usize>) {
-        if let Some(limits) = self.exact.get(value) {
-            found.extend(limits);
-        }
-        if self.heads.is_empty() {
-            return;
-        }
-        let slashes = value.iter().enumerate().filter(|(_, byte)| **byte == b'/');
-        let ends = slashes.map(|(at, _)| at).take(self.depth + 1);
-        for end in ends.chain([value.len()]) {
-            if let Some(limits) = value.get(..end).and_then(|head| self.heads.get(head)) {
-                found.extend(limits);
-            }
+    fn look_up(&self, slot: Slot, found: &mut Candidates) {
+        if let Some(limits) = self.filed.get(&slot) {
+            found.add(limits);
         }
     }
 }
 
-/// Slots of which every value that satisfies the condition is in one; `None` if there are none.
-fn slots(matcher: &Matcher, key: usize) -> Option<Vec<Slot<'_>>> {
+impl Candidates {
+    fn add(&mut self, limits: &[usize]) {
+        for limit in limits {
+            if let Some(word) = self.bits.get_mut(limit / 64) {
+                *word |= 1 << (limit % 64);
+            }
+        }
+    }
+
+    /// Their positions, in order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = usize> {
+        let words = self.bits.iter().enumerate();
+        words
+            .filter(|(_, word)| **word != 0)
+            .flat_map(|(at, word)| {
+                let set = (0..64).filter(move |bit| word & (1 << bit) != 0);
+                set.map(move |bit| at * 64 + bit)
+            })
+    }
+}
+
+fn slot(key: usize, kind: Literal, literal: &[u8]) -> Slot {
+    let mut hasher = SipHasher13::new();
+    let place = u64::try_from(key).unwrap_or(u64::MAX);
+    hasher.write(&place.to_le_bytes());
+    hasher.write(&[kind as u8]);
+    hasher.write(literal);
+    hasher.finish()
+}
+
+/// Slots of which every value that satisfies the condition is in one; none if there are none.
+fn slots(matcher: &Matcher, key: usize) -> Vec<Slot> {
     let positive = matcher.patterns.iter().filter(|p| !p.is_negated());
-    let slots: Option<Vec<Slot<'_>>> = positive
+    let slots: Option<Vec<Slot>> = positive
         .map(|pattern| {
-            let exact = pattern.exact().map(Literal::Exact);
-            let literal = exact.or_else(|| pattern.head().map(Literal::Head))?;
-            Some(Slot { key, literal })
+            let exact = pattern.exact().map(|text| slot(key, Literal::Exact, text));
+            exact.or_else(|| Some(slot(key, Literal::Head, pattern.head()?)))
         })
         .collect();
-    slots.filter(|slots| !slots.is_empty())
+    slots.unwrap_or_default()
 }

@@ -2,13 +2,13 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use crate::{Name, Override, bucket_hash};
+use crate::{Name, Override, bucket_hash, hash::Hashed};
 
 /// Found by the bucket's hash, which is not keyed: who writes overrides is trusted, and who asks
 /// for them puts nothing in.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Overrides {
-    by_hash: Arc<HashMap<u64, Override>>,
+    by_hash: Arc<HashMap<u64, Override, Hashed>>,
     /// Those whose hash another has already. There are none, as a rule.
     collided: Vec<Override>,
     /// There are more, which the limiter knows.
@@ -25,7 +25,7 @@ impl Overrides {
     }
 
     fn of_hashed(overrides: impl ExactSizeIterator<Item = (u64, Override)>) -> Self {
-        let mut by_hash = HashMap::with_capacity(overrides.len());
+        let mut by_hash = HashMap::with_capacity_and_hasher(overrides.len(), Hashed::default());
         let mut collided = Vec::new();
         for (hash, found) in overrides {
             if let Some(other) = by_hash.insert(hash, found) {

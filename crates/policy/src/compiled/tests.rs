@@ -1,5 +1,7 @@
+use proptest::{collection::vec, option::of, prelude::*, sample::select};
+
 use super::*;
-use crate::Descriptor;
+use crate::{Descriptor, Node};
 
 fn compile(limits: &str) -> Compiled {
     let text = format!("domain: test\nlimits:\n{limits}");
@@ -142,4 +144,72 @@ fn a_share_of_the_buckets_is_enforced() {
         .filter(|user| compiled.limits()[0].enforces(&[Some(user.to_string())]))
         .count();
     assert!((2_800..3_200).contains(&enforced), "{enforced}");
+}
+
+fn any_limits() -> impl Strategy<Value = Vec<Vec<(usize, Vec<&'static str>)>>> {
+    let patterns = [
+        "",
+        "/",
+        "/a",
+        "/b",
+        "/a/b",
+        "/a/**",
+        "/a/b/**",
+        "/**",
+        "**",
+        "*",
+        "/*",
+        "/a*",
+        "/*/b",
+        "**/b",
+        "a",
+        "!/a",
+        "!/a/**",
+        "!**",
+        "exact:/a",
+        "re:/[ab]",
+        "cidr:10.0.0.0/8",
+    ];
+    let list = vec(select(patterns.to_vec()), 1..4);
+    vec(vec((0..3_usize, list), 0..3), 1..70)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn the_index_finds_what_a_scan_finds(
+        limits in any_limits(),
+        values in vec(
+            of(select(vec!["", "/", "/a", "/b", "/a/", "/a/b", "/a/b/c", "/ab", "a", "10.1.1.1"])),
+            3,
+        ),
+    ) {
+        let keys = ["path", "user", "method"];
+        let mut policy = Policy::empty("test".parse().unwrap());
+        for (n, conditions) in limits.into_iter().enumerate() {
+            let mut limit = Node::map([
+                ("name", Node::text(format!("l{n}"))),
+                ("rate", Node::text("1/s")),
+            ]);
+            for (key, patterns) in conditions {
+                let patterns: Vec<String> = patterns.into_iter().map(str::to_owned).collect();
+                crate::edit::set_match(&mut limit, keys[key], &patterns);
+            }
+            policy.limits.push(Limit::from_node(&limit).unwrap());
+        }
+        let entries = keys.iter().zip(values);
+        let entries: Vec<_> = entries.filter_map(|(key, value)| Some((*key, value?))).collect();
+        let descriptor = request(&entries);
+        let scanned: Vec<String> = policy
+            .limits
+            .iter()
+            .filter(|limit| {
+                let mut matchers = limit.matchers.iter();
+                matchers.all(|m| m.holds(descriptor.get(m.key.as_str())))
+            })
+            .map(|limit| limit.name.to_string())
+            .collect();
+        prop_assert_eq!(names(&Compiled::new(policy.clone()), &entries), scanned);
+    }
 }

@@ -203,10 +203,8 @@ impl Automaton {
         }
         last.0.push(bytes.len());
         let words = bytes.len() / 64 + 1;
-        let mut distinct = bytes.clone();
-        distinct.sort_unstable();
-        distinct.dedup();
-        let entered_by = distinct.into_iter().map(|byte| {
+        let distinct = (0..=u8::MAX).filter(|byte| bytes.contains(byte));
+        let entered_by = distinct.map(|byte| {
             let states = bytes.iter().enumerate().filter(|(_, b)| **b == byte);
             let states = States(states.map(|(at, _)| at + 1).collect());
             (byte, states.bits(words))

@@ -1,4 +1,7 @@
 //! Taking the fields of a map one by one.
+//!
+//! What is called from everywhere is kept out of line: the filter carries all
+//! of this, and runs it once per edit.
 
 use std::{collections::HashSet, fmt};
 
@@ -52,6 +55,11 @@ impl Report {
         place: Option<Place>,
         message: impl Into<String>,
     ) -> &mut Problem {
+        self.add_text(path, place, message.into())
+    }
+
+    #[inline(never)]
+    fn add_text(&mut self, path: &Path<'_>, place: Option<Place>, message: String) -> &mut Problem {
         let mut path = path.to_string();
         if let Some((end, _)) = path.char_indices().nth(MAX_PATH) {
             path.truncate(end);
@@ -105,6 +113,7 @@ impl<'n> Field<'n> {
     }
 
     /// Notes that this is not what it has to be.
+    #[inline(never)]
     pub fn expected<'r>(&self, what: &str, report: &'r mut Report) -> &'r mut Problem {
         let message = match self.node.as_text() {
             Some(text) => format!("expected {what}, found {}", quoted(text)),
@@ -114,6 +123,7 @@ impl<'n> Field<'n> {
     }
 
     /// The entries of a map, without repeated keys.
+    #[inline(never)]
     pub fn entries(&self, what: &str, report: &mut Report) -> Option<Vec<&'n Entry>> {
         let Value::Map(entries) = &self.node.value else {
             self.expected(what, report);
@@ -152,6 +162,7 @@ impl<'n> Fields<'n> {
     }
 
     /// The field, if it was given; `path` is the way to the map.
+    #[inline(never)]
     fn take(
         &mut self,
         name: &'n str,
@@ -175,6 +186,7 @@ impl<'n> Fields<'n> {
     }
 
     /// Complains about the fields that nobody took.
+    #[inline(never)]
     pub fn finish(self, path: &Path<'_>, known: &[&str], report: &mut Report) {
         for entry in self.left {
             let path = Path::Field(path, &entry.key);
@@ -215,21 +227,25 @@ impl<'p> Take<'_, 'p> {
     }
 
     /// A whole number.
+    #[inline(never)]
     pub fn integer(&mut self, name: &'p str, least: u64) -> Option<u64> {
         self.field(name)?.integer(least, self.report)
     }
 
     /// A whole percentage.
+    #[inline(never)]
     pub fn percent(&mut self, name: &'p str, least: u32, most: u32) -> Option<u32> {
         self.field(name)?.percent(least, most, self.report)
     }
 
     /// A boolean.
+    #[inline(never)]
     pub fn boolean(&mut self, name: &'p str) -> Option<bool> {
         self.field(name)?.boolean(self.report)
     }
 
     /// A list of different names.
+    #[inline(never)]
     pub fn names(&mut self, name: &'p str, what: &str) -> Vec<Name> {
         self.field(name)
             .and_then(|field| field.names(what, self.report))

@@ -24,6 +24,7 @@ pub trait Choice: Copy + PartialEq + 'static {
 
 impl<'n> Field<'n> {
     /// Text, which a plain number or boolean is too.
+    #[inline(never)]
     pub fn text(&self, what: &str, report: &mut Report) -> Option<&'n str> {
         let text = self.node.as_text();
         if text.is_none() {
@@ -42,6 +43,7 @@ impl<'n> Field<'n> {
     }
 
     /// A whole number of at least `least`.
+    #[inline(never)]
     pub fn integer(&self, least: u64, report: &mut Report) -> Option<u64> {
         let number = self.node.as_text().and_then(|text| text.parse().ok());
         if let Some(number) = number
@@ -55,20 +57,26 @@ impl<'n> Field<'n> {
 
     /// One of a fixed set of words.
     pub fn choice<T: Choice>(&self, report: &mut Report) -> Option<T> {
-        let words = || T::CHOICES.iter().map(|(word, _)| *word);
+        let words: Vec<&str> = T::CHOICES.iter().map(|(word, _)| *word).collect();
+        let at = self.word_of(&words, report)?;
+        T::CHOICES.get(at).map(|(_, choice)| *choice)
+    }
+
+    #[inline(never)]
+    fn word_of(&self, words: &[&str], report: &mut Report) -> Option<usize> {
         let text = self.node.as_text().unwrap_or_default();
-        if let Some((_, choice)) = T::CHOICES.iter().find(|(word, _)| *word == text) {
-            return Some(*choice);
+        if let Some(at) = words.iter().position(|word| *word == text) {
+            return Some(at);
         }
-        let what = format!("one of {}", words().collect::<Vec<_>>().join(", "));
-        let problem = self.expected(&what, report);
-        if let Some(meant) = similar(text, words()) {
+        let problem = self.expected(&format!("one of {}", words.join(", ")), report);
+        if let Some(meant) = similar(text, words.iter().copied()) {
             problem.push_hint(format!("did you mean `{meant}`?"));
         }
         None
     }
 
     /// A name.
+    #[inline(never)]
     pub fn name(&self, what: &str, report: &mut Report) -> Option<Name> {
         let text = self.text(what, report)?;
         match text.parse() {
@@ -83,6 +91,7 @@ impl<'n> Field<'n> {
     }
 
     /// A list of different names; a single one may stand for a list of one.
+    #[inline(never)]
     pub fn names(&self, what: &str, report: &mut Report) -> Option<Vec<Name>> {
         let Value::List(items) = &self.node.value else {
             return self.name(what, report).map(|name| vec![name]);
@@ -122,11 +131,13 @@ impl<'n> Field<'n> {
     }
 
     /// A duration, in milliseconds.
+    #[inline(never)]
     pub fn duration(&self, report: &mut Report) -> Option<u64> {
         self.parsed("a duration like 250ms or 3s", units::parse_duration, report)
     }
 
     /// A whole percentage.
+    #[inline(never)]
     pub fn percent(&self, least: u32, most: u32, report: &mut Report) -> Option<u32> {
         let what = format!("a whole percentage from {least}% to {most}%");
         let text = self.text(&what, report)?;

@@ -1,9 +1,8 @@
 //! The answers to a batch.
 
-use minicbor::{Decode, Encode};
 use policy::{Name, Revision};
 
-use super::{DecodeError, Table, WireRevision, encode, look_up, name};
+use super::{DecodeError, MAX_NAMES, Reader, Table, Writer};
 use crate::{Answer, ErrorCode, LimitAnswer, MAX_CHECKS, Mode};
 
 /// The answers to a [`super::Batch`].
@@ -19,107 +18,34 @@ pub struct BatchAnswer {
     pub results: Vec<Result<Answer, ErrorCode>>,
 }
 
-#[derive(Encode, Decode)]
-#[cbor(array)]
-struct WireAnswer<'b> {
-    #[n(0)]
-    revision: WireRevision,
-    /// Limits that the rest refers to.
-    #[b(1)]
-    limits: Vec<&'b str>,
-    #[n(2)]
-    proxies: Vec<WireProxies>,
-    #[n(3)]
-    results: Vec<WireResult>,
-}
-
-#[derive(Encode, Decode)]
-#[cbor(array)]
-struct WireProxies {
-    #[n(0)]
-    limit: u32,
-    #[n(1)]
-    count: u64,
-}
-
-#[derive(Encode, Decode)]
-#[cbor(array)]
-struct WireResult {
-    /// The number of an [`ErrorCode`]; the rest then means nothing.
-    #[n(0)]
-    error: Option<u16>,
-    #[n(1)]
-    allowed: bool,
-    #[n(2)]
-    now_ms: u64,
-    #[n(3)]
-    limits: Vec<WireLimit>,
-}
-
-#[derive(Encode, Decode)]
-#[cbor(array)]
-struct WireLimit {
-    #[n(0)]
-    name: u32,
-    #[n(1)]
-    generation: u64,
-    #[n(2)]
-    flags: u8,
-    #[n(3)]
-    charged: u64,
-    #[n(4)]
-    limit: Option<u64>,
-    #[n(5)]
-    window_ms: u64,
-    #[n(6)]
-    remaining: u64,
-    #[n(7)]
-    retry_after_ms: Option<u64>,
-    #[n(8)]
-    reset_after_ms: u64,
-    #[n(9)]
-    delay_ms: u64,
-}
-
-const ALLOWED: u8 = 1;
-const HIDDEN: u8 = 2;
-const SHADOW: u8 = 4;
-const DEGRADE: u8 = 8;
+const ALLOWED: u64 = 1;
+const HIDDEN: u64 = 2;
+const SHADOW: u64 = 4;
+const DEGRADE: u64 = 8;
 
 impl BatchAnswer {
     /// The answers as bytes.
     pub fn encode(&self) -> Vec<u8> {
-        let mut table = Table::default();
-        let proxies = self.proxies.iter().map(|(limit, count)| WireProxies {
-            limit: table.index(limit),
-            count: *count,
+        let mut limits = Table::default();
+        let told = self.proxies.iter().map(|(limit, _)| limit);
+        let decided = self.results.iter().flatten();
+        let asked = decided.flat_map(|answer| answer.limits.iter().map(|limit| &limit.name));
+        for limit in told.chain(asked) {
+            limits.add(limit);
+        }
+        let mut writer = Writer::default();
+        writer.array(4);
+        writer.revision(&self.revision);
+        limits.write(&mut writer);
+        writer.list(self.proxies.iter(), |writer, (limit, count)| {
+            writer.array(2);
+            limits.write_index(writer, limit);
+            writer.unsigned(*count);
         });
-        let proxies = proxies.collect();
-        let results = self.results.iter().map(|result| match result {
-            Ok(answer) => WireResult {
-                error: None,
-                allowed: answer.allowed,
-                now_ms: answer.now_ms,
-                limits: answer
-                    .limits
-                    .iter()
-                    .map(|limit| WireLimit::new(limit, table.index(&limit.name)))
-                    .collect(),
-            },
-            Err(code) => WireResult {
-                error: Some(code.number()),
-                allowed: false,
-                now_ms: 0,
-                limits: Vec::new(),
-            },
+        writer.list(self.results.iter(), |writer, result| {
+            write_result(writer, result.as_ref(), &limits);
         });
-        let results = results.collect();
-        encode(&WireAnswer {
-            revision: (&self.revision).into(),
-            limits: table.names,
-            proxies,
-            results,
-        })
+        writer.0
     }
 
     /// Reads the answers.
@@ -127,90 +53,112 @@ impl BatchAnswer {
     /// # Errors
     /// What is wrong with the bytes.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
-        let wire: WireAnswer<'_> = minicbor::decode(bytes)?;
-        if wire.results.len() > MAX_CHECKS {
-            return Err(DecodeError::Bounds("results"));
-        }
-        let limits = wire.limits.into_iter().map(name);
-        let limits: Vec<Name> = limits.collect::<Result<_, _>>()?;
-        let revision = Revision::from(wire.revision);
-        let proxies = wire.proxies.into_iter();
-        let proxies = proxies.map(|p| Ok((look_up(&limits, p.limit)?, p.count)));
-        let results = wire.results.into_iter();
-        let results = results.map(|result| result.read(&revision, &limits));
-        Ok(Self {
-            proxies: proxies.collect::<Result<_, DecodeError>>()?,
-            results: results.collect::<Result<_, _>>()?,
-            revision,
+        Reader::new(bytes).fields(4, |reader| {
+            let revision = reader.revision()?;
+            let limits = reader.list(MAX_NAMES, "limits", Reader::name)?;
+            let proxies = reader.list(MAX_NAMES, "proxies", |reader| {
+                reader.fields(2, |reader| {
+                    Ok((reader.indexed(&limits)?, reader.unsigned()?))
+                })
+            })?;
+            let results = reader.list(MAX_CHECKS, "results", |reader| {
+                read_result(reader, &revision, &limits)
+            })?;
+            Ok(Self {
+                revision,
+                proxies,
+                results,
+            })
         })
     }
 }
 
-impl WireResult {
-    fn read(
-        self,
-        revision: &Revision,
-        limits: &[Name],
-    ) -> Result<Result<Answer, ErrorCode>, DecodeError> {
-        if let Some(number) = self.error {
-            return Ok(Err(ErrorCode::from_number(number)));
-        }
-        let answers = self.limits.into_iter().map(|limit| limit.read(limits));
-        Ok(Ok(Answer {
-            revision: revision.clone(),
-            now_ms: self.now_ms,
-            allowed: self.allowed,
-            limits: answers.collect::<Result<_, _>>()?,
-        }))
-    }
+/// The number of an error, or nothing and the decision.
+fn write_result(writer: &mut Writer, result: Result<&Answer, &ErrorCode>, limits: &Table<'_>) {
+    writer.array(4);
+    let (error, answer) = match result {
+        Ok(answer) => (None, Some(answer)),
+        Err(code) => (Some(code), None),
+    };
+    writer.optional(error, |writer, code| {
+        writer.unsigned(u64::from(code.number()));
+    });
+    writer.boolean(answer.is_some_and(|answer| answer.allowed));
+    writer.unsigned(answer.map_or(0, |answer| answer.now_ms));
+    let answers = answer.map_or(&[][..], |answer| &answer.limits);
+    writer.list(answers.iter(), |writer, limit| {
+        write_limit(writer, limit, limits);
+    });
 }
 
-impl WireLimit {
-    fn new(limit: &LimitAnswer, name: u32) -> Self {
-        let mut flags = match limit.mode {
-            Mode::Enforce => 0,
-            Mode::Shadow => SHADOW,
-            Mode::Degrade => DEGRADE,
+fn read_result(
+    reader: &mut Reader<'_>,
+    revision: &Revision,
+    limits: &[Name],
+) -> Result<Result<Answer, ErrorCode>, DecodeError> {
+    reader.fields(4, |reader| {
+        let error = reader.optional(Reader::unsigned)?;
+        let answer = Answer {
+            revision: revision.clone(),
+            allowed: reader.boolean()?,
+            now_ms: reader.unsigned()?,
+            limits: reader.list(MAX_NAMES, "answers", |reader| read_limit(reader, limits))?,
         };
-        if limit.allowed {
-            flags |= ALLOWED;
-        }
-        if limit.hidden {
-            flags |= HIDDEN;
-        }
-        Self {
-            name,
-            generation: limit.generation,
-            flags,
-            charged: limit.charged,
-            limit: limit.limit,
-            window_ms: limit.window_ms,
-            remaining: limit.remaining,
-            retry_after_ms: limit.retry_after_ms,
-            reset_after_ms: limit.reset_after_ms,
-            delay_ms: limit.delay_ms,
-        }
-    }
+        Ok(match error {
+            Some(number) => Err(ErrorCode::from_number(number)),
+            None => Ok(answer),
+        })
+    })
+}
 
-    fn read(self, limits: &[Name]) -> Result<LimitAnswer, DecodeError> {
+fn write_limit(writer: &mut Writer, limit: &LimitAnswer, limits: &Table<'_>) {
+    let mut flags = match limit.mode {
+        Mode::Enforce => 0,
+        Mode::Shadow => SHADOW,
+        Mode::Degrade => DEGRADE,
+    };
+    if limit.allowed {
+        flags |= ALLOWED;
+    }
+    if limit.hidden {
+        flags |= HIDDEN;
+    }
+    writer.array(10);
+    limits.write_index(writer, &limit.name);
+    writer.unsigned(limit.generation);
+    writer.unsigned(flags);
+    writer.unsigned(limit.charged);
+    writer.optional(limit.limit, Writer::unsigned);
+    writer.unsigned(limit.window_ms);
+    writer.unsigned(limit.remaining);
+    writer.optional(limit.retry_after_ms, Writer::unsigned);
+    writer.unsigned(limit.reset_after_ms);
+    writer.unsigned(limit.delay_ms);
+}
+
+fn read_limit(reader: &mut Reader<'_>, limits: &[Name]) -> Result<LimitAnswer, DecodeError> {
+    reader.fields(10, |reader| {
+        let name = reader.indexed(limits)?;
+        let generation = reader.unsigned()?;
+        let flags = reader.unsigned()?;
         Ok(LimitAnswer {
-            name: look_up(limits, self.name)?,
-            generation: self.generation,
+            name,
+            generation,
             bucket: Vec::new(),
-            mode: match self.flags & (SHADOW | DEGRADE) {
+            mode: match flags & (SHADOW | DEGRADE) {
                 0 => Mode::Enforce,
                 DEGRADE => Mode::Degrade,
                 _ => Mode::Shadow,
             },
-            allowed: self.flags & ALLOWED != 0,
-            charged: self.charged,
-            limit: self.limit,
-            window_ms: self.window_ms,
-            remaining: self.remaining,
-            retry_after_ms: self.retry_after_ms,
-            reset_after_ms: self.reset_after_ms,
-            delay_ms: self.delay_ms,
-            hidden: self.flags & HIDDEN != 0,
+            allowed: flags & ALLOWED != 0,
+            charged: reader.unsigned()?,
+            limit: reader.optional(Reader::unsigned)?,
+            window_ms: reader.unsigned()?,
+            remaining: reader.unsigned()?,
+            retry_after_ms: reader.optional(Reader::unsigned)?,
+            reset_after_ms: reader.unsigned()?,
+            delay_ms: reader.unsigned()?,
+            hidden: flags & HIDDEN != 0,
         })
-    }
+    })
 }

@@ -1,9 +1,8 @@
 //! A batch of checks.
 
-use minicbor::{Decode, Encode, bytes::ByteSlice};
 use policy::{Name, Revision};
 
-use super::{DecodeError, Table, WireRevision, encode, look_up, name};
+use super::{DecodeError, MAX_NAMES, Reader, Table, Writer};
 use crate::{Check, Debit, MAX_CHECKS, MAX_ENTRIES, MAX_VALUE};
 
 /// Checks of one domain that a proxy sends together.
@@ -55,77 +54,27 @@ const MAX_LIMITS: usize = 1024;
 /// The longest name of a proxy, in bytes.
 const MAX_PROXY: usize = 64;
 
-#[derive(Encode, Decode)]
-#[cbor(array)]
-struct WireBatch<'b> {
-    #[b(0)]
-    domain: &'b str,
-    #[b(1)]
-    proxy: &'b str,
-    #[n(2)]
-    revision: Option<WireRevision>,
-    #[b(3)]
-    keys: Vec<&'b str>,
-    /// Limits that checks refer to.
-    #[b(4)]
-    limits: Vec<&'b str>,
-    #[b(5)]
-    checks: Vec<WireCheck<'b>>,
-}
-
-#[derive(Encode, Decode)]
-#[cbor(array)]
-struct WireCheck<'b> {
-    #[b(0)]
-    values: Vec<Option<&'b ByteSlice>>,
-    #[n(1)]
-    cost: u64,
-    /// Indexes of limits.
-    #[n(2)]
-    skip: Vec<u32>,
-    #[n(3)]
-    debits: Vec<WireDebit>,
-}
-
-#[derive(Encode, Decode)]
-#[cbor(array)]
-struct WireDebit {
-    #[n(0)]
-    limit: u32,
-    #[n(1)]
-    units: u64,
-}
-
 impl Batch {
     /// The batch as bytes.
     pub fn encode(&self) -> Vec<u8> {
-        let mut table = Table::default();
-        let checks = self.checks.iter().map(|check| WireCheck {
-            values: check
-                .values
-                .iter()
-                .map(|value| value.as_deref().map(Into::into))
-                .collect(),
-            cost: check.cost,
-            skip: check.skip.iter().map(|limit| table.index(limit)).collect(),
-            debits: check
-                .debits
-                .iter()
-                .map(|debit| WireDebit {
-                    limit: table.index(&debit.limit),
-                    units: debit.units,
-                })
-                .collect(),
+        let mut limits = Table::default();
+        for check in &self.checks {
+            let debited = check.debits.iter().map(|debit| &debit.limit);
+            for limit in check.skip.iter().chain(debited) {
+                limits.add(limit);
+            }
+        }
+        let mut writer = Writer::default();
+        writer.array(6);
+        writer.name(&self.domain);
+        writer.text(&self.proxy);
+        writer.optional(self.revision.as_ref(), Writer::revision);
+        writer.list(self.keys.iter(), Writer::name);
+        limits.write(&mut writer);
+        writer.list(self.checks.iter(), |writer, check| {
+            check.write(writer, &limits);
         });
-        let checks = checks.collect();
-        encode(&WireBatch {
-            domain: self.domain.as_str(),
-            proxy: &self.proxy,
-            revision: self.revision.as_ref().map(WireRevision::from),
-            keys: self.keys.iter().map(Name::as_str).collect(),
-            limits: table.names,
-            checks,
-        })
+        writer.0
     }
 
     /// Reads a batch.
@@ -133,56 +82,68 @@ impl Batch {
     /// # Errors
     /// What is wrong with the bytes.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
-        let wire: WireBatch<'_> = minicbor::decode(bytes)?;
-        if wire.checks.len() > MAX_CHECKS {
-            return Err(DecodeError::Bounds("checks"));
-        }
-        if wire.keys.len() > MAX_ENTRIES {
-            return Err(DecodeError::Bounds("keys"));
-        }
-        if wire.proxy.len() > MAX_PROXY {
-            return Err(DecodeError::Bounds("proxy"));
-        }
-        let limits = wire.limits.into_iter().map(name);
-        let limits: Vec<Name> = limits.collect::<Result<_, _>>()?;
-        let keys = wire.keys.into_iter().map(name);
-        let keys: Vec<Name> = keys.collect::<Result<_, _>>()?;
-        let checks = wire.checks.into_iter();
-        let checks = checks.map(|check| check.read(keys.len(), &limits));
-        Ok(Self {
-            domain: name(wire.domain)?,
-            proxy: wire.proxy.to_owned(),
-            revision: wire.revision.map(Revision::from),
-            checks: checks.collect::<Result<_, _>>()?,
-            keys,
+        Reader::new(bytes).fields(6, |reader| {
+            let domain = reader.name()?;
+            let proxy = reader.text()?;
+            if proxy.len() > MAX_PROXY {
+                return Err(DecodeError::Bounds("proxy"));
+            }
+            let revision = reader.optional(Reader::revision)?;
+            let keys = reader.list(MAX_ENTRIES, "keys", Reader::name)?;
+            let limits = reader.list(MAX_NAMES, "limits", Reader::name)?;
+            let checks = reader.list(MAX_CHECKS, "checks", |reader| {
+                BatchCheck::read(reader, keys.len(), &limits)
+            })?;
+            Ok(Self {
+                domain,
+                proxy: proxy.to_owned(),
+                revision,
+                keys,
+                checks,
+            })
         })
     }
 }
 
-impl WireCheck<'_> {
-    fn read(self, keys: usize, limits: &[Name]) -> Result<BatchCheck, DecodeError> {
-        if self.values.len() > keys {
-            return Err(DecodeError::Index);
-        }
-        if self.skip.len().max(self.debits.len()) > MAX_LIMITS {
-            return Err(DecodeError::Bounds("limits"));
-        }
-        let values = self.values.into_iter().map(|value| match value {
-            Some(value) if value.len() > MAX_VALUE => Err(DecodeError::Bounds("value")),
-            value => Ok(value.map(|value| value.to_vec())),
+impl BatchCheck {
+    fn write(&self, writer: &mut Writer, limits: &Table<'_>) {
+        writer.array(4);
+        writer.list(self.values.iter(), |writer, value| {
+            writer.optional(value.as_deref(), Writer::bytes);
         });
-        let skip = self.skip.into_iter().map(|index| look_up(limits, index));
-        let debits = self.debits.into_iter().map(|debit| {
-            Ok(Debit {
-                limit: look_up(limits, debit.limit)?,
-                units: debit.units,
+        writer.unsigned(self.cost);
+        writer.list(self.skip.iter(), |writer, limit| {
+            limits.write_index(writer, limit);
+        });
+        writer.list(self.debits.iter(), |writer, debit| {
+            writer.array(2);
+            limits.write_index(writer, &debit.limit);
+            writer.unsigned(debit.units);
+        });
+    }
+
+    fn read(reader: &mut Reader<'_>, keys: usize, limits: &[Name]) -> Result<Self, DecodeError> {
+        reader.fields(4, |reader| {
+            Ok(Self {
+                values: reader.list(keys, "values", |reader| reader.optional(read_value))?,
+                cost: reader.unsigned()?,
+                skip: reader.list(MAX_LIMITS, "skip", |reader| reader.indexed(limits))?,
+                debits: reader.list(MAX_LIMITS, "debits", |reader| {
+                    reader.fields(2, |reader| {
+                        Ok(Debit {
+                            limit: reader.indexed(limits)?,
+                            units: reader.unsigned()?,
+                        })
+                    })
+                })?,
             })
-        });
-        Ok(BatchCheck {
-            values: values.collect::<Result<_, _>>()?,
-            cost: self.cost,
-            skip: skip.collect::<Result<_, _>>()?,
-            debits: debits.collect::<Result<_, DecodeError>>()?,
         })
+    }
+}
+
+fn read_value(reader: &mut Reader<'_>) -> Result<Vec<u8>, DecodeError> {
+    match reader.bytes()? {
+        value if value.len() > MAX_VALUE => Err(DecodeError::Bounds("value")),
+        value => Ok(value.to_vec()),
     }
 }

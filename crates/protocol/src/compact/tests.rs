@@ -61,7 +61,7 @@ prop_compose! {
         results in vec(
             prop_oneof![
                 (any::<(u64, bool)>(), vec(any_limit(), 0..4)).prop_map(Ok),
-                (0..15_u16).prop_map(|n| Err(ErrorCode::from_number(n))),
+                (0..15_u64).prop_map(|n| Err(ErrorCode::from_number(n))),
             ],
             0..6,
         ),
@@ -202,7 +202,7 @@ fn what_is_too_much_is_refused() {
         |batch: &mut Batch| batch.checks = vec![batch.checks[0].clone(); crate::MAX_CHECKS + 1];
     assert_eq!(with(&many), DecodeError::Bounds("checks"));
     let wide = |batch: &mut Batch| batch.checks[0].values = vec![None; 3];
-    assert_eq!(with(&wide), DecodeError::Index);
+    assert_eq!(with(&wide), DecodeError::Bounds("values"));
     let proxy = |batch: &mut Batch| batch.proxy = "x".repeat(65);
     assert_eq!(with(&proxy), DecodeError::Bounds("proxy"));
     let keys = |batch: &mut Batch| batch.keys = vec!["k".parse().unwrap(); crate::MAX_ENTRIES + 1];
@@ -215,8 +215,5 @@ fn a_length_that_is_not_there_reserves_nothing() {
     let claim = [0x9b, 0x10, 0, 0, 0, 0, 0, 0, 0];
     let mut bytes = vec![0x86, 0x61, b'a', 0x60, 0xf6];
     bytes.extend(claim);
-    assert!(matches!(
-        Batch::decode(&bytes),
-        Err(DecodeError::Malformed(_))
-    ));
+    assert_eq!(Batch::decode(&bytes), Err(DecodeError::Short));
 }

@@ -1,0 +1,236 @@
+//! The part of CBOR (RFC 8949) that the messages use: unsigned integers, byte
+//! and text strings, arrays of a known length, booleans and null.
+//!
+//! By hand, because the filter carries it: a tenth of the code that a general
+//! library brings along.
+
+use super::DecodeError;
+
+/// Major types, in the upper three bits of an item's first byte.
+const UNSIGNED: u8 = 0;
+const BYTES: u8 = 2;
+const TEXT: u8 = 3;
+const ARRAY: u8 = 4;
+const MAP: u8 = 5;
+const TAG: u8 = 6;
+
+const FALSE: u8 = 0xf4;
+const TRUE: u8 = 0xf5;
+const NULL: u8 = 0xf6;
+
+/// Appends items.
+#[derive(Default)]
+pub(super) struct Writer(pub(super) Vec<u8>);
+
+impl Writer {
+    fn head(&mut self, major: u8, argument: u64) {
+        let major = major << 5;
+        let bytes = argument.to_be_bytes();
+        // The shortest of the forms that hold the argument.
+        let (info, length) = match argument {
+            0..24 => return self.0.push(major | bytes[7]),
+            24..=0xff => (24, 1),
+            0x100..=0xffff => (25, 2),
+            0x1_0000..=0xffff_ffff => (26, 4),
+            _ => (27, 8),
+        };
+        self.0.push(major | info);
+        self.0.extend(bytes.iter().skip(8 - length));
+    }
+
+    fn length(&mut self, major: u8, length: usize) {
+        self.head(major, u64::try_from(length).unwrap_or(u64::MAX));
+    }
+
+    pub(super) fn array(&mut self, length: usize) {
+        self.length(ARRAY, length);
+    }
+
+    pub(super) fn unsigned(&mut self, value: u64) {
+        self.head(UNSIGNED, value);
+    }
+
+    pub(super) fn bytes(&mut self, value: &[u8]) {
+        self.length(BYTES, value.len());
+        self.0.extend_from_slice(value);
+    }
+
+    pub(super) fn text(&mut self, value: &str) {
+        self.length(TEXT, value.len());
+        self.0.extend_from_slice(value.as_bytes());
+    }
+
+    pub(super) fn boolean(&mut self, value: bool) {
+        self.0.push(if value { TRUE } else { FALSE });
+    }
+
+    pub(super) fn null(&mut self) {
+        self.0.push(NULL);
+    }
+
+    /// An array of items that `write` appends one by one.
+    pub(super) fn list<T>(
+        &mut self,
+        items: impl ExactSizeIterator<Item = T>,
+        mut write: impl FnMut(&mut Self, T),
+    ) {
+        self.array(items.len());
+        for item in items {
+            write(self, item);
+        }
+    }
+
+    /// An item that may be absent.
+    pub(super) fn optional<T>(&mut self, value: Option<T>, write: impl FnOnce(&mut Self, T)) {
+        match value {
+            Some(value) => write(self, value),
+            None => self.null(),
+        }
+    }
+}
+
+/// Takes items off the front of a message.
+pub(super) struct Reader<'b> {
+    rest: &'b [u8],
+}
+
+impl<'b> Reader<'b> {
+    pub(super) fn new(bytes: &'b [u8]) -> Self {
+        Self { rest: bytes }
+    }
+
+    fn take(&mut self, length: u64) -> Result<&'b [u8], DecodeError> {
+        let length = usize::try_from(length).map_err(|_| DecodeError::Short)?;
+        let (taken, rest) = self
+            .rest
+            .split_at_checked(length)
+            .ok_or(DecodeError::Short)?;
+        self.rest = rest;
+        Ok(taken)
+    }
+
+    fn byte(&mut self) -> Result<u8, DecodeError> {
+        let (first, rest) = self.rest.split_first().ok_or(DecodeError::Short)?;
+        self.rest = rest;
+        Ok(*first)
+    }
+
+    /// The major type of the next item and its argument.
+    fn head(&mut self) -> Result<(u8, u64), DecodeError> {
+        let first = self.byte()?;
+        let length = match first & 31 {
+            direct @ 0..24 => return Ok((first >> 5, u64::from(direct))),
+            24 => 1,
+            25 => 2,
+            26 => 4,
+            27 => 8,
+            // Reserved, or of a length that only shows at the end.
+            _ => return Err(DecodeError::Type),
+        };
+        let argument = self.take(length)?.iter();
+        let argument = argument.fold(0, |value, byte| (value << 8) | u64::from(*byte));
+        Ok((first >> 5, argument))
+    }
+
+    fn expect(&mut self, major: u8) -> Result<u64, DecodeError> {
+        let (found, argument) = self.head()?;
+        if found == major {
+            Ok(argument)
+        } else {
+            Err(DecodeError::Type)
+        }
+    }
+
+    pub(super) fn unsigned(&mut self) -> Result<u64, DecodeError> {
+        self.expect(UNSIGNED)
+    }
+
+    pub(super) fn bytes(&mut self) -> Result<&'b [u8], DecodeError> {
+        let length = self.expect(BYTES)?;
+        self.take(length)
+    }
+
+    pub(super) fn text(&mut self) -> Result<&'b str, DecodeError> {
+        let length = self.expect(TEXT)?;
+        std::str::from_utf8(self.take(length)?).map_err(|_| DecodeError::Type)
+    }
+
+    pub(super) fn boolean(&mut self) -> Result<bool, DecodeError> {
+        match self.byte()? {
+            FALSE => Ok(false),
+            TRUE => Ok(true),
+            _ => Err(DecodeError::Type),
+        }
+    }
+
+    /// An item that may be absent.
+    pub(super) fn optional<T>(
+        &mut self,
+        read: impl FnOnce(&mut Self) -> Result<T, DecodeError>,
+    ) -> Result<Option<T>, DecodeError> {
+        match self.rest.split_first() {
+            Some((&NULL, rest)) => {
+                self.rest = rest;
+                Ok(None)
+            }
+            _ => read(self).map(Some),
+        }
+    }
+
+    /// An array of at most `max` items, which `read` takes one by one.
+    pub(super) fn list<T>(
+        &mut self,
+        max: usize,
+        what: &'static str,
+        mut read: impl FnMut(&mut Self) -> Result<T, DecodeError>,
+    ) -> Result<Vec<T>, DecodeError> {
+        let length = usize::try_from(self.expect(ARRAY)?).unwrap_or(usize::MAX);
+        // An item takes a byte at least, so no more than that is there, or reserved.
+        if length > self.rest.len() {
+            return Err(DecodeError::Short);
+        }
+        if length > max {
+            return Err(DecodeError::Bounds(what));
+        }
+        let mut items = Vec::with_capacity(length);
+        for _ in 0..length {
+            items.push(read(self)?);
+        }
+        Ok(items)
+    }
+
+    /// An array of `known` fields and perhaps more, of a later version, which are skipped.
+    pub(super) fn fields<T>(
+        &mut self,
+        known: u64,
+        read: impl FnOnce(&mut Self) -> Result<T, DecodeError>,
+    ) -> Result<T, DecodeError> {
+        let length = self.expect(ARRAY)?;
+        let more = length.checked_sub(known).ok_or(DecodeError::Short)?;
+        let value = read(self)?;
+        self.skip(more)?;
+        Ok(value)
+    }
+
+    /// Skips items, whatever they are and however they nest.
+    fn skip(&mut self, items: u64) -> Result<(), DecodeError> {
+        let mut left = items;
+        while left > 0 {
+            left -= 1;
+            let (major, argument) = self.head()?;
+            let inside = match major {
+                BYTES | TEXT => {
+                    self.take(argument)?;
+                    0
+                }
+                ARRAY => argument,
+                MAP => argument.checked_mul(2).ok_or(DecodeError::Short)?,
+                TAG => 1,
+                // Numbers and simple values, whose argument was all of them.
+                _ => 0,
+            };
+            left = left.checked_add(inside).ok_or(DecodeError::Short)?;
+        }
+        Ok(())
+    }
+}
