@@ -1,4 +1,4 @@
-//! Buckets as they are named on the command line.
+//! Buckets, requests and numbers as they are written on the command line.
 
 use std::str::FromStr;
 
@@ -28,6 +28,12 @@ impl FromStr for Pair {
             _ => Err("expected key=value".to_owned()),
         }
     }
+}
+
+/// A whole number, for flags.
+pub fn whole(text: &str) -> Result<u64, String> {
+    text.parse()
+        .map_err(|_| format!("expected a whole number from 0 to {}", u64::MAX))
 }
 
 /// One bucket of a limit.

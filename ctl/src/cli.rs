@@ -14,7 +14,6 @@ mod help;
 #[command(
     name = "rlctl",
     version,
-    disable_help_subcommand = true,
     subcommand_required = true,
     arg_required_else_help = true,
     max_term_width = 100

@@ -2,12 +2,34 @@
 
 use std::io::Read;
 
+use clap::Args;
 use policy::{Policy, Problems};
 
 use crate::error::Error;
 
 /// The largest limits file that is read, in bytes. 100,000 overrides take about a tenth of it.
 const MAX_BYTES: u64 = 256 << 20;
+
+/// The limits file that a command reads.
+#[derive(Clone, Debug, Args)]
+pub struct FileArg {
+    /// The limits file; `-` is stdin.
+    #[arg(short, long, value_name = "FILE", required_unless_present = "path")]
+    file: Option<String>,
+
+    /// What -f is for, without it: nobody means anything else by a bare path.
+    #[arg(hide = true, conflicts_with = "file")]
+    path: Option<String>,
+}
+
+impl FileArg {
+    /// The path as typed.
+    pub fn path(&self) -> &str {
+        let given = self.file.as_deref().or(self.path.as_deref());
+        // One of them is required.
+        given.unwrap_or("-")
+    }
+}
 
 /// A limits file as bytes, and what messages call it.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use crate::{
     edit::{EditArgs, Prepared},
     error::Error,
     exit::Exit,
-    input::Source,
+    input::{FileArg, Source},
     merge::{self, Merged},
     printer::Printer,
     prompt::{Yes, confirm},
@@ -29,9 +29,8 @@ use crate::{
     "rlctl apply -f limits.yaml --prune --yes --reason \"$(git log -1 --format=%s)\""
 ))]
 pub struct Apply {
-    /// The limits file; `-` is stdin.
-    #[arg(short, long, value_name = "FILE")]
-    file: String,
+    #[command(flatten)]
+    file: FileArg,
 
     /// Delete the limits that the file does not have.
     #[arg(long, help_heading = "Edit options")]
@@ -47,7 +46,7 @@ pub struct Apply {
 impl Apply {
     /// Reads the file before anything is asked of Redis, writes it as one edit.
     pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
-        let file = read_file(&self.file).await?;
+        let file = read_file(self.file.path()).await?;
         let session = Session::open(global, printer)?;
         check_domain(&session, &file)?;
         let base = session.read(&file.domain, Overrides::All).await?;

@@ -11,7 +11,7 @@ use store::{CheckError, Overrides};
 use tokio::time::Instant;
 
 use crate::{
-    bucket::{Pair, descriptor},
+    bucket::{Pair, descriptor, whole},
     cli::{Global, examples},
     error::Error,
     exit::Exit,
@@ -39,7 +39,8 @@ pub struct Check {
     descriptor: Vec<Pair>,
 
     /// How many requests this stands for.
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole,
+        allow_negative_numbers = true)]
     cost: u64,
 
     /// Charge nothing.

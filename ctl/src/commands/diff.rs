@@ -10,6 +10,7 @@ use crate::{
     cli::{Global, examples},
     error::Error,
     exit::Exit,
+    input::FileArg,
     printer::Printer,
     render::{self, Page, View},
     session::Session,
@@ -25,15 +26,14 @@ use crate::{
     "rlctl diff -f limits.yaml -o name        # only the limits that differ"
 ))]
 pub struct Diff {
-    /// The limits file; `-` is stdin.
-    #[arg(short, long, value_name = "FILE")]
-    file: String,
+    #[command(flatten)]
+    file: FileArg,
 }
 
 impl Diff {
     /// Compares.
     pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
-        let file = read_file(&self.file).await?;
+        let file = read_file(self.file.path()).await?;
         let session = Session::open(global, printer)?;
         check_domain(&session, &file)?;
         let base = session.read(&file.domain, Overrides::All).await?;

@@ -8,7 +8,7 @@ use serde::Serialize;
 use store::HistoryEntry;
 
 use crate::{
-    bucket::visible,
+    bucket::{visible, whole},
     changes::{Action, LimitChange},
     cli::{Global, examples},
     clock::now_ms,
@@ -20,8 +20,8 @@ use crate::{
     session::Session,
 };
 
-/// Edits that are read where only some of them are wanted.
-const READ_MAX: usize = 1000;
+/// More edits than a history keeps.
+const READ_MAX: usize = 10_000;
 
 /// List the edits of a domain: who, when, why and what.
 #[derive(Debug, Args)]
@@ -34,9 +34,9 @@ pub struct History {
     /// Only edits of this limit; it need not exist any more.
     limit: Option<String>,
 
-    /// The last so many edits.
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 20)]
-    max: usize,
+    /// The last so many edits; 0 shows all that are kept.
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 20, value_parser = whole)]
+    max: u64,
 }
 
 impl History {
@@ -44,11 +44,11 @@ impl History {
     pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
         let session = Session::open(global, printer)?;
         let domain = session.domain().await?;
-        let read = if self.limit.is_some() {
-            READ_MAX
-        } else {
-            self.max
+        let max = match usize::try_from(self.max) {
+            Ok(0) | Err(_) => READ_MAX,
+            Ok(max) => max,
         };
+        let read = if self.limit.is_some() { READ_MAX } else { max };
         let entries = session.store.history(&domain, read).await;
         let entries = entries.map_err(|error| session.failed(&error))?;
         if entries.is_empty() {
@@ -60,7 +60,7 @@ impl History {
                 .as_ref()
                 .is_none_or(|limit| row.limits.contains(limit))
         };
-        let rows: Vec<Row> = rows.filter(wanted).take(self.max).collect();
+        let rows: Vec<Row> = rows.filter(wanted).take(max).collect();
         if rows.is_empty() {
             printer.note(format_args!(
                 "no edit of domain {domain} concerns this limit"

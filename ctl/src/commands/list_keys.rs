@@ -10,7 +10,7 @@ use serde::Serialize;
 use store::{Cursor, KeyValue, ListedBucket, Overrides};
 
 use crate::{
-    bucket::visible,
+    bucket::{visible, whole},
     cli::{Global, examples},
     error::Error,
     exit::Exit,
@@ -38,8 +38,8 @@ pub struct ListKeys {
     matching: Option<String>,
 
     /// Stop after so many; 0 lists all.
-    #[arg(long, value_name = "N", default_value_t = 1000)]
-    max: usize,
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = whole)]
+    max: u64,
 }
 
 impl ListKeys {
@@ -52,7 +52,10 @@ impl ListKeys {
             .as_deref()
             .map(|name| session::find_limit(&policy, name));
         let limit = limit.transpose()?.map(|limit| &limit.name);
-        let max = if self.max == 0 { usize::MAX } else { self.max };
+        let max = match self.max {
+            0 => usize::MAX,
+            max => usize::try_from(max).unwrap_or(usize::MAX),
+        };
         let mut rows = BTreeMap::new();
         let mut cursor = Some(Cursor::default());
         while let Some(from) = cursor.filter(|_| rows.len() <= max) {

@@ -5,6 +5,7 @@ use policy::{Name, Policy};
 use store::{Change, HistoryEntry, Overrides, Stored};
 
 use crate::{
+    bucket::whole,
     changes::{self, LimitChange},
     cli::{Global, examples},
     edit::{EditArgs, Prepared, revision_of},
@@ -14,10 +15,10 @@ use crate::{
     printer::Printer,
     prompt::{Yes, confirm},
     render::{self, diagnostics},
-    session::Session,
+    session::{self, Session},
 };
 
-/// Edits that the history may hold.
+/// More edits than a history keeps.
 const READ_MAX: usize = 10_000;
 
 /// Take edits back, to an earlier revision.
@@ -31,6 +32,7 @@ const READ_MAX: usize = 10_000;
 ))]
 pub struct Rollback {
     /// The revision to go back to.
+    #[arg(value_parser = whole)]
     revision: u64,
 
     /// Only this limit.
@@ -62,6 +64,10 @@ impl Rollback {
             return Err(session.no_domain(&domain).await);
         }
         let policy = self.earlier(&domain, &base, &history, limit.as_ref())?;
+        if let Some(name) = &limit {
+            let known = base.policy().and_then(|base| base.limit(name.as_str()));
+            known.map_or_else(|| session::find_limit(&policy, name.as_str()), Ok)?;
+        }
         let nothing = Policy::empty(domain.clone());
         let changes = changes::between(base.policy().unwrap_or(&nothing), &policy);
         self.ask(printer, &domain, &changes).await?;

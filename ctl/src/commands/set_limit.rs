@@ -161,8 +161,7 @@ fn advice(limits: &[Limit], name: &Name) -> Option<String> {
     };
     let overrides = counted(limit.overrides.len(), "override");
     let remove = format!("`rlctl delete-limit {name} --for …` removes one");
-    (!limit.overrides.is_empty())
-        .then(|| format!("{name} has {overrides} that have to fit; {remove}"))
+    (!limit.overrides.is_empty()).then(|| format!("its {overrides} must fit as well; {remove}"))
 }
 
 /// A typo makes a new limit, or even a new domain, of what was meant to be an edit.

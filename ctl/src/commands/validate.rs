@@ -23,15 +23,24 @@ use crate::{
 ))]
 pub struct Validate {
     /// A limits file; `-` is stdin. May be given several times.
-    #[arg(short, long = "file", value_name = "FILE", required = true)]
+    #[arg(
+        short,
+        long = "file",
+        value_name = "FILE",
+        required_unless_present = "paths"
+    )]
     files: Vec<String>,
+
+    /// What -f is for, without it: nobody means anything else by a bare path.
+    #[arg(hide = true)]
+    paths: Vec<String>,
 }
 
 impl Validate {
     /// Shows what is wrong; the answer is no if anything is.
     pub async fn run(&self, printer: &Printer) -> Result<Exit, Error> {
-        let mut files = Vec::with_capacity(self.files.len());
-        for path in &self.files {
+        let mut files = Vec::new();
+        for path in self.files.iter().chain(&self.paths) {
             files.push(check(path).await?);
         }
         let report = Report(files);
