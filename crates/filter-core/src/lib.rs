@@ -1,1 +1,43 @@
-//! The decision at the proxy, as a state machine behind a host trait.
+//! The decision at the proxy, as a state machine.
+//!
+//! Requests, answers of the limiter and the passage of time go into a
+//! [`Worker`], one for each of Envoy's; [`Step`]s come out: this request goes
+//! on, that one is answered, make this call. Nothing in here does I/O or reads
+//! a clock. What the workers of a process share goes through [`Host`], Envoy's
+//! shared data, so the whole of it runs against a simulated one
+//! (`tests/simulation.rs`): several workers, lost and late calls, a clock that
+//! jumps, and a seed that replays a run.
+//!
+//! The way of a request: `descriptor` extracts what the policy needs,
+//! `worker::decide` matches it, looks up denials (`table`), takes from buckets
+//! that live here (`local`) and leaves the rest to a check, which travels with
+//! others (`batcher`) unless the limiter is known to be away (`breaker`).
+//! `worker::answer` or `worker::failure` decide, `client` says so.
+
+mod batcher;
+mod breaker;
+mod client;
+mod codec;
+mod config;
+mod descriptor;
+mod follow;
+mod host;
+mod id_hasher;
+mod identity;
+mod local;
+mod metrics;
+mod random;
+#[cfg(any(test, feature = "simulated"))]
+pub mod simulated;
+mod table;
+mod time;
+mod worker;
+
+pub use batcher::CallId;
+pub use client::{DenyBody, DenyConfig, LocalReply, ResponseHeaders, Styles};
+pub use config::{Config, Direction, LimiterConfig};
+pub use descriptor::{Format, Prefixes, Request, Source};
+pub use host::{CasMismatch, Host, Version, Versioned};
+pub use metrics::Metrics;
+pub use time::Now;
+pub use worker::{Call, CallAnswer, Edits, Level, Refusal, Step, StreamId, Worker};

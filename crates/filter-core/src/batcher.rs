@@ -1,0 +1,229 @@
+//! Many checks, few callouts.
+//!
+//! A check goes out at once while few callouts are in flight. While they are,
+//! checks gather, and leave together when one lands, or when the youngest
+//! callout has been away long enough that waiting for it costs more than
+//! another callout would.
+
+use crate::time::Now;
+
+/// Callouts in flight up to which a check does not wait.
+const EAGER_FLIGHTS: usize = 2;
+/// Callouts in flight at once, at most.
+const MAX_FLIGHTS: usize = 8;
+/// Checks in one callout, at most.
+const MAX_BATCH: usize = 128;
+/// Bytes of entries in one callout, at most, unless a single check has more: what one client
+/// sends must not make the checks of others fail.
+const MAX_BATCH_BYTES: usize = 64 * 1024;
+/// Checks waiting, at most. Beyond them a check is answered as if the limiter were away.
+const MAX_WAITING: usize = 4096;
+/// The part of the timeout that checks gather behind callouts in flight.
+const GATHER_PARTS: u64 = 8;
+
+/// One callout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CallId(pub(crate) u32);
+
+/// Checks that left together.
+#[derive(Debug)]
+pub(crate) struct Flight<T> {
+    pub(crate) id: CallId,
+    pub(crate) sent: Now,
+    pub(crate) checks: Vec<T>,
+}
+
+/// Checks waiting to leave, and callouts on their way.
+#[derive(Debug)]
+pub(crate) struct Batcher<T> {
+    waiting: Vec<T>,
+    flights: Vec<Flight<T>>,
+    timeout_us: u64,
+    next_id: u32,
+}
+
+impl<T> Batcher<T> {
+    /// A batcher for callouts that time out after `timeout_ms`.
+    pub(crate) fn new(timeout_ms: u64) -> Self {
+        Self {
+            waiting: Vec::new(),
+            flights: Vec::new(),
+            timeout_us: timeout_ms.saturating_mul(1000),
+            next_id: 0,
+        }
+    }
+
+    /// Lets a check wait for the next callout; gives it back if too many wait.
+    pub(crate) fn push(&mut self, check: T) -> Result<(), T> {
+        if self.waiting.len() >= MAX_WAITING {
+            return Err(check);
+        }
+        self.waiting.push(check);
+        Ok(())
+    }
+
+    /// Whether it is time for a callout.
+    pub(crate) fn is_ready(&self, now: Now) -> bool {
+        if self.waiting.is_empty() {
+            return false;
+        }
+        let gathered_us = self.timeout_us / GATHER_PARTS;
+        let youngest = self.flights.last();
+        match self.flights.len() {
+            0..EAGER_FLIGHTS => true,
+            EAGER_FLIGHTS..MAX_FLIGHTS => {
+                youngest.is_some_and(|f| now.mono_us.saturating_sub(f.sent.mono_us) >= gathered_us)
+            }
+            _ => false,
+        }
+    }
+
+    /// Puts the longest waiting checks into a callout: at least one, and then as many as do not
+    /// make it too large.
+    pub(crate) fn depart(&mut self, now: Now, bytes: impl Fn(&T) -> usize) -> &mut Flight<T> {
+        let mut total = 0;
+        let fits = |check: &&T| {
+            total += bytes(check);
+            total <= MAX_BATCH_BYTES
+        };
+        let waiting = self.waiting.iter().take(MAX_BATCH);
+        let count = waiting
+            .take_while(fits)
+            .count()
+            .max(1)
+            .min(self.waiting.len());
+        let checks = self.waiting.drain(..count).collect();
+        let id = self.new_id();
+        self.flights.push_mut(Flight {
+            id,
+            sent: now,
+            checks,
+        })
+    }
+
+    /// An id for a callout that carries no checks.
+    pub(crate) fn new_id(&mut self) -> CallId {
+        self.next_id = self.next_id.wrapping_add(1);
+        CallId(self.next_id)
+    }
+
+    /// Takes out a callout that was answered or failed.
+    pub(crate) fn land(&mut self, id: CallId) -> Option<Flight<T>> {
+        let at = self.flights.iter().position(|flight| flight.id == id)?;
+        Some(self.flights.remove(at))
+    }
+
+    /// Takes out a callout that should have been answered long ago. The host reports every
+    /// one, timeouts included; this is for the day it does not.
+    pub(crate) fn take_lost(&mut self, now: Now) -> Option<Flight<T>> {
+        let patience_us = self.timeout_us.saturating_mul(2).saturating_add(1_000_000);
+        let first = self.flights.first()?;
+        (now.mono_us.saturating_sub(first.sent.mono_us) > patience_us)
+            .then(|| self.flights.remove(0))
+    }
+
+    /// Takes out all checks that wait, because nobody may call.
+    pub(crate) fn take_waiting(&mut self) -> Vec<T> {
+        std::mem::take(&mut self.waiting)
+    }
+
+    /// Drops a check that has not left yet. One that has is charged, and its place in the
+    /// answer is needed to read the others'.
+    pub(crate) fn cancel(&mut self, is_it: impl Fn(&T) -> bool) -> Option<T> {
+        let at = self.waiting.iter().position(is_it)?;
+        Some(self.waiting.remove(at))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(us: u64) -> Now {
+        Now {
+            mono_us: us,
+            wall_ms: 0,
+        }
+    }
+
+    fn batcher(checks: usize) -> Batcher<usize> {
+        let mut batcher = Batcher::new(20);
+        for check in 0..checks {
+            batcher.push(check).unwrap();
+        }
+        batcher
+    }
+
+    #[test]
+    fn the_first_checks_leave_at_once_and_later_ones_together() {
+        let mut batcher = batcher(0);
+        let mut sent = Vec::new();
+        for check in 0..10 {
+            batcher.push(check).unwrap();
+            if batcher.is_ready(at(check as u64)) {
+                sent.push(batcher.depart(at(check as u64), |_| 1).checks.clone());
+            }
+        }
+        assert_eq!(sent, [vec![0], vec![1]]);
+        let landed = batcher.land(CallId(1)).unwrap();
+        assert_eq!(landed.checks, [0]);
+        assert!(batcher.is_ready(at(10)));
+        assert_eq!(
+            batcher.depart(at(10), |_| 1).checks,
+            (2..10).collect::<Vec<_>>()
+        );
+        assert!(!batcher.is_ready(at(10)));
+    }
+
+    #[test]
+    fn a_slow_answer_does_not_hold_the_others_up() {
+        let mut batcher = batcher(1);
+        batcher.depart(at(0), |_| 1);
+        batcher.push(1).unwrap();
+        batcher.depart(at(0), |_| 1);
+        batcher.push(2).unwrap();
+        assert!(!batcher.is_ready(at(2_499)));
+        assert!(batcher.is_ready(at(2_500)));
+    }
+
+    #[test]
+    fn callouts_and_their_checks_are_bounded() {
+        let mut batcher = batcher(MAX_WAITING);
+        assert_eq!(batcher.push(0), Err(0));
+        let mut flights = 0;
+        let mut now = 0;
+        while batcher.is_ready(at(now)) {
+            assert_eq!(batcher.depart(at(now), |_| 1).checks.len(), MAX_BATCH);
+            flights += 1;
+            now += 2_500;
+        }
+        assert_eq!(flights, MAX_FLIGHTS);
+    }
+
+    #[test]
+    fn large_checks_leave_in_smaller_batches() {
+        let mut batcher = batcher(10);
+        let size = |check: &usize| if *check == 3 { 1 << 20 } else { 20_000 };
+        let departed = |b: &mut Batcher<usize>| b.depart(at(0), size).checks.clone();
+        assert_eq!(departed(&mut batcher), [0, 1, 2]);
+        assert_eq!(departed(&mut batcher), [3]);
+        assert_eq!(departed(&mut batcher), [4, 5, 6]);
+    }
+
+    #[test]
+    fn a_cancelled_check_leaves_the_others_where_they_were() {
+        let mut batcher = batcher(3);
+        assert_eq!(batcher.cancel(|check| *check == 1), Some(1));
+        assert_eq!(batcher.depart(at(0), |_| 1).checks, [0, 2]);
+        assert_eq!(batcher.cancel(|check| *check == 2), None);
+    }
+
+    #[test]
+    fn a_callout_that_the_host_forgot_is_found() {
+        let mut batcher = batcher(1);
+        batcher.depart(at(0), |_| 1);
+        assert!(batcher.take_lost(at(1_040_000)).is_none());
+        assert_eq!(batcher.take_lost(at(1_040_001)).unwrap().checks, [0]);
+        assert!(batcher.land(CallId(1)).is_none());
+    }
+}

@@ -1,0 +1,239 @@
+//! Headers that tell a client how it stands.
+
+use super::{
+    Standing,
+    text::{number, push_item, push_number, push_parameter},
+};
+
+/// Which styles of headers a response carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each style is on or off by itself"
+)]
+pub struct Styles {
+    /// `RateLimit-Policy` and `RateLimit` (IETF draft httpapi-ratelimit-headers).
+    pub ratelimit: bool,
+    /// `X-RateLimit-Limit`, `-Remaining` and `-Reset` of the tightest limit.
+    pub x_ratelimit: bool,
+    /// `Retry-After` on denials.
+    pub retry_after: bool,
+    /// `X-RateLimit-Remaining`, `-Replenish-Rate`, `-Burst-Capacity` and `-Requested-Tokens`,
+    /// as Spring Cloud Gateway sends them.
+    pub spring: bool,
+}
+
+impl Default for Styles {
+    fn default() -> Self {
+        Self {
+            ratelimit: true,
+            x_ratelimit: true,
+            retry_after: true,
+            spring: false,
+        }
+    }
+}
+
+/// The headers of a response on its way to the client.
+pub trait ResponseHeaders {
+    /// The first value of a header.
+    fn get(&self, name: &str) -> Option<Vec<u8>>;
+    /// Sets a header, dropping what it was.
+    fn set(&mut self, name: &'static str, value: &str);
+    /// Adds a value to a header that may have others.
+    fn add(&mut self, name: &'static str, value: &str);
+}
+
+/// What a response is to tell: limits that are neither hidden nor only reported.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Shown {
+    pub(crate) standings: Vec<Standing>,
+}
+
+impl Shown {
+    /// The limit with the least left; of several, the one that takes longest to be whole.
+    fn tightest(&self) -> Option<&Standing> {
+        let key = |s: &&Standing| (s.remaining, std::cmp::Reverse(s.reset_after_ms));
+        self.standings.iter().min_by_key(key)
+    }
+}
+
+/// Adds what is to be told. What an upstream said already is kept where it is the tighter.
+pub(crate) fn write_headers(shown: &Shown, styles: Styles, headers: &mut impl ResponseHeaders) {
+    let Some(tightest) = shown.tightest() else {
+        return;
+    };
+    if styles.ratelimit {
+        // Lists: items of several limiters on the way stand side by side.
+        let (policy, state) = structured(&shown.standings);
+        headers.add("ratelimit-policy", &policy);
+        headers.add("ratelimit", &state);
+    }
+    if !styles.x_ratelimit && !styles.spring {
+        return;
+    }
+    let upstream = headers.get("x-ratelimit-remaining");
+    let upstream = upstream.and_then(|value| std::str::from_utf8(&value).ok()?.trim().parse().ok());
+    if upstream.is_some_and(|remaining: u64| remaining <= tightest.remaining) {
+        return;
+    }
+    headers.set("x-ratelimit-remaining", &number(tightest.remaining));
+    if styles.x_ratelimit {
+        headers.set("x-ratelimit-limit", &number(tightest.quota));
+        headers.set(
+            "x-ratelimit-reset",
+            &number(seconds(tightest.reset_after_ms)),
+        );
+    }
+    if styles.spring {
+        headers.set("x-ratelimit-replenish-rate", &number(per_second(tightest)));
+        headers.set("x-ratelimit-burst-capacity", &number(tightest.quota));
+        headers.set("x-ratelimit-requested-tokens", &number(tightest.cost));
+    }
+}
+
+/// `"per-user";q=20;w=2` and `"per-user";r=19;t=1`, an item for each limit.
+fn structured(standings: &[Standing]) -> (String, String) {
+    let mut policy = String::with_capacity(40 * standings.len());
+    let mut state = String::with_capacity(40 * standings.len());
+    for standing in standings {
+        for out in [&mut policy, &mut state] {
+            if !out.is_empty() {
+                out.push_str(", ");
+            }
+            push_item(out, standing.limit.as_str());
+        }
+        push_parameter(&mut policy, 'q', standing.quota);
+        push_parameter(&mut policy, 'w', seconds(standing.window_ms));
+        push_parameter(&mut state, 'r', standing.remaining);
+        push_parameter(&mut state, 't', seconds(standing.reset_after_ms));
+    }
+    (policy, state)
+}
+
+/// Whole seconds, rounded up.
+pub(super) fn seconds(ms: u64) -> u64 {
+    ms.div_ceil(1000)
+}
+
+/// The rate in whole units per second, rounded down.
+fn per_second(standing: &Standing) -> u64 {
+    let per_window = u128::from(standing.quota) * 1000;
+    u64::try_from(per_window / u128::from(standing.window_ms.max(1))).unwrap_or(u64::MAX)
+}
+
+/// `Retry-After` for a wait.
+pub(super) fn retry_after(wait_ms: u64) -> String {
+    let mut value = String::with_capacity(8);
+    push_number(&mut value, seconds(wait_ms).max(1));
+    value
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[derive(Default)]
+    pub(crate) struct Recorded(pub(crate) BTreeMap<String, Vec<String>>);
+
+    impl Recorded {
+        pub(crate) fn with(headers: &[(&str, &str)]) -> Self {
+            let owned = |(k, v): &(&str, &str)| ((*k).to_owned(), vec![(*v).to_owned()]);
+            Self(headers.iter().map(owned).collect())
+        }
+
+        pub(crate) fn all(&self) -> String {
+            let line = |(k, v): (&String, &Vec<String>)| format!("{k}: {}\n", v.join(" | "));
+            self.0.iter().map(line).collect()
+        }
+    }
+
+    impl ResponseHeaders for Recorded {
+        fn get(&self, name: &str) -> Option<Vec<u8>> {
+            Some(self.0.get(name)?.first()?.clone().into_bytes())
+        }
+        fn set(&mut self, name: &'static str, value: &str) {
+            self.0.insert(name.to_owned(), vec![value.to_owned()]);
+        }
+        fn add(&mut self, name: &'static str, value: &str) {
+            self.0
+                .entry(name.to_owned())
+                .or_default()
+                .push(value.to_owned());
+        }
+    }
+
+    pub(crate) fn standing(limit: &str, remaining: u64, reset_after_ms: u64) -> Standing {
+        Standing {
+            limit: limit.parse().unwrap(),
+            quota: 20,
+            window_ms: 2000,
+            remaining,
+            reset_after_ms,
+            cost: 1,
+        }
+    }
+
+    const EVERY: Styles = Styles {
+        ratelimit: true,
+        x_ratelimit: true,
+        retry_after: true,
+        spring: true,
+    };
+
+    #[test]
+    fn all_limits_are_listed_and_the_tightest_is_shown() {
+        let standings = vec![
+            standing("per-user", 7, 1300),
+            standing("per-tenant", 3, 100),
+            standing("per-path", 3, 1701),
+        ];
+        let mut headers = Recorded::default();
+        write_headers(&Shown { standings }, EVERY, &mut headers);
+        insta::assert_snapshot!(headers.all(), @r#"
+        ratelimit: "per-user";r=7;t=2, "per-tenant";r=3;t=1, "per-path";r=3;t=2
+        ratelimit-policy: "per-user";q=20;w=2, "per-tenant";q=20;w=2, "per-path";q=20;w=2
+        x-ratelimit-burst-capacity: 20
+        x-ratelimit-limit: 20
+        x-ratelimit-remaining: 3
+        x-ratelimit-replenish-rate: 10
+        x-ratelimit-requested-tokens: 1
+        x-ratelimit-reset: 2
+        "#);
+    }
+
+    #[test]
+    fn an_upstream_that_is_tighter_keeps_its_word() {
+        let shown = Shown {
+            standings: vec![standing("per-user", 7, 1300)],
+        };
+        for (theirs, kept) in [("5", true), ("7", true), ("8", false), ("many", false)] {
+            let mut headers = Recorded::with(&[
+                ("x-ratelimit-limit", "9"),
+                ("x-ratelimit-remaining", theirs),
+                ("ratelimit", "\"theirs\";r=5;t=9"),
+            ]);
+            write_headers(&shown, Styles::default(), &mut headers);
+            let limit = &headers.0["x-ratelimit-limit"];
+            assert_eq!(limit, &[if kept { "9" } else { "20" }], "{theirs}");
+            assert_eq!(
+                headers.0["ratelimit"],
+                ["\"theirs\";r=5;t=9", "\"per-user\";r=7;t=2"]
+            );
+        }
+    }
+
+    #[test]
+    fn nothing_to_tell_tells_nothing() {
+        let mut headers = Recorded::default();
+        write_headers(&Shown::default(), EVERY, &mut headers);
+        assert_eq!(headers.all(), "");
+    }
+
+    #[test]
+    fn a_wait_is_rounded_up_to_whole_seconds() {
+        assert_eq!([1, 999, 1000, 1001].map(retry_after), ["1", "1", "1", "2"]);
+    }
+}

@@ -1,0 +1,350 @@
+//! The answer to a request that does not go on.
+
+use policy::Name;
+
+use super::{
+    Standing, headers,
+    headers::{ResponseHeaders, Shown, Styles, write_headers},
+    text::push_json,
+};
+use crate::random::Random;
+
+/// The problem type of a denial, as registered with IANA.
+const PROBLEM_TYPE: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
+
+/// How denials look.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DenyConfig {
+    /// The status of a denial, 400 to 599.
+    pub status: u16,
+    /// What the body holds.
+    pub body: DenyBody,
+    /// A sentence for the client, instead of the standard one.
+    pub message: Option<String>,
+    /// Where the client can read more.
+    pub docs: Option<String>,
+    /// How much longer than needed a client may be told to wait, in percent, so that denied
+    /// clients do not come back all at once.
+    pub retry_jitter_percent: u8,
+    /// The status where a limit fails closed, or cannot be told apart from one that does.
+    pub status_on_error: u16,
+}
+
+impl Default for DenyConfig {
+    fn default() -> Self {
+        Self {
+            status: 429,
+            body: DenyBody::default(),
+            message: None,
+            docs: None,
+            retry_jitter_percent: 0,
+            status_on_error: 503,
+        }
+    }
+}
+
+/// The body of a denial.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DenyBody {
+    /// `application/problem+json`.
+    #[default]
+    ProblemJson,
+    /// The message alone.
+    Text,
+    /// None.
+    Empty,
+}
+
+/// Who decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Source {
+    /// The limiter.
+    Limiter,
+    /// An earlier denial by the limiter.
+    DenyCache,
+    /// The local bucket in front of a global one.
+    Precheck,
+    /// A bucket of this proxy.
+    Proxy,
+    /// A bucket of this proxy that stands in for a global one during an outage.
+    Local,
+    /// The request lacks an entry that its limit asks for.
+    Missing,
+    /// No limiter answered, and the limit says what then.
+    Failure,
+}
+
+impl Source {
+    /// The word in response code details and metrics.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Limiter => "limiter",
+            Self::DenyCache => "deny_cache",
+            Self::Precheck => "precheck",
+            Self::Proxy => "proxy",
+            Self::Local => "local",
+            Self::Missing => "missing",
+            Self::Failure => "failure",
+        }
+    }
+}
+
+/// Why a request does not go on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Denial {
+    /// The limits that deny it; `true` for those that clients may know of.
+    pub(crate) by: Vec<(Name, bool)>,
+    /// Who said so.
+    pub(crate) source: Source,
+    /// When to try again, in milliseconds; `None`: not worth trying.
+    pub(crate) retry_after_ms: Option<u64>,
+    /// How the client stands with the limits it may know of.
+    pub(crate) standings: Vec<Standing>,
+}
+
+/// A response in place of an upstream's.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LocalReply {
+    /// The HTTP status.
+    pub status: u16,
+    /// What `%RESPONSE_CODE_DETAILS%` shows.
+    pub details: String,
+    /// Headers. Names of limits and numbers only: nothing in them came from a client.
+    pub headers: Vec<(&'static str, String)>,
+    /// The body; for gRPC, the status message.
+    pub body: String,
+    /// The status of a gRPC call.
+    pub grpc_status: u8,
+}
+
+impl ResponseHeaders for Vec<(&'static str, String)> {
+    fn get(&self, _name: &str) -> Option<Vec<u8>> {
+        None
+    }
+
+    fn set(&mut self, name: &'static str, value: &str) {
+        self.add(name, value);
+    }
+
+    fn add(&mut self, name: &'static str, value: &str) {
+        self.push((name, value.to_owned()));
+    }
+}
+
+impl Denial {
+    /// The reply that tells the client.
+    pub(crate) fn reply(
+        self,
+        config: &DenyConfig,
+        styles: Styles,
+        grpc: bool,
+        random: &mut Random,
+    ) -> LocalReply {
+        const RESOURCE_EXHAUSTED: u8 = 8;
+        const PERMISSION_DENIED: u8 = 7;
+        const UNAVAILABLE: u8 = 14;
+        let (status, grpc_status) = match self.source {
+            Source::Missing => (403, PERMISSION_DENIED),
+            Source::Failure => (config.status_on_error, UNAVAILABLE),
+            _ => (config.status, RESOURCE_EXHAUSTED),
+        };
+        let first = self.by.first().map_or("", |(name, _)| name.as_str());
+        let mut reply = LocalReply {
+            status,
+            details: format!("rl_denied:{first}:{}", self.source.word()),
+            headers: Vec::with_capacity(8),
+            body: String::new(),
+            grpc_status,
+        };
+        let quota_exceeded = grpc_status == RESOURCE_EXHAUSTED;
+        if quota_exceeded {
+            reply.headers.set("x-envoy-ratelimited", "true");
+        }
+        if styles.retry_after
+            && let Some(wait_ms) = self.retry_after_ms
+        {
+            let spread_ms = wait_ms.saturating_mul(config.retry_jitter_percent.into()) / 100;
+            let wait_ms = wait_ms.saturating_add(random.below(spread_ms.saturating_add(1)));
+            reply
+                .headers
+                .set("retry-after", &headers::retry_after(wait_ms));
+        }
+        self.write_body(config, grpc, &mut reply);
+        let shown = Shown {
+            standings: self.standings,
+        };
+        write_headers(&shown, styles, &mut reply.headers);
+        reply
+    }
+
+    fn write_body(&self, config: &DenyConfig, grpc: bool, reply: &mut LocalReply) {
+        let message = match (&config.message, self.source) {
+            (Some(message), source) if source != Source::Failure => message,
+            (_, Source::Missing) => "the request lacks what its limit is counted by",
+            (_, Source::Failure) => "rate limiting is not available",
+            _ => "Request cannot be satisfied as assigned quota has been exceeded",
+        };
+        match config.body {
+            _ if grpc => reply.body.push_str(message),
+            DenyBody::ProblemJson => {
+                reply
+                    .headers
+                    .set("content-type", "application/problem+json");
+                reply.body = self.problem(config, message, reply.status);
+            }
+            DenyBody::Text => {
+                reply
+                    .headers
+                    .set("content-type", "text/plain; charset=utf-8");
+                reply.body.push_str(message);
+                reply.body.push('\n');
+            }
+            DenyBody::Empty => {}
+        }
+    }
+
+    fn problem(&self, config: &DenyConfig, message: &str, status: u16) -> String {
+        let mut body = String::with_capacity(256);
+        body.push_str("{\"type\":\"");
+        let quota_exceeded = !matches!(self.source, Source::Missing | Source::Failure);
+        body.push_str(if quota_exceeded {
+            PROBLEM_TYPE
+        } else {
+            "about:blank"
+        });
+        body.push_str("\",\"title\":\"");
+        push_json(&mut body, message);
+        body.push_str("\",\"status\":");
+        body.push_str(&super::text::number(status.into()));
+        if quota_exceeded {
+            body.push_str(",\"violated-policies\":[");
+            let known = self.by.iter().filter(|(_, known)| *known);
+            for (n, (name, _)) in known.enumerate() {
+                if n > 0 {
+                    body.push(',');
+                }
+                super::text::push_item(&mut body, name.as_str());
+            }
+            body.push(']');
+        }
+        if let Some(docs) = &config.docs {
+            body.push_str(",\"documentation\":\"");
+            push_json(&mut body, docs);
+            body.push('"');
+        }
+        body.push_str("}\n");
+        body
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::headers::tests::standing;
+
+    fn denial(source: Source) -> Denial {
+        Denial {
+            by: vec![
+                ("per-user".parse().unwrap(), true),
+                ("secret".parse().unwrap(), false),
+            ],
+            source,
+            retry_after_ms: Some(1200),
+            standings: vec![standing("per-user", 0, 1900)],
+        }
+    }
+
+    fn shown(reply: &LocalReply) -> String {
+        let lines = reply.headers.iter().map(|(k, v)| format!("{k}: {v}\n"));
+        let headers: String = lines.collect();
+        format!(
+            "{} grpc {} {}\n{headers}\n{}",
+            reply.status, reply.grpc_status, reply.details, reply.body
+        )
+    }
+
+    fn reply(denial: Denial, config: &DenyConfig, grpc: bool) -> LocalReply {
+        denial.reply(config, Styles::default(), grpc, &mut Random::new(1))
+    }
+
+    #[test]
+    fn a_denial_says_who_why_and_when() {
+        let reply = reply(denial(Source::Limiter), &DenyConfig::default(), false);
+        insta::assert_snapshot!(shown(&reply), @r#"
+        429 grpc 8 rl_denied:per-user:limiter
+        x-envoy-ratelimited: true
+        retry-after: 2
+        content-type: application/problem+json
+        ratelimit-policy: "per-user";q=20;w=2
+        ratelimit: "per-user";r=0;t=2
+        x-ratelimit-remaining: 0
+        x-ratelimit-limit: 20
+        x-ratelimit-reset: 2
+
+        {"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,"violated-policies":["per-user"]}
+        "#);
+    }
+
+    #[test]
+    fn a_missing_entry_and_a_failure_are_not_exceeded_quotas() {
+        let missing = reply(denial(Source::Missing), &DenyConfig::default(), false);
+        assert_eq!((missing.status, missing.grpc_status), (403, 7));
+        assert!(missing.body.contains("about:blank"), "{}", missing.body);
+        let failure = reply(denial(Source::Failure), &DenyConfig::default(), false);
+        assert_eq!((failure.status, failure.grpc_status), (503, 14));
+        assert!(!shown(&failure).contains("x-envoy-ratelimited"));
+        assert_eq!(failure.details, "rl_denied:per-user:failure");
+    }
+
+    #[test]
+    fn what_can_never_pass_is_not_told_to_come_back() {
+        let never = Denial {
+            retry_after_ms: None,
+            ..denial(Source::Limiter)
+        };
+        let reply = reply(never, &DenyConfig::default(), false);
+        assert!(reply.headers.iter().all(|(name, _)| *name != "retry-after"));
+    }
+
+    #[test]
+    fn message_docs_and_body_are_as_configured() {
+        let config = DenyConfig {
+            status: 420,
+            message: Some("enhance your \"calm\"".to_owned()),
+            docs: Some("https://example.com/limits".to_owned()),
+            ..DenyConfig::default()
+        };
+        let problem = reply(denial(Source::Limiter), &config, false);
+        insta::assert_snapshot!(problem.body, @r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"enhance your \"calm\"","status":420,"violated-policies":["per-user"],"documentation":"https://example.com/limits"}"#);
+        let grpc = reply(denial(Source::Limiter), &config, true);
+        assert_eq!(grpc.body, "enhance your \"calm\"");
+        let config = DenyConfig {
+            body: DenyBody::Empty,
+            ..config
+        };
+        assert_eq!(reply(denial(Source::Limiter), &config, false).body, "");
+    }
+
+    #[test]
+    fn jitter_only_ever_lengthens_the_wait() {
+        let config = DenyConfig {
+            retry_jitter_percent: 50,
+            ..DenyConfig::default()
+        };
+        let mut random = Random::new(3);
+        let mut waits = std::collections::BTreeSet::new();
+        for _ in 0..1000 {
+            let denial = Denial {
+                retry_after_ms: Some(10_000),
+                ..denial(Source::Limiter)
+            };
+            let reply = denial.reply(&config, Styles::default(), false, &mut random);
+            waits.insert(reply.headers[1].1.parse::<u64>().unwrap());
+        }
+        assert!(
+            waits.iter().all(|wait| (10..=15).contains(wait)),
+            "{waits:?}"
+        );
+        assert!(waits.len() >= 5, "{waits:?}");
+    }
+}

@@ -1,0 +1,186 @@
+//! Where entries come from: the built-in ones, and what `descriptors` adds.
+
+use policy::{
+    Name, Node, Value,
+    read::{Choice, Field, Fields, Path, Report, Take},
+};
+
+use crate::descriptor::{Format, Prefixes, Source};
+
+const SOURCES: [&str; 6] = ["header", "cookie", "query", "metadata", "property", "value"];
+const FIELDS: [&str; 8] = [
+    "key", "header", "cookie", "query", "metadata", "property", "value", "as",
+];
+const MAX_DESCRIPTORS: usize = 64;
+
+impl Choice for Format {
+    const CHOICES: &'static [(&'static str, Self)] =
+        &[("text", Self::Text), ("integer", Self::Integer)];
+}
+
+/// The entries that every request has without being asked for.
+fn built_in(prefixes: Prefixes) -> Vec<(Name, Source)> {
+    let property = |path: &[u8]| Source::Property(path.to_vec(), Format::Text);
+    let sources = [
+        ("method", Source::Method),
+        ("path", Source::Path),
+        ("host", Source::Host),
+        ("route", property(b"xds\0route_name")),
+        ("remote_address", Source::RemoteAddress(prefixes)),
+        ("workload", property(b"node\0metadata\0WORKLOAD_NAME")),
+        ("namespace", property(b"node\0metadata\0NAMESPACE")),
+    ];
+    let named = |(key, source): (&str, Source)| Some((key.parse().ok()?, source));
+    sources.into_iter().filter_map(named).collect()
+}
+
+pub(super) fn read_prefixes(take: &mut Take<'_, '_>) -> Prefixes {
+    let mut prefixes = Prefixes::default();
+    let Some(field) = take.field("remote_address") else {
+        return prefixes;
+    };
+    let Some(mut fields) = Fields::of(field, take.report) else {
+        return prefixes;
+    };
+    let inner = &mut Take {
+        fields: &mut fields,
+        path: &field.path,
+        report: take.report,
+    };
+    for (name, most, prefix) in [("v4", 32, &mut prefixes.v4), ("v6", 128, &mut prefixes.v6)] {
+        let Some(field) = inner.field(name) else {
+            continue;
+        };
+        match field.node.as_text().and_then(|text| text.parse().ok()) {
+            Some(bits) if bits <= most => *prefix = bits,
+            _ => {
+                let what = format!("a prefix length from 0 to {most}");
+                field.expected(&what, inner.report);
+            }
+        }
+    }
+    fields.finish(&field.path, &["v4", "v6"], take.report);
+    prefixes
+}
+
+pub(super) fn read(take: &mut Take<'_, '_>, prefixes: Prefixes) -> Vec<(Name, Source)> {
+    let mut sources = built_in(prefixes);
+    let Some(field) = take.field("descriptors") else {
+        return sources;
+    };
+    let Value::List(items) = &field.node.value else {
+        field.expected("a list of descriptors", take.report);
+        return sources;
+    };
+    if items.len() > MAX_DESCRIPTORS {
+        field.report(
+            take.report,
+            format!("more than {MAX_DESCRIPTORS} descriptors"),
+        );
+        return sources;
+    }
+    let built_in = sources.len();
+    for (index, node) in items.iter().enumerate() {
+        let item = Field {
+            node,
+            path: Path::Item(&field.path, index),
+        };
+        let Some((key, source)) = read_one(item, take.report) else {
+            continue;
+        };
+        match sources.iter().position(|(known, _)| *known == key) {
+            None => sources.push((key, source)),
+            Some(at) => {
+                let why = if at < built_in {
+                    "is built in"
+                } else {
+                    "is there already"
+                };
+                item.report(take.report, format!("`{key}` {why}"))
+                    .push_hint("choose another key");
+            }
+        }
+    }
+    sources
+}
+
+fn read_one(item: Field<'_>, report: &mut Report) -> Option<(Name, Source)> {
+    let mut fields = Fields::of(item, report)?;
+    let take = &mut Take {
+        fields: &mut fields,
+        path: &item.path,
+        report,
+    };
+    let key = take.field("key");
+    let key = key.and_then(|field| field.name("the entry's key", take.report));
+    if item.node.get("key").is_none() {
+        item.report(take.report, "`key` is missing");
+    }
+    let format = take.field("as");
+    let chosen = format.and_then(|field| field.choice::<Format>(take.report));
+    let given: Vec<(&str, Field<'_>)> = SOURCES
+        .iter()
+        .filter_map(|name| Some((*name, take.field(name)?)))
+        .collect();
+    let source = if let [(name, field)] = given.as_slice() {
+        read_source(name, *field, chosen, take.report)
+    } else {
+        let message = "a descriptor has one of header, cookie, query, metadata, property, value";
+        item.report(take.report, message);
+        None
+    };
+    if let (Some(field), Some(source)) = (format, &source)
+        && !matches!(source, Source::Property(..))
+    {
+        field.report(take.report, "`as` goes with `metadata` and `property` only");
+    }
+    fields.finish(&item.path, &FIELDS, report);
+    Some((key?, source?))
+}
+
+fn read_source(
+    name: &str,
+    field: Field<'_>,
+    format: Option<Format>,
+    report: &mut Report,
+) -> Option<Source> {
+    Some(match name {
+        "header" => Source::Header(read_header(field, report)?),
+        "cookie" => Source::Cookie(field.text("the name of a cookie", report)?.to_owned()),
+        "query" => Source::Query(field.text("the name of a parameter", report)?.to_owned()),
+        "value" => Source::Constant(field.text("text", report)?.as_bytes().to_vec()),
+        "metadata" => {
+            let mut path = b"metadata\0filter_metadata\0".to_vec();
+            path.extend(read_path(field, report)?);
+            Source::Property(path, format.unwrap_or(Format::Metadata))
+        }
+        _ => Source::Property(read_path(field, report)?, format.unwrap_or_default()),
+    })
+}
+
+fn read_header(field: Field<'_>, report: &mut Report) -> Option<String> {
+    let text = field.text("the name of a header", report)?;
+    let is_token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
+    if !text.is_empty() && text.bytes().all(is_token) {
+        return Some(text.to_ascii_lowercase());
+    }
+    let problem = field.expected("the name of a header", report);
+    if text.starts_with(':') {
+        problem.push_hint("method, path and host are built in");
+    }
+    None
+}
+
+/// A list of texts, as the host takes a path.
+fn read_path(field: Field<'_>, report: &mut Report) -> Option<Vec<u8>> {
+    let parts: Option<Vec<&str>> = field.node.items().iter().map(Node::as_text).collect();
+    match parts {
+        Some(parts) if !parts.is_empty() && !parts.iter().any(|part| part.contains('\0')) => {
+            Some(parts.join("\0").into_bytes())
+        }
+        _ => {
+            field.expected("a list of texts, the way to a value", report);
+            None
+        }
+    }
+}

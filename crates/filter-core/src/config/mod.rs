@@ -1,0 +1,94 @@
+//! What the filter is told by Envoy's configuration.
+//!
+//! `docs/filter.md` is the manual. Unknown fields are errors, and everything
+//! wrong with a configuration is said at once.
+
+mod descriptors;
+mod read;
+#[cfg(test)]
+mod tests;
+
+use policy::{
+    Name, OnFailure, Policy, Problems,
+    read::{Choice, Form, Report},
+};
+
+use crate::{
+    client::{DenyConfig, Styles},
+    descriptor::Source,
+};
+
+/// A configuration, known to be good.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Whose limits apply.
+    pub domain: Name,
+    /// Where checks go.
+    pub limiter: LimiterConfig,
+    /// Which listeners' requests are checked.
+    pub direction: Direction,
+    /// Where entries come from, the built-in ones included.
+    pub sources: Vec<(Name, Source)>,
+    /// What happens without a limiter, while no limit says so itself.
+    pub failure_mode: OnFailure,
+    /// How denials look.
+    pub deny: DenyConfig,
+    /// Which headers responses carry.
+    pub styles: Styles,
+    /// Share of requests that are checked, in percent.
+    pub enabled_percent: u8,
+    /// Requests held at once in queues, for each worker; beyond it they are denied.
+    pub hold_max: usize,
+    /// Buckets remembered in shared data.
+    pub buckets: u32,
+    /// Limits until the first snapshot arrives.
+    pub limits: Option<Policy>,
+}
+
+/// How the limiter is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LimiterConfig {
+    /// The cluster.
+    pub cluster: String,
+    /// The host named in calls.
+    pub authority: String,
+    /// How long a call may take, in milliseconds.
+    pub timeout_ms: u64,
+    /// The environment variable that holds the token, if the limiter asks for one.
+    pub token_env: Option<String>,
+}
+
+/// Which way checked requests go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Direction {
+    /// Inbound on a sidecar, everything elsewhere.
+    #[default]
+    Auto,
+    /// To this workload.
+    Inbound,
+    /// From this workload.
+    Outbound,
+    /// All.
+    Both,
+}
+
+impl Choice for Direction {
+    const CHOICES: &'static [(&'static str, Self)] = &[
+        ("auto", Self::Auto),
+        ("inbound", Self::Inbound),
+        ("outbound", Self::Outbound),
+        ("both", Self::Both),
+    ];
+}
+
+impl Config {
+    /// Reads a configuration as Envoy hands it over.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub fn from_json(bytes: &[u8]) -> Result<Self, Problems> {
+        let mut report = Report::new(Form::File);
+        let config = read::read(bytes, &mut report);
+        report.finish(config)
+    }
+}

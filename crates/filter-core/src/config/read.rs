@@ -1,0 +1,326 @@
+//! From bytes to a configuration.
+
+use policy::{
+    Name, Node, OnFailure, Policy, Value,
+    read::{Choice, Field, Fields, Path, Report, Take},
+};
+
+use super::{Config, Direction, LimiterConfig, descriptors};
+use crate::client::{DenyBody, DenyConfig, Styles};
+
+const FIELDS: [&str; 14] = [
+    "domain",
+    "limiter",
+    "direction",
+    "descriptors",
+    "remote_address",
+    "failure_mode",
+    "status_on_error",
+    "deny",
+    "retry_after",
+    "headers",
+    "enabled_percent",
+    "hold",
+    "memory",
+    "limits",
+];
+
+const DEFAULT_TIMEOUT_MS: u64 = 20;
+const MAX_TIMEOUT_MS: u64 = 10_000;
+const DEFAULT_HELD: u64 = 1024;
+const MAX_HELD: u64 = 65_536;
+const DEFAULT_BUCKETS: u64 = 16_384;
+const MAX_BUCKETS: u64 = 1 << 20;
+
+pub(super) fn read(bytes: &[u8], report: &mut Report) -> Option<Config> {
+    let node = match serde_json::from_slice::<Node>(bytes) {
+        Ok(node) => node,
+        Err(error) => {
+            let problem = report.add(&Path::Root, None, format!("not JSON: {error}"));
+            if let Some(hint) = hint_for(bytes) {
+                problem.push_hint(hint);
+            }
+            return None;
+        }
+    };
+    let root = Field {
+        node: &node,
+        path: Path::Root,
+    };
+    let mut fields = Fields::of(root, report)?;
+    let take = &mut Take {
+        fields: &mut fields,
+        path: &Path::Root,
+        report,
+    };
+    let config = read_fields(take, &root);
+    fields.finish(&Path::Root, &FIELDS, report);
+    config
+}
+
+/// What the bytes probably are instead.
+fn hint_for(bytes: &[u8]) -> Option<&'static str> {
+    if bytes.is_empty() {
+        return Some("the plugin has no configuration; `domain` and `limiter` are needed");
+    }
+    let is_text = |byte: &u8| !byte.is_ascii_control() || byte.is_ascii_whitespace();
+    (!bytes.iter().all(is_text)).then_some(
+        "this looks like a google.protobuf.Struct; give a google.protobuf.StringValue that holds \
+         JSON (Istio's pluginConfig arrives as JSON already)",
+    )
+}
+
+fn read_fields(take: &mut Take<'_, '_>, root: &Field<'_>) -> Option<Config> {
+    let domain = required(take, root, "domain", "the name of a set of limits");
+    let domain = domain.and_then(|field| field.name("a name", take.report));
+    let limiter = required(take, root, "limiter", "at least `{\"cluster\": …}`");
+    let limiter = limiter.and_then(|field| read_limiter(field, take.report));
+    let direction = take.choice::<Direction>("direction");
+    let prefixes = descriptors::read_prefixes(take);
+    let sources = descriptors::read(take, prefixes);
+    let failure_mode = take.choice::<OnFailure>("failure_mode");
+    let deny = read_deny(take);
+    let styles = read_styles(take);
+    let enabled_percent = read_share(take);
+    let hold_max = bounded_in(take, "hold", "max", 0, MAX_HELD).unwrap_or(DEFAULT_HELD);
+    let buckets = bounded_in(take, "memory", "buckets", 1, MAX_BUCKETS).unwrap_or(DEFAULT_BUCKETS);
+    let limits = read_limits(take, domain.as_ref());
+    Some(Config {
+        domain: domain?,
+        limiter: limiter?,
+        direction,
+        sources,
+        failure_mode,
+        deny,
+        styles,
+        enabled_percent,
+        hold_max: usize::try_from(hold_max).ok()?,
+        buckets: u32::try_from(buckets).ok()?,
+        limits,
+    })
+}
+
+fn required<'p>(
+    take: &mut Take<'_, 'p>,
+    map: &Field<'_>,
+    name: &'p str,
+    what: &str,
+) -> Option<Field<'p>> {
+    let field = take.field(name);
+    if field.is_none() && map.node.get(name).is_none() {
+        map.report(take.report, format!("`{name}` is missing"))
+            .push_hint(what);
+    }
+    field
+}
+
+fn read_limiter(limiter: Field<'_>, report: &mut Report) -> Option<LimiterConfig> {
+    let path = &limiter.path;
+    let mut fields = Fields::of(limiter, report)?;
+    let take = &mut Take {
+        fields: &mut fields,
+        path,
+        report,
+    };
+    let cluster = required(take, &limiter, "cluster", "an Envoy cluster");
+    let cluster =
+        cluster.and_then(|f| visible_text(f, "the name of an Envoy cluster", take.report));
+    let authority = take.field("authority");
+    let authority = authority.and_then(|f| visible_text(f, "a host", take.report));
+    let timeout = take.field("timeout");
+    let timeout_ms = timeout.and_then(|field| {
+        let ms = field.duration(take.report)?;
+        let fits = (1..=MAX_TIMEOUT_MS).contains(&ms);
+        if !fits {
+            field.report(take.report, "a timeout is between 1ms and 10s");
+        }
+        fits.then_some(ms)
+    });
+    let token_env = take.field("token_env");
+    let token_env = token_env.and_then(|f| f.text("an environment variable", take.report));
+    fields.finish(
+        path,
+        &["cluster", "authority", "timeout", "token_env"],
+        report,
+    );
+    let cluster = cluster?.to_owned();
+    // Istio's clusters end in the service's host: `outbound|8090||limiter.ns.svc.cluster.local`.
+    let host = cluster.rsplit('|').next().unwrap_or(&cluster);
+    Some(LimiterConfig {
+        authority: authority.unwrap_or(host).to_owned(),
+        timeout_ms: timeout_ms.unwrap_or(DEFAULT_TIMEOUT_MS),
+        token_env: token_env.map(str::to_owned),
+        cluster,
+    })
+}
+
+/// Text that may stand in a header.
+fn visible_text<'n>(field: Field<'n>, what: &str, report: &mut Report) -> Option<&'n str> {
+    let text = field.text(what, report)?;
+    if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        field.expected(what, report);
+        return None;
+    }
+    Some(text)
+}
+
+impl Choice for DenyBody {
+    const CHOICES: &'static [(&'static str, Self)] = &[
+        ("problem_json", Self::ProblemJson),
+        ("text", Self::Text),
+        ("empty", Self::Empty),
+    ];
+}
+
+fn read_deny(take: &mut Take<'_, '_>) -> DenyConfig {
+    let mut config = DenyConfig::default();
+    if let Some(status) = take.field("status_on_error") {
+        config.status_on_error = read_status(status, take.report);
+    }
+    if let Some(deny) = take.field("deny")
+        && let Some(mut fields) = Fields::of(deny, take.report)
+    {
+        let inner = &mut Take {
+            fields: &mut fields,
+            path: &deny.path,
+            report: take.report,
+        };
+        if let Some(status) = inner.field("status") {
+            config.status = read_status(status, inner.report);
+        }
+        config.body = inner.choice("body");
+        let mut text = |name| {
+            let field = inner.field(name)?;
+            field.text("text", inner.report).map(str::to_owned)
+        };
+        config.message = text("message");
+        config.docs = text("docs");
+        fields.finish(
+            &deny.path,
+            &["status", "body", "message", "docs"],
+            take.report,
+        );
+    }
+    if let Some(retry) = take.field("retry_after")
+        && let Some(mut fields) = Fields::of(retry, take.report)
+    {
+        let inner = &mut Take {
+            fields: &mut fields,
+            path: &retry.path,
+            report: take.report,
+        };
+        let jitter = inner.percent("jitter", 0, 100).unwrap_or(0);
+        config.retry_jitter_percent = u8::try_from(jitter).unwrap_or(100);
+        fields.finish(&retry.path, &["jitter"], take.report);
+    }
+    config
+}
+
+/// Envoy gives broken replies for a status outside 400 to 599.
+fn read_status(field: Field<'_>, report: &mut Report) -> u16 {
+    let status = field.node.as_text().and_then(|text| text.parse().ok());
+    if let Some(status @ 400..=599) = status {
+        return status;
+    }
+    field.expected("a status from 400 to 599", report);
+    0
+}
+
+/// A style of headers by its name.
+#[derive(Clone, Copy, PartialEq)]
+enum Style {
+    Ratelimit,
+    XRatelimit,
+    RetryAfter,
+    Spring,
+}
+
+impl Choice for Style {
+    const CHOICES: &'static [(&'static str, Self)] = &[
+        ("ratelimit", Self::Ratelimit),
+        ("x_ratelimit", Self::XRatelimit),
+        ("retry_after", Self::RetryAfter),
+        ("spring", Self::Spring),
+    ];
+}
+
+fn read_styles(take: &mut Take<'_, '_>) -> Styles {
+    let Some(field) = take.field("headers") else {
+        return Styles::default();
+    };
+    let Value::List(items) = &field.node.value else {
+        field.expected("a list of header styles", take.report);
+        return Styles::default();
+    };
+    let choice = |(index, node)| {
+        let item = Field {
+            node,
+            path: Path::Item(&field.path, index),
+        };
+        item.choice::<Style>(take.report)
+    };
+    let chosen: Vec<Style> = items.iter().enumerate().filter_map(choice).collect();
+    Styles {
+        ratelimit: chosen.contains(&Style::Ratelimit),
+        x_ratelimit: chosen.contains(&Style::XRatelimit),
+        retry_after: chosen.contains(&Style::RetryAfter),
+        spring: chosen.contains(&Style::Spring),
+    }
+}
+
+/// A percentage, with or without its sign.
+fn read_share(take: &mut Take<'_, '_>) -> u8 {
+    let Some(field) = take.field("enabled_percent") else {
+        return 100;
+    };
+    let text = field.node.as_text().unwrap_or_default();
+    if let Ok(share @ 0..=100) = text.strip_suffix('%').unwrap_or(text).parse() {
+        return share;
+    }
+    field.expected("a whole number from 0 to 100", take.report);
+    100
+}
+
+/// A whole number that is the only field of a map.
+fn bounded_in<'p>(
+    take: &mut Take<'_, 'p>,
+    map: &'p str,
+    name: &'p str,
+    least: u64,
+    most: u64,
+) -> Option<u64> {
+    let field = take.field(map)?;
+    let mut fields = Fields::of(field, take.report)?;
+    let inner = &mut Take {
+        fields: &mut fields,
+        path: &field.path,
+        report: take.report,
+    };
+    let number = inner.field(name).and_then(|field| {
+        let number = field.integer(least, inner.report)?;
+        if number > most {
+            field.report(inner.report, format!("at most {most}"));
+        }
+        Some(number.min(most))
+    });
+    fields.finish(&field.path, &[name], take.report);
+    number
+}
+
+/// The same limits as a limits file would hold; an empty list is no policy, not an empty one.
+fn read_limits(take: &mut Take<'_, '_>, domain: Option<&Name>) -> Option<Policy> {
+    let field = take.field("limits")?;
+    let empty = matches!(&field.node.value, Value::List(items) if items.is_empty());
+    let domain = domain.filter(|_| !empty)?;
+    let document = Node::map([
+        ("domain", Node::text(domain.as_str())),
+        ("limits", field.node.clone()),
+    ]);
+    match Policy::from_node(&document) {
+        Ok(policy) => Some(policy),
+        Err(problems) => {
+            take.report.problems.extend(problems.iter().cloned());
+            None
+        }
+    }
+}

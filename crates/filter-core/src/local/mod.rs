@@ -1,0 +1,163 @@
+//! Buckets that are decided here: those of this proxy alone, the ones in front of global limits,
+//! and stand-ins for global ones during an outage.
+
+mod share;
+
+use algorithms::{Algorithm, Decision, State};
+
+pub(crate) use share::{Share, precheck};
+
+use crate::{
+    host::{Contended, Host},
+    table::{Entry, Found, LocalState, Place, Table, Told, Update},
+    time::Now,
+};
+
+/// A bucket in the table, with the numbers it is decided by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LocalBucket<'a> {
+    pub(crate) table: &'a Table,
+    pub(crate) place: Place,
+    /// The generation of its limit.
+    pub(crate) generation: u64,
+    pub(crate) algorithm: &'a Algorithm,
+    pub(crate) start: Start,
+}
+
+/// With how much a bucket starts that the table does not know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Start {
+    /// All of it: the bucket lives here, so what is not here is unused.
+    Unused,
+    /// This part of what the limiter last said was left; one request's cost if it never said.
+    Share {
+        /// Among how many proxies it is divided.
+        proxies: u64,
+    },
+}
+
+/// What to do with a cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Take {
+    /// Take it if it fits.
+    Charge,
+    /// As [`Take::Charge`], and remember that the limiter does not know of it.
+    Owe,
+    /// Only ask.
+    Peek,
+}
+
+impl LocalBucket<'_> {
+    /// Decides a cost and, if asked to, takes it.
+    ///
+    /// # Errors
+    /// Other workers were always faster.
+    pub(crate) fn decide(
+        &self,
+        host: &impl Host,
+        now: Now,
+        cost: u64,
+        take: Take,
+    ) -> Result<Decision, Contended> {
+        self.table
+            .update(host, self.place, self.generation, now, |found| {
+                let state = self.state(found, now, cost);
+                let evaluation = self.algorithm.evaluate(state.as_ref(), now.wall_ms, cost);
+                let outcome = match take {
+                    Take::Charge | Take::Owe => evaluation.charge(),
+                    Take::Peek => evaluation.leave(),
+                };
+                // A state that came to be by starting is kept, or it would start over and over.
+                let stored = found.entry.local.is_some();
+                match outcome.write.or(state.filter(|_| !stored)) {
+                    None => Update::Keep(outcome.decision),
+                    Some(state) => {
+                        if take == Take::Owe && outcome.charged > 0 {
+                            let span_us = self.algorithm.window_ms().saturating_mul(1000);
+                            found.entry.owed.add(outcome.charged, span_us, now.mono_us);
+                        }
+                        store(&mut found.entry, &state, &outcome.decision, now);
+                        Update::Write(outcome.decision)
+                    }
+                }
+            })
+    }
+
+    /// Puts back what was taken at `taken_at_ms`, as far as time has not.
+    ///
+    /// # Errors
+    /// Other workers were always faster.
+    pub(crate) fn put_back(
+        &self,
+        host: &impl Host,
+        now: Now,
+        taken_at_ms: u64,
+        cost: u64,
+    ) -> Result<(), Contended> {
+        self.table
+            .update(host, self.place, self.generation, now, |found| {
+                let local = found.entry.local.as_ref();
+                let Some(state) = local.and_then(|local| State::from_bytes(&local.bytes)) else {
+                    // Pushed out, or of an older generation: there is nothing to put it into.
+                    return Update::Keep(());
+                };
+                let state = self
+                    .algorithm
+                    .take_back(&state, now.wall_ms, taken_at_ms, cost);
+                let asked = self
+                    .algorithm
+                    .evaluate(Some(&state), now.wall_ms, 0)
+                    .leave();
+                store(&mut found.entry, &state, &asked.decision, now);
+                Update::Write(())
+            })
+    }
+
+    /// The bucket's state; `None` if it is unused.
+    fn state(&self, found: &Found, now: Now, cost: u64) -> Option<State> {
+        let stored = found.entry.local.as_ref();
+        if let Some(state) = stored.and_then(|local| State::from_bytes(&local.bytes)) {
+            return Some(state);
+        }
+        let limit = self.algorithm.limit();
+        match self.start {
+            _ if found.evicted => self.with_left(0, now.wall_ms),
+            Start::Unused => None,
+            Start::Share { proxies } => match found.entry.told {
+                None => self.with_left(cost.min(limit), now.wall_ms),
+                Some(told) => {
+                    let at_ms = wall_of(told.at_us, now);
+                    self.with_left((told.remaining / proxies.max(1)).min(limit), at_ms)
+                }
+            },
+        }
+    }
+
+    /// A bucket with so many units left.
+    fn with_left(&self, units: u64, at_ms: u64) -> Option<State> {
+        let used = self.algorithm.limit().saturating_sub(units);
+        let evaluation = self.algorithm.evaluate_with_debit(None, at_ms, 0, used);
+        evaluation.leave().write
+    }
+}
+
+fn store(entry: &mut Entry, state: &State, decision: &Decision, now: Now) {
+    entry.local = state.to_bytes().map(|bytes| LocalState {
+        bytes: bytes.to_vec(),
+        touched_us: now.mono_us,
+        unused_at_us: now.after_ms(decision.reset_after_ms),
+    });
+}
+
+/// A moment of the monotonic clock on the wall clock, as it is now.
+fn wall_of(mono_us: u64, now: Now) -> u64 {
+    let ago_ms = now.mono_us.saturating_sub(mono_us) / 1000;
+    now.wall_ms.saturating_sub(ago_ms)
+}
+
+impl Told {
+    /// Whether a bucket with these numbers is what the limit says, or has others (an override).
+    pub(crate) fn differs_from(&self, algorithm: &Algorithm) -> bool {
+        self.limit != Some(algorithm.limit()) || self.window_ms != algorithm.window_ms()
+    }
+}

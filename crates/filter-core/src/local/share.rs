@@ -1,0 +1,200 @@
+//! One proxy's share of a limit.
+
+use algorithms::{Algorithm, Kind, Parameters, Rate};
+
+/// How a limit's numbers become those of one proxy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Share {
+    /// Proxies that ask for the limit, at least 1.
+    pub(crate) proxies: u64,
+    /// Units one request takes: even the smallest share lets one through now and then.
+    pub(crate) cost: u64,
+}
+
+impl Share {
+    /// The numbers of one proxy's bucket; `None` if there are none that an algorithm takes.
+    pub(crate) fn of(self, parameters: &Parameters) -> Option<Algorithm> {
+        let proxies = self.proxies.max(1);
+        match parameters.kind {
+            Kind::TokenBucket | Kind::Gcra | Kind::LeakyBucket => {
+                self.of_bucket(parameters, proxies)
+            }
+            Kind::FixedWindow => self.of_window(parameters, Kind::FixedWindow, proxies),
+            // Logs and sub-windows have no state of a small fixed size.
+            Kind::SlidingWindow | Kind::SlidingWindowLog | Kind::SlidingWindowBuckets => {
+                self.of_window(parameters, Kind::SlidingWindow, proxies)
+            }
+        }
+    }
+
+    fn of_bucket(self, parameters: &Parameters, proxies: u64) -> Option<Algorithm> {
+        let rate = parameters.rate;
+        let capacity = parameters.burst.unwrap_or(rate.units);
+        let period_ms = rate.period_ms.checked_mul(proxies)?;
+        let share = Parameters {
+            rate: Rate { period_ms, ..rate },
+            burst: Some((capacity / proxies).max(self.cost).min(capacity)),
+            ..*parameters
+        };
+        // Exactness has its bounds; beyond them, a unit per whole number of milliseconds is
+        // at most a millisecond per unit too slow.
+        let coarse = Parameters {
+            rate: Rate {
+                units: 1,
+                period_ms: period_ms.div_ceil(rate.units.max(1)),
+            },
+            ..share
+        };
+        Algorithm::new(&share)
+            .or_else(|_| Algorithm::new(&coarse))
+            .ok()
+    }
+
+    fn of_window(self, parameters: &Parameters, kind: Kind, proxies: u64) -> Option<Algorithm> {
+        let Rate { units, period_ms } = parameters.rate;
+        let share = units / proxies;
+        let rate = if share >= self.cost || units < self.cost {
+            Rate {
+                units: share,
+                period_ms,
+            }
+        } else {
+            // Less than a request per window: a request in some of them.
+            let windows = proxies.checked_mul(self.cost)?.div_ceil(units);
+            Rate {
+                units: self.cost,
+                period_ms: period_ms.checked_mul(windows)?,
+            }
+        };
+        Algorithm::new(&window(parameters, kind, rate)).ok()
+    }
+}
+
+/// The numbers of the bucket in front of a global limit, `percent` of it wide; never narrower
+/// than the limit itself.
+pub(crate) fn precheck(parameters: &Parameters, percent: u32) -> Option<Algorithm> {
+    let percent = u64::from(percent.max(100));
+    let Rate { units, period_ms } = parameters.rate;
+    let widened = match parameters.kind {
+        Kind::TokenBucket | Kind::Gcra | Kind::LeakyBucket => Parameters {
+            rate: Rate {
+                units: units.checked_mul(percent)?,
+                period_ms: period_ms.checked_mul(100)?,
+            },
+            burst: Some(parameters.burst.unwrap_or(units).checked_mul(percent)? / 100),
+            ..*parameters
+        },
+        kind => {
+            // An aligned window never holds more than the log or the sub-windows of the same
+            // length that end now.
+            let kind = match kind {
+                Kind::SlidingWindow => Kind::SlidingWindow,
+                _ => Kind::FixedWindow,
+            };
+            let rate = Rate {
+                units: units.checked_mul(percent)? / 100,
+                period_ms,
+            };
+            window(parameters, kind, rate)
+        }
+    };
+    Algorithm::new(&widened).ok()
+}
+
+/// The parameters of a window of another kind.
+fn window(parameters: &Parameters, kind: Kind, rate: Rate) -> Parameters {
+    Parameters {
+        kind,
+        rate,
+        burst: None,
+        max_delay_ms: None,
+        align: parameters.align.filter(|_| kind == Kind::FixedWindow),
+        sub_windows: None,
+        strict: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn share(kind: Kind, rate: (u64, u64), burst: Option<u64>, proxies: u64) -> (u64, u64) {
+        let parameters = Parameters {
+            burst,
+            ..Parameters::new(kind, rate.0, rate.1)
+        };
+        let algorithm = Share { proxies, cost: 1 }.of(&parameters).unwrap();
+        (algorithm.limit(), algorithm.window_ms())
+    }
+
+    #[test]
+    fn a_bucket_is_divided_in_rate_and_capacity() {
+        // 10/s with a burst of 20 comes back whole in 2 s, and so does half of it.
+        assert_eq!(
+            share(Kind::TokenBucket, (10, 1000), Some(20), 1),
+            (20, 2000)
+        );
+        assert_eq!(
+            share(Kind::TokenBucket, (10, 1000), Some(20), 2),
+            (10, 2000)
+        );
+        assert_eq!(share(Kind::Gcra, (10, 1000), Some(20), 3), (6, 1800));
+        // A share of less than a request is a request at a lower rate.
+        assert_eq!(share(Kind::TokenBucket, (1, 1000), None, 10), (1, 10_000));
+    }
+
+    #[test]
+    fn windows_are_divided_too_and_a_share_of_less_than_a_request_comes_less_often() {
+        let window = |units, proxies| share(Kind::FixedWindow, (units, 1000), None, proxies);
+        assert_eq!(window(10, 3), (3, 1000));
+        assert_eq!(window(1, 10), (1, 10_000));
+        assert_eq!(window(3, 10), (1, 4000));
+        assert_eq!(window(0, 10), (0, 1000));
+        assert_eq!(
+            share(Kind::SlidingWindowLog, (10, 1000), None, 2),
+            (5, 1000)
+        );
+    }
+
+    #[test]
+    fn what_never_passes_the_limit_does_not_pass_its_share() {
+        for kind in [Kind::TokenBucket, Kind::FixedWindow] {
+            let parameters = Parameters::new(kind, 3, 1000);
+            let share = Share {
+                proxies: 2,
+                cost: 5,
+            };
+            let algorithm = share.of(&parameters).unwrap();
+            assert!(!algorithm.evaluate(None, 1, 5).fits(), "{kind}");
+        }
+    }
+
+    #[test]
+    fn a_precheck_is_never_narrower_than_the_limit() {
+        let limit = |kind, percent| {
+            let algorithm = precheck(&Parameters::new(kind, 10, 1000), percent).unwrap();
+            (algorithm.kind(), algorithm.limit(), algorithm.window_ms())
+        };
+        assert_eq!(limit(Kind::TokenBucket, 120), (Kind::TokenBucket, 12, 1000));
+        assert_eq!(
+            limit(Kind::SlidingWindow, 150),
+            (Kind::SlidingWindow, 15, 1000)
+        );
+        assert_eq!(
+            limit(Kind::SlidingWindowLog, 100),
+            (Kind::FixedWindow, 10, 1000)
+        );
+    }
+
+    #[test]
+    fn a_share_of_a_bucket_is_never_refused() {
+        let largest = (1 << 51) / 1000;
+        let (limit, window_ms) = share(Kind::TokenBucket, (1, 1000), Some(largest), 7);
+        assert_eq!(limit, largest / 7);
+        assert!(window_ms >= largest / 7 * 7000, "{window_ms}");
+        assert_eq!(
+            share(Kind::TokenBucket, (999_983, 1000), Some(20), 1_000_003).0,
+            1
+        );
+    }
+}

@@ -1,0 +1,73 @@
+//! Shared data with Envoy's rules, for tests.
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::HashMap,
+};
+
+use crate::host::{CasMismatch, Host, Version, Versioned};
+
+/// The map of one Envoy process: versions count up over all keys, a key that nobody wrote takes
+/// any version, and version 0 takes any value.
+#[derive(Debug, Default)]
+pub struct SharedData {
+    values: RefCell<HashMap<Vec<u8>, Versioned>>,
+    writes: Cell<u32>,
+    lose: Cell<u32>,
+}
+
+impl SharedData {
+    /// Writes a value as another plugin would.
+    pub fn overwrite(&self, key: &[u8], value: &[u8]) {
+        self.write(key, value);
+    }
+
+    /// Makes the next writes lose against another worker that writes the same value.
+    pub fn lose_writes(&self, count: u32) {
+        self.lose.set(count);
+    }
+
+    /// How many keys there are, and the bytes in them.
+    pub fn size(&self) -> (usize, usize) {
+        let values = self.values.borrow();
+        let bytes = values.iter().map(|(k, v)| k.len() + v.bytes.len()).sum();
+        (values.len(), bytes)
+    }
+
+    /// The keys.
+    pub fn keys(&self) -> Vec<Vec<u8>> {
+        self.values.borrow().keys().cloned().collect()
+    }
+
+    fn write(&self, key: &[u8], value: &[u8]) {
+        self.writes.set(self.writes.get() + 1);
+        let value = Versioned {
+            bytes: value.to_vec(),
+            version: Version(self.writes.get()),
+        };
+        self.values.borrow_mut().insert(key.to_vec(), value);
+    }
+}
+
+impl Host for SharedData {
+    fn load(&self, key: &[u8]) -> Option<Versioned> {
+        self.values.borrow().get(key).cloned()
+    }
+
+    fn swap(&self, key: &[u8], value: &[u8], expected: Version) -> Result<(), CasMismatch> {
+        if self.lose.get() > 0 {
+            self.lose.set(self.lose.get() - 1);
+            let there = self.load(key).map_or_else(Vec::new, |read| read.bytes);
+            self.write(key, &there);
+            return Err(CasMismatch);
+        }
+        let current = self.values.borrow().get(key).map(|read| read.version);
+        match current {
+            Some(version) if expected != version && expected != Version(0) => Err(CasMismatch),
+            _ => {
+                self.write(key, value);
+                Ok(())
+            }
+        }
+    }
+}

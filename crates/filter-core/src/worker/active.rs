@@ -1,0 +1,154 @@
+//! The policy in force, with what is derived from it once.
+
+use std::cell::Cell;
+
+use algorithms::{Algorithm, Parameters, Rate};
+use policy::{Compiled, Entries, Limit, Name, OnFailure};
+
+use crate::{
+    descriptor::{Plan, Source},
+    local::{Share, precheck},
+    table::Told,
+};
+
+/// What is known of the domain's limits.
+#[derive(Clone, Debug, Default)]
+pub(super) enum Knowledge {
+    /// Nothing yet: every request is the limiter's to decide.
+    #[default]
+    Nothing,
+    /// The limiter does not know the domain: there are no limits.
+    NoLimits,
+    /// These limits.
+    Limits(std::rc::Rc<Active>),
+}
+
+/// A compiled policy in this proxy.
+#[derive(Debug)]
+pub(super) struct Active {
+    pub(super) compiled: Compiled,
+    pub(super) plan: Plan,
+    prechecks: Vec<Option<Algorithm>>,
+    /// Proxies that ask for each limit, as last told.
+    proxies: Vec<Cell<u64>>,
+}
+
+/// The values of a request as the policy crate asks for them.
+struct Values<'a>(&'a [Name], &'a [Option<&'a [u8]>]);
+
+impl Entries for Values<'_> {
+    fn get(&self, key: &str) -> Option<&[u8]> {
+        let mut pairs = self.0.iter().zip(self.1);
+        pairs.find(|(name, _)| name.as_str() == key)?.1.as_deref()
+    }
+}
+
+impl Active {
+    pub(super) fn new(compiled: Compiled, sources: &[(Name, Source)]) -> Self {
+        let of = |limit: &Limit| precheck(limit.quota.parameters(), limit.precheck_percent?);
+        Self {
+            plan: Plan::new(compiled.needed_keys(), sources),
+            prechecks: compiled.limits().iter().map(of).collect(),
+            proxies: vec![Cell::new(1); compiled.limits().len()],
+            compiled,
+        }
+    }
+
+    /// Takes over what limiters say of the number of proxies that ask for a limit.
+    pub(super) fn set_proxies(&self, limit: &str, count: u64) {
+        let at = self.compiled.position(limit);
+        if let Some(slot) = at.and_then(|at| self.proxies.get(at)) {
+            slot.set(count);
+        }
+    }
+
+    /// Keeps what was known of limits that were there before.
+    pub(super) fn inherit_proxies(&self, before: &Self) {
+        for (limit, count) in before.compiled.limits().iter().zip(&before.proxies) {
+            self.set_proxies(limit.name.as_str(), count.get());
+        }
+    }
+
+    /// The proxies that share a limit when no limiter divides it.
+    pub(super) fn proxies(&self, at: usize) -> u64 {
+        let told = self.proxies.get(at).map(Cell::get);
+        let limit = self.compiled.limit(at);
+        let written = limit.and_then(|limit| limit.fleet_size);
+        written.or(told).unwrap_or(1).max(1)
+    }
+
+    /// The bucket in front of a global limit, if it has one.
+    pub(super) fn precheck(&self, at: usize) -> Option<&Algorithm> {
+        self.prechecks.get(at)?.as_ref()
+    }
+
+    /// What stands in for a global bucket while no limiter answers.
+    pub(super) fn stand_in(&self, at: usize, told: Option<Told>) -> StandIn {
+        let Some(limit) = self.compiled.limit(at) else {
+            return StandIn::Unlimited;
+        };
+        let parameters = match told {
+            Some(Told { limit: None, .. }) => return StandIn::Unlimited,
+            Some(Told { limit: Some(0), .. }) => return StandIn::Impossible,
+            Some(told) => resolved(limit, told),
+            None => *limit.quota.parameters(),
+        };
+        let share = Share {
+            proxies: self.proxies(at),
+            cost: limit.cost,
+        };
+        share
+            .of(&parameters)
+            .map_or(StandIn::Impossible, StandIn::Bucket)
+    }
+
+    /// What happens without the limiter to a request that a limit this version cannot read may
+    /// apply to; `None` if there is no such limit.
+    pub(super) fn opaque(&self, values: &[Option<&[u8]>]) -> Option<OnFailure> {
+        if self.compiled.opaque().is_empty() {
+            return None;
+        }
+        let values = Values(self.compiled.needed_keys(), values);
+        let mut strictest = None;
+        for limit in self.compiled.opaque() {
+            if limit.may_match(&values) {
+                let closed = limit.on_failure == Some(OnFailure::Deny);
+                if closed || strictest.is_none() {
+                    strictest = limit.on_failure.or(Some(OnFailure::Local));
+                }
+            }
+        }
+        strictest
+    }
+}
+
+/// The numbers of a bucket's stand-in.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum StandIn {
+    /// These.
+    Bucket(Algorithm),
+    /// The bucket is not limited.
+    Unlimited,
+    /// None that can be reckoned with exactly.
+    Impossible,
+}
+
+/// The parameters of a bucket whose numbers the limiter told. Snapshots carry no overrides, so
+/// they may differ from the limit's own.
+fn resolved(limit: &Limit, told: Told) -> Parameters {
+    let algorithm = limit.quota.algorithm();
+    let written = *algorithm.parameters();
+    match told.limit {
+        Some(units) if units > 0 && told.window_ms > 0 && told.differs_from(algorithm) => {
+            Parameters {
+                rate: Rate {
+                    units,
+                    period_ms: told.window_ms,
+                },
+                burst: written.burst.map(|_| units),
+                ..written
+            }
+        }
+        _ => written,
+    }
+}

@@ -1,0 +1,133 @@
+//! What follows a decision that a request may go on, and what one that it may not.
+
+use std::rc::Rc;
+
+use policy::Name;
+
+use super::{
+    Edits, Stream, Worker,
+    active::Active,
+    case::{Case, Mode, Part},
+};
+use crate::{
+    client::{Denial, Shown, Source, Standing},
+    host::Host,
+    local::{LocalBucket, Start},
+    metrics::{Decision, Event},
+    time::Now,
+};
+
+/// What is known of a request that may go on.
+#[derive(Debug, Default)]
+pub(super) struct Admission {
+    /// How the client stands with limits decided elsewhere.
+    pub(super) standings: Vec<Standing>,
+    /// Limits that mark the request.
+    pub(super) degraded: Vec<Name>,
+    /// How long it is held, in milliseconds.
+    pub(super) delay_ms: u64,
+}
+
+impl Worker {
+    /// Lets a request go on, now or when its turn has come.
+    pub(super) fn admit(
+        &mut self,
+        host: &impl Host,
+        now: Now,
+        case: &mut Case,
+        mut admission: Admission,
+    ) {
+        if let Some(policy) = case.policy.clone() {
+            for part in &mut case.parts {
+                self.admit_local(host, now, &policy, part, &mut admission);
+            }
+        }
+        let Some(stream) = case.stream else {
+            return;
+        };
+        let edits = Edits {
+            degraded: (!admission.degraded.is_empty()).then(|| {
+                let names: Vec<&str> = admission.degraded.iter().map(Name::as_str).collect();
+                names.join(", ")
+            }),
+        };
+        let shown = Shown {
+            standings: admission.standings,
+        };
+        if admission.delay_ms == 0 {
+            self.pass(stream, edits, shown);
+        } else if self.holds.is_full() {
+            self.counts.happened(Event::HoldFull);
+            let denial = Denial {
+                by: case.queues(),
+                source: Source::Proxy,
+                retry_after_ms: Some(admission.delay_ms),
+                standings: shown.standings,
+            };
+            if let Some(policy) = &case.policy {
+                self.put_back(host, now, policy, &case.parts);
+            }
+            self.refuse(stream, denial);
+        } else {
+            let until_us = now.after_ms(admission.delay_ms);
+            self.streams.insert(stream, Stream::Held);
+            self.holds.add(until_us, stream, edits, shown);
+        }
+    }
+
+    /// The part of a bucket that is decided here in a request that goes on.
+    fn admit_local(
+        &mut self,
+        host: &impl Host,
+        now: Now,
+        policy: &Rc<Active>,
+        part: &mut Part,
+        admission: &mut Admission,
+    ) {
+        let (false, Some(limit)) = (part.is_global(), policy.compiled.limit(part.at)) else {
+            return;
+        };
+        // Limits that only report are charged exactly when the request is admitted: now.
+        if part.mode != Mode::Enforce {
+            self.take_proxy(host, now, policy, part);
+        }
+        let decided = part.decided.map(|taken| taken.decision);
+        let fits = decided.is_some_and(|decision| decision.allowed);
+        let decision = match part.mode {
+            _ if fits => Decision::Allowed,
+            Mode::Degrade => {
+                admission.degraded.push(limit.name.clone());
+                Decision::Degraded
+            }
+            Mode::Enforce | Mode::Shadow => Decision::WouldDeny,
+        };
+        self.counts.decided(&limit.name, decision, Source::Proxy);
+        admission.standings.extend(part.standing(limit));
+        let delay_ms = decided.map_or(0, |decision| decision.delay_ms);
+        admission.delay_ms = admission.delay_ms.max(delay_ms);
+    }
+
+    /// A request does not go on after all: buckets of this proxy get back what it took.
+    pub(super) fn put_back(&self, host: &impl Host, now: Now, policy: &Active, parts: &[Part]) {
+        let Some(shared) = &self.shared else {
+            return;
+        };
+        for part in parts.iter().filter(|part| part.mode == Mode::Enforce) {
+            let (Some(algorithm), Some(limit)) = (&part.local, policy.compiled.limit(part.at))
+            else {
+                continue;
+            };
+            if let Some(taken) = part.decided.filter(|taken| taken.decision.allowed) {
+                let bucket = LocalBucket {
+                    table: &shared.table,
+                    place: part.place,
+                    generation: limit.generation,
+                    algorithm,
+                    start: Start::Unused,
+                };
+                // Contended: the bucket stays the poorer by one request.
+                let _ = bucket.put_back(host, now, taken.at_ms, limit.cost);
+            }
+        }
+    }
+}

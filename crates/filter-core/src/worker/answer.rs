@@ -1,0 +1,349 @@
+//! Checks on their way out, and answers on their way back.
+
+use std::rc::Rc;
+
+use policy::Name;
+use protocol::{
+    API_HEADER, API_VERSION, Answer, ApiError, CHECK_CBOR, ErrorCode, LimitAnswer, Mode,
+    compact::{Batch, BatchAnswer, BatchCheck},
+};
+
+use super::{
+    CHECK_PATH, Call, CallAnswer, Level, Step, Stream, Worker,
+    admit::Admission,
+    case::{Case, Denying},
+    failure::Sent,
+};
+use crate::{
+    batcher::Flight,
+    breaker::{CallResult, Gate},
+    client::{Denial as ClientDenial, Source, Standing},
+    host::Host,
+    metrics::{Decision, Event},
+    table::{Denial, Told, Update},
+    time::Now,
+};
+
+/// The largest answer that is read: many times what the largest batch needs.
+const MAX_ANSWER: usize = 1 << 20;
+
+/// Why a whole call brought no decision.
+#[derive(Debug, PartialEq, Eq)]
+enum NoAnswer {
+    /// The limiter does not know the domain.
+    UnknownDomain,
+    /// Anything else: no limiter, or one in trouble.
+    Failed(String),
+}
+
+impl Worker {
+    /// Lets the checks that wait leave in one call.
+    pub(super) fn depart(&mut self, now: Now, gate: Gate) {
+        let proxy = self
+            .shared
+            .as_ref()
+            .map_or("", |shared| shared.proxy.as_str());
+        let (domain, proxy) = (self.config.domain.clone(), proxy.to_owned());
+        let flight = self.batcher.depart(now, Case::weight);
+        let body = batch(domain, proxy, &mut flight.checks).encode();
+        let id = flight.id;
+        if gate == Gate::Probe {
+            self.probing = Some(id);
+        }
+        let headers = vec![("content-type", CHECK_CBOR.to_owned())];
+        self.call(Call {
+            id,
+            method: "POST",
+            path: CHECK_PATH.to_owned(),
+            headers,
+            body: Some(body),
+            timeout_ms: self.config.limiter.timeout_ms,
+        });
+    }
+
+    /// Adds what every call of the limiter carries.
+    pub(super) fn call(&mut self, mut call: Call) {
+        if let Some(bearer) = &self.bearer {
+            call.headers.push(("authorization", bearer.clone()));
+        }
+        self.steps.push_back(Step::Call(call));
+    }
+
+    /// The answers to a batch of checks.
+    pub(super) fn land(
+        &mut self,
+        host: &impl Host,
+        now: Now,
+        flight: Flight<Case>,
+        answer: Option<&impl CallAnswer>,
+    ) {
+        let read = match answer {
+            Some(answer) => read(answer, flight.checks.len()),
+            None => Err(NoAnswer::Failed("no answer".to_owned())),
+        };
+        match read {
+            Ok(answers) => {
+                self.report(host, now, flight.id, CallResult::Answered);
+                self.learn(&answers);
+                for (case, result) in flight.checks.into_iter().zip(answers.results) {
+                    match result {
+                        Ok(answer) => self.answered(host, now, flight.sent, case, &answer),
+                        Err(code) => self.check_failed(host, now, case, code),
+                    }
+                }
+            }
+            Err(NoAnswer::UnknownDomain) => {
+                self.report(host, now, flight.id, CallResult::Answered);
+                self.follower.hurry();
+                for mut case in flight.checks {
+                    if self.is_awaited(&case) {
+                        self.admit(host, now, &mut case, Admission::default());
+                    }
+                }
+            }
+            Err(NoAnswer::Failed(why)) => {
+                self.warn_failed(now, &why);
+                self.land_failed(host, now, flight);
+            }
+        }
+    }
+
+    /// A batch that came to nothing.
+    pub(super) fn land_failed(&mut self, host: &impl Host, now: Now, flight: Flight<Case>) {
+        self.report(host, now, flight.id, CallResult::Failed);
+        for case in flight.checks {
+            self.without_limiter(host, now, case, Sent::Perhaps);
+        }
+    }
+
+    fn check_failed(&mut self, host: &impl Host, now: Now, mut case: Case, code: ErrorCode) {
+        let sent = match code {
+            ErrorCode::UnknownDomain => {
+                if self.is_awaited(&case) {
+                    self.admit(host, now, &mut case, Admission::default());
+                }
+                return;
+            }
+            ErrorCode::Stale | ErrorCode::PolicyUnavailable | ErrorCode::Overloaded => Sent::No,
+            _ => Sent::Perhaps,
+        };
+        self.counts.happened(Event::CheckFailed);
+        self.without_limiter(host, now, case, sent);
+    }
+
+    /// What an answer tells beside the decisions.
+    fn learn(&mut self, answers: &BatchAnswer) {
+        if let super::Knowledge::Limits(policy) = &self.knowledge {
+            for (limit, proxies) in &answers.proxies {
+                policy.set_proxies(limit.as_str(), *proxies);
+            }
+            if *policy.compiled.revision() == answers.revision {
+                return;
+            }
+        }
+        self.follower.hurry();
+    }
+
+    /// The decision on one check.
+    fn answered(&mut self, host: &impl Host, now: Now, sent: Now, mut case: Case, answer: &Answer) {
+        for limit in &answer.limits {
+            self.count_answer(limit);
+            self.remember(host, now, sent, &case, limit);
+        }
+        if !self.is_awaited(&case) {
+            // Its client has left. What it was charged stays charged.
+            return;
+        }
+        if answer.allowed {
+            let admission = Admission {
+                standings: standings(&case, answer),
+                degraded: degraded(answer),
+                delay_ms: longest_delay(answer),
+            };
+            return self.admit(host, now, &mut case, admission);
+        }
+        if let Some(policy) = case.policy.clone() {
+            self.put_back(host, now, &policy, &case.parts);
+        }
+        let mut denying = Denying::default();
+        let enforcing = answer
+            .limits
+            .iter()
+            .filter(|limit| limit.mode == Mode::Enforce);
+        for limit in enforcing.filter(|limit| !limit.allowed) {
+            denying.add(&limit.name, limit.hidden, limit.retry_after_ms);
+        }
+        let denial = ClientDenial {
+            retry_after_ms: denying.retry_after_ms(),
+            by: denying.by,
+            source: Source::Limiter,
+            standings: standings(&case, answer),
+        };
+        if let Some(stream) = case.stream {
+            self.refuse(stream, denial);
+        }
+    }
+
+    /// Whether somebody still waits for the decision on a check.
+    pub(super) fn is_awaited(&self, case: &Case) -> bool {
+        let stream = case.stream.and_then(|stream| self.streams.get(&stream));
+        matches!(stream, Some(Stream::Waiting))
+    }
+
+    fn count_answer(&mut self, limit: &LimitAnswer) {
+        let decision = match (limit.allowed, limit.mode) {
+            (true, _) => Decision::Allowed,
+            (false, Mode::Enforce) => Decision::Denied,
+            (false, Mode::Shadow) => Decision::WouldDeny,
+            (false, Mode::Degrade) => Decision::Degraded,
+        };
+        self.counts.decided(&limit.name, decision, Source::Limiter);
+    }
+
+    /// Remembers what the limiter said of one bucket: denials at once, for the next request; what
+    /// is left by and by, for the day it cannot be asked.
+    fn remember(
+        &mut self,
+        host: &impl Host,
+        now: Now,
+        sent: Now,
+        case: &Case,
+        answer: &LimitAnswer,
+    ) {
+        let (Some(shared), Some(policy)) = (&self.shared, &case.policy) else {
+            return;
+        };
+        let named = |at: usize| {
+            policy
+                .compiled
+                .limit(at)
+                .filter(|limit| limit.name == answer.name)
+        };
+        let found = case
+            .parts
+            .iter()
+            .find_map(|part| Some((part, named(part.at)?)));
+        let Some((part, limit)) = found.filter(|(part, _)| part.is_global()) else {
+            return;
+        };
+        if answer.mode == Mode::Shadow {
+            return;
+        }
+        let told = Told {
+            at_us: now.mono_us,
+            limit: answer.limit,
+            window_ms: answer.window_ms,
+            remaining: answer.remaining,
+            reset_after_ms: answer.reset_after_ms,
+        };
+        if answer.allowed || answer.mode != Mode::Enforce {
+            return self.hearsay.add(part.place, answer.generation, told);
+        }
+        // Contended: other workers are told the same.
+        let _ = shared
+            .table
+            .update(host, part.place, answer.generation, now, |found| {
+                found.entry.hear(told);
+                found.entry.denial = Some(Denial::new(sent, answer.retry_after_ms, limit.cost));
+                Update::Write(())
+            });
+    }
+
+    /// Says in the log why calls fail, now and then.
+    fn warn_failed(&mut self, now: Now, why: &str) {
+        const EVERY_US: u64 = 10_000_000;
+        if self
+            .warned_failed_us
+            .is_none_or(|at| now.mono_us.saturating_sub(at) >= EVERY_US)
+        {
+            self.warned_failed_us = Some(now.mono_us);
+            let text = format!(
+                "rate limiter: a call of {} failed: {why}",
+                self.config.limiter.cluster
+            );
+            self.steps.push_back(Step::Log(Level::Warn, text));
+        }
+    }
+}
+
+/// Reads the answer to a batch. Whatever does not come from a limiter of this version, whole and
+/// with as many results as there were checks, decides nothing.
+fn read(answer: &impl CallAnswer, checks: usize) -> Result<BatchAnswer, NoAnswer> {
+    let failed = |why: String| Err(NoAnswer::Failed(why));
+    let status = answer.header(":status").unwrap_or_default();
+    let status = String::from_utf8_lossy(&status).into_owned();
+    if answer.header(API_HEADER).as_deref() != Some(API_VERSION.as_bytes()) {
+        return failed(format!("status {status}, not from a limiter"));
+    }
+    let Some(body) = answer.body(MAX_ANSWER) else {
+        return failed("an answer without end".to_owned());
+    };
+    if status != "200" {
+        return match ApiError::from_json(&body) {
+            Some(error) if error.code == ErrorCode::UnknownDomain => Err(NoAnswer::UnknownDomain),
+            Some(error) => failed(format!("{}: {}", error.code.word(), error.message)),
+            None => failed(format!("status {status}")),
+        };
+    }
+    match BatchAnswer::decode(&body) {
+        Ok(answers) if answers.results.len() == checks => Ok(answers),
+        Ok(answers) => failed(format!(
+            "{} results for {checks} checks",
+            answers.results.len()
+        )),
+        Err(error) => failed(error.to_string()),
+    }
+}
+
+/// The checks of one flight as the limiter reads them; their entries move into the batch.
+fn batch(domain: Name, proxy: String, cases: &mut [Case]) -> Batch {
+    let first = cases.first();
+    let keys = first.map_or_else(|| Rc::from([]), |case| Rc::clone(case.entries.keys()));
+    let policy = first.and_then(|case| case.policy.clone());
+    let checks = cases.iter_mut().map(|case| BatchCheck {
+        values: case.entries.take(&keys),
+        cost: 1,
+        skip: case.settled(),
+        debits: case.debits(),
+    });
+    Batch {
+        domain,
+        proxy,
+        checks: checks.collect(),
+        revision: policy.map(|policy| policy.compiled.revision().clone()),
+        keys: keys.to_vec(),
+    }
+}
+
+/// How the client stands with every limit that it may know of.
+fn standings(case: &Case, answer: &Answer) -> Vec<Standing> {
+    let shown = answer.limits.iter();
+    let shown = shown.filter(|limit| limit.mode == Mode::Enforce && !limit.hidden);
+    let standings = shown.filter_map(|limit| {
+        Some(Standing {
+            limit: limit.name.clone(),
+            quota: limit.limit?,
+            window_ms: limit.window_ms,
+            remaining: limit.remaining,
+            reset_after_ms: limit.reset_after_ms,
+            cost: case.cost_of(&limit.name),
+        })
+    });
+    standings.collect()
+}
+
+fn degraded(answer: &Answer) -> Vec<Name> {
+    let over = answer
+        .limits
+        .iter()
+        .filter(|limit| !limit.allowed && limit.mode == Mode::Degrade);
+    over.map(|limit| limit.name.clone()).collect()
+}
+
+fn longest_delay(answer: &Answer) -> u64 {
+    let enforcing = answer
+        .limits
+        .iter()
+        .filter(|limit| limit.mode == Mode::Enforce);
+    enforcing.map(|limit| limit.delay_ms).max().unwrap_or(0)
+}

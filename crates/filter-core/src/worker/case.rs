@@ -1,0 +1,219 @@
+//! One request on its way through the limits that match it.
+
+use std::rc::Rc;
+
+use algorithms::{Algorithm, Decision};
+use policy::{Limit, Match, Name, OnFailure, OverLimit, Resolved, Scope};
+use protocol::Debit;
+
+use super::{Active, StreamId};
+use crate::{
+    client::Standing,
+    descriptor::Extracted,
+    table::{Place, Role, Table, Told},
+    time::Now,
+};
+
+/// What is known of a request.
+#[derive(Debug)]
+pub(super) struct Case {
+    /// Who waits for the decision; nobody where all limits are only reported.
+    pub(super) stream: Option<StreamId>,
+    /// The policy it was matched against; `None`: none was known.
+    pub(super) policy: Option<Rc<Active>>,
+    /// Its entries.
+    pub(super) entries: Extracted,
+    /// Its limits, in the order of the policy.
+    pub(super) parts: Vec<Part>,
+    /// What to do without the limiter, where a limit may match that only the limiter can read.
+    pub(super) opaque: Option<OnFailure>,
+}
+
+/// One limit's part in a request.
+#[derive(Debug)]
+pub(super) struct Part {
+    /// The limit's position in the policy.
+    pub(super) at: usize,
+    /// How it takes part.
+    pub(super) mode: Mode,
+    /// The bucket.
+    pub(super) place: Place,
+    /// The numbers of a bucket that is decided here; `None`: the limiter decides.
+    pub(super) local: Option<Algorithm>,
+    /// What the limiter last said of the bucket.
+    pub(super) told: Option<Told>,
+    /// Units that the limiter is still to be told of.
+    pub(super) owed: u64,
+    /// What was decided here.
+    pub(super) decided: Option<Taken>,
+}
+
+/// A decision made here.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Taken {
+    pub(super) decision: Decision,
+    /// When, in milliseconds since the epoch.
+    pub(super) at_ms: u64,
+}
+
+/// How a limit takes part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// Over it, the request is denied.
+    Enforce,
+    /// Over it, the request is only reported.
+    Shadow,
+    /// Over it, the request goes on, marked.
+    Degrade,
+}
+
+impl Case {
+    /// The size of its entries, in bytes.
+    pub(super) fn weight(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// The limits that need not be checked any more.
+    pub(super) fn settled(&self) -> Vec<Name> {
+        let local = self.parts.iter().filter(|part| !part.is_global());
+        self.limits_of(local)
+            .map(|(_, limit)| limit.name.clone())
+            .collect()
+    }
+
+    /// What was admitted before without the limiter.
+    pub(super) fn debits(&self) -> Vec<Debit> {
+        let owing = self.parts.iter().filter(|part| part.owed > 0);
+        let debits = self.limits_of(owing).map(|(part, limit)| Debit {
+            limit: limit.name.clone(),
+            units: part.owed,
+        });
+        debits.collect()
+    }
+
+    /// Units that a request takes from a limit.
+    pub(super) fn cost_of(&self, limit: &Name) -> u64 {
+        let mut limits = self.limits_of(self.parts.iter());
+        let found = limits.find(|(_, found)| found.name == *limit);
+        found.map_or(1, |(_, limit)| limit.cost)
+    }
+
+    fn limits_of<'c>(
+        &'c self,
+        parts: impl Iterator<Item = &'c Part>,
+    ) -> impl Iterator<Item = (&'c Part, &'c Limit)> {
+        let policy = self.policy.as_ref();
+        parts.filter_map(move |part| Some((part, policy?.compiled.limit(part.at)?)))
+    }
+
+    /// The limits that can hold a request; `true` for those that clients may know of.
+    pub(super) fn queues(&self) -> Vec<(Name, bool)> {
+        let limits = self.limits_of(self.parts.iter());
+        limits
+            .filter(|(_, limit)| limit.over_limit == OverLimit::Queue)
+            .map(|(_, limit)| (limit.name.clone(), !limit.hidden))
+            .collect()
+    }
+}
+
+impl Part {
+    /// `None` for a bucket that is not limited.
+    pub(super) fn new(
+        found: &Match<'_, '_>,
+        policy: &Active,
+        table: &Table,
+        now: Now,
+    ) -> Option<Self> {
+        let limit = found.limit;
+        let (role, local) = match limit.scope {
+            Scope::Global => (Role::Global, None),
+            Scope::Proxy => {
+                let resolved = policy
+                    .compiled
+                    .quota_for(found.index, &found.values, now.wall_ms);
+                let Resolved::Quota(quota) = resolved? else {
+                    return None;
+                };
+                (Role::Proxy, Some(*quota.algorithm()))
+            }
+        };
+        Some(Self {
+            at: found.index,
+            mode: match limit.over_limit {
+                _ if !found.enforced => Mode::Shadow,
+                OverLimit::Degrade => Mode::Degrade,
+                OverLimit::Reject | OverLimit::Queue => Mode::Enforce,
+            },
+            place: table
+                .place(limit.name.as_str(), found.values.iter().copied())
+                .in_role(role),
+            local,
+            told: None,
+            owed: 0,
+            decided: None,
+        })
+    }
+
+    pub(super) fn is_global(&self) -> bool {
+        self.local.is_none()
+    }
+
+    /// How the client stands with a limit that was decided here.
+    pub(super) fn standing(&self, limit: &Limit) -> Option<Standing> {
+        let (algorithm, decision) = (self.local.as_ref()?, self.decided?.decision);
+        (self.mode == Mode::Enforce && !limit.hidden).then(|| standing(limit, algorithm, &decision))
+    }
+
+    /// How the client stood with a limit when the limiter last told.
+    pub(super) fn told_standing(&self, limit: &Limit, now: Now) -> Option<Standing> {
+        let told = self.told.filter(|_| !limit.hidden)?;
+        let elapsed_ms = now.mono_us.saturating_sub(told.at_us) / 1000;
+        Some(Standing {
+            limit: limit.name.clone(),
+            quota: told.limit?,
+            window_ms: told.window_ms,
+            remaining: told.remaining,
+            reset_after_ms: told.reset_after_ms.saturating_sub(elapsed_ms),
+            cost: limit.cost,
+        })
+    }
+}
+
+/// How a client stands after a decision made here.
+pub(super) fn standing(limit: &Limit, algorithm: &Algorithm, decision: &Decision) -> Standing {
+    Standing {
+        limit: limit.name.clone(),
+        quota: algorithm.limit(),
+        window_ms: algorithm.window_ms(),
+        remaining: decision.remaining,
+        reset_after_ms: decision.reset_after_ms,
+        cost: limit.cost,
+    }
+}
+
+/// The limits that deny, gathered.
+#[derive(Debug, Default)]
+pub(super) struct Denying {
+    pub(super) by: Vec<(Name, bool)>,
+    /// The longest wait among them.
+    wait_ms: u64,
+    never: bool,
+}
+
+impl Denying {
+    pub(super) fn add(&mut self, limit: &Name, hidden: bool, wait_ms: Option<u64>) {
+        self.by.push((limit.clone(), !hidden));
+        match wait_ms {
+            Some(ms) => self.wait_ms = self.wait_ms.max(ms),
+            None => self.never = true,
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.by.is_empty()
+    }
+
+    pub(super) fn retry_after_ms(&self) -> Option<u64> {
+        (!self.never).then_some(self.wait_ms)
+    }
+}

@@ -1,0 +1,359 @@
+//! From a request to a decision, or to a check.
+
+use std::rc::Rc;
+
+use algorithms::Algorithm;
+use policy::Match;
+
+use super::{
+    Edits, Knowledge, Stream, StreamId, Worker,
+    active::Active,
+    admit::Admission,
+    case::{Case, Denying, Mode, Part, Taken, standing},
+    failure::Sent,
+};
+use crate::{
+    client::{Denial, Shown, Source, Standing},
+    descriptor::{Plan, Request},
+    host::{Contended, Host},
+    local::{LocalBucket, Start, Take},
+    metrics::{Decision, Event},
+    table::{Owed, Place, Role, Update},
+    time::Now,
+};
+
+impl Worker {
+    /// Decides about a request as far as it can be done here, and asks the limiter for the rest.
+    pub(super) fn decide(
+        &mut self,
+        host: &impl Host,
+        now: Now,
+        stream: StreamId,
+        request: &impl Request,
+    ) {
+        match &self.knowledge {
+            Knowledge::NoLimits => self.pass(stream, Edits::default(), Shown::default()),
+            Knowledge::Limits(policy) => {
+                let policy = Rc::clone(policy);
+                self.decide_by(host, now, stream, policy, request);
+            }
+            Knowledge::Nothing => {
+                let keys: Vec<_> = self
+                    .config
+                    .sources
+                    .iter()
+                    .map(|(key, _)| key.clone())
+                    .collect();
+                let plan = Plan::new(&keys, &self.config.sources);
+                let case = Case {
+                    stream: Some(stream),
+                    policy: None,
+                    entries: plan.extract(request),
+                    parts: Vec::new(),
+                    opaque: None,
+                };
+                self.ask(host, now, case);
+            }
+        }
+    }
+
+    fn decide_by(
+        &mut self,
+        host: &impl Host,
+        now: Now,
+        stream: StreamId,
+        policy: Rc<Active>,
+        request: &impl Request,
+    ) {
+        let entries = policy.plan.extract(request);
+        let values = entries.values();
+        let matches = policy.compiled.matching_values(&values);
+        let opaque = policy.opaque(&values);
+        if matches.is_empty() && opaque.is_none() {
+            return self.pass(stream, Edits::default(), Shown::default());
+        }
+        if let Some(denial) = self.missing(&matches) {
+            return self.refuse(stream, denial);
+        }
+        let mut parts = self.parts(&matches, &policy, now);
+        drop(matches);
+        if let Some(denial) = self.remembered(host, now, &policy, &mut parts, opaque.is_some()) {
+            return self.refuse(stream, denial);
+        }
+        if let Some(denial) = self.take_local(host, now, &policy, &mut parts) {
+            return self.refuse(stream, denial);
+        }
+        let mut case = Case {
+            stream: Some(stream),
+            policy: Some(policy),
+            entries,
+            parts,
+            opaque,
+        };
+        if case.opaque.is_none() && !case.parts.iter().any(Part::is_global) {
+            return self.admit(host, now, &mut case, Admission::default());
+        }
+        self.take_owed(host, now, &mut case);
+        self.ask(host, now, case);
+    }
+
+    /// A request that lacks an entry, where a limit denies such requests.
+    fn missing(&mut self, matches: &[Match<'_, '_>]) -> Option<Denial> {
+        let mut denying = Denying::default();
+        for found in matches.iter().filter(|found| found.missing.is_some()) {
+            let limit = found.limit;
+            let decision = if found.enforced {
+                denying.add(&limit.name, limit.hidden, None);
+                Decision::Denied
+            } else {
+                Decision::WouldDeny
+            };
+            self.counts.decided(&limit.name, decision, Source::Missing);
+        }
+        (!denying.is_empty()).then(|| Denial {
+            by: denying.by,
+            source: Source::Missing,
+            retry_after_ms: None,
+            standings: Vec::new(),
+        })
+    }
+
+    fn parts(&self, matches: &[Match<'_, '_>], policy: &Active, now: Now) -> Vec<Part> {
+        let Some(shared) = &self.shared else {
+            return Vec::new();
+        };
+        let matches = matches.iter().filter(|found| found.missing.is_none());
+        matches
+            .filter_map(|found| Part::new(found, policy, &shared.table, now))
+            .collect()
+    }
+
+    /// Reads what is remembered of the global buckets; a denial of one that still holds is
+    /// repeated, unless a limit may match that could replace it.
+    fn remembered(
+        &mut self,
+        host: &impl Host,
+        now: Now,
+        policy: &Active,
+        parts: &mut [Part],
+        opaque: bool,
+    ) -> Option<Denial> {
+        let shared = self.shared.as_ref()?;
+        let mut denying = Denying::default();
+        for part in parts
+            .iter_mut()
+            .filter(|part| part.is_global() && part.mode != Mode::Shadow)
+        {
+            let limit = policy.compiled.limit(part.at)?;
+            let entry = shared
+                .table
+                .read(host, part.place, limit.generation, now)
+                .entry;
+            part.told = entry.told;
+            let span_us = limit.quota.algorithm().window_ms().saturating_mul(1000);
+            part.owed = entry.owed.units(span_us, now.mono_us);
+            let denial = entry.denial.filter(|denial| denial.denies(limit.cost, now));
+            if let Some(denial) = denial.filter(|_| part.mode == Mode::Enforce && !opaque) {
+                denying.add(&limit.name, limit.hidden, denial.retry_after_ms(now));
+                self.counts
+                    .decided(&limit.name, Decision::Denied, Source::DenyCache);
+            }
+        }
+        if denying.is_empty() {
+            return None;
+        }
+        let standing = |part: &Part| part.told_standing(policy.compiled.limit(part.at)?, now);
+        let enforced = parts.iter().filter(|part| part.mode == Mode::Enforce);
+        Some(Denial {
+            retry_after_ms: denying.retry_after_ms(),
+            by: denying.by,
+            source: Source::DenyCache,
+            standings: enforced.filter_map(standing).collect(),
+        })
+    }
+
+    /// Takes from the buckets that live here, and then from those in front of global ones.
+    fn take_local(
+        &mut self,
+        host: &impl Host,
+        now: Now,
+        policy: &Active,
+        parts: &mut [Part],
+    ) -> Option<Denial> {
+        let enforced = |part: &Part| part.mode == Mode::Enforce;
+        for n in 0..parts.len() {
+            let part = parts.get_mut(n)?;
+            if part.is_global() || !enforced(part) {
+                continue;
+            }
+            let allowed = self.take_proxy(host, now, policy, part);
+            if !allowed {
+                return self.denied_locally(host, now, policy, parts, n, Source::Proxy);
+            }
+        }
+        for n in 0..parts.len() {
+            let part = parts.get_mut(n)?;
+            if enforced(part) && !self.take_precheck(host, now, policy, part) {
+                return self.denied_locally(host, now, policy, parts, n, Source::Precheck);
+            }
+        }
+        None
+    }
+
+    /// Takes from a bucket of this proxy; whether it was enough.
+    pub(super) fn take_proxy(
+        &mut self,
+        host: &impl Host,
+        now: Now,
+        policy: &Active,
+        part: &mut Part,
+    ) -> bool {
+        let taken = part
+            .local
+            .as_ref()
+            .map(|algorithm| self.take_from(host, now, policy, part, part.place, algorithm));
+        match taken {
+            None => true,
+            Some(Ok(taken)) => {
+                part.decided = Some(taken);
+                taken.decision.allowed
+            }
+            Some(Err(Contended)) => {
+                self.counts.happened(Event::Contended);
+                false
+            }
+        }
+    }
+
+    /// Takes from the bucket in front of a global one, if it has one; whether it was enough.
+    /// What was taken there counts what was sent, and is never put back.
+    fn take_precheck(
+        &mut self,
+        host: &impl Host,
+        now: Now,
+        policy: &Active,
+        part: &mut Part,
+    ) -> bool {
+        let Some(algorithm) = policy.precheck(part.at) else {
+            return true;
+        };
+        let place = part.place.in_role(Role::Precheck);
+        match self.take_from(host, now, policy, part, place, algorithm) {
+            Ok(taken) => {
+                part.decided = Some(taken);
+                taken.decision.allowed
+            }
+            // The limiter still decides.
+            Err(Contended) => true,
+        }
+    }
+
+    fn take_from(
+        &self,
+        host: &impl Host,
+        now: Now,
+        policy: &Active,
+        part: &Part,
+        place: Place,
+        algorithm: &Algorithm,
+    ) -> Result<Taken, Contended> {
+        let (Some(limit), Some(shared)) = (policy.compiled.limit(part.at), &self.shared) else {
+            return Err(Contended);
+        };
+        let bucket = LocalBucket {
+            table: &shared.table,
+            place,
+            generation: limit.generation,
+            algorithm,
+            start: Start::Unused,
+        };
+        let decision = bucket.decide(host, now, limit.cost, Take::Charge)?;
+        let at_ms = now.wall_ms;
+        Ok(Taken { decision, at_ms })
+    }
+
+    /// A local bucket said no: those before it get back what was taken.
+    fn denied_locally(
+        &mut self,
+        host: &impl Host,
+        now: Now,
+        policy: &Active,
+        parts: &[Part],
+        denied_by: usize,
+        source: Source,
+    ) -> Option<Denial> {
+        self.put_back(host, now, policy, parts);
+        let part = parts.get(denied_by)?;
+        let limit = policy.compiled.limit(part.at)?;
+        let algorithm = match source {
+            Source::Precheck => policy.precheck(part.at)?,
+            _ => part.local.as_ref()?,
+        };
+        self.counts.decided(&limit.name, Decision::Denied, source);
+        let decided = part.decided.map(|taken| taken.decision);
+        // Contended: try again at once.
+        let retry_after_ms = decided.map_or(Some(1), |d| d.retry_after.millis());
+        let shown = decided.filter(|_| !limit.hidden);
+        let standings: Vec<Standing> = shown
+            .map(|decision| standing(limit, algorithm, &decision))
+            .into_iter()
+            .collect();
+        Some(Denial {
+            by: vec![(limit.name.clone(), !limit.hidden)],
+            source,
+            retry_after_ms,
+            standings,
+        })
+    }
+
+    /// Has the units that were admitted during an outage charged, once, by the check to come.
+    fn take_owed(&mut self, host: &impl Host, now: Now, case: &mut Case) {
+        let (Some(shared), Some(policy)) = (&self.shared, &case.policy) else {
+            return;
+        };
+        if !case.parts.iter().any(|part| part.owed > 0) || self.breaker.is_open(host) {
+            for part in &mut case.parts {
+                part.owed = 0;
+            }
+            return;
+        }
+        for part in case.parts.iter_mut().filter(|part| part.owed > 0) {
+            let Some(limit) = policy.compiled.limit(part.at) else {
+                continue;
+            };
+            let span_us = limit.quota.algorithm().window_ms().saturating_mul(1000);
+            let taken = shared
+                .table
+                .update(host, part.place, limit.generation, now, |found| {
+                    let units = found.entry.owed.units(span_us, now.mono_us);
+                    found.entry.owed = Owed::default();
+                    Update::Write(units)
+                });
+            // Contended: the next check of the bucket takes it.
+            part.owed = taken.unwrap_or(0);
+        }
+    }
+
+    /// Lets the limiter decide.
+    fn ask(&mut self, host: &impl Host, now: Now, mut case: Case) {
+        let waits = case.policy.is_none()
+            || case.opaque.is_some()
+            || case
+                .parts
+                .iter()
+                .any(|part| part.is_global() && part.mode != Mode::Shadow);
+        if let Some(stream) = case.stream
+            && waits
+        {
+            self.streams.insert(stream, Stream::Waiting);
+        } else {
+            // The limits left are only reported: nobody has to wait for them.
+            self.admit(host, now, &mut case, Admission::default());
+            case.stream = None;
+        }
+        if let Err(case) = self.batcher.push(case) {
+            self.counts.happened(Event::QueueFull);
+            self.without_limiter(host, now, case, Sent::No);
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! Decisions without the limiter: each limit says itself what happens then.
+
+use algorithms::{Algorithm, Decision as LocalDecision};
+use policy::{Limit, OnFailure};
+
+use super::{
+    Level, Step, Worker,
+    active::{Active, StandIn},
+    admit::Admission,
+    case::{Case, Denying, Mode, Part, standing},
+};
+use crate::{
+    client::{Denial, Source},
+    host::Host,
+    local::{LocalBucket, Start, Take},
+    metrics::{Decision, Event},
+    time::Now,
+};
+
+/// Whether a check may have been charged by the limiter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sent {
+    /// It never left, or the limiter said that it charged nothing: what is admitted now will be
+    /// owed.
+    No,
+    /// It left. What is admitted now may be charged there already, and is never charged twice.
+    Perhaps,
+}
+
+/// What the limits of a request say together.
+#[derive(Debug, Default)]
+struct Together {
+    /// Limits that fail closed.
+    closed: Denying,
+    /// Stand-ins that have nothing left.
+    exhausted: Denying,
+    admission: Admission,
+}
+
+/// What is asked about one limit.
+#[derive(Clone, Copy)]
+struct Question<'a> {
+    policy: &'a Active,
+    part: &'a Part,
+    limit: &'a Limit,
+    take: Take,
+}
+
+/// When to try a limit that fails closed again: the limiter may be back then.
+const RETRY_CLOSED_MS: u64 = 1000;
+
+impl Worker {
+    /// Decides a request that the limiter did not decide.
+    pub(super) fn without_limiter(
+        &mut self,
+        host: &impl Host,
+        now: Now,
+        mut case: Case,
+        sent: Sent,
+    ) {
+        if !self.is_awaited(&case) {
+            return;
+        }
+        let Some(policy) = case.policy.clone() else {
+            return self.without_policy(host, now, case);
+        };
+        self.spread(host, now);
+        let mut together = Together::default();
+        if case.opaque == Some(OnFailure::Deny) {
+            together.closed.by.push((self.config.domain.clone(), false));
+        }
+        // Ask all of them before anything is taken: all are charged, or none.
+        for take in [
+            Take::Peek,
+            if sent == Sent::No {
+                Take::Owe
+            } else {
+                Take::Charge
+            },
+        ] {
+            together.admission = Admission::default();
+            for part in case.parts.iter().filter(|part| part.is_global()) {
+                if let Some(limit) = policy.compiled.limit(part.at) {
+                    let question = Question {
+                        policy: &policy,
+                        part,
+                        limit,
+                        take,
+                    };
+                    self.stand_in(host, now, &question, &mut together);
+                }
+            }
+            if let Some(denial) = together.denial() {
+                self.put_back(host, now, &policy, &case.parts);
+                if let Some(stream) = case.stream {
+                    self.refuse(stream, denial);
+                }
+                return;
+            }
+        }
+        self.admit(host, now, &mut case, together.admission);
+    }
+
+    /// Nothing is known of the limits: the configuration decides.
+    fn without_policy(&mut self, host: &impl Host, now: Now, mut case: Case) {
+        if self.config.failure_mode == OnFailure::Deny {
+            let denial = Denial {
+                by: vec![(self.config.domain.clone(), false)],
+                source: Source::Failure,
+                retry_after_ms: None,
+                standings: Vec::new(),
+            };
+            if let Some(stream) = case.stream {
+                self.refuse(stream, denial);
+            }
+            return;
+        }
+        self.counts.happened(Event::Unguarded);
+        if !self.warned_unguarded {
+            self.warned_unguarded = true;
+            let text = format!(
+                "rate limiter: no limits of domain {} are known and no limiter answers; \
+                 requests pass unlimited",
+                self.config.domain
+            );
+            self.steps.push_back(Step::Log(Level::Warn, text));
+        }
+        self.admit(host, now, &mut case, Admission::default());
+    }
+
+    /// What one limit says without the limiter.
+    fn stand_in(
+        &mut self,
+        host: &impl Host,
+        now: Now,
+        question: &Question<'_>,
+        together: &mut Together,
+    ) {
+        let Question {
+            part, limit, take, ..
+        } = *question;
+        match limit.on_failure {
+            // What only reports, reports nothing now.
+            _ if part.mode == Mode::Shadow => {}
+            OnFailure::Allow => {
+                if take != Take::Peek {
+                    self.counts
+                        .decided(&limit.name, Decision::Allowed, Source::Failure);
+                }
+            }
+            OnFailure::Deny if part.mode == Mode::Enforce => {
+                self.counts
+                    .decided(&limit.name, Decision::Denied, Source::Failure);
+                together
+                    .closed
+                    .add(&limit.name, limit.hidden, Some(RETRY_CLOSED_MS));
+            }
+            OnFailure::Deny | OnFailure::Local => {
+                self.local_stand_in(host, now, question, together);
+            }
+        }
+    }
+
+    fn local_stand_in(
+        &mut self,
+        host: &impl Host,
+        now: Now,
+        question: &Question<'_>,
+        together: &mut Together,
+    ) {
+        let Question {
+            part, limit, take, ..
+        } = *question;
+        let decided = match question.policy.stand_in(part.at, part.told) {
+            StandIn::Unlimited => return,
+            StandIn::Impossible => None,
+            StandIn::Bucket(algorithm) => {
+                let decision = self.ask_stand_in(host, now, question, &algorithm);
+                decision.map(|decision| (algorithm, decision))
+            }
+        };
+        let fits = decided
+            .as_ref()
+            .is_some_and(|(_, decision)| decision.allowed);
+        match part.mode {
+            Mode::Degrade if !fits => together.admission.degraded.push(limit.name.clone()),
+            Mode::Enforce if !fits => {
+                let wait_ms = decided.as_ref().and_then(|(_, d)| d.retry_after.millis());
+                together.exhausted.add(&limit.name, limit.hidden, wait_ms);
+                self.counts
+                    .decided(&limit.name, Decision::Denied, Source::Local);
+            }
+            _ if take != Take::Peek => {
+                self.counts
+                    .decided(&limit.name, Decision::Allowed, Source::Local);
+            }
+            _ => {}
+        }
+        let Some((algorithm, decision)) = decided.filter(|_| part.mode == Mode::Enforce) else {
+            return;
+        };
+        let admission = &mut together.admission;
+        admission.delay_ms = admission.delay_ms.max(decision.delay_ms);
+        if !limit.hidden {
+            admission
+                .standings
+                .push(standing(limit, &algorithm, &decision));
+        }
+    }
+
+    /// `None`: other workers were always faster.
+    fn ask_stand_in(
+        &self,
+        host: &impl Host,
+        now: Now,
+        question: &Question<'_>,
+        algorithm: &Algorithm,
+    ) -> Option<LocalDecision> {
+        let Question {
+            policy,
+            part,
+            limit,
+            take,
+        } = *question;
+        let bucket = LocalBucket {
+            table: &self.shared.as_ref()?.table,
+            place: part.place,
+            generation: limit.generation,
+            algorithm,
+            start: Start::Share {
+                proxies: policy.proxies(part.at),
+            },
+        };
+        bucket.decide(host, now, limit.cost, take).ok()
+    }
+}
+
+impl Together {
+    /// The reason to refuse, if there is one. A limit that fails closed is not a quota exceeded,
+    /// so where both are, the quota is told: it says when to come back.
+    fn denial(&mut self) -> Option<Denial> {
+        let (denying, source) = if !self.exhausted.is_empty() {
+            (std::mem::take(&mut self.exhausted), Source::Local)
+        } else if !self.closed.is_empty() {
+            (std::mem::take(&mut self.closed), Source::Failure)
+        } else {
+            return None;
+        };
+        let standings = std::mem::take(&mut self.admission.standings);
+        Some(Denial {
+            retry_after_ms: denying.retry_after_ms(),
+            by: denying.by,
+            source,
+            standings: if source == Source::Local {
+                standings
+            } else {
+                Vec::new()
+            },
+        })
+    }
+}

@@ -1,0 +1,191 @@
+//! Following the domain's limits.
+
+use std::rc::Rc;
+
+use policy::Compiled;
+use protocol::{API_HEADER, API_VERSION, ApiError, ErrorCode, PROXIES_HEADER, parse_proxies};
+
+use super::{Active, Call, CallAnswer, Knowledge, Level, POLICY_PATH, Step, Worker};
+use crate::{
+    follow::{Snapshot, SnapshotBody},
+    host::Host,
+    metrics::Event,
+    time::Now,
+};
+
+/// The largest snapshot that is read.
+const MAX_SNAPSHOT: usize = 8 << 20;
+/// How long a snapshot may take, in milliseconds: it is larger than a check, and nobody waits.
+const POLL_TIMEOUT_MS: u64 = 500;
+
+/// What a poll brought.
+enum Polled {
+    Unchanged {
+        proxies: Vec<u8>,
+    },
+    Brought {
+        snapshot: Snapshot,
+        proxies: Vec<u8>,
+    },
+    Failed,
+}
+
+impl Worker {
+    /// Looks for news, and polls if it is this worker's turn.
+    pub(super) fn follow(&mut self, host: &impl Host, now: Now) {
+        self.look(host);
+        if self.follower.is_due(host, now) {
+            self.poll();
+        }
+    }
+
+    /// Takes over what another worker left.
+    pub(super) fn look(&mut self, host: &impl Host) {
+        let news = self.follower.look(host);
+        if let Some(snapshot) = news.snapshot {
+            self.adopt(&snapshot);
+        }
+        if let (Some(text), Knowledge::Limits(policy)) = (news.proxies, &self.knowledge) {
+            let text = String::from_utf8_lossy(&text);
+            for (limit, proxies) in parse_proxies(&text) {
+                policy.set_proxies(limit, proxies);
+            }
+        }
+    }
+
+    fn poll(&mut self) {
+        let id = self.batcher.new_id();
+        self.polling = Some(id);
+        let proxy = self
+            .shared
+            .as_ref()
+            .map_or("", |shared| shared.proxy.as_str());
+        let mut headers = Vec::with_capacity(2);
+        if let Ok(etag) = std::str::from_utf8(self.follower.etag())
+            && !etag.is_empty()
+        {
+            headers.push(("if-none-match", etag.to_owned()));
+        }
+        self.call(Call {
+            id,
+            method: "GET",
+            path: format!("{POLICY_PATH}?domain={}&proxy={proxy}", self.config.domain),
+            headers,
+            body: None,
+            timeout_ms: POLL_TIMEOUT_MS.max(self.config.limiter.timeout_ms),
+        });
+    }
+
+    /// The answer to a poll.
+    pub(super) fn polled(&mut self, host: &impl Host, answer: Option<&impl CallAnswer>) {
+        match answer.map_or(Polled::Failed, read) {
+            Polled::Unchanged { proxies } => {
+                self.follower.poll_unchanged(host, Some(&proxies));
+            }
+            Polled::Brought { snapshot, proxies } if self.has(&snapshot) => {
+                self.follower.poll_unchanged(host, Some(&proxies));
+            }
+            Polled::Brought { snapshot, proxies } => {
+                if self.adopt(&snapshot) {
+                    self.follower.poll_brought(host, &snapshot, Some(&proxies));
+                } else {
+                    self.follower.poll_rejected(snapshot.etag);
+                }
+            }
+            Polled::Failed => {
+                self.counts.happened(Event::PolicyPollFailed);
+                self.follower.poll_failed();
+            }
+        }
+    }
+
+    /// Whether a snapshot is the one in force. Not every limiter, nor what is in between, says so
+    /// by itself.
+    fn has(&self, snapshot: &Snapshot) -> bool {
+        match snapshot.body {
+            SnapshotBody::Unknown => matches!(self.knowledge, Knowledge::NoLimits),
+            SnapshotBody::Limits(_) => {
+                !snapshot.etag.is_empty() && snapshot.etag == self.follower.etag()
+            }
+        }
+    }
+
+    /// Puts a snapshot into force; whether it could be read. One that cannot never replaces one
+    /// that could.
+    fn adopt(&mut self, snapshot: &Snapshot) -> bool {
+        let text = match &snapshot.body {
+            SnapshotBody::Unknown => {
+                self.knowledge = Knowledge::NoLimits;
+                format!(
+                    "the limiter knows no domain {}: nothing is limited",
+                    self.config.domain
+                )
+            }
+            SnapshotBody::Limits(json) => match Compiled::from_snapshot(json) {
+                Ok(compiled) => {
+                    let text = format!(
+                        "revision {} of domain {}: {} limits",
+                        compiled.revision().number,
+                        self.config.domain,
+                        compiled.limits().len(),
+                    );
+                    self.put_in_force(compiled);
+                    text
+                }
+                Err(problems) => {
+                    self.counts.happened(Event::PolicyRejected);
+                    let text = format!("rate limiter: a snapshot cannot be used: {problems}");
+                    self.steps.push_back(Step::Log(Level::Warn, text));
+                    return false;
+                }
+            },
+        };
+        self.counts.happened(Event::PolicyLoaded);
+        self.warned_unguarded = false;
+        self.steps
+            .push_back(Step::Log(Level::Info, format!("rate limiter: {text}")));
+        true
+    }
+
+    fn put_in_force(&mut self, compiled: Compiled) {
+        let active = Active::new(compiled, &self.config.sources);
+        if let Knowledge::Limits(before) = &self.knowledge {
+            active.inherit_proxies(before);
+        }
+        self.knowledge = Knowledge::Limits(Rc::new(active));
+    }
+}
+
+fn read(answer: &impl CallAnswer) -> Polled {
+    if answer.header(API_HEADER).as_deref() != Some(API_VERSION.as_bytes()) {
+        return Polled::Failed;
+    }
+    let proxies = answer.header(PROXIES_HEADER).unwrap_or_default();
+    let etag = answer.header("etag").unwrap_or_default();
+    match answer.header(":status").as_deref() {
+        Some(b"304") => Polled::Unchanged { proxies },
+        Some(b"200") => match answer.body(MAX_SNAPSHOT) {
+            Some(body) => {
+                let body = SnapshotBody::Limits(body);
+                let snapshot = Snapshot { etag, body };
+                Polled::Brought { snapshot, proxies }
+            }
+            None => Polled::Failed,
+        },
+        Some(b"404") => {
+            let error = answer
+                .body(MAX_SNAPSHOT)
+                .as_deref()
+                .and_then(ApiError::from_json);
+            match error {
+                Some(error) if error.code == ErrorCode::UnknownDomain => {
+                    let body = SnapshotBody::Unknown;
+                    let snapshot = Snapshot { etag, body };
+                    Polled::Brought { snapshot, proxies }
+                }
+                _ => Polled::Failed,
+            }
+        }
+        _ => Polled::Failed,
+    }
+}

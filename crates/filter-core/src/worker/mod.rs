@@ -1,0 +1,334 @@
+//! One worker's copy of the filter: requests, answers and ticks in, steps out.
+
+mod active;
+mod admit;
+mod answer;
+mod case;
+mod decide;
+mod failure;
+mod follow;
+mod hearsay;
+mod hold;
+mod step;
+
+use std::{
+    collections::{HashMap, VecDeque},
+    rc::Rc,
+};
+
+pub use step::{Call, CallAnswer, Edits, Level, Refusal, Step, StreamId};
+
+use active::{Active, Knowledge};
+use case::Case;
+use hearsay::Hearsay;
+use hold::Holds;
+
+use crate::{
+    batcher::{Batcher, CallId},
+    breaker::{Breaker, CallResult, Gate},
+    client::{Denial, ResponseHeaders, Shown, write_headers},
+    config::Config,
+    descriptor::Request,
+    follow::Follower,
+    host::Host,
+    identity::Identity,
+    metrics::{Counts, Event, Metrics},
+    random::Random,
+    table::Table,
+    time::Now,
+};
+
+/// Between ticks while nothing is held, in milliseconds.
+const TICK_MS: u32 = 50;
+/// Between ticks while requests are held: how late one may go on.
+const HOLDING_TICK_MS: u32 = 5;
+/// The limiter's checks.
+const CHECK_PATH: &str = "/v1/check";
+/// The limiter's snapshots.
+const POLICY_PATH: &str = "/v1/policy";
+/// Durations of callouts kept between two ticks.
+const MAX_SAMPLES: usize = 256;
+
+/// The state of one worker for one configuration.
+#[derive(Debug)]
+pub struct Worker {
+    config: Rc<Config>,
+    bearer: Option<String>,
+    seed: [u8; 32],
+    random: Random,
+    shared: Option<Shared>,
+    knowledge: Knowledge,
+    follower: Follower,
+    polling: Option<CallId>,
+    batcher: Batcher<Case>,
+    probing: Option<CallId>,
+    breaker: Breaker,
+    hearsay: Hearsay,
+    holds: Holds,
+    streams: HashMap<StreamId, Stream, BuildIdHasher>,
+    steps: VecDeque<Step>,
+    counts: Counts,
+    callout_us: Vec<u64>,
+    warned_unguarded: bool,
+    warned_failed_us: Option<u64>,
+}
+
+/// What the worker shares with the others of its process.
+#[derive(Debug)]
+struct Shared {
+    proxy: String,
+    table: Table,
+}
+
+/// What is kept of a request that is still around.
+#[derive(Debug)]
+enum Stream {
+    /// Its check is under way.
+    Waiting,
+    /// It waits for its turn.
+    Held,
+    /// It went on, and its response is to tell this.
+    Passed(Shown),
+}
+
+/// The host numbers its requests; no client chooses the numbers.
+type BuildIdHasher = std::hash::BuildHasherDefault<crate::id_hasher::IdHasher>;
+
+impl Worker {
+    /// A worker that has not met the others yet. `token` is what the limiter asks for, `seed`
+    /// random.
+    pub fn new(config: Config, token: Option<&str>, seed: [u8; 48]) -> Self {
+        let (identity, own) = seed.split_at(32);
+        let seed = <[u8; 32]>::try_from(identity).unwrap_or_default();
+        let own = <[u8; 16]>::try_from(own).unwrap_or_default();
+        let me = u128::from_le_bytes(own);
+        let low = u64::try_from(me & u128::from(u64::MAX)).unwrap_or(0);
+        let mut random = Random::new(low);
+        let domain = config.domain.as_str();
+        let timeout_ms = config.limiter.timeout_ms;
+        Self {
+            bearer: token.map(|token| format!("Bearer {token}")),
+            seed,
+            shared: None,
+            knowledge: match &config.limits {
+                Some(policy) => {
+                    let compiled = policy::Compiled::new(policy.clone());
+                    Knowledge::Limits(Active::new(compiled, &config.sources).into())
+                }
+                None => Knowledge::Nothing,
+            },
+            follower: Follower::new(domain, random.next_u64(), Random::new(random.next_u64())),
+            polling: None,
+            batcher: Batcher::new(timeout_ms),
+            probing: None,
+            breaker: Breaker::new(domain, timeout_ms, Random::new(random.next_u64())),
+            hearsay: Hearsay::default(),
+            holds: Holds::new(config.hold_max),
+            streams: HashMap::default(),
+            steps: VecDeque::new(),
+            counts: Counts::default(),
+            callout_us: Vec::new(),
+            warned_unguarded: false,
+            warned_failed_us: None,
+            random,
+            config: Rc::new(config),
+        }
+    }
+
+    /// The configuration.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// How often [`Worker::on_tick`] is to come, in milliseconds.
+    pub fn tick_ms(&self) -> u32 {
+        if self.holds.is_empty() {
+            TICK_MS
+        } else {
+            HOLDING_TICK_MS
+        }
+    }
+
+    /// The next thing to do; `None` when all is done.
+    pub fn poll_step(&mut self) -> Option<Step> {
+        self.steps.pop_front()
+    }
+
+    /// A request came. Sooner or later there is a step for it, unless it goes before.
+    pub fn on_request(
+        &mut self,
+        host: &impl Host,
+        now: Now,
+        stream: StreamId,
+        request: &impl Request,
+    ) {
+        if !self.is_sampled() || self.is_limiter_traffic(request) {
+            return self.pass(stream, Edits::default(), Shown::default());
+        }
+        self.join(host);
+        self.decide(host, now, stream, request);
+        self.send(host, now);
+    }
+
+    /// A response is on its way to the client.
+    pub fn on_response(&mut self, stream: StreamId, headers: &mut impl ResponseHeaders) {
+        if let Some(Stream::Passed(shown)) = self.streams.remove(&stream) {
+            write_headers(&shown, self.config.styles, headers);
+        }
+    }
+
+    /// A request has gone, finished or not.
+    pub fn on_gone(&mut self, stream: StreamId) {
+        match self.streams.remove(&stream) {
+            Some(Stream::Waiting) => {
+                self.batcher.cancel(|case| case.stream == Some(stream));
+            }
+            Some(Stream::Held) => self.holds.forget(stream),
+            Some(Stream::Passed(_)) | None => {}
+        }
+    }
+
+    /// Time has passed.
+    pub fn on_tick(&mut self, host: &impl Host, now: Now, metrics: &mut impl Metrics) {
+        self.join(host);
+        self.follow(host, now);
+        while let Some((stream, edits, shown)) = self.holds.next_due(now) {
+            self.pass(stream, edits, shown);
+        }
+        while let Some(lost) = self.batcher.take_lost(now) {
+            self.land_failed(host, now, lost);
+        }
+        self.send(host, now);
+        self.spread(host, now);
+        self.flush(host, metrics);
+    }
+
+    /// A call was answered, or (`None`) came to nothing: refused, timed out, cut short.
+    pub fn on_call_answer(
+        &mut self,
+        host: &impl Host,
+        now: Now,
+        id: CallId,
+        answer: Option<&impl CallAnswer>,
+    ) {
+        if self.polling == Some(id) {
+            self.polling = None;
+            self.polled(host, answer);
+        } else if let Some(flight) = self.batcher.land(id) {
+            let took_us = now.mono_us.saturating_sub(flight.sent.mono_us);
+            if self.callout_us.len() < MAX_SAMPLES {
+                self.callout_us.push(took_us);
+            }
+            self.land(host, now, flight, answer);
+        }
+        if self.hearsay.is_full() {
+            self.spread(host, now);
+        }
+        self.send(host, now);
+    }
+
+    /// Lets the other workers know what the limiter said.
+    fn spread(&mut self, host: &impl Host, now: Now) {
+        if let Some(shared) = &self.shared {
+            self.hearsay.write(host, now, &shared.table);
+        }
+    }
+
+    /// Meets the other workers of the process, the first time it is asked for anything.
+    fn join(&mut self, host: &impl Host) {
+        if self.shared.is_some() {
+            return;
+        }
+        // Contended: this worker stays a proxy of its own, which costs it nothing but a share.
+        let identity = Identity::join(host, self.seed);
+        let identity = identity.unwrap_or_else(|_| Identity::of(self.seed));
+        let domain = self.config.domain.as_str();
+        self.shared = Some(Shared {
+            proxy: identity.proxy_name(),
+            table: Table::new(domain, self.config.buckets, identity.hash_key),
+        });
+        self.look(host);
+    }
+
+    /// Lets checks leave, as many callouts as it is time for.
+    fn send(&mut self, host: &impl Host, now: Now) {
+        while self.batcher.is_ready(now) {
+            let gate = self.breaker.gate(host, now);
+            if gate == Gate::Open {
+                for case in self.batcher.take_waiting() {
+                    self.without_limiter(host, now, case, failure::Sent::No);
+                }
+                return;
+            }
+            self.depart(now, gate);
+        }
+    }
+
+    fn is_sampled(&mut self) -> bool {
+        let share = u64::from(self.config.enabled_percent);
+        share >= 100 || self.random.below(100) < share
+    }
+
+    /// Whether this is a call of the limiter itself, on its way through another Envoy (the
+    /// sidecar of a limiter): checking it would take another call, and so on. Where the limiter
+    /// asks for a token, no one else can pass for it.
+    fn is_limiter_traffic(&self, request: &impl Request) -> bool {
+        let Some(path) = request.header(":path") else {
+            return false;
+        };
+        if path != CHECK_PATH.as_bytes() && !path.starts_with(POLICY_PATH.as_bytes()) {
+            return false;
+        }
+        let authority = self.config.limiter.authority.as_bytes();
+        let ours = request
+            .header(":authority")
+            .is_some_and(|host| host == authority);
+        let given = || request.header("authorization");
+        ours && self
+            .bearer
+            .as_ref()
+            .is_none_or(|own| given().is_some_and(|b| b == own.as_bytes()))
+    }
+
+    /// Lets a request go on; its response will tell `shown`.
+    fn pass(&mut self, stream: StreamId, edits: Edits, shown: Shown) {
+        if shown.standings.is_empty() {
+            self.streams.remove(&stream);
+        } else {
+            self.streams.insert(stream, Stream::Passed(shown));
+        }
+        self.steps.push_back(Step::Continue { stream, edits });
+    }
+
+    fn refuse(&mut self, stream: StreamId, denial: Denial) {
+        self.streams.remove(&stream);
+        let refusal = Refusal {
+            denial,
+            config: Rc::clone(&self.config),
+            random: Random::new(self.random.next_u64()),
+        };
+        self.steps.push_back(Step::Refuse { stream, refusal });
+    }
+
+    fn report(&mut self, host: &impl Host, now: Now, id: CallId, result: CallResult) {
+        let gate = if self.probing == Some(id) {
+            self.probing = None;
+            Gate::Probe
+        } else {
+            Gate::Closed
+        };
+        self.breaker.report(host, now, gate, result);
+        self.counts.happened(match result {
+            CallResult::Answered => Event::CalloutAnswered,
+            CallResult::Failed => Event::CalloutFailed,
+        });
+    }
+
+    fn flush(&mut self, host: &impl Host, metrics: &mut impl Metrics) {
+        self.counts.flush(metrics);
+        for took_us in self.callout_us.drain(..) {
+            metrics.sample("rl_callout_duration_us", took_us);
+        }
+        metrics.gauge("rl_breaker_open", u64::from(self.breaker.is_open(host)));
+    }
+}
