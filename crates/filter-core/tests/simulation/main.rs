@@ -1,0 +1,14 @@
+//! The filter in a simulated world: every seed is another run, and the same one every time.
+
+#![expect(
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a simulation may fail loudly; only unit tests are exempt by themselves"
+)]
+
+mod limiter;
+mod outage;
+mod rules;
+mod weather;
+mod world;

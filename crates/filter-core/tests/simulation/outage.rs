@@ -1,0 +1,195 @@
+//! With a limiter that is away.
+
+use crate::{
+    rules::seeds,
+    world::{CONFIG, Weather, World},
+};
+
+fn mode(mode: &str) -> String {
+    format!("  - {{name: per-user, per: [user], rate: 10/s, burst: 20, on_failure: {mode}}}\n")
+}
+
+#[test]
+fn each_limit_says_what_happens() {
+    for (weather, label) in [
+        (Weather::DOWN, "refused"),
+        (Weather::BLACK_HOLE, "lost"),
+        (Weather::NO_CLUSTER, "no cluster"),
+    ] {
+        for (policy, expected) in [("allow", 100), ("deny", 0)] {
+            let mut world = World::new(1, 1, 1, CONFIG, &mode(policy));
+            world.run_for_ms(500);
+            world.weather = weather;
+            for _ in 0..100 {
+                world.request(0, 1, "alice", "/");
+                world.run_for_ms(5);
+            }
+            world.run_for_ms(100);
+            world.assert_all_decided(25_000);
+            assert_eq!(world.admitted("alice"), expected, "{label}, {policy}");
+            if policy == "deny" {
+                assert_eq!(world.details(99), "rl_denied:per-user:failure");
+            }
+        }
+    }
+}
+
+#[test]
+fn without_any_policy_the_configuration_says_what_happens() {
+    for (failure_mode, expected) in [("local", 10), ("allow", 10), ("deny", 0)] {
+        let config = CONFIG.replace(
+            "\"descriptors\"",
+            &format!("\"failure_mode\": \"{failure_mode}\", \"descriptors\""),
+        );
+        let mut world = World::new(1, 1, 1, &config, &mode("deny"));
+        world.weather = Weather::DOWN;
+        for _ in 0..10 {
+            world.request(0, 1, "alice", "/");
+            world.run_for_ms(50);
+        }
+        assert_eq!(world.admitted("alice"), expected, "{failure_mode}");
+        let said = world
+            .logs
+            .iter()
+            .filter(|text| text.contains("pass unlimited"))
+            .count();
+        assert_eq!(
+            said,
+            usize::from(failure_mode != "deny"),
+            "{:?}",
+            world.logs
+        );
+        assert_eq!(world.counted("rl_unguarded"), expected);
+    }
+}
+
+#[test]
+fn the_breaker_keeps_requests_from_waiting_and_closes_when_the_limiter_is_back() {
+    for seed in seeds() {
+        let mut world = World::new(seed, 1, 2, CONFIG, &mode("allow"));
+        world.run_for_ms(500);
+        world.weather = Weather::BLACK_HOLE;
+        let mut waited = 0;
+        for n in 0..1000 {
+            let number = world.request(0, 1 + n % 2, "alice", "/");
+            waited += u64::from(!world.passed(number));
+            world.run_for_ms(2);
+        }
+        // Those before it opened, and a probe now and then.
+        assert!(waited <= 40, "seed {seed}: {waited}");
+        world.weather = Weather::FAIR;
+        let executed = world.checks_executed;
+        // The longest spell and its jitter.
+        for _ in 0..300 {
+            world.request(0, 1, "bob", "/");
+            world.run_for_ms(10);
+        }
+        assert!(world.checks_executed > executed + 10, "seed {seed}");
+        assert_eq!(world.counted("rl_breaker_open"), 0, "seed {seed}");
+    }
+}
+
+/// An outage costs about one capacity more than the limit promises, however many proxies share
+/// it and however it comes about.
+#[test]
+fn an_outage_adds_about_one_capacity_in_all() {
+    for seed in seeds() {
+        let envoys = 1 + usize::try_from(seed % 4).unwrap();
+        let mut world = World::new(seed, envoys, 2, CONFIG, &mode("local"));
+        world.limiter.proxies = u64::try_from(envoys).unwrap();
+        world.run_for_ms(500);
+        let start_us = world.now_us;
+        let phases = [
+            Weather::FAIR,
+            Weather::DOWN,
+            Weather::FAIR,
+            Weather::BLACK_HOLE,
+            Weather::FAIR,
+        ];
+        let mut uncertain = 0;
+        for weather in phases {
+            world.weather = weather;
+            for n in 0..600 {
+                let (envoy, worker) = (n % envoys, 1 + n % 2);
+                let number = world.request(envoy, worker, "alice", "/");
+                // Neither charged nor owed: it may have been charged in the store.
+                uncertain +=
+                    u64::from(world.requests[number].outcome.is_none() && weather.lost > 0);
+                let pause_us = 1_000 + world.chance.below(8_000);
+                world.run_until(world.now_us + pause_us);
+            }
+        }
+        world.run_for_ms(100);
+        world.assert_all_decided(45_000);
+        let span_ms = (world.now_us - start_us) / 1000;
+        let promised = 20 + span_ms * 10 / 1000 + 1;
+        let admitted = world.admitted("alice");
+        // Two outages, a capacity each.
+        let most = promised + 2 * 20 + uncertain.min(20);
+        assert!(
+            admitted <= most,
+            "seed {seed}: {admitted} of {most}, promised {promised}"
+        );
+        // And it is not simply closed: what the limit promises is still there to be had.
+        assert!(
+            admitted * 2 >= promised,
+            "seed {seed}: {admitted} of {promised}"
+        );
+    }
+}
+
+#[test]
+fn what_was_admitted_without_the_limiter_is_charged_once_when_it_is_back() {
+    let limits = "  - {name: all, rate: 100/1h, burst: 100}\n";
+    for seed in seeds() {
+        let mut world = World::new(seed, 1, 2, CONFIG, limits);
+        world.run_for_ms(500);
+        world.request(0, 1, "alice", "/");
+        world.run_for_ms(100);
+        world.weather = Weather::DOWN;
+        for n in 0..60 {
+            world.request(0, 1 + n % 2, "alice", "/");
+            world.run_for_ms(20);
+        }
+        assert_eq!(world.admitted("alice"), 61, "seed {seed}");
+        world.weather = Weather::FAIR;
+        for n in 0..60 {
+            world.request(0, 1 + n % 2, "alice", "/");
+            world.run_for_ms(100);
+        }
+        let debited: u64 = world.limiter.debited.values().sum();
+        let charged: u64 = world.limiter.charged.values().sum();
+        // The few that opened the breaker left, and were perhaps charged: they are not owed. More
+        // are admitted before the breaker closes again.
+        assert!((50..=110).contains(&debited), "seed {seed}: {debited}");
+        assert!(
+            charged + debited <= 100,
+            "seed {seed}: {charged} + {debited}"
+        );
+        assert!(
+            world.admitted("alice") <= 110,
+            "seed {seed}: {}",
+            world.admitted("alice")
+        );
+    }
+}
+
+#[test]
+fn a_bucket_that_was_never_asked_for_starts_with_one_request() {
+    let limits = "  - {name: per-user, per: [user], rate: 20/1h, burst: 20}\n";
+    let mut world = World::new(1, 1, 1, CONFIG, limits);
+    world.run_for_ms(500);
+    for _ in 0..10 {
+        world.request(0, 1, "known", "/");
+        world.run_for_ms(10);
+    }
+    world.weather = Weather::DOWN;
+    for user in ["known", "unknown"] {
+        for _ in 0..15 {
+            world.request(0, 1, user, "/");
+            world.run_for_ms(10);
+        }
+    }
+    assert_eq!(world.admitted("known"), 20);
+    assert_eq!(world.admitted("unknown"), 1);
+}

@@ -1,0 +1,221 @@
+//! With a limiter that answers.
+
+use crate::world::{CONFIG, Outcome, World};
+
+const PER_USER: &str = "  - {name: per-user, per: [user], rate: 10/s, burst: 20}\n";
+
+/// Seeds that every property is tried with; more with `SIMULATION_SEEDS=1000`.
+pub fn seeds() -> impl Iterator<Item = u64> {
+    let count = std::env::var("SIMULATION_SEEDS")
+        .ok()
+        .and_then(|text| text.parse().ok());
+    1..=count.unwrap_or(10)
+}
+
+#[test]
+fn the_first_request_needs_no_snapshot() {
+    let mut world = World::new(1, 1, 1, CONFIG, PER_USER);
+    let number = world.request(0, 1, "alice", "/");
+    world.run_for_ms(10);
+    assert!(world.passed(number));
+    assert_eq!(world.limiter.charged.values().sum::<u64>(), 1);
+}
+
+#[test]
+fn a_burst_is_admitted_to_the_unit_and_the_rest_denied_from_memory() {
+    for seed in seeds() {
+        let mut world = World::new(seed, 3, 2, CONFIG, PER_USER);
+        world.run_for_ms(500);
+        for n in 0..300 {
+            let (envoy, worker) = (n % 3, 1 + n % 2);
+            world.request(envoy, worker, "alice", "/");
+            let pause_us = world.chance.below(300);
+            world.run_until(world.now_us + pause_us);
+        }
+        world.run_for_ms(100);
+        world.assert_all_decided(10_000);
+        let admitted = world.admitted("alice");
+        assert!((20..=22).contains(&admitted), "seed {seed}: {admitted}");
+        let charged: u64 = world.limiter.charged.values().sum();
+        assert_eq!(charged, admitted, "seed {seed}");
+        let cached = world.counted("rl_decisions.denied.deny_cache.per-user");
+        assert!(cached > 200, "seed {seed}: {cached}");
+        assert!(
+            world.checks_executed < 60,
+            "seed {seed}: {}",
+            world.checks_executed
+        );
+    }
+}
+
+#[test]
+fn what_is_denied_from_memory_the_limiter_would_deny_too() {
+    for seed in seeds() {
+        let mut world = World::new(seed, 2, 2, CONFIG, PER_USER);
+        world.run_for_ms(500);
+        for _ in 0..500 {
+            let (envoy, worker) = (world.chance.below(2), 1 + world.chance.below(2));
+            let user = ["alice", "bob"][usize::try_from(world.chance.below(2)).unwrap()];
+            let denied = world.would_deny(user, "/");
+            let number = world.request(
+                usize::try_from(envoy).unwrap(),
+                usize::try_from(worker).unwrap(),
+                user,
+                "/",
+            );
+            if world.details(number) == "rl_denied:per-user:deny_cache" {
+                assert!(denied, "seed {seed}: {number}");
+            }
+            let pause_us = world.chance.below(20_000);
+            world.run_until(world.now_us + pause_us);
+        }
+        assert!(world.counted("rl_decisions.denied.deny_cache.per-user") > 0);
+    }
+}
+
+#[test]
+fn an_edit_is_in_force_at_every_worker_within_a_second() {
+    for seed in seeds() {
+        let mut world = World::new(seed, 3, 4, CONFIG, PER_USER);
+        world.run_for_ms(500);
+        for _ in 0..40 {
+            world.request(0, 1, "alice", "/");
+        }
+        world.run_for_ms(5);
+        world
+            .limiter
+            .edit("  - {name: per-user, per: [user], rate: 10/s, burst: 100}\n");
+        world.run_for_ms(995);
+        for envoy in 0..3 {
+            for worker in 1..=4 {
+                // The denial that was remembered belongs to the limit before the edit.
+                let number = world.request(envoy, worker, "alice", "/");
+                world.run_for_ms(5);
+                assert!(
+                    world.passed(number),
+                    "seed {seed}: {}",
+                    world.details(number)
+                );
+            }
+        }
+        world
+            .limiter
+            .edit("  - {name: nobody, rate: 1/1d, burst: 0}\n");
+        world.run_for_ms(1000);
+        for worker in 1..=4 {
+            let number = world.request(1, worker, "bob", "/");
+            world.run_for_ms(5);
+            assert_eq!(
+                world.details(number).split(':').nth(1),
+                Some("nobody"),
+                "seed {seed}"
+            );
+        }
+    }
+}
+
+#[test]
+fn local_limits_are_taken_first_and_put_back_when_the_limiter_denies() {
+    let limits = "  - {name: here, rate: 100/1h, scope: proxy}\n  - {name: there, rate: 5/1h}\n";
+    for seed in seeds() {
+        let mut world = World::new(seed, 1, 2, CONFIG, limits);
+        world.run_for_ms(500);
+        for n in 0..200 {
+            world.request(0, 1 + n % 2, "alice", "/");
+            let pause_us = world.chance.below(20_000);
+            world.run_until(world.now_us + pause_us);
+        }
+        world.run_for_ms(100);
+        assert_eq!(world.admitted("alice"), 5, "seed {seed}");
+        world.limiter.edit(
+            "  - {name: here, rate: 100/1h, scope: proxy}\n  - {name: there, rate: 500/1h}\n",
+        );
+        // The edit made both limits new; only what the local one admits now counts.
+        world.run_for_ms(1000);
+        for _ in 0..150 {
+            world.request(0, 1, "alice", "/");
+            world.run_for_ms(5);
+        }
+        assert_eq!(world.admitted("alice"), 105, "seed {seed}");
+        assert_eq!(world.details(349), "rl_denied:here:proxy");
+    }
+}
+
+#[test]
+fn requests_in_a_queue_are_held_for_their_turn() {
+    let limits =
+        "  - {name: slow, algorithm: leaky_bucket, rate: 10/s, burst: 5, over_limit: queue}\n";
+    let mut world = World::new(1, 1, 1, CONFIG, limits);
+    world.run_for_ms(500);
+    let start_us = world.now_us;
+    for _ in 0..7 {
+        world.request(0, 1, "alice", "/");
+    }
+    world.run_for_ms(5);
+    world.leave(3);
+    world.run_for_ms(1000);
+    let mut passed = Vec::new();
+    for sent in &world.requests {
+        match &sent.outcome {
+            Some(Outcome::Passed { at_us, .. }) => passed.push((at_us - start_us) / 1000),
+            Some(Outcome::Refused { reply, .. }) => assert_eq!(reply.status, 429),
+            None => assert!(sent.gone),
+        }
+    }
+    assert_eq!(passed.len(), 4);
+    for (turn, at_ms) in [0, 100, 200, 400].iter().zip(&passed) {
+        assert!((*turn..turn + 15).contains(at_ms), "{passed:?}");
+    }
+}
+
+#[test]
+fn more_than_may_be_held_are_denied() {
+    let limits = "  - {name: slow, algorithm: leaky_bucket, rate: 10/s, burst: 50, over_limit: queue, max_delay: 5s}\n";
+    let config = CONFIG.replace("\"descriptors\"", "\"hold\": {\"max\": 3}, \"descriptors\"");
+    let mut world = World::new(1, 1, 1, &config, limits);
+    world.run_for_ms(500);
+    for _ in 0..10 {
+        world.request(0, 1, "alice", "/");
+    }
+    world.run_for_ms(5000);
+    world.assert_all_decided(400_000);
+    assert_eq!(world.admitted("alice"), 4);
+    assert_eq!(world.counted("rl_hold_full"), 6);
+}
+
+#[test]
+fn limits_that_only_report_never_delay_nor_deny() {
+    let limits = "  - {name: shadow, rate: 1/1h, enforce: 0%}\n  - {name: less, rate: 2/1h, over_limit: degrade, match: {path: /search}}\n";
+    let mut world = World::new(1, 1, 1, CONFIG, limits);
+    world.run_for_ms(500);
+    for _ in 0..5 {
+        let number = world.request(0, 1, "alice", "/");
+        assert!(world.passed(number), "decided at once");
+        world.run_for_ms(5);
+    }
+    let mut marks = Vec::new();
+    for _ in 0..3 {
+        let number = world.request(0, 1, "alice", "/search");
+        world.run_for_ms(5);
+        match &world.requests[number].outcome {
+            Some(Outcome::Passed { degraded, .. }) => marks.push(degraded.clone()),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(marks, [None, None, Some("less".to_owned())]);
+    world.run_for_ms(100);
+    assert_eq!(world.counted("rl_decisions.would_deny.limiter.shadow"), 7);
+}
+
+#[test]
+fn a_request_without_an_entry_is_shared_skipped_or_refused() {
+    let limits = "  - {name: strict, per: [api], if_missing: deny, rate: 9/s, match: {path: /api}}\n  - {name: lax, per: [api], if_missing: skip, rate: 1/1h}\n";
+    let mut world = World::new(1, 1, 1, CONFIG, limits);
+    world.run_for_ms(500);
+    let lax = world.request(0, 1, "alice", "/");
+    let lax_again = world.request(0, 1, "alice", "/");
+    let strict = world.request(0, 1, "alice", "/api");
+    world.run_for_ms(5);
+    assert!(world.passed(lax) && world.passed(lax_again));
+    assert_eq!(world.details(strict), "rl_denied:strict:missing");
+}
