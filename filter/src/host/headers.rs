@@ -1,0 +1,87 @@
+//! Header maps, as bytes: a header value need not be UTF-8.
+
+#![expect(unsafe_code, reason = "calls the host with pointers to live slices")]
+
+use super::{
+    memory::receive,
+    raw,
+    status::{HostError, check},
+};
+
+/// One of the host's header maps, valid in the callback it belongs to.
+#[derive(Clone, Copy, Debug)]
+#[repr(u32)]
+pub enum Map {
+    /// The request on its way in.
+    Request = 0,
+    /// The response on its way out.
+    Response = 2,
+    /// The answer to a callout.
+    CalloutAnswer = 6,
+}
+
+/// The first value of a header; `None` also where the host has no such map.
+pub fn get(map: Map, name: &str) -> Option<Vec<u8>> {
+    receive(|value, value_len| {
+        // SAFETY: `name` outlives the call, and the out pointers are valid for writes.
+        unsafe {
+            raw::proxy_get_header_map_value(map as u32, name.as_ptr(), name.len(), value, value_len)
+        }
+    })
+    .ok()
+}
+
+/// Sets a header, dropping its other values.
+pub fn set(map: Map, name: &str, value: &[u8]) -> Result<(), HostError> {
+    // SAFETY: both slices outlive the call.
+    check(unsafe {
+        raw::proxy_replace_header_map_value(
+            map as u32,
+            name.as_ptr(),
+            name.len(),
+            value.as_ptr(),
+            value.len(),
+        )
+    })
+}
+
+/// Adds a value to a header, beside those it has.
+pub fn add(map: Map, name: &str, value: &[u8]) -> Result<(), HostError> {
+    // SAFETY: both slices outlive the call.
+    check(unsafe {
+        raw::proxy_add_header_map_value(
+            map as u32,
+            name.as_ptr(),
+            name.len(),
+            value.as_ptr(),
+            value.len(),
+        )
+    })
+}
+
+/// Removes a header.
+pub fn remove(map: Map, name: &str) -> Result<(), HostError> {
+    // SAFETY: `name` outlives the call.
+    check(unsafe { raw::proxy_remove_header_map_value(map as u32, name.as_ptr(), name.len()) })
+}
+
+/// Header pairs as the host wants them: count, lengths, then every text with a zero after it.
+pub fn encode(pairs: &[(&str, &str)]) -> Vec<u8> {
+    fn word(bytes: &mut Vec<u8>, n: usize) {
+        bytes.extend_from_slice(&u32::try_from(n).unwrap_or(u32::MAX).to_le_bytes());
+    }
+    let text_len: usize = pairs.iter().map(|(k, v)| k.len() + v.len() + 2).sum();
+    let mut bytes = Vec::with_capacity(4 + pairs.len() * 8 + text_len);
+    word(&mut bytes, pairs.len());
+    for (name, value) in pairs {
+        word(&mut bytes, name.len());
+        word(&mut bytes, value.len());
+    }
+    for (name, value) in pairs {
+        for text in [name, value] {
+            bytes.extend_from_slice(text.as_bytes());
+            bytes.push(0);
+        }
+    }
+    bytes
+}

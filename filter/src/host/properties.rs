@@ -1,0 +1,26 @@
+//! What Envoy knows of a stream, by path.
+
+#![expect(unsafe_code, reason = "calls the host with pointers to live slices")]
+
+use super::{
+    memory::receive,
+    raw,
+    status::{HostError, check},
+};
+
+/// The value at a path whose parts are parted by zero bytes (`xds\0route_name`).
+pub fn get(path: &[u8]) -> Option<Vec<u8>> {
+    receive(|value, value_len| {
+        // SAFETY: `path` outlives the call, and the out pointers are valid for writes.
+        unsafe { raw::proxy_get_property(path.as_ptr(), path.len(), value, value_len) }
+    })
+    .ok()
+}
+
+/// Sets a value, which access logs find in filter state as `wasm.<name>`.
+pub fn set(name: &str, value: &[u8]) -> Result<(), HostError> {
+    // SAFETY: both slices outlive the call.
+    check(unsafe {
+        raw::proxy_set_property(name.as_ptr(), name.len(), value.as_ptr(), value.len())
+    })
+}

@@ -1,0 +1,290 @@
+//! Between Envoy's callbacks and the state machine.
+
+use std::{
+    cell::{Cell, RefCell},
+    time::Duration,
+};
+
+use filter_core::{Call, CallAnswer, CallId, Edits, Level, Now, Step, StreamId, Worker};
+use proxy_wasm::types::Action;
+
+use crate::{
+    host::{
+        callout, clock,
+        headers::{self, Map},
+        log, stream,
+    },
+    request::{self, HostRequest},
+    response::{self, HostResponse},
+    shared::SharedData,
+    stats::Stats,
+};
+
+/// The header that marks a request for its upstream.
+const DEGRADED: &str = "x-ratelimit-degraded";
+
+/// One plugin of one VM.
+///
+/// No borrow of a cell lasts longer than one call of the state machine, during which the host
+/// only reads headers and shared data; so none is ever borrowed twice.
+#[derive(Debug)]
+pub struct Plugin {
+    root_id: u32,
+    sidecar: bool,
+    worker: RefCell<Worker>,
+    stats: RefCell<Stats>,
+    /// Calls to make as soon as the root context is the one in charge.
+    outbox: RefCell<Vec<Call>>,
+    /// Whether a tick is this module's own doing, to get the root context in charge.
+    reentered: Cell<bool>,
+    /// Calls in flight, by the host's token.
+    calls: RefCell<Vec<(u32, CallId)>>,
+    /// Calls that could not be made.
+    failed: RefCell<Vec<CallId>>,
+    tick_ms: Cell<u32>,
+    /// What the wall clock is ahead of the monotonic one, in milliseconds, as of the last tick.
+    epoch_ms: Cell<u64>,
+}
+
+/// What becomes of the request whose callback is running.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Waits,
+    GoesOn,
+    Answered,
+}
+
+impl Plugin {
+    pub fn new(root_id: u32, worker: Worker) -> Self {
+        Self {
+            root_id,
+            sidecar: request::is_sidecar(),
+            worker: RefCell::new(worker),
+            stats: RefCell::default(),
+            outbox: RefCell::default(),
+            reentered: Cell::new(false),
+            calls: RefCell::default(),
+            failed: RefCell::default(),
+            tick_ms: Cell::new(0),
+            epoch_ms: Cell::new(epoch_ms()),
+        }
+    }
+
+    /// Asks for ticks.
+    pub fn start(&self) {
+        self.adjust_ticks();
+    }
+
+    pub fn on_request(&self, id: StreamId) -> Action {
+        // Only this filter may mark a request.
+        let _ = headers::remove(Map::Request, DEGRADED);
+        let direction = self.worker.borrow().config().direction;
+        if !request::is_meant(direction, self.sidecar) {
+            return Action::Continue;
+        }
+        let request = HostRequest::default();
+        let now = self.now();
+        self.worker
+            .borrow_mut()
+            .on_request(&SharedData, now, id, &request);
+        match self.carry_out(Some(id)) {
+            Verdict::GoesOn => Action::Continue,
+            Verdict::Waits | Verdict::Answered => Action::Pause,
+        }
+    }
+
+    pub fn on_response(&self, id: StreamId) {
+        self.worker.borrow_mut().on_response(id, &mut HostResponse);
+    }
+
+    pub fn on_gone(&self, id: StreamId) {
+        self.worker.borrow_mut().on_gone(id);
+    }
+
+    pub fn on_tick(&self) {
+        if self.reentered.get() {
+            return self.dispatch();
+        }
+        self.epoch_ms.set(epoch_ms());
+        let now = self.now();
+        let stats = &mut *self.stats.borrow_mut();
+        self.worker.borrow_mut().on_tick(&SharedData, now, stats);
+        self.carry_out(None);
+    }
+
+    pub fn on_answer(&self, token: u32, answer: Option<&impl CallAnswer>) {
+        let id = {
+            let mut calls = self.calls.borrow_mut();
+            let at = calls.iter().position(|(known, _)| *known == token);
+            at.map(|at| calls.swap_remove(at).1)
+        };
+        if let Some(id) = id {
+            let now = self.now();
+            self.worker
+                .borrow_mut()
+                .on_call_answer(&SharedData, now, id, answer);
+            self.carry_out(None);
+        }
+    }
+
+    /// Does what the state machine says, until it says nothing any more.
+    ///
+    /// `current` is the request whose callback is running, if it is one's: it is not resumed but
+    /// simply not stopped, and only the root context may make calls.
+    fn carry_out(&self, current: Option<StreamId>) -> Verdict {
+        let mut verdict = Verdict::Waits;
+        loop {
+            while let Some(step) = self.next_step() {
+                match step {
+                    Step::Call(call) => self.outbox.borrow_mut().push(call),
+                    Step::Log(level, text) => log::write(level.into(), &text),
+                    Step::Continue { stream, edits } if current == Some(stream) => {
+                        mark(&edits);
+                        verdict = Verdict::GoesOn;
+                    }
+                    Step::Refuse { stream, refusal } if current == Some(stream) => {
+                        // Envoy has no reply to give only if the request is gone.
+                        let _ = response::refuse(refusal);
+                        verdict = Verdict::Answered;
+                    }
+                    Step::Continue { stream, edits } => self.apart(stream, current, || {
+                        mark(&edits);
+                        stream::resume_request()
+                    }),
+                    Step::Refuse { stream, refusal } => {
+                        self.apart(stream, current, || response::refuse(refusal));
+                    }
+                }
+            }
+            if self.outbox.borrow().is_empty() {
+                break;
+            }
+            self.dispatch_from(current);
+            self.fail_calls();
+        }
+        self.adjust_ticks();
+        verdict
+    }
+
+    fn next_step(&self) -> Option<Step> {
+        self.worker.borrow_mut().poll_step()
+    }
+
+    /// Does something in the name of another request than the one at hand.
+    fn apart<E>(
+        &self,
+        other: StreamId,
+        current: Option<StreamId>,
+        act: impl FnOnce() -> Result<(), E>,
+    ) {
+        // One that has gone meanwhile needs nothing any more.
+        if stream::set_effective_context(other.0).is_ok() {
+            let _ = act();
+        }
+        let back = current.map_or(self.root_id, |stream| stream.0);
+        let _ = stream::set_effective_context(back);
+    }
+
+    /// Makes the waiting calls, with the root context in charge.
+    fn dispatch_from(&self, current: Option<StreamId>) {
+        let Some(stream) = current else {
+            return self.dispatch();
+        };
+        self.reentered.set(true);
+        let reentered = callout::reenter_tick(self.root_id, stream.0);
+        self.reentered.set(false);
+        if reentered.is_err() {
+            let calls = self.outbox.take();
+            let ids = calls.into_iter().map(|call| call.id);
+            self.failed.borrow_mut().extend(ids);
+        }
+    }
+
+    fn dispatch(&self) {
+        for call in self.outbox.take() {
+            match self.make(&call) {
+                Ok(token) => self.calls.borrow_mut().push((token, call.id)),
+                Err(_) => self.failed.borrow_mut().push(call.id),
+            }
+        }
+    }
+
+    fn make(&self, call: &Call) -> Result<u32, crate::host::HostError> {
+        let worker = self.worker.borrow();
+        let limiter = &worker.config().limiter;
+        let mut pairs = vec![
+            (":method", call.method),
+            (":path", call.path.as_str()),
+            (":authority", limiter.authority.as_str()),
+        ];
+        pairs.extend(
+            call.headers
+                .iter()
+                .map(|(name, value)| (*name, value.as_str())),
+        );
+        let timeout = Duration::from_millis(call.timeout_ms);
+        callout::dispatch(&limiter.cluster, pairs, call.body.as_deref(), timeout)
+    }
+
+    /// Tells the state machine of calls that could not be made.
+    fn fail_calls(&self) {
+        for id in self.failed.take() {
+            let now = self.now();
+            let none: Option<&NoAnswer> = None;
+            self.worker
+                .borrow_mut()
+                .on_call_answer(&SharedData, now, id, none);
+        }
+    }
+
+    fn adjust_ticks(&self) {
+        let tick_ms = self.worker.borrow().tick_ms();
+        if self.tick_ms.replace(tick_ms) != tick_ms {
+            // Without ticks nothing is polled, but requests are still decided.
+            let _ = clock::set_tick_period_ms(tick_ms);
+        }
+    }
+
+    fn now(&self) -> Now {
+        let mono_us = clock::monotonic_ns().unwrap_or(0) / 1000;
+        Now {
+            mono_us,
+            wall_ms: self.epoch_ms.get().saturating_add(mono_us / 1000),
+        }
+    }
+}
+
+/// Milliseconds from the beginning of the monotonic clock back to the epoch.
+fn epoch_ms() -> u64 {
+    let wall_ns = clock::wall_ns().unwrap_or(0);
+    let mono_ns = clock::monotonic_ns().unwrap_or(0);
+    wall_ns.saturating_sub(mono_ns) / 1_000_000
+}
+
+fn mark(edits: &Edits) {
+    if let Some(limits) = &edits.degraded {
+        let _ = headers::set(Map::Request, DEGRADED, limits.as_bytes());
+    }
+}
+
+impl From<Level> for log::Level {
+    fn from(level: Level) -> Self {
+        match level {
+            Level::Info => Self::Info,
+            Level::Warn => Self::Warn,
+        }
+    }
+}
+
+/// The answer of a call that was not made.
+enum NoAnswer {}
+
+impl CallAnswer for NoAnswer {
+    fn header(&self, _: &str) -> Option<Vec<u8>> {
+        None
+    }
+
+    fn body(&self, _: usize) -> Option<Vec<u8>> {
+        None
+    }
+}

@@ -1,0 +1,52 @@
+//! A response as the state machine sees it, and answers given in its place.
+
+use filter_core::{LocalReply, Refusal, ResponseHeaders};
+
+use crate::host::{
+    HostError,
+    headers::{self, Map},
+    properties,
+    stream::{self, LocalResponse},
+};
+
+/// The response headers of the effective context.
+#[derive(Clone, Copy, Debug)]
+pub struct HostResponse;
+
+impl ResponseHeaders for HostResponse {
+    fn get(&self, name: &str) -> Option<Vec<u8>> {
+        headers::get(Map::Response, name)
+    }
+
+    fn set(&mut self, name: &'static str, value: &str) {
+        // A response that is gone needs no headers.
+        let _ = headers::set(Map::Response, name, value.as_bytes());
+    }
+
+    fn add(&mut self, name: &'static str, value: &str) {
+        let _ = headers::add(Map::Response, name, value.as_bytes());
+    }
+}
+
+/// Answers the request of the effective context.
+pub fn refuse(refusal: Refusal) -> Result<(), HostError> {
+    let content_type = headers::get(Map::Request, "content-type");
+    let grpc = content_type.is_some_and(|value| value.starts_with(b"application/grpc"));
+    let LocalReply {
+        status,
+        details,
+        headers,
+        body,
+        grpc_status,
+    } = refusal.reply(grpc);
+    // For access logs: `%FILTER_STATE(wasm.rl_denied:PLAIN)%`.
+    let _ = properties::set("rl_denied", details.as_bytes());
+    let pairs: Vec<(&str, &str)> = headers.iter().map(|(k, v)| (*k, v.as_str())).collect();
+    stream::send_local_response(&LocalResponse {
+        status,
+        details: &details,
+        body: body.as_bytes(),
+        headers: &pairs,
+        grpc_status: i32::from(grpc_status),
+    })
+}

@@ -1,0 +1,45 @@
+//! Envoy's stats as the state machine sees them.
+
+use std::collections::HashMap;
+
+use filter_core::Metrics;
+
+use crate::host::metrics::{self, Kind, MetricId};
+
+/// The metrics defined so far, by name.
+#[derive(Debug, Default)]
+pub struct Stats {
+    ids: HashMap<String, MetricId>,
+}
+
+impl Stats {
+    fn id(&mut self, kind: Kind, name: &str) -> Option<MetricId> {
+        if let Some(id) = self.ids.get(name) {
+            return Some(*id);
+        }
+        let id = metrics::define(kind, name).ok()?;
+        self.ids.insert(name.to_owned(), id);
+        Some(id)
+    }
+}
+
+impl Metrics for Stats {
+    fn count(&mut self, name: &str, by: u64) {
+        if let Some(id) = self.id(Kind::Counter, name) {
+            // A metric that cannot be counted is no reason to do anything else.
+            let _ = metrics::increment(id, by);
+        }
+    }
+
+    fn gauge(&mut self, name: &str, value: u64) {
+        if let Some(id) = self.id(Kind::Gauge, name) {
+            let _ = metrics::record(id, value);
+        }
+    }
+
+    fn sample(&mut self, name: &str, value: u64) {
+        if let Some(id) = self.id(Kind::Histogram, name) {
+            let _ = metrics::record(id, value);
+        }
+    }
+}
