@@ -22,10 +22,11 @@ fn simulated(json: &str) -> Report {
 /// The messages about a document that is wrong, one per line.
 fn problems(json: &str) -> String {
     let problems = scenarios(json).unwrap_err();
-    problems
-        .iter()
-        .map(|problem| format!("{problem}\n"))
-        .collect()
+    let said: Vec<_> = problems.iter().map(ToString::to_string).collect();
+    said.join(
+        "
+",
+    )
 }
 
 #[test]
@@ -141,7 +142,7 @@ fn what_is_no_scenario_is_a_problem() {
         r#""x""#,
         "{}",
         r#"{"scenarios": 5}"#,
-        r#"[[]]"#,
+        "[[]]",
         r#"{"steps": {}}"#,
     ] {
         assert!(scenarios(json).is_err(), "{json}");
