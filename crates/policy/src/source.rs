@@ -19,19 +19,18 @@ impl Report {
 }
 
 impl Policy {
-    /// Reads a limits file (YAML, and so JSON too). `file` is what messages call it.
+    /// Reads a limits file, YAML or JSON. `file` is what messages call it.
     ///
     /// # Errors
     /// Everything that is wrong with it, with its place.
     #[cfg(feature = "yaml")]
     pub fn from_yaml(file: &str, text: &[u8]) -> Result<Self, Problems> {
-        let read = |text: &str| {
+        crate::problem::in_text(file, text, |text| {
             let mut report = Report::new(Form::File);
-            let node = crate::document::load(text, &mut report.problems);
+            let node = load(text, &mut report);
             let policy = node.and_then(|node| read_policy(&node, &mut report));
             report.finish(policy)
-        };
-        crate::problem::in_text(file, text, read)
+        })
     }
 
     /// Reads a document that a person wrote.
@@ -74,6 +73,36 @@ impl Policy {
                 Node::list(self.limits.iter().map(Limit::to_record)),
             ),
         ])
+    }
+}
+
+/// The document in a text. JSON is YAML, all but: half a character, written as an escape, is
+/// nothing that YAML knows.
+#[cfg(feature = "yaml")]
+fn load(text: &str, report: &mut Report) -> Option<Node> {
+    let mut problems = Vec::new();
+    let node = crate::document::load(text, &mut problems);
+    if node.is_none()
+        && let Ok(json) = serde_json::from_str(text)
+    {
+        return Some(json);
+    }
+    report.problems.append(&mut problems);
+    node
+}
+
+impl Node {
+    /// Reads a YAML or JSON file that holds something else than limits.
+    ///
+    /// # Errors
+    /// What is wrong with it, with its place.
+    #[cfg(feature = "yaml")]
+    pub fn from_yaml(file: &str, text: &[u8]) -> Result<Self, Problems> {
+        crate::problem::in_text(file, text, |text| {
+            let mut report = Report::new(Form::File);
+            let node = load(text, &mut report);
+            report.finish(node)
+        })
     }
 }
 

@@ -39,6 +39,22 @@ fn every_field_is_read_and_written_back() {
     assert_eq!(Policy::from_record(&record).unwrap(), policy);
 }
 
+#[test]
+fn a_limits_file_may_be_json_and_come_from_anywhere() {
+    let plain = "domain: shop\nlimits:\n  - {name: a, rate: 1/s, description: \"x \u{1f600}\"}\n";
+    let expected = Policy::from_yaml("plain.yaml", plain.as_bytes()).unwrap();
+    let windows = format!("\u{feff}{}", plain.replace('\n', "\r\n"));
+    let tabs = "{\n\t\"domain\": \"shop\",\n\t\"limits\": [\n\t\t{\"name\": \"a\", \"rate\": \"1\\/s\", \
+                \"description\": \"x \\ud83d\\ude00\"}\n\t]\n}\n";
+    for text in [windows.as_str(), tabs] {
+        let policy = Policy::from_yaml("other.yaml", text.as_bytes());
+        assert_eq!(
+            policy.map_err(|problems| problems.to_string()),
+            Ok(expected.clone())
+        );
+    }
+}
+
 /// Pieces that limits files are made of, in any order.
 fn almost_yaml() -> impl Strategy<Value = String> {
     let pieces = [
