@@ -1,8 +1,13 @@
 //! What is wrong with a document: every problem at once, each with its place.
 
-use std::{error::Error, fmt, sync::Arc};
+mod render;
+mod similar;
+
+use std::{error::Error, sync::Arc};
 
 use crate::document::Place;
+
+pub(crate) use similar::similar;
 
 /// Problems that are kept of one document. Beyond them there is a rule behind the errors.
 const MAX_KEPT: usize = 100;
@@ -45,36 +50,6 @@ impl Problem {
     /// Says what would be right.
     pub fn push_hint(&mut self, hint: impl Into<String>) {
         self.hint = Some(hint.into());
-    }
-}
-
-/// One line, without the source: what an API answers or a log says.
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.headline())?;
-        match &self.hint {
-            Some(hint) => write!(f, " ({})", visible(hint)),
-            None => Ok(()),
-        }
-    }
-}
-
-impl Problem {
-    /// Which field of which limit, and what is wrong with it.
-    fn headline(&self) -> String {
-        let field = match &self.limit {
-            // The limit's name says more than its position.
-            Some(_) if self.path.starts_with("limits[") => {
-                self.path.split_once("].").map_or("", |(_, field)| field)
-            }
-            _ => self.path.as_str(),
-        };
-        let limit = match &self.limit {
-            Some(limit) => format!("limit `{limit}`: "),
-            None => String::new(),
-        };
-        let colon = if field.is_empty() { "" } else { ": " };
-        visible(&format!("{limit}{field}{colon}{}", self.message))
     }
 }
 
@@ -140,84 +115,6 @@ impl Problems {
     pub fn count(&self) -> usize {
         self.list.len() + self.omitted
     }
-
-    fn line(&self, place: Place) -> Option<&str> {
-        let index = usize::try_from(place.line).ok()?.checked_sub(1)?;
-        self.source.as_deref()?.lines().nth(index)
-    }
-
-    fn write_place(&self, f: &mut fmt::Formatter<'_>, place: Place) -> fmt::Result {
-        let number = place.line.to_string();
-        let margin = " ".repeat(number.len());
-        if let Some(file) = &self.file {
-            writeln!(f, "{margin}--> {file}:{}:{}", place.line, place.column)?;
-        }
-        if let Some(line) = self.line(place) {
-            let (line, column) = excerpt(line, usize::try_from(place.column).unwrap_or(1));
-            let rest = line.chars().count().saturating_sub(column - 1);
-            let width = usize::try_from(place.width).unwrap_or(1).min(rest.max(1));
-            // A tab is as wide in the caret's line as it is in the quoted one.
-            let indent: String = line
-                .chars()
-                .take(column - 1)
-                .map(|c| if c == '\t' { '\t' } else { ' ' })
-                .collect();
-            writeln!(f, "{margin} |")?;
-            writeln!(f, "{number} | {}", visible(&line))?;
-            writeln!(f, "{margin} | {indent}{}", "^".repeat(width))?;
-        }
-        Ok(())
-    }
-}
-
-/// As much of a line as fits a screen, and the column within that.
-fn excerpt(line: &str, column: usize) -> (String, usize) {
-    const WIDTH: usize = 120;
-    let column = column.max(1);
-    if line.chars().count() <= WIDTH {
-        return (line.to_owned(), column);
-    }
-    let before = column.saturating_sub(WIDTH / 2);
-    let (lead, column) = match before {
-        0 => ("", column),
-        _ => ("…", column - before + 1),
-    };
-    let part: String = line.chars().skip(before).take(WIDTH).collect();
-    (format!("{lead}{part}…"), column)
-}
-
-/// A file's control characters must not reach the terminal.
-fn visible(line: &str) -> String {
-    line.chars()
-        .map(|c| {
-            if c.is_control() && c != '\t' {
-                '\u{fffd}'
-            } else {
-                c
-            }
-        })
-        .collect()
-}
-
-impl fmt::Display for Problems {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (n, problem) in self.list.iter().enumerate() {
-            if n > 0 {
-                writeln!(f)?;
-            }
-            writeln!(f, "error: {}", problem.headline())?;
-            if let Some(place) = problem.place {
-                self.write_place(f, place)?;
-            }
-            if let Some(hint) = &problem.hint {
-                writeln!(f, "  = {}", visible(hint))?;
-            }
-        }
-        if self.omitted > 0 {
-            writeln!(f, "\n... and {} more", self.omitted)?;
-        }
-        Ok(())
-    }
 }
 
 impl Error for Problems {}
@@ -248,56 +145,5 @@ pub(crate) fn in_text<T>(
             let text = String::from_utf8_lossy(bytes);
             Err(Problems::one(problem).in_file(file, text))
         }
-    }
-}
-
-/// The candidate that `text` was probably meant to be.
-pub(crate) fn similar<'c>(
-    text: &str,
-    candidates: impl IntoIterator<Item = &'c str>,
-) -> Option<&'c str> {
-    // Longer words forgive more; and no name is longer than this.
-    let allowed = match text.len() {
-        0..=64 => text.len().div_ceil(3),
-        _ => return None,
-    };
-    let lower = text.to_ascii_lowercase().replace('-', "_");
-    candidates
-        .into_iter()
-        .map(|candidate| (distance(&lower, &candidate.replace('-', "_")), candidate))
-        .filter(|(distance, _)| *distance <= allowed)
-        .min()
-        .map(|(_, candidate)| candidate)
-}
-
-/// Levenshtein distance in bytes.
-fn distance(a: &str, b: &str) -> usize {
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, byte_a) in a.bytes().enumerate() {
-        let mut diagonal = i;
-        let mut left = i + 1;
-        let mut next = vec![left];
-        for (byte_b, &above) in b.bytes().zip(row.iter().skip(1)) {
-            let substituted = diagonal + usize::from(byte_a != byte_b);
-            left = substituted.min(above + 1).min(left + 1);
-            diagonal = above;
-            next.push(left);
-        }
-        row = next;
-    }
-    row.last().copied().unwrap_or(0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_typo_finds_the_word_that_was_meant() {
-        let fields = ["rate", "burst", "over_limit", "on_failure"];
-        assert_eq!(similar("brust", fields), Some("burst"));
-        assert_eq!(similar("overlimit", fields), Some("over_limit"));
-        assert_eq!(similar("over-limit", fields), Some("over_limit"));
-        assert_eq!(similar("colour", fields), None);
     }
 }

@@ -3,6 +3,7 @@
 
 mod fields;
 mod limit;
+mod matchers;
 mod numbers;
 mod overrides;
 mod policy;
@@ -10,7 +11,8 @@ mod references;
 mod scalars;
 
 pub use fields::{Field, Fields, Form, Path, Report, Take};
-pub(crate) use limit::{LIMIT_FIELDS, read_limit, read_matchers_alone};
+pub(crate) use limit::{LIMIT_FIELDS, read_limit};
+pub(crate) use matchers::read_matchers_alone;
 pub(crate) use policy::{FORMAT, read_policy};
 pub(crate) use references::{Placed, check_references};
 pub use scalars::Choice;

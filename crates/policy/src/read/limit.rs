@@ -3,14 +3,13 @@
 use algorithms::Kind;
 
 use crate::{
-    Limit, Matcher, Name, OverLimit, Pattern, Scope,
-    document::{Node, Value},
+    Limit, Name, OverLimit, Scope,
+    document::Node,
     read::{
-        Choice, Field, Fields, Form, Path, Report,
-        fields::{Take, quoted},
+        Choice, Field, Fields, Form, Path, Report, Take,
+        matchers::read_matchers,
         numbers::read_numbers,
         overrides::{Buckets, read_overrides},
-        scalars::name_hint,
     },
 };
 
@@ -44,8 +43,6 @@ pub(crate) const LIMIT_FIELDS: [&str; 24] = [
 
 const MAX_DESCRIPTION: usize = 1000;
 const MAX_PER: usize = 16;
-const MAX_MATCHERS: usize = 32;
-const MAX_PATTERNS: usize = 1000;
 const MAX_PRECHECK_PERCENT: u32 = 10_000;
 
 /// Reads a limit; `None`, and problems, if anything about it is wrong.
@@ -166,87 +163,6 @@ fn refuse_lease(take: &mut Take<'_, '_>) {
             .report(take.report, "leases are not available yet in this version")
             .push_hint("remove `lease`: every request is then one check");
     }
-}
-
-fn read_matchers(take: &mut Take<'_, '_>) -> Vec<Matcher> {
-    let Some(field) = take.field("match") else {
-        return Vec::new();
-    };
-    let report = &mut *take.report;
-    let what = "a map of descriptor entries and their patterns, like {path: \"/api/**\"}";
-    let entries = field.entries(what, report).unwrap_or_default();
-    if entries.len() > MAX_MATCHERS {
-        field.report(report, format!("more than {MAX_MATCHERS} entries"));
-    }
-    let matchers = entries.into_iter().filter_map(|entry| {
-        let key_field = Field {
-            node: &entry.value,
-            path: Path::Field(&field.path, &entry.key),
-        };
-        let key = match entry.key.parse() {
-            Ok(name) => Some(name),
-            Err(error) => {
-                let message = format!("{} is not a name", quoted(&entry.key));
-                report
-                    .add(&key_field.path, entry.place, message)
-                    .push_hint(name_hint(&entry.key, &error));
-                None
-            }
-        };
-        let patterns = read_patterns(&key_field, report);
-        Some(Matcher {
-            key: key?,
-            patterns,
-        })
-    });
-    matchers.collect()
-}
-
-/// The conditions of a limit that can be read, whatever else is wrong with it.
-pub(crate) fn read_matchers_alone(limit: &Node) -> Vec<Matcher> {
-    let mut report = Report::new(Form::Record);
-    let root = Field {
-        node: limit,
-        path: Path::Root,
-    };
-    let Some(mut fields) = Fields::of(root, &mut report) else {
-        return Vec::new();
-    };
-    let matchers = read_matchers(&mut Take {
-        fields: &mut fields,
-        path: &Path::Root,
-        report: &mut report,
-    });
-    let has_problem = |matcher: &Matcher| {
-        let path = format!("match.{}", matcher.key);
-        let mut problems = report.problems.iter();
-        problems.any(|problem| problem.path.starts_with(&path))
-    };
-    matchers.into_iter().filter(|m| !has_problem(m)).collect()
-}
-
-fn read_patterns(field: &Field<'_>, report: &mut Report) -> Vec<Pattern> {
-    let Value::List(items) = &field.node.value else {
-        return read_pattern(field, report).into_iter().collect();
-    };
-    if items.is_empty() {
-        field
-            .report(report, "an empty list of patterns")
-            .push_hint("no value would match; remove the entry to match every value");
-    }
-    if items.len() > MAX_PATTERNS {
-        field.report(report, format!("more than {MAX_PATTERNS} patterns"));
-    }
-    let patterns = items.iter().take(MAX_PATTERNS).enumerate();
-    let patterns = patterns.filter_map(|(index, node)| {
-        let path = Path::Item(&field.path, index);
-        read_pattern(&Field { node, path }, report)
-    });
-    patterns.collect()
-}
-
-fn read_pattern(field: &Field<'_>, report: &mut Report) -> Option<Pattern> {
-    field.parsed("a pattern", Pattern::parse, report)
 }
 
 /// A problem with a field that is right in itself, but not together with others.

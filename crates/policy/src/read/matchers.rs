@@ -1,0 +1,96 @@
+//! `match`: when a limit applies.
+
+use crate::{
+    Matcher, Pattern,
+    document::{Node, Value},
+    read::{Field, Fields, Form, Path, Report, Take, fields::quoted, scalars::name_hint},
+};
+
+/// Conditions of one limit.
+const MAX_MATCHERS: usize = 32;
+/// Patterns of one condition.
+const MAX_PATTERNS: usize = 1000;
+
+pub(super) fn read_matchers(take: &mut Take<'_, '_>) -> Vec<Matcher> {
+    let Some(field) = take.field("match") else {
+        return Vec::new();
+    };
+    let report = &mut *take.report;
+    let what = "a map of descriptor entries and their patterns, like {path: \"/api/**\"}";
+    let entries = field.entries(what, report).unwrap_or_default();
+    if entries.len() > MAX_MATCHERS {
+        field.report(report, format!("more than {MAX_MATCHERS} entries"));
+    }
+    let matchers = entries.into_iter().filter_map(|entry| {
+        let key_field = Field {
+            node: &entry.value,
+            path: Path::Field(&field.path, &entry.key),
+        };
+        let key = match entry.key.parse() {
+            Ok(name) => Some(name),
+            Err(error) => {
+                let message = format!("{} is not a name", quoted(&entry.key));
+                report
+                    .add(&key_field.path, entry.place, message)
+                    .push_hint(name_hint(&entry.key, &error));
+                None
+            }
+        };
+        let patterns = read_patterns(&key_field, report);
+        Some(Matcher {
+            key: key?,
+            patterns,
+        })
+    });
+    matchers.collect()
+}
+
+/// The conditions of a limit that can be read, whatever else is wrong with it.
+pub(crate) fn read_matchers_alone(limit: &Node) -> Vec<Matcher> {
+    let mut report = Report::new(Form::Record);
+    let root = Field {
+        node: limit,
+        path: Path::Root,
+    };
+    let Some(mut fields) = Fields::of(root, &mut report) else {
+        return Vec::new();
+    };
+    let matchers = read_matchers(&mut Take {
+        fields: &mut fields,
+        path: &Path::Root,
+        report: &mut report,
+    });
+    let has_problem = |matcher: &Matcher| {
+        let path = format!("match.{}", matcher.key);
+        let mut problems = report.problems.iter();
+        problems.any(|problem| {
+            let rest = problem.path.strip_prefix(&path);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('['))
+        })
+    };
+    matchers.into_iter().filter(|m| !has_problem(m)).collect()
+}
+
+fn read_patterns(field: &Field<'_>, report: &mut Report) -> Vec<Pattern> {
+    let Value::List(items) = &field.node.value else {
+        return read_pattern(field, report).into_iter().collect();
+    };
+    if items.is_empty() {
+        field
+            .report(report, "an empty list of patterns")
+            .push_hint("no value would match; remove the entry to match every value");
+    }
+    if items.len() > MAX_PATTERNS {
+        field.report(report, format!("more than {MAX_PATTERNS} patterns"));
+    }
+    let patterns = items.iter().take(MAX_PATTERNS).enumerate();
+    let patterns = patterns.filter_map(|(index, node)| {
+        let path = Path::Item(&field.path, index);
+        read_pattern(&Field { node, path }, report)
+    });
+    patterns.collect()
+}
+
+fn read_pattern(field: &Field<'_>, report: &mut Report) -> Option<Pattern> {
+    field.parsed("a pattern", Pattern::parse, report)
+}

@@ -1,0 +1,108 @@
+use super::*;
+use crate::Descriptor;
+
+fn policy() -> Policy {
+    let text = br#"
+domain: shop
+limits:
+  - name: per-user
+    description: not for filters
+    match: {path: "/api/**"}
+    per: [user]
+    rate: 10/s
+    overrides: [{values: {user: alice}, rate: 100/s}]
+  - name: here
+    per: [tenant]
+    rate: 5/s
+    scope: proxy
+    overrides: [{values: {tenant: t}, unlimited: true}]
+"#;
+    let mut policy = Policy::from_yaml("limits.yaml", text).unwrap();
+    policy.revision = Revision {
+        number: 17,
+        digest: u64::MAX,
+    };
+    policy.limits[0].generation = 5;
+    policy
+}
+
+fn bytes(node: &Node) -> Vec<u8> {
+    serde_json::to_vec(node).unwrap()
+}
+
+#[test]
+fn a_snapshot_carries_what_a_filter_needs() {
+    let snapshot = Compiled::new(policy()).to_snapshot();
+    insta::assert_snapshot!(serde_json::to_string_pretty(&snapshot).unwrap());
+    let compiled = Compiled::from_snapshot(&bytes(&snapshot)).unwrap();
+    assert_eq!(compiled.revision(), &policy().revision);
+    assert!(compiled.opaque().is_empty());
+    assert_eq!(compiled.limits()[0].generation, 5);
+    assert!(compiled.has_overrides(0));
+    let tenant = [Some(b"t")];
+    assert!(compiled.override_for(1, &tenant).is_some());
+    // Its own snapshot says the same.
+    assert_eq!(compiled.to_snapshot(), snapshot);
+}
+
+#[test]
+fn a_limit_of_a_later_version_is_left_to_the_limiter_alone() {
+    let mut snapshot = Compiled::new(policy()).to_snapshot();
+    let mut limits = snapshot.get("limits").unwrap().items().to_vec();
+    let mut add = |text: &str| limits.push(serde_json::from_str(text).unwrap());
+    add(r#"{"name":"later","level":2,"rate":"1/s","match":{"path":"/new/**"}}"#);
+    add(r#"{"name":"field","level":1,"rate":"1/s","wobble":3,"on_failure":"deny"}"#);
+    add(r#"{"name":"value","level":1,"rate":"1/s","match":{"path":"glob:x","a":"b"}}"#);
+    add(r#"{"name":"word","level":1,"rate":"1/s","algorithm":"magic","on_failure":"sing"}"#);
+    add(r#""not even a map""#);
+    snapshot.set("limits", Node::list(limits));
+    snapshot.set("later", true.into());
+    snapshot.set(
+        "keys",
+        Node::list([Node::text("path"), Node::text("new-key")]),
+    );
+    let compiled = Compiled::from_snapshot(&bytes(&snapshot)).unwrap();
+    assert_eq!(compiled.limits().len(), 2);
+    assert!(
+        compiled
+            .needed_keys()
+            .iter()
+            .any(|key| key.as_str() == "new-key")
+    );
+    let opaque: Vec<_> = compiled
+        .opaque()
+        .iter()
+        .map(|limit| (limit.name.as_ref().map(Name::as_str), limit.on_failure))
+        .collect();
+    let local = Some(OnFailure::Local);
+    assert_eq!(
+        opaque,
+        [
+            (Some("later"), local),
+            (Some("field"), Some(OnFailure::Deny)),
+            (Some("value"), local),
+            (Some("word"), None),
+            (None, local),
+        ]
+    );
+    let mut request = Descriptor::new();
+    request.insert("path".parse().unwrap(), "/old");
+    assert!(!compiled.opaque()[0].may_match(&request));
+    assert!(compiled.opaque()[1].may_match(&request));
+    request.insert("path".parse().unwrap(), "/new/x");
+    assert!(compiled.opaque()[0].may_match(&request));
+}
+
+#[test]
+fn what_is_no_snapshot_is_refused() {
+    for text in [
+        "",
+        "[]",
+        "{}",
+        r#"{"format":2,"domain":"shop","revision":{"number":1,"digest":"0"},"limits":[]}"#,
+        r#"{"format":1,"revision":{"number":1,"digest":"0"},"limits":[]}"#,
+        r#"{"format":1,"domain":"shop","limits":[]}"#,
+    ] {
+        assert!(Compiled::from_snapshot(text.as_bytes()).is_err(), "{text}");
+    }
+}
