@@ -141,17 +141,30 @@ local function reset_after_ms(w)
   return newest and forgotten_after_ms(w, newest[1]) or 0
 end
 
--- Replaces the whole hash.
+-- Replaces the whole hash. The new fields come first: where memory is short the server refuses
+-- those, and then the old ones are still there.
 local function rewrite(w, generation, width, counts, ttl)
-  redis.call('DEL', w.key)
-  local flat = { 'w', width, 'g', generation }
+  if not w.counts then
+    redis.call('DEL', w.key) -- what another algorithm left
+  end
+  local flat, written = { 'w', width, 'g', generation }, {}
   for i, count in ipairs(counts) do
+    written[string.format('%.0f', count[1])] = true
     flat[#flat + 1] = count[1]
     flat[#flat + 1] = count[2]
     if #flat >= CHUNK or i == #counts then
       redis.call('HSET', w.key, unpack(flat))
       flat = {}
     end
+  end
+  local gone = {}
+  for _, count in ipairs(w.counts or {}) do
+    if not written[count[3]] then
+      gone[#gone + 1] = count[3]
+    end
+  end
+  if #gone > 0 then
+    redis.call('HDEL', w.key, unpack(gone))
   end
   redis.call('PEXPIRE', w.key, ttl)
 end

@@ -116,10 +116,10 @@ local function reset_after_ms(w)
   return w.stored > 0 and w.newest.at + w.x - now or 0
 end
 
--- Rewrites every entry with its time in the shifted time base.
+-- Rewrites every entry with its time in the shifted time base. The new ones come first: where
+-- memory is short the server refuses those, and then the old ones are still there.
 local function rewrite(w)
   local texts = redis.call('LRANGE', w.key, 0, -1)
-  redis.call('DEL', w.key)
   for from = 1, #texts, CHUNK do
     local chunk = {}
     for i = from, math.min(#texts, from + CHUNK - 1) do
@@ -128,6 +128,7 @@ local function rewrite(w)
     end
     redis.call('RPUSH', w.key, unpack(chunk))
   end
+  redis.call('LTRIM', w.key, #texts, -1)
   w.shift = 0
 end
 
