@@ -141,8 +141,7 @@ local function reset_after_ms(w)
   return newest and forgotten_after_ms(w, newest[1]) or 0
 end
 
--- Replaces the whole hash. The new fields come first: where memory is short the server refuses
--- those, and then the old ones are still there.
+-- Replaces the whole hash.
 local function rewrite(w, generation, width, counts, ttl)
   if not w.counts then
     redis.call('DEL', w.key) -- what another algorithm left
@@ -177,14 +176,14 @@ local function update(w, ttl)
       gone[#gone + 1] = count[3]
     end
   end
-  if #gone > 0 then
-    redis.call('HDEL', w.key, unpack(gone))
-  end
   local newest = w.live[#w.live]
   if w.generation == w.seen then
     redis.call('HSET', w.key, newest[1], newest[2])
   else
     redis.call('HSET', w.key, newest[1], newest[2], 'g', w.generation)
+  end
+  if #gone > 0 then
+    redis.call('HDEL', w.key, unpack(gone))
   end
   redis.call('PEXPIRE', w.key, ttl)
 end

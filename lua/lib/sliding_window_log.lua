@@ -116,8 +116,7 @@ local function reset_after_ms(w)
   return w.stored > 0 and w.newest.at + w.x - now or 0
 end
 
--- Rewrites every entry with its time in the shifted time base. The new ones come first: where
--- memory is short the server refuses those, and then the old ones are still there.
+-- Rewrites every entry with its time in the shifted time base.
 local function rewrite(w)
   local texts = redis.call('LRANGE', w.key, 0, -1)
   for from = 1, #texts, CHUNK do
@@ -132,15 +131,12 @@ local function rewrite(w)
   w.shift = 0
 end
 
--- Drops the entries that count no more, and adds this call's units to the newest.
+-- Adds this call's units to the newest entry, and drops the entries that count no more.
 local function save(w, ttl)
-  if w.first >= w.length then
-    redis.call('DEL', w.key)
+  if w.length == 0 then
+    redis.call('DEL', w.key) -- what another algorithm left
   elseif w.shifted then
     rewrite(w)
-  end
-  if w.first > 0 and w.first < w.length then
-    redis.call('LTRIM', w.key, w.first, -1)
   end
   local newest = w.stored > 0 and w.newest or { total = 0 }
   local total = (newest.total + w.added) % TOTAL_WRAP
@@ -149,6 +145,9 @@ local function save(w, ttl)
     redis.call('LSET', w.key, -1, text)
   else
     redis.call('RPUSH', w.key, string.format(STATE, w.at, w.added, total, w.generation))
+  end
+  if w.first > 0 then
+    redis.call('LTRIM', w.key, w.first, -1)
   end
   redis.call('PEXPIRE', w.key, ttl)
 end

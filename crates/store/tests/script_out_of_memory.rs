@@ -42,7 +42,7 @@ fn remaining(server: &mut Server, subject: &Subject, now_ms: u64) -> u64 {
         .remaining
 }
 
-/// Charges while there is memory, then asks at `later_ms` where that needs a rewrite.
+/// Charges while there is memory, then again at `later_ms` when there is none.
 fn refuse(server: &mut Server, before: &Subject, after: &Subject, later_ms: u64) {
     let other = Subject {
         key: "other".to_owned(),
@@ -53,39 +53,45 @@ fn refuse(server: &mut Server, before: &Subject, after: &Subject, later_ms: u64)
         let check = script_check(std::slice::from_ref(before), Options::default());
         server.batch(&[check], Clock::Injected(NOW + at * 10_000));
     }
-    server.command(&[b"CONFIG", b"SET", b"maxmemory", b"1"]);
-    let both = [other.clone(), after.clone()];
-    let reply = server.call(
-        &[script_check(&both, Options::default())],
-        Clock::Injected(later_ms),
-    );
-    server.command(&[b"CONFIG", b"SET", b"maxmemory", b"0"]);
-    let refused = matches!(&reply, Reply::Error(message) if message.contains("OOM"));
-    assert!(refused, "{reply:?}");
-    assert_eq!(remaining(server, after, later_ms), 7, "{}", before.key);
-    assert_eq!(remaining(server, &other, later_ms), 10, "all or nothing");
+    let left = remaining(server, after, later_ms);
+    for both in [
+        [other.clone(), after.clone()],
+        [after.clone(), other.clone()],
+    ] {
+        server.command(&[b"CONFIG", b"SET", b"maxmemory", b"1"]);
+        let check = script_check(&both, Options::default());
+        let reply = server.call(&[check], Clock::Injected(later_ms));
+        server.command(&[b"CONFIG", b"SET", b"maxmemory", b"0"]);
+        let refused = matches!(&reply, Reply::Error(message) if message.contains("OOM"));
+        assert!(refused, "{reply:?} {both:#?}");
+        assert_eq!(remaining(server, after, later_ms), left, "{}", before.key);
+        assert_eq!(remaining(server, &other, later_ms), 10, "all or nothing");
+    }
 }
 
 fn nothing_is_forgotten(mut server: Server) {
     let log = subject(Kind::SlidingWindowLog, 0);
-    refuse(&mut server, &log, &log, NOW + 20_000);
-    refuse(&mut server, &log, &log, NOW - HOUR);
-    let (sixth, tenth) = (
+    let (sixths, tenths) = (
         subject(Kind::SlidingWindowBuckets, 6),
         subject(Kind::SlidingWindowBuckets, 10),
     );
-    refuse(&mut server, &sixth, &sixth, NOW + 20_000);
-    refuse(&mut server, &sixth, &sixth, NOW - HOUR);
-    refuse(&mut server, &sixth, &tenth, NOW + 20_000);
-    for kind in [
-        Kind::TokenBucket,
-        Kind::Gcra,
-        Kind::FixedWindow,
-        Kind::SlidingWindow,
-    ] {
-        let mut slow = subject(kind, 0);
-        slow.algorithm = Algorithm::new(&Parameters::new(kind, 10, 100 * HOUR)).unwrap();
-        refuse(&mut server, &slow, &slow, NOW + 20_000);
+    // Shortly after, when some have expired, when all have, and after a far step back.
+    for later_ms in [NOW + 20_000, NOW + 75_000, NOW + HOUR, NOW - HOUR] {
+        refuse(&mut server, &log, &log, later_ms);
+        refuse(&mut server, &sixths, &sixths, later_ms);
+        refuse(&mut server, &sixths, &tenths, later_ms);
+        for kind in [
+            Kind::TokenBucket,
+            Kind::Gcra,
+            Kind::FixedWindow,
+            Kind::SlidingWindow,
+        ] {
+            if kind == Kind::Gcra && later_ms < NOW {
+                continue; // Used up by then, so that nothing is written.
+            }
+            let string = subject(kind, 0);
+            refuse(&mut server, &string, &string, later_ms);
+        }
     }
 }
 
