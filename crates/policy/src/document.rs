@@ -4,11 +4,13 @@
 //! source and its duplicate keys, so that the reader can complain about them,
 //! and nodes read from YAML know their place in the file.
 
+mod json;
 mod serde_impls;
 #[cfg(feature = "yaml")]
 mod yaml;
 mod yaml_text;
 
+pub use json::JsonError;
 #[cfg(feature = "yaml")]
 pub(crate) use yaml::load;
 

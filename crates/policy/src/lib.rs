@@ -25,7 +25,7 @@ mod write;
 
 pub use compiled::{Compiled, Match, Resolved};
 pub use descriptor::{Descriptor, Entries};
-pub use document::{Entry, Node, Place, Value};
+pub use document::{Entry, JsonError, Node, Place, Value};
 
 pub use hash::{bucket_hash, digest};
 pub use limit::{

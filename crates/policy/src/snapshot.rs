@@ -88,7 +88,7 @@ impl Compiled {
     /// # Errors
     /// What is wrong with it as a whole; a limit that cannot be read is [`Opaque`].
     pub fn from_snapshot(json: &[u8]) -> Result<Self, Problems> {
-        let node: Node = serde_json::from_slice(json).map_err(|error| not_json(&error))?;
+        let node = Node::from_json(json).map_err(not_json)?;
         let wrong = |message: &str| Problems::one(Problem::new("", None, message));
         let number = |node: Option<&Node>| node.and_then(Node::as_text)?.parse::<u64>().ok();
         if number(node.get("format")) != Some(FORMAT) {

@@ -2,7 +2,7 @@
 
 use crate::{
     Limit, Policy, Problems,
-    document::Node,
+    document::{JsonError, Node},
     problem::Problem,
     read::{FORMAT, Field, Form, Path, Report, read_limit, read_policy},
 };
@@ -49,7 +49,7 @@ impl Policy {
     /// # Errors
     /// Everything that is wrong with it.
     pub fn from_record(json: &[u8]) -> Result<Self, Problems> {
-        let node: Node = serde_json::from_slice(json).map_err(|error| not_json(&error))?;
+        let node = Node::from_json(json).map_err(not_json)?;
         Self::from_record_node(&node)
     }
 
@@ -143,6 +143,6 @@ impl Limit {
     }
 }
 
-pub(crate) fn not_json(error: &serde_json::Error) -> Problems {
+pub(crate) fn not_json(error: JsonError) -> Problems {
     Problems::one(Problem::new("", None, format!("not JSON: {error}")))
 }

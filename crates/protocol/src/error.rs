@@ -1,6 +1,6 @@
 //! Why there was no decision.
 
-use policy::Problems;
+use policy::{Node, Problems};
 use serde::{Deserialize, Serialize};
 
 /// What went wrong, in a word that programs can rely on.
@@ -78,6 +78,13 @@ impl ErrorCode {
         self.row().2
     }
 
+    /// The code of a word; one of a later version is taken for an internal error.
+    fn from_word(word: &str) -> Self {
+        let mut rows = Self::ALL.into_iter();
+        rows.find(|(_, _, known, _)| *known == word)
+            .map_or(Self::Internal, |(code, ..)| code)
+    }
+
     pub(crate) fn number(self) -> u16 {
         self.row().0
     }
@@ -103,7 +110,7 @@ pub struct ApiError {
     pub field: Option<String>,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize)]
 struct Body<E> {
     error: E,
 }
@@ -125,8 +132,14 @@ impl ApiError {
 
     /// Reads such a body; `None` if it is anything else.
     pub fn from_json(body: &[u8]) -> Option<Self> {
-        let body: Body<Self> = serde_json::from_slice(body).ok()?;
-        Some(body.error)
+        let node = Node::from_json(body).ok()?;
+        let error = node.get("error")?;
+        let text = |field: &str| error.get(field).and_then(Node::as_text);
+        Some(Self {
+            code: ErrorCode::from_word(text("code")?),
+            message: text("message").unwrap_or_default().to_owned(),
+            field: text("field").map(str::to_owned),
+        })
     }
 }
 

@@ -37,7 +37,7 @@ pub struct Request {
 /// # Errors
 /// The first thing wrong with it, with its field.
 pub fn parse(body: &[u8]) -> Result<Request, ApiError> {
-    let node: Node = serde_json::from_slice(body)
+    let node = Node::from_json(body)
         .map_err(|error| ApiError::new(ErrorCode::InvalidRequest, format!("not JSON: {error}")))?;
     let mut report = Report::new(Form::File);
     let root = Field {
