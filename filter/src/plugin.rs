@@ -1,16 +1,13 @@
 //! Between Envoy's callbacks and the state machine.
 
-use std::{
-    cell::{Cell, RefCell},
-    time::Duration,
-};
+use std::cell::{Cell, RefCell};
 
 use filter_core::{Call, CallAnswer, CallId, Edits, Level, Now, Step, StreamId, Worker};
-use proxy_wasm::types::Action;
 
 use crate::{
+    answer::Answer,
     host::{
-        callout, clock,
+        HostError, callout, clock,
         headers::{self, Map},
         log, stream,
     },
@@ -33,14 +30,8 @@ pub struct Plugin {
     sidecar: bool,
     worker: RefCell<Worker>,
     stats: RefCell<Stats>,
-    /// Calls to make as soon as the root context is the one in charge.
-    outbox: RefCell<Vec<Call>>,
-    /// Whether a tick is this module's own doing, to get the root context in charge.
-    reentered: Cell<bool>,
     /// Calls in flight, by the host's token.
     calls: RefCell<Vec<(u32, CallId)>>,
-    /// Calls that could not be made.
-    failed: RefCell<Vec<CallId>>,
     tick_ms: Cell<u32>,
     /// What the wall clock is ahead of the monotonic one, in milliseconds, as of the last tick.
     epoch_ms: Cell<u64>,
@@ -48,9 +39,12 @@ pub struct Plugin {
 
 /// What becomes of the request whose callback is running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
+pub enum Verdict {
+    /// It is not decided yet.
     Waits,
+    /// It goes on.
     GoesOn,
+    /// It was answered here.
     Answered,
 }
 
@@ -61,10 +55,7 @@ impl Plugin {
             sidecar: request::is_sidecar(),
             worker: RefCell::new(worker),
             stats: RefCell::default(),
-            outbox: RefCell::default(),
-            reentered: Cell::new(false),
             calls: RefCell::default(),
-            failed: RefCell::default(),
             tick_ms: Cell::new(0),
             epoch_ms: Cell::new(epoch_ms()),
         }
@@ -75,22 +66,19 @@ impl Plugin {
         self.adjust_ticks();
     }
 
-    pub fn on_request(&self, id: StreamId) -> Action {
+    pub fn on_request(&self, id: StreamId) -> Verdict {
         // Only this filter may mark a request.
         let _ = headers::remove(Map::Request, DEGRADED);
         let direction = self.worker.borrow().config().direction;
         if !request::is_meant(direction, self.sidecar) {
-            return Action::Continue;
+            return Verdict::GoesOn;
         }
         let request = HostRequest::default();
         let now = self.now();
         self.worker
             .borrow_mut()
             .on_request(&SharedData, now, id, &request);
-        match self.carry_out(Some(id)) {
-            Verdict::GoesOn => Action::Continue,
-            Verdict::Waits | Verdict::Answered => Action::Pause,
-        }
+        self.carry_out(Some(id))
     }
 
     pub fn on_response(&self, id: StreamId) {
@@ -102,9 +90,6 @@ impl Plugin {
     }
 
     pub fn on_tick(&self) {
-        if self.reentered.get() {
-            return self.dispatch();
-        }
         self.epoch_ms.set(epoch_ms());
         let now = self.now();
         let stats = &mut *self.stats.borrow_mut();
@@ -130,37 +115,30 @@ impl Plugin {
     /// Does what the state machine says, until it says nothing any more.
     ///
     /// `current` is the request whose callback is running, if it is one's: it is not resumed but
-    /// simply not stopped, and only the root context may make calls.
+    /// simply not stopped.
     fn carry_out(&self, current: Option<StreamId>) -> Verdict {
         let mut verdict = Verdict::Waits;
-        loop {
-            while let Some(step) = self.next_step() {
-                match step {
-                    Step::Call(call) => self.outbox.borrow_mut().push(call),
-                    Step::Log(level, text) => log::write(level.into(), &text),
-                    Step::Continue { stream, edits } if current == Some(stream) => {
-                        mark(&edits);
-                        verdict = Verdict::GoesOn;
-                    }
-                    Step::Refuse { stream, refusal } if current == Some(stream) => {
-                        // Envoy has no reply to give only if the request is gone.
-                        let _ = response::refuse(refusal);
-                        verdict = Verdict::Answered;
-                    }
-                    Step::Continue { stream, edits } => self.apart(stream, current, || {
-                        mark(&edits);
-                        stream::resume_request()
-                    }),
-                    Step::Refuse { stream, refusal } => {
-                        self.apart(stream, current, || response::refuse(refusal));
-                    }
+        while let Some(step) = self.next_step() {
+            match step {
+                Step::Call(call) => self.call(&call, current),
+                Step::Log(level, text) => log::write(level.into(), &text),
+                Step::Continue { stream, edits } if current == Some(stream) => {
+                    mark(&edits);
+                    verdict = Verdict::GoesOn;
                 }
+                Step::Refuse { stream, refusal } if current == Some(stream) => {
+                    // Envoy has no reply to give only if the request is gone.
+                    let _ = response::refuse(refusal);
+                    verdict = Verdict::Answered;
+                }
+                Step::Continue { stream, edits } => self.apart(stream.0, current, || {
+                    mark(&edits);
+                    let _ = stream::resume_request();
+                }),
+                Step::Refuse { stream, refusal } => self.apart(stream.0, current, || {
+                    let _ = response::refuse(refusal);
+                }),
             }
-            if self.outbox.borrow().is_empty() {
-                break;
-            }
-            self.dispatch_from(current);
-            self.fail_calls();
         }
         self.adjust_ticks();
         verdict
@@ -170,71 +148,47 @@ impl Plugin {
         self.worker.borrow_mut().poll_step()
     }
 
-    /// Does something in the name of another request than the one at hand.
-    fn apart<E>(
-        &self,
-        other: StreamId,
-        current: Option<StreamId>,
-        act: impl FnOnce() -> Result<(), E>,
-    ) {
-        // One that has gone meanwhile needs nothing any more.
-        if stream::set_effective_context(other.0).is_ok() {
-            let _ = act();
-        }
+    /// Does something in the name of another context than the one at hand.
+    fn apart(&self, other: u32, current: Option<StreamId>, act: impl FnOnce()) {
         let back = current.map_or(self.root_id, |stream| stream.0);
+        if other == back {
+            return act();
+        }
+        // A request that has gone meanwhile needs nothing any more.
+        if stream::set_effective_context(other).is_ok() {
+            act();
+        }
         let _ = stream::set_effective_context(back);
     }
 
-    /// Makes the waiting calls, with the root context in charge.
-    fn dispatch_from(&self, current: Option<StreamId>) {
-        let Some(stream) = current else {
-            return self.dispatch();
-        };
-        self.reentered.set(true);
-        let reentered = callout::reenter_tick(self.root_id, stream.0);
-        self.reentered.set(false);
-        if reentered.is_err() {
-            let calls = self.outbox.take();
-            let ids = calls.into_iter().map(|call| call.id);
-            self.failed.borrow_mut().extend(ids);
+    /// Calls the limiter, in the name of the root context: a call that a request makes ends with
+    /// it, and takes the answers of others along.
+    fn call(&self, call: &Call, current: Option<StreamId>) {
+        let mut made = None;
+        self.apart(self.root_id, current, || made = self.dispatch(call).ok());
+        if let Some(token) = made {
+            self.calls.borrow_mut().push((token, call.id));
+        } else {
+            let (now, none) = (self.now(), None::<&Answer>);
+            let mut worker = self.worker.borrow_mut();
+            worker.on_call_answer(&SharedData, now, call.id, none);
         }
     }
 
-    fn dispatch(&self) {
-        for call in self.outbox.take() {
-            match self.make(&call) {
-                Ok(token) => self.calls.borrow_mut().push((token, call.id)),
-                Err(_) => self.failed.borrow_mut().push(call.id),
-            }
-        }
-    }
-
-    fn make(&self, call: &Call) -> Result<u32, crate::host::HostError> {
+    fn dispatch(&self, call: &Call) -> Result<u32, HostError> {
         let worker = self.worker.borrow();
         let limiter = &worker.config().limiter;
-        let mut pairs = vec![
-            (":method", call.method),
-            (":path", call.path.as_str()),
-            (":authority", limiter.authority.as_str()),
-        ];
+        let mut pairs = Vec::with_capacity(8);
+        pairs.push((":method", call.method));
+        pairs.push((":path", call.path.as_str()));
+        pairs.push((":authority", limiter.authority.as_str()));
         pairs.extend(
             call.headers
                 .iter()
                 .map(|(name, value)| (*name, value.as_str())),
         );
-        let timeout = Duration::from_millis(call.timeout_ms);
-        callout::dispatch(&limiter.cluster, pairs, call.body.as_deref(), timeout)
-    }
-
-    /// Tells the state machine of calls that could not be made.
-    fn fail_calls(&self) {
-        for id in self.failed.take() {
-            let now = self.now();
-            let none: Option<&NoAnswer> = None;
-            self.worker
-                .borrow_mut()
-                .on_call_answer(&SharedData, now, id, none);
-        }
+        let body = call.body.as_deref().unwrap_or_default();
+        callout::dispatch(&limiter.cluster, &pairs, body, call.timeout_ms)
     }
 
     fn adjust_ticks(&self) {
@@ -273,18 +227,5 @@ impl From<Level> for log::Level {
             Level::Info => Self::Info,
             Level::Warn => Self::Warn,
         }
-    }
-}
-
-/// The answer of a call that was not made.
-enum NoAnswer {}
-
-impl CallAnswer for NoAnswer {
-    fn header(&self, _: &str) -> Option<Vec<u8>> {
-        None
-    }
-
-    fn body(&self, _: usize) -> Option<Vec<u8>> {
-        None
     }
 }

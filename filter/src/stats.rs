@@ -1,25 +1,26 @@
 //! Envoy's stats as the state machine sees them.
 
-use std::collections::HashMap;
-
 use filter_core::Metrics;
 
 use crate::host::metrics::{self, Kind, MetricId};
 
-/// The metrics defined so far, by name.
+/// The metrics defined so far, in the order of their names.
 #[derive(Debug, Default)]
 pub struct Stats {
-    ids: HashMap<String, MetricId>,
+    ids: Vec<(Box<str>, MetricId)>,
 }
 
 impl Stats {
     fn id(&mut self, kind: Kind, name: &str) -> Option<MetricId> {
-        if let Some(id) = self.ids.get(name) {
-            return Some(*id);
+        let found = self.ids.binary_search_by(|(known, _)| (**known).cmp(name));
+        match found {
+            Ok(at) => self.ids.get(at).map(|(_, id)| *id),
+            Err(at) => {
+                let id = metrics::define(kind, name).ok()?;
+                self.ids.insert(at, (name.into(), id));
+                Some(id)
+            }
         }
-        let id = metrics::define(kind, name).ok()?;
-        self.ids.insert(name.to_owned(), id);
-        Some(id)
     }
 }
 

@@ -3,8 +3,6 @@
 //! Envoy never frees a metric's name, so the names are bounded: beyond [`MAX_LIMITS`] limits the
 //! rest is counted together.
 
-use std::collections::BTreeMap;
-
 use policy::Name;
 
 use crate::client::Source;
@@ -15,7 +13,7 @@ const MAX_LIMITS: usize = 256;
 const OTHERS: &str = "_others";
 
 /// What became of a request at one limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Decision {
     Allowed,
     Denied,
@@ -26,6 +24,8 @@ pub(crate) enum Decision {
 }
 
 impl Decision {
+    const ALL: [Self; 4] = [Self::Allowed, Self::Denied, Self::WouldDeny, Self::Degraded];
+
     fn word(self) -> &'static str {
         match self {
             Self::Allowed => "allowed",
@@ -37,7 +37,7 @@ impl Decision {
 }
 
 /// Events that are not about a limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     /// A callout that brought answers.
     CalloutAnswered,
@@ -59,9 +59,25 @@ pub(crate) enum Event {
     PolicyPollFailed,
     /// A request that came while as many as may be were held.
     HoldFull,
+    /// A request that lacks what its limit is counted by.
+    Missing,
 }
 
 impl Event {
+    const ALL: [Self; 11] = [
+        Self::CalloutAnswered,
+        Self::CalloutFailed,
+        Self::CheckFailed,
+        Self::Unguarded,
+        Self::QueueFull,
+        Self::Contended,
+        Self::PolicyRejected,
+        Self::PolicyLoaded,
+        Self::PolicyPollFailed,
+        Self::HoldFull,
+        Self::Missing,
+    ];
+
     fn name(self) -> &'static str {
         match self {
             Self::CalloutAnswered => "rl_callouts.answered",
@@ -74,6 +90,7 @@ impl Event {
             Self::PolicyLoaded => "rl_policy.loaded",
             Self::PolicyPollFailed => "rl_policy.poll_failed",
             Self::HoldFull => "rl_hold_full",
+            Self::Missing => "rl_missing",
         }
     }
 }
@@ -88,67 +105,87 @@ pub trait Metrics {
     fn sample(&mut self, name: &str, value: u64);
 }
 
+/// The counters of one limit.
+const SLOTS: usize = Decision::ALL.len() * Source::ALL.len();
+
 /// Counts not handed over yet.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
-    numbers: BTreeMap<Name, u16>,
-    names: Vec<Name>,
-    decisions: BTreeMap<(u16, Decision, Source), u64>,
-    missing: BTreeMap<u16, u64>,
-    events: BTreeMap<Event, u64>,
+    limits: Vec<(Name, [u64; SLOTS])>,
+    others: [u64; SLOTS],
+    events: [u64; Event::ALL.len()],
 }
 
 impl Counts {
     /// Counts a decision of one limit.
     pub(crate) fn decided(&mut self, limit: &Name, decision: Decision, source: Source) {
-        let limit = self.number(limit);
-        if source == Source::Missing {
-            *self.missing.entry(limit).or_default() += 1;
+        let slot = decision as usize * Source::ALL.len() + source as usize;
+        if let Some(count) = self.of(limit).get_mut(slot) {
+            *count += 1;
         }
-        *self.decisions.entry((limit, decision, source)).or_default() += 1;
     }
 
     /// Counts an event.
     pub(crate) fn happened(&mut self, event: Event) {
-        *self.events.entry(event).or_default() += 1;
+        if let Some(count) = self.events.get_mut(event as usize) {
+            *count += 1;
+        }
     }
 
     /// Hands all counts over.
     pub(crate) fn flush(&mut self, metrics: &mut impl Metrics) {
-        for ((limit, decision, source), by) in std::mem::take(&mut self.decisions) {
-            let (decision, source) = (decision.word(), source.word());
-            let limit = self.name(limit);
-            metrics.count(&format!("rl_decisions.{decision}.{source}.{limit}"), by);
+        let named = self
+            .limits
+            .iter_mut()
+            .map(|(name, counts)| (name.as_str(), counts));
+        for (limit, counts) in named.chain([(OTHERS, &mut self.others)]) {
+            for (slot, count) in counts
+                .iter_mut()
+                .enumerate()
+                .filter(|(_, count)| **count > 0)
+            {
+                let decision = Decision::ALL.get(slot / Source::ALL.len());
+                let source = Source::ALL.get(slot % Source::ALL.len());
+                if let (Some(decision), Some(source)) = (decision, source) {
+                    let (decision, source) = (decision.word(), source.word());
+                    let name = ["rl_decisions", decision, source, limit].join(".");
+                    metrics.count(&name, std::mem::take(count));
+                }
+            }
         }
-        for (limit, by) in std::mem::take(&mut self.missing) {
-            metrics.count(&format!("rl_missing.{}", self.name(limit)), by);
-        }
-        for (event, by) in std::mem::take(&mut self.events) {
-            metrics.count(event.name(), by);
+        for (event, count) in Event::ALL.iter().zip(&mut self.events) {
+            if *count > 0 {
+                metrics.count(event.name(), std::mem::take(count));
+            }
         }
     }
 
-    fn number(&mut self, limit: &Name) -> u16 {
-        if let Some(number) = self.numbers.get(limit) {
-            return *number;
+    fn of(&mut self, limit: &Name) -> &mut [u64; SLOTS] {
+        let known = self.limits.iter().position(|(name, _)| name == limit);
+        let at = match known {
+            // What is asked for often comes to the front.
+            Some(at @ 1..) => {
+                self.limits.swap(at, at - 1);
+                at - 1
+            }
+            Some(0) => 0,
+            None if self.limits.len() < MAX_LIMITS => {
+                self.limits.push((limit.clone(), [0; SLOTS]));
+                self.limits.len() - 1
+            }
+            None => return &mut self.others,
+        };
+        match self.limits.get_mut(at) {
+            Some((_, counts)) => counts,
+            None => &mut self.others,
         }
-        let number = u16::try_from(self.names.len()).unwrap_or(u16::MAX);
-        if self.names.len() < MAX_LIMITS {
-            self.names.push(limit.clone());
-            self.numbers.insert(limit.clone(), number);
-        }
-        number
-    }
-
-    fn name(&self, limit: u16) -> &str {
-        self.names
-            .get(usize::from(limit))
-            .map_or(OTHERS, Name::as_str)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     #[derive(Default)]

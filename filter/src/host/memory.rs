@@ -1,8 +1,8 @@
-//! Values that the host hands over: it allocates them in this module's memory, the module frees them.
+//! Values that the host hands over: it has the module allocate them, and the module frees them.
 
 #![expect(
     unsafe_code,
-    reason = "takes ownership of memory that the host allocated through the exported `malloc`"
+    reason = "gives memory to the host under an exported name, and takes it back"
 )]
 
 use std::ptr;
@@ -29,9 +29,8 @@ impl Handover {
             return Vec::new();
         }
         let whole = ptr::slice_from_raw_parts_mut(self.data, self.len);
-        // SAFETY: the host obtained `data` from this module's `malloc`, which
-        // is the SDK's and leaks a `Box<[u8]>` of exactly the length asked
-        // for, and wrote all of it; nobody else holds the pointer.
+        // SAFETY: the host obtained `data` from `proxy_on_memory_allocate`,
+        // asking for this very length, and nobody else holds the pointer.
         unsafe { Box::from_raw(whole) }.into_vec()
     }
 }
@@ -43,4 +42,11 @@ pub fn receive(call: impl FnOnce(*mut *mut u8, *mut usize) -> u32) -> Result<Vec
     // Whatever the status, memory that was handed over must be freed.
     let bytes = handover.into_bytes();
     check(status).map(|()| bytes)
+}
+
+/// Memory for the host to write a value of `len` bytes into. [`receive`] takes it back.
+#[unsafe(no_mangle)]
+extern "C" fn proxy_on_memory_allocate(len: usize) -> *mut u8 {
+    // Zeroed, so that it is initialised whatever the host writes.
+    Box::into_raw(vec![0_u8; len].into_boxed_slice()).cast()
 }

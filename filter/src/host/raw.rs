@@ -79,6 +79,18 @@ unsafe extern "C" {
         headers_len: usize,
         grpc_status: i32,
     ) -> u32;
+    pub fn proxy_http_call(
+        cluster: *const u8,
+        cluster_len: usize,
+        headers: *const u8,
+        headers_len: usize,
+        body: *const u8,
+        body_len: usize,
+        trailers: *const u8,
+        trailers_len: usize,
+        timeout_ms: u32,
+        token: *mut u32,
+    ) -> u32;
     pub fn proxy_set_effective_context(context_id: u32) -> u32;
     pub fn proxy_define_metric(kind: u32, name: *const u8, name_len: usize, id: *mut u32) -> u32;
     pub fn proxy_record_metric(id: u32, value: u64) -> u32;

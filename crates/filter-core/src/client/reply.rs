@@ -56,7 +56,7 @@ pub enum DenyBody {
 }
 
 /// Who decided.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
     /// The limiter.
     Limiter,
@@ -75,6 +75,16 @@ pub(crate) enum Source {
 }
 
 impl Source {
+    pub(crate) const ALL: [Self; 7] = [
+        Self::Limiter,
+        Self::DenyCache,
+        Self::Precheck,
+        Self::Proxy,
+        Self::Local,
+        Self::Missing,
+        Self::Failure,
+    ];
+
     /// The word in response code details and metrics.
     pub(crate) fn word(self) -> &'static str {
         match self {

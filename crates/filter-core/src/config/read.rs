@@ -33,7 +33,7 @@ const DEFAULT_BUCKETS: u64 = 16_384;
 const MAX_BUCKETS: u64 = 1 << 20;
 
 pub(super) fn read(bytes: &[u8], report: &mut Report) -> Option<Config> {
-    let node = match serde_json::from_slice::<Node>(bytes) {
+    let node = match Node::from_json(bytes) {
         Ok(node) => node,
         Err(error) => {
             let problem = report.add(&Path::Root, None, format!("not JSON: {error}"));

@@ -164,7 +164,7 @@ fn what_is_not_json_is_told_from_a_struct() {
         ),
         (
             "\n{\"domain\": }",
-            "not JSON: expected value at line 2 column 12",
+            "not JSON: expected a value at line 2 column 12",
         ),
         ("[]", "expected a map of fields, found a list"),
     ] {

@@ -109,6 +109,7 @@ impl Worker {
                 Decision::WouldDeny
             };
             self.counts.decided(&limit.name, decision, Source::Missing);
+            self.counts.happened(Event::Missing);
         }
         (!denying.is_empty()).then(|| Denial {
             by: denying.by,
