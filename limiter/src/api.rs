@@ -47,12 +47,17 @@ pub(crate) struct Api {
     pub(crate) bounds: Bounds,
 }
 
+/// Bytes of bodies at once. A batch of a hundred checks takes some ten thousand.
+const BODIES_MAX: usize = 64 << 20;
+
 /// What the data port takes on.
 pub(crate) struct Bounds {
     /// Requests worked on.
     inflight: Arc<Inflight>,
     /// Checks that wait for permits.
     waiting: Arc<Inflight>,
+    /// Bytes of bodies being read and decoded.
+    bodies: Arc<Inflight>,
     max_body: usize,
     max_wait: Duration,
     store_timeout: Duration,
@@ -63,6 +68,10 @@ impl Bounds {
         Self {
             inflight: Inflight::new(settings.max_inflight, metrics.inflight.clone()),
             waiting: Inflight::new(settings.max_waiters, metrics.waiting.clone()),
+            bodies: Inflight::new(
+                BODIES_MAX.max(settings.max_body),
+                metrics.body_bytes.clone(),
+            ),
             max_body: settings.max_body,
             max_wait: settings.max_wait,
             store_timeout: settings.store_timeout,

@@ -1,9 +1,9 @@
 //! The command line and the environment, as people type them.
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
 
 use clap::{Parser, ValueEnum};
-use store::{Keys, StoreUrl};
+use store::{Keys, StoreUrl, UrlError};
 
 use crate::{Settings, TlsFiles};
 
@@ -43,7 +43,7 @@ pub struct Flags {
         default_value = "memory",
         hide_env_values = true
     )]
-    pub store: StoreUrl,
+    pub store: StoreArgument,
 
     /// A limits file; may be given once per domain. It fills a domain that has no limits in the
     /// store yet, and is ignored otherwise. With `--store memory` it is the policy: edits of the
@@ -126,6 +126,19 @@ pub struct Flags {
     pub log: String,
 }
 
+/// A store's URL as given. That it is wrong is said by whoever opens it: the parser of flags would
+/// show it, and with it the password.
+#[derive(Clone, Debug)]
+pub struct StoreArgument(pub Result<StoreUrl, UrlError>);
+
+impl FromStr for StoreArgument {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(Self(text.parse()))
+    }
+}
+
 /// How log lines look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
@@ -150,7 +163,8 @@ Examples:
     limiter --store rediss://redis:6379 --token-file /run/secrets/tokens \\
             --tls-cert tls.crt --tls-key tls.key --client-ca ca.crt
 
-Signals: SIGTERM and SIGINT end it without losing an answer; SIGHUP reads the limits files again.";
+Signals: SIGTERM and SIGINT end it without losing an answer; SIGHUP reads
+the limits files again where they are the policy.";
 
 impl Flags {
     /// What the service itself needs; the rest (store, addresses, logs) is for who starts it.
@@ -166,7 +180,7 @@ impl Flags {
             });
         Settings {
             limits: self.limits.clone(),
-            limits_are_the_policy: matches!(self.store, StoreUrl::Memory),
+            limits_are_the_policy: matches!(self.store.0, Ok(StoreUrl::Memory)),
             token_file: self.token_file.clone(),
             tls,
             store_timeout: self.store_timeout,
@@ -248,6 +262,24 @@ mod tests {
                 Some(&*variable)
             );
             assert!(arg.get_help().is_some(), "{id} has no help");
+        }
+    }
+
+    #[test]
+    fn the_manual_names_every_flag_and_its_default() {
+        let manual = include_str!("../../docs/limiter.md");
+        for arg in Flags::command().get_arguments() {
+            let Some(flag) = arg.get_long().filter(|flag| *flag != "version") else {
+                continue;
+            };
+            let line = manual
+                .lines()
+                .find(|line| line.starts_with('|') && line.contains(&format!("`--{flag}`")));
+            let line = line.unwrap_or_else(|| panic!("no --{flag}"));
+            for default in arg.get_default_values() {
+                let default = default.to_str().unwrap();
+                assert!(line.contains(&format!("`{default}`")), "{default}: {line}");
+            }
         }
     }
 

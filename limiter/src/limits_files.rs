@@ -92,8 +92,18 @@ impl LimitsFiles {
         *self.error.lock().unwrap_or_else(PoisonError::into_inner) = error;
     }
 
-    /// Fills the domains that have no record, once the store can be asked; then it is done.
-    pub(crate) async fn fill(&self, policies: Vec<Policy>) {
+    /// Fills the domains that have no record, once the store can be asked. SIGHUP then changes
+    /// nothing, but must not end the process either.
+    pub(crate) async fn fill_once(&self, policies: Vec<Policy>) {
+        let mut asked = Hangups::new();
+        self.fill(policies).await;
+        loop {
+            asked.next().await;
+            tracing::info!("SIGHUP changes nothing: the limits are in the store, not in files");
+        }
+    }
+
+    async fn fill(&self, policies: Vec<Policy>) {
         for policy in policies {
             while let Err(error) = self.fill_one(&policy).await {
                 let error = Some(error.to_string());

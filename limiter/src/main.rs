@@ -4,6 +4,12 @@ use std::{process::ExitCode, sync::Arc};
 
 use clap::Parser;
 use limiter::{Flags, Listeners, run, start_log};
+use store::StoreUrl;
+
+/// A request makes some dozens of small allocations on whichever thread is free, which is what
+/// this allocator is good at.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     let flags = Flags::parse();
@@ -22,8 +28,16 @@ fn serve(flags: &Flags) -> Result<(), Box<dyn std::error::Error>> {
         .enable_all()
         .build()?;
     runtime.block_on(async {
+        let url = flags
+            .store
+            .0
+            .as_ref()
+            .map_err(|error| format!("--store: {error}"))?;
         let listeners = Listeners::bind(flags.listen, flags.admin)?;
-        let store = store::open(&flags.store, flags.store_options())?;
+        let store = store::open(url, flags.store_options())?;
+        if matches!(url, StoreUrl::Memory) {
+            tracing::warn!("buckets are in this process's memory: use it alone, for development");
+        }
         tracing::info!(
             listen = %listeners.data.local_addr()?,
             admin = %listeners.admin.local_addr()?,

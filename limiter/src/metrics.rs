@@ -39,6 +39,8 @@ pub(crate) struct Metrics {
     pub(crate) stale: Counter,
     /// Requests worked on.
     pub(crate) inflight: Gauge,
+    /// Bytes of bodies being read and decoded.
+    pub(crate) body_bytes: Gauge,
     /// Checks that wait for permits (`wait_ms`).
     pub(crate) waiting: Gauge,
 }
@@ -106,6 +108,7 @@ impl Metrics {
             store_up: Gauge::default(),
             stale: Counter::default(),
             inflight: Gauge::default(),
+            body_bytes: Gauge::default(),
             waiting: Gauge::default(),
         };
         metrics.register();
@@ -137,6 +140,11 @@ impl Metrics {
             "Requests without a decision, by error code",
             self.refused.clone(),
         );
+        self.register_timing(&mut all);
+        self.register_load(&mut all);
+    }
+
+    fn register_timing(&self, all: &mut Registry) {
         all.register(
             "check_duration_seconds",
             "From checks that were read to their decisions",
@@ -157,6 +165,9 @@ impl Metrics {
             "1 if the last that was heard of the store was good",
             self.store_up.clone(),
         );
+    }
+
+    fn register_load(&self, all: &mut Registry) {
         all.register(
             "stale",
             "Checks asked again because a bucket knew a newer edit of its limit",
@@ -166,6 +177,11 @@ impl Metrics {
             "inflight_requests",
             "Requests being worked on",
             self.inflight.clone(),
+        );
+        all.register(
+            "body_bytes",
+            "Bytes of bodies being read and decoded",
+            self.body_bytes.clone(),
         );
         all.register(
             "waiting_checks",

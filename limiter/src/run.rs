@@ -175,7 +175,7 @@ impl Parts {
         if settings.limits_are_the_policy {
             background.spawn(async move { files.follow().await });
         } else {
-            background.spawn(async move { files.fill(policies).await });
+            background.spawn(async move { files.fill_once(policies).await });
         }
     }
 }

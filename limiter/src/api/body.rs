@@ -20,12 +20,18 @@ pub(crate) enum BodyError {
     Broken,
 }
 
-/// Reads a body of at most `max` bytes.
-pub(crate) async fn read(body: Incoming, max: usize) -> Result<Bytes, BodyError> {
-    let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
-    if announced > max {
+/// How large a body is going to be at most, unless it is larger than `max`.
+pub(crate) fn size(body: &Incoming, max: usize) -> Result<usize, BodyError> {
+    let hint = body.size_hint();
+    let bytes = |size: u64| usize::try_from(size).unwrap_or(usize::MAX);
+    if bytes(hint.lower()) > max {
         return Err(BodyError::TooLarge);
     }
+    Ok(hint.upper().map_or(max, bytes))
+}
+
+/// Reads a body of at most `max` bytes.
+pub(crate) async fn read(body: Incoming, max: usize) -> Result<Bytes, BodyError> {
     match tokio::time::timeout(WITHIN, gather(body, max)).await {
         Ok(read) => read,
         Err(_) => Err(BodyError::TooSlow),

@@ -21,6 +21,12 @@ use tokio::time::Instant;
 use super::{Answered, Api, REVISION, body, decide::Decided, inflight::Place, refusal};
 use crate::{domains::Active, http};
 
+/// A body, with the room it takes until it is decoded.
+struct Received {
+    bytes: Bytes,
+    _room: Place,
+}
+
 enum Encoding {
     Json,
     Compact,
@@ -35,18 +41,27 @@ impl Api {
             .ok_or_else(refusal::overloaded)?;
         let encoding = encoding(&head.headers)?;
         let deny_status = deny_status(head)?;
-        let max = self.bounds.max_body;
-        let body = body::read(body, max)
-            .await
-            .map_err(|error| refusal::of_body(error, max))?;
+        let body = self.receive(body).await?;
         match encoding {
-            Encoding::Json => self.check_json(&body, deny_status, place).await,
-            Encoding::Compact => self.check_compact(&body).await,
+            Encoding::Json => self.check_json(body, deny_status, place).await,
+            Encoding::Compact => self.check_compact(body).await,
         }
     }
 
-    async fn check_json(&self, body: &[u8], deny: StatusCode, place: Place) -> Answered {
-        let request = json::parse(body)?;
+    /// Reads a body, if there is room for it.
+    async fn receive(&self, body: Incoming) -> Result<Received, ApiError> {
+        let max = self.bounds.max_body;
+        let refuse = |error| refusal::of_body(error, max);
+        let size = body::size(&body, max).map_err(refuse)?;
+        let room = self.bounds.bodies.enter_with(size);
+        let room = room.ok_or_else(refusal::overloaded)?;
+        let bytes = body::read(body, max).await.map_err(refuse)?;
+        Ok(Received { bytes, _room: room })
+    }
+
+    async fn check_json(&self, body: Received, deny: StatusCode, place: Place) -> Answered {
+        let request = json::parse(&body.bytes)?;
+        drop(body);
         let deadline = Instant::now() + self.bounds.store_timeout;
         let mut checks = request.checks;
         if request.batch {
@@ -71,9 +86,10 @@ impl Api {
         single_response(&decided, reason, deny)
     }
 
-    async fn check_compact(&self, body: &[u8]) -> Answered {
-        let batch = Batch::decode(body)
+    async fn check_compact(&self, body: Received) -> Answered {
+        let batch = Batch::decode(&body.bytes)
             .map_err(|error| ApiError::new(ErrorCode::InvalidRequest, error.to_string()))?;
+        drop(body);
         let Batch {
             domain,
             proxy,

@@ -14,8 +14,11 @@ pub(super) struct Inflight {
     gauge: Gauge,
 }
 
-/// One place within the bound, given back when dropped.
-pub(super) struct Place(Arc<Inflight>);
+/// A part of the bound, given back when dropped.
+pub(super) struct Place {
+    of: Arc<Inflight>,
+    size: usize,
+}
 
 impl Inflight {
     pub(super) fn new(max: usize, gauge: Gauge) -> Arc<Self> {
@@ -28,18 +31,31 @@ impl Inflight {
 
     /// A place, if one is free.
     pub(super) fn enter(self: &Arc<Self>) -> Option<Place> {
-        if self.used.fetch_add(1, Ordering::Relaxed) >= self.max {
-            self.used.fetch_sub(1, Ordering::Relaxed);
+        self.enter_with(1)
+    }
+
+    /// A place of this size, if there is room for it.
+    pub(super) fn enter_with(self: &Arc<Self>, size: usize) -> Option<Place> {
+        let used = self.used.fetch_add(size, Ordering::Relaxed);
+        if used.saturating_add(size) > self.max {
+            self.used.fetch_sub(size, Ordering::Relaxed);
             return None;
         }
-        self.gauge.inc();
-        Some(Place(Arc::clone(self)))
+        self.gauge.inc_by(signed(size));
+        Some(Place {
+            of: Arc::clone(self),
+            size,
+        })
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.0.used.fetch_sub(1, Ordering::Relaxed);
-        self.0.gauge.dec();
+        self.of.used.fetch_sub(self.size, Ordering::Relaxed);
+        self.of.gauge.dec_by(signed(self.size));
     }
+}
+
+fn signed(size: usize) -> i64 {
+    i64::try_from(size).unwrap_or(i64::MAX)
 }

@@ -1,6 +1,6 @@
 //! What is too much is refused in words, and costs nobody else an answer.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use anyhow::Result;
 use harness::until;
@@ -156,5 +156,50 @@ async fn whoever_leaves_is_not_charged_and_takes_no_answer_along() -> Result<()>
         assert!(request.await??);
     }
     assert_eq!(store.calls().iter().map(|(size, _)| size).sum::<usize>(), 5);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_connection_that_asks_nothing_is_closed() -> Result<()> {
+    let impatient = Settings {
+        idle_timeout: Duration::from_millis(50),
+        ..quick()
+    };
+    let service = Service::with_settings(PER_USER, impatient).await?;
+    for started in ["", "GET /v1/pol", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"] {
+        let mut stream = TcpStream::connect(service.data).await?;
+        stream.write_all(started.as_bytes()).await?;
+        let closed = async { while stream.read(&mut [0; 64]).await.is_ok_and(|n| n > 0) {} };
+        let closed = tokio::time::timeout(PATIENCE, closed).await;
+        assert!(closed.is_ok(), "{started:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn bodies_under_way_are_bounded_together() -> Result<()> {
+    let roomy = Settings {
+        max_body: 64 << 20,
+        ..quick()
+    };
+    let service = Service::with_settings(PER_USER, roomy).await?;
+    let mut slow = TcpStream::connect(service.data).await?;
+    let head = format!(
+        "POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n",
+        64 << 20
+    );
+    slow.write_all(head.as_bytes()).await?;
+    until("its room is taken", PATIENCE, async || {
+        (service.metric("rl_body_bytes").await.ok()? == 64 << 20).then_some(())
+    })
+    .await?;
+    let reply = service.ask(json!({"descriptor": {"user": "a"}})).await?;
+    assert_eq!(reply.status, 503);
+    assert_eq!(reply.json()?["error"]["code"], "overloaded");
+    drop(slow);
+    until("the room is free again", PATIENCE, async || {
+        service.allows("a").await.ok()
+    })
+    .await?;
     Ok(())
 }

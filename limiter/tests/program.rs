@@ -1,0 +1,208 @@
+//! The program: how it starts, what it says, how it ends.
+
+use std::{
+    fs,
+    net::TcpListener,
+    process::{Child, Command, ExitStatus, Output, Stdio},
+};
+
+use anyhow::{Context, Result};
+use harness::{Client, free_port, until};
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);
+
+fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_limiter"));
+    command.args(arguments).stdin(Stdio::null());
+    for (variable, _) in std::env::vars_os() {
+        if variable.to_string_lossy().starts_with("RL_") {
+            command.env_remove(variable);
+        }
+    }
+    command
+}
+
+/// What it says and how it ends, where it ends by itself.
+fn ends(arguments: &[&str]) -> Result<(Option<i32>, String)> {
+    let ports = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
+    let arguments: Vec<&str> = ports.iter().chain(arguments).copied().collect();
+    let Output { status, stderr, .. } = command(&arguments).output()?;
+    Ok((status.code(), String::from_utf8(stderr)?))
+}
+
+/// A running program; killed when dropped.
+struct Running {
+    child: Child,
+    client: Client,
+    ports: [u16; 2],
+    dir: TempDir,
+}
+
+impl Running {
+    async fn start(arguments: &[&str]) -> Result<Self> {
+        let (dir, ports) = (TempDir::new()?, [free_port()?, free_port()?]);
+        let log = fs::File::create(dir.path().join("log"))?;
+        let [listen, admin] = ports.map(|port| format!("127.0.0.1:{port}"));
+        let child = command(&["--listen", &listen, "--admin", &admin])
+            .args(arguments)
+            .stderr(log)
+            .spawn()?;
+        let running = Self {
+            child,
+            client: Client::new(),
+            ports,
+            dir,
+        };
+        running.page_with("/healthz", "alive").await?;
+        Ok(running)
+    }
+
+    /// Waits until a page of the admin port has these words.
+    async fn page_with(&self, path: &str, words: &str) -> Result<()> {
+        let url = format!("http://127.0.0.1:{}{path}", self.ports[1]);
+        until(words, PATIENCE, async || {
+            let page = self.client.get(&url).send().await.ok()?.text();
+            page.contains(words).then_some(())
+        })
+        .await
+    }
+
+    fn log(&self) -> Result<String> {
+        Ok(fs::read_to_string(self.dir.path().join("log"))?)
+    }
+
+    fn signal(&self, signal: Signal) -> Result<()> {
+        let pid = Pid::from_raw(i32::try_from(self.child.id())?).context("a process id")?;
+        Ok(kill_process(pid, signal)?)
+    }
+
+    async fn ended(&mut self) -> Result<ExitStatus> {
+        let child = &mut self.child;
+        until("it ended", PATIENCE, async || {
+            child.try_wait().ok().flatten()
+        })
+        .await
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_port_in_use_is_said_with_what_to_do() -> Result<()> {
+    let taken = TcpListener::bind("127.0.0.1:0")?;
+    let address = taken.local_addr()?.to_string();
+    let output = command(&["--listen", "127.0.0.1:0", "--admin", &address]).output()?;
+    let text = String::from_utf8(output.stderr)?;
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(
+        text.contains(&format!("{address}: the port is in use")),
+        "{text}"
+    );
+    assert!(text.contains("--admin"), "{text}");
+    Ok(())
+}
+
+#[test]
+fn a_typo_in_the_limits_is_shown_as_a_compiler_would() -> Result<()> {
+    let dir = TempDir::new()?;
+    let path = dir.path().join("limits.yaml");
+    fs::write(
+        &path,
+        "domain: shop\nlimits:\n  - {name: a, rate: 1/s, brust: 2}\n",
+    )?;
+    for store in ["memory", "redis://127.0.0.1:1"] {
+        let path = path.to_str().context("a path")?;
+        let (code, text) = ends(&["--store", store, "--limits", path])?;
+        assert_eq!(code, Some(1), "{text}");
+        for part in ["limits.yaml:3:", "brust", "^^^^^", "did you mean `burst`?"] {
+            assert!(text.contains(part), "no {part} in\n{text}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_store_that_cannot_be_is_said_without_its_password() -> Result<()> {
+    for url in [
+        "redis://:s3cret@host:none",
+        "mysql://:s3cret@host",
+        "redis://:s3cret#@host",
+    ] {
+        let (code, text) = ends(&["--store", url])?;
+        assert_eq!(code, Some(1), "{text}");
+        assert!(text.contains("--store"), "{text}");
+        assert!(!text.contains("s3cret"), "{text}");
+    }
+    Ok(())
+}
+
+#[test]
+fn wrong_flags_are_usage_errors() -> Result<()> {
+    for wrong in [
+        ["--store-timeout", "10"],
+        ["--max-body", "1GB"],
+        ["--max-inflight", "0"],
+        ["--listen", "localhost"],
+        ["--lisen", "127.0.0.1:0"],
+    ] {
+        let output = command(&wrong).output()?;
+        assert_eq!(output.status.code(), Some(2), "{wrong:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn without_its_store_it_starts_and_no_line_shows_the_password() -> Result<()> {
+    let store = format!("redis://:s3cret@127.0.0.1:{}", free_port()?);
+    let mut running = Running::start(&["--store", &store, "--drain", "1ms"]).await?;
+    running
+        .page_with("/readyz", "waiting for the store")
+        .await?;
+    running.signal(Signal::HUP)?;
+    running.page_with("/healthz", "alive").await?;
+    running.signal(Signal::TERM)?;
+    assert_eq!(running.ended().await?.code(), Some(0));
+    let log = running.log()?;
+    assert!(log.contains("SIGHUP changes nothing"), "{log}");
+    assert!(!log.contains("s3cret"), "{log}");
+    for line in log.lines() {
+        serde_json::from_str::<serde_json::Value>(line).with_context(|| line.to_owned())?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_hangup_reads_the_limits_again() -> Result<()> {
+    let dir = TempDir::new()?;
+    let path = dir.path().join("limits.yaml");
+    let limits = "domain: shop\nlimits: [{name: all, rate: 1/s}]\n";
+    fs::write(&path, limits)?;
+    let running = Running::start(&["--limits", path.to_str().context("a path")?]).await?;
+    running.page_with("/readyz", "\"revision\": 1").await?;
+    running.signal(Signal::HUP)?;
+    until("they were read again", PATIENCE, async || {
+        running
+            .log()
+            .ok()?
+            .contains("limits files read again")
+            .then_some(())
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_second_signal_ends_it_at_once() -> Result<()> {
+    let mut running = Running::start(&["--drain", "1h"]).await?;
+    running.signal(Signal::INT)?;
+    running.page_with("/readyz", "leaving").await?;
+    running.signal(Signal::TERM)?;
+    assert_eq!(running.ended().await?.code(), Some(130));
+    Ok(())
+}
