@@ -86,6 +86,8 @@ pub enum Format {
     Yaml,
     /// Names only, one a line.
     Name,
+    /// A drawing; only `simulate` makes one.
+    Svg,
 }
 
 /// When to use color.

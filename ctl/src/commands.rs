@@ -19,6 +19,7 @@ mod ping;
 mod reset;
 mod rollback;
 mod set_limit;
+mod simulate;
 mod validate;
 
 use clap::Subcommand;
@@ -51,6 +52,7 @@ pub enum Command {
     ListKeys(list_keys::ListKeys),
     Reset(reset::Reset),
     Rollback(rollback::Rollback),
+    Simulate(simulate::Simulate),
     Validate(validate::Validate),
 }
 
@@ -77,6 +79,7 @@ impl Command {
             Self::ListKeys(command) => command.run(global, printer).await,
             Self::Reset(command) => command.run(global, printer).await,
             Self::Rollback(command) => command.run(global, printer).await,
+            Self::Simulate(command) => command.run(global, printer).await,
             Self::Validate(command) => command.run(printer).await,
         }
     }

@@ -156,22 +156,22 @@ impl Session<'_> {
 
     /// Reads a domain and makes an edit of it; where somebody else wrote in between, once more on
     /// top of that. Only if they touched what this edit is `about` is it a conflict.
-    pub async fn edit_on_top<T: PartialEq>(
+    pub async fn edit_on_top<T: Clone + PartialEq>(
         &self,
         domain: &Name,
         overrides: Overrides,
-        about: impl Fn(&Stored) -> T,
-        attempt: impl AsyncFn(&Stored) -> Result<Result<EditReport, EditError>, Error>,
+        about: impl AsyncFn(&Stored) -> Result<T, Error>,
+        attempt: impl AsyncFn(&Stored, &T) -> Result<Result<EditReport, EditError>, Error>,
     ) -> Result<EditReport, Error> {
         let mut first_seen = None;
         for _ in 0..TRIES {
             let base = self.read(domain, overrides).await?;
-            let seen = about(&base);
-            if first_seen.as_ref().is_some_and(|first| *first != seen) {
+            let seen = about(&base).await?;
+            let first = first_seen.get_or_insert_with(|| seen.clone());
+            if *first != seen {
                 break;
             }
-            first_seen = Some(seen);
-            match attempt(&base).await? {
+            match attempt(&base, &seen).await? {
                 Ok(report) => return Ok(report),
                 Err(EditError::Conflict { .. }) => {}
                 Err(error) => return Err(self.edit_failed(&error)),
@@ -239,8 +239,9 @@ mod tests {
         replace(&session, &Stored::Absent, &first).await.unwrap();
         let theirs = policy(theirs);
         let raced = std::cell::Cell::new(false);
-        let mine_in = |base: &Stored| base.policy().and_then(|p| p.limit("mine")).cloned();
-        let attempt = async |base: &Stored| {
+        let mine_in =
+            async |base: &Stored| Ok(base.policy().and_then(|p| p.limit("mine")).cloned());
+        let attempt = async |base: &Stored, _: &Option<Limit>| {
             if !raced.replace(true) {
                 replace(&session, base, &theirs).await.unwrap();
             }

@@ -57,6 +57,11 @@ impl Source {
         Ok(Self { name, bytes })
     }
 
+    /// Its bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
     /// The limits in it, or everything that is wrong with it.
     pub fn policy(&self) -> Result<Policy, Problems> {
         Policy::from_yaml(&self.name, &self.bytes)

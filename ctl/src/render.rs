@@ -34,6 +34,11 @@ pub trait View: Serialize {
 
     /// The names of what is shown, for `-o name`.
     fn names(&self) -> Vec<String>;
+
+    /// A drawing, for `-o svg`, where there is something to draw.
+    fn svg(&self) -> Option<String> {
+        None
+    }
 }
 
 /// A result in YAML, its fields in the same order as in JSON.

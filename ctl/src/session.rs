@@ -2,13 +2,16 @@
 
 use std::{sync::Arc, time::Duration};
 
-use policy::{Limit, Name, Policy};
-use store::{CheckError, EditError, HeadState, Options, Overrides, Store, StoreError, Stored};
+use policy::{Limit, Name, Override, Policy};
+use store::{
+    CheckError, EditError, HeadState, LimitOf, Options, Overrides, Store, StoreError, Stored,
+};
 
 #[cfg(test)]
 use store::StoreUrl;
 
 use crate::{
+    bucket::Values,
     cli::Global,
     edit,
     error::Error,
@@ -157,6 +160,31 @@ impl<'p> Session<'p> {
             Stored::Live(record) => Ok(record.policy),
             Stored::Absent | Stored::Deleted(_) => Err(self.no_domain(&domain).await),
         }
+    }
+
+    /// A limit of a record, or an error that says what is not there.
+    pub async fn limit_in<'b>(
+        &self,
+        base: &'b Stored,
+        domain: &Name,
+        name: &str,
+    ) -> Result<&'b Limit, Error> {
+        match base.policy() {
+            Some(policy) => find_limit(policy, name),
+            None => Err(self.no_domain(domain).await),
+        }
+    }
+
+    /// The override of one bucket.
+    pub async fn override_of(
+        &self,
+        domain: &Name,
+        limit: &Limit,
+        values: &Values,
+    ) -> Result<Option<Override>, Error> {
+        let of = LimitOf { domain, limit };
+        let found = self.store.read_override(&of, values).await;
+        found.map_err(|error| self.failed(&error))
     }
 
     /// A domain that did not exist a moment ago may be a typo.

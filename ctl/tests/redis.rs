@@ -29,4 +29,29 @@ macro_rules! transcripts {
     };
 }
 
-transcripts! { setup limits overrides files history buckets decisions formats }
+transcripts! { setup limits overrides files history buckets decisions formats simulations }
+
+/// The worked scenarios of the whole project, by the scripts on both servers.
+#[test]
+fn the_worked_scenarios_come_out_as_written_on_a_server() -> Result<()> {
+    let examples = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../tests/vectors/examples.json"
+    );
+    for kind in [VALKEY, REDIS] {
+        let server = Server::start(kind, &[])?;
+        let arguments = [
+            "simulate", "-f", examples, "--engine", "redis", "-o", "name",
+        ];
+        let output = support::rlctl(&arguments)
+            .env("RLCTL_REDIS", server.url())
+            .output()?;
+        assert_eq!(
+            String::from_utf8(output.stdout)?,
+            "",
+            "scenarios that came out otherwise"
+        );
+        assert_eq!(output.status.code(), Some(0));
+    }
+    Ok(())
+}

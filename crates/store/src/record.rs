@@ -3,16 +3,13 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use policy::{Name, Node, Override, Policy, Revision, node_to_value};
+use policy::{Limit, Name, Node, Override, Policy, Revision, node_to_value};
 
 use crate::StoreError;
 
 /// The document of a policy: what its author wrote, without overrides.
 pub(crate) fn limits_json(policy: &Policy) -> Result<String, StoreError> {
-    let limits = policy
-        .limits
-        .iter()
-        .map(policy::Limit::to_node_without_overrides);
+    let limits = policy.limits.iter().map(Limit::to_node_without_overrides);
     json(&Node::map([
         ("domain", Node::text(policy.domain.as_str())),
         ("limits", Node::list(limits)),
@@ -22,6 +19,15 @@ pub(crate) fn limits_json(policy: &Policy) -> Result<String, StoreError> {
 /// One override as JSON.
 pub(crate) fn override_json(per: &[Name], found: &Override) -> Result<String, StoreError> {
     json(&found.to_node(per))
+}
+
+/// An override as it is stored.
+pub(crate) fn read_override(limit: &Limit, json: &str) -> Result<Override, StoreError> {
+    let name = &limit.name;
+    let node: Node = serde_json::from_str(json)
+        .map_err(|e| StoreError::Corrupt(format!("an override of {name} is not JSON: {e}")))?;
+    let invalid = |problems| StoreError::Corrupt(format!("an override of {name}: {problems}"));
+    limit.read_override(&node).map_err(invalid)
 }
 
 /// The bucket that an override is for, its values in the order of `per`; `None` if the JSON is

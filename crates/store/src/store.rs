@@ -2,12 +2,13 @@
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
+use algorithms::check::Verdict;
 use async_trait::async_trait;
 use policy::{Compiled, Limit, Name, Override, Policy, Revision};
 use protocol::{Answer, Check, LimitAnswer};
 use tokio::sync::watch;
 
-use crate::{CheckError, EditError, KeyValue, StoreError};
+use crate::{CheckError, EditError, KeyValue, StoreError, script::ScriptCheck};
 
 /// The place where limits and buckets live.
 ///
@@ -32,6 +33,14 @@ pub trait Store: Send + Sync + fmt::Debug {
 
     /// The record of a domain.
     async fn read(&self, domain: &Name, overrides: Overrides) -> Result<Stored, StoreError>;
+
+    /// The override of one bucket, whether or not it is still in force. Costs the same however
+    /// many there are.
+    async fn read_override(
+        &self,
+        limit: &LimitOf<'_>,
+        values: &[Option<Vec<u8>>],
+    ) -> Result<Option<Override>, StoreError>;
 
     /// Makes one edit, if the domain still is as the editor saw it.
     async fn write(&self, edit: &Edit<'_>) -> Result<Revision, EditError>;
@@ -76,6 +85,19 @@ pub trait Store: Send + Sync + fmt::Debug {
         domain: &Name,
         seen: &BTreeMap<Name, Vec<String>>,
     ) -> Result<BTreeMap<Name, u64>, StoreError>;
+
+    /// Decides one check by the script that decides real ones, at a time that the caller says. The
+    /// keys in it name buckets of the simulation `run`, apart from all others; a day later they
+    /// are forgotten. The memory store has no script.
+    async fn simulate(
+        &self,
+        run: u64,
+        check: &ScriptCheck<'_>,
+        now_ms: u64,
+    ) -> Result<Verdict, CheckError>;
+
+    /// Forgets buckets of a simulation.
+    async fn end_simulation(&self, run: u64, buckets: &[&[u8]]) -> Result<(), StoreError>;
 
     /// Asks the server for a sign of life.
     async fn ping(&self) -> Result<Pong, StoreError>;

@@ -24,7 +24,7 @@ const LIMITS: &[&str] = &[
     "rollback",
 ];
 const LIVE: &[&str] = &["inspect", "list-keys", "reset"];
-const WHAT_IF: &[&str] = &["check", "explain"];
+const WHAT_IF: &[&str] = &["check", "explain", "simulate"];
 const SETUP: &[&str] = &["ping", "load-scripts", "list-domains", "completions", "man"];
 
 /// Examples come before the options: they are what most people look for.

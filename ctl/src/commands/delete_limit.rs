@@ -1,7 +1,7 @@
 //! `rlctl delete-limit`.
 
 use clap::Args;
-use policy::{Limit, Name, Policy, RateText};
+use policy::{Limit, Override, Policy, RateText};
 use store::{Change, Overrides, Stored};
 
 use super::set_limit::between;
@@ -9,7 +9,7 @@ use crate::{
     bucket::{self, Pair},
     changes::LimitChange,
     cli::{Global, examples},
-    edit::{EditArgs, EditReport, Prepared},
+    edit::{EditArgs, EditReport, Prepared, conflict},
     error::Error,
     exit::Exit,
     printer::Printer,
@@ -44,64 +44,46 @@ impl DeleteLimit {
     /// Asks, deletes and shows what is gone.
     pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
         let session = Session::open(global, printer)?;
-        let policy = session.policy(Overrides::All).await?;
-        let limit = session::find_limit(&policy, &self.name)?;
-        let question = self.question(&policy, limit)?;
-        if !self.edit.dry_run {
-            confirm(question, &self.yes).await?;
-        }
         let report = if self.bucket.is_empty() {
-            self.delete_limit(&session, &policy.domain, limit).await?
+            self.delete_limit(&session).await?
         } else {
-            self.delete_override(&session, &policy.domain, limit)
-                .await?
+            self.delete_override(&session).await?
         };
         printer.data(&report)?;
         Ok(Exit::Done)
     }
 
-    fn question(&self, policy: &Policy, limit: &Limit) -> Result<String, Error> {
-        let (name, domain) = (&limit.name, &policy.domain);
-        if self.bucket.is_empty() {
-            let rate = RateText(limit.quota.parameters().rate);
-            let overrides = match limit.overrides.len() {
-                0 => String::new(),
-                n => format!(", {}", counted(n, "override")),
-            };
-            return Ok(format!(
-                "delete limit {name} of domain {domain} ({rate}{overrides})"
-            ));
+    async fn ask(&self, question: String) -> Result<(), Error> {
+        if self.edit.dry_run {
+            return Ok(());
         }
-        let values = bucket::bucket(limit, &self.bucket, &[])?;
-        let shown = bucket::display(&limit.per, &values);
-        if limit.overrides.iter().any(|entry| entry.values == values) {
-            Ok(format!(
-                "delete the override of {shown} in limit {name} of domain {domain}"
-            ))
-        } else {
-            Err(
-                Error::not_found(format!("limit {name} has no override for {shown}"))
-                    .hint(format!("`rlctl get-limit {name}` shows those it has")),
-            )
-        }
+        confirm(question, &self.yes).await
     }
 
-    async fn delete_limit(
-        &self,
-        session: &Session<'_>,
-        domain: &Name,
-        confirmed: &Limit,
-    ) -> Result<EditReport, Error> {
-        let name = confirmed.name.as_str();
-        let limit_in = |base: &Stored| base.policy().and_then(|policy| policy.limit(name)).cloned();
-        let attempt = async |base: &Stored| {
-            let limit = limit_in(base);
-            let policy = base.policy().filter(|_| limit.as_ref() == Some(confirmed));
-            let Some(policy) = policy else {
-                return Err(crate::edit::conflict());
-            };
-            let policy = without(policy, name)?;
-            let change = LimitChange::between(limit.as_ref(), None);
+    async fn delete_limit(&self, session: &Session<'_>) -> Result<EditReport, Error> {
+        let policy = session.policy(Overrides::All).await?;
+        let (confirmed, domain) = (session::find_limit(&policy, &self.name)?, &policy.domain);
+        let overrides = match confirmed.overrides.len() {
+            0 => String::new(),
+            n => format!(", {}", counted(n, "override")),
+        };
+        let (name, rate) = (&confirmed.name, RateText(confirmed.quota.parameters().rate));
+        self.ask(format!(
+            "delete limit {name} of domain {domain} ({rate}{overrides})"
+        ))
+        .await?;
+        let limit_in = async |base: &Stored| {
+            let limit = base.policy().and_then(|policy| policy.limit(name.as_str()));
+            // Something else than what was confirmed is not to be deleted.
+            limit
+                .filter(|limit| *limit == confirmed)
+                .cloned()
+                .ok_or_else(conflict)
+        };
+        let attempt = async |base: &Stored, limit: &Limit| {
+            let policy = base.policy().ok_or_else(conflict)?;
+            let policy = without(policy, limit.name.as_str())?;
+            let change = LimitChange::between(Some(limit), None);
             let prepared = Prepared {
                 domain,
                 base,
@@ -115,38 +97,38 @@ impl DeleteLimit {
             .await
     }
 
-    async fn delete_override(
-        &self,
-        session: &Session<'_>,
-        domain: &Name,
-        confirmed: &Limit,
-    ) -> Result<EditReport, Error> {
-        let values = bucket::bucket(confirmed, &self.bucket, &[])?;
-        let override_in = |base: &Stored| {
-            let limit = base.policy()?.limit(confirmed.name.as_str())?;
-            limit
-                .overrides
-                .iter()
-                .find(|entry| entry.values == values)
-                .cloned()
-        };
-        let attempt = async |base: &Stored| {
-            let before = override_in(base);
-            let change = between(confirmed, before.as_ref(), None);
+    async fn delete_override(&self, session: &Session<'_>) -> Result<EditReport, Error> {
+        let policy = session.policy(Overrides::None).await?;
+        let (limit, domain) = (session::find_limit(&policy, &self.name)?, &policy.domain);
+        let values = bucket::bucket(limit, &self.bucket, &[])?;
+        let shown = bucket::display(&limit.per, &values);
+        let name = &limit.name;
+        if session.override_of(domain, limit, &values).await?.is_none() {
+            return Err(
+                Error::not_found(format!("limit {name} has no override for {shown}"))
+                    .hint(format!("`rlctl get-limit {name}` shows those it has")),
+            );
+        }
+        self.ask(format!(
+            "delete the override of {shown} in limit {name} of domain {domain}"
+        ))
+        .await?;
+        let override_in = async |_: &Stored| session.override_of(domain, limit, &values).await;
+        let attempt = async |base: &Stored, before: &Option<Override>| {
             let prepared = Prepared {
                 domain,
                 base,
                 change: Change::Override {
-                    limit: &confirmed.name,
+                    limit: name,
                     values: &values,
                     to: None,
                 },
-                changes: vec![change],
+                changes: vec![between(limit, before.as_ref(), None)],
             };
             Ok(session.edit(prepared, &self.edit).await)
         };
         session
-            .edit_on_top(domain, Overrides::All, override_in, attempt)
+            .edit_on_top(domain, Overrides::None, override_in, attempt)
             .await
     }
 }

@@ -98,12 +98,17 @@ impl SetLimit {
         domain: &Name,
         name: &Name,
     ) -> Result<EditReport, Error> {
-        let limit_in = |base: &Stored| base.policy().and_then(|p| p.limit(name.as_str())).cloned();
-        let attempt = async |base: &Stored| {
-            let before = limit_in(base);
-            self.check_presence(name, before.as_ref())?;
+        let limit_in = async |base: &Stored| {
+            Ok(base
+                .policy()
+                .and_then(|policy| policy.limit(name.as_str()))
+                .cloned())
+        };
+        let attempt = async |base: &Stored, before: &Option<Limit>| {
+            let before = before.as_ref();
+            self.check_presence(name, before)?;
             let policy = self.edited(base, domain, name)?;
-            let change = LimitChange::between(before.as_ref(), policy.limit(name.as_str()));
+            let change = LimitChange::between(before, policy.limit(name.as_str()));
             let prepared = Prepared {
                 domain,
                 base,

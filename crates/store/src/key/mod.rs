@@ -9,6 +9,7 @@
 //! | `rl:{D}:history` | STREAM of the last edits, newest last |
 //! | `rl:{D}:p:LIMIT` | ZSET of the proxies that lately asked for a limit, by time |
 //! | `rl:b:D:LIMIT:VALUES…` | one bucket; with `partition`, `rl:b:D:LIMIT:{PARTITION…}:VALUES…` |
+//! | `rl:sim:{RUN}:BUCKET` | one bucket of a simulation; goes by itself |
 //! | `rl:edits` | channel, one message per edit |
 //!
 //! `rl:` stands for the configurable prefix. The braces of a record's keys are there: they put
@@ -108,6 +109,13 @@ impl Keys {
 
     pub(crate) fn proxies(&self, domain: &Name, limit: &Name) -> String {
         format!("{}{{{domain}}}:p:{limit}", self.prefix)
+    }
+
+    /// A bucket of a simulation, named as its author likes.
+    pub(crate) fn simulated(&self, run: u64, bucket: &[u8]) -> Vec<u8> {
+        let mut key = format!("{}sim:{{{run:016x}}}:", self.prefix).into_bytes();
+        key.extend(bucket);
+        key
     }
 
     /// The field of an override: its values in the order of `per`.

@@ -11,8 +11,9 @@ use std::{
     time::Duration,
 };
 
+use algorithms::check::Verdict;
 use async_trait::async_trait;
-use policy::{Compiled, Name, Revision};
+use policy::{Compiled, Name, Override, Revision};
 use protocol::{Answer, Check};
 use tokio::sync::watch;
 
@@ -23,7 +24,7 @@ use proxies::Proxies;
 use crate::{
     CheckError, Cursor, Edit, EditError, Head, HistoryEntry, Inspection, Keys, LimitOf,
     ListedBucket, Options, Overrides, Page, Pong, ResetReport, ScriptStatus, Signature, Store,
-    StoreError, Stored, Which, clock::wall_ms, edit, plan::Planned, slot,
+    StoreError, Stored, Which, clock::wall_ms, edit, plan::Planned, script::ScriptCheck, slot,
 };
 
 /// Buckets of a page of a listing.
@@ -101,6 +102,19 @@ impl Store for MemoryStore {
 
     async fn read(&self, domain: &Name, overrides: Overrides) -> Result<Stored, StoreError> {
         Ok(lock(&self.domains).read(domain, overrides))
+    }
+
+    async fn read_override(
+        &self,
+        limit: &LimitOf<'_>,
+        values: &[Option<Vec<u8>>],
+    ) -> Result<Option<Override>, StoreError> {
+        let stored = lock(&self.domains).read(limit.domain, Overrides::All);
+        let limit = stored
+            .policy()
+            .and_then(|policy| policy.limit(limit.limit.name.as_str()));
+        let mut overrides = limit.into_iter().flat_map(|limit| &limit.overrides);
+        Ok(overrides.find(|found| found.values == values).cloned())
     }
 
     async fn write(&self, edit: &Edit<'_>) -> Result<Revision, EditError> {
@@ -209,6 +223,20 @@ impl Store for MemoryStore {
     ) -> Result<BTreeMap<Name, u64>, StoreError> {
         let now_ms = (self.clock)();
         Ok(lock(&self.proxies).note(domain, seen, now_ms))
+    }
+
+    async fn simulate(
+        &self,
+        _run: u64,
+        _check: &ScriptCheck<'_>,
+        _now_ms: u64,
+    ) -> Result<Verdict, CheckError> {
+        let why = "the memory store runs no scripts: simulate with the algorithms themselves";
+        Err(StoreError::Unsupported(why.to_owned()).into())
+    }
+
+    async fn end_simulation(&self, _run: u64, _buckets: &[&[u8]]) -> Result<(), StoreError> {
+        Ok(())
     }
 
     async fn ping(&self) -> Result<Pong, StoreError> {

@@ -167,7 +167,7 @@ fn in_batches<'a, 'k>(checks: &'a [ScriptCheck<'k>]) -> Vec<&'a [ScriptCheck<'k>
     batches
 }
 
-fn decode(reply: Reply, batch: &[ScriptCheck<'_>]) -> Result<ScriptReply, StoreError> {
+pub(super) fn decode(reply: Reply, batch: &[ScriptCheck<'_>]) -> Result<ScriptReply, StoreError> {
     let numbers = value::integers(reply?)?;
     script::decode(&numbers, batch).map_err(|e| StoreError::Corrupt(e.to_string()))
 }

@@ -21,11 +21,13 @@ mod policy;
 mod reply;
 mod run;
 mod sentinel;
+mod simulate;
 mod value;
 
 use std::{collections::BTreeMap, fmt};
 
-use ::policy::{Compiled, Name, Revision};
+use ::policy::{Compiled, Name, Override, Revision};
+use algorithms::check::Verdict;
 use async_trait::async_trait;
 use protocol::{Answer, Check};
 use tokio::sync::watch;
@@ -38,7 +40,7 @@ use link::Link;
 use crate::{
     CheckError, Cursor, Edit, EditError, Head, HistoryEntry, Inspection, Keys, LimitOf, Options,
     Overrides, Page, Pong, ResetReport, ScriptStatus, Server, Signature, Store, StoreError, Stored,
-    Which,
+    Which, script::ScriptCheck,
 };
 
 /// The store on one server. Connects at the first use, and again whenever it has to.
@@ -98,6 +100,14 @@ impl Store for RedisStore {
         self.read(domain, overrides).await
     }
 
+    async fn read_override(
+        &self,
+        limit: &LimitOf<'_>,
+        values: &[Option<Vec<u8>>],
+    ) -> Result<Option<Override>, StoreError> {
+        self.read_override(limit, values).await
+    }
+
     async fn write(&self, edit: &Edit<'_>) -> Result<Revision, EditError> {
         self.write(edit).await
     }
@@ -144,6 +154,19 @@ impl Store for RedisStore {
         seen: &BTreeMap<Name, Vec<String>>,
     ) -> Result<BTreeMap<Name, u64>, StoreError> {
         self.proxies(domain, seen).await
+    }
+
+    async fn simulate(
+        &self,
+        run: u64,
+        check: &ScriptCheck<'_>,
+        now_ms: u64,
+    ) -> Result<Verdict, CheckError> {
+        self.simulate(run, check, now_ms).await
+    }
+
+    async fn end_simulation(&self, run: u64, buckets: &[&[u8]]) -> Result<(), StoreError> {
+        self.end_simulation(run, buckets).await
     }
 
     async fn ping(&self) -> Result<Pong, StoreError> {

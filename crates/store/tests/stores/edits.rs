@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use anyhow::Result;
 use policy::{Override, Policy};
-use store::{Change, EditError, HeadState, Overrides, Store, Stored};
+use store::{Change, EditError, HeadState, LimitOf, Overrides, Store, Stored};
 
 use crate::{
     given::{TEN_A_DAY, name, policy, read, write},
@@ -24,6 +24,7 @@ on_every_store!(
     an_edit_is_hinted_at,
     overrides_follow_their_limit,
     an_edit_without_its_ground_is_refused,
+    one_override_is_read_without_the_others,
 );
 
 const RICH: &str = "
@@ -295,5 +296,24 @@ async fn an_edit_without_its_ground_is_refused(store: Shared) -> Result<()> {
     let partial = store.read(&name("shop"), Overrides::None).await?;
     let refused = write(&store, &partial, Change::Limits(&policy(TEN_A_DAY))).await;
     assert_eq!(refused, Err(EditError::PartialBase));
+    Ok(())
+}
+
+async fn one_override_is_read_without_the_others(store: Shared) -> Result<()> {
+    let written = policy(RICH);
+    write(&store, &Stored::Absent, Change::Limits(&written)).await?;
+    let domain = name("shop");
+    for limit in &written.limits {
+        let of = LimitOf {
+            domain: &domain,
+            limit,
+        };
+        for found in &limit.overrides {
+            let read = store.read_override(&of, &found.values).await?;
+            assert_eq!(read.as_ref(), Some(found));
+        }
+        let nobody = vec![Some(b"nobody".to_vec()); limit.per.len()];
+        assert_eq!(store.read_override(&of, &nobody).await?, None);
+    }
     Ok(())
 }

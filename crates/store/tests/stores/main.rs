@@ -16,6 +16,7 @@ mod login;
 mod scale;
 mod sentinel;
 mod servers;
+mod simulations;
 
 /// Makes a test of each function for each kind of store.
 macro_rules! on_every_store {

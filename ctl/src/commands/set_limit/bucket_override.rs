@@ -10,7 +10,7 @@ use crate::{
     clock,
     edit::{EditReport, Prepared},
     error::Error,
-    session::{self, Session},
+    session::Session,
 };
 
 impl SetLimit {
@@ -26,22 +26,14 @@ impl SetLimit {
             ))
             .hint("it takes --rate, --burst, --unlimited and --until"));
         }
-        let override_in = |base: &Stored| {
-            let limit = base.policy()?.limit(&self.name)?;
-            let values = bucket::bucket(limit, &self.bucket, &[]).ok()?;
-            limit
-                .overrides
-                .iter()
-                .find(|entry| entry.values == values)
-                .cloned()
-        };
-        let attempt = async |base: &Stored| {
-            let Some(policy) = base.policy() else {
-                return Err(session.no_domain(domain).await);
-            };
-            let limit = session::find_limit(policy, &self.name)?;
+        let override_in = async |base: &Stored| {
+            let limit = session.limit_in(base, domain, &self.name).await?;
             let values = bucket::bucket(limit, &self.bucket, &[])?;
-            let before = override_in(base);
+            session.override_of(domain, limit, &values).await
+        };
+        let attempt = async |base: &Stored, before: &Option<Override>| {
+            let limit = session.limit_in(base, domain, &self.name).await?;
+            let values = bucket::bucket(limit, &self.bucket, &[])?;
             let after = self.override_for(limit, &values, before.as_ref())?;
             let prepared = Prepared {
                 domain,
@@ -56,7 +48,7 @@ impl SetLimit {
             Ok(session.edit(prepared, &self.edit).await)
         };
         session
-            .edit_on_top(domain, Overrides::All, override_in, attempt)
+            .edit_on_top(domain, Overrides::None, override_in, attempt)
             .await
     }
 

@@ -1,11 +1,11 @@
 //! Reading records of limits.
 
-use policy::{Name, Policy, Revision};
+use policy::{Name, Override, Policy, Revision};
 use redis::{Pipeline, Value};
 
 use super::fields::{self, Fields, head_state};
 use crate::{
-    Head, HeadState, HistoryEntry, Overrides, Record, StoreError, Stored,
+    Head, HeadState, HistoryEntry, Keys, LimitOf, Overrides, Record, StoreError, Stored,
     edit::HISTORY_MAX,
     record,
     redis::{RedisStore, value},
@@ -82,6 +82,22 @@ impl RedisStore {
         Err(StoreError::Corrupt(format!(
             "the limits of {domain} change faster than they can be read"
         )))
+    }
+
+    pub(in crate::redis) async fn read_override(
+        &self,
+        of: &LimitOf<'_>,
+        values: &[Option<Vec<u8>>],
+    ) -> Result<Option<Override>, StoreError> {
+        let mut get = Pipeline::new();
+        get.cmd("HGET");
+        get.arg(self.keys().overrides(of.domain, &of.limit.name));
+        get.arg(Keys::override_field(values));
+        let reply = self.control(&get).await?.pop().unwrap_or(Value::Nil);
+        let found = value::optional_text(reply)?;
+        found
+            .map(|json| record::read_override(of.limit, &json))
+            .transpose()
     }
 
     fn live(&self, policy: Policy, overrides: Overrides) -> Stored {

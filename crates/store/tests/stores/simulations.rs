@@ -1,0 +1,57 @@
+//! Simulations on a real server: its script, our clock.
+
+use algorithms::{
+    Algorithm, Kind, Parameters,
+    check::{Mode, Options},
+};
+use anyhow::Result;
+use redis::Value;
+use store::script::{ScriptCheck, ScriptLimit};
+
+use crate::servers::{Kind as ServerKind, REDIS, Server, VALKEY};
+
+const DAY_MS: u64 = 86_400_000;
+
+async fn a_simulation_has_a_clock_and_buckets_of_its_own(kind: ServerKind) -> Result<()> {
+    let server = Server::start(kind).await?;
+    let store = server.store()?;
+    let algorithm = Algorithm::new(&Parameters::new(Kind::FixedWindow, 1, DAY_MS))?;
+    let check = ScriptCheck {
+        limits: vec![ScriptLimit {
+            key: b"a bucket: {any} name",
+            algorithm: &algorithm,
+            generation: 1,
+            cost: 1,
+            debit: 0,
+            mode: Mode::Enforce,
+        }],
+        options: Options::default(),
+    };
+    let mut allowed = Vec::new();
+    for (run, now_ms) in [(1, 0), (1, DAY_MS - 1), (1, DAY_MS), (2, DAY_MS)] {
+        allowed.push(store.simulate(run, &check, now_ms).await?.allowed);
+    }
+    assert_eq!(allowed, [true, false, true, true]);
+    let keys = async || server.command(&["KEYS", "*"]).await;
+    let Value::Array(found) = keys().await? else {
+        anyhow::bail!("KEYS answers with a list");
+    };
+    assert_eq!(found.len(), 2);
+    for run in [1, 2] {
+        store
+            .end_simulation(run, &[b"a bucket: {any} name"])
+            .await?;
+    }
+    assert_eq!(keys().await?, Value::Array(Vec::new()));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_redis() -> Result<()> {
+    a_simulation_has_a_clock_and_buckets_of_its_own(REDIS).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_valkey() -> Result<()> {
+    a_simulation_has_a_clock_and_buckets_of_its_own(VALKEY).await
+}

@@ -1,0 +1,174 @@
+//! `rlctl simulate`.
+
+mod server;
+mod svg;
+mod timeline;
+mod view;
+
+use clap::{Args, ValueEnum};
+use policy::{Node, Policy, Problems, parse_duration};
+
+use crate::{
+    bucket::{Pair, descriptor, whole},
+    cli::{Global, examples},
+    error::Error,
+    exit::Exit,
+    input::{FileArg, Source},
+    printer::Printer,
+    render::{counted, diagnostics},
+    session::Session,
+    simulate::{self, Local, Scenario, Traffic},
+};
+
+use server::Server;
+use view::View;
+
+/// Where made-up traffic starts: the midnight before 2023-11-14, so that windows start there too.
+const START_MS: u64 = 1_699_920_000_000;
+
+/// Run requests through limits, by a clock of their own.
+///
+/// A scenario is {"id", "limits": [...], "steps": [...]}, in JSON or YAML; a file holds one, a list
+/// of them, or {"scenarios": [...]}. A step is {"t_ms", "cost", "descriptor", "peek", "expect"} or
+/// {"set": {"name", changed fields}}. Where a step has `expect`, another answer is a difference,
+/// and the exit code is 1.
+///
+/// With --traffic the steps are made up, and what was admitted and denied is drawn over time. The
+/// file may then be a limits file.
+#[derive(Debug, Args)]
+#[command(after_help = examples!(
+    "rlctl simulate -f scenarios.json"
+    "rlctl simulate -f scenarios.json --engine redis"
+    "rlctl simulate -f limits.yaml --traffic burst:200@10s --for 1m -d user=alice -d path=/api/x"
+    "rlctl export | rlctl simulate -f - --traffic poisson:50/s --for 60s -o svg > limits.svg"
+))]
+pub struct Simulate {
+    #[command(flatten)]
+    file: FileArg,
+
+    /// What decides: local, the algorithms in this program; or redis, the scripts that limiters
+    /// use, on a real server, with keys of their own that are removed in the end.
+    #[arg(
+        long,
+        value_name = "ENGINE",
+        default_value = "local",
+        hide_possible_values = true
+    )]
+    engine: EngineKind,
+
+    /// Made-up requests: burst:200@10s, constant:50/s or poisson:50/s.
+    #[arg(long, value_name = "TRAFFIC", requires = "duration")]
+    traffic: Option<Traffic>,
+
+    /// How long the traffic lasts, as in 60s.
+    #[arg(
+        long = "for",
+        id = "duration",
+        value_name = "TIME",
+        requires = "traffic"
+    )]
+    duration: Option<String>,
+
+    /// An entry of every request of the traffic.
+    #[arg(
+        short,
+        long = "descriptor",
+        value_name = "KEY=VALUE",
+        requires = "traffic"
+    )]
+    descriptor: Vec<Pair>,
+
+    /// Another number draws other times for `poisson`.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole)]
+    seed: u64,
+}
+
+/// What decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum EngineKind {
+    Local,
+    Redis,
+}
+
+impl Simulate {
+    /// Runs every scenario; the answer is no if one is not as expected.
+    pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
+        let source = Source::read(self.file.path()).await?;
+        let mut scenarios = scenarios(&source, self.traffic.is_some())?;
+        if let Some(traffic) = &self.traffic {
+            self.replace_steps(&mut scenarios, traffic)?;
+        }
+        let report = match self.engine {
+            EngineKind::Local => simulate::run(&scenarios, &mut Local::default()).await?,
+            EngineKind::Redis => {
+                let session = Session::open(global, printer)?;
+                let mut server = Server::new(&session);
+                let report = simulate::run(&scenarios, &mut server).await;
+                server.forget().await?;
+                report?
+            }
+        };
+        let as_expected = report.as_expected();
+        printer.data(&View {
+            report,
+            traffic: self.traffic.is_some(),
+        })?;
+        Ok(if as_expected { Exit::Done } else { Exit::No })
+    }
+
+    fn replace_steps(&self, scenarios: &mut [Scenario], traffic: &Traffic) -> Result<(), Error> {
+        let descriptor = descriptor(&self.descriptor)?;
+        let for_ms = parse_duration(self.duration.as_deref().unwrap_or_default())
+            .map_err(|error| Error::usage(format!("--for: {error}")))?;
+        let steps = traffic
+            .steps(START_MS, for_ms, self.seed, &descriptor)
+            .map_err(|error| Error::usage(format!("--traffic: {error}")))?;
+        for scenario in scenarios {
+            scenario.steps.clone_from(&steps);
+        }
+        Ok(())
+    }
+}
+
+/// The scenarios of a file; where the steps are made up, its limits are enough.
+fn scenarios(source: &Source, limits_are_enough: bool) -> Result<Vec<Scenario>, Error> {
+    let read = |node: &Node| read(node, limits_are_enough);
+    // Nearly every scenario file is JSON, which is read ten times as fast as such. Places in it are
+    // only wanted when there is something to say about them.
+    let json = serde_json::from_slice(source.bytes()).ok();
+    if let Some(Ok(found)) = json.as_ref().map(read) {
+        return Ok(found);
+    }
+    let text = || String::from_utf8_lossy(source.bytes()).into_owned();
+    let located = Node::from_yaml(&source.name, source.bytes())
+        .and_then(|node| read(&node).map_err(|found| found.in_file(source.name.clone(), text())));
+    located.map_err(|problems| {
+        let count = counted(problems.count(), "problem");
+        let text = diagnostics(&problems);
+        let error = Error::new(
+            Exit::No,
+            format!(
+                "{} has {count}
+{text}",
+                source.name
+            ),
+        );
+        let is_limits_file = source.policy().is_ok();
+        error.maybe_hint(is_limits_file.then_some("a limits file needs --traffic: it has no steps"))
+    })
+}
+
+fn read(node: &Node, limits_are_enough: bool) -> Result<Vec<Scenario>, Problems> {
+    if !(limits_are_enough && node.get("domain").is_some()) {
+        return simulate::read(node);
+    }
+    let mut policy = Policy::from_node(node)?;
+    for limit in &mut policy.limits {
+        limit.generation = 1;
+    }
+    Ok(vec![Scenario {
+        id: policy.domain.to_string(),
+        policy,
+        steps: Vec::new(),
+    }])
+}

@@ -1,0 +1,79 @@
+//! A simulation on a real server.
+
+use std::collections::BTreeSet;
+
+use algorithms::check::{Options, Verdict};
+use store::{
+    CheckError,
+    script::{ScriptCheck, ScriptLimit},
+};
+
+use crate::{
+    clock,
+    error::Error,
+    session::Session,
+    simulate::{Engine, Subject},
+};
+
+/// The shipped scripts, on the server of a session.
+pub struct Server<'s> {
+    session: &'s Session<'s>,
+    /// Keeps this simulation apart from others.
+    run: u64,
+    buckets: BTreeSet<String>,
+}
+
+impl<'s> Server<'s> {
+    /// A simulation of its own.
+    pub fn new(session: &'s Session<'s>) -> Self {
+        // No two at one moment by one process: different enough, and readable in a key.
+        let run = (u64::from(std::process::id()) << 44) ^ clock::now_ms();
+        Self {
+            session,
+            run,
+            buckets: BTreeSet::new(),
+        }
+    }
+
+    /// Removes what the simulation left on the server.
+    pub async fn forget(self) -> Result<(), Error> {
+        let buckets: Vec<&[u8]> = self.buckets.iter().map(String::as_bytes).collect();
+        let forgotten = self.session.store.end_simulation(self.run, &buckets).await;
+        forgotten.map_err(|error| self.session.failed(&error))
+    }
+}
+
+impl Engine for Server<'_> {
+    async fn check(
+        &mut self,
+        subjects: &[Subject],
+        now_ms: u64,
+        options: Options,
+    ) -> Result<Verdict, Error> {
+        if subjects.is_empty() {
+            return Ok(Verdict {
+                allowed: true,
+                limits: Vec::new(),
+            });
+        }
+        let limits = subjects.iter().map(|subject| ScriptLimit {
+            key: subject.bucket.as_bytes(),
+            algorithm: &subject.algorithm,
+            generation: subject.generation,
+            cost: subject.cost,
+            debit: 0,
+            mode: subject.mode,
+        });
+        let check = ScriptCheck {
+            limits: limits.collect(),
+            options,
+        };
+        let verdict = self.session.store.simulate(self.run, &check, now_ms).await;
+        self.buckets
+            .extend(subjects.iter().map(|subject| subject.bucket.clone()));
+        verdict.map_err(|error| match error {
+            CheckError::Stale => Error::usage("a limit is older than its bucket"),
+            error => self.session.check_failed(&error),
+        })
+    }
+}

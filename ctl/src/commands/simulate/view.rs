@@ -1,0 +1,188 @@
+//! What a simulation found, as tables and charts.
+
+use std::fmt::Write as _;
+
+use anstyle::{AnsiColor, Style};
+use serde::{Serialize, Serializer};
+
+use super::{svg, timeline::Timeline};
+use crate::{
+    bucket::visible,
+    render::{self, Page, Table, counted, duration},
+    simulate::{Answer, Report, Run},
+};
+
+const SAME: Style = AnsiColor::Green.on_default();
+const DIFFERENT: Style = AnsiColor::Red.on_default().bold();
+/// Stretches of time of a chart in text, at most.
+const SLOTS_MAX: u64 = 25;
+/// Differences of one scenario that are listed.
+const DIFFERENCES_SHOWN: usize = 10;
+
+/// A report, and how it is shown.
+#[derive(Debug)]
+pub struct View {
+    pub report: Report,
+    /// Whether the steps were made up, so that nobody wants to see each.
+    pub traffic: bool,
+}
+
+impl Serialize for View {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.report.serialize(serializer)
+    }
+}
+
+impl render::View for View {
+    fn text(&self, page: Page) -> String {
+        if self.traffic {
+            return self
+                .report
+                .scenarios
+                .iter()
+                .map(|run| chart(run, page))
+                .collect();
+        }
+        let tables = page.wide || self.report.scenarios.len() == 1;
+        let mut text = String::new();
+        for run in &self.report.scenarios {
+            text.push_str(&heading(run));
+            if tables {
+                text.push_str(&table(run, page));
+            }
+            text.push_str(&differences(run));
+        }
+        let different = self
+            .report
+            .scenarios
+            .iter()
+            .filter(|run| !run.differences.is_empty())
+            .count();
+        let count = counted(self.report.scenarios.len(), "scenario");
+        let _ = match different {
+            0 => writeln!(text, "{count}: as expected"),
+            n => writeln!(text, "{count}: {n} not as expected"),
+        };
+        text
+    }
+
+    /// The scenarios that are not as expected.
+    fn names(&self) -> Vec<String> {
+        let different = self
+            .report
+            .scenarios
+            .iter()
+            .filter(|run| !run.differences.is_empty());
+        different.map(|run| run.id.clone()).collect()
+    }
+
+    fn svg(&self) -> Option<String> {
+        Some(svg::draw(&self.report))
+    }
+}
+
+fn heading(run: &Run) -> String {
+    let (style, word) = if run.differences.is_empty() {
+        (SAME, "ok")
+    } else {
+        (DIFFERENT, "different")
+    };
+    let steps = counted(run.steps.len(), "step");
+    format!(
+        "{style}{word}{style:#}  {}  ({steps})\n",
+        visible(run.id.as_bytes())
+    )
+}
+
+fn differences(run: &Run) -> String {
+    let mut text = String::new();
+    for found in run.differences.iter().take(DIFFERENCES_SHOWN) {
+        let (step, field) = (found.step, &found.field);
+        let (expected, actual) = (found.expected.to_yaml_line(), found.actual.to_yaml_line());
+        let _ = writeln!(
+            text,
+            "    step {step}: {field}: expected {expected}, got {actual}"
+        );
+    }
+    let more = run.differences.len().saturating_sub(DIFFERENCES_SHOWN);
+    if more > 0 {
+        let _ = writeln!(text, "    and {}", counted(more, "more difference"));
+    }
+    text
+}
+
+fn table(run: &Run, page: Page) -> String {
+    let first = run
+        .requests
+        .iter()
+        .flatten()
+        .map(|(at, _)| *at)
+        .min()
+        .unwrap_or(0);
+    let mut table = Table::new([
+        "STEP",
+        "TIME",
+        "COST",
+        "DECISION",
+        "LEFT",
+        "WAIT",
+        "TRY AGAIN IN",
+        "WHOLE IN",
+    ]);
+    for (n, (answer, request)) in run.steps.iter().zip(&run.requests).enumerate() {
+        let Some((answer, (at, cost))) = answer.as_ref().zip(*request) else {
+            let edit = ["", "", "limits edited", "", "", "", ""].map(ToOwned::to_owned);
+            table.row([n.to_string()].into_iter().chain(edit));
+            continue;
+        };
+        let row = row(answer);
+        let since = format!("+{}", duration(at - first));
+        table.row(
+            [n.to_string(), since, cost.to_string()]
+                .into_iter()
+                .chain(row),
+        );
+    }
+    table.draw(page)
+}
+
+fn row(answer: &Answer) -> [String; 5] {
+    let decision = if answer.allowed {
+        "allowed".to_owned()
+    } else {
+        format!("denied by {}", answer.denied_by.join(", "))
+    };
+    let again = match (answer.allowed, answer.retry_after_ms) {
+        (true, _) => String::new(),
+        (false, Some(ms)) => duration(ms),
+        (false, None) => "never".to_owned(),
+    };
+    [
+        decision,
+        answer.remaining.map(|n| n.to_string()).unwrap_or_default(),
+        answer
+            .delay_ms
+            .filter(|ms| *ms > 0)
+            .map(duration)
+            .unwrap_or_default(),
+        again,
+        duration(answer.reset_after_ms),
+    ]
+}
+
+fn chart(run: &Run, page: Page) -> String {
+    let timeline = Timeline::of(run, SLOTS_MAX);
+    let sum = |units: fn(&super::timeline::Slot) -> u64| -> u64 {
+        timeline
+            .slots
+            .iter()
+            .map(units)
+            .fold(0, u64::saturating_add)
+    };
+    let (admitted, denied) = (sum(|slot| slot.admitted), sum(|slot| slot.denied));
+    let id = visible(run.id.as_bytes());
+    format!(
+        "{id}: {admitted} admitted, {denied} denied\n{}",
+        timeline.text(page)
+    )
+}
