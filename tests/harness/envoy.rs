@@ -42,7 +42,10 @@ impl Envoy {
         let mut command = command(&programs.envoy, file, workers);
         let typed = shown(&command);
         // The shipped file names the filter relative to the checkout.
-        command.current_dir(&programs.root);
+        // What the access log holds back for ten seconds a test waits for.
+        command
+            .args(["--file-flush-interval-msec", "50"])
+            .current_dir(&programs.root);
         let mut process = Process::start(&format!("envoy-{}", ports.envoy), &mut command, dir)?;
         let client = Client::new();
         let ready = format!("http://127.0.0.1:{}/ready", ports.envoy_admin);

@@ -50,6 +50,17 @@ impl EnvoyConfig {
         Ok(self)
     }
 
+    /// Gives the limiter more time, such as `1s`. With the shipped 20 ms a busy
+    /// machine makes Envoy decide by itself now and then, which is right, but not
+    /// what most tests are about.
+    pub fn limiter_timeout(self, timeout: &str) -> Result<Self> {
+        self.filter_config(|filter| {
+            if let Some(limiter) = filter.get_mut("limiter").and_then(Value::as_object_mut) {
+                limiter.insert("timeout".to_owned(), json!(timeout));
+            }
+        })
+    }
+
     /// Edits the list of HTTP filters; the rate limit filter is the first.
     pub fn http_filters(mut self, edit: impl FnOnce(&mut Vec<Value>)) -> Result<Self> {
         edit(

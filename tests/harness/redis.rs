@@ -37,6 +37,11 @@ impl Redis {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
+    /// Its port.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
     /// The command that started it.
     pub fn typed(&self) -> String {
         shown(&command(&self.server, self.port, &self.dir))

@@ -5,6 +5,7 @@
 //! round by round. One Envoy worker serves; Envoy itself answers the requests
 //! (fault filter), so that no upstream hides what a filter costs.
 
+mod limiter;
 mod load;
 mod report;
 mod setups;
@@ -20,6 +21,7 @@ use crate::ui::Ui;
 use crate::wasm;
 use crate::workspace::Workspace;
 
+use limiter::LimiterBench;
 use report::{Report, Series};
 use setups::Bench;
 
@@ -43,14 +45,18 @@ pub struct Args {
 /// Runs the rounds and prints the comparison.
 pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
     let programs = programs(workspace, ui)?;
-    let noop = wasm::module(workspace, ui, "noop-filter")?;
-    let wrk = Tools::new(workspace, ui).wrk()?;
+    let tools = Tools::new(workspace, ui);
+    let needs = Needs {
+        noop: wasm::module(workspace, ui, "noop-filter")?,
+        wrk: tools.wrk()?,
+        redis_benchmark: tools.redis_benchmark()?,
+    };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
     let report = runtime.block_on(async {
         tokio::select! {
-            measured = measure(args, ui, programs, noop, wrk) => measured,
+            measured = measure(args, ui, programs, needs) => measured,
             _ = tokio::signal::ctrl_c() => Err(crate::Interrupted.into()),
         }
     })?;
@@ -90,30 +96,40 @@ fn programs(workspace: &Workspace, ui: &Ui) -> Result<harness::Programs> {
     })
 }
 
+/// What only the benchmark needs.
+struct Needs {
+    noop: PathBuf,
+    wrk: PathBuf,
+    redis_benchmark: PathBuf,
+}
+
 async fn measure(
     args: &Args,
     ui: &Ui,
     programs: harness::Programs,
-    noop: PathBuf,
-    wrk: PathBuf,
+    needs: Needs,
 ) -> Result<Report> {
+    let Args {
+        rounds,
+        seconds,
+        connections,
+        ..
+    } = *args;
     ui.heading(&format!(
-        "{} rounds of {} s per setup, {} connections",
-        args.rounds, args.seconds, args.connections
+        "{rounds} rounds of {seconds} s each, {connections} connections"
     ));
-    let bench = Bench::start(programs, &noop).await?;
-    let load = load::Load::new(wrk, Duration::from_secs(args.seconds), args.connections)?;
-    let mut series: Vec<Series> = bench
-        .setups()
-        .iter()
-        .map(|setup| Series::new(setup.name))
-        .collect();
+    let bench = Bench::start(programs, &needs.noop).await?;
+    let load = load::Load::new(needs.wrk, Duration::from_secs(seconds), connections)?;
+    let mut report = Report::new(seconds, connections);
     // Pools fill, code is compiled: the first requests of a setup do not count.
     for setup in bench.setups() {
         load.warm_up(setup).await?;
+        report.series.push(Series::new(setup.name));
     }
-    for round in 1..=args.rounds {
-        for (setup, series) in bench.setups().iter().zip(&mut series) {
+    let (limiter, redis_port) = bench.limiter()?;
+    let alone = LimiterBench::prepare(needs.redis_benchmark, redis_port, limiter).await?;
+    for round in 1..=rounds {
+        for (setup, series) in bench.setups().iter().zip(&mut report.series) {
             let sample = load
                 .run(setup)
                 .await
@@ -124,6 +140,11 @@ async fn measure(
             ));
             series.push(sample);
         }
+        let (redis, limiter) = (alone.redis().await?, alone.limiter(&load).await?);
+        ui.line(&format!(
+            "round {round}, redis-benchmark: {redis} checks/s, limiter: {limiter}"
+        ));
+        report.limiter.push((redis, limiter));
     }
-    Ok(Report::new(args.seconds, args.connections, series))
+    Ok(report)
 }

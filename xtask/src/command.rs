@@ -12,9 +12,28 @@ use crate::workspace::Workspace;
 const TAIL_LINES: usize = 15;
 
 /// cargo, in the checkout.
+///
+/// What `cargo run` told us about our own package is kept from it: build scripts
+/// that look at it (ring's does) would run again each time that cargo is called
+/// by us after a person called it, and the other way round.
 pub fn cargo(workspace: &Workspace) -> Command {
     let mut cargo = Command::new("cargo");
     cargo.current_dir(&workspace.root);
+    for (name, _) in std::env::vars_os() {
+        let told = [
+            "CARGO_PKG_",
+            "CARGO_MANIFEST_",
+            "CARGO_CRATE_",
+            "CARGO_BIN_",
+            "CARGO_PRIMARY_",
+        ];
+        if name
+            .to_str()
+            .is_some_and(|name| told.iter().any(|prefix| name.starts_with(prefix)))
+        {
+            cargo.env_remove(name);
+        }
+    }
     cargo
 }
 

@@ -47,6 +47,8 @@ pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
         let mut interrupt = signal(SignalKind::interrupt())?;
         // Dropping the story stops whatever it has started.
         tokio::select! {
+            // The story first: with --keep it is what Ctrl-C ends, and well.
+            biased;
             told = tell(args, workspace, programs, ports) => told,
             _ = interrupt.recv() => Err(Interrupted.into()),
             _ = terminate.recv() => Err(Interrupted.into()),
@@ -96,6 +98,10 @@ async fn tell(
         story::what_to_try(&teller, &stage);
         let mut interrupt = signal(SignalKind::interrupt())?;
         interrupt.recv().await;
+    }
+    drop(stage);
+    if !args.keep {
+        story::end(&teller);
     }
     Ok(())
 }

@@ -4,7 +4,6 @@
 //! nothing but rustup, Python's pip and a C compiler can run all of them.
 
 mod bench;
-mod ci;
 mod command;
 mod demo;
 mod help;
@@ -39,13 +38,12 @@ enum Task {
     /// Build the filter that Envoy loads: target/filter.wasm
     Wasm,
     /// Everything that must hold, with real Redis, Valkey and Envoy
+    #[command(visible_alias = "ci")]
     Test(test::Args),
     /// The whole system on this machine, and a story told with it
     Demo(demo::Args),
     /// Requests per second through one Envoy worker, compared within one run
     Bench(bench::Args),
-    /// What continuous integration runs
-    Ci,
     /// Fetch the programs that the other tasks run, and say where they are
     Tools(tools::Args),
 }
@@ -70,7 +68,6 @@ fn run(cli: Cli, ui: &Ui) -> Result<()> {
         Task::Test(args) => test::run(&args, &workspace, ui),
         Task::Demo(args) => demo::run(&args, &workspace, ui),
         Task::Bench(args) => bench::run(&args, &workspace, ui),
-        Task::Ci => ci::run(&workspace, ui),
         Task::Tools(args) => tools::run(&args, &workspace, ui),
     }
 }

@@ -123,13 +123,26 @@ impl<'a> Tools<'a> {
         if let Some(path) = on_path("redis-server") {
             return Ok(path);
         }
+        let home = self.debian_redis()?;
+        self.checked(&home.join("redis-server"), "--version", &home)
+    }
+
+    fn debian_redis(&self) -> Result<PathBuf> {
         let home = self.dir.join("redis");
         self.once(&home, "Redis from the system's packages (2 MB)", |fresh| {
             let packages = ["redis-server", "redis-tools"];
             debian::unpack(&packages, &["redis-server", "redis-benchmark"], fresh)
                 .map_err(|error| error.context("cannot fetch Redis"))
         })?;
-        self.checked(&home.join("redis-server"), "--version", &home)
+        Ok(home)
+    }
+
+    /// Redis's own benchmark.
+    pub fn redis_benchmark(&self) -> Result<PathBuf> {
+        match on_path("redis-benchmark") {
+            Some(path) => Ok(path),
+            None => Ok(self.debian_redis()?.join("redis-benchmark")),
+        }
     }
 
     /// Whatever speaks the Redis protocol and is nearest.

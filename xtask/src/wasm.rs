@@ -11,7 +11,10 @@ use crate::workspace::Workspace;
 
 /// The filter's target.
 pub const TARGET: &str = "wasm32-unknown-unknown";
-/// What Envoy can load without noticing; see ARCHITECTURE.md.
+/// The size to aim at: V8 compiles the filter in every Envoy that loads it, and a
+/// kilobyte costs it about a millisecond.
+const SIZE_BUDGET_BYTES: u64 = 250_000;
+/// The size that it must not pass on the way there.
 const SIZE_MAX_BYTES: u64 = 400_000;
 
 /// Builds the filter and returns its path, `target/filter.wasm`.
@@ -21,14 +24,19 @@ pub fn build(workspace: &Workspace, ui: &Ui) -> Result<PathBuf> {
     let path = workspace.target.join("filter.wasm");
     std::fs::copy(&built, &path).with_context(|| format!("cannot copy {}", built.display()))?;
     let bytes = std::fs::metadata(&path)?.len();
+    let over = if bytes > SIZE_BUDGET_BYTES {
+        ", over its budget of 250 KB"
+    } else {
+        ""
+    };
     ui.line(&format!(
-        "{}: {} KB",
+        "{}: {} KB{over}",
         workspace.short(&path).display(),
         bytes.div_ceil(1000)
     ));
     ensure!(
         bytes <= SIZE_MAX_BYTES,
-        "the filter has {bytes} bytes; {SIZE_MAX_BYTES} are the budget that keeps loading instant"
+        "the filter has {bytes} bytes; {SIZE_MAX_BYTES} are the most"
     );
     Ok(path)
 }

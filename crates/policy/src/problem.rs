@@ -42,6 +42,7 @@ impl Problem {
         }
     }
 
+    #[cfg(feature = "yaml")]
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.push_hint(hint);
         self

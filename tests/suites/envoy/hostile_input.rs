@@ -64,7 +64,7 @@ async fn values_with_separators_do_not_meet_in_one_bucket() {
 
 #[tokio::test]
 async fn a_client_cannot_choose_its_address() {
-    let stage = limits(&["{name: addresses, per: [remote_address], rate: 2/1h}"])
+    let stage = limits(&["{name: addresses, match: {path: /}, per: [remote_address], rate: 2/1h}"])
         .start()
         .await;
     let mut seen = Vec::new();

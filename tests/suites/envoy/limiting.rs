@@ -1,6 +1,8 @@
 //! The first thing of all: a limit holds, exactly, and the client is told.
 
-use crate::stage::{at_once, header, limits, statuses};
+use harness::until;
+
+use crate::stage::{PATIENCE, at_once, header, limits, statuses};
 
 const FIVE_AN_HOUR: &str = "{name: per-user, per: [user], rate: 5/1h}";
 
@@ -123,9 +125,18 @@ async fn the_access_log_names_the_limit_and_who_denied() {
     let alice = stage.get("/", "alice");
     assert_eq!(statuses(&alice, 3).await, [200, 429, 429]);
 
-    let log = stage.envoy().process().log();
-    assert!(log.contains("429 rl_denied:per-user:limiter /"), "{log}");
-    assert!(log.contains("429 rl_denied:per-user:deny_cache /"), "{log}");
+    for details in [
+        "rl_denied:per-user:limiter",
+        "rl_denied:per-user:deny_cache",
+    ] {
+        let line = format!("access 429 {details} /");
+        let log = || stage.envoy().process().log();
+        until(&format!("the log has `{line}`"), PATIENCE, async || {
+            log().contains(&line).then_some(())
+        })
+        .await
+        .unwrap();
+    }
 }
 
 #[tokio::test]

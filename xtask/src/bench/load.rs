@@ -5,14 +5,14 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use tempfile::NamedTempFile;
+use tempfile::TempDir;
 use tokio::process::Command;
 
 use super::setups::Setup;
 
 /// Requests come from this many users in turn, so that no single bucket and no
 /// single cache line makes the figures.
-const SCRIPT: &str = r#"
+const USERS: &str = r#"
 local users, next_user = {}, 0
 init = function(args)
   for n = 1, 1000 do
@@ -23,6 +23,20 @@ request = function()
   next_user = next_user % #users + 1
   return users[next_user]
 end
+"#;
+
+/// One body, from a file, over and over: `wrk -s SCRIPT URL -- FILE TYPE`.
+const BODY: &str = r#"
+local whole
+init = function(args)
+  local file = io.open(args[1], "rb")
+  whole = wrk.format("POST", nil, {["content-type"] = args[2]}, file:read("*a"))
+end
+request = function() return whole end
+"#;
+
+/// How either ends.
+const DONE: &str = r#"
 done = function(summary, latency, requests)
   local errors = summary.errors
   print(string.format("figures %d %d %d %d %d %d", summary.requests, summary.duration,
@@ -34,7 +48,7 @@ end
 /// A load generator.
 pub struct Load {
     wrk: PathBuf,
-    script: NamedTempFile,
+    dir: TempDir,
     duration: Duration,
     connections: u64,
 }
@@ -53,11 +67,12 @@ pub struct Sample {
 impl Load {
     /// Nothing runs yet.
     pub fn new(wrk: PathBuf, duration: Duration, connections: u64) -> Result<Self> {
-        let script = tempfile::Builder::new().suffix(".lua").tempfile()?;
-        std::fs::write(script.path(), SCRIPT)?;
+        let dir = tempfile::tempdir()?;
+        std::fs::write(dir.path().join("users.lua"), format!("{USERS}{DONE}"))?;
+        std::fs::write(dir.path().join("body.lua"), format!("{BODY}{DONE}"))?;
         Ok(Self {
             wrk,
-            script,
+            dir,
             duration,
             connections,
         })
@@ -65,31 +80,41 @@ impl Load {
 
     /// A second of load that does not count: buckets, caches and pools fill.
     pub async fn warm_up(&self, setup: &Setup) -> Result<()> {
-        self.wrk(setup, Duration::from_secs(1)).await.map(drop)
+        let second = Duration::from_secs(1);
+        self.wrk("users.lua", self.connections, second, &[&setup.url])
+            .await
+            .map(drop)
     }
 
     /// One run. Every answer must be what the setup promises; else the figures
     /// would be of something else.
     pub async fn run(&self, setup: &Setup) -> Result<Sample> {
-        let [requests, micros, p50_us, p99_us, refused, broken] =
-            self.wrk(setup, self.duration).await?;
-        let expected = if setup.status >= 400 { requests } else { 0 };
-        ensure!(
-            refused.abs_diff(expected) <= requests / 1000 && broken <= requests / 1000,
-            "of {requests} answers {refused} had an error status ({expected} expected), {broken} failed"
-        );
-        let per_second = requests
-            .saturating_mul(1_000_000)
-            .checked_div(micros)
-            .context("no time passed")?;
-        Ok(Sample {
-            per_second,
-            p50_us,
-            p99_us,
-        })
+        let all = self
+            .wrk("users.lua", self.connections, self.duration, &[&setup.url])
+            .await?;
+        all.sample(setup.status >= 400)
     }
 
-    async fn wrk(&self, setup: &Setup, duration: Duration) -> Result<[u64; 6]> {
+    /// Posts one body over and over, on few connections.
+    pub async fn post(&self, url: &str, content_type: &str, body: &[u8]) -> Result<Sample> {
+        let file = self.dir.path().join("body");
+        std::fs::write(&file, body)?;
+        let file = file
+            .to_str()
+            .context("a temporary folder that is not UTF-8")?;
+        let arguments = [url, "--", file, content_type];
+        self.wrk("body.lua", 8, self.duration, &arguments)
+            .await?
+            .sample(false)
+    }
+
+    async fn wrk(
+        &self,
+        script: &str,
+        connections: u64,
+        duration: Duration,
+        arguments: &[&str],
+    ) -> Result<Figures> {
         let output = Command::new(&self.wrk)
             .args([
                 "--threads",
@@ -97,12 +122,15 @@ impl Load {
                 "--timeout",
                 "2s",
                 "--connections",
-                &self.connections.to_string(),
+                &connections.to_string(),
             ])
-            .args(["--duration", &format!("{}s", duration.as_secs())])
-            .arg("--script")
-            .arg(self.script.path())
-            .arg(&setup.url)
+            .args([
+                "--duration",
+                &format!("{}s", duration.as_secs()),
+                "--script",
+            ])
+            .arg(self.dir.path().join(script))
+            .args(arguments)
             .stdin(Stdio::null())
             .kill_on_drop(true)
             .output()
@@ -118,7 +146,42 @@ impl Load {
     }
 }
 
-fn figures(text: &str) -> Option<[u64; 6]> {
+/// What the script reports at the end.
+struct Figures {
+    requests: u64,
+    micros: u64,
+    p50_us: u64,
+    p99_us: u64,
+    refused: u64,
+    broken: u64,
+}
+
+impl Figures {
+    /// Fails unless all but one in a thousand answers were refusals, or none.
+    fn sample(&self, refused: bool) -> Result<Sample> {
+        let expected = if refused { self.requests } else { 0 };
+        let tolerated = self.requests / 1000;
+        ensure!(
+            self.refused.abs_diff(expected) <= tolerated && self.broken <= tolerated,
+            "of {} answers {} had an error status ({expected} expected), {} failed",
+            self.requests,
+            self.refused,
+            self.broken
+        );
+        let per_second = self
+            .requests
+            .saturating_mul(1_000_000)
+            .checked_div(self.micros);
+        let per_second = per_second.context("no time passed")?;
+        Ok(Sample {
+            per_second,
+            p50_us: self.p50_us,
+            p99_us: self.p99_us,
+        })
+    }
+}
+
+fn figures(text: &str) -> Option<Figures> {
     let line = text
         .lines()
         .find_map(|line| line.strip_prefix("figures "))?;
@@ -126,5 +189,13 @@ fn figures(text: &str) -> Option<[u64; 6]> {
         .split(' ')
         .map_while(|number| number.parse().ok())
         .collect();
-    numbers.try_into().ok()
+    let [requests, micros, p50_us, p99_us, refused, broken] = numbers.try_into().ok()?;
+    Some(Figures {
+        requests,
+        micros,
+        p50_us,
+        p99_us,
+        refused,
+        broken,
+    })
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::load::Sample;
 
@@ -29,8 +29,8 @@ impl Series {
         self.samples.push(sample);
     }
 
-    fn median(&self, figure: fn(&Sample) -> u64) -> u64 {
-        median(self.samples.iter().map(figure).collect())
+    fn each(&self, figure: fn(&Sample) -> u64) -> Vec<u64> {
+        self.samples.iter().map(figure).collect()
     }
 }
 
@@ -38,24 +38,100 @@ impl Series {
 pub struct Report {
     seconds: u64,
     connections: u64,
-    series: Vec<Series>,
-}
-
-/// A ratio in thousandths: its median and extremes over the rounds.
-struct Ratio {
-    median: u64,
-    least: u64,
-    most: u64,
+    /// Requests through Envoy, by setup.
+    pub series: Vec<Series>,
+    /// Checks per second by redis-benchmark and through the limiter, by round.
+    pub limiter: Vec<(u64, u64)>,
 }
 
 impl Report {
     /// `seconds` of load per setup and round.
-    pub fn new(seconds: u64, connections: u64, series: Vec<Series>) -> Self {
+    pub fn new(seconds: u64, connections: u64) -> Self {
         Self {
             seconds,
             connections,
-            series,
+            series: Vec::new(),
+            limiter: Vec::new(),
         }
+    }
+
+    /// For people: 80 columns.
+    pub fn table(&self) -> String {
+        let mut table = row([
+            "one Envoy worker",
+            "requests/s",
+            "p50",
+            "p99",
+            "of no-op",
+            "spread",
+        ]);
+        for series in &self.series {
+            let ratio = self.ratio(series);
+            table += &row([
+                series.name,
+                &median(series.each(|sample| sample.per_second)).to_string(),
+                &millis(median(series.each(|sample| sample.p50_us))),
+                &millis(median(series.each(|sample| sample.p99_us))),
+                &thousandths(ratio.median),
+                &ratio.spread(),
+            ]);
+        }
+        let ratio = self.limiter_ratio();
+        let (redis, limiter): (Vec<u64>, Vec<u64>) = self.limiter.iter().copied().unzip();
+        let [redis, limiter] = [redis, limiter].map(|rounds| median(rounds).to_string());
+        let of_redis = (thousandths(ratio.median), ratio.spread());
+        table += "\n";
+        table += &row([
+            "the limiter alone",
+            "checks/s",
+            "",
+            "",
+            "of Redis",
+            "spread",
+        ]);
+        table += &row(["redis-benchmark", &redis, "", "", "", ""]);
+        table += &row([
+            "limiter, same script",
+            &limiter,
+            "",
+            "",
+            &of_redis.0,
+            &of_redis.1,
+        ]);
+        let cores = std::thread::available_parallelism().map_or(0, usize::from);
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            table,
+            "\nMedians; ratios are of rounds, not of medians. {} connections, {} s per setup and\n\
+             round; {cores} cores, shared with wrk, the limiters and Redis.",
+            self.connections, self.seconds
+        );
+        table
+    }
+
+    /// For programs.
+    pub fn json(&self) -> String {
+        let setup = |series: &Series| {
+            json!({
+                "name": series.name,
+                "requests_per_second": series.each(|sample| sample.per_second),
+                "p50_us": series.each(|sample| sample.p50_us),
+                "p99_us": series.each(|sample| sample.p99_us),
+                "of_noop_permille": self.ratio(series).json(),
+            })
+        };
+        let (redis, limiter): (Vec<u64>, Vec<u64>) = self.limiter.iter().copied().unzip();
+        let report = json!({
+            "seconds": self.seconds,
+            "connections": self.connections,
+            "setups": self.series.iter().map(setup).collect::<Vec<_>>(),
+            "limiter": {
+                "redis_benchmark_checks_per_second": redis,
+                "limiter_checks_per_second": limiter,
+                "of_redis_benchmark_permille": self.limiter_ratio().json(),
+            },
+        });
+        format!("{report:#}\n")
     }
 
     /// Requests of a setup per request of the reference, round by round.
@@ -65,74 +141,51 @@ impl Report {
             .samples
             .iter()
             .zip(reference.map_or(&[][..], |other| &other.samples));
+        Ratio::of(pairs.map(|(own, other)| (own.per_second, other.per_second)))
+    }
+
+    fn limiter_ratio(&self) -> Ratio {
+        Ratio::of(
+            self.limiter
+                .iter()
+                .map(|&(redis, limiter)| (limiter, redis)),
+        )
+    }
+}
+
+/// A ratio in thousandths: its median and extremes over the rounds.
+struct Ratio {
+    median: u64,
+    least: u64,
+    most: u64,
+}
+
+impl Ratio {
+    fn of(pairs: impl Iterator<Item = (u64, u64)>) -> Self {
         let ratios: Vec<u64> = pairs
-            .filter_map(|(own, other)| (own.per_second * 1000).checked_div(other.per_second))
+            .filter_map(|(own, other)| (own * 1000).checked_div(other))
             .collect();
         let least = ratios.iter().copied().min().unwrap_or(0);
         let most = ratios.iter().copied().max().unwrap_or(0);
-        Ratio {
+        Self {
             median: median(ratios),
             least,
             most,
         }
     }
 
-    /// For people: 80 columns.
-    pub fn table(&self) -> String {
-        let mut table = format!(
-            "\n{:<24}{:>11}{:>11}{:>11}{:>10}{:>13}\n",
-            "one Envoy worker", "requests/s", "p50", "p99", "of no-op", "spread"
-        );
-        for series in &self.series {
-            let ratio = self.ratio(series);
-            // Writing to a String cannot fail.
-            let _ = writeln!(
-                table,
-                "{:<24}{:>11}{:>11}{:>11}{:>10}{:>13}",
-                series.name,
-                series.median(|sample| sample.per_second),
-                millis(series.median(|sample| sample.p50_us)),
-                millis(series.median(|sample| sample.p99_us)),
-                thousandths(ratio.median),
-                format!("{}–{}", thousandths(ratio.least), thousandths(ratio.most)),
-            );
-        }
-        let cores = std::thread::available_parallelism().map_or(0, usize::from);
-        let _ = writeln!(
-            table,
-            "\nMedians. Ratios are of rounds, not of medians. {} connections, {} s per setup and\n\
-             round; {cores} cores, shared with wrk, the limiters and Redis.",
-            self.connections, self.seconds
-        );
-        table
+    fn spread(&self) -> String {
+        format!("{}–{}", thousandths(self.least), thousandths(self.most))
     }
 
-    /// For programs.
-    pub fn json(&self) -> String {
-        let setups: Vec<_> = self
-            .series
-            .iter()
-            .map(|series| {
-                let each = |figure: fn(&Sample) -> u64| -> Vec<u64> {
-                    series.samples.iter().map(figure).collect()
-                };
-                let ratio = self.ratio(series);
-                json!({
-                    "name": series.name,
-                    "requests_per_second": each(|sample| sample.per_second),
-                    "p50_us": each(|sample| sample.p50_us),
-                    "p99_us": each(|sample| sample.p99_us),
-                    "of_noop_permille": {
-                        "median": ratio.median, "least": ratio.least, "most": ratio.most
-                    },
-                })
-            })
-            .collect();
-        let report = json!({
-            "seconds": self.seconds, "connections": self.connections, "setups": setups
-        });
-        format!("{report:#}\n")
+    fn json(&self) -> Value {
+        json!({"median": self.median, "least": self.least, "most": self.most})
     }
+}
+
+fn row([name, rate, p50, p99, ratio, spread]: [&str; 6]) -> String {
+    let row = format!("{name:<24}{rate:>11}{p50:>11}{p99:>11}{ratio:>10}{spread:>13}");
+    format!("{}\n", row.trim_end())
 }
 
 fn median(mut values: Vec<u64>) -> u64 {

@@ -35,9 +35,9 @@ pub struct Setup {
 /// Everything that runs.
 pub struct Bench {
     setups: Vec<Setup>,
+    limiters: Vec<Limiter>,
+    redis: Redis,
     _envoys: Vec<Envoy>,
-    _limiters: Vec<Limiter>,
-    _redis: Redis,
     _dir: TempDir,
 }
 
@@ -93,11 +93,19 @@ impl Bench {
         ];
         Ok(Self {
             setups,
+            limiters,
+            redis,
             _envoys: envoys,
-            _limiters: limiters,
-            _redis: redis,
             _dir: dir,
         })
+    }
+
+    /// A limiter and its Redis, to be loaded directly.
+    pub fn limiter(&self) -> Result<(&Limiter, u16)> {
+        Ok((
+            self.limiters.first().context("no limiter was started")?,
+            self.redis.port(),
+        ))
     }
 
     /// What is to be loaded, in order.

@@ -49,11 +49,6 @@ impl DemoPorts {
         })
     }
 
-    /// Whether envoy.yaml can be used as it is.
-    pub fn are_documented(&self) -> bool {
-        self.envoy == Ports::SHIPPED
-    }
-
     /// Fails, naming every port that something else listens on.
     pub fn check_free(&self) -> Result<()> {
         let [first, second] = self.envoy.limiters;

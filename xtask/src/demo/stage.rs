@@ -1,6 +1,6 @@
 //! What the story plays on: Redis, two limiters, a service and Envoy.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use harness::{
@@ -21,7 +21,7 @@ pub struct Stage {
     stopped: Vec<LimiterPlan>,
     client: Client,
     _redis: Redis,
-    _upstream: Upstream,
+    upstream: Upstream,
     _envoy: Envoy,
 }
 
@@ -35,21 +35,32 @@ impl Stage {
     ) -> Result<Self> {
         let dir = fresh_folder(workspace)?;
         teller.chapter("Everything starts");
-        teller.say(&format!("Logs go to {}.", dir.display()));
+        teller.say("A store keeps the limits and what was used of them:");
         let redis = Redis::start(&programs, Engine::Valkey, ports.redis, &dir).await?;
         teller.command(&redis.typed());
         let store = redis.url();
         teller.command(&format!("export RL_STORE={store}"));
+        teller.say(
+            "Two limiters decide; neither has a state of its own. (They and Envoy have more \
+             patience here than by default, so that the story holds on a busy machine.)",
+        );
         let mut limiters = Vec::new();
         for (port, admin) in ports.envoy.limiters.into_iter().zip(ports.limiter_admins) {
-            let plan = LimiterPlan::new(&programs, &store, [port, admin], &dir);
+            let mut plan = LimiterPlan::new(&programs, &store, [port, admin], &dir);
+            plan.arguments
+                .extend(["--store-timeout", "500ms"].map(str::to_owned));
             teller.command(&plan.typed());
             limiters.push(plan.start().await?);
         }
+        teller.say(
+            "Envoy asks them, by the filter; behind it is a service that says hello. The \
+             configuration is envoy.yaml with these ports and that patience:",
+        );
         let upstream = Upstream::start(ports.envoy.upstream).await?;
         let config = config(&programs, &ports, &dir)?;
         let envoy = Envoy::serve(&programs, &config, ports.envoy, WORKERS, &dir).await?;
         teller.command(envoy.typed());
+        teller.say(&format!("What they log is in {}.", dir.display()));
         let client = Client::new();
         Ok(Self {
             programs,
@@ -59,7 +70,7 @@ impl Stage {
             stopped: Vec::new(),
             client,
             _redis: redis,
-            _upstream: upstream,
+            upstream,
             _envoy: envoy,
         })
     }
@@ -74,6 +85,11 @@ impl Stage {
     /// Where Envoy listens.
     pub fn url(&self) -> String {
         format!("http://127.0.0.1:{}", self.ports.envoy.envoy)
+    }
+
+    /// Requests that have reached the service.
+    pub fn served(&self) -> u64 {
+        self.upstream.requests()
     }
 
     /// The store's URL.
@@ -123,14 +139,12 @@ fn fresh_folder(workspace: &Workspace) -> Result<PathBuf> {
     Ok(dir)
 }
 
-/// envoy.yaml itself wherever that works, else a copy with other ports.
-fn config(programs: &Programs, ports: &DemoPorts, dir: &std::path::Path) -> Result<PathBuf> {
-    if ports.are_documented() && programs.filter.is_relative() {
-        return Ok(PathBuf::from("envoy.yaml"));
-    }
+/// envoy.yaml with the demo's ports and patience.
+fn config(programs: &Programs, ports: &DemoPorts, dir: &Path) -> Result<PathBuf> {
     let path = dir.join("envoy.json");
     EnvoyConfig::shipped(&programs.root)?
         .filter_code(&programs.filter)?
+        .limiter_timeout("1s")?
         .ports(&ports.envoy)?
         .write(&path)?;
     Ok(path)

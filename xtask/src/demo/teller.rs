@@ -9,6 +9,9 @@ use tokio::process::Command;
 /// Columns that everything fits into.
 const WIDTH: usize = 80;
 
+/// Lines of a program's output that are shown whole.
+const OUTPUT_LINES: usize = 16;
+
 /// Writes the story to stdout.
 pub struct Teller {
     colour: bool,
@@ -53,18 +56,31 @@ impl Teller {
     /// A command as it is typed. A long one is broken as a shell allows it.
     pub fn command(&self, command: &str) {
         println!();
-        let lines = wrap(command, WIDTH - 8);
+        let lines = wrap(&bind_options(command), WIDTH - 8);
         for (index, line) in lines.iter().enumerate() {
             let lead = if index == 0 { "$ " } else { "    " };
             let more = if index + 1 < lines.len() { " \\" } else { "" };
+            let line = line.replace(BOUND, " ");
             println!("  {}", self.paint("36", &format!("{lead}{line}{more}")));
         }
     }
 
-    /// What a program wrote.
+    /// What a program wrote; the middle of something long is left out.
     pub fn output(&self, text: &str) {
-        for line in text.trim_end().lines() {
-            println!("  {}", self.paint("2", line));
+        let lines: Vec<&str> = text.trim_end().lines().collect();
+        let left_out = match lines.len() {
+            0..=OUTPUT_LINES => 0..0,
+            all => OUTPUT_LINES - 4..all - 2,
+        };
+        for (index, line) in lines.iter().enumerate() {
+            if !left_out.contains(&index) {
+                println!("  {}", self.paint("2", line));
+            } else if index == left_out.start {
+                println!(
+                    "  {}",
+                    self.paint("2", &format!("... {} more lines", left_out.len()))
+                );
+            }
         }
     }
 
@@ -87,14 +103,16 @@ impl Teller {
         Ok(stdout)
     }
 
-    /// One line for a request and its answer.
-    pub fn exchange(&self, request: &str, reply: &Reply) {
+    /// One line for a request and its answer; of the answer's quotas only that
+    /// of `limit`.
+    pub fn exchange(&self, request: &str, limit: &str, reply: &Reply) {
         let colour = if reply.status == 200 { "32" } else { "33" };
         let status = self.paint(colour, reply.status.as_str());
-        let quota = match (reply.header("ratelimit"), reply.header("retry-after")) {
-            (_, Some(seconds)) => format!("Retry-After: {seconds}"),
-            (Some(quota), None) => format!("RateLimit: {quota}"),
-            (None, None) => String::new(),
+        let quota = match reply.header("retry-after") {
+            Some(seconds) => format!("Retry-After: {seconds}"),
+            None => {
+                quota(reply, limit).map_or_else(String::new, |quota| format!("RateLimit: {quota}"))
+            }
         };
         println!("  {request}  {status}  {}", self.paint("2", &quota));
     }
@@ -139,6 +157,33 @@ impl Teller {
             text.to_owned()
         }
     }
+}
+
+/// Stands for a space at which a line is not broken.
+const BOUND: &str = "\u{a0}";
+
+/// Keeps the value of an option on its line.
+fn bind_options(command: &str) -> String {
+    let mut bound = String::new();
+    let mut after_option = false;
+    for word in command.split(' ') {
+        let option = word.starts_with('-');
+        if !bound.is_empty() {
+            bound.push_str(if after_option && !option { BOUND } else { " " });
+        }
+        bound.push_str(word);
+        after_option = option;
+    }
+    bound
+}
+
+/// The item of a `RateLimit` header that is about one limit.
+fn quota<'r>(reply: &'r Reply, limit: &str) -> Option<&'r str> {
+    let name = format!("\"{limit}\"");
+    reply
+        .header("ratelimit")?
+        .split(", ")
+        .find(|item| item.starts_with(&name))
 }
 
 /// Breaks at spaces, so that no line is longer than `width` unless one word is.

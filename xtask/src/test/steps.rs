@@ -72,8 +72,8 @@ impl<'a> Context<'a> {
     }
 
     fn cargo(&self, arguments: &[&str]) -> Command {
-        let mut cargo = Command::new("cargo");
-        cargo.current_dir(&self.workspace.root).args(arguments);
+        let mut cargo = command::cargo(self.workspace);
+        cargo.args(arguments);
         cargo
     }
 
