@@ -49,7 +49,8 @@ impl Handler for Admin {
             "/metrics" => http::answer(
                 StatusCode::OK,
                 OPEN_METRICS,
-                self.metrics.page(self.store.is_up()),
+                self.metrics
+                    .page(self.store_away(&self.domains.poll()).is_none()),
             ),
             _ => {
                 let strict = http::query(request.uri()).any(|(name, _)| name == "strict");

@@ -1,6 +1,13 @@
 //! What is counted, under the names that dashboards rely on.
 
-use std::{collections::HashMap, sync::Mutex, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use policy::{Compiled, Name};
 use prometheus_client::{
@@ -35,6 +42,7 @@ pub(crate) struct Metrics {
     store_duration: Histogram,
     store_batch: Histogram,
     store_up: Gauge,
+    store_asked: AtomicBool,
     /// Checks asked again because a bucket knew a newer edit.
     pub(crate) stale: Counter,
     /// Requests worked on.
@@ -106,6 +114,7 @@ impl Metrics {
             store_duration: Histogram::new(DURATIONS),
             store_batch: Histogram::new(BATCH_SIZES),
             store_up: Gauge::default(),
+            store_asked: AtomicBool::new(false),
             stale: Counter::default(),
             inflight: Gauge::default(),
             body_bytes: Gauge::default(),
@@ -205,7 +214,13 @@ impl Metrics {
         self.check_duration.observe(took.as_secs_f64());
     }
 
+    /// Whether any check went to the store yet; one that was never asked has not failed either.
+    pub(crate) fn store_was_asked(&self) -> bool {
+        self.store_asked.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn store_called(&self, took: Duration, checks: usize) {
+        self.store_asked.store(true, Ordering::Relaxed);
         self.store_duration.observe(took.as_secs_f64());
         self.store_batch
             .observe(f64::from(u32::try_from(checks).unwrap_or(u32::MAX)));

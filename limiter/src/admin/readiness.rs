@@ -46,16 +46,23 @@ struct PolicyError {
 }
 
 impl Admin {
+    /// Why the store is away, if it is: what the last poll said, and the last check.
+    pub(super) fn store_away(&self, poll: &Poll) -> Option<String> {
+        match &poll.error {
+            Some(error) => Some(error.to_string()),
+            None if self.metrics.store_was_asked() && !self.store.is_up() => {
+                Some("its last answer to a check was an error".to_owned())
+            }
+            None => None,
+        }
+    }
+
     /// Whether requests should come here, and why; `strict`: not while the store is away.
     pub(super) fn readiness(&self, strict: bool) -> Report {
         let poll = self.domains.poll();
         let domains = self.domains.all();
         let fault = newest_fault(&domains);
-        let away = match &poll.error {
-            Some(error) => Some(error.to_string()),
-            None if !self.store.is_up() => Some("its last answer was an error".to_owned()),
-            None => None,
-        };
+        let away = self.store_away(&poll);
         let verdict = if self.lifecycle.is_leaving() {
             Err("leaving: told to end".to_owned())
         } else {

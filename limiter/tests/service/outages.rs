@@ -124,6 +124,17 @@ async fn a_store_that_is_away_at_the_start_is_waited_for() -> Result<()> {
 }
 
 #[tokio::test]
+async fn a_store_that_no_check_went_to_yet_is_not_away() -> Result<()> {
+    let server = Server::start(VALKEY).await?;
+    publish(&server.store()?, PER_USER).await?;
+    let service = Service::ready_on(server.store()?, quick()).await?;
+    let strict = service.admin("/readyz?strict").send().await?;
+    assert_eq!(strict.status, 200, "{}", strict.text());
+    assert_eq!(service.metric("rl_store_up").await?, 1);
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_store_that_keeps_no_timeout_does_not_keep_the_asker() -> Result<()> {
     let store = Scripted::with(PER_USER, 0).await?;
     let service = Service::ready_on(store, settings()).await?;
