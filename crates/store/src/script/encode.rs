@@ -12,7 +12,7 @@ pub struct ScriptLimit<'a> {
     pub algorithm: &'a Algorithm,
     /// The generation they belong to.
     pub generation: u64,
-    /// Units the check takes; more than [`COST_MAX`] counts as that.
+    /// Units the check takes; more than `COST_MAX` counts as that.
     pub cost: u64,
     /// Units admitted earlier without asking; charged once, whatever is left.
     pub debit: u64,
