@@ -5,15 +5,16 @@ use std::{
     sync::{Arc, Mutex},
 };
 
+use algorithms::check::Verdict;
 use anyhow::Result;
 use async_trait::async_trait;
 use harness::until;
-use policy::{Compiled, Name, Revision};
+use policy::{Compiled, Name, Override, Revision};
 use protocol::{Answer, Check};
 use store::{
     CheckError, Cursor, Edit, EditError, Head, HistoryEntry, Inspection, LimitOf, Options,
     Overrides, Page, Pong, ResetReport, ScriptStatus, Signature, Store, StoreError, StoreUrl,
-    Stored, Which, open,
+    Stored, Which, open, script::ScriptCheck,
 };
 use tokio::sync::{Semaphore, watch};
 
@@ -128,6 +129,14 @@ impl Store for Scripted {
         }
     }
 
+    async fn read_override(
+        &self,
+        limit: &LimitOf<'_>,
+        values: &[Option<Vec<u8>>],
+    ) -> Result<Option<Override>, StoreError> {
+        self.inner.read_override(limit, values).await
+    }
+
     async fn write(&self, edit: &Edit<'_>) -> Result<Revision, EditError> {
         self.inner.write(edit).await
     }
@@ -174,6 +183,19 @@ impl Store for Scripted {
         seen: &BTreeMap<Name, Vec<String>>,
     ) -> Result<BTreeMap<Name, u64>, StoreError> {
         self.inner.proxies(domain, seen).await
+    }
+
+    async fn simulate(
+        &self,
+        run: u64,
+        check: &ScriptCheck<'_>,
+        now_ms: u64,
+    ) -> Result<Verdict, CheckError> {
+        self.inner.simulate(run, check, now_ms).await
+    }
+
+    async fn end_simulation(&self, run: u64, buckets: &[&[u8]]) -> Result<(), StoreError> {
+        self.inner.end_simulation(run, buckets).await
     }
 
     async fn ping(&self) -> Result<Pong, StoreError> {
