@@ -133,6 +133,8 @@ pub enum HeadState {
     Deleted(Revision),
     /// Listed, but the record is not there: it was lost, or is being written this moment.
     Missing,
+    /// There, but not a record that this version can read, and why. Other domains are not affected.
+    Unreadable(String),
 }
 
 /// A domain's record.

@@ -48,6 +48,7 @@ async fn row(session: &Session<'_>, head: Head) -> Result<Row, Error> {
         HeadState::Live(revision) => ("live", Some(revision.number)),
         HeadState::Deleted(revision) => ("deleted", Some(revision.number)),
         HeadState::Missing => ("missing", None),
+        HeadState::Unreadable(_) => ("unreadable", None),
     };
     let limits = if state == "live" {
         let stored = session.read(&head.domain, Overrides::None).await?;

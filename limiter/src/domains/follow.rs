@@ -87,6 +87,7 @@ impl Domains {
         match &head.state {
             HeadState::Deleted(_) => None,
             HeadState::Missing => Some(before.faulty(vanished(), None)),
+            HeadState::Unreadable(message) => Some(before.faulty(message.clone(), None)),
             HeadState::Live(revision) => {
                 if before.is_at(revision) {
                     return Some(before.mended());

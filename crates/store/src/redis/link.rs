@@ -95,7 +95,7 @@ impl Drop for AbortOnDrop {
 }
 
 impl Link {
-    /// Dials at the first use.
+    /// Dials at the first use, or at [`Link::start`].
     pub(crate) fn new(dialer: Dialer, connect_timeout: Duration) -> Self {
         Self {
             shared: Arc::new(Shared {
@@ -142,11 +142,16 @@ impl Link {
         matches!(*self.shared.status.borrow(), Status::Up(_))
     }
 
-    async fn session(&self) -> Result<Session, StoreError> {
+    /// Dials now, so that the first use need not wait for it.
+    pub(crate) fn start(&self) {
         self.keeper.get_or_init(|| {
             let shared = Arc::clone(&self.shared);
             AbortOnDrop(tokio::spawn(async move { shared.keep().await }))
         });
+    }
+
+    async fn session(&self) -> Result<Session, StoreError> {
+        self.start();
         let mut status = self.shared.status.subscribe();
         loop {
             match &*status.borrow_and_update() {

@@ -117,6 +117,8 @@ impl Store for RedisStore {
     }
 
     fn hints(&self) -> watch::Receiver<u64> {
+        // Whoever follows edits is about to check, within milliseconds that a dial would take up.
+        self.checks.start();
         self.hints.watch()
     }
 

@@ -18,12 +18,17 @@ pub(crate) struct Call<K, A> {
 impl RedisStore {
     /// Runs commands that concern limits or listings; each has to succeed.
     pub(super) async fn control(&self, commands: &Pipeline) -> Result<Vec<Value>, StoreError> {
-        let deadline = Deadline::within(self.options.control_timeout);
-        let replies = self.control.run(commands, deadline).await?;
-        replies
+        self.control_each(commands)
+            .await?
             .into_iter()
             .map(|reply| reply.map_err(StoreError::from))
             .collect()
+    }
+
+    /// As [`RedisStore::control`], for commands of which each may be refused by itself.
+    pub(super) async fn control_each(&self, commands: &Pipeline) -> Result<Vec<Reply>, StoreError> {
+        let deadline = Deadline::within(self.options.control_timeout);
+        self.control.run(commands, deadline).await
     }
 }
 

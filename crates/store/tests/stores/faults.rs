@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::Result;
 use policy::Compiled;
-use store::{CheckError, Options, Store, StoreError};
+use store::{CheckError, HeadState, Options, Store, StoreError};
 
 use crate::{
     given::{TEN_A_DAY, check, current, policy, publish, read, request},
@@ -323,8 +323,38 @@ async fn a_lost_record_is_missing_not_deleted_and_goes_on_from_its_history() -> 
     publish(&store, &policy(TEN_A_DAY)).await?;
     server.command(&["DEL", "rl:{shop}:policy"]).await?;
     let heads = store.heads().await?;
-    assert_eq!(heads[0].state, store::HeadState::Missing);
+    assert_eq!(heads[0].state, HeadState::Missing);
     let again = publish(&store, &policy(TEN_A_DAY)).await?;
     assert_eq!(again.revision().number, 2);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unreadable_record_does_not_hide_other_domains() -> Result<()> {
+    let server = Server::start(REDIS).await?;
+    let store = server.store()?;
+    publish(&store, &policy(TEN_A_DAY)).await?;
+    for domain in ["later", "foreign"] {
+        server.command(&["SADD", "rl:domains", domain]).await?;
+    }
+    let later = ["HSET", "rl:{later}:policy", "format", "2", "revision", "7"];
+    server.command(&later).await?;
+    server
+        .command(&["SET", "rl:{foreign}:policy", "not ours"])
+        .await?;
+    let mut heads = store.heads().await?;
+    heads.sort_by(|a, b| a.domain.cmp(&b.domain));
+    let states: Vec<_> = heads.into_iter().map(|head| head.state).collect();
+    assert!(
+        matches!(
+            states.as_slice(),
+            [
+                HeadState::Unreadable(foreign),
+                HeadState::Unreadable(later),
+                HeadState::Live(_),
+            ] if foreign.contains("something else") && later.contains("format 2")
+        ),
+        "{states:?}"
+    );
     Ok(())
 }

@@ -8,7 +8,7 @@ use crate::{
     Head, HeadState, HistoryEntry, Keys, LimitOf, Overrides, Record, StoreError, Stored,
     edit::HISTORY_MAX,
     record,
-    redis::{RedisStore, value},
+    redis::{RedisStore, reply::Reply, value},
 };
 
 /// How often a record is read anew because it was written in the middle of it.
@@ -32,15 +32,13 @@ impl RedisStore {
         for domain in &domains {
             heads.add_command(self.head_of(domain));
         }
-        let states = self.control(&heads).await?;
+        let states = self.control_each(&heads).await?;
         domains
             .into_iter()
             .zip(states)
             .map(|(domain, state)| {
-                Ok(Head {
-                    state: head_state(state)?,
-                    domain,
-                })
+                let state = readable(state)?;
+                Ok(Head { domain, state })
             })
             .collect()
     }
@@ -166,5 +164,23 @@ impl RedisStore {
         head.arg(self.keys().policy(domain));
         head.arg(&["format", "revision", "digest", "deleted"]);
         head
+    }
+}
+
+/// What one domain's head says, whatever became of it: only what is wrong with the server is an
+/// error.
+fn readable(reply: Reply) -> Result<HeadState, StoreError> {
+    let state = match reply {
+        Ok(value) => head_state(value),
+        Err(refusal) if refusal.code == "WRONGTYPE" => {
+            return Ok(HeadState::Unreadable(
+                "the key of its record holds something else".to_owned(),
+            ));
+        }
+        Err(refusal) => Err(refusal.into()),
+    };
+    match state {
+        Err(StoreError::Corrupt(message)) => Ok(HeadState::Unreadable(message)),
+        state => state,
     }
 }
