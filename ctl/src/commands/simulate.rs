@@ -5,6 +5,8 @@ mod svg;
 mod timeline;
 mod view;
 
+use std::ops::Range;
+
 use clap::{Args, ValueEnum};
 use policy::{Node, Policy, Problems, parse_duration};
 
@@ -17,7 +19,7 @@ use crate::{
     printer::Printer,
     render::{counted, diagnostics},
     session::Session,
-    simulate::{self, Local, Scenario, Traffic},
+    simulate::{self, Local, Phase, Scenario},
 };
 
 use server::Server;
@@ -34,12 +36,14 @@ const START_MS: u64 = 1_699_920_000_000;
 /// and the exit code is 1.
 ///
 /// With --traffic the steps are made up, and what was admitted and denied is drawn over time. The
-/// file may then be a limits file.
+/// file may then be a limits file. Several scenarios get the same traffic, each with buckets of its
+/// own, and are drawn one below the other.
 #[derive(Debug, Args)]
 #[command(after_help = examples!(
     "rlctl simulate -f scenarios.json"
     "rlctl simulate -f scenarios.json --engine redis"
     "rlctl simulate -f limits.yaml --traffic burst:200@10s --for 1m -d user=alice -d path=/api/x"
+    "rlctl simulate -f limits.yaml --traffic poisson:5/s --traffic burst:50@1h,10s.. --for 20s"
     "rlctl export | rlctl simulate -f - --traffic poisson:50/s --for 60s -o svg > limits.svg"
 ))]
 pub struct Simulate {
@@ -56,9 +60,14 @@ pub struct Simulate {
     )]
     engine: EngineKind,
 
-    /// Made-up requests: burst:200@10s, constant:50/s or poisson:50/s.
+    /// Run this scenario of the file and no other.
+    #[arg(long, value_name = "ID")]
+    scenario: Option<String>,
+
+    /// Made-up requests: burst:200@10s, constant:50/s or poisson:50/s. With a stretch of time they
+    /// come only then: constant:50/s,3s..5s. Several of these come together.
     #[arg(long, value_name = "TRAFFIC", requires = "duration")]
-    traffic: Option<Traffic>,
+    traffic: Vec<Phase>,
 
     /// How long the traffic lasts, as in 60s.
     #[arg(
@@ -94,10 +103,15 @@ impl Simulate {
     /// Runs every scenario; the answer is no if one is not as expected.
     pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
         let source = Source::read(self.file.path()).await?;
-        let mut scenarios = scenarios(&source, self.traffic.is_some())?;
-        if let Some(traffic) = &self.traffic {
-            self.replace_steps(&mut scenarios, traffic)?;
+        let mut scenarios = scenarios(&source, !self.traffic.is_empty())?;
+        if let Some(id) = &self.scenario {
+            only(&mut scenarios, id)?;
         }
+        let traffic_ms = if self.traffic.is_empty() {
+            None
+        } else {
+            Some(self.replace_steps(&mut scenarios)?)
+        };
         let report = match self.engine {
             EngineKind::Local => simulate::run(&scenarios, &mut Local::default()).await?,
             EngineKind::Redis => {
@@ -109,25 +123,33 @@ impl Simulate {
             }
         };
         let as_expected = report.as_expected();
-        printer.data(&View {
-            report,
-            traffic: self.traffic.is_some(),
-        })?;
+        printer.data(&View { report, traffic_ms })?;
         Ok(if as_expected { Exit::Done } else { Exit::No })
     }
 
-    fn replace_steps(&self, scenarios: &mut [Scenario], traffic: &Traffic) -> Result<(), Error> {
+    /// Makes the steps up; the stretch of time that they cover, in milliseconds.
+    fn replace_steps(&self, scenarios: &mut [Scenario]) -> Result<Range<u64>, Error> {
         let descriptor = descriptor(&self.descriptor)?;
         let for_ms = parse_duration(self.duration.as_deref().unwrap_or_default())
             .map_err(|error| Error::usage(format!("--for: {error}")))?;
-        let steps = traffic
-            .steps(START_MS, for_ms, self.seed, &descriptor)
+        let steps = simulate::steps(&self.traffic, START_MS, for_ms, self.seed, &descriptor)
             .map_err(|error| Error::usage(format!("--traffic: {error}")))?;
         for scenario in scenarios {
             scenario.steps.clone_from(&steps);
         }
-        Ok(())
+        Ok(START_MS..START_MS.saturating_add(for_ms))
     }
+}
+
+/// Leaves the scenario of that name.
+fn only(scenarios: &mut Vec<Scenario>, id: &str) -> Result<(), Error> {
+    let known: Vec<String> = scenarios.iter().map(|found| found.id.clone()).collect();
+    scenarios.retain(|found| found.id == id);
+    if scenarios.is_empty() {
+        let error = Error::new(Exit::NotFound, format!("no scenario `{id}` in the file"));
+        return Err(error.maybe_hint(Some(format!("it has {}", known.join(", ")))));
+    }
+    Ok(())
 }
 
 /// The scenarios of a file; where the steps are made up, its limits are enough.

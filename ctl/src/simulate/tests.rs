@@ -1,6 +1,6 @@
 use policy::{Node, Problems};
 
-use super::{Local, Report, Scenario, Step, Traffic, read, run};
+use super::{Local, Phase, Report, Scenario, Step, read, run, steps};
 use crate::error::Error;
 
 fn scenarios(json: &str) -> Result<Vec<Scenario>, Problems> {
@@ -156,10 +156,9 @@ fn traffic_runs_through_limits() {
         r#"{"id": "t", "limits": [{"name": "a", "rate": "10/s", "burst": 50}], "steps": []}"#,
     )
     .unwrap();
-    let traffic: Traffic = "constant:20/s".parse().unwrap();
-    all[0].steps = traffic
-        .steps(1_763_000_000_000, 10_000, 1, &policy::Descriptor::new())
-        .unwrap();
+    let traffic: Phase = "constant:20/s".parse().unwrap();
+    let nobody = policy::Descriptor::new();
+    all[0].steps = steps(&[traffic], 1_763_000_000_000, 10_000, 1, &nobody).unwrap();
     assert!(matches!(all[0].steps[0], Step::Check(_)));
     let report = local(&all).unwrap();
     let steps = report.scenarios[0].steps.iter().flatten();

@@ -1,10 +1,8 @@
-//! Steps made from a description of traffic.
+//! Times of requests, made from a description of traffic.
 
 use std::str::FromStr;
 
-use policy::{Descriptor, UnitError, parse_duration, parse_rate};
-
-use super::{Request, Step};
+use policy::{UnitError, parse_duration, parse_rate};
 
 /// `burst:200@10s`, `constant:50/s` or `poisson:50/s`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +35,8 @@ pub enum Traffic {
 pub enum TrafficError {
     /// Not one of the three forms.
     Form,
+    /// What follows the comma is not a stretch of time.
+    Span,
     /// A rate or duration in it is wrong.
     Unit(UnitError),
     /// More requests than a simulation takes.
@@ -55,6 +55,9 @@ impl std::fmt::Display for TrafficError {
             Self::Form => f.write_str(
                 "expected burst:REQUESTS@TIME, constant:REQUESTS/TIME or poisson:REQUESTS/TIME, \
                  as in burst:200@10s or constant:50/s",
+            ),
+            Self::Span => f.write_str(
+                "after the comma: expected when it comes, FROM..TO or FROM.., as in 3s..5s",
             ),
             Self::Unit(error) => error.fmt(f),
             Self::TooMany { most } => write!(f, "more than {most} requests"),
@@ -94,32 +97,11 @@ impl FromStr for Traffic {
 }
 
 impl Traffic {
-    /// The steps of `for_ms` milliseconds from `start_ms` on, each of cost 1.
+    /// When requests come in `for_ms` milliseconds: milliseconds from the start, in order.
     ///
     /// # Errors
     /// More than a million requests.
-    pub fn steps(
-        &self,
-        start_ms: u64,
-        for_ms: u64,
-        seed: u64,
-        descriptor: &Descriptor,
-    ) -> Result<Vec<Step>, TrafficError> {
-        let times = self.times(for_ms, seed)?;
-        let step = |at: u64| {
-            Step::Check(Request {
-                t_ms: start_ms.saturating_add(at),
-                cost: 1,
-                peek: false,
-                descriptor: descriptor.clone(),
-                expect: Vec::new(),
-            })
-        };
-        Ok(times.into_iter().map(step).collect())
-    }
-
-    /// When requests come, in milliseconds from the start, in order.
-    fn times(&self, for_ms: u64, seed: u64) -> Result<Vec<u64>, TrafficError> {
+    pub(super) fn times(&self, for_ms: u64, seed: u64) -> Result<Vec<u64>, TrafficError> {
         match *self {
             Self::Burst { requests, every_ms } => {
                 let bursts = for_ms.div_ceil(every_ms);
@@ -157,7 +139,7 @@ fn count(requests: u64, period_ms: u64, for_ms: u64) -> u128 {
     u128::from(requests) * u128::from(for_ms) / u128::from(period_ms.max(1))
 }
 
-fn bounded(count: u128) -> Result<u64, TrafficError> {
+pub(super) fn bounded(count: u128) -> Result<u64, TrafficError> {
     let count = u64::try_from(count)
         .ok()
         .filter(|count| *count <= REQUESTS_MAX);

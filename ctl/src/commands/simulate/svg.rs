@@ -1,8 +1,8 @@
 //! Timelines as a drawing.
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, ops::Range};
 
-use super::timeline::Timeline;
+use super::timeline::{Timeline, round_up};
 use crate::{render::duration, simulate::Report};
 
 /// Stretches of time in a drawing, at most.
@@ -10,12 +10,19 @@ const SLOTS_MAX: u64 = 120;
 const WIDTH: u64 = 960;
 const LEFT: u64 = 64;
 const TOP: u64 = 40;
-const HEIGHT: u64 = 200;
+const HEIGHT: u64 = 120;
+/// Lines across a chart, at most.
+const LINES_MAX: u64 = 12;
+// Told apart by their lightness too.
+const ADMITTED: &str = "#2e7d32";
+const HELD: &str = "#1e88e5";
+const DENIED: &str = "#ef9a9a";
 /// A scenario's part of the drawing: title, chart, axis.
 const PART: u64 = TOP + HEIGHT + 48;
 
-/// One chart below the other, admitted under denied.
-pub fn draw(report: &Report) -> String {
+/// One chart below the other, what passed under what was denied; `during` is when the traffic was,
+/// in milliseconds.
+pub fn draw(report: &Report, during: Option<&Range<u64>>) -> String {
     let parts = u64::try_from(report.scenarios.len()).unwrap_or(0);
     let height = parts.saturating_mul(PART);
     let mut svg = format!(
@@ -25,9 +32,10 @@ pub fn draw(report: &Report) -> String {
     );
     for (n, run) in (0_u64..).zip(&report.scenarios) {
         let top = n * PART;
-        let timeline = Timeline::of(run, SLOTS_MAX);
+        let timeline = Timeline::of(run, during, SLOTS_MAX);
         let _ = writeln!(svg, "<g transform=\"translate(0 {top})\">");
-        title(&mut svg, &run.id);
+        title(&mut svg, &run.id, &timeline);
+        lines(&mut svg, &timeline);
         bars(&mut svg, &timeline);
         axes(&mut svg, &timeline);
         svg.push_str("</g>\n");
@@ -36,18 +44,40 @@ pub fn draw(report: &Report) -> String {
     svg
 }
 
-fn title(svg: &mut String, id: &str) {
-    let id = escape(id);
+fn title(svg: &mut String, id: &str, timeline: &Timeline) {
+    let (id, summary) = (escape(id), timeline.summary());
     let _ = writeln!(
         svg,
-        "<text x=\"{LEFT}\" y=\"20\" font-size=\"14\" font-weight=\"bold\">{id}</text>"
+        "<text x=\"{LEFT}\" y=\"20\" font-size=\"14\"><tspan font-weight=\"bold\">{id}</tspan>: \
+         {summary}</text>"
     );
-    for (x, color, word) in [(720, "#2e7d32", "admitted"), (820, "#c62828", "denied")] {
+    let held = timeline.holds().then_some((790, HELD, "held"));
+    let words = [(700, ADMITTED, "admitted"), (860, DENIED, "denied")];
+    for (x, color, word) in words.into_iter().chain(held) {
         let _ = writeln!(
             svg,
             "<rect x=\"{x}\" y=\"11\" width=\"10\" height=\"10\" fill=\"{color}\"/>\
              <text x=\"{}\" y=\"20\">{word}</text>",
             x + 16
+        );
+    }
+}
+
+/// A line and its time at every round stretch of time.
+fn lines(svg: &mut String, timeline: &Timeline) {
+    let slots = u64::try_from(timeline.slots.len()).unwrap_or(0);
+    let whole_ms = slots.saturating_mul(timeline.slot_ms).max(1);
+    let every_ms = round_up(whole_ms.div_ceil(LINES_MAX));
+    let (bottom, below) = (TOP + HEIGHT, TOP + HEIGHT + 18);
+    for n in 0..=whole_ms / every_ms {
+        let at_ms = n * every_ms;
+        let along = u128::from(WIDTH - LEFT - 16) * u128::from(at_ms) / u128::from(whole_ms);
+        let x = LEFT + u64::try_from(along).unwrap_or(0);
+        let at = duration(at_ms);
+        let _ = writeln!(
+            svg,
+            "<path d=\"M{x} {TOP}V{bottom}\" stroke=\"#ddd\"/>\
+             <text x=\"{x}\" y=\"{below}\" text-anchor=\"middle\">{at}</text>"
         );
     }
 }
@@ -63,7 +93,8 @@ fn bars(svg: &mut String, timeline: &Timeline) {
     for (n, slot) in (0_u64..).zip(&timeline.slots) {
         let (left, wide) = (x(n), (x(n + 1) - x(n)).max(2) - 1);
         let admitted = tall(slot.admitted);
-        let both = tall(slot.admitted.saturating_add(slot.denied));
+        let passed = tall(slot.admitted.saturating_add(slot.held));
+        let all = tall(slot.units());
         let mut bar = |tall: u64, bottom: u64, color: &str| {
             if tall > 0 {
                 let y = TOP + HEIGHT - bottom - tall;
@@ -73,8 +104,9 @@ fn bars(svg: &mut String, timeline: &Timeline) {
                 );
             }
         };
-        bar(admitted, 0, "#2e7d32");
-        bar(both - admitted, admitted, "#c62828");
+        bar(admitted, 0, ADMITTED);
+        bar(passed - admitted, admitted, HELD);
+        bar(all - passed, passed, DENIED);
     }
 }
 
@@ -84,8 +116,10 @@ fn axes(svg: &mut String, timeline: &Timeline) {
         svg,
         "<path d=\"M{LEFT} {TOP}V{bottom}H{right}\" fill=\"none\" stroke=\"#555\"/>"
     );
-    let (highest, below) = (timeline.highest(), bottom + 18);
-    let labels = [(TOP + 10, highest.to_string()), (bottom, "0".to_owned())];
+    let labels = [
+        (TOP + 10, timeline.highest().to_string()),
+        (bottom, "0".to_owned()),
+    ];
     for (y, label) in labels {
         let x = LEFT - 6;
         let _ = writeln!(
@@ -93,15 +127,12 @@ fn axes(svg: &mut String, timeline: &Timeline) {
             "<text x=\"{x}\" y=\"{y}\" text-anchor=\"end\">{label}</text>"
         );
     }
-    let slots = u64::try_from(timeline.slots.len()).unwrap_or(0);
-    let whole = duration(slots.saturating_mul(timeline.slot_ms));
     let slot = duration(timeline.slot_ms);
     let _ = writeln!(
         svg,
-        "<text x=\"{LEFT}\" y=\"{below}\">0</text>\
-         <text x=\"{right}\" y=\"{below}\" text-anchor=\"end\">{whole}</text>\
-         <text x=\"{}\" y=\"{below}\" text-anchor=\"middle\">units per {slot}</text>",
-        u64::midpoint(LEFT, right)
+        "<text x=\"{}\" y=\"{}\" text-anchor=\"middle\" fill=\"#555\">units per {slot}</text>",
+        u64::midpoint(LEFT, right),
+        bottom + 36
     );
 }
 

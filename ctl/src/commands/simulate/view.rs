@@ -1,6 +1,6 @@
 //! What a simulation found, as tables and charts.
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, ops::Range};
 
 use anstyle::{AnsiColor, Style};
 use serde::{Serialize, Serializer};
@@ -23,8 +23,8 @@ const DIFFERENCES_SHOWN: usize = 10;
 #[derive(Debug)]
 pub struct View {
     pub report: Report,
-    /// Whether the steps were made up, so that nobody wants to see each.
-    pub traffic: bool,
+    /// When, where the steps were made up, so that nobody wants to see each. Milliseconds.
+    pub traffic_ms: Option<Range<u64>>,
 }
 
 impl Serialize for View {
@@ -35,12 +35,12 @@ impl Serialize for View {
 
 impl render::View for View {
     fn text(&self, page: Page) -> String {
-        if self.traffic {
+        if let Some(during) = &self.traffic_ms {
             return self
                 .report
                 .scenarios
                 .iter()
-                .map(|run| chart(run, page))
+                .map(|run| chart(run, during, page))
                 .collect();
         }
         let tables = page.wide || self.report.scenarios.len() == 1;
@@ -77,7 +77,7 @@ impl render::View for View {
     }
 
     fn svg(&self) -> Option<String> {
-        Some(svg::draw(&self.report))
+        Some(svg::draw(&self.report, self.traffic_ms.as_ref()))
     }
 }
 
@@ -170,19 +170,8 @@ fn row(answer: &Answer) -> [String; 5] {
     ]
 }
 
-fn chart(run: &Run, page: Page) -> String {
-    let timeline = Timeline::of(run, SLOTS_MAX);
-    let sum = |units: fn(&super::timeline::Slot) -> u64| -> u64 {
-        timeline
-            .slots
-            .iter()
-            .map(units)
-            .fold(0, u64::saturating_add)
-    };
-    let (admitted, denied) = (sum(|slot| slot.admitted), sum(|slot| slot.denied));
+fn chart(run: &Run, during: &Range<u64>, page: Page) -> String {
+    let timeline = Timeline::of(run, Some(during), SLOTS_MAX);
     let id = visible(run.id.as_bytes());
-    format!(
-        "{id}: {admitted} admitted, {denied} denied\n{}",
-        timeline.text(page)
-    )
+    format!("{id}: {}\n{}", timeline.summary(), timeline.text(page))
 }
