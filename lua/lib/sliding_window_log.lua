@@ -1,17 +1,19 @@
 -- Sliding window log. Twin of crates/algorithms/src/sliding_window_log.rs.
 --
--- State: a list of "<ms>:<units>:<running total>:<generation>", oldest first,
--- one for all admissions of a millisecond. The total makes it possible to find
--- by bisection what is used and when enough of it is forgotten; it wraps.
+-- State: a list of "<ms>:<units>:<running total>", oldest first, one for all
+-- admissions of a millisecond. The total makes it possible to find by bisection
+-- what is used and when enough of it is forgotten; it wraps. The newest entry
+-- ends in ":<generation>", which is taken off when another follows.
 --
 -- w: limit (N), x (W in ms), at (now, or the newest entry's time if later),
 --    shift (what to take off an entry's time), newest (entry), length (of the list),
 --    first (position of the first entry that counts), forgotten (total before it),
 --    stored (units that count), added (units of this call)
 
-local TOTAL_WRAP = 1000000000 -- far above the most a log can hold
+local TOTAL_WRAP = 1000000 -- above the 100,000 units that a log can hold
 local CHUNK = 1000 -- unpack() has a limit
-local STATE = '%.0f:%.0f:%.0f:%.0f'
+local ENTRY = '%.0f:%.0f:%.0f'
+local NEWEST = '%.0f:%.0f:%.0f:%.0f'
 
 -- The entry at a position from 0 (or from the end, if negative); nil if there is none.
 local function entry(w, position)
@@ -22,11 +24,11 @@ local function entry(w, position)
   if type(text) ~= 'string' then
     return nil, foreign(w)
   end
-  local at, units, total, generation = string.match(text, '^(%-?%d+):(%d+):(%d+):(%d+)$')
-  if not at then
+  local at, units, total, generation = string.match(text, '^(%-?%d+):(%d+):(%d+):?(%d*)$')
+  if not at or (generation == '' and position < 0) then
     return nil, CORRUPT
   end
-  at, units, total, generation = at + 0, units + 0, total + 0, generation + 0
+  at, units, total, generation = at + 0, units + 0, total + 0, (tonumber(generation) or 0)
   if not sound(math.abs(at) + units + total + generation, 1) then
     return nil, CORRUPT
   end
@@ -141,10 +143,13 @@ local function save(w, ttl)
   local newest = w.stored > 0 and w.newest or { total = 0 }
   local total = (newest.total + w.added) % TOTAL_WRAP
   if newest.at == w.at then
-    local text = string.format(STATE, w.at, newest.units + w.added, total, w.generation)
+    local text = string.format(NEWEST, w.at, newest.units + w.added, total, w.generation)
     redis.call('LSET', w.key, -1, text)
   else
-    redis.call('RPUSH', w.key, string.format(STATE, w.at, w.added, total, w.generation))
+    redis.call('RPUSH', w.key, string.format(NEWEST, w.at, w.added, total, w.generation))
+    if newest.at then -- no longer the newest
+      redis.call('LSET', w.key, -2, string.format(ENTRY, newest.at, newest.units, newest.total))
+    end
   end
   if w.first > 0 then
     redis.call('LTRIM', w.key, w.first, -1)

@@ -14,7 +14,7 @@ use crate::quota::{Loaded, Quota};
 use crate::window::Window;
 use crate::{Numbers, ParameterError, Parameters, State, kinds};
 
-/// The largest N, and so the most entries of a log.
+/// The largest N, and so the most entries of a log. The script's running total wraps above it.
 const LIMIT_MAX: u64 = 100_000;
 
 /// A log's numbers.

@@ -190,6 +190,56 @@ fn a_foreign_key_is_an_error_of_its_check_only() {
 }
 
 #[test]
+fn a_log_names_its_newest_generation_once() {
+    let redis = LuaRedis::new();
+    let log = algorithm(Kind::SlidingWindowLog, 10, 1000);
+    let of = |generation| ScriptLimit {
+        generation,
+        ..limit("k", &log, 1)
+    };
+    let entries = || redis.command::<Vec<String>>(&["LRANGE", "k", "0", "-1"]);
+    for (at_ms, generation) in [(0, 7), (1, 7), (1, 8), (2, 9)] {
+        redis.batch(&[one(of(generation))], Clock::Injected(at_ms));
+    }
+    assert_eq!(entries(), ["0:1:1", "1:2:3", "2:1:4:9"]);
+    let stale = Err(ScriptError::Stale {
+        limit: 0,
+        generation: 9,
+    });
+    // Also once all is forgotten, and after a far step back, which moves the times along.
+    for (at_ms, left) in [(2, 5), (5000, 9), (0, 8)] {
+        let reply = redis.batch(&[one(of(8)), one(of(9))], Clock::Injected(at_ms));
+        assert_eq!(reply.results[0], stale, "at {at_ms}");
+        let decided = reply.results[1].as_ref().unwrap().limits[0].decision;
+        assert_eq!(decided.remaining, left, "at {at_ms}");
+    }
+    assert_eq!(entries(), ["0:2:2:9"]);
+}
+
+#[test]
+fn a_log_that_lost_its_end_is_corrupt() {
+    let redis = LuaRedis::new();
+    let log = algorithm(Kind::SlidingWindowLog, 10, 1000);
+    for (i, newest) in [
+        "5:1:2",
+        "5:1:2:",
+        "5:1:2:x",
+        "5:1",
+        "5:-1:2:3",
+        "5:1:2:9999999999999999",
+    ]
+    .iter()
+    .enumerate()
+    {
+        let key = i.to_string();
+        redis.command::<i64>(&["RPUSH", &key, "4:1:1", newest]);
+        let reply = redis.batch(&[one(limit(&key, &log, 1))], Clock::Injected(6));
+        let corrupt = Err(ScriptError::Corrupt { limit: 0 });
+        assert_eq!(reply.results[0], corrupt, "{newest}");
+    }
+}
+
+#[test]
 fn a_peek_and_a_cost_of_zero_write_nothing() {
     let redis = LuaRedis::new();
     let bucket = algorithm(Kind::Gcra, 10, 1000);

@@ -4,11 +4,12 @@
 
 mod support;
 
-use algorithms::check::Options;
+use algorithms::check::{Mode, Options};
+use algorithms::{Algorithm, Kind, Parameters};
 use store::script::Clock;
 use support::random::{Random, Walk};
 use support::server::{REDIS, VALKEY};
-use support::{Engine, LuaRedis, RustEngine, Server, script_check};
+use support::{Engine, LuaRedis, RustEngine, Server, Subject, script_check};
 
 const STEPS_PER_WALK: u64 = 60;
 
@@ -62,6 +63,32 @@ fn on_redis() {
 #[test]
 fn on_valkey() {
     compare(&mut Server::start(VALKEY), steps());
+}
+
+/// A log's running total starts again at 10^6, three times here.
+#[test]
+fn a_logs_total_wraps() {
+    let parameters = Parameters::new(Kind::SlidingWindowLog, 100_000, 1000);
+    let mut subject = Subject {
+        key: "log".to_owned(),
+        algorithm: Algorithm::new(&parameters).unwrap(),
+        generation: 1,
+        cost: 0,
+        debit: 0,
+        mode: Mode::Enforce,
+    };
+    let (mut rust, mut lua, mut charged) = (RustEngine::default(), LuaRedis::new(), 0);
+    for step in 0..400 {
+        for cost in [9999, 60_000] {
+            subject.cost = cost;
+            let subjects = std::slice::from_ref(&subject);
+            let expected = rust.check(subjects, step * 97, Options::default()).unwrap();
+            let actual = lua.check(subjects, step * 97, Options::default());
+            assert_eq!(actual.as_ref(), Ok(&expected), "step {step}");
+            charged += expected.limits.first().unwrap().charged;
+        }
+    }
+    assert!(charged > 3_000_000, "{charged}");
 }
 
 /// With the server's clock the same answers, and no key that expires before its bucket is unused.
