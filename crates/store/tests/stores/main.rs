@@ -7,6 +7,8 @@
     reason = "a test may fail loudly"
 )]
 
+mod cluster;
+mod concurrency;
 mod decisions;
 mod edits;
 mod faults;

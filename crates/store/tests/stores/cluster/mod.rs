@@ -1,0 +1,227 @@
+//! The check script on a Cluster. The store has no client for one yet: those of this test find
+//! the node of a key themselves, by CLUSTER SLOTS and by MOVED.
+
+mod client;
+mod nodes;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use algorithms::{Algorithm, Align, Kind as Of, Parameters, check::Mode};
+use anyhow::Result;
+use store::{script::ScriptLimit, slot};
+use tokio::task::JoinSet;
+
+use self::{
+    client::Client,
+    nodes::{Cluster, SLOTS},
+};
+use crate::servers::{Kind, REDIS, VALKEY};
+
+const LIMIT: u64 = 100;
+/// Nothing comes back, and no window ends, within a test.
+const PERIOD_MS: u64 = 1 << 40;
+
+fn every_algorithm() -> Result<Vec<Algorithm>> {
+    let of = |kind| Parameters::new(kind, LIMIT, PERIOD_MS);
+    let queue = Parameters {
+        max_delay_ms: Some(PERIOD_MS),
+        ..of(Of::LeakyBucket)
+    };
+    let first_request = Parameters {
+        align: Some(Align::FirstRequest),
+        ..of(Of::FixedWindow)
+    };
+    let sub_windows = |strict| Parameters {
+        sub_windows: Some(64),
+        strict: Some(strict),
+        ..of(Of::SlidingWindowBuckets)
+    };
+    let all = [
+        of(Of::TokenBucket),
+        of(Of::Gcra),
+        of(Of::LeakyBucket),
+        queue,
+        of(Of::FixedWindow),
+        first_request,
+        of(Of::SlidingWindowLog),
+        sub_windows(true),
+        sub_windows(false),
+        of(Of::SlidingWindow),
+    ];
+    let all = all.iter().map(Algorithm::new);
+    Ok(all.collect::<Result<_, _>>()?)
+}
+
+fn limit<'a>(key: &'a str, algorithm: &'a Algorithm) -> ScriptLimit<'a> {
+    ScriptLimit {
+        key: key.as_bytes(),
+        algorithm,
+        generation: 1,
+        cost: 1,
+        debit: 0,
+        mode: Mode::Enforce,
+    }
+}
+
+const CLIENTS: usize = 200;
+/// Keys in slots of all nodes, and how often each client asks for each.
+const SPREAD: usize = 9;
+/// How often each client asks for the one key of all.
+const HOT: usize = 3;
+const CHECKS: usize = CLIENTS * (HOT + SPREAD);
+
+/// What all clients ask, and how much of it they have.
+struct Load {
+    cluster: Arc<Cluster>,
+    algorithm: Algorithm,
+    keys: Vec<String>,
+    asked: AtomicUsize,
+}
+
+impl Load {
+    /// One client's checks: for each key, how many passed.
+    async fn run(&self, number: usize, client: &mut Client) -> Result<Vec<u64>> {
+        let mut admitted = vec![0; self.keys.len()];
+        let spread = (0..SPREAD).map(|i| 1 + (i + number) % SPREAD);
+        for key in std::iter::repeat_n(0, HOT).chain(spread) {
+            let asked = self.asked.fetch_add(1, Ordering::Relaxed);
+            if asked == CHECKS / 3 || asked == CHECKS * 2 / 3 {
+                self.cluster.flush_scripts().await?;
+            }
+            let limit = limit(&self.keys[key], &self.algorithm);
+            admitted[key] += u64::from(client.check(&[limit]).await?);
+        }
+        Ok(admitted)
+    }
+}
+
+/// Runs all clients; gives them back with what passed for each key.
+async fn run(load: Load, clients: Vec<Client>) -> Result<(Vec<Client>, BTreeMap<String, u64>)> {
+    let load = Arc::new(load);
+    let mut running = JoinSet::new();
+    for (number, mut client) in clients.into_iter().enumerate() {
+        let load = Arc::clone(&load);
+        running.spawn(async move {
+            let admitted = load.run(number, &mut client).await?;
+            anyhow::Ok((client, admitted))
+        });
+    }
+    let (mut clients, mut admitted) = (Vec::new(), BTreeMap::new());
+    while let Some(done) = running.join_next().await {
+        let (client, passed) = done??;
+        clients.push(client);
+        for (key, passed) in load.keys.iter().zip(passed) {
+            *admitted.entry(key.clone()).or_default() += passed;
+        }
+    }
+    Ok((clients, admitted))
+}
+
+async fn exactly_the_limit_is_admitted(kind: Kind) -> Result<()> {
+    let cluster = Arc::new(Cluster::start(kind).await?);
+    let owners = cluster.owners().await?;
+    assert_eq!(owners.len(), SLOTS.len());
+    let knowing = Client::new(owners.clone());
+    let mut clients: Vec<Client> = (0..CLIENTS)
+        .map(|number| {
+            // Some know one node only, and are told about the others.
+            Client::new(if number % 10 == 0 {
+                vec![(0, 16_383, cluster.nodes[0].port())]
+            } else {
+                owners.clone()
+            })
+        })
+        .collect();
+    let mut nodes = BTreeSet::new();
+    for (i, algorithm) in every_algorithm()?.into_iter().enumerate() {
+        let keys: Vec<_> = (0..=SPREAD).map(|n| format!("rl:b:shop:{i}:{n}")).collect();
+        nodes.extend(
+            keys.iter()
+                .flat_map(|key| knowing.owner(slot(key.as_bytes()))),
+        );
+        let load = Load {
+            cluster: Arc::clone(&cluster),
+            algorithm,
+            keys,
+            asked: AtomicUsize::new(0),
+        };
+        let before: usize = clients.iter().map(|client| client.loaded).sum();
+        let admitted;
+        (clients, admitted) = run(load, clients).await?;
+        for (key, admitted) in admitted {
+            assert_eq!(admitted, LIMIT, "{key} {:?}", algorithm.parameters());
+        }
+        let after: usize = clients.iter().map(|client| client.loaded).sum();
+        assert!(after > before, "the flushes came in the middle");
+    }
+    assert_eq!(nodes.len(), SLOTS.len(), "all nodes took part");
+    let moved = |client: &Client| client.moved > 0;
+    assert_eq!(clients.iter().filter(|c| moved(c)).count(), CLIENTS / 10);
+    Ok(())
+}
+
+/// Limits in one slot are decided in one call; those in two are refused by the node, uncharged.
+async fn one_slot_is_all_or_none(kind: Kind) -> Result<()> {
+    let cluster = Cluster::start(kind).await?;
+    let owners = cluster.owners().await?;
+    for (i, wide) in every_algorithm()?.into_iter().enumerate() {
+        let narrow = Algorithm::new(&Parameters::new(Of::TokenBucket, 40, PERIOD_MS))?;
+        let mut running = JoinSet::new();
+        for _ in 0..50 {
+            let owners = owners.clone();
+            running.spawn(async move {
+                let mut client = Client::new(owners);
+                let [one, other] = ["wide", "narrow"].map(|name| format!("{{{i}}}:{name}"));
+                let both = [limit(&one, &wide), limit(&other, &narrow)];
+                let mut admitted = 0;
+                for _ in 0..2 {
+                    admitted += u64::from(client.check(&both).await?);
+                }
+                let apart = [limit(&one, &wide), limit("elsewhere", &narrow)];
+                let refused = client.check(&apart).await.expect_err("two slots");
+                let refused: redis::RedisError = refused.downcast()?;
+                assert_eq!(refused.code(), Some("CROSSSLOT"), "{refused}");
+                anyhow::Ok(admitted)
+            });
+        }
+        let mut admitted = 0;
+        while let Some(client) = running.join_next().await {
+            admitted += client??;
+        }
+        assert_eq!(admitted, 40, "{:?}", wide.parameters());
+        let mut client = Client::new(owners.clone());
+        let key = format!("{{{i}}}:wide");
+        let mut rest = limit(&key, &wide);
+        rest.cost = LIMIT - 40 + 1;
+        assert!(!client.check(&[rest]).await?, "40 were charged");
+        rest.cost = LIMIT - 40;
+        assert!(client.check(&[rest]).await?, "and no more");
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_redis_exactly_the_limit_is_admitted() -> Result<()> {
+    exactly_the_limit_is_admitted(REDIS).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_valkey_exactly_the_limit_is_admitted() -> Result<()> {
+    exactly_the_limit_is_admitted(VALKEY).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_redis_one_slot_is_all_or_none() -> Result<()> {
+    one_slot_is_all_or_none(REDIS).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_valkey_one_slot_is_all_or_none() -> Result<()> {
+    one_slot_is_all_or_none(VALKEY).await
+}

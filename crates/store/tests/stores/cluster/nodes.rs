@@ -1,0 +1,71 @@
+//! The servers of a Cluster.
+
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use harness::free_port;
+use redis::Value;
+
+use crate::servers::{Kind, Server, until};
+
+/// The first and the last slot of each node.
+pub const SLOTS: [[&str; 2]; 3] = [["0", "5460"], ["5461", "10922"], ["10923", "16383"]];
+
+/// Three nodes, each with a third of the slots.
+pub struct Cluster {
+    pub nodes: Vec<Server>,
+}
+
+impl Cluster {
+    pub async fn start(kind: Kind) -> Result<Self> {
+        let (mut nodes, mut buses) = (Vec::new(), Vec::new());
+        for (epoch, [first, last]) in ["1", "2", "3"].into_iter().zip(SLOTS) {
+            let bus = free_port()?.to_string();
+            let arguments = ["--cluster-enabled", "yes", "--cluster-port", &bus];
+            let node = Server::start_with(kind, &arguments).await?;
+            node.command(&["CLUSTER", "SET-CONFIG-EPOCH", epoch])
+                .await?;
+            node.command(&["CLUSTER", "ADDSLOTSRANGE", first, last])
+                .await?;
+            nodes.push(node);
+            buses.push(bus);
+        }
+        for (node, bus) in nodes.iter().zip(&buses).skip(1) {
+            let port = node.port().to_string();
+            let meet = ["CLUSTER", "MEET", "127.0.0.1", &port, bus];
+            nodes[0].command(&meet).await?;
+        }
+        for node in &nodes {
+            let serves = async || {
+                let state: String = node.ask(&["CLUSTER", "INFO"]).await.ok()?;
+                state.contains("cluster_state:ok").then_some(())
+            };
+            until("the node serves", Duration::from_secs(15), serves).await?;
+        }
+        Ok(Self { nodes })
+    }
+
+    /// The ports of the nodes, each with the first and last of its slots.
+    pub async fn owners(&self) -> Result<Vec<(u16, u16, u16)>> {
+        let ranges: Vec<Vec<Value>> = self.nodes[0].ask(&["CLUSTER", "SLOTS"]).await?;
+        let owner = |range: &Vec<Value>| match range.as_slice() {
+            [Value::Int(first), Value::Int(last), Value::Array(node), ..] => match node.get(1) {
+                Some(Value::Int(port)) => Ok((
+                    (*first).try_into()?,
+                    (*last).try_into()?,
+                    (*port).try_into()?,
+                )),
+                other => bail!("not a port: {other:?}"),
+            },
+            other => bail!("not a range of slots: {other:?}"),
+        };
+        ranges.iter().map(owner).collect()
+    }
+
+    pub async fn flush_scripts(&self) -> Result<()> {
+        for node in &self.nodes {
+            node.command(&["SCRIPT", "FLUSH"]).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,82 @@
+//! Every algorithm under many clients at once, whose scripts are flushed meanwhile.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use anyhow::Result;
+use policy::{Compiled, Name};
+use protocol::Check;
+use store::Store;
+use tokio::task::JoinSet;
+
+use crate::{
+    given::{EVERY_ALGORITHM, check, policy, publish, request},
+    servers::{Kind, REDIS, Server, VALKEY},
+};
+
+const CLIENTS: usize = 300;
+const CHECKS_EACH: usize = 4;
+const CHECKS: usize = CLIENTS * CHECKS_EACH;
+
+/// How many of all clients' checks of one limit pass, with two flushes in the middle.
+async fn admitted(
+    server: &Arc<Server>,
+    stores: &[Arc<dyn Store>],
+    policy: &Arc<Compiled>,
+    limit: &Name,
+) -> Result<usize> {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let mut clients = JoinSet::new();
+    for store in stores.iter().cycle().take(CLIENTS) {
+        let (server, store, policy) = (Arc::clone(server), Arc::clone(store), Arc::clone(policy));
+        let asked = Arc::clone(&asked);
+        let only = Check {
+            only: vec![limit.clone()],
+            ..request(&[("user", "alice")])
+        };
+        clients.spawn(async move {
+            let mut admitted = 0;
+            for _ in 0..CHECKS_EACH {
+                let nth = asked.fetch_add(1, Ordering::Relaxed);
+                if nth == CHECKS / 3 || nth == CHECKS * 2 / 3 {
+                    server.command(&["SCRIPT", "FLUSH"]).await?;
+                }
+                admitted += usize::from(check(&store, &policy, &only).await?.allowed);
+            }
+            anyhow::Ok(admitted)
+        });
+    }
+    let mut admitted = 0;
+    while let Some(client) = clients.join_next().await {
+        admitted += client??;
+    }
+    Ok(admitted)
+}
+
+async fn exactly_the_limit_is_admitted(kind: Kind) -> Result<()> {
+    let server = Arc::new(Server::start(kind).await?);
+    // Two limiters: what is exact is so between them.
+    let stores = [server.store()?, server.store()?];
+    let limits = EVERY_ALGORITHM
+        .replace("2/1d", "100/7d")
+        .replace("1d", "7d");
+    let policy = Arc::new(publish(&stores[0], &policy(&limits)).await?);
+    assert_eq!(policy.limits().len(), 8);
+    for limit in policy.limits() {
+        let admitted = admitted(&server, &stores, &policy, &limit.name).await?;
+        assert_eq!(admitted, 100, "{}", limit.name);
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_redis_exactly_the_limit_is_admitted() -> Result<()> {
+    exactly_the_limit_is_admitted(REDIS).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_valkey_exactly_the_limit_is_admitted() -> Result<()> {
+    exactly_the_limit_is_admitted(VALKEY).await
+}
