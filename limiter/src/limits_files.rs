@@ -94,8 +94,7 @@ impl LimitsFiles {
 
     /// Fills the domains that have no record, once the store can be asked. SIGHUP then changes
     /// nothing, but must not end the process either.
-    pub(crate) async fn fill_once(&self, policies: Vec<Policy>) {
-        let mut asked = Hangups::new();
+    pub(crate) async fn fill_once(&self, policies: Vec<Policy>, mut asked: Hangups) {
         self.fill(policies).await;
         loop {
             asked.next().await;
@@ -188,9 +187,8 @@ impl LimitsFiles {
     }
 
     /// Follows the files for ever. Files that cannot be used leave the limits as they are.
-    pub(crate) async fn follow(&self) {
+    pub(crate) async fn follow(&self, mut asked: Hangups) {
         let mut watched = Watched::new(self.paths.iter().map(PathBuf::as_path));
-        let mut asked = Hangups::new();
         loop {
             let told = tokio::select! {
                 () = sleep(POLL) => false,

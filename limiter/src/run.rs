@@ -15,6 +15,7 @@ use crate::{
     api::{Api, Bounds},
     batch::Batcher,
     domains::Domains,
+    hangups::Hangups,
     limits_files::LimitsFiles,
     metrics::Metrics,
     proxies::Proxies,
@@ -172,10 +173,12 @@ impl Parts {
             background.spawn(Arc::clone(tokens).follow());
         }
         let files = Arc::clone(&self.files);
+        // Before the first answer: until then SIGHUP would end the process.
+        let asked = Hangups::new();
         if settings.limits_are_the_policy {
-            background.spawn(async move { files.follow().await });
+            background.spawn(async move { files.follow(asked).await });
         } else {
-            background.spawn(async move { files.fill_once(policies).await });
+            background.spawn(async move { files.fill_once(policies, asked).await });
         }
     }
 }

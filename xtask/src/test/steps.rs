@@ -114,9 +114,9 @@ impl<'a> Context<'a> {
     /// The test runner, nextest where it is installed.
     fn tests(&self, selection: &[&str]) -> Command {
         let mut cargo = if self.tools.has_nextest() {
-            self.native(&["nextest", "run"])
+            self.native(&["nextest", "run", "--no-fail-fast"])
         } else {
-            self.native(&["test"])
+            self.native(&["test", "--no-fail-fast"])
         };
         cargo.args(selection);
         if !self.runner.is_empty() {
