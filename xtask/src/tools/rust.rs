@@ -1,5 +1,5 @@
 //! What belongs to Rust: the toolchain's own parts, and programs that only
-//! come as sources on crates.io.
+//! come as sources from the registry of crates.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -97,7 +97,7 @@ fn install(name: &str, version: &str, dir: &Path) -> Result<()> {
         .env_remove("RUSTFLAGS");
     command::output(&mut install).with_context(|| {
         Help::new(format!("cannot install {name} {version}"))
-            .remedy("check that cargo reaches crates.io (or the mirror it is set up for)")
+            .remedy("check that cargo reaches its registry (`cargo search anyhow`)")
             .remedy(format!(
                 "to see its whole output: cargo install {name} --version {version}"
             ))
