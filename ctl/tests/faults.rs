@@ -92,9 +92,9 @@ fn a_server_that_hangs_is_given_up_on() -> Result<()> {
     server.process().pause()?;
     let started = Instant::now();
     let output = run(&["ping", "--redis", &server.url()])?;
-    // Twice the default: a busy machine is slow to start a program.
+    // It waits a second; anything far from "for ever" will do on a busy machine.
     assert!(
-        started.elapsed() < Duration::from_secs(2),
+        started.elapsed() < Duration::from_secs(20),
         "{:?}",
         started.elapsed()
     );

@@ -116,7 +116,9 @@ impl Link {
         deadline: Deadline,
     ) -> Result<Vec<Reply>, StoreError> {
         let Ok(session) = timeout_at(deadline.at, self.session()).await else {
-            return Err(StoreError::Unreachable("still connecting".to_owned()));
+            return Err(StoreError::Unreachable(
+                "no answer to a connection attempt yet".to_owned(),
+            ));
         };
         let mut session = session?;
         let answers = session
