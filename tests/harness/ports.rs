@@ -1,8 +1,10 @@
 //! Which port each program listens on; all of them on 127.0.0.1.
 
+use std::fs::{File, create_dir_all};
 use std::net::{Ipv4Addr, TcpListener};
+use std::sync::{Mutex, PoisonError};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 /// The ports of one Envoy and of what it talks to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,9 +55,28 @@ impl Ports {
     }
 }
 
-/// A port that nothing listens on. The kernel does not hand it out again soon,
-/// so that the program it is meant for can take it.
+/// Where ports are taken from: below what the kernel gives to outgoing connections by itself (from
+/// 32768 on Linux), so that none of those can be in a program's way.
+const FIRST: u16 = 12_000;
+const COUNT: u32 = 20_000;
+
+/// A port that nothing listens on, and that no other test is given as long as this process lives.
 pub fn free_port() -> Result<u16> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no free port")?;
-    Ok(listener.local_addr()?.port())
+    /// Locks on the ports of this process.
+    static CLAIMS: Mutex<Vec<File>> = Mutex::new(Vec::new());
+    let claims = std::env::temp_dir().join("rl-test-ports");
+    create_dir_all(&claims).with_context(|| claims.display().to_string())?;
+    let mut held = CLAIMS.lock().unwrap_or_else(PoisonError::into_inner);
+    // Processes that start one after the other look in different places first.
+    let start = std::process::id().wrapping_mul(61) % COUNT;
+    for step in 0..COUNT {
+        let port = FIRST + u16::try_from((start + step) % COUNT)?;
+        let claim = File::create(claims.join(port.to_string()))?;
+        let is_mine = claim.try_lock().is_ok();
+        if is_mine && TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            held.push(claim);
+            return Ok(port);
+        }
+    }
+    bail!("no free port from {FIRST} on")
 }
