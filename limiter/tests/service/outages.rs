@@ -14,6 +14,10 @@ use crate::support::{
     PATIENCE, PER_USER, REDIS, Scripted, Server, Service, VALKEY, publish, quick,
 };
 
+/// So much that every check that reaches the store is charged and can be counted.
+const PLENTY: &str = "  - {name: per-user, per: [user], rate: 1000000/1d}\n";
+const CLIENTS: u64 = 16;
+
 /// As in production, but roomier: the machine that runs the tests does more than that.
 const TIMEOUT: Duration = Duration::from_millis(100);
 /// What the machine may add to an answer.
@@ -26,8 +30,8 @@ fn settings() -> Settings {
     }
 }
 
-async fn on(server: &Server) -> Result<Arc<Service>> {
-    publish(&server.store()?, PER_USER).await?;
+async fn on(server: &Server, limits: &str) -> Result<Arc<Service>> {
+    publish(&server.store()?, limits).await?;
     let service = Service::ready_on(server.store_within(TIMEOUT)?, settings()).await?;
     recovers(&service).await?;
     Ok(Arc::new(service))
@@ -43,45 +47,50 @@ async fn recovers(service: &Service) -> Result<()> {
     .await
 }
 
-/// Asks from many at once for a while; every answer is 503, and in time.
-async fn all_are_refused_in_time(service: &Arc<Service>) -> Result<()> {
+/// Asks from many at once for a while; every answer is 503, and in time. Returns their number.
+async fn all_are_refused_in_time(service: &Arc<Service>) -> Result<u64> {
     let until = Instant::now() + Duration::from_secs(1);
-    let clients: Vec<_> = (0..16)
+    let clients: Vec<_> = (0..CLIENTS)
         .map(|_| {
             let service = Arc::clone(service);
             tokio::spawn(async move {
+                let mut refused = 0;
                 while Instant::now() < until {
                     let reply = service.ask(json!({"descriptor": {"user": "a"}})).await?;
                     assert_eq!(reply.status, 503, "{}", reply.text());
                     assert_eq!(reply.json()?["error"]["code"], "store_unavailable");
                     assert_eq!(reply.header("x-rl-api"), Some("1"));
                     assert!(reply.took < TIMEOUT + SLACK, "{:?}", reply.took);
+                    refused += 1;
                 }
-                anyhow::Ok(())
+                anyhow::Ok(refused)
             })
         })
         .collect();
+    let mut refused = 0;
     for client in clients {
-        client.await??;
+        refused += client.await??;
     }
-    Ok(())
+    Ok(refused)
 }
 
 async fn rides_out_a_hang(server: &Server) -> Result<()> {
-    let service = on(server).await?;
+    let service = on(server, PLENTY).await?;
     server.pause()?;
-    all_are_refused_in_time(&service).await?;
+    let refused = all_are_refused_in_time(&service).await?;
+    assert!(refused > 3 * CLIENTS, "{refused} are no backlog");
     service.readiness(200, "the store is away").await?;
     let strict = service.admin("/readyz?strict").send().await?;
     assert_eq!(strict.status, 503);
     server.resume()?;
     recovers(&service).await?;
-    // What was refused may have been charged when the server woke up, but only what was sent.
+    // What was refused may have been charged when the server woke up, but only what was sent: one
+    // check of each client, before the first of them was too late.
     let peek = json!({"descriptor": {"user": "a"}, "peek": true});
     let left = service.ask(peek).await?.json()?["remaining"].as_u64();
     assert!(
-        left >= Some(6),
-        "the backlog was charged: {left:?} of 10 left"
+        left >= Some(1_000_000 - CLIENTS),
+        "of {refused} refused checks more than {CLIENTS} were charged: {left:?} left"
     );
     Ok(())
 }
@@ -99,7 +108,7 @@ async fn a_valkey_that_hangs_costs_each_check_its_timeout_and_no_more() -> Resul
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restarted_server_is_found_again_and_its_loss_is_said() -> Result<()> {
     let server = Server::start(REDIS).await?;
-    let service = on(&server).await?;
+    let service = on(&server, PER_USER).await?;
     let _server = server.restart_empty().await?;
     // Its scripts are gone with it, and so are the limits: the last ones decide.
     recovers(&service).await?;
