@@ -19,6 +19,11 @@ pub struct Check {
     pub require_match: bool,
     /// What was admitted without the limiter and is charged now, whatever is left.
     pub debits: Vec<Debit>,
+    /// Units wanted in advance, and what became of earlier ones; at most one entry per limit.
+    ///
+    /// An entry for a limit that is also in `skip` tests that limit with a cost of 0. Only in the
+    /// compact encoding: who asks in JSON has no lease to keep.
+    pub leases: Vec<LeaseRequest>,
 }
 
 /// Units that a proxy admitted by itself while no limiter answered.
@@ -28,6 +33,44 @@ pub struct Debit {
     pub limit: Name,
     /// Units.
     pub units: u64,
+}
+
+/// What a proxy asks of a limit with `lease`, beside the check's own cost.
+///
+/// The surplus is granted only if the check is allowed (a cost of 0 always fits) and is no `peek`.
+/// Settlements are executed whatever the decision, once: a check that carries one is never sent
+/// again after it may have arrived.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseRequest {
+    /// The limit whose bucket (for this check's descriptor) is meant.
+    pub limit: Name,
+    /// Surplus units wanted for requests to come; 0: none.
+    pub want: u64,
+    /// What became of earlier grants; executed before the check is decided, in this order.
+    pub settle: Vec<Settlement>,
+}
+
+/// What became of granted units. What is neither spent nor returned stays reserved until the
+/// bucket forgets the epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settlement {
+    /// The grant's [`Lease::epoch`]; one that the bucket no longer holds is ignored.
+    pub epoch: u64,
+    /// Units that requests used.
+    pub spent: u64,
+    /// Units given back, unused. They must not be used afterwards.
+    pub returned: u64,
+}
+
+/// Units taken from a bucket in advance, for one proxy's requests to come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// How many units were granted, beside what the check itself was charged.
+    pub units: u64,
+    /// What to name them by when they are settled.
+    pub epoch: u64,
+    /// For how long they may be used, in milliseconds from the *sending* of this very attempt.
+    pub ttl_ms: u64,
 }
 
 /// How a limit takes part in a check.
@@ -84,6 +127,8 @@ pub struct LimitAnswer {
     pub delay_ms: u64,
     /// Not to be shown to clients.
     pub hidden: bool,
+    /// The surplus granted; `None`: none, or none was wanted.
+    pub lease: Option<Lease>,
 }
 
 #[cfg(test)]
@@ -106,6 +151,7 @@ pub(crate) mod tests {
             reset_after_ms: 0,
             delay_ms: 0,
             hidden: false,
+            lease: None,
         }
     }
 }

@@ -11,7 +11,7 @@ mod headers;
 pub mod json;
 mod summary;
 
-pub use check::{Answer, Check, Debit, LimitAnswer, Mode};
+pub use check::{Answer, Check, Debit, Lease, LeaseRequest, LimitAnswer, Mode, Settlement};
 pub use error::{ApiError, ErrorCode};
 pub use headers::{
     API_HEADER, API_VERSION, CHECK_CBOR, CHECK_JSON, PROXIES_HEADER, REVISION_HEADER,

@@ -237,6 +237,7 @@ impl<'p> Part<'p> {
             reset_after_ms: 0,
             delay_ms: 0,
             hidden: self.limit.hidden,
+            lease: None,
         };
         match self.what {
             What::Unlimited => {}

@@ -72,6 +72,7 @@ impl Check {
             skip: Vec::new(),
             require_match: false,
             debits: Vec::new(),
+            leases: Vec::new(),
         };
         let mut compiled = Compiled::new(policy);
         let deadline = Instant::now() + Duration::from_millis(wait.unwrap_or(0));

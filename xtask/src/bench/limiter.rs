@@ -105,6 +105,7 @@ fn batch() -> Result<Batch> {
         cost: 1,
         skip: Vec::new(),
         debits: Vec::new(),
+        leases: Vec::new(),
     };
     Ok(Batch {
         domain: name("shop")?,

@@ -305,6 +305,7 @@ fn batch(domain: Name, proxy: String, cases: &mut [Case]) -> Batch {
         cost: 1,
         skip: case.settled(),
         debits: case.debits(),
+        leases: Vec::new(),
     });
     Batch {
         domain,

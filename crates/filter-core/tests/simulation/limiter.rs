@@ -160,5 +160,6 @@ fn told(found: &Match<'_, '_>, verdict: &LimitVerdict) -> LimitAnswer {
         reset_after_ms: verdict.decision.reset_after_ms,
         delay_ms: verdict.decision.delay_ms,
         hidden: found.limit.hidden,
+        lease: None,
     }
 }

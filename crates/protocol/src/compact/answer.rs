@@ -3,7 +3,7 @@
 use policy::{Name, Revision};
 
 use super::{DecodeError, MAX_NAMES, Reader, Table, Writer};
-use crate::{Answer, ErrorCode, LimitAnswer, MAX_CHECKS, Mode};
+use crate::{Answer, ErrorCode, Lease, LimitAnswer, MAX_CHECKS, Mode};
 
 /// The answers to a [`super::Batch`].
 ///
@@ -123,7 +123,7 @@ fn write_limit(writer: &mut Writer, limit: &LimitAnswer, limits: &Table<'_>) {
     if limit.hidden {
         flags |= HIDDEN;
     }
-    writer.array(10);
+    writer.array(if limit.lease.is_some() { 11 } else { 10 });
     limits.write_index(writer, &limit.name);
     writer.unsigned(limit.generation);
     writer.unsigned(flags);
@@ -134,10 +134,16 @@ fn write_limit(writer: &mut Writer, limit: &LimitAnswer, limits: &Table<'_>) {
     writer.optional(limit.retry_after_ms, Writer::unsigned);
     writer.unsigned(limit.reset_after_ms);
     writer.unsigned(limit.delay_ms);
+    if let Some(lease) = limit.lease {
+        writer.array(3);
+        writer.unsigned(lease.units);
+        writer.unsigned(lease.epoch);
+        writer.unsigned(lease.ttl_ms);
+    }
 }
 
 fn read_limit(reader: &mut Reader<'_>, limits: &[Name]) -> Result<LimitAnswer, DecodeError> {
-    reader.fields(10, |reader| {
+    let read = |reader: &mut Reader<'_>| {
         let name = reader.indexed(limits)?;
         let generation = reader.unsigned()?;
         let flags = reader.unsigned()?;
@@ -159,6 +165,19 @@ fn read_limit(reader: &mut Reader<'_>, limits: &[Name]) -> Result<LimitAnswer, D
             reset_after_ms: reader.unsigned()?,
             delay_ms: reader.unsigned()?,
             hidden: flags & HIDDEN != 0,
+            lease: None,
+        })
+    };
+    let (answer, lease) = reader.fields_and(10, read, read_lease)?;
+    Ok(LimitAnswer { lease, ..answer })
+}
+
+fn read_lease(reader: &mut Reader<'_>) -> Result<Lease, DecodeError> {
+    reader.fields(3, |reader| {
+        Ok(Lease {
+            units: reader.unsigned()?,
+            epoch: reader.unsigned()?,
+            ttl_ms: reader.unsigned()?,
         })
     })
 }

@@ -212,6 +212,24 @@ impl<'b> Reader<'b> {
         Ok(value)
     }
 
+    /// As [`Self::fields`], with one more at their end that an earlier version does not write.
+    pub(super) fn fields_and<T, L>(
+        &mut self,
+        known: u64,
+        read: impl FnOnce(&mut Self) -> Result<T, DecodeError>,
+        read_last: impl FnOnce(&mut Self) -> Result<L, DecodeError>,
+    ) -> Result<(T, Option<L>), DecodeError> {
+        let length = self.expect(ARRAY)?;
+        let more = length.checked_sub(known).ok_or(DecodeError::Short)?;
+        let value = read(self)?;
+        if more == 0 {
+            return Ok((value, None));
+        }
+        let last = read_last(self)?;
+        self.skip(more.saturating_sub(1))?;
+        Ok((value, Some(last)))
+    }
+
     /// Skips items, whatever they are and however they nest.
     fn skip(&mut self, items: u64) -> Result<(), DecodeError> {
         let mut left = items;

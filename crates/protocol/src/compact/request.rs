@@ -3,7 +3,7 @@
 use policy::{Name, Revision};
 
 use super::{DecodeError, MAX_NAMES, Reader, Table, Writer};
-use crate::{Check, Debit, MAX_CHECKS, MAX_ENTRIES, MAX_VALUE};
+use crate::{Check, Debit, LeaseRequest, MAX_CHECKS, MAX_ENTRIES, MAX_VALUE, Settlement};
 
 /// Checks of one domain that a proxy sends together.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +32,8 @@ pub struct BatchCheck {
     pub skip: Vec<Name>,
     /// What the proxy admitted by itself, to be charged now.
     pub debits: Vec<Debit>,
+    /// Units it wants in advance, and what became of earlier ones: see [`Check::leases`].
+    pub leases: Vec<LeaseRequest>,
 }
 
 impl BatchCheck {
@@ -44,6 +46,7 @@ impl BatchCheck {
             cost: self.cost,
             skip: self.skip,
             debits: self.debits,
+            leases: self.leases,
             ..Check::default()
         }
     }
@@ -51,6 +54,8 @@ impl BatchCheck {
 
 /// Limits that one check refers to, at most.
 const MAX_LIMITS: usize = 1024;
+/// Settlements of one limit, at most. (A bucket holds two epochs at a time.)
+const MAX_SETTLEMENTS: usize = 16;
 /// The longest name of a proxy, in bytes.
 const MAX_PROXY: usize = 64;
 
@@ -60,7 +65,8 @@ impl Batch {
         let mut limits = Table::default();
         for check in &self.checks {
             let debited = check.debits.iter().map(|debit| &debit.limit);
-            for limit in check.skip.iter().chain(debited) {
+            let leased = check.leases.iter().map(|lease| &lease.limit);
+            for limit in check.skip.iter().chain(debited).chain(leased) {
                 limits.add(limit);
             }
         }
@@ -107,7 +113,8 @@ impl Batch {
 
 impl BatchCheck {
     fn write(&self, writer: &mut Writer, limits: &Table<'_>) {
-        writer.array(4);
+        // An earlier limiter would not grant them; without them the bytes are what it knows.
+        writer.array(if self.leases.is_empty() { 4 } else { 5 });
         writer.list(self.values.iter(), |writer, value| {
             writer.optional(value.as_deref(), Writer::bytes);
         });
@@ -120,10 +127,15 @@ impl BatchCheck {
             limits.write_index(writer, &debit.limit);
             writer.unsigned(debit.units);
         });
+        if !self.leases.is_empty() {
+            writer.list(self.leases.iter(), |writer, lease| {
+                write_lease(writer, lease, limits);
+            });
+        }
     }
 
     fn read(reader: &mut Reader<'_>, keys: usize, limits: &[Name]) -> Result<Self, DecodeError> {
-        reader.fields(4, |reader| {
+        let read = |reader: &mut Reader<'_>| {
             Ok(Self {
                 values: reader.list(keys, "values", |reader| reader.optional(read_value))?,
                 cost: reader.unsigned()?,
@@ -136,9 +148,47 @@ impl BatchCheck {
                         })
                     })
                 })?,
+                leases: Vec::new(),
             })
+        };
+        let (check, leases) = reader.fields_and(4, read, |reader| {
+            reader.list(MAX_LIMITS, "leases", |reader| read_lease(reader, limits))
+        })?;
+        Ok(Self {
+            leases: leases.unwrap_or_default(),
+            ..check
         })
     }
+}
+
+fn write_lease(writer: &mut Writer, lease: &LeaseRequest, limits: &Table<'_>) {
+    writer.array(3);
+    limits.write_index(writer, &lease.limit);
+    writer.unsigned(lease.want);
+    writer.list(lease.settle.iter(), |writer, settlement| {
+        writer.array(3);
+        writer.unsigned(settlement.epoch);
+        writer.unsigned(settlement.spent);
+        writer.unsigned(settlement.returned);
+    });
+}
+
+fn read_lease(reader: &mut Reader<'_>, limits: &[Name]) -> Result<LeaseRequest, DecodeError> {
+    reader.fields(3, |reader| {
+        Ok(LeaseRequest {
+            limit: reader.indexed(limits)?,
+            want: reader.unsigned()?,
+            settle: reader.list(MAX_SETTLEMENTS, "settlements", |reader| {
+                reader.fields(3, |reader| {
+                    Ok(Settlement {
+                        epoch: reader.unsigned()?,
+                        spent: reader.unsigned()?,
+                        returned: reader.unsigned()?,
+                    })
+                })
+            })?,
+        })
+    })
 }
 
 fn read_value(reader: &mut Reader<'_>) -> Result<Vec<u8>, DecodeError> {

@@ -2,7 +2,7 @@ use policy::{Name, Revision};
 use proptest::{collection::vec, option, prelude::*};
 
 use super::*;
-use crate::{Answer, Debit, ErrorCode, LimitAnswer, Mode};
+use crate::{Answer, Debit, ErrorCode, Lease, LeaseRequest, LimitAnswer, Mode, Settlement};
 
 fn any_name() -> impl Strategy<Value = Name> {
     "[a-z0-9][a-z0-9._-]{0,8}".prop_map(|text| text.parse().unwrap())
@@ -13,14 +13,27 @@ fn any_revision() -> impl Strategy<Value = Revision> {
 }
 
 prop_compose! {
+    fn any_lease_request()(
+        limit in any_name(),
+        want in any::<u64>(),
+        settle in vec(any::<(u64, u64, u64)>(), 0..3),
+    ) -> LeaseRequest {
+        let settle = settle.into_iter();
+        let settle = settle.map(|(epoch, spent, returned)| Settlement { epoch, spent, returned });
+        LeaseRequest { limit, want, settle: settle.collect() }
+    }
+}
+
+prop_compose! {
     fn any_check(keys: usize)(
         values in vec(option::of(vec(any::<u8>(), 0..20)), 0..=keys),
         cost in any::<u64>(),
         skip in vec(any_name(), 0..3),
         debits in vec((any_name(), any::<u64>()), 0..3),
+        leases in vec(any_lease_request(), 0..3),
     ) -> BatchCheck {
         let debits = debits.into_iter().map(|(limit, units)| Debit { limit, units });
-        BatchCheck { values, cost, skip, debits: debits.collect() }
+        BatchCheck { values, cost, skip, debits: debits.collect(), leases }
     }
 }
 
@@ -46,10 +59,12 @@ prop_compose! {
         (allowed, hidden) in any::<(bool, bool)>(),
         (window_ms, remaining, retry_after_ms) in any::<(u64, u64, Option<u64>)>(),
         (reset_after_ms, delay_ms) in any::<(u64, u64)>(),
+        lease in option::of(any::<(u64, u64, u64)>()),
     ) -> LimitAnswer {
+        let lease = lease.map(|(units, epoch, ttl_ms)| Lease { units, epoch, ttl_ms });
         LimitAnswer {
             name, generation, bucket: Vec::new(), mode, allowed, charged, limit, window_ms,
-            remaining, retry_after_ms, reset_after_ms, delay_ms, hidden,
+            remaining, retry_after_ms, reset_after_ms, delay_ms, hidden, lease,
         }
     }
 }
@@ -124,6 +139,7 @@ fn batch() -> Batch {
             cost: 1,
             skip: Vec::new(),
             debits: Vec::new(),
+            leases: Vec::new(),
         }],
     }
 }
@@ -162,6 +178,30 @@ fn the_bytes_stay_what_they_are() {
         hex(answer.encode()),
         @"8482110181687065722d75736572818200038284f6f51903e8818a00000100141907d014000000840df40080"
     );
+}
+
+#[test]
+fn an_earlier_version_reads_all_but_the_leases() {
+    let mut batch = batch();
+    let without = batch.encode();
+    batch.checks[0].leases = vec![LeaseRequest {
+        limit: "a".parse().unwrap(),
+        want: 2,
+        settle: vec![Settlement {
+            epoch: 3,
+            spent: 4,
+            returned: 5,
+        }],
+    }];
+    let with = batch.encode();
+    // The table of limits gets a name, the check a fifth field at its end.
+    let (head, check) = (&without[..23], &without[26..]);
+    assert_eq!(without[23..26], [0x80, 0x81, 0x84]);
+    assert_eq!(with[..23], *head);
+    assert_eq!(with[23..28], [0x81, 0x61, b'a', 0x81, 0x85]);
+    let (same, leases) = with[28..].split_at(check.len());
+    assert_eq!(same, check);
+    assert_eq!(leases, [0x81, 0x83, 0, 2, 0x81, 0x83, 3, 4, 5]);
 }
 
 #[test]

@@ -152,6 +152,7 @@ fn read_check(owner: &Field<'_>, take: &mut Take<'_, '_>) -> Option<Check> {
         skip: Vec::new(),
         require_match,
         debits: Vec::new(),
+        leases: Vec::new(),
     })
 }
 

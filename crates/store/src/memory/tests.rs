@@ -43,6 +43,7 @@ impl Small {
             skip: Vec::new(),
             require_match: false,
             debits: Vec::new(),
+            leases: Vec::new(),
         };
         let mut results = self.store.check(&self.policy, &[check], false).await;
         results.pop().unwrap().map(|answer| answer.allowed)

@@ -82,6 +82,7 @@ pub fn request(entries: &[(&str, &str)]) -> Check {
         skip: Vec::new(),
         require_match: false,
         debits: Vec::new(),
+        leases: Vec::new(),
     }
 }
 

@@ -45,6 +45,7 @@ pub fn compact(proxy: &str, users: &[&str]) -> Vec<u8> {
         cost: 1,
         skip: Vec::new(),
         debits: Vec::new(),
+        leases: Vec::new(),
     };
     let batch = Batch {
         domain: name("shop"),
