@@ -101,6 +101,12 @@ impl Envoy {
         }
     }
 
+    /// A page of its admin listener.
+    pub async fn admin(&self, path: &str) -> Result<String> {
+        let url = format!("http://127.0.0.1:{}{path}", self.ports.envoy_admin);
+        Ok(self.client.get(&url).send().await?.text())
+    }
+
     /// The running program.
     pub fn process(&self) -> &Process {
         &self.process

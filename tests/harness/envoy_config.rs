@@ -15,11 +15,28 @@ pub struct EnvoyConfig(Value);
 impl EnvoyConfig {
     /// The envoy.yaml of the checkout at `root`.
     pub fn shipped(root: &Path) -> Result<Self> {
-        let path = root.join("envoy.yaml");
-        let text = std::fs::read_to_string(&path)
+        Self::read(&root.join("envoy.yaml"))
+    }
+
+    /// Another file.
+    pub fn read(path: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(path)
             .with_context(|| format!("cannot read {}", path.display()))?;
-        let tree = serde_saphyr::from_str(&text).context("envoy.yaml")?;
+        let tree = serde_saphyr::from_str(&text).with_context(|| path.display().to_string())?;
         Ok(Self(tree))
+    }
+
+    /// Edits the whole tree.
+    #[must_use]
+    pub fn edit(mut self, edit: impl FnOnce(&mut Value)) -> Self {
+        edit(&mut self.0);
+        self
+    }
+
+    /// Sends every socket address, as `host:port`, elsewhere on 127.0.0.1.
+    pub fn sockets(mut self, mut to: impl FnMut(&str) -> Option<u16>) -> Result<Self> {
+        replace_sockets(&mut self.0, &mut to)?;
+        Ok(self)
     }
 
     /// Puts other ports in the place of the documented ones.
@@ -35,6 +52,13 @@ impl EnvoyConfig {
             .pointer_mut("/typed_config/config/vm_config/code");
         *code.context("the filter names no code")? = json!({"local": {"filename": path}});
         Ok(self)
+    }
+
+    /// Loads every wasm filter from another file.
+    #[must_use]
+    pub fn filter_code_everywhere(mut self, path: &Path) -> Self {
+        replace_code(&mut self.0, path);
+        self
     }
 
     /// Edits the filter's own configuration.
@@ -134,4 +158,45 @@ fn replace_ports(value: &mut Value, ports: &Ports) -> Result<()> {
         _ => {}
     }
     Ok(())
+}
+
+fn replace_sockets(value: &mut Value, to: &mut impl FnMut(&str) -> Option<u16>) -> Result<()> {
+    if let Some(socket) = value.get_mut("socket_address") {
+        let name = format!(
+            "{}:{}",
+            socket["address"].as_str().context("no address")?,
+            socket["port_value"]
+        );
+        let port = to(&name).with_context(|| format!("nobody is at {name}"))?;
+        *socket = json!({"address": "127.0.0.1", "port_value": port});
+        return Ok(());
+    }
+    match value {
+        Value::Object(entries) => entries
+            .values_mut()
+            .try_for_each(|value| replace_sockets(value, to)),
+        Value::Array(items) => items
+            .iter_mut()
+            .try_for_each(|value| replace_sockets(value, to)),
+        _ => Ok(()),
+    }
+}
+
+fn replace_code(value: &mut Value, path: &Path) {
+    if let Some(code) = value.pointer_mut("/vm_config/code") {
+        *code = json!({"local": {"filename": path}});
+    }
+    match value {
+        Value::Object(entries) => {
+            for value in entries.values_mut() {
+                replace_code(value, path);
+            }
+        }
+        Value::Array(items) => {
+            for item in items {
+                replace_code(item, path);
+            }
+        }
+        _ => {}
+    }
 }

@@ -101,6 +101,11 @@ impl Process {
         self.signal(Signal::CONT)
     }
 
+    /// Asks it to read its files again, as `systemctl reload` does.
+    pub fn hang_up(&self) -> Result<()> {
+        self.signal(Signal::HUP)
+    }
+
     /// What it has written so far.
     pub fn log(&self) -> String {
         std::fs::read(&self.log)

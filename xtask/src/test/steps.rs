@@ -38,6 +38,8 @@ pub enum Step {
     Unit,
     /// Tests compiled to wasm32, under Node
     Wasm,
+    /// The files of deploy/, by the programs they are for
+    Deploy,
     /// End to end through real Envoy
     E2e,
 }
@@ -136,6 +138,7 @@ impl Step {
             Self::Deny => "Licences, sources and banned crates",
             Self::Unit => "Unit and property tests, with Redis and Valkey",
             Self::Wasm => "Tests on wasm32, under Node",
+            Self::Deploy => "Deployment files, by the programs they are for",
             Self::E2e => "End to end, through Envoy",
         }
     }
@@ -149,6 +152,7 @@ impl Step {
             Self::Deny => deny(context),
             Self::Unit => unit(context),
             Self::Wasm => on_wasm(context),
+            Self::Deploy => deploy(context),
             Self::E2e => e2e(context),
         }
     }
@@ -219,13 +223,26 @@ fn on_wasm(context: &Context<'_>) -> Result<()> {
     command::run(&mut tests).or_else(|_| command::run(tests.arg("--nocapture")))
 }
 
+fn deploy(context: &Context<'_>) -> Result<()> {
+    let mut tests = through_envoy(context, "deploy")?;
+    tests
+        .env("RL_TEST_CHECKERS", context.tools.checkers()?)
+        .env("RL_TEST_PROMTOOL", context.tools.promtool()?);
+    command::run(&mut tests)
+}
+
 fn e2e(context: &Context<'_>) -> Result<()> {
+    command::run(&mut through_envoy(context, "envoy")?)
+}
+
+/// A suite that runs the built filter in Envoy.
+fn through_envoy(context: &Context<'_>, suite: &str) -> Result<Command> {
     let filter = wasm::build(context.workspace, context.ui)?;
     command::run(&mut context.native(&["build", "--bins"]))?;
-    let mut tests = context.tests(&[SUITES, "--test", "envoy"]);
+    let mut tests = context.tests(&[SUITES, "--test", suite]);
     context.with_servers(&mut tests)?;
     tests
         .env("RL_TEST_FILTER", filter)
         .env("RL_TEST_ENVOY", context.tools.envoy()?);
-    command::run(&mut tests)
+    Ok(tests)
 }

@@ -45,6 +45,32 @@ pub fn unpack(package: &str, version: &str, dir: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Installs packages with what they need into `dir`, for the Python that is here.
+pub fn install(packages: &[&str], dir: &Path) -> Result<()> {
+    require_pip()?;
+    let mut install = Command::new("python3");
+    install
+        .args([
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-compile",
+            "--only-binary",
+            ":all:",
+            "--target",
+        ])
+        .arg(dir)
+        .args(packages);
+    command::output(&mut install).with_context(|| {
+        Help::new(format!("pip cannot install {}", packages.join(", ")))
+            .remedy("check that pip reaches its index: python3 -m pip download --no-deps idna")
+            .remedy("they need Python 3.10 or newer")
+    })?;
+    Ok(())
+}
+
 fn require_pip() -> Result<()> {
     if !command::exists("python3") {
         return Err(Help::new("python3, which downloads it, is not installed")

@@ -1,0 +1,7 @@
+# The filter as Istio pulls it: one layer, one file, and that name.
+#
+#   cargo xtask wasm
+#   docker build -f deploy/docker/filter.Dockerfile -t registry.example.com/rl/filter:0.1.0 .
+#   docker push registry.example.com/rl/filter:0.1.0
+FROM scratch
+COPY target/filter.wasm /plugin.wasm

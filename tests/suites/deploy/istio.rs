@@ -1,0 +1,170 @@
+//! `deploy/istio`: by a schema of Istio's API, by the filter's own reader, and each
+//! plugin's configuration in real Envoy as Istio hands it over.
+
+use std::path::Path;
+use std::process::Command;
+
+use filter_core::{Config, Direction};
+use harness::EnvoyConfig;
+use serde_json::{Value, json};
+
+use crate::checks::{documents, fails, file, files, named, passes, python};
+use crate::running::{At, Running, statuses};
+
+const SCHEMA: &str = "tests/suites/deploy/istio.schema.json";
+const MANAGER: &str = "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config";
+
+fn manifests() -> Vec<String> {
+    files("deploy/istio", ".yaml")
+}
+
+fn plugins() -> Vec<Value> {
+    let all = manifests().into_iter().flat_map(|path| documents(&path));
+    let plugins: Vec<Value> = all.filter(|doc| doc["kind"] == "WasmPlugin").collect();
+    assert_eq!(plugins.len(), 2);
+    plugins
+}
+
+/// Checks documents by the schema.
+fn check(documents: &[Value], dir: &Path) -> Command {
+    let mut check = python("check_jsonschema");
+    check.arg("--schemafile").arg(file(SCHEMA));
+    for (n, document) in documents.iter().enumerate() {
+        let instance = dir.join(format!("{n}.json"));
+        std::fs::write(&instance, document.to_string()).unwrap();
+        check.arg(instance);
+    }
+    check
+}
+
+#[test]
+fn every_resource_is_one_of_istios() {
+    let all = manifests().into_iter().flat_map(|path| documents(&path));
+    let all: Vec<Value> = all.collect();
+    let dir = tempfile::tempdir().unwrap();
+    passes(&mut check(&all, dir.path()));
+}
+
+#[test]
+fn a_misspelt_field_is_found() {
+    let mut plugin = plugins().remove(0);
+    plugin["spec"]["failStratgy"] = json!("FAIL_RELOAD");
+    let dir = tempfile::tempdir().unwrap();
+    fails(&mut check(&[plugin], dir.path()));
+}
+
+#[test]
+fn every_plugins_configuration_is_one_of_the_filters() {
+    for plugin in plugins() {
+        let config = Config::from_json(plugin["spec"]["pluginConfig"].to_string().as_bytes());
+        let config = config.unwrap_or_else(|problems| panic!("{problems}"));
+        let limiter = &config.limiter;
+        assert_eq!(
+            limiter.cluster,
+            "outbound|8090||limiter.ratelimit.svc.cluster.local"
+        );
+        assert_eq!(limiter.authority, "limiter.ratelimit.svc.cluster.local");
+        let token = limiter.token_env.as_deref().unwrap();
+        assert_eq!(
+            plugin["spec"]["vmConfig"]["env"],
+            json!([{"name": token, "valueFrom": "HOST"}]),
+            "the token's variable reaches the VM"
+        );
+    }
+}
+
+#[test]
+fn the_service_that_plugins_ask_is_the_one_that_kubernetes_is_given() {
+    let service = named(&files("deploy/kubernetes", ".yaml"), "Service", "limiter");
+    assert_eq!(service["metadata"]["namespace"], "ratelimit");
+    assert_eq!(service["spec"]["ports"][0]["port"], 8090);
+    assert_eq!(
+        service["spec"]["ports"][0]["appProtocol"],
+        "kubernetes.io/h2c"
+    );
+}
+
+/// What Istio makes of a plugin: the filter in every listener of the workload, its configuration
+/// as JSON, and clusters under Istio's names.
+fn as_istio_does(plugin: &Value, node: &str, direction: &str) -> EnvoyConfig {
+    let spec = &plugin["spec"];
+    let cluster = spec["pluginConfig"]["limiter"]["cluster"].clone();
+    let mut own = spec["pluginConfig"].clone();
+    own["limiter"]["timeout"] = json!("2s");
+    let config = EnvoyConfig::read(&file("envoy.yaml")).unwrap();
+    let config = config.filter_config(|config| *config = own).unwrap();
+    config.edit(|tree| {
+        tree["node"] = json!({"id": node, "cluster": "orders.shop"});
+        let limiter = &mut tree["static_resources"]["clusters"][0];
+        limiter["name"] = cluster.clone();
+        limiter["load_assignment"]["cluster_name"] = cluster;
+        // As appProtocol says: HTTP/2.
+        limiter["typed_extension_protocol_options"] = json!({
+            "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
+                "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
+                "explicit_http_config": {"http2_protocol_options": {}}
+            }
+        });
+        tree["static_resources"]["listeners"][0]["traffic_direction"] = json!(direction);
+        let filters = tree.pointer_mut(MANAGER).unwrap()["http_filters"].as_array_mut();
+        filters.unwrap().insert(0, claims());
+    })
+}
+
+/// Stands in for a verified token: the claim `sub` is what a header says.
+fn claims() -> Value {
+    let code = "function envoy_on_request(handle)
+      local claims = {sub = handle:headers():get('x-user-id')}
+      handle:streamInfo():dynamicMetadata():set('envoy.filters.http.jwt_authn', 'payload', claims)
+    end";
+    json!({
+        "name": "claims",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua",
+            "default_source_code": {"inline_string": code}
+        }
+    })
+}
+
+const AT: At<'_> = At {
+    client: "127.0.0.1:10000",
+    admin: "127.0.0.1:9901",
+    limiters: &["127.0.0.1:8090", "127.0.0.1:8092"],
+    service: "127.0.0.1:8080",
+    others: &[],
+};
+const ROUTER: &str = "router~10.0.0.1~gateway-1.istio-ingress~istio-ingress.svc.cluster.local";
+const SIDECAR: &str = "sidecar~10.0.0.2~orders-1.shop~shop.svc.cluster.local";
+
+async fn answers(plugin: &str, node: &str, direction: &str) -> Vec<u16> {
+    let plugin = documents(&format!("deploy/istio/{plugin}.yaml")).remove(0);
+    let running = Running::start(as_istio_does(&plugin, node, direction), AT, &[]).await;
+    statuses(&running.get("alice"), 6).await
+}
+
+const LIMITED: [u16; 6] = [200, 200, 200, 200, 200, 429];
+
+#[tokio::test]
+async fn the_gateways_plugin_limits_by_claims() {
+    // Istio's gateways call their listeners outbound.
+    assert_eq!(answers("gateway", ROUTER, "OUTBOUND").await, LIMITED);
+}
+
+#[tokio::test]
+async fn the_sidecars_plugin_limits_what_comes_in() {
+    assert_eq!(answers("sidecar", SIDECAR, "INBOUND").await, LIMITED);
+}
+
+#[tokio::test]
+async fn the_sidecars_plugin_lets_out_what_goes_out() {
+    assert_eq!(answers("sidecar", SIDECAR, "OUTBOUND").await, [200; 6]);
+}
+
+#[test]
+fn the_sidecars_plugin_says_which_way_itself() {
+    let plugin = documents("deploy/istio/sidecar.yaml").remove(0);
+    let config = plugin["spec"]["pluginConfig"].to_string();
+    let config = Config::from_json(config.as_bytes()).unwrap();
+    assert_eq!(config.direction, Direction::Inbound);
+    assert!(plugin["spec"]["match"].is_null());
+}

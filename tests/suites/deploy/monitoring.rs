@@ -1,0 +1,168 @@
+//! `deploy/monitoring`: rules that fire when they should, and no metric that is not there.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+use std::time::Duration;
+
+use harness::{Client, EnvoyConfig, until};
+use serde_json::{Value, json};
+
+use crate::checks::{documents, file, passes, text, variable};
+use crate::running::{GATEWAY, Running, statuses};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn promtool(arguments: &[&str]) -> Command {
+    let mut promtool = Command::new(variable("RL_TEST_PROMTOOL"));
+    promtool
+        .args(arguments)
+        .current_dir(file("deploy/monitoring"));
+    promtool
+}
+
+#[test]
+fn prometheus_accepts_its_configuration() {
+    // Debian's promtool cannot look for pods; what is done with them, it can read.
+    let pods = "kubernetes_sd_configs: [{role: pod}]";
+    let shipped = text("deploy/monitoring/prometheus.yaml");
+    assert!(shipped.contains(pods));
+    let dir = tempfile::tempdir().unwrap();
+    let copy = dir.path().join("prometheus.yaml");
+    std::fs::write(&copy, shipped.replace(pods, "static_configs: []")).unwrap();
+    let rules = file("deploy/monitoring/rules.yaml");
+    std::fs::copy(rules, dir.path().join("rules.yaml")).unwrap();
+    passes(promtool(&["check", "config", "--lint-fatal"]).arg(copy));
+}
+
+#[test]
+fn every_alert_fires_when_it_should_and_only_then() {
+    passes(&mut promtool(&["test", "rules", "rules_test.yaml"]));
+}
+
+#[test]
+fn every_alert_is_tested() {
+    let tested = text("deploy/monitoring/rules_test.yaml");
+    for alert in alerts() {
+        let name = alert["alert"].as_str().unwrap();
+        assert!(tested.contains(&format!("alertname: {name}")), "{name}");
+    }
+}
+
+fn alerts() -> Vec<Value> {
+    let rules = documents("deploy/monitoring/rules.yaml").remove(0);
+    let groups = rules["groups"].as_array().unwrap().clone();
+    let alerts = groups
+        .iter()
+        .flat_map(|group| group["rules"].as_array().unwrap().clone());
+    alerts.collect()
+}
+
+/// Every expression of the rules and of the dashboard.
+fn expressions() -> Vec<String> {
+    let dashboard: Value = serde_json::from_str(&text("deploy/monitoring/dashboard.json")).unwrap();
+    let panels = dashboard["panels"].as_array().unwrap();
+    let targets = panels
+        .iter()
+        .filter_map(|panel| panel["targets"].as_array())
+        .flatten();
+    let drawn = targets.map(|target| target["expr"].as_str().unwrap().to_owned());
+    let alerts = alerts();
+    let fired = alerts
+        .iter()
+        .map(|alert| alert["expr"].as_str().unwrap().to_owned());
+    drawn.chain(fired).collect()
+}
+
+/// The metrics of ours that an expression asks for.
+fn asked_for(expression: &str) -> BTreeSet<String> {
+    let words = expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    words
+        .filter(|word| word.starts_with("rl_"))
+        .map(str::to_owned)
+        .collect()
+}
+
+/// The metrics that a page of Prometheus's format can ever have.
+fn offered(page: &str) -> BTreeSet<String> {
+    let mut offered = BTreeSet::new();
+    for line in page.lines() {
+        if let Some((name, kind)) = line
+            .strip_prefix("# TYPE ")
+            .and_then(|line| line.split_once(' '))
+        {
+            offered.insert(name.to_owned());
+            // OpenMetrics counts under another name than it declares.
+            if kind == "counter" {
+                offered.insert(format!("{name}_total"));
+            }
+            if kind == "histogram" {
+                offered.extend(["bucket", "sum", "count"].map(|part| format!("{name}_{part}")));
+            }
+        }
+    }
+    offered
+}
+
+/// Envoy defines a metric when it first counts: so a system that meets everything that the rules
+/// and the dashboard ask about.
+#[tokio::test]
+async fn every_metric_that_is_asked_for_is_there() {
+    let config = EnvoyConfig::read(&file("deploy/envoy/gateway.yaml")).unwrap();
+    let running = Running::start(config, GATEWAY, &[]).await;
+    statuses(&running.get("alice"), 7).await;
+    let nonsense = format!("{}/v1/check", running.limiter.url());
+    Client::new().post(&nonsense, "?").send().await.unwrap();
+    let page = Client::new()
+        .get(&format!("{}/metrics", running.limiter.admin_url()))
+        .send()
+        .await
+        .unwrap()
+        .text();
+    let limiter = offered(&page);
+    let wanted: BTreeSet<String> = expressions().iter().flat_map(|e| asked_for(e)).collect();
+    assert!(wanted.len() >= 15, "{wanted:?}");
+    // Without a limiter calls fail, and with a start without one requests are unguarded.
+    running.limiter.process().pause().unwrap();
+    let stranded = Running::start(unreachable(), GATEWAY, &[]).await;
+    statuses(&stranded.get("alice"), 1).await;
+    until("every metric is there", PATIENCE, async || {
+        running.get("bob").send().await.ok()?;
+        let mut there = limiter.clone();
+        for envoy in [&running.envoy, &stranded.envoy] {
+            there.extend(offered(&envoy.admin("/stats/prometheus").await.ok()?));
+        }
+        let missing: Vec<&String> = wanted.difference(&there).collect();
+        if missing.is_empty() {
+            return Some(());
+        }
+        println!("not yet: {missing:?}");
+        None
+    })
+    .await
+    .unwrap();
+}
+
+/// The gateway before a limiter that it never finds.
+fn unreachable() -> EnvoyConfig {
+    let config = EnvoyConfig::read(&file("deploy/envoy/gateway.yaml")).unwrap();
+    let wrong = |filter: &mut Value| filter["limiter"]["cluster"] = json!("no-such-cluster");
+    config.filter_config(wrong).unwrap()
+}
+
+/// The counter that tells of a VM that ended is named after the plugin.
+#[tokio::test]
+async fn a_vm_that_ended_would_be_noticed() {
+    let config = EnvoyConfig::read(&file("deploy/envoy/gateway.yaml")).unwrap();
+    let running = Running::start(config, GATEWAY, &[]).await;
+    let page = running.envoy.admin("/stats/prometheus").await.unwrap();
+    assert!(
+        offered(&page).contains("envoy_wasm_ratelimit_vm_reload"),
+        "{page}"
+    );
+    let alerts = alerts();
+    let alert = alerts
+        .iter()
+        .find(|alert| alert["alert"] == "RateLimitFilterReloads");
+    let expression = alert.unwrap()["expr"].as_str().unwrap();
+    assert!(expression.contains("envoy_wasm_.+_vm_reload"));
+}

@@ -1,0 +1,112 @@
+//! A limiter, a service and an Envoy that runs one of the shipped files.
+
+use std::path::Path;
+
+use harness::{
+    Envoy, EnvoyConfig, Limiter, LimiterPlan, Ports, Programs, Request, Upstream, free_port,
+};
+use tempfile::TempDir;
+
+/// What every file is tried with: five requests for each user.
+pub const LIMITS: &str = "domain: shop
+limits:
+  - {name: per-user, per: [user], if_missing: skip, rate: 5/1h}
+";
+
+/// A system that runs.
+pub struct Running {
+    pub limiter: Limiter,
+    pub upstream: Upstream,
+    pub envoy: Envoy,
+    _dir: TempDir,
+}
+
+impl Running {
+    /// Starts a limiter under [`LIMITS`] with more arguments, a service, and Envoy on `config`,
+    /// with free ports in the place of the addresses that the file names.
+    pub async fn start(config: EnvoyConfig, at: At<'_>, limiter: &[&str]) -> Self {
+        let programs = Programs::from_env().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let upstream = Upstream::start(0).await.unwrap();
+        let limiter = limiter_with(&programs, limiter, dir.path()).await;
+        let limiter_port = port_of(&limiter.url());
+        let ports = Ports {
+            upstream: upstream.port(),
+            ..Ports::free().unwrap()
+        };
+        let other = free_port().unwrap();
+        let config = config
+            .filter_code_everywhere(&programs.filter)
+            .sockets(|name| {
+                Some(match name {
+                    _ if name == at.client => ports.envoy,
+                    _ if name == at.admin => ports.envoy_admin,
+                    _ if at.limiters.contains(&name) => limiter_port,
+                    _ if name == at.service => ports.upstream,
+                    _ if at.others.contains(&name) => other,
+                    _ => return None,
+                })
+            });
+        let path = dir.path().join("envoy.json");
+        config.unwrap().write(&path).unwrap();
+        let envoy = Envoy::serve(&programs, &path, ports, 2, dir.path())
+            .await
+            .unwrap();
+        Self {
+            limiter,
+            upstream,
+            envoy,
+            _dir: dir,
+        }
+    }
+
+    /// A GET as a user.
+    pub fn get(&self, user: &str) -> Request {
+        self.envoy.get("/api/x").header("x-user-id", user)
+    }
+}
+
+/// The addresses that a file names.
+#[derive(Clone, Copy, Default)]
+pub struct At<'a> {
+    pub client: &'a str,
+    pub admin: &'a str,
+    pub limiters: &'a [&'a str],
+    pub service: &'a str,
+    pub others: &'a [&'a str],
+}
+
+/// Those of `deploy/envoy/gateway.yaml`.
+pub const GATEWAY: At<'_> = At {
+    client: "0.0.0.0:8080",
+    admin: "127.0.0.1:9901",
+    limiters: &["limiter:8090"],
+    service: "service:8080",
+    others: &[],
+};
+
+/// A limiter without Redis, under [`LIMITS`].
+pub async fn limiter_with(programs: &Programs, more: &[&str], dir: &Path) -> Limiter {
+    let limits = dir.join("limits.yaml");
+    std::fs::write(&limits, LIMITS).unwrap();
+    let ports = [free_port().unwrap(), free_port().unwrap()];
+    let mut plan = LimiterPlan::new(programs, "memory", ports, dir);
+    plan.arguments = vec!["--limits".to_owned(), limits.to_str().unwrap().to_owned()];
+    plan.arguments
+        .extend(more.iter().map(|&argument| argument.to_owned()));
+    plan.start().await.unwrap()
+}
+
+/// The port of a URL that ends in one.
+pub fn port_of(url: &str) -> u16 {
+    url.rsplit(':').next().unwrap().parse().unwrap()
+}
+
+/// The statuses of `n` answers, one request after the other.
+pub async fn statuses(request: &Request, n: usize) -> Vec<u16> {
+    let mut statuses = Vec::new();
+    for _ in 0..n {
+        statuses.push(request.send().await.unwrap().status.as_u16());
+    }
+    statuses
+}

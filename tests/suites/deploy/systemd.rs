@@ -1,0 +1,91 @@
+//! `deploy/systemd`.
+
+use std::process::Command;
+use std::time::Duration;
+
+use harness::{Client, Engine, LimiterPlan, Process, Programs, Redis, free_port, until};
+
+use crate::checks::{passes, text};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+const UNIT: &str = "deploy/systemd/limiter.service";
+
+fn systemd_analyze() -> Option<Command> {
+    let there = Command::new("systemd-analyze").arg("--version").output();
+    there.is_ok().then(|| Command::new("systemd-analyze"))
+}
+
+/// A machine without systemd cannot say; the tests below hold everywhere.
+#[test]
+fn systemd_accepts_the_unit_and_finds_it_locked_down() {
+    let Some(mut analyze) = systemd_analyze() else {
+        println!("no systemd-analyze here");
+        return;
+    };
+    // It wants to see the program.
+    let programs = Programs::from_env().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let unit = dir.path().join("limiter.service");
+    let here = text(UNIT).replace("/usr/local/bin/limiter", programs.limiter.to_str().unwrap());
+    std::fs::write(&unit, here).unwrap();
+    passes(analyze.arg("verify").arg(&unit));
+    let mut security = Command::new("systemd-analyze");
+    // Of 10; what is left is that it opens sockets, and nothing less.
+    passes(
+        security
+            .args(["security", "--offline=true", "--threshold=15"])
+            .arg(&unit),
+    );
+}
+
+#[tokio::test]
+async fn the_variables_start_a_limiter() {
+    let programs = Programs::from_env().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let tokens = dir.path().join("tokens");
+    std::fs::write(&tokens, "a-token-of-some-length\n").unwrap();
+    let [port, admin] = [free_port().unwrap(), free_port().unwrap()];
+    let mut limiter = Command::new(&programs.limiter);
+    let environment = text("deploy/systemd/limiter.env");
+    for line in environment.lines().filter(|line| !line.starts_with('#')) {
+        let (name, value) = line.split_once('=').unwrap();
+        let value = match name {
+            "RL_STORE" => "memory".to_owned(),
+            "RL_LISTEN" => format!("127.0.0.1:{port}"),
+            "RL_ADMIN" => format!("127.0.0.1:{admin}"),
+            "RL_TOKEN_FILE" => tokens.to_str().unwrap().to_owned(),
+            _ => value.to_owned(),
+        };
+        limiter.env(name, value);
+    }
+    let mut process = Process::start("limiter", &mut limiter, dir.path()).unwrap();
+    let health = Client::new().get(&format!("http://127.0.0.1:{admin}/healthz"));
+    process
+        .ready(async || health.send().await.ok().filter(|reply| reply.status == 200))
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn a_reload_does_not_end_it() {
+    let programs = Programs::from_env().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let port = free_port().unwrap();
+    let redis = Redis::start(&programs, Engine::Redis, port, dir.path());
+    let redis = redis.await.unwrap();
+    let ports = [free_port().unwrap(), free_port().unwrap()];
+    let plan = LimiterPlan::new(&programs, &redis.url(), ports, dir.path());
+    let limiter = plan.start().await.unwrap();
+    assert!(text(UNIT).contains("ExecReload=/bin/kill -HUP $MAINPID"));
+
+    limiter.process().hang_up().unwrap();
+
+    until("it says what became of it", PATIENCE, async || {
+        limiter.process().log().contains("SIGHUP").then_some(())
+    })
+    .await
+    .unwrap();
+    let health = format!("{}/healthz", limiter.admin_url());
+    let reply = Client::new().get(&health).send().await.unwrap();
+    assert_eq!(reply.status, 200);
+}
