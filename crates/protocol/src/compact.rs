@@ -7,9 +7,11 @@
 
 mod answer;
 mod cbor;
+mod report;
 mod request;
 
 pub use answer::BatchAnswer;
+pub use report::{DeniedBucket, Report, Tally};
 pub use request::{Batch, BatchCheck};
 
 use std::collections::HashMap;

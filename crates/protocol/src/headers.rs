@@ -17,6 +17,9 @@ pub const CHECK_JSON: &str = "application/json";
 /// The content type of [`crate::compact`].
 pub const CHECK_CBOR: &str = "application/vnd.rl.check+cbor";
 
+/// The content type of a [`crate::compact::Report`].
+pub const REPORT_CBOR: &str = "application/vnd.rl.report+cbor";
+
 /// The longest [`PROXIES_HEADER`], in bytes: well within what HTTP clients accept. What does not
 /// fit is left out; proxies learn it from the answers to their checks.
 const MAX_PROXIES: usize = 16_384;

@@ -10,14 +10,16 @@ mod error;
 mod headers;
 pub mod json;
 mod summary;
+mod tally;
 
 pub use check::{Answer, Check, Debit, Lease, LeaseRequest, LimitAnswer, Mode, Settlement};
 pub use error::{ApiError, ErrorCode};
 pub use headers::{
-    API_HEADER, API_VERSION, CHECK_CBOR, CHECK_JSON, PROXIES_HEADER, REVISION_HEADER,
+    API_HEADER, API_VERSION, CHECK_CBOR, CHECK_JSON, PROXIES_HEADER, REPORT_CBOR, REVISION_HEADER,
     format_proxies, parse_proxies,
 };
 pub use summary::Summary;
+pub use tally::{DecidedBy, Outcome};
 
 /// Checks in one batch, at most.
 pub const MAX_CHECKS: usize = 1024;

@@ -14,6 +14,7 @@ mod redis;
 pub mod script;
 mod scripts;
 mod store;
+mod telemetry;
 mod url;
 
 pub use error::{CheckError, EditError, Refusal, StoreError};
@@ -22,6 +23,10 @@ pub use options::{Options, open};
 pub use store::{
     Change, Cursor, Edit, Head, HeadState, HistoryEntry, Inspection, LimitOf, ListedBucket,
     Overrides, Page, Pong, Record, ResetReport, ScriptStatus, Signature, Store, Stored, Which,
+};
+pub use telemetry::{
+    Activity, BucketActivity, Denial, Fleet, LimitActivity, LimiterSeen, Note, Noted, Observed,
+    ProxySeen, Sighting, Slot, Stretch,
 };
 pub use url::{Server, StoreUrl, UrlError};
 

@@ -12,12 +12,17 @@ pub(crate) static POLICY_WRITE: LazyLock<Script> =
 pub(crate) static POLICY_PROXIES: LazyLock<Script> =
     LazyLock::new(|| whole(include_str!("../../../lua/policy_proxies.lua")));
 
+/// `lua/note.lua`: what one limiter saw lately.
+pub(crate) static NOTE: LazyLock<Script> =
+    LazyLock::new(|| whole(include_str!("../../../lua/note.lua")));
+
 /// Every script, by the name of its file.
-pub(crate) fn all() -> [(&'static str, &'static Script); 3] {
+pub(crate) fn all() -> [(&'static str, &'static Script); 4] {
     [
         ("check", &CHECK),
         ("policy_write", &POLICY_WRITE),
         ("policy_proxies", &POLICY_PROXIES),
+        ("note", &NOTE),
     ]
 }
 

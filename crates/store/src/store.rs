@@ -8,7 +8,10 @@ use policy::{Compiled, Limit, Name, Override, Policy, Revision};
 use protocol::{Answer, Check, LimitAnswer};
 use tokio::sync::watch;
 
-use crate::{CheckError, EditError, KeyValue, StoreError, script::ScriptCheck};
+use crate::{
+    CheckError, EditError, Fleet, KeyValue, Note, Observed, StoreError, Stretch, clock::wall_ms,
+    script::ScriptCheck,
+};
 
 /// The place where limits and buckets live.
 ///
@@ -85,6 +88,33 @@ pub trait Store: Send + Sync + fmt::Debug {
         domain: &Name,
         seen: &BTreeMap<Name, Vec<String>>,
     ) -> Result<BTreeMap<Name, u64>, StoreError>;
+
+    /// Writes down what a limiter saw, over what it wrote on the same matter before. The memory
+    /// store keeps none of it: nobody else can read there.
+    async fn note(&self, _limiter: &str, _notes: &[Note<'_>]) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    /// The store's clock in milliseconds since the epoch, as far as it is known without asking.
+    fn about_now_ms(&self) -> u64 {
+        wall_ms()
+    }
+
+    /// Who follows the limits, as all limiters noted.
+    async fn fleet(&self) -> Result<Fleet, StoreError> {
+        Ok(Fleet::default())
+    }
+
+    /// What was decided in a domain in the last `span_ms` milliseconds, or a little longer: whole
+    /// slots.
+    async fn activity(
+        &self,
+        _domain: &Name,
+        _stretch: Stretch,
+        _span_ms: u64,
+    ) -> Result<Observed, StoreError> {
+        Ok(Observed::default())
+    }
 
     /// Decides one check by the script that decides real ones, at a time that the caller says. The
     /// keys in it name buckets of the simulation `run`, apart from all others; a day later they

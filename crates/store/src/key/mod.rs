@@ -8,6 +8,8 @@
 //! | `rl:{D}:s:RANDOM` | HASH, overrides on their way into a record; goes by itself |
 //! | `rl:{D}:history` | STREAM of the last edits, newest last |
 //! | `rl:{D}:p:LIMIT` | ZSET of the proxies that lately asked for a limit, by time |
+//! | `rl:fleet:SLOT` | HASH, what each limiter knew of the fleet in a slot of time |
+//! | `rl:{D}:a:SLOT` | HASH, what each limiter saw decided in a slot of time |
 //! | `rl:b:D:LIMIT:VALUES…` | one bucket; with `partition`, `rl:b:D:LIMIT:{PARTITION…}:VALUES…` |
 //! | `rl:sim:{RUN}:BUCKET` | one bucket of a simulation; goes by itself |
 //! | `rl:edits` | channel, one message per edit |
@@ -24,6 +26,8 @@ mod tests;
 use std::str::FromStr;
 
 use policy::{Limit, Name};
+
+use crate::Slot;
 
 pub use escape::KeyValue;
 use escape::push_value;
@@ -109,6 +113,15 @@ impl Keys {
 
     pub(crate) fn proxies(&self, domain: &Name, limit: &Name) -> String {
         format!("{}{{{domain}}}:p:{limit}", self.prefix)
+    }
+
+    pub(crate) fn fleet(&self, slot: u64) -> String {
+        format!("{}fleet:{slot}", self.prefix)
+    }
+
+    pub(crate) fn activity(&self, domain: &Name, slot: Slot) -> String {
+        let (letter, number) = (slot.stretch.letter(), slot.number);
+        format!("{}{{{domain}}}:a:{letter}{number}", self.prefix)
     }
 
     /// A bucket of a simulation, named as its author likes.

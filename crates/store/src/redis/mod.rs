@@ -22,6 +22,7 @@ mod reply;
 mod run;
 mod sentinel;
 mod simulate;
+mod telemetry;
 mod value;
 
 use std::{collections::BTreeMap, fmt};
@@ -36,11 +37,12 @@ use self::policy::Recent;
 use dial::Dialer;
 use hints::Hints;
 use link::Link;
+use telemetry::Ahead;
 
 use crate::{
-    CheckError, Cursor, Edit, EditError, Head, HistoryEntry, Inspection, Keys, LimitOf, Options,
-    Overrides, Page, Pong, ResetReport, ScriptStatus, Server, Signature, Store, StoreError, Stored,
-    Which, script::ScriptCheck,
+    CheckError, Cursor, Edit, EditError, Fleet, Head, HistoryEntry, Inspection, Keys, LimitOf,
+    Note, Observed, Options, Overrides, Page, Pong, ResetReport, ScriptStatus, Server, Signature,
+    Store, StoreError, Stored, Stretch, Which, script::ScriptCheck,
 };
 
 /// The store on one server. Connects at the first use, and again whenever it has to.
@@ -50,6 +52,7 @@ pub(crate) struct RedisStore {
     control: Link,
     hints: Hints,
     recent: Recent,
+    ahead: Ahead,
     options: Options,
     address: String,
 }
@@ -63,6 +66,7 @@ impl RedisStore {
             control: Link::new(dialer()?, options.connect_timeout),
             hints: Hints::new(dialer()?, options.keys.edits(), options.connect_timeout),
             recent: Recent::default(),
+            ahead: Ahead::default(),
             address: server.to_string(),
             options,
         })
@@ -156,6 +160,27 @@ impl Store for RedisStore {
         seen: &BTreeMap<Name, Vec<String>>,
     ) -> Result<BTreeMap<Name, u64>, StoreError> {
         self.proxies(domain, seen).await
+    }
+
+    async fn note(&self, limiter: &str, notes: &[Note<'_>]) -> Result<(), StoreError> {
+        self.note(limiter, notes).await
+    }
+
+    fn about_now_ms(&self) -> u64 {
+        self.ahead.now_ms()
+    }
+
+    async fn fleet(&self) -> Result<Fleet, StoreError> {
+        self.fleet().await
+    }
+
+    async fn activity(
+        &self,
+        domain: &Name,
+        stretch: Stretch,
+        span_ms: u64,
+    ) -> Result<Observed, StoreError> {
+        self.activity(domain, stretch, span_ms).await
     }
 
     async fn simulate(

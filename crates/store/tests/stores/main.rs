@@ -19,6 +19,7 @@ mod scale;
 mod sentinel;
 mod servers;
 mod simulations;
+mod telemetry;
 
 /// Makes a test of each function for each kind of store.
 macro_rules! on_every_store {

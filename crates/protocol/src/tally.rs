@@ -1,0 +1,104 @@
+//! How decisions are counted: what came of them, and who made them.
+
+/// What became of a request at one limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Outcome {
+    /// It fits.
+    Allowed,
+    /// Over it, and denied.
+    Denied,
+    /// Over a limit that is only reported.
+    WouldDeny,
+    /// Over a limit that marks requests.
+    Degraded,
+}
+
+/// Who decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum DecidedBy {
+    /// A limiter.
+    Limiter,
+    /// A proxy, by units that it had leased.
+    Lease,
+    /// A proxy, by an earlier denial.
+    DenyCache,
+    /// A proxy, by the bucket in front of the global one.
+    Precheck,
+    /// A proxy, by a bucket of its own.
+    Proxy,
+    /// A proxy without a limiter, by its share.
+    Local,
+    /// A proxy: the request lacks an entry that the limit asks for.
+    Missing,
+    /// A proxy without a limiter, as the limit says.
+    Failure,
+}
+
+impl Outcome {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Allowed, Self::Denied, Self::WouldDeny, Self::Degraded];
+
+    /// The word in metrics and records.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Allowed => "allowed",
+            Self::Denied => "denied",
+            Self::WouldDeny => "would_deny",
+            Self::Degraded => "degraded",
+        }
+    }
+
+    /// What a word means.
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|outcome| outcome.word() == word)
+    }
+}
+
+impl DecidedBy {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::Limiter,
+        Self::Lease,
+        Self::DenyCache,
+        Self::Precheck,
+        Self::Proxy,
+        Self::Local,
+        Self::Missing,
+        Self::Failure,
+    ];
+
+    /// The word in metrics, records and response code details.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Limiter => "limiter",
+            Self::Lease => "lease",
+            Self::DenyCache => "deny_cache",
+            Self::Precheck => "precheck",
+            Self::Proxy => "proxy",
+            Self::Local => "local",
+            Self::Missing => "missing",
+            Self::Failure => "failure",
+        }
+    }
+
+    /// What a word means.
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|by| by.word() == word)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_go_there_and_back() {
+        for outcome in Outcome::ALL {
+            assert_eq!(Outcome::from_word(outcome.word()), Some(outcome));
+        }
+        for by in DecidedBy::ALL {
+            assert_eq!(DecidedBy::from_word(by.word()), Some(by));
+        }
+        assert_eq!(Outcome::from_word("perhaps"), None);
+    }
+}

@@ -1,0 +1,235 @@
+//! Who follows the limits, and how far.
+
+use std::collections::BTreeMap;
+
+use policy::{Name, Node, Revision};
+
+use super::document;
+use crate::{PROXY_LIFE_MS, StoreError};
+
+/// What one limiter knows of the fleet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sighting {
+    /// What it has in force, by domain.
+    pub revisions: BTreeMap<Name, Revision>,
+    /// The proxies that it heard of, by the domain that they asked for, whether or not there are
+    /// limits for it.
+    pub proxies: BTreeMap<Name, Vec<ProxySeen>>,
+}
+
+/// A proxy as it was last heard of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProxySeen {
+    /// The random word of one Envoy process.
+    pub id: String,
+    /// What its operator calls it, if it told.
+    pub node: Option<String>,
+    /// What it has in force; `None`: nothing yet.
+    pub revision: Option<Revision>,
+    /// How long ago, in milliseconds.
+    pub ago_ms: u64,
+}
+
+/// A limiter as it last told of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LimiterSeen {
+    /// Its name: host and port, and a random word that tells it from its predecessor.
+    pub id: String,
+    /// What it has in force, by domain.
+    pub revisions: BTreeMap<Name, Revision>,
+    /// How long ago, in milliseconds.
+    pub ago_ms: u64,
+}
+
+/// Everybody who was heard of within the last 10 s.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Fleet {
+    /// By name.
+    pub limiters: Vec<LimiterSeen>,
+    /// By the domain that they ask for, and there by their word.
+    pub proxies: BTreeMap<Name, Vec<ProxySeen>>,
+}
+
+impl Sighting {
+    pub(crate) fn to_json(&self) -> Result<String, StoreError> {
+        let revisions = self.revisions.iter();
+        let revisions = revisions.map(|(name, r)| (name.as_str(), document::revision_node(r)));
+        let proxies = self.proxies.iter().map(|(name, seen)| {
+            let seen = seen.iter().map(ProxySeen::to_node);
+            (name.as_str(), Node::list(seen))
+        });
+        document::json(&document::note([
+            ("revisions", Node::map(revisions)),
+            ("proxies", Node::map(proxies)),
+        ]))
+    }
+
+    fn read(json: &str) -> Option<Self> {
+        let note = document::read(json)?;
+        let revisions = document::named(&note, "revisions");
+        let proxies = document::named(&note, "proxies").map(|(domain, list)| {
+            let seen = list.items().iter().filter_map(ProxySeen::read);
+            (domain, seen.collect())
+        });
+        Some(Self {
+            revisions: revisions
+                .filter_map(|(domain, node)| Some((domain, document::read_revision(node)?)))
+                .collect(),
+            proxies: proxies.collect(),
+        })
+    }
+}
+
+impl ProxySeen {
+    fn to_node(&self) -> Node {
+        let mut node = Node::map([
+            ("id", Node::text(&self.id)),
+            ("ago_ms", Node::number(self.ago_ms)),
+        ]);
+        if let Some(revision) = &self.revision {
+            node.set("revision", document::revision_node(revision));
+        }
+        if let Some(name) = &self.node {
+            node.set("node", Node::text(name));
+        }
+        node
+    }
+
+    fn read(node: &Node) -> Option<Self> {
+        let text = |field| Some(node.get(field)?.as_text()?.to_owned());
+        Some(Self {
+            id: text("id")?,
+            node: text("node"),
+            revision: node.get("revision").and_then(document::read_revision),
+            ago_ms: document::number(node.get("ago_ms")?)?,
+        })
+    }
+}
+
+impl Fleet {
+    /// Adds up notes: of each limiter the newest, of each proxy what was heard last.
+    pub(crate) fn of(notes: impl IntoIterator<Item = (String, u64, String)>, now_ms: u64) -> Self {
+        let mut newest: BTreeMap<String, (u64, String)> = BTreeMap::new();
+        for (limiter, at_ms, json) in notes {
+            let known = newest.get(&limiter).map(|(at_ms, _)| *at_ms);
+            if known.is_none_or(|known| known < at_ms) {
+                newest.insert(limiter, (at_ms, json));
+            }
+        }
+        let (mut limiters, mut proxies) = (Vec::new(), BTreeMap::new());
+        for (id, (at_ms, json)) in newest {
+            let Some(sighting) = Sighting::read(&json) else {
+                continue;
+            };
+            let ago_ms = now_ms.saturating_sub(at_ms);
+            for (domain, seen) in sighting.proxies {
+                add(proxies.entry(domain).or_default(), seen, ago_ms);
+            }
+            if ago_ms <= PROXY_LIFE_MS {
+                limiters.push(LimiterSeen {
+                    id,
+                    revisions: sighting.revisions,
+                    ago_ms,
+                });
+            }
+        }
+        proxies.retain(|_, seen| !seen.is_empty());
+        let by_word = |(domain, seen): (Name, BTreeMap<_, _>)| (domain, seen.into_values());
+        let lists = proxies.into_iter().map(by_word);
+        Self {
+            limiters,
+            proxies: lists
+                .map(|(domain, seen)| (domain, seen.collect()))
+                .collect(),
+        }
+    }
+}
+
+fn add(known: &mut BTreeMap<String, ProxySeen>, seen: Vec<ProxySeen>, told_ms_ago: u64) {
+    for mut proxy in seen {
+        proxy.ago_ms = proxy.ago_ms.saturating_add(told_ms_ago);
+        let before = known.get(&proxy.id).map_or(u64::MAX, |known| known.ago_ms);
+        if proxy.ago_ms <= PROXY_LIFE_MS && proxy.ago_ms < before {
+            known.insert(proxy.id.clone(), proxy);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(id: &str, revision: u64, ago_ms: u64) -> ProxySeen {
+        ProxySeen {
+            id: id.to_owned(),
+            node: None,
+            revision: (revision > 0).then_some(Revision {
+                number: revision,
+                digest: u64::MAX,
+            }),
+            ago_ms,
+        }
+    }
+
+    fn note(proxies: &[ProxySeen]) -> String {
+        let domain: Name = "shop".parse().unwrap();
+        let sighting = Sighting {
+            revisions: BTreeMap::from([(domain.clone(), Revision::default())]),
+            proxies: BTreeMap::from([(domain, proxies.to_vec())]),
+        };
+        let json = sighting.to_json().unwrap();
+        assert_eq!(Sighting::read(&json), Some(sighting));
+        json
+    }
+
+    #[test]
+    fn a_proxy_counts_as_it_was_heard_of_last_by_whomever() {
+        let notes = [
+            ("a", 9_000, note(&[seen("p1", 1, 0), seen("p2", 1, 500)])),
+            (
+                "b",
+                9_500,
+                note(&[seen("p1", 2, 100), seen("p3", 0, 9_600)]),
+            ),
+            ("a", 8_000, note(&[seen("p4", 1, 0)])),
+            ("b", 9_900, "{\"format\":2}".to_owned()),
+        ];
+        let notes = notes.map(|(id, at, json)| (id.to_owned(), at, json));
+        let fleet = Fleet::of(notes.clone(), 10_000);
+        let found = |fleet: &Fleet| -> Vec<(String, u64)> {
+            let all = fleet.proxies.values().flatten();
+            all.map(|p| (p.id.clone(), p.ago_ms)).collect()
+        };
+        // The newest note of `b` is of a version to come: nothing is known of it.
+        assert_eq!(
+            found(&fleet),
+            [("p1".to_owned(), 1000), ("p2".to_owned(), 1500)]
+        );
+        assert_eq!(fleet.limiters.len(), 1);
+        let fleet = Fleet::of(notes.into_iter().take(3), 10_000);
+        assert_eq!(
+            found(&fleet),
+            [("p1".to_owned(), 600), ("p2".to_owned(), 1500)],
+            "p3 was heard of too long ago"
+        );
+        assert_eq!(
+            fleet.proxies["shop"][0].revision.as_ref().unwrap().number,
+            2
+        );
+        assert_eq!(fleet.limiters.len(), 2);
+    }
+
+    #[test]
+    fn what_is_no_note_is_left_out() {
+        let texts = [
+            "",
+            "[]",
+            "{}",
+            "{\"format\":1,\"proxies\":{\"shop\":[3,{\"id\":[]}]}}",
+        ];
+        for text in texts {
+            let fleet = Fleet::of([("a".to_owned(), 1, text.to_owned())], 1);
+            assert!(fleet.proxies.is_empty(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! What limiters tell of the fleet and of their decisions, on real servers.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use anyhow::Result;
+use policy::Revision;
+use protocol::{DecidedBy, Outcome};
+use store::{
+    Activity, BucketActivity, LimitActivity, Note, Noted, ProxySeen, Sighting, Slot, Store, Stretch,
+};
+
+use crate::{
+    given::name,
+    servers::{REDIS, Server, VALKEY},
+};
+
+fn sighting(proxies: &[(&str, u64)]) -> Sighting {
+    let revision = |number| Revision {
+        number,
+        digest: 0xfeed,
+    };
+    let seen = proxies.iter().map(|(id, number)| ProxySeen {
+        id: (*id).to_owned(),
+        node: Some(format!("node-{id}")),
+        revision: Some(revision(*number)),
+        ago_ms: 100,
+    });
+    Sighting {
+        revisions: BTreeMap::from([(name("shop"), revision(2))]),
+        proxies: BTreeMap::from([(name("shop"), seen.collect())]),
+    }
+}
+
+fn noted(requests: u64) -> Noted {
+    let mut limit = LimitActivity::default();
+    limit.add(Outcome::Allowed, DecidedBy::Limiter, requests);
+    Noted {
+        covered_ms: 1000,
+        activity: Activity {
+            limits: BTreeMap::from([(name("per-user"), limit)]),
+            buckets: vec![BucketActivity {
+                limit: name("per-user"),
+                bucket: vec![(name("user"), Some(b"al\xffice".to_vec()))],
+                requests,
+                denied: 0,
+                last: None,
+            }],
+            ..Activity::default()
+        },
+    }
+}
+
+async fn write(store: &Arc<dyn Store>, limiter: &str, slot: Slot, requests: u64) -> Result<()> {
+    let domain = name("shop");
+    let note = Note::Activity {
+        domain: &domain,
+        slot,
+        noted: &noted(requests),
+    };
+    Ok(store.note(limiter, &[note]).await?)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_fleet_is_what_all_limiters_noted() -> Result<()> {
+    for kind in [REDIS, VALKEY] {
+        let server = Server::start(kind).await?;
+        let (store, reader) = (server.store()?, server.store()?);
+        assert_eq!(reader.fleet().await?, store::Fleet::default());
+        let first = sighting(&[("p1", 1), ("p2", 2)]);
+        store.note("a", &[Note::Fleet(&first)]).await?;
+        let second = sighting(&[("p3", 2)]);
+        store.note("b", &[Note::Fleet(&second)]).await?;
+        let fleet = reader.fleet().await?;
+        let ids: Vec<_> = fleet.limiters.iter().map(|l| l.id.as_str()).collect();
+        assert_eq!(ids, ["a", "b"]);
+        assert_eq!(fleet.limiters[0].revisions[&name("shop")].number, 2);
+        let proxies = &fleet.proxies[&name("shop")];
+        let found: Vec<_> = proxies
+            .iter()
+            .map(|p| (p.node.as_deref(), p.revision.as_ref().map(|r| r.number)))
+            .collect();
+        let expected = [
+            (Some("node-p1"), Some(1)),
+            (Some("node-p2"), Some(2)),
+            (Some("node-p3"), Some(2)),
+        ];
+        assert_eq!(found, expected);
+        assert!(proxies.iter().all(|p| p.ago_ms >= 100));
+
+        // A note replaces the limiter's own, and nobody else's.
+        store.note("a", &[Note::Fleet(&sighting(&[]))]).await?;
+        assert_eq!(reader.fleet().await?.proxies[&name("shop")].len(), 1);
+
+        // It goes by itself.
+        let slot = store.about_now_ms() / 10_000;
+        let mut left = Vec::new();
+        for slot in [slot - 1, slot] {
+            let key = format!("rl:fleet:{slot}");
+            if let redis::Value::Int(ttl) = server.command(&["PTTL", &key]).await? {
+                left.push(ttl);
+            }
+        }
+        assert!(
+            left.iter()
+                .all(|ttl| *ttl == -2 || (1..=20_000).contains(ttl))
+        );
+        assert!(left.iter().any(|ttl| *ttl > 0), "{left:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn activity_is_added_up_over_limiters_and_slots() -> Result<()> {
+    for kind in [REDIS, VALKEY] {
+        let server = Server::start(kind).await?;
+        let store = server.store()?;
+        // The first answer tells the server's time.
+        store.note("a", &[Note::Fleet(&sighting(&[]))]).await?;
+        let now = Stretch::Short.slot(store.about_now_ms());
+        let before = Slot {
+            number: now.number - 1,
+            ..now
+        };
+        write(&store, "a", before, 5).await?;
+        write(&store, "a", now, 1).await?;
+        // Over what it wrote a moment ago.
+        write(&store, "a", now, 7).await?;
+        write(&store, "b", now, 20).await?;
+        write(&store, "a", Stretch::Long.slot(store.about_now_ms()), 100).await?;
+        let domain = name("shop");
+        let seen = store.activity(&domain, Stretch::Short, 10_000).await?;
+        let limit = &seen.activity.limits[&name("per-user")];
+        assert_eq!(limit.total(Outcome::Allowed), 32);
+        assert_eq!(seen.covered_ms, 2000, "two slots of `a`");
+        assert_eq!(seen.activity.buckets.len(), 1);
+        assert_eq!(seen.activity.buckets[0].requests, 32);
+        let hour = store.activity(&domain, Stretch::Long, 3_600_000).await?;
+        let limit = &hour.activity.limits[&name("per-user")];
+        assert_eq!(limit.total(Outcome::Allowed), 100);
+        let nothing = store
+            .activity(&name("else"), Stretch::Short, 10_000)
+            .await?;
+        assert!(nothing.activity.limits.is_empty());
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn notes_are_of_a_bounded_number_of_limiters() -> Result<()> {
+    let server = Server::start(VALKEY).await?;
+    let store = server.store()?;
+    store.note("a", &[Note::Fleet(&sighting(&[]))]).await?;
+    let slot = Stretch::Long.slot(store.about_now_ms());
+    for n in 0..1030 {
+        write(&store, &format!("limiter-{n}"), slot, 1).await?;
+    }
+    // Those that were there first go on.
+    write(&store, "limiter-0", slot, 3).await?;
+    let domain = name("shop");
+    let seen = store.activity(&domain, Stretch::Long, 1).await?;
+    let limit = &seen.activity.limits[&name("per-user")];
+    assert_eq!(limit.total(Outcome::Allowed), 1023 + 3);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_others_left_under_our_keys_is_said_or_skipped() -> Result<()> {
+    let server = Server::start(REDIS).await?;
+    let store = server.store()?;
+    store
+        .note("a", &[Note::Fleet(&sighting(&[("p1", 1)]))])
+        .await?;
+    let slot = store.about_now_ms() / 10_000;
+    let key = format!("rl:fleet:{slot}");
+    server
+        .command(&["HSET", &key, "b", "nonsense", "c", "12 {", "d", "x {}"])
+        .await?;
+    assert_eq!(store.fleet().await?.limiters.len(), 1);
+    server.command(&["SET", &key, "text"]).await?;
+    assert!(store.fleet().await.is_err());
+    Ok(())
+}
