@@ -5,6 +5,7 @@ mod check;
 mod decide;
 mod inflight;
 mod refusal;
+mod report;
 mod snapshot;
 mod wait;
 
@@ -28,6 +29,7 @@ use crate::{
     metrics::Metrics,
     proxies::Proxies,
     serve::{Handler, Lifecycle},
+    telemetry::Telemetry,
     tokens::Tokens,
 };
 
@@ -41,6 +43,7 @@ pub(crate) struct Api {
     pub(crate) batcher: Batcher,
     pub(crate) domains: Arc<Domains>,
     pub(crate) proxies: Arc<Proxies>,
+    pub(crate) telemetry: Arc<Telemetry>,
     pub(crate) tokens: Option<Arc<Tokens>>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) lifecycle: Arc<Lifecycle>,
@@ -108,7 +111,8 @@ impl Api {
         match (head.uri.path(), &head.method) {
             ("/v1/check", &Method::POST) => self.check(head, body).await,
             ("/v1/policy", &Method::GET | &Method::HEAD) => self.snapshot(head),
-            ("/v1/check", _) => Err(wrong_method("POST")),
+            ("/v1/report", &Method::POST) => self.report(body).await,
+            ("/v1/check" | "/v1/report", _) => Err(wrong_method("POST")),
             ("/v1/policy", _) => Err(wrong_method("GET")),
             _ => Err(ApiError::new(
                 ErrorCode::NotFound,

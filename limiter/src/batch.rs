@@ -21,7 +21,7 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use crate::{domains::Active, metrics::Metrics};
+use crate::{domains::Active, metrics::Metrics, telemetry::Telemetry};
 
 /// Calls of the store at once.
 const LANES: usize = 4;
@@ -66,6 +66,7 @@ pub(crate) struct Batcher {
 struct Shared {
     store: Arc<dyn Store>,
     metrics: Arc<Metrics>,
+    telemetry: Arc<Telemetry>,
     timeout: Duration,
     queue: Mutex<Queue>,
     work: Notify,
@@ -95,10 +96,16 @@ impl Entry {
 
 impl Batcher {
     /// Starts the lanes; they end with the batcher.
-    pub(crate) fn start(store: Arc<dyn Store>, metrics: Arc<Metrics>, timeout: Duration) -> Self {
+    pub(crate) fn start(
+        store: Arc<dyn Store>,
+        metrics: Arc<Metrics>,
+        telemetry: Arc<Telemetry>,
+        timeout: Duration,
+    ) -> Self {
         let shared = Arc::new(Shared {
             store,
             metrics,
+            telemetry,
             timeout,
             queue: Mutex::default(),
             work: Notify::new(),
@@ -217,6 +224,8 @@ impl Shared {
             .unwrap_or_default();
         self.metrics
             .store_called(started.elapsed(), group.checks.len());
+        let compiled = &group.policy.compiled;
+        self.telemetry.decided(compiled, &group.checks, &answers);
         let late = || Err(StoreError::Timeout(self.timeout).into());
         let mut answers = answers.into_iter();
         let mut checks = group.checks.into_iter();

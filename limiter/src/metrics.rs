@@ -15,7 +15,8 @@ use prometheus_client::{
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
     registry::Registry,
 };
-use protocol::{LimitAnswer, Mode};
+use protocol::{DecidedBy, LimitAnswer, Mode, Outcome};
+use store::LimitActivity;
 
 /// Seconds. A check takes a fraction of a millisecond; 10 ms is where the store's timeout is.
 const DURATIONS: [f64; 14] = [
@@ -33,6 +34,8 @@ pub(crate) struct Metrics {
     registry: Mutex<Registry>,
     checks: Family<CheckLabels, Counter>,
     unmatched: Family<DomainLabels, Counter>,
+    undecided: Family<DomainLabels, Counter>,
+    delayed: Family<DelayedLabels, Counter>,
     revision: Family<DomainLabels, Gauge>,
     policy_fault: Family<DomainLabels, Gauge>,
     refused: Family<RefusedLabels, Counter>,
@@ -66,6 +69,12 @@ struct DomainLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct DelayedLabels {
+    domain: String,
+    limit: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RefusedLabels {
     code: &'static str,
 }
@@ -90,6 +99,7 @@ const DECISIONS: [Decision; 4] = [
 #[derive(Debug)]
 pub(crate) struct DomainCounters {
     unmatched: Counter,
+    undecided: Counter,
     limits: HashMap<Name, LimitCounters>,
 }
 
@@ -99,6 +109,14 @@ struct LimitCounters {
     denied: Counter,
     would_deny: Counter,
     degraded: Counter,
+    delayed: Counter,
+}
+
+/// What the counters of one limit say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LimitCounts {
+    outcomes: [u64; DECISIONS.len()],
+    delayed: u64,
 }
 
 impl Metrics {
@@ -107,6 +125,8 @@ impl Metrics {
             registry: Mutex::new(Registry::with_prefix("rl")),
             checks: Family::default(),
             unmatched: Family::default(),
+            undecided: Family::default(),
+            delayed: Family::default(),
             revision: Family::default(),
             policy_fault: Family::default(),
             refused: Family::default(),
@@ -133,6 +153,16 @@ impl Metrics {
             "unmatched",
             "Checks that no limit matched",
             self.unmatched.clone(),
+        );
+        all.register(
+            "undecided",
+            "Checks that got no decision",
+            self.undecided.clone(),
+        );
+        all.register(
+            "delayed",
+            "Of the allowed, those that had to wait their turn",
+            self.delayed.clone(),
         );
         all.register(
             "policy_revision",
@@ -238,6 +268,7 @@ impl Metrics {
         self.revision.get_or_create(&labels(domain)).set(number);
         DomainCounters {
             unmatched: self.unmatched.get_or_create_owned(&labels(domain)),
+            undecided: self.undecided.get_or_create_owned(&labels(domain)),
             limits: policy
                 .limits()
                 .iter()
@@ -256,6 +287,9 @@ impl Metrics {
             denied: counter(Decision::denied),
             would_deny: counter(Decision::would_deny),
             degraded: counter(Decision::degraded),
+            delayed: self
+                .delayed
+                .get_or_create_owned(&delayed_labels(domain, limit)),
         }
     }
 
@@ -273,6 +307,8 @@ impl Metrics {
         limits: impl IntoIterator<Item = &'n Name>,
     ) {
         for limit in limits {
+            let delayed = delayed_labels(domain.as_str(), limit.as_str());
+            self.delayed.remove(&delayed);
             for decision in DECISIONS {
                 self.checks
                     .remove(&check_labels(domain.as_str(), limit.as_str(), decision));
@@ -284,6 +320,7 @@ impl Metrics {
     pub(crate) fn forget_domain(&self, domain: &Name) {
         let labels = labels(domain.as_str());
         self.unmatched.remove(&labels);
+        self.undecided.remove(&labels);
         self.revision.remove(&labels);
         self.policy_fault.remove(&labels);
     }
@@ -303,7 +340,62 @@ fn check_labels(domain: &str, limit: &str, decision: Decision) -> CheckLabels {
     }
 }
 
+fn delayed_labels(domain: &str, limit: &str) -> DelayedLabels {
+    DelayedLabels {
+        domain: domain.to_owned(),
+        limit: limit.to_owned(),
+    }
+}
+
+impl LimitCounts {
+    /// What was counted since `before`; a limit that was away meanwhile begins anew.
+    pub(crate) fn since(self, before: Self) -> LimitActivity {
+        let news = |now: u64, before: u64| now.checked_sub(before).unwrap_or(now);
+        let mut activity = LimitActivity {
+            delayed: news(self.delayed, before.delayed),
+            ..LimitActivity::default()
+        };
+        let counts = self.outcomes.into_iter().zip(before.outcomes);
+        for (outcome, (now, before)) in Outcome::ALL.into_iter().zip(counts) {
+            let count = news(now, before);
+            if count > 0 {
+                activity.add(outcome, DecidedBy::Limiter, count);
+            }
+        }
+        activity
+    }
+}
+
 impl DomainCounters {
+    /// What the counters of each limit say.
+    pub(crate) fn counts(&self) -> impl Iterator<Item = (&Name, LimitCounts)> {
+        self.limits.iter().map(|(name, counters)| {
+            let LimitCounters {
+                allowed,
+                denied,
+                would_deny,
+                degraded,
+                delayed,
+            } = counters;
+            let counts = LimitCounts {
+                // In the order of `Outcome::ALL`.
+                outcomes: [allowed, denied, would_deny, degraded].map(Counter::get),
+                delayed: delayed.get(),
+            };
+            (name, counts)
+        })
+    }
+
+    /// Checks that no limit matched.
+    pub(crate) fn unmatched_count(&self) -> u64 {
+        self.unmatched.get()
+    }
+
+    /// Checks that got no decision.
+    pub(crate) fn undecided_count(&self) -> u64 {
+        self.undecided.get()
+    }
+
     /// Counts what one limit said.
     pub(crate) fn decided(&self, answer: &LimitAnswer) {
         let Some(counters) = self.limits.get(&answer.name) else {
@@ -316,6 +408,15 @@ impl DomainCounters {
             (false, Mode::Degrade) => &counters.degraded,
         };
         counter.inc();
+        if answer.allowed && answer.delay_ms > 0 {
+            counters.delayed.inc();
+        }
+    }
+
+    /// Counts checks that got no decision.
+    pub(crate) fn undecided(&self, checks: usize) {
+        let checks = u64::try_from(checks).unwrap_or(u64::MAX);
+        self.undecided.inc_by(checks);
     }
 
     pub(crate) fn unmatched(&self) {

@@ -20,6 +20,7 @@ use crate::{
     metrics::Metrics,
     proxies::Proxies,
     serve::{ConnectionBounds, Lifecycle, Phase, serve},
+    telemetry::Telemetry,
     tls::Tls,
     tokens::Tokens,
 };
@@ -71,7 +72,7 @@ pub async fn run(
         files.impose(&policies).await?;
     }
 
-    let parts = Parts::new(&settings, store, files, tokens);
+    let parts = Parts::new(&settings, store, files, tokens, name(&listeners));
     // Everything in here ends with this function.
     let mut background = JoinSet::new();
     parts.start(&settings, policies, &mut background);
@@ -116,6 +117,7 @@ struct Parts {
     files: Arc<LimitsFiles>,
     domains: Arc<Domains>,
     proxies: Arc<Proxies>,
+    telemetry: Arc<Telemetry>,
     tokens: Option<Arc<Tokens>>,
     lifecycle: Arc<Lifecycle>,
     api: Arc<Api>,
@@ -128,19 +130,23 @@ impl Parts {
         store: Arc<dyn Store>,
         files: Arc<LimitsFiles>,
         tokens: Option<Arc<Tokens>>,
+        name: String,
     ) -> Self {
         let metrics = Arc::new(Metrics::new());
         let domains = Arc::new(Domains::new(Arc::clone(&store), Arc::clone(&metrics)));
         let proxies = Arc::new(Proxies::new(Arc::clone(&store), Arc::clone(&domains)));
+        let telemetry = Arc::new(Telemetry::new(Arc::clone(&store), name));
         let lifecycle = Arc::new(Lifecycle::new());
         let api = Api {
             batcher: Batcher::start(
                 Arc::clone(&store),
                 Arc::clone(&metrics),
+                Arc::clone(&telemetry),
                 settings.store_timeout,
             ),
             domains: Arc::clone(&domains),
             proxies: Arc::clone(&proxies),
+            telemetry: Arc::clone(&telemetry),
             tokens: tokens.clone(),
             metrics: Arc::clone(&metrics),
             lifecycle: Arc::clone(&lifecycle),
@@ -157,6 +163,7 @@ impl Parts {
             files,
             domains,
             proxies,
+            telemetry,
             tokens,
             lifecycle,
             api: Arc::new(api),
@@ -169,6 +176,8 @@ impl Parts {
         let (domains, proxies) = (Arc::clone(&self.domains), Arc::clone(&self.proxies));
         background.spawn(async move { domains.follow().await });
         background.spawn(async move { proxies.follow().await });
+        let (domains, telemetry) = (Arc::clone(&self.domains), Arc::clone(&self.telemetry));
+        background.spawn(async move { telemetry.tell(&domains).await });
         if let Some(tokens) = &self.tokens {
             background.spawn(Arc::clone(tokens).follow());
         }
@@ -181,6 +190,14 @@ impl Parts {
             background.spawn(async move { files.fill_once(policies, asked).await });
         }
     }
+}
+
+/// What this limiter is called: where it runs, and a word that tells it from its predecessor.
+fn name(listeners: &Listeners) -> String {
+    let host = gethostname::gethostname();
+    let port = listeners.data.local_addr().map_or(0, |at| at.port());
+    let word = fastrand::u16(..);
+    format!("{}:{port}/{word:04x}", host.to_string_lossy())
 }
 
 fn data_bounds(settings: &Settings) -> ConnectionBounds {

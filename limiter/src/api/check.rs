@@ -19,11 +19,11 @@ use protocol::{
 use tokio::time::Instant;
 
 use super::{Answered, Api, REVISION, body, decide::Decided, inflight::Place, refusal};
-use crate::{domains::Active, http};
+use crate::{domains::Active, http, telemetry::Asker};
 
 /// A body, with the room it takes until it is decoded.
-struct Received {
-    bytes: Bytes,
+pub(super) struct Received {
+    pub(super) bytes: Bytes,
     _room: Place,
 }
 
@@ -49,7 +49,7 @@ impl Api {
     }
 
     /// Reads a body, if there is room for it.
-    async fn receive(&self, body: Incoming) -> Result<Received, ApiError> {
+    pub(super) async fn receive(&self, body: Incoming) -> Result<Received, ApiError> {
         let max = self.bounds.max_body;
         let refuse = |error| refusal::of_body(error, max);
         let size = body::size(&body, max).map_err(refuse)?;
@@ -93,10 +93,17 @@ impl Api {
         let Batch {
             domain,
             proxy,
+            revision,
             keys,
             checks,
             ..
         } = batch;
+        let asker = Asker {
+            id: &proxy,
+            node: None,
+            revision: revision.as_ref(),
+        };
+        self.telemetry.heard(&domain, asker);
         let checks = checks.into_iter().map(|check| check.into_check(&keys));
         let deadline = Instant::now() + self.bounds.store_timeout;
         let decided = self.decide(&domain, checks.collect(), deadline).await?;

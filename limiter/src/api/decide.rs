@@ -29,11 +29,11 @@ impl Api {
         let started = Instant::now();
         let policy = self.active(domain)?;
         let charging: Vec<bool> = checks.iter().map(|c| c.cost > 0 && !c.peek).collect();
-        let outcome = self
-            .batcher
-            .decide(&policy, checks, false, deadline)
-            .await
-            .map_err(|e| refusal::of_undecided(e, self.bounds.store_timeout))?;
+        let asked = self.batcher.decide(&policy, checks, false, deadline).await;
+        let outcome = asked.map_err(|error| {
+            policy.counters.undecided(charging.len());
+            refusal::of_undecided(error, self.bounds.store_timeout)
+        })?;
         let mut decided = Decided {
             policy,
             decisions: outcome.decisions,
@@ -105,6 +105,7 @@ impl Decided {
                     }
                 }
                 Err(CheckError::NoMatch) => counters.unmatched(),
+                Err(CheckError::Store(_) | CheckError::Stale) => counters.undecided(1),
                 Ok(_) | Err(_) => {}
             }
         }

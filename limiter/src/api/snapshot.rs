@@ -9,11 +9,11 @@ use hyper::{
     },
     http::request::Parts,
 };
-use policy::Name;
+use policy::{Name, Revision};
 use protocol::{PROXIES_HEADER, format_proxies};
 
 use super::{Answered, Api, REVISION, refusal};
-use crate::{domains::Active, http};
+use crate::{domains::Active, http, telemetry::Asker};
 
 const PROXIES: HeaderName = HeaderName::from_static(PROXIES_HEADER);
 
@@ -22,14 +22,25 @@ impl Api {
     ///
     /// Parameters that this version does not know are left alone: a proxy may be newer.
     pub(super) fn snapshot(&self, head: &Parts) -> Answered {
-        let mut parameters = http::query(&head.uri);
-        let domain = parameters
-            .find(|(name, _)| *name == "domain")
+        let parameter = |wanted| {
+            let mut parameters = http::query(&head.uri);
+            parameters.find_map(|(name, value)| (name == wanted).then_some(value))
+        };
+        let domain = parameter("domain")
             .ok_or_else(|| refusal::invalid("domain", "missing; write /v1/policy?domain=NAME"))?;
         let domain: Name = domain
-            .1
             .parse()
             .map_err(|error: policy::NameError| refusal::invalid("domain", error.to_string()))?;
+        if let Some(proxy) = parameter("proxy") {
+            let told = parameter("revision").and_then(read_revision);
+            let revision = told.or_else(|| tagged(&head.headers));
+            let asker = Asker {
+                id: proxy,
+                node: parameter("node"),
+                revision: revision.as_ref(),
+            };
+            self.telemetry.heard(&domain, asker);
+        }
         let policy = self.active(&domain)?;
         let mut response = Response::new(Full::default());
         if has(&head.headers, &policy) {
@@ -49,6 +60,21 @@ impl Api {
         }
         Ok(response)
     }
+}
+
+/// The revision that a tag of ours names.
+fn tagged(headers: &HeaderMap) -> Option<Revision> {
+    let tag = headers.get(IF_NONE_MATCH)?.to_str().ok()?;
+    read_revision(tag.trim().trim_matches('"'))
+}
+
+/// `17-00ff…`: number and digest.
+fn read_revision(text: &str) -> Option<Revision> {
+    let (number, digest) = text.split_once('-')?;
+    Some(Revision {
+        number: number.parse().ok()?,
+        digest: u64::from_str_radix(digest, 16).ok()?,
+    })
 }
 
 /// Whether the asker has this revision: `If-None-Match` is a list of tags, or `*`.

@@ -17,5 +17,6 @@ mod ending;
 mod fleet;
 mod outages;
 mod support;
+mod telemetry;
 mod transport;
 mod waiting;

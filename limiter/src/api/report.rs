@@ -1,0 +1,32 @@
+//! `POST /v1/report`: what proxies decided by themselves.
+
+use http_body_util::Full;
+use hyper::{Response, StatusCode, body::Incoming};
+use protocol::{ApiError, ErrorCode, compact::Report};
+
+use super::{Answered, Api, refusal};
+
+impl Api {
+    /// Takes a report in; there is nothing to answer.
+    pub(super) async fn report(&self, body: Incoming) -> Answered {
+        let _place = self
+            .bounds
+            .inflight
+            .enter()
+            .ok_or_else(refusal::overloaded)?;
+        let body = self.receive(body).await?;
+        let mut report = Report::decode(&body.bytes)
+            .map_err(|error| ApiError::new(ErrorCode::InvalidRequest, error.to_string()))?;
+        let policy = self.active(&report.domain)?;
+        let known = |limit: &policy::Name| policy.compiled.position(limit.as_str()).is_some();
+        report.tallies.retain(|tally| known(&tally.limit));
+        report.denied.retain(|denied| known(&denied.limit));
+        // Who decides about a limit shares it, whether or not the limiter was asked.
+        let limits = report.tallies.iter().map(|tally| &tally.limit);
+        self.proxies.saw(&report.domain, &report.proxy, limits);
+        self.telemetry.reported(report);
+        let mut response = Response::new(Full::default());
+        *response.status_mut() = StatusCode::NO_CONTENT;
+        Ok(response)
+    }
+}

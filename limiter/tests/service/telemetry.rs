@@ -1,0 +1,236 @@
+//! What a limiter tells of the fleet and of its decisions, as rlctl finds it in Redis.
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::Result;
+use harness::until;
+use policy::Name;
+use protocol::{
+    DecidedBy, Outcome, REPORT_CBOR,
+    compact::{DeniedBucket, Report, Tally},
+};
+use serde_json::json;
+use store::{Fleet, Observed, Store, Stretch};
+
+use crate::support::{
+    PATIENCE, PER_USER, REDIS, Server, Service, VALKEY, compact, name, publish, quick,
+};
+
+/// The fleet, once it is as wanted.
+async fn fleet(store: &Arc<dyn Store>, is: impl Fn(&Fleet) -> bool) -> Result<Fleet> {
+    until("the fleet is as expected", PATIENCE, async || {
+        store.fleet().await.ok().filter(|fleet| is(fleet))
+    })
+    .await
+}
+
+/// What was decided in `shop` in the last minute, once it is as wanted.
+async fn activity(store: &Arc<dyn Store>, is: impl Fn(&Observed) -> bool) -> Result<Observed> {
+    let shop = name("shop");
+    until("the decisions are as expected", PATIENCE, async || {
+        let observed = store.activity(&shop, Stretch::Short, 60_000).await.ok();
+        observed.filter(|observed| is(observed))
+    })
+    .await
+}
+
+fn count(observed: &Observed, limit: &str, outcome: Outcome, by: DecidedBy) -> u64 {
+    let limit = observed.activity.limits.get(limit);
+    let count = limit.and_then(|limit| limit.counts.get(&(outcome, by)));
+    count.copied().unwrap_or(0)
+}
+
+#[tokio::test]
+async fn polls_and_checks_tell_who_follows_the_limits_and_how_far() -> Result<()> {
+    let server = Server::start(VALKEY).await?;
+    let store = server.store()?;
+    publish(&store, PER_USER).await?;
+    let service = Service::ready_on(server.store()?, quick()).await?;
+    let digest = {
+        let heads = store.heads().await?;
+        match &heads[0].state {
+            store::HeadState::Live(revision) => revision.digest,
+            other => panic!("{other:?}"),
+        }
+    };
+    let poll = |query: String| {
+        let path = format!("/v1/policy?{query}");
+        let request = service.get(&path);
+        async move { request.send().await }
+    };
+    poll("domain=shop&proxy=new&node=edge-1".to_owned()).await?;
+    poll(format!("domain=shop&proxy=p1&revision=1-{digest:016x}")).await?;
+    poll("domain=nothing&proxy=p1".to_owned()).await?;
+    let tagged = service.get("/v1/policy?domain=shop&proxy=p2");
+    let tag = format!("\"1-{digest:016x}\"");
+    tagged.header("if-none-match", tag).send().await?;
+    service
+        .post("/v1/check", compact("p3", &["a"]))
+        .header("content-type", protocol::CHECK_CBOR)
+        .send()
+        .await?;
+
+    let known = |fleet: &Fleet| fleet.proxies.values().map(Vec::len).sum::<usize>() == 5;
+    let fleet = fleet(&store, known).await?;
+    let found: Vec<_> = fleet.proxies[&name("shop")]
+        .iter()
+        .map(|p| (p.id.as_str(), p.revision.as_ref().map(|r| r.digest)))
+        .collect();
+    let has = Some(digest);
+    assert_eq!(
+        found,
+        [("new", None), ("p1", has), ("p2", has), ("p3", None)]
+    );
+    let new = &fleet.proxies[&name("shop")][0];
+    assert_eq!(new.node.as_deref(), Some("edge-1"));
+    assert_eq!(fleet.proxies[&name("nothing")].len(), 1);
+    let [limiter] = &fleet.limiters[..] else {
+        panic!("{fleet:?}");
+    };
+    assert_eq!(limiter.revisions[&name("shop")].digest, digest);
+    assert!(limiter.id.contains(&format!(":{}/", service.data.port())));
+    Ok(())
+}
+
+#[tokio::test]
+async fn decisions_and_denied_buckets_are_told() -> Result<()> {
+    const LIMITS: &str = "
+  - {name: per-user, per: [user], rate: 2/1d}
+  - {name: trial, per: [user], rate: 1/1d, enforce: 0%}
+";
+    for kind in [VALKEY, REDIS] {
+        let server = Server::start(kind).await?;
+        let store = server.store()?;
+        publish(&store, LIMITS).await?;
+        let service = Service::ready_on(server.store()?, quick()).await?;
+        let ask = |user: &'static str, peek: bool| {
+            let descriptor = json!({"user": user, "path": "/x"});
+            service.ask(json!({"descriptor": descriptor, "peek": peek}))
+        };
+        for _ in 0..5 {
+            ask("alice", false).await?;
+        }
+        ask("bob", false).await?;
+        ask("alice", true).await?;
+
+        let observed = activity(&store, |observed| {
+            count(observed, "per-user", Outcome::Allowed, DecidedBy::Limiter) == 3
+        })
+        .await?;
+        let of = |limit, outcome| count(&observed, limit, outcome, DecidedBy::Limiter);
+        assert_eq!(of("per-user", Outcome::Denied), 3);
+        assert_eq!(of("trial", Outcome::Allowed), 2);
+        assert_eq!(of("trial", Outcome::WouldDeny), 4);
+        let is_alice = |bucket: &&store::BucketActivity| {
+            bucket.limit == name("per-user")
+                && bucket.bucket == [(name("user"), Some(b"alice".to_vec()))]
+        };
+        let alice = observed.activity.buckets.iter().find(is_alice);
+        let alice = alice.expect("the most denied bucket");
+        assert_eq!((alice.requests, alice.denied), (5, 3));
+        let last = alice.last.as_ref().expect("a denied request");
+        assert!(observed.now_ms.abs_diff(last.at_ms) < 60_000);
+        assert_eq!(
+            (last.outcome, last.by),
+            (Outcome::Denied, DecidedBy::Limiter)
+        );
+        assert!(last.descriptor.contains(&(name("path"), b"/x".to_vec())));
+    }
+    Ok(())
+}
+
+fn report(proxy: &str) -> Report {
+    let limit = |text: &str| -> Name { name(text) };
+    let tally = |of, count| Tally {
+        limit: limit(of),
+        outcome: Outcome::Denied,
+        by: DecidedBy::DenyCache,
+        count,
+    };
+    Report {
+        domain: name("shop"),
+        proxy: proxy.to_owned(),
+        tallies: vec![tally("per-user", 40), tally("made-up", 7)],
+        denied: vec![DeniedBucket {
+            limit: limit("per-user"),
+            by: DecidedBy::DenyCache,
+            count: 40,
+            ago_ms: 3,
+            bucket: vec![(name("user"), Some(b"alice".to_vec()))],
+            descriptor: vec![(name("remote_address"), b"192.0.2.7".to_vec())],
+        }],
+    }
+}
+
+#[tokio::test]
+async fn what_proxies_decide_by_themselves_is_told_as_well() -> Result<()> {
+    let server = Server::start(VALKEY).await?;
+    let store = server.store()?;
+    publish(&store, PER_USER).await?;
+    let service = Service::ready_on(server.store()?, quick()).await?;
+    let send = |body: Vec<u8>| {
+        let request = service.post("/v1/report", body);
+        let request = request.header("content-type", REPORT_CBOR);
+        async move { request.send().await }
+    };
+    for proxy in ["p1", "p2"] {
+        let reply = send(report(proxy).encode()).await?;
+        assert_eq!(
+            (reply.status.as_u16(), reply.header("x-rl-api")),
+            (204, Some("1"))
+        );
+    }
+    let observed = activity(&store, |observed| {
+        count(observed, "per-user", Outcome::Denied, DecidedBy::DenyCache) == 80
+    })
+    .await?;
+    assert!(!observed.activity.limits.contains_key("made-up"));
+    let alice = &observed.activity.buckets[0];
+    assert_eq!((alice.requests, alice.denied), (80, 80));
+    let last = alice.last.as_ref().expect("a denied request");
+    assert_eq!(last.proxy.as_deref(), Some("p2"));
+
+    // Who denies by itself shares the limit as much as who asks.
+    until("two proxies are counted", PATIENCE, async || {
+        let reply = service.get("/v1/policy?domain=shop").send().await.ok()?;
+        (reply.header("x-rl-proxies") == Some("per-user=2")).then_some(())
+    })
+    .await?;
+
+    assert_eq!(send(b"nonsense".to_vec()).await?.status, 400);
+    let elsewhere = Report {
+        domain: name("nothing"),
+        ..report("p1")
+    };
+    assert_eq!(send(elsewhere.encode()).await?.status, 404);
+    assert_eq!(service.get("/v1/report").send().await?.status, 405);
+    Ok(())
+}
+
+#[tokio::test]
+async fn checks_that_got_no_decision_are_told_once_the_store_is_back() -> Result<()> {
+    let server = Server::start(REDIS).await?;
+    let store = server.store()?;
+    publish(&store, PER_USER).await?;
+    let settings = limiter::Settings {
+        store_timeout: Duration::from_millis(50),
+        ..quick()
+    };
+    let timeout = settings.store_timeout;
+    let service = Service::ready_on(server.store_within(timeout)?, settings).await?;
+    service.allows("alice").await?;
+    server.pause()?;
+    let ask = json!({"descriptor": {"user": "alice"}});
+    for _ in 0..3 {
+        assert_eq!(service.ask(ask.clone()).await?.status, 503);
+    }
+    server.resume()?;
+    activity(&store, |observed| observed.activity.errors == 3).await?;
+    assert_eq!(
+        service
+            .metric("rl_undecided_total{domain=\"shop\"}")
+            .await?,
+        3
+    );
+    Ok(())
+}
