@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use policy::{Limit, Name, Node, Override, Policy, Value};
+use policy::{Limit, Name, Node, Override, Pause, Policy, Value};
 use serde::Serialize;
 
 /// What happens to a limit.
@@ -94,6 +94,17 @@ pub fn between(before: &Policy, after: &Policy) -> Vec<LimitChange> {
         .chain(gone)
         .filter_map(|(before, after)| LimitChange::between(before, after))
         .collect()
+}
+
+/// How two policies differ in what they say of the domain itself.
+pub fn of_domain(before: Option<&Policy>, after: &Policy) -> Vec<FieldChange> {
+    let before = before.and_then(|before| before.paused);
+    let changed = (before != after.paused).then(|| FieldChange {
+        field: "paused".to_owned(),
+        before: before.map(Pause::to_node),
+        after: after.paused.map(Pause::to_node),
+    });
+    changed.into_iter().collect()
 }
 
 /// Whether anything would be different.

@@ -15,6 +15,7 @@ mod list_keys;
 mod list_limits;
 mod load_scripts;
 mod man;
+mod pause;
 mod ping;
 mod reset;
 mod rollback;
@@ -43,6 +44,7 @@ pub enum Command {
     ListLimits(list_limits::ListLimits),
     LoadScripts(load_scripts::LoadScripts),
     Man(man::Man),
+    Pause(pause::DoPause),
     Ping(ping::Ping),
     SetLimit(Box<set_limit::SetLimit>),
     Check(check::Check),
@@ -51,6 +53,7 @@ pub enum Command {
     Inspect(inspect::Inspect),
     ListKeys(list_keys::ListKeys),
     Reset(reset::Reset),
+    Resume(pause::Resume),
     Rollback(rollback::Rollback),
     Simulate(simulate::Simulate),
     Validate(validate::Validate),
@@ -70,6 +73,7 @@ impl Command {
             Self::ListLimits(command) => command.run(global, printer).await,
             Self::LoadScripts(command) => command.run(global, printer).await,
             Self::Man(command) => command.run(printer),
+            Self::Pause(command) => command.run(global, printer).await,
             Self::Ping(command) => command.run(global, printer).await,
             Self::SetLimit(command) => command.run(global, printer).await,
             Self::Check(command) => command.run(global, printer).await,
@@ -78,6 +82,7 @@ impl Command {
             Self::Inspect(command) => command.run(global, printer).await,
             Self::ListKeys(command) => command.run(global, printer).await,
             Self::Reset(command) => command.run(global, printer).await,
+            Self::Resume(command) => command.run(global, printer).await,
             Self::Rollback(command) => command.run(global, printer).await,
             Self::Simulate(command) => command.run(global, printer).await,
             Self::Validate(command) => command.run(printer).await,

@@ -8,7 +8,7 @@ use serde::Serialize;
 use store::{Change, Edit, EditError, Overrides, Signature, Stored};
 
 use crate::{
-    changes::{self, Action, LimitChange},
+    changes::{self, Action, FieldChange, LimitChange},
     error::Error,
     exit::Exit,
     render::{self, Page, View},
@@ -75,16 +75,23 @@ pub struct EditReport {
     pub revision: Option<u64>,
     /// Whether nothing was written because of `--dry-run`.
     pub dry_run: bool,
+    /// What changed about the domain itself.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub domain_changes: Vec<FieldChange>,
     /// What changed.
     pub changes: Vec<LimitChange>,
 }
 
 impl View for EditReport {
     fn text(&self, page: Page) -> String {
-        let mut text = render::changes::text(&self.changes, page);
+        let mut text = render::changes::of_domain(&self.domain, &self.domain_changes, page);
+        text.push_str(&render::changes::text(&self.changes, page));
         text.push_str(&self.domain);
         text.push_str(": ");
-        text.push_str(&render::changes::summary(&self.changes));
+        text.push_str(&render::changes::summary(
+            &self.domain_changes,
+            &self.changes,
+        ));
         let _ = match (self.previous_revision, self.revision) {
             _ if self.dry_run => write!(text, "; dry run, nothing was written"),
             (Some(before), Some(after)) if before != after => {
@@ -134,7 +141,14 @@ impl Session<'_> {
     pub async fn edit(&self, edit: Prepared<'_>, args: &EditArgs) -> Result<EditReport, EditError> {
         let before = revision_of(edit.base).map(|revision| revision.number);
         let mut after = before;
-        if changes::any(&edit.changes) && !args.dry_run {
+        let domain_changes = match edit.change {
+            Change::Limits(after) | Change::Fields(after) => {
+                changes::of_domain(edit.base.policy(), after)
+            }
+            Change::Override { .. } | Change::Delete => Vec::new(),
+        };
+        let any = !domain_changes.is_empty() || changes::any(&edit.changes);
+        if any && !args.dry_run {
             self.printer.set_pending(true);
             let edit = Edit {
                 domain: edit.domain,
@@ -150,6 +164,7 @@ impl Session<'_> {
             previous_revision: before,
             revision: after,
             dry_run: args.dry_run,
+            domain_changes,
             changes: edit.changes,
         })
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use policy::{Limit, Name, Node, Policy, Problems};
+use policy::{Limit, Name, Node, Pause, Policy, Problems};
 
 use crate::session::sort_overrides;
 
@@ -13,6 +13,8 @@ pub struct Merged {
     pub policy: Policy,
     /// Limits that the file does not have and that stay all the same.
     pub kept: Vec<Name>,
+    /// What stays paused although the file does not say so: limits, and the domain.
+    pub still_paused: Vec<(Name, Pause)>,
     /// Limits whose overrides are lost, because their buckets are split by something else now.
     pub overrides_lost: Vec<Name>,
 }
@@ -20,9 +22,10 @@ pub struct Merged {
 /// Lays `file` over `live`. A limit keeps its live overrides unless the file lists some for it;
 /// limits that only `live` has stay, unless `prune`.
 pub fn merge(file: &Policy, live: Option<&Policy>, prune: bool) -> Result<Merged, Problems> {
+    let domain_pause = live.and_then(|policy| policy.paused);
     let live = live.map_or(&[][..], |policy| &policy.limits);
     let old = |name: &Name| live.iter().find(|limit| limit.name == *name);
-    let mut overrides_lost = Vec::new();
+    let (mut overrides_lost, mut still_paused) = (Vec::new(), Vec::new());
     let mut limits: Vec<Node> = Vec::with_capacity(file.limits.len());
     for limit in &file.limits {
         let mut node = limit.to_node();
@@ -33,6 +36,9 @@ pub fn merge(file: &Policy, live: Option<&Policy>, prune: bool) -> Result<Merged
                 overrides_lost.push(limit.name.clone());
             }
         }
+        let live_pause = old(&limit.name).and_then(|old| old.paused);
+        let stays = keep_pause(&mut node, limit.paused, live_pause);
+        still_paused.extend(stays.map(|pause| (limit.name.clone(), pause)));
         limits.push(node);
     }
     let in_file: BTreeSet<&Name> = file.limits.iter().map(|limit| &limit.name).collect();
@@ -41,17 +47,32 @@ pub fn merge(file: &Policy, live: Option<&Policy>, prune: bool) -> Result<Merged
         .filter(|limit| !prune && !in_file.contains(&limit.name))
         .collect();
     limits.extend(kept.iter().map(|limit| limit.to_node()));
-    let document = Node::map([
+    let mut document = Node::map([
         ("domain", Node::text(file.domain.as_str())),
         ("limits", Node::list(limits)),
     ]);
+    let stays = keep_pause(&mut document, file.paused, domain_pause);
+    still_paused.extend(stays.map(|pause| (file.domain.clone(), pause)));
     let mut policy = Policy::from_node(&document)?;
     sort_overrides(&mut policy);
     Ok(Merged {
         policy,
         kept: kept.into_iter().map(|limit| limit.name.clone()).collect(),
+        still_paused,
         overrides_lost,
     })
+}
+
+/// A pause that was set live outlives a file that does not mention it: whoever reached for the
+/// kill switch must not lose it to the next deployment. What is kept so comes back.
+fn keep_pause(node: &mut Node, file: Option<Pause>, live: Option<Pause>) -> Option<Pause> {
+    match file.or(live) {
+        Some(pause) if pause != Pause::OVER => node.set("paused", pause.to_node()),
+        _ => {
+            node.unset("paused");
+        }
+    }
+    live.filter(|_| file.is_none())
 }
 
 fn keep_overrides(node: &mut Node, old: &Limit) {

@@ -1,9 +1,9 @@
 //! Edits of the past, read back from the history.
 
-use policy::{Limit, Name, Node, Override, Policy};
+use policy::{Limit, Name, Node, Override, Pause, Policy};
 use store::HistoryEntry;
 
-use crate::changes::{Action, LimitChange};
+use crate::changes::{Action, FieldChange, LimitChange};
 
 /// What an entry of the history did.
 #[derive(Clone, Debug)]
@@ -14,6 +14,10 @@ pub enum Past {
         before: Vec<Limit>,
         /// Those that were created or changed, as they became.
         after: Vec<Limit>,
+        /// Whether their overrides were left alone, and are not among this.
+        fields_only: bool,
+        /// The pause of the domain before and after, where that changed.
+        paused: Option<[Option<Pause>; 2]>,
     },
     /// One bucket got other numbers, or its limit's again. Both are documents, as stored.
     Override {
@@ -39,9 +43,7 @@ impl Past {
     /// What the entry did.
     pub fn of(entry: &HistoryEntry) -> Self {
         let read = match entry.operation.as_str() {
-            "limits" | "delete" => limits(&entry.before)
-                .zip(limits(&entry.after))
-                .map(|(before, after)| Self::Limits { before, after }),
+            "limits" | "fields" | "delete" => limits_entry(entry),
             "override" => entry
                 .limit
                 .clone()
@@ -63,7 +65,7 @@ impl Past {
     /// The names of the limits concerned.
     pub fn limits(&self) -> Vec<&Name> {
         match self {
-            Self::Limits { before, after } => {
+            Self::Limits { before, after, .. } => {
                 let mut names: Vec<&Name> = after.iter().chain(before).map(|l| &l.name).collect();
                 let mut seen = std::collections::BTreeSet::new();
                 names.retain(|name| seen.insert(*name));
@@ -74,10 +76,26 @@ impl Past {
         }
     }
 
+    /// What it changed about the domain itself.
+    pub fn domain_changes(&self) -> Vec<FieldChange> {
+        let Self::Limits {
+            paused: Some([before, after]),
+            ..
+        } = self
+        else {
+            return Vec::new();
+        };
+        vec![FieldChange {
+            field: "paused".to_owned(),
+            before: before.map(Pause::to_node),
+            after: after.map(Pause::to_node),
+        }]
+    }
+
     /// What it changed about each limit.
     pub fn changes(&self) -> Vec<LimitChange> {
         match self {
-            Self::Limits { before, after } => {
+            Self::Limits { before, after, .. } => {
                 let find =
                     |list: &'_ [Limit], name: &Name| list.iter().find(|l| l.name == *name).cloned();
                 let between = |name| {
@@ -106,7 +124,15 @@ impl Past {
     pub fn undo(&self, policy: &mut Policy, only: Option<&Name>) -> Option<()> {
         let concerned = |name: &Name| only.is_none_or(|only| only == name);
         match self {
-            Self::Limits { before, after } => {
+            Self::Limits {
+                before,
+                after,
+                fields_only,
+                paused,
+            } => {
+                if let (Some([before, _]), None) = (paused, only) {
+                    policy.paused = *before;
+                }
                 let created = |limit: &Limit| {
                     after.iter().any(|new| new.name == limit.name)
                         && !before.iter().any(|old| old.name == limit.name)
@@ -120,7 +146,11 @@ impl Past {
                         .iter_mut()
                         .find(|limit| limit.name == old.name)
                     {
-                        Some(limit) => *limit = old.clone(),
+                        Some(limit) => {
+                            let kept = fields_only.then(|| limit.overrides.clone());
+                            *limit = old.clone();
+                            limit.overrides = kept.unwrap_or_else(|| old.overrides.clone());
+                        }
                         None => policy.limits.push(old.clone()),
                     }
                 }
@@ -160,13 +190,24 @@ fn undo_override(limit: &mut Limit, before: Option<&Node>, after: Option<&Node>)
     Some(())
 }
 
-/// A JSON list of limits.
-fn limits(json: &str) -> Option<Vec<Limit>> {
+fn limits_entry(entry: &HistoryEntry) -> Option<Past> {
+    let (before, paused_before) = side(&entry.before)?;
+    let (after, paused_after) = side(&entry.after)?;
+    Some(Past::Limits {
+        before,
+        after,
+        fields_only: entry.operation == "fields",
+        paused: (paused_before != paused_after).then_some([paused_before, paused_after]),
+    })
+}
+
+/// A JSON list of limits; or a map of them and the domain's pause.
+fn side(json: &str) -> Option<(Vec<Limit>, Option<Pause>)> {
     let node: Node = serde_json::from_str(json).ok()?;
-    node.items()
-        .iter()
-        .map(|node| Limit::from_record(node).ok())
-        .collect()
+    let limits = node.get("limits").unwrap_or(&node).items().iter();
+    let limits: Option<_> = limits.map(|node| Limit::from_record(node).ok()).collect();
+    let paused = node.get("paused").and_then(Pause::from_node);
+    Some((limits?, paused))
 }
 
 /// A JSON document, or nothing.

@@ -2,24 +2,22 @@
 
 use std::{sync::Arc, time::Duration};
 
-use policy::{Limit, Name, Override, Policy};
-use store::{
-    CheckError, EditError, HeadState, LimitOf, Options, Overrides, Store, StoreError, Stored,
-};
+use policy::{Limit, Name, Policy};
+use store::{HeadState, Options, Overrides, Store, Stored};
 
 #[cfg(test)]
 use store::StoreUrl;
 
-use crate::{
-    bucket::Values,
-    cli::Global,
-    edit,
-    error::Error,
-    exit::Exit,
-    printer::Printer,
-    settings::{self, Settings},
-    suggest,
-};
+use crate::{cli::Global, error::Error, printer::Printer, settings::Settings, suggest};
+
+#[cfg(test)]
+use crate::settings;
+
+mod errors;
+mod overrides;
+pub mod pauses;
+
+use errors::failure;
 
 const CONNECT_SLACK: Duration = Duration::from_millis(200);
 
@@ -72,34 +70,10 @@ impl<'p> Session<'p> {
         }
     }
 
-    /// What a store's error means to the user.
-    pub fn failed(&self, error: &StoreError) -> Error {
-        failure(error, &self.settings)
-    }
-
-    /// What an edit's error means to the user.
-    pub fn edit_failed(&self, error: &EditError) -> Error {
-        match error {
-            EditError::Store(error @ (StoreError::Timeout(_) | StoreError::Broken(_))) => self
-                .failed(error)
-                .hint("the edit may have been written all the same; `rlctl history` tells"),
-            EditError::Store(error) => self.failed(error),
-            EditError::Conflict { .. } => edit::conflict(),
-            EditError::UnknownLimit(_) => Error::not_found(error.to_string()),
-            _ => Error::new(Exit::Refused, error.to_string()),
-        }
-    }
-
-    /// What a check's error means to the user.
-    pub fn check_failed(&self, error: &CheckError) -> Error {
-        match error {
-            CheckError::Store(error) => self.failed(error),
-            CheckError::UnknownLimit(_) => Error::not_found(error.to_string()),
-            CheckError::NoMatch => Error::new(Exit::NotFound, error.to_string())
-                .hint("`rlctl explain` with the same -d says why"),
-            CheckError::Stale => edit::conflict(),
-            CheckError::WrongBucket { .. } => Error::usage(error.to_string()),
-        }
+    /// The store's clock, in milliseconds since the epoch.
+    pub async fn now_ms(&self) -> Result<u64, Error> {
+        let now_ms = self.store.now_ms().await;
+        now_ms.map_err(|error| self.failed(&error))
     }
 
     /// The domain that was named, if one was.
@@ -175,18 +149,6 @@ impl<'p> Session<'p> {
         }
     }
 
-    /// The override of one bucket.
-    pub async fn override_of(
-        &self,
-        domain: &Name,
-        limit: &Limit,
-        values: &Values,
-    ) -> Result<Option<Override>, Error> {
-        let of = LimitOf { domain, limit };
-        let found = self.store.read_override(&of, values).await;
-        found.map_err(|error| self.failed(&error))
-    }
-
     /// A domain that did not exist a moment ago may be a typo.
     pub async fn warn_of_new_domain(&self) -> Result<(), Error> {
         let Some(named) = self.named_domain() else {
@@ -237,42 +199,4 @@ pub fn find_limit<'l>(policy: &'l Policy, name: &str) -> Result<&'l Limit, Error
         ))
         .hint(suggest::hint(name, "limits", known))
     })
-}
-
-fn failure(error: &StoreError, settings: &Settings) -> Error {
-    let url = &settings.url;
-    let source = settings.url_source;
-    let unreachable = |why: String| Error::new(Exit::Unreachable, why).hint(whence(settings));
-    match error {
-        StoreError::Unreachable(why) => unreachable(format!("cannot reach {url}: {why}")),
-        StoreError::Timeout(limit) => unreachable(format!(
-            "{url} did not answer within {} ms",
-            limit.as_millis()
-        )),
-        StoreError::Broken(why) => unreachable(format!("lost the connection to {url}: {why}")),
-        StoreError::Auth(why) => Error::new(Exit::Auth, format!("{url} refused the login: {why}"))
-            .hint(format!(
-                "the credentials are those of {source}: redis://user:password@host"
-            )),
-        StoreError::Refused(refusal) => {
-            let message = format!("{url} refused: {} {}", refusal.code, refusal.message);
-            Error::new(Exit::Refused, message).maybe_hint(refusal.hint())
-        }
-        StoreError::Corrupt(_) | StoreError::Unsupported(_) => {
-            Error::new(Exit::Refused, format!("{url}: {error}"))
-        }
-    }
-}
-
-/// What to look at first when there is no answer.
-fn whence(settings: &Settings) -> String {
-    match settings.url_source {
-        settings::DEFAULT_SOURCE => {
-            "is it running? nothing was said of where it is: --redis or RLCTL_REDIS does".to_owned()
-        }
-        settings::FLAG_SOURCE => "is it running there?".to_owned(),
-        variable => {
-            format!("is it running? the address is that of {variable}; --redis names another")
-        }
-    }
 }

@@ -34,9 +34,9 @@ fn main() {
     println!("compile  {:>8} ms", started.elapsed().as_millis());
 
     let requests: Vec<Descriptor> = (0..1000).map(request).collect();
-    let matched = compiled.matching(&requests[0]).len();
+    let matched = compiled.matching(&requests[0], 0).len();
     per_call("match", 1000, |n| {
-        black_box(compiled.matching(&requests[n]));
+        black_box(compiled.matching(&requests[n], 0));
     });
     println!("         ({matched} limits match)");
     let values: Vec<Vec<u8>> = (0..1000).map(user).collect();

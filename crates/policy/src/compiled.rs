@@ -7,7 +7,8 @@ mod overrides;
 use std::collections::HashMap;
 
 use crate::{
-    Entries, IfMissing, Limit, Name, Opaque, Override, OverrideQuota, Policy, Quota, Revision,
+    Entries, IfMissing, Limit, Name, Opaque, Override, OverrideQuota, Pause, Policy, Quota,
+    Revision,
 };
 
 use index::Index;
@@ -136,6 +137,26 @@ impl Compiled {
         &self.policy.revision
     }
 
+    /// The kill switch of the whole domain.
+    pub fn paused(&self) -> Option<Pause> {
+        self.policy.paused
+    }
+
+    /// The pause of the limit at a position that holds at a time in milliseconds since the epoch,
+    /// be it the limit's own or its domain's.
+    pub fn pause_of(&self, index: usize, now_ms: u64) -> Option<Pause> {
+        let own = self.policy.limits.get(index)?.paused;
+        Pause::later(own, self.policy.paused).filter(|pause| pause.holds(now_ms))
+    }
+
+    /// Whether any limit is paused at a time in milliseconds since the epoch.
+    pub fn any_paused(&self, now_ms: u64) -> bool {
+        let own = self.policy.limits.iter().map(|limit| limit.paused);
+        own.chain([self.policy.paused])
+            .flatten()
+            .any(|pause| pause.holds(now_ms))
+    }
+
     /// The limits, without their overrides, in the order of the policy.
     pub fn limits(&self) -> &[Limit] {
         &self.policy.limits
@@ -156,32 +177,52 @@ impl Compiled {
         &self.keys
     }
 
-    /// The limits that apply to a request, in the order of the policy, `replaces` settled.
+    /// The limits that apply to a request at a time in milliseconds since the epoch, in the order
+    /// of the policy, `replaces` settled. Those that are paused then are as absent.
     ///
     /// Every needed entry is asked for once.
-    pub fn matching<'e>(&self, entries: &'e (impl Entries + ?Sized)) -> Vec<Match<'_, 'e>> {
+    pub fn matching<'e>(
+        &self,
+        entries: &'e (impl Entries + ?Sized),
+        now_ms: u64,
+    ) -> Vec<Match<'_, 'e>> {
         let values: Vec<Option<&[u8]>> = self
             .keys
             .iter()
             .map(|key| entries.get(key.as_str()))
             .collect();
-        self.matching_values(&values)
+        self.matching_values(&values, now_ms)
     }
 
     /// As [`Compiled::matching`], for callers that hold the values in the order of
     /// [`Compiled::needed_keys`].
-    pub fn matching_values<'e>(&self, values: &[Option<&'e [u8]>]) -> Vec<Match<'_, 'e>> {
+    pub fn matching_values<'e>(
+        &self,
+        values: &[Option<&'e [u8]>],
+        now_ms: u64,
+    ) -> Vec<Match<'_, 'e>> {
+        if self.policy.paused.is_some_and(|pause| pause.holds(now_ms)) {
+            return Vec::new();
+        }
         let candidates = self.index.candidates(values);
         let mut matches: Vec<Match<'_, 'e>> = candidates
             .iter()
-            .filter_map(|at| self.test(at, values))
+            .filter_map(|at| self.test(at, values, now_ms))
             .collect();
         self.suppress_replaced(&mut matches);
         matches
     }
 
-    fn test<'e>(&self, index: usize, values: &[Option<&'e [u8]>]) -> Option<Match<'_, 'e>> {
+    fn test<'e>(
+        &self,
+        index: usize,
+        values: &[Option<&'e [u8]>],
+        now_ms: u64,
+    ) -> Option<Match<'_, 'e>> {
         let limit = self.policy.limits.get(index)?;
+        if limit.paused.is_some_and(|pause| pause.holds(now_ms)) {
+            return None;
+        }
         let rule = self.rules.get(index)?;
         let value = |key: &usize| values.get(*key).copied().flatten();
         let mut matchers = limit.matchers.iter().zip(&rule.matchers);

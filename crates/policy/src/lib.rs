@@ -13,6 +13,7 @@ mod hash;
 mod limit;
 mod name;
 mod pattern;
+mod pause;
 mod problem;
 mod quota;
 pub mod read;
@@ -34,6 +35,7 @@ pub use limit::{
 };
 pub use name::{Name, NameError};
 pub use pattern::{Pattern, PatternError};
+pub use pause::Pause;
 pub use problem::{Problem, Problems};
 pub use quota::Quota;
 pub use snapshot::Opaque;

@@ -2,7 +2,7 @@
 
 use algorithms::Rate;
 
-use crate::{Name, Pattern, Quota, read::Choice};
+use crate::{Name, Pattern, Pause, Quota, read::Choice};
 
 /// Which edit of a domain's limits this is. Compared for equality only: after a
 /// restore from backup the number can be smaller than one seen before.
@@ -21,6 +21,8 @@ pub struct Policy {
     pub domain: Name,
     /// The edit this is.
     pub revision: Revision,
+    /// The kill switch: none of the limits is in force while it holds.
+    pub paused: Option<Pause>,
     /// The limits, in the order of the file.
     pub limits: Vec<Limit>,
 }
@@ -62,6 +64,8 @@ pub struct Limit {
     pub replaces: Vec<Name>,
     /// The subset of `per` that decides a bucket's slot in a cluster.
     pub partition: Vec<Name>,
+    /// The kill switch: the limit is as absent while it holds.
+    pub paused: Option<Pause>,
     /// Number of proxies to assume while no limiter says; `None`: as last told.
     pub fleet_size: Option<u64>,
     /// The domain revision that last changed this limit (edit, reset or credit). Bucket state
@@ -186,6 +190,7 @@ impl Policy {
         Self {
             domain,
             revision: Revision::default(),
+            paused: None,
             limits: Vec::new(),
         }
     }

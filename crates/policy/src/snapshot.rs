@@ -7,7 +7,7 @@
 //! request that it may apply to to the limiter, which can read it.
 
 use crate::{
-    Compiled, Entries, Limit, Matcher, Name, OnFailure, Policy, Problems, Revision, Scope,
+    Compiled, Entries, Limit, Matcher, Name, OnFailure, Pause, Policy, Problems, Revision, Scope,
     document::Node,
     problem::Problem,
     read::{Choice, FORMAT, Field, Form, Path, Report, read_limit, read_matchers_alone},
@@ -69,6 +69,10 @@ impl Compiled {
     fn limit_snapshot(&self, at: usize, limit: &Limit) -> Node {
         let mut node = limit.to_node_without_overrides();
         node.unset("description");
+        // On each limit, so that a filter too old to know of it leaves them all to the limiter.
+        if let Some(paused) = Pause::later(limit.paused, self.paused()) {
+            node.set("paused", paused.to_node());
+        }
         node.set("generation", Node::number(limit.generation));
         node.set("level", Node::number(LEVEL));
         match limit.scope {
@@ -122,6 +126,7 @@ impl Compiled {
         let policy = Policy {
             domain,
             revision: revision.ok_or_else(|| wrong("no revision"))?,
+            paused: None,
             limits,
         };
         Ok(Self::new(policy).with_snapshot(keys, opaque, &remote_overrides))

@@ -65,14 +65,11 @@ impl Policy {
 
     /// The record as a document: see [`Policy::from_record`].
     pub fn to_record(&self) -> Node {
-        Node::map([
-            ("format", Node::number(FORMAT)),
-            ("domain", Node::text(self.domain.as_str())),
-            (
-                "limits",
-                Node::list(self.limits.iter().map(Limit::to_record)),
-            ),
-        ])
+        let mut node = self.to_node();
+        node.set("format", Node::number(FORMAT));
+        let limits = self.limits.iter().map(Limit::to_record);
+        node.set("limits", Node::list(limits));
+        node
     }
 }
 

@@ -115,6 +115,9 @@ impl Limit {
         fields.names("replaces", &self.replaces);
         fields.names("partition", &self.partition);
         fields.number("fleet_size", self.fleet_size);
+        if let Some(paused) = self.paused {
+            fields.set("paused", paused.to_node());
+        }
     }
 }
 
@@ -144,10 +147,13 @@ impl Override {
 impl Policy {
     /// The policy as a limits file: what `export` prints and `apply` reads.
     pub fn to_node(&self) -> Node {
-        Node::map([
-            ("domain", Node::text(self.domain.as_str())),
-            ("limits", Node::list(self.limits.iter().map(Limit::to_node))),
-        ])
+        let mut fields = Writer::default();
+        fields.set("domain", Node::text(self.domain.as_str()));
+        if let Some(paused) = self.paused {
+            fields.set("paused", paused.to_node());
+        }
+        fields.set("limits", Node::list(self.limits.iter().map(Limit::to_node)));
+        Node::map(fields.0)
     }
 }
 

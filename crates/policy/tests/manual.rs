@@ -57,7 +57,7 @@ fn an_admin_is_held_to_the_narrowest_limit_alone() {
         .map(|(key, value)| (key.parse().unwrap(), value.as_bytes().to_vec()))
         .into_iter()
         .collect();
-    let matches = compiled.matching(&admin);
+    let matches = compiled.matching(&admin, 0);
     let names: Vec<&str> = matches.iter().map(|m| m.limit.name.as_str()).collect();
     assert_eq!(names, ["admins"]);
 }
@@ -82,7 +82,7 @@ fn the_table_of_patterns_is_right() {
         let matches = |value: &str| {
             let mut request = Descriptor::new();
             request.insert("path".parse().unwrap(), value);
-            compiled.matching(&request).len() == 1
+            compiled.matching(&request, 0).len() == 1
         };
         assert!(matches(yes), "{pattern} {yes}");
         assert!(!matches(no), "{pattern} {no}");

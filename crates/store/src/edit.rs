@@ -1,20 +1,16 @@
 //! What an edit changes, worked out before anything is sent.
 
-use std::collections::{HashMap, HashSet};
+use policy::{Limit, Name, Override, Policy, Revision};
 
-use policy::{Limit, Name, Node, Override, Policy, Revision};
+use crate::{Change, Edit, EditError, Keys, Overrides, Stored, record};
 
-use crate::{Change, Edit, EditError, Keys, Overrides, StoreError, Stored, record};
+mod limits;
 
-/// The largest document that is written, in bytes; overrides are not part of it.
-const DOCUMENT_MAX: usize = 1 << 20;
-/// The largest `before` and `after` together that a history entry keeps, in bytes.
-const HISTORY_ENTRY_MAX: usize = 1 << 20;
+use limits::{fields, replace};
+
 /// Edits that a domain's history keeps, and bytes of what they changed.
 pub(crate) const HISTORY_MAX: usize = 1000;
 pub(crate) const HISTORY_BYTES_MAX: usize = 16 << 20;
-/// Overrides of one limit that one script call writes: about 5 ms of the server's time.
-const STAGE_ABOVE: usize = 1000;
 
 /// What has to be there for an edit to be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,6 +110,7 @@ pub(crate) fn plan(edit: &Edit<'_>) -> Result<Plan, EditError> {
                 .ok_or_else(|| EditError::UnknownLimit(limit.clone()))?;
             set_override(limit, values, to)
         }
+        Change::Fields(policy) => fields(base, policy),
         _ if partial => Err(EditError::PartialBase),
         Change::Limits(policy) => replace(base, policy),
         Change::Delete => match base {
@@ -132,89 +129,6 @@ pub(crate) fn reset(limit: &Limit, what: &str) -> Plan {
         raise: vec![limit.name.clone()],
         ..Plan::default()
     }
-}
-
-fn replace(base: Option<&Policy>, policy: &Policy) -> Result<Plan, EditError> {
-    let document = record::limits_json(policy)?;
-    if document.len() > DOCUMENT_MAX {
-        return Err(EditError::TooLarge {
-            bytes: document.len(),
-            max: DOCUMENT_MAX,
-        });
-    }
-    let mut plan = Plan {
-        operation: "limits",
-        limits: Some(document),
-        ..Plan::default()
-    };
-    let (mut before, mut after) = (Vec::new(), Vec::new());
-    for limit in &policy.limits {
-        let old = base.and_then(|base| base.limit(limit.name.as_str()));
-        let writes = override_writes(old, limit)?;
-        if old.is_some_and(|old| same_numbers(old, limit)) && writes.changes_nothing() {
-            continue;
-        }
-        plan.raise.push(limit.name.clone());
-        before.extend(old);
-        after.push(limit);
-        if !writes.changes_nothing() {
-            plan.overrides.push((limit.name.clone(), writes));
-        }
-    }
-    for gone in base.map_or(&[][..], |base| &base.limits) {
-        if policy.limit(gone.name.as_str()).is_none() {
-            before.push(gone);
-            plan.forget.push(gone.name.clone());
-            let writes = OverrideWrites::CLEAR;
-            plan.overrides.push((gone.name.clone(), writes));
-        }
-    }
-    let (before, after) = (list(&before)?, list(&after)?);
-    if before.len() + after.len() <= HISTORY_ENTRY_MAX {
-        (plan.before, plan.after) = (before, after);
-    }
-    Ok(plan)
-}
-
-fn list(limits: &[&Limit]) -> Result<String, StoreError> {
-    let nodes = limits.iter().map(|limit| limit.to_node());
-    record::json(&Node::list(nodes))
-}
-
-/// Whether two limits say the same, apart from overrides and whichever edit made them.
-fn same_numbers(a: &Limit, b: &Limit) -> bool {
-    a.to_node_without_overrides() == b.to_node_without_overrides()
-}
-
-/// What turns the overrides of `old` into those of `limit`.
-fn override_writes(old: Option<&Limit>, limit: &Limit) -> Result<OverrideWrites, StoreError> {
-    // Under other `per` entries the old values name nothing.
-    let clear = old.is_some_and(|old| old.per != limit.per);
-    let old: HashMap<_, _> = match old {
-        Some(old) if !clear => old.overrides.iter().map(|o| (&o.values, o)).collect(),
-        _ => HashMap::new(),
-    };
-    let kept: HashSet<_> = limit.overrides.iter().map(|o| &o.values).collect();
-    let gone: Vec<_> = old.keys().filter(|v| !kept.contains(*v)).collect();
-    let differs = |new: &&Override| old.get(&new.values) != Some(new);
-    let changes = gone.len() + limit.overrides.iter().filter(differs).count();
-    let stage = changes > STAGE_ABOVE;
-    let mut fields = Vec::with_capacity(changes);
-    if !stage {
-        let remove = |values| (Keys::override_field(values), None);
-        fields.extend(gone.into_iter().map(|values| remove(values)));
-    }
-    for new in limit.overrides.iter().filter(|new| stage || differs(new)) {
-        let json = record::override_json(&limit.per, new)?;
-        fields.push((Keys::override_field(&new.values), Some(json)));
-    }
-    let how = match (stage, clear) {
-        (true, _) if fields.is_empty() => How::Clear,
-        (true, _) => How::Stage,
-        (false, true) => How::Clear,
-        (false, false) => How::Keep,
-    };
-    Ok(OverrideWrites { how, fields })
 }
 
 fn set_override(

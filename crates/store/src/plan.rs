@@ -67,12 +67,13 @@ impl<'p> Planned<'p> {
             (check.only.is_empty() || check.only.contains(name)) && !check.skip.contains(name)
         };
         let parts: Vec<Part<'p>> = policy
-            .matching(&check.descriptor)
+            .matching(&check.descriptor, now_ms)
             .into_iter()
             .filter(|found| wanted(&found.limit.name))
             .map(|found| Part::new(policy, found, (check.cost, &check.debits), keys, now_ms))
             .collect();
-        if parts.is_empty() && check.require_match {
+        // What is paused matches nothing, and must not stop anybody for that.
+        if parts.is_empty() && check.require_match && !policy.any_paused(now_ms) {
             return Err(CheckError::NoMatch);
         }
         // Denied in any case, so nothing is taken; the others are asked so that the answer

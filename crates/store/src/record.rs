@@ -10,10 +10,14 @@ use crate::StoreError;
 /// The document of a policy: what its author wrote, without overrides.
 pub(crate) fn limits_json(policy: &Policy) -> Result<String, StoreError> {
     let limits = policy.limits.iter().map(Limit::to_node_without_overrides);
-    json(&Node::map([
+    let mut document = Node::map([
         ("domain", Node::text(policy.domain.as_str())),
         ("limits", Node::list(limits)),
-    ]))
+    ]);
+    if let Some(paused) = policy.paused {
+        document.set("paused", paused.to_node());
+    }
+    json(&document)
 }
 
 /// One override as JSON.
@@ -53,6 +57,7 @@ pub(crate) fn json(node: &Node) -> Result<String, StoreError> {
 /// A stored document that has not been validated yet.
 pub(crate) struct Document {
     domain: Option<Node>,
+    paused: Option<Node>,
     limits: Vec<Node>,
 }
 
@@ -63,6 +68,7 @@ impl Document {
         let limits = node.get("limits").map(|limits| limits.items().to_vec());
         Ok(Self {
             domain: node.get("domain").cloned(),
+            paused: node.get("paused").cloned(),
             limits: limits.unwrap_or_default(),
         })
     }
@@ -115,10 +121,13 @@ impl Document {
             let generation = generations.get(name).copied().unwrap_or(revision.number);
             limit.set("generation", Node::number(generation));
         }
-        let node = Node::map([
+        let mut node = Node::map([
             ("domain", self.domain.unwrap_or_else(|| Node::text(""))),
             ("limits", Node::list(self.limits)),
         ]);
+        if let Some(paused) = self.paused {
+            node.set("paused", paused);
+        }
         let invalid = |problems| StoreError::Corrupt(format!("the limits of {domain}: {problems}"));
         let mut policy = Policy::from_record_node(&node).map_err(invalid)?;
         if policy.domain != *domain {

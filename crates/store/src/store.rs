@@ -45,6 +45,9 @@ pub trait Store: Send + Sync + fmt::Debug {
         values: &[Option<Vec<u8>>],
     ) -> Result<Option<Override>, StoreError>;
 
+    /// How many overrides a limit has. Costs the same however many there are.
+    async fn override_count(&self, limit: &LimitOf<'_>) -> Result<u64, StoreError>;
+
     /// Makes one edit, if the domain still is as the editor saw it.
     async fn write(&self, edit: &Edit<'_>) -> Result<Revision, EditError>;
 
@@ -128,6 +131,9 @@ pub trait Store: Send + Sync + fmt::Debug {
 
     /// Forgets buckets of a simulation.
     async fn end_simulation(&self, run: u64, buckets: &[&[u8]]) -> Result<(), StoreError>;
+
+    /// The store's clock, in milliseconds since the epoch.
+    async fn now_ms(&self) -> Result<u64, StoreError>;
 
     /// Asks the server for a sign of life.
     async fn ping(&self) -> Result<Pong, StoreError>;
@@ -235,6 +241,10 @@ pub enum Change<'a> {
     /// do not matter). The base has to be read with [`Overrides::All`]; only differences are
     /// written, and only limits that differ get a new generation.
     Limits(&'a Policy),
+    /// As [`Change::Limits`], for edits that leave every override as it is stored: those listed
+    /// here are not looked at, and the base can be read with [`Overrides::None`]. No limit may go,
+    /// and no `per` may change, where it has overrides.
+    Fields(&'a Policy),
     /// One bucket gets other numbers, or its own again. Costs the same however many overrides
     /// there are; the base can be read with [`Overrides::None`].
     Override {
@@ -256,17 +266,20 @@ pub struct HistoryEntry {
     pub revision: Revision,
     /// When, in milliseconds since the epoch, by the store's clock.
     pub at_ms: u64,
-    /// `limits`, `override`, `reset` or `delete`.
+    /// `limits`, `fields`, `override`, `reset`, `credit` or `delete`.
     pub operation: String,
     /// Who and why.
     pub by: Signature,
-    /// The limit that an `override` or a `reset` concerned.
+    /// The limit that an `override`, a `reset` or a `credit` concerned.
     pub limit: Option<Name>,
-    /// As JSON: the limits that an edit of `limits` changed or removed, as a list; an override
-    /// as it was; nothing for a `reset`, nor where this and `after` are more than 1 MiB together.
+    /// As JSON: the limits that an edit of `limits` or `fields` changed or removed, as a list, of
+    /// `fields` without their overrides. Where the domain's own `paused` changed, a map of
+    /// `paused` (nothing if there was none) and `limits`. An override as it was. Nothing for a
+    /// `reset` or a `credit`, nor where this and `after` are more than 1 MiB together.
     pub before: String,
     /// As JSON: the limits that were changed or added; the override as it became, nothing if it
-    /// was removed; the key of the bucket that was reset, `*` for all of them.
+    /// was removed; the key of the bucket that was reset, `*` for all of them; the units that were
+    /// given back, and the key.
     pub after: String,
 }
 

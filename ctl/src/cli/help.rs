@@ -22,6 +22,8 @@ const LIMITS: &[&str] = &[
     "export",
     "history",
     "rollback",
+    "pause",
+    "resume",
 ];
 const LIVE: &[&str] = &["inspect", "list-keys", "reset"];
 const WHAT_IF: &[&str] = &["check", "explain", "simulate"];

@@ -15,7 +15,7 @@ use crate::{
     printer::Printer,
     prompt::{Yes, confirm},
     render::{counted, diagnostics},
-    session::Session,
+    session::{Session, pauses},
 };
 
 /// Make a domain's limits those of a limits file.
@@ -131,6 +131,13 @@ fn tell(printer: &Printer, merged: &Merged) {
             "not in the file, and kept: {} (--prune deletes them)",
             names.join(", ")
         ));
+    }
+    for (name, pause) in &merged.still_paused {
+        if let Some(paused) = pauses::in_words(Some(*pause)) {
+            printer.warn(format_args!(
+                "{name} stays {paused}, of which the file says nothing; `rlctl resume` ends that"
+            ));
+        }
     }
     for name in &merged.overrides_lost {
         printer.warn(format_args!(

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use policy::{Compiled, Name, Policy, parse_duration};
 use protocol::{Answer, Check as Request};
-use store::{CheckError, Overrides};
+use store::CheckError;
 use tokio::time::Instant;
 
 use crate::{
@@ -63,7 +63,9 @@ impl Check {
         let wait = wait.map_err(|error| Error::usage(format!("--wait: {error}")))?;
         let descriptor = descriptor(&self.descriptor)?;
         let session = Session::open(global, printer)?;
-        let policy = session.policy(Overrides::All).await?;
+        let policy = session.policy_for_request(&descriptor).await?;
+        let named: Vec<&str> = self.limits.iter().map(String::as_str).collect();
+        session.warn_of_pause(&policy, &named);
         let request = Request {
             descriptor,
             cost: self.cost,
@@ -121,7 +123,7 @@ async fn decide(
         match answers.pop() {
             Some(Ok(answer)) => return Ok(answer),
             Some(Err(CheckError::Stale)) if !force => {
-                let policy = session.policy(Overrides::All).await?;
+                let policy = session.policy_for_request(&request.descriptor).await?;
                 *compiled = Compiled::new(policy);
             }
             Some(Err(error)) => return Err(session.check_failed(&error)),

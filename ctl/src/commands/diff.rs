@@ -6,7 +6,7 @@ use store::Overrides;
 
 use super::apply::{check_domain, plan, read_file};
 use crate::{
-    changes::{self, Action, LimitChange},
+    changes::{self, Action, FieldChange, LimitChange},
     cli::{Global, examples},
     error::Error,
     exit::Exit,
@@ -37,14 +37,16 @@ impl Diff {
         let session = Session::open(global, printer)?;
         check_domain(&session, &file)?;
         let base = session.read(&file.domain, Overrides::All).await?;
-        let (_, changes) = plan(&file, &base, true)?;
-        let differs = changes::any(&changes);
+        let (merged, changes) = plan(&file, &base, true)?;
+        let domain_changes = changes::of_domain(base.policy(), &merged.policy);
+        let differs = !domain_changes.is_empty() || changes::any(&changes);
         if base.policy().is_none() {
             printer.note(format_args!("there is no domain {} yet", file.domain));
         }
         printer.data(&Report {
             domain: file.domain.to_string(),
             differs,
+            domain_changes,
             changes,
         })?;
         Ok(if differs { Exit::No } else { Exit::Done })
@@ -55,14 +57,17 @@ impl Diff {
 struct Report {
     domain: String,
     differs: bool,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    domain_changes: Vec<FieldChange>,
     changes: Vec<LimitChange>,
 }
 
 impl View for Report {
     fn text(&self, page: Page) -> String {
-        let changes = render::changes::text(&self.changes, page);
+        let mut changes = render::changes::of_domain(&self.domain, &self.domain_changes, page);
+        changes.push_str(&render::changes::text(&self.changes, page));
         if self.differs {
-            let summary = render::changes::summary(&self.changes);
+            let summary = render::changes::summary(&self.domain_changes, &self.changes);
             format!(
                 "{changes}{}: with `apply --prune`, {summary}\n",
                 self.domain

@@ -6,16 +6,16 @@ use anstyle::{AnsiColor, Style};
 use clap::Args;
 use policy::{Compiled, Descriptor, IfMissing, Limit, Matcher, Resolved};
 use serde::Serialize;
-use store::Overrides;
 
 use crate::{
     bucket::{self, Pair},
     cli::{Global, examples},
+    clock,
     error::Error,
     exit::Exit,
     printer::Printer,
     render::{Page, View, changes::words},
-    session::Session,
+    session::{Session, pauses},
 };
 
 const YES: Style = AnsiColor::Green.on_default();
@@ -39,7 +39,8 @@ impl Explain {
     pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
         let descriptor = bucket::descriptor(&self.descriptor)?;
         let session = Session::open(global, printer)?;
-        let policy = session.policy(Overrides::All).await?;
+        let policy = session.policy_for_request(&descriptor).await?;
+        session.warn_of_pause(&policy, &[]);
         let compiled = Compiled::new(policy);
         let limits = explain(&compiled, &descriptor);
         let keys = compiled.needed_keys();
@@ -88,7 +89,7 @@ fn reason(holds: bool, text: impl Into<String>) -> Reason {
 }
 
 fn explain(compiled: &Compiled, descriptor: &Descriptor) -> Vec<Row> {
-    let matches = compiled.matching(descriptor);
+    let matches = compiled.matching(descriptor, clock::now_ms());
     let limits = compiled.limits().iter().enumerate();
     let rows = limits.map(|(index, limit)| {
         let mut reasons: Vec<Reason> = limit
@@ -104,7 +105,11 @@ fn explain(compiled: &Compiled, descriptor: &Descriptor) -> Vec<Row> {
         }
         let found = matches.iter().find(|found| found.index == index);
         if found.is_none() && reasons.iter().all(|reason| reason.holds) {
-            reasons.push(of_replacement(limit, compiled, &matches));
+            let paused = pauses::in_words(compiled.pause_of(index, clock::now_ms()));
+            reasons.push(match paused {
+                Some(paused) => reason(false, paused),
+                None => of_replacement(limit, compiled, &matches),
+            });
         }
         Row {
             limit: limit.name.to_string(),
@@ -178,8 +183,7 @@ fn quota(
     values: &[Option<&[u8]>],
 ) -> Option<String> {
     let found = compiled.override_for(index, values)?;
-    let now = crate::clock::now_ms();
-    match compiled.quota_for(index, values, now)? {
+    match compiled.quota_for(index, values, clock::now_ms())? {
         Resolved::Unlimited => Some("unlimited, by its override".to_owned()),
         Resolved::Quota(quota) if quota != limit.quota => {
             let mut node = found.to_node(&limit.per);

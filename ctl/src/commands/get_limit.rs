@@ -32,8 +32,13 @@ impl GetLimit {
     /// Shows it as a limits file would.
     pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
         let session = Session::open(global, printer)?;
-        let policy = session.policy(Overrides::All).await?;
+        let mut policy = session.policy(Overrides::None).await?;
         let limit = session::find_limit(&policy, &self.name)?;
+        if session.override_count(&policy.domain, limit).await? > 0 {
+            policy = session.policy(Overrides::All).await?;
+        }
+        let limit = session::find_limit(&policy, &self.name)?;
+        session.warn_of_pause(&policy, &[self.name.as_str()]);
         printer.data(&Report(limit))?;
         printer.note(format_args!(
             "domain {}, last edited at revision {} of {}",

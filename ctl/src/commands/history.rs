@@ -9,7 +9,7 @@ use store::HistoryEntry;
 
 use crate::{
     bucket::{visible, whole},
-    changes::{Action, LimitChange},
+    changes::{Action, FieldChange, LimitChange},
     cli::{Global, examples},
     clock::now_ms,
     error::Error,
@@ -54,7 +54,7 @@ impl History {
         if entries.is_empty() {
             return Err(session.no_domain(&domain).await);
         }
-        let rows = entries.into_iter().map(Row::new);
+        let rows = entries.into_iter().map(|entry| Row::new(entry, &domain));
         let wanted = |row: &Row| {
             self.limit
                 .as_ref()
@@ -84,13 +84,17 @@ struct Row {
     reason: String,
     operation: String,
     limits: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    domain_changes: Vec<FieldChange>,
     changes: Vec<LimitChange>,
+    #[serde(skip)]
+    domain: Name,
     #[serde(skip)]
     what: String,
 }
 
 impl Row {
-    fn new(entry: HistoryEntry) -> Self {
+    fn new(entry: HistoryEntry, domain: &Name) -> Self {
         let past = Past::of(&entry);
         let changes = past.changes();
         Self {
@@ -99,6 +103,8 @@ impl Row {
             // Whole seconds are enough for a table.
             at: format_timestamp(entry.at_ms / 1000 * 1000),
             what: what(&past, &changes),
+            domain: domain.clone(),
+            domain_changes: past.domain_changes(),
             limits: past.limits().into_iter().map(Name::to_string).collect(),
             author: entry.by.author,
             reason: entry.by.reason,
@@ -113,11 +119,23 @@ fn what(past: &Past, changes: &[LimitChange]) -> String {
     match past {
         Past::Limits { .. } => {
             let sign = |change: &LimitChange| match change.action {
+                Action::Changed if only_pause(change).is_some() => {
+                    only_pause(change).map_or_else(String::new, |c| kill_switch(c, &change.limit))
+                }
                 Action::Created => format!("+{}", change.limit),
                 Action::Deleted => format!("-{}", change.limit),
                 Action::Changed | Action::Unchanged => format!("~{}", change.limit),
             };
-            changes.iter().map(sign).collect::<Vec<_>>().join(" ")
+            let pause = past.domain_changes();
+            let domain = pause
+                .first()
+                .map(|change| kill_switch(change, "the domain"));
+            let limits = changes.iter().map(sign);
+            domain
+                .into_iter()
+                .chain(limits)
+                .collect::<Vec<_>>()
+                .join(" ")
         }
         Past::Override { limit, after, .. } => match after {
             Some(_) => format!("~{limit} override"),
@@ -127,6 +145,24 @@ fn what(past: &Past, changes: &[LimitChange]) -> String {
         Past::Reset { limit, .. } => format!("reset {limit}, one bucket"),
         Past::Unknown => "(unknown to this version)".to_owned(),
     }
+}
+
+/// The change of `paused`, if nothing else changed about a limit.
+fn only_pause(change: &LimitChange) -> Option<&FieldChange> {
+    match change.fields.as_slice() {
+        [only] if only.field == "paused" && change.overrides.is_empty() => Some(only),
+        _ => None,
+    }
+}
+
+/// `paused per-user`, `resumed the domain`.
+fn kill_switch(change: &FieldChange, what: &str) -> String {
+    let word = if change.after.is_some() {
+        "paused"
+    } else {
+        "resumed"
+    };
+    format!("{word} {what}")
 }
 
 impl View for Report {
@@ -174,10 +210,13 @@ impl Report {
                 format!(": {reason}")
             };
             let _ = writeln!(text, "revision {}  {}  {author}{why}", row.revision, row.at);
-            if row.changes.is_empty() {
+            if row.changes.is_empty() && row.domain_changes.is_empty() {
                 let _ = writeln!(text, "  {}", row.what);
             }
-            for line in render::changes::text(&row.changes, page).lines() {
+            let mut changes =
+                render::changes::of_domain(row.domain.as_str(), &row.domain_changes, page);
+            changes.push_str(&render::changes::text(&row.changes, page));
+            for line in changes.lines() {
                 let _ = writeln!(text, "  {line}");
             }
         }

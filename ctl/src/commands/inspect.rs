@@ -9,6 +9,7 @@ use store::{Inspection, Overrides};
 use crate::{
     bucket::{self, BucketArgs, Pair, Values},
     cli::{Global, examples},
+    clock,
     error::Error,
     exit::Exit,
     printer::Printer,
@@ -44,14 +45,19 @@ impl Inspect {
     /// Looks at one bucket, or at those of a request.
     pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
         let session = Session::open(global, printer)?;
-        let policy = session.policy(Overrides::All).await?;
         let report = if let Some(name) = &self.limit {
-            let limit = session::find_limit(&policy, name)?;
-            let values = self.bucket.of(limit)?;
-            let compiled = Compiled::new(policy.clone());
-            Report::one(look(&session, &compiled, limit, values).await?)
+            let policy = session.policy(Overrides::None).await?;
+            session.warn_of_pause(&policy, &[name.as_str()]);
+            let limit = session::find_limit(&policy, name)?.clone();
+            let values = self.bucket.of(&limit)?;
+            let policy = session
+                .policy_for_bucket(policy, &limit.name, &values)
+                .await?;
+            Report::one(look(&session, &Compiled::new(policy), &limit, values).await?)
         } else {
             let descriptor = bucket::descriptor(&self.descriptor)?;
+            let policy = session.policy_for_request(&descriptor).await?;
+            session.warn_of_pause(&policy, &[]);
             Report::many(of_request(&session, &Compiled::new(policy), &descriptor).await?)
         };
         printer.data(&report)?;
@@ -67,7 +73,7 @@ async fn of_request(
 ) -> Result<Vec<Bucket>, Error> {
     let printer = session.printer;
     let mut found = Vec::new();
-    for matched in compiled.matching(descriptor) {
+    for matched in compiled.matching(descriptor, clock::now_ms()) {
         let limit = matched.limit;
         if let Some(name) = matched.missing {
             printer.warn(format_args!(
@@ -133,5 +139,6 @@ async fn look(
         inspection: now,
         next_ms,
         node: session.store.address(),
+        paused: index.is_some_and(|index| compiled.pause_of(index, clock::now_ms()).is_some()),
     })
 }

@@ -1,6 +1,7 @@
 //! `rlctl list-domains`.
 
 use clap::Args;
+use policy::Policy;
 use serde::Serialize;
 use store::{Head, HeadState, Overrides};
 
@@ -9,8 +10,8 @@ use crate::{
     error::Error,
     exit::Exit,
     printer::Printer,
-    render::{Page, Table, View},
-    session::Session,
+    render::{Page, Table, View, counted},
+    session::{Session, pauses},
 };
 
 /// List the domains and their revisions.
@@ -50,18 +51,31 @@ async fn row(session: &Session<'_>, head: Head) -> Result<Row, Error> {
         HeadState::Missing => ("missing", None),
         HeadState::Unreadable(_) => ("unreadable", None),
     };
-    let limits = if state == "live" {
+    let (mut limits, mut paused) = (None, None);
+    if state == "live" {
         let stored = session.read(&head.domain, Overrides::None).await?;
-        stored.policy().map(|policy| policy.limits.len())
-    } else {
-        None
-    };
+        let policy = stored.policy();
+        limits = policy.map(|policy| policy.limits.len());
+        paused = policy.and_then(paused_in);
+    }
     Ok(Row {
         domain: head.domain.to_string(),
         revision,
         limits,
+        paused,
         state,
     })
+}
+
+/// `paused until 2026-12-01T00:00:00Z`, `2 limits paused`.
+fn paused_in(policy: &Policy) -> Option<String> {
+    let limits = policy.limits.iter();
+    let paused = limits.filter(|limit| pauses::in_words(limit.paused).is_some());
+    match (pauses::in_words(policy.paused), paused.count()) {
+        (Some(domain), _) => Some(domain),
+        (None, 0) => None,
+        (None, count) => Some(format!("{} paused", counted(count, "limit"))),
+    }
 }
 
 #[derive(Serialize)]
@@ -73,6 +87,8 @@ struct Row {
     domain: String,
     revision: Option<u64>,
     limits: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    paused: Option<String>,
     state: &'static str,
 }
 
@@ -81,7 +97,7 @@ impl View for Report {
         if self.0.is_empty() {
             return String::new();
         }
-        let mut table = Table::new(["DOMAIN", "REVISION", "LIMITS", "STATE"]);
+        let mut table = Table::new(["DOMAIN", "REVISION", "LIMITS", "STATE", "PAUSED"]);
         for row in &self.0 {
             let number = |n: Option<String>| n.unwrap_or_default();
             table.row([
@@ -89,6 +105,7 @@ impl View for Report {
                 number(row.revision.map(|n| n.to_string())),
                 number(row.limits.map(|n| n.to_string())),
                 row.state.to_owned(),
+                row.paused.clone().unwrap_or_default(),
             ]);
         }
         table.draw(page)

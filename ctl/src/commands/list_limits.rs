@@ -6,7 +6,7 @@ use serde::{Serialize, Serializer, ser::SerializeStruct};
 use store::Overrides;
 
 use crate::{
-    cli::{Global, examples},
+    cli::{Format, Global, examples},
     error::Error,
     exit::Exit,
     printer::Printer,
@@ -27,23 +27,44 @@ impl ListLimits {
     /// Lists them in the order of the policy.
     pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
         let session = Session::open(global, printer)?;
-        let policy = session.policy(Overrides::All).await?;
+        // People are told how many overrides there are, programs which.
+        let whole = matches!(printer.format(), Format::Json | Format::Yaml);
+        let overrides = if whole {
+            Overrides::All
+        } else {
+            Overrides::None
+        };
+        let policy = session.policy(overrides).await?;
+        let mut counts = Vec::new();
+        if !whole {
+            for limit in &policy.limits {
+                counts.push(session.override_count(&policy.domain, limit).await?);
+            }
+        }
         if policy.limits.is_empty() {
             printer.note(format_args!("domain {} has no limits", policy.domain));
         }
-        printer.data(&Report(policy))?;
+        session.warn_of_pause(&policy, &[]);
+        printer.data(&Report { policy, counts })?;
         Ok(Exit::Done)
     }
 }
 
-struct Report(Policy);
+struct Report {
+    policy: Policy,
+    counts: Vec<u64>,
+}
 
 impl Serialize for Report {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let limits: Vec<_> = self.0.limits.iter().map(Limit::to_node).collect();
-        let mut fields = serializer.serialize_struct("Policy", 3)?;
-        fields.serialize_field("domain", self.0.domain.as_str())?;
-        fields.serialize_field("revision", &self.0.revision.number)?;
+        let policy = &self.policy;
+        let limits: Vec<_> = policy.limits.iter().map(Limit::to_node).collect();
+        let mut fields = serializer.serialize_struct("Policy", 4)?;
+        fields.serialize_field("domain", policy.domain.as_str())?;
+        fields.serialize_field("revision", &policy.revision.number)?;
+        if let Some(paused) = policy.paused {
+            fields.serialize_field("paused", &paused.to_node())?;
+        }
         fields.serialize_field("limits", &limits)?;
         fields.end()
     }
@@ -51,17 +72,14 @@ impl Serialize for Report {
 
 impl View for Report {
     fn text(&self, page: Page) -> String {
-        if self.0.limits.is_empty() {
+        if self.policy.limits.is_empty() {
             return String::new();
         }
-        limits::table(&self.0.limits, page)
+        limits::table(&self.policy.limits, &self.counts, page)
     }
 
     fn names(&self) -> Vec<String> {
-        self.0
-            .limits
-            .iter()
-            .map(|limit| limit.name.to_string())
-            .collect()
+        let limits = self.policy.limits.iter();
+        limits.map(|limit| limit.name.to_string()).collect()
     }
 }

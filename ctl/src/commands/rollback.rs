@@ -6,7 +6,7 @@ use store::{Change, HistoryEntry, Overrides, Stored};
 
 use crate::{
     bucket::whole,
-    changes::{self, LimitChange},
+    changes::{self, FieldChange, LimitChange},
     cli::{Global, examples},
     edit::{EditArgs, Prepared, revision_of},
     error::Error,
@@ -70,7 +70,9 @@ impl Rollback {
         }
         let nothing = Policy::empty(domain.clone());
         let changes = changes::between(base.policy().unwrap_or(&nothing), &policy);
-        self.ask(printer, &domain, &changes).await?;
+        let domain_changes = changes::of_domain(base.policy(), &policy);
+        self.ask(printer, &domain, &domain_changes, &changes)
+            .await?;
         let mut edit = EditArgs {
             dry_run: self.edit.dry_run,
             reason: self.edit.reason.clone(),
@@ -94,13 +96,18 @@ impl Rollback {
         &self,
         printer: &Printer,
         domain: &Name,
+        domain_changes: &[FieldChange],
         changes: &[LimitChange],
     ) -> Result<(), Error> {
-        if self.edit.dry_run || self.yes.yes || !changes::any(changes) {
+        let any = !domain_changes.is_empty() || changes::any(changes);
+        if self.edit.dry_run || self.yes.yes || !any {
             return Ok(());
         }
         // What is agreed to has to be seen first.
-        printer.note(render::changes::text(changes, printer.page()).trim_end());
+        let page = printer.page();
+        let mut shown = render::changes::of_domain(domain.as_str(), domain_changes, page);
+        shown.push_str(&render::changes::text(changes, page));
+        printer.note(shown.trim_end());
         confirm(
             format!("roll domain {domain} back to revision {}", self.revision),
             &self.yes,

@@ -7,13 +7,13 @@ mod wrong;
 
 use clap::Args;
 use policy::{Limit, Name, Node, Policy};
-use store::{Change, Overrides, Stored};
+use store::{Change, EditError, Overrides, Stored};
 
 use crate::{
     bucket::Pair,
     changes::{Action, LimitChange},
     cli::{Global, examples},
-    edit::{EditArgs, EditReport, Prepared},
+    edit::{EditArgs, EditReport, Prepared, revision_of},
     error::Error,
     exit::Exit,
     printer::Printer,
@@ -82,6 +82,9 @@ impl SetLimit {
             self.set_override(&session, &domain).await?
         };
         printer.data(&report)?;
+        if let Some(policy) = session.read(&domain, Overrides::None).await?.policy() {
+            session.warn_of_pause(policy, &[self.name.as_str()]);
+        }
         if report
             .changes
             .iter()
@@ -105,21 +108,51 @@ impl SetLimit {
                 .cloned())
         };
         let attempt = async |base: &Stored, before: &Option<Limit>| {
-            let before = before.as_ref();
-            self.check_presence(name, before)?;
+            self.check_presence(name, before.as_ref())?;
             let policy = self.edited(base, domain, name)?;
+            let after = policy.limit(name.as_str());
+            if !session
+                .overrides_must_fit(domain, before.as_ref(), after)
+                .await?
+            {
+                let change = LimitChange::between(before.as_ref(), after);
+                return Ok(self
+                    .write(session, base, (domain, Change::Fields(&policy)), change)
+                    .await);
+            }
+            let whole = session.read(domain, Overrides::All).await?;
+            if revision_of(&whole) != revision_of(base) {
+                let (expected, found) = (revision_of(base).cloned(), revision_of(&whole).cloned());
+                return Ok(Err(EditError::Conflict { expected, found }));
+            }
+            let policy = self.edited(&whole, domain, name)?;
+            let before = whole
+                .policy()
+                .and_then(|policy| policy.limit(name.as_str()));
             let change = LimitChange::between(before, policy.limit(name.as_str()));
-            let prepared = Prepared {
-                domain,
-                base,
-                change: Change::Limits(&policy),
-                changes: change.into_iter().collect(),
-            };
-            Ok(session.edit(prepared, &self.edit).await)
+            Ok(self
+                .write(session, &whole, (domain, Change::Limits(&policy)), change)
+                .await)
         };
         session
-            .edit_on_top(domain, Overrides::All, limit_in, attempt)
+            .edit_on_top(domain, Overrides::None, limit_in, attempt)
             .await
+    }
+
+    async fn write(
+        &self,
+        session: &Session<'_>,
+        base: &Stored,
+        (domain, change): (&Name, Change<'_>),
+        shown: Option<LimitChange>,
+    ) -> Result<EditReport, EditError> {
+        let prepared = Prepared {
+            domain,
+            base,
+            change,
+            changes: shown.into_iter().collect(),
+        };
+        session.edit(prepared, &self.edit).await
     }
 
     fn check_presence(&self, name: &Name, before: Option<&Limit>) -> Result<(), Error> {

@@ -27,8 +27,30 @@ pub fn text(changes: &[LimitChange], page: Page) -> String {
         .collect()
 }
 
-/// `1 created, 2 changed, 1 deleted, 3 unchanged`.
-pub fn summary(changes: &[LimitChange]) -> String {
+/// What differs about the domain itself; nothing if nothing does.
+pub fn of_domain(domain: &str, changes: &[FieldChange], page: Page) -> String {
+    if changes.is_empty() {
+        return String::new();
+    }
+    let mut text = format!("{CHANGED}~{CHANGED:#} {NAME}domain {domain}{NAME:#}\n");
+    for change in changes {
+        let _ = writeln!(text, "    {}", field_line(change, Action::Changed, page));
+    }
+    text
+}
+
+/// `domain changed, 1 created, 2 changed, 1 deleted, 3 unchanged`.
+pub fn summary(domain: &[FieldChange], changes: &[LimitChange]) -> String {
+    let of_limits = summary_of_limits(changes);
+    match (domain.is_empty(), changes.is_empty()) {
+        (true, true) => "unchanged".to_owned(),
+        (true, false) => of_limits,
+        (false, true) => "domain changed".to_owned(),
+        (false, false) => format!("domain changed, {of_limits}"),
+    }
+}
+
+fn summary_of_limits(changes: &[LimitChange]) -> String {
     let kinds = [
         (Action::Created, "created"),
         (Action::Changed, "changed"),
@@ -81,6 +103,7 @@ fn one(change: &LimitChange, page: Page) -> String {
 fn field_line(change: &FieldChange, action: Action, page: Page) -> String {
     let field = &change.field;
     let value = |node: &Option<Node>| match node {
+        Some(node) if field == "paused" => paused(node),
         Some(node) => node.to_yaml_line(),
         None => default_of(field).to_owned(),
     };
@@ -93,6 +116,15 @@ fn field_line(change: &FieldChange, action: Action, page: Page) -> String {
             arrow(page),
             value(&change.after)
         ),
+    }
+}
+
+/// `yes`, `no`, `until 2026-12-01T00:00:00Z`.
+fn paused(node: &Node) -> String {
+    match node.value {
+        policy::Value::Bool(true) => "yes".to_owned(),
+        policy::Value::Bool(false) => "no".to_owned(),
+        _ => words(node, " ", ", "),
     }
 }
 
@@ -148,6 +180,7 @@ fn default_of(field: &str) -> &'static str {
         "strict" => "true",
         "align" => "epoch",
         "fleet_size" => "as counted",
+        "paused" => "no",
         _ => "none",
     }
 }

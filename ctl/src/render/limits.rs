@@ -5,9 +5,10 @@ use std::fmt::Write as _;
 use policy::{Limit, Node};
 
 use super::{Page, Table, counted};
+use crate::session::pauses;
 
-/// One row a limit.
-pub fn table(limits: &[Limit], page: Page) -> String {
+/// One row a limit; `overrides` says how many each has.
+pub fn table(limits: &[Limit], overrides: &[u64], page: Page) -> String {
     let mut headers = vec![
         "NAME",
         "MATCH",
@@ -22,13 +23,13 @@ pub fn table(limits: &[Limit], page: Page) -> String {
         headers.extend(["ON FAILURE", "COST", "GENERATION", "DESCRIPTION"]);
     }
     let mut table = Table::new(headers);
-    for limit in limits {
+    for (at, limit) in limits.iter().enumerate() {
         let node = limit.to_node_without_overrides();
         let field = |name: &str| node.get(name).map(plain).unwrap_or_default();
         let or = |name: &str, default: &str| node.get(name).map_or(default.to_owned(), plain);
-        let overrides = match limit.overrides.len() {
-            0 => String::new(),
-            count => count.to_string(),
+        let overrides = match overrides.get(at) {
+            None | Some(0) => String::new(),
+            Some(count) => count.to_string(),
         };
         let mut row = vec![
             limit.name.to_string(),
@@ -43,7 +44,7 @@ pub fn table(limits: &[Limit], page: Page) -> String {
             field("rate"),
             field("burst"),
             overrides,
-            notes(&node),
+            notes(limit, &node),
         ];
         if page.wide {
             row.extend([
@@ -78,9 +79,9 @@ fn matchers(limit: &Node, none: &str) -> String {
 }
 
 /// What is out of the ordinary about a limit.
-fn notes(limit: &Node) -> String {
-    let mut notes = Vec::new();
-    let text = |name: &str| limit.get(name).map(plain);
+fn notes(limit: &Limit, node: &Node) -> String {
+    let mut notes = Vec::from_iter(pauses::in_words(limit.paused));
+    let text = |name: &str| node.get(name).map(plain);
     match text("enforce").as_deref() {
         Some("0%") => notes.push("shadow".to_owned()),
         Some(percent) => notes.push(format!("enforced {percent}")),
@@ -90,13 +91,12 @@ fn notes(limit: &Node) -> String {
     notes.extend(text("scope").map(|scope| format!("per {scope}")));
     notes.extend(text("precheck").map(|percent| format!("precheck {percent}")));
     notes.extend(
-        limit
-            .get("lease")
+        node.get("lease")
             .and_then(|lease| lease.get("ttl"))
             .map(|ttl| format!("leased {}", plain(ttl))),
     );
     notes.extend(text("hidden").map(|_| "hidden".to_owned()));
-    notes.extend(limit.get("replaces").map(|names| {
+    notes.extend(node.get("replaces").map(|names| {
         let names: Vec<String> = names.items().iter().map(plain).collect();
         format!("replaces {}", names.join(","))
     }));

@@ -77,7 +77,7 @@ async fn check(
     let mut subjects = Vec::new();
     let mut names = Vec::new();
     let mut refused = Vec::new();
-    for found in policy.matching(&request.descriptor) {
+    for found in policy.matching(&request.descriptor, request.t_ms) {
         if found.missing.is_some() {
             // Denied without its entry, whatever is left.
             refused.extend(found.enforced.then(|| found.limit.name.to_string()));

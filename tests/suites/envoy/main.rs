@@ -14,6 +14,7 @@ mod configuration;
 mod deny_cache;
 mod edits;
 mod hostile_input;
+mod kill_switch;
 mod limiting;
 mod outages;
 mod several_limits;

@@ -67,7 +67,7 @@ impl Worker {
     ) {
         let entries = policy.plan.extract(request);
         let values = entries.values();
-        let matches = policy.compiled.matching_values(&values);
+        let matches = policy.compiled.matching_values(&values, now.wall_ms);
         let opaque = policy.opaque(&values);
         if matches.is_empty() && opaque.is_none() {
             return self.pass(stream, Edits::default(), Shown::default());

@@ -87,7 +87,7 @@ impl Limiter {
 
     /// Decides one check, or only asks.
     pub fn decide(&mut self, check: &Check, now_ms: u64, peek: bool) -> Answer {
-        let mut matches = self.compiled.matching(&check.descriptor);
+        let mut matches = self.compiled.matching(&check.descriptor, now_ms);
         matches.retain(|found| !check.skip.contains(&found.limit.name));
         let buckets: Vec<Bucket> = matches.iter().map(bucket).collect();
         let debit = |name: &Name| {

@@ -16,7 +16,7 @@ fn request(entries: &[(&str, &str)]) -> Descriptor {
 
 fn names(compiled: &Compiled, entries: &[(&str, &str)]) -> Vec<String> {
     let descriptor = request(entries);
-    let matches = compiled.matching(&descriptor);
+    let matches = compiled.matching(&descriptor, 0);
     matches.iter().map(|m| m.limit.name.to_string()).collect()
 }
 
@@ -51,12 +51,53 @@ fn every_limit_whose_conditions_hold_applies_in_the_order_of_the_policy() {
 }
 
 #[test]
+fn a_paused_limit_is_as_absent_until_its_pause_ends() {
+    let compiled = compile(
+        "
+- {name: first, rate: 1/s, replaces: [second], paused: {until: 1970-01-01T00:00:05Z}}
+- {name: second, rate: 1/s}
+- {name: third, rate: 1/s, paused: true}
+- {name: fourth, rate: 1/s, paused: false}
+",
+    );
+    let at = |now_ms| {
+        let descriptor = request(&[]);
+        let matches = compiled.matching(&descriptor, now_ms);
+        let names: Vec<_> = matches.iter().map(|m| m.limit.name.to_string()).collect();
+        names
+    };
+    // What is paused suppresses nothing.
+    assert_eq!(at(4999), ["second", "fourth"]);
+    assert_eq!(at(5000), ["first", "fourth"]);
+    assert!(compiled.pause_of(0, 4999).is_some());
+    assert!(compiled.pause_of(0, 5000).is_none());
+}
+
+#[test]
+fn a_paused_domain_has_no_limits_until_its_pause_ends() {
+    let text = "
+domain: test
+paused: {until: 1970-01-01T00:00:05Z}
+limits: [{name: a, rate: 1/s}, {name: b, rate: 1/s, paused: true}]
+";
+    let policy = Policy::from_yaml("test.yaml", text.as_bytes()).unwrap();
+    let compiled = Compiled::new(policy);
+    let descriptor = request(&[]);
+    assert!(compiled.matching(&descriptor, 4999).is_empty());
+    assert_eq!(compiled.matching(&descriptor, 5000).len(), 1);
+    assert_eq!(
+        compiled.pause_of(0, 0).and_then(|pause| pause.until_ms),
+        Some(5000)
+    );
+}
+
+#[test]
 fn the_bucket_is_the_values_of_per() {
     let compiled = compile("- {name: a, per: [user, path], rate: 1/s}");
     let keys: Vec<&str> = compiled.needed_keys().iter().map(Name::as_str).collect();
     assert_eq!(keys, ["path", "user"]);
     let descriptor = request(&[("path", "/x"), ("user", "")]);
-    let matches = compiled.matching(&descriptor);
+    let matches = compiled.matching(&descriptor, 0);
     assert_eq!(matches[0].values, [Some(&b""[..]), Some(b"/x")]);
 }
 
@@ -70,7 +111,7 @@ fn a_request_without_an_entry_of_per_shares_skips_or_is_denied() {
 ",
     );
     let descriptor = request(&[]);
-    let matches = compiled.matching(&descriptor);
+    let matches = compiled.matching(&descriptor, 0);
     let found: Vec<_> = matches
         .iter()
         .map(|m| {

@@ -3,7 +3,7 @@
 use algorithms::Kind;
 
 use crate::{
-    Limit, Name, OverLimit, Scope,
+    Limit, Name, OverLimit, Pause, Scope,
     document::Node,
     read::{
         Choice, Field, Fields, Form, Path, Report, Take,
@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Every field of a limit that its author may write.
-pub(crate) const LIMIT_FIELDS: [&str; 24] = [
+pub(crate) const LIMIT_FIELDS: [&str; 25] = [
     "name",
     "description",
     "match",
@@ -39,6 +39,7 @@ pub(crate) const LIMIT_FIELDS: [&str; 24] = [
     "sub_windows",
     "strict",
     "align",
+    "paused",
 ];
 
 const MAX_DESCRIPTION: usize = 1000;
@@ -81,6 +82,7 @@ fn read_fields(limit: Field<'_>, report: &mut Report) -> Option<Limit> {
     let on_failure = take.choice("on_failure");
     let hidden = take.boolean("hidden").unwrap_or(false);
     let fleet_size = take.integer("fleet_size", 1);
+    let paused = Pause::take(take);
     let generation = read_generation(take);
     refuse_lease(take);
     fields.finish(path, &LIMIT_FIELDS, report);
@@ -104,6 +106,7 @@ fn read_fields(limit: Field<'_>, report: &mut Report) -> Option<Limit> {
         overrides,
         replaces,
         partition,
+        paused,
         fleet_size,
         generation,
     })

@@ -3,7 +3,7 @@
 use std::{borrow::Cow, collections::HashSet};
 
 use crate::{
-    Name, Policy, Revision,
+    Name, Pause, Policy, Revision,
     document::{Node, Value},
     read::{
         Field, Fields, Path, Report,
@@ -18,7 +18,7 @@ pub(crate) const FORMAT: u64 = 1;
 /// Limits of one domain.
 const MAX_LIMITS: usize = 10_000;
 /// Every field of a policy.
-pub(crate) const FIELDS: [&str; 3] = ["domain", "limits", "format"];
+pub(crate) const FIELDS: [&str; 4] = ["domain", "limits", "format", "paused"];
 
 /// Reads a policy; `None`, and problems, if anything about it is wrong.
 pub(crate) fn read_policy(node: &Node, report: &mut Report) -> Option<Policy> {
@@ -40,6 +40,7 @@ pub(crate) fn read_policy(node: &Node, report: &mut Report) -> Option<Policy> {
     };
     let domain = read_domain(take, &root);
     check_format(take);
+    let paused = Pause::take(take);
     let limits = take.field("limits");
     if limits.is_none() && node.get("limits").is_none() {
         root.report(take.report, "`limits` is missing")
@@ -54,6 +55,7 @@ pub(crate) fn read_policy(node: &Node, report: &mut Report) -> Option<Policy> {
     Some(Policy {
         domain: domain?,
         revision: Revision::default(),
+        paused,
         limits: limits.collect(),
     })
 }

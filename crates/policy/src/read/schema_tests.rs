@@ -203,6 +203,7 @@ fn bad_files_are_bad_to_the_schema_where_it_can_tell() {
         "missing",
         "no_values",
         "not_a_map",
+        "paused",
         "unknown_field",
         "wrong_types",
     ] {
@@ -248,6 +249,8 @@ fn some_fields() -> impl Strategy<Value = Vec<(&'static str, Json)>> {
         ("sub_windows", json!(10)),
         ("strict", json!(false)),
         ("align", json!("first_request")),
+        ("paused", json!(true)),
+        ("paused", json!({"until": "2026-12-01T00:00Z"})),
     ]
     .into();
     prop::collection::vec(prop::sample::select(choices), 0..6)

@@ -106,3 +106,23 @@ fn what_is_no_snapshot_is_refused() {
         assert!(Compiled::from_snapshot(text.as_bytes()).is_err(), "{text}");
     }
 }
+
+#[test]
+fn a_paused_domain_reaches_filters_on_every_limit() {
+    let mut policy = policy();
+    policy.paused = Some(Pause {
+        until_ms: Some(5000),
+    });
+    policy.limits[1].paused = Some(Pause { until_ms: None });
+    let snapshot = Compiled::new(policy).to_snapshot();
+    let compiled = Compiled::from_snapshot(&bytes(&snapshot)).unwrap();
+    let until = |at: usize| compiled.limits()[at].paused.map(|pause| pause.until_ms);
+    assert_eq!(until(0), Some(Some(5000)));
+    assert_eq!(until(1), Some(None));
+    let request: Descriptor = [("path", "/api/x"), ("user", "u")]
+        .map(|(key, value)| (key.parse().unwrap(), value.as_bytes().to_vec()))
+        .into_iter()
+        .collect();
+    assert!(compiled.matching(&request, 4999).is_empty());
+    assert_eq!(compiled.matching(&request, 5000).len(), 1);
+}

@@ -69,6 +69,7 @@ impl Domains {
         let current = current.and_then(|domain| domain.policy.as_ref());
         let (policy, before) = match (edit.change, current) {
             (Change::Limits(policy), _) => (Some(policy.clone()), None),
+            (Change::Fields(policy), _) => (Some(with_overrides_of(policy, current)), None),
             (Change::Delete, _) | (Change::Override { .. }, None) => (None, None),
             (Change::Override { limit, values, to }, Some(current)) => {
                 let mut policy = current.clone();
@@ -163,6 +164,16 @@ impl Domains {
         let domain = self.domains.get(domain);
         domain.map_or_else(Vec::new, |d| d.history.iter().take(max).cloned().collect())
     }
+}
+
+/// The policy with the overrides that are stored, whichever it lists.
+fn with_overrides_of(policy: &Policy, current: Option<&Policy>) -> Policy {
+    let mut policy = policy.clone();
+    for limit in &mut policy.limits {
+        let stored = current.and_then(|current| current.limit(limit.name.as_str()));
+        limit.overrides = stored.map_or_else(Vec::new, |stored| stored.overrides.clone());
+    }
+    policy
 }
 
 /// Removes the override of a bucket; what it was, as JSON, nothing if there was none.

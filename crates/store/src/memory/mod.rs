@@ -117,6 +117,14 @@ impl Store for MemoryStore {
         Ok(overrides.find(|found| found.values == values).cloned())
     }
 
+    async fn override_count(&self, of: &LimitOf<'_>) -> Result<u64, StoreError> {
+        let stored = lock(&self.domains).read(of.domain, Overrides::All);
+        let policy = stored.policy();
+        let limit = policy.and_then(|policy| policy.limit(of.limit.name.as_str()));
+        let count = limit.map_or(0, |limit| limit.overrides.len());
+        Ok(u64::try_from(count).unwrap_or(u64::MAX))
+    }
+
     async fn write(&self, edit: &Edit<'_>) -> Result<Revision, EditError> {
         let now_ms = (self.clock)();
         let revision = lock(&self.domains).write(edit, now_ms)?;
@@ -237,6 +245,10 @@ impl Store for MemoryStore {
 
     async fn end_simulation(&self, _run: u64, _buckets: &[&[u8]]) -> Result<(), StoreError> {
         Ok(())
+    }
+
+    async fn now_ms(&self) -> Result<u64, StoreError> {
+        Ok((self.clock)())
     }
 
     async fn ping(&self) -> Result<Pong, StoreError> {

@@ -142,6 +142,16 @@ impl RedisStore {
         Ok(seen.keys().cloned().zip(counts).collect())
     }
 
+    pub(super) async fn now_ms(&self) -> Result<u64, StoreError> {
+        let mut time = Pipeline::new();
+        time.cmd("TIME");
+        let reply = self.control(&time).await?.pop().unwrap_or(Value::Nil);
+        let mut parts = value::texts(reply)?.into_iter();
+        let mut next = || value::number(&parts.next().unwrap_or_default());
+        let (seconds, micros) = (next()?, next()?);
+        Ok(seconds.saturating_mul(1000).saturating_add(micros / 1000))
+    }
+
     pub(super) async fn ping(&self) -> Result<Pong, StoreError> {
         let mut ping = Pipeline::new();
         ping.cmd("PING");

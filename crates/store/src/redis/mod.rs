@@ -112,6 +112,10 @@ impl Store for RedisStore {
         self.read_override(limit, values).await
     }
 
+    async fn override_count(&self, limit: &LimitOf<'_>) -> Result<u64, StoreError> {
+        self.override_count(limit).await
+    }
+
     async fn write(&self, edit: &Edit<'_>) -> Result<Revision, EditError> {
         self.write(edit).await
     }
@@ -194,6 +198,10 @@ impl Store for RedisStore {
 
     async fn end_simulation(&self, run: u64, buckets: &[&[u8]]) -> Result<(), StoreError> {
         self.end_simulation(run, buckets).await
+    }
+
+    async fn now_ms(&self) -> Result<u64, StoreError> {
+        self.now_ms().await
     }
 
     async fn ping(&self) -> Result<Pong, StoreError> {

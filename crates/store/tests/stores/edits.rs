@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use anyhow::Result;
-use policy::{Override, Policy};
+use policy::{Override, Pause, Policy};
 use store::{Change, EditError, HeadState, LimitOf, Overrides, Store, Stored};
 
 use crate::{
@@ -25,6 +25,8 @@ on_every_store!(
     overrides_follow_their_limit,
     an_edit_without_its_ground_is_refused,
     one_override_is_read_without_the_others,
+    an_edit_of_fields_leaves_overrides_it_never_read,
+    a_pause_of_the_domain_is_stored_and_told,
 );
 
 const RICH: &str = "
@@ -315,5 +317,58 @@ async fn one_override_is_read_without_the_others(store: Shared) -> Result<()> {
         let nobody = vec![Some(b"nobody".to_vec()); limit.per.len()];
         assert_eq!(store.read_override(&of, &nobody).await?, None);
     }
+    Ok(())
+}
+
+async fn an_edit_of_fields_leaves_overrides_it_never_read(store: Shared) -> Result<()> {
+    write(&store, &Stored::Absent, Change::Limits(&policy(RICH))).await?;
+    // What a reader keeps of an earlier record must not hide the edit from it.
+    read(&store).await?;
+    let base = store.read(&name("shop"), Overrides::None).await?;
+    let mut paused = base.policy().expect("limits").clone();
+    paused.limits[0].paused = Some(Pause { until_ms: None });
+    write(&store, &base, Change::Fields(&paused)).await?;
+    let stored = read(&store).await?;
+    let found = &stored.policy().expect("limits").limits;
+    assert!(found[0].paused.is_some());
+    assert_eq!(found[0].overrides.len(), 2);
+    let generations: Vec<u64> = found.iter().map(|limit| limit.generation).collect();
+    assert_eq!(generations, [2, 1]);
+    let limit = LimitOf {
+        domain: &name("shop"),
+        limit: &found[0],
+    };
+    assert_eq!(store.override_count(&limit).await?, 2);
+    let history = store.history(&name("shop"), 1).await?;
+    assert_eq!(history[0].operation, "fields");
+    assert!(!history[0].after.contains("overrides"), "{history:?}");
+
+    paused.limits.remove(0);
+    let gone = write(&store, &stored, Change::Fields(&paused)).await;
+    assert!(matches!(gone, Err(EditError::PartialBase)), "{gone:?}");
+    Ok(())
+}
+
+async fn a_pause_of_the_domain_is_stored_and_told(store: Shared) -> Result<()> {
+    write(&store, &Stored::Absent, Change::Limits(&policy(TEN_A_DAY))).await?;
+    let base = store.read(&name("shop"), Overrides::None).await?;
+    let mut paused = base.policy().expect("limits").clone();
+    paused.paused = Some(Pause {
+        until_ms: Some(4_070_908_800_000),
+    });
+    write(&store, &base, Change::Fields(&paused)).await?;
+    let stored = read(&store).await?;
+    let found = stored.policy().expect("limits");
+    assert_eq!(found.paused, paused.paused);
+    // Nothing of the limit itself changed.
+    assert_eq!(found.limits[0].generation, 1);
+    let told = store.history(&name("shop"), 1).await?.remove(0);
+    assert_eq!(told.before, r#"{"limits":[]}"#);
+    assert!(told.after.contains("2099-01-01T00:00:00Z"), "{told:?}");
+    let compiled = crate::given::current(&store).await?;
+    let mut request = crate::given::request(&[("user", "alice")]);
+    request.require_match = true;
+    let answer = crate::given::check(&store, &compiled, &request).await?;
+    assert!(answer.allowed && answer.limits.is_empty(), "{answer:?}");
     Ok(())
 }

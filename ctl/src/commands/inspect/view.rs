@@ -30,6 +30,8 @@ pub struct Bucket {
     /// Until one more unit is there than now.
     pub next_ms: Option<u64>,
     pub node: String,
+    /// Whether the limit, or its domain, is paused.
+    pub paused: bool,
 }
 
 /// What `-o json` says of a bucket.
@@ -46,6 +48,7 @@ struct Fields<'b> {
     retry_after_ms: i64,
     next_unit_ms: Option<u64>,
     enforced: bool,
+    paused: bool,
     overridden: bool,
     leased: u64,
     ttl_ms: Option<u64>,
@@ -141,6 +144,7 @@ impl Bucket {
                 .map_or(-1, |ms| i64::try_from(ms).unwrap_or(i64::MAX)),
             next_unit_ms: self.next_ms,
             enforced: answer.mode != Mode::Shadow,
+            paused: self.paused,
             overridden: self.in_force.is_some(),
             leased: 0,
             ttl_ms: self.inspection.ttl_ms,
@@ -244,6 +248,7 @@ impl Bucket {
             Mode::Shadow => "over the limit, but let through,",
         };
         match answer.retry_after_ms {
+            _ if self.paused => "pass: the limit is paused".to_owned(),
             _ if answer.allowed && answer.delay_ms > 0 => {
                 format!("pass after a wait of {}", duration(answer.delay_ms))
             }

@@ -137,6 +137,10 @@ impl Store for Scripted {
         self.inner.read_override(limit, values).await
     }
 
+    async fn override_count(&self, limit: &LimitOf<'_>) -> Result<u64, StoreError> {
+        self.inner.override_count(limit).await
+    }
+
     async fn write(&self, edit: &Edit<'_>) -> Result<Revision, EditError> {
         self.inner.write(edit).await
     }
@@ -196,6 +200,10 @@ impl Store for Scripted {
 
     async fn end_simulation(&self, run: u64, buckets: &[&[u8]]) -> Result<(), StoreError> {
         self.inner.end_simulation(run, buckets).await
+    }
+
+    async fn now_ms(&self) -> Result<u64, StoreError> {
+        self.inner.now_ms().await
     }
 
     async fn ping(&self) -> Result<Pong, StoreError> {

@@ -9,7 +9,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use policy::{Name, Policy};
+use policy::{Limit, Name, Policy};
 use redis::{Pipeline, Value};
 
 use super::fields::{self, Fields};
@@ -85,6 +85,19 @@ impl RedisStore {
     }
 }
 
+/// Whether an override means the same under both.
+fn same_buckets(a: &Limit, b: &Limit) -> bool {
+    let of = |limit: &Limit| {
+        (
+            limit.per.clone(),
+            limit.quota,
+            limit.if_missing,
+            limit.scope,
+        )
+    };
+    of(a) == of(b)
+}
+
 /// `known` with the edits made; `None` if one of them is of more than overrides.
 fn merge(
     known: &Policy,
@@ -94,7 +107,8 @@ fn merge(
     let mut changed: HashMap<Bucket<'_>, Option<&str>> = HashMap::new();
     for edit in edits {
         match (edit.operation.as_str(), &edit.limit) {
-            ("reset", _) => {}
+            // What edits of fields made is in the document, which is read anew in any case.
+            ("reset" | "credit" | "fields", _) => {}
             ("override", Some(name)) => {
                 let Some(limit) = known.limit(name.as_str()) else {
                     return Ok(None);
@@ -126,6 +140,9 @@ fn merge(
             .map(|(_, values)| values)
             .collect();
         let old = known.limit(limit.name.as_str());
+        if old.is_some_and(|old| !old.overrides.is_empty() && !same_buckets(old, limit)) {
+            return Ok(None);
+        }
         let old = old.map_or(&[][..], |old| &old.overrides);
         let kept = old.iter().filter(|o| !touched.contains(&o.values));
         limit.overrides.extend(kept.cloned());

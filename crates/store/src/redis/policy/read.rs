@@ -98,6 +98,17 @@ impl RedisStore {
             .transpose()
     }
 
+    pub(in crate::redis) async fn override_count(
+        &self,
+        of: &LimitOf<'_>,
+    ) -> Result<u64, StoreError> {
+        let mut count = Pipeline::new();
+        let key = self.keys().overrides(of.domain, &of.limit.name);
+        count.cmd("HLEN").arg(key);
+        let reply = self.control(&count).await?.pop().unwrap_or(Value::Nil);
+        Ok(u64::try_from(value::integer(reply)?).unwrap_or(0))
+    }
+
     fn live(&self, policy: Policy, overrides: Overrides) -> Stored {
         if overrides == Overrides::All {
             self.recent.keep(&policy);

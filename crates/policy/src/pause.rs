@@ -1,0 +1,128 @@
+//! The kill switch: a limit, or a whole domain, that is out of force for a while.
+
+use crate::{
+    document::{Node, Value},
+    read::{Field, Fields, Report, Take},
+    timestamp::{format_timestamp, parse_timestamp},
+};
+
+/// A limit with one is as absent until the pause ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Pause {
+    /// When it ends by itself, in milliseconds since the epoch; `None`: never.
+    pub until_ms: Option<u64>,
+}
+
+/// Every field of a pause with an end.
+const FIELDS: [&str; 1] = ["until"];
+
+impl Pause {
+    /// What `paused: false` says: not, or no longer.
+    pub const OVER: Self = Self { until_ms: Some(0) };
+
+    /// Whether it holds at a time in milliseconds since the epoch.
+    pub fn holds(self, now_ms: u64) -> bool {
+        self.until_ms.is_none_or(|until_ms| now_ms < until_ms)
+    }
+
+    /// Whichever ends later, of one on a limit and one on its domain: both start now.
+    pub fn later(one: Option<Self>, other: Option<Self>) -> Option<Self> {
+        match (one, other) {
+            (Some(a), Some(b)) => Some(Self {
+                until_ms: a.until_ms.zip(b.until_ms).map(|(a, b)| a.max(b)),
+            }),
+            (one, other) => one.or(other),
+        }
+    }
+
+    /// The value of `paused`.
+    pub fn to_node(self) -> Node {
+        match self.until_ms {
+            None => true.into(),
+            Some(0) => false.into(),
+            Some(ms) => Node::map([("until", Node::text(format_timestamp(ms)))]),
+        }
+    }
+
+    /// Reads the value of `paused` where somebody else validated it.
+    pub fn from_node(node: &Node) -> Option<Self> {
+        match &node.value {
+            Value::Bool(true) => Some(Self { until_ms: None }),
+            Value::Bool(false) => Some(Self::OVER),
+            _ => Some(Self {
+                until_ms: Some(parse_timestamp(node.get("until")?.as_text()?)?),
+            }),
+        }
+    }
+
+    /// Takes `paused`: `true`, `false`, or a map with `until`.
+    #[inline(never)]
+    pub(crate) fn take(take: &mut Take<'_, '_>) -> Option<Self> {
+        let field = take.field("paused")?;
+        match field.node.value {
+            Value::Bool(true) => Some(Self { until_ms: None }),
+            Value::Bool(false) => Some(Self::OVER),
+            Value::Map(_) => read_until(&field, take.report),
+            _ => {
+                field
+                    .expected("true, false or a map with `until`", take.report)
+                    .push_hint("a pause that ends by itself: {until: 2026-12-01T00:00Z}");
+                None
+            }
+        }
+    }
+}
+
+fn read_until(pause: &Field<'_>, report: &mut Report) -> Option<Pause> {
+    let path = &pause.path;
+    let mut fields = Fields::of(*pause, report)?;
+    let take = &mut Take {
+        fields: &mut fields,
+        path,
+        report,
+    };
+    let field = take.field("until");
+    if field.is_none() && pause.node.get("until").is_none() {
+        pause
+            .report(take.report, "a pause needs `until`")
+            .push_hint("or write `paused: true` for one without an end");
+    }
+    let until_ms = field.and_then(|field| {
+        let until = field.text("a time", take.report).and_then(parse_timestamp);
+        if until.is_none() {
+            field.expected("a time like 2026-12-01T00:00Z", take.report);
+        }
+        until
+    });
+    fields.finish(path, &FIELDS, report);
+    Some(Pause {
+        until_ms: Some(until_ms?),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FOREVER: Pause = Pause { until_ms: None };
+
+    fn until(ms: u64) -> Pause {
+        Pause { until_ms: Some(ms) }
+    }
+
+    #[test]
+    fn a_pause_holds_up_to_its_end() {
+        assert!(FOREVER.holds(u64::MAX));
+        assert!(until(5).holds(4));
+        assert!(!until(5).holds(5));
+        assert!(!Pause::OVER.holds(0));
+    }
+
+    #[test]
+    fn the_later_of_two_counts() {
+        assert_eq!(Pause::later(None, None), None);
+        assert_eq!(Pause::later(Some(until(1)), None), Some(until(1)));
+        assert_eq!(Pause::later(Some(until(1)), Some(until(2))), Some(until(2)));
+        assert_eq!(Pause::later(Some(FOREVER), Some(until(2))), Some(FOREVER));
+    }
+}

@@ -1,0 +1,216 @@
+//! `rlctl pause` and `rlctl resume`.
+
+mod ends;
+
+use clap::Args;
+use policy::{Limit, Name, Pause, Policy, format_timestamp};
+use store::{Change, Overrides, Stored};
+
+use crate::{
+    changes::LimitChange,
+    cli::{Global, examples},
+    clock,
+    edit::{EditArgs, EditReport, Prepared},
+    error::Error,
+    exit::Exit,
+    printer::Printer,
+    prompt::{Yes, confirm},
+    session::{self, Session},
+};
+
+use ends::Ends;
+
+/// Take a limit, or all of them, out of force: the kill switch.
+///
+/// Requests pass as if the limit were not there, at every proxy within a second. Nothing is
+/// forgotten: `rlctl resume` puts it back. With --for it comes back by itself.
+#[derive(Debug, Args)]
+#[command(after_help = examples!(
+    "rlctl pause --limit per-user --reason 'denies everybody'"
+    "rlctl pause --limit per-user --for 30m     # in force again by itself"
+    "rlctl pause --yes --for 1h                 # the whole domain"
+))]
+pub struct DoPause {
+    #[command(flatten)]
+    what: What,
+
+    #[command(flatten)]
+    ends: Ends,
+
+    #[command(flatten)]
+    edit: EditArgs,
+
+    #[command(flatten)]
+    yes: Yes,
+}
+
+/// Put a paused limit, or the paused domain, back in force.
+#[derive(Debug, Args)]
+#[command(after_help = examples!(
+    "rlctl resume --limit per-user"
+    "rlctl resume                       # the domain; limits paused by themselves stay so"
+))]
+pub struct Resume {
+    #[command(flatten)]
+    what: What,
+
+    #[command(flatten)]
+    edit: EditArgs,
+}
+
+#[derive(Debug, Args)]
+struct What {
+    /// Only this limit [default: every limit of the domain].
+    #[arg(long, value_name = "NAME")]
+    limit: Option<String>,
+
+    /// What --limit is for, without it.
+    #[arg(hide = true, conflicts_with = "limit")]
+    name: Option<String>,
+}
+
+impl What {
+    fn limit(&self) -> Option<&str> {
+        self.limit.as_deref().or(self.name.as_deref())
+    }
+}
+
+impl DoPause {
+    /// Asks before a whole domain goes out of force.
+    pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
+        let session = Session::open(global, printer)?;
+        let policy = session.policy(Overrides::None).await?;
+        let pause = self.ends.pause(&session).await?;
+        if let Some(name) = self.what.limit() {
+            session::find_limit(&policy, name)?;
+        } else if !self.edit.dry_run {
+            let (domain, until) = (&policy.domain, until(pause));
+            let question = format!("let every request of domain {domain} pass{until}");
+            confirm(question, &self.yes).await?;
+        }
+        let report = set(
+            &session,
+            &policy,
+            self.what.limit(),
+            Some(pause),
+            &self.edit,
+        )
+        .await?;
+        printer.data(&report)?;
+        if !self.edit.dry_run {
+            self.tell(printer, &policy.domain, pause);
+        }
+        Ok(Exit::Done)
+    }
+
+    fn tell(&self, printer: &Printer, domain: &Name, pause: Pause) {
+        let (what, back) = match self.what.limit() {
+            Some(limit) => (limit.to_owned(), format!("rlctl resume --limit {limit}")),
+            None => (
+                format!("every limit of {domain}"),
+                "rlctl resume".to_owned(),
+            ),
+        };
+        let until = until(pause);
+        printer.note(format_args!(
+            "{what} is out of force{until}; `{back}` ends that"
+        ));
+    }
+}
+
+impl Resume {
+    /// What was not paused stays as it is, which is no error.
+    pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
+        let session = Session::open(global, printer)?;
+        let policy = session.policy(Overrides::None).await?;
+        let limit = self.what.limit();
+        let paused = match limit {
+            Some(name) => session::find_limit(&policy, name)?.paused,
+            None => policy.paused,
+        };
+        let now_ms = clock::now_ms();
+        if !paused.is_some_and(|pause| pause.holds(now_ms)) {
+            let what = limit.map_or_else(|| format!("domain {}", policy.domain), str::to_owned);
+            printer.note(format_args!("{what} was not paused"));
+        }
+        let report = set(&session, &policy, limit, None, &self.edit).await?;
+        printer.data(&report)?;
+        self.tell_what_stays(printer, &policy, now_ms);
+        Ok(Exit::Done)
+    }
+
+    /// Nobody who resumes expects that something else keeps requests passing.
+    fn tell_what_stays(&self, printer: &Printer, policy: &Policy, now_ms: u64) {
+        let holds = |pause: Option<Pause>| pause.is_some_and(|pause| pause.holds(now_ms));
+        if self.what.limit().is_some() {
+            if holds(policy.paused) {
+                printer.warn(format_args!(
+                    "domain {} is paused as a whole; `rlctl resume` ends that",
+                    policy.domain
+                ));
+            }
+            return;
+        }
+        let paused = policy.limits.iter().filter(|limit| holds(limit.paused));
+        for limit in paused {
+            let name = &limit.name;
+            printer.warn(format_args!(
+                "{name} stays paused by itself; `rlctl resume --limit {name}` ends that"
+            ));
+        }
+    }
+}
+
+/// ` until 2026-12-01T00:00:00Z`.
+fn until(pause: Pause) -> String {
+    pause
+        .until_ms
+        .map_or_else(String::new, |ms| format!(" until {}", format_timestamp(ms)))
+}
+
+/// Writes the pause of one limit, or that of the domain.
+async fn set(
+    session: &Session<'_>,
+    policy: &Policy,
+    limit: Option<&str>,
+    to: Option<Pause>,
+    args: &EditArgs,
+) -> Result<EditReport, Error> {
+    let domain = &policy.domain;
+    let pause_in = async |base: &Stored| match limit {
+        Some(name) => Ok(session.limit_in(base, domain, name).await?.paused),
+        None => Ok(base.policy().and_then(|policy| policy.paused)),
+    };
+    let attempt = async |base: &Stored, _: &Option<Pause>| {
+        let Some(before) = base.policy() else {
+            return Err(session.no_domain(domain).await);
+        };
+        let mut after = before.clone();
+        let mut changes = Vec::new();
+        match limit {
+            None => after.paused = to,
+            Some(name) => {
+                let old = session::find_limit(before, name)?;
+                let paused = Limit {
+                    paused: to,
+                    ..old.clone()
+                };
+                changes.extend(LimitChange::between(Some(old), Some(&paused)));
+                let mut limits = after.limits.iter_mut();
+                if let Some(limit) = limits.find(|limit| limit.name == paused.name) {
+                    *limit = paused;
+                }
+            }
+        }
+        let prepared = Prepared {
+            domain,
+            base,
+            change: Change::Fields(&after),
+            changes,
+        };
+        Ok(session.edit(prepared, args).await)
+    };
+    session
+        .edit_on_top(domain, Overrides::None, pause_in, attempt)
+        .await
+}

@@ -1,0 +1,56 @@
+//! When a pause ends.
+
+use clap::Args;
+use policy::{Pause, parse_duration, parse_timestamp};
+
+use crate::{error::Error, session::Session};
+
+/// When a pause ends by itself: without either, never.
+#[derive(Debug, Args)]
+pub struct Ends {
+    /// How long it lasts, as in 30m or 2h.
+    #[arg(long = "for", value_name = "TIME")]
+    lasts: Option<String>,
+
+    /// When it ends, as in 2026-12-01T00:00Z.
+    #[arg(long, value_name = "TIME", conflicts_with = "lasts")]
+    until: Option<String>,
+}
+
+impl Ends {
+    /// The pause. A while counts from now by the store's clock, which limiters share sooner than
+    /// the machine that somebody types at.
+    pub async fn pause(&self, session: &Session<'_>) -> Result<Pause, Error> {
+        if let Some(until) = &self.until {
+            return point(until);
+        }
+        let Some(lasts) = &self.lasts else {
+            return Ok(Pause { until_ms: None });
+        };
+        let ms = match parse_duration(lasts) {
+            Ok(0) => return Err(Error::usage("--for: 0 would be no time at all")),
+            Ok(ms) => ms,
+            Err(error) => {
+                return Err(Error::usage(format!("--for: {error}"))
+                    .hint("to pause one limit, name it with --limit"));
+            }
+        };
+        let now_ms = session.now_ms().await?;
+        // Whole seconds read better; rounded up, so that it never is shorter than asked for.
+        let until_ms = now_ms
+            .saturating_add(ms)
+            .div_ceil(1000)
+            .saturating_mul(1000);
+        Ok(Pause {
+            until_ms: Some(until_ms),
+        })
+    }
+}
+
+fn point(until: &str) -> Result<Pause, Error> {
+    match parse_timestamp(until) {
+        Some(ms) if ms > 0 => Ok(Pause { until_ms: Some(ms) }),
+        _ => Err(Error::usage(format!("--until: `{until}` is not a time"))
+            .hint("a time is like 2026-12-01T00:00Z; --for takes a while, like 30m")),
+    }
+}

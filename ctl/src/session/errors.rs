@@ -1,0 +1,81 @@
+//! The store's errors as users need them: what happened, and what to look at first.
+
+use store::{CheckError, EditError, StoreError};
+
+use super::Session;
+use crate::{
+    edit,
+    error::Error,
+    exit::Exit,
+    settings::{self, Settings},
+};
+
+impl Session<'_> {
+    /// What a store's error means to the user.
+    pub fn failed(&self, error: &StoreError) -> Error {
+        failure(error, &self.settings)
+    }
+
+    /// What an edit's error means to the user.
+    pub fn edit_failed(&self, error: &EditError) -> Error {
+        match error {
+            EditError::Store(error @ (StoreError::Timeout(_) | StoreError::Broken(_))) => self
+                .failed(error)
+                .hint("the edit may have been written all the same; `rlctl history` tells"),
+            EditError::Store(error) => self.failed(error),
+            EditError::Conflict { .. } => edit::conflict(),
+            EditError::UnknownLimit(_) => Error::not_found(error.to_string()),
+            _ => Error::new(Exit::Refused, error.to_string()),
+        }
+    }
+
+    /// What a check's error means to the user.
+    pub fn check_failed(&self, error: &CheckError) -> Error {
+        match error {
+            CheckError::Store(error) => self.failed(error),
+            CheckError::UnknownLimit(_) => Error::not_found(error.to_string()),
+            CheckError::NoMatch => Error::new(Exit::NotFound, error.to_string())
+                .hint("`rlctl explain` with the same -d says why"),
+            CheckError::Stale => edit::conflict(),
+            CheckError::WrongBucket { .. } => Error::usage(error.to_string()),
+        }
+    }
+}
+
+pub(super) fn failure(error: &StoreError, settings: &Settings) -> Error {
+    let url = &settings.url;
+    let source = settings.url_source;
+    let unreachable = |why: String| Error::new(Exit::Unreachable, why).hint(whence(settings));
+    match error {
+        StoreError::Unreachable(why) => unreachable(format!("cannot reach {url}: {why}")),
+        StoreError::Timeout(limit) => unreachable(format!(
+            "{url} did not answer within {} ms",
+            limit.as_millis()
+        )),
+        StoreError::Broken(why) => unreachable(format!("lost the connection to {url}: {why}")),
+        StoreError::Auth(why) => Error::new(Exit::Auth, format!("{url} refused the login: {why}"))
+            .hint(format!(
+                "the credentials are those of {source}: redis://user:password@host"
+            )),
+        StoreError::Refused(refusal) => {
+            let message = format!("{url} refused: {} {}", refusal.code, refusal.message);
+            Error::new(Exit::Refused, message).maybe_hint(refusal.hint())
+        }
+        StoreError::Corrupt(_) | StoreError::Unsupported(_) => {
+            Error::new(Exit::Refused, format!("{url}: {error}"))
+        }
+    }
+}
+
+/// What to look at first when there is no answer.
+fn whence(settings: &Settings) -> String {
+    match settings.url_source {
+        settings::DEFAULT_SOURCE => {
+            "is it running? nothing was said of where it is: --redis or RLCTL_REDIS does".to_owned()
+        }
+        settings::FLAG_SOURCE => "is it running there?".to_owned(),
+        variable => {
+            format!("is it running? the address is that of {variable}; --redis names another")
+        }
+    }
+}

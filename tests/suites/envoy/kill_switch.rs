@@ -1,0 +1,82 @@
+//! `rlctl pause` takes limits out of force at every Envoy, and `resume` or time puts them back.
+
+use harness::{Request, until};
+
+use crate::stage::{EDIT_MAX, PATIENCE, limits, statuses};
+
+const ONE_AN_HOUR: &str = "{name: per-user, per: [user], rate: 1/1h}";
+const IN_THE_PROXY: &str = "{name: here, match: {path: /here}, rate: 1/1h, scope: proxy}";
+
+/// Waits for an answer with this status.
+async fn answers(request: &Request, status: u16, patience: std::time::Duration) {
+    until(&format!("a {status}"), patience, async || {
+        (request.send().await.unwrap().status == status).then_some(())
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test]
+async fn a_paused_limit_lets_everybody_pass_until_it_is_resumed() {
+    let stage = limits(&[ONE_AN_HOUR]).envoys(2).start().await;
+    let requests = [0, 1].map(|n| stage.nth_envoy(n).get("/").header("x-user-id", "alice"));
+    let [first, second] = &requests;
+    assert_eq!(statuses(first, 2).await, [200, 429]);
+
+    stage.rlctl(&["pause", "--limit", "per-user"]);
+    tokio::join!(
+        answers(first, 200, EDIT_MAX),
+        answers(second, 200, EDIT_MAX)
+    );
+    let reply = first.send().await.unwrap();
+    assert_eq!(
+        reply.header("ratelimit"),
+        None,
+        "it is as absent: {reply:?}"
+    );
+
+    stage.rlctl(&["resume", "--limit", "per-user"]);
+    tokio::join!(
+        answers(first, 429, EDIT_MAX),
+        answers(second, 429, EDIT_MAX)
+    );
+}
+
+#[tokio::test]
+async fn a_paused_domain_has_no_limits_not_even_those_of_the_proxies() {
+    let stage = limits(&[ONE_AN_HOUR, IN_THE_PROXY]).start().await;
+    let (alice, here) = (stage.get("/", "alice"), stage.get("/here", "bob"));
+    assert_eq!(statuses(&alice, 2).await, [200, 429]);
+    assert_eq!(statuses(&here, 2).await, [200, 429]);
+    let asked = stage.limiter_counter("rl_checks_total").await;
+
+    stage.rlctl(&["pause", "--yes"]);
+    answers(&alice, 200, EDIT_MAX).await;
+    answers(&here, 200, EDIT_MAX).await;
+    assert_eq!(statuses(&alice, 10).await, [200; 10]);
+    assert!(
+        stage.limiter_counter("rl_checks_total").await <= asked + 1,
+        "a paused domain asks nothing of the limiter"
+    );
+
+    stage.rlctl(&["resume"]);
+    answers(&alice, 429, EDIT_MAX).await;
+    answers(&here, 429, EDIT_MAX).await;
+}
+
+#[tokio::test]
+async fn a_pause_with_an_end_ends_by_itself_even_without_a_limiter() {
+    let mut stage = limits(&[ONE_AN_HOUR, IN_THE_PROXY]).start().await;
+    let (alice, here) = (stage.get("/", "alice"), stage.get("/here", "bob"));
+    assert_eq!(statuses(&alice, 2).await, [200, 429]);
+    assert_eq!(statuses(&here, 2).await, [200, 429]);
+
+    stage.rlctl(&["pause", "--limit", "per-user", "--for", "4s"]);
+    stage.rlctl(&["pause", "--limit", "here", "--for", "6s"]);
+    answers(&alice, 200, EDIT_MAX).await;
+    answers(&here, 200, EDIT_MAX).await;
+
+    answers(&alice, 429, PATIENCE).await;
+    stage.stop_limiters().await;
+    answers(&here, 429, PATIENCE).await;
+}
