@@ -66,14 +66,16 @@ impl Plugin {
         self.adjust_ticks();
     }
 
-    pub fn on_request(&self, id: StreamId) -> Verdict {
+    pub fn on_request(&self, id: StreamId, headers: usize) -> Verdict {
+        let request = HostRequest::new(headers, self.worker.borrow().headers_wanted());
         // Only this filter may mark a request.
-        let _ = headers::remove(Map::Request, DEGRADED);
+        if request.may_have(DEGRADED) {
+            let _ = headers::remove(Map::Request, DEGRADED);
+        }
         let direction = self.worker.borrow().config().direction;
         if !request::is_meant(direction, self.sidecar) {
             return Verdict::GoesOn;
         }
-        let request = HostRequest::default();
         let now = self.now();
         self.worker
             .borrow_mut()

@@ -5,23 +5,50 @@ use std::cell::OnceCell;
 use filter_core::{Direction, Request};
 
 use crate::host::{
-    headers::{self, Map},
+    headers::{self, Map, Pairs},
     properties,
 };
 
-/// The request of the effective context. Its path is asked for by several and fetched once.
-#[derive(Debug, Default)]
+/// The request of the effective context.
+#[derive(Debug)]
 pub struct HostRequest {
+    /// All headers, where that is cheaper than one by one.
+    all: Option<Pairs>,
+    /// Asked for by several.
     path: OnceCell<Option<Vec<u8>>>,
+}
+
+impl HostRequest {
+    /// A request of `present` headers, of which `wanted` will be asked for.
+    ///
+    /// What makes a value dear is the call by which the host gets memory for it. A map is one
+    /// value, and its headers add up to another such call per 18, as measured.
+    pub fn new(present: usize, wanted: usize) -> Self {
+        let at_once = present <= wanted.saturating_sub(1).saturating_mul(18);
+        Self {
+            all: at_once.then(|| headers::all(Map::Request)),
+            path: OnceCell::new(),
+        }
+    }
+
+    /// Whether the request may have a header. It is not fetched to find out.
+    pub fn may_have(&self, name: &str) -> bool {
+        self.all
+            .as_ref()
+            .is_none_or(|all| all.first(name).is_some())
+    }
 }
 
 impl Request for HostRequest {
     fn header(&self, name: &str) -> Option<Vec<u8>> {
+        if let Some(all) = &self.all {
+            return all.first(name).map(<[u8]>::to_vec);
+        }
+        let fetch = || headers::get(Map::Request, name);
         if name == ":path" {
-            let fetch = || headers::get(Map::Request, name);
             return self.path.get_or_init(fetch).clone();
         }
-        headers::get(Map::Request, name)
+        fetch()
     }
 
     fn property(&self, path: &[u8]) -> Option<Vec<u8>> {

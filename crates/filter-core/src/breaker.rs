@@ -67,6 +67,8 @@ pub(crate) struct Breaker {
     key: Vec<u8>,
     probe_us: u64,
     random: Random,
+    /// When failures were last seen.
+    trouble_us: u64,
 }
 
 impl Breaker {
@@ -78,24 +80,31 @@ impl Breaker {
                 .saturating_mul(1000)
                 .saturating_add(PROBE_GRACE_US),
             random,
+            trouble_us: 0,
         }
     }
 
     /// Asks before a call. [`Gate::Probe`] is given to one worker, which must report.
-    pub(crate) fn gate(&self, host: &impl Host, now: Now) -> Gate {
-        let elected = host::update(host, &self.key, |bytes| match State::read(bytes) {
-            State::Closed(_) => Change::Keep(Gate::Closed),
-            State::Open { until_us, .. } | State::Probing { until_us, .. }
-                if self.is_ahead(until_us, now) =>
-            {
-                Change::Keep(Gate::Open)
-            }
-            // Its spell is over, or whoever probed is gone.
-            State::Open { spell_us, .. } | State::Probing { spell_us, .. } => {
-                let until_us = now.mono_us.saturating_add(self.probe_us);
-                Change::Write(State::Probing { until_us, spell_us }.write(), Gate::Probe)
+    pub(crate) fn gate(&mut self, host: &impl Host, now: Now) -> Gate {
+        let mut calm = false;
+        let elected = host::update(host, &self.key, |bytes| {
+            let state = State::read(bytes);
+            calm = state.is_calm();
+            match state {
+                State::Closed(_) => Change::Keep(Gate::Closed),
+                State::Open { until_us, .. } | State::Probing { until_us, .. }
+                    if self.is_ahead(until_us, now) =>
+                {
+                    Change::Keep(Gate::Open)
+                }
+                // Its spell is over, or whoever probed is gone.
+                State::Open { spell_us, .. } | State::Probing { spell_us, .. } => {
+                    let until_us = now.mono_us.saturating_add(self.probe_us);
+                    Change::Write(State::Probing { until_us, spell_us }.write(), Gate::Probe)
+                }
             }
         });
+        self.note(calm, now);
         // Contended: others are busy electing or counting. Not calling is the safe side.
         elected.unwrap_or(Gate::Open)
     }
@@ -108,13 +117,28 @@ impl Breaker {
     }
 
     /// Whether nobody may call now. Elects no one.
-    pub(crate) fn is_open(&self, host: &impl Host) -> bool {
+    pub(crate) fn is_open(&mut self, host: &impl Host, now: Now) -> bool {
         let read = host.load(&self.key);
-        read.is_some_and(|read| !matches!(State::read(&read.bytes), State::Closed(_)))
+        let state = State::read(read.as_ref().map_or(&[], |read| &read.bytes));
+        self.note(state.is_calm(), now);
+        !matches!(state, State::Closed(_))
+    }
+
+    /// When any worker's call was last seen to fail, or the breaker to be open: before that, others
+    /// may have decided without the limiter. 0: never.
+    pub(crate) fn trouble_us(&self) -> u64 {
+        self.trouble_us
+    }
+
+    fn note(&mut self, calm: bool, now: Now) {
+        if !calm {
+            self.trouble_us = now.mono_us;
+        }
     }
 
     /// Reports what became of a call that `gate` let through.
     pub(crate) fn report(&mut self, host: &impl Host, now: Now, gate: Gate, result: CallResult) {
+        self.note(result == CallResult::Answered, now);
         let jitter = &mut self.random;
         // Contended: other workers are reporting; their counts will do.
         let _ = host::update(host, &self.key, |bytes| {
@@ -163,6 +187,11 @@ impl State {
             // Calls that were made before it opened say nothing about now.
             (Self::Open { .. } | Self::Probing { .. }, _) => self,
         }
+    }
+
+    /// Whether no call has failed lately.
+    fn is_calm(self) -> bool {
+        matches!(self, Self::Closed(counts) if counts.failed == 0)
     }
 
     /// Reads the shared value; what is not one is a closed breaker, which errs by a few calls.
@@ -291,7 +320,7 @@ mod tests {
             let worker = usize::try_from(n % 3).unwrap();
             workers[worker].report(&host, at(n), Gate::Closed, CallResult::Failed);
         }
-        for worker in &workers {
+        for worker in &mut workers {
             assert_eq!(worker.gate(&host, at(6)), Gate::Open);
         }
     }
@@ -345,7 +374,7 @@ mod tests {
         let mut workers = workers::<4>();
         opened(&mut workers[0], &host, 0);
         let later = at(400);
-        let gates: Vec<Gate> = workers.iter().map(|w| w.gate(&host, later)).collect();
+        let gates: Vec<Gate> = workers.iter_mut().map(|w| w.gate(&host, later)).collect();
         assert_eq!(gates, [Gate::Probe, Gate::Open, Gate::Open, Gate::Open]);
         // An answer to a call from before it opened changes nothing.
         workers[1].report(&host, at(401), Gate::Closed, CallResult::Answered);

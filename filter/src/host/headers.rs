@@ -31,6 +31,48 @@ pub fn get(map: Map, name: &str) -> Option<Vec<u8>> {
     .ok()
 }
 
+/// A whole map, as the host writes it: see [`encode`].
+#[derive(Clone, Debug, Default)]
+pub struct Pairs(Vec<u8>);
+
+/// All headers; none where the host has no such map.
+pub fn all(map: Map) -> Pairs {
+    let pairs = receive(|pairs, pairs_len| {
+        // SAFETY: the out pointers are valid for writes.
+        unsafe { raw::proxy_get_header_map_pairs(map as u32, pairs, pairs_len) }
+    });
+    Pairs(pairs.unwrap_or_default())
+}
+
+impl Pairs {
+    /// The first value of a header.
+    pub fn first(&self, name: &str) -> Option<&[u8]> {
+        let (count, rest) = self.0.split_first_chunk()?;
+        let lengths_len = usize::try_from(u32::from_le_bytes(*count))
+            .ok()?
+            .checked_mul(8)?;
+        let (mut lengths, mut texts) = rest.split_at_checked(lengths_len)?;
+        while !lengths.is_empty() {
+            let key = next(&mut lengths, &mut texts)?;
+            let value = next(&mut lengths, &mut texts)?;
+            if key == name.as_bytes() {
+                return Some(value);
+            }
+        }
+        None
+    }
+}
+
+/// Takes the next text and the zero after it.
+fn next<'p>(lengths: &mut &'p [u8], texts: &mut &'p [u8]) -> Option<&'p [u8]> {
+    let (len, left) = lengths.split_first_chunk()?;
+    *lengths = left;
+    let len = usize::try_from(u32::from_le_bytes(*len)).ok()?;
+    let (text, left) = texts.split_at_checked(len)?;
+    *texts = left.get(1..)?;
+    Some(text)
+}
+
 /// Sets a header, dropping its other values.
 pub fn set(map: Map, name: &str, value: &[u8]) -> Result<(), HostError> {
     // SAFETY: both slices outlive the call.

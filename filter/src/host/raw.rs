@@ -20,6 +20,7 @@ unsafe extern "C" {
         data: *mut *mut u8,
         data_len: *mut usize,
     ) -> u32;
+    pub fn proxy_get_header_map_pairs(map: u32, pairs: *mut *mut u8, pairs_len: *mut usize) -> u32;
     pub fn proxy_get_header_map_value(
         map: u32,
         key: *const u8,

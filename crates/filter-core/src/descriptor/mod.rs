@@ -85,6 +85,12 @@ impl Plan {
         }
     }
 
+    /// How many headers it reads, the path aside.
+    pub(crate) fn other_headers(&self) -> usize {
+        let sources = self.sources.iter().flatten();
+        sources.filter(|source| source.is_other_header()).count()
+    }
+
     /// Asks the host for what is wanted.
     pub(crate) fn extract(&self, request: &impl Request) -> Extracted {
         let value = |source: &Option<Source>| {
@@ -101,6 +107,17 @@ impl Plan {
 }
 
 impl Source {
+    fn is_other_header(&self) -> bool {
+        match self {
+            Self::Method | Self::Host | Self::Header(_) | Self::Cookie(_) => true,
+            Self::Path
+            | Self::Query(_)
+            | Self::RemoteAddress(_)
+            | Self::Property(..)
+            | Self::Constant(_) => false,
+        }
+    }
+
     fn value(&self, request: &impl Request) -> Option<Vec<u8>> {
         match self {
             Self::Method => request.header(":method"),

@@ -13,6 +13,7 @@ use super::{
     admit::Admission,
     case::{Case, Denying},
     failure::Sent,
+    near,
 };
 use crate::{
     batcher::Flight,
@@ -236,17 +237,21 @@ impl Worker {
             remaining: answer.remaining,
             reset_after_ms: answer.reset_after_ms,
         };
+        let (place, generation) = (part.place, answer.generation);
         if answer.allowed || answer.mode != Mode::Enforce {
-            return self.hearsay.add(part.place, answer.generation, told);
+            if self.near.heard(place, generation, told) {
+                near::tell(host, now, &shared.table, place, generation, told);
+            }
+            return;
         }
+        let denial = Denial::new(sent, answer.retry_after_ms, limit.cost);
+        self.near.denied(place, generation, told, denial);
         // Contended: other workers are told the same.
-        let _ = shared
-            .table
-            .update(host, part.place, answer.generation, now, |found| {
-                found.entry.hear(told);
-                found.entry.denial = Some(Denial::new(sent, answer.retry_after_ms, limit.cost));
-                Update::Write(())
-            });
+        let _ = shared.table.update(host, place, generation, now, |found| {
+            found.entry.hear(told);
+            found.entry.denial = Some(denial);
+            Update::Write(())
+        });
     }
 
     /// Says in the log why calls fail, now and then.

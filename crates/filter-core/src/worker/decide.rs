@@ -140,20 +140,26 @@ impl Worker {
         opaque: bool,
     ) -> Option<Denial> {
         let shared = self.shared.as_ref()?;
+        let trouble_us = self.breaker.trouble_us();
         let mut denying = Denying::default();
         for part in parts
             .iter_mut()
             .filter(|part| part.is_global() && part.mode != Mode::Shadow)
         {
             let limit = policy.compiled.limit(part.at)?;
-            let entry = shared
-                .table
-                .read(host, part.place, limit.generation, now)
-                .entry;
-            part.told = entry.told;
-            let span_us = limit.quota.algorithm().window_ms().saturating_mul(1000);
-            part.owed = entry.owed.units(span_us, now.mono_us);
-            let denial = entry.denial.filter(|denial| denial.denies(limit.cost, now));
+            let (place, generation) = (part.place, limit.generation);
+            let known = self.near.recall(place, generation, now, trouble_us);
+            let (told, denial) = if let Some(known) = known {
+                (known.told, known.denial)
+            } else {
+                let entry = shared.table.read(host, place, generation, now).entry;
+                self.near.looked(place, generation, &entry, now);
+                let span_us = limit.quota.algorithm().window_ms().saturating_mul(1000);
+                part.owed = entry.owed.units(span_us, now.mono_us);
+                (entry.told, entry.denial)
+            };
+            part.told = told;
+            let denial = denial.filter(|denial| denial.denies(limit.cost, now));
             if let Some(denial) = denial.filter(|_| part.mode == Mode::Enforce && !opaque) {
                 denying.add(&limit.name, limit.hidden, denial.retry_after_ms(now));
                 self.counts
@@ -312,7 +318,7 @@ impl Worker {
         let (Some(shared), Some(policy)) = (&self.shared, &case.policy) else {
             return;
         };
-        if !case.parts.iter().any(|part| part.owed > 0) || self.breaker.is_open(host) {
+        if !case.parts.iter().any(|part| part.owed > 0) || self.breaker.is_open(host, now) {
             for part in &mut case.parts {
                 part.owed = 0;
             }

@@ -64,6 +64,9 @@ impl Worker {
         let Some(policy) = case.policy.clone() else {
             return self.without_policy(host, now, case);
         };
+        for part in case.parts.iter().filter(|part| part.is_global()) {
+            self.near.insist(part.place);
+        }
         self.spread(host, now);
         let mut together = Together::default();
         if case.opaque == Some(OnFailure::Deny) {

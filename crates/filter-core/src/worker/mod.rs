@@ -7,8 +7,8 @@ mod case;
 mod decide;
 mod failure;
 mod follow;
-mod hearsay;
 mod hold;
+mod near;
 mod step;
 
 use std::{
@@ -20,8 +20,8 @@ pub use step::{Call, CallAnswer, Edits, Level, Refusal, Step, StreamId};
 
 use active::{Active, Knowledge};
 use case::Case;
-use hearsay::Hearsay;
 use hold::Holds;
+use near::Near;
 
 use crate::{
     batcher::{Batcher, CallId},
@@ -40,6 +40,8 @@ use crate::{
 
 /// Between ticks while nothing is held, in milliseconds.
 const TICK_MS: u32 = 50;
+/// Between ticks until the limits are known, in milliseconds.
+const STARTING_TICK_MS: u32 = 10;
 /// Between ticks while requests are held: how late one may go on.
 const HOLDING_TICK_MS: u32 = 5;
 /// The limiter's checks.
@@ -63,7 +65,7 @@ pub struct Worker {
     batcher: Batcher<Case>,
     probing: Option<CallId>,
     breaker: Breaker,
-    hearsay: Hearsay,
+    near: Near,
     holds: Holds,
     streams: HashMap<StreamId, Stream, BuildIdHasher>,
     steps: VecDeque<Step>,
@@ -122,7 +124,7 @@ impl Worker {
             batcher: Batcher::new(timeout_ms),
             probing: None,
             breaker: Breaker::new(domain, timeout_ms, Random::new(random.next_u64())),
-            hearsay: Hearsay::default(),
+            near: Near::default(),
             holds: Holds::new(config.hold_max),
             streams: HashMap::default(),
             steps: VecDeque::new(),
@@ -140,12 +142,23 @@ impl Worker {
         &self.config
     }
 
+    /// How many headers of a request will be asked for, as far as can be told beforehand.
+    pub fn headers_wanted(&self) -> usize {
+        // Its path, to know calls of the limiter.
+        1 + match &self.knowledge {
+            Knowledge::Limits(policy) => policy.plan.other_headers(),
+            Knowledge::Nothing | Knowledge::NoLimits => 0,
+        }
+    }
+
     /// How often [`Worker::on_tick`] is to come, in milliseconds.
     pub fn tick_ms(&self) -> u32 {
-        if self.holds.is_empty() {
-            TICK_MS
-        } else {
+        if !self.holds.is_empty() {
             HOLDING_TICK_MS
+        } else if matches!(self.knowledge, Knowledge::Nothing) {
+            STARTING_TICK_MS
+        } else {
+            TICK_MS
         }
     }
 
@@ -166,6 +179,9 @@ impl Worker {
             return self.pass(stream, Edits::default(), Shown::default());
         }
         self.join(host);
+        if matches!(self.knowledge, Knowledge::Nothing) {
+            self.follow(host, now);
+        }
         self.decide(host, now, stream, request);
         self.send(host, now);
     }
@@ -199,8 +215,13 @@ impl Worker {
             self.land_failed(host, now, lost);
         }
         self.send(host, now);
+        let open = self.breaker.is_open(host, now);
+        if self.breaker.trouble_us() == now.mono_us {
+            // Other workers may need to know what only this one was told.
+            self.near.insist_on_all();
+        }
         self.spread(host, now);
-        self.flush(host, metrics);
+        self.flush(open, metrics);
     }
 
     /// A call was answered, or (`None`) came to nothing: refused, timed out, cut short.
@@ -221,7 +242,7 @@ impl Worker {
             }
             self.land(host, now, flight, answer);
         }
-        if self.hearsay.is_full() {
+        if self.near.is_full() {
             self.spread(host, now);
         }
         self.send(host, now);
@@ -230,7 +251,7 @@ impl Worker {
     /// Lets the other workers know what the limiter said.
     fn spread(&mut self, host: &impl Host, now: Now) {
         if let Some(shared) = &self.shared {
-            self.hearsay.write(host, now, &shared.table);
+            self.near.write(host, now, &shared.table);
         }
     }
 
@@ -324,11 +345,11 @@ impl Worker {
         });
     }
 
-    fn flush(&mut self, host: &impl Host, metrics: &mut impl Metrics) {
+    fn flush(&mut self, open: bool, metrics: &mut impl Metrics) {
         self.counts.flush(metrics);
         for took_us in self.callout_us.drain(..) {
             metrics.sample("rl_callout_duration_us", took_us);
         }
-        metrics.gauge("rl_breaker_open", u64::from(self.breaker.is_open(host)));
+        metrics.gauge("rl_breaker_open", u64::from(open));
     }
 }
