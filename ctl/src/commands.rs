@@ -13,6 +13,7 @@ mod inspect;
 mod list_domains;
 mod list_keys;
 mod list_limits;
+mod list_proxies;
 mod load_scripts;
 mod man;
 mod pause;
@@ -42,6 +43,7 @@ pub enum Command {
     GetLimit(get_limit::GetLimit),
     ListDomains(list_domains::ListDomains),
     ListLimits(list_limits::ListLimits),
+    ListProxies(list_proxies::ListProxies),
     LoadScripts(load_scripts::LoadScripts),
     Man(man::Man),
     Pause(pause::DoPause),
@@ -71,6 +73,7 @@ impl Command {
             Self::GetLimit(command) => command.run(global, printer).await,
             Self::ListDomains(command) => command.run(global, printer).await,
             Self::ListLimits(command) => command.run(global, printer).await,
+            Self::ListProxies(command) => command.run(global, printer).await,
             Self::LoadScripts(command) => command.run(global, printer).await,
             Self::Man(command) => command.run(printer),
             Self::Pause(command) => command.run(global, printer).await,

@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// What every edit takes.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Edit options")]
 pub struct EditArgs {
     /// Show what would change, and change nothing.
@@ -40,6 +40,17 @@ pub struct EditArgs {
         hide_env_values = true
     )]
     pub author: Option<String>,
+
+    /// Wait until every live limiter and proxy has the edit, this long at most [default: 5s].
+    #[arg(
+        long,
+        value_name = "TIME",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "5s",
+        value_parser = millis
+    )]
+    pub wait: Option<u64>,
 }
 
 impl EditArgs {
@@ -54,6 +65,11 @@ impl EditArgs {
             reason: self.reason.clone(),
         }
     }
+}
+
+/// A duration in milliseconds, for flags.
+fn millis(text: &str) -> Result<u64, String> {
+    policy::parse_duration(text).map_err(|error| error.to_string())
 }
 
 fn user_at_host() -> String {
@@ -227,6 +243,7 @@ mod tests {
             dry_run: false,
             reason: String::new(),
             author: Some("ada".to_owned()),
+            wait: None,
         }
     }
 

@@ -17,6 +17,7 @@ pub mod commands;
 pub mod edit;
 pub mod error;
 pub mod exit;
+pub mod follow;
 pub mod input;
 pub mod merge;
 pub mod past;

@@ -27,7 +27,14 @@ const LIMITS: &[&str] = &[
 ];
 const LIVE: &[&str] = &["inspect", "list-keys", "reset"];
 const WHAT_IF: &[&str] = &["check", "explain", "simulate"];
-const SETUP: &[&str] = &["ping", "load-scripts", "list-domains", "completions", "man"];
+const SETUP: &[&str] = &[
+    "ping",
+    "load-scripts",
+    "list-domains",
+    "list-proxies",
+    "completions",
+    "man",
+];
 
 /// Examples come before the options: they are what most people look for.
 const COMMAND_TEMPLATE: &str =
@@ -39,7 +46,8 @@ valkeys:// are the same. Put one with a password into the environment: arguments
 other users of the machine.
 
 Exit codes: 0 done or yes, 1 the answer is no, 2 usage, 3 Redis unreachable, 4 authentication, \
-5 not found, 6 conflict, 7 declined, 8 refused by Redis, 130 interrupted.";
+5 not found, 6 conflict, 7 declined, 8 refused by Redis, 9 written but not in force everywhere \
+yet (--wait), 130 interrupted.";
 
 /// Replaces clap's one long list of commands.
 pub fn grouped(command: Command) -> Command {

@@ -77,8 +77,7 @@ impl Apply {
         if base.policy().is_none() {
             session.warn_of_new_domain().await?;
         }
-        printer.data(&report)?;
-        Ok(Exit::Done)
+        session.finish(&report, &self.edit).await
     }
 }
 

@@ -49,8 +49,7 @@ impl DeleteLimit {
         } else {
             self.delete_override(&session).await?
         };
-        printer.data(&report)?;
-        Ok(Exit::Done)
+        session.finish(&report, &self.edit).await
     }
 
     async fn ask(&self, question: String) -> Result<(), Error> {

@@ -100,7 +100,7 @@ impl DoPause {
         if !self.edit.dry_run {
             self.tell(printer, &policy.domain, pause);
         }
-        Ok(Exit::Done)
+        session.follow_up_edit(&report, &self.edit).await
     }
 
     fn tell(&self, printer: &Printer, domain: &Name, pause: Pause) {
@@ -136,7 +136,7 @@ impl Resume {
         let report = set(&session, &policy, limit, None, &self.edit).await?;
         printer.data(&report)?;
         self.tell_what_stays(printer, &policy, now_ms);
-        Ok(Exit::Done)
+        session.follow_up_edit(&report, &self.edit).await
     }
 
     /// Nobody who resumes expects that something else keeps requests passing.

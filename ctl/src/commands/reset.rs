@@ -89,7 +89,8 @@ impl Reset {
             revision,
             dry_run: self.edit.dry_run,
         })?;
-        Ok(Exit::Done)
+        let revision = (!self.edit.dry_run).then_some(revision);
+        session.follow_up(domain, revision, &self.edit).await
     }
 }
 

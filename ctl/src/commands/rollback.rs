@@ -73,11 +73,7 @@ impl Rollback {
         let domain_changes = changes::of_domain(base.policy(), &policy);
         self.ask(printer, &domain, &domain_changes, &changes)
             .await?;
-        let mut edit = EditArgs {
-            dry_run: self.edit.dry_run,
-            reason: self.edit.reason.clone(),
-            author: self.edit.author.clone(),
-        };
+        let mut edit = self.edit.clone();
         if edit.reason.is_empty() {
             edit.reason = format!("rollback to revision {}", self.revision);
         }
@@ -88,8 +84,8 @@ impl Rollback {
             changes,
         };
         let report = session.edit(prepared, &edit).await;
-        printer.data(&report.map_err(|error| session.edit_failed(&error))?)?;
-        Ok(Exit::Done)
+        let report = report.map_err(|error| session.edit_failed(&error))?;
+        session.finish(&report, &edit).await
     }
 
     async fn ask(

@@ -85,14 +85,11 @@ impl SetLimit {
         if let Some(policy) = session.read(&domain, Overrides::None).await?.policy() {
             session.warn_of_pause(policy, &[self.name.as_str()]);
         }
-        if report
-            .changes
-            .iter()
-            .any(|change| change.action == Action::Created)
-        {
+        let is_new = |change: &LimitChange| change.action == Action::Created;
+        if report.changes.iter().any(is_new) {
             warn_of_typo(&session, &domain, &name, &report).await?;
         }
-        Ok(Exit::Done)
+        session.follow_up_edit(&report, &self.edit).await
     }
 
     async fn set_limit(

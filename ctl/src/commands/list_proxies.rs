@@ -1,0 +1,175 @@
+//! `rlctl list-proxies`.
+
+use std::collections::BTreeMap;
+
+use clap::Args;
+use policy::{Name, Revision};
+use serde::Serialize;
+use store::{Fleet, HeadState};
+
+use crate::{
+    cli::{Global, examples},
+    error::Error,
+    exit::Exit,
+    follow::{is_current, limiter_name, proxy_name},
+    printer::Printer,
+    render::{Page, Table, View, age},
+    session::Session,
+};
+
+/// List the limiters and proxies that are alive, and which limits they follow.
+#[derive(Debug, Args)]
+#[command(after_help = examples!(
+    "rlctl list-proxies"
+    "rlctl list-proxies --domain shop -o wide"
+    "rlctl list-proxies -o json | jq '.[] | select(.state != \"current\")'"
+))]
+pub struct ListProxies {}
+
+impl ListProxies {
+    /// Lists whoever was heard of in the last 10 s.
+    pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
+        let session = Session::open(global, printer)?;
+        let store = &session.store;
+        let fleet = store.fleet().await;
+        let fleet = fleet.map_err(|error| session.failed(&error))?;
+        let heads = store.heads().await;
+        let heads = heads.map_err(|error| session.failed(&error))?;
+        let in_force = heads.into_iter().filter_map(|head| match head.state {
+            HeadState::Live(revision) => Some((head.domain, revision)),
+            _ => None,
+        });
+        let mut rows = rows(&fleet, &in_force.collect());
+        if let Some(domain) = session.named_domain() {
+            rows.retain(|row| row.domain == domain.as_str());
+        }
+        say_if_none(&session, &fleet, &rows);
+        printer.data(&Report(rows))?;
+        Ok(Exit::Done)
+    }
+}
+
+fn say_if_none(session: &Session<'_>, fleet: &Fleet, rows: &[Row]) {
+    let printer = session.printer;
+    if fleet.limiters.is_empty() {
+        printer.note("no limiter has told of itself in the last 10 s");
+        printer.hint("a limiter does once a second; does one use this Redis and this key prefix?");
+    } else if !rows.iter().any(|row| row.kind == Kind::Proxy) {
+        printer.note("no proxy has asked for limits in the last 10 s");
+    }
+}
+
+fn rows(fleet: &Fleet, in_force: &BTreeMap<Name, Revision>) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for limiter in &fleet.limiters {
+        // One that lacks a domain altogether is behind as well.
+        for domain in in_force.keys() {
+            let has = limiter.revisions.get(domain);
+            rows.push(Row {
+                domain: domain.to_string(),
+                kind: Kind::Limiter,
+                name: limiter_name(&limiter.id).to_owned(),
+                id: limiter.id.clone(),
+                heard_ms_ago: limiter.ago_ms,
+                ..Row::of(has, in_force.get(domain))
+            });
+        }
+    }
+    for (domain, proxies) in &fleet.proxies {
+        for proxy in proxies {
+            rows.push(Row {
+                domain: domain.to_string(),
+                kind: Kind::Proxy,
+                name: proxy_name(proxy),
+                id: proxy.id.clone(),
+                heard_ms_ago: proxy.ago_ms,
+                ..Row::of(proxy.revision.as_ref(), in_force.get(domain))
+            });
+        }
+    }
+    rows.sort_by(|a, b| (&a.domain, a.kind, &a.name).cmp(&(&b.domain, b.kind, &b.name)));
+    rows
+}
+
+#[derive(Serialize)]
+#[serde(transparent)]
+struct Report(Vec<Row>);
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Kind {
+    Limiter,
+    Proxy,
+}
+
+#[derive(Serialize)]
+struct Row {
+    domain: String,
+    kind: Kind,
+    name: String,
+    id: String,
+    revision: Option<u64>,
+    digest: Option<String>,
+    state: &'static str,
+    heard_ms_ago: u64,
+}
+
+impl Row {
+    fn of(has: Option<&Revision>, in_force: Option<&Revision>) -> Self {
+        Self {
+            domain: String::new(),
+            kind: Kind::Proxy,
+            name: String::new(),
+            id: String::new(),
+            revision: has.map(|revision| revision.number),
+            digest: has.map(|revision| format!("{:016x}", revision.digest)),
+            state: match (has, in_force) {
+                (_, None) => "no limits",
+                (None, Some(_)) => "starting",
+                (Some(_), _) if is_current(has, in_force) => "current",
+                (Some(_), Some(_)) => "behind",
+            },
+            heard_ms_ago: 0,
+        }
+    }
+}
+
+impl View for Report {
+    fn text(&self, page: Page) -> String {
+        if self.0.is_empty() {
+            return String::new();
+        }
+        let mut headers = vec!["DOMAIN", "WHO", "NAME", "REVISION", "STATE", "HEARD OF"];
+        if page.wide {
+            headers.extend(["DIGEST", "ID"]);
+        }
+        let mut table = Table::new(headers);
+        for row in &self.0 {
+            let kind = match row.kind {
+                Kind::Limiter => "limiter",
+                Kind::Proxy => "proxy",
+            };
+            let mut cells = vec![
+                row.domain.clone(),
+                kind.to_owned(),
+                row.name.clone(),
+                row.revision
+                    .map_or_else(|| "none".to_owned(), |n| n.to_string()),
+                row.state.to_owned(),
+                age(row.heard_ms_ago),
+            ];
+            if page.wide {
+                cells.push(row.digest.clone().unwrap_or_default());
+                cells.push(row.id.clone());
+            }
+            table.row(cells);
+        }
+        table.draw(page)
+    }
+
+    /// The proxies.
+    fn names(&self) -> Vec<String> {
+        let proxies = self.0.iter().filter(|row| row.kind == Kind::Proxy);
+        proxies.map(|row| row.name.clone()).collect()
+    }
+}

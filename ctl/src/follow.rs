@@ -1,0 +1,186 @@
+//! Whom an edit reaches, and when it has.
+
+use std::time::{Duration, Instant};
+
+use policy::{Name, Revision};
+use store::{Fleet, LimiterSeen, ProxySeen};
+use tokio::time::sleep;
+
+use crate::{
+    edit::{EditArgs, EditReport},
+    error::Error,
+    exit::Exit,
+    render::{counted, duration},
+    session::Session,
+};
+
+/// How often it is looked whether all have an edit. Limiters tell once a second.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// A proxy asks several times a second. One that was silent for this long has most likely gone,
+/// and is not waited for.
+const SILENT_MS: u64 = 3000;
+
+/// Names in one message.
+const NAMED_MAX: usize = 5;
+
+/// Somebody who should have an edit, and has not.
+#[derive(Debug)]
+struct Behind {
+    name: String,
+    revision: Option<u64>,
+    ago_ms: u64,
+}
+
+impl Session<'_> {
+    /// Shows an edit and follows it up.
+    pub async fn finish(&self, report: &EditReport, args: &EditArgs) -> Result<Exit, Error> {
+        self.printer.data(report)?;
+        self.follow_up_edit(report, args).await
+    }
+
+    /// See [`Session::follow_up`].
+    pub async fn follow_up_edit(
+        &self,
+        report: &EditReport,
+        args: &EditArgs,
+    ) -> Result<Exit, Error> {
+        let domain: Name = report.domain.parse().map_err(|error| {
+            Error::new(
+                Exit::Refused,
+                format!("domain `{}`: {error}", report.domain),
+            )
+        })?;
+        let revision = report.revision.filter(|_| !args.dry_run);
+        self.follow_up(&domain, revision, args).await
+    }
+
+    /// After an edit, `None` if nothing was to be written: says if it reaches nobody, and waits
+    /// for those it reaches if asked to.
+    pub async fn follow_up(
+        &self,
+        domain: &Name,
+        revision: Option<u64>,
+        args: &EditArgs,
+    ) -> Result<Exit, Error> {
+        let wait_ms = args.wait;
+        let fleet = match self.store.fleet().await {
+            Ok(fleet) => fleet,
+            // The edit is made; who follows it is another matter.
+            Err(_) if wait_ms.is_none() => return Ok(Exit::Done),
+            Err(error) => return Err(self.failed(&error)),
+        };
+        self.warn_of_nobody(domain, &fleet);
+        match (wait_ms, revision) {
+            (Some(wait_ms), Some(revision)) => self.wait(domain, revision, wait_ms).await,
+            _ => Ok(Exit::Done),
+        }
+    }
+
+    /// A domain that no proxy asks for is probably not the one that was meant.
+    fn warn_of_nobody(&self, domain: &Name, fleet: &Fleet) {
+        if fleet.proxies.contains_key(domain) || fleet.proxies.is_empty() {
+            return;
+        }
+        let polled: Vec<&str> = fleet.proxies.keys().map(Name::as_str).collect();
+        self.printer.warn(format_args!(
+            "no proxy asks for domain {domain}; proxies ask for {}",
+            polled.join(", ")
+        ));
+    }
+
+    async fn wait(&self, domain: &Name, revision: u64, wait_ms: u64) -> Result<Exit, Error> {
+        let started = Instant::now();
+        let elapsed_ms = || u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        loop {
+            let fleet = self.store.fleet().await;
+            let fleet = fleet.map_err(|error| self.failed(&error))?;
+            let (behind, silent) = behind(&fleet, domain, revision);
+            if behind.is_empty() {
+                self.say_done(domain, revision, &fleet, elapsed_ms());
+                if !silent.is_empty() {
+                    let names = listed(&silent);
+                    self.printer
+                        .warn(format_args!("not waited for, perhaps gone: {names}"));
+                }
+                return Ok(Exit::Done);
+            }
+            if elapsed_ms() >= wait_ms {
+                let message = format!(
+                    "revision {revision} is written, but after {} not everybody has it",
+                    duration(wait_ms)
+                );
+                return Err(Error::new(Exit::Behind, message)
+                    .hint(listed(&behind))
+                    .hint("`rlctl list-proxies` shows who follows the limits"));
+            }
+            sleep(LOOK_EVERY).await;
+        }
+    }
+
+    fn say_done(&self, domain: &Name, revision: u64, fleet: &Fleet, took_ms: u64) {
+        let alive = |ago_ms: u64| ago_ms <= SILENT_MS;
+        let proxies = fleet.proxies.get(domain).into_iter().flatten();
+        let proxies = proxies.filter(|proxy| alive(proxy.ago_ms)).count();
+        let limiters = fleet.limiters.iter().filter(|l| alive(l.ago_ms)).count();
+        if proxies + limiters == 0 {
+            let nobody = "no limiter and no proxy told of itself lately: nobody to wait for";
+            return self.printer.warn(nobody);
+        }
+        let plural = if proxies == 1 { "proxy" } else { "proxies" };
+        self.printer.note(format_args!(
+            "{} and {proxies} {plural} have revision {revision}, after {}",
+            counted(limiters, "limiter"),
+            duration(took_ms)
+        ));
+    }
+}
+
+/// Who lacks a revision, and who does but was not heard of lately.
+fn behind(fleet: &Fleet, domain: &Name, revision: u64) -> (Vec<Behind>, Vec<Behind>) {
+    let limiter = |limiter: &LimiterSeen| Behind {
+        name: format!("limiter {}", limiter_name(&limiter.id)),
+        revision: limiter.revisions.get(domain).map(|r| r.number),
+        ago_ms: limiter.ago_ms,
+    };
+    let proxy = |proxy: &ProxySeen| Behind {
+        name: format!("proxy {}", proxy_name(proxy)),
+        revision: proxy.revision.as_ref().map(|r| r.number),
+        ago_ms: proxy.ago_ms,
+    };
+    let proxies = fleet.proxies.get(domain).into_iter().flatten().map(proxy);
+    let all = fleet.limiters.iter().map(limiter).chain(proxies);
+    // One that has a later edit has this one too.
+    let lack = all.filter(|who| who.revision.is_none_or(|has| has < revision));
+    lack.partition(|who| who.ago_ms <= SILENT_MS)
+}
+
+fn listed(all: &[Behind]) -> String {
+    let one = |who: &Behind| match who.revision {
+        Some(revision) => format!("{} has revision {revision}", who.name),
+        None => format!("{} has none", who.name),
+    };
+    let mut names: Vec<String> = all.iter().take(NAMED_MAX).map(one).collect();
+    if all.len() > NAMED_MAX {
+        names.push(format!("{} more", all.len() - NAMED_MAX));
+    }
+    names.join(", ")
+}
+
+/// What people call a limiter: host and port.
+pub fn limiter_name(id: &str) -> &str {
+    id.rsplit_once('/').map_or(id, |(name, _)| name)
+}
+
+/// What people call a proxy: its node, or as much of its word as tells it apart.
+pub fn proxy_name(proxy: &ProxySeen) -> String {
+    match &proxy.node {
+        Some(node) => node.clone(),
+        None => proxy.id.chars().take(12).collect(),
+    }
+}
+
+/// Whether somebody has what is in force.
+pub fn is_current(has: Option<&Revision>, in_force: Option<&Revision>) -> bool {
+    has.is_some() && has == in_force
+}

@@ -1,0 +1,173 @@
+//! Who follows the limits: `list-proxies`, `--wait`, and the warning when nobody does.
+
+#![expect(clippy::expect_used, reason = "a test may fail loudly")]
+
+mod support;
+
+use std::{collections::BTreeMap, process::Stdio, sync::Arc, time::Duration};
+
+use anyhow::{Context, Result};
+use harness::until;
+use policy::{Name, Revision};
+use store::{HeadState, Note, Options, ProxySeen, Sighting, Store, open};
+use support::{REDIS, Server, VALKEY, cases, rlctl};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn store(server: &Server) -> Result<Arc<dyn Store>> {
+    Ok(open(&server.url().parse()?, Options::default())?)
+}
+
+fn name(text: &str) -> Name {
+    text.parse().expect("a name")
+}
+
+/// What `shop` is at.
+async fn revision(store: &Arc<dyn Store>) -> Option<Revision> {
+    let heads = store.heads().await.ok()?;
+    let shop = heads.into_iter().find(|head| head.domain == name("shop"))?;
+    match shop.state {
+        HeadState::Live(revision) => Some(revision),
+        _ => None,
+    }
+}
+
+fn proxy(id: &str, node: Option<&str>, revision: Option<&Revision>, ago_ms: u64) -> ProxySeen {
+    ProxySeen {
+        id: id.to_owned(),
+        node: node.map(str::to_owned),
+        revision: revision.cloned(),
+        ago_ms,
+    }
+}
+
+/// A limiter says that it and these proxies follow `shop`.
+async fn tell(
+    store: &Arc<dyn Store>,
+    limiter: &str,
+    own: Option<&Revision>,
+    proxies: Vec<ProxySeen>,
+) -> Result<()> {
+    let own = own.map(|revision| (name("shop"), revision.clone()));
+    let sighting = Sighting {
+        revisions: own.into_iter().collect(),
+        proxies: BTreeMap::from([(name("shop"), proxies)]),
+    };
+    Ok(store.note(limiter, &[Note::Fleet(&sighting)]).await?)
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime> {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    Ok(builder.enable_all().build()?)
+}
+
+#[test]
+fn the_fleet_is_listed() -> Result<()> {
+    for kind in [VALKEY, REDIS] {
+        let server = Server::start(kind, &[])?;
+        for rate in ["1/s", "2/s"] {
+            let edit = [
+                "--redis",
+                &server.url(),
+                "--domain",
+                "shop",
+                "set-limit",
+                "a",
+            ];
+            let edit = rlctl(&edit).args(["--rate", rate]).output()?;
+            assert!(edit.status.success());
+        }
+        runtime()?.block_on(async {
+            let store = store(&server)?;
+            let now = revision(&store).await.context("an edit")?;
+            let old = Revision {
+                number: 1,
+                digest: 0xabc,
+            };
+            let odd = Revision {
+                digest: !now.digest,
+                ..now
+            };
+            let seen = vec![
+                proxy("00ff00ff00ff00ff", Some("edge-1"), Some(&now), 100),
+                proxy("11ff00ff00ff00ff", Some("edge-2"), Some(&old), 100),
+                proxy("22ff00ff00ff00ff", None, None, 100),
+                proxy("33ff00ff00ff00ff", Some("edge-4"), Some(&odd), 100),
+            ];
+            tell(&store, "web-1:8090/00aa", Some(&now), seen).await?;
+            tell(&store, "web-2:8090/00bb", None, Vec::new()).await?;
+            let elsewhere = Sighting {
+                proxies: BTreeMap::from([(name("typo"), vec![proxy("44", None, None, 0)])]),
+                ..Sighting::default()
+            };
+            let note = [Note::Fleet(&elsewhere)];
+            store.note("web-3:8090/00cc", &note).await?;
+            anyhow::Ok(())
+        })?;
+        let cases = cases();
+        cases.env("RLCTL_REDIS", server.url());
+        cases.case("tests/fleet/list.trycmd");
+        cases.run();
+    }
+    Ok(())
+}
+
+#[test]
+fn an_edit_can_be_waited_for() -> Result<()> {
+    let server = Server::start(VALKEY, &[])?;
+    let url = server.url();
+    let arguments = [
+        "--redis",
+        &url,
+        "--domain",
+        "shop",
+        "set-limit",
+        "a",
+        "--rate",
+        "1/s",
+    ];
+    let output = runtime()?.block_on(async {
+        let store = store(&server)?;
+        let asks = || vec![proxy("p1", None, None, 0)];
+        // Before the edit, so that there is somebody to wait for.
+        tell(&store, "web-1:8090/00aa", None, asks()).await?;
+        let mut waiting = rlctl(&arguments)
+            .arg("--wait=20s")
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        let written = async || revision(&store).await;
+        let now = until("the edit is written", PATIENCE, written).await?;
+        tell(&store, "web-1:8090/00aa", Some(&now), asks()).await?;
+        assert!(waiting.try_wait()?.is_none(), "the proxy is still to ask");
+        let seen = vec![
+            proxy("p1", None, Some(&now), 0),
+            proxy("gone", None, None, 5000),
+        ];
+        tell(&store, "web-1:8090/00aa", Some(&now), seen).await?;
+        anyhow::Ok(waiting.wait_with_output()?)
+    })?;
+    let said = String::from_utf8(output.stderr)?;
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(
+        said.contains("1 limiter and 1 proxy have revision 1"),
+        "{said}"
+    );
+    assert!(said.contains("perhaps gone: proxy gone has none"), "{said}");
+    Ok(())
+}
+
+#[test]
+fn who_lacks_an_edit_is_named() -> Result<()> {
+    let server = Server::start(REDIS, &[])?;
+    runtime()?.block_on(async {
+        let store = store(&server)?;
+        let seen = vec![proxy("p1", Some("edge-1"), None, 0)];
+        tell(&store, "web-1:8090/00aa", None, seen).await
+    })?;
+    let cases = cases();
+    cases.env("RLCTL_REDIS", server.url());
+    cases.case("tests/fleet/wait.trycmd");
+    cases.run();
+    Ok(())
+}
