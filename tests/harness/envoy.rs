@@ -72,6 +72,11 @@ impl Envoy {
         &self.typed
     }
 
+    /// Where clients connect to.
+    pub fn port(&self) -> u16 {
+        self.ports.envoy
+    }
+
     /// The URL of a path.
     pub fn url(&self, path: &str) -> String {
         format!("http://127.0.0.1:{}{path}", self.ports.envoy)

@@ -96,6 +96,12 @@ impl EnvoyConfig {
         Ok(self)
     }
 
+    /// Edits the connection manager.
+    pub fn manager_edit(mut self, edit: impl FnOnce(&mut Value)) -> Result<Self> {
+        edit(self.manager()?);
+        Ok(self)
+    }
+
     /// Has Envoy write a line for each request: status and response details.
     pub fn access_log(mut self) -> Result<Self> {
         let format = "access %RESPONSE_CODE% %RESPONSE_CODE_DETAILS% %REQ(:PATH)%\n";

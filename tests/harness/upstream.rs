@@ -1,5 +1,6 @@
 //! The service behind Envoy: counts what reaches it and answers at once.
 
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use anyhow::{Context, Result};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
-use hyper::header::HeaderMap;
+use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
@@ -21,6 +22,8 @@ struct Seen {
     requests: u64,
     body_bytes: u64,
     headers: HeaderMap,
+    targets: HashMap<String, u64>,
+    answers_with: HeaderMap,
 }
 
 /// A running service; it ends when dropped.
@@ -62,6 +65,20 @@ impl Upstream {
         lock(&self.seen).body_bytes
     }
 
+    /// Requests for a target, spelt so.
+    pub fn requests_for(&self, target: &str) -> u64 {
+        lock(&self.seen).targets.get(target).copied().unwrap_or(0)
+    }
+
+    /// Has every answer from now on carry these headers.
+    pub fn answer_with(&self, headers: &[(&'static str, &'static str)]) {
+        let pairs = headers.iter().map(|(name, value)| {
+            let value = HeaderValue::from_static(value);
+            (HeaderName::from_static(name), value)
+        });
+        lock(&self.seen).answers_with = pairs.collect();
+    }
+
     /// The headers of the latest request.
     pub fn last_headers(&self) -> HeaderMap {
         lock(&self.seen).headers.clone()
@@ -89,6 +106,7 @@ async fn answer(
     seen: Arc<Mutex<Seen>>,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     let headers = request.headers().clone();
+    let target = request.uri().to_string();
     let mut body = request.into_body();
     let mut body_bytes = 0;
     while let Some(Ok(frame)) = body.frame().await {
@@ -98,7 +116,11 @@ async fn answer(
     seen.requests += 1;
     seen.body_bytes += body_bytes;
     seen.headers = headers;
-    Ok(Response::new(Full::from("hello\n")))
+    // The suites send few targets; the benchmarks, which send many, one.
+    *seen.targets.entry(target).or_default() += 1;
+    let mut response = Response::new(Full::from("hello\n"));
+    response.headers_mut().extend(seen.answers_with.clone());
+    Ok(response)
 }
 
 fn lock(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {

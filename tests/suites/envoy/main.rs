@@ -4,6 +4,7 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
+    clippy::indexing_slicing,
     reason = "a test fails loudly"
 )]
 
@@ -13,7 +14,9 @@ mod batches;
 mod configuration;
 mod deny_cache;
 mod edits;
+mod hostile_bytes;
 mod hostile_input;
+mod hostile_requests;
 mod kill_switch;
 mod limiting;
 mod outages;

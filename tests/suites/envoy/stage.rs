@@ -6,10 +6,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use harness::{
-    Client, Engine, Envoy, EnvoyConfig, Limiter, LimiterPlan, Ports, Programs, Redis, Reply,
-    Request, Upstream, free_port, until,
+    Client, Engine, Envoy, EnvoyConfig, Limiter, LimiterPlan, Ports, Programs, RawClient, Redis,
+    Reply, Request, Upstream, free_port, until,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// An edit is in force everywhere within a second; another is for a machine
@@ -17,6 +17,9 @@ use tempfile::TempDir;
 pub const EDIT_MAX: Duration = Duration::from_secs(2);
 /// Patience with what promises no time.
 pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How Envoy logs the end of a VM.
+const TRAP: &str = "failed: Uncaught RuntimeError";
 
 /// Workers of every Envoy: as few as there can be and still disagree.
 const WORKERS: u32 = 2;
@@ -33,6 +36,7 @@ pub struct Plan {
     envoys: usize,
     memory: bool,
     patient: bool,
+    alone: bool,
     config: Box<dyn Fn(EnvoyConfig) -> EnvoyConfig>,
 }
 
@@ -46,8 +50,24 @@ pub fn limits(items: &[&str]) -> Plan {
         envoys: 1,
         memory: false,
         patient: true,
+        alone: false,
         config: Box::new(|config| config),
     }
+}
+
+/// A service and one Envoy, and nothing else: these limits are in the filter's configuration, and
+/// what no bucket of the proxy decides, nobody does.
+pub fn alone(items: &[&str]) -> Plan {
+    let items: Vec<Value> = items
+        .iter()
+        .map(|item| serde_saphyr::from_str(item).unwrap())
+        .collect();
+    let mut plan = limits(&[]).filter(move |config| {
+        config["limiter"]["cluster"] = json!("no-such-cluster");
+        config["limits"] = json!(items);
+    });
+    plan.alone = true;
+    plan
 }
 
 impl Plan {
@@ -78,21 +98,35 @@ impl Plan {
     }
 
     /// Edits the filter's configuration.
-    pub fn filter(mut self, edit: impl Fn(&mut Value) + 'static) -> Self {
-        self.config = Box::new(move |config| config.filter_config(&edit).unwrap());
+    pub fn filter(self, edit: impl Fn(&mut Value) + 'static) -> Self {
+        self.config(move |config| config.filter_config(&edit).unwrap())
+    }
+
+    /// Edits Envoy's configuration, after whatever edits it already.
+    pub fn config(mut self, edit: impl Fn(EnvoyConfig) -> EnvoyConfig + 'static) -> Self {
+        let before = self.config;
+        self.config = Box::new(move |config| edit(before(config)));
         self
     }
 
+    /// Puts a filter before the rate limit filter.
+    pub fn after(self, filter: Value) -> Self {
+        self.config(move |config| {
+            let insert = |filters: &mut Vec<Value>| filters.insert(0, filter.clone());
+            config.http_filters(insert).unwrap()
+        })
+    }
+
     /// Has Envoy log the details of each response.
-    pub fn access_log(mut self) -> Self {
-        self.config = Box::new(|config| config.access_log().unwrap());
-        self
+    pub fn access_log(self) -> Self {
+        self.config(|config| config.access_log().unwrap())
     }
 
     /// Starts everything; returns once Envoy follows the limits.
     pub async fn start(self) -> Stage {
+        let alone = self.alone;
         let stage = self.start_unlimited().await;
-        for envoy in &stage.envoys {
+        for envoy in stage.envoys.iter().filter(|_| !alone) {
             follows(envoy).await;
         }
         stage
@@ -105,19 +139,23 @@ impl Plan {
         let file = dir.path().join("limits.yaml");
         std::fs::write(&file, &self.limits).unwrap();
         let upstream = Upstream::start(0).await.unwrap();
-        let ports = Ports {
+        let mut ports = Ports {
             upstream: upstream.port(),
             ..Ports::free().unwrap()
         };
+        if self.memory {
+            // One limiter has both addresses, so that no call goes astray.
+            ports.limiters[1] = ports.limiters[0];
+        }
         let (redis, store) = self.store(&programs, dir.path()).await;
         if let Some(redis) = &redis {
             rlctl(&programs, redis, &["load-scripts"]);
             rlctl(&programs, redis, &["apply", "-f", file.to_str().unwrap()]);
         }
-        let replicas = if self.memory {
-            &ports.limiters[..1]
-        } else {
-            &ports.limiters[..]
+        let replicas = match (self.alone, self.memory) {
+            (true, _) => &[],
+            (_, true) => &ports.limiters[..1],
+            _ => &ports.limiters[..],
         };
         let mut limiters = Vec::new();
         for &port in replicas {
@@ -172,7 +210,7 @@ impl Plan {
     }
 
     async fn store(&self, programs: &Programs, dir: &Path) -> (Option<Redis>, String) {
-        if self.memory {
+        if self.memory || self.alone {
             return (None, "memory".to_owned());
         }
         let port = free_port().unwrap();
@@ -195,6 +233,17 @@ pub struct Stage {
     _dir: TempDir,
 }
 
+/// Whatever a test is about: the filter's VM lives through it.
+impl Drop for Stage {
+    fn drop(&mut self) {
+        for envoy in self.envoys.iter().filter(|_| !std::thread::panicking()) {
+            let log = envoy.process().log();
+            let traps: Vec<&str> = log.lines().filter(|line| line.contains(TRAP)).collect();
+            assert!(traps.is_empty(), "the filter trapped: {traps:#?}");
+        }
+    }
+}
+
 impl Stage {
     /// The only Envoy, or the first.
     pub fn envoy(&self) -> &Envoy {
@@ -204,6 +253,11 @@ impl Stage {
     /// One of several.
     pub fn nth_envoy(&self, n: usize) -> &Envoy {
         self.envoys.get(n).expect("the plan has that many Envoys")
+    }
+
+    /// A client that keeps to no rules.
+    pub fn raw(&self) -> RawClient {
+        RawClient::new(self.envoy().port())
     }
 
     /// A GET as a user.

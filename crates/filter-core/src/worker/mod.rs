@@ -297,7 +297,10 @@ impl Worker {
         let Some(path) = request.header(":path") else {
             return false;
         };
-        if path != CHECK_PATH.as_bytes() && !path.starts_with(POLICY_PATH.as_bytes()) {
+        // Nothing but these two: whatever else a client puts behind them would go on unlimited.
+        let polls = path.strip_prefix(POLICY_PATH.as_bytes());
+        let polls = polls.is_some_and(|rest| matches!(rest, [] | [b'?', ..]));
+        if path != CHECK_PATH.as_bytes() && !polls {
             return false;
         }
         let authority = self.config.limiter.authority.as_bytes();

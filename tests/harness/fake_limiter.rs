@@ -1,0 +1,137 @@
+//! Something at the limiter's address that is not a limiter, or one in a bad way.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+/// What it does with every call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Misbehaviour {
+    /// Sends these bytes and closes the connection.
+    Say(Vec<u8>),
+    /// Sends these bytes, one after the other, with a pause before each.
+    Drip(Vec<u8>, Duration),
+    /// Never answers.
+    Hang,
+    /// Closes the connection.
+    Close,
+}
+
+/// It runs until it is dropped.
+#[derive(Debug)]
+pub struct FakeLimiter {
+    checks: Arc<AtomicU64>,
+    does: watch::Sender<Misbehaviour>,
+    _tasks: JoinSet<()>,
+}
+
+impl FakeLimiter {
+    /// Starts it.
+    pub async fn start(port: u16, does: Misbehaviour) -> Result<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?;
+        let checks = Arc::new(AtomicU64::new(0));
+        let (does, told) = watch::channel(does);
+        let mut tasks = JoinSet::new();
+        let counted = Arc::clone(&checks);
+        tasks.spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                connections.spawn(serve(stream, told.clone(), Arc::clone(&counted)));
+                while connections.try_join_next().is_some() {}
+            }
+        });
+        Ok(Self {
+            checks,
+            does,
+            _tasks: tasks,
+        })
+    }
+
+    /// What it does from the next call on.
+    pub fn change(&self, does: Misbehaviour) {
+        self.does.send_replace(does);
+    }
+
+    /// Calls that were to decide something, so far.
+    pub fn checks(&self) -> u64 {
+        self.checks.load(Ordering::Relaxed)
+    }
+}
+
+/// An HTTP answer with these header lines and this body.
+pub fn answer(status: &str, headers: &[&str], body: &[u8]) -> Vec<u8> {
+    let mut text = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n", body.len());
+    for line in headers {
+        text.push_str(line);
+        text.push_str("\r\n");
+    }
+    text.push_str("\r\n");
+    [text.as_bytes(), body].concat()
+}
+
+async fn serve(mut stream: TcpStream, told: watch::Receiver<Misbehaviour>, checks: Arc<AtomicU64>) {
+    // A proxy that goes away is no concern of ours.
+    let _ = serve_one(&mut stream, told, &checks).await;
+}
+
+async fn serve_one(
+    stream: &mut TcpStream,
+    told: watch::Receiver<Misbehaviour>,
+    checks: &AtomicU64,
+) -> Result<()> {
+    let head = read_call(stream).await?;
+    if head.starts_with("POST /v1/check") {
+        checks.fetch_add(1, Ordering::Relaxed);
+    }
+    let does = told.borrow().clone();
+    match does {
+        Misbehaviour::Say(bytes) => stream.write_all(&bytes).await?,
+        Misbehaviour::Drip(bytes, pause) => {
+            for byte in bytes {
+                tokio::time::sleep(pause).await;
+                stream.write_all(&[byte]).await?;
+            }
+        }
+        // Until the proxy gives up.
+        Misbehaviour::Hang => while stream.read_u8().await.is_ok() {},
+        Misbehaviour::Close => {}
+    }
+    stream.shutdown().await?;
+    Ok(())
+}
+
+/// Reads a call; its head.
+async fn read_call(stream: &mut TcpStream) -> Result<String> {
+    let mut bytes = Vec::new();
+    let end = loop {
+        let found = bytes.windows(4).position(|window| window == b"\r\n\r\n");
+        if let Some(at) = found {
+            break at + 4;
+        }
+        anyhow::ensure!(stream.read_buf(&mut bytes).await? > 0, "no whole call");
+    };
+    let head = String::from_utf8_lossy(bytes.get(..end).unwrap_or_default()).to_lowercase();
+    let length = head
+        .split("\r\n")
+        .find_map(|line| line.strip_prefix("content-length: "))
+        .map_or(Ok(0), str::parse::<usize>)?;
+    while bytes.len() < end + length {
+        anyhow::ensure!(stream.read_buf(&mut bytes).await? > 0, "no whole body");
+    }
+    let method = head
+        .split_once(' ')
+        .context("no request line")?
+        .0
+        .to_uppercase();
+    Ok(format!(
+        "{method}{}",
+        head.get(method.len()..).unwrap_or_default()
+    ))
+}
