@@ -6,12 +6,15 @@
 -- ARGV  [1] the time in ms, or -1 for the server's TIME (production);
 --       then for each check: flags (1 peek, 2 force), number of limits,
 --       then for each limit 8 integers:
---         kind (below; plus 16 where the limit is only observed),
+--         kind (below; plus 16 where the limit is only observed, plus 32 where it is leased),
 --         generation, cost, debit, limit, x, y, z
+--       and where it is leased: ttl, units wanted, mark of the proxy, number of settlements,
+--         and for each of these 3: epoch, spent, returned
 -- Reply integers: the time; then for each check: 0 denied, 1 allowed, 2 stale, 3 corrupt,
 --       and for each limit 6: fits (0/1; 2 or 3 where this limit is the stale or corrupt one),
 --         charged (or, if stale, the generation found), remaining,
 --         retry_after (-1 never), reset_after, delay (ms)
+--       and where it is leased 4: units granted, their epoch, their ttl, all units leased out
 --
 -- Numbers reach redis.call as they are: it writes 17 digits.
 
@@ -21,8 +24,8 @@ local now -- ms; the time of every check in this call
 -- include: lib/state.lua
 
 local DENIED, ALLOWED, STALE, BROKEN = 0, 1, 2, 3
-local PEEK, FORCE, OBSERVED = 1, 2, 16
-local NUMBERS_PER_LIMIT = 8
+local PEEK, FORCE, OBSERVED, LEASED = 1, 2, 16, 32
+local NUMBERS_PER_LIMIT, LEASE_FIELDS = 8, 4
 
 -- Longer than reset_after, because TIME moves on while a script runs.
 local TTL_MARGIN_MS = 1000
@@ -37,9 +40,23 @@ local TTL_INJECTED_MS = 86400000
 --   reset_after_ms(l) from now until nothing is used
 --   delay_ms(l)       queues only: how long a request admitted now is held
 -- and, where the state is a string, encode(l); else save(l, ttl) and save_shifted(l, ttl).
+-- Where units are leased, also
+--   settle(l)         hears what became of grants; says whether that changed anything
+--   grant(l)          takes units in advance; returns units, epoch, ttl
+--   leased(l)         buckets only: units leased out
 -- Only those that a call needs are made: most calls need one.
-local function define(kind)
+local algorithm_of
+local function define(kind, leased)
   if kind <= 3 then
+    -- What the bucket marked `tag` did not write in its plain form: with leases, or not at all.
+    local function unplain(l, text, tag)
+      if leased or not string.find(text, '^' .. tag .. '%d+:%d+:%d+:%d+:%d+:') then
+        return foreign(l, tag)
+      end
+      l.algorithm = algorithm_of(kind, true)
+      l.lease = { ttl = 0, want = 0, proxy = 0, settle = {} }
+      return l.algorithm.load(l, text)
+    end
     -- include: lib/bucket.lua
     if kind == 2 then
       -- include: lib/gcra.lua
@@ -48,6 +65,9 @@ local function define(kind)
       if kind == 3 then
         -- include: lib/leaky_bucket.lua
       end
+    end
+    if leased then
+      -- include: lib/lease.lua
     end
     return M
   elseif kind <= 5 then -- 4: aligned to the epoch, 5: to the first request
@@ -64,21 +84,40 @@ end
 
 local defined = {}
 
--- The limit whose key is KEYS[k] and whose numbers start at ARGV[at], not yet loaded.
+function algorithm_of(kind, leased)
+  local index = leased and kind + LEASED or kind
+  local algorithm = defined[index]
+  if not algorithm then
+    algorithm = define(kind, leased)
+    defined[index] = algorithm
+  end
+  return algorithm
+end
+
+-- What is asked of a leased limit, from ARGV[at] on; and where that ends.
+local function parse_lease(at)
+  local settle, last = {}, at + 3 + 3 * ARGV[at + 3]
+  for i = at + 4, last do
+    settle[#settle + 1] = ARGV[i] + 0
+  end
+  return { ttl = ARGV[at] + 0, want = ARGV[at + 1] + 0, proxy = ARGV[at + 2] + 0, settle = settle }, last + 1
+end
+
+-- The limit whose key is KEYS[k] and whose numbers start at ARGV[at], not yet loaded; and where
+-- its numbers end.
 local function parse(k, at)
-  local kind = ARGV[at] + 0
+  local kind, next_at, lease = ARGV[at] + 0, at + NUMBERS_PER_LIMIT, nil
+  if kind >= LEASED then
+    kind = kind - LEASED
+    lease, next_at = parse_lease(next_at)
+  end
   local observed = kind >= OBSERVED
   if observed then
     kind = kind - OBSERVED
   end
-  local algorithm = defined[kind]
-  if not algorithm then
-    algorithm = define(kind)
-    defined[kind] = algorithm
-  end
   return {
     key = KEYS[k],
-    algorithm = algorithm,
+    algorithm = algorithm_of(kind, lease ~= nil),
     kind = kind,
     observed = observed,
     generation = ARGV[at + 1] + 0,
@@ -93,7 +132,10 @@ local function parse(k, at)
     fits = false,
     debt = 0, -- of a bucket
     at = now,
-  }
+    lease = lease, -- of a leased limit, or of a bucket that is leased no more
+    asked = lease ~= nil,
+  },
+    next_at
 end
 
 -- Reads the state of a limit; returns CORRUPT if it is none.
@@ -146,8 +188,12 @@ local function finish(l, charge)
       algorithm.charge(l, cost)
     end
   end
+  local granted, epoch, ttl = 0, 0, 0
+  if l.lease and charge and fits and algorithm.grant then
+    granted, epoch, ttl = algorithm.grant(l)
+  end
   local reset = algorithm.reset_after_ms(l)
-  if charged > 0 or l.debited then
+  if charged > 0 or l.debited or l.settled or granted > 0 then
     store(l, true, reset)
   elseif l.shifted then
     store(l, false, reset)
@@ -159,7 +205,14 @@ local function finish(l, charge)
   reply[filled + 5] = reset
   reply[filled + 6] = delay
   filled = filled + 6
+  if l.asked then
+    reply[filled + 1], reply[filled + 2], reply[filled + 3] = granted, epoch, ttl
+    reply[filled + 4] = algorithm.leased and algorithm.leased(l) or 0
+    filled = filled + LEASE_FIELDS
+  end
 end
+
+local limits = {} -- of the check at hand
 
 -- Answers a check that cannot be decided because of limit `culprit`; nothing was changed.
 local function refuse(count, culprit, status, generation)
@@ -173,10 +226,14 @@ local function refuse(count, culprit, status, generation)
       reply[filled + 1], reply[filled + 2] = status, generation
     end
     filled = filled + 6
+    if limits[i].asked then
+      for field = 1, LEASE_FIELDS do
+        reply[filled + field] = 0
+      end
+      filled = filled + LEASE_FIELDS
+    end
   end
 end
-
-local limits = {} -- of the check at hand
 
 local function check(count, peek, force)
   for i = 1, count do
@@ -192,6 +249,9 @@ local function check(count, peek, force)
   for i = 1, count do
     local l = limits[i]
     local algorithm = l.algorithm
+    if l.asked and algorithm.settle then
+      l.settled = algorithm.settle(l)
+    end
     if l.debit > 0 then
       l.debited = algorithm.charge(l, l.debit)
     end
@@ -219,8 +279,7 @@ while ARGV[at] do
   at = at + 2
   for i = 1, count do
     k = k + 1
-    limits[i] = parse(k, at)
-    at = at + NUMBERS_PER_LIMIT
+    limits[i], at = parse(k, at)
   end
   check(count, flags % 2 == PEEK, flags >= FORCE)
 end

@@ -65,7 +65,7 @@ local function encode(w)
   return string.format(STATE, w.generation, w.at, w.used)
 end
 
-return {
+local M = {
   load = load,
   load_absent = true,
   encode = encode,
@@ -74,3 +74,16 @@ return {
   wait_ms = wait_ms,
   reset_after_ms = reset_after_ms,
 }
+if leased then
+  local function held(w, start, used)
+    if start == w.at then
+      w.used = used or w.used
+      return w.used
+    end
+  end
+  local function open(w)
+    return w.at, w.at + w.x - now
+  end
+  -- include: lib/lease_window.lua
+end
+return M

@@ -17,7 +17,7 @@ function M.load(b, text)
   if not generation then
     generation, tat = string.match(text, '^g(%d+):(%d+)$')
     if not generation then
-      return foreign(b, 'g')
+      return unplain(b, text, 'g')
     end
     parts, unit = 0, 1
   end

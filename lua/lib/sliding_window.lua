@@ -86,7 +86,7 @@ local function encode(w)
   return string.format(STATE, w.generation, w.at, w.current, w.previous, w.x)
 end
 
-return {
+local M = {
   load = load,
   load_absent = true,
   encode = encode,
@@ -95,3 +95,19 @@ return {
   wait_ms = wait_ms,
   reset_after_ms = reset_after_ms,
 }
+if leased then
+  local function held(w, start, used)
+    if start == w.at then
+      w.current = used or w.current
+      return w.current
+    elseif start + w.x == w.at then
+      w.previous = used or w.previous
+      return w.previous
+    end
+  end
+  local function open(w)
+    return w.at, w.at + w.x - now
+  end
+  -- include: lib/lease_window.lua
+end
+return M

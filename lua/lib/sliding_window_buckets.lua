@@ -138,6 +138,15 @@ end
 
 local function reset_after_ms(w)
   local newest = w.live[#w.live]
+  if newest and newest[2] == 0 then
+    -- What was returned leaves a count of 0.
+    for i = #w.live, 1, -1 do
+      if w.live[i][2] > 0 then
+        return forgotten_after_ms(w, w.live[i][1])
+      end
+    end
+    return 0
+  end
   return newest and forgotten_after_ms(w, newest[1]) or 0
 end
 
@@ -189,7 +198,7 @@ local function update(w, ttl)
 end
 
 local function save(w, ttl)
-  if w.counts and not w.shifted and w.stored_width == w.width then
+  if w.counts and not w.shifted and not w.settled and w.stored_width == w.width then
     update(w, ttl)
   else
     rewrite(w, w.generation, w.width, w.live, ttl)
@@ -200,7 +209,7 @@ local function save_shifted(w, ttl)
   rewrite(w, w.seen, w.stored_width, w.counts, ttl)
 end
 
-return {
+local M = {
   load = load,
   room = room,
   charge = charge,
@@ -209,3 +218,21 @@ return {
   save = save,
   save_shifted = save_shifted,
 }
+if leased then
+  local function held(w, start, units)
+    for _, count in ipairs(w.live) do
+      if count[1] * w.width == start then
+        if units then
+          w.used = w.used + units - count[2]
+          count[2] = units
+        end
+        return count[2]
+      end
+    end
+  end
+  local function open(w)
+    return w.current * w.width, (w.current + 1) * w.width - now
+  end
+  -- include: lib/lease_window.lua
+end
+return M

@@ -17,7 +17,7 @@ end
 function M.load(b, text)
   local generation, debt, at, parts = string.match(text, '^b(%d+):(%d+):(%d+):(%d+)$')
   if not generation then
-    return foreign(b, 'b')
+    return unplain(b, text, 'b')
   end
   generation, debt, at, parts = generation + 0, debt + 0, at + 0, parts + 0
   if not sound(generation + debt + at, parts) then

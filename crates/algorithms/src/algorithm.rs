@@ -4,6 +4,7 @@ use crate::fixed_window::{FixedWindow, FixedWindowState};
 use crate::gcra::{Gcra, GcraState};
 use crate::integers::TIME_MAX_MS;
 use crate::leaky_bucket::LeakyBucket;
+use crate::lease::{LEASE_TTL_MAX_MS, LEASE_TTL_MIN_MS, LeaseAsk};
 use crate::quota::{Evaluated, Quota};
 use crate::sliding_window::{SlidingWindow, SlidingWindowState};
 use crate::sliding_window_buckets::{SlidingWindowBuckets, SlidingWindowBucketsState};
@@ -35,6 +36,18 @@ pub enum State {
     SlidingWindowBuckets(SlidingWindowBucketsState),
     /// Of a sliding window of two counts.
     SlidingWindow(SlidingWindowState),
+}
+
+/// What a check asks of one bucket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ask<'a> {
+    /// Units that the request takes; 0 only asks.
+    pub cost: u64,
+    /// Units admitted elsewhere: added first and stored whichever way the evaluation is
+    /// finished, up to the limit and never beyond it.
+    pub debit: u64,
+    /// Units for requests to come, and what became of earlier ones.
+    pub lease: LeaseAsk<'a>,
 }
 
 /// A cost tested against one limit, nothing taken yet.
@@ -71,8 +84,18 @@ macro_rules! engines {
             ) -> State {
                 match self {
                     $(Self::$kind(quota) => {
-                        let mut usage = quota.load($kind::own(state), now_ms).usage;
+                        let mut usage = quota.load($kind::own(state), now_ms, 0).usage;
                         quota.take_back(&mut usage, charged_at_ms, units);
+                        $kind::wrap(quota.save(usage))
+                    }),+
+                }
+            }
+
+            fn credit(&self, state: &State, now_ms: u64, units: u64) -> State {
+                match self {
+                    $(Self::$kind(quota) => {
+                        let mut usage = quota.load($kind::own(state), now_ms, 0).usage;
+                        quota.credit(&mut usage, units);
                         $kind::wrap(quota.save(usage))
                     }),+
                 }
@@ -82,12 +105,11 @@ macro_rules! engines {
                 &'a self,
                 state: Option<&'a State>,
                 now_ms: u64,
-                cost: u64,
-                debit: u64,
+                ask: Ask<'a>,
             ) -> Engines<'a> {
                 match self {
                     $(Self::$kind(quota) => {
-                        Engines::$kind(Evaluated::new(quota, state, now_ms, cost, debit))
+                        Engines::$kind(Evaluated::new(quota, state, now_ms, ask))
                     }),+
                 }
             }
@@ -153,6 +175,22 @@ impl Algorithm {
         each!(Engine, &self.engine, quota => quota.horizon_ms())
     }
 
+    /// The longest ttl that a lease of this limit may have, in milliseconds: a quarter of the time
+    /// in which a bucket fills, or of a window (or sub-window). `None` where units cannot be
+    /// leased: in a queue and in a log, and where even the longest would be too short.
+    pub fn lease_max_ms(&self) -> Option<u64> {
+        let longest = each!(Engine, &self.engine, quota => quota.lease_max_ms());
+        let bounded = longest.map(|ms| ms.min(LEASE_TTL_MAX_MS));
+        bounded.filter(|ms| *ms >= LEASE_TTL_MIN_MS)
+    }
+
+    /// Makes units available again: they count as if they had not been used, except that what is
+    /// leased out stays owed. A log stays as it is.
+    #[must_use]
+    pub fn credit(&self, state: &State, now_ms: u64, units: u64) -> State {
+        self.engine.credit(state, now_ms.min(TIME_MAX_MS), units)
+    }
+
     /// Undoes a charge of `units` made at `charged_at_ms` because another limit then denied the
     /// request: what time has not undone already is taken off the bucket, at most once for each
     /// charge. A queue, a log and sub-windows stay as they are.
@@ -178,9 +216,7 @@ impl Algorithm {
         self.evaluate_with_debit(state, now_ms, cost, 0)
     }
 
-    /// As [`Algorithm::evaluate`], after adding `debit` units that were admitted elsewhere. The
-    /// debit is stored whichever way the evaluation is finished, and never takes the bucket
-    /// beyond its limit.
+    /// As [`Algorithm::evaluate`], after adding `debit` units: see [`Ask::debit`].
     pub fn evaluate_with_debit<'a>(
         &'a self,
         state: Option<&'a State>,
@@ -188,10 +224,19 @@ impl Algorithm {
         cost: u64,
         debit: u64,
     ) -> Evaluation<'a> {
-        Evaluation(
-            self.engine
-                .evaluate(state, now_ms.min(TIME_MAX_MS), cost, debit),
-        )
+        let lease = LeaseAsk::default();
+        self.evaluate_ask(state, now_ms, Ask { cost, debit, lease })
+    }
+
+    /// Settles, debits and tests the cost, in this order.
+    pub fn evaluate_ask<'a>(
+        &'a self,
+        state: Option<&'a State>,
+        now_ms: u64,
+        ask: Ask<'a>,
+    ) -> Evaluation<'a> {
+        let now_ms = now_ms.min(TIME_MAX_MS);
+        Evaluation(self.engine.evaluate(state, now_ms, ask))
     }
 }
 
@@ -201,7 +246,7 @@ impl Evaluation<'_> {
         each!(Engines, &self.0, evaluated => evaluated.fits())
     }
 
-    /// Takes the cost if it fits; a cost of 0 takes nothing.
+    /// Takes the cost and the surplus wanted, if the cost fits.
     pub fn charge(self) -> Outcome {
         each!(Engines, self.0, evaluated => evaluated.charge())
     }

@@ -8,6 +8,9 @@
 use crate::integers::{PRODUCT_MAX, gcd, scale_up};
 use crate::{Numbers, ParameterError, Parameters};
 
+/// More parts than any capacity, and still exact with a charge on top.
+const OWED_MAX: u64 = 1 << 52;
+
 /// Capacity and drain of one bucket, validated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Bucket {
@@ -106,14 +109,19 @@ impl Bucket {
         (debt + units.min(self.capacity) * self.parts_per_unit).min(self.full())
     }
 
-    /// Whole units left.
-    pub const fn room(&self, debt: u64) -> u64 {
-        (self.full() - debt) / self.parts_per_unit
+    /// Units as parts. Leases may be more than a capacity that was lowered after them, and then
+    /// count as so many parts that none are left.
+    pub fn owed(&self, units: u64) -> u64 {
+        units.saturating_mul(self.parts_per_unit).min(OWED_MAX)
     }
 
-    /// How long until a cost within the capacity fits.
-    pub const fn wait_ms(&self, debt: u64, cost: u64) -> u64 {
-        let excess = (debt + cost * self.parts_per_unit).saturating_sub(self.full());
-        self.drain_ms(excess)
+    /// The most that may be owed for a cost within the capacity to fit.
+    pub const fn target(&self, cost: u64) -> u64 {
+        self.full() - cost * self.parts_per_unit
+    }
+
+    /// The longest ttl of a lease: a quarter of the time in which the bucket fills.
+    pub const fn lease_max_ms(&self) -> u64 {
+        self.full() / self.parts_per_ms / 4
     }
 }

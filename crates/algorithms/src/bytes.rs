@@ -21,17 +21,25 @@ const FIXED_WINDOW: u8 = 3;
 const SLIDING_WINDOW: u8 = 4;
 
 impl State {
-    /// The state in a fixed size; `None` for a state that has none (logs and sub-windows).
+    /// The state in a fixed size; `None` for a state that has none: logs and sub-windows, and
+    /// buckets with units leased out, which no proxy keeps.
     pub fn to_bytes(&self) -> Option<[u8; STATE_BYTES]> {
         Some(match self {
-            Self::TokenBucket(s) => encode(TOKEN_BUCKET, [s.debt, s.at_ms, s.parts_per_unit, 0]),
-            Self::Gcra(s) => encode(GCRA, [s.tat_ms, s.tat_parts, s.parts_per_ms, 0]),
+            Self::TokenBucket(s) if s.leases.is_none() => {
+                encode(TOKEN_BUCKET, [s.debt, s.at_ms, s.parts_per_unit, 0])
+            }
+            Self::Gcra(s) if s.leases.is_none() => {
+                encode(GCRA, [s.tat_ms, s.tat_parts, s.parts_per_ms, 0])
+            }
             Self::FixedWindow(s) => encode(FIXED_WINDOW, [s.start_ms, s.used, 0, 0]),
             Self::SlidingWindow(s) => encode(
                 SLIDING_WINDOW,
                 [s.start_ms, s.current, s.previous, s.length_ms],
             ),
-            Self::SlidingWindowLog(_) | Self::SlidingWindowBuckets(_) => return None,
+            Self::TokenBucket(_)
+            | Self::Gcra(_)
+            | Self::SlidingWindowLog(_)
+            | Self::SlidingWindowBuckets(_) => return None,
         })
     }
 
@@ -43,11 +51,14 @@ impl State {
                 debt: a,
                 at_ms: b,
                 parts_per_unit: c,
+                leases: None,
             })),
             GCRA if b < c && unit(c) && d == 0 => Some(Self::Gcra(GcraState {
                 tat_ms: a,
                 tat_parts: b,
                 parts_per_ms: c,
+                leases: None,
+                at_ms: 0,
             })),
             FIXED_WINDOW if c == 0 && d == 0 => Some(Self::FixedWindow(FixedWindowState {
                 start_ms: a,
@@ -115,11 +126,14 @@ mod tests {
                 debt: 1 << 51,
                 at_ms: 1_763_000_040_000,
                 parts_per_unit: 86_400_000,
+                leases: None,
             }),
             State::Gcra(GcraState {
                 tat_ms: (1 << 52) - 1,
                 tat_parts: 6,
                 parts_per_ms: 7,
+                leases: None,
+                at_ms: 0,
             }),
         ];
         for state in states {

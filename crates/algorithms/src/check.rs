@@ -3,7 +3,7 @@
 //! The twin of `lua/check.lua`, for state that is at hand: the memory store and
 //! the limits a proxy keeps for itself.
 
-use crate::{Algorithm, Decision, Outcome, RetryAfter, State};
+use crate::{Algorithm, Ask, Decision, Lease, LeaseAsk, Outcome, RetryAfter, State};
 
 /// A bucket's state with the newest generation of its limit that wrote it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,6 +37,8 @@ pub struct Part<'a> {
     pub cost: u64,
     /// Units admitted earlier without asking; charged once, whatever is left.
     pub debit: u64,
+    /// Units wanted for requests to come, and what became of earlier ones.
+    pub lease: LeaseAsk<'a>,
     /// How it takes part.
     pub mode: Mode,
 }
@@ -44,7 +46,7 @@ pub struct Part<'a> {
 /// What holds for a check as a whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Options {
-    /// Only ask: nothing but debits is charged.
+    /// Only ask: nothing but debits and settlements is executed.
     pub peek: bool,
     /// The caller has just confirmed its policy with the store, so a newer generation in the
     /// state is a leftover (a backup was restored), not a newer edit.
@@ -69,6 +71,10 @@ pub struct LimitVerdict {
     pub decision: Decision,
     /// Units taken by the check's cost.
     pub charged: u64,
+    /// The surplus granted.
+    pub lease: Option<Lease>,
+    /// Units leased out that may still be used.
+    pub leased: u64,
 }
 
 /// The caller's limit is older than the state: nothing was changed.
@@ -111,8 +117,12 @@ pub fn check(
         .iter()
         .map(|part| {
             let state = part.stored.map(|stored| &stored.state);
-            part.algorithm
-                .evaluate_with_debit(state, now_ms, part.cost, part.debit)
+            let ask = Ask {
+                cost: part.cost,
+                debit: part.debit,
+                lease: part.lease,
+            };
+            part.algorithm.evaluate_ask(state, now_ms, ask)
         })
         .collect();
     let allowed = parts
@@ -133,6 +143,8 @@ pub fn check(
                 mode: part.mode,
                 decision: outcome.decision,
                 charged: outcome.charged,
+                lease: outcome.lease,
+                leased: outcome.leased,
             };
             let generation = part.generation_to_store(&outcome);
             (
@@ -162,7 +174,7 @@ impl Part<'_> {
     /// Only usage moves the generation on; a shift of the time base leaves it.
     fn generation_to_store(&self, outcome: &Outcome) -> u64 {
         match self.stored {
-            Some(stored) if outcome.charged == 0 && !outcome.debited => stored.generation,
+            Some(stored) if outcome.charged == 0 && !outcome.changed => stored.generation,
             _ => self.generation,
         }
     }

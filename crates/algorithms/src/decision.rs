@@ -1,6 +1,6 @@
 //! What a check of one limit answers.
 
-use crate::State;
+use crate::{Lease, State};
 
 /// When the same cost would be admitted, if nothing else came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -56,8 +56,13 @@ pub struct Outcome {
     pub decision: Decision,
     /// Units taken by the check's cost; a debit is not counted here.
     pub charged: u64,
-    /// Whether a debit was added.
-    pub debited: bool,
+    /// The surplus granted.
+    pub lease: Option<Lease>,
+    /// Units leased out that may still be used, this grant among them. Windows do not count them
+    /// apart.
+    pub leased: u64,
+    /// Whether more than the cost was stored: a debit, a grant, or what became of one.
+    pub changed: bool,
     /// The state to store; `None`: what is stored stays as it is.
     pub write: Option<State>,
 }

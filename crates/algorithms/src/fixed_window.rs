@@ -8,6 +8,7 @@
 //! Windows start at multiples of W since the epoch, or at the first admission
 //! that finds none open.
 
+use crate::lease::{Lease, LeaseAsk, Settlement};
 use crate::quota::{Loaded, Quota};
 use crate::window::Window;
 use crate::{Align, Numbers, ParameterError, Parameters, State, kinds};
@@ -98,7 +99,16 @@ impl Quota for FixedWindow {
         })
     }
 
-    fn load<'s>(&self, state: Option<&'s FixedWindowState>, now_ms: u64) -> Loaded<'s, Self> {
+    fn lease_max_ms(&self) -> Option<u64> {
+        Some(Window::lease_max_ms(self.window.length_ms))
+    }
+
+    fn load<'s>(
+        &self,
+        state: Option<&'s FixedWindowState>,
+        now_ms: u64,
+        _ttl_ms: u64,
+    ) -> Loaded<'s, Self> {
         let remembered = state.copied().unwrap_or(FixedWindowState {
             start_ms: now_ms,
             used: 0,
@@ -128,6 +138,26 @@ impl Quota for FixedWindow {
         let added = units.min(self.room(usage).unwrap_or(0));
         usage.used += added;
         added > 0
+    }
+
+    fn settle(&self, usage: &mut FixedWindowUsage, settlements: &[Settlement]) -> bool {
+        let before = usage.used;
+        for settlement in settlements {
+            if settlement.epoch == usage.start_ms {
+                usage.used = usage.used.saturating_sub(settlement.returned);
+            }
+        }
+        usage.used < before
+    }
+
+    fn grant(&self, usage: &mut FixedWindowUsage, ask: &LeaseAsk<'_>) -> Option<Lease> {
+        let units = Window::surplus(ask, self.room(usage));
+        usage.used += units;
+        Window::lease(ask, units, usage.start_ms, self.end_after_ms(usage))
+    }
+
+    fn credit(&self, usage: &mut FixedWindowUsage, units: u64) {
+        usage.used = usage.used.saturating_sub(units);
     }
 
     fn take_back(&self, usage: &mut FixedWindowUsage, charged_at_ms: u64, units: u64) {

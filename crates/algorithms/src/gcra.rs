@@ -15,6 +15,8 @@
 
 use crate::bucket::Bucket;
 use crate::integers::scale_up;
+use crate::lease::{Lease, LeaseAsk, Leases, Settlement};
+use crate::level::Level;
 use crate::quota::{Loaded, Quota};
 use crate::{Numbers, ParameterError, Parameters, State, kinds};
 
@@ -33,13 +35,20 @@ pub struct GcraState {
     pub tat_parts: u64,
     /// The unit of `tat_parts`, as of when this was written.
     pub parts_per_ms: u64,
+    /// Units leased out; `None`: none.
+    pub leases: Option<Leases>,
+    /// With leases, the latest time at which this was written, in milliseconds; else 0. A far
+    /// step back of the clock moves the leases along, and a TAT alone does not tell it from a
+    /// lowered burst.
+    pub at_ms: u64,
 }
 
 /// A GCRA at one instant: its TAT lies `debt` parts after `now_ms`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GcraUsage {
-    debt: u64,
-    now_ms: u64,
+    level: Level,
+    /// The state's `at_ms`, or `now_ms` if that is later.
+    at_ms: u64,
 }
 
 impl Gcra {
@@ -62,6 +71,18 @@ impl Gcra {
         ahead_ms
             .saturating_mul(self.bucket.parts_per_ms)
             .saturating_add(parts)
+    }
+
+    /// The state that owes `debt` parts at `now_ms`, without leases.
+    const fn at(&self, now_ms: u64, debt: u64) -> GcraState {
+        let parts_per_ms = self.bucket.parts_per_ms;
+        GcraState {
+            tat_ms: now_ms + debt / parts_per_ms,
+            tat_parts: debt % parts_per_ms,
+            parts_per_ms,
+            leases: None,
+            at_ms: 0,
+        }
     }
 }
 
@@ -96,45 +117,75 @@ impl Quota for Gcra {
         self.bucket.numbers(kinds::GCRA)
     }
 
-    fn load<'s>(&self, state: Option<&'s GcraState>, now_ms: u64) -> Loaded<'s, Self> {
+    fn lease_max_ms(&self) -> Option<u64> {
+        Some(self.bucket.lease_max_ms())
+    }
+
+    fn load<'s>(&self, state: Option<&'s GcraState>, now_ms: u64, ttl_ms: u64) -> Loaded<'s, Self> {
         let distance = state.map_or(0, |state| self.distance(state, now_ms));
+        let debt = distance.min(self.bucket.full());
+        let (mut leases, mut at_ms) = state.map_or((None, 0), |state| (state.leases, state.at_ms));
+        let ahead_ms = at_ms.saturating_sub(now_ms);
+        if ahead_ms > self.bucket.horizon_ms() {
+            leases = leases.map(|leases| leases.moved_back(ahead_ms));
+            at_ms = now_ms;
+        }
+        let shifted = (distance > self.bucket.full()).then(|| GcraState {
+            leases,
+            at_ms,
+            ..self.at(now_ms, debt)
+        });
         let usage = GcraUsage {
-            debt: distance.min(self.bucket.full()),
-            now_ms,
+            level: Level::new(&self.bucket, debt, leases, now_ms, ttl_ms),
+            at_ms: at_ms.max(now_ms),
         };
-        let shifted = (distance > self.bucket.full()).then(|| self.save(usage));
         Loaded { usage, shifted }
     }
 
     fn room(&self, usage: &GcraUsage) -> Option<u64> {
-        Some(self.bucket.room(usage.debt))
+        usage.level.room(&self.bucket)
     }
 
     fn charge(&self, usage: &mut GcraUsage, units: u64) -> bool {
-        let before = usage.debt;
-        usage.debt = self.bucket.owing(before, units);
-        usage.debt > before
+        usage.level.charge(&self.bucket, units)
+    }
+
+    fn settle(&self, usage: &mut GcraUsage, settlements: &[Settlement]) -> bool {
+        usage.level.settle(&self.bucket, settlements)
+    }
+
+    fn grant(&self, usage: &mut GcraUsage, ask: &LeaseAsk<'_>) -> Option<Lease> {
+        usage.level.grant(&self.bucket, ask)
+    }
+
+    fn leased(&self, usage: &GcraUsage) -> u64 {
+        usage.level.outstanding()
     }
 
     fn take_back(&self, usage: &mut GcraUsage, charged_at_ms: u64, units: u64) {
-        let undrained = self.bucket.undrained(units, charged_at_ms, usage.now_ms);
-        usage.debt = usage.debt.saturating_sub(undrained);
+        let level = &mut usage.level;
+        let undrained = self.bucket.undrained(units, charged_at_ms, level.now_ms);
+        level.forgive(&self.bucket, undrained);
+    }
+
+    fn credit(&self, usage: &mut GcraUsage, units: u64) {
+        usage.level.forgive(&self.bucket, self.bucket.owed(units));
     }
 
     fn wait_ms(&self, usage: &GcraUsage, cost: u64) -> u64 {
-        self.bucket.wait_ms(usage.debt, cost)
+        usage.level.wait_ms(&self.bucket, self.bucket.target(cost))
     }
 
     fn reset_after_ms(&self, usage: &GcraUsage) -> u64 {
-        self.bucket.drain_ms(usage.debt)
+        usage.level.wait_ms(&self.bucket, 0)
     }
 
     fn save(&self, usage: GcraUsage) -> GcraState {
-        let parts_per_ms = self.bucket.parts_per_ms;
+        let level = usage.level;
         GcraState {
-            tat_ms: usage.now_ms + usage.debt / parts_per_ms,
-            tat_parts: usage.debt % parts_per_ms,
-            parts_per_ms,
+            leases: level.leases,
+            at_ms: level.leases.map_or(0, |_| usage.at_ms),
+            ..self.at(level.now_ms, level.debt)
         }
     }
 }

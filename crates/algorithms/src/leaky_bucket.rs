@@ -10,6 +10,7 @@
 
 use crate::bucket::Bucket;
 use crate::integers::PRODUCT_MAX;
+use crate::lease::{Lease, LeaseAsk, Settlement};
 use crate::quota::{Loaded, Quota};
 use crate::token_bucket::{TokenBucket, TokenBucketState, TokenBucketUsage};
 use crate::{Numbers, ParameterError, Parameters, State, kinds};
@@ -43,11 +44,14 @@ impl LeakyBucket {
         &self.meter.bucket
     }
 
+    fn delay_of(&self, usage: &TokenBucketUsage) -> u64 {
+        self.bucket().drain_ms(usage.level.debt)
+    }
+
     /// How long the level takes to drain beyond the longest delay.
     fn overdue_ms(&self, usage: &TokenBucketUsage) -> u64 {
-        self.max_delay_ms.map_or(0, |max_ms| {
-            self.bucket().drain_ms(usage.debt).saturating_sub(max_ms)
-        })
+        self.max_delay_ms
+            .map_or(0, |max_ms| self.delay_of(usage).saturating_sub(max_ms))
     }
 }
 
@@ -85,8 +89,19 @@ impl Quota for LeakyBucket {
         }
     }
 
-    fn load<'s>(&self, state: Option<&'s TokenBucketState>, now_ms: u64) -> Loaded<'s, Self> {
-        let Loaded { usage, shifted } = self.meter.load(state, now_ms);
+    /// A queue has given its units turns, which nobody can take in advance.
+    fn lease_max_ms(&self) -> Option<u64> {
+        let meter = self.max_delay_ms.is_none();
+        meter.then(|| self.bucket().lease_max_ms())
+    }
+
+    fn load<'s>(
+        &self,
+        state: Option<&'s TokenBucketState>,
+        now_ms: u64,
+        ttl_ms: u64,
+    ) -> Loaded<'s, Self> {
+        let Loaded { usage, shifted } = self.meter.load(state, now_ms, ttl_ms);
         Loaded { usage, shifted }
     }
 
@@ -101,6 +116,25 @@ impl Quota for LeakyBucket {
         self.meter.charge(usage, units)
     }
 
+    fn settle(&self, usage: &mut TokenBucketUsage, settlements: &[Settlement]) -> bool {
+        self.meter.settle(usage, settlements)
+    }
+
+    fn grant(&self, usage: &mut TokenBucketUsage, ask: &LeaseAsk<'_>) -> Option<Lease> {
+        match self.max_delay_ms {
+            None => self.meter.grant(usage, ask),
+            Some(_) => None,
+        }
+    }
+
+    fn leased(&self, usage: &TokenBucketUsage) -> u64 {
+        self.meter.leased(usage)
+    }
+
+    fn credit(&self, usage: &mut TokenBucketUsage, units: u64) {
+        self.meter.credit(usage, units);
+    }
+
     fn take_back(&self, usage: &mut TokenBucketUsage, charged_at_ms: u64, units: u64) {
         // Others have been given the turns after it.
         if self.max_delay_ms.is_none() {
@@ -109,8 +143,11 @@ impl Quota for LeakyBucket {
     }
 
     fn wait_ms(&self, usage: &TokenBucketUsage, cost: u64) -> u64 {
-        let room_ms = self.bucket().wait_ms(usage.debt, cost);
-        usage.ahead_ms + room_ms.max(self.overdue_ms(usage))
+        let (bucket, fits) = (self.bucket(), self.bucket().target(cost));
+        let in_time = self.max_delay_ms.map_or(fits, |max_ms| {
+            fits.min(max_ms.saturating_mul(bucket.parts_per_ms))
+        });
+        usage.ahead_ms + usage.level.wait_ms(bucket, in_time)
     }
 
     fn reset_after_ms(&self, usage: &TokenBucketUsage) -> u64 {
@@ -119,8 +156,7 @@ impl Quota for LeakyBucket {
 
     /// Counted on the bucket's clock: after a small step back of the caller's, spacing holds.
     fn delay_ms(&self, usage: &TokenBucketUsage) -> u64 {
-        self.max_delay_ms
-            .map_or(0, |_| self.bucket().drain_ms(usage.debt))
+        self.max_delay_ms.map_or(0, |_| self.delay_of(usage))
     }
 
     fn save(&self, usage: TokenBucketUsage) -> TokenBucketState {

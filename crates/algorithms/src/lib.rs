@@ -19,6 +19,8 @@ mod gcra;
 mod integers;
 mod kinds;
 mod leaky_bucket;
+mod lease;
+mod level;
 mod parameters;
 mod quota;
 mod sliding_window;
@@ -27,13 +29,16 @@ mod sliding_window_log;
 mod token_bucket;
 mod window;
 
-pub use algorithm::{Algorithm, Evaluation, State};
+pub use algorithm::{Algorithm, Ask, Evaluation, State};
 pub use bytes::STATE_BYTES;
 pub use decision::{Decision, Outcome, RetryAfter};
 pub use error::ParameterError;
 pub use fixed_window::FixedWindowState;
 pub use gcra::GcraState;
 pub use kinds::Numbers;
+pub use lease::{
+    LEASE_TTL_MAX_MS, LEASE_TTL_MIN_MS, Lease, LeaseAsk, Leases, PROXY_MARKS, Settlement,
+};
 pub use parameters::{Align, Kind, Parameters, Rate};
 pub use sliding_window::SlidingWindowState;
 pub use sliding_window_buckets::SlidingWindowBucketsState;

@@ -2,7 +2,8 @@
 //!
 //! `lua/check.lua` makes the same decision from functions of the same names.
 
-use crate::{Decision, Numbers, Outcome, RetryAfter, State};
+use crate::lease::{Lease, LeaseAsk, Settlement};
+use crate::{Ask, Decision, Numbers, Outcome, RetryAfter, State};
 
 /// One algorithm with its numbers.
 ///
@@ -27,12 +28,38 @@ pub(crate) trait Quota {
     /// The numbers as the Lua twin takes them.
     fn numbers(&self) -> Numbers;
 
-    /// Reads a state at an instant; absent means unused.
-    fn load<'s>(&self, state: Option<&'s Self::State>, now_ms: u64) -> Loaded<'s, Self>;
+    /// The longest ttl that a lease may have, in milliseconds; `None`: units of this one cannot
+    /// be leased.
+    fn lease_max_ms(&self) -> Option<u64> {
+        None
+    }
+
+    /// Reads a state at an instant; absent means unused. `ttl_ms` is the limit's for leases, 0
+    /// if it has none.
+    fn load<'s>(
+        &self,
+        state: Option<&'s Self::State>,
+        now_ms: u64,
+        ttl_ms: u64,
+    ) -> Loaded<'s, Self>;
     /// The largest cost that fits; `None` where not even 0 does.
     fn room(&self, usage: &Self::Usage<'_>) -> Option<u64>;
     /// Adds units, at most up to the limit; says whether any of them fitted.
     fn charge(&self, usage: &mut Self::Usage<'_>, units: u64) -> bool;
+    /// Hears what became of grants; says whether that changed anything.
+    fn settle(&self, _usage: &mut Self::Usage<'_>, _settlements: &[Settlement]) -> bool {
+        false
+    }
+    /// Takes units for requests to come, as many as are wanted and may be given.
+    fn grant(&self, _usage: &mut Self::Usage<'_>, _ask: &LeaseAsk<'_>) -> Option<Lease> {
+        None
+    }
+    /// Units granted that may still be used, where they are counted apart.
+    fn leased(&self, _usage: &Self::Usage<'_>) -> u64 {
+        0
+    }
+    /// Takes units off what is used, but none that may still be used elsewhere.
+    fn credit(&self, _usage: &mut Self::Usage<'_>, _units: u64) {}
     /// Undoes a charge made at `charged_at_ms`, as far as time has not undone it. An algorithm
     /// without a state of a fixed size, and a queue, undoes nothing.
     fn take_back(&self, _usage: &mut Self::Usage<'_>, _charged_at_ms: u64, _units: u64) {}
@@ -60,22 +87,24 @@ pub(crate) struct Loaded<'s, Q: Quota + ?Sized> {
 pub(crate) struct Evaluated<'a, Q: Quota> {
     quota: &'a Q,
     loaded: Loaded<'a, Q>,
-    cost: u64,
-    debited: bool,
+    ask: Ask<'a>,
+    /// Whether there is something to store even if the cost is not charged.
+    changed: bool,
     fits: bool,
 }
 
 impl<'a, Q: Quota> Evaluated<'a, Q> {
-    pub fn new(quota: &'a Q, state: Option<&'a State>, now_ms: u64, cost: u64, debit: u64) -> Self {
-        let mut loaded = quota.load(state.and_then(Q::own), now_ms);
-        let debited = debit > 0 && quota.charge(&mut loaded.usage, debit);
+    pub fn new(quota: &'a Q, state: Option<&'a State>, now_ms: u64, ask: Ask<'a>) -> Self {
+        let mut loaded = quota.load(state.and_then(Q::own), now_ms, ask.lease.ttl_ms);
+        let settled = quota.settle(&mut loaded.usage, ask.lease.settle);
+        let debited = ask.debit > 0 && quota.charge(&mut loaded.usage, ask.debit);
         let room = quota.room(&loaded.usage);
-        let fits = cost <= quota.limit() && room.is_some_and(|room| cost <= room);
+        let fits = ask.cost <= quota.limit() && room.is_some_and(|room| ask.cost <= room);
         Self {
             quota,
             loaded,
-            cost,
-            debited,
+            ask,
+            changed: settled || debited,
             fits,
         }
     }
@@ -84,60 +113,60 @@ impl<'a, Q: Quota> Evaluated<'a, Q> {
         self.fits
     }
 
-    /// Takes the cost, if it fits and is not 0.
-    pub fn charge(self) -> Outcome {
-        if !self.fits || self.cost == 0 {
+    /// Takes the cost, if it fits and is not 0, and then what is wanted beyond it.
+    pub fn charge(mut self) -> Outcome {
+        if !self.fits {
             return self.leave();
         }
-        let mut usage = self.loaded.usage;
-        let delay_ms = self.quota.delay_ms(&usage);
-        self.quota.charge(&mut usage, self.cost);
-        let decision = Decision {
-            allowed: true,
-            remaining: self.quota.room(&usage).unwrap_or(0),
-            retry_after: RetryAfter::Now,
-            reset_after_ms: self.quota.reset_after_ms(&usage),
-            delay_ms,
-        };
-        let write = Some(Q::wrap(self.quota.save(usage)));
-        Outcome {
-            decision,
-            charged: self.cost,
-            debited: self.debited,
-            write,
+        let Ask { cost, lease, .. } = self.ask;
+        let usage = &mut self.loaded.usage;
+        let delay_ms = self.quota.delay_ms(usage);
+        if cost > 0 {
+            self.quota.charge(usage, cost);
         }
+        let lease = self.quota.grant(usage, &lease);
+        self.changed = self.changed || lease.is_some();
+        self.finish(delay_ms, cost, lease)
     }
 
     /// Takes nothing.
     pub fn leave(self) -> Outcome {
-        let usage = self.loaded.usage;
+        let delay_ms = if self.fits {
+            self.quota.delay_ms(&self.loaded.usage)
+        } else {
+            0
+        };
+        self.finish(delay_ms, 0, None)
+    }
+
+    fn finish(self, delay_ms: u64, charged: u64, lease: Option<Lease>) -> Outcome {
+        let (quota, usage) = (self.quota, self.loaded.usage);
         let retry_after = if self.fits {
             RetryAfter::Now
-        } else if self.cost > self.quota.limit() {
+        } else if self.ask.cost > quota.limit() {
             RetryAfter::Never
         } else {
-            RetryAfter::Millis(self.quota.wait_ms(&usage, self.cost).max(1))
+            RetryAfter::Millis(quota.wait_ms(&usage, self.ask.cost).max(1))
         };
         let decision = Decision {
             allowed: self.fits,
-            remaining: self.quota.room(&usage).unwrap_or(0),
+            remaining: quota.room(&usage).unwrap_or(0),
             retry_after,
-            reset_after_ms: self.quota.reset_after_ms(&usage),
-            delay_ms: if self.fits {
-                self.quota.delay_ms(&usage)
-            } else {
-                0
-            },
+            reset_after_ms: quota.reset_after_ms(&usage),
+            delay_ms,
         };
-        let write = if self.debited {
-            Some(self.quota.save(usage))
+        let leased = quota.leased(&usage);
+        let write = if self.changed || charged > 0 {
+            Some(quota.save(usage))
         } else {
             self.loaded.shifted
         };
         Outcome {
             decision,
-            charged: 0,
-            debited: self.debited,
+            charged,
+            lease,
+            leased,
+            changed: self.changed,
             write: write.map(Q::wrap),
         }
     }

@@ -9,6 +9,7 @@
 //! that product is not built; what is compared is the quotient, rounded up.
 
 use crate::integers::scale_up;
+use crate::lease::{Lease, LeaseAsk, Settlement};
 use crate::quota::{Loaded, Quota};
 use crate::window::Window;
 use crate::{Numbers, ParameterError, Parameters, State, kinds};
@@ -115,7 +116,16 @@ impl Quota for SlidingWindow {
         self.window.numbers(kinds::SLIDING_WINDOW)
     }
 
-    fn load<'s>(&self, state: Option<&'s SlidingWindowState>, now_ms: u64) -> Loaded<'s, Self> {
+    fn lease_max_ms(&self) -> Option<u64> {
+        Some(Window::lease_max_ms(self.window.length_ms))
+    }
+
+    fn load<'s>(
+        &self,
+        state: Option<&'s SlidingWindowState>,
+        now_ms: u64,
+        _ttl_ms: u64,
+    ) -> Loaded<'s, Self> {
         let remembered = state.copied().unwrap_or(SlidingWindowState {
             start_ms: now_ms,
             current: 0,
@@ -151,6 +161,31 @@ impl Quota for SlidingWindow {
         let added = units.min(self.room(usage).unwrap_or(0));
         usage.current += added;
         added > 0
+    }
+
+    fn settle(&self, usage: &mut SlidingWindowUsage, settlements: &[Settlement]) -> bool {
+        let before = (usage.current, usage.previous);
+        for settlement in settlements {
+            if settlement.epoch == usage.start_ms {
+                usage.current = usage.current.saturating_sub(settlement.returned);
+            } else if settlement.epoch.checked_add(self.window.length_ms) == Some(usage.start_ms) {
+                usage.previous = usage.previous.saturating_sub(settlement.returned);
+            }
+        }
+        (usage.current, usage.previous) != before
+    }
+
+    fn grant(&self, usage: &mut SlidingWindowUsage, ask: &LeaseAsk<'_>) -> Option<Lease> {
+        let units = Window::surplus(ask, self.room(usage));
+        usage.current += units;
+        let end_ms = usage.start_ms + self.window.length_ms;
+        Window::lease(ask, units, usage.start_ms, end_ms - usage.asked_ms)
+    }
+
+    fn credit(&self, usage: &mut SlidingWindowUsage, units: u64) {
+        let current = usage.current.min(units);
+        usage.current -= current;
+        usage.previous = usage.previous.saturating_sub(units - current);
     }
 
     fn take_back(&self, usage: &mut SlidingWindowUsage, charged_at_ms: u64, units: u64) {

@@ -7,6 +7,7 @@
 //! W; loose counts [cur − n + 1, cur], so at most N in every W − W/n.
 
 use crate::integers::TIME_MAX_MS;
+use crate::lease::{Lease, LeaseAsk, Settlement};
 use crate::quota::{Loaded, Quota};
 use crate::window::Window;
 use crate::{Numbers, ParameterError, Parameters, State, kinds};
@@ -177,10 +178,16 @@ impl Quota for SlidingWindowBuckets {
         }
     }
 
+    fn lease_max_ms(&self) -> Option<u64> {
+        let width_ms = self.width_ms().unsigned_abs();
+        Some(Window::lease_max_ms(width_ms))
+    }
+
     fn load<'s>(
         &self,
         state: Option<&'s SlidingWindowBucketsState>,
         now_ms: u64,
+        _ttl_ms: u64,
     ) -> Loaded<'s, Self> {
         let asked_ms = now_ms.min(TIME_MAX_MS).cast_signed();
         let ahead_ms = state
@@ -218,6 +225,39 @@ impl Quota for SlidingWindowBuckets {
         added > 0
     }
 
+    fn settle(&self, usage: &mut SubWindowsUsage, settlements: &[Settlement]) -> bool {
+        let mut changed = false;
+        for settlement in settlements {
+            let start_ms = settlement.epoch.cast_signed();
+            let named = |s: &&mut SubWindow| s.index.checked_mul(self.width_ms()) == Some(start_ms);
+            if let Some(sub_window) = usage.live.iter_mut().find(named) {
+                let returned = settlement.returned.min(sub_window.used);
+                sub_window.used -= returned;
+                changed |= returned > 0;
+            }
+        }
+        changed
+    }
+
+    fn grant(&self, usage: &mut SubWindowsUsage, ask: &LeaseAsk<'_>) -> Option<Lease> {
+        let units = Window::surplus(ask, self.room(usage));
+        let start_ms = usage.current * self.width_ms();
+        let end_ms = start_ms + self.width_ms();
+        let end_after_ms = u64::try_from(end_ms - usage.asked_ms).unwrap_or(0);
+        let lease = Window::lease(ask, units, u64::try_from(start_ms).ok()?, end_after_ms)?;
+        usage.add(units);
+        Some(lease)
+    }
+
+    fn credit(&self, usage: &mut SubWindowsUsage, units: u64) {
+        let mut left = units;
+        for sub_window in usage.live.iter_mut().rev() {
+            let credited = left.min(sub_window.used);
+            sub_window.used -= credited;
+            left -= credited;
+        }
+    }
+
     fn wait_ms(&self, usage: &SubWindowsUsage, cost: u64) -> u64 {
         let mut excess = (usage.used() + cost).saturating_sub(self.window.limit);
         for sub_window in &usage.live {
@@ -230,9 +270,9 @@ impl Quota for SlidingWindowBuckets {
     }
 
     fn reset_after_ms(&self, usage: &SubWindowsUsage) -> u64 {
-        usage
-            .live
-            .last()
+        // What was returned leaves a count of 0.
+        let mut used = usage.live.iter().rev().filter(|count| count.used > 0);
+        used.next()
             .map_or(0, |newest| self.forgotten_after_ms(usage, newest.index))
     }
 

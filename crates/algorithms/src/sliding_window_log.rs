@@ -124,7 +124,12 @@ impl Quota for SlidingWindowLog {
         self.window.numbers(kinds::SLIDING_WINDOW_LOG)
     }
 
-    fn load<'s>(&self, state: Option<&'s SlidingWindowLogState>, now_ms: u64) -> Loaded<'s, Self> {
+    fn load<'s>(
+        &self,
+        state: Option<&'s SlidingWindowLogState>,
+        now_ms: u64,
+        _ttl_ms: u64,
+    ) -> Loaded<'s, Self> {
         let entries = state.map_or(&[][..], |state| state.entries.as_slice());
         let asked_ms = now_ms.cast_signed();
         let newest_ms = entries.last().map_or(asked_ms, |entry| entry.at_ms);

@@ -9,6 +9,8 @@
 //! absent means unused, and an edit of the limit needs no migration.
 
 use crate::bucket::Bucket;
+use crate::lease::{Lease, LeaseAsk, Leases, Settlement};
+use crate::level::Level;
 use crate::quota::{Loaded, Quota};
 use crate::{Numbers, ParameterError, Parameters, State, kinds};
 
@@ -27,15 +29,15 @@ pub struct TokenBucketState {
     pub at_ms: u64,
     /// The parts of one unit when this was written.
     pub parts_per_unit: u64,
+    /// Units leased out; `None`: none.
+    pub leases: Option<Leases>,
 }
 
 /// A token bucket at one instant.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TokenBucketUsage {
-    /// Parts owed at `now_ms`.
-    pub debt: u64,
-    /// The caller's time or the state's, whichever is later.
-    pub now_ms: u64,
+    /// At the caller's time or the state's, whichever is later.
+    pub level: Level,
     /// How much later than the caller's time that is.
     pub ahead_ms: u64,
 }
@@ -79,11 +81,19 @@ impl Quota for TokenBucket {
         self.bucket.numbers(kinds::TOKEN_BUCKET)
     }
 
-    fn load<'s>(&self, state: Option<&'s TokenBucketState>, now_ms: u64) -> Loaded<'s, Self> {
+    fn lease_max_ms(&self) -> Option<u64> {
+        Some(self.bucket.lease_max_ms())
+    }
+
+    fn load<'s>(
+        &self,
+        state: Option<&'s TokenBucketState>,
+        now_ms: u64,
+        ttl_ms: u64,
+    ) -> Loaded<'s, Self> {
         let Some(state) = state else {
             let usage = TokenBucketUsage {
-                debt: 0,
-                now_ms,
+                level: Level::new(&self.bucket, 0, None, now_ms, ttl_ms),
                 ahead_ms: 0,
             };
             return Loaded {
@@ -91,52 +101,70 @@ impl Quota for TokenBucket {
                 shifted: None,
             };
         };
-        let shifted = state.at_ms.saturating_sub(now_ms) > self.bucket.horizon_ms();
-        let at_ms = if shifted { now_ms } else { state.at_ms };
-        let clamped_ms = now_ms.max(at_ms);
+        let ahead_ms = state.at_ms.saturating_sub(now_ms);
+        let shifted = (ahead_ms > self.bucket.horizon_ms()).then(|| TokenBucketState {
+            at_ms: now_ms,
+            leases: state.leases.map(|leases| leases.moved_back(ahead_ms)),
+            ..*state
+        });
+        let state = shifted.as_ref().unwrap_or(state);
+        let clamped_ms = now_ms.max(state.at_ms);
         let owed = self.bucket.adopt(state.debt, state.parts_per_unit);
+        let debt = self.bucket.drained(owed, clamped_ms - state.at_ms);
         let usage = TokenBucketUsage {
-            debt: self.bucket.drained(owed, clamped_ms - at_ms),
-            now_ms: clamped_ms,
+            level: Level::new(&self.bucket, debt, state.leases, clamped_ms, ttl_ms),
             ahead_ms: clamped_ms - now_ms,
         };
-        Loaded {
-            usage,
-            shifted: shifted.then_some(TokenBucketState { at_ms, ..*state }),
-        }
+        Loaded { usage, shifted }
     }
 
     fn room(&self, usage: &TokenBucketUsage) -> Option<u64> {
-        Some(self.bucket.room(usage.debt))
+        usage.level.room(&self.bucket)
     }
 
     fn charge(&self, usage: &mut TokenBucketUsage, units: u64) -> bool {
-        let before = usage.debt;
-        usage.debt = self.bucket.owing(before, units);
-        usage.debt > before
+        usage.level.charge(&self.bucket, units)
+    }
+
+    fn settle(&self, usage: &mut TokenBucketUsage, settlements: &[Settlement]) -> bool {
+        usage.level.settle(&self.bucket, settlements)
+    }
+
+    fn grant(&self, usage: &mut TokenBucketUsage, ask: &LeaseAsk<'_>) -> Option<Lease> {
+        usage.level.grant(&self.bucket, ask)
+    }
+
+    fn leased(&self, usage: &TokenBucketUsage) -> u64 {
+        usage.level.outstanding()
     }
 
     fn take_back(&self, usage: &mut TokenBucketUsage, charged_at_ms: u64, units: u64) {
-        let undrained = self.bucket.undrained(units, charged_at_ms, usage.now_ms);
-        usage.debt = usage.debt.saturating_sub(undrained);
+        let level = &mut usage.level;
+        let undrained = self.bucket.undrained(units, charged_at_ms, level.now_ms);
+        level.forgive(&self.bucket, undrained);
+    }
+
+    fn credit(&self, usage: &mut TokenBucketUsage, units: u64) {
+        usage.level.forgive(&self.bucket, self.bucket.owed(units));
     }
 
     fn wait_ms(&self, usage: &TokenBucketUsage, cost: u64) -> u64 {
-        usage.ahead_ms + self.bucket.wait_ms(usage.debt, cost)
+        usage.ahead_ms + usage.level.wait_ms(&self.bucket, self.bucket.target(cost))
     }
 
     fn reset_after_ms(&self, usage: &TokenBucketUsage) -> u64 {
-        match usage.debt {
+        match usage.level.debt {
             0 => 0,
-            debt => usage.ahead_ms + self.bucket.drain_ms(debt),
+            _ => usage.ahead_ms + usage.level.wait_ms(&self.bucket, 0),
         }
     }
 
     fn save(&self, usage: TokenBucketUsage) -> TokenBucketState {
         TokenBucketState {
-            debt: usage.debt,
-            at_ms: usage.now_ms,
+            debt: usage.level.debt,
+            at_ms: usage.level.now_ms,
             parts_per_unit: self.bucket.parts_per_unit,
+            leases: usage.level.leases,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The numbers that the windows share.
 
 use crate::integers::PRODUCT_MAX;
+use crate::lease::{Lease, LeaseAsk};
 use crate::{Numbers, ParameterError, Parameters};
 
 /// N units per W milliseconds, validated. N may be 0.
@@ -36,6 +37,29 @@ impl Window {
     /// The start of the aligned window that `now_ms` is in.
     pub const fn aligned_start_ms(&self, now_ms: u64) -> u64 {
         now_ms - now_ms % self.length_ms
+    }
+
+    /// The longest ttl of a lease where the count is of so many milliseconds.
+    pub const fn lease_max_ms(counted_ms: u64) -> u64 {
+        counted_ms / 4
+    }
+
+    /// Units to grant of what is left, of which another proxy may need the other half.
+    pub fn surplus(ask: &LeaseAsk<'_>, room: Option<u64>) -> u64 {
+        if ask.ttl_ms == 0 {
+            return 0;
+        }
+        ask.want.min(room.unwrap_or(0) / 2)
+    }
+
+    /// The grant of units of the count named `epoch`, which ends so soon: they are used in the
+    /// window that they were counted in.
+    pub fn lease(ask: &LeaseAsk<'_>, units: u64, epoch: u64, end_after_ms: u64) -> Option<Lease> {
+        (units > 0).then_some(Lease {
+            units,
+            epoch,
+            ttl_ms: ask.ttl_ms.min(end_after_ms),
+        })
     }
 
     /// Units left of the limit; `None` beyond it.

@@ -30,6 +30,17 @@ fn write(hasher: &mut SipHasher13, value: Option<&[u8]>) {
     hasher.write(value);
 }
 
+/// How many proxies a leased bucket tells apart.
+pub const PROXY_MARKS: u8 = algorithms::PROXY_MARKS;
+
+/// A proxy by one of [`PROXY_MARKS`] numbers, for the buckets that it leases from.
+pub fn proxy_mark(proxy: &str) -> u8 {
+    let mut hasher = SipHasher13::new();
+    hasher.write(proxy.as_bytes());
+    let mark = hasher.finish() % u64::from(PROXY_MARKS);
+    u8::try_from(mark).unwrap_or(0)
+}
+
 /// For maps whose keys are hashes already.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Hashed(u64);

@@ -54,7 +54,8 @@ pub struct Limit {
     pub scope: Scope,
     /// Share of the limit, in percent (at least 100), that a proxy lets through to the global check.
     pub precheck_percent: Option<u32>,
-    /// How long leased units live, in milliseconds; `None`: one check per request.
+    /// How long leased units live, in milliseconds; `None`: one check per request. A bucket whose
+    /// override's numbers do not allow it is not leased.
     pub lease_ttl_ms: Option<u64>,
     /// Not advertised in response headers.
     pub hidden: bool,

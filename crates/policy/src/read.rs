@@ -2,6 +2,7 @@
 //! all of them are found at once.
 
 mod fields;
+mod lease;
 mod limit;
 mod matchers;
 mod numbers;

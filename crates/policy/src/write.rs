@@ -109,6 +109,10 @@ impl Limit {
         if let Some(percent) = self.precheck_percent {
             fields.set("precheck", Node::text(format!("{percent}%")));
         }
+        if let Some(ms) = self.lease_ttl_ms {
+            let ttl = Node::text(Duration(ms).to_string());
+            fields.set("lease", Node::map([("ttl", ttl)]));
+        }
         if self.hidden {
             fields.set("hidden", true.into());
         }

@@ -21,9 +21,11 @@ pub struct Check {
     pub debits: Vec<Debit>,
     /// Units wanted in advance, and what became of earlier ones; at most one entry per limit.
     ///
-    /// An entry for a limit that is also in `skip` tests that limit with a cost of 0. Only in the
-    /// compact encoding: who asks in JSON has no lease to keep.
+    /// A limit that is also in `skip` is tested with a cost of 0. Only in the compact
+    /// encoding: who asks in JSON has no lease to keep.
     pub leases: Vec<LeaseRequest>,
+    /// Who asks for leases: [`crate::compact::Batch::proxy_mark`].
+    pub proxy: u8,
 }
 
 /// Units that a proxy admitted by itself while no limiter answered.

@@ -1,11 +1,15 @@
 //! A check resolved against a policy: which buckets it touches, and with what numbers.
 
+mod lease;
+
+use lease::Lease;
+
 use algorithms::{
-    Algorithm, RetryAfter,
+    Algorithm, LeaseAsk, RetryAfter,
     check::{LimitVerdict, Options, Verdict},
 };
 use policy::{Compiled, Limit, Match, Name, OverLimit, Resolved};
-use protocol::{Answer, Check, Debit, LimitAnswer, Mode};
+use protocol::{Answer, Check, LimitAnswer, Mode};
 
 use crate::{CheckError, Keys};
 
@@ -44,7 +48,56 @@ pub(crate) struct Bucket {
     pub(crate) generation: u64,
     pub(crate) cost: u64,
     pub(crate) debit: u64,
+    pub(crate) lease: Option<Box<Lease>>,
     pub(crate) mode: algorithms::check::Mode,
+}
+
+impl Bucket {
+    pub(crate) fn lease_ask(&self) -> LeaseAsk<'_> {
+        self.lease
+            .as_ref()
+            .map(|lease| lease.ask())
+            .unwrap_or_default()
+    }
+}
+
+/// What is asked of a limit.
+#[derive(Clone, Copy)]
+enum Asked<'c> {
+    /// Its part in a check.
+    By(&'c Check),
+    /// Whether so many requests would pass.
+    Alone(u64),
+}
+
+/// Whether a check has something to say about the leases of a limit.
+fn leases(check: &Check, limit: &Name) -> bool {
+    check.leases.iter().any(|lease| lease.limit == *limit)
+}
+
+impl Asked<'_> {
+    /// Of so many requests; none of a limit that was settled by the proxy.
+    fn cost(self, limit: &Name) -> u64 {
+        match self {
+            Self::By(check) if check.skip.contains(limit) => 0,
+            Self::By(check) => check.cost,
+            Self::Alone(cost) => cost,
+        }
+    }
+
+    fn debit(self, limit: &Name) -> u64 {
+        let Self::By(check) = self else { return 0 };
+        let debits = check.debits.iter().filter(|debit| debit.limit == *limit);
+        debits.fold(0, |sum, debit| sum.saturating_add(debit.units))
+    }
+
+    fn lease(self, limit: &Limit, algorithm: &Algorithm) -> Option<Box<Lease>> {
+        let lease = match self {
+            Self::By(check) => Lease::of(check, limit, algorithm),
+            Self::Alone(_) => Some(Lease::question(limit, algorithm)),
+        };
+        lease.map(Box::new)
+    }
 }
 
 impl<'p> Planned<'p> {
@@ -64,13 +117,14 @@ impl<'p> Planned<'p> {
             return Err(CheckError::UnknownLimit(unknown.clone()));
         }
         let wanted = |name: &Name| {
-            (check.only.is_empty() || check.only.contains(name)) && !check.skip.contains(name)
+            (check.only.is_empty() || check.only.contains(name))
+                && (!check.skip.contains(name) || leases(check, name))
         };
         let parts: Vec<Part<'p>> = policy
             .matching(&check.descriptor, now_ms)
             .into_iter()
             .filter(|found| wanted(&found.limit.name))
-            .map(|found| Part::new(policy, found, (check.cost, &check.debits), keys, now_ms))
+            .map(|found| Part::new(policy, found, Asked::By(check), keys, now_ms))
             .collect();
         // What is paused matches nothing, and must not stop anybody for that.
         if parts.is_empty() && check.require_match && !policy.any_paused(now_ms) {
@@ -115,7 +169,7 @@ impl<'p> Planned<'p> {
             missing: None,
         };
         Ok(Self {
-            parts: vec![Part::new(policy, found, (cost, &[]), keys, now_ms)],
+            parts: vec![Part::new(policy, found, Asked::Alone(cost), keys, now_ms)],
             options: Options {
                 peek: true,
                 force: true,
@@ -176,7 +230,7 @@ impl<'p> Part<'p> {
     fn new(
         policy: &'p Compiled,
         found: Match<'p, '_>,
-        (cost, debits): (u64, &[Debit]),
+        asked: Asked<'_>,
         keys: &Keys,
         now_ms: u64,
     ) -> Self {
@@ -190,7 +244,6 @@ impl<'p> Part<'p> {
             Some(_) => None,
             None => policy.quota_for(found.index, &found.values, now_ms),
         };
-        let debits = debits.iter().filter(|debit| debit.limit == limit.name);
         let what = match quota {
             None => What::Missing,
             Some(Resolved::Unlimited) => What::Unlimited,
@@ -198,8 +251,9 @@ impl<'p> Part<'p> {
                 key: keys.bucket_of(policy.domain(), limit, &found.values),
                 algorithm: *quota.algorithm(),
                 generation: limit.generation,
-                cost: limit.cost.saturating_mul(cost),
-                debit: debits.fold(0, |sum, debit| sum.saturating_add(debit.units)),
+                cost: limit.cost.saturating_mul(asked.cost(&limit.name)),
+                debit: asked.debit(&limit.name),
+                lease: asked.lease(limit, quota.algorithm()),
                 mode: match mode {
                     Mode::Enforce => algorithms::check::Mode::Enforce,
                     Mode::Shadow | Mode::Degrade => algorithms::check::Mode::Observe,
@@ -271,4 +325,9 @@ fn fill(answer: &mut LimitAnswer, verdict: &LimitVerdict) {
     };
     answer.reset_after_ms = decision.reset_after_ms;
     answer.delay_ms = decision.delay_ms;
+    answer.lease = verdict.lease.map(|lease| protocol::Lease {
+        units: lease.units,
+        epoch: lease.epoch,
+        ttl_ms: lease.ttl_ms,
+    });
 }

@@ -288,6 +288,9 @@ pub struct HistoryEntry {
 pub struct Inspection {
     /// What a check would be answered.
     pub answer: LimitAnswer,
+    /// Units leased out that may still be used, and count as used until they are settled.
+    /// Windows do not count them apart: 0.
+    pub leased: u64,
     /// The store's clock, in milliseconds since the epoch.
     pub now_ms: u64,
     /// Its name in the store.

@@ -12,7 +12,7 @@ use algorithms::check::{Mode, Options};
 use algorithms::{Algorithm, Kind, Parameters};
 use store::script::Clock;
 use support::server::{REDIS, Reply, VALKEY};
-use support::{Server, Subject, script_check};
+use support::{Leasing, Server, Subject, script_check};
 
 const NOW: u64 = 1_763_000_040_000;
 
@@ -116,6 +116,7 @@ fn measure(server: &mut Server, column: usize) {
             generation: 123_456,
             cost: 1,
             debit: 0,
+            lease: Leasing::default(),
             mode: Mode::Enforce,
         };
         let half = Subject {

@@ -13,7 +13,7 @@ mod support;
 use algorithms::check::{LimitVerdict, Mode, Options, Verdict};
 use algorithms::{Algorithm, Kind, Parameters, RetryAfter};
 use store::script::{CHECK, Clock};
-use support::{Engine, LuaRedis, RustEngine, Subject, script_check};
+use support::{Engine, Leasing, LuaRedis, RustEngine, Subject, script_check};
 
 const NOW: u64 = 1_763_000_040_000;
 
@@ -42,6 +42,7 @@ fn subject(kind: Kind, units: u64, period_ms: u64, cost: u64) -> Subject {
         generation: 1,
         cost,
         debit: 0,
+        lease: Leasing::default(),
         mode: Mode::Enforce,
     }
 }

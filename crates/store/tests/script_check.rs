@@ -22,6 +22,7 @@ fn limit<'a>(key: &'a str, algorithm: &'a Algorithm, cost: u64) -> ScriptLimit<'
         generation: 1,
         cost,
         debit: 0,
+        lease: None,
         mode: Mode::Enforce,
     }
 }

@@ -12,7 +12,7 @@ use algorithms::check::{Mode, Options};
 use algorithms::{Algorithm, Kind, Parameters};
 use store::script::Clock;
 use support::server::{REDIS, Reply, VALKEY};
-use support::{Server, Subject, script_check};
+use support::{Leasing, Server, Subject, script_check};
 
 const NOW: u64 = 1_763_000_040_000;
 const HOUR: u64 = 3_600_000;
@@ -26,6 +26,7 @@ fn subject(kind: Kind, sub_windows: u64) -> Subject {
         generation: 1,
         cost: 1,
         debit: 0,
+        lease: Leasing::default(),
         mode: Mode::Enforce,
     }
 }

@@ -9,7 +9,7 @@ use algorithms::{Algorithm, Kind, Parameters};
 use store::script::Clock;
 use support::random::{Random, Walk};
 use support::server::{REDIS, VALKEY};
-use support::{Engine, LuaRedis, RustEngine, Server, Subject, script_check};
+use support::{Engine, Leasing, LuaRedis, RustEngine, Server, Subject, script_check};
 
 const STEPS_PER_WALK: u64 = 60;
 
@@ -29,6 +29,7 @@ fn first_seed() -> u64 {
 
 /// Walks with both until the steps are used up.
 fn compare(twin: &mut dyn Engine, steps: u64) {
+    let (mut granted, mut settled) = (0_u64, 0_u64);
     for seed in first_seed()..first_seed() + steps.div_ceil(STEPS_PER_WALK) {
         let mut rust = RustEngine::default();
         let mut walk = Walk::new(seed);
@@ -46,8 +47,17 @@ fn compare(twin: &mut dyn Engine, steps: u64) {
                 "seed {seed} step {step} at {now_ms} {options:?} {subjects:#?} {:#?}",
                 rust.buckets
             );
+            if let Ok(verdict) = &expected {
+                walk.hear(verdict);
+                let leases = verdict.limits.iter().filter(|l| l.lease.is_some());
+                granted += leases.map(|_| 1).sum::<u64>();
+            }
+            let settling = subjects.iter().filter(|s| !s.lease.settle.is_empty());
+            settled += settling.map(|_| 1).sum::<u64>();
         }
     }
+    let often = steps / 100;
+    assert!(granted > often && settled > often, "{granted} {settled}");
 }
 
 #[test]
@@ -75,6 +85,7 @@ fn a_logs_total_wraps() {
         generation: 1,
         cost: 0,
         debit: 0,
+        lease: Leasing::default(),
         mode: Mode::Enforce,
     };
     let (mut rust, mut lua, mut charged) = (RustEngine::default(), LuaRedis::new(), 0);
@@ -107,10 +118,11 @@ fn with_the_servers_clock() {
             let expected = rust.check(&subjects, now_ms, Options::default());
             assert_eq!(reply.results.remove(0), expected, "seed {seed}");
             let Ok(verdict) = expected else { continue };
+            walk.hear(&verdict);
             for (subject, limit) in subjects.iter().zip(verdict.limits) {
                 let ttl_ms = redis.ttl(&subject.key);
                 let reset_ms = i64::try_from(limit.decision.reset_after_ms).unwrap();
-                if limit.charged > 0 {
+                if limit.charged > 0 || limit.lease.is_some() {
                     assert_eq!(ttl_ms, reset_ms + 1000, "seed {seed} {subject:?}");
                 }
             }

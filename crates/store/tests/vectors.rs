@@ -18,7 +18,7 @@ use algorithms::check::{Mode, Options, Verdict};
 use algorithms::{Algorithm, Align, Kind, Parameters, Rate};
 use serde_json::{Map, Value};
 use support::server::{REDIS, VALKEY};
-use support::{Engine, LuaRedis, RustEngine, Server, Subject};
+use support::{Engine, Leasing, LuaRedis, RustEngine, Server, Subject};
 
 const EXAMPLES: &str = include_str!("../../../tests/vectors/examples.json");
 
@@ -113,6 +113,7 @@ fn run(scenario: &Value, engine: &mut dyn Engine) -> Vec<String> {
                 generation,
                 cost: step["cost"].as_u64().unwrap(),
                 debit: 0,
+                lease: Leasing::default(),
                 mode: Mode::Enforce,
             })
             .collect();

@@ -75,6 +75,7 @@ impl Check {
             require_match: false,
             debits: Vec::new(),
             leases: Vec::new(),
+            proxy: 0,
         };
         let mut compiled = Compiled::new(policy);
         let deadline = Instant::now() + Duration::from_millis(wait.unwrap_or(0));

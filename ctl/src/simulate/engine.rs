@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use algorithms::{
-    Algorithm,
+    Algorithm, LeaseAsk,
     check::{Mode, Options, Part, Stored, Verdict, check},
 };
 
@@ -60,6 +60,7 @@ impl Engine for Local {
                 stored: self.buckets.get(&subject.bucket),
                 cost: subject.cost,
                 debit: 0,
+                lease: LeaseAsk::default(),
                 mode: subject.mode,
             })
             .collect();

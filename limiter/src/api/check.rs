@@ -12,7 +12,7 @@ use hyper::{
 };
 use policy::Name;
 use protocol::{
-    Answer, ApiError, CHECK_CBOR, CHECK_JSON, ErrorCode,
+    Answer, ApiError, CHECK_CBOR, CHECK_JSON, Check, ErrorCode,
     compact::{Batch, BatchAnswer},
     json::{self, Reason, Reply},
 };
@@ -90,6 +90,7 @@ impl Api {
         let batch = Batch::decode(&body.bytes)
             .map_err(|error| ApiError::new(ErrorCode::InvalidRequest, error.to_string()))?;
         drop(body);
+        let mark = batch.proxy_mark();
         let Batch {
             domain,
             proxy,
@@ -104,7 +105,10 @@ impl Api {
             revision: revision.as_ref(),
         };
         self.telemetry.heard(&domain, asker);
-        let checks = checks.into_iter().map(|check| check.into_check(&keys));
+        let checks = checks.into_iter().map(|check| Check {
+            proxy: mark,
+            ..check.into_check(&keys)
+        });
         let deadline = Instant::now() + self.bounds.store_timeout;
         let decided = self.decide(&domain, checks.collect(), deadline).await?;
         if let Some(error) = decided.all_failed() {

@@ -103,6 +103,7 @@ impl Limiter {
                 stored: self.buckets.get(bucket),
                 cost: found.limit.cost * check.cost,
                 debit: if peek { 0 } else { debit(&found.limit.name) },
+                lease: algorithms::LeaseAsk::default(),
                 mode: match mode(found) {
                     protocol::Mode::Enforce => Mode::Enforce,
                     _ => Mode::Observe,

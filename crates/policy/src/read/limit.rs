@@ -7,6 +7,7 @@ use crate::{
     document::Node,
     read::{
         Choice, Field, Fields, Form, Path, Report, Take,
+        lease::{Beside, read_lease},
         matchers::read_matchers,
         numbers::read_numbers,
         overrides::{Buckets, read_overrides},
@@ -84,7 +85,13 @@ fn read_fields(limit: Field<'_>, report: &mut Report) -> Option<Limit> {
     let fleet_size = take.integer("fleet_size", 1);
     let paused = Pause::take(take);
     let generation = read_generation(take);
-    refuse_lease(take);
+    let beside = Beside {
+        kind: numbers.kind,
+        quota: numbers.quota,
+        over_limit,
+        scope,
+    };
+    let lease_ttl_ms = read_lease(take, &beside);
     fields.finish(path, &LIMIT_FIELDS, report);
     check_per(&limit, &per, &partition, report);
     check_kind(&limit, numbers.kind, over_limit, scope, report);
@@ -101,7 +108,7 @@ fn read_fields(limit: Field<'_>, report: &mut Report) -> Option<Limit> {
         on_failure,
         scope,
         precheck_percent,
-        lease_ttl_ms: None,
+        lease_ttl_ms,
         hidden,
         overrides,
         replaces,
@@ -158,14 +165,6 @@ fn read_generation(take: &mut Take<'_, '_>) -> u64 {
         return 0;
     }
     take.integer("generation", 0).unwrap_or(0)
-}
-
-fn refuse_lease(take: &mut Take<'_, '_>) {
-    if let Some(field) = take.field("lease") {
-        field
-            .report(take.report, "leases are not available yet in this version")
-            .push_hint("remove `lease`: every request is then one check");
-    }
 }
 
 /// A problem with a field that is right in itself, but not together with others.

@@ -60,6 +60,12 @@ const MAX_SETTLEMENTS: usize = 16;
 const MAX_PROXY: usize = 64;
 
 impl Batch {
+    /// The proxy as a small number, below [`policy::PROXY_MARKS`] and the same everywhere: by it a
+    /// bucket counts the proxies that lease from it.
+    pub fn proxy_mark(&self) -> u8 {
+        policy::proxy_mark(&self.proxy)
+    }
+
     /// The batch as bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut limits = Table::default();

@@ -153,6 +153,7 @@ fn read_check(owner: &Field<'_>, take: &mut Take<'_, '_>) -> Option<Check> {
         require_match,
         debits: Vec::new(),
         leases: Vec::new(),
+        proxy: 0,
     })
 }
 

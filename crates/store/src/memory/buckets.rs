@@ -54,6 +54,7 @@ impl Buckets {
                 stored: self.held.get(&bucket.key).map(|held| &held.stored),
                 cost: bucket.cost,
                 debit: bucket.debit,
+                lease: bucket.lease_ask(),
                 mode: bucket.mode,
             })
             .collect();

@@ -152,10 +152,12 @@ impl Store for MemoryStore {
         let planned = Planned::of_bucket(policy, limit, values, cost, &self.keys, now_ms)?;
         let key = planned.key_of(policy.domain(), &self.keys);
         let verdict = buckets.check(&planned, now_ms)?;
+        let leased = verdict.limits.first().map_or(0, |limit| limit.leased);
         let answer = planned.answer(policy, &verdict, now_ms);
         let limits = answer.limits.into_iter();
         let missing = || StoreError::Corrupt("no answer for the bucket".to_owned());
         Ok(Inspection {
+            leased,
             now_ms,
             answer: { limits }.next().ok_or_else(missing)?,
             slot: slot(key.as_bytes()),

@@ -44,6 +44,7 @@ impl Small {
             require_match: false,
             debits: Vec::new(),
             leases: Vec::new(),
+            proxy: 0,
         };
         let mut results = self.store.check(&self.policy, &[check], false).await;
         results.pop().unwrap().map(|answer| answer.allowed)

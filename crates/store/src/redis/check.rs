@@ -99,15 +99,17 @@ impl RedisStore {
         } else {
             None
         };
-        let answer = match verdict {
+        let (answer, leased) = match verdict {
             Some(verdict) => {
                 let (verdict, now_ms) = verdict?;
-                planned.answer(policy, &verdict, now_ms)
+                let leased = verdict.limits.first().map_or(0, |limit| limit.leased);
+                (planned.answer(policy, &verdict, now_ms), leased)
             }
-            None => planned.without_buckets(policy, wall_ms()),
+            None => (planned.without_buckets(policy, wall_ms()), 0),
         };
         let (state, ttl_ms) = self.raw_state(&key).await?;
         Ok(Inspection {
+            leased,
             now_ms: answer.now_ms,
             answer: answer.limits.into_iter().next().ok_or_else(value::short)?,
             slot: slot(key.as_bytes()),
@@ -142,6 +144,7 @@ fn script_check<'a>(planned: &'a Planned<'_>) -> ScriptCheck<'a> {
         generation: bucket.generation,
         cost: bucket.cost,
         debit: bucket.debit,
+        lease: bucket.lease.as_ref().map(|lease| lease.ask()),
         mode: bucket.mode,
     });
     ScriptCheck {

@@ -1,7 +1,7 @@
 //! The reply's integers as verdicts.
 
 use algorithms::check::{LimitVerdict, Verdict};
-use algorithms::{Decision, RetryAfter};
+use algorithms::{Decision, Lease, RetryAfter};
 
 use super::ScriptCheck;
 
@@ -69,6 +69,10 @@ fn decode_check(
     let mut culprit = None;
     for (index, limit) in check.limits.iter().enumerate() {
         let row = Row::read(numbers)?;
+        let leases = match limit.lease {
+            Some(_) => LeaseRow::read(numbers)?,
+            None => LeaseRow::default(),
+        };
         match row.fits {
             STALE => {
                 let generation = unsigned(row.charged)?;
@@ -82,6 +86,8 @@ fn decode_check(
                 mode: limit.mode,
                 decision: row.decision()?,
                 charged: unsigned(row.charged)?,
+                lease: leases.lease()?,
+                leased: unsigned(leases.leased)?,
             }),
         }
     }
@@ -130,6 +136,38 @@ impl Row {
             reset_after_ms: unsigned(self.reset_after)?,
             delay_ms: unsigned(self.delay)?,
         })
+    }
+}
+
+/// The integers of a limit's leases.
+#[derive(Default)]
+struct LeaseRow {
+    granted: i64,
+    epoch: i64,
+    ttl: i64,
+    leased: i64,
+}
+
+impl LeaseRow {
+    fn read(numbers: &mut impl Iterator<Item = i64>) -> Result<Self, MalformedReply> {
+        let mut next = || numbers.next().ok_or(MalformedReply);
+        Ok(Self {
+            granted: next()?,
+            epoch: next()?,
+            ttl: next()?,
+            leased: next()?,
+        })
+    }
+
+    fn lease(&self) -> Result<Option<Lease>, MalformedReply> {
+        if self.granted == 0 {
+            return Ok(None);
+        }
+        Ok(Some(Lease {
+            units: unsigned(self.granted)?,
+            epoch: unsigned(self.epoch)?,
+            ttl_ms: unsigned(self.ttl)?,
+        }))
     }
 }
 

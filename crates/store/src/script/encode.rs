@@ -1,7 +1,7 @@
 //! Checks as KEYS and ARGV.
 
-use algorithms::Algorithm;
 use algorithms::check::{Mode, Options};
+use algorithms::{Algorithm, LeaseAsk, PROXY_MARKS};
 
 /// One limit's part in a check.
 #[derive(Clone, Copy, Debug)]
@@ -16,6 +16,9 @@ pub struct ScriptLimit<'a> {
     pub cost: u64,
     /// Units admitted earlier without asking; charged once, whatever is left.
     pub debit: u64,
+    /// Units wanted for requests to come, and what became of earlier ones; `None` costs the
+    /// script nothing, and tells nothing of what is leased.
+    pub lease: Option<LeaseAsk<'a>>,
     /// How it takes part.
     pub mode: Mode,
 }
@@ -51,9 +54,13 @@ pub struct ScriptCall<'a> {
 /// Larger than any limit, and still exact in Lua.
 const COST_MAX: u64 = 1 << 52;
 
+/// No bucket has an epoch of this name: they are times.
+const EPOCH_MAX: u64 = (1 << 53) - 1;
+
 const PEEK: i64 = 1;
 const FORCE: i64 = 2;
 const OBSERVED: i64 = 16;
+const LEASED: i64 = 32;
 
 /// Lays out a batch of checks, to be decided in this order.
 pub fn encode<'a>(checks: &[ScriptCheck<'a>], clock: Clock) -> ScriptCall<'a> {
@@ -77,8 +84,9 @@ pub fn encode<'a>(checks: &[ScriptCheck<'a>], clock: Clock) -> ScriptCall<'a> {
             } else {
                 0
             };
+            let leased = limit.lease.map_or(0, |_| LEASED);
             args.extend([
-                i64::from(numbers.kind) + observed,
+                i64::from(numbers.kind) + observed + leased,
                 exact(limit.generation),
                 exact(limit.cost),
                 exact(limit.debit),
@@ -87,9 +95,28 @@ pub fn encode<'a>(checks: &[ScriptCheck<'a>], clock: Clock) -> ScriptCall<'a> {
                 exact(numbers.y),
                 exact(numbers.z),
             ]);
+            if let Some(lease) = &limit.lease {
+                encode_lease(&mut args, lease);
+            }
         }
     }
     ScriptCall { keys, args }
+}
+
+fn encode_lease(args: &mut Vec<i64>, lease: &LeaseAsk<'_>) {
+    args.extend([
+        exact(lease.ttl_ms),
+        exact(lease.want),
+        i64::from(lease.proxy % PROXY_MARKS),
+        i64::try_from(lease.settle.len()).unwrap_or(i64::MAX),
+    ]);
+    for settlement in lease.settle {
+        args.extend([
+            i64::try_from(settlement.epoch.min(EPOCH_MAX)).unwrap_or(i64::MAX),
+            exact(settlement.spent),
+            exact(settlement.returned),
+        ]);
+    }
 }
 
 /// A number that Lua holds exactly.

@@ -39,6 +39,14 @@ const LIBRARY: &[(&str, &str)] = &[
         include_str!("../../../../lua/lib/leaky_bucket.lua"),
     ),
     (
+        "lib/lease.lua",
+        include_str!("../../../../lua/lib/lease.lua"),
+    ),
+    (
+        "lib/lease_window.lua",
+        include_str!("../../../../lua/lib/lease_window.lua"),
+    ),
+    (
         "lib/fixed_window.lua",
         include_str!("../../../../lua/lib/fixed_window.lua"),
     ),
@@ -62,19 +70,27 @@ impl Script {
     /// An unknown name stays as it is, a comment; the script then fails to run,
     /// which the tests of every script show.
     fn assemble(source: &str) -> Self {
-        let mut assembled = String::with_capacity(32 * 1024);
-        for line in source.lines() {
-            let included = line
-                .trim_start()
-                .strip_prefix("-- include: ")
-                .and_then(|name| LIBRARY.iter().find(|(known, _)| *known == name));
-            assembled.push_str(included.map_or(line, |(_, text)| text));
-            assembled.push('\n');
-        }
+        let mut assembled = String::with_capacity(48 * 1024);
+        include(source, &mut assembled);
         let sha1 = sha1_smol::Sha1::from(&assembled).digest().to_string();
         Self {
             source: assembled,
             sha1,
+        }
+    }
+}
+
+fn include(source: &str, assembled: &mut String) {
+    for line in source.lines() {
+        let included = line
+            .trim_start()
+            .strip_prefix("-- include: ")
+            .and_then(|name| LIBRARY.iter().find(|(known, _)| *known == name));
+        if let Some((_, text)) = included {
+            include(text, assembled);
+        } else {
+            assembled.push_str(line);
+            assembled.push('\n');
         }
     }
 }

@@ -83,6 +83,7 @@ pub fn request(entries: &[(&str, &str)]) -> Check {
         require_match: false,
         debits: Vec::new(),
         leases: Vec::new(),
+        proxy: 0,
     }
 }
 

@@ -23,6 +23,7 @@ async fn a_simulation_has_a_clock_and_buckets_of_its_own(kind: ServerKind) -> Re
             generation: 1,
             cost: 1,
             debit: 0,
+            lease: None,
             mode: Mode::Enforce,
         }],
         options: Options::default(),

@@ -15,8 +15,8 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use algorithms::Algorithm;
 use algorithms::check::{Mode, Options, Part, Stored, Verdict, check};
+use algorithms::{Algorithm, LeaseAsk, Settlement};
 use store::script::{Clock, ScriptCheck, ScriptError, ScriptLimit};
 
 pub use lua_redis::LuaRedis;
@@ -30,7 +30,33 @@ pub struct Subject {
     pub generation: u64,
     pub cost: u64,
     pub debit: u64,
+    pub lease: Leasing,
     pub mode: Mode,
+}
+
+/// What is asked of its leases.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Leasing {
+    pub ttl_ms: u64,
+    pub want: u64,
+    pub proxy: u8,
+    pub settle: Vec<Settlement>,
+}
+
+impl Leasing {
+    pub fn ask(&self) -> LeaseAsk<'_> {
+        LeaseAsk {
+            ttl_ms: self.ttl_ms,
+            want: self.want,
+            proxy: self.proxy,
+            settle: &self.settle,
+        }
+    }
+
+    /// `None` where nothing is asked: the script then does not tell what is leased.
+    fn asked(&self) -> Option<LeaseAsk<'_>> {
+        (*self != Self::default()).then(|| self.ask())
+    }
 }
 
 /// Anything that decides checks and remembers what it charged.
@@ -64,14 +90,18 @@ impl Engine for RustEngine {
                 stored: self.buckets.get(&subject.key),
                 cost: subject.cost,
                 debit: subject.debit,
+                lease: subject.lease.ask(),
                 mode: subject.mode,
             })
             .collect();
-        let (verdict, writes) =
+        let (mut verdict, writes) =
             check(&parts, now_ms, options).map_err(|stale| ScriptError::Stale {
                 limit: stale.limit,
                 generation: stale.generation,
             })?;
+        for (subject, limit) in subjects.iter().zip(&mut verdict.limits) {
+            limit.leased = subject.lease.asked().map_or(0, |_| limit.leased);
+        }
         for (subject, write) in subjects.iter().zip(writes) {
             if let Some(stored) = write {
                 self.buckets.insert(subject.key.clone(), stored);
@@ -88,6 +118,7 @@ pub fn script_check(subjects: &[Subject], options: Options) -> ScriptCheck<'_> {
         generation: subject.generation,
         cost: subject.cost,
         debit: subject.debit,
+        lease: subject.lease.asked(),
         mode: subject.mode,
     });
     ScriptCheck {

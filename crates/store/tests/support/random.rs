@@ -1,9 +1,9 @@
 //! Random limits, edits, costs and clocks, from a seed.
 
-use algorithms::check::Mode;
-use algorithms::{Algorithm, Align, Kind, Parameters, Rate};
+use algorithms::check::{Mode, Verdict};
+use algorithms::{Algorithm, Align, Kind, Lease, Parameters, Rate, Settlement};
 
-use super::Subject;
+use super::{Leasing, Subject};
 
 /// `SplitMix64`: small, and the same everywhere.
 pub struct Random(u64);
@@ -107,6 +107,7 @@ pub fn parameters(random: &mut Random, kind: Kind) -> Parameters {
 pub struct Walk {
     random: Random,
     limits: Vec<(Parameters, Algorithm, u64)>,
+    leases: Vec<WalkLeases>,
     prefix: String,
     now_ms: u64,
 }
@@ -121,10 +122,12 @@ impl Walk {
                 (parameters, Algorithm::new(&parameters).unwrap(), 1)
             })
             .collect();
+        let leases = vec![WalkLeases::default(); 4];
         let now_ms = random.pick(&[0, 5000, 1_763_000_040_000, (1 << 52) - 5000]);
         Self {
             random,
             limits,
+            leases,
             prefix: format!("walk:{seed}"),
             now_ms,
         }
@@ -134,6 +137,11 @@ impl Walk {
     pub fn step(&mut self) -> (u64, Vec<Subject>) {
         if self.random.one_in(12) {
             self.edit();
+        }
+        for leases in &mut self.leases {
+            if self.random.one_in(10) {
+                leases.edit(&mut self.random);
+            }
         }
         self.tick();
         let shared_cost = self.cost(0);
@@ -154,6 +162,7 @@ impl Walk {
                 generation: generation.saturating_sub(behind),
                 cost,
                 debit,
+                lease: self.leases[index].ask(&mut self.random, algorithm.limit()),
                 mode: if self.random.one_in(6) {
                     Mode::Observe
                 } else {
@@ -162,6 +171,13 @@ impl Walk {
             });
         }
         (self.now_ms, subjects)
+    }
+
+    /// Remembers what was granted, to be settled.
+    pub fn hear(&mut self, verdict: &Verdict) {
+        for (leases, limit) in self.leases.iter_mut().zip(&verdict.limits) {
+            leases.granted.extend(limit.lease);
+        }
     }
 
     /// Changes some numbers of one limit, sometimes its algorithm.
@@ -199,7 +215,8 @@ impl Walk {
         let random = &mut self.random;
         let index = usize::try_from(random.below(self.limits.len() as u64)).unwrap();
         let algorithm = &self.limits[index].1;
-        let scale = random.pick(&[algorithm.window_ms(), algorithm.horizon_ms(), 1000]);
+        let ttl_ms = self.leases[index].ttl_ms;
+        let scale = random.pick(&[algorithm.window_ms(), algorithm.horizon_ms(), 1000, ttl_ms]);
         let by = match random.below(10) {
             0..=3 => 0,
             4 => random.below(3),
@@ -224,5 +241,50 @@ impl Walk {
             4..=6 => self.random.below(limit / 3 + 2),
             _ => 1,
         }
+    }
+}
+
+/// The leases of one limit: its ttl, and what was granted.
+#[derive(Clone, Default)]
+struct WalkLeases {
+    ttl_ms: u64,
+    granted: Vec<Lease>,
+}
+
+impl WalkLeases {
+    /// Switches leasing on or off, or changes the ttl.
+    fn edit(&mut self, random: &mut Random) {
+        self.ttl_ms = random.pick(&[0, 1, 10, 100, 100, 1000, 60_000]);
+    }
+
+    fn ask(&mut self, random: &mut Random, limit: u64) -> Leasing {
+        let mut lease = Leasing {
+            ttl_ms: self.ttl_ms,
+            ..Leasing::default()
+        };
+        if random.one_in(2) {
+            lease.want = random.below(limit.min(1 << 52) + 2);
+            let proxies = random.pick(&[3, 64]);
+            lease.proxy = u8::try_from(random.below(proxies)).unwrap();
+        }
+        while !self.granted.is_empty() && random.one_in(3) {
+            let at = usize::try_from(random.below(self.granted.len() as u64)).unwrap();
+            let Lease { units, epoch, .. } = self.granted[at];
+            if random.one_in(3) {
+                self.granted.swap_remove(at);
+            }
+            let spent = random.below(units + 2);
+            lease.settle.push(Settlement {
+                epoch: (epoch + random.pick(&[0, 0, 0, 0, 1, 2]))
+                    .saturating_sub(random.below(8) / 7),
+                spent: if random.one_in(3) { 0 } else { spent },
+                returned: if random.one_in(3) {
+                    units
+                } else {
+                    units.saturating_sub(spent)
+                },
+            });
+        }
+        lease
     }
 }

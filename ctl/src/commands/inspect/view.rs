@@ -146,7 +146,7 @@ impl Bucket {
             enforced: answer.mode != Mode::Shadow,
             paused: self.paused,
             overridden: self.in_force.is_some(),
-            leased: 0,
+            leased: self.inspection.leased,
             ttl_ms: self.inspection.ttl_ms,
             redis_key: &self.inspection.key,
             slot: self.inspection.slot,
@@ -168,6 +168,10 @@ impl Bucket {
         if let (Some(used), Some(quota)) = (self.used(), self.inspection.answer.limit) {
             line("used", self.usage(used, quota, page));
             line("requests", self.requests());
+            if self.inspection.leased > 0 {
+                let leased = self.inspection.leased;
+                line("leased", format!("{leased} of the used, to proxies"));
+            }
             if let Some(ms) = self
                 .next_ms
                 .filter(|_| self.inspection.answer.remaining > 0)

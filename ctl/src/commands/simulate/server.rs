@@ -62,6 +62,7 @@ impl Engine for Server<'_> {
             generation: subject.generation,
             cost: subject.cost,
             debit: 0,
+            lease: None,
             mode: subject.mode,
         });
         let check = ScriptCheck {

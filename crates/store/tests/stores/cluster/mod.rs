@@ -65,6 +65,7 @@ fn limit<'a>(key: &'a str, algorithm: &'a Algorithm) -> ScriptLimit<'a> {
         generation: 1,
         cost: 1,
         debit: 0,
+        lease: None,
         mode: Mode::Enforce,
     }
 }

@@ -1,0 +1,176 @@
+//! Units taken in advance by proxies, for requests to come.
+//!
+//! A *grant* takes units out of a bucket before they are used; the proxy that
+//! has them uses them without asking, within the grant's ttl. What of it was
+//! used and what is given back arrives later as a [`Settlement`], or never.
+//!
+//! Grants are counted by epoch, an epoch being at least as long as the ttl of
+//! the grants before it, so that what was granted in one is dead before the
+//! next one ends. Two counts are therefore enough: units that may still be used
+//! are among those of the present epoch and the one before. While they are, the
+//! bucket must not refill below them; see [`Leases::floor`].
+
+use crate::bucket::Bucket;
+
+/// The shortest ttl of a lease, in milliseconds: below it a round trip is a good part of it.
+pub const LEASE_TTL_MIN_MS: u64 = 10;
+/// The longest, in milliseconds: what a proxy takes to its grave is missed for two of these.
+pub const LEASE_TTL_MAX_MS: u64 = 60_000;
+/// How many different proxies a bucket tells apart; [`LeaseAsk::proxy`] is below it.
+pub const PROXY_MARKS: u8 = 64;
+
+/// What a check asks of a leased limit, beside its cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LeaseAsk<'a> {
+    /// The limit's ttl, in milliseconds; 0: it does not lease. (What was leased while it did
+    /// still counts.)
+    pub ttl_ms: u64,
+    /// Surplus units wanted.
+    pub want: u64,
+    /// Who asks: a hash of the proxy, below [`PROXY_MARKS`].
+    pub proxy: u8,
+    /// What became of earlier grants.
+    pub settle: &'a [Settlement],
+}
+
+/// What became of granted units.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Settlement {
+    /// The grant's [`Lease::epoch`].
+    pub epoch: u64,
+    /// Units that requests used.
+    pub spent: u64,
+    /// Units given back unused.
+    pub returned: u64,
+}
+
+/// Units granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Lease {
+    /// How many.
+    pub units: u64,
+    /// What a settlement names them by.
+    pub epoch: u64,
+    /// For how long they may be used, in milliseconds from the sending of the check.
+    pub ttl_ms: u64,
+}
+
+/// A bucket's grants that may not be used up yet. Never both counts are 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Leases {
+    /// The name of the present epoch; the one before has the number before. It starts as the
+    /// time of the first grant, and so never comes twice.
+    pub epoch: u64,
+    /// When the present epoch ends, in milliseconds.
+    pub edge_ms: u64,
+    /// The ttl of its grants, in milliseconds.
+    pub ttl_ms: u64,
+    /// Units of its grants.
+    pub current: u64,
+    /// Units of the grants of the epoch before.
+    pub previous: u64,
+    /// Who asked in this epoch: one bit for each mark.
+    pub seen: u64,
+    /// Who asked in the one before.
+    pub seen_before: u64,
+}
+
+impl Leases {
+    /// Those of a bucket at its first grant.
+    pub(crate) const fn starting(now_ms: u64, ttl_ms: u64) -> Self {
+        Self {
+            epoch: now_ms,
+            edge_ms: now_ms + ttl_ms,
+            ttl_ms,
+            current: 0,
+            previous: 0,
+            seen: 0,
+            seen_before: 0,
+        }
+    }
+
+    /// Units that may still be used.
+    pub(crate) const fn outstanding(&self) -> u64 {
+        self.current.saturating_add(self.previous)
+    }
+
+    /// When the epoch after this one ends, given the ttl now in force.
+    fn second_edge_ms(&self, ttl_ms: u64) -> u64 {
+        self.edge_ms.saturating_add(self.ttl_ms.max(ttl_ms))
+    }
+
+    /// The least that the bucket owes at `now_ms`, in parts.
+    ///
+    /// It owes all that is outstanding until the edge, when the older part of it is dead, and
+    /// the rest until the second edge. Only from there on does either drain: the time before
+    /// is lost, for a unit used at the last moment is one that nothing has refilled yet.
+    pub(crate) fn floor(&self, bucket: &Bucket, now_ms: u64, ttl_ms: u64) -> u64 {
+        let all = bucket.owed(self.outstanding());
+        let present = bucket.owed(self.current);
+        let since = |edge_ms: u64| now_ms.saturating_sub(edge_ms);
+        let second_ms = self.second_edge_ms(ttl_ms);
+        bucket
+            .drained(all, since(self.edge_ms))
+            .max(bucket.drained(present, since(second_ms)))
+    }
+
+    /// From `now_ms` until that is no more than `parts`.
+    pub(crate) fn wait_ms(&self, bucket: &Bucket, parts: u64, now_ms: u64, ttl_ms: u64) -> u64 {
+        let until = |edge_ms: u64, units: u64| match bucket.owed(units).checked_sub(parts) {
+            None | Some(0) => 0,
+            Some(excess) => edge_ms.saturating_sub(now_ms) + bucket.drain_ms(excess),
+        };
+        let all = until(self.edge_ms, self.outstanding());
+        all.max(until(self.second_edge_ms(ttl_ms), self.current))
+    }
+
+    /// As they are at `now_ms`, after the edges that have passed; `None` if no unit is left.
+    pub(crate) fn at(self, now_ms: u64, ttl_ms: u64) -> Option<Self> {
+        if now_ms < self.edge_ms {
+            return Some(self);
+        }
+        let second_ms = self.second_edge_ms(ttl_ms);
+        (now_ms < second_ms && self.current > 0).then_some(Self {
+            epoch: self.epoch.saturating_add(1),
+            edge_ms: second_ms,
+            // Switched off, nothing is granted by it; on again, what it was still is right.
+            ttl_ms: if ttl_ms > 0 { ttl_ms } else { self.ttl_ms },
+            current: 0,
+            previous: self.current,
+            seen: 0,
+            seen_before: self.seen,
+        })
+    }
+
+    /// The same, after the bucket's clock was moved back.
+    #[must_use]
+    pub(crate) const fn moved_back(self, by_ms: u64) -> Self {
+        Self {
+            edge_ms: self.edge_ms.saturating_sub(by_ms),
+            ..self
+        }
+    }
+
+    /// Takes units off the epoch of that name, as far as it has them; an epoch that is not held
+    /// has none.
+    pub(crate) fn take(&mut self, epoch: u64, units: u64) -> u64 {
+        let slot = if epoch == self.epoch {
+            &mut self.current
+        } else if epoch.checked_add(1) == Some(self.epoch) {
+            &mut self.previous
+        } else {
+            return 0;
+        };
+        let taken = units.min(*slot);
+        *slot -= taken;
+        taken
+    }
+
+    /// Notes who asks, and estimates how many did in this epoch and the one before: of the marks
+    /// of many, some are the same.
+    pub(crate) fn see(&mut self, proxy: u8) -> u64 {
+        self.seen |= 1 << (proxy % PROXY_MARKS);
+        let marks = u64::from((self.seen | self.seen_before).count_ones());
+        marks + marks * marks / (2 * u64::from(PROXY_MARKS) - marks)
+    }
+}
