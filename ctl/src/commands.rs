@@ -4,6 +4,7 @@ mod apply;
 mod check;
 mod completions;
 mod delete_limit;
+mod denials;
 mod diff;
 mod explain;
 mod export;
@@ -22,6 +23,7 @@ mod reset;
 mod rollback;
 mod set_limit;
 mod simulate;
+mod stats;
 mod validate;
 
 use clap::Subcommand;
@@ -38,6 +40,7 @@ pub enum Command {
     Apply(apply::Apply),
     Completions(completions::Completions),
     DeleteLimit(delete_limit::DeleteLimit),
+    Denials(denials::Denials),
     Diff(diff::Diff),
     Export(export::Export),
     GetLimit(get_limit::GetLimit),
@@ -58,6 +61,7 @@ pub enum Command {
     Resume(pause::Resume),
     Rollback(rollback::Rollback),
     Simulate(simulate::Simulate),
+    Stats(stats::Stats),
     Validate(validate::Validate),
 }
 
@@ -68,6 +72,7 @@ impl Command {
             Self::Apply(command) => command.run(global, printer).await,
             Self::Completions(command) => command.run(printer),
             Self::DeleteLimit(command) => command.run(global, printer).await,
+            Self::Denials(command) => command.run(global, printer).await,
             Self::Diff(command) => command.run(global, printer).await,
             Self::Export(command) => command.run(global, printer).await,
             Self::GetLimit(command) => command.run(global, printer).await,
@@ -88,6 +93,7 @@ impl Command {
             Self::Resume(command) => command.run(global, printer).await,
             Self::Rollback(command) => command.run(global, printer).await,
             Self::Simulate(command) => command.run(global, printer).await,
+            Self::Stats(command) => command.run(global, printer).await,
             Self::Validate(command) => command.run(printer).await,
         }
     }

@@ -9,6 +9,7 @@
     reason = "the doc comments of arguments are the help text, where backticks would show"
 )]
 
+pub mod activity;
 pub mod bucket;
 pub mod changes;
 pub mod cli;

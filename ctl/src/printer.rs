@@ -121,6 +121,11 @@ impl Printer {
         }
     }
 
+    /// Whether nobody reads stdout any more.
+    pub fn is_closed(&self) -> bool {
+        self.closed.get()
+    }
+
     /// Tells what happened; `--quiet` leaves it out.
     pub fn note(&self, text: impl fmt::Display) {
         if !self.quiet {

@@ -25,7 +25,7 @@ const LIMITS: &[&str] = &[
     "pause",
     "resume",
 ];
-const LIVE: &[&str] = &["inspect", "list-keys", "reset"];
+const LIVE: &[&str] = &["inspect", "list-keys", "reset", "stats", "denials"];
 const WHAT_IF: &[&str] = &["check", "explain", "simulate"];
 const SETUP: &[&str] = &[
     "ping",

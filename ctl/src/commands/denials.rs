@@ -1,0 +1,137 @@
+//! `rlctl denials`.
+
+mod view;
+
+use std::{collections::HashMap, time::Duration};
+
+use clap::Args;
+use policy::Name;
+use store::{BucketActivity, Overrides};
+use tokio::time::sleep;
+
+use crate::{
+    activity::Span,
+    bucket::{self, Pair},
+    cli::{Format, Global, examples},
+    error::Error,
+    exit::Exit,
+    printer::Printer,
+    session::{self, Session},
+};
+
+use view::{Report, Row};
+
+/// Limiters tell once a second.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Show who was denied just now, by which limit, and from where.
+#[derive(Debug, Args)]
+#[command(after_help = examples!(
+    "rlctl denials"
+    "rlctl denials -d user=alice                # of a bucket, or of a request, with this entry"
+    "rlctl denials --limit per-user --follow    # those to come, until Ctrl-C"
+    "rlctl denials --follow -o json | jq -r .request.remote_address"
+))]
+pub struct Denials {
+    /// Only those with this entry, in the bucket or in the request that was denied last.
+    #[arg(short, long = "descriptor", value_name = "KEY=VALUE")]
+    descriptor: Vec<Pair>,
+
+    /// Only those of this limit.
+    #[arg(long, value_name = "NAME")]
+    limit: Option<String>,
+
+    /// Go on with those to come, a line each.
+    #[arg(short, long)]
+    follow: bool,
+}
+
+impl Denials {
+    /// Lists the buckets that were denied most in the last minute, the latest first.
+    pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
+        // Only to say what is wrong with an entry; values are compared as they come.
+        bucket::descriptor(&self.descriptor)?;
+        let session = Session::open(global, printer)?;
+        let policy = session.policy(Overrides::None).await?;
+        if let Some(name) = &self.limit {
+            session::find_limit(&policy, name)?;
+        }
+        if self.follow {
+            return self.follow(&session, &policy.domain).await;
+        }
+        let observed = session.activity(&policy.domain, Span::Minute).await?;
+        let mut rows = self.rows(observed.activity.buckets, observed.now_ms);
+        rows.sort_by_key(|row| std::cmp::Reverse(row.at_ms));
+        if observed.covered_ms == 0 {
+            printer.note("no limiter told of decisions in the last minute");
+            printer.hint("`rlctl list-proxies` shows which limiters are alive");
+        } else if rows.is_empty() {
+            printer.note("nobody was denied in the last minute");
+        }
+        printer.data(&Report(rows))?;
+        Ok(Exit::Done)
+    }
+
+    async fn follow(&self, session: &Session<'_>, domain: &Name) -> Result<Exit, Error> {
+        let printer = session.printer;
+        let mut shown: HashMap<(String, String), u64> = HashMap::new();
+        loop {
+            let observed = session.activity(domain, Span::TenSeconds).await?;
+            let mut rows = self.rows(observed.activity.buckets, observed.now_ms);
+            rows.sort_by_key(|row| row.at_ms);
+            for row in rows {
+                let key = (row.limit.clone(), row.shown.clone());
+                if shown.get(&key).is_none_or(|at_ms| *at_ms < row.at_ms) {
+                    shown.insert(key, row.at_ms);
+                    printer.raw(&line(printer, &row)?)?;
+                }
+            }
+            if printer.is_closed() {
+                return Ok(Exit::Done);
+            }
+            // What is too old to come again need not be remembered.
+            let oldest = observed.now_ms.saturating_sub(60_000);
+            shown.retain(|_, at_ms| *at_ms >= oldest);
+            sleep(LOOK_EVERY).await;
+        }
+    }
+
+    fn rows(&self, buckets: Vec<BucketActivity>, now_ms: u64) -> Vec<Row> {
+        let wanted = |bucket: &BucketActivity| {
+            self.limit
+                .as_ref()
+                .is_none_or(|name| bucket.limit.as_str() == name)
+                && self.descriptor.iter().all(|pair| has(bucket, pair))
+        };
+        let buckets = buckets.into_iter().filter(wanted);
+        buckets
+            .filter_map(|bucket| Row::of(bucket, now_ms))
+            .collect()
+    }
+}
+
+/// Whether the bucket, or the request of it that was denied last, has an entry.
+fn has(bucket: &BucketActivity, pair: &Pair) -> bool {
+    let is =
+        |name: &Name, value: &[u8]| name.as_str() == pair.key && value == pair.value.as_bytes();
+    let own = |(name, value): &(Name, Option<Vec<u8>>)| {
+        value.as_ref().is_some_and(|value| is(name, value))
+    };
+    let last = bucket.last.as_ref();
+    let mut entries = last.into_iter().flat_map(|last| &last.descriptor);
+    bucket.bucket.iter().any(own) || entries.any(|(name, value)| is(name, value))
+}
+
+/// One denial as a line, in the format that was asked for.
+fn line(printer: &Printer, row: &Row) -> Result<String, Error> {
+    Ok(match printer.format() {
+        Format::Json => {
+            let json = serde_json::to_string(row);
+            let json = json.map_err(|e| Error::new(Exit::Refused, e.to_string()))?;
+            json + "\n"
+        }
+        Format::Yaml => crate::render::yaml_of(&Report(vec![row.clone()]))?,
+        Format::Name => format!("{} {}\n", row.limit, row.shown),
+        _ => row.line(),
+    })
+}

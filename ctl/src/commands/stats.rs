@@ -1,0 +1,82 @@
+//! `rlctl stats`.
+
+mod view;
+
+use std::collections::BTreeMap;
+
+use clap::Args;
+use policy::Name;
+use store::Overrides;
+
+use crate::{
+    activity::Span,
+    cli::{Global, examples},
+    error::Error,
+    exit::Exit,
+    printer::Printer,
+    session::{self, Session},
+};
+
+use view::Report;
+
+/// Show what each limit decided lately, per second and in all.
+#[derive(Debug, Args)]
+#[command(after_help = examples!(
+    "rlctl stats"
+    "rlctl stats per-user orders --over 1h"
+    "rlctl stats -o json | jq '.limits[] | select(.denied.count > 0) | .limit'"
+    "watch -n1 rlctl stats --over 10s"
+))]
+pub struct Stats {
+    /// Only these limits.
+    #[arg(value_name = "LIMIT")]
+    limits: Vec<String>,
+
+    /// How far back to look: 10s, 1m or 1h.
+    #[arg(
+        long,
+        value_name = "TIME",
+        default_value = "1m",
+        hide_possible_values = true
+    )]
+    over: Span,
+}
+
+impl Stats {
+    /// Adds up what all limiters noted.
+    pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
+        let session = Session::open(global, printer)?;
+        let policy = session.policy(Overrides::None).await?;
+        for name in &self.limits {
+            session::find_limit(&policy, name)?;
+        }
+        let wanted = |name: &&Name| {
+            self.limits.is_empty() || self.limits.iter().any(|wanted| wanted == name.as_str())
+        };
+        let limits: Vec<&Name> = policy.limits.iter().map(|limit| &limit.name).collect();
+        let limits: Vec<&Name> = limits.into_iter().filter(wanted).collect();
+        let observed = session.activity(&policy.domain, self.over).await?;
+        // Telling of nobody only asks.
+        let nobody: BTreeMap<Name, Vec<String>> = limits
+            .iter()
+            .map(|name| ((*name).clone(), Vec::new()))
+            .collect();
+        let proxies = session.store.proxies(&policy.domain, &nobody).await;
+        let proxies = proxies.map_err(|error| session.failed(&error))?;
+        if observed.covered_ms == 0 {
+            let (span, domain) = (self.over.text(), &policy.domain);
+            printer.note(format_args!(
+                "no limiter told of decisions in domain {domain} in the last {span}"
+            ));
+            printer.hint("`rlctl list-proxies` shows which limiters are alive");
+        }
+        printer.data(&Report::new(
+            &policy.domain,
+            self.over,
+            &limits,
+            &observed,
+            &proxies,
+        ))?;
+        Ok(Exit::Done)
+    }
+}

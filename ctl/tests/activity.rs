@@ -1,0 +1,184 @@
+//! What was decided and who was denied: `stats` and `denials`, over what limiters noted.
+
+#![expect(clippy::expect_used, reason = "a test may fail loudly")]
+
+mod support;
+
+use std::{
+    io::{BufRead, BufReader},
+    process::Stdio,
+    sync::Arc,
+};
+
+use anyhow::{Context, Result};
+use policy::Name;
+use protocol::{DecidedBy, Outcome};
+use store::{
+    Activity, BucketActivity, Denial, LimitActivity, Note, Noted, Options, Sighting, Store,
+    Stretch, open,
+};
+use support::{REDIS, Server, VALKEY, cases, rlctl};
+
+fn name(text: &str) -> Name {
+    text.parse().expect("a name")
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime> {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    Ok(builder.enable_all().build()?)
+}
+
+/// A server with limits in `shop`.
+fn server(kind: support::Kind) -> Result<Server> {
+    let server = Server::start(kind, &[])?;
+    for limit in ["per-user", "exports", "idle"] {
+        let url = server.url();
+        let edit = ["--redis", &url, "--domain", "shop", "set-limit", limit];
+        let edit = rlctl(&edit)
+            .args(["--per", "user", "--rate", "1/s"])
+            .output()?;
+        assert!(edit.status.success());
+    }
+    Ok(server)
+}
+
+async fn store(server: &Server) -> Result<Arc<dyn Store>> {
+    let store = open(&server.url().parse()?, Options::default())?;
+    // The first answer tells the server's time.
+    store
+        .note("a", &[Note::Fleet(&Sighting::default())])
+        .await?;
+    Ok(store)
+}
+
+fn bucket(limit: &str, user: &[u8], denied: u64, outcome: Outcome, at_ms: u64) -> BucketActivity {
+    BucketActivity {
+        limit: name(limit),
+        bucket: vec![(name("user"), Some(user.to_vec()))],
+        requests: denied + 2,
+        denied,
+        last: (denied > 0).then(|| Denial {
+            at_ms,
+            outcome,
+            by: DecidedBy::DenyCache,
+            proxy: Some("00ff".to_owned()),
+            descriptor: vec![
+                (name("path"), b"/api/x".to_vec()),
+                (name("remote_address"), b"192.0.2.7".to_vec()),
+            ],
+        }),
+    }
+}
+
+fn noted(buckets: Vec<BucketActivity>) -> Noted {
+    let mut limit = LimitActivity {
+        delayed: 4,
+        ..LimitActivity::default()
+    };
+    limit.add(Outcome::Allowed, DecidedBy::Limiter, 120);
+    limit.add(Outcome::Denied, DecidedBy::Limiter, 3);
+    limit.add(Outcome::Denied, DecidedBy::DenyCache, 42_000);
+    let mut exports = LimitActivity::default();
+    exports.add(Outcome::Allowed, DecidedBy::Limiter, 1);
+    exports.add(Outcome::WouldDeny, DecidedBy::Limiter, 25);
+    Noted {
+        covered_ms: 10_000,
+        activity: Activity {
+            limits: [(name("per-user"), limit), (name("exports"), exports)].into(),
+            unmatched: 7,
+            errors: 2,
+            buckets,
+        },
+    }
+}
+
+async fn tell(store: &Arc<dyn Store>, limiter: &str, noted: &Noted) -> Result<()> {
+    let shop = name("shop");
+    for stretch in Stretch::ALL {
+        let slot = stretch.slot(store.about_now_ms());
+        let note = Note::Activity {
+            domain: &shop,
+            slot,
+            noted,
+        };
+        store.note(limiter, &[note]).await?;
+    }
+    Ok(())
+}
+
+#[test]
+fn decisions_and_denials_are_shown() -> Result<()> {
+    for kind in [VALKEY, REDIS] {
+        let server = server(kind)?;
+        runtime()?.block_on(async {
+            let store = store(&server).await?;
+            let now_ms = store.about_now_ms();
+            let denied = vec![
+                bucket("per-user", b"alice", 40, Outcome::Denied, now_ms - 10),
+                bucket("per-user", b"b\x1b[2Job", 3, Outcome::Denied, now_ms - 20),
+                bucket("exports", b"carol", 25, Outcome::WouldDeny, now_ms - 30),
+                bucket("exports", b"dave", 0, Outcome::Denied, 0),
+            ];
+            tell(&store, "web-1:8090/00aa", &noted(denied)).await?;
+            let asked = [(name("per-user"), vec!["p1".to_owned(), "p2".to_owned()])];
+            store.proxies(&name("shop"), &asked.into()).await?;
+            anyhow::Ok(())
+        })?;
+        let cases = cases();
+        cases.env("RLCTL_REDIS", server.url());
+        cases.case("tests/activity/*.trycmd");
+        cases.run();
+    }
+    Ok(())
+}
+
+#[test]
+fn nothing_told_is_said() -> Result<()> {
+    let server = server(VALKEY)?;
+    let cases = cases();
+    cases.env("RLCTL_REDIS", server.url());
+    cases.case("tests/activity/nothing/*.trycmd");
+    cases.run();
+    Ok(())
+}
+
+#[test]
+fn denials_are_followed_as_they_come() -> Result<()> {
+    let server = server(VALKEY)?;
+    let url = server.url();
+    let arguments = ["--redis", &url, "denials", "--follow", "-d", "path=/api/x"];
+    let mut following = rlctl(&arguments).stdout(Stdio::piped()).spawn()?;
+    let lines = BufReader::new(following.stdout.take().context("piped")?).lines();
+    let mut lines = lines.map_while(std::result::Result::ok);
+    let runtime = runtime()?;
+    let store = runtime.block_on(store(&server))?;
+    let tell = |user: &[u8], count| {
+        let denied = bucket(
+            "per-user",
+            user,
+            count,
+            Outcome::Denied,
+            store.about_now_ms(),
+        );
+        runtime.block_on(tell(&store, "web-1:8090/00aa", &noted(vec![denied])))
+    };
+    tell(b"alice", 1)?;
+    let first = lines.next().context("a line")?;
+    assert!(
+        first.ends_with(
+            "Z per-user user=alice denied by deny_cache: path=/api/x remote_address=192.0.2.7"
+        ),
+        "{first}"
+    );
+    // The same again is told again, and nothing twice.
+    tell(b"alice", 2)?;
+    tell(b"bob", 1)?;
+    let second = lines.next().context("a line")?;
+    assert!(
+        second.contains("user=alice") || second.contains("user=bob"),
+        "{second}"
+    );
+    following.kill()?;
+    following.wait()?;
+    Ok(())
+}
