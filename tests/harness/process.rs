@@ -106,6 +106,15 @@ impl Process {
         self.signal(Signal::HUP)
     }
 
+    /// Memory that it has in use, in bytes (Linux only).
+    pub fn memory_bytes(&self) -> Result<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kilobytes = line.and_then(|line| line.trim().strip_suffix(" kB"));
+        let kilobytes: u64 = kilobytes.context("no VmRSS")?.trim().parse()?;
+        Ok(kilobytes * 1024)
+    }
+
     /// What it has written so far.
     pub fn log(&self) -> String {
         std::fs::read(&self.log)

@@ -15,6 +15,7 @@ mod configuration;
 mod deny_cache;
 mod edits;
 mod hostile_bytes;
+mod hostile_floods;
 mod hostile_input;
 mod hostile_requests;
 mod kill_switch;

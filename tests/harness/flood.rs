@@ -1,0 +1,114 @@
+//! Very many requests, as fast as they go: over many connections at once, or opened and reset
+//! over HTTP/2.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+
+use crate::RawClient;
+
+/// Sends requests `0..total` over `connections` at once; how many were answered with 200.
+pub async fn flood(
+    port: u16,
+    connections: u64,
+    total: u64,
+    request: impl Fn(u64) -> Vec<u8> + Send + Sync + 'static,
+) -> Result<u64> {
+    let request = Arc::new(request);
+    let mut tasks = JoinSet::new();
+    for connection in 0..connections {
+        let request = Arc::clone(&request);
+        let mine = (connection..total).step_by(usize::try_from(connections)?);
+        tasks.spawn(async move { one_by_one(port, mine, &*request).await });
+    }
+    let mut allowed = 0;
+    while let Some(done) = tasks.join_next().await {
+        allowed += done??;
+    }
+    Ok(allowed)
+}
+
+/// Envoy closes connections on which several of its own answers wait to be written, so each
+/// request waits for the answer before.
+async fn one_by_one(
+    port: u16,
+    numbers: impl Iterator<Item = u64>,
+    request: &(impl Fn(u64) -> Vec<u8> + Sync),
+) -> Result<u64> {
+    let mut client = RawClient::new(port);
+    let mut allowed = 0;
+    for number in numbers {
+        let reply = client.send(&request(number)).await?;
+        let reply = reply.context("the connection ended among many requests")?;
+        allowed += u64::from(reply.status == 200);
+    }
+    Ok(allowed)
+}
+
+/// Opens streams of HTTP/2 with these headers and resets each at once, over as many connections
+/// as the other side closes.
+pub async fn rapid_resets(port: u16, headers: &[(&str, &str)], streams: u64) -> Result<()> {
+    let block = header_block(headers)?;
+    let mut left = streams;
+    while left > 0 {
+        left -= resets(port, &block, left).await?.max(1);
+    }
+    Ok(())
+}
+
+/// Over one connection, until it is closed; how many streams were opened.
+async fn resets(port: u16, block: &[u8], most: u64) -> Result<u64> {
+    const HEADERS: u8 = 1;
+    const RST_STREAM: u8 = 3;
+    const SETTINGS: u8 = 4;
+    /// `END_STREAM` and `END_HEADERS`.
+    const WHOLE: u8 = 5;
+    let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
+    let (mut incoming, mut outgoing) = stream.into_split();
+    // What comes back is not looked at, but it must not fill the pipe.
+    let drain = tokio::spawn(async move {
+        let mut scratch = [0; 16_384];
+        while matches!(incoming.read(&mut scratch).await, Ok(read) if read > 0) {}
+    });
+    let mut start = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    start.extend(frame(SETTINGS, 0, 0, &[])?);
+    start.extend(frame(SETTINGS, 1, 0, &[])?);
+    outgoing.write_all(&start).await?;
+    let mut opened = 0;
+    while opened < most {
+        let id = u32::try_from(opened * 2 + 1)?;
+        let mut bytes = frame(HEADERS, WHOLE, id, block)?;
+        bytes.extend(frame(RST_STREAM, 0, id, &8_u32.to_be_bytes())?);
+        if outgoing.write_all(&bytes).await.is_err() {
+            break;
+        }
+        opened += 1;
+    }
+    let _ = outgoing.shutdown().await;
+    drain.await?;
+    Ok(opened)
+}
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Result<Vec<u8>> {
+    let length = u32::try_from(payload.len())?.to_be_bytes();
+    let head = [&length[1..], &[kind, flags], &stream.to_be_bytes()].concat();
+    Ok([head.as_slice(), payload].concat())
+}
+
+/// Headers as HPACK literals, none of them remembered.
+fn header_block(headers: &[(&str, &str)]) -> Result<Vec<u8>> {
+    let mut block = Vec::new();
+    for (name, value) in headers {
+        block.push(0);
+        for text in [name, value] {
+            ensure!(text.len() < 127, "too long for this encoder: {text}");
+            block.push(u8::try_from(text.len())?);
+            block.extend(text.as_bytes());
+        }
+    }
+    Ok(block)
+}
