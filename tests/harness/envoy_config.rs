@@ -10,7 +10,11 @@ use crate::Ports;
 
 /// A configuration of Envoy.
 #[derive(Debug, Clone)]
-pub struct EnvoyConfig(Value);
+pub struct EnvoyConfig {
+    tree: Value,
+    /// Ports that are right already.
+    kept: Vec<u16>,
+}
 
 impl EnvoyConfig {
     /// The envoy.yaml of the checkout at `root`.
@@ -23,26 +27,37 @@ impl EnvoyConfig {
         let text = std::fs::read_to_string(path)
             .with_context(|| format!("cannot read {}", path.display()))?;
         let tree = serde_saphyr::from_str(&text).with_context(|| path.display().to_string())?;
-        Ok(Self(tree))
+        let kept = Vec::new();
+        Ok(Self { tree, kept })
     }
 
     /// Edits the whole tree.
     #[must_use]
     pub fn edit(mut self, edit: impl FnOnce(&mut Value)) -> Self {
-        edit(&mut self.0);
+        edit(&mut self.tree);
         self
     }
 
     /// Sends every socket address, as `host:port`, elsewhere on 127.0.0.1.
     pub fn sockets(mut self, mut to: impl FnMut(&str) -> Option<u16>) -> Result<Self> {
-        replace_sockets(&mut self.0, &mut to)?;
+        replace_sockets(&mut self.tree, &mut to)?;
         Ok(self)
     }
 
     /// Puts other ports in the place of the documented ones.
     pub fn ports(mut self, ports: &Ports) -> Result<Self> {
-        replace_ports(&mut self.0, ports)?;
+        replace_ports(&mut self.tree, &|shipped| {
+            let kept = self.kept.iter().find(|kept| u64::from(**kept) == shipped);
+            kept.copied().or_else(|| ports.in_place_of(shipped))
+        })?;
         Ok(self)
+    }
+
+    /// Has [`EnvoyConfig::ports`] leave this port as it is.
+    #[must_use]
+    pub fn keep_port(mut self, port: u16) -> Self {
+        self.kept.push(port);
+        self
     }
 
     /// Loads the filter from another file.
@@ -57,7 +72,7 @@ impl EnvoyConfig {
     /// Loads every wasm filter from another file.
     #[must_use]
     pub fn filter_code_everywhere(mut self, path: &Path) -> Self {
-        replace_code(&mut self.0, path);
+        replace_code(&mut self.tree, path);
         self
     }
 
@@ -117,17 +132,17 @@ impl EnvoyConfig {
 
     /// Writes it where Envoy reads it; the name must end in `.json`.
     pub fn write(&self, path: &Path) -> Result<()> {
-        std::fs::write(path, format!("{:#}\n", self.0))
+        std::fs::write(path, format!("{:#}\n", self.tree))
             .with_context(|| format!("cannot write {}", path.display()))
     }
 
     /// The tree itself.
     pub fn tree(&self) -> &Value {
-        &self.0
+        &self.tree
     }
 
     fn manager(&mut self) -> Result<&mut Value> {
-        self.0
+        self.tree
             .pointer_mut("/static_resources/listeners/0/filter_chains/0/filters/0/typed_config")
             .context("envoy.yaml has no HTTP connection manager where it is expected")
     }
@@ -139,31 +154,26 @@ impl EnvoyConfig {
     }
 }
 
-fn replace_ports(value: &mut Value, ports: &Ports) -> Result<()> {
+fn replace_ports(value: &mut Value, to: &impl Fn(u64) -> Option<u16>) -> Result<()> {
     match value {
         Value::Object(entries) => {
             for (key, value) in entries {
                 if key != "port_value" {
-                    replace_ports(value, ports)?;
+                    replace_ports(value, to)?;
                     continue;
                 }
-                match value
-                    .as_u64()
-                    .and_then(|shipped| ports.in_place_of(shipped))
-                {
+                match value.as_u64().and_then(to) {
                     Some(port) => *value = json!(port),
                     None => bail!("envoy.yaml names port {value}, which is not documented"),
                 }
             }
+            Ok(())
         }
-        Value::Array(items) => {
-            for item in items {
-                replace_ports(item, ports)?;
-            }
-        }
-        _ => {}
+        Value::Array(items) => items
+            .iter_mut()
+            .try_for_each(|item| replace_ports(item, to)),
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 fn replace_sockets(value: &mut Value, to: &mut impl FnMut(&str) -> Option<u16>) -> Result<()> {

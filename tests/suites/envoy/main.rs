@@ -20,6 +20,7 @@ mod hostile_input;
 mod hostile_requests;
 mod kill_switch;
 mod limiting;
+mod not_a_limiter;
 mod outages;
 mod several_limits;
 mod stores;

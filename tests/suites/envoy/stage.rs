@@ -62,12 +62,11 @@ pub fn alone(items: &[&str]) -> Plan {
         .iter()
         .map(|item| serde_saphyr::from_str(item).unwrap())
         .collect();
-    let mut plan = limits(&[]).filter(move |config| {
+    let plan = limits(&[]).filter(move |config| {
         config["limiter"]["cluster"] = json!("no-such-cluster");
         config["limits"] = json!(items);
     });
-    plan.alone = true;
-    plan
+    plan.without_limiters()
 }
 
 impl Plan {
@@ -107,6 +106,17 @@ impl Plan {
         let before = self.config;
         self.config = Box::new(move |config| edit(before(config)));
         self
+    }
+
+    /// Starts neither limiters nor a store.
+    pub fn without_limiters(mut self) -> Self {
+        self.alone = true;
+        self
+    }
+
+    /// A port that the configuration names beside the documented ones.
+    pub fn may_use(self, port: u16) -> Self {
+        self.config(move |config| config.keep_port(port))
     }
 
     /// Puts a filter before the rate limit filter.

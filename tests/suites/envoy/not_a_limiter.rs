@@ -1,0 +1,204 @@
+//! What answers at the limiter's address is not a limiter, or one in a bad way: a
+//! failure every time, and never a decision.
+
+use std::time::Duration;
+
+use harness::{FakeLimiter, Misbehaviour, answer, free_port, until};
+use serde_json::{Value, json};
+
+use crate::stage::{PATIENCE, Stage, limits, statuses};
+
+/// What marks an answer as a limiter's.
+const SIGNED: &str = "x-rl-api: 1";
+const CBOR: &str = "content-type: application/vnd.rl.check+cbor";
+
+/// A limit that fails closed: a request that passes was decided by somebody.
+const CLOSED: &str = "{name: closed, rate: 1000/1h, on_failure: deny}";
+
+/// Envoy under these limits, with the address of a limiter that is not one.
+async fn before(fake: u16, timeout: &'static str, items: &'static [&'static str]) -> Stage {
+    let items: Vec<Value> = items
+        .iter()
+        .map(|item| serde_saphyr::from_str(item).unwrap())
+        .collect();
+    limits(&[])
+        .filter(move |config| {
+            config["limits"] = json!(items);
+            config["limiter"]["timeout"] = json!(timeout);
+        })
+        .config(move |config| {
+            config.edit(|tree| {
+                let endpoints = "/static_resources/clusters/0/load_assignment/endpoints/0";
+                let endpoints = tree.pointer_mut(endpoints).unwrap();
+                let socket = json!({"address": "127.0.0.1", "port_value": fake});
+                endpoints["lb_endpoints"] =
+                    json!([{"endpoint": {"address": {"socket_address": socket}}}]);
+            })
+        })
+        .may_use(fake)
+        .without_limiters()
+        .start_unlimited()
+        .await
+}
+
+/// An answer and what is wrong with it.
+type Answers = Vec<(&'static str, Misbehaviour)>;
+
+fn say(status: &str, headers: &[&str], body: &[u8]) -> Misbehaviour {
+    Misbehaviour::Say(answer(status, headers, body))
+}
+
+/// A limiter's in some way, but not by its signature, or not a decision.
+fn unsigned() -> Answers {
+    let allowed = br#"{"allowed":true,"matched":1,"limits":[]}"#;
+    let unknown = br#"{"error":{"code":"unknown_domain","message":""}}"#;
+    vec![
+        (
+            "a page",
+            say("200 OK", &["content-type: text/html"], b"<html>"),
+        ),
+        ("unsigned", say("200 OK", &[CBOR], allowed)),
+        (
+            "another version",
+            say("200 OK", &["x-rl-api: 2", CBOR], allowed),
+        ),
+        ("unsigned error", say("404 Not Found", &[], unknown)),
+        (
+            "a redirect",
+            say("302 Found", &[SIGNED, "location: /"], b""),
+        ),
+        (
+            "an error",
+            say("500 Internal Server Error", &[SIGNED], b"{}"),
+        ),
+        ("no content", say("204 No Content", &[SIGNED], b"")),
+    ]
+}
+
+/// Signed, with a body that is none of its answers.
+fn unreadable() -> Answers {
+    let json = "content-type: application/json";
+    let endless = b"\x9b\xff\xff\xff\xff\xff\xff\xff\xff";
+    vec![
+        (
+            "JSON",
+            say("200 OK", &[SIGNED, json], br#"{"allowed":true}"#),
+        ),
+        ("nothing", say("200 OK", &[SIGNED, CBOR], b"")),
+        ("garbage", say("200 OK", &[SIGNED, CBOR], &[0xff; 64])),
+        (
+            "very deep",
+            say("200 OK", &[SIGNED, CBOR], &[0x81; 100_000]),
+        ),
+        ("a long list", say("200 OK", &[SIGNED, CBOR], endless)),
+        (
+            "two megabytes",
+            say("200 OK", &[SIGNED, CBOR], &[0; 2 << 20]),
+        ),
+    ]
+}
+
+/// Connections that do not bring a whole answer.
+fn broken() -> Answers {
+    let mut truncated = answer("200 OK", &[SIGNED, CBOR], &[0x80; 500]);
+    truncated.truncate(truncated.len() - 400);
+    let drip = answer("200 OK", &[SIGNED, CBOR], &[0; 64]);
+    vec![
+        ("cut short", Misbehaviour::Say(truncated)),
+        (
+            "no HTTP",
+            Misbehaviour::Say(b"\x00\xffnonsense\r\n\r\n".to_vec()),
+        ),
+        (
+            "half a head",
+            Misbehaviour::Say(b"HTTP/1.1 200 OK\r\nx-rl-a".to_vec()),
+        ),
+        ("closed", Misbehaviour::Close),
+        ("silence", Misbehaviour::Hang),
+        ("slow", Misbehaviour::Drip(drip, Duration::from_millis(20))),
+    ]
+}
+
+#[tokio::test]
+async fn what_is_not_signed_decides_nothing() {
+    decide_nothing(unsigned()).await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_read_decides_nothing() {
+    decide_nothing(unreadable()).await;
+}
+
+#[tokio::test]
+async fn what_does_not_arrive_decides_nothing() {
+    decide_nothing(broken()).await;
+}
+
+async fn decide_nothing(answers: Answers) {
+    let port = free_port().unwrap();
+    let fake = FakeLimiter::start(port, Misbehaviour::Close).await.unwrap();
+    let stage = before(port, "200ms", &[CLOSED]).await;
+    let alice = stage.get("/", "alice");
+    for (name, does) in answers {
+        fake.change(does);
+        // The breaker asks now and then only; until it has.
+        let asked = fake.checks();
+        until(name, PATIENCE, async || {
+            let reply = alice.send().await.unwrap();
+            assert_eq!(reply.status, 503, "{name}");
+            assert_eq!(reply.header("retry-after"), Some("1"), "{name}");
+            (fake.checks() > asked).then_some(())
+        })
+        .await
+        .unwrap();
+    }
+    let answered = stage.envoy().stat("wasmcustom.rl_callouts.answered").await;
+    assert_eq!(answered.unwrap(), 0);
+}
+
+/// A limiter that hangs is asked by few, and the others do not wait for it.
+#[tokio::test]
+async fn while_the_breaker_is_open_one_request_asks_and_the_others_go_on() {
+    let port = free_port().unwrap();
+    let fake = FakeLimiter::start(port, Misbehaviour::Hang).await.unwrap();
+    let open = &["{name: open, rate: 1/1h, on_failure: allow}"];
+    let stage = before(port, "500ms", open).await;
+    let gauge = "wasmcustom.rl_breaker_open";
+    let alice = stage.get("/", "alice");
+    until("the breaker is open", PATIENCE, async || {
+        assert_eq!(alice.send().await.unwrap().status, 200);
+        (stage.envoy().stat(gauge).await.unwrap() == 1).then_some(())
+    })
+    .await
+    .unwrap();
+
+    let asked = fake.checks();
+    let mut waited = 0;
+    for _ in 0..400 {
+        let reply = alice.send().await.unwrap();
+        assert_eq!(reply.status, 200);
+        waited += u64::from(reply.took >= Duration::from_millis(400));
+    }
+
+    // Each that waited was the one that asked.
+    let probes = fake.checks() - asked;
+    assert!(waited <= probes, "{waited} waited for {probes} calls");
+    assert!(probes <= 10, "{probes} of 400 requests asked");
+}
+
+#[tokio::test]
+async fn a_limiter_that_lost_its_limits_is_not_a_limiter_without_limits() {
+    let port = free_port().unwrap();
+    let gone = answer(
+        "503 Service Unavailable",
+        &[SIGNED],
+        br#"{"error":{"code":"policy_unavailable","message":"no"}}"#,
+    );
+    let fake = FakeLimiter::start(port, Misbehaviour::Say(gone))
+        .await
+        .unwrap();
+    let stage = before(port, "200ms", &[CLOSED]).await;
+
+    assert_eq!(statuses(&stage.get("/", "alice"), 5).await, [503; 5]);
+    assert!(fake.checks() >= 1);
+}
