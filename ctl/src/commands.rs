@@ -3,6 +3,7 @@
 mod apply;
 mod check;
 mod completions;
+mod credit;
 mod delete_limit;
 mod denials;
 mod diff;
@@ -39,6 +40,7 @@ use crate::{cli::Global, error::Error, exit::Exit, printer::Printer};
 pub enum Command {
     Apply(apply::Apply),
     Completions(completions::Completions),
+    Credit(credit::Credit),
     DeleteLimit(delete_limit::DeleteLimit),
     Denials(denials::Denials),
     Diff(diff::Diff),
@@ -71,6 +73,7 @@ impl Command {
         match self {
             Self::Apply(command) => command.run(global, printer).await,
             Self::Completions(command) => command.run(printer),
+            Self::Credit(command) => command.run(global, printer).await,
             Self::DeleteLimit(command) => command.run(global, printer).await,
             Self::Denials(command) => command.run(global, printer).await,
             Self::Diff(command) => command.run(global, printer).await,

@@ -35,6 +35,13 @@ pub enum Past {
         /// The bucket's key; `*` for all of them.
         key: String,
     },
+    /// Units were given back to a bucket.
+    Credit {
+        /// The limit.
+        limit: Name,
+        /// How many.
+        units: u64,
+    },
     /// An edit that this version does not know, or a record that it cannot read.
     Unknown,
 }
@@ -57,6 +64,7 @@ impl Past {
                 limit,
                 key: entry.after.clone(),
             }),
+            "credit" => credit(entry),
             _ => None,
         };
         read.unwrap_or(Self::Unknown)
@@ -71,7 +79,9 @@ impl Past {
                 names.retain(|name| seen.insert(*name));
                 names
             }
-            Self::Override { limit, .. } | Self::Reset { limit, .. } => vec![limit],
+            Self::Override { limit, .. }
+            | Self::Reset { limit, .. }
+            | Self::Credit { limit, .. } => vec![limit],
             Self::Unknown => Vec::new(),
         }
     }
@@ -115,7 +125,7 @@ impl Past {
                     overrides: crate::changes::override_change(before.as_ref(), after.as_ref()),
                 }]
             }
-            Self::Reset { .. } | Self::Unknown => Vec::new(),
+            Self::Reset { .. } | Self::Credit { .. } | Self::Unknown => Vec::new(),
         }
     }
 
@@ -167,7 +177,7 @@ impl Past {
                     .find(|found| found.name == *limit)?;
                 undo_override(limit, before.as_ref(), after.as_ref())
             }
-            Self::Override { .. } | Self::Reset { .. } => Some(()),
+            Self::Override { .. } | Self::Reset { .. } | Self::Credit { .. } => Some(()),
             Self::Unknown => None,
         }
     }
@@ -188,6 +198,15 @@ fn undo_override(limit: &mut Limit, before: Option<&Node>, after: Option<&Node>)
         limit.overrides.sort_by(|a, b| a.values.cmp(&b.values));
     }
     Some(())
+}
+
+/// `50 rl:b:shop:per-user:alice`.
+fn credit(entry: &HistoryEntry) -> Option<Past> {
+    let (units, _) = entry.after.split_once(' ')?;
+    Some(Past::Credit {
+        limit: entry.limit.clone()?,
+        units: units.parse().ok()?,
+    })
 }
 
 fn limits_entry(entry: &HistoryEntry) -> Option<Past> {

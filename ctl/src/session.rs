@@ -189,6 +189,15 @@ pub fn sort_overrides(policy: &mut Policy) {
     }
 }
 
+/// The error for a limit whose buckets are not in Redis.
+pub fn in_the_proxies(limit: &Limit) -> Error {
+    Error::not_found(format!(
+        "limit {} has its buckets in the proxies",
+        limit.name
+    ))
+    .hint("`scope: proxy` keeps one in every Envoy; Redis knows nothing of them")
+}
+
 /// The limit of that name, or an error that says which one was probably meant.
 pub fn find_limit<'l>(policy: &'l Policy, name: &str) -> Result<&'l Limit, Error> {
     policy.limit(name).ok_or_else(|| {

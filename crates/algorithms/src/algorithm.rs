@@ -91,10 +91,10 @@ macro_rules! engines {
                 }
             }
 
-            fn credit(&self, state: &State, now_ms: u64, units: u64) -> State {
+            fn credit(&self, state: &State, now_ms: u64, ttl_ms: u64, units: u64) -> State {
                 match self {
                     $(Self::$kind(quota) => {
-                        let mut usage = quota.load($kind::own(state), now_ms, 0).usage;
+                        let mut usage = quota.load($kind::own(state), now_ms, ttl_ms).usage;
                         quota.credit(&mut usage, units);
                         $kind::wrap(quota.save(usage))
                     }),+
@@ -185,10 +185,12 @@ impl Algorithm {
     }
 
     /// Makes units available again: they count as if they had not been used, except that what is
-    /// leased out stays owed. A log stays as it is.
+    /// leased out stays owed. Of windows and logs the newest go first, which would have counted
+    /// longest. `ttl_ms` is the limit's for leases, 0 if it has none.
     #[must_use]
-    pub fn credit(&self, state: &State, now_ms: u64, units: u64) -> State {
-        self.engine.credit(state, now_ms.min(TIME_MAX_MS), units)
+    pub fn credit(&self, state: &State, now_ms: u64, ttl_ms: u64, units: u64) -> State {
+        let now_ms = now_ms.min(TIME_MAX_MS);
+        self.engine.credit(state, now_ms, ttl_ms, units)
     }
 
     /// Undoes a charge of `units` made at `charged_at_ms` because another limit then denied the

@@ -59,7 +59,7 @@ pub(crate) trait Quota {
         0
     }
     /// Takes units off what is used, but none that may still be used elsewhere.
-    fn credit(&self, _usage: &mut Self::Usage<'_>, _units: u64) {}
+    fn credit(&self, usage: &mut Self::Usage<'_>, units: u64);
     /// Undoes a charge made at `charged_at_ms`, as far as time has not undone it. An algorithm
     /// without a state of a fixed size, and a queue, undoes nothing.
     fn take_back(&self, _usage: &mut Self::Usage<'_>, _charged_at_ms: u64, _units: u64) {}

@@ -51,6 +51,8 @@ pub(crate) struct LogUsage<'s> {
     forgotten: u64,
     /// Units added at `now_ms`.
     added: u64,
+    /// Units of the last live entry that were given back.
+    cut: u64,
 }
 
 impl SlidingWindowLog {
@@ -76,7 +78,7 @@ impl LogUsage<'_> {
     fn used(&self) -> u64 {
         self.live
             .last()
-            .map_or(0, |entry| entry.total - self.forgotten)
+            .map_or(0, |entry| entry.total - self.forgotten - self.cut)
             + self.added
     }
 }
@@ -151,6 +153,7 @@ impl Quota for SlidingWindowLog {
             shift_ms,
             forgotten,
             added: 0,
+            cut: 0,
         };
         let shifted = state
             .filter(|_| shift_ms > 0)
@@ -166,6 +169,25 @@ impl Quota for SlidingWindowLog {
         let added = units.min(self.room(usage).unwrap_or(0));
         usage.added += added;
         added > 0
+    }
+
+    fn credit(&self, usage: &mut LogUsage<'_>, units: u64) {
+        let added = usage.added.min(units);
+        usage.added -= added;
+        let stored = usage.used() - usage.added;
+        let left = stored.saturating_sub(units - added);
+        if left == 0 {
+            (usage.live, usage.cut) = (&[], 0);
+            return;
+        }
+        let whole = usage
+            .live
+            .partition_point(|entry| entry.total - usage.forgotten < left);
+        let (live, _) = usage.live.split_at((whole + 1).min(usage.live.len()));
+        usage.live = live;
+        usage.cut = live
+            .last()
+            .map_or(0, |entry| entry.total - usage.forgotten - left);
     }
 
     fn wait_ms(&self, usage: &LogUsage<'_>, cost: u64) -> u64 {
@@ -194,6 +216,9 @@ impl Quota for SlidingWindowLog {
             total: entry.total - usage.forgotten,
         });
         let mut entries: Vec<Entry> = rebased.collect();
+        if let Some(newest) = entries.last_mut() {
+            newest.total -= usage.cut;
+        }
         let total = usage.used();
         match entries.last_mut() {
             Some(newest) if newest.at_ms == usage.now_ms => newest.total = total,

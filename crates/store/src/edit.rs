@@ -120,6 +120,14 @@ pub(crate) fn plan(edit: &Edit<'_>) -> Result<Plan, EditError> {
     }
 }
 
+/// As [`reset`], for units that were given back to a bucket.
+pub(crate) fn credit(limit: &Limit, units: u64, key: &str) -> Plan {
+    Plan {
+        operation: "credit",
+        ..reset(limit, &format!("{units} {key}"))
+    }
+}
+
 /// Raises the generation of one limit and changes nothing else.
 pub(crate) fn reset(limit: &Limit, what: &str) -> Plan {
     Plan {

@@ -116,6 +116,9 @@ pub enum EditError {
     /// The base was read without overrides, so it is not known which of them the edit drops.
     #[error("this edit has to be based on a record read with its overrides")]
     PartialBase,
+    /// The bucket that the edit concerns could not be decided about.
+    #[error(transparent)]
+    Bucket(#[from] CheckError),
     /// The domain has no record.
     #[error("the domain has no limits to delete")]
     NothingToDelete,

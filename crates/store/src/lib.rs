@@ -21,8 +21,9 @@ pub use error::{CheckError, EditError, Refusal, StoreError};
 pub use key::{BucketKey, KeyValue, Keys, PrefixError, slot};
 pub use options::{Options, open};
 pub use store::{
-    Change, Cursor, Edit, Head, HeadState, HistoryEntry, Inspection, LimitOf, ListedBucket,
-    Overrides, Page, Pong, Record, ResetReport, ScriptStatus, Signature, Store, Stored, Which,
+    Change, Credit, CreditReport, Cursor, Edit, Head, HeadState, HistoryEntry, Inspection, LimitOf,
+    ListedBucket, Overrides, Page, Pong, Record, ResetReport, ScriptStatus, Signature, Store,
+    Stored, Which,
 };
 pub use telemetry::{
     Activity, BucketActivity, Denial, Fleet, LimitActivity, LimiterSeen, Note, Noted, Observed,

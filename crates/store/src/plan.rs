@@ -185,6 +185,11 @@ impl<'p> Planned<'p> {
         })
     }
 
+    /// The first limit.
+    pub(crate) fn limit(&self) -> Option<&'p Limit> {
+        self.parts.first().map(|part| part.limit)
+    }
+
     /// The key of the first limit's bucket, whether or not it has to be asked.
     pub(crate) fn key_of(&self, domain: &Name, keys: &Keys) -> String {
         let first = self.parts.first();

@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use crate::script::{CHECK, Script};
+use crate::script::{CHECK, CREDIT, Script};
 
 /// `lua/policy_write.lua`: one edit of a domain's record.
 pub(crate) static POLICY_WRITE: LazyLock<Script> =
@@ -17,9 +17,10 @@ pub(crate) static NOTE: LazyLock<Script> =
     LazyLock::new(|| whole(include_str!("../../../lua/note.lua")));
 
 /// Every script, by the name of its file.
-pub(crate) fn all() -> [(&'static str, &'static Script); 4] {
+pub(crate) fn all() -> [(&'static str, &'static Script); 5] {
     [
         ("check", &CHECK),
+        ("credit", &CREDIT),
         ("policy_write", &POLICY_WRITE),
         ("policy_proxies", &POLICY_PROXIES),
         ("note", &NOTE),

@@ -84,6 +84,12 @@ pub trait Store: Send + Sync + fmt::Debug {
         by: &Signature,
     ) -> Result<ResetReport, EditError>;
 
+    /// Gives units back to one bucket and raises the limit's generation, so that every cache of it
+    /// is dropped. A bucket that holds no usage is left as it is.
+    ///
+    /// A [`CheckError::Stale`] credit may be given again once the policy was read again, as a check.
+    async fn credit(&self, credit: &Credit<'_>, by: &Signature) -> Result<CreditReport, EditError>;
+
     /// Tells which proxies lately asked for which limits, and answers with the number of proxies
     /// per limit that anybody told of within the last 10 s.
     async fn proxies(
@@ -354,6 +360,51 @@ pub struct ResetReport {
     pub buckets: u64,
     /// The revision that the generation was raised to.
     pub revision: u64,
+}
+
+/// Units to give back to one bucket.
+#[derive(Clone, Copy, Debug)]
+pub struct Credit<'a> {
+    /// The limits, with the override of the bucket if it has one.
+    pub policy: &'a Compiled,
+    /// The limit.
+    pub limit: &'a Name,
+    /// The bucket's values, in the order of `per`.
+    pub values: &'a [Option<Vec<u8>>],
+    /// How many units; more than were used make the bucket unused.
+    pub units: u64,
+    /// Change nothing, only tell what would come of it.
+    pub peek: bool,
+    /// The policy was just read again: what the bucket knows of a newer edit is a leftover.
+    pub force: bool,
+}
+
+/// What a credit did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CreditReport {
+    /// Whether the bucket held any usage.
+    pub used: bool,
+    /// Units that were left before.
+    pub left_before: u64,
+    /// Units that are left now.
+    pub left: u64,
+    /// Milliseconds until the bucket is unused.
+    pub reset_after_ms: u64,
+    /// The revision that the generation was raised to; nothing was raised where nothing was used.
+    pub revision: u64,
+}
+
+impl CreditReport {
+    /// Of a bucket that is not limited.
+    pub(crate) fn of_nothing(policy: &Compiled) -> Self {
+        Self {
+            used: false,
+            left_before: 0,
+            left: 0,
+            reset_after_ms: 0,
+            revision: policy.revision().number,
+        }
+    }
 }
 
 /// A sign of life.

@@ -25,7 +25,14 @@ const LIMITS: &[&str] = &[
     "pause",
     "resume",
 ];
-const LIVE: &[&str] = &["inspect", "list-keys", "reset", "stats", "denials"];
+const LIVE: &[&str] = &[
+    "inspect",
+    "list-keys",
+    "reset",
+    "credit",
+    "stats",
+    "denials",
+];
 const WHAT_IF: &[&str] = &["check", "explain", "simulate"];
 const SETUP: &[&str] = &[
     "ping",

@@ -143,6 +143,7 @@ fn what(past: &Past, changes: &[LimitChange]) -> String {
         },
         Past::Reset { limit, key } if key == "*" => format!("reset {limit}, every bucket"),
         Past::Reset { limit, .. } => format!("reset {limit}, one bucket"),
+        Past::Credit { limit, units } => format!("credit {limit}, {units} to one bucket"),
         Past::Unknown => "(unknown to this version)".to_owned(),
     }
 }

@@ -107,11 +107,7 @@ async fn look(
     values: Values,
 ) -> Result<Bucket, Error> {
     if limit.scope == Scope::Proxy {
-        return Err(Error::not_found(format!(
-            "limit {} has its buckets in the proxies",
-            limit.name
-        ))
-        .hint("`scope: proxy` keeps one in every Envoy; Redis knows nothing of them"));
+        return Err(session::in_the_proxies(limit));
     }
     let ask = async |cost| -> Result<Inspection, Error> {
         let answer = session

@@ -23,6 +23,12 @@ impl Session<'_> {
                 .failed(error)
                 .hint("the edit may have been written all the same; `rlctl history` tells"),
             EditError::Store(error) => self.failed(error),
+            EditError::Bucket(CheckError::Store(
+                error @ (StoreError::Timeout(_) | StoreError::Broken(_)),
+            )) => self
+                .failed(error)
+                .hint("it may have been done all the same: look first"),
+            EditError::Bucket(error) => self.check_failed(error),
             EditError::Conflict { .. } => edit::conflict(),
             EditError::UnknownLimit(_) => Error::not_found(error.to_string()),
             _ => Error::new(Exit::Refused, error.to_string()),

@@ -110,6 +110,31 @@ async fn a_reset_bucket_is_whole_again() {
 }
 
 #[tokio::test]
+async fn units_given_back_pass_at_every_envoy_within_a_second() {
+    for algorithm in ["token_bucket", "sliding_window_log"] {
+        let limit = format!("{{name: per-user, per: [user], rate: 5/1h, algorithm: {algorithm}}}");
+        let stage = limits(&[&limit]).envoys(2).start().await;
+        let requests = [0, 1].map(|n| stage.nth_envoy(n).get("/").header("x-user-id", "alice"));
+        let [first, second] = &requests;
+        assert_eq!(statuses(first, 6).await[5], 429);
+        assert_eq!(statuses(second, 1).await, [429]);
+
+        stage.rlctl(&["credit", "per-user", "user=alice", "--units", "2"]);
+
+        // Two requests pass, one at each: whichever was denied a moment ago asks again.
+        let passes = async |request: &Request| {
+            until("alice passes", EDIT_MAX, async || {
+                (request.send().await.unwrap().status == 200).then_some(())
+            })
+            .await
+            .unwrap();
+        };
+        tokio::join!(passes(first), passes(second));
+        assert_eq!(statuses(first, 1).await, [429], "and no third");
+    }
+}
+
+#[tokio::test]
 async fn what_redis_forgets_the_limiters_do_not() {
     let mut stage = limits(&[ONE_AN_HOUR]).start().await;
     let alice = stage.get("/", "alice");

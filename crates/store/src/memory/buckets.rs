@@ -2,9 +2,13 @@
 
 use std::collections::HashMap;
 
+use algorithms::Ask;
 use algorithms::check::{Part, Stored, Verdict, check};
 
-use crate::{CheckError, Refusal, StoreError, plan::Planned};
+use crate::{
+    CheckError, Credit, CreditReport, Refusal, StoreError,
+    plan::{Bucket, Planned},
+};
 
 /// Below this many buckets nobody looks for unused ones.
 const SWEEP_MIN: usize = 1024;
@@ -70,6 +74,53 @@ impl Buckets {
             self.held.insert(bucket.key.clone(), held);
         }
         Ok(verdict)
+    }
+
+    /// Gives units back to one bucket.
+    pub(super) fn credit(
+        &mut self,
+        credit: &Credit<'_>,
+        bucket: &Bucket,
+        now_ms: u64,
+    ) -> Result<CreditReport, CheckError> {
+        let algorithm = &bucket.algorithm;
+        let ttl_ms = bucket.lease_ask().ttl_ms;
+        let asked = |stored: Option<&Stored>| {
+            let state = stored.map(|stored| &stored.state);
+            let ask = Ask {
+                lease: bucket.lease_ask(),
+                ..Ask::default()
+            };
+            algorithm.evaluate_ask(state, now_ms, ask).leave().decision
+        };
+        let held = self.held.get_mut(&bucket.key);
+        let before = asked(held.as_ref().map(|held| &held.stored));
+        let mut report = CreditReport {
+            used: false,
+            left_before: before.remaining,
+            left: before.remaining,
+            reset_after_ms: before.reset_after_ms,
+            revision: credit.policy.revision().number,
+        };
+        let Some(held) = held.filter(|_| credit.units > 0 && before.reset_after_ms > 0) else {
+            return Ok(report);
+        };
+        if bucket.generation < held.stored.generation && !credit.force {
+            return Err(CheckError::Stale);
+        }
+        let stored = Stored {
+            generation: bucket.generation,
+            state: algorithm.credit(&held.stored.state, now_ms, ttl_ms, credit.units),
+        };
+        let after = asked(Some(&stored));
+        report.used = true;
+        report.left = after.remaining;
+        report.reset_after_ms = after.reset_after_ms;
+        if !credit.peek {
+            held.stored = stored;
+            held.unused_at_ms = now_ms.saturating_add(after.reset_after_ms);
+        }
+        Ok(report)
     }
 
     /// Refuses a check that could need more buckets than there is room for, before anything of

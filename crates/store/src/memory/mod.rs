@@ -22,9 +22,10 @@ use domains::Domains;
 use proxies::Proxies;
 
 use crate::{
-    CheckError, Cursor, Edit, EditError, Head, HistoryEntry, Inspection, Keys, LimitOf,
-    ListedBucket, Options, Overrides, Page, Pong, ResetReport, ScriptStatus, Signature, Store,
-    StoreError, Stored, Which, clock::wall_ms, edit, plan::Planned, script::ScriptCheck, slot,
+    CheckError, Credit, CreditReport, Cursor, Edit, EditError, Head, HistoryEntry, Inspection,
+    Keys, LimitOf, ListedBucket, Options, Overrides, Page, Pong, ResetReport, ScriptStatus,
+    Signature, Store, StoreError, Stored, Which, clock::wall_ms, edit, plan::Planned,
+    script::ScriptCheck, slot,
 };
 
 /// Buckets of a page of a listing.
@@ -224,6 +225,24 @@ impl Store for MemoryStore {
             buckets,
             revision: revision.number,
         })
+    }
+
+    async fn credit(&self, credit: &Credit<'_>, by: &Signature) -> Result<CreditReport, EditError> {
+        let policy = credit.policy;
+        let now_ms = (self.clock)();
+        let (limit, values) = (credit.limit, credit.values);
+        let planned = Planned::of_bucket(policy, limit, values, 0, &self.keys, now_ms)?;
+        let (Some(bucket), Some(limit)) = (planned.buckets().next(), planned.limit()) else {
+            return Ok(CreditReport::of_nothing(policy));
+        };
+        let mut report = lock(&self.buckets).credit(credit, bucket, now_ms)?;
+        if report.used && !credit.peek {
+            let plan = edit::credit(limit, credit.units, &bucket.key);
+            let revision = lock(&self.domains).reset(policy.domain(), plan, by, now_ms)?;
+            report.revision = revision.number;
+            self.edited();
+        }
+        Ok(report)
     }
 
     async fn proxies(

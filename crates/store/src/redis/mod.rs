@@ -13,6 +13,7 @@
 //! `+hello` lets `rlctl ping` tell the server's version and role.
 
 mod check;
+mod credit;
 mod dial;
 mod hints;
 mod link;
@@ -40,9 +41,10 @@ use link::Link;
 use telemetry::Ahead;
 
 use crate::{
-    CheckError, Cursor, Edit, EditError, Fleet, Head, HistoryEntry, Inspection, Keys, LimitOf,
-    Note, Observed, Options, Overrides, Page, Pong, ResetReport, ScriptStatus, Server, Signature,
-    Store, StoreError, Stored, Stretch, Which, script::ScriptCheck,
+    CheckError, Credit, CreditReport, Cursor, Edit, EditError, Fleet, Head, HistoryEntry,
+    Inspection, Keys, LimitOf, Note, Observed, Options, Overrides, Page, Pong, ResetReport,
+    ScriptStatus, Server, Signature, Store, StoreError, Stored, Stretch, Which,
+    script::ScriptCheck,
 };
 
 /// The store on one server. Connects at the first use, and again whenever it has to.
@@ -156,6 +158,10 @@ impl Store for RedisStore {
         by: &Signature,
     ) -> Result<ResetReport, EditError> {
         self.reset(limit, which, by).await
+    }
+
+    async fn credit(&self, credit: &Credit<'_>, by: &Signature) -> Result<CreditReport, EditError> {
+        self.credit(credit, by).await
     }
 
     async fn proxies(

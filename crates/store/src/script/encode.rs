@@ -120,6 +120,6 @@ fn encode_lease(args: &mut Vec<i64>, lease: &LeaseAsk<'_>) {
 }
 
 /// A number that Lua holds exactly.
-fn exact(number: u64) -> i64 {
+pub(super) fn exact(number: u64) -> i64 {
     i64::try_from(number.min(COST_MAX)).unwrap_or(i64::MAX)
 }

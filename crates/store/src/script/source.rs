@@ -15,6 +15,10 @@ pub struct Script {
 pub static CHECK: LazyLock<Script> =
     LazyLock::new(|| Script::assemble(include_str!("../../../../lua/check.lua")));
 
+/// `lua/credit.lua` with the algorithms it includes.
+pub static CREDIT: LazyLock<Script> =
+    LazyLock::new(|| Script::assemble(include_str!("../../../../lua/credit.lua")));
+
 /// What a script may include, by the name it uses.
 const LIBRARY: &[(&str, &str)] = &[
     (
@@ -24,6 +28,10 @@ const LIBRARY: &[(&str, &str)] = &[
     (
         "lib/state.lua",
         include_str!("../../../../lua/lib/state.lua"),
+    ),
+    (
+        "lib/credit.lua",
+        include_str!("../../../../lua/lib/credit.lua"),
     ),
     (
         "lib/bucket.lua",
@@ -101,7 +109,12 @@ mod tests {
 
     #[test]
     fn every_include_is_found() {
-        assert!(!CHECK.source.contains("-- include:"), "an include was left");
-        assert_eq!(CHECK.sha1.len(), 40);
+        for script in [&CHECK, &CREDIT] {
+            assert!(
+                !script.source.contains("-- include:"),
+                "an include was left"
+            );
+            assert_eq!(script.sha1.len(), 40);
+        }
     }
 }

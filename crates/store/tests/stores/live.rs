@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::Result;
-use store::{CheckError, Cursor, EditError, KeyValue, LimitOf, Store, Which};
+use store::{CheckError, Credit, Cursor, EditError, KeyValue, LimitOf, Store, Which};
 
 use crate::{
     given::{EVERY_ALGORITHM, TEN_A_DAY, by, check, current, name, policy, publish, request},
@@ -20,6 +20,8 @@ on_every_store!(
     every_algorithm_is_decided_shown_and_reset,
     listings_find_every_bucket_once,
     a_reset_forgets_usage_and_raises_the_generation,
+    every_algorithm_gives_units_back_and_raises_the_generation,
+    a_credit_by_old_limits_is_stale,
     proxies_are_counted_per_limit,
     the_server_tells_about_itself,
 );
@@ -86,6 +88,86 @@ async fn every_algorithm_is_decided_shown_and_reset(store: Shared) -> Result<()>
             .await?
             .allowed
     );
+    Ok(())
+}
+
+async fn every_algorithm_gives_units_back_and_raises_the_generation(store: Shared) -> Result<()> {
+    let mut compiled = publish(&store, &policy(EVERY_ALGORITHM)).await?;
+    let alice = [Some(b"alice".to_vec())];
+    for allowed in [true, true, false] {
+        let answer = check(&store, &compiled, &request(&[("user", "alice")])).await?;
+        assert_eq!(answer.allowed, allowed, "{answer:?}");
+    }
+    let names: Vec<_> = compiled.limits().iter().map(|l| l.name.clone()).collect();
+    for limit in &names {
+        let mut credit = Credit {
+            policy: &compiled,
+            limit,
+            values: &alice,
+            units: 1,
+            peek: true,
+            force: false,
+        };
+        let asked = store.credit(&credit, &by("ann")).await?;
+        assert_eq!(
+            (asked.used, asked.left_before, asked.left),
+            (true, 0, 1),
+            "{limit}"
+        );
+        credit.peek = false;
+        let given = store.credit(&credit, &by("ann")).await?;
+        assert_eq!((given.left_before, given.left), (0, 1), "{limit}");
+        assert!(given.revision > asked.revision, "{limit}");
+        let told = store.history(&name("shop"), 1).await?.remove(0);
+        assert_eq!(
+            (told.operation.as_str(), told.limit.as_ref()),
+            ("credit", Some(limit))
+        );
+        assert_eq!(told.after, format!("1 rl:b:shop:{limit}:alice"));
+        compiled = current(&store).await?;
+        let at = compiled.position(limit.as_str()).expect("the limit");
+        assert_eq!(compiled.limits()[at].generation, given.revision);
+        let seen = store.inspect(&compiled, limit, &alice, 1).await?;
+        assert_eq!(seen.answer.remaining, 1, "{seen:?}");
+    }
+    let answers = [true, false];
+    for allowed in answers {
+        let answer = check(&store, &compiled, &request(&[("user", "alice")])).await?;
+        assert_eq!(answer.allowed, allowed, "{answer:?}");
+    }
+    let unused = Credit {
+        policy: &compiled,
+        limit: &names[0],
+        values: &[Some(b"bob".to_vec())],
+        units: 1,
+        peek: false,
+        force: false,
+    };
+    let nothing = store.credit(&unused, &by("ann")).await?;
+    assert!(!nothing.used && nothing.revision == compiled.revision().number);
+    Ok(())
+}
+
+async fn a_credit_by_old_limits_is_stale(store: Shared) -> Result<()> {
+    let old = publish(&store, &policy(TEN_A_DAY)).await?;
+    let new = publish(
+        &store,
+        &policy("  - {name: per-user, per: [user], rate: 20/1d}\n"),
+    )
+    .await?;
+    check(&store, &new, &request(&[("user", "alice")])).await?;
+    let mut credit = Credit {
+        policy: &old,
+        limit: &name("per-user"),
+        values: &[Some(b"alice".to_vec())],
+        units: 1,
+        peek: false,
+        force: false,
+    };
+    let stale = store.credit(&credit, &by("ann")).await;
+    assert_eq!(stale, Err(EditError::Bucket(CheckError::Stale)));
+    credit.policy = &new;
+    assert_eq!(store.credit(&credit, &by("ann")).await?.left, 20);
     Ok(())
 }
 

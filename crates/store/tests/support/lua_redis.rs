@@ -6,13 +6,17 @@
 )]
 
 use mlua::{Function, Lua, Table};
-use store::script::{CHECK, Clock, ScriptCheck, ScriptReply, decode, encode};
+use store::script::{
+    CHECK, CREDIT, Clock, Credit, Credited, ScriptCheck, ScriptReply, decode, decode_credited,
+    encode, encode_credit,
+};
 
 /// A Lua interpreter with the script loaded and an empty store.
 pub struct LuaRedis {
     lua: Lua,
     fake: Table,
     check: Function,
+    credit: Function,
 }
 
 impl LuaRedis {
@@ -28,7 +32,17 @@ impl LuaRedis {
             .set_name("check.lua")
             .into_function()
             .unwrap();
-        Self { lua, fake, check }
+        let credit = lua
+            .load(CREDIT.source.as_str())
+            .set_name("credit.lua")
+            .into_function()
+            .unwrap();
+        Self {
+            lua,
+            fake,
+            check,
+            credit,
+        }
     }
 
     /// Runs a batch as the server would.
@@ -43,6 +57,17 @@ impl LuaRedis {
         let eval: Function = self.fake.get("eval").unwrap();
         let reply: Vec<i64> = eval.call((self.check.clone(), keys, args)).unwrap();
         decode(&reply, checks).unwrap()
+    }
+
+    /// Gives units back.
+    pub fn credit(&self, credit: &Credit<'_>, clock: Clock) -> Credited {
+        let call = encode_credit(credit, clock);
+        let keys = call.keys.iter().map(|key| self.lua.create_string(key));
+        let keys: Vec<_> = keys.map(Result::unwrap).collect();
+        let args: Vec<_> = call.args.iter().map(ToString::to_string).collect();
+        let eval: Function = self.fake.get("eval").unwrap();
+        let reply: Vec<i64> = eval.call((self.credit.clone(), keys, args)).unwrap();
+        decode_credited(&reply).unwrap()
     }
 
     /// Runs one command, as another client would.

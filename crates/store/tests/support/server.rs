@@ -6,7 +6,10 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use harness::{Process, free_port};
-use store::script::{CHECK, Clock, ScriptCheck, ScriptReply, decode, encode};
+use store::script::{
+    CHECK, CREDIT, Clock, Credit, Credited, ScriptCheck, ScriptReply, decode, decode_credited,
+    encode, encode_credit,
+};
 use tempfile::TempDir;
 
 /// A kind of server: where the environment names it, and what it is called on `PATH`.
@@ -106,6 +109,27 @@ impl Server {
         words.extend(call.args.iter().map(digits));
         let words: Vec<_> = words.iter().map(Vec::as_slice).collect();
         self.command(&words)
+    }
+
+    /// Gives units back.
+    pub fn credit(&mut self, credit: &Credit<'_>, clock: Clock) -> Credited {
+        let call = encode_credit(credit, clock);
+        let mut words = vec![
+            b"EVAL".to_vec(),
+            CREDIT.source.clone().into_bytes(),
+            digits(&call.keys.len()),
+        ];
+        words.extend(call.keys.iter().map(|key| key.to_vec()));
+        words.extend(call.args.iter().map(digits));
+        let words: Vec<_> = words.iter().map(Vec::as_slice).collect();
+        let Reply::List(reply) = self.command(&words) else {
+            unreachable!("the script failed")
+        };
+        let integers = reply.iter().map(|item| match item {
+            Reply::Int(int) => *int,
+            other => unreachable!("not an integer: {other:?}"),
+        });
+        decode_credited(&integers.collect::<Vec<_>>()).unwrap()
     }
 
     /// Runs one command; errors of the server are shown and kept.

@@ -12,9 +12,9 @@ use harness::until;
 use policy::{Compiled, Name, Override, Revision};
 use protocol::{Answer, Check};
 use store::{
-    CheckError, Cursor, Edit, EditError, Head, HistoryEntry, Inspection, LimitOf, Options,
-    Overrides, Page, Pong, ResetReport, ScriptStatus, Signature, Store, StoreError, StoreUrl,
-    Stored, Which, open, script::ScriptCheck,
+    CheckError, Credit, CreditReport, Cursor, Edit, EditError, Head, HistoryEntry, Inspection,
+    LimitOf, Options, Overrides, Page, Pong, ResetReport, ScriptStatus, Signature, Store,
+    StoreError, StoreUrl, Stored, Which, open, script::ScriptCheck,
 };
 use tokio::sync::{Semaphore, watch};
 
@@ -179,6 +179,10 @@ impl Store for Scripted {
         by: &Signature,
     ) -> Result<ResetReport, EditError> {
         self.inner.reset(limit, which, by).await
+    }
+
+    async fn credit(&self, credit: &Credit<'_>, by: &Signature) -> Result<CreditReport, EditError> {
+        self.inner.credit(credit, by).await
     }
 
     async fn proxies(

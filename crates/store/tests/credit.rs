@@ -1,0 +1,276 @@
+//! Units given back: Rust and Lua leave the same behind on every input, and what is left is as much
+//! more as was given back. Walks as in `twins.rs`.
+
+mod support;
+
+use algorithms::check::{Mode, Options};
+use algorithms::{Algorithm, Ask, Kind, LeaseAsk, Parameters};
+use store::script::{Clock, Credit, Credited};
+use support::random::{Random, Walk};
+use support::server::{REDIS, VALKEY};
+use support::{Engine, Leasing, LuaRedis, RustEngine, Server, Subject};
+
+const WALKS: u64 = 300;
+const STEPS_PER_WALK: u64 = 60;
+
+/// A twin that gives units back as well.
+trait Creditor: Engine {
+    fn give_back(&mut self, credit: &Credit<'_>, now_ms: u64) -> Credited;
+}
+
+impl Creditor for LuaRedis {
+    fn give_back(&mut self, credit: &Credit<'_>, now_ms: u64) -> Credited {
+        self.credit(credit, Clock::Injected(now_ms))
+    }
+}
+
+impl Creditor for Server {
+    fn give_back(&mut self, credit: &Credit<'_>, now_ms: u64) -> Credited {
+        self.credit(credit, Clock::Injected(now_ms))
+    }
+}
+
+impl Creditor for RustEngine {
+    fn give_back(&mut self, credit: &Credit<'_>, now_ms: u64) -> Credited {
+        let key = String::from_utf8_lossy(credit.key);
+        let algorithm = credit.algorithm;
+        let asked = |state| {
+            let ask = Ask {
+                lease: LeaseAsk {
+                    ttl_ms: credit.lease_ttl_ms,
+                    ..LeaseAsk::default()
+                },
+                ..Ask::default()
+            };
+            let decision = algorithm.evaluate_ask(state, now_ms, ask).leave().decision;
+            (decision.remaining, decision.reset_after_ms)
+        };
+        let Some(stored) = self.buckets.get_mut(key.as_ref()) else {
+            let (left, reset_after_ms) = asked(None);
+            return done(false, left, left, reset_after_ms);
+        };
+        if credit.generation < stored.generation && !credit.force {
+            return Credited::Stale;
+        }
+        let (before, reset_before) = asked(Some(&stored.state));
+        let state = algorithm.credit(&stored.state, now_ms, credit.lease_ttl_ms, credit.units);
+        let used = credit.units > 0 && reset_before > 0;
+        if !used {
+            return done(false, before, before, reset_before);
+        }
+        let (after, reset_after_ms) = asked(Some(&state));
+        if !credit.peek {
+            (stored.state, stored.generation) = (state, credit.generation);
+            // Lists and hashes cannot be empty.
+            let lists = [Kind::SlidingWindowLog, Kind::SlidingWindowBuckets];
+            if reset_after_ms == 0 && lists.contains(&algorithm.kind()) {
+                self.buckets.remove(key.as_ref());
+            }
+        }
+        done(true, before, after, reset_after_ms)
+    }
+}
+
+fn done(used: bool, left_before: u64, left: u64, reset_after_ms: u64) -> Credited {
+    Credited::Done {
+        used,
+        left_before,
+        left,
+        reset_after_ms,
+    }
+}
+
+fn compare(twin: &mut dyn Creditor, walks: u64) {
+    let mut given = 0;
+    for seed in 0..walks {
+        let mut rust = RustEngine::default();
+        let mut walk = Walk::new(seed);
+        let mut chance = Random::new(seed ^ 0xc4ed);
+        for step in 0..STEPS_PER_WALK {
+            let (now_ms, subjects) = walk.step();
+            // In the year 144,000 a time and the most that can be leased out together pass what
+            // the script reads back.
+            if now_ms > 1 << 51 {
+                break;
+            }
+            let options = Options::default();
+            let expected = rust.check(&subjects, now_ms, options);
+            assert_eq!(
+                expected,
+                twin.check(&subjects, now_ms, options),
+                "seed {seed}"
+            );
+            if let Ok(verdict) = &expected {
+                walk.hear(verdict);
+            }
+            for subject in &subjects {
+                if !chance.one_in(3) {
+                    continue;
+                }
+                let limit = subject.algorithm.limit();
+                let credit = Credit {
+                    key: subject.key.as_bytes(),
+                    algorithm: &subject.algorithm,
+                    generation: subject.generation,
+                    lease_ttl_ms: subject.lease.ask().ttl_ms,
+                    units: chance.pick(&[0, 1, 2, limit / 2, limit, 1 << 52]),
+                    peek: chance.one_in(5),
+                    force: chance.one_in(20),
+                };
+                let expected = rust.give_back(&credit, now_ms);
+                let actual = twin.give_back(&credit, now_ms);
+                assert_eq!(
+                    expected,
+                    actual,
+                    "seed {seed} step {step} at {now_ms}: {credit:#?} {:#?}",
+                    rust.buckets.get(&subject.key)
+                );
+                given += u64::from(matches!(actual, Credited::Done { used: true, .. }));
+            }
+        }
+    }
+    assert!(given > walks, "units were given back {given} times");
+}
+
+#[test]
+fn in_an_interpreter() {
+    compare(&mut LuaRedis::new(), WALKS);
+}
+
+#[test]
+fn on_redis() {
+    compare(&mut Server::start(REDIS), WALKS);
+}
+
+#[test]
+fn on_valkey() {
+    compare(&mut Server::start(VALKEY), WALKS);
+}
+
+fn kinds() -> Vec<Parameters> {
+    let sub_windows = Parameters {
+        sub_windows: Some(10),
+        ..Parameters::new(Kind::SlidingWindowBuckets, 100, 60_000)
+    };
+    let queue = Parameters {
+        max_delay_ms: Some(60_000),
+        ..Parameters::new(Kind::LeakyBucket, 100, 60_000)
+    };
+    let plain = [
+        Kind::TokenBucket,
+        Kind::Gcra,
+        Kind::LeakyBucket,
+        Kind::FixedWindow,
+        Kind::SlidingWindowLog,
+        Kind::SlidingWindow,
+    ];
+    let plain = plain.map(|kind| Parameters::new(kind, 100, 60_000));
+    plain.into_iter().chain([sub_windows, queue]).collect()
+}
+
+/// Within one window, what is left is exactly as much more, and no more than was used.
+#[test]
+fn what_is_given_back_is_left_and_nothing_beyond_the_quota() {
+    for parameters in kinds() {
+        let mut redis = LuaRedis::new();
+        let mut subject = Subject {
+            key: "bucket".to_owned(),
+            algorithm: Algorithm::new(&parameters).unwrap(),
+            generation: 1,
+            cost: 20,
+            debit: 0,
+            lease: Leasing::default(),
+            mode: Mode::Enforce,
+        };
+        let now_ms = 1_763_000_040_000;
+        for at_ms in [now_ms, now_ms, now_ms + 1] {
+            let subjects = std::slice::from_ref(&subject);
+            let verdict = redis.check(subjects, at_ms, Options::default()).unwrap();
+            assert!(verdict.allowed, "{parameters:?}");
+        }
+        let credit = |units| Credit {
+            key: b"bucket",
+            algorithm: &subject.algorithm,
+            generation: 1,
+            units,
+            lease_ttl_ms: 0,
+            peek: false,
+            force: false,
+        };
+        let left = |credited| match credited {
+            Credited::Done {
+                used: true,
+                left_before,
+                left,
+                ..
+            } => (left_before, left),
+            other => panic!("{other:?}"),
+        };
+        let at_ms = now_ms + 1;
+        assert_eq!(
+            left(redis.give_back(&credit(25), at_ms)),
+            (40, 65),
+            "{parameters:?}"
+        );
+        assert_eq!(
+            left(redis.give_back(&credit(1000), at_ms)),
+            (65, 100),
+            "{parameters:?}"
+        );
+        let unused = redis.give_back(&credit(1), at_ms);
+        assert_eq!(unused, done(false, 100, 100, 0), "{parameters:?}");
+        // And all of it can be used again, once.
+        subject.cost = 100;
+        let subjects = std::slice::from_ref(&subject);
+        let again = redis.check(subjects, at_ms, Options::default()).unwrap();
+        assert!(again.allowed, "{parameters:?}");
+        let over = redis.check(subjects, at_ms, Options::default()).unwrap();
+        assert!(!over.allowed, "{parameters:?}");
+    }
+}
+
+/// The newest go first, so that what is given back stays for as long as it would have counted.
+#[test]
+fn a_log_and_sub_windows_forget_the_newest_first() {
+    for parameters in kinds() {
+        if ![Kind::SlidingWindowLog, Kind::SlidingWindowBuckets].contains(&parameters.kind) {
+            continue;
+        }
+        let mut redis = LuaRedis::new();
+        let mut subject = Subject {
+            key: "bucket".to_owned(),
+            algorithm: Algorithm::new(&parameters).unwrap(),
+            generation: 1,
+            cost: 40,
+            debit: 0,
+            lease: Leasing::default(),
+            mode: Mode::Enforce,
+        };
+        let start_ms = 1_763_000_040_000;
+        for at_ms in [start_ms, start_ms + 30_000] {
+            let subjects = std::slice::from_ref(&subject);
+            assert!(
+                redis
+                    .check(subjects, at_ms, Options::default())
+                    .unwrap()
+                    .allowed
+            );
+        }
+        let credit = Credit {
+            key: b"bucket",
+            algorithm: &subject.algorithm,
+            generation: 1,
+            units: 40,
+            lease_ttl_ms: 0,
+            peek: false,
+            force: false,
+        };
+        redis.give_back(&credit, start_ms + 30_000);
+        // The first 40 are forgotten a window after they came; the others are gone already.
+        subject.cost = 100;
+        let subjects = std::slice::from_ref(&subject);
+        let gone_ms = start_ms + 66_000;
+        let verdict = redis.check(subjects, gone_ms, Options::default()).unwrap();
+        assert!(verdict.allowed, "{verdict:?}");
+    }
+}

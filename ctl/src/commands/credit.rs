@@ -1,0 +1,149 @@
+//! `rlctl credit`.
+
+use clap::Args;
+use policy::{Compiled, Limit, Name, Node, Scope};
+use serde::Serialize;
+use store::{CheckError, CreditReport, EditError, Overrides};
+
+use crate::{
+    bucket::{self, BucketArgs, Values, whole},
+    cli::{Global, examples},
+    edit::EditArgs,
+    error::Error,
+    exit::Exit,
+    printer::Printer,
+    render::{self, Page, View},
+    session::{self, Session},
+};
+
+/// Give units back to one bucket.
+///
+/// The bucket becomes as if its last so many units had not been taken: of windows and logs the
+/// newest go first, because they would have counted longest. Proxies drop what they cached of the
+/// limit. More than was used makes the bucket unused, never more than that.
+#[derive(Debug, Args)]
+#[command(after_help = examples!(
+    "rlctl credit per-user user=alice --units 50 --reason 'ticket 4711'"
+    "rlctl credit per-user user=alice --units 50 --dry-run"
+    "rlctl credit exports --units 1                # a limit with one bucket"
+))]
+pub struct Credit {
+    /// The limit.
+    limit: String,
+
+    #[command(flatten)]
+    bucket: BucketArgs,
+
+    /// How many units; a request takes the limit's `cost`, 1 unless it says otherwise.
+    #[arg(long, value_name = "N", value_parser = whole, allow_negative_numbers = true)]
+    units: u64,
+
+    #[command(flatten)]
+    edit: EditArgs,
+}
+
+impl Credit {
+    /// Gives back, and says what is left now.
+    pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
+        if self.units == 0 {
+            return Err(Error::usage("--units: 0 would give nothing back"));
+        }
+        let session = Session::open(global, printer)?;
+        let (domain, limit, values, done) = self.give(&session).await?;
+        if !done.used {
+            printer.note("the bucket was unused: there was nothing to give back");
+        }
+        let pairs = limit.per.iter().zip(&values);
+        let pairs = pairs.map(|(key, v)| (key, policy::value_to_node(v.as_deref())));
+        printer.data(&Report {
+            domain: domain.to_string(),
+            limit: limit.name.to_string(),
+            bucket: Node::map(pairs.map(|(key, v)| (key.as_str(), v))),
+            shown: bucket::display(&limit.per, &values),
+            units: self.units,
+            used: done.used,
+            remaining_before: done.left_before,
+            remaining: done.left,
+            reset_after_ms: done.reset_after_ms,
+            revision: done.revision,
+            dry_run: self.edit.dry_run,
+        })?;
+        Ok(Exit::Done)
+    }
+
+    /// With the limits as they are: where the bucket knows newer ones, they are read again.
+    async fn give(
+        &self,
+        session: &Session<'_>,
+    ) -> Result<(Name, Limit, Values, CreditReport), Error> {
+        let mut force = false;
+        loop {
+            let policy = session.policy(Overrides::None).await?;
+            let limit = session::find_limit(&policy, &self.limit)?.clone();
+            if limit.scope == Scope::Proxy {
+                return Err(session::in_the_proxies(&limit));
+            }
+            let values = self.bucket.of(&limit)?;
+            let policy = session
+                .policy_for_bucket(policy, &limit.name, &values)
+                .await?;
+            let domain = policy.domain.clone();
+            let credit = store::Credit {
+                policy: &Compiled::new(policy),
+                limit: &limit.name,
+                values: &values,
+                units: self.units,
+                peek: self.edit.dry_run,
+                force,
+            };
+            session.printer.set_pending(!self.edit.dry_run);
+            let done = session.store.credit(&credit, &self.edit.signature()).await;
+            session.printer.set_pending(false);
+            match done {
+                Ok(report) => return Ok((domain, limit, values, report)),
+                Err(EditError::Bucket(CheckError::Stale)) if !force => force = true,
+                Err(error) => return Err(session.edit_failed(&error)),
+            }
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Report {
+    domain: String,
+    limit: String,
+    bucket: Node,
+    #[serde(skip)]
+    shown: String,
+    units: u64,
+    used: bool,
+    remaining_before: u64,
+    remaining: u64,
+    reset_after_ms: u64,
+    revision: u64,
+    dry_run: bool,
+}
+
+impl View for Report {
+    fn text(&self, page: Page) -> String {
+        let Self {
+            limit,
+            shown,
+            remaining_before,
+            remaining,
+            revision,
+            ..
+        } = self;
+        let how = match (self.dry_run, self.used) {
+            (true, _) => "dry run, nothing was written".to_owned(),
+            (false, false) => format!("still at revision {revision}"),
+            (false, true) => format!("revision {revision}"),
+        };
+        let arrow = render::changes::arrow(page);
+        format!("{limit} {shown}: left {remaining_before} {arrow} {remaining}; {how}\n")
+    }
+
+    fn names(&self) -> Vec<String> {
+        vec![self.limit.clone()]
+    }
+}

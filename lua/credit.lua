@@ -1,0 +1,124 @@
+-- Gives units back to one bucket: it becomes as if the last so many had not been taken.
+--
+-- Twin of Algorithm::credit in crates/algorithms; lua/README.md is the calling convention.
+--
+-- KEYS  the bucket
+-- ARGV  [1] the time in ms, or -1 for the server's TIME (production)
+--       [2] flags: 1 ask (change nothing), 2 force (the state may know a newer generation)
+--       [3] kind [4] generation [5] units [6] limit [7] x [8] y [9] z: as for check.lua
+--       [10] the limit's ttl for leases in ms, 0 if it has none
+-- Reply integers: [1] 0 nothing was used, 1 given back, 2 stale, 3 corrupt; [2] the time;
+--       [3] left before (or, if stale, the generation found), [4] left after, [5] reset_after (ms)
+
+local now -- ms
+
+-- include: lib/integers.lua
+-- include: lib/state.lua
+
+local UNUSED, CREDITED, STALE, BROKEN = 0, 1, 2, 3
+local TTL_MARGIN_MS, TTL_INJECTED_MS = 1000, 86400000 -- as in check.lua
+
+local define
+
+-- What the bucket marked `tag` did not write in its plain form: with leases, or not at all.
+local function unplain(l, text, tag)
+  if l.lease or not string.find(text, '^' .. tag .. '%d+:%d+:%d+:%d+:%d+:') then
+    return foreign(l, tag)
+  end
+  l.algorithm = define(l.kind, true)
+  l.lease = { ttl = 0, want = 0, proxy = 0, settle = {} }
+  return l.algorithm.load(l, text)
+end
+
+function define(kind, leased)
+  if kind <= 3 then
+    -- include: lib/bucket.lua
+    if kind == 2 then
+      -- include: lib/gcra.lua
+    else
+      -- include: lib/token_bucket.lua
+      if kind == 3 then
+        -- include: lib/leaky_bucket.lua
+      end
+    end
+    if leased then
+      -- include: lib/lease.lua
+    end
+    return M
+  elseif kind <= 5 then
+    -- include: lib/fixed_window.lua
+  elseif kind == 6 then
+    -- include: lib/sliding_window_log.lua
+  elseif kind <= 8 then
+    -- include: lib/sliding_window_buckets.lua
+  elseif kind == 9 then
+    -- include: lib/sliding_window.lua
+  end
+  error('unknown kind of limit')
+end
+
+-- Reads the state of a limit; returns CORRUPT if it is none.
+local function load(l)
+  local algorithm = l.algorithm
+  if not algorithm.encode then
+    return algorithm.load(l)
+  end
+  local text = redis.pcall('GET', l.key)
+  local wrong_type = type(text) == 'table' -- another algorithm's, or nobody's
+  if wrong_type then
+    text = nil
+  end
+  local problem = (text or algorithm.load_absent) and algorithm.load(l, text)
+  if problem then
+    return problem
+  end
+  return wrong_type and foreign(l)
+end
+
+-- include: lib/credit.lua
+
+now = ARGV[1] + 0
+if now < 0 then
+  local time = redis.call('TIME')
+  now = time[1] * 1000 + math.floor(time[2] / 1000)
+end
+now = math.min(now, 2 ^ 52 - 1)
+
+local flags, kind, units = ARGV[2] + 0, ARGV[3] + 0, ARGV[5] + 0
+local leased = ARGV[10] + 0 > 0 and kind <= 3 -- windows count what is leased as used
+local l = {
+  key = KEYS[1],
+  kind = kind,
+  algorithm = define(kind, leased),
+  generation = ARGV[4] + 0,
+  limit = ARGV[6] + 0,
+  x = ARGV[7] + 0,
+  y = ARGV[8] + 0,
+  z = ARGV[9] + 0,
+  seen = 0,
+  shifted = false,
+  debt = 0,
+  at = now,
+  lease = leased and { ttl = ARGV[10] + 0, want = 0, proxy = 0, settle = {} } or nil,
+}
+if load(l) then
+  return { BROKEN, now, 0, 0, 0 }
+end
+if l.generation < l.seen and flags < 2 then
+  return { STALE, now, l.seen, 0, 0 }
+end
+
+local function left()
+  return math.max(0, l.algorithm.room(l))
+end
+
+local before = left()
+local credited = credit(l, units)
+if credited and flags % 2 == 0 then
+  local reset = l.algorithm.reset_after_ms(l)
+  keep(l, ARGV[1] == '-1' and reset + TTL_MARGIN_MS or TTL_INJECTED_MS)
+end
+if credited then
+  as_read_next(l)
+end
+return { credited and CREDITED or UNUSED, now, before, left(), l.algorithm.reset_after_ms(l) }

@@ -1,0 +1,127 @@
+-- How each kind of limit gives units back. Only lua/credit.lua includes this.
+--
+-- The newest admissions go first: they would have counted longest. credit(l, units) changes a limit
+-- as loaded and says whether anything was used; keep(l, ttl) then stores it.
+
+local TOTAL_WRAP = 1000000 -- as in sliding_window_log.lua
+
+local function from_bucket(b, units)
+  if b.debt == 0 then
+    return false
+  end
+  if b.algorithm.credit then -- some of it is leased out, and stays owed
+    b.algorithm.credit(b, units)
+  else
+    b.debt = math.max(0, b.debt - units * b.x)
+  end
+  return true
+end
+
+local function from_fixed_window(w, units)
+  if w.used == 0 then
+    return false
+  end
+  w.used = math.max(0, w.used - units)
+  return true
+end
+
+-- The window of now, then the one before.
+local function from_sliding_window(w, units)
+  if w.current + w.previous == 0 then
+    return false
+  end
+  local rest = math.max(0, units - w.current)
+  w.current = math.max(0, w.current - units)
+  w.previous = math.max(0, w.previous - rest)
+  return true
+end
+
+local function from_sub_windows(w, units)
+  if w.used == 0 then
+    return false
+  end
+  w.used = math.max(0, w.used - units)
+  for i = #w.live, 1, -1 do -- a count may become 0
+    local count = w.live[i]
+    local taken = math.min(units, count[2])
+    count[2], units = count[2] - taken, units - taken
+  end
+  return true
+end
+
+-- The time, the units and the total of a log's entry at a position from 0.
+local function entry(w, position)
+  local at, units, total =
+    string.match(redis.call('LINDEX', w.key, position), '^(%-?%d+):(%d+):(%d+)')
+  return at - w.shift, units + 0, total + 0
+end
+
+-- Finds the entry up to which all that stays was admitted.
+local function from_log(w, units)
+  if w.stored == 0 then
+    return false
+  end
+  w.stored = math.max(0, w.stored - units)
+  local low, high = w.first, w.length - 1
+  while w.stored > 0 and low < high do
+    local middle = math.floor((low + high) / 2)
+    local _, _, total = entry(w, middle)
+    if (total - w.forgotten) % TOTAL_WRAP >= w.stored then
+      high = middle
+    else
+      low = middle + 1
+    end
+  end
+  w.last, w.newest.at = low, (entry(w, low))
+  return true
+end
+
+local function credit(l, units)
+  if units == 0 then
+    return false
+  elseif l.kind <= 3 then
+    return from_bucket(l, units)
+  elseif l.kind <= 5 then
+    return from_fixed_window(l, units)
+  elseif l.kind == 6 then
+    return from_log(l, units)
+  elseif l.kind <= 8 then
+    return from_sub_windows(l, units)
+  end
+  return from_sliding_window(l, units)
+end
+
+-- Cuts a log off behind the first units that stay, of which there are some.
+local function keep_log(w, ttl)
+  if w.shifted then
+    w.algorithm.save_shifted(w, ttl) -- in today's time base, at the same positions
+  end
+  local at, units, total = entry(w, w.last)
+  local cut = (total - w.forgotten - w.stored) % TOTAL_WRAP
+  redis.call('LSET', w.key, w.last, string.format('%.0f:%.0f:%.0f:%.0f',
+    at, units - cut, (total - cut) % TOTAL_WRAP, w.generation))
+  redis.call('LTRIM', w.key, w.first, w.last)
+  redis.call('PEXPIRE', w.key, ttl)
+end
+
+local function keep(l, ttl)
+  if l.algorithm.encode then
+    redis.call('SET', l.key, l.algorithm.encode(l), 'PX', ttl)
+  elseif l.algorithm.room(l) == l.limit then
+    redis.call('DEL', l.key) -- a list or a hash cannot be empty
+  elseif l.kind == 6 then
+    keep_log(l, ttl)
+  else
+    l.counts = nil -- all of it is written anew
+    l.algorithm.save(l, ttl)
+  end
+end
+
+-- Leases from before a capacity was lowered may owe more than it, which goes once they are gone:
+-- what is told is what the next check finds.
+local function as_read_next(b)
+  if b.lease then
+    local leased = math.min(b.algorithm.leased(b) * b.x, 2 ^ 52)
+    b.debt = math.max(leased, math.min(b.debt, b.limit * b.x))
+  end
+end
