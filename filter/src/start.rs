@@ -12,6 +12,7 @@ use crate::{
         buffers::{self, Buffer},
         environment,
         log::{self, Level},
+        properties,
     },
     plugin::Plugin,
 };
@@ -44,10 +45,12 @@ fn plugin(root_id: u32) -> Result<Plugin, String> {
     let random = environment::random();
     let random = random.map_err(|error| format!("no random numbers: {error}"))?;
     let token = config.limiter.token_env.as_deref().and_then(token);
-    Ok(Plugin::new(
-        root_id,
-        Worker::new(config, token.as_deref(), random),
-    ))
+    // The second is where earlier Envoys have it.
+    let node = properties::get(b"xds\0node\0id").or_else(|| properties::get(b"node\0id"));
+    let node = node.unwrap_or_default();
+    let worker = Worker::new(config, token.as_deref(), random);
+    let worker = worker.named(&String::from_utf8_lossy(&node));
+    Ok(Plugin::new(root_id, worker))
 }
 
 /// The limiter's token, out of the environment.

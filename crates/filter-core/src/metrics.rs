@@ -4,6 +4,7 @@
 //! rest is counted together.
 
 use policy::Name;
+use protocol::{DecidedBy, Outcome, compact::Tally};
 
 use crate::client::Source;
 
@@ -113,6 +114,8 @@ const SLOTS: usize = Decision::ALL.len() * Source::ALL.len();
 pub(crate) struct Counts {
     limits: Vec<(Name, [u64; SLOTS])>,
     others: [u64; SLOTS],
+    /// What was handed over and no limiter saw, by limit.
+    untold: Vec<(Name, [u64; SLOTS])>,
     events: [u64; Event::ALL.len()],
 }
 
@@ -132,8 +135,56 @@ impl Counts {
         }
     }
 
+    /// Takes what was decided without a limiter since this was last asked.
+    pub(crate) fn take_untold(&mut self) -> Vec<Tally> {
+        let mut tallies = Vec::new();
+        for (limit, counts) in self.untold.drain(..) {
+            for (slot, count) in counts.into_iter().enumerate().filter(|(_, n)| *n > 0) {
+                let outcome = Decision::ALL.get(slot / Source::ALL.len());
+                let by = Source::ALL.get(slot % Source::ALL.len());
+                let outcome = outcome.and_then(|known| Outcome::from_word(known.word()));
+                let by = by.and_then(|known| DecidedBy::from_word(known.word()));
+                if let (Some(outcome), Some(by)) = (outcome, by) {
+                    tallies.push(Tally {
+                        limit: limit.clone(),
+                        outcome,
+                        by,
+                        count,
+                    });
+                }
+            }
+        }
+        tallies
+    }
+
+    /// Keeps what no limiter saw, to be told.
+    fn keep_untold(&mut self) {
+        let limiter = Source::Limiter as usize;
+        for (limit, counts) in &self.limits {
+            let own =
+                |(slot, count): (usize, &u64)| *count > 0 && slot % Source::ALL.len() != limiter;
+            if !counts.iter().enumerate().any(own) {
+                continue;
+            }
+            let known = self.untold.iter().position(|(name, _)| name == limit);
+            let at = known.unwrap_or_else(|| {
+                self.untold.push((limit.clone(), [0; SLOTS]));
+                self.untold.len() - 1
+            });
+            let Some((_, untold)) = self.untold.get_mut(at) else {
+                continue;
+            };
+            for (slot, (sum, count)) in untold.iter_mut().zip(counts).enumerate() {
+                if slot % Source::ALL.len() != limiter {
+                    *sum = sum.saturating_add(*count);
+                }
+            }
+        }
+    }
+
     /// Hands all counts over.
     pub(crate) fn flush(&mut self, metrics: &mut impl Metrics) {
+        self.keep_untold();
         let named = self
             .limits
             .iter_mut()

@@ -24,3 +24,4 @@ mod not_a_limiter;
 mod outages;
 mod several_limits;
 mod stores;
+mod telemetry;

@@ -127,6 +127,13 @@ impl Plan {
         })
     }
 
+    /// What its operator calls each Envoy.
+    pub fn node(mut self, id: &'static str) -> Self {
+        let node = serde_json::json!({"id": id, "cluster": "edge"});
+        self.config = Box::new(move |config| config.edit(|tree| tree["node"] = node.clone()));
+        self
+    }
+
     /// Has Envoy log the details of each response.
     pub fn access_log(self) -> Self {
         self.config(|config| config.access_log().unwrap())

@@ -146,6 +146,12 @@ impl Extracted {
         self.values.iter().map(Option::as_deref).collect()
     }
 
+    /// The value of a key.
+    pub(crate) fn value(&self, key: &Name) -> Option<&[u8]> {
+        let at = self.keys.iter().position(|known| known == key)?;
+        self.values.get(at)?.as_deref()
+    }
+
     /// The size of all values, in bytes.
     pub(crate) fn len(&self) -> usize {
         self.values.iter().flatten().map(Vec::len).sum()

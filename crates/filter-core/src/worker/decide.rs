@@ -73,15 +73,15 @@ impl Worker {
             return self.pass(stream, Edits::default(), Shown::default());
         }
         if let Some(denial) = self.missing(&matches) {
-            return self.refuse(stream, denial);
+            return self.refuse_here(now, stream, &policy, &entries, denial);
         }
         let mut parts = self.parts(&matches, &policy, now);
         drop(matches);
         if let Some(denial) = self.remembered(host, now, &policy, &mut parts, opaque.is_some()) {
-            return self.refuse(stream, denial);
+            return self.refuse_here(now, stream, &policy, &entries, denial);
         }
         if let Some(denial) = self.take_local(host, now, &policy, &mut parts) {
-            return self.refuse(stream, denial);
+            return self.refuse_here(now, stream, &policy, &entries, denial);
         }
         let mut case = Case {
             stream: Some(stream),

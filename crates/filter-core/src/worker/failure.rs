@@ -96,7 +96,7 @@ impl Worker {
             if let Some(denial) = together.denial() {
                 self.put_back(host, now, &policy, &case.parts);
                 if let Some(stream) = case.stream {
-                    self.refuse(stream, denial);
+                    self.refuse_here(now, stream, &policy, &case.entries, denial);
                 }
                 return;
             }

@@ -1,6 +1,6 @@
 //! Following the domain's limits.
 
-use std::rc::Rc;
+use std::{fmt::Write, rc::Rc};
 
 use policy::Compiled;
 use protocol::{API_HEADER, API_VERSION, ApiError, ErrorCode, PROXIES_HEADER, parse_proxies};
@@ -69,11 +69,31 @@ impl Worker {
         self.call(Call {
             id,
             method: "GET",
-            path: format!("{POLICY_PATH}?domain={}&proxy={proxy}", self.config.domain),
+            path: format!(
+                "{POLICY_PATH}?domain={}&proxy={proxy}{}",
+                self.config.domain,
+                self.about()
+            ),
             headers,
             body: None,
             timeout_ms: POLL_TIMEOUT_MS.max(self.config.limiter.timeout_ms),
         });
+    }
+
+    /// What this proxy tells of itself: the revision in force, which is not the one last polled
+    /// where that could not be used, and what its operator calls it.
+    fn about(&self) -> String {
+        let mut about = String::new();
+        // Writing to a string cannot fail.
+        if let Knowledge::Limits(policy) = &self.knowledge {
+            let revision = policy.compiled.revision();
+            let (number, digest) = (revision.number, revision.digest);
+            write!(about, "&revision={number}-{digest:016x}").unwrap_or_default();
+        }
+        if !self.node.is_empty() {
+            write!(about, "&node={}", self.node).unwrap_or_default();
+        }
+        about
     }
 
     /// The answer to a poll.

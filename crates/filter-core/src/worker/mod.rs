@@ -9,6 +9,7 @@ mod failure;
 mod follow;
 mod hold;
 mod near;
+mod report;
 mod step;
 
 use std::{
@@ -22,6 +23,7 @@ use active::{Active, Knowledge};
 use case::Case;
 use hold::Holds;
 use near::Near;
+use report::Reporter;
 
 use crate::{
     batcher::{Batcher, CallId},
@@ -46,8 +48,12 @@ const STARTING_TICK_MS: u32 = 10;
 const HOLDING_TICK_MS: u32 = 5;
 /// The limiter's checks.
 const CHECK_PATH: &str = "/v1/check";
+/// What is told to the limiter.
+const REPORT_PATH: &str = "/v1/report";
 /// The limiter's snapshots.
 const POLICY_PATH: &str = "/v1/policy";
+/// Characters of what an operator calls a proxy.
+const MAX_NODE: usize = 128;
 /// Durations of callouts kept between two ticks.
 const MAX_SAMPLES: usize = 256;
 
@@ -56,6 +62,7 @@ const MAX_SAMPLES: usize = 256;
 pub struct Worker {
     config: Rc<Config>,
     bearer: Option<String>,
+    node: String,
     seed: [u8; 32],
     random: Random,
     shared: Option<Shared>,
@@ -70,6 +77,7 @@ pub struct Worker {
     streams: HashMap<StreamId, Stream, BuildIdHasher>,
     steps: VecDeque<Step>,
     counts: Counts,
+    reporter: Reporter,
     callout_us: Vec<u64>,
     warned_unguarded: bool,
     warned_failed_us: Option<u64>,
@@ -109,6 +117,7 @@ impl Worker {
         let domain = config.domain.as_str();
         let timeout_ms = config.limiter.timeout_ms;
         Self {
+            node: String::new(),
             bearer: token.map(|token| format!("Bearer {token}")),
             seed,
             shared: None,
@@ -129,12 +138,23 @@ impl Worker {
             streams: HashMap::default(),
             steps: VecDeque::new(),
             counts: Counts::default(),
+            reporter: Reporter::new(Random::new(random.next_u64())),
             callout_us: Vec::new(),
             warned_unguarded: false,
             warned_failed_us: None,
             random,
             config: Rc::new(config),
         }
+    }
+
+    /// The worker of a proxy that its operator calls `node`; what a query cannot hold as it is,
+    /// becomes `_`.
+    #[must_use]
+    pub fn named(mut self, node: &str) -> Self {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-._~:/@".contains(c);
+        let node = node.chars().take(MAX_NODE);
+        self.node = node.map(|c| if plain(c) { c } else { '_' }).collect();
+        self
     }
 
     /// The configuration.
@@ -222,6 +242,7 @@ impl Worker {
         }
         self.spread(host, now);
         self.flush(open, metrics);
+        self.tell(host, now);
     }
 
     /// A call was answered, or (`None`) came to nothing: refused, timed out, cut short.
@@ -235,6 +256,8 @@ impl Worker {
         if self.polling == Some(id) {
             self.polling = None;
             self.polled(host, answer);
+        } else if self.told(now, id, answer) {
+            // It was for people, and decides nothing.
         } else if let Some(flight) = self.batcher.land(id) {
             let took_us = now.mono_us.saturating_sub(flight.sent.mono_us);
             if self.callout_us.len() < MAX_SAMPLES {
@@ -297,10 +320,11 @@ impl Worker {
         let Some(path) = request.header(":path") else {
             return false;
         };
-        // Nothing but these two: whatever else a client puts behind them would go on unlimited.
+        // Nothing but these: whatever else a client puts behind them would go on unlimited.
         let polls = path.strip_prefix(POLICY_PATH.as_bytes());
         let polls = polls.is_some_and(|rest| matches!(rest, [] | [b'?', ..]));
-        if path != CHECK_PATH.as_bytes() && !polls {
+        let posts = [CHECK_PATH, REPORT_PATH];
+        if !posts.iter().any(|known| path == known.as_bytes()) && !polls {
             return false;
         }
         let authority = self.config.limiter.authority.as_bytes();

@@ -9,6 +9,7 @@
 
 mod limiter;
 mod outage;
+mod reports;
 mod rules;
 mod weather;
 mod world;

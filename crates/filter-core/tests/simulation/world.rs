@@ -9,7 +9,7 @@ use filter_core::{
     Call, CallAnswer, CallId, Config, LocalReply, Metrics, Now, Request, Step, StreamId, Worker,
     simulated::SharedData,
 };
-use protocol::Check;
+use protocol::{Check, compact::Report};
 
 use crate::limiter::Limiter;
 
@@ -144,6 +144,8 @@ pub struct World {
     pub logs: Vec<String>,
     pub counted: HashMap<String, u64>,
     pub checks_executed: u64,
+    /// What workers reported; `None` is what an earlier limiter does with it.
+    pub reports: Option<Vec<Report>>,
     events: BinaryHeap<Reverse<(u64, u64)>>,
     pending: HashMap<u64, Event>,
     next: u64,
@@ -209,6 +211,7 @@ impl World {
             logs: Vec::new(),
             counted: HashMap::new(),
             checks_executed: 0,
+            reports: Some(Vec::new()),
             events: BinaryHeap::new(),
             pending: HashMap::new(),
             next: 0,
@@ -406,6 +409,20 @@ impl World {
             return Answer {
                 headers: vec![ok, api],
                 body: Some(body),
+            };
+        }
+        if call.path == "/v1/report" {
+            let Some(reports) = &mut self.reports else {
+                let unknown = r#"{"error":{"code":"not_found","message":"no such path"}}"#;
+                return Answer {
+                    headers: vec![(":status", "404".to_owned()), api],
+                    body: Some(unknown.into()),
+                };
+            };
+            reports.push(Report::decode(call.body.as_deref().unwrap()).unwrap());
+            return Answer {
+                headers: vec![(":status", "204".to_owned()), api],
+                body: None,
             };
         }
         assert!(

@@ -1,0 +1,202 @@
+//! Telling the limiter what was decided without it, for people to read.
+//!
+//! Counts are taken over from the metrics, so that a request costs nothing more. Of the denied
+//! buckets the first few of a second are remembered: one that is denied often is denied early.
+
+use policy::{Limit, Name};
+use protocol::{
+    API_HEADER, API_VERSION, DecidedBy, REPORT_CBOR,
+    compact::{DeniedBucket, Report},
+};
+
+use super::{Active, Call, CallAnswer, REPORT_PATH, StreamId, Worker};
+use crate::{
+    batcher::CallId,
+    client::{Denial, Source},
+    descriptor::Extracted,
+    host::Host,
+    random::Random,
+    time::Now,
+};
+
+/// Between reports, before jitter.
+const EVERY_US: u64 = 1_000_000;
+/// How long a limiter that knows of no reports is left alone.
+const UNKNOWN_US: u64 = 60_000_000;
+/// How long an answer is waited for before the next report.
+const PATIENCE_US: u64 = 5_000_000;
+/// How long a report may take, in milliseconds: nobody waits for it.
+const TIMEOUT_MS: u64 = 500;
+/// Buckets that are remembered from one report to the next.
+const BUCKETS_MAX: usize = 32;
+
+/// What this worker is going to tell.
+#[derive(Debug)]
+pub(super) struct Reporter {
+    denied: Vec<Denied>,
+    /// The report under way, and when it left.
+    telling: Option<(CallId, u64)>,
+    next_us: u64,
+    random: Random,
+}
+
+/// A bucket that was denied here.
+#[derive(Debug)]
+struct Denied {
+    limit: Name,
+    by: DecidedBy,
+    bucket: Vec<(Name, Option<Vec<u8>>)>,
+    /// Of the first request denied.
+    descriptor: Vec<(Name, Vec<u8>)>,
+    count: u64,
+    last_us: u64,
+}
+
+impl Reporter {
+    pub(super) fn new(random: Random) -> Self {
+        Self {
+            denied: Vec::new(),
+            telling: None,
+            next_us: 0,
+            random,
+        }
+    }
+
+    /// A bucket was denied here.
+    fn add(&mut self, now: Now, limit: &Limit, by: DecidedBy, entries: &Extracted) {
+        let same = |known: &&mut Denied| {
+            let bucket = known.bucket.iter();
+            known.limit == limit.name
+                && bucket
+                    .map(|(name, value)| (name, value.as_deref()))
+                    .eq(values(limit, entries))
+        };
+        if let Some(known) = self.denied.iter_mut().find(same) {
+            known.count += 1;
+            known.last_us = now.mono_us;
+        } else if self.denied.len() < BUCKETS_MAX {
+            let bucket = values(limit, entries);
+            let bucket = bucket.map(|(name, value)| (name.clone(), value.map(<[u8]>::to_vec)));
+            let request = entries.keys().iter().zip(entries.values());
+            self.denied.push(Denied {
+                limit: limit.name.clone(),
+                by,
+                bucket: bucket.collect(),
+                descriptor: request
+                    .filter_map(|(name, value)| Some((name.clone(), value?.to_vec())))
+                    .collect(),
+                count: 1,
+                last_us: now.mono_us,
+            });
+        }
+    }
+
+    fn is_due(&mut self, now: Now) -> bool {
+        if let Some((_, since_us)) = self.telling
+            && now.mono_us.saturating_sub(since_us) < PATIENCE_US
+        {
+            return false;
+        }
+        if !now.reached(self.next_us) {
+            return false;
+        }
+        let pause_us = self.random.jittered(EVERY_US);
+        self.next_us = now.mono_us.saturating_add(pause_us);
+        true
+    }
+
+    fn take_denied(&mut self, now: Now) -> Vec<DeniedBucket> {
+        let told = self.denied.drain(..).map(|denied| DeniedBucket {
+            limit: denied.limit,
+            by: denied.by,
+            count: denied.count,
+            ago_ms: now.mono_us.saturating_sub(denied.last_us) / 1000,
+            bucket: denied.bucket,
+            descriptor: denied.descriptor,
+        });
+        told.collect()
+    }
+}
+
+/// The values of a limit's `per` in a request.
+fn values<'r>(
+    limit: &'r Limit,
+    entries: &'r Extracted,
+) -> impl Iterator<Item = (&'r Name, Option<&'r [u8]>)> {
+    limit.per.iter().map(|name| (name, entries.value(name)))
+}
+
+impl Worker {
+    /// Refuses a request that was denied here.
+    pub(super) fn refuse_here(
+        &mut self,
+        now: Now,
+        stream: StreamId,
+        policy: &Active,
+        entries: &Extracted,
+        denial: Denial,
+    ) {
+        if denial.source != Source::Limiter
+            && let Some(by) = DecidedBy::from_word(denial.source.word())
+        {
+            for (name, _) in &denial.by {
+                let limit = policy.compiled.position(name.as_str());
+                if let Some(limit) = limit.and_then(|at| policy.compiled.limit(at)) {
+                    self.reporter.add(now, limit, by, entries);
+                }
+            }
+        }
+        self.refuse(stream, denial);
+    }
+
+    /// Tells the limiter, if it is time and there is anything. While none answers, it waits.
+    pub(super) fn tell(&mut self, host: &impl Host, now: Now) {
+        if !self.reporter.is_due(now) || self.breaker.is_open(host, now) {
+            return;
+        }
+        let Some(shared) = &self.shared else {
+            return;
+        };
+        let report = Report {
+            domain: self.config.domain.clone(),
+            proxy: shared.proxy.clone(),
+            tallies: self.counts.take_untold(),
+            denied: self.reporter.take_denied(now),
+        };
+        if report.tallies.is_empty() && report.denied.is_empty() {
+            return;
+        }
+        let id = self.batcher.new_id();
+        self.reporter.telling = Some((id, now.mono_us));
+        self.call(Call {
+            id,
+            method: "POST",
+            path: REPORT_PATH.to_owned(),
+            headers: vec![("content-type", REPORT_CBOR.to_owned())],
+            body: Some(report.encode()),
+            timeout_ms: TIMEOUT_MS.max(self.config.limiter.timeout_ms),
+        });
+    }
+
+    /// Whether an answer is one to a report. A report that was lost is not told again: it may
+    /// have arrived.
+    pub(super) fn told(&mut self, now: Now, id: CallId, answer: Option<&impl CallAnswer>) -> bool {
+        if self
+            .reporter
+            .telling
+            .is_none_or(|(telling, _)| telling != id)
+        {
+            return false;
+        }
+        self.reporter.telling = None;
+        let has = |name: &str, value: &str| {
+            let header = answer.and_then(|answer| answer.header(name));
+            header.as_deref() == Some(value.as_bytes())
+        };
+        if has(API_HEADER, API_VERSION) && has(":status", "404") {
+            // A limiter of an earlier version.
+            self.reporter.next_us = now.mono_us.saturating_add(UNKNOWN_US);
+        }
+        true
+    }
+}

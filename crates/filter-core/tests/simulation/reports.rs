@@ -1,0 +1,140 @@
+//! What workers tell of the decisions that no limiter saw.
+
+use std::collections::BTreeMap;
+
+use crate::{
+    rules::seeds,
+    world::{CONFIG, Weather, World},
+};
+
+const PER_USER: &str = "  - {name: per-user, per: [user], rate: 10/s, burst: 20}\n";
+const MIXED: &str = "
+  - {name: per-user, per: [user], rate: 10/s, burst: 20}
+  - {name: here, per: [user], scope: proxy, rate: 5/s, burst: 5}
+  - {name: both, precheck: 100%, rate: 30/s}
+";
+
+/// What was counted without the limiter, and what was told of it, as `decision.source.limit`.
+fn books(world: &World) -> [BTreeMap<String, u64>; 2] {
+    let counted = world.counted.iter().filter_map(|(name, count)| {
+        let name = name.strip_prefix("rl_decisions.")?;
+        (!name.contains(".limiter.")).then(|| (name.to_owned(), *count))
+    });
+    let mut told = BTreeMap::new();
+    for report in world.reports.iter().flatten() {
+        for tally in &report.tallies {
+            let words = [tally.outcome.word(), tally.by.word(), tally.limit.as_str()];
+            *told.entry(words.join(".")).or_default() += tally.count;
+        }
+    }
+    [counted.collect(), told]
+}
+
+#[test]
+fn what_no_limiter_saw_is_told_once() {
+    for seed in seeds() {
+        let mut world = World::new(seed, 2, 2, CONFIG, MIXED);
+        world.run_for_ms(500);
+        for n in 0..600 {
+            let user = ["alice", "bob"][usize::try_from(world.chance.below(2)).unwrap()];
+            world.request(n % 2, 1 + n % 3 % 2, user, "/");
+            world.run_for_ms(5);
+        }
+        world.run_for_ms(3000);
+        let [counted, told] = books(&world);
+        assert_eq!(counted, told, "seed {seed}");
+        assert!(told["denied.proxy.here"] > 100, "seed {seed}: {told:?}");
+        assert!(told.keys().all(|key| !key.contains("limiter")), "{told:?}");
+    }
+}
+
+#[test]
+fn who_is_denied_from_memory_is_told_by_name() {
+    let mut world = World::new(1, 1, 2, CONFIG, PER_USER);
+    world.run_for_ms(500);
+    for n in 0..400 {
+        world.request(0, 1 + n % 2, "alice", "/x");
+        world.run_for_ms(2);
+    }
+    world.run_for_ms(3000);
+    let reports = world.reports.as_ref().unwrap();
+    let denied: Vec<_> = reports.iter().flat_map(|report| &report.denied).collect();
+    let sum: u64 = denied.iter().map(|bucket| bucket.count).sum();
+    assert_eq!(
+        sum,
+        world.counted("rl_decisions.denied.deny_cache.per-user")
+    );
+    for bucket in denied {
+        assert_eq!(bucket.limit.as_str(), "per-user");
+        assert_eq!(bucket.by.word(), "deny_cache");
+        assert_eq!(bucket.bucket[0].1.as_deref(), Some(&b"alice"[..]));
+        let user = &bucket.descriptor[0];
+        assert_eq!(
+            (user.0.as_str(), user.1.as_slice()),
+            ("user", &b"alice"[..])
+        );
+        assert!(bucket.ago_ms < 1500, "{bucket:?}");
+    }
+}
+
+#[test]
+fn a_flood_of_clients_makes_small_reports() {
+    let mut world = World::new(
+        1,
+        1,
+        1,
+        CONFIG,
+        "  - {name: here, per: [user], scope: proxy, rate: 0/s, algorithm: fixed_window}\n",
+    );
+    world.run_for_ms(500);
+    for n in 0..3000 {
+        world.request(0, 1, &format!("user-{n}"), "/");
+        if n % 10 == 0 {
+            world.run_for_ms(1);
+        }
+    }
+    world.run_for_ms(3000);
+    let reports = world.reports.as_ref().unwrap();
+    assert!(reports.iter().all(|report| report.denied.len() <= 32));
+    assert_eq!(books(&world)[1]["denied.proxy.here"], 3000);
+}
+
+#[test]
+fn during_an_outage_nothing_is_told_and_afterwards_all_of_it() {
+    let mut world = World::new(3, 1, 1, CONFIG, PER_USER);
+    world.run_for_ms(500);
+    world.weather = Weather::DOWN;
+    for _ in 0..400 {
+        world.request(0, 1, "alice", "/");
+        world.run_for_ms(10);
+    }
+    let [_, told] = books(&world);
+    assert!(!told.contains_key("allowed.local.per-user"), "{told:?}");
+    world.weather = Weather::FAIR;
+    for _ in 0..20 {
+        world.request(0, 1, "bob", "/");
+        world.run_for_ms(300);
+    }
+    let [counted, told] = books(&world);
+    // A report may have been under way when the limiter went.
+    let lost = counted["allowed.local.per-user"] - told["allowed.local.per-user"];
+    assert!(lost <= 20, "{counted:?} {told:?}");
+    assert!(told["denied.local.per-user"] > 100, "{told:?}");
+}
+
+#[test]
+fn an_earlier_limiter_is_left_alone() {
+    let mut world = World::new(1, 1, 1, CONFIG, PER_USER);
+    world.reports = None;
+    world.run_for_ms(500);
+    for _ in 0..2000 {
+        world.request(0, 1, "alice", "/");
+        world.run_for_ms(10);
+    }
+    // It would have been about twenty.
+    world.reports = Some(Vec::new());
+    world.run_for_ms(5000);
+    assert_eq!(world.reports.as_ref().unwrap().len(), 0);
+    world.run_for_ms(60_000);
+    assert_eq!(world.reports.as_ref().unwrap().len(), 1);
+}

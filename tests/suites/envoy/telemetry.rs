@@ -1,0 +1,83 @@
+//! What operators see of the fleet: who follows the limits, what was decided, who is denied.
+
+use harness::until;
+use serde_json::Value;
+
+use crate::stage::{PATIENCE, Stage, limits, statuses};
+
+/// What `rlctl ... -o json` says.
+fn asked(stage: &Stage, arguments: &[&str]) -> Value {
+    let arguments = [arguments, &["-o", "json"]].concat();
+    serde_json::from_str(&stage.rlctl(&arguments)).unwrap()
+}
+
+#[tokio::test]
+async fn the_proxies_and_limiters_that_follow_the_limits_are_listed() {
+    let stage = limits(&["{name: per-user, per: [user], rate: 1/1h}"])
+        .envoys(2)
+        .start()
+        .await;
+    let count = |rows: &Value, kind: &str, state: &str| {
+        let rows = rows.as_array().unwrap().iter();
+        rows.filter(|row| row["kind"] == kind && row["state"] == state)
+            .count()
+    };
+    until("all are listed", PATIENCE, async || {
+        let rows = asked(&stage, &["list-proxies"]);
+        let found = (
+            count(&rows, "proxy", "current"),
+            count(&rows, "limiter", "current"),
+        );
+        (found == (2, 2)).then_some(())
+    })
+    .await
+    .unwrap();
+
+    // Once this returns, all have it.
+    stage.rlctl(&["set-limit", "per-user", "--rate", "3/1h", "--wait=20s"]);
+    for n in 0..2 {
+        let user = format!("user-{n}");
+        let alice = stage.nth_envoy(n).get("/").header("x-user-id", &user);
+        assert_eq!(statuses(&alice, 4).await, [200, 200, 200, 429]);
+    }
+    let rows = asked(&stage, &["list-proxies"]);
+    assert_eq!(count(&rows, "proxy", "behind"), 0, "{rows}");
+}
+
+#[tokio::test]
+async fn denials_that_no_limiter_sees_are_shown_with_the_rest() {
+    let stage = limits(&["{name: per-user, per: [user], match: {path: /x}, rate: 2/1h}"])
+        .node("edge-1")
+        .start()
+        .await;
+    let alice = stage.get("/x", "alice");
+    assert_eq!(statuses(&alice, 102).await[2..], [429; 100]);
+
+    let limit = until("all denials are told", PATIENCE, async || {
+        let stats = asked(&stage, &["stats", "per-user"]);
+        let limit = stats["limits"][0].clone();
+        (limit["denied"]["count"] == 100).then_some(limit)
+    })
+    .await
+    .unwrap();
+    assert_eq!(limit["allowed"]["count"], 2);
+    assert_eq!(stage.rlctl(&["list-proxies", "-o", "name"]), "edge-1\n");
+    assert_eq!(limit["proxies"], 1);
+    let by = &limit["denied"]["by"];
+    let (cached, asked_for) = (by["deny_cache"].as_u64(), by["limiter"].as_u64());
+    assert_eq!(cached.unwrap() + asked_for.unwrap(), 100);
+    assert!(cached.unwrap() > 50, "{limit}");
+
+    let denials = asked(&stage, &["denials", "-d", "user=alice"]);
+    let [alice] = denials.as_array().unwrap().as_slice() else {
+        panic!("{denials}");
+    };
+    assert_eq!(alice["limit"], "per-user");
+    assert_eq!(alice["request"]["path"], "/x");
+    // Buckets are listed by the five seconds, of which one may just have ended.
+    assert!(alice["denied"].as_u64().unwrap() > 50, "{denials}");
+    assert_eq!(
+        asked(&stage, &["denials", "-d", "user=bob"]),
+        Value::Array(Vec::new())
+    );
+}
