@@ -19,7 +19,7 @@ pub struct Styles {
     /// `Retry-After` on denials.
     pub retry_after: bool,
     /// `X-RateLimit-Remaining`, `-Replenish-Rate`, `-Burst-Capacity` and `-Requested-Tokens`,
-    /// as Spring Cloud Gateway sends them.
+    /// as Spring Cloud Gateway sends them, and `X-RateLimit-Retry-After` on denials.
     pub spring: bool,
 }
 

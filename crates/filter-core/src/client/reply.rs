@@ -170,14 +170,16 @@ impl Denial {
         if quota_exceeded {
             reply.headers.set("x-envoy-ratelimited", "true");
         }
-        if styles.retry_after
-            && let Some(wait_ms) = self.retry_after_ms
-        {
+        if let Some(wait_ms) = self.retry_after_ms {
             let spread_ms = wait_ms.saturating_mul(config.retry_jitter_percent.into()) / 100;
             let wait_ms = wait_ms.saturating_add(random.below(spread_ms.saturating_add(1)));
-            reply
-                .headers
-                .set("retry-after", &headers::retry_after(wait_ms));
+            let wait = headers::retry_after(wait_ms);
+            if styles.retry_after {
+                reply.headers.set("retry-after", &wait);
+            }
+            if styles.spring && quota_exceeded {
+                reply.headers.set("x-ratelimit-retry-after", &wait);
+            }
         }
         self.write_body(config, grpc, &mut reply);
         let shown = Shown {
