@@ -34,6 +34,7 @@ pub struct Plan {
     limits: String,
     engine: Engine,
     envoys: usize,
+    workers: u32,
     memory: bool,
     patient: bool,
     alone: bool,
@@ -48,6 +49,7 @@ pub fn limits(items: &[&str]) -> Plan {
         limits: format!("domain: shop\nlimits:\n{PROBE}{}", items.concat()),
         engine: Engine::Redis,
         envoys: 1,
+        workers: WORKERS,
         memory: false,
         patient: true,
         alone: false,
@@ -79,6 +81,12 @@ impl Plan {
     /// More than one Envoy before the same limiters.
     pub fn envoys(mut self, envoys: usize) -> Self {
         self.envoys = envoys;
+        self
+    }
+
+    /// Another number of workers in each Envoy.
+    pub fn workers(mut self, workers: u32) -> Self {
+        self.workers = workers;
         self
     }
 
@@ -190,7 +198,7 @@ impl Plan {
                 ..ports
             };
             let config = self.envoy_config(&programs);
-            let envoy = Envoy::start(&programs, config, own, WORKERS, dir.path())
+            let envoy = Envoy::start(&programs, config, own, self.workers, dir.path())
                 .await
                 .unwrap();
             envoys.push(envoy);

@@ -1,0 +1,143 @@
+//! What happens over a limit other than a refusal: shadow, degrade, queue.
+
+use std::time::{Duration, Instant};
+
+use harness::until;
+use serde_json::json;
+
+use crate::stage::{PATIENCE, alone, at_once, limits, statuses};
+
+#[tokio::test]
+async fn a_shadow_limit_reports_and_lets_pass() {
+    let stage = limits(&["{name: trial, match: {path: /}, rate: 2/1h, enforce: 0%}"])
+        .start()
+        .await;
+
+    assert_eq!(statuses(&stage.get("/", "alice"), 7).await, [200; 7]);
+
+    let name = "wasmcustom.rl_decisions.would_deny.limiter.trial";
+    until("five are reported", PATIENCE, async || {
+        (stage.envoy().stat(name).await.unwrap() == 5).then_some(())
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test]
+async fn over_a_degrading_limit_the_service_is_told() {
+    let stage = limits(&["{name: search, per: [user], rate: 2/1h, over_limit: degrade}"])
+        .start()
+        .await;
+    let alice = stage
+        .get("/search", "alice")
+        .header("x-ratelimit-degraded", "forged");
+    let mut told = Vec::new();
+    for _ in 0..4 {
+        assert_eq!(alice.send().await.unwrap().status, 200);
+        let headers = stage.upstream.last_headers();
+        let values = headers.get_all("x-ratelimit-degraded").iter();
+        let values: Vec<&str> = values.map(|value| value.to_str().unwrap()).collect();
+        told.push(values.join("|"));
+    }
+    assert_eq!(told, ["", "", "search", "search"]);
+}
+
+const QUEUE: &str = "{name: exports, match: {path: /export}, algorithm: leaky_bucket, rate: 5/s, \
+                     burst: 10, over_limit: queue, max_delay: 5s}";
+
+#[tokio::test]
+async fn requests_in_a_queue_start_one_after_the_other() {
+    let stage = limits(&[QUEUE]).start().await;
+    let started = Instant::now();
+
+    let (passed, denied) = at_once(&stage.get("/export", "alice"), 12).await;
+
+    assert_eq!(
+        (passed, denied),
+        (10, 2),
+        "ten fit, the one that starts included"
+    );
+    // The tenth starts nine turns after the first.
+    assert!(started.elapsed() >= Duration::from_millis(1_800));
+}
+
+#[tokio::test]
+async fn an_upload_in_a_queue_reaches_the_service_when_its_turn_has_come() {
+    let stage = limits(&[QUEUE]).start().await;
+    assert_eq!(statuses(&stage.get("/export", "alice"), 1).await, [200]);
+    let bytes = 4 << 20;
+    let upload = stage.envoy().post("/export", vec![b'x'; bytes]);
+    let (before, requests) = (stage.upstream.body_bytes(), stage.upstream.requests());
+
+    let reply = tokio::spawn(async move { upload.send().await.unwrap() });
+    // Held: nothing of it has arrived, neither head nor body.
+    assert_eq!(stage.upstream.requests(), requests);
+    let reply = reply.await.unwrap();
+
+    assert_eq!(reply.status, 200);
+    assert!(
+        reply.took >= Duration::from_millis(150),
+        "{} ms",
+        reply.took.as_millis()
+    );
+    assert_eq!(stage.upstream.body_bytes() - before, bytes as u64);
+}
+
+/// One turn an hour: whoever is not the first is held for as long as a test lasts.
+const NEVER: &str = "{name: slow, match: {path: /slow}, algorithm: leaky_bucket, rate: 1/1h, \
+                     burst: 1000, over_limit: queue, max_delay: 1000h, scope: proxy}";
+
+#[tokio::test]
+async fn no_more_are_held_than_may_be_and_who_leaves_makes_room() {
+    let stage = alone(&[NEVER])
+        .workers(1)
+        .filter(|config| config["hold"] = json!({"max": 3}))
+        .start()
+        .await;
+    let alice = stage.get("/slow", "alice");
+    assert_eq!(
+        statuses(&alice, 1).await,
+        [200],
+        "the first goes on at once"
+    );
+    let send = || {
+        let alice = alice.clone();
+        tokio::spawn(async move { alice.send().await })
+    };
+    let held = [send(), send(), send()];
+    let full = "wasmcustom.rl_hold_full";
+    until("three are held, and no more", PATIENCE, async || {
+        active(&stage).await.ge(&3).then_some(())
+    })
+    .await
+    .unwrap();
+    assert_eq!(statuses(&alice, 2).await, [429, 429]);
+    until("it is counted", PATIENCE, async || {
+        (stage.envoy().stat(full).await.unwrap() == 2).then_some(())
+    })
+    .await
+    .unwrap();
+
+    for request in held {
+        request.abort();
+    }
+    until("they have gone", PATIENCE, async || {
+        (active(&stage).await == 0).then_some(())
+    })
+    .await
+    .unwrap();
+
+    let again = send();
+    until("another is held", PATIENCE, async || {
+        (active(&stage).await == 1).then_some(())
+    })
+    .await
+    .unwrap();
+    again.abort();
+}
+
+/// Requests that clients wait for.
+async fn active(stage: &crate::stage::Stage) -> u64 {
+    let name = "http.ingress.downstream_rq_active";
+    stage.envoy().stat(name).await.unwrap()
+}

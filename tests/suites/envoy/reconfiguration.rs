@@ -1,0 +1,156 @@
+//! The filter's configuration changes while requests flow, as Istio changes it: the
+//! listener is delivered anew.
+
+use std::path::{Path, PathBuf};
+
+use harness::{EnvoyConfig, RawClient, flood, free_port, until};
+use serde_json::{Value, json};
+
+use crate::stage::{PATIENCE, Stage, limits};
+
+const FILTER: &str = "/filter_chains/0/filters/0/typed_config/http_filters/0/typed_config/config/configuration/value";
+
+/// A listener that Envoy reads from a file and reads again when the file is replaced.
+struct Delivered {
+    stage: Stage,
+    port: u16,
+    listener: Value,
+    file: PathBuf,
+    _dir: tempfile::TempDir,
+}
+
+impl Delivered {
+    async fn start(items: &[&str]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, port) = (dir.path().join("listeners.json"), free_port().unwrap());
+        let to = file.clone();
+        let stage = limits(items)
+            .config(move |config| deliver(config, &to, port))
+            .start_unlimited()
+            .await;
+        let text = std::fs::read_to_string(&file).unwrap();
+        let written: Value = serde_json::from_str(&text).unwrap();
+        let delivered = Self {
+            stage,
+            port,
+            listener: written["resources"][0].clone(),
+            file,
+            _dir: dir,
+        };
+        delivered.follows().await;
+        delivered
+    }
+
+    /// Waits until every worker follows the limits.
+    async fn follows(&self) {
+        until("Envoy follows the limits", PATIENCE, async || {
+            for _ in 0..12 {
+                let mut fresh = RawClient::new(self.port);
+                let reply = fresh.get(b"/probe", &[]).await.ok()??;
+                reply.header("ratelimit-policy").first()?;
+            }
+            Some(())
+        })
+        .await
+        .unwrap();
+    }
+
+    /// Delivers the listener with the filter's configuration edited; returns when Envoy has
+    /// accepted or refused it, which the counter of that name tells.
+    async fn change(&self, counter: &str, edit: impl FnOnce(&mut Value)) {
+        let name = format!("listener_manager.lds.{counter}");
+        let before = self.stage.envoy().stat(&name).await.unwrap();
+        let mut listener = self.listener.clone();
+        let value = listener.pointer_mut(FILTER).unwrap();
+        let mut config = serde_json::from_str(value.as_str().unwrap()).unwrap();
+        edit(&mut config);
+        *value = json!(config.to_string());
+        write(&self.file, &listener);
+        until(&name, PATIENCE, async || {
+            (self.stage.envoy().stat(&name).await.unwrap() > before).then_some(())
+        })
+        .await
+        .unwrap();
+    }
+}
+
+/// Moves the listener out of Envoy's configuration into a file.
+fn deliver(config: EnvoyConfig, file: &Path, port: u16) -> EnvoyConfig {
+    config.edit(|tree| {
+        let listeners = tree["static_resources"].as_object_mut().unwrap();
+        let mut listener = listeners.remove("listeners").unwrap()[0].take();
+        listener["address"]["socket_address"]["port_value"] = json!(port);
+        write(file, &listener);
+        tree["node"] = json!({"id": "test", "cluster": "test"});
+        let source = json!({"path_config_source": {"path": file}, "resource_api_version": "V3"});
+        tree["dynamic_resources"] = json!({"lds_config": source});
+    })
+}
+
+/// Replaces the file at once, which is what Envoy watches for.
+fn write(file: &Path, listener: &Value) {
+    let mut listener = listener.clone();
+    listener["@type"] = json!("type.googleapis.com/envoy.config.listener.v3.Listener");
+    let fresh = file.with_extension("fresh");
+    std::fs::write(&fresh, json!({"resources": [listener]}).to_string()).unwrap();
+    std::fs::rename(fresh, file).unwrap();
+}
+
+fn request(host: &str) -> Vec<u8> {
+    format!("GET / HTTP/1.1\r\nhost: {host}\r\nx-user-id: alice\r\n\r\n").into_bytes()
+}
+
+#[tokio::test]
+async fn a_change_of_the_configuration_under_load_loses_no_count() {
+    let delivered = Delivered::start(&[
+        "{name: here, match: {host: here}, per: [user], rate: 1000/1h, scope: proxy}",
+        "{name: there, match: {host: there}, per: [user], rate: 400/1h}",
+    ])
+    .await;
+    let mut allowed = [0, 0];
+    for round in 0..6 {
+        let port = delivered.port;
+        let here = tokio::spawn(flood(port, 4, 300, |_| request("here")));
+        let there = tokio::spawn(flood(port, 4, 100, |_| request("there")));
+        let edit = |config: &mut Value| config["deny"] = json!({"message": format!("{round}")});
+        delivered.change("update_success", edit).await;
+        allowed[0] += here.await.unwrap().unwrap();
+        allowed[1] += there.await.unwrap().unwrap();
+    }
+
+    assert_eq!(allowed, [1000, 400]);
+    let mut fresh = RawClient::new(delivered.port);
+    let reply = fresh.send(&request("here")).await.unwrap().unwrap();
+    let body = String::from_utf8(reply.body).unwrap();
+    assert!(
+        body.contains("\"title\":\"5\""),
+        "the last one is in force: {body}"
+    );
+}
+
+#[tokio::test]
+async fn a_configuration_that_is_refused_leaves_the_one_before_in_force() {
+    let delivered = Delivered::start(&[
+        "{name: here, match: {host: here}, per: [user], rate: 3/1h, scope: proxy}",
+    ])
+    .await;
+    let mut client = RawClient::new(delivered.port);
+    let mut statuses = Vec::new();
+    for n in 0..5 {
+        if n == 1 {
+            let wrong = |config: &mut Value| {
+                config["domian"] = json!("shop");
+                config["failure_mode"] = json!("open");
+            };
+            delivered.change("update_rejected", wrong).await;
+        }
+        let reply = client.send(&request("here")).await.unwrap().unwrap();
+        statuses.push(reply.status);
+    }
+
+    assert_eq!(statuses, [200, 200, 200, 429, 429]);
+    let log = delivered.stage.envoy().process().log();
+    for named in ["domian", "failure_mode"] {
+        assert!(log.contains(named), "{named} is not named in the log");
+    }
+}
