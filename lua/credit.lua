@@ -18,44 +18,7 @@ local now -- ms
 local UNUSED, CREDITED, STALE, BROKEN = 0, 1, 2, 3
 local TTL_MARGIN_MS, TTL_INJECTED_MS = 1000, 86400000 -- as in check.lua
 
-local define
-
--- What the bucket marked `tag` did not write in its plain form: with leases, or not at all.
-local function unplain(l, text, tag)
-  if l.lease or not string.find(text, '^' .. tag .. '%d+:%d+:%d+:%d+:%d+:') then
-    return foreign(l, tag)
-  end
-  l.algorithm = define(l.kind, true)
-  l.lease = { ttl = 0, want = 0, proxy = 0, settle = {} }
-  return l.algorithm.load(l, text)
-end
-
-function define(kind, leased)
-  if kind <= 3 then
-    -- include: lib/bucket.lua
-    if kind == 2 then
-      -- include: lib/gcra.lua
-    else
-      -- include: lib/token_bucket.lua
-      if kind == 3 then
-        -- include: lib/leaky_bucket.lua
-      end
-    end
-    if leased then
-      -- include: lib/lease.lua
-    end
-    return M
-  elseif kind <= 5 then
-    -- include: lib/fixed_window.lua
-  elseif kind == 6 then
-    -- include: lib/sliding_window_log.lua
-  elseif kind <= 8 then
-    -- include: lib/sliding_window_buckets.lua
-  elseif kind == 9 then
-    -- include: lib/sliding_window.lua
-  end
-  error('unknown kind of limit')
-end
+-- include: lib/algorithms.lua
 
 -- Reads the state of a limit; returns CORRUPT if it is none.
 local function load(l)
@@ -89,7 +52,7 @@ local leased = ARGV[10] + 0 > 0 and kind <= 3 -- windows count what is leased as
 local l = {
   key = KEYS[1],
   kind = kind,
-  algorithm = define(kind, leased),
+  algorithm = algorithm_of(kind, leased),
   generation = ARGV[4] + 0,
   limit = ARGV[6] + 0,
   x = ARGV[7] + 0,

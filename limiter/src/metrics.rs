@@ -1,5 +1,7 @@
 //! What is counted, under the names that dashboards rely on.
 
+mod leases;
+
 use std::{
     collections::HashMap,
     sync::{
@@ -15,8 +17,10 @@ use prometheus_client::{
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
     registry::Registry,
 };
-use protocol::{DecidedBy, LimitAnswer, Mode, Outcome};
+use protocol::{DecidedBy, LimitAnswer, Mode, Outcome, Settlement};
 use store::LimitActivity;
+
+use leases::{LeaseCounters, Leases};
 
 /// Seconds. A check takes a fraction of a millisecond; 10 ms is where the store's timeout is.
 const DURATIONS: [f64; 14] = [
@@ -33,6 +37,7 @@ const BATCH_SIZES: [f64; 10] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256
 pub(crate) struct Metrics {
     registry: Mutex<Registry>,
     checks: Family<CheckLabels, Counter>,
+    leases: Leases,
     unmatched: Family<DomainLabels, Counter>,
     undecided: Family<DomainLabels, Counter>,
     delayed: Family<DelayedLabels, Counter>,
@@ -110,6 +115,7 @@ struct LimitCounters {
     would_deny: Counter,
     degraded: Counter,
     delayed: Counter,
+    leases: LeaseCounters,
 }
 
 /// What the counters of one limit say.
@@ -124,6 +130,7 @@ impl Metrics {
         let metrics = Self {
             registry: Mutex::new(Registry::with_prefix("rl")),
             checks: Family::default(),
+            leases: Leases::default(),
             unmatched: Family::default(),
             undecided: Family::default(),
             delayed: Family::default(),
@@ -149,6 +156,7 @@ impl Metrics {
             return;
         };
         all.register("checks", "Decisions, by limit", self.checks.clone());
+        self.leases.register(&mut all);
         all.register(
             "unmatched",
             "Checks that no limit matched",
@@ -290,6 +298,7 @@ impl Metrics {
             delayed: self
                 .delayed
                 .get_or_create_owned(&delayed_labels(domain, limit)),
+            leases: self.leases.of(domain, limit),
         }
     }
 
@@ -309,6 +318,7 @@ impl Metrics {
         for limit in limits {
             let delayed = delayed_labels(domain.as_str(), limit.as_str());
             self.delayed.remove(&delayed);
+            self.leases.forget(domain.as_str(), limit.as_str());
             for decision in DECISIONS {
                 self.checks
                     .remove(&check_labels(domain.as_str(), limit.as_str(), decision));
@@ -376,6 +386,7 @@ impl DomainCounters {
                 would_deny,
                 degraded,
                 delayed,
+                leases: _,
             } = counters;
             let counts = LimitCounts {
                 // In the order of `Outcome::ALL`.
@@ -410,6 +421,21 @@ impl DomainCounters {
         counter.inc();
         if answer.allowed && answer.delay_ms > 0 {
             counters.delayed.inc();
+        }
+    }
+
+    /// Counts what was granted.
+    pub(crate) fn granted(&self, answer: &LimitAnswer) {
+        if let (Some(lease), Some(counters)) = (answer.lease, self.limits.get(&answer.name)) {
+            counters.leases.granted.inc_by(lease.units);
+        }
+    }
+
+    /// Counts what a proxy told of its leases.
+    pub(crate) fn settled(&self, limit: &Name, settlement: &Settlement) {
+        if let Some(counters) = self.limits.get(limit) {
+            counters.leases.spent.inc_by(settlement.spent);
+            counters.leases.returned.inc_by(settlement.returned);
         }
     }
 

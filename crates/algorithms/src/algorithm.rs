@@ -38,6 +38,37 @@ pub enum State {
     SlidingWindow(SlidingWindowState),
 }
 
+impl State {
+    /// What is left of a bucket that is made unused: what is leased out of it stays owed for as
+    /// long as it may be used. `None`: nothing.
+    #[must_use]
+    pub fn reset(&self) -> Option<Self> {
+        match self {
+            Self::TokenBucket(state) => {
+                let leases = state.leases?;
+                Some(Self::TokenBucket(TokenBucketState {
+                    debt: 0,
+                    leases: Some(leases),
+                    ..*state
+                }))
+            }
+            Self::Gcra(state) => {
+                let leases = state.leases?;
+                Some(Self::Gcra(GcraState {
+                    tat_ms: state.at_ms,
+                    tat_parts: 0,
+                    leases: Some(leases),
+                    ..*state
+                }))
+            }
+            Self::FixedWindow(_)
+            | Self::SlidingWindowLog(_)
+            | Self::SlidingWindowBuckets(_)
+            | Self::SlidingWindow(_) => None,
+        }
+    }
+}
+
 /// What a check asks of one bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ask<'a> {

@@ -4,6 +4,10 @@ use std::sync::LazyLock;
 
 use crate::script::{CHECK, CREDIT, Script};
 
+/// `lua/bucket_reset.lua`: buckets become unused, but for what is leased out of them.
+pub(crate) static BUCKET_RESET: LazyLock<Script> =
+    LazyLock::new(|| whole(include_str!("../../../lua/bucket_reset.lua")));
+
 /// `lua/policy_write.lua`: one edit of a domain's record.
 pub(crate) static POLICY_WRITE: LazyLock<Script> =
     LazyLock::new(|| whole(include_str!("../../../lua/policy_write.lua")));
@@ -17,10 +21,11 @@ pub(crate) static NOTE: LazyLock<Script> =
     LazyLock::new(|| whole(include_str!("../../../lua/note.lua")));
 
 /// Every script, by the name of its file.
-pub(crate) fn all() -> [(&'static str, &'static Script); 5] {
+pub(crate) fn all() -> [(&'static str, &'static Script); 6] {
     [
         ("check", &CHECK),
         ("credit", &CREDIT),
+        ("bucket_reset", &BUCKET_RESET),
         ("policy_write", &POLICY_WRITE),
         ("policy_proxies", &POLICY_PROXIES),
         ("note", &NOTE),

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use policy::Name;
-use protocol::{ApiError, Check};
+use protocol::{Answer, ApiError, Check, LeaseRequest};
 use store::CheckError;
 use tokio::time::{Instant, timeout_at};
 
 use super::{Api, refusal};
-use crate::{batch::Decisions, domains::Active};
+use crate::{batch::Decisions, domains::Active, metrics::DomainCounters};
 
 /// The checks of one request, decided.
 pub(super) struct Decided {
@@ -28,10 +28,10 @@ impl Api {
     ) -> Result<Decided, ApiError> {
         let started = Instant::now();
         let policy = self.active(domain)?;
-        let charging: Vec<bool> = checks.iter().map(|c| c.cost > 0 && !c.peek).collect();
-        let asked = self.batcher.decide(&policy, checks, false, deadline).await;
-        let outcome = asked.map_err(|error| {
-            policy.counters.undecided(charging.len());
+        let asked: Vec<Asked> = checks.iter().map(Asked::of).collect();
+        let outcome = self.batcher.decide(&policy, checks, false, deadline).await;
+        let outcome = outcome.map_err(|error| {
+            policy.counters.undecided(asked.len());
             refusal::of_undecided(error, self.bounds.store_timeout)
         })?;
         let mut decided = Decided {
@@ -42,7 +42,7 @@ impl Api {
             self.ask_again(domain, outcome.stale, &mut decided, deadline)
                 .await;
         }
-        decided.count(&charging);
+        decided.count(&asked);
         self.metrics.checked(started.elapsed());
         Ok(decided)
     }
@@ -90,23 +90,52 @@ impl Api {
     }
 }
 
+/// What a check was for, once it is gone.
+struct Asked {
+    /// Whether it takes something; peeks are no decisions.
+    charging: bool,
+    /// Limits that were only asked for leases.
+    settled: Vec<Name>,
+    leases: Vec<LeaseRequest>,
+}
+
+impl Asked {
+    fn of(check: &Check) -> Self {
+        Self {
+            charging: check.cost > 0 && !check.peek,
+            settled: check.skip.clone(),
+            leases: check.leases.clone(),
+        }
+    }
+
+    fn count(&self, answer: &Answer, counters: &DomainCounters) {
+        if self.charging && answer.limits.is_empty() {
+            counters.unmatched();
+        }
+        for limit in &answer.limits {
+            counters.granted(limit);
+            if self.charging && !self.settled.contains(&limit.name) {
+                counters.decided(limit);
+            }
+        }
+        for lease in &self.leases {
+            for settlement in &lease.settle {
+                counters.settled(&lease.limit, settlement);
+            }
+        }
+    }
+}
+
 impl Decided {
-    /// Counts what was decided; peeks are no decisions.
-    fn count(&self, charging: &[bool]) {
+    /// Counts what was decided.
+    fn count(&self, asked: &[Asked]) {
         let counters = &self.policy.counters;
-        for (decision, charging) in self.decisions.iter().zip(charging) {
+        for (decision, asked) in self.decisions.iter().zip(asked) {
             match decision {
-                Ok(answer) if *charging => {
-                    if answer.limits.is_empty() {
-                        counters.unmatched();
-                    }
-                    for limit in &answer.limits {
-                        counters.decided(limit);
-                    }
-                }
+                Ok(answer) => asked.count(answer, counters),
                 Err(CheckError::NoMatch) => counters.unmatched(),
                 Err(CheckError::Store(_) | CheckError::Stale) => counters.undecided(1),
-                Ok(_) | Err(_) => {}
+                Err(_) => {}
             }
         }
     }

@@ -15,6 +15,7 @@ mod decisions;
 mod edits;
 mod ending;
 mod fleet;
+mod leases;
 mod outages;
 mod support;
 mod telemetry;

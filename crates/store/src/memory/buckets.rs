@@ -181,13 +181,16 @@ impl Buckets {
         keys
     }
 
-    /// Forgets buckets; how many of them were in use.
+    /// Makes buckets unused, but for what is leased out of them; how many of them were in use.
     pub(super) fn remove(&mut self, which: impl Fn(&str) -> bool, now_ms: u64) -> u64 {
         let mut used = 0;
         self.held.retain(|key, held| {
-            let gone = which(key);
-            used += u64::from(gone && held.unused_at_ms > now_ms);
-            !gone
+            if !which(key) {
+                return true;
+            }
+            used += u64::from(held.unused_at_ms > now_ms);
+            let leased = held.stored.state.reset();
+            leased.map(|state| held.stored.state = state).is_some()
         });
         used
     }

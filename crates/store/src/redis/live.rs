@@ -15,7 +15,7 @@ use super::{
 use crate::{
     Cursor, EditError, LimitOf, ListedBucket, PROXY_LIFE_MS, Page, Pong, ResetReport, ScriptStatus,
     Signature, StoreError, Which, edit,
-    scripts::{self, POLICY_PROXIES},
+    scripts::{self, BUCKET_RESET, POLICY_PROXIES},
 };
 
 /// Keys that one SCAN looks at: about a millisecond of the server's time.
@@ -77,9 +77,12 @@ impl RedisStore {
         let (buckets, what) = match which {
             Which::Bucket(values) => {
                 let key = self.keys().bucket_of(domain, limit, values);
-                (self.unlink(std::slice::from_ref(&key)).await?, key)
+                (self.make_unused(std::slice::from_ref(&key)).await?, key)
             }
-            Which::All => (self.unlink_all(domain, &limit.name).await?, "*".to_owned()),
+            Which::All => (
+                self.make_all_unused(domain, &limit.name).await?,
+                "*".to_owned(),
+            ),
         };
         let plan = edit::reset(limit, &what);
         let revision = self
@@ -91,29 +94,31 @@ impl RedisStore {
         })
     }
 
-    async fn unlink_all(&self, domain: &Name, limit: &Name) -> Result<u64, StoreError> {
+    async fn make_all_unused(&self, domain: &Name, limit: &Name) -> Result<u64, StoreError> {
         let mut removed = 0;
         let mut cursor = Some(Cursor::default());
         while let Some(from) = cursor {
             let page = self.list(domain, Some(limit), from).await?;
             let keys: Vec<String> = page.buckets.into_iter().map(|b| b.key).collect();
-            removed += self.unlink(&keys).await?;
+            removed += self.make_unused(&keys).await?;
             cursor = page.next;
         }
         Ok(removed)
     }
 
-    async fn unlink(&self, keys: &[String]) -> Result<u64, StoreError> {
+    async fn make_unused(&self, keys: &[String]) -> Result<u64, StoreError> {
         if keys.is_empty() {
             return Ok(0);
         }
-        let mut unlink = Pipeline::with_capacity(keys.len());
-        for key in keys {
-            unlink.cmd("UNLINK").arg(key);
-        }
+        let call = |key| Call {
+            keys: vec![key],
+            args: Vec::<String>::new(),
+        };
+        let calls: Vec<_> = keys.iter().map(call).collect();
+        let deadline = Deadline::within(self.options.control_timeout);
         let mut removed = 0;
-        for reply in self.control(&unlink).await? {
-            removed += u64::try_from(value::integer(reply)?).unwrap_or(0);
+        for reply in run::scripts(&self.control, &BUCKET_RESET, &calls, deadline).await? {
+            removed += u64::try_from(value::integer(reply?)?).unwrap_or(0);
         }
         Ok(removed)
     }

@@ -47,6 +47,10 @@ const LIBRARY: &[(&str, &str)] = &[
         include_str!("../../../../lua/lib/leaky_bucket.lua"),
     ),
     (
+        "lib/algorithms.lua",
+        include_str!("../../../../lua/lib/algorithms.lua"),
+    ),
+    (
         "lib/lease.lua",
         include_str!("../../../../lua/lib/lease.lua"),
     ),

@@ -13,6 +13,7 @@ mod decisions;
 mod edits;
 mod faults;
 mod given;
+mod leases;
 mod live;
 mod login;
 mod scale;

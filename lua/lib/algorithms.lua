@@ -1,0 +1,66 @@
+-- Every algorithm, made when it is needed: algorithm_of(kind, leased). Needs integers.lua,
+-- state.lua and `now`. A limit l has key, kind, algorithm, generation, limit, x, y, z, and before
+-- it is loaded seen = 0, shifted = false, debt = 0, at = now; a leased one also what is asked of its
+-- leases.
+--
+-- An algorithm is a table of functions of one limit l (which also holds its usage):
+--   load(l, text)     reads the state at `now`; may set l.seen and l.shifted; returns CORRUPT if so
+--   room(l)           the largest cost that fits, negative where not even 0 does
+--   charge(l, units)  adds units, at most up to the limit; says whether any of it fitted
+--   wait_ms(l, cost)  from now until a cost that does not fit would
+--   reset_after_ms(l) from now until nothing is used
+--   delay_ms(l)       queues only: how long a request admitted now is held
+-- and, where the state is a string, encode(l); else save(l, ttl) and save_shifted(l, ttl).
+-- Where units are leased, also
+--   settle(l)         hears what became of grants; says whether that changed anything
+--   grant(l)          takes units in advance; returns units, epoch, ttl
+--   leased(l)         buckets only: units leased out
+-- Only those that a call needs are made: most calls need one.
+local algorithm_of
+local function define(kind, leased)
+  if kind <= 3 then
+    -- What the bucket marked `tag` did not write in its plain form: with leases, or not at all.
+    local function unplain(l, text, tag)
+      if leased or not string.find(text, '^' .. tag .. '%d+:%d+:%d+:%d+:%d+:') then
+        return foreign(l, tag)
+      end
+      l.algorithm = algorithm_of(kind, true)
+      l.lease = { ttl = 0, want = 0, proxy = 0, settle = {} }
+      return l.algorithm.load(l, text)
+    end
+    -- include: lib/bucket.lua
+    if kind == 2 then
+      -- include: lib/gcra.lua
+    else -- 1: a token bucket, or a leaky bucket as a meter
+      -- include: lib/token_bucket.lua
+      if kind == 3 then
+        -- include: lib/leaky_bucket.lua
+      end
+    end
+    if leased then
+      -- include: lib/lease.lua
+    end
+    return M
+  elseif kind <= 5 then -- 4: aligned to the epoch, 5: to the first request
+    -- include: lib/fixed_window.lua
+  elseif kind == 6 then
+    -- include: lib/sliding_window_log.lua
+  elseif kind <= 8 then -- 7: strict, 8: loose
+    -- include: lib/sliding_window_buckets.lua
+  elseif kind == 9 then
+    -- include: lib/sliding_window.lua
+  end
+  error('unknown kind of limit')
+end
+
+local defined = {}
+
+function algorithm_of(kind, leased)
+  local index = leased and kind + 100 or kind
+  local algorithm = defined[index]
+  if not algorithm then
+    algorithm = define(kind, leased)
+    defined[index] = algorithm
+  end
+  return algorithm
+end
