@@ -9,9 +9,10 @@
 //! jumps, and a seed that replays a run.
 //!
 //! The way of a request: `descriptor` extracts what the policy needs,
-//! `worker::decide` matches it, looks up denials (`table`), takes from buckets
-//! that live here (`local`) and leaves the rest to a check, which travels with
-//! others (`batcher`) unless the limiter is known to be away (`breaker`).
+//! `worker::decide` matches it, takes units that were granted in advance
+//! (`lease`), looks up denials (`table`), takes from buckets that live here
+//! (`local`) and leaves the rest to a check, which travels with others
+//! (`batcher`) unless the limiter is known to be away (`breaker`).
 //! `worker::answer` or `worker::failure` decide, `client` says so.
 
 mod batcher;
@@ -24,6 +25,7 @@ mod follow;
 mod host;
 mod id_hasher;
 mod identity;
+mod lease;
 mod local;
 mod metrics;
 mod random;

@@ -62,10 +62,18 @@ pub(crate) enum Event {
     HoldFull,
     /// A request that lacks what its limit is counted by.
     Missing,
+    /// A unit granted in advance.
+    LeaseGranted,
+    /// A unit granted in advance of which the limiter was told that it was used.
+    LeaseSettled,
+    /// A unit granted in advance that was given back.
+    LeaseReturned,
+    /// A unit granted in advance whose time ran out.
+    LeaseExpired,
 }
 
 impl Event {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 15] = [
         Self::CalloutAnswered,
         Self::CalloutFailed,
         Self::CheckFailed,
@@ -77,6 +85,10 @@ impl Event {
         Self::PolicyPollFailed,
         Self::HoldFull,
         Self::Missing,
+        Self::LeaseGranted,
+        Self::LeaseSettled,
+        Self::LeaseReturned,
+        Self::LeaseExpired,
     ];
 
     fn name(self) -> &'static str {
@@ -92,6 +104,10 @@ impl Event {
             Self::PolicyPollFailed => "rl_policy.poll_failed",
             Self::HoldFull => "rl_hold_full",
             Self::Missing => "rl_missing",
+            Self::LeaseGranted => "rl_lease.granted",
+            Self::LeaseSettled => "rl_lease.settled",
+            Self::LeaseReturned => "rl_lease.returned",
+            Self::LeaseExpired => "rl_lease.expired",
         }
     }
 }
@@ -130,8 +146,13 @@ impl Counts {
 
     /// Counts an event.
     pub(crate) fn happened(&mut self, event: Event) {
+        self.happened_to(event, 1);
+    }
+
+    /// Counts what happened to so many units at once.
+    pub(crate) fn happened_to(&mut self, event: Event, units: u64) {
         if let Some(count) = self.events.get_mut(event as usize) {
-            *count += 1;
+            *count = count.saturating_add(units);
         }
     }
 

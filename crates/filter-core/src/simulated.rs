@@ -14,6 +14,7 @@ pub struct SharedData {
     values: RefCell<HashMap<Vec<u8>, Versioned>>,
     writes: Cell<u32>,
     lose: Cell<u32>,
+    calls: Cell<u64>,
 }
 
 impl SharedData {
@@ -25,6 +26,11 @@ impl SharedData {
     /// Makes the next writes lose against another worker that writes the same value.
     pub fn lose_writes(&self, count: u32) {
         self.lose.set(count);
+    }
+
+    /// How often a worker has read or written.
+    pub fn calls(&self) -> u64 {
+        self.calls.get()
     }
 
     /// How many keys there are, and the bytes in them.
@@ -51,10 +57,12 @@ impl SharedData {
 
 impl Host for SharedData {
     fn load(&self, key: &[u8]) -> Option<Versioned> {
+        self.calls.set(self.calls.get() + 1);
         self.values.borrow().get(key).cloned()
     }
 
     fn swap(&self, key: &[u8], value: &[u8], expected: Version) -> Result<(), CasMismatch> {
+        self.calls.set(self.calls.get() + 1);
         if self.lose.get() > 0 {
             self.lose.set(self.lose.get() - 1);
             let there = self.load(key).map_or_else(Vec::new, |read| read.bytes);

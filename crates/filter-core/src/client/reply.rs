@@ -60,6 +60,8 @@ pub enum DenyBody {
 pub(crate) enum Source {
     /// The limiter.
     Limiter,
+    /// Units that the limiter had granted in advance.
+    Lease,
     /// An earlier denial by the limiter.
     DenyCache,
     /// The local bucket in front of a global one.
@@ -75,8 +77,9 @@ pub(crate) enum Source {
 }
 
 impl Source {
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::Limiter,
+        Self::Lease,
         Self::DenyCache,
         Self::Precheck,
         Self::Proxy,
@@ -89,6 +92,7 @@ impl Source {
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Limiter => "limiter",
+            Self::Lease => "lease",
             Self::DenyCache => "deny_cache",
             Self::Precheck => "precheck",
             Self::Proxy => "proxy",

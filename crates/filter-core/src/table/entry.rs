@@ -1,7 +1,10 @@
 //! One bucket as the proxy knows it.
 
+use protocol::LimitAnswer;
+
 use crate::{
     codec::{Put, Reader},
+    lease::Pool,
     time::Now,
 };
 
@@ -22,6 +25,8 @@ pub(crate) struct Entry {
     pub(crate) local: Option<LocalState>,
     /// What was admitted while no limiter answered, and the limiter does not know of.
     pub(crate) owed: Owed,
+    /// Units granted in advance.
+    pub(crate) pool: Option<Box<Pool>>,
 }
 
 /// A denial that is worth remembering.
@@ -41,10 +46,11 @@ impl Denial {
     pub(crate) const MAX_MS: u64 = 1000;
 
     /// Remembers a denial from the moment its check was sent: the limiter read its clock later,
-    /// but in whole milliseconds, so a millisecond less is never too long.
-    pub(crate) fn new(sent: Now, retry_after_ms: Option<u64>, cost: u64) -> Self {
+    /// but in whole milliseconds, so a millisecond less is never too long. `most_ms`, at most
+    /// [`Self::MAX_MS`], is how long it is worth it.
+    pub(crate) fn new(sent: Now, retry_after_ms: Option<u64>, most_ms: u64, cost: u64) -> Self {
         let sure_ms = retry_after_ms.map_or(u64::MAX, |ms| ms.saturating_sub(1));
-        let remembered_ms = sure_ms.min(Self::MAX_MS);
+        let remembered_ms = sure_ms.min(most_ms);
         Self {
             until_us: sent.after_ms(remembered_ms),
             least_cost: cost,
@@ -78,6 +84,19 @@ pub(crate) struct Told {
     pub(crate) remaining: u64,
     /// From then until the bucket is unused.
     pub(crate) reset_after_ms: u64,
+}
+
+impl Told {
+    /// What an answer says that has just come.
+    pub(crate) fn new(now: Now, answer: &LimitAnswer) -> Self {
+        Self {
+            at_us: now.mono_us,
+            limit: answer.limit,
+            window_ms: answer.window_ms,
+            remaining: answer.remaining,
+            reset_after_ms: answer.reset_after_ms,
+        }
+    }
 }
 
 impl Entry {
@@ -152,6 +171,7 @@ const TOLD: u8 = 2;
 const LOCAL: u8 = 4;
 const OWED: u8 = 8;
 const UNLIMITED: u8 = 16;
+const POOL: u8 = 32;
 
 impl Entry {
     /// Appends the entry to a value.
@@ -162,7 +182,8 @@ impl Entry {
                 | flag(TOLD, self.told.is_some())
                 | flag(LOCAL, self.local.is_some())
                 | flag(OWED, self.owed != Owed::default())
-                | flag(UNLIMITED, self.told.is_some_and(|t| t.limit.is_none())),
+                | flag(UNLIMITED, self.told.is_some_and(|t| t.limit.is_none()))
+                | flag(POOL, self.pool.is_some()),
         );
         if let Some(denial) = self.denial {
             out.put_u64(denial.until_us);
@@ -186,6 +207,9 @@ impl Entry {
             out.put_u64(self.owed.since_us);
             out.put_u64(self.owed.current);
             out.put_u64(self.owed.previous);
+        }
+        if let Some(pool) = &self.pool {
+            pool.write(out);
         }
     }
 
@@ -232,6 +256,9 @@ impl Entry {
                 previous: reader.u64()?,
             };
         }
+        if flags & POOL != 0 {
+            entry.pool = Some(Box::new(Pool::read(&mut reader)?));
+        }
         reader.is_empty().then_some(entry)
     }
 
@@ -261,6 +288,7 @@ mod tests {
                 }),
                 local: local.map(|(bytes, [touched_us, unused_at_us])| LocalState { bytes, touched_us, unused_at_us }),
                 owed: Owed { since_us: owed[0], current: owed[1], previous: owed[2] },
+                pool: None,
             }
         }
     }

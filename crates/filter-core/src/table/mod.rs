@@ -37,6 +37,8 @@ pub(crate) enum Role {
     Proxy = 1,
     /// The local bucket in front of a global one.
     Precheck = 2,
+    /// Units of a global bucket that were granted in advance. Pushed out, they are not used.
+    Lease = 3,
 }
 
 /// Where a bucket's entry is.
@@ -47,6 +49,11 @@ pub(crate) struct Place {
 }
 
 impl Place {
+    /// A number that no client can choose.
+    pub(crate) fn hash(self) -> u64 {
+        self.tag
+    }
+
     /// The place of the same bucket in another role.
     #[must_use]
     pub(crate) fn in_role(self, role: Role) -> Self {

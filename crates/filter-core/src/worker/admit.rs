@@ -7,7 +7,7 @@ use policy::Name;
 use super::{
     Edits, Stream, Worker,
     active::Active,
-    case::{Case, Mode, Part},
+    case::{Case, Leased, Mode, Part},
 };
 use crate::{
     client::{Denial, Shown, Source, Standing},
@@ -40,6 +40,7 @@ impl Worker {
         if let Some(policy) = case.policy.clone() {
             for part in &mut case.parts {
                 self.admit_local(host, now, &policy, part, &mut admission);
+                self.admit_leased(now, &policy, part, &mut admission);
             }
         }
         let Some(stream) = case.stream else {
@@ -54,6 +55,11 @@ impl Worker {
         let shown = Shown {
             standings: admission.standings,
         };
+        if let Some(policy) = &case.policy
+            && (admission.delay_ms == 0 || !self.holds.is_full())
+        {
+            self.spend(policy, &mut case.parts);
+        }
         if admission.delay_ms == 0 {
             self.pass(stream, edits, shown);
         } else if self.holds.is_full() {
@@ -84,7 +90,7 @@ impl Worker {
         part: &mut Part,
         admission: &mut Admission,
     ) {
-        let (false, Some(limit)) = (part.is_global(), policy.compiled.limit(part.at)) else {
+        let (Some(_), Some(limit)) = (&part.local, policy.compiled.limit(part.at)) else {
             return;
         };
         // Limits that only report are charged exactly when the request is admitted: now.
@@ -107,8 +113,20 @@ impl Worker {
         admission.delay_ms = admission.delay_ms.max(delay_ms);
     }
 
-    /// A request does not go on after all: buckets of this proxy get back what it took.
-    pub(super) fn put_back(&self, host: &impl Host, now: Now, policy: &Active, parts: &[Part]) {
+    /// The part of a limit whose units were granted in advance in a request that goes on.
+    fn admit_leased(&mut self, now: Now, policy: &Active, part: &Part, admission: &mut Admission) {
+        if let (true, Some(limit)) = (part.lease != Leased::No, policy.compiled.limit(part.at)) {
+            let (allowed, source) = (Decision::Allowed, Source::Lease);
+            self.counts.decided(&limit.name, allowed, source);
+            let standing = self.leased_standing(part, limit, now);
+            admission.standings.extend(standing);
+        }
+    }
+
+    /// A request does not go on after all: buckets of this proxy get back what it took, and so do
+    /// grants.
+    pub(super) fn put_back(&mut self, host: &impl Host, now: Now, policy: &Active, parts: &[Part]) {
+        self.put_back_units(policy, parts);
         let Some(shared) = &self.shared else {
             return;
         };

@@ -47,6 +47,12 @@ impl Worker {
         let (domain, proxy) = (self.config.domain.clone(), proxy.to_owned());
         let flight = self.batcher.depart(now, Case::weight);
         let body = batch(domain, proxy, &mut flight.checks).encode();
+        let parts = flight.checks.iter().flat_map(|case| &case.parts);
+        for ask in parts.filter_map(|part| part.ask) {
+            let (spent, returned) = ask.settle.totals();
+            self.counts.happened_to(Event::LeaseSettled, spent);
+            self.counts.happened_to(Event::LeaseReturned, returned);
+        }
         let id = flight.id;
         if gate == Gate::Probe {
             self.probing = Some(id);
@@ -88,7 +94,7 @@ impl Worker {
                 self.learn(&answers);
                 for (case, result) in flight.checks.into_iter().zip(answers.results) {
                     match result {
-                        Ok(answer) => self.answered(host, now, flight.sent, case, &answer),
+                        Ok(answer) => self.answered(host, now, flight.sent, case, answer),
                         Err(code) => self.check_failed(host, now, case, code),
                     }
                 }
@@ -146,20 +152,31 @@ impl Worker {
     }
 
     /// The decision on one check.
-    fn answered(&mut self, host: &impl Host, now: Now, sent: Now, mut case: Case, answer: &Answer) {
+    fn answered(
+        &mut self,
+        host: &impl Host,
+        now: Now,
+        sent: Now,
+        mut case: Case,
+        mut answer: Answer,
+    ) {
+        self.land_leases(host, now, sent, &mut case, &mut answer);
         for limit in &answer.limits {
             self.count_answer(limit);
             self.remember(host, now, sent, &case, limit);
         }
         if !self.is_awaited(&case) {
             // Its client has left. What it was charged stays charged.
+            if let Some(policy) = &case.policy {
+                self.put_back_units(policy, &case.parts);
+            }
             return;
         }
         if answer.allowed {
             let admission = Admission {
-                standings: standings(&case, answer),
-                degraded: degraded(answer),
-                delay_ms: longest_delay(answer),
+                standings: standings(&case, &answer),
+                degraded: degraded(&answer),
+                delay_ms: longest_delay(&answer),
             };
             return self.admit(host, now, &mut case, admission);
         }
@@ -178,7 +195,7 @@ impl Worker {
             retry_after_ms: denying.retry_after_ms(),
             by: denying.by,
             source: Source::Limiter,
-            standings: standings(&case, answer),
+            standings: standings(&case, &answer),
         };
         if let Some(stream) = case.stream {
             self.refuse(stream, denial);
@@ -230,13 +247,7 @@ impl Worker {
         if answer.mode == Mode::Shadow {
             return;
         }
-        let told = Told {
-            at_us: now.mono_us,
-            limit: answer.limit,
-            window_ms: answer.window_ms,
-            remaining: answer.remaining,
-            reset_after_ms: answer.reset_after_ms,
-        };
+        let told = Told::new(now, answer);
         let (place, generation) = (part.place, answer.generation);
         if answer.allowed || answer.mode != Mode::Enforce {
             if self.near.heard(place, generation, told) {
@@ -244,7 +255,10 @@ impl Worker {
             }
             return;
         }
-        let denial = Denial::new(sent, answer.retry_after_ms, limit.cost);
+        // Units of a leased limit come back when others return them.
+        let ttl_ms = limit.lease_ttl_ms;
+        let most_ms = ttl_ms.map_or(Denial::MAX_MS, |ms| (ms / 4).min(Denial::MAX_MS));
+        let denial = Denial::new(sent, answer.retry_after_ms, most_ms, limit.cost);
         self.near.denied(place, generation, told, denial);
         // Contended: other workers are told the same.
         let _ = shared.table.update(host, place, generation, now, |found| {
@@ -307,10 +321,10 @@ fn batch(domain: Name, proxy: String, cases: &mut [Case]) -> Batch {
     let policy = first.and_then(|case| case.policy.clone());
     let checks = cases.iter_mut().map(|case| BatchCheck {
         values: case.entries.take(&keys),
-        cost: 1,
+        cost: case.cost,
         skip: case.settled(),
         debits: case.debits(),
-        leases: Vec::new(),
+        leases: case.leases(),
     });
     Batch {
         domain,

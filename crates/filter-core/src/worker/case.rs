@@ -4,12 +4,13 @@ use std::rc::Rc;
 
 use algorithms::{Algorithm, Decision};
 use policy::{Limit, Match, Name, OnFailure, OverLimit, Resolved, Scope};
-use protocol::Debit;
+use protocol::{Debit, LeaseRequest};
 
 use super::{Active, StreamId};
 use crate::{
     client::Standing,
     descriptor::Extracted,
+    lease::{Ask, Token},
     table::{Place, Role, Table, Told},
     time::Now,
 };
@@ -19,6 +20,9 @@ use crate::{
 pub(super) struct Case {
     /// Who waits for the decision; nobody where all limits are only reported.
     pub(super) stream: Option<StreamId>,
+    /// How many requests it stands for: one, or none where the limiter is only asked for units
+    /// and told what became of others.
+    pub(super) cost: u64,
     /// The policy it was matched against; `None`: none was known.
     pub(super) policy: Option<Rc<Active>>,
     /// Its entries.
@@ -46,6 +50,21 @@ pub(super) struct Part {
     pub(super) owed: u64,
     /// What was decided here.
     pub(super) decided: Option<Taken>,
+    /// Whether units granted in advance settle it.
+    pub(super) lease: Leased,
+    /// What the check to come asks for later requests.
+    pub(super) ask: Option<Ask>,
+}
+
+/// Units that were granted in advance, in a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Leased {
+    /// None were taken.
+    No,
+    /// Taken, and to be put back if the request is not admitted.
+    Held(Token),
+    /// Used: it was admitted.
+    Used,
 }
 
 /// A decision made here.
@@ -75,8 +94,8 @@ impl Case {
 
     /// The limits that need not be checked any more.
     pub(super) fn settled(&self) -> Vec<Name> {
-        let local = self.parts.iter().filter(|part| !part.is_global());
-        self.limits_of(local)
+        let settled = |part: &&Part| self.cost == 0 || !part.is_global();
+        self.limits_of(self.parts.iter().filter(settled))
             .map(|(_, limit)| limit.name.clone())
             .collect()
     }
@@ -89,6 +108,21 @@ impl Case {
             units: part.owed,
         });
         debits.collect()
+    }
+
+    /// What is asked for later requests, and told of earlier ones.
+    pub(super) fn leases(&self) -> Vec<LeaseRequest> {
+        let asks = self
+            .limits_of(self.parts.iter())
+            .filter_map(|(part, limit)| {
+                let ask = part.ask?;
+                Some(LeaseRequest {
+                    limit: limit.name.clone(),
+                    want: ask.want,
+                    settle: ask.settle.settlements(),
+                })
+            });
+        asks.collect()
     }
 
     /// Units that a request takes from a limit.
@@ -151,11 +185,14 @@ impl Part {
             told: None,
             owed: 0,
             decided: None,
+            lease: Leased::No,
+            ask: None,
         })
     }
 
+    /// Whether the limiter is to decide.
     pub(super) fn is_global(&self) -> bool {
-        self.local.is_none()
+        self.local.is_none() && self.lease == Leased::No
     }
 
     /// How the client stands with a limit that was decided here.

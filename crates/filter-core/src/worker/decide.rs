@@ -9,7 +9,7 @@ use super::{
     Edits, Knowledge, Stream, StreamId, Worker,
     active::Active,
     admit::Admission,
-    case::{Case, Denying, Mode, Part, Taken, standing},
+    case::{Case, Denying, Leased, Mode, Part, Taken, standing},
     failure::Sent,
 };
 use crate::{
@@ -47,6 +47,7 @@ impl Worker {
                 let plan = Plan::new(&keys, &self.config.sources);
                 let case = Case {
                     stream: Some(stream),
+                    cost: 1,
                     policy: None,
                     entries: plan.extract(request),
                     parts: Vec::new(),
@@ -77,21 +78,29 @@ impl Worker {
         }
         let mut parts = self.parts(&matches, &policy, now);
         drop(matches);
+        self.take_in_hand(now, &policy, &mut parts);
         if let Some(denial) = self.remembered(host, now, &policy, &mut parts, opaque.is_some()) {
+            self.put_back_units(&policy, &parts);
             return self.refuse_here(now, stream, &policy, &entries, denial);
         }
         if let Some(denial) = self.take_local(host, now, &policy, &mut parts) {
             return self.refuse_here(now, stream, &policy, &entries, denial);
         }
+        self.draw(host, now, &policy, &entries, &mut parts);
         let mut case = Case {
             stream: Some(stream),
+            cost: 1,
             policy: Some(policy),
             entries,
             parts,
             opaque,
         };
         if case.opaque.is_none() && !case.parts.iter().any(Part::is_global) {
-            return self.admit(host, now, &mut case, Admission::default());
+            self.admit(host, now, &mut case, Admission::default());
+            if case.parts.iter().any(|part| part.ask.is_some()) {
+                self.ask_alone(case);
+            }
+            return;
         }
         self.take_owed(host, now, &mut case);
         self.ask(host, now, case);
@@ -119,7 +128,7 @@ impl Worker {
         })
     }
 
-    fn parts(&self, matches: &[Match<'_, '_>], policy: &Active, now: Now) -> Vec<Part> {
+    pub(super) fn parts(&self, matches: &[Match<'_, '_>], policy: &Active, now: Now) -> Vec<Part> {
         let Some(shared) = &self.shared else {
             return Vec::new();
         };
@@ -159,7 +168,11 @@ impl Worker {
                 (entry.told, entry.denial)
             };
             part.told = told;
-            let denial = denial.filter(|denial| denial.denies(limit.cost, now));
+            // A grant may have come since to another worker.
+            let hand = self.hands.find(place, generation);
+            let shared_units = hand.map_or(0, |hand| hand.shared);
+            let denial =
+                denial.filter(|denial| shared_units < limit.cost && denial.denies(limit.cost, now));
             if let Some(denial) = denial.filter(|_| part.mode == Mode::Enforce && !opaque) {
                 denying.add(&limit.name, limit.hidden, denial.retry_after_ms(now));
                 self.counts
@@ -200,7 +213,9 @@ impl Worker {
         }
         for n in 0..parts.len() {
             let part = parts.get_mut(n)?;
-            if enforced(part) && !self.take_precheck(host, now, policy, part) {
+            // What was granted in advance is not sent.
+            let sent = enforced(part) && part.lease == Leased::No;
+            if sent && !self.take_precheck(host, now, policy, part) {
                 return self.denied_locally(host, now, policy, parts, n, Source::Precheck);
             }
         }
@@ -318,13 +333,18 @@ impl Worker {
         let (Some(shared), Some(policy)) = (&self.shared, &case.policy) else {
             return;
         };
-        if !case.parts.iter().any(|part| part.owed > 0) || self.breaker.is_open(host, now) {
+        let owes = |part: &Part| part.owed > 0 && part.is_global();
+        if !case.parts.iter().any(owes) || self.breaker.is_open(host, now) {
             for part in &mut case.parts {
                 part.owed = 0;
             }
             return;
         }
-        for part in case.parts.iter_mut().filter(|part| part.owed > 0) {
+        for part in &mut case.parts {
+            if !owes(part) {
+                part.owed = 0;
+                continue;
+            }
             let Some(limit) = policy.compiled.limit(part.at) else {
                 continue;
             };
@@ -360,6 +380,7 @@ impl Worker {
         }
         if let Err(case) = self.batcher.push(case) {
             self.counts.happened(Event::QueueFull);
+            self.untold(&case);
             self.without_limiter(host, now, case, Sent::No);
         }
     }

@@ -8,6 +8,7 @@ mod decide;
 mod failure;
 mod follow;
 mod hold;
+mod lease;
 mod near;
 mod report;
 mod step;
@@ -34,6 +35,7 @@ use crate::{
     follow::Follower,
     host::Host,
     identity::Identity,
+    lease::Hands,
     metrics::{Counts, Event, Metrics},
     random::Random,
     table::Table,
@@ -46,6 +48,8 @@ const TICK_MS: u32 = 50;
 const STARTING_TICK_MS: u32 = 10;
 /// Between ticks while requests are held: how late one may go on.
 const HOLDING_TICK_MS: u32 = 5;
+/// Between ticks while there are units granted in advance: how late one may be given back.
+const LEASING_TICK_MS: u32 = 10;
 /// The limiter's checks.
 const CHECK_PATH: &str = "/v1/check";
 /// What is told to the limiter.
@@ -74,6 +78,7 @@ pub struct Worker {
     breaker: Breaker,
     near: Near,
     holds: Holds,
+    hands: Hands<lease::Origin>,
     streams: HashMap<StreamId, Stream, BuildIdHasher>,
     steps: VecDeque<Step>,
     counts: Counts,
@@ -135,6 +140,7 @@ impl Worker {
             breaker: Breaker::new(domain, timeout_ms, Random::new(random.next_u64())),
             near: Near::default(),
             holds: Holds::new(config.hold_max),
+            hands: Hands::default(),
             streams: HashMap::default(),
             steps: VecDeque::new(),
             counts: Counts::default(),
@@ -177,6 +183,8 @@ impl Worker {
             HOLDING_TICK_MS
         } else if matches!(self.knowledge, Knowledge::Nothing) {
             STARTING_TICK_MS
+        } else if self.hands.leasing {
+            LEASING_TICK_MS
         } else {
             TICK_MS
         }
@@ -217,7 +225,9 @@ impl Worker {
     pub fn on_gone(&mut self, stream: StreamId) {
         match self.streams.remove(&stream) {
             Some(Stream::Waiting) => {
-                self.batcher.cancel(|case| case.stream == Some(stream));
+                if let Some(case) = self.batcher.cancel(|case| case.stream == Some(stream)) {
+                    self.undo(&case);
+                }
             }
             Some(Stream::Held) => self.holds.forget(stream),
             Some(Stream::Passed(_)) | None => {}
@@ -234,6 +244,7 @@ impl Worker {
         while let Some(lost) = self.batcher.take_lost(now) {
             self.land_failed(host, now, lost);
         }
+        self.tend_leases(host, now);
         self.send(host, now);
         let open = self.breaker.is_open(host, now);
         if self.breaker.trouble_us() == now.mono_us {
@@ -300,6 +311,7 @@ impl Worker {
             let gate = self.breaker.gate(host, now);
             if gate == Gate::Open {
                 for case in self.batcher.take_waiting() {
+                    self.untold(&case);
                     self.without_limiter(host, now, case, failure::Sent::No);
                 }
                 return;

@@ -1,16 +1,32 @@
 //! A limiter in the simulation: the same algorithms, one bucket map, no network.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
-use algorithms::check::{self, LimitVerdict, Mode, Options, Stored};
+use algorithms::{
+    LeaseAsk,
+    check::{self, LimitVerdict, Mode, Options, Stored},
+};
 use policy::{Compiled, Match, Name, OverLimit, Policy, Revision};
 use protocol::{
-    Answer, Check, LimitAnswer,
+    Answer, Check, Lease, LimitAnswer, Settlement,
     compact::{Batch, BatchAnswer},
 };
 
 /// One bucket: a limit and the values of its `per` entries.
 pub type Bucket = (Name, Vec<Option<Vec<u8>>>);
+
+/// What happened at leased limits, in order.
+#[derive(Default)]
+pub struct Ledger {
+    /// Which bucket, when in microseconds, how many units.
+    pub charged: Vec<(Bucket, u64, u64)>,
+    /// Which bucket, whom, when in microseconds, what.
+    pub granted: Vec<(Bucket, usize, u64, Lease)>,
+    /// Which bucket, by whom, when in microseconds, what.
+    pub told: Vec<(Bucket, usize, u64, Settlement)>,
+    /// The users of requests that came with a leased limit settled.
+    pub settled: HashSet<String>,
+}
 
 /// The limiter with its store.
 pub struct Limiter {
@@ -21,6 +37,11 @@ pub struct Limiter {
     pub debited: HashMap<Bucket, u64>,
     /// Proxies to tell of.
     pub proxies: u64,
+    /// When it is, and who asks.
+    pub now_us: u64,
+    pub envoy: usize,
+    /// What happened at leased limits.
+    pub ledger: Ledger,
 }
 
 impl Limiter {
@@ -31,6 +52,9 @@ impl Limiter {
             charged: HashMap::new(),
             debited: HashMap::new(),
             proxies: 1,
+            now_us: 0,
+            envoy: 0,
+            ledger: Ledger::default(),
         };
         limiter.edit(limits);
         limiter
@@ -67,13 +91,20 @@ impl Limiter {
     pub fn check(&mut self, body: &[u8], now_ms: u64) -> Vec<u8> {
         let batch = Batch::decode(body).unwrap();
         assert_eq!(batch.domain.as_str(), "shop");
-        let checks = batch.checks.into_iter();
-        let checks: Vec<Check> = checks.map(|check| check.into_check(&batch.keys)).collect();
-        let results = checks
-            .iter()
-            .map(|check| Ok(self.decide(check, now_ms, false)));
+        let proxy = batch.proxy_mark();
+        let checks = batch.checks.into_iter().map(|check| Check {
+            proxy,
+            ..check.into_check(&batch.keys)
+        });
+        let checks: Vec<Check> = checks.collect();
+        let mut results = Vec::new();
+        for check in &checks {
+            let answer = self.decide(check, now_ms, false);
+            self.record(check, &answer);
+            results.push(Ok(answer));
+        }
         let answer = BatchAnswer {
-            results: results.collect(),
+            results,
             revision: self.compiled.revision().clone(),
             proxies: self
                 .compiled
@@ -85,29 +116,82 @@ impl Limiter {
         answer.encode()
     }
 
+    /// Notes what happens at leased limits.
+    fn record(&mut self, check: &Check, answer: &Answer) {
+        let (envoy, at_us) = (self.envoy, self.now_us);
+        for found in self.compiled.matching(&check.descriptor, answer.now_ms) {
+            let limit = &found.limit;
+            if limit.lease_ttl_ms.is_none() {
+                continue;
+            }
+            if check.cost > 0 && check.skip.contains(&limit.name) {
+                let user = check.descriptor.get("user").unwrap_or_default();
+                let user = String::from_utf8(user.to_vec()).unwrap();
+                self.ledger.settled.insert(user);
+            }
+            let ask = check.leases.iter().find(|ask| ask.limit == limit.name);
+            for settle in ask.iter().flat_map(|ask| &ask.settle) {
+                self.ledger
+                    .told
+                    .push((bucket(&found), envoy, at_us, *settle));
+            }
+            let Some(said) = answer.limits.iter().find(|said| said.name == limit.name) else {
+                continue;
+            };
+            if answer.allowed && said.charged > 0 {
+                self.ledger
+                    .charged
+                    .push((bucket(&found), at_us, said.charged));
+            }
+            if let Some(lease) = said.lease {
+                self.ledger
+                    .granted
+                    .push((bucket(&found), envoy, at_us, lease));
+            }
+        }
+    }
+
     /// Decides one check, or only asks.
     pub fn decide(&mut self, check: &Check, now_ms: u64, peek: bool) -> Answer {
         let mut matches = self.compiled.matching(&check.descriptor, now_ms);
-        matches.retain(|found| !check.skip.contains(&found.limit.name));
+        let skips = |name: &Name| check.skip.contains(name);
+        let asks = |name: &Name| check.leases.iter().find(|ask| ask.limit == *name);
+        matches.retain(|found| !skips(&found.limit.name) || asks(&found.limit.name).is_some());
         let buckets: Vec<Bucket> = matches.iter().map(bucket).collect();
         let debit = |name: &Name| {
             let debits = check.debits.iter().filter(|debit| debit.limit == *name);
             debits.map(|debit| debit.units).sum()
         };
+        let settled = |found: &Match<'_, '_>| {
+            let told = asks(&found.limit.name).into_iter();
+            let told = told.flat_map(|ask| &ask.settle).map(settlement);
+            told.collect::<Vec<_>>()
+        };
+        let settled: Vec<_> = matches.iter().map(settled).collect();
         let parts = matches
             .iter()
             .zip(&buckets)
-            .map(|(found, bucket)| check::Part {
-                algorithm: found.limit.quota.algorithm(),
-                generation: found.limit.generation,
-                stored: self.buckets.get(bucket),
-                cost: found.limit.cost * check.cost,
-                debit: if peek { 0 } else { debit(&found.limit.name) },
-                lease: algorithms::LeaseAsk::default(),
-                mode: match mode(found) {
-                    protocol::Mode::Enforce => Mode::Enforce,
-                    _ => Mode::Observe,
-                },
+            .zip(&settled)
+            .map(|((found, bucket), settle)| {
+                let name = &found.limit.name;
+                let cost = if skips(name) { 0 } else { check.cost };
+                check::Part {
+                    algorithm: found.limit.quota.algorithm(),
+                    generation: found.limit.generation,
+                    stored: self.buckets.get(bucket),
+                    cost: found.limit.cost * cost,
+                    debit: if peek { 0 } else { debit(name) },
+                    lease: LeaseAsk {
+                        ttl_ms: found.limit.lease_ttl_ms.unwrap_or(0),
+                        want: asks(name).map_or(0, |ask| ask.want),
+                        proxy: check.proxy,
+                        settle,
+                    },
+                    mode: match mode(found) {
+                        protocol::Mode::Enforce => Mode::Enforce,
+                        _ => Mode::Observe,
+                    },
+                }
             });
         let parts: Vec<_> = parts.collect();
         let options = Options { peek, force: true };
@@ -137,6 +221,14 @@ fn bucket(found: &Match<'_, '_>) -> Bucket {
     (found.limit.name.clone(), values.collect())
 }
 
+fn settlement(told: &Settlement) -> algorithms::Settlement {
+    algorithms::Settlement {
+        epoch: told.epoch,
+        spent: told.spent,
+        returned: told.returned,
+    }
+}
+
 fn mode(found: &Match<'_, '_>) -> protocol::Mode {
     match found.limit.over_limit {
         _ if !found.enforced => protocol::Mode::Shadow,
@@ -161,6 +253,10 @@ fn told(found: &Match<'_, '_>, verdict: &LimitVerdict) -> LimitAnswer {
         reset_after_ms: verdict.decision.reset_after_ms,
         delay_ms: verdict.decision.delay_ms,
         hidden: found.limit.hidden,
-        lease: None,
+        lease: verdict.lease.map(|lease| Lease {
+            units: lease.units,
+            epoch: lease.epoch,
+            ttl_ms: lease.ttl_ms,
+        }),
     }
 }

@@ -7,6 +7,9 @@
     reason = "a simulation may fail loudly; only unit tests are exempt by themselves"
 )]
 
+mod books;
+mod demand;
+mod leases;
 mod limiter;
 mod outage;
 mod reports;

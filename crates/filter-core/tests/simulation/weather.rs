@@ -11,7 +11,7 @@ const LIMITS: &str = "  - {name: per-user, per: [user], rate: 10/s, burst: 20}
 ";
 
 /// The weather of a seed: any mixture.
-fn weather(world: &mut World) -> Weather {
+pub fn any(world: &mut World) -> Weather {
     let mut share = || {
         if world.chance.percent(50) {
             world.chance.below(20)
@@ -35,7 +35,7 @@ fn whatever_becomes_of_calls_every_request_is_decided_once() {
         let mut world = World::new(seed, 2, 3, CONFIG, LIMITS);
         for _ in 0..2000 {
             if world.chance.percent(1) {
-                world.weather = weather(&mut world);
+                world.weather = any(&mut world);
             }
             if world.chance.percent(1) {
                 let skew = i64::try_from(world.chance.below(20_000)).unwrap() - 10_000;
@@ -69,7 +69,7 @@ fn no_request_is_charged_twice_at_the_limiter() {
         let mut world = World::new(seed, 1, 2, CONFIG, "  - {name: all, rate: 1000000/s}\n");
         for n in 0..2000 {
             if world.chance.percent(2) {
-                world.weather = weather(&mut world);
+                world.weather = any(&mut world);
             }
             world.request(0, 1 + n % 2, "alice", "/");
             let pause_us = world.chance.below(4_000);

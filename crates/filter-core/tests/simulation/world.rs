@@ -25,6 +25,10 @@ impl Chance {
         (self.0 >> 33) % bound.max(1)
     }
 
+    pub fn index(&mut self, len: usize) -> usize {
+        usize::try_from(self.below(u64::try_from(len).unwrap())).unwrap()
+    }
+
     pub fn percent(&mut self, share: u64) -> bool {
         self.below(100) < share
     }
@@ -146,6 +150,8 @@ pub struct World {
     pub checks_executed: u64,
     /// What workers reported; `None` is what an earlier limiter does with it.
     pub reports: Option<Vec<Report>>,
+    /// How long an answer may take, in microseconds.
+    pub slowest_us: u64,
     events: BinaryHeap<Reverse<(u64, u64)>>,
     pending: HashMap<u64, Event>,
     next: u64,
@@ -212,6 +218,7 @@ impl World {
             counted: HashMap::new(),
             checks_executed: 0,
             reports: Some(Vec::new()),
+            slowest_us: 3_000,
             events: BinaryHeap::new(),
             pending: HashMap::new(),
             next: 0,
@@ -376,8 +383,8 @@ impl World {
         } else if self.chance.percent(weather.lost) {
             (timeout_us, Some(synthesised("504")))
         } else {
-            let answer = self.execute(call);
-            let after_us = 200 + self.chance.below(3_000);
+            let answer = self.execute(envoy, call);
+            let after_us = 200 + self.chance.below(self.slowest_us);
             if self.chance.percent(weather.late) {
                 (timeout_us, Some(synthesised("504")))
             } else if self.chance.percent(weather.garbled) {
@@ -399,12 +406,14 @@ impl World {
         );
     }
 
-    fn execute(&mut self, call: &Call) -> Answer {
+    fn execute(&mut self, envoy: usize, call: &Call) -> Answer {
         let api = ("x-rl-api", "1".to_owned());
         let ok = (":status", "200".to_owned());
         if call.path == "/v1/check" {
             self.checks_executed += 1;
             let now_ms = self.limiter_ms();
+            self.limiter.now_us = self.now_us;
+            self.limiter.envoy = envoy;
             let body = self.limiter.check(call.body.as_deref().unwrap(), now_ms);
             return Answer {
                 headers: vec![ok, api],

@@ -1,0 +1,367 @@
+//! The units that one worker has at hand.
+
+use std::rc::Rc;
+
+use super::{Lot, Tally, Terms};
+use crate::{
+    table::{Place, Told},
+    time::Now,
+};
+
+/// Buckets that one worker knows the demand of, at most; a power of two.
+const SLOTS: usize = 1024;
+/// The first portion, in requests.
+const FIRST_PORTION: u64 = 8;
+/// After which time without a request a bucket that has nothing makes room, in microseconds.
+const FORGET_US: u64 = 200_000;
+
+/// What one worker has of one bucket.
+#[derive(Debug)]
+pub(crate) struct Hand<O> {
+    place: Place,
+    /// The generation of its limit.
+    generation: u64,
+    /// Units at hand, of one grant.
+    pub(crate) lot: Lot,
+    /// What this worker did with units, as far as the others do not know.
+    pub(crate) tally: Tally,
+    /// What the limiter last said of the bucket.
+    pub(crate) told: Option<Told>,
+    /// Units that the others could still take when this worker last looked.
+    pub(crate) shared: u64,
+    /// When to look after what is left; `u64::MAX`: nothing is.
+    pub(crate) look_at_us: u64,
+    /// A request by which the bucket can be named to the limiter.
+    pub(crate) origin: Option<Rc<O>>,
+    /// The size of a portion.
+    portion: u64,
+    /// When the portion at hand was taken.
+    drawn_us: u64,
+    /// When it last had a request.
+    used_us: u64,
+    /// Since when requests are counted that found nothing.
+    missing_since_us: u64,
+    /// What they needed.
+    missing: u64,
+}
+
+/// Units taken for a request that is not decided yet. They are neither spent nor there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Token {
+    epoch: u64,
+    deadline_us: u64,
+}
+
+/// What one worker has of all buckets: a fixed number of places, two for each bucket to choose
+/// from. A bucket that finds both in use by others is checked request by request.
+#[derive(Debug)]
+pub(crate) struct Hands<O> {
+    slots: Vec<Option<Box<Hand<O>>>>,
+    /// Whether there is anything to look after.
+    pub(crate) leasing: bool,
+}
+
+impl<O> Default for Hands<O> {
+    fn default() -> Self {
+        Self {
+            slots: Vec::new(),
+            leasing: false,
+        }
+    }
+}
+
+impl<O> Hands<O> {
+    /// Takes what a request needs, if it is at hand and its time has not come.
+    pub(crate) fn take(
+        &mut self,
+        place: Place,
+        generation: u64,
+        cost: u64,
+        now: Now,
+    ) -> Option<Token> {
+        self.find(place, generation)?.take(cost, now)
+    }
+
+    /// The hand for a bucket, if there is one of this generation of its limit.
+    pub(crate) fn find(&mut self, place: Place, generation: u64) -> Option<&mut Hand<O>> {
+        let at = self.position(place)?;
+        let hand = self.slots.get_mut(at)?.as_deref_mut()?;
+        (hand.generation == generation).then_some(hand)
+    }
+
+    /// The hand for a bucket, a new one if need be; `None`: there is no room.
+    pub(crate) fn open(&mut self, place: Place, generation: u64, now: Now) -> Option<&mut Hand<O>> {
+        if self.slots.is_empty() {
+            self.slots.resize_with(SLOTS, || None);
+        }
+        let at = self.position(place).or_else(|| {
+            let free = |at: &usize| {
+                let slot = self.slots.get(*at).and_then(Option::as_ref);
+                slot.is_none_or(|hand| hand.is_forgotten(now))
+            };
+            choices(place).into_iter().find(free)
+        })?;
+        let slot = self.slots.get_mut(at)?;
+        let fits = |hand: &Hand<O>| hand.place == place && hand.generation == generation;
+        if !slot.as_deref().is_some_and(fits) {
+            // What it had was another bucket's, or of an older generation.
+            *slot = Some(Box::new(Hand::new(place, generation, now)));
+        }
+        slot.as_deref_mut()
+    }
+
+    /// Forgets what is out of use, and lists the places of what needs to be looked after.
+    pub(crate) fn due(&mut self, now: Now) -> Vec<(Place, u64)> {
+        let mut due = Vec::new();
+        self.leasing = false;
+        for slot in &mut self.slots {
+            if slot.as_ref().is_some_and(|hand| hand.is_forgotten(now)) {
+                *slot = None;
+            }
+            let Some(hand) = slot else { continue };
+            self.leasing |= hand.look_at_us != u64::MAX;
+            if now.reached(hand.look_at_us) {
+                due.push((hand.place, hand.generation));
+            }
+        }
+        due
+    }
+
+    fn position(&self, place: Place) -> Option<usize> {
+        choices(place).into_iter().find(|at| {
+            let slot = self.slots.get(*at).and_then(Option::as_ref);
+            slot.is_some_and(|hand| hand.place == place)
+        })
+    }
+}
+
+/// Where the hand for a bucket may be.
+fn choices(place: Place) -> [usize; 2] {
+    let at = usize::try_from(place.hash() % (SLOTS as u64)).unwrap_or(0);
+    [at, at ^ 1]
+}
+
+impl<O> Hand<O> {
+    fn new(place: Place, generation: u64, now: Now) -> Self {
+        Self {
+            place,
+            generation,
+            lot: Lot::default(),
+            tally: Tally::default(),
+            told: None,
+            shared: 0,
+            look_at_us: u64::MAX,
+            origin: None,
+            portion: 0,
+            drawn_us: 0,
+            used_us: now.mono_us,
+            missing_since_us: 0,
+            missing: 0,
+        }
+    }
+
+    fn take(&mut self, cost: u64, now: Now) -> Option<Token> {
+        if self.lot.is_over(now) {
+            return None;
+        }
+        self.lot.units = self.lot.units.checked_sub(cost)?;
+        self.used_us = now.mono_us;
+        Some(Token {
+            epoch: self.lot.epoch,
+            deadline_us: self.lot.deadline_us,
+        })
+    }
+
+    /// Takes what a request needs from a lot that has just come to hand.
+    pub(crate) fn receive(&mut self, lot: Lot, cost: u64, now: Now) -> Option<Token> {
+        self.lot = lot;
+        self.drawn_us = now.mono_us;
+        self.take(cost, now)
+    }
+
+    /// A request was admitted by what was taken for it.
+    pub(crate) fn spend(&mut self, token: Token, cost: u64) {
+        self.tally.add(token.epoch, cost, 0);
+    }
+
+    /// A request was not admitted: what was taken for it goes where it came from. If that is not
+    /// at hand any more, it goes back to the limiter; never into another grant, whose deadline
+    /// may be later.
+    pub(crate) fn put_back(&mut self, token: Token, cost: u64) {
+        if self.lot.is_of(token.epoch, token.deadline_us) {
+            self.lot.units = self.lot.units.saturating_add(cost);
+        } else {
+            self.tally.add(token.epoch, 0, cost);
+        }
+    }
+
+    /// Counts a request that found nothing here; returns what such requests needed within the time
+    /// that a grant lasts.
+    pub(crate) fn miss(&mut self, now: Now, terms: &Terms) -> u64 {
+        self.used_us = now.mono_us;
+        if now.mono_us.saturating_sub(self.missing_since_us) > terms.ttl_us {
+            self.missing_since_us = now.mono_us;
+            self.missing = 0;
+        }
+        self.missing = self.missing.saturating_add(terms.cost);
+        self.missing
+    }
+
+    /// How much to take next: what lasts for about a sixteenth of a grant's time.
+    pub(crate) fn next_portion(&self, now: Now, terms: &Terms) -> u64 {
+        let lasted_us = now.mono_us.saturating_sub(self.drawn_us);
+        let first = FIRST_PORTION.saturating_mul(terms.cost);
+        if self.portion == 0 {
+            first
+        } else if lasted_us < terms.part_us(32) {
+            self.portion.saturating_mul(2)
+        } else if lasted_us > terms.part_us(8) {
+            (self.portion / 2).max(terms.cost)
+        } else {
+            self.portion
+        }
+    }
+
+    /// Everything that was here is in other hands now.
+    pub(crate) fn emptied(&mut self, portion: u64) {
+        self.lot = Lot::default();
+        self.tally = Tally::default();
+        self.portion = portion;
+    }
+
+    fn is_forgotten(&self, now: Now) -> bool {
+        let idle_us = now.mono_us.saturating_sub(self.used_us);
+        idle_us > FORGET_US && self.look_at_us == u64::MAX
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::Table;
+
+    const TERMS: Terms = Terms {
+        cost: 1,
+        ttl_us: 100_000,
+        patience_us: 40_000,
+    };
+
+    fn at(ms: u64) -> Now {
+        Now {
+            mono_us: ms * 1000,
+            wall_ms: 0,
+        }
+    }
+
+    fn place(n: u32) -> Place {
+        let table = Table::new("shop", 16, [7; 16]);
+        let value = n.to_le_bytes();
+        table.place("per-user", [Some(&value[..])].into_iter())
+    }
+
+    fn lot(epoch: u64, until_ms: u64) -> Lot {
+        Lot {
+            epoch,
+            deadline_us: until_ms * 1000,
+            units: 2,
+        }
+    }
+
+    fn hands() -> Hands<()> {
+        let mut hands = Hands::default();
+        let hand = hands.open(place(1), 7, at(1)).unwrap();
+        hand.lot = lot(3, 100);
+        hands
+    }
+
+    #[test]
+    fn units_are_used_before_their_deadline_and_under_their_generation() {
+        let mut hands = hands();
+        assert!(hands.take(place(1), 8, 1, at(2)).is_none(), "edited");
+        assert!(hands.take(place(2), 7, 1, at(2)).is_none());
+        assert!(hands.take(place(1), 7, 3, at(2)).is_none(), "too few");
+        assert!(hands.take(place(1), 7, 1, at(99)).is_some());
+        assert!(hands.take(place(1), 7, 1, at(100)).is_none());
+        hands.open(place(1), 8, at(3)).unwrap();
+        assert!(hands.take(place(1), 8, 1, at(3)).is_none(), "dropped");
+    }
+
+    #[test]
+    fn a_unit_is_put_back_into_its_own_grant_only() {
+        let mut hands = hands();
+        let token = hands.take(place(1), 7, 1, at(2)).unwrap();
+        let hand = hands.find(place(1), 7).unwrap();
+        hand.put_back(token, 1);
+        assert_eq!((hand.lot.units, hand.tally.totals()), (2, (0, 0)));
+        let token = hand.take(1, at(3)).unwrap();
+        hand.lot = lot(3, 150);
+        hand.put_back(token, 1);
+        // The same epoch, but a later deadline: it is not used any more.
+        assert_eq!((hand.lot.units, hand.tally.totals()), (2, (0, 1)));
+    }
+
+    #[test]
+    fn a_unit_taken_is_not_told_of_before_its_request_is_decided() {
+        let mut hands = hands();
+        let token = hands.take(place(1), 7, 1, at(2)).unwrap();
+        let hand = hands.find(place(1), 7).unwrap();
+        assert!(hand.tally.is_empty());
+        hand.spend(token, 1);
+        assert_eq!(hand.tally.totals(), (1, 0));
+    }
+
+    #[test]
+    fn a_unit_put_back_after_its_deadline_is_not_used() {
+        let mut hands = hands();
+        let token = hands.take(place(1), 7, 2, at(99)).unwrap();
+        hands.find(place(1), 7).unwrap().put_back(token, 2);
+        assert!(hands.take(place(1), 7, 1, at(101)).is_none());
+    }
+
+    #[test]
+    fn buckets_that_have_nothing_make_room_and_others_do_not() {
+        let mut hands = Hands::<()>::default();
+        let all = |hands: &mut Hands<()>, ms| {
+            let opened = (0..10_000).filter(|n| hands.open(place(*n), 7, at(ms)).is_some());
+            opened.count()
+        };
+        let opened = all(&mut hands, 1);
+        assert!((SLOTS / 2..=SLOTS).contains(&opened), "{opened}");
+        assert_eq!(all(&mut hands, 100), opened, "all of them are new");
+        assert!(
+            all(&mut hands, 1000) > opened,
+            "one makes room for the next"
+        );
+        for slot in hands.slots.iter_mut().flatten() {
+            slot.look_at_us = 5_000_000;
+        }
+        let held = hands.slots.iter().flatten().count();
+        all(&mut hands, 3000);
+        let kept = hands.slots.iter().flatten();
+        assert_eq!(
+            kept.filter(|hand| hand.look_at_us == 5_000_000).count(),
+            held
+        );
+    }
+
+    #[test]
+    fn portions_last_for_about_a_sixteenth_of_the_time() {
+        let mut hands = hands();
+        let hand = hands.find(place(1), 7).unwrap();
+        assert_eq!(hand.next_portion(at(0), &TERMS), FIRST_PORTION);
+        hand.emptied(64);
+        hand.receive(lot(3, 100), 1, at(10)).unwrap();
+        assert_eq!(hand.next_portion(at(13), &TERMS), 128);
+        assert_eq!(hand.next_portion(at(16), &TERMS), 64);
+        assert_eq!(hand.next_portion(at(23), &TERMS), 32);
+    }
+
+    #[test]
+    fn demand_is_what_was_missing_in_the_time_of_a_grant() {
+        let mut hands = hands();
+        let hand = hands.find(place(1), 7).unwrap();
+        assert_eq!(hand.miss(at(0), &TERMS), 1);
+        assert_eq!(hand.miss(at(100), &TERMS), 2);
+        assert_eq!(hand.miss(at(101), &TERMS), 1, "the time is over");
+    }
+}

@@ -1,0 +1,90 @@
+//! Units of a bucket that were granted in advance, and are spent without asking.
+//!
+//! A limit with `lease` is asked now and then for more units than a request
+//! takes. What is granted goes into a [`Pool`] that all workers of the process
+//! share, and from there in portions into the [`Hands`] of each, so that most
+//! requests touch nothing but their own worker's memory. The store has counted
+//! the units as used already; what keeps the limit is that each of them is used
+//! once and in time. So a unit is in one place only: moves between places are
+//! one compare-and-swap, and whatever fails, is pushed out or belongs to an
+//! earlier generation is dropped, which wastes units and never makes any.
+//!
+//! The limiter is told what became of units ([`Tally`]) at most once, by
+//! whoever takes the tally out of the pool. A tally that is lost costs the
+//! bucket a little of its rate for two lease times, and nothing else.
+
+mod hand;
+mod pool;
+mod tally;
+
+pub(crate) use hand::{Hand, Hands, Token};
+pub(crate) use pool::{Ask, Pool};
+pub(crate) use tally::Tally;
+
+use protocol::Lease;
+
+use crate::time::Now;
+
+/// Units of one grant, in one place.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Lot {
+    /// What the limiter knows the grant by.
+    pub(crate) epoch: u64,
+    /// From when on they may not be used, on the monotonic clock.
+    pub(crate) deadline_us: u64,
+    /// How many there are.
+    pub(crate) units: u64,
+}
+
+impl Lot {
+    /// What came with an answer. Time counts from the *sending* of the call: the limiter read its
+    /// clock some time after that, and nobody knows when. A millisecond less, as it reads whole
+    /// ones, and the window may end that much sooner; and a thousandth less, as no two clocks run
+    /// at the same speed.
+    pub(crate) fn granted(lease: Lease, sent: Now) -> Self {
+        let sure_us = lease.ttl_ms.saturating_sub(1).saturating_mul(999);
+        Self {
+            epoch: lease.epoch,
+            deadline_us: sent.mono_us.saturating_add(sure_us),
+            units: lease.units,
+        }
+    }
+
+    /// Whether its units may not be used any more.
+    pub(crate) fn is_over(&self, now: Now) -> bool {
+        now.reached(self.deadline_us)
+    }
+
+    /// Whether both are of one grant.
+    fn is_of(&self, epoch: u64, deadline_us: u64) -> bool {
+        self.epoch == epoch && self.deadline_us == deadline_us
+    }
+}
+
+/// The numbers of a limit that its leases follow.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms {
+    /// Units one request takes, at least 1.
+    pub(crate) cost: u64,
+    /// The time that a grant lasts, in microseconds.
+    pub(crate) ttl_us: u64,
+    /// How long an answer may take, in microseconds.
+    pub(crate) patience_us: u64,
+}
+
+impl Terms {
+    /// A part of the time that a grant lasts.
+    fn part_us(&self, of: u64) -> u64 {
+        self.ttl_us / of
+    }
+
+    /// The age from which what will not be needed is given back: 0.7 of the time.
+    pub(crate) fn return_age_us(&self) -> u64 {
+        self.ttl_us.saturating_mul(7) / 10
+    }
+
+    /// The units of whole requests in so many.
+    fn whole(&self, units: u64) -> u64 {
+        units - units % self.cost.max(1)
+    }
+}

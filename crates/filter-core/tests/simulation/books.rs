@@ -1,0 +1,156 @@
+//! What leases must keep, reckoned from outside: who was granted what and when, who admitted what
+//! and when, and who told what of it.
+
+use std::collections::HashMap;
+
+use crate::{
+    limiter::Ledger,
+    world::{EPOCH_MS, Outcome, World},
+};
+
+/// The records of a run with one leased limit that is a single bucket.
+pub struct Books<'w> {
+    ledger: &'w Ledger,
+    /// Envoy and moment of every request that went on by units granted in advance: at once, or
+    /// when other limits had been checked.
+    uses: Vec<(usize, u64)>,
+    cost: u64,
+}
+
+impl<'w> Books<'w> {
+    pub fn of(world: &'w World, cost: u64) -> Self {
+        let ledger = &world.limiter.ledger;
+        let uses = world
+            .requests
+            .iter()
+            .filter_map(|sent| match &sent.outcome {
+                Some(Outcome::Passed { at_us, .. })
+                    if *at_us == sent.at_us || ledger.settled.contains(&sent.user) =>
+                {
+                    Some((sent.envoy, sent.at_us))
+                }
+                _ => None,
+            });
+        let uses = uses.collect();
+        Self { ledger, uses, cost }
+    }
+
+    /// Requests that went on by units granted in advance.
+    pub fn used(&self) -> u64 {
+        u64::try_from(self.uses.len()).unwrap() * self.cost
+    }
+
+    /// Units granted, told to be spent, and returned.
+    pub fn totals(&self) -> (u64, u64, u64) {
+        let granted = self
+            .ledger
+            .granted
+            .iter()
+            .map(|(.., lease)| lease.units)
+            .sum();
+        let spent = self.ledger.told.iter().map(|(.., told)| told.spent).sum();
+        let returned = self
+            .ledger
+            .told
+            .iter()
+            .map(|(.., told)| told.returned)
+            .sum();
+        (granted, spent, returned)
+    }
+
+    /// Every unit that a proxy used was granted to it before, was not returned, and had time left
+    /// by the limiter's own clock. (The earliest deadline first: if that cannot be, nothing can.)
+    pub fn assert_used_in_time(&self, seed: u64) {
+        let mut events: Vec<(u64, u8, usize, u64, u64, u64)> = Vec::new();
+        for (_, envoy, at_us, lease) in &self.ledger.granted {
+            events.push((
+                *at_us,
+                0,
+                *envoy,
+                lease.units,
+                lease.epoch,
+                at_us + lease.ttl_ms * 1000,
+            ));
+        }
+        for (envoy, at_us) in &self.uses {
+            events.push((*at_us, 1, *envoy, self.cost, 0, 0));
+        }
+        for (_, envoy, at_us, told) in &self.ledger.told {
+            events.push((*at_us, 2, *envoy, told.returned, told.epoch, 0));
+        }
+        events.sort_unstable();
+        let mut held: HashMap<usize, Vec<(u64, u64, u64)>> = HashMap::new();
+        for (at_us, kind, envoy, mut units, epoch, until_us) in events {
+            let lots = held.entry(envoy).or_default();
+            if kind == 0 {
+                lots.push((until_us, epoch, units));
+                lots.sort_unstable();
+                continue;
+            }
+            for (until_us, of, left) in lots.iter_mut() {
+                if if kind == 1 {
+                    *until_us > at_us
+                } else {
+                    *of == epoch
+                } {
+                    let taken = units.min(*left);
+                    *left -= taken;
+                    units -= taken;
+                }
+            }
+            assert!(
+                kind == 2 || units == 0,
+                "seed {seed}: envoy {envoy} used {units} units too many at {at_us} us: {lots:?}"
+            );
+        }
+    }
+
+    /// No unit is told of twice, and none that was not granted.
+    pub fn assert_told_once(&self, seed: u64) {
+        let mut left: HashMap<u64, u64> = HashMap::new();
+        for (.., lease) in &self.ledger.granted {
+            *left.entry(lease.epoch).or_default() += lease.units;
+        }
+        for (.., told) in &self.ledger.told {
+            let of = left.entry(told.epoch).or_default();
+            let units = told.spent + told.returned;
+            assert!(units <= *of, "seed {seed}: {told:?} where {of} are left");
+            *of -= units;
+        }
+    }
+
+    /// Everything that was admitted, in order: when in microseconds, and how much.
+    fn admitted(&self) -> Vec<(u64, u64)> {
+        let charged = self.ledger.charged.iter();
+        let mut all: Vec<_> = charged.map(|(_, at_us, units)| (*at_us, *units)).collect();
+        all.extend(self.uses.iter().map(|(_, at_us)| (*at_us, self.cost)));
+        all.sort_unstable();
+        all
+    }
+
+    /// Not more than C + rΔ in any interval: a bucket that fills with what is admitted and drains
+    /// at r is never above C. Clocks are read in whole milliseconds.
+    pub fn assert_within_bucket(&self, seed: u64, rate: u64, capacity: u64) {
+        let mut level: u64 = 0;
+        let mut last_us = 0;
+        for (at_us, units) in self.admitted() {
+            level = level.saturating_sub((at_us - last_us) * rate) + units * 1_000_000;
+            last_us = at_us;
+            assert!(
+                level <= (capacity + rate.div_ceil(1000)) * 1_000_000,
+                "seed {seed}: {level} millionths of {capacity} at {at_us} us"
+            );
+        }
+    }
+
+    /// Never more than N in a window.
+    pub fn assert_within_windows(&self, seed: u64, most: u64, window_ms: u64) {
+        let mut windows: HashMap<u64, u64> = HashMap::new();
+        for (at_us, units) in self.admitted() {
+            let window = (EPOCH_MS + at_us / 1000) / window_ms;
+            let used = windows.entry(window).or_default();
+            *used += units;
+            assert!(*used <= most, "seed {seed}: {used} of {most} at {at_us} us");
+        }
+    }
+}

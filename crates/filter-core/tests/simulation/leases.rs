@@ -1,0 +1,288 @@
+//! With limits that are leased.
+
+use crate::{
+    books::Books,
+    rules::seeds,
+    weather,
+    world::{CONFIG, Chance, Weather, World},
+};
+
+/// A world whose every number follows from a seed.
+struct Random {
+    world: World,
+    /// Units a second.
+    rate: u64,
+    capacity: u64,
+    /// 0 for a bucket.
+    window_ms: u64,
+    cost: u64,
+}
+
+impl Random {
+    fn bucket(seed: u64) -> Self {
+        let mut chance = Chance(seed);
+        let ttl_ms = [10, 20, 50, 100, 200][usize::try_from(chance.below(5)).unwrap()];
+        let rate = 200 + chance.below(2000);
+        let burst = (4 * rate * ttl_ms).div_ceil(1000) + chance.below(rate);
+        let cost = 1 + chance.below(3);
+        let limits = format!(
+            "  - {{name: all, rate: {rate}/s, burst: {burst}, cost: {cost}, on_failure: deny, lease: {{ttl: {ttl_ms}ms}}}}\n"
+        );
+        Self {
+            world: Self::world(seed, &mut chance, &limits),
+            rate,
+            capacity: burst,
+            window_ms: 0,
+            cost,
+        }
+    }
+
+    fn window(seed: u64) -> Self {
+        let mut chance = Chance(seed);
+        let ttl_ms = [10, 20, 50, 100][usize::try_from(chance.below(4)).unwrap()];
+        let window_ms = 4 * ttl_ms + chance.below(600);
+        let units = 50 + chance.below(1000);
+        let cost = 1 + chance.below(3);
+        let limits = format!(
+            "  - {{name: all, algorithm: fixed_window, rate: {units}/{window_ms}ms, cost: {cost}, on_failure: deny, lease: {{ttl: {ttl_ms}ms}}}}\n"
+        );
+        Self {
+            world: Self::world(seed, &mut chance, &limits),
+            rate: units * 1000 / window_ms,
+            capacity: units,
+            window_ms,
+            cost,
+        }
+    }
+
+    fn world(seed: u64, chance: &mut Chance, limits: &str) -> World {
+        let envoys = usize::try_from(1 + chance.below(4)).unwrap();
+        let workers = usize::try_from(1 + chance.below(3)).unwrap();
+        let mut world = World::new(seed, envoys, workers, CONFIG, limits);
+        world.limiter.proxies = u64::try_from(envoys).unwrap();
+        world.slowest_us = 300 + chance.below(19_000);
+        world.run_for_ms(500);
+        world
+    }
+
+    /// Sends requests for a while: every worker has its own demand, which changes now and then;
+    /// calls get lost, clients leave, writes to shared data collide.
+    fn traffic(&mut self, for_ms: u64) {
+        let world = &mut self.world;
+        let end_us = world.now_us + for_ms * 1000;
+        let workers = world.envoys[0].workers.len() - 1;
+        let mut demand = vec![0; world.envoys.len() * workers];
+        // At most about twice what the limit admits, at times in bursts.
+        let mean_us = 1_000_000 / (2 * self.rate / self.cost).max(1);
+        while world.now_us < end_us {
+            if world.chance.percent(2) {
+                let at = world.chance.index(demand.len());
+                demand[at] = [0, 1, 10, 100][world.chance.index(4)];
+            }
+            if world.chance.percent(1) {
+                world.weather = weather::any(world);
+            }
+            let Some(at) = chosen(&mut world.chance, &demand) else {
+                let pause_us = world.chance.below(100_000);
+                world.run_until(world.now_us + pause_us);
+                demand[0] = 1;
+                continue;
+            };
+            disturbed_request(world, at / workers, 1 + at % workers);
+            if !world.chance.percent(20) {
+                let pause_us = world.chance.below(5 * mean_us / 2);
+                world.run_until(world.now_us + pause_us);
+            }
+        }
+        world.weather = Weather::FAIR;
+        world.run_for_ms(100);
+        world.assert_all_decided(60_000);
+    }
+
+    fn assert_kept(&self, seed: u64) {
+        let books = Books::of(&self.world, self.cost);
+        books.assert_used_in_time(seed);
+        books.assert_told_once(seed);
+        if self.window_ms == 0 {
+            books.assert_within_bucket(seed, self.rate, self.capacity);
+        } else {
+            books.assert_within_windows(seed, self.capacity, self.window_ms);
+        }
+    }
+}
+
+/// One of several, by their shares; `None`: all are 0.
+fn chosen(chance: &mut Chance, shares: &[u64]) -> Option<usize> {
+    let mut left = chance.below(shares.iter().sum());
+    shares.iter().position(|share| {
+        let found = left < *share;
+        left = left.saturating_sub(*share);
+        found
+    })
+}
+
+/// A request whose worker may have to write against others, and whose client may leave.
+fn disturbed_request(world: &mut World, envoy: usize, worker: usize) {
+    if world.chance.percent(2) {
+        let collisions = 1 + u32::try_from(worker % 3).unwrap();
+        world.envoys[envoy].shared.lose_writes(collisions);
+    }
+    let number = world.request(envoy, worker, "alice", "/");
+    if world.chance.percent(2) {
+        let pause_us = world.chance.below(2_000);
+        world.run_until(world.now_us + pause_us);
+        world.leave(number);
+    }
+}
+
+#[test]
+fn a_leased_bucket_admits_no_more_than_it_holds_and_refills() {
+    for seed in seeds() {
+        let mut random = Random::bucket(seed);
+        random.traffic(3000);
+        random.assert_kept(seed);
+    }
+}
+
+#[test]
+fn a_leased_window_admits_no_more_than_it_holds() {
+    for seed in seeds() {
+        let mut random = Random::window(seed);
+        random.traffic(3000);
+        random.assert_kept(seed);
+    }
+}
+
+#[test]
+fn what_is_not_needed_goes_back_and_what_was_used_is_told() {
+    for seed in seeds() {
+        let limits = "  - {name: all, rate: 1000/s, lease: {ttl: 100ms}}\n";
+        let mut world = World::new(seed, 2, 2, CONFIG, limits);
+        world.limiter.proxies = 2;
+        world.run_for_ms(500);
+        for n in 0..400 {
+            world.request(n % 2, 1 + n / 2 % 2, "alice", "/");
+            world.run_until(world.now_us + 1500);
+        }
+        world.run_for_ms(150);
+        let books = Books::of(&world, 1);
+        let (granted, spent, returned) = books.totals();
+        assert!(granted > 300, "seed {seed}: {granted}");
+        assert_eq!(granted, spent + returned, "seed {seed}");
+        assert_eq!(spent, books.used(), "seed {seed}");
+        assert_eq!(world.admitted("alice"), 400);
+        // About five calls in the time of a lease, for each of two proxies.
+        assert!(
+            world.checks_executed < 90,
+            "seed {seed}: {}",
+            world.checks_executed
+        );
+    }
+}
+
+#[test]
+fn units_of_a_request_that_another_limit_denies_are_put_back_where_they_came_from() {
+    for seed in seeds() {
+        let limits = "  - {name: all, rate: 1000/s, on_failure: deny, lease: {ttl: 20ms}}\n  - {name: other, rate: 300/s, burst: 20, on_failure: deny}\n";
+        let mut world = World::new(seed, 2, 2, CONFIG, limits);
+        world.limiter.proxies = 2;
+        world.slowest_us = 19_000;
+        world.run_for_ms(500);
+        for n in 0..3000 {
+            if n % 500 == 0 {
+                world.weather = weather::any(&mut world);
+            }
+            let user = format!("user-{n}");
+            let number = world.request(n % 2, 1 + n / 2 % 2, &user, "/");
+            let pause_us = world.chance.below(3000);
+            world.run_until(world.now_us + pause_us);
+            if world.chance.percent(5) {
+                world.leave(number);
+            }
+        }
+        world.weather = Weather::FAIR;
+        world.run_for_ms(100);
+        world.assert_all_decided(60_000);
+        let books = Books::of(&world, 1);
+        books.assert_used_in_time(seed);
+        books.assert_told_once(seed);
+        books.assert_within_bucket(seed, 1000, 1000);
+        let (granted, spent, returned) = books.totals();
+        assert!(
+            spent > 100 && returned > 100,
+            "seed {seed}: {granted} {spent} {returned}"
+        );
+    }
+}
+
+#[test]
+fn most_requests_touch_nothing_that_is_shared() {
+    let limits = "  - {name: all, rate: 100000/s, lease: {ttl: 100ms}}\n";
+    let mut world = World::new(1, 1, 2, CONFIG, limits);
+    world.run_for_ms(500);
+    let mut silent = 0;
+    for n in 0..20_000 {
+        let before = world.envoys[0].shared.calls();
+        world.request(0, 1 + n % 2, "alice", "/");
+        silent += u64::from(world.envoys[0].shared.calls() == before);
+        world.run_until(world.now_us + 100);
+    }
+    // The breaker, the poll and the table are looked at when there is a call to make, and at ticks.
+    assert!(silent > 19_200, "{silent}");
+    assert!(world.checks_executed < 150, "{}", world.checks_executed);
+}
+
+#[test]
+fn an_edit_drops_what_was_granted_before_it() {
+    let limits = "  - {name: all, rate: 1000/s, burst: 40000, lease: {ttl: 10s}}\n";
+    for seed in seeds() {
+        let mut world = World::new(seed, 2, 2, CONFIG, limits);
+        world.run_for_ms(500);
+        // Slow enough that what a worker has at hand lasts for long.
+        for n in 0..40 {
+            world.request(n % 2, 1 + n / 2 % 2, "alice", "/");
+            world.run_for_ms(3);
+        }
+        let before = Books::of(&world, 1).used();
+        assert!(before > 0, "seed {seed}");
+        world.limiter.edit(limits);
+        world.run_for_ms(1000);
+        let executed = world.checks_executed;
+        for envoy in 0..2 {
+            for worker in 1..=2 {
+                world.request(envoy, worker, "alice", "/");
+            }
+        }
+        world.run_for_ms(20);
+        assert_eq!(Books::of(&world, 1).used(), before, "seed {seed}");
+        assert!(world.checks_executed > executed, "seed {seed}");
+    }
+}
+
+#[test]
+fn units_at_hand_are_used_while_the_limiter_is_away_and_no_longer_than_their_time() {
+    let limits = "  - {name: all, rate: 1000/s, on_failure: deny, lease: {ttl: 200ms}}\n";
+    for seed in seeds() {
+        let mut world = World::new(seed, 1, 1, CONFIG, limits);
+        world.run_for_ms(500);
+        for _ in 0..300 {
+            world.request(0, 1, "alice", "/");
+            world.run_for_ms(1);
+        }
+        world.weather = Weather::DOWN;
+        let (before, away_us) = (world.admitted("alice"), world.now_us);
+        for _ in 0..400 {
+            world.request(0, 1, "alice", "/");
+            world.run_for_ms(1);
+        }
+        let after = world.admitted("alice") - before;
+        assert!(after > 20, "seed {seed}: {after}");
+        let late = world
+            .requests
+            .iter()
+            .enumerate()
+            .filter(|(number, sent)| sent.at_us > away_us + 200_000 && world.passed(*number));
+        assert_eq!(late.count(), 0, "seed {seed}");
+        Books::of(&world, 1).assert_used_in_time(seed);
+    }
+}
