@@ -7,6 +7,7 @@ mod credit;
 mod delete_limit;
 mod denials;
 mod diff;
+mod doctor;
 mod explain;
 mod export;
 mod get_limit;
@@ -55,6 +56,7 @@ pub enum Command {
     Ping(ping::Ping),
     SetLimit(Box<set_limit::SetLimit>),
     Check(check::Check),
+    Doctor(doctor::Doctor),
     Explain(explain::Explain),
     History(history::History),
     Inspect(inspect::Inspect),
@@ -88,6 +90,7 @@ impl Command {
             Self::Ping(command) => command.run(global, printer).await,
             Self::SetLimit(command) => command.run(global, printer).await,
             Self::Check(command) => command.run(global, printer).await,
+            Self::Doctor(command) => command.run(global, printer).await,
             Self::Explain(command) => command.run(global, printer).await,
             Self::History(command) => command.run(global, printer).await,
             Self::Inspect(command) => command.run(global, printer).await,

@@ -5,6 +5,7 @@ pub mod changes;
 pub mod limits;
 mod table;
 mod words;
+mod wrap;
 
 use anstyle::{AnsiColor, Style};
 use policy::{Node, Problems};
@@ -13,6 +14,7 @@ use serde::Serialize;
 pub use bar::bar;
 pub use table::Table;
 pub use words::{age, ceil_seconds, duration};
+pub use wrap::wrapped;
 
 use crate::{error::Error, exit::Exit};
 

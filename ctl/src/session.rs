@@ -70,6 +70,11 @@ impl<'p> Session<'p> {
         }
     }
 
+    /// What every key starts with.
+    pub fn key_prefix(&self) -> &str {
+        self.settings.keys.prefix()
+    }
+
     /// The store's clock, in milliseconds since the epoch.
     pub async fn now_ms(&self) -> Result<u64, Error> {
         let now_ms = self.store.now_ms().await;

@@ -8,12 +8,14 @@ use anyhow::{Result, ensure};
 use support::{Server, VALKEY, cases};
 
 /// What is never twice the same, as the manual has it and as it is compared.
-const VOLATILE: [(&str, &str); 7] = [
+const VOLATILE: [(&str, &str); 9] = [
     (
         "redis://127.0.0.1:6379 answers in 0.21 ms (valkey 9.1.2, master)",
         "[REDIS] answers in [..]",
     ),
     (", redis://127.0.0.1:6379)", ", [REDIS])"),
+    ("redis://127.0.0.1:6379: ", "[REDIS]: "),
+    ("-u redis://127.0.0.1:6379 ", "-u [REDIS] "),
     ("12 s          1 min\n", "[..]\n"),
     ("12 s\n", "[..]\n"),
     ("in 1 min\n", "in [..]\n"),

@@ -5,6 +5,7 @@
 mod clock;
 mod edit;
 mod error;
+mod health;
 mod key;
 mod memory;
 mod options;
@@ -18,6 +19,7 @@ mod telemetry;
 mod url;
 
 pub use error::{CheckError, EditError, Refusal, StoreError};
+pub use health::{Health, Rights};
 pub use key::{BucketKey, KeyValue, Keys, PrefixError, slot};
 pub use options::{Options, open};
 pub use store::{

@@ -20,7 +20,11 @@ pub(crate) static POLICY_PROXIES: LazyLock<Script> =
 pub(crate) static NOTE: LazyLock<Script> =
     LazyLock::new(|| whole(include_str!("../../../lua/note.lua")));
 
-/// Every script, by the name of its file.
+/// `lua/permissions.lua`: what the user may do. Not among those that are loaded.
+pub(crate) static PERMISSIONS: LazyLock<Script> =
+    LazyLock::new(|| whole(include_str!("../../../lua/permissions.lua")));
+
+/// Every script that checks and edits need, by the name of its file.
 pub(crate) fn all() -> [(&'static str, &'static Script); 6] {
     [
         ("check", &CHECK),

@@ -9,8 +9,8 @@ use protocol::{Answer, Check, LimitAnswer};
 use tokio::sync::watch;
 
 use crate::{
-    CheckError, EditError, Fleet, KeyValue, Note, Observed, StoreError, Stretch, clock::wall_ms,
-    script::ScriptCheck,
+    CheckError, EditError, Fleet, Health, KeyValue, Note, Observed, StoreError, Stretch,
+    clock::wall_ms, script::ScriptCheck,
 };
 
 /// The place where limits and buckets live.
@@ -146,6 +146,9 @@ pub trait Store: Send + Sync + fmt::Debug {
 
     /// The scripts, and whether the server has them.
     async fn scripts(&self) -> Result<Vec<ScriptStatus>, StoreError>;
+
+    /// What each server tells about itself; nothing of the memory store.
+    async fn health(&self) -> Result<Vec<Health>, StoreError>;
 
     /// Loads the scripts into the server.
     async fn load_scripts(&self) -> Result<(), StoreError>;

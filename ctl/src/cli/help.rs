@@ -36,6 +36,7 @@ const LIVE: &[&str] = &[
 const WHAT_IF: &[&str] = &["check", "explain", "simulate"];
 const SETUP: &[&str] = &[
     "ping",
+    "doctor",
     "load-scripts",
     "list-domains",
     "list-proxies",

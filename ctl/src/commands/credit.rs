@@ -68,7 +68,8 @@ impl Credit {
             revision: done.revision,
             dry_run: self.edit.dry_run,
         })?;
-        Ok(Exit::Done)
+        let revision = Some(done.revision).filter(|_| done.used && !self.edit.dry_run);
+        session.follow_up(&domain, revision, &self.edit).await
     }
 
     /// With the limits as they are: where the bucket knows newer ones, they are read again.

@@ -22,9 +22,9 @@ use domains::Domains;
 use proxies::Proxies;
 
 use crate::{
-    CheckError, Credit, CreditReport, Cursor, Edit, EditError, Head, HistoryEntry, Inspection,
-    Keys, LimitOf, ListedBucket, Options, Overrides, Page, Pong, ResetReport, ScriptStatus,
-    Signature, Store, StoreError, Stored, Which, clock::wall_ms, edit, plan::Planned,
+    CheckError, Credit, CreditReport, Cursor, Edit, EditError, Head, Health, HistoryEntry,
+    Inspection, Keys, LimitOf, ListedBucket, Options, Overrides, Page, Pong, ResetReport,
+    ScriptStatus, Signature, Store, StoreError, Stored, Which, clock::wall_ms, edit, plan::Planned,
     script::ScriptCheck, slot,
 };
 
@@ -282,6 +282,10 @@ impl Store for MemoryStore {
     }
 
     async fn scripts(&self) -> Result<Vec<ScriptStatus>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    async fn health(&self) -> Result<Vec<Health>, StoreError> {
         Ok(Vec::new())
     }
 

@@ -15,6 +15,7 @@
 mod check;
 mod credit;
 mod dial;
+mod health;
 mod hints;
 mod link;
 mod live;
@@ -41,7 +42,7 @@ use link::Link;
 use telemetry::Ahead;
 
 use crate::{
-    CheckError, Credit, CreditReport, Cursor, Edit, EditError, Fleet, Head, HistoryEntry,
+    CheckError, Credit, CreditReport, Cursor, Edit, EditError, Fleet, Head, Health, HistoryEntry,
     Inspection, Keys, LimitOf, Note, Observed, Options, Overrides, Page, Pong, ResetReport,
     ScriptStatus, Server, Signature, Store, StoreError, Stored, Stretch, Which,
     script::ScriptCheck,
@@ -216,6 +217,10 @@ impl Store for RedisStore {
 
     async fn scripts(&self) -> Result<Vec<ScriptStatus>, StoreError> {
         self.scripts().await
+    }
+
+    async fn health(&self) -> Result<Vec<Health>, StoreError> {
+        self.health().await
     }
 
     async fn load_scripts(&self) -> Result<(), StoreError> {

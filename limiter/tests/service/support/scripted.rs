@@ -12,9 +12,9 @@ use harness::until;
 use policy::{Compiled, Name, Override, Revision};
 use protocol::{Answer, Check};
 use store::{
-    CheckError, Credit, CreditReport, Cursor, Edit, EditError, Head, HistoryEntry, Inspection,
-    LimitOf, Options, Overrides, Page, Pong, ResetReport, ScriptStatus, Signature, Store,
-    StoreError, StoreUrl, Stored, Which, open, script::ScriptCheck,
+    CheckError, Credit, CreditReport, Cursor, Edit, EditError, Head, Health, HistoryEntry,
+    Inspection, LimitOf, Options, Overrides, Page, Pong, ResetReport, ScriptStatus, Signature,
+    Store, StoreError, StoreUrl, Stored, Which, open, script::ScriptCheck,
 };
 use tokio::sync::{Semaphore, watch};
 
@@ -216,6 +216,10 @@ impl Store for Scripted {
 
     async fn scripts(&self) -> Result<Vec<ScriptStatus>, StoreError> {
         self.inner.scripts().await
+    }
+
+    async fn health(&self) -> Result<Vec<Health>, StoreError> {
+        self.inner.health().await
     }
 
     async fn load_scripts(&self) -> Result<(), StoreError> {

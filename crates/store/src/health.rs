@@ -1,0 +1,33 @@
+//! What a server tells about itself, for whoever looks for what is wrong.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use crate::ScriptStatus;
+
+/// One server's health, as far as its user may ask.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Health {
+    /// Where it is, without a password.
+    pub address: String,
+    /// The fields of `INFO`; `None` where that is not permitted.
+    pub info: Option<BTreeMap<String, String>>,
+    /// Settings that `INFO` does not show, by name; `None` where `CONFIG GET` is not permitted.
+    pub settings: Option<BTreeMap<String, String>>,
+    /// Its clock, in milliseconds since the epoch.
+    pub now_ms: u64,
+    /// How long the clock took to ask: between both ends of that it was so late.
+    pub asked_in: Duration,
+    /// The scripts, and whether it has them.
+    pub scripts: Vec<ScriptStatus>,
+    /// What the user may do; `None` where even that cannot be asked.
+    pub rights: Option<Rights>,
+}
+
+/// What the user that asks may do.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rights {
+    /// Commands that the limiter or `rlctl` needs, and that it may not use.
+    pub lacking: Vec<String>,
+    /// What it may do and need not.
+    pub spare: Vec<String>,
+}

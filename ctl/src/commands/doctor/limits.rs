@@ -1,0 +1,237 @@
+//! What can be wrong with the limits of a domain.
+
+use policy::{IfMissing, Limit, Matcher, Name, Pattern, Policy};
+
+use super::finding::{Finding, Severity};
+use crate::session::pauses;
+
+/// Entries that every request has, because the proxy makes them itself.
+const BUILT_IN: [&str; 7] = [
+    "method",
+    "path",
+    "host",
+    "route",
+    "remote_address",
+    "workload",
+    "namespace",
+];
+
+pub fn no_domain() -> Finding {
+    Finding::new(
+        Severity::Info,
+        "domains",
+        "limits",
+        "there is no domain",
+        "without limits every request passes",
+    )
+    .mend("rlctl apply -f limits.yaml")
+}
+
+pub fn lost(domain: &Name) -> Finding {
+    Finding::new(
+        Severity::Error,
+        "records",
+        format!("domain {domain}"),
+        "it is listed, and its limits are gone",
+        "they were evicted or deleted by hand; limiters that run keep the last they had, one that \
+         starts has none",
+    )
+    .mend(format!(
+        "rlctl history --domain {domain}    # then `rlctl rollback`, or `rlctl apply -f` of a backup"
+    ))
+}
+
+pub fn unreadable(domain: &Name, why: &str) -> Finding {
+    Finding::new(
+        Severity::Error,
+        "records",
+        format!("domain {domain}"),
+        format!("its limits cannot be read: {why}"),
+        "limiters that run keep the last they had, one that starts has none; a newer version may \
+         have written them",
+    )
+    .mend("rlctl --version    # is it as new as what wrote the limits?")
+}
+
+/// A domain that can be read.
+pub fn look(policy: &Policy) -> Vec<Finding> {
+    let mut findings: Vec<Finding> = paused_domain(policy).into_iter().collect();
+    for limit in &policy.limits {
+        findings.extend(paused(policy, limit));
+        findings.extend(escapes(policy, limit));
+    }
+    findings.extend(shared(policy));
+    findings
+}
+
+fn place(policy: &Policy, limit: &Limit) -> String {
+    format!("{}/{}", policy.domain, limit.name)
+}
+
+fn paused_domain(policy: &Policy) -> Option<Finding> {
+    let paused = pauses::in_words(policy.paused)?;
+    let domain = &policy.domain;
+    Some(
+        Finding::new(
+            Severity::Warning,
+            "paused",
+            format!("domain {domain}"),
+            format!("it is {paused}"),
+            "none of its limits is in force",
+        )
+        .mend(format!("rlctl resume --domain {domain}")),
+    )
+}
+
+fn paused(policy: &Policy, limit: &Limit) -> Option<Finding> {
+    let paused = pauses::in_words(limit.paused)?;
+    let (domain, name) = (&policy.domain, &limit.name);
+    Some(
+        Finding::new(
+            Severity::Warning,
+            "paused",
+            place(policy, limit),
+            format!("it is {paused}"),
+            "every request passes it",
+        )
+        .mend(format!("rlctl resume --domain {domain} --limit {name}")),
+    )
+}
+
+/// Entries that a request may come without.
+fn may_lack(key: &Name) -> bool {
+    !BUILT_IN.contains(&key.as_str())
+}
+
+/// A client that leaves an entry out meets no limit.
+fn escapes(policy: &Policy, limit: &Limit) -> Option<Finding> {
+    let by_per = limit.per.iter().filter(|key| may_lack(key));
+    let key = match limit.if_missing {
+        IfMissing::Skip => by_per.into_iter().next(),
+        IfMissing::Share | IfMissing::Deny => None,
+    };
+    let key = key.or_else(|| needed(limit).map(|matcher| &matcher.key))?;
+    if limit.enforce_percent == 0 || caught_elsewhere(policy, limit, key) {
+        return None;
+    }
+    let (domain, name) = (&policy.domain, &limit.name);
+    let finding = Finding::new(
+        Severity::Warning,
+        "missing",
+        place(policy, limit),
+        format!("a request without `{key}` meets neither this limit nor another like it"),
+        "where the entry comes from a header that clients set, leaving it out is a way around",
+    );
+    Some(match limit.if_missing {
+        IfMissing::Skip => finding.mend(format!(
+            "rlctl set-limit {name} --domain {domain} --if-missing share    # or deny"
+        )),
+        _ => finding,
+    })
+}
+
+/// A condition that holds only for requests that have the entry.
+fn needed(limit: &Limit) -> Option<&Matcher> {
+    let mut matchers = limit.matchers.iter();
+    matchers.find(|matcher| {
+        let positive = |pattern: &Pattern| !pattern.is_negated();
+        may_lack(&matcher.key) && matcher.patterns.iter().any(positive)
+    })
+}
+
+/// Whether another limit holds for the same requests where they lack the entry.
+fn caught_elsewhere(policy: &Policy, limit: &Limit, key: &Name) -> bool {
+    let rest = |other: &Limit| {
+        let mut matchers = other.matchers.iter();
+        matchers.all(|matcher| matcher.key != *key && limit.matchers.contains(matcher))
+    };
+    policy.limits.iter().any(|other| {
+        let skips = other.if_missing == IfMissing::Skip && other.per.iter().any(may_lack);
+        other.name != limit.name && other.enforce_percent > 0 && !skips && rest(other)
+    })
+}
+
+/// Whoever leaves an entry out shares one bucket with all who do.
+fn shared(policy: &Policy) -> Option<Finding> {
+    let shares = |limit: &&Limit| {
+        limit.if_missing == IfMissing::Share
+            && limit.enforce_percent > 0
+            && limit.per.iter().any(may_lack)
+    };
+    let names: Vec<&str> = policy
+        .limits
+        .iter()
+        .filter(shares)
+        .map(|limit| limit.name.as_str())
+        .collect();
+    let first = names.first()?;
+    let domain = &policy.domain;
+    let finding = Finding::new(
+        Severity::Info,
+        "missing",
+        format!("domain {domain}"),
+        format!(
+            "requests that lack an entry of `per` share one bucket in {}",
+            names.join(", ")
+        ),
+        "that is as it should be where few lack it; where many do, they deny each other",
+    );
+    Some(finding.mend(format!(
+        "rlctl list-keys --domain {domain} --limit {first}    # then inspect --without: how full is it?"
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The limits that can be got around, and by leaving out what.
+    fn ways_around(limits: &str) -> Vec<(String, String)> {
+        let file = format!("domain: shop\nlimits: [{limits}]\n");
+        let policy = Policy::from_yaml("test", file.as_bytes()).unwrap();
+        let found = look(&policy).into_iter();
+        let found = found.filter(|finding| finding.severity == Severity::Warning);
+        found
+            .map(|finding| {
+                let entry = finding
+                    .what
+                    .split('`')
+                    .nth(1)
+                    .unwrap_or_default()
+                    .to_owned();
+                (finding.place, entry)
+            })
+            .collect()
+    }
+
+    fn around(limit: &str, entry: &str) -> Vec<(String, String)> {
+        vec![(format!("shop/{limit}"), entry.to_owned())]
+    }
+
+    #[test]
+    fn what_a_client_may_leave_out_is_a_way_around() {
+        let skips = "{name: a, per: [user], if_missing: skip, rate: 1/s}";
+        assert_eq!(ways_around(skips), around("a", "user"));
+        let matches = "{name: a, match: {plan: free}, rate: 1/s}";
+        assert_eq!(ways_around(matches), around("a", "plan"));
+    }
+
+    #[test]
+    fn what_every_request_has_or_another_limit_catches_is_none() {
+        for limits in [
+            "{name: a, per: [remote_address], if_missing: skip, rate: 1/s}",
+            "{name: a, match: {path: /x, method: GET}, rate: 1/s}",
+            "{name: a, match: {plan: \"!free\"}, rate: 1/s}",
+            "{name: a, per: [user], rate: 1/s}",
+            "{name: a, per: [user], if_missing: skip, enforce: 0%, rate: 1/s}",
+            "{name: a, match: {path: /x}, per: [user], if_missing: skip, rate: 1/s}, \
+             {name: b, match: {path: /x}, rate: 9/s}",
+        ] {
+            assert_eq!(ways_around(limits), [], "{limits}");
+        }
+        // Another path is another request.
+        let elsewhere = "{name: a, match: {path: /x}, per: [user], if_missing: skip, rate: 1/s}, \
+                         {name: b, match: {path: /y}, rate: 9/s}";
+        assert_eq!(ways_around(elsewhere), around("a", "user"));
+    }
+}

@@ -1,0 +1,334 @@
+//! What can be wrong with a server.
+
+use store::Health;
+
+use super::finding::{Finding, Severity};
+
+/// A clock this far from another one is worth a look, in milliseconds.
+const SKEW_MS: u64 = 1000;
+/// Shares of `maxmemory`, in percent.
+const MEMORY_HIGH: u64 = 80;
+const MEMORY_FULL: u64 = 95;
+
+/// Everything but its clock.
+pub fn look(node: &Health, prefix: &str) -> Vec<Finding> {
+    let node = Node {
+        health: node,
+        prefix,
+    };
+    let checks = [
+        node.information(),
+        node.role(),
+        node.version(),
+        node.scripts(),
+        node.eviction(),
+        node.evicted(),
+        node.memory(),
+        node.persistence(),
+        node.failed_saves(),
+        node.replicas(),
+        node.lacking_rights(),
+        node.spare_rights(),
+    ];
+    checks.into_iter().flatten().collect()
+}
+
+/// How the clocks of the servers and of this machine differ.
+pub fn clocks(nodes: &[Health], here_ms: u64) -> Vec<Finding> {
+    let skewed = |node: &&Health| {
+        let slack_ms = u64::try_from(node.asked_in.as_millis()).unwrap_or(u64::MAX);
+        node.now_ms.abs_diff(here_ms) > SKEW_MS.saturating_add(slack_ms.saturating_mul(2))
+    };
+    let finding =
+        |node: &Health| {
+            let (by, way) = match node.now_ms.checked_sub(here_ms) {
+                Some(ahead) => (ahead, "ahead of"),
+                None => (here_ms.saturating_sub(node.now_ms), "behind"),
+            };
+            Finding::new(
+            Severity::Warning,
+            "clock",
+            node.address.as_str(),
+            format!("its clock is {} {way} this machine's", crate::render::duration(by)),
+            "buckets count by the server's clock; a pause or an override with an end also goes by \
+             that of each limiter and proxy, and ends early or late where they differ",
+        )
+        .mend("chronyc tracking    # on both machines: which of them is not synchronized?")
+        };
+    nodes.iter().filter(skewed).map(finding).collect()
+}
+
+struct Node<'h> {
+    health: &'h Health,
+    prefix: &'h str,
+}
+
+impl Node<'_> {
+    fn finding(
+        &self,
+        severity: Severity,
+        check: &'static str,
+        what: impl Into<String>,
+        why: &str,
+    ) -> Finding {
+        Finding::new(severity, check, self.health.address.as_str(), what, why)
+    }
+
+    fn info(&self, field: &str) -> Option<&str> {
+        let info = self.health.info.as_ref()?;
+        info.get(field).map(String::as_str)
+    }
+
+    fn number(&self, field: &str) -> Option<u64> {
+        self.info(field)?.parse().ok()
+    }
+
+    fn setting(&self, name: &str) -> Option<&str> {
+        let settings = self.health.settings.as_ref()?;
+        settings.get(name).map(String::as_str)
+    }
+
+    /// A command for the server's own client, which asks for a password itself.
+    fn command(&self, words: &str) -> String {
+        let client = match self.info("valkey_version") {
+            Some(_) => "valkey-cli",
+            None => "redis-cli",
+        };
+        format!("{client} -u {} {words}", self.health.address)
+    }
+
+    fn information(&self) -> Option<Finding> {
+        if self.health.info.is_some() {
+            return None;
+        }
+        Some(self.finding(
+            Severity::Info,
+            "info",
+            "INFO is not permitted to this user",
+            "memory, eviction, persistence, replicas and version could not be looked at; \
+             run doctor as a user that may, or grant +info",
+        ))
+    }
+
+    fn role(&self) -> Option<Finding> {
+        (self.info("role") == Some("slave")).then(|| {
+            self.finding(
+                Severity::Error,
+                "role",
+                "it is a replica",
+                "it refuses every check and every edit; the URL has to lead to the primary",
+            )
+        })
+    }
+
+    fn version(&self) -> Option<Finding> {
+        if self.info("valkey_version").is_some() {
+            return None;
+        }
+        let version = self.info("redis_version")?;
+        let major: u64 = version.split('.').next()?.parse().ok()?;
+        (major < 7).then(|| {
+            self.finding(
+                Severity::Error,
+                "version",
+                format!("Redis {version}"),
+                "7.0 is the oldest that this is tested with; older ones stop an edit in the middle \
+                 where the user lacks a right",
+            )
+        })
+    }
+
+    fn scripts(&self) -> Option<Finding> {
+        let missing = self.health.scripts.iter().filter(|script| !script.loaded);
+        let names: Vec<&str> = missing.map(|script| script.name).collect();
+        if names.is_empty() {
+            return None;
+        }
+        let finding = self.finding(
+            Severity::Warning,
+            "scripts",
+            format!("scripts of this version are missing: {}", names.join(", ")),
+            "limiters load them when they meet that, so the first checks take longer; a server that \
+             has older ones was used by another version",
+        );
+        Some(finding.mend("rlctl load-scripts"))
+    }
+
+    fn eviction(&self) -> Option<Finding> {
+        let policy = self.info("maxmemory_policy")?;
+        let bounded = self.number("maxmemory").is_some_and(|bytes| bytes > 0);
+        (bounded && policy != "noeviction").then(|| {
+            let finding = self.finding(
+                Severity::Error,
+                "eviction",
+                format!("maxmemory-policy is {policy}"),
+                "when memory runs out, buckets and limits vanish: whoever was denied starts afresh, \
+                 and nobody is told",
+            );
+            finding.mend(self.command("CONFIG SET maxmemory-policy noeviction"))
+        })
+    }
+
+    fn evicted(&self) -> Option<Finding> {
+        let count = self.number("evicted_keys").filter(|count| *count > 0)?;
+        let finding = self.finding(
+            Severity::Warning,
+            "evicted",
+            format!("it evicted {count} keys since it started"),
+            "each was a bucket or limits that went before their time, unless other programs use \
+             this server as well",
+        );
+        Some(finding.mend(self.command("INFO stats    # is evicted_keys still rising?")))
+    }
+
+    fn memory(&self) -> Option<Finding> {
+        let most = self.number("maxmemory").filter(|bytes| *bytes > 0)?;
+        let used = self.number("used_memory")?;
+        let percent = used.saturating_mul(100) / most;
+        let severity = match percent {
+            MEMORY_FULL.. => Severity::Error,
+            MEMORY_HIGH.. => Severity::Warning,
+            _ => return None,
+        };
+        let finding = self.finding(
+            severity,
+            "memory",
+            format!("{percent}% of maxmemory is in use"),
+            "at 100% a server that does not evict refuses every check that needs a new bucket, and \
+             every edit",
+        );
+        let twice = most.saturating_mul(2);
+        Some(finding.mend(self.command(&format!("CONFIG SET maxmemory {twice}"))))
+    }
+
+    fn persistence(&self) -> Option<Finding> {
+        let appending = self.info("aof_enabled")? == "1";
+        let saving = self.setting("save").map(|save| !save.is_empty());
+        if appending {
+            return None;
+        }
+        let mend = self.command("CONFIG SET appendonly yes    # and CONFIG REWRITE");
+        let finding = match saving {
+            Some(true) => self.finding(
+                Severity::Info,
+                "persistence",
+                "it saves snapshots, and no log of what comes between",
+                "a crash loses the edits since the last snapshot",
+            ),
+            Some(false) => self.finding(
+                Severity::Warning,
+                "persistence",
+                "nothing is saved",
+                "a restart loses the limits with their history, and who has used what; limiters go \
+                 on with the last limits they had only until they restart as well",
+            ),
+            None => self.finding(
+                Severity::Info,
+                "persistence",
+                "no append-only file, and whether it saves snapshots is not permitted to ask",
+                "a restart may lose edits, or all limits",
+            ),
+        };
+        Some(finding.mend(mend))
+    }
+
+    fn failed_saves(&self) -> Option<Finding> {
+        let fields = ["rdb_last_bgsave_status", "aof_last_write_status"];
+        let failed = fields
+            .into_iter()
+            .find(|field| self.info(field).is_some_and(|status| status != "ok"))?;
+        Some(self.finding(
+            Severity::Error,
+            "saving",
+            format!("{failed} is not ok"),
+            "its disk is full or not writable; it refuses writes until that works again, or loses \
+             them at the next restart",
+        ))
+    }
+
+    fn replicas(&self) -> Option<Finding> {
+        let replicas = self.number("connected_slaves").filter(|count| *count > 0)?;
+        let least = self.setting("min-replicas-to-write")?;
+        (least == "0").then(|| {
+            let finding = self.finding(
+                Severity::Info,
+                "replicas",
+                format!("it has {replicas} replicas and waits for none of them"),
+                "cut off from them, a primary goes on deciding while another is elected, and what \
+                 both admit adds up; with min-replicas-to-write it stops. It also stops when too \
+                 many replicas are down, so that wants two of them",
+            );
+            finding.mend(self.command("CONFIG SET min-replicas-to-write 1"))
+        })
+    }
+
+    fn lacking_rights(&self) -> Option<Finding> {
+        let rights = self.health.rights.as_ref()?;
+        if rights.lacking.is_empty() {
+            return None;
+        }
+        let finding = self.finding(
+            Severity::Error,
+            "rights",
+            format!("this user may not use {}", rights.lacking.join(", ")),
+            "some checks, edits or listings are refused; if limiters log in as another user, that \
+             one may differ",
+        );
+        let grants: Vec<String> = rights
+            .lacking
+            .iter()
+            .map(|command| format!("+{}", command.to_ascii_lowercase()))
+            .collect();
+        let prefix = self.prefix;
+        let words = format!(
+            "ACL SETUSER NAME '~{prefix}*' '&{prefix}*' {}",
+            grants.join(" ")
+        );
+        Some(finding.mend(self.command(&words)))
+    }
+
+    fn spare_rights(&self) -> Option<Finding> {
+        let rights = self.health.rights.as_ref()?;
+        if rights.spare.is_empty() {
+            return None;
+        }
+        Some(self.finding(
+            Severity::Info,
+            "rights",
+            format!(
+                "this user may do more than it needs: {}",
+                rights.spare.join(", ")
+            ),
+            "a leaked password then costs more than the limits; docs/rlctl.md has the rights that \
+             are enough",
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn at(now_ms: u64, asked_in_ms: u64) -> Health {
+        Health {
+            address: "redis://here".to_owned(),
+            info: None,
+            settings: None,
+            now_ms,
+            asked_in: Duration::from_millis(asked_in_ms),
+            scripts: Vec::new(),
+            rights: None,
+        }
+    }
+
+    #[test]
+    fn a_clock_counts_as_wrong_only_beyond_what_asking_took() {
+        let told = |now_ms, asked_in_ms| clocks(&[at(now_ms, asked_in_ms)], 100_000).len();
+        assert_eq!(told(100_900, 1), 0);
+        assert_eq!(told(101_100, 1), 1);
+        assert_eq!(told(98_000, 1), 1);
+        assert_eq!(told(101_100, 200), 0);
+    }
+}

@@ -1,0 +1,204 @@
+//! What `rlctl doctor` finds on servers and limits that are ill in one way each.
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test may fail loudly"
+)]
+
+mod support;
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+
+use anyhow::Result;
+use serde_json::Value;
+use support::{REDIS, Server, VALKEY, rlctl};
+
+/// Sends one command, as another client would.
+fn command(server: &Server, words: &[&str]) -> Result<String> {
+    let mut stream = TcpStream::connect(("127.0.0.1", server.port()))?;
+    write!(stream, "*{}\r\n", words.len())?;
+    for word in words {
+        write!(stream, "${}\r\n{word}\r\n", word.len())?;
+    }
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line)?;
+    Ok(line)
+}
+
+fn run(url: &str, arguments: &[&str]) -> Result<std::process::Output> {
+    Ok(rlctl(arguments).env("RLCTL_REDIS", url).output()?)
+}
+
+/// The findings as `severity check`, and the exit code.
+fn findings(url: &str) -> Result<(Vec<String>, i32, Value)> {
+    let output = run(url, &["doctor", "-o", "json"])?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let report: Value = serde_json::from_slice(&output.stdout)
+        .map_err(|error| anyhow::anyhow!("{error}: {said}"))?;
+    let found = report["findings"].as_array().unwrap().iter();
+    let found = found.map(|f| format!("{} {}", f["severity"], f["check"]).replace('"', ""));
+    Ok((found.collect(), output.status.code().unwrap(), report))
+}
+
+fn has(found: &[String], finding: &str) -> bool {
+    found.iter().any(|one| one == finding)
+}
+
+const LIMITS: &str = "ctl/tests/redis/files.in/good.yaml";
+
+fn with_limits(kind: support::Kind, arguments: &[&str]) -> Result<Server> {
+    let server = Server::start(kind, arguments)?;
+    let file = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/tests/redis/files.in/good.yaml"
+    );
+    assert!(
+        run(&server.url(), &["apply", "-f", file])?.status.success(),
+        "{LIMITS}"
+    );
+    assert!(run(&server.url(), &["load-scripts"])?.status.success());
+    Ok(server)
+}
+
+#[test]
+fn a_healthy_server_has_nothing_to_mend() -> Result<()> {
+    for kind in [REDIS, VALKEY] {
+        let server = with_limits(kind, &["--appendonly", "yes"])?;
+        let (found, exit, report) = findings(&server.url())?;
+        assert!(
+            found.iter().all(|one| one.starts_with("info")),
+            "{report:#}"
+        );
+        assert_eq!(exit, 0);
+        assert_eq!(report["healthy"], true);
+    }
+    Ok(())
+}
+
+#[test]
+fn every_finding_names_the_command_that_mends_it_and_that_mends_it() -> Result<()> {
+    let server = with_limits(
+        VALKEY,
+        &["--maxmemory", "64mb", "--maxmemory-policy", "allkeys-lru"],
+    )?;
+    let url = server.url();
+    command(&server, &["SCRIPT", "FLUSH"])?;
+    run(&url, &["pause", "--limit", "exports"])?;
+    let (found, exit, report) = findings(&url)?;
+    for one in [
+        "error eviction",
+        "warning scripts",
+        "warning persistence",
+        "warning paused",
+    ] {
+        assert!(has(&found, one), "{one}: {report:#}");
+    }
+    assert_eq!(exit, 1);
+    for finding in report["findings"].as_array().unwrap() {
+        let Some(mend) = finding["mend"].as_str() else {
+            continue;
+        };
+        let mut words = mend.split("    #").next().unwrap().split_whitespace();
+        match words.next() {
+            Some("rlctl") => {
+                run(&url, &words.collect::<Vec<_>>())?;
+            }
+            Some("valkey-cli") => {
+                let words: Vec<&str> = words.collect();
+                assert_eq!(&words[..2], ["-u", &url], "{mend}");
+                let reply = command(&server, &words[2..])?;
+                assert!(!reply.starts_with('-'), "{mend}: {reply}");
+            }
+            other => assert!(finding["severity"] == "info", "{other:?} in {mend}"),
+        }
+    }
+    let (found, exit, report) = findings(&url)?;
+    assert!(
+        found.iter().all(|one| one.starts_with("info")),
+        "{report:#}"
+    );
+    assert_eq!(exit, 0);
+    Ok(())
+}
+
+#[test]
+fn keys_that_were_evicted_and_memory_that_runs_out_are_told() -> Result<()> {
+    let server = with_limits(
+        REDIS,
+        &["--maxmemory", "3mb", "--maxmemory-policy", "allkeys-random"],
+    )?;
+    let text = "x".repeat(100_000);
+    for n in 0..60 {
+        command(&server, &["SET", &format!("other:{n}"), &text])?;
+    }
+    let (found, exit, report) = findings(&server.url())?;
+    assert!(has(&found, "warning evicted"), "{report:#}");
+    assert!(
+        found.iter().any(|one| one.ends_with("memory")),
+        "{report:#}"
+    );
+    assert_eq!(exit, 1);
+    Ok(())
+}
+
+#[test]
+fn records_that_are_lost_or_unreadable_are_told_and_hide_nothing_else() -> Result<()> {
+    let server = with_limits(REDIS, &["--appendonly", "yes"])?;
+    command(&server, &["SADD", "rl:domains", "lost", "broken", "later"])?;
+    command(&server, &["SET", "rl:{broken}:policy", "text"])?;
+    let later = [
+        "HSET",
+        "rl:{later}:policy",
+        "format",
+        "9",
+        "revision",
+        "1",
+        "digest",
+        "ab",
+    ];
+    command(&server, &later)?;
+    run(&server.url(), &["pause", "--domain", "shop", "--yes"])?;
+    let (found, exit, report) = findings(&server.url())?;
+    let records = found.iter().filter(|one| *one == "error records").count();
+    assert_eq!(records, 3, "{report:#}");
+    assert!(has(&found, "warning paused"), "{report:#}");
+    assert_eq!(exit, 1);
+    Ok(())
+}
+
+#[test]
+fn a_user_with_too_few_rights_is_told_which_it_lacks() -> Result<()> {
+    let server = with_limits(REDIS, &["--appendonly", "yes"])?;
+    let rights = "reset on >s3cret ~rl:* &rl:* -@all +eval +evalsha +script|load +script|exists \
+                  +ping +time +hget +hmget +hgetall +hscan +hlen +smembers +xrevrange +zrange +get +mget";
+    let words = ["ACL", "SETUSER", "narrow"]
+        .into_iter()
+        .chain(rights.split_whitespace());
+    command(&server, &words.collect::<Vec<_>>())?;
+    let url = format!("redis://narrow:s3cret@127.0.0.1:{}", server.port());
+    let (found, exit, report) = findings(&url)?;
+    assert!(has(&found, "error rights"), "{report:#}");
+    assert!(has(&found, "info info"), "{report:#}");
+    let text = report.to_string();
+    assert!(
+        text.contains("+xadd") && text.contains("~rl:*"),
+        "{report:#}"
+    );
+    assert!(!text.contains("s3cret"), "{report:#}");
+    assert_eq!(exit, 1);
+    Ok(())
+}
+
+#[test]
+fn a_replica_is_told_from_its_primary() -> Result<()> {
+    let primary = with_limits(REDIS, &["--appendonly", "yes"])?;
+    let port = primary.port().to_string();
+    let replica = Server::start(REDIS, &["--replicaof", "127.0.0.1", &port])?;
+    // It is a replica from its start, whether or not it is in sync already.
+    let output = run(&replica.url(), &["doctor"])?;
+    let text = String::from_utf8(output.stdout)?;
+    assert!(text.contains("it is a replica"), "{text}");
+    assert_eq!(output.status.code(), Some(1));
+    Ok(())
+}

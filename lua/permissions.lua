@@ -1,0 +1,56 @@
+-- What the user that runs this may do. Called by EVAL: it is for people, who ask rarely.
+--
+-- KEYS  [1] a key of ours
+-- ARGV  [1] a channel of ours [2] a channel, and key, that is not; a key in KEYS has to be permitted
+-- Reply [1] commands that the limiter or rlctl needs and may not use, each a text;
+--       [2] what it may do and need not: commands, and `other keys`, `other channels`
+--
+-- Servers before Redis 7.0 cannot tell: then both are empty.
+local may = redis.acl_check_cmd
+if not may then
+  return { {}, {} }
+end
+
+local key, channel = KEYS[1], ARGV[1]
+local needed = {
+  { 'PING' }, { 'TIME' }, { 'EVALSHA', '0' }, { 'SCRIPT', 'LOAD', '' }, { 'SCRIPT', 'EXISTS', '' },
+  { 'GET', key }, { 'SET', key, 'v' }, { 'DEL', key }, { 'UNLINK', key }, { 'SCAN', '0' },
+  { 'PTTL', key }, { 'PEXPIRE', key, '1' }, { 'PERSIST', key }, { 'RENAME', key, key },
+  { 'HGET', key, 'f' }, { 'HSET', key, 'f', 'v' }, { 'HDEL', key, 'f' }, { 'HMGET', key, 'f' },
+  { 'HLEN', key }, { 'HGETALL', key }, { 'HSCAN', key, '0' }, { 'LINDEX', key, '0' },
+  { 'LLEN', key }, { 'LRANGE', key, '0', '1' }, { 'LSET', key, '0', 'v' },
+  { 'LTRIM', key, '0', '1' }, { 'RPUSH', key, 'v' }, { 'XADD', key, '*', 'f', 'v' },
+  { 'XDEL', key, '0-1' }, { 'XLEN', key }, { 'XRANGE', key, '-', '+' },
+  { 'XREVRANGE', key, '+', '-' }, { 'ZADD', key, '1', 'm' }, { 'ZCARD', key },
+  { 'ZREMRANGEBYSCORE', key, '0', '1' }, { 'SADD', key, 'm' }, { 'SMEMBERS', key },
+  { 'PUBLISH', channel, '' }, { 'SUBSCRIBE', channel },
+}
+local unneeded = {
+  { 'FLUSHALL' }, { 'FLUSHDB' }, { 'CONFIG', 'SET', 'dir', '/' }, { 'SHUTDOWN' }, { 'DEBUG', 'SLEEP', '0' },
+  { 'ACL', 'SETUSER', 'x' }, { 'REPLICAOF', 'NO', 'ONE' }, { 'MODULE', 'LOAD', 'x' }, { 'KEYS', '*' },
+}
+
+-- A command that this server does not know is nobody's to use.
+local function permitted(command)
+  local known, yes = pcall(may, unpack(command))
+  return known and yes
+end
+
+local lacking, spare = {}, {}
+for _, command in ipairs(needed) do
+  if not permitted(command) then
+    lacking[#lacking + 1] = command[1]
+  end
+end
+for _, command in ipairs(unneeded) do
+  if permitted(command) then
+    spare[#spare + 1] = command[1]
+  end
+end
+if permitted({ 'GET', ARGV[2] }) then
+  spare[#spare + 1] = 'other keys'
+end
+if permitted({ 'SUBSCRIBE', ARGV[2] }) then
+  spare[#spare + 1] = 'other channels'
+end
+return { lacking, spare }
