@@ -5,7 +5,6 @@ use std::cell::{Cell, RefCell};
 use filter_core::{Call, CallAnswer, CallId, Edits, Level, Now, Step, StreamId, Worker};
 
 use crate::{
-    answer::Answer,
     host::{
         HostError, callout, clock,
         headers::{self, Map},
@@ -171,9 +170,9 @@ impl Plugin {
         if let Some(token) = made {
             self.calls.borrow_mut().push((token, call.id));
         } else {
-            let (now, none) = (self.now(), None::<&Answer>);
+            let now = self.now();
             let mut worker = self.worker.borrow_mut();
-            worker.on_call_answer(&SharedData, now, call.id, none);
+            worker.on_call_refused(&SharedData, now, call.id);
         }
     }
 

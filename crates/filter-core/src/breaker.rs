@@ -130,6 +130,11 @@ impl Breaker {
         self.trouble_us
     }
 
+    /// Whether that was only just.
+    pub(crate) fn is_troubled(&self, now: Now) -> bool {
+        self.trouble_us > 0 && now.mono_us.saturating_sub(self.trouble_us) <= WINDOW_US
+    }
+
     fn note(&mut self, calm: bool, now: Now) {
         if !calm {
             self.trouble_us = now.mono_us;

@@ -12,9 +12,8 @@ use harness::{
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// An edit is in force everywhere within a second; another is for a machine
-/// that runs more than this test.
-pub const EDIT_MAX: Duration = Duration::from_secs(2);
+/// An edit is in force everywhere within a second.
+pub const EDIT_MAX: Duration = Duration::from_secs(1);
 /// Patience with what promises no time.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 

@@ -73,8 +73,8 @@ impl LocalBucket<'_> {
                     None => Update::Keep(outcome.decision),
                     Some(state) => {
                         if take == Take::Owe && outcome.charged > 0 {
-                            let span_us = self.algorithm.window_ms().saturating_mul(1000);
-                            found.entry.owed.add(outcome.charged, span_us, now.mono_us);
+                            let owed = &mut found.entry.owed;
+                            owed.add(outcome.charged, self.span_us(), now.mono_us);
                         }
                         store(&mut found.entry, &state, &outcome.decision, now);
                         Update::Write(outcome.decision)
@@ -127,10 +127,18 @@ impl LocalBucket<'_> {
                 None => self.with_left(cost.min(limit), now.wall_ms),
                 Some(told) => {
                     let at_ms = wall_of(told.at_us, now);
-                    self.with_left((told.remaining / proxies.max(1)).min(limit), at_ms)
+                    // The limiter has not been told of what is owed.
+                    let owed = found.entry.owed.units(self.span_us(), now.mono_us);
+                    let left = (told.remaining / proxies.max(1)).saturating_sub(owed);
+                    self.with_left(left.min(limit), at_ms)
                 }
             },
         }
+    }
+
+    /// The time in which a full bucket is forgotten.
+    fn span_us(&self) -> u64 {
+        self.algorithm.window_ms().saturating_mul(1000)
     }
 
     /// A bucket with so many units left.

@@ -27,6 +27,8 @@ use crate::{
 
 /// The largest answer that is read: many times what the largest batch needs.
 const MAX_ANSWER: usize = 1 << 20;
+/// The longest answer of something else that is read for its reason.
+const MAX_REASON: usize = 512;
 
 /// Why a whole call brought no decision.
 #[derive(Debug, PartialEq, Eq)]
@@ -34,18 +36,31 @@ enum NoAnswer {
     /// The limiter does not know the domain.
     UnknownDomain,
     /// Anything else: no limiter, or one in trouble.
-    Failed(String),
+    Failed { why: String, sent: Sent },
+}
+
+impl NoAnswer {
+    fn perhaps(why: String) -> Self {
+        let sent = Sent::Perhaps;
+        Self::Failed { why, sent }
+    }
 }
 
 impl Worker {
     /// Lets the checks that wait leave in one call.
-    pub(super) fn depart(&mut self, now: Now, gate: Gate) {
+    pub(super) fn depart(&mut self, host: &impl Host, now: Now, gate: Gate) {
         let proxy = self
             .shared
             .as_ref()
             .map_or("", |shared| shared.proxy.as_str());
         let (domain, proxy) = (self.config.domain.clone(), proxy.to_owned());
         let flight = self.batcher.depart(now, Case::weight);
+        for case in &mut flight.checks {
+            // What a probe carries may be lost with it.
+            if let (Some(shared), Gate::Closed) = (&self.shared, gate) {
+                case.take_owed(host, now, &shared.table);
+            }
+        }
         let body = batch(domain, proxy, &mut flight.checks).encode();
         let parts = flight.checks.iter().flat_map(|case| &case.parts);
         for ask in parts.filter_map(|part| part.ask) {
@@ -86,7 +101,7 @@ impl Worker {
     ) {
         let read = match answer {
             Some(answer) => read(answer, flight.checks.len()),
-            None => Err(NoAnswer::Failed("no answer".to_owned())),
+            None => Err(NoAnswer::perhaps("no answer".to_owned())),
         };
         match read {
             Ok(answers) => {
@@ -108,34 +123,36 @@ impl Worker {
                     }
                 }
             }
-            Err(NoAnswer::Failed(why)) => {
+            Err(NoAnswer::Failed { why, sent }) => {
                 self.warn_failed(now, &why);
-                self.land_failed(host, now, flight);
+                self.land_failed(host, now, flight, sent);
             }
         }
     }
 
     /// A batch that came to nothing.
-    pub(super) fn land_failed(&mut self, host: &impl Host, now: Now, flight: Flight<Case>) {
+    pub(super) fn land_failed(
+        &mut self,
+        host: &impl Host,
+        now: Now,
+        flight: Flight<Case>,
+        sent: Sent,
+    ) {
         self.report(host, now, flight.id, CallResult::Failed);
         for case in flight.checks {
-            self.without_limiter(host, now, case, Sent::Perhaps);
+            self.without_limiter(host, now, case, sent);
         }
     }
 
     fn check_failed(&mut self, host: &impl Host, now: Now, mut case: Case, code: ErrorCode) {
-        let sent = match code {
-            ErrorCode::UnknownDomain => {
-                if self.is_awaited(&case) {
-                    self.admit(host, now, &mut case, Admission::default());
-                }
-                return;
+        if code == ErrorCode::UnknownDomain {
+            if self.is_awaited(&case) {
+                self.admit(host, now, &mut case, Admission::default());
             }
-            ErrorCode::Stale | ErrorCode::PolicyUnavailable | ErrorCode::Overloaded => Sent::No,
-            _ => Sent::Perhaps,
-        };
+            return;
+        }
         self.counts.happened(Event::CheckFailed);
-        self.without_limiter(host, now, case, sent);
+        self.without_limiter(host, now, case, Sent::after(code));
     }
 
     /// What an answer tells beside the decisions.
@@ -250,7 +267,8 @@ impl Worker {
         let told = Told::new(now, answer);
         let (place, generation) = (part.place, answer.generation);
         if answer.allowed || answer.mode != Mode::Enforce {
-            if self.near.heard(place, generation, told) {
+            let trouble = self.breaker.is_troubled(now);
+            if self.near.heard(place, generation, told, trouble) {
                 near::tell(host, now, &shared.table, place, generation, told);
             }
             return;
@@ -269,7 +287,7 @@ impl Worker {
     }
 
     /// Says in the log why calls fail, now and then.
-    fn warn_failed(&mut self, now: Now, why: &str) {
+    pub(super) fn warn_failed(&mut self, now: Now, why: &str) {
         const EVERY_US: u64 = 10_000_000;
         if self
             .warned_failed_us
@@ -288,11 +306,15 @@ impl Worker {
 /// Reads the answer to a batch. Whatever does not come from a limiter of this version, whole and
 /// with as many results as there were checks, decides nothing.
 fn read(answer: &impl CallAnswer, checks: usize) -> Result<BatchAnswer, NoAnswer> {
-    let failed = |why: String| Err(NoAnswer::Failed(why));
+    let failed = |why: String| Err(NoAnswer::perhaps(why));
     let status = answer.header(":status").unwrap_or_default();
     let status = String::from_utf8_lossy(&status).into_owned();
     if answer.header(API_HEADER).as_deref() != Some(API_VERSION.as_bytes()) {
-        return failed(format!("status {status}, not from a limiter"));
+        let body = answer.body(MAX_REASON).unwrap_or_default();
+        let sent = Sent::after_reply(&body);
+        let said = String::from_utf8_lossy(&body).escape_default().to_string();
+        let why = format!("status {status}, not from a limiter: {said}");
+        return Err(NoAnswer::Failed { why, sent });
     }
     let Some(body) = answer.body(MAX_ANSWER) else {
         return failed("an answer without end".to_owned());
@@ -300,7 +322,10 @@ fn read(answer: &impl CallAnswer, checks: usize) -> Result<BatchAnswer, NoAnswer
     if status != "200" {
         return match ApiError::from_json(&body) {
             Some(error) if error.code == ErrorCode::UnknownDomain => Err(NoAnswer::UnknownDomain),
-            Some(error) => failed(format!("{}: {}", error.code.word(), error.message)),
+            Some(error) => Err(NoAnswer::Failed {
+                why: format!("{}: {}", error.code.word(), error.message),
+                sent: Sent::after(error.code),
+            }),
             None => failed(format!("status {status}")),
         };
     }

@@ -46,7 +46,9 @@ pub(super) struct Part {
     pub(super) local: Option<Algorithm>,
     /// What the limiter last said of the bucket.
     pub(super) told: Option<Told>,
-    /// Units that the limiter is still to be told of.
+    /// Whether there were units that the limiter is still to be told of.
+    pub(super) owes: bool,
+    /// Those of them that this check carries.
     pub(super) owed: u64,
     /// What was decided here.
     pub(super) decided: Option<Taken>,
@@ -183,6 +185,7 @@ impl Part {
                 .in_role(role),
             local,
             told: None,
+            owes: false,
             owed: 0,
             decided: None,
             lease: Leased::No,

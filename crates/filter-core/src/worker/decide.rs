@@ -18,7 +18,7 @@ use crate::{
     host::{Contended, Host},
     local::{LocalBucket, Start, Take},
     metrics::{Decision, Event},
-    table::{Owed, Place, Role, Update},
+    table::{Place, Role},
     time::Now,
 };
 
@@ -102,7 +102,6 @@ impl Worker {
             }
             return;
         }
-        self.take_owed(host, now, &mut case);
         self.ask(host, now, case);
     }
 
@@ -164,7 +163,7 @@ impl Worker {
                 let entry = shared.table.read(host, place, generation, now).entry;
                 self.near.looked(place, generation, &entry, now);
                 let span_us = limit.quota.algorithm().window_ms().saturating_mul(1000);
-                part.owed = entry.owed.units(span_us, now.mono_us);
+                part.owes = entry.owed.units(span_us, now.mono_us) > 0;
                 (entry.told, entry.denial)
             };
             part.told = told;
@@ -326,39 +325,6 @@ impl Worker {
             retry_after_ms,
             standings,
         })
-    }
-
-    /// Has the units that were admitted during an outage charged, once, by the check to come.
-    fn take_owed(&mut self, host: &impl Host, now: Now, case: &mut Case) {
-        let (Some(shared), Some(policy)) = (&self.shared, &case.policy) else {
-            return;
-        };
-        let owes = |part: &Part| part.owed > 0 && part.is_global();
-        if !case.parts.iter().any(owes) || self.breaker.is_open(host, now) {
-            for part in &mut case.parts {
-                part.owed = 0;
-            }
-            return;
-        }
-        for part in &mut case.parts {
-            if !owes(part) {
-                part.owed = 0;
-                continue;
-            }
-            let Some(limit) = policy.compiled.limit(part.at) else {
-                continue;
-            };
-            let span_us = limit.quota.algorithm().window_ms().saturating_mul(1000);
-            let taken = shared
-                .table
-                .update(host, part.place, limit.generation, now, |found| {
-                    let units = found.entry.owed.units(span_us, now.mono_us);
-                    found.entry.owed = Owed::default();
-                    Update::Write(units)
-                });
-            // Contended: the next check of the bucket takes it.
-            part.owed = taken.unwrap_or(0);
-        }
     }
 
     /// Lets the limiter decide.

@@ -2,6 +2,7 @@
 
 use algorithms::{Algorithm, Decision as LocalDecision};
 use policy::{Limit, OnFailure};
+use protocol::ErrorCode;
 
 use super::{
     Level, Step, Worker,
@@ -25,6 +26,39 @@ pub(super) enum Sent {
     No,
     /// It left. What is admitted now may be charged there already, and is never charged twice.
     Perhaps,
+}
+
+impl Sent {
+    /// What the limiter's own error tells.
+    pub(super) fn after(code: ErrorCode) -> Self {
+        match code {
+            ErrorCode::Stale
+            | ErrorCode::PolicyUnavailable
+            | ErrorCode::Overloaded
+            | ErrorCode::Unauthorized
+            | ErrorCode::InvalidRequest
+            | ErrorCode::TooLarge => Self::No,
+            _ => Self::Perhaps,
+        }
+    }
+
+    /// What Envoy tells in the place of a limiter that it could not reach. What it does not tell
+    /// in these words is taken for a check that left.
+    pub(super) fn after_reply(body: &[u8]) -> Self {
+        const NEVER_LEFT: [&str; 5] = [
+            "no healthy upstream",
+            "reset reason: remote connection failure",
+            "reset reason: local connection failure",
+            "reset reason: connection timeout",
+            "reset reason: overflow",
+        ];
+        let said = String::from_utf8_lossy(body);
+        if NEVER_LEFT.iter().any(|reason| said.contains(reason)) {
+            Self::No
+        } else {
+            Self::Perhaps
+        }
+    }
 }
 
 /// What the limits of a request say together.
@@ -58,6 +92,9 @@ impl Worker {
         mut case: Case,
         sent: Sent,
     ) {
+        if let (Some(shared), Sent::No) = (&self.shared, sent) {
+            case.give_back_owed(host, now, &shared.table);
+        }
         if !self.is_awaited(&case) {
             return;
         }

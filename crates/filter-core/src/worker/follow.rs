@@ -15,8 +15,6 @@ use crate::{
 
 /// The largest snapshot that is read.
 const MAX_SNAPSHOT: usize = 8 << 20;
-/// How long a snapshot may take, in milliseconds: it is larger than a check, and nobody waits.
-const POLL_TIMEOUT_MS: u64 = 500;
 
 /// What a poll brought.
 enum Polled {
@@ -76,7 +74,7 @@ impl Worker {
             ),
             headers,
             body: None,
-            timeout_ms: POLL_TIMEOUT_MS.max(self.config.limiter.timeout_ms),
+            timeout_ms: self.follower.patience_ms(),
         });
     }
 
@@ -112,11 +110,14 @@ impl Worker {
                     self.follower.poll_rejected(snapshot.etag);
                 }
             }
-            Polled::Failed => {
-                self.counts.happened(Event::PolicyPollFailed);
-                self.follower.poll_failed();
-            }
+            Polled::Failed => self.poll_failed(),
         }
+    }
+
+    /// A poll brought nothing.
+    pub(super) fn poll_failed(&mut self) {
+        self.counts.happened(Event::PolicyPollFailed);
+        self.follower.poll_failed();
     }
 
     /// Whether a snapshot is the one in force. Not every limiter, nor what is in between, says so

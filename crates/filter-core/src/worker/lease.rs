@@ -179,7 +179,8 @@ impl Worker {
             return;
         };
         let told = Told::new(now, said);
-        if self.near.heard(place, said.generation, told) {
+        let trouble = self.breaker.is_troubled(now);
+        if self.near.heard(place, said.generation, told, trouble) {
             near::tell(host, now, &shared.table, place, said.generation, told);
         }
         let units = said.lease.map_or(0, |lease| lease.units);

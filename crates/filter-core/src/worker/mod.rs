@@ -10,6 +10,7 @@ mod follow;
 mod hold;
 mod lease;
 mod near;
+mod owed;
 mod report;
 mod step;
 
@@ -18,6 +19,7 @@ use std::{
     rc::Rc,
 };
 
+use step::Never;
 pub use step::{Call, CallAnswer, Edits, Level, Refusal, Step, StreamId};
 
 use active::{Active, Knowledge};
@@ -242,7 +244,7 @@ impl Worker {
             self.pass(stream, edits, shown);
         }
         while let Some(lost) = self.batcher.take_lost(now) {
-            self.land_failed(host, now, lost);
+            self.land_failed(host, now, lost, failure::Sent::Perhaps);
         }
         self.tend_leases(host, now);
         self.send(host, now);
@@ -282,6 +284,20 @@ impl Worker {
         self.send(host, now);
     }
 
+    /// The host would not make a call at all.
+    pub fn on_call_refused(&mut self, host: &impl Host, now: Now, id: CallId) {
+        if self.polling == Some(id) {
+            self.polling = None;
+            self.poll_failed();
+        } else if self.told(now, id, None::<&Never>) {
+            // It was for people, and decides nothing.
+        } else if let Some(flight) = self.batcher.land(id) {
+            self.warn_failed(now, "no such cluster, or none of its hosts is there");
+            self.land_failed(host, now, flight, failure::Sent::No);
+        }
+        self.send(host, now);
+    }
+
     /// Lets the other workers know what the limiter said.
     fn spread(&mut self, host: &impl Host, now: Now) {
         if let Some(shared) = &self.shared {
@@ -316,7 +332,7 @@ impl Worker {
                 }
                 return;
             }
-            self.depart(now, gate);
+            self.depart(host, now, gate);
         }
     }
 

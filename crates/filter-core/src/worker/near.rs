@@ -86,13 +86,20 @@ impl Near {
         known.denial = Some(denial);
     }
 
-    /// Takes over what the limiter said; whether the table has to be told at once.
-    pub(super) fn heard(&mut self, place: Place, generation: u64, told: Told) -> bool {
+    /// Takes over what the limiter said; whether the table has to be told at once, as always in
+    /// trouble.
+    pub(super) fn heard(
+        &mut self,
+        place: Place,
+        generation: u64,
+        told: Told,
+        trouble: bool,
+    ) -> bool {
         let known = self.enter(place, generation);
         known.told = Some(told);
         known.denial = None;
         match known.written {
-            None => {
+            written if trouble || written.is_none() => {
                 known.written = Some(told);
                 true
             }
@@ -102,7 +109,7 @@ impl Near {
                 }
                 false
             }
-            Some(_) => false,
+            _ => false,
         }
     }
 
@@ -269,7 +276,7 @@ mod tests {
             let found = table.read(&host, place, 1, at(9));
             found.entry.told.map(|told| told.remaining)
         };
-        assert!(near.heard(place, 1, told(1, 600)));
+        assert!(near.heard(place, 1, told(1, 600), false));
         tell(&host, at(1), &table, place, 1, told(1, 600));
         for (ms, remaining, expected) in [
             (2, 590, 600),   // A 64th of the limit less: no news.
@@ -277,11 +284,11 @@ mod tests {
             (503, 589, 589), // Five came back and were taken again.
             (1503, 579, 579),
         ] {
-            assert!(!near.heard(place, 1, told(ms, remaining)));
+            assert!(!near.heard(place, 1, told(ms, remaining), false));
             near.write(&host, at(ms), &table);
             assert_eq!(in_table(), Some(expected), "{ms}");
         }
-        assert!(!near.heard(place, 1, told(1504, 578)));
+        assert!(!near.heard(place, 1, told(1504, 578), false));
         near.insist(place);
         near.write(&host, at(1504), &table);
         assert_eq!(in_table(), Some(578));
@@ -293,7 +300,7 @@ mod tests {
         let host = SharedData::default();
         let mut near = Near::default();
         for place in places.take(10 * MAX_BUCKETS) {
-            near.heard(place, 1, told(1, 1));
+            near.heard(place, 1, told(1, 1), false);
             if near.is_full() {
                 near.write(&host, at(1), &table);
             }

@@ -77,6 +77,19 @@ pub trait CallAnswer {
     fn body(&self, max_len: usize) -> Option<Vec<u8>>;
 }
 
+/// The answer to a call that was never made.
+pub(super) enum Never {}
+
+impl CallAnswer for Never {
+    fn header(&self, _name: &str) -> Option<Vec<u8>> {
+        match *self {}
+    }
+
+    fn body(&self, _max_len: usize) -> Option<Vec<u8>> {
+        match *self {}
+    }
+}
+
 /// A request that is answered here. How depends on whether it is a gRPC call, which is only
 /// looked up now.
 #[derive(Clone, Debug)]

@@ -66,7 +66,7 @@ fn whatever_becomes_of_calls_every_request_is_decided_once() {
 #[test]
 fn no_request_is_charged_twice_at_the_limiter() {
     for seed in seeds() {
-        let mut world = World::new(seed, 1, 2, CONFIG, "  - {name: all, rate: 1000000/s}\n");
+        let mut world = World::new(seed, 1, 2, CONFIG, "  - {name: all, rate: 1000000/1h}\n");
         for n in 0..2000 {
             if world.chance.percent(2) {
                 world.weather = any(&mut world);
@@ -77,16 +77,18 @@ fn no_request_is_charged_twice_at_the_limiter() {
         }
         world.weather = Weather::FAIR;
         world.run_for_ms(3000);
-        // Whatever is still owed is brought by a last request.
-        world.request(0, 1, "alice", "/");
-        world.run_for_ms(100);
+        // A request closes the breaker, if it is open; the next brings whatever is still owed.
+        for _ in 0..2 {
+            world.request(0, 1, "alice", "/");
+            world.run_for_ms(100);
+        }
         let charged: u64 = world
             .limiter
             .charged
             .values()
             .chain(world.limiter.debited.values())
             .sum();
-        assert!(charged <= 2001, "seed {seed}: {charged}");
+        assert!(charged <= 2002, "seed {seed}: {charged}");
         assert!(charged >= 1000, "seed {seed}: {charged}");
     }
 }

@@ -371,22 +371,21 @@ impl World {
         let id = call.id;
         if self.chance.percent(self.weather.undeliverable) {
             let now = self.now();
-            let none: Option<&Answer> = None;
             let Envoy { shared, workers } = &mut self.envoys[envoy];
-            workers[worker].on_call_answer(shared, now, id, none);
+            workers[worker].on_call_refused(shared, now, id);
             return;
         }
         let timeout_us = call.timeout_ms * 1000;
         let weather = self.weather;
         let (after_us, answer) = if self.chance.percent(weather.refused) {
-            (100, Some(synthesised("503")))
+            (100, Some(synthesised("503", "remote connection failure")))
         } else if self.chance.percent(weather.lost) {
-            (timeout_us, Some(synthesised("504")))
+            (timeout_us, Some(synthesised("504", "response timeout")))
         } else {
             let answer = self.execute(envoy, call);
             let after_us = 200 + self.chance.below(self.slowest_us);
             if self.chance.percent(weather.late) {
-                (timeout_us, Some(synthesised("504")))
+                (timeout_us, Some(synthesised("504", "response timeout")))
             } else if self.chance.percent(weather.garbled) {
                 (after_us, Some(self.garbled(answer)))
             } else if self.chance.percent(weather.truncated) {
@@ -528,9 +527,10 @@ impl World {
 }
 
 /// What Envoy answers in the place of a limiter that does not.
-fn synthesised(status: &str) -> Answer {
+fn synthesised(status: &str, reason: &str) -> Answer {
+    let said = "upstream connect error or disconnect/reset before headers. reset reason: ";
     Answer {
         headers: vec![(":status", status.to_owned())],
-        body: Some(b"upstream connect error".to_vec()),
+        body: Some([said, reason].concat().into_bytes()),
     }
 }
