@@ -35,6 +35,10 @@ pub struct Global {
     #[arg(long, global = true, value_name = "URL")]
     pub redis: Option<String>,
 
+    /// One of the servers that `rlctl context` keeps [env: RLCTL_CONTEXT; default: the one in use].
+    #[arg(long, global = true, value_name = "NAME", conflicts_with = "redis")]
+    pub context: Option<String>,
+
     /// The domain whose limits are meant [env: RLCTL_DOMAIN; default: the only one there is].
     #[arg(long, global = true, value_name = "NAME")]
     pub domain: Option<String>,

@@ -3,7 +3,9 @@
 mod apply;
 mod check;
 mod completions;
+mod context;
 mod credit;
+mod delete_domain;
 mod delete_limit;
 mod denials;
 mod diff;
@@ -41,7 +43,9 @@ use crate::{cli::Global, error::Error, exit::Exit, printer::Printer};
 pub enum Command {
     Apply(apply::Apply),
     Completions(completions::Completions),
+    Context(context::ContextCommand),
     Credit(credit::Credit),
+    DeleteDomain(delete_domain::DeleteDomain),
     DeleteLimit(delete_limit::DeleteLimit),
     Denials(denials::Denials),
     Diff(diff::Diff),
@@ -75,6 +79,8 @@ impl Command {
         match self {
             Self::Apply(command) => command.run(global, printer).await,
             Self::Completions(command) => command.run(printer),
+            Self::Context(command) => command.run(global, printer),
+            Self::DeleteDomain(command) => command.run(global, printer).await,
             Self::Credit(command) => command.run(global, printer).await,
             Self::DeleteLimit(command) => command.run(global, printer).await,
             Self::Denials(command) => command.run(global, printer).await,

@@ -163,7 +163,9 @@ impl Session<'_> {
             }
             Change::Override { .. } | Change::Delete => Vec::new(),
         };
-        let any = !domain_changes.is_empty() || changes::any(&edit.changes);
+        let any = !domain_changes.is_empty()
+            || changes::any(&edit.changes)
+            || matches!(edit.change, Change::Delete);
         if any && !args.dry_run {
             self.printer.set_pending(true);
             let edit = Edit {

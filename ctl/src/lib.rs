@@ -15,6 +15,7 @@ pub mod changes;
 pub mod cli;
 pub mod clock;
 pub mod commands;
+pub mod contexts;
 pub mod edit;
 pub mod error;
 pub mod exit;

@@ -8,10 +8,14 @@ use store::{HeadState, Options, Overrides, Store, Stored};
 #[cfg(test)]
 use store::StoreUrl;
 
-use crate::{cli::Global, error::Error, printer::Printer, settings::Settings, suggest};
-
-#[cfg(test)]
-use crate::settings;
+use crate::{
+    cli::Global,
+    contexts::{self, Contexts},
+    error::Error,
+    printer::Printer,
+    settings::{self, Settings},
+    suggest,
+};
 
 mod errors;
 mod overrides;
@@ -34,7 +38,11 @@ pub struct Session<'p> {
 impl<'p> Session<'p> {
     /// Opens the store; it connects at its first use.
     pub fn open(global: &Global, printer: &'p Printer) -> Result<Self, Error> {
-        let settings = Settings::resolve(global, |name| std::env::var(name).ok())?;
+        let contexts = match contexts::path(settings::variable) {
+            Some(path) => contexts::read(&path)?,
+            None => Contexts::default(),
+        };
+        let settings = Settings::resolve(global, &contexts, settings::variable)?;
         let options = Options {
             keys: settings.keys.clone(),
             timeout: settings.timeout,
@@ -57,7 +65,7 @@ impl<'p> Session<'p> {
     pub(crate) fn in_memory(printer: &'p Printer) -> Self {
         let settings = Settings {
             url: StoreUrl::Memory,
-            url_source: settings::DEFAULT_SOURCE,
+            url_source: settings::DEFAULT_SOURCE.into(),
             keys: store::Keys::default(),
             timeout: Duration::from_secs(1),
             domain: None,

@@ -1,11 +1,15 @@
 //! What the global options and the environment mean together.
 
-use std::time::Duration;
+use std::{borrow::Cow, time::Duration};
 
 use policy::Name;
 use store::{Keys, StoreUrl};
 
-use crate::{cli::Global, error::Error};
+use crate::{
+    cli::Global,
+    contexts::{Context, Contexts, with_password},
+    error::Error,
+};
 
 const DEFAULT_URL: &str = "redis://127.0.0.1:6379";
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -14,7 +18,7 @@ pub const DEFAULT_SOURCE: &str = "the default";
 /// What [`Settings::url_source`] says where the flag was given.
 pub const FLAG_SOURCE: &str = "--redis";
 /// Where the store's URL is looked for, after `--redis`.
-const URL_VARIABLES: [&str; 3] = ["RLCTL_REDIS", "RL_STORE", "REDIS_URL"];
+pub const URL_VARIABLES: [&str; 3] = ["RLCTL_REDIS", "RL_STORE", "REDIS_URL"];
 
 /// What commands that need Redis work with.
 #[derive(Debug)]
@@ -22,7 +26,7 @@ pub struct Settings {
     /// Where Redis is.
     pub url: StoreUrl,
     /// Where that was said, for error messages.
-    pub url_source: &'static str,
+    pub url_source: Cow<'static, str>,
     /// What keys start with.
     pub keys: Keys,
     /// How long one step may take.
@@ -32,36 +36,121 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Flags first, then the environment, then the defaults. An empty variable is as good as none.
+    /// Flags first, then the environment, then the context in use, then the defaults. An empty
+    /// variable is as good as none. A context gives the rest only where it gives the URL.
     pub fn resolve(
         global: &Global,
+        contexts: &Contexts,
         environment: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, Error> {
         let variable = |name: &str| environment(name).filter(|value| !value.is_empty());
-        let (url_source, url) = match &global.redis {
-            Some(url) => (FLAG_SOURCE, url.clone()),
-            None => URL_VARIABLES
-                .into_iter()
-                .find_map(|name| variable(name).map(|url| (name, url)))
-                .unwrap_or_else(|| (DEFAULT_SOURCE, DEFAULT_URL.to_owned())),
+        let place = Place::find(global, contexts, variable)?;
+        let context = place.context.cloned().unwrap_or_default();
+        let pick = |flag: &Option<String>, name: &str, kept: Option<String>| {
+            let said = flag.clone();
+            // A context that was named counts for more than what happens to be set.
+            if place.named {
+                said.or(kept).or_else(|| variable(name))
+            } else {
+                said.or_else(|| variable(name)).or(kept)
+            }
         };
         Ok(Self {
-            url: parse_url(&url, url_source)?,
-            url_source,
-            keys: parse_prefix(
-                global
-                    .key_prefix
-                    .clone()
-                    .or_else(|| variable("RL_KEY_PREFIX")),
-            )?,
-            timeout: parse_timeout(global.timeout.clone().or_else(|| variable("RLCTL_TIMEOUT")))?,
-            domain: parse_domain(global.domain.clone().or_else(|| variable("RLCTL_DOMAIN")))?,
+            url: parse_url(&place.url, &place.source)?,
+            url_source: place.source,
+            keys: parse_prefix(pick(
+                &global.key_prefix,
+                "RL_KEY_PREFIX",
+                context.key_prefix,
+            ))?,
+            timeout: parse_timeout(pick(&global.timeout, "RLCTL_TIMEOUT", context.timeout))?,
+            domain: parse_domain(pick(&global.domain, "RLCTL_DOMAIN", context.domain))?,
         })
     }
 }
 
+/// Where Redis is, who said so, and the context that did.
+struct Place<'c> {
+    url: String,
+    source: Cow<'static, str>,
+    context: Option<&'c Context>,
+    /// Whether the context was named on the command line.
+    named: bool,
+}
+
+impl<'c> Place<'c> {
+    fn find(
+        global: &Global,
+        contexts: &'c Contexts,
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, Error> {
+        let plain = |source: &'static str, url: String| Self {
+            url,
+            source: Cow::Borrowed(source),
+            context: None,
+            named: false,
+        };
+        if let Some(url) = &global.redis {
+            return Ok(plain(FLAG_SOURCE, url.clone()));
+        }
+        if let Some(name) = &global.context {
+            return Self::of(name, contexts, true, variable);
+        }
+        let [own, others @ ..] = URL_VARIABLES;
+        if let Some(url) = variable(own) {
+            return Ok(plain(own, url));
+        }
+        if let Some(name) = variable("RLCTL_CONTEXT") {
+            return Self::of(&name, contexts, false, variable);
+        }
+        if let Some((name, url)) = others.into_iter().find_map(|n| Some((n, variable(n)?))) {
+            return Ok(plain(name, url));
+        }
+        match &contexts.current {
+            Some(name) => Self::of(name, contexts, false, variable),
+            None => Ok(plain(DEFAULT_SOURCE, DEFAULT_URL.to_owned())),
+        }
+    }
+
+    fn of(
+        name: &str,
+        contexts: &'c Contexts,
+        named: bool,
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, Error> {
+        let context = contexts.get(name)?;
+        let url = match &context.password {
+            Some(password) => with_password(&context.redis, &password.fetch(name, variable)?),
+            None => context.redis.clone(),
+        };
+        Ok(Self {
+            url,
+            source: Cow::Owned(format!("context {name}")),
+            context: Some(context),
+            named,
+        })
+    }
+}
+
+/// A variable of the environment; an empty one is as good as none.
+pub fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// A context's URL without what is secret; an error if it could not be used.
+pub fn check(context: &Context) -> Result<StoreUrl, Error> {
+    let url = match &context.password {
+        Some(_) => with_password(&context.redis, "unknown"),
+        None => context.redis.clone(),
+    };
+    parse_prefix(context.key_prefix.clone())?;
+    parse_timeout(context.timeout.clone())?;
+    parse_domain(context.domain.clone())?;
+    parse_url(&url, FLAG_SOURCE)
+}
+
 /// The messages of the URL's parser never quote it, and neither may these: it can hold a password.
-fn parse_url(text: &str, source: &str) -> Result<StoreUrl, Error> {
+pub fn parse_url(text: &str, source: &str) -> Result<StoreUrl, Error> {
     match text.parse() {
         Ok(StoreUrl::Memory) => Err(Error::usage(format!(
             "{source} says `memory`, a store inside one limiter that rlctl cannot reach"
@@ -112,7 +201,8 @@ mod tests {
     fn resolve(flags: &[&str], environment: &[(&str, &str)]) -> Result<Settings, Error> {
         let words = ["rlctl"].iter().chain(flags);
         let global = Line::try_parse_from(words).unwrap().global;
-        Settings::resolve(&global, |name| {
+        let contexts = Contexts::default();
+        Settings::resolve(&global, &contexts, |name| {
             let found = environment.iter().find(|(key, _)| *key == name);
             found.map(|(_, value)| (*value).to_owned())
         })
@@ -139,6 +229,45 @@ mod tests {
             assert_eq!(settings.url.to_string(), url);
             assert_eq!(settings.url_source, source);
         }
+    }
+
+    #[test]
+    fn a_context_that_is_named_comes_before_the_environment_and_one_in_use_after_it() {
+        let mut contexts = Contexts::default();
+        for name in ["prod", "staging"] {
+            let context = Context {
+                redis: format!("redis://{name}:1"),
+                domain: Some(name.to_owned()),
+                ..Context::default()
+            };
+            contexts.by_name.insert(name.to_owned(), context);
+        }
+        contexts.current = Some("prod".to_owned());
+        let resolve = |flags: &[&str], environment: &[(&str, &str)]| {
+            let words = ["rlctl"].iter().chain(flags);
+            let global = Line::try_parse_from(words).unwrap().global;
+            let settings = Settings::resolve(&global, &contexts, |name| {
+                let found = environment.iter().find(|(key, _)| *key == name);
+                found.map(|(_, value)| (*value).to_owned())
+            });
+            settings.map(|settings| {
+                let domain = settings.domain.map(|name| name.to_string());
+                let said = (settings.url.to_string(), settings.url_source.into_owned());
+                (said, domain.unwrap_or_default())
+            })
+        };
+        let prod = || ("redis://prod:1".to_owned(), "context prod".to_owned());
+        let staging = || ("redis://staging:1".to_owned(), "context staging".to_owned());
+        assert_eq!(resolve(&[], &[]).unwrap(), (prod(), "prod".to_owned()));
+        let env = [("REDIS_URL", "redis://c:3"), ("RLCTL_DOMAIN", "shop")];
+        let (said, domain) = resolve(&[], &env).unwrap();
+        assert_eq!((said.0.as_str(), domain.as_str()), ("redis://c:3", "shop"));
+        let flag = resolve(&["--context", "staging"], &env).unwrap();
+        assert_eq!(flag, (staging(), "staging".to_owned()));
+        let both = [("RLCTL_CONTEXT", "staging"), ("REDIS_URL", "redis://c:3")];
+        assert_eq!(resolve(&[], &both).unwrap().0, staging());
+        let unknown = resolve(&["--context", "prd"], &[]).unwrap_err();
+        assert_eq!(unknown.hints().next(), Some("did you mean `prod`?"));
     }
 
     #[test]

@@ -16,6 +16,7 @@ const LIMITS: &[&str] = &[
     "get-limit",
     "set-limit",
     "delete-limit",
+    "delete-domain",
     "validate",
     "diff",
     "apply",
@@ -37,6 +38,7 @@ const WHAT_IF: &[&str] = &["check", "explain", "simulate"];
 const SETUP: &[&str] = &[
     "ping",
     "doctor",
+    "context",
     "load-scripts",
     "list-domains",
     "list-proxies",

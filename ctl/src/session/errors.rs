@@ -50,7 +50,7 @@ impl Session<'_> {
 
 pub(super) fn failure(error: &StoreError, settings: &Settings) -> Error {
     let url = &settings.url;
-    let source = settings.url_source;
+    let source = &settings.url_source;
     let unreachable = |why: String| Error::new(Exit::Unreachable, why).hint(whence(settings));
     match error {
         StoreError::Unreachable(why) => unreachable(format!("cannot reach {url}: {why}")),
@@ -75,7 +75,7 @@ pub(super) fn failure(error: &StoreError, settings: &Settings) -> Error {
 
 /// What to look at first when there is no answer.
 fn whence(settings: &Settings) -> String {
-    match settings.url_source {
+    match settings.url_source.as_ref() {
         settings::DEFAULT_SOURCE => {
             "is it running? nothing was said of where it is: --redis or RLCTL_REDIS does".to_owned()
         }

@@ -84,12 +84,14 @@ fn program(kind: Kind) -> Result<PathBuf> {
 }
 
 /// The environment of whoever runs the tests must not show.
-const CLEAN: [(&str, &str); 11] = [
+const CLEAN: [(&str, &str); 13] = [
     ("RLCTL_REDIS", ""),
     ("RL_STORE", ""),
     ("REDIS_URL", ""),
     ("RLCTL_DOMAIN", ""),
     ("RLCTL_TIMEOUT", ""),
+    ("RLCTL_CONTEXT", ""),
+    ("XDG_CONFIG_HOME", "/dev/null"),
     ("RLCTL_AUTHOR", "ada@example"),
     ("RL_KEY_PREFIX", ""),
     ("LC_ALL", "C.UTF-8"),

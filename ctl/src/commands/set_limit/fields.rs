@@ -115,6 +115,10 @@ pub struct LimitFields {
     #[arg(long, value_name = "PERCENT", help_heading = "Where it is decided")]
     precheck: Option<String>,
 
+    /// Hand units to proxies in advance, for so long, as in 100ms: most requests need no check.
+    #[arg(long, value_name = "TIME", help_heading = "Where it is decided")]
+    lease: Option<String>,
+
     /// Entries of `per` that decide a bucket's cluster slot.
     #[arg(
         long,
@@ -192,6 +196,8 @@ impl LimitFields {
         set("on_failure", text(&self.on_failure));
         set("scope", text(&self.scope));
         set("precheck", percent(&self.precheck));
+        let ttl = |ttl: &String| Node::map([("ttl", Node::text(ttl))]);
+        set("lease", self.lease.as_ref().map(ttl));
         set("hidden", self.hidden.map(Node::from));
         set("replaces", list(&self.replaces));
         set("partition", list(&self.partition));

@@ -31,6 +31,7 @@ pub const UNSETTABLE: &[&str] = &[
     "on_failure",
     "scope",
     "precheck",
+    "lease",
     "hidden",
     "replaces",
     "partition",

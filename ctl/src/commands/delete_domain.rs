@@ -1,0 +1,87 @@
+//! `rlctl delete-domain`.
+
+use clap::Args;
+use policy::{Name, Policy};
+use store::{Change, Overrides, Stored};
+
+use crate::{
+    changes,
+    cli::{Global, examples},
+    edit::{EditArgs, Prepared, conflict},
+    error::Error,
+    exit::Exit,
+    printer::Printer,
+    prompt::{Yes, confirm},
+    render::counted,
+    session::Session,
+};
+
+/// Delete all limits of a domain.
+///
+/// Its history stays, and `rlctl rollback` brings the limits back. Until somebody does, every
+/// request of the domain passes. Usage is forgotten as it expires.
+#[derive(Debug, Args)]
+#[command(after_help = examples!(
+    "rlctl delete-domain staging"
+    "rlctl delete-domain staging --yes --reason 'moved to prod'"
+    "rlctl delete-domain staging --dry-run"
+))]
+pub struct DeleteDomain {
+    /// The domain; it has to be named, even if it is the only one.
+    name: String,
+
+    #[command(flatten)]
+    edit: EditArgs,
+
+    #[command(flatten)]
+    yes: Yes,
+}
+
+impl DeleteDomain {
+    /// Asks, and deletes what was asked about or nothing.
+    pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
+        let domain: Name = self.name.parse().map_err(|error| {
+            Error::usage(format!(
+                "`{}` cannot be a domain's name: {error}",
+                self.name
+            ))
+        })?;
+        let session = Session::open(global, printer)?;
+        if let Some(named) = session.named_domain().filter(|named| **named != domain) {
+            return Err(Error::usage(format!(
+                "which one, {domain} or {named}? --domain or RLCTL_DOMAIN says the latter"
+            )));
+        }
+        let base = session.read(&domain, Overrides::All).await?;
+        let Stored::Live(record) = &base else {
+            return Err(session.no_domain(&domain).await);
+        };
+        let policy = &record.policy;
+        if !self.edit.dry_run {
+            let overrides = policy
+                .limits
+                .iter()
+                .map(|limit| limit.overrides.len())
+                .sum();
+            let limits = counted(policy.limits.len(), "limit");
+            let overrides = counted(overrides, "override");
+            let question = format!("delete domain {domain} ({limits}, {overrides})");
+            confirm(question, &self.yes).await?;
+        }
+        let prepared = Prepared {
+            domain: &domain,
+            base: &base,
+            change: Change::Delete,
+            changes: changes::between(policy, &Policy::empty(domain.clone())),
+        };
+        // What came in between was not agreed to.
+        let report = session
+            .edit(prepared, &self.edit)
+            .await
+            .map_err(|error| match error {
+                store::EditError::Conflict { .. } => conflict(),
+                error => session.edit_failed(&error),
+            })?;
+        session.finish(&report, &self.edit).await
+    }
+}
