@@ -28,6 +28,7 @@ mod rollback;
 mod set_limit;
 mod simulate;
 mod stats;
+mod top;
 mod validate;
 
 use clap::Subcommand;
@@ -70,6 +71,7 @@ pub enum Command {
     Rollback(rollback::Rollback),
     Simulate(simulate::Simulate),
     Stats(stats::Stats),
+    Top(top::Top),
     Validate(validate::Validate),
 }
 
@@ -106,6 +108,7 @@ impl Command {
             Self::Rollback(command) => command.run(global, printer).await,
             Self::Simulate(command) => command.run(global, printer).await,
             Self::Stats(command) => command.run(global, printer).await,
+            Self::Top(command) => command.run(global, printer).await,
             Self::Validate(command) => command.run(printer).await,
         }
     }

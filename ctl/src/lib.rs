@@ -26,6 +26,7 @@ pub mod past;
 pub mod printer;
 pub mod prompt;
 pub mod render;
+pub mod screen;
 pub mod session;
 pub mod settings;
 pub mod simulate;

@@ -33,6 +33,7 @@ const LIVE: &[&str] = &[
     "credit",
     "stats",
     "denials",
+    "top",
 ];
 const WHAT_IF: &[&str] = &["check", "explain", "simulate"];
 const SETUP: &[&str] = &[

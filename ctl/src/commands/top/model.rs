@@ -1,0 +1,263 @@
+//! What `top` shows, and what keys do to it.
+
+use std::{cmp::Reverse, collections::BTreeMap};
+
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use policy::Name;
+use protocol::Outcome;
+use store::{BucketActivity, LimitActivity, Observed};
+
+use crate::{
+    activity::{Rate, Span, bucket_text, request_text},
+    error::Error,
+};
+
+/// The longest filter.
+const FILTER_MAX: usize = 64;
+
+/// What was found at one look.
+#[derive(Debug)]
+pub(super) struct Data {
+    pub(super) limits: Vec<Name>,
+    pub(super) observed: Observed,
+    /// Proxies that share each limit.
+    pub(super) sharing: BTreeMap<Name, u64>,
+    pub(super) limiters: usize,
+    pub(super) proxies: usize,
+    pub(super) latency_us: u64,
+}
+
+/// What is sorted by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sort {
+    Denied,
+    Requests,
+    Name,
+}
+
+/// What keys mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mode {
+    Watching,
+    /// They go into the filter.
+    Typing,
+    /// Any closes the help.
+    Help,
+}
+
+/// What a key asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    Stay,
+    /// Look again at once.
+    Look,
+    Quit,
+    Interrupt,
+}
+
+#[derive(Debug)]
+pub(super) struct Model {
+    pub(super) domain: String,
+    pub(super) address: String,
+    pub(super) span: Span,
+    pub(super) sort: Sort,
+    pub(super) filter: String,
+    pub(super) mode: Mode,
+    pub(super) paused: bool,
+    /// The first bucket shown.
+    pub(super) offset: usize,
+    /// Buckets that fit, as of the last drawing.
+    pub(super) fits: usize,
+    pub(super) data: Option<Data>,
+    /// Why the last look brought nothing.
+    pub(super) error: Option<String>,
+    pub(super) color: bool,
+    pub(super) unicode: bool,
+}
+
+/// One limit as it is shown.
+#[derive(Debug)]
+pub(super) struct LimitRow {
+    pub(super) name: String,
+    pub(super) allowed: Rate,
+    pub(super) denied: Rate,
+    /// Over limits that deny nothing.
+    pub(super) over: Rate,
+    pub(super) proxies: u64,
+}
+
+/// One bucket as it is shown.
+#[derive(Debug)]
+pub(super) struct BucketRow {
+    pub(super) limit: String,
+    pub(super) bucket: String,
+    pub(super) requests: Rate,
+    pub(super) denied: Rate,
+    pub(super) by: &'static str,
+    pub(super) request: String,
+}
+
+impl Model {
+    pub(super) fn new(domain: &Name, address: &str, span: Span, filter: &str) -> Self {
+        Self {
+            domain: domain.to_string(),
+            address: address.to_owned(),
+            span,
+            sort: Sort::Denied,
+            filter: filter.chars().take(FILTER_MAX).collect(),
+            mode: Mode::Watching,
+            paused: false,
+            offset: 0,
+            fits: 0,
+            data: None,
+            error: None,
+            color: true,
+            unicode: true,
+        }
+    }
+
+    /// Takes over what a look brought. What was known stays while nothing new comes.
+    pub(super) fn show(&mut self, looked: Result<Data, Error>) {
+        match looked {
+            Ok(data) => {
+                self.error = None;
+                self.data = Some(data);
+            }
+            Err(error) => self.error = Some(error.to_string()),
+        }
+    }
+
+    pub(super) fn press(&mut self, key: KeyEvent) -> Action {
+        let control = key.modifiers.contains(KeyModifiers::CONTROL);
+        if control && key.code == KeyCode::Char('c') {
+            return Action::Interrupt;
+        }
+        if self.mode == Mode::Typing {
+            self.type_in(key.code);
+            return Action::Stay;
+        }
+        if self.mode == Mode::Help {
+            self.mode = Mode::Watching;
+            return Action::Stay;
+        }
+        match key.code {
+            KeyCode::Char('q') => return Action::Quit,
+            KeyCode::Char('d') => self.sort = Sort::Denied,
+            KeyCode::Char('r') => self.sort = Sort::Requests,
+            KeyCode::Char('n') => self.sort = Sort::Name,
+            KeyCode::Char('/') => self.mode = Mode::Typing,
+            KeyCode::Esc => self.filter.clear(),
+            KeyCode::Char('p') => {
+                self.paused = !self.paused;
+                return Action::Look;
+            }
+            KeyCode::Char('?' | 'h') => self.mode = Mode::Help,
+            KeyCode::Char('1') => return self.look_back(Span::TenSeconds),
+            KeyCode::Char('2') => return self.look_back(Span::Minute),
+            KeyCode::Down | KeyCode::Char('j') => self.scroll(1, true),
+            KeyCode::Up | KeyCode::Char('k') => self.scroll(1, false),
+            KeyCode::PageDown | KeyCode::Char(' ') => self.scroll(self.fits.max(1), true),
+            KeyCode::PageUp => self.scroll(self.fits.max(1), false),
+            KeyCode::Home => self.offset = 0,
+            _ => {}
+        }
+        Action::Stay
+    }
+
+    fn look_back(&mut self, span: Span) -> Action {
+        self.span = span;
+        Action::Look
+    }
+
+    fn type_in(&mut self, key: KeyCode) {
+        self.offset = 0;
+        match key {
+            KeyCode::Enter => self.mode = Mode::Watching,
+            KeyCode::Esc => {
+                self.mode = Mode::Watching;
+                self.filter.clear();
+            }
+            KeyCode::Backspace => {
+                self.filter.pop();
+            }
+            KeyCode::Char(c) if !c.is_control() && self.filter.chars().count() < FILTER_MAX => {
+                self.filter.push(c);
+            }
+            _ => {}
+        }
+    }
+
+    fn scroll(&mut self, by: usize, down: bool) {
+        let last = self.buckets().len().saturating_sub(self.fits);
+        self.offset = if down {
+            self.offset.saturating_add(by).min(last)
+        } else {
+            self.offset.saturating_sub(by)
+        };
+    }
+
+    /// The limits, in order.
+    pub(super) fn limits(&self) -> Vec<LimitRow> {
+        let Some(data) = &self.data else {
+            return Vec::new();
+        };
+        let nothing = LimitActivity::default();
+        let covered_ms = data.observed.covered_ms;
+        let row = |name: &Name| {
+            let activity = data.observed.activity.limits.get(name).unwrap_or(&nothing);
+            let rate = |outcome| Rate::of(activity.total(outcome), covered_ms);
+            let over = activity.total(Outcome::WouldDeny) + activity.total(Outcome::Degraded);
+            LimitRow {
+                name: name.to_string(),
+                allowed: rate(Outcome::Allowed),
+                denied: rate(Outcome::Denied),
+                over: Rate::of(over, covered_ms),
+                proxies: data.sharing.get(name).copied().unwrap_or(0),
+            }
+        };
+        let mut rows: Vec<LimitRow> = data.limits.iter().map(row).collect();
+        // Of one name, buckets of it may still be looked for.
+        let has = |row: &LimitRow| row.name.contains(&self.filter);
+        if rows.iter().any(has) {
+            rows.retain(has);
+        }
+        match self.sort {
+            Sort::Denied => rows.sort_by_key(|row| Reverse((row.denied, row.over))),
+            Sort::Requests => rows.sort_by_key(|row| Reverse(row.allowed)),
+            Sort::Name => rows.sort_by(|a, b| a.name.cmp(&b.name)),
+        }
+        rows
+    }
+
+    /// The buckets, in order.
+    pub(super) fn buckets(&self) -> Vec<BucketRow> {
+        let Some(data) = &self.data else {
+            return Vec::new();
+        };
+        let covered_ms = data.observed.covered_ms;
+        let row = |found: &BucketActivity| BucketRow {
+            limit: found.limit.to_string(),
+            bucket: bucket_text(found),
+            requests: Rate::of(found.requests, covered_ms),
+            denied: Rate::of(found.denied, covered_ms),
+            by: found.last.as_ref().map_or("", |last| last.by.word()),
+            request: { found.last.as_ref() }
+                .map(|last| request_text(&last.descriptor))
+                .unwrap_or_default(),
+        };
+        let mut rows: Vec<BucketRow> = data.observed.activity.buckets.iter().map(row).collect();
+        rows.retain(|row| {
+            [&row.limit, &row.bucket, &row.request]
+                .iter()
+                .any(|text| text.contains(&self.filter))
+        });
+        match self.sort {
+            Sort::Denied => rows.sort_by_key(|row| Reverse((row.denied, row.requests))),
+            Sort::Requests => rows.sort_by_key(|row| Reverse(row.requests)),
+            Sort::Name => {
+                rows.sort_by(|a, b| (&a.limit, &a.bucket).cmp(&(&b.limit, &b.bucket)));
+            }
+        }
+        rows
+    }
+}

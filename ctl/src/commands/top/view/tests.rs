@@ -1,0 +1,211 @@
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use policy::Name;
+use protocol::{DecidedBy, Outcome};
+use ratatui::{Terminal, backend::TestBackend, style::Color};
+use store::{Activity, BucketActivity, Denial, LimitActivity, Observed};
+
+use super::*;
+use crate::{
+    activity::Span,
+    commands::top::model::{Action, Data},
+    error::Error,
+    exit::Exit,
+};
+
+fn name(text: &str) -> Name {
+    text.parse().unwrap()
+}
+
+fn bucket(limit: &str, user: &str, requests: u64, denied: u64) -> BucketActivity {
+    BucketActivity {
+        limit: name(limit),
+        bucket: vec![(name("user"), Some(user.as_bytes().to_vec()))],
+        requests,
+        denied,
+        last: (denied > 0).then(|| Denial {
+            at_ms: 1,
+            outcome: Outcome::Denied,
+            by: DecidedBy::DenyCache,
+            proxy: None,
+            descriptor: vec![
+                (name("path"), b"/api/orders/4711".to_vec()),
+                (name("remote_address"), b"2001:db8::1".to_vec()),
+            ],
+        }),
+    }
+}
+
+fn data(buckets: Vec<BucketActivity>) -> Data {
+    let mut per_user = LimitActivity::default();
+    per_user.add(Outcome::Allowed, DecidedBy::Limiter, 1200);
+    per_user.add(Outcome::Denied, DecidedBy::DenyCache, 42_000);
+    let mut trial = LimitActivity::default();
+    trial.add(Outcome::Allowed, DecidedBy::Limiter, 30_000);
+    trial.add(Outcome::WouldDeny, DecidedBy::Limiter, 7);
+    Data {
+        limits: vec![name("trial"), name("idle"), name("per-user")],
+        observed: Observed {
+            activity: Activity {
+                limits: [(name("per-user"), per_user), (name("trial"), trial)].into(),
+                errors: 3,
+                buckets,
+                ..Activity::default()
+            },
+            covered_ms: 10_000,
+            now_ms: 0,
+        },
+        sharing: [(name("per-user"), 2)].into(),
+        limiters: 2,
+        proxies: 1,
+        latency_us: 213,
+    }
+}
+
+fn model() -> Model {
+    let mut model = Model::new(
+        &name("shop"),
+        "redis://127.0.0.1:6379",
+        Span::TenSeconds,
+        "",
+    );
+    model.show(Ok(data(vec![
+        bucket("trial", "carol", 9000, 0),
+        bucket("per-user", "b\u{1b}[2Job", 30, 20),
+        bucket("per-user", "alice", 41_990, 41_980),
+    ])));
+    model
+}
+
+fn screen(model: &mut Model, width: u16, height: u16) -> Terminal<TestBackend> {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+    terminal.draw(|frame| draw(frame, model)).unwrap();
+    terminal
+}
+
+fn shown(model: &mut Model) -> String {
+    screen(model, 80, 20).backend().to_string()
+}
+
+fn press(model: &mut Model, keys: &str) -> Action {
+    let mut action = Action::Stay;
+    for key in keys.chars() {
+        let code = match key {
+            '\n' => KeyCode::Enter,
+            '\u{1b}' => KeyCode::Esc,
+            '\u{8}' => KeyCode::Backspace,
+            '↓' => KeyCode::Down,
+            key => KeyCode::Char(key),
+        };
+        action = model.press(KeyEvent::new(code, KeyModifiers::NONE));
+    }
+    action
+}
+
+/// The users of the buckets shown, from above.
+fn users(model: &Model) -> Vec<String> {
+    let rows = model.buckets().into_iter();
+    rows.map(|row| row.bucket.replace("user=", "")).collect()
+}
+
+#[test]
+fn it_fits_eighty_columns() {
+    insta::assert_snapshot!(shown(&mut model()));
+}
+
+#[test]
+fn help_is_over_it_until_a_key_is_pressed() {
+    let mut model = model();
+    press(&mut model, "?");
+    insta::assert_snapshot!(shown(&mut model));
+    press(&mut model, "q");
+    assert!(shown(&mut model).contains("user=alice"));
+}
+
+#[test]
+fn no_terminal_is_too_small_or_too_large() {
+    for (width, height) in [(1, 1), (5, 2), (20, 3), (80, 5), (79, 24), (500, 200)] {
+        let mut model = model();
+        screen(&mut model, width, height);
+        press(&mut model, "?");
+        screen(&mut model, width, height);
+        screen(
+            &mut Model::new(&name("a"), "", Span::Minute, "x"),
+            width,
+            height,
+        );
+    }
+}
+
+#[test]
+fn keys_sort_and_filter() {
+    let mut model = model();
+    let bob = "b\\u{1b}[2Job";
+    assert_eq!(users(&model), ["alice", bob, "carol"]);
+    press(&mut model, "n");
+    assert_eq!(users(&model), ["alice", bob, "carol"]);
+    press(&mut model, "r");
+    assert_eq!(users(&model), ["alice", "carol", bob]);
+    // While a filter is typed, letters are letters.
+    assert_eq!(press(&mut model, "/carolq\u{8}"), Action::Stay);
+    assert!(shown(&mut model).contains("filter: carol_"));
+    assert_eq!(users(&model), ["carol"]);
+    press(&mut model, "\n");
+    assert!(shown(&mut model).contains("filter: carol "));
+    press(&mut model, "\u{1b}/nobody\n");
+    assert!(shown(&mut model).contains("no bucket is like the filter"));
+    press(&mut model, "\u{1b}/2001:db8\n");
+    assert_eq!(users(&model), ["alice", bob], "by what was requested");
+    press(&mut model, "/\u{1b}");
+    assert_eq!(users(&model).len(), 3);
+    let first = |model: &Model| model.limits()[0].name.clone();
+    assert_eq!(first(&model), "trial", "most requests");
+    press(&mut model, "d");
+    assert_eq!(first(&model), "per-user");
+    press(&mut model, "n");
+    assert_eq!(first(&model), "idle");
+    assert_eq!(press(&mut model, "2"), Action::Look);
+    assert_eq!(model.span, Span::Minute);
+    assert_eq!(press(&mut model, "q"), Action::Quit);
+    let control_c = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
+    assert_eq!(model.press(control_c), Action::Interrupt);
+}
+
+#[test]
+fn many_buckets_are_scrolled_through_to_the_last() {
+    let mut model = model();
+    let many = (0..100).map(|n| bucket("per-user", &format!("u{n:02}"), 200 - n, 100 - n));
+    model.show(Ok(data(many.collect())));
+    assert!(shown(&mut model).contains("user=u00"));
+    press(&mut model, "↓↓");
+    let text = shown(&mut model);
+    assert!(!text.contains("user=u01") && text.contains("user=u02"));
+    for _ in 0..50 {
+        press(&mut model, " ");
+        shown(&mut model);
+    }
+    let text = shown(&mut model);
+    assert!(text.contains("user=u99"), "{text}");
+    assert_eq!(text.matches("user=").count(), model.fits);
+}
+
+#[test]
+fn what_was_known_stays_while_redis_is_away() {
+    let mut model = model();
+    model.show(Err(Error::new(Exit::Unreachable, "cannot reach redis://x")));
+    let text = shown(&mut model);
+    assert!(text.contains("cannot reach redis://x") && text.contains("user=alice"));
+    press(&mut model, "p");
+    assert!(shown(&mut model).contains("PAUSED"));
+}
+
+#[test]
+fn without_color_there_is_none() {
+    for color in [true, false] {
+        let mut model = model();
+        model.color = color;
+        let terminal = screen(&mut model, 80, 20);
+        let cells = terminal.backend().buffer().content().iter();
+        let any = cells.map(|cell| cell.fg).any(|fg| fg != Color::Reset);
+        assert_eq!(any, color);
+    }
+}
