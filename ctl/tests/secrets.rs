@@ -1,5 +1,4 @@
 //! Contexts, and that a password is in no output, error or argument, whatever goes wrong.
-#![expect(clippy::unwrap_used, reason = "a test may fail loudly")]
 
 mod support;
 
