@@ -11,7 +11,7 @@
 -- b: lease (what the call asks: ttl, want, proxy, settle), and of the state: epoch, edge, ttl,
 --    current, previous, marks, marks_before, latest (of a GCRA)
 
-local OWED_MAX = 2 ^ 52
+local OWED_MAX = 2 ^ 51 -- with a time and a generation below 2^53
 -- The plain state, its latest write, and what is leased.
 local STATE = (kind == 2 and '^(g%d+:%d+:%d+:%d+):(%d+)' or '^(b%d+:%d+:(%d+):%d+)')
   .. ':(%d+):(%d+):(%d+):(%d+):(%d+):([;-z]*):([;-z]*)$'

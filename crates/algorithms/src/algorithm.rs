@@ -5,12 +5,12 @@ use crate::gcra::{Gcra, GcraState};
 use crate::integers::TIME_MAX_MS;
 use crate::leaky_bucket::LeakyBucket;
 use crate::lease::{LEASE_TTL_MAX_MS, LEASE_TTL_MIN_MS, LeaseAsk};
-use crate::quota::{Evaluated, Quota};
+use crate::quota::{Evaluated, Loaded, Quota};
 use crate::sliding_window::{SlidingWindow, SlidingWindowState};
 use crate::sliding_window_buckets::{SlidingWindowBuckets, SlidingWindowBucketsState};
 use crate::sliding_window_log::{SlidingWindowLog, SlidingWindowLogState};
 use crate::token_bucket::{TokenBucket, TokenBucketState};
-use crate::{Kind, Numbers, Outcome, ParameterError, Parameters};
+use crate::{Charged, Kind, Numbers, Outcome, ParameterError, Parameters};
 
 /// An algorithm with its numbers, known to be good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -106,18 +106,20 @@ macro_rules! engines {
                 })
             }
 
-            fn take_back(
-                &self,
-                state: &State,
-                now_ms: u64,
-                charged_at_ms: u64,
-                units: u64,
-            ) -> State {
+            fn take_back(&self, state: &State, now_ms: u64, charge: &Charged) -> State {
                 match self {
                     $(Self::$kind(quota) => {
-                        let mut usage = quota.load($kind::own(state), now_ms, 0).usage;
-                        quota.take_back(&mut usage, charged_at_ms, units);
-                        $kind::wrap(quota.save(usage))
+                        let Some(own) = $kind::own(state) else {
+                            return state.clone();
+                        };
+                        let Loaded { mut usage, shifted } = quota.load(Some(own), now_ms, charge.lease_ttl_ms);
+                        let taken = shifted.is_none()
+                            && quota.take_back(&mut usage, charge.at_ms, charge.units);
+                        if taken {
+                            $kind::wrap(quota.save(usage))
+                        } else {
+                            state.clone()
+                        }
                     }),+
                 }
             }
@@ -224,14 +226,18 @@ impl Algorithm {
         self.engine.credit(state, now_ms, ttl_ms, units)
     }
 
-    /// Undoes a charge of `units` made at `charged_at_ms` because another limit then denied the
-    /// request: what time has not undone already is taken off the bucket, at most once for each
-    /// charge. A queue, a log and sub-windows stay as they are.
+    /// Undoes a charge because another limit then denied the request: what time has not undone
+    /// already is taken off the bucket, at most once for each charge. A bucket gives back what has
+    /// not drained since, but nothing that is leased out; a window only what it still counts; a
+    /// queue nothing; and none of them does after the clock stepped back. So a bucket is never
+    /// better off than if the charge had not been made.
     #[must_use]
-    pub fn take_back(&self, state: &State, now_ms: u64, charged_at_ms: u64, units: u64) -> State {
+    pub fn take_back(&self, state: &State, now_ms: u64, charge: &Charged) -> State {
         let now_ms = now_ms.min(TIME_MAX_MS);
-        self.engine
-            .take_back(state, now_ms, charged_at_ms.min(TIME_MAX_MS), units)
+        if now_ms < charge.at_ms {
+            return state.clone();
+        }
+        self.engine.take_back(state, now_ms, charge)
     }
 
     /// The numbers as the Lua twin takes them.

@@ -8,8 +8,8 @@
 use crate::integers::{PRODUCT_MAX, gcd, scale_up};
 use crate::{Numbers, ParameterError, Parameters};
 
-/// More parts than any capacity, and still exact with a charge on top.
-const OWED_MAX: u64 = 1 << 52;
+/// As many parts as any capacity, and in a state still exact beside a time and a generation.
+const OWED_MAX: u64 = 1 << 51;
 
 /// Capacity and drain of one bucket, validated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -66,3 +66,14 @@ pub struct Outcome {
     /// The state to store; `None`: what is stored stays as it is.
     pub write: Option<State>,
 }
+
+/// A charge that may have to be undone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Charged {
+    /// When, in milliseconds: the caller's time of that evaluation.
+    pub at_ms: u64,
+    /// How much.
+    pub units: u64,
+    /// The limit's ttl for leases, in milliseconds; 0 if it has none.
+    pub lease_ttl_ms: u64,
+}

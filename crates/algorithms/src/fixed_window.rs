@@ -151,20 +151,21 @@ impl Quota for FixedWindow {
     }
 
     fn grant(&self, usage: &mut FixedWindowUsage, ask: &LeaseAsk<'_>) -> Option<Lease> {
-        let (room, end_after_ms) = (self.room(usage), self.end_after_ms(usage));
-        let lease = Window::lease(ask, room, usage.start_ms, end_after_ms)?;
-        usage.used += lease.units;
-        Some(lease)
+        let units = Window::surplus(ask, self.room(usage));
+        usage.used += units;
+        Window::lease(ask, units, usage.start_ms, self.end_after_ms(usage))
     }
 
     fn credit(&self, usage: &mut FixedWindowUsage, units: u64) {
         usage.used = usage.used.saturating_sub(units);
     }
 
-    fn take_back(&self, usage: &mut FixedWindowUsage, charged_at_ms: u64, units: u64) {
-        if charged_at_ms >= usage.start_ms {
-            usage.used = usage.used.saturating_sub(units);
+    fn take_back(&self, usage: &mut FixedWindowUsage, charged_at_ms: u64, units: u64) -> bool {
+        if charged_at_ms < usage.start_ms || usage.used == 0 {
+            return false;
         }
+        usage.used = usage.used.saturating_sub(units);
+        true
     }
 
     fn wait_ms(&self, usage: &FixedWindowUsage, _cost: u64) -> u64 {

@@ -162,10 +162,15 @@ impl Quota for Gcra {
         usage.level.outstanding()
     }
 
-    fn take_back(&self, usage: &mut GcraUsage, charged_at_ms: u64, units: u64) {
+    fn take_back(&self, usage: &mut GcraUsage, charged_at_ms: u64, units: u64) -> bool {
         let level = &mut usage.level;
         let undrained = self.bucket.undrained(units, charged_at_ms, level.now_ms);
-        level.forgive(&self.bucket, undrained);
+        let before = level.debt;
+        // Over its capacity it is where that was lowered after the charge.
+        if before <= self.bucket.full() {
+            level.forgive(&self.bucket, undrained);
+        }
+        level.debt < before
     }
 
     fn credit(&self, usage: &mut GcraUsage, units: u64) {

@@ -135,11 +135,9 @@ impl Quota for LeakyBucket {
         self.meter.credit(usage, units);
     }
 
-    fn take_back(&self, usage: &mut TokenBucketUsage, charged_at_ms: u64, units: u64) {
-        // Others have been given the turns after it.
-        if self.max_delay_ms.is_none() {
-            self.meter.take_back(usage, charged_at_ms, units);
-        }
+    fn take_back(&self, usage: &mut TokenBucketUsage, charged_at_ms: u64, units: u64) -> bool {
+        // Of a queue nothing: others have been given the turns after it.
+        self.max_delay_ms.is_none() && self.meter.take_back(usage, charged_at_ms, units)
     }
 
     fn wait_ms(&self, usage: &TokenBucketUsage, cost: u64) -> u64 {

@@ -31,7 +31,7 @@ mod window;
 
 pub use algorithm::{Algorithm, Ask, Evaluation, State};
 pub use bytes::STATE_BYTES;
-pub use decision::{Decision, Outcome, RetryAfter};
+pub use decision::{Charged, Decision, Outcome, RetryAfter};
 pub use error::ParameterError;
 pub use fixed_window::FixedWindowState;
 pub use gcra::GcraState;

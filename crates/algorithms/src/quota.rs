@@ -60,9 +60,9 @@ pub(crate) trait Quota {
     }
     /// Takes units off what is used, but none that may still be used elsewhere.
     fn credit(&self, usage: &mut Self::Usage<'_>, units: u64);
-    /// Undoes a charge made at `charged_at_ms`, as far as time has not undone it. An algorithm
-    /// without a state of a fixed size, and a queue, undoes nothing.
-    fn take_back(&self, _usage: &mut Self::Usage<'_>, _charged_at_ms: u64, _units: u64) {}
+    /// Undoes a charge made at `charged_at_ms`, as far as time has not undone it; says whether
+    /// there was anything to undo.
+    fn take_back(&self, usage: &mut Self::Usage<'_>, charged_at_ms: u64, units: u64) -> bool;
     /// From the caller's instant until a cost that does not fit would.
     fn wait_ms(&self, usage: &Self::Usage<'_>, cost: u64) -> u64;
     /// From the caller's instant until nothing is used.

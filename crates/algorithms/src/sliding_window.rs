@@ -176,10 +176,10 @@ impl Quota for SlidingWindow {
     }
 
     fn grant(&self, usage: &mut SlidingWindowUsage, ask: &LeaseAsk<'_>) -> Option<Lease> {
-        let end_after_ms = usage.start_ms + self.window.length_ms - usage.asked_ms;
-        let lease = Window::lease(ask, self.room(usage), usage.start_ms, end_after_ms)?;
-        usage.current += lease.units;
-        Some(lease)
+        let units = Window::surplus(ask, self.room(usage));
+        usage.current += units;
+        let end_ms = usage.start_ms + self.window.length_ms;
+        Window::lease(ask, units, usage.start_ms, end_ms - usage.asked_ms)
     }
 
     fn credit(&self, usage: &mut SlidingWindowUsage, units: u64) {
@@ -188,12 +188,17 @@ impl Quota for SlidingWindow {
         usage.previous = usage.previous.saturating_sub(units - current);
     }
 
-    fn take_back(&self, usage: &mut SlidingWindowUsage, charged_at_ms: u64, units: u64) {
-        if charged_at_ms >= usage.start_ms {
-            usage.current = usage.current.saturating_sub(units);
+    fn take_back(&self, usage: &mut SlidingWindowUsage, charged_at_ms: u64, units: u64) -> bool {
+        let count = if charged_at_ms >= usage.start_ms {
+            &mut usage.current
         } else if charged_at_ms + self.window.length_ms >= usage.start_ms {
-            usage.previous = usage.previous.saturating_sub(units);
-        }
+            &mut usage.previous
+        } else {
+            return false;
+        };
+        let taken = units.min(*count);
+        *count -= taken;
+        taken > 0
     }
 
     fn wait_ms(&self, usage: &SlidingWindowUsage, cost: u64) -> u64 {

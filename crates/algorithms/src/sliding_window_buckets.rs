@@ -47,6 +47,8 @@ pub(crate) struct SubWindowsUsage {
     current: i64,
     /// Those that count, oldest first.
     live: Vec<SubWindow>,
+    /// Whether they were written in today's width, so that an index names the same sub-window.
+    as_written: bool,
 }
 
 impl SlidingWindowBuckets {
@@ -203,11 +205,13 @@ impl Quota for SlidingWindowBuckets {
             .unwrap_or(0);
         let current = asked_ms.max(newest_ms).div_euclid(self.width_ms());
         let live = state.map_or_else(Vec::new, |state| self.live(state, current));
+        let as_written = state.is_none_or(|state| state.width_ms == self.width_ms());
         Loaded {
             usage: SubWindowsUsage {
                 asked_ms,
                 current,
                 live,
+                as_written,
             },
             shifted,
         }
@@ -240,12 +244,12 @@ impl Quota for SlidingWindowBuckets {
     }
 
     fn grant(&self, usage: &mut SubWindowsUsage, ask: &LeaseAsk<'_>) -> Option<Lease> {
+        let units = Window::surplus(ask, self.room(usage));
         let start_ms = usage.current * self.width_ms();
         let end_ms = start_ms + self.width_ms();
         let end_after_ms = u64::try_from(end_ms - usage.asked_ms).unwrap_or(0);
-        let epoch = u64::try_from(start_ms).ok()?;
-        let lease = Window::lease(ask, self.room(usage), epoch, end_after_ms)?;
-        usage.add(lease.units);
+        let lease = Window::lease(ask, units, u64::try_from(start_ms).ok()?, end_after_ms)?;
+        usage.add(units);
         Some(lease)
     }
 
@@ -256,6 +260,17 @@ impl Quota for SlidingWindowBuckets {
             sub_window.used -= credited;
             left -= credited;
         }
+    }
+
+    fn take_back(&self, usage: &mut SubWindowsUsage, charged_at_ms: u64, units: u64) -> bool {
+        let index = charged_at_ms.cast_signed().div_euclid(self.width_ms());
+        let charged = usage.live.iter_mut().find(|count| count.index == index);
+        let Some(charged) = charged.filter(|_| usage.as_written) else {
+            return false;
+        };
+        charged.used = charged.used.saturating_sub(units);
+        usage.live.retain(|count| count.used > 0);
+        true
     }
 
     fn wait_ms(&self, usage: &SubWindowsUsage, cost: u64) -> u64 {

@@ -53,7 +53,13 @@ pub(crate) struct LogUsage<'s> {
     added: u64,
     /// Units of the last live entry that were given back.
     cut: u64,
+    /// The place in `live` of an entry that some units are taken back from, and how many.
+    taken: (usize, u64),
 }
+
+/// The entries that may have come after a charge that is taken back: the script rewrites the total
+/// of each.
+const LATER_MAX: usize = 100;
 
 impl SlidingWindowLog {
     pub fn new(parameters: &Parameters) -> Result<Self, ParameterError> {
@@ -80,6 +86,7 @@ impl LogUsage<'_> {
             .last()
             .map_or(0, |entry| entry.total - self.forgotten - self.cut)
             + self.added
+            - self.taken.1
     }
 }
 
@@ -154,6 +161,7 @@ impl Quota for SlidingWindowLog {
             forgotten,
             added: 0,
             cut: 0,
+            taken: (0, 0),
         };
         let shifted = state
             .filter(|_| shift_ms > 0)
@@ -190,6 +198,24 @@ impl Quota for SlidingWindowLog {
             .map_or(0, |entry| entry.total - usage.forgotten - left);
     }
 
+    fn take_back(&self, usage: &mut LogUsage<'_>, charged_at_ms: u64, units: u64) -> bool {
+        let at_ms = charged_at_ms.cast_signed();
+        let (mut before, mut found) = (usage.forgotten, None);
+        for (i, entry) in usage.live.iter().enumerate() {
+            if entry.at_ms == at_ms {
+                found = Some((i, units.min(entry.total - before)));
+            }
+            before = entry.total;
+        }
+        match found.filter(|(i, _)| usage.live.len() - i <= LATER_MAX + 1) {
+            Some(taken) => {
+                usage.taken = taken;
+                true
+            }
+            None => false,
+        }
+    }
+
     fn wait_ms(&self, usage: &LogUsage<'_>, cost: u64) -> u64 {
         let excess = (usage.used() + cost).saturating_sub(self.window.limit);
         let enough = usage
@@ -211,13 +237,19 @@ impl Quota for SlidingWindowLog {
     }
 
     fn save(&self, usage: LogUsage<'_>) -> SlidingWindowLogState {
-        let rebased = usage.live.iter().map(|entry| Entry {
+        let (from, taken) = usage.taken;
+        let rebased = usage.live.iter().enumerate().map(|(i, entry)| Entry {
             at_ms: entry.at_ms - usage.shift_ms,
-            total: entry.total - usage.forgotten,
+            total: entry.total - usage.forgotten - if i >= from { taken } else { 0 },
         });
         let mut entries: Vec<Entry> = rebased.collect();
         if let Some(newest) = entries.last_mut() {
             newest.total -= usage.cut;
+        }
+        if taken > 0 {
+            // An entry that nothing is left of is none.
+            let mut before = 0;
+            entries.retain(|entry| entry.total > std::mem::replace(&mut before, entry.total));
         }
         let total = usage.used();
         match entries.last_mut() {

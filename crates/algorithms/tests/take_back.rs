@@ -1,14 +1,31 @@
 //! A charge that is taken back leaves the bucket no better off than if it had never been made.
 
-use algorithms::{Algorithm, Kind, Parameters, State};
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test that cannot go on should stop with the reason"
+)]
 
-const KINDS: [Kind; 5] = [
+use algorithms::{Algorithm, Charged, Kind, Parameters, State};
+
+const KINDS: [Kind; 7] = [
     Kind::TokenBucket,
     Kind::Gcra,
     Kind::LeakyBucket,
     Kind::FixedWindow,
     Kind::SlidingWindow,
+    Kind::SlidingWindowLog,
+    Kind::SlidingWindowBuckets,
 ];
+
+fn algorithm(kind: Kind, units: u64, period_ms: u64) -> Algorithm {
+    let sub_windows = (kind == Kind::SlidingWindowBuckets).then_some(1);
+    let parameters = Parameters::new(kind, units, period_ms);
+    Algorithm::new(&Parameters {
+        sub_windows,
+        ..parameters
+    })
+    .unwrap()
+}
 
 fn remaining(algorithm: &Algorithm, state: Option<&State>, now_ms: u64) -> u64 {
     let asked = algorithm.evaluate(state, now_ms, 0).leave();
@@ -20,6 +37,14 @@ fn charged(algorithm: &Algorithm, state: Option<&State>, now_ms: u64, cost: u64)
     outcome.write.or(state.cloned())
 }
 
+const fn charge(at_ms: u64, units: u64) -> Charged {
+    Charged {
+        at_ms,
+        units,
+        lease_ttl_ms: 0,
+    }
+}
+
 /// A small generator: the numbers follow from the seed.
 fn random(seed: &mut u64, below: u64) -> u64 {
     *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -29,10 +54,10 @@ fn random(seed: &mut u64, below: u64) -> u64 {
 #[test]
 fn at_the_same_instant_nothing_has_happened() {
     for kind in KINDS {
-        let algorithm = Algorithm::new(&Parameters::new(kind, 10, 1000)).unwrap();
+        let algorithm = algorithm(kind, 10, 1000);
         let before = charged(&algorithm, None, 5_000, 3).unwrap();
         let during = charged(&algorithm, Some(&before), 5_100, 4).unwrap();
-        let after = algorithm.take_back(&during, 5_100, 5_100, 4);
+        let after = algorithm.take_back(&during, 5_100, &charge(5_100, 4));
         assert_eq!(
             remaining(&algorithm, Some(&after), 5_100),
             remaining(&algorithm, Some(&before), 5_100),
@@ -48,7 +73,7 @@ fn later_it_never_gives_more_than_was_taken() {
     for round in 0..20_000 {
         let kind = KINDS[round % KINDS.len()];
         let (units, period_ms) = (1 + random(&mut seed, 9), 1 + random(&mut seed, 700));
-        let algorithm = Algorithm::new(&Parameters::new(kind, units, period_ms)).unwrap();
+        let algorithm = algorithm(kind, units, period_ms);
         let mut now_ms = 1_000_000 + random(&mut seed, 1000);
         let mut without = None;
         for _ in 0..random(&mut seed, 5) {
@@ -72,7 +97,7 @@ fn later_it_never_gives_more_than_was_taken() {
         }
         now_ms += random(&mut seed, 300);
         let before = remaining(&algorithm, Some(&with), now_ms);
-        let back = algorithm.take_back(&with, now_ms, charged_at_ms, cost);
+        let back = algorithm.take_back(&with, now_ms, &charge(charged_at_ms, cost));
         let after = remaining(&algorithm, Some(&back), now_ms);
         let never = remaining(&algorithm, without.as_ref(), now_ms);
         assert!(
@@ -92,8 +117,8 @@ fn a_queue_and_a_clock_that_stepped_back_give_nothing() {
     };
     let queue = Algorithm::new(&queue).unwrap();
     let state = charged(&queue, None, 5_000, 2).unwrap();
-    assert_eq!(queue.take_back(&state, 5_000, 5_000, 2), state);
+    assert_eq!(queue.take_back(&state, 5_000, &charge(5_000, 2)), state);
     let bucket = Algorithm::new(&Parameters::new(Kind::TokenBucket, 10, 1000)).unwrap();
     let state = charged(&bucket, None, 5_000, 2).unwrap();
-    assert_eq!(bucket.take_back(&state, 5_000, 5_001, 2), state);
+    assert_eq!(bucket.take_back(&state, 5_000, &charge(5_001, 2)), state);
 }

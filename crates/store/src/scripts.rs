@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use crate::script::{CHECK, CREDIT, Script};
+use crate::script::{CHECK, CREDIT, Script, TAKE_BACK};
 
 /// `lua/bucket_reset.lua`: buckets become unused, but for what is leased out of them.
 pub(crate) static BUCKET_RESET: LazyLock<Script> =
@@ -25,11 +25,12 @@ pub(crate) static PERMISSIONS: LazyLock<Script> =
     LazyLock::new(|| whole(include_str!("../../../lua/permissions.lua")));
 
 /// Every script that checks and edits need, by the name of its file.
-pub(crate) fn all() -> [(&'static str, &'static Script); 6] {
+pub(crate) fn all() -> [(&'static str, &'static Script); 7] {
     [
         ("check", &CHECK),
         ("credit", &CREDIT),
         ("bucket_reset", &BUCKET_RESET),
+        ("take_back", &TAKE_BACK),
         ("policy_write", &POLICY_WRITE),
         ("policy_proxies", &POLICY_PROXIES),
         ("note", &NOTE),

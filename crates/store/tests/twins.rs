@@ -4,9 +4,9 @@
 
 mod support;
 
-use algorithms::check::{Mode, Options};
+use algorithms::check::{Mode, Options, Verdict};
 use algorithms::{Algorithm, Kind, Parameters};
-use store::script::Clock;
+use store::script::{Charge, Clock, ScriptError};
 use support::random::{Random, Walk};
 use support::server::{REDIS, VALKEY};
 use support::{Engine, Leasing, LuaRedis, RustEngine, Server, Subject, script_check};
@@ -27,13 +27,28 @@ fn first_seed() -> u64 {
         .unwrap_or(0)
 }
 
+/// What a check charged: the limit, the units and when.
+fn charges(
+    subjects: &[Subject],
+    verdict: &Result<Verdict, ScriptError>,
+    now_ms: u64,
+) -> Vec<(Subject, u64, u64)> {
+    let limits = verdict.iter().flat_map(|verdict| &verdict.limits);
+    let charged = subjects.iter().zip(limits).filter(|(_, l)| l.charged > 0);
+    charged
+        .map(|(subject, limit)| (subject.clone(), limit.charged, now_ms))
+        .collect()
+}
+
 /// Walks with both until the steps are used up.
 fn compare(twin: &mut dyn Engine, steps: u64) {
     let (mut granted, mut settled) = (0_u64, 0_u64);
+    let mut taken = 0;
     for seed in first_seed()..first_seed() + steps.div_ceil(STEPS_PER_WALK) {
         let mut rust = RustEngine::default();
         let mut walk = Walk::new(seed);
         let mut chance = Random::new(seed ^ 0x5eed);
+        let mut charged: Vec<(Subject, u64, u64)> = Vec::new();
         for step in 0..STEPS_PER_WALK {
             let (now_ms, subjects) = walk.step();
             let options = Options {
@@ -54,10 +69,35 @@ fn compare(twin: &mut dyn Engine, steps: u64) {
             }
             let settling = subjects.iter().filter(|s| !s.lease.settle.is_empty());
             settled += settling.map(|_| 1).sum::<u64>();
+            charged.extend(charges(&subjects, &expected, now_ms));
+            // Some is taken back, now or later, once or by mistake twice.
+            while !charged.is_empty() && chance.one_in(3) {
+                let nth = chance.below_len(charged.len());
+                let Some((subject, units, at_ms)) = charged.get(nth).cloned() else {
+                    break;
+                };
+                let charge = Charge {
+                    key: subject.key.as_bytes(),
+                    algorithm: &subject.algorithm,
+                    generation: subject.generation,
+                    units,
+                    lease_ttl_ms: subject.lease.ttl_ms,
+                    at_ms,
+                };
+                let expected = rust.take_back(&charge, now_ms);
+                let actual = twin.take_back(&charge, now_ms);
+                assert_eq!(
+                    expected, actual,
+                    "seed {seed} step {step} at {now_ms}: {charge:?} {:#?}",
+                    rust.buckets
+                );
+                taken += u64::from(expected.taken);
+            }
         }
     }
     let often = steps / 100;
     assert!(granted > often && settled > often, "{granted} {settled}");
+    assert!(taken > steps / 100, "{taken} charges were taken back");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 mod share;
 
-use algorithms::{Algorithm, Decision, State};
+use algorithms::{Algorithm, Charged, Decision, State};
 
 pub(crate) use share::{Share, precheck};
 
@@ -101,9 +101,12 @@ impl LocalBucket<'_> {
                     // Pushed out, or of an older generation: there is nothing to put it into.
                     return Update::Keep(());
                 };
-                let state = self
-                    .algorithm
-                    .take_back(&state, now.wall_ms, taken_at_ms, cost);
+                let charge = Charged {
+                    at_ms: taken_at_ms,
+                    units: cost,
+                    lease_ttl_ms: 0,
+                };
+                let state = self.algorithm.take_back(&state, now.wall_ms, &charge);
                 let asked = self
                     .algorithm
                     .evaluate(Some(&state), now.wall_ms, 0)

@@ -42,7 +42,17 @@ pub enum Clock {
     Injected(u64),
 }
 
-/// The arguments of one EVALSHA of [`super::CHECK`].
+impl Clock {
+    /// ARGV 1.
+    pub(super) fn argument(self) -> i64 {
+        match self {
+            Self::Server => -1,
+            Self::Injected(ms) => exact(ms),
+        }
+    }
+}
+
+/// The arguments of one EVALSHA of [`super::CHECK`] or [`super::TAKE_BACK`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScriptCall<'a> {
     /// KEYS.
@@ -67,10 +77,7 @@ pub fn encode<'a>(checks: &[ScriptCheck<'a>], clock: Clock) -> ScriptCall<'a> {
     let limits = checks.iter().map(|check| check.limits.len()).sum();
     let mut keys = Vec::with_capacity(limits);
     let mut args = Vec::with_capacity(1 + 2 * checks.len() + 8 * limits);
-    args.push(match clock {
-        Clock::Server => -1,
-        Clock::Injected(ms) => exact(ms),
-    });
+    args.push(clock.argument());
     for check in checks {
         let peek = if check.options.peek { PEEK } else { 0 };
         let force = if check.options.force { FORCE } else { 0 };

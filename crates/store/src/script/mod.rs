@@ -1,4 +1,5 @@
-//! The calling convention of `lua/check.lua`: source, arguments, reply.
+//! The calling conventions of `lua/check.lua` and `lua/take_back.lua`: source, arguments, reply; and
+//! which calls decide a check whose buckets are in several slots of a Cluster.
 //!
 //! Only bytes and integers, so that any Redis client, or a Lua interpreter in
 //! a test, can carry it.
@@ -7,8 +8,12 @@ mod credit;
 mod decode;
 mod encode;
 mod source;
+mod spread;
+mod take_back;
 
 pub use credit::{Credit, Credited, decode_credited, encode_credit};
 pub use decode::{MalformedReply, ScriptError, ScriptReply, decode};
 pub use encode::{Clock, ScriptCall, ScriptCheck, ScriptLimit, encode};
-pub use source::{CHECK, CREDIT, Script};
+pub use source::{CHECK, CREDIT, Script, TAKE_BACK};
+pub use spread::{Ask, Decided, Spread};
+pub use take_back::{Charge, TakenBack, decode_taken_back, encode_charges};

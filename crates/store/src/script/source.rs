@@ -19,6 +19,10 @@ pub static CHECK: LazyLock<Script> =
 pub static CREDIT: LazyLock<Script> =
     LazyLock::new(|| Script::assemble(include_str!("../../../../lua/credit.lua")));
 
+/// `lua/take_back.lua` with the algorithms it includes.
+pub static TAKE_BACK: LazyLock<Script> =
+    LazyLock::new(|| Script::assemble(include_str!("../../../../lua/take_back.lua")));
+
 /// What a script may include, by the name it uses.
 const LIBRARY: &[(&str, &str)] = &[
     (
@@ -71,6 +75,10 @@ const LIBRARY: &[(&str, &str)] = &[
         include_str!("../../../../lua/lib/sliding_window_buckets.lua"),
     ),
     (
+        "lib/take_back.lua",
+        include_str!("../../../../lua/lib/take_back.lua"),
+    ),
+    (
         "lib/sliding_window.lua",
         include_str!("../../../../lua/lib/sliding_window.lua"),
     ),
@@ -113,7 +121,7 @@ mod tests {
 
     #[test]
     fn every_include_is_found() {
-        for script in [&CHECK, &CREDIT] {
+        for script in [&CHECK, &CREDIT, &TAKE_BACK] {
             assert!(
                 !script.source.contains("-- include:"),
                 "an include was left"

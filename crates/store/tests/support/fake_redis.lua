@@ -49,8 +49,9 @@ end
 
 function commands.SET(key, text, px, ttl)
   value(key)
-  assert(px == 'PX' and integer(ttl) > 0, 'ERR invalid expire time')
-  keys[key] = { kind = 'string', text = text, ttl = integer(ttl) }
+  local kept = px == 'KEEPTTL' and keys[key] and keys[key].ttl
+  assert(px == 'KEEPTTL' or (px == 'PX' and integer(ttl) > 0), 'ERR invalid expire time')
+  keys[key] = { kind = 'string', text = text, ttl = kept or integer(ttl) }
   return { ok = 'OK' }
 end
 

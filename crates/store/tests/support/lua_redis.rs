@@ -7,8 +7,9 @@
 
 use mlua::{Function, Lua, Table};
 use store::script::{
-    CHECK, CREDIT, Clock, Credit, Credited, ScriptCheck, ScriptReply, decode, decode_credited,
-    encode, encode_credit,
+    CHECK, CREDIT, Charge, Clock, Credit, Credited, ScriptCall, ScriptCheck, ScriptReply,
+    TAKE_BACK, TakenBack, decode, decode_credited, decode_taken_back, encode, encode_charges,
+    encode_credit,
 };
 
 /// A Lua interpreter with the script loaded and an empty store.
@@ -17,37 +18,50 @@ pub struct LuaRedis {
     fake: Table,
     check: Function,
     credit: Function,
+    take_back: Function,
 }
 
 impl LuaRedis {
     pub fn new() -> Self {
+        Self::with_take_back(&TAKE_BACK.source)
+    }
+
+    /// With another way to take charges back.
+    pub fn with_take_back(source: &str) -> Self {
         let lua = Lua::new();
         let fake: Table = lua
             .load(include_str!("fake_redis.lua"))
             .set_name("fake_redis")
             .eval()
             .unwrap();
-        let check = lua
-            .load(CHECK.source.as_str())
-            .set_name("check.lua")
-            .into_function()
-            .unwrap();
-        let credit = lua
-            .load(CREDIT.source.as_str())
-            .set_name("credit.lua")
-            .into_function()
-            .unwrap();
+        let script = |source: &str, name| {
+            let loaded = lua.load(source).set_name(name).into_function();
+            loaded.unwrap()
+        };
+        let check = script(&CHECK.source, "check.lua");
+        let take_back = script(source, "take_back.lua");
+        let credit = script(&CREDIT.source, "credit.lua");
         Self {
             lua,
             fake,
             check,
             credit,
+            take_back,
         }
     }
 
     /// Runs a batch as the server would.
     pub fn batch(&self, checks: &[ScriptCheck<'_>], clock: Clock) -> ScriptReply {
-        let call = encode(checks, clock);
+        decode(&self.eval(&self.check, &encode(checks, clock)), checks).unwrap()
+    }
+
+    /// Takes charges back.
+    pub fn take_back(&self, charges: &[Charge<'_>], clock: Clock) -> Vec<TakenBack> {
+        let reply = self.eval(&self.take_back, &encode_charges(charges, clock));
+        decode_taken_back(&reply, charges.len()).unwrap()
+    }
+
+    fn eval(&self, script: &Function, call: &ScriptCall<'_>) -> Vec<i64> {
         let keys: Vec<_> = call
             .keys
             .iter()
@@ -55,18 +69,12 @@ impl LuaRedis {
             .collect();
         let args: Vec<_> = call.args.iter().map(ToString::to_string).collect();
         let eval: Function = self.fake.get("eval").unwrap();
-        let reply: Vec<i64> = eval.call((self.check.clone(), keys, args)).unwrap();
-        decode(&reply, checks).unwrap()
+        eval.call((script.clone(), keys, args)).unwrap()
     }
 
     /// Gives units back.
     pub fn credit(&self, credit: &Credit<'_>, clock: Clock) -> Credited {
-        let call = encode_credit(credit, clock);
-        let keys = call.keys.iter().map(|key| self.lua.create_string(key));
-        let keys: Vec<_> = keys.map(Result::unwrap).collect();
-        let args: Vec<_> = call.args.iter().map(ToString::to_string).collect();
-        let eval: Function = self.fake.get("eval").unwrap();
-        let reply: Vec<i64> = eval.call((self.credit.clone(), keys, args)).unwrap();
+        let reply = self.eval(&self.credit, &encode_credit(credit, clock));
         decode_credited(&reply).unwrap()
     }
 

@@ -16,8 +16,8 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use algorithms::check::{Mode, Options, Part, Stored, Verdict, check};
-use algorithms::{Algorithm, LeaseAsk, Settlement};
-use store::script::{Clock, ScriptCheck, ScriptError, ScriptLimit};
+use algorithms::{Algorithm, Ask, Charged, Decision, LeaseAsk, Settlement, State};
+use store::script::{Charge, Clock, ScriptCheck, ScriptError, ScriptLimit, TakenBack};
 
 pub use lua_redis::LuaRedis;
 pub use server::Server;
@@ -67,6 +67,9 @@ pub trait Engine {
         now_ms: u64,
         options: Options,
     ) -> Result<Verdict, ScriptError>;
+
+    /// Takes one charge back.
+    fn take_back(&mut self, charge: &Charge<'_>, now_ms: u64) -> TakenBack;
 }
 
 /// `algorithms::check` over a map.
@@ -109,6 +112,54 @@ impl Engine for RustEngine {
         }
         Ok(verdict)
     }
+
+    fn take_back(&mut self, charge: &Charge<'_>, now_ms: u64) -> TakenBack {
+        let key = std::str::from_utf8(charge.key).unwrap();
+        let Some(stored) = self.buckets.get_mut(key) else {
+            let unused = charge.algorithm.evaluate(None, now_ms, 0).leave();
+            return taken_back(false, &unused.decision);
+        };
+        let mut taken = false;
+        if stored.generation == charge.generation {
+            let charged = Charged {
+                at_ms: charge.at_ms,
+                units: charge.units,
+                lease_ttl_ms: charge.lease_ttl_ms,
+            };
+            let state = charge.algorithm.take_back(&stored.state, now_ms, &charged);
+            taken = state != stored.state;
+            stored.state = state;
+        }
+        let asked = Ask {
+            cost: 0,
+            debit: 0,
+            lease: LeaseAsk {
+                ttl_ms: charge.lease_ttl_ms,
+                ..LeaseAsk::default()
+            },
+        };
+        let left = charge
+            .algorithm
+            .evaluate_ask(Some(&stored.state), now_ms, asked);
+        let left = left.leave().decision;
+        // Lists and hashes cannot be empty: what nothing is left of is gone.
+        let fixed_size = !matches!(
+            stored.state,
+            State::SlidingWindowLog(_) | State::SlidingWindowBuckets(_)
+        );
+        if taken && left.reset_after_ms == 0 && !fixed_size {
+            self.buckets.remove(key);
+        }
+        taken_back(taken, &left)
+    }
+}
+
+fn taken_back(taken: bool, left: &Decision) -> TakenBack {
+    TakenBack {
+        taken,
+        remaining: left.remaining,
+        reset_after_ms: left.reset_after_ms,
+    }
 }
 
 pub fn script_check(subjects: &[Subject], options: Options) -> ScriptCheck<'_> {
@@ -139,6 +190,11 @@ impl Engine for LuaRedis {
             .results
             .remove(0)
     }
+
+    fn take_back(&mut self, charge: &Charge<'_>, now_ms: u64) -> TakenBack {
+        let charges = std::slice::from_ref(charge);
+        LuaRedis::take_back(self, charges, Clock::Injected(now_ms)).remove(0)
+    }
 }
 
 impl Engine for Rc<RefCell<Server>> {
@@ -149,6 +205,10 @@ impl Engine for Rc<RefCell<Server>> {
         options: Options,
     ) -> Result<Verdict, ScriptError> {
         self.borrow_mut().check(subjects, now_ms, options)
+    }
+
+    fn take_back(&mut self, charge: &Charge<'_>, now_ms: u64) -> TakenBack {
+        Engine::take_back(&mut *self.borrow_mut(), charge, now_ms)
     }
 }
 
@@ -163,5 +223,10 @@ impl Engine for Server {
         self.batch(&[check], Clock::Injected(now_ms))
             .results
             .remove(0)
+    }
+
+    fn take_back(&mut self, charge: &Charge<'_>, now_ms: u64) -> TakenBack {
+        let charges = std::slice::from_ref(charge);
+        Server::take_back(self, charges, Clock::Injected(now_ms)).remove(0)
     }
 }

@@ -26,6 +26,11 @@ impl Random {
         self.next().checked_rem(bound).unwrap_or(0)
     }
 
+    /// An index into something that is not empty.
+    pub fn below_len(&mut self, len: usize) -> usize {
+        usize::try_from(self.below(len as u64)).unwrap()
+    }
+
     pub fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }

@@ -7,8 +7,9 @@ use std::process::Command;
 
 use harness::{Process, free_port};
 use store::script::{
-    CHECK, CREDIT, Clock, Credit, Credited, ScriptCheck, ScriptReply, decode, decode_credited,
-    encode, encode_credit,
+    CHECK, CREDIT, Charge, Clock, Credit, Credited, Script, ScriptCall, ScriptCheck, ScriptReply,
+    TAKE_BACK, TakenBack, decode, decode_credited, decode_taken_back, encode, encode_charges,
+    encode_credit,
 };
 use tempfile::TempDir;
 
@@ -73,36 +74,38 @@ impl Server {
             _process: process,
             _dir: dir,
         };
-        let loaded = server.command(&[b"SCRIPT", b"LOAD", CHECK.source.as_bytes()]);
-        assert_eq!(
-            loaded,
-            Reply::Text(CHECK.sha1.clone()),
-            "the digest names the script"
-        );
+        for script in [&CHECK, &TAKE_BACK] {
+            let loaded = server.command(&[b"SCRIPT", b"LOAD", script.source.as_bytes()]);
+            assert_eq!(
+                loaded,
+                Reply::Text(script.sha1.clone()),
+                "the digest names the script"
+            );
+        }
         server
     }
 
     /// Runs a batch.
     pub fn batch(&mut self, checks: &[ScriptCheck<'_>], clock: Clock) -> ScriptReply {
-        let Reply::List(reply) = self.call(checks, clock) else {
-            unreachable!("the script failed")
-        };
-        let integers: Vec<_> = reply
-            .iter()
-            .map(|item| match item {
-                Reply::Int(int) => *int,
-                other => unreachable!("not an integer: {other:?}"),
-            })
-            .collect();
-        decode(&integers, checks).unwrap()
+        let reply = self.call(checks, clock);
+        decode(&integers(&reply), checks).unwrap()
+    }
+
+    /// Takes charges back.
+    pub fn take_back(&mut self, charges: &[Charge<'_>], clock: Clock) -> Vec<TakenBack> {
+        let reply = self.evalsha(&TAKE_BACK, &encode_charges(charges, clock));
+        decode_taken_back(&integers(&reply), charges.len()).unwrap()
     }
 
     /// Runs a batch that may fail.
     pub fn call(&mut self, checks: &[ScriptCheck<'_>], clock: Clock) -> Reply {
-        let call = encode(checks, clock);
+        self.evalsha(&CHECK, &encode(checks, clock))
+    }
+
+    fn evalsha(&mut self, script: &Script, call: &ScriptCall<'_>) -> Reply {
         let mut words = vec![
             b"EVALSHA".to_vec(),
-            CHECK.sha1.clone().into_bytes(),
+            script.sha1.clone().into_bytes(),
             digits(&call.keys.len()),
         ];
         words.extend(call.keys.iter().map(|key| key.to_vec()));
@@ -171,6 +174,17 @@ impl Server {
             _ => unreachable!("not RESP2: {line:?}"),
         }
     }
+}
+
+fn integers(reply: &Reply) -> Vec<i64> {
+    let Reply::List(items) = reply else {
+        unreachable!("the script failed: {reply:?}")
+    };
+    let integer = |item: &Reply| match item {
+        Reply::Int(int) => *int,
+        other => unreachable!("not an integer: {other:?}"),
+    };
+    items.iter().map(integer).collect()
 }
 
 fn digits(number: &impl ToString) -> Vec<u8> {

@@ -1,0 +1,383 @@
+//! Checks whose buckets are on several nodes, of which many are under way at once: what is denied
+//! in the end leaves no bucket better off than if it had never been asked.
+//!
+//! The shipped scripts run in interpreters, one for each node, with clocks of their own. `RL_SPREAD_RUNS`
+//! sets how many interleavings are tried; a failure names the seed, for `RL_SPREAD_SEED`.
+
+#![expect(
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    reason = "a test that cannot go on should stop with the reason"
+)]
+
+mod support;
+
+use std::collections::BTreeMap;
+
+use algorithms::check::{Mode, Options};
+use algorithms::{Algorithm, Align, Kind, Parameters};
+use store::script::{Ask, Clock, ScriptCheck, ScriptError, ScriptLimit, Spread, TAKE_BACK};
+use support::random::Random;
+use support::{Engine, Leasing, LuaRedis, RustEngine, Subject};
+
+const START_MS: u64 = 1_763_000_040_000;
+
+fn number(variable: &str, default: u64) -> u64 {
+    let text = std::env::var(variable).ok();
+    text.and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+/// A limit, its bucket, and the node that has it.
+#[derive(Clone, Debug)]
+struct Bucket {
+    key: String,
+    algorithm: Algorithm,
+    mode: Mode,
+    node: usize,
+}
+
+/// One charge of a check that passed: of a node, in its order.
+#[derive(Clone, Debug)]
+struct Admitted {
+    bucket: usize,
+    order: u64,
+    at_ms: u64,
+    units: u64,
+}
+
+/// Nodes, buckets on them, and checks under way.
+struct World<'a> {
+    nodes: Vec<LuaRedis>,
+    /// How far a node's clock is from the first one's.
+    ahead_ms: Vec<u64>,
+    buckets: &'a [Bucket],
+    now_ms: u64,
+    order: u64,
+    admitted: Vec<Admitted>,
+}
+
+/// A check under way.
+struct Running<'a> {
+    /// Indices of the buckets of its limits.
+    buckets: Vec<usize>,
+    spread: Spread<'a, ScriptError>,
+    /// When each of its limits was asked, and in which order.
+    asked: BTreeMap<usize, (u64, u64)>,
+}
+
+impl<'a> World<'a> {
+    fn new(buckets: &'a [Bucket], take_back: &str, random: &mut Random) -> Self {
+        let nodes = buckets.iter().map(|b| b.node).max().map_or(0, |n| n + 1);
+        Self {
+            nodes: (0..nodes)
+                .map(|_| LuaRedis::with_take_back(take_back))
+                .collect(),
+            ahead_ms: (0..nodes).map(|_| random.below(5_000)).collect(),
+            buckets,
+            now_ms: START_MS,
+            order: 0,
+            admitted: Vec::new(),
+        }
+    }
+
+    fn clock(&self, node: usize) -> (Clock, u64) {
+        let now_ms = self.now_ms + self.ahead_ms[node];
+        (Clock::Injected(now_ms), now_ms)
+    }
+
+    fn begin(&self, buckets: Vec<usize>, cost: u64) -> Running<'a> {
+        let limits = buckets.iter().map(|i| {
+            let bucket = &self.buckets[*i];
+            ScriptLimit {
+                key: bucket.key.as_bytes(),
+                algorithm: &bucket.algorithm,
+                generation: 1,
+                cost,
+                debit: 0,
+                lease: None,
+                mode: bucket.mode,
+            }
+        });
+        let check = ScriptCheck {
+            limits: limits.collect(),
+            options: Options::default(),
+        };
+        Running {
+            buckets,
+            spread: Spread::new(check),
+            asked: BTreeMap::new(),
+        }
+    }
+
+    /// Does one thing that a check wants done; false once there is nothing more.
+    fn step(&mut self, running: &mut Running<'a>, random: &mut Random) -> bool {
+        let asks = running.spread.next();
+        if !asks.is_empty() {
+            self.ask(running, &asks[random.below_len(asks.len())]);
+            return true;
+        }
+        let charges = running.spread.take_back();
+        for (limit, _, charge) in &charges {
+            let node = self.buckets[running.buckets[*limit]].node;
+            let (clock, _) = self.clock(node);
+            let charges = std::slice::from_ref(charge);
+            let now = self.nodes[node].take_back(charges, clock)[0];
+            running.spread.taken_back(*limit, now);
+        }
+        !charges.is_empty()
+    }
+
+    fn ask(&mut self, running: &mut Running<'a>, ask: &Ask<'a>) {
+        let first = running.spread.limit(ask.part, 0);
+        let node = self.buckets[running.buckets[first]].node;
+        let (clock, now_ms) = self.clock(node);
+        let batch = std::slice::from_ref(&ask.check);
+        let result = self.nodes[node].batch(batch, clock).results.remove(0);
+        for i in 0..ask.check.limits.len() {
+            let limit = running.spread.limit(ask.part, i);
+            running.asked.insert(limit, (self.order, now_ms));
+        }
+        self.order += 1;
+        running
+            .spread
+            .answer(ask.part, result.map(|verdict| (verdict, now_ms)));
+    }
+
+    /// Notes what a check that passed has taken.
+    fn end(&mut self, running: Running<'a>) -> bool {
+        let decided = running
+            .spread
+            .decided(|| unreachable!("every limit was asked"));
+        let (verdict, _) = decided.unwrap();
+        if verdict.allowed {
+            for (i, limit) in verdict
+                .limits
+                .iter()
+                .enumerate()
+                .filter(|(_, l)| l.charged > 0)
+            {
+                let (order, at_ms) = running.asked[&i];
+                self.admitted.push(Admitted {
+                    bucket: running.buckets[i],
+                    order,
+                    at_ms,
+                    units: limit.charged,
+                });
+            }
+        }
+        verdict.allowed
+    }
+
+    /// What passed, asked again of buckets that never saw the checks that did not: how much of it
+    /// they would not have let pass.
+    fn over_admitted(&mut self) -> usize {
+        self.admitted.sort_by_key(|admitted| admitted.order);
+        let mut never_asked = RustEngine::default();
+        let mut refused = 0;
+        for admitted in &self.admitted {
+            let bucket = &self.buckets[admitted.bucket];
+            if bucket.algorithm.parameters().align == Some(Align::FirstRequest) {
+                refused += usize::from(self.is_too_much_for_two_windows(admitted));
+                continue;
+            }
+            let subject = Subject {
+                key: bucket.key.clone(),
+                algorithm: bucket.algorithm,
+                generation: 1,
+                cost: admitted.units,
+                debit: 0,
+                lease: Leasing::default(),
+                mode: Mode::Enforce,
+            };
+            let asked = never_asked.check(&[subject], admitted.at_ms, Options::default());
+            refused += usize::from(!asked.unwrap().allowed);
+        }
+        refused
+    }
+}
+
+impl World<'_> {
+    /// A window that the first request opened stays open if that is taken back, and so ends before
+    /// the one that the second would have opened. What it promises holds: 2N in any W.
+    fn is_too_much_for_two_windows(&self, last: &Admitted) -> bool {
+        let algorithm = &self.buckets[last.bucket].algorithm;
+        let within = |other: &&Admitted| {
+            let same = other.bucket == last.bucket && other.order <= last.order;
+            same && other.at_ms + algorithm.window_ms() > last.at_ms
+        };
+        let units: u64 = self.admitted.iter().filter(within).map(|a| a.units).sum();
+        units > 2 * algorithm.limit()
+    }
+}
+
+fn algorithm(random: &mut Random) -> Algorithm {
+    let kinds = [
+        Kind::TokenBucket,
+        Kind::Gcra,
+        Kind::LeakyBucket,
+        Kind::FixedWindow,
+        Kind::SlidingWindowLog,
+        Kind::SlidingWindowBuckets,
+        Kind::SlidingWindow,
+    ];
+    let kind = random.pick(&kinds);
+    let period_ms = random.pick(&[60, 100, 1200]);
+    let mut parameters = Parameters::new(kind, 1 + random.below(6), period_ms);
+    match kind {
+        Kind::LeakyBucket if random.one_in(2) => parameters.max_delay_ms = Some(random.below(900)),
+        Kind::FixedWindow => {
+            parameters.align = Some(random.pick(&[Align::Epoch, Align::FirstRequest]));
+        }
+        Kind::SlidingWindowBuckets => parameters.sub_windows = Some(random.pick(&[1, 4, 20])),
+        _ => {}
+    }
+    Algorithm::new(&parameters).unwrap()
+}
+
+fn buckets(random: &mut Random) -> Vec<Bucket> {
+    let bucket = |i: usize, random: &mut Random| Bucket {
+        // Two buckets share a slot, and so a node.
+        key: format!("{{{}}}:{i}", i / 2),
+        algorithm: algorithm(random),
+        mode: if random.one_in(6) {
+            Mode::Observe
+        } else {
+            Mode::Enforce
+        },
+        node: i / 2,
+    };
+    let count = 2 + random.below_len(5);
+    (0..count).map(|i| bucket(i, random)).collect()
+}
+
+/// What came of one interleaving.
+#[derive(Default)]
+struct Outcome {
+    passed: usize,
+    denied: usize,
+    over_admitted: usize,
+}
+
+/// Checks that begin, go on and end in a random order, while time passes.
+fn run(seed: u64, take_back: &str) -> Outcome {
+    let mut random = Random::new(seed);
+    let buckets = buckets(&mut random);
+    let mut world = World::new(&buckets, take_back, &mut random);
+    let (mut running, mut outcome): (Vec<Running<'_>>, _) = (Vec::new(), Outcome::default());
+    for _ in 0..120 {
+        if running.len() < 6 && random.one_in(2) {
+            let mut some: Vec<usize> = (0..buckets.len()).collect();
+            while some.len() > 1 && random.one_in(3) {
+                some.remove(random.below_len(some.len()));
+            }
+            running.push(world.begin(some, 1 + random.below(2)));
+        } else if !running.is_empty() {
+            let i = random.below_len(running.len());
+            if !world.step(&mut running[i], &mut random) {
+                let passed = world.end(running.swap_remove(i));
+                outcome.passed += usize::from(passed);
+                outcome.denied += usize::from(!passed);
+            }
+        }
+        world.now_ms += random.pick(&[0, 0, 0, 1, 3, 20, 130]);
+    }
+    outcome.over_admitted = world.over_admitted();
+    outcome
+}
+
+fn runs() -> std::ops::Range<u64> {
+    let first = number("RL_SPREAD_SEED", 0);
+    first..first + number("RL_SPREAD_RUNS", 400)
+}
+
+#[test]
+fn no_interleaving_lets_pass_what_would_not_have_passed_without_the_denied() {
+    let (mut passed, mut denied) = (0, 0);
+    for seed in runs() {
+        let outcome = run(seed, &TAKE_BACK.source);
+        assert_eq!(outcome.over_admitted, 0, "seed {seed}");
+        passed += outcome.passed;
+        denied += outcome.denied;
+    }
+    assert!(
+        passed > 1000 && denied > 1000,
+        "{passed} passed, {denied} denied"
+    );
+}
+
+/// The shipped script with one of its rules taken out.
+fn without(rule: &str, instead: &str) -> String {
+    let source = TAKE_BACK.source.replace(rule, instead);
+    assert_ne!(
+        source, TAKE_BACK.source,
+        "the rule is there to be taken out"
+    );
+    source
+}
+
+const DRAINED_SINCE: (&str, &str) = (
+    "local debt, elapsed = units * b.x, b.at - charged_at",
+    "local debt, elapsed = units * b.x, 0",
+);
+
+#[test]
+fn blind_refunds_are_found_out_by_the_interleavings() {
+    let (drained, instead) = DRAINED_SINCE;
+    // From a seed not far from one that tells: the second needs many a coincidence.
+    for (from, rule, instead) in [
+        (0, drained, instead),
+        (2800, "charged_at < w.at or w.used == 0", "w.used == 0"),
+        (
+            0,
+            "if charged_at >= w.at and w.current > 0",
+            "if w.current > 0",
+        ),
+    ] {
+        let blind = without(rule, instead);
+        let found = (from..from + 4000).find(|seed| run(*seed, &blind).over_admitted > 0);
+        assert!(found.is_some(), "nothing tells that `{rule}` is gone");
+    }
+}
+
+/// Ten units are taken by a check that another slot then denies; a second later, when the bucket has
+/// drained and ten others have passed, they are given back.
+fn admitted_around_a_refund(take_back: &str) -> u64 {
+    let ten_per_second = Algorithm::new(&Parameters::new(Kind::TokenBucket, 10, 1000)).unwrap();
+    let closed = Algorithm::new(&Parameters::new(Kind::FixedWindow, 0, 1000)).unwrap();
+    let bucket = |key: &str, algorithm, node| Bucket {
+        key: key.to_owned(),
+        algorithm,
+        mode: Mode::Enforce,
+        node,
+    };
+    let buckets = [bucket("{a}", ten_per_second, 0), bucket("{b}", closed, 1)];
+    let mut random = Random::new(0);
+    let mut world = World::new(&buckets, take_back, &mut random);
+    let mut denied = world.begin(vec![0, 1], 10);
+    assert!(
+        world.step(&mut denied, &mut random),
+        "the first slot charges"
+    );
+    assert!(world.step(&mut denied, &mut random), "the second denies");
+    world.now_ms += 1000;
+    let mut passed = 0;
+    let mut take = |world: &mut World<'_>| {
+        for _ in 0..20 {
+            let mut one = world.begin(vec![0], 1);
+            while world.step(&mut one, &mut random) {}
+            passed += u64::from(world.end(one));
+        }
+    };
+    take(&mut world);
+    let mut late = Random::new(0);
+    while world.step(&mut denied, &mut late) {}
+    take(&mut world);
+    passed
+}
+
+#[test]
+fn a_blind_refund_over_admits() {
+    let (rule, instead) = DRAINED_SINCE;
+    assert_eq!(admitted_around_a_refund(&TAKE_BACK.source), 10);
+    assert_eq!(admitted_around_a_refund(&without(rule, instead)), 20);
+}

@@ -1,0 +1,146 @@
+-- How each kind of limit takes a charge back. Only lua/take_back.lua includes this.
+--
+-- Each function gets a limit as loaded, the units charged and when, which is not after `now`; it
+-- writes what changes, and returns whether something did. TTLs stay: what is left is forgotten no
+-- later than before.
+
+-- The entries of a log that may have come after a charge: the total of each is rewritten. A charge
+-- is taken back within milliseconds, and a millisecond has one entry.
+local LATER_MAX = 100
+local TOTAL_WRAP = 1000000 -- as in sliding_window_log.lua
+
+local function keep(l)
+  redis.call('SET', l.key, l.algorithm.encode(l), 'KEEPTTL')
+  return true
+end
+
+-- What has not drained since, by the bucket's own clock; but nothing that is leased out.
+local function from_bucket(b, units, charged_at)
+  local debt, elapsed = units * b.x, b.at - charged_at
+  -- Over its capacity it is where that was lowered after the charge.
+  if units > b.limit or b.debt > b.limit * b.x or elapsed >= math.ceil(debt / b.y) then
+    return false
+  end
+  local before, leased = b.debt, b.algorithm.leased and b.algorithm.leased(b) or 0
+  b.debt = math.max(0, before - (debt - elapsed * b.y), math.min(leased * b.x, 2 ^ 51))
+  return b.debt < before and keep(b)
+end
+
+local function from_fixed_window(w, units, charged_at)
+  if charged_at < w.at or w.used == 0 then
+    return false
+  end
+  w.used = math.max(0, w.used - units)
+  return keep(w)
+end
+
+local function from_sliding_window(w, units, charged_at)
+  if charged_at >= w.at and w.current > 0 then
+    w.current = math.max(0, w.current - units)
+  elseif charged_at < w.at and charged_at + w.x >= w.at and w.previous > 0 then
+    w.previous = math.max(0, w.previous - units)
+  else
+    return false
+  end
+  return keep(w)
+end
+
+local function from_sub_window(w, units, charged_at)
+  local index = math.floor(charged_at / w.width)
+  if not w.counts or w.stored_width ~= w.width or index <= w.current - w.span then
+    return false
+  end
+  local charged, gone = nil, {}
+  for _, count in ipairs(w.counts) do
+    if count[1] == index then
+      charged = count
+    end
+    if count[1] <= w.current - w.span or count[2] <= (count == charged and units or 0) then
+      gone[#gone + 1] = count[3]
+    end
+  end
+  if not charged then
+    return false
+  elseif #gone == #w.counts then
+    redis.call('DEL', w.key)
+    return true
+  elseif charged[2] > units then
+    redis.call('HSET', w.key, charged[3], charged[2] - units)
+  end
+  if #gone > 0 then
+    redis.call('HDEL', w.key, unpack(gone))
+  end
+  return true
+end
+
+-- The entries from texts[first] on as they become: it with fewer units, or without it; all totals
+-- with as much less. The newest names the generation.
+local function tail(w, texts, first, units)
+  local kept, less = {}, nil
+  for i = first, #texts do
+    local at, admitted, total = string.match(texts[i], '^(%-?%d+):(%d+):(%d+)')
+    admitted = admitted + 0
+    if not less then
+      less = math.min(units, admitted)
+      admitted = admitted - less
+    end
+    if admitted > 0 then
+      kept[#kept + 1] = string.format('%.0f:%.0f:%.0f', at, admitted, (total - less) % TOTAL_WRAP)
+    end
+  end
+  if #kept > 0 then
+    kept[#kept] = kept[#kept] .. string.format(':%.0f', w.generation)
+  end
+  return kept
+end
+
+local function from_log(w, units, charged_at)
+  if w.length == 0 or charged_at <= w.at - w.x then
+    return false
+  end
+  local texts, first = redis.call('LRANGE', w.key, -1 - LATER_MAX, -1), nil
+  for i, text in ipairs(texts) do
+    if string.match(text, '^(%-?%d+):') + 0 == charged_at then
+      first = i
+    end
+  end
+  if not first then
+    return false
+  end
+  local kept, position = tail(w, texts, first, units), w.length - #texts + first - 1
+  -- A list that is empty for a moment would lose its TTL.
+  if #kept == 0 and position == w.first then -- nothing is left that counts
+    redis.call('DEL', w.key)
+  elseif position > 0 then
+    redis.call('LTRIM', w.key, 0, position - 1)
+    if #kept == 0 then -- the one before is the newest now
+      local newest = redis.call('LINDEX', w.key, -1)
+      redis.call('LSET', w.key, -1, newest .. string.format(':%.0f', w.generation))
+    else
+      redis.call('RPUSH', w.key, unpack(kept))
+    end
+  else
+    redis.call('RPUSH', w.key, unpack(kept))
+    redis.call('LTRIM', w.key, w.length, -1)
+  end
+  if w.first > 0 then
+    redis.call('LTRIM', w.key, w.first, -1)
+  end
+  return true
+end
+
+local function take_back(l, units, charged_at)
+  local kind = l.kind
+  if kind <= 2 then
+    return from_bucket(l, units, charged_at)
+  elseif kind == 3 then
+    return false -- a queue: others have been given the turns after it
+  elseif kind <= 5 then
+    return from_fixed_window(l, units, charged_at)
+  elseif kind == 6 then
+    return from_log(l, units, charged_at)
+  elseif kind <= 8 then
+    return from_sub_window(l, units, charged_at)
+  end
+  return from_sliding_window(l, units, charged_at)
+end

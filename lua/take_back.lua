@@ -1,0 +1,89 @@
+-- Undoes charges of a check that was denied afterwards by a limit in another slot of a Cluster.
+--
+-- Twin of Algorithm::take_back in crates/algorithms; lua/README.md is the calling convention.
+-- What time has undone already stays undone: a bucket gives back what has not drained since, a
+-- window only what it still counts, a queue nothing. A charge is taken back once at most; who
+-- does not know whether it was leaves it. Nothing here ever lets a bucket admit more than if the
+-- check had not been made.
+--
+-- KEYS  one bucket key per charge
+-- ARGV  [1] the time in ms, or -1 for the server's TIME (production);
+--       then for each charge 9 integers:
+--         kind, generation, units, the time of the charge, limit, x, y, z,
+--         the ttl of the limit's leases (0: it does not lease)
+-- Reply integers: the time; then for each charge 3: whether something was taken back (0/1),
+--       remaining, reset_after (ms)
+
+local now -- ms
+
+-- include: lib/integers.lua
+-- include: lib/state.lua
+
+local NUMBERS_PER_CHARGE = 9
+
+-- include: lib/algorithms.lua
+
+-- The limit whose key is KEYS[k] and whose numbers start at ARGV[at], loaded; nil if its state
+-- cannot be read.
+local function read(k, at)
+  local kind, ttl = ARGV[at] + 0, ARGV[at + 8] + 0
+  local l = {
+    key = KEYS[k],
+    kind = kind,
+    algorithm = algorithm_of(kind, ttl > 0),
+    generation = ARGV[at + 1] + 0,
+    limit = ARGV[at + 4] + 0,
+    x = ARGV[at + 5] + 0,
+    y = ARGV[at + 6] + 0,
+    z = ARGV[at + 7] + 0,
+    seen = 0,
+    shifted = false,
+    debt = 0,
+    at = now,
+    lease = ttl > 0 and { ttl = ttl, want = 0, proxy = 0, settle = {} } or nil,
+  }
+  local algorithm, problem = l.algorithm, nil
+  if algorithm.encode then
+    local text = redis.pcall('GET', l.key)
+    local wrong_type = type(text) == 'table'
+    if wrong_type then
+      text = nil
+    end
+    if text or algorithm.load_absent then
+      problem = algorithm.load(l, text)
+    end
+    if wrong_type then
+      problem = problem or foreign(l)
+    end
+  else
+    problem = algorithm.load(l)
+  end
+  if not problem then
+    return l
+  end
+end
+
+-- include: lib/take_back.lua
+
+now = ARGV[1] + 0
+if now < 0 then
+  local time = redis.call('TIME')
+  now = time[1] * 1000 + math.floor(time[2] / 1000)
+end
+now = math.min(now, 2 ^ 52 - 1)
+
+local reply, at = { now }, 2
+for k = 1, #KEYS do
+  local units, charged_at = ARGV[at + 2] + 0, ARGV[at + 3] + 0
+  local l, taken = read(k, at), 0
+  -- Under another generation the bucket was reset, or counts by other numbers.
+  if l and l.seen == l.generation and charged_at <= now and not l.shifted then
+    taken = take_back(l, units, charged_at) and 1 or 0
+    l = read(k, at)
+  end
+  reply[#reply + 1] = taken
+  reply[#reply + 1] = l and math.max(0, l.algorithm.room(l)) or 0
+  reply[#reply + 1] = l and l.algorithm.reset_after_ms(l) or 0
+  at = at + NUMBERS_PER_CHARGE
+end
+return reply
