@@ -33,8 +33,10 @@ pub struct Flags {
     )]
     pub admin: SocketAddr,
 
-    /// Where limits and buckets are: `memory`, or a URL that starts with redis://, rediss://,
-    /// valkey://, valkeys:// or unix://. A URL with a password belongs in the variable, which
+    /// Where limits and buckets are: `memory`; a server, redis://, rediss:// (TLS), valkey://,
+    /// valkeys:// or unix://; the primary that Sentinel names, redis-sentinel:// or
+    /// rediss-sentinel://HOST:PORT,HOST:PORT/SERVICE; a Cluster, redis-cluster:// or
+    /// rediss-cluster://HOST:PORT,HOST:PORT. A URL with a password belongs in the variable, which
     /// other users of the machine cannot see.
     #[arg(
         long,

@@ -36,6 +36,6 @@ impl Default for Options {
 pub fn open(url: &StoreUrl, options: Options) -> Result<Arc<dyn Store>, StoreError> {
     Ok(match url {
         StoreUrl::Memory => Arc::new(MemoryStore::new(&options)),
-        StoreUrl::Single(server) => Arc::new(RedisStore::new(server, options)?),
+        StoreUrl::Redis(server) => Arc::new(RedisStore::new(server, options)?),
     })
 }

@@ -314,7 +314,14 @@ pub struct Inspection {
 
 /// Where a listing goes on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cursor(pub(crate) u64);
+pub struct Cursor {
+    /// Which of the servers, from 0.
+    pub(crate) server: usize,
+    /// Where it goes on there.
+    pub(crate) scan: u64,
+    /// Tells where the slots of a Cluster were when the listing began.
+    pub(crate) map: u64,
+}
 
 /// A part of a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -413,8 +420,10 @@ impl CreditReport {
 /// A sign of life.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pong {
-    /// From asking to the answer, connection already open.
+    /// From asking to the answer, connection already open; the last one's where several answer.
     pub latency: Duration,
+    /// Servers that hold keys and answered: 1, or the masters of a Cluster.
+    pub nodes: usize,
     /// `redis`, `valkey` or `memory`.
     pub server: String,
     /// Its version, if it told.

@@ -53,7 +53,8 @@ const COMMAND_TEMPLATE: &str =
 
 const CONNECTION: &str = "\
 A Redis URL is redis://[[user]:password@]host[:port][/db], or rediss:// with TLS; valkey:// and \
-valkeys:// are the same. Put one with a password into the environment: arguments are visible to \
+valkeys:// are the same. redis-sentinel://host:port,host:port/service finds the primary by Sentinel, \
+redis-cluster://host:port,host:port is a Cluster. Put one with a password into the environment: arguments are visible to \
 other users of the machine.
 
 Exit codes: 0 done or yes, 1 the answer is no, 2 usage, 3 Redis unreachable, 4 authentication, \

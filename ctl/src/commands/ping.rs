@@ -35,6 +35,7 @@ impl Ping {
             server: pong.server,
             version: pong.version,
             role: pong.role,
+            nodes: pong.nodes,
             latency_us: u64::try_from(pong.latency.as_micros()).unwrap_or(u64::MAX),
         })?;
         Ok(Exit::Done)
@@ -47,6 +48,7 @@ struct Report {
     server: String,
     version: Option<String>,
     role: Option<String>,
+    nodes: usize,
     latency_us: u64,
 }
 
@@ -60,7 +62,10 @@ impl View for Report {
         let role = self
             .role
             .as_deref()
-            .map(|role| format!(", {role}"))
+            .map(|role| match self.nodes {
+                1 => format!(", {role}"),
+                nodes => format!(", {nodes} {role}s"),
+            })
             .unwrap_or_default();
         // Hundredths of a millisecond.
         let hundredths = self.latency_us.div_ceil(10);

@@ -185,14 +185,17 @@ impl Store for MemoryStore {
                 values: parsed.values,
             })
         });
-        let skipped = usize::try_from(cursor.0).unwrap_or(usize::MAX);
+        let skipped = usize::try_from(cursor.scan).unwrap_or(usize::MAX);
         let mut buckets: Vec<_> = wanted.skip(skipped).take(PAGE + 1).collect();
         let more = buckets.len() > PAGE;
         buckets.truncate(PAGE);
-        let next = cursor.0 + u64::try_from(PAGE).unwrap_or(u64::MAX);
+        let next = Cursor {
+            scan: cursor.scan + u64::try_from(PAGE).unwrap_or(u64::MAX),
+            ..cursor
+        };
         Ok(Page {
             buckets,
-            next: more.then_some(Cursor(next)),
+            next: more.then_some(next),
         })
     }
 
@@ -275,6 +278,7 @@ impl Store for MemoryStore {
     async fn ping(&self) -> Result<Pong, StoreError> {
         Ok(Pong {
             latency: Duration::ZERO,
+            nodes: 1,
             server: "memory".to_owned(),
             version: None,
             role: None,

@@ -2,13 +2,12 @@
 
 use policy::{Compiled, Name};
 use protocol::{Answer, Check};
-use redis::Pipeline;
 
 use super::{
-    RedisStore,
+    Lane, RedisStore,
     link::Deadline,
-    reply::Reply,
-    run::{self, Call},
+    request::{Outcome, Request},
+    servers::Servers,
     value,
 };
 use crate::{
@@ -21,7 +20,7 @@ use crate::{
 
 /// Buckets per script call. A call blocks the server for about 3 µs per bucket, and calls are
 /// pipelined anyway, so larger ones gain little.
-const BUCKETS_PER_CALL: usize = 64;
+pub(super) const BUCKETS_PER_CALL: usize = 64;
 
 /// Entries of a log that an inspection shows, the newest.
 const RAW_ITEMS: i64 = 100;
@@ -61,23 +60,16 @@ impl RedisStore {
             return Vec::new();
         }
         let checks: Vec<ScriptCheck<'_>> = asked.iter().map(|p| script_check(p)).collect();
+        if matches!(self.servers, Servers::Cluster(_)) {
+            return self.ask_slots(asked, checks).await;
+        }
         let batches = in_batches(&checks);
-        let calls: Vec<_> = batches
-            .iter()
-            .map(|batch| script::encode(batch, Clock::Server))
-            .map(|call| Call {
-                keys: call.keys,
-                args: call.args,
-            })
-            .collect();
+        let calls: Vec<_> = batches.iter().map(|batch| call(batch)).collect();
         let deadline = Deadline::within(self.options.timeout);
-        let replies = match run::scripts(&self.checks, &CHECK, &calls, deadline).await {
-            Ok(replies) => replies,
-            Err(error) => return asked.iter().map(|_| Err(error.clone().into())).collect(),
-        };
+        let answers = self.servers.run(Lane::Checks, &calls, deadline).await;
         let mut results = Vec::with_capacity(asked.len());
-        for (batch, reply) in batches.iter().zip(replies) {
-            match decode(reply, batch) {
+        for (batch, answer) in batches.iter().zip(answers) {
+            match decode(answer, batch) {
                 Ok(reply) => results.extend(verdicts(reply, asked, results.len())),
                 Err(error) => results.extend(batch.iter().map(|_| Err(error.clone().into()))),
             }
@@ -121,21 +113,23 @@ impl RedisStore {
 
     /// What a key holds, as text, and for how long, in milliseconds.
     async fn raw_state(&self, key: &str) -> Result<(Option<String>, Option<u64>), StoreError> {
-        let mut raw = Pipeline::new();
-        raw.cmd("PTTL").arg(key);
         // Of whichever type it is: the other two are refused as WRONGTYPE.
-        raw.cmd("GET").arg(key).cmd("HGETALL").arg(key);
-        raw.cmd("LRANGE").arg(key).arg(-RAW_ITEMS).arg(-1);
-        let deadline = Deadline::within(self.options.control_timeout);
-        let mut replies = self.control.run(&raw, deadline).await?.into_iter();
-        let ttl = replies.next().ok_or_else(value::short)??;
-        let state = replies.flatten().find_map(value::shown);
+        let mut raw = ["PTTL", "GET", "HGETALL", "LRANGE"].map(redis::cmd);
+        for command in &mut raw {
+            command.arg(key);
+        }
+        if let Some(range) = raw.last_mut() {
+            range.arg(-RAW_ITEMS).arg(-1);
+        }
+        let mut answers = self.control_each(raw).await.into_iter();
+        let ttl = answers.next().ok_or_else(value::short)??;
+        let state = answers.flatten().find_map(value::shown);
         Ok((state, u64::try_from(value::integer(ttl)?).ok()))
     }
 }
 
 /// A verdict and the server's time, in milliseconds since the epoch.
-type Verdict = (algorithms::check::Verdict, u64);
+pub(super) type Verdict = (algorithms::check::Verdict, u64);
 
 fn script_check<'a>(planned: &'a Planned<'_>) -> ScriptCheck<'a> {
     let limits = planned.buckets().map(|bucket| ScriptLimit {
@@ -170,7 +164,13 @@ fn in_batches<'a, 'k>(checks: &'a [ScriptCheck<'k>]) -> Vec<&'a [ScriptCheck<'k>
     batches
 }
 
-pub(super) fn decode(reply: Reply, batch: &[ScriptCheck<'_>]) -> Result<ScriptReply, StoreError> {
+/// The script call of a batch.
+pub(super) fn call(batch: &[ScriptCheck<'_>]) -> Request {
+    let call = script::encode(batch, Clock::Server);
+    Request::call(&CHECK, &call.keys, &call.args)
+}
+
+pub(super) fn decode(reply: Outcome, batch: &[ScriptCheck<'_>]) -> Result<ScriptReply, StoreError> {
     let numbers = value::integers(reply?)?;
     script::decode(&numbers, batch).map_err(|e| StoreError::Corrupt(e.to_string()))
 }
@@ -187,14 +187,25 @@ fn verdicts(
     results
         .map(|(result, planned)| match result {
             Ok(verdict) => Ok((verdict, now_ms)),
-            Err(ScriptError::Stale { .. }) => Err(CheckError::Stale),
-            Err(ScriptError::Corrupt { limit }) => {
-                let name = planned.limit_name(limit).map_or("?", Name::as_str);
-                let what = format!("the bucket of limit {name} holds something else");
-                Err(StoreError::Corrupt(what).into())
-            }
+            Err(error) => Err(undecided(error, planned, |limit| limit)),
         })
         .collect()
+}
+
+/// Why a check was not decided; `index` is that of a limit of the check.
+pub(super) fn undecided(
+    error: ScriptError,
+    planned: &Planned<'_>,
+    index: impl Fn(usize) -> usize,
+) -> CheckError {
+    match error {
+        ScriptError::Stale { .. } => CheckError::Stale,
+        ScriptError::Corrupt { limit } => {
+            let name = planned.limit_name(index(limit)).map_or("?", Name::as_str);
+            let what = format!("the bucket of limit {name} holds something else");
+            StoreError::Corrupt(what).into()
+        }
+    }
 }
 
 #[cfg(test)]

@@ -1,11 +1,6 @@
 //! Units given back to a bucket.
 
-use super::{
-    RedisStore,
-    link::Deadline,
-    run::{self, Call},
-    value,
-};
+use super::{Lane, RedisStore, request::Request, value};
 use crate::{
     CheckError, Credit, CreditReport, EditError, Signature, StoreError,
     clock::wall_ms,
@@ -70,14 +65,10 @@ impl RedisStore {
             },
             Clock::Server,
         );
-        let call = Call {
-            keys: call.keys,
-            args: call.args,
-        };
-        let deadline = Deadline::within(self.options.control_timeout);
-        let mut replies = run::scripts(&self.control, &CREDIT, &[call], deadline).await?;
-        let reply = replies.pop().ok_or_else(value::short)?;
-        let numbers = value::integers(reply.map_err(StoreError::from)?)?;
+        let calls = [Request::call(&CREDIT, &call.keys, &call.args)];
+        let deadline = self.control_deadline();
+        let mut answers = self.servers.run(Lane::Control, &calls, deadline).await;
+        let numbers = value::integers(answers.pop().ok_or_else(value::short)??)?;
         match script::decode_credited(&numbers) {
             Ok(Credited::Stale) => Err(CheckError::Stale.into()),
             Ok(Credited::Corrupt) => {

@@ -21,6 +21,8 @@ use crate::{
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
+/// Knows how to reach a server.
+#[derive(Clone)]
 pub(crate) struct Dialer {
     server: Server,
     tls: Option<TlsConnector>,
@@ -30,9 +32,9 @@ impl Dialer {
     /// Reads the system's root certificates, if the server speaks TLS.
     pub(crate) fn new(server: Server) -> Result<Self, StoreError> {
         let tls = match server.address {
-            Address::Tcp { tls: true, .. } | Address::Sentinel { tls: true, .. } => {
-                Some(connector()?)
-            }
+            Address::Tcp { tls: true, .. }
+            | Address::Sentinel { tls: true, .. }
+            | Address::Cluster { tls: true, .. } => Some(connector()?),
             _ => None,
         };
         Ok(Self { server, tls })
@@ -42,10 +44,27 @@ impl Dialer {
         &self.server
     }
 
+    /// To another server, with the same login and the same trust.
+    pub(crate) fn to(&self, host: &str, port: u16) -> Self {
+        let server = Server {
+            address: Address::Tcp {
+                host: host.to_owned(),
+                port,
+                tls: self.tls.is_some(),
+            },
+            login: self.server.login.clone(),
+        };
+        Self {
+            server,
+            tls: self.tls.clone(),
+        }
+    }
+
     pub(crate) async fn dial(&self) -> io::Result<Box<dyn Stream>> {
         match &self.server.address {
             Address::Tcp { host, port, .. } => self.tcp(host, *port).await,
             Address::Sentinel { sentinels, .. } => sentinel::dial(self, sentinels).await,
+            Address::Cluster { .. } => Err(io::Error::other("a cluster is dialled node by node")),
             #[cfg(unix)]
             Address::Unix(path) => Ok(Box::new(tokio::net::UnixStream::connect(path).await?)),
         }

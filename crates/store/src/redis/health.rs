@@ -1,11 +1,17 @@
-//! Asking a server about itself.
+//! Asking servers about themselves.
 
 use std::collections::BTreeMap;
 
-use redis::{Pipeline, Value};
+use redis::{Cmd, Value};
 use tokio::time::Instant;
 
-use super::{RedisStore, value};
+use super::{
+    Lane, RedisStore,
+    link::Link,
+    request::{Request, send},
+    servers::Servers,
+    telemetry, value,
+};
 use crate::{Health, Rights, StoreError, scripts::PERMISSIONS};
 
 /// Settings that `INFO` does not show.
@@ -13,33 +19,54 @@ const SETTINGS: [&str; 3] = ["save", "min-replicas-to-write", "maxmemory-policy"
 
 impl RedisStore {
     pub(super) async fn health(&self) -> Result<Vec<Health>, StoreError> {
+        // A user has the same rights on every node, or is to have.
+        let rights = self.rights().await?;
+        let cluster = match &self.servers {
+            Servers::One(node) => {
+                let address = self.address.clone();
+                let health = self.health_of(address, node.link(Lane::Control), rights);
+                return Ok(vec![health.await?]);
+            }
+            Servers::Cluster(cluster) => cluster,
+        };
+        let masters = cluster.masters(true, self.control_deadline()).await?;
+        let mut all = Vec::new();
+        for (address, node) in masters.all() {
+            let health = self.health_of(address, node.link(Lane::Control), rights.clone());
+            all.push(health.await?);
+        }
+        Ok(all)
+    }
+
+    async fn health_of(
+        &self,
+        address: String,
+        link: &Link,
+        rights: Option<Rights>,
+    ) -> Result<Health, StoreError> {
         let asked = Instant::now();
-        let now_ms = self.now_ms().await?;
+        let now_ms = telemetry::time(self.at(link, redis::cmd("TIME")).await?)?;
         let asked_in = asked.elapsed();
-        Ok(vec![Health {
-            address: self.address.clone(),
-            info: self.info().await?,
-            settings: self.settings().await?,
+        Ok(Health {
+            address,
+            info: self.info(link).await?,
+            settings: self.settings(link).await?,
             now_ms,
             asked_in,
-            scripts: self.scripts().await?,
-            rights: self.rights().await?,
-        }])
+            scripts: super::about::statuses(self.at(link, super::about::exist()).await?)?,
+            rights,
+        })
     }
 
-    /// The answer to a command that the user may lack the right for.
-    async fn if_permitted(&self, command: &Pipeline) -> Result<Option<Value>, StoreError> {
-        match self.control(command).await {
-            Ok(mut answers) => Ok(answers.pop()),
-            Err(StoreError::Refused(_)) => Ok(None),
-            Err(error) => Err(error),
-        }
+    /// The answer of one server, whatever slots it has.
+    async fn at(&self, link: &Link, command: Cmd) -> Result<Value, StoreError> {
+        let request = Request::from(command);
+        let mut answers = send(link, &[&request], false, self.control_deadline()).await;
+        answers.pop().ok_or_else(value::short)?
     }
 
-    async fn info(&self) -> Result<Option<BTreeMap<String, String>>, StoreError> {
-        let mut info = Pipeline::new();
-        info.cmd("INFO");
-        let Some(reply) = self.if_permitted(&info).await? else {
+    async fn info(&self, link: &Link) -> Result<Option<BTreeMap<String, String>>, StoreError> {
+        let Some(reply) = if_permitted(self.at(link, redis::cmd("INFO")).await)? else {
             return Ok(None);
         };
         let text = value::text(reply)?;
@@ -48,12 +75,12 @@ impl RedisStore {
         Ok(Some(owned.collect()))
     }
 
-    async fn settings(&self) -> Result<Option<BTreeMap<String, String>>, StoreError> {
+    async fn settings(&self, link: &Link) -> Result<Option<BTreeMap<String, String>>, StoreError> {
         let mut settings = BTreeMap::new();
         for name in SETTINGS {
-            let mut get = Pipeline::new();
-            get.cmd("CONFIG").arg("GET").arg(name);
-            let Some(reply) = self.if_permitted(&get).await? else {
+            let mut get = redis::cmd("CONFIG");
+            get.arg("GET").arg(name);
+            let Some(reply) = if_permitted(self.at(link, get).await)? else {
                 return Ok(None);
             };
             settings.extend(value::pairs(reply)?);
@@ -63,11 +90,13 @@ impl RedisStore {
 
     async fn rights(&self) -> Result<Option<Rights>, StoreError> {
         let prefix = self.keys().prefix();
-        let mut ask = Pipeline::new();
-        ask.cmd("EVAL").arg(&PERMISSIONS.source).arg(1);
-        ask.arg(format!("{prefix}{{doctor}}"));
-        ask.arg(self.keys().edits()).arg("not-ours");
-        let Some(reply) = self.if_permitted(&ask).await? else {
+        let keys = [format!("{prefix}{{doctor}}")];
+        let args = [self.keys().edits(), "not-ours".to_owned()];
+        let call = [Request::eval(&PERMISSIONS, &keys, &args)];
+        let deadline = self.control_deadline();
+        let mut answers = self.servers.run(Lane::Control, &call, deadline).await;
+        let answer = answers.pop().ok_or_else(value::short)?;
+        let Some(reply) = if_permitted(answer)? else {
             return Ok(None);
         };
         let mut lists = value::items(reply)?.into_iter().map(value::texts);
@@ -76,5 +105,14 @@ impl RedisStore {
             lacking: next()?,
             spare: next()?,
         }))
+    }
+}
+
+/// The answer to a command that the user may lack the right for.
+fn if_permitted(answer: Result<Value, StoreError>) -> Result<Option<Value>, StoreError> {
+    match answer {
+        Ok(answer) => Ok(Some(answer)),
+        Err(StoreError::Refused(_)) => Ok(None),
+        Err(error) => Err(error),
     }
 }

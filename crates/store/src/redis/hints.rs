@@ -1,18 +1,23 @@
 //! Publications of edits: they make the next poll come at once.
 
 use std::{
+    io,
     sync::{Arc, OnceLock},
     time::Duration,
 };
 
 use futures_util::StreamExt;
+use redis::RedisConnectionInfo;
 use tokio::{
     sync::watch,
-    task::JoinHandle,
     time::{sleep, timeout},
 };
 
-use super::dial::Dialer;
+use super::{
+    cluster::Cluster,
+    dial::{Dialer, Stream},
+    link::AbortOnDrop,
+};
 
 /// Pause between attempts to subscribe. Hints only save time, so there is no hurry.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -23,25 +28,33 @@ pub(super) struct Hints {
 }
 
 struct Subscriber {
-    dialer: Dialer,
+    publisher: Publisher,
     channel: String,
     connect_timeout: Duration,
     count: watch::Sender<u64>,
 }
 
-struct AbortOnDrop(JoinHandle<()>);
+/// Who tells of edits.
+pub(super) enum Publisher {
+    One(Dialer),
+    /// Any node does: a Cluster passes publications on to all of them.
+    Any(Cluster),
+}
 
-impl Drop for AbortOnDrop {
-    fn drop(&mut self) {
-        self.0.abort();
+impl Publisher {
+    async fn dial(&self) -> io::Result<(Box<dyn Stream>, RedisConnectionInfo)> {
+        match self {
+            Self::One(dialer) => Ok((dialer.dial().await?, dialer.server().login.clone())),
+            Self::Any(cluster) => cluster.dial().await,
+        }
     }
 }
 
 impl Hints {
-    pub(super) fn new(dialer: Dialer, channel: String, connect_timeout: Duration) -> Self {
+    pub(super) fn new(publisher: Publisher, channel: String, connect_timeout: Duration) -> Self {
         Self {
             subscriber: Arc::new(Subscriber {
-                dialer,
+                publisher,
                 channel,
                 connect_timeout,
                 count: watch::Sender::new(0),
@@ -54,7 +67,7 @@ impl Hints {
     pub(super) fn watch(&self) -> watch::Receiver<u64> {
         self.task.get_or_init(|| {
             let subscriber = Arc::clone(&self.subscriber);
-            AbortOnDrop(tokio::spawn(async move { subscriber.keep().await }))
+            AbortOnDrop::new(tokio::spawn(async move { subscriber.keep().await }))
         });
         self.subscriber.count.subscribe()
     }
@@ -72,9 +85,8 @@ impl Subscriber {
 
     async fn listen(&self) -> Result<(), String> {
         let subscribe = async {
-            let stream = self.dialer.dial().await.map_err(|e| e.to_string())?;
-            let login = &self.dialer.server().login;
-            let mut connection = redis::aio::PubSub::new(login, stream)
+            let (stream, login) = self.publisher.dial().await.map_err(|e| e.to_string())?;
+            let mut connection = redis::aio::PubSub::new(&login, stream)
                 .await
                 .map_err(|e| e.to_string())?;
             let subscribed = connection.subscribe(&self.channel).await;

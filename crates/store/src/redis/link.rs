@@ -58,8 +58,18 @@ enum Status {
     Down(StoreError),
 }
 
+/// What callers do while a connection that was lost after a good while is dialled again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WhenLost {
+    /// They wait, no longer than their deadline: most likely a restart or a failover.
+    Wait,
+    /// They fail at once: others than the one that is lost have to be served.
+    Fail,
+}
+
 struct Shared {
     dialer: Dialer,
+    when_lost: WhenLost,
     connect_timeout: Duration,
     status: watch::Sender<Status>,
 }
@@ -78,6 +88,10 @@ impl Deadline {
             limit,
         }
     }
+
+    pub(crate) fn at(self) -> Instant {
+        self.at
+    }
 }
 
 /// A connection that is kept. Dropping it closes the connection.
@@ -86,7 +100,14 @@ pub(crate) struct Link {
     keeper: OnceLock<AbortOnDrop>,
 }
 
-struct AbortOnDrop(JoinHandle<()>);
+/// A task that ends with its owner.
+pub(crate) struct AbortOnDrop(JoinHandle<()>);
+
+impl AbortOnDrop {
+    pub(crate) fn new(task: JoinHandle<()>) -> Self {
+        Self(task)
+    }
+}
 
 impl Drop for AbortOnDrop {
     fn drop(&mut self) {
@@ -96,10 +117,11 @@ impl Drop for AbortOnDrop {
 
 impl Link {
     /// Dials at the first use, or at [`Link::start`].
-    pub(crate) fn new(dialer: Dialer, connect_timeout: Duration) -> Self {
+    pub(crate) fn new(dialer: Dialer, connect_timeout: Duration, when_lost: WhenLost) -> Self {
         Self {
             shared: Arc::new(Shared {
                 dialer,
+                when_lost,
                 connect_timeout,
                 status: watch::Sender::new(Status::Connecting),
             }),
@@ -144,6 +166,15 @@ impl Link {
         matches!(*self.shared.status.borrow(), Status::Up(_))
     }
 
+    /// Whether the last that was heard of the server was bad; one that was not dialled yet, or is
+    /// dialled again after a good while, is not down.
+    pub(crate) fn is_down(&self) -> bool {
+        matches!(
+            *self.shared.status.borrow(),
+            Status::Suspect(..) | Status::Down(_)
+        )
+    }
+
     /// Dials now, so that the first use need not wait for it.
     pub(crate) fn start(&self) {
         self.keeper.get_or_init(|| {
@@ -186,8 +217,10 @@ impl Shared {
             tracing::warn!(server = %self.dialer.server(), error = %why, "no connection to the store");
             if dialled.elapsed() >= PROVEN + self.connect_timeout {
                 backoff = BACKOFF_MIN;
-                // Lost after a good while: most likely a restart or a failover, worth a wait.
-                self.status.send_replace(Status::Connecting);
+                self.status.send_replace(match self.when_lost {
+                    WhenLost::Wait => Status::Connecting,
+                    WhenLost::Fail => Status::Down(why),
+                });
             } else {
                 self.status.send_replace(Status::Down(why));
                 sleep(jittered(backoff)).await;
@@ -297,7 +330,8 @@ async fn probe(mut session: Session) -> Result<(), StoreError> {
     }
 }
 
-fn jittered(wait: Duration) -> Duration {
+/// Between half of a pause and all of it, so that many do not come back at once.
+pub(crate) fn jittered(wait: Duration) -> Duration {
     let micros = u64::try_from(wait.as_micros()).unwrap_or(u64::MAX);
     Duration::from_micros(fastrand::u64(micros / 2..=micros))
 }

@@ -10,20 +10,27 @@
 //! +sadd +smembers +publish +subscribe
 //! ```
 //!
-//! `+hello` lets `rlctl ping` tell the server's version and role.
+//! `+hello` lets `rlctl ping` tell the server's version and role; a Cluster wants `+cluster|slots`
+//! and `+asking` too.
 
+mod about;
 mod check;
+mod cluster;
 mod credit;
 mod dial;
 mod health;
 mod hints;
 mod link;
+mod listing;
 mod live;
 mod policy;
 mod reply;
+mod request;
 mod run;
 mod sentinel;
+mod servers;
 mod simulate;
+mod slots;
 mod telemetry;
 mod value;
 
@@ -37,8 +44,8 @@ use tokio::sync::watch;
 
 use self::policy::Recent;
 use dial::Dialer;
-use hints::Hints;
-use link::Link;
+use hints::{Hints, Publisher};
+use servers::{Lane, Servers};
 use telemetry::Ahead;
 
 use crate::{
@@ -48,11 +55,10 @@ use crate::{
     script::ScriptCheck,
 };
 
-/// The store on one server. Connects at the first use, and again whenever it has to.
+/// The store on one server or on a Cluster. Connects at the first use, and again whenever it has
+/// to.
 pub(crate) struct RedisStore {
-    /// For checks alone, so that a long listing never delays one.
-    checks: Link,
-    control: Link,
+    servers: Servers,
     hints: Hints,
     recent: Recent,
     ahead: Ahead,
@@ -63,11 +69,15 @@ pub(crate) struct RedisStore {
 impl RedisStore {
     /// A store that has not connected yet. Fails only where TLS has no root certificates.
     pub(crate) fn new(server: &Server, options: Options) -> Result<Self, StoreError> {
-        let dialer = || Dialer::new(server.clone());
+        let dialer = Dialer::new(server.clone())?;
+        let servers = Servers::new(dialer.clone(), options.connect_timeout);
+        let publisher = match &servers {
+            Servers::One(_) => Publisher::One(dialer),
+            Servers::Cluster(cluster) => Publisher::Any(cluster.clone()),
+        };
         Ok(Self {
-            checks: Link::new(dialer()?, options.connect_timeout),
-            control: Link::new(dialer()?, options.connect_timeout),
-            hints: Hints::new(dialer()?, options.keys.edits(), options.connect_timeout),
+            servers,
+            hints: Hints::new(publisher, options.keys.edits(), options.connect_timeout),
             recent: Recent::default(),
             ahead: Ahead::default(),
             address: server.to_string(),
@@ -129,7 +139,7 @@ impl Store for RedisStore {
 
     fn hints(&self) -> watch::Receiver<u64> {
         // Whoever follows edits is about to check, within milliseconds that a dial would take up.
-        self.checks.start();
+        self.servers.start_checks();
         self.hints.watch()
     }
 
@@ -228,7 +238,7 @@ impl Store for RedisStore {
     }
 
     fn is_up(&self) -> bool {
-        self.checks.is_up()
+        self.servers.is_up()
     }
 
     fn address(&self) -> String {

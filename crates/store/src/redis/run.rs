@@ -1,93 +1,71 @@
-//! Commands and scripts over a link.
+//! Commands and scripts that concern limits, listings and the servers themselves.
 
-use redis::{Cmd, Pipeline, Value};
+use std::time::Duration;
+
+use redis::{Cmd, Value};
+use tokio::time::{Instant, sleep_until};
 
 use super::{
-    RedisStore,
-    link::{Deadline, Link},
-    reply::Reply,
+    Lane, RedisStore,
+    link::Deadline,
+    request::{Outcome, Request, is_refused},
+    value,
 };
 use crate::{StoreError, script::Script};
 
-/// One call of a script.
-pub(crate) struct Call<K, A> {
-    pub(crate) keys: Vec<K>,
-    pub(crate) args: Vec<A>,
-}
+/// Pause before a call whose keys are on their way is made again.
+const AGAIN: Duration = Duration::from_millis(10);
 
 impl RedisStore {
-    /// Runs commands that concern limits or listings; each has to succeed.
-    pub(super) async fn control(&self, commands: &Pipeline) -> Result<Vec<Value>, StoreError> {
-        self.control_each(commands)
-            .await?
-            .into_iter()
-            .map(|reply| reply.map_err(StoreError::from))
-            .collect()
+    /// When an answer to anything but a check is too late.
+    pub(super) fn control_deadline(&self) -> Deadline {
+        Deadline::within(self.options.control_timeout)
     }
 
-    /// As [`RedisStore::control`], for commands of which each may be refused by itself.
-    pub(super) async fn control_each(&self, commands: &Pipeline) -> Result<Vec<Reply>, StoreError> {
-        let deadline = Deadline::within(self.options.control_timeout);
-        self.control.run(commands, deadline).await
+    /// Runs one command; it has to succeed.
+    pub(super) async fn control(&self, command: Cmd) -> Result<Value, StoreError> {
+        let mut answers = self.control_each([command]).await;
+        answers.pop().ok_or_else(value::short)?
     }
-}
 
-/// Runs calls of one script, pipelined; one reply each.
-///
-/// A server without the script answers NOSCRIPT, and has done nothing: these calls, and only
-/// these, are sent once more, with the source. Nothing else is ever sent twice.
-pub(crate) async fn scripts<K, A>(
-    link: &Link,
-    script: &Script,
-    calls: &[Call<K, A>],
-    deadline: Deadline,
-) -> Result<Vec<Reply>, StoreError>
-where
-    K: redis::ToRedisArgs,
-    A: redis::ToRedisArgs,
-{
-    let mut pipeline = Pipeline::with_capacity(calls.len());
-    for call in calls {
-        pipeline.add_command(command("EVALSHA", &script.sha1, call));
+    /// Runs commands, in their order where they are of one slot; each has to succeed.
+    pub(super) async fn control_all(
+        &self,
+        commands: impl IntoIterator<Item = Cmd>,
+    ) -> Result<Vec<Value>, StoreError> {
+        self.control_each(commands).await.into_iter().collect()
     }
-    let mut replies = link.run(&pipeline, deadline).await?;
-    let missing: Vec<usize> = replies
-        .iter()
-        .enumerate()
-        .filter(|(_, reply)| matches!(reply, Err(refusal) if refusal.code == "NOSCRIPT"))
-        .map(|(i, _)| i)
-        .collect();
-    if missing.is_empty() {
-        return Ok(replies);
+
+    /// As [`RedisStore::control_all`], for commands of which each may be refused by itself.
+    pub(super) async fn control_each(
+        &self,
+        commands: impl IntoIterator<Item = Cmd>,
+    ) -> Vec<Outcome> {
+        let requests: Vec<Request> = commands.into_iter().map(Request::from).collect();
+        let deadline = self.control_deadline();
+        self.servers.run(Lane::Control, &requests, deadline).await
     }
-    // SCRIPT LOAD keeps the script where EVAL's copy may be evicted; EVAL runs even if somebody
-    // flushes the scripts between the two.
-    let mut again = Pipeline::with_capacity(missing.len() + 1);
-    again.cmd("SCRIPT").arg("LOAD").arg(&script.source);
-    for call in missing.iter().filter_map(|i| calls.get(*i)) {
-        again.add_command(command("EVAL", &script.source, call));
-    }
-    let answers = link.run(&again, deadline).await?;
-    for (i, answer) in missing.into_iter().zip(answers.into_iter().skip(1)) {
-        if let Some(reply) = replies.get_mut(i) {
-            *reply = answer;
+
+    /// Calls a script.
+    pub(super) async fn control_script(
+        &self,
+        script: &'static Script,
+        keys: &[String],
+        args: &[String],
+    ) -> Result<Value, StoreError> {
+        let call = Request::call(script, keys, args);
+        let deadline = self.control_deadline();
+        let calls = std::slice::from_ref(&call);
+        loop {
+            let mut answers = self.servers.run(Lane::Control, calls, deadline).await;
+            let answer = answers.pop().ok_or_else(value::short)?;
+            // Some of the keys are on their way to another node, the others not: nothing was done,
+            // and it is over as soon as the slot has moved.
+            let again = Instant::now() + AGAIN;
+            if !is_refused(&answer, "TRYAGAIN") || again >= deadline.at() {
+                return answer;
+            }
+            sleep_until(again).await;
         }
     }
-    Ok(replies)
-}
-
-fn command<K, A>(eval: &str, script: &str, call: &Call<K, A>) -> Cmd
-where
-    K: redis::ToRedisArgs,
-    A: redis::ToRedisArgs,
-{
-    let mut command = Cmd::with_capacity(3 + call.keys.len() + call.args.len(), 0);
-    command.arg(eval).arg(script).arg(call.keys.len());
-    for key in &call.keys {
-        command.arg(key);
-    }
-    for arg in &call.args {
-        command.arg(arg);
-    }
-    command
 }

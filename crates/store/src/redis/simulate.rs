@@ -1,15 +1,8 @@
 //! Simulations: the shipped script, at made-up times, on keys of their own.
 
 use algorithms::check::Verdict;
-use redis::Pipeline;
 
-use super::{
-    RedisStore,
-    check::decode,
-    link::Deadline,
-    run::{self, Call},
-    value,
-};
+use super::{Lane, RedisStore, check::decode, request::Request, value};
 use crate::{
     CheckError, StoreError,
     script::{self, CHECK, Clock, ScriptCheck, ScriptError, ScriptLimit},
@@ -36,14 +29,11 @@ impl RedisStore {
         };
         let checks = std::slice::from_ref(&check);
         let call = script::encode(checks, Clock::Injected(now_ms));
-        let call = Call {
-            keys: call.keys,
-            args: call.args,
-        };
-        let deadline = Deadline::within(self.options.control_timeout);
+        let call = Request::call(&CHECK, &call.keys, &call.args);
         let calls = std::slice::from_ref(&call);
-        let mut replies = run::scripts(&self.control, &CHECK, calls, deadline).await?;
-        let reply = decode(replies.pop().ok_or_else(value::short)?, checks)?;
+        let deadline = self.control_deadline();
+        let mut answers = self.servers.run(Lane::Control, calls, deadline).await;
+        let reply = decode(answers.pop().ok_or_else(value::short)?, checks)?;
         match { reply.results }.pop().ok_or_else(value::short)? {
             Ok(verdict) => Ok(verdict),
             Err(ScriptError::Stale { .. }) => Err(CheckError::Stale),
@@ -61,11 +51,12 @@ impl RedisStore {
     ) -> Result<(), StoreError> {
         // A reply to each, in pieces that the server makes at once.
         for piece in buckets.chunks(1000) {
-            let mut unlink = Pipeline::with_capacity(piece.len());
-            for bucket in piece {
-                unlink.cmd("UNLINK").arg(self.keys().simulated(run, bucket));
-            }
-            self.control(&unlink).await?;
+            let unlink = piece.iter().map(|bucket| {
+                let mut unlink = redis::cmd("UNLINK");
+                unlink.arg(self.keys().simulated(run, bucket));
+                unlink
+            });
+            self.control_all(unlink).await?;
         }
         Ok(())
     }

@@ -3,14 +3,9 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use policy::Name;
-use redis::{Pipeline, Value};
+use redis::Value;
 
-use super::{
-    RedisStore,
-    link::Deadline,
-    run::{self, Call},
-    value,
-};
+use super::{Lane, RedisStore, request::Request, value};
 use crate::{
     Fleet, Note, Observed, StoreError, Stretch,
     clock::wall_ms,
@@ -39,18 +34,18 @@ impl RedisStore {
         if notes.is_empty() {
             return Ok(());
         }
-        let calls: Result<Vec<_>, StoreError> =
-            notes.iter().map(|note| self.call(limiter, note)).collect();
-        let deadline = Deadline::within(self.options.control_timeout);
+        let calls = notes.iter().map(|note| self.call(limiter, note));
+        let calls: Vec<Request> = calls.collect::<Result<_, _>>()?;
+        let deadline = self.control_deadline();
         // One that is written twice says the same twice.
-        for reply in run::scripts(&self.control, &NOTE, &calls?, deadline).await? {
-            let now_ms = value::integer(reply?)?;
+        for answer in self.servers.run(Lane::Control, &calls, deadline).await {
+            let now_ms = value::integer(answer?)?;
             self.ahead.set(u64::try_from(now_ms).unwrap_or(0));
         }
         Ok(())
     }
 
-    fn call(&self, limiter: &str, note: &Note<'_>) -> Result<Call<String, String>, StoreError> {
+    fn call(&self, limiter: &str, note: &Note<'_>) -> Result<Request, StoreError> {
         let (key, json, kept_ms) = match note {
             Note::Fleet(sighting) => {
                 let slot = self.ahead.now_ms() / telemetry::FLEET_SLOT_MS;
@@ -67,14 +62,12 @@ impl RedisStore {
             }
         };
         let bound = telemetry::NOTES_MAX.to_string();
-        Ok(Call {
-            keys: vec![key],
-            args: vec![limiter.to_owned(), json, kept_ms.to_string(), bound],
-        })
+        let args = [limiter.to_owned(), json, kept_ms.to_string(), bound];
+        Ok(Request::call(&NOTE, &[key], &args))
     }
 
     pub(super) async fn fleet(&self) -> Result<Fleet, StoreError> {
-        let now_ms = self.time().await?;
+        let now_ms = self.now_ms().await?;
         let newest = now_ms / telemetry::FLEET_SLOT_MS;
         let slots = (0..telemetry::FLEET_SLOTS).map(|back| newest.saturating_sub(back));
         let keys = slots.map(|slot| self.keys().fleet(slot));
@@ -87,7 +80,7 @@ impl RedisStore {
         stretch: Stretch,
         span_ms: u64,
     ) -> Result<Observed, StoreError> {
-        let now_ms = self.time().await?;
+        let now_ms = self.now_ms().await?;
         let slots = stretch.back(now_ms, span_ms);
         let keys = slots.map(|slot| self.keys().activity(domain, slot));
         let notes = self.notes(keys).await?;
@@ -96,16 +89,9 @@ impl RedisStore {
         Ok(Observed::of(notes, now_ms))
     }
 
-    /// The server's clock, in milliseconds since the epoch.
-    async fn time(&self) -> Result<u64, StoreError> {
-        let mut time = Pipeline::new();
-        time.cmd("TIME");
-        let reply = self.control(&time).await?.pop().unwrap_or(Value::Nil);
-        let [seconds, micros] = value::integers(reply)?[..] else {
-            return Err(value::short());
-        };
-        let ms = seconds.saturating_mul(1000).saturating_add(micros / 1000);
-        u64::try_from(ms).map_err(|_| value::short())
+    /// The server's clock, in milliseconds since the epoch; of a Cluster any node's.
+    pub(super) async fn now_ms(&self) -> Result<u64, StoreError> {
+        time(self.control(redis::cmd("TIME")).await?)
     }
 
     /// Every note under these keys: who wrote it, when, and what.
@@ -113,12 +99,13 @@ impl RedisStore {
         &self,
         keys: impl Iterator<Item = String>,
     ) -> Result<Vec<(String, u64, String)>, StoreError> {
-        let mut all = Pipeline::new();
-        for key in keys {
-            all.cmd("HGETALL").arg(key);
-        }
+        let all = keys.map(|key| {
+            let mut all = redis::cmd("HGETALL");
+            all.arg(key);
+            all
+        });
         let mut notes = Vec::new();
-        for reply in self.control(&all).await? {
+        for reply in self.control_all(all).await? {
             for (limiter, note) in value::pairs(reply)? {
                 // What no limiter of ours wrote says nothing.
                 if let Some((at_ms, json)) = note.split_once(' ')
@@ -130,4 +117,13 @@ impl RedisStore {
         }
         Ok(notes)
     }
+}
+
+/// The answer to TIME, in milliseconds since the epoch.
+pub(super) fn time(answer: Value) -> Result<u64, StoreError> {
+    let [seconds, micros] = value::integers(answer)?[..] else {
+        return Err(value::short());
+    };
+    let ms = seconds.saturating_mul(1000).saturating_add(micros / 1000);
+    u64::try_from(ms).map_err(|_| value::short())
 }

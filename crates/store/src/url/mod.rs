@@ -1,5 +1,6 @@
 //! Where the store is, as users write it.
 
+mod hosts;
 mod sentinel;
 
 use std::{fmt, str::FromStr};
@@ -14,11 +15,12 @@ pub enum StoreUrl {
     /// `memory`: one process, nothing shared.
     Memory,
     /// `redis://`, `rediss://`, `valkey://`, `valkeys://`, `unix://`: one server;
-    /// `redis-sentinel://`, `rediss-sentinel://`: the one that Sentinel says is the primary.
-    Single(Server),
+    /// `redis-sentinel://`, `rediss-sentinel://`: the one that Sentinel says is the primary;
+    /// `redis-cluster://`, `rediss-cluster://`: the masters of a Cluster.
+    Redis(Server),
 }
 
-/// One server and how to log in.
+/// A server, or several that are one store, and how to log in.
 #[derive(Clone, Debug)]
 pub struct Server {
     pub(crate) address: Address,
@@ -37,9 +39,17 @@ pub(crate) enum Address {
         sentinels: Sentinels,
         tls: bool,
     },
+    /// Nodes of a Cluster, any of which tells about the others.
+    Cluster {
+        seeds: Vec<Host>,
+        tls: bool,
+    },
     #[cfg(unix)]
     Unix(std::path::PathBuf),
 }
+
+/// A host and a port.
+pub(crate) type Host = (String, u16);
 
 /// Why a text is not a usable store URL.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -47,7 +57,7 @@ pub enum UrlError {
     /// Not one of the schemes.
     #[error(
         "a store is `memory` or starts with redis://, rediss://, valkey://, valkeys://, \
-         redis-sentinel://, rediss-sentinel:// or unix://"
+         redis-sentinel://, rediss-sentinel://, redis-cluster://, rediss-cluster:// or unix://"
     )]
     Scheme,
     /// The part after the scheme.
@@ -56,9 +66,6 @@ pub enum UrlError {
     /// A user without a password would be ignored at login.
     #[error("the store's URL has a user but no password: write user:password@host")]
     UserWithoutPassword,
-    /// Known, but not in this version.
-    #[error("{0}:// is not yet available; use redis://, rediss:// or redis-sentinel://")]
-    NotYet(&'static str),
 }
 
 impl FromStr for StoreUrl {
@@ -75,10 +82,11 @@ impl FromStr for StoreUrl {
             "unix" | "redis+unix" | "valkey+unix" => Server::parse(text, false),
             "redis-sentinel" => Server::parse_sentinel(rest, false),
             "rediss-sentinel" => Server::parse_sentinel(rest, true),
-            "redis-cluster" => Err(UrlError::NotYet("redis-cluster")),
+            "redis-cluster" => Server::parse_cluster(rest, false),
+            "rediss-cluster" => Server::parse_cluster(rest, true),
             _ => Err(UrlError::Scheme),
         }
-        .map(Self::Single)
+        .map(Self::Redis)
     }
 }
 
@@ -118,7 +126,7 @@ impl fmt::Display for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Memory => f.write_str("memory"),
-            Self::Single(server) => server.fmt(f),
+            Self::Redis(server) => server.fmt(f),
         }
     }
 }
@@ -135,15 +143,18 @@ impl fmt::Display for Server {
                 let scheme = if *tls { "rediss" } else { "redis" };
                 write!(f, "{scheme}-sentinel://")?;
                 self.write_user(f)?;
-                for (i, (host, port)) in sentinels.hosts.iter().enumerate() {
-                    f.write_str(if i > 0 { "," } else { "" })?;
-                    write_host(f, host, *port)?;
-                }
+                write_hosts(f, &sentinels.hosts)?;
                 write!(f, "/{}", sentinels.service)?;
                 return match self.login.db() {
                     0 => Ok(()),
                     db => write!(f, "?db={db}"),
                 };
+            }
+            Address::Cluster { seeds, tls } => {
+                let scheme = if *tls { "rediss" } else { "redis" };
+                write!(f, "{scheme}-cluster://")?;
+                self.write_user(f)?;
+                write_hosts(f, seeds)?;
             }
             #[cfg(unix)]
             Address::Unix(path) => write!(f, "unix://{}", path.display())?,
@@ -156,12 +167,28 @@ impl fmt::Display for Server {
 }
 
 impl Server {
+    /// The nodes of a Cluster that the URL names.
+    pub(crate) fn seeds(&self) -> Vec<Host> {
+        match &self.address {
+            Address::Cluster { seeds, .. } => seeds.clone(),
+            _ => Vec::new(),
+        }
+    }
+
     fn write_user(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.login.username() {
             Some(user) => write!(f, "{user}@"),
             None => Ok(()),
         }
     }
+}
+
+fn write_hosts(f: &mut fmt::Formatter<'_>, hosts: &[Host]) -> fmt::Result {
+    for (i, (host, port)) in hosts.iter().enumerate() {
+        f.write_str(if i > 0 { "," } else { "" })?;
+        write_host(f, host, *port)?;
+    }
+    Ok(())
 }
 
 fn write_host(f: &mut fmt::Formatter<'_>, host: &str, port: u16) -> fmt::Result {
@@ -173,86 +200,4 @@ fn write_host(f: &mut fmt::Formatter<'_>, host: &str, port: u16) -> fmt::Result 
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn parse(text: &str) -> Result<StoreUrl, UrlError> {
-        text.parse()
-    }
-
-    #[test]
-    fn passwords_are_never_shown() {
-        let url = parse("valkeys://bob:s3cret%40x@[::1]:7000/3").unwrap();
-        assert_eq!(url.to_string(), "rediss://bob@[::1]:7000/3");
-        assert!(!format!("{url:?}").contains("s3cret"));
-        let StoreUrl::Single(server) = url else {
-            panic!("one server")
-        };
-        assert_eq!(server.login.password(), Some("s3cret@x"));
-        assert_eq!(server.login.username(), Some("bob"));
-    }
-
-    #[test]
-    fn a_user_without_a_password_is_refused_rather_than_ignored() {
-        let refused = parse("redis://bob@127.0.0.1").unwrap_err();
-        assert_eq!(refused, UrlError::UserWithoutPassword);
-    }
-
-    #[test]
-    fn errors_quote_nothing_of_the_url() {
-        for bad in [
-            "redis://:s3cret@",
-            "redis://:s3cret@host:notaport",
-            "redis://:s3cret@host/db",
-            "redis://:s3cret#x@host",
-            "http://:s3cret@host",
-            "s3cret",
-            "",
-        ] {
-            let message = parse(bad).unwrap_err().to_string();
-            assert!(!message.contains("s3cret"), "{bad}: {message}");
-        }
-    }
-
-    #[test]
-    fn sentinels_are_a_list_of_hosts_and_a_service() {
-        let text = "redis-sentinel://bob:s3cret@a,[::1]:7,c:8/main?db=2\
-                    &sentinel_user=eve&sentinel_password=s3cret%26";
-        let url = parse(text).unwrap();
-        assert_eq!(
-            url.to_string(),
-            "redis-sentinel://bob@a:26379,[::1]:7,c:8/main?db=2"
-        );
-        assert!(!format!("{url:?}").contains("s3cret"));
-        let StoreUrl::Single(server) = url else {
-            panic!("one server at a time")
-        };
-        let Address::Sentinel { sentinels, tls } = server.address else {
-            panic!("found by sentinels")
-        };
-        assert!(!tls && sentinels.service == "main");
-        assert_eq!(sentinels.login.username(), Some("eve"));
-        assert_eq!(sentinels.login.password(), Some("s3cret&"));
-        for bad in [
-            "redis-sentinel://a:1",
-            "redis-sentinel://a:1/",
-            "redis-sentinel:///main",
-            "redis-sentinel://a:1/main/2",
-            "redis-sentinel://a:x/main",
-            "redis-sentinel://a:1,/main",
-            "redis-sentinel://bob@a:1/main",
-            "redis-sentinel://a:1/main?sentinel_user=eve",
-            "redis-sentinel://a:1/main?password=s3cret",
-        ] {
-            let refused = parse(bad).unwrap_err().to_string();
-            assert!(!refused.contains("s3cret"), "{bad}: {refused}");
-        }
-    }
-
-    #[test]
-    fn a_deployment_of_a_later_version_is_named() {
-        let later = parse("redis-cluster://a:1,b:2").unwrap_err();
-        assert!(matches!(later, UrlError::NotYet("redis-cluster")));
-        assert!(later.to_string().contains("not yet available"), "{later}");
-    }
-}
+mod tests;

@@ -2,7 +2,10 @@
 
 use redis::RedisConnectionInfo;
 
-use super::{Address, Server, UrlError};
+use super::{
+    Address, Host, Server, UrlError,
+    hosts::{Authority, login},
+};
 
 /// Where sentinels listen unless they are told otherwise.
 const PORT: u16 = 26379;
@@ -11,7 +14,7 @@ const PORT: u16 = 26379;
 #[derive(Clone, Debug)]
 pub(crate) struct Sentinels {
     /// Host and port of each, at least one.
-    pub(crate) hosts: Vec<(String, u16)>,
+    pub(crate) hosts: Vec<Host>,
     /// What the sentinels call the primary.
     pub(crate) service: String,
     /// How to log in to a sentinel; the URL's user and password are for the primary.
@@ -29,10 +32,7 @@ impl Server {
         let (authority, path) = before_query.split_once('/').ok_or_else(|| {
             malformed("the service is missing: redis-sentinel://host:port/service")
         })?;
-        let (userinfo, hosts) = match authority.rsplit_once('@') {
-            Some((userinfo, hosts)) => (Some(userinfo), hosts),
-            None => (None, authority),
-        };
+        let authority = Authority::parse(authority, PORT)?;
         let query = Query::parse(query)?;
         let service = path.to_owned();
         if service.is_empty() || service.contains('/') {
@@ -45,17 +45,16 @@ impl Server {
             (Some(_), None) => return Err(UrlError::UserWithoutPassword),
             (None, None) => None,
         };
-        let login = login(userinfo, query.db)?;
         Ok(Self {
             address: Address::Sentinel {
                 sentinels: Sentinels {
-                    hosts: hosts.split(',').map(host).collect::<Result<_, _>>()?,
+                    hosts: authority.hosts,
                     service,
-                    login: self::login(sentinel_userinfo.as_deref(), None)?,
+                    login: login(sentinel_userinfo.as_deref(), None)?,
                 },
                 tls,
             },
-            login,
+            login: login(authority.userinfo, query.db)?,
         })
     }
 }
@@ -84,24 +83,5 @@ impl<'a> Query<'a> {
             }
         }
         Ok(query)
-    }
-}
-
-/// Credentials and database, read by the rules of a `redis://` URL.
-fn login(userinfo: Option<&str>, db: Option<&str>) -> Result<RedisConnectionInfo, UrlError> {
-    let userinfo = userinfo.map_or_else(String::new, |userinfo| format!("{userinfo}@"));
-    let url = format!("redis://{userinfo}host/{}", db.unwrap_or_default());
-    Ok(Server::parse(&url, false)?.login)
-}
-
-fn host(text: &str) -> Result<(String, u16), UrlError> {
-    let parsed = Server::parse(&format!("redis://{text}"), false)?;
-    let has_port = text
-        .rsplit_once(']')
-        .map_or(text, |(_, rest)| rest)
-        .contains(':');
-    match parsed.address {
-        Address::Tcp { host, port, .. } => Ok((host, if has_port { port } else { PORT })),
-        _ => Err(UrlError::Malformed("a sentinel is host:port".to_owned())),
     }
 }

@@ -1,5 +1,5 @@
-//! What every store promises, held against the memory store, a real Redis and a real Valkey; and
-//! what only a server can do to us.
+//! What every store promises, held against the memory store, a real Redis, a real Valkey, one found
+//! by Sentinel, and a Cluster; and what only servers can do to us.
 #![expect(
     clippy::expect_used,
     clippy::indexing_slicing,
@@ -43,6 +43,20 @@ macro_rules! on_every_store {
             async fn $test() -> anyhow::Result<()> {
                 let server = crate::servers::Server::start(crate::servers::VALKEY).await?;
                 super::$test(server.store()?).await
+            })*
+        }
+        mod sentinel {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $test() -> anyhow::Result<()> {
+                let primary = crate::sentinel::Primary::start(crate::servers::VALKEY).await?;
+                super::$test(primary.store()?).await
+            })*
+        }
+        mod cluster {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $test() -> anyhow::Result<()> {
+                let cluster = crate::cluster::Cluster::start(crate::servers::REDIS).await?;
+                super::$test(cluster.store()?).await
             })*
         }
     };

@@ -50,6 +50,26 @@ impl Sentinel {
     }
 }
 
+/// A primary that a sentinel watches.
+pub struct Primary {
+    _primary: Server,
+    sentinel: Sentinel,
+}
+
+impl Primary {
+    pub async fn start(kind: Kind) -> Result<Self> {
+        let primary = Server::start_with(kind, &["--requirepass", PASSWORD]).await?;
+        Ok(Self {
+            sentinel: Sentinel::start(kind, primary.port()).await?,
+            _primary: primary,
+        })
+    }
+
+    pub fn store(&self) -> Result<Arc<dyn Store>> {
+        store_of(&format!("127.0.0.1:{}", self.sentinel.port), "main")
+    }
+}
+
 fn store_of(hosts: &str, service: &str) -> Result<Arc<dyn Store>> {
     let url = format!("redis-sentinel://:{PASSWORD}@{hosts}/{service}");
     Ok(open(&url.parse()?, patient())?)

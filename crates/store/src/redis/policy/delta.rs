@@ -10,7 +10,6 @@ use std::{
 };
 
 use policy::{Limit, Name, Policy};
-use redis::{Pipeline, Value};
 
 use super::fields::{self, Fields};
 use crate::{HistoryEntry, StoreError, record, redis::RedisStore, redis::value};
@@ -67,11 +66,12 @@ impl RedisStore {
         if to < from || to - from > EDITS_MAX {
             return Ok(None);
         }
-        let mut range = Pipeline::new();
-        range.cmd("XRANGE").arg(self.keys().history(domain));
+        let mut range = redis::cmd("XRANGE");
+        range.arg(self.keys().history(domain));
         range.arg(format!("{from}-0")).arg(format!("{to}-0"));
-        let reply = self.control(&range).await?.pop().unwrap_or(Value::Nil);
-        let entries = value::items(reply)?.into_iter().map(fields::history_entry);
+        let entries = value::items(self.control(range).await?)?
+            .into_iter()
+            .map(fields::history_entry);
         let entries: Vec<HistoryEntry> = entries.collect::<Result<_, _>>()?;
         // The digest of the first tells that this is the same history, not a restored one.
         let ([first, edits @ ..], Some(last)) = (&entries[..], entries.last()) else {

@@ -1,14 +1,14 @@
 //! Reading records of limits.
 
 use policy::{Name, Override, Policy, Revision};
-use redis::{Pipeline, Value};
+use redis::Value;
 
 use super::fields::{self, Fields, head_state};
 use crate::{
     Head, HeadState, HistoryEntry, Keys, LimitOf, Overrides, Record, StoreError, Stored,
     edit::HISTORY_MAX,
     record,
-    redis::{RedisStore, reply::Reply, value},
+    redis::{RedisStore, request::Outcome, value},
 };
 
 /// How often a record is read anew because it was written in the middle of it.
@@ -18,9 +18,9 @@ const SCAN_COUNT: usize = 1000;
 
 impl RedisStore {
     pub(in crate::redis) async fn heads(&self) -> Result<Vec<Head>, StoreError> {
-        let mut members = Pipeline::new();
-        members.cmd("SMEMBERS").arg(self.keys().domains());
-        let names = self.control(&members).await?.pop().unwrap_or(Value::Nil);
+        let mut members = redis::cmd("SMEMBERS");
+        members.arg(self.keys().domains());
+        let names = self.control(members).await?;
         let domains: Vec<Name> = value::texts(names)?
             .iter()
             .filter_map(|name| name.parse().ok())
@@ -28,11 +28,8 @@ impl RedisStore {
         if domains.is_empty() {
             return Ok(Vec::new());
         }
-        let mut heads = Pipeline::with_capacity(domains.len());
-        for domain in &domains {
-            heads.add_command(self.head_of(domain));
-        }
-        let states = self.control_each(&heads).await?;
+        let heads = domains.iter().map(|domain| self.head_of(domain));
+        let states = self.control_each(heads).await;
         domains
             .into_iter()
             .zip(states)
@@ -49,9 +46,9 @@ impl RedisStore {
         overrides: Overrides,
     ) -> Result<Stored, StoreError> {
         for _ in 0..READ_TRIES {
-            let mut all = Pipeline::new();
-            all.cmd("HGETALL").arg(self.keys().policy(domain));
-            let reply = self.control(&all).await?.pop().unwrap_or(Value::Nil);
+            let mut all = redis::cmd("HGETALL");
+            all.arg(self.keys().policy(domain));
+            let reply = self.control(all).await?;
             let Some(fields) = Fields::parse(reply)? else {
                 return Ok(Stored::Absent);
             };
@@ -87,12 +84,10 @@ impl RedisStore {
         of: &LimitOf<'_>,
         values: &[Option<Vec<u8>>],
     ) -> Result<Option<Override>, StoreError> {
-        let mut get = Pipeline::new();
-        get.cmd("HGET");
+        let mut get = redis::cmd("HGET");
         get.arg(self.keys().overrides(of.domain, &of.limit.name));
         get.arg(Keys::override_field(values));
-        let reply = self.control(&get).await?.pop().unwrap_or(Value::Nil);
-        let found = value::optional_text(reply)?;
+        let found = value::optional_text(self.control(get).await?)?;
         found
             .map(|json| record::read_override(of.limit, &json))
             .transpose()
@@ -102,10 +97,10 @@ impl RedisStore {
         &self,
         of: &LimitOf<'_>,
     ) -> Result<u64, StoreError> {
-        let mut count = Pipeline::new();
         let key = self.keys().overrides(of.domain, &of.limit.name);
-        count.cmd("HLEN").arg(key);
-        let reply = self.control(&count).await?.pop().unwrap_or(Value::Nil);
+        let mut count = redis::cmd("HLEN");
+        count.arg(key);
+        let reply = self.control(count).await?;
         Ok(u64::try_from(value::integer(reply)?).unwrap_or(0))
     }
 
@@ -126,14 +121,14 @@ impl RedisStore {
         let mut found = Vec::new();
         let mut open: Vec<(&Name, u64)> = limits.iter().map(|name| (name, 0)).collect();
         while !open.is_empty() {
-            let mut step = Pipeline::with_capacity(open.len() + 1);
-            for (limit, cursor) in &open {
-                let key = self.keys().overrides(domain, limit);
-                step.cmd("HSCAN").arg(key).arg(*cursor);
-                step.arg("COUNT").arg(SCAN_COUNT);
-            }
-            step.add_command(self.head_of(domain));
-            let mut replies = self.control(&step).await?;
+            let scan = |(limit, cursor): &(&Name, u64)| {
+                let mut scan = redis::cmd("HSCAN");
+                scan.arg(self.keys().overrides(domain, limit)).arg(*cursor);
+                scan.arg("COUNT").arg(SCAN_COUNT);
+                scan
+            };
+            let step = open.iter().map(scan).chain([self.head_of(domain)]);
+            let mut replies = self.control_all(step).await?;
             let head = head_state(replies.pop().unwrap_or(Value::Nil))?;
             if head != HeadState::Live(revision.clone()) {
                 return Ok(None);
@@ -157,13 +152,13 @@ impl RedisStore {
         domain: &Name,
         max: usize,
     ) -> Result<Vec<HistoryEntry>, StoreError> {
-        let mut last = Pipeline::new();
-        last.cmd("XREVRANGE").arg(self.keys().history(domain));
+        let mut last = redis::cmd("XREVRANGE");
+        last.arg(self.keys().history(domain));
         last.arg("+")
             .arg("-")
             .arg("COUNT")
             .arg(max.min(HISTORY_MAX));
-        let entries = self.control(&last).await?.pop().unwrap_or(Value::Nil);
+        let entries = self.control(last).await?;
         value::items(entries)?
             .into_iter()
             .map(fields::history_entry)
@@ -180,15 +175,15 @@ impl RedisStore {
 
 /// What one domain's head says, whatever became of it: only what is wrong with the server is an
 /// error.
-fn readable(reply: Reply) -> Result<HeadState, StoreError> {
+fn readable(reply: Outcome) -> Result<HeadState, StoreError> {
     let state = match reply {
         Ok(value) => head_state(value),
-        Err(refusal) if refusal.code == "WRONGTYPE" => {
+        Err(StoreError::Refused(refusal)) if refusal.code == "WRONGTYPE" => {
             return Ok(HeadState::Unreadable(
                 "the key of its record holds something else".to_owned(),
             ));
         }
-        Err(refusal) => Err(refusal.into()),
+        Err(error) => Err(error),
     };
     match state {
         Err(StoreError::Corrupt(message)) => Ok(HeadState::Unreadable(message)),

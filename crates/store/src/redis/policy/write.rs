@@ -1,18 +1,13 @@
 //! Writing records of limits.
 
 use policy::{Name, Revision};
-use redis::{Pipeline, Value};
+use redis::Value;
 
 use super::fields::{check_format, revision};
 use crate::{
     Edit, EditError, Signature, StoreError,
     edit::{self, HISTORY_BYTES_MAX, HISTORY_MAX, How, OverrideWrites, Plan},
-    redis::{
-        RedisStore,
-        link::Deadline,
-        run::{self, Call},
-        value,
-    },
+    redis::{RedisStore, value},
     scripts::POLICY_WRITE,
 };
 
@@ -26,12 +21,11 @@ impl RedisStore {
         let plan = edit::plan(edit)?;
         // A SET of its own, because it lives in another slot. It may list a domain whose write
         // then fails; readers see that there is no record.
-        let mut announce = Pipeline::new();
+        let mut announce = redis::cmd("SADD");
         announce
-            .cmd("SADD")
             .arg(self.keys().domains())
             .arg(edit.domain.as_str());
-        self.control(&announce).await?;
+        self.control(announce).await?;
         self.write_plan(edit.domain, &edit::expected(edit.base), &plan, edit.by)
             .await
     }
@@ -44,11 +38,8 @@ impl RedisStore {
         by: &Signature,
     ) -> Result<Revision, EditError> {
         let staged = self.stage(domain, plan).await?;
-        let call = self.write_call(domain, expected, plan, staged, by);
-        let deadline = Deadline::within(self.options.control_timeout);
-        let mut replies = run::scripts(&self.control, &POLICY_WRITE, &[call], deadline).await?;
-        let reply = replies.pop().ok_or_else(value::short)?;
-        let reply = reply.map_err(StoreError::from)?;
+        let (keys, args) = self.write_call(domain, expected, plan, staged, by);
+        let reply = self.control_script(&POLICY_WRITE, &keys, &args).await?;
         outcome(reply, expected)
     }
 
@@ -61,19 +52,21 @@ impl RedisStore {
             }
             let key = self.keys().staged(domain, fastrand::u64(..));
             for fields in writes.fields.chunks(STAGE_STEP) {
-                let mut step = Pipeline::with_capacity(2);
-                step.cmd("HSET").arg(&key);
+                let mut set = redis::cmd("HSET");
+                set.arg(&key);
                 for (field, json) in fields {
-                    step.arg(field).arg(json.as_deref().unwrap_or_default());
+                    set.arg(field).arg(json.as_deref().unwrap_or_default());
                 }
-                step.cmd("PEXPIRE").arg(&key).arg(STAGE_LIFE_MS);
-                self.control(&step).await?;
+                let mut expire = redis::cmd("PEXPIRE");
+                expire.arg(&key).arg(STAGE_LIFE_MS);
+                self.control_all([set, expire]).await?;
             }
             keys.push(key);
         }
         Ok(keys)
     }
 
+    /// KEYS and ARGV of `lua/policy_write.lua`.
     fn write_call(
         &self,
         domain: &Name,
@@ -81,7 +74,7 @@ impl RedisStore {
         plan: &Plan,
         staged: Vec<String>,
         by: &Signature,
-    ) -> Call<String, String> {
+    ) -> (Vec<String>, Vec<String>) {
         let mut keys = vec![self.keys().policy(domain), self.keys().history(domain)];
         let (number, digest) = expected.as_arguments();
         let limit = plan.limit.as_ref().map(ToString::to_string);
@@ -110,7 +103,7 @@ impl RedisStore {
             push_writes(&mut args, writes);
         }
         keys.extend(staged);
-        Call { keys, args }
+        (keys, args)
     }
 }
 

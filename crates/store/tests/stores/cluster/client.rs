@@ -4,7 +4,7 @@ use std::collections::{HashMap, hash_map::Entry};
 
 use algorithms::check::Options;
 use anyhow::{Context, Result, bail};
-use redis::{RedisResult, aio::MultiplexedConnection};
+use redis::{AsyncConnectionConfig, RedisResult, aio::MultiplexedConnection};
 use store::{
     script::{CHECK, Clock, ScriptCheck, ScriptLimit, decode, encode},
     slot,
@@ -42,7 +42,12 @@ impl Client {
             Entry::Occupied(link) => Ok(link.into_mut()),
             Entry::Vacant(free) => {
                 let client = redis::Client::open(format!("redis://127.0.0.1:{port}"))?;
-                Ok(free.insert(client.get_multiplexed_async_connection().await?))
+                // A test machine is busy; nothing here is about how fast an answer comes.
+                let patient = AsyncConnectionConfig::new()
+                    .set_response_timeout(None)
+                    .set_connection_timeout(None);
+                let link = client.get_multiplexed_async_connection_with_config(&patient);
+                Ok(free.insert(link.await?))
             }
         }
     }

@@ -1,5 +1,5 @@
-//! The check script on a Cluster. The store has no client for one yet: those of this test find
-//! the node of a key themselves, by CLUSTER SLOTS and by MOVED.
+//! The check script on a Cluster, called by clients that find the node of a key themselves, by
+//! CLUSTER SLOTS and by MOVED.
 
 mod client;
 mod nodes;
@@ -17,10 +17,8 @@ use anyhow::Result;
 use store::{script::ScriptLimit, slot};
 use tokio::task::JoinSet;
 
-use self::{
-    client::Client,
-    nodes::{Cluster, SLOTS},
-};
+pub use self::nodes::Cluster;
+use self::{client::Client, nodes::SLOTS};
 use crate::servers::{Kind, REDIS, VALKEY};
 
 const LIMIT: u64 = 100;

@@ -1,12 +1,13 @@
 //! The servers of a Cluster.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use anyhow::{Result, bail};
 use harness::free_port;
 use redis::Value;
+use store::{Options, Store, open};
 
-use crate::servers::{Kind, Server, until};
+use crate::servers::{Kind, Server, patient, until};
 
 /// The first and the last slot of each node.
 pub const SLOTS: [[&str; 2]; 3] = [["0", "5460"], ["5461", "10922"], ["10923", "16383"]];
@@ -43,6 +44,16 @@ impl Cluster {
             until("the node serves", Duration::from_secs(15), serves).await?;
         }
         Ok(Self { nodes })
+    }
+
+    /// A store that is told of one node, and finds the others.
+    pub fn store(&self) -> Result<Arc<dyn Store>> {
+        self.store_with(patient())
+    }
+
+    pub fn store_with(&self, options: Options) -> Result<Arc<dyn Store>> {
+        let url = format!("redis-cluster://127.0.0.1:{}", self.nodes[0].port());
+        Ok(open(&url.parse()?, options)?)
     }
 
     /// The ports of the nodes, each with the first and last of its slots.

@@ -1,0 +1,103 @@
+//! The servers themselves, as operators see them.
+
+use std::collections::BTreeMap;
+
+use redis::Value;
+use tokio::time::Instant;
+
+use super::{RedisStore, request::Request, value};
+use crate::{Pong, ScriptStatus, StoreError, scripts};
+
+impl RedisStore {
+    pub(super) async fn ping(&self) -> Result<Pong, StoreError> {
+        let ping = [Request::from(redis::cmd("PING"))];
+        // Once to have a connection, once to measure.
+        self.on_each(&ping).await?;
+        let asked = Instant::now();
+        let nodes = self.on_each(&ping).await?.len();
+        let latency = asked.elapsed();
+        let hello = [Request::from(redis::cmd("HELLO"))];
+        let deadline = self.control_deadline();
+        let mut answers = self.servers.run_on_each(&hello, deadline).await?;
+        let mut about = match answers.pop().and_then(|mut node| node.pop()) {
+            Some(Ok(reply)) => about(reply),
+            // Not permitted, or a server older than HELLO: alive all the same.
+            _ => BTreeMap::new(),
+        };
+        Ok(Pong {
+            latency,
+            nodes,
+            server: about.remove("server").unwrap_or_else(|| "redis".to_owned()),
+            version: about.remove("version"),
+            role: about.remove("role"),
+        })
+    }
+
+    /// A script is loaded where every server has it.
+    pub(super) async fn scripts(&self) -> Result<Vec<ScriptStatus>, StoreError> {
+        let mut all: Option<Vec<ScriptStatus>> = None;
+        for node in self.on_each(&[Request::from(exist())]).await? {
+            let found = statuses(node.into_iter().next().unwrap_or(Value::Nil))?;
+            let all = all.get_or_insert_with(|| found.clone());
+            for (status, found) in all.iter_mut().zip(found) {
+                status.loaded &= found.loaded;
+            }
+        }
+        Ok(all.unwrap_or_default())
+    }
+
+    pub(super) async fn load_scripts(&self) -> Result<(), StoreError> {
+        let load = |(_, script): (&str, &'static crate::script::Script)| {
+            let mut load = redis::cmd("SCRIPT");
+            load.arg("LOAD").arg(&script.source);
+            Request::from(load)
+        };
+        let loads: Vec<Request> = scripts::all().into_iter().map(load).collect();
+        self.on_each(&loads).await.map(drop)
+    }
+
+    /// The answers of every server, each of which has to succeed.
+    async fn on_each(&self, requests: &[Request]) -> Result<Vec<Vec<Value>>, StoreError> {
+        let deadline = self.control_deadline();
+        let nodes = self.servers.run_on_each(requests, deadline).await?;
+        nodes
+            .into_iter()
+            .map(|node| node.into_iter().collect())
+            .collect()
+    }
+}
+
+/// Asks which scripts a server has.
+pub(super) fn exist() -> redis::Cmd {
+    let mut exist = redis::cmd("SCRIPT");
+    exist.arg("EXISTS");
+    for (_, script) in scripts::all() {
+        exist.arg(&script.sha1);
+    }
+    exist
+}
+
+/// The answer to [`exist`].
+pub(super) fn statuses(answer: Value) -> Result<Vec<ScriptStatus>, StoreError> {
+    let found = value::integers(answer)?;
+    let status = scripts::all().into_iter().zip(found);
+    Ok(status
+        .map(|((name, script), found)| ScriptStatus {
+            name,
+            sha1: script.sha1.clone(),
+            loaded: found == 1,
+        })
+        .collect())
+}
+
+/// HELLO's fields that are plain texts or numbers.
+fn about(reply: Value) -> BTreeMap<String, String> {
+    let mut items = value::items(reply).unwrap_or_default().into_iter();
+    let mut fields = BTreeMap::new();
+    while let (Some(name), Some(value)) = (items.next(), items.next()) {
+        if let (Ok(name), Ok(value)) = (value::text(name), value::text(value)) {
+            fields.insert(name, value);
+        }
+    }
+    fields
+}

@@ -1,0 +1,201 @@
+//! Which node of a Cluster has which slots.
+
+use std::{
+    collections::{HashMap, hash_map::DefaultHasher},
+    hash::{Hash, Hasher},
+    sync::Arc,
+};
+
+use redis::Value;
+
+use crate::{
+    StoreError,
+    redis::{servers::Node, value},
+};
+
+/// Slots of a Cluster.
+const SLOTS: usize = 16384;
+/// Nodes that are kept connections to: more than a Cluster is made for.
+const NODES_MAX: usize = 1024;
+/// The index of nobody.
+const NOBODY: u16 = u16::MAX;
+
+/// The host and port of a node.
+pub(super) type Place = (String, u16);
+
+/// A range of slots, first and last, and the place of the master that has them.
+pub(super) type Range = (u16, u16, Place);
+
+/// The masters, and who has which slot.
+#[derive(Clone, Default)]
+pub(super) struct Map {
+    nodes: Vec<(Place, Arc<Node>)>,
+    /// For each slot an index into `nodes`.
+    owners: Vec<u16>,
+}
+
+impl Map {
+    /// The map of these ranges. A node that `known` has a connection to keeps it.
+    pub(super) fn new(ranges: &[Range], known: &Self, connect: impl Fn(&Place) -> Node) -> Self {
+        let mut map = Self {
+            nodes: Vec::new(),
+            owners: vec![NOBODY; SLOTS],
+        };
+        let kept: HashMap<&Place, &Arc<Node>> = known.nodes.iter().map(|(p, n)| (p, n)).collect();
+        for (first, last, place) in ranges {
+            let node = || match kept.get(place) {
+                Some(node) => Arc::clone(node),
+                None => Arc::new(connect(place)),
+            };
+            let Some(index) = map.index_of(place, node) else {
+                continue;
+            };
+            let slots = usize::from(*first)..=usize::from(*last);
+            if let Some(owners) = map.owners.get_mut(slots) {
+                owners.fill(index);
+            }
+        }
+        map
+    }
+
+    /// The same map with one slot elsewhere; with a node more if need be.
+    pub(super) fn with_moved(
+        &self,
+        slot: u16,
+        place: &Place,
+        connect: impl Fn(&Place) -> Node,
+    ) -> Self {
+        let mut map = self.clone();
+        if let Some(index) = map.index_of(place, || Arc::new(connect(place)))
+            && let Some(owner) = map.owners.get_mut(usize::from(slot))
+        {
+            *owner = index;
+        }
+        map
+    }
+
+    /// The same map with a node that has no slots yet.
+    pub(super) fn with_guest(&self, place: &Place, connect: impl Fn(&Place) -> Node) -> Self {
+        let mut map = self.clone();
+        map.index_of(place, || Arc::new(connect(place)));
+        map
+    }
+
+    fn index_of(&mut self, place: &Place, node: impl FnOnce() -> Arc<Node>) -> Option<u16> {
+        let found = self.nodes.iter().position(|(known, _)| known == place);
+        if found.is_none() && self.nodes.len() < NODES_MAX {
+            self.nodes.push((place.clone(), node()));
+        }
+        let index = found.unwrap_or(self.nodes.len() - 1);
+        let known = self.nodes.get(index).is_some_and(|(p, _)| p == place);
+        known.then(|| u16::try_from(index).ok()).flatten()
+    }
+
+    /// Who has a slot, and where that is.
+    pub(super) fn owner(&self, slot: u16) -> Option<&(Place, Arc<Node>)> {
+        let index = self.owners.get(usize::from(slot))?;
+        self.nodes.get(usize::from(*index))
+    }
+
+    pub(super) fn node(&self, place: &Place) -> Option<&Arc<Node>> {
+        let found = self.nodes.iter().find(|(known, _)| known == place);
+        found.map(|(_, node)| node)
+    }
+
+    pub(super) fn nodes(&self) -> &[(Place, Arc<Node>)] {
+        &self.nodes
+    }
+
+    /// Differs, as good as surely, between maps that say different things.
+    pub(super) fn fingerprint(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        for (place, _) in &self.nodes {
+            place.hash(&mut hasher);
+        }
+        self.owners.hash(&mut hasher);
+        hasher.finish()
+    }
+}
+
+/// Reads the answer to CLUSTER SLOTS of the node at `asked`.
+pub(super) fn ranges(answer: Value, asked: &str) -> Result<Vec<Range>, StoreError> {
+    let ranges = value::items(answer)?.into_iter();
+    let ranges: Vec<Range> = ranges.map(|r| range(r, asked)).collect::<Result<_, _>>()?;
+    if ranges.is_empty() {
+        return Err(StoreError::Unreachable(
+            "the cluster's node knows of no slots yet".to_owned(),
+        ));
+    }
+    Ok(ranges)
+}
+
+fn range(answer: Value, asked: &str) -> Result<Range, StoreError> {
+    let mut parts = value::items(answer)?.into_iter();
+    let mut next = || parts.next().ok_or_else(value::short);
+    let number = |value: Value| u16::try_from(value::integer(value)?).map_err(|_| value::short());
+    let (first, last) = (number(next()?)?, number(next()?)?);
+    let mut master = value::items(next()?)?.into_iter();
+    let mut next = || master.next().ok_or_else(value::short);
+    let (host, port) = (value::optional_text(next()?)?, number(next()?)?);
+    Ok((first, last, (named(host.as_deref(), asked), port)))
+}
+
+/// A node that does not know its own name is where it was asked.
+pub(super) fn named(host: Option<&str>, asked: &str) -> String {
+    match host {
+        None | Some("" | "?") => asked.to_owned(),
+        Some(host) => host.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(host: Option<&str>, port: i64) -> Value {
+        let host = host.map_or(Value::Nil, |h| Value::BulkString(h.as_bytes().to_vec()));
+        Value::Array(vec![
+            host,
+            Value::Int(port),
+            Value::SimpleString("id".into()),
+        ])
+    }
+
+    #[test]
+    fn slots_are_read_with_names_that_are_missing() {
+        let range =
+            |first, last, node| Value::Array(vec![Value::Int(first), Value::Int(last), node]);
+        let answer = Value::Array(vec![
+            range(0, 1, node(Some("10.0.0.1"), 7000)),
+            range(2, 16383, node(None, 7001)),
+            range(5, 5, node(Some("?"), 7002)),
+        ]);
+        let found = ranges(answer, "asked").unwrap();
+        let place = |host: &str, port| (host.to_owned(), port);
+        assert_eq!(
+            found,
+            [
+                (0, 1, place("10.0.0.1", 7000)),
+                (2, 16383, place("asked", 7001)),
+                (5, 5, place("asked", 7002)),
+            ]
+        );
+    }
+
+    #[test]
+    fn nonsense_is_an_error_never_a_panic() {
+        for answer in [
+            Value::Okay,
+            Value::Array(vec![]),
+            Value::Array(vec![Value::Int(1)]),
+            Value::Array(vec![Value::Array(vec![Value::Int(-1), Value::Int(70_000)])]),
+            Value::Array(vec![Value::Array(vec![
+                Value::Int(0),
+                Value::Int(1),
+                node(Some("a"), 70_000),
+            ])]),
+        ] {
+            assert!(ranges(answer.clone(), "a").is_err(), "{answer:?}");
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! The nodes of a Cluster: each request goes to the one that has its slot.
+//!
+//! What came of a request is known or it is not, and only what certainly did not run is sent
+//! again: a node that names another one has done nothing. (Client libraries for Clusters send a
+//! request again after a broken connection too, which charges a check twice.)
+
+mod map;
+mod redirect;
+mod topology;
+
+use std::{collections::BTreeMap, io, sync::Arc, time::Duration};
+
+use ::redis::RedisConnectionInfo;
+use futures_util::future::join_all;
+use tokio::time::timeout_at;
+
+use self::{
+    map::{Map, Place},
+    redirect::{Redirect, is_doubtful},
+    topology::Topology,
+};
+use super::{
+    dial::{Dialer, Stream},
+    link::Deadline,
+    request::{Outcome, Request, send},
+    servers::{Lane, Node},
+};
+use crate::{Refusal, StoreError};
+
+/// How often a request follows a redirection: an old map leads to a node whose slot is just on its
+/// way to a third one.
+const REDIRECTIONS: usize = 3;
+const UNSETTLED: &str = "the cluster's nodes do not agree who has a slot";
+
+/// The nodes of a Cluster.
+#[derive(Clone)]
+pub(crate) struct Cluster {
+    topology: Arc<Topology>,
+}
+
+/// The masters at one moment.
+pub(crate) struct Masters {
+    map: Arc<Map>,
+}
+
+impl Masters {
+    /// The nth of them.
+    pub(crate) fn get(&self, n: usize) -> Option<&Node> {
+        self.map.nodes().get(n).map(|(_, node)| &**node)
+    }
+
+    /// All of them, with their addresses.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (String, &Node)> {
+        let nodes = self.map.nodes().iter();
+        nodes.map(|((host, port), node)| (format!("{host}:{port}"), &**node))
+    }
+
+    /// Whether the slots are where they were.
+    pub(crate) fn fingerprint(&self) -> u64 {
+        self.map.fingerprint()
+    }
+}
+
+/// A request on its way.
+struct Hop {
+    /// Its index among all.
+    request: usize,
+    to: Place,
+    node: Arc<Node>,
+    asking: bool,
+}
+
+impl Cluster {
+    /// `seeds` dials the nodes that the URL names.
+    pub(crate) fn new(seeds: Dialer, connect_timeout: Duration) -> Self {
+        Self {
+            topology: Arc::new(Topology::new(seeds, connect_timeout)),
+        }
+    }
+
+    pub(crate) fn start_checks(&self) {
+        self.topology.start_checks();
+    }
+
+    pub(crate) fn is_up(&self) -> bool {
+        self.topology.is_up()
+    }
+
+    /// A stream to any node, and how to log in there.
+    pub(crate) async fn dial(&self) -> io::Result<(Box<dyn Stream>, RedisConnectionInfo)> {
+        let map = self.topology.map().await.map_err(io::Error::other)?;
+        let nodes = map.nodes();
+        let any = nodes.get(fastrand::usize(..nodes.len().max(1)));
+        let (_, node) = any.ok_or_else(|| io::Error::other("the cluster has no nodes"))?;
+        // One that is gone, or cut off, may have been replaced.
+        self.topology.doubt();
+        let stream = node.dialer().dial().await?;
+        Ok((stream, node.dialer().server().login.clone()))
+    }
+
+    /// The masters, as last known, or (`fresh`) as asked for now.
+    pub(crate) async fn masters(
+        &self,
+        fresh: bool,
+        deadline: Deadline,
+    ) -> Result<Masters, StoreError> {
+        let map = if fresh {
+            timeout_at(deadline.at(), self.topology.fresh()).await
+        } else {
+            timeout_at(deadline.at(), self.topology.map()).await
+        };
+        let map = map.map_err(|_| no_map_yet())??;
+        Ok(Masters { map })
+    }
+
+    /// Sends each request to the node of its slot; one answer each.
+    pub(crate) async fn run(
+        &self,
+        lane: Lane,
+        requests: &[Request],
+        deadline: Deadline,
+    ) -> Vec<Outcome> {
+        let map = match self.masters(false, deadline).await {
+            Ok(masters) => masters.map,
+            Err(error) => return vec![Err(error); requests.len()],
+        };
+        let mut answers: Vec<Option<Outcome>> = vec![None; requests.len()];
+        let mut hops = Vec::with_capacity(requests.len());
+        for (i, request) in requests.iter().enumerate() {
+            let slot = request.slot();
+            if let Some((place, node)) = map.owner(slot) {
+                hops.push(Hop {
+                    request: i,
+                    to: place.clone(),
+                    node: Arc::clone(node),
+                    asking: false,
+                });
+            } else if let Some(answer) = answers.get_mut(i) {
+                self.topology.doubt();
+                *answer = Some(Err(no_node_for(slot)));
+            }
+        }
+        for _ in 0..=REDIRECTIONS {
+            if hops.is_empty() {
+                break;
+            }
+            hops = self
+                .round(lane, requests, hops, &mut answers, deadline)
+                .await;
+        }
+        // Whoever is still on the way was sent back and forth, and has done nothing.
+        let unsettled = || Err(StoreError::Unreachable(UNSETTLED.to_owned()));
+        let answers = answers.into_iter();
+        answers
+            .map(|answer| answer.unwrap_or_else(unsettled))
+            .collect()
+    }
+
+    /// Sends what is on its way, one pipeline for each node; gives back what has to go on.
+    async fn round(
+        &self,
+        lane: Lane,
+        requests: &[Request],
+        hops: Vec<Hop>,
+        answers: &mut [Option<Outcome>],
+        deadline: Deadline,
+    ) -> Vec<Hop> {
+        let mut groups: BTreeMap<(Place, bool), Vec<Hop>> = BTreeMap::new();
+        for hop in hops {
+            let key = (hop.to.clone(), hop.asking);
+            groups.entry(key).or_default().push(hop);
+        }
+        let sent = groups.into_values().map(|group| async move {
+            let sent = group.iter().filter_map(|hop| requests.get(hop.request));
+            let sent: Vec<&Request> = sent.collect();
+            let answers = match group.first() {
+                Some(hop) => send(hop.node.link(lane), &sent, hop.asking, deadline).await,
+                None => Vec::new(),
+            };
+            (group, answers)
+        });
+        let mut on = Vec::new();
+        for (group, answered) in join_all(sent).await {
+            for (hop, answer) in group.into_iter().zip(answered) {
+                if let Some(hop) = self.redirected(&hop, &answer) {
+                    on.push(hop);
+                    continue;
+                }
+                if is_doubtful(&answer) {
+                    self.topology.doubt();
+                }
+                if let Some(place) = answers.get_mut(hop.request) {
+                    *place = Some(answer);
+                }
+            }
+        }
+        // Requests of one slot stay in their order.
+        on.sort_by_key(|hop| hop.request);
+        on
+    }
+
+    /// Where a request goes on to, if the answer says so.
+    fn redirected(&self, hop: &Hop, answer: &Outcome) -> Option<Hop> {
+        let (to, node, asking) = match Redirect::of(answer, &hop.to.0)? {
+            Redirect::Moved { slot, to } => {
+                let node = self.topology.moved(slot, &to)?;
+                (to, node, false)
+            }
+            Redirect::Ask { to } => {
+                let node = self.topology.guest(&to)?;
+                (to, node, true)
+            }
+        };
+        Some(Hop {
+            request: hop.request,
+            to,
+            node,
+            asking,
+        })
+    }
+
+    /// Sends the same requests to every master.
+    pub(crate) async fn run_on_each(
+        &self,
+        requests: &[Request],
+        deadline: Deadline,
+    ) -> Result<Vec<Vec<Outcome>>, StoreError> {
+        let masters = self.masters(true, deadline).await?;
+        let requests: Vec<&Request> = requests.iter().collect();
+        let nodes = masters.map.nodes().iter();
+        let sent =
+            nodes.map(|(_, node)| send(node.link(Lane::Control), &requests, false, deadline));
+        Ok(join_all(sent).await)
+    }
+}
+
+fn no_map_yet() -> StoreError {
+    StoreError::Unreachable("no node of the cluster has answered yet".to_owned())
+}
+
+fn no_node_for(slot: u16) -> StoreError {
+    StoreError::Refused(Refusal {
+        code: "CLUSTERDOWN".to_owned(),
+        message: format!("no node has slot {slot}"),
+    })
+}

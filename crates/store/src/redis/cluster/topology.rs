@@ -1,0 +1,285 @@
+//! The map of a Cluster, kept.
+//!
+//! A single task asks for it, so that there is never more than one question under way, however
+//! many callers find their node gone; and it pauses between questions, however many redirections
+//! come in meanwhile. The last map stays in force while nobody answers.
+
+use std::{
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use futures_util::future::{FutureExt, select_ok};
+use tokio::{
+    sync::{Notify, watch},
+    time::sleep,
+};
+
+use super::map::{self, Map, Place, Range};
+use crate::{
+    StoreError,
+    redis::{
+        dial::Dialer,
+        link::{AbortOnDrop, Deadline, WhenLost, jittered},
+        request::{Request, send},
+        servers::{Lane, Node},
+    },
+};
+
+/// Pause between two questions: what a failover may be noticed late by.
+const PACE: Duration = Duration::from_millis(100);
+/// Pause after a question that nobody answered, and what it grows to.
+const BACKOFF_MIN: Duration = Duration::from_millis(20);
+const BACKOFF_MAX: Duration = Duration::from_millis(250);
+/// Nodes that are asked at once: one that hangs costs nothing while another answers.
+const AT_ONCE: usize = 3;
+
+/// The map, and whoever keeps it.
+pub(super) struct Topology {
+    shared: Arc<Shared>,
+    keeper: OnceLock<AbortOnDrop>,
+}
+
+struct Shared {
+    /// To the nodes that the URL names.
+    seeds: Dialer,
+    connect_timeout: Duration,
+    known: watch::Sender<Known>,
+    doubt: Notify,
+    /// Whether connections for checks are made before the first one.
+    eager: AtomicBool,
+}
+
+/// What is known of the map.
+#[derive(Default)]
+struct Known {
+    map: Option<Arc<Map>>,
+    /// Why the last question was not answered.
+    error: Option<StoreError>,
+    /// Questions begun and ended.
+    begun: u64,
+    ended: u64,
+}
+
+impl Topology {
+    pub(super) fn new(seeds: Dialer, connect_timeout: Duration) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                seeds,
+                connect_timeout,
+                known: watch::Sender::default(),
+                doubt: Notify::new(),
+                eager: AtomicBool::new(false),
+            }),
+            keeper: OnceLock::new(),
+        }
+    }
+
+    /// Asks now, and connects for checks to every node that there is or will be.
+    pub(super) fn start_checks(&self) {
+        self.shared.eager.store(true, Ordering::Relaxed);
+        self.start();
+        if let Some(map) = &self.shared.known.borrow().map {
+            connect(map);
+        }
+    }
+
+    fn start(&self) {
+        self.keeper.get_or_init(|| {
+            let shared = Arc::clone(&self.shared);
+            AbortOnDrop::new(tokio::spawn(async move { shared.keep().await }))
+        });
+    }
+
+    /// The map, whatever its age; or why there never was one.
+    pub(super) async fn map(&self) -> Result<Arc<Map>, StoreError> {
+        self.start();
+        let mut known = self.shared.known.subscribe();
+        let decided = known.wait_for(|k| k.map.is_some() || k.error.is_some());
+        let known = decided.await.map_err(|_| closed())?;
+        match (&known.map, &known.error) {
+            (Some(map), _) => Ok(Arc::clone(map)),
+            (None, Some(error)) => Err(error.clone()),
+            (None, None) => Err(closed()),
+        }
+    }
+
+    /// A map that was asked for after this call began.
+    pub(super) async fn fresh(&self) -> Result<Arc<Map>, StoreError> {
+        self.start();
+        let mut known = self.shared.known.subscribe();
+        let begun = known.borrow().begun;
+        self.doubt();
+        let asked = known.wait_for(|k| k.ended > begun);
+        let known = asked.await.map_err(|_| closed())?;
+        match (&known.map, &known.error) {
+            (_, Some(error)) => Err(error.clone()),
+            (Some(map), None) => Ok(Arc::clone(map)),
+            (None, None) => Err(closed()),
+        }
+    }
+
+    /// Whether there is a map, and no node of it that failed last.
+    pub(super) fn is_up(&self) -> bool {
+        let known = self.shared.known.borrow();
+        let fine = |map: &Map| {
+            let mut nodes = map.nodes().iter();
+            nodes.all(|(_, node)| !node.link(Lane::Checks).is_down())
+        };
+        known.map.as_deref().is_some_and(fine)
+    }
+
+    /// The map may be wrong: it is asked for again.
+    pub(super) fn doubt(&self) {
+        self.shared.doubt.notify_one();
+    }
+
+    /// The node that a slot moved to, by the word of the one that had it.
+    pub(super) fn moved(&self, slot: u16, to: &Place) -> Option<Arc<Node>> {
+        self.doubt();
+        self.shared.change(to, |map, connect| {
+            let owner = map.owner(slot).map(|(place, _)| place);
+            (owner != Some(to)).then(|| map.with_moved(slot, to, connect))
+        })
+    }
+
+    /// A node that may have no slots yet.
+    pub(super) fn guest(&self, place: &Place) -> Option<Arc<Node>> {
+        self.shared.change(place, |map, connect| {
+            map.node(place)
+                .is_none()
+                .then(|| map.with_guest(place, connect))
+        })
+    }
+}
+
+fn closed() -> StoreError {
+    StoreError::Unreachable("the store was closed".to_owned())
+}
+
+fn connect(map: &Map) {
+    for (_, node) in map.nodes() {
+        node.link(Lane::Checks).start();
+    }
+}
+
+impl Shared {
+    /// Changes the map unless that is not needed, and gives the node at a place of it.
+    fn change(
+        &self,
+        place: &Place,
+        change: impl FnOnce(&Map, &dyn Fn(&Place) -> Node) -> Option<Map>,
+    ) -> Option<Arc<Node>> {
+        let mut node = None;
+        self.known.send_if_modified(|known| {
+            let Some(map) = &mut known.map else {
+                return false;
+            };
+            let changed = change(map, &|place| self.connect_to(place)).map(Arc::new);
+            let changed = changed.map(|new| *map = new).is_some();
+            node = map.node(place).cloned();
+            changed
+        });
+        node
+    }
+
+    fn connect_to(&self, (host, port): &Place) -> Node {
+        let dialer = self.seeds.to(host, *port);
+        Node::new(dialer, self.connect_timeout, WhenLost::Fail)
+    }
+
+    async fn keep(&self) {
+        let mut backoff = BACKOFF_MIN;
+        loop {
+            self.known.send_modify(|known| known.begun += 1);
+            let found = self.ask().await;
+            let answered = found.is_ok();
+            self.end(found);
+            if answered {
+                backoff = BACKOFF_MIN;
+                sleep(jittered(PACE)).await;
+                self.doubt.notified().await;
+            } else {
+                sleep(jittered(backoff)).await;
+                backoff = (backoff * 2).min(BACKOFF_MAX);
+            }
+        }
+    }
+
+    /// Puts what was found in force.
+    fn end(&self, found: Result<Vec<Range>, StoreError>) {
+        self.known.send_modify(|known| {
+            known.ended = known.begun;
+            let ranges = match found {
+                Ok(ranges) => ranges,
+                Err(error) => {
+                    tracing::warn!(servers = %self.seeds.server(), %error, "no map of the cluster");
+                    known.error = Some(error);
+                    return;
+                }
+            };
+            let old = known.map.take().unwrap_or_default();
+            let new = Map::new(&ranges, &old, |place| self.connect_to(place));
+            if new.fingerprint() != old.fingerprint() {
+                tracing::info!(masters = new.nodes().len(), "a new map of the cluster");
+            }
+            if self.eager.load(Ordering::Relaxed) {
+                connect(&new);
+            }
+            known.error = None;
+            known.map = Some(Arc::new(new));
+        });
+    }
+
+    /// Asks known masters first, then those that the URL names; a few at once, and the first that
+    /// knows decides.
+    async fn ask(&self) -> Result<Vec<Range>, StoreError> {
+        let known = self.known.borrow().map.clone();
+        let mut masters: Vec<(Place, Arc<Node>)> =
+            known.iter().flat_map(|map| map.nodes().to_vec()).collect();
+        fastrand::shuffle(&mut masters);
+        let mut seeds = self.seeds.server().seeds();
+        fastrand::shuffle(&mut seeds);
+        seeds.retain(|seed| masters.iter().all(|(place, _)| place != seed));
+        let strangers = seeds.into_iter().map(|seed| {
+            let node = Arc::new(self.connect_to(&seed));
+            (seed, node)
+        });
+        let nodes: Vec<_> = masters.into_iter().chain(strangers).collect();
+        let mut last = StoreError::Unreachable("the URL names no node".to_owned());
+        for some in nodes.chunks(AT_ONCE) {
+            let asked: Vec<_> = some.iter().map(|node| self.slots(node).boxed()).collect();
+            match select_ok(asked).await {
+                Ok((ranges, _)) => return Ok(ranges),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    async fn slots(
+        &self,
+        ((host, _), node): &(Place, Arc<Node>),
+    ) -> Result<Vec<Range>, StoreError> {
+        let mut question = redis::cmd("CLUSTER");
+        question.arg("SLOTS");
+        let question = Request::from(question);
+        // Time to connect, and for the answer.
+        let deadline = Deadline::within(2 * self.connect_timeout);
+        let mut answers = send(node.link(Lane::Control), &[&question], false, deadline).await;
+        match answers.pop() {
+            Some(Ok(answer)) => map::ranges(answer, host),
+            Some(Err(StoreError::Refused(refusal))) if refusal.code == "ERR" => {
+                Err(StoreError::Unsupported(format!(
+                    "the server is not a node of a cluster ({}): use redis:// for it",
+                    refusal.message
+                )))
+            }
+            Some(Err(error)) => Err(error),
+            None => Err(closed()),
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Listings of buckets: SCAN of every server that holds some.
+
+use policy::Name;
+
+use super::{
+    Lane, RedisStore,
+    link::Deadline,
+    request::{Request, send},
+    servers::Servers,
+    value,
+};
+use crate::{Cursor, ListedBucket, Page, StoreError};
+
+/// Keys that one SCAN looks at: about a millisecond of the server's time.
+const SCAN_COUNT: usize = 1000;
+
+/// What one SCAN answered: where it goes on (0: that was all), and keys.
+type Scanned = (u64, Vec<String>);
+
+impl RedisStore {
+    pub(super) async fn list(
+        &self,
+        domain: &Name,
+        limit: Option<&Name>,
+        cursor: Cursor,
+    ) -> Result<Page, StoreError> {
+        let (next, keys) = self.scan(domain, limit, cursor).await?;
+        let buckets = keys.into_iter().filter_map(|key| {
+            let parsed = self.keys().parse_bucket(key.as_bytes())?;
+            // The glob also finds limits whose name only starts like the one asked for.
+            let wanted = limit.is_none_or(|limit| parsed.limit == *limit);
+            wanted.then_some(ListedBucket {
+                key,
+                limit: parsed.limit,
+                partition: parsed.partition,
+                values: parsed.values,
+            })
+        });
+        Ok(Page {
+            buckets: buckets.collect(),
+            next,
+        })
+    }
+
+    /// One server after the other. Should slots have moved before the end, all is looked at again:
+    /// a bucket that went from a server not yet looked at to one that was would not be found.
+    async fn scan(
+        &self,
+        domain: &Name,
+        limit: Option<&Name>,
+        cursor: Cursor,
+    ) -> Result<(Option<Cursor>, Vec<String>), StoreError> {
+        let scan = self.scan_command(domain, limit);
+        let deadline = self.control_deadline();
+        let cluster = match &self.servers {
+            Servers::One(node) => {
+                let link = node.link(Lane::Control);
+                let (next, keys) = scan_one(link, scan(cursor.scan), deadline).await?;
+                let next = Cursor {
+                    scan: next,
+                    ..cursor
+                };
+                return Ok(((next.scan != 0).then_some(next), keys));
+            }
+            Servers::Cluster(cluster) => cluster,
+        };
+        let starting = cursor == Cursor::default();
+        let masters = cluster.masters(starting, deadline).await?;
+        let mut cursor = cursor;
+        if starting || cursor.map != masters.fingerprint() {
+            cursor = Cursor {
+                map: masters.fingerprint(),
+                ..Cursor::default()
+            };
+        }
+        let node = masters.get(cursor.server).ok_or_else(value::short)?;
+        let link = node.link(Lane::Control);
+        let (next, keys) = scan_one(link, scan(cursor.scan), deadline).await?;
+        cursor.scan = next;
+        if next != 0 {
+            return Ok((Some(cursor), keys));
+        }
+        cursor.server += 1;
+        if masters.get(cursor.server).is_some() {
+            return Ok((Some(cursor), keys));
+        }
+        let now = cluster.masters(true, deadline).await?.fingerprint();
+        let again = Cursor {
+            map: now,
+            ..Cursor::default()
+        };
+        Ok(((now != cursor.map).then_some(again), keys))
+    }
+
+    fn scan_command(&self, domain: &Name, limit: Option<&Name>) -> impl Fn(u64) -> Request {
+        let glob = self.keys().bucket_glob(domain, limit);
+        move |from| {
+            let mut scan = redis::cmd("SCAN");
+            scan.arg(from).arg("MATCH").arg(&glob);
+            scan.arg("COUNT").arg(SCAN_COUNT);
+            Request::from(scan)
+        }
+    }
+}
+
+async fn scan_one(
+    link: &super::link::Link,
+    scan: Request,
+    deadline: Deadline,
+) -> Result<Scanned, StoreError> {
+    let mut answers = send(link, &[&scan], false, deadline).await;
+    let (next, keys) = value::scan(answers.pop().ok_or_else(value::short)??)?;
+    // Our keys are text; a foreign one that is not is none of ours.
+    let text = |key| value::text(key).ok();
+    let keys = value::items(keys)?.into_iter().filter_map(text);
+    Ok((next, keys.collect()))
+}

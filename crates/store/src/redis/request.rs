@@ -1,0 +1,172 @@
+//! What is sent to a server, and how a script that it lacks gets there.
+
+use std::collections::BTreeMap;
+
+use redis::{Arg, Cmd, Pipeline, ToRedisArgs, Value};
+
+use super::link::{Deadline, Link};
+use crate::{StoreError, script::Script, slot};
+
+/// The answer to one request.
+pub(crate) type Outcome = Result<Value, StoreError>;
+
+/// One command whose keys are all in one slot.
+#[derive(Clone)]
+pub(crate) struct Request {
+    command: Cmd,
+    /// The script that the command calls.
+    script: Option<&'static Script>,
+}
+
+/// A plain command; its first argument is its key, if it has one.
+impl From<Cmd> for Request {
+    fn from(command: Cmd) -> Self {
+        Self {
+            command,
+            script: None,
+        }
+    }
+}
+
+impl Request {
+    /// A call of a script.
+    pub(crate) fn call(
+        script: &'static Script,
+        keys: &[impl ToRedisArgs],
+        args: &[impl ToRedisArgs],
+    ) -> Self {
+        let mut command = Cmd::with_capacity(3 + keys.len() + args.len(), 0);
+        command.arg("EVALSHA").arg(&script.sha1).arg(keys.len());
+        for key in keys {
+            command.arg(key);
+        }
+        for arg in args {
+            command.arg(arg);
+        }
+        Self {
+            command,
+            script: Some(script),
+        }
+    }
+
+    /// The same, with the script's source: for one that is called rarely.
+    pub(crate) fn eval(
+        script: &'static Script,
+        keys: &[impl ToRedisArgs],
+        args: &[impl ToRedisArgs],
+    ) -> Self {
+        let call = Self::call(script, keys, args);
+        Self {
+            command: call.with_source(script),
+            ..call
+        }
+    }
+
+    /// The slot of its first key.
+    pub(crate) fn slot(&self) -> u16 {
+        let key = if self.script.is_some() { 3 } else { 1 };
+        match self.command.args_iter().nth(key) {
+            Some(Arg::Simple(key)) => slot(key),
+            _ => 0,
+        }
+    }
+
+    /// The same call with the script's source, for a server that does not have it.
+    fn with_source(&self, script: &Script) -> Cmd {
+        let mut command = redis::cmd("EVAL");
+        command.arg(&script.source);
+        for arg in self.command.args_iter().skip(2) {
+            if let Arg::Simple(arg) = arg {
+                command.arg(arg);
+            }
+        }
+        command
+    }
+
+    /// The script that a server says it does not have.
+    fn missing(&self, answer: &Outcome) -> Option<&'static Script> {
+        self.script.filter(|_| is_refused(answer, "NOSCRIPT"))
+    }
+}
+
+/// Whether the server refused, with this code.
+pub(crate) fn is_refused(answer: &Outcome, code: &str) -> bool {
+    matches!(answer, Err(StoreError::Refused(refusal)) if refusal.code == code)
+}
+
+/// Sends requests together; one answer each. `asking` tells a node of a Cluster, before each, that
+/// its slot is on its way there.
+///
+/// A server without a script answers NOSCRIPT, and has done nothing: these calls, and only
+/// these, are sent once more, with the source. Nothing else is ever sent twice.
+pub(crate) async fn send(
+    link: &Link,
+    requests: &[&Request],
+    asking: bool,
+    deadline: Deadline,
+) -> Vec<Outcome> {
+    let commands = requests.iter().map(|request| request.command.clone());
+    let mut answers = exchange(link, Vec::new(), commands.collect(), asking, deadline).await;
+    let missing: Vec<_> = requests
+        .iter()
+        .zip(&answers)
+        .enumerate()
+        .filter_map(|(i, (request, answer))| Some((i, *request, request.missing(answer)?)))
+        .collect();
+    if missing.is_empty() {
+        return answers;
+    }
+    // SCRIPT LOAD keeps the script where EVAL's copy may be evicted; EVAL runs even if somebody
+    // flushes the scripts between the two.
+    let scripts: BTreeMap<&str, &Script> = missing
+        .iter()
+        .map(|(_, _, script)| (script.sha1.as_str(), *script))
+        .collect();
+    let load = |script: &&Script| {
+        let mut load = redis::cmd("SCRIPT");
+        load.arg("LOAD").arg(&script.source);
+        load
+    };
+    let loads = scripts.values().map(load).collect();
+    let calls = missing
+        .iter()
+        .map(|(_, call, script)| call.with_source(script));
+    let again = exchange(link, loads, calls.collect(), asking, deadline).await;
+    for ((i, ..), answer) in missing.into_iter().zip(again) {
+        if let Some(first) = answers.get_mut(i) {
+            *first = answer;
+        }
+    }
+    answers
+}
+
+/// One round trip; the answers to `commands`.
+async fn exchange(
+    link: &Link,
+    first: Vec<Cmd>,
+    commands: Vec<Cmd>,
+    asking: bool,
+    deadline: Deadline,
+) -> Vec<Outcome> {
+    let (skip, step) = (first.len(), if asking { 2 } else { 1 });
+    let count = commands.len();
+    let mut pipeline = Pipeline::with_capacity(skip + step * count);
+    for command in first {
+        pipeline.add_command(command);
+    }
+    for command in commands {
+        if asking {
+            pipeline.cmd("ASKING");
+        }
+        pipeline.add_command(command);
+    }
+    match link.run(&pipeline, deadline).await {
+        Ok(replies) => {
+            let wanted = replies.into_iter().skip(skip + step - 1).step_by(step);
+            wanted
+                .map(|reply| reply.map_err(StoreError::from))
+                .collect()
+        }
+        Err(error) => vec![Err(error); count],
+    }
+}

@@ -1,0 +1,228 @@
+//! Checks on a Cluster: script calls of one slot each, in rounds.
+//!
+//! Most checks are decided in the first round. One whose buckets are in several slots takes a round
+//! for each, see [`Spread`]; all checks of a batch go through their rounds together.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    Lane, RedisStore,
+    check::{BUCKETS_PER_CALL, Verdict, call, decode, undecided},
+    link::Deadline,
+    request::{Outcome, Request, is_refused},
+    value,
+};
+use crate::{
+    CheckError, StoreError,
+    plan::Planned,
+    script::{
+        Ask, Charge, Clock, ScriptCheck, ScriptError, Spread, TAKE_BACK, decode_taken_back,
+        encode_charges,
+    },
+};
+
+/// A part of a check on its way: the index of the check, and the part.
+type Asked<'a> = (usize, Ask<'a>);
+
+/// A charge on its way back: the index of the check, that of the limit, and the charge.
+type Returned<'a> = (usize, usize, Charge<'a>);
+
+/// One script call.
+enum Job<'a> {
+    Check(Vec<Asked<'a>>),
+    TakeBack(Vec<Returned<'a>>),
+}
+
+/// A batch of checks on its way.
+struct Journey<'a, 'p> {
+    asked: &'a [&'a Planned<'p>],
+    spreads: Vec<Spread<'a, CheckError>>,
+    /// Slots on their way to another node, which decide one bucket at a time only.
+    moving: BTreeSet<u16>,
+}
+
+impl RedisStore {
+    /// One result for each check, in order.
+    pub(super) async fn ask_slots(
+        &self,
+        asked: &[&Planned<'_>],
+        checks: Vec<ScriptCheck<'_>>,
+    ) -> Vec<Result<Verdict, CheckError>> {
+        let deadline = Deadline::within(self.options.timeout);
+        let mut journey = Journey {
+            asked,
+            spreads: checks.into_iter().map(Spread::new).collect(),
+            moving: BTreeSet::new(),
+        };
+        loop {
+            let returned = journey.returned();
+            // What was charged in vain is taken back even where that comes too late for the answer.
+            let deadline = if returned.is_empty() {
+                deadline
+            } else {
+                Deadline::within(self.options.timeout)
+            };
+            let jobs = journey.jobs(returned);
+            if jobs.is_empty() {
+                break;
+            }
+            let calls: Vec<Request> = jobs.iter().map(Job::call).collect();
+            let answers = self.servers.run(Lane::Checks, &calls, deadline).await;
+            for (job, answer) in jobs.into_iter().zip(answers) {
+                match job {
+                    Job::Check(asks) => journey.decided(asks, answer),
+                    Job::TakeBack(charges) => journey.taken_back(&charges, answer),
+                }
+            }
+        }
+        let unasked = || value::short().into();
+        let spreads = journey.spreads.into_iter();
+        spreads.map(|spread| spread.decided(unasked)).collect()
+    }
+}
+
+impl Job<'_> {
+    fn call(&self) -> Request {
+        match self {
+            Self::Check(asks) => {
+                let batch: Vec<_> = asks.iter().map(|(_, ask)| ask.check.clone()).collect();
+                call(&batch)
+            }
+            Self::TakeBack(charges) => {
+                let charges: Vec<_> = charges.iter().map(|(.., charge)| *charge).collect();
+                let call = encode_charges(&charges, Clock::Server);
+                Request::call(&TAKE_BACK, &call.keys, &call.args)
+            }
+        }
+    }
+}
+
+impl<'a> Journey<'a, '_> {
+    /// Charges of checks that failed since, by slot.
+    fn returned(&mut self) -> BTreeMap<u16, Vec<Returned<'a>>> {
+        let mut by_slot: BTreeMap<u16, Vec<Returned<'a>>> = BTreeMap::new();
+        for (check, spread) in self.spreads.iter_mut().enumerate() {
+            for (limit, slot, charge) in spread.take_back() {
+                let charges = by_slot.entry(slot).or_default();
+                charges.push((check, limit, charge));
+            }
+        }
+        by_slot
+    }
+
+    /// What to send next: in each slot the checks in their order, then what is taken back.
+    fn jobs(&self, returned: BTreeMap<u16, Vec<Returned<'a>>>) -> Vec<Job<'a>> {
+        let mut by_slot: BTreeMap<u16, Vec<Asked<'a>>> = BTreeMap::new();
+        for (check, spread) in self.spreads.iter().enumerate() {
+            for ask in spread.next() {
+                by_slot.entry(ask.slot).or_default().push((check, ask));
+            }
+        }
+        let mut jobs = Vec::new();
+        for (slot, asks) in by_slot {
+            let most = self.most(slot);
+            jobs.extend(in_calls(asks, most).into_iter().map(Job::Check));
+        }
+        for (slot, charges) in returned {
+            let calls = charges.chunks(self.most(slot));
+            jobs.extend(calls.map(|charges| Job::TakeBack(charges.to_vec())));
+        }
+        jobs
+    }
+
+    /// Buckets that a call to a slot may have.
+    fn most(&self, slot: u16) -> usize {
+        if self.moving.contains(&slot) {
+            1
+        } else {
+            BUCKETS_PER_CALL
+        }
+    }
+
+    fn decided(&mut self, asks: Vec<Asked<'a>>, answer: Outcome) {
+        if is_refused(&answer, "TRYAGAIN") && self.split(&asks) {
+            return;
+        }
+        let batch: Vec<_> = asks.iter().map(|(_, ask)| ask.check.clone()).collect();
+        match decode(answer, &batch) {
+            Ok(reply) => {
+                let now_ms = reply.now_ms;
+                for ((check, ask), result) in asks.into_iter().zip(reply.results) {
+                    let result = result.map_err(|error| self.undecided(check, ask.part, error));
+                    self.answer(check, &ask, result.map(|verdict| (verdict, now_ms)));
+                }
+            }
+            Err(error) => {
+                for (check, ask) in asks {
+                    self.answer(check, &ask, Err(error.clone().into()));
+                }
+            }
+        }
+    }
+
+    fn answer(&mut self, check: usize, ask: &Ask<'a>, answer: Result<Verdict, CheckError>) {
+        if let Some(spread) = self.spreads.get_mut(check) {
+            spread.answer(ask.part, answer);
+        }
+    }
+
+    fn undecided(&self, check: usize, part: usize, error: ScriptError) -> CheckError {
+        match (self.asked.get(check), self.spreads.get(check)) {
+            (Some(planned), Some(spread)) => {
+                undecided(error, planned, |limit| spread.limit(part, limit))
+            }
+            _ => value::short().into(),
+        }
+    }
+
+    /// A slot that is on its way said that it has only some of a call's buckets, and did nothing:
+    /// from now on they are asked one by one. False if they were already.
+    fn split(&mut self, asks: &[Asked<'a>]) -> bool {
+        let [(_, first), ..] = asks else {
+            return false;
+        };
+        let buckets: usize = asks.iter().map(|(_, ask)| ask.check.limits.len()).sum();
+        self.moving.insert(first.slot);
+        for (check, ask) in asks {
+            if let Some(spread) = self.spreads.get_mut(*check) {
+                spread.split(ask.part);
+            }
+        }
+        buckets > 1
+    }
+
+    fn taken_back(&mut self, charges: &[Returned<'a>], answer: Outcome) {
+        let reply = answer.and_then(value::integers).and_then(|numbers| {
+            let read = decode_taken_back(&numbers, charges.len());
+            read.map_err(|error| StoreError::Corrupt(error.to_string()))
+        });
+        match reply {
+            Ok(taken) => {
+                for ((check, limit, _), taken) in charges.iter().zip(taken) {
+                    if let Some(spread) = self.spreads.get_mut(*check) {
+                        spread.taken_back(*limit, taken);
+                    }
+                }
+            }
+            // Whether it was is not known, so it is not tried again: at worst less is left.
+            Err(error) => tracing::debug!(%error, "charges were not taken back"),
+        }
+    }
+}
+
+/// Cuts a slot's list so that no call has many more buckets than `most`.
+fn in_calls(asks: Vec<Asked<'_>>, most: usize) -> Vec<Vec<Asked<'_>>> {
+    let (mut calls, mut call, mut buckets) = (Vec::new(), Vec::new(), 0);
+    for (check, ask) in asks {
+        buckets += ask.check.limits.len();
+        call.push((check, ask));
+        if buckets >= most {
+            calls.push(std::mem::take(&mut call));
+            buckets = 0;
+        }
+    }
+    if !call.is_empty() {
+        calls.push(call);
+    }
+    calls
+}

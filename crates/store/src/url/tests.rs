@@ -1,0 +1,104 @@
+//! URLs as users write them.
+
+use super::*;
+
+fn parse(text: &str) -> Result<StoreUrl, UrlError> {
+    text.parse()
+}
+
+#[test]
+fn passwords_are_never_shown() {
+    let url = parse("valkeys://bob:s3cret%40x@[::1]:7000/3").unwrap();
+    assert_eq!(url.to_string(), "rediss://bob@[::1]:7000/3");
+    assert!(!format!("{url:?}").contains("s3cret"));
+    let StoreUrl::Redis(server) = url else {
+        panic!("one server")
+    };
+    assert_eq!(server.login.password(), Some("s3cret@x"));
+    assert_eq!(server.login.username(), Some("bob"));
+}
+
+#[test]
+fn a_user_without_a_password_is_refused_rather_than_ignored() {
+    let refused = parse("redis://bob@127.0.0.1").unwrap_err();
+    assert_eq!(refused, UrlError::UserWithoutPassword);
+}
+
+#[test]
+fn errors_quote_nothing_of_the_url() {
+    for bad in [
+        "redis://:s3cret@",
+        "redis://:s3cret@host:notaport",
+        "redis://:s3cret@host/db",
+        "redis://:s3cret#x@host",
+        "http://:s3cret@host",
+        "s3cret",
+        "",
+    ] {
+        let message = parse(bad).unwrap_err().to_string();
+        assert!(!message.contains("s3cret"), "{bad}: {message}");
+    }
+}
+
+#[test]
+fn sentinels_are_a_list_of_hosts_and_a_service() {
+    let text = "redis-sentinel://bob:s3cret@a,[::1]:7,c:8/main?db=2\
+                &sentinel_user=eve&sentinel_password=s3cret%26";
+    let url = parse(text).unwrap();
+    assert_eq!(
+        url.to_string(),
+        "redis-sentinel://bob@a:26379,[::1]:7,c:8/main?db=2"
+    );
+    assert!(!format!("{url:?}").contains("s3cret"));
+    let StoreUrl::Redis(server) = url else {
+        panic!("one server at a time")
+    };
+    let Address::Sentinel { sentinels, tls } = server.address else {
+        panic!("found by sentinels")
+    };
+    assert!(!tls && sentinels.service == "main");
+    assert_eq!(sentinels.login.username(), Some("eve"));
+    assert_eq!(sentinels.login.password(), Some("s3cret&"));
+    for bad in [
+        "redis-sentinel://a:1",
+        "redis-sentinel://a:1/",
+        "redis-sentinel:///main",
+        "redis-sentinel://a:1/main/2",
+        "redis-sentinel://a:x/main",
+        "redis-sentinel://a:1,/main",
+        "redis-sentinel://bob@a:1/main",
+        "redis-sentinel://a:1/main?sentinel_user=eve",
+        "redis-sentinel://a:1/main?password=s3cret",
+    ] {
+        let refused = parse(bad).unwrap_err().to_string();
+        assert!(!refused.contains("s3cret"), "{bad}: {refused}");
+    }
+}
+
+#[test]
+fn a_cluster_is_a_list_of_hosts() {
+    let url = parse("rediss-cluster://bob:s3cret@a,[::1]:7,c:8/").unwrap();
+    assert_eq!(url.to_string(), "rediss-cluster://bob@a:6379,[::1]:7,c:8");
+    assert!(!format!("{url:?}").contains("s3cret"));
+    let StoreUrl::Redis(server) = url else {
+        panic!("a server")
+    };
+    assert_eq!(server.login.password(), Some("s3cret"));
+    assert!(matches!(server.address, Address::Cluster { tls: true, .. }));
+    for bad in [
+        "redis-cluster://",
+        "redis-cluster://:s3cret@",
+        "redis-cluster://a:1,",
+        "redis-cluster://a:x",
+        "redis-cluster://a:1/2",
+        "redis-cluster://a:1/main",
+        "redis-cluster://bob@a:1",
+        "redis-cluster://:s3cret#@a:1",
+        "redis-cluster://:s3cret@a:1?db=2",
+    ] {
+        let refused = parse(bad).unwrap_err().to_string();
+        assert!(!refused.contains("s3cret"), "{bad}: {refused}");
+    }
+    let database = parse("redis-cluster://a:1/2").unwrap_err().to_string();
+    assert!(database.contains("database"), "{database}");
+}
