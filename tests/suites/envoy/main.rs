@@ -22,6 +22,7 @@ mod hostile_input;
 mod hostile_requests;
 mod in_the_proxy;
 mod kill_switch;
+mod leases;
 mod limiting;
 mod not_a_limiter;
 mod outages;

@@ -1,0 +1,150 @@
+//! Leased limits: most requests are decided in the proxy, and the limit holds
+//! as if every one were checked.
+
+use std::time::{Duration, Instant};
+
+use harness::until;
+use tokio::task::JoinSet;
+
+use crate::stage::{PATIENCE, Stage, limits, statuses};
+
+/// Sends requests from several clients at once to all Envoys; how many were admitted.
+async fn storm(stage: &Stage, envoys: usize, clients: usize, each: usize) -> usize {
+    let mut tasks = JoinSet::new();
+    for client in 0..clients {
+        let request = stage.nth_envoy(client % envoys).get("/");
+        tasks.spawn(async move { statuses(&request, each).await });
+    }
+    let all = tasks.join_all().await.concat();
+    assert!(
+        all.iter().all(|status| [200, 429].contains(status)),
+        "{all:?}"
+    );
+    all.iter().filter(|&&status| status == 200).count()
+}
+
+/// A counter, summed over Envoys.
+async fn sum(stage: &Stage, envoys: usize, stat: &str) -> u64 {
+    let mut sum = 0;
+    for n in 0..envoys {
+        sum += stage.nth_envoy(n).stat(stat).await.unwrap();
+    }
+    sum
+}
+
+const BY_LEASE: &str = "wasmcustom.rl_decisions.allowed.lease.all";
+
+#[tokio::test]
+async fn a_leased_window_admits_exactly_its_limit() {
+    let stage = limits(&[
+        "{name: all, match: {path: /}, algorithm: fixed_window, rate: 800/1h, lease: {ttl: 100ms}}",
+    ])
+    .envoys(2)
+    .start()
+    .await;
+
+    let mut admitted = storm(&stage, 2, 16, 100).await;
+
+    // What was left at hand somewhere goes back, and is there for others.
+    until("the window is used up", PATIENCE, async || {
+        admitted += storm(&stage, 2, 4, 5).await;
+        (admitted >= 800).then_some(())
+    })
+    .await
+    .unwrap();
+    admitted += storm(&stage, 2, 8, 25).await;
+    assert_eq!(admitted, 800);
+    let by_lease = until("the workers have counted", PATIENCE, async || {
+        let by_lease = sum(&stage, 2, BY_LEASE).await;
+        (by_lease > 100).then_some(by_lease)
+    });
+    by_lease.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_leased_bucket_admits_its_capacity_and_what_comes_back_in_between() {
+    let stage =
+        limits(&["{name: all, match: {path: /}, rate: 100/s, burst: 400, lease: {ttl: 100ms}}"])
+            .envoys(3)
+            .start()
+            .await;
+
+    let start = Instant::now();
+    let mut admitted = 0;
+    while start.elapsed() < Duration::from_secs(2) {
+        admitted += storm(&stage, 3, 12, 20).await;
+    }
+    let refilled = usize::try_from(start.elapsed().as_millis() / 10).unwrap();
+
+    assert!(
+        admitted <= 400 + refilled + 1,
+        "{admitted} of 400 + {refilled}"
+    );
+    // Every moment of it there was somebody who asked; much less would be a lease that strands.
+    assert!(
+        admitted * 10 >= (400 + refilled) * 9,
+        "{admitted} of 400 + {refilled}"
+    );
+}
+
+#[tokio::test]
+async fn a_busy_bucket_needs_few_calls_and_tells_what_became_of_its_units() {
+    let stage = limits(&["{name: all, match: {path: /}, rate: 1000000/s, lease: {ttl: 200ms}}"])
+        .start()
+        .await;
+    storm(&stage, 1, 8, 20).await;
+    let checks = || stage.limiter_counter("rl_checks_total");
+    let before = checks().await;
+
+    assert_eq!(storm(&stage, 1, 8, 200).await, 1600);
+
+    let calls = checks().await - before;
+    assert!(calls < 800, "{calls} checks for 1600 requests");
+    until("all is told", PATIENCE, async || {
+        let count = async |name| sum(&stage, 1, &format!("wasmcustom.rl_lease.{name}")).await;
+        let (granted, settled) = (count("granted").await, count("settled").await);
+        (granted > 0 && granted == settled + count("returned").await).then_some(())
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test]
+async fn costs_above_one_and_another_limit_beside_are_counted_exactly() {
+    let stage = limits(&[
+        "{name: all, match: {path: /}, algorithm: fixed_window, rate: 900/1h, cost: 3, lease: {ttl: 100ms}}",
+        "{name: few, match: {path: /}, rate: 100/1h}",
+    ])
+    .envoys(2)
+    .start()
+    .await;
+
+    let mut admitted = storm(&stage, 2, 10, 30).await;
+    admitted += storm(&stage, 2, 10, 5).await;
+
+    assert_eq!(admitted, 100);
+    until("what was not used is back", PATIENCE, async || {
+        let left = stage.inspect("all", &[])["remaining"].as_u64();
+        (left == Some(600)).then_some(())
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test]
+async fn an_edit_takes_effect_though_units_are_at_hand() {
+    let stage = limits(&[
+        "{name: all, match: {path: /}, rate: 10000/s, burst: 1000000, lease: {ttl: 20s}}",
+    ])
+    .start()
+    .await;
+    assert_eq!(storm(&stage, 1, 8, 30).await, 240);
+
+    stage.rlctl(&["set-limit", "all", "--rate", "1/1h", "--burst", "1"]);
+
+    until("the edit is in force", PATIENCE, async || {
+        (storm(&stage, 1, 4, 3).await == 0).then_some(())
+    })
+    .await
+    .unwrap();
+}
