@@ -115,6 +115,19 @@ impl Process {
         Ok(kilobytes * 1024)
     }
 
+    /// CPU time that it has used, in microseconds, by the kernel's ticks of 10 ms (Linux only).
+    pub fn cpu_us(&self) -> Result<u64> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
+        let fields = stat.rsplit(')').next().unwrap_or_default();
+        let (user, system) = {
+            let mut times = fields.split_whitespace().skip(11);
+            (times.next(), times.next())
+        };
+        let ticks =
+            |field: Option<&str>| Ok::<u64, anyhow::Error>(field.context("no times")?.parse()?);
+        Ok((ticks(user)? + ticks(system)?) * 10_000)
+    }
+
     /// What it has written so far.
     pub fn log(&self) -> String {
         std::fs::read(&self.log)

@@ -5,6 +5,7 @@
 //! round by round. One Envoy worker serves; Envoy itself answers the requests
 //! (fault filter), so that no upstream hides what a filter costs.
 
+mod leases;
 mod limiter;
 mod load;
 mod report;
@@ -37,6 +38,9 @@ pub struct Args {
     /// Connections that requests arrive on
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u64).range(1..=1000))]
     connections: u64,
+    /// Compare leased limits with checked ones instead, for one worker and for two
+    #[arg(long, conflicts_with_all = ["json", "connections"])]
+    leases: bool,
     /// Write the figures as JSON too
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -54,6 +58,17 @@ pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
+    if args.leases {
+        let (rounds, seconds) = (args.rounds, args.seconds);
+        let table = runtime.block_on(async {
+            tokio::select! {
+                table = leases::run(programs, &needs.noop, &needs.wrk, rounds, seconds) => table,
+                _ = tokio::signal::ctrl_c() => Err(crate::Interrupted.into()),
+            }
+        })?;
+        print!("{table}");
+        return Ok(());
+    }
     let report = runtime.block_on(async {
         tokio::select! {
             measured = measure(args, ui, programs, needs) => measured,

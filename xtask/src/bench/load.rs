@@ -95,6 +95,12 @@ impl Load {
         all.sample(setup.status >= 400)
     }
 
+    /// How many requests a run came to.
+    pub fn requests(&self, sample: &Sample) -> u64 {
+        let millis = u64::try_from(self.duration.as_millis()).unwrap_or(u64::MAX);
+        sample.per_second.saturating_mul(millis) / 1000
+    }
+
     /// Posts one body over and over, on few connections.
     pub async fn post(&self, url: &str, content_type: &str, body: &[u8]) -> Result<Sample> {
         let file = self.dir.path().join("body");

@@ -113,7 +113,7 @@ impl Bench {
 }
 
 /// Puts a filter that answers in the place of the service.
-fn answer_at_once(filters: &mut Vec<serde_json::Value>) {
+pub(super) fn answer_at_once(filters: &mut Vec<serde_json::Value>) {
     let fault = json!({
         "name": "answer",
         "typed_config": {

@@ -172,6 +172,11 @@ impl<O> Hand<O> {
         })
     }
 
+    /// How much was asked for of what is shared.
+    pub(crate) fn asked_for(&mut self, portion: u64) {
+        self.portion = portion;
+    }
+
     /// Takes what a request needs from a lot that has just come to hand.
     pub(crate) fn receive(&mut self, lot: Lot, cost: u64, now: Now) -> Option<Token> {
         self.lot = lot;
@@ -223,10 +228,9 @@ impl<O> Hand<O> {
     }
 
     /// Everything that was here is in other hands now.
-    pub(crate) fn emptied(&mut self, portion: u64) {
+    pub(crate) fn emptied(&mut self) {
         self.lot = Lot::default();
         self.tally = Tally::default();
-        self.portion = portion;
     }
 
     fn is_forgotten(&self, now: Now) -> bool {
@@ -349,7 +353,7 @@ mod tests {
         let mut hands = hands();
         let hand = hands.find(place(1), 7).unwrap();
         assert_eq!(hand.next_portion(at(0), &TERMS), FIRST_PORTION);
-        hand.emptied(64);
+        hand.asked_for(64);
         hand.receive(lot(3, 100), 1, at(10)).unwrap();
         assert_eq!(hand.next_portion(at(13), &TERMS), 128);
         assert_eq!(hand.next_portion(at(16), &TERMS), 64);

@@ -78,11 +78,6 @@ impl Terms {
         self.ttl_us / of
     }
 
-    /// The age from which what will not be needed is given back: 0.7 of the time.
-    pub(crate) fn return_age_us(&self) -> u64 {
-        self.ttl_us.saturating_mul(7) / 10
-    }
-
     /// The units of whole requests in so many.
     fn whole(&self, units: u64) -> u64 {
         units - units % self.cost.max(1)

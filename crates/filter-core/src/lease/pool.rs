@@ -148,11 +148,16 @@ impl Pool {
         self.put(Lot { units, ..lot });
     }
 
-    /// Looks after units that nobody asks for: at 0.7 of their time, what will not be needed in
-    /// the rest of it goes back. Returns what the limiter is to be told.
+    /// When to look after the newest grant: at 0.7 of its time.
+    pub(crate) fn due_us(&self, terms: &Terms) -> u64 {
+        self.sent_us
+            .saturating_add(terms.ttl_us.saturating_mul(7) / 10)
+    }
+
+    /// Looks after units that nobody asks for: once they are due, what will not be needed in the
+    /// rest of their time goes back. Returns what the limiter is to be told.
     pub(crate) fn tend(&mut self, now: Now, terms: &Terms) -> Option<Ask> {
-        let due_us = self.sent_us.saturating_add(terms.return_age_us());
-        if !now.reached(due_us) {
+        if !now.reached(self.due_us(terms)) {
             return None;
         }
         if self.granted > 0 {

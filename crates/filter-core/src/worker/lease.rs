@@ -36,6 +36,8 @@ struct Drawn {
     ask: Option<Ask>,
     expired: u64,
     left: u64,
+    /// When to look after what is left, and when the last of it ends; 0: there is nothing.
+    due_us: u64,
     last_deadline_us: u64,
     told: Option<Told>,
 }
@@ -117,15 +119,16 @@ impl Worker {
                 let least = if lot.is_some() { 0 } else { least };
                 let most = told.and_then(|told| told.limit).unwrap_or(u64::MAX);
                 let ask = pool.ask(now, terms, least, most);
-                Drawn::new(pool, now, lot, ask, expired, told)
+                Drawn::new(pool, now, terms, lot, ask, expired, told)
             })
         });
         // Contended: this request is checked by itself.
         let Ok(drawn) = drawn else {
             return self.counts.happened(Event::Contended);
         };
-        hand.emptied(portion);
-        hand.take_over(&drawn, now, terms);
+        hand.emptied();
+        hand.asked_for(portion);
+        hand.take_over(&drawn, now);
         if let Some(lot) = drawn.lot
             && let Some(token) = hand.receive(lot, terms.cost, now)
         {
@@ -191,7 +194,7 @@ impl Worker {
             change(found, |pool, told| {
                 pool.answered(now, sent, said.lease, terms);
                 let expired = pool.expire(now);
-                Drawn::new(pool, now, None, None, expired, told)
+                Drawn::new(pool, now, terms, None, None, expired, told)
             })
         });
         // Contended: nobody uses them.
@@ -200,7 +203,7 @@ impl Worker {
         };
         self.counts.happened_to(Event::LeaseExpired, drawn.expired);
         if let Some(hand) = self.hands.find(place, said.generation) {
-            hand.take_over(&drawn, now, terms);
+            hand.take_over(&drawn, now);
             self.hands.leasing = true;
         }
     }
@@ -236,13 +239,13 @@ impl Worker {
                 pool.hand_in(hand.lot, &hand.tally);
                 let expired = pool.expire(now);
                 let ask = pool.tend(now, terms);
-                Drawn::new(pool, now, None, ask, expired, told)
+                Drawn::new(pool, now, terms, None, ask, expired, told)
             })
         });
         // Contended: at the next tick.
         let drawn = tended.ok()?;
-        hand.emptied(0);
-        hand.take_over(&drawn, now, terms);
+        hand.emptied();
+        hand.take_over(&drawn, now);
         self.counts.happened_to(Event::LeaseExpired, drawn.expired);
         drawn.ask
     }
@@ -383,6 +386,7 @@ impl Drawn {
     fn new(
         pool: &Pool,
         now: Now,
+        terms: &Terms,
         lot: Option<Lot>,
         ask: Option<Ask>,
         expired: u64,
@@ -394,6 +398,7 @@ impl Drawn {
             ask,
             expired,
             left: pool.units(now),
+            due_us: pool.due_us(terms),
             last_deadline_us: pool.last_deadline_us().max(ends_us),
             told,
         }
@@ -402,18 +407,16 @@ impl Drawn {
 
 impl Hand<Origin> {
     /// Takes over what was seen of the shared units.
-    fn take_over(&mut self, drawn: &Drawn, now: Now, terms: &Terms) {
+    fn take_over(&mut self, drawn: &Drawn, now: Now) {
         self.told = drawn.told;
         self.shared = drawn.left;
         let last_us = drawn.last_deadline_us.max(self.lot.deadline_us);
-        let rest_us = terms.ttl_us.saturating_sub(terms.return_age_us());
-        let early_us = last_us.saturating_sub(rest_us);
         self.look_at_us = if last_us == 0 {
             u64::MAX
-        } else if now.reached(early_us) {
+        } else if now.reached(drawn.due_us) {
             last_us
         } else {
-            early_us
+            drawn.due_us
         };
     }
 }
