@@ -20,20 +20,17 @@ function M.settle(w)
   return changed
 end
 
--- Returns units, epoch, ttl.
+-- Returns units, epoch, ttl: half of the room at most, for another proxy may need the other, and to
+-- be used before the count ends. A millisecond less, because the clock that was read had not its
+-- fraction.
 function M.grant(w)
-  if w.lease.ttl == 0 then
-    return 0, 0, 0
-  end
   local units = math.min(w.lease.want, math.floor(math.max(0, M.room(w)) / 2))
-  if units == 0 then
-    return 0, 0, 0
-  end
   local started, left = open(w)
-  -- At sub-windows before the epoch there is no name to settle by.
-  if started < 0 then
+  local ttl = math.min(w.lease.ttl, left - 1)
+  -- Sub-windows before the epoch have no name to settle by.
+  if units == 0 or ttl <= 0 or started < 0 then
     return 0, 0, 0
   end
   M.charge(w, units)
-  return units, started, math.min(w.lease.ttl, left)
+  return units, started, ttl
 end

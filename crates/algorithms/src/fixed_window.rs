@@ -151,9 +151,10 @@ impl Quota for FixedWindow {
     }
 
     fn grant(&self, usage: &mut FixedWindowUsage, ask: &LeaseAsk<'_>) -> Option<Lease> {
-        let units = Window::surplus(ask, self.room(usage));
-        usage.used += units;
-        Window::lease(ask, units, usage.start_ms, self.end_after_ms(usage))
+        let (room, end_after_ms) = (self.room(usage), self.end_after_ms(usage));
+        let lease = Window::lease(ask, room, usage.start_ms, end_after_ms)?;
+        usage.used += lease.units;
+        Some(lease)
     }
 
     fn credit(&self, usage: &mut FixedWindowUsage, units: u64) {

@@ -176,10 +176,10 @@ impl Quota for SlidingWindow {
     }
 
     fn grant(&self, usage: &mut SlidingWindowUsage, ask: &LeaseAsk<'_>) -> Option<Lease> {
-        let units = Window::surplus(ask, self.room(usage));
-        usage.current += units;
-        let end_ms = usage.start_ms + self.window.length_ms;
-        Window::lease(ask, units, usage.start_ms, end_ms - usage.asked_ms)
+        let end_after_ms = usage.start_ms + self.window.length_ms - usage.asked_ms;
+        let lease = Window::lease(ask, self.room(usage), usage.start_ms, end_after_ms)?;
+        usage.current += lease.units;
+        Some(lease)
     }
 
     fn credit(&self, usage: &mut SlidingWindowUsage, units: u64) {

@@ -244,12 +244,12 @@ impl Quota for SlidingWindowBuckets {
     }
 
     fn grant(&self, usage: &mut SubWindowsUsage, ask: &LeaseAsk<'_>) -> Option<Lease> {
-        let units = Window::surplus(ask, self.room(usage));
         let start_ms = usage.current * self.width_ms();
         let end_ms = start_ms + self.width_ms();
         let end_after_ms = u64::try_from(end_ms - usage.asked_ms).unwrap_or(0);
-        let lease = Window::lease(ask, units, u64::try_from(start_ms).ok()?, end_after_ms)?;
-        usage.add(units);
+        let epoch = u64::try_from(start_ms).ok()?;
+        let lease = Window::lease(ask, self.room(usage), epoch, end_after_ms)?;
+        usage.add(lease.units);
         Some(lease)
     }
 

@@ -44,21 +44,21 @@ impl Window {
         counted_ms / 4
     }
 
-    /// Units to grant of what is left, of which another proxy may need the other half.
-    pub fn surplus(ask: &LeaseAsk<'_>, room: Option<u64>) -> u64 {
-        if ask.ttl_ms == 0 {
-            return 0;
-        }
-        ask.want.min(room.unwrap_or(0) / 2)
-    }
-
-    /// The grant of units of the count named `epoch`, which ends so soon: they are used in the
-    /// window that they were counted in.
-    pub fn lease(ask: &LeaseAsk<'_>, units: u64, epoch: u64, end_after_ms: u64) -> Option<Lease> {
-        (units > 0).then_some(Lease {
+    /// The grant of units of the count named `epoch`, which ends so soon: half of the room at most,
+    /// for another proxy may need the other, and to be used before the count ends. A millisecond
+    /// less, because the clock that was read had not its fraction.
+    pub fn lease(
+        ask: &LeaseAsk<'_>,
+        room: Option<u64>,
+        epoch: u64,
+        end_after_ms: u64,
+    ) -> Option<Lease> {
+        let units = ask.want.min(room.unwrap_or(0) / 2);
+        let ttl_ms = ask.ttl_ms.min(end_after_ms.saturating_sub(1));
+        (units > 0 && ttl_ms > 0).then_some(Lease {
             units,
             epoch,
-            ttl_ms: ask.ttl_ms.min(end_after_ms),
+            ttl_ms,
         })
     }
 

@@ -1,0 +1,86 @@
+//! Leases never let a bucket admit more than it may: C + r·Δ in every interval, for thousands of
+//! random fleets; and each way to get it wrong that is known does, in some of them.
+//!
+//! `RL_LEASE_SEEDS` sets how many fleets each test looks at.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test that cannot go on should stop with the reason"
+)]
+
+mod acts;
+mod audit;
+mod bucket;
+mod edits;
+mod mistakes;
+mod model;
+mod promises;
+mod proxy;
+mod random;
+mod windows;
+mod world;
+
+use algorithms::{Algorithm, Kind, Parameters};
+
+use bucket::{Bucket, Real};
+use edits::Edits;
+use random::Random;
+use world::{Lapses, World};
+
+const EVENTS: u64 = 400;
+
+fn seeds() -> std::ops::Range<u64> {
+    let seeds = std::env::var("RL_LEASE_SEEDS")
+        .ok()
+        .and_then(|text| text.parse().ok());
+    0..seeds.unwrap_or(3000)
+}
+
+/// A bucket that may lease, of everyday numbers.
+fn algorithm(seed: u64, kind: Kind) -> Algorithm {
+    let mut random = Random(seed ^ 0xa160);
+    loop {
+        let units = random.pick(&[1, 3, 7, 10, 100, 1000]);
+        let period_ms = random.pick(&[7, 10, 100, 1000, 1500]);
+        let parameters = Parameters {
+            burst: Some(random.pick(&[4, 10, 20, 100, 1000])),
+            ..Parameters::new(kind, units, period_ms)
+        };
+        let algorithm = Algorithm::new(&parameters).unwrap();
+        // Neither a minute per unit nor none at all: something has to happen.
+        if algorithm.lease_max_ms().is_some_and(|ms| ms <= 5000) {
+            return algorithm;
+        }
+    }
+}
+
+/// What became of one fleet.
+struct Outcome {
+    /// By how many parts the promise was broken; none if not above 0.
+    worst: i128,
+    granted: u64,
+    spent: u64,
+}
+
+fn fleet(
+    seed: u64,
+    algorithm: &Algorithm,
+    bucket: &mut dyn Bucket,
+    lapses: Lapses,
+    edits: Edits,
+) -> Outcome {
+    let mut world = World::new(seed, algorithm, bucket, lapses, edits);
+    world.run(EVENTS);
+    Outcome {
+        worst: world.audit.worst,
+        granted: world.granted,
+        spent: world.spent,
+    }
+}
+
+fn real_fleet(seed: u64, kind: Kind, lapses: Lapses, edits: Edits) -> Outcome {
+    let algorithm = algorithm(seed, kind);
+    let mut bucket = Real::new(algorithm);
+    fleet(seed, &algorithm, &mut bucket, lapses, edits)
+}

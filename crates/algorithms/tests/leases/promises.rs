@@ -1,0 +1,118 @@
+//! With every rule in force.
+
+use algorithms::{Algorithm, Kind};
+
+use crate::bucket::{Bucket, Question, Real, Reply};
+use crate::edits::Edits;
+use crate::model::Model;
+use crate::world::Lapses;
+use crate::{algorithm, fleet, real_fleet, seeds};
+
+const ALL_EDITS: Edits = Edits {
+    ttl: true,
+    switched_off: true,
+    resets: true,
+    numbers: false,
+    clock: false,
+};
+
+fn never_more_than_it_may(kind: Kind, edits: Edits) {
+    let (mut granted, mut spent) = (0, 0);
+    for seed in seeds() {
+        let outcome = real_fleet(seed, kind, Lapses::default(), edits);
+        assert!(outcome.worst <= 0, "seed {seed}: {} parts", outcome.worst);
+        granted += outcome.granted;
+        spent += outcome.spent;
+    }
+    // Otherwise nothing was shown.
+    assert!(spent > 100 * seeds().end / 10, "{spent} of {granted}");
+}
+
+#[test]
+fn a_token_bucket_never_admits_more() {
+    never_more_than_it_may(Kind::TokenBucket, Edits::default());
+}
+
+#[test]
+fn a_token_bucket_never_admits_more_while_it_is_edited_and_reset() {
+    never_more_than_it_may(Kind::TokenBucket, ALL_EDITS);
+}
+
+#[test]
+fn a_gcra_never_admits_more_while_it_is_edited_and_reset() {
+    never_more_than_it_may(Kind::Gcra, ALL_EDITS);
+}
+
+#[test]
+fn a_leaky_meter_never_admits_more_while_it_is_edited_and_reset() {
+    never_more_than_it_may(Kind::LeakyBucket, ALL_EDITS);
+}
+
+/// Leases that are out when the capacity is lowered may exceed it once, but never the larger one.
+/// (A GCRA keeps its debt as time, so an edit of its rate forgives by itself.)
+#[test]
+fn other_numbers_give_nobody_more_than_the_larger_ones() {
+    let edits = Edits {
+        numbers: true,
+        resets: false,
+        ..ALL_EDITS
+    };
+    never_more_than_it_may(Kind::TokenBucket, edits);
+    never_more_than_it_may(Kind::LeakyBucket, edits);
+}
+
+/// A step J forward adds r·J at most, a step back nothing.
+#[test]
+fn a_clock_that_is_set_adds_what_it_skips() {
+    let edits = Edits {
+        clock: true,
+        ..Edits::default()
+    };
+    never_more_than_it_may(Kind::TokenBucket, edits);
+    never_more_than_it_may(Kind::Gcra, edits);
+}
+
+/// Two buckets that are told the same.
+struct Both(Real, Model);
+
+impl Bucket for Both {
+    fn ask(&mut self, now_ms: u64, ttl_ms: u64, question: &Question) -> Reply {
+        let real = self.0.ask(now_ms, ttl_ms, question);
+        let model = self.1.ask(now_ms, ttl_ms, question);
+        let told = Reply {
+            reset_after_ms: real.reset_after_ms,
+            ..model
+        };
+        assert_eq!(real, told, "at {now_ms} {question:?}");
+        real
+    }
+
+    fn edit(&mut self, algorithm: Algorithm) {
+        self.0.edit(algorithm);
+        self.1.edit(algorithm);
+    }
+
+    fn reset(&mut self) {
+        self.0.reset();
+        self.1.reset();
+    }
+
+    fn expire(&mut self) {
+        self.0.expire();
+        self.1.expire();
+    }
+}
+
+/// The mistakes below are made in the model, so it has to be right without them.
+#[test]
+fn the_model_is_the_algorithm() {
+    for seed in seeds() {
+        let algorithm = algorithm(seed, Kind::TokenBucket);
+        let mut both = Both(Real::new(algorithm), Model::new(&algorithm, None));
+        let edits = Edits {
+            resets: false,
+            ..ALL_EDITS
+        };
+        fleet(seed, &algorithm, &mut both, Lapses::default(), edits);
+    }
+}

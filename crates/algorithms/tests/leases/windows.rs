@@ -1,0 +1,103 @@
+//! Windows that lease count each unit in the window that it is used in.
+
+use algorithms::{Algorithm, Align, Kind, Parameters};
+
+use crate::bucket::Real;
+use crate::edits::Edits;
+use crate::random::Random;
+use crate::world::{Lapses, World};
+use crate::{EVENTS, seeds};
+
+fn window(seed: u64, kind: Kind) -> Parameters {
+    let mut random = Random(seed ^ 0x316d);
+    let period_ms = random.pick(&[400, 1000, 1200, 6000]);
+    let mut parameters = Parameters::new(kind, random.pick(&[5, 20, 100, 1000]), period_ms);
+    if kind == Kind::SlidingWindowBuckets {
+        parameters.sub_windows = Some(random.pick(&[1, 2, 4, 10]));
+    }
+    parameters
+}
+
+/// The most units admitted in any of the intervals that `start` and `end` give an admission.
+fn most(log: &[(u64, u64)], interval: impl Fn(u64) -> std::ops::Range<u64>) -> u64 {
+    let within = |at_ms: u64| {
+        let interval = interval(at_ms);
+        let of = log.iter().filter(|(t, _)| interval.contains(t));
+        of.map(|(_, units)| units).sum()
+    };
+    log.iter()
+        .map(|(at_ms, _)| within(*at_ms))
+        .max()
+        .unwrap_or(0)
+}
+
+fn fleets(
+    kind: Kind,
+    edits: Edits,
+    align: Option<Align>,
+    promise: impl Fn(&Parameters, &[(u64, u64)]),
+) {
+    let mut spent = 0;
+    for seed in 0..seeds().end / 4 {
+        let mut parameters = window(seed, kind);
+        parameters.align = align;
+        let algorithm = Algorithm::new(&parameters).unwrap();
+        let mut bucket = Real::new(algorithm);
+        let lapses = Lapses::default();
+        let mut world = World::new(seed, &algorithm, &mut bucket, lapses, edits);
+        world.run(EVENTS);
+        spent += world.spent;
+        promise(&parameters, &world.log);
+    }
+    assert!(
+        spent > 10 * seeds().end,
+        "otherwise nothing was shown: {spent}"
+    );
+}
+
+const TTL_EDITS: Edits = Edits {
+    ttl: true,
+    switched_off: true,
+    resets: false,
+    numbers: false,
+    clock: false,
+};
+
+/// At most N in the aligned window of every admission.
+fn in_aligned_windows(parameters: &Parameters, log: &[(u64, u64)]) {
+    let period_ms = parameters.rate.period_ms;
+    let worst = most(log, |at_ms| {
+        let start_ms = at_ms - at_ms % period_ms;
+        start_ms..start_ms + period_ms
+    });
+    assert!(worst <= parameters.rate.units, "{worst} of {parameters:?}");
+}
+
+#[test]
+fn a_fixed_window_never_admits_more_than_n() {
+    fleets(
+        Kind::FixedWindow,
+        TTL_EDITS,
+        Some(Align::Epoch),
+        in_aligned_windows,
+    );
+}
+
+#[test]
+fn a_sliding_window_never_admits_more_than_n_in_an_aligned_one() {
+    fleets(Kind::SlidingWindow, TTL_EDITS, None, in_aligned_windows);
+}
+
+#[test]
+fn strict_sub_windows_never_admit_more_than_n_in_any_window() {
+    fleets(
+        Kind::SlidingWindowBuckets,
+        TTL_EDITS,
+        None,
+        |parameters, log| {
+            let period_ms = parameters.rate.period_ms;
+            let worst = most(log, |at_ms| at_ms..at_ms + period_ms);
+            assert!(worst <= parameters.rate.units, "{worst} of {parameters:?}");
+        },
+    );
+}

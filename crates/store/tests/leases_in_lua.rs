@@ -1,0 +1,137 @@
+//! The fleets that `crates/algorithms/tests/leases` lets loose on the algorithms, let loose on the
+//! script: it never admits more than it may either, and its keys outlive their leases.
+
+#![expect(
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    reason = "a test that cannot go on should stop with the reason"
+)]
+
+mod support;
+
+#[path = "../../algorithms/tests/leases/acts.rs"]
+mod acts;
+#[path = "../../algorithms/tests/leases/audit.rs"]
+mod audit;
+#[path = "../../algorithms/tests/leases/bucket.rs"]
+mod bucket;
+#[path = "../../algorithms/tests/leases/edits.rs"]
+mod edits;
+#[path = "../../algorithms/tests/leases/proxy.rs"]
+mod proxy;
+#[path = "../../algorithms/tests/leases/random.rs"]
+mod random;
+#[path = "../../algorithms/tests/leases/world.rs"]
+mod world;
+
+use algorithms::check::{Mode, Options};
+use algorithms::{Algorithm, Kind, LeaseAsk, Parameters};
+use bucket::{Bucket, Question, Real, Reply};
+use edits::Edits;
+use store::script::{Clock, ScriptCheck, ScriptLimit};
+use support::LuaRedis;
+use world::{Lapses, World};
+
+const SEEDS: u64 = 150;
+const KEY: &str = "bucket";
+
+/// A bucket behind the script, held against the algorithm at every step.
+struct Scripted {
+    redis: LuaRedis,
+    algorithm: Algorithm,
+    real: Real,
+}
+
+impl Bucket for Scripted {
+    fn ask(&mut self, now_ms: u64, ttl_ms: u64, question: &Question) -> Reply {
+        let lease = LeaseAsk {
+            ttl_ms,
+            want: question.want,
+            proxy: question.proxy,
+            settle: &question.settle,
+        };
+        let limit = ScriptLimit {
+            key: KEY.as_bytes(),
+            algorithm: &self.algorithm,
+            generation: 1,
+            cost: question.cost,
+            debit: 0,
+            lease: Some(lease),
+            mode: Mode::Enforce,
+        };
+        let check = ScriptCheck {
+            limits: vec![limit],
+            options: Options::default(),
+        };
+        let before = self.redis.writes();
+        let mut reply = self.redis.batch(&[check], Clock::Injected(now_ms));
+        let verdict = reply.results.remove(0).unwrap();
+        let limit = verdict.limits[0];
+        let told = Reply {
+            allowed: verdict.allowed,
+            charged: limit.charged,
+            lease: limit.lease,
+            leased: limit.leased,
+            remaining: limit.decision.remaining,
+            reset_after_ms: limit.decision.reset_after_ms,
+            wrote: self.redis.writes() > before,
+        };
+        assert_eq!(told, self.real.ask(now_ms, ttl_ms, question));
+        told
+    }
+
+    fn edit(&mut self, algorithm: Algorithm) {
+        self.algorithm = algorithm;
+        self.real.edit(algorithm);
+    }
+
+    fn reset(&mut self) {
+        self.expire();
+    }
+
+    fn expire(&mut self) {
+        let _: i64 = self.redis.command(&["DEL", KEY]);
+        self.real.expire();
+    }
+}
+
+#[test]
+fn a_fleet_never_gets_more_from_the_script_than_it_may() {
+    let edits = Edits {
+        ttl: true,
+        switched_off: true,
+        numbers: true,
+        ..Edits::default()
+    };
+    for kind in [Kind::TokenBucket, Kind::LeakyBucket, Kind::Gcra] {
+        let mut spent = 0;
+        for seed in 0..SEEDS {
+            let parameters = Parameters {
+                burst: Some([10, 40, 200][usize::try_from(seed % 3).unwrap()]),
+                ..Parameters::new(
+                    kind,
+                    [1, 7, 10][usize::try_from(seed / 3 % 3).unwrap()],
+                    100,
+                )
+            };
+            let algorithm = Algorithm::new(&parameters).unwrap();
+            let mut bucket = Scripted {
+                redis: LuaRedis::new(),
+                algorithm,
+                real: Real::new(algorithm),
+            };
+            let edits = Edits {
+                // It keeps its debt as time, so an edit of its rate forgives by itself.
+                numbers: kind != Kind::Gcra,
+                ..edits
+            };
+            let lapses = Lapses::default();
+            let mut world = World::new(seed, &algorithm, &mut bucket, lapses, edits);
+            world.run(300);
+            let worst = world.audit.worst;
+            assert!(worst <= 0, "{kind} seed {seed}: {worst} parts");
+            spent += world.spent;
+        }
+        assert!(spent > 10 * SEEDS, "otherwise nothing was shown: {spent}");
+    }
+}
