@@ -231,3 +231,6 @@ fn bounded(activity: &Activity) -> Activity {
     }
     activity
 }
+
+#[cfg(test)]
+mod tests;

@@ -81,3 +81,22 @@ async fn denials_that_no_limiter_sees_are_shown_with_the_rest() {
         Value::Array(Vec::new())
     );
 }
+
+#[tokio::test]
+async fn what_is_admitted_by_leases_is_counted_with_the_rest() {
+    let stage = limits(&["{name: fast, per: [user], rate: 1000/s, lease: {ttl: 100ms}}"])
+        .start()
+        .await;
+    let alice = stage.get("/", "alice");
+    assert_eq!(statuses(&alice, 400).await, [200; 400]);
+
+    let by = until("all requests are told", PATIENCE, async || {
+        let stats = asked(&stage, &["stats", "fast"]);
+        let allowed = stats["limits"][0]["allowed"].clone();
+        // The requests by which the stage saw that Envoy follows are its own limit's, and this one's.
+        (allowed["count"].as_u64() >= Some(400)).then(|| allowed["by"].clone())
+    })
+    .await
+    .unwrap();
+    assert!(by["lease"].as_u64() > Some(100), "{by}");
+}

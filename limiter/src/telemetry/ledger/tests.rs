@@ -1,0 +1,160 @@
+use policy::{Compiled, Policy};
+
+use super::*;
+use crate::metrics::Metrics;
+
+/// Noon of some day: the start of a slot of either kind.
+const START_MS: u64 = 1_763_000_400_000;
+
+fn compiled(limits: &str) -> Compiled {
+    let text = format!("domain: shop\nlimits:\n{limits}");
+    Compiled::new(Policy::from_yaml("test", text.as_bytes()).unwrap())
+}
+
+fn counters() -> DomainCounters {
+    Metrics::new().domain(&compiled("  - {name: per-user, per: [user], rate: 1/s}\n"))
+}
+
+fn answer(user: &str, allowed: bool) -> LimitAnswer {
+    LimitAnswer {
+        name: "per-user".parse().unwrap(),
+        bucket: vec![("user".parse().unwrap(), Some(user.as_bytes().to_vec()))],
+        allowed,
+        ..protocol_answer()
+    }
+}
+
+fn protocol_answer() -> LimitAnswer {
+    LimitAnswer {
+        name: "a".parse().unwrap(),
+        generation: 0,
+        bucket: Vec::new(),
+        mode: Mode::Enforce,
+        allowed: true,
+        charged: 0,
+        limit: None,
+        window_ms: 0,
+        remaining: 0,
+        retry_after_ms: None,
+        reset_after_ms: 0,
+        delay_ms: 0,
+        hidden: false,
+        lease: None,
+    }
+}
+
+/// One decision, counted and watched.
+fn decide(ledger: &mut Ledger, counters: &DomainCounters, answer: &LimitAnswer) {
+    counters.decided(answer);
+    ledger.watch(answer, |outcome| Denial {
+        at_ms: START_MS,
+        outcome,
+        by: DecidedBy::Limiter,
+        proxy: None,
+        descriptor: Vec::new(),
+    });
+}
+
+fn denied(due: &Due) -> u64 {
+    let limits = due.noted.activity.limits.values();
+    limits.map(|limit| limit.total(Outcome::Denied)).sum()
+}
+
+#[test]
+fn a_slot_is_told_while_it_fills_and_at_its_end_and_then_a_new_one_begins() {
+    let (counters, mut ledger) = (counters(), Ledger::new(START_MS));
+    decide(&mut ledger, &counters, &answer("alice", false));
+    let [due] = &ledger.close(&counters, START_MS + 1000)[..] else {
+        panic!("the short slot is due");
+    };
+    let first = Stretch::Short.slot(START_MS);
+    assert_eq!((due.slot, due.is_final, denied(due)), (first, false, 1));
+    // Nothing new, nothing to tell.
+    assert!(ledger.close(&counters, START_MS + 2000).is_empty());
+    decide(&mut ledger, &counters, &answer("alice", false));
+    let last = ledger.close(&counters, START_MS + 5100);
+    assert_eq!(
+        (last[0].slot, last[0].is_final, denied(&last[0])),
+        (first, true, 2)
+    );
+    let bucket = &last[0].noted.activity.buckets[0];
+    assert_eq!((bucket.requests, bucket.denied), (2, 2));
+    ledger.told(&last, START_MS + 5100);
+    decide(&mut ledger, &counters, &answer("bob", false));
+    let next = ledger.close(&counters, START_MS + 6000);
+    assert_eq!(next[0].slot.number, first.number + 1);
+    assert_eq!(denied(&next[0]), 1);
+    assert_eq!(next[0].noted.activity.buckets.len(), 1);
+}
+
+#[test]
+fn what_could_not_be_told_stays_and_is_told_as_of_the_last_slot() {
+    let (counters, mut ledger) = (counters(), Ledger::new(START_MS));
+    decide(&mut ledger, &counters, &answer("alice", false));
+    // Nobody says that this was told.
+    ledger.close(&counters, START_MS + 6000);
+    decide(&mut ledger, &counters, &answer("alice", false));
+    let late = ledger.close(&counters, START_MS + 62_000);
+    assert_eq!(denied(&late[0]), 2);
+    let now = Stretch::Short.slot(START_MS + 62_000);
+    assert_eq!(late[0].slot.number, now.number - 1);
+}
+
+#[test]
+fn an_hour_is_told_of_now_and_then() {
+    let (counters, mut ledger) = (counters(), Ledger::new(START_MS));
+    let mut told = 0;
+    for second in 1..=60 {
+        decide(&mut ledger, &counters, &answer("alice", true));
+        let due = ledger.close(&counters, START_MS + second * 1000);
+        let long = due.iter().filter(|due| due.slot.stretch == Stretch::Long);
+        for due in long {
+            told += 1;
+            assert_eq!(due.noted.activity.limits.len(), 1);
+            assert!(due.noted.activity.buckets.is_empty());
+        }
+        ledger.told(&due, START_MS + second * 1000);
+    }
+    assert_eq!(told, 6);
+}
+
+#[test]
+fn of_very_many_decisions_a_part_stands_for_all() {
+    let (counters, mut ledger) = (counters(), Ledger::new(START_MS));
+    for n in 0..200_000 {
+        let user = if n % 4 == 0 { "alice" } else { "bob" };
+        decide(&mut ledger, &counters, &answer(user, user == "bob"));
+    }
+    let due = ledger.close(&counters, START_MS + 1000);
+    assert_eq!(denied(&due[0]), 50_000, "counts are exact");
+    let buckets = &due[0].noted.activity.buckets;
+    let alice = buckets.iter().find(|bucket| bucket.denied > 0).unwrap();
+    // Sixteenths of some 50,000: a twentieth off would be five standard deviations.
+    assert!((45_000..55_000).contains(&alice.denied), "{alice:?}");
+}
+
+#[test]
+fn a_limit_that_was_away_is_counted_from_its_return() {
+    let before = LimitCounts::default();
+    let mut last = 7;
+    assert_eq!(since(&mut last, 9), 2);
+    assert_eq!(since(&mut last, 3), 3);
+    assert_eq!(
+        LimitCounts::default().since(before),
+        LimitActivity::default()
+    );
+}
+
+#[test]
+fn a_note_is_bounded_and_keeps_what_decides_most() {
+    let mut activity = Activity::default();
+    for n in 0..3000_u64 {
+        let mut limit = LimitActivity::default();
+        limit.add(Outcome::Allowed, DecidedBy::Limiter, n);
+        let name = format!("limit-{n}").parse().unwrap();
+        activity.limits.insert(name, limit);
+    }
+    let kept = bounded(&activity);
+    assert_eq!(kept.limits.len(), LIMITS_MAX);
+    assert!(kept.limits.contains_key("limit-2999") && !kept.limits.contains_key("limit-999"));
+}
