@@ -381,3 +381,48 @@ fn a_blind_refund_over_admits() {
     assert_eq!(admitted_around_a_refund(&TAKE_BACK.source), 10);
     assert_eq!(admitted_around_a_refund(&without(rule, instead)), 20);
 }
+
+/// A check that is asked again after one slot has settled would settle twice: who runs it is told.
+#[test]
+fn a_spread_check_knows_whether_it_has_settled() {
+    let algorithm = Algorithm::new(&Parameters::new(Kind::TokenBucket, 10, 1000)).unwrap();
+    let settle = [algorithms::Settlement {
+        epoch: START_MS,
+        spent: 1,
+        returned: 1,
+    }];
+    let limit = |key: &'static str, settle| ScriptLimit {
+        key: key.as_bytes(),
+        algorithm: &algorithm,
+        generation: 1,
+        cost: 1,
+        debit: 0,
+        lease: Some(algorithms::LeaseAsk {
+            ttl_ms: 100,
+            settle,
+            ..algorithms::LeaseAsk::default()
+        }),
+        mode: Mode::Enforce,
+    };
+    let check = ScriptCheck {
+        limits: vec![limit("a", &settle), limit("b", &[])],
+        options: Options::default(),
+    };
+    let mut spread: Spread<'_, ScriptError> = Spread::new(check);
+    assert!(!spread.has_settled());
+    let redis = LuaRedis::new();
+    let first = spread.next().remove(0);
+    let settles = first.check.limits[0].key == b"a";
+    let mut reply = redis.batch(&[first.check], Clock::Injected(START_MS));
+    let verdict = reply.results.remove(0).unwrap();
+    spread.answer(first.part, Ok((verdict, reply.now_ms)));
+    assert!(settles, "the slots are asked in the order of the limits");
+    assert!(spread.has_settled());
+    let second = spread.next().remove(0);
+    let stale = ScriptError::Stale {
+        limit: 0,
+        generation: 2,
+    };
+    spread.answer(second.part, Err(stale));
+    assert!(spread.has_settled());
+}

@@ -13,7 +13,7 @@ use super::{
     value,
 };
 use crate::{
-    CheckError, StoreError,
+    CheckError, Refusal, StoreError,
     plan::Planned,
     script::{
         Ask, Charge, Clock, ScriptCheck, ScriptError, Spread, TAKE_BACK, decode_taken_back,
@@ -77,7 +77,26 @@ impl RedisStore {
         }
         let unasked = || value::short().into();
         let spreads = journey.spreads.into_iter();
-        spreads.map(|spread| spread.decided(unasked)).collect()
+        spreads
+            .map(|spread| {
+                let settled = spread.has_settled();
+                let decided = spread.decided(unasked);
+                decided.map_err(|error| if settled { final_error(error) } else { error })
+            })
+            .collect()
+    }
+}
+
+/// Of a check that settled leases in one slot before another answered `stale`: asked again, it
+/// would settle them twice.
+fn final_error(error: CheckError) -> CheckError {
+    match error {
+        CheckError::Stale => StoreError::Refused(Refusal {
+            code: "STALE".to_owned(),
+            message: "the limits changed while the slots were asked one by one".to_owned(),
+        })
+        .into(),
+        other => other,
     }
 }
 

@@ -219,6 +219,20 @@ impl<'a, E: Clone> Spread<'a, E> {
         part.copied().unwrap_or(limit)
     }
 
+    /// Whether a slot has heard what became of leases, which must not be told again.
+    pub fn has_settled(&self) -> bool {
+        let settles = |index: &usize| {
+            let limit = self.check.limits.get(*index);
+            let lease = limit.and_then(|limit| limit.lease);
+            lease.is_some_and(|lease| !lease.settle.is_empty())
+        };
+        let mut answered = self
+            .parts
+            .iter()
+            .filter(|part| matches!(part.state, State::Answered(..)));
+        answered.any(|part| part.limits.iter().any(settles))
+    }
+
     fn failed(&self) -> Option<&E> {
         self.parts.iter().find_map(|part| match &part.state {
             State::Failed(error) => Some(error),
