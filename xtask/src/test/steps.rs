@@ -36,6 +36,8 @@ pub enum Step {
     Deny,
     /// Unit and property tests, with real Redis and Valkey where they matter
     Unit,
+    /// The filter in a simulated world, a thousand seeds of it
+    Simulate,
     /// Tests compiled to wasm32, under Node
     Wasm,
     /// The files of deploy/, by the programs they are for
@@ -137,6 +139,7 @@ impl Step {
             Self::Docs => "Documentation",
             Self::Deny => "Licences, sources and banned crates",
             Self::Unit => "Unit and property tests, with Redis and Valkey",
+            Self::Simulate => "The filter in a simulated world, 1000 seeds",
             Self::Wasm => "Tests on wasm32, under Node",
             Self::Deploy => "Deployment files, by the programs they are for",
             Self::E2e => "End to end, through Envoy",
@@ -151,6 +154,7 @@ impl Step {
             Self::Docs => docs(context),
             Self::Deny => deny(context),
             Self::Unit => unit(context),
+            Self::Simulate => simulate(context),
             Self::Wasm => on_wasm(context),
             Self::Deploy => deploy(context),
             Self::E2e => e2e(context),
@@ -199,6 +203,17 @@ fn unit(context: &Context<'_>) -> Result<()> {
     let mut tests = context.tests(&[]);
     context.with_servers(&mut tests)?;
     command::run(&mut tests)
+}
+
+/// Optimized, which is what makes so many seeds affordable. `SIMULATION_SEEDS` and
+/// `SIMULATION_SEED` are passed on.
+fn simulate(context: &Context<'_>) -> Result<()> {
+    let mut tests = context.cargo(&["test", "--release", "--package", "filter-core"]);
+    tests.args(["--test", "simulation"]);
+    if std::env::var_os("SIMULATION_SEEDS").is_none() {
+        tests.env("SIMULATION_SEEDS", "1000");
+    }
+    command::run(tests.arg("--").args(&context.runner))
 }
 
 fn on_wasm(context: &Context<'_>) -> Result<()> {

@@ -12,6 +12,7 @@ mod demand;
 mod leases;
 mod limiter;
 mod outage;
+mod promises;
 mod reports;
 mod rules;
 mod weather;

@@ -137,6 +137,7 @@ impl CallAnswer for Answer {
 }
 
 pub struct World {
+    seed: u64,
     pub envoys: Vec<Envoy>,
     pub limiter: Limiter,
     pub weather: Weather,
@@ -193,6 +194,14 @@ pub const CONFIG: &str = r#"{
     "descriptors": [{"key": "user", "header": "x-user"}]
 }"#;
 
+impl Drop for World {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("again by SIMULATION_SEED={}", self.seed);
+        }
+    }
+}
+
 impl World {
     pub fn new(seed: u64, envoys: usize, workers: usize, config: &str, limits: &str) -> Self {
         let mut chance = Chance(seed);
@@ -202,6 +211,7 @@ impl World {
             Worker::new(config.clone(), Some("secret"), seed)
         };
         let mut world = Self {
+            seed,
             envoys: (0..envoys)
                 .map(|_| Envoy {
                     shared: SharedData::default(),
@@ -453,12 +463,24 @@ impl World {
         }
     }
 
-    /// An answer that some box in between has touched.
+    /// An answer that some box in between has touched, or that none of ours gave.
     fn garbled(&mut self, mut answer: Answer) -> Answer {
-        match self.chance.below(4) {
-            0 => answer.headers.retain(|(name, _)| *name != "x-rl-api"),
+        match self.chance.below(6) {
+            0 => {
+                answer.headers.retain(|(name, _)| *name != "x-rl-api");
+                answer.body = answer.body.map(|body| lie(&body, |_| {}));
+            }
             1 => answer.body = Some(b"<html>".to_vec()),
             2 => answer.headers[0] = (":status", "500".to_owned()),
+            3 => {
+                answer.body = answer
+                    .body
+                    .map(|body| lie(&body, |results| drop(results.pop())))
+            }
+            4 => {
+                let twice = |results: &mut Results| results.extend(results.clone());
+                answer.body = answer.body.map(|body| lie(&body, twice));
+            }
             _ => {
                 let body = answer.body.get_or_insert_default();
                 body.truncate(body.len() / 2);
@@ -524,6 +546,22 @@ impl World {
     pub fn counted(&self, name: &str) -> u64 {
         self.counted.get(name).copied().unwrap_or(0)
     }
+}
+
+type Results = Vec<Result<protocol::Answer, protocol::ErrorCode>>;
+
+/// An answer that allows everything, for another number of checks perhaps. What is no answer to
+/// checks stays as it is.
+fn lie(body: &[u8], edit: impl FnOnce(&mut Results)) -> Vec<u8> {
+    let Ok(mut answer) = BatchAnswer::decode(body) else {
+        return body.to_vec();
+    };
+    for result in answer.results.iter_mut().flatten() {
+        result.allowed = true;
+        result.limits.clear();
+    }
+    edit(&mut answer.results);
+    answer.encode()
 }
 
 /// What Envoy answers in the place of a limiter that does not.

@@ -1,0 +1,215 @@
+//! What a limit promises, whatever becomes of calls, writes and clocks.
+
+use crate::{
+    rules::seeds,
+    weather,
+    world::{CONFIG, Outcome, Weather, World},
+};
+
+/// What a run does to its Envoy beside sending requests.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Trouble {
+    None,
+    /// Other workers write in between.
+    Races,
+    /// The wall clock is set, back and forth.
+    Clocks,
+}
+
+/// Sends requests of two users to three workers; the forward jumps of the wall clock, in
+/// milliseconds.
+fn traffic(world: &mut World, trouble: Trouble, requests: u64, pause_us: u64) -> i64 {
+    let mut ahead_ms = 0;
+    for _ in 0..requests {
+        if trouble == Trouble::Races && world.chance.percent(30) {
+            let lost = u32::try_from(1 + world.chance.below(3)).unwrap();
+            world.envoys[0].shared.lose_writes(lost);
+        }
+        if trouble == Trouble::Clocks && world.chance.percent(2) {
+            let jump_ms = i64::try_from(world.chance.below(4_000)).unwrap() - 2_000;
+            world.wall_skew_ms += jump_ms;
+            ahead_ms += jump_ms.max(0);
+        }
+        let worker = usize::try_from(1 + world.chance.below(3)).unwrap();
+        let user = ["alice", "bob"][usize::try_from(world.chance.below(2)).unwrap()];
+        world.request(0, worker, user, "/");
+        let pause_us = world.chance.below(pause_us);
+        world.run_until(world.now_us + pause_us);
+    }
+    world.run_for_ms(100);
+    ahead_ms
+}
+
+/// The moments at which a user's requests went on, in microseconds.
+fn admissions(world: &World, user: &str) -> Vec<u64> {
+    let mine = world.requests.iter().filter(|sent| sent.user == user);
+    let mut at: Vec<u64> = mine
+        .filter_map(|sent| match sent.outcome {
+            Some(Outcome::Passed { at_us, .. }) => Some(at_us),
+            _ => None,
+        })
+        .collect();
+    at.sort_unstable();
+    at
+}
+
+/// The most that a bucket of this burst and rate was ever over, were it to count these moments;
+/// in millionths of a unit.
+fn excess(at: &[u64], burst: u64, per_second: u64) -> u64 {
+    let (mut level, mut last, mut worst) = (0, 0, 0);
+    for &now in at {
+        level = u64::saturating_sub(level, (now - last) * per_second) + 1_000_000;
+        worst = worst.max(level.saturating_sub(burst * 1_000_000));
+        last = now;
+    }
+    worst
+}
+
+#[test]
+fn a_bucket_of_the_proxy_admits_to_the_unit_over_its_workers() {
+    for algorithm in [
+        "token_bucket",
+        "gcra",
+        "leaky_bucket",
+        "fixed_window",
+        "sliding_window",
+    ] {
+        let limits = format!(
+            "  - {{name: here, per: [user], algorithm: {algorithm}, rate: 30/1d, scope: proxy}}\n"
+        );
+        for seed in seeds() {
+            let mut world = World::new(seed, 1, 3, CONFIG, &limits);
+            world.run_for_ms(500);
+            traffic(&mut world, Trouble::None, 200, 2_000);
+            for user in ["alice", "bob"] {
+                assert_eq!(world.admitted(user), 30, "{algorithm}, seed {seed}");
+            }
+        }
+    }
+}
+
+#[test]
+fn workers_that_write_at_once_admit_no_more() {
+    for algorithm in [
+        "token_bucket",
+        "gcra",
+        "leaky_bucket",
+        "fixed_window",
+        "sliding_window",
+    ] {
+        let limits = format!(
+            "  - {{name: here, per: [user], algorithm: {algorithm}, rate: 30/1d, scope: proxy}}\n"
+        );
+        for seed in seeds() {
+            let mut world = World::new(seed, 1, 3, CONFIG, &limits);
+            world.run_for_ms(500);
+            traffic(&mut world, Trouble::Races, 200, 2_000);
+            for user in ["alice", "bob"] {
+                assert_eq!(world.admitted(user), 30, "{algorithm}, seed {seed}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_rate_holds_in_every_interval_whatever_the_clock_does() {
+    let limits = "  - {name: here, per: [user], rate: 50/s, burst: 20, scope: proxy}\n";
+    for seed in seeds() {
+        for trouble in [Trouble::None, Trouble::Races, Trouble::Clocks] {
+            let mut world = World::new(seed, 1, 3, CONFIG, limits);
+            world.run_for_ms(500);
+            let ahead_ms = traffic(&mut world, trouble, 1_500, 8_000);
+            let allowed_ms = u64::try_from(ahead_ms).unwrap() + 1;
+            for user in ["alice", "bob"] {
+                let over = excess(&admissions(&world, user), 20, 50);
+                // A jump ahead is time for the bucket, and nothing else is. One millisecond is
+                // the grain of its clock.
+                let most = allowed_ms * 50 * 1_000;
+                assert!(over <= most, "seed {seed}: {over} of {most} millionths");
+            }
+        }
+    }
+}
+
+/// The limiter's bucket has something again after every denial, so that what is known of denials
+/// keeps no request from the local bucket.
+#[test]
+fn what_the_limiter_denies_is_put_back_into_the_proxys_bucket() {
+    let limits = "  - {name: here, rate: 60/1d, scope: proxy}\n  - {name: there, rate: 1/20ms}\n";
+    for seed in seeds() {
+        let mut world = World::new(seed, 1, 3, CONFIG, limits);
+        world.run_for_ms(500);
+        for _ in 0..1_000 {
+            let worker = usize::try_from(1 + world.chance.below(3)).unwrap();
+            world.request(0, worker, "alice", "/");
+            let pause_us = world.chance.below(16_000);
+            world.run_until(world.now_us + pause_us);
+        }
+        world.run_for_ms(100);
+        let denied = world.counted("rl_decisions.denied.limiter.there");
+        assert!(
+            denied >= 60,
+            "seed {seed}: too few denials to tell, {denied}"
+        );
+        assert_eq!(world.admitted("alice"), 60, "seed {seed}");
+    }
+}
+
+/// Each admitted request is either charged by the limiter or admitted here; and what the limiter
+/// charges keeps to the limit, debits aside.
+#[test]
+fn what_the_limiter_admits_keeps_to_the_limit_in_any_weather() {
+    let limits = "  - {name: all, per: [user], rate: 100/1d, on_failure: deny}\n";
+    for seed in seeds() {
+        let mut world = World::new(seed, 2, 3, CONFIG, limits);
+        for n in 0..1_500 {
+            if world.chance.percent(2) {
+                world.weather = weather::any(&mut world);
+            }
+            let worker = usize::try_from(1 + world.chance.below(3)).unwrap();
+            let number = world.request(n % 2, worker, "alice", "/");
+            if world.chance.percent(3) {
+                world.leave(number);
+            }
+            let pause_us = world.chance.below(4_000);
+            world.run_until(world.now_us + pause_us);
+        }
+        world.run_for_ms(200);
+        world.assert_all_decided(45_000);
+        let charged: u64 = world.limiter.charged.values().sum();
+        let admitted = world.admitted("alice");
+        assert!(charged <= 100, "seed {seed}: {charged} charged");
+        // It fails closed, so nothing passes that was not charged, but at the very start, when
+        // no policy is known.
+        let unguarded = world.counted("rl_unguarded");
+        assert!(
+            admitted <= charged + unguarded,
+            "seed {seed}: {admitted} passed, {charged} were charged, {unguarded} unguarded"
+        );
+    }
+}
+
+#[test]
+fn an_edit_arrives_through_any_weather_and_nothing_else_does() {
+    for seed in seeds() {
+        let mut world = World::new(seed, 2, 3, CONFIG, "  - {name: before, rate: 1000/s}\n");
+        world.run_for_ms(1_000);
+        for edit in 0..5 {
+            world.limiter.edit(&format!(
+                "  - {{name: edit-{edit}, rate: 0/1d, algorithm: fixed_window, on_failure: allow}}\n"
+            ));
+            world.weather = weather::any(&mut world);
+            world.run_for_ms(500);
+            world.weather = Weather::FAIR;
+            // Polls that failed are made again, less and less often, but never rarely.
+            world.run_for_ms(2_000);
+            for (envoy, worker) in [(0, 1), (0, 2), (0, 3), (1, 1), (1, 2), (1, 3)] {
+                let number = world.request(envoy, worker, "alice", "/");
+                world.run_for_ms(60);
+                let details = world.details(number).to_owned();
+                let by = details.split(':').nth(1).unwrap_or("nobody");
+                assert_eq!(by, format!("edit-{edit}"), "seed {seed}");
+            }
+        }
+    }
+}
