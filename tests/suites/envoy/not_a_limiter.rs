@@ -4,6 +4,8 @@
 use std::time::Duration;
 
 use harness::{FakeLimiter, Misbehaviour, answer, free_port, until};
+use policy::Revision;
+use protocol::{Answer, compact::BatchAnswer};
 use serde_json::{Value, json};
 
 use crate::stage::{PATIENCE, Stage, limits, statuses};
@@ -48,6 +50,26 @@ fn say(status: &str, headers: &[&str], body: &[u8]) -> Misbehaviour {
     Misbehaviour::Say(answer(status, headers, body))
 }
 
+/// An answer that allows so many checks, in the words of a limiter.
+fn allowing(checks: usize) -> Vec<u8> {
+    let revision = Revision {
+        number: 1,
+        digest: 1,
+    };
+    let allowed = Answer {
+        revision: revision.clone(),
+        now_ms: 1,
+        allowed: true,
+        limits: Vec::new(),
+    };
+    let batch = BatchAnswer {
+        revision,
+        proxies: Vec::new(),
+        results: vec![Ok(allowed); checks],
+    };
+    batch.encode()
+}
+
 /// A limiter's in some way, but not by its signature, or not a decision.
 fn unsigned() -> Answers {
     let allowed = br#"{"allowed":true,"matched":1,"limits":[]}"#;
@@ -83,6 +105,11 @@ fn unreadable() -> Answers {
         (
             "JSON",
             say("200 OK", &[SIGNED, json], br#"{"allowed":true}"#),
+        ),
+        ("of no check", say("200 OK", &[SIGNED, CBOR], &allowing(0))),
+        (
+            "of another's check too",
+            say("200 OK", &[SIGNED, CBOR], &allowing(2)),
         ),
         ("nothing", say("200 OK", &[SIGNED, CBOR], b"")),
         ("garbage", say("200 OK", &[SIGNED, CBOR], &[0xff; 64])),
@@ -132,6 +159,17 @@ async fn what_cannot_be_read_decides_nothing() {
 #[tokio::test]
 async fn what_does_not_arrive_decides_nothing() {
     decide_nothing(broken()).await;
+}
+
+/// What the tests above would see, were an answer taken for a decision.
+#[tokio::test]
+async fn what_a_limiter_says_decides() {
+    let port = free_port().unwrap();
+    let does = say("200 OK", &[SIGNED, CBOR], &allowing(1));
+    let _fake = FakeLimiter::start(port, does).await.unwrap();
+    let stage = before(port, "200ms", &[CLOSED]).await;
+
+    assert_eq!(statuses(&stage.get("/", "alice"), 3).await, [200; 3]);
 }
 
 async fn decide_nothing(answers: Answers) {

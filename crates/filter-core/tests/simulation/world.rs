@@ -9,7 +9,10 @@ use filter_core::{
     Call, CallAnswer, CallId, Config, LocalReply, Metrics, Now, Request, Step, StreamId, Worker,
     simulated::SharedData,
 };
-use protocol::{Check, compact::Report};
+use protocol::{
+    Check,
+    compact::{BatchAnswer, Report},
+};
 
 use crate::limiter::Limiter;
 
