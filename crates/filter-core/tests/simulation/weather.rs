@@ -89,8 +89,8 @@ fn no_request_is_charged_twice_at_the_limiter() {
             .chain(world.limiter.debited.values())
             .sum();
         assert!(charged <= 2002, "seed {seed}: {charged}");
-        // What is owed is forgotten after a window, so how much comes depends on the weather.
-        assert!(charged > 0, "seed {seed}");
+        // Most of it comes; how much was lost on the way is the weather's.
+        assert!(charged >= 500, "seed {seed}: {charged}");
     }
 }
 
