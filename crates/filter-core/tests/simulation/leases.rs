@@ -291,3 +291,21 @@ fn units_at_hand_are_used_while_the_limiter_is_away_and_no_longer_than_their_tim
         Books::of(&world, 1).assert_used_in_time(seed);
     }
 }
+
+#[test]
+fn what_a_lease_settled_is_not_charged_when_other_limits_are_reported() {
+    let limits = "  - {name: all, rate: 1000/s, lease: {ttl: 100ms}}\n  - {name: shadow, rate: 1/s, enforce: 0%}\n";
+    let mut world = World::new(1, 1, 1, CONFIG, limits);
+    world.run_for_ms(500);
+    for _ in 0..300 {
+        world.request(0, 1, "alice", "/");
+        world.run_for_ms(2);
+    }
+    world.run_for_ms(150);
+    assert_eq!(world.admitted("alice"), 300);
+    let by_lease = world.counted("rl_decisions.allowed.lease.all");
+    let charged = world.limiter.ledger.charged.iter();
+    let charged: u64 = charged.map(|(.., units)| units).sum();
+    assert!(by_lease > 200, "{by_lease}");
+    assert_eq!(by_lease + charged, 300, "{by_lease} + {charged}");
+}
