@@ -50,7 +50,10 @@ impl Refusal {
             "BUSY" => "another script has been running for too long on the store",
             "MISCONF" => "the store cannot persist and refuses writes; see its log",
             "CLUSTERDOWN" => "the cluster has slots without a node",
-            "MOVED" | "ASK" | "CROSSSLOT" => "this node belongs to a cluster",
+            "MOVED" | "ASK" | "CROSSSLOT" => {
+                "this node belongs to a cluster: use redis-cluster:// for it"
+            }
+            "TRYAGAIN" => "its keys are on their way to another node; try again in a moment",
             "NOREPLICAS" => "too few replicas are in sync (min-replicas-to-write)",
             _ => return None,
         })

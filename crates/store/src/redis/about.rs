@@ -12,13 +12,13 @@ impl RedisStore {
     pub(super) async fn ping(&self) -> Result<Pong, StoreError> {
         let ping = [Request::from(redis::cmd("PING"))];
         // Once to have a connection, once to measure.
-        self.on_each(&ping).await?;
+        self.on_each(&ping, true).await?;
         let asked = Instant::now();
-        let nodes = self.on_each(&ping).await?.len();
+        let nodes = self.on_each(&ping, false).await?.len();
         let latency = asked.elapsed();
         let hello = [Request::from(redis::cmd("HELLO"))];
         let deadline = self.control_deadline();
-        let mut answers = self.servers.run_on_each(&hello, deadline).await?;
+        let mut answers = self.servers.run_on_each(&hello, false, deadline).await?;
         let mut about = match answers.pop().and_then(|mut node| node.pop()) {
             Some(Ok(reply)) => about(reply),
             // Not permitted, or a server older than HELLO: alive all the same.
@@ -36,7 +36,7 @@ impl RedisStore {
     /// A script is loaded where every server has it.
     pub(super) async fn scripts(&self) -> Result<Vec<ScriptStatus>, StoreError> {
         let mut all: Option<Vec<ScriptStatus>> = None;
-        for node in self.on_each(&[Request::from(exist())]).await? {
+        for node in self.on_each(&[Request::from(exist())], true).await? {
             let found = statuses(node.into_iter().next().unwrap_or(Value::Nil))?;
             let all = all.get_or_insert_with(|| found.clone());
             for (status, found) in all.iter_mut().zip(found) {
@@ -53,13 +53,17 @@ impl RedisStore {
             Request::from(load)
         };
         let loads: Vec<Request> = scripts::all().into_iter().map(load).collect();
-        self.on_each(&loads).await.map(drop)
+        self.on_each(&loads, true).await.map(drop)
     }
 
     /// The answers of every server, each of which has to succeed.
-    async fn on_each(&self, requests: &[Request]) -> Result<Vec<Vec<Value>>, StoreError> {
+    async fn on_each(
+        &self,
+        requests: &[Request],
+        fresh: bool,
+    ) -> Result<Vec<Vec<Value>>, StoreError> {
         let deadline = self.control_deadline();
-        let nodes = self.servers.run_on_each(requests, deadline).await?;
+        let nodes = self.servers.run_on_each(requests, fresh, deadline).await?;
         nodes
             .into_iter()
             .map(|node| node.into_iter().collect())

@@ -81,14 +81,16 @@ impl Servers {
     }
 
     /// Sends the same requests to every server that holds keys; a list of answers for each.
+    /// `fresh` makes sure first which these are.
     pub(crate) async fn run_on_each(
         &self,
         requests: &[Request],
+        fresh: bool,
         deadline: Deadline,
     ) -> Result<Vec<Vec<Outcome>>, StoreError> {
         match self {
             Self::One(_) => Ok(vec![self.run(Lane::Control, requests, deadline).await]),
-            Self::Cluster(cluster) => cluster.run_on_each(requests, deadline).await,
+            Self::Cluster(cluster) => cluster.run_on_each(requests, fresh, deadline).await,
         }
     }
 

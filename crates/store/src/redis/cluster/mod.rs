@@ -219,13 +219,14 @@ impl Cluster {
         })
     }
 
-    /// Sends the same requests to every master.
+    /// Sends the same requests to every master, as last known or (`fresh`) as asked for now.
     pub(crate) async fn run_on_each(
         &self,
         requests: &[Request],
+        fresh: bool,
         deadline: Deadline,
     ) -> Result<Vec<Vec<Outcome>>, StoreError> {
-        let masters = self.masters(true, deadline).await?;
+        let masters = self.masters(fresh, deadline).await?;
         let requests: Vec<&Request> = requests.iter().collect();
         let nodes = masters.map.nodes().iter();
         let sent =

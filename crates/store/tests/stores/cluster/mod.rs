@@ -2,6 +2,7 @@
 //! CLUSTER SLOTS and by MOVED.
 
 mod client;
+mod faults;
 mod nodes;
 
 use std::{

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use harness::free_port;
 use redis::Value;
 use store::{Options, Store, open};
@@ -15,6 +15,23 @@ pub const SLOTS: [[&str; 2]; 3] = [["0", "5460"], ["5461", "10922"], ["10923", "
 /// Three nodes, each with a third of the slots.
 pub struct Cluster {
     pub nodes: Vec<Server>,
+    kind: Kind,
+    buses: Vec<String>,
+}
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn arguments(bus: &str) -> [&str; 6] {
+    // A node is missed after a second.
+    let timeout = ["--cluster-node-timeout", "1000"];
+    [
+        "--cluster-enabled",
+        "yes",
+        "--cluster-port",
+        bus,
+        timeout[0],
+        timeout[1],
+    ]
 }
 
 impl Cluster {
@@ -22,8 +39,7 @@ impl Cluster {
         let (mut nodes, mut buses) = (Vec::new(), Vec::new());
         for (epoch, [first, last]) in ["1", "2", "3"].into_iter().zip(SLOTS) {
             let bus = free_port()?.to_string();
-            let arguments = ["--cluster-enabled", "yes", "--cluster-port", &bus];
-            let node = Server::start_with(kind, &arguments).await?;
+            let node = Server::start_with(kind, &arguments(&bus)).await?;
             node.command(&["CLUSTER", "SET-CONFIG-EPOCH", epoch])
                 .await?;
             node.command(&["CLUSTER", "ADDSLOTSRANGE", first, last])
@@ -43,7 +59,51 @@ impl Cluster {
             };
             until("the node serves", Duration::from_secs(15), serves).await?;
         }
-        Ok(Self { nodes })
+        Ok(Self { nodes, kind, buses })
+    }
+
+    /// Starts a node again that was killed; it finds the others by what it wrote down.
+    pub async fn revive(&mut self, node: usize) -> Result<()> {
+        let bus = self.buses[node].clone();
+        self.nodes[node].launch(&arguments(&bus)).await
+    }
+
+    /// Gives a master a replica, and waits until it follows.
+    pub async fn add_replica(&mut self, of: usize) -> Result<()> {
+        let bus = free_port()?.to_string();
+        let node = Server::start_with(self.kind, &arguments(&bus)).await?;
+        let port = node.port().to_string();
+        let meet = ["CLUSTER", "MEET", "127.0.0.1", &port, &bus];
+        self.nodes[0].command(&meet).await?;
+        let master = self.id(of).await?;
+        let follows = async || {
+            let replicate = ["CLUSTER", "REPLICATE", &master];
+            node.command(&replicate).await.ok()
+        };
+        until("the replica knows its master", PATIENCE, follows).await?;
+        let in_sync = async || {
+            let info: String = node.ask(&["INFO", "replication"]).await.ok()?;
+            info.contains("master_link_status:up").then_some(())
+        };
+        until("the replica is in sync", PATIENCE, in_sync).await?;
+        self.nodes.push(node);
+        self.buses.push(bus);
+        Ok(())
+    }
+
+    pub async fn id(&self, node: usize) -> Result<String> {
+        self.nodes[node].ask(&["CLUSTER", "MYID"]).await
+    }
+
+    /// Which node has a slot.
+    pub async fn owner(&self, slot: u16) -> Result<usize> {
+        let ranges = self.owners().await?;
+        let owner = ranges
+            .iter()
+            .find(|(first, last, _)| (*first..=*last).contains(&slot));
+        let (_, _, port) = owner.context("somebody has it")?;
+        let node = self.nodes.iter().position(|node| node.port() == *port);
+        node.context("one of ours")
     }
 
     /// A store that is told of one node, and finds the others.

@@ -1,0 +1,293 @@
+//! A Cluster that changes or fails while checks run.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::Result;
+use policy::Compiled;
+use protocol::Check;
+use store::{CheckError, Options, Store, StoreError, slot};
+use tokio::task::JoinSet;
+
+use super::Cluster;
+use crate::{
+    given::{TEN_A_DAY, check, policy, publish, request},
+    servers::{Kind, REDIS, Server, VALKEY, until},
+};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn impatient() -> Options {
+    Options {
+        timeout: Duration::from_millis(200),
+        ..Options::default()
+    }
+}
+
+/// Checks of many clients until they are told to end, and how many there were so far.
+struct Load {
+    store: Arc<dyn Store>,
+    policy: Compiled,
+    asked: AtomicUsize,
+    ended: AtomicBool,
+}
+
+const CLIENTS: usize = 20;
+
+impl Load {
+    /// How many checks pass; none may fail.
+    fn run(self: &Arc<Self>) -> JoinSet<Result<usize>> {
+        let mut clients = JoinSet::new();
+        for client in 0..CLIENTS {
+            let load = Arc::clone(self);
+            clients.spawn(async move {
+                let user = format!("user{client}");
+                let ask = request(&[("tenant", "t"), ("user", &user)]);
+                let mut admitted = 0;
+                while !load.ended.load(Ordering::Relaxed) {
+                    load.asked.fetch_add(1, Ordering::Relaxed);
+                    let answer = check(&load.store, &load.policy, &ask).await?;
+                    admitted += usize::from(answer.allowed);
+                }
+                Ok(admitted)
+            });
+        }
+        clients
+    }
+
+    /// Waits for a few checks more of each client.
+    async fn goes_on(&self) -> Result<()> {
+        let before = self.asked.load(Ordering::Relaxed);
+        let enough = async || {
+            let asked = self.asked.load(Ordering::Relaxed);
+            (asked >= before + 10 * CLIENTS).then_some(())
+        };
+        until("enough checks", PATIENCE, enough).await.map(drop)
+    }
+}
+
+/// How often a node answered with an error.
+async fn errors(node: &Server, code: &str) -> Result<u64> {
+    let stats: String = node.ask(&["INFO", "errorstats"]).await?;
+    let name = format!("errorstat_{code}:count=");
+    let count = stats.lines().find_map(|line| line.strip_prefix(&name));
+    Ok(count.unwrap_or("0").trim().parse()?)
+}
+
+/// Moves a slot to the next node as operators do, with a few checks between the steps.
+async fn move_slot(cluster: &Cluster, slot: u16, from: usize, load: &Load) -> Result<()> {
+    let (number, to) = (slot.to_string(), (from + 1) % 3);
+    let (from_id, to_id) = (cluster.id(from).await?, cluster.id(to).await?);
+    let (source, target) = (&cluster.nodes[from], &cluster.nodes[to]);
+    let set_slot = |how: &'static str, id: &str| {
+        ["CLUSTER", "SETSLOT", &number, how, id].map(ToOwned::to_owned)
+    };
+    let run = async |node: &Server, command: [String; 5]| {
+        let command: Vec<&str> = command.iter().map(String::as_str).collect();
+        node.command(&command).await
+    };
+    load.goes_on().await?;
+    run(target, set_slot("IMPORTING", &from_id)).await?;
+    run(source, set_slot("MIGRATING", &to_id)).await?;
+    load.goes_on().await?;
+    let port = target.port().to_string();
+    let keys = async || -> Result<Vec<String>> {
+        source
+            .ask(&["CLUSTER", "GETKEYSINSLOT", &number, "100"])
+            .await
+    };
+    // One bucket first, so that the slot is in two places for a while.
+    for most in [1, 1000] {
+        let mut moved = 0;
+        while moved < most {
+            let Some(key) = keys().await?.into_iter().next() else {
+                break;
+            };
+            source
+                .command(&["MIGRATE", "127.0.0.1", &port, &key, "0", "5000"])
+                .await?;
+            moved += 1;
+        }
+        load.goes_on().await?;
+    }
+    for node in [target, source, &cluster.nodes[(from + 2) % 3]] {
+        run(node, set_slot("NODE", &to_id)).await?;
+    }
+    Ok(())
+}
+
+/// What passes while a slot moves, and what is left of its first limit.
+async fn admitted_while_a_slot_moves(kind: Kind, limits: &str) -> Result<(usize, u64)> {
+    let cluster = Cluster::start(kind).await?;
+    let store = cluster.store()?;
+    let policy = publish(&store, &policy(limits)).await?;
+    // The first limit's bucket chooses the slot.
+    let slot = slot(b"rl:b:shop:tenant:{t}");
+    let from = cluster.owner(slot).await?;
+    let to = (from + 1) % 3;
+    let (source, target) = (&cluster.nodes[from], &cluster.nodes[to]);
+    let load = Arc::new(Load {
+        store: Arc::clone(&store),
+        policy,
+        asked: AtomicUsize::new(0),
+        ended: AtomicBool::new(false),
+    });
+    let mut clients = load.run();
+    move_slot(&cluster, slot, from, &load).await?;
+    load.goes_on().await?;
+    load.ended.store(true, Ordering::Relaxed);
+    let mut admitted = 0;
+    while let Some(client) = clients.join_next().await {
+        admitted += client??;
+    }
+    assert_eq!(cluster.owner(slot).await?, to, "it has moved");
+    assert!(errors(source, "ASK").await? > 0 && errors(source, "MOVED").await? > 0);
+    if load.policy.limits().len() > 1 {
+        let apart = errors(source, "TRYAGAIN").await? + errors(target, "TRYAGAIN").await?;
+        assert!(apart > 0, "only some of the buckets were there");
+    }
+    let peek = Check {
+        peek: true,
+        ..request(&[("tenant", "t"), ("user", "nobody")])
+    };
+    let left = check(&store, &load.policy, &peek).await?;
+    Ok((admitted, left.limits[0].remaining))
+}
+
+/// What passed and what is left are the whole: nothing was charged twice, nor in vain.
+async fn a_moving_slot_charges_each_check_once(kind: Kind) -> Result<()> {
+    let window = "algorithm: fixed_window, partition: [tenant]";
+    let one = format!("  - {{name: tenant, per: [tenant], {window}, rate: 1000000/7d}}\n");
+    let (admitted, left) = admitted_while_a_slot_moves(kind, &one).await?;
+    assert_eq!(admitted as u64 + left, 1_000_000);
+    // Two buckets of the slot for each check, of which one soon denies.
+    let two = format!("{one}  - {{name: user, per: [tenant, user], {window}, rate: 25/7d}}\n");
+    let (admitted, left) = admitted_while_a_slot_moves(kind, &two).await?;
+    assert_eq!(admitted as u64 + left, 1_000_000);
+    assert_eq!(admitted, 25 * CLIENTS);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_redis_a_moving_slot_charges_each_check_once() -> Result<()> {
+    a_moving_slot_charges_each_check_once(REDIS).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_valkey_a_moving_slot_charges_each_check_once() -> Result<()> {
+    a_moving_slot_charges_each_check_once(VALKEY).await
+}
+
+/// A user whose bucket is on a node.
+async fn user_on(cluster: &Cluster, node: usize) -> Result<String> {
+    for i in 0..1000 {
+        let key = format!("rl:b:shop:per-user:u{i}");
+        if cluster.owner(slot(key.as_bytes())).await? == node {
+            return Ok(format!("u{i}"));
+        }
+    }
+    anyhow::bail!("no user there")
+}
+
+async fn a_lost_master_is_replaced(kind: Kind) -> Result<()> {
+    let mut cluster = Cluster::start(kind).await?;
+    cluster.add_replica(1).await?;
+    let store = cluster.store_with(impatient())?;
+    let policy = publish(&cluster.store()?, &policy(TEN_A_DAY)).await?;
+    let lost = request(&[("user", &user_on(&cluster, 1).await?)]);
+    let kept = request(&[("user", &user_on(&cluster, 0).await?)]);
+    let warm = async || check(&store, &policy, &lost).await.ok();
+    until("a first answer", PATIENCE, warm).await?;
+    cluster.nodes[1].kill();
+    // The others go on all the while, or say that the Cluster is down.
+    let both = [lost.clone(), kept];
+    let mut alone = 0;
+    let answers = async || {
+        let results = store.check(&policy, &both, false).await;
+        alone += usize::from(results[0].is_err() && results[1].is_ok());
+        results[0].is_ok().then_some(())
+    };
+    until("the replica is asked", PATIENCE, answers).await?;
+    assert!(alone > 0, "one shard down is an error of its checks only");
+    assert!(store.is_up());
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_redis_a_lost_master_is_replaced() -> Result<()> {
+    a_lost_master_is_replaced(REDIS).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_valkey_a_lost_master_is_replaced() -> Result<()> {
+    a_lost_master_is_replaced(VALKEY).await
+}
+
+async fn questions(node: &Server) -> Result<u64> {
+    let stats: String = node.ask(&["INFO", "commandstats"]).await?;
+    let calls = stats.lines().find_map(|line| {
+        let calls = line.strip_prefix("cmdstat_cluster|slots:calls=")?;
+        calls.split(',').next()?.parse().ok()
+    });
+    Ok(calls.unwrap_or(0))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_that_is_down_refuses_calmly_and_is_found_again() -> Result<()> {
+    let mut cluster = Cluster::start(REDIS).await?;
+    let store = cluster.store_with(impatient())?;
+    let policy = publish(&cluster.store()?, &policy(TEN_A_DAY)).await?;
+    let ask = request(&[("user", &user_on(&cluster, 0).await?)]);
+    let warm = async || check(&store, &policy, &ask).await.ok();
+    until("a first answer", PATIENCE, warm).await?;
+    cluster.nodes[2].kill();
+    let refused = async || match check(&store, &policy, &ask).await {
+        Err(CheckError::Store(StoreError::Refused(refusal))) => Some(refusal),
+        _ => None,
+    };
+    let (refusal, _) = until("a refusal", PATIENCE, refused).await?;
+    assert_eq!(refusal.code, "CLUSTERDOWN");
+    // Asked in vain again and again, the map is asked for at its own pace.
+    let before = questions(&cluster.nodes[0]).await? + questions(&cluster.nodes[1]).await?;
+    let mut asked = 0;
+    let since = tokio::time::Instant::now();
+    while since.elapsed() < Duration::from_secs(2) {
+        assert!(check(&store, &policy, &ask).await.is_err());
+        asked += 1;
+    }
+    let after = questions(&cluster.nodes[0]).await? + questions(&cluster.nodes[1]).await?;
+    // Twenty a second at most, two nodes at once, and those of this test.
+    assert!(
+        asked > 100 && after - before <= 90,
+        "{asked} {before} {after}"
+    );
+    cluster.revive(2).await?;
+    let answers = async || check(&store, &policy, &ask).await.ok();
+    until("it is found again", PATIENCE, answers).await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_no_cluster_says_so() -> Result<()> {
+    let server = Server::start(REDIS).await?;
+    let url = format!("redis-cluster://127.0.0.1:{}", server.port());
+    let store = store::open(&url.parse()?, impatient())?;
+    let Err(StoreError::Unsupported(why)) = store.ping().await else {
+        panic!("there is no cluster")
+    };
+    assert!(why.contains("not a node of a cluster"), "{why}");
+    // And a node asked as if it were alone names what it is.
+    let cluster = Cluster::start(REDIS).await?;
+    let node = user_on(&cluster, 1).await?;
+    let alone = cluster.nodes[0].store()?;
+    let policy = Compiled::new(policy(TEN_A_DAY));
+    let refused = check(&alone, &policy, &request(&[("user", &node)])).await;
+    let refused = refused.unwrap_err().to_string();
+    assert!(refused.contains("redis-cluster://"), "{refused}");
+    Ok(())
+}
