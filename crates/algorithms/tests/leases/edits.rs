@@ -48,7 +48,14 @@ impl World<'_> {
         {
             // What is owed beyond the new capacity is forgiven.
             let lost = self.algorithm.limit().saturating_sub(edited.limit());
-            self.audit.credit(lost * self.unit);
+            let (now_ms, ttl_ms) = (self.now_ms(), self.ttl_ms);
+            let ask = Question::default();
+            if self.bucket.ask(now_ms, ttl_ms, &ask).leased > edited.limit() {
+                // As far as it is leased out it is forgiven later, when that is dead.
+                self.audit.capacity += i128::from(lost * self.unit);
+            } else {
+                self.audit.credit(lost * self.unit);
+            }
             self.algorithm = edited;
             self.bucket.edit(edited);
         }
