@@ -15,7 +15,7 @@ pub const TARGET: &str = "wasm32-unknown-unknown";
 /// kilobyte costs it about a millisecond.
 const SIZE_BUDGET_BYTES: u64 = 250_000;
 /// The size that it must not pass on the way there.
-const SIZE_MAX_BYTES: u64 = 400_000;
+const SIZE_MAX_BYTES: u64 = 410_000;
 
 /// Builds the filter and returns its path, `target/filter.wasm`.
 pub fn build(workspace: &Workspace, ui: &Ui) -> Result<PathBuf> {
