@@ -2,19 +2,21 @@
 //!
 //! Absolute figures depend on the machine and on its mood; so every round loads
 //! each setup for a few seconds, one after the other, and setups are compared
-//! round by round. One Envoy worker serves; Envoy itself answers the requests
-//! (fault filter), so that no upstream hides what a filter costs.
+//! round by round. One Envoy worker serves. Once Envoy itself answers (fault
+//! filter), so that no upstream hides what a filter costs, and once a service
+//! behind it does, as everywhere else.
 
 mod leases;
 mod limiter;
 mod load;
 mod report;
 mod setups;
+mod start;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use crate::command;
 use crate::tools::Tools;
@@ -23,8 +25,8 @@ use crate::wasm;
 use crate::workspace::Workspace;
 
 use limiter::LimiterBench;
-use report::{Report, Series};
-use setups::Bench;
+use report::{Report, Run, Series};
+use setups::{Bench, Setup};
 
 /// Arguments of `cargo xtask bench`.
 #[derive(clap::Args)]
@@ -33,7 +35,7 @@ pub struct Args {
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=100))]
     rounds: u64,
     /// Seconds of load per setup and round
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=600))]
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=600))]
     seconds: u64,
     /// Connections that requests arrive on
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u64).range(1..=1000))]
@@ -133,27 +135,31 @@ async fn measure(
     ui.heading(&format!(
         "{rounds} rounds of {seconds} s each, {connections} connections"
     ));
+    let mut report = Report::new(seconds, connections, &programs.filter)?;
+    for _ in 0..rounds {
+        report
+            .starts
+            .push(start::measure(&programs, &needs.noop).await?);
+    }
     let bench = Bench::start(programs, &needs.noop).await?;
     let load = load::Load::new(needs.wrk, Duration::from_secs(seconds), connections)?;
-    let mut report = Report::new(seconds, connections);
     // Pools fill, code is compiled: the first requests of a setup do not count.
     for setup in bench.setups() {
         load.warm_up(setup).await?;
-        report.series.push(Series::new(setup.name));
+        report.series.push(Series::new(setup.name, setup.reference));
     }
     let (limiter, redis_port) = bench.limiter()?;
     let alone = LimiterBench::prepare(needs.redis_benchmark, redis_port, limiter).await?;
     for round in 1..=rounds {
         for (setup, series) in bench.setups().iter().zip(&mut report.series) {
-            let sample = load
-                .run(setup)
+            let run = run_one(&bench, &load, setup)
                 .await
                 .with_context(|| format!("setup `{}`", setup.name))?;
             ui.line(&format!(
                 "round {round}, {}: {} requests/s",
-                setup.name, sample.per_second
+                setup.name, run.sample.per_second
             ));
-            series.push(sample);
+            series.push(run);
         }
         let (redis, limiter) = (alone.redis().await?, alone.limiter(&load).await?);
         ui.line(&format!(
@@ -162,4 +168,30 @@ async fn measure(
         report.limiter.push((redis, limiter));
     }
     Ok(report)
+}
+
+/// Loads one setup, and sees to it that it did what it is called.
+async fn run_one(bench: &Bench, load: &load::Load, setup: &Setup) -> Result<Run> {
+    let (before, checks_before) = (bench.used_us(setup)?, bench.checks().await?);
+    let sample = load.run(setup).await?;
+    let (after, checks) = (bench.used_us(setup)?, bench.checks().await? - checks_before);
+    let requests = sample.requests.max(1);
+    match setup.checked {
+        // A few are under way when the load ends.
+        Some(true) => ensure!(
+            checks.saturating_mul(100) >= requests.saturating_mul(99),
+            "only {checks} of {requests} requests reached a limiter"
+        ),
+        // A denial is kept for a second, and every user is denied.
+        Some(false) => ensure!(
+            checks <= (load.seconds() + 2).saturating_mul(load::USER_COUNT),
+            "{checks} of {requests} requests reached a limiter"
+        ),
+        None => {}
+    }
+    let mut cpu_ns = [0; 3];
+    for (slot, (after, before)) in cpu_ns.iter_mut().zip(after.iter().zip(before)) {
+        *slot = (after - before).saturating_mul(1000) / requests;
+    }
+    Ok(Run { sample, cpu_ns })
 }

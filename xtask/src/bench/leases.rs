@@ -134,6 +134,9 @@ impl Stage {
                     name,
                     url: envoy.url(path),
                     status: 200,
+                    reference: "no-op filter",
+                    checked: None,
+                    envoy: 0,
                 };
                 let before = (envoy.process().cpu_us()?, self.calls()?);
                 let sample = load.run(&setup).await?;

@@ -10,12 +10,15 @@ use tokio::process::Command;
 
 use super::setups::Setup;
 
+/// The users that requests come from.
+pub const USER_COUNT: u64 = 1000;
+
 /// Requests come from this many users in turn, so that no single bucket and no
 /// single cache line makes the figures.
 const USERS: &str = r#"
 local users, next_user = {}, 0
 init = function(args)
-  for n = 1, 1000 do
+  for n = 1, tonumber(args[1]) do
     users[n] = wrk.format("GET", nil, {["x-user-id"] = "user-" .. n})
   end
 end
@@ -56,6 +59,8 @@ pub struct Load {
 /// What one run of it saw.
 #[derive(Debug, Clone, Copy)]
 pub struct Sample {
+    /// Answers.
+    pub requests: u64,
     /// Answers per second.
     pub per_second: u64,
     /// Half of the answers came within this many microseconds.
@@ -78,19 +83,34 @@ impl Load {
         })
     }
 
+    /// How long a run takes.
+    pub fn seconds(&self) -> u64 {
+        self.duration.as_secs()
+    }
+
     /// A second of load that does not count: buckets, caches and pools fill.
     pub async fn warm_up(&self, setup: &Setup) -> Result<()> {
         let second = Duration::from_secs(1);
-        self.wrk("users.lua", self.connections, second, &[&setup.url])
-            .await
-            .map(drop)
+        self.wrk(
+            "users.lua",
+            self.connections,
+            second,
+            &[&setup.url, "--", &USER_COUNT.to_string()],
+        )
+        .await
+        .map(drop)
     }
 
     /// One run. Every answer must be what the setup promises; else the figures
     /// would be of something else.
     pub async fn run(&self, setup: &Setup) -> Result<Sample> {
         let all = self
-            .wrk("users.lua", self.connections, self.duration, &[&setup.url])
+            .wrk(
+                "users.lua",
+                self.connections,
+                self.duration,
+                &[&setup.url, "--", &USER_COUNT.to_string()],
+            )
             .await?;
         all.sample(setup.status >= 400)
     }
@@ -180,6 +200,7 @@ impl Figures {
             .checked_div(self.micros);
         let per_second = per_second.context("no time passed")?;
         Ok(Sample {
+            requests: self.requests,
             per_second,
             p50_us: self.p50_us,
             p99_us: self.p99_us,

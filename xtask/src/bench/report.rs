@@ -1,36 +1,55 @@
 //! Figures of all rounds, compared.
 
 use std::fmt::Write as _;
+use std::path::Path;
 
+use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::load::Sample;
+mod promises;
 
-/// The setup that others are measured against.
-const REFERENCE: &str = "no-op filter";
+use super::load::Sample;
+use super::start::Starts;
+
+/// One run of a setup.
+pub struct Run {
+    /// What its clients saw.
+    pub sample: Sample,
+    /// CPU time per request of Envoy, the limiters and Redis, in nanoseconds.
+    pub cpu_ns: [u64; 3],
+}
 
 /// The samples of one setup, a round each.
 pub struct Series {
     name: &'static str,
-    samples: Vec<Sample>,
+    reference: &'static str,
+    samples: Vec<Run>,
 }
 
 impl Series {
     /// No round yet.
-    pub fn new(name: &'static str) -> Self {
+    pub fn new(name: &'static str, reference: &'static str) -> Self {
         Self {
             name,
+            reference,
             samples: Vec::new(),
         }
     }
 
     /// Adds a round.
-    pub fn push(&mut self, sample: Sample) {
-        self.samples.push(sample);
+    pub fn push(&mut self, run: Run) {
+        self.samples.push(run);
     }
 
     fn each(&self, figure: fn(&Sample) -> u64) -> Vec<u64> {
-        self.samples.iter().map(figure).collect()
+        self.samples.iter().map(|run| figure(&run.sample)).collect()
+    }
+
+    /// CPU time per request in nanoseconds, of one process.
+    fn cpu_ns(&self, process: usize) -> Vec<u64> {
+        let used = self.samples.iter();
+        used.filter_map(|run| run.cpu_ns.get(process).copied())
+            .collect()
     }
 }
 
@@ -38,6 +57,9 @@ impl Series {
 pub struct Report {
     seconds: u64,
     connections: u64,
+    size: u64,
+    /// Starts of Envoy, by round.
+    pub starts: Vec<Starts>,
     /// Requests through Envoy, by setup.
     pub series: Vec<Series>,
     /// Checks per second by redis-benchmark and through the limiter, by round.
@@ -46,13 +68,15 @@ pub struct Report {
 
 impl Report {
     /// `seconds` of load per setup and round.
-    pub fn new(seconds: u64, connections: u64) -> Self {
-        Self {
+    pub fn new(seconds: u64, connections: u64, filter: &Path) -> Result<Self> {
+        Ok(Self {
             seconds,
             connections,
+            size: std::fs::metadata(filter)?.len(),
+            starts: Vec::new(),
             series: Vec::new(),
             limiter: Vec::new(),
-        }
+        })
     }
 
     /// For people: 80 columns.
@@ -76,6 +100,7 @@ impl Report {
                 &ratio.spread(),
             ]);
         }
+        table += &self.cpu_table();
         let ratio = self.limiter_ratio();
         let (redis, limiter): (Vec<u64>, Vec<u64>) = self.limiter.iter().copied().unzip();
         let [redis, limiter] = [redis, limiter].map(|rounds| median(rounds).to_string());
@@ -98,6 +123,7 @@ impl Report {
             &of_redis.0,
             &of_redis.1,
         ]);
+        table += &self.budgets();
         let cores = std::thread::available_parallelism().map_or(0, usize::from);
         // Writing to a String cannot fail.
         let _ = writeln!(
@@ -118,12 +144,24 @@ impl Report {
                 "p50_us": series.each(|sample| sample.p50_us),
                 "p99_us": series.each(|sample| sample.p99_us),
                 "of_noop_permille": self.ratio(series).json(),
+                "reference": series.reference,
+                "cpu_ns_per_request": {
+                    "envoy": series.cpu_ns(0),
+                    "limiters": series.cpu_ns(1),
+                    "redis": series.cpu_ns(2),
+                },
             })
         };
         let (redis, limiter): (Vec<u64>, Vec<u64>) = self.limiter.iter().copied().unzip();
         let report = json!({
             "seconds": self.seconds,
             "connections": self.connections,
+            "filter_bytes": self.size,
+            "start_ms": {
+                "without": self.started(|starts| starts.without.took_ms),
+                "noop": self.started(|starts| starts.noop.took_ms),
+                "ours": self.started(|starts| starts.ours.took_ms),
+            },
             "setups": self.series.iter().map(setup).collect::<Vec<_>>(),
             "limiter": {
                 "redis_benchmark_checks_per_second": redis,
@@ -136,12 +174,13 @@ impl Report {
 
     /// Requests of a setup per request of the reference, round by round.
     fn ratio(&self, series: &Series) -> Ratio {
-        let reference = self.series.iter().find(|other| other.name == REFERENCE);
+        let reference = series.reference;
+        let reference = self.series.iter().find(|other| other.name == reference);
         let pairs = series
             .samples
             .iter()
             .zip(reference.map_or(&[][..], |other| &other.samples));
-        Ratio::of(pairs.map(|(own, other)| (own.per_second, other.per_second)))
+        Ratio::of(pairs.map(|(own, other)| (own.sample.per_second, other.sample.per_second)))
     }
 
     fn limiter_ratio(&self) -> Ratio {
@@ -196,6 +235,11 @@ fn median(mut values: Vec<u64>) -> u64 {
 /// Microseconds as `1.2 ms`.
 fn millis(micros: u64) -> String {
     format!("{}.{} ms", micros / 1000, micros % 1000 / 100)
+}
+
+/// Nanoseconds as `40.3 us`.
+fn micros(nanos: u64) -> String {
+    format!("{}.{} us", nanos / 1000, nanos % 1000 / 100)
 }
 
 /// Thousandths as `0.87`.

@@ -22,6 +22,11 @@ limits:
   - {name: spent, match: {path: /denied}, per: [user], rate: 1/1h}
 ";
 
+/// What setups that Envoy itself answers are measured against.
+pub const NOOP: &str = "no-op filter";
+/// As [`NOOP`], of those that a service behind Envoy answers.
+pub const NOOP_BEFORE: &str = "no-op, upstream";
+
 /// One thing to be loaded.
 pub struct Setup {
     /// What the report calls it.
@@ -30,6 +35,12 @@ pub struct Setup {
     pub url: String,
     /// What each answer must be.
     pub status: u16,
+    /// The setup it is measured against.
+    pub reference: &'static str,
+    /// Whether each request is to be checked by a limiter; `None`: whatever happens.
+    pub checked: Option<bool>,
+    /// Which of the Envoys it goes through.
+    pub envoy: usize,
 }
 
 /// Everything that runs.
@@ -37,7 +48,7 @@ pub struct Bench {
     setups: Vec<Setup>,
     limiters: Vec<Limiter>,
     redis: Redis,
-    _envoys: Vec<Envoy>,
+    envoys: Vec<Envoy>,
     _dir: TempDir,
 }
 
@@ -49,51 +60,55 @@ impl Bench {
         load_limits(&programs, &redis, dir.path())?;
         let ports = Ports::free()?;
         let limiters = start_limiters(&programs, &redis, ports, dir.path()).await?;
-        let shipped = || EnvoyConfig::shipped(&programs.root)?.http_filters(answer_at_once);
+        let shipped = || EnvoyConfig::shipped(&programs.root);
+        let ours = || {
+            shipped()?
+                .filter_code(&programs.filter)?
+                .limiter_timeout("1s")
+        };
+        let noop = || shipped()?.filter_code(noop);
         let without = shipped()?.http_filters(|filters| drop(filters.remove(0)))?;
-        let ours = shipped()?
-            .filter_code(&programs.filter)?
-            .limiter_timeout("1s")?;
-        let mut envoys = Vec::new();
-        for config in [without, shipped()?.filter_code(noop)?, ours] {
+        let start = async |config, upstream| {
             let own = Ports {
                 envoy: free_port()?,
                 envoy_admin: free_port()?,
+                upstream,
                 ..ports
             };
-            envoys.push(Envoy::start(&programs, config, own, 1, dir.path()).await?);
-        }
-        let [without, noop, ours] = envoys.as_slice() else {
-            bail!("three Envoys were to be started")
+            let envoy = Envoy::start(&programs, config, own, 1, dir.path()).await?;
+            anyhow::Ok((envoy, own.envoy))
         };
-        limits_are_known(ours).await?;
+        // It is the service behind the others, too: no slower than they are.
+        let (without, service) = start(without.http_filters(answer_first)?, ports.upstream).await?;
+        let mut envoys = vec![without];
+        for config in [
+            noop()?.http_filters(answer_at_once)?,
+            ours()?.http_filters(answer_at_once)?,
+            noop()?,
+            ours()?,
+        ] {
+            envoys.push(start(config, service).await?.0);
+        }
+        let [without, noop, ours, noop_before, ours_before] = envoys.as_slice() else {
+            bail!("five Envoys were to be started")
+        };
+        for envoy in [ours, ours_before] {
+            limits_are_known(envoy).await?;
+        }
         let setups = vec![
-            Setup {
-                name: "no filter",
-                url: without.url("/strict"),
-                status: 200,
-            },
-            Setup {
-                name: "no-op filter",
-                url: noop.url("/strict"),
-                status: 200,
-            },
-            Setup {
-                name: "every request checked",
-                url: ours.url("/strict"),
-                status: 200,
-            },
-            Setup {
-                name: "denied from the cache",
-                url: ours.url("/denied"),
-                status: 429,
-            },
+            plain("no filter", (0, without), NOOP),
+            plain(NOOP, (1, noop), NOOP),
+            checked("every request checked", (2, ours), NOOP),
+            denied("denied from the cache", (2, ours), NOOP),
+            plain(NOOP_BEFORE, (3, noop_before), NOOP_BEFORE),
+            checked("checked, upstream", (4, ours_before), NOOP_BEFORE),
+            denied("denied, upstream", (4, ours_before), NOOP_BEFORE),
         ];
         Ok(Self {
             setups,
             limiters,
             redis,
-            _envoys: envoys,
+            envoys,
             _dir: dir,
         })
     }
@@ -106,22 +121,86 @@ impl Bench {
         ))
     }
 
+    /// CPU time that a setup's Envoy, the limiters and Redis have used, in microseconds.
+    pub fn used_us(&self, setup: &Setup) -> Result<[u64; 3]> {
+        let envoy = self.envoys.get(setup.envoy).context("no such Envoy")?;
+        let mut limiters = 0;
+        for limiter in &self.limiters {
+            limiters += limiter.process().cpu_us()?;
+        }
+        let redis = self.redis.process().cpu_us()?;
+        Ok([envoy.process().cpu_us()?, limiters, redis])
+    }
+
+    /// Checks that the limiters have decided.
+    pub async fn checks(&self) -> Result<u64> {
+        let mut checks = 0;
+        for limiter in &self.limiters {
+            let url = format!("{}/metrics", limiter.admin_url());
+            let page = Client::new().get(&url).send().await?.text();
+            let counters = page
+                .lines()
+                .filter(|line| line.starts_with("rl_checks_total{"));
+            for counter in counters {
+                let count = counter.rsplit(' ').next().unwrap_or_default();
+                checks += count.parse::<u64>().context("rl_checks_total")?;
+            }
+        }
+        Ok(checks)
+    }
+
     /// What is to be loaded, in order.
     pub fn setups(&self) -> &[Setup] {
         &self.setups
     }
 }
 
-/// Puts a filter that answers in the place of the service.
+fn plain(name: &'static str, at: (usize, &Envoy), reference: &'static str) -> Setup {
+    let (number, envoy) = at;
+    Setup {
+        name,
+        url: envoy.url("/strict"),
+        status: 200,
+        reference,
+        checked: None,
+        envoy: number,
+    }
+}
+
+fn checked(name: &'static str, at: (usize, &Envoy), reference: &'static str) -> Setup {
+    Setup {
+        checked: Some(true),
+        ..plain(name, at, reference)
+    }
+}
+
+fn denied(name: &'static str, at: (usize, &Envoy), reference: &'static str) -> Setup {
+    Setup {
+        url: at.1.url("/denied"),
+        status: 429,
+        checked: Some(false),
+        ..plain(name, at, reference)
+    }
+}
+
+/// Puts a filter that answers in the place of the service, behind the first filter.
 pub(super) fn answer_at_once(filters: &mut Vec<serde_json::Value>) {
-    let fault = json!({
+    filters.insert(1, answer());
+}
+
+/// As [`answer_at_once`], where there is no other filter.
+fn answer_first(filters: &mut Vec<serde_json::Value>) {
+    filters.insert(0, answer());
+}
+
+fn answer() -> serde_json::Value {
+    json!({
         "name": "answer",
         "typed_config": {
             "@type": "type.googleapis.com/envoy.extensions.filters.http.fault.v3.HTTPFault",
             "abort": {"http_status": 200, "percentage": {"numerator": 100}}
         }
-    });
-    filters.insert(1, fault);
+    })
 }
 
 async fn start_limiters(

@@ -1,0 +1,98 @@
+//! What the figures are made of, and whether they are what was promised.
+
+use super::{Report, median, micros, row, thousandths};
+use crate::bench::start::Starts;
+
+/// What a figure is to reach: a setup's share of its reference's requests, in thousandths.
+const BUDGETS: [(&str, u64); 4] = [
+    ("every request checked", 550),
+    ("denied from the cache", 900),
+    ("checked, upstream", 550),
+    ("denied, upstream", 900),
+];
+/// The limiter's share of what redis-benchmark gets out of Redis, in thousandths.
+const LIMITER_BUDGET: u64 = 800;
+/// What the filter may have, in bytes.
+const SIZE_BUDGET: u64 = 250_000;
+/// What the filter may add to the start of Envoy, in milliseconds.
+const START_BUDGET_MS: u64 = 300;
+
+impl Report {
+    /// What each process used for a request.
+    pub(super) fn cpu_table(&self) -> String {
+        let mut table = String::from("\n");
+        table += &row(["CPU per request", "Envoy", "limiters", "Redis", "", ""]);
+        for series in &self.series {
+            let [envoy, limiters, redis] =
+                [0, 1, 2].map(|process| micros(median(series.cpu_ns(process))));
+            table += &row([series.name, &envoy, &limiters, &redis, "", ""]);
+        }
+        table += "\n";
+        table += &row(["Envoy starts", "in", "CPU", "", "", ""]);
+        for (at, name) in ["no filter", "no-op filter", "ours"].iter().enumerate() {
+            let starts = || {
+                self.starts
+                    .iter()
+                    .filter_map(|starts| starts.each().get(at).copied())
+            };
+            let took = median(starts().map(|start| start.took_ms).collect());
+            let cpu = median(starts().map(|start| start.cpu_ms).collect());
+            table += &row([
+                name,
+                &format!("{took} ms"),
+                &format!("{cpu} ms"),
+                "",
+                "",
+                "",
+            ]);
+        }
+        table
+    }
+
+    /// What is promised, and whether it holds.
+    pub(super) fn budgets(&self) -> String {
+        let mut table = String::from("\n");
+        table += &row(["budget", "is", "to be", "", "", ""]);
+        let mut line = |name: &str, is: String, to_be: String, met: bool| {
+            let verdict = if met { "met" } else { "missed" };
+            table += &row([name, &is, &to_be, verdict, "", ""]);
+        };
+        for (name, budget) in BUDGETS {
+            if let Some(series) = self.series.iter().find(|series| series.name == name) {
+                let is = self.ratio(series).median;
+                let to_be = format!(">= {}", thousandths(budget));
+                line(name, thousandths(is), to_be, is >= budget);
+            }
+        }
+        let is = self.limiter_ratio().median;
+        let to_be = format!(">= {}", thousandths(LIMITER_BUDGET));
+        line(
+            "limiter of Redis",
+            thousandths(is),
+            to_be,
+            is >= LIMITER_BUDGET,
+        );
+        let kilobytes = |bytes: u64| format!("{} KB", bytes.div_ceil(1000));
+        let to_be = format!("< {}", kilobytes(SIZE_BUDGET));
+        line(
+            "filter.wasm",
+            kilobytes(self.size),
+            to_be,
+            self.size < SIZE_BUDGET,
+        );
+        let added = |starts: &Starts| starts.ours.took_ms.saturating_sub(starts.without.took_ms);
+        let added = median(self.started(added));
+        let to_be = format!("< {START_BUDGET_MS} ms");
+        line(
+            "adds to a start",
+            format!("{added} ms"),
+            to_be,
+            added < START_BUDGET_MS,
+        );
+        table
+    }
+
+    pub(super) fn started(&self, figure: impl Fn(&Starts) -> u64) -> Vec<u64> {
+        self.starts.iter().map(figure).collect()
+    }
+}
