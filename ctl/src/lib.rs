@@ -27,6 +27,7 @@ pub mod printer;
 pub mod prompt;
 pub mod render;
 pub mod screen;
+pub mod seen;
 pub mod session;
 pub mod settings;
 pub mod simulate;

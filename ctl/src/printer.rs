@@ -68,6 +68,11 @@ impl Printer {
         self.format
     }
 
+    /// Whether only warnings and errors are to be said.
+    pub fn is_quiet(&self) -> bool {
+        self.quiet
+    }
+
     /// What a table is drawn on.
     pub fn page(&self) -> Page {
         self.page

@@ -1,6 +1,9 @@
 //! A command's way to Redis: the store, the domain that is meant, and errors as users need them.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::AtomicU64},
+    time::Duration,
+};
 
 use policy::{Limit, Name, Policy};
 use store::{HeadState, Options, Overrides, Store, Stored};
@@ -20,6 +23,7 @@ use crate::{
 mod errors;
 mod overrides;
 pub mod pauses;
+mod progress;
 
 use errors::failure;
 
@@ -33,6 +37,8 @@ pub struct Session<'p> {
     /// Where the command says what it has to say.
     pub printer: &'p Printer,
     settings: Settings,
+    /// Keys that the store has walked past.
+    walked: Arc<AtomicU64>,
 }
 
 impl<'p> Session<'p> {
@@ -51,12 +57,14 @@ impl<'p> Session<'p> {
             connect_timeout: settings.timeout,
             ..Options::default()
         };
+        let walked = Arc::clone(&options.walked);
         let store =
             store::open(&settings.url, options).map_err(|error| failure(&error, &settings))?;
         Ok(Self {
             store,
             printer,
             settings,
+            walked,
         })
     }
 
@@ -75,6 +83,7 @@ impl<'p> Session<'p> {
             store,
             printer,
             settings,
+            walked: Arc::default(),
         }
     }
 

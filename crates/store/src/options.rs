@@ -1,6 +1,9 @@
 //! How a store is used, and how it is opened.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::AtomicU64},
+    time::Duration,
+};
 
 use crate::{Keys, Store, StoreError, StoreUrl, memory::MemoryStore, redis::RedisStore};
 
@@ -15,6 +18,9 @@ pub struct Options {
     pub control_timeout: Duration,
     /// How long a connection attempt may take, login included.
     pub connect_timeout: Duration,
+    /// Counts the keys that listings and resets have walked past, for whoever shows how far they
+    /// are.
+    pub walked: Arc<AtomicU64>,
     /// Buckets that the memory store holds. While it is full of buckets in use, a check that
     /// needs another one is refused with the code `OOM`, as by a Redis that never evicts.
     pub memory_buckets: usize,
@@ -27,6 +33,7 @@ impl Default for Options {
             timeout: Duration::from_millis(10),
             control_timeout: Duration::from_secs(2),
             connect_timeout: Duration::from_millis(500),
+            walked: Arc::default(),
             memory_buckets: 1_000_000,
         }
     }

@@ -138,6 +138,9 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// Forgets buckets of a simulation.
     async fn end_simulation(&self, run: u64, buckets: &[&[u8]]) -> Result<(), StoreError>;
 
+    /// How many keys the server holds, ours and others; `None` where that is not permitted.
+    async fn key_count(&self) -> Result<Option<u64>, StoreError>;
+
     /// The store's clock, in milliseconds since the epoch.
     async fn now_ms(&self) -> Result<u64, StoreError>;
 

@@ -1,13 +1,16 @@
 //! `rlctl list-keys`.
 
 mod glob;
+mod walk;
 
 use std::collections::BTreeMap;
 
 use clap::Args;
 use policy::{Limit, Name, Policy};
 use serde::Serialize;
-use store::{Cursor, KeyValue, ListedBucket, Overrides};
+use store::{KeyValue, ListedBucket, Overrides};
+
+use walk::Walk;
 
 use crate::{
     bucket::{visible, whole},
@@ -37,7 +40,7 @@ pub struct ListKeys {
     #[arg(long = "match", value_name = "GLOB")]
     matching: Option<String>,
 
-    /// Stop after so many; 0 lists all.
+    /// Stop after so many; 0 lists all, in no order, as they are found.
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = whole)]
     max: u64,
 }
@@ -52,24 +55,23 @@ impl ListKeys {
             .as_deref()
             .map(|name| session::find_limit(&policy, name));
         let limit = limit.transpose()?.map(|limit| &limit.name);
-        let max = match self.max {
-            0 => usize::MAX,
-            max => usize::try_from(max).unwrap_or(usize::MAX),
+        let walk = Walk {
+            wanted: self,
+            session: &session,
+            policy: &policy,
+            limit,
         };
-        let mut rows = BTreeMap::new();
-        let mut cursor = Some(Cursor::default());
-        while let Some(from) = cursor.filter(|_| rows.len() <= max) {
-            let page = session.store.list(&policy.domain, limit, from).await;
-            let page = page.map_err(|error| session.failed(&error))?;
-            for bucket in page.buckets {
-                let row = Row::new(&policy, bucket);
-                if self.wanted(&row) {
-                    // A key may come more than once.
-                    rows.insert(row.redis_key.clone(), row);
-                }
-            }
-            cursor = page.next;
+        if self.max == 0 {
+            return walk.stream().await;
         }
+        let max = usize::try_from(self.max).unwrap_or(usize::MAX);
+        let mut rows = BTreeMap::new();
+        let listed = session.walking(walk.pages(|page| {
+            // A key may come more than once.
+            rows.extend(page.into_iter().map(|row| (row.redis_key.clone(), row)));
+            Ok(rows.len() <= max)
+        }));
+        listed.await?;
         let truncated = rows.len() > max;
         let keys: Vec<Row> = rows.into_values().take(max).collect();
         if truncated {

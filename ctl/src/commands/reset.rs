@@ -1,7 +1,5 @@
 //! `rlctl reset`.
 
-use std::collections::BTreeSet;
-
 use clap::Args;
 use policy::{Compiled, Policy};
 use serde::Serialize;
@@ -16,6 +14,7 @@ use crate::{
     printer::Printer,
     prompt::{Yes, confirm},
     render::{Page, View, counted},
+    seen::Seen,
     session::{self, Session},
 };
 
@@ -73,10 +72,12 @@ impl Reset {
             confirm(question, &self.yes).await?;
             let of = LimitOf { domain, limit };
             printer.set_pending(true);
-            let report = session
-                .store
-                .reset(&of, which, &self.edit.signature())
-                .await;
+            let signature = self.edit.signature();
+            let reset = session.store.reset(&of, which, &signature);
+            let report = match which {
+                Which::All => session.walking(reset).await,
+                Which::Bucket(_) => reset.await,
+            };
             printer.set_pending(false);
             let report = report.map_err(|error| session.edit_failed(&error))?;
             (report.buckets, report.revision)
@@ -103,7 +104,7 @@ async fn would_forget(
 ) -> Result<u64, Error> {
     let limit = session::find_limit(policy, limit)?;
     let Which::Bucket(values) = which else {
-        let mut keys = BTreeSet::new();
+        let mut seen = Seen::default();
         let mut cursor = Some(Cursor::default());
         while let Some(from) = cursor {
             let page = session
@@ -111,10 +112,12 @@ async fn would_forget(
                 .list(&policy.domain, Some(&limit.name), from)
                 .await;
             let page = page.map_err(|error| session.failed(&error))?;
-            keys.extend(page.buckets.into_iter().map(|bucket| bucket.key));
+            for bucket in page.buckets {
+                seen.first_time(&bucket.key);
+            }
             cursor = page.next;
         }
-        return Ok(u64::try_from(keys.len()).unwrap_or(u64::MAX));
+        return Ok(seen.count());
     };
     let compiled = Compiled::new(policy.clone());
     let inspection = session

@@ -271,6 +271,10 @@ impl Store for MemoryStore {
         Ok(())
     }
 
+    async fn key_count(&self) -> Result<Option<u64>, StoreError> {
+        Ok(None)
+    }
+
     async fn now_ms(&self) -> Result<u64, StoreError> {
         Ok((self.clock)())
     }

@@ -33,6 +33,23 @@ impl RedisStore {
         })
     }
 
+    /// Of all servers together.
+    pub(super) async fn key_count(&self) -> Result<Option<u64>, StoreError> {
+        let size = [Request::from(redis::cmd("DBSIZE"))];
+        let nodes = match self.on_each(&size, false).await {
+            Ok(nodes) => nodes,
+            // Not permitted.
+            Err(StoreError::Refused(_)) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let mut count = 0_u64;
+        for reply in nodes.into_iter().flatten() {
+            let keys = u64::try_from(value::integer(reply)?).unwrap_or(0);
+            count = count.saturating_add(keys);
+        }
+        Ok(Some(count))
+    }
+
     /// A script is loaded where every server has it.
     pub(super) async fn scripts(&self) -> Result<Vec<ScriptStatus>, StoreError> {
         let mut all: Option<Vec<ScriptStatus>> = None;

@@ -1,5 +1,7 @@
 //! Listings of buckets: SCAN of every server that holds some.
 
+use std::sync::atomic::Ordering;
+
 use policy::Name;
 
 use super::{
@@ -11,8 +13,8 @@ use super::{
 };
 use crate::{Cursor, ListedBucket, Page, StoreError};
 
-/// Keys that one SCAN looks at: about a millisecond of the server's time.
-const SCAN_COUNT: usize = 1000;
+/// Keys that one SCAN looks at: about 0.3 ms of the server's time, which every check waits for.
+const SCAN_COUNT: u64 = 250;
 
 /// What one SCAN answered: where it goes on (0: that was all), and keys.
 type Scanned = (u64, Vec<String>);
@@ -25,6 +27,7 @@ impl RedisStore {
         cursor: Cursor,
     ) -> Result<Page, StoreError> {
         let (next, keys) = self.scan(domain, limit, cursor).await?;
+        self.options.walked.fetch_add(SCAN_COUNT, Ordering::Relaxed);
         let buckets = keys.into_iter().filter_map(|key| {
             let parsed = self.keys().parse_bucket(key.as_bytes())?;
             // The glob also finds limits whose name only starts like the one asked for.

@@ -217,6 +217,10 @@ impl Store for RedisStore {
         self.end_simulation(run, buckets).await
     }
 
+    async fn key_count(&self) -> Result<Option<u64>, StoreError> {
+        self.key_count().await
+    }
+
     async fn now_ms(&self) -> Result<u64, StoreError> {
         self.now_ms().await
     }

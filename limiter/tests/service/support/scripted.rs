@@ -206,6 +206,10 @@ impl Store for Scripted {
         self.inner.end_simulation(run, buckets).await
     }
 
+    async fn key_count(&self) -> Result<Option<u64>, StoreError> {
+        self.inner.key_count().await
+    }
+
     async fn now_ms(&self) -> Result<u64, StoreError> {
         self.inner.now_ms().await
     }

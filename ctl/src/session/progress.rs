@@ -1,0 +1,61 @@
+//! How far a walk over all keys is: on a terminal a bar, elsewhere nothing.
+
+use std::{
+    io::{IsTerminal, Write as _},
+    sync::atomic::Ordering,
+    time::Duration,
+};
+
+use super::Session;
+use crate::render;
+
+/// Between two drawings of the bar; what takes less than one shows none.
+const DRAWN_EVERY: Duration = Duration::from_millis(200);
+
+impl Session<'_> {
+    /// Does something that walks over keys, and shows how far it is.
+    pub async fn walking<T>(&self, walk: impl Future<Output = T>) -> T {
+        if self.printer.is_quiet() || !std::io::stderr().is_terminal() {
+            return walk.await;
+        }
+        let total = self.store.key_count().await.ok().flatten();
+        let mut walk = std::pin::pin!(walk);
+        let mut drawn = false;
+        let mut ticks = tokio::time::interval(DRAWN_EVERY);
+        ticks.tick().await;
+        let done = loop {
+            tokio::select! {
+                biased;
+                done = &mut walk => break done,
+                _ = ticks.tick() => {
+                    drawn = true;
+                    self.draw(total);
+                }
+            }
+        };
+        if drawn {
+            draw("");
+        }
+        done
+    }
+
+    fn draw(&self, total: Option<u64>) {
+        let walked = self.walked.load(Ordering::Relaxed);
+        draw(&match total {
+            // Other keys come and go while this one walks.
+            Some(total) => {
+                let walked = walked.min(total);
+                let bar = render::bar(walked, total, self.printer.page());
+                format!("{bar} {walked} of {total} keys")
+            }
+            None => format!("{walked} keys"),
+        });
+    }
+}
+
+/// In the place of what was drawn last. A terminal that cannot be written to shows nothing.
+fn draw(text: &str) {
+    let mut terminal = anstream::stderr().lock();
+    let _ = write!(terminal, "\r\x1b[K{text}");
+    let _ = terminal.flush();
+}
