@@ -121,7 +121,7 @@ end
 -- what is told is what the next check finds.
 local function as_read_next(b)
   if b.lease then
-    local leased = math.min(b.algorithm.leased(b) * b.x, 2 ^ 52)
+    local leased = math.min(b.algorithm.leased(b) * b.x, 2 ^ 51)
     b.debt = math.max(leased, math.min(b.debt, b.limit * b.x))
   end
 end
