@@ -1,7 +1,7 @@
 //! `rlctl reset`.
 
 use clap::Args;
-use policy::{Compiled, Policy};
+use policy::{Compiled, Node, Policy};
 use serde::Serialize;
 use store::{Cursor, LimitOf, Overrides, Which};
 
@@ -55,7 +55,10 @@ impl Reset {
         } else {
             self.bucket.of(limit)?
         };
-        let bucket = (!all).then(|| bucket::display(&limit.per, &values));
+        let shown = (!all).then(|| bucket::display(&limit.per, &values));
+        let pairs = limit.per.iter().zip(&values);
+        let pairs = pairs.map(|(key, v)| (key.as_str(), policy::value_to_node(v.as_deref())));
+        let bucket = (!all).then(|| Node::map(pairs));
         let which = if all {
             Which::All
         } else {
@@ -67,7 +70,7 @@ impl Reset {
                 policy.revision.number,
             )
         } else {
-            let what = bucket.as_deref().unwrap_or("every bucket");
+            let what = shown.as_deref().unwrap_or("every bucket");
             let question = format!("forget the usage of {what} of limit {name}, domain {domain}");
             confirm(question, &self.yes).await?;
             let of = LimitOf { domain, limit };
@@ -86,6 +89,7 @@ impl Reset {
             domain: domain.to_string(),
             limit: name.to_string(),
             bucket,
+            shown,
             buckets,
             revision,
             dry_run: self.edit.dry_run,
@@ -132,7 +136,10 @@ async fn would_forget(
 struct Report {
     domain: String,
     limit: String,
-    bucket: Option<String>,
+    /// Null is every bucket of the limit.
+    bucket: Option<Node>,
+    #[serde(skip)]
+    shown: Option<String>,
     buckets: u64,
     revision: u64,
     dry_run: bool,
@@ -141,7 +148,7 @@ struct Report {
 impl View for Report {
     fn text(&self, _page: Page) -> String {
         let bucket = self
-            .bucket
+            .shown
             .as_ref()
             .map(|bucket| format!(" {bucket}"))
             .unwrap_or_default();
