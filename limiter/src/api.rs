@@ -31,6 +31,7 @@ use crate::{
     serve::{Handler, Lifecycle},
     telemetry::Telemetry,
     tokens::Tokens,
+    trace,
 };
 
 use inflight::Inflight;
@@ -109,7 +110,9 @@ impl Api {
             ));
         }
         match (head.uri.path(), &head.method) {
-            ("/v1/check", &Method::POST) => self.check(head, body).await,
+            ("/v1/check", &Method::POST) => {
+                trace::of_check(&head.headers, self.check(head, body)).await
+            }
             ("/v1/policy", &Method::GET | &Method::HEAD) => self.snapshot(head),
             ("/v1/report", &Method::POST) => self.report(body).await,
             ("/v1/check" | "/v1/report", _) => Err(wrong_method("POST")),

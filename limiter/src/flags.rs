@@ -13,7 +13,7 @@ use crate::{Settings, TlsFiles};
 /// It keeps nothing that would be lost with it when the store is Redis or Valkey: run as many
 /// replicas as you like.
 #[derive(Debug, Parser)]
-#[command(name = "limiter", version, after_help = EXAMPLES, max_term_width = 100)]
+#[command(name = "limiter", version, after_help = format!("{EXAMPLES}{TRACES}"), max_term_width = 100)]
 pub struct Flags {
     /// Where checks are answered: HTTP/1.1 and HTTP/2, also without TLS.
     #[arg(
@@ -167,6 +167,14 @@ Examples:
 
 Signals: SIGTERM and SIGINT end it without losing an answer; SIGHUP reads
 the limits files again where they are the policy.";
+
+#[cfg(feature = "otel")]
+const TRACES: &str = "
+
+Traces: with OTEL_EXPORTER_OTLP_ENDPOINT=http://collector:4318 checks continue the
+trace of their `traceparent`; the other OTEL_* variables mean what they always do.";
+#[cfg(not(feature = "otel"))]
+const TRACES: &str = "";
 
 impl Flags {
     /// What the service itself needs; the rest (store, addresses, logs) is for who starts it.

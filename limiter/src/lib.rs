@@ -18,6 +18,7 @@ mod settings;
 mod telemetry;
 mod tls;
 mod tokens;
+mod trace;
 mod watched;
 
 use std::time::Duration;
@@ -30,6 +31,7 @@ pub use run::{RunError, run};
 pub use settings::Settings;
 pub use tls::{TlsError, TlsFiles};
 pub use tokens::TokenError;
+pub use trace::{TraceError, Traces};
 
 /// How often files are looked at for changes.
 const FILE_POLL: Duration = Duration::from_secs(1);

@@ -3,7 +3,7 @@
 use std::{process::ExitCode, sync::Arc};
 
 use clap::Parser;
-use limiter::{Flags, Listeners, run, start_log};
+use limiter::{Flags, Listeners, Traces, run, start_log};
 use store::StoreUrl;
 
 /// A request makes some dozens of small allocations on whichever thread is free, which is what
@@ -24,6 +24,13 @@ fn main() -> ExitCode {
 
 fn serve(flags: &Flags) -> Result<(), Box<dyn std::error::Error>> {
     start_log(flags.log_format, &flags.log)?;
+    let traces = Traces::start()?;
+    let served = serve_traced(flags);
+    traces.end();
+    served
+}
+
+fn serve_traced(flags: &Flags) -> Result<(), Box<dyn std::error::Error>> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;

@@ -19,7 +19,7 @@ use protocol::{
 use tokio::time::Instant;
 
 use super::{Answered, Api, REVISION, body, decide::Decided, inflight::Place, refusal};
-use crate::{domains::Active, http, telemetry::Asker};
+use crate::{domains::Active, http, telemetry::Asker, trace};
 
 /// A body, with the room it takes until it is decoded.
 pub(super) struct Received {
@@ -64,12 +64,14 @@ impl Api {
         drop(body);
         let deadline = Instant::now() + self.bounds.store_timeout;
         let mut checks = request.checks;
+        trace::asked(&request.domain, checks.len());
         if request.batch {
             if deny != StatusCode::OK {
                 let message = "a batch has no status of its own; it is for single checks";
                 return Err(refusal::invalid("deny_status", message));
             }
             let decided = self.decide(&request.domain, checks, deadline).await?;
+            trace::decided(&decided.decisions);
             return batch_response(&decided);
         }
         let (decided, reason) = match (request.wait_ms, checks.pop()) {
@@ -83,6 +85,7 @@ impl Api {
                 (self.decide(&request.domain, checks, deadline).await?, None)
             }
         };
+        trace::decided(&decided.decisions);
         single_response(&decided, reason, deny)
     }
 
@@ -105,12 +108,14 @@ impl Api {
             revision: revision.as_ref(),
         };
         self.telemetry.heard(&domain, asker);
+        trace::asked(&domain, checks.len());
         let checks = checks.into_iter().map(|check| Check {
             proxy: mark,
             ..check.into_check(&keys)
         });
         let deadline = Instant::now() + self.bounds.store_timeout;
         let decided = self.decide(&domain, checks.collect(), deadline).await?;
+        trace::decided(&decided.decisions);
         if let Some(error) = decided.all_failed() {
             return Err(error);
         }

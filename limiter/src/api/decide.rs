@@ -8,7 +8,7 @@ use store::CheckError;
 use tokio::time::{Instant, timeout_at};
 
 use super::{Api, refusal};
-use crate::{batch::Decisions, domains::Active, metrics::DomainCounters};
+use crate::{batch::Decisions, domains::Active, metrics::DomainCounters, trace};
 
 /// The checks of one request, decided.
 pub(super) struct Decided {
@@ -29,7 +29,8 @@ impl Api {
         let started = Instant::now();
         let policy = self.active(domain)?;
         let asked: Vec<Asked> = checks.iter().map(Asked::of).collect();
-        let outcome = self.batcher.decide(&policy, checks, false, deadline).await;
+        let outcome = self.batcher.decide(&policy, checks, false, deadline);
+        let outcome = trace::of_store(outcome).await;
         let outcome = outcome.map_err(|error| {
             policy.counters.undecided(asked.len());
             refusal::of_undecided(error, self.bounds.store_timeout)
@@ -73,7 +74,7 @@ impl Api {
             let asked = self
                 .batcher
                 .decide(&decided.policy, checks, force, deadline);
-            let Ok(outcome) = asked.await else {
+            let Ok(outcome) = trace::of_store(asked).await else {
                 return;
             };
             for (place, decision) in places.iter().zip(outcome.decisions) {

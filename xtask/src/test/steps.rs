@@ -176,6 +176,7 @@ fn clippy(context: &Context<'_>) -> Result<()> {
             .native(&["clippy", "--all-targets", SUITES])
             .args(deny),
     )?;
+    command::run(traces(context, &["clippy", "--all-targets"]).args(deny))?;
     command::run(context.in_envoy("clippy").args(deny))
 }
 
@@ -202,7 +203,18 @@ fn unit(context: &Context<'_>) -> Result<()> {
     }
     let mut tests = context.tests(&[]);
     context.with_servers(&mut tests)?;
-    command::run(&mut tests)
+    command::run(&mut tests)?;
+    if context.runner.is_empty() {
+        command::run(traces(context, &["test"]).args(["--test", "tracing"]))?;
+    }
+    Ok(())
+}
+
+/// cargo on the limiter as nothing else builds it: with traces.
+fn traces(context: &Context<'_>, subcommand: &[&str]) -> Command {
+    let mut cargo = context.cargo(subcommand);
+    cargo.args(["--package=limiter", "--features=otel"]);
+    cargo
 }
 
 /// Optimized, which is what makes so many seeds affordable. `SIMULATION_SEEDS` and

@@ -1,0 +1,240 @@
+//! Traces: what a collector hears of checks, and that checks hear nothing of the collector.
+
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    net::{TcpListener, TcpStream},
+    process::{Child, Command, ExitStatus, Stdio},
+    sync::mpsc,
+    time::Duration,
+};
+
+use anyhow::{Context, Result};
+use harness::{Client, free_port, until};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const CALLER: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
+/// A limiter that tells a collector; killed when dropped.
+struct Running {
+    child: Child,
+    port: u16,
+    _dir: tempfile::TempDir,
+}
+
+impl Running {
+    async fn start(variables: &[(&str, &str)]) -> Result<Self> {
+        let dir = tempfile::TempDir::new()?;
+        let limits = dir.path().join("limits.yaml");
+        std::fs::write(&limits, "domain: shop\nlimits: [{name: all, rate: 1/1d}]\n")?;
+        let [port, admin] = [free_port()?, free_port()?];
+        let child = Command::new(env!("CARGO_BIN_EXE_limiter"))
+            .args(["--listen", &format!("127.0.0.1:{port}"), "--drain", "1ms"])
+            .args(["--admin", &format!("127.0.0.1:{admin}"), "--limits"])
+            .arg(limits)
+            .env("NO_PROXY", "127.0.0.1")
+            .envs(variables.iter().copied())
+            .stdin(Stdio::null())
+            .spawn()?;
+        let running = Self {
+            child,
+            port,
+            _dir: dir,
+        };
+        let ready = format!("http://127.0.0.1:{admin}/readyz");
+        until("it is ready", PATIENCE, async || {
+            let page = Client::new().get(&ready).send().await.ok()?;
+            page.status.is_success().then_some(())
+        })
+        .await?;
+        Ok(running)
+    }
+
+    async fn check(&self, body: &str) -> Result<Value> {
+        let url = format!("http://127.0.0.1:{}/v1/check", self.port);
+        let request = Client::new().post(&url, body.to_owned());
+        let request = request.header("traceparent", CALLER);
+        request.header("tracestate", "shop=7").send().await?.json()
+    }
+
+    async fn ended(&mut self) -> Result<ExitStatus> {
+        let pid = Pid::from_raw(i32::try_from(self.child.id())?).context("a process id")?;
+        kill_process(pid, Signal::TERM)?;
+        let child = &mut self.child;
+        until("it ended", PATIENCE, async || {
+            child.try_wait().ok().flatten()
+        })
+        .await
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Answers one export, and gives its path and body.
+fn export(mut stream: TcpStream) -> Result<(String, Vec<u8>)> {
+    let mut reader = BufReader::new(stream.try_clone()?);
+    let (mut path, mut length) = (String::new(), 0);
+    reader.read_line(&mut path)?;
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line)?;
+        let Some((name, value)) = line.split_once(':') else {
+            break;
+        };
+        if name.eq_ignore_ascii_case("content-length") {
+            length = value.trim().parse()?;
+        }
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body)?;
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n";
+    stream.write_all(format!("{head}content-length: 2\r\n\r\n{{}}").as_bytes())?;
+    Ok((path, body))
+}
+
+/// The path and the body of what a collector is sent.
+type Exports = mpsc::Receiver<(String, Vec<u8>)>;
+
+/// A collector: its URL, and what it is sent.
+fn collector() -> Result<(String, Exports)> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let url = format!("http://{}", listener.local_addr()?);
+    let (sent, received) = mpsc::channel();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            if let Ok(export) = export(stream)
+                && sent.send(export).is_err()
+            {
+                break;
+            }
+        }
+    });
+    Ok((url, received))
+}
+
+/// An attribute of a span, whatever its type.
+fn attribute<'a>(span: &'a Value, key: &str) -> Option<&'a Value> {
+    let all = span.get("attributes")?.as_array()?;
+    let found = all.iter().find(|one| one["key"] == key)?;
+    found.get("value")?.as_object()?.values().next()
+}
+
+#[tokio::test]
+async fn a_check_continues_the_trace_of_its_caller() -> Result<()> {
+    let (url, exports) = collector()?;
+    let mut limiter = Running::start(&[
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", &url),
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json"),
+        // So that nothing is sent before the end.
+        ("OTEL_BSP_SCHEDULE_DELAY", "3600000"),
+    ])
+    .await?;
+    let two = r#"{"domain":"shop","checks":[{"descriptor":{}},{"descriptor":{}}]}"#;
+    limiter.check(two).await?;
+    limiter
+        .check(r#"{"domain":"shap","descriptor":{}}"#)
+        .await?;
+    assert_eq!(limiter.ended().await?.code(), Some(0));
+
+    let (path, body) = exports.recv_timeout(PATIENCE)?;
+    assert!(path.starts_with("POST /v1/traces "), "{path}");
+    let body: Value = serde_json::from_slice(&body)?;
+    let spans = body["resourceSpans"][0]["scopeSpans"][0]["spans"].as_array();
+    let spans = spans.context("spans")?;
+    let named = |name: &str| -> Vec<&Value> {
+        let spans = spans.iter();
+        spans.filter(|span| span["name"] == name).collect()
+    };
+    for span in spans {
+        assert_eq!(span["traceId"], "0af7651916cd43dd8448eb211c80319c");
+        assert_eq!(span["traceState"], "shop=7");
+    }
+    let [check, unknown] = named("check")[..] else {
+        panic!("{body}");
+    };
+    let [store] = named("store")[..] else {
+        panic!("{body}");
+    };
+    assert_eq!(check["parentSpanId"], "b7ad6b7169203331");
+    assert_eq!(store["parentSpanId"], check["spanId"]);
+    let of_check = |key| attribute(check, key).map(|v| v.to_string().replace('"', ""));
+    for (key, value) in [
+        ("limiter.domain", "shop"),
+        ("limiter.checks", "2"),
+        ("limiter.allowed", "1"),
+        ("limiter.denied", "1"),
+        ("limiter.failed", "0"),
+    ] {
+        assert_eq!(of_check(key).as_deref(), Some(value), "{key}: {body}");
+    }
+    let error = attribute(unknown, "error.type").context("an error")?;
+    assert_eq!(error, "unknown_domain");
+    Ok(())
+}
+
+#[tokio::test]
+async fn protobuf_is_what_is_sent_where_nothing_is_said() -> Result<()> {
+    let (url, exports) = collector()?;
+    let mut limiter = Running::start(&[("OTEL_EXPORTER_OTLP_ENDPOINT", &url)]).await?;
+    limiter
+        .check(r#"{"domain":"shop","descriptor":{}}"#)
+        .await?;
+    assert_eq!(limiter.ended().await?.code(), Some(0));
+    let (_, body) = exports.recv_timeout(PATIENCE)?;
+    assert!(serde_json::from_slice::<Value>(&body).is_err());
+    let trace = 0x0af7_6519_16cd_43dd_8448_eb21_1c80_319c_u128.to_be_bytes();
+    assert!(body.windows(16).any(|part| part == trace));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_collector_that_hangs_or_is_away_is_nothing_to_checks() -> Result<()> {
+    // Connections are taken by the kernel, and nobody reads them.
+    let hangs = TcpListener::bind("127.0.0.1:0")?;
+    let away = free_port()?;
+    for port in [hangs.local_addr()?.port(), away] {
+        let mut limiter = Running::start(&[
+            (
+                "OTEL_EXPORTER_OTLP_ENDPOINT",
+                &format!("http://127.0.0.1:{port}"),
+            ),
+            ("OTEL_BSP_MAX_QUEUE_SIZE", "2"),
+            ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "1"),
+        ])
+        .await?;
+        for at in 0..32 {
+            let answer = limiter
+                .check(r#"{"domain":"shop","descriptor":{}}"#)
+                .await?;
+            assert_eq!(answer["allowed"], at == 0, "{answer}");
+        }
+        assert_eq!(limiter.ended().await?.code(), Some(0));
+    }
+    Ok(())
+}
+
+#[test]
+fn an_endpoint_that_cannot_be_is_told_at_once() -> Result<()> {
+    for (url, why) in [
+        ("https://collector:4318", "plain http"),
+        ("collector", "invalid"),
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_limiter"))
+            .args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"])
+            .env("OTEL_EXPORTER_OTLP_ENDPOINT", url)
+            .output()?;
+        let text = String::from_utf8(output.stderr)?;
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        assert!(
+            text.contains("OTEL_EXPORTER_OTLP_") && text.contains(why),
+            "{text}"
+        );
+    }
+    Ok(())
+}
