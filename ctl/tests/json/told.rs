@@ -1,0 +1,95 @@
+//! What limiters tell: who follows the limits, what was decided, who was denied.
+
+use std::collections::BTreeMap;
+
+use anyhow::Result;
+use policy::Name;
+use protocol::{DecidedBy, Outcome};
+use store::{
+    Activity, BucketActivity, Denial, LimitActivity, Note, Noted, Options, ProxySeen, Sighting,
+    Stretch, open,
+};
+
+use crate::support::Server;
+
+fn name(text: &str) -> Result<Name> {
+    Ok(text.parse()?)
+}
+
+/// A limiter and two proxies, and what they decided.
+pub async fn tell(server: &Server) -> Result<()> {
+    let store = open(&server.url().parse()?, Options::default())?;
+    let shop = name("shop")?;
+    let proxy = |id: &str, node: Option<&str>| ProxySeen {
+        id: id.to_owned(),
+        node: node.map(str::to_owned),
+        revision: None,
+        ago_ms: 100,
+    };
+    let sighting = Sighting {
+        proxies: BTreeMap::from([
+            (shop.clone(), vec![proxy("00ff", Some("edge-1"))]),
+            (name("typo")?, vec![proxy("11ff", None)]),
+        ]),
+        ..Sighting::default()
+    };
+    store
+        .note("web-1:8090/00aa", &[Note::Fleet(&sighting)])
+        .await?;
+    let noted = noted(store.about_now_ms())?;
+    for stretch in Stretch::ALL {
+        let slot = stretch.slot(store.about_now_ms());
+        let (domain, noted) = (&shop, &noted);
+        let note = Note::Activity {
+            domain,
+            slot,
+            noted,
+        };
+        store.note("web-1:8090/00aa", &[note]).await?;
+    }
+    Ok(())
+}
+
+/// Every outcome by every decider, and buckets whose values are text, bytes and missing.
+fn noted(now_ms: u64) -> Result<Noted> {
+    let mut counts = LimitActivity::default();
+    for outcome in [
+        Outcome::Allowed,
+        Outcome::Denied,
+        Outcome::WouldDeny,
+        Outcome::Degraded,
+    ] {
+        for by in DecidedBy::ALL {
+            counts.add(outcome, by, 7);
+        }
+    }
+    let bucket = |limit, user: Option<&[u8]>, outcome| {
+        anyhow::Ok(BucketActivity {
+            limit: name(limit)?,
+            bucket: vec![(name("user")?, user.map(<[u8]>::to_vec))],
+            requests: 9,
+            denied: 7,
+            last: Some(Denial {
+                at_ms: now_ms,
+                outcome,
+                by: DecidedBy::DenyCache,
+                proxy: user.map(|_| "00ff".to_owned()),
+                descriptor: vec![(name("path")?, b"/api/\xff".to_vec())],
+            }),
+        })
+    };
+    let buckets = vec![
+        bucket("per-user", Some(b"alice"), Outcome::Denied)?,
+        bucket("per-user", Some(b"\xff"), Outcome::Denied)?,
+        bucket("trial", None, Outcome::WouldDeny)?,
+    ];
+    Ok(Noted {
+        covered_ms: 10_000,
+        activity: Activity {
+            limits: [(name("per-user")?, counts)].into(),
+            unmatched: 1,
+            errors: 1,
+            buckets,
+        },
+    })
+}
