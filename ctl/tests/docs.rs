@@ -2,10 +2,14 @@
 
 mod support;
 
-use std::path::Path;
+use std::{
+    env::{join_paths, split_paths, var_os},
+    path::{Path, PathBuf},
+    process::Command,
+};
 
-use anyhow::{Result, ensure};
-use support::{Server, VALKEY, cases};
+use anyhow::{Context, Result, ensure};
+use support::{REDIS, Server, VALKEY, cases, rlctl};
 
 /// What is never twice the same, as the manual has it and as it is compared.
 const VOLATILE: [(&str, &str); 9] = [
@@ -42,5 +46,94 @@ fn the_manual_is_true() -> Result<()> {
     cases.env("RLCTL_REDIS", server.url());
     cases.insert_var("[REDIS]", server.url())?;
     cases.case(copy);
+    Ok(())
+}
+
+/// Commands in examples that cannot run here, and why.
+const SKIPPED: [(&str, &str); 2] = [
+    (
+        "rlctl list-limits --context prod",
+        "a server called `cache`",
+    ),
+    (
+        "rlctl denials --limit orders --follow",
+        "ends by Ctrl-C only; tests/activity.rs follows",
+    ),
+];
+
+/// The lines with rlctl of all blocks of a kind, continued ones as one. The others start Envoy
+/// and a limiter or build, which tests/e2e does.
+fn commands(document: &str, fence: &str) -> Vec<String> {
+    let mut commands: Vec<String> = Vec::new();
+    let (mut inside, mut continued) = (false, false);
+    for line in document.lines() {
+        if line.starts_with("```") {
+            inside = line == fence;
+            continue;
+        }
+        if !inside {
+            continue;
+        }
+        let line = line.strip_prefix("$ ").unwrap_or(line);
+        match commands.last_mut().filter(|_| continued) {
+            Some(last) => *last = format!("{last}\n{line}"),
+            None => commands.push(line.to_owned()),
+        }
+        continued = line.ends_with("&&") || line.ends_with('\\');
+    }
+    commands.retain(|line| line.starts_with("rlctl "));
+    commands
+}
+
+/// By a shell, as a reader does it.
+fn run(line: &str, server: &Server, home: &Path) -> Result<()> {
+    let program = PathBuf::from(env!("CARGO_BIN_EXE_rlctl"));
+    let folder = program.parent().context("a folder")?.to_owned();
+    let path = var_os("PATH").unwrap_or_default();
+    let path = join_paths(std::iter::once(folder).chain(split_paths(&path)))?;
+    let mut shell = Command::new("sh");
+    for (name, value) in rlctl(&[]).get_envs() {
+        shell.env(name, value.unwrap_or_default());
+    }
+    shell.args(["-c", line]).env("PATH", path);
+    shell
+        .env("RL_STORE", server.url())
+        .env("XDG_CONFIG_HOME", home);
+    shell.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(".."));
+    let output = shell.output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{line}: {}: {said}", output.status);
+    ensure!(!said.contains("not everywhere"), "{line}: {said}");
+    Ok(())
+}
+
+#[test]
+fn commands_without_output_work_as_well() -> Result<()> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let readme = commands(
+        &std::fs::read_to_string(root.join("README.md"))?,
+        "```console",
+    );
+    let manual = commands(
+        &std::fs::read_to_string(root.join("docs/rlctl.md"))?,
+        "```sh",
+    );
+    ensure!(
+        !readme.is_empty() && manual.len() > 10,
+        "{readme:?} {manual:?}"
+    );
+    let lines: Vec<String> = readme.into_iter().chain(manual).collect();
+    for (skipped, why) in SKIPPED {
+        let there = lines.iter().any(|line| line.starts_with(skipped));
+        ensure!(there, "{skipped} ({why}) is not in the documents any more");
+    }
+    for kind in [VALKEY, REDIS] {
+        let server = Server::start(kind, &[])?;
+        let home = tempfile::TempDir::new()?;
+        let is_skipped = |line: &&String| SKIPPED.iter().any(|(start, _)| line.starts_with(start));
+        for line in lines.iter().filter(|line| !is_skipped(line)) {
+            run(line, &server, home.path())?;
+        }
+    }
     Ok(())
 }
