@@ -7,6 +7,7 @@
 
 use std::{
     collections::VecDeque,
+    iter::repeat_n,
     panic::AssertUnwindSafe,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -84,6 +85,8 @@ struct Entry {
     force: bool,
     checks: Vec<Check>,
     deadline: Instant,
+    /// The proxy that asks, if it is one.
+    proxy: Option<Arc<str>>,
     reply: oneshot::Sender<Outcome>,
 }
 
@@ -128,6 +131,7 @@ impl Batcher {
         checks: Vec<Check>,
         force: bool,
         deadline: Instant,
+        proxy: Option<Arc<str>>,
     ) -> Result<Outcome, Undecided> {
         let (reply, answer) = oneshot::channel();
         let entry = Entry {
@@ -135,6 +139,7 @@ impl Batcher {
             force,
             checks,
             deadline,
+            proxy,
             reply,
         };
         self.shared.push(entry)?;
@@ -225,16 +230,19 @@ impl Shared {
         self.metrics
             .store_called(started.elapsed(), group.checks.len());
         let compiled = &group.policy.compiled;
-        self.telemetry.decided(compiled, &group.checks, &answers);
+        let askers = group.askers.iter();
+        let proxies = askers.flat_map(|asker| repeat_n(asker.proxy.as_deref(), asker.checks));
+        self.telemetry
+            .decided(compiled, group.checks.iter().zip(proxies), &answers);
         let late = || Err(StoreError::Timeout(self.timeout).into());
         let mut answers = answers.into_iter();
         let mut checks = group.checks.into_iter();
-        for (reply, count) in group.replies {
+        for asker in group.askers {
             let mut outcome = Outcome {
-                decisions: Vec::with_capacity(count),
+                decisions: Vec::with_capacity(asker.checks),
                 stale: Vec::new(),
             };
-            for (at, check) in checks.by_ref().take(count).enumerate() {
+            for (at, check) in checks.by_ref().take(asker.checks).enumerate() {
                 let decision = answers.next().unwrap_or_else(late);
                 if matches!(decision, Err(CheckError::Stale)) {
                     outcome.stale.push((at, check));
@@ -242,7 +250,7 @@ impl Shared {
                 outcome.decisions.push(decision);
             }
             // Whoever left does not miss it.
-            let _ = reply.send(outcome);
+            let _ = asker.reply.send(outcome);
         }
     }
 }
@@ -252,28 +260,38 @@ struct Group {
     policy: Arc<Active>,
     force: bool,
     checks: Vec<Check>,
-    /// Who asked, and how many of the checks are theirs.
-    replies: Vec<(oneshot::Sender<Outcome>, usize)>,
+    askers: Vec<Asker>,
+}
+
+/// Who asked, and how many of the checks are theirs.
+struct Asker {
+    checks: usize,
+    proxy: Option<Arc<str>>,
+    reply: oneshot::Sender<Outcome>,
 }
 
 /// One group per policy; nearly always one.
 fn group(entries: Vec<Entry>) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::with_capacity(1);
     for mut entry in entries {
-        let count = entry.checks.len();
+        let asker = Asker {
+            checks: entry.checks.len(),
+            proxy: entry.proxy,
+            reply: entry.reply,
+        };
         let known = groups
             .iter_mut()
             .find(|group| group.force == entry.force && Arc::ptr_eq(&group.policy, &entry.policy));
         match known {
             Some(group) => {
                 group.checks.append(&mut entry.checks);
-                group.replies.push((entry.reply, count));
+                group.askers.push(asker);
             }
             None => groups.push(Group {
                 policy: entry.policy,
                 force: entry.force,
                 checks: entry.checks,
-                replies: vec![(entry.reply, count)],
+                askers: vec![asker],
             }),
         }
     }

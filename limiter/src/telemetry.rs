@@ -58,13 +58,18 @@ impl Telemetry {
         self.heard.hear(domain, asker, Instant::now());
     }
 
-    /// Checks were decided; the decisions are in the order of the checks.
-    pub(crate) fn decided(&self, policy: &Compiled, checks: &[Check], decisions: &Decisions) {
+    /// Checks were decided, each asked by a proxy or by none; the decisions are in their order.
+    pub(crate) fn decided<'c>(
+        &self,
+        policy: &Compiled,
+        checks: impl Iterator<Item = (&'c Check, Option<&'c str>)>,
+        decisions: &Decisions,
+    ) {
         let mut ledgers = self.ledgers();
         let Some(ledger) = self.ledger(&mut ledgers, policy.domain()) else {
             return;
         };
-        for (check, decision) in checks.iter().zip(decisions) {
+        for ((check, proxy), decision) in checks.zip(decisions) {
             let Ok(answer) = decision else {
                 continue;
             };
@@ -72,7 +77,9 @@ impl Telemetry {
                 continue;
             }
             for limit in &answer.limits {
-                ledger.watch(limit, |outcome| denial(check, answer.now_ms, outcome));
+                ledger.watch(limit, |outcome| {
+                    denial(check, proxy, answer.now_ms, outcome)
+                });
             }
         }
     }
@@ -176,14 +183,14 @@ impl Telemetry {
 }
 
 /// A request that was over a limit, as far as people need to know it.
-fn denial(check: &Check, at_ms: u64, outcome: Outcome) -> Denial {
+fn denial(check: &Check, proxy: Option<&str>, at_ms: u64, outcome: Outcome) -> Denial {
     let entries = check.descriptor.iter();
     let descriptor = entries.map(|(name, value)| (name.clone(), busiest::cut(value).to_vec()));
     Denial {
         at_ms,
         outcome,
         by: DecidedBy::Limiter,
-        proxy: None,
+        proxy: proxy.map(str::to_owned),
         descriptor: descriptor.collect(),
     }
 }

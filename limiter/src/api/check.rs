@@ -1,6 +1,6 @@
 //! `POST /v1/check`, in both encodings.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http_body_util::Full;
@@ -70,7 +70,7 @@ impl Api {
                 let message = "a batch has no status of its own; it is for single checks";
                 return Err(refusal::invalid("deny_status", message));
             }
-            let decided = self.decide(&request.domain, checks, deadline).await?;
+            let decided = self.decide(&request.domain, checks, deadline, None).await?;
             trace::decided(&decided.decisions);
             return batch_response(&decided);
         }
@@ -82,7 +82,10 @@ impl Api {
             }
             (_, check) => {
                 let checks = check.into_iter().collect();
-                (self.decide(&request.domain, checks, deadline).await?, None)
+                (
+                    self.decide(&request.domain, checks, deadline, None).await?,
+                    None,
+                )
             }
         };
         trace::decided(&decided.decisions);
@@ -102,6 +105,7 @@ impl Api {
             checks,
             ..
         } = batch;
+        let proxy: Arc<str> = proxy.into();
         let asker = Asker {
             id: &proxy,
             node: None,
@@ -114,7 +118,14 @@ impl Api {
             ..check.into_check(&keys)
         });
         let deadline = Instant::now() + self.bounds.store_timeout;
-        let decided = self.decide(&domain, checks.collect(), deadline).await?;
+        let decided = self
+            .decide(
+                &domain,
+                checks.collect(),
+                deadline,
+                Some(Arc::clone(&proxy)),
+            )
+            .await?;
         trace::decided(&decided.decisions);
         if let Some(error) = decided.all_failed() {
             return Err(error);

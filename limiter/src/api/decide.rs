@@ -19,17 +19,20 @@ pub(super) struct Decided {
 }
 
 impl Api {
-    /// Decides the checks of one request before `deadline`.
+    /// Decides the checks of one request, of a proxy or a program, before `deadline`.
     pub(super) async fn decide(
         &self,
         domain: &Name,
         checks: Vec<Check>,
         deadline: Instant,
+        proxy: Option<Arc<str>>,
     ) -> Result<Decided, ApiError> {
         let started = Instant::now();
         let policy = self.active(domain)?;
         let asked: Vec<Asked> = checks.iter().map(Asked::of).collect();
-        let outcome = self.batcher.decide(&policy, checks, false, deadline);
+        let outcome = self
+            .batcher
+            .decide(&policy, checks, false, deadline, proxy.clone());
         let outcome = trace::of_store(outcome).await;
         let outcome = outcome.map_err(|error| {
             policy.counters.undecided(asked.len());
@@ -40,7 +43,7 @@ impl Api {
             decisions: outcome.decisions,
         };
         if !outcome.stale.is_empty() {
-            self.ask_again(domain, outcome.stale, &mut decided, deadline)
+            self.ask_again(domain, outcome.stale, &mut decided, deadline, proxy)
                 .await;
         }
         decided.count(&asked);
@@ -56,6 +59,7 @@ impl Api {
         mut stale: Vec<(usize, Check)>,
         decided: &mut Decided,
         deadline: Instant,
+        proxy: Option<Arc<str>>,
     ) {
         self.metrics.stale.inc();
         if timeout_at(deadline, self.domains.refreshed()).await != Ok(true) {
@@ -71,9 +75,9 @@ impl Api {
                 continue;
             }
             let (places, checks): (Vec<_>, Vec<_>) = stale.into_iter().unzip();
-            let asked = self
-                .batcher
-                .decide(&decided.policy, checks, force, deadline);
+            let asked =
+                self.batcher
+                    .decide(&decided.policy, checks, force, deadline, proxy.clone());
             let Ok(outcome) = trace::of_store(asked).await else {
                 return;
             };

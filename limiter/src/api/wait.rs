@@ -35,7 +35,9 @@ impl Api {
         let mut waiting = None;
         loop {
             let deadline = Instant::now() + self.bounds.store_timeout;
-            let decided = self.decide(domain, vec![check.clone()], deadline).await?;
+            let decided = self
+                .decide(domain, vec![check.clone()], deadline, None)
+                .await?;
             let retry_after_ms = match decided.decisions.first() {
                 Some(Ok(answer)) if !answer.allowed => answer.summary().retry_after_ms,
                 _ => return Ok((decided, None)),

@@ -6,7 +6,7 @@ use anyhow::Result;
 use harness::until;
 use policy::Name;
 use protocol::{
-    DecidedBy, Outcome, REPORT_CBOR,
+    CHECK_CBOR, DecidedBy, Outcome, REPORT_CBOR,
     compact::{DeniedBucket, Report, Tally},
 };
 use serde_json::json;
@@ -66,7 +66,7 @@ async fn polls_and_checks_tell_who_follows_the_limits_and_how_far() -> Result<()
     tagged.header("if-none-match", tag).send().await?;
     service
         .post("/v1/check", compact("p3", &["a"]))
-        .header("content-type", protocol::CHECK_CBOR)
+        .header("content-type", CHECK_CBOR)
         .send()
         .await?;
 
@@ -135,6 +135,17 @@ async fn decisions_and_denied_buckets_are_told() -> Result<()> {
             (Outcome::Denied, DecidedBy::Limiter)
         );
         assert!(last.descriptor.contains(&(name("path"), b"/x".to_vec())));
+        assert_eq!(last.proxy, None, "no proxy asked");
+
+        let batch = compact("edge-1", &["alice"]);
+        let request = service.post("/v1/check", batch);
+        request.header("content-type", CHECK_CBOR).send().await?;
+        activity(&store, |observed| {
+            let buckets = &observed.activity.buckets;
+            let last = buckets.iter().find(is_alice).and_then(|b| b.last.as_ref());
+            last.is_some_and(|last| last.proxy.as_deref() == Some("edge-1"))
+        })
+        .await?;
     }
     Ok(())
 }
