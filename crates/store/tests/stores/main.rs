@@ -16,6 +16,7 @@ mod given;
 mod leases;
 mod live;
 mod login;
+mod refusals;
 mod scale;
 mod sentinel;
 mod servers;

@@ -1,0 +1,171 @@
+//! Servers that refuse to write, forget, or are slow.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::Result;
+use store::{CheckError, Options, StoreError, open};
+use tempfile::TempDir;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+};
+
+use crate::{
+    given::{TEN_A_DAY, check, policy, publish, read, request, write},
+    servers::{REDIS, Server, VALKEY, until},
+};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A server that refuses writes by this code charges no check and takes no edit, until `mend`.
+async fn refuses(server: &Server, ill: &[&[&str]], code: &str, mend: &[&str]) -> Result<()> {
+    let store = server.store()?;
+    let compiled = publish(&store, &policy(TEN_A_DAY)).await?;
+    let before = read(&store).await?;
+    for command in ill {
+        server.command(command).await?;
+    }
+    let alice = request(&[("user", "alice")]);
+    let refused = async || match check(&store, &compiled, &alice).await {
+        Err(CheckError::Store(StoreError::Refused(refusal))) => Some(refusal),
+        _ => None,
+    };
+    let (refusal, _) = until("a refusal", PATIENCE, refused).await?;
+    assert_eq!(refusal.code, code);
+    let bob = request(&[("user", "bob")]);
+    assert!(check(&store, &compiled, &bob).await.is_err());
+    let other = policy("  - {name: other, rate: 1/s}\n");
+    let edit = write(&store, &before, store::Change::Limits(&other)).await;
+    assert!(edit.expect_err("it refuses").to_string().contains(code));
+    server.command(mend).await?;
+    assert_eq!(read(&store).await?, before, "half an edit is none");
+    let answer = check(&store, &compiled, &bob).await?;
+    assert_eq!(answer.limits[0].remaining, 9, "nothing was charged");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_cannot_save_charges_nothing() -> Result<()> {
+    for kind in [REDIS, VALKEY] {
+        let dir = TempDir::new()?;
+        let path = dir.path().to_string_lossy();
+        let server = Server::start_with(kind, &["--dir", &path]).await?;
+        // Once it has loaded, a folder is where the file should be.
+        server.command(&["PING"]).await?;
+        std::fs::create_dir(dir.path().join("dump.rdb"))?;
+        let save = ["CONFIG", "SET", "save", "3600 1"];
+        let mend = ["CONFIG", "SET", "stop-writes-on-bgsave-error", "no"];
+        refuses(&server, &[&save, &["BGSAVE"]], "MISCONF", &mend).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_lacks_replicas_charges_nothing() -> Result<()> {
+    for kind in [REDIS, VALKEY] {
+        let server = Server::start(kind).await?;
+        let replicas = |n| ["CONFIG", "SET", "min-replicas-to-write", n];
+        refuses(&server, &[&replicas("1")], "NOREPLICAS", &replicas("0")).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_evicted_counts_as_unused() -> Result<()> {
+    for kind in [REDIS, VALKEY] {
+        let server = Server::start(kind).await?;
+        let store = server.store()?;
+        let policy = publish(&store, &policy(TEN_A_DAY)).await?;
+        let alice = request(&[("user", "alice")]);
+        for _ in 0..10 {
+            assert!(check(&store, &policy, &alice).await?.allowed);
+        }
+        assert!(!check(&store, &policy, &alice).await?.allowed);
+        let set = |name, to| ["CONFIG", "SET", name, to];
+        let lru = set("maxmemory-policy", "allkeys-lru");
+        server.command(&lru).await?;
+        server.command(&set("maxmemory", "1")).await?;
+        let evicted = async || (server.ask::<u64>(&["DBSIZE"]).await.ok()? == 0).then_some(());
+        until("all is gone", PATIENCE, evicted).await?;
+        server.command(&set("maxmemory", "0")).await?;
+        let answer = check(&store, &policy, &alice).await?;
+        assert_eq!(answer.limits[0].remaining, 9, "{answer:?}");
+        assert!(store.heads().await?.is_empty(), "the limits are gone too");
+    }
+    Ok(())
+}
+
+/// Passes bytes on to a server; its answers come late while `slow`.
+async fn slowed(port: u16, slow: Arc<AtomicBool>, by: Duration) -> Result<u16> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let own = listener.local_addr()?.port();
+    tokio::spawn(async move {
+        while let Ok((client, _)) = listener.accept().await {
+            let slow = Arc::clone(&slow);
+            tokio::spawn(async move {
+                let server = TcpStream::connect(("127.0.0.1", port)).await?;
+                let (mut from_client, mut to_client) = client.into_split();
+                let (mut from_server, mut to_server) = server.into_split();
+                tokio::spawn(
+                    async move { tokio::io::copy(&mut from_client, &mut to_server).await },
+                );
+                let mut bytes = [0; 4096];
+                loop {
+                    let read = from_server.read(&mut bytes).await?;
+                    if slow.load(Ordering::Relaxed) {
+                        tokio::time::sleep(by).await;
+                    }
+                    if read == 0 {
+                        return std::io::Result::Ok(());
+                    }
+                    to_client.write_all(&bytes[..read]).await?;
+                }
+            });
+        }
+    });
+    Ok(own)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_server_charges_only_what_was_sent_and_each_once() -> Result<()> {
+    for kind in [REDIS, VALKEY] {
+        let server = Server::start(kind).await?;
+        let limits = "  - {name: per-user, per: [user], rate: 1/1d, burst: 1000000}\n";
+        let policy = publish(&server.store()?, &policy(limits)).await?;
+        let slow = Arc::new(AtomicBool::new(false));
+        let timeout = Duration::from_millis(100);
+        let port = slowed(server.port(), Arc::clone(&slow), 2 * timeout).await?;
+        let options = Options {
+            timeout,
+            ..Options::default()
+        };
+        let store = open(&format!("redis://127.0.0.1:{port}").parse()?, options)?;
+        let alice = request(&[("user", "alice")]);
+        let answers = async || check(&store, &policy, &alice).await.ok();
+        let (answer, _) = until("a first answer", PATIENCE, answers).await?;
+        let before = answer.limits[0].remaining;
+        slow.store(true, Ordering::Relaxed);
+        // As many as find the connection good again after a probe that was answered, late.
+        let mut late = 0;
+        let asked = async || {
+            match check(&store, &policy, &alice).await {
+                Err(CheckError::Store(StoreError::Timeout(_))) => late += 1,
+                Err(_) => {}
+                Ok(answer) => panic!("an answer in time: {answer:?}"),
+            }
+            (late >= 3).then_some(())
+        };
+        until("three late ones", PATIENCE, asked).await?;
+        slow.store(false, Ordering::Relaxed);
+        let (answer, _) = until("recovery", PATIENCE, answers).await?;
+        let charged = before - answer.limits[0].remaining;
+        assert!((1..=late + 1).contains(&charged), "{charged} of {late}");
+    }
+    Ok(())
+}
