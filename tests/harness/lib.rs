@@ -3,6 +3,7 @@
 //! end-to-end suites, `cargo xtask demo` and `cargo xtask bench`.
 
 mod client;
+mod cluster;
 mod envoy;
 mod envoy_config;
 mod fake_limiter;
@@ -17,6 +18,7 @@ mod upstream;
 mod wait;
 
 pub use client::{Client, Reply, Request};
+pub use cluster::{CLUSTER_SLOTS, Cluster, cluster_arguments, join_cluster};
 pub use envoy::Envoy;
 pub use envoy_config::EnvoyConfig;
 pub use fake_limiter::{FakeLimiter, Misbehaviour, answer};

@@ -309,6 +309,8 @@ pub struct Inspection {
     pub key: String,
     /// The cluster slot of that name.
     pub slot: u16,
+    /// Of a Cluster, the node that has that slot, as `host:port`.
+    pub node: Option<String>,
     /// What is stored, as stored; `None`: nothing, the bucket is unused.
     pub state: Option<String>,
     /// When the store forgets it, in milliseconds.

@@ -132,9 +132,9 @@ async fn look(
         limit: limit.clone(),
         values,
         in_force,
+        node: now.node.clone().unwrap_or_else(|| session.store.address()),
         inspection: now,
         next_ms,
-        node: session.store.address(),
         paused: index.is_some_and(|index| compiled.pause_of(index, clock::now_ms()).is_some()),
     })
 }

@@ -11,6 +11,7 @@
 mod admin;
 mod answers;
 mod bounds;
+mod cluster;
 mod decisions;
 mod edits;
 mod ending;

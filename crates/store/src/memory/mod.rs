@@ -162,6 +162,7 @@ impl Store for MemoryStore {
             now_ms,
             answer: { limits }.next().ok_or_else(missing)?,
             slot: slot(key.as_bytes()),
+            node: None,
             state: buckets.state(&key),
             ttl_ms: buckets.ttl_ms(&key, now_ms),
             key,

@@ -100,11 +100,14 @@ impl RedisStore {
             None => (planned.without_buckets(policy, wall_ms()), 0),
         };
         let (state, ttl_ms) = self.raw_state(&key).await?;
+        let slot = slot(key.as_bytes());
         Ok(Inspection {
             leased,
             now_ms: answer.now_ms,
             answer: answer.limits.into_iter().next().ok_or_else(value::short)?,
-            slot: slot(key.as_bytes()),
+            slot,
+            // Known by now: it has just answered.
+            node: self.servers.node_of(slot, self.control_deadline()).await,
             key,
             state,
             ttl_ms,

@@ -94,6 +94,17 @@ impl Servers {
         }
     }
 
+    /// Of a Cluster, the address of the node that has a slot, as far as is known.
+    pub(crate) async fn node_of(&self, slot: u16, deadline: Deadline) -> Option<String> {
+        match self {
+            Self::One(_) => None,
+            Self::Cluster(cluster) => {
+                let masters = cluster.masters(false, deadline).await.ok()?;
+                masters.owner(slot)
+            }
+        }
+    }
+
     /// Connects for checks now, so that the first need not wait for it.
     pub(crate) fn start_checks(&self) {
         match self {

@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// What the documentation tells operators to allow.
-const RIGHTS: &str = "~rl:* &rl:* -@all +eval +evalsha +script|load +script|exists +ping +time \
+pub const RIGHTS: &str = "~rl:* &rl:* -@all +eval +evalsha +script|load +script|exists +ping +time \
     +get +set +del +unlink +scan +pttl +pexpire +persist +rename \
     +hget +hset +hdel +hmget +hlen +hgetall +hscan +lindex +llen +lrange +lset +ltrim +rpush \
     +xadd +xdel +xlen +xrange +xrevrange +zadd +zcard +zremrangebyscore \

@@ -103,7 +103,8 @@ fn programs(kind: Kind) -> Result<Programs> {
     })
 }
 
-fn find(kind: Kind) -> Result<PathBuf> {
+/// The program of a kind of server.
+pub fn find(kind: Kind) -> Result<PathBuf> {
     if let Some(program) = std::env::var_os(kind.variable) {
         return Ok(program.into());
     }

@@ -55,6 +55,12 @@ impl Masters {
         nodes.map(|((host, port), node)| (format!("{host}:{port}"), &**node))
     }
 
+    /// The address of the one that has a slot.
+    pub(crate) fn owner(&self, slot: u16) -> Option<String> {
+        let ((host, port), _) = self.map.owner(slot)?;
+        Some(format!("{host}:{port}"))
+    }
+
     /// Whether the slots are where they were.
     pub(crate) fn fingerprint(&self) -> u64 {
         self.map.fingerprint()

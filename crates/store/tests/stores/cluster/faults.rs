@@ -22,7 +22,7 @@ use crate::{
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-fn impatient() -> Options {
+pub fn impatient() -> Options {
     Options {
         timeout: Duration::from_millis(200),
         ..Options::default()
@@ -72,7 +72,7 @@ impl Load {
 }
 
 /// How often a node answered with an error.
-async fn errors(node: &Server, code: &str) -> Result<u64> {
+pub async fn errors(node: &Server, code: &str) -> Result<u64> {
     let stats: String = node.ask(&["INFO", "errorstats"]).await?;
     let name = format!("errorstat_{code}:count=");
     let count = stats.lines().find_map(|line| line.strip_prefix(&name));
@@ -184,7 +184,7 @@ async fn on_valkey_a_moving_slot_charges_each_check_once() -> Result<()> {
 }
 
 /// A user whose bucket is on a node.
-async fn user_on(cluster: &Cluster, node: usize) -> Result<String> {
+pub async fn user_on(cluster: &Cluster, node: usize) -> Result<String> {
     for i in 0..1000 {
         let key = format!("rl:b:shop:per-user:u{i}");
         if cluster.owner(slot(key.as_bytes())).await? == node {

@@ -3,7 +3,9 @@
 
 mod client;
 mod faults;
+mod hangs;
 mod nodes;
+mod rights;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,11 +17,12 @@ use std::{
 
 use algorithms::{Algorithm, Align, Kind as Of, Parameters, check::Mode};
 use anyhow::Result;
+use harness::CLUSTER_SLOTS as SLOTS;
 use store::{script::ScriptLimit, slot};
 use tokio::task::JoinSet;
 
+use self::client::Client;
 pub use self::nodes::Cluster;
-use self::{client::Client, nodes::SLOTS};
 use crate::servers::{Kind, REDIS, VALKEY};
 
 const LIMIT: u64 = 100;

@@ -3,77 +3,54 @@
 use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, bail};
-use harness::free_port;
+use harness::{cluster_arguments, free_port, join_cluster};
 use redis::Value;
 use store::{Options, Store, open};
 
 use crate::servers::{Kind, Server, patient, until};
 
-/// The first and the last slot of each node.
-pub const SLOTS: [[&str; 2]; 3] = [["0", "5460"], ["5461", "10922"], ["10923", "16383"]];
-
 /// Three nodes, each with a third of the slots.
 pub struct Cluster {
     pub nodes: Vec<Server>,
     kind: Kind,
-    buses: Vec<String>,
+    buses: Vec<u16>,
 }
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-fn arguments(bus: &str) -> [&str; 6] {
-    // A node is missed after a second.
-    let timeout = ["--cluster-node-timeout", "1000"];
-    [
-        "--cluster-enabled",
-        "yes",
-        "--cluster-port",
-        bus,
-        timeout[0],
-        timeout[1],
-    ]
+/// Starts a server that is a node, and tells its bus.
+async fn start_node(kind: Kind) -> Result<(Server, u16)> {
+    let bus = free_port()?;
+    let arguments = cluster_arguments(bus);
+    let node = Server::start_with(kind, &arguments.each_ref().map(String::as_str)).await?;
+    Ok((node, bus))
 }
 
 impl Cluster {
     pub async fn start(kind: Kind) -> Result<Self> {
-        let (mut nodes, mut buses) = (Vec::new(), Vec::new());
-        for (epoch, [first, last]) in ["1", "2", "3"].into_iter().zip(SLOTS) {
-            let bus = free_port()?.to_string();
-            let node = Server::start_with(kind, &arguments(&bus)).await?;
-            node.command(&["CLUSTER", "SET-CONFIG-EPOCH", epoch])
-                .await?;
-            node.command(&["CLUSTER", "ADDSLOTSRANGE", first, last])
-                .await?;
+        let (mut nodes, mut buses, mut ports) = (Vec::new(), Vec::new(), [[0; 2]; 3]);
+        for place in &mut ports {
+            let (node, bus) = start_node(kind).await?;
+            *place = [node.port(), bus];
             nodes.push(node);
             buses.push(bus);
         }
-        for (node, bus) in nodes.iter().zip(&buses).skip(1) {
-            let port = node.port().to_string();
-            let meet = ["CLUSTER", "MEET", "127.0.0.1", &port, bus];
-            nodes[0].command(&meet).await?;
-        }
-        for node in &nodes {
-            let serves = async || {
-                let state: String = node.ask(&["CLUSTER", "INFO"]).await.ok()?;
-                state.contains("cluster_state:ok").then_some(())
-            };
-            until("the node serves", Duration::from_secs(15), serves).await?;
-        }
+        join_cluster(&ports).await?;
         Ok(Self { nodes, kind, buses })
     }
 
     /// Starts a node again that was killed; it finds the others by what it wrote down.
     pub async fn revive(&mut self, node: usize) -> Result<()> {
-        let bus = self.buses[node].clone();
-        self.nodes[node].launch(&arguments(&bus)).await
+        let arguments = cluster_arguments(self.buses[node]);
+        let arguments = arguments.each_ref().map(String::as_str);
+        self.nodes[node].launch(&arguments).await
     }
 
     /// Gives a master a replica, and waits until it follows.
     pub async fn add_replica(&mut self, of: usize) -> Result<()> {
-        let bus = free_port()?.to_string();
-        let node = Server::start_with(self.kind, &arguments(&bus)).await?;
-        let port = node.port().to_string();
-        let meet = ["CLUSTER", "MEET", "127.0.0.1", &port, &bus];
+        let (node, bus) = start_node(self.kind).await?;
+        let (port, bus_port) = (node.port().to_string(), bus.to_string());
+        let meet = ["CLUSTER", "MEET", "127.0.0.1", &port, &bus_port];
         self.nodes[0].command(&meet).await?;
         let master = self.id(of).await?;
         let follows = async || {

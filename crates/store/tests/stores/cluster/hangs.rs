@@ -1,0 +1,60 @@
+//! A node that hangs.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use store::{CheckError, StoreError};
+
+use super::{
+    Cluster,
+    faults::{impatient, user_on},
+};
+use crate::{
+    given::{TEN_A_DAY, check, policy, publish, request},
+    servers::{REDIS, until},
+};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hung_node_costs_the_others_one_deadline() -> Result<()> {
+    let cluster = Cluster::start(REDIS).await?;
+    for node in &cluster.nodes {
+        // It hangs for as long as this test likes, and is not missed.
+        let calm = ["CONFIG", "SET", "cluster-node-timeout", "600000"];
+        node.command(&calm).await?;
+    }
+    let store = cluster.store_with(impatient())?;
+    let policy = publish(&cluster.store()?, &policy(TEN_A_DAY)).await?;
+    let lost = request(&[("user", &user_on(&cluster, 1).await?)]);
+    let kept = request(&[("user", &user_on(&cluster, 0).await?)]);
+    let other = request(&[("user", &user_on(&cluster, 2).await?)]);
+    for warm in [&lost, &kept, &other] {
+        let answers = async || check(&store, &policy, warm).await.ok();
+        until("a first answer", PATIENCE, answers).await?;
+    }
+    cluster.nodes[1].pause()?;
+    let deadline = impatient().timeout;
+    let both = [lost.clone(), kept];
+    let asked = Instant::now();
+    let first = store.check(&policy, &both, false).await;
+    let took = asked.elapsed();
+    let error = first[0].as_ref().expect_err("it hangs");
+    assert_eq!(*error, CheckError::Store(StoreError::Timeout(deadline)));
+    assert!(first[1].is_ok(), "{first:?}");
+    assert!(took >= deadline && took < 3 * deadline, "{took:?}");
+    // From now on nobody waits for it, and nothing more is sent there.
+    for _ in 0..8 {
+        let asked = Instant::now();
+        let results = store.check(&policy, &both, false).await;
+        assert!(results[0].is_err() && results[1].is_ok(), "{results:?}");
+        assert!(asked.elapsed() < deadline / 2);
+    }
+    assert!(check(&store, &policy, &other).await?.allowed);
+    cluster.nodes[1].resume()?;
+    let answers = async || check(&store, &policy, &lost).await.ok();
+    let (answer, _) = until("it is asked again", PATIENCE, answers).await?;
+    // The first, this one, and perhaps, late, the one that was sent: never those after it.
+    assert!((7..=8).contains(&answer.limits[0].remaining), "{answer:?}");
+    Ok(())
+}

@@ -1,0 +1,58 @@
+//! What a user has to be allowed on a Cluster.
+
+use anyhow::Result;
+use store::{Cursor, LimitOf, Which, open, slot};
+
+use super::{
+    Cluster,
+    faults::{errors, user_on},
+};
+use crate::{
+    given::{TEN_A_DAY, by, check, name, policy, publish, request},
+    login::RIGHTS,
+    servers::{REDIS, VALKEY, patient},
+};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_with_few_rights_is_enough_even_while_a_slot_moves() -> Result<()> {
+    for kind in [REDIS, VALKEY] {
+        let cluster = Cluster::start(kind).await?;
+        let mut acl = vec!["ACL", "SETUSER", "limiter", "on", ">pw"];
+        acl.extend(RIGHTS.split_whitespace());
+        acl.extend(["+cluster|slots", "+asking"]);
+        for node in &cluster.nodes {
+            node.command(&acl).await?;
+        }
+        let port = cluster.nodes[0].port();
+        let url = format!("redis-cluster://limiter:pw@127.0.0.1:{port}");
+        let store = open(&url.parse()?, patient())?;
+        store.load_scripts().await?;
+        let policy = publish(&store, &policy(TEN_A_DAY)).await?;
+        let mut users = Vec::new();
+        for node in 0..3 {
+            users.push(user_on(&cluster, node).await?);
+        }
+        let number = slot(format!("rl:b:shop:per-user:{}", users[1]).as_bytes()).to_string();
+        let (from, to) = (cluster.id(1).await?, cluster.id(2).await?);
+        let importing = ["CLUSTER", "SETSLOT", &number, "IMPORTING", &from];
+        cluster.nodes[2].command(&importing).await?;
+        let migrating = ["CLUSTER", "SETSLOT", &number, "MIGRATING", &to];
+        cluster.nodes[1].command(&migrating).await?;
+        for user in &users {
+            assert!(
+                check(&store, &policy, &request(&[("user", user)]))
+                    .await?
+                    .allowed
+            );
+        }
+        assert!(errors(&cluster.nodes[1], "ASK").await? > 0, "it was asked");
+        let page = store.list(&name("shop"), None, Cursor::default()).await?;
+        assert!(!page.buckets.is_empty());
+        let of = LimitOf {
+            domain: &name("shop"),
+            limit: &policy.limits()[0],
+        };
+        assert_eq!(store.reset(&of, Which::All, &by("ann")).await?.buckets, 3);
+    }
+    Ok(())
+}
