@@ -69,7 +69,8 @@ impl Server {
     }
 }
 
-fn program(kind: Kind) -> Result<PathBuf> {
+/// The program of a kind of server.
+pub fn program(kind: Kind) -> Result<PathBuf> {
     if let Some(program) = std::env::var_os(kind.variable) {
         return Ok(program.into());
     }

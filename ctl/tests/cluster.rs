@@ -1,0 +1,119 @@
+//! rlctl and a limiter on one Cluster.
+
+mod support;
+
+use std::{
+    collections::BTreeSet,
+    net::{Ipv4Addr, SocketAddr},
+    process::Output,
+    time::Duration,
+};
+
+use anyhow::{Context, Result, ensure};
+use harness::{Client, Cluster, until};
+use limiter::{Listeners, Settings, run};
+use serde_json::{Value, json};
+use store::{Options, open, slot};
+use support::{REDIS, VALKEY, rlctl};
+use tempfile::TempDir;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const USERS: usize = 12;
+
+/// Runs rlctl on `shop`.
+fn run_rlctl(cluster: &Cluster, arguments: &[&str]) -> Result<Output> {
+    let mut command = rlctl(arguments);
+    command
+        .env("RLCTL_REDIS", cluster.url())
+        .env("RLCTL_DOMAIN", "shop");
+    Ok(command.args(["-o", "json"]).output()?)
+}
+
+/// What rlctl says on stdout, read as JSON.
+fn rl(cluster: &Cluster, arguments: &[&str]) -> Result<Value> {
+    let output = run_rlctl(cluster, arguments)?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{arguments:?}: {said}");
+    serde_json::from_slice(&output.stdout).with_context(|| format!("{arguments:?}: {said}"))
+}
+
+/// A limiter in this process, until the runtime ends; where it listens.
+fn limiter(cluster: &Cluster) -> Result<SocketAddr> {
+    let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let listeners = Listeners::bind(any, any)?;
+    let address = listeners.data.local_addr()?;
+    let settings = Settings {
+        store_timeout: PATIENCE,
+        ..Settings::default()
+    };
+    let options = Options {
+        timeout: PATIENCE,
+        ..Options::default()
+    };
+    let store = open(&cluster.url().parse()?, options)?;
+    tokio::spawn(run(settings, listeners, store, std::future::pending()));
+    Ok(address)
+}
+
+async fn check(client: &Client, at: SocketAddr, user: usize) -> Result<Value> {
+    let body = json!({"domain": "shop", "descriptor": {"user": format!("u{user}")}});
+    let url = format!("http://{at}/v1/check");
+    client.post(&url, body.to_string()).send().await?.json()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_command_reaches_the_nodes_it_needs() -> Result<()> {
+    for kind in [REDIS, VALKEY] {
+        let dir = TempDir::new()?;
+        let cluster = Cluster::start(&support::program(kind)?, dir.path()).await?;
+        let file = dir.path().join("limits.yaml");
+        let limits = "domain: shop\nlimits:\n  - {name: per-user, per: [user], rate: 10/1d}\n";
+        std::fs::write(&file, limits)?;
+        rl(&cluster, &["load-scripts"])?;
+        rl(&cluster, &["apply", "-f", &file.to_string_lossy()])?;
+        let (client, at) = (Client::new(), limiter(&cluster)?);
+        let ready = async || {
+            let answer = check(&client, at, 0).await.ok()?;
+            answer["allowed"].as_bool()
+        };
+        until("a first decision", PATIENCE, ready).await?;
+        for user in 1..USERS {
+            let answer = check(&client, at, user).await?;
+            assert_eq!(answer["remaining"], 9, "{answer}");
+        }
+        let mut nodes = BTreeSet::new();
+        for user in 0..USERS {
+            let bucket = format!("user=u{user}");
+            let report = rl(&cluster, &["inspect", "per-user", &bucket])?;
+            assert_eq!(report["used"], 1, "{report}");
+            let key = report["redis_key"].as_str().unwrap();
+            let owner = cluster.owner(slot(key.as_bytes()))?;
+            assert_eq!(report["node"], format!("127.0.0.1:{owner}"), "{report}");
+            nodes.insert(owner);
+        }
+        assert_eq!(nodes.len(), 3, "there are buckets on every node");
+        let keys = rl(&cluster, &["list-keys"])?.to_string();
+        for user in 0..USERS {
+            assert!(keys.contains(&format!("\"u{user}\"")), "{keys}");
+        }
+        let decided = async || {
+            let stats = rl(&cluster, &["stats", "--over", "1h"]).ok()?;
+            let limit = stats["limits"].get(0)?;
+            (limit["allowed"]["count"].as_u64()? == USERS as u64).then_some(())
+        };
+        until("all are counted", PATIENCE, decided).await?;
+        // It finds fault with a server that keeps nothing on disk.
+        let doctor = run_rlctl(&cluster, &["doctor"])?;
+        let doctor: Value = serde_json::from_slice(&doctor.stdout)?;
+        let findings = doctor["findings"].as_array().unwrap();
+        let error = |finding: &&Value| finding["severity"] == "error";
+        assert_eq!(findings.iter().find(error), None, "{doctor}");
+        assert_eq!(doctor["servers"].as_array().unwrap().len(), 3, "{doctor}");
+        rl(&cluster, &["reset", "per-user", "--yes"])?;
+        for user in 0..USERS {
+            let report = rl(&cluster, &["inspect", "per-user", &format!("user=u{user}")])?;
+            assert_eq!(report["used"], 0, "{report}");
+        }
+    }
+    Ok(())
+}
