@@ -163,14 +163,7 @@ impl Quota for Gcra {
     }
 
     fn take_back(&self, usage: &mut GcraUsage, charged_at_ms: u64, units: u64) -> bool {
-        let level = &mut usage.level;
-        let undrained = self.bucket.undrained(units, charged_at_ms, level.now_ms);
-        let before = level.debt;
-        // Over its capacity it is where that was lowered after the charge.
-        if before <= self.bucket.full() {
-            level.forgive(&self.bucket, undrained);
-        }
-        level.debt < before
+        usage.level.take_back(&self.bucket, charged_at_ms, units)
     }
 
     fn credit(&self, usage: &mut GcraUsage, units: u64) {

@@ -55,6 +55,18 @@ impl Level {
         self.debt = self.debt.saturating_sub(parts).max(floor);
     }
 
+    /// Takes off what time has left of units charged at `charged_at_ms`, in milliseconds; says
+    /// whether that was anything.
+    pub fn take_back(&mut self, bucket: &Bucket, charged_at_ms: u64, units: u64) -> bool {
+        let undrained = bucket.undrained(units, charged_at_ms, self.now_ms);
+        let before = self.debt;
+        // Over its capacity it is where that was lowered after the charge.
+        if before <= bucket.full() {
+            self.forgive(bucket, undrained);
+        }
+        self.debt < before
+    }
+
     /// Units leased out and perhaps unspent.
     pub fn outstanding(&self) -> u64 {
         self.leases.map_or(0, |leases| leases.outstanding())
