@@ -7,10 +7,9 @@
 
 use std::fmt::Write as _;
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::Result;
 use harness::{
     Client, Engine, Envoy, EnvoyConfig, Limiter, LimiterPlan, Ports, Programs, Redis, free_port,
     until,
@@ -18,7 +17,7 @@ use harness::{
 use tempfile::TempDir;
 
 use super::load::{Load, Sample};
-use super::setups::{Setup, answer_at_once};
+use super::setups::{Setup, answer_at_once, load_limits};
 
 /// One busy bucket, leased and not, and a bucket for each of a thousand users.
 const LIMITS: &str = "\
@@ -82,7 +81,7 @@ impl Stage {
     async fn start(programs: &Programs, noop: &Path) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let redis = Redis::start(programs, Engine::Redis, free_port()?, dir.path()).await?;
-        load_limits(programs, &redis, dir.path())?;
+        load_limits(programs, &redis, dir.path(), LIMITS)?;
         let ports = Ports::free()?;
         let mut limiters = Vec::new();
         for port in ports.limiters {
@@ -219,26 +218,6 @@ fn write_block(table: &mut String, workers: u64, connections: u64, all: &[Vec<Fi
             median(each(|f| f.sample.p99_us)),
         );
     }
-}
-
-fn load_limits(programs: &Programs, redis: &Redis, dir: &Path) -> Result<()> {
-    let file = dir.join("limits.yaml");
-    std::fs::write(&file, LIMITS)?;
-    let file = file
-        .to_str()
-        .context("a temporary folder that is not UTF-8")?;
-    for arguments in [&["load-scripts"][..], &["apply", "-f", file]] {
-        let output = Command::new(&programs.rlctl)
-            .args(arguments)
-            .env("RL_STORE", redis.url())
-            .output()?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(
-            output.status.success(),
-            "rlctl {arguments:?} failed: {said}"
-        );
-    }
-    Ok(())
 }
 
 async fn limits_are_known(envoy: &Envoy) -> Result<()> {

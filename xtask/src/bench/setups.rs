@@ -57,7 +57,7 @@ impl Bench {
     pub async fn start(programs: Programs, noop: &Path) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let redis = Redis::start(&programs, Engine::Redis, free_port()?, dir.path()).await?;
-        load_limits(&programs, &redis, dir.path())?;
+        load_limits(&programs, &redis, dir.path(), LIMITS)?;
         let ports = Ports::free()?;
         let limiters = start_limiters(&programs, &redis, ports, dir.path()).await?;
         let shipped = || EnvoyConfig::shipped(&programs.root);
@@ -220,9 +220,10 @@ async fn start_limiters(
     Ok(limiters)
 }
 
-fn load_limits(programs: &Programs, redis: &Redis, dir: &Path) -> Result<()> {
+/// Gives Redis the scripts and these limits, in YAML.
+pub fn load_limits(programs: &Programs, redis: &Redis, dir: &Path, limits: &str) -> Result<()> {
     let file = dir.join("limits.yaml");
-    std::fs::write(&file, LIMITS)?;
+    std::fs::write(&file, limits)?;
     let file = file
         .to_str()
         .context("a temporary folder that is not UTF-8")?;
