@@ -6,36 +6,10 @@
 use policy::Name;
 use protocol::{DecidedBy, Outcome, compact::Tally};
 
-use crate::client::Source;
-
 /// Limits that get counters of their own.
 const MAX_LIMITS: usize = 256;
 /// What the others are counted as. No limit can have this name.
 const OTHERS: &str = "_others";
-
-/// What became of a request at one limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Decision {
-    Allowed,
-    Denied,
-    /// Over a limit that is only reported.
-    WouldDeny,
-    /// Over a limit that only marks requests.
-    Degraded,
-}
-
-impl Decision {
-    const ALL: [Self; 4] = [Self::Allowed, Self::Denied, Self::WouldDeny, Self::Degraded];
-
-    fn word(self) -> &'static str {
-        match self {
-            Self::Allowed => "allowed",
-            Self::Denied => "denied",
-            Self::WouldDeny => "would_deny",
-            Self::Degraded => "degraded",
-        }
-    }
-}
 
 /// Events that are not about a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,7 +97,7 @@ pub trait Metrics {
 }
 
 /// The counters of one limit.
-const SLOTS: usize = Decision::ALL.len() * Source::ALL.len();
+const SLOTS: usize = Outcome::ALL.len() * DecidedBy::ALL.len();
 
 /// Counts not handed over yet.
 #[derive(Debug, Default)]
@@ -137,8 +111,8 @@ pub(crate) struct Counts {
 
 impl Counts {
     /// Counts a decision of one limit.
-    pub(crate) fn decided(&mut self, limit: &Name, decision: Decision, source: Source) {
-        let slot = decision as usize * Source::ALL.len() + source as usize;
+    pub(crate) fn decided(&mut self, limit: &Name, outcome: Outcome, source: DecidedBy) {
+        let slot = outcome as usize * DecidedBy::ALL.len() + source as usize;
         if let Some(count) = self.of(limit).get_mut(slot) {
             *count += 1;
         }
@@ -161,11 +135,9 @@ impl Counts {
         let mut tallies = Vec::new();
         for (limit, counts) in self.untold.drain(..) {
             for (slot, count) in counts.into_iter().enumerate().filter(|(_, n)| *n > 0) {
-                let outcome = Decision::ALL.get(slot / Source::ALL.len());
-                let by = Source::ALL.get(slot % Source::ALL.len());
-                let outcome = outcome.and_then(|known| Outcome::from_word(known.word()));
-                let by = by.and_then(|known| DecidedBy::from_word(known.word()));
-                if let (Some(outcome), Some(by)) = (outcome, by) {
+                let outcome = Outcome::ALL.get(slot / DecidedBy::ALL.len());
+                let by = DecidedBy::ALL.get(slot % DecidedBy::ALL.len());
+                if let (Some(&outcome), Some(&by)) = (outcome, by) {
                     tallies.push(Tally {
                         limit: limit.clone(),
                         outcome,
@@ -180,10 +152,10 @@ impl Counts {
 
     /// Keeps what no limiter saw, to be told.
     fn keep_untold(&mut self) {
-        let limiter = Source::Limiter as usize;
+        let limiter = DecidedBy::Limiter as usize;
         for (limit, counts) in &self.limits {
             let own =
-                |(slot, count): (usize, &u64)| *count > 0 && slot % Source::ALL.len() != limiter;
+                |(slot, count): (usize, &u64)| *count > 0 && slot % DecidedBy::ALL.len() != limiter;
             if !counts.iter().enumerate().any(own) {
                 continue;
             }
@@ -196,7 +168,7 @@ impl Counts {
                 continue;
             };
             for (slot, (sum, count)) in untold.iter_mut().zip(counts).enumerate() {
-                if slot % Source::ALL.len() != limiter {
+                if slot % DecidedBy::ALL.len() != limiter {
                     *sum = sum.saturating_add(*count);
                 }
             }
@@ -216,8 +188,8 @@ impl Counts {
                 .enumerate()
                 .filter(|(_, count)| **count > 0)
             {
-                let decision = Decision::ALL.get(slot / Source::ALL.len());
-                let source = Source::ALL.get(slot % Source::ALL.len());
+                let decision = Outcome::ALL.get(slot / DecidedBy::ALL.len());
+                let source = DecidedBy::ALL.get(slot % DecidedBy::ALL.len());
                 if let (Some(decision), Some(source)) = (decision, source) {
                     let (decision, source) = (decision.word(), source.word());
                     let name = ["rl_decisions", decision, source, limit].join(".");
@@ -275,9 +247,9 @@ mod tests {
     fn counts_are_handed_over_once() {
         let mut counts = Counts::default();
         let limit = "per-user".parse().unwrap();
-        counts.decided(&limit, Decision::Allowed, Source::Limiter);
-        counts.decided(&limit, Decision::Allowed, Source::Limiter);
-        counts.decided(&limit, Decision::Denied, Source::DenyCache);
+        counts.decided(&limit, Outcome::Allowed, DecidedBy::Limiter);
+        counts.decided(&limit, Outcome::Allowed, DecidedBy::Limiter);
+        counts.decided(&limit, Outcome::Denied, DecidedBy::DenyCache);
         counts.happened(Event::CalloutFailed);
         let mut metrics = Recorded::default();
         counts.flush(&mut metrics);
@@ -295,7 +267,7 @@ mod tests {
         let mut counts = Counts::default();
         for n in 0..10_000 {
             let limit = format!("limit-{n}").parse().unwrap();
-            counts.decided(&limit, Decision::Allowed, Source::Limiter);
+            counts.decided(&limit, Outcome::Allowed, DecidedBy::Limiter);
         }
         let mut metrics = Recorded::default();
         counts.flush(&mut metrics);

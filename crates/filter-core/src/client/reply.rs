@@ -1,6 +1,7 @@
 //! The answer to a request that does not go on.
 
 use policy::Name;
+use protocol::DecidedBy;
 
 use super::{
     Standing, headers,
@@ -55,61 +56,13 @@ pub enum DenyBody {
     Empty,
 }
 
-/// Who decided.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Source {
-    /// The limiter.
-    Limiter,
-    /// Units that the limiter had granted in advance.
-    Lease,
-    /// An earlier denial by the limiter.
-    DenyCache,
-    /// The local bucket in front of a global one.
-    Precheck,
-    /// A bucket of this proxy.
-    Proxy,
-    /// A bucket of this proxy that stands in for a global one during an outage.
-    Local,
-    /// The request lacks an entry that its limit asks for.
-    Missing,
-    /// No limiter answered, and the limit says what then.
-    Failure,
-}
-
-impl Source {
-    pub(crate) const ALL: [Self; 8] = [
-        Self::Limiter,
-        Self::Lease,
-        Self::DenyCache,
-        Self::Precheck,
-        Self::Proxy,
-        Self::Local,
-        Self::Missing,
-        Self::Failure,
-    ];
-
-    /// The word in response code details and metrics.
-    pub(crate) fn word(self) -> &'static str {
-        match self {
-            Self::Limiter => "limiter",
-            Self::Lease => "lease",
-            Self::DenyCache => "deny_cache",
-            Self::Precheck => "precheck",
-            Self::Proxy => "proxy",
-            Self::Local => "local",
-            Self::Missing => "missing",
-            Self::Failure => "failure",
-        }
-    }
-}
-
 /// Why a request does not go on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Denial {
     /// The limits that deny it; `true` for those that clients may know of.
     pub(crate) by: Vec<(Name, bool)>,
     /// Who said so.
-    pub(crate) source: Source,
+    pub(crate) source: DecidedBy,
     /// When to try again, in milliseconds; `None`: not worth trying.
     pub(crate) retry_after_ms: Option<u64>,
     /// How the client stands with the limits it may know of.
@@ -158,8 +111,8 @@ impl Denial {
         const PERMISSION_DENIED: u8 = 7;
         const UNAVAILABLE: u8 = 14;
         let (status, grpc_status) = match self.source {
-            Source::Missing => (403, PERMISSION_DENIED),
-            Source::Failure => (config.status_on_error, UNAVAILABLE),
+            DecidedBy::Missing => (403, PERMISSION_DENIED),
+            DecidedBy::Failure => (config.status_on_error, UNAVAILABLE),
             _ => (config.status, RESOURCE_EXHAUSTED),
         };
         let first = self.by.first().map_or("", |(name, _)| name.as_str());
@@ -195,9 +148,9 @@ impl Denial {
 
     fn write_body(&self, config: &DenyConfig, grpc: bool, reply: &mut LocalReply) {
         let message = match (&config.message, self.source) {
-            (Some(message), source) if source != Source::Failure => message,
-            (_, Source::Missing) => "the request lacks what its limit is counted by",
-            (_, Source::Failure) => "rate limiting is not available",
+            (Some(message), source) if source != DecidedBy::Failure => message,
+            (_, DecidedBy::Missing) => "the request lacks what its limit is counted by",
+            (_, DecidedBy::Failure) => "rate limiting is not available",
             _ => "Request cannot be satisfied as assigned quota has been exceeded",
         };
         match config.body {
@@ -222,7 +175,7 @@ impl Denial {
     fn problem(&self, config: &DenyConfig, message: &str, status: u16) -> String {
         let mut body = String::with_capacity(256);
         body.push_str("{\"type\":\"");
-        let quota_exceeded = !matches!(self.source, Source::Missing | Source::Failure);
+        let quota_exceeded = !matches!(self.source, DecidedBy::Missing | DecidedBy::Failure);
         body.push_str(if quota_exceeded {
             PROBLEM_TYPE
         } else {
@@ -258,7 +211,7 @@ mod tests {
     use super::*;
     use crate::client::headers::tests::standing;
 
-    fn denial(source: Source) -> Denial {
+    fn denial(source: DecidedBy) -> Denial {
         Denial {
             by: vec![
                 ("per-user".parse().unwrap(), true),
@@ -285,7 +238,7 @@ mod tests {
 
     #[test]
     fn a_denial_says_who_why_and_when() {
-        let reply = reply(denial(Source::Limiter), &DenyConfig::default(), false);
+        let reply = reply(denial(DecidedBy::Limiter), &DenyConfig::default(), false);
         insta::assert_snapshot!(shown(&reply), @r#"
         429 grpc 8 rl_denied:per-user:limiter
         x-envoy-ratelimited: true
@@ -303,10 +256,10 @@ mod tests {
 
     #[test]
     fn a_missing_entry_and_a_failure_are_not_exceeded_quotas() {
-        let missing = reply(denial(Source::Missing), &DenyConfig::default(), false);
+        let missing = reply(denial(DecidedBy::Missing), &DenyConfig::default(), false);
         assert_eq!((missing.status, missing.grpc_status), (403, 7));
         assert!(missing.body.contains("about:blank"), "{}", missing.body);
-        let failure = reply(denial(Source::Failure), &DenyConfig::default(), false);
+        let failure = reply(denial(DecidedBy::Failure), &DenyConfig::default(), false);
         assert_eq!((failure.status, failure.grpc_status), (503, 14));
         assert!(!shown(&failure).contains("x-envoy-ratelimited"));
         assert_eq!(failure.details, "rl_denied:per-user:failure");
@@ -316,7 +269,7 @@ mod tests {
     fn what_can_never_pass_is_not_told_to_come_back() {
         let never = Denial {
             retry_after_ms: None,
-            ..denial(Source::Limiter)
+            ..denial(DecidedBy::Limiter)
         };
         let reply = reply(never, &DenyConfig::default(), false);
         assert!(reply.headers.iter().all(|(name, _)| *name != "retry-after"));
@@ -330,15 +283,15 @@ mod tests {
             docs: Some("https://example.com/limits".to_owned()),
             ..DenyConfig::default()
         };
-        let problem = reply(denial(Source::Limiter), &config, false);
+        let problem = reply(denial(DecidedBy::Limiter), &config, false);
         insta::assert_snapshot!(problem.body, @r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"enhance your \"calm\"","status":420,"violated-policies":["per-user"],"documentation":"https://example.com/limits"}"#);
-        let grpc = reply(denial(Source::Limiter), &config, true);
+        let grpc = reply(denial(DecidedBy::Limiter), &config, true);
         assert_eq!(grpc.body, "enhance your \"calm\"");
         let config = DenyConfig {
             body: DenyBody::Empty,
             ..config
         };
-        assert_eq!(reply(denial(Source::Limiter), &config, false).body, "");
+        assert_eq!(reply(denial(DecidedBy::Limiter), &config, false).body, "");
     }
 
     #[test]
@@ -352,7 +305,7 @@ mod tests {
         for _ in 0..1000 {
             let denial = Denial {
                 retry_after_ms: Some(10_000),
-                ..denial(Source::Limiter)
+                ..denial(DecidedBy::Limiter)
             };
             let reply = denial.reply(&config, Styles::default(), false, &mut random);
             waits.insert(reply.headers[1].1.parse::<u64>().unwrap());

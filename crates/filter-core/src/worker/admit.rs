@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use policy::Name;
+use protocol::{DecidedBy, Outcome};
 
 use super::{
     Edits, Stream, Worker,
@@ -10,10 +11,10 @@ use super::{
     case::{Case, Leased, Mode, Part},
 };
 use crate::{
-    client::{Denial, Shown, Source, Standing},
+    client::{Denial, Shown, Standing},
     host::Host,
     local::{LocalBucket, Start},
-    metrics::{Decision, Event},
+    metrics::Event,
     time::Now,
 };
 
@@ -66,7 +67,7 @@ impl Worker {
             self.counts.happened(Event::HoldFull);
             let denial = Denial {
                 by: case.queues(),
-                source: Source::Proxy,
+                source: DecidedBy::Proxy,
                 retry_after_ms: Some(admission.delay_ms),
                 standings: shown.standings,
             };
@@ -100,14 +101,14 @@ impl Worker {
         let decided = part.decided.map(|taken| taken.decision);
         let fits = decided.is_some_and(|decision| decision.allowed);
         let decision = match part.mode {
-            _ if fits => Decision::Allowed,
+            _ if fits => Outcome::Allowed,
             Mode::Degrade => {
                 admission.degraded.push(limit.name.clone());
-                Decision::Degraded
+                Outcome::Degraded
             }
-            Mode::Enforce | Mode::Shadow => Decision::WouldDeny,
+            Mode::Enforce | Mode::Shadow => Outcome::WouldDeny,
         };
-        self.counts.decided(&limit.name, decision, Source::Proxy);
+        self.counts.decided(&limit.name, decision, DecidedBy::Proxy);
         admission.standings.extend(part.standing(limit));
         let delay_ms = decided.map_or(0, |decision| decision.delay_ms);
         admission.delay_ms = admission.delay_ms.max(delay_ms);
@@ -116,7 +117,7 @@ impl Worker {
     /// The part of a limit whose units were granted in advance in a request that goes on.
     fn admit_leased(&mut self, now: Now, policy: &Active, part: &Part, admission: &mut Admission) {
         if let (true, Some(limit)) = (part.lease != Leased::No, policy.compiled.limit(part.at)) {
-            let (allowed, source) = (Decision::Allowed, Source::Lease);
+            let (allowed, source) = (Outcome::Allowed, DecidedBy::Lease);
             self.counts.decided(&limit.name, allowed, source);
             let standing = self.leased_standing(part, limit, now);
             admission.standings.extend(standing);

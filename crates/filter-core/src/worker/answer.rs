@@ -4,7 +4,8 @@ use std::rc::Rc;
 
 use policy::Name;
 use protocol::{
-    API_HEADER, API_VERSION, Answer, ApiError, CHECK_CBOR, ErrorCode, LimitAnswer, Mode,
+    API_HEADER, API_VERSION, Answer, ApiError, CHECK_CBOR, DecidedBy, ErrorCode, LimitAnswer, Mode,
+    Outcome,
     compact::{Batch, BatchAnswer, BatchCheck},
 };
 
@@ -18,9 +19,9 @@ use super::{
 use crate::{
     batcher::Flight,
     breaker::{CallResult, Gate},
-    client::{Denial as ClientDenial, Source, Standing},
+    client::{Denial as ClientDenial, Standing},
     host::Host,
-    metrics::{Decision, Event},
+    metrics::Event,
     table::{Denial, Told, Update},
     time::Now,
 };
@@ -211,7 +212,7 @@ impl Worker {
         let denial = ClientDenial {
             retry_after_ms: denying.retry_after_ms(),
             by: denying.by,
-            source: Source::Limiter,
+            source: DecidedBy::Limiter,
             standings: standings(&case, &answer),
         };
         if let Some(stream) = case.stream {
@@ -227,12 +228,13 @@ impl Worker {
 
     fn count_answer(&mut self, limit: &LimitAnswer) {
         let decision = match (limit.allowed, limit.mode) {
-            (true, _) => Decision::Allowed,
-            (false, Mode::Enforce) => Decision::Denied,
-            (false, Mode::Shadow) => Decision::WouldDeny,
-            (false, Mode::Degrade) => Decision::Degraded,
+            (true, _) => Outcome::Allowed,
+            (false, Mode::Enforce) => Outcome::Denied,
+            (false, Mode::Shadow) => Outcome::WouldDeny,
+            (false, Mode::Degrade) => Outcome::Degraded,
         };
-        self.counts.decided(&limit.name, decision, Source::Limiter);
+        self.counts
+            .decided(&limit.name, decision, DecidedBy::Limiter);
     }
 
     /// Remembers what the limiter said of one bucket: denials at once, for the next request; what

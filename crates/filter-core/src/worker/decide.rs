@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use algorithms::Algorithm;
 use policy::Match;
+use protocol::{DecidedBy, Outcome};
 
 use super::{
     Edits, Knowledge, Stream, StreamId, Worker,
@@ -13,11 +14,11 @@ use super::{
     failure::Sent,
 };
 use crate::{
-    client::{Denial, Shown, Source, Standing},
+    client::{Denial, Shown, Standing},
     descriptor::{Plan, Request},
     host::{Contended, Host},
     local::{LocalBucket, Start, Take},
-    metrics::{Decision, Event},
+    metrics::Event,
     table::{Place, Role},
     time::Now,
 };
@@ -112,16 +113,17 @@ impl Worker {
             let limit = found.limit;
             let decision = if found.enforced {
                 denying.add(&limit.name, limit.hidden, None);
-                Decision::Denied
+                Outcome::Denied
             } else {
-                Decision::WouldDeny
+                Outcome::WouldDeny
             };
-            self.counts.decided(&limit.name, decision, Source::Missing);
+            self.counts
+                .decided(&limit.name, decision, DecidedBy::Missing);
             self.counts.happened(Event::Missing);
         }
         (!denying.is_empty()).then(|| Denial {
             by: denying.by,
-            source: Source::Missing,
+            source: DecidedBy::Missing,
             retry_after_ms: None,
             standings: Vec::new(),
         })
@@ -175,7 +177,7 @@ impl Worker {
             if let Some(denial) = denial.filter(|_| part.mode == Mode::Enforce && !opaque) {
                 denying.add(&limit.name, limit.hidden, denial.retry_after_ms(now));
                 self.counts
-                    .decided(&limit.name, Decision::Denied, Source::DenyCache);
+                    .decided(&limit.name, Outcome::Denied, DecidedBy::DenyCache);
             }
         }
         if denying.is_empty() {
@@ -186,7 +188,7 @@ impl Worker {
         Some(Denial {
             retry_after_ms: denying.retry_after_ms(),
             by: denying.by,
-            source: Source::DenyCache,
+            source: DecidedBy::DenyCache,
             standings: enforced.filter_map(standing).collect(),
         })
     }
@@ -207,7 +209,7 @@ impl Worker {
             }
             let allowed = self.take_proxy(host, now, policy, part);
             if !allowed {
-                return self.denied_locally(host, now, policy, parts, n, Source::Proxy);
+                return self.denied_locally(host, now, policy, parts, n, DecidedBy::Proxy);
             }
         }
         for n in 0..parts.len() {
@@ -215,7 +217,7 @@ impl Worker {
             // What was granted in advance is not sent.
             let sent = enforced(part) && part.lease == Leased::No;
             if sent && !self.take_precheck(host, now, policy, part) {
-                return self.denied_locally(host, now, policy, parts, n, Source::Precheck);
+                return self.denied_locally(host, now, policy, parts, n, DecidedBy::Precheck);
             }
         }
         None
@@ -301,16 +303,16 @@ impl Worker {
         policy: &Active,
         parts: &[Part],
         denied_by: usize,
-        source: Source,
+        source: DecidedBy,
     ) -> Option<Denial> {
         self.put_back(host, now, policy, parts);
         let part = parts.get(denied_by)?;
         let limit = policy.compiled.limit(part.at)?;
         let algorithm = match source {
-            Source::Precheck => policy.precheck(part.at)?,
+            DecidedBy::Precheck => policy.precheck(part.at)?,
             _ => part.local.as_ref()?,
         };
-        self.counts.decided(&limit.name, Decision::Denied, source);
+        self.counts.decided(&limit.name, Outcome::Denied, source);
         let decided = part.decided.map(|taken| taken.decision);
         // Contended: try again at once.
         let retry_after_ms = decided.map_or(Some(1), |d| d.retry_after.millis());

@@ -2,7 +2,7 @@
 
 use algorithms::{Algorithm, Decision as LocalDecision};
 use policy::{Limit, OnFailure};
-use protocol::ErrorCode;
+use protocol::{DecidedBy, ErrorCode, Outcome};
 
 use super::{
     Level, Step, Worker,
@@ -11,10 +11,10 @@ use super::{
     case::{Case, Denying, Mode, Part, standing},
 };
 use crate::{
-    client::{Denial, Source},
+    client::Denial,
     host::Host,
     local::{LocalBucket, Start, Take},
-    metrics::{Decision, Event},
+    metrics::Event,
     time::Now,
 };
 
@@ -146,7 +146,7 @@ impl Worker {
         if self.config.failure_mode == OnFailure::Deny {
             let denial = Denial {
                 by: vec![(self.config.domain.clone(), false)],
-                source: Source::Failure,
+                source: DecidedBy::Failure,
                 retry_after_ms: None,
                 standings: Vec::new(),
             };
@@ -185,12 +185,12 @@ impl Worker {
             OnFailure::Allow => {
                 if take != Take::Peek {
                     self.counts
-                        .decided(&limit.name, Decision::Allowed, Source::Failure);
+                        .decided(&limit.name, Outcome::Allowed, DecidedBy::Failure);
                 }
             }
             OnFailure::Deny if part.mode == Mode::Enforce => {
                 self.counts
-                    .decided(&limit.name, Decision::Denied, Source::Failure);
+                    .decided(&limit.name, Outcome::Denied, DecidedBy::Failure);
                 together
                     .closed
                     .add(&limit.name, limit.hidden, Some(RETRY_CLOSED_MS));
@@ -228,11 +228,11 @@ impl Worker {
                 let wait_ms = decided.as_ref().and_then(|(_, d)| d.retry_after.millis());
                 together.exhausted.add(&limit.name, limit.hidden, wait_ms);
                 self.counts
-                    .decided(&limit.name, Decision::Denied, Source::Local);
+                    .decided(&limit.name, Outcome::Denied, DecidedBy::Local);
             }
             _ if take != Take::Peek => {
                 self.counts
-                    .decided(&limit.name, Decision::Allowed, Source::Local);
+                    .decided(&limit.name, Outcome::Allowed, DecidedBy::Local);
             }
             _ => {}
         }
@@ -280,9 +280,9 @@ impl Together {
     /// so where both are, the quota is told: it says when to come back.
     fn denial(&mut self) -> Option<Denial> {
         let (denying, source) = if !self.exhausted.is_empty() {
-            (std::mem::take(&mut self.exhausted), Source::Local)
+            (std::mem::take(&mut self.exhausted), DecidedBy::Local)
         } else if !self.closed.is_empty() {
-            (std::mem::take(&mut self.closed), Source::Failure)
+            (std::mem::take(&mut self.closed), DecidedBy::Failure)
         } else {
             return None;
         };
@@ -291,7 +291,7 @@ impl Together {
             retry_after_ms: denying.retry_after_ms(),
             by: denying.by,
             source,
-            standings: if source == Source::Local {
+            standings: if source == DecidedBy::Local {
                 standings
             } else {
                 Vec::new()

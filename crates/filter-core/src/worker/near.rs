@@ -50,6 +50,13 @@ pub(super) struct Known {
     waits: bool,
 }
 
+impl Known {
+    /// Whether the table lacks the last word, and nothing has been put down to tell it.
+    fn is_owed_to_the_table(&self) -> bool {
+        !self.waits && self.told != self.written
+    }
+}
+
 impl Near {
     /// What is known of a bucket, unless it is too long ago, or from before `since_us`.
     pub(super) fn recall(
@@ -116,11 +123,9 @@ impl Near {
     /// Has the table told what is known of a bucket to the unit, with the next writing.
     pub(super) fn insist(&mut self, place: Place) {
         let known = self.young.get_mut(&place);
-        let known = match known {
-            Some(known) => Some(known),
-            None => self.old.get_mut(&place),
-        };
-        if let Some(known) = known.filter(|known| !known.waits && known.told != known.written) {
+        if let Some(known) = known.or_else(|| self.old.get_mut(&place))
+            && known.is_owed_to_the_table()
+        {
             known.waits = true;
             self.unwritten.push(place);
         }
@@ -130,7 +135,7 @@ impl Near {
     pub(super) fn insist_on_all(&mut self) {
         let known = self.young.iter_mut().chain(&mut self.old);
         for (place, known) in known {
-            if !known.waits && known.told != known.written {
+            if known.is_owed_to_the_table() {
                 known.waits = true;
                 self.unwritten.push(*place);
             }
@@ -146,11 +151,9 @@ impl Near {
     pub(super) fn write(&mut self, host: &impl Host, now: Now, table: &Table) {
         for place in std::mem::take(&mut self.unwritten) {
             let known = self.young.get_mut(&place);
-            let known = match known {
-                Some(known) => Some(known),
-                None => self.old.get_mut(&place),
+            let Some(known) = known.or_else(|| self.old.get_mut(&place)) else {
+                continue;
             };
-            let Some(known) = known else { continue };
             known.waits = false;
             known.written = known.told;
             if let Some(told) = known.told {

@@ -11,12 +11,7 @@ use protocol::{
 
 use super::{Active, Call, CallAnswer, REPORT_PATH, StreamId, Worker};
 use crate::{
-    batcher::CallId,
-    client::{Denial, Source},
-    descriptor::Extracted,
-    host::Host,
-    random::Random,
-    time::Now,
+    batcher::CallId, client::Denial, descriptor::Extracted, host::Host, random::Random, time::Now,
 };
 
 /// Between reports, before jitter.
@@ -136,9 +131,8 @@ impl Worker {
         entries: &Extracted,
         denial: Denial,
     ) {
-        if denial.source != Source::Limiter
-            && let Some(by) = DecidedBy::from_word(denial.source.word())
-        {
+        let by = denial.source;
+        if by != DecidedBy::Limiter {
             for (name, _) in &denial.by {
                 let limit = policy.compiled.position(name.as_str());
                 if let Some(limit) = limit.and_then(|at| policy.compiled.limit(at)) {
