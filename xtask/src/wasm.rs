@@ -37,6 +37,8 @@ pub fn build(workspace: &Workspace, ui: &Ui) -> Result<PathBuf> {
     command::run(
         Command::new(optimiser)
             .arg("-Oz")
+            // The stack lies there, and its end is never reached but by overflowing.
+            .arg("--low-memory-unused")
             .args(FEATURES)
             .arg(&built)
             .arg("-o")

@@ -4,11 +4,9 @@
 mod index;
 mod overrides;
 
-use std::collections::HashMap;
-
 use crate::{
     Entries, IfMissing, Limit, Name, Opaque, Override, OverrideQuota, Pause, Policy, Quota,
-    Revision,
+    Revision, digest, hash::Positions,
 };
 
 use index::Index;
@@ -18,8 +16,8 @@ use overrides::Overrides;
 #[derive(Clone, Debug)]
 pub struct Compiled {
     policy: Policy,
-    /// The limits' positions.
-    by_name: HashMap<Name, usize>,
+    /// The limits' positions, by the digest of their names.
+    by_name: Positions,
     /// Every descriptor entry that some limit names.
     keys: Vec<Name>,
     rules: Vec<Rule>,
@@ -74,9 +72,10 @@ impl Compiled {
             }
         }
         let key = |name: &Name| keys.binary_search(name).ok();
-        let names = policy.limits.iter().enumerate();
-        let by_name: HashMap<Name, usize> =
-            names.map(|(at, limit)| (limit.name.clone(), at)).collect();
+        let mut by_name = Positions::default();
+        for (at, limit) in policy.limits.iter().enumerate() {
+            by_name.add(digest(limit.name.as_str().as_bytes()), at);
+        }
         let rules: Vec<Rule> = policy
             .limits
             .iter()
@@ -86,7 +85,7 @@ impl Compiled {
                 replaces: limit
                     .replaces
                     .iter()
-                    .filter_map(|name| by_name.get(name.as_str()).copied())
+                    .filter_map(|name| named(&policy.limits, &by_name, name.as_str()))
                     .collect(),
             })
             .collect();
@@ -169,7 +168,7 @@ impl Compiled {
 
     /// The position of the limit of that name.
     pub fn position(&self, name: &str) -> Option<usize> {
-        self.by_name.get(name).copied()
+        named(&self.policy.limits, &self.by_name, name)
     }
 
     /// Every descriptor entry that decides anything: what a proxy has to extract.
@@ -304,6 +303,15 @@ impl Compiled {
     pub fn opaque(&self) -> &[Opaque] {
         &self.opaque
     }
+}
+
+fn named(limits: &[Limit], by_name: &Positions, name: &str) -> Option<usize> {
+    let mut positions = by_name.of(digest(name.as_bytes()));
+    positions.find(|at| {
+        limits
+            .get(*at)
+            .is_some_and(|limit| limit.name.as_str() == name)
+    })
 }
 
 #[cfg(test)]

@@ -1,7 +1,5 @@
 //! Editing: a limit as a document, changed field by field, then read again as a whole.
 
-use std::{borrow::Cow, collections::HashSet};
-
 use crate::{
     Limit, Policy, Problems,
     document::{Node, Value},
@@ -164,13 +162,13 @@ impl Policy {
             .map(|(index, limit)| Placed {
                 index,
                 node: None,
-                limit: Cow::Borrowed(limit),
+                limit,
             })
             .collect();
-        let names: HashSet<String> = self.limits.iter().map(|l| l.name.to_string()).collect();
+        let names = self.limits.iter().enumerate();
+        let names = names.map(|(at, l)| (l.name.as_str(), at)).collect();
         let limits = Path::Field(&Path::Root, "limits");
         check_references(&placed, &names, &limits, &mut report);
-        drop(placed);
         report.finish(Some(self))
     }
 }

@@ -1,10 +1,14 @@
 //! The one hash that every proxy and limiter, of every version, has to agree on.
 
+mod positions;
+
 use std::hash::{BuildHasher, Hasher};
 
 use siphasher::sip::SipHasher13;
 
 use crate::{Limit, Name};
+
+pub(crate) use positions::Positions;
 
 /// The buckets of a limit, by number: SipHash-1-3 with a zero key over the limit's name and the
 /// bucket's values, each led by its length (and a flag for absence).
@@ -13,10 +17,21 @@ use crate::{Limit, Name};
 pub fn bucket_hash<V: AsRef<[u8]>>(limit: &Name, values: &[Option<V>]) -> u64 {
     let mut hasher = SipHasher13::new();
     write(&mut hasher, Some(limit.as_str().as_bytes()));
-    for value in values {
-        write(&mut hasher, value.as_ref().map(AsRef::as_ref));
-    }
+    write_all(&mut hasher, values);
     hasher.finish()
+}
+
+/// The buckets of one limit, told apart within this process.
+pub(crate) fn values_hash(values: &[Option<Vec<u8>>]) -> u64 {
+    let mut hasher = SipHasher13::new();
+    write_all(&mut hasher, values);
+    hasher.finish()
+}
+
+fn write_all<V: AsRef<[u8]>>(hasher: &mut SipHasher13, values: &[Option<V>]) {
+    for value in values {
+        write(hasher, value.as_ref().map(AsRef::as_ref));
+    }
 }
 
 fn write(hasher: &mut SipHasher13, value: Option<&[u8]>) {

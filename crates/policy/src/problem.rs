@@ -3,7 +3,7 @@
 mod render;
 mod similar;
 
-use std::{error::Error, sync::Arc};
+use std::{borrow::Cow, error::Error, sync::Arc};
 
 use crate::document::Place;
 
@@ -43,14 +43,19 @@ impl Problem {
     }
 
     #[cfg(feature = "yaml")]
-    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+    pub(crate) fn hint(mut self, hint: impl Into<Cow<'static, str>>) -> Self {
         self.push_hint(hint);
         self
     }
 
     /// Says what would be right.
-    pub fn push_hint(&mut self, hint: impl Into<String>) {
-        self.hint = Some(hint.into());
+    pub fn push_hint(&mut self, hint: impl Into<Cow<'static, str>>) {
+        self.set_hint(hint.into());
+    }
+
+    #[inline(never)]
+    fn set_hint(&mut self, hint: Cow<'static, str>) {
+        self.hint = Some(hint.into_owned());
     }
 }
 

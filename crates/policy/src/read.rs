@@ -14,6 +14,7 @@ mod scalars;
 pub use fields::{Field, Fields, Form, Path, Report, Take};
 pub(crate) use limit::{LIMIT_FIELDS, read_limit};
 pub(crate) use matchers::read_matchers_alone;
+pub use policy::read_limits;
 pub(crate) use policy::{FORMAT, read_policy};
 pub(crate) use references::{Placed, check_references};
 pub use scalars::Choice;

@@ -12,6 +12,7 @@ use crate::{
     problem::Problem,
     read::{Choice, FORMAT, Field, Form, Path, Report, read_limit, read_matchers_alone},
     source::not_json,
+    units::parse_digits,
 };
 
 /// What a limit asks of its reader beyond the fields it has. To be raised, for the limits
@@ -134,17 +135,14 @@ impl Compiled {
 }
 
 fn read_snapshot_limit(node: &Node) -> Result<(Limit, bool), Opaque> {
-    let mut known = node.clone();
-    let level = known.get("level").and_then(Node::as_text);
-    if level != Some(LEVEL.to_string().as_str()) {
+    let level = node.get("level").and_then(Node::as_text);
+    if level.and_then(parse_digits) != Some(LEVEL) {
         return Err(opaque(node, "another level".to_owned()));
     }
-    known.unset("level");
-    let has_overrides = known.get("has_overrides") == Some(&true.into());
-    known.unset("has_overrides");
-    let mut report = Report::new(Form::Record);
+    let has_overrides = node.get("has_overrides") == Some(&true.into());
+    let mut report = Report::new(Form::Snapshot);
     let field = Field {
-        node: &known,
+        node,
         path: Path::Root,
     };
     let limit = read_limit(field, &mut report);

@@ -104,7 +104,7 @@ fn required<'p>(
     take: &mut Take<'_, 'p>,
     map: &Field<'_>,
     name: &'p str,
-    what: &str,
+    what: &'static str,
 ) -> Option<Field<'p>> {
     let field = take.field(name);
     if field.is_none() && map.node.get(name).is_none() {
@@ -310,17 +310,12 @@ fn bounded_in<'p>(
 /// The same limits as a limits file would hold; an empty list is no policy, not an empty one.
 fn read_limits(take: &mut Take<'_, '_>, domain: Option<&Name>) -> Option<Policy> {
     let field = take.field("limits")?;
-    let empty = matches!(&field.node.value, Value::List(items) if items.is_empty());
-    let domain = domain.filter(|_| !empty)?;
-    let document = Node::map([
-        ("domain", Node::text(domain.as_str())),
-        ("limits", field.node.clone()),
-    ]);
-    match Policy::from_node(&document) {
-        Ok(policy) => Some(policy),
-        Err(problems) => {
-            take.report.problems.extend(problems.iter().cloned());
-            None
-        }
+    let limits = policy::read::read_limits(field, take.report);
+    if limits.is_empty() {
+        return None;
     }
+    Some(Policy {
+        limits,
+        ..Policy::empty(domain?.clone())
+    })
 }

@@ -114,7 +114,7 @@ type BuildIdHasher = std::hash::BuildHasherDefault<crate::id_hasher::IdHasher>;
 impl Worker {
     /// A worker that has not met the others yet. `token` is what the limiter asks for, `seed`
     /// random.
-    pub fn new(config: Config, token: Option<&str>, seed: [u8; 48]) -> Self {
+    pub fn new(mut config: Config, token: Option<&str>, seed: [u8; 48]) -> Self {
         let (identity, own) = seed.split_at(32);
         let seed = <[u8; 32]>::try_from(identity).unwrap_or_default();
         let own = <[u8; 16]>::try_from(own).unwrap_or_default();
@@ -128,9 +128,9 @@ impl Worker {
             bearer: token.map(|token| format!("Bearer {token}")),
             seed,
             shared: None,
-            knowledge: match &config.limits {
+            knowledge: match config.limits.take() {
                 Some(policy) => {
-                    let compiled = policy::Compiled::new(policy.clone());
+                    let compiled = policy::Compiled::new(policy);
                     Knowledge::Limits(Active::new(compiled, &config.sources).into())
                 }
                 None => Knowledge::Nothing,

@@ -9,7 +9,10 @@ use std::{collections::HashMap, hash::Hasher};
 use siphasher::sip::SipHasher13;
 
 use super::Rule;
-use crate::{Limit, Matcher, hash::Hashed};
+use crate::{
+    Limit, Matcher,
+    hash::{Hashed, Positions},
+};
 
 /// What values of an entry have to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +30,8 @@ type Slot = u64;
 
 #[derive(Clone, Debug)]
 pub(super) struct Index {
-    filed: HashMap<Slot, Vec<usize>, Hashed>,
+    /// Limits by slot.
+    filed: Positions,
     /// By position in the compiled keys: how values of the entry are looked up.
     entries: Vec<Entry>,
     /// Limits that any request may match.
@@ -60,20 +64,19 @@ impl Index {
                 fileable.filter(|slots| !slots.is_empty()).collect()
             })
             .collect();
-        let mut crowds: HashMap<Slot, Vec<usize>, Hashed> = HashMap::default();
+        let mut crowds: HashMap<Slot, usize, Hashed> = HashMap::default();
         for slot in options.iter().flatten().flatten() {
-            crowds.entry(*slot).or_default().push(0);
+            let crowd = crowds.get(slot).map_or(1, |others| others + 1);
+            crowds.insert(*slot, crowd);
         }
         let mut index = Self {
-            filed: HashMap::default(),
+            filed: Positions::default(),
             entries: vec![Entry::default(); keys],
             rest: Vec::new(),
             limits: limits.len(),
         };
         let crowd = |slots: &&Vec<Slot>| {
-            let sizes = slots
-                .iter()
-                .filter_map(|slot| crowds.get(slot).map(Vec::len));
+            let sizes = slots.iter().filter_map(|slot| crowds.get(slot));
             (sizes.max(), slots.len())
         };
         for (at, options) in options.iter().enumerate() {
@@ -81,7 +84,7 @@ impl Index {
                 None => index.rest.push(at),
                 Some(slots) => {
                     for slot in slots {
-                        index.filed.entry(*slot).or_default().push(at);
+                        index.filed.add(*slot, at);
                     }
                 }
             }
@@ -112,7 +115,9 @@ impl Index {
         let mut found = Candidates {
             bits: vec![0; self.limits.div_ceil(64)],
         };
-        found.add(&self.rest);
+        for limit in &self.rest {
+            found.add(*limit);
+        }
         for (key, (entry, value)) in self.entries.iter().zip(values).enumerate() {
             let Some(value) = value else { continue };
             if entry.exact {
@@ -131,18 +136,16 @@ impl Index {
     }
 
     fn look_up(&self, slot: Slot, found: &mut Candidates) {
-        if let Some(limits) = self.filed.get(&slot) {
-            found.add(limits);
+        for limit in self.filed.of(slot) {
+            found.add(limit);
         }
     }
 }
 
 impl Candidates {
-    fn add(&mut self, limits: &[usize]) {
-        for limit in limits {
-            if let Some(word) = self.bits.get_mut(limit / 64) {
-                *word |= 1 << (limit % 64);
-            }
+    fn add(&mut self, limit: usize) {
+        if let Some(word) = self.bits.get_mut(limit / 64) {
+            *word |= 1 << (limit % 64);
         }
     }
 

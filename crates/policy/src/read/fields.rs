@@ -3,7 +3,7 @@
 //! What is called from everywhere is kept out of line: the filter carries all
 //! of this, and runs it once per edit.
 
-use std::{collections::HashSet, fmt};
+use std::{borrow::Cow, collections::HashMap, fmt};
 
 use crate::{
     Name,
@@ -23,8 +23,10 @@ const SMALL_MAP: usize = 16;
 pub enum Form {
     /// A person: a limits file, or one limit on a command line.
     File,
-    /// The store or a limiter, which add fields of their own.
+    /// The store, which adds fields of its own.
     Record,
+    /// A limiter, which adds to each limit what only proxies need.
+    Snapshot,
 }
 
 /// The problems found so far, and what is being read.
@@ -53,19 +55,24 @@ impl Report {
         &mut self,
         path: &Path<'_>,
         place: Option<Place>,
-        message: impl Into<String>,
+        message: impl Into<Cow<'static, str>>,
     ) -> &mut Problem {
         self.add_text(path, place, message.into())
     }
 
     #[inline(never)]
-    fn add_text(&mut self, path: &Path<'_>, place: Option<Place>, message: String) -> &mut Problem {
+    fn add_text(
+        &mut self,
+        path: &Path<'_>,
+        place: Option<Place>,
+        message: Cow<'static, str>,
+    ) -> &mut Problem {
         let mut path = path.to_string();
         if let Some((end, _)) = path.char_indices().nth(MAX_PATH) {
             path.truncate(end);
             path.push('…');
         }
-        let mut problem = Problem::new(path, place, message);
+        let mut problem = Problem::new(path, place, message.into_owned());
         problem.limit.clone_from(&self.limit);
         self.problems.push_mut(problem)
     }
@@ -107,7 +114,7 @@ impl<'n> Field<'n> {
     pub fn report<'r>(
         &self,
         report: &'r mut Report,
-        message: impl Into<String>,
+        message: impl Into<Cow<'static, str>>,
     ) -> &'r mut Problem {
         report.add(&self.path, self.node.place, message)
     }
@@ -129,13 +136,13 @@ impl<'n> Field<'n> {
             self.expected(what, report);
             return None;
         };
-        let mut seen = HashSet::new();
+        let mut seen = HashMap::new();
         let mut once: Vec<&Entry> = Vec::with_capacity(entries.len());
         for entry in entries {
             let repeated = if entries.len() <= SMALL_MAP {
                 once.iter().any(|earlier| earlier.key == entry.key)
             } else {
-                !seen.insert(entry.key.as_str())
+                seen.insert(entry.key.as_str(), once.len()).is_some()
             };
             if repeated {
                 let path = Path::Field(&self.path, &entry.key);

@@ -1,5 +1,7 @@
 //! One limit.
 
+use std::borrow::Cow;
+
 use algorithms::Kind;
 
 use crate::{
@@ -43,6 +45,9 @@ pub(crate) const LIMIT_FIELDS: [&str; 25] = [
     "paused",
 ];
 
+/// What limiters add to a limit in a snapshot.
+const SNAPSHOT_FIELDS: [&str; 2] = ["level", "has_overrides"];
+
 const MAX_DESCRIPTION: usize = 1000;
 const MAX_PER: usize = 16;
 const MAX_PRECHECK_PERCENT: u32 = 10_000;
@@ -85,6 +90,7 @@ fn read_fields(limit: Field<'_>, report: &mut Report) -> Option<Limit> {
     let fleet_size = take.integer("fleet_size", 1);
     let paused = Pause::take(take);
     let generation = read_generation(take);
+    pass_over_snapshot_fields(take);
     let beside = Beside {
         kind: numbers.kind,
         quota: numbers.quota,
@@ -167,11 +173,20 @@ fn read_generation(take: &mut Take<'_, '_>) -> u64 {
     take.integer("generation", 0).unwrap_or(0)
 }
 
+/// They were read before the limit.
+fn pass_over_snapshot_fields(take: &mut Take<'_, '_>) {
+    if take.report.form == Form::Snapshot {
+        for name in SNAPSHOT_FIELDS {
+            take.field(name);
+        }
+    }
+}
+
 /// A problem with a field that is right in itself, but not together with others.
 fn refuse<'r>(
     limit: &Field<'_>,
     name: &str,
-    message: impl Into<String>,
+    message: impl Into<Cow<'static, str>>,
     report: &'r mut Report,
 ) -> &'r mut crate::Problem {
     let place = limit.node.get(name).and_then(|node| node.place);

@@ -1,12 +1,11 @@
 //! Overrides: other numbers for single buckets.
 
-use std::collections::HashSet;
-
 use algorithms::Parameters;
 
 use crate::{
     IfMissing, Limit, Name, Override, OverrideQuota, Quota, Scope,
     document::{Node, Value},
+    hash::{Positions, values_hash},
     read::{
         Field, Fields, Form, Path, Report,
         fields::{Take, quoted},
@@ -79,7 +78,7 @@ pub(super) fn read_overrides(take: &mut Take<'_, '_>, buckets: &Buckets<'_>) -> 
         return Vec::new();
     }
     let mut overrides: Vec<Override> = Vec::with_capacity(items.len().min(most));
-    let mut seen = HashSet::with_capacity(items.len().min(most));
+    let mut seen = Positions::default();
     for (index, node) in items.iter().take(most).enumerate() {
         let item = Field {
             node,
@@ -88,10 +87,13 @@ pub(super) fn read_overrides(take: &mut Take<'_, '_>, buckets: &Buckets<'_>) -> 
         let Some(found) = read_override(item, buckets, report) else {
             continue;
         };
-        if seen.insert(found.values.clone()) {
-            overrides.push(found);
-        } else {
+        let hash = values_hash(&found.values);
+        let same = |other: &Override| other.values == found.values;
+        if seen.of(hash).any(|at| overrides.get(at).is_some_and(same)) {
             item.report(report, "a second override of the same bucket");
+        } else {
+            seen.add(hash, overrides.len());
+            overrides.push(found);
         }
     }
     overrides

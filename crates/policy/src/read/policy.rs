@@ -1,9 +1,9 @@
 //! A whole domain.
 
-use std::{borrow::Cow, collections::HashSet};
+use std::collections::HashMap;
 
 use crate::{
-    Name, Pause, Policy, Revision,
+    Limit, Name, Pause, Policy, Revision,
     document::{Node, Value},
     read::{
         Field, Fields, Path, Report,
@@ -51,12 +51,11 @@ pub(crate) fn read_policy(node: &Node, report: &mut Report) -> Option<Policy> {
     if report.problems.len() > before {
         return None;
     }
-    let limits = limits?.into_iter().map(|placed| placed.limit.into_owned());
     Some(Policy {
         domain: domain?,
         revision: Revision::default(),
         paused,
-        limits: limits.collect(),
+        limits: limits?,
     })
 }
 
@@ -81,8 +80,9 @@ fn check_format(take: &mut Take<'_, '_>) {
     }
 }
 
-/// Those limits that are right in themselves.
-fn read_limits<'n>(field: Field<'n>, report: &mut Report) -> Vec<Placed<'n>> {
+/// Reads the limits of one domain. Those returned are right in themselves; whether they are all,
+/// and right together, the report tells.
+pub fn read_limits(field: Field<'_>, report: &mut Report) -> Vec<Limit> {
     let Value::List(items) = &field.node.value else {
         field.expected("a list of limits", report);
         return Vec::new();
@@ -90,8 +90,9 @@ fn read_limits<'n>(field: Field<'n>, report: &mut Report) -> Vec<Placed<'n>> {
     if items.len() > MAX_LIMITS {
         field.report(report, format!("more than {MAX_LIMITS} limits"));
     }
-    let mut placed = Vec::with_capacity(items.len().min(MAX_LIMITS));
-    let mut names = HashSet::new();
+    let mut limits = Vec::with_capacity(items.len().min(MAX_LIMITS));
+    let mut nodes = Vec::with_capacity(items.len().min(MAX_LIMITS));
+    let mut names = HashMap::new();
     for (index, node) in items.iter().take(MAX_LIMITS).enumerate() {
         let item = Field {
             node,
@@ -99,20 +100,24 @@ fn read_limits<'n>(field: Field<'n>, report: &mut Report) -> Vec<Placed<'n>> {
         };
         let name = node.get("name").and_then(Node::as_text);
         if let Some(name) = name
-            && !names.insert(name.to_owned())
+            && names.insert(name, index).is_some()
         {
             let place = node.get("name").and_then(|name| name.place);
             let path = Path::Field(&item.path, "name");
             report.add(&path, place, format!("a second limit `{name}`"));
         }
         if let Some(limit) = read_limit(item, report) {
-            placed.push(Placed {
-                index,
-                node: Some(node),
-                limit: Cow::Owned(limit),
-            });
+            limits.push(limit);
+            nodes.push((index, node));
         }
     }
+    let placed = nodes.into_iter().zip(&limits);
+    let placed = placed.map(|((index, node), limit)| Placed {
+        index,
+        node: Some(node),
+        limit,
+    });
+    let placed: Vec<Placed<'_>> = placed.collect();
     check_references(&placed, &names, &field.path, report);
-    placed
+    limits
 }

@@ -1,23 +1,21 @@
 //! What limits say about each other.
 
-use std::{
-    borrow::Cow,
-    collections::{HashMap, HashSet},
-};
+use std::collections::HashMap;
 
 use crate::{
-    Limit,
+    Limit, Name,
     document::{Node, Place},
     problem::similar,
     read::{Path, Report},
 };
 
 /// A limit together with where it stands.
+#[derive(Clone, Copy)]
 pub(crate) struct Placed<'n> {
     pub(crate) index: usize,
     /// What it was read from, if that is at hand.
     pub(crate) node: Option<&'n Node>,
-    pub(crate) limit: Cow<'n, Limit>,
+    pub(crate) limit: &'n Limit,
 }
 
 /// Descriptor entries that the limits of one domain may name. A proxy extracts them all from
@@ -26,10 +24,11 @@ const MAX_KEYS: usize = 128;
 
 /// Repeated names, and `replaces` that lead nowhere or in a circle.
 ///
-/// `names` are those of all limits of the document, also of the ones with problems.
+/// `names` are those of all limits of the document, also of the ones with problems, with their
+/// positions.
 pub(crate) fn check_references(
     placed: &[Placed<'_>],
-    names: &HashSet<String>,
+    names: &HashMap<&str, usize>,
     limits: &Path<'_>,
     report: &mut Report,
 ) {
@@ -39,10 +38,10 @@ pub(crate) fn check_references(
         let path = Path::Field(&limit, "replaces");
         let place = placed.place("replaces");
         for replaced in &placed.limit.replaces {
-            if !names.contains(replaced.as_str()) {
+            if !names.contains_key(replaced.as_str()) {
                 let message = format!("there is no limit `{replaced}`");
                 let problem = report.add(&path, place, message);
-                if let Some(meant) = similar(replaced.as_str(), names.iter().map(String::as_str)) {
+                if let Some(meant) = similar(replaced.as_str(), names.keys().copied()) {
                     problem.push_hint(format!("did you mean `{meant}`?"));
                 }
             }
@@ -137,9 +136,13 @@ fn circles(placed: &[Placed<'_>]) -> Vec<Vec<usize>> {
 }
 
 fn check_keys(placed: &[Placed<'_>], limits: &Path<'_>, report: &mut Report) {
-    let mut keys = HashSet::new();
+    let mut keys: Vec<&Name> = Vec::new();
     for placed in placed {
-        keys.extend(placed.limit.keys());
+        for key in placed.limit.keys() {
+            if !keys.contains(&key) {
+                keys.push(key);
+            }
+        }
         if keys.len() > MAX_KEYS {
             let path = Path::Item(limits, placed.index);
             let message =

@@ -57,13 +57,18 @@ impl<'n> Field<'n> {
 
     /// One of a fixed set of words.
     pub fn choice<T: Choice>(&self, report: &mut Report) -> Option<T> {
-        let words: Vec<&str> = T::CHOICES.iter().map(|(word, _)| *word).collect();
-        let at = self.word_of(&words, report)?;
+        let word_at = |at| T::CHOICES.get(at).map(|(word, _)| *word);
+        let at = self.word_of(word_at, report)?;
         T::CHOICES.get(at).map(|(_, choice)| *choice)
     }
 
     #[inline(never)]
-    fn word_of(&self, words: &[&str], report: &mut Report) -> Option<usize> {
+    fn word_of(
+        &self,
+        word_at: fn(usize) -> Option<&'static str>,
+        report: &mut Report,
+    ) -> Option<usize> {
+        let words: Vec<&str> = (0..).map_while(word_at).collect();
         let text = self.node.as_text().unwrap_or_default();
         if let Some(at) = words.iter().position(|word| *word == text) {
             return Some(at);
