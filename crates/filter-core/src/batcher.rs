@@ -30,6 +30,8 @@ pub struct CallId(pub(crate) u32);
 pub(crate) struct Flight<T> {
     pub(crate) id: CallId,
     pub(crate) sent: Now,
+    /// Whether it only asks if there is an answer, before the checks are asked for.
+    pub(crate) probe: bool,
     pub(crate) checks: Vec<T>,
 }
 
@@ -97,6 +99,7 @@ impl<T> Batcher<T> {
         self.flights.push_mut(Flight {
             id,
             sent: now,
+            probe: false,
             checks,
         })
     }

@@ -5,6 +5,12 @@
 //! one worker that writes so first makes a single call as a probe: an answer
 //! closes the breaker, a failure opens it for a spell twice as long. Spells are
 //! jittered, so that a fleet does not come back all at once.
+//!
+//! A probe asks without charging. Were it a check with the debts of its buckets,
+//! these would be lost with every probe that gets no answer (they may have been
+//! charged); were it a check without them, each probe could let a request through
+//! that the debts leave no room for. So the requests that wait for a probe are
+//! asked for when it was answered, with their debts, and decided here if not.
 
 use crate::{
     codec::{Put, Reader},

@@ -56,23 +56,28 @@ impl Worker {
             .map_or("", |shared| shared.proxy.as_str());
         let (domain, proxy) = (self.config.domain.clone(), proxy.to_owned());
         let flight = self.batcher.depart(now, Case::weight);
-        for case in &mut flight.checks {
-            // What a probe carries may be lost with it.
-            if let (Some(shared), Gate::Closed) = (&self.shared, gate) {
-                case.take_owed(host, now, &shared.table);
-            }
-        }
-        let body = batch(domain, proxy, &mut flight.checks).encode();
-        let parts = flight.checks.iter().flat_map(|case| &case.parts);
-        for ask in parts.filter_map(|part| part.ask) {
-            let (spent, returned) = ask.settle.totals();
-            self.counts.happened_to(Event::LeaseSettled, spent);
-            self.counts.happened_to(Event::LeaseReturned, returned);
-        }
         let id = flight.id;
-        if gate == Gate::Probe {
-            self.probing = Some(id);
-        }
+        flight.probe = gate == Gate::Probe;
+        let body = if flight.probe {
+            // It charges nothing and carries nothing, so nothing is lost with it.
+            let mut peek: Vec<Case> = flight.checks.first().map(Case::peek).into_iter().collect();
+            batch(domain, proxy, &mut peek).encode()
+        } else {
+            let doubt = self.breaker.is_troubled(now);
+            for case in &mut flight.checks {
+                if let Some(shared) = &self.shared {
+                    case.take_owed(host, now, &shared.table, doubt);
+                }
+            }
+            let body = batch(domain, proxy, &mut flight.checks).encode();
+            let parts = flight.checks.iter().flat_map(|case| &case.parts);
+            for ask in parts.filter_map(|part| part.ask) {
+                let (spent, returned) = ask.settle.totals();
+                self.counts.happened_to(Event::LeaseSettled, spent);
+                self.counts.happened_to(Event::LeaseReturned, returned);
+            }
+            body
+        };
         let headers = vec![("content-type", CHECK_CBOR.to_owned())];
         self.call(Call {
             id,
@@ -100,14 +105,18 @@ impl Worker {
         flight: Flight<Case>,
         answer: Option<&impl CallAnswer>,
     ) {
+        let asked = if flight.probe { 1 } else { flight.checks.len() };
         let read = match answer {
-            Some(answer) => read(answer, flight.checks.len()),
+            Some(answer) => read(answer, asked),
             None => Err(NoAnswer::perhaps("no answer".to_owned())),
         };
         match read {
             Ok(answers) => {
-                self.report(host, now, flight.id, CallResult::Answered);
+                self.report(host, now, flight.probe, CallResult::Answered);
                 self.learn(&answers);
+                if flight.probe {
+                    return self.ask_anew(host, now, flight.checks);
+                }
                 for (case, result) in flight.checks.into_iter().zip(answers.results) {
                     match result {
                         Ok(answer) => self.answered(host, now, flight.sent, case, answer),
@@ -116,7 +125,7 @@ impl Worker {
                 }
             }
             Err(NoAnswer::UnknownDomain) => {
-                self.report(host, now, flight.id, CallResult::Answered);
+                self.report(host, now, flight.probe, CallResult::Answered);
                 self.follower.hurry();
                 for mut case in flight.checks {
                     if self.is_awaited(&case) {
@@ -139,9 +148,25 @@ impl Worker {
         flight: Flight<Case>,
         sent: Sent,
     ) {
-        self.report(host, now, flight.id, CallResult::Failed);
+        self.report(host, now, flight.probe, CallResult::Failed);
         for case in flight.checks {
-            self.without_limiter(host, now, case, sent);
+            if flight.probe {
+                self.unasked(host, now, case);
+            } else {
+                self.without_limiter(host, now, case, sent);
+            }
+        }
+    }
+
+    /// A probe was answered: now the checks that waited for it are asked for, and with them goes
+    /// what was admitted meanwhile.
+    fn ask_anew(&mut self, host: &impl Host, now: Now, cases: Vec<Case>) {
+        for case in cases {
+            if case.stream.is_some() && !self.is_awaited(&case) {
+                self.undo(&case);
+            } else if let Err(case) = self.batcher.push(case) {
+                self.unasked(host, now, case);
+            }
         }
     }
 

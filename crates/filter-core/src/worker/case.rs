@@ -89,6 +89,18 @@ pub(super) enum Mode {
 }
 
 impl Case {
+    /// A check of the same buckets that charges nothing and that nobody waits for.
+    pub(super) fn peek(&self) -> Self {
+        Self {
+            stream: None,
+            cost: 0,
+            policy: self.policy.clone(),
+            entries: self.entries.clone(),
+            parts: Vec::new(),
+            opaque: None,
+        }
+    }
+
     /// The size of its entries, in bytes.
     pub(super) fn weight(&self) -> usize {
         self.entries.len()

@@ -11,7 +11,6 @@ use super::{
     active::Active,
     admit::Admission,
     case::{Case, Denying, Leased, Mode, Part, Taken, standing},
-    failure::Sent,
 };
 use crate::{
     client::{Denial, Shown, Standing},
@@ -348,8 +347,7 @@ impl Worker {
         }
         if let Err(case) = self.batcher.push(case) {
             self.counts.happened(Event::QueueFull);
-            self.untold(&case);
-            self.without_limiter(host, now, case, Sent::No);
+            self.unasked(host, now, case);
         }
     }
 }

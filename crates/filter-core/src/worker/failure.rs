@@ -84,6 +84,12 @@ struct Question<'a> {
 const RETRY_CLOSED_MS: u64 = 1000;
 
 impl Worker {
+    /// Decides a request that the limiter was never asked about.
+    pub(super) fn unasked(&mut self, host: &impl Host, now: Now, case: Case) {
+        self.untold(&case);
+        self.without_limiter(host, now, case, Sent::No);
+    }
+
     /// Decides a request that the limiter did not decide.
     pub(super) fn without_limiter(
         &mut self,

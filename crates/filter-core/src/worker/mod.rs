@@ -76,7 +76,6 @@ pub struct Worker {
     follower: Follower,
     polling: Option<CallId>,
     batcher: Batcher<Case>,
-    probing: Option<CallId>,
     breaker: Breaker,
     near: Near,
     holds: Holds,
@@ -138,7 +137,6 @@ impl Worker {
             follower: Follower::new(domain, random.next_u64(), Random::new(random.next_u64())),
             polling: None,
             batcher: Batcher::new(timeout_ms),
-            probing: None,
             breaker: Breaker::new(domain, timeout_ms, Random::new(random.next_u64())),
             near: Near::default(),
             holds: Holds::new(config.hold_max),
@@ -327,8 +325,7 @@ impl Worker {
             let gate = self.breaker.gate(host, now);
             if gate == Gate::Open {
                 for case in self.batcher.take_waiting() {
-                    self.untold(&case);
-                    self.without_limiter(host, now, case, failure::Sent::No);
+                    self.unasked(host, now, case);
                 }
                 return;
             }
@@ -386,13 +383,8 @@ impl Worker {
         self.steps.push_back(Step::Refuse { stream, refusal });
     }
 
-    fn report(&mut self, host: &impl Host, now: Now, id: CallId, result: CallResult) {
-        let gate = if self.probing == Some(id) {
-            self.probing = None;
-            Gate::Probe
-        } else {
-            Gate::Closed
-        };
+    fn report(&mut self, host: &impl Host, now: Now, probe: bool, result: CallResult) {
+        let gate = if probe { Gate::Probe } else { Gate::Closed };
         self.breaker.report(host, now, gate, result);
         self.counts.happened(match result {
             CallResult::Answered => Event::CalloutAnswered,

@@ -8,9 +8,12 @@ use crate::{
 };
 
 impl Case {
-    /// Has the units that were admitted during an outage charged, once, by this check.
-    pub(super) fn take_owed(&mut self, host: &impl Host, now: Now, table: &Table) {
-        let owing = |part: &Part| part.owes && part.is_global();
+    /// Has the units that were admitted during an outage charged, once, by this check. `doubt`:
+    /// another worker may have admitted some since this one looked.
+    pub(super) fn take_owed(&mut self, host: &impl Host, now: Now, table: &Table, doubt: bool) {
+        // One that only tells of leases charges nothing, debts included.
+        let doubt = doubt && self.cost > 0;
+        let owing = |part: &Part| (part.owes || doubt) && part.is_global();
         self.change_owed(host, now, table, owing, |owed, part, span_us| {
             part.owed = owed.units(span_us, now.mono_us);
             *owed = Owed::default();
@@ -46,8 +49,13 @@ impl Case {
             let span_us = limit.quota.algorithm().window_ms().saturating_mul(1000);
             let (place, generation) = (part.place, limit.generation);
             let changed = table.update(host, place, generation, now, |found| {
+                let before = found.entry.owed;
                 change(&mut found.entry.owed, part, span_us);
-                Update::Write(())
+                if found.entry.owed == before {
+                    Update::Keep(())
+                } else {
+                    Update::Write(())
+                }
             });
             if changed.is_err() {
                 // Contended: the next check of the bucket takes it, if it is still there.

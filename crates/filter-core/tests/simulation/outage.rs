@@ -169,6 +169,56 @@ fn what_was_admitted_without_the_limiter_is_charged_once_when_it_is_back() {
     }
 }
 
+/// However many probes there are, answered or not, on the way back: what was admitted without the
+/// limiter is charged before anything else is admitted.
+#[test]
+fn probes_let_nothing_through_and_lose_no_debt() {
+    let limits = "  - {name: all, rate: 200/1d, burst: 200}\n";
+    for seed in seeds() {
+        let mut world = World::new(seed, 1, 2, CONFIG, limits);
+        world.run_for_ms(500);
+        for outage in 0..4 {
+            world.request(0, 1, "alice", "/");
+            world.run_for_ms(100);
+            // Refused, so that nothing is in doubt before the breaker is open.
+            world.weather = Weather::DOWN;
+            for n in 0..10 {
+                world.request(0, 1 + n % 2, "alice", "/");
+                world.run_for_ms(10);
+            }
+            // Of these calls, all that there are are probes.
+            world.weather = if outage % 2 == 0 {
+                Weather::BLACK_HOLE
+            } else {
+                Weather {
+                    late: 100,
+                    ..Weather::FAIR
+                }
+            };
+            let failed = world.counted("rl_callouts.failed");
+            for n in 0..30 {
+                world.request(0, 1 + n % 2, "alice", "/");
+                world.run_for_ms(100);
+            }
+            assert!(
+                world.counted("rl_callouts.failed") >= failed + 2,
+                "seed {seed}: no probe was lost"
+            );
+            world.weather = Weather::FAIR;
+            for n in 0..30 {
+                world.request(0, 1 + n % 2, "alice", "/");
+                world.run_for_ms(100);
+            }
+            let debited: u64 = world.limiter.debited.values().sum();
+            let charged: u64 = world.limiter.charged.values().sum();
+            let admitted = world.admitted("alice");
+            assert_eq!(charged + debited, admitted, "seed {seed}, {outage}");
+            assert!(admitted <= 200, "seed {seed}, {outage}: {admitted}");
+        }
+        assert_eq!(world.admitted("alice"), 200, "seed {seed}");
+    }
+}
+
 #[test]
 fn a_dead_replica_costs_no_more_than_what_is_under_way() {
     let limits = "  - {name: all, rate: 20/1h, burst: 20}\n";
@@ -187,8 +237,8 @@ fn a_dead_replica_costs_no_more_than_what_is_under_way() {
             world.run_for_ms(20);
         }
         let admitted = world.admitted("alice");
-        // A probe carries no debts, so that they are not lost with it.
-        assert!((20..=22).contains(&admitted), "seed {seed}: {admitted}");
+        // What one worker was told last, the table of all may have a tick later.
+        assert!((20..=21).contains(&admitted), "seed {seed}: {admitted}");
     }
 }
 
