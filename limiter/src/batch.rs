@@ -9,7 +9,10 @@ use std::{
     collections::VecDeque,
     iter::repeat_n,
     panic::AssertUnwindSafe,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -48,12 +51,14 @@ pub(crate) struct Outcome {
     pub(crate) stale: Vec<(usize, Check)>,
 }
 
-/// Why checks never reached the store.
+/// Why there are no decisions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Undecided {
     /// The queue is full.
     Overloaded,
-    /// The deadline passed.
+    /// The deadline passed before it was their turn, which will not come any more.
+    Unasked,
+    /// The deadline passed while the store was asked.
     TimedOut,
 }
 
@@ -87,14 +92,22 @@ struct Entry {
     deadline: Instant,
     /// The proxy that asks, if it is one.
     proxy: Option<Arc<str>>,
+    /// Set by who comes first: the lane that asks for them, or their asker who gives up.
+    settled: Arc<AtomicBool>,
     reply: oneshot::Sender<Outcome>,
 }
 
 impl Entry {
-    /// Whether anybody still wants the answer. What nobody wants is not charged.
+    /// Whether anybody still wants the answer; if so, nobody can give up unasked any more. What
+    /// nobody wants is not charged.
     fn is_wanted(&self, now: Instant) -> bool {
-        now < self.deadline && !self.reply.is_closed()
+        now < self.deadline && !self.reply.is_closed() && settle(&self.settled)
     }
+}
+
+/// Whether this is the first to settle it.
+fn settle(settled: &AtomicBool) -> bool {
+    !settled.swap(true, Ordering::AcqRel)
 }
 
 impl Batcher {
@@ -134,18 +147,20 @@ impl Batcher {
         proxy: Option<Arc<str>>,
     ) -> Result<Outcome, Undecided> {
         let (reply, answer) = oneshot::channel();
+        let settled = Arc::new(AtomicBool::new(false));
         let entry = Entry {
             policy: Arc::clone(policy),
             force,
             checks,
             deadline,
             proxy,
+            settled: Arc::clone(&settled),
             reply,
         };
         self.shared.push(entry)?;
         match timeout_at(deadline, answer).await {
             Ok(Ok(outcome)) => Ok(outcome),
-            // Dropped unanswered: its deadline had passed when its turn came.
+            Ok(Err(_)) | Err(_) if settle(&settled) => Err(Undecided::Unasked),
             Ok(Err(_)) | Err(_) => Err(Undecided::TimedOut),
         }
     }

@@ -28,6 +28,6 @@ pub use ports::{Ports, free_port};
 pub use process::{Process, shown};
 pub use programs::{Engine, Programs};
 pub use raw::{RawClient, RawReply, get};
-pub use redis::Redis;
+pub use redis::{Redis, StoppedRedis};
 pub use upstream::Upstream;
 pub use wait::until;

@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Result, ensure};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -23,7 +23,7 @@ impl Redis {
     /// Starts a server on `port` and waits until it answers.
     pub async fn start(programs: &Programs, engine: Engine, port: u16, dir: &Path) -> Result<Self> {
         let server = programs.server(engine).to_path_buf();
-        let process = launch(&server, port, dir).await?;
+        let process = launch(&server, port, dir, &[]).await?;
         Ok(Self {
             process,
             server,
@@ -49,25 +49,68 @@ impl Redis {
 
     /// Stops it and starts it empty: keys and scripts are gone.
     pub async fn restart_empty(self) -> Result<Self> {
-        let Self {
-            process,
-            server,
-            port,
-            dir,
-        } = self;
-        process.stop().await?;
-        let process = launch(&server, port, &dir).await?;
-        Ok(Self {
-            process,
-            server,
-            port,
-            dir,
+        self.stop().await?.start().await
+    }
+
+    /// Stops it; its keys are gone.
+    pub async fn stop(self) -> Result<StoppedRedis> {
+        self.process.stop().await?;
+        Ok(StoppedRedis {
+            server: self.server,
+            port: self.port,
+            dir: self.dir,
         })
+    }
+
+    /// Stops it; when it is started again its keys are there, its scripts are not.
+    pub async fn stop_saved(self) -> Result<StoppedRedis> {
+        self.command(&["SAVE"]).await?;
+        self.stop().await
+    }
+
+    /// Sends one command, as a shell would; its reply as it came. An error is an error.
+    pub async fn command(&self, words: &[&str]) -> Result<String> {
+        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).await?;
+        let word = |word: &&str| format!("${}\r\n{word}\r\n", word.len());
+        let sent: String = words.iter().map(word).collect();
+        let request = format!("*{}\r\n{sent}", words.len());
+        stream.write_all(request.as_bytes()).await?;
+        stream.shutdown().await?;
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).await?;
+        ensure!(!reply.starts_with('-'), "{words:?}: {reply}");
+        Ok(reply)
     }
 
     /// The running program.
     pub fn process(&self) -> &Process {
         &self.process
+    }
+}
+
+/// A server that was stopped; connections to it are refused.
+#[derive(Debug)]
+pub struct StoppedRedis {
+    server: PathBuf,
+    port: u16,
+    dir: PathBuf,
+}
+
+impl StoppedRedis {
+    /// Starts it again, on the same port.
+    pub async fn start(self) -> Result<Redis> {
+        self.start_with(&[]).await
+    }
+
+    /// Starts it again, with these arguments besides.
+    pub async fn start_with(self, arguments: &[&str]) -> Result<Redis> {
+        let process = launch(&self.server, self.port, &self.dir, arguments).await?;
+        Ok(Redis {
+            process,
+            server: self.server,
+            port: self.port,
+            dir: self.dir,
+        })
     }
 }
 
@@ -90,20 +133,21 @@ fn command(server: &Path, port: u16, dir: &Path) -> Command {
     command
 }
 
-async fn launch(server: &Path, port: u16, dir: &Path) -> Result<Process> {
-    let mut process = Process::start(
-        &format!("redis-{port}"),
-        &mut command(server, port, dir),
-        dir,
-    )?;
-    process.ready(async || ping(port).await.ok()).await?;
+async fn launch(server: &Path, port: u16, dir: &Path, arguments: &[&str]) -> Result<Process> {
+    let mut command = command(server, port, dir);
+    command.args(arguments);
+    let mut process = Process::start(&format!("redis-{port}"), &mut command, dir)?;
+    process.ready(async || answers(port).await.ok()).await?;
     Ok(process)
 }
 
-async fn ping(port: u16) -> Result<()> {
+/// Whether it answers, if only that it is still loading.
+async fn answers(port: u16) -> Result<()> {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
     stream.write_all(b"PING\r\n").await?;
     let mut reply = [0; 7];
     stream.read_exact(&mut reply).await?;
-    (&reply == b"+PONG\r\n").then_some(()).context("not a PONG")
+    let known = [b"+PONG\r\n", b"-LOADIN"];
+    ensure!(known.contains(&&reply), "not a PONG");
+    Ok(())
 }

@@ -1,11 +1,10 @@
 //! Why there was no decision.
 
 use policy::{Node, Problems};
-use serde::{Deserialize, Serialize};
+use serde::{Serialize, Serializer, ser::SerializeMap};
 
 /// What went wrong, in a word that programs can rely on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorCode {
     /// The request is malformed; the error names the field.
     InvalidRequest,
@@ -31,18 +30,20 @@ pub enum ErrorCode {
     Overloaded,
     /// The limits of the domain are not known yet.
     PolicyUnavailable,
-    /// The store did not answer in time, or refused. Whether the check was charged is unknown.
+    /// The store did not answer in time, or broke off. Whether the check was charged is unknown.
     StoreUnavailable,
+    /// The store was not reached, or refused: nothing was charged. To programs it is
+    /// `store_unavailable` with `"charged": false`.
+    StoreUntouched,
     /// The limits changed while the check was decided. Nothing was charged.
     Stale,
     /// Anything else; also what a later version calls by a word that this one does not know.
-    #[serde(other)]
     Internal,
 }
 
 impl ErrorCode {
     /// Every code, with its number in the compact encoding. Numbers never change.
-    const ALL: [(Self, u16, &'static str, u16); 15] = [
+    const ALL: [(Self, u16, &'static str, u16); 16] = [
         (Self::Internal, 0, "internal", 500),
         (Self::InvalidRequest, 1, "invalid_request", 400),
         (Self::Unauthorized, 2, "unauthorized", 401),
@@ -58,6 +59,7 @@ impl ErrorCode {
         (Self::PolicyUnavailable, 12, "policy_unavailable", 503),
         (Self::StoreUnavailable, 13, "store_unavailable", 503),
         (Self::Stale, 14, "stale", 503),
+        (Self::StoreUntouched, 15, "store_unavailable", 503),
     ];
 
     fn row(self) -> (u16, &'static str, u16) {
@@ -97,17 +99,30 @@ impl ErrorCode {
 }
 
 /// An error as a limiter answers it: `{"error":{"code":…,"message":…,"field":…}}`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct ApiError {
     /// What went wrong.
     pub code: ErrorCode,
     /// For people.
-    #[serde(default)]
     pub message: String,
     /// The field of the request that is wrong, as `checks[2].descriptor.user`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub field: Option<String>,
+}
+
+impl Serialize for ApiError {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("code", self.code.word())?;
+        map.serialize_entry("message", &self.message)?;
+        if self.code == ErrorCode::StoreUntouched {
+            map.serialize_entry("charged", &false)?;
+        }
+        if let Some(field) = &self.field {
+            map.serialize_entry("field", field)?;
+        }
+        map.end()
+    }
 }
 
 #[derive(Serialize)]
@@ -135,8 +150,14 @@ impl ApiError {
         let node = Node::from_json(body).ok()?;
         let error = node.get("error")?;
         let text = |field: &str| error.get(field).and_then(Node::as_text);
+        let code = match ErrorCode::from_word(text("code")?) {
+            ErrorCode::StoreUnavailable if text("charged") == Some("false") => {
+                ErrorCode::StoreUntouched
+            }
+            code => code,
+        };
         Some(Self {
-            code: ErrorCode::from_word(text("code")?),
+            code,
             message: text("message").unwrap_or_default().to_owned(),
             field: text("field").map(str::to_owned),
         })
@@ -166,8 +187,9 @@ mod tests {
     #[test]
     fn words_numbers_and_statuses_belong_together() {
         for (code, number, word, status) in ErrorCode::ALL {
-            assert_eq!(serde_json::to_string(&code).unwrap(), format!("{word:?}"));
             assert_eq!((code.word(), code.http_status()), (word, status));
+            let error = ApiError::new(code, "why");
+            assert_eq!(ApiError::from_json(error.to_json().as_bytes()), Some(error));
             assert_eq!(ErrorCode::from_number(number.into()), code);
             assert_eq!(code.number(), number);
         }
@@ -188,5 +210,19 @@ mod tests {
             Some(ErrorCode::Internal)
         );
         assert_eq!(ApiError::from_json(b"<html>"), None);
+    }
+
+    #[test]
+    fn that_nothing_was_charged_is_told_beside_the_word() {
+        let error = ApiError::new(ErrorCode::StoreUntouched, "refused");
+        assert_eq!(
+            error.to_json(),
+            r#"{"error":{"code":"store_unavailable","message":"refused","charged":false}}"#
+        );
+        for unsure in ["true", "null", "\"no\""] {
+            let body = format!(r#"{{"error":{{"code":"store_unavailable","charged":{unsure}}}}}"#);
+            let read = ApiError::from_json(body.as_bytes()).unwrap();
+            assert_eq!(read.code, ErrorCode::StoreUnavailable, "{unsure}");
+        }
     }
 }

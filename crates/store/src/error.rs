@@ -19,7 +19,8 @@ pub enum StoreError {
     /// The store wants other credentials.
     #[error("the store refused our credentials: {0}")]
     Auth(String),
-    /// The store answered with an error: it did nothing.
+    /// The store answered with an error: it did nothing, or as good as nothing; see
+    /// [`StoreError::is_harmless`].
     #[error("{0}")]
     Refused(Refusal),
     /// An answer or a record that this version cannot read.
@@ -28,6 +29,18 @@ pub enum StoreError {
     /// This deployment of the store cannot do that.
     #[error("{0}")]
     Unsupported(String),
+}
+
+impl StoreError {
+    /// Whether it is certain that nothing was charged: nothing was sent, or what was sent was
+    /// refused before it began.
+    pub fn is_harmless(&self) -> bool {
+        match self {
+            Self::Unreachable(_) | Self::Auth(_) | Self::Unsupported(_) => true,
+            Self::Refused(refusal) => refusal.is_of_the_server(),
+            Self::Timeout(_) | Self::Broken(_) | Self::Corrupt(_) => false,
+        }
+    }
 }
 
 /// An error answer, with the code that Redis and Valkey put first.
@@ -40,6 +53,28 @@ pub struct Refusal {
 }
 
 impl Refusal {
+    /// Whether it is the server that takes no script, or no write, at all. Other errors can end a
+    /// script after its first checks were charged: an ACL that permits the commands of one
+    /// algorithm and not those of another.
+    fn is_of_the_server(&self) -> bool {
+        const CODES: [&str; 13] = [
+            "READONLY",
+            "OOM",
+            "LOADING",
+            "BUSY",
+            "MISCONF",
+            "NOREPLICAS",
+            "MASTERDOWN",
+            "CLUSTERDOWN",
+            "MOVED",
+            "ASK",
+            "CROSSSLOT",
+            "TRYAGAIN",
+            "NOSCRIPT",
+        ];
+        CODES.contains(&self.code.as_str())
+    }
+
     /// What a person can do about it, where the code tells.
     pub fn hint(&self) -> Option<&'static str> {
         Some(match self.code.as_str() {
@@ -77,6 +112,10 @@ pub enum CheckError {
     /// See there.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// Of a check whose buckets are on several nodes: one failed, after others had charged what may
+    /// not have been taken back.
+    #[error(transparent)]
+    Partly(StoreError),
     /// The bucket has been used with a newer edit of its limit: reload the policy, then ask again.
     #[error("the policy that was used for this check is older than the bucket")]
     Stale,

@@ -38,7 +38,7 @@ impl Session<'_> {
     /// What a check's error means to the user.
     pub fn check_failed(&self, error: &CheckError) -> Error {
         match error {
-            CheckError::Store(error) => self.failed(error),
+            CheckError::Store(error) | CheckError::Partly(error) => self.failed(error),
             CheckError::UnknownLimit(_) => Error::not_found(error.to_string()),
             CheckError::NoMatch => Error::new(Exit::NotFound, error.to_string())
                 .hint("`rlctl explain` with the same -d says why"),

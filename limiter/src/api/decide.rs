@@ -3,12 +3,17 @@
 use std::sync::Arc;
 
 use policy::Name;
-use protocol::{Answer, ApiError, Check, LeaseRequest};
-use store::CheckError;
+use protocol::{Answer, ApiError, Check, ErrorCode, LeaseRequest};
+use store::{CheckError, StoreError};
 use tokio::time::{Instant, timeout_at};
 
 use super::{Api, refusal};
-use crate::{batch::Decisions, domains::Active, metrics::DomainCounters, trace};
+use crate::{
+    batch::{Decisions, Outcome, Undecided},
+    domains::Active,
+    metrics::DomainCounters,
+    trace,
+};
 
 /// The checks of one request, decided.
 pub(super) struct Decided {
@@ -78,8 +83,14 @@ impl Api {
             let asked =
                 self.batcher
                     .decide(&decided.policy, checks, force, deadline, proxy.clone());
-            let Ok(outcome) = trace::of_store(asked).await else {
-                return;
+            let outcome = match trace::of_store(asked).await {
+                Ok(outcome) => outcome,
+                // They stay stale, which says that nothing was charged.
+                Err(Undecided::Overloaded | Undecided::Unasked) => return,
+                Err(Undecided::TimedOut) => Outcome {
+                    decisions: places.iter().map(|_| Err(self.late())).collect(),
+                    stale: Vec::new(),
+                },
             };
             for (place, decision) in places.iter().zip(outcome.decisions) {
                 if let Some(slot) = decided.decisions.get_mut(*place) {
@@ -92,6 +103,10 @@ impl Api {
                 .filter_map(|(at, check)| Some((*places.get(at)?, check)))
                 .collect();
         }
+    }
+
+    fn late(&self) -> CheckError {
+        StoreError::Timeout(self.bounds.store_timeout).into()
     }
 }
 
@@ -139,20 +154,23 @@ impl Decided {
             match decision {
                 Ok(answer) => asked.count(answer, counters),
                 Err(CheckError::NoMatch) => counters.unmatched(),
-                Err(CheckError::Store(_) | CheckError::Stale) => counters.undecided(1),
+                Err(CheckError::Store(_) | CheckError::Partly(_) | CheckError::Stale) => {
+                    counters.undecided(1);
+                }
                 Err(_) => {}
             }
         }
     }
 
-    /// Whether nothing was decided, for a reason that lies with us; which, if so.
+    /// Whether nothing was decided, for a reason that lies with us; which, if so. One check that
+    /// may have been charged casts that doubt on all.
     pub(super) fn all_failed(&self) -> Option<ApiError> {
         let ours = |decision: &Result<_, CheckError>| {
             let error = refusal::of_check(decision.as_ref().err()?);
             (error.code.http_status() == 503).then_some(error)
         };
-        let mut errors = self.decisions.iter().map(ours);
-        let first = errors.next()??;
-        errors.all(|error| error.is_some()).then_some(first)
+        let errors: Option<Vec<ApiError>> = self.decisions.iter().map(ours).collect();
+        let doubt = |error: &ApiError| error.code == ErrorCode::StoreUnavailable;
+        errors?.into_iter().rev().max_by_key(doubt)
     }
 }

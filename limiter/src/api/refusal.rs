@@ -75,13 +75,21 @@ pub(super) fn of_undecided(error: Undecided, timeout: std::time::Duration) -> Ap
                 timeout.as_millis()
             ),
         ),
+        Undecided::Unasked => ApiError::new(
+            ErrorCode::StoreUntouched,
+            format!(
+                "the store was busy with other checks for {} ms (--store-timeout)",
+                timeout.as_millis()
+            ),
+        ),
     }
 }
 
 /// Why one check was not decided, in a word.
 pub(super) fn code(error: &CheckError) -> ErrorCode {
     match error {
-        CheckError::Store(_) => ErrorCode::StoreUnavailable,
+        CheckError::Store(error) if error.is_harmless() => ErrorCode::StoreUntouched,
+        CheckError::Store(_) | CheckError::Partly(_) => ErrorCode::StoreUnavailable,
         CheckError::Stale => ErrorCode::Stale,
         CheckError::UnknownLimit(_) => ErrorCode::UnknownLimit,
         CheckError::NoMatch => ErrorCode::NoMatch,

@@ -138,7 +138,7 @@ pub(crate) async fn of_store(
     match &done {
         Ok(outcome) => {
             let of_store = |decision| match decision {
-                &Err(CheckError::Store(ref error)) => Some(error),
+                &Err(CheckError::Store(ref error) | CheckError::Partly(ref error)) => Some(error),
                 _ => None,
             };
             if let Some(error) = outcome.decisions.iter().find_map(of_store) {
@@ -146,7 +146,9 @@ pub(crate) async fn of_store(
             }
         }
         Err(Undecided::Overloaded) => failed(&context, "overloaded", "the queue is full"),
-        Err(Undecided::TimedOut) => failed(&context, "timeout", "no answer in time"),
+        Err(Undecided::Unasked | Undecided::TimedOut) => {
+            failed(&context, "timeout", "no answer in time");
+        }
     }
     context.span().end();
     done

@@ -5,7 +5,7 @@ use std::time::Duration;
 use harness::until;
 use serde_json::json;
 
-use crate::stage::{PATIENCE, limits, statuses};
+use crate::stage::{PATIENCE, Stage, limits, statuses};
 
 /// No answer takes longer while something is away: the callout's 20 ms and
 /// generous room for a machine that is busy with other tests.
@@ -52,6 +52,65 @@ async fn what_was_admitted_without_the_limiter_is_charged_when_it_is_back() {
     })
     .await
     .unwrap();
+}
+
+/// A limiter whose store is not there says that nothing was charged, so that nothing is forgotten:
+/// not a unit more is admitted than the limit has.
+#[tokio::test]
+async fn what_was_admitted_without_redis_is_charged_when_it_is_back() {
+    for away in [Away::Stopped, Away::Full] {
+        let mut stage = limits(&["{name: per-user, per: [user], rate: 40/1d}"])
+            .start()
+            .await;
+        let alice = stage.get("/", "alice");
+        assert_eq!(statuses(&alice, 3).await, [200; 3]);
+
+        away.begin(&mut stage).await;
+        assert_eq!(statuses(&alice, 20).await, [200; 20]);
+        away.end(&mut stage).await;
+
+        let mut admitted = 3 + 20;
+        until("the limiter denies", PATIENCE, async || {
+            let status = alice.send().await.unwrap().status;
+            admitted += u64::from(status == 200);
+            let used = stage.inspect("per-user", &["user=alice"])["used"].as_u64();
+            assert!(used <= Some(admitted), "{used:?} of {admitted}, {away:?}");
+            (status == 429 && used == Some(40)).then_some(())
+        })
+        .await
+        .unwrap();
+        assert_eq!(admitted, 40, "{away:?}");
+    }
+}
+
+/// How Redis takes no check.
+#[derive(Clone, Copy, Debug)]
+enum Away {
+    /// Nobody listens.
+    Stopped,
+    /// It has no memory left.
+    Full,
+}
+
+impl Away {
+    async fn begin(self, stage: &mut Stage) {
+        match self {
+            Self::Stopped => stage.stop_redis().await,
+            Self::Full => maxmemory(stage, "1").await,
+        }
+    }
+
+    async fn end(self, stage: &mut Stage) {
+        match self {
+            Self::Stopped => stage.start_redis().await,
+            Self::Full => maxmemory(stage, "0").await,
+        }
+    }
+}
+
+async fn maxmemory(stage: &Stage, bytes: &str) {
+    let set = ["CONFIG", "SET", "maxmemory", bytes];
+    stage.redis().command(&set).await.unwrap();
 }
 
 #[tokio::test]

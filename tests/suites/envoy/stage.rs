@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use harness::{
     Client, Engine, Envoy, EnvoyConfig, Limiter, LimiterPlan, Ports, Programs, RawClient, Redis,
-    Reply, Request, Upstream, free_port, until,
+    Reply, Request, StoppedRedis, Upstream, free_port, until,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -206,6 +206,7 @@ impl Plan {
             programs,
             upstream,
             redis,
+            stopped_redis: None,
             limiters,
             stopped: Vec::new(),
             envoys,
@@ -251,6 +252,7 @@ pub struct Stage {
     programs: Programs,
     pub upstream: Upstream,
     redis: Option<Redis>,
+    stopped_redis: Option<StoppedRedis>,
     limiters: Vec<Limiter>,
     stopped: Vec<LimiterPlan>,
     envoys: Vec<Envoy>,
@@ -322,6 +324,18 @@ impl Stage {
     pub async fn restart_redis_empty(&mut self) {
         let redis = self.redis.take().expect("the plan has a Redis");
         self.redis = Some(redis.restart_empty().await.unwrap());
+    }
+
+    /// Stops Redis with its keys saved; connections to it are refused from then on.
+    pub async fn stop_redis(&mut self) {
+        let redis = self.redis.take().expect("the plan has a Redis");
+        self.stopped_redis = Some(redis.stop_saved().await.unwrap());
+    }
+
+    /// Starts it again.
+    pub async fn start_redis(&mut self) {
+        let stopped = self.stopped_redis.take().expect("it was stopped");
+        self.redis = Some(stopped.start().await.unwrap());
     }
 
     /// Starts them again.

@@ -34,6 +34,7 @@ impl Sent {
         match code {
             ErrorCode::Stale
             | ErrorCode::PolicyUnavailable
+            | ErrorCode::StoreUntouched
             | ErrorCode::Overloaded
             | ErrorCode::Unauthorized
             | ErrorCode::InvalidRequest

@@ -8,7 +8,7 @@ use algorithms::{
 };
 use policy::{Compiled, Match, Name, OverLimit, Policy, Revision};
 use protocol::{
-    Answer, Check, Lease, LimitAnswer, Settlement,
+    Answer, Check, ErrorCode, Lease, LimitAnswer, Settlement,
     compact::{Batch, BatchAnswer},
 };
 
@@ -112,6 +112,16 @@ impl Limiter {
                 .iter()
                 .map(|limit| (limit.name.clone(), self.proxies))
                 .collect(),
+        };
+        answer.encode()
+    }
+
+    /// Answers a batch of so many checks with an error for each.
+    pub fn refuse(&self, checks: usize, code: ErrorCode) -> Vec<u8> {
+        let answer = BatchAnswer {
+            results: vec![Err(code); checks],
+            revision: self.compiled.revision().clone(),
+            proxies: Vec::new(),
         };
         answer.encode()
     }

@@ -15,6 +15,7 @@ fn each_limit_says_what_happens() {
         (Weather::DOWN, "refused"),
         (Weather::BLACK_HOLE, "lost"),
         (Weather::NO_CLUSTER, "no cluster"),
+        (Weather::NO_STORE, "no store"),
     ] {
         for (policy, expected) in [("allow", 100), ("deny", 0)] {
             let mut world = World::new(1, 1, 1, CONFIG, &mode(policy));
@@ -141,12 +142,13 @@ fn an_outage_adds_about_one_capacity_in_all() {
 #[test]
 fn what_was_admitted_without_the_limiter_is_charged_once_when_it_is_back() {
     let limits = "  - {name: all, rate: 100/1h, burst: 100}\n";
-    for seed in seeds() {
+    for (seed, away) in seeds().flat_map(|seed| [(seed, Weather::DOWN), (seed, Weather::NO_STORE)])
+    {
         let mut world = World::new(seed, 1, 2, CONFIG, limits);
         world.run_for_ms(500);
         world.request(0, 1, "alice", "/");
         world.run_for_ms(100);
-        world.weather = Weather::DOWN;
+        world.weather = away;
         for n in 0..60 {
             world.request(0, 1 + n % 2, "alice", "/");
             world.run_for_ms(20);

@@ -26,6 +26,7 @@ pub fn any(world: &mut World) -> Weather {
         truncated: share(),
         refused: share(),
         undeliverable: share(),
+        untouched: share(),
     }
 }
 

@@ -10,8 +10,8 @@ use filter_core::{
     simulated::SharedData,
 };
 use protocol::{
-    Check,
-    compact::{BatchAnswer, Report},
+    ApiError, Check, ErrorCode,
+    compact::{Batch, BatchAnswer, Report},
 };
 
 use crate::limiter::Limiter;
@@ -52,6 +52,8 @@ pub struct Weather {
     pub refused: u64,
     /// Refused before it has left: a cluster that is not there.
     pub undeliverable: u64,
+    /// Reaches a limiter whose store refuses.
+    pub untouched: u64,
 }
 
 impl Weather {
@@ -62,6 +64,7 @@ impl Weather {
         truncated: 0,
         refused: 0,
         undeliverable: 0,
+        untouched: 0,
     };
     pub const DOWN: Self = Self {
         refused: 100,
@@ -69,6 +72,10 @@ impl Weather {
     };
     pub const BLACK_HOLE: Self = Self {
         lost: 100,
+        ..Self::FAIR
+    };
+    pub const NO_STORE: Self = Self {
+        untouched: 100,
         ..Self::FAIR
     };
     pub const NO_CLUSTER: Self = Self {
@@ -394,6 +401,8 @@ impl World {
             (100, Some(synthesised("503", "remote connection failure")))
         } else if self.chance.percent(weather.lost) {
             (timeout_us, Some(synthesised("504", "response timeout")))
+        } else if call.path == "/v1/check" && self.chance.percent(weather.untouched) {
+            (200, Some(self.untouched(call)))
         } else {
             let answer = self.execute(envoy, call);
             let after_us = 200 + self.chance.below(self.slowest_us);
@@ -462,6 +471,26 @@ impl World {
         let body = self.limiter.snapshot();
         Answer {
             headers: vec![ok, api, ("etag", etag)],
+            body: Some(body),
+        }
+    }
+
+    /// What a limiter answers whose store refuses: for the whole batch, or (one shard of several)
+    /// for each check.
+    fn untouched(&mut self, call: &Call) -> Answer {
+        let api = ("x-rl-api", "1".to_owned());
+        let untouched = ErrorCode::StoreUntouched;
+        if self.chance.percent(50) {
+            let error = ApiError::new(untouched, "the store refused");
+            return Answer {
+                headers: vec![(":status", "503".to_owned()), api],
+                body: Some(error.to_json().into_bytes()),
+            };
+        }
+        let batch = Batch::decode(call.body.as_deref().unwrap()).unwrap();
+        let body = self.limiter.refuse(batch.checks.len(), untouched);
+        Answer {
+            headers: vec![(":status", "200".to_owned()), api],
             body: Some(body),
         }
     }
@@ -550,7 +579,7 @@ impl World {
     }
 }
 
-type Results = Vec<Result<protocol::Answer, protocol::ErrorCode>>;
+type Results = Vec<Result<protocol::Answer, ErrorCode>>;
 
 /// An answer that allows everything, for another number of checks perhaps. What is no answer to
 /// checks stays as it is.

@@ -190,7 +190,7 @@ impl Link {
             match &*status.borrow_and_update() {
                 Status::Connecting => {}
                 Status::Up(session) => return Ok(session.clone()),
-                Status::Suspect(_, error) | Status::Down(error) => return Err(error.clone()),
+                Status::Suspect(_, error) | Status::Down(error) => return Err(unasked(error)),
             }
             if status.changed().await.is_err() {
                 return Err(StoreError::Unreachable("the store was closed".to_owned()));
@@ -317,6 +317,15 @@ impl Shared {
             }
             current
         });
+    }
+}
+
+/// What a caller gets whom the last failure kept from sending anything.
+fn unasked(last: &StoreError) -> StoreError {
+    if last.is_harmless() {
+        last.clone()
+    } else {
+        StoreError::Unreachable(format!("not asked again since {last}"))
     }
 }
 

@@ -79,9 +79,13 @@ impl RedisStore {
         let spreads = journey.spreads.into_iter();
         spreads
             .map(|spread| {
-                let settled = spread.has_settled();
+                let (settled, charged) = (spread.has_settled(), spread.has_charged());
                 let decided = spread.decided(unasked);
-                decided.map_err(|error| if settled { final_error(error) } else { error })
+                decided.map_err(|error| match error {
+                    CheckError::Stale if settled => final_error(),
+                    CheckError::Store(error) if charged => CheckError::Partly(error),
+                    error => error,
+                })
             })
             .collect()
     }
@@ -89,15 +93,12 @@ impl RedisStore {
 
 /// Of a check that settled leases in one slot before another answered `stale`: asked again, it
 /// would settle them twice.
-fn final_error(error: CheckError) -> CheckError {
-    match error {
-        CheckError::Stale => StoreError::Refused(Refusal {
-            code: "STALE".to_owned(),
-            message: "the limits changed while the slots were asked one by one".to_owned(),
-        })
-        .into(),
-        other => other,
-    }
+fn final_error() -> CheckError {
+    StoreError::Refused(Refusal {
+        code: "STALE".to_owned(),
+        message: "the limits changed while the slots were asked one by one".to_owned(),
+    })
+    .into()
 }
 
 impl Job<'_> {

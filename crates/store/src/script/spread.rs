@@ -233,6 +233,14 @@ impl<'a, E: Clone> Spread<'a, E> {
         answered.any(|part| part.limits.iter().any(settles))
     }
 
+    /// Whether a slot has charged something that is not known to be taken back.
+    pub fn has_charged(&self) -> bool {
+        self.parts.iter().any(|part| match &part.state {
+            State::Answered(_, verdict) => verdict.limits.iter().any(|limit| limit.charged > 0),
+            _ => false,
+        })
+    }
+
     fn failed(&self) -> Option<&E> {
         self.parts.iter().find_map(|part| match &part.state {
             State::Failed(error) => Some(error),

@@ -35,7 +35,7 @@ struct Script {
     /// Calls that came to the gate.
     entered: usize,
     /// Errors for the calls to come.
-    errors: VecDeque<CheckError>,
+    errors: VecDeque<Vec<CheckError>>,
     heads_error: Option<StoreError>,
     record_error: Option<StoreError>,
 }
@@ -78,7 +78,14 @@ impl Scripted {
 
     /// The next calls fail, every check of them with the next of these.
     pub fn fail(&self, errors: impl IntoIterator<Item = CheckError>) {
+        let errors = errors.into_iter().map(|error| vec![error]);
         self.script.lock().unwrap().errors.extend(errors);
+    }
+
+    /// The next call fails, each check of it with its own of these.
+    pub fn fail_each(&self, errors: impl Into<Vec<CheckError>>) {
+        let mut script = self.script.lock().unwrap();
+        script.errors.push_back(errors.into());
     }
 
     /// What a poll gets instead of an answer.
@@ -102,13 +109,16 @@ impl Store for Scripted {
     ) -> Vec<Result<Answer, CheckError>> {
         self.script.lock().unwrap().entered += 1;
         self.gate.acquire().await.unwrap().forget();
-        let error = {
+        let errors = {
             let mut script = self.script.lock().unwrap();
             script.calls.push((checks.len(), force));
             script.errors.pop_front()
         };
-        match error {
-            Some(error) => checks.iter().map(|_| Err(error.clone())).collect(),
+        match errors {
+            Some(errors) => {
+                let each = checks.iter().zip(errors.iter().cycle());
+                each.map(|(_, error)| Err(error.clone())).collect()
+            }
             None => self.inner.check(policy, checks, force).await,
         }
     }

@@ -1,6 +1,10 @@
 //! Real servers.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use anyhow::{Context, Result};
 use harness::{Engine, Programs, Redis, free_port};
@@ -71,21 +75,38 @@ impl Server {
         })
     }
 
+    /// Stops it and starts it with its keys, of which it loads a thousand a second.
+    pub async fn restart_slowly(self) -> Result<Self> {
+        let slowly = [
+            "--key-load-delay",
+            "1000",
+            "--loading-process-events-interval-bytes",
+            "1024",
+        ];
+        Ok(Self {
+            redis: self.redis.stop_saved().await?.start_with(&slowly).await?,
+            dir: self.dir,
+        })
+    }
+
     /// One command, as a shell would send it.
     pub async fn command(&self, words: &[&str]) -> Result<String> {
-        use tokio::io::{AsyncReadExt, AsyncWriteExt};
-        let url = self.redis.url();
-        let address = url.strip_prefix("redis://").context("a URL")?;
-        let mut stream = tokio::net::TcpStream::connect(address).await?;
-        let word = |word: &&str| format!("${}\r\n{word}\r\n", word.len());
-        let words_sent: String = words.iter().map(word).collect();
-        let request = format!("*{}\r\n{words_sent}", words.len());
-        stream.write_all(request.as_bytes()).await?;
-        stream.shutdown().await?;
-        let mut reply = String::new();
-        stream.read_to_string(&mut reply).await?;
-        anyhow::ensure!(!reply.starts_with('-'), "{words:?}: {reply}");
-        Ok(reply)
+        self.redis.command(words).await
+    }
+
+    /// Its files.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Stops it with its keys saved, lets `meanwhile` happen, and starts it again.
+    pub async fn away(self, meanwhile: impl Future<Output = Result<()>>) -> Result<Self> {
+        let stopped = self.redis.stop_saved().await?;
+        meanwhile.await?;
+        Ok(Self {
+            redis: stopped.start().await?,
+            dir: self.dir,
+        })
     }
 }
 

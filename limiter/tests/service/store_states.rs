@@ -1,0 +1,248 @@
+//! What a check gets while the store is in some state, over HTTP: whether anything was charged is
+//! told where it is known.
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::Result;
+use harness::{Reply, until};
+use limiter::Settings;
+use protocol::{ApiError, CHECK_CBOR, ErrorCode};
+use serde_json::{Value, json};
+use store::StoreError;
+
+use crate::support::{
+    PATIENCE, PER_USER, REDIS, Scripted, Server, Service, VALKEY, compact, publish, quick,
+};
+
+/// A store that hangs is noticed after this.
+const TIMEOUT: Duration = Duration::from_millis(100);
+
+async fn on(server: &Server) -> Result<Service> {
+    publish(&server.store()?, PER_USER).await?;
+    let settings = Settings {
+        store_timeout: TIMEOUT,
+        ..quick()
+    };
+    let service = Service::ready_on(server.store_within(TIMEOUT)?, settings).await?;
+    decides(&service).await?;
+    Ok(service)
+}
+
+/// Waits until a peek is decided; what is left of alice's ten.
+async fn decides(service: &Service) -> Result<u64> {
+    let peek = json!({"descriptor": {"user": "alice"}, "peek": true});
+    until("a decision", PATIENCE, async || {
+        let reply = service.ask(peek.clone()).await.ok()?;
+        reply.json().ok()?["remaining"].as_u64()
+    })
+    .await
+}
+
+async fn ask(service: &Service) -> Result<Reply> {
+    service.ask(json!({"descriptor": {"user": "alice"}})).await
+}
+
+/// Waits until a check is refused with this in the message; the error.
+async fn refused(service: &Service, words: &str) -> Result<Value> {
+    let what = format!("a refusal with {words:?}");
+    until(&what, PATIENCE, async || {
+        let reply = ask(service).await.ok()?;
+        let mut body = reply.json().ok()?;
+        let told = body["error"]["message"].as_str()?.contains(words);
+        (reply.status == 503 && told).then(|| body["error"].take())
+    })
+    .await
+}
+
+/// What a program is told where nothing was charged, and that a proxy is told the same.
+async fn nothing_was_charged(service: &Service, error: &Value) -> Result<()> {
+    assert_eq!(error["code"], "store_unavailable", "{error}");
+    assert_eq!(error["charged"], false, "{error}");
+    let batch = service.post("/v1/check", compact("proxy", &["alice"]));
+    let reply = batch.header("content-type", CHECK_CBOR).send().await?;
+    assert_eq!(reply.status, 503);
+    let told = ApiError::from_json(&reply.body).expect("an error");
+    assert_eq!(told.code, ErrorCode::StoreUntouched, "{told}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_charges_nothing() -> Result<()> {
+    for kind in [REDIS, VALKEY] {
+        let server = Server::start(kind).await?;
+        let service = on(&server).await?;
+        assert_eq!(ask(&service).await?.status, 200);
+        let gone = async {
+            for _ in 0..3 {
+                let error = refused(&service, "unreachable").await?;
+                nothing_was_charged(&service, &error).await?;
+            }
+            Ok(())
+        };
+        let _server = server.away(gone).await?;
+        assert_eq!(decides(&service).await?, 9, "the one before");
+    }
+    Ok(())
+}
+
+/// Every state in which a server takes no write: how it gets there, what it says, the way back.
+#[tokio::test]
+async fn a_server_that_refuses_writes_charges_nothing() -> Result<()> {
+    let set = |name, value| vec!["CONFIG", "SET", name, value];
+    for kind in [REDIS, VALKEY] {
+        for (ill, code, mend) in [
+            (set("maxmemory", "1"), "OOM", set("maxmemory", "0")),
+            (
+                set("min-replicas-to-write", "1"),
+                "NOREPLICAS",
+                set("min-replicas-to-write", "0"),
+            ),
+            (
+                vec!["BGSAVE"],
+                "MISCONF",
+                set("stop-writes-on-bgsave-error", "no"),
+            ),
+            (
+                vec!["REPLICAOF", "127.0.0.1", "1"],
+                "READONLY",
+                vec!["REPLICAOF", "NO", "ONE"],
+            ),
+        ] {
+            let server = Server::start(kind).await?;
+            let service = on(&server).await?;
+            assert_eq!(ask(&service).await?.status, 200);
+            if code == "MISCONF" {
+                // A folder where the file should be.
+                std::fs::create_dir(server.dir().join("dump.rdb"))?;
+                server.command(&set("save", "3600 1")).await?;
+            }
+            let left = decides(&service).await?;
+            server.command(&ill).await?;
+            let mut charged = 0;
+            let error = until(code, PATIENCE, async || {
+                let reply = ask(&service).await.ok()?;
+                charged += u64::from(reply.status == 200);
+                let error = reply.json().ok()?["error"].take();
+                error["message"].as_str()?.contains(code).then_some(error)
+            })
+            .await?;
+            nothing_was_charged(&service, &error).await?;
+            service.readiness(200, "").await?;
+            server.command(&mend).await?;
+            assert_eq!(decides(&service).await?, left - charged, "{code}");
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_server_that_loads_charges_nothing_and_then_has_what_was_charged() -> Result<()> {
+    let server = Server::start(REDIS).await?;
+    let service = on(&server).await?;
+    let users: Vec<String> = (0..1000).map(|n| format!("user{n}")).collect();
+    let users: Vec<&str> = users.iter().map(String::as_str).collect();
+    let batch = service.post("/v1/check", compact("proxy", &users));
+    let reply = batch.header("content-type", CHECK_CBOR).send().await?;
+    assert_eq!(reply.status, 200);
+    assert_eq!(ask(&service).await?.status, 200);
+    let server = server.restart_slowly().await?;
+    let error = refused(&service, "LOADING").await?;
+    nothing_was_charged(&service, &error).await?;
+    assert_eq!(decides(&service).await?, 9);
+    drop(server);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_script_that_is_gone_is_sent_again_within_the_same_check() -> Result<()> {
+    let server = Server::start(REDIS).await?;
+    let service = on(&server).await?;
+    for left in [9, 8, 7] {
+        server.command(&["SCRIPT", "FLUSH"]).await?;
+        let reply = ask(&service).await?;
+        assert_eq!(reply.status, 200, "{}", reply.text());
+        assert_eq!(reply.json()?["remaining"], left);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn of_a_server_that_hangs_only_the_first_checks_are_in_doubt() -> Result<()> {
+    let server = Server::start(REDIS).await?;
+    let service = on(&server).await?;
+    server.pause()?;
+    let error = ask(&service).await?.json()?["error"].take();
+    assert_eq!(error["code"], "store_unavailable");
+    assert_eq!(error["charged"], Value::Null, "it may have been: {error}");
+    for _ in 0..10 {
+        let error = ask(&service).await?.json()?["error"].take();
+        nothing_was_charged(&service, &error).await?;
+    }
+    server.resume()?;
+    // The one in doubt was charged when the server woke up, the others never.
+    let left = decides(&service).await?;
+    assert_eq!(left, 9);
+    Ok(())
+}
+
+/// An ACL may permit what one algorithm needs and not what the next check of the same call does.
+#[tokio::test]
+async fn a_lacking_right_leaves_it_open() -> Result<()> {
+    let server = Server::start(REDIS).await?;
+    let service = on(&server).await?;
+    let rights = ["ACL", "SETUSER", "default", "-@write"];
+    server.command(&rights).await?;
+    let error = refused(&service, "the store refused").await?;
+    assert_eq!(error["code"], "store_unavailable");
+    assert_eq!(error["charged"], Value::Null, "{error}");
+    Ok(())
+}
+
+/// Four calls at once are all that the store gets; what waits behind them was never sent.
+#[tokio::test]
+async fn what_waits_behind_calls_that_hang_was_not_charged() -> Result<()> {
+    let store = Scripted::with(PER_USER, 0).await?;
+    let settings = Settings {
+        store_timeout: TIMEOUT,
+        ..quick()
+    };
+    let service = Arc::new(Service::ready_on(store.clone(), settings).await?);
+    let mut clients = tokio::task::JoinSet::new();
+    for n in 0..5 {
+        let service = Arc::clone(&service);
+        clients.spawn(async move { ask(&service).await?.json() });
+        if n < 4 {
+            store.entered(n + 1).await?;
+        }
+    }
+    let mut charged = Vec::new();
+    while let Some(body) = clients.join_next().await {
+        let error = body??["error"].take();
+        assert_eq!(error["code"], "store_unavailable", "{error}");
+        charged.push(error["charged"].clone());
+    }
+    charged.sort_by_key(Value::is_null);
+    assert_eq!(json!(charged), json!([false, null, null, null, null]));
+    Ok(())
+}
+
+/// One of a batch that is in doubt casts the doubt on all.
+#[tokio::test]
+async fn the_error_of_a_whole_batch_is_its_most_doubtful() -> Result<()> {
+    let store = Scripted::with(PER_USER, 1000).await?;
+    let service = Service::ready_on(store.clone(), quick()).await?;
+    let refused = || StoreError::Unreachable("nobody there".to_owned()).into();
+    let doubtful = || StoreError::Timeout(TIMEOUT).into();
+    for (errors, charged) in [
+        ([refused(), refused()], json!(false)),
+        ([refused(), doubtful()], Value::Null),
+        ([doubtful(), refused()], Value::Null),
+    ] {
+        store.fail_each(errors);
+        let checks = json!([{"descriptor": {"user": "a"}}, {"descriptor": {"user": "b"}}]);
+        let reply = service.ask(json!({"checks": checks})).await?;
+        assert_eq!(reply.status, 503);
+        assert_eq!(reply.json()?["error"]["charged"], charged);
+    }
+    Ok(())
+}
