@@ -100,6 +100,15 @@ impl EnvoyConfig {
         })
     }
 
+    /// Has one address only for limiters.
+    pub fn limiter_at(mut self, port: u16) -> Result<Self> {
+        let endpoints = "/static_resources/clusters/0/load_assignment/endpoints/0/lb_endpoints";
+        let endpoints = self.tree.pointer_mut(endpoints).context("no limiters")?;
+        let socket = json!({"address": "127.0.0.1", "port_value": port});
+        *endpoints = json!([{"endpoint": {"address": {"socket_address": socket}}}]);
+        Ok(self)
+    }
+
     /// Edits the list of HTTP filters; the rate limit filter is the first.
     pub fn http_filters(mut self, edit: impl FnOnce(&mut Vec<Value>)) -> Result<Self> {
         edit(

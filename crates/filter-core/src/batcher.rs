@@ -73,9 +73,10 @@ impl<T> Batcher<T> {
         let youngest = self.flights.last();
         match self.flights.len() {
             0..EAGER_FLIGHTS => true,
-            EAGER_FLIGHTS..MAX_FLIGHTS => {
-                youngest.is_some_and(|f| now.mono_us.saturating_sub(f.sent.mono_us) >= gathered_us)
-            }
+            // Nobody waits for a probe but those that it was sent for.
+            EAGER_FLIGHTS..MAX_FLIGHTS => youngest.is_some_and(|f| {
+                f.probe || now.mono_us.saturating_sub(f.sent.mono_us) >= gathered_us
+            }),
             _ => false,
         }
     }
@@ -185,6 +186,14 @@ mod tests {
         batcher.push(1).unwrap();
         assert!(!batcher.is_ready(at(2_499)));
         assert!(batcher.is_ready(at(2_500)));
+    }
+
+    #[test]
+    fn checks_do_not_gather_behind_a_probe() {
+        let mut batcher = batcher(1);
+        batcher.depart(at(0), |_| 1).probe = true;
+        batcher.push(1).unwrap();
+        assert!(batcher.is_ready(at(1)));
     }
 
     #[test]

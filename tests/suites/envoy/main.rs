@@ -28,6 +28,7 @@ mod not_a_limiter;
 mod outages;
 mod over_limit;
 mod reconfiguration;
+mod returning;
 mod several_limits;
 mod stores;
 mod telemetry;

@@ -28,15 +28,7 @@ async fn before(fake: u16, timeout: &'static str, items: &'static [&'static str]
             config["limits"] = json!(items);
             config["limiter"]["timeout"] = json!(timeout);
         })
-        .config(move |config| {
-            config.edit(|tree| {
-                let endpoints = "/static_resources/clusters/0/load_assignment/endpoints/0";
-                let endpoints = tree.pointer_mut(endpoints).unwrap();
-                let socket = json!({"address": "127.0.0.1", "port_value": fake});
-                endpoints["lb_endpoints"] =
-                    json!([{"endpoint": {"address": {"socket_address": socket}}}]);
-            })
-        })
+        .config(move |config| config.limiter_at(fake).unwrap())
         .may_use(fake)
         .without_limiters()
         .start_unlimited()

@@ -6,8 +6,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use harness::{
-    Client, Engine, Envoy, EnvoyConfig, Limiter, LimiterPlan, Ports, Programs, RawClient, Redis,
-    Reply, Request, StoppedRedis, Upstream, free_port, until,
+    Client, Engine, Envoy, EnvoyConfig, Gate, Limiter, LimiterPlan, Ports, Programs, RawClient,
+    Redis, Reply, Request, StoppedRedis, Upstream, free_port, until,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -37,6 +37,7 @@ pub struct Plan {
     memory: bool,
     patient: bool,
     alone: bool,
+    gate: Option<Gate>,
     config: Box<dyn Fn(EnvoyConfig) -> EnvoyConfig>,
 }
 
@@ -52,6 +53,7 @@ pub fn limits(items: &[&str]) -> Plan {
         memory: false,
         patient: true,
         alone: false,
+        gate: None,
         config: Box::new(|config| config),
     }
 }
@@ -113,6 +115,14 @@ impl Plan {
         let before = self.config;
         self.config = Box::new(move |config| edit(before(config)));
         self
+    }
+
+    /// Puts a gate before the first limiter; nobody calls the other.
+    pub fn behind(mut self, gate: &Gate) -> Self {
+        let port = gate.port();
+        self.gate = Some(gate.clone());
+        self.may_use(port)
+            .config(move |config| config.limiter_at(port).unwrap())
     }
 
     /// Starts neither limiters nor a store.
@@ -187,6 +197,9 @@ impl Plan {
             let mut plan = LimiterPlan::new(&programs, &store, ports, dir.path());
             plan.arguments = self.limiter_arguments(&file);
             limiters.push(plan.start().await.unwrap());
+        }
+        if let Some(gate) = &self.gate {
+            gate.forward_to(ports.limiters[0]);
         }
         let mut envoys = Vec::new();
         for _ in 0..self.envoys {

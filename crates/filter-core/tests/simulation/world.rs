@@ -401,7 +401,10 @@ impl World {
             (100, Some(synthesised("503", "remote connection failure")))
         } else if self.chance.percent(weather.lost) {
             (timeout_us, Some(synthesised("504", "response timeout")))
-        } else if call.path == "/v1/check" && self.chance.percent(weather.untouched) {
+        } else if weather.untouched > 0
+            && call.path == "/v1/check"
+            && self.chance.percent(weather.untouched)
+        {
             (200, Some(self.untouched(call)))
         } else {
             let answer = self.execute(envoy, call);

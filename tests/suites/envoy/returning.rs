@@ -1,0 +1,132 @@
+//! The way back to a limiter that was away: one call of each Envoy asks, and only when it was
+//! answered do the others.
+
+use std::collections::BTreeSet;
+
+use harness::{Bytes, Gate, flood, until};
+use protocol::compact::Batch;
+use serde_json::json;
+use tokio::task::JoinSet;
+
+use crate::stage::{PATIENCE, Stage, limits};
+
+const ENVOYS: usize = 3;
+const WORKERS: u32 = 3;
+/// Requests of each Envoy in one go, and the connections that bring them to all its workers.
+const REQUESTS: u64 = 120;
+const CONNECTIONS: u64 = 12;
+
+fn request(_: u64) -> Vec<u8> {
+    b"GET / HTTP/1.1\r\nhost: a\r\n\r\n".to_vec()
+}
+
+/// Sends requests to each Envoy; all of them pass.
+async fn send(stage: &Stage) -> u64 {
+    let mut passed = 0;
+    for n in 0..ENVOYS {
+        let port = stage.nth_envoy(n).port();
+        passed += flood(port, CONNECTIONS, REQUESTS, request).await.unwrap();
+    }
+    assert_eq!(passed, REQUESTS * ENVOYS as u64);
+    passed
+}
+
+/// Sends requests until every Envoy tells that its breaker is open, or closed; how many it took.
+async fn until_breakers_are(stage: &Stage, open: u64) -> u64 {
+    let mut passed = 0;
+    until("the breakers are as wanted", PATIENCE, async || {
+        passed += send(stage).await;
+        for n in 0..ENVOYS {
+            let is = stage.nth_envoy(n).stat("wasmcustom.rl_breaker_open").await;
+            (is.unwrap() == open).then_some(())?;
+        }
+        Some(())
+    })
+    .await
+    .unwrap();
+    passed
+}
+
+/// One call of each Envoy, which charges nothing and carries nothing.
+fn assert_one_peek_each(calls: &[Bytes]) {
+    let calls: Vec<Batch> = calls
+        .iter()
+        .map(|call| Batch::decode(call).unwrap())
+        .collect();
+    let proxies: BTreeSet<&str> = calls.iter().map(|call| call.proxy.as_str()).collect();
+    assert_eq!(calls.len(), ENVOYS, "one call each: {calls:#?}");
+    assert_eq!(proxies.len(), ENVOYS);
+    for call in &calls {
+        let [check] = call.checks.as_slice() else {
+            panic!("{call:?}")
+        };
+        assert!(check.cost == 0 && check.debits.is_empty(), "{check:?}");
+    }
+}
+
+/// Sends requests, which the limiter decides, each once.
+async fn assert_each_is_decided_once(stage: &Stage) -> u64 {
+    let decided = stage.limiter_counter("rl_checks_total").await;
+    let sent = send(stage).await;
+    let now = stage.limiter_counter("rl_checks_total").await;
+    assert_eq!(now, decided + sent);
+    sent
+}
+
+#[tokio::test]
+async fn one_call_of_each_envoy_asks_for_all_its_workers() {
+    let gate = Gate::start().await.unwrap();
+    let mut stage =
+        limits(&["{name: all, match: {path: /}, algorithm: fixed_window, rate: 500000/30d}"])
+            .envoys(ENVOYS)
+            .workers(WORKERS)
+            // As long as there is, so that no call that is held comes to its end.
+            .filter(|config| config["limiter"]["timeout"] = json!("10s"))
+            .behind(&gate)
+            .start()
+            .await;
+    let mut passed = send(&stage).await;
+
+    // The limiters are killed, and with them their address.
+    gate.shut().await;
+    stage.stop_limiters().await;
+    passed += until_breakers_are(&stage, 1).await;
+    let asked = gate.checks().len();
+
+    // They are back, and take their time with the first answer.
+    gate.hold();
+    stage.start_limiters().await;
+    gate.listen().await.unwrap();
+    let mut waiting = JoinSet::new();
+    until("every Envoy asks", PATIENCE, async || {
+        for n in 0..ENVOYS {
+            waiting.spawn(flood(stage.nth_envoy(n).port(), 1, 1, request));
+        }
+        (gate.checks().len() >= asked + ENVOYS).then_some(())
+    })
+    .await
+    .unwrap();
+    // Nobody waits for these calls but the requests that they were made for.
+    passed += send(&stage).await;
+    until("the others went on", PATIENCE, async || {
+        while let Some(done) = waiting.try_join_next() {
+            passed += done.unwrap().unwrap();
+        }
+        (waiting.len() == ENVOYS).then_some(())
+    })
+    .await
+    .unwrap();
+
+    assert_one_peek_each(&gate.checks().split_off(asked));
+    assert_eq!(stage.limiter_counter("rl_checks_total").await, 0);
+
+    gate.open();
+    for done in waiting.join_all().await {
+        passed += done.unwrap();
+    }
+    passed += until_breakers_are(&stage, 0).await;
+
+    passed += assert_each_is_decided_once(&stage).await;
+    // And what was let through meanwhile was charged, once.
+    assert_eq!(stage.inspect("all", &[])["used"], passed);
+}
