@@ -16,6 +16,7 @@ mod configurations;
 mod deny_cache;
 mod directions;
 mod edits;
+mod grpc;
 mod hostile_bytes;
 mod hostile_floods;
 mod hostile_input;
