@@ -14,20 +14,20 @@
 -- Where units are leased, also
 --   settle(l)         hears what became of grants; says whether that changed anything
 --   grant(l)          takes units in advance; returns units, epoch, ttl
---   leased(l)         buckets only: units leased out
+--   leased(l)         units leased out
 -- Only those that a call needs are made: most calls need one.
 local algorithm_of
 local function define(kind, leased)
-  if kind <= 3 then
-    -- What the bucket marked `tag` did not write in its plain form: with leases, or not at all.
-    local function unplain(l, text, tag)
-      if leased or not string.find(text, '^' .. tag .. '%d+:%d+:%d+:%d+:%d+:') then
-        return foreign(l, tag)
-      end
-      l.algorithm = algorithm_of(kind, true)
-      l.lease = { ttl = 0, want = 0, proxy = 0, settle = {} }
-      return l.algorithm.load(l, text)
+  -- What the algorithm marked `tag` did not write in its plain form: with leases, or not at all.
+  local function unplain(l, text, tag)
+    if leased or not string.find(text, '^' .. tag .. '%d+:%d+:%d+:%d+:%d+:') then
+      return foreign(l, tag)
     end
+    l.algorithm = algorithm_of(kind, true)
+    l.lease = { ttl = 0, want = 0, proxy = 0, settle = {} }
+    return l.algorithm.load(l, text)
+  end
+  if kind <= 3 then
     -- include: lib/bucket.lua
     if kind == 2 then
       -- include: lib/gcra.lua

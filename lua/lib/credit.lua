@@ -17,11 +17,16 @@ local function from_bucket(b, units)
   return true
 end
 
+-- A count less so many units, but not less than what is leased out of it.
+local function lower(count, units, out)
+  return math.max(count - units, math.min(count, out or 0))
+end
+
 local function from_fixed_window(w, units)
   if w.used == 0 then
     return false
   end
-  w.used = math.max(0, w.used - units)
+  w.used = lower(w.used, units, w.out)
   return true
 end
 
@@ -30,9 +35,9 @@ local function from_sliding_window(w, units)
   if w.current + w.previous == 0 then
     return false
   end
-  local rest = math.max(0, units - w.current)
-  w.current = math.max(0, w.current - units)
-  w.previous = math.max(0, w.previous - rest)
+  local before = w.current
+  w.current = lower(before, units, w.out)
+  w.previous = lower(w.previous, units - (before - w.current), w.out_before)
   return true
 end
 
@@ -40,11 +45,11 @@ local function from_sub_windows(w, units)
   if w.used == 0 then
     return false
   end
-  w.used = math.max(0, w.used - units)
   for i = #w.live, 1, -1 do -- a count may become 0
     local count = w.live[i]
-    local taken = math.min(units, count[2])
-    count[2], units = count[2] - taken, units - taken
+    local left = lower(count[2], units, w.algorithm.out_of(w, count[1]))
+    local taken = count[2] - left
+    count[2], units, w.used = left, units - taken, w.used - taken
   end
   return true
 end
@@ -120,7 +125,7 @@ end
 -- Leases from before a capacity was lowered may owe more than it, which goes once they are gone:
 -- what is told is what the next check finds.
 local function as_read_next(b)
-  if b.lease then
+  if b.lease and b.kind <= 3 then
     local leased = math.min(b.algorithm.leased(b) * b.x, 2 ^ 51)
     b.debt = math.max(leased, math.min(b.debt, b.limit * b.x))
   end

@@ -1,7 +1,8 @@
 -- Fixed window counter. Twin of crates/algorithms/src/fixed_window.rs.
 --
 -- State: "f<generation>:<start ms>:<used>"
--- w: kind (4: aligned to the epoch), limit (N), x (W in ms), at (start of the open window), used
+-- w: kind (4: aligned to the epoch), limit (N), x (W in ms), at (start of the open window), used,
+--    same (whether the count read is of the open window)
 
 local EPOCH = 4
 local STATE = 'f%.0f:%.0f:%.0f'
@@ -28,7 +29,7 @@ local function load(w, text)
   end
   local generation, start, used = string.match(text, '^f(%d+):(%d+):(%d+)$')
   if not generation then
-    return foreign(w, 'f')
+    return unplain(w, text, 'f')
   end
   generation, start, used = generation + 0, start + 0, used + 0
   if not sound(generation + start + used, 1) then
@@ -40,7 +41,7 @@ local function load(w, text)
     w.shifted = string.format(STATE, generation, start, used)
   end
   local open, same = open_at(w, math.max(start, now), start)
-  w.at, w.used = open, same and used or 0
+  w.at, w.used, w.same = open, same and used or 0, same
 end
 
 local function room(w)
@@ -75,14 +76,17 @@ local M = {
   reset_after_ms = reset_after_ms,
 }
 if leased then
-  local function held(w, start, used)
-    if start == w.at then
-      w.used = used or w.used
-      return w.used
-    end
+  local function named(w, start)
+    return start == w.at and 'out'
+  end
+  local function give_back(w, _, units)
+    w.used = math.max(0, w.used - units)
   end
   local function open(w)
     return w.at, w.at + w.x - now
+  end
+  local function follows()
+    return false
   end
   -- include: lib/lease_window.lua
 end

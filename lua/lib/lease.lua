@@ -16,7 +16,6 @@ local OWED_MAX = 2 ^ 51 -- with a time and a generation below 2^53
 local STATE = (kind == 2 and '^(g%d+:%d+:%d+:%d+):(%d+)' or '^(b%d+:%d+:(%d+):%d+)')
   .. ':(%d+):(%d+):(%d+):(%d+):(%d+):([;-z]*):([;-z]*)$'
 local FORMAT = '%s:%.0f:%.0f:%.0f:%.0f:%.0f:%s:%s'
-local FIRST_MARK = 59 -- ';'
 
 local load_plain, encode_plain, charge_plain = M.load, M.encode, M.charge
 
@@ -153,20 +152,7 @@ function M.settle(b)
   return outstanding(b) ~= before
 end
 
--- Notes who asks, and estimates how many did in this epoch and the one before: of the marks of
--- many, some are the same.
-local function see(b)
-  local mark = string.char(FIRST_MARK + b.lease.proxy)
-  if not string.find(b.marks, mark, 1, true) then
-    b.marks = b.marks .. mark
-    local at = string.find(b.marks_before, mark, 1, true)
-    if at then
-      b.marks_before = string.sub(b.marks_before, 1, at - 1) .. string.sub(b.marks_before, at + 1)
-    end
-  end
-  local marks = #b.marks + #b.marks_before
-  return marks + math.floor(marks * marks / (128 - marks))
-end
+-- include: lib/marks.lua
 
 -- Grants what is wanted, up to a fair part of what is left; returns units, epoch, ttl.
 function M.grant(b)

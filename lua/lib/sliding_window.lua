@@ -3,20 +3,20 @@
 --
 -- State: "w<generation>:<start ms of the later window>:<its count>:<the one before>:<W ms>"
 -- w: limit (N), x (W in ms), at (start of the aligned window of now), elapsed (ms since),
---    current, previous
+--    current, previous, same (whether the counts read are of the window of now)
 
 local STATE = 'w%.0f:%.0f:%.0f:%.0f:%.0f'
 
--- The counts as they stand in the window that starts at w.at. After an edit of W they are
--- kept only if they belong to that window.
+-- The counts as they stand in the window that starts at w.at, and whether the later one is of it,
+-- or of the one before. After an edit of W they are kept only if they belong to that window.
 local function counts(w, start, current, previous, length)
   if start >= w.at then
-    return current, previous
+    return current, previous, true, false
   end
   if length == w.x and start + length >= w.at then
-    return 0, current
+    return 0, current, false, true
   end
-  return 0, 0
+  return 0, 0, false, false
 end
 
 local function load(w, text)
@@ -28,7 +28,7 @@ local function load(w, text)
   local generation, start, current, previous, length =
     string.match(text, '^w(%d+):(%d+):(%d+):(%d+):(%d+)$')
   if not generation then
-    return foreign(w, 'w')
+    return unplain(w, text, 'w')
   end
   generation, start, length = generation + 0, start + 0, length + 0
   current, previous = current + 0, previous + 0
@@ -43,7 +43,7 @@ local function load(w, text)
   local time = math.max(start, now)
   w.elapsed = time % w.x
   w.at = time - w.elapsed
-  w.current, w.previous = counts(w, start, current, previous, length)
+  w.current, w.previous, w.same, w.rolled = counts(w, start, current, previous, length)
 end
 
 -- The older count counts for what of its window is still in sight, rounded up.
@@ -96,17 +96,18 @@ local M = {
   reset_after_ms = reset_after_ms,
 }
 if leased then
-  local function held(w, start, used)
-    if start == w.at then
-      w.current = used or w.current
-      return w.current
-    elseif start + w.x == w.at then
-      w.previous = used or w.previous
-      return w.previous
-    end
+  local function named(w, start)
+    return start == w.at and 'out' or start + w.x == w.at and 'out_before'
+  end
+  local function give_back(w, slot, units)
+    local count = slot == 'out' and 'current' or 'previous'
+    w[count] = math.max(0, w[count] - units)
   end
   local function open(w)
     return w.at, w.at + w.x - now
+  end
+  local function follows(w)
+    return w.rolled
   end
   -- include: lib/lease_window.lua
 end

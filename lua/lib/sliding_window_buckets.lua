@@ -1,11 +1,14 @@
 -- Sliding window of sub-windows. Twin of crates/algorithms/src/sliding_window_buckets.rs.
 --
 -- State: a hash of sub-window index (its start in ms / its width in ms) to
--- count, with "w" the width and "g" the generation.
+-- count, with "w" the width and "g" the generation; while units are leased out, "l"
+-- "<index>:<index before>:<units out of that sub-window>:<of the one before>:<proxies that were
+-- granted them>:<those of the one before>": of the newest two that had grants.
 --
 -- w: limit (N), x (W in ms), y (sub-windows in W), width (ms), span (sub-windows that an
 --    admission counts for), current (index of now), used,
---    kind (7: strict), counts (as stored) and live (those that count, in today's width): {index, units, field}
+--    kind (7: strict), counts (as stored) and live (those that count, in today's width): {index, units, field};
+--    of leases out_index, index_before, out, out_before, marks, marks_before
 
 local STRICT = 7
 local CHUNK = 1000 -- unpack() has a limit
@@ -15,8 +18,23 @@ local function forgotten_after_ms(w, index)
   return (index + w.span) * w.width - now
 end
 
+-- What is leased out; says whether it is what was written.
+local function read_out(w, text)
+  local index, before, out, out_before, marks, marks_before =
+    string.match(text, '^(%-?%d+):(%-?%d+):(%d+):(%d+):([;-z]*):([;-z]*)$')
+  if not index or not sound(math.abs(index) + math.abs(before) + out + out_before, 1) then
+    return false
+  end
+  w.out_index, w.index_before, w.out, w.out_before = index + 0, before + 0, out + 0, out_before + 0
+  w.marks, w.marks_before = marks, marks_before
+  return true
+end
+
 -- One field of the hash; says whether it is one that was written.
 local function read_field(w, counts, field, text)
+  if field == 'l' then
+    return read_out(w, text)
+  end
   local number = string.match(text, '^%d+$')
   number = number and number + 0
   if not number or number >= 2 ^ 53 then
@@ -67,6 +85,17 @@ local function shift(w, counts)
   for _, count in ipairs(counts) do
     count[1] = count[1] - by
   end
+  if w.out then
+    w.out_index, w.index_before = w.out_index - by, w.index_before - by
+  end
+end
+
+-- Units leased out of a sub-window.
+local function out_of(w, index)
+  if not w.out then
+    return 0
+  end
+  return index == w.out_index and w.out or index == w.index_before and w.out_before or 0
 end
 
 -- The sub-windows that count, in today's width: each count belongs to the sub-window in which
@@ -104,6 +133,9 @@ local function load(w)
   local newest = counts[#counts][1] * w.stored_width
   w.current = math.floor(math.max(newest, now) / w.width)
   w.live = live(w, counts)
+  if w.out and w.stored_width ~= w.width then
+    w.out, w.out_before, w.marks, w.marks_before = 0, 0, '', ''
+  end
 end
 
 local function room(w)
@@ -150,6 +182,18 @@ local function reset_after_ms(w)
   return newest and forgotten_after_ms(w, newest[1]) or 0
 end
 
+-- What is leased out, or that nothing is any more.
+local function save_out(w)
+  if not w.out then
+    return
+  elseif w.out + w.out_before > 0 then
+    redis.call('HSET', w.key, 'l', string.format('%.0f:%.0f:%.0f:%.0f:%s:%s', w.out_index, w.index_before,
+      w.out, w.out_before, w.marks, w.marks_before))
+  else
+    redis.call('HDEL', w.key, 'l')
+  end
+end
+
 -- Replaces the whole hash.
 local function rewrite(w, generation, width, counts, ttl)
   if not w.counts then
@@ -174,6 +218,7 @@ local function rewrite(w, generation, width, counts, ttl)
   if #gone > 0 then
     redis.call('HDEL', w.key, unpack(gone))
   end
+  save_out(w)
   redis.call('PEXPIRE', w.key, ttl)
 end
 
@@ -194,6 +239,7 @@ local function update(w, ttl)
   if #gone > 0 then
     redis.call('HDEL', w.key, unpack(gone))
   end
+  save_out(w)
   redis.call('PEXPIRE', w.key, ttl)
 end
 
@@ -217,22 +263,47 @@ local M = {
   reset_after_ms = reset_after_ms,
   save = save,
   save_shifted = save_shifted,
+  out_of = out_of,
 }
 if leased then
-  local function held(w, start, units)
+  local load_plain = M.load
+  function M.load(w)
+    local problem = load_plain(w)
+    if not w.out then
+      w.out_index, w.index_before, w.out, w.out_before, w.marks, w.marks_before = 0, 0, 0, 0, '', ''
+    end
+    return problem
+  end
+  local function slot_of(w, index)
+    return index == w.out_index and 'out' or index == w.index_before and 'out_before'
+  end
+  local function named(w, start)
     for _, count in ipairs(w.live) do
       if count[1] * w.width == start then
-        if units then
-          w.used = w.used + units - count[2]
-          count[2] = units
-        end
-        return count[2]
+        return slot_of(w, count[1])
+      end
+    end
+  end
+  local function give_back(w, slot, units)
+    for _, count in ipairs(w.live) do
+      if slot_of(w, count[1]) == slot then
+        local taken = math.min(units, count[2])
+        count[2], w.used = count[2] - taken, w.used - taken
       end
     end
   end
   local function open(w)
     return w.current * w.width, (w.current + 1) * w.width - now
   end
-  -- include: lib/lease_window.lua
+  local function roll(w)
+    if w.out_index ~= w.current then
+      w.out_index, w.index_before = w.current, w.out_index
+      w.out, w.out_before, w.marks, w.marks_before = 0, w.out, '', w.marks
+    end
+  end
+  -- include: lib/granted.lua
+  function M.leased(w)
+    return out_of(w, w.current)
+  end
 end
 return M

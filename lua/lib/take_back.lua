@@ -26,23 +26,28 @@ local function from_bucket(b, units, charged_at)
   return b.debt < before and keep(b)
 end
 
+-- A count less so many units, but not less than what is leased out of it.
+local function lower(count, units, out)
+  return math.max(count - units, math.min(count, out or 0))
+end
+
 local function from_fixed_window(w, units, charged_at)
-  if charged_at < w.at or w.used == 0 then
+  local left = lower(w.used, units, w.out)
+  if charged_at < w.at or left == w.used then
     return false
   end
-  w.used = math.max(0, w.used - units)
+  w.used = left
   return keep(w)
 end
 
 local function from_sliding_window(w, units, charged_at)
-  if charged_at >= w.at and w.current > 0 then
-    w.current = math.max(0, w.current - units)
-  elseif charged_at < w.at and charged_at + w.x >= w.at and w.previous > 0 then
-    w.previous = math.max(0, w.previous - units)
-  else
-    return false
+  local current, previous = w.current, w.previous
+  if charged_at >= w.at then
+    w.current = lower(current, units, w.out)
+  elseif charged_at + w.x >= w.at then
+    w.previous = lower(previous, units, w.out_before)
   end
-  return keep(w)
+  return w.current + w.previous < current + previous and keep(w)
 end
 
 local function from_sub_window(w, units, charged_at)
@@ -50,22 +55,22 @@ local function from_sub_window(w, units, charged_at)
   if not w.counts or w.stored_width ~= w.width or index <= w.current - w.span then
     return false
   end
-  local charged, gone = nil, {}
+  local charged, left, gone = nil, 0, {}
   for _, count in ipairs(w.counts) do
     if count[1] == index then
-      charged = count
+      charged, left = count, lower(count[2], units, w.algorithm.out_of(w, index))
     end
-    if count[1] <= w.current - w.span or count[2] <= (count == charged and units or 0) then
+    if count[1] <= w.current - w.span or (count == charged and left or count[2]) == 0 then
       gone[#gone + 1] = count[3]
     end
   end
-  if not charged then
+  if not charged or left == charged[2] then
     return false
   elseif #gone == #w.counts then
     redis.call('DEL', w.key)
     return true
-  elseif charged[2] > units then
-    redis.call('HSET', w.key, charged[3], charged[2] - units)
+  elseif left > 0 then
+    redis.call('HSET', w.key, charged[3], left)
   end
   if #gone > 0 then
     redis.call('HDEL', w.key, unpack(gone))

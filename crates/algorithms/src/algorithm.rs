@@ -40,7 +40,7 @@ pub enum State {
 
 impl State {
     /// What is left of a bucket that is made unused: what is leased out of it stays owed for as
-    /// long as it may be used. `None`: nothing.
+    /// long as it may be used, in a window until its end if nobody accounts for it. `None`: nothing.
     #[must_use]
     pub fn reset(&self) -> Option<Self> {
         match self {
@@ -61,10 +61,25 @@ impl State {
                     ..*state
                 }))
             }
-            Self::FixedWindow(_)
-            | Self::SlidingWindowLog(_)
-            | Self::SlidingWindowBuckets(_)
-            | Self::SlidingWindow(_) => None,
+            Self::FixedWindow(state) => {
+                let granted = state.granted?.after_reset()?;
+                Some(Self::FixedWindow(FixedWindowState {
+                    used: granted.current,
+                    granted: Some(granted),
+                    ..*state
+                }))
+            }
+            Self::SlidingWindow(state) => {
+                let granted = state.granted?.after_reset()?;
+                Some(Self::SlidingWindow(SlidingWindowState {
+                    current: granted.current,
+                    previous: 0,
+                    granted: Some(granted),
+                    ..*state
+                }))
+            }
+            Self::SlidingWindowBuckets(state) => state.reset().map(Self::SlidingWindowBuckets),
+            Self::SlidingWindowLog(_) => None,
         }
     }
 }

@@ -22,7 +22,7 @@ const SLIDING_WINDOW: u8 = 4;
 
 impl State {
     /// The state in a fixed size; `None` for a state that has none: logs and sub-windows, and
-    /// buckets with units leased out, which no proxy keeps.
+    /// what has units leased out, which no proxy keeps.
     pub fn to_bytes(&self) -> Option<[u8; STATE_BYTES]> {
         Some(match self {
             Self::TokenBucket(s) if s.leases.is_none() => {
@@ -31,13 +31,17 @@ impl State {
             Self::Gcra(s) if s.leases.is_none() => {
                 encode(GCRA, [s.tat_ms, s.tat_parts, s.parts_per_ms, 0])
             }
-            Self::FixedWindow(s) => encode(FIXED_WINDOW, [s.start_ms, s.used, 0, 0]),
-            Self::SlidingWindow(s) => encode(
+            Self::FixedWindow(s) if s.granted.is_none() => {
+                encode(FIXED_WINDOW, [s.start_ms, s.used, 0, 0])
+            }
+            Self::SlidingWindow(s) if s.granted.is_none() => encode(
                 SLIDING_WINDOW,
                 [s.start_ms, s.current, s.previous, s.length_ms],
             ),
             Self::TokenBucket(_)
             | Self::Gcra(_)
+            | Self::FixedWindow(_)
+            | Self::SlidingWindow(_)
             | Self::SlidingWindowLog(_)
             | Self::SlidingWindowBuckets(_) => return None,
         })
@@ -63,12 +67,14 @@ impl State {
             FIXED_WINDOW if c == 0 && d == 0 => Some(Self::FixedWindow(FixedWindowState {
                 start_ms: a,
                 used: b,
+                granted: None,
             })),
             SLIDING_WINDOW if unit(d) => Some(Self::SlidingWindow(SlidingWindowState {
                 start_ms: a,
                 current: b,
                 previous: c,
                 length_ms: d,
+                granted: None,
             })),
             _ => None,
         }

@@ -8,6 +8,7 @@
 //! Windows start at multiples of W since the epoch, or at the first admission
 //! that finds none open.
 
+use crate::granted::{self, Granted};
 use crate::lease::{Lease, LeaseAsk, Settlement};
 use crate::quota::{Loaded, Quota};
 use crate::window::Window;
@@ -25,8 +26,10 @@ pub(crate) struct FixedWindow {
 pub struct FixedWindowState {
     /// When the window started, in milliseconds.
     pub start_ms: u64,
-    /// Units admitted in it.
+    /// Units admitted in it, and units leased out.
     pub used: u64,
+    /// Those that are leased out; `None`: none.
+    pub granted: Option<Granted>,
 }
 
 /// A fixed window at one instant.
@@ -35,6 +38,7 @@ pub(crate) struct FixedWindowUsage {
     asked_ms: u64,
     start_ms: u64,
     used: u64,
+    granted: Granted,
 }
 
 impl FixedWindow {
@@ -112,14 +116,17 @@ impl Quota for FixedWindow {
         let remembered = state.copied().unwrap_or(FixedWindowState {
             start_ms: now_ms,
             used: 0,
+            granted: None,
         });
         let (start_ms, shifted) = self.window.reconcile(remembered.start_ms, now_ms);
         let (open_ms, same) = self.open_at(now_ms.max(start_ms), start_ms);
-        let used = if same { remembered.used } else { 0 };
+        // What is out of another window is not asked for any more.
+        let granted = remembered.granted.filter(|_| same);
         let usage = FixedWindowUsage {
             asked_ms: now_ms,
             start_ms: open_ms,
-            used,
+            used: if same { remembered.used } else { 0 },
+            granted: granted.unwrap_or_default(),
         };
         Loaded {
             usage,
@@ -141,32 +148,29 @@ impl Quota for FixedWindow {
     }
 
     fn settle(&self, usage: &mut FixedWindowUsage, settlements: &[Settlement]) -> bool {
-        let before = usage.used;
-        for settlement in settlements {
-            if settlement.epoch == usage.start_ms {
-                usage.used = usage.used.saturating_sub(settlement.returned);
-            }
-        }
-        usage.used < before
+        let out = &mut usage.granted.current;
+        granted::settle(usage.start_ms, &mut usage.used, out, settlements)
     }
 
     fn grant(&self, usage: &mut FixedWindowUsage, ask: &LeaseAsk<'_>) -> Option<Lease> {
-        let (room, end_after_ms) = (self.room(usage), self.end_after_ms(usage));
-        let lease = Window::lease(ask, room, usage.start_ms, end_after_ms)?;
+        let ttl_ms = granted::ttl_ms(ask, self.end_after_ms(usage))?;
+        let (room, epoch) = (self.room(usage), usage.start_ms);
+        let lease = usage.granted.grant(ask, room, epoch, ttl_ms)?;
         usage.used += lease.units;
         Some(lease)
     }
 
+    fn leased(&self, usage: &FixedWindowUsage) -> u64 {
+        usage.granted.current
+    }
+
     fn credit(&self, usage: &mut FixedWindowUsage, units: u64) {
-        usage.used = usage.used.saturating_sub(units);
+        granted::lower(&mut usage.used, usage.granted.current, units);
     }
 
     fn take_back(&self, usage: &mut FixedWindowUsage, charged_at_ms: u64, units: u64) -> bool {
-        if charged_at_ms < usage.start_ms || usage.used == 0 {
-            return false;
-        }
-        usage.used = usage.used.saturating_sub(units);
-        true
+        let out = usage.granted.current;
+        charged_at_ms >= usage.start_ms && granted::lower(&mut usage.used, out, units) > 0
     }
 
     fn wait_ms(&self, usage: &FixedWindowUsage, _cost: u64) -> u64 {
@@ -185,6 +189,7 @@ impl Quota for FixedWindow {
         FixedWindowState {
             start_ms: usage.start_ms,
             used: usage.used,
+            granted: usage.granted.kept(),
         }
     }
 }

@@ -49,7 +49,7 @@ pub struct Settlement {
 pub struct Lease {
     /// How many.
     pub units: u64,
-    /// What a settlement names them by.
+    /// What a settlement names them by; of a window's, the start of the count they were taken from.
     pub epoch: u64,
     /// For how long they may be used, in milliseconds from the sending of the check.
     pub ttl_ms: u64,
@@ -166,11 +166,21 @@ impl Leases {
         taken
     }
 
-    /// Notes who asks, and estimates how many did in this epoch and the one before: of the marks
-    /// of many, some are the same.
+    /// Notes who asks, and estimates how many did in this epoch and the one before.
     pub(crate) fn see(&mut self, proxy: u8) -> u64 {
-        self.seen |= 1 << (proxy % PROXY_MARKS);
-        let marks = u64::from((self.seen | self.seen_before).count_ones());
-        marks + marks * marks / (2 * u64::from(PROXY_MARKS) - marks)
+        let (seen, proxies) = marks(self.seen, self.seen_before, proxy);
+        self.seen = seen;
+        proxies
     }
+}
+
+/// Adds who asks to the marks seen, and estimates how many proxies those and the ones from before
+/// are: of the marks of many, some are the same.
+pub(crate) fn marks(seen: u64, before: u64, proxy: u8) -> (u64, u64) {
+    let seen = seen | 1 << (proxy % PROXY_MARKS);
+    let marks = u64::from((seen | before).count_ones());
+    (
+        seen,
+        marks + marks * marks / (2 * u64::from(PROXY_MARKS) - marks),
+    )
 }

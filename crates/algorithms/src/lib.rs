@@ -16,6 +16,7 @@ mod decision;
 mod error;
 mod fixed_window;
 mod gcra;
+mod granted;
 mod integers;
 mod kinds;
 mod leaky_bucket;
@@ -35,6 +36,7 @@ pub use decision::{Charged, Decision, Outcome, RetryAfter};
 pub use error::ParameterError;
 pub use fixed_window::FixedWindowState;
 pub use gcra::GcraState;
+pub use granted::Granted;
 pub use kinds::Numbers;
 pub use lease::{
     LEASE_TTL_MAX_MS, LEASE_TTL_MIN_MS, Lease, LeaseAsk, Leases, PROXY_MARKS, Settlement,

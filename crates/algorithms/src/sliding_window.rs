@@ -8,6 +8,7 @@
 //! prev·(W − e) + (cur + cost)·W <= N·W. As prev may date from a larger limit,
 //! that product is not built; what is compared is the quotient, rounded up.
 
+use crate::granted::{self, Granted};
 use crate::integers::scale_up;
 use crate::lease::{Lease, LeaseAsk, Settlement};
 use crate::quota::{Loaded, Quota};
@@ -31,6 +32,8 @@ pub struct SlidingWindowState {
     pub previous: u64,
     /// The length of a window when this was written, in milliseconds.
     pub length_ms: u64,
+    /// Units of the two windows that are leased out; `None`: none.
+    pub granted: Option<Granted>,
 }
 
 /// A sliding window counter at one instant.
@@ -43,6 +46,7 @@ pub(crate) struct SlidingWindowUsage {
     elapsed_ms: u64,
     current: u64,
     previous: u64,
+    granted: Granted,
 }
 
 impl SlidingWindow {
@@ -54,15 +58,16 @@ impl SlidingWindow {
 
     /// The counts as they stand in the window that starts at `current_ms`. After an edit of W
     /// they are kept only if they belong to that window.
-    const fn counts(&self, state: &SlidingWindowState, current_ms: u64) -> (u64, u64) {
+    fn counts(&self, state: &SlidingWindowState, current_ms: u64) -> (u64, u64, Granted) {
+        let granted = state.granted.unwrap_or_default();
         if state.start_ms >= current_ms {
-            (state.current, state.previous)
+            (state.current, state.previous, granted)
         } else if state.length_ms == self.window.length_ms
             && state.start_ms + state.length_ms >= current_ms
         {
-            (0, state.current)
+            (0, state.current, granted.rolled())
         } else {
-            (0, 0)
+            (0, 0, Granted::default())
         }
     }
 
@@ -131,6 +136,7 @@ impl Quota for SlidingWindow {
             current: 0,
             previous: 0,
             length_ms: self.window.length_ms,
+            granted: None,
         });
         let (newest_ms, shifted) = self.window.reconcile(remembered.start_ms, now_ms);
         let remembered = SlidingWindowState {
@@ -139,13 +145,14 @@ impl Quota for SlidingWindow {
         };
         let clamped_ms = now_ms.max(newest_ms);
         let start_ms = self.window.aligned_start_ms(clamped_ms);
-        let (current, previous) = self.counts(&remembered, start_ms);
+        let (current, previous, granted) = self.counts(&remembered, start_ms);
         let usage = SlidingWindowUsage {
             asked_ms: now_ms,
             start_ms,
             elapsed_ms: clamped_ms - start_ms,
             current,
             previous,
+            granted,
         };
         Loaded {
             usage,
@@ -164,41 +171,46 @@ impl Quota for SlidingWindow {
     }
 
     fn settle(&self, usage: &mut SlidingWindowUsage, settlements: &[Settlement]) -> bool {
-        let before = (usage.current, usage.previous);
-        for settlement in settlements {
-            if settlement.epoch == usage.start_ms {
-                usage.current = usage.current.saturating_sub(settlement.returned);
-            } else if settlement.epoch.checked_add(self.window.length_ms) == Some(usage.start_ms) {
-                usage.previous = usage.previous.saturating_sub(settlement.returned);
-            }
-        }
-        (usage.current, usage.previous) != before
+        let (start_ms, granted) = (usage.start_ms, &mut usage.granted);
+        let out = &mut granted.current;
+        let current = granted::settle(start_ms, &mut usage.current, out, settlements);
+        let Some(before_ms) = start_ms.checked_sub(self.window.length_ms) else {
+            return current;
+        };
+        let out = &mut granted.previous;
+        granted::settle(before_ms, &mut usage.previous, out, settlements) || current
     }
 
     fn grant(&self, usage: &mut SlidingWindowUsage, ask: &LeaseAsk<'_>) -> Option<Lease> {
         let end_after_ms = usage.start_ms + self.window.length_ms - usage.asked_ms;
-        let lease = Window::lease(ask, self.room(usage), usage.start_ms, end_after_ms)?;
+        let ttl_ms = granted::ttl_ms(ask, end_after_ms)?;
+        let (room, epoch) = (self.room(usage), usage.start_ms);
+        let lease = usage.granted.grant(ask, room, epoch, ttl_ms)?;
         usage.current += lease.units;
         Some(lease)
     }
 
+    fn leased(&self, usage: &SlidingWindowUsage) -> u64 {
+        usage.granted.current
+    }
+
     fn credit(&self, usage: &mut SlidingWindowUsage, units: u64) {
-        let current = usage.current.min(units);
-        usage.current -= current;
-        usage.previous = usage.previous.saturating_sub(units - current);
+        let Granted {
+            current, previous, ..
+        } = usage.granted;
+        let taken = granted::lower(&mut usage.current, current, units);
+        granted::lower(&mut usage.previous, previous, units - taken);
     }
 
     fn take_back(&self, usage: &mut SlidingWindowUsage, charged_at_ms: u64, units: u64) -> bool {
-        let count = if charged_at_ms >= usage.start_ms {
-            &mut usage.current
+        let (count, out) = if charged_at_ms >= usage.start_ms {
+            (&mut usage.current, usage.granted.current)
         } else if charged_at_ms + self.window.length_ms >= usage.start_ms {
-            &mut usage.previous
+            (&mut usage.previous, usage.granted.previous)
         } else {
             return false;
         };
-        let taken = units.min(*count);
-        *count -= taken;
-        taken > 0
+        granted::lower(count, out, units) > 0
     }
 
     fn wait_ms(&self, usage: &SlidingWindowUsage, cost: u64) -> u64 {
@@ -226,6 +238,7 @@ impl Quota for SlidingWindow {
             current: usage.current,
             previous: usage.previous,
             length_ms: self.window.length_ms,
+            granted: usage.granted.kept(),
         }
     }
 }

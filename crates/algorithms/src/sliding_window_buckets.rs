@@ -6,6 +6,7 @@
 //! Guarantee: strict counts sub-windows [cur − n, cur], so at most N in every
 //! W; loose counts [cur − n + 1, cur], so at most N in every W − W/n.
 
+use crate::granted::{self, Granted};
 use crate::integers::TIME_MAX_MS;
 use crate::lease::{Lease, LeaseAsk, Settlement};
 use crate::quota::{Loaded, Quota};
@@ -30,6 +31,8 @@ pub struct SlidingWindowBucketsState {
     width_ms: i64,
     /// The sub-windows with admissions, oldest first.
     counts: Vec<SubWindow>,
+    /// Units of two of them that are leased out; `None`: none.
+    granted: Option<GrantedOf>,
 }
 
 /// One sub-window, from `index`·width to the next one.
@@ -37,6 +40,16 @@ pub struct SlidingWindowBucketsState {
 struct SubWindow {
     index: i64,
     used: u64,
+}
+
+/// Units leased out of two sub-windows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct GrantedOf {
+    /// The sub-window of the newest grant.
+    index: i64,
+    /// The one that had the newest grant before.
+    before: i64,
+    units: Granted,
 }
 
 /// Sub-windows at one instant.
@@ -49,6 +62,7 @@ pub(crate) struct SubWindowsUsage {
     live: Vec<SubWindow>,
     /// Whether they were written in today's width, so that an index names the same sub-window.
     as_written: bool,
+    granted: GrantedOf,
 }
 
 impl SlidingWindowBuckets {
@@ -102,6 +116,19 @@ impl SlidingWindowBuckets {
     }
 }
 
+impl GrantedOf {
+    /// Units of a sub-window that are out.
+    const fn out(&self, index: i64) -> u64 {
+        if index == self.index {
+            self.units.current
+        } else if index == self.before {
+            self.units.previous
+        } else {
+            0
+        }
+    }
+}
+
 impl SubWindowsUsage {
     fn used(&self) -> u64 {
         self.live.iter().map(|sub_window| sub_window.used).sum()
@@ -134,10 +161,28 @@ impl SlidingWindowBucketsState {
             index: count.index - by,
             ..*count
         };
+        let shift_granted = |granted: GrantedOf| GrantedOf {
+            index: granted.index - by,
+            before: granted.before - by,
+            ..granted
+        };
         Self {
             width_ms: self.width_ms,
             counts: self.counts.iter().map(shift).collect(),
+            granted: self.granted.map(shift_granted),
         }
+    }
+
+    /// What is left when it is made unused: what is leased out.
+    pub(crate) fn reset(&self) -> Option<Self> {
+        let granted = self.granted?;
+        let units = granted.units.after_reset()?;
+        let (index, used) = (granted.index, units.current);
+        Some(Self {
+            counts: vec![SubWindow { index, used }],
+            granted: Some(GrantedOf { units, ..granted }),
+            ..*self
+        })
     }
 }
 
@@ -206,12 +251,14 @@ impl Quota for SlidingWindowBuckets {
         let current = asked_ms.max(newest_ms).div_euclid(self.width_ms());
         let live = state.map_or_else(Vec::new, |state| self.live(state, current));
         let as_written = state.is_none_or(|state| state.width_ms == self.width_ms());
+        let granted = state.filter(|_| as_written).and_then(|state| state.granted);
         Loaded {
             usage: SubWindowsUsage {
                 asked_ms,
                 current,
                 live,
                 as_written,
+                granted: granted.unwrap_or_default(),
             },
             shifted,
         }
@@ -230,15 +277,23 @@ impl Quota for SlidingWindowBuckets {
     }
 
     fn settle(&self, usage: &mut SubWindowsUsage, settlements: &[Settlement]) -> bool {
+        let GrantedOf {
+            index,
+            before,
+            units,
+        } = &mut usage.granted;
         let mut changed = false;
-        for settlement in settlements {
-            let start_ms = settlement.epoch.cast_signed();
-            let named = |s: &&mut SubWindow| s.index.checked_mul(self.width_ms()) == Some(start_ms);
-            if let Some(sub_window) = usage.live.iter_mut().find(named) {
-                let returned = settlement.returned.min(sub_window.used);
-                sub_window.used -= returned;
-                changed |= returned > 0;
-            }
+        for sub_window in &mut usage.live {
+            let out = if sub_window.index == *index {
+                &mut units.current
+            } else if sub_window.index == *before {
+                &mut units.previous
+            } else {
+                continue;
+            };
+            let start_ms = u64::try_from(sub_window.index * self.width_ms());
+            let epoch = start_ms.unwrap_or(u64::MAX);
+            changed |= granted::settle(epoch, &mut sub_window.used, out, settlements);
         }
         changed
     }
@@ -247,18 +302,31 @@ impl Quota for SlidingWindowBuckets {
         let start_ms = usage.current * self.width_ms();
         let end_ms = start_ms + self.width_ms();
         let end_after_ms = u64::try_from(end_ms - usage.asked_ms).unwrap_or(0);
+        // Sub-windows before the epoch have no name to settle by.
         let epoch = u64::try_from(start_ms).ok()?;
-        let lease = Window::lease(ask, self.room(usage), epoch, end_after_ms)?;
+        let ttl_ms = granted::ttl_ms(ask, end_after_ms)?;
+        let (room, granted) = (self.room(usage), &mut usage.granted);
+        if granted.index != usage.current {
+            *granted = GrantedOf {
+                index: usage.current,
+                before: granted.index,
+                units: granted.units.rolled(),
+            };
+        }
+        let lease = granted.units.grant(ask, room, epoch, ttl_ms)?;
         usage.add(lease.units);
         Some(lease)
+    }
+
+    fn leased(&self, usage: &SubWindowsUsage) -> u64 {
+        usage.granted.out(usage.current)
     }
 
     fn credit(&self, usage: &mut SubWindowsUsage, units: u64) {
         let mut left = units;
         for sub_window in usage.live.iter_mut().rev() {
-            let credited = left.min(sub_window.used);
-            sub_window.used -= credited;
-            left -= credited;
+            let out = usage.granted.out(sub_window.index);
+            left -= granted::lower(&mut sub_window.used, out, left);
         }
     }
 
@@ -268,9 +336,9 @@ impl Quota for SlidingWindowBuckets {
         let Some(charged) = charged.filter(|_| usage.as_written) else {
             return false;
         };
-        charged.used = charged.used.saturating_sub(units);
+        let taken = granted::lower(&mut charged.used, usage.granted.out(index), units);
         usage.live.retain(|count| count.used > 0);
-        true
+        taken > 0
     }
 
     fn wait_ms(&self, usage: &SubWindowsUsage, cost: u64) -> u64 {
@@ -295,6 +363,7 @@ impl Quota for SlidingWindowBuckets {
         SlidingWindowBucketsState {
             width_ms: self.width_ms(),
             counts: usage.live,
+            granted: usage.granted.units.kept().map(|_| usage.granted),
         }
     }
 }

@@ -1,7 +1,6 @@
 //! The numbers that the windows share.
 
 use crate::integers::PRODUCT_MAX;
-use crate::lease::{Lease, LeaseAsk};
 use crate::{Numbers, ParameterError, Parameters};
 
 /// N units per W milliseconds, validated. N may be 0.
@@ -42,24 +41,6 @@ impl Window {
     /// The longest ttl of a lease where the count is of so many milliseconds.
     pub const fn lease_max_ms(counted_ms: u64) -> u64 {
         counted_ms / 4
-    }
-
-    /// The grant of units of the count named `epoch`, which ends so soon: half of the room at most,
-    /// for another proxy may need the other, and to be used before the count ends. A millisecond
-    /// less, because the clock that was read had not its fraction.
-    pub fn lease(
-        ask: &LeaseAsk<'_>,
-        room: Option<u64>,
-        epoch: u64,
-        end_after_ms: u64,
-    ) -> Option<Lease> {
-        let units = ask.want.min(room.unwrap_or(0) / 2);
-        let ttl_ms = ask.ttl_ms.min(end_after_ms.saturating_sub(1));
-        (units > 0 && ttl_ms > 0).then_some(Lease {
-            units,
-            epoch,
-            ttl_ms,
-        })
     }
 
     /// Units left of the limit; `None` beyond it.

@@ -326,11 +326,15 @@ fn blind_refunds_are_found_out_by_the_interleavings() {
     // From a seed not far from one that tells: the second needs many a coincidence.
     for (from, rule, instead) in [
         (0, drained, instead),
-        (2800, "charged_at < w.at or w.used == 0", "w.used == 0"),
+        (
+            2800,
+            "charged_at < w.at or left == w.used",
+            "left == w.used",
+        ),
         (
             0,
-            "if charged_at >= w.at and w.current > 0",
-            "if w.current > 0",
+            "if charged_at >= w.at then\n    w.current",
+            "if w.current > 0 then\n    w.current",
         ),
     ] {
         let blind = without(rule, instead);

@@ -83,6 +83,7 @@ impl World<'_> {
         let (now_ms, ttl_ms) = (self.now_ms(), self.ttl_ms);
         let before = self.bucket.ask(now_ms, ttl_ms, &ask).remaining;
         self.bucket.reset();
+        self.resets.push(self.log.len());
         let after = self.bucket.ask(now_ms, ttl_ms, &ask).remaining;
         self.audit
             .credit((after + 1 - before.min(after)) * self.unit);

@@ -35,7 +35,7 @@ fn fleets(
     kind: Kind,
     edits: Edits,
     align: Option<Align>,
-    promise: impl Fn(&Parameters, &[(u64, u64)]),
+    most: impl Fn(&Parameters, &[(u64, u64)]) -> u64,
 ) {
     let mut spent = 0;
     for seed in 0..seeds().end / 4 {
@@ -47,7 +47,14 @@ fn fleets(
         let mut world = World::new(seed, &algorithm, &mut bucket, lapses, edits);
         world.run(EVENTS);
         spent += world.spent;
-        promise(&parameters, &world.log);
+        // What a reset gives back may be used once more: it is held against what came after it.
+        let mut from = 0;
+        for to in world.resets.iter().copied().chain([world.log.len()]) {
+            let worst = most(&parameters, &world.log[from..to]);
+            let limit = parameters.rate.units;
+            assert!(worst <= limit, "seed {seed}: {worst} of {parameters:?}");
+            from = to;
+        }
     }
     assert!(
         spent > 10 * seeds().end,
@@ -63,24 +70,29 @@ const TTL_EDITS: Edits = Edits {
     clock: false,
 };
 
-/// At most N in the aligned window of every admission.
-fn in_aligned_windows(parameters: &Parameters, log: &[(u64, u64)]) {
+const RESETS: Edits = Edits {
+    resets: true,
+    ..TTL_EDITS
+};
+
+/// The most in the aligned window of any admission.
+fn in_aligned_windows(parameters: &Parameters, log: &[(u64, u64)]) -> u64 {
     let period_ms = parameters.rate.period_ms;
-    let worst = most(log, |at_ms| {
+    most(log, |at_ms| {
         let start_ms = at_ms - at_ms % period_ms;
         start_ms..start_ms + period_ms
-    });
-    assert!(worst <= parameters.rate.units, "{worst} of {parameters:?}");
+    })
+}
+
+/// The most in any window that begins with an admission.
+fn in_any_window(parameters: &Parameters, log: &[(u64, u64)]) -> u64 {
+    most(log, |at_ms| at_ms..at_ms + parameters.rate.period_ms)
 }
 
 #[test]
 fn a_fixed_window_never_admits_more_than_n() {
-    fleets(
-        Kind::FixedWindow,
-        TTL_EDITS,
-        Some(Align::Epoch),
-        in_aligned_windows,
-    );
+    let align = Some(Align::Epoch);
+    fleets(Kind::FixedWindow, TTL_EDITS, align, in_aligned_windows);
 }
 
 #[test]
@@ -90,14 +102,13 @@ fn a_sliding_window_never_admits_more_than_n_in_an_aligned_one() {
 
 #[test]
 fn strict_sub_windows_never_admit_more_than_n_in_any_window() {
-    fleets(
-        Kind::SlidingWindowBuckets,
-        TTL_EDITS,
-        None,
-        |parameters, log| {
-            let period_ms = parameters.rate.period_ms;
-            let worst = most(log, |at_ms| at_ms..at_ms + period_ms);
-            assert!(worst <= parameters.rate.units, "{worst} of {parameters:?}");
-        },
-    );
+    fleets(Kind::SlidingWindowBuckets, TTL_EDITS, None, in_any_window);
+}
+
+#[test]
+fn what_is_out_when_a_window_is_reset_is_not_given_away_again() {
+    let align = Some(Align::Epoch);
+    fleets(Kind::FixedWindow, RESETS, align, in_aligned_windows);
+    fleets(Kind::SlidingWindow, RESETS, None, in_aligned_windows);
+    fleets(Kind::SlidingWindowBuckets, RESETS, None, in_any_window);
 }

@@ -78,6 +78,8 @@ pub struct World<'b> {
     pub slow: bool,
     /// Every admission: the server's time and the units.
     pub log: Vec<(u64, u64)>,
+    /// How many admissions there were before each reset.
+    pub resets: Vec<usize>,
     pub granted: u64,
     pub spent: u64,
 }
@@ -129,6 +131,7 @@ impl<'b> World<'b> {
             random,
             proxies,
             log: Vec::new(),
+            resets: Vec::new(),
             granted: 0,
             spent: 0,
         };

@@ -63,6 +63,14 @@ const LIBRARY: &[(&str, &str)] = &[
         include_str!("../../../../lua/lib/lease_window.lua"),
     ),
     (
+        "lib/granted.lua",
+        include_str!("../../../../lua/lib/granted.lua"),
+    ),
+    (
+        "lib/marks.lua",
+        include_str!("../../../../lua/lib/marks.lua"),
+    ),
+    (
         "lib/fixed_window.lua",
         include_str!("../../../../lua/lib/fixed_window.lua"),
     ),

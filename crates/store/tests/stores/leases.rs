@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use policy::Compiled;
 use protocol::{Answer, Check, Lease, LeaseRequest, Settlement};
-use store::{CheckError, LimitOf, Store, Which};
+use store::{CheckError, Credit, LimitOf, Store, Which};
 
 use crate::{
     given::{by, check, name, policy, publish, request},
@@ -21,6 +21,7 @@ on_every_store!(
     a_settled_limit_leases_beside_the_others,
     every_leased_algorithm_grants_and_takes_back,
     a_reset_leaves_what_is_leased,
+    a_credit_leaves_what_is_leased,
     a_stale_check_settles_once,
     an_override_too_small_for_the_ttl_is_not_leased,
 );
@@ -166,12 +167,23 @@ async fn every_leased_algorithm_grants_and_takes_back(store: Shared) -> Result<(
         let back = named(leasing(0, 0, &[settled(lease, 3, 7)]));
         let answer = check(&store, &policy, &back).await?;
         assert_eq!(answer.limits[0].remaining, 96, "{limit}");
+        // No more is believed than is out.
+        let again = named(leasing(0, 0, &[settled(lease, 0, 5)]));
+        let answer = check(&store, &policy, &again).await?;
+        assert_eq!(answer.limits[0].remaining, 96, "{limit}");
     }
     Ok(())
 }
 
 async fn a_reset_leaves_what_is_leased(store: Shared) -> Result<()> {
-    for kind in ["token_bucket", "gcra"] {
+    for kind in [
+        "token_bucket",
+        "gcra",
+        "fixed_window",
+        "fixed_window, align: first_request",
+        "sliding_window",
+        "sliding_window_buckets, sub_windows: 2",
+    ] {
         let limits =
             format!("  - {{name: api, algorithm: {kind}, rate: 100/1d, lease: {{ttl: 1m}}}}\n");
         let policy = publish(&store, &policy(&limits)).await?;
@@ -186,6 +198,35 @@ async fn a_reset_leaves_what_is_leased(store: Shared) -> Result<()> {
         assert_eq!(standing(&store, &policy).await?, (90, 10), "{kind}");
         check(&store, &policy, &leasing(0, 0, &[settled(lease, 0, 10)])).await?;
         assert_eq!(standing(&store, &policy).await?, (100, 0), "{kind}");
+    }
+    Ok(())
+}
+
+async fn a_credit_leaves_what_is_leased(store: Shared) -> Result<()> {
+    for kind in [
+        "gcra",
+        "fixed_window",
+        "sliding_window",
+        "sliding_window_buckets, sub_windows: 2",
+    ] {
+        let limits =
+            format!("  - {{name: api, algorithm: {kind}, rate: 100/1d, lease: {{ttl: 1m}}}}\n");
+        let policy = publish(&store, &policy(&limits)).await?;
+        grant(&store, &policy, 10).await?;
+        check(&store, &policy, &leasing(20, 0, &[])).await?;
+        let credit = Credit {
+            policy: &policy,
+            limit: &name("api"),
+            values: &[],
+            units: 15,
+            peek: false,
+            force: false,
+        };
+        let report = store.credit(&credit, &by("ann")).await?;
+        assert_eq!((report.left_before, report.left), (69, 84), "{kind}");
+        let report = store.credit(&credit, &by("ann")).await?;
+        assert_eq!((report.left_before, report.left), (84, 90), "{kind}");
+        assert_eq!(standing(&store, &policy).await?, (90, 10), "{kind}");
     }
     Ok(())
 }

@@ -1,0 +1,18 @@
+-- Which proxies lease from one limit l: a character each in l.marks and, unless it is there, in
+-- l.marks_before. Twin of `marks` in crates/algorithms/src/lease.rs.
+
+local FIRST_MARK = 59 -- ';'
+
+-- Notes who asks, and estimates how many did: of the marks of many, some are the same.
+local function see(l)
+  local mark = string.char(FIRST_MARK + l.lease.proxy)
+  if not string.find(l.marks, mark, 1, true) then
+    l.marks = l.marks .. mark
+    local at = string.find(l.marks_before, mark, 1, true)
+    if at then
+      l.marks_before = string.sub(l.marks_before, 1, at - 1) .. string.sub(l.marks_before, at + 1)
+    end
+  end
+  local marks = #l.marks + #l.marks_before
+  return marks + math.floor(marks * marks / (128 - marks))
+end
