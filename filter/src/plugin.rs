@@ -79,7 +79,7 @@ impl Plugin {
         self.worker
             .borrow_mut()
             .on_request(&SharedData, now, id, &request);
-        self.carry_out(Some(id))
+        self.carry_out(Some((id, &request)))
     }
 
     pub fn on_response(&self, id: StreamId) {
@@ -117,7 +117,8 @@ impl Plugin {
     ///
     /// `current` is the request whose callback is running, if it is one's: it is not resumed but
     /// simply not stopped.
-    fn carry_out(&self, current: Option<StreamId>) -> Verdict {
+    fn carry_out(&self, current: Option<(StreamId, &HostRequest)>) -> Verdict {
+        let (current, request) = current.unzip();
         let mut verdict = Verdict::Waits;
         while let Some(step) = self.next_step() {
             match step {
@@ -129,7 +130,8 @@ impl Plugin {
                 }
                 Step::Refuse { stream, refusal } if current == Some(stream) => {
                     // Envoy has no reply to give only if the request is gone.
-                    let _ = response::refuse(refusal);
+                    let grpc = request.is_some_and(HostRequest::is_grpc);
+                    let _ = response::refuse(refusal, grpc);
                     verdict = Verdict::Answered;
                 }
                 Step::Continue { stream, edits } => self.apart(stream.0, current, || {
@@ -137,7 +139,7 @@ impl Plugin {
                     let _ = stream::resume_request();
                 }),
                 Step::Refuse { stream, refusal } => self.apart(stream.0, current, || {
-                    let _ = response::refuse(refusal);
+                    let _ = response::refuse(refusal, HostRequest::waiting().is_grpc());
                 }),
             }
         }

@@ -1,6 +1,6 @@
 //! A request as the state machine sees it.
 
-use std::cell::OnceCell;
+use std::{borrow::Cow, cell::OnceCell};
 
 use filter_core::{Direction, Request};
 
@@ -31,6 +31,20 @@ impl HostRequest {
         }
     }
 
+    /// A request that waited: what it has is asked for one by one.
+    pub fn waiting() -> Self {
+        Self {
+            all: None,
+            path: OnceCell::new(),
+        }
+    }
+
+    /// Whether it is a call by gRPC.
+    pub fn is_grpc(&self) -> bool {
+        let content_type = self.header("content-type");
+        content_type.is_some_and(|value| value.starts_with(b"application/grpc"))
+    }
+
     /// Whether the request may have a header. It is not fetched to find out.
     pub fn may_have(&self, name: &str) -> bool {
         self.all
@@ -40,15 +54,15 @@ impl HostRequest {
 }
 
 impl Request for HostRequest {
-    fn header(&self, name: &str) -> Option<Vec<u8>> {
+    fn header(&self, name: &str) -> Option<Cow<'_, [u8]>> {
         if let Some(all) = &self.all {
-            return all.first(name).map(<[u8]>::to_vec);
+            return all.first(name).map(Cow::Borrowed);
         }
         let fetch = || headers::get(Map::Request, name);
         if name == ":path" {
-            return self.path.get_or_init(fetch).clone();
+            return self.path.get_or_init(fetch).as_deref().map(Cow::Borrowed);
         }
-        fetch()
+        fetch().map(Cow::Owned)
     }
 
     fn property(&self, path: &[u8]) -> Option<Vec<u8>> {

@@ -28,10 +28,8 @@ impl ResponseHeaders for HostResponse {
     }
 }
 
-/// Answers the request of the effective context.
-pub fn refuse(refusal: Refusal) -> Result<(), HostError> {
-    let content_type = headers::get(Map::Request, "content-type");
-    let grpc = content_type.is_some_and(|value| value.starts_with(b"application/grpc"));
+/// Answers the request of the effective context, a call by gRPC or not.
+pub fn refuse(refusal: Refusal, grpc: bool) -> Result<(), HostError> {
     let LocalReply {
         status,
         details,
@@ -41,7 +39,7 @@ pub fn refuse(refusal: Refusal) -> Result<(), HostError> {
     } = refusal.reply(grpc);
     // For access logs: `%FILTER_STATE(wasm.rl_denied:PLAIN)%`.
     let _ = properties::set("rl_denied", details.as_bytes());
-    let pairs: Vec<(&str, &str)> = headers.iter().map(|(k, v)| (*k, v.as_str())).collect();
+    let pairs: Vec<(&str, &str)> = headers.iter().collect();
     stream::send_local_response(&LocalResponse {
         status,
         details: &details,

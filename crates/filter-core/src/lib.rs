@@ -36,7 +36,7 @@ mod time;
 mod worker;
 
 pub use batcher::CallId;
-pub use client::{DenyBody, DenyConfig, LocalReply, ResponseHeaders, Styles};
+pub use client::{DenyBody, DenyConfig, HeaderList, LocalReply, ResponseHeaders, Styles};
 pub use config::{Config, Direction, LimiterConfig};
 pub use descriptor::{Format, Prefixes, Request, Source};
 pub use host::{CasMismatch, Host, Version, Versioned};

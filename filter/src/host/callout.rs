@@ -22,7 +22,7 @@ pub fn dispatch(
     timeout_ms: u64,
 ) -> Result<u32, HostError> {
     let pairs = headers::encode(header_pairs);
-    let trailers = headers::encode(&[]);
+    let trailers = headers::NONE;
     let timeout_ms = u32::try_from(timeout_ms.max(1)).unwrap_or(u32::MAX);
     let mut token = 0;
     // SAFETY: all slices outlive the call, and the out pointer is valid for writes.

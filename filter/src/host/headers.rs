@@ -107,6 +107,9 @@ pub fn remove(map: Map, name: &str) -> Result<(), HostError> {
     check(unsafe { raw::proxy_remove_header_map_value(map as u32, name.as_ptr(), name.len()) })
 }
 
+/// No header pairs, as [`encode`] would write them.
+pub const NONE: [u8; 4] = [0; 4];
+
 /// Header pairs as the host wants them: count, lengths, then every text with a zero after it.
 pub fn encode(pairs: &[(&str, &str)]) -> Vec<u8> {
     fn word(bytes: &mut Vec<u8>, n: usize) {

@@ -2,7 +2,7 @@
 
 use super::{
     Standing,
-    text::{number, push_item, push_number, push_parameter},
+    text::{push_item, push_number, push_parameter},
 };
 
 /// Which styles of headers a response carries.
@@ -63,11 +63,21 @@ pub(crate) fn write_headers(shown: &Shown, styles: Styles, headers: &mut impl Re
     let Some(tightest) = shown.tightest() else {
         return;
     };
+    // Each value is written where the one before it was.
+    let mut value = String::with_capacity(40 * shown.standings.len());
     if styles.ratelimit {
         // Lists: items of several limiters on the way stand side by side.
-        let (policy, state) = structured(&shown.standings);
-        headers.add("ratelimit-policy", &policy);
-        headers.add("ratelimit", &state);
+        push_list(&mut value, &shown.standings, |out, standing| {
+            push_parameter(out, 'q', standing.quota);
+            push_parameter(out, 'w', seconds(standing.window_ms));
+        });
+        headers.add("ratelimit-policy", &value);
+        value.clear();
+        push_list(&mut value, &shown.standings, |out, standing| {
+            push_parameter(out, 'r', standing.remaining);
+            push_parameter(out, 't', seconds(standing.reset_after_ms));
+        });
+        headers.add("ratelimit", &value);
     }
     if !styles.x_ratelimit && !styles.spring {
         return;
@@ -77,38 +87,32 @@ pub(crate) fn write_headers(shown: &Shown, styles: Styles, headers: &mut impl Re
     if upstream.is_some_and(|remaining: u64| remaining <= tightest.remaining) {
         return;
     }
-    headers.set("x-ratelimit-remaining", &number(tightest.remaining));
+    let mut set = |name, number| {
+        value.clear();
+        push_number(&mut value, number);
+        headers.set(name, &value);
+    };
+    set("x-ratelimit-remaining", tightest.remaining);
     if styles.x_ratelimit {
-        headers.set("x-ratelimit-limit", &number(tightest.quota));
-        headers.set(
-            "x-ratelimit-reset",
-            &number(seconds(tightest.reset_after_ms)),
-        );
+        set("x-ratelimit-limit", tightest.quota);
+        set("x-ratelimit-reset", seconds(tightest.reset_after_ms));
     }
     if styles.spring {
-        headers.set("x-ratelimit-replenish-rate", &number(per_second(tightest)));
-        headers.set("x-ratelimit-burst-capacity", &number(tightest.quota));
-        headers.set("x-ratelimit-requested-tokens", &number(tightest.cost));
+        set("x-ratelimit-replenish-rate", per_second(tightest));
+        set("x-ratelimit-burst-capacity", tightest.quota);
+        set("x-ratelimit-requested-tokens", tightest.cost);
     }
 }
 
-/// `"per-user";q=20;w=2` and `"per-user";r=19;t=1`, an item for each limit.
-fn structured(standings: &[Standing]) -> (String, String) {
-    let mut policy = String::with_capacity(40 * standings.len());
-    let mut state = String::with_capacity(40 * standings.len());
-    for standing in standings {
-        for out in [&mut policy, &mut state] {
-            if !out.is_empty() {
-                out.push_str(", ");
-            }
-            push_item(out, standing.limit.as_str());
+/// An item for each limit, like `"per-user";q=20;w=2` or `"per-user";r=19;t=1`.
+fn push_list(out: &mut String, standings: &[Standing], parameters: fn(&mut String, &Standing)) {
+    for (at, standing) in standings.iter().enumerate() {
+        if at > 0 {
+            out.push_str(", ");
         }
-        push_parameter(&mut policy, 'q', standing.quota);
-        push_parameter(&mut policy, 'w', seconds(standing.window_ms));
-        push_parameter(&mut state, 'r', standing.remaining);
-        push_parameter(&mut state, 't', seconds(standing.reset_after_ms));
+        push_item(out, standing.limit.as_str());
+        parameters(out, standing);
     }
-    (policy, state)
 }
 
 /// Whole seconds, rounded up.

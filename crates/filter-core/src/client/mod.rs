@@ -9,7 +9,7 @@ use policy::Name;
 pub use headers::{ResponseHeaders, Styles};
 pub(crate) use headers::{Shown, write_headers};
 pub(crate) use reply::Denial;
-pub use reply::{DenyBody, DenyConfig, LocalReply};
+pub use reply::{DenyBody, DenyConfig, HeaderList, LocalReply};
 
 /// How a client stands with one limit after a decision.
 #[derive(Clone, Debug, PartialEq, Eq)]

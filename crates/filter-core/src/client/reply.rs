@@ -6,7 +6,7 @@ use protocol::DecidedBy;
 use super::{
     Standing, headers,
     headers::{ResponseHeaders, Shown, Styles, write_headers},
-    text::push_json,
+    text::{push_item, push_json, push_number},
 };
 use crate::random::Random;
 
@@ -77,14 +77,31 @@ pub struct LocalReply {
     /// What `%RESPONSE_CODE_DETAILS%` shows.
     pub details: String,
     /// Headers. Names of limits and numbers only: nothing in them came from a client.
-    pub headers: Vec<(&'static str, String)>,
+    pub headers: HeaderList,
     /// The body; for gRPC, the status message.
     pub body: String,
     /// The status of a gRPC call.
     pub grpc_status: u8,
 }
 
-impl ResponseHeaders for Vec<(&'static str, String)> {
+/// Headers in order, their values behind one another in one piece of memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HeaderList {
+    values: String,
+    /// Each name, with where its value ends.
+    names: Vec<(&'static str, usize)>,
+}
+
+impl HeaderList {
+    /// Names and values.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, &str)> + Clone {
+        let starts = std::iter::once(0).chain(self.names.iter().map(|(_, end)| *end));
+        let spans = starts.zip(&self.names);
+        spans.map(|(start, (name, end))| (*name, self.values.get(start..*end).unwrap_or_default()))
+    }
+}
+
+impl ResponseHeaders for HeaderList {
     fn get(&self, _name: &str) -> Option<Vec<u8>> {
         None
     }
@@ -94,7 +111,8 @@ impl ResponseHeaders for Vec<(&'static str, String)> {
     }
 
     fn add(&mut self, name: &'static str, value: &str) {
-        self.push((name, value.to_owned()));
+        self.values.push_str(value);
+        self.names.push((name, self.values.len()));
     }
 }
 
@@ -118,8 +136,11 @@ impl Denial {
         let first = self.by.first().map_or("", |(name, _)| name.as_str());
         let mut reply = LocalReply {
             status,
-            details: format!("rl_denied:{first}:{}", self.source.word()),
-            headers: Vec::with_capacity(8),
+            details: ["rl_denied:", first, ":", self.source.word()].concat(),
+            headers: HeaderList {
+                values: String::with_capacity(160),
+                names: Vec::with_capacity(8),
+            },
             body: String::new(),
             grpc_status,
         };
@@ -184,7 +205,7 @@ impl Denial {
         body.push_str("\",\"title\":\"");
         push_json(&mut body, message);
         body.push_str("\",\"status\":");
-        body.push_str(&super::text::number(status.into()));
+        push_number(&mut body, status.into());
         if quota_exceeded {
             body.push_str(",\"violated-policies\":[");
             let known = self.by.iter().filter(|(_, known)| *known);
@@ -192,7 +213,7 @@ impl Denial {
                 if n > 0 {
                     body.push(',');
                 }
-                super::text::push_item(&mut body, name.as_str());
+                push_item(&mut body, name.as_str());
             }
             body.push(']');
         }
@@ -272,7 +293,7 @@ mod tests {
             ..denial(DecidedBy::Limiter)
         };
         let reply = reply(never, &DenyConfig::default(), false);
-        assert!(reply.headers.iter().all(|(name, _)| *name != "retry-after"));
+        assert!(reply.headers.iter().all(|(name, _)| name != "retry-after"));
     }
 
     #[test]
@@ -308,7 +329,8 @@ mod tests {
                 ..denial(DecidedBy::Limiter)
             };
             let reply = denial.reply(&config, Styles::default(), false, &mut random);
-            waits.insert(reply.headers[1].1.parse::<u64>().unwrap());
+            let (_, wait) = reply.headers.iter().nth(1).unwrap();
+            waits.insert(wait.parse::<u64>().unwrap());
         }
         assert!(
             waits.iter().all(|wait| (10..=15).contains(wait)),

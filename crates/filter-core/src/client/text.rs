@@ -1,24 +1,11 @@
 //! Numbers and names into header values. The formatting machinery of the standard library would
-//! be a tenth of the time of a request.
+//! be a tenth of the time of a request, and memory for each value another.
 
 use std::fmt::Write;
 
 /// Appends a number in decimal.
 pub(super) fn push_number(out: &mut String, number: u64) {
-    let mut digits = [0_u8; 20];
-    let mut left = number;
-    let mut used = 0;
-    for slot in digits.iter_mut().rev() {
-        *slot = b'0' + u8::try_from(left % 10).unwrap_or(0);
-        used += 1;
-        left /= 10;
-        if left == 0 {
-            break;
-        }
-    }
-    for digit in digits.iter().skip(digits.len() - used) {
-        out.push(char::from(*digit));
-    }
+    out.push_str(itoa::Buffer::new().format(number));
 }
 
 /// Appends a structured field item `"name"`, whose characters need no escaping.
@@ -34,13 +21,6 @@ pub(super) fn push_parameter(out: &mut String, name: char, number: u64) {
     out.push(name);
     out.push('=');
     push_number(out, number);
-}
-
-/// A number in decimal.
-pub(super) fn number(number: u64) -> String {
-    let mut text = String::with_capacity(20);
-    push_number(&mut text, number);
-    text
 }
 
 /// Appends text as the inside of a JSON string.
@@ -61,13 +41,6 @@ pub(super) fn push_json(out: &mut String, text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn numbers_read_as_numbers() {
-        for n in [0, 7, 10, 99, 100, 1_234_567, u64::MAX] {
-            assert_eq!(number(n), n.to_string());
-        }
-    }
 
     #[test]
     fn json_text_is_escaped() {

@@ -7,7 +7,7 @@
 mod address;
 mod text;
 
-use std::rc::Rc;
+use std::{borrow::Cow, rc::Rc};
 
 use policy::Name;
 use protocol::MAX_VALUE;
@@ -17,7 +17,7 @@ pub use address::Prefixes;
 /// What the host knows of a request.
 pub trait Request {
     /// The first value of a header; names are lower case.
-    fn header(&self, name: &str) -> Option<Vec<u8>>;
+    fn header(&self, name: &str) -> Option<Cow<'_, [u8]>>;
     /// A property by its path, whose parts are parted by zero bytes.
     fn property(&self, path: &[u8]) -> Option<Vec<u8>>;
 }
@@ -120,13 +120,16 @@ impl Source {
 
     fn value(&self, request: &impl Request) -> Option<Vec<u8>> {
         match self {
-            Self::Method => request.header(":method"),
-            Self::Path => request.header(":path").map(text::without_query),
-            Self::Host => request.header(":authority").map(text::host),
+            Self::Method => request.header(":method").map(Cow::into_owned),
+            Self::Path => {
+                let target = request.header(":path")?;
+                Some(text::without_query(&target).to_vec())
+            }
+            Self::Host => Some(text::host(&request.header(":authority")?)),
             Self::RemoteAddress(prefixes) => {
                 address::client(request.property(b"source\0address")?, *prefixes)
             }
-            Self::Header(name) => request.header(name),
+            Self::Header(name) => request.header(name).map(Cow::into_owned),
             Self::Cookie(name) => text::cookie(&request.header("cookie")?, name.as_bytes()),
             Self::Query(name) => text::query(&request.header(":path")?, name.as_bytes()),
             Self::Property(path, format) => text::property(request.property(path)?, *format),

@@ -3,25 +3,23 @@
 use super::Format;
 
 /// The path of a request target.
-pub(super) fn without_query(mut target: Vec<u8>) -> Vec<u8> {
-    if let Some(end) = target.iter().position(|byte| matches!(byte, b'?' | b'#')) {
-        target.truncate(end);
-    }
-    target
+pub(super) fn without_query(target: &[u8]) -> &[u8] {
+    let end = target.iter().position(|byte| matches!(byte, b'?' | b'#'));
+    end.and_then(|end| target.get(..end)).unwrap_or(target)
 }
 
 /// The host of an authority: lower case, without the port.
-pub(super) fn host(mut authority: Vec<u8>) -> Vec<u8> {
+pub(super) fn host(authority: &[u8]) -> Vec<u8> {
     let bracket = authority
         .iter()
         .rposition(|byte| *byte == b']')
         .unwrap_or(0);
     let colon = authority.iter().rposition(|byte| *byte == b':');
-    if let Some(colon) = colon.filter(|colon| *colon >= bracket) {
-        authority.truncate(colon);
-    }
-    authority.make_ascii_lowercase();
-    authority
+    let end = colon.filter(|colon| *colon >= bracket);
+    let host = end
+        .and_then(|end| authority.get(..end))
+        .unwrap_or(authority);
+    host.to_ascii_lowercase()
 }
 
 /// The value of a cookie.
@@ -136,19 +134,19 @@ mod tests {
 
     #[test]
     fn a_path_ends_before_its_query() {
-        assert_eq!(without_query(b"/a/b?c=d?e".to_vec()), b"/a/b");
-        assert_eq!(without_query(b"/a#b".to_vec()), b"/a");
-        assert_eq!(without_query(b"/\xff".to_vec()), b"/\xff");
-        assert_eq!(without_query(Vec::new()), b"");
+        assert_eq!(without_query(b"/a/b?c=d?e"), b"/a/b");
+        assert_eq!(without_query(b"/a#b"), b"/a");
+        assert_eq!(without_query(b"/\xff"), b"/\xff");
+        assert_eq!(without_query(b""), b"");
     }
 
     #[test]
     fn a_host_has_no_port_and_no_capitals() {
-        assert_eq!(host(b"Shop.Example:8080".to_vec()), b"shop.example");
-        assert_eq!(host(b"shop.example".to_vec()), b"shop.example");
-        assert_eq!(host(b"[2001:DB8::1]:8080".to_vec()), b"[2001:db8::1]");
-        assert_eq!(host(b"[::1]".to_vec()), b"[::1]");
-        assert_eq!(host(b"\xff:1".to_vec()), b"\xff");
+        assert_eq!(host(b"Shop.Example:8080"), b"shop.example");
+        assert_eq!(host(b"shop.example"), b"shop.example");
+        assert_eq!(host(b"[2001:DB8::1]:8080"), b"[2001:db8::1]");
+        assert_eq!(host(b"[::1]"), b"[::1]");
+        assert_eq!(host(b"\xff:1"), b"\xff");
     }
 
     #[test]
@@ -208,7 +206,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_can_be_taken_apart(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
-            let _ = (without_query(bytes.clone()), host(bytes.clone()));
+            let _ = (without_query(&bytes), host(&bytes));
             let _ = (cookie(&bytes, b"a"), query(&bytes, b"a"));
             let _ = property(bytes, Format::Metadata);
         }

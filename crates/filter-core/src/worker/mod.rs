@@ -349,18 +349,18 @@ impl Worker {
         let polls = path.strip_prefix(POLICY_PATH.as_bytes());
         let polls = polls.is_some_and(|rest| matches!(rest, [] | [b'?', ..]));
         let posts = [CHECK_PATH, REPORT_PATH];
-        if !posts.iter().any(|known| path == known.as_bytes()) && !polls {
+        if !posts.iter().any(|known| *path == *known.as_bytes()) && !polls {
             return false;
         }
         let authority = self.config.limiter.authority.as_bytes();
         let ours = request
             .header(":authority")
-            .is_some_and(|host| host == authority);
+            .is_some_and(|host| *host == *authority);
         let given = || request.header("authorization");
         ours && self
             .bearer
             .as_ref()
-            .is_none_or(|own| given().is_some_and(|b| b == own.as_bytes()))
+            .is_none_or(|own| given().is_some_and(|b| *b == *own.as_bytes()))
     }
 
     /// Lets a request go on; its response will tell `shown`.

@@ -1,6 +1,7 @@
 //! Envoys with their workers, a limiter, and a network in between, driven by a seed.
 
 use std::{
+    borrow::Cow,
     cmp::Reverse,
     collections::{BinaryHeap, HashMap},
 };
@@ -186,13 +187,14 @@ impl Metrics for Sink<'_> {
 struct Headers<'a>(&'a Sent);
 
 impl Request for Headers<'_> {
-    fn header(&self, name: &str) -> Option<Vec<u8>> {
-        match name {
-            ":method" => Some(b"GET".to_vec()),
-            ":path" => Some(self.0.path.as_bytes().to_vec()),
-            "x-user" => Some(self.0.user.clone().into_bytes()),
-            _ => None,
-        }
+    fn header(&self, name: &str) -> Option<Cow<'_, [u8]>> {
+        let value = match name {
+            ":method" => "GET",
+            ":path" => self.0.path,
+            "x-user" => &self.0.user,
+            _ => return None,
+        };
+        Some(Cow::Borrowed(value.as_bytes()))
     }
     fn property(&self, _: &[u8]) -> Option<Vec<u8>> {
         None

@@ -28,6 +28,9 @@ enum Literal {
 /// then ruled out like any candidate.
 type Slot = u64;
 
+/// Of so few limits each is a candidate: to rule them out costs less than to look them up.
+const FEW: usize = 4;
+
 #[derive(Clone, Debug)]
 pub(super) struct Index {
     /// Limits by slot.
@@ -48,9 +51,11 @@ struct Entry {
     depth: usize,
 }
 
-/// The limits that may match a request.
+/// The limits that may match a request, a bit for each.
 pub(super) struct Candidates {
-    bits: Vec<u64>,
+    first: u64,
+    /// Of the limits after the first 64.
+    more: Vec<u64>,
 }
 
 impl Index {
@@ -112,8 +117,12 @@ impl Index {
 
     /// Every limit that may match.
     pub(super) fn candidates(&self, values: &[Option<&[u8]>]) -> Candidates {
+        if self.limits <= FEW {
+            return Candidates::all(self.limits);
+        }
         let mut found = Candidates {
-            bits: vec![0; self.limits.div_ceil(64)],
+            first: 0,
+            more: vec![0; self.limits / 64],
         };
         for limit in &self.rest {
             found.add(*limit);
@@ -143,21 +152,36 @@ impl Index {
 }
 
 impl Candidates {
+    /// The first `limits`, at most 63.
+    fn all(limits: usize) -> Self {
+        Self {
+            first: (1 << limits) - 1,
+            more: Vec::new(),
+        }
+    }
+
     fn add(&mut self, limit: usize) {
-        if let Some(word) = self.bits.get_mut(limit / 64) {
+        let word = match (limit / 64).checked_sub(1) {
+            None => Some(&mut self.first),
+            Some(at) => self.more.get_mut(at),
+        };
+        if let Some(word) = word {
             *word |= 1 << (limit % 64);
         }
     }
 
     /// Their positions, in order.
     pub(super) fn iter(&self) -> impl Iterator<Item = usize> {
-        let words = self.bits.iter().enumerate();
-        words
-            .filter(|(_, word)| **word != 0)
-            .flat_map(|(at, word)| {
-                let set = (0..64).filter(move |bit| word & (1 << bit) != 0);
-                set.map(move |bit| at * 64 + bit)
+        let words = std::iter::once(&self.first).chain(&self.more);
+        words.enumerate().flat_map(|(at, word)| {
+            let mut left = *word;
+            std::iter::from_fn(move || {
+                let bit = left.trailing_zeros();
+                // Takes the lowest bit off.
+                left &= left.checked_sub(1)?;
+                Some(at * 64 + usize::try_from(bit).unwrap_or(0))
             })
+        })
     }
 }
 
