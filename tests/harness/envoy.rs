@@ -27,8 +27,11 @@ impl Envoy {
         dir: &Path,
     ) -> Result<Self> {
         let file = dir.join(format!("envoy-{}.json", ports.envoy));
+        let arguments = config.more_arguments();
         config.ports(&ports)?.write(&file)?;
-        Self::serve(programs, &file, ports, workers, dir).await
+        let mut command = command(&programs.envoy, &file, workers);
+        command.args(arguments);
+        Self::run(command, programs, ports, dir).await
     }
 
     /// Starts one on a configuration file that names `ports`.
@@ -39,7 +42,16 @@ impl Envoy {
         workers: u32,
         dir: &Path,
     ) -> Result<Self> {
-        let mut command = command(&programs.envoy, file, workers);
+        let command = command(&programs.envoy, file, workers);
+        Self::run(command, programs, ports, dir).await
+    }
+
+    async fn run(
+        mut command: Command,
+        programs: &Programs,
+        ports: Ports,
+        dir: &Path,
+    ) -> Result<Self> {
         let typed = shown(&command);
         // The shipped file names the filter relative to the checkout.
         // What the access log holds back for ten seconds a test waits for.

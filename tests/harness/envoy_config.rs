@@ -14,6 +14,7 @@ pub struct EnvoyConfig {
     tree: Value,
     /// Ports that are right already.
     kept: Vec<u16>,
+    arguments: Vec<String>,
 }
 
 impl EnvoyConfig {
@@ -27,8 +28,11 @@ impl EnvoyConfig {
         let text = std::fs::read_to_string(path)
             .with_context(|| format!("cannot read {}", path.display()))?;
         let tree = serde_saphyr::from_str(&text).with_context(|| path.display().to_string())?;
-        let kept = Vec::new();
-        Ok(Self { tree, kept })
+        Ok(Self {
+            tree,
+            kept: Vec::new(),
+            arguments: Vec::new(),
+        })
     }
 
     /// Edits the whole tree.
@@ -58,6 +62,19 @@ impl EnvoyConfig {
     pub fn keep_port(mut self, port: u16) -> Self {
         self.kept.push(port);
         self
+    }
+
+    /// Has Envoy start with these arguments too.
+    #[must_use]
+    pub fn arguments(mut self, arguments: &[&str]) -> Self {
+        let more = arguments.iter().map(|&argument| argument.to_owned());
+        self.arguments.extend(more);
+        self
+    }
+
+    /// What Envoy starts with, besides the file.
+    pub(crate) fn more_arguments(&self) -> Vec<String> {
+        self.arguments.clone()
     }
 
     /// Loads the filter from another file.

@@ -29,6 +29,7 @@ mod not_a_limiter;
 mod outages;
 mod over_limit;
 mod reconfiguration;
+mod reconfiguration_in_flight;
 mod returning;
 mod several_limits;
 mod stores;

@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use harness::{EnvoyConfig, RawClient, flood, free_port, until};
 use serde_json::{Value, json};
 
-use crate::stage::{PATIENCE, Stage, limits};
+use crate::stage::{PATIENCE, Plan, Stage, limits};
 
 const FILTER: &str = "/filter_chains/0/filters/0/typed_config/http_filters/0/typed_config/config/configuration/value";
 
 /// A listener that Envoy reads from a file and reads again when the file is replaced.
-struct Delivered {
-    stage: Stage,
-    port: u16,
+pub struct Delivered {
+    pub stage: Stage,
+    pub port: u16,
     listener: Value,
     file: PathBuf,
     _dir: tempfile::TempDir,
@@ -21,10 +21,15 @@ struct Delivered {
 
 impl Delivered {
     async fn start(items: &[&str]) -> Self {
+        Self::of(limits(items)).await
+    }
+
+    /// A plan whose listener is delivered.
+    pub async fn of(plan: Plan) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (file, port) = (dir.path().join("listeners.json"), free_port().unwrap());
         let to = file.clone();
-        let stage = limits(items)
+        let stage = plan
             .config(move |config| deliver(config, &to, port))
             .start_unlimited()
             .await;
@@ -57,7 +62,7 @@ impl Delivered {
 
     /// Delivers the listener with the filter's configuration edited; returns when Envoy has
     /// accepted or refused it, which the counter of that name tells.
-    async fn change(&self, counter: &str, edit: impl FnOnce(&mut Value)) {
+    pub async fn change(&self, counter: &str, edit: impl FnOnce(&mut Value)) {
         let name = format!("listener_manager.lds.{counter}");
         let before = self.stage.envoy().stat(&name).await.unwrap();
         let mut listener = self.listener.clone();
