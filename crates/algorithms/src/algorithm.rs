@@ -1,5 +1,7 @@
 //! Any algorithm, chosen by a limit's parameters.
 
+mod local;
+
 use crate::fixed_window::{FixedWindow, FixedWindowState};
 use crate::gcra::{Gcra, GcraState};
 use crate::integers::TIME_MAX_MS;
@@ -123,19 +125,7 @@ macro_rules! engines {
 
             fn take_back(&self, state: &State, now_ms: u64, charge: &Charged) -> State {
                 match self {
-                    $(Self::$kind(quota) => {
-                        let Some(own) = $kind::own(state) else {
-                            return state.clone();
-                        };
-                        let Loaded { mut usage, shifted } = quota.load(Some(own), now_ms, charge.lease_ttl_ms);
-                        let taken = shifted.is_none()
-                            && quota.take_back(&mut usage, charge.at_ms, charge.units);
-                        if taken {
-                            $kind::wrap(quota.save(usage))
-                        } else {
-                            state.clone()
-                        }
-                    }),+
+                    $(Self::$kind(quota) => take_back(quota, state, now_ms, charge)),+
                 }
             }
 
@@ -183,6 +173,18 @@ engines!(
     SlidingWindowBuckets,
     SlidingWindow
 );
+
+fn take_back<Q: Quota>(quota: &Q, state: &State, now_ms: u64, charge: &Charged) -> State {
+    let Some(own) = Q::own(state) else {
+        return state.clone();
+    };
+    let Loaded { mut usage, shifted } = quota.load(Some(own), now_ms, charge.lease_ttl_ms);
+    if shifted.is_none() && quota.take_back(&mut usage, charge.at_ms, charge.units) {
+        Q::wrap(quota.save(usage))
+    } else {
+        state.clone()
+    }
+}
 
 impl Algorithm {
     /// Validates parameters.

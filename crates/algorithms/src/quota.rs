@@ -97,6 +97,23 @@ impl<'a, Q: Quota> Evaluated<'a, Q> {
     pub fn new(quota: &'a Q, state: Option<&'a State>, now_ms: u64, ask: Ask<'a>) -> Self {
         let mut loaded = quota.load(state.and_then(Q::own), now_ms, ask.lease.ttl_ms);
         let settled = quota.settle(&mut loaded.usage, ask.lease.settle);
+        Self::test(quota, loaded, ask, settled)
+    }
+
+    /// As [`Self::new`], of a bucket that nothing is leased out of.
+    pub fn here(
+        quota: &'a Q,
+        state: Option<&'a State>,
+        now_ms: u64,
+        cost: u64,
+        debit: u64,
+    ) -> Self {
+        let lease = LeaseAsk::default();
+        let loaded = quota.load(state.and_then(Q::own), now_ms, lease.ttl_ms);
+        Self::test(quota, loaded, Ask { cost, debit, lease }, false)
+    }
+
+    fn test(quota: &'a Q, mut loaded: Loaded<'a, Q>, ask: Ask<'a>, settled: bool) -> Self {
         let debited = ask.debit > 0 && quota.charge(&mut loaded.usage, ask.debit);
         let room = quota.room(&loaded.usage);
         let fits = ask.cost <= quota.limit() && room.is_some_and(|room| ask.cost <= room);
@@ -118,15 +135,31 @@ impl<'a, Q: Quota> Evaluated<'a, Q> {
         if !self.fits {
             return self.leave();
         }
-        let Ask { cost, lease, .. } = self.ask;
+        let delay_ms = self.take();
+        let lease = self.quota.grant(&mut self.loaded.usage, &self.ask.lease);
+        self.changed = self.changed || lease.is_some();
+        let cost = self.ask.cost;
+        self.finish(delay_ms, cost, lease)
+    }
+
+    /// As [`Self::charge`], of a bucket that nothing is leased out of.
+    pub fn charge_here(mut self) -> Outcome {
+        if !self.fits {
+            return self.leave();
+        }
+        let delay_ms = self.take();
+        let cost = self.ask.cost;
+        self.finish(delay_ms, cost, None)
+    }
+
+    /// Takes a cost that fits, and returns how long its request is held.
+    fn take(&mut self) -> u64 {
         let usage = &mut self.loaded.usage;
         let delay_ms = self.quota.delay_ms(usage);
-        if cost > 0 {
-            self.quota.charge(usage, cost);
+        if self.ask.cost > 0 {
+            self.quota.charge(usage, self.ask.cost);
         }
-        let lease = self.quota.grant(usage, &lease);
-        self.changed = self.changed || lease.is_some();
-        self.finish(delay_ms, cost, lease)
+        delay_ms
     }
 
     /// Takes nothing.

@@ -62,25 +62,29 @@ impl LocalBucket<'_> {
         self.table
             .update(host, self.place, self.generation, now, |found| {
                 let state = self.state(found, now, cost);
-                let evaluation = self.algorithm.evaluate(state.as_ref(), now.wall_ms, cost);
+                let (at_ms, state_now) = (now.wall_ms, state.as_ref());
                 let outcome = match take {
-                    Take::Charge | Take::Owe => evaluation.charge(),
-                    Take::Peek => evaluation.leave(),
+                    Take::Charge | Take::Owe => self.algorithm.charge_here(state_now, at_ms, cost),
+                    Take::Peek => self.algorithm.peek_here(state_now, at_ms, cost, 0),
+                };
+                // Nothing without a state of a fixed size is kept here: policies refuse it.
+                let Some(outcome) = outcome else {
+                    return Update::Keep(Err(Contended));
                 };
                 // A state that came to be by starting is kept, or it would start over and over.
                 let stored = found.entry.local.is_some();
                 match outcome.write.or(state.filter(|_| !stored)) {
-                    None => Update::Keep(outcome.decision),
+                    None => Update::Keep(Ok(outcome.decision)),
                     Some(state) => {
                         if take == Take::Owe && outcome.charged > 0 {
                             let owed = &mut found.entry.owed;
                             owed.add(outcome.charged, self.span_us(), now.mono_us);
                         }
                         store(&mut found.entry, &state, &outcome.decision, now);
-                        Update::Write(outcome.decision)
+                        Update::Write(Ok(outcome.decision))
                     }
                 }
-            })
+            })?
     }
 
     /// Puts back what was taken at `taken_at_ms`, as far as time has not.
@@ -96,24 +100,29 @@ impl LocalBucket<'_> {
     ) -> Result<(), Contended> {
         self.table
             .update(host, self.place, self.generation, now, |found| {
-                let local = found.entry.local.as_ref();
-                let Some(state) = local.and_then(|local| State::from_bytes(&local.bytes)) else {
-                    // Pushed out, or of an older generation: there is nothing to put it into.
-                    return Update::Keep(());
-                };
                 let charge = Charged {
                     at_ms: taken_at_ms,
                     units: cost,
                     lease_ttl_ms: 0,
                 };
-                let state = self.algorithm.take_back(&state, now.wall_ms, &charge);
-                let asked = self
-                    .algorithm
-                    .evaluate(Some(&state), now.wall_ms, 0)
-                    .leave();
-                store(&mut found.entry, &state, &asked.decision, now);
-                Update::Write(())
+                match self.without(found, now, &charge) {
+                    Some((state, decision)) => {
+                        store(&mut found.entry, &state, &decision, now);
+                        Update::Write(())
+                    }
+                    // Pushed out, or of an older generation: there is nothing to put it into.
+                    None => Update::Keep(()),
+                }
             })
+    }
+
+    /// The bucket's state without a charge, and what that comes to.
+    fn without(&self, found: &Found, now: Now, charge: &Charged) -> Option<(State, Decision)> {
+        let local = found.entry.local.as_ref()?;
+        let state = State::from_bytes(&local.bytes)?;
+        let state = self.algorithm.take_back_here(&state, now.wall_ms, charge)?;
+        let asked = self.algorithm.peek_here(Some(&state), now.wall_ms, 0, 0)?;
+        Some((state, asked.decision))
     }
 
     /// The bucket's state; `None` if it is unused.
@@ -147,8 +156,7 @@ impl LocalBucket<'_> {
     /// A bucket with so many units left.
     fn with_left(&self, units: u64, at_ms: u64) -> Option<State> {
         let used = self.algorithm.limit().saturating_sub(units);
-        let evaluation = self.algorithm.evaluate_with_debit(None, at_ms, 0, used);
-        evaluation.leave().write
+        self.algorithm.peek_here(None, at_ms, 0, used)?.write
     }
 }
 
