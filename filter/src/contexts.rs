@@ -1,6 +1,6 @@
 //! Which plugin a callback is about. All plugins of one VM share its statics.
 
-use std::{cell::RefCell, collections::HashMap, rc::Rc};
+use std::{cell::RefCell, rc::Rc};
 
 use crate::plugin::Plugin;
 
@@ -13,8 +13,9 @@ thread_local! {
 struct Contexts {
     /// The oldest first. Almost always there is one.
     roots: Vec<Root>,
-    /// The root of each request that came while there were several.
-    streams: HashMap<u32, u32>,
+    /// The requests that came while there were several roots, each with its own. Envoy counts
+    /// contexts up, so they come sorted.
+    streams: Vec<(u32, u32)>,
 }
 
 struct Root {
@@ -29,10 +30,15 @@ impl Contexts {
 
     /// The root of a request: one that is not listed came while there was but one.
     fn root_of(&self, stream_id: u32) -> Option<&Root> {
-        match self.streams.get(&stream_id) {
-            Some(root_id) => self.root(*root_id),
-            None => self.roots.first(),
+        match self.place_of(stream_id).map(|at| self.streams.get(at)) {
+            Ok(Some((_, root_id))) => self.root(*root_id),
+            _ => self.roots.first(),
         }
+    }
+
+    /// Where a request is among the streams, or belongs.
+    fn place_of(&self, stream_id: u32) -> Result<usize, usize> {
+        self.streams.binary_search_by_key(&stream_id, |(id, _)| *id)
     }
 }
 
@@ -42,8 +48,10 @@ pub fn add_root(id: u32) {
 
 pub fn add_stream(id: u32, root_id: u32) {
     with(|contexts| {
-        if contexts.roots.len() > 1 {
-            contexts.streams.insert(id, root_id);
+        if contexts.roots.len() > 1
+            && let Err(at) = contexts.place_of(id)
+        {
+            contexts.streams.insert(at, (id, root_id));
         }
     });
 }
@@ -69,7 +77,9 @@ pub fn plugin_of(stream_id: u32) -> Option<Rc<Plugin>> {
 /// Forgets a request, or a plugin.
 pub fn remove(id: u32) {
     with(|contexts| {
-        contexts.streams.remove(&id);
+        if let Ok(at) = contexts.place_of(id) {
+            contexts.streams.remove(at);
+        }
         contexts.roots.retain(|root| root.id != id);
     });
 }

@@ -27,7 +27,7 @@ pub struct Compiled {
 }
 
 /// A limit with its names resolved to positions.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct Rule {
     /// Positions in `keys`, in the order of the limit's matchers.
     matchers: Vec<usize>,
@@ -62,33 +62,43 @@ pub enum Resolved {
     Unlimited,
 }
 
+impl Rule {
+    fn new(limit: &Limit, keys: &[Name], limit_named: impl Fn(&str) -> Option<usize>) -> Self {
+        let mut rule = Self::default();
+        for matcher in &limit.matchers {
+            rule.matchers.extend(find(keys, &matcher.key));
+        }
+        for key in &limit.per {
+            rule.per.extend(find(keys, key));
+        }
+        for name in &limit.replaces {
+            rule.replaces.extend(limit_named(name.as_str()));
+        }
+        rule
+    }
+}
+
+/// Where a key is among sorted ones, or belongs.
+#[inline(never)]
+fn find(keys: &[Name], key: &Name) -> Result<usize, usize> {
+    keys.binary_search(key)
+}
+
 impl Compiled {
     /// Compiles a policy.
     pub fn new(mut policy: Policy) -> Self {
         let mut keys: Vec<Name> = Vec::new();
         for key in policy.limits.iter().flat_map(Limit::keys) {
-            if let Err(at) = keys.binary_search(key) {
+            if let Err(at) = find(&keys, key) {
                 keys.insert(at, key.clone());
             }
         }
-        let key = |name: &Name| keys.binary_search(name).ok();
         let mut by_name = Positions::default();
         for (at, limit) in policy.limits.iter().enumerate() {
             by_name.add(digest(limit.name.as_str().as_bytes()), at);
         }
-        let rules: Vec<Rule> = policy
-            .limits
-            .iter()
-            .map(|limit| Rule {
-                matchers: limit.matchers.iter().filter_map(|m| key(&m.key)).collect(),
-                per: limit.per.iter().filter_map(key).collect(),
-                replaces: limit
-                    .replaces
-                    .iter()
-                    .filter_map(|name| named(&policy.limits, &by_name, name.as_str()))
-                    .collect(),
-            })
-            .collect();
+        let rule = |limit| Rule::new(limit, &keys, |name| named(&policy.limits, &by_name, name));
+        let rules: Vec<Rule> = policy.limits.iter().map(rule).collect();
         let index = Index::new(&policy.limits, &rules, keys.len());
         let overrides = policy
             .limits
@@ -203,11 +213,10 @@ impl Compiled {
         if self.policy.paused.is_some_and(|pause| pause.holds(now_ms)) {
             return Vec::new();
         }
-        let candidates = self.index.candidates(values);
-        let mut matches: Vec<Match<'_, 'e>> = candidates
-            .iter()
-            .filter_map(|at| self.test(at, values, now_ms))
-            .collect();
+        let mut matches: Vec<Match<'_, 'e>> = Vec::new();
+        for at in self.index.candidates(values).iter() {
+            matches.extend(self.test(at, values, now_ms));
+        }
         self.suppress_replaced(&mut matches);
         matches
     }
@@ -246,12 +255,12 @@ impl Compiled {
 
     /// A limit that matches suppresses those it replaces, unless it is only reported.
     fn suppress_replaced(&self, matches: &mut Vec<Match<'_, '_>>) {
-        let replaced: Vec<usize> = matches
-            .iter()
-            .filter(|found| found.enforced)
-            .filter_map(|found| self.rules.get(found.index))
-            .flat_map(|rule| rule.replaces.iter().copied())
-            .collect();
+        let mut replaced: Vec<usize> = Vec::new();
+        for found in matches.iter().filter(|found| found.enforced) {
+            if let Some(rule) = self.rules.get(found.index) {
+                replaced.extend_from_slice(&rule.replaces);
+            }
+        }
         if !replaced.is_empty() {
             matches.retain(|found| !replaced.contains(&found.index));
         }

@@ -113,7 +113,7 @@ fn split(field: &str) -> Result<(&str, Option<&str>), EditError> {
     }
     Err(EditError::UnknownField {
         field: field.to_owned(),
-        meant: similar(outer, LIMIT_FIELDS),
+        meant: similar(outer, &LIMIT_FIELDS),
     })
 }
 

@@ -2,7 +2,7 @@
 
 use crate::{
     document::{Node, Value},
-    read::{Field, Fields, Report, Take},
+    read::{Field, Report, Take},
     timestamp::{format_timestamp, parse_timestamp},
 };
 
@@ -74,27 +74,16 @@ impl Pause {
 }
 
 fn read_until(pause: &Field<'_>, report: &mut Report) -> Option<Pause> {
-    let path = &pause.path;
-    let mut fields = Fields::of(*pause, report)?;
-    let take = &mut Take {
-        fields: &mut fields,
-        path,
-        report,
-    };
-    let field = take.field("until");
-    if field.is_none() && pause.node.get("until").is_none() {
-        pause
-            .report(take.report, "a pause needs `until`")
-            .push_hint("or write `paused: true` for one without an end");
-    }
-    let until_ms = field.and_then(|field| {
-        let until = field.text("a time", take.report).and_then(parse_timestamp);
-        if until.is_none() {
-            field.expected("a time like 2026-12-01T00:00Z", take.report);
+    let mut until_ms = None;
+    pause.read_map(&FIELDS, report, &mut |take| {
+        if let Some(field) = take.field("until") {
+            until_ms = field.time(take.report);
+        } else if pause.node.get("until").is_none() {
+            pause
+                .report(take.report, "a pause needs `until`")
+                .push_hint("or write `paused: true` for one without an end");
         }
-        until
-    });
-    fields.finish(path, &FIELDS, report);
+    })?;
     Some(Pause {
         until_ms: Some(until_ms?),
     })

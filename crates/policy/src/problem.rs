@@ -1,5 +1,7 @@
 //! What is wrong with a document: every problem at once, each with its place.
 
+#[cfg(feature = "yaml")]
+mod excerpt;
 mod render;
 mod similar;
 

@@ -10,12 +10,22 @@ use crate::{
 impl Report {
     /// What was read, if there was nothing wrong with it.
     pub fn finish<T>(self, found: Option<T>) -> Result<T, Problems> {
-        match (found, Problems::found(self.problems)) {
+        match (found, self.all()) {
             (Some(found), None) => Ok(found),
             (_, Some(problems)) => Err(problems),
-            (None, None) => Err(Problems::one(Problem::new("", None, "nothing to read"))),
+            (None, None) => Err(nothing_to_read()),
         }
     }
+
+    #[inline(never)]
+    fn all(self) -> Option<Problems> {
+        Problems::found(self.problems)
+    }
+}
+
+#[inline(never)]
+fn nothing_to_read() -> Problems {
+    Problems::one(Problem::new("", None, "nothing to read"))
 }
 
 impl Policy {

@@ -86,8 +86,12 @@ impl Reader<'_> {
         if digits.is_empty() {
             return None;
         }
-        let padded: String = digits.chars().chain("000".chars()).take(3).collect();
-        padded.parse().ok()
+        let places = [100, 10, 1].into_iter().zip(digits.bytes());
+        Some(
+            places
+                .map(|(worth, digit)| worth * i64::from(digit - b'0'))
+                .sum(),
+        )
     }
 
     fn offset(&mut self) -> Option<i64> {

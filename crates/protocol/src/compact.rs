@@ -58,7 +58,7 @@ impl Reader<'_> {
     fn name(&mut self) -> Result<Name, DecodeError> {
         let text = self.text()?;
         text.parse()
-            .map_err(|_| DecodeError::Name(text.chars().take(80).collect()))
+            .map_err(|_| DecodeError::Name(beginning(text).to_owned()))
     }
 
     fn revision(&mut self) -> Result<Revision, DecodeError> {
@@ -77,6 +77,11 @@ impl Reader<'_> {
     }
 }
 
+/// As much of a text as a message needs.
+fn beginning(text: &str) -> &str {
+    text.get(..text.floor_char_boundary(80)).unwrap_or(text)
+}
+
 /// Names that were given an index.
 #[derive(Default)]
 struct Table<'n> {
@@ -86,11 +91,10 @@ struct Table<'n> {
 
 impl<'n> Table<'n> {
     fn add(&mut self, name: &'n Name) {
-        let next = self.names.len();
-        self.index.entry(name.as_str()).or_insert_with(|| {
+        if !self.index.contains_key(name.as_str()) {
+            self.index.insert(name.as_str(), self.names.len());
             self.names.push(name);
-            next
-        });
+        }
     }
 
     fn write(&self, writer: &mut Writer) {

@@ -20,8 +20,9 @@ impl Choice for Format {
 
 /// The entries that every request has without being asked for.
 fn built_in(prefixes: Prefixes) -> Vec<(Name, Source)> {
+    const SOURCES: usize = 7;
     let property = |path: &[u8]| Source::Property(path.to_vec(), Format::Text);
-    let sources = [
+    let sources: [(&str, Source); SOURCES] = [
         ("method", Source::Method),
         ("path", Source::Path),
         ("host", Source::Host),
@@ -30,8 +31,13 @@ fn built_in(prefixes: Prefixes) -> Vec<(Name, Source)> {
         ("workload", property(b"node\0metadata\0WORKLOAD_NAME")),
         ("namespace", property(b"node\0metadata\0NAMESPACE")),
     ];
-    let named = |(key, source): (&str, Source)| Some((key.parse().ok()?, source));
-    sources.into_iter().filter_map(named).collect()
+    let mut named = Vec::with_capacity(SOURCES);
+    for (key, source) in sources {
+        if let Ok(key) = key.parse() {
+            named.push((key, source));
+        }
+    }
+    named
 }
 
 pub(super) fn read_prefixes(take: &mut Take<'_, '_>) -> Prefixes {
@@ -39,27 +45,20 @@ pub(super) fn read_prefixes(take: &mut Take<'_, '_>) -> Prefixes {
     let Some(field) = take.field("remote_address") else {
         return prefixes;
     };
-    let Some(mut fields) = Fields::of(field, take.report) else {
-        return prefixes;
-    };
-    let inner = &mut Take {
-        fields: &mut fields,
-        path: &field.path,
-        report: take.report,
-    };
-    for (name, most, prefix) in [("v4", 32, &mut prefixes.v4), ("v6", 128, &mut prefixes.v6)] {
-        let Some(field) = inner.field(name) else {
-            continue;
-        };
-        match field.node.as_text().and_then(|text| text.parse().ok()) {
-            Some(bits) if bits <= most => *prefix = bits,
-            _ => {
-                let what = format!("a prefix length from 0 to {most}");
-                field.expected(&what, inner.report);
+    field.read_map(&["v4", "v6"], take.report, &mut |inner| {
+        for (name, most, prefix) in [("v4", 32, &mut prefixes.v4), ("v6", 128, &mut prefixes.v6)] {
+            let Some(field) = inner.field(name) else {
+                continue;
+            };
+            match field.node.as_text().and_then(|text| text.parse().ok()) {
+                Some(bits) if bits <= most => *prefix = bits,
+                _ => {
+                    let what = format!("a prefix length from 0 to {most}");
+                    field.expected(&what, inner.report);
+                }
             }
         }
-    }
-    fields.finish(&field.path, &["v4", "v6"], take.report);
+    });
     prefixes
 }
 
@@ -118,10 +117,10 @@ fn read_one(item: Field<'_>, report: &mut Report) -> Option<(Name, Source)> {
     }
     let format = take.field("as");
     let chosen = format.and_then(|field| field.choice::<Format>(take.report));
-    let given: Vec<(&str, Field<'_>)> = SOURCES
-        .iter()
-        .filter_map(|name| Some((*name, take.field(name)?)))
-        .collect();
+    let mut given = Vec::with_capacity(SOURCES.len());
+    for name in SOURCES {
+        given.extend(take.field(name).map(|field| (name, field)));
+    }
     let source = if let [(name, field)] = given.as_slice() {
         read_source(name, *field, chosen, take.report)
     } else {
@@ -173,14 +172,23 @@ fn read_header(field: Field<'_>, report: &mut Report) -> Option<String> {
 
 /// A list of texts, as the host takes a path.
 fn read_path(field: Field<'_>, report: &mut Report) -> Option<Vec<u8>> {
-    let parts: Option<Vec<&str>> = field.node.items().iter().map(Node::as_text).collect();
-    match parts {
-        Some(parts) if !parts.is_empty() && !parts.iter().any(|part| part.contains('\0')) => {
-            Some(parts.join("\0").into_bytes())
-        }
-        _ => {
-            field.expected("a list of texts, the way to a value", report);
-            None
-        }
+    let path = path_of(field.node.items());
+    if path.is_none() {
+        field.expected("a list of texts, the way to a value", report);
     }
+    path
+}
+
+fn path_of(parts: &[Node]) -> Option<Vec<u8>> {
+    let (first, rest) = parts.split_first()?;
+    let part_of = |node: &Node| {
+        let text = node.as_text().filter(|text| !text.contains('\0'))?;
+        Some(text.as_bytes().to_vec())
+    };
+    let mut path = part_of(first)?;
+    for part in rest {
+        path.push(0);
+        path.append(&mut part_of(part)?);
+    }
+    Some(path)
 }

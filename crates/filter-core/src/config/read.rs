@@ -1,5 +1,7 @@
 //! From bytes to a configuration.
 
+use std::ops::RangeInclusive;
+
 use policy::{
     Name, Node, OnFailure, Policy, Value,
     read::{Choice, Field, Fields, Path, Report, Take},
@@ -82,8 +84,8 @@ fn read_fields(take: &mut Take<'_, '_>, root: &Field<'_>) -> Option<Config> {
     let deny = read_deny(take);
     let styles = read_styles(take);
     let enabled_percent = read_share(take);
-    let hold_max = bounded_in(take, "hold", "max", 0, MAX_HELD).unwrap_or(DEFAULT_HELD);
-    let buckets = bounded_in(take, "memory", "buckets", 1, MAX_BUCKETS).unwrap_or(DEFAULT_BUCKETS);
+    let hold_max = bounded_in(take, "hold", "max", 0..=MAX_HELD).unwrap_or(DEFAULT_HELD);
+    let buckets = bounded_in(take, "memory", "buckets", 1..=MAX_BUCKETS).unwrap_or(DEFAULT_BUCKETS);
     let limits = read_limits(take, domain.as_ref());
     Some(Config {
         domain: domain?,
@@ -114,54 +116,53 @@ fn required<'p>(
     field
 }
 
+const LIMITER_FIELDS: [&str; 4] = ["cluster", "authority", "timeout", "token_env"];
+
 fn read_limiter(limiter: Field<'_>, report: &mut Report) -> Option<LimiterConfig> {
-    let path = &limiter.path;
-    let mut fields = Fields::of(limiter, report)?;
-    let take = &mut Take {
-        fields: &mut fields,
-        path,
-        report,
-    };
-    let cluster = required(take, &limiter, "cluster", "an Envoy cluster");
-    let cluster =
-        cluster.and_then(|f| visible_text(f, "the name of an Envoy cluster", take.report));
-    let authority = take.field("authority");
-    let authority = authority.and_then(|f| visible_text(f, "a host", take.report));
-    let timeout = take.field("timeout");
-    let timeout_ms = timeout.and_then(|field| {
-        let ms = field.duration(take.report)?;
-        let fits = (1..=MAX_TIMEOUT_MS).contains(&ms);
-        if !fits {
-            field.report(take.report, "a timeout is between 1ms and 10s");
+    let (mut cluster, mut authority, mut token_env) = (None, None, None);
+    let mut timeout_ms = DEFAULT_TIMEOUT_MS;
+    limiter.read_map(&LIMITER_FIELDS, report, &mut |take| {
+        if let Some(field) = required(take, &limiter, "cluster", "an Envoy cluster") {
+            cluster = visible_text(field, "the name of an Envoy cluster", take.report);
         }
-        fits.then_some(ms)
-    });
-    let token_env = take.field("token_env");
-    let token_env = token_env.and_then(|f| f.text("an environment variable", take.report));
-    fields.finish(
-        path,
-        &["cluster", "authority", "timeout", "token_env"],
-        report,
-    );
-    let cluster = cluster?.to_owned();
+        if let Some(field) = take.field("authority") {
+            authority = visible_text(field, "a host", take.report);
+        }
+        if let Some(field) = take.field("timeout") {
+            timeout_ms = read_timeout(field, take.report);
+        }
+        if let Some(field) = take.field("token_env") {
+            let name = field.text("an environment variable", take.report);
+            token_env = name.map(str::to_owned);
+        }
+    })?;
+    let cluster = cluster?;
     // Istio's clusters end in the service's host: `outbound|8090||limiter.ns.svc.cluster.local`.
     let host = cluster.rsplit('|').next().unwrap_or(&cluster);
     Some(LimiterConfig {
-        authority: authority.unwrap_or(host).to_owned(),
-        timeout_ms: timeout_ms.unwrap_or(DEFAULT_TIMEOUT_MS),
-        token_env: token_env.map(str::to_owned),
+        authority: authority.unwrap_or_else(|| host.to_owned()),
+        timeout_ms,
+        token_env,
         cluster,
     })
 }
 
+fn read_timeout(field: Field<'_>, report: &mut Report) -> u64 {
+    let ms = field.duration(report).unwrap_or(DEFAULT_TIMEOUT_MS);
+    if !(1..=MAX_TIMEOUT_MS).contains(&ms) {
+        field.report(report, "a timeout is between 1ms and 10s");
+    }
+    ms
+}
+
 /// Text that may stand in a header.
-fn visible_text<'n>(field: Field<'n>, what: &str, report: &mut Report) -> Option<&'n str> {
+fn visible_text(field: Field<'_>, what: &str, report: &mut Report) -> Option<String> {
     let text = field.text(what, report)?;
     if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
         field.expected(what, report);
         return None;
     }
-    Some(text)
+    Some(text.to_owned())
 }
 
 impl Choice for DenyBody {
@@ -172,46 +173,31 @@ impl Choice for DenyBody {
     ];
 }
 
+const DENY_FIELDS: [&str; 4] = ["status", "body", "message", "docs"];
+
 fn read_deny(take: &mut Take<'_, '_>) -> DenyConfig {
     let mut config = DenyConfig::default();
     if let Some(status) = take.field("status_on_error") {
         config.status_on_error = read_status(status, take.report);
     }
-    if let Some(deny) = take.field("deny")
-        && let Some(mut fields) = Fields::of(deny, take.report)
-    {
-        let inner = &mut Take {
-            fields: &mut fields,
-            path: &deny.path,
-            report: take.report,
-        };
-        if let Some(status) = inner.field("status") {
-            config.status = read_status(status, inner.report);
-        }
-        config.body = inner.choice("body");
-        let mut text = |name| {
-            let field = inner.field(name)?;
-            field.text("text", inner.report).map(str::to_owned)
-        };
-        config.message = text("message");
-        config.docs = text("docs");
-        fields.finish(
-            &deny.path,
-            &["status", "body", "message", "docs"],
-            take.report,
-        );
+    if let Some(deny) = take.field("deny") {
+        deny.read_map(&DENY_FIELDS, take.report, &mut |inner| {
+            if let Some(status) = inner.field("status") {
+                config.status = read_status(status, inner.report);
+            }
+            config.body = inner.choice("body");
+            for (name, text) in [("message", &mut config.message), ("docs", &mut config.docs)] {
+                if let Some(field) = inner.field(name) {
+                    *text = field.text("text", inner.report).map(str::to_owned);
+                }
+            }
+        });
     }
-    if let Some(retry) = take.field("retry_after")
-        && let Some(mut fields) = Fields::of(retry, take.report)
-    {
-        let inner = &mut Take {
-            fields: &mut fields,
-            path: &retry.path,
-            report: take.report,
-        };
-        let jitter = inner.percent("jitter", 0, 100).unwrap_or(0);
-        config.retry_jitter_percent = u8::try_from(jitter).unwrap_or(100);
-        fields.finish(&retry.path, &["jitter"], take.report);
+    if let Some(retry) = take.field("retry_after") {
+        retry.read_map(&["jitter"], take.report, &mut |inner| {
+            let jitter = inner.percent("jitter", 0, 100).unwrap_or(0);
+            config.retry_jitter_percent = u8::try_from(jitter).unwrap_or(100);
+        });
     }
     config
 }
@@ -252,20 +238,23 @@ fn read_styles(take: &mut Take<'_, '_>) -> Styles {
         field.expected("a list of header styles", take.report);
         return Styles::default();
     };
-    let choice = |(index, node)| {
-        let item = Field {
-            node,
-            path: Path::Item(&field.path, index),
-        };
-        item.choice::<Style>(take.report)
+    let mut styles = Styles {
+        ratelimit: false,
+        x_ratelimit: false,
+        retry_after: false,
+        spring: false,
     };
-    let chosen: Vec<Style> = items.iter().enumerate().filter_map(choice).collect();
-    Styles {
-        ratelimit: chosen.contains(&Style::Ratelimit),
-        x_ratelimit: chosen.contains(&Style::XRatelimit),
-        retry_after: chosen.contains(&Style::RetryAfter),
-        spring: chosen.contains(&Style::Spring),
+    for (index, node) in items.iter().enumerate() {
+        let path = Path::Item(&field.path, index);
+        match (Field { node, path }).choice(take.report) {
+            Some(Style::Ratelimit) => styles.ratelimit = true,
+            Some(Style::XRatelimit) => styles.x_ratelimit = true,
+            Some(Style::RetryAfter) => styles.retry_after = true,
+            Some(Style::Spring) => styles.spring = true,
+            None => {}
+        }
     }
+    styles
 }
 
 /// A percentage, with or without its sign.
@@ -282,29 +271,25 @@ fn read_share(take: &mut Take<'_, '_>) -> u8 {
 }
 
 /// A whole number that is the only field of a map.
-fn bounded_in<'p>(
-    take: &mut Take<'_, 'p>,
-    map: &'p str,
-    name: &'p str,
-    least: u64,
-    most: u64,
+fn bounded_in(
+    take: &mut Take<'_, '_>,
+    map: &'static str,
+    name: &'static str,
+    bounds: RangeInclusive<u64>,
 ) -> Option<u64> {
+    let mut found = None;
     let field = take.field(map)?;
-    let mut fields = Fields::of(field, take.report)?;
-    let inner = &mut Take {
-        fields: &mut fields,
-        path: &field.path,
-        report: take.report,
-    };
-    let number = inner.field(name).and_then(|field| {
-        let number = field.integer(least, inner.report)?;
-        if number > most {
+    field.read_map(&[name], take.report, &mut |inner| {
+        let Some(field) = inner.field(name) else {
+            return;
+        };
+        found = field.integer(*bounds.start(), inner.report);
+        let most = *bounds.end();
+        if found.is_some_and(|number| number > most) {
             field.report(inner.report, format!("at most {most}"));
         }
-        Some(number.min(most))
-    });
-    fields.finish(&field.path, &[name], take.report);
-    number
+    })?;
+    found
 }
 
 /// The same limits as a limits file would hold; an empty list is no policy, not an empty one.

@@ -53,8 +53,11 @@ impl Sent {
             "reset reason: connection timeout",
             "reset reason: overflow",
         ];
-        let said = String::from_utf8_lossy(body);
-        if NEVER_LEFT.iter().any(|reason| said.contains(reason)) {
+        let says = |reason: &str| {
+            let mut parts = body.windows(reason.len());
+            parts.any(|part| part == reason.as_bytes())
+        };
+        if NEVER_LEFT.into_iter().any(says) {
             Self::No
         } else {
             Self::Perhaps

@@ -157,9 +157,11 @@ impl Worker {
     /// becomes `_`.
     #[must_use]
     pub fn named(mut self, node: &str) -> Self {
-        let plain = |c: char| c.is_ascii_alphanumeric() || "-._~:/@".contains(c);
-        let node = node.chars().take(MAX_NODE);
-        self.node = node.map(|c| if plain(c) { c } else { '_' }).collect();
+        self.node.clear();
+        for c in node.chars().take(MAX_NODE) {
+            let plain = matches!(c, 'a'..='z' | 'A'..='Z' | '0'..='9' | '-' | '.' | '_' | '~' | ':' | '/' | '@');
+            self.node.push(if plain { c } else { '_' });
+        }
         self
     }
 

@@ -200,12 +200,33 @@ impl<'n> Fields<'n> {
             let problem = report.add(&path, entry.place, "unknown field");
             if entry.key == "<<" {
                 problem.push_hint("merge keys are not supported; an alias can stand for a value");
-            } else if let Some(meant) = similar(&entry.key, known.iter().copied()) {
+            } else if let Some(meant) = similar(&entry.key, known) {
                 problem.push_hint(format!("did you mean `{meant}`?"));
             } else {
                 problem.push_hint(format!("known fields: {}", known.join(", ")));
             }
         }
+    }
+}
+
+impl Field<'_> {
+    /// Reads a map of which nothing but the `known` fields is expected. `None`, and a problem, if
+    /// it is not a map.
+    #[inline(never)]
+    pub fn read_map(
+        &self,
+        known: &[&str],
+        report: &mut Report,
+        read: &mut dyn FnMut(&mut Take<'_, '_>),
+    ) -> Option<()> {
+        let mut fields = Fields::of(*self, report)?;
+        read(&mut Take {
+            fields: &mut fields,
+            path: &self.path,
+            report,
+        });
+        fields.finish(&self.path, known, report);
+        Some(())
     }
 }
 

@@ -5,7 +5,7 @@ use algorithms::{Kind, LEASE_TTL_MAX_MS, LEASE_TTL_MIN_MS};
 use crate::{
     OverLimit, Quota, Scope,
     document::Value,
-    read::{Choice, Field, Fields, Path, Report, Take},
+    read::{Choice, Field, Path, Report, Take},
     units::Duration,
 };
 
@@ -42,14 +42,10 @@ fn read_ttl(lease: Field<'_>, report: &mut Report) -> Option<u64> {
             .push_hint("like `lease: {ttl: 100ms}`");
         return None;
     }
-    let mut fields = Fields::of(lease, report)?;
-    let take = &mut Take {
-        fields: &mut fields,
-        path: &lease.path,
-        report,
-    };
-    let ttl_ms = take.field("ttl").and_then(|ttl| ttl.duration(take.report));
-    fields.finish(&lease.path, &LEASE_FIELDS, report);
+    let mut ttl_ms = None;
+    lease.read_map(&LEASE_FIELDS, report, &mut |take| {
+        ttl_ms = take.field("ttl").and_then(|ttl| ttl.duration(take.report));
+    })?;
     if lease.node.get("ttl").is_none() {
         lease
             .report(report, "a lease needs a `ttl`")

@@ -21,7 +21,8 @@ pub(super) fn read_matchers(take: &mut Take<'_, '_>) -> Vec<Matcher> {
     if entries.len() > MAX_MATCHERS {
         field.report(report, format!("more than {MAX_MATCHERS} entries"));
     }
-    let matchers = entries.into_iter().filter_map(|entry| {
+    let mut matchers = Vec::with_capacity(entries.len());
+    for entry in entries {
         let key_field = Field {
             node: &entry.value,
             path: Path::Field(&field.path, &entry.key),
@@ -37,12 +38,11 @@ pub(super) fn read_matchers(take: &mut Take<'_, '_>) -> Vec<Matcher> {
             }
         };
         let patterns = read_patterns(&key_field, report);
-        Some(Matcher {
-            key: key?,
-            patterns,
-        })
-    });
-    matchers.collect()
+        if let Some(key) = key {
+            matchers.push(Matcher { key, patterns });
+        }
+    }
+    matchers
 }
 
 /// The conditions of a limit that can be read, whatever else is wrong with it.
@@ -55,7 +55,7 @@ pub(crate) fn read_matchers_alone(limit: &Node) -> Vec<Matcher> {
     let Some(mut fields) = Fields::of(root, &mut report) else {
         return Vec::new();
     };
-    let matchers = read_matchers(&mut Take {
+    let mut matchers = read_matchers(&mut Take {
         fields: &mut fields,
         path: &Path::Root,
         report: &mut report,
@@ -68,7 +68,8 @@ pub(crate) fn read_matchers_alone(limit: &Node) -> Vec<Matcher> {
             rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('['))
         })
     };
-    matchers.into_iter().filter(|m| !has_problem(m)).collect()
+    matchers.retain(|matcher| !has_problem(matcher));
+    matchers
 }
 
 fn read_patterns(field: &Field<'_>, report: &mut Report) -> Vec<Pattern> {
@@ -83,12 +84,12 @@ fn read_patterns(field: &Field<'_>, report: &mut Report) -> Vec<Pattern> {
     if items.len() > MAX_PATTERNS {
         field.report(report, format!("more than {MAX_PATTERNS} patterns"));
     }
-    let patterns = items.iter().take(MAX_PATTERNS).enumerate();
-    let patterns = patterns.filter_map(|(index, node)| {
+    let mut patterns = Vec::with_capacity(items.len().min(MAX_PATTERNS));
+    for (index, node) in items.iter().take(MAX_PATTERNS).enumerate() {
         let path = Path::Item(&field.path, index);
-        read_pattern(&Field { node, path }, report)
-    });
-    patterns.collect()
+        patterns.extend(read_pattern(&Field { node, path }, report));
+    }
+    patterns
 }
 
 fn read_pattern(field: &Field<'_>, report: &mut Report) -> Option<Pattern> {

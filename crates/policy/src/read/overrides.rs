@@ -11,7 +11,6 @@ use crate::{
         fields::{Take, quoted},
         numbers::{read_rate, validate},
     },
-    timestamp::parse_timestamp,
     value_text::node_to_value,
 };
 
@@ -121,13 +120,9 @@ pub(crate) fn read_override(
             .push_hint("one for each entry of `per`, like `values: {user: alice}`");
     }
     let quota = read_quota(take, &item, buckets);
-    let until_ms = take.field("until").and_then(|field| {
-        let until = field.text("a time", take.report).and_then(parse_timestamp);
-        if until.is_none() {
-            field.expected("a time like 2026-12-01T00:00Z", take.report);
-        }
-        until
-    });
+    let until_ms = take
+        .field("until")
+        .and_then(|field| field.time(take.report));
     fields.finish(path, &OVERRIDE_FIELDS, report);
     if report.problems.len() > before {
         return None;

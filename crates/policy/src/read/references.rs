@@ -41,7 +41,8 @@ pub(crate) fn check_references(
             if !names.contains_key(replaced.as_str()) {
                 let message = format!("there is no limit `{replaced}`");
                 let problem = report.add(&path, place, message);
-                if let Some(meant) = similar(replaced.as_str(), names.keys().copied()) {
+                let known: Vec<&str> = names.keys().copied().collect();
+                if let Some(meant) = similar(replaced.as_str(), &known) {
                     problem.push_hint(format!("did you mean `{meant}`?"));
                 }
             }

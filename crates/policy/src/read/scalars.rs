@@ -5,6 +5,7 @@ use crate::{
     document::Value,
     problem::similar,
     read::{Field, Path, Report, fields::quoted},
+    timestamp::parse_timestamp,
     units,
 };
 
@@ -74,7 +75,7 @@ impl<'n> Field<'n> {
             return Some(at);
         }
         let problem = self.expected(&format!("one of {}", words.join(", ")), report);
-        if let Some(meant) = similar(text, words.iter().copied()) {
+        if let Some(meant) = similar(text, &words) {
             problem.push_hint(format!("did you mean `{meant}`?"));
         }
         None
@@ -139,6 +140,16 @@ impl<'n> Field<'n> {
     #[inline(never)]
     pub fn duration(&self, report: &mut Report) -> Option<u64> {
         self.parsed("a duration like 250ms or 3s", units::parse_duration, report)
+    }
+
+    /// A point in time, in milliseconds since the epoch.
+    #[inline(never)]
+    pub(crate) fn time(&self, report: &mut Report) -> Option<u64> {
+        let time = self.text("a time", report).and_then(parse_timestamp);
+        if time.is_none() {
+            self.expected("a time like 2026-12-01T00:00Z", report);
+        }
+        time
     }
 
     /// A whole percentage.
