@@ -204,7 +204,7 @@ impl<O> Hand<O> {
     /// that a grant lasts.
     pub(crate) fn miss(&mut self, now: Now, terms: &Terms) -> u64 {
         self.used_us = now.mono_us;
-        if now.mono_us.saturating_sub(self.missing_since_us) > terms.ttl_us {
+        if now.mono_us.saturating_sub(self.missing_since_us) >= terms.ttl_us {
             self.missing_since_us = now.mono_us;
             self.missing = 0;
         }
@@ -233,9 +233,14 @@ impl<O> Hand<O> {
         self.tally = Tally::default();
     }
 
+    /// Whether nothing is at hand, nor known to be left with the others.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.look_at_us == u64::MAX
+    }
+
     fn is_forgotten(&self, now: Now) -> bool {
         let idle_us = now.mono_us.saturating_sub(self.used_us);
-        idle_us > FORGET_US && self.look_at_us == u64::MAX
+        idle_us > FORGET_US && self.is_at_rest()
     }
 }
 
@@ -365,7 +370,7 @@ mod tests {
         let mut hands = hands();
         let hand = hands.find(place(1), 7).unwrap();
         assert_eq!(hand.miss(at(0), &TERMS), 1);
-        assert_eq!(hand.miss(at(100), &TERMS), 2);
-        assert_eq!(hand.miss(at(101), &TERMS), 1, "the time is over");
+        assert_eq!(hand.miss(at(99), &TERMS), 2);
+        assert_eq!(hand.miss(at(100), &TERMS), 1, "the time is over");
     }
 }

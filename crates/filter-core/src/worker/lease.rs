@@ -21,6 +21,9 @@ use crate::{
     time::Now,
 };
 
+/// The requests in the time of a grant that must have found nothing before units are asked for.
+const LEAST_REQUESTS: u64 = 3;
+
 /// A request by which the limiter can be told of a bucket after it has gone.
 #[derive(Debug)]
 pub(super) struct Origin {
@@ -76,13 +79,10 @@ impl Worker {
                 continue;
             };
             let missing = hand.miss(now, &terms);
-            // Two requests in the time of a grant: below that, asking in advance saves nothing.
-            let least = if missing >= terms.cost.saturating_mul(2) {
-                missing
-            } else {
-                0
-            };
-            if hand.origin.is_none() && least == 0 {
+            // Below that, asking in advance saves nothing, and costs more than it saves.
+            let busy = missing >= terms.cost.saturating_mul(LEAST_REQUESTS);
+            let least = if busy { missing } else { 0 };
+            if !busy && hand.is_at_rest() {
                 continue;
             }
             if hand.origin.is_none() {

@@ -238,6 +238,26 @@ fn most_requests_touch_nothing_that_is_shared() {
 }
 
 #[test]
+fn a_bucket_with_two_requests_in_the_time_of_a_grant_is_not_leased_nor_any_longer() {
+    let limits = "  - {name: all, rate: 1000/s, lease: {ttl: 100ms}}\n";
+    let mut world = World::new(1, 1, 1, CONFIG, limits);
+    world.run_for_ms(500);
+    let mut grants_in = |requests, pause_ms| {
+        let before = world.limiter.ledger.granted.len();
+        for _ in 0..requests {
+            world.request(0, 1, "alice", "/");
+            world.run_for_ms(pause_ms);
+        }
+        world.limiter.ledger.granted.len() - before
+    };
+    assert_eq!(grants_in(40, 60), 0);
+    assert!(grants_in(40, 20) > 5);
+    // What is wanted shrinks with what is used of it.
+    grants_in(10, 60);
+    assert_eq!(grants_in(40, 60), 0);
+}
+
+#[test]
 fn an_edit_drops_what_was_granted_before_it() {
     let limits = "  - {name: all, rate: 1000/s, burst: 40000, lease: {ttl: 10s}}\n";
     for seed in seeds() {
