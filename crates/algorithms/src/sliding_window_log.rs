@@ -10,6 +10,12 @@
 //! Entries carry a running total, so that what is used, and when enough of it
 //! is forgotten, are found by bisection.
 
+mod entries;
+
+use std::ops::Range;
+
+use entries::{Entries, Entry};
+
 use crate::quota::{Loaded, Quota};
 use crate::window::Window;
 use crate::{Numbers, ParameterError, Parameters, State, kinds};
@@ -26,16 +32,7 @@ pub(crate) struct SlidingWindowLog {
 /// What a log remembers: admissions, oldest first. It has no small fixed size.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SlidingWindowLogState {
-    entries: Vec<Entry>,
-}
-
-/// The admissions of one millisecond.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Entry {
-    /// When, in milliseconds. Below 0 only after a shift of the time base.
-    at_ms: i64,
-    /// Units admitted up to and including this.
-    total: u64,
+    entries: Entries,
 }
 
 /// A log at one instant.
@@ -43,8 +40,10 @@ struct Entry {
 pub(crate) struct LogUsage<'s> {
     asked_ms: i64,
     now_ms: i64,
-    /// Entries that count, in the stored time base.
-    live: &'s [Entry],
+    /// The entries, in the stored time base.
+    entries: Option<&'s Entries>,
+    /// The places of those that count.
+    live: Range<usize>,
     /// What to take off an entry's time.
     shift_ms: i64,
     /// The total before the first live entry.
@@ -53,7 +52,7 @@ pub(crate) struct LogUsage<'s> {
     added: u64,
     /// Units of the last live entry that were given back.
     cut: u64,
-    /// The place in `live` of an entry that some units are taken back from, and how many.
+    /// The place of an entry that some units are taken back from, and how many.
     taken: (usize, u64),
 }
 
@@ -82,23 +81,55 @@ impl SlidingWindowLog {
 
 impl LogUsage<'_> {
     fn used(&self) -> u64 {
-        self.live
-            .last()
-            .map_or(0, |entry| entry.total - self.forgotten - self.cut)
-            + self.added
+        let newest = self.newest();
+        newest.map_or(0, |entry| entry.total - self.forgotten - self.cut) + self.added
             - self.taken.1
     }
-}
 
-impl SlidingWindowLogState {
-    fn shifted(&self, by_ms: i64) -> Self {
-        let shift = |entry: &Entry| Entry {
-            at_ms: entry.at_ms - by_ms,
-            ..*entry
+    fn get(&self, at: usize) -> Option<&Entry> {
+        self.entries?.get(at)
+    }
+
+    fn newest(&self) -> Option<&Entry> {
+        self.get(
+            self.live
+                .end
+                .checked_sub(1)
+                .filter(|at| self.live.contains(at))?,
+        )
+    }
+
+    /// The place of the first live entry up to which so many units were admitted.
+    fn place_of(&self, units: u64) -> usize {
+        let fewer = |entry: &Entry| entry.total - self.forgotten < units;
+        let place = |entries: &Entries| entries.partition_point(self.live.clone(), fewer);
+        self.entries.map_or(0, place)
+    }
+
+    /// The live entries as they are stored next, but for what is added now.
+    fn rebased(&self) -> Entries {
+        let Some(entries) = self.entries else {
+            return Entries::default();
         };
-        Self {
-            entries: self.entries.iter().map(shift).collect(),
+        let (from, taken) = self.taken;
+        if self.shift_ms == 0 && taken == 0 && self.cut == 0 && self.live.end == entries.len() {
+            return entries.rest(self.live.start);
         }
+        let mut before = self.forgotten;
+        let mut rebased = Entries::new(before);
+        for at in self.live.clone() {
+            let Some(entry) = entries.get(at) else { break };
+            let taken = if at >= from { taken } else { 0 };
+            let cut = if at + 1 == self.live.end { self.cut } else { 0 };
+            let total = entry.total - taken - cut;
+            // An entry that nothing is left of is none.
+            if total > before {
+                let at_ms = entry.at_ms - self.shift_ms;
+                rebased.push(Entry { at_ms, total });
+            }
+            before = total;
+        }
+        rebased
     }
 }
 
@@ -139,9 +170,11 @@ impl Quota for SlidingWindowLog {
         now_ms: u64,
         _ttl_ms: u64,
     ) -> Loaded<'s, Self> {
-        let entries = state.map_or(&[][..], |state| state.entries.as_slice());
+        let entries = state.map(|state| &state.entries);
+        let len = entries.map_or(0, Entries::len);
         let asked_ms = now_ms.cast_signed();
-        let newest_ms = entries.last().map_or(asked_ms, |entry| entry.at_ms);
+        let newest = entries.and_then(|entries| entries.get(len.checked_sub(1)?));
+        let newest_ms = newest.map_or(asked_ms, |entry| entry.at_ms);
         let ahead_ms = newest_ms - asked_ms;
         let shift_ms = if ahead_ms > self.length_ms() {
             ahead_ms
@@ -150,22 +183,29 @@ impl Quota for SlidingWindowLog {
         };
         let now_ms = asked_ms.max(newest_ms - shift_ms);
         let horizon_ms = now_ms - self.length_ms();
-        let first = entries.partition_point(|entry| entry.at_ms - shift_ms <= horizon_ms);
-        let (gone, live) = entries.split_at(first);
-        let forgotten = gone.last().map_or(0, |entry| entry.total);
+        let gone = |entry: &Entry| entry.at_ms - shift_ms <= horizon_ms;
+        let first = entries.map_or(0, |entries| entries.partition_point(0..len, gone));
         let usage = LogUsage {
             asked_ms,
             now_ms,
-            live,
+            entries,
+            live: first..len,
             shift_ms,
-            forgotten,
+            forgotten: entries.map_or(0, |entries| entries.total_before(first)),
             added: 0,
             cut: 0,
             taken: (0, 0),
         };
-        let shifted = state
-            .filter(|_| shift_ms > 0)
-            .map(|state| state.shifted(shift_ms));
+        let shifted = state.filter(|_| shift_ms > 0).map(|_| {
+            // Forgotten entries come along: they only have another time.
+            let whole = LogUsage {
+                live: 0..len,
+                forgotten: entries.map_or(0, |entries| entries.total_before(0)),
+                ..usage.clone()
+            };
+            let entries = whole.rebased();
+            SlidingWindowLogState { entries }
+        });
         Loaded { usage, shifted }
     }
 
@@ -185,51 +225,42 @@ impl Quota for SlidingWindowLog {
         let stored = usage.used() - usage.added;
         let left = stored.saturating_sub(units - added);
         if left == 0 {
-            (usage.live, usage.cut) = (&[], 0);
+            (usage.live.end, usage.cut) = (usage.live.start, 0);
             return;
         }
-        let whole = usage
-            .live
-            .partition_point(|entry| entry.total - usage.forgotten < left);
-        let (live, _) = usage.live.split_at((whole + 1).min(usage.live.len()));
-        usage.live = live;
-        usage.cut = live
-            .last()
-            .map_or(0, |entry| entry.total - usage.forgotten - left);
+        usage.live.end = (usage.place_of(left) + 1).min(usage.live.end);
+        let newest = usage.newest();
+        usage.cut = newest.map_or(0, |entry| entry.total - usage.forgotten - left);
     }
 
     fn take_back(&self, usage: &mut LogUsage<'_>, charged_at_ms: u64, units: u64) -> bool {
         let at_ms = charged_at_ms.cast_signed();
-        let (mut before, mut found) = (usage.forgotten, None);
-        for (i, entry) in usage.live.iter().enumerate() {
-            if entry.at_ms == at_ms {
-                found = Some((i, units.min(entry.total - before)));
-            }
-            before = entry.total;
+        let Some(entries) = usage.entries else {
+            return false;
+        };
+        let place = entries.partition_point(usage.live.clone(), |entry| entry.at_ms <= at_ms);
+        let Some(place) = place.checked_sub(1).filter(|at| usage.live.contains(at)) else {
+            return false;
+        };
+        let Some(entry) = entries.get(place).filter(|entry| entry.at_ms == at_ms) else {
+            return false;
+        };
+        let few = usage.live.end - place <= LATER_MAX + 1;
+        if few {
+            usage.taken = (place, units.min(entry.total - entries.total_before(place)));
         }
-        match found.filter(|(i, _)| usage.live.len() - i <= LATER_MAX + 1) {
-            Some(taken) => {
-                usage.taken = taken;
-                true
-            }
-            None => false,
-        }
+        few
     }
 
     fn wait_ms(&self, usage: &LogUsage<'_>, cost: u64) -> u64 {
         let excess = (usage.used() + cost).saturating_sub(self.window.limit);
-        let enough = usage
-            .live
-            .partition_point(|entry| entry.total - usage.forgotten < excess);
-        let at_ms = usage
-            .live
-            .get(enough)
-            .map_or(usage.now_ms, |entry| entry.at_ms - usage.shift_ms);
+        let enough = usage.get(usage.place_of(excess));
+        let at_ms = enough.map_or(usage.now_ms, |entry| entry.at_ms - usage.shift_ms);
         self.forgotten_after_ms(usage, at_ms)
     }
 
     fn reset_after_ms(&self, usage: &LogUsage<'_>) -> u64 {
-        match usage.live.last() {
+        match usage.newest() {
             _ if usage.added > 0 => self.forgotten_after_ms(usage, usage.now_ms),
             Some(newest) => self.forgotten_after_ms(usage, newest.at_ms - usage.shift_ms),
             None => 0,
@@ -237,28 +268,18 @@ impl Quota for SlidingWindowLog {
     }
 
     fn save(&self, usage: LogUsage<'_>) -> SlidingWindowLogState {
-        let (from, taken) = usage.taken;
-        let rebased = usage.live.iter().enumerate().map(|(i, entry)| Entry {
-            at_ms: entry.at_ms - usage.shift_ms,
-            total: entry.total - usage.forgotten - if i >= from { taken } else { 0 },
-        });
-        let mut entries: Vec<Entry> = rebased.collect();
-        if let Some(newest) = entries.last_mut() {
-            newest.total -= usage.cut;
-        }
-        if taken > 0 {
-            // An entry that nothing is left of is none.
-            let mut before = 0;
-            entries.retain(|entry| entry.total > std::mem::replace(&mut before, entry.total));
-        }
-        let total = usage.used();
-        match entries.last_mut() {
-            Some(newest) if newest.at_ms == usage.now_ms => newest.total = total,
-            _ if usage.added > 0 => entries.push(Entry {
-                at_ms: usage.now_ms,
-                total,
-            }),
-            _ => {}
+        let mut entries = usage.rebased();
+        let newest = entries.newest_mut();
+        match newest.filter(|newest| newest.at_ms == usage.now_ms) {
+            Some(newest) => newest.total += usage.added,
+            None if usage.added > 0 => {
+                let total = entries.total_before(entries.len()) + usage.added;
+                entries.push(Entry {
+                    at_ms: usage.now_ms,
+                    total,
+                });
+            }
+            None => {}
         }
         SlidingWindowLogState { entries }
     }
