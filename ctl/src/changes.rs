@@ -1,8 +1,8 @@
 //! What an edit does, limit by limit and field by field.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use policy::{Limit, Name, Node, Override, Pause, Policy, Value};
+use policy::{Limit, Node, Pause, Policy, Value};
 use serde::Serialize;
 
 /// What happens to a limit.
@@ -31,6 +31,14 @@ pub struct LimitChange {
     /// The buckets whose own numbers differ.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub overrides: Vec<OverrideChange>,
+    /// How many more overrides go, too many to be told one by one.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub overrides_untold: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "what serde asks for")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// A field before and after; `None` is the default.
@@ -56,15 +64,24 @@ pub struct OverrideChange {
 }
 
 impl LimitChange {
-    /// How a limit differs between two policies; `None`: it is in neither.
+    /// How a limit differs between two policies, its overrides apart; `None`: it is in neither.
     pub fn between(before: Option<&Limit>, after: Option<&Limit>) -> Option<Self> {
+        Self::of(before, after, Vec::new(), 0)
+    }
+
+    /// How a limit differs, with what becomes of its overrides; `untold` of them go as well.
+    pub fn of(
+        before: Option<&Limit>,
+        after: Option<&Limit>,
+        overrides: Vec<OverrideChange>,
+        untold: u64,
+    ) -> Option<Self> {
         let name = &after.or(before)?.name;
         let fields = field_changes(before, after);
-        let overrides = override_changes(before, after);
         let action = match (before, after) {
             (None, _) => Action::Created,
             (_, None) => Action::Deleted,
-            _ if fields.is_empty() && overrides.is_empty() => Action::Unchanged,
+            _ if fields.is_empty() && overrides.is_empty() && untold == 0 => Action::Unchanged,
             _ => Action::Changed,
         };
         Some(Self {
@@ -72,28 +89,9 @@ impl LimitChange {
             action,
             fields,
             overrides,
+            overrides_untold: untold,
         })
     }
-}
-
-/// How two policies of a domain differ, in the order of the later one; what it lacks comes last.
-/// The order of limits means nothing, so another order is no difference.
-pub fn between(before: &Policy, after: &Policy) -> Vec<LimitChange> {
-    let old: BTreeMap<&Name, &Limit> = before.limits.iter().map(|l| (&l.name, l)).collect();
-    let kept: BTreeSet<&Name> = after.limits.iter().map(|limit| &limit.name).collect();
-    let there = after
-        .limits
-        .iter()
-        .map(|limit| (old.get(&limit.name).copied(), Some(limit)));
-    let gone = before
-        .limits
-        .iter()
-        .filter(|limit| !kept.contains(&limit.name))
-        .map(|limit| (Some(limit), None));
-    there
-        .chain(gone)
-        .filter_map(|(before, after)| LimitChange::between(before, after))
-        .collect()
 }
 
 /// How two policies differ in what they say of the domain itself.
@@ -144,42 +142,34 @@ fn field_names(node: Option<&Node>) -> Vec<&str> {
     }
 }
 
-fn override_changes(before: Option<&Limit>, after: Option<&Limit>) -> Vec<OverrideChange> {
-    let before = before.map(documents).unwrap_or_default();
-    let after = after.map(documents).unwrap_or_default();
+/// How overrides differ, as documents that name their buckets: those that are there afterwards,
+/// then those that are gone.
+pub fn of_overrides(before: Vec<Node>, after: Vec<Node>) -> Vec<OverrideChange> {
+    let mut before: BTreeMap<String, Node> = { before.into_iter() }
+        .map(|node| (bucket_of(&node), node))
+        .collect();
     let mut changes = Vec::new();
-    for (key, (values, numbers)) in &after {
-        let old = before.get(key).map(|(_, numbers)| numbers);
-        if old != Some(numbers) {
-            changes.push(OverrideChange {
-                values: values.clone(),
-                before: old.cloned(),
-                after: Some(numbers.clone()),
-            });
-        }
+    for node in after {
+        let old = before.remove(&bucket_of(&node));
+        changes.extend(override_change(old.as_ref(), Some(&node)));
     }
-    for (key, (values, numbers)) in before {
-        if !after.contains_key(&key) {
-            changes.push(OverrideChange {
-                values,
-                before: Some(numbers),
-                after: None,
-            });
-        }
-    }
+    let gone = before.into_values();
+    changes.extend(gone.flat_map(|node| override_change(Some(&node), None)));
     changes
 }
 
-/// What tells buckets apart: the entries' names with their values.
-type Bucket = Vec<(Name, Option<Vec<u8>>)>;
-
-/// A limit's overrides as documents: the bucket, and its numbers.
-fn documents(limit: &Limit) -> BTreeMap<Bucket, (Node, Node)> {
-    let each = limit.overrides.iter().map(|entry| {
-        let key = limit.per.iter().cloned().zip(entry.values.clone());
-        (key.collect(), split(entry, &limit.per))
-    });
-    each.collect()
+/// What tells buckets apart, whatever the order of their entries.
+fn bucket_of(node: &Node) -> String {
+    let values = node.get("values").map(|values| &values.value);
+    let mut entries = match values {
+        Some(Value::Map(entries)) => entries
+            .iter()
+            .map(|e| (&e.key, e.value.to_yaml_line()))
+            .collect(),
+        _ => Vec::new(),
+    };
+    entries.sort();
+    format!("{entries:?}")
 }
 
 /// The difference between two documents of overrides of one bucket; none if there is none.
@@ -202,96 +192,5 @@ pub fn override_change(before: Option<&Node>, after: Option<&Node>) -> Vec<Overr
         Vec::new()
     } else {
         vec![change]
-    }
-}
-
-fn split(entry: &Override, per: &[Name]) -> (Node, Node) {
-    let mut numbers = entry.to_node(per);
-    let values = numbers.get("values").cloned();
-    numbers.unset("values");
-    (values.unwrap_or_else(|| Value::Null.into()), numbers)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn policy(limits: &str) -> Policy {
-        let file = format!("domain: shop\nlimits: [{limits}]\n");
-        Policy::from_yaml("test", file.as_bytes()).unwrap()
-    }
-
-    fn actions(before: &str, after: &str) -> Vec<(String, Action)> {
-        between(&policy(before), &policy(after))
-            .into_iter()
-            .map(|change| (change.limit, change.action))
-            .collect()
-    }
-
-    #[test]
-    fn limits_are_compared_by_name_whatever_their_order() {
-        let found = actions(
-            "{name: a, rate: 1/s}, {name: b, rate: 1/s}, {name: c, rate: 1/s}",
-            "{name: c, rate: 1/s}, {name: d, rate: 1/s}, {name: a, rate: 2/s}",
-        );
-        let expected = [
-            ("c", Action::Unchanged),
-            ("d", Action::Created),
-            ("a", Action::Changed),
-            ("b", Action::Deleted),
-        ];
-        assert_eq!(
-            found,
-            expected.map(|(name, action)| (name.to_owned(), action))
-        );
-    }
-
-    #[test]
-    fn what_is_written_out_and_what_is_the_default_are_the_same() {
-        let found = actions(
-            "{name: a, rate: 60/60s}",
-            "{name: a, rate: 60/1m, on_failure: local, cost: 1}",
-        );
-        assert_eq!(found, [("a".to_owned(), Action::Unchanged)]);
-    }
-
-    #[test]
-    fn fields_are_named_with_what_they_were() {
-        let changes = between(
-            &policy("{name: a, rate: 1/s, burst: 5, hidden: true}"),
-            &policy("{name: a, rate: 2/s, burst: 5, cost: 3}"),
-        );
-        let text = serde_json::to_value(&changes).unwrap();
-        assert_eq!(
-            text[0]["fields"],
-            serde_json::json!([
-                {"field": "rate", "before": "1/s", "after": "2/s"},
-                {"field": "cost", "before": null, "after": 3},
-                {"field": "hidden", "before": true, "after": null},
-            ])
-        );
-    }
-
-    #[test]
-    fn overrides_are_compared_by_bucket() {
-        let one = "{values: {user: x}, rate: 2/s}";
-        let two = "{values: {user: y}, unlimited: true}";
-        let three = "{values: {user: x}, rate: 3/s}";
-        let limit = |overrides: &[&str]| {
-            let overrides = overrides.join(", ");
-            policy(&format!(
-                "{{name: a, per: [user], rate: 1/s, overrides: [{overrides}]}}"
-            ))
-        };
-        assert!(!any(&between(&limit(&[one, two]), &limit(&[two, one]))));
-        let changes = between(&limit(&[one, two]), &limit(&[three]));
-        let changes = serde_json::to_value(&changes).unwrap();
-        assert_eq!(
-            changes[0]["overrides"],
-            serde_json::json!([
-                {"values": {"user": "x"}, "before": {"rate": "2/s"}, "after": {"rate": "3/s"}},
-                {"values": {"user": "y"}, "before": {"unlimited": true}, "after": null},
-            ])
-        );
     }
 }

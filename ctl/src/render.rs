@@ -7,6 +7,8 @@ mod table;
 mod words;
 mod wrap;
 
+use std::fmt::Display;
+
 use anstyle::{AnsiColor, Style};
 use policy::{Node, Problems};
 use serde::Serialize;
@@ -53,8 +55,8 @@ pub fn yaml_of(view: &impl View) -> Result<String, Error> {
 }
 
 /// `1 limit`, `2 limits`.
-pub fn counted(count: usize, what: &str) -> String {
-    let plural = if count == 1 { "" } else { "s" };
+pub fn counted<N: Copy + Display + PartialEq + From<u8>>(count: N, what: &str) -> String {
+    let plural = if count == N::from(1) { "" } else { "s" };
     format!("{count} {what}{plural}")
 }
 

@@ -21,11 +21,13 @@ use crate::{
 };
 
 mod errors;
+mod outcome;
 mod overrides;
 pub mod pauses;
 mod progress;
 
 use errors::failure;
+pub use outcome::{Deltas, Outcome};
 
 const CONNECT_SLACK: Duration = Duration::from_millis(200);
 
@@ -85,6 +87,11 @@ impl<'p> Session<'p> {
             settings,
             walked: Arc::default(),
         }
+    }
+
+    /// How keys are named.
+    pub fn keys(&self) -> &store::Keys {
+        &self.settings.keys
     }
 
     /// What every key starts with.

@@ -3,7 +3,7 @@
 use std::{borrow::Cow, time::Duration};
 
 use policy::Name;
-use store::{Keys, StoreUrl};
+use store::{Keys, SCHEMES, StoreUrl, UrlError};
 
 use crate::{
     cli::Global,
@@ -157,6 +157,10 @@ pub fn parse_url(text: &str, source: &str) -> Result<StoreUrl, Error> {
         ))
         .hint("edit the limiter's --limits file and restart it, or give it a Redis")),
         Ok(url) => Ok(url),
+        Err(UrlError::Scheme) => Err(Error::usage(format!(
+            "{source}: the URL of a Redis starts with {SCHEMES}"
+        ))
+        .hint("as in redis://[[user]:password@]host[:port][/db]")),
         Err(error) => Err(Error::usage(format!("{source}: {error}"))
             .hint("a URL is redis://[[user]:password@]host[:port][/db]")),
     }
@@ -286,7 +290,7 @@ mod tests {
     #[test]
     fn errors_name_the_flag_and_never_the_password() {
         for (flags, message) in [
-            (["--redis", "http://:s3cret@host"], "--redis: a store is"),
+            (["--redis", "http://:s3cret@host"], "--redis: the URL of"),
             (
                 ["--redis", "redis://:s3cret@host:port"],
                 "--redis: the store's URL is malformed",

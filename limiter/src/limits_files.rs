@@ -9,7 +9,7 @@ use std::{
 };
 
 use policy::{Name, Policy, Problems};
-use store::{Change, Edit, EditError, Overrides, Signature, Store, Stored};
+use store::{Change, Edit, EditError, OverrideEdits, Overrides, Signature, Store, Stored};
 use tokio::time::sleep;
 
 use crate::{hangups::Hangups, watched::Watched};
@@ -118,7 +118,7 @@ impl LimitsFiles {
 
     async fn fill_one(&self, policy: &Policy) -> Result<(), EditError> {
         let domain = &policy.domain;
-        let base = self.store.read(domain, Overrides::All).await?;
+        let base = self.store.read(domain, Overrides::None).await?;
         let held = match &base {
             Stored::Absent => self.write(policy, &base).await,
             Stored::Live(_) | Stored::Deleted(_) => Err(EditError::Conflict {
@@ -147,7 +147,9 @@ impl LimitsFiles {
             }
             let base = self.store.read(&head.domain, Overrides::All).await?;
             if matches!(base, Stored::Live(_)) {
-                self.edit(&head.domain, &base, Change::Delete).await?;
+                let read = OverrideEdits::new();
+                self.edit(&head.domain, &base, Change::Delete(&read))
+                    .await?;
             }
         }
         for policy in policies {

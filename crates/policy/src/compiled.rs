@@ -1,8 +1,11 @@
 //! A policy made ready to test requests: one pass over its limits per
 //! revision, and microseconds per request.
 
+mod catch_up;
 mod index;
 mod overrides;
+
+use std::sync::Arc;
 
 use crate::{
     Entries, IfMissing, Limit, Name, Opaque, Override, OverrideQuota, Pause, Policy, Quota,
@@ -16,14 +19,20 @@ use overrides::Overrides;
 #[derive(Clone, Debug)]
 pub struct Compiled {
     policy: Policy,
+    shape: Arc<Shape>,
+    overrides: Vec<Overrides>,
+    opaque: Vec<Opaque>,
+}
+
+/// What does not depend on numbers, overrides or generations.
+#[derive(Debug)]
+struct Shape {
     /// The limits' positions, by the digest of their names.
     by_name: Positions,
     /// Every descriptor entry that some limit names.
     keys: Vec<Name>,
     rules: Vec<Rule>,
     index: Index,
-    overrides: Vec<Overrides>,
-    opaque: Vec<Opaque>,
 }
 
 /// A limit with its names resolved to positions.
@@ -105,12 +114,15 @@ impl Compiled {
             .iter_mut()
             .map(|limit| Overrides::new(&limit.name, std::mem::take(&mut limit.overrides)))
             .collect();
-        Self {
-            policy,
+        let shape = Shape {
             by_name,
             keys,
             rules,
             index,
+        };
+        Self {
+            policy,
+            shape: Arc::new(shape),
             overrides,
             opaque: Vec::new(),
         }
@@ -124,9 +136,12 @@ impl Compiled {
         opaque: Vec<Opaque>,
         elsewhere: &[bool],
     ) -> Self {
-        for key in keys {
-            if !self.keys.contains(&key) {
-                self.keys.push(key);
+        // Nobody shares it yet.
+        if let Some(shape) = Arc::get_mut(&mut self.shape) {
+            for key in keys {
+                if !shape.keys.contains(&key) {
+                    shape.keys.push(key);
+                }
             }
         }
         self.opaque = opaque;
@@ -178,12 +193,12 @@ impl Compiled {
 
     /// The position of the limit of that name.
     pub fn position(&self, name: &str) -> Option<usize> {
-        named(&self.policy.limits, &self.by_name, name)
+        named(&self.policy.limits, &self.shape.by_name, name)
     }
 
     /// Every descriptor entry that decides anything: what a proxy has to extract.
     pub fn needed_keys(&self) -> &[Name] {
-        &self.keys
+        &self.shape.keys
     }
 
     /// The limits that apply to a request at a time in milliseconds since the epoch, in the order
@@ -196,6 +211,7 @@ impl Compiled {
         now_ms: u64,
     ) -> Vec<Match<'_, 'e>> {
         let values: Vec<Option<&[u8]>> = self
+            .shape
             .keys
             .iter()
             .map(|key| entries.get(key.as_str()))
@@ -214,7 +230,7 @@ impl Compiled {
             return Vec::new();
         }
         let mut matches: Vec<Match<'_, 'e>> = Vec::new();
-        for at in self.index.candidates(values).iter() {
+        for at in self.shape.index.candidates(values).iter() {
             matches.extend(self.test(at, values, now_ms));
         }
         self.suppress_replaced(&mut matches);
@@ -231,7 +247,7 @@ impl Compiled {
         if limit.paused.is_some_and(|pause| pause.holds(now_ms)) {
             return None;
         }
-        let rule = self.rules.get(index)?;
+        let rule = self.shape.rules.get(index)?;
         let value = |key: &usize| values.get(*key).copied().flatten();
         let mut matchers = limit.matchers.iter().zip(&rule.matchers);
         if !matchers.all(|(matcher, key)| matcher.holds(value(key))) {
@@ -257,7 +273,7 @@ impl Compiled {
     fn suppress_replaced(&self, matches: &mut Vec<Match<'_, '_>>) {
         let mut replaced: Vec<usize> = Vec::new();
         for found in matches.iter().filter(|found| found.enforced) {
-            if let Some(rule) = self.rules.get(found.index) {
+            if let Some(rule) = self.shape.rules.get(found.index) {
                 replaced.extend_from_slice(&rule.replaces);
             }
         }

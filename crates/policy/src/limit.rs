@@ -177,6 +177,17 @@ impl Matcher {
     }
 }
 
+impl Override {
+    /// Whether two overrides of one bucket are written alike, whatever their limits make of it.
+    pub fn reads_like(&self, other: &Self) -> bool {
+        let numbers = |found: &Self| match found.quota {
+            OverrideQuota::Unlimited => None,
+            OverrideQuota::Quota { rate, burst, .. } => Some((rate, burst)),
+        };
+        numbers(self) == numbers(other) && self.until_ms == other.until_ms
+    }
+}
+
 impl Limit {
     /// The descriptor entries that decide about this limit, some perhaps more than once.
     pub fn keys(&self) -> impl Iterator<Item = &Name> {

@@ -2,11 +2,11 @@
 
 use policy::{Limit, Name, Override, Policy, Revision};
 
-use crate::{Change, Edit, EditError, Keys, Overrides, Stored, record};
+use crate::{Change, Edit, EditError, Keys, OverrideEdits, Overrides, Stored, record};
 
 mod limits;
 
-use limits::{fields, replace};
+use limits::{between, parts};
 
 /// Edits that a domain's history keeps, and bytes of what they changed.
 pub(crate) const HISTORY_MAX: usize = 1000;
@@ -89,17 +89,6 @@ pub(crate) enum How {
     Stage,
 }
 
-impl OverrideWrites {
-    const CLEAR: Self = Self {
-        how: How::Clear,
-        fields: Vec::new(),
-    };
-
-    fn changes_nothing(&self) -> bool {
-        self.how == How::Keep && self.fields.is_empty()
-    }
-}
-
 pub(crate) fn plan(edit: &Edit<'_>) -> Result<Plan, EditError> {
     let base = edit.base.policy();
     let partial = matches!(edit.base, Stored::Live(record) if record.overrides == Overrides::None);
@@ -110,14 +99,26 @@ pub(crate) fn plan(edit: &Edit<'_>) -> Result<Plan, EditError> {
                 .ok_or_else(|| EditError::UnknownLimit(limit.clone()))?;
             set_override(limit, values, to)
         }
-        Change::Fields(policy) => fields(base, policy),
-        _ if partial => Err(EditError::PartialBase),
-        Change::Limits(policy) => replace(base, policy),
-        Change::Delete => match base {
-            Some(base) => delete(base),
-            None => Err(EditError::NothingToDelete),
-        },
+        Change::Fields(policy) if any_goes(base, policy) => Err(EditError::PartialBase),
+        Change::Fields(policy) => parts(base, policy, &OverrideEdits::new()),
+        Change::Parts { limits, overrides } => parts(base, limits, overrides),
+        Change::Limits(_) if partial => Err(EditError::PartialBase),
+        Change::Limits(policy) => parts(base, policy, &between(base, policy)),
+        Change::Delete(overrides) => {
+            let base = base.ok_or(EditError::NothingToDelete)?;
+            let empty = Policy::empty(base.domain.clone());
+            let read = (!partial).then(|| between(Some(base), &empty));
+            Ok(Plan {
+                operation: "delete",
+                ..parts(Some(base), &empty, read.as_ref().unwrap_or(overrides))?
+            })
+        }
     }
+}
+
+fn any_goes(base: Option<&Policy>, policy: &Policy) -> bool {
+    let mut names = base.map_or(&[][..], |base| &base.limits).iter();
+    names.any(|old| policy.limit(old.name.as_str()).is_none())
 }
 
 /// As [`reset`], for units that were given back to a bucket.
@@ -160,13 +161,5 @@ fn set_override(
             },
         )],
         ..Plan::default()
-    })
-}
-
-fn delete(base: &Policy) -> Result<Plan, EditError> {
-    let empty = Policy::empty(base.domain.clone());
-    Ok(Plan {
-        operation: "delete",
-        ..replace(Some(base), &empty)?
     })
 }

@@ -9,12 +9,14 @@ mod health;
 mod key;
 mod memory;
 mod options;
+mod overrides;
 mod plan;
 mod record;
 mod redis;
 pub mod script;
 mod scripts;
 mod store;
+mod survey;
 mod telemetry;
 mod url;
 
@@ -22,16 +24,20 @@ pub use error::{CheckError, EditError, Refusal, StoreError};
 pub use health::{Health, Rights};
 pub use key::{BucketKey, KeyValue, Keys, PrefixError, slot};
 pub use options::{Options, open};
+pub use overrides::{
+    OverrideChange, OverrideCursor, OverrideEdit, OverrideEdits, OverridePage, Since, Unfit,
+};
 pub use store::{
     Change, Credit, CreditReport, Cursor, Edit, Head, HeadState, HistoryEntry, Inspection, LimitOf,
     ListedBucket, Overrides, Page, Pong, Record, ResetReport, ScriptStatus, Signature, Store,
     Stored, Which,
 };
+pub use survey::{Held, HeldFor, Survey};
 pub use telemetry::{
     Activity, BucketActivity, Denial, Fleet, LimitActivity, LimiterSeen, Note, Noted, Observed,
     ProxySeen, Sighting, Slot, Stretch,
 };
-pub use url::{Server, StoreUrl, UrlError};
+pub use url::{SCHEMES, Server, StoreUrl, UrlError};
 
 /// How long a proxy counts after it was last heard of, in milliseconds.
 pub(crate) const PROXY_LIFE_MS: u64 = 10_000;

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use policy::{Limit, Name, Node, Override, Policy, Revision, node_to_value};
+use policy::{Limit, Name, Node, Override, Policy, Revision, Value, node_to_value};
 
 use crate::StoreError;
 
@@ -34,20 +34,20 @@ pub(crate) fn read_override(limit: &Limit, json: &str) -> Result<Override, Store
     limit.read_override(&node).map_err(invalid)
 }
 
-/// The bucket that an override is for, its values in the order of `per`; `None` if the JSON is
-/// not an override of a limit with these entries.
-pub(crate) fn override_values(json: &str, per: &[Name]) -> Option<Vec<Option<Vec<u8>>>> {
-    let node: Node = serde_json::from_str(json).ok()?;
-    let values = node.get("values")?;
-    per.iter()
-        .map(|name| {
-            let value = values.get(name.as_str())?;
-            match value.value {
-                policy::Value::Null => Some(None),
-                _ => node_to_value(value).map(Some),
-            }
-        })
-        .collect()
+/// The bucket that an override is for, its values in the order of `per`; `None` if it is not an
+/// override of a limit with these entries, and no others.
+pub(crate) fn override_values(node: &Node, per: &[Name]) -> Option<Vec<Option<Vec<u8>>>> {
+    let Value::Map(values) = &node.get("values")?.value else {
+        return None;
+    };
+    let value = |name: &Name| {
+        let entry = values.iter().find(|entry| entry.key == name.as_str())?;
+        match entry.value.value {
+            Value::Null => Some(None),
+            _ => node_to_value(&entry.value).map(Some),
+        }
+    };
+    (values.len() == per.len()).then(|| per.iter().map(value).collect())?
 }
 
 pub(crate) fn json(node: &Node) -> Result<String, StoreError> {

@@ -9,8 +9,8 @@ use protocol::{Answer, Check, LimitAnswer};
 use tokio::sync::watch;
 
 use crate::{
-    CheckError, EditError, Fleet, Health, KeyValue, Note, Observed, StoreError, Stretch,
-    clock::wall_ms, script::ScriptCheck,
+    CheckError, EditError, Fleet, Health, KeyValue, Note, Observed, OverrideCursor, OverrideEdits,
+    OverridePage, Since, StoreError, Stretch, Survey, clock::wall_ms, script::ScriptCheck,
 };
 
 /// The place where limits and buckets live.
@@ -37,6 +37,16 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// The record of a domain.
     async fn read(&self, domain: &Name, overrides: Overrides) -> Result<Stored, StoreError>;
 
+    /// What changed in a domain since a revision; `None` where that is not known, or the domain is
+    /// not there any more: then it is read whole.
+    async fn changes_since(
+        &self,
+        _domain: &Name,
+        _known: &Revision,
+    ) -> Result<Option<Since>, StoreError> {
+        Ok(None)
+    }
+
     /// The override of one bucket, whether or not it is still in force. Costs the same however
     /// many there are.
     async fn read_override(
@@ -45,8 +55,20 @@ pub trait Store: Send + Sync + fmt::Debug {
         values: &[Option<Vec<u8>>],
     ) -> Result<Option<Override>, StoreError>;
 
-    /// How many overrides a limit has. Costs the same however many there are.
-    async fn override_count(&self, limit: &LimitOf<'_>) -> Result<u64, StoreError>;
+    /// How many overrides each of a domain's limits has. Costs the same however many there are.
+    async fn override_counts(
+        &self,
+        domain: &Name,
+        limits: &[&Name],
+    ) -> Result<Vec<u64>, StoreError>;
+
+    /// Some of a limit's overrides: what walks over all of them holds one page at a time. The
+    /// record may change in between, which its revision tells.
+    async fn scan_overrides(
+        &self,
+        limit: &LimitOf<'_>,
+        cursor: OverrideCursor,
+    ) -> Result<OverridePage, StoreError>;
 
     /// Makes one edit, if the domain still is as the editor saw it.
     async fn write(&self, edit: &Edit<'_>) -> Result<Revision, EditError>;
@@ -74,6 +96,17 @@ pub trait Store: Send + Sync + fmt::Debug {
         limit: Option<&Name>,
         cursor: Cursor,
     ) -> Result<Page, StoreError>;
+
+    /// Some of the keys that belong to limits, those that are gone included; `cursor` as for
+    /// [`Store::list`]. The memory store forgets what belongs to none.
+    async fn survey(&self, _cursor: Cursor) -> Result<Survey, StoreError> {
+        Ok(Survey::default())
+    }
+
+    /// When the store forgets keys, in milliseconds; `None`: never.
+    async fn ttls_ms(&self, keys: &[&str]) -> Result<Vec<Option<u64>>, StoreError> {
+        Ok(vec![None; keys.len()])
+    }
 
     /// Forgets the usage of buckets and raises the limit's generation, so that every cache of it
     /// is dropped.
@@ -257,6 +290,14 @@ pub enum Change<'a> {
     /// here are not looked at, and the base can be read with [`Overrides::None`]. No limit may go,
     /// and no `per` may change, where it has overrides.
     Fields(&'a Policy),
+    /// As [`Change::Fields`], and these overrides change. Where a limit goes that has some, they
+    /// have to be among them.
+    Parts {
+        /// The limits. Overrides are looked at only where an edit says that they are all.
+        limits: &'a Policy,
+        /// What becomes of overrides.
+        overrides: &'a OverrideEdits,
+    },
     /// One bucket gets other numbers, or its own again. Costs the same however many overrides
     /// there are; the base can be read with [`Overrides::None`].
     Override {
@@ -267,8 +308,9 @@ pub enum Change<'a> {
         /// `None` removes it.
         to: Option<&'a Override>,
     },
-    /// The domain has no limits any more. Its revision numbers go on if it is written again.
-    Delete,
+    /// The domain has no limits any more. Its revision numbers go on if it is written again. Of a
+    /// base read with [`Overrides::None`], these are the overrides that go with them.
+    Delete(&'a OverrideEdits),
 }
 
 /// One edit that was made.
@@ -278,20 +320,21 @@ pub struct HistoryEntry {
     pub revision: Revision,
     /// When, in milliseconds since the epoch, by the store's clock.
     pub at_ms: u64,
-    /// `limits`, `fields`, `override`, `reset`, `credit` or `delete`.
+    /// `fields`, `edit`, `override`, `reset`, `credit` or `delete`; `limits` by earlier versions.
     pub operation: String,
     /// Who and why.
     pub by: Signature,
     /// The limit that an `override`, a `reset` or a `credit` concerned.
     pub limit: Option<Name>,
-    /// As JSON: the limits that an edit of `limits` or `fields` changed or removed, as a list, of
-    /// `fields` without their overrides. Where the domain's own `paused` changed, a map of
-    /// `paused` (nothing if there was none) and `limits`. An override as it was. Nothing for a
-    /// `reset` or a `credit`, nor where this and `after` are more than 1 MiB together.
+    /// As JSON, of an edit of limits: those that it changed or removed, without their overrides, as
+    /// a list. Where it changed more, a map: `limits` is that list, `overrides` the overrides that
+    /// changed or went, as lists by limit, `paused` the domain's pause if that changed and there
+    /// was one. Where overrides were too many to be told, or this and `after` are more than 1 MiB
+    /// together, nothing. Of `limits`, their overrides are in them, all. Of an `override`, what it
+    /// was. Nothing for a `reset` or a `credit`.
     pub before: String,
-    /// As JSON: the limits that were changed or added; the override as it became, nothing if it
-    /// was removed; the key of the bucket that was reset, `*` for all of them; the units that were
-    /// given back, and the key.
+    /// The same as it became; the key of the bucket that was reset, `*` for all of them; the units
+    /// that were given back, and the key.
     pub after: String,
 }
 

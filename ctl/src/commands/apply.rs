@@ -5,9 +5,9 @@ use policy::{Name, Policy};
 use store::{Change, Overrides, Stored};
 
 use crate::{
-    changes::{self, Action, LimitChange},
+    changes::Action,
     cli::{Global, examples},
-    edit::{EditArgs, Prepared},
+    edit::{EditArgs, Prepared, conflict, revision_of},
     error::Error,
     exit::Exit,
     input::{FileArg, Source},
@@ -15,7 +15,7 @@ use crate::{
     printer::Printer,
     prompt::{Yes, confirm},
     render::{counted, diagnostics},
-    session::{Session, pauses},
+    session::{Deltas, Outcome, Session, pauses},
 };
 
 /// Make a domain's limits those of a limits file.
@@ -49,10 +49,11 @@ impl Apply {
         let file = read_file(self.file.path()).await?;
         let session = Session::open(global, printer)?;
         check_domain(&session, &file)?;
-        let base = session.read(&file.domain, Overrides::All).await?;
-        let (merged, changes) = plan(&file, &base, self.prune)?;
-        tell(printer, &merged);
-        let deleted: Vec<&str> = changes
+        let domain = file.domain.clone();
+        let (base, merged, outcome) = plan(&session, file, self.prune).await?;
+        tell(printer, &merged, &outcome);
+        let deleted: Vec<&str> = outcome
+            .changes
             .iter()
             .filter(|change| change.action == Action::Deleted)
             .map(|change| change.limit.as_str())
@@ -61,16 +62,19 @@ impl Apply {
             let limits = counted(deleted.len(), "limit");
             let names = deleted.join(", ");
             confirm(
-                format!("delete {limits} of domain {} ({names})", file.domain),
+                format!("delete {limits} of domain {domain} ({names})"),
                 &self.yes,
             )
             .await?;
         }
         let prepared = Prepared {
-            domain: &file.domain,
+            domain: &domain,
             base: &base,
-            change: Change::Limits(&merged.policy),
-            changes,
+            change: Change::Parts {
+                limits: &merged.policy,
+                overrides: &outcome.overrides,
+            },
+            changes: outcome.changes,
         };
         let report = session.edit(prepared, &self.edit).await;
         let report = report.map_err(|error| session.edit_failed(&error))?;
@@ -104,26 +108,43 @@ pub(super) fn check_domain(session: &Session<'_>, file: &Policy) -> Result<(), E
     }
 }
 
-/// What the domain becomes, and how that differs from what it is.
-pub(super) fn plan(
-    file: &Policy,
-    base: &Stored,
+/// How often a domain is read anew because it was edited in the middle of it.
+const TRIES: usize = 5;
+
+/// What the domain is, what it becomes, and how that differs.
+pub(super) async fn plan(
+    session: &Session<'_>,
+    file: Policy,
     prune: bool,
-) -> Result<(Merged, Vec<LimitChange>), Error> {
-    let merged = merge::merge(file, base.policy(), prune).map_err(|problems| {
-        let text = diagnostics(&problems);
-        Error::new(
-            Exit::No,
-            format!("the file does not fit what is there already\n{text}"),
-        )
-        .hint("overrides set live stay, and so do limits that the file does not have")
-    })?;
-    let nothing = Policy::empty(file.domain.clone());
-    let changes = changes::between(base.policy().unwrap_or(&nothing), &merged.policy);
-    Ok((merged, changes))
+) -> Result<(Stored, Merged, Outcome), Error> {
+    for _ in 0..TRIES {
+        let base = session.read(&file.domain, Overrides::None).await?;
+        let merged = merge::merge(file.clone(), base.policy(), prune);
+        let merged = merged.map_err(|problems| misfit(&diagnostics(&problems)))?;
+        let outcome = session
+            .outcome(base.policy(), &merged.policy, &Deltas::new())
+            .await?;
+        // Overrides were read page by page: of one and the same revision?
+        let now = session.read(&file.domain, Overrides::None).await?;
+        if revision_of(&now) == revision_of(&base) {
+            return match outcome.misfit() {
+                Some(text) => Err(misfit(&text)),
+                None => Ok((base, merged, outcome)),
+            };
+        }
+    }
+    Err(conflict())
 }
 
-fn tell(printer: &Printer, merged: &Merged) {
+fn misfit(text: &str) -> Error {
+    Error::new(
+        Exit::No,
+        format!("the file does not fit what is there already\n{text}"),
+    )
+    .hint("overrides set live stay, and so do limits that the file does not have")
+}
+
+fn tell(printer: &Printer, merged: &Merged, outcome: &Outcome) {
     if !merged.kept.is_empty() {
         let names: Vec<&str> = merged.kept.iter().map(Name::as_str).collect();
         printer.note(format_args!(
@@ -138,7 +159,8 @@ fn tell(printer: &Printer, merged: &Merged) {
             ));
         }
     }
-    for name in &merged.overrides_lost {
+    let lost = |name: &&Name| outcome.overrides.contains_key(*name);
+    for name in merged.split_otherwise.iter().filter(lost) {
         printer.warn(format_args!(
             "{name} is split by other entries now: its overrides are lost"
         ));

@@ -5,7 +5,6 @@ use policy::{Name, Policy};
 use store::{Change, Overrides, Stored};
 
 use crate::{
-    changes,
     cli::{Global, examples},
     edit::{EditArgs, Prepared, conflict},
     error::Error,
@@ -13,7 +12,7 @@ use crate::{
     printer::Printer,
     prompt::{Yes, confirm},
     render::counted,
-    session::Session,
+    session::{Deltas, Session},
 };
 
 /// Delete all limits of a domain.
@@ -52,27 +51,27 @@ impl DeleteDomain {
                 "which one, {domain} or {named}? --domain or RLCTL_DOMAIN says the latter"
             )));
         }
-        let base = session.read(&domain, Overrides::All).await?;
+        let base = session.read(&domain, Overrides::None).await?;
         let Stored::Live(record) = &base else {
             return Err(session.no_domain(&domain).await);
         };
         let policy = &record.policy;
         if !self.edit.dry_run {
-            let overrides = policy
-                .limits
-                .iter()
-                .map(|limit| limit.overrides.len())
-                .sum();
+            let overrides = session.override_counts(policy).await?.iter().sum::<u64>();
             let limits = counted(policy.limits.len(), "limit");
             let overrides = counted(overrides, "override");
             let question = format!("delete domain {domain} ({limits}, {overrides})");
             confirm(question, &self.yes).await?;
         }
+        let nothing = Policy::empty(domain.clone());
+        let outcome = session
+            .outcome(Some(policy), &nothing, &Deltas::new())
+            .await?;
         let prepared = Prepared {
             domain: &domain,
             base: &base,
-            change: Change::Delete,
-            changes: changes::between(policy, &Policy::empty(domain.clone())),
+            change: Change::Delete(&outcome.overrides),
+            changes: outcome.changes,
         };
         // What came in between was not agreed to.
         let report = session

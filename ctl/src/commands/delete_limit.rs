@@ -2,12 +2,12 @@
 
 use clap::Args;
 use policy::{Limit, Override, Policy, RateText};
-use store::{Change, Overrides, Stored};
+use store::{Change, LimitOf, Overrides, StoreError, Stored};
 
 use super::set_limit::between;
 use crate::{
     bucket::{self, Pair},
-    changes::LimitChange,
+    changes::{Action, LimitChange},
     cli::{Global, examples},
     edit::{EditArgs, EditReport, Prepared, conflict},
     error::Error,
@@ -15,7 +15,7 @@ use crate::{
     printer::Printer,
     prompt::{Yes, confirm},
     render::counted,
-    session::{self, Session},
+    session::{self, Deltas, Session},
 };
 
 /// Delete a limit, or the override of one bucket.
@@ -60,9 +60,9 @@ impl DeleteLimit {
     }
 
     async fn delete_limit(&self, session: &Session<'_>) -> Result<EditReport, Error> {
-        let policy = session.policy(Overrides::All).await?;
+        let policy = session.policy(Overrides::None).await?;
         let (confirmed, domain) = (session::find_limit(&policy, &self.name)?, &policy.domain);
-        let overrides = match confirmed.overrides.len() {
+        let overrides = match session.override_count(domain, confirmed).await? {
             0 => String::new(),
             n => format!(", {}", counted(n, "override")),
         };
@@ -73,26 +73,34 @@ impl DeleteLimit {
         .await?;
         let limit_in = async |base: &Stored| {
             let limit = base.policy().and_then(|policy| policy.limit(name.as_str()));
-            // Something else than what was confirmed is not to be deleted.
+            // Something else than what was confirmed is not to be deleted. An edit of one of its
+            // overrides raises its generation, too.
             limit
                 .filter(|limit| *limit == confirmed)
                 .cloned()
                 .ok_or_else(conflict)
         };
         let attempt = async |base: &Stored, limit: &Limit| {
-            let policy = base.policy().ok_or_else(conflict)?;
-            let policy = without(policy, limit.name.as_str())?;
-            let change = LimitChange::between(Some(limit), None);
+            let before = base.policy().ok_or_else(conflict)?;
+            let after = without(before, limit.name.as_str())?;
+            let outcome = session
+                .outcome(Some(before), &after, &Deltas::new())
+                .await?;
+            let mut changes = outcome.changes;
+            changes.retain(|change| change.limit == limit.name.as_str());
             let prepared = Prepared {
                 domain,
                 base,
-                change: Change::Limits(&policy),
-                changes: change.into_iter().collect(),
+                change: Change::Parts {
+                    limits: &after,
+                    overrides: &outcome.overrides,
+                },
+                changes,
             };
             Ok(session.edit(prepared, &self.edit).await)
         };
         session
-            .edit_on_top(domain, Overrides::All, limit_in, attempt)
+            .edit_on_top(domain, Overrides::None, limit_in, attempt)
             .await
     }
 
@@ -102,7 +110,7 @@ impl DeleteLimit {
         let values = bucket::bucket(limit, &self.bucket, &[])?;
         let shown = bucket::display(&limit.per, &values);
         let name = &limit.name;
-        if session.override_of(domain, limit, &values).await?.is_none() {
+        if !session.has_override(domain, limit, &values).await? {
             return Err(
                 Error::not_found(format!("limit {name} has no override for {shown}"))
                     .hint(format!("`rlctl get-limit {name}` shows those it has")),
@@ -112,7 +120,14 @@ impl DeleteLimit {
             "delete the override of {shown} in limit {name} of domain {domain}"
         ))
         .await?;
-        let override_in = async |_: &Stored| session.override_of(domain, limit, &values).await;
+        let override_in = async |_: &Stored| {
+            let of = LimitOf { domain, limit };
+            match session.store.read_override(&of, &values).await {
+                // What cannot be read can still go: then everything can be read again.
+                Err(StoreError::Corrupt(_)) => Ok(None),
+                found => found.map_err(|error| session.failed(&error)),
+            }
+        };
         let attempt = async |base: &Stored, before: &Option<Override>| {
             let prepared = Prepared {
                 domain,
@@ -122,7 +137,10 @@ impl DeleteLimit {
                     values: &values,
                     to: None,
                 },
-                changes: vec![between(limit, before.as_ref(), None)],
+                changes: vec![LimitChange {
+                    action: Action::Changed,
+                    ..between(limit, before.as_ref(), None)
+                }],
             };
             Ok(session.edit(prepared, &self.edit).await)
         };

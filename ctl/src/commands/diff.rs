@@ -2,7 +2,6 @@
 
 use clap::Args;
 use serde::Serialize;
-use store::Overrides;
 
 use super::apply::{check_domain, plan, read_file};
 use crate::{
@@ -36,15 +35,16 @@ impl Diff {
         let file = read_file(self.file.path()).await?;
         let session = Session::open(global, printer)?;
         check_domain(&session, &file)?;
-        let base = session.read(&file.domain, Overrides::All).await?;
-        let (merged, changes) = plan(&file, &base, true)?;
+        let domain = file.domain.clone();
+        let (base, merged, outcome) = plan(&session, file, true).await?;
+        let changes = outcome.changes;
         let domain_changes = changes::of_domain(base.policy(), &merged.policy);
         let differs = !domain_changes.is_empty() || changes::any(&changes);
         if base.policy().is_none() {
-            printer.note(format_args!("there is no domain {} yet", file.domain));
+            printer.note(format_args!("there is no domain {domain} yet"));
         }
         printer.data(&Report {
-            domain: file.domain.to_string(),
+            domain: domain.to_string(),
             differs,
             domain_changes,
             changes,

@@ -3,13 +3,16 @@
 mod finding;
 mod followers;
 mod limits;
+mod orphans;
 mod server;
 
 use clap::Args;
+use policy::{Name, Policy};
 use serde::Serialize;
-use store::{HeadState, Overrides, Stored};
+use store::{Head, HeadState, Overrides, StoreError, Stored};
 
 use crate::{
+    bucket::whole,
     cli::{Global, examples},
     error::Error,
     exit::Exit,
@@ -19,6 +22,7 @@ use crate::{
 };
 
 use finding::{Finding, Severity};
+use orphans::Looked;
 
 /// Find what is wrong with the server and the limits, and say how to mend it.
 ///
@@ -30,7 +34,12 @@ use finding::{Finding, Severity};
     "rlctl doctor -o json | jq -r '.findings[] | select(.severity == \"error\") | .mend'"
     "rlctl doctor -q || page-somebody"
 ))]
-pub struct Doctor {}
+pub struct Doctor {
+    /// Keys that are looked at for leftovers of limits that are gone; 0 looks at all.
+    #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = whole,
+        allow_negative_numbers = true)]
+    keys: u64,
+}
 
 impl Doctor {
     /// Looks at everything, whatever is found on the way.
@@ -42,48 +51,74 @@ impl Doctor {
         for node in &health {
             findings.extend(server::look(node, session.key_prefix()));
         }
-        findings.extend(domains(&session).await?);
+        let mut found = domains(&session).await?;
+        findings.append(&mut found.findings);
+        let looked = orphans::look(&session, &found.readable, &found.unreadable, self.keys);
+        let (orphans, looked) = session.walking(looked).await?;
+        findings.extend(orphans);
         findings.extend(followers::look(&session).await?);
         findings.sort_by_key(|finding| finding.severity);
         let report = Report {
             healthy: findings.iter().all(|f| f.severity == Severity::Info),
             servers: health.into_iter().map(|node| node.address).collect(),
             findings,
+            keys: looked,
         };
         printer.data(&report)?;
         Ok(if report.healthy { Exit::Done } else { Exit::No })
     }
 }
 
-/// Of the domain that was named, else of all.
-async fn domains(session: &Session<'_>) -> Result<Vec<Finding>, Error> {
+/// What the domains are, and what is wrong with them.
+#[derive(Default)]
+struct Domains {
+    findings: Vec<Finding>,
+    /// The limits of all domains that can be read.
+    readable: Vec<Policy>,
+    unreadable: Vec<Name>,
+}
+
+/// Findings of the domain that was named, else of all.
+async fn domains(session: &Session<'_>) -> Result<Domains, Error> {
     let heads = session.store.heads().await;
     let heads = heads.map_err(|error| session.failed(&error))?;
     let named = session.named_domain();
-    let mut findings = Vec::new();
+    let mut found = Domains::default();
     if heads.is_empty() {
-        findings.push(limits::no_domain());
+        found.findings.push(limits::no_domain());
     }
     for head in heads {
-        let domain = &head.domain;
-        if named.is_some_and(|named| named != domain) {
-            continue;
-        }
-        match &head.state {
-            HeadState::Missing => findings.push(limits::lost(domain)),
-            HeadState::Unreadable(why) => findings.push(limits::unreadable(domain, why)),
-            HeadState::Deleted(_) => {}
-            HeadState::Live(_) => match session.store.read(domain, Overrides::All).await {
-                Ok(Stored::Live(record)) => findings.extend(limits::look(&record.policy)),
-                Ok(_) => {}
-                Err(store::StoreError::Corrupt(why)) => {
-                    findings.push(limits::unreadable(domain, &why));
-                }
-                Err(error) => return Err(session.failed(&error)),
-            },
+        let wanted = named.is_none_or(|named| *named == head.domain);
+        let findings = found.look(session, &head).await?;
+        if wanted {
+            found.findings.extend(findings);
         }
     }
-    Ok(findings)
+    Ok(found)
+}
+
+impl Domains {
+    async fn look(&mut self, session: &Session<'_>, head: &Head) -> Result<Vec<Finding>, Error> {
+        let domain = &head.domain;
+        let finding = match &head.state {
+            HeadState::Missing => limits::lost(domain),
+            HeadState::Unreadable(why) => limits::unreadable(domain, why),
+            HeadState::Deleted(_) => return Ok(Vec::new()),
+            HeadState::Live(_) => match session.store.read(domain, Overrides::None).await {
+                Ok(Stored::Live(record)) => {
+                    let mut findings = limits::look(&record.policy);
+                    findings.extend(limits::overrides(session, &record.policy).await?);
+                    self.readable.push(record.policy);
+                    return Ok(findings);
+                }
+                Ok(_) => return Ok(Vec::new()),
+                Err(StoreError::Corrupt(why)) => limits::unreadable(domain, &why),
+                Err(error) => return Err(session.failed(&error)),
+            },
+        };
+        self.unreadable.push(domain.clone());
+        Ok(vec![finding])
+    }
 }
 
 #[derive(Serialize)]
@@ -91,6 +126,8 @@ struct Report {
     healthy: bool,
     servers: Vec<String>,
     findings: Vec<Finding>,
+    /// How many keys were looked at for leftovers.
+    keys: Looked,
 }
 
 impl View for Report {
@@ -106,7 +143,13 @@ impl View for Report {
             count => format!("{} to mend", counted(count, "thing")),
         };
         let servers = self.servers.join(", ");
-        format!("{text}{servers}: {verdict}\n")
+        let more = if self.keys.all {
+            String::new()
+        } else {
+            let at = self.keys.at;
+            format!(" (of all keys about {at} were looked at for leftovers; --keys 0 looks at all)")
+        };
+        format!("{text}{servers}: {verdict}{more}\n")
     }
 
     /// The checks that found something wrong.

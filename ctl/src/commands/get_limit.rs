@@ -6,7 +6,7 @@ use serde::{Serialize, Serializer};
 use store::Overrides;
 
 use crate::{
-    cli::{Global, examples},
+    cli::{Format, Global, examples},
     error::Error,
     exit::Exit,
     printer::Printer,
@@ -32,36 +32,43 @@ impl GetLimit {
     /// Shows it as a limits file would.
     pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
         let session = Session::open(global, printer)?;
-        let mut policy = session.policy(Overrides::None).await?;
-        let limit = session::find_limit(&policy, &self.name)?;
-        if session.override_count(&policy.domain, limit).await? > 0 {
-            policy = session.policy(Overrides::All).await?;
-        }
-        let limit = session::find_limit(&policy, &self.name)?;
+        let policy = session.policy(Overrides::None).await?;
+        let found = session::find_limit(&policy, &self.name)?;
+        let count = session.override_count(&policy.domain, found).await?;
+        let max = match printer.format() {
+            Format::Json | Format::Yaml => usize::MAX,
+            _ => OVERRIDES_SHOWN,
+        };
+        let mut limit = found.clone();
+        limit.overrides = session.some_overrides(&policy.domain, found, max).await?;
         session.warn_of_pause(&policy, &[self.name.as_str()]);
-        printer.data(&Report(limit))?;
+        printer.data(&Report { limit, count })?;
         printer.note(format_args!(
             "domain {}, last edited at revision {} of {}",
-            policy.domain, limit.generation, policy.revision.number
+            policy.domain, found.generation, policy.revision.number
         ));
         Ok(Exit::Done)
     }
 }
 
-struct Report<'l>(&'l Limit);
+struct Report {
+    limit: Limit,
+    /// How many overrides there are.
+    count: u64,
+}
 
-impl Serialize for Report<'_> {
+impl Serialize for Report {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.0.to_node().serialize(serializer)
+        self.limit.to_node().serialize(serializer)
     }
 }
 
-impl View for Report<'_> {
+impl View for Report {
     fn text(&self, _page: Page) -> String {
-        limits::card(self.0, OVERRIDES_SHOWN)
+        limits::card(&self.limit, self.count)
     }
 
     fn names(&self) -> Vec<String> {
-        vec![self.0.name.to_string()]
+        vec![self.limit.name.to_string()]
     }
 }

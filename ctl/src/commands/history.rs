@@ -35,7 +35,8 @@ pub struct History {
     limit: Option<String>,
 
     /// The last so many edits; 0 shows all that are kept.
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 20, value_parser = whole)]
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 20, value_parser = whole,
+        allow_negative_numbers = true)]
     max: u64,
 }
 
@@ -144,6 +145,7 @@ fn what(past: &Past, changes: &[LimitChange]) -> String {
         Past::Reset { limit, key } if key == "*" => format!("reset {limit}, every bucket"),
         Past::Reset { limit, .. } => format!("reset {limit}, one bucket"),
         Past::Credit { limit, units } => format!("credit {limit}, {units} to one bucket"),
+        Past::TooLarge => "(more than the history keeps)".to_owned(),
         Past::Unknown => "(unknown to this version)".to_owned(),
     }
 }

@@ -41,7 +41,8 @@ pub struct ListKeys {
     matching: Option<String>,
 
     /// Stop after so many; 0 lists all, in no order, as they are found.
-    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = whole)]
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = whole,
+        allow_negative_numbers = true)]
     max: u64,
 }
 

@@ -35,12 +35,11 @@ impl ListLimits {
             Overrides::None
         };
         let policy = session.policy(overrides).await?;
-        let mut counts = Vec::new();
-        if !whole {
-            for limit in &policy.limits {
-                counts.push(session.override_count(&policy.domain, limit).await?);
-            }
-        }
+        let counts = if whole {
+            Vec::new()
+        } else {
+            session.override_counts(&policy).await?
+        };
         if policy.limits.is_empty() {
             printer.note(format_args!("domain {} has no limits", policy.domain));
         }

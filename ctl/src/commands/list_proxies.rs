@@ -124,7 +124,7 @@ impl Row {
             revision: has.map(|revision| revision.number),
             digest: has.map(|revision| format!("{:016x}", revision.digest)),
             state: match (has, in_force) {
-                (_, None) => "no limits",
+                (_, None) => "no_limits",
                 (None, Some(_)) => "starting",
                 (Some(_), _) if is_current(has, in_force) => "current",
                 (Some(_), Some(_)) => "behind",
@@ -155,7 +155,7 @@ impl View for Report {
                 row.name.clone(),
                 row.revision
                     .map_or_else(|| "none".to_owned(), |n| n.to_string()),
-                row.state.to_owned(),
+                row.state.replace('_', " "),
                 age(row.heard_ms_ago),
             ];
             if page.wide {

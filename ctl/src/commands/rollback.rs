@@ -11,7 +11,7 @@ use crate::{
     edit::{EditArgs, Prepared, revision_of},
     error::Error,
     exit::Exit,
-    past::Past,
+    past::{Past, Undone},
     printer::Printer,
     prompt::{Yes, confirm},
     render::{self, diagnostics},
@@ -32,7 +32,7 @@ const READ_MAX: usize = 10_000;
 ))]
 pub struct Rollback {
     /// The revision to go back to.
-    #[arg(value_parser = whole)]
+    #[arg(value_parser = whole, allow_negative_numbers = true)]
     revision: u64,
 
     /// Only this limit.
@@ -57,21 +57,26 @@ impl Rollback {
             })
         });
         let limit = limit.transpose()?;
-        let base = session.read(&domain, Overrides::All).await?;
+        let base = session.read(&domain, Overrides::None).await?;
         let history = session.store.history(&domain, READ_MAX).await;
         let history = history.map_err(|error| session.failed(&error))?;
         if history.is_empty() {
             return Err(session.no_domain(&domain).await);
         }
-        let policy = self.earlier(&domain, &base, &history, limit.as_ref())?;
+        let earlier = self.earlier(&domain, &base, &history, limit.as_ref())?;
+        let policy = &earlier.policy;
         if let Some(name) = &limit {
             let known = base.policy().and_then(|base| base.limit(name.as_str()));
-            known.map_or_else(|| session::find_limit(&policy, name.as_str()), Ok)?;
+            known.map_or_else(|| session::find_limit(policy, name.as_str()), Ok)?;
         }
-        let nothing = Policy::empty(domain.clone());
-        let changes = changes::between(base.policy().unwrap_or(&nothing), &policy);
-        let domain_changes = changes::of_domain(base.policy(), &policy);
-        self.ask(printer, &domain, &domain_changes, &changes)
+        let outcome = session
+            .outcome(base.policy(), policy, &earlier.overrides)
+            .await?;
+        if let Some(text) = outcome.misfit() {
+            return Err(invalid(&text));
+        }
+        let domain_changes = changes::of_domain(base.policy(), policy);
+        self.ask(printer, &domain, &domain_changes, &outcome.changes)
             .await?;
         let mut edit = self.edit.clone();
         if edit.reason.is_empty() {
@@ -80,8 +85,11 @@ impl Rollback {
         let prepared = Prepared {
             domain: &domain,
             base: &base,
-            change: Change::Limits(&policy),
-            changes,
+            change: Change::Parts {
+                limits: policy,
+                overrides: &outcome.overrides,
+            },
+            changes: outcome.changes,
         };
         let report = session.edit(prepared, &edit).await;
         let report = report.map_err(|error| session.edit_failed(&error))?;
@@ -118,7 +126,7 @@ impl Rollback {
         base: &Stored,
         history: &[HistoryEntry],
         limit: Option<&Name>,
-    ) -> Result<Policy, Error> {
+    ) -> Result<Undone, Error> {
         let newest = history.first().map_or(0, |entry| entry.revision.number);
         let current = revision_of(base).map_or(newest, |revision| revision.number);
         let later = |entry: &&HistoryEntry| {
@@ -138,24 +146,51 @@ impl Rollback {
                 "domain {domain} can go back to any from {back_to} to {current}"
             )));
         }
-        let mut policy = base
-            .policy()
-            .cloned()
-            .unwrap_or_else(|| Policy::empty(domain.clone()));
+        let policy = base.policy().cloned();
+        let mut undone = Undone::new(policy.unwrap_or_else(|| Policy::empty(domain.clone())));
         for entry in later {
-            let undone = Past::of(entry).undo(&mut policy, limit);
-            undone.ok_or_else(|| {
-                let number = entry.revision.number;
-                Error::new(
-                    Exit::Refused,
-                    format!("revision {number} cannot be taken back"),
-                )
-                .hint("this version cannot read what the history says of it")
-            })?;
+            let past = Past::of(entry);
+            let taken_back = undone.take_back(&past, limit);
+            taken_back.ok_or_else(|| cannot_take_back(entry, &past))?;
         }
-        Policy::from_node(&policy.to_node()).map_err(|problems| {
-            let text = diagnostics(&problems);
-            Error::usage(format!("what comes out would be invalid\n{text}"))
-        })
+        checked(undone, base.policy())
     }
+}
+
+fn cannot_take_back(entry: &HistoryEntry, past: &Past) -> Error {
+    let number = entry.revision.number;
+    let error = Error::new(
+        Exit::Refused,
+        format!("revision {number} cannot be taken back"),
+    );
+    match past {
+        Past::TooLarge => error
+            .hint("it changed more than the history keeps: `rlctl apply -f` of a backup is left"),
+        _ => error.hint("this version cannot read what the history says of it"),
+    }
+}
+
+/// The limits that come out must make sense together, and overrides fit them. Limits that are new
+/// or split otherwise list theirs.
+fn checked(mut undone: Undone, base: Option<&Policy>) -> Result<Undone, Error> {
+    let policy = &mut undone.policy;
+    Policy::from_node(&policy.to_node()).map_err(|problems| invalid(&diagnostics(&problems)))?;
+    for limit in &mut policy.limits {
+        let Some(deltas) = undone.overrides.get_mut(&limit.name) else {
+            continue;
+        };
+        for found in deltas.values_mut().flatten() {
+            let again = limit.read_override(&found.to_node(&limit.per));
+            *found = again.map_err(|problems| invalid(&diagnostics(&problems)))?;
+        }
+        let old = base.and_then(|base| base.limit(limit.name.as_str()));
+        if old.is_none_or(|old| old.per != limit.per) {
+            limit.overrides = deltas.values().flatten().cloned().collect();
+        }
+    }
+    Ok(undone)
+}
+
+fn invalid(text: &str) -> Error {
+    Error::usage(format!("what comes out would be invalid\n{text}"))
 }

@@ -7,13 +7,13 @@ mod wrong;
 
 use clap::Args;
 use policy::{Limit, Name, Node, Policy};
-use store::{Change, EditError, Overrides, Stored};
+use store::{Change, Overrides, Stored};
 
 use crate::{
     bucket::Pair,
     changes::{Action, LimitChange},
     cli::{Global, examples},
-    edit::{EditArgs, EditReport, Prepared, revision_of},
+    edit::{EditArgs, EditReport, Prepared},
     error::Error,
     exit::Exit,
     printer::Printer,
@@ -108,48 +108,40 @@ impl SetLimit {
             self.check_presence(name, before.as_ref())?;
             let policy = self.edited(base, domain, name)?;
             let after = policy.limit(name.as_str());
-            if !session
-                .overrides_must_fit(domain, before.as_ref(), after)
-                .await?
-            {
-                let change = LimitChange::between(before.as_ref(), after);
-                return Ok(self
-                    .write(session, base, (domain, Change::Fields(&policy)), change)
-                    .await);
+            if let (Some(before), Some(after)) = (before, after) {
+                self.overrides_must_fit(session, domain, (before, after))
+                    .await?;
             }
-            let whole = session.read(domain, Overrides::All).await?;
-            if revision_of(&whole) != revision_of(base) {
-                let (expected, found) = (revision_of(base).cloned(), revision_of(&whole).cloned());
-                return Ok(Err(EditError::Conflict { expected, found }));
-            }
-            let policy = self.edited(&whole, domain, name)?;
-            let before = whole
-                .policy()
-                .and_then(|policy| policy.limit(name.as_str()));
-            let change = LimitChange::between(before, policy.limit(name.as_str()));
-            Ok(self
-                .write(session, &whole, (domain, Change::Limits(&policy)), change)
-                .await)
+            let change = LimitChange::between(before.as_ref(), after);
+            let prepared = Prepared {
+                domain,
+                base,
+                change: Change::Fields(&policy),
+                changes: change.into_iter().collect(),
+            };
+            Ok(session.edit(prepared, &self.edit).await)
         };
         session
             .edit_on_top(domain, Overrides::None, limit_in, attempt)
             .await
     }
 
-    async fn write(
+    /// An edit of a limit must not lose its overrides, nor make one of them invalid.
+    async fn overrides_must_fit(
         &self,
         session: &Session<'_>,
-        base: &Stored,
-        (domain, change): (&Name, Change<'_>),
-        shown: Option<LimitChange>,
-    ) -> Result<EditReport, EditError> {
-        let prepared = Prepared {
-            domain,
-            base,
-            change,
-            changes: shown.into_iter().collect(),
+        domain: &Name,
+        (before, after): (&Limit, &Limit),
+    ) -> Result<(), Error> {
+        let Some((count, lines)) = session.overrides_left_over(domain, before, after).await? else {
+            return Ok(());
         };
-        session.edit(prepared, &self.edit).await
+        let name = &after.name;
+        let (overrides, lines) = (counted(count, "override"), lines.join("\n  "));
+        let error = Error::usage(format!("limit {name}:\n  {lines}"));
+        Err(error
+            .hint(format!("its {overrides} must fit as well"))
+            .hint(format!("`rlctl delete-limit {name} --for …` removes one")))
     }
 
     fn check_presence(&self, name: &Name, before: Option<&Limit>) -> Result<(), Error> {
@@ -180,23 +172,21 @@ impl SetLimit {
         let edited = Limit::from_node(&limit).and_then(|limit| old.with_limit(limit));
         edited.map_err(|problems| {
             let error = wrong::wrong(name.as_str(), &problems);
-            error.maybe_hint(advice(&old.limits, name))
+            error.maybe_hint(meant(&old.limits, name))
         })
     }
 }
 
-/// What to think of when a limit came out wrong.
-fn advice(limits: &[Limit], name: &Name) -> Option<String> {
-    let Some(limit) = limits.iter().find(|limit| limit.name == *name) else {
-        let others = limits.iter().map(|limit| limit.name.as_str());
-        let similar = suggest::closest(name.as_str(), others)?;
-        return Some(format!(
-            "there is no limit {name} yet; did you mean {similar}?"
-        ));
-    };
-    let overrides = counted(limit.overrides.len(), "override");
-    let remove = format!("`rlctl delete-limit {name} --for …` removes one");
-    (!limit.overrides.is_empty()).then(|| format!("its {overrides} must fit as well; {remove}"))
+/// The limit that was meant, perhaps, by a name that is new.
+fn meant(limits: &[Limit], name: &Name) -> Option<String> {
+    let mut names = limits.iter().map(|limit| limit.name.as_str());
+    if names.clone().any(|known| known == name.as_str()) {
+        return None;
+    }
+    let similar = suggest::closest(name.as_str(), names.by_ref())?;
+    Some(format!(
+        "there is no limit {name} yet; did you mean {similar}?"
+    ))
 }
 
 /// A typo makes a new limit, or even a new domain, of what was meant to be an edit.

@@ -88,7 +88,8 @@ pub struct Simulate {
     descriptor: Vec<Pair>,
 
     /// Another number draws other times for `poisson`.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole,
+        allow_negative_numbers = true)]
     seed: u64,
 }
 

@@ -97,6 +97,10 @@ fn one(change: &LimitChange, page: Page) -> String {
     if more > 0 {
         let _ = writeln!(text, "    and {}", counted(more, "more override"));
     }
+    if change.overrides_untold > 0 {
+        let count = counted(change.overrides_untold, "override");
+        let _ = writeln!(text, "    without the {count} it has now");
+    }
     text
 }
 

@@ -109,12 +109,11 @@ fn plain(node: &Node) -> String {
         .map_or_else(|| node.to_yaml_line(), str::to_owned)
 }
 
-/// All of one limit, a field a line, as in a limits file.
-pub fn card(limit: &Limit, overrides_max: usize) -> String {
-    let mut shown = limit.clone();
-    let more = shown.overrides.len().saturating_sub(overrides_max);
-    shown.overrides.truncate(overrides_max);
-    let mut text = shown.to_node().to_yaml();
+/// All of one limit, a field a line, as in a limits file; `overrides` says how many it has.
+pub fn card(limit: &Limit, overrides: u64) -> String {
+    let mut text = limit.to_node().to_yaml();
+    let shown = u64::try_from(limit.overrides.len()).unwrap_or(u64::MAX);
+    let more = overrides.saturating_sub(shown);
     if more > 0 {
         let more = counted(more, "more override");
         let _ = writeln!(text, "# and {more}; -o yaml shows all");

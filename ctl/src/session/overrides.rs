@@ -1,9 +1,11 @@
 //! Reading no more overrides than a command needs: a domain may have a hundred thousand.
 
-use policy::{Compiled, Descriptor, Limit, Name, Override, Policy};
-use store::{LimitOf, Overrides};
+use std::collections::BTreeMap;
 
-use super::Session;
+use policy::{Compiled, Descriptor, Limit, Name, Override, Policy};
+use store::{LimitOf, Overrides, StoreError, Unfit};
+
+use super::{Session, outcome::Walk};
 use crate::{bucket::Values, error::Error};
 
 impl Session<'_> {
@@ -19,36 +21,64 @@ impl Session<'_> {
         found.map_err(|error| self.failed(&error))
     }
 
-    /// How many overrides a limit has.
-    pub async fn override_count(&self, domain: &Name, limit: &Limit) -> Result<u64, Error> {
-        let count = self.store.override_count(&LimitOf { domain, limit }).await;
-        count.map_err(|error| self.failed(&error))
-    }
-
-    /// Whether an edit of a limit can make one of its overrides invalid, or lose it.
-    pub async fn overrides_must_fit(
+    /// Whether there is an override of one bucket, be it one that cannot be read.
+    pub async fn has_override(
         &self,
         domain: &Name,
-        before: Option<&Limit>,
-        after: Option<&Limit>,
+        limit: &Limit,
+        values: &Values,
     ) -> Result<bool, Error> {
-        let (Some(before), Some(after)) = (before, after) else {
-            return Ok(false);
-        };
-        let numbers = |limit: &Limit| {
-            let lease = limit.lease_ttl_ms;
-            (
-                limit.per.clone(),
-                limit.quota,
-                limit.if_missing,
-                limit.scope,
-                lease,
-            )
-        };
-        if numbers(before) == numbers(after) {
-            return Ok(false);
+        match self
+            .store
+            .read_override(&LimitOf { domain, limit }, values)
+            .await
+        {
+            Ok(found) => Ok(found.is_some()),
+            Err(StoreError::Corrupt(_)) => Ok(true),
+            Err(error) => Err(self.failed(&error)),
         }
-        Ok(self.override_count(domain, before).await? > 0)
+    }
+
+    /// How many overrides a limit has.
+    pub async fn override_count(&self, domain: &Name, limit: &Limit) -> Result<u64, Error> {
+        let counts = self.store.override_counts(domain, &[&limit.name]).await;
+        let counts = counts.map_err(|error| self.failed(&error))?;
+        Ok(counts.first().copied().unwrap_or(0))
+    }
+
+    /// How many overrides each limit of a policy has.
+    pub async fn override_counts(&self, policy: &Policy) -> Result<Vec<u64>, Error> {
+        let names: Vec<&Name> = policy.limits.iter().map(|limit| &limit.name).collect();
+        let counts = self.store.override_counts(&policy.domain, &names).await;
+        counts.map_err(|error| self.failed(&error))
+    }
+
+    /// The overrides of a limit in order, `max` at most; which, where there are more, is chance.
+    pub async fn some_overrides(
+        &self,
+        domain: &Name,
+        limit: &Limit,
+        max: usize,
+    ) -> Result<Vec<Override>, Error> {
+        let mut found = BTreeMap::new();
+        let mut walk = Walk::new(domain, limit);
+        while found.len() < max
+            && let Some(page) = walk.page(self).await?
+        {
+            for one in page.overrides {
+                let one = one.map_err(|unfit| self.unreadable(limit, &unfit))?;
+                found.insert(one.values.clone(), one);
+            }
+        }
+        Ok(found.into_values().take(max).collect())
+    }
+
+    fn unreadable(&self, limit: &Limit, unfit: &Unfit) -> Error {
+        let (json, problems) = (&unfit.json, unfit.problems.join("; "));
+        self.failed(&StoreError::Corrupt(format!(
+            "an override of {}, {json}: {problems}",
+            limit.name
+        )))
     }
 
     /// The limits of the domain that is meant, and of their overrides the one of a bucket.

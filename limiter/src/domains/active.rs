@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use hyper::header::HeaderValue;
 use policy::{Compiled, Policy};
+use store::Since;
 use tokio::time::Instant;
 
 use crate::metrics::{DomainCounters, Metrics};
@@ -27,7 +28,22 @@ pub(crate) struct Active {
 impl Active {
     /// Compiles a policy and derives the rest; takes a while where there are many overrides.
     pub(crate) fn new(policy: Policy, metrics: &Metrics) -> Result<Self, String> {
-        let compiled = Compiled::new(policy);
+        Self::of(Compiled::new(policy), metrics)
+    }
+
+    /// What these limits become by edits; `None` if they have to be read whole for that.
+    pub(crate) fn caught_up(
+        &self,
+        since: Since,
+        metrics: &Metrics,
+    ) -> Option<Result<Self, String>> {
+        let changed = since.overrides.into_iter();
+        let changed = changed.map(|change| (change.limit, change.values, change.to));
+        let compiled = self.compiled.caught_up(since.policy, changed)?;
+        Some(Self::of(compiled, metrics))
+    }
+
+    fn of(compiled: Compiled, metrics: &Metrics) -> Result<Self, String> {
         let revision = compiled.revision();
         let (number, digest) = (revision.number, revision.digest);
         let snapshot = serde_json::to_vec(&compiled.to_snapshot()).map_err(|e| e.to_string())?;

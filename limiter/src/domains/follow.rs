@@ -10,6 +10,7 @@ use policy::{Name, Policy, Revision};
 use store::{Head, HeadState, Overrides, StoreError, Stored};
 use tokio::{
     sync::watch,
+    task::spawn_blocking,
     time::{Instant, sleep},
 };
 
@@ -101,6 +102,9 @@ impl Domains {
     }
 
     async fn load(&self, name: &Name, revision: &Revision, before: Domain) -> Option<Domain> {
+        if let Some(active) = self.catch_up(name, &before).await {
+            return Some(Domain::sound(active));
+        }
         match self.store.read(name, Overrides::All).await {
             Ok(Stored::Live(record)) => match self.compile(record.policy).await {
                 Ok(active) => Some(Domain::sound(active)),
@@ -117,10 +121,24 @@ impl Domains {
         }
     }
 
+    /// The limits in force with what changed since, at the cost of that; `None`: whatever is in
+    /// the way shows when they are read whole.
+    async fn catch_up(&self, name: &Name, before: &Domain) -> Option<Active> {
+        let known = Arc::clone(before.active.as_ref()?);
+        let since = self
+            .store
+            .changes_since(name, known.compiled.revision())
+            .await;
+        let since = since.ok().flatten()?;
+        let metrics = Arc::clone(&self.metrics);
+        let caught_up = spawn_blocking(move || known.caught_up(since, &metrics));
+        caught_up.await.ok().flatten()?.ok()
+    }
+
     /// Compiling 100,000 overrides takes a while, in which checks go on.
     async fn compile(&self, policy: Policy) -> Result<Active, String> {
         let metrics = Arc::clone(&self.metrics);
-        tokio::task::spawn_blocking(move || Active::new(policy, &metrics))
+        spawn_blocking(move || Active::new(policy, &metrics))
             .await
             .unwrap_or_else(|_| Err("compiling the limits failed; please report this".to_owned()))
     }

@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use harness::until;
 use limiter::{RunError, Settings};
 use serde_json::json;
-use store::{Change, CheckError, Options, StoreError, StoreUrl, open};
+use store::{Change, CheckError, Options, OverrideEdits, StoreError, StoreUrl, open};
 
 use crate::support::{
     PATIENCE, PER_USER, Scripted, Server, Service, VALKEY, publish, quick, write,
@@ -66,7 +66,7 @@ async fn an_edit_is_in_force_within_a_second_and_keeps_usage() -> Result<()> {
 #[tokio::test]
 async fn a_deleted_domain_is_unknown_and_may_come_back() -> Result<()> {
     let service = Service::with(PER_USER).await?;
-    write(&service.store, Change::Delete).await?;
+    write(&service.store, Change::Delete(&OverrideEdits::new())).await?;
     let status = async |wanted: u16| {
         until("the status", PATIENCE, async || {
             let reply = service

@@ -4,14 +4,31 @@ use std::sync::Arc;
 
 use crate::{Name, Override, bucket_hash, hash::Positions};
 
+/// Overrides of a shard: one more costs a copy of a shard.
+const SHARD: usize = 64;
+
 /// Found by the bucket's hash, which is not keyed: who writes overrides is trusted, and who asks
 /// for them puts nothing in.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Overrides {
-    list: Arc<[Override]>,
-    by_hash: Arc<Positions>,
+    /// None, or a power of two of them. Which one is said by bits of the hash that the maps in
+    /// them do not look at.
+    shards: Vec<Arc<Shard>>,
     /// There are more, which the limiter knows.
     elsewhere: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Shard {
+    list: Vec<Override>,
+    by_hash: Positions,
+}
+
+impl Shard {
+    fn add(&mut self, hash: u64, found: Override) {
+        self.by_hash.add(hash, self.list.len());
+        self.list.push(found);
+    }
 }
 
 impl Overrides {
@@ -20,13 +37,20 @@ impl Overrides {
     }
 
     fn by(hash: impl Fn(&Override) -> u64, overrides: Vec<Override>) -> Self {
-        let mut by_hash = Positions::default();
-        for (at, found) in overrides.iter().enumerate() {
-            by_hash.add(hash(found), at);
+        let mut shards = Vec::new();
+        if !overrides.is_empty() {
+            let count = (overrides.len() / SHARD).next_power_of_two();
+            shards.resize_with(count, Shard::default);
+        }
+        for found in overrides {
+            let hash = hash(&found);
+            let at = place(hash, shards.len());
+            if let Some(shard) = shards.get_mut(at) {
+                shard.add(hash, found);
+            }
         }
         Self {
-            list: overrides.into(),
-            by_hash: Arc::new(by_hash),
+            shards: shards.into_iter().map(Arc::new).collect(),
             elsewhere: false,
         }
     }
@@ -36,7 +60,7 @@ impl Overrides {
         limit: &Name,
         values: &[Option<V>],
     ) -> Option<&Override> {
-        if self.list.is_empty() {
+        if self.shards.is_empty() {
             return None;
         }
         let same = |found: &&Override| {
@@ -44,21 +68,50 @@ impl Overrides {
             found.values.len() == values.len()
                 && pairs.all(|(a, b)| a.as_deref() == b.as_ref().map(AsRef::as_ref))
         };
-        let positions = self.by_hash.of(bucket_hash(limit, values));
-        positions.filter_map(|at| self.list.get(at)).find(same)
+        let hash = bucket_hash(limit, values);
+        let shard = self.shards.get(place(hash, self.shards.len()))?;
+        let positions = shard.by_hash.of(hash);
+        positions.filter_map(|at| shard.list.get(at)).find(same)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Override> {
-        self.list.iter()
+        self.shards.iter().flat_map(|shard| &shard.list)
     }
 
     pub(super) fn any(&self) -> bool {
-        !self.list.is_empty() || self.elsewhere
+        self.elsewhere || self.iter().next().is_some()
+    }
+
+    /// Sets the override of one bucket, or removes it. What others share with this stays theirs.
+    pub(super) fn set(&mut self, limit: &Name, values: &[Option<Vec<u8>>], to: Option<Override>) {
+        let at = place(bucket_hash(limit, values), self.shards.len());
+        let shard = self.shards.get(at).map_or(&[][..], |shard| &shard.list);
+        if shard.len() > 8 * SHARD || self.shards.is_empty() {
+            let all = self.iter().filter(|found| found.values != values);
+            let all: Vec<Override> = all.cloned().chain(to).collect();
+            self.shards = Self::new(limit, all).shards;
+            return;
+        }
+        let others = shard.iter().filter(|found| found.values != values);
+        let mut next = Shard::default();
+        for found in others.cloned().chain(to) {
+            next.add(bucket_hash(limit, &found.values), found);
+        }
+        if let Some(shard) = self.shards.get_mut(at) {
+            *shard = Arc::new(next);
+        }
     }
 
     pub(super) fn set_elsewhere(&mut self, elsewhere: bool) {
         self.elsewhere = elsewhere;
     }
+}
+
+/// Which of so many shards has the buckets of a hash. The map of a shard looks at the lowest bits
+/// of the hash and at the highest.
+fn place(hash: u64, shards: usize) -> usize {
+    let bits = usize::try_from(hash >> 32 & 0xff_ffff).unwrap_or(0);
+    bits & shards.saturating_sub(1)
 }
 
 #[cfg(test)]
@@ -81,5 +134,33 @@ mod tests {
         // The hash of others leads elsewhere, except to what collided with it.
         let overrides = Overrides::by(|_| hash, vec![of("bob")]);
         assert_eq!(overrides.get(&limit, &[Some("alice")]), None);
+    }
+
+    #[test]
+    fn one_override_after_the_other_comes_to_the_same_as_all_at_once() {
+        let limit: Name = "a".parse().unwrap();
+        let of = |user: u64, until_ms| Override {
+            values: vec![Some(user.to_string().into_bytes())],
+            quota: OverrideQuota::Unlimited,
+            until_ms,
+        };
+        let mut grown = Overrides::default();
+        for user in 0..3000 {
+            let one = of(user, None);
+            grown.set(&limit, &one.values, Some(one.clone()));
+        }
+        let before = grown.clone();
+        for user in 0..3000 {
+            let to = (user % 3 > 0).then(|| of(user, Some(user)));
+            grown.set(&limit, &of(user, None).values, to);
+        }
+        assert_eq!((before.iter().count(), grown.iter().count()), (3000, 2000));
+        assert!(grown.any() && grown.shards.len() > 1);
+        for user in 0..3000 {
+            let values = of(user, None).values;
+            let changed = (user % 3 > 0).then(|| of(user, Some(user)));
+            assert_eq!(grown.get(&limit, &values), changed.as_ref());
+            assert_eq!(before.get(&limit, &values), Some(&of(user, None)));
+        }
     }
 }

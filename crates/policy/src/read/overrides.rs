@@ -63,10 +63,7 @@ pub(super) fn read_overrides(take: &mut Take<'_, '_>, buckets: &Buckets<'_>) -> 
         field.expected("a list of overrides", report);
         return Vec::new();
     };
-    let most = match buckets.scope {
-        Scope::Global => MAX_OVERRIDES,
-        Scope::Proxy => MAX_PROXY_OVERRIDES,
-    };
+    let most = buckets.scope.overrides_max();
     if items.len() > most {
         field.report(report, format!("more than {most} overrides"));
     }
@@ -232,6 +229,16 @@ fn read_quota(
             };
             let quota = validate(parameters, item, take.report)?;
             Some(OverrideQuota::Quota { rate, burst, quota })
+        }
+    }
+}
+
+impl Scope {
+    /// How many overrides a limit may have whose buckets live there.
+    pub fn overrides_max(self) -> usize {
+        match self {
+            Self::Global => MAX_OVERRIDES,
+            Self::Proxy => MAX_PROXY_OVERRIDES,
         }
     }
 }

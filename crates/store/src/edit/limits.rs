@@ -2,10 +2,10 @@
 
 use std::collections::{HashMap, HashSet};
 
-use policy::{Limit, Node, Override, Pause, Policy};
+use policy::{Limit, Name, Node, Override, Pause, Policy};
 
 use super::{How, OverrideWrites, Plan};
-use crate::{EditError, Keys, StoreError, record};
+use crate::{EditError, Keys, OverrideEdit, OverrideEdits, StoreError, record};
 
 /// The largest document that is written, in bytes; overrides are not part of it.
 const DOCUMENT_MAX: usize = 1 << 20;
@@ -25,24 +25,32 @@ fn document(policy: &Policy) -> Result<String, EditError> {
     Ok(document)
 }
 
-/// The limits become these, with their overrides.
-pub(super) fn replace(base: Option<&Policy>, policy: &Policy) -> Result<Plan, EditError> {
+/// The limits become these, and overrides as the edits say.
+pub(super) fn parts(
+    base: Option<&Policy>,
+    policy: &Policy,
+    edits: &OverrideEdits,
+) -> Result<Plan, EditError> {
     let mut plan = Plan {
-        operation: "limits",
+        operation: if edits.is_empty() { "fields" } else { "edit" },
         limits: Some(document(policy)?),
         ..Plan::default()
     };
     let (mut before, mut after) = (Vec::new(), Vec::new());
     for limit in &policy.limits {
         let old = base.and_then(|base| base.limit(limit.name.as_str()));
-        let writes = override_writes(old, limit)?;
-        if old.is_some_and(|old| same_numbers(old, limit)) && writes.changes_nothing() {
+        let edit = edits.get(&limit.name);
+        let same = old.is_some_and(|old| same_numbers(old, limit));
+        if same && edit.is_none() {
             continue;
         }
         plan.raise.push(limit.name.clone());
-        before.extend(old);
-        after.push(limit);
-        if !writes.changes_nothing() {
+        if !same {
+            before.extend(old);
+            after.push(limit);
+        }
+        if let Some(edit) = edit {
+            let writes = writes(edit, old, limit)?;
             plan.overrides.push((limit.name.clone(), writes));
         }
     }
@@ -50,65 +58,77 @@ pub(super) fn replace(base: Option<&Policy>, policy: &Policy) -> Result<Plan, Ed
         if policy.limit(gone.name.as_str()).is_none() {
             before.push(gone);
             plan.forget.push(gone.name.clone());
-            let writes = OverrideWrites::CLEAR;
-            plan.overrides.push((gone.name.clone(), writes));
+            let clear = OverrideWrites {
+                how: How::Clear,
+                fields: Vec::new(),
+            };
+            plan.overrides.push((gone.name.clone(), clear));
         }
     }
-    plan.remember(base, policy, (&before, &after), Limit::to_node)?;
-    Ok(plan)
-}
-
-/// As [`replace`], with the overrides left alone, whether or not they were read.
-pub(super) fn fields(base: Option<&Policy>, policy: &Policy) -> Result<Plan, EditError> {
-    let mut plan = Plan {
-        operation: "fields",
-        limits: Some(document(policy)?),
-        ..Plan::default()
+    let remembered = Remembered {
+        sides: [(base, &before), (Some(policy), &after)],
+        edits,
     };
-    let (mut before, mut after) = (Vec::new(), Vec::new());
-    for limit in &policy.limits {
-        let old = base.and_then(|base| base.limit(limit.name.as_str()));
-        if !old.is_some_and(|old| same_numbers(old, limit)) {
-            plan.raise.push(limit.name.clone());
-            before.extend(old);
-            after.push(limit);
-        }
+    if let Some([before, after]) = remembered.as_json()? {
+        (plan.before, plan.after) = (before, after);
     }
-    let mut names = base.map_or(&[][..], |base| &base.limits).iter();
-    if names.any(|old| policy.limit(old.name.as_str()).is_none()) {
-        return Err(EditError::PartialBase);
-    }
-    let as_node = Limit::to_node_without_overrides;
-    plan.remember(base, policy, (&before, &after), as_node)?;
     Ok(plan)
 }
 
-impl Plan {
-    /// Notes for the history which limits an edit changes, and whether it pauses the domain.
-    fn remember(
-        &mut self,
-        base: Option<&Policy>,
-        policy: &Policy,
-        (before, after): (&[&Limit], &[&Limit]),
-        as_node: fn(&Limit) -> Node,
-    ) -> Result<(), StoreError> {
-        let paused = base.and_then(|base| base.paused);
-        let side = |limits: &[&Limit], pause: Option<Pause>| {
-            let limits = Node::list(limits.iter().map(|limit| as_node(limit)));
-            if paused == policy.paused {
-                return record::json(&limits);
-            }
-            let mut both = Node::map([("limits", limits)]);
-            if let Some(pause) = pause {
-                both.set("paused", pause.to_node());
-            }
-            record::json(&both)
-        };
-        let (before, after) = (side(before, paused)?, side(after, policy.paused)?);
-        if before.len() + after.len() <= HISTORY_ENTRY_MAX {
-            (self.before, self.after) = (before, after);
+/// What the history is told: which limits and overrides an edit changes, and whether it pauses the
+/// domain.
+struct Remembered<'a> {
+    /// Before and after: the policy, and those of its limits that differ.
+    sides: [(Option<&'a Policy>, &'a [&'a Limit]); 2],
+    edits: &'a OverrideEdits,
+}
+
+impl Remembered<'_> {
+    /// `None` if it is more than is kept.
+    fn as_json(&self) -> Result<Option<[String; 2]>, StoreError> {
+        if self.edits.values().any(|edit| edit.before.is_none()) {
+            return Ok(None);
         }
-        Ok(())
+        let [before, after] = self.sides.map(|(policy, _)| policy.and_then(|p| p.paused));
+        let paused = before != after;
+        let json = [
+            self.side(0, (paused, before))?,
+            self.side(1, (paused, after))?,
+        ];
+        let bytes: usize = json.iter().map(String::len).sum();
+        Ok((bytes <= HISTORY_ENTRY_MAX).then_some(json))
+    }
+
+    /// One side, with the domain's pause, and whether that changed.
+    fn side(
+        &self,
+        side: usize,
+        (changed, pause): (bool, Option<Pause>),
+    ) -> Result<String, StoreError> {
+        let Some((policy, limits)) = self.sides.get(side) else {
+            return Ok(String::new());
+        };
+        let limits = Node::list(limits.iter().map(|l| l.to_node_without_overrides()));
+        let overrides = self.edits.iter().filter_map(|(name, edit)| {
+            let limit = policy.and_then(|policy| policy.limit(name.as_str()))?;
+            let found = match side {
+                0 => edit.before.as_deref().unwrap_or_default(),
+                _ => &edit.after,
+            };
+            let found = found.iter().map(|found| found.to_node(&limit.per));
+            Some((name.as_str(), Node::list(found)))
+        });
+        if self.edits.is_empty() && !changed {
+            return record::json(&limits);
+        }
+        let mut all = Node::map([("limits", limits)]);
+        if !self.edits.is_empty() {
+            all.set("overrides", Node::map(overrides));
+        }
+        if let Some(pause) = pause.filter(|_| changed) {
+            all.set("paused", pause.to_node());
+        }
+        record::json(&all)
     }
 }
 
@@ -117,33 +137,89 @@ fn same_numbers(a: &Limit, b: &Limit) -> bool {
     a.to_node_without_overrides() == b.to_node_without_overrides()
 }
 
-/// What turns the overrides of `old` into those of `limit`.
-fn override_writes(old: Option<&Limit>, limit: &Limit) -> Result<OverrideWrites, StoreError> {
+/// What turns the overrides of one policy into those of another.
+pub(super) fn between(base: Option<&Policy>, policy: &Policy) -> OverrideEdits {
+    let old = |name: &Name| base.and_then(|base| base.limit(name.as_str()));
+    let kept = policy
+        .limits
+        .iter()
+        .map(|limit| (limit, of_limit(old(&limit.name), limit)));
+    let mut edits: OverrideEdits = kept
+        .filter(|(_, edit)| edit.before != Some(Vec::new()) || !edit.after.is_empty())
+        .map(|(limit, edit)| (limit.name.clone(), edit))
+        .collect();
+    for gone in base.map_or(&[][..], |base| &base.limits) {
+        if !gone.overrides.is_empty() && policy.limit(gone.name.as_str()).is_none() {
+            let clear = OverrideEdit::clear(Some(gone.overrides.clone()));
+            edits.insert(gone.name.clone(), clear);
+        }
+    }
+    edits
+}
+
+fn of_limit(old: Option<&Limit>, limit: &Limit) -> OverrideEdit {
     // Under other `per` entries the old values name nothing.
-    let clear = old.is_some_and(|old| old.per != limit.per);
-    let old: HashMap<_, _> = match old {
-        Some(old) if !clear => old.overrides.iter().map(|o| (&o.values, o)).collect(),
-        _ => HashMap::new(),
+    let split_otherwise = old.is_some_and(|old| old.per != limit.per);
+    let before = old.map_or(&[][..], |old| &old.overrides);
+    let known: HashMap<_, _> = before.iter().map(|o| (&o.values, o)).collect();
+    let kept: HashMap<_, _> = limit.overrides.iter().map(|o| (&o.values, o)).collect();
+    let differs = |one: &Override, others: &HashMap<&_, &Override>| {
+        let other = others.get(&one.values);
+        split_otherwise || !other.is_some_and(|other| one.reads_like(other))
     };
-    let kept: HashSet<_> = limit.overrides.iter().map(|o| &o.values).collect();
-    let gone: Vec<_> = old.keys().filter(|v| !kept.contains(*v)).collect();
-    let differs = |new: &&Override| old.get(&new.values) != Some(new);
-    let changes = gone.len() + limit.overrides.iter().filter(differs).count();
-    let stage = changes > STAGE_ABOVE;
-    let mut fields = Vec::with_capacity(changes);
-    if !stage {
-        let remove = |values| (Keys::override_field(values), None);
-        fields.extend(gone.into_iter().map(|values| remove(values)));
+    OverrideEdit {
+        before: Some(
+            before
+                .iter()
+                .filter(|o| differs(o, &kept))
+                .cloned()
+                .collect(),
+        ),
+        after: limit
+            .overrides
+            .iter()
+            .filter(|o| differs(o, &known))
+            .cloned()
+            .collect(),
+        listed: true,
     }
-    for new in limit.overrides.iter().filter(|new| stage || differs(new)) {
-        let json = record::override_json(&limit.per, new)?;
-        fields.push((Keys::override_field(&new.values), Some(json)));
-    }
-    let how = match (stage, clear) {
-        (true, _) if fields.is_empty() => How::Clear,
-        (true, _) => How::Stage,
-        (false, true) => How::Clear,
-        (false, false) => How::Keep,
+}
+
+/// The writes that an edit of a limit's overrides takes.
+fn writes(
+    edit: &OverrideEdit,
+    old: Option<&Limit>,
+    limit: &Limit,
+) -> Result<OverrideWrites, StoreError> {
+    let field = |found: &Override| {
+        let json = record::override_json(&limit.per, found)?;
+        Ok((Keys::override_field(&found.values), Some(json)))
     };
-    Ok(OverrideWrites { how, fields })
+    let changes = edit.before.as_ref().map_or(usize::MAX, Vec::len);
+    let changes = changes.saturating_add(edit.after.len());
+    let anew = old.is_some_and(|old| old.per != limit.per) || changes > STAGE_ABOVE;
+    if edit.listed && anew {
+        let fields: Result<Vec<_>, StoreError> = limit.overrides.iter().map(field).collect();
+        let how = match limit.overrides.len() {
+            n if n > STAGE_ABOVE => How::Stage,
+            _ => How::Clear,
+        };
+        return Ok(OverrideWrites {
+            how,
+            fields: fields?,
+        });
+    }
+    let kept: HashSet<_> = edit.after.iter().map(|o| &o.values).collect();
+    let before = edit.before.as_deref().unwrap_or_default().iter();
+    let gone = before.filter(|old| !kept.contains(&old.values));
+    let mut fields: Vec<_> = gone
+        .map(|o| (Keys::override_field(&o.values), None))
+        .collect();
+    for found in &edit.after {
+        fields.push(field(found)?);
+    }
+    Ok(OverrideWrites {
+        how: How::Keep,
+        fields,
+    })
 }

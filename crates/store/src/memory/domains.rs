@@ -1,12 +1,14 @@
 //! The limits in the memory store.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 
-use policy::{Limit, Name, Policy, Revision};
+use policy::{Limit, Name, Override, Policy, Revision};
 
 use crate::{
-    Change, Edit, EditError, Head, HeadState, HistoryEntry, Overrides, Record, Signature, Stored,
+    Change, Edit, EditError, Head, HeadState, HistoryEntry, LimitOf, OverrideEdits, OverridePage,
+    Overrides, Record, Signature, Stored, Unfit,
     edit::{self, Expected, HISTORY_BYTES_MAX, HISTORY_MAX, Plan},
+    record,
 };
 
 #[derive(Debug, Default)]
@@ -61,6 +63,45 @@ impl Domains {
         Stored::Live(Box::new(Record { policy, overrides }))
     }
 
+    fn overrides(&self, domain: &Name, limit: &Name) -> &[Override] {
+        let policy = self.domains.get(domain).and_then(|d| d.policy.as_ref());
+        let limit = policy.and_then(|policy| policy.limit(limit.as_str()));
+        limit.map_or(&[][..], |limit| &limit.overrides)
+    }
+
+    pub(super) fn override_of(
+        &self,
+        of: &LimitOf<'_>,
+        values: &[Option<Vec<u8>>],
+    ) -> Option<Override> {
+        let mut overrides = self.overrides(of.domain, &of.limit.name).iter();
+        overrides.find(|found| found.values == values).cloned()
+    }
+
+    pub(super) fn override_counts(&self, domain: &Name, limits: &[&Name]) -> Vec<u64> {
+        let count = |limit: &&Name| u64::try_from(self.overrides(domain, limit).len());
+        limits
+            .iter()
+            .map(|limit| count(limit).unwrap_or(u64::MAX))
+            .collect()
+    }
+
+    /// All in one page: they are in memory anyway.
+    pub(super) fn scan_overrides(&self, of: &LimitOf<'_>) -> OverridePage {
+        let policy = self.domains.get(of.domain).and_then(|d| d.policy.as_ref());
+        let stored = policy.and_then(|policy| policy.limit(of.limit.name.as_str()));
+        let per = stored.map_or(&[][..], |limit| &limit.per);
+        let read = |found: &Override| {
+            let json = serde_json::to_string(&found.to_node(per)).unwrap_or_default();
+            Unfit::read(of.limit, json)
+        };
+        let overrides = self.overrides(of.domain, &of.limit.name).iter();
+        OverridePage {
+            overrides: overrides.map(read).collect(),
+            next: None,
+        }
+    }
+
     pub(super) fn write(&mut self, edit: &Edit<'_>, now_ms: u64) -> Result<Revision, EditError> {
         let plan = edit::plan(edit)?;
         let expected = edit::expected(edit.base);
@@ -69,8 +110,14 @@ impl Domains {
         let current = current.and_then(|domain| domain.policy.as_ref());
         let (policy, before) = match (edit.change, current) {
             (Change::Limits(policy), _) => (Some(policy.clone()), None),
-            (Change::Fields(policy), _) => (Some(with_overrides_of(policy, current)), None),
-            (Change::Delete, _) | (Change::Override { .. }, None) => (None, None),
+            (Change::Fields(policy), _) => (
+                Some(with_edits(policy, current, &OverrideEdits::new())),
+                None,
+            ),
+            (Change::Parts { limits, overrides }, _) => {
+                (Some(with_edits(limits, current, overrides)), None)
+            }
+            (Change::Delete(_), _) | (Change::Override { .. }, None) => (None, None),
             (Change::Override { limit, values, to }, Some(current)) => {
                 let mut policy = current.clone();
                 let mut before = String::new();
@@ -166,12 +213,26 @@ impl Domains {
     }
 }
 
-/// The policy with the overrides that are stored, whichever it lists.
-fn with_overrides_of(policy: &Policy, current: Option<&Policy>) -> Policy {
+/// The policy with the overrides that are stored, whichever it lists, but for those that change.
+fn with_edits(policy: &Policy, current: Option<&Policy>, edits: &OverrideEdits) -> Policy {
     let mut policy = policy.clone();
     for limit in &mut policy.limits {
+        let edit = edits.get(&limit.name);
+        if edit.is_some_and(|edit| edit.listed) {
+            continue;
+        }
         let stored = current.and_then(|current| current.limit(limit.name.as_str()));
         limit.overrides = stored.map_or_else(Vec::new, |stored| stored.overrides.clone());
+        if let Some(edit) = edit {
+            let touched: HashSet<_> = { edit.before.iter().flatten() }
+                .chain(&edit.after)
+                .map(|found| &found.values)
+                .collect();
+            limit
+                .overrides
+                .retain(|found| !touched.contains(&found.values));
+            limit.overrides.extend(edit.after.iter().cloned());
+        }
     }
     policy
 }
@@ -182,5 +243,5 @@ fn take_override(limit: &mut Limit, values: &[Option<Vec<u8>>]) -> Result<String
         return Ok(String::new());
     };
     let old = limit.overrides.swap_remove(at);
-    Ok(crate::record::override_json(&limit.per, &old)?)
+    Ok(record::override_json(&limit.per, &old)?)
 }

@@ -23,9 +23,9 @@ use proxies::Proxies;
 
 use crate::{
     CheckError, Credit, CreditReport, Cursor, Edit, EditError, Head, Health, HistoryEntry,
-    Inspection, Keys, LimitOf, ListedBucket, Options, Overrides, Page, Pong, ResetReport,
-    ScriptStatus, Signature, Store, StoreError, Stored, Which, clock::wall_ms, edit, plan::Planned,
-    script::ScriptCheck, slot,
+    Inspection, Keys, LimitOf, ListedBucket, Options, OverrideCursor, OverridePage, Overrides,
+    Page, Pong, ResetReport, ScriptStatus, Signature, Store, StoreError, Stored, Which,
+    clock::wall_ms, edit, plan::Planned, script::ScriptCheck, slot,
 };
 
 /// Buckets of a page of a listing.
@@ -110,20 +110,23 @@ impl Store for MemoryStore {
         limit: &LimitOf<'_>,
         values: &[Option<Vec<u8>>],
     ) -> Result<Option<Override>, StoreError> {
-        let stored = lock(&self.domains).read(limit.domain, Overrides::All);
-        let limit = stored
-            .policy()
-            .and_then(|policy| policy.limit(limit.limit.name.as_str()));
-        let mut overrides = limit.into_iter().flat_map(|limit| &limit.overrides);
-        Ok(overrides.find(|found| found.values == values).cloned())
+        Ok(lock(&self.domains).override_of(limit, values))
     }
 
-    async fn override_count(&self, of: &LimitOf<'_>) -> Result<u64, StoreError> {
-        let stored = lock(&self.domains).read(of.domain, Overrides::All);
-        let policy = stored.policy();
-        let limit = policy.and_then(|policy| policy.limit(of.limit.name.as_str()));
-        let count = limit.map_or(0, |limit| limit.overrides.len());
-        Ok(u64::try_from(count).unwrap_or(u64::MAX))
+    async fn override_counts(
+        &self,
+        domain: &Name,
+        limits: &[&Name],
+    ) -> Result<Vec<u64>, StoreError> {
+        Ok(lock(&self.domains).override_counts(domain, limits))
+    }
+
+    async fn scan_overrides(
+        &self,
+        limit: &LimitOf<'_>,
+        _cursor: OverrideCursor,
+    ) -> Result<OverridePage, StoreError> {
+        Ok(lock(&self.domains).scan_overrides(limit))
     }
 
     async fn write(&self, edit: &Edit<'_>) -> Result<Revision, EditError> {

@@ -11,7 +11,7 @@ use super::{
     servers::Servers,
     value,
 };
-use crate::{Cursor, ListedBucket, Page, StoreError};
+use crate::{Cursor, ListedBucket, Page, StoreError, Survey};
 
 /// Keys that one SCAN looks at: about 0.3 ms of the server's time, which every check waits for.
 const SCAN_COUNT: u64 = 250;
@@ -26,7 +26,8 @@ impl RedisStore {
         limit: Option<&Name>,
         cursor: Cursor,
     ) -> Result<Page, StoreError> {
-        let (next, keys) = self.scan(domain, limit, cursor).await?;
+        let glob = self.keys().bucket_glob(domain, limit);
+        let (next, keys) = self.scan(&glob, cursor).await?;
         self.options.walked.fetch_add(SCAN_COUNT, Ordering::Relaxed);
         let buckets = keys.into_iter().filter_map(|key| {
             let parsed = self.keys().parse_bucket(key.as_bytes())?;
@@ -45,15 +46,44 @@ impl RedisStore {
         })
     }
 
+    pub(super) async fn survey(&self, cursor: Cursor) -> Result<Survey, StoreError> {
+        let glob = format!("{}*", self.keys().prefix());
+        let (next, keys) = self.scan(&glob, cursor).await?;
+        self.options.walked.fetch_add(SCAN_COUNT, Ordering::Relaxed);
+        let held = keys.into_iter().filter_map(|key| self.keys().held(key));
+        Ok(Survey {
+            held: held.collect(),
+            looked_at: SCAN_COUNT,
+            next,
+        })
+    }
+
+    pub(super) async fn ttls_ms(&self, keys: &[&str]) -> Result<Vec<Option<u64>>, StoreError> {
+        if keys.is_empty() {
+            return Ok(Vec::new());
+        }
+        let ask = |key: &&str| {
+            let mut ask = redis::cmd("PTTL");
+            ask.arg(*key);
+            ask
+        };
+        let replies = self.control_all(keys.iter().map(ask)).await?;
+        // -1: it stays; -2: it is gone already.
+        let ttl = |reply| match value::integer(reply)? {
+            -1 => Ok(None),
+            ms => Ok(Some(u64::try_from(ms).unwrap_or(0))),
+        };
+        replies.into_iter().map(ttl).collect()
+    }
+
     /// One server after the other. Should slots have moved before the end, all is looked at again:
     /// a bucket that went from a server not yet looked at to one that was would not be found.
     async fn scan(
         &self,
-        domain: &Name,
-        limit: Option<&Name>,
+        glob: &str,
         cursor: Cursor,
     ) -> Result<(Option<Cursor>, Vec<String>), StoreError> {
-        let scan = self.scan_command(domain, limit);
+        let scan = scan_command(glob);
         let deadline = self.control_deadline();
         let cluster = match &self.servers {
             Servers::One(node) => {
@@ -94,15 +124,14 @@ impl RedisStore {
         };
         Ok(((now != cursor.map).then_some(again), keys))
     }
+}
 
-    fn scan_command(&self, domain: &Name, limit: Option<&Name>) -> impl Fn(u64) -> Request {
-        let glob = self.keys().bucket_glob(domain, limit);
-        move |from| {
-            let mut scan = redis::cmd("SCAN");
-            scan.arg(from).arg("MATCH").arg(&glob);
-            scan.arg("COUNT").arg(SCAN_COUNT);
-            Request::from(scan)
-        }
+fn scan_command(glob: &str) -> impl Fn(u64) -> Request {
+    move |from| {
+        let mut scan = redis::cmd("SCAN");
+        scan.arg(from).arg("MATCH").arg(glob);
+        scan.arg("COUNT").arg(SCAN_COUNT);
+        Request::from(scan)
     }
 }
 

@@ -42,7 +42,6 @@ use async_trait::async_trait;
 use protocol::{Answer, Check};
 use tokio::sync::watch;
 
-use self::policy::Recent;
 use dial::Dialer;
 use hints::{Hints, Publisher};
 use servers::{Lane, Servers};
@@ -50,9 +49,9 @@ use telemetry::Ahead;
 
 use crate::{
     CheckError, Credit, CreditReport, Cursor, Edit, EditError, Fleet, Head, Health, HistoryEntry,
-    Inspection, Keys, LimitOf, Note, Observed, Options, Overrides, Page, Pong, ResetReport,
-    ScriptStatus, Server, Signature, Store, StoreError, Stored, Stretch, Which,
-    script::ScriptCheck,
+    Inspection, Keys, LimitOf, Note, Observed, Options, OverrideCursor, OverridePage, Overrides,
+    Page, Pong, ResetReport, ScriptStatus, Server, Signature, Since, Store, StoreError, Stored,
+    Stretch, Survey, Which, script::ScriptCheck,
 };
 
 /// The store on one server or on a Cluster. Connects at the first use, and again whenever it has
@@ -60,7 +59,6 @@ use crate::{
 pub(crate) struct RedisStore {
     servers: Servers,
     hints: Hints,
-    recent: Recent,
     ahead: Ahead,
     options: Options,
     address: String,
@@ -78,7 +76,6 @@ impl RedisStore {
         Ok(Self {
             servers,
             hints: Hints::new(publisher, options.keys.edits(), options.connect_timeout),
-            recent: Recent::default(),
             ahead: Ahead::default(),
             address: server.to_string(),
             options,
@@ -125,8 +122,28 @@ impl Store for RedisStore {
         self.read_override(limit, values).await
     }
 
-    async fn override_count(&self, limit: &LimitOf<'_>) -> Result<u64, StoreError> {
-        self.override_count(limit).await
+    async fn override_counts(
+        &self,
+        domain: &Name,
+        limits: &[&Name],
+    ) -> Result<Vec<u64>, StoreError> {
+        self.override_counts(domain, limits).await
+    }
+
+    async fn scan_overrides(
+        &self,
+        limit: &LimitOf<'_>,
+        cursor: OverrideCursor,
+    ) -> Result<OverridePage, StoreError> {
+        self.scan_overrides(limit, cursor).await
+    }
+
+    async fn changes_since(
+        &self,
+        domain: &Name,
+        known: &Revision,
+    ) -> Result<Option<Since>, StoreError> {
+        self.changes_since(domain, known).await
     }
 
     async fn write(&self, edit: &Edit<'_>) -> Result<Revision, EditError> {
@@ -160,6 +177,14 @@ impl Store for RedisStore {
         cursor: Cursor,
     ) -> Result<Page, StoreError> {
         self.list(domain, limit, cursor).await
+    }
+
+    async fn survey(&self, cursor: Cursor) -> Result<Survey, StoreError> {
+        self.survey(cursor).await
+    }
+
+    async fn ttls_ms(&self, keys: &[&str]) -> Result<Vec<Option<u64>>, StoreError> {
+        self.ttls_ms(keys).await
     }
 
     async fn reset(

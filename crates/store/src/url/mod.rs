@@ -51,14 +51,15 @@ pub(crate) enum Address {
 /// A host and a port.
 pub(crate) type Host = (String, u16);
 
+/// What the URL of a server starts with, in words.
+pub const SCHEMES: &str = "redis://, rediss://, valkey://, valkeys://, redis-sentinel://, \
+     rediss-sentinel://, redis-cluster://, rediss-cluster:// or unix://";
+
 /// Why a text is not a usable store URL.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UrlError {
     /// Not one of the schemes.
-    #[error(
-        "a store is `memory` or starts with redis://, rediss://, valkey://, valkeys://, \
-         redis-sentinel://, rediss-sentinel://, redis-cluster://, rediss-cluster:// or unix://"
-    )]
+    #[error("a store is `memory` or starts with {SCHEMES}")]
     Scheme,
     /// The part after the scheme.
     #[error("the store's URL is malformed: {0}")]

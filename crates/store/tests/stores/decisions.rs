@@ -338,6 +338,11 @@ async fn any_bytes_are_a_bucket(store: Shared) -> Result<()> {
         }
     }
     let stored = read(&store).await?;
-    write(&store, &stored, store::Change::Delete).await?;
+    write(
+        &store,
+        &stored,
+        store::Change::Delete(&store::OverrideEdits::new()),
+    )
+    .await?;
     Ok(())
 }

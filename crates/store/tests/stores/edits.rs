@@ -4,7 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use anyhow::Result;
 use policy::{Override, Pause, Policy};
-use store::{Change, EditError, HeadState, LimitOf, Overrides, Store, Stored};
+use store::{
+    Change, EditError, HeadState, LimitOf, OverrideCursor, OverrideEdit, OverrideEdits, Overrides,
+    Store, Stored,
+};
 
 use crate::{
     given::{TEN_A_DAY, name, policy, read, write},
@@ -26,6 +29,8 @@ on_every_store!(
     an_edit_without_its_ground_is_refused,
     one_override_is_read_without_the_others,
     an_edit_of_fields_leaves_overrides_it_never_read,
+    an_edit_names_the_overrides_it_changes,
+    a_walk_over_overrides_tells_which_do_not_fit,
     a_pause_of_the_domain_is_stored_and_told,
 );
 
@@ -189,7 +194,7 @@ async fn concurrent_override_edits_all_arrive(store: Shared) -> Result<()> {
 async fn a_deleted_domain_keeps_its_numbers(store: Shared) -> Result<()> {
     write(&store, &Stored::Absent, Change::Limits(&policy(RICH))).await?;
     let base = read(&store).await?;
-    let deleted = write(&store, &base, Change::Delete).await?;
+    let deleted = write(&store, &base, Change::Delete(&OverrideEdits::new())).await?;
     assert_eq!(deleted.number, 2);
     assert_eq!(read(&store).await?, Stored::Deleted(deleted.clone()));
     assert_eq!(
@@ -226,7 +231,7 @@ async fn the_history_tells_who_changed_what(store: Shared) -> Result<()> {
     let last = &history[0];
     assert_eq!(
         (last.operation.as_str(), last.by.author.as_str()),
-        ("limits", "ann")
+        ("fields", "ann")
     );
     assert_eq!(last.by.reason, "test");
     assert!(last.before.contains("per-user") && !last.before.contains("other"));
@@ -292,7 +297,12 @@ async fn an_edit_without_its_ground_is_refused(store: Shared) -> Result<()> {
     };
     let refused = write(&store, &Stored::Absent, change).await;
     assert_eq!(refused, Err(EditError::UnknownLimit(name("per-user"))));
-    let refused = write(&store, &Stored::Absent, Change::Delete).await;
+    let refused = write(
+        &store,
+        &Stored::Absent,
+        Change::Delete(&OverrideEdits::new()),
+    )
+    .await;
     assert_eq!(refused, Err(EditError::NothingToDelete));
     write(&store, &Stored::Absent, Change::Limits(&policy(RICH))).await?;
     let partial = store.read(&name("shop"), Overrides::None).await?;
@@ -334,11 +344,9 @@ async fn an_edit_of_fields_leaves_overrides_it_never_read(store: Shared) -> Resu
     assert_eq!(found[0].overrides.len(), 2);
     let generations: Vec<u64> = found.iter().map(|limit| limit.generation).collect();
     assert_eq!(generations, [2, 1]);
-    let limit = LimitOf {
-        domain: &name("shop"),
-        limit: &found[0],
-    };
-    assert_eq!(store.override_count(&limit).await?, 2);
+    let names = [&found[0].name, &found[1].name];
+    let counts = store.override_counts(&name("shop"), &names).await?;
+    assert_eq!(counts, [2, 0]);
     let history = store.history(&name("shop"), 1).await?;
     assert_eq!(history[0].operation, "fields");
     assert!(!history[0].after.contains("overrides"), "{history:?}");
@@ -346,6 +354,75 @@ async fn an_edit_of_fields_leaves_overrides_it_never_read(store: Shared) -> Resu
     paused.limits.remove(0);
     let gone = write(&store, &stored, Change::Fields(&paused)).await;
     assert!(matches!(gone, Err(EditError::PartialBase)), "{gone:?}");
+    Ok(())
+}
+
+async fn an_edit_names_the_overrides_it_changes(store: Shared) -> Result<()> {
+    write(&store, &Stored::Absent, Change::Limits(&policy(RICH))).await?;
+    let base = store.read(&name("shop"), Overrides::None).await?;
+    let mut limits = base.policy().expect("limits").clone();
+    let written = policy(RICH).limits.remove(0).overrides;
+    let faster = Override {
+        until_ms: None,
+        ..written[0].clone()
+    };
+    let mut edits = OverrideEdits::new();
+    let edit = OverrideEdit {
+        before: Some(written.clone()),
+        after: vec![faster.clone()],
+        listed: false,
+    };
+    edits.insert(name("per-user"), edit);
+    let edited = Change::Parts {
+        limits: &limits,
+        overrides: &edits,
+    };
+    write(&store, &base, edited).await?;
+    let stored = read(&store).await?;
+    let found = &stored.policy().expect("limits").limits;
+    assert_eq!(found[0].overrides, [faster]);
+    let generations: Vec<u64> = found.iter().map(|limit| limit.generation).collect();
+    assert_eq!(generations, [2, 1], "nothing of the other limit changed");
+    let told = store.history(&name("shop"), 1).await?.remove(0);
+    assert_eq!(told.operation, "edit");
+    assert!(told.before.contains("probe") && !told.after.contains("probe"));
+    assert!(!told.after.contains("everybody"), "{told:?}");
+
+    // All of them go, and the history cannot tell which.
+    let base = store.read(&name("shop"), Overrides::None).await?;
+    limits.limits[0].overrides = Vec::new();
+    edits.insert(name("per-user"), OverrideEdit::clear(None));
+    let cleared = Change::Parts {
+        limits: &limits,
+        overrides: &edits,
+    };
+    write(&store, &base, cleared).await?;
+    let stored = read(&store).await?;
+    assert_eq!(stored.policy().expect("limits").limits[0].overrides, []);
+    let told = store.history(&name("shop"), 1).await?.remove(0);
+    assert_eq!((told.before.as_str(), told.after.as_str()), ("", ""));
+    Ok(())
+}
+
+async fn a_walk_over_overrides_tells_which_do_not_fit(store: Shared) -> Result<()> {
+    write(&store, &Stored::Absent, Change::Limits(&policy(RICH))).await?;
+    let domain = name("shop");
+    let as_window =
+        policy("  - {name: per-user, per: [user, tenant], algorithm: fixed_window, rate: 5/s}\n");
+    for (limit, fit) in [(&policy(RICH).limits[0], 2), (&as_window.limits[0], 1)] {
+        let of = LimitOf {
+            domain: &domain,
+            limit,
+        };
+        let page = store.scan_overrides(&of, OverrideCursor::default()).await?;
+        assert_eq!(page.next, None);
+        let (good, bad): (Vec<_>, Vec<_>) = page.overrides.into_iter().partition(Result::is_ok);
+        assert_eq!((good.len(), bad.len()), (fit, 2 - fit));
+        for unfit in bad.into_iter().filter_map(Result::err) {
+            assert!(unfit.json.contains("alice"), "{unfit:?}");
+            assert!(unfit.problems[0].contains("burst"), "{unfit:?}");
+        }
+    }
     Ok(())
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use policy::{Override, Policy};
-use store::{Change, LimitOf, Overrides, Store, Stored, Which};
+use store::{Change, LimitOf, OverrideChange, OverrideEdit, Overrides, Store, Stored, Which};
 
 use crate::{
     given::{by, name, policy, read, write},
@@ -97,50 +97,95 @@ async fn many_overrides_are_written_whole_and_leave_nothing_behind() -> Result<(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_edit_of_one_override_is_read_alone() -> Result<()> {
+async fn what_changed_is_told_without_the_overrides_that_did_not() -> Result<()> {
     let server = Server::start(REDIS).await?;
-    let (editor, reader) = (server.store()?, server.store()?);
+    let store = server.store()?;
     let first = with_overrides(100);
-    write(&editor, &Stored::Absent, Change::Limits(&first)).await?;
-    read(&reader).await?;
+    write(&store, &Stored::Absent, Change::Limits(&first)).await?;
+    let known = read(&store)
+        .await?
+        .policy()
+        .expect("limits")
+        .revision
+        .clone();
     let scans = calls(&server, "hscan").await?;
 
     let mut faster = first.limits[0].overrides[7].clone();
     faster.until_ms = Some(4_000_000_000_000);
-    set_override(&editor, "user7", Some(&faster)).await?;
-    set_override(&editor, "user8", None).await?;
-    set_override(&editor, "user8", None).await?;
-    set_override(&editor, "user9", None).await?;
-    set_override(&editor, "user9", Some(&first.limits[0].overrides[9])).await?;
+    set_override(&store, "user7", Some(&faster)).await?;
+    set_override(&store, "user8", None).await?;
+    set_override(&store, "user8", None).await?;
+    set_override(&store, "user9", None).await?;
+    set_override(&store, "user9", Some(&first.limits[0].overrides[9])).await?;
     let limit = first.limits[0].clone();
     let domain = name("shop");
     let of = LimitOf {
         domain: &domain,
         limit: &limit,
     };
-    editor.reset(&of, Which::All, &by("ann")).await?;
-    let caught_up = sorted(&read(&reader).await?)?;
+    store.reset(&of, Which::All, &by("ann")).await?;
+    let base = store.read(&domain, Overrides::None).await?;
+    let edit = OverrideEdit {
+        before: Some(vec![first.limits[0].overrides[3].clone()]),
+        after: Vec::new(),
+        listed: false,
+    };
+    let edit = Change::Parts {
+        limits: base.policy().expect("limits"),
+        overrides: &[(name("per-user"), edit)].into(),
+    };
+    write(&store, &base, edit).await?;
+    let since = store.changes_since(&domain, &known).await?;
+    let since = since.expect("the history tells");
     assert_eq!(
         calls(&server, "hscan").await?,
         scans,
         "nothing was read whole"
     );
-    let fresh = sorted(&read(&server.store()?).await?)?;
-    assert_eq!(caught_up, fresh);
-    assert_eq!(fresh.limits[0].overrides.len(), MANY - 1);
-    assert!(fresh.limits[0].overrides.contains(&faster));
+    let after = read(&store).await?;
+    let after = after.policy().expect("limits");
+    assert_eq!(since.policy.revision, after.revision);
+    let of_user = |user: u8| Some(format!("user{user}").into_bytes());
+    let told = |user, to| OverrideChange {
+        limit: name("per-user"),
+        values: vec![of_user(user)],
+        to,
+    };
+    let expected = [
+        told(3, None),
+        told(7, Some(faster)),
+        told(8, None),
+        told(9, Some(first.limits[0].overrides[9].clone())),
+    ];
+    assert_eq!(since.overrides, expected);
+    Ok(())
+}
 
-    // Any other edit, and a history that does not reach back, are read whole.
-    let edited = policy("  - {name: per-user, per: [user], rate: 11/s}\n");
-    let mut edited = edited.clone();
-    edited.limits[0].overrides = fresh.limits[0].overrides.clone();
-    write(&editor, &read(&editor).await?, Change::Limits(&edited)).await?;
-    set_override(&editor, "user10", None).await?;
+#[tokio::test(flavor = "multi_thread")]
+async fn another_history_or_a_short_one_tells_nothing() -> Result<()> {
+    let server = Server::start(REDIS).await?;
+    let store = server.store()?;
+    write(
+        &store,
+        &Stored::Absent,
+        Change::Limits(&with_overrides(100)),
+    )
+    .await?;
+    let known = read(&store)
+        .await?
+        .policy()
+        .expect("limits")
+        .revision
+        .clone();
+    set_override(&store, "user8", None).await?;
+    let domain = name("shop");
+    let since = store.changes_since(&domain, &known).await?;
+    assert_eq!(since.map(|since| since.overrides.len()), Some(1));
+    let mut other = known.clone();
+    other.digest ^= 1;
+    assert_eq!(store.changes_since(&domain, &other).await?, None);
     server.command(&["DEL", "rl:{shop}:history"]).await?;
-    assert_eq!(
-        sorted(&read(&reader).await?)?,
-        sorted(&read(&server.store()?).await?)?
-    );
+    assert_eq!(store.changes_since(&domain, &known).await?, None);
     Ok(())
 }
 
@@ -157,6 +202,9 @@ async fn the_history_is_bounded_in_bytes(store: Arc<dyn Store>) -> Result<()> {
     for rate in 1..=20 {
         let numbers = policy(&format!("  - {{name: a, per: [user], rate: {rate}/s}}\n"));
         limits.limits[0].quota = numbers.limits[0].quota;
+        for found in &mut limits.limits[0].overrides {
+            found.until_ms = Some(4_000_000_000_000 + rate);
+        }
         write(&store, &base, Change::Limits(&limits)).await?;
         base = read(&store).await?;
     }

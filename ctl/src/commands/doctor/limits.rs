@@ -3,7 +3,10 @@
 use policy::{IfMissing, Limit, Matcher, Name, Pattern, Policy};
 
 use super::finding::{Finding, Severity};
-use crate::session::pauses;
+use crate::{
+    error::Error,
+    session::{Session, pauses},
+};
 
 /// Entries that every request has, because the proxy makes them itself.
 const BUILT_IN: [&str; 7] = [
@@ -62,6 +65,29 @@ pub fn look(policy: &Policy) -> Vec<Finding> {
     }
     findings.extend(shared(policy));
     findings
+}
+
+/// Overrides that do not fit their limit: with one of them, no limiter reads the domain.
+pub async fn overrides(session: &Session<'_>, policy: &Policy) -> Result<Vec<Finding>, Error> {
+    let mut findings = Vec::new();
+    for limit in &policy.limits {
+        let unfit = session.unfit_overrides(&policy.domain, limit).await?;
+        if unfit.is_empty() {
+            continue;
+        }
+        let finding = Finding::new(
+            Severity::Error,
+            "records",
+            place(policy, limit),
+            format!("overrides of it cannot be used: {}", unfit.join("; ")),
+            "limiters that run keep the limits they had, one that starts has none",
+        );
+        let (domain, name) = (&policy.domain, &limit.name);
+        findings.push(finding.mend(format!(
+            "rlctl delete-limit {name} --domain {domain} --for KEY=VALUE    # the bucket of each"
+        )));
+    }
+    Ok(findings)
 }
 
 fn place(policy: &Policy, limit: &Limit) -> String {
@@ -182,56 +208,4 @@ fn shared(policy: &Policy) -> Option<Finding> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The limits that can be got around, and by leaving out what.
-    fn ways_around(limits: &str) -> Vec<(String, String)> {
-        let file = format!("domain: shop\nlimits: [{limits}]\n");
-        let policy = Policy::from_yaml("test", file.as_bytes()).unwrap();
-        let found = look(&policy).into_iter();
-        let found = found.filter(|finding| finding.severity == Severity::Warning);
-        found
-            .map(|finding| {
-                let entry = finding
-                    .what
-                    .split('`')
-                    .nth(1)
-                    .unwrap_or_default()
-                    .to_owned();
-                (finding.place, entry)
-            })
-            .collect()
-    }
-
-    fn around(limit: &str, entry: &str) -> Vec<(String, String)> {
-        vec![(format!("shop/{limit}"), entry.to_owned())]
-    }
-
-    #[test]
-    fn what_a_client_may_leave_out_is_a_way_around() {
-        let skips = "{name: a, per: [user], if_missing: skip, rate: 1/s}";
-        assert_eq!(ways_around(skips), around("a", "user"));
-        let matches = "{name: a, match: {plan: free}, rate: 1/s}";
-        assert_eq!(ways_around(matches), around("a", "plan"));
-    }
-
-    #[test]
-    fn what_every_request_has_or_another_limit_catches_is_none() {
-        for limits in [
-            "{name: a, per: [remote_address], if_missing: skip, rate: 1/s}",
-            "{name: a, match: {path: /x, method: GET}, rate: 1/s}",
-            "{name: a, match: {plan: \"!free\"}, rate: 1/s}",
-            "{name: a, per: [user], rate: 1/s}",
-            "{name: a, per: [user], if_missing: skip, enforce: 0%, rate: 1/s}",
-            "{name: a, match: {path: /x}, per: [user], if_missing: skip, rate: 1/s}, \
-             {name: b, match: {path: /x}, rate: 9/s}",
-        ] {
-            assert_eq!(ways_around(limits), [], "{limits}");
-        }
-        // Another path is another request.
-        let elsewhere = "{name: a, match: {path: /x}, per: [user], if_missing: skip, rate: 1/s}, \
-                         {name: b, match: {path: /y}, rate: 9/s}";
-        assert_eq!(ways_around(elsewhere), around("a", "user"));
-    }
-}
+mod tests;

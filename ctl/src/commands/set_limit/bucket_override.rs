@@ -1,6 +1,6 @@
 //! `set-limit --for`: other numbers for one bucket.
 
-use policy::{Limit, Name, Node, Override};
+use policy::{Limit, Name, Node, Override, Scope};
 use store::{Change, Overrides, Stored};
 
 use super::{SetLimit, wrong::wrong};
@@ -10,6 +10,7 @@ use crate::{
     clock,
     edit::{EditReport, Prepared},
     error::Error,
+    exit::Exit,
     session::Session,
 };
 
@@ -35,6 +36,9 @@ impl SetLimit {
             let limit = session.limit_in(base, domain, &self.name).await?;
             let values = bucket::bucket(limit, &self.bucket, &[])?;
             let after = self.override_for(limit, &values, before.as_ref())?;
+            if before.is_none() {
+                must_have_room(session, domain, limit).await?;
+            }
             let prepared = Prepared {
                 domain,
                 base,
@@ -83,6 +87,26 @@ impl SetLimit {
     }
 }
 
+/// A limit with more overrides than it may have is one that no limiter reads.
+async fn must_have_room(session: &Session<'_>, domain: &Name, limit: &Limit) -> Result<(), Error> {
+    let max = limit.scope.overrides_max();
+    let count = session.override_count(domain, limit).await?;
+    if usize::try_from(count).is_ok_and(|count| count < max) {
+        return Ok(());
+    }
+    let name = &limit.name;
+    let error = Error::new(
+        Exit::Refused,
+        format!("limit {name} has {count} overrides already"),
+    );
+    Err(match limit.scope {
+        Scope::Proxy => error.hint(format!(
+            "with `scope: proxy` every Envoy holds all of them: {max} at most"
+        )),
+        Scope::Global => error.hint(format!("{max} at most")),
+    })
+}
+
 /// A point in time as it is; a while from now as the point in time that it means.
 fn absolute(until: &str) -> Result<String, Error> {
     if policy::parse_timestamp(until).is_some() {
@@ -113,5 +137,6 @@ pub fn between(limit: &Limit, before: Option<&Override>, after: Option<&Override
         },
         fields: Vec::new(),
         overrides,
+        overrides_untold: 0,
     }
 }

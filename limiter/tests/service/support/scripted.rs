@@ -13,8 +13,8 @@ use policy::{Compiled, Name, Override, Revision};
 use protocol::{Answer, Check};
 use store::{
     CheckError, Credit, CreditReport, Cursor, Edit, EditError, Head, Health, HistoryEntry,
-    Inspection, LimitOf, Options, Overrides, Page, Pong, ResetReport, ScriptStatus, Signature,
-    Store, StoreError, StoreUrl, Stored, Which, open, script::ScriptCheck,
+    Inspection, LimitOf, Options, OverrideCursor, OverridePage, Overrides, Page, Pong, ResetReport,
+    ScriptStatus, Signature, Store, StoreError, StoreUrl, Stored, Which, open, script::ScriptCheck,
 };
 use tokio::sync::{Semaphore, watch};
 
@@ -147,8 +147,20 @@ impl Store for Scripted {
         self.inner.read_override(limit, values).await
     }
 
-    async fn override_count(&self, limit: &LimitOf<'_>) -> Result<u64, StoreError> {
-        self.inner.override_count(limit).await
+    async fn override_counts(
+        &self,
+        domain: &Name,
+        limits: &[&Name],
+    ) -> Result<Vec<u64>, StoreError> {
+        self.inner.override_counts(domain, limits).await
+    }
+
+    async fn scan_overrides(
+        &self,
+        limit: &LimitOf<'_>,
+        cursor: OverrideCursor,
+    ) -> Result<OverridePage, StoreError> {
+        self.inner.scan_overrides(limit, cursor).await
     }
 
     async fn write(&self, edit: &Edit<'_>) -> Result<Revision, EditError> {

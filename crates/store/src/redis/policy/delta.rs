@@ -1,151 +1,141 @@
-//! Reading only the overrides that changed, where there are very many.
+//! Reading only what changed, where there are very many overrides.
 //!
 //! Reading 100,000 overrides takes the better part of a second of a limiter's time, and every edit
-//! of one of them makes every limiter read. So the last record read is kept, and brought up to
-//! date from the history while that tells of nothing but overrides and resets.
+//! of one of them makes every limiter read. The history tells which they were.
 
-use std::{
-    collections::{HashMap, HashSet},
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::collections::BTreeMap;
 
-use policy::{Limit, Name, Policy};
+use policy::{Name, Node, Policy, Revision, Value};
 
 use super::fields::{self, Fields};
-use crate::{HistoryEntry, StoreError, record, redis::RedisStore, redis::value};
+use crate::{
+    HistoryEntry, OverrideChange, Since, StoreError, record,
+    redis::{RedisStore, value},
+};
 
-/// Fewer overrides than this are read anew.
-const MANY: usize = 1000;
-/// Domains of which the last record is kept.
-const RECORDS_MAX: usize = 16;
 /// Edits that are caught up with; after more, all is read anew.
 const EDITS_MAX: u64 = 200;
 
-/// Records with many overrides as last read.
-#[derive(Default)]
-pub(in crate::redis) struct Recent {
-    records: Mutex<HashMap<Name, Arc<Policy>>>,
-}
-
-/// One bucket's override.
-type Bucket<'a> = (&'a Name, Vec<Option<Vec<u8>>>);
-
-impl Recent {
-    fn get(&self, domain: &Name) -> Option<Arc<Policy>> {
-        let records = self.records.lock().unwrap_or_else(PoisonError::into_inner);
-        records.get(domain).cloned()
-    }
-
-    /// Keeps a record, if it is one that is worth it.
-    pub(super) fn keep(&self, policy: &Policy) {
-        let overrides = policy.limits.iter().map(|limit| limit.overrides.len());
-        let many = overrides.sum::<usize>() >= MANY;
-        let mut records = self.records.lock().unwrap_or_else(PoisonError::into_inner);
-        if !many {
-            records.remove(&policy.domain);
-        } else if records.len() < RECORDS_MAX || records.contains_key(&policy.domain) {
-            records.insert(policy.domain.clone(), Arc::new(policy.clone()));
-        }
-    }
-}
+/// Overrides by limit and bucket, `None` where they are gone.
+type Changed = BTreeMap<(Name, Vec<Option<Vec<u8>>>), Option<Node>>;
 
 impl RedisStore {
-    /// The policy of a record, made from the last one read; `None` if it has to be read whole.
-    pub(super) async fn catch_up(
+    /// What changed since a revision; `None` where the history does not tell.
+    pub(in crate::redis) async fn changes_since(
         &self,
         domain: &Name,
-        now: &Fields,
-    ) -> Result<Option<Policy>, StoreError> {
-        let Some(known) = self.recent.get(domain) else {
-            return Ok(None);
-        };
-        if known.revision == now.revision {
-            return Ok(Some(Policy::clone(&known)));
-        }
-        let (from, to) = (known.revision.number, now.revision.number);
-        if to < from || to - from > EDITS_MAX {
-            return Ok(None);
-        }
+        known: &Revision,
+    ) -> Result<Option<Since>, StoreError> {
+        let mut all = redis::cmd("HGETALL");
+        all.arg(self.keys().policy(domain));
         let mut range = redis::cmd("XRANGE");
         range.arg(self.keys().history(domain));
-        range.arg(format!("{from}-0")).arg(format!("{to}-0"));
-        let entries = value::items(self.control(range).await?)?
-            .into_iter()
-            .map(fields::history_entry);
-        let entries: Vec<HistoryEntry> = entries.collect::<Result<_, _>>()?;
-        // The digest of the first tells that this is the same history, not a restored one.
-        let ([first, edits @ ..], Some(last)) = (&entries[..], entries.last()) else {
+        range.arg(format!("{}-0", known.number)).arg("+");
+        range.arg("COUNT").arg(EDITS_MAX + 2);
+        let replies = self.control_all([all, range]).await?;
+        let Ok([record, edits]) = <[_; 2]>::try_from(replies) else {
+            return Err(value::short());
+        };
+        let Some(now) = Fields::parse(record)?.filter(|fields| !fields.deleted) else {
             return Ok(None);
         };
-        let whole = u64::try_from(edits.len()) == Ok(to - from);
-        if !whole || first.revision != known.revision || last.revision != now.revision {
+        let entries = value::items(edits)?.into_iter().map(fields::history_entry);
+        let entries: Vec<HistoryEntry> = entries.collect::<Result<_, _>>()?;
+        let Some(edits) = edits_between(&entries, known, &now.revision) else {
             return Ok(None);
-        }
-        merge(&known, edits, now)
+        };
+        let document = record::Document::parse(&now.limits)?;
+        let policy = document.into_policy(domain, now.revision, &now.generations)?;
+        Ok(changed(&policy, edits).map(|overrides| Since { policy, overrides }))
     }
 }
 
-/// Whether an override means the same under both.
-fn same_buckets(a: &Limit, b: &Limit) -> bool {
-    let of = |limit: &Limit| {
-        (
-            limit.per.clone(),
-            limit.quota,
-            limit.if_missing,
-            limit.scope,
-        )
-    };
-    of(a) == of(b)
+/// The edits after `known`, up to `now` and without a gap. The digest of the first entry tells
+/// that this is the same history, not a restored one.
+fn edits_between<'h>(
+    entries: &'h [HistoryEntry],
+    known: &Revision,
+    now: &Revision,
+) -> Option<&'h [HistoryEntry]> {
+    // One more may have been written after the record was read.
+    let end = entries.iter().position(|entry| entry.revision == *now)?;
+    let (first, edits) = entries.get(..=end)?.split_first()?;
+    let whole = known.number.checked_add(u64::try_from(edits.len()).ok()?) == Some(now.number);
+    (whole && first.revision == *known).then_some(edits)
 }
 
-/// `known` with the edits made; `None` if one of them is of more than overrides.
-fn merge(
-    known: &Policy,
-    edits: &[HistoryEntry],
-    now: &Fields,
-) -> Result<Option<Policy>, StoreError> {
-    let mut changed: HashMap<Bucket<'_>, Option<&str>> = HashMap::new();
+/// The overrides that edits changed, as the last of them left each; `None` if one of the edits
+/// does not tell.
+fn changed(policy: &Policy, edits: &[HistoryEntry]) -> Option<Vec<OverrideChange>> {
+    let mut changed = Changed::new();
     for edit in edits {
-        match (edit.operation.as_str(), &edit.limit) {
+        match edit.operation.as_str() {
             // What edits of fields made is in the document, which is read anew in any case.
-            ("reset" | "credit" | "fields", _) => {}
-            ("override", Some(name)) => {
-                let Some(limit) = known.limit(name.as_str()) else {
-                    return Ok(None);
-                };
-                let after = Some(edit.after.as_str()).filter(|json| !json.is_empty());
-                let json = after.unwrap_or(&edit.before);
-                if json.is_empty() {
-                    continue; // There was none to remove.
-                }
-                let Some(values) = record::override_values(json, &limit.per) else {
-                    return Ok(None);
-                };
-                changed.insert((name, values), after);
+            "reset" | "credit" | "fields" => {}
+            "override" => note(policy, &mut changed, edit.limit.as_ref()?, edit)?,
+            "edit" => note_all(policy, &mut changed, edit)?,
+            _ => return None,
+        }
+    }
+    let read = |((name, values), node): ((Name, _), Option<Node>)| {
+        let limit = policy.limit(name.as_str())?;
+        let to = node
+            .map(|node| limit.read_override(&node))
+            .transpose()
+            .ok()?;
+        Some(OverrideChange {
+            limit: name,
+            values,
+            to,
+        })
+    };
+    changed.into_iter().map(read).collect()
+}
+
+/// An edit of one override.
+fn note(policy: &Policy, changed: &mut Changed, name: &Name, edit: &HistoryEntry) -> Option<()> {
+    for (json, stays) in [(&edit.before, false), (&edit.after, true)] {
+        if !json.is_empty() {
+            note_one(
+                policy,
+                changed,
+                name,
+                (serde_json::from_str(json).ok()?, stays),
+            )?;
+        }
+    }
+    Some(())
+}
+
+/// An edit of limits and overrides.
+fn note_all(policy: &Policy, changed: &mut Changed, edit: &HistoryEntry) -> Option<()> {
+    for (json, stays) in [(&edit.before, false), (&edit.after, true)] {
+        let node: Node = serde_json::from_str(json).ok()?;
+        let Value::Map(limits) = &node.get("overrides")?.value else {
+            return None;
+        };
+        for limit in limits {
+            let name: Name = limit.key.parse().ok()?;
+            for found in limit.value.items() {
+                note_one(policy, changed, &name, (found.clone(), stays))?;
             }
-            _ => return Ok(None),
         }
     }
-    let new = changed.iter().filter_map(|((name, _), after)| {
-        let json = (*after)?.to_owned();
-        Some(((*name).clone(), json))
-    });
-    let mut document = record::Document::parse(&now.limits)?;
-    document.insert_overrides(new.collect())?;
-    let mut policy = document.into_policy(&known.domain, now.revision.clone(), &now.generations)?;
-    for limit in &mut policy.limits {
-        let touched: HashSet<_> = changed
-            .keys()
-            .filter(|(name, _)| **name == limit.name)
-            .map(|(_, values)| values)
-            .collect();
-        let old = known.limit(limit.name.as_str());
-        if old.is_some_and(|old| !old.overrides.is_empty() && !same_buckets(old, limit)) {
-            return Ok(None);
-        }
-        let old = old.map_or(&[][..], |old| &old.overrides);
-        let kept = old.iter().filter(|o| !touched.contains(&o.values));
-        limit.overrides.extend(kept.cloned());
+    Some(())
+}
+
+/// An override as an edit found it, or as it left it. What is not an override of the limit as it
+/// is now split says that the limit was another one in between.
+fn note_one(
+    policy: &Policy,
+    changed: &mut Changed,
+    name: &Name,
+    (node, stays): (Node, bool),
+) -> Option<()> {
+    // Those of a limit that is gone went with it.
+    if let Some(limit) = policy.limit(name.as_str()) {
+        let values = record::override_values(&node, &limit.per)?;
+        changed.insert((name.clone(), values), stays.then_some(node));
     }
-    Ok(Some(policy))
+    Some(())
 }

@@ -2,7 +2,6 @@
 
 mod delta;
 mod fields;
+mod overrides;
 mod read;
 mod write;
-
-pub(super) use delta::Recent;

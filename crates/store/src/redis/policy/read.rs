@@ -1,11 +1,10 @@
 //! Reading records of limits.
 
-use policy::{Name, Override, Policy, Revision};
-use redis::Value;
+use policy::Name;
 
 use super::fields::{self, Fields, head_state};
 use crate::{
-    Head, HeadState, HistoryEntry, Keys, LimitOf, Overrides, Record, StoreError, Stored,
+    Head, HeadState, HistoryEntry, Overrides, Record, StoreError, Stored,
     edit::HISTORY_MAX,
     record,
     redis::{RedisStore, request::Outcome, value},
@@ -13,8 +12,6 @@ use crate::{
 
 /// How often a record is read anew because it was written in the middle of it.
 const READ_TRIES: usize = 5;
-/// Fields that one step of reading overrides asks for: a reply of about 100 KB.
-const SCAN_COUNT: usize = 1000;
 
 impl RedisStore {
     pub(in crate::redis) async fn heads(&self) -> Result<Vec<Head>, StoreError> {
@@ -55,11 +52,6 @@ impl RedisStore {
             if fields.deleted {
                 return Ok(Stored::Deleted(fields.revision));
             }
-            if overrides == Overrides::All
-                && let Some(policy) = self.catch_up(domain, &fields).await?
-            {
-                return Ok(self.live(policy, overrides));
-            }
             let mut document = record::Document::parse(&fields.limits)?;
             if overrides == Overrides::All {
                 let names = document.limit_names();
@@ -72,79 +64,11 @@ impl RedisStore {
                 }
             }
             let policy = document.into_policy(domain, fields.revision, &fields.generations)?;
-            return Ok(self.live(policy, overrides));
+            return Ok(Stored::Live(Box::new(Record { policy, overrides })));
         }
         Err(StoreError::Corrupt(format!(
             "the limits of {domain} change faster than they can be read"
         )))
-    }
-
-    pub(in crate::redis) async fn read_override(
-        &self,
-        of: &LimitOf<'_>,
-        values: &[Option<Vec<u8>>],
-    ) -> Result<Option<Override>, StoreError> {
-        let mut get = redis::cmd("HGET");
-        get.arg(self.keys().overrides(of.domain, &of.limit.name));
-        get.arg(Keys::override_field(values));
-        let found = value::optional_text(self.control(get).await?)?;
-        found
-            .map(|json| record::read_override(of.limit, &json))
-            .transpose()
-    }
-
-    pub(in crate::redis) async fn override_count(
-        &self,
-        of: &LimitOf<'_>,
-    ) -> Result<u64, StoreError> {
-        let key = self.keys().overrides(of.domain, &of.limit.name);
-        let mut count = redis::cmd("HLEN");
-        count.arg(key);
-        let reply = self.control(count).await?;
-        Ok(u64::try_from(value::integer(reply)?).unwrap_or(0))
-    }
-
-    fn live(&self, policy: Policy, overrides: Overrides) -> Stored {
-        if overrides == Overrides::All {
-            self.recent.keep(&policy);
-        }
-        Stored::Live(Box::new(Record { policy, overrides }))
-    }
-
-    /// The overrides of some limits as JSON; `None` if the record changed meanwhile.
-    async fn read_overrides(
-        &self,
-        domain: &Name,
-        limits: &[Name],
-        revision: &Revision,
-    ) -> Result<Option<Vec<(Name, String)>>, StoreError> {
-        let mut found = Vec::new();
-        let mut open: Vec<(&Name, u64)> = limits.iter().map(|name| (name, 0)).collect();
-        while !open.is_empty() {
-            let scan = |(limit, cursor): &(&Name, u64)| {
-                let mut scan = redis::cmd("HSCAN");
-                scan.arg(self.keys().overrides(domain, limit)).arg(*cursor);
-                scan.arg("COUNT").arg(SCAN_COUNT);
-                scan
-            };
-            let step = open.iter().map(scan).chain([self.head_of(domain)]);
-            let mut replies = self.control_all(step).await?;
-            let head = head_state(replies.pop().unwrap_or(Value::Nil))?;
-            if head != HeadState::Live(revision.clone()) {
-                return Ok(None);
-            }
-            let mut still_open = Vec::new();
-            for ((limit, _), reply) in open.into_iter().zip(replies) {
-                let (next, pairs) = value::scan(reply)?;
-                let values = value::texts(pairs)?.into_iter().skip(1).step_by(2);
-                found.extend(values.map(|json| (limit.clone(), json)));
-                if next != 0 {
-                    still_open.push((limit, next));
-                }
-            }
-            open = still_open;
-        }
-        Ok(Some(found))
     }
 
     pub(in crate::redis) async fn history(
@@ -165,7 +89,7 @@ impl RedisStore {
             .collect()
     }
 
-    fn head_of(&self, domain: &Name) -> redis::Cmd {
+    pub(super) fn head_of(&self, domain: &Name) -> redis::Cmd {
         let mut head = redis::cmd("HMGET");
         head.arg(self.keys().policy(domain));
         head.arg(&["format", "revision", "digest", "deleted"]);

@@ -1,0 +1,136 @@
+//! From one edit of a domain to the next, at the cost of what changed.
+
+use std::sync::Arc;
+
+use super::{Compiled, overrides::Overrides};
+use crate::{Limit, Name, Override, Policy};
+
+impl Compiled {
+    /// What a policy becomes by edits: its limits as they are now, without overrides, and the
+    /// overrides that changed (limit, bucket, and `None` where it is gone). All the others are
+    /// shared with this one.
+    ///
+    /// `None` where that is not enough to know: a limit that has overrides got other numbers, or
+    /// is split by other entries, so that they mean something else.
+    pub fn caught_up(
+        &self,
+        mut policy: Policy,
+        changed: impl IntoIterator<Item = (Name, Vec<Option<Vec<u8>>>, Option<Override>)>,
+    ) -> Option<Self> {
+        let mut next = if self.same_limits(&mut policy) {
+            Self {
+                policy,
+                shape: Arc::clone(&self.shape),
+                overrides: self.overrides.clone(),
+                opaque: Vec::new(),
+            }
+        } else {
+            let mut next = Self::new(policy);
+            next.overrides = self.overrides_of(&next.policy.limits)?;
+            next
+        };
+        for (name, values, to) in changed {
+            if let Some(at) = next.position(name.as_str()) {
+                next.overrides.get_mut(at)?.set(&name, &values, to);
+            }
+        }
+        Some(next)
+    }
+
+    /// Whether the limits are the same, but for their generations.
+    fn same_limits(&self, policy: &mut Policy) -> bool {
+        let same = |(old, new): (&Limit, &mut Limit)| {
+            let generation = std::mem::replace(&mut new.generation, old.generation);
+            let same = old == new;
+            new.generation = generation;
+            same
+        };
+        let (old, new) = (&self.policy.limits, &mut policy.limits);
+        old.len() == new.len() && old.iter().zip(new).all(same)
+    }
+
+    /// The overrides that limits have from before.
+    fn overrides_of(&self, limits: &[Limit]) -> Option<Vec<Overrides>> {
+        let of = |limit: &Limit| {
+            let Some(at) = self.position(limit.name.as_str()) else {
+                return Some(Overrides::default());
+            };
+            let (old, overrides) = (self.limit(at)?, self.overrides.get(at)?);
+            (!overrides.any() || same_buckets(old, limit)).then(|| overrides.clone())
+        };
+        limits.iter().map(of).collect()
+    }
+}
+
+/// Whether an override means the same under both.
+fn same_buckets(a: &Limit, b: &Limit) -> bool {
+    let of = |limit: &Limit| (limit.quota, limit.if_missing, limit.scope);
+    a.per == b.per && of(a) == of(b)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Resolved;
+
+    fn policy(limits: &str) -> Policy {
+        let file = format!("domain: shop\nlimits: [{limits}]\n");
+        Policy::from_yaml("test", file.as_bytes()).unwrap()
+    }
+
+    const LIVE: &str = "{name: a, per: [user], rate: 1/s, \
+         overrides: [{values: {user: x}, rate: 9/s}, {values: {user: y}, rate: 8/s}]}";
+
+    fn rate(compiled: &Compiled, user: &str) -> u64 {
+        match compiled.quota_for(0, &[Some(user)], 0) {
+            Some(Resolved::Quota(quota)) => quota.parameters().rate.units,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn change(user: &str, to: Option<u64>) -> (Name, Vec<Option<Vec<u8>>>, Option<Override>) {
+        let limit = policy("{name: a, per: [user], rate: 1/s}").limits.remove(0);
+        let json =
+            |rate: u64| format!("{{\"values\":{{\"user\":\"{user}\"}},\"rate\":\"{rate}/s\"}}");
+        let to = to.map(|rate| {
+            let node = serde_json::from_str(&json(rate)).unwrap();
+            limit.read_override(&node).unwrap()
+        });
+        (limit.name, vec![Some(user.as_bytes().to_vec())], to)
+    }
+
+    #[test]
+    fn an_edit_of_overrides_shares_the_rest() {
+        let before = Compiled::new(policy(LIVE));
+        let mut limits = policy("{name: a, per: [user], rate: 1/s}");
+        limits.limits[0].generation = 7;
+        let changed = [
+            change("x", Some(5)),
+            change("y", None),
+            change("z", Some(3)),
+        ];
+        let after = before.caught_up(limits, changed).unwrap();
+        let rates = ["x", "y", "z", "other"].map(|user| rate(&after, user));
+        assert_eq!(rates, [5, 1, 3, 1]);
+        assert_eq!(["x", "y", "z"].map(|user| rate(&before, user)), [9, 8, 1]);
+        assert_eq!(after.limits()[0].generation, 7);
+        assert!(Arc::ptr_eq(&before.shape, &after.shape));
+    }
+
+    #[test]
+    fn overrides_stay_with_their_limit_while_they_mean_the_same() {
+        let before = Compiled::new(policy(LIVE));
+        let moved = "{name: new, rate: 2/s}, {name: a, per: [user], rate: 1/s, hidden: true}";
+        let after = before.caught_up(policy(moved), []).unwrap();
+        assert_eq!(after.overrides(1).count(), 2);
+        assert_eq!(after.overrides(0).count(), 0);
+        for other in [
+            "{name: a, per: [user], rate: 2/s}",
+            "{name: a, per: [ip], rate: 1/s}",
+        ] {
+            assert!(before.caught_up(policy(other), []).is_none(), "{other}");
+        }
+        let gone = before.caught_up(policy("{name: b, rate: 1/s}"), [change("x", None)]);
+        assert_eq!(gone.unwrap().overrides(0).count(), 0);
+    }
+}

@@ -1,0 +1,105 @@
+//! Overrides apart from the limits they belong to: there may be a hundred thousand.
+
+use std::collections::BTreeMap;
+
+use policy::{Limit, Name, Node, Override, Policy};
+
+use crate::record;
+
+/// Where a walk over overrides goes on; [`OverrideCursor::default`] begins one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OverrideCursor(pub(crate) u64);
+
+/// Some of the overrides of one limit, in no order. One may come twice in a walk.
+#[derive(Clone, Debug, Default)]
+pub struct OverridePage {
+    /// Each as read under the limit that was given.
+    pub overrides: Vec<Result<Override, Unfit>>,
+    /// Where the walk goes on; `None`: that was all.
+    pub next: Option<OverrideCursor>,
+}
+
+/// An override that does not fit its limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unfit {
+    /// As stored.
+    pub json: String,
+    /// What is wrong with it.
+    pub problems: Vec<String>,
+}
+
+impl Unfit {
+    /// The bucket it is for, if that much can be read.
+    pub fn values(&self, per: &[Name]) -> Option<Vec<Option<Vec<u8>>>> {
+        record::override_values(&serde_json::from_str(&self.json).ok()?, per)
+    }
+
+    pub(crate) fn read(limit: &Limit, json: String) -> Result<Override, Self> {
+        let node: Node = match serde_json::from_str(&json) {
+            Ok(node) => node,
+            Err(error) => {
+                let problems = vec![format!("not JSON: {error}")];
+                return Err(Self { json, problems });
+            }
+        };
+        limit.read_override(&node).map_err(|problems| {
+            let problems = problems.iter();
+            let problems = problems.map(|problem| match problem.path.as_str() {
+                "" => problem.message.clone(),
+                path => format!("{path}: {}", problem.message),
+            });
+            Self {
+                json,
+                problems: problems.collect(),
+            }
+        })
+    }
+}
+
+/// What an edit does to overrides, limit by limit. Limits that are not in it keep theirs.
+pub type OverrideEdits = BTreeMap<Name, OverrideEdit>;
+
+/// What an edit does to the overrides of one limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OverrideEdit {
+    /// Those that change or go, as they are. `None`: too many to be told, which the history then
+    /// is not either, so that the edit cannot be taken back.
+    pub before: Option<Vec<Override>>,
+    /// Those that change or come, as they become.
+    pub after: Vec<Override>,
+    /// Whether the limit lists all that will be there. Where it does not, what is in neither of
+    /// the above stays.
+    pub listed: bool,
+}
+
+impl OverrideEdit {
+    /// All of them go.
+    pub fn clear(before: Option<Vec<Override>>) -> Self {
+        Self {
+            before,
+            after: Vec::new(),
+            listed: true,
+        }
+    }
+}
+
+/// What a domain became since a revision.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Since {
+    /// The limits as they are, without overrides.
+    pub policy: Policy,
+    /// The overrides that came, changed or went. Where a limit's `per` or numbers changed as well,
+    /// its other overrides mean something else now, too.
+    pub overrides: Vec<OverrideChange>,
+}
+
+/// What became of one override.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OverrideChange {
+    /// The limit.
+    pub limit: Name,
+    /// The bucket.
+    pub values: Vec<Option<Vec<u8>>>,
+    /// `None`: it is gone.
+    pub to: Option<Override>,
+}

@@ -1,0 +1,71 @@
+//! What is there, whether or not any limit knows of it.
+
+use policy::Name;
+
+use crate::{BucketKey, Cursor, Keys};
+
+/// Some of the keys under our prefix.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Survey {
+    /// Those that belong to a limit.
+    pub held: Vec<Held>,
+    /// How many keys the server looked at for that, about; ours and others.
+    pub looked_at: u64,
+    /// Where it goes on; `None`: that was all.
+    pub next: Option<Cursor>,
+}
+
+/// A key that belongs to a limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// Its name in the store.
+    pub key: String,
+    /// What it is.
+    pub what: HeldFor,
+}
+
+/// What a key is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HeldFor {
+    /// A bucket.
+    Bucket(BucketKey),
+    /// The overrides of a limit.
+    Overrides {
+        /// The domain.
+        domain: Name,
+        /// The limit.
+        limit: Name,
+    },
+}
+
+impl Held {
+    /// The domain and the limit.
+    pub fn of(&self) -> (&Name, &Name) {
+        match &self.what {
+            HeldFor::Bucket(bucket) => (&bucket.domain, &bucket.limit),
+            HeldFor::Overrides { domain, limit } => (domain, limit),
+        }
+    }
+}
+
+impl Keys {
+    /// A key that belongs to a limit; `None` for all others.
+    pub(crate) fn held(&self, key: String) -> Option<Held> {
+        let what = if let Some(bucket) = self.parse_bucket(key.as_bytes()) {
+            HeldFor::Bucket(bucket)
+        } else {
+            let rest = key.strip_prefix(self.prefix())?.strip_prefix('{')?;
+            let (domain, rest) = rest.split_once('}')?;
+            HeldFor::Overrides {
+                domain: domain.parse().ok()?,
+                limit: rest.strip_prefix(":o:")?.parse().ok()?,
+            }
+        };
+        Some(Held { key, what })
+    }
+
+    /// A glob for all buckets of a limit and of no other, for people.
+    pub fn buckets_of(&self, domain: &Name, limit: &Name) -> String {
+        format!("{}b:{domain}:{limit}:*", self.prefix())
+    }
+}

@@ -1,0 +1,51 @@
+use super::*;
+
+/// The limits that can be got around, and by leaving out what.
+fn ways_around(limits: &str) -> Vec<(String, String)> {
+    let file = format!("domain: shop\nlimits: [{limits}]\n");
+    let policy = Policy::from_yaml("test", file.as_bytes()).unwrap();
+    let found = look(&policy).into_iter();
+    let found = found.filter(|finding| finding.severity == Severity::Warning);
+    found
+        .map(|finding| {
+            let entry = finding
+                .what
+                .split('`')
+                .nth(1)
+                .unwrap_or_default()
+                .to_owned();
+            (finding.place, entry)
+        })
+        .collect()
+}
+
+fn around(limit: &str, entry: &str) -> Vec<(String, String)> {
+    vec![(format!("shop/{limit}"), entry.to_owned())]
+}
+
+#[test]
+fn what_a_client_may_leave_out_is_a_way_around() {
+    let skips = "{name: a, per: [user], if_missing: skip, rate: 1/s}";
+    assert_eq!(ways_around(skips), around("a", "user"));
+    let matches = "{name: a, match: {plan: free}, rate: 1/s}";
+    assert_eq!(ways_around(matches), around("a", "plan"));
+}
+
+#[test]
+fn what_every_request_has_or_another_limit_catches_is_none() {
+    for limits in [
+        "{name: a, per: [remote_address], if_missing: skip, rate: 1/s}",
+        "{name: a, match: {path: /x, method: GET}, rate: 1/s}",
+        "{name: a, match: {plan: \"!free\"}, rate: 1/s}",
+        "{name: a, per: [user], rate: 1/s}",
+        "{name: a, per: [user], if_missing: skip, enforce: 0%, rate: 1/s}",
+        "{name: a, match: {path: /x}, per: [user], if_missing: skip, rate: 1/s}, \
+         {name: b, match: {path: /x}, rate: 9/s}",
+    ] {
+        assert_eq!(ways_around(limits), [], "{limits}");
+    }
+    // Another path is another request.
+    let elsewhere = "{name: a, match: {path: /x}, per: [user], if_missing: skip, rate: 1/s}, \
+                     {name: b, match: {path: /y}, rate: 9/s}";
+    assert_eq!(ways_around(elsewhere), around("a", "user"));
+}

@@ -1,0 +1,163 @@
+//! Keys of limits that are gone: nobody reads them, until a limit of that name is made again.
+
+use std::collections::BTreeMap;
+
+use policy::{Name, Policy};
+use serde::Serialize;
+use store::{Cursor, Held, HeldFor, StoreError};
+
+use super::finding::{Finding, Severity};
+use crate::{error::Error, render::counted, session::Session};
+
+/// Limits whose leftovers are told one by one.
+const LIMITS_MAX: usize = 10;
+/// Leftovers of one limit that are asked when they go.
+const ASKED_MAX: usize = 20;
+
+/// How much was looked at.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Looked {
+    /// Keys, about.
+    pub at: u64,
+    /// Whether that was all of them.
+    pub all: bool,
+}
+
+/// What is left of one limit.
+#[derive(Default)]
+struct Left {
+    buckets: usize,
+    /// Some of them.
+    keys: Vec<String>,
+    overrides: Option<String>,
+    /// The limit is there, and split by other entries.
+    split_otherwise: bool,
+}
+
+/// Looks at so many keys, 0 is all, for such that no limit of these domains has. Domains that
+/// cannot be read (`unknown`) are left alone.
+pub async fn look(
+    session: &Session<'_>,
+    policies: &[Policy],
+    unknown: &[Name],
+    max: u64,
+) -> Result<(Vec<Finding>, Looked), Error> {
+    let mut left: BTreeMap<(Name, Name), Left> = BTreeMap::new();
+    let (mut looked, mut cursor) = (Looked::default(), Some(Cursor::default()));
+    while let Some(from) = cursor
+        && (max == 0 || looked.at < max)
+    {
+        let page = match session.store.survey(from).await {
+            Err(StoreError::Refused(refusal)) if refusal.code == "NOPERM" => {
+                return Ok((vec![not_permitted(session)], looked));
+            }
+            page => page.map_err(|error| session.failed(&error))?,
+        };
+        looked.at += page.looked_at;
+        cursor = page.next;
+        for held in page.held {
+            let (domain, limit) = held.of();
+            if !unknown.contains(domain) {
+                let key = (domain.clone(), limit.clone());
+                note(policies, held, || left.entry(key).or_default());
+            }
+        }
+    }
+    looked.all = cursor.is_none();
+    let mut findings = Vec::new();
+    for ((domain, limit), left) in left.into_iter().take(LIMITS_MAX) {
+        findings.extend(left.findings(session, &domain, &limit).await?);
+    }
+    Ok((findings, looked))
+}
+
+fn not_permitted(session: &Session<'_>) -> Finding {
+    Finding::new(
+        Severity::Info,
+        "orphans",
+        session.store.address(),
+        "this user may not list keys (SCAN)",
+        "so nobody looked whether limits that are gone left something behind",
+    )
+}
+
+fn note<'l>(policies: &[Policy], held: Held, left: impl FnOnce() -> &'l mut Left) {
+    let (domain, limit) = held.of();
+    let policy = policies.iter().find(|policy| policy.domain == *domain);
+    let known = policy.and_then(|policy| policy.limit(limit.as_str()));
+    match (held.what, known) {
+        (HeldFor::Overrides { .. }, None) => left().overrides = Some(held.key),
+        (HeldFor::Overrides { .. }, Some(_)) => {}
+        (HeldFor::Bucket(bucket), known) => {
+            let fits = known.map(|limit| bucket.arrange(&limit.per, &limit.partition).is_some());
+            if fits != Some(true) {
+                let left = left();
+                left.split_otherwise = fits.is_some();
+                left.buckets += 1;
+                if left.keys.len() < ASKED_MAX {
+                    left.keys.push(held.key);
+                }
+            }
+        }
+    }
+}
+
+impl Left {
+    async fn findings(
+        self,
+        session: &Session<'_>,
+        domain: &Name,
+        limit: &Name,
+    ) -> Result<Vec<Finding>, Error> {
+        let place = format!("{domain}/{limit}");
+        let mut findings = Vec::new();
+        if let Some(key) = &self.overrides {
+            let finding = Finding::new(
+                Severity::Warning,
+                "orphans",
+                &place,
+                "there is no such limit, and overrides of it are stored",
+                "a limit that is made under this name again has them at once",
+            );
+            findings.push(finding.mend(format!("redis-cli unlink '{key}'")));
+        }
+        if self.buckets > 0 {
+            let keys: Vec<&str> = self.keys.iter().map(String::as_str).collect();
+            let ttls = session.store.ttls_ms(&keys).await;
+            let ttls = ttls.map_err(|error| session.failed(&error))?;
+            let stay = ttls.iter().any(Option::is_none);
+            findings.push(self.buckets_of(session, (domain, limit), stay));
+        }
+        Ok(findings)
+    }
+
+    fn buckets_of(
+        &self,
+        session: &Session<'_>,
+        (domain, limit): (&Name, &Name),
+        stay: bool,
+    ) -> Finding {
+        let place = format!("{domain}/{limit}");
+        let buckets = counted(self.buckets, "bucket");
+        let what = if self.split_otherwise {
+            format!("{buckets} of another `per` or `partition`")
+        } else {
+            format!("{buckets} of a limit that is not there")
+        };
+        if !stay {
+            let why = "nobody reads them; they go by themselves, when they would have been unused";
+            return Finding::new(Severity::Info, "orphans", place, what, why);
+        }
+        let why = "nobody reads them, and not all of them expire: somebody else wrote or kept them";
+        let finding = Finding::new(Severity::Warning, "orphans", place, what, why);
+        if self.split_otherwise {
+            return finding.mend(format!(
+                "rlctl list-keys --domain {domain} --limit {limit} -o wide    # then redis-cli unlink"
+            ));
+        }
+        let glob = session.keys().buckets_of(domain, limit);
+        finding.mend(format!(
+            "redis-cli --scan --pattern '{glob}' | xargs redis-cli unlink"
+        ))
+    }
+}

@@ -1,0 +1,69 @@
+//! What every edit takes on the command line.
+
+use clap::Args;
+use store::Signature;
+
+/// What every edit takes.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Edit options")]
+pub struct EditArgs {
+    /// Show what would change, and change nothing.
+    #[arg(long)]
+    pub dry_run: bool,
+
+    /// Why, for the history.
+    #[arg(
+        long,
+        value_name = "TEXT",
+        default_value = "",
+        hide_default_value = true
+    )]
+    pub reason: String,
+
+    /// Who, for the history [default: the user at this machine].
+    #[arg(
+        long,
+        value_name = "NAME",
+        env = "RLCTL_AUTHOR",
+        hide_env_values = true
+    )]
+    pub author: Option<String>,
+
+    /// Wait until every live limiter and proxy has the edit, this long at most [default: 5s].
+    #[arg(
+        long,
+        value_name = "TIME",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "5s",
+        value_parser = millis
+    )]
+    pub wait: Option<u64>,
+}
+
+impl EditArgs {
+    /// Who edits, and why.
+    pub fn signature(&self) -> Signature {
+        Signature {
+            author: self
+                .author
+                .clone()
+                .filter(|name| !name.is_empty())
+                .unwrap_or_else(user_at_host),
+            reason: self.reason.clone(),
+        }
+    }
+}
+
+/// A duration in milliseconds, for flags.
+fn millis(text: &str) -> Result<u64, String> {
+    policy::parse_duration(text).map_err(|error| error.to_string())
+}
+
+fn user_at_host() -> String {
+    let name = |variable| std::env::var(variable).ok().filter(|name| !name.is_empty());
+    let user = name("USER")
+        .or_else(|| name("LOGNAME"))
+        .unwrap_or_else(|| "unknown".to_owned());
+    format!("{user}@{}", gethostname::gethostname().to_string_lossy())
+}

@@ -1,0 +1,115 @@
+use policy::{Limit, Policy};
+
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::{exit::Exit, printer::Printer};
+
+fn policy(limits: &str) -> Policy {
+    let file = format!("domain: shop\nlimits: [{limits}]\n");
+    Policy::from_yaml("test", file.as_bytes()).unwrap()
+}
+
+fn args() -> EditArgs {
+    EditArgs {
+        dry_run: false,
+        reason: String::new(),
+        author: Some("ada".to_owned()),
+        wait: None,
+    }
+}
+
+async fn replace(
+    session: &Session<'_>,
+    base: &Stored,
+    after: &Policy,
+) -> Result<EditReport, EditError> {
+    replace_as(session, base, after, &args()).await
+}
+
+async fn replace_as(
+    session: &Session<'_>,
+    base: &Stored,
+    after: &Policy,
+    args: &EditArgs,
+) -> Result<EditReport, EditError> {
+    let outcome = session
+        .outcome(base.policy(), after, &BTreeMap::new())
+        .await
+        .unwrap();
+    let prepared = Prepared {
+        domain: &after.domain,
+        base,
+        change: Change::Parts {
+            limits: after,
+            overrides: &outcome.overrides,
+        },
+        changes: outcome.changes,
+    };
+    session.edit(prepared, args).await
+}
+
+/// Sets limit `mine` to 2/s, while somebody else makes `theirs` of the domain in between.
+async fn race(theirs: &str) -> (Result<EditReport, Error>, Policy) {
+    let printer = Printer::silent();
+    let session = Session::in_memory(&printer);
+    let first = policy("{name: mine, rate: 1/s}, {name: other, rate: 1/s}");
+    let domain = first.domain.clone();
+    replace(&session, &Stored::Absent, &first).await.unwrap();
+    let theirs = policy(theirs);
+    let raced = std::cell::Cell::new(false);
+    let mine_in = async |base: &Stored| Ok(base.policy().and_then(|p| p.limit("mine")).cloned());
+    let attempt = async |base: &Stored, _: &Option<Limit>| {
+        if !raced.replace(true) {
+            replace(&session, base, &theirs).await.unwrap();
+        }
+        let mine = policy("{name: mine, rate: 2/s}").limits.pop().unwrap();
+        let after = base.policy().unwrap().with_limit(mine).unwrap();
+        Ok(replace(&session, base, &after).await)
+    };
+    let result = session
+        .edit_on_top(&domain, Overrides::None, mine_in, attempt)
+        .await;
+    assert!(raced.get());
+    let now = session.read(&domain, Overrides::All).await.unwrap();
+    (result, now.policy().unwrap().clone())
+}
+
+fn rates(policy: &Policy) -> Vec<String> {
+    let rate = |limit: &Limit| format!("{} {}", limit.name, limit.quota.parameters().rate.units);
+    policy.limits.iter().map(rate).collect()
+}
+
+#[tokio::test]
+async fn an_edit_of_another_limit_is_built_upon() {
+    let (result, now) = race("{name: mine, rate: 1/s}, {name: other, rate: 5/s}").await;
+    assert_eq!(result.unwrap().revision, Some(3));
+    assert_eq!(rates(&now), ["mine 2", "other 5"]);
+}
+
+#[tokio::test]
+async fn an_edit_of_the_same_limit_is_a_conflict_and_stays() {
+    let (result, now) = race("{name: mine, rate: 9/s}, {name: other, rate: 1/s}").await;
+    assert_eq!(result.unwrap_err().exit(), Exit::Conflict);
+    assert_eq!(rates(&now), ["mine 9", "other 1"]);
+}
+
+#[tokio::test]
+async fn what_changes_nothing_and_a_dry_run_write_nothing() {
+    let printer = Printer::silent();
+    let session = Session::in_memory(&printer);
+    let one = policy("{name: mine, rate: 1/s}");
+    replace(&session, &Stored::Absent, &one).await.unwrap();
+    let base = session.read(&one.domain, Overrides::All).await.unwrap();
+    let same = replace(&session, &base, &one).await.unwrap();
+    assert_eq!(same.revision, Some(1));
+    let changed = policy("{name: mine, rate: 2/s}");
+    let dry = EditArgs {
+        dry_run: true,
+        ..args()
+    };
+    let report = replace_as(&session, &base, &changed, &dry).await.unwrap();
+    assert_eq!((report.revision, report.dry_run), (Some(1), true));
+    let now = session.read(&one.domain, Overrides::All).await.unwrap();
+    assert_eq!(rates(now.policy().unwrap()), ["mine 1"]);
+}

@@ -1,0 +1,92 @@
+//! Taking edits back.
+
+use policy::{Limit, Name, Node, Policy};
+
+use super::Past;
+use crate::session::Deltas;
+
+/// A domain with some of its last edits taken back.
+#[derive(Debug)]
+pub struct Undone {
+    /// The limits, without overrides.
+    pub policy: Policy,
+    /// The overrides that are not what they are in the store.
+    pub overrides: Deltas,
+}
+
+impl Undone {
+    /// The domain as it is, of which overrides need not be known.
+    pub fn new(policy: Policy) -> Self {
+        Self {
+            policy,
+            overrides: Deltas::new(),
+        }
+    }
+
+    /// Takes back the edit that led here, or with `only` as much of it as concerns that limit.
+    /// `None` if that cannot be done.
+    pub fn take_back(&mut self, past: &Past, only: Option<&Name>) -> Option<()> {
+        let concerned = |name: &Name| only.is_none_or(|only| only == name);
+        match past {
+            Past::Limits {
+                limits: [before, after],
+                overrides: [was, became],
+                paused,
+            } => {
+                // What an edit left is read by the limit as it left it, what was by what was.
+                for (name, overrides) in became.iter().filter(|(name, _)| concerned(name)) {
+                    self.set(name, overrides, false)?;
+                }
+                if let (Some([before, _]), None) = (paused, only) {
+                    self.policy.paused = *before;
+                }
+                self.take_back_limits(before, after, concerned);
+                for (name, overrides) in was.iter().filter(|(name, _)| concerned(name)) {
+                    self.set(name, overrides, true)?;
+                }
+                Some(())
+            }
+            Past::Override {
+                limit,
+                before,
+                after,
+            } if concerned(limit) => {
+                self.set(limit, after.as_slice(), false)?;
+                self.set(limit, before.as_slice(), true)
+            }
+            Past::Override { .. } | Past::Reset { .. } | Past::Credit { .. } => Some(()),
+            Past::TooLarge | Past::Unknown => None,
+        }
+    }
+
+    fn take_back_limits(
+        &mut self,
+        before: &[Limit],
+        after: &[Limit],
+        concerned: impl Fn(&Name) -> bool,
+    ) {
+        let created = |limit: &Limit| {
+            let known = |list: &[Limit]| list.iter().any(|other| other.name == limit.name);
+            known(after) && !known(before)
+        };
+        let limits = &mut self.policy.limits;
+        limits.retain(|limit| !(concerned(&limit.name) && created(limit)));
+        for old in before.iter().filter(|limit| concerned(&limit.name)) {
+            match limits.iter_mut().find(|limit| limit.name == old.name) {
+                Some(limit) => *limit = old.clone(),
+                None => limits.push(old.clone()),
+            }
+        }
+    }
+
+    /// These overrides of a limit are there, or they are not.
+    fn set(&mut self, name: &Name, overrides: &[Node], there: bool) -> Option<()> {
+        let limit = self.policy.limit(name.as_str())?;
+        let deltas = self.overrides.entry(name.clone()).or_default();
+        for node in overrides {
+            let found = limit.read_override(node).ok()?;
+            deltas.insert(found.values.clone(), there.then_some(found));
+        }
+        Some(())
+    }
+}

@@ -1,0 +1,135 @@
+use policy::Policy;
+use store::{Change, Edit, Overrides, Signature, Stored};
+
+use super::{Deltas, Outcome};
+use crate::{
+    changes::{self, Action},
+    printer::Printer,
+    session::Session,
+};
+
+fn policy(limits: &str) -> Policy {
+    let file = format!("domain: shop\nlimits: [{limits}]\n");
+    Policy::from_yaml("test", file.as_bytes()).unwrap()
+}
+
+/// What it comes to if the limits of a domain become others.
+async fn outcome(before: &str, after: &str) -> Outcome {
+    let printer = Printer::silent();
+    let session = Session::in_memory(&printer);
+    let before = policy(before);
+    let edit = Edit {
+        domain: &before.domain,
+        base: &Stored::Absent,
+        change: Change::Limits(&before),
+        by: &Signature::default(),
+    };
+    session.store.write(&edit).await.unwrap();
+    let base = session.read(&before.domain, Overrides::None).await.unwrap();
+    let after = policy(after);
+    let outcome = session.outcome(base.policy(), &after, &Deltas::new()).await;
+    outcome.unwrap()
+}
+
+async fn actions(before: &str, after: &str) -> Vec<(String, Action)> {
+    { outcome(before, after).await.changes }
+        .into_iter()
+        .map(|change| (change.limit, change.action))
+        .collect()
+}
+
+#[tokio::test]
+async fn limits_are_compared_by_name_whatever_their_order() {
+    let found = actions(
+        "{name: a, rate: 1/s}, {name: b, rate: 1/s}, {name: c, rate: 1/s}",
+        "{name: c, rate: 1/s}, {name: d, rate: 1/s}, {name: a, rate: 2/s}",
+    )
+    .await;
+    let expected = [
+        ("c", Action::Unchanged),
+        ("d", Action::Created),
+        ("a", Action::Changed),
+        ("b", Action::Deleted),
+    ];
+    assert_eq!(
+        found,
+        expected.map(|(name, action)| (name.to_owned(), action))
+    );
+}
+
+#[tokio::test]
+async fn what_is_written_out_and_what_is_the_default_are_the_same() {
+    let found = actions(
+        "{name: a, rate: 60/60s}",
+        "{name: a, rate: 60/1m, on_failure: local, cost: 1}",
+    )
+    .await;
+    assert_eq!(found, [("a".to_owned(), Action::Unchanged)]);
+}
+
+#[tokio::test]
+async fn fields_are_named_with_what_they_were() {
+    let outcome = outcome(
+        "{name: a, rate: 1/s, burst: 5, hidden: true}",
+        "{name: a, rate: 2/s, burst: 5, cost: 3}",
+    )
+    .await;
+    let text = serde_json::to_value(&outcome.changes).unwrap();
+    assert_eq!(
+        text[0]["fields"],
+        serde_json::json!([
+            {"field": "rate", "before": "1/s", "after": "2/s"},
+            {"field": "cost", "before": null, "after": 3},
+            {"field": "hidden", "before": true, "after": null},
+        ])
+    );
+}
+
+#[tokio::test]
+async fn overrides_are_compared_by_bucket() {
+    let one = "{values: {user: x}, rate: 2/s}";
+    let two = "{values: {user: y}, unlimited: true}";
+    let three = "{values: {user: x}, rate: 3/s}";
+    let limit = |overrides: &[&str]| {
+        let overrides = overrides.join(", ");
+        format!("{{name: a, per: [user], rate: 1/s, overrides: [{overrides}]}}")
+    };
+    let same = outcome(&limit(&[one, two]), &limit(&[two, one])).await;
+    assert!(!changes::any(&same.changes));
+    let other = outcome(&limit(&[one, two]), &limit(&[three])).await;
+    let changes = serde_json::to_value(&other.changes).unwrap();
+    assert_eq!(
+        changes[0]["overrides"],
+        serde_json::json!([
+            {"values": {"user": "x"}, "before": {"rate": "2/s"}, "after": {"rate": "3/s"}},
+            {"values": {"user": "y"}, "before": {"unlimited": true}, "after": null},
+        ])
+    );
+}
+
+const LIVE: &str = "{name: a, per: [user], rate: 1/s, overrides: [{values: {user: x}, burst: 9}]}";
+
+#[tokio::test]
+async fn overrides_that_nobody_lists_stay_and_have_to_fit() {
+    let kept = outcome(LIVE, "{name: a, per: [user], rate: 2/s}").await;
+    assert_eq!((kept.overrides.len(), kept.misfit()), (0, None));
+    let window = "{name: a, per: [user], rate: 2/s, algorithm: fixed_window}";
+    let text = outcome(LIVE, window).await.misfit().unwrap();
+    assert!(
+        text.contains("a do not fit") && text.contains("user=x: burst"),
+        "{text}"
+    );
+}
+
+#[tokio::test]
+async fn overrides_of_other_buckets_are_lost() {
+    for after in [
+        "{name: a, per: [tenant], rate: 1/s}",
+        "{name: b, rate: 1/s}",
+    ] {
+        let lost = outcome(LIVE, after).await;
+        let edit = lost.overrides.values().next().unwrap();
+        assert_eq!(edit.before.as_ref().map(Vec::len), Some(1), "{after}");
+        assert!(edit.listed && edit.after.is_empty());
+    }
+}
