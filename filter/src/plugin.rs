@@ -120,29 +120,38 @@ impl Plugin {
     fn carry_out(&self, current: Option<(StreamId, &HostRequest)>) -> Verdict {
         let (current, request) = current.unzip();
         let mut verdict = Verdict::Waits;
+        let mut speaker = Speaker::new(current.map_or(self.root_id, |stream| stream.0));
         while let Some(step) = self.next_step() {
             match step {
-                Step::Call(call) => self.call(&call, current),
+                Step::Call(call) => self.call(&call, &mut speaker),
                 Step::Log(level, text) => log::write(level.into(), &text),
                 Step::Continue { stream, edits } if current == Some(stream) => {
+                    speaker.becomes(stream.0);
                     mark(&edits);
                     verdict = Verdict::GoesOn;
                 }
                 Step::Refuse { stream, refusal } if current == Some(stream) => {
+                    speaker.becomes(stream.0);
                     // Envoy has no reply to give only if the request is gone.
                     let grpc = request.is_some_and(HostRequest::is_grpc);
                     let _ = response::refuse(refusal, grpc);
                     verdict = Verdict::Answered;
                 }
-                Step::Continue { stream, edits } => self.apart(stream.0, current, || {
-                    mark(&edits);
-                    let _ = stream::resume_request();
-                }),
-                Step::Refuse { stream, refusal } => self.apart(stream.0, current, || {
-                    let _ = response::refuse(refusal, HostRequest::waiting().is_grpc());
-                }),
+                // A request that has gone meanwhile needs nothing any more.
+                Step::Continue { stream, edits } => {
+                    if speaker.becomes(stream.0) {
+                        mark(&edits);
+                        let _ = stream::resume_request();
+                    }
+                }
+                Step::Refuse { stream, refusal } => {
+                    if speaker.becomes(stream.0) {
+                        let _ = response::refuse(refusal, HostRequest::waiting().is_grpc());
+                    }
+                }
             }
         }
+        drop(speaker);
         self.adjust_ticks();
         verdict
     }
@@ -151,25 +160,11 @@ impl Plugin {
         self.worker.borrow_mut().poll_step()
     }
 
-    /// Does something in the name of another context than the one at hand.
-    fn apart(&self, other: u32, current: Option<StreamId>, act: impl FnOnce()) {
-        let back = current.map_or(self.root_id, |stream| stream.0);
-        if other == back {
-            return act();
-        }
-        // A request that has gone meanwhile needs nothing any more.
-        if stream::set_effective_context(other).is_ok() {
-            act();
-        }
-        let _ = stream::set_effective_context(back);
-    }
-
     /// Calls the limiter, in the name of the root context: a call that a request makes ends with
     /// it, and takes the answers of others along.
-    fn call(&self, call: &Call, current: Option<StreamId>) {
-        let mut made = None;
-        self.apart(self.root_id, current, || made = self.dispatch(call).ok());
-        if let Some(token) = made {
+    fn call(&self, call: &Call, speaker: &mut Speaker) {
+        speaker.becomes(self.root_id);
+        if let Ok(token) = self.dispatch(call) {
             self.calls.borrow_mut().push((token, call.id));
         } else {
             let now = self.now();
@@ -208,6 +203,37 @@ impl Plugin {
             mono_us,
             wall_ms: self.epoch_ms.get().saturating_add(mono_us / 1000),
         }
+    }
+}
+
+/// In whose name host calls are made while the steps of several requests are carried out. An
+/// answer resumes many: each is spoken for in turn, and only after the last the one whose callback
+/// is running.
+struct Speaker {
+    own: u32,
+    current: u32,
+}
+
+impl Speaker {
+    fn new(own: u32) -> Self {
+        Self { own, current: own }
+    }
+
+    /// Speaks for a context from now on, unless it has gone.
+    fn becomes(&mut self, context: u32) -> bool {
+        if self.current != context {
+            if stream::set_effective_context(context).is_err() {
+                return false;
+            }
+            self.current = context;
+        }
+        true
+    }
+}
+
+impl Drop for Speaker {
+    fn drop(&mut self) {
+        self.becomes(self.own);
     }
 }
 

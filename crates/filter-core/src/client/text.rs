@@ -25,17 +25,21 @@ pub(super) fn push_parameter(out: &mut String, name: char, number: u64) {
 
 /// Appends text as the inside of a JSON string.
 pub(super) fn push_json(out: &mut String, text: &str) {
-    for c in text.chars() {
-        match c {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            c if c.is_control() => {
-                // Writing to a string cannot fail.
-                let _ = write!(out, "\\u{:04x}", u32::from(c));
-            }
-            c => out.push(c),
+    let special = |c: char| matches!(c, '"' | '\\') || c.is_control();
+    let mut rest = text;
+    while let Some((plain, after)) = rest.find(special).and_then(|at| rest.split_at_checked(at)) {
+        out.push_str(plain);
+        let mut chars = after.chars();
+        match chars.next() {
+            Some('"') => out.push_str("\\\""),
+            Some('\\') => out.push_str("\\\\"),
+            // Writing to a string cannot fail.
+            Some(c) => drop(write!(out, "\\u{:04x}", u32::from(c))),
+            None => {}
         }
+        rest = chars.as_str();
     }
+    out.push_str(rest);
 }
 
 #[cfg(test)]
