@@ -71,7 +71,7 @@ impl Worker {
             }
             let body = batch(domain, proxy, &mut flight.checks).encode();
             let parts = flight.checks.iter().flat_map(|case| &case.parts);
-            for ask in parts.filter_map(|part| part.ask) {
+            for ask in parts.filter_map(|part| part.ask.as_deref()) {
                 let (spent, returned) = ask.settle.totals();
                 self.counts.happened_to(Event::LeaseSettled, spent);
                 self.counts.happened_to(Event::LeaseReturned, returned);

@@ -43,7 +43,7 @@ pub(super) struct Part {
     /// The bucket.
     pub(super) place: Place,
     /// The numbers of a bucket that is decided here; `None`: the limiter decides.
-    pub(super) local: Option<Algorithm>,
+    pub(super) local: Option<Box<Algorithm>>,
     /// What the limiter last said of the bucket.
     pub(super) told: Option<Told>,
     /// Whether there were units that the limiter is still to be told of.
@@ -54,8 +54,8 @@ pub(super) struct Part {
     pub(super) decided: Option<Taken>,
     /// Whether units granted in advance settle it.
     pub(super) lease: Leased,
-    /// What the check to come asks for later requests.
-    pub(super) ask: Option<Ask>,
+    /// What the check to come asks for later requests. Rare, and large.
+    pub(super) ask: Option<Box<Ask>>,
 }
 
 /// Units that were granted in advance, in a request.
@@ -129,7 +129,7 @@ impl Case {
         let asks = self
             .limits_of(self.parts.iter())
             .filter_map(|(part, limit)| {
-                let ask = part.ask?;
+                let ask = part.ask.as_deref()?;
                 Some(LeaseRequest {
                     limit: limit.name.clone(),
                     want: ask.want,
@@ -182,7 +182,7 @@ impl Part {
                 let Resolved::Quota(quota) = resolved? else {
                     return None;
                 };
-                (Role::Proxy, Some(*quota.algorithm()))
+                (Role::Proxy, Some(Box::new(*quota.algorithm())))
             }
         };
         Some(Self {
@@ -212,7 +212,7 @@ impl Part {
 
     /// How the client stands with a limit that was decided here.
     pub(super) fn standing(&self, limit: &Limit) -> Option<Standing> {
-        let (algorithm, decision) = (self.local.as_ref()?, self.decided?.decision);
+        let (algorithm, decision) = (self.local.as_deref()?, self.decided?.decision);
         (self.mode == Mode::Enforce && !limit.hidden).then(|| standing(limit, algorithm, &decision))
     }
 

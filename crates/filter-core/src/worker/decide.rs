@@ -132,10 +132,10 @@ impl Worker {
         let Some(shared) = &self.shared else {
             return Vec::new();
         };
+        let mut parts = Vec::with_capacity(matches.len());
         let matches = matches.iter().filter(|found| found.missing.is_none());
-        matches
-            .filter_map(|found| Part::new(found, policy, &shared.table, now))
-            .collect()
+        parts.extend(matches.filter_map(|found| Part::new(found, policy, &shared.table, now)));
+        parts
     }
 
     /// Reads what is remembered of the global buckets; a denial of one that still holds is

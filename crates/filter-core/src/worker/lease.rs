@@ -134,7 +134,7 @@ impl Worker {
         {
             part.lease = Leased::Held(token);
         }
-        part.ask = drawn.ask;
+        part.ask = drawn.ask.map(Box::new);
         self.hands.leasing = true;
         self.counts.happened_to(Event::LeaseExpired, drawn.expired);
     }
@@ -257,7 +257,7 @@ impl Worker {
         let matches = policy.compiled.matching_values(&values, now.wall_ms);
         let mut parts = self.parts(&matches, policy, now);
         if let Some(part) = parts.iter_mut().find(|part| part.place == place) {
-            part.ask = Some(ask);
+            part.ask = Some(Box::new(ask));
             self.ask_alone(Case {
                 stream: None,
                 cost: 0,
@@ -319,7 +319,7 @@ impl Worker {
             return;
         };
         for part in &case.parts {
-            if let (Some(ask), Some(limit)) = (part.ask, policy.compiled.limit(part.at))
+            if let (Some(ask), Some(limit)) = (&part.ask, policy.compiled.limit(part.at))
                 && let Some(hand) = self.hands.find(part.place, limit.generation)
             {
                 hand.tally.merge(&ask.settle);
