@@ -67,6 +67,12 @@ async fn ask(port: u16, command: &str) -> Result<String> {
     Ok(reply)
 }
 
+/// What a node is called by the others.
+async fn name(port: u16) -> Result<String> {
+    let reply = ask(port, "CLUSTER MYID").await?;
+    Ok(reply.lines().nth(1).context("a name")?.trim().to_owned())
+}
+
 /// A running Cluster.
 #[derive(Debug)]
 pub struct Cluster {
@@ -105,7 +111,37 @@ impl Cluster {
         self.nodes.iter().map(|(port, _)| *port)
     }
 
-    /// The port of the master of a slot.
+    /// The slot of a key.
+    pub async fn slot(&self, key: &str) -> Result<u16> {
+        let port = self.ports().next().context("a node")?;
+        let reply = ask(port, &format!("CLUSTER KEYSLOT {key}")).await?;
+        let number = reply.lines().next().and_then(|line| line.strip_prefix(':'));
+        Ok(number.context("a number")?.parse()?)
+    }
+
+    /// Moves a slot with all its keys to the master after its own, as an operator does: first both
+    /// say that it is on its way, then the keys go, one after the other, then all say that it is
+    /// there. Returns both ports.
+    pub async fn move_slot(&self, slot: u16) -> Result<[u16; 2]> {
+        let from = self.owner(slot)?;
+        let ports: Vec<u16> = self.ports().collect();
+        let after = ports.iter().position(|port| *port == from).map(|at| at + 1);
+        let to = after.and_then(|at| ports.get(at % ports.len())).copied();
+        let to = to.context("another node")?;
+        let [source, target] = [name(from).await?, name(to).await?];
+        ask(to, &format!("CLUSTER SETSLOT {slot} IMPORTING {source}")).await?;
+        ask(from, &format!("CLUSTER SETSLOT {slot} MIGRATING {target}")).await?;
+        let keys = ask(from, &format!("CLUSTER GETKEYSINSLOT {slot} 1000")).await?;
+        for key in keys.lines().filter(|line| line.starts_with("rl:")) {
+            ask(from, &format!("MIGRATE 127.0.0.1 {to} {key} 0 5000")).await?;
+        }
+        for port in [to, from] {
+            ask(port, &format!("CLUSTER SETSLOT {slot} NODE {target}")).await?;
+        }
+        Ok([from, to])
+    }
+
+    /// The port of the master of a slot, as the slots were given out.
     pub fn owner(&self, slot: u16) -> Result<u16> {
         let owner = CLUSTER_SLOTS.iter().position(|[_, last]| slot <= *last);
         let node = owner.and_then(|node| self.nodes.get(node));

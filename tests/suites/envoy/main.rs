@@ -24,6 +24,7 @@ mod hostile_requests;
 mod in_the_proxy;
 mod kill_switch;
 mod leases;
+mod leases_on_a_cluster;
 mod limiting;
 mod not_a_limiter;
 mod outages;

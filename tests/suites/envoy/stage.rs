@@ -6,8 +6,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use harness::{
-    Client, Engine, Envoy, EnvoyConfig, Gate, Limiter, LimiterPlan, Ports, Programs, RawClient,
-    Redis, Reply, Request, StoppedRedis, Upstream, free_port, until,
+    Client, Cluster, Engine, Envoy, EnvoyConfig, Gate, Limiter, LimiterPlan, Ports, Programs,
+    RawClient, Redis, Reply, Request, StoppedRedis, Upstream, free_port, until,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -28,15 +28,33 @@ const WORKERS: u32 = 2;
 const PROBE_PATH: &str = "/probe";
 const PROBE: &str = "  - {name: probe, match: {path: /probe}, rate: 1000000/s}\n";
 
+/// What keeps the buckets.
+enum Keeps {
+    /// One server.
+    Server(Engine),
+    /// A Redis Cluster of three nodes.
+    Cluster,
+    /// One limiter's memory.
+    Memory,
+    /// Nothing: there are no limiters either.
+    Nothing,
+}
+
+/// A store that runs, and its URL.
+#[derive(Default)]
+struct Store {
+    url: String,
+    redis: Option<Redis>,
+    cluster: Option<Cluster>,
+}
+
 /// What is to be started.
 pub struct Plan {
     limits: String,
-    engine: Engine,
+    keeps: Keeps,
     envoys: usize,
     workers: u32,
-    memory: bool,
     patient: bool,
-    alone: bool,
     gate: Option<Gate>,
     config: Box<dyn Fn(EnvoyConfig) -> EnvoyConfig>,
 }
@@ -47,12 +65,10 @@ pub fn limits(items: &[&str]) -> Plan {
     let items: Vec<String> = items.iter().map(|item| format!("  - {item}\n")).collect();
     Plan {
         limits: format!("domain: shop\nlimits:\n{PROBE}{}", items.concat()),
-        engine: Engine::Redis,
+        keeps: Keeps::Server(Engine::Redis),
         envoys: 1,
         workers: WORKERS,
-        memory: false,
         patient: true,
-        alone: false,
         gate: None,
         config: Box::new(|config| config),
     }
@@ -75,7 +91,13 @@ pub fn alone(items: &[&str]) -> Plan {
 impl Plan {
     /// Another store than Redis 7.
     pub fn engine(mut self, engine: Engine) -> Self {
-        self.engine = engine;
+        self.keeps = Keeps::Server(engine);
+        self
+    }
+
+    /// A Redis Cluster of three nodes.
+    pub fn on_a_cluster(mut self) -> Self {
+        self.keeps = Keeps::Cluster;
         self
     }
 
@@ -93,7 +115,7 @@ impl Plan {
 
     /// One limiter that keeps the buckets in its memory, and no Redis.
     pub fn in_memory(mut self) -> Self {
-        self.memory = true;
+        self.keeps = Keeps::Memory;
         self
     }
 
@@ -127,7 +149,7 @@ impl Plan {
 
     /// Starts neither limiters nor a store.
     pub fn without_limiters(mut self) -> Self {
-        self.alone = true;
+        self.keeps = Keeps::Nothing;
         self
     }
 
@@ -158,7 +180,7 @@ impl Plan {
 
     /// Starts everything; returns once Envoy follows the limits.
     pub async fn start(self) -> Stage {
-        let alone = self.alone;
+        let alone = matches!(self.keeps, Keeps::Nothing);
         let stage = self.start_unlimited().await;
         for envoy in stage.envoys.iter().filter(|_| !alone) {
             follows(envoy).await;
@@ -177,24 +199,25 @@ impl Plan {
             upstream: upstream.port(),
             ..Ports::free().unwrap()
         };
-        if self.memory {
+        if matches!(self.keeps, Keeps::Memory) {
             // One limiter has both addresses, so that no call goes astray.
             ports.limiters[1] = ports.limiters[0];
         }
-        let (redis, store) = self.store(&programs, dir.path()).await;
-        if let Some(redis) = &redis {
-            rlctl(&programs, redis, &["load-scripts"]);
-            rlctl(&programs, redis, &["apply", "-f", file.to_str().unwrap()]);
+        let store = self.store(&programs, dir.path()).await;
+        if store.redis.is_some() || store.cluster.is_some() {
+            rlctl(&programs, &store.url, &["load-scripts"]);
+            let apply = ["apply", "-f", file.to_str().unwrap()];
+            rlctl(&programs, &store.url, &apply);
         }
-        let replicas = match (self.alone, self.memory) {
-            (true, _) => &[],
-            (_, true) => &ports.limiters[..1],
-            _ => &ports.limiters[..],
+        let replicas = match self.keeps {
+            Keeps::Nothing => &[],
+            Keeps::Memory => &ports.limiters[..1],
+            Keeps::Server(_) | Keeps::Cluster => &ports.limiters[..],
         };
         let mut limiters = Vec::new();
         for &port in replicas {
             let ports = [port, free_port().unwrap()];
-            let mut plan = LimiterPlan::new(&programs, &store, ports, dir.path());
+            let mut plan = LimiterPlan::new(&programs, &store.url, ports, dir.path());
             plan.arguments = self.limiter_arguments(&file);
             limiters.push(plan.start().await.unwrap());
         }
@@ -203,10 +226,9 @@ impl Plan {
         }
         let mut envoys = Vec::new();
         for _ in 0..self.envoys {
-            let (envoy, envoy_admin) = (free_port().unwrap(), free_port().unwrap());
             let own = Ports {
-                envoy,
-                envoy_admin,
+                envoy: free_port().unwrap(),
+                envoy_admin: free_port().unwrap(),
                 ..ports
             };
             let config = self.envoy_config(&programs);
@@ -218,7 +240,9 @@ impl Plan {
         Stage {
             programs,
             upstream,
-            redis,
+            store: store.url,
+            redis: store.redis,
+            cluster: store.cluster,
             stopped_redis: None,
             limiters,
             stopped: Vec::new(),
@@ -229,7 +253,7 @@ impl Plan {
 
     fn limiter_arguments(&self, limits: &Path) -> Vec<String> {
         let mut arguments = Vec::new();
-        if self.memory {
+        if matches!(self.keeps, Keeps::Memory) {
             arguments.extend(["--limits", limits.to_str().unwrap()]);
         }
         if self.patient {
@@ -247,16 +271,30 @@ impl Plan {
         (self.config)(config)
     }
 
-    async fn store(&self, programs: &Programs, dir: &Path) -> (Option<Redis>, String) {
-        if self.memory || self.alone {
-            return (None, "memory".to_owned());
+    async fn store(&self, programs: &Programs, dir: &Path) -> Store {
+        match self.keeps {
+            Keeps::Server(engine) => {
+                let port = free_port().unwrap();
+                let redis = Redis::start(programs, engine, port, dir).await.unwrap();
+                Store {
+                    url: redis.url(),
+                    redis: Some(redis),
+                    ..Store::default()
+                }
+            }
+            Keeps::Cluster => {
+                let cluster = Cluster::start(&programs.redis, dir).await.unwrap();
+                Store {
+                    url: cluster.url(),
+                    cluster: Some(cluster),
+                    ..Store::default()
+                }
+            }
+            Keeps::Memory | Keeps::Nothing => Store {
+                url: "memory".to_owned(),
+                ..Store::default()
+            },
         }
-        let port = free_port().unwrap();
-        let redis = Redis::start(programs, self.engine, port, dir)
-            .await
-            .unwrap();
-        let url = redis.url();
-        (Some(redis), url)
     }
 }
 
@@ -264,7 +302,9 @@ impl Plan {
 pub struct Stage {
     programs: Programs,
     pub upstream: Upstream,
+    store: String,
     redis: Option<Redis>,
+    cluster: Option<Cluster>,
     stopped_redis: Option<StoppedRedis>,
     limiters: Vec<Limiter>,
     stopped: Vec<LimiterPlan>,
@@ -309,9 +349,14 @@ impl Stage {
         self.redis.as_ref().expect("the plan has a Redis")
     }
 
+    /// The Cluster.
+    pub fn cluster(&self) -> &Cluster {
+        self.cluster.as_ref().expect("the plan has a Cluster")
+    }
+
     /// Runs rlctl on the store and expects it to succeed.
     pub fn rlctl(&self, arguments: &[&str]) -> String {
-        rlctl(&self.programs, self.redis(), arguments)
+        rlctl(&self.programs, &self.store, arguments)
     }
 
     /// `rlctl inspect LIMIT KEY=VALUE... -o json`.
@@ -393,11 +438,11 @@ async fn follows(envoy: &Envoy) {
 }
 
 /// Runs rlctl and expects it to succeed.
-fn rlctl(programs: &Programs, redis: &Redis, arguments: &[&str]) -> String {
+fn rlctl(programs: &Programs, store: &str, arguments: &[&str]) -> String {
     let mut command = Command::new(&programs.rlctl);
     let output = command
         .args(arguments)
-        .env("RL_STORE", redis.url())
+        .env("RL_STORE", store)
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
