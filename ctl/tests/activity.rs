@@ -6,7 +6,7 @@ mod support;
 
 use std::{
     io::{BufRead, BufReader},
-    process::Stdio,
+    process::{Child, Stdio},
     sync::Arc,
 };
 
@@ -17,7 +17,7 @@ use store::{
     Activity, BucketActivity, Denial, LimitActivity, Note, Noted, Options, Sighting, Store,
     Stretch, open,
 };
-use support::{REDIS, Server, VALKEY, cases, rlctl};
+use support::{REDIS, Server, VALKEY, cases, rlctl, schema};
 
 fn name(text: &str) -> Name {
     text.parse().expect("a name")
@@ -142,14 +142,21 @@ fn nothing_told_is_said() -> Result<()> {
     Ok(())
 }
 
+/// A command that goes on, and the lines that it prints.
+fn follow(arguments: &[&str]) -> Result<(Child, impl Iterator<Item = String> + use<>)> {
+    let mut child = rlctl(arguments).stdout(Stdio::piped()).spawn()?;
+    let lines = BufReader::new(child.stdout.take().context("piped")?).lines();
+    Ok((child, lines.map_while(std::result::Result::ok)))
+}
+
 #[test]
 fn denials_are_followed_as_they_come() -> Result<()> {
     let server = server(VALKEY)?;
     let url = server.url();
     let arguments = ["--redis", &url, "denials", "--follow", "-d", "path=/api/x"];
-    let mut following = rlctl(&arguments).stdout(Stdio::piped()).spawn()?;
-    let lines = BufReader::new(following.stdout.take().context("piped")?).lines();
-    let mut lines = lines.map_while(std::result::Result::ok);
+    let (mut following, mut lines) = follow(&arguments)?;
+    let as_json = ["--redis", &url, "denials", "--follow", "-o", "json"];
+    let (mut following_json, mut json) = follow(&as_json)?;
     let runtime = runtime()?;
     let store = runtime.block_on(store(&server))?;
     let tell = |user: &[u8], count| {
@@ -170,6 +177,10 @@ fn denials_are_followed_as_they_come() -> Result<()> {
         ),
         "{first}"
     );
+    let told = serde_json::from_str(&json.next().context("a line")?)?;
+    schema::validate("denial", &told)?;
+    following_json.kill()?;
+    following_json.wait()?;
     // The same again is told again, and nothing twice.
     tell(b"alice", 2)?;
     tell(b"bob", 1)?;

@@ -14,7 +14,7 @@ use harness::{Client, Cluster, until};
 use limiter::{Listeners, Settings, run};
 use serde_json::{Value, json};
 use store::{Options, open, slot};
-use support::{REDIS, VALKEY, rlctl};
+use support::{REDIS, VALKEY, rlctl, schema};
 use tempfile::TempDir;
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -29,12 +29,21 @@ fn run_rlctl(cluster: &Cluster, arguments: &[&str]) -> Result<Output> {
     Ok(command.args(["-o", "json"]).output()?)
 }
 
-/// What rlctl says on stdout, read as JSON.
+/// What rlctl prints, read as JSON and found to be as documented.
+fn documented(arguments: &[&str], output: &Output) -> Result<Value> {
+    let said = String::from_utf8_lossy(&output.stderr);
+    let printed = serde_json::from_slice(&output.stdout);
+    let printed = printed.with_context(|| format!("{arguments:?}: {said}"))?;
+    schema::validate(arguments[0], &printed)?;
+    Ok(printed)
+}
+
+/// What rlctl says on stdout.
 fn rl(cluster: &Cluster, arguments: &[&str]) -> Result<Value> {
     let output = run_rlctl(cluster, arguments)?;
     let said = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{arguments:?}: {said}");
-    serde_json::from_slice(&output.stdout).with_context(|| format!("{arguments:?}: {said}"))
+    documented(arguments, &output)
 }
 
 /// A limiter in this process, until the runtime ends; where it listens.
@@ -104,11 +113,22 @@ async fn every_command_reaches_the_nodes_it_needs() -> Result<()> {
         until("all are counted", PATIENCE, decided).await?;
         // It finds fault with a server that keeps nothing on disk.
         let doctor = run_rlctl(&cluster, &["doctor"])?;
-        let doctor: Value = serde_json::from_slice(&doctor.stdout)?;
+        let doctor = documented(&["doctor"], &doctor)?;
         let findings = doctor["findings"].as_array().unwrap();
         let error = |finding: &&Value| finding["severity"] == "error";
         assert_eq!(findings.iter().find(error), None, "{doctor}");
         assert_eq!(doctor["servers"].as_array().unwrap().len(), 3, "{doctor}");
+        for command in [
+            "ping",
+            "list-domains",
+            "list-limits",
+            "list-proxies",
+            "denials",
+            "history",
+        ] {
+            rl(&cluster, &[command])?;
+        }
+        rl(&cluster, &["credit", "per-user", "user=u0", "--units", "1"])?;
         rl(&cluster, &["reset", "per-user", "--yes"])?;
         for user in 0..USERS {
             let report = rl(&cluster, &["inspect", "per-user", &format!("user=u{user}")])?;

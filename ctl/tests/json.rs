@@ -1,7 +1,5 @@
 //! What `-o json` prints is what docs/rlctl-output.schema.json says, of every command.
 
-#[path = "json/schema.rs"]
-mod schema;
 mod support;
 #[path = "json/told.rs"]
 mod told;
@@ -9,7 +7,7 @@ mod told;
 use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, ensure};
-use support::{REDIS, Server, VALKEY, rlctl};
+use support::{REDIS, Server, VALKEY, rlctl, schema};
 
 /// Those that print text only, or draw.
 const WITHOUT: [&str; 3] = ["completions", "man", "top"];
@@ -41,6 +39,7 @@ check -d path=/api/x -d user=alice
 check -d path=/api/x
 check -d path=/api/x -d user=zoe --limit per-user --cost 99 --peek
 simulate -f <scenarios.json
+simulate -f <scenarios.json --engine redis
 inspect per-user user=alice
 inspect per-user user=zoe
 inspect -d path=/api/x -d user=alice

@@ -2,6 +2,8 @@
 
 #![expect(dead_code, reason = "each test binary uses its part of this")]
 
+pub mod schema;
+
 use std::{path::PathBuf, process::Command};
 
 use anyhow::{Context, Result};
