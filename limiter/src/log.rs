@@ -1,10 +1,25 @@
 //! Where log lines go, and how they look.
 
-use std::io::{self, IsTerminal};
+use std::{
+    io::{self, IsTerminal},
+    sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
+};
 
-use tracing_subscriber::{EnvFilter, filter::ParseError};
+use tracing_subscriber::{
+    EnvFilter, Layer,
+    filter::{ParseError, dynamic_filter_fn},
+    layer::SubscriberExt,
+    util::SubscriberInitExt,
+};
 
 use crate::LogFormat;
+
+/// An exporter whose collector is gone says so once for every batch, and nobody needs it more
+/// often than this.
+const EXPORTER_EVERY: Duration = Duration::from_mins(1);
+/// What its log lines come from.
+const EXPORTER: &str = "opentelemetry";
 
 /// Sends log lines to standard error; standard output stays empty.
 pub fn start(format: LogFormat, filter: &str) -> Result<(), ParseError> {
@@ -14,15 +29,36 @@ pub fn start(format: LogFormat, filter: &str) -> Result<(), ParseError> {
         LogFormat::Text => false,
         LogFormat::Json => true,
     };
-    let lines = tracing_subscriber::fmt()
-        .with_env_filter(EnvFilter::try_new(filter)?)
-        .with_writer(io::stderr);
-    if json {
-        lines.json().flatten_event(true).init();
+    let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr);
+    let lines = if json {
+        lines.json().flatten_event(true).boxed()
     } else {
-        lines
-            .with_ansi(terminal && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty()))
-            .init();
-    }
+        let colours = std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
+        lines.with_ansi(terminal && colours).boxed()
+    };
+    let exporter = Rarely::default();
+    let lines = lines.with_filter(dynamic_filter_fn(move |about, _| {
+        !about.target().starts_with(EXPORTER) || exporter.now(Instant::now())
+    }));
+    tracing_subscriber::registry()
+        .with(EnvFilter::try_new(filter)?)
+        .with(lines)
+        .init();
     Ok(())
+}
+
+/// Lets something through, and then nothing for a while.
+#[derive(Default)]
+struct Rarely(Mutex<Option<Instant>>);
+
+impl Rarely {
+    fn now(&self, now: Instant) -> bool {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let rested = |last: Instant| now.duration_since(last) >= EXPORTER_EVERY;
+        let lets = last.is_none_or(rested);
+        if lets {
+            *last = Some(now);
+        }
+        lets
+    }
 }

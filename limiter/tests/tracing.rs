@@ -20,7 +20,7 @@ const CALLER: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 struct Running {
     child: Child,
     port: u16,
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
 }
 
 impl Running {
@@ -36,12 +36,9 @@ impl Running {
             .env("NO_PROXY", "127.0.0.1")
             .envs(variables.iter().copied())
             .stdin(Stdio::null())
+            .stderr(std::fs::File::create(dir.path().join("log"))?)
             .spawn()?;
-        let running = Self {
-            child,
-            port,
-            _dir: dir,
-        };
+        let running = Self { child, port, dir };
         let ready = format!("http://127.0.0.1:{admin}/readyz");
         until("it is ready", PATIENCE, async || {
             let page = Client::new().get(&ready).send().await.ok()?;
@@ -56,6 +53,13 @@ impl Running {
         let request = Client::new().post(&url, body.to_owned());
         let request = request.header("traceparent", CALLER);
         request.header("tracestate", "shop=7").send().await?.json()
+    }
+
+    /// The log lines of the exporter.
+    fn complaints(&self) -> Result<usize> {
+        let log = std::fs::read_to_string(self.dir.path().join("log"))?;
+        let of_exporter = |line: &&str| line.contains("\"target\":\"opentelemetry");
+        Ok(log.lines().filter(of_exporter).count())
     }
 
     async fn ended(&mut self) -> Result<ExitStatus> {
@@ -215,6 +219,8 @@ async fn a_collector_that_hangs_or_is_away_is_nothing_to_checks() -> Result<()> 
             assert_eq!(answer["allowed"], at == 0, "{answer}");
         }
         assert_eq!(limiter.ended().await?.code(), Some(0));
+        // One line tells as much as one for each batch.
+        assert_eq!(limiter.complaints()?, 1);
     }
     Ok(())
 }
