@@ -1,0 +1,157 @@
+//! What is to be started for a test: the usual, and what differs from it.
+
+mod start;
+
+use harness::{Engine, EnvoyConfig, Gate};
+use serde_json::{Value, json};
+
+/// Workers of every Envoy: as few as there can be and still disagree.
+const WORKERS: u32 = 2;
+
+/// A limit that no test counts on: requests of this path show whether Envoy
+/// follows the limits already.
+const PROBE_PATH: &str = "/probe";
+const PROBE: &str = "  - {name: probe, match: {path: /probe}, rate: 1000000/s}\n";
+
+/// What keeps the buckets.
+enum Keeps {
+    /// One server.
+    Server(Engine),
+    /// A Redis Cluster of three nodes.
+    Cluster,
+    /// One limiter's memory.
+    Memory,
+    /// Nothing: there are no limiters either.
+    Nothing,
+}
+
+/// What is to be started.
+pub struct Plan {
+    limits: String,
+    keeps: Keeps,
+    envoys: usize,
+    workers: u32,
+    patient: bool,
+    gate: Option<Gate>,
+    config: Box<dyn Fn(EnvoyConfig) -> EnvoyConfig>,
+}
+
+/// Redis, two limiters, a service and one Envoy under these limits: the items
+/// of the list `limits` in YAML, one a line.
+pub fn limits(items: &[&str]) -> Plan {
+    let items: Vec<String> = items.iter().map(|item| format!("  - {item}\n")).collect();
+    Plan {
+        limits: format!("domain: shop\nlimits:\n{PROBE}{}", items.concat()),
+        keeps: Keeps::Server(Engine::Redis),
+        envoys: 1,
+        workers: WORKERS,
+        patient: true,
+        gate: None,
+        config: Box::new(|config| config),
+    }
+}
+
+/// A service and one Envoy, and nothing else: these limits are in the filter's configuration, and
+/// what no bucket of the proxy decides, nobody does.
+pub fn alone(items: &[&str]) -> Plan {
+    let items: Vec<Value> = items
+        .iter()
+        .map(|item| serde_saphyr::from_str(item).unwrap())
+        .collect();
+    let plan = limits(&[]).filter(move |config| {
+        config["limiter"]["cluster"] = json!("no-such-cluster");
+        config["limits"] = json!(items);
+    });
+    plan.without_limiters()
+}
+
+impl Plan {
+    /// Another store than Redis 7.
+    pub fn engine(mut self, engine: Engine) -> Self {
+        self.keeps = Keeps::Server(engine);
+        self
+    }
+
+    /// A Redis Cluster of three nodes.
+    pub fn on_a_cluster(mut self) -> Self {
+        self.keeps = Keeps::Cluster;
+        self
+    }
+
+    /// More than one Envoy before the same limiters.
+    pub fn envoys(mut self, envoys: usize) -> Self {
+        self.envoys = envoys;
+        self
+    }
+
+    /// Another number of workers in each Envoy.
+    pub fn workers(mut self, workers: u32) -> Self {
+        self.workers = workers;
+        self
+    }
+
+    /// One limiter that keeps the buckets in its memory, and no Redis.
+    pub fn in_memory(mut self) -> Self {
+        self.keeps = Keeps::Memory;
+        self
+    }
+
+    /// The timeouts of the shipped files: 20 ms for the limiter, 10 ms for its
+    /// store. Tests of exact counts wait longer, so that what they count does
+    /// not depend on how busy the machine is.
+    pub fn shipped_timeouts(mut self) -> Self {
+        self.patient = false;
+        self
+    }
+
+    /// Edits the filter's configuration.
+    pub fn filter(self, edit: impl Fn(&mut Value) + 'static) -> Self {
+        self.config(move |config| config.filter_config(&edit).unwrap())
+    }
+
+    /// Edits Envoy's configuration, after whatever edits it already.
+    pub fn config(mut self, edit: impl Fn(EnvoyConfig) -> EnvoyConfig + 'static) -> Self {
+        let before = self.config;
+        self.config = Box::new(move |config| edit(before(config)));
+        self
+    }
+
+    /// Puts a gate before the first limiter; nobody calls the other.
+    pub fn behind(mut self, gate: &Gate) -> Self {
+        let port = gate.port();
+        self.gate = Some(gate.clone());
+        self.may_use(port)
+            .config(move |config| config.limiter_at(port).unwrap())
+    }
+
+    /// Starts neither limiters nor a store.
+    pub fn without_limiters(mut self) -> Self {
+        self.keeps = Keeps::Nothing;
+        self
+    }
+
+    /// A port that the configuration names beside the documented ones.
+    pub fn may_use(self, port: u16) -> Self {
+        self.config(move |config| config.keep_port(port))
+    }
+
+    /// Puts a filter before the rate limit filter.
+    pub fn after(self, filter: Value) -> Self {
+        self.config(move |config| {
+            let insert = |filters: &mut Vec<Value>| filters.insert(0, filter.clone());
+            config.http_filters(insert).unwrap()
+        })
+    }
+
+    /// What its operator calls each Envoy.
+    pub fn node(mut self, id: &'static str) -> Self {
+        let node = serde_json::json!({"id": id, "cluster": "edge"});
+        self.config = Box::new(move |config| config.edit(|tree| tree["node"] = node.clone()));
+        self
+    }
+
+    /// Has Envoy log the details of each response.
+    pub fn access_log(self) -> Self {
+        self.config(|config| config.access_log().unwrap())
+    }
+}
