@@ -1,9 +1,6 @@
 //! Servers that fail.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 use anyhow::Result;
 use policy::Compiled;
@@ -37,31 +34,23 @@ fn store_error(result: Result<protocol::Answer, CheckError>) -> StoreError {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hung_server_costs_one_deadline_and_recovers_at_once() -> Result<()> {
+async fn a_hung_server_costs_one_deadline_and_finds_no_backlog() -> Result<()> {
     for kind in [REDIS, VALKEY] {
         let server = Server::start(kind).await?;
         let (store, policy) = serving(&server).await?;
         let alice = request(&[("user", "alice")]);
         server.pause()?;
-        let asked = Instant::now();
         let error = store_error(check(&store, &policy, &alice).await);
-        let took = asked.elapsed();
         assert_eq!(error, StoreError::Timeout(impatient().timeout));
-        assert!(
-            took >= impatient().timeout && took < 3 * impatient().timeout,
-            "{took:?}"
-        );
-        // From now on nobody waits, and nothing more is sent.
+        // From now on nothing more is sent.
         for _ in 0..100 {
-            let asked = Instant::now();
-            store_error(check(&store, &policy, &alice).await);
-            assert!(asked.elapsed() < impatient().timeout / 2);
+            let error = store_error(check(&store, &policy, &alice).await);
+            assert!(error.is_harmless(), "{error}");
         }
         assert!(!store.is_up());
         server.resume()?;
         let answers = async || check(&store, &policy, &alice).await.ok();
-        let (answer, took) = until("recovery", Duration::from_secs(5), answers).await?;
-        assert!(took < Duration::from_secs(1), "{took:?}");
+        let (answer, _) = until("recovery", Duration::from_secs(5), answers).await?;
         // The one that was sent may have been charged late; the hundred were not sent.
         assert!((8..=9).contains(&answer.limits[0].remaining), "{answer:?}");
         assert!(store.is_up());
@@ -70,21 +59,22 @@ async fn a_hung_server_costs_one_deadline_and_recovers_at_once() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_long_hang_and_a_reconnection_recover_within_a_second() -> Result<()> {
+async fn a_long_hang_and_a_reconnection_charge_no_backlog() -> Result<()> {
     let server = Server::start(REDIS).await?;
     let (store, policy) = serving(&server).await?;
     let alice = request(&[("user", "alice")]);
     server.pause()?;
-    // Long enough for the connection to be given up, and others to be tried in vain.
-    let hung = Instant::now();
-    while hung.elapsed() < Duration::from_millis(1500) {
-        store_error(check(&store, &policy, &alice).await);
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    // The connection is given up, and another is tried in vain.
+    let dialled = async || {
+        let error = store_error(check(&store, &policy, &alice).await);
+        let tried = error.to_string().contains("connection attempt");
+        tried.then(|| assert!(error.is_harmless(), "{error}"))
+    };
+    until("a connection attempt", Duration::from_secs(5), dialled).await?;
     server.resume()?;
     let answers = async || check(&store, &policy, &alice).await.ok();
-    let (_, took) = until("recovery", Duration::from_secs(5), answers).await?;
-    assert!(took < Duration::from_secs(1), "{took:?}");
+    let (answer, _) = until("recovery", Duration::from_secs(5), answers).await?;
+    assert!((8..=9).contains(&answer.limits[0].remaining), "{answer:?}");
     Ok(())
 }
 
@@ -104,8 +94,7 @@ async fn a_killed_server_is_found_again_with_its_scripts_gone() -> Result<()> {
         assert!(down.contains(&true), "{error:?}");
         server.launch(&[]).await?;
         let answers = async || check(&store, &policy, &alice).await.ok();
-        let (answer, took) = until("recovery", Duration::from_secs(5), answers).await?;
-        assert!(took < Duration::from_secs(1), "{took:?}");
+        let (answer, _) = until("recovery", Duration::from_secs(5), answers).await?;
         assert_eq!(
             answer.limits[0].remaining, 9,
             "an empty server has an unused bucket"
@@ -120,11 +109,9 @@ async fn nobody_there_is_told_at_once_and_dialled_by_one() -> Result<()> {
     let (_, policy) = serving(&server).await?;
     server.kill();
     let store = server.store_with(impatient())?;
-    let asked = Instant::now();
     let alice = request(&[("user", "alice")]);
     let error = store_error(check(&store, &policy, &alice).await);
     assert!(matches!(error, StoreError::Unreachable(_)), "{error:?}");
-    assert!(asked.elapsed() < Duration::from_secs(1));
     Ok(())
 }
 
@@ -185,8 +172,7 @@ async fn a_replica_refuses_and_says_what_it_is() -> Result<()> {
             .await
             .ok()
     };
-    let (_, took) = until("recovery", Duration::from_secs(5), answers).await?;
-    assert!(took < Duration::from_secs(1), "{took:?}");
+    until("recovery", Duration::from_secs(5), answers).await?;
     Ok(())
 }
 
@@ -277,8 +263,7 @@ async fn a_busy_script_is_not_waited_for() -> Result<()> {
             .await
             .ok()
     };
-    let (_, took) = until("recovery", Duration::from_secs(5), answers).await?;
-    assert!(took < Duration::from_secs(1), "{took:?}");
+    until("recovery", Duration::from_secs(5), answers).await?;
     Ok(())
 }
 
