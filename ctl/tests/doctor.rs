@@ -127,6 +127,25 @@ fn an_override_that_cannot_be_read_is_found_and_can_be_deleted() -> Result<()> {
 }
 
 #[test]
+fn what_was_evicted_is_told_and_that_the_limits_are_gone() -> Result<()> {
+    for kind in [REDIS, VALKEY] {
+        let server = with_limits(kind, &["--maxmemory-policy", "allkeys-lru"])?;
+        let url = server.url();
+        // Less than it uses without any key.
+        command(&server, &["CONFIG", "SET", "maxmemory", "1"])?;
+        while command(&server, &["DBSIZE"])? != ":0\r\n" {
+            std::thread::yield_now();
+        }
+        command(&server, &["CONFIG", "SET", "maxmemory", "0"])?;
+        let (found, exit, report) = findings(&url)?;
+        assert!(has(&found, "warning evicted"), "{report:#}");
+        assert!(has(&found, "info domains"), "{report:#}");
+        assert_eq!(exit, 1, "{report:#}");
+    }
+    Ok(())
+}
+
+#[test]
 fn every_finding_names_the_command_that_mends_it_and_that_mends_it() -> Result<()> {
     let server = with_limits(
         VALKEY,

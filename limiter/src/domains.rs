@@ -18,7 +18,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use policy::Name;
+use policy::{Name, Revision};
 use store::{Store, StoreError};
 use tokio::{
     sync::{Notify, watch},
@@ -39,6 +39,7 @@ pub(crate) struct Domains {
     store: Arc<dyn Store>,
     metrics: Arc<Metrics>,
     table: ArcSwap<Table>,
+    deleted: ArcSwap<BTreeMap<Name, Revision>>,
     poll: Mutex<Poll>,
     wanted: AtomicU64,
     wake: Notify,
@@ -73,6 +74,7 @@ impl Domains {
             store,
             metrics,
             table: ArcSwap::default(),
+            deleted: ArcSwap::default(),
             poll: Mutex::default(),
             wanted: AtomicU64::new(0),
             wake: Notify::new(),
@@ -101,6 +103,13 @@ impl Domains {
             (_, Some(error)) => Lookup::NotLoaded(error.to_string()),
             (_, None) => Lookup::NotLoaded("the limits are still being loaded".to_owned()),
         }
+    }
+
+    /// The edit that deleted a domain, if one did: only then is its absence more than a record
+    /// that nobody has seen.
+    pub(crate) fn deleted(&self, domain: &str) -> Option<u64> {
+        let deleted = self.deleted.load();
+        deleted.get(domain).map(|revision| revision.number)
     }
 
     /// Every domain, for reports.

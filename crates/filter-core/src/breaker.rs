@@ -141,7 +141,8 @@ impl Breaker {
         self.trouble_us > 0 && now.mono_us.saturating_sub(self.trouble_us) <= WINDOW_US
     }
 
-    fn note(&mut self, calm: bool, now: Now) {
+    /// Notes whether all was well when it was last looked at.
+    pub(crate) fn note(&mut self, calm: bool, now: Now) {
         if !calm {
             self.trouble_us = now.mono_us;
         }

@@ -10,7 +10,7 @@ use hyper::{
     http::request::Parts,
 };
 use policy::{Name, Revision};
-use protocol::{PROXIES_HEADER, format_proxies};
+use protocol::{ApiError, ErrorCode, PROXIES_HEADER, format_proxies};
 
 use super::{Answered, Api, REVISION, refusal};
 use crate::{domains::Active, http, telemetry::Asker};
@@ -41,7 +41,10 @@ impl Api {
             };
             self.telemetry.heard(&domain, asker);
         }
-        let policy = self.active(&domain)?;
+        let policy = match self.active(&domain) {
+            Ok(policy) => policy,
+            Err(error) => return self.no_snapshot(&domain, error),
+        };
         let mut response = Response::new(Full::default());
         if has(&head.headers, &policy) {
             *response.status_mut() = StatusCode::NOT_MODIFIED;
@@ -58,6 +61,21 @@ impl Api {
             let live = format_proxies(counts.iter().map(|(limit, count)| (limit, *count)));
             headers.extend(HeaderValue::try_from(live).map(|live| (PROXIES, live)));
         }
+        Ok(response)
+    }
+
+    /// Of a domain that was deleted, the revision tells so: a proxy that has limits does not give
+    /// them up because a store was emptied.
+    fn no_snapshot(&self, domain: &Name, error: ApiError) -> Answered {
+        let deleted = match error.code {
+            ErrorCode::UnknownDomain => self.domains.deleted(domain.as_str()),
+            _ => None,
+        };
+        let Some(number) = deleted else {
+            return Err(error);
+        };
+        let mut response = refusal::response(&error);
+        response.headers_mut().insert(REVISION, number.into());
         Ok(response)
     }
 }

@@ -1,7 +1,7 @@
 //! Following the store.
 
 use std::{
-    collections::HashSet,
+    collections::{BTreeMap, HashSet},
     sync::{Arc, PoisonError, atomic::Ordering},
     time::Duration,
 };
@@ -50,7 +50,11 @@ impl Domains {
         let known = self.table.load_full();
         let mut next = Table::new();
         let mut listed = HashSet::new();
+        let mut deleted = BTreeMap::new();
         for head in heads.into_iter().take(DOMAINS_MAX) {
+            if let HeadState::Deleted(revision) = &head.state {
+                deleted.insert(head.domain.clone(), revision.clone());
+            }
             let before = known.get(&head.domain).cloned().unwrap_or_default();
             let domain = self.next(&head, before).await;
             next.extend(domain.map(|domain| (head.domain.clone(), domain)));
@@ -58,6 +62,7 @@ impl Domains {
         }
         next.extend(vanished_domains(&known, &listed));
         self.swap(&known, next);
+        self.deleted.store(Arc::new(deleted));
         self.polled(Ok(()));
     }
 

@@ -113,6 +113,48 @@ async fn maxmemory(stage: &Stage, bytes: &str) {
     stage.redis().command(&set).await.unwrap();
 }
 
+/// Redis lost everything, and the limiters were started after that: they know of no limits.
+#[tokio::test]
+async fn limits_outlive_a_store_and_limiters_that_know_nothing_of_them() {
+    let mut stage = limits(&["{name: per-user, per: [user], rate: 30/1d}"])
+        .start()
+        .await;
+    let alice = stage.get("/", "alice");
+    assert_eq!(statuses(&alice, 5).await, [200; 5]);
+    stage.stop_limiters().await;
+    stage.restart_redis_empty().await;
+    stage.start_limiters().await;
+    until("Envoy has met them", PATIENCE, async || {
+        let log = stage.envoy().process().log();
+        log.contains("which nobody deleted").then_some(())
+    })
+    .await
+    .unwrap();
+
+    let answers = statuses(&alice, 60).await;
+    let allowed = answers.iter().filter(|&&status| status == 200).count();
+    assert_eq!(allowed, 25, "what was left: {answers:?}");
+
+    // Written again, they are followed again.
+    stage.rlctl(&[
+        "set-limit",
+        "per-user",
+        "--domain",
+        "shop",
+        "--per",
+        "user",
+        "--rate",
+        "50/1d",
+    ]);
+    until("alice has fifty", PATIENCE, async || {
+        let reply = alice.send().await.unwrap();
+        let policy = reply.header("ratelimit-policy")?.to_owned();
+        policy.contains("q=50").then_some(())
+    })
+    .await
+    .unwrap();
+}
+
 #[tokio::test]
 async fn each_limit_fails_as_it_says() {
     let mut stage = limits(&[

@@ -127,10 +127,8 @@ impl Worker {
             Err(NoAnswer::UnknownDomain) => {
                 self.report(host, now, flight.probe, CallResult::Answered);
                 self.follower.hurry();
-                for mut case in flight.checks {
-                    if self.is_awaited(&case) {
-                        self.admit(host, now, &mut case, Admission::default());
-                    }
+                for case in flight.checks {
+                    self.unlimited(host, now, case);
                 }
             }
             Err(NoAnswer::Failed { why, sent }) => {
@@ -170,12 +168,19 @@ impl Worker {
         }
     }
 
-    fn check_failed(&mut self, host: &impl Host, now: Now, mut case: Case, code: ErrorCode) {
+    /// The limiter has no such domain: nothing limits a request, unless there are limits here. Then
+    /// it is the limiter that lost them.
+    fn unlimited(&mut self, host: &impl Host, now: Now, mut case: Case) {
+        if case.policy.is_some() {
+            self.unasked(host, now, case);
+        } else if self.is_awaited(&case) {
+            self.admit(host, now, &mut case, Admission::default());
+        }
+    }
+
+    fn check_failed(&mut self, host: &impl Host, now: Now, case: Case, code: ErrorCode) {
         if code == ErrorCode::UnknownDomain {
-            if self.is_awaited(&case) {
-                self.admit(host, now, &mut case, Admission::default());
-            }
-            return;
+            return self.unlimited(host, now, case);
         }
         self.counts.happened(Event::CheckFailed);
         self.without_limiter(host, now, case, Sent::after(code));

@@ -102,6 +102,8 @@ impl Worker {
         mut case: Case,
         sent: Sent,
     ) {
+        // What is owed from now on is looked up: an error about one check is none of the breaker's.
+        self.breaker.note(false, now);
         if let (Some(shared), Sent::No) = (&self.shared, sent) {
             case.give_back_owed(host, now, &shared.table);
         }

@@ -3,7 +3,9 @@
 use std::{fmt::Write, rc::Rc};
 
 use policy::Compiled;
-use protocol::{API_HEADER, API_VERSION, ApiError, ErrorCode, PROXIES_HEADER, parse_proxies};
+use protocol::{
+    API_HEADER, API_VERSION, ApiError, ErrorCode, PROXIES_HEADER, REVISION_HEADER, parse_proxies,
+};
 
 use super::{Active, Call, CallAnswer, Knowledge, Level, POLICY_PATH, Step, Worker};
 use crate::{
@@ -25,6 +27,8 @@ enum Polled {
         snapshot: Snapshot,
         proxies: Vec<u8>,
     },
+    /// The limiter has no such domain, and does not say that it was deleted.
+    Unheard,
     Failed,
 }
 
@@ -96,7 +100,22 @@ impl Worker {
 
     /// The answer to a poll.
     pub(super) fn polled(&mut self, host: &impl Host, answer: Option<&impl CallAnswer>) {
-        match answer.map_or(Polled::Failed, read) {
+        let polled = match answer.map_or(Polled::Failed, read) {
+            // The store was emptied, and a limiter came after: the last limits stay in force.
+            Polled::Unheard if matches!(self.knowledge, Knowledge::Limits(_)) => {
+                self.warn_lost();
+                Polled::Failed
+            }
+            Polled::Unheard => Polled::Brought {
+                snapshot: Snapshot {
+                    etag: Vec::new(),
+                    body: SnapshotBody::Unknown,
+                },
+                proxies: Vec::new(),
+            },
+            polled => polled,
+        };
+        match polled {
             Polled::Unchanged { proxies } => {
                 self.follower.poll_unchanged(host, Some(&proxies));
             }
@@ -110,7 +129,18 @@ impl Worker {
                     self.follower.poll_rejected(snapshot.etag);
                 }
             }
-            Polled::Failed => self.poll_failed(),
+            Polled::Unheard | Polled::Failed => self.poll_failed(),
+        }
+    }
+
+    fn warn_lost(&mut self) {
+        if !std::mem::replace(&mut self.warned_lost, true) {
+            let text = format!(
+                "rate limiter: a limiter knows no domain {}, which nobody deleted; the last limits \
+                 stay in force",
+                self.config.domain
+            );
+            self.steps.push_back(Step::Log(Level::Warn, text));
         }
     }
 
@@ -163,6 +193,7 @@ impl Worker {
         };
         self.counts.happened(Event::PolicyLoaded);
         self.warned_unguarded = false;
+        self.warned_lost = false;
         self.steps
             .push_back(Step::Log(Level::Info, format!("rate limiter: {text}")));
         true
@@ -199,12 +230,14 @@ fn read(answer: &impl CallAnswer) -> Polled {
                 .as_deref()
                 .and_then(ApiError::from_json);
             match error {
-                Some(error) if error.code == ErrorCode::UnknownDomain => {
+                Some(error) if error.code != ErrorCode::UnknownDomain => Polled::Failed,
+                Some(_) if answer.header(REVISION_HEADER).is_none() => Polled::Unheard,
+                Some(_) => {
                     let body = SnapshotBody::Unknown;
                     let snapshot = Snapshot { etag, body };
                     Polled::Brought { snapshot, proxies }
                 }
-                _ => Polled::Failed,
+                None => Polled::Failed,
             }
         }
         _ => Polled::Failed,

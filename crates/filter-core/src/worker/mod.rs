@@ -86,6 +86,7 @@ pub struct Worker {
     reporter: Reporter,
     callout_us: Vec<u64>,
     warned_unguarded: bool,
+    warned_lost: bool,
     warned_failed_us: Option<u64>,
 }
 
@@ -147,6 +148,7 @@ impl Worker {
             reporter: Reporter::new(Random::new(random.next_u64())),
             callout_us: Vec::new(),
             warned_unguarded: false,
+            warned_lost: false,
             warned_failed_us: None,
             random,
             config: Rc::new(config),

@@ -2,7 +2,7 @@
 
 use crate::{
     rules::seeds,
-    world::{CONFIG, Weather, World},
+    world::{CONFIG, Gone, Weather, World},
 };
 
 fn mode(mode: &str) -> String {
@@ -295,4 +295,40 @@ fn a_bucket_that_was_never_asked_for_starts_with_one_request() {
     }
     assert_eq!(world.admitted("known"), 20);
     assert_eq!(world.admitted("unknown"), 1);
+}
+
+/// A store was emptied, and the limiter came after: it knows nothing of the domain. That is no
+/// reason to limit nothing.
+#[test]
+fn limits_that_were_lost_stay_in_force_and_those_that_were_deleted_do_not() {
+    let limits = "  - {name: all, rate: 40/1d, burst: 40}\n";
+    for seed in seeds() {
+        let mut world = World::new(seed, 1, 2, CONFIG, limits);
+        world.run_for_ms(500);
+        for (gone, requests) in [(None, 10), (Some(Gone::Lost), 100), (None, 20)] {
+            world.gone = gone;
+            for n in 0..requests {
+                world.request(0, 1 + n % 2, "alice", "/");
+                world.run_for_ms(40);
+            }
+            // What one worker was told, the others know a tick later.
+            world.run_for_ms(100);
+        }
+        assert_eq!(world.admitted("alice"), 40, "seed {seed}");
+        let debited: u64 = world.limiter.debited.values().sum();
+        let charged: u64 = world.limiter.charged.values().sum();
+        assert_eq!(charged + debited, 40, "seed {seed}: {debited}");
+        let said = world
+            .logs
+            .iter()
+            .filter(|text| text.contains("nobody deleted"));
+        assert!((1..=3).contains(&said.count()), "{:?}", world.logs);
+
+        world.gone = Some(Gone::Deleted);
+        world.run_for_ms(1000);
+        for n in 0..100 {
+            world.request(0, 1 + n % 2, "alice", "/");
+        }
+        assert_eq!(world.admitted("alice"), 140, "seed {seed}");
+    }
 }

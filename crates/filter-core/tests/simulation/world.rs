@@ -162,11 +162,22 @@ pub struct World {
     pub checks_executed: u64,
     /// What workers reported; `None` is what an earlier limiter does with it.
     pub reports: Option<Vec<Report>>,
+    /// Whether the limiter has no such domain.
+    pub gone: Option<Gone>,
     /// How long an answer may take, in microseconds.
     pub slowest_us: u64,
     events: BinaryHeap<Reverse<(u64, u64)>>,
     pending: HashMap<u64, Event>,
     next: u64,
+}
+
+/// Why a limiter has no such domain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gone {
+    /// Somebody deleted it.
+    Deleted,
+    /// The store was emptied.
+    Lost,
 }
 
 /// The limiter's clock when the simulation starts.
@@ -240,6 +251,7 @@ impl World {
             counted: HashMap::new(),
             checks_executed: 0,
             reports: Some(Vec::new()),
+            gone: None,
             slowest_us: 3_000,
             events: BinaryHeap::new(),
             pending: HashMap::new(),
@@ -434,6 +446,17 @@ impl World {
 
     fn execute(&mut self, envoy: usize, call: &Call) -> Answer {
         let api = ("x-rl-api", "1".to_owned());
+        if let Some(gone) = self.gone
+            && call.path != "/v1/report"
+        {
+            let mut headers = vec![(":status", "404".to_owned()), api];
+            if gone == Gone::Deleted && call.path != "/v1/check" {
+                headers.push(("x-rl-revision", "7".to_owned()));
+            }
+            let error = ApiError::new(ErrorCode::UnknownDomain, "no limits");
+            let body = Some(error.to_json().into_bytes());
+            return Answer { headers, body };
+        }
         let ok = (":status", "200".to_owned());
         if call.path == "/v1/check" {
             self.checks_executed += 1;
