@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use harness::{
-    Client, Cluster, Envoy, Limiter, LimiterPlan, Programs, RawClient, Redis, Request,
+    Client, Cluster, Envoy, Limiter, LimiterPlan, Programs, RawClient, Redis, Reply, Request,
     StoppedRedis, Upstream,
 };
 use serde_json::Value;
