@@ -240,7 +240,11 @@ async fn a_server_that_evicts_gives_everybody_a_new_start_and_is_found_out() -> 
 async fn of_a_deleted_domain_the_snapshot_tells_who_deleted_it() -> Result<()> {
     let server = Server::start(REDIS).await?;
     let service = on(&server).await?;
-    let deleted = write(&service.store, store::Change::Delete).await?;
+    let deleted = write(
+        &service.store,
+        store::Change::Delete(&std::collections::BTreeMap::new()),
+    )
+    .await?;
     let fresh = Service::ready_on(server.store()?, quick()).await?;
     for service in [&service, &fresh] {
         let told = until("it is gone", PATIENCE, async || {
