@@ -101,6 +101,7 @@ fn a_fleet_never_gets_more_from_the_script_than_it_may() {
         ttl: true,
         switched_off: true,
         numbers: true,
+        kind: true,
         ..Edits::default()
     };
     for kind in [Kind::TokenBucket, Kind::LeakyBucket, Kind::Gcra] {
@@ -119,11 +120,6 @@ fn a_fleet_never_gets_more_from_the_script_than_it_may() {
                 redis: LuaRedis::new(),
                 algorithm,
                 real: Real::new(algorithm),
-            };
-            let edits = Edits {
-                // It keeps its debt as time, so an edit of its rate forgives by itself.
-                numbers: kind != Kind::Gcra,
-                ..edits
             };
             let lapses = Lapses::default();
             let mut world = World::new(seed, &algorithm, &mut bucket, lapses, edits);

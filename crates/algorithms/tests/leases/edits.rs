@@ -1,6 +1,6 @@
 //! What operators and others do to the bucket meanwhile.
 
-use algorithms::Algorithm;
+use algorithms::{Algorithm, Kind, Parameters};
 
 use crate::bucket::Question;
 use crate::world::{Event, World};
@@ -17,6 +17,8 @@ pub struct Edits {
     pub resets: bool,
     /// Rate and capacity.
     pub numbers: bool,
+    /// The algorithm.
+    pub kind: bool,
     /// The server's clock is set: forward, back within the horizon, back beyond it.
     pub clock: bool,
 }
@@ -28,6 +30,7 @@ impl World<'_> {
             1 if self.edits.resets => self.reset(),
             2 if self.edits.numbers => self.renumber(),
             3 if self.edits.clock => self.set_clock(),
+            3 if self.edits.kind => self.switch(),
             _ if self.edits.ttl => self.ttl_ms = self.random.pick(&self.choices_ms),
             _ => self.ttl_ms = self.choices_ms[0],
         }
@@ -46,19 +49,48 @@ impl World<'_> {
             .lease_max_ms()
             .is_some_and(|ms| ms >= self.choices_ms[0])
         {
-            // What is owed beyond the new capacity is forgiven.
-            let lost = self.algorithm.limit().saturating_sub(edited.limit());
-            let (now_ms, ttl_ms) = (self.now_ms(), self.ttl_ms);
-            let ask = Question::default();
-            if self.bucket.ask(now_ms, ttl_ms, &ask).leased > edited.limit() {
-                // As far as it is leased out it is forgiven later, when that is dead.
-                self.audit.capacity += i128::from(lost * self.unit);
-            } else {
-                self.audit.credit(lost * self.unit);
-            }
-            self.algorithm = edited;
-            self.bucket.edit(edited);
+            self.edit(edited);
         }
+    }
+
+    /// Another algorithm, which starts the bucket afresh.
+    fn switch(&mut self) {
+        let kind = match self.algorithm.kind() {
+            Kind::Gcra => Kind::TokenBucket,
+            _ => Kind::Gcra,
+        };
+        let parameters = Parameters {
+            kind,
+            ..*self.algorithm.parameters()
+        };
+        self.edit(Algorithm::new(&parameters).unwrap());
+    }
+
+    /// An edit may forgive what is owed: beyond a new capacity, all of it to another algorithm, and
+    /// of a GCRA, which owes time, what a lower rate makes of that.
+    fn edit(&mut self, edited: Algorithm) {
+        let (limit, edited_limit) = (self.algorithm.limit(), edited.limit());
+        let (leased, owed) = self.owed();
+        self.algorithm = edited;
+        self.bucket.edit(edited);
+        let (still_leased, still_owed) = self.owed();
+        // What is out is used later, if at all: so it is room, not something given back.
+        let mut later = leased.saturating_sub(still_leased);
+        // Whole units are told.
+        let now = (owed + 1).saturating_sub(still_owed + later);
+        if still_leased > edited_limit {
+            // Forgiven once it is dead.
+            later += limit.saturating_sub(edited_limit);
+        }
+        self.audit.capacity += i128::from(later * self.unit);
+        self.audit.credit(now * self.unit);
+    }
+
+    /// Units leased out, and owed.
+    fn owed(&mut self) -> (u64, u64) {
+        let (now_ms, ttl_ms) = (self.now_ms(), self.ttl_ms);
+        let told = self.bucket.ask(now_ms, ttl_ms, &Question::default());
+        (told.leased, self.algorithm.limit() - told.remaining)
     }
 
     /// What a step forward may add is added to the capacity.

@@ -13,6 +13,7 @@ const ALL_EDITS: Edits = Edits {
     switched_off: true,
     resets: true,
     numbers: false,
+    kind: false,
     clock: false,
 };
 
@@ -49,7 +50,6 @@ fn a_leaky_meter_never_admits_more_while_it_is_edited_and_reset() {
 }
 
 /// Leases that are out when the capacity is lowered may exceed it once, but never the larger one.
-/// (A GCRA keeps its debt as time, so an edit of its rate forgives by itself.)
 #[test]
 fn other_numbers_give_nobody_more_than_the_larger_ones() {
     let edits = Edits {
@@ -59,6 +59,20 @@ fn other_numbers_give_nobody_more_than_the_larger_ones() {
     };
     never_more_than_it_may(Kind::TokenBucket, edits);
     never_more_than_it_may(Kind::LeakyBucket, edits);
+    never_more_than_it_may(Kind::Gcra, edits);
+}
+
+/// What is out when the algorithm is switched may be used once beside what the other one admits.
+#[test]
+fn another_algorithm_forgives_what_is_owed_and_no_more() {
+    let edits = Edits {
+        kind: true,
+        numbers: true,
+        resets: false,
+        ..ALL_EDITS
+    };
+    never_more_than_it_may(Kind::TokenBucket, edits);
+    never_more_than_it_may(Kind::Gcra, edits);
 }
 
 /// A step J forward adds r·J at most, a step back nothing.

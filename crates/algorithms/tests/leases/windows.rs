@@ -67,6 +67,7 @@ const TTL_EDITS: Edits = Edits {
     switched_off: true,
     resets: false,
     numbers: false,
+    kind: false,
     clock: false,
 };
 
