@@ -9,6 +9,7 @@
 mod leases;
 mod limiter;
 mod load;
+mod module;
 mod report;
 mod setups;
 mod start;
@@ -28,6 +29,9 @@ use limiter::LimiterBench;
 use report::{Report, Run, Series};
 use setups::{Bench, Setup};
 
+/// Rounds of `--module`, of some milliseconds each.
+const MODULE_ROUNDS: u64 = 200;
+
 /// Arguments of `cargo xtask bench`.
 #[derive(clap::Args)]
 pub struct Args {
@@ -43,6 +47,12 @@ pub struct Args {
     /// Compare leased limits with checked ones instead, for one worker and for two
     #[arg(long, conflicts_with_all = ["json", "connections"])]
     leases: bool,
+    /// Run the filter's module alone instead, in Node, without Envoy
+    #[arg(long, conflicts_with_all = ["json", "connections", "leases", "seconds"])]
+    module: bool,
+    /// With --module: modules to compare it with, as of an earlier commit
+    #[arg(value_name = "WASM", requires = "module")]
+    others: Vec<PathBuf>,
     /// Write the figures as JSON too
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -52,37 +62,41 @@ pub struct Args {
 pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
     let programs = programs(workspace, ui)?;
     let tools = Tools::new(workspace, ui);
+    if args.module {
+        let node = tools.node()?;
+        return interruptible(module::run(&programs, &node, &args.others, MODULE_ROUNDS));
+    }
     let needs = Needs {
         noop: wasm::module(workspace, ui, "noop-filter")?,
         wrk: tools.wrk()?,
         redis_benchmark: tools.redis_benchmark()?,
     };
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
     if args.leases {
         let (rounds, seconds) = (args.rounds, args.seconds);
-        let table = runtime.block_on(async {
-            tokio::select! {
-                table = leases::run(programs, &needs.noop, &needs.wrk, rounds, seconds) => table,
-                _ = tokio::signal::ctrl_c() => Err(crate::Interrupted.into()),
-            }
-        })?;
-        print!("{table}");
+        let table = leases::run(programs, &needs.noop, &needs.wrk, rounds, seconds);
+        print!("{}", interruptible(table)?);
         return Ok(());
     }
-    let report = runtime.block_on(async {
-        tokio::select! {
-            measured = measure(args, ui, programs, needs) => measured,
-            _ = tokio::signal::ctrl_c() => Err(crate::Interrupted.into()),
-        }
-    })?;
+    let report = interruptible(measure(args, ui, programs, needs))?;
     print!("{}", report.table());
     if let Some(path) = &args.json {
         std::fs::write(path, report.json())
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(())
+}
+
+/// What it comes to, unless Ctrl-C comes first.
+fn interruptible<T>(measured: impl Future<Output = Result<T>>) -> Result<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        tokio::select! {
+            measured = measured => measured,
+            _ = tokio::signal::ctrl_c() => Err(crate::Interrupted.into()),
+        }
+    })
 }
 
 fn programs(workspace: &Workspace, ui: &Ui) -> Result<harness::Programs> {

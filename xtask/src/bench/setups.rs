@@ -13,13 +13,14 @@ use harness::{
 use serde_json::json;
 use tempfile::TempDir;
 
-/// Limits that the setups' paths match: one that is never reached, and one that
-/// always is.
-const LIMITS: &str = "\
+/// Limits that the setups' paths match: one that is never reached, one that
+/// always is, and one whose units are granted in advance.
+pub const LIMITS: &str = "\
 domain: shop
 limits:
   - {name: roomy, match: {path: /strict}, per: [user], rate: 1000000/1s}
   - {name: spent, match: {path: /denied}, per: [user], rate: 1/1h}
+  - {name: busy, match: {path: /leased}, rate: 1000000/1s, lease: {ttl: 100ms}}
 ";
 
 /// What setups that Envoy itself answers are measured against.
@@ -100,9 +101,11 @@ impl Bench {
             plain(NOOP, (1, noop), NOOP),
             checked("every request checked", (2, ours), NOOP),
             denied("denied from the cache", (2, ours), NOOP),
+            leased("leased", (2, ours), NOOP),
             plain(NOOP_BEFORE, (3, noop_before), NOOP_BEFORE),
             checked("checked, upstream", (4, ours_before), NOOP_BEFORE),
             denied("denied, upstream", (4, ours_before), NOOP_BEFORE),
+            leased("leased, upstream", (4, ours_before), NOOP_BEFORE),
         ];
         Ok(Self {
             setups,
@@ -178,6 +181,14 @@ fn denied(name: &'static str, at: (usize, &Envoy), reference: &'static str) -> S
     Setup {
         url: at.1.url("/denied"),
         status: 429,
+        checked: Some(false),
+        ..plain(name, at, reference)
+    }
+}
+
+fn leased(name: &'static str, at: (usize, &Envoy), reference: &'static str) -> Setup {
+    Setup {
+        url: at.1.url("/leased"),
         checked: Some(false),
         ..plain(name, at, reference)
     }

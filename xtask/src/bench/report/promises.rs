@@ -4,11 +4,13 @@ use super::{Report, median, micros, row, thousandths};
 use crate::bench::start::Starts;
 
 /// What a figure is to reach: a setup's share of its reference's requests, in thousandths.
-const BUDGETS: [(&str, u64); 4] = [
+const BUDGETS: [(&str, u64); 6] = [
     ("every request checked", 550),
     ("denied from the cache", 900),
+    ("leased", 900),
     ("checked, upstream", 550),
     ("denied, upstream", 900),
+    ("leased, upstream", 900),
 ];
 /// The limiter's share of what redis-benchmark gets out of Redis, in thousandths.
 const LIMITER_BUDGET: u64 = 800;
