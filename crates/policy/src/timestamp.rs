@@ -58,7 +58,7 @@ impl Reader<'_> {
             return None;
         }
         self.rest = rest;
-        digits.parse().ok()
+        i64::try_from(digits.parse::<u64>().ok()?).ok()
     }
 
     fn skip(&mut self, byte: u8) -> bool {

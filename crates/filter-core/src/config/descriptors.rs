@@ -50,7 +50,11 @@ pub(super) fn read_prefixes(take: &mut Take<'_, '_>) -> Prefixes {
             let Some(field) = inner.field(name) else {
                 continue;
             };
-            match field.node.as_text().and_then(|text| text.parse().ok()) {
+            let bits = field
+                .node
+                .as_text()
+                .and_then(|text| text.parse::<u64>().ok());
+            match bits.and_then(|bits| u8::try_from(bits).ok()) {
                 Some(bits) if bits <= most => *prefix = bits,
                 _ => {
                     let what = format!("a prefix length from 0 to {most}");
@@ -145,16 +149,21 @@ fn read_source(
 ) -> Option<Source> {
     Some(match name {
         "header" => Source::Header(read_header(field, report)?),
-        "cookie" => Source::Cookie(field.text("the name of a cookie", report)?.to_owned()),
-        "query" => Source::Query(field.text("the name of a parameter", report)?.to_owned()),
-        "value" => Source::Constant(field.text("text", report)?.as_bytes().to_vec()),
+        "cookie" => Source::Cookie(read_text(field, "the name of a cookie", report)?),
+        "query" => Source::Query(read_text(field, "the name of a parameter", report)?),
+        "value" => Source::Constant(read_text(field, "text", report)?.into_bytes()),
         "metadata" => {
             let mut path = b"metadata\0filter_metadata\0".to_vec();
-            path.extend(read_path(field, report)?);
+            path.append(&mut read_path(field, report)?);
             Source::Property(path, format.unwrap_or(Format::Metadata))
         }
         _ => Source::Property(read_path(field, report)?, format.unwrap_or_default()),
     })
+}
+
+#[inline(never)]
+fn read_text(field: Field<'_>, what: &str, report: &mut Report) -> Option<String> {
+    field.text(what, report).map(str::to_owned)
 }
 
 fn read_header(field: Field<'_>, report: &mut Report) -> Option<String> {

@@ -204,12 +204,14 @@ fn read_deny(take: &mut Take<'_, '_>) -> DenyConfig {
 
 /// Envoy gives broken replies for a status outside 400 to 599.
 fn read_status(field: Field<'_>, report: &mut Report) -> u16 {
-    let status = field.node.as_text().and_then(|text| text.parse().ok());
-    if let Some(status @ 400..=599) = status {
-        return status;
+    let status: Option<u64> = field.node.as_text().and_then(|text| text.parse().ok());
+    let status = status.filter(|status| (400..=599).contains(status));
+    if status.is_none() {
+        field.expected("a status from 400 to 599", report);
     }
-    field.expected("a status from 400 to 599", report);
-    0
+    status
+        .and_then(|status| u16::try_from(status).ok())
+        .unwrap_or(0)
 }
 
 /// A style of headers by its name.
@@ -263,11 +265,14 @@ fn read_share(take: &mut Take<'_, '_>) -> u8 {
         return 100;
     };
     let text = field.node.as_text().unwrap_or_default();
-    if let Ok(share @ 0..=100) = text.strip_suffix('%').unwrap_or(text).parse() {
-        return share;
+    let share: Option<u64> = text.strip_suffix('%').unwrap_or(text).parse().ok();
+    let share = share.filter(|share| *share <= 100);
+    if share.is_none() {
+        field.expected("a whole number from 0 to 100", take.report);
     }
-    field.expected("a whole number from 0 to 100", take.report);
-    100
+    share
+        .and_then(|share| u8::try_from(share).ok())
+        .unwrap_or(100)
 }
 
 /// A whole number that is the only field of a map.

@@ -288,7 +288,9 @@ pub(crate) fn quoted(text: &str) -> String {
     short.push('`');
     for c in text.chars().take(MAX) {
         if c.is_control() {
-            short.extend(c.escape_default());
+            for part in c.escape_default() {
+                short.push(part);
+            }
         } else {
             short.push(c);
         }

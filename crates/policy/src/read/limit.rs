@@ -54,16 +54,16 @@ const MAX_PRECHECK_PERCENT: u32 = 10_000;
 
 /// Reads a limit; `None`, and problems, if anything about it is wrong.
 pub(crate) fn read_limit(field: Field<'_>, report: &mut Report) -> Option<Limit> {
-    let before = report.problems.len();
     let name = field.node.get("name").and_then(Node::as_text);
     report.limit = name.map(str::to_owned);
     let limit = read_fields(field, report);
     report.limit = None;
-    limit.filter(|_| report.problems.len() == before)
+    limit
 }
 
 fn read_fields(limit: Field<'_>, report: &mut Report) -> Option<Limit> {
     let path = &limit.path;
+    let before = report.problems.len();
     let mut fields = Fields::of(limit, report)?;
     let take = &mut Take {
         fields: &mut fields,
@@ -101,6 +101,9 @@ fn read_fields(limit: Field<'_>, report: &mut Report) -> Option<Limit> {
     fields.finish(path, &LIMIT_FIELDS, report);
     check_per(&limit, &per, &partition, report);
     check_kind(&limit, numbers.kind, over_limit, scope, report);
+    if report.problems.len() > before {
+        return None;
+    }
     Some(Limit {
         name: name?,
         description,

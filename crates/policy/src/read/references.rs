@@ -41,7 +41,8 @@ pub(crate) fn check_references(
             if !names.contains_key(replaced.as_str()) {
                 let message = format!("there is no limit `{replaced}`");
                 let problem = report.add(&path, place, message);
-                let known: Vec<&str> = names.keys().copied().collect();
+                let mut known = Vec::with_capacity(names.len());
+                known.extend(names.keys().copied());
                 if let Some(meant) = similar(replaced.as_str(), &known) {
                     problem.push_hint(format!("did you mean `{meant}`?"));
                 }
@@ -63,10 +64,14 @@ impl Placed<'_> {
 }
 
 fn report_circle(circle: &[usize], placed: &[Placed<'_>], limits: &Path<'_>, report: &mut Report) {
-    let members: Vec<&Placed<'_>> = circle.iter().filter_map(|at| placed.get(*at)).collect();
-    let Some(first) = members.first() else { return };
-    let names = members.iter().chain([first]).map(|p| p.limit.name.as_str());
-    let way = names.collect::<Vec<_>>().join(" → ");
+    let first = circle.first().and_then(|at| placed.get(*at));
+    let Some(first) = first else { return };
+    let mut way = String::new();
+    for member in circle.iter().filter_map(|at| placed.get(*at)) {
+        way.push_str(member.limit.name.as_str());
+        way.push_str(" → ");
+    }
+    way.push_str(first.limit.name.as_str());
     let limit = Path::Item(limits, first.index);
     let path = Path::Field(&limit, "replaces");
     report.limit = Some(first.limit.name.to_string());
@@ -87,11 +92,10 @@ enum Visit {
 
 /// The circles of `replaces`, found by one depth-first walk over all limits.
 fn circles(placed: &[Placed<'_>]) -> Vec<Vec<usize>> {
-    let index: HashMap<&str, usize> = placed
-        .iter()
-        .enumerate()
-        .map(|(at, placed)| (placed.limit.name.as_str(), at))
-        .collect();
+    let mut index = HashMap::new();
+    for (at, placed) in placed.iter().enumerate() {
+        index.insert(placed.limit.name.as_str(), at);
+    }
     let next_of = |at: usize, nth: usize| {
         let replaced = placed.get(at)?.limit.replaces.get(nth)?;
         Some(index.get(replaced.as_str()).copied())
