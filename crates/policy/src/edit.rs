@@ -1,7 +1,7 @@
 //! Editing: a limit as a document, changed field by field, then read again as a whole.
 
 use crate::{
-    Limit, Policy, Problems,
+    Limit, Names, Policy, Problems,
     document::{Node, Value},
     problem::similar,
     read::{Form, LIMIT_FIELDS, Path, Placed, Report, check_references},
@@ -165,8 +165,10 @@ impl Policy {
                 limit,
             })
             .collect();
-        let names = self.limits.iter().enumerate();
-        let names = names.map(|(at, l)| (l.name.as_str(), at)).collect();
+        let mut names = Names::default();
+        for limit in &self.limits {
+            names.add(limit.name.as_str());
+        }
         let limits = Path::Field(&Path::Root, "limits");
         check_references(&placed, &names, &limits, &mut report);
         report.finish(Some(self))

@@ -1,5 +1,6 @@
 //! The one hash that every proxy and limiter, of every version, has to agree on.
 
+mod names;
 mod positions;
 
 use std::hash::{BuildHasher, Hasher};
@@ -8,6 +9,7 @@ use siphasher::sip::SipHasher13;
 
 use crate::{Limit, Name};
 
+pub use names::Names;
 pub(crate) use positions::Positions;
 
 /// The buckets of a limit, by number: SipHash-1-3 with a zero key over the limit's name and the

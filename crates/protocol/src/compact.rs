@@ -14,10 +14,8 @@ pub use answer::BatchAnswer;
 pub use report::{DeniedBucket, Report, Tally};
 pub use request::{Batch, BatchCheck};
 
-use std::collections::HashMap;
-
 use cbor::{Reader, Writer};
-use policy::{Name, Revision};
+use policy::{Name, Names, Revision};
 
 /// Why bytes are not a message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -84,31 +82,22 @@ fn beginning(text: &str) -> &str {
 
 /// Names that were given an index.
 #[derive(Default)]
-struct Table<'n> {
-    names: Vec<&'n Name>,
-    index: HashMap<&'n str, usize>,
-}
+struct Table<'n>(Names<'n>);
 
 impl<'n> Table<'n> {
     fn add(&mut self, name: &'n Name) {
-        if !self.index.contains_key(name.as_str()) {
-            self.index.insert(name.as_str(), self.names.len());
-            self.names.push(name);
-        }
+        self.0.add(name.as_str());
     }
 
     fn write(&self, writer: &mut Writer) {
-        writer.list(self.names.iter(), |writer, name| writer.name(name));
+        writer.list(self.0.list().iter(), |writer, name| writer.text(name));
     }
 
     /// Writes the index of a name that was added.
     fn write_index(&self, writer: &mut Writer, name: &Name) {
-        let index = self.index.get(name.as_str()).copied();
-        writer.unsigned(
-            index
-                .and_then(|n| u64::try_from(n).ok())
-                .unwrap_or(u64::MAX),
-        );
+        let index = self.0.position(name.as_str());
+        let index = index.and_then(|index| u64::try_from(index).ok());
+        writer.unsigned(index.unwrap_or(u64::MAX));
     }
 }
 

@@ -3,11 +3,16 @@
 //! What is called from everywhere is kept out of line: the filter carries all
 //! of this, and runs it once per edit.
 
-use std::{borrow::Cow, collections::HashMap, fmt};
+use std::{
+    borrow::Cow,
+    fmt,
+    hash::{BuildHasher, RandomState},
+};
 
 use crate::{
     Name,
     document::{Entry, Node, Place, Value},
+    hash::Positions,
     problem::{Problem, similar},
     read::Choice,
 };
@@ -48,6 +53,11 @@ impl Report {
             problems: Vec::new(),
             limit: None,
         }
+    }
+
+    /// `None` if there are more problems than so many.
+    pub(crate) fn has_only(&self, problems: usize) -> Option<()> {
+        (self.problems.len() <= problems).then_some(())
     }
 
     /// Notes a problem with a field; the caller may add a hint.
@@ -136,13 +146,19 @@ impl<'n> Field<'n> {
             self.expected(what, report);
             return None;
         };
-        let mut seen = HashMap::new();
+        // Keyed: a stranger may have chosen the keys.
+        let keyed = RandomState::new();
+        let mut seen = Positions::default();
         let mut once: Vec<&Entry> = Vec::with_capacity(entries.len());
         for entry in entries {
             let repeated = if entries.len() <= SMALL_MAP {
                 once.iter().any(|earlier| earlier.key == entry.key)
             } else {
-                seen.insert(entry.key.as_str(), once.len()).is_some()
+                let hash = keyed.hash_one(&entry.key);
+                let same = |earlier: &&Entry| earlier.key == entry.key;
+                let repeated = seen.of(hash).any(|at| once.get(at).is_some_and(same));
+                seen.add(hash, once.len());
+                repeated
             };
             if repeated {
                 let path = Path::Field(&self.path, &entry.key);

@@ -62,12 +62,11 @@ pub(crate) fn read_limit(field: Field<'_>, report: &mut Report) -> Option<Limit>
 }
 
 fn read_fields(limit: Field<'_>, report: &mut Report) -> Option<Limit> {
-    let path = &limit.path;
     let before = report.problems.len();
     let mut fields = Fields::of(limit, report)?;
     let take = &mut Take {
         fields: &mut fields,
-        path,
+        path: &limit.path,
         report,
     };
     let name = read_name(take, &limit);
@@ -90,7 +89,6 @@ fn read_fields(limit: Field<'_>, report: &mut Report) -> Option<Limit> {
     let fleet_size = take.integer("fleet_size", 1);
     let paused = Pause::take(take);
     let generation = read_generation(take);
-    pass_over_snapshot_fields(take);
     let beside = Beside {
         kind: numbers.kind,
         quota: numbers.quota,
@@ -98,12 +96,10 @@ fn read_fields(limit: Field<'_>, report: &mut Report) -> Option<Limit> {
         scope,
     };
     let lease_ttl_ms = read_lease(take, &beside);
-    fields.finish(path, &LIMIT_FIELDS, report);
+    fields.finish(&limit.path, &LIMIT_FIELDS, report);
     check_per(&limit, &per, &partition, report);
     check_kind(&limit, numbers.kind, over_limit, scope, report);
-    if report.problems.len() > before {
-        return None;
-    }
+    report.has_only(before)?;
     Some(Limit {
         name: name?,
         description,
@@ -173,6 +169,7 @@ fn read_generation(take: &mut Take<'_, '_>) -> u64 {
     if take.report.form == Form::File {
         return 0;
     }
+    pass_over_snapshot_fields(take);
     take.integer("generation", 0).unwrap_or(0)
 }
 

@@ -1,9 +1,7 @@
 //! A whole domain.
 
-use std::collections::HashMap;
-
 use crate::{
-    Limit, Name, Pause, Policy, Revision,
+    Limit, Name, Names, Pause, Policy, Revision,
     document::{Node, Value},
     read::{
         Field, Fields, Path, Report,
@@ -92,7 +90,7 @@ pub fn read_limits(field: Field<'_>, report: &mut Report) -> Vec<Limit> {
     }
     let mut limits = Vec::with_capacity(items.len().min(MAX_LIMITS));
     let mut nodes = Vec::with_capacity(items.len().min(MAX_LIMITS));
-    let mut names = HashMap::new();
+    let mut names = Names::default();
     for (index, node) in items.iter().take(MAX_LIMITS).enumerate() {
         let item = Field {
             node,
@@ -100,7 +98,7 @@ pub fn read_limits(field: Field<'_>, report: &mut Report) -> Vec<Limit> {
         };
         let name = node.get("name").and_then(Node::as_text);
         if let Some(name) = name
-            && names.insert(name, index).is_some()
+            && !names.add(name)
         {
             let place = node.get("name").and_then(|name| name.place);
             let path = Path::Field(&item.path, "name");

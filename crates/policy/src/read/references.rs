@@ -1,10 +1,9 @@
 //! What limits say about each other.
 
-use std::collections::HashMap;
-
 use crate::{
-    Limit, Name,
+    Limit, Name, Names, digest,
     document::{Node, Place},
+    hash::Positions,
     problem::similar,
     read::{Path, Report},
 };
@@ -24,11 +23,10 @@ const MAX_KEYS: usize = 128;
 
 /// Repeated names, and `replaces` that lead nowhere or in a circle.
 ///
-/// `names` are those of all limits of the document, also of the ones with problems, with their
-/// positions.
+/// `names` are those of all limits of the document, also of the ones with problems.
 pub(crate) fn check_references(
     placed: &[Placed<'_>],
-    names: &HashMap<&str, usize>,
+    names: &Names<'_>,
     limits: &Path<'_>,
     report: &mut Report,
 ) {
@@ -38,12 +36,10 @@ pub(crate) fn check_references(
         let path = Path::Field(&limit, "replaces");
         let place = placed.place("replaces");
         for replaced in &placed.limit.replaces {
-            if !names.contains_key(replaced.as_str()) {
+            if names.position(replaced.as_str()).is_none() {
                 let message = format!("there is no limit `{replaced}`");
                 let problem = report.add(&path, place, message);
-                let mut known = Vec::with_capacity(names.len());
-                known.extend(names.keys().copied());
-                if let Some(meant) = similar(replaced.as_str(), &known) {
+                if let Some(meant) = similar(replaced.as_str(), names.list()) {
                     problem.push_hint(format!("did you mean `{meant}`?"));
                 }
             }
@@ -92,13 +88,14 @@ enum Visit {
 
 /// The circles of `replaces`, found by one depth-first walk over all limits.
 fn circles(placed: &[Placed<'_>]) -> Vec<Vec<usize>> {
-    let mut index = HashMap::new();
+    let mut index = Positions::default();
     for (at, placed) in placed.iter().enumerate() {
-        index.insert(placed.limit.name.as_str(), at);
+        index.add(digest(placed.limit.name.as_str().as_bytes()), at);
     }
     let next_of = |at: usize, nth: usize| {
         let replaced = placed.get(at)?.limit.replaces.get(nth)?;
-        Some(index.get(replaced.as_str()).copied())
+        let mut named = index.of(digest(replaced.as_str().as_bytes()));
+        Some(named.find(|at| placed.get(*at).is_some_and(|p| p.limit.name == *replaced)))
     };
     let mut visits = vec![Visit::Not; placed.len()];
     let mut mark = |at: usize, visit: Option<Visit>| -> Visit {
