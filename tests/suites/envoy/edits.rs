@@ -154,3 +154,20 @@ async fn what_redis_forgets_the_limiters_do_not() {
     .await
     .unwrap();
 }
+
+#[tokio::test]
+async fn a_deleted_domain_limits_nothing() {
+    let stage = limits(&["{name: per-user, per: [user], rate: 2/1d}"])
+        .start()
+        .await;
+    let alice = stage.get("/", "alice");
+    assert_eq!(statuses(&alice, 3).await, [200, 200, 429]);
+
+    stage.rlctl(&["delete-domain", "shop", "--yes"]);
+
+    until("nothing is limited", PATIENCE, async || {
+        (statuses(&alice, 12).await == [200; 12]).then_some(())
+    })
+    .await
+    .unwrap();
+}
