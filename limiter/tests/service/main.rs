@@ -18,6 +18,7 @@ mod ending;
 mod fleet;
 mod leases;
 mod outages;
+mod store_losses;
 mod store_states;
 mod support;
 mod telemetry;

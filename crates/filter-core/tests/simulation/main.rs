@@ -8,6 +8,7 @@
 )]
 
 mod books;
+mod debts;
 mod demand;
 mod leases;
 mod limiter;

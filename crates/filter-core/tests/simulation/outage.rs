@@ -2,7 +2,7 @@
 
 use crate::{
     rules::seeds,
-    world::{CONFIG, Gone, Weather, World},
+    world::{CONFIG, Weather, World},
 };
 
 fn mode(mode: &str) -> String {
@@ -140,144 +140,6 @@ fn an_outage_adds_about_one_capacity_in_all() {
 }
 
 #[test]
-fn what_was_admitted_without_the_limiter_is_charged_once_when_it_is_back() {
-    let limits = "  - {name: all, rate: 100/1h, burst: 100}\n";
-    for (seed, away) in seeds().flat_map(|seed| [(seed, Weather::DOWN), (seed, Weather::NO_STORE)])
-    {
-        let mut world = World::new(seed, 1, 2, CONFIG, limits);
-        world.run_for_ms(500);
-        world.request(0, 1, "alice", "/");
-        world.run_for_ms(100);
-        world.weather = away;
-        for n in 0..60 {
-            world.request(0, 1 + n % 2, "alice", "/");
-            world.run_for_ms(20);
-        }
-        assert_eq!(world.admitted("alice"), 61, "seed {seed}");
-        world.weather = Weather::FAIR;
-        for n in 0..60 {
-            world.request(0, 1 + n % 2, "alice", "/");
-            world.run_for_ms(100);
-        }
-        let debited: u64 = world.limiter.debited.values().sum();
-        let charged: u64 = world.limiter.charged.values().sum();
-        assert!(debited >= 60, "seed {seed}: {debited}");
-        assert_eq!(
-            charged + debited,
-            world.admitted("alice"),
-            "seed {seed}: {charged} + {debited}"
-        );
-        assert_eq!(world.admitted("alice"), 100, "seed {seed}");
-    }
-}
-
-/// However many probes there are, answered or not, on the way back: what was admitted without the
-/// limiter is charged before anything else is admitted.
-#[test]
-fn probes_let_nothing_through_and_lose_no_debt() {
-    let limits = "  - {name: all, rate: 200/1d, burst: 200}\n";
-    for seed in seeds() {
-        let mut world = World::new(seed, 1, 2, CONFIG, limits);
-        world.run_for_ms(500);
-        for outage in 0..4 {
-            world.request(0, 1, "alice", "/");
-            world.run_for_ms(100);
-            // Refused, so that nothing is in doubt before the breaker is open.
-            world.weather = Weather::DOWN;
-            for n in 0..10 {
-                world.request(0, 1 + n % 2, "alice", "/");
-                world.run_for_ms(10);
-            }
-            // Of these calls, all that there are are probes.
-            world.weather = if outage % 2 == 0 {
-                Weather::BLACK_HOLE
-            } else {
-                Weather {
-                    late: 100,
-                    ..Weather::FAIR
-                }
-            };
-            let failed = world.counted("rl_callouts.failed");
-            for n in 0..30 {
-                world.request(0, 1 + n % 2, "alice", "/");
-                world.run_for_ms(100);
-            }
-            assert!(
-                world.counted("rl_callouts.failed") >= failed + 2,
-                "seed {seed}: no probe was lost"
-            );
-            world.weather = Weather::FAIR;
-            for n in 0..30 {
-                world.request(0, 1 + n % 2, "alice", "/");
-                world.run_for_ms(100);
-            }
-            let debited: u64 = world.limiter.debited.values().sum();
-            let charged: u64 = world.limiter.charged.values().sum();
-            let admitted = world.admitted("alice");
-            assert_eq!(charged + debited, admitted, "seed {seed}, {outage}");
-            assert!(admitted <= 200, "seed {seed}, {outage}: {admitted}");
-        }
-        assert_eq!(world.admitted("alice"), 200, "seed {seed}");
-    }
-}
-
-#[test]
-fn a_dead_replica_costs_no_more_than_what_is_under_way() {
-    let limits = "  - {name: all, rate: 20/1h, burst: 20}\n";
-    for seed in seeds() {
-        let mut world = World::new(seed, 1, 2, CONFIG, limits);
-        world.run_for_ms(500);
-        world.request(0, 1, "alice", "/");
-        world.run_for_ms(100);
-        // Every other call finds nobody, until the breaker opens.
-        world.weather = Weather {
-            refused: 50,
-            ..Weather::FAIR
-        };
-        for n in 0..100 {
-            world.request(0, 1 + n % 2, "alice", "/");
-            world.run_for_ms(20);
-        }
-        let admitted = world.admitted("alice");
-        // What one worker was told last, the table of all may have a tick later.
-        assert!((20..=21).contains(&admitted), "seed {seed}: {admitted}");
-    }
-}
-
-#[test]
-fn a_check_that_may_have_been_charged_is_not_charged_again() {
-    let limits = "  - {name: all, rate: 100/1h, burst: 100}\n";
-    for seed in seeds() {
-        let mut world = World::new(seed, 1, 2, CONFIG, limits);
-        world.run_for_ms(500);
-        world.request(0, 1, "alice", "/");
-        world.run_for_ms(100);
-        // Every check is charged, and no answer comes in time.
-        world.weather = Weather {
-            late: 100,
-            ..Weather::FAIR
-        };
-        for n in 0..40 {
-            world.request(0, 1 + n % 2, "alice", "/");
-            world.run_for_ms(20);
-        }
-        world.weather = Weather::FAIR;
-        for n in 0..40 {
-            world.request(0, 1 + n % 2, "alice", "/");
-            world.run_for_ms(100);
-        }
-        let debited: u64 = world.limiter.debited.values().sum();
-        let charged: u64 = world.limiter.charged.values().sum();
-        let admitted = world.admitted("alice");
-        assert_eq!(
-            charged + debited,
-            admitted,
-            "seed {seed}: {debited} debited"
-        );
-    }
-}
-
-#[test]
 fn a_bucket_that_was_never_asked_for_starts_with_one_request() {
     let limits = "  - {name: per-user, per: [user], rate: 20/1h, burst: 20}\n";
     let mut world = World::new(1, 1, 1, CONFIG, limits);
@@ -295,40 +157,4 @@ fn a_bucket_that_was_never_asked_for_starts_with_one_request() {
     }
     assert_eq!(world.admitted("known"), 20);
     assert_eq!(world.admitted("unknown"), 1);
-}
-
-/// A store was emptied, and the limiter came after: it knows nothing of the domain. That is no
-/// reason to limit nothing.
-#[test]
-fn limits_that_were_lost_stay_in_force_and_those_that_were_deleted_do_not() {
-    let limits = "  - {name: all, rate: 40/1d, burst: 40}\n";
-    for seed in seeds() {
-        let mut world = World::new(seed, 1, 2, CONFIG, limits);
-        world.run_for_ms(500);
-        for (gone, requests) in [(None, 10), (Some(Gone::Lost), 100), (None, 20)] {
-            world.gone = gone;
-            for n in 0..requests {
-                world.request(0, 1 + n % 2, "alice", "/");
-                world.run_for_ms(40);
-            }
-            // What one worker was told, the others know a tick later.
-            world.run_for_ms(100);
-        }
-        assert_eq!(world.admitted("alice"), 40, "seed {seed}");
-        let debited: u64 = world.limiter.debited.values().sum();
-        let charged: u64 = world.limiter.charged.values().sum();
-        assert_eq!(charged + debited, 40, "seed {seed}: {debited}");
-        let said = world
-            .logs
-            .iter()
-            .filter(|text| text.contains("nobody deleted"));
-        assert!((1..=3).contains(&said.count()), "{:?}", world.logs);
-
-        world.gone = Some(Gone::Deleted);
-        world.run_for_ms(1000);
-        for n in 0..100 {
-            world.request(0, 1 + n % 2, "alice", "/");
-        }
-        assert_eq!(world.admitted("alice"), 140, "seed {seed}");
-    }
 }
