@@ -123,6 +123,13 @@ impl Simulate {
                 report?
             }
         };
+        let limits = || scenarios.iter().flat_map(|found| &found.policy.limits);
+        if let Some(leased) = limits().find(|limit| limit.lease_ttl_ms.is_some()) {
+            printer.note(format_args!(
+                "`{}` is leased: here every request is checked, as if it were not",
+                leased.name
+            ));
+        }
         let as_expected = report.as_expected();
         printer.data(&View { report, traffic_ms })?;
         Ok(if as_expected { Exit::Done } else { Exit::No })

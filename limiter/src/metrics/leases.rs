@@ -1,18 +1,20 @@
 //! Units that proxies took in advance.
 
 use prometheus_client::{
-    encoding::{EncodeLabelSet, EncodeLabelValue},
+    encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family},
     registry::Registry,
 };
 
-/// The counters of every limit.
+/// The counters of every limit. Three metrics: no sum over them would mean anything.
 #[derive(Debug, Default)]
 pub(super) struct Leases {
-    units: Family<Labels, Counter>,
+    granted: Family<Labels, Counter>,
+    spent: Family<Labels, Counter>,
+    returned: Family<Labels, Counter>,
 }
 
-/// The counters of one limit. What is granted and never told of expired unused, or with its proxy.
+/// The counters of one limit. What was granted and is never told of was lost, with a proxy or a call.
 #[derive(Debug)]
 pub(super) struct LeaseCounters {
     pub(super) granted: Counter,
@@ -24,46 +26,54 @@ pub(super) struct LeaseCounters {
 struct Labels {
     domain: String,
     limit: String,
-    what: What,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
-#[expect(non_camel_case_types, reason = "the label's values, as they are read")]
-enum What {
-    granted,
-    spent,
-    returned,
-}
-
-fn labels(domain: &str, limit: &str, what: What) -> Labels {
-    Labels {
-        domain: domain.to_owned(),
-        limit: limit.to_owned(),
-        what,
+impl Labels {
+    fn new(domain: &str, limit: &str) -> Self {
+        Self {
+            domain: domain.to_owned(),
+            limit: limit.to_owned(),
+        }
     }
 }
 
 impl Leases {
     pub(super) fn register(&self, all: &mut Registry) {
-        all.register(
-            "leased_units",
-            "Units granted to proxies in advance, and what they told became of them",
-            self.units.clone(),
-        );
+        for (name, help, family) in [
+            (
+                "lease_granted_units",
+                "Units granted to proxies in advance",
+                &self.granted,
+            ),
+            (
+                "lease_spent_units",
+                "Granted units that proxies told to have spent",
+                &self.spent,
+            ),
+            (
+                "lease_returned_units",
+                "Granted units that proxies gave back unused",
+                &self.returned,
+            ),
+        ] {
+            all.register(name, help, family.clone());
+        }
     }
 
     pub(super) fn of(&self, domain: &str, limit: &str) -> LeaseCounters {
-        let counter = |what| self.units.get_or_create_owned(&labels(domain, limit, what));
+        let labels = Labels::new(domain, limit);
+        let counter = |family: &Family<Labels, Counter>| family.get_or_create_owned(&labels);
         LeaseCounters {
-            granted: counter(What::granted),
-            spent: counter(What::spent),
-            returned: counter(What::returned),
+            granted: counter(&self.granted),
+            spent: counter(&self.spent),
+            returned: counter(&self.returned),
         }
     }
 
     pub(super) fn forget(&self, domain: &str, limit: &str) {
-        for what in [What::granted, What::spent, What::returned] {
-            self.units.remove(&labels(domain, limit, what));
+        let labels = Labels::new(domain, limit);
+        for family in [&self.granted, &self.spent, &self.returned] {
+            family.remove(&labels);
         }
     }
 }

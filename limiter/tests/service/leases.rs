@@ -70,8 +70,7 @@ async fn a_proxy_leases_settles_and_is_counted() -> Result<()> {
     let second = ask(&service, "p2", 0, 1000, Vec::new()).await?;
     assert_eq!(second.lease.map(|lease| lease.units), Some(11));
     for (what, units) in [("granted", 68), ("spent", 4), ("returned", 5)] {
-        let name =
-            format!("rl_leased_units_total{{domain=\"shop\",limit=\"api\",what=\"{what}\"}}");
+        let name = format!("rl_lease_{what}_units_total{{domain=\"shop\",limit=\"api\"}}");
         assert_eq!(service.metric(&name).await?, units, "{what}");
     }
     let checks = "rl_checks_total{domain=\"shop\",limit=\"api\",decision=\"allowed\"}";
