@@ -22,7 +22,7 @@ use crate::{
 };
 
 use finding::{Finding, Severity};
-use orphans::Looked;
+use orphans::{Known, Looked};
 
 /// Find what is wrong with the server and the limits, and say how to mend it.
 ///
@@ -53,7 +53,12 @@ impl Doctor {
         }
         let mut found = domains(&session).await?;
         findings.append(&mut found.findings);
-        let looked = orphans::look(&session, &found.readable, &found.unreadable, self.keys);
+        let known = Known {
+            policies: &found.readable,
+            unreadable: &found.unreadable,
+            client: health.first().map(server::client).unwrap_or_default(),
+        };
+        let looked = orphans::look(&session, &known, self.keys);
         let (orphans, looked) = session.walking(looked).await?;
         findings.extend(orphans);
         findings.extend(followers::look(&session).await?);

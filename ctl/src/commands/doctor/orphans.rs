@@ -34,12 +34,20 @@ struct Left {
     split_otherwise: bool,
 }
 
-/// Looks at so many keys, 0 is all, for such that no limit of these domains has. Domains that
-/// cannot be read (`unknown`) are left alone.
+/// What is known of the domains, and what to mend them with.
+pub struct Known<'a> {
+    /// The limits of all domains that can be read.
+    pub policies: &'a [Policy],
+    /// The others, which are left alone.
+    pub unreadable: &'a [Name],
+    /// The server's own client, with where it is to go.
+    pub client: String,
+}
+
+/// Looks at so many keys, 0 is all, for such that no limit has.
 pub async fn look(
     session: &Session<'_>,
-    policies: &[Policy],
-    unknown: &[Name],
+    known: &Known<'_>,
     max: u64,
 ) -> Result<(Vec<Finding>, Looked), Error> {
     let mut left: BTreeMap<(Name, Name), Left> = BTreeMap::new();
@@ -57,16 +65,19 @@ pub async fn look(
         cursor = page.next;
         for held in page.held {
             let (domain, limit) = held.of();
-            if !unknown.contains(domain) {
+            if !known.unreadable.contains(domain) {
                 let key = (domain.clone(), limit.clone());
-                note(policies, held, || left.entry(key).or_default());
+                note(known.policies, held, || left.entry(key).or_default());
             }
         }
     }
     looked.all = cursor.is_none();
     let mut findings = Vec::new();
     for ((domain, limit), left) in left.into_iter().take(LIMITS_MAX) {
-        findings.extend(left.findings(session, &domain, &limit).await?);
+        findings.extend(
+            left.findings(session, &known.client, (&domain, &limit))
+                .await?,
+        );
     }
     Ok((findings, looked))
 }
@@ -106,8 +117,8 @@ impl Left {
     async fn findings(
         self,
         session: &Session<'_>,
-        domain: &Name,
-        limit: &Name,
+        client: &str,
+        (domain, limit): (&Name, &Name),
     ) -> Result<Vec<Finding>, Error> {
         let place = format!("{domain}/{limit}");
         let mut findings = Vec::new();
@@ -119,24 +130,22 @@ impl Left {
                 "there is no such limit, and overrides of it are stored",
                 "a limit that is made under this name again has them at once",
             );
-            findings.push(finding.mend(format!("redis-cli unlink '{key}'")));
+            findings.push(finding.mend(format!("{client} unlink '{key}'")));
         }
         if self.buckets > 0 {
             let keys: Vec<&str> = self.keys.iter().map(String::as_str).collect();
             let ttls = session.store.ttls_ms(&keys).await;
             let ttls = ttls.map_err(|error| session.failed(&error))?;
             let stay = ttls.iter().any(Option::is_none);
-            findings.push(self.buckets_of(session, (domain, limit), stay));
+            let glob = session.keys().buckets_of(domain, limit);
+            let unlink = format!("{client} --scan --pattern '{glob}' | xargs {client} unlink");
+            findings.push(self.buckets_of((domain, limit), stay.then_some(unlink)));
         }
         Ok(findings)
     }
 
-    fn buckets_of(
-        &self,
-        session: &Session<'_>,
-        (domain, limit): (&Name, &Name),
-        stay: bool,
-    ) -> Finding {
+    /// `unlink`: the command that ends them, if they do not go by themselves.
+    fn buckets_of(&self, (domain, limit): (&Name, &Name), unlink: Option<String>) -> Finding {
         let place = format!("{domain}/{limit}");
         let buckets = counted(self.buckets, "bucket");
         let what = if self.split_otherwise {
@@ -144,20 +153,17 @@ impl Left {
         } else {
             format!("{buckets} of a limit that is not there")
         };
-        if !stay {
+        let Some(unlink) = unlink else {
             let why = "nobody reads them; they go by themselves, when they would have been unused";
             return Finding::new(Severity::Info, "orphans", place, what, why);
-        }
+        };
         let why = "nobody reads them, and not all of them expire: somebody else wrote or kept them";
         let finding = Finding::new(Severity::Warning, "orphans", place, what, why);
         if self.split_otherwise {
             return finding.mend(format!(
-                "rlctl list-keys --domain {domain} --limit {limit} -o wide    # then redis-cli unlink"
+                "rlctl list-keys --domain {domain} --limit {limit} -o wide    # then unlink them"
             ));
         }
-        let glob = session.keys().buckets_of(domain, limit);
-        finding.mend(format!(
-            "redis-cli --scan --pattern '{glob}' | xargs redis-cli unlink"
-        ))
+        finding.mend(unlink)
     }
 }

@@ -63,6 +63,16 @@ struct Node<'h> {
     prefix: &'h str,
 }
 
+/// The server's own client, with where it is to go.
+pub fn client(health: &Health) -> String {
+    let info = health.info.as_ref();
+    let client = match info.and_then(|info| info.get("valkey_version")) {
+        Some(_) => "valkey-cli",
+        None => "redis-cli",
+    };
+    format!("{client} -u {}", health.address)
+}
+
 impl Node<'_> {
     fn finding(
         &self,
@@ -90,11 +100,7 @@ impl Node<'_> {
 
     /// A command for the server's own client, which asks for a password itself.
     fn command(&self, words: &str) -> String {
-        let client = match self.info("valkey_version") {
-            Some(_) => "valkey-cli",
-            None => "redis-cli",
-        };
-        format!("{client} -u {} {words}", self.health.address)
+        format!("{} {words}", client(self.health))
     }
 
     fn information(&self) -> Option<Finding> {
