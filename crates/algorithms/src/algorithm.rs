@@ -123,7 +123,7 @@ macro_rules! engines {
                 })
             }
 
-            fn take_back(&self, state: &State, now_ms: u64, charge: &Charged) -> State {
+            fn take_back(&self, state: &State, now_ms: u64, charge: &Charged) -> Option<State> {
                 match self {
                     $(Self::$kind(quota) => take_back(quota, state, now_ms, charge)),+
                 }
@@ -174,16 +174,12 @@ engines!(
     SlidingWindow
 );
 
-fn take_back<Q: Quota>(quota: &Q, state: &State, now_ms: u64, charge: &Charged) -> State {
-    let Some(own) = Q::own(state) else {
-        return state.clone();
-    };
+/// The state without a charge; `None`: as it is.
+fn take_back<Q: Quota>(quota: &Q, state: &State, now_ms: u64, charge: &Charged) -> Option<State> {
+    let own = Q::own(state)?;
     let Loaded { mut usage, shifted } = quota.load(Some(own), now_ms, charge.lease_ttl_ms);
-    if shifted.is_none() && quota.take_back(&mut usage, charge.at_ms, charge.units) {
-        Q::wrap(quota.save(usage))
-    } else {
-        state.clone()
-    }
+    let taken = shifted.is_none() && quota.take_back(&mut usage, charge.at_ms, charge.units);
+    taken.then(|| Q::wrap(quota.save(usage)))
 }
 
 impl Algorithm {
@@ -254,7 +250,8 @@ impl Algorithm {
         if now_ms < charge.at_ms {
             return state.clone();
         }
-        self.engine.take_back(state, now_ms, charge)
+        let changed = self.engine.take_back(state, now_ms, charge);
+        changed.unwrap_or_else(|| state.clone())
     }
 
     /// The numbers as the Lua twin takes them.

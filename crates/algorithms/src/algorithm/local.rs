@@ -51,7 +51,8 @@ impl Algorithm {
         if now_ms < charge.at_ms {
             return Some(state.clone());
         }
-        of_fixed_size!(self, quota => take_back(quota, state, now_ms, charge))
+        let changed = of_fixed_size!(self, quota => take_back(quota, state, now_ms, charge))?;
+        Some(changed.unwrap_or_else(|| state.clone()))
     }
 }
 
