@@ -119,8 +119,9 @@ impl<O> Hands<O> {
                 *slot = None;
             }
             let Some(hand) = slot else { continue };
-            self.leasing |= hand.look_at_us != u64::MAX;
-            if now.reached(hand.look_at_us) {
+            self.leasing |= !hand.is_at_rest();
+            let untold = hand.look_at_us == u64::MAX && !hand.tally.is_empty();
+            if untold || now.reached(hand.look_at_us) {
                 due.push((hand.place, hand.generation));
             }
         }
@@ -233,9 +234,9 @@ impl<O> Hand<O> {
         self.tally = Tally::default();
     }
 
-    /// Whether nothing is at hand, nor known to be left with the others.
+    /// Whether nothing is at hand, nor known to be left with the others, nor to be told.
     pub(crate) fn is_at_rest(&self) -> bool {
-        self.look_at_us == u64::MAX
+        self.look_at_us == u64::MAX && self.tally.is_empty()
     }
 
     fn is_forgotten(&self, now: Now) -> bool {
@@ -351,6 +352,19 @@ mod tests {
             kept.filter(|hand| hand.look_at_us == 5_000_000).count(),
             held
         );
+    }
+
+    #[test]
+    fn what_is_put_back_when_nothing_is_left_is_still_told() {
+        let mut hands = hands();
+        let token = hands.take(place(1), 7, 1, at(2)).unwrap();
+        let hand = hands.find(place(1), 7).unwrap();
+        hand.emptied();
+        assert!(hand.is_at_rest());
+        hand.put_back(token, 1);
+        assert!(!hand.is_at_rest());
+        assert_eq!(hands.due(at(500)), [(place(1), 7)]);
+        assert!(hands.leasing);
     }
 
     #[test]

@@ -45,6 +45,11 @@ impl Pool {
         live.map(|lot| lot.units).fold(0, u64::saturating_add)
     }
 
+    /// Whether there is something that the limiter was not told.
+    pub(crate) fn is_untold(&self) -> bool {
+        !self.tally.is_empty()
+    }
+
     /// When the newest grant ends.
     pub(crate) fn last_deadline_us(&self) -> u64 {
         let some = self.lots.iter().filter(|lot| lot.units > 0);

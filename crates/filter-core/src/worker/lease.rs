@@ -42,6 +42,8 @@ struct Drawn {
     /// When to look after what is left, and when the last of it ends; 0: there is nothing.
     due_us: u64,
     last_deadline_us: u64,
+    /// Whether there is something that the limiter was not told.
+    untold: bool,
     told: Option<Told>,
 }
 
@@ -400,6 +402,7 @@ impl Drawn {
             left: pool.units(now),
             due_us: pool.due_us(terms),
             last_deadline_us: pool.last_deadline_us().max(ends_us),
+            untold: pool.is_untold(),
             told,
         }
     }
@@ -411,7 +414,7 @@ impl Hand<Origin> {
         self.told = drawn.told;
         self.shared = drawn.left;
         let last_us = drawn.last_deadline_us.max(self.lot.deadline_us);
-        self.look_at_us = if last_us == 0 {
+        self.look_at_us = if last_us == 0 && !drawn.untold {
             u64::MAX
         } else if now.reached(drawn.due_us) {
             last_us
