@@ -27,7 +27,7 @@ pub mod pauses;
 mod progress;
 
 use errors::failure;
-pub use outcome::{Deltas, Outcome};
+pub use outcome::{Deltas, Outcome, to_go};
 
 const CONNECT_SLACK: Duration = Duration::from_millis(200);
 

@@ -14,7 +14,6 @@ use crate::{
     exit::Exit,
     printer::Printer,
     prompt::{Yes, confirm},
-    render::counted,
     session::{self, Deltas, Session},
 };
 
@@ -64,7 +63,7 @@ impl DeleteLimit {
         let (confirmed, domain) = (session::find_limit(&policy, &self.name)?, &policy.domain);
         let overrides = match session.override_count(domain, confirmed).await? {
             0 => String::new(),
-            n => format!(", {}", counted(n, "override")),
+            n => format!(", {}", session::to_go(n)),
         };
         let (name, rate) = (&confirmed.name, RateText(confirmed.quota.parameters().rate));
         self.ask(format!(

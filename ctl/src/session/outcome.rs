@@ -17,6 +17,15 @@ use crate::{
 /// Overrides of one limit that go and are remembered. The history keeps no more than 1 MiB of an
 /// edit, which is fewer.
 const REMEMBERED_MAX: u64 = 20_000;
+
+/// So many overrides that are to go, for whoever is asked whether they may.
+pub fn to_go(count: u64) -> String {
+    let overrides = counted(count, "override");
+    if count > REMEMBERED_MAX {
+        return format!("{overrides}, which no rollback brings back");
+    }
+    overrides
+}
 /// Overrides that do not fit any more and are named; the others are counted.
 const UNFIT_SHOWN: usize = 5;
 
@@ -225,6 +234,7 @@ impl Session<'_> {
                 }
             }
         }
+        shown.sort_unstable();
         if more > 0 {
             shown.push(format!("and {}", counted(more, "more override")));
         }
@@ -267,10 +277,10 @@ impl Session<'_> {
         let page = Walk::new(domain, limit).page(self).await?;
         let overrides = page.map_or_else(Vec::new, |page| page.overrides);
         let unfit = overrides.into_iter().filter_map(Result::err);
-        Ok(unfit
-            .take(UNFIT_SHOWN)
-            .map(|unfit| in_words(&unfit))
-            .collect())
+        let mut lines: Vec<String> = unfit.map(|unfit| in_words(&unfit)).collect();
+        lines.sort_unstable();
+        lines.truncate(UNFIT_SHOWN);
+        Ok(lines)
     }
 }
 
