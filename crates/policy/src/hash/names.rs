@@ -3,7 +3,7 @@
 use super::{Positions, digest};
 
 /// Different names, each found by a lookup. They are to come from who writes limits: see
-/// [`Positions`].
+/// `Positions`.
 #[derive(Clone, Debug, Default)]
 pub struct Names<'n> {
     list: Vec<&'n str>,
