@@ -98,7 +98,7 @@ pub struct HeaderList {
 
 impl HeaderList {
     /// Names and values.
-    pub fn iter(&self) -> impl Iterator<Item = (&'static str, &str)> + Clone {
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, &str)> {
         let starts = std::iter::once(0).chain(self.names.iter().map(|(_, end)| *end));
         let spans = starts.zip(&self.names);
         spans.map(|(start, (name, end))| (*name, self.values.get(start..*end).unwrap_or_default()))

@@ -26,9 +26,9 @@ enum Polled {
     Brought {
         snapshot: Snapshot,
         proxies: Vec<u8>,
+        /// Whether the limiter has no such domain, and does not say that it was deleted.
+        unheard: bool,
     },
-    /// The limiter has no such domain, and does not say that it was deleted.
-    Unheard,
     Failed,
 }
 
@@ -100,36 +100,32 @@ impl Worker {
 
     /// The answer to a poll.
     pub(super) fn polled(&mut self, host: &impl Host, answer: Option<&impl CallAnswer>) {
-        let polled = match answer.map_or(Polled::Failed, read) {
-            // The store was emptied, and a limiter came after: the last limits stay in force.
-            Polled::Unheard if matches!(self.knowledge, Knowledge::Limits(_)) => {
-                self.warn_lost();
-                Polled::Failed
-            }
-            Polled::Unheard => Polled::Brought {
-                snapshot: Snapshot {
-                    etag: Vec::new(),
-                    body: SnapshotBody::Unknown,
-                },
-                proxies: Vec::new(),
-            },
-            polled => polled,
-        };
-        match polled {
+        match answer.map_or(Polled::Failed, read) {
             Polled::Unchanged { proxies } => {
                 self.follower.poll_unchanged(host, Some(&proxies));
             }
-            Polled::Brought { snapshot, proxies } if self.has(&snapshot) => {
+            // The store was emptied, and a limiter came after: the last limits stay in force.
+            Polled::Brought { unheard: true, .. }
+                if matches!(self.knowledge, Knowledge::Limits(_)) =>
+            {
+                self.warn_lost();
+                self.poll_failed();
+            }
+            Polled::Brought {
+                snapshot, proxies, ..
+            } if self.has(&snapshot) => {
                 self.follower.poll_unchanged(host, Some(&proxies));
             }
-            Polled::Brought { snapshot, proxies } => {
+            Polled::Brought {
+                snapshot, proxies, ..
+            } => {
                 if self.adopt(&snapshot) {
                     self.follower.poll_brought(host, &snapshot, Some(&proxies));
                 } else {
                     self.follower.poll_rejected(snapshot.etag);
                 }
             }
-            Polled::Unheard | Polled::Failed => self.poll_failed(),
+            Polled::Failed => self.poll_failed(),
         }
     }
 
@@ -219,8 +215,11 @@ fn read(answer: &impl CallAnswer) -> Polled {
         Some(b"200") => match answer.body(MAX_SNAPSHOT) {
             Some(body) => {
                 let body = SnapshotBody::Limits(body);
-                let snapshot = Snapshot { etag, body };
-                Polled::Brought { snapshot, proxies }
+                Polled::Brought {
+                    snapshot: Snapshot { etag, body },
+                    proxies,
+                    unheard: false,
+                }
             }
             None => Polled::Failed,
         },
@@ -230,14 +229,15 @@ fn read(answer: &impl CallAnswer) -> Polled {
                 .as_deref()
                 .and_then(ApiError::from_json);
             match error {
-                Some(error) if error.code != ErrorCode::UnknownDomain => Polled::Failed,
-                Some(_) if answer.header(REVISION_HEADER).is_none() => Polled::Unheard,
-                Some(_) => {
-                    let body = SnapshotBody::Unknown;
-                    let snapshot = Snapshot { etag, body };
-                    Polled::Brought { snapshot, proxies }
-                }
-                None => Polled::Failed,
+                Some(error) if error.code == ErrorCode::UnknownDomain => Polled::Brought {
+                    snapshot: Snapshot {
+                        etag,
+                        body: SnapshotBody::Unknown,
+                    },
+                    proxies,
+                    unheard: answer.header(REVISION_HEADER).is_none(),
+                },
+                _ => Polled::Failed,
             }
         }
         _ => Polled::Failed,
