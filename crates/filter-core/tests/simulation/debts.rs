@@ -5,33 +5,52 @@ use crate::{
     world::{CONFIG, Gone, Weather, World},
 };
 
+/// Two workers of an Envoy that follows the limits.
+fn following(seed: u64, limits: &str) -> World {
+    let mut world = World::new(seed, 1, 2, CONFIG, limits);
+    world.run_for_ms(500);
+    world
+}
+
+/// As [`following`], and the limiter was asked about the bucket once.
+fn in_use(seed: u64, limits: &str) -> World {
+    let mut world = following(seed, limits);
+    requests(&mut world, 1, 100);
+    world
+}
+
+/// So many requests, to the workers in turn.
+fn requests(world: &mut World, count: usize, every_ms: u64) {
+    for n in 0..count {
+        world.request(0, 1 + n % 2, "alice", "/");
+        world.run_for_ms(every_ms);
+    }
+}
+
+/// The units that were debited later, and with them those that were charged by checks.
+fn booked(world: &World) -> (u64, u64) {
+    let debited: u64 = world.limiter.debited.values().sum();
+    let charged: u64 = world.limiter.charged.values().sum();
+    (debited, charged + debited)
+}
+
 #[test]
 fn what_was_admitted_without_the_limiter_is_charged_once_when_it_is_back() {
     let limits = "  - {name: all, rate: 100/1h, burst: 100}\n";
     for (seed, away) in seeds().flat_map(|seed| [(seed, Weather::DOWN), (seed, Weather::NO_STORE)])
     {
-        let mut world = World::new(seed, 1, 2, CONFIG, limits);
-        world.run_for_ms(500);
-        world.request(0, 1, "alice", "/");
-        world.run_for_ms(100);
+        let mut world = in_use(seed, limits);
         world.weather = away;
-        for n in 0..60 {
-            world.request(0, 1 + n % 2, "alice", "/");
-            world.run_for_ms(20);
-        }
+        requests(&mut world, 60, 20);
         assert_eq!(world.admitted("alice"), 61, "seed {seed}");
         world.weather = Weather::FAIR;
-        for n in 0..60 {
-            world.request(0, 1 + n % 2, "alice", "/");
-            world.run_for_ms(100);
-        }
-        let debited: u64 = world.limiter.debited.values().sum();
-        let charged: u64 = world.limiter.charged.values().sum();
+        requests(&mut world, 60, 100);
+        let (debited, booked) = booked(&world);
         assert!(debited >= 60, "seed {seed}: {debited}");
         assert_eq!(
-            charged + debited,
+            booked,
             world.admitted("alice"),
-            "seed {seed}: {charged} + {debited}"
+            "seed {seed}: {debited} debited"
         );
         assert_eq!(world.admitted("alice"), 100, "seed {seed}");
     }
@@ -43,17 +62,12 @@ fn what_was_admitted_without_the_limiter_is_charged_once_when_it_is_back() {
 fn probes_let_nothing_through_and_lose_no_debt() {
     let limits = "  - {name: all, rate: 200/1d, burst: 200}\n";
     for seed in seeds() {
-        let mut world = World::new(seed, 1, 2, CONFIG, limits);
-        world.run_for_ms(500);
+        let mut world = following(seed, limits);
         for outage in 0..4 {
-            world.request(0, 1, "alice", "/");
-            world.run_for_ms(100);
+            requests(&mut world, 1, 100);
             // Refused, so that nothing is in doubt before the breaker is open.
             world.weather = Weather::DOWN;
-            for n in 0..10 {
-                world.request(0, 1 + n % 2, "alice", "/");
-                world.run_for_ms(10);
-            }
+            requests(&mut world, 10, 10);
             // Of these calls, all that there are are probes.
             world.weather = if outage % 2 == 0 {
                 Weather::BLACK_HOLE
@@ -64,23 +78,16 @@ fn probes_let_nothing_through_and_lose_no_debt() {
                 }
             };
             let failed = world.counted("rl_callouts.failed");
-            for n in 0..30 {
-                world.request(0, 1 + n % 2, "alice", "/");
-                world.run_for_ms(100);
-            }
+            requests(&mut world, 30, 100);
             assert!(
                 world.counted("rl_callouts.failed") >= failed + 2,
                 "seed {seed}: no probe was lost"
             );
             world.weather = Weather::FAIR;
-            for n in 0..30 {
-                world.request(0, 1 + n % 2, "alice", "/");
-                world.run_for_ms(100);
-            }
-            let debited: u64 = world.limiter.debited.values().sum();
-            let charged: u64 = world.limiter.charged.values().sum();
+            requests(&mut world, 30, 100);
+            let (debited, booked) = booked(&world);
             let admitted = world.admitted("alice");
-            assert_eq!(charged + debited, admitted, "seed {seed}, {outage}");
+            assert_eq!(booked, admitted, "seed {seed}, {outage}: {debited} debited");
             assert!(admitted <= 200, "seed {seed}, {outage}: {admitted}");
         }
         assert_eq!(world.admitted("alice"), 200, "seed {seed}");
@@ -91,19 +98,13 @@ fn probes_let_nothing_through_and_lose_no_debt() {
 fn a_dead_replica_costs_no_more_than_what_is_under_way() {
     let limits = "  - {name: all, rate: 20/1h, burst: 20}\n";
     for seed in seeds() {
-        let mut world = World::new(seed, 1, 2, CONFIG, limits);
-        world.run_for_ms(500);
-        world.request(0, 1, "alice", "/");
-        world.run_for_ms(100);
+        let mut world = in_use(seed, limits);
         // Every other call finds nobody, until the breaker opens.
         world.weather = Weather {
             refused: 50,
             ..Weather::FAIR
         };
-        for n in 0..100 {
-            world.request(0, 1 + n % 2, "alice", "/");
-            world.run_for_ms(20);
-        }
+        requests(&mut world, 100, 20);
         let admitted = world.admitted("alice");
         // What one worker was told last, the table of all may have a tick later.
         assert!((20..=21).contains(&admitted), "seed {seed}: {admitted}");
@@ -114,32 +115,18 @@ fn a_dead_replica_costs_no_more_than_what_is_under_way() {
 fn a_check_that_may_have_been_charged_is_not_charged_again() {
     let limits = "  - {name: all, rate: 100/1h, burst: 100}\n";
     for seed in seeds() {
-        let mut world = World::new(seed, 1, 2, CONFIG, limits);
-        world.run_for_ms(500);
-        world.request(0, 1, "alice", "/");
-        world.run_for_ms(100);
+        let mut world = in_use(seed, limits);
         // Every check is charged, and no answer comes in time.
         world.weather = Weather {
             late: 100,
             ..Weather::FAIR
         };
-        for n in 0..40 {
-            world.request(0, 1 + n % 2, "alice", "/");
-            world.run_for_ms(20);
-        }
+        requests(&mut world, 40, 20);
         world.weather = Weather::FAIR;
-        for n in 0..40 {
-            world.request(0, 1 + n % 2, "alice", "/");
-            world.run_for_ms(100);
-        }
-        let debited: u64 = world.limiter.debited.values().sum();
-        let charged: u64 = world.limiter.charged.values().sum();
+        requests(&mut world, 40, 100);
+        let (debited, booked) = booked(&world);
         let admitted = world.admitted("alice");
-        assert_eq!(
-            charged + debited,
-            admitted,
-            "seed {seed}: {debited} debited"
-        );
+        assert_eq!(booked, admitted, "seed {seed}: {debited} debited");
     }
 }
 
@@ -149,21 +136,16 @@ fn a_check_that_may_have_been_charged_is_not_charged_again() {
 fn limits_that_were_lost_stay_in_force_and_those_that_were_deleted_do_not() {
     let limits = "  - {name: all, rate: 40/1d, burst: 40}\n";
     for seed in seeds() {
-        let mut world = World::new(seed, 1, 2, CONFIG, limits);
-        world.run_for_ms(500);
-        for (gone, requests) in [(None, 10), (Some(Gone::Lost), 100), (None, 20)] {
+        let mut world = following(seed, limits);
+        for (gone, count) in [(None, 10), (Some(Gone::Lost), 100), (None, 20)] {
             world.gone = gone;
-            for n in 0..requests {
-                world.request(0, 1 + n % 2, "alice", "/");
-                world.run_for_ms(40);
-            }
+            requests(&mut world, count, 40);
             // What one worker was told, the others know a tick later.
             world.run_for_ms(100);
         }
         assert_eq!(world.admitted("alice"), 40, "seed {seed}");
-        let debited: u64 = world.limiter.debited.values().sum();
-        let charged: u64 = world.limiter.charged.values().sum();
-        assert_eq!(charged + debited, 40, "seed {seed}: {debited}");
+        let (debited, booked) = booked(&world);
+        assert_eq!(booked, 40, "seed {seed}: {debited}");
         let said = world
             .logs
             .iter()

@@ -36,6 +36,11 @@ fn sorted(stored: &Stored) -> Result<Policy> {
     Ok(policy)
 }
 
+async fn revision(store: &Arc<dyn Store>) -> Result<policy::Revision> {
+    let stored = read(store).await?;
+    Ok(stored.policy().context("limits")?.revision.clone())
+}
+
 async fn calls(server: &Server, command: &str) -> Result<String> {
     let stats: String = server.ask(&["INFO", "commandstats"]).await?;
     let line = stats
@@ -102,12 +107,7 @@ async fn what_changed_is_told_without_the_overrides_that_did_not() -> Result<()>
     let store = server.store()?;
     let first = with_overrides(100);
     write(&store, &Stored::Absent, Change::Limits(&first)).await?;
-    let known = read(&store)
-        .await?
-        .policy()
-        .expect("limits")
-        .revision
-        .clone();
+    let known = revision(&store).await?;
     let scans = calls(&server, "hscan").await?;
 
     let mut faster = first.limits[0].overrides[7].clone();
@@ -171,12 +171,7 @@ async fn another_history_or_a_short_one_tells_nothing() -> Result<()> {
         Change::Limits(&with_overrides(100)),
     )
     .await?;
-    let known = read(&store)
-        .await?
-        .policy()
-        .expect("limits")
-        .revision
-        .clone();
+    let known = revision(&store).await?;
     set_override(&store, "user8", None).await?;
     let domain = name("shop");
     let since = store.changes_since(&domain, &known).await?;
