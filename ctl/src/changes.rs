@@ -107,9 +107,19 @@ pub fn of_domain(before: Option<&Policy>, after: &Policy) -> Vec<FieldChange> {
 
 /// Whether anything would be different.
 pub fn any(changes: &[LimitChange]) -> bool {
-    changes
-        .iter()
-        .any(|change| change.action != Action::Unchanged)
+    differing(changes).next().is_some()
+}
+
+/// The names of the limits that would be different.
+pub fn names(changes: &[LimitChange]) -> Vec<String> {
+    differing(changes)
+        .map(|change| change.limit.clone())
+        .collect()
+}
+
+fn differing(changes: &[LimitChange]) -> impl Iterator<Item = &LimitChange> {
+    let differs = |change: &&LimitChange| change.action != Action::Unchanged;
+    changes.iter().filter(differs)
 }
 
 fn field_changes(before: Option<&Limit>, after: Option<&Limit>) -> Vec<FieldChange> {

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::apply::{check_domain, plan, read_file};
 use crate::{
-    changes::{self, Action, FieldChange, LimitChange},
+    changes::{self, FieldChange, LimitChange},
     cli::{Global, examples},
     error::Error,
     exit::Exit,
@@ -78,11 +78,6 @@ impl View for Report {
     }
 
     fn names(&self) -> Vec<String> {
-        let differs = |change: &&LimitChange| change.action != Action::Unchanged;
-        self.changes
-            .iter()
-            .filter(differs)
-            .map(|change| change.limit.clone())
-            .collect()
+        changes::names(&self.changes)
     }
 }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use crate::{
-    changes::{Action, FieldChange, LimitChange},
+    changes::{self, FieldChange, LimitChange},
     render::{self, Page, View},
 };
 
@@ -56,11 +56,6 @@ impl View for EditReport {
 
     /// The limits that are not what they were.
     fn names(&self) -> Vec<String> {
-        let differs = |change: &&LimitChange| change.action != Action::Unchanged;
-        self.changes
-            .iter()
-            .filter(differs)
-            .map(|change| change.limit.clone())
-            .collect()
+        changes::names(&self.changes)
     }
 }

@@ -17,6 +17,8 @@ use crate::{
 /// Overrides of one limit that go and are remembered. The history keeps no more than 1 MiB of an
 /// edit, which is fewer.
 const REMEMBERED_MAX: u64 = 20_000;
+/// Overrides that do not fit any more and are named; the others are counted.
+const UNFIT_SHOWN: usize = 5;
 
 /// So many overrides that are to go, for whoever is asked whether they may.
 pub fn to_go(count: u64) -> String {
@@ -26,8 +28,6 @@ pub fn to_go(count: u64) -> String {
     }
     overrides
 }
-/// Overrides that do not fit any more and are named; the others are counted.
-const UNFIT_SHOWN: usize = 5;
 
 /// Overrides that become others, by limit and bucket; `None`: the limit's own numbers.
 pub type Deltas = BTreeMap<Name, BTreeMap<Values, Option<Override>>>;
