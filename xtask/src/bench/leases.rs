@@ -10,14 +10,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
-use harness::{
-    Client, Engine, Envoy, EnvoyConfig, Limiter, LimiterPlan, Ports, Programs, Redis, free_port,
-    until,
-};
+use harness::{Engine, Envoy, EnvoyConfig, Limiter, Ports, Programs, Redis, free_port};
 use tempfile::TempDir;
 
 use super::load::{Load, Sample};
-use super::setups::{Setup, answer_at_once, load_limits};
+use super::report::median;
+use super::setups::{Setup, answer_at_once, limits_are_known, load_limits, start_limiters};
 
 /// One busy bucket, leased and not, and a bucket for each of a thousand users.
 const LIMITS: &str = "\
@@ -83,14 +81,7 @@ impl Stage {
         let redis = Redis::start(programs, Engine::Redis, free_port()?, dir.path()).await?;
         load_limits(programs, &redis, dir.path(), LIMITS)?;
         let ports = Ports::free()?;
-        let mut limiters = Vec::new();
-        for port in ports.limiters {
-            let own = [port, free_port()?];
-            let mut plan = LimiterPlan::new(programs, &redis.url(), own, dir.path());
-            plan.arguments
-                .extend(["--store-timeout", "1s"].map(str::to_owned));
-            limiters.push(plan.start().await?);
-        }
+        let limiters = start_limiters(programs, &redis, &ports.limiters, dir.path()).await?;
         let mut envoys = Vec::new();
         for workers in [1, 2] {
             let start = async |code: &Path| {
@@ -108,7 +99,7 @@ impl Stage {
             envoys.push([start(noop).await?, start(&programs.filter).await?]);
         }
         for [_, ours] in &envoys {
-            limits_are_known(ours).await?;
+            limits_are_known(ours, "/checked").await?;
         }
         Ok(Self {
             redis,
@@ -177,10 +168,6 @@ fn redis_cli(redis: &Redis) -> Result<String> {
 }
 
 fn write_block(table: &mut String, workers: u64, connections: u64, all: &[Vec<Figures>]) {
-    let median = |mut values: Vec<u64>| {
-        values.sort_unstable();
-        values.get(values.len() / 2).copied().unwrap_or(0)
-    };
     // Writing to a String cannot fail.
     let _ = writeln!(
         table,
@@ -218,14 +205,4 @@ fn write_block(table: &mut String, workers: u64, connections: u64, all: &[Vec<Fi
             median(each(|f| f.sample.p99_us)),
         );
     }
-}
-
-async fn limits_are_known(envoy: &Envoy) -> Result<()> {
-    let probe = Client::new().get(&envoy.url("/checked"));
-    let patience = Duration::from_secs(10);
-    until("Envoy follows the limits", patience, async || {
-        let reply = probe.send().await.ok()?;
-        reply.header("ratelimit").map(drop)
-    })
-    .await
 }

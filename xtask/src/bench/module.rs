@@ -8,26 +8,23 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use harness::{Engine, LimiterPlan, Programs, Redis, free_port};
+use harness::{Engine, Programs, Redis, free_port};
 use tokio::process::Command;
 
-use super::setups::{LIMITS, load_limits};
+use super::setups::{LIMITS, load_limits, start_limiters};
 
 /// Compares modules, the filter's last.
 pub async fn run(programs: &Programs, node: &Path, others: &[PathBuf], rounds: u64) -> Result<()> {
     let dir = tempfile::tempdir()?;
     let redis = Redis::start(programs, Engine::Redis, free_port()?, dir.path()).await?;
     load_limits(programs, &redis, dir.path(), LIMITS)?;
-    let ports = [free_port()?, free_port()?];
-    let mut plan = LimiterPlan::new(programs, &redis.url(), ports, dir.path());
-    plan.arguments
-        .extend(["--store-timeout", "1s"].map(str::to_owned));
-    let _limiter = plan.start().await?;
+    let port = free_port()?;
+    let _limiter = start_limiters(programs, &redis, &[port], dir.path()).await?;
     // Envoy compiles with all optimisations at once, too.
     let status = Command::new(node)
         .arg("--no-liftoff")
         .arg(programs.root.join("xtask/src/bench/module.mjs"))
-        .args([ports[0].to_string(), rounds.to_string()])
+        .args([port.to_string(), rounds.to_string()])
         .args(others)
         .arg(&programs.filter)
         .kill_on_drop(true)

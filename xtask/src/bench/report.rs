@@ -227,7 +227,7 @@ fn row([name, rate, p50, p99, ratio, spread]: [&str; 6]) -> String {
     format!("{}\n", row.trim_end())
 }
 
-fn median(mut values: Vec<u64>) -> u64 {
+pub(super) fn median(mut values: Vec<u64>) -> u64 {
     values.sort_unstable();
     values.get(values.len() / 2).copied().unwrap_or(0)
 }

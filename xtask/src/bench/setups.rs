@@ -60,7 +60,7 @@ impl Bench {
         let redis = Redis::start(&programs, Engine::Redis, free_port()?, dir.path()).await?;
         load_limits(&programs, &redis, dir.path(), LIMITS)?;
         let ports = Ports::free()?;
-        let limiters = start_limiters(&programs, &redis, ports, dir.path()).await?;
+        let limiters = start_limiters(&programs, &redis, &ports.limiters, dir.path()).await?;
         let shipped = || EnvoyConfig::shipped(&programs.root);
         let ours = || {
             shipped()?
@@ -94,7 +94,7 @@ impl Bench {
             bail!("five Envoys were to be started")
         };
         for envoy in [ours, ours_before] {
-            limits_are_known(envoy).await?;
+            limits_are_known(envoy, "/strict").await?;
         }
         let setups = vec![
             plain("no filter", (0, without), NOOP),
@@ -214,14 +214,15 @@ fn answer() -> serde_json::Value {
     })
 }
 
-async fn start_limiters(
+/// Starts a limiter on each of these ports.
+pub async fn start_limiters(
     programs: &Programs,
     redis: &Redis,
-    ports: Ports,
+    ports: &[u16],
     dir: &Path,
 ) -> Result<Vec<Limiter>> {
     let mut limiters = Vec::new();
-    for port in ports.limiters {
+    for &port in ports {
         let mut plan = LimiterPlan::new(programs, &redis.url(), [port, free_port()?], dir);
         // What is measured is checks, not what happens when one comes too late.
         plan.arguments
@@ -252,22 +253,14 @@ pub fn load_limits(programs: &Programs, redis: &Redis, dir: &Path, limits: &str)
     Ok(())
 }
 
-async fn limits_are_known(envoy: &Envoy) -> Result<()> {
-    let client = Client::new();
-    let probe = client
-        .get(&envoy.url("/strict"))
-        .header("x-user-id", "nobody");
-    until(
-        "Envoy follows the limits",
-        Duration::from_secs(10),
-        async || {
-            probe
-                .send()
-                .await
-                .ok()
-                .filter(|reply| reply.header("ratelimit").is_some())
-        },
-    )
-    .await?;
-    Ok(())
+/// Waits until a limit is in force on a path.
+pub async fn limits_are_known(envoy: &Envoy, path: &str) -> Result<()> {
+    let probe = Client::new().get(&envoy.url(path));
+    let probe = probe.header("x-user-id", "nobody");
+    let patience = Duration::from_secs(10);
+    until("Envoy follows the limits", patience, async || {
+        let reply = probe.send().await.ok()?;
+        reply.header("ratelimit").map(drop)
+    })
+    .await
 }

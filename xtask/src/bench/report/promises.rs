@@ -2,6 +2,7 @@
 
 use super::{Report, median, micros, row, thousandths};
 use crate::bench::start::Starts;
+use crate::wasm::SIZE_BUDGET_BYTES;
 
 /// What a figure is to reach: a setup's share of its reference's requests, in thousandths.
 const BUDGETS: [(&str, u64); 6] = [
@@ -14,8 +15,6 @@ const BUDGETS: [(&str, u64); 6] = [
 ];
 /// The limiter's share of what redis-benchmark gets out of Redis, in thousandths.
 const LIMITER_BUDGET: u64 = 800;
-/// What the filter may have, in bytes.
-const SIZE_BUDGET: u64 = 250_000;
 /// What the filter may add to the start of Envoy, in milliseconds.
 const START_BUDGET_MS: u64 = 300;
 
@@ -75,12 +74,12 @@ impl Report {
             is >= LIMITER_BUDGET,
         );
         let kilobytes = |bytes: u64| format!("{} KB", bytes.div_ceil(1000));
-        let to_be = format!("< {}", kilobytes(SIZE_BUDGET));
+        let to_be = format!("< {}", kilobytes(SIZE_BUDGET_BYTES));
         line(
             "filter.wasm",
             kilobytes(self.size),
             to_be,
-            self.size < SIZE_BUDGET,
+            self.size < SIZE_BUDGET_BYTES,
         );
         let added = |starts: &Starts| starts.ours.took_ms.saturating_sub(starts.without.took_ms);
         let added = median(self.started(added));
