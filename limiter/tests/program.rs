@@ -3,12 +3,12 @@
 use std::{
     fs,
     net::TcpListener,
-    process::{Child, Command, ExitStatus, Output, Stdio},
+    process::{Command, Output, Stdio},
 };
 
 use anyhow::{Context, Result};
-use harness::{Client, free_port, until};
-use rustix::process::{Pid, Signal, kill_process};
+use harness::{Client, Process, free_port, until};
+use rustix::process::Signal;
 use tempfile::TempDir;
 
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);
@@ -32,28 +32,24 @@ fn ends(arguments: &[&str]) -> Result<(Option<i32>, String)> {
     Ok((status.code(), String::from_utf8(stderr)?))
 }
 
-/// A running program; killed when dropped.
+/// A running program.
 struct Running {
-    child: Child,
+    process: Process,
     client: Client,
     ports: [u16; 2],
-    dir: TempDir,
+    _dir: TempDir,
 }
 
 impl Running {
     async fn start(arguments: &[&str]) -> Result<Self> {
         let (dir, ports) = (TempDir::new()?, [free_port()?, free_port()?]);
-        let log = fs::File::create(dir.path().join("log"))?;
         let [listen, admin] = ports.map(|port| format!("127.0.0.1:{port}"));
-        let child = command(&["--listen", &listen, "--admin", &admin])
-            .args(arguments)
-            .stderr(log)
-            .spawn()?;
+        let mut command = command(&["--listen", &listen, "--admin", &admin]);
         let running = Self {
-            child,
+            process: Process::start("limiter", command.args(arguments), dir.path())?,
             client: Client::new(),
             ports,
-            dir,
+            _dir: dir,
         };
         running.page_with("/healthz", "alive").await?;
         Ok(running)
@@ -67,30 +63,6 @@ impl Running {
             page.contains(words).then_some(())
         })
         .await
-    }
-
-    fn log(&self) -> Result<String> {
-        Ok(fs::read_to_string(self.dir.path().join("log"))?)
-    }
-
-    fn signal(&self, signal: Signal) -> Result<()> {
-        let pid = Pid::from_raw(i32::try_from(self.child.id())?).context("a process id")?;
-        Ok(kill_process(pid, signal)?)
-    }
-
-    async fn ended(&mut self) -> Result<ExitStatus> {
-        let child = &mut self.child;
-        until("it ended", PATIENCE, async || {
-            child.try_wait().ok().flatten()
-        })
-        .await
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -165,11 +137,11 @@ async fn without_its_store_it_starts_and_no_line_shows_the_password() -> Result<
     running
         .page_with("/readyz", "waiting for the store")
         .await?;
-    running.signal(Signal::HUP)?;
+    running.process.signal(Signal::HUP)?;
     running.page_with("/healthz", "alive").await?;
-    running.signal(Signal::TERM)?;
-    assert_eq!(running.ended().await?.code(), Some(0));
-    let log = running.log()?;
+    running.process.signal(Signal::TERM)?;
+    assert_eq!(running.process.ended().await?.code(), Some(0));
+    let log = running.process.log();
     assert!(log.contains("SIGHUP changes nothing"), "{log}");
     assert!(!log.contains("s3cret"), "{log}");
     for line in log.lines() {
@@ -186,13 +158,10 @@ async fn a_hangup_reads_the_limits_again() -> Result<()> {
     fs::write(&path, limits)?;
     let running = Running::start(&["--limits", path.to_str().context("a path")?]).await?;
     running.page_with("/readyz", "\"revision\": 1").await?;
-    running.signal(Signal::HUP)?;
+    running.process.signal(Signal::HUP)?;
     until("they were read again", PATIENCE, async || {
-        running
-            .log()
-            .ok()?
-            .contains("limits files read again")
-            .then_some(())
+        let log = running.process.log();
+        log.contains("limits files read again").then_some(())
     })
     .await
 }
@@ -200,9 +169,9 @@ async fn a_hangup_reads_the_limits_again() -> Result<()> {
 #[tokio::test]
 async fn a_second_signal_ends_it_at_once() -> Result<()> {
     let mut running = Running::start(&["--drain", "1h"]).await?;
-    running.signal(Signal::INT)?;
+    running.process.signal(Signal::INT)?;
     running.page_with("/readyz", "leaving").await?;
-    running.signal(Signal::TERM)?;
-    assert_eq!(running.ended().await?.code(), Some(130));
+    running.process.signal(Signal::TERM)?;
+    assert_eq!(running.process.ended().await?.code(), Some(130));
     Ok(())
 }

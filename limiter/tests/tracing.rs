@@ -3,24 +3,24 @@
 use std::{
     io::{BufRead, BufReader, Read, Write},
     net::{TcpListener, TcpStream},
-    process::{Child, Command, ExitStatus, Stdio},
+    process::{Command, ExitStatus},
     sync::mpsc,
     time::Duration,
 };
 
 use anyhow::{Context, Result};
-use harness::{Client, free_port, until};
-use rustix::process::{Pid, Signal, kill_process};
+use harness::{Client, Process, free_port};
+use rustix::process::Signal;
 use serde_json::Value;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const CALLER: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
-/// A limiter that tells a collector; killed when dropped.
+/// A limiter that tells a collector.
 struct Running {
-    child: Child,
+    process: Process,
     port: u16,
-    dir: tempfile::TempDir,
+    _dir: tempfile::TempDir,
 }
 
 impl Running {
@@ -29,23 +29,26 @@ impl Running {
         let limits = dir.path().join("limits.yaml");
         std::fs::write(&limits, "domain: shop\nlimits: [{name: all, rate: 1/1d}]\n")?;
         let [port, admin] = [free_port()?, free_port()?];
-        let child = Command::new(env!("CARGO_BIN_EXE_limiter"))
+        let mut command = Command::new(env!("CARGO_BIN_EXE_limiter"));
+        command
             .args(["--listen", &format!("127.0.0.1:{port}"), "--drain", "1ms"])
             .args(["--admin", &format!("127.0.0.1:{admin}"), "--limits"])
             .arg(limits)
             .env("NO_PROXY", "127.0.0.1")
-            .envs(variables.iter().copied())
-            .stdin(Stdio::null())
-            .stderr(std::fs::File::create(dir.path().join("log"))?)
-            .spawn()?;
-        let running = Self { child, port, dir };
-        let ready = format!("http://127.0.0.1:{admin}/readyz");
-        until("it is ready", PATIENCE, async || {
-            let page = Client::new().get(&ready).send().await.ok()?;
-            page.status.is_success().then_some(())
+            .envs(variables.iter().copied());
+        let mut process = Process::start("limiter", &mut command, dir.path())?;
+        let ready = Client::new().get(&format!("http://127.0.0.1:{admin}/readyz"));
+        process
+            .ready(async || {
+                let page = ready.send().await.ok()?;
+                page.status.is_success().then_some(())
+            })
+            .await?;
+        Ok(Self {
+            process,
+            port,
+            _dir: dir,
         })
-        .await?;
-        Ok(running)
     }
 
     async fn check(&self, body: &str) -> Result<Value> {
@@ -56,27 +59,15 @@ impl Running {
     }
 
     /// The log lines of the exporter.
-    fn complaints(&self) -> Result<usize> {
-        let log = std::fs::read_to_string(self.dir.path().join("log"))?;
+    fn complaints(&self) -> usize {
+        let log = self.process.log();
         let of_exporter = |line: &&str| line.contains("\"target\":\"opentelemetry");
-        Ok(log.lines().filter(of_exporter).count())
+        log.lines().filter(of_exporter).count()
     }
 
     async fn ended(&mut self) -> Result<ExitStatus> {
-        let pid = Pid::from_raw(i32::try_from(self.child.id())?).context("a process id")?;
-        kill_process(pid, Signal::TERM)?;
-        let child = &mut self.child;
-        until("it ended", PATIENCE, async || {
-            child.try_wait().ok().flatten()
-        })
-        .await
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.process.signal(Signal::TERM)?;
+        self.process.ended().await
     }
 }
 
@@ -220,7 +211,7 @@ async fn a_collector_that_hangs_or_is_away_is_nothing_to_checks() -> Result<()> 
         }
         assert_eq!(limiter.ended().await?.code(), Some(0));
         // One line tells as much as one for each batch.
-        assert_eq!(limiter.complaints()?, 1);
+        assert_eq!(limiter.complaints(), 1);
     }
     Ok(())
 }

@@ -1,24 +1,21 @@
 //! What stands before a limiter and holds its checks, so that a test sees how many there are at
 //! once and when each is answered.
 
-use std::convert::Infallible;
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::Result;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::rt::TokioExecutor;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use crate::free_port;
+use crate::{free_port, serve::serve};
 
 /// Permits that nobody uses up.
 const OPEN: usize = 1 << 20;
@@ -76,7 +73,9 @@ impl Gate {
     pub async fn listen(&self) -> Result<()> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, self.port)).await?;
         let shared = Arc::clone(&self.shared);
-        lock(&self.listening).spawn(serve(listener, shared));
+        lock(&self.listening).spawn(serve(listener, move |request| {
+            pass(request, Arc::clone(&shared))
+        }));
         Ok(())
     }
 
@@ -96,31 +95,12 @@ impl Gate {
     }
 }
 
-async fn serve(listener: TcpListener, shared: Arc<Shared>) {
-    let mut connections = JoinSet::new();
-    while let Ok((stream, _)) = listener.accept().await {
-        let shared = Arc::clone(&shared);
-        connections.spawn(async move {
-            let service = service_fn(|request| pass(request, Arc::clone(&shared)));
-            // A proxy that goes away is no concern of ours.
-            let _ = http1::Builder::new()
-                .serve_connection(TokioIo::new(stream), service)
-                .await;
-        });
-        while connections.try_join_next().is_some() {}
-    }
-}
-
-async fn pass(
-    request: Request<Incoming>,
-    shared: Arc<Shared>,
-) -> Result<Response<Full<Bytes>>, Infallible> {
-    let answered = forward(request, &shared).await;
-    Ok(answered.unwrap_or_else(|_| {
+async fn pass(request: Request<Incoming>, shared: Arc<Shared>) -> Response<Full<Bytes>> {
+    forward(request, &shared).await.unwrap_or_else(|_| {
         let mut response = Response::new(Full::default());
         *response.status_mut() = StatusCode::BAD_GATEWAY;
         response
-    }))
+    })
 }
 
 async fn forward(request: Request<Incoming>, shared: &Shared) -> Result<Response<Full<Bytes>>> {

@@ -15,6 +15,7 @@ mod process;
 mod programs;
 mod raw;
 mod redis;
+mod serve;
 mod upstream;
 mod wait;
 

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -87,8 +87,16 @@ impl Process {
     /// Asks it to stop and waits until it has.
     pub async fn stop(mut self) -> Result<()> {
         self.signal(Signal::TERM)?;
+        self.ended().await.map(drop)
+    }
+
+    /// Waits until it has ended, by itself or because it was asked to.
+    pub async fn ended(&mut self) -> Result<ExitStatus> {
         let what = format!("{} stops when asked", self.name);
-        until(&what, PATIENCE, async || (!self.is_running()).then_some(())).await
+        until(&what, PATIENCE, async || {
+            self.child.try_wait().ok().flatten()
+        })
+        .await
     }
 
     /// Takes it off the processor: it accepts connections and answers nothing.
@@ -144,7 +152,8 @@ impl Process {
             .join("\n")
     }
 
-    fn signal(&self, signal: Signal) -> Result<()> {
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
         let pid = pid.with_context(|| format!("{} has no process id", self.name))?;
         kill_process(pid, signal).with_context(|| format!("cannot signal {}", self.name))

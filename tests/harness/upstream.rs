@@ -1,7 +1,6 @@
 //! The service behind Envoy: counts what reaches it and answers at once.
 
 use std::collections::HashMap;
-use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -9,12 +8,11 @@ use anyhow::{Context, Result};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
 use hyper::{Request, Response};
-use hyper_util::rt::TokioIo;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
+
+use crate::serve::serve;
 
 /// What has arrived.
 #[derive(Debug, Default)]
@@ -42,7 +40,10 @@ impl Upstream {
             .with_context(|| format!("the upstream cannot listen on port {port}"))?;
         let (address, seen) = (listener.local_addr()?, Arc::default());
         let mut tasks = JoinSet::new();
-        tasks.spawn(serve(listener, Arc::clone(&seen)));
+        let seeing = Arc::clone(&seen);
+        tasks.spawn(serve(listener, move |request| {
+            answer(request, Arc::clone(&seeing))
+        }));
         Ok(Self {
             address,
             seen,
@@ -85,26 +86,7 @@ impl Upstream {
     }
 }
 
-async fn serve(listener: TcpListener, seen: Arc<Mutex<Seen>>) {
-    // Dropped with this task, and the connections with it.
-    let mut connections = JoinSet::new();
-    while let Ok((stream, _)) = listener.accept().await {
-        let seen = Arc::clone(&seen);
-        connections.spawn(async move {
-            let service = service_fn(|request| answer(request, Arc::clone(&seen)));
-            // A client that goes away is no concern of ours.
-            let _ = http1::Builder::new()
-                .serve_connection(TokioIo::new(stream), service)
-                .await;
-        });
-        while connections.try_join_next().is_some() {}
-    }
-}
-
-async fn answer(
-    request: Request<Incoming>,
-    seen: Arc<Mutex<Seen>>,
-) -> Result<Response<Full<Bytes>>, Infallible> {
+async fn answer(request: Request<Incoming>, seen: Arc<Mutex<Seen>>) -> Response<Full<Bytes>> {
     let headers = request.headers().clone();
     let target = request.uri().to_string();
     let mut body = request.into_body();
@@ -120,7 +102,7 @@ async fn answer(
     *seen.targets.entry(target).or_default() += 1;
     let mut response = Response::new(Full::from("hello\n"));
     response.headers_mut().extend(seen.answers_with.clone());
-    Ok(response)
+    response
 }
 
 fn lock(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {
