@@ -26,6 +26,7 @@ use tokio::{
 
 use super::{
     dial::Dialer,
+    outage::Outage,
     reply::{self, Reply},
 };
 use crate::StoreError;
@@ -202,11 +203,15 @@ impl Link {
 impl Shared {
     async fn keep(&self) {
         let mut backoff = BACKOFF_MIN;
+        let mut outage = Outage::default();
         for number in 0.. {
             let dialled = Instant::now();
             let why = match self.connect().await {
                 Ok((connection, driver)) => {
-                    tracing::debug!(server = %self.dialer.server(), "connected");
+                    if let Some((lasted, attempts)) = outage.over(Instant::now()) {
+                        let server = self.dialer.server();
+                        tracing::info!(%server, ?lasted, attempts, "connected again");
+                    }
                     let driver = AbortOnDrop(tokio::spawn(driver));
                     self.status
                         .send_replace(Status::Up(Session { number, connection }));
@@ -214,7 +219,12 @@ impl Shared {
                 }
                 Err(error) => error,
             };
-            tracing::warn!(server = %self.dialer.server(), error = %why, "no connection to the store");
+            if let Some(attempts) = outage.failed(&why, Instant::now()) {
+                tracing::warn!(
+                    server = %self.dialer.server(), error = %why, attempts,
+                    "no connection to the store"
+                );
+            }
             if dialled.elapsed() >= PROVEN + self.connect_timeout {
                 backoff = BACKOFF_MIN;
                 self.status.send_replace(match self.when_lost {

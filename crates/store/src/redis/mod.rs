@@ -23,6 +23,7 @@ mod hints;
 mod link;
 mod listing;
 mod live;
+mod outage;
 mod policy;
 mod reply;
 mod request;

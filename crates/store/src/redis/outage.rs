@@ -1,0 +1,120 @@
+//! What is worth a line in the log while a server is away.
+//!
+//! It is dialled several times a second, and whoever looks at the log then looks for something
+//! else: one line says that it is away, one each time the reason changes, and one every half
+//! minute that it still is.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::StoreError;
+
+/// How often an outage is told of again.
+const AGAIN: Duration = Duration::from_secs(30);
+/// A connection that is lost sooner than this belongs to the outage before it.
+const PROVEN: Duration = Duration::from_secs(1);
+
+/// How long a server has been away, and what was said of it.
+#[derive(Debug, Default)]
+pub(super) struct Outage {
+    current: Option<Current>,
+}
+
+#[derive(Debug)]
+struct Current {
+    began: Instant,
+    attempts: u64,
+    told: Instant,
+    why: StoreError,
+    /// Since when there is a connection again.
+    back: Option<Instant>,
+}
+
+impl Outage {
+    /// Counts a connection that was lost or not made; how many in a row it is, if it is worth
+    /// telling.
+    pub(super) fn failed(&mut self, why: &StoreError, now: Instant) -> Option<u64> {
+        let is_past = |c: &Current| c.back.is_some_and(|b| now.duration_since(b) >= PROVEN);
+        let Some(current) = self.current.as_mut().filter(|current| !is_past(current)) else {
+            self.current = Some(Current {
+                began: now,
+                attempts: 1,
+                told: now,
+                why: why.clone(),
+                back: None,
+            });
+            return Some(1);
+        };
+        current.attempts = current.attempts.saturating_add(1);
+        if current.why == *why && now.duration_since(current.told) < AGAIN {
+            return None;
+        }
+        current.told = now;
+        current.why = why.clone();
+        current.back = None;
+        Some(current.attempts)
+    }
+
+    /// The server is back: how long it was away and how often it was dialled in vain, if that is
+    /// worth telling.
+    pub(super) fn over(&mut self, now: Instant) -> Option<(Duration, u64)> {
+        let current = self.current.as_mut()?;
+        let first = current.back.is_none();
+        current.back = Some(now);
+        first.then(|| (now.duration_since(current.began), current.attempts))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused() -> StoreError {
+        StoreError::Unreachable("refused".to_owned())
+    }
+
+    #[test]
+    fn a_reason_is_told_once_and_then_every_half_minute() {
+        let mut outage = Outage::default();
+        let start = Instant::now();
+        let told: Vec<u64> = (0..600)
+            .filter_map(|n| outage.failed(&refused(), start + Duration::from_millis(n * 100)))
+            .collect();
+        assert_eq!(told, [1, 301]);
+    }
+
+    #[test]
+    fn another_reason_is_told_at_once() {
+        let mut outage = Outage::default();
+        let now = Instant::now();
+        assert_eq!(outage.failed(&refused(), now), Some(1));
+        let loading = StoreError::Unreachable("loading".to_owned());
+        assert_eq!(outage.failed(&loading, now), Some(2));
+        assert_eq!(outage.failed(&loading, now), None);
+    }
+
+    #[test]
+    fn after_an_outage_the_next_one_is_told_of() {
+        let mut outage = Outage::default();
+        let lost = Instant::now();
+        assert!(outage.over(lost).is_none());
+        outage.failed(&refused(), lost);
+        let back = lost + Duration::from_millis(700);
+        assert_eq!(outage.over(back), Some((Duration::from_millis(700), 1)));
+        assert_eq!(outage.failed(&refused(), back + PROVEN), Some(1));
+    }
+
+    #[test]
+    fn a_server_that_hangs_up_again_and_again_is_told_of_as_one_that_is_away() {
+        let mut outage = Outage::default();
+        let start = Instant::now();
+        let mut lines = 0;
+        for n in 0..100 {
+            let now = start + Duration::from_millis(n * 250);
+            lines += usize::from(outage.failed(&refused(), now).is_some());
+            lines += usize::from(outage.over(now + Duration::from_millis(100)).is_some());
+        }
+        assert_eq!(lines, 2);
+    }
+}
