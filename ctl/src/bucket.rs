@@ -113,7 +113,31 @@ fn example(limit: &Limit) -> String {
 }
 
 /// A request made up on the command line.
-pub fn descriptor(pairs: &[Pair]) -> Result<Descriptor, Error> {
+#[derive(Clone, Debug, Default, Args)]
+pub struct RequestArgs {
+    /// The entries of the request's descriptor.
+    #[arg(value_name = "KEY=VALUE")]
+    entries: Vec<Pair>,
+
+    /// The same, as an option; may be given several times.
+    #[arg(short, long, value_name = "KEY=VALUE")]
+    descriptor: Vec<Pair>,
+}
+
+impl RequestArgs {
+    /// All entries that were given.
+    pub fn pairs(&self) -> impl Iterator<Item = &Pair> {
+        self.entries.iter().chain(&self.descriptor)
+    }
+
+    /// The request's descriptor.
+    pub fn descriptor(&self) -> Result<Descriptor, Error> {
+        descriptor(self.pairs())
+    }
+}
+
+/// The descriptor with these entries.
+pub fn descriptor<'p>(pairs: impl IntoIterator<Item = &'p Pair>) -> Result<Descriptor, Error> {
     let mut descriptor = Descriptor::new();
     for pair in pairs {
         let key: Name = pair.key.parse().map_err(|error| {

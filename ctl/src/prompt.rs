@@ -21,7 +21,7 @@ pub async fn confirm(question: String, yes: &Yes) -> Result<(), Error> {
     if yes.yes {
         return Ok(());
     }
-    if !(io::stdin().is_terminal() && io::stderr().is_terminal()) {
+    if !can_ask() {
         return Err(
             Error::new(Exit::Declined, format!("{question}: not confirmed"))
                 .hint("there is no terminal to ask at; add --yes if this is meant"),
@@ -40,6 +40,11 @@ pub async fn confirm(question: String, yes: &Yes) -> Result<(), Error> {
         )),
         Err(error) => Err(Error::new(Exit::Declined, format!("cannot ask: {error}"))),
     }
+}
+
+/// Whether somebody is there to answer.
+pub fn can_ask() -> bool {
+    io::stdin().is_terminal() && io::stderr().is_terminal()
 }
 
 /// Yes, no, or the question again. The end of the input is a no.

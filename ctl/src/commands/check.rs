@@ -11,7 +11,7 @@ use store::CheckError;
 use tokio::time::Instant;
 
 use crate::{
-    bucket::{Pair, descriptor, whole},
+    bucket::{RequestArgs, whole},
     cli::{Global, examples},
     error::Error,
     exit::Exit,
@@ -28,15 +28,14 @@ const PAUSE_MIN: Duration = Duration::from_millis(1);
 /// Decide a request as a limiter would, and charge it.
 #[derive(Debug, Args)]
 #[command(after_help = examples!(
-    "rlctl check -d user=alice -d path=/api/orders -d method=GET"
-    "rlctl check -d user=alice --peek                 # would it pass? nothing is charged"
-    "rlctl check -d user=alice --limit per-user --cost 5"
-    "rlctl check -d user=batch --wait 30s && ./nightly-job"
+    "rlctl check user=alice path=/api/orders method=GET"
+    "rlctl check user=alice --peek                 # would it pass? nothing is charged"
+    "rlctl check user=alice --limit per-user --cost 5"
+    "rlctl check user=batch --wait 30s && ./nightly-job"
 ))]
 pub struct Check {
-    /// An entry of the request's descriptor; may be given several times.
-    #[arg(short, long = "descriptor", value_name = "KEY=VALUE")]
-    descriptor: Vec<Pair>,
+    #[command(flatten)]
+    request: RequestArgs,
 
     /// How many requests this stands for.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole,
@@ -61,7 +60,7 @@ impl Check {
     pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
         let wait = self.wait.as_deref().map(parse_duration).transpose();
         let wait = wait.map_err(|error| Error::usage(format!("--wait: {error}")))?;
-        let descriptor = descriptor(&self.descriptor)?;
+        let descriptor = self.request.descriptor()?;
         let session = Session::open(global, printer)?;
         let policy = session.policy_for_request(&descriptor).await?;
         let named: Vec<&str> = self.limits.iter().map(String::as_str).collect();
@@ -95,7 +94,7 @@ impl Check {
         };
         let allowed = answer.allowed;
         if answer.limits.is_empty() {
-            printer.note("no limit matches; `rlctl explain` with the same -d says why");
+            printer.note("no limit matches; `rlctl explain` with the same entries says why");
         }
         printer.data(&Report {
             answer,

@@ -8,7 +8,7 @@ use policy::{Compiled, Descriptor, IfMissing, Limit, Matcher, Resolved};
 use serde::Serialize;
 
 use crate::{
-    bucket::{self, Pair},
+    bucket::{self, RequestArgs},
     cli::{Global, examples},
     clock,
     error::Error,
@@ -25,26 +25,25 @@ const NAME: Style = Style::new().bold();
 /// Say which limits apply to a request, and why the others do not.
 #[derive(Debug, Args)]
 #[command(after_help = examples!(
-    "rlctl explain -d path=/api/orders -d method=GET -d user=alice"
-    "rlctl explain -d path=/api/orders -o name      # the limits that apply"
+    "rlctl explain path=/api/orders method=GET user=alice"
+    "rlctl explain path=/api/orders -o name      # the limits that apply"
 ))]
 pub struct Explain {
-    /// An entry of the request's descriptor; may be given several times.
-    #[arg(short, long = "descriptor", value_name = "KEY=VALUE")]
-    descriptor: Vec<Pair>,
+    #[command(flatten)]
+    request: RequestArgs,
 }
 
 impl Explain {
     /// Goes through every limit of the domain.
     pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
-        let descriptor = bucket::descriptor(&self.descriptor)?;
+        let descriptor = self.request.descriptor()?;
         let session = Session::open(global, printer)?;
         let policy = session.policy_for_request(&descriptor).await?;
         session.warn_of_pause(&policy, &[]);
         let compiled = Compiled::new(policy);
         let limits = explain(&compiled, &descriptor);
         let keys = compiled.needed_keys();
-        for pair in &self.descriptor {
+        for pair in self.request.pairs() {
             if !keys.iter().any(|key| key.as_str() == pair.key) {
                 printer.note(format_args!("no limit asks for `{}`", pair.key));
             }

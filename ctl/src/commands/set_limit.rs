@@ -5,6 +5,8 @@ mod fields;
 mod words;
 mod wrong;
 
+use std::cell::Cell;
+
 use clap::Args;
 use policy::{Limit, Name, Node, Policy};
 use store::{Change, Overrides, Stored};
@@ -17,6 +19,7 @@ use crate::{
     error::Error,
     exit::Exit,
     printer::Printer,
+    prompt::{self, Yes, confirm},
     render::counted,
     session::Session,
     suggest,
@@ -66,6 +69,9 @@ pub struct SetLimit {
 
     #[command(flatten)]
     edit: EditArgs,
+
+    #[command(flatten)]
+    yes: Yes,
 }
 
 impl SetLimit {
@@ -104,9 +110,14 @@ impl SetLimit {
                 .and_then(|policy| policy.limit(name.as_str()))
                 .cloned())
         };
+        let sure = Cell::new(self.yes.yes || self.edit.dry_run);
         let attempt = async |base: &Stored, before: &Option<Limit>| {
             self.check_presence(name, before.as_ref())?;
             let policy = self.edited(base, domain, name)?;
+            if !sure.get() {
+                self.ask_for_typo(base, name).await?;
+                sure.set(true);
+            }
             let after = policy.limit(name.as_str());
             if let (Some(before), Some(after)) = (before, after) {
                 self.overrides_must_fit(session, domain, (before, after))
@@ -124,6 +135,19 @@ impl SetLimit {
         session
             .edit_on_top(domain, Overrides::None, limit_in, attempt)
             .await
+    }
+
+    /// A typo in the name would put a new limit, of perhaps all requests, into force beside the
+    /// one that was meant: whoever types is asked, a script is warned afterwards.
+    async fn ask_for_typo(&self, base: &Stored, name: &Name) -> Result<(), Error> {
+        let limits = base.policy().map_or(&[][..], |policy| &policy.limits);
+        match similar(limits, name) {
+            Some(similar) if prompt::can_ask() => {
+                let question = format!("{name} is a new limit beside {similar}: create it");
+                confirm(question, &self.yes).await
+            }
+            _ => Ok(()),
+        }
     }
 
     /// An edit of a limit must not lose its overrides, nor make one of them invalid.
@@ -178,12 +202,16 @@ impl SetLimit {
 }
 
 /// The limit that was meant, perhaps, by a name that is new.
-fn meant(limits: &[Limit], name: &Name) -> Option<String> {
+fn similar<'l>(limits: &'l [Limit], name: &Name) -> Option<&'l str> {
     let mut names = limits.iter().map(|limit| limit.name.as_str());
     if names.clone().any(|known| known == name.as_str()) {
         return None;
     }
-    let similar = suggest::closest(name.as_str(), names.by_ref())?;
+    suggest::closest(name.as_str(), names.by_ref())
+}
+
+fn meant(limits: &[Limit], name: &Name) -> Option<String> {
+    let similar = similar(limits, name)?;
     Some(format!(
         "there is no limit {name} yet; did you mean {similar}?"
     ))

@@ -3,6 +3,7 @@
 #![expect(dead_code, reason = "each test binary uses its part of this")]
 
 pub mod schema;
+pub mod terminal;
 
 use std::{path::PathBuf, process::Command};
 
