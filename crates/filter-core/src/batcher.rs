@@ -64,6 +64,11 @@ impl<T> Batcher<T> {
         Ok(())
     }
 
+    /// Whether no check waits, and none is on its way.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.flights.is_empty()
+    }
+
     /// Whether it is time for a callout.
     pub(crate) fn is_ready(&self, now: Now) -> bool {
         if self.waiting.is_empty() {

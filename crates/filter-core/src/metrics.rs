@@ -150,6 +150,11 @@ impl Counts {
         tallies
     }
 
+    /// Whether no limiter is still to be told of anything that was handed over.
+    pub(crate) fn are_told(&self) -> bool {
+        self.untold.is_empty()
+    }
+
     /// Keeps what no limiter saw, to be told.
     fn keep_untold(&mut self) {
         let limiter = DecidedBy::Limiter as usize;

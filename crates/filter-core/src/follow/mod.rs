@@ -20,7 +20,7 @@ use crate::{
 ///
 /// An edit is promised to be in force everywhere within a second, and this is its way: a limiter
 /// that missed the hint finds it within 240 ms, the poll within 300 ms, the other workers with
-/// their next tick 50 ms later. Of the second that leaves 400 ms for calls: one poll that is lost
+/// their next tick 50 ms later, or with their next request where they rest. Of the second that leaves 400 ms for calls: one poll that is lost
 /// ([`PATIENCE_MIN_MS`]) and repeated with the next tick, or a poller that vanished ([`LEASE_US`],
 /// which holds 450 ms where a poll takes 300).
 const POLL_EVERY_US: u64 = 200_000;
@@ -46,6 +46,8 @@ pub(crate) struct Follower {
     /// The version of the snapshot in use here.
     version: u64,
     next_poll_us: u64,
+    /// Until when another worker polls, as last seen.
+    others_until_us: u64,
     /// When the poll in flight left.
     polling_since_us: Option<u64>,
     /// The entity tag of the last snapshot polled, good or not.
@@ -74,6 +76,7 @@ impl Follower {
             seen: Vec::new(),
             version: 0,
             next_poll_us: 0,
+            others_until_us: 0,
             polling_since_us: None,
             etag: Vec::new(),
             patience_ms: PATIENCE_MIN_MS,
@@ -124,12 +127,17 @@ impl Follower {
         true
     }
 
+    /// When this worker may have to poll next.
+    pub(crate) fn next_us(&self) -> u64 {
+        self.next_poll_us.max(self.others_until_us)
+    }
+
     /// Polls at the next occasion, because an answer told of another revision.
     pub(crate) fn hurry(&mut self) {
         self.next_poll_us = 0;
     }
 
-    fn holds_lease(&self, host: &impl Host, now: Now) -> bool {
+    fn holds_lease(&mut self, host: &impl Host, now: Now) -> bool {
         let read = host.load(&self.poller_key);
         let (poller, version) = match &read {
             Some(read) => (Poller::read(&read.bytes), read.version),
@@ -138,6 +146,7 @@ impl Follower {
         let left_us = poller.until_us.saturating_sub(now.mono_us);
         // Nobody is given longer than a lease, whatever the value says.
         if poller.worker != self.me && left_us > 0 && left_us <= LEASE_US {
+            self.others_until_us = poller.until_us;
             return false;
         }
         let renewed = Poller {

@@ -144,6 +144,7 @@ impl Worker {
     pub(super) fn poll_failed(&mut self) {
         self.counts.happened(Event::PolicyPollFailed);
         self.follower.poll_failed();
+        self.stir();
     }
 
     /// Whether a snapshot is the one in force. Not every limiter, nor what is in between, says so

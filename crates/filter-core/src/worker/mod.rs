@@ -12,6 +12,7 @@ mod lease;
 mod near;
 mod owed;
 mod report;
+mod rest;
 mod step;
 
 use std::{
@@ -27,6 +28,7 @@ use case::Case;
 use hold::Holds;
 use near::Near;
 use report::Reporter;
+use rest::Pace;
 
 use crate::{
     batcher::{Batcher, CallId},
@@ -44,7 +46,7 @@ use crate::{
     time::Now,
 };
 
-/// Between ticks while nothing is held, in milliseconds.
+/// Between ticks while requests come and none is held, in milliseconds.
 const TICK_MS: u32 = 50;
 /// Between ticks until the limits are known, in milliseconds.
 const STARTING_TICK_MS: u32 = 10;
@@ -84,6 +86,7 @@ pub struct Worker {
     steps: VecDeque<Step>,
     counts: Counts,
     reporter: Reporter,
+    pace: Pace,
     callout_us: Vec<u64>,
     warned_unguarded: bool,
     warned_lost: bool,
@@ -146,6 +149,7 @@ impl Worker {
             steps: VecDeque::new(),
             counts: Counts::default(),
             reporter: Reporter::new(Random::new(random.next_u64())),
+            pace: Pace::Quiet { since_us: 0 },
             callout_us: Vec::new(),
             warned_unguarded: false,
             warned_lost: false,
@@ -189,6 +193,8 @@ impl Worker {
             STARTING_TICK_MS
         } else if self.hands.leasing {
             LEASING_TICK_MS
+        } else if let Pace::Resting { tick_ms } = self.pace {
+            tick_ms
         } else {
             TICK_MS
         }
@@ -211,6 +217,9 @@ impl Worker {
             return self.pass(stream, Edits::default(), Shown::default());
         }
         self.join(host);
+        if self.pace != Pace::Busy {
+            self.wake(host, now);
+        }
         if matches!(self.knowledge, Knowledge::Nothing) {
             self.follow(host, now);
         }
@@ -258,6 +267,7 @@ impl Worker {
         self.spread(host, now);
         self.flush(open, metrics);
         self.tell(host, now);
+        self.slow_down(host, now);
     }
 
     /// A call was answered, or (`None`) came to nothing: refused, timed out, cut short.

@@ -86,6 +86,11 @@ impl Reporter {
         }
     }
 
+    /// Whether there is nothing to tell, but what the metrics have.
+    pub(super) fn is_idle(&self) -> bool {
+        self.denied.is_empty() && self.telling.is_none()
+    }
+
     fn is_due(&mut self, now: Now) -> bool {
         if let Some((_, since_us)) = self.telling
             && now.mono_us.saturating_sub(since_us) < PATIENCE_US

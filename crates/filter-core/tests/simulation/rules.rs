@@ -117,6 +117,32 @@ fn an_edit_is_in_force_at_every_worker_within_a_second() {
 }
 
 #[test]
+fn an_idle_proxy_rarely_wakes_and_misses_no_edit() {
+    for seed in seeds() {
+        let mut world = World::new(seed, 1, 3, CONFIG, PER_USER);
+        world.run_for_ms(2000);
+        world.ticks = 0;
+        world.run_for_ms(10_000);
+        // One polls five times a second, and the others look three times if it still does.
+        assert!(world.ticks < 10 * (7 + 3 * 5), "{}", world.ticks);
+        world
+            .limiter
+            .edit("  - {name: nobody, rate: 1/1d, burst: 0}\n");
+        world.run_for_ms(1000);
+        for worker in 1..=3 {
+            let number = world.request(0, worker, "bob", "/");
+            world.run_for_ms(5);
+            let details = world.details(number);
+            assert_eq!(details.split(':').nth(1), Some("nobody"), "seed {seed}");
+        }
+        // Those that had requests look often again.
+        world.ticks = 0;
+        world.run_for_ms(500);
+        assert!(world.ticks >= 3 * 9, "{}", world.ticks);
+    }
+}
+
+#[test]
 fn local_limits_are_taken_first_and_put_back_when_the_limiter_denies() {
     let limits = "  - {name: here, rate: 100/1h, scope: proxy}\n  - {name: there, rate: 5/1h}\n";
     for seed in seeds() {

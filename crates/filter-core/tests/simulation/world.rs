@@ -90,6 +90,14 @@ impl Weather {
 pub struct Envoy {
     pub shared: SharedData,
     pub workers: Vec<Worker>,
+    ticks: Vec<Ticks>,
+}
+
+/// What one worker last asked for.
+#[derive(Clone, Default)]
+struct Ticks {
+    period: u64,
+    every_ms: u32,
 }
 
 /// A request in the simulation.
@@ -121,6 +129,8 @@ enum Event {
     Tick {
         envoy: usize,
         worker: usize,
+        /// The period that it belongs to: another one starts anew.
+        period: u64,
     },
     Answer {
         envoy: usize,
@@ -160,6 +170,8 @@ pub struct World {
     pub logs: Vec<String>,
     pub counted: HashMap<String, u64>,
     pub checks_executed: u64,
+    /// Ticks of all workers.
+    pub ticks: u64,
     /// What workers reported; `None` is what an earlier limiter does with it.
     pub reports: Option<Vec<Report>>,
     /// Whether the limiter has no such domain.
@@ -239,6 +251,7 @@ impl World {
                 .map(|_| Envoy {
                     shared: SharedData::default(),
                     workers: (0..=workers).map(|_| worker(&mut chance)).collect(),
+                    ticks: vec![Ticks::default(); workers + 1],
                 })
                 .collect(),
             limiter: Limiter::new(limits),
@@ -250,6 +263,7 @@ impl World {
             logs: Vec::new(),
             counted: HashMap::new(),
             checks_executed: 0,
+            ticks: 0,
             reports: Some(Vec::new()),
             gone: None,
             slowest_us: 3_000,
@@ -260,7 +274,12 @@ impl World {
         for envoy in 0..envoys {
             for worker in 0..=workers {
                 let first_us = world.chance.below(50_000);
-                world.schedule(first_us, Event::Tick { envoy, worker });
+                let tick = Event::Tick {
+                    envoy,
+                    worker,
+                    period: 0,
+                };
+                world.schedule(first_us, tick);
             }
         }
         world
@@ -306,7 +325,9 @@ impl World {
         let stream = StreamId(u32::try_from(number).unwrap());
         let now = self.now();
         let request = Headers(&self.requests[number]);
-        let Envoy { shared, workers } = &mut self.envoys[envoy];
+        let Envoy {
+            shared, workers, ..
+        } = &mut self.envoys[envoy];
         workers[worker].on_request(shared, now, stream, &request);
         self.carry_out(envoy, worker);
         number
@@ -342,12 +363,19 @@ impl World {
     fn happen(&mut self, event: Event) {
         let now = self.now();
         match event {
-            Event::Tick { envoy, worker } => {
-                let Envoy { shared, workers } = &mut self.envoys[envoy];
-                workers[worker].on_tick(shared, now, &mut Sink(&mut self.counted));
-                let next_us = u64::from(workers[worker].tick_ms()) * 1000;
+            Event::Tick {
+                envoy,
+                worker,
+                period,
+            } => {
+                let at = &mut self.envoys[envoy];
+                if at.ticks[worker].period != period {
+                    return;
+                }
+                self.ticks += 1;
+                at.workers[worker].on_tick(&at.shared, now, &mut Sink(&mut self.counted));
+                at.ticks[worker].every_ms = 0;
                 self.carry_out(envoy, worker);
-                self.schedule(next_us, Event::Tick { envoy, worker });
             }
             Event::Answer {
                 envoy,
@@ -355,7 +383,9 @@ impl World {
                 id,
                 answer,
             } => {
-                let Envoy { shared, workers } = &mut self.envoys[envoy];
+                let Envoy {
+                    shared, workers, ..
+                } = &mut self.envoys[envoy];
                 workers[worker].on_call_answer(shared, now, id, answer.as_ref());
                 self.carry_out(envoy, worker);
             }
@@ -389,6 +419,25 @@ impl World {
                 Step::Log(_, text) => self.logs.push(text),
             }
         }
+        self.adjust_ticks(envoy, worker);
+    }
+
+    /// Another period than the one before starts at once, as in Envoy.
+    fn adjust_ticks(&mut self, envoy: usize, worker: usize) {
+        let at = &mut self.envoys[envoy];
+        let every_ms = at.workers[worker].tick_ms();
+        let ticks = &mut at.ticks[worker];
+        if ticks.every_ms == every_ms {
+            return;
+        }
+        ticks.every_ms = every_ms;
+        ticks.period += 1;
+        let tick = Event::Tick {
+            envoy,
+            worker,
+            period: ticks.period,
+        };
+        self.schedule(u64::from(every_ms) * 1000, tick);
     }
 
     fn settle(&mut self, stream: StreamId, outcome: Outcome) {
@@ -405,7 +454,9 @@ impl World {
         let id = call.id;
         if self.chance.percent(self.weather.undeliverable) {
             let now = self.now();
-            let Envoy { shared, workers } = &mut self.envoys[envoy];
+            let Envoy {
+                shared, workers, ..
+            } = &mut self.envoys[envoy];
             workers[worker].on_call_refused(shared, now, id);
             return;
         }
