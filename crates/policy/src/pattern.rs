@@ -2,11 +2,13 @@
 
 mod cidr;
 mod glob;
+mod regex;
 
 use std::fmt;
 
 use cidr::Network;
 use glob::Glob;
+use regex::Regex;
 
 /// One pattern (`/api/**`, `!cidr:10.0.0.0/8`, `exact:*`), parsed once and ready to test values.
 #[derive(Clone, Debug)]
@@ -22,8 +24,7 @@ enum Test {
     Exact(Vec<u8>),
     Glob(Glob),
     Cidr(Network),
-    #[cfg(feature = "regex")]
-    Regex(regex_lite::Regex),
+    Regex(Regex),
 }
 
 /// Why a text is not a pattern.
@@ -49,16 +50,12 @@ pub enum PatternError {
     HostBits(String),
     /// Not a regular expression, or too large a one.
     #[error("not a regular expression: {0}")]
-    Regex(String),
-    /// This build has no regular expressions.
-    #[error("this build has no regular expressions")]
-    NoRegex,
+    Regex(&'static str),
 }
 
 /// A value longer than this is not searched by regular expressions: see [`Matcher::holds`].
 ///
 /// [`Matcher::holds`]: crate::Matcher::holds
-#[cfg(feature = "regex")]
 const MAX_REGEX_INPUT: usize = 8192;
 
 impl Pattern {
@@ -100,14 +97,13 @@ impl Pattern {
             Test::Exact(text) => text == value,
             Test::Glob(glob) => glob.matches(value),
             Test::Cidr(network) => network.contains(value),
-            #[cfg(feature = "regex")]
             Test::Regex(regex) => {
                 // What is too long to search counts as whatever makes the limit apply:
                 // nobody gets around a limit by a longer path.
                 if value.len() > MAX_REGEX_INPUT {
                     return !self.negated;
                 }
-                regex.is_match(&String::from_utf8_lossy(value))
+                regex.matches(&String::from_utf8_lossy(value))
             }
         }
     }
@@ -138,7 +134,8 @@ impl Test {
             return Network::parse(network).map(Self::Cidr);
         }
         if let Some(expression) = body.strip_prefix("re:") {
-            return Self::regex(expression);
+            let regex = Regex::parse(expression);
+            return regex.map(Self::Regex).map_err(PatternError::Regex);
         }
         // Prefixes of other systems, which would silently be texts that nothing equals.
         let foreign = ["regex:", "regexp:", "glob:", "prefix:", "suffix:", "ip:"];
@@ -150,26 +147,6 @@ impl Test {
             Some(text) => Self::Exact(text),
             None => Self::Glob(glob),
         })
-    }
-
-    #[cfg(feature = "regex")]
-    fn regex(expression: &str) -> Result<Self, PatternError> {
-        /// Bounds the memory of a compiled expression, and the time that a search takes.
-        const MAX_SIZE: usize = 1 << 16;
-        let compile = |text: &str| {
-            regex_lite::RegexBuilder::new(text)
-                .size_limit(MAX_SIZE)
-                .build()
-                .map_err(|error| PatternError::Regex(error.to_string()))
-        };
-        // By itself first, so that no stray parenthesis can reach out of the anchors.
-        compile(expression)?;
-        compile(&format!(r"\A(?:{expression})\z")).map(Self::Regex)
-    }
-
-    #[cfg(not(feature = "regex"))]
-    fn regex(_expression: &str) -> Result<Self, PatternError> {
-        Err(PatternError::NoRegex)
     }
 }
 
