@@ -1,8 +1,8 @@
 //! `cargo xtask bench`: what the filter costs, as ratios within one run.
 //!
 //! Absolute figures depend on the machine and on its mood; so every round loads
-//! each setup for a few seconds, one after the other, and setups are compared
-//! round by round. One Envoy worker serves. Once Envoy itself answers (fault
+//! each setup for a few seconds, with the one it is measured against right before
+//! or after it, and only such pairs are compared. One Envoy worker serves. Once Envoy itself answers (fault
 //! filter), so that no upstream hides what a filter costs, and once a service
 //! behind it does, as everywhere else.
 
@@ -35,11 +35,11 @@ const MODULE_ROUNDS: u64 = 200;
 /// Arguments of `cargo xtask bench`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Rounds; every round loads each setup once
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=100))]
+    /// Rounds; every round loads each setup once, and what it is measured against beside it
+    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u64).range(1..=100))]
     rounds: u64,
-    /// Seconds of load per setup and round
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=600))]
+    /// Seconds of each load
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=600))]
     seconds: u64,
     /// Connections that requests arrive on
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u64).range(1..=1000))]
@@ -165,15 +165,17 @@ async fn measure(
     let (limiter, redis_port) = bench.limiter()?;
     let alone = LimiterBench::prepare(needs.redis_benchmark, redis_port, limiter).await?;
     for round in 1..=rounds {
-        for (setup, series) in bench.setups().iter().zip(&mut report.series) {
-            let run = run_one(&bench, &load, setup)
-                .await
-                .with_context(|| format!("setup `{}`", setup.name))?;
+        for setup in bench.setups() {
+            if setup.name == setup.reference {
+                continue;
+            }
+            let (own, reference) = beside(&bench, &load, setup, round % 2 == 0).await?;
+            let [rate, beside] = [&own, &reference].map(|run| run.sample.per_second);
             ui.line(&format!(
-                "round {round}, {}: {} requests/s",
-                setup.name, run.sample.per_second
+                "round {round}, {}: {rate} requests/s, {}: {beside}",
+                setup.name, setup.reference
             ));
-            series.push(run);
+            report.push(setup.name, own, reference);
         }
         let (redis, limiter) = (alone.redis().await?, alone.limiter(&load).await?);
         ui.line(&format!(
@@ -184,10 +186,29 @@ async fn measure(
     Ok(report)
 }
 
+/// Loads a setup and, right before or after it, the one it is measured against: the mood of the
+/// machine changes within seconds.
+async fn beside(
+    bench: &Bench,
+    load: &load::Load,
+    setup: &Setup,
+    first: bool,
+) -> Result<(Run, Run)> {
+    let reference = bench.setups().iter().find(|s| s.name == setup.reference);
+    let reference = reference.context("no such setup to measure against")?;
+    if first {
+        let own = run_one(bench, load, setup).await?;
+        return Ok((own, run_one(bench, load, reference).await?));
+    }
+    let reference = run_one(bench, load, reference).await?;
+    Ok((run_one(bench, load, setup).await?, reference))
+}
+
 /// Loads one setup, and sees to it that it did what it is called.
 async fn run_one(bench: &Bench, load: &load::Load, setup: &Setup) -> Result<Run> {
     let (before, checks_before) = (bench.used_us(setup)?, bench.checks().await?);
-    let sample = load.run(setup).await?;
+    let sample = load.run(setup).await;
+    let sample = sample.with_context(|| format!("setup `{}`", setup.name))?;
     let (after, checks) = (bench.used_us(setup)?, bench.checks().await? - checks_before);
     let requests = sample.requests.max(1);
     match setup.checked {

@@ -19,11 +19,13 @@ pub struct Run {
     pub cpu_ns: [u64; 3],
 }
 
-/// The samples of one setup, a round each.
+/// The samples of one setup: a round each, and of a reference one beside each of the others.
 pub struct Series {
     name: &'static str,
     reference: &'static str,
     samples: Vec<Run>,
+    /// The reference's requests per second right before or after each sample.
+    beside: Vec<u64>,
 }
 
 impl Series {
@@ -33,12 +35,20 @@ impl Series {
             name,
             reference,
             samples: Vec::new(),
+            beside: Vec::new(),
         }
     }
 
-    /// Adds a round.
-    pub fn push(&mut self, run: Run) {
+    /// Adds a sample, with the reference's requests per second right before or after it.
+    fn push_beside(&mut self, reference: u64, run: Run) {
         self.samples.push(run);
+        self.beside.push(reference);
+    }
+
+    /// Its requests per request of the reference, pair by pair.
+    fn ratio(&self) -> Ratio {
+        let pairs = self.samples.iter().zip(&self.beside);
+        Ratio::of(pairs.map(|(own, reference)| (own.sample.per_second, *reference)))
     }
 
     fn each(&self, figure: fn(&Sample) -> u64) -> Vec<u64> {
@@ -79,6 +89,21 @@ impl Report {
         })
     }
 
+    /// Adds a round of a setup, and of the one beside it.
+    pub fn push(&mut self, name: &str, own: Run, reference: Run) {
+        let beside = reference.sample.per_second;
+        let mut series = self.series.iter_mut();
+        let Some(of) = series.find(|series| series.name == name) else {
+            return;
+        };
+        of.push_beside(beside, own);
+        let against = of.reference;
+        let mut series = self.series.iter_mut();
+        if let Some(reference_of) = series.find(|series| series.name == against) {
+            reference_of.push_beside(beside, reference);
+        }
+    }
+
     /// For people: 80 columns.
     pub fn table(&self) -> String {
         let mut table = row([
@@ -90,7 +115,7 @@ impl Report {
             "spread",
         ]);
         for series in &self.series {
-            let ratio = self.ratio(series);
+            let ratio = series.ratio();
             table += &row([
                 series.name,
                 &median(series.each(|sample| sample.per_second)).to_string(),
@@ -128,8 +153,8 @@ impl Report {
         // Writing to a String cannot fail.
         let _ = writeln!(
             table,
-            "\nMedians; ratios are of rounds, not of medians. {} connections, {} s per setup and\n\
-             round; {cores} cores, shared with wrk, the limiters and Redis.",
+            "\nMedians; ratios are of pairs of runs right after one another. {} connections, {} s a\n\
+             run; {cores} cores, shared with wrk, the limiters and Redis.",
             self.connections, self.seconds
         );
         table
@@ -143,7 +168,7 @@ impl Report {
                 "requests_per_second": series.each(|sample| sample.per_second),
                 "p50_us": series.each(|sample| sample.p50_us),
                 "p99_us": series.each(|sample| sample.p99_us),
-                "of_noop_permille": self.ratio(series).json(),
+                "of_noop_permille": series.ratio().json(),
                 "reference": series.reference,
                 "cpu_ns_per_request": {
                     "envoy": series.cpu_ns(0),
@@ -170,17 +195,6 @@ impl Report {
             },
         });
         format!("{report:#}\n")
-    }
-
-    /// Requests of a setup per request of the reference, round by round.
-    fn ratio(&self, series: &Series) -> Ratio {
-        let reference = series.reference;
-        let reference = self.series.iter().find(|other| other.name == reference);
-        let pairs = series
-            .samples
-            .iter()
-            .zip(reference.map_or(&[][..], |other| &other.samples));
-        Ratio::of(pairs.map(|(own, other)| (own.sample.per_second, other.sample.per_second)))
     }
 
     fn limiter_ratio(&self) -> Ratio {

@@ -1,6 +1,6 @@
 //! What the figures are made of, and whether they are what was promised.
 
-use super::{Report, median, micros, row, thousandths};
+use super::{Report, Series, median, micros, row, thousandths};
 use crate::bench::start::Starts;
 use crate::wasm::SIZE_BUDGET_BYTES;
 
@@ -22,11 +22,31 @@ impl Report {
     /// What each process used for a request.
     pub(super) fn cpu_table(&self) -> String {
         let mut table = String::from("\n");
-        table += &row(["CPU per request", "Envoy", "limiters", "Redis", "", ""]);
+        table += &row([
+            "CPU per request",
+            "Envoy",
+            "limiters",
+            "Redis",
+            "of no-op",
+            "Envoy least",
+        ]);
+        // Neighbours of the machine only ever add to it: the least is what it takes.
+        let least = |series: &Series| series.cpu_ns(0).into_iter().min().unwrap_or(0);
         for series in &self.series {
             let [envoy, limiters, redis] =
                 [0, 1, 2].map(|process| micros(median(series.cpu_ns(process))));
-            table += &row([series.name, &envoy, &limiters, &redis, "", ""]);
+            let reference = self.series.iter().find(|s| s.name == series.reference);
+            let own = least(series);
+            let of_noop = (own * 1000).checked_div(reference.map_or(0, least));
+            let of_noop = thousandths(of_noop.unwrap_or(0));
+            table += &row([
+                series.name,
+                &envoy,
+                &limiters,
+                &redis,
+                &of_noop,
+                &micros(own),
+            ]);
         }
         table += "\n";
         table += &row(["Envoy starts", "in", "CPU", "", "", ""]);
@@ -60,7 +80,7 @@ impl Report {
         };
         for (name, budget) in BUDGETS {
             if let Some(series) = self.series.iter().find(|series| series.name == name) {
-                let is = self.ratio(series).median;
+                let is = series.ratio().median;
                 let to_be = format!(">= {}", thousandths(budget));
                 line(name, thousandths(is), to_be, is >= budget);
             }
