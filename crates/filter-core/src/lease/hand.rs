@@ -57,16 +57,11 @@ pub(crate) struct Token {
 #[derive(Debug)]
 pub(crate) struct Hands<O> {
     slots: Vec<Option<Box<Hand<O>>>>,
-    /// Whether there is anything to look after.
-    pub(crate) leasing: bool,
 }
 
 impl<O> Default for Hands<O> {
     fn default() -> Self {
-        Self {
-            slots: Vec::new(),
-            leasing: false,
-        }
+        Self { slots: Vec::new() }
     }
 }
 
@@ -113,19 +108,25 @@ impl<O> Hands<O> {
     /// Forgets what is out of use, and lists the places of what needs to be looked after.
     pub(crate) fn due(&mut self, now: Now) -> Vec<(Place, u64)> {
         let mut due = Vec::new();
-        self.leasing = false;
         for slot in &mut self.slots {
             if slot.as_ref().is_some_and(|hand| hand.is_forgotten(now)) {
                 *slot = None;
             }
             let Some(hand) = slot else { continue };
-            self.leasing |= !hand.is_at_rest();
-            let untold = hand.look_at_us == u64::MAX && !hand.tally.is_empty();
-            if untold || now.reached(hand.look_at_us) {
+            if now.reached(hand.next_look_us()) {
                 due.push((hand.place, hand.generation));
             }
         }
         due
+    }
+
+    /// When one of them has to be looked after; `u64::MAX`: none has.
+    pub(crate) fn next_look_us(&self) -> u64 {
+        let hands = self.slots.iter().flatten();
+        hands
+            .map(|hand| hand.next_look_us())
+            .min()
+            .unwrap_or(u64::MAX)
     }
 
     fn position(&self, place: Place) -> Option<usize> {
@@ -232,6 +233,14 @@ impl<O> Hand<O> {
     pub(crate) fn emptied(&mut self) {
         self.lot = Lot::default();
         self.tally = Tally::default();
+    }
+
+    /// When it has to be looked after: at once where there is only something to tell.
+    fn next_look_us(&self) -> u64 {
+        if self.look_at_us == u64::MAX && !self.tally.is_empty() {
+            return 0;
+        }
+        self.look_at_us
     }
 
     /// Whether nothing is at hand, nor known to be left with the others, nor to be told.
@@ -364,7 +373,7 @@ mod tests {
         hand.put_back(token, 1);
         assert!(!hand.is_at_rest());
         assert_eq!(hands.due(at(500)), [(place(1), 7)]);
-        assert!(hands.leasing);
+        assert_eq!(hands.next_look_us(), 0);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use super::{
     Edits, Stream, Worker,
     active::Active,
     case::{Case, Leased, Mode, Part},
+    ticks::HOLDING_MS,
 };
 use crate::{
     client::{Denial, Shown, Standing},
@@ -79,6 +80,7 @@ impl Worker {
             let until_us = now.after_ms(admission.delay_ms);
             self.streams.insert(stream, Stream::Held);
             self.holds.add(until_us, stream, edits, shown);
+            self.ticks.by(now, until_us, HOLDING_MS);
         }
     }
 

@@ -99,7 +99,7 @@ impl Worker {
     }
 
     /// The answer to a poll.
-    pub(super) fn polled(&mut self, host: &impl Host, answer: Option<&impl CallAnswer>) {
+    pub(super) fn polled(&mut self, host: &impl Host, now: Now, answer: Option<&impl CallAnswer>) {
         match answer.map_or(Polled::Failed, read) {
             Polled::Unchanged { proxies } => {
                 self.follower.poll_unchanged(host, Some(&proxies));
@@ -109,7 +109,7 @@ impl Worker {
                 if matches!(self.knowledge, Knowledge::Limits(_)) =>
             {
                 self.warn_lost();
-                self.poll_failed();
+                self.poll_failed(now);
             }
             Polled::Brought {
                 snapshot, proxies, ..
@@ -125,7 +125,7 @@ impl Worker {
                     self.follower.poll_rejected(snapshot.etag);
                 }
             }
-            Polled::Failed => self.poll_failed(),
+            Polled::Failed => self.poll_failed(now),
         }
     }
 
@@ -141,10 +141,10 @@ impl Worker {
     }
 
     /// A poll brought nothing.
-    pub(super) fn poll_failed(&mut self) {
+    pub(super) fn poll_failed(&mut self, now: Now) {
         self.counts.happened(Event::PolicyPollFailed);
         self.follower.poll_failed();
-        self.stir();
+        self.try_soon(now);
     }
 
     /// Whether a snapshot is the one in force. Not every limiter, nor what is in between, says so

@@ -26,8 +26,9 @@ impl Holds {
         }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
+    /// When the turn of the next comes; `u64::MAX`: none is held.
+    pub(super) fn next_us(&self) -> u64 {
+        self.waiting.last().map_or(u64::MAX, |held| held.until_us)
     }
 
     pub(super) fn is_full(&self) -> bool {
@@ -87,6 +88,6 @@ mod tests {
             order.push(stream.0);
         }
         assert_eq!(order, [2, 4, 1]);
-        assert!(!holds.is_empty());
+        assert_eq!(holds.next_us(), 40);
     }
 }

@@ -131,13 +131,13 @@ impl Worker {
         hand.emptied();
         hand.asked_for(portion);
         hand.take_over(&drawn, now);
+        self.ticks.by_look(now, hand.look_at_us);
         if let Some(lot) = drawn.lot
             && let Some(token) = hand.receive(lot, terms.cost, now)
         {
             part.lease = Leased::Held(token);
         }
         part.ask = drawn.ask.map(Box::new);
-        self.hands.leasing = true;
         self.counts.happened_to(Event::LeaseExpired, drawn.expired);
     }
 
@@ -206,7 +206,7 @@ impl Worker {
         self.counts.happened_to(Event::LeaseExpired, drawn.expired);
         if let Some(hand) = self.hands.find(place, said.generation) {
             hand.take_over(&drawn, now);
-            self.hands.leasing = true;
+            self.ticks.by_look(now, hand.look_at_us);
         }
     }
 

@@ -12,8 +12,8 @@ mod lease;
 mod near;
 mod owed;
 mod report;
-mod rest;
 mod step;
+mod ticks;
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -28,7 +28,7 @@ use case::Case;
 use hold::Holds;
 use near::Near;
 use report::Reporter;
-use rest::Pace;
+use ticks::Ticks;
 
 use crate::{
     batcher::{Batcher, CallId},
@@ -46,14 +46,6 @@ use crate::{
     time::Now,
 };
 
-/// Between ticks while requests come and none is held, in milliseconds.
-const TICK_MS: u32 = 50;
-/// Between ticks until the limits are known, in milliseconds.
-const STARTING_TICK_MS: u32 = 10;
-/// Between ticks while requests are held: how late one may go on.
-const HOLDING_TICK_MS: u32 = 5;
-/// Between ticks while there are units granted in advance: how late one may be given back.
-const LEASING_TICK_MS: u32 = 10;
 /// The limiter's checks.
 const CHECK_PATH: &str = "/v1/check";
 /// What is told to the limiter.
@@ -86,7 +78,7 @@ pub struct Worker {
     steps: VecDeque<Step>,
     counts: Counts,
     reporter: Reporter,
-    pace: Pace,
+    ticks: Ticks,
     callout_us: Vec<u64>,
     warned_unguarded: bool,
     warned_lost: bool,
@@ -149,7 +141,7 @@ impl Worker {
             steps: VecDeque::new(),
             counts: Counts::default(),
             reporter: Reporter::new(Random::new(random.next_u64())),
-            pace: Pace::Quiet { since_us: 0 },
+            ticks: Ticks::default(),
             callout_us: Vec::new(),
             warned_unguarded: false,
             warned_lost: false,
@@ -185,21 +177,6 @@ impl Worker {
         }
     }
 
-    /// How often [`Worker::on_tick`] is to come, in milliseconds.
-    pub fn tick_ms(&self) -> u32 {
-        if !self.holds.is_empty() {
-            HOLDING_TICK_MS
-        } else if matches!(self.knowledge, Knowledge::Nothing) {
-            STARTING_TICK_MS
-        } else if self.hands.leasing {
-            LEASING_TICK_MS
-        } else if let Pace::Resting { tick_ms } = self.pace {
-            tick_ms
-        } else {
-            TICK_MS
-        }
-    }
-
     /// The next thing to do; `None` when all is done.
     pub fn poll_step(&mut self) -> Option<Step> {
         self.steps.pop_front()
@@ -217,9 +194,7 @@ impl Worker {
             return self.pass(stream, Edits::default(), Shown::default());
         }
         self.join(host);
-        if self.pace != Pace::Busy {
-            self.wake(host, now);
-        }
+        self.wake(host, now);
         if matches!(self.knowledge, Knowledge::Nothing) {
             self.follow(host, now);
         }
@@ -267,7 +242,7 @@ impl Worker {
         self.spread(host, now);
         self.flush(open, metrics);
         self.tell(host, now);
-        self.slow_down(host, now);
+        self.schedule(host, now);
     }
 
     /// A call was answered, or (`None`) came to nothing: refused, timed out, cut short.
@@ -280,7 +255,7 @@ impl Worker {
     ) {
         if self.polling == Some(id) {
             self.polling = None;
-            self.polled(host, answer);
+            self.polled(host, now, answer);
         } else if self.told(now, id, answer) {
             // It was for people, and decides nothing.
         } else if let Some(flight) = self.batcher.land(id) {
@@ -300,7 +275,7 @@ impl Worker {
     pub fn on_call_refused(&mut self, host: &impl Host, now: Now, id: CallId) {
         if self.polling == Some(id) {
             self.polling = None;
-            self.poll_failed();
+            self.poll_failed(now);
         } else if self.told(now, id, None::<&Never>) {
             // It was for people, and decides nothing.
         } else if let Some(flight) = self.batcher.land(id) {
