@@ -4,12 +4,13 @@
 --
 -- KEYS  one bucket key per limit, in the order of the limits in ARGV.
 -- ARGV  [1] the time in ms, or -1 for the server's TIME (production);
---       then for each check: flags (1 peek, 2 force), number of limits,
---       then for each limit 8 integers:
---         kind (below; plus 16 where the limit is only observed, plus 32 where it is leased),
---         generation, cost, debit, limit, x, y, z
---       and where it is leased: ttl, units wanted, mark of the proxy, number of settlements,
---         and for each of these 3: epoch, spent, returned
+--       [2] the number of forms; then for each form: flags (1 peek, 2 force), number of limits,
+--         then for each limit 8 integers:
+--           kind (below; plus 16 where the limit is only observed, plus 32 where it is leased),
+--           generation, cost, debit, limit, x, y, z
+--         and where it is leased: ttl, units wanted, mark of the proxy, number of settlements,
+--           and for each of these 3: epoch, spent, returned;
+--       then for each check: the number of its form, from 1
 -- Reply integers: the time; then for each check: 0 denied, 1 allowed, 2 stale, 3 corrupt,
 --       and for each limit 6: fits (0/1; 2 or 3 where this limit is the stale or corrupt one),
 --         charged (or, if stale, the generation found), remaining,
@@ -18,6 +19,8 @@
 --
 -- Numbers reach redis.call as they are: it writes 17 digits.
 
+local injected = ARGV[1] ~= '-1'
+local call, pcall = redis.call, redis.pcall
 local now -- ms; the time of every check in this call
 
 -- include: lib/integers.lua
@@ -43,9 +46,8 @@ local function parse_lease(at)
   return { ttl = ARGV[at] + 0, want = ARGV[at + 1] + 0, proxy = ARGV[at + 2] + 0, settle = settle }, last + 1
 end
 
--- The limit whose key is KEYS[k] and whose numbers start at ARGV[at], not yet loaded; and where
--- its numbers end.
-local function parse(k, at)
+-- The limit whose numbers start at ARGV[at], of no bucket yet; and where its numbers end.
+local function parse(at)
   local kind, next_at, lease = ARGV[at] + 0, at + NUMBERS_PER_LIMIT, nil
   if kind >= LEASED then
     kind = kind - LEASED
@@ -56,7 +58,7 @@ local function parse(k, at)
     kind = kind - OBSERVED
   end
   return {
-    key = KEYS[k],
+    key = false, -- of the bucket at hand
     algorithm = algorithm_of(kind, lease ~= nil),
     kind = kind,
     observed = observed,
@@ -78,13 +80,24 @@ local function parse(k, at)
     next_at
 end
 
+-- What a check asks, whichever its buckets are, from ARGV[at] on; and where that ends.
+local function parse_form(at)
+  local flags, form = ARGV[at] + 0, { at = at, count = ARGV[at + 1] + 0 }
+  form.peek, form.force = flags % 2 == PEEK, flags >= FORCE
+  local next_at = at + 2
+  for i = 1, form.count do
+    form[i], next_at = parse(next_at)
+  end
+  return form, next_at
+end
+
 -- Reads the state of a limit; returns CORRUPT if it is none.
 local function load(l)
   local algorithm = l.algorithm
   if not algorithm.encode then
     return algorithm.load(l)
   end
-  local text = redis.pcall('GET', l.key)
+  local text = pcall('GET', l.key)
   local wrong_type = type(text) == 'table'
   if wrong_type then
     text = nil
@@ -103,9 +116,9 @@ end
 -- Stores usage that was added to, or else a shift of the time base.
 local function store(l, used, reset)
   local algorithm = l.algorithm
-  local ttl = ARGV[1] == '-1' and reset + TTL_MARGIN_MS or TTL_INJECTED_MS
+  local ttl = injected and TTL_INJECTED_MS or reset + TTL_MARGIN_MS
   if algorithm.encode then
-    redis.call('SET', l.key, used and algorithm.encode(l) or l.shifted, 'PX', ttl)
+    call('SET', l.key, used and algorithm.encode(l) or l.shifted, 'PX', ttl)
   elseif used then
     algorithm.save(l, ttl)
   else
@@ -140,7 +153,8 @@ local function finish(l, charge)
   end
   reply[filled + 1] = fits and 1 or 0
   reply[filled + 2] = charged
-  reply[filled + 3] = math.max(0, algorithm.room(l))
+  local room = algorithm.room(l)
+  reply[filled + 3] = room > 0 and room or 0
   reply[filled + 4] = retry
   reply[filled + 5] = reset
   reply[filled + 6] = delay
@@ -152,7 +166,7 @@ local function finish(l, charge)
   end
 end
 
-local limits = {} -- of the check at hand
+local limits -- of the check at hand: its form
 
 -- Answers a check that cannot be decided because of limit `culprit`; nothing was changed.
 local function refuse(count, culprit, status, generation)
@@ -213,14 +227,30 @@ end
 now = math.min(now, 2 ^ 52 - 1)
 reply[1] = now
 
-local k, at = 0, 2
+local forms, at = {}, 3
+for i = 1, ARGV[2] + 0 do
+  forms[i], at = parse_form(at)
+end
+local k = 0
 while ARGV[at] do
-  local flags, count = ARGV[at] + 0, ARGV[at + 1] + 0
-  at = at + 2
-  for i = 1, count do
+  local number = ARGV[at] + 0
+  limits = forms[number]
+  for i = 1, limits.count do
     k = k + 1
-    limits[i], at = parse(k, at)
+    local l = limits[i]
+    l.key, l.seen, l.shifted, l.debt, l.at = KEYS[k], 0, false, 0, now
   end
-  check(count, flags % 2 == PEEK, flags >= FORCE)
+  check(limits.count, limits.peek, limits.force)
+  at = at + 1
+  if ARGV[at] then
+    -- Only a bucket or window that is not leased leaves nothing of itself in its form.
+    for i = 1, limits.count do
+      local l = limits[i]
+      if l.lease or not l.algorithm.encode then
+        forms[number] = parse_form(limits.at)
+        break
+      end
+    end
+  end
 end
 return reply

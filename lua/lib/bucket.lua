@@ -8,7 +8,8 @@
 
 -- The largest cost that fits.
 local function room(b)
-  return math.floor((b.limit * b.x - b.debt) / b.x)
+  local left = b.limit * b.x - b.debt
+  return (left - left % b.x) / b.x
 end
 
 -- Adds units, at most up to the capacity; says whether any of it fitted.

@@ -5,7 +5,7 @@
 --    same (whether the count read is of the open window)
 
 local EPOCH = 4
-local STATE = 'f%.0f:%.0f:%.0f'
+local STATE = 'f' .. WHOLE .. ':' .. WHOLE .. ':' .. WHOLE
 
 -- The start of the window open at `time`, and whether it is the one remembered
 -- to have started at `start`. Of windows at multiples of W it is the one that

@@ -3,13 +3,16 @@
 -- State: "g<generation>:<TAT ms>", then ":<fraction>:<parts per ms>" unless the fraction is 0.
 -- Loaded, the distance from now to the TAT is a bucket's debt.
 
+local PLAIN = 'g' .. WHOLE .. ':' .. WHOLE
+local WITH_FRACTION = PLAIN .. ':' .. WHOLE .. ':' .. WHOLE
+
 local function encode(b, generation)
   local parts = b.debt % b.y
   local tat = now + (b.debt - parts) / b.y
   if parts > 0 then
-    return string.format('g%.0f:%.0f:%.0f:%.0f', generation, tat, parts, b.y)
+    return string.format(WITH_FRACTION, generation, tat, parts, b.y)
   end
-  return string.format('g%.0f:%.0f', generation, tat)
+  return string.format(PLAIN, generation, tat)
 end
 
 function M.load(b, text)

@@ -5,7 +5,7 @@
 -- w: limit (N), x (W in ms), at (start of the aligned window of now), elapsed (ms since),
 --    current, previous, same (whether the counts read are of the window of now)
 
-local STATE = 'w%.0f:%.0f:%.0f:%.0f:%.0f'
+local STATE = 'w' .. WHOLE .. ':' .. WHOLE .. ':' .. WHOLE .. ':' .. WHOLE .. ':' .. WHOLE
 
 -- The counts as they stand in the window that starts at w.at, and whether the later one is of it,
 -- or of the one before. After an edit of W they are kept only if they belong to that window.

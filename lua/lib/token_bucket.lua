@@ -2,7 +2,7 @@
 --
 -- State: "b<generation>:<debt in parts>:<ms of the last admission>:<parts of a unit>"
 
-local STATE = 'b%.0f:%.0f:%.0f:%.0f'
+local STATE = 'b' .. WHOLE .. ':' .. WHOLE .. ':' .. WHOLE .. ':' .. WHOLE
 
 -- A debt stored in other parts, rounded up to these, at most the capacity.
 local function adopt(b, debt, parts)
@@ -25,7 +25,7 @@ function M.load(b, text)
   end
   b.seen = generation
   local full = b.limit * b.x
-  if at - now > math.floor(full / b.y) then
+  if at > now and at - now > math.floor(full / b.y) then
     at = now
     b.shifted = string.format(STATE, generation, debt, at, parts)
   end

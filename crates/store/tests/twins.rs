@@ -115,6 +115,49 @@ fn on_valkey() {
     compare(&mut Server::start(VALKEY), steps());
 }
 
+/// Many checks of one call: several that ask the same of different buckets, others between them.
+#[test]
+fn in_one_call() {
+    let lua = LuaRedis::new();
+    for seed in first_seed()..first_seed() + steps().div_ceil(8 * STEPS_PER_WALK) {
+        let (mut rust, mut walk) = (RustEngine::default(), Walk::new(seed));
+        let mut chance = Random::new(seed ^ 0xba7c);
+        let mut asked: Vec<(Vec<Subject>, Options)> = Vec::new();
+        for step in 0..STEPS_PER_WALK {
+            let (now_ms, subjects) = walk.step();
+            let options = Options {
+                peek: chance.one_in(9),
+                force: chance.one_in(25),
+            };
+            asked.insert(0, (subjects, options));
+            asked.truncate(3);
+            let batch: Vec<_> = (0..=chance.below(12))
+                .map(|_| {
+                    let (mut subjects, options) = asked[chance.below_len(asked.len())].clone();
+                    let bucket = chance.below(4);
+                    for subject in &mut subjects {
+                        subject.key = format!("{}/{bucket}", subject.key);
+                    }
+                    (subjects, options)
+                })
+                .collect();
+            let checks: Vec<_> = batch.iter().map(|(s, o)| script_check(s, *o)).collect();
+            let reply = lua.batch(&checks, Clock::Injected(now_ms));
+            for (nth, ((subjects, options), actual)) in batch.iter().zip(reply.results).enumerate()
+            {
+                let expected = rust.check(subjects, now_ms, *options);
+                assert_eq!(
+                    expected, actual,
+                    "seed {seed} step {step} check {nth} at {now_ms} {options:?} {subjects:#?}"
+                );
+                if let Ok(verdict) = &expected {
+                    walk.hear(verdict);
+                }
+            }
+        }
+    }
+}
+
 /// A log's running total starts again at 10^6, three times here.
 #[test]
 fn a_logs_total_wraps() {

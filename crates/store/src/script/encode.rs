@@ -72,42 +72,74 @@ const FORCE: i64 = 2;
 const OBSERVED: i64 = 16;
 const LEASED: i64 = 32;
 
-/// Lays out a batch of checks, to be decided in this order.
+/// How many of the latest forms a check is compared with: the checks of a batch are of few kinds, and
+/// where they are not, looking further would cost more than it saves.
+const FORMS_COMPARED: usize = 8;
+
+/// Lays out a batch of checks, to be decided in this order. What checks ask in the same words is
+/// said once.
 pub fn encode<'a>(checks: &[ScriptCheck<'a>], clock: Clock) -> ScriptCall<'a> {
     let limits = checks.iter().map(|check| check.limits.len()).sum();
     let mut keys = Vec::with_capacity(limits);
-    let mut args = Vec::with_capacity(1 + 2 * checks.len() + 8 * limits);
-    args.push(clock.argument());
+    let mut args = Vec::with_capacity(32 + checks.len());
+    args.extend([clock.argument(), 0]);
+    let mut forms = Vec::new();
+    let mut asked = Vec::with_capacity(checks.len());
     for check in checks {
-        let peek = if check.options.peek { PEEK } else { 0 };
-        let force = if check.options.force { FORCE } else { 0 };
-        args.push(peek + force);
-        args.push(i64::try_from(check.limits.len()).unwrap_or(i64::MAX));
-        for limit in &check.limits {
-            keys.push(limit.key);
-            let numbers = limit.algorithm.numbers();
-            let observed = if limit.mode == Mode::Observe {
-                OBSERVED
-            } else {
-                0
-            };
-            let leased = limit.lease.map_or(0, |_| LEASED);
-            args.extend([
-                i64::from(numbers.kind) + observed + leased,
-                exact(limit.generation),
-                exact(limit.cost),
-                exact(limit.debit),
-                exact(numbers.limit),
-                exact(numbers.x),
-                exact(numbers.y),
-                exact(numbers.z),
-            ]);
-            if let Some(lease) = &limit.lease {
-                encode_lease(&mut args, lease);
-            }
+        keys.extend(check.limits.iter().map(|limit| limit.key));
+        let start = args.len();
+        encode_form(&mut args, check);
+        asked.push(number_of_last(&mut forms, &mut args, start));
+    }
+    if let Some(count) = args.get_mut(1) {
+        *count = integer(forms.len());
+    }
+    args.extend(asked);
+    ScriptCall { keys, args }
+}
+
+/// The number, from 1, of the form that `args` ends with, from `start` on; one that is there already
+/// is cut off. `forms` has where they start.
+fn number_of_last(forms: &mut Vec<usize>, args: &mut Vec<i64>, start: usize) -> i64 {
+    let form = args.get(start..);
+    let ends = forms.iter().skip(1).copied().chain([start]);
+    let known = forms.iter().copied().zip(ends).enumerate();
+    let mut latest = known.skip(forms.len().saturating_sub(FORMS_COMPARED));
+    if let Some((index, _)) = latest.find(|(_, (from, to))| args.get(*from..*to) == form) {
+        args.truncate(start);
+        return integer(index + 1);
+    }
+    forms.push(start);
+    integer(forms.len())
+}
+
+/// What a check asks, whichever buckets it touches.
+fn encode_form(args: &mut Vec<i64>, check: &ScriptCheck<'_>) {
+    let peek = if check.options.peek { PEEK } else { 0 };
+    let force = if check.options.force { FORCE } else { 0 };
+    args.extend([peek + force, integer(check.limits.len())]);
+    for limit in &check.limits {
+        let numbers = limit.algorithm.numbers();
+        let observed = if limit.mode == Mode::Observe {
+            OBSERVED
+        } else {
+            0
+        };
+        let leased = limit.lease.map_or(0, |_| LEASED);
+        args.extend([
+            i64::from(numbers.kind) + observed + leased,
+            exact(limit.generation),
+            exact(limit.cost),
+            exact(limit.debit),
+            exact(numbers.limit),
+            exact(numbers.x),
+            exact(numbers.y),
+            exact(numbers.z),
+        ]);
+        if let Some(lease) = &limit.lease {
+            encode_lease(args, lease);
         }
     }
-    ScriptCall { keys, args }
 }
 
 fn encode_lease(args: &mut Vec<i64>, lease: &LeaseAsk<'_>) {
@@ -115,7 +147,7 @@ fn encode_lease(args: &mut Vec<i64>, lease: &LeaseAsk<'_>) {
         exact(lease.ttl_ms),
         exact(lease.want),
         i64::from(lease.proxy % PROXY_MARKS),
-        i64::try_from(lease.settle.len()).unwrap_or(i64::MAX),
+        integer(lease.settle.len()),
     ]);
     for settlement in lease.settle {
         args.extend([
@@ -129,4 +161,68 @@ fn encode_lease(args: &mut Vec<i64>, lease: &LeaseAsk<'_>) {
 /// A number that Lua holds exactly.
 pub(super) fn exact(number: u64) -> i64 {
     i64::try_from(number.min(COST_MAX)).unwrap_or(i64::MAX)
+}
+
+fn integer(length: usize) -> i64 {
+    i64::try_from(length).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use algorithms::{Kind, Parameters};
+
+    #[test]
+    fn what_is_asked_again_is_said_once() {
+        let parameters = Parameters::new(Kind::TokenBucket, 10, 1000);
+        let algorithm = Algorithm::new(&parameters).unwrap();
+        let check = |key, cost| ScriptCheck {
+            limits: vec![ScriptLimit {
+                key,
+                algorithm: &algorithm,
+                generation: 7,
+                cost,
+                debit: 0,
+                lease: None,
+                mode: Mode::Enforce,
+            }],
+            options: Options::default(),
+        };
+        let checks = [check(b"a", 1), check(b"b", 2), check(b"c", 1)];
+        let call = encode(&checks, Clock::Server);
+        assert_eq!(call.keys, [b"a", b"b", b"c"]);
+        let forms = [
+            [0, 1, 1, 7, 1, 0, 10, 100, 1, 0],
+            [0, 1, 1, 7, 2, 0, 10, 100, 1, 0],
+        ];
+        assert_eq!(
+            call.args,
+            [&[-1, 2], &forms[0][..], &forms[1], &[1, 2, 1]].concat()
+        );
+    }
+
+    #[test]
+    fn forms_beyond_those_compared_are_said_again() {
+        let parameters = Parameters::new(Kind::TokenBucket, 10, 1000);
+        let algorithm = Algorithm::new(&parameters).unwrap();
+        let costs = (0..=FORMS_COMPARED).chain([1, 0]);
+        let checks: Vec<_> = costs
+            .map(|cost| ScriptCheck {
+                limits: vec![ScriptLimit {
+                    key: b"k",
+                    algorithm: &algorithm,
+                    generation: 7,
+                    cost: cost as u64,
+                    debit: 0,
+                    lease: None,
+                    mode: Mode::Enforce,
+                }],
+                options: Options::default(),
+            })
+            .collect();
+        let call = encode(&checks, Clock::Server);
+        let last = integer(FORMS_COMPARED) + 2;
+        assert_eq!(call.args[1], last);
+        assert!(call.args.ends_with(&[last - 1, 2, last]), "{:?}", call.args);
+    }
 }
