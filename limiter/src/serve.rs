@@ -1,5 +1,6 @@
 //! From a listening socket to answered requests: connections, their number and their end.
 
+mod awake;
 mod connection;
 mod lifecycle;
 mod refuse;
@@ -16,6 +17,8 @@ use tokio::{
 };
 
 use crate::tls::Tls;
+
+use awake::Awake;
 
 pub(crate) use lifecycle::{Lifecycle, Phase};
 
@@ -93,10 +96,10 @@ impl<H: Handler> Port<H> {
             return;
         };
         let (server, lifecycle) = (Arc::clone(&self.server), Arc::clone(&self.lifecycle));
-        tokio::spawn(async move {
+        tokio::spawn(Awake::new(async move {
             server.serve(stream, &lifecycle).await;
             drop(slot);
-        });
+        }));
     }
 }
 
