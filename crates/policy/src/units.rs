@@ -40,7 +40,7 @@ pub fn parse_duration(text: &str) -> Result<u64, UnitError> {
     let at = text
         .find(|c: char| !c.is_ascii_digit())
         .ok_or(UnitError::Duration)?;
-    let (digits, unit) = text.split_at(at);
+    let (digits, unit) = text.split_at_checked(at).ok_or(UnitError::Duration)?;
     let number = parse_digits(digits).ok_or(UnitError::Duration)?;
     number
         .checked_mul(unit_ms(unit).ok_or(UnitError::Duration)?)
