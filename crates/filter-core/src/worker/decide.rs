@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     client::{Denial, Shown, Standing},
-    descriptor::{Plan, Request},
+    descriptor::{Extracted, Plan, Request},
     host::{Contended, Host},
     local::{LocalBucket, Start, Take},
     metrics::Event,
@@ -73,18 +73,20 @@ impl Worker {
         if matches.is_empty() && opaque.is_none() {
             return self.pass(stream, Edits::default(), Shown::default());
         }
-        if let Some(denial) = self.missing(&matches) {
-            return self.refuse_here(now, stream, &policy, &entries, denial);
+        if let Some(denial) = self.missing(now, &matches, &entries) {
+            return self.refuse(stream, denial);
         }
         let mut parts = self.parts(&matches, &policy, now);
         drop(matches);
         self.take_in_hand(now, &policy, &mut parts);
         if let Some(denial) = self.remembered(host, now, &policy, &mut parts, opaque.is_some()) {
             self.put_back_units(&policy, &parts);
-            return self.refuse_here(now, stream, &policy, &entries, denial);
+            self.note_denial(now, &policy, &parts, &entries, &denial);
+            return self.refuse(stream, denial);
         }
         if let Some(denial) = self.take_local(host, now, &policy, &mut parts) {
-            return self.refuse_here(now, stream, &policy, &entries, denial);
+            self.note_denial(now, &policy, &parts, &entries, &denial);
+            return self.refuse(stream, denial);
         }
         self.draw(host, now, &policy, &entries, &mut parts);
         let mut case = Case {
@@ -106,12 +108,22 @@ impl Worker {
     }
 
     /// A request that lacks an entry, where a limit denies such requests.
-    fn missing(&mut self, matches: &[Match<'_, '_>]) -> Option<Denial> {
+    fn missing(
+        &mut self,
+        now: Now,
+        matches: &[Match<'_, '_>],
+        entries: &Extracted,
+    ) -> Option<Denial> {
         let mut denying = Denying::default();
         for found in matches.iter().filter(|found| found.missing.is_some()) {
             let limit = found.limit;
             let decision = if found.enforced {
                 denying.add(&limit.name, limit.hidden, None);
+                if let Some(shared) = &self.shared {
+                    let values = found.values.iter().copied();
+                    let place = shared.table.place(limit.name.as_str(), values);
+                    (self.reporter).add(now, place, limit, DecidedBy::Missing, entries);
+                }
                 Outcome::Denied
             } else {
                 Outcome::WouldDeny

@@ -145,7 +145,8 @@ impl Worker {
             if let Some(denial) = together.denial() {
                 self.put_back(host, now, &policy, &case.parts);
                 if let Some(stream) = case.stream {
-                    self.refuse_here(now, stream, &policy, &case.entries, denial);
+                    self.note_denial(now, &policy, &case.parts, &case.entries, &denial);
+                    self.refuse(stream, denial);
                 }
                 return;
             }

@@ -9,9 +9,10 @@ use protocol::{
     compact::{DeniedBucket, Report},
 };
 
-use super::{Active, Call, CallAnswer, REPORT_PATH, StreamId, Worker};
+use super::{Active, Call, CallAnswer, REPORT_PATH, Worker, case::Part};
 use crate::{
-    batcher::CallId, client::Denial, descriptor::Extracted, host::Host, random::Random, time::Now,
+    batcher::CallId, client::Denial, descriptor::Extracted, host::Host, random::Random,
+    table::Place, time::Now,
 };
 
 /// Between reports, before jitter.
@@ -29,6 +30,8 @@ const BUCKETS_MAX: usize = 32;
 #[derive(Debug)]
 pub(super) struct Reporter {
     denied: Vec<Denied>,
+    /// Where the buckets denied are, in the same order: they are compared at every denial.
+    places: Vec<Place>,
     /// The report under way, and when it left.
     telling: Option<(CallId, u64)>,
     next_us: u64,
@@ -51,6 +54,7 @@ impl Reporter {
     pub(super) fn new(random: Random) -> Self {
         Self {
             denied: Vec::new(),
+            places: Vec::new(),
             telling: None,
             next_us: 0,
             random,
@@ -58,31 +62,21 @@ impl Reporter {
     }
 
     /// A bucket was denied here.
-    fn add(&mut self, now: Now, limit: &Limit, by: DecidedBy, entries: &Extracted) {
-        let same = |known: &&mut Denied| {
-            let bucket = known.bucket.iter();
-            known.limit == limit.name
-                && bucket
-                    .map(|(name, value)| (name, value.as_deref()))
-                    .eq(values(limit, entries))
-        };
-        if let Some(known) = self.denied.iter_mut().find(same) {
+    pub(super) fn add(
+        &mut self,
+        now: Now,
+        place: Place,
+        limit: &Limit,
+        by: DecidedBy,
+        entries: &Extracted,
+    ) {
+        let known = self.places.iter().position(|known| *known == place);
+        if let Some(known) = known.and_then(|at| self.denied.get_mut(at)) {
             known.count += 1;
             known.last_us = now.mono_us;
         } else if self.denied.len() < BUCKETS_MAX {
-            let bucket = values(limit, entries);
-            let bucket = bucket.map(|(name, value)| (name.clone(), value.map(<[u8]>::to_vec)));
-            let request = entries.keys().iter().zip(entries.values());
-            self.denied.push(Denied {
-                limit: limit.name.clone(),
-                by,
-                bucket: bucket.collect(),
-                descriptor: request
-                    .filter_map(|(name, value)| Some((name.clone(), value?.to_vec())))
-                    .collect(),
-                count: 1,
-                last_us: now.mono_us,
-            });
+            self.places.push(place);
+            self.denied.push(Denied::first(now, limit, by, entries));
         }
     }
 
@@ -106,6 +100,7 @@ impl Reporter {
     }
 
     fn take_denied(&mut self, now: Now) -> Vec<DeniedBucket> {
+        self.places.clear();
         let told = self.denied.drain(..).map(|denied| DeniedBucket {
             limit: denied.limit,
             by: denied.by,
@@ -118,34 +113,42 @@ impl Reporter {
     }
 }
 
-/// The values of a limit's `per` in a request.
-fn values<'r>(
-    limit: &'r Limit,
-    entries: &'r Extracted,
-) -> impl Iterator<Item = (&'r Name, Option<&'r [u8]>)> {
-    limit.per.iter().map(|name| (name, entries.value(name)))
+impl Denied {
+    fn first(now: Now, limit: &Limit, by: DecidedBy, entries: &Extracted) -> Self {
+        let value = |name: &Name| entries.value(name).map(<[u8]>::to_vec);
+        let request = entries.keys().iter().zip(entries.values());
+        Self {
+            limit: limit.name.clone(),
+            by,
+            bucket: (limit.per.iter())
+                .map(|name| (name.clone(), value(name)))
+                .collect(),
+            descriptor: request
+                .filter_map(|(name, value)| Some((name.clone(), value?.to_vec())))
+                .collect(),
+            count: 1,
+            last_us: now.mono_us,
+        }
+    }
 }
 
 impl Worker {
-    /// Refuses a request that was denied here.
-    pub(super) fn refuse_here(
+    /// Remembers the buckets by which a request was denied here.
+    pub(super) fn note_denial(
         &mut self,
         now: Now,
-        stream: StreamId,
         policy: &Active,
+        parts: &[Part],
         entries: &Extracted,
-        denial: Denial,
+        denial: &Denial,
     ) {
-        let by = denial.source;
-        if by != DecidedBy::Limiter {
-            for (name, _) in &denial.by {
-                let limit = policy.compiled.position(name.as_str());
-                if let Some(limit) = limit.and_then(|at| policy.compiled.limit(at)) {
-                    self.reporter.add(now, limit, by, entries);
-                }
+        for part in parts {
+            if let Some(limit) = policy.compiled.limit(part.at)
+                && denial.by.iter().any(|(name, _)| *name == limit.name)
+            {
+                (self.reporter).add(now, part.place, limit, denial.source, entries);
             }
         }
-        self.refuse(stream, denial);
     }
 
     /// Tells the limiter, if it is time and there is anything. While none answers, it waits.
