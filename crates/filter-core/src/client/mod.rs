@@ -8,7 +8,7 @@ use policy::Name;
 
 pub use headers::{ResponseHeaders, Styles};
 pub(crate) use headers::{Shown, write_headers};
-pub(crate) use reply::Denial;
+pub(crate) use reply::{Denial, Written};
 pub use reply::{DenyBody, DenyConfig, HeaderList, LocalReply};
 
 /// How a client stands with one limit after a decision.

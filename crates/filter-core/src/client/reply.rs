@@ -1,5 +1,7 @@
 //! The answer to a request that does not go on.
 
+use std::rc::Rc;
+
 use policy::Name;
 use protocol::DecidedBy;
 
@@ -12,10 +14,6 @@ use crate::random::Random;
 
 /// The problem type of a denial, as registered with IANA.
 const PROBLEM_TYPE: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
-
-/// About how long the body of a denial is. More than 240 bytes come from the slower half of the
-/// allocator.
-const BODY_LEN: usize = 240;
 
 /// How denials look.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,11 +77,11 @@ pub struct LocalReply {
     /// The HTTP status.
     pub status: u16,
     /// What `%RESPONSE_CODE_DETAILS%` shows.
-    pub details: String,
+    pub details: Rc<str>,
     /// Headers. Names of limits and numbers only: nothing in them came from a client.
     pub headers: HeaderList,
     /// The body; for gRPC, the status message.
-    pub body: String,
+    pub body: Rc<str>,
     /// The status of a gRPC call.
     pub grpc_status: u8,
 }
@@ -120,6 +118,35 @@ impl ResponseHeaders for HeaderList {
     }
 }
 
+/// What replies for the same reason have in common: one client is denied many times. Its
+/// configuration is always the same.
+#[derive(Debug, Default)]
+pub(crate) struct Written {
+    by: Vec<(Name, bool)>,
+    source: Option<DecidedBy>,
+    grpc: bool,
+    details: Rc<str>,
+    body: Rc<str>,
+}
+
+impl Written {
+    /// Writes it anew, if the last denial was for another reason.
+    fn update(&mut self, denial: &Denial, config: &DenyConfig, status: u16, grpc: bool) {
+        if self.source == Some(denial.source) && self.grpc == grpc && self.by == denial.by {
+            return;
+        }
+        let first = denial.by.first().map_or("", |(name, _)| name.as_str());
+        let details = ["rl_denied:", first, ":", denial.source.word()].concat();
+        *self = Self {
+            by: denial.by.clone(),
+            source: Some(denial.source),
+            grpc,
+            details: details.into(),
+            body: denial.body(config, status, grpc).into(),
+        };
+    }
+}
+
 impl Denial {
     /// The reply that tells the client.
     pub(crate) fn reply(
@@ -128,6 +155,7 @@ impl Denial {
         styles: Styles,
         grpc: bool,
         random: &mut Random,
+        written: &mut Written,
     ) -> LocalReply {
         const RESOURCE_EXHAUSTED: u8 = 8;
         const PERMISSION_DENIED: u8 = 7;
@@ -137,15 +165,15 @@ impl Denial {
             DecidedBy::Failure => (config.status_on_error, UNAVAILABLE),
             _ => (config.status, RESOURCE_EXHAUSTED),
         };
-        let first = self.by.first().map_or("", |(name, _)| name.as_str());
+        written.update(&self, config, status, grpc);
         let mut reply = LocalReply {
             status,
-            details: ["rl_denied:", first, ":", self.source.word()].concat(),
+            details: Rc::clone(&written.details),
             headers: HeaderList {
                 values: String::with_capacity(160),
                 names: Vec::with_capacity(8),
             },
-            body: String::new(),
+            body: Rc::clone(&written.body),
             grpc_status,
         };
         let quota_exceeded = grpc_status == RESOURCE_EXHAUSTED;
@@ -163,7 +191,14 @@ impl Denial {
                 reply.headers.set("x-ratelimit-retry-after", &wait);
             }
         }
-        self.write_body(config, grpc, &mut reply);
+        let content_type = match config.body {
+            DenyBody::ProblemJson => Some("application/problem+json"),
+            DenyBody::Text => Some("text/plain; charset=utf-8"),
+            DenyBody::Empty => None,
+        };
+        if let Some(content_type) = content_type.filter(|_| !grpc) {
+            reply.headers.set("content-type", content_type);
+        }
         let shown = Shown {
             standings: self.standings,
         };
@@ -171,7 +206,7 @@ impl Denial {
         reply
     }
 
-    fn write_body(&self, config: &DenyConfig, grpc: bool, reply: &mut LocalReply) {
+    fn body(&self, config: &DenyConfig, status: u16, grpc: bool) -> String {
         let message = match (&config.message, self.source) {
             (Some(message), source) if source != DecidedBy::Failure => message,
             (_, DecidedBy::Missing) => "the request lacks what its limit is counted by",
@@ -179,26 +214,15 @@ impl Denial {
             _ => "Request cannot be satisfied as assigned quota has been exceeded",
         };
         match config.body {
-            _ if grpc => reply.body.push_str(message),
-            DenyBody::ProblemJson => {
-                reply
-                    .headers
-                    .set("content-type", "application/problem+json");
-                reply.body = self.problem(config, message, reply.status);
-            }
-            DenyBody::Text => {
-                reply
-                    .headers
-                    .set("content-type", "text/plain; charset=utf-8");
-                reply.body.push_str(message);
-                reply.body.push('\n');
-            }
-            DenyBody::Empty => {}
+            _ if grpc => message.to_owned(),
+            DenyBody::ProblemJson => self.problem(config, message, status),
+            DenyBody::Text => [message, "\n"].concat(),
+            DenyBody::Empty => String::new(),
         }
     }
 
     fn problem(&self, config: &DenyConfig, message: &str, status: u16) -> String {
-        let mut body = String::with_capacity(BODY_LEN);
+        let mut body = String::new();
         body.push_str("{\"type\":\"");
         let quota_exceeded = !matches!(self.source, DecidedBy::Missing | DecidedBy::Failure);
         body.push_str(if quota_exceeded {
@@ -258,7 +282,8 @@ mod tests {
     }
 
     fn reply(denial: Denial, config: &DenyConfig, grpc: bool) -> LocalReply {
-        denial.reply(config, Styles::default(), grpc, &mut Random::new(1))
+        let (random, written) = (&mut Random::new(1), &mut Written::default());
+        denial.reply(config, Styles::default(), grpc, random, written)
     }
 
     #[test]
@@ -287,7 +312,27 @@ mod tests {
         let failure = reply(denial(DecidedBy::Failure), &DenyConfig::default(), false);
         assert_eq!((failure.status, failure.grpc_status), (503, 14));
         assert!(!shown(&failure).contains("x-envoy-ratelimited"));
-        assert_eq!(failure.details, "rl_denied:per-user:failure");
+        assert_eq!(&*failure.details, "rl_denied:per-user:failure");
+    }
+
+    #[test]
+    fn what_was_written_for_another_reason_is_not_said() {
+        let written = &mut Written::default();
+        let mut reply = |denial: Denial, grpc| {
+            let (config, random) = (DenyConfig::default(), &mut Random::new(1));
+            denial.reply(&config, Styles::default(), grpc, random, written)
+        };
+        let other = || Denial {
+            by: vec![("other".parse().unwrap(), true)],
+            ..denial(DecidedBy::Limiter)
+        };
+        let first = reply(denial(DecidedBy::Limiter), false);
+        assert_eq!(reply(denial(DecidedBy::Limiter), false), first);
+        assert!(reply(other(), false).body.contains("[\"other\"]"));
+        assert!(!reply(other(), true).body.contains('{'));
+        let cached = reply(denial(DecidedBy::DenyCache), false);
+        assert_eq!(&*cached.details, "rl_denied:per-user:deny_cache");
+        assert_eq!(cached.body, first.body);
     }
 
     #[test]
@@ -311,12 +356,12 @@ mod tests {
         let problem = reply(denial(DecidedBy::Limiter), &config, false);
         insta::assert_snapshot!(problem.body, @r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"enhance your \"calm\"","status":420,"violated-policies":["per-user"],"documentation":"https://example.com/limits"}"#);
         let grpc = reply(denial(DecidedBy::Limiter), &config, true);
-        assert_eq!(grpc.body, "enhance your \"calm\"");
+        assert_eq!(&*grpc.body, "enhance your \"calm\"");
         let config = DenyConfig {
             body: DenyBody::Empty,
             ..config
         };
-        assert_eq!(reply(denial(DecidedBy::Limiter), &config, false).body, "");
+        assert_eq!(&*reply(denial(DecidedBy::Limiter), &config, false).body, "");
     }
 
     #[test]
@@ -332,7 +377,8 @@ mod tests {
                 retry_after_ms: Some(10_000),
                 ..denial(DecidedBy::Limiter)
             };
-            let reply = denial.reply(&config, Styles::default(), false, &mut random);
+            let written = &mut Written::default();
+            let reply = denial.reply(&config, Styles::default(), false, &mut random, written);
             let (_, wait) = reply.headers.iter().nth(1).unwrap();
             waits.insert(wait.parse::<u64>().unwrap());
         }

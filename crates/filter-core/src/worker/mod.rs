@@ -16,6 +16,7 @@ mod step;
 mod ticks;
 
 use std::{
+    cell::RefCell,
     collections::{HashMap, VecDeque},
     rc::Rc,
 };
@@ -33,7 +34,7 @@ use ticks::Ticks;
 use crate::{
     batcher::{Batcher, CallId},
     breaker::{Breaker, CallResult, Gate},
-    client::{Denial, ResponseHeaders, Shown, write_headers},
+    client::{Denial, ResponseHeaders, Shown, Written, write_headers},
     config::Config,
     descriptor::Request,
     follow::Follower,
@@ -79,6 +80,7 @@ pub struct Worker {
     counts: Counts,
     reporter: Reporter,
     ticks: Ticks,
+    written: Rc<RefCell<Written>>,
     callout_us: Vec<u64>,
     warned_unguarded: bool,
     warned_lost: bool,
@@ -142,6 +144,7 @@ impl Worker {
             counts: Counts::default(),
             reporter: Reporter::new(Random::new(random.next_u64())),
             ticks: Ticks::default(),
+            written: Rc::default(),
             callout_us: Vec::new(),
             warned_unguarded: false,
             warned_lost: false,
@@ -368,6 +371,7 @@ impl Worker {
             denial,
             config: Rc::clone(&self.config),
             random: Random::new(self.random.next_u64()),
+            written: Rc::clone(&self.written),
         };
         self.steps.push_back(Step::Refuse { stream, refusal });
     }

@@ -1,10 +1,10 @@
 //! What the state machine wants done.
 
-use std::rc::Rc;
+use std::{cell::RefCell, rc::Rc};
 
 use crate::{
     batcher::CallId,
-    client::{Denial, LocalReply},
+    client::{Denial, LocalReply, Written},
     config::Config,
     random::Random,
 };
@@ -97,6 +97,7 @@ pub struct Refusal {
     pub(super) denial: Denial,
     pub(super) config: Rc<Config>,
     pub(super) random: Random,
+    pub(super) written: Rc<RefCell<Written>>,
 }
 
 impl Refusal {
@@ -104,6 +105,7 @@ impl Refusal {
     pub fn reply(self, grpc: bool) -> LocalReply {
         let mut random = self.random;
         let (deny, styles) = (&self.config.deny, self.config.styles);
-        self.denial.reply(deny, styles, grpc, &mut random)
+        let written = &mut *self.written.borrow_mut();
+        self.denial.reply(deny, styles, grpc, &mut random, written)
     }
 }
