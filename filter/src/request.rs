@@ -22,9 +22,9 @@ impl HostRequest {
     /// A request of `present` headers, of which `wanted` will be asked for.
     ///
     /// What makes a value dear is the call by which the host gets memory for it. A map is one
-    /// value, and its headers add up to another such call per 18, as measured.
+    /// value, and its headers add up to another such call per 40, as measured.
     pub fn new(present: usize, wanted: usize) -> Self {
-        let at_once = present <= wanted.saturating_sub(1).saturating_mul(18);
+        let at_once = present <= wanted.saturating_sub(1).saturating_mul(40);
         Self {
             all: at_once.then(|| headers::all(Map::Request)),
             path: OnceCell::new(),
