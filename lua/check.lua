@@ -11,11 +11,13 @@
 --         and where it is leased: ttl, units wanted, mark of the proxy, number of settlements,
 --           and for each of these 3: epoch, spent, returned;
 --       then for each check: the number of its form, from 1
--- Reply integers: the time; then for each check: 0 denied, 1 allowed, 2 stale, 3 corrupt,
+-- Reply integers: the time; then for each check: 0 denied, 1 allowed, 2 stale, 3 corrupt, 4 charged,
 --       and for each limit 6: fits (0/1; 2 or 3 where this limit is the stale or corrupt one),
 --         charged (or, if stale, the generation found), remaining,
 --         retry_after (-1 never), reset_after, delay (ms)
---       and where it is leased 4: units granted, their epoch, their ttl, all units leased out
+--       and where it is leased 4: units granted, their epoch, their ttl, all units leased out;
+--       of a check that was charged (4: every limit its cost, without delays or leases) for each limit
+--         only 2: remaining, reset_after
 --
 -- Numbers reach redis.call as they are: it writes 17 digits.
 
@@ -26,7 +28,7 @@ local now -- ms; the time of every check in this call
 -- include: lib/integers.lua
 -- include: lib/state.lua
 
-local DENIED, ALLOWED, STALE, BROKEN = 0, 1, 2, 3
+local DENIED, ALLOWED, STALE, BROKEN, CHARGED = 0, 1, 2, 3, 4
 local PEEK, FORCE, OBSERVED, LEASED = 1, 2, 16, 32
 local NUMBERS_PER_LIMIT, LEASE_FIELDS = 8, 4
 
@@ -126,7 +128,11 @@ local function store(l, used, reset)
   end
 end
 
-local reply, filled = { 0, 0, 0, 0, 0, 0, 0, 0 }, 1 -- room for one check of one limit
+-- Room for one check of one limit; what of it is not filled is cut off.
+local REPLY_MIN = 8
+local reply, filled = { 0, 0, 0, 0, 0, 0, 0, 0 }, 1
+
+local in_full -- whether the check at hand is answered as CHARGED
 
 -- Finishes one limit, charged or left, and answers for it.
 local function finish(l, charge)
@@ -151,10 +157,16 @@ local function finish(l, charge)
   elseif l.shifted then
     store(l, false, reset)
   end
+  local room = algorithm.room(l)
+  room = room > 0 and room or 0
+  if in_full then
+    reply[filled + 1], reply[filled + 2] = room, reset
+    filled = filled + 2
+    return
+  end
   reply[filled + 1] = fits and 1 or 0
   reply[filled + 2] = charged
-  local room = algorithm.room(l)
-  reply[filled + 3] = room > 0 and room or 0
+  reply[filled + 3] = room
   reply[filled + 4] = retry
   reply[filled + 5] = reset
   reply[filled + 6] = delay
@@ -200,6 +212,7 @@ local function check(count, peek, force)
     end
   end
   local allowed = true
+  in_full = not peek
   for i = 1, count do
     local l = limits[i]
     local algorithm = l.algorithm
@@ -211,9 +224,10 @@ local function check(count, peek, force)
     end
     l.fits = l.cost <= l.limit and l.cost <= algorithm.room(l)
     allowed = allowed and (l.fits or l.observed)
+    in_full = in_full and l.fits and not l.asked and not algorithm.delay_ms
   end
   filled = filled + 1
-  reply[filled] = allowed and ALLOWED or DENIED
+  reply[filled] = in_full and CHARGED or allowed and ALLOWED or DENIED
   for i = 1, count do
     finish(limits[i], allowed and not peek)
   end
@@ -252,5 +266,8 @@ while ARGV[at] do
       end
     end
   end
+end
+for i = filled + 1, REPLY_MIN do
+  reply[i] = nil
 end
 return reply

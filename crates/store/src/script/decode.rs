@@ -42,6 +42,7 @@ const DENIED: i64 = 0;
 const ALLOWED: i64 = 1;
 const STALE: i64 = 2;
 const CORRUPT: i64 = 3;
+const CHARGED: i64 = 4;
 
 /// Reads the reply to [`super::encode`] of the same checks.
 ///
@@ -65,6 +66,9 @@ fn decode_check(
     check: &ScriptCheck<'_>,
 ) -> Result<Result<Verdict, ScriptError>, MalformedReply> {
     let status = numbers.next().ok_or(MalformedReply)?;
+    if status == CHARGED {
+        return charged(numbers, check).map(Ok);
+    }
     let mut limits = Vec::with_capacity(check.limits.len());
     let mut culprit = None;
     for (index, limit) in check.limits.iter().enumerate() {
@@ -99,6 +103,34 @@ fn decode_check(
         (STALE | CORRUPT, Some(error)) => Ok(Err(error)),
         _ => Err(MalformedReply),
     }
+}
+
+/// A check of which every limit took its cost.
+fn charged(
+    numbers: &mut impl Iterator<Item = i64>,
+    check: &ScriptCheck<'_>,
+) -> Result<Verdict, MalformedReply> {
+    let mut next = || unsigned(numbers.next().ok_or(MalformedReply)?);
+    let mut limits = Vec::with_capacity(check.limits.len());
+    for limit in &check.limits {
+        limits.push(LimitVerdict {
+            mode: limit.mode,
+            decision: Decision {
+                allowed: true,
+                remaining: next()?,
+                retry_after: RetryAfter::Now,
+                reset_after_ms: next()?,
+                delay_ms: 0,
+            },
+            charged: limit.cost,
+            lease: None,
+            leased: 0,
+        });
+    }
+    Ok(Verdict {
+        allowed: true,
+        limits,
+    })
 }
 
 /// The integers of one limit.
