@@ -27,6 +27,10 @@ const FEATURES: [&str; 6] = [
     "--enable-sign-ext",
 ];
 
+/// 64 KiB less of a stack than there would be: all data lies below 2^20 then, where its addresses
+/// take three bytes instead of four.
+const STACK: &str = "-Clink-arg=-zstack-size=983040";
+
 /// Builds the filter and returns its path, `target/filter.wasm`.
 pub fn build(workspace: &Workspace, ui: &Ui) -> Result<PathBuf> {
     ui.heading("Filter");
@@ -81,8 +85,8 @@ pub fn module(workspace: &Workspace, ui: &Ui, package: &str) -> Result<PathBuf> 
     Ok(workspace.target.join(TARGET).join("wasm").join(file))
 }
 
-/// What the compiler is told beside the profile: the flags it would be told anyway, and to name
-/// the sources of libraries without the way to them, which is this machine's.
+/// What the compiler is told beside the profile: the flags it would be told anyway, the size of the
+/// stack, and to name the sources of libraries without the way to them, which is this machine's.
 fn flags() -> String {
     let separate = '\u{1f}'.to_string();
     let mut flags: Vec<String> = match std::env::var("CARGO_ENCODED_RUSTFLAGS") {
@@ -104,5 +108,6 @@ fn flags() -> String {
     paths.sort();
     let remap = |path: &PathBuf| format!("--remap-path-prefix={}/=", path.display());
     flags.extend(paths.iter().map(remap));
+    flags.push(STACK.to_owned());
     flags.join(&separate)
 }
