@@ -131,6 +131,7 @@ pub(crate) struct Written {
 
 impl Written {
     /// Writes it anew, if the last denial was for another reason.
+    #[cold]
     fn update(&mut self, denial: &Denial, config: &DenyConfig, status: u16, grpc: bool) {
         if self.source == Some(denial.source) && self.grpc == grpc && self.by == denial.by {
             return;

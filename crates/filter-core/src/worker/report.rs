@@ -114,6 +114,7 @@ impl Reporter {
 }
 
 impl Denied {
+    #[cold]
     fn first(now: Now, limit: &Limit, by: DecidedBy, entries: &Extracted) -> Self {
         let value = |name: &Name| entries.value(name).map(<[u8]>::to_vec);
         let request = entries.keys().iter().zip(entries.values());
@@ -134,6 +135,7 @@ impl Denied {
 
 impl Worker {
     /// Remembers the buckets by which a request was denied here.
+    #[inline(never)]
     pub(super) fn note_denial(
         &mut self,
         now: Now,

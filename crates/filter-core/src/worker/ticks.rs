@@ -58,6 +58,7 @@ impl Ticks {
     }
 
     /// Has it come at a moment, though in `least_ms` at the earliest, unless it comes before.
+    #[inline(never)]
     pub(super) fn by(&mut self, now: Now, at_us: u64, least_ms: u64) {
         let ms = now.millis_until(at_us).max(least_ms);
         if now.after_ms(ms) < self.due_us {
