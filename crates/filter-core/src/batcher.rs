@@ -40,16 +40,21 @@ pub(crate) struct Flight<T> {
 pub(crate) struct Batcher<T> {
     waiting: Vec<T>,
     flights: Vec<Flight<T>>,
+    /// How many checks left together of late, in [`Self::PARTS`].
+    together: usize,
     timeout_us: u64,
     next_id: u32,
 }
 
 impl<T> Batcher<T> {
+    const PARTS: usize = 16;
+
     /// A batcher for callouts that time out after `timeout_ms`.
     pub(crate) fn new(timeout_ms: u64) -> Self {
         Self {
             waiting: Vec::new(),
             flights: Vec::new(),
+            together: 0,
             timeout_us: timeout_ms.saturating_mul(1000),
             next_id: 0,
         }
@@ -101,6 +106,8 @@ impl<T> Batcher<T> {
             .max(1)
             .min(self.waiting.len());
         let checks = self.waiting.drain(..count).collect();
+        self.together += 2 * count;
+        self.together -= self.together / (Self::PARTS / 2);
         let id = self.new_id();
         self.flights.push_mut(Flight {
             id,
@@ -108,6 +115,11 @@ impl<T> Batcher<T> {
             probe: false,
             checks,
         })
+    }
+
+    /// How many checks share a callout of late, rounded down.
+    pub(crate) fn together(&self) -> usize {
+        self.together / Self::PARTS
     }
 
     /// An id for a callout that carries no checks.

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use super::{Lot, Tally, Terms};
+use super::{Lot, Seen, Tally, Terms, demand::Demand};
 use crate::{
     table::{Place, Told},
     time::Now,
@@ -10,10 +10,11 @@ use crate::{
 
 /// Buckets that one worker knows the demand of, at most; a power of two.
 const SLOTS: usize = 1024;
-/// The first portion, in requests.
-const FIRST_PORTION: u64 = 8;
 /// After which time without a request a bucket that has nothing makes room, in microseconds.
 const FORGET_US: u64 = 200_000;
+/// The part of a quota that may have been used without the limiter being told, while somebody is
+/// about to call for more of it.
+const UNTOLD_PART: u64 = 128;
 
 /// What one worker has of one bucket.
 #[derive(Debug)]
@@ -31,6 +32,12 @@ pub(crate) struct Hand<O> {
     pub(crate) shared: u64,
     /// When to look after what is left; `u64::MAX`: nothing is.
     pub(crate) look_at_us: u64,
+    /// When to look after it at the latest.
+    look_last_us: u64,
+    /// Units that the others have not told the limiter of, when this worker last looked.
+    untold: u64,
+    /// How long a grant lasts.
+    ttl_us: u64,
     /// A request by which the bucket can be named to the limiter.
     pub(crate) origin: Option<Rc<O>>,
     /// The size of a portion.
@@ -39,10 +46,8 @@ pub(crate) struct Hand<O> {
     drawn_us: u64,
     /// When it last had a request.
     used_us: u64,
-    /// Since when requests are counted that found nothing.
-    missing_since_us: u64,
-    /// What they needed.
-    missing: u64,
+    /// What its requests need.
+    demand: Demand,
 }
 
 /// Units taken for a request that is not decided yet. They are neither spent nor there.
@@ -113,7 +118,7 @@ impl<O> Hands<O> {
                 *slot = None;
             }
             let Some(hand) = slot else { continue };
-            if now.reached(hand.next_look_us()) {
+            if now.reached(hand.next_look_us()) && !hand.can_wait(now) {
                 due.push((hand.place, hand.generation));
             }
         }
@@ -153,20 +158,24 @@ impl<O> Hand<O> {
             told: None,
             shared: 0,
             look_at_us: u64::MAX,
+            look_last_us: u64::MAX,
+            untold: 0,
+            ttl_us: 0,
             origin: None,
             portion: 0,
             drawn_us: 0,
             used_us: now.mono_us,
-            missing_since_us: 0,
-            missing: 0,
+            demand: Demand::default(),
         }
     }
 
-    fn take(&mut self, cost: u64, now: Now) -> Option<Token> {
+    /// Takes what a request needs, if it is at hand and its time has not come.
+    pub(crate) fn take(&mut self, cost: u64, now: Now) -> Option<Token> {
         if self.lot.is_over(now) {
             return None;
         }
         self.lot.units = self.lot.units.checked_sub(cost)?;
+        self.demand.add(cost);
         self.used_us = now.mono_us;
         Some(Token {
             epoch: self.lot.epoch,
@@ -179,11 +188,10 @@ impl<O> Hand<O> {
         self.portion = portion;
     }
 
-    /// Takes what a request needs from a lot that has just come to hand.
-    pub(crate) fn receive(&mut self, lot: Lot, cost: u64, now: Now) -> Option<Token> {
+    /// Takes a lot that has just come to hand.
+    pub(crate) fn receive(&mut self, lot: Lot, now: Now) {
         self.lot = lot;
         self.drawn_us = now.mono_us;
-        self.take(cost, now)
     }
 
     /// A request was admitted by what was taken for it.
@@ -202,37 +210,94 @@ impl<O> Hand<O> {
         }
     }
 
-    /// Counts a request that found nothing here; returns what such requests needed within the time
-    /// that a grant lasts.
-    pub(crate) fn miss(&mut self, now: Now, terms: &Terms) -> u64 {
+    /// Counts a request that found nothing here; returns how many units are needed in the time of a
+    /// grant, if it pays to ask for them in advance while so many checks share a callout and so
+    /// much is left of the bucket.
+    pub(crate) fn miss(
+        &mut self,
+        now: Now,
+        terms: &Terms,
+        together: usize,
+        left: Option<u64>,
+    ) -> Option<u64> {
         self.used_us = now.mono_us;
-        if now.mono_us.saturating_sub(self.missing_since_us) >= terms.ttl_us {
-            self.missing_since_us = now.mono_us;
-            self.missing = 0;
-        }
-        self.missing = self.missing.saturating_add(terms.cost);
-        self.missing
+        self.ttl_us = terms.ttl_us;
+        self.demand.miss(now, terms, together, left)
     }
 
-    /// How much to take next: what lasts for about a sixteenth of a grant's time.
+    /// The numbers that leases follow, where little is left of the bucket or not.
+    pub(crate) fn adapted(&self, terms: Terms) -> Terms {
+        let least_portion = if self.demand.scarce {
+            terms.cost
+        } else {
+            terms.least_portion
+        };
+        Terms {
+            least_portion,
+            ..terms
+        }
+    }
+
+    /// Whether there is room for another lot.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lot.units == 0
+    }
+
+    /// How much to take next: what lasts for about a sixteenth of a grant's time, and not less than is
+    /// worth a look at what is shared.
     pub(crate) fn next_portion(&self, now: Now, terms: &Terms) -> u64 {
         let lasted_us = now.mono_us.saturating_sub(self.drawn_us);
-        let first = FIRST_PORTION.saturating_mul(terms.cost);
-        if self.portion == 0 {
-            first
-        } else if lasted_us < terms.part_us(32) {
+        let portion = if lasted_us < terms.part_us(32) {
             self.portion.saturating_mul(2)
         } else if lasted_us > terms.part_us(8) {
-            (self.portion / 2).max(terms.cost)
+            self.portion / 2
         } else {
             self.portion
-        }
+        };
+        portion.max(terms.least_portion)
     }
 
     /// Everything that was here is in other hands now.
     pub(crate) fn emptied(&mut self) {
         self.lot = Lot::default();
         self.tally = Tally::default();
+    }
+
+    /// Takes over what was seen of the shared units, after what was taken of them.
+    pub(crate) fn saw(&mut self, seen: &Seen, now: Now) {
+        self.shared = seen.left;
+        self.untold = seen.untold;
+        let last_us = seen.last_deadline_us.max(self.lot.deadline_us);
+        // By then somebody has called who could tell it along with that.
+        self.look_last_us = last_us.saturating_add(self.ttl_us / 4);
+        self.look_at_us = if last_us == 0 && seen.untold == 0 {
+            u64::MAX
+        } else if now.reached(seen.due_us) {
+            self.look_last_us
+        } else {
+            seen.due_us
+        };
+    }
+
+    /// Whether what is left will be needed in its time, so that nobody has to look after it but who
+    /// asks for more. They tell what became of it, too; only if that is much, it cannot wait.
+    fn can_wait(&mut self, now: Now) -> bool {
+        if self.look_at_us >= self.look_last_us {
+            return false;
+        }
+        let limit = self.told.and_then(|told| told.limit).unwrap_or(u64::MAX);
+        let (spent, returned) = self.tally.totals();
+        let untold = spent.saturating_add(returned).saturating_add(self.untold);
+        let left_us = self.lot.deadline_us.saturating_sub(now.mono_us);
+        let needed =
+            self.demand.in_ttl(now, self.ttl_us).saturating_mul(left_us) / self.ttl_us.max(1);
+        let waits = !self.demand.scarce
+            && self.lot.units.saturating_add(self.shared) <= needed
+            && untold <= limit / UNTOLD_PART;
+        if waits {
+            self.look_at_us = self.look_last_us;
+        }
+        waits
     }
 
     /// When it has to be looked after: at once where there is only something to tell.
@@ -263,6 +328,7 @@ mod tests {
         cost: 1,
         ttl_us: 100_000,
         patience_us: 40_000,
+        least_portion: 8,
     };
 
     fn at(ms: u64) -> Now {
@@ -380,20 +446,59 @@ mod tests {
     fn portions_last_for_about_a_sixteenth_of_the_time() {
         let mut hands = hands();
         let hand = hands.find(place(1), 7).unwrap();
-        assert_eq!(hand.next_portion(at(0), &TERMS), FIRST_PORTION);
+        assert_eq!(hand.next_portion(at(0), &TERMS), 8);
         hand.asked_for(64);
-        hand.receive(lot(3, 100), 1, at(10)).unwrap();
+        hand.receive(lot(3, 100), at(10));
         assert_eq!(hand.next_portion(at(13), &TERMS), 128);
         assert_eq!(hand.next_portion(at(16), &TERMS), 64);
         assert_eq!(hand.next_portion(at(23), &TERMS), 32);
+        hand.asked_for(8);
+        assert_eq!(hand.next_portion(at(23), &TERMS), 8, "not worth a look");
+    }
+
+    /// A hand with two units until 100 ms, whose bucket needed as many in the time of a grant.
+    fn in_use(hands: &mut Hands<()>, needed: u64) -> &mut Hand<()> {
+        let hand = hands.find(place(1), 7).unwrap();
+        hand.told = Some(Told {
+            at_us: 0,
+            limit: Some(256),
+            window_ms: 1000,
+            remaining: 60,
+            reset_after_ms: 1,
+        });
+        for _ in 0..needed {
+            hand.miss(at(1), &TERMS, 1, None);
+        }
+        let seen = Seen {
+            left: 0,
+            due_us: 70_000,
+            last_deadline_us: 0,
+            untold: 0,
+        };
+        hand.saw(&seen, at(1));
+        hand
     }
 
     #[test]
-    fn demand_is_what_was_missing_in_the_time_of_a_grant() {
-        let mut hands = hands();
-        let hand = hands.find(place(1), 7).unwrap();
-        assert_eq!(hand.miss(at(0), &TERMS), 1);
-        assert_eq!(hand.miss(at(99), &TERMS), 2);
-        assert_eq!(hand.miss(at(100), &TERMS), 1, "the time is over");
+    fn what_will_be_needed_is_not_looked_after_in_its_time() {
+        for (needed, waits) in [(7, true), (5, false)] {
+            let mut hands = hands();
+            in_use(&mut hands, needed);
+            assert_eq!(hands.due(at(69)), []);
+            assert_eq!(hands.due(at(70)).is_empty(), waits, "{needed}");
+            // A quarter of a grant's time after it has ended, nobody has.
+            assert_eq!(hands.due(at(124)).is_empty(), waits);
+            assert_eq!(hands.due(at(125)), [(place(1), 7)]);
+        }
+    }
+
+    #[test]
+    fn much_that_the_limiter_was_not_told_does_not_wait() {
+        for (spent, waits) in [(2, true), (3, false)] {
+            let mut hands = hands();
+            let hand = in_use(&mut hands, 7);
+            hand.tally.add(3, spent, 0);
+            assert_eq!(hands.due(at(70)).is_empty(), waits, "{spent} of 256");
+        }
     }
 }

@@ -13,12 +13,13 @@
 //! whoever takes the tally out of the pool. A tally that is lost costs the
 //! bucket a little of its rate for two lease times, and nothing else.
 
+mod demand;
 mod hand;
 mod pool;
 mod tally;
 
 pub(crate) use hand::{Hand, Hands, Token};
-pub(crate) use pool::{Ask, Pool};
+pub(crate) use pool::{Ask, Pool, Seen};
 pub(crate) use tally::Tally;
 
 use protocol::Lease;
@@ -61,6 +62,10 @@ impl Lot {
     }
 }
 
+/// The least that a worker takes of what is shared, in requests: a look at that costs as much as the
+/// better part of a check.
+pub(crate) const LEAST_PORTION: u64 = 8;
+
 /// The numbers of a limit that its leases follow.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
@@ -70,12 +75,20 @@ pub(crate) struct Terms {
     pub(crate) ttl_us: u64,
     /// How long an answer may take, in microseconds.
     pub(crate) patience_us: u64,
+    /// Units that are not divided any further among workers.
+    pub(crate) least_portion: u64,
 }
 
 impl Terms {
     /// A part of the time that a grant lasts.
     fn part_us(&self, of: u64) -> u64 {
         self.ttl_us / of
+    }
+
+    /// What to ask for where nothing was to be had, if so much is needed in the time of a grant:
+    /// half of it, unless that is little.
+    pub(crate) fn first_want(&self, needed: u64) -> u64 {
+        needed.min(self.least_portion).max(needed / 2)
     }
 
     /// The units of whole requests in so many.

@@ -38,22 +38,36 @@ pub(crate) struct Ask {
     pub(crate) settle: Tally,
 }
 
+/// What a look at a pool finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Seen {
+    /// Units that may be taken.
+    pub(crate) left: u64,
+    /// When to look after them.
+    pub(crate) due_us: u64,
+    /// When the last of them ends; 0: there are none.
+    pub(crate) last_deadline_us: u64,
+    /// Units that the limiter was not told of.
+    pub(crate) untold: u64,
+}
+
 impl Pool {
+    /// What there is.
+    pub(crate) fn seen(&self, now: Now, terms: &Terms) -> Seen {
+        let some = self.lots.iter().filter(|lot| lot.units > 0);
+        let (spent, returned) = self.tally.totals();
+        Seen {
+            left: self.units(now),
+            due_us: self.due_us(terms),
+            last_deadline_us: some.map(|lot| lot.deadline_us).max().unwrap_or(0),
+            untold: spent.saturating_add(returned),
+        }
+    }
+
     /// Units that may be taken now.
     pub(crate) fn units(&self, now: Now) -> u64 {
         let live = self.lots.iter().filter(|lot| !lot.is_over(now));
         live.map(|lot| lot.units).fold(0, u64::saturating_add)
-    }
-
-    /// Whether there is something that the limiter was not told.
-    pub(crate) fn is_untold(&self) -> bool {
-        !self.tally.is_empty()
-    }
-
-    /// When the newest grant ends.
-    pub(crate) fn last_deadline_us(&self) -> u64 {
-        let some = self.lots.iter().filter(|lot| lot.units > 0);
-        some.map(|lot| lot.deadline_us).max().unwrap_or(0)
     }
 
     /// Drops what is past its deadline; how many units that were. The limiter is told as soon as
@@ -101,11 +115,12 @@ impl Pool {
         }
     }
 
-    /// Takes a portion, at most half of what is there, for one worker; at least what one request
-    /// takes.
+    /// Takes a portion for one worker; at most half of what is there, unless that is little, and at
+    /// least what one request takes.
     pub(crate) fn take(&mut self, now: Now, terms: &Terms, portion: u64) -> Option<Lot> {
         let half = terms.whole(self.units(now).div_ceil(2));
-        let portion = terms.whole(portion).min(half).max(terms.cost);
+        let most = half.max(terms.least_portion);
+        let portion = terms.whole(portion).min(most).max(terms.cost);
         let fits = |lot: &&mut Lot| lot.units >= terms.cost && !lot.is_over(now);
         let lot = self.lots.iter_mut().find(fits)?;
         let units = terms.whole(lot.units).min(portion);
@@ -153,8 +168,14 @@ impl Pool {
         self.put(Lot { units, ..lot });
     }
 
+    /// Takes out what the limiter is to be told with a call that asks for nothing.
+    pub(crate) fn tell(&mut self) -> Option<Ask> {
+        let settle = self.tally.take();
+        (!settle.is_empty()).then_some(Ask { want: 0, settle })
+    }
+
     /// When to look after the newest grant: at 0.7 of its time.
-    pub(crate) fn due_us(&self, terms: &Terms) -> u64 {
+    fn due_us(&self, terms: &Terms) -> u64 {
         self.sent_us
             .saturating_add(terms.ttl_us.saturating_mul(7) / 10)
     }
@@ -175,8 +196,7 @@ impl Pool {
             let needed = used.saturating_mul(3) / 7;
             self.give_back(terms.whole(left.saturating_sub(needed)));
         }
-        let settle = self.tally.take();
-        (!settle.is_empty()).then_some(Ask { want: 0, settle })
+        self.tell()
     }
 
     fn give_back(&mut self, mut excess: u64) {
@@ -233,6 +253,7 @@ mod tests {
         cost: 1,
         ttl_us: 100_000,
         patience_us: 40_000,
+        least_portion: 8,
     };
 
     fn at(ms: u64) -> Now {

@@ -15,14 +15,11 @@ use crate::{
     client::Standing,
     descriptor::Extracted,
     host::Host,
-    lease::{Ask, Hand, Lot, Pool, Terms},
+    lease::{Ask, Hand, LEAST_PORTION, Lot, Pool, Seen, Terms},
     metrics::Event,
     table::{Found, Place, Role, Told, Update},
     time::Now,
 };
-
-/// The requests in the time of a grant that must have found nothing before units are asked for.
-const LEAST_REQUESTS: u64 = 3;
 
 /// A request by which the limiter can be told of a bucket after it has gone.
 #[derive(Debug)]
@@ -38,12 +35,8 @@ struct Drawn {
     lot: Option<Lot>,
     ask: Option<Ask>,
     expired: u64,
-    left: u64,
-    /// When to look after what is left, and when the last of it ends; 0: there is nothing.
-    due_us: u64,
-    last_deadline_us: u64,
-    /// Whether there is something that the limiter was not told.
-    untold: bool,
+    /// What is left.
+    seen: Seen,
     told: Option<Told>,
 }
 
@@ -70,6 +63,7 @@ impl Worker {
         entries: &Extracted,
         parts: &mut [Part],
     ) {
+        let together = self.batcher.together();
         for part in parts {
             let Some(limit) = leased(policy, part) else {
                 continue;
@@ -80,11 +74,10 @@ impl Worker {
             let Some(hand) = self.hands.open(part.place, limit.generation, now) else {
                 continue;
             };
-            let missing = hand.miss(now, &terms);
-            // Below that, asking in advance saves nothing, and costs more than it saves.
-            let busy = missing >= terms.cost.saturating_mul(LEAST_REQUESTS);
-            let least = if busy { missing } else { 0 };
-            if !busy && hand.is_at_rest() {
+            let left = part.told.map(|told| told.remaining);
+            let needed = hand.miss(now, &terms, together, left);
+            let terms = hand.adapted(terms);
+            if needed.is_none() && hand.is_at_rest() {
                 continue;
             }
             if hand.origin.is_none() {
@@ -94,7 +87,7 @@ impl Worker {
                     entries: entries.clone(),
                 }));
             }
-            self.draw_for(host, now, &terms, part, limit.generation, least);
+            self.draw_for(host, now, &terms, part, limit.generation, needed);
         }
     }
 
@@ -105,7 +98,7 @@ impl Worker {
         terms: &Terms,
         part: &mut Part,
         generation: u64,
-        least: u64,
+        needed: Option<u64>,
     ) {
         let (Some(shared), Some(hand)) = (&self.shared, self.hands.find(part.place, generation))
         else {
@@ -118,9 +111,14 @@ impl Worker {
                 pool.hand_in(hand.lot, &hand.tally);
                 let expired = pool.expire(now);
                 let lot = pool.take(now, terms, portion);
-                let least = if lot.is_some() { 0 } else { least };
                 let most = told.and_then(|told| told.limit).unwrap_or(u64::MAX);
-                let ask = pool.ask(now, terms, least, most);
+                let ask = match (needed, lot) {
+                    (Some(_), Some(_)) => pool.ask(now, terms, 0, most),
+                    (Some(needed), None) => pool.ask(now, terms, terms.first_want(needed), most),
+                    // It is checked by itself: the check may as well tell what there is to tell.
+                    (None, None) => pool.tell(),
+                    (None, Some(_)) => None,
+                };
                 Drawn::new(pool, now, terms, lot, ask, expired, told)
             })
         });
@@ -132,8 +130,8 @@ impl Worker {
         hand.asked_for(portion);
         hand.take_over(&drawn, now);
         self.ticks.by_look(now, hand.look_at_us);
-        if let Some(lot) = drawn.lot
-            && let Some(token) = hand.receive(lot, terms.cost, now)
+        if drawn.lot.is_some()
+            && let Some(token) = hand.take(terms.cost, now)
         {
             part.lease = Leased::Held(token);
         }
@@ -155,13 +153,16 @@ impl Worker {
             return;
         };
         for part in &mut case.parts {
-            let (Some(_), Some(limit)) = (part.ask.take(), policy.compiled.limit(part.at)) else {
+            let (Some(ask), Some(limit)) = (part.ask.take(), policy.compiled.limit(part.at)) else {
                 continue;
             };
             let Some(at) = answer.limits.iter().position(|of| of.name == limit.name) else {
                 continue;
             };
-            if let (Some(said), Some(terms)) = (answer.limits.get(at), self.terms(limit)) {
+            // Who only told something expects nothing.
+            if ask.want > 0
+                && let (Some(said), Some(terms)) = (answer.limits.get(at), self.terms(limit))
+            {
                 self.share(host, now, sent, &terms, part.place, said);
             }
             if case.cost == 0 || part.lease != Leased::No {
@@ -191,12 +192,18 @@ impl Worker {
         let units = said.lease.map_or(0, |lease| lease.units);
         self.counts.happened_to(Event::LeaseGranted, units);
         let in_pool = place.in_role(Role::Lease);
+        let mut hand = self.hands.find(place, said.generation);
+        // Who asked is the first who will need it.
+        let empty = hand.as_ref().filter(|hand| hand.is_empty());
+        let terms = &hand.as_ref().map_or(*terms, |hand| hand.adapted(*terms));
+        let portion = empty.map(|hand| hand.next_portion(now, terms));
         let landed = (shared.table).update(host, in_pool, said.generation, now, |found| {
             found.entry.hear(told);
             change(found, |pool, told| {
                 pool.answered(now, sent, said.lease, terms);
                 let expired = pool.expire(now);
-                Drawn::new(pool, now, terms, None, None, expired, told)
+                let lot = portion.and_then(|portion| pool.take(now, terms, portion));
+                Drawn::new(pool, now, terms, lot, None, expired, told)
             })
         });
         // Contended: nobody uses them.
@@ -204,7 +211,10 @@ impl Worker {
             return self.counts.happened_to(Event::LeaseExpired, units);
         };
         self.counts.happened_to(Event::LeaseExpired, drawn.expired);
-        if let Some(hand) = self.hands.find(place, said.generation) {
+        if let Some(hand) = &mut hand {
+            if let Some(portion) = portion {
+                hand.asked_for(portion);
+            }
             hand.take_over(&drawn, now);
             self.ticks.by_look(now, hand.look_at_us);
         }
@@ -355,8 +365,10 @@ impl Worker {
     /// The numbers that a limit's leases follow; `None`: it has none.
     fn terms(&self, limit: &Limit) -> Option<Terms> {
         let ttl_ms = limit.lease_ttl_ms?;
+        let cost = limit.cost.max(1);
         Some(Terms {
-            cost: limit.cost.max(1),
+            cost,
+            least_portion: cost.saturating_mul(LEAST_PORTION),
             ttl_us: ttl_ms.saturating_mul(1000),
             patience_us: self.config.limiter.timeout_ms.saturating_mul(2000),
         })
@@ -394,32 +406,23 @@ impl Drawn {
         expired: u64,
         told: Option<Told>,
     ) -> Self {
-        let ends_us = lot.map_or(0, |lot| lot.deadline_us);
         Self {
             lot,
             ask,
             expired,
-            left: pool.units(now),
-            due_us: pool.due_us(terms),
-            last_deadline_us: pool.last_deadline_us().max(ends_us),
-            untold: pool.is_untold(),
+            seen: pool.seen(now, terms),
             told,
         }
     }
 }
 
 impl Hand<Origin> {
-    /// Takes over what was seen of the shared units.
+    /// Takes over what a look at the shared units came to.
     fn take_over(&mut self, drawn: &Drawn, now: Now) {
         self.told = drawn.told;
-        self.shared = drawn.left;
-        let last_us = drawn.last_deadline_us.max(self.lot.deadline_us);
-        self.look_at_us = if last_us == 0 && !drawn.untold {
-            u64::MAX
-        } else if now.reached(drawn.due_us) {
-            last_us
-        } else {
-            drawn.due_us
-        };
+        if let Some(lot) = drawn.lot {
+            self.receive(lot, now);
+        }
+        self.saw(&drawn.seen, now);
     }
 }

@@ -35,6 +35,8 @@ pub struct Limiter {
     /// Units charged by checks and by debits.
     pub charged: HashMap<Bucket, u64>,
     pub debited: HashMap<Bucket, u64>,
+    /// Checks that came.
+    pub entries: u64,
     /// Proxies to tell of.
     pub proxies: u64,
     /// When it is, and who asks.
@@ -51,6 +53,7 @@ impl Limiter {
             buckets: HashMap::new(),
             charged: HashMap::new(),
             debited: HashMap::new(),
+            entries: 0,
             proxies: 1,
             now_us: 0,
             envoy: 0,
@@ -99,6 +102,7 @@ impl Limiter {
         let checks: Vec<Check> = checks.collect();
         let mut results = Vec::new();
         for check in &checks {
+            self.entries += 1;
             let answer = self.decide(check, now_ms, false);
             self.record(check, &answer);
             results.push(Ok(answer));

@@ -8,6 +8,7 @@
 )]
 
 mod books;
+mod break_even;
 mod debts;
 mod demand;
 mod leases;

@@ -1,0 +1,182 @@
+//! How much of a bucket one worker's requests need.
+
+use super::Terms;
+use crate::time::Now;
+
+/// Requests in the time of a grant from which on units are asked for, and below which they are not
+/// any longer; less, so that a demand in between does not have it both ways.
+type Enough = (u64, u64);
+/// Where a check has a callout to itself, which costs many times what the check does.
+const ALONE: Enough = (4, 3);
+/// Where checks share callouts, and only the check itself is saved: a grant costs as much as three
+/// or four of them.
+const TOGETHER: Enough = (8, 4);
+/// Checks in a callout from which on that is so.
+const CROWD: usize = 4;
+/// Where little is left of the bucket: what one worker has at hand others lack, and grants are
+/// small.
+const SCARCE: Enough = (32, 16);
+/// What is little: so many times what this worker needs in the time of a grant.
+const LITTLE: u64 = 32;
+
+/// Units that requests needed, those that found some and those that did not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Demand {
+    since_us: u64,
+    /// Units since then.
+    seen: u64,
+    /// Units in a grant's time before.
+    before: u64,
+    /// Whether it was enough for asking in advance.
+    pays: bool,
+    /// Whether little was left of the bucket.
+    pub(super) scarce: bool,
+}
+
+impl Demand {
+    /// Counts a request.
+    pub(super) fn add(&mut self, units: u64) {
+        self.seen = self.seen.saturating_add(units);
+    }
+
+    /// Units that are needed in the time of a grant. Of the last such time, what is not known to the
+    /// moment is taken to have come evenly.
+    pub(super) fn in_ttl(&mut self, now: Now, ttl_us: u64) -> u64 {
+        let elapsed_us = now.mono_us.saturating_sub(self.since_us);
+        if elapsed_us >= ttl_us {
+            self.before = part(self.seen, ttl_us, elapsed_us);
+            (self.since_us, self.seen) = (now.mono_us, 0);
+            return self.before;
+        }
+        let earlier = part(self.before, ttl_us - elapsed_us, ttl_us);
+        self.seen.saturating_add(earlier)
+    }
+
+    /// Counts a request that found nothing at hand; returns the units that are needed in the time of
+    /// a grant if it pays to ask for them in advance, while so many checks share a callout and so much
+    /// is left of the bucket.
+    pub(super) fn miss(
+        &mut self,
+        now: Now,
+        terms: &Terms,
+        together: usize,
+        left: Option<u64>,
+    ) -> Option<u64> {
+        // Whatever lies a grant's time back is put behind first.
+        let before = self.in_ttl(now, terms.ttl_us);
+        self.add(terms.cost);
+        let needed = before.saturating_add(terms.cost);
+        self.scarce = left.is_some_and(|left| left < needed.saturating_mul(LITTLE));
+        let (begin, go_on) = if self.scarce {
+            SCARCE
+        } else if together < CROWD {
+            ALONE
+        } else {
+            TOGETHER
+        };
+        let least = if self.pays { go_on } else { begin };
+        self.pays = needed >= terms.cost.saturating_mul(least);
+        self.pays.then_some(needed)
+    }
+}
+
+/// `units` times `share` of `whole`.
+fn part(units: u64, share: u64, whole: u64) -> u64 {
+    units.saturating_mul(share) / whole.max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TERMS: Terms = Terms {
+        cost: 2,
+        ttl_us: 100_000,
+        patience_us: 40_000,
+        least_portion: 16,
+    };
+
+    fn at(ms: u64) -> Now {
+        Now {
+            mono_us: ms * 1000,
+            wall_ms: 0,
+        }
+    }
+
+    #[test]
+    fn demand_is_what_was_needed_in_the_time_of_a_grant() {
+        let mut demand = Demand::default();
+        for _ in 0..10 {
+            demand.add(1);
+        }
+        assert_eq!(demand.in_ttl(at(99), 100_000), 10);
+        assert_eq!(demand.in_ttl(at(100), 100_000), 10);
+        demand.add(1);
+        assert_eq!(
+            demand.in_ttl(at(150), 100_000),
+            6,
+            "half of them were before"
+        );
+        // Over a longer time it is so much less.
+        assert_eq!(demand.in_ttl(at(1100), 100_000), 0);
+        assert_eq!(demand.in_ttl(at(1300), 100_000), 0);
+    }
+
+    /// The request from which on, of so many in one millisecond each, units are asked for.
+    fn begins(together: usize, every_ms: u64) -> Option<u64> {
+        let mut demand = Demand::default();
+        (1..=50).find(|n| {
+            demand
+                .miss(at(1000 + n * every_ms), &TERMS, together, None)
+                .is_some()
+        })
+    }
+
+    #[test]
+    fn it_begins_when_the_grant_of_a_bucket_repays_its_cost() {
+        assert_eq!(
+            [1, 3, 4, 30].map(|together| begins(together, 1)),
+            [4, 4, 8, 8].map(Some)
+        );
+        assert_eq!(
+            [20, 60].map(|every_ms| begins(1, every_ms)),
+            [Some(4), None]
+        );
+        assert_eq!(
+            [10, 15].map(|every_ms| begins(30, every_ms)),
+            [Some(8), None]
+        );
+    }
+
+    #[test]
+    fn where_little_is_left_it_takes_more() {
+        let asks = |requests: u64, left: u64| {
+            let mut demand = Demand::default();
+            for _ in 1..requests {
+                demand.miss(at(1000), &TERMS, 1, Some(left));
+            }
+            demand.miss(at(1000), &TERMS, 1, Some(left)).is_some()
+        };
+        // Two units each.
+        assert!(asks(10, 640), "32 times as much is left");
+        assert!(!asks(10, 639));
+        assert!(!asks(31, 0));
+        assert!(asks(32, 0));
+    }
+
+    #[test]
+    fn it_goes_on_at_half_the_demand_that_it_begins_with() {
+        let mut demand = Demand::default();
+        let mut asks = |from_ms: u64, every_ms: u64| {
+            let times = (1..=40).map(|n| from_ms + n * every_ms);
+            times
+                .filter(|ms| demand.miss(at(*ms), &TERMS, 30, None).is_some())
+                .count()
+        };
+        assert_eq!(asks(1000, 18), 0);
+        assert_eq!(asks(2000, 10), 33);
+        assert_eq!(asks(2400, 18), 40);
+        assert_eq!(asks(3120, 40), 3, "until it is known");
+        assert_eq!(asks(6000, 18), 0, "once over, it begins as before");
+    }
+}
