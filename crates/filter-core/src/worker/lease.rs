@@ -14,10 +14,10 @@ use super::{
 use crate::{
     client::Standing,
     descriptor::Extracted,
-    host::Host,
+    host::{Contended, Host},
     lease::{Ask, Hand, LEAST_PORTION, Lot, Pool, Seen, Terms},
     metrics::Event,
-    table::{Found, Place, Role, Told, Update},
+    table::{Place, Role, Table, Told, Update},
     time::Now,
 };
 
@@ -105,9 +105,14 @@ impl Worker {
             return;
         };
         let portion = hand.next_portion(now, terms);
-        let place = part.place.in_role(Role::Lease);
-        let drawn = shared.table.update(host, place, generation, now, |found| {
-            change(found, |pool, told| {
+        let (place, table) = (part.place, &shared.table);
+        let drawn = change(
+            host,
+            now,
+            table,
+            (place, generation),
+            None,
+            &mut |pool, told| {
                 pool.hand_in(hand.lot, &hand.tally);
                 let expired = pool.expire(now);
                 let lot = pool.take(now, terms, portion);
@@ -120,8 +125,8 @@ impl Worker {
                     (None, Some(_)) => None,
                 };
                 Drawn::new(pool, now, terms, lot, ask, expired, told)
-            })
-        });
+            },
+        );
         // Contended: this request is checked by itself.
         let Ok(drawn) = drawn else {
             return self.counts.happened(Event::Contended);
@@ -191,20 +196,18 @@ impl Worker {
         }
         let units = said.lease.map_or(0, |lease| lease.units);
         self.counts.happened_to(Event::LeaseGranted, units);
-        let in_pool = place.in_role(Role::Lease);
+        let bucket = (place, said.generation);
         let mut hand = self.hands.find(place, said.generation);
         // Who asked is the first who will need it.
         let empty = hand.as_ref().filter(|hand| hand.is_empty());
         let terms = &hand.as_ref().map_or(*terms, |hand| hand.adapted(*terms));
         let portion = empty.map(|hand| hand.next_portion(now, terms));
-        let landed = (shared.table).update(host, in_pool, said.generation, now, |found| {
-            found.entry.hear(told);
-            change(found, |pool, told| {
-                pool.answered(now, sent, said.lease, terms);
-                let expired = pool.expire(now);
-                let lot = portion.and_then(|portion| pool.take(now, terms, portion));
-                Drawn::new(pool, now, terms, lot, None, expired, told)
-            })
+        let table = &shared.table;
+        let landed = change(host, now, table, bucket, Some(told), &mut |pool, told| {
+            pool.answered(now, sent, said.lease, terms);
+            let expired = pool.expire(now);
+            let lot = portion.and_then(|portion| pool.take(now, terms, portion));
+            Drawn::new(pool, now, terms, lot, None, expired, told)
         });
         // Contended: nobody uses them.
         let Ok(drawn) = landed else {
@@ -245,14 +248,12 @@ impl Worker {
         generation: u64,
     ) -> Option<Ask> {
         let (shared, hand) = (self.shared.as_ref()?, self.hands.find(place, generation)?);
-        let in_pool = place.in_role(Role::Lease);
-        let tended = (shared.table).update(host, in_pool, generation, now, |found| {
-            change(found, |pool, told| {
-                pool.hand_in(hand.lot, &hand.tally);
-                let expired = pool.expire(now);
-                let ask = pool.tend(now, terms);
-                Drawn::new(pool, now, terms, None, ask, expired, told)
-            })
+        let (table, bucket) = (&shared.table, (place, generation));
+        let tended = change(host, now, table, bucket, None, &mut |pool, told| {
+            pool.hand_in(hand.lot, &hand.tally);
+            let expired = pool.expire(now);
+            let ask = pool.tend(now, terms);
+            Drawn::new(pool, now, terms, None, ask, expired, told)
         });
         // Contended: at the next tick.
         let drawn = tended.ok()?;
@@ -382,18 +383,33 @@ fn leased<'p>(policy: &'p Active, part: &Part) -> Option<&'p Limit> {
         .then_some(limit)
 }
 
-/// Changes the shared units of a bucket; they are written if they are not what they were.
-fn change(found: &mut Found, act: impl FnOnce(&mut Pool, Option<Told>) -> Drawn) -> Update<Drawn> {
-    let before = found.entry.pool.take().unwrap_or_default();
-    let mut pool = before.clone();
-    let drawn = act(&mut pool, found.entry.told);
-    let changed = pool != before;
-    found.entry.pool = Some(pool);
-    if changed {
-        Update::Write(drawn)
-    } else {
-        Update::Keep(drawn)
-    }
+/// Changes the shared units of a bucket; they are written if they are not what they were. `told` is
+/// what the limiter has just said of it. (One function for whatever is done to them: each way of its
+/// own through the table would be 2 KB of the module.)
+fn change(
+    host: &impl Host,
+    now: Now,
+    table: &Table,
+    (place, generation): (Place, u64),
+    told: Option<Told>,
+    act: &mut dyn FnMut(&mut Pool, Option<Told>) -> Drawn,
+) -> Result<Drawn, Contended> {
+    let place = place.in_role(Role::Lease);
+    table.update(host, place, generation, now, |found| {
+        if let Some(told) = told {
+            found.entry.hear(told);
+        }
+        let before = found.entry.pool.take().unwrap_or_default();
+        let mut pool = before.clone();
+        let drawn = act(&mut pool, found.entry.told);
+        let changed = pool != before;
+        found.entry.pool = Some(pool);
+        if changed {
+            Update::Write(drawn)
+        } else {
+            Update::Keep(drawn)
+        }
+    })
 }
 
 impl Drawn {
