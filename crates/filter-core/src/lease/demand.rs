@@ -41,6 +41,7 @@ impl Demand {
 
     /// Units that are needed in the time of a grant. Of the last such time, what is not known to the
     /// moment is taken to have come evenly.
+    #[inline(never)]
     pub(super) fn in_ttl(&mut self, now: Now, ttl_us: u64) -> u64 {
         let elapsed_us = now.mono_us.saturating_sub(self.since_us);
         if elapsed_us >= ttl_us {
@@ -93,7 +94,6 @@ mod tests {
         cost: 2,
         ttl_us: 100_000,
         patience_us: 40_000,
-        least_portion: 16,
     };
 
     fn at(ms: u64) -> Now {

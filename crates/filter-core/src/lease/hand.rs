@@ -225,19 +225,6 @@ impl<O> Hand<O> {
         self.demand.miss(now, terms, together, left)
     }
 
-    /// The numbers that leases follow, where little is left of the bucket or not.
-    pub(crate) fn adapted(&self, terms: Terms) -> Terms {
-        let least_portion = if self.demand.scarce {
-            terms.cost
-        } else {
-            terms.least_portion
-        };
-        Terms {
-            least_portion,
-            ..terms
-        }
-    }
-
     /// Whether there is room for another lot.
     pub(crate) fn is_empty(&self) -> bool {
         self.lot.units == 0
@@ -254,7 +241,11 @@ impl<O> Hand<O> {
         } else {
             self.portion
         };
-        portion.max(terms.least_portion)
+        if self.demand.scarce {
+            portion.max(terms.cost)
+        } else {
+            portion.max(terms.least_portion())
+        }
     }
 
     /// Everything that was here is in other hands now.
@@ -328,7 +319,6 @@ mod tests {
         cost: 1,
         ttl_us: 100_000,
         patience_us: 40_000,
-        least_portion: 8,
     };
 
     fn at(ms: u64) -> Now {

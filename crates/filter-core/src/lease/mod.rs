@@ -64,7 +64,7 @@ impl Lot {
 
 /// The least that a worker takes of what is shared, in requests: a look at that costs as much as the
 /// better part of a check.
-pub(crate) const LEAST_PORTION: u64 = 8;
+const LEAST_PORTION: u64 = 8;
 
 /// The numbers of a limit that its leases follow.
 #[derive(Clone, Copy, Debug)]
@@ -75,8 +75,6 @@ pub(crate) struct Terms {
     pub(crate) ttl_us: u64,
     /// How long an answer may take, in microseconds.
     pub(crate) patience_us: u64,
-    /// Units that are not divided any further among workers.
-    pub(crate) least_portion: u64,
 }
 
 impl Terms {
@@ -85,10 +83,15 @@ impl Terms {
         self.ttl_us / of
     }
 
+    /// Units that are not divided any further among workers.
+    fn least_portion(&self) -> u64 {
+        self.cost.saturating_mul(LEAST_PORTION)
+    }
+
     /// What to ask for where nothing was to be had, if so much is needed in the time of a grant:
     /// half of it, unless that is little.
     pub(crate) fn first_want(&self, needed: u64) -> u64 {
-        needed.min(self.least_portion).max(needed / 2)
+        needed.min(self.least_portion()).max(needed / 2)
     }
 
     /// The units of whole requests in so many.

@@ -119,7 +119,7 @@ impl Pool {
     /// least what one request takes.
     pub(crate) fn take(&mut self, now: Now, terms: &Terms, portion: u64) -> Option<Lot> {
         let half = terms.whole(self.units(now).div_ceil(2));
-        let most = half.max(terms.least_portion);
+        let most = half.max(terms.least_portion());
         let portion = terms.whole(portion).min(most).max(terms.cost);
         let fits = |lot: &&mut Lot| lot.units >= terms.cost && !lot.is_over(now);
         let lot = self.lots.iter_mut().find(fits)?;
@@ -253,7 +253,6 @@ mod tests {
         cost: 1,
         ttl_us: 100_000,
         patience_us: 40_000,
-        least_portion: 8,
     };
 
     fn at(ms: u64) -> Now {

@@ -15,7 +15,7 @@ use crate::{
     client::Standing,
     descriptor::Extracted,
     host::{Contended, Host},
-    lease::{Ask, Hand, LEAST_PORTION, Lot, Pool, Seen, Terms},
+    lease::{Ask, Hand, Lot, Pool, Seen, Terms},
     metrics::Event,
     table::{Place, Role, Table, Told, Update},
     time::Now,
@@ -76,7 +76,6 @@ impl Worker {
             };
             let left = part.told.map(|told| told.remaining);
             let needed = hand.miss(now, &terms, together, left);
-            let terms = hand.adapted(terms);
             if needed.is_none() && hand.is_at_rest() {
                 continue;
             }
@@ -200,7 +199,6 @@ impl Worker {
         let mut hand = self.hands.find(place, said.generation);
         // Who asked is the first who will need it.
         let empty = hand.as_ref().filter(|hand| hand.is_empty());
-        let terms = &hand.as_ref().map_or(*terms, |hand| hand.adapted(*terms));
         let portion = empty.map(|hand| hand.next_portion(now, terms));
         let table = &shared.table;
         let landed = change(host, now, table, bucket, Some(told), &mut |pool, told| {
@@ -366,10 +364,8 @@ impl Worker {
     /// The numbers that a limit's leases follow; `None`: it has none.
     fn terms(&self, limit: &Limit) -> Option<Terms> {
         let ttl_ms = limit.lease_ttl_ms?;
-        let cost = limit.cost.max(1);
         Some(Terms {
-            cost,
-            least_portion: cost.saturating_mul(LEAST_PORTION),
+            cost: limit.cost.max(1),
             ttl_us: ttl_ms.saturating_mul(1000),
             patience_us: self.config.limiter.timeout_ms.saturating_mul(2000),
         })
@@ -413,6 +409,7 @@ fn change(
 }
 
 impl Drawn {
+    #[inline(never)]
     fn new(
         pool: &Pool,
         now: Now,
