@@ -14,7 +14,8 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
-    /// `None` where the bucket is not leased and nothing is settled.
+    /// `None` where nothing is wanted and nothing settled: then the bucket's plain form will do,
+    /// which knows what is out of it from its state.
     pub(super) fn of(check: &Check, limit: &Limit, algorithm: &Algorithm) -> Option<Self> {
         let ttl_ms = ttl_ms(limit, algorithm);
         let of_limit = || check.leases.iter().filter(|l| l.limit == limit.name);
@@ -27,7 +28,8 @@ impl Lease {
             })
             .collect();
         let want = of_limit().map(|lease| lease.want).max().unwrap_or(0);
-        (ttl_ms > 0 || !settle.is_empty()).then_some(Self {
+        let wants = want > 0 && ttl_ms > 0;
+        (wants || !settle.is_empty()).then_some(Self {
             ttl_ms,
             want,
             proxy: check.proxy,
