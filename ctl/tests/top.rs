@@ -6,13 +6,17 @@ mod support;
 
 use anyhow::{Context, Result};
 use ctl::screen::Screen;
+use harness::until;
 use policy::Name;
 use protocol::{DecidedBy, Outcome};
 use rustix::process::Signal;
 use store::{
     Activity, BucketActivity, Denial, LimitActivity, Note, Noted, Options, Sighting, Stretch, open,
 };
-use support::{Server, VALKEY, rlctl, terminal::Terminal};
+use support::{
+    Server, VALKEY, rlctl,
+    terminal::{PATIENCE, Terminal},
+};
 
 fn name(text: &str) -> Name {
     text.parse().expect("a name")
@@ -133,7 +137,16 @@ async fn it_goes_on_when_redis_goes_and_in_a_smaller_window() -> Result<()> {
     terminal.shows("user=alice").await?;
     server.process().resume()?;
     terminal.shows("answers in").await?;
+    // A key that is pressed in the instant of the resize is read with the next one: crossterm
+    // returns the resize and forgets that there was input.
+    let written = terminal.written();
+    let clears = || written().matches("\u{1b}[2J").count();
+    let before = clears();
     terminal.resize(6, 30)?;
+    until("it is drawn anew", PATIENCE, async || {
+        (clears() > before).then_some(())
+    })
+    .await?;
     terminal.shows("rlctl top  shop").await?;
     terminal.press("q")?;
     assert_eq!(terminal.ends().await?, 0);

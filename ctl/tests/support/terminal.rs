@@ -18,7 +18,8 @@ use harness::until;
 use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system};
 use rustix::process::{Pid, Signal, kill_process};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+/// How long a program may take for what it is waited for.
+pub const PATIENCE: Duration = Duration::from_secs(20);
 const SIZE: PtySize = PtySize {
     rows: 24,
     cols: 80,
