@@ -130,21 +130,22 @@ pub(crate) struct Written {
 }
 
 impl Written {
-    /// Writes it anew, if the last denial was for another reason.
+    /// Whether it was written for the same reason as this denial.
+    fn is_of(&self, denial: &Denial, grpc: bool) -> bool {
+        self.source == Some(denial.source) && self.grpc == grpc && self.by == denial.by
+    }
+
     #[cold]
-    fn update(&mut self, denial: &Denial, config: &DenyConfig, status: u16, grpc: bool) {
-        if self.source == Some(denial.source) && self.grpc == grpc && self.by == denial.by {
-            return;
-        }
+    fn of(denial: &Denial, config: &DenyConfig, status: u16, grpc: bool) -> Self {
         let first = denial.by.first().map_or("", |(name, _)| name.as_str());
         let details = ["rl_denied:", first, ":", denial.source.word()].concat();
-        *self = Self {
+        Self {
             by: denial.by.clone(),
             source: Some(denial.source),
             grpc,
             details: details.into(),
             body: denial.body(config, status, grpc).into(),
-        };
+        }
     }
 }
 
@@ -166,7 +167,9 @@ impl Denial {
             DecidedBy::Failure => (config.status_on_error, UNAVAILABLE),
             _ => (config.status, RESOURCE_EXHAUSTED),
         };
-        written.update(&self, config, status, grpc);
+        if !written.is_of(&self, grpc) {
+            *written = Written::of(&self, config, status, grpc);
+        }
         let mut reply = LocalReply {
             status,
             details: Rc::clone(&written.details),

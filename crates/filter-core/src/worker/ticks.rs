@@ -99,18 +99,20 @@ impl Worker {
 
     /// At the end of a tick: when the next is to come.
     pub(super) fn schedule(&mut self, host: &impl Host, now: Now) {
+        let look_us = self.hands.next_look_us();
         let most_ms = if matches!(self.knowledge, Knowledge::Nothing) {
             STARTING_MS
-        } else if self.may_rest(now) {
+        } else if self.may_rest(now) && look_us == u64::MAX {
             self.rest(host, now)
         } else {
             BUSY_MS
         };
         self.ticks.start(now, most_ms);
         (self.ticks).by(now, self.holds.next_us(), HOLDING_MS);
-        self.ticks.by_look(now, self.hands.next_look_us());
+        self.ticks.by_look(now, look_us);
     }
 
+    /// Whether nothing but leases keeps it from resting.
     fn may_rest(&mut self, now: Now) -> bool {
         if std::mem::take(&mut self.ticks.busy) {
             self.ticks.quiet_since_us = Some(now.mono_us);
@@ -122,7 +124,6 @@ impl Worker {
             && self.reporter.is_idle()
             && self.counts.are_told()
             && self.holds.next_us() == u64::MAX
-            && self.hands.next_look_us() == u64::MAX
     }
 
     /// How long there is nothing to do.
