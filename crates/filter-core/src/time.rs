@@ -26,3 +26,12 @@ impl Now {
         self.mono_us.saturating_add(ms.saturating_mul(1000))
     }
 }
+
+/// A moment on the monotonic clock, for tests to which the other does not matter.
+#[cfg(test)]
+pub(crate) fn at(ms: u64) -> Now {
+    Now {
+        mono_us: ms * 1000,
+        wall_ms: 0,
+    }
+}

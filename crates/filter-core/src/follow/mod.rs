@@ -232,14 +232,7 @@ impl Follower {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::simulated::SharedData;
-
-    fn at(ms: u64) -> Now {
-        Now {
-            mono_us: ms * 1000,
-            wall_ms: 0,
-        }
-    }
+    use crate::{simulated::SharedData, time::at};
 
     fn follower(me: u64) -> Follower {
         Follower::new("shop", me, Random::new(me))

@@ -89,19 +89,12 @@ fn part(units: u64, share: u64, whole: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::time::at;
 
     const TERMS: Terms = Terms {
         cost: 2,
-        ttl_us: 100_000,
-        patience_us: 40_000,
+        ..super::super::TERMS
     };
-
-    fn at(ms: u64) -> Now {
-        Now {
-            mono_us: ms * 1000,
-            wall_ms: 0,
-        }
-    }
 
     #[test]
     fn demand_is_what_was_needed_in_the_time_of_a_grant() {

@@ -312,21 +312,8 @@ impl<O> Hand<O> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::table::Table;
-
-    const TERMS: Terms = Terms {
-        cost: 1,
-        ttl_us: 100_000,
-        patience_us: 40_000,
-    };
-
-    fn at(ms: u64) -> Now {
-        Now {
-            mono_us: ms * 1000,
-            wall_ms: 0,
-        }
-    }
+    use super::{super::TERMS, *};
+    use crate::{table::Table, time::at};
 
     fn place(n: u32) -> Place {
         let table = Table::new("shop", 16, [7; 16]);

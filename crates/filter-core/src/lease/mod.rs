@@ -77,6 +77,14 @@ pub(crate) struct Terms {
     pub(crate) patience_us: u64,
 }
 
+/// Of a limit whose leases tests follow.
+#[cfg(test)]
+const TERMS: Terms = Terms {
+    cost: 1,
+    ttl_us: 100_000,
+    patience_us: 40_000,
+};
+
 impl Terms {
     /// A part of the time that a grant lasts.
     fn part_us(&self, of: u64) -> u64 {

@@ -243,24 +243,12 @@ impl Pool {
 mod tests {
     use std::cell::Cell;
 
-    use super::*;
+    use super::{super::TERMS, *};
     use crate::{
         host::{self, CasMismatch, Change, Host, Version, Versioned},
         simulated::SharedData,
+        time::at,
     };
-
-    const TERMS: Terms = Terms {
-        cost: 1,
-        ttl_us: 100_000,
-        patience_us: 40_000,
-    };
-
-    fn at(ms: u64) -> Now {
-        Now {
-            mono_us: ms * 1000,
-            wall_ms: 0,
-        }
-    }
 
     fn lease(units: u64, epoch: u64) -> Lease {
         let ttl_ms = 100;

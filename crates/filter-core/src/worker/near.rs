@@ -228,14 +228,7 @@ fn is_news(written: Told, told: Told) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::simulated::SharedData;
-
-    fn at(ms: u64) -> Now {
-        Now {
-            mono_us: ms * 1000,
-            wall_ms: 0,
-        }
-    }
+    use crate::{simulated::SharedData, time::at};
 
     fn told(ms: u64, remaining: u64) -> Told {
         Told {
