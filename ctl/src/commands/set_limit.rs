@@ -110,11 +110,11 @@ impl SetLimit {
                 .and_then(|policy| policy.limit(name.as_str()))
                 .cloned())
         };
-        let sure = Cell::new(self.yes.yes || self.edit.dry_run);
+        let sure = Cell::new(self.edit.dry_run);
         let attempt = async |base: &Stored, before: &Option<Limit>| {
             self.check_presence(name, before.as_ref())?;
             let policy = self.edited(base, domain, name)?;
-            if !sure.get() {
+            if before.is_none() && !sure.get() {
                 self.ask_for_typo(base, name).await?;
                 sure.set(true);
             }
@@ -196,25 +196,21 @@ impl SetLimit {
         let edited = Limit::from_node(&limit).and_then(|limit| old.with_limit(limit));
         edited.map_err(|problems| {
             let error = wrong::wrong(name.as_str(), &problems);
-            error.maybe_hint(meant(&old.limits, name))
+            let is_new = old.limit(name.as_str()).is_none();
+            let similar = similar(&old.limits, name).filter(|_| is_new);
+            error.maybe_hint(
+                similar.map(|similar| {
+                    format!("there is no limit {name} yet; did you mean {similar}?")
+                }),
+            )
         })
     }
 }
 
-/// The limit that was meant, perhaps, by a name that is new.
+/// Another limit that was meant, perhaps, by a name that is new.
 fn similar<'l>(limits: &'l [Limit], name: &Name) -> Option<&'l str> {
-    let mut names = limits.iter().map(|limit| limit.name.as_str());
-    if names.clone().any(|known| known == name.as_str()) {
-        return None;
-    }
-    suggest::closest(name.as_str(), names.by_ref())
-}
-
-fn meant(limits: &[Limit], name: &Name) -> Option<String> {
-    let similar = similar(limits, name)?;
-    Some(format!(
-        "there is no limit {name} yet; did you mean {similar}?"
-    ))
+    let others = limits.iter().filter(|limit| limit.name != *name);
+    suggest::closest(name.as_str(), others.map(|limit| limit.name.as_str()))
 }
 
 /// A typo makes a new limit, or even a new domain, of what was meant to be an edit.
@@ -229,11 +225,7 @@ async fn warn_of_typo(
     }
     let stored = session.read(domain, Overrides::None).await?;
     let limits = stored.policy().map_or(&[][..], |policy| &policy.limits);
-    let others = limits
-        .iter()
-        .filter(|limit| limit.name != *name)
-        .map(|limit| limit.name.as_str());
-    if let Some(similar) = suggest::closest(name.as_str(), others) {
+    if let Some(similar) = similar(limits, name) {
         let new = if report.dry_run {
             "would be a new"
         } else {

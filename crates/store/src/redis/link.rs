@@ -39,7 +39,7 @@ const BACKOFF_MIN: Duration = Duration::from_millis(20);
 /// With `PROBE_MAX`, what keeps the way back to a recovered server below a second.
 const BACKOFF_MAX: Duration = Duration::from_millis(250);
 /// A connection that lived shorter than this did not prove that the next one will do better.
-const PROVEN: Duration = Duration::from_secs(1);
+pub(super) const PROVEN: Duration = Duration::from_secs(1);
 /// Commands that may wait inside the client, beyond those that callers hold.
 const BUFFER: usize = 64;
 
@@ -211,6 +211,8 @@ impl Shared {
                     if let Some((lasted, attempts)) = outage.over(Instant::now()) {
                         let server = self.dialer.server();
                         tracing::info!(%server, ?lasted, attempts, "connected again");
+                    } else {
+                        tracing::debug!(server = %self.dialer.server(), "connected");
                     }
                     let driver = AbortOnDrop(tokio::spawn(driver));
                     self.status

@@ -8,12 +8,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::link::PROVEN;
 use crate::StoreError;
 
 /// How often an outage is told of again.
 const AGAIN: Duration = Duration::from_secs(30);
-/// A connection that is lost sooner than this belongs to the outage before it.
-const PROVEN: Duration = Duration::from_secs(1);
 
 /// How long a server has been away, and what was said of it.
 #[derive(Debug, Default)]
@@ -35,6 +34,7 @@ impl Outage {
     /// Counts a connection that was lost or not made; how many in a row it is, if it is worth
     /// telling.
     pub(super) fn failed(&mut self, why: &StoreError, now: Instant) -> Option<u64> {
+        // A connection that proved nothing belongs to the outage before it.
         let is_past = |c: &Current| c.back.is_some_and(|b| now.duration_since(b) >= PROVEN);
         let Some(current) = self.current.as_mut().filter(|current| !is_past(current)) else {
             self.current = Some(Current {
