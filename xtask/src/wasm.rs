@@ -15,7 +15,7 @@ pub const TARGET: &str = "wasm32-unknown-unknown";
 /// The size to aim at: V8 compiles the filter in every Envoy that loads it.
 pub const SIZE_BUDGET_BYTES: u64 = 250_000;
 /// The size that it must not pass on the way there.
-const SIZE_MAX_BYTES: u64 = 271_000;
+const SIZE_MAX_BYTES: u64 = 265_000;
 /// What the compiler uses of wasm beyond its first version, and Envoy's V8 has: the
 /// optimiser must not use more.
 const FEATURES: [&str; 6] = [
@@ -27,6 +27,20 @@ const FEATURES: [&str; 6] = [
     "--enable-sign-ext",
 ];
 
+/// How the optimiser goes about it. Its own branches first (`flatten`, `rereloop`) are shorter than
+/// the compiler's. What comes after the last `-Oz` only rearranges: constants that a function names
+/// often go into a local of it, and functions that are called often get the short numbers. V8, which
+/// optimises anew, makes the same code of all that.
+const PASSES: [&str; 7] = [
+    "-Oz",
+    "--flatten",
+    "--rereloop",
+    "-Oz",
+    "-Oz",
+    "--const-hoisting",
+    "--reorder-functions",
+];
+
 /// 64 KiB less of a stack than there would be: all data lies below 2^20 then, where its addresses
 /// take three bytes instead of four.
 const STACK: &str = "-Clink-arg=-zstack-size=983040";
@@ -36,11 +50,11 @@ pub fn build(workspace: &Workspace, ui: &Ui) -> Result<PathBuf> {
     ui.heading("Filter");
     let built = module(workspace, ui, "filter")?;
     let path = workspace.target.join("filter.wasm");
-    // It takes an eighth of the module off, and nothing from its speed.
+    // It takes a seventh of the module off, and nothing from its speed.
     let optimiser = Tools::new(workspace, ui).wasm_opt()?;
     command::run(
         Command::new(optimiser)
-            .arg("-Oz")
+            .args(PASSES)
             // The stack lies there, and its end is never reached but by overflowing.
             .arg("--low-memory-unused")
             .args(FEATURES)
