@@ -19,7 +19,6 @@ mod batcher;
 mod breaker;
 mod client;
 mod codec;
-mod config;
 mod descriptor;
 mod follow;
 mod host;
@@ -36,9 +35,11 @@ mod time;
 mod worker;
 
 pub use batcher::CallId;
-pub use client::{DenyBody, DenyConfig, HeaderList, LocalReply, ResponseHeaders, Styles};
-pub use config::{Config, Direction, LimiterConfig};
-pub use descriptor::{Format, Prefixes, Request, Source};
+pub use client::{HeaderList, LocalReply, ResponseHeaders};
+pub use descriptor::Request;
+pub use filter_config::{
+    Config, DenyBody, DenyConfig, Direction, Format, LimiterConfig, Prefixes, Source, Styles,
+};
 pub use host::{CasMismatch, Host, Version, Versioned};
 pub use metrics::Metrics;
 pub use time::Now;

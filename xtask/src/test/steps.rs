@@ -13,7 +13,13 @@ use crate::wasm::{self, TARGET};
 use crate::workspace::Workspace;
 
 /// The crates that run inside Envoy, whose tests must also hold on wasm32.
-const RUN_IN_ENVOY: [&str; 4] = ["algorithms", "policy", "protocol", "filter-core"];
+const RUN_IN_ENVOY: [&str; 5] = [
+    "algorithms",
+    "policy",
+    "protocol",
+    "filter-config",
+    "filter-core",
+];
 
 /// wasm32 with what a test program needs: arguments, files and a clock. The
 /// crates under test use none of them, so they are compiled as for Envoy.

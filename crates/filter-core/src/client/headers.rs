@@ -1,38 +1,11 @@
 //! Headers that tell a client how it stands.
 
+use filter_config::Styles;
+
 use super::{
     Standing,
     text::{push_item, push_number, push_parameter},
 };
-
-/// Which styles of headers a response carries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each style is on or off by itself"
-)]
-pub struct Styles {
-    /// `RateLimit-Policy` and `RateLimit` (IETF draft httpapi-ratelimit-headers).
-    pub ratelimit: bool,
-    /// `X-RateLimit-Limit`, `-Remaining` and `-Reset` of the tightest limit.
-    pub x_ratelimit: bool,
-    /// `Retry-After` on denials.
-    pub retry_after: bool,
-    /// `X-RateLimit-Remaining`, `-Replenish-Rate`, `-Burst-Capacity` and `-Requested-Tokens`,
-    /// as Spring Cloud Gateway sends them, and `X-RateLimit-Retry-After` on denials.
-    pub spring: bool,
-}
-
-impl Default for Styles {
-    fn default() -> Self {
-        Self {
-            ratelimit: true,
-            x_ratelimit: true,
-            retry_after: true,
-            spring: false,
-        }
-    }
-}
 
 /// The headers of a response on its way to the client.
 pub trait ResponseHeaders {

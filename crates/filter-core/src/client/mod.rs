@@ -6,10 +6,10 @@ mod text;
 
 use policy::Name;
 
-pub use headers::{ResponseHeaders, Styles};
+pub use headers::ResponseHeaders;
 pub(crate) use headers::{Shown, write_headers};
 pub(crate) use reply::{Denial, Written};
-pub use reply::{DenyBody, DenyConfig, HeaderList, LocalReply};
+pub use reply::{HeaderList, LocalReply};
 
 /// How a client stands with one limit after a decision.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,61 +2,19 @@
 
 use std::rc::Rc;
 
+use filter_config::{DenyBody, DenyConfig, Styles};
 use policy::Name;
 use protocol::DecidedBy;
 
 use super::{
     Standing, headers,
-    headers::{ResponseHeaders, Shown, Styles, write_headers},
+    headers::{ResponseHeaders, Shown, write_headers},
     text::{push_item, push_json, push_number},
 };
 use crate::random::Random;
 
 /// The problem type of a denial, as registered with IANA.
 const PROBLEM_TYPE: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
-
-/// How denials look.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DenyConfig {
-    /// The status of a denial, 400 to 599.
-    pub status: u16,
-    /// What the body holds.
-    pub body: DenyBody,
-    /// A sentence for the client, instead of the standard one.
-    pub message: Option<String>,
-    /// Where the client can read more.
-    pub docs: Option<String>,
-    /// How much longer than needed a client may be told to wait, in percent, so that denied
-    /// clients do not come back all at once.
-    pub retry_jitter_percent: u8,
-    /// The status where a limit fails closed, or cannot be told apart from one that does.
-    pub status_on_error: u16,
-}
-
-impl Default for DenyConfig {
-    fn default() -> Self {
-        Self {
-            status: 429,
-            body: DenyBody::default(),
-            message: None,
-            docs: None,
-            retry_jitter_percent: 0,
-            status_on_error: 503,
-        }
-    }
-}
-
-/// The body of a denial.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum DenyBody {
-    /// `application/problem+json`.
-    #[default]
-    ProblemJson,
-    /// The message alone.
-    Text,
-    /// None.
-    Empty,
-}
 
 /// Why a request does not go on.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,55 +1,42 @@
 //! The client's address as an entry.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-
-/// How much of an address tells clients apart, in bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Prefixes {
-    /// Of an IPv4 address, at most 32.
-    pub v4: u8,
-    /// Of an IPv6 address, at most 128. One client usually owns 64 bits.
-    pub v6: u8,
-}
-
-impl Default for Prefixes {
-    fn default() -> Self {
-        Self { v4: 32, v6: 64 }
-    }
-}
+use filter_config::Prefixes;
+use policy::Address;
 
 /// The address in Envoy's `source.address` (`10.0.0.1:80`, `[::1]:80`), its bits beyond the
 /// prefix set to zero. Addresses that are none (a Unix socket) give none.
-pub(super) fn client(bytes: Vec<u8>, prefixes: Prefixes) -> Option<Vec<u8>> {
-    let text = std::str::from_utf8(&bytes).ok()?;
-    let host = match text.strip_prefix('[') {
-        Some(v6) => v6.split_once(']')?.0,
-        None if text.matches(':').count() == 1 => text.split_once(':')?.0,
-        None => text,
+pub(super) fn client(mut bytes: Vec<u8>, prefixes: Prefixes) -> Option<Vec<u8>> {
+    let host = host(&bytes)?;
+    let address = Address::parse(host)?;
+    // Envoy writes addresses canonically, unless it is one that was mapped into IPv6.
+    if address.is_v4() && prefixes.v4 >= 32 {
+        let plain = host.len();
+        bytes.truncate(plain);
+        return Some(bytes);
+    }
+    let address = address.canonical();
+    let prefix = if address.is_v4() {
+        prefixes.v4
+    } else {
+        prefixes.v6
     };
-    let address = match host.parse::<IpAddr>().ok()?.to_canonical() {
-        IpAddr::V4(v4) if prefixes.v4 >= 32 => {
-            // Envoy writes addresses canonically, unless it is one that was mapped into IPv6.
-            let plain = host.len();
-            if host.contains(':') {
-                return Some(v4.to_string().into_bytes());
-            }
-            let mut bytes = bytes;
-            bytes.truncate(plain);
-            return Some(bytes);
-        }
-        IpAddr::V4(v4) => {
-            let mask = u32::MAX
-                .checked_shl(32 - u32::from(prefixes.v4))
-                .unwrap_or(0);
-            IpAddr::V4(Ipv4Addr::from_bits(v4.to_bits() & mask))
-        }
-        IpAddr::V6(v6) => {
-            let cut = 128 - u32::from(prefixes.v6.min(128));
-            let mask = u128::MAX.checked_shl(cut).unwrap_or(0);
-            IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & mask))
-        }
-    };
-    Some(address.to_string().into_bytes())
+    Some(address.cut(prefix).to_text())
+}
+
+/// An address without its port.
+fn host(address: &[u8]) -> Option<&[u8]> {
+    if let Some(v6) = address.strip_prefix(b"[") {
+        return before(v6, b']');
+    }
+    let mut colons = address.iter().filter(|byte| **byte == b':');
+    match (colons.next(), colons.next()) {
+        (Some(_), None) => before(address, b':'),
+        _ => Some(address),
+    }
+}
+
+fn before(text: &[u8], end: u8) -> Option<&[u8]> {
+    text.get(..text.iter().position(|byte| *byte == end)?)
 }
 
 #[cfg(test)]

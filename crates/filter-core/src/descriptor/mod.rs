@@ -9,10 +9,9 @@ mod text;
 
 use std::{borrow::Cow, rc::Rc};
 
+use filter_config::Source;
 use policy::Name;
 use protocol::MAX_VALUE;
-
-pub use address::Prefixes;
 
 /// What the host knows of a request.
 pub trait Request {
@@ -20,41 +19,6 @@ pub trait Request {
     fn header(&self, name: &str) -> Option<Cow<'_, [u8]>>;
     /// A property by its path, whose parts are parted by zero bytes.
     fn property(&self, path: &[u8]) -> Option<Vec<u8>>;
-}
-
-/// Where the value of an entry comes from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// The request's method.
-    Method,
-    /// Its path, without the query.
-    Path,
-    /// Its host, in lower case and without the port.
-    Host,
-    /// The client's address, cut to a prefix.
-    RemoteAddress(Prefixes),
-    /// A header.
-    Header(String),
-    /// One of its cookies.
-    Cookie(String),
-    /// A parameter of its query.
-    Query(String),
-    /// A property of the host's, by its path.
-    Property(Vec<u8>, Format),
-    /// The same for every request.
-    Constant(Vec<u8>),
-}
-
-/// How a property's bytes become a value.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Format {
-    /// As they are.
-    #[default]
-    Text,
-    /// Dynamic metadata holds text or a number, and does not say which.
-    Metadata,
-    /// A signed integer of 8 bytes, little end first.
-    Integer,
 }
 
 /// What to extract: the keys that a policy needs, in its order, with the sources of those that
@@ -88,13 +52,13 @@ impl Plan {
     /// How many headers it reads, the path aside.
     pub(crate) fn other_headers(&self) -> usize {
         let sources = self.sources.iter().flatten();
-        sources.filter(|source| source.is_other_header()).count()
+        sources.filter(|source| is_other_header(source)).count()
     }
 
     /// Asks the host for what is wanted.
     pub(crate) fn extract(&self, request: &impl Request) -> Extracted {
         let value = |source: &Option<Source>| {
-            let mut value = source.as_ref()?.value(request)?;
+            let mut value = value_of(source.as_ref()?, request)?;
             // What is longer could not be sent, and a batch is the checks of many.
             value.truncate(MAX_VALUE);
             Some(value)
@@ -106,35 +70,34 @@ impl Plan {
     }
 }
 
-impl Source {
-    fn is_other_header(&self) -> bool {
-        match self {
-            Self::Method | Self::Host | Self::Header(_) | Self::Cookie(_) => true,
-            Self::Path
-            | Self::Query(_)
-            | Self::RemoteAddress(_)
-            | Self::Property(..)
-            | Self::Constant(_) => false,
-        }
+/// Whether a source is a header, and not the path.
+fn is_other_header(source: &Source) -> bool {
+    match source {
+        Source::Method | Source::Host | Source::Header(_) | Source::Cookie(_) => true,
+        Source::Path
+        | Source::Query(_)
+        | Source::RemoteAddress(_)
+        | Source::Property(..)
+        | Source::Constant(_) => false,
     }
+}
 
-    fn value(&self, request: &impl Request) -> Option<Vec<u8>> {
-        match self {
-            Self::Method => request.header(":method").map(Cow::into_owned),
-            Self::Path => {
-                let target = request.header(":path")?;
-                Some(text::without_query(&target).to_vec())
-            }
-            Self::Host => Some(text::host(&request.header(":authority")?)),
-            Self::RemoteAddress(prefixes) => {
-                address::client(request.property(b"source\0address")?, *prefixes)
-            }
-            Self::Header(name) => request.header(name).map(Cow::into_owned),
-            Self::Cookie(name) => text::cookie(&request.header("cookie")?, name.as_bytes()),
-            Self::Query(name) => text::query(&request.header(":path")?, name.as_bytes()),
-            Self::Property(path, format) => text::property(request.property(path)?, *format),
-            Self::Constant(value) => Some(value.clone()),
+fn value_of(source: &Source, request: &impl Request) -> Option<Vec<u8>> {
+    match source {
+        Source::Method => request.header(":method").map(Cow::into_owned),
+        Source::Path => {
+            let target = request.header(":path")?;
+            Some(text::without_query(&target).to_vec())
         }
+        Source::Host => Some(text::host(&request.header(":authority")?)),
+        Source::RemoteAddress(prefixes) => {
+            address::client(request.property(b"source\0address")?, *prefixes)
+        }
+        Source::Header(name) => request.header(name).map(Cow::into_owned),
+        Source::Cookie(name) => text::cookie(&request.header("cookie")?, name.as_bytes()),
+        Source::Query(name) => text::query(&request.header(":path")?, name.as_bytes()),
+        Source::Property(path, format) => text::property(request.property(path)?, *format),
+        Source::Constant(value) => Some(value.clone()),
     }
 }
 

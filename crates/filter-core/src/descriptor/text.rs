@@ -1,6 +1,6 @@
 //! Entries out of headers, whatever bytes a client put there.
 
-use super::Format;
+use filter_config::Format;
 
 /// The path of a request target.
 pub(super) fn without_query(target: &[u8]) -> &[u8] {

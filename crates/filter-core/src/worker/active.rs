@@ -3,10 +3,11 @@
 use std::cell::Cell;
 
 use algorithms::{Algorithm, Parameters, Rate};
+use filter_config::Source;
 use policy::{Compiled, Entries, Limit, Name, OnFailure};
 
 use crate::{
-    descriptor::{Plan, Source},
+    descriptor::Plan,
     local::{Share, precheck},
     table::Told,
 };

@@ -21,6 +21,8 @@ use std::{
     rc::Rc,
 };
 
+use filter_config::Config;
+
 use step::Never;
 pub use step::{Call, CallAnswer, Edits, Level, Refusal, Step, StreamId};
 
@@ -35,7 +37,6 @@ use crate::{
     batcher::{Batcher, CallId},
     breaker::{Breaker, CallResult, Gate},
     client::{Denial, ResponseHeaders, Shown, Written, write_headers},
-    config::Config,
     descriptor::Request,
     follow::Follower,
     host::Host,

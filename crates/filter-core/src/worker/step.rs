@@ -2,10 +2,11 @@
 
 use std::{cell::RefCell, rc::Rc};
 
+use filter_config::Config;
+
 use crate::{
     batcher::CallId,
     client::{Denial, LocalReply, Written},
-    config::Config,
     random::Random,
 };
 

@@ -1,5 +1,4 @@
 use super::*;
-use crate::descriptor::{Format, Prefixes};
 
 fn problems(json: &str) -> String {
     let problems = Config::from_json(json.as_bytes()).unwrap_err();

@@ -5,7 +5,7 @@ use policy::{
     read::{Choice, Field, Fields, Path, Report, Take},
 };
 
-use crate::descriptor::{Format, Prefixes, Source};
+use crate::{Format, Prefixes, Source};
 
 const SOURCES: [&str; 6] = ["header", "cookie", "query", "metadata", "property", "value"];
 const FIELDS: [&str; 8] = [
@@ -40,7 +40,7 @@ fn built_in(prefixes: Prefixes) -> Vec<(Name, Source)> {
     named
 }
 
-pub(super) fn read_prefixes(take: &mut Take<'_, '_>) -> Prefixes {
+pub(crate) fn read_prefixes(take: &mut Take<'_, '_>) -> Prefixes {
     let mut prefixes = Prefixes::default();
     let Some(field) = take.field("remote_address") else {
         return prefixes;
@@ -66,7 +66,7 @@ pub(super) fn read_prefixes(take: &mut Take<'_, '_>) -> Prefixes {
     prefixes
 }
 
-pub(super) fn read(take: &mut Take<'_, '_>, prefixes: Prefixes) -> Vec<(Name, Source)> {
+pub(crate) fn read(take: &mut Take<'_, '_>, prefixes: Prefixes) -> Vec<(Name, Source)> {
     let mut sources = built_in(prefixes);
     let Some(field) = take.field("descriptors") else {
         return sources;

@@ -7,8 +7,7 @@ use policy::{
     read::{Choice, Field, Fields, Path, Report, Take},
 };
 
-use super::{Config, Direction, LimiterConfig, descriptors};
-use crate::client::{DenyBody, DenyConfig, Styles};
+use crate::{Config, DenyBody, DenyConfig, Direction, LimiterConfig, Styles, descriptors};
 
 const FIELDS: [&str; 14] = [
     "domain",
@@ -34,7 +33,7 @@ const MAX_HELD: u64 = 65_536;
 const DEFAULT_BUCKETS: u64 = 16_384;
 const MAX_BUCKETS: u64 = 1 << 20;
 
-pub(super) fn read(bytes: &[u8], report: &mut Report) -> Option<Config> {
+pub(crate) fn read(bytes: &[u8], report: &mut Report) -> Option<Config> {
     let node = match Node::from_json(bytes) {
         Ok(node) => node,
         Err(error) => {

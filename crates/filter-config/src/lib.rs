@@ -1,10 +1,13 @@
 //! What the filter is told by Envoy's configuration.
 //!
 //! `docs/filter.md` is the manual. Unknown fields are errors, and everything
-//! wrong with a configuration is said at once.
+//! wrong with a configuration is said at once. A crate of its own, because a
+//! configuration is read once: the module has it built for size alone.
 
+mod client;
 mod descriptors;
 mod read;
+mod source;
 #[cfg(test)]
 mod tests;
 
@@ -13,10 +16,8 @@ use policy::{
     read::{Choice, Form, Report},
 };
 
-use crate::{
-    client::{DenyConfig, Styles},
-    descriptor::Source,
-};
+pub use client::{DenyBody, DenyConfig, Styles};
+pub use source::{Format, Prefixes, Source};
 
 /// A configuration, known to be good.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,6 +87,8 @@ impl Config {
     ///
     /// # Errors
     /// Everything that is wrong with it.
+    // Compiled into who calls it, it would not be built as this crate is.
+    #[inline(never)]
     pub fn from_json(bytes: &[u8]) -> Result<Self, Problems> {
         let mut report = Report::new(Form::File);
         let config = read::read(bytes, &mut report);
