@@ -8,7 +8,8 @@
 -- w: limit (N), x (W in ms), y (sub-windows in W), width (ms), span (sub-windows that an
 --    admission counts for), current (index of now), used,
 --    kind (7: strict), counts (as stored) and live (those that count, in today's width): {index, units, field};
---    of leases out_index, index_before, out, out_before, marks, marks_before
+--    of leases out_index, index_before, out, out_before, marks, marks_before, and out_read, the
+--    last four as they were read where they are of another width and count no more
 
 local STRICT = 7
 local CHUNK = 1000 -- unpack() has a limit
@@ -134,6 +135,7 @@ local function load(w)
   w.current = math.floor(math.max(newest, now) / w.width)
   w.live = live(w, counts)
   if w.out and w.stored_width ~= w.width then
+    w.out_read = { w.out, w.out_before, w.marks, w.marks_before }
     w.out, w.out_before, w.marks, w.marks_before = 0, 0, '', ''
   end
 end
@@ -252,7 +254,12 @@ local function save(w, ttl)
 end
 
 local function save_shifted(w, ttl)
+  local out, out_before, marks, marks_before = w.out, w.out_before, w.marks, w.marks_before
+  if w.out_read then
+    w.out, w.out_before, w.marks, w.marks_before = unpack(w.out_read)
+  end
   rewrite(w, w.seen, w.stored_width, w.counts, ttl)
+  w.out, w.out_before, w.marks, w.marks_before = out, out_before, marks, marks_before
 end
 
 local M = {
