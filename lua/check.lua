@@ -32,11 +32,6 @@ local DENIED, ALLOWED, STALE, BROKEN, CHARGED = 0, 1, 2, 3, 4
 local PEEK, FORCE, OBSERVED, LEASED = 1, 2, 16, 32
 local NUMBERS_PER_LIMIT, LEASE_FIELDS = 8, 4
 
--- Longer than reset_after, because TIME moves on while a script runs.
-local TTL_MARGIN_MS = 1000
--- With an injected clock a real expiry must not take part.
-local TTL_INJECTED_MS = 86400000
-
 -- include: lib/algorithms.lua
 
 -- What is asked of a leased limit, from ARGV[at] on; and where that ends.
@@ -61,6 +56,8 @@ local function parse(at)
   end
   return {
     key = false, -- of the bucket at hand
+    keep = false, -- for the next check
+    px = false, -- time to live of what is kept and not written, ms
     algorithm = algorithm_of(kind, lease ~= nil),
     kind = kind,
     observed = observed,
@@ -93,40 +90,7 @@ local function parse_form(at)
   return form, next_at
 end
 
--- Reads the state of a limit; returns CORRUPT if it is none.
-local function load(l)
-  local algorithm = l.algorithm
-  if not algorithm.encode then
-    return algorithm.load(l)
-  end
-  local text = pcall('GET', l.key)
-  local wrong_type = type(text) == 'table'
-  if wrong_type then
-    text = nil
-  end
-  if text or algorithm.load_absent then
-    local problem = algorithm.load(l, text)
-    if problem then
-      return problem
-    end
-  end
-  if wrong_type then
-    return foreign(l)
-  end
-end
-
--- Stores usage that was added to, or else a shift of the time base.
-local function store(l, used, reset)
-  local algorithm = l.algorithm
-  local ttl = injected and TTL_INJECTED_MS or reset + TTL_MARGIN_MS
-  if algorithm.encode then
-    call('SET', l.key, used and algorithm.encode(l) or l.shifted, 'PX', ttl)
-  elseif used then
-    algorithm.save(l, ttl)
-  else
-    algorithm.save_shifted(l, ttl)
-  end
-end
+-- include: lib/kept.lua
 
 -- Room for one check of one limit; what of it is not filled is cut off.
 local REPLY_MIN = 8
@@ -190,6 +154,8 @@ local function refuse(count, culprit, status, generation)
     end
     if i == culprit then
       reply[filled + 1], reply[filled + 2] = status, generation
+    elseif i > culprit then
+      limits[i].keep = false -- it was not asked, and may be asked for another bucket next
     end
     filled = filled + 6
     if limits[i].asked then
@@ -201,10 +167,11 @@ local function refuse(count, culprit, status, generation)
   end
 end
 
-local function check(count, peek, force)
+-- Decides the check whose buckets are KEYS[first] and those after it; `again`: the next one asks the same.
+local function check(count, first, again, peek, force)
   for i = 1, count do
     local l = limits[i]
-    if load(l) then
+    if load(l, KEYS[first + i - 1], again and KEYS[first + count + i - 1]) then
       return refuse(count, i, BROKEN, 0)
     end
     if l.generation < l.seen and not force then
@@ -245,22 +212,22 @@ local forms, at = {}, 3
 for i = 1, ARGV[2] + 0 do
   forms[i], at = parse_form(at)
 end
-local k = 0
+local k = 1
 while ARGV[at] do
   local number = ARGV[at] + 0
   limits = forms[number]
-  for i = 1, limits.count do
-    k = k + 1
-    local l = limits[i]
-    l.key, l.seen, l.shifted, l.debt, l.at = KEYS[k], 0, false, 0, now
+  local count, again = limits.count, ARGV[at + 1] == ARGV[at]
+  check(count, k, again, limits.peek, limits.force)
+  k, at = k + count, at + 1
+  if unwritten then
+    write(limits, false)
   end
-  check(limits.count, limits.peek, limits.force)
-  at = at + 1
   if ARGV[at] then
-    -- Only a bucket or window that is not leased leaves nothing of itself in its form.
-    for i = 1, limits.count do
+    -- Leases, logs and sub-windows leave something of themselves in their form.
+    for i = 1, count do
       local l = limits[i]
       if l.lease or not l.algorithm.encode then
+        write(limits, true)
         forms[number] = parse_form(limits.at)
         break
       end

@@ -16,7 +16,7 @@ local now -- ms
 -- include: lib/state.lua
 
 local UNUSED, CREDITED, STALE, BROKEN = 0, 1, 2, 3
-local TTL_MARGIN_MS, TTL_INJECTED_MS = 1000, 86400000 -- as in check.lua
+local TTL_MARGIN_MS, TTL_INJECTED_MS = 1000, 86400000 -- as in lib/kept.lua
 
 -- include: lib/algorithms.lua
 

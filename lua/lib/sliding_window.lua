@@ -3,7 +3,8 @@
 --
 -- State: "w<generation>:<start ms of the later window>:<its count>:<the one before>:<W ms>"
 -- w: limit (N), x (W in ms), at (start of the aligned window of now), elapsed (ms since),
---    current, previous, same (whether the counts read are of the window of now)
+--    current, previous, same (whether the counts read are of the window of now),
+--    ahead (whether now is before what was read: written and read again it may stand elsewhere)
 
 local STATE = 'w' .. WHOLE .. ':' .. WHOLE .. ':' .. WHOLE .. ':' .. WHOLE .. ':' .. WHOLE
 
@@ -21,7 +22,7 @@ end
 
 local function load(w, text)
   w.elapsed = now % w.x
-  w.at, w.current, w.previous = now - w.elapsed, 0, 0
+  w.at, w.current, w.previous, w.ahead = now - w.elapsed, 0, 0, false
   if not text then
     return
   end
@@ -41,6 +42,7 @@ local function load(w, text)
     w.shifted = string.format(STATE, generation, start, current, previous, length)
   end
   local time = math.max(start, now)
+  w.ahead = time > now
   w.elapsed = time % w.x
   w.at = time - w.elapsed
   w.current, w.previous, w.same, w.rolled = counts(w, start, current, previous, length)

@@ -62,6 +62,99 @@ fn a_denied_check_charges_no_limit() {
 }
 
 #[test]
+fn a_bucket_that_many_checks_ask_for_is_read_once_and_written_once() {
+    let redis = LuaRedis::new();
+    let everybody = algorithm(Kind::TokenBucket, 20, 1000);
+    let user = algorithm(Kind::FixedWindow, 3, 60_000);
+    let checks = ["ann", "bob", "ann", "ann", "bob", "ann"].map(|name| ScriptCheck {
+        limits: vec![limit("all", &everybody, 1), limit(name, &user, 1)],
+        options: Options::default(),
+    });
+    let reply = redis.batch(&checks, Clock::Injected(NOW));
+    let verdicts: Vec<_> = reply.results.into_iter().map(Result::unwrap).collect();
+    let allowed: Vec<_> = verdicts.iter().map(|verdict| verdict.allowed).collect();
+    assert_eq!(allowed, [true, true, true, true, true, false]);
+    assert_eq!(verdicts[5].limits[0].decision.remaining, 15);
+    // Users take turns five times, and the last turn ends without a charge.
+    let (everybodys, users) = (2, 2 * 5 - 1);
+    assert_eq!(redis.calls(), everybodys + users);
+}
+
+#[test]
+fn a_check_that_is_refused_leaves_nothing_to_the_next_one() {
+    let redis = LuaRedis::new();
+    let (first, second) = (
+        algorithm(Kind::TokenBucket, 10, 1000),
+        algorithm(Kind::Gcra, 10, 1000),
+    );
+    redis.command::<mlua::Value>(&["SET", "corrupt", "b", "PX", "1000"]);
+    let checks = [("a", "b"), ("corrupt", "b"), ("a", "other")].map(|(one, two)| ScriptCheck {
+        limits: vec![limit(one, &first, 1), limit(two, &second, 1)],
+        options: Options::default(),
+    });
+    let reply = redis.batch(&checks, Clock::Injected(NOW));
+    let remaining = reply.results.iter().map(|result| {
+        let verdict = result.as_ref().map_err(Clone::clone)?;
+        let limits = verdict.limits.iter();
+        Ok(limits.map(|limit| limit.decision.remaining).collect())
+    });
+    let remaining: Vec<Result<Vec<_>, _>> = remaining.collect();
+    let corrupt = Err(ScriptError::Corrupt { limit: 0 });
+    assert_eq!(remaining, [Ok(vec![9, 9]), corrupt, Ok(vec![8, 9])]);
+    assert_eq!(redis.writes(), 5, "a and b, a and other, and the corrupt");
+}
+
+#[test]
+fn what_a_call_charges_after_a_step_back_of_the_clock_is_not_undone_by_a_later_denial() {
+    let redis = LuaRedis::new();
+    let bucket = algorithm(Kind::TokenBucket, 10, 1000);
+    redis.batch(
+        &[one(limit("b", &bucket, 1))],
+        Clock::Injected(NOW + 60_000),
+    );
+    let checks = [4, 4, 4].map(|cost| one(limit("b", &bucket, cost)));
+    let reply = redis.batch(&checks, Clock::Injected(NOW));
+    let remaining = reply.results.iter().map(|result| {
+        let verdict = result.as_ref().unwrap();
+        verdict.limits[0].decision.remaining
+    });
+    assert_eq!(remaining.collect::<Vec<_>>(), [5, 1, 1]);
+    let reply = redis.batch(&[one(limit("b", &bucket, 0))], Clock::Injected(NOW));
+    let verdict = reply.results[0].as_ref().unwrap();
+    assert_eq!(verdict.limits[0].decision.remaining, 1);
+}
+
+/// The older count weighs by how far into the window the check is: of a state from later than now,
+/// that depends on the window's length when it was written.
+#[test]
+fn a_sliding_window_ahead_of_the_clock_stands_the_same_in_one_call_and_in_many() {
+    let (before, after) = (
+        algorithm(Kind::SlidingWindow, 100, 1500),
+        algorithm(Kind::SlidingWindow, 1000, 20_000),
+    );
+    let edited = || ScriptLimit {
+        generation: 2,
+        ..limit("w", &after, 1)
+    };
+    let remaining = |calls: &[usize]| {
+        let redis = LuaRedis::new();
+        for (cost, ms) in [(40, 10_400), (1, 11_829)] {
+            redis.batch(&[one(limit("w", &before, cost))], Clock::Injected(ms));
+        }
+        let mut remaining = Vec::new();
+        for checks in calls {
+            let checks: Vec<_> = (0..*checks).map(|_| one(edited())).collect();
+            let reply = redis.batch(&checks, Clock::Injected(9639));
+            for result in reply.results {
+                remaining.push(result.unwrap().limits[0].decision.remaining);
+            }
+        }
+        remaining
+    };
+    assert_eq!(remaining(&[3]), remaining(&[1, 1, 1]));
+}
+
+#[test]
 fn an_observed_limit_denies_nothing_and_is_charged_with_the_others() {
     let redis = LuaRedis::new();
     let wide = algorithm(Kind::TokenBucket, 10, 1000);
@@ -174,19 +267,17 @@ fn a_foreign_key_is_an_error_of_its_check_only() {
         "b1:2:3:-4",
     ] {
         redis.command::<mlua::Value>(&["SET", "text", text, "PX", "1000"]);
-        let batch = [
-            one(limit("list", &bucket, 1)),
-            one(limit("text", &bucket, 1)),
-            one(limit("fine", &bucket, 0)),
-        ];
+        let batch = ["list", "list", "text", "text", "fine"].map(|key| {
+            let cost = u64::from(key != "fine");
+            one(limit(key, &bucket, cost))
+        });
         let reply = redis.batch(&batch, Clock::Injected(NOW));
-        assert_eq!(reply.results[0], Err(ScriptError::Corrupt { limit: 0 }));
-        assert_eq!(
-            reply.results[1],
-            Err(ScriptError::Corrupt { limit: 0 }),
-            "{text:?}"
-        );
-        assert!(reply.results[2].as_ref().unwrap().allowed);
+        let [foreign @ .., fine] = reply.results.as_slice() else {
+            panic!("no answer");
+        };
+        let corrupt = Err(ScriptError::Corrupt { limit: 0 });
+        assert_eq!(foreign, vec![corrupt; 4], "{text:?}");
+        assert!(fine.as_ref().unwrap().allowed);
     }
 }
 

@@ -4,7 +4,7 @@
 local keys = {}
 local allowed = nil
 local time = { '1763000000', '0' }
-local writes = 0
+local writes, calls = 0, 0
 
 local WRONGTYPE = 'WRONGTYPE Operation against a key holding the wrong kind of value'
 
@@ -160,6 +160,7 @@ local READS = { TIME = true, GET = true, LLEN = true, LINDEX = true, LRANGE = tr
 
 local function call(name, ...)
   local command = assert(commands[name], 'ERR unknown command ' .. name)
+  calls = calls + 1
   if not READS[name] then
     writes = writes + 1
   end
@@ -214,6 +215,9 @@ return {
   call = call,
   writes = function()
     return writes
+  end,
+  calls = function()
+    return calls
   end,
   ttl = function(key)
     return keys[key] and keys[key].ttl or -2

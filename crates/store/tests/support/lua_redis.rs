@@ -87,11 +87,17 @@ impl LuaRedis {
 
     /// How many writes there have been.
     pub fn writes(&self) -> u64 {
-        self.fake
-            .get::<Function>("writes")
-            .unwrap()
-            .call(())
-            .unwrap()
+        self.count("writes")
+    }
+
+    /// How many commands there have been, writes included.
+    pub fn calls(&self) -> u64 {
+        self.count("calls")
+    }
+
+    fn count(&self, of: &str) -> u64 {
+        let count: Function = self.fake.get(of).unwrap();
+        count.call(()).unwrap()
     }
 
     /// The time to live of a key in milliseconds, -2 if it does not exist.

@@ -1,0 +1,72 @@
+-- How the state of a limit's bucket is read and written. Needs state.lua, and of check.lua `now`,
+-- call, pcall, `injected`.
+--
+-- A bucket whose state is a string is kept for the next check where that asks the same of it: what
+-- many checks in a row ask for, such as the bucket of all requests, is read once and written once.
+
+-- Longer than reset_after, because TIME moves on while a script runs.
+local TTL_MARGIN_MS = 1000
+-- With an injected clock a real expiry must not take part.
+local TTL_INJECTED_MS = 86400000
+
+local unwritten = false -- whether a limit of the form at hand keeps what is not written yet
+
+-- Reads the state of a bucket for a limit, unless it was kept; returns CORRUPT if it is none.
+-- `next_key` is what the next check will ask the limit for.
+local function load(l, key, next_key)
+  if l.keep then
+    l.keep = next_key == key
+    return
+  end
+  l.key, l.seen, l.shifted, l.debt, l.at = key, 0, false, 0, now
+  local algorithm, problem = l.algorithm, nil
+  if not algorithm.encode then
+    return algorithm.load(l)
+  end
+  local text = pcall('GET', key)
+  local wrong_type = type(text) == 'table'
+  if wrong_type then
+    text = nil
+  end
+  if text or algorithm.load_absent then
+    problem = algorithm.load(l, text)
+  end
+  if wrong_type and not problem then
+    problem = foreign(l)
+  end
+  if next_key == key and not problem and not l.ahead then
+    l.keep = true
+  end
+  return problem
+end
+
+-- Stores usage that was added to, or else a shift of the time base.
+local function store(l, used, reset)
+  local algorithm = l.algorithm
+  local ttl = injected and TTL_INJECTED_MS or reset + TTL_MARGIN_MS
+  if not algorithm.encode then
+    if used then
+      algorithm.save(l, ttl)
+    else
+      algorithm.save_shifted(l, ttl)
+    end
+  elseif used and l.keep then
+    l.px, l.shifted, unwritten = ttl, false, true
+  else
+    call('SET', l.key, used and algorithm.encode(l) or l.shifted, 'PX', ttl)
+    l.px = false
+  end
+end
+
+-- Writes what the limits of a form do not keep any longer; all, if nothing more is asked of them.
+local function write(form, all)
+  unwritten = false
+  for i = 1, form.count do
+    local l = form[i]
+    if l.px and (all or not l.keep) then
+      call('SET', l.key, l.algorithm.encode(l), 'PX', l.px)
+      l.px = false
+    end
+    unwritten = unwritten or l.px
+  end
+end
