@@ -1,0 +1,133 @@
+//! Buckets, and what is done to them.
+
+use policy::{Compiled, Limit, Name};
+use protocol::LimitAnswer;
+
+use crate::KeyValue;
+
+/// A bucket as it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inspection {
+    /// What a check would be answered.
+    pub answer: LimitAnswer,
+    /// Units leased out that may still be used, and count as used until they are settled.
+    /// Windows do not count them apart: 0.
+    pub leased: u64,
+    /// The store's clock, in milliseconds since the epoch.
+    pub now_ms: u64,
+    /// Its name in the store.
+    pub key: String,
+    /// The cluster slot of that name.
+    pub slot: u16,
+    /// Of a Cluster, the node that has that slot, as `host:port`.
+    pub node: Option<String>,
+    /// What is stored, as stored; `None`: nothing, the bucket is unused.
+    pub state: Option<String>,
+    /// When the store forgets it, in milliseconds.
+    pub ttl_ms: Option<u64>,
+}
+
+/// Where a listing goes on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cursor {
+    /// Which of the servers, from 0.
+    pub(crate) server: usize,
+    /// Where it goes on there.
+    pub(crate) scan: u64,
+    /// Tells where the slots of a Cluster were when the listing began.
+    pub(crate) map: u64,
+}
+
+/// A part of a listing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Page {
+    /// The buckets.
+    pub buckets: Vec<ListedBucket>,
+    /// Where it goes on; `None`: that was all.
+    pub next: Option<Cursor>,
+}
+
+/// A bucket in a listing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedBucket {
+    /// Its name in the store.
+    pub key: String,
+    /// The limit.
+    pub limit: Name,
+    /// The values that chose the slot, in the order of the limit's `partition`.
+    pub partition: Vec<KeyValue>,
+    /// The other values, in the order of the limit's `per`.
+    pub values: Vec<KeyValue>,
+}
+
+/// A limit, and the domain it is in.
+#[derive(Clone, Copy, Debug)]
+pub struct LimitOf<'a> {
+    /// The domain.
+    pub domain: &'a Name,
+    /// The limit.
+    pub limit: &'a Limit,
+}
+
+/// Which buckets of a limit.
+#[derive(Clone, Copy, Debug)]
+pub enum Which<'a> {
+    /// Every one.
+    All,
+    /// The one of these values, in the order of `per`.
+    Bucket(&'a [Option<Vec<u8>>]),
+}
+
+/// What a reset did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ResetReport {
+    /// Buckets that held usage and are unused now.
+    pub buckets: u64,
+    /// The revision that the generation was raised to.
+    pub revision: u64,
+}
+
+/// Units to give back to one bucket.
+#[derive(Clone, Copy, Debug)]
+pub struct Credit<'a> {
+    /// The limits, with the override of the bucket if it has one.
+    pub policy: &'a Compiled,
+    /// The limit.
+    pub limit: &'a Name,
+    /// The bucket's values, in the order of `per`.
+    pub values: &'a [Option<Vec<u8>>],
+    /// How many units; more than were used make the bucket unused.
+    pub units: u64,
+    /// Change nothing, only tell what would come of it.
+    pub peek: bool,
+    /// The policy was just read again: what the bucket knows of a newer edit is a leftover.
+    pub force: bool,
+}
+
+/// What a credit did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CreditReport {
+    /// Whether the bucket held any usage.
+    pub used: bool,
+    /// Units that were left before.
+    pub left_before: u64,
+    /// Units that are left now.
+    pub left: u64,
+    /// Milliseconds until the bucket is unused.
+    pub reset_after_ms: u64,
+    /// The revision that the generation was raised to; nothing was raised where nothing was used.
+    pub revision: u64,
+}
+
+impl CreditReport {
+    /// Of a bucket that is not limited.
+    pub(crate) fn of_nothing(policy: &Compiled) -> Self {
+        Self {
+            used: false,
+            left_before: 0,
+            left: 0,
+            reset_after_ms: 0,
+            revision: policy.revision().number,
+        }
+    }
+}

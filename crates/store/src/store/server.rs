@@ -1,0 +1,29 @@
+//! What a server tells about itself.
+
+use std::time::Duration;
+
+/// A sign of life.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pong {
+    /// From asking to the answer, connection already open; the last one's where several answer.
+    pub latency: Duration,
+    /// Servers that hold keys and answered: 1, or the masters of a Cluster.
+    pub nodes: usize,
+    /// `redis`, `valkey` or `memory`.
+    pub server: String,
+    /// Its version, if it told.
+    pub version: Option<String>,
+    /// `master`, `replica`, ..., if it told.
+    pub role: Option<String>,
+}
+
+/// A script that checks and edits need.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScriptStatus {
+    /// The file it comes from, without its extension.
+    pub name: &'static str,
+    /// What EVALSHA calls it.
+    pub sha1: String,
+    /// Whether the server has it.
+    pub loaded: bool,
+}
