@@ -1,0 +1,128 @@
+//! The counters of a domain's limits, as checks find them.
+
+use std::collections::HashMap;
+
+use policy::Name;
+use prometheus_client::metrics::counter::Counter;
+use protocol::{DecidedBy, LimitAnswer, Mode, Outcome, Settlement};
+use store::LimitActivity;
+
+use super::leases::LeaseCounters;
+
+/// The counters of one domain at one revision, found once and not for every check.
+#[derive(Debug)]
+pub(crate) struct DomainCounters {
+    pub(super) unmatched: Counter,
+    pub(super) undecided: Counter,
+    pub(super) limits: HashMap<Name, LimitCounters>,
+}
+
+#[derive(Debug)]
+pub(super) struct LimitCounters {
+    pub(super) allowed: Counter,
+    pub(super) denied: Counter,
+    pub(super) would_deny: Counter,
+    pub(super) degraded: Counter,
+    pub(super) delayed: Counter,
+    pub(super) leases: LeaseCounters,
+}
+
+/// What the counters of one limit say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LimitCounts {
+    outcomes: [u64; Outcome::ALL.len()],
+    delayed: u64,
+}
+
+impl LimitCounts {
+    /// What was counted since `before`; a limit that was away meanwhile begins anew.
+    pub(crate) fn since(self, before: Self) -> LimitActivity {
+        let news = |now: u64, before: u64| now.checked_sub(before).unwrap_or(now);
+        let mut activity = LimitActivity {
+            delayed: news(self.delayed, before.delayed),
+            ..LimitActivity::default()
+        };
+        let counts = self.outcomes.into_iter().zip(before.outcomes);
+        for (outcome, (now, before)) in Outcome::ALL.into_iter().zip(counts) {
+            let count = news(now, before);
+            if count > 0 {
+                activity.add(outcome, DecidedBy::Limiter, count);
+            }
+        }
+        activity
+    }
+}
+
+impl DomainCounters {
+    /// What the counters of each limit say.
+    pub(crate) fn counts(&self) -> impl Iterator<Item = (&Name, LimitCounts)> {
+        self.limits.iter().map(|(name, counters)| {
+            let LimitCounters {
+                allowed,
+                denied,
+                would_deny,
+                degraded,
+                delayed,
+                leases: _,
+            } = counters;
+            let counts = LimitCounts {
+                // In the order of `Outcome::ALL`.
+                outcomes: [allowed, denied, would_deny, degraded].map(Counter::get),
+                delayed: delayed.get(),
+            };
+            (name, counts)
+        })
+    }
+
+    /// Checks that no limit matched.
+    pub(crate) fn unmatched_count(&self) -> u64 {
+        self.unmatched.get()
+    }
+
+    /// Checks that got no decision.
+    pub(crate) fn undecided_count(&self) -> u64 {
+        self.undecided.get()
+    }
+
+    /// Counts what one limit said.
+    pub(crate) fn decided(&self, answer: &LimitAnswer) {
+        let Some(counters) = self.limits.get(&answer.name) else {
+            return;
+        };
+        let counter = match (answer.allowed, answer.mode) {
+            (true, _) => &counters.allowed,
+            (false, Mode::Enforce) => &counters.denied,
+            (false, Mode::Shadow) => &counters.would_deny,
+            (false, Mode::Degrade) => &counters.degraded,
+        };
+        counter.inc();
+        if answer.allowed && answer.delay_ms > 0 {
+            counters.delayed.inc();
+        }
+    }
+
+    /// Counts what was granted.
+    pub(crate) fn granted(&self, answer: &LimitAnswer) {
+        if let (Some(lease), Some(counters)) = (answer.lease, self.limits.get(&answer.name)) {
+            counters.leases.granted.inc_by(lease.units);
+        }
+    }
+
+    /// Counts what a proxy told of its leases.
+    pub(crate) fn settled(&self, limit: &Name, settlement: &Settlement) {
+        if let Some(counters) = self.limits.get(limit) {
+            counters.leases.spent.inc_by(settlement.spent);
+            counters.leases.returned.inc_by(settlement.returned);
+        }
+    }
+
+    /// Counts checks that got no decision.
+    pub(crate) fn undecided(&self, checks: usize) {
+        let checks = u64::try_from(checks).unwrap_or(u64::MAX);
+        self.undecided.inc_by(checks);
+    }
+
+    pub(crate) fn unmatched(&self) {
+        self.unmatched.inc();
+    }
+}
