@@ -16,6 +16,15 @@ const FORGET_US: u64 = 200_000;
 /// about to call for more of it.
 const UNTOLD_PART: u64 = 128;
 
+/// How much a worker takes of what is shared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Portion {
+    /// Units.
+    pub(crate) units: u64,
+    /// Whether little is left of the bucket, so that nobody should have much of it at hand.
+    pub(crate) scarce: bool,
+}
+
 /// What one worker has of one bucket.
 #[derive(Debug)]
 pub(crate) struct Hand<O> {
@@ -32,8 +41,10 @@ pub(crate) struct Hand<O> {
     pub(crate) shared: u64,
     /// When to look after what is left; `u64::MAX`: nothing is.
     pub(crate) look_at_us: u64,
-    /// When to look after it at the latest.
-    look_last_us: u64,
+    /// When to look after it first.
+    due_us: u64,
+    /// When the last of it ends.
+    last_deadline_us: u64,
     /// Units that the others have not told the limiter of, when this worker last looked.
     untold: u64,
     /// How long a grant lasts.
@@ -158,7 +169,8 @@ impl<O> Hand<O> {
             told: None,
             shared: 0,
             look_at_us: u64::MAX,
-            look_last_us: u64::MAX,
+            due_us: 0,
+            last_deadline_us: 0,
             untold: 0,
             ttl_us: 0,
             origin: None,
@@ -184,8 +196,8 @@ impl<O> Hand<O> {
     }
 
     /// How much was asked for of what is shared.
-    pub(crate) fn asked_for(&mut self, portion: u64) {
-        self.portion = portion;
+    pub(crate) fn asked_for(&mut self, portion: Portion) {
+        self.portion = portion.units;
     }
 
     /// Takes a lot that has just come to hand.
@@ -232,20 +244,23 @@ impl<O> Hand<O> {
 
     /// How much to take next: what lasts for about a sixteenth of a grant's time, and not less than is
     /// worth a look at what is shared.
-    pub(crate) fn next_portion(&self, now: Now, terms: &Terms) -> u64 {
+    pub(crate) fn next_portion(&self, now: Now, terms: &Terms) -> Portion {
         let lasted_us = now.mono_us.saturating_sub(self.drawn_us);
-        let portion = if lasted_us < terms.part_us(32) {
+        let units = if lasted_us < terms.part_us(32) {
             self.portion.saturating_mul(2)
         } else if lasted_us > terms.part_us(8) {
             self.portion / 2
         } else {
             self.portion
         };
-        if self.demand.scarce {
-            portion.max(terms.cost)
+        let scarce = self.demand.scarce;
+        let least = if scarce {
+            terms.cost
         } else {
-            portion.max(terms.least_portion())
-        }
+            terms.least_portion()
+        };
+        let units = units.max(least);
+        Portion { units, scarce }
     }
 
     /// Everything that was here is in other hands now.
@@ -258,22 +273,39 @@ impl<O> Hand<O> {
     pub(crate) fn saw(&mut self, seen: &Seen, now: Now) {
         self.shared = seen.left;
         self.untold = seen.untold;
-        let last_us = seen.last_deadline_us.max(self.lot.deadline_us);
-        // By then somebody has called who could tell it along with that.
-        self.look_last_us = last_us.saturating_add(self.ttl_us / 4);
-        self.look_at_us = if last_us == 0 && seen.untold == 0 {
+        self.due_us = seen.due_us;
+        self.last_deadline_us = seen.last_deadline_us.max(self.lot.deadline_us);
+        self.look_at_us = if self.last_deadline_us == 0 && seen.untold == 0 {
             u64::MAX
-        } else if now.reached(seen.due_us) {
-            self.look_last_us
         } else {
-            seen.due_us
+            self.look_after(now)
         };
     }
 
+    /// When what is left has to go back if it is to count where it comes from: the bucket may forget
+    /// of a grant as soon as its time is over.
+    fn return_us(&self) -> u64 {
+        self.last_deadline_us.saturating_sub(self.ttl_us / 8)
+    }
+
+    /// When what became of it is told at the latest: by then somebody has called who could tell it
+    /// along with that.
+    fn tell_us(&self) -> u64 {
+        self.last_deadline_us.saturating_add(self.ttl_us / 4)
+    }
+
+    /// The first moment after now to look after what is left.
+    fn look_after(&self, now: Now) -> u64 {
+        let looks = [self.due_us, self.return_us()].into_iter();
+        let mut next = looks.filter(|at_us| !now.reached(*at_us));
+        next.next().unwrap_or(self.tell_us())
+    }
+
     /// Whether what is left will be needed in its time, so that nobody has to look after it but who
-    /// asks for more. They tell what became of it, too; only if that is much, it cannot wait.
+    /// asks for more, or is so little that it may be lost. They tell what became of it, too; only if
+    /// that is much, it cannot wait.
     fn can_wait(&mut self, now: Now) -> bool {
-        if self.look_at_us >= self.look_last_us {
+        if self.look_at_us >= self.tell_us() {
             return false;
         }
         let limit = self.told.and_then(|told| told.limit).unwrap_or(u64::MAX);
@@ -282,11 +314,16 @@ impl<O> Hand<O> {
         let left_us = self.lot.deadline_us.saturating_sub(now.mono_us);
         let needed =
             self.demand.in_ttl(now, self.ttl_us).saturating_mul(left_us) / self.ttl_us.max(1);
-        let waits = !self.demand.scarce
-            && self.lot.units.saturating_add(self.shared) <= needed
-            && untold <= limit / UNTOLD_PART;
+        let left = self.lot.units.saturating_add(self.shared);
+        let little = limit / UNTOLD_PART;
+        let waits = if self.look_at_us < self.return_us() {
+            left <= needed && untold <= little
+        } else {
+            untold.saturating_add(left) <= little
+        };
+        let waits = waits && !self.demand.scarce;
         if waits {
-            self.look_at_us = self.look_last_us;
+            self.look_at_us = self.look_after(now);
         }
         waits
     }
@@ -327,6 +364,11 @@ mod tests {
             deadline_us: until_ms * 1000,
             units: 2,
         }
+    }
+
+    fn portion(units: u64) -> Portion {
+        let scarce = false;
+        Portion { units, scarce }
     }
 
     fn hands() -> Hands<()> {
@@ -423,14 +465,18 @@ mod tests {
     fn portions_last_for_about_a_sixteenth_of_the_time() {
         let mut hands = hands();
         let hand = hands.find(place(1), 7).unwrap();
-        assert_eq!(hand.next_portion(at(0), &TERMS), 8);
-        hand.asked_for(64);
+        assert_eq!(hand.next_portion(at(0), &TERMS).units, 8);
+        hand.asked_for(portion(64));
         hand.receive(lot(3, 100), at(10));
-        assert_eq!(hand.next_portion(at(13), &TERMS), 128);
-        assert_eq!(hand.next_portion(at(16), &TERMS), 64);
-        assert_eq!(hand.next_portion(at(23), &TERMS), 32);
-        hand.asked_for(8);
-        assert_eq!(hand.next_portion(at(23), &TERMS), 8, "not worth a look");
+        assert_eq!(hand.next_portion(at(13), &TERMS).units, 128);
+        assert_eq!(hand.next_portion(at(16), &TERMS).units, 64);
+        assert_eq!(hand.next_portion(at(23), &TERMS).units, 32);
+        hand.asked_for(portion(8));
+        assert_eq!(
+            hand.next_portion(at(23), &TERMS).units,
+            8,
+            "not worth a look"
+        );
     }
 
     /// A hand with two units until 100 ms, whose bucket needed as many in the time of a grant.
@@ -466,6 +512,19 @@ mod tests {
             // A quarter of a grant's time after it has ended, nobody has.
             assert_eq!(hands.due(at(124)).is_empty(), waits);
             assert_eq!(hands.due(at(125)), [(place(1), 7)]);
+        }
+    }
+
+    #[test]
+    fn what_was_needed_after_all_goes_back_in_time_unless_it_is_little() {
+        for (left, waits) in [(2, true), (3, false)] {
+            let mut hands = hands();
+            let hand = in_use(&mut hands, 100);
+            hand.lot.units = left;
+            assert_eq!(hands.due(at(70)), []);
+            assert_eq!(hands.due(at(87)), []);
+            // An eighth of a grant's time before its end.
+            assert_eq!(hands.due(at(88)).is_empty(), waits, "{left} of 256");
         }
     }
 

@@ -18,13 +18,13 @@ mod hand;
 mod pool;
 mod tally;
 
-pub(crate) use hand::{Hand, Hands, Token};
+pub(crate) use hand::{Hand, Hands, Portion, Token};
 pub(crate) use pool::{Ask, Pool, Seen};
 pub(crate) use tally::Tally;
 
 use protocol::Lease;
 
-use crate::time::Now;
+use crate::{table::Told, time::Now};
 
 /// Units of one grant, in one place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,6 +66,11 @@ impl Lot {
 /// better part of a check.
 const LEAST_PORTION: u64 = 8;
 
+/// How many parts what is left of a bucket is divided into for each proxy, of which one is asked for
+/// at most. What one has at hand when a burst has used the bucket up, the last requests at others do
+/// not get. (The limiter's own parts, which it gives whoever asks, are larger.)
+const PARTS: u64 = 12;
+
 /// The numbers of a limit that its leases follow.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
@@ -75,6 +80,8 @@ pub(crate) struct Terms {
     pub(crate) ttl_us: u64,
     /// How long an answer may take, in microseconds.
     pub(crate) patience_us: u64,
+    /// The proxies that share its buckets.
+    pub(crate) proxies: u64,
 }
 
 /// Of a limit whose leases tests follow.
@@ -83,6 +90,7 @@ const TERMS: Terms = Terms {
     cost: 1,
     ttl_us: 100_000,
     patience_us: 40_000,
+    proxies: 1,
 };
 
 impl Terms {
@@ -102,8 +110,43 @@ impl Terms {
         needed.min(self.least_portion()).max(needed / 2)
     }
 
+    /// The most to ask for, by what the limiter has just said of the bucket. After a while that says
+    /// nothing any more: a window is new, or others have used it up.
+    pub(crate) fn most(&self, now: Now, told: Option<Told>) -> u64 {
+        let Some(told) = told else {
+            return u64::MAX;
+        };
+        if now.reached(told.at_us.saturating_add(self.part_us(4))) {
+            return told.limit.unwrap_or(u64::MAX);
+        }
+        let parts = self.proxies.max(1).saturating_mul(PARTS);
+        told.remaining.checked_div(parts).unwrap_or(0)
+    }
+
     /// The units of whole requests in so many.
     fn whole(&self, units: u64) -> u64 {
         units - units % self.cost.max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::time::at;
+
+    #[test]
+    fn of_a_bucket_each_proxy_asks_for_a_small_part_of_what_is_left() {
+        let told = Told {
+            at_us: 0,
+            limit: Some(1000),
+            window_ms: 1000,
+            remaining: 500,
+            reset_after_ms: 1,
+        };
+        let most = |ms, proxies, told| Terms { proxies, ..TERMS }.most(at(ms), told);
+        assert_eq!(most(24, 1, Some(told)), 41);
+        assert_eq!(most(24, 5, Some(told)), 8);
+        assert_eq!(most(25, 5, Some(told)), 1000, "it was said long ago");
+        assert_eq!(most(12, 5, None), u64::MAX, "nobody has said");
     }
 }

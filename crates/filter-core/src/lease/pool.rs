@@ -2,7 +2,7 @@
 
 use protocol::Lease;
 
-use super::{Lot, Tally, Terms};
+use super::{Lot, Portion, Tally, Terms};
 use crate::{
     codec::{Put, Reader},
     time::Now,
@@ -115,12 +115,17 @@ impl Pool {
         }
     }
 
-    /// Takes a portion for one worker; at most half of what is there, unless that is little, and at
-    /// least what one request takes.
-    pub(crate) fn take(&mut self, now: Now, terms: &Terms, portion: u64) -> Option<Lot> {
-        let half = terms.whole(self.units(now).div_ceil(2));
-        let most = half.max(terms.least_portion());
-        let portion = terms.whole(portion).min(most).max(terms.cost);
+    /// Takes a portion for one worker: at most half of what is there, unless that is little, or a
+    /// quarter where little is left of the bucket; and at least what one request takes.
+    pub(crate) fn take(&mut self, now: Now, terms: &Terms, portion: Portion) -> Option<Lot> {
+        let (parts, least) = if portion.scarce {
+            (4, terms.cost)
+        } else {
+            (2, terms.least_portion())
+        };
+        let part = terms.whole(self.units(now).div_ceil(parts));
+        let most = part.max(least);
+        let portion = terms.whole(portion.units).min(most).max(terms.cost);
         let fits = |lot: &&mut Lot| lot.units >= terms.cost && !lot.is_over(now);
         let lot = self.lots.iter_mut().find(fits)?;
         let units = terms.whole(lot.units).min(portion);
@@ -196,7 +201,19 @@ impl Pool {
             let needed = used.saturating_mul(3) / 7;
             self.give_back(terms.whole(left.saturating_sub(needed)));
         }
+        self.end_soon(now, terms);
         self.tell()
+    }
+
+    /// Gives back what nobody used almost until its end: later it would not arrive in time.
+    fn end_soon(&mut self, now: Now, terms: &Terms) {
+        for lot in &mut self.lots {
+            let since_us = lot.deadline_us.saturating_sub(terms.part_us(8));
+            if lot.units > 0 && now.reached(since_us) {
+                self.tally.add(lot.epoch, 0, lot.units);
+                *lot = Lot::default();
+            }
+        }
     }
 
     fn give_back(&mut self, mut excess: u64) {
@@ -268,6 +285,11 @@ mod tests {
         pool
     }
 
+    fn portion(units: u64) -> Portion {
+        let scarce = false;
+        Portion { units, scarce }
+    }
+
     fn told(ask: Option<Ask>) -> Vec<(u64, u64, u64)> {
         let settlements = ask.map(|ask| ask.settle.settlements()).unwrap_or_default();
         let all = settlements.iter();
@@ -291,12 +313,36 @@ mod tests {
     #[test]
     fn units_are_taken_in_portions_until_their_deadline() {
         let mut pool = granted(100);
-        let sizes = [8, 8, 500].map(|portion| pool.take(at(6), &TERMS, portion).unwrap().units);
+        let sizes =
+            [8, 8, 500].map(|units| pool.take(at(6), &TERMS, portion(units)).unwrap().units);
         assert_eq!(sizes, [8, 8, 42]);
         assert_eq!(pool.units(at(98)), 42);
         assert_eq!(pool.units(at(99)), 0);
-        assert!(pool.take(at(99), &TERMS, 1).is_none());
+        assert!(pool.take(at(99), &TERMS, portion(1)).is_none());
         assert_eq!(pool.expire(at(99)), 42);
+    }
+
+    #[test]
+    fn where_little_is_left_nobody_takes_more_than_a_quarter() {
+        let mut pool = granted(100);
+        let scarce = true;
+        let sizes = [500, 2, 500].map(|units| {
+            let lot = pool.take(at(6), &TERMS, Portion { units, scarce });
+            lot.unwrap().units
+        });
+        assert_eq!(sizes, [25, 2, 19]);
+    }
+
+    #[test]
+    fn what_is_left_goes_back_before_its_end() {
+        let mut pool = granted(100);
+        pool.take(at(6), &TERMS, portion(40));
+        pool.take(at(6), &TERMS, portion(20));
+        // What was used so fast may be needed in the rest of the time; it was not.
+        assert_eq!(told(pool.tend(at(70), &TERMS)), [(1, 0, 15)]);
+        assert_eq!(told(pool.tend(at(86), &TERMS)), []);
+        assert_eq!(told(pool.tend(at(87), &TERMS)), [(1, 0, 25)]);
+        assert_eq!(pool.units(at(87)), 0);
     }
 
     #[test]
@@ -317,7 +363,7 @@ mod tests {
             pool.answered(at(35), at(sent_ms), Some(lease(10, sent_ms)), &TERMS);
         }
         assert_eq!(pool.units(at(40)), 20);
-        assert_eq!(told(pool.tend(at(200), &TERMS)), [(1, 0, 10)]);
+        assert_eq!(told(pool.tell()), [(1, 0, 10)]);
     }
 
     #[test]
@@ -338,7 +384,7 @@ mod tests {
         // Three quarters are gone in less than a quarter of the time: twice as much.
         let used = |pool: &mut Pool, ms| {
             while pool.units(at(ms)) > 25 {
-                pool.take(at(ms), &TERMS, 10);
+                pool.take(at(ms), &TERMS, portion(10));
             }
             pool.ask(at(ms), &TERMS, 0, 1000).map(|ask| ask.want)
         };
@@ -350,7 +396,7 @@ mod tests {
         assert_eq!(used(&mut pool, 35), None, "little is left for a while");
         // More than half unspent: half as much, and the rest goes back but for what may be needed.
         let mut pool = granted(100);
-        pool.take(at(6), &TERMS, 14);
+        pool.take(at(6), &TERMS, portion(14));
         assert_eq!(pool.tend(at(69), &TERMS), None);
         assert_eq!(told(pool.tend(at(70), &TERMS)), [(1, 0, 80)]);
         assert_eq!(pool.units(at(71)), 6);
@@ -364,15 +410,15 @@ mod tests {
         assert_eq!(pool.ask(at(0), &terms, 6, u64::MAX).unwrap().want, 6);
         pool.answered(at(1), at(0), Some(lease(5, 1)), &terms);
         assert_eq!(pool.units(at(1)), 3);
-        assert_eq!(pool.take(at(1), &terms, 1).unwrap().units, 3);
-        assert_eq!(pool.take(at(1), &terms, 1), None);
+        assert_eq!(pool.take(at(1), &terms, portion(1)).unwrap().units, 3);
+        assert_eq!(pool.take(at(1), &terms, portion(1)), None);
         assert_eq!(told(pool.ask(at(2), &terms, 6, u64::MAX)), [(1, 0, 2)]);
     }
 
     #[test]
     fn what_was_written_is_read() {
         let mut pool = granted(77);
-        pool.take(at(6), &TERMS, 10);
+        pool.take(at(6), &TERMS, portion(10));
         pool.expire(at(200));
         let mut bytes = Vec::new();
         pool.write(&mut bytes);
@@ -404,7 +450,7 @@ mod tests {
     fn take_one(host: &impl Host) -> u64 {
         let taken = host::update(host, b"pool", |bytes| {
             let mut pool = Pool::read(&mut Reader::new(bytes)).unwrap();
-            let lot = pool.take(at(6), &TERMS, 1);
+            let lot = pool.take(at(6), &TERMS, portion(1));
             let mut out = Vec::new();
             pool.write(&mut out);
             Change::Write(out, lot.map_or(0, |lot| lot.units))

@@ -68,7 +68,7 @@ impl Worker {
             let Some(limit) = leased(policy, part) else {
                 continue;
             };
-            let Some(terms) = self.terms(limit) else {
+            let Some(terms) = self.terms(policy, part.at) else {
                 continue;
             };
             let Some(hand) = self.hands.open(part.place, limit.generation, now) else {
@@ -115,7 +115,7 @@ impl Worker {
                 pool.hand_in(hand.lot, &hand.tally);
                 let expired = pool.expire(now);
                 let lot = pool.take(now, terms, portion);
-                let most = told.and_then(|told| told.limit).unwrap_or(u64::MAX);
+                let most = terms.most(now, told);
                 let ask = match (needed, lot) {
                     (Some(_), Some(_)) => pool.ask(now, terms, 0, most),
                     (Some(needed), None) => pool.ask(now, terms, terms.first_want(needed), most),
@@ -165,7 +165,8 @@ impl Worker {
             };
             // Who only told something expects nothing.
             if ask.want > 0
-                && let (Some(said), Some(terms)) = (answer.limits.get(at), self.terms(limit))
+                && let (Some(said), Some(terms)) =
+                    (answer.limits.get(at), self.terms(&policy, part.at))
             {
                 self.share(host, now, sent, &terms, part.place, said);
             }
@@ -228,8 +229,7 @@ impl Worker {
             let Some(origin) = hand.and_then(|hand| hand.origin.clone()) else {
                 continue;
             };
-            let limit = origin.policy.compiled.limit(origin.at);
-            if let Some(terms) = limit.and_then(|limit| self.terms(limit))
+            if let Some(terms) = self.terms(&origin.policy, origin.at)
                 && let Some(ask) = self.tend(host, now, &terms, place, generation)
             {
                 self.settle(now, &origin, place, ask);
@@ -361,13 +361,15 @@ impl Worker {
         })
     }
 
-    /// The numbers that a limit's leases follow; `None`: it has none.
-    fn terms(&self, limit: &Limit) -> Option<Terms> {
+    /// The numbers that the leases of the limit at a position follow; `None`: it has none.
+    fn terms(&self, policy: &Active, at: usize) -> Option<Terms> {
+        let limit = policy.compiled.limit(at)?;
         let ttl_ms = limit.lease_ttl_ms?;
         Some(Terms {
             cost: limit.cost.max(1),
             ttl_us: ttl_ms.saturating_mul(1000),
             patience_us: self.config.limiter.timeout_ms.saturating_mul(2000),
+            proxies: policy.proxies(at),
         })
     }
 }

@@ -97,22 +97,47 @@ const DEMANDS: [Demand; 10] = [
 ];
 const FLEETS: [Fleet; 4] = [(2, 2), (1, 4), (4, 1), (5, 3)];
 
-/// One seed of twenty-five: each is many runs.
+/// Not in the sum of many runs, but in each. One seed of twenty-five: each is many runs.
 #[test]
 fn of_what_checks_admit_leases_admit_at_least_98_percent() {
     for (nth_limit, limit) in LIMITS.iter().enumerate() {
         for (nth_demand, demand) in DEMANDS.into_iter().enumerate() {
-            let (mut strict, mut leased) = (0, 0);
             for (nth, seed) in seeds().step_by(25).enumerate() {
                 let fleet = FLEETS[(nth_limit + nth_demand + nth) % FLEETS.len()];
-                let [checked, by_lease] = compare(seed, fleet, limit, demand);
-                strict += checked.0;
-                leased += by_lease.0;
+                let [(strict, _), (leased, _)] = compare(seed, fleet, limit, demand);
+                assert!(
+                    leased * 100 >= strict * 98,
+                    "{limit}, {demand:?}, {fleet:?}, seed {seed}: {leased} of {strict}"
+                );
             }
-            println!("{limit}, {demand:?}: {leased} of {strict}");
+        }
+    }
+}
+
+/// Runs in which leases once admitted down to 92 %: units came back after their bucket had forgotten
+/// them, what was at hand when a burst had used it up was not to be had elsewhere, or it ended with
+/// a sub-window.
+#[test]
+fn the_worst_runs_admit_98_percent_too() {
+    for (limit, demand, runs) in [
+        (
+            0,
+            Demand::Bursts(200, 150),
+            &[(5, (1, 4)), (13, (2, 2))][..],
+        ),
+        (0, Demand::Bursts(1000, 2000), &[(9, (1, 4)), (19, (1, 4))]),
+        (0, Demand::Bursts(1100, 2000), &[(77, (1, 4)), (84, (2, 2))]),
+        (0, Demand::Bursts(500, 500), &[(17, (5, 3))]),
+        (0, Demand::Steady(2000), &[(12, (5, 3)), (15, (5, 3))]),
+        (1, Demand::Bursts(1000, 2000), &[(83, (1, 4))]),
+        (3, Demand::Bursts(1100, 2000), &[(22, (1, 4))]),
+    ] {
+        for (seed, fleet) in runs {
+            let [(strict, _), (leased, _)] = compare(*seed, *fleet, LIMITS[limit], demand);
             assert!(
                 leased * 100 >= strict * 98,
-                "{limit}, {demand:?}: {leased} of {strict}"
+                "{}, {demand:?}, {fleet:?}, seed {seed}: {leased} of {strict}",
+                LIMITS[limit]
             );
         }
     }
