@@ -15,7 +15,7 @@ pub const TARGET: &str = "wasm32-unknown-unknown";
 /// The size to aim at: V8 compiles the filter in every Envoy that loads it.
 pub const SIZE_BUDGET_BYTES: u64 = 250_000;
 /// The size that it must not pass on the way there.
-const SIZE_MAX_BYTES: u64 = 256_500;
+const SIZE_MAX_BYTES: u64 = 250_500;
 /// What the compiler uses of wasm beyond its first version, and Envoy's V8 has: the
 /// optimiser must not use more.
 const FEATURES: [&str; 6] = [

@@ -3,14 +3,14 @@
 mod names;
 mod positions;
 
-use std::hash::{BuildHasher, Hasher};
+use std::hash::Hasher;
 
 use siphasher::sip::SipHasher13;
 
 use crate::{Limit, Name};
 
 pub use names::Names;
-pub(crate) use positions::Positions;
+pub use positions::Positions;
 
 /// The buckets of a limit, by number: SipHash-1-3 with a zero key over the limit's name and the
 /// bucket's values, each led by its length (and a flag for absence).
@@ -56,34 +56,6 @@ pub fn proxy_mark(proxy: &str) -> u8 {
     hasher.write(proxy.as_bytes());
     let mark = hasher.finish() % u64::from(PROXY_MARKS);
     u8::try_from(mark).unwrap_or(0)
-}
-
-/// For maps whose keys are hashes already.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Hashed(u64);
-
-impl BuildHasher for Hashed {
-    type Hasher = Self;
-
-    fn build_hasher(&self) -> Self {
-        Self(0)
-    }
-}
-
-impl Hasher for Hashed {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
-        }
-    }
-
-    fn write_u64(&mut self, hash: u64) {
-        self.0 = hash;
-    }
 }
 
 /// A digest of a stored record, to tell revisions of the same number apart.

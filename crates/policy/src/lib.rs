@@ -30,7 +30,7 @@ pub use compiled::{Compiled, Match, Resolved};
 pub use descriptor::{Descriptor, Entries};
 pub use document::{Entry, JsonError, Node, Place, Value};
 
-pub use hash::{Names, PROXY_MARKS, bucket_hash, digest, proxy_mark};
+pub use hash::{Names, PROXY_MARKS, Positions, bucket_hash, digest, proxy_mark};
 pub use limit::{
     IfMissing, Limit, Matcher, OnFailure, OverLimit, Override, OverrideQuota, Policy, Revision,
     Scope,

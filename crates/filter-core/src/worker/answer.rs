@@ -344,7 +344,15 @@ fn read(answer: &impl CallAnswer, checks: usize) -> Result<BatchAnswer, NoAnswer
     if answer.header(API_HEADER).as_deref() != Some(API_VERSION.as_bytes()) {
         let body = answer.body(MAX_REASON).unwrap_or_default();
         let sent = Sent::after_reply(&body);
-        let said = String::from_utf8_lossy(&body).escape_default().to_string();
+        // A log's line holds nothing that ends it.
+        let plain = |byte: &u8| {
+            if matches!(byte, b' '..=b'~') {
+                *byte
+            } else {
+                b'.'
+            }
+        };
+        let said: String = body.iter().map(plain).map(char::from).collect();
         let why = format!("status {status}, not from a limiter: {said}");
         return Err(NoAnswer::Failed { why, sent });
     }

@@ -9,9 +9,8 @@
 //! a bucket is written at once, a later one with the next tick and only if it says something
 //! new; once calls fail, everything.
 
-use std::collections::HashMap;
+use policy::Positions;
 
-use super::BuildIdHasher;
 use crate::{
     host::Host,
     table::{Denial, Entry, Place, Table, Told, Update},
@@ -28,10 +27,24 @@ const NEWS_PART: u64 = 64;
 /// Buckets that this worker met lately.
 #[derive(Debug, Default)]
 pub(super) struct Near {
-    young: HashMap<Place, Known, BuildIdHasher>,
-    old: HashMap<Place, Known, BuildIdHasher>,
+    young: Half,
+    old: Half,
     /// What is to be written with the next tick.
     unwritten: Vec<Place>,
+}
+
+/// Buckets that became known within one time.
+#[derive(Debug, Default)]
+struct Half {
+    positions: Positions,
+    list: Vec<Bucket>,
+}
+
+#[derive(Debug)]
+struct Bucket {
+    place: Place,
+    /// `None` once it has gone over to the younger half.
+    known: Option<Known>,
 }
 
 /// What is known of one bucket.
@@ -73,7 +86,9 @@ impl Near {
 
     /// Takes over what the table has.
     pub(super) fn looked(&mut self, place: Place, generation: u64, entry: &Entry, now: Now) {
-        let known = self.enter(place, generation);
+        let Some(known) = self.enter(place, generation) else {
+            return;
+        };
         known.looked_us = now.mono_us;
         known.written = entry.told;
         let newer = |told: &Told| known.told.is_none_or(|own| own.at_us < told.at_us);
@@ -87,7 +102,9 @@ impl Near {
 
     /// Takes over a denial, which the caller writes to the table.
     pub(super) fn denied(&mut self, place: Place, generation: u64, told: Told, denial: Denial) {
-        let known = self.enter(place, generation);
+        let Some(known) = self.enter(place, generation) else {
+            return;
+        };
         known.told = Some(told);
         known.written = Some(told);
         known.denial = Some(denial);
@@ -102,7 +119,9 @@ impl Near {
         told: Told,
         trouble: bool,
     ) -> bool {
-        let known = self.enter(place, generation);
+        let Some(known) = self.enter(place, generation) else {
+            return true;
+        };
         known.told = Some(told);
         known.denial = None;
         match known.written {
@@ -122,8 +141,8 @@ impl Near {
 
     /// Has the table told what is known of a bucket to the unit, with the next writing.
     pub(super) fn insist(&mut self, place: Place) {
-        let known = self.young.get_mut(&place);
-        if let Some(known) = known.or_else(|| self.old.get_mut(&place))
+        let known = self.young.of(place);
+        if let Some(known) = known.or_else(|| self.old.of(place))
             && known.is_owed_to_the_table()
         {
             known.waits = true;
@@ -133,25 +152,26 @@ impl Near {
 
     /// As [`Near::insist`], of every bucket.
     pub(super) fn insist_on_all(&mut self) {
-        let known = self.young.iter_mut().chain(&mut self.old);
-        for (place, known) in known {
-            if known.is_owed_to_the_table() {
+        for bucket in self.young.list.iter_mut().chain(&mut self.old.list) {
+            if let Some(known) = &mut bucket.known
+                && known.is_owed_to_the_table()
+            {
                 known.waits = true;
-                self.unwritten.push(*place);
+                self.unwritten.push(bucket.place);
             }
         }
     }
 
     /// Whether there is no room for another bucket before the next [`Near::write`].
     pub(super) fn is_full(&self) -> bool {
-        self.young.len() >= MAX_BUCKETS
+        self.young.list.len() >= MAX_BUCKETS
     }
 
     /// Writes what is new, and makes room.
     pub(super) fn write(&mut self, host: &impl Host, now: Now, table: &Table) {
         for place in std::mem::take(&mut self.unwritten) {
-            let known = self.young.get_mut(&place);
-            let Some(known) = known.or_else(|| self.old.get_mut(&place)) else {
+            let known = self.young.of(place);
+            let Some(known) = known.or_else(|| self.old.of(place)) else {
                 continue;
             };
             known.waits = false;
@@ -166,19 +186,21 @@ impl Near {
     }
 
     fn of(&mut self, place: Place, generation: u64) -> Option<&mut Known> {
-        if !self.young.contains_key(&place) {
-            let known = self.old.remove(&place)?;
-            self.young.insert(place, known);
+        if self.young.position(place).is_none() {
+            let known = self.old.take(place)?;
+            self.young.add(place, known);
         }
-        let known = self.young.get_mut(&place)?;
+        let known = self.young.of(place)?;
         (known.generation == generation).then_some(known)
     }
 
-    fn enter(&mut self, place: Place, generation: u64) -> &mut Known {
-        if let Some(known) = self.old.remove(&place) {
-            self.young.entry(place).or_insert(known);
+    /// What is known of a bucket, be it nothing yet.
+    fn enter(&mut self, place: Place, generation: u64) -> Option<&mut Known> {
+        if self.young.position(place).is_none() {
+            let known = self.old.take(place).unwrap_or_default();
+            self.young.add(place, known);
         }
-        let known = self.young.entry(place).or_default();
+        let known = self.young.of(place)?;
         if known.generation != generation {
             *known = Known {
                 generation,
@@ -186,7 +208,32 @@ impl Near {
                 ..Known::default()
             };
         }
-        known
+        Some(known)
+    }
+}
+
+impl Half {
+    fn position(&self, place: Place) -> Option<usize> {
+        let mut positions = self.positions.of(place.hash());
+        let same = |bucket: &Bucket| bucket.place == place && bucket.known.is_some();
+        positions.find(|at| self.list.get(*at).is_some_and(same))
+    }
+
+    fn of(&mut self, place: Place) -> Option<&mut Known> {
+        let at = self.position(place)?;
+        self.list.get_mut(at)?.known.as_mut()
+    }
+
+    fn take(&mut self, place: Place) -> Option<Known> {
+        let at = self.position(place)?;
+        self.list.get_mut(at)?.known.take()
+    }
+
+    /// Adds a bucket that is not there.
+    fn add(&mut self, place: Place, known: Known) {
+        self.positions.add(place.hash(), self.list.len());
+        let known = Some(known);
+        self.list.push(Bucket { place, known });
     }
 }
 
@@ -301,6 +348,6 @@ mod tests {
                 near.write(&host, at(1), &table);
             }
         }
-        assert!(near.young.len() + near.old.len() <= 2 * MAX_BUCKETS);
+        assert!(near.young.list.len() + near.old.list.len() <= 2 * MAX_BUCKETS);
     }
 }

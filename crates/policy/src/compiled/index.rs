@@ -4,15 +4,12 @@
 //! fewest other limits. Limits without a condition that can be filed (no
 //! literal in it) are candidates for every request.
 
-use std::{collections::HashMap, hash::Hasher};
+use std::hash::Hasher;
 
 use siphasher::sip::SipHasher13;
 
 use super::Rule;
-use crate::{
-    Limit, Matcher,
-    hash::{Hashed, Positions},
-};
+use crate::{Limit, Matcher, hash::Positions};
 
 /// What values of an entry have to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,10 +66,16 @@ impl Index {
                 fileable.filter(|slots| !slots.is_empty()).collect()
             })
             .collect();
-        let mut crowds: HashMap<Slot, usize, Hashed> = HashMap::default();
+        // How many limits each slot could hold.
+        let (mut places, mut crowds) = (Positions::default(), Vec::new());
         for slot in options.iter().flatten().flatten() {
-            let crowd = crowds.get(slot).map_or(1, |others| others + 1);
-            crowds.insert(*slot, crowd);
+            let at = places.of(*slot).next();
+            if let Some(crowd) = at.and_then(|at| crowds.get_mut(at)) {
+                *crowd += 1;
+            } else {
+                places.add(*slot, crowds.len());
+                crowds.push(1_usize);
+            }
         }
         let mut index = Self {
             filed: Positions::default(),
@@ -81,7 +84,8 @@ impl Index {
             limits: limits.len(),
         };
         let crowd = |slots: &&Vec<Slot>| {
-            let sizes = slots.iter().filter_map(|slot| crowds.get(slot));
+            let places = slots.iter().filter_map(|slot| places.of(*slot).next());
+            let sizes = places.filter_map(|at| crowds.get(at));
             (sizes.max(), slots.len())
         };
         for (at, options) in options.iter().enumerate() {
