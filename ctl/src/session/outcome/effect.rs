@@ -1,0 +1,171 @@
+//! What becomes of one limit's overrides.
+
+use std::collections::{BTreeMap, HashMap};
+
+use policy::{Limit, Name, Override};
+use store::OverrideEdit;
+
+use super::{REMEMBERED_MAX, Session, Walk, same_numbers};
+use crate::{bucket::Values, error::Error};
+
+/// What becomes of one limit's overrides.
+#[derive(Default)]
+pub(super) struct Effect {
+    pub(super) edit: Option<OverrideEdit>,
+    /// How many go that are too many to be told.
+    pub(super) untold: u64,
+    pub(super) unfit: Vec<String>,
+}
+
+impl Session<'_> {
+    /// What becomes of them if `old`, which has so many, becomes `limit`.
+    pub(super) async fn effect(
+        &self,
+        domain: &Name,
+        old: Option<(&Limit, u64)>,
+        limit: &Limit,
+        deltas: &BTreeMap<Values, Option<Override>>,
+    ) -> Result<Effect, Error> {
+        let Some((old, count)) = old else {
+            return Ok(Effect::listed(Vec::new(), limit.overrides.clone()));
+        };
+        if old.per != limit.per {
+            let gone = self.all_go(domain, old, count).await?;
+            return Ok(gone.with(limit.overrides.clone()));
+        }
+        if !limit.overrides.is_empty() {
+            return self.compare(domain, old, limit).await;
+        }
+        let mut effect = self.deltas(domain, old, deltas).await?;
+        if count > 0 && !same_numbers(old, limit) {
+            effect.unfit = self.unfit(domain, limit, deltas, count).await?;
+        }
+        Ok(effect)
+    }
+
+    /// Every override goes; few enough are told.
+    pub(super) async fn all_go(
+        &self,
+        domain: &Name,
+        limit: &Limit,
+        count: u64,
+    ) -> Result<Effect, Error> {
+        if count == 0 {
+            return Ok(Effect::default());
+        }
+        if count > REMEMBERED_MAX {
+            return Ok(Effect::untold(count));
+        }
+        let mut gone = BTreeMap::new();
+        let mut walk = Walk::new(domain, limit);
+        while let Some(page) = walk.page(self).await? {
+            for found in page.overrides {
+                let Ok(found) = found else {
+                    return Ok(Effect::untold(count));
+                };
+                gone.insert(found.values.clone(), found);
+            }
+        }
+        Ok(Effect::listed(gone.into_values().collect(), Vec::new()))
+    }
+
+    /// The overrides that a limit lists, in the place of those it has.
+    async fn compare(&self, domain: &Name, old: &Limit, limit: &Limit) -> Result<Effect, Error> {
+        let listed = limit.overrides.iter();
+        let mut listed: HashMap<&Values, (&Override, bool)> = listed
+            .map(|found| (&found.values, (found, false)))
+            .collect();
+        let (mut before, mut after) = (BTreeMap::new(), Vec::new());
+        let mut untold = 0;
+        let mut walk = Walk::new(domain, old);
+        while let Some(page) = walk.page(self).await? {
+            for found in page.overrides {
+                let Ok(found) = found else {
+                    untold += 1;
+                    continue;
+                };
+                match listed.get_mut(&found.values) {
+                    Some((_, true)) => continue,
+                    Some((same, seen)) if same.reads_like(&found) => {
+                        *seen = true;
+                        continue;
+                    }
+                    Some((other, seen)) => {
+                        *seen = true;
+                        after.push((*other).clone());
+                    }
+                    None => {}
+                }
+                before.insert(found.values.clone(), found);
+            }
+        }
+        let new = listed.into_values().filter(|(_, seen)| !seen);
+        after.extend(new.map(|(found, _)| found.clone()));
+        after.sort_by(|a, b| a.values.cmp(&b.values));
+        let told = u64::try_from(before.len()).unwrap_or(u64::MAX);
+        if untold > 0 || told > REMEMBERED_MAX {
+            return Ok(Effect::untold(told + untold).with(after));
+        }
+        Ok(Effect::listed(before.into_values().collect(), after))
+    }
+
+    /// Only these overrides become others.
+    async fn deltas(
+        &self,
+        domain: &Name,
+        old: &Limit,
+        deltas: &BTreeMap<Values, Option<Override>>,
+    ) -> Result<Effect, Error> {
+        let (mut before, mut after) = (Vec::new(), Vec::new());
+        for (values, new) in deltas {
+            let found = self.override_of(domain, old, values).await?;
+            let same = match (&found, new) {
+                (Some(found), Some(new)) => found.reads_like(new),
+                (found, new) => found.is_none() && new.is_none(),
+            };
+            if !same {
+                before.extend(found);
+                after.extend(new.clone());
+            }
+        }
+        Ok(Effect {
+            edit: Some(OverrideEdit {
+                before: Some(before),
+                after,
+                listed: false,
+            }),
+            ..Effect::default()
+        })
+    }
+}
+
+impl Effect {
+    /// All overrides are known, and which of them go or become others.
+    fn listed(before: Vec<Override>, after: Vec<Override>) -> Self {
+        Self {
+            edit: Some(OverrideEdit {
+                before: Some(before),
+                after,
+                listed: true,
+            }),
+            ..Self::default()
+        }
+    }
+
+    fn untold(count: u64) -> Self {
+        Self {
+            edit: Some(OverrideEdit::clear(None)),
+            untold: count,
+            ..Self::default()
+        }
+    }
+
+    /// With others in their place.
+    fn with(mut self, after: Vec<Override>) -> Self {
+        match &mut self.edit {
+            Some(edit) => edit.after = after,
+            None => return Self::listed(Vec::new(), after),
+        }
+        self
+    }
+}

@@ -1,0 +1,106 @@
+//! Overrides that do not fit their limit, or would not any more.
+
+use std::collections::BTreeMap;
+
+use policy::{Limit, Name, Override, Scope};
+use store::Unfit;
+
+use super::{Session, Walk, same_numbers};
+use crate::{
+    bucket::Values,
+    error::Error,
+    render::{self, counted},
+};
+
+/// Overrides that do not fit any more and are named; the others are counted.
+const UNFIT_SHOWN: usize = 5;
+
+impl Session<'_> {
+    /// The overrides that do not fit a limit, in words.
+    pub(super) async fn unfit(
+        &self,
+        domain: &Name,
+        limit: &Limit,
+        deltas: &BTreeMap<Values, Option<Override>>,
+        count: u64,
+    ) -> Result<Vec<String>, Error> {
+        let max = u64::try_from(limit.scope.overrides_max()).unwrap_or(u64::MAX);
+        if limit.scope == Scope::Proxy && count > max {
+            return Ok(vec![format!(
+                "{count} overrides, and every proxy would hold them: {max} at most"
+            )]);
+        }
+        let (mut shown, mut more) = (Vec::new(), 0);
+        let mut walk = Walk::new(domain, limit);
+        while let Some(page) = walk.page(self).await? {
+            for unfit in page.overrides.into_iter().filter_map(Result::err) {
+                let values = unfit.values(&limit.per);
+                if values.is_some_and(|values| deltas.contains_key(&values)) {
+                    continue;
+                }
+                if shown.len() < UNFIT_SHOWN {
+                    shown.push(in_words(&unfit));
+                } else {
+                    more += 1;
+                }
+            }
+        }
+        shown.sort_unstable();
+        if more > 0 {
+            shown.push(format!("and {}", counted(more, "more override")));
+        }
+        Ok(shown)
+    }
+
+    /// How many overrides a limit has and which of them an edit would leave without a bucket or
+    /// without sense, in words; `None` if all of them fit.
+    pub async fn overrides_left_over(
+        &self,
+        domain: &Name,
+        before: &Limit,
+        after: &Limit,
+    ) -> Result<Option<(u64, Vec<String>)>, Error> {
+        let split_otherwise = before.per != after.per;
+        if !split_otherwise && same_numbers(before, after) {
+            return Ok(None);
+        }
+        let count = self.override_count(domain, before).await?;
+        let lines = match count {
+            0 => Vec::new(),
+            // One page tells it all.
+            _ if split_otherwise => self.page_of_unfit(domain, after).await?,
+            _ => self.unfit(domain, after, &BTreeMap::new(), count).await?,
+        };
+        Ok((!lines.is_empty()).then_some((count, lines)))
+    }
+
+    /// The overrides of a limit that do not fit it, in words.
+    pub async fn unfit_overrides(
+        &self,
+        domain: &Name,
+        limit: &Limit,
+    ) -> Result<Vec<String>, Error> {
+        let count = self.override_count(domain, limit).await?;
+        self.unfit(domain, limit, &BTreeMap::new(), count).await
+    }
+
+    async fn page_of_unfit(&self, domain: &Name, limit: &Limit) -> Result<Vec<String>, Error> {
+        let page = Walk::new(domain, limit).page(self).await?;
+        let overrides = page.map_or_else(Vec::new, |page| page.overrides);
+        let unfit = overrides.into_iter().filter_map(Result::err);
+        let mut lines: Vec<String> = unfit.map(|unfit| in_words(&unfit)).collect();
+        lines.sort_unstable();
+        lines.truncate(UNFIT_SHOWN);
+        Ok(lines)
+    }
+}
+
+/// `user=alice: burst: a log has no burst`.
+fn in_words(unfit: &Unfit) -> String {
+    let node: Option<policy::Node> = serde_json::from_str(&unfit.json).ok();
+    let values = node.as_ref().and_then(|node| node.get("values"));
+    let values = values.map_or_else(String::new, |values| {
+        format!("{}: ", render::changes::words(values, "=", " "))
+    });
+    format!("{values}{}", unfit.problems.join("; "))
+}
