@@ -1,6 +1,6 @@
 //! Servers that make up a Cluster: three masters, a third of the slots each.
 
-use std::{fs, net::Ipv4Addr, path::Path, process::Command, time::Duration};
+use std::{net::Ipv4Addr, path::Path, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use tokio::{
@@ -8,7 +8,10 @@ use tokio::{
     net::TcpStream,
 };
 
-use crate::{Process, free_port, until};
+use crate::{
+    failover::{Node, Pair},
+    free_port, until,
+};
 
 /// The first and the last slot of each master.
 pub const CLUSTER_SLOTS: [[u16; 2]; 3] = [[0, 5460], [5461, 10922], [10923, 16383]];
@@ -57,10 +60,12 @@ pub async fn join_cluster(nodes: &[[u16; 2]; 3]) -> Result<()> {
 }
 
 /// Sends a server one command, its words without spaces; the reply as it is on the wire.
-async fn ask(port: u16, command: &str) -> Result<String> {
+pub(crate) async fn ask(port: u16, command: &str) -> Result<String> {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
     let last = format!("{command}\r\nQUIT\r\n");
     stream.write_all(last.as_bytes()).await?;
+    // A sentinel does not know how to quit.
+    stream.shutdown().await?;
     let mut reply = String::new();
     stream.read_to_string(&mut reply).await?;
     ensure!(!reply.starts_with('-'), "{command}: {reply}");
@@ -76,7 +81,83 @@ async fn name(port: u16) -> Result<String> {
 /// A running Cluster.
 #[derive(Debug)]
 pub struct Cluster {
-    nodes: Vec<(u16, Process)>,
+    nodes: Vec<Node>,
+}
+
+/// A running Cluster whose every master has a replica.
+#[derive(Debug)]
+pub struct ReplicatedCluster {
+    masters: [u16; 3],
+    pairs: Vec<Pair>,
+}
+
+impl ReplicatedCluster {
+    /// Starts one of this server program; its files go below `dir`.
+    pub async fn start(server: &Path, dir: &Path) -> Result<Self> {
+        let cluster = Cluster::start(server, dir).await?;
+        let masters: Vec<u16> = cluster.ports().collect();
+        let mut pairs = Vec::new();
+        for master in cluster.nodes {
+            let (replica, bus) = start_node(server, dir).await?;
+            let meet = format!("CLUSTER MEET 127.0.0.1 {} {bus}", replica.port);
+            ask(master.port, &meet).await?;
+            let replicate = format!("CLUSTER REPLICATE {}", name(master.port).await?);
+            let follows = async || ask(replica.port, &replicate).await.ok();
+            until("the replica knows its master", PATIENCE, follows).await?;
+            let pair = Pair {
+                primary: Some(master),
+                replica,
+            };
+            pair.in_sync().await?;
+            pairs.push(pair);
+        }
+        // A replica is promoted only if it and the other masters know each other.
+        for port in masters.iter().copied() {
+            let known = async || {
+                let nodes = ask(port, "CLUSTER NODES").await.ok()?;
+                let replicas = nodes.lines().filter(|line| line.contains("slave"));
+                let all = replicas.filter(|line| line.contains(" connected")).count() == 3;
+                all.then_some(())
+            };
+            until("all replicas are known", PATIENCE, known).await?;
+        }
+        Ok(Self {
+            masters: masters.try_into().ok().context("three masters")?,
+            pairs,
+        })
+    }
+
+    /// A store URL that names one node, which knows the others.
+    pub fn url(&self) -> String {
+        format!("redis-cluster://127.0.0.1:{}", self.masters[0])
+    }
+
+    /// Which of the masters, from 0, has a key.
+    pub async fn master_of(&self, key: &str) -> Result<usize> {
+        let slot = slot(self.masters[0], key).await?;
+        let master = CLUSTER_SLOTS.iter().position(|[_, last]| slot <= *last);
+        master.context("no such slot")
+    }
+
+    /// One of the masters and its replica.
+    pub fn pair(&mut self, nth: usize) -> Result<&mut Pair> {
+        self.pairs.get_mut(nth).context("there are three")
+    }
+}
+
+/// Starts a server that is a node; its bus.
+async fn start_node(server: &Path, dir: &Path) -> Result<(Node, u16)> {
+    let bus = free_port()?;
+    let arguments = cluster_arguments(bus);
+    let arguments = arguments.each_ref().map(String::as_str);
+    Ok((Node::start(server, dir, &arguments).await?, bus))
+}
+
+/// The slot of a key, by one of the nodes.
+async fn slot(port: u16, key: &str) -> Result<u16> {
+    let reply = ask(port, &format!("CLUSTER KEYSLOT {key}")).await?;
+    let number = reply.lines().next().and_then(|line| line.strip_prefix(':'));
+    Ok(number.context("a number")?.parse()?)
 }
 
 impl Cluster {
@@ -84,17 +165,9 @@ impl Cluster {
     pub async fn start(server: &Path, dir: &Path) -> Result<Self> {
         let (mut nodes, mut ports) = (Vec::new(), [[0; 2]; 3]);
         for place in &mut ports {
-            let [port, bus] = [free_port()?, free_port()?];
-            *place = [port, bus];
-            let dir = dir.join(format!("node-{port}"));
-            fs::create_dir(&dir)?;
-            let mut command = Command::new(server);
-            command.args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
-            command.args(["--port", &port.to_string()]);
-            command.arg("--dir").arg(&dir).args(cluster_arguments(bus));
-            let mut process = Process::start(&format!("node-{port}"), &mut command, &dir)?;
-            process.ready(async || ask(port, "PING").await.ok()).await?;
-            nodes.push((port, process));
+            let (node, bus) = start_node(server, dir).await?;
+            *place = [node.port, bus];
+            nodes.push(node);
         }
         join_cluster(&ports).await?;
         Ok(Self { nodes })
@@ -108,15 +181,12 @@ impl Cluster {
 
     /// The nodes' ports, in the order of their slots.
     pub fn ports(&self) -> impl Iterator<Item = u16> {
-        self.nodes.iter().map(|(port, _)| *port)
+        self.nodes.iter().map(|node| node.port)
     }
 
     /// The slot of a key.
     pub async fn slot(&self, key: &str) -> Result<u16> {
-        let port = self.ports().next().context("a node")?;
-        let reply = ask(port, &format!("CLUSTER KEYSLOT {key}")).await?;
-        let number = reply.lines().next().and_then(|line| line.strip_prefix(':'));
-        Ok(number.context("a number")?.parse()?)
+        slot(self.ports().next().context("a node")?, key).await
     }
 
     /// Moves a slot with all its keys to the master after its own, as an operator does: first both
@@ -145,6 +215,6 @@ impl Cluster {
     pub fn owner(&self, slot: u16) -> Result<u16> {
         let owner = CLUSTER_SLOTS.iter().position(|[_, last]| slot <= *last);
         let node = owner.and_then(|node| self.nodes.get(node));
-        Ok(node.context("no such slot")?.0)
+        Ok(node.context("no such slot")?.port)
     }
 }

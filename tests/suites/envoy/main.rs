@@ -25,6 +25,7 @@ mod in_the_proxy;
 mod kill_switch;
 mod leases;
 mod leases_on_a_cluster;
+mod leases_over_a_failover;
 mod limiting;
 mod not_a_limiter;
 mod outages;

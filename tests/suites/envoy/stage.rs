@@ -7,8 +7,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use harness::{
-    Client, Cluster, Envoy, Limiter, LimiterPlan, Programs, RawClient, Redis, Reply, Request,
-    StoppedRedis, Upstream,
+    Client, Cluster, Envoy, Limiter, LimiterPlan, Pair, Programs, RawClient, Redis,
+    ReplicatedCluster, Reply, Request, Sentinel, StoppedRedis, Upstream,
 };
 use serde_json::Value;
 use tempfile::TempDir;
@@ -30,6 +30,8 @@ pub struct Stage {
     store: String,
     redis: Option<Redis>,
     cluster: Option<Cluster>,
+    replicated: Option<ReplicatedCluster>,
+    sentinel: Option<Sentinel>,
     stopped_redis: Option<StoppedRedis>,
     limiters: Vec<Limiter>,
     stopped: Vec<LimiterPlan>,
@@ -77,6 +79,22 @@ impl Stage {
     /// The Cluster.
     pub fn cluster(&self) -> &Cluster {
         self.cluster.as_ref().expect("the plan has a Cluster")
+    }
+
+    /// The server that has a key, and its replica.
+    pub async fn pair_of(&mut self, key: &str) -> &mut Pair {
+        if let Some(sentinel) = &mut self.sentinel {
+            return sentinel.pair();
+        }
+        let cluster = self.replicated.as_mut().expect("the plan has replicas");
+        let master = cluster.master_of(key).await.unwrap();
+        cluster.pair(master).unwrap()
+    }
+
+    /// Which node of a Cluster with replicas has a key, from 0.
+    pub async fn node_of(&self, key: &str) -> Option<usize> {
+        let cluster = self.replicated.as_ref()?;
+        Some(cluster.master_of(key).await.unwrap())
     }
 
     /// Runs rlctl on the store and expects it to succeed.

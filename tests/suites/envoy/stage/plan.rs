@@ -19,6 +19,10 @@ enum Keeps {
     Server(Engine),
     /// A Redis Cluster of three nodes.
     Cluster,
+    /// One whose every node has a replica.
+    ReplicatedCluster,
+    /// A primary, a replica, and a sentinel.
+    Sentinel,
     /// One limiter's memory.
     Memory,
     /// Nothing: there are no limiters either.
@@ -75,6 +79,18 @@ impl Plan {
     /// A Redis Cluster of three nodes.
     pub fn on_a_cluster(mut self) -> Self {
         self.keeps = Keeps::Cluster;
+        self
+    }
+
+    /// A Redis Cluster of three nodes, each with a replica.
+    pub fn on_a_replicated_cluster(mut self) -> Self {
+        self.keeps = Keeps::ReplicatedCluster;
+        self
+    }
+
+    /// A primary whose replica takes its place when a sentinel misses it.
+    pub fn behind_a_sentinel(mut self) -> Self {
+        self.keeps = Keeps::Sentinel;
         self
     }
 

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use harness::{
-    Client, Cluster, Envoy, EnvoyConfig, LimiterPlan, Ports, Programs, Redis, Upstream, free_port,
-    until,
+    Client, Cluster, Envoy, EnvoyConfig, LimiterPlan, Ports, Programs, Redis, ReplicatedCluster,
+    Sentinel, Upstream, free_port, until,
 };
 
 use super::{Keeps, PROBE_PATH, Plan};
@@ -16,6 +16,8 @@ struct Store {
     url: String,
     redis: Option<Redis>,
     cluster: Option<Cluster>,
+    replicated: Option<ReplicatedCluster>,
+    sentinel: Option<Sentinel>,
 }
 
 impl Plan {
@@ -45,7 +47,7 @@ impl Plan {
             ports.limiters[1] = ports.limiters[0];
         }
         let store = self.store(&programs, dir.path()).await;
-        if store.redis.is_some() || store.cluster.is_some() {
+        if !matches!(self.keeps, Keeps::Memory | Keeps::Nothing) {
             rlctl(&programs, &store.url, &["load-scripts"]);
             let apply = ["apply", "-f", file.to_str().unwrap()];
             rlctl(&programs, &store.url, &apply);
@@ -53,7 +55,7 @@ impl Plan {
         let replicas = match self.keeps {
             Keeps::Nothing => &[],
             Keeps::Memory => &ports.limiters[..1],
-            Keeps::Server(_) | Keeps::Cluster => &ports.limiters[..],
+            _ => &ports.limiters[..],
         };
         let mut limiters = Vec::new();
         for &port in replicas {
@@ -65,6 +67,24 @@ impl Plan {
         if let Some(gate) = &self.gate {
             gate.forward_to(ports.limiters[0]);
         }
+        let envoys = self.start_envoys(&programs, ports, dir.path()).await;
+        Stage {
+            programs,
+            upstream,
+            store: store.url,
+            redis: store.redis,
+            cluster: store.cluster,
+            replicated: store.replicated,
+            sentinel: store.sentinel,
+            stopped_redis: None,
+            limiters,
+            stopped: Vec::new(),
+            envoys,
+            _dir: dir,
+        }
+    }
+
+    async fn start_envoys(&self, programs: &Programs, ports: Ports, dir: &Path) -> Vec<Envoy> {
         let mut envoys = Vec::new();
         for _ in 0..self.envoys {
             let own = Ports {
@@ -72,24 +92,11 @@ impl Plan {
                 envoy_admin: free_port().unwrap(),
                 ..ports
             };
-            let config = self.envoy_config(&programs);
-            let envoy = Envoy::start(&programs, config, own, self.workers, dir.path())
-                .await
-                .unwrap();
-            envoys.push(envoy);
+            let config = self.envoy_config(programs);
+            let envoy = Envoy::start(programs, config, own, self.workers, dir);
+            envoys.push(envoy.await.unwrap());
         }
-        Stage {
-            programs,
-            upstream,
-            store: store.url,
-            redis: store.redis,
-            cluster: store.cluster,
-            stopped_redis: None,
-            limiters,
-            stopped: Vec::new(),
-            envoys,
-            _dir: dir,
-        }
+        envoys
     }
 
     fn limiter_arguments(&self, limits: &Path) -> Vec<String> {
@@ -128,6 +135,23 @@ impl Plan {
                 Store {
                     url: cluster.url(),
                     cluster: Some(cluster),
+                    ..Store::default()
+                }
+            }
+            Keeps::ReplicatedCluster => {
+                let cluster = ReplicatedCluster::start(&programs.redis, dir).await;
+                let cluster = cluster.unwrap();
+                Store {
+                    url: cluster.url(),
+                    replicated: Some(cluster),
+                    ..Store::default()
+                }
+            }
+            Keeps::Sentinel => {
+                let sentinel = Sentinel::start(&programs.redis, dir).await.unwrap();
+                Store {
+                    url: sentinel.url(),
+                    sentinel: Some(sentinel),
                     ..Store::default()
                 }
             }

@@ -1,0 +1,254 @@
+//! Leased limits whose store loses its primary: a replica takes its place, which never had the primary's
+//! last writes.
+//!
+//! Replication is asynchronous. What the primary admitted and granted after the last write that the
+//! replica has is forgotten, and can be had once more: that is all that a bucket may admit beyond its
+//! capacity, and these tests lose it on purpose, so that they know how much it is.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicUsize, Ordering},
+};
+
+use harness::{Client, Request, until};
+use tokio::task::JoinSet;
+
+use crate::stage::{PATIENCE, Plan, Stage, limits};
+
+const ENVOYS: usize = 2;
+/// Requests at once to each Envoy.
+const CLIENTS: usize = 4;
+
+/// Of these limits no test sees anything refilled.
+const CAPACITY: usize = 600;
+/// Units are at hand for a moment.
+const SHORT: &str = "{name: short, per: [user], match: {path: /}, rate: 600/1d, on_failure: deny, lease: {ttl: 100ms}}";
+/// What is at hand when the primary dies is still good when the replica has taken its place, and is
+/// told to a bucket that never granted it.
+const LONG: &str = "{name: long, per: [user], match: {path: /long}, rate: 600/1d, on_failure: deny, lease: {ttl: 3s}}";
+
+#[tokio::test]
+async fn a_primary_that_a_sentinel_replaces_loses_no_more_than_its_replica_missed() {
+    outlives(limits(&[SHORT, LONG]).behind_a_sentinel()).await;
+}
+
+#[tokio::test]
+async fn a_master_of_a_cluster_that_dies_loses_no_more_than_its_replica_missed() {
+    outlives(limits(&[SHORT, LONG]).on_a_replicated_cluster()).await;
+}
+
+fn key(limit: &str, user: &str) -> String {
+    format!("rl:b:shop:{limit}:{user}")
+}
+
+/// A user whose bucket is on the node that is to die; not the first, by which the others are found.
+async fn user_of(stage: &Stage, limit: &str) -> String {
+    for n in 0..100 {
+        let user = format!("u{n}");
+        if matches!(stage.node_of(&key(limit, &user)).await, None | Some(1)) {
+            return user;
+        }
+    }
+    panic!("no user on that node");
+}
+
+/// A path of one user at every Envoy.
+fn requests(stage: &Stage, path: &str, user: &str) -> Vec<Request> {
+    let envoys = (0..ENVOYS).map(|n| stage.nth_envoy(n));
+    envoys
+        .map(|envoy| envoy.get(path).header("x-user-id", user))
+        .collect()
+}
+
+/// Clients that send one request after the other until they are told to stop.
+struct Crowd {
+    clients: JoinSet<Vec<u16>>,
+    admitted: Arc<AtomicUsize>,
+    enough: Arc<AtomicBool>,
+}
+
+impl Crowd {
+    fn of(requests: &[Request], most_each: usize) -> Self {
+        let mut crowd = Self {
+            clients: JoinSet::new(),
+            admitted: Arc::default(),
+            enough: Arc::default(),
+        };
+        for request in requests.iter().flat_map(|of| [of; CLIENTS]) {
+            let (request, admitted) = (request.clone(), Arc::clone(&crowd.admitted));
+            let enough = Arc::clone(&crowd.enough);
+            crowd.clients.spawn(async move {
+                let mut answers = Vec::new();
+                while answers.len() < most_each && !enough.load(Ordering::Relaxed) {
+                    // One that hangs is an error after a while.
+                    let status = request.send().await.unwrap().status.as_u16();
+                    admitted.fetch_add(usize::from(status == 200), Ordering::Relaxed);
+                    answers.push(status);
+                }
+                answers
+            });
+        }
+        crowd
+    }
+
+    fn admitted(&self) -> usize {
+        self.admitted.load(Ordering::Relaxed)
+    }
+
+    /// All answers, once everybody has the last of theirs.
+    async fn answers(self) -> Vec<u16> {
+        self.enough.store(true, Ordering::Relaxed);
+        self.clients.join_all().await.concat()
+    }
+}
+
+/// As many requests as each client may send; how many were admitted, while nothing is away.
+async fn storm(requests: &[Request], each: usize) -> usize {
+    let crowd = Crowd::of(requests, each);
+    let answers = crowd.clients.join_all().await.concat();
+    let known = |status: &u16| [200, 429].contains(status);
+    assert!(answers.iter().all(known), "{answers:?}");
+    answers.iter().filter(|&&status| status == 200).count()
+}
+
+/// What a bucket has used and what of it is leased, as its store has it.
+fn bucket(stage: &Stage, limit: &str, user: &str) -> [usize; 2] {
+    let found = stage.inspect(limit, &[&format!("user={user}")]);
+    ["used", "leased"].map(|field| usize::try_from(found[field].as_u64().unwrap()).unwrap())
+}
+
+/// Sends requests until a bucket is used up; all that were admitted.
+async fn use_up(requests: &[Request], least: usize, mut admitted: usize) -> usize {
+    let mut more = 0;
+    until("the bucket is used up", PATIENCE, async || {
+        more = storm(requests, 10).await;
+        admitted += more;
+        (admitted >= least && more == 0).then_some(())
+    })
+    .await
+    .unwrap();
+    admitted
+}
+
+/// What the replica will never have had.
+struct Lost {
+    short: usize,
+    long: usize,
+}
+
+/// Kills the primary while requests come, after it wrote what its replica does not have; returns when the
+/// replica is a primary, and still is asked. Adds what of the long bucket was admitted.
+async fn fail_over(stage: &mut Stage, users: &[String; 2], long: &mut usize) -> (Lost, Crowd) {
+    let [short_user, long_user] = users;
+    let short_key = key("short", short_user);
+    let (short_requests, long_requests) = (
+        requests(stage, "/", short_user),
+        requests(stage, "/long", long_user),
+    );
+    let pair = stage.pair_of(&short_key).await;
+    pair.in_sync().await.unwrap();
+    pair.cut().await.unwrap();
+
+    let [known, _] = bucket(stage, "long", long_user);
+    *long += storm(&long_requests, 10).await;
+    let [used, leased] = bucket(stage, "long", long_user);
+    assert!(leased > 0, "units are at hand");
+    let crowd = Crowd::of(&short_requests, usize::MAX);
+    until("the primary admits some", PATIENCE, async || {
+        (crowd.admitted() > 50).then_some(())
+    })
+    .await
+    .unwrap();
+
+    let pair = stage.pair_of(&short_key).await;
+    pair.kill_primary().unwrap();
+    let mut lost = Lost {
+        short: 0,
+        long: used - known,
+    };
+    until("the replica is promoted", PATIENCE, async || {
+        let so_far = crowd.admitted();
+        let promoted = pair.is_promoted().await;
+        // All of it the old primary gave: the new one did not write yet.
+        if !promoted {
+            lost.short = so_far;
+        }
+        promoted.then_some(())
+    })
+    .await
+    .unwrap();
+    (lost, crowd)
+}
+
+async fn outlives(plan: Plan) {
+    let mut stage = plan.envoys(ENVOYS).start().await;
+    let users = [
+        user_of(&stage, "short").await,
+        user_of(&stage, "long").await,
+    ];
+    let short_requests = requests(&stage, "/", &users[0]);
+    let long_requests = requests(&stage, "/long", &users[1]);
+    let mut short = storm(&short_requests, 20).await;
+    let mut long = storm(&long_requests, 10).await;
+    until("all of the short ones is told", PATIENCE, async || {
+        let [used, leased] = bucket(&stage, "short", &users[0]);
+        (leased == 0).then(|| assert_eq!(used, short))
+    })
+    .await
+    .unwrap();
+
+    let (lost, crowd) = fail_over(&mut stage, &users, &mut long).await;
+
+    // Nobody is told, and nothing is started again.
+    let mut failed = decides_everywhere(&stage).await;
+    let answers = crowd.answers().await;
+    let known = |status: &u16| [200, 429, 503].contains(status);
+    assert!(answers.iter().all(known), "{answers:?}");
+    let count = |wanted| answers.iter().filter(|&&status| status == wanted).count();
+    short += count(200);
+    failed += count(503);
+
+    short = use_up(&short_requests, CAPACITY, short).await;
+    long = use_up(&long_requests, CAPACITY, long).await;
+    // What calls that failed meanwhile carried may be missed, and is never there twice.
+    let most = CAPACITY + lost.short;
+    assert!((most - 20..=most).contains(&short), "{short} of {most}");
+    let most = CAPACITY + lost.long;
+    assert!((CAPACITY..=most).contains(&long), "{long} of {most}");
+    until("on_failure explains each 503", PATIENCE, async || {
+        (failures(&stage).await == failed).then_some(())
+    })
+    .await
+    .unwrap();
+}
+
+/// How many requests were denied because no limiter decided them.
+async fn failures(stage: &Stage) -> usize {
+    let mut sum = 0;
+    for n in 0..ENVOYS {
+        let stat = "wasmcustom.rl_decisions.denied.failure.short";
+        sum += stage.nth_envoy(n).stat(stat).await.unwrap_or(0);
+    }
+    usize::try_from(sum).unwrap()
+}
+
+/// Waits until every worker of every Envoy has decisions from the limiter again: connections are spread
+/// over the workers, so a dozen new ones meet all of them. How many requests were answered with 503.
+async fn decides_everywhere(stage: &Stage) -> usize {
+    let mut failed = 0;
+    let urls: Vec<String> = (0..ENVOYS).map(|n| stage.nth_envoy(n).url("/")).collect();
+    until("all decide again", PATIENCE, async || {
+        for url in urls.iter().flat_map(|url| [url; 12]) {
+            let fresh = Client::new().get(url).header("x-user-id", "somebody-else");
+            let status = fresh.send().await.unwrap().status;
+            failed += usize::from(status == 503);
+            if status != 200 {
+                return None;
+            }
+        }
+        Some(())
+    })
+    .await
+    .unwrap();
+    failed
+}
