@@ -137,7 +137,9 @@ fn read_limiter(limiter: Field<'_>, report: &mut Report) -> Option<LimiterConfig
     })?;
     let cluster = cluster?;
     // Istio's clusters end in the service's host: `outbound|8090||limiter.ns.svc.cluster.local`.
-    let host = cluster.rsplit('|').next().unwrap_or(&cluster);
+    let bar = cluster.bytes().rposition(|byte| byte == b'|');
+    let host = bar.and_then(|bar| cluster.get(bar + 1..));
+    let host = host.unwrap_or(&cluster);
     Some(LimiterConfig {
         authority: authority.unwrap_or_else(|| host.to_owned()),
         timeout_ms,

@@ -92,6 +92,8 @@ impl Compiled {
     ///
     /// # Errors
     /// What is wrong with it as a whole; a limit that cannot be read is [`Opaque`].
+    // As `filter-config`'s: in who calls it, it would not be built for size alone.
+    #[inline(never)]
     pub fn from_snapshot(json: &[u8]) -> Result<Self, Problems> {
         let node = Node::from_json(json).map_err(not_json)?;
         let wrong = |message: &str| Problems::one(Problem::new("", None, message));
