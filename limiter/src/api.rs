@@ -3,6 +3,7 @@
 mod body;
 mod check;
 mod decide;
+mod hold;
 mod inflight;
 mod refusal;
 mod report;
@@ -21,6 +22,7 @@ use hyper::{
 };
 use policy::Name;
 use protocol::{API_HEADER, API_VERSION, ApiError, ErrorCode, REVISION_HEADER};
+use tokio::time::Instant;
 
 use crate::{
     Settings,
@@ -60,8 +62,12 @@ pub(crate) struct Bounds {
     inflight: Arc<Inflight>,
     /// Checks that wait for permits.
     waiting: Arc<Inflight>,
+    /// Polls that are held: as many as there may be connections, of which each proxy has its own.
+    held: Arc<Inflight>,
     /// Bytes of bodies being read and decoded.
     bodies: Arc<Inflight>,
+    /// What the moments are counted from at which polls that were held are answered.
+    since: Instant,
     max_body: usize,
     max_wait: Duration,
     store_timeout: Duration,
@@ -72,10 +78,12 @@ impl Bounds {
         Self {
             inflight: Inflight::new(settings.max_inflight, metrics.inflight.clone()),
             waiting: Inflight::new(settings.max_waiters, metrics.waiting.clone()),
+            held: Inflight::new(settings.max_connections, metrics.held.clone()),
             bodies: Inflight::new(
                 BODIES_MAX.max(settings.max_body),
                 metrics.body_bytes.clone(),
             ),
+            since: Instant::now(),
             max_body: settings.max_body,
             max_wait: settings.max_wait,
             store_timeout: settings.store_timeout,
@@ -113,7 +121,7 @@ impl Api {
             ("/v1/check", &Method::POST) => {
                 trace::of_check(&head.headers, self.check(head, body)).await
             }
-            ("/v1/policy", &Method::GET | &Method::HEAD) => self.snapshot(head),
+            ("/v1/policy", &Method::GET | &Method::HEAD) => self.snapshot(head).await,
             ("/v1/report", &Method::POST) => self.report(body).await,
             ("/v1/check" | "/v1/report", _) => Err(wrong_method("POST")),
             ("/v1/policy", _) => Err(wrong_method("GET")),

@@ -11,7 +11,7 @@ mod state;
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -44,6 +44,7 @@ pub(crate) struct Domains {
     wanted: AtomicU64,
     wake: Notify,
     done: watch::Sender<u64>,
+    news: watch::Sender<u64>,
 }
 
 type Table = BTreeMap<Name, Domain>;
@@ -55,6 +56,16 @@ pub(crate) struct Poll {
     pub(crate) answered: Option<Instant>,
     /// Why it did not since.
     pub(crate) error: Option<StoreError>,
+    /// Whether it is taking long to answer the poll under way.
+    late: bool,
+}
+
+impl Poll {
+    /// Whether an edit would be known here by now: the store answered the last poll, and is not
+    /// slow with the next.
+    pub(crate) fn is_sure(&self) -> bool {
+        self.answered.is_some() && self.error.is_none() && !self.late
+    }
 }
 
 /// What there is to decide by in a domain.
@@ -79,6 +90,7 @@ impl Domains {
             wanted: AtomicU64::new(0),
             wake: Notify::new(),
             done: watch::Sender::new(0),
+            news: watch::Sender::new(0),
         }
     }
 
@@ -112,6 +124,18 @@ impl Domains {
         deleted.get(domain).map(|revision| revision.number)
     }
 
+    /// Whether this is as much as the store has: it could be asked, and its record be used.
+    pub(crate) fn is_sure_of(&self, domain: &str) -> bool {
+        let table = self.table.load();
+        let fault = table.get(domain).and_then(|domain| domain.fault.as_ref());
+        fault.is_none() && self.poll().is_sure()
+    }
+
+    /// Tells whenever a lookup may say something else than before.
+    pub(crate) fn news(&self) -> watch::Receiver<u64> {
+        self.news.subscribe()
+    }
+
     /// Every domain, for reports.
     pub(crate) fn all(&self) -> Arc<Table> {
         self.table.load_full()
@@ -119,10 +143,11 @@ impl Domains {
 
     /// What the last polls said.
     pub(crate) fn poll(&self) -> Poll {
-        self.poll
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.lock_poll().clone()
+    }
+
+    fn lock_poll(&self) -> MutexGuard<'_, Poll> {
+        self.poll.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until the store was asked once more, from now on; tells whether it answered.

@@ -59,6 +59,8 @@ pub(crate) struct Metrics {
     pub(crate) body_bytes: Gauge,
     /// Checks that wait for permits (`wait_ms`).
     pub(crate) waiting: Gauge,
+    /// Polls that wait for an edit (`GET /v1/policy` with `wait_ms`).
+    pub(crate) held: Gauge,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -121,6 +123,7 @@ impl Metrics {
             inflight: Gauge::default(),
             body_bytes: Gauge::default(),
             waiting: Gauge::default(),
+            held: Gauge::default(),
         };
         metrics.register();
         metrics
@@ -209,6 +212,11 @@ impl Metrics {
             "waiting_checks",
             "Checks that wait for permits",
             self.waiting.clone(),
+        );
+        all.register(
+            "held_polls",
+            "Polls that wait for an edit",
+            self.held.clone(),
         );
     }
 

@@ -34,6 +34,11 @@ impl Inflight {
         self.enter_with(1)
     }
 
+    /// How much is used, in the units of the bound.
+    pub(super) fn used(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+
     /// A place of this size, if there is room for it.
     pub(super) fn enter_with(self: &Arc<Self>, size: usize) -> Option<Place> {
         let used = self.used.fetch_add(size, Ordering::Relaxed);

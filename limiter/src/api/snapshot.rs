@@ -1,5 +1,7 @@
 //! `GET /v1/policy`: what proxies follow.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::{
@@ -12,41 +14,84 @@ use hyper::{
 use policy::{Name, Revision};
 use protocol::{ApiError, ErrorCode, PROXIES_HEADER, format_proxies};
 
-use super::{Answered, Api, REVISION, refusal};
+use super::{Answered, Api, REVISION, hold::WAIT_MAX, refusal};
 use crate::{domains::Active, http, telemetry::Asker};
 
 const PROXIES: HeaderName = HeaderName::from_static(PROXIES_HEADER);
 
-impl Api {
-    /// The domain's limits, or 304 if the proxy has them; either way the number of live proxies.
-    ///
+/// What a proxy asks, and what it has.
+pub(super) struct Poll<'r> {
+    pub(super) domain: Name,
+    /// How long it would wait for something new.
+    pub(super) wait: Duration,
+    /// What it has in force, as it says.
+    revision: Option<Revision>,
+    headers: &'r HeaderMap,
+}
+
+impl<'r> Poll<'r> {
     /// Parameters that this version does not know are left alone: a proxy may be newer.
-    pub(super) fn snapshot(&self, head: &Parts) -> Answered {
-        let parameter = |wanted| {
-            let mut parameters = http::query(&head.uri);
-            parameters.find_map(|(name, value)| (name == wanted).then_some(value))
-        };
-        let domain = parameter("domain")
+    fn read(head: &'r Parts) -> Result<Self, ApiError> {
+        let domain = parameter(head, "domain")
             .ok_or_else(|| refusal::invalid("domain", "missing; write /v1/policy?domain=NAME"))?;
         let domain: Name = domain
             .parse()
             .map_err(|error: policy::NameError| refusal::invalid("domain", error.to_string()))?;
-        if let Some(proxy) = parameter("proxy") {
-            let told = parameter("revision").and_then(read_revision);
-            let revision = told.or_else(|| tagged(&head.headers));
+        let wait_ms = parameter(head, "wait_ms").map_or(Ok(0), str::parse::<u64>);
+        let wait_ms = wait_ms
+            .map_err(|_| refusal::invalid("wait_ms", "not a whole number of milliseconds"))?;
+        let told = parameter(head, "revision").and_then(read_revision);
+        Ok(Self {
+            domain,
+            wait: Duration::from_millis(wait_ms).min(WAIT_MAX),
+            revision: told.or_else(|| tagged(&head.headers)),
+            headers: &head.headers,
+        })
+    }
+
+    /// Whether the asker has this: `If-None-Match` is a list of tags, or `*`.
+    pub(super) fn has(&self, policy: &Active) -> bool {
+        let ours = policy.etag.as_bytes();
+        self.headers.get_all(IF_NONE_MATCH).iter().any(|value| {
+            value.as_bytes().split(|b| *b == b',').any(|tag| {
+                let tag = tag.trim_ascii();
+                tag.strip_prefix(b"W/").unwrap_or(tag) == ours || tag == b"*"
+            })
+        })
+    }
+
+    /// Whether the asker has no limits at all.
+    pub(super) fn has_none(&self) -> bool {
+        !self.headers.contains_key(IF_NONE_MATCH)
+    }
+
+    /// Whether the asker has a later edit in force.
+    pub(super) fn is_ahead_of(&self, policy: &Active) -> bool {
+        let ours = policy.compiled.revision();
+        let theirs = self.revision.as_ref();
+        theirs.is_some_and(|theirs| theirs.number > ours.number)
+    }
+}
+
+impl Api {
+    /// The domain's limits, or 304 if the proxy has them; either way the number of live proxies.
+    pub(super) async fn snapshot(&self, head: &Parts) -> Answered {
+        let poll = Poll::read(head)?;
+        if let Some(proxy) = parameter(head, "proxy") {
             let asker = Asker {
                 id: proxy,
-                node: parameter("node"),
-                revision: revision.as_ref(),
+                node: parameter(head, "node"),
+                revision: poll.revision.as_ref(),
             };
-            self.telemetry.heard(&domain, asker);
+            self.telemetry.heard(&poll.domain, asker);
         }
-        let policy = match self.active(&domain) {
+        self.hold(&poll).await;
+        let policy = match self.active(&poll.domain) {
             Ok(policy) => policy,
-            Err(error) => return self.no_snapshot(&domain, error),
+            Err(error) => return self.no_snapshot(&poll.domain, error),
         };
         let mut response = Response::new(Full::default());
-        if has(&head.headers, &policy) {
+        if poll.has(&policy) || self.may_be_behind(&poll, &policy) {
             *response.status_mut() = StatusCode::NOT_MODIFIED;
         } else {
             *response.body_mut() = Full::new(Bytes::clone(&policy.snapshot));
@@ -57,11 +102,16 @@ impl Api {
         headers.insert(ETAG, policy.etag.clone());
         headers.insert(REVISION, policy.revision_header.clone());
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-        if let Some(counts) = self.proxies.counts(&domain) {
+        if let Some(counts) = self.proxies.counts(&poll.domain) {
             let live = format_proxies(counts.iter().map(|(limit, count)| (limit, *count)));
             headers.extend(HeaderValue::try_from(live).map(|live| (PROXIES, live)));
         }
         Ok(response)
+    }
+
+    /// Whether the proxy's limits may be the newer ones, for all that is known here.
+    fn may_be_behind(&self, poll: &Poll<'_>, policy: &Active) -> bool {
+        poll.is_ahead_of(policy) && !self.domains.is_sure_of(poll.domain.as_str())
     }
 
     /// Of a domain that was deleted, the revision tells so: a proxy that has limits does not give
@@ -80,6 +130,12 @@ impl Api {
     }
 }
 
+/// A parameter of the query.
+fn parameter<'r>(head: &'r Parts, wanted: &str) -> Option<&'r str> {
+    let mut parameters = http::query(&head.uri);
+    parameters.find_map(|(name, value)| (name == wanted).then_some(value))
+}
+
 /// The revision that a tag of ours names.
 fn tagged(headers: &HeaderMap) -> Option<Revision> {
     let tag = headers.get(IF_NONE_MATCH)?.to_str().ok()?;
@@ -92,16 +148,5 @@ fn read_revision(text: &str) -> Option<Revision> {
     Some(Revision {
         number: number.parse().ok()?,
         digest: u64::from_str_radix(digest, 16).ok()?,
-    })
-}
-
-/// Whether the asker has this revision: `If-None-Match` is a list of tags, or `*`.
-fn has(headers: &HeaderMap, policy: &Active) -> bool {
-    let ours = policy.etag.as_bytes();
-    headers.get_all(IF_NONE_MATCH).iter().any(|value| {
-        value.as_bytes().split(|b| *b == b',').any(|tag| {
-            let tag = tag.trim_ascii();
-            tag.strip_prefix(b"W/").unwrap_or(tag) == ours || tag == b"*"
-        })
     })
 }

@@ -2,10 +2,12 @@
 
 use std::{
     collections::{BTreeMap, HashSet},
-    sync::{Arc, PoisonError, atomic::Ordering},
+    pin::pin,
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
+use futures_util::future::{Either, select};
 use policy::{Name, Policy, Revision};
 use store::{Head, HeadState, Overrides, StoreError, Stored};
 use tokio::{
@@ -22,6 +24,9 @@ const POLL_MS: std::ops::RangeInclusive<u64> = 150..=240;
 /// Hints that come in a row cost one poll.
 const HINTS_GATHER: Duration = Duration::from_millis(5);
 
+/// A store that takes longer for its revisions may have been edited long ago.
+const LATE: Duration = Duration::from_millis(250);
+
 /// Domains kept at once. More than that in one store is a mistake, or not ours.
 const DOMAINS_MAX: usize = 4096;
 
@@ -31,7 +36,7 @@ impl Domains {
         let mut hints = self.store.hints();
         loop {
             let wanted = self.wanted.load(Ordering::Relaxed);
-            self.poll_once().await;
+            self.poll_store().await;
             self.done.send_replace(wanted);
             let pause = Duration::from_millis(fastrand::u64(POLL_MS));
             tokio::select! {
@@ -39,6 +44,15 @@ impl Domains {
                 () = self.wake.notified() => {}
                 () = hint(&mut hints) => sleep(HINTS_GATHER).await,
             }
+        }
+    }
+
+    async fn poll_store(&self) {
+        let polling = pin!(self.poll_once());
+        if let Either::Right(((), polling)) = select(polling, pin!(sleep(LATE))).await {
+            self.lock_poll().late = true;
+            self.tell_news();
+            polling.await;
         }
     }
 
@@ -61,13 +75,22 @@ impl Domains {
             listed.insert(head.domain);
         }
         next.extend(vanished_domains(&known, &listed));
+        let changed = !same_revisions(&known, &next) || **self.deleted.load() != deleted;
         self.swap(&known, next);
         self.deleted.store(Arc::new(deleted));
         self.polled(Ok(()));
+        if changed {
+            self.tell_news();
+        }
+    }
+
+    fn tell_news(&self) {
+        self.news.send_modify(|news| *news = news.wrapping_add(1));
     }
 
     fn polled(&self, outcome: Result<(), StoreError>) {
-        let mut poll = self.poll.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut poll = self.lock_poll();
+        poll.late = false;
         match outcome {
             Ok(()) => {
                 if poll.error.is_some() {
@@ -76,6 +99,7 @@ impl Domains {
                 *poll = Poll {
                     answered: Some(Instant::now()),
                     error: None,
+                    late: false,
                 };
             }
             Err(error) => {
@@ -83,6 +107,8 @@ impl Domains {
                     tracing::warn!(%error, "cannot ask the store for its limits");
                 }
                 poll.error = Some(error);
+                drop(poll);
+                self.tell_news();
             }
         }
     }
@@ -175,6 +201,14 @@ fn vanished_domains(known: &Table, listed: &HashSet<Name>) -> Vec<(Name, Domain)
         lost.then(|| (name.clone(), before.clone().faulty(vanished(), None)))
     };
     known.iter().filter_map(gone).collect()
+}
+
+/// Whether lookups find the same in both.
+fn same_revisions(known: &Table, next: &Table) -> bool {
+    fn revisions(table: &Table) -> impl Iterator<Item = (&Name, Option<&Revision>)> {
+        table.iter().map(|(name, domain)| (name, domain.revision()))
+    }
+    revisions(known).eq(revisions(next))
 }
 
 /// The limits of a domain that are in force.

@@ -69,10 +69,15 @@ impl Domain {
         }
     }
 
+    /// The revision in force.
+    pub(super) fn revision(&self) -> Option<&Revision> {
+        let active = self.active.as_ref()?;
+        Some(active.compiled.revision())
+    }
+
     /// Whether this revision is in force.
     pub(super) fn is_at(&self, revision: &Revision) -> bool {
-        let active = self.active.as_ref();
-        active.is_some_and(|active| active.compiled.revision() == revision)
+        self.revision() == Some(revision)
     }
 
     /// Whether this revision was tried of late, and cannot be used.
@@ -84,12 +89,7 @@ impl Domain {
 
     /// Logs what is new since `before`.
     pub(super) fn report(&self, name: &Name, before: Option<&Self>) {
-        let revision = |domain: &Self| {
-            let active = domain.active.as_ref()?;
-            Some(active.compiled.revision().clone())
-        };
-        let now = revision(self);
-        if now != before.and_then(revision)
+        if self.revision() != before.and_then(Self::revision)
             && let Some(active) = &self.active
         {
             tracing::info!(

@@ -16,6 +16,7 @@ mod decisions;
 mod edits;
 mod ending;
 mod fleet;
+mod holding;
 mod leases;
 mod outages;
 mod store_losses;

@@ -1,0 +1,265 @@
+//! Polls that are held until there is something new.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use harness::{Reply, until};
+use http_body_util::Empty;
+use hyper::{Request, body::Bytes, client::conn};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use limiter::Settings;
+use store::{Change, OverrideEdits, StoreError};
+use tokio::{io::AsyncWriteExt, net::TcpStream, task::JoinHandle};
+
+use crate::support::{
+    PATIENCE, PER_USER, Scripted, Server, Service, VALKEY, publish, quick, write,
+};
+
+const TWENTY: &str = "  - {name: per-user, per: [user], rate: 20/1d}\n";
+
+/// The longest that a poll is held.
+const WAIT: Duration = Duration::from_secs(1);
+/// How much sooner one may be answered, together with others.
+const TOGETHER: Duration = Duration::from_millis(20);
+
+/// Polls as whoever has this revision, or none, and would wait.
+fn poll(service: &Service, has: Option<&str>, wait: Duration) -> JoinHandle<Result<Reply>> {
+    let path = format!("/v1/policy?domain=shop&wait_ms={}", wait.as_millis());
+    let mut request = service.get(&path);
+    if let Some(tag) = has {
+        request = request.header("if-none-match", format!("\"{tag}\""));
+    }
+    tokio::spawn(async move { request.send().await })
+}
+
+/// What a poll that need not wait is told to be in force.
+async fn newest(service: &Service) -> Result<String> {
+    let reply = service.get("/v1/policy?domain=shop").send().await?;
+    let tag = reply.header("etag").context("a tag")?;
+    Ok(tag.trim_matches('"').to_owned())
+}
+
+/// Waits until so many polls are held.
+async fn held(service: &Service, polls: u64) -> Result<()> {
+    until("so many are held", PATIENCE, async || {
+        let now = service.metric("rl_held_polls").await.ok()?;
+        (now == polls).then_some(())
+    })
+    .await
+}
+
+/// Waits until the store is there again.
+async fn back(service: &Service) -> Result<()> {
+    until("the store is back", PATIENCE, async || {
+        let reply = service.admin("/readyz?strict").send().await.ok()?;
+        (reply.status == 200).then_some(())
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_poll_is_answered_with_the_edit_or_when_its_time_is_over() -> Result<()> {
+    let server = Server::start(VALKEY).await?;
+    publish(&server.store()?, PER_USER).await?;
+    let service = Service::ready_on(server.store()?, quick()).await?;
+    let has = newest(&service).await?;
+
+    let short = poll(&service, Some(&has), Duration::from_millis(200)).await??;
+    assert_eq!(short.status, 304);
+    let least = Duration::from_millis(200).saturating_sub(TOGETHER);
+    assert!(short.took >= least, "{:?}", short.took);
+
+    let long = poll(&service, Some(&has), Duration::from_hours(1));
+    held(&service, 1).await?;
+    publish(&server.store()?, TWENTY).await?;
+    let long = long.await??;
+    assert_eq!(
+        (long.status.as_u16(), long.header("x-rl-revision")),
+        (200, Some("2"))
+    );
+    assert!(long.took < WAIT, "{:?}", long.took);
+    held(&service, 0).await?;
+
+    let has = newest(&service).await?;
+    let capped = poll(&service, Some(&has), Duration::from_hours(1)).await??;
+    assert_eq!(capped.status, 304);
+    let least = WAIT.saturating_sub(TOGETHER);
+    assert!(capped.took >= least, "{:?}", capped.took);
+    Ok(())
+}
+
+#[tokio::test]
+async fn whoever_has_something_else_is_answered_at_once() -> Result<()> {
+    let service = Service::with(PER_USER).await?;
+    for has in [None, Some("7-0000000000000007")] {
+        let reply = poll(&service, has, WAIT).await??;
+        assert_eq!(reply.status, 200, "{has:?}");
+        assert!(reply.took < WAIT, "{:?}", reply.took);
+    }
+    let bad = service
+        .get("/v1/policy?domain=shop&wait_ms=soon")
+        .send()
+        .await?;
+    assert_eq!(bad.status, 400);
+    assert_eq!(bad.json()?["error"]["field"], "wait_ms");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_deletion_and_a_new_domain_end_it_too() -> Result<()> {
+    let service = Service::with(PER_USER).await?;
+    let has = newest(&service).await?;
+    let deleted = poll(&service, Some(&has), WAIT);
+    held(&service, 1).await?;
+    write(&service.store, Change::Delete(&OverrideEdits::new())).await?;
+    let deleted = deleted.await??;
+    assert_eq!(deleted.status, 404);
+    assert_eq!(deleted.header("x-rl-revision"), Some("2"));
+
+    let created = poll(&service, None, WAIT);
+    held(&service, 1).await?;
+    publish(&service.store, TWENTY).await?;
+    assert_eq!(created.await??.status, 200);
+    Ok(())
+}
+
+#[tokio::test]
+async fn it_is_no_work_and_no_more_are_held_than_there_may_be_connections() -> Result<()> {
+    let narrow = Settings {
+        max_inflight: 1,
+        max_connections: 2,
+        ..quick()
+    };
+    let service = Service::with_settings(PER_USER, narrow).await?;
+    let has = newest(&service).await?;
+    let stream = TcpStream::connect(service.data).await?;
+    let (mut sender, connection) =
+        conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await?;
+    tokio::spawn(connection);
+    let mut poll = || {
+        let uri = "http://localhost/v1/policy?domain=shop&wait_ms=1000";
+        let tag = format!("\"{has}\"");
+        let request = Request::get(uri).header("if-none-match", tag);
+        let request = request.body(Empty::<Bytes>::new())?;
+        anyhow::Ok(tokio::spawn(sender.send_request(request)))
+    };
+    let first = [poll()?, poll()?];
+    held(&service, 2).await?;
+    let started = Instant::now();
+    assert_eq!(poll()?.await??.status(), 304);
+    assert!(started.elapsed() < WAIT, "one too many is answered at once");
+    assert!(service.allows("a").await?, "they are no work");
+    publish(&service.store, TWENTY).await?;
+    for poll in first {
+        assert_eq!(poll.await??.status(), 200);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn whoever_leaves_is_not_held_any_more() -> Result<()> {
+    let service = Service::with(PER_USER).await?;
+    let has = newest(&service).await?;
+    let started = Instant::now();
+    let mut leaver = TcpStream::connect(service.data).await?;
+    let head = format!(
+        "GET /v1/policy?domain=shop&wait_ms=1000 HTTP/1.1\r\nhost: x\r\nif-none-match: \"{has}\"\r\n\r\n"
+    );
+    leaver.write_all(head.as_bytes()).await?;
+    held(&service, 1).await?;
+    drop(leaver);
+    held(&service, 0).await?;
+    assert!(started.elapsed() < WAIT, "{:?}", started.elapsed());
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_limiter_that_leaves_holds_none() -> Result<()> {
+    let settings = Settings {
+        drain: PATIENCE,
+        ..quick()
+    };
+    let service = Service::with_settings(PER_USER, settings).await?;
+    let has = newest(&service).await?;
+    let before = poll(&service, Some(&has), WAIT);
+    held(&service, 1).await?;
+    let (url, client) = (
+        format!("http://{}/v1/policy?domain=shop&wait_ms=1000", service.data),
+        service.client.clone(),
+    );
+    let ending = service.end();
+    let after = client
+        .get(&url)
+        .header("if-none-match", format!("\"{has}\""));
+    for reply in [before.await??, after.send().await?] {
+        assert_eq!(
+            (reply.status.as_u16(), reply.header("connection")),
+            (304, Some("close"))
+        );
+        assert!(reply.took < WAIT, "{:?}", reply.took);
+    }
+    ending.abort();
+    Ok(())
+}
+
+/// Whoever would not hear of an edit must not keep proxies from others that would.
+#[tokio::test]
+async fn a_limiter_that_cannot_ask_its_store_holds_none() -> Result<()> {
+    let store = Scripted::with(PER_USER, 1000).await?;
+    let service = Service::ready_on(store.clone(), quick()).await?;
+    let has = newest(&service).await?;
+    let before = poll(&service, Some(&has), WAIT);
+    held(&service, 1).await?;
+    store.fail_heads(Some(StoreError::Unreachable("away".to_owned())));
+    let after = async {
+        service.readiness(200, "away").await?;
+        poll(&service, Some(&has), WAIT).await?
+    };
+    for reply in [before.await??, after.await?] {
+        assert_eq!(reply.status, 304);
+        assert!(reply.took < WAIT, "{:?}", reply.took);
+    }
+    store.fail_heads(None);
+    back(&service).await?;
+    let again = poll(&service, Some(&has), WAIT);
+    held(&service, 1).await?;
+    assert_eq!(again.await??.status, 304);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_store_that_hangs_ends_it_before_that_is_an_error() -> Result<()> {
+    let server = Server::start(VALKEY).await?;
+    publish(&server.store()?, PER_USER).await?;
+    let service = Service::ready_on(server.store()?, quick()).await?;
+    let has = newest(&service).await?;
+    let poll = poll(&service, Some(&has), WAIT);
+    held(&service, 1).await?;
+    server.pause()?;
+    let reply = poll.await??;
+    assert_eq!(reply.status, 304);
+    assert!(reply.took < WAIT, "{:?}", reply.took);
+    server.resume()
+}
+
+/// A limiter that is behind, perhaps, does not take a proxy back to limits that were replaced.
+#[tokio::test]
+async fn limits_of_a_later_edit_are_replaced_only_by_what_the_store_has() -> Result<()> {
+    let store = Scripted::with(PER_USER, 1000).await?;
+    let service = Service::ready_on(store.clone(), quick()).await?;
+    let has = "2-0000000000000007".to_owned();
+    store.fail_heads(Some(StoreError::Unreachable("away".to_owned())));
+    service.readiness(200, "away").await?;
+    for wait in [Duration::ZERO, WAIT] {
+        assert_eq!(poll(&service, Some(&has), wait).await??.status, 304);
+    }
+    store.fail_heads(None);
+    back(&service).await?;
+    // The store was set back: that is what counts.
+    let reply = poll(&service, Some(&has), WAIT).await??;
+    assert_eq!(
+        (reply.status.as_u16(), reply.header("x-rl-revision")),
+        (200, Some("1"))
+    );
+    Ok(())
+}
