@@ -150,9 +150,9 @@ impl Counts {
         tallies
     }
 
-    /// Whether no limiter is still to be told of anything that was handed over.
+    /// Whether no event is still to be handed over, and no limiter to be told of anything that was.
     pub(crate) fn are_told(&self) -> bool {
-        self.untold.is_empty()
+        self.untold.is_empty() && self.events.iter().all(|count| *count == 0)
     }
 
     /// Keeps what no limiter saw, to be told.

@@ -36,6 +36,9 @@ impl Worker {
     /// Looks for news, and polls if it is this worker's turn.
     pub(super) fn follow(&mut self, host: &impl Host, now: Now) {
         self.look(host);
+        if self.follower.is_overdue(now) {
+            self.poll_failed(now);
+        }
         if self.follower.is_due(host, now) {
             self.poll();
         }
@@ -72,13 +75,14 @@ impl Worker {
             id,
             method: "GET",
             path: format!(
-                "{POLICY_PATH}?domain={}&proxy={proxy}{}",
+                "{POLICY_PATH}?domain={}&proxy={proxy}&wait_ms={}{}",
                 self.config.domain,
+                self.follower.wait_ms(),
                 self.about()
             ),
             headers,
             body: None,
-            timeout_ms: self.follower.patience_ms(),
+            timeout_ms: self.follower.timeout_ms(),
         });
     }
 
@@ -127,6 +131,9 @@ impl Worker {
             }
             Polled::Failed => self.poll_failed(now),
         }
+        // One that was held is followed by the next at once.
+        self.follow(host, now);
+        self.await_poll(now);
     }
 
     fn warn_lost(&mut self) {
@@ -141,6 +148,7 @@ impl Worker {
     }
 
     /// A poll brought nothing.
+    #[inline(never)]
     pub(super) fn poll_failed(&mut self, now: Now) {
         self.counts.happened(Event::PolicyPollFailed);
         self.follower.poll_failed();

@@ -23,7 +23,7 @@ const LEASING_MS: u64 = 10;
 /// then tells on the way what became of them.
 const LOOK_LATE_US: u64 = 5_000;
 /// Between ticks of a worker that rests, at most.
-const RESTING_MS: u64 = 500;
+const RESTING_MS: u64 = 1_000;
 /// After which time without requests a worker rests. What it remembered is old then.
 const QUIET_US: u64 = 1_000_000;
 
@@ -95,6 +95,16 @@ impl Worker {
     /// Something is to be tried again.
     pub(super) fn try_soon(&mut self, now: Now) {
         self.ticks.by(now, 0, BUSY_MS);
+    }
+
+    /// A poll was answered. A worker that rests has nothing to do before its next poll or the
+    /// answer to it, so that it needs no ticks as long as limiters answer.
+    pub(super) fn await_poll(&mut self, now: Now) {
+        let rests = self.ticks.quiet_since_us.is_none() && !self.ticks.busy;
+        if rests && self.counts.are_told() {
+            self.ticks.due_us = u64::MAX;
+        }
+        self.ticks.by(now, self.follower.next_us(), BUSY_MS);
     }
 
     /// At the end of a tick: when the next is to come.

@@ -11,6 +11,7 @@ mod books;
 mod break_even;
 mod debts;
 mod demand;
+mod holding;
 mod leases;
 mod limiter;
 mod outage;

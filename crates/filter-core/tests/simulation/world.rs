@@ -138,7 +138,21 @@ enum Event {
         id: CallId,
         answer: Option<Answer>,
     },
+    Held(Held),
 }
+
+/// A poll that the limiter holds.
+struct Held {
+    envoy: usize,
+    worker: usize,
+    call: Call,
+    sent_us: u64,
+    /// When it is answered, whatever the answer is.
+    until_us: u64,
+}
+
+/// How long after an edit a limiter may hear of it, in microseconds.
+const HEARS_US: u64 = 5_000;
 
 #[derive(Clone)]
 pub struct Answer {
@@ -178,6 +192,14 @@ pub struct World {
     pub gone: Option<Gone>,
     /// How long an answer may take, in microseconds.
     pub slowest_us: u64,
+    /// Whether the limiter holds polls; an earlier one does not.
+    pub holds: bool,
+    /// Polls that left.
+    pub polls: u64,
+    /// Calls of before then, in microseconds, are not answered any more.
+    pub silent_us: u64,
+    /// So many of the polls to come are lost.
+    pub lost_polls: u64,
     events: BinaryHeap<Reverse<(u64, u64)>>,
     pending: HashMap<u64, Event>,
     next: u64,
@@ -267,6 +289,10 @@ impl World {
             reports: Some(Vec::new()),
             gone: None,
             slowest_us: 3_000,
+            holds: true,
+            polls: 0,
+            silent_us: 0,
+            lost_polls: 0,
             events: BinaryHeap::new(),
             pending: HashMap::new(),
             next: 0,
@@ -389,6 +415,7 @@ impl World {
                 workers[worker].on_call_answer(shared, now, id, answer.as_ref());
                 self.carry_out(envoy, worker);
             }
+            Event::Held(held) => self.release(held),
         }
     }
 
@@ -452,6 +479,7 @@ impl World {
                 .contains(&("authorization", "Bearer secret".to_owned()))
         );
         let id = call.id;
+        self.polls += u64::from(wait_ms(call).is_some());
         if self.chance.percent(self.weather.undeliverable) {
             let now = self.now();
             let Envoy {
@@ -462,27 +490,27 @@ impl World {
         }
         let timeout_us = call.timeout_ms * 1000;
         let weather = self.weather;
+        let lost = wait_ms(call).is_some() && self.lost_polls > 0;
+        self.lost_polls -= u64::from(lost);
         let (after_us, answer) = if self.chance.percent(weather.refused) {
             (100, Some(synthesised("503", "remote connection failure")))
-        } else if self.chance.percent(weather.lost) {
+        } else if lost || self.chance.percent(weather.lost) {
             (timeout_us, Some(synthesised("504", "response timeout")))
+        } else if let Some(wait_ms) = wait_ms(call).filter(|wait_ms| *wait_ms > 0 && self.holds) {
+            return self.release(Held {
+                envoy,
+                worker,
+                call: call.clone(),
+                sent_us: self.now_us,
+                until_us: self.now_us + wait_ms * 1000,
+            });
         } else if weather.untouched > 0
             && call.path == "/v1/check"
             && self.chance.percent(weather.untouched)
         {
             (200, Some(self.untouched(call)))
         } else {
-            let answer = self.execute(envoy, call);
-            let after_us = 200 + self.chance.below(self.slowest_us);
-            if self.chance.percent(weather.late) {
-                (timeout_us, Some(synthesised("504", "response timeout")))
-            } else if self.chance.percent(weather.garbled) {
-                (after_us, Some(self.garbled(answer)))
-            } else if self.chance.percent(weather.truncated) {
-                (after_us, None)
-            } else {
-                (after_us, Some(answer))
-            }
+            self.answered(envoy, call, timeout_us)
         };
         self.schedule(
             after_us,
@@ -493,6 +521,55 @@ impl World {
                 answer,
             },
         );
+    }
+
+    /// The limiter's answer, after how long, and what the weather makes of it.
+    fn answered(&mut self, envoy: usize, call: &Call, timeout_us: u64) -> (u64, Option<Answer>) {
+        let weather = self.weather;
+        let answer = self.execute(envoy, call);
+        let after_us = 200 + self.chance.below(self.slowest_us);
+        if self.chance.percent(weather.late) || after_us > timeout_us {
+            (timeout_us, Some(synthesised("504", "response timeout")))
+        } else if self.chance.percent(weather.garbled) {
+            (after_us, Some(self.garbled(answer)))
+        } else if self.chance.percent(weather.truncated) {
+            (after_us, None)
+        } else {
+            (after_us, Some(answer))
+        }
+    }
+
+    /// Holds a poll on, or answers it. A limiter that dies takes the connection with it; one that
+    /// hangs leaves it to the timeout.
+    fn release(&mut self, held: Held) {
+        let timeout_us = held.sent_us + held.call.timeout_ms * 1000 - self.now_us;
+        let silent = held.sent_us < self.silent_us || self.weather.lost == 100;
+        let (after_us, answer) = if silent {
+            (timeout_us, Some(synthesised("504", "response timeout")))
+        } else if self.weather.refused == 100 {
+            (100, Some(synthesised("503", "connection termination")))
+        } else if self.now_us < held.until_us && self.has_newest(&held.call) {
+            let look_us = self.chance.below(HEARS_US).min(held.until_us - self.now_us);
+            return self.schedule(look_us.max(1), Event::Held(held));
+        } else {
+            self.answered(held.envoy, &held.call, timeout_us)
+        };
+        let answer = Event::Answer {
+            envoy: held.envoy,
+            worker: held.worker,
+            id: held.call.id,
+            answer,
+        };
+        self.schedule(after_us, answer);
+    }
+
+    /// Whether there is nothing new for whoever polls.
+    fn has_newest(&self, call: &Call) -> bool {
+        let tag = |(name, tag): &(&str, String)| (*name == "if-none-match").then(|| tag.clone());
+        match call.headers.iter().find_map(tag) {
+            Some(tag) => self.gone.is_none() && tag == self.limiter.etag(),
+            None => self.gone.is_some(),
+        }
     }
 
     fn execute(&mut self, envoy: usize, call: &Call) -> Answer {
@@ -656,6 +733,12 @@ impl World {
     pub fn counted(&self, name: &str) -> u64 {
         self.counted.get(name).copied().unwrap_or(0)
     }
+}
+
+/// How long a poll would be held; `None`: it is none.
+fn wait_ms(call: &Call) -> Option<u64> {
+    let (_, rest) = call.path.split_once("&wait_ms=")?;
+    rest.split('&').next()?.parse().ok()
 }
 
 type Results = Vec<Result<protocol::Answer, ErrorCode>>;
