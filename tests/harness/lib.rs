@@ -31,7 +31,7 @@ pub use gate::Gate;
 pub use hyper::body::Bytes;
 pub use limiter::{Limiter, LimiterPlan};
 pub use ports::{Ports, free_port};
-pub use process::{Process, shown};
+pub use process::{Process, Signal, shown};
 pub use programs::{Engine, Programs};
 pub use raw::{RawClient, RawReply, get};
 pub use redis::{Redis, StoppedRedis};

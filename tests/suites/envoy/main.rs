@@ -17,6 +17,7 @@ mod deny_cache;
 mod directions;
 mod edits;
 mod grpc;
+mod held_polls;
 mod hostile_bytes;
 mod hostile_floods;
 mod hostile_input;

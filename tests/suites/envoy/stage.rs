@@ -146,19 +146,33 @@ impl Stage {
         }
     }
 
+    /// How many limiters run.
+    pub fn limiters(&self) -> usize {
+        self.limiters.len()
+    }
+
+    /// One of them.
+    pub fn limiter(&self, n: usize) -> &Limiter {
+        self.limiters.get(n).expect("that many limiters run")
+    }
+
     /// The sum of a counter over all limiters and labels.
     pub async fn limiter_counter(&self, name: &str) -> u64 {
         let mut sum = 0;
-        for limiter in &self.limiters {
-            let url = format!("{}/metrics", limiter.admin_url());
-            let page = Client::new().get(&url).send().await.unwrap().text();
-            sum += page
-                .lines()
-                .filter(|line| line.split(['{', ' ']).next() == Some(name))
-                .map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap())
-                .sum::<u64>();
+        for n in 0..self.limiters() {
+            sum += self.metric_of(n, name).await;
         }
         sum
+    }
+
+    /// The sum of a metric of one limiter over all labels.
+    pub async fn metric_of(&self, n: usize, name: &str) -> u64 {
+        let url = format!("{}/metrics", self.limiter(n).admin_url());
+        let page = Client::new().get(&url).send().await.unwrap().text();
+        page.lines()
+            .filter(|line| line.split(['{', ' ']).next() == Some(name))
+            .map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap())
+            .sum()
     }
 }
 

@@ -1,0 +1,87 @@
+//! A limiter holds the polls of Envoys that have nothing to learn, and whatever becomes of it
+//! meanwhile, an edit is in force within a second.
+//!
+//! The limit that is edited is decided in the proxy, so that no check tells of the edit.
+
+use harness::{Signal, until};
+
+use crate::stage::{EDIT_MAX, PATIENCE, Stage, limits, statuses};
+
+const HERE: &str = "{name: here, scope: proxy, match: {path: /here}, rate: 1/1h}";
+
+/// Waits until one of the limiters holds a poll; which.
+async fn holder(stage: &Stage) -> usize {
+    until("a limiter holds the poll", PATIENCE, async || {
+        for n in 0..stage.limiters() {
+            if stage.metric_of(n, "rl_held_polls").await > 0 {
+                return Some(n);
+            }
+        }
+        None
+    })
+    .await
+    .unwrap()
+}
+
+/// Raises the limit of a user who has used up what there was, and waits until that is in force.
+async fn edit_to(stage: &Stage, burst: usize, envoys: usize) {
+    let requests = (0..envoys).map(|n| stage.nth_envoy(n).get("/here"));
+    let requests: Vec<_> = requests.collect();
+    for request in &requests {
+        assert_eq!(statuses(request, 1).await, [429]);
+    }
+    stage.rlctl(&["set-limit", "here", "--burst", &burst.to_string()]);
+    for request in &requests {
+        until("the edit is in force", EDIT_MAX, async || {
+            (statuses(request, 1).await == [200]).then_some(())
+        })
+        .await
+        .unwrap();
+        while statuses(request, 1).await == [200] {}
+    }
+}
+
+/// Uses up what there is.
+async fn used_up(stage: &Stage, envoys: usize) {
+    for n in 0..envoys {
+        let request = stage.nth_envoy(n).get("/here");
+        while statuses(&request, 1).await == [200] {}
+    }
+}
+
+#[tokio::test]
+async fn an_edit_is_the_answer_to_every_poll_that_is_held() {
+    let stage = limits(&[HERE]).envoys(2).start().await;
+    used_up(&stage, 2).await;
+    for burst in 2..5 {
+        until("both polls are held", PATIENCE, async || {
+            (stage.limiter_counter("rl_held_polls").await == 2).then_some(())
+        })
+        .await
+        .unwrap();
+        edit_to(&stage, burst, 2).await;
+    }
+}
+
+#[tokio::test]
+async fn a_limiter_that_hangs_with_a_poll_in_its_hands_delays_no_edit_beyond_a_second() {
+    let stage = limits(&[HERE]).start().await;
+    used_up(&stage, 1).await;
+    for burst in 2..5 {
+        let holder = holder(&stage).await;
+        stage.limiter(holder).process().pause().unwrap();
+        edit_to(&stage, burst, 1).await;
+        stage.limiter(holder).process().resume().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_limiter_that_dies_or_leaves_with_a_poll_in_its_hands_delays_no_edit_beyond_a_second() {
+    for signal in [Signal::KILL, Signal::TERM] {
+        let stage = limits(&[HERE]).start().await;
+        used_up(&stage, 1).await;
+        let holder = holder(&stage).await;
+        stage.limiter(holder).process().signal(signal).unwrap();
+        edit_to(&stage, 2, 1).await;
+    }
+}
