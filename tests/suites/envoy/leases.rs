@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use harness::until;
+use harness::{Client, until};
 use tokio::task::JoinSet;
 
 use crate::stage::{PATIENCE, Stage, limits, statuses};
@@ -147,4 +147,62 @@ async fn an_edit_takes_effect_though_units_are_at_hand() {
     })
     .await
     .unwrap();
+}
+
+#[tokio::test]
+async fn a_window_that_is_reset_keeps_what_a_proxy_that_died_may_have_used() {
+    let mut stage = limits(&[
+        "{name: per-user, per: [user], match: {path: /}, algorithm: fixed_window, rate: 200/1d, on_failure: deny, lease: {ttl: 2s}}",
+    ])
+    .envoys(2)
+    .start()
+    .await;
+    let alice = |n: usize| stage.nth_envoy(n).get("/").header("x-user-id", "alice");
+    assert_eq!(statuses(&alice(1), 40).await, [200; 40]);
+    let survivor = alice(0);
+    stage.kill_an_envoy();
+    let bucket = || {
+        let found = stage.inspect("per-user", &["user=alice"]);
+        ["used", "leased"].map(|field| found[field].as_u64().unwrap())
+    };
+    let [used, leased] = bucket();
+    assert!(leased > 0 && used > leased, "{leased} of {used} are out");
+
+    stage.rlctl(&["reset", "per-user", "user=alice", "--yes"]);
+    assert_eq!(bucket(), [leased; 2]);
+    // Who knows of a later limit follows this edit too, and drops nothing any more that it is granted.
+    let new = [
+        "set-limit",
+        "new",
+        "--match",
+        "path=/new",
+        "--rate",
+        "1000/1s",
+    ];
+    stage.rlctl(&new);
+    until("all workers follow", PATIENCE, async || {
+        for _ in 0..12 {
+            let reply = Client::new().get(&stage.envoy().url("/new")).send().await;
+            reply.ok()?.header("ratelimit-policy")?;
+        }
+        Some(())
+    })
+    .await
+    .unwrap();
+
+    let mut admitted = 0;
+    until("the window is used up", PATIENCE, async || {
+        let answers = statuses(&survivor, 20).await;
+        let more = answers.iter().filter(|&&status| status == 200).count();
+        admitted += u64::try_from(more).unwrap();
+        println!(
+            "{more} {admitted} {:?} leased {leased} used {used}",
+            bucket()
+        );
+        // What it has at hand itself it tells in time.
+        (more == 0 && bucket() == [200, leased]).then_some(())
+    })
+    .await
+    .unwrap();
+    assert_eq!(admitted, 200 - leased);
 }

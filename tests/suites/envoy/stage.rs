@@ -108,6 +108,11 @@ impl Stage {
         serde_json::from_str(&self.rlctl(&arguments)).unwrap()
     }
 
+    /// Kills the Envoy that was started last.
+    pub fn kill_an_envoy(&mut self) {
+        drop(self.envoys.pop().expect("the plan has an Envoy"));
+    }
+
     /// Stops all limiters; connections to them are refused from then on.
     pub async fn stop_limiters(&mut self) {
         for limiter in std::mem::take(&mut self.limiters) {

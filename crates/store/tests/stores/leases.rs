@@ -1,6 +1,6 @@
 //! Units taken in advance: what is granted, what becomes of it, and how often.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context, Result};
 use policy::Compiled;
@@ -10,8 +10,10 @@ use store::{CheckError, Credit, LimitOf, Store, Which};
 use crate::{
     given::{by, check, name, policy, publish, request},
     on_every_store,
-    servers::{REDIS, Server, VALKEY},
+    servers::{REDIS, Server, VALKEY, until},
 };
+
+const PATIENCE: Duration = Duration::from_secs(20);
 
 type Shared = Arc<dyn Store>;
 
@@ -21,6 +23,7 @@ on_every_store!(
     a_settled_limit_leases_beside_the_others,
     every_leased_algorithm_grants_and_takes_back,
     a_reset_leaves_what_is_leased,
+    what_is_out_of_a_reset_window_is_used_until_its_end,
     a_credit_leaves_what_is_leased,
     a_stale_check_settles_once,
     an_override_too_small_for_the_ttl_is_not_leased,
@@ -199,6 +202,46 @@ async fn a_reset_leaves_what_is_leased(store: Shared) -> Result<()> {
         check(&store, &policy, &leasing(0, 0, &[settled(lease, 0, 10)])).await?;
         assert_eq!(standing(&store, &policy).await?, (100, 0), "{kind}");
     }
+    Ok(())
+}
+
+/// Nobody accounts for it: a proxy that died, a call that was lost. Whoever has those units may have used
+/// them after the reset, in that window, and the time of a lease is long over.
+async fn what_is_out_of_a_reset_window_is_used_until_its_end(store: Shared) -> Result<()> {
+    const WINDOW_MS: u64 = 1500;
+    let limits = format!(
+        "  - {{name: api, algorithm: fixed_window, rate: 100/{WINDOW_MS}ms, lease: {{ttl: 10ms}}}}\n"
+    );
+    let policy = publish(&store, &policy(&limits)).await?;
+    // Almost all of a window is still to come.
+    let fresh = async || {
+        let answer = check(&store, &policy, &leasing(1, 10, &[])).await.ok()?;
+        let lease = answer.limits.first()?.lease?;
+        (answer.now_ms < lease.epoch + WINDOW_MS / 10).then_some(lease)
+    };
+    let (lease, _) = until("a grant of a new window", PATIENCE, fresh).await?;
+    let (end_ms, leased) = (lease.epoch + WINDOW_MS, standing(&store, &policy).await?.1);
+    assert!(leased >= 10, "{leased}");
+    let of = LimitOf {
+        domain: &name("shop"),
+        limit: &policy.limits()[0],
+    };
+    store.reset(&of, Which::Bucket(&[]), &by("ann")).await?;
+    let policy = crate::given::current(&store).await?;
+    let mut kept_ms = 0;
+    let ended = async || {
+        let answer = check(&store, &policy, &leasing(0, 0, &[])).await.ok()?;
+        let (now_ms, left) = (answer.now_ms, answer.limits[0].remaining);
+        if now_ms >= end_ms {
+            return Some(left);
+        }
+        assert_eq!(left, 100 - leased, "at {now_ms}");
+        kept_ms = now_ms - lease.epoch;
+        None
+    };
+    let (left, _) = until("the window has ended", PATIENCE, ended).await?;
+    assert_eq!(left, 100);
+    assert!(kept_ms > WINDOW_MS / 2, "{kept_ms} ms after its start");
     Ok(())
 }
 
