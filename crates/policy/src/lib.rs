@@ -5,7 +5,6 @@
 //! ([`Problems`]). What comes out cannot be wrong any more: a [`Policy`] and its
 //! [`Limit`]s, which [`Compiled`] tests requests against.
 
-mod address;
 mod compiled;
 mod descriptor;
 mod document;
@@ -25,7 +24,6 @@ mod units;
 mod value_text;
 mod write;
 
-pub use address::Address;
 pub use compiled::{Compiled, Match, Resolved};
 pub use descriptor::{Descriptor, Entries};
 pub use document::{Entry, JsonError, Node, Place, Value};

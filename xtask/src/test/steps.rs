@@ -13,7 +13,8 @@ use crate::wasm::{self, TARGET};
 use crate::workspace::Workspace;
 
 /// The crates that run inside Envoy, whose tests must also hold on wasm32.
-const RUN_IN_ENVOY: [&str; 5] = [
+const RUN_IN_ENVOY: [&str; 6] = [
+    "address",
     "algorithms",
     "policy",
     "protocol",

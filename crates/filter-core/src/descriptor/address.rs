@@ -1,7 +1,7 @@
 //! The client's address as an entry.
 
+use address::Address;
 use filter_config::Prefixes;
-use policy::Address;
 
 /// The address in Envoy's `source.address` (`10.0.0.1:80`, `[::1]:80`), its bits beyond the
 /// prefix set to zero. Addresses that are none (a Unix socket) give none.

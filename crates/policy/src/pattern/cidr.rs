@@ -1,7 +1,8 @@
 //! Networks: an address and a prefix length.
 
+use address::Address;
+
 use super::PatternError;
-use crate::Address;
 
 /// An IP network. IPv4 addresses inside IPv6 (`::ffff:10.0.0.1`) are taken as IPv4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

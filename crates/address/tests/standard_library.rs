@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use policy::Address;
+use address::Address;
 use proptest::{prelude::*, strategy::Union};
 
 fn ours(text: &str) -> Option<Address> {
