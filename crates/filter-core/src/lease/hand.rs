@@ -2,6 +2,8 @@
 
 use std::rc::Rc;
 
+use protocol::Lease;
+
 use super::{Lot, Seen, Tally, Terms, demand::Demand};
 use crate::{
     table::{Place, Told},
@@ -59,6 +61,8 @@ pub(crate) struct Hand<O> {
     used_us: u64,
     /// What its requests need.
     demand: Demand,
+    /// Whether the limit was edited, as an answer told, and this worker does not follow that yet.
+    outdated: bool,
 }
 
 /// Units taken for a request that is not decided yet. They are neither spent nor there.
@@ -173,6 +177,7 @@ impl<O> Hand<O> {
             last_deadline_us: 0,
             untold: 0,
             ttl_us: 0,
+            outdated: false,
             origin: None,
             portion: 0,
             drawn_us: 0,
@@ -234,7 +239,17 @@ impl<O> Hand<O> {
     ) -> Option<u64> {
         self.used_us = now.mono_us;
         self.ttl_us = terms.ttl_us;
-        self.demand.miss(now, terms, together, left)
+        let needed = self.demand.miss(now, terms, together, left);
+        needed.filter(|_| !self.outdated)
+    }
+
+    /// A grant came under a later generation than this worker knows. Nobody asks for more until it
+    /// does, for its own requests would drop what they find of that generation; what came goes back.
+    pub(crate) fn outdate(&mut self, lease: Option<Lease>) {
+        self.outdated = true;
+        if let Some(lease) = lease {
+            self.tally.add(lease.epoch, 0, lease.units);
+        }
     }
 
     /// Whether there is room for another lot.

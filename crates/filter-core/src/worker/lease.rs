@@ -168,7 +168,16 @@ impl Worker {
                 && let (Some(said), Some(terms)) =
                     (answer.limits.get(at), self.terms(&policy, part.at))
             {
-                self.share(host, now, sent, &terms, part.place, said);
+                let hand = self.hands.find(part.place, limit.generation);
+                match hand.filter(|_| said.generation > limit.generation) {
+                    Some(hand) => {
+                        let units = said.lease.map_or(0, |lease| lease.units);
+                        self.counts.happened_to(Event::LeaseGranted, units);
+                        hand.outdate(said.lease);
+                        self.ticks.by_look(now, now.mono_us);
+                    }
+                    None => self.share(host, now, sent, &terms, part.place, said),
+                }
             }
             if case.cost == 0 || part.lease != Leased::No {
                 answer.limits.remove(at);

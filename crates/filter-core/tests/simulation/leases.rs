@@ -284,6 +284,28 @@ fn an_edit_drops_what_was_granted_before_it() {
     }
 }
 
+/// A worker learns of an edit a little later than the limiter. What it is granted meanwhile is of a
+/// generation that it does not know.
+#[test]
+fn what_is_granted_before_an_edit_is_followed_goes_back() {
+    let limits = "  - {name: all, algorithm: fixed_window, rate: 100000/1d, lease: {ttl: 2s}}\n";
+    let (mut all, mut lost) = (0, 0);
+    for seed in seeds() {
+        let mut world = World::new(seed, 2, 2, CONFIG, limits);
+        world.run_for_ms(500);
+        world.limiter.edit(limits);
+        for n in 0..2000 {
+            world.request(n % 2, 1 + n / 2 % 2, "alice", "/");
+            world.run_for_ms(1);
+        }
+        world.run_for_ms(5000);
+        let (granted, spent, returned) = Books::of(&world, 1).totals();
+        all += granted;
+        lost += granted - spent - returned;
+    }
+    assert!(lost * 100 <= all, "{lost} of {all}");
+}
+
 #[test]
 fn units_at_hand_are_used_while_the_limiter_is_away_and_no_longer_than_their_time() {
     let limits = "  - {name: all, rate: 1000/s, on_failure: deny, lease: {ttl: 200ms}}\n";
