@@ -12,7 +12,7 @@ use std::{
     collections::BTreeMap,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -41,6 +41,7 @@ pub(crate) struct Domains {
     table: ArcSwap<Table>,
     deleted: ArcSwap<BTreeMap<Name, Revision>>,
     poll: Mutex<Poll>,
+    unread: AtomicBool,
     wanted: AtomicU64,
     wake: Notify,
     done: watch::Sender<u64>,
@@ -56,13 +57,14 @@ pub(crate) struct Poll {
     pub(crate) answered: Option<Instant>,
     /// Why it did not since.
     pub(crate) error: Option<StoreError>,
-    /// Whether it is taking long to answer the poll under way.
+    /// Whether it may know more than was read: it is taking long to answer the poll under way, or
+    /// did not give out limits that it has.
     late: bool,
 }
 
 impl Poll {
-    /// Whether an edit would be known here by now: the store answered the last poll, and is not
-    /// slow with the next.
+    /// Whether an edit would be known here by now: the store answered the last poll in full, and is
+    /// not slow with the next.
     pub(crate) fn is_sure(&self) -> bool {
         self.answered.is_some() && self.error.is_none() && !self.late
     }
@@ -87,6 +89,7 @@ impl Domains {
             table: ArcSwap::default(),
             deleted: ArcSwap::default(),
             poll: Mutex::default(),
+            unread: AtomicBool::new(false),
             wanted: AtomicU64::new(0),
             wake: Notify::new(),
             done: watch::Sender::new(0),

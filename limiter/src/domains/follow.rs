@@ -62,6 +62,7 @@ impl Domains {
             Err(error) => return self.polled(Err(error)),
         };
         let known = self.table.load_full();
+        self.unread.store(false, Ordering::Relaxed);
         let mut next = Table::new();
         let mut listed = HashSet::new();
         let mut deleted = BTreeMap::new();
@@ -79,7 +80,7 @@ impl Domains {
         self.swap(&known, next);
         self.deleted.store(Arc::new(deleted));
         self.polled(Ok(()));
-        if changed {
+        if changed || self.unread.load(Ordering::Relaxed) {
             self.tell_news();
         }
     }
@@ -90,7 +91,6 @@ impl Domains {
 
     fn polled(&self, outcome: Result<(), StoreError>) {
         let mut poll = self.lock_poll();
-        poll.late = false;
         match outcome {
             Ok(()) => {
                 if poll.error.is_some() {
@@ -99,7 +99,7 @@ impl Domains {
                 *poll = Poll {
                     answered: Some(Instant::now()),
                     error: None,
-                    late: false,
+                    late: self.unread.load(Ordering::Relaxed),
                 };
             }
             Err(error) => {
@@ -107,6 +107,7 @@ impl Domains {
                     tracing::warn!(%error, "cannot ask the store for its limits");
                 }
                 poll.error = Some(error);
+                poll.late = false;
                 drop(poll);
                 self.tell_news();
             }
@@ -147,6 +148,7 @@ impl Domains {
             // The store's trouble, not the record's: the next poll tries again.
             Err(error) => {
                 tracing::warn!(domain = %name, %error, "cannot read the limits");
+                self.unread.store(true, Ordering::Relaxed);
                 Some(before)
             }
         }

@@ -8,7 +8,7 @@ use http_body_util::Empty;
 use hyper::{Request, body::Bytes, client::conn};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use limiter::Settings;
-use store::{Change, OverrideEdits, StoreError};
+use store::{Change, HeadState, OverrideEdits, StoreError};
 use tokio::{io::AsyncWriteExt, net::TcpStream, task::JoinHandle};
 
 use crate::support::{
@@ -21,6 +21,8 @@ const TWENTY: &str = "  - {name: per-user, per: [user], rate: 20/1d}\n";
 const WAIT: Duration = Duration::from_secs(1);
 /// How much sooner one may be answered, together with others.
 const TOGETHER: Duration = Duration::from_millis(20);
+/// What takes less was not held to the end.
+const WHOLE: Duration = WAIT.saturating_sub(TOGETHER);
 
 /// Polls as whoever has this revision, or none, and would wait.
 fn poll(service: &Service, has: Option<&str>, wait: Duration) -> JoinHandle<Result<Reply>> {
@@ -77,14 +79,13 @@ async fn a_poll_is_answered_with_the_edit_or_when_its_time_is_over() -> Result<(
         (long.status.as_u16(), long.header("x-rl-revision")),
         (200, Some("2"))
     );
-    assert!(long.took < WAIT, "{:?}", long.took);
+    assert!(long.took < WHOLE, "{:?}", long.took);
     held(&service, 0).await?;
 
     let has = newest(&service).await?;
     let capped = poll(&service, Some(&has), Duration::from_hours(1)).await??;
     assert_eq!(capped.status, 304);
-    let least = WAIT.saturating_sub(TOGETHER);
-    assert!(capped.took >= least, "{:?}", capped.took);
+    assert!(capped.took >= WHOLE, "{:?}", capped.took);
     Ok(())
 }
 
@@ -94,7 +95,7 @@ async fn whoever_has_something_else_is_answered_at_once() -> Result<()> {
     for has in [None, Some("7-0000000000000007")] {
         let reply = poll(&service, has, WAIT).await??;
         assert_eq!(reply.status, 200, "{has:?}");
-        assert!(reply.took < WAIT, "{:?}", reply.took);
+        assert!(reply.took < WHOLE, "{:?}", reply.took);
     }
     let bad = service
         .get("/v1/policy?domain=shop&wait_ms=soon")
@@ -147,7 +148,10 @@ async fn it_is_no_work_and_no_more_are_held_than_there_may_be_connections() -> R
     held(&service, 2).await?;
     let started = Instant::now();
     assert_eq!(poll()?.await??.status(), 304);
-    assert!(started.elapsed() < WAIT, "one too many is answered at once");
+    assert!(
+        started.elapsed() < WHOLE,
+        "one too many is answered at once"
+    );
     assert!(service.allows("a").await?, "they are no work");
     publish(&service.store, TWENTY).await?;
     for poll in first {
@@ -169,7 +173,7 @@ async fn whoever_leaves_is_not_held_any_more() -> Result<()> {
     held(&service, 1).await?;
     drop(leaver);
     held(&service, 0).await?;
-    assert!(started.elapsed() < WAIT, "{:?}", started.elapsed());
+    assert!(started.elapsed() < WHOLE, "{:?}", started.elapsed());
     Ok(())
 }
 
@@ -196,7 +200,7 @@ async fn a_limiter_that_leaves_holds_none() -> Result<()> {
             (reply.status.as_u16(), reply.header("connection")),
             (304, Some("close"))
         );
-        assert!(reply.took < WAIT, "{:?}", reply.took);
+        assert!(reply.took < WHOLE, "{:?}", reply.took);
     }
     ending.abort();
     Ok(())
@@ -217,7 +221,7 @@ async fn a_limiter_that_cannot_ask_its_store_holds_none() -> Result<()> {
     };
     for reply in [before.await??, after.await?] {
         assert_eq!(reply.status, 304);
-        assert!(reply.took < WAIT, "{:?}", reply.took);
+        assert!(reply.took < WHOLE, "{:?}", reply.took);
     }
     store.fail_heads(None);
     back(&service).await?;
@@ -238,7 +242,7 @@ async fn a_store_that_hangs_ends_it_before_that_is_an_error() -> Result<()> {
     server.pause()?;
     let reply = poll.await??;
     assert_eq!(reply.status, 304);
-    assert!(reply.took < WAIT, "{:?}", reply.took);
+    assert!(reply.took < WHOLE, "{:?}", reply.took);
     server.resume()
 }
 
@@ -261,5 +265,48 @@ async fn limits_of_a_later_edit_are_replaced_only_by_what_the_store_has() -> Res
         (reply.status.as_u16(), reply.header("x-rl-revision")),
         (200, Some("1"))
     );
+    Ok(())
+}
+
+/// It knows that there is an edit, and not what it says.
+#[tokio::test]
+async fn a_limiter_that_cannot_read_an_edit_holds_none_and_takes_nobody_back() -> Result<()> {
+    let store = Scripted::with(PER_USER, 1000).await?;
+    let service = Service::ready_on(store.clone(), quick()).await?;
+    let has = newest(&service).await?;
+    let before = poll(&service, Some(&has), WAIT);
+    held(&service, 1).await?;
+    store.fail_records(Some(StoreError::Unreachable("cut off".to_owned())));
+    publish(store.inner(), TWENTY).await?;
+    let before = before.await??;
+    let after = poll(&service, Some(&has), WAIT).await??;
+    for reply in [before, after] {
+        assert_eq!(reply.status, 304);
+        assert!(reply.took < WHOLE, "{:?}", reply.took);
+    }
+    let ahead = poll(&service, Some("2-0000000000000007"), WAIT).await??;
+    assert_eq!(ahead.status, 304);
+    store.fail_records(None);
+    service.quota_becomes(20).await
+}
+
+/// Who has heard of an edit from one replica, and asks another a moment later.
+#[tokio::test]
+async fn a_limiter_that_did_not_hear_of_an_edit_yet_asks_the_store_first() -> Result<()> {
+    let server = Server::start(VALKEY).await?;
+    let store = server.store()?;
+    publish(&store, PER_USER).await?;
+    let service = Service::ready_on(server.store()?, quick()).await?;
+    for limits in [TWENTY, PER_USER, TWENTY, PER_USER, TWENTY] {
+        publish(&store, limits).await?;
+        let heads = store.heads().await?;
+        let HeadState::Live(revision) = &heads[0].state else {
+            panic!("{heads:?}");
+        };
+        let has = format!("{}-{:016x}", revision.number, revision.digest);
+        let reply = poll(&service, Some(&has), Duration::from_millis(100)).await??;
+        assert_eq!(reply.status, 304, "{}", reply.text());
+        assert_eq!(newest(&service).await?, has);
+    }
     Ok(())
 }
