@@ -43,6 +43,12 @@ const PASSES: [&str; 7] = [
 /// take three bytes instead of four.
 const STACK: &str = "-Clink-arg=-zstack-size=983040";
 
+/// A size, such as `249.1 KB`; rounded up, so that one above the budget never looks like it.
+pub fn kilobytes(bytes: u64) -> String {
+    let tenths = bytes.div_ceil(100);
+    format!("{}.{} KB", tenths / 10, tenths % 10)
+}
+
 /// Builds the filter and returns its path, `target/filter.wasm`.
 pub fn build(workspace: &Workspace, ui: &Ui) -> Result<PathBuf> {
     ui.heading("Filter");
@@ -62,9 +68,9 @@ pub fn build(workspace: &Workspace, ui: &Ui) -> Result<PathBuf> {
     )?;
     let bytes = std::fs::metadata(&path)?.len();
     ui.line(&format!(
-        "{}: {} KB",
+        "{}: {}",
         workspace.short(&path).display(),
-        bytes.div_ceil(1000)
+        kilobytes(bytes)
     ));
     ensure!(
         bytes < SIZE_BUDGET_BYTES,

@@ -2,7 +2,7 @@
 
 use super::{Report, Series, median, micros, row, thousandths};
 use crate::bench::start::Starts;
-use crate::wasm::SIZE_BUDGET_BYTES;
+use crate::wasm::{SIZE_BUDGET_BYTES, kilobytes};
 
 /// What a figure is to reach: a setup's share of its reference's requests, in thousandths.
 const BUDGETS: [(&str, u64); 6] = [
@@ -93,7 +93,6 @@ impl Report {
             to_be,
             is >= LIMITER_BUDGET,
         );
-        let kilobytes = |bytes: u64| format!("{} KB", bytes.div_ceil(1000));
         let to_be = format!("< {}", kilobytes(SIZE_BUDGET_BYTES));
         line(
             "filter.wasm",
