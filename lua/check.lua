@@ -22,7 +22,7 @@
 -- Numbers reach redis.call as they are: it writes 17 digits.
 
 local injected = ARGV[1] ~= '-1'
-local call, pcall = redis.call, redis.pcall
+local call = redis.call
 local now -- ms; the time of every check in this call
 
 -- include: lib/integers.lua
@@ -90,6 +90,7 @@ local function parse_form(at)
   return form, next_at
 end
 
+-- include: lib/load.lua
 -- include: lib/kept.lua
 
 -- Room for one check of one limit; what of it is not filled is cut off.

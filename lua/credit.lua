@@ -19,24 +19,7 @@ local UNUSED, CREDITED, STALE, BROKEN = 0, 1, 2, 3
 local TTL_MARGIN_MS, TTL_INJECTED_MS = 1000, 86400000 -- as in lib/kept.lua
 
 -- include: lib/algorithms.lua
-
--- Reads the state of a limit; returns CORRUPT if it is none.
-local function load(l)
-  local algorithm = l.algorithm
-  if not algorithm.encode then
-    return algorithm.load(l)
-  end
-  local text = redis.pcall('GET', l.key)
-  local wrong_type = type(text) == 'table' -- another algorithm's, or nobody's
-  if wrong_type then
-    text = nil
-  end
-  local problem = (text or algorithm.load_absent) and algorithm.load(l, text)
-  if problem then
-    return problem
-  end
-  return wrong_type and foreign(l)
-end
+-- include: lib/load.lua
 
 -- include: lib/credit.lua
 
@@ -50,7 +33,6 @@ now = math.min(now, 2 ^ 52 - 1)
 local flags, kind, units = ARGV[2] + 0, ARGV[3] + 0, ARGV[5] + 0
 local leased = ARGV[10] + 0 > 0 and kind <= 3 -- windows count what is leased as used
 local l = {
-  key = KEYS[1],
   kind = kind,
   algorithm = algorithm_of(kind, leased),
   generation = ARGV[4] + 0,
@@ -58,13 +40,9 @@ local l = {
   x = ARGV[7] + 0,
   y = ARGV[8] + 0,
   z = ARGV[9] + 0,
-  seen = 0,
-  shifted = false,
-  debt = 0,
-  at = now,
   lease = leased and { ttl = ARGV[10] + 0, want = 0, proxy = 0, settle = {} } or nil,
 }
-if load(l) then
+if load(l, KEYS[1]) then
   return { BROKEN, now, 0, 0, 0 }
 end
 if l.generation < l.seen and flags < 2 then

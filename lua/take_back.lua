@@ -22,13 +22,13 @@ local now -- ms
 local NUMBERS_PER_CHARGE = 9
 
 -- include: lib/algorithms.lua
+-- include: lib/load.lua
 
 -- The limit whose key is KEYS[k] and whose numbers start at ARGV[at], loaded; nil if its state
 -- cannot be read.
 local function read(k, at)
   local kind, ttl = ARGV[at] + 0, ARGV[at + 8] + 0
   local l = {
-    key = KEYS[k],
     kind = kind,
     algorithm = algorithm_of(kind, ttl > 0),
     generation = ARGV[at + 1] + 0,
@@ -36,29 +36,9 @@ local function read(k, at)
     x = ARGV[at + 5] + 0,
     y = ARGV[at + 6] + 0,
     z = ARGV[at + 7] + 0,
-    seen = 0,
-    shifted = false,
-    debt = 0,
-    at = now,
     lease = ttl > 0 and { ttl = ttl, want = 0, proxy = 0, settle = {} } or nil,
   }
-  local algorithm, problem = l.algorithm, nil
-  if algorithm.encode then
-    local text = redis.pcall('GET', l.key)
-    local wrong_type = type(text) == 'table'
-    if wrong_type then
-      text = nil
-    end
-    if text or algorithm.load_absent then
-      problem = algorithm.load(l, text)
-    end
-    if wrong_type then
-      problem = problem or foreign(l)
-    end
-  else
-    problem = algorithm.load(l)
-  end
-  if not problem then
+  if not load(l, KEYS[k]) then
     return l
   end
 end

@@ -1,5 +1,4 @@
--- How the state of a limit's bucket is read and written. Needs state.lua, and of check.lua `now`,
--- call, pcall, `injected`.
+-- How the state of a limit's bucket is written. Needs load.lua, and of check.lua call and `injected`.
 --
 -- A bucket whose state is a string is kept for the next check where that asks the same of it: what
 -- many checks in a row ask for, such as the bucket of all requests, is read once and written once.
@@ -10,35 +9,6 @@ local TTL_MARGIN_MS = 1000
 local TTL_INJECTED_MS = 86400000
 
 local unwritten = false -- whether a limit of the form at hand keeps what is not written yet
-
--- Reads the state of a bucket for a limit, unless it was kept; returns CORRUPT if it is none.
--- `next_key` is what the next check will ask the limit for.
-local function load(l, key, next_key)
-  if l.keep then
-    l.keep = next_key == key
-    return
-  end
-  l.key, l.seen, l.shifted, l.debt, l.at = key, 0, false, 0, now
-  local algorithm, problem = l.algorithm, nil
-  if not algorithm.encode then
-    return algorithm.load(l)
-  end
-  local text = pcall('GET', key)
-  local wrong_type = type(text) == 'table'
-  if wrong_type then
-    text = nil
-  end
-  if text or algorithm.load_absent then
-    problem = algorithm.load(l, text)
-  end
-  if wrong_type and not problem then
-    problem = foreign(l)
-  end
-  if next_key == key and not problem and not l.ahead then
-    l.keep = true
-  end
-  return problem
-end
 
 -- Stores usage that was added to, or else a shift of the time base.
 local function store(l, used, reset)

@@ -45,6 +45,7 @@ const LIBRARY: &[(&str, &str)] = &[
         "lib/token_bucket.lua",
         include_str!("../../../../lua/lib/token_bucket.lua"),
     ),
+    ("lib/load.lua", include_str!("../../../../lua/lib/load.lua")),
     ("lib/kept.lua", include_str!("../../../../lua/lib/kept.lua")),
     ("lib/gcra.lua", include_str!("../../../../lua/lib/gcra.lua")),
     (
