@@ -364,7 +364,10 @@ impl<O> Hand<O> {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::TERMS, *};
+    use super::{
+        super::{TERMS, portion},
+        *,
+    };
     use crate::{table::Table, time::at};
 
     fn place(n: u32) -> Place {
@@ -379,11 +382,6 @@ mod tests {
             deadline_us: until_ms * 1000,
             units: 2,
         }
-    }
-
-    fn portion(units: u64) -> Portion {
-        let scarce = false;
-        Portion { units, scarce }
     }
 
     fn hands() -> Hands<()> {

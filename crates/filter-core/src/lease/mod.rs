@@ -93,6 +93,13 @@ const TERMS: Terms = Terms {
     proxies: 1,
 };
 
+/// Of a bucket of which more is left.
+#[cfg(test)]
+fn portion(units: u64) -> Portion {
+    let scarce = false;
+    Portion { units, scarce }
+}
+
 impl Terms {
     /// A part of the time that a grant lasts.
     fn part_us(&self, of: u64) -> u64 {

@@ -260,7 +260,10 @@ impl Pool {
 mod tests {
     use std::cell::Cell;
 
-    use super::{super::TERMS, *};
+    use super::{
+        super::{TERMS, portion},
+        *,
+    };
     use crate::{
         host::{self, CasMismatch, Change, Host, Version, Versioned},
         simulated::SharedData,
@@ -283,11 +286,6 @@ mod tests {
         assert_eq!(ask.want, units);
         pool.answered(at(5), at(0), Some(lease(units, 1)), &TERMS);
         pool
-    }
-
-    fn portion(units: u64) -> Portion {
-        let scarce = false;
-        Portion { units, scarce }
     }
 
     fn told(ask: Option<Ask>) -> Vec<(u64, u64, u64)> {
