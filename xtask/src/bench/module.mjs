@@ -201,7 +201,8 @@ class Vm {
       if (checks && this.replaying) this.known.set(body.length, answer);
       this.hear(token, answer);
     });
-    this.waiting.push(answered);
+    // A poll is held until there is an edit, and there is none.
+    if (!headers.has("if-none-match")) this.waiting.push(answered);
   }
 
   hear(token, answer) {
