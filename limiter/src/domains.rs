@@ -6,13 +6,14 @@
 
 mod active;
 mod follow;
+mod look;
 mod state;
 
 use std::{
     collections::BTreeMap,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -41,7 +42,6 @@ pub(crate) struct Domains {
     table: ArcSwap<Table>,
     deleted: ArcSwap<BTreeMap<Name, Revision>>,
     poll: Mutex<Poll>,
-    unread: AtomicBool,
     wanted: AtomicU64,
     wake: Notify,
     done: watch::Sender<u64>,
@@ -89,7 +89,6 @@ impl Domains {
             table: ArcSwap::default(),
             deleted: ArcSwap::default(),
             poll: Mutex::default(),
-            unread: AtomicBool::new(false),
             wanted: AtomicU64::new(0),
             wake: Notify::new(),
             done: watch::Sender::new(0),

@@ -1,0 +1,130 @@
+//! Reading what the store has that is not in force.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::Arc,
+};
+
+use policy::{Name, Policy, Revision};
+use store::{Head, HeadState, Overrides, StoreError, Stored};
+use tokio::task::spawn_blocking;
+
+use super::{Active, Domain, Domains, Table};
+
+/// Domains kept at once. More than that in one store is a mistake, or not ours.
+const DOMAINS_MAX: usize = 4096;
+
+/// What one poll finds.
+#[derive(Default)]
+pub(super) struct Found {
+    pub(super) table: Table,
+    /// The domains that were deleted, and the edits that did it.
+    pub(super) deleted: BTreeMap<Name, Revision>,
+    /// Whether the store did not give out limits that it has.
+    pub(super) unread: bool,
+}
+
+impl Domains {
+    /// What the heads lead to.
+    pub(super) async fn look(&self, heads: Vec<Head>, known: &Table) -> Found {
+        let mut found = Found::default();
+        let mut listed = HashSet::new();
+        for head in heads.into_iter().take(DOMAINS_MAX) {
+            if let HeadState::Deleted(revision) = &head.state {
+                found.deleted.insert(head.domain.clone(), revision.clone());
+            }
+            let before = known.get(&head.domain).cloned().unwrap_or_default();
+            let domain = match self.next(&head, before.clone()).await {
+                Ok(domain) => domain,
+                // The store's trouble, not the record's: the next poll tries again.
+                Err(error) => {
+                    tracing::warn!(domain = %head.domain, %error, "cannot read the limits");
+                    found.unread = true;
+                    Some(before)
+                }
+            };
+            let domain = domain.map(|domain| (head.domain.clone(), domain));
+            found.table.extend(domain);
+            listed.insert(head.domain);
+        }
+        found.table.extend(vanished_domains(known, &listed));
+        found
+    }
+
+    /// The domain after a poll; `None`: it is definitely absent. An error is of the store, which did
+    /// not give out the limits.
+    async fn next(&self, head: &Head, before: Domain) -> Result<Option<Domain>, StoreError> {
+        let name = &head.domain;
+        Ok(match &head.state {
+            HeadState::Deleted(_) => None,
+            HeadState::Missing => Some(before.faulty(vanished(), None)),
+            HeadState::Unreadable(message) => Some(before.faulty(message.clone(), None)),
+            HeadState::Live(revision) => {
+                if before.is_at(revision) {
+                    Some(before.mended())
+                } else if before.was_tried(revision) {
+                    Some(before)
+                } else {
+                    self.load(name, revision, before).await?
+                }
+            }
+        })
+    }
+
+    async fn load(
+        &self,
+        name: &Name,
+        revision: &Revision,
+        before: Domain,
+    ) -> Result<Option<Domain>, StoreError> {
+        if let Some(active) = self.catch_up(name, &before).await {
+            return Ok(Some(Domain::sound(active)));
+        }
+        Ok(match self.store.read(name, Overrides::All).await {
+            Ok(Stored::Live(record)) => match self.compile(record.policy).await {
+                Ok(active) => Some(Domain::sound(active)),
+                Err(message) => Some(before.faulty(message, Some(revision))),
+            },
+            Ok(Stored::Deleted(_)) => None,
+            Ok(Stored::Absent) => Some(before.faulty(vanished(), None)),
+            Err(StoreError::Corrupt(message)) => Some(before.faulty(message, Some(revision))),
+            Err(error) => return Err(error),
+        })
+    }
+
+    /// The limits in force with what changed since, at the cost of that; `None`: whatever is in
+    /// the way shows when they are read whole.
+    async fn catch_up(&self, name: &Name, before: &Domain) -> Option<Active> {
+        let known = Arc::clone(before.active.as_ref()?);
+        let since = self
+            .store
+            .changes_since(name, known.compiled.revision())
+            .await;
+        let since = since.ok().flatten()?;
+        let metrics = Arc::clone(&self.metrics);
+        let caught_up = spawn_blocking(move || known.caught_up(since, &metrics));
+        caught_up.await.ok().flatten()?.ok()
+    }
+
+    /// Compiling 100,000 overrides takes a while, in which checks go on.
+    async fn compile(&self, policy: Policy) -> Result<Active, String> {
+        let metrics = Arc::clone(&self.metrics);
+        spawn_blocking(move || Active::new(policy, &metrics))
+            .await
+            .unwrap_or_else(|_| Err("compiling the limits failed; please report this".to_owned()))
+    }
+}
+
+/// Domains that are not listed any more, though nobody deleted them: they were lost.
+fn vanished_domains(known: &Table, listed: &HashSet<Name>) -> Vec<(Name, Domain)> {
+    let gone = |(name, before): (&Name, &Domain)| {
+        let lost = before.active.is_some() && !listed.contains(name);
+        lost.then(|| (name.clone(), before.clone().faulty(vanished(), None)))
+    };
+    known.iter().filter_map(gone).collect()
+}
+
+fn vanished() -> String {
+    "the record is gone from the store, though nobody deleted it; the last limits stay in force"
+        .to_owned()
+}
