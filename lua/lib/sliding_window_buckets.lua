@@ -8,8 +8,8 @@
 -- w: limit (N), x (W in ms), y (sub-windows in W), width (ms), span (sub-windows that an
 --    admission counts for), current (index of now), used,
 --    kind (7: strict), counts (as stored) and live (those that count, in today's width): {index, units, field};
---    of leases out_index, index_before, out, out_before, marks, marks_before, and out_read, the
---    last four as they were read where they are of another width and count no more
+--    of leases out_index, index_before, out, out_before, marks, marks_before, and out_shifted, the
+--    field of the hash that a far step back of the clock makes of them, whatever is done then
 
 local STRICT = 7
 local CHUNK = 1000 -- unpack() has a limit
@@ -80,6 +80,17 @@ local function read(w)
   return counts
 end
 
+-- What is leased out, as the hash has it: '' if it is nothing any more, nil if it never was anything.
+local function encode_out(w)
+  if not w.out then
+    return nil
+  elseif w.out + w.out_before == 0 then
+    return ''
+  end
+  return string.format('%.0f:%.0f:%.0f:%.0f:%s:%s', w.out_index, w.index_before, w.out, w.out_before,
+    w.marks, w.marks_before)
+end
+
 -- Moves the counts so that the newest is in the sub-window of now.
 local function shift(w, counts)
   local by = counts[#counts][1] - math.floor(now / w.stored_width)
@@ -89,6 +100,7 @@ local function shift(w, counts)
   if w.out then
     w.out_index, w.index_before = w.out_index - by, w.index_before - by
   end
+  w.shifted, w.out_shifted = true, encode_out(w)
 end
 
 -- Units leased out of a sub-window.
@@ -128,14 +140,12 @@ local function load(w)
   end
   if counts[#counts][1] * w.stored_width - now > w.x then
     shift(w, counts)
-    w.shifted = true
   end
   w.counts = counts
   local newest = counts[#counts][1] * w.stored_width
   w.current = math.floor(math.max(newest, now) / w.width)
   w.live = live(w, counts)
   if w.out and w.stored_width ~= w.width then
-    w.out_read = { w.out, w.out_before, w.marks, w.marks_before }
     w.out, w.out_before, w.marks, w.marks_before = 0, 0, '', ''
   end
 end
@@ -184,20 +194,16 @@ local function reset_after_ms(w)
   return newest and forgotten_after_ms(w, newest[1]) or 0
 end
 
--- What is leased out, or that nothing is any more.
-local function save_out(w)
-  if not w.out then
-    return
-  elseif w.out + w.out_before > 0 then
-    redis.call('HSET', w.key, 'l', string.format('%.0f:%.0f:%.0f:%.0f:%s:%s', w.out_index, w.index_before,
-      w.out, w.out_before, w.marks, w.marks_before))
-  else
+local function save_out(w, out)
+  if out == '' then
     redis.call('HDEL', w.key, 'l')
+  elseif out then
+    redis.call('HSET', w.key, 'l', out)
   end
 end
 
 -- Replaces the whole hash.
-local function rewrite(w, generation, width, counts, ttl)
+local function rewrite(w, generation, width, counts, out, ttl)
   if not w.counts then
     redis.call('DEL', w.key) -- what another algorithm left
   end
@@ -220,7 +226,7 @@ local function rewrite(w, generation, width, counts, ttl)
   if #gone > 0 then
     redis.call('HDEL', w.key, unpack(gone))
   end
-  save_out(w)
+  save_out(w, out)
   redis.call('PEXPIRE', w.key, ttl)
 end
 
@@ -241,7 +247,7 @@ local function update(w, ttl)
   if #gone > 0 then
     redis.call('HDEL', w.key, unpack(gone))
   end
-  save_out(w)
+  save_out(w, encode_out(w))
   redis.call('PEXPIRE', w.key, ttl)
 end
 
@@ -249,17 +255,12 @@ local function save(w, ttl)
   if w.counts and not w.shifted and not w.settled and w.stored_width == w.width then
     update(w, ttl)
   else
-    rewrite(w, w.generation, w.width, w.live, ttl)
+    rewrite(w, w.generation, w.width, w.live, encode_out(w), ttl)
   end
 end
 
 local function save_shifted(w, ttl)
-  local out, out_before, marks, marks_before = w.out, w.out_before, w.marks, w.marks_before
-  if w.out_read then
-    w.out, w.out_before, w.marks, w.marks_before = unpack(w.out_read)
-  end
-  rewrite(w, w.seen, w.stored_width, w.counts, ttl)
-  w.out, w.out_before, w.marks, w.marks_before = out, out_before, marks, marks_before
+  rewrite(w, w.seen, w.stored_width, w.counts, w.out_shifted, ttl)
 end
 
 local M = {

@@ -5,7 +5,7 @@
 mod support;
 
 use algorithms::check::{Mode, Options, Verdict};
-use algorithms::{Algorithm, Kind, Parameters};
+use algorithms::{Algorithm, Kind, Parameters, Settlement};
 use store::script::{Charge, Clock, ScriptError};
 use support::random::{Random, Walk};
 use support::server::{REDIS, VALKEY};
@@ -188,6 +188,54 @@ fn a_logs_total_wraps() {
         }
     }
     assert!(charged > 3_000_000, "{charged}");
+}
+
+/// After a far step back of the clock a question moves the times along, and nothing else: not the
+/// grants on to the sub-window of now, though units were wanted of it and none were there.
+#[test]
+fn a_question_after_a_step_back_leaves_the_grants_of_a_sub_window() {
+    let parameters = Parameters {
+        sub_windows: Some(10),
+        ..Parameters::new(Kind::SlidingWindowBuckets, 100, 1000)
+    };
+    let subject = Subject {
+        key: "sub-windows".to_owned(),
+        algorithm: Algorithm::new(&parameters).unwrap(),
+        generation: 1,
+        cost: 0,
+        debit: 0,
+        lease: Leasing {
+            ttl_ms: 20,
+            ..Leasing::default()
+        },
+        mode: Mode::Enforce,
+    };
+    let returned = Settlement {
+        epoch: 49_900,
+        spent: 0,
+        returned: 12,
+    };
+    let steps = [
+        (100_000, 1, 40, vec![]),
+        (100_100, 80, 0, vec![]),
+        (50_000, 0, 40, vec![]),
+        (50_300, 1, 40, vec![]),
+        (50_300, 0, 0, vec![returned]),
+    ];
+    let (mut rust, mut lua) = (RustEngine::default(), LuaRedis::new());
+    let mut remaining = Vec::new();
+    for (now_ms, cost, want, settle) in steps {
+        let mut subject = subject.clone();
+        subject.cost = cost;
+        subject.lease.want = want;
+        subject.lease.settle = settle;
+        let subjects = [subject];
+        let expected = rust.check(&subjects, now_ms, Options::default()).unwrap();
+        let actual = lua.check(&subjects, now_ms, Options::default());
+        assert_eq!(actual.as_ref(), Ok(&expected), "at {now_ms}");
+        remaining.push(expected.limits.first().unwrap().decision.remaining);
+    }
+    assert_eq!(remaining, [87, 7, 7, 6, 18]);
 }
 
 /// With the server's clock the same answers, and no key that expires before its bucket is unused.
