@@ -2,18 +2,18 @@
 //! the usual, a stage is that plan running.
 
 mod plan;
+mod store;
 
 use std::process::Command;
 use std::time::Duration;
 
-use harness::{
-    Client, Cluster, Envoy, Limiter, LimiterPlan, Pair, Programs, RawClient, Redis,
-    ReplicatedCluster, Reply, Request, Sentinel, StoppedRedis, Upstream,
-};
+use harness::{Client, Envoy, Limiter, LimiterPlan, Programs, RawClient, Reply, Request, Upstream};
 use serde_json::Value;
 use tempfile::TempDir;
 
+use plan::Keeps;
 pub use plan::{Plan, alone, limits};
+use store::Store;
 
 /// An edit is in force everywhere within a second.
 pub const EDIT_MAX: Duration = Duration::from_secs(1);
@@ -27,12 +27,8 @@ const TRAP: &str = "failed: Uncaught RuntimeError";
 pub struct Stage {
     programs: Programs,
     pub upstream: Upstream,
-    store: String,
-    redis: Option<Redis>,
-    cluster: Option<Cluster>,
-    replicated: Option<ReplicatedCluster>,
-    sentinel: Option<Sentinel>,
-    stopped_redis: Option<StoppedRedis>,
+    store: Store,
+    store_url: String,
     limiters: Vec<Limiter>,
     stopped: Vec<LimiterPlan>,
     envoys: Vec<Envoy>,
@@ -71,35 +67,9 @@ impl Stage {
         self.envoy().get(path).header("x-user-id", user)
     }
 
-    /// Redis's process.
-    pub fn redis(&self) -> &Redis {
-        self.redis.as_ref().expect("the plan has a Redis")
-    }
-
-    /// The Cluster.
-    pub fn cluster(&self) -> &Cluster {
-        self.cluster.as_ref().expect("the plan has a Cluster")
-    }
-
-    /// The server that has a key, and its replica.
-    pub async fn pair_of(&mut self, key: &str) -> &mut Pair {
-        if let Some(sentinel) = &mut self.sentinel {
-            return sentinel.pair();
-        }
-        let cluster = self.replicated.as_mut().expect("the plan has replicas");
-        let master = cluster.master_of(key).await.unwrap();
-        cluster.pair(master).unwrap()
-    }
-
-    /// Which node of a Cluster with replicas has a key, from 0.
-    pub async fn node_of(&self, key: &str) -> Option<usize> {
-        let cluster = self.replicated.as_ref()?;
-        Some(cluster.master_of(key).await.unwrap())
-    }
-
     /// Runs rlctl on the store and expects it to succeed.
     pub fn rlctl(&self, arguments: &[&str]) -> String {
-        rlctl(&self.programs, &self.store, arguments)
+        rlctl(&self.programs, &self.store_url, arguments)
     }
 
     /// `rlctl inspect LIMIT KEY=VALUE... -o json`.
@@ -126,25 +96,7 @@ impl Stage {
         self.stopped.push(limiter.stop().await.unwrap());
     }
 
-    /// Stops Redis and starts it empty on the same port.
-    pub async fn restart_redis_empty(&mut self) {
-        let redis = self.redis.take().expect("the plan has a Redis");
-        self.redis = Some(redis.restart_empty().await.unwrap());
-    }
-
-    /// Stops Redis with its keys saved; connections to it are refused from then on.
-    pub async fn stop_redis(&mut self) {
-        let redis = self.redis.take().expect("the plan has a Redis");
-        self.stopped_redis = Some(redis.stop_saved().await.unwrap());
-    }
-
-    /// Starts it again.
-    pub async fn start_redis(&mut self) {
-        let stopped = self.stopped_redis.take().expect("it was stopped");
-        self.redis = Some(stopped.start().await.unwrap());
-    }
-
-    /// Starts them again.
+    /// Starts the stopped ones again.
     pub async fn start_limiters(&mut self) {
         for plan in std::mem::take(&mut self.stopped) {
             self.limiters.push(plan.start().await.unwrap());

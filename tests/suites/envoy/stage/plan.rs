@@ -14,7 +14,7 @@ const PROBE_PATH: &str = "/probe";
 const PROBE: &str = "  - {name: probe, match: {path: /probe}, rate: 1000000/s}\n";
 
 /// What keeps the buckets.
-enum Keeps {
+pub enum Keeps {
     /// One server.
     Server(Engine),
     /// A Redis Cluster of three nodes.

@@ -3,22 +3,11 @@
 use std::path::Path;
 
 use harness::{
-    Client, Cluster, Envoy, EnvoyConfig, LimiterPlan, Ports, Programs, Redis, ReplicatedCluster,
-    Sentinel, Upstream, free_port, until,
+    Client, Envoy, EnvoyConfig, LimiterPlan, Ports, Programs, Upstream, free_port, until,
 };
 
 use super::{Keeps, PROBE_PATH, Plan};
-use crate::stage::{PATIENCE, Stage, rlctl};
-
-/// A store that runs, and its URL.
-#[derive(Default)]
-struct Store {
-    url: String,
-    redis: Option<Redis>,
-    cluster: Option<Cluster>,
-    replicated: Option<ReplicatedCluster>,
-    sentinel: Option<Sentinel>,
-}
+use crate::stage::{PATIENCE, Stage, rlctl, store::Store};
 
 impl Plan {
     /// Starts everything; returns once Envoy follows the limits.
@@ -46,21 +35,17 @@ impl Plan {
             // One limiter has both addresses, so that no call goes astray.
             ports.limiters[1] = ports.limiters[0];
         }
-        let store = self.store(&programs, dir.path()).await;
-        if !matches!(self.keeps, Keeps::Memory | Keeps::Nothing) {
-            rlctl(&programs, &store.url, &["load-scripts"]);
+        let store = Store::start(&self.keeps, &programs, dir.path()).await;
+        let store_url = store.url();
+        if !matches!(store, Store::Memory) {
+            rlctl(&programs, &store_url, &["load-scripts"]);
             let apply = ["apply", "-f", file.to_str().unwrap()];
-            rlctl(&programs, &store.url, &apply);
+            rlctl(&programs, &store_url, &apply);
         }
-        let replicas = match self.keeps {
-            Keeps::Nothing => &[],
-            Keeps::Memory => &ports.limiters[..1],
-            _ => &ports.limiters[..],
-        };
         let mut limiters = Vec::new();
-        for &port in replicas {
+        for &port in self.limiters_of(&ports) {
             let ports = [port, free_port().unwrap()];
-            let mut plan = LimiterPlan::new(&programs, &store.url, ports, dir.path());
+            let mut plan = LimiterPlan::new(&programs, &store_url, ports, dir.path());
             plan.arguments = self.limiter_arguments(&file);
             limiters.push(plan.start().await.unwrap());
         }
@@ -71,12 +56,8 @@ impl Plan {
         Stage {
             programs,
             upstream,
-            store: store.url,
-            redis: store.redis,
-            cluster: store.cluster,
-            replicated: store.replicated,
-            sentinel: store.sentinel,
-            stopped_redis: None,
+            store,
+            store_url,
             limiters,
             stopped: Vec::new(),
             envoys,
@@ -99,6 +80,15 @@ impl Plan {
         envoys
     }
 
+    /// Where limiters are to listen.
+    fn limiters_of<'p>(&self, ports: &'p Ports) -> &'p [u16] {
+        match self.keeps {
+            Keeps::Nothing => &[],
+            Keeps::Memory => &ports.limiters[..1],
+            _ => &ports.limiters,
+        }
+    }
+
     fn limiter_arguments(&self, limits: &Path) -> Vec<String> {
         let mut arguments = Vec::new();
         if matches!(self.keeps, Keeps::Memory) {
@@ -117,49 +107,6 @@ impl Plan {
             config = config.limiter_timeout("2s").unwrap();
         }
         (self.config)(config)
-    }
-
-    async fn store(&self, programs: &Programs, dir: &Path) -> Store {
-        match self.keeps {
-            Keeps::Server(engine) => {
-                let port = free_port().unwrap();
-                let redis = Redis::start(programs, engine, port, dir).await.unwrap();
-                Store {
-                    url: redis.url(),
-                    redis: Some(redis),
-                    ..Store::default()
-                }
-            }
-            Keeps::Cluster => {
-                let cluster = Cluster::start(&programs.redis, dir).await.unwrap();
-                Store {
-                    url: cluster.url(),
-                    cluster: Some(cluster),
-                    ..Store::default()
-                }
-            }
-            Keeps::ReplicatedCluster => {
-                let cluster = ReplicatedCluster::start(&programs.redis, dir).await;
-                let cluster = cluster.unwrap();
-                Store {
-                    url: cluster.url(),
-                    replicated: Some(cluster),
-                    ..Store::default()
-                }
-            }
-            Keeps::Sentinel => {
-                let sentinel = Sentinel::start(&programs.redis, dir).await.unwrap();
-                Store {
-                    url: sentinel.url(),
-                    sentinel: Some(sentinel),
-                    ..Store::default()
-                }
-            }
-            Keeps::Memory | Keeps::Nothing => Store {
-                url: "memory".to_owned(),
-                ..Store::default()
-            },
-        }
     }
 }
 

@@ -1,0 +1,123 @@
+//! What keeps the buckets while a test runs, and what a test does to it.
+
+use std::{mem, path::Path};
+
+use harness::{
+    Cluster, Pair, Programs, Redis, ReplicatedCluster, Sentinel, StoppedRedis, free_port,
+};
+
+use super::{Keeps, Stage};
+
+/// What keeps the buckets.
+pub enum Store {
+    Server(Redis),
+    /// The server, until it is started again.
+    Stopped(StoppedRedis),
+    Cluster(Cluster),
+    ReplicatedCluster(ReplicatedCluster),
+    Sentinel(Sentinel),
+    /// No server does.
+    Memory,
+}
+
+impl Store {
+    /// Starts it.
+    pub async fn start(keeps: &Keeps, programs: &Programs, dir: &Path) -> Self {
+        let server = &programs.redis;
+        match keeps {
+            Keeps::Server(engine) => {
+                let redis = Redis::start(programs, *engine, free_port().unwrap(), dir);
+                Self::Server(redis.await.unwrap())
+            }
+            Keeps::Cluster => Self::Cluster(Cluster::start(server, dir).await.unwrap()),
+            Keeps::ReplicatedCluster => {
+                let cluster = ReplicatedCluster::start(server, dir);
+                Self::ReplicatedCluster(cluster.await.unwrap())
+            }
+            Keeps::Sentinel => Self::Sentinel(Sentinel::start(server, dir).await.unwrap()),
+            Keeps::Memory | Keeps::Nothing => Self::Memory,
+        }
+    }
+
+    /// Its URL, from when it was started on.
+    pub fn url(&self) -> String {
+        match self {
+            Self::Server(redis) => redis.url(),
+            Self::Stopped(_) => panic!("the server is stopped"),
+            Self::Cluster(cluster) => cluster.url(),
+            Self::ReplicatedCluster(cluster) => cluster.url(),
+            Self::Sentinel(sentinel) => sentinel.url(),
+            Self::Memory => "memory".to_owned(),
+        }
+    }
+}
+
+impl Stage {
+    /// Redis's process.
+    pub fn redis(&self) -> &Redis {
+        let Store::Server(redis) = &self.store else {
+            panic!("the plan has no Redis, or it is stopped");
+        };
+        redis
+    }
+
+    /// The Cluster.
+    pub fn cluster(&self) -> &Cluster {
+        let Store::Cluster(cluster) = &self.store else {
+            panic!("the plan has no Cluster");
+        };
+        cluster
+    }
+
+    /// The server that has a key, and its replica.
+    pub async fn pair_of(&mut self, key: &str) -> &mut Pair {
+        match &mut self.store {
+            Store::Sentinel(sentinel) => sentinel.pair(),
+            Store::ReplicatedCluster(cluster) => {
+                let master = cluster.master_of(key).await.unwrap();
+                cluster.pair(master).unwrap()
+            }
+            _ => panic!("the plan has no replicas"),
+        }
+    }
+
+    /// Which node of a Cluster with replicas has a key, from 0.
+    pub async fn node_of(&self, key: &str) -> Option<usize> {
+        let Store::ReplicatedCluster(cluster) = &self.store else {
+            return None;
+        };
+        Some(cluster.master_of(key).await.unwrap())
+    }
+
+    /// Stops Redis and starts it empty on the same port.
+    pub async fn restart_redis_empty(&mut self) {
+        let redis = self.take_redis().restart_empty().await;
+        self.store = Store::Server(redis.unwrap());
+    }
+
+    /// Stops Redis with its keys saved; connections to it are refused from then on.
+    pub async fn stop_redis(&mut self) {
+        let redis = self.take_redis().stop_saved().await;
+        self.store = Store::Stopped(redis.unwrap());
+    }
+
+    /// Starts it again.
+    pub async fn start_redis(&mut self) {
+        let Store::Stopped(redis) = self.take_store() else {
+            panic!("Redis was not stopped");
+        };
+        self.store = Store::Server(redis.start().await.unwrap());
+    }
+
+    fn take_redis(&mut self) -> Redis {
+        let Store::Server(redis) = self.take_store() else {
+            panic!("the plan has no Redis, or it is stopped");
+        };
+        redis
+    }
+
+    /// The store, to become another.
+    fn take_store(&mut self) -> Store {
+        mem::replace(&mut self.store, Store::Memory)
+    }
+}
