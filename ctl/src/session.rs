@@ -110,7 +110,7 @@ impl<'p> Session<'p> {
         self.settings.domain.as_ref()
     }
 
-    /// Every domain with limits.
+    /// Every domain with limits, be they such that this version cannot read.
     pub async fn domains(&self) -> Result<Vec<Name>, Error> {
         let heads = self
             .store
@@ -119,7 +119,7 @@ impl<'p> Session<'p> {
             .map_err(|error| self.failed(&error))?;
         let live = heads
             .into_iter()
-            .filter(|head| matches!(head.state, HeadState::Live(_)));
+            .filter(|head| matches!(head.state, HeadState::Live(_) | HeadState::Unreadable(_)));
         let mut names: Vec<Name> = live.map(|head| head.domain).collect();
         names.sort_unstable();
         Ok(names)

@@ -5,6 +5,7 @@ mod support;
 use std::{
     collections::BTreeSet,
     net::{Ipv4Addr, SocketAddr},
+    path::Path,
     process::Output,
     time::Duration,
 };
@@ -20,12 +21,9 @@ use tempfile::TempDir;
 const PATIENCE: Duration = Duration::from_secs(20);
 const USERS: usize = 12;
 
-/// Runs rlctl on `shop`.
 fn run_rlctl(cluster: &Cluster, arguments: &[&str]) -> Result<Output> {
     let mut command = rlctl(arguments);
-    command
-        .env("RLCTL_REDIS", cluster.url())
-        .env("RLCTL_DOMAIN", "shop");
+    command.env("RLCTL_REDIS", cluster.url());
     Ok(command.args(["-o", "json"]).output()?)
 }
 
@@ -71,6 +69,16 @@ async fn check(client: &Client, at: SocketAddr, user: usize) -> Result<Value> {
     client.post(&url, body.to_string()).send().await?.json()
 }
 
+/// Limits of the domain `shop`, one bucket a user.
+fn apply_limits(cluster: &Cluster, dir: &Path) -> Result<()> {
+    let file = dir.join("limits.yaml");
+    let limits = "domain: shop\nlimits:\n  - {name: per-user, per: [user], rate: 10/1d}\n";
+    std::fs::write(&file, limits)?;
+    rl(cluster, &["load-scripts"])?;
+    rl(cluster, &["apply", "-f", &file.to_string_lossy()])?;
+    Ok(())
+}
+
 /// `doctor` on a Cluster: at most it finds fault with servers that keep nothing on disk.
 fn finds_no_error(cluster: &Cluster) -> Result<()> {
     let doctor = run_rlctl(cluster, &["doctor"])?;
@@ -87,11 +95,7 @@ async fn every_command_reaches_the_nodes_it_needs() -> Result<()> {
     for kind in [REDIS, VALKEY] {
         let dir = TempDir::new()?;
         let cluster = Cluster::start(&support::program(kind)?, dir.path()).await?;
-        let file = dir.path().join("limits.yaml");
-        let limits = "domain: shop\nlimits:\n  - {name: per-user, per: [user], rate: 10/1d}\n";
-        std::fs::write(&file, limits)?;
-        rl(&cluster, &["load-scripts"])?;
-        rl(&cluster, &["apply", "-f", &file.to_string_lossy()])?;
+        apply_limits(&cluster, dir.path())?;
         let (client, at) = (Client::new(), limiter(&cluster)?);
         let ready = async || {
             let answer = check(&client, at, 0).await.ok()?;
@@ -134,6 +138,12 @@ async fn every_command_reaches_the_nodes_it_needs() -> Result<()> {
         ] {
             rl(&cluster, &[command])?;
         }
+        for user in 0..USERS {
+            let report = rl(&cluster, &["check", "-d", &format!("user=u{user}")])?;
+            assert_eq!(report["remaining"], 8, "{report}");
+        }
+        let report = rl(&cluster, &["explain", "-d", "user=u0"])?;
+        assert_eq!(report["limits"][0]["bucket"], "user=u0", "{report}");
         rl(&cluster, &["credit", "per-user", "user=u0", "--units", "1"])?;
         rl(&cluster, &["reset", "per-user", "--yes"])?;
         for user in 0..USERS {
@@ -141,5 +151,51 @@ async fn every_command_reaches_the_nodes_it_needs() -> Result<()> {
             assert_eq!(report["used"], 0, "{report}");
         }
     }
+    Ok(())
+}
+
+/// Every command that needs the limits, whether or not it is told of which domain.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn limits_of_a_later_version_are_guessed_at_by_no_command() -> Result<()> {
+    let dir = TempDir::new()?;
+    let cluster = Cluster::start(&support::program(REDIS)?, dir.path()).await?;
+    apply_limits(&cluster, dir.path())?;
+    let record = "rl:{shop}:policy";
+    let format = async |number: u8| {
+        let write = format!("HSET {record} format {number}");
+        cluster.command_at(record, &write).await
+    };
+    format(9).await?;
+    for command in [
+        "check -d user=u1",
+        "explain -d user=u1",
+        "inspect -d user=u1",
+        "inspect per-user user=u1",
+        "list-limits",
+        "get-limit per-user",
+        "list-keys",
+        "export",
+        "stats",
+        "denials",
+        "set-limit per-user --rate 3/1d",
+        "credit per-user user=u1 --units 1",
+        "reset per-user --yes",
+        "pause --yes",
+        "delete-limit per-user --yes",
+        "rollback 1 --yes",
+    ] {
+        let words: Vec<&str> = command.split(' ').collect();
+        for named in [&[][..], &["--domain", "shop"]] {
+            let output = run_rlctl(&cluster, &[&words, named].concat())?;
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(8), "{command}: {said}");
+            assert!(said.contains("a record of format 9"), "{command}: {said}");
+            assert!(output.stdout.is_empty(), "{command}");
+        }
+    }
+    format(1).await?;
+    let report = rl(&cluster, &["check", "-d", "user=u1"])?;
+    assert_eq!(report["revision"], 1, "{report}");
+    assert_eq!(report["remaining"], 9, "{report}");
     Ok(())
 }

@@ -189,6 +189,12 @@ impl Cluster {
         slot(self.ports().next().context("a node")?, key).await
     }
 
+    /// Sends one command to the master of a key, its words without spaces; the reply as it is on the
+    /// wire. An error is an error.
+    pub async fn command_at(&self, key: &str, command: &str) -> Result<String> {
+        ask(self.owner(self.slot(key).await?)?, command).await
+    }
+
     /// Moves a slot with all its keys to the master after its own, as an operator does: first both
     /// say that it is on its way, then the keys go, one after the other, then all say that it is
     /// there. Returns both ports.
