@@ -11,13 +11,14 @@ use std::{
 };
 
 use anyhow::{Context, Result};
+use harness::Engine;
 use policy::Name;
 use protocol::{DecidedBy, Outcome};
 use store::{
     Activity, BucketActivity, Denial, LimitActivity, Note, Noted, Options, Sighting, Store,
     Stretch, open,
 };
-use support::{REDIS, Server, VALKEY, cases, rlctl, schema};
+use support::{Server, cases, rlctl, schema};
 
 fn name(text: &str) -> Name {
     text.parse().expect("a name")
@@ -29,8 +30,8 @@ fn runtime() -> Result<tokio::runtime::Runtime> {
 }
 
 /// A server with limits in `shop`.
-fn server(kind: support::Kind) -> Result<Server> {
-    let server = Server::start(kind, &[])?;
+fn server(engine: Engine) -> Result<Server> {
+    let server = Server::start(engine, &[])?;
     for limit in ["per-user", "exports", "idle"] {
         let url = server.url();
         let edit = ["--redis", &url, "--domain", "shop", "set-limit", limit];
@@ -108,8 +109,8 @@ async fn tell(store: &Arc<dyn Store>, limiter: &str, noted: &Noted) -> Result<()
 
 #[test]
 fn decisions_and_denials_are_shown() -> Result<()> {
-    for kind in [VALKEY, REDIS] {
-        let server = server(kind)?;
+    for engine in [Engine::Valkey, Engine::Redis] {
+        let server = server(engine)?;
         runtime()?.block_on(async {
             let store = store(&server).await?;
             let now_ms = store.about_now_ms();
@@ -134,7 +135,7 @@ fn decisions_and_denials_are_shown() -> Result<()> {
 
 #[test]
 fn nothing_told_is_said() -> Result<()> {
-    let server = server(VALKEY)?;
+    let server = server(Engine::Valkey)?;
     let cases = cases();
     cases.env("RLCTL_REDIS", server.url());
     cases.case("tests/activity/nothing/*.trycmd");
@@ -151,7 +152,7 @@ fn follow(arguments: &[&str]) -> Result<(Child, impl Iterator<Item = String> + u
 
 #[test]
 fn denials_are_followed_as_they_come() -> Result<()> {
-    let server = server(VALKEY)?;
+    let server = server(Engine::Valkey)?;
     let url = server.url();
     let arguments = ["--redis", &url, "denials", "--follow", "-d", "path=/api/x"];
     let (mut following, mut lines) = follow(&arguments)?;

@@ -11,11 +11,11 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use harness::{Client, Cluster, until};
+use harness::{Client, Cluster, Engine, until};
 use limiter::{Listeners, Settings, run};
 use serde_json::{Value, json};
 use store::{Options, open, slot};
-use support::{REDIS, VALKEY, rlctl, schema};
+use support::{rlctl, schema};
 use tempfile::TempDir;
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -92,9 +92,9 @@ fn finds_no_error(cluster: &Cluster) -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_command_reaches_the_nodes_it_needs() -> Result<()> {
-    for kind in [REDIS, VALKEY] {
+    for engine in [Engine::Redis, Engine::Valkey] {
         let dir = TempDir::new()?;
-        let cluster = Cluster::start(&support::program(kind)?, dir.path()).await?;
+        let cluster = Cluster::start(&engine.program()?, dir.path()).await?;
         apply_limits(&cluster, dir.path())?;
         let (client, at) = (Client::new(), limiter(&cluster)?);
         let ready = async || {
@@ -158,7 +158,7 @@ async fn every_command_reaches_the_nodes_it_needs() -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn limits_of_a_later_version_are_guessed_at_by_no_command() -> Result<()> {
     let dir = TempDir::new()?;
-    let cluster = Cluster::start(&support::program(REDIS)?, dir.path()).await?;
+    let cluster = Cluster::start(&Engine::Redis.program()?, dir.path()).await?;
     apply_limits(&cluster, dir.path())?;
     let record = "rl:{shop}:policy";
     let format = async |number: u8| {

@@ -9,7 +9,8 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use support::{REDIS, Server, VALKEY, cases, rlctl};
+use harness::Engine;
+use support::{Server, cases, rlctl};
 
 /// What is never twice the same, as the manual has it and as it is compared.
 const VOLATILE: [(&str, &str); 9] = [
@@ -41,7 +42,7 @@ fn the_manual_is_true() -> Result<()> {
     let copy = Path::new(env!("CARGO_TARGET_TMPDIR")).join("rlctl.md");
     std::fs::write(&copy, manual)?;
     std::env::set_current_dir(root)?;
-    let server = Server::start(VALKEY, &[])?;
+    let server = Server::start(Engine::Valkey, &[])?;
     let cases = cases();
     cases.env("RLCTL_REDIS", server.url());
     cases.insert_var("[REDIS]", server.url())?;
@@ -127,8 +128,8 @@ fn commands_without_output_work_as_well() -> Result<()> {
         let there = lines.iter().any(|line| line.starts_with(skipped));
         ensure!(there, "{skipped} ({why}) is not in the documents any more");
     }
-    for kind in [VALKEY, REDIS] {
-        let server = Server::start(kind, &[])?;
+    for engine in [Engine::Valkey, Engine::Redis] {
+        let server = Server::start(engine, &[])?;
         let home = tempfile::TempDir::new()?;
         let is_skipped = |line: &&String| SKIPPED.iter().any(|(start, _)| line.starts_with(start));
         for line in lines.iter().filter(|line| !is_skipped(line)) {

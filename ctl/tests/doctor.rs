@@ -11,8 +11,9 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 
 use anyhow::Result;
+use harness::Engine;
 use serde_json::Value;
-use support::{REDIS, Server, VALKEY, rlctl};
+use support::{Server, rlctl};
 
 /// Sends one command, as another client would.
 fn command(server: &Server, words: &[&str]) -> Result<String> {
@@ -47,8 +48,8 @@ fn has(found: &[String], finding: &str) -> bool {
 
 const LIMITS: &str = "ctl/tests/redis/files.in/good.yaml";
 
-fn with_limits(kind: support::Kind, arguments: &[&str]) -> Result<Server> {
-    let server = Server::start(kind, arguments)?;
+fn with_limits(engine: Engine, arguments: &[&str]) -> Result<Server> {
+    let server = Server::start(engine, arguments)?;
     let file = concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/tests/redis/files.in/good.yaml"
@@ -63,8 +64,8 @@ fn with_limits(kind: support::Kind, arguments: &[&str]) -> Result<Server> {
 
 #[test]
 fn a_healthy_server_has_nothing_to_mend() -> Result<()> {
-    for kind in [REDIS, VALKEY] {
-        let server = with_limits(kind, &["--appendonly", "yes"])?;
+    for engine in [Engine::Redis, Engine::Valkey] {
+        let server = with_limits(engine, &["--appendonly", "yes"])?;
         let (found, exit, report) = findings(&server.url())?;
         assert!(
             found.iter().all(|one| one.starts_with("info")),
@@ -78,8 +79,8 @@ fn a_healthy_server_has_nothing_to_mend() -> Result<()> {
 
 #[test]
 fn what_limits_that_are_gone_left_behind_is_found() -> Result<()> {
-    for kind in [REDIS, VALKEY] {
-        let server = with_limits(kind, &["--appendonly", "yes"])?;
+    for engine in [Engine::Redis, Engine::Valkey] {
+        let server = with_limits(engine, &["--appendonly", "yes"])?;
         let left = |words: &[&str]| command(&server, words);
         left(&["SET", "rl:b:shop:gone:alice", "1", "EX", "60"])?;
         let (found, exit, report) = findings(&server.url())?;
@@ -111,8 +112,8 @@ fn what_limits_that_are_gone_left_behind_is_found() -> Result<()> {
 
 #[test]
 fn an_override_that_cannot_be_read_is_found_and_can_be_deleted() -> Result<()> {
-    for kind in [REDIS, VALKEY] {
-        let server = with_limits(kind, &["--appendonly", "yes"])?;
+    for engine in [Engine::Redis, Engine::Valkey] {
+        let server = with_limits(engine, &["--appendonly", "yes"])?;
         let wrong = r#"{"values":{"user":"eve"},"rate":"soon"}"#;
         command(&server, &["HSET", "rl:{shop}:o:per-user", "eve", wrong])?;
         let (found, exit, report) = findings(&server.url())?;
@@ -128,8 +129,8 @@ fn an_override_that_cannot_be_read_is_found_and_can_be_deleted() -> Result<()> {
 
 #[test]
 fn what_was_evicted_is_told_and_that_the_limits_are_gone() -> Result<()> {
-    for kind in [REDIS, VALKEY] {
-        let server = with_limits(kind, &["--maxmemory-policy", "allkeys-lru"])?;
+    for engine in [Engine::Redis, Engine::Valkey] {
+        let server = with_limits(engine, &["--maxmemory-policy", "allkeys-lru"])?;
         let url = server.url();
         // Less than it uses without any key.
         command(&server, &["CONFIG", "SET", "maxmemory", "1"])?;
@@ -148,7 +149,7 @@ fn what_was_evicted_is_told_and_that_the_limits_are_gone() -> Result<()> {
 #[test]
 fn every_finding_names_the_command_that_mends_it_and_that_mends_it() -> Result<()> {
     let server = with_limits(
-        VALKEY,
+        Engine::Valkey,
         &["--maxmemory", "64mb", "--maxmemory-policy", "allkeys-lru"],
     )?;
     let url = server.url();
@@ -194,7 +195,7 @@ fn every_finding_names_the_command_that_mends_it_and_that_mends_it() -> Result<(
 #[test]
 fn keys_that_were_evicted_and_memory_that_runs_out_are_told() -> Result<()> {
     let server = with_limits(
-        REDIS,
+        Engine::Redis,
         &["--maxmemory", "3mb", "--maxmemory-policy", "allkeys-random"],
     )?;
     let text = "x".repeat(100_000);
@@ -213,7 +214,7 @@ fn keys_that_were_evicted_and_memory_that_runs_out_are_told() -> Result<()> {
 
 #[test]
 fn records_that_are_lost_or_unreadable_are_told_and_hide_nothing_else() -> Result<()> {
-    let server = with_limits(REDIS, &["--appendonly", "yes"])?;
+    let server = with_limits(Engine::Redis, &["--appendonly", "yes"])?;
     command(&server, &["SADD", "rl:domains", "lost", "broken", "later"])?;
     command(&server, &["SET", "rl:{broken}:policy", "text"])?;
     let later = [
@@ -238,7 +239,7 @@ fn records_that_are_lost_or_unreadable_are_told_and_hide_nothing_else() -> Resul
 
 #[test]
 fn a_user_with_too_few_rights_is_told_which_it_lacks() -> Result<()> {
-    let server = with_limits(REDIS, &["--appendonly", "yes"])?;
+    let server = with_limits(Engine::Redis, &["--appendonly", "yes"])?;
     let rights = "reset on >s3cret ~rl:* &rl:* -@all +eval +evalsha +script|load +script|exists \
                   +ping +time +hget +hmget +hgetall +hscan +hlen +smembers +xrevrange +zrange +get +mget";
     let words = ["ACL", "SETUSER", "narrow"]
@@ -261,9 +262,9 @@ fn a_user_with_too_few_rights_is_told_which_it_lacks() -> Result<()> {
 
 #[test]
 fn a_replica_is_told_from_its_primary() -> Result<()> {
-    let primary = with_limits(REDIS, &["--appendonly", "yes"])?;
+    let primary = with_limits(Engine::Redis, &["--appendonly", "yes"])?;
     let port = primary.port().to_string();
-    let replica = Server::start(REDIS, &["--replicaof", "127.0.0.1", &port])?;
+    let replica = Server::start(Engine::Redis, &["--replicaof", "127.0.0.1", &port])?;
     // It is a replica from its start, whether or not it is in sync already.
     let output = run(&replica.url(), &["doctor"])?;
     let text = String::from_utf8(output.stdout)?;

@@ -11,10 +11,10 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use harness::until;
+use harness::{Engine, until};
 use rustix::process::{Pid, Signal, kill_process};
 
-use support::{Server, VALKEY, rlctl};
+use support::{Server, rlctl};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -88,7 +88,7 @@ fn a_server_that_is_not_there_is_said_at_once_and_by_name() -> Result<()> {
 
 #[test]
 fn a_server_that_hangs_is_given_up_on() -> Result<()> {
-    let server = Server::start(VALKEY, &[])?;
+    let server = Server::start(Engine::Valkey, &[])?;
     server.process().pause()?;
     let started = Instant::now();
     let output = run(&["ping", "--redis", &server.url()])?;
@@ -111,7 +111,7 @@ fn wrong_credentials_and_missing_rights_are_told_apart() -> Result<()> {
         "--user", "viewer", "on", ">pw", "~rl:*", "-@all", "+ping", "+hello",
     ];
     let users = [&password[..], &viewer].concat();
-    let server = Server::start(VALKEY, &users)?;
+    let server = Server::start(Engine::Valkey, &users)?;
     let at = |login: &str| format!("redis://{login}127.0.0.1:{}", server.port());
     for (login, code, message) in [
         ("", 4, "refused the login"),
@@ -169,7 +169,7 @@ fn ctrl_c_ends_the_wait_for_a_file() -> Result<()> {
 
 #[test]
 fn ctrl_c_ends_the_wait_for_a_bucket() -> Result<()> {
-    let server = Server::start(VALKEY, &[])?;
+    let server = Server::start(Engine::Valkey, &[])?;
     let url = server.url();
     let made = run(&[
         "--redis",
@@ -214,7 +214,7 @@ fn a_reader_that_leaves_is_no_error() -> Result<()> {
 
 #[test]
 fn data_is_on_stdout_and_talk_on_stderr() -> Result<()> {
-    let server = Server::start(VALKEY, &[])?;
+    let server = Server::start(Engine::Valkey, &[])?;
     let url = server.url();
     let made = run(&[
         "--redis",
@@ -243,7 +243,7 @@ fn data_is_on_stdout_and_talk_on_stderr() -> Result<()> {
 #[test]
 fn edits_at_the_same_time_are_made_or_refused() -> Result<()> {
     const WRITERS: usize = 8;
-    let server = Server::start(VALKEY, &[])?;
+    let server = Server::start(Engine::Valkey, &[])?;
     let url = server.url();
     let start = |limit: String, rate: String| -> Result<Child> {
         let mut command: Command = rlctl(&["--redis", &url, "--domain", "shop", "set-limit"]);

@@ -7,10 +7,10 @@ mod support;
 use std::{collections::BTreeMap, process::Stdio, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result};
-use harness::until;
+use harness::{Engine, until};
 use policy::{Name, Revision};
 use store::{HeadState, Note, Options, ProxySeen, Sighting, Store, open};
-use support::{REDIS, Server, VALKEY, cases, rlctl};
+use support::{Server, cases, rlctl};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -63,8 +63,8 @@ fn runtime() -> Result<tokio::runtime::Runtime> {
 
 #[test]
 fn the_fleet_is_listed() -> Result<()> {
-    for kind in [VALKEY, REDIS] {
-        let server = Server::start(kind, &[])?;
+    for engine in [Engine::Valkey, Engine::Redis] {
+        let server = Server::start(engine, &[])?;
         for rate in ["1/s", "2/s"] {
             let edit = [
                 "--redis",
@@ -114,7 +114,7 @@ fn the_fleet_is_listed() -> Result<()> {
 
 #[test]
 fn an_edit_can_be_waited_for() -> Result<()> {
-    let server = Server::start(VALKEY, &[])?;
+    let server = Server::start(Engine::Valkey, &[])?;
     let url = server.url();
     let arguments = [
         "--redis",
@@ -159,7 +159,7 @@ fn an_edit_can_be_waited_for() -> Result<()> {
 
 #[test]
 fn who_lacks_an_edit_is_named() -> Result<()> {
-    let server = Server::start(REDIS, &[])?;
+    let server = Server::start(Engine::Redis, &[])?;
     runtime()?.block_on(async {
         let store = store(&server)?;
         let seen = vec![proxy("p1", Some("edge-1"), None, 0)];

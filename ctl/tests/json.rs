@@ -7,7 +7,8 @@ mod told;
 use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, ensure};
-use support::{REDIS, Server, VALKEY, rlctl, schema};
+use harness::Engine;
+use support::{Server, rlctl, schema};
 
 /// Those that print text only, or draw.
 const WITHOUT: [&str; 3] = ["completions", "man", "top"];
@@ -147,13 +148,13 @@ impl Session {
 
 #[test]
 fn what_is_printed_is_documented() -> Result<()> {
-    for kind in [VALKEY, REDIS] {
+    for engine in [Engine::Valkey, Engine::Redis] {
         let folder = tempfile::TempDir::new()?;
         for (name, text) in FILES {
             std::fs::write(folder.path().join(name), text)?;
         }
         let mut session = Session {
-            server: Server::start(kind, &[])?,
+            server: Server::start(engine, &[])?,
             folder,
             seen: BTreeSet::new(),
         };

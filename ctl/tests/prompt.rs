@@ -3,11 +3,12 @@
 mod support;
 
 use anyhow::Result;
-use support::{Server, VALKEY, rlctl, terminal::Terminal};
+use harness::Engine;
+use support::{Server, rlctl, terminal::Terminal};
 
 #[tokio::test]
 async fn a_name_that_looks_like_a_typo_is_asked_about() -> Result<()> {
-    let server = tokio::task::spawn_blocking(|| Server::start(VALKEY, &[])).await??;
+    let server = tokio::task::spawn_blocking(|| Server::start(Engine::Valkey, &[])).await??;
     let url = server.url();
     let shop = ["--redis", &url, "--domain", "shop"];
     let set = |name| [&shop[..], &["set-limit", name, "--rate", "5/s"]].concat();

@@ -1,13 +1,13 @@
 //! What rlctl prints and returns, word for word, against real servers.
 //!
-//! `cargo xtask test` says where the servers are; by hand, the environment does (`support`), or
-//! `PATH`. `TRYCMD=overwrite` accepts what changed; read the diff.
+//! `cargo xtask test` says where the servers are; by hand, the environment does (`harness::Engine`),
+//! or `PATH`. `TRYCMD=overwrite` accepts what changed; read the diff.
 
 mod support;
 
-use support::{REDIS, Server, VALKEY, cases};
-
 use anyhow::Result;
+use harness::Engine;
+use support::{Server, cases};
 
 /// Every file gets a server of its own, of both kinds.
 macro_rules! transcripts {
@@ -15,8 +15,8 @@ macro_rules! transcripts {
         $(
             #[test]
             fn $name() -> Result<()> {
-                for kind in [VALKEY, REDIS] {
-                    let server = Server::start(kind, &[])?;
+                for engine in [Engine::Valkey, Engine::Redis] {
+                    let server = Server::start(engine, &[])?;
                     let cases = cases();
                     cases.env("RLCTL_REDIS", server.url());
                     cases.insert_var("[REDIS]", server.url())?;
@@ -38,8 +38,8 @@ fn the_worked_scenarios_come_out_as_written_on_a_server() -> Result<()> {
         env!("CARGO_MANIFEST_DIR"),
         "/../tests/vectors/examples.json"
     );
-    for kind in [VALKEY, REDIS] {
-        let server = Server::start(kind, &[])?;
+    for engine in [Engine::Valkey, Engine::Redis] {
+        let server = Server::start(engine, &[])?;
         let arguments = [
             "simulate", "-f", examples, "--engine", "redis", "-o", "name",
         ];

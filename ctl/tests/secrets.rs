@@ -5,7 +5,8 @@ mod support;
 use std::{path::Path, process::Output};
 
 use anyhow::Result;
-use support::{REDIS, Server, VALKEY, rlctl};
+use harness::Engine;
+use support::{Server, rlctl};
 use tempfile::TempDir;
 
 const PASSWORD: &str = "s3cr%t@:/";
@@ -74,7 +75,7 @@ fn keeps_the_secret(output: &Output, arguments: &[&str]) {
 
 #[test]
 fn no_command_shows_the_password_wherever_it_fails() -> Result<()> {
-    let server = Server::start(REDIS, &["--requirepass", PASSWORD])?;
+    let server = Server::start(Engine::Redis, &["--requirepass", PASSWORD])?;
     let port = server.port();
     let urls = [
         (format!("redis://:{ESCAPED}@127.0.0.1:{port}"), None),
@@ -133,8 +134,8 @@ fn at_home(home: &Path, arguments: &[&str]) -> Result<Output> {
 
 #[test]
 fn contexts_lead_to_their_servers_and_tell_no_password() -> Result<()> {
-    let prod = Server::start(VALKEY, &["--requirepass", PASSWORD])?;
-    let staging = Server::start(REDIS, &[])?;
+    let prod = Server::start(Engine::Valkey, &["--requirepass", PASSWORD])?;
+    let staging = Server::start(Engine::Redis, &[])?;
     let home = TempDir::new()?;
     let run = |arguments: &[&str]| {
         let output = at_home(home.path(), arguments)?;

@@ -6,7 +6,7 @@ mod support;
 
 use anyhow::{Context, Result};
 use ctl::screen::Screen;
-use harness::until;
+use harness::{Engine, until};
 use policy::Name;
 use protocol::{DecidedBy, Outcome};
 use rustix::process::Signal;
@@ -14,7 +14,7 @@ use store::{
     Activity, BucketActivity, Denial, LimitActivity, Note, Noted, Options, Sighting, Stretch, open,
 };
 use support::{
-    Server, VALKEY, rlctl,
+    Server, rlctl,
     terminal::{PATIENCE, Terminal},
 };
 
@@ -40,7 +40,7 @@ fn bucket(user: &str, requests: u64, denied: u64) -> BucketActivity {
 
 /// A server on which a limiter told of some decisions.
 async fn server() -> Result<Server> {
-    let server = tokio::task::spawn_blocking(|| Server::start(VALKEY, &[])).await??;
+    let server = tokio::task::spawn_blocking(|| Server::start(Engine::Valkey, &[])).await??;
     let url = server.url();
     let edit = ["--redis", &url, "--domain", "shop", "set-limit", "per-user"];
     let edit = rlctl(&edit)

@@ -34,6 +34,6 @@ pub use ports::{Ports, free_port};
 pub use process::{Process, Signal, shown};
 pub use programs::{Engine, Programs};
 pub use raw::{RawClient, RawReply, get};
-pub use redis::{Redis, StoppedRedis};
+pub use redis::{Redis, StoppedRedis, redis_answers};
 pub use upstream::Upstream;
 pub use wait::until;

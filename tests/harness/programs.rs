@@ -1,8 +1,12 @@
 //! Where the programs are that a suite starts.
 
+use std::env;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+
+const REDIS: &str = "RL_TEST_REDIS";
+const VALKEY: &str = "RL_TEST_VALKEY";
 
 /// A server that speaks the Redis protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -11,6 +15,26 @@ pub enum Engine {
     Redis,
     /// Valkey 9.
     Valkey,
+}
+
+impl Engine {
+    /// Its program: `RL_TEST_REDIS` or `RL_TEST_VALKEY` names it, else it is on `PATH`.
+    pub fn program(self) -> Result<PathBuf> {
+        let (variable, program) = match self {
+            Self::Redis => (REDIS, "redis-server"),
+            Self::Valkey => (VALKEY, "valkey-server"),
+        };
+        if let Some(named) = env::var_os(variable) {
+            return Ok(named.into());
+        }
+        let path = env::var_os("PATH").unwrap_or_default();
+        env::split_paths(&path)
+            .map(|folder| folder.join(program))
+            .find(|program| program.is_file())
+            .with_context(|| {
+                format!("no {program} on PATH: run `cargo xtask test`, or name one in {variable}")
+            })
+    }
 }
 
 /// The programs, and the checkout they are tested for.
@@ -44,8 +68,8 @@ impl Programs {
         Ok(Self {
             root: root.to_path_buf(),
             envoy: from_env("RL_TEST_ENVOY")?,
-            redis: from_env("RL_TEST_REDIS")?,
-            valkey: from_env("RL_TEST_VALKEY")?,
+            redis: from_env(REDIS)?,
+            valkey: from_env(VALKEY)?,
             limiter: bin.join("limiter"),
             rlctl: bin.join("rlctl"),
             filter: from_env("RL_TEST_FILTER")?,
@@ -62,7 +86,7 @@ impl Programs {
 }
 
 fn from_env(name: &str) -> Result<PathBuf> {
-    let value = std::env::var_os(name);
+    let value = env::var_os(name);
     value
         .map(PathBuf::from)
         .with_context(|| format!("{name} is not set: run this suite by `cargo xtask test`"))

@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::{Engine, Process, Programs, shown};
+use crate::{Process, shown};
 
 /// A running server.
 #[derive(Debug)]
@@ -21,12 +21,20 @@ pub struct Redis {
 
 impl Redis {
     /// Starts a server on `port` and waits until it answers.
-    pub async fn start(programs: &Programs, engine: Engine, port: u16, dir: &Path) -> Result<Self> {
-        let server = programs.server(engine).to_path_buf();
-        let process = launch(&server, port, dir, &[]).await?;
+    pub async fn start(server: &Path, port: u16, dir: &Path) -> Result<Self> {
+        Self::start_with(server, port, dir, &[]).await
+    }
+
+    /// Starts it with these arguments besides.
+    pub async fn start_with(
+        server: &Path,
+        port: u16,
+        dir: &Path,
+        arguments: &[&str],
+    ) -> Result<Self> {
         Ok(Self {
-            process,
-            server,
+            process: launch(server, port, dir, arguments).await?,
+            server: server.to_path_buf(),
             port,
             dir: dir.to_path_buf(),
         })
@@ -137,17 +145,20 @@ async fn launch(server: &Path, port: u16, dir: &Path, arguments: &[&str]) -> Res
     let mut command = command(server, port, dir);
     command.args(arguments);
     let mut process = Process::start(&format!("redis-{port}"), &mut command, dir)?;
-    process.ready(async || answers(port).await.ok()).await?;
+    process
+        .ready(async || redis_answers(port).await.ok())
+        .await?;
     Ok(process)
 }
 
-/// Whether it answers, if only that it is still loading.
-async fn answers(port: u16) -> Result<()> {
+/// Whether a server or a sentinel answers, if only that it is still loading or wants a password. On a
+/// slow disk it accepts connections long before.
+pub async fn redis_answers(port: u16) -> Result<()> {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
     stream.write_all(b"PING\r\n").await?;
     let mut reply = [0; 7];
     stream.read_exact(&mut reply).await?;
-    let known = [b"+PONG\r\n", b"-LOADIN"];
+    let known = [b"+PONG\r\n", b"-LOADIN", b"-NOAUTH"];
     ensure!(known.contains(&&reply), "not a PONG");
     Ok(())
 }

@@ -10,8 +10,9 @@ mod support;
 
 use algorithms::check::{Mode, Options};
 use algorithms::{Algorithm, Kind, Parameters};
+use harness::Engine;
 use store::script::Clock;
-use support::server::{REDIS, Reply, VALKEY};
+use support::server::Reply;
 use support::{Leasing, Server, Subject, script_check};
 
 const NOW: u64 = 1_763_000_040_000;
@@ -144,10 +145,10 @@ fn measure(server: &mut Server, column: usize) {
 
 #[test]
 fn on_redis() {
-    measure(&mut Server::start(REDIS), 0);
+    measure(&mut Server::start(Engine::Redis), 0);
 }
 
 #[test]
 fn on_valkey() {
-    measure(&mut Server::start(VALKEY), 1);
+    measure(&mut Server::start(Engine::Valkey), 1);
 }

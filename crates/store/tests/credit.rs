@@ -7,7 +7,6 @@ use algorithms::check::{Mode, Options};
 use algorithms::{Algorithm, Ask, Kind, LeaseAsk, Parameters};
 use store::script::{Clock, Credit, Credited};
 use support::random::{Random, Walk};
-use support::server::{REDIS, VALKEY};
 use support::{Engine, Leasing, LuaRedis, RustEngine, Server, Subject};
 
 const WALKS: u64 = 300;
@@ -139,12 +138,12 @@ fn in_an_interpreter() {
 
 #[test]
 fn on_redis() {
-    compare(&mut Server::start(REDIS), WALKS);
+    compare(&mut Server::start(harness::Engine::Redis), WALKS);
 }
 
 #[test]
 fn on_valkey() {
-    compare(&mut Server::start(VALKEY), WALKS);
+    compare(&mut Server::start(harness::Engine::Valkey), WALKS);
 }
 
 fn kinds() -> Vec<Parameters> {

@@ -10,8 +10,9 @@ mod support;
 
 use algorithms::check::{Mode, Options};
 use algorithms::{Algorithm, Kind, Parameters};
+use harness::Engine;
 use store::script::Clock;
-use support::server::{REDIS, Reply, VALKEY};
+use support::server::Reply;
 use support::{Leasing, Server, Subject, script_check};
 
 const NOW: u64 = 1_763_000_040_000;
@@ -98,10 +99,10 @@ fn nothing_is_forgotten(mut server: Server) {
 
 #[test]
 fn on_redis() {
-    nothing_is_forgotten(Server::start(REDIS));
+    nothing_is_forgotten(Server::start(Engine::Redis));
 }
 
 #[test]
 fn on_valkey() {
-    nothing_is_forgotten(Server::start(VALKEY));
+    nothing_is_forgotten(Server::start(Engine::Valkey));
 }

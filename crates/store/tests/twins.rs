@@ -8,7 +8,6 @@ use algorithms::check::{Mode, Options, Verdict};
 use algorithms::{Algorithm, Kind, Parameters, Settlement};
 use store::script::{Charge, Clock, ScriptError};
 use support::random::{Random, Walk};
-use support::server::{REDIS, VALKEY};
 use support::{Engine, Leasing, LuaRedis, RustEngine, Server, Subject, script_check};
 
 const STEPS_PER_WALK: u64 = 60;
@@ -107,12 +106,12 @@ fn in_an_interpreter() {
 
 #[test]
 fn on_redis() {
-    compare(&mut Server::start(REDIS), steps());
+    compare(&mut Server::start(harness::Engine::Redis), steps());
 }
 
 #[test]
 fn on_valkey() {
-    compare(&mut Server::start(VALKEY), steps());
+    compare(&mut Server::start(harness::Engine::Valkey), steps());
 }
 
 /// Many checks of one call: several that ask the same of different buckets, others between them.

@@ -17,7 +17,6 @@ use std::rc::Rc;
 use algorithms::check::{Mode, Options, Verdict};
 use algorithms::{Algorithm, Align, Kind, Parameters, Rate};
 use serde_json::{Map, Value};
-use support::server::{REDIS, VALKEY};
 use support::{Engine, Leasing, LuaRedis, RustEngine, Server, Subject};
 
 const EXAMPLES: &str = include_str!("../../../tests/vectors/examples.json");
@@ -155,12 +154,12 @@ fn in_an_interpreter() {
 
 #[test]
 fn on_redis() {
-    run_on(Server::start(REDIS));
+    run_on(Server::start(harness::Engine::Redis));
 }
 
 #[test]
 fn on_valkey() {
-    run_on(Server::start(VALKEY));
+    run_on(Server::start(harness::Engine::Valkey));
 }
 
 /// Each scenario has keys of its own, so one server will do.

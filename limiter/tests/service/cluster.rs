@@ -1,12 +1,12 @@
 //! The service on a Cluster.
 
 use anyhow::Result;
-use harness::Cluster;
+use harness::{Cluster, Engine};
 use serde_json::{Value, json};
 use store::{Options, open, slot};
 use tempfile::TempDir;
 
-use crate::support::{PATIENCE, REDIS, Service, VALKEY, find, publish, quick};
+use crate::support::{PATIENCE, Service, publish, quick};
 
 /// Two limits whose buckets are in slots of their own.
 const LIMITS: &str = "  - {name: per-user, per: [user], rate: 10/1d}
@@ -20,9 +20,9 @@ async fn left(service: &Service, limit: &str, descriptor: Value) -> Result<Value
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn checks_over_several_nodes_are_all_or_nothing() -> Result<()> {
-    for kind in [REDIS, VALKEY] {
+    for engine in [Engine::Redis, Engine::Valkey] {
         let dir = TempDir::new()?;
-        let cluster = Cluster::start(&find(kind)?, dir.path()).await?;
+        let cluster = Cluster::start(&engine.program()?, dir.path()).await?;
         let owner = |key: String| cluster.owner(slot(key.as_bytes()));
         // A user's bucket on each node, and a path's on the node after it.
         let path = owner("rl:b:shop:per-path:p".to_owned())?;

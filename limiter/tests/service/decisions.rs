@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use anyhow::Result;
+use harness::Engine;
 use protocol::compact::BatchAnswer;
 use serde_json::json;
 
-use crate::support::{PER_USER, REDIS, Server, Service, VALKEY, compact, publish, quick};
+use crate::support::{PER_USER, Server, Service, compact, publish, quick};
 
 const TWO: &str = "
   - {name: narrow, per: [user], rate: 3/1d}
@@ -63,13 +64,13 @@ async fn concurrent_clients_get_exactly_the_limit() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn concurrent_clients_get_exactly_the_limit_from_redis() -> Result<()> {
-    let server = Server::start(REDIS).await?;
+    let server = Server::start(Engine::Redis).await?;
     exactly_the_limit(on(&server, PER_USER).await?).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn concurrent_clients_get_exactly_the_limit_from_valkey() -> Result<()> {
-    let server = Server::start(VALKEY).await?;
+    let server = Server::start(Engine::Valkey).await?;
     exactly_the_limit(on(&server, PER_USER).await?).await
 }
 
@@ -80,13 +81,13 @@ async fn two_limits_are_charged_both_or_neither() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_limits_are_charged_both_or_neither_in_redis() -> Result<()> {
-    let server = Server::start(REDIS).await?;
+    let server = Server::start(Engine::Redis).await?;
     all_or_nothing(on(&server, TWO).await?).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_replicas_share_a_limit() -> Result<()> {
-    let server = Server::start(VALKEY).await?;
+    let server = Server::start(Engine::Valkey).await?;
     let first = Arc::new(on(&server, PER_USER).await?);
     let second = Service::ready_on(server.store()?, quick()).await?;
     let second = Arc::new(second);

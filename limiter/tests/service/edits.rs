@@ -8,14 +8,12 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use harness::until;
+use harness::{Engine, until};
 use limiter::{RunError, Settings};
 use serde_json::json;
 use store::{Change, CheckError, Options, OverrideEdits, StoreError, StoreUrl, open};
 
-use crate::support::{
-    PATIENCE, PER_USER, Scripted, Server, Service, VALKEY, publish, quick, write,
-};
+use crate::support::{PATIENCE, PER_USER, Scripted, Server, Service, publish, quick, write};
 
 const TWENTY: &str = "  - {name: per-user, per: [user], rate: 20/1d}\n";
 const BROKEN: &str = "domain: shop\nlimits:\n  - {name: per-user, rate: 10/fortnight}\n";
@@ -35,7 +33,7 @@ fn followed(path: &Path) -> Settings {
 
 #[tokio::test]
 async fn an_edit_is_in_force_within_a_second_and_keeps_usage() -> Result<()> {
-    let server = Server::start(VALKEY).await?;
+    let server = Server::start(Engine::Valkey).await?;
     let store = server.store()?;
     publish(&store, PER_USER).await?;
     let service = Service::ready_on(server.store()?, quick()).await?;
@@ -89,7 +87,7 @@ async fn a_deleted_domain_is_unknown_and_may_come_back() -> Result<()> {
 
 #[tokio::test]
 async fn a_vanished_record_is_a_fault_and_the_last_limits_stay() -> Result<()> {
-    let server = Server::start(VALKEY).await?;
+    let server = Server::start(Engine::Valkey).await?;
     let store = server.store()?;
     publish(&store, PER_USER).await?;
     let service = Service::ready_on(store, quick()).await?;
@@ -206,7 +204,7 @@ async fn a_limits_file_fills_a_domain_once() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("limits.yaml");
     limits_file(&path, PER_USER)?;
-    let server = Server::start(VALKEY).await?;
+    let server = Server::start(Engine::Valkey).await?;
     let filling = Settings {
         limits: vec![path.clone()],
         ..quick()

@@ -3,11 +3,11 @@
 use std::fs;
 
 use anyhow::Result;
-use harness::until;
+use harness::{Engine, until};
 use limiter::Settings;
 use protocol::compact::BatchAnswer;
 
-use crate::support::{PATIENCE, PER_USER, Server, Service, VALKEY, compact, publish, quick};
+use crate::support::{PATIENCE, PER_USER, Server, Service, compact, publish, quick};
 
 async fn asks_as(service: &Service, proxy: &str) -> Result<BatchAnswer> {
     let reply = service
@@ -20,7 +20,7 @@ async fn asks_as(service: &Service, proxy: &str) -> Result<BatchAnswer> {
 
 #[tokio::test]
 async fn proxies_are_counted_over_all_replicas() -> Result<()> {
-    let server = Server::start(VALKEY).await?;
+    let server = Server::start(Engine::Valkey).await?;
     publish(&server.store()?, PER_USER).await?;
     let first = Service::ready_on(server.store()?, quick()).await?;
     let second = Service::ready_on(server.store()?, quick()).await?;

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use harness::{Reply, until};
+use harness::{Engine, Reply, until};
 use http_body_util::Empty;
 use hyper::{Request, body::Bytes, client::conn};
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -11,9 +11,7 @@ use limiter::Settings;
 use store::{Change, HeadState, OverrideEdits, StoreError};
 use tokio::{io::AsyncWriteExt, net::TcpStream, task::JoinHandle};
 
-use crate::support::{
-    PATIENCE, PER_USER, Scripted, Server, Service, VALKEY, publish, quick, write,
-};
+use crate::support::{PATIENCE, PER_USER, Scripted, Server, Service, publish, quick, write};
 
 const TWENTY: &str = "  - {name: per-user, per: [user], rate: 20/1d}\n";
 
@@ -61,7 +59,7 @@ async fn back(service: &Service) -> Result<()> {
 
 #[tokio::test]
 async fn a_poll_is_answered_with_the_edit_or_when_its_time_is_over() -> Result<()> {
-    let server = Server::start(VALKEY).await?;
+    let server = Server::start(Engine::Valkey).await?;
     publish(&server.store()?, PER_USER).await?;
     let service = Service::ready_on(server.store()?, quick()).await?;
     let has = newest(&service).await?;
@@ -233,7 +231,7 @@ async fn a_limiter_that_cannot_ask_its_store_holds_none() -> Result<()> {
 
 #[tokio::test]
 async fn a_store_that_hangs_ends_it_before_that_is_an_error() -> Result<()> {
-    let server = Server::start(VALKEY).await?;
+    let server = Server::start(Engine::Valkey).await?;
     publish(&server.store()?, PER_USER).await?;
     let service = Service::ready_on(server.store()?, quick()).await?;
     let has = newest(&service).await?;
@@ -293,7 +291,7 @@ async fn a_limiter_that_cannot_read_an_edit_holds_none_and_takes_nobody_back() -
 /// Who has heard of an edit from one replica, and asks another a moment later.
 #[tokio::test]
 async fn a_limiter_that_did_not_hear_of_an_edit_yet_asks_the_store_first() -> Result<()> {
-    let server = Server::start(VALKEY).await?;
+    let server = Server::start(Engine::Valkey).await?;
     let store = server.store()?;
     publish(&store, PER_USER).await?;
     let service = Service::ready_on(server.store()?, quick()).await?;

@@ -3,13 +3,11 @@
 use std::{sync::Arc, time::Duration};
 
 use anyhow::Result;
-use harness::until;
+use harness::{Engine, until};
 use limiter::Settings;
 use serde_json::json;
 
-use crate::support::{
-    PATIENCE, PER_USER, REDIS, Scripted, Server, Service, VALKEY, publish, quick,
-};
+use crate::support::{PATIENCE, PER_USER, Scripted, Server, Service, publish, quick};
 
 /// So much that every check that reaches the store is charged and can be counted.
 const PLENTY: &str = "  - {name: per-user, per: [user], rate: 1000000/1d}\n";
@@ -97,17 +95,17 @@ async fn rides_out_a_hang(server: &Server) -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_redis_that_hangs_finds_no_backlog_when_it_wakes_up() -> Result<()> {
-    rides_out_a_hang(&Server::start(REDIS).await?).await
+    rides_out_a_hang(&Server::start(Engine::Redis).await?).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_valkey_that_hangs_finds_no_backlog_when_it_wakes_up() -> Result<()> {
-    rides_out_a_hang(&Server::start(VALKEY).await?).await
+    rides_out_a_hang(&Server::start(Engine::Valkey).await?).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restarted_server_is_found_again_and_its_loss_is_said() -> Result<()> {
-    let server = Server::start(REDIS).await?;
+    let server = Server::start(Engine::Redis).await?;
     let service = on(&server, PER_USER).await?;
     let _server = server.restart_empty().await?;
     // Its scripts are gone with it, and so are the limits: the last ones decide.
@@ -119,7 +117,7 @@ async fn a_restarted_server_is_found_again_and_its_loss_is_said() -> Result<()> 
 
 #[tokio::test]
 async fn a_store_that_is_away_at_the_start_is_waited_for() -> Result<()> {
-    let server = Server::start(VALKEY).await?;
+    let server = Server::start(Engine::Valkey).await?;
     publish(&server.store()?, PER_USER).await?;
     server.pause()?;
     let service = Service::start(server.store_within(TIMEOUT)?, settings())?;
@@ -134,7 +132,7 @@ async fn a_store_that_is_away_at_the_start_is_waited_for() -> Result<()> {
 
 #[tokio::test]
 async fn a_store_that_no_check_went_to_yet_is_not_away() -> Result<()> {
-    let server = Server::start(VALKEY).await?;
+    let server = Server::start(Engine::Valkey).await?;
     publish(&server.store()?, PER_USER).await?;
     let service = Service::ready_on(server.store()?, quick()).await?;
     let strict = service.admin("/readyz?strict").send().await?;

@@ -1,16 +1,16 @@
 //! A store that lost buckets or limits, and one from which limits were deleted.
 
 use anyhow::Result;
-use harness::until;
+use harness::{Engine, until};
 
 use crate::store_states::{ask, decides, on};
-use crate::support::{PATIENCE, REDIS, Server, Service, VALKEY, quick, write};
+use crate::support::{PATIENCE, Server, Service, quick, write};
 
 /// What a server evicted counts as unused; what it lost of the limits stays in force.
 #[tokio::test]
 async fn a_server_that_evicts_gives_everybody_a_new_start_and_is_found_out() -> Result<()> {
-    for kind in [REDIS, VALKEY] {
-        let server = Server::start(kind).await?;
+    for engine in [Engine::Redis, Engine::Valkey] {
+        let server = Server::start(engine).await?;
         let service = on(&server).await?;
         for _ in 0..10 {
             assert!(service.allows("alice").await?);
@@ -46,7 +46,7 @@ async fn a_server_that_evicts_gives_everybody_a_new_start_and_is_found_out() -> 
 
 #[tokio::test]
 async fn of_a_deleted_domain_the_snapshot_tells_who_deleted_it() -> Result<()> {
-    let server = Server::start(REDIS).await?;
+    let server = Server::start(Engine::Redis).await?;
     let service = on(&server).await?;
     let deleted = write(
         &service.store,

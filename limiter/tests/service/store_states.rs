@@ -4,15 +4,13 @@
 use std::{sync::Arc, time::Duration};
 
 use anyhow::Result;
-use harness::{Reply, until};
+use harness::{Engine, Reply, until};
 use limiter::Settings;
 use protocol::{ApiError, CHECK_CBOR, ErrorCode};
 use serde_json::{Value, json};
 use store::StoreError;
 
-use crate::support::{
-    PATIENCE, PER_USER, REDIS, Scripted, Server, Service, VALKEY, compact, publish, quick,
-};
+use crate::support::{PATIENCE, PER_USER, Scripted, Server, Service, compact, publish, quick};
 
 /// A store that hangs is noticed after this.
 const TIMEOUT: Duration = Duration::from_millis(100);
@@ -68,8 +66,8 @@ async fn nothing_was_charged(service: &Service, error: &Value) -> Result<()> {
 
 #[tokio::test]
 async fn a_server_that_is_not_there_charges_nothing() -> Result<()> {
-    for kind in [REDIS, VALKEY] {
-        let server = Server::start(kind).await?;
+    for engine in [Engine::Redis, Engine::Valkey] {
+        let server = Server::start(engine).await?;
         let service = on(&server).await?;
         assert_eq!(ask(&service).await?.status, 200);
         let gone = async {
@@ -89,7 +87,7 @@ async fn a_server_that_is_not_there_charges_nothing() -> Result<()> {
 #[tokio::test]
 async fn a_server_that_refuses_writes_charges_nothing() -> Result<()> {
     let set = |name, value| vec!["CONFIG", "SET", name, value];
-    for kind in [REDIS, VALKEY] {
+    for engine in [Engine::Redis, Engine::Valkey] {
         for (ill, code, mend) in [
             (set("maxmemory", "1"), "OOM", set("maxmemory", "0")),
             (
@@ -108,7 +106,7 @@ async fn a_server_that_refuses_writes_charges_nothing() -> Result<()> {
                 vec!["REPLICAOF", "NO", "ONE"],
             ),
         ] {
-            let server = Server::start(kind).await?;
+            let server = Server::start(engine).await?;
             let service = on(&server).await?;
             assert_eq!(ask(&service).await?.status, 200);
             if code == "MISCONF" {
@@ -137,7 +135,7 @@ async fn a_server_that_refuses_writes_charges_nothing() -> Result<()> {
 
 #[tokio::test]
 async fn a_server_that_loads_charges_nothing_and_then_has_what_was_charged() -> Result<()> {
-    let server = Server::start(REDIS).await?;
+    let server = Server::start(Engine::Redis).await?;
     let service = on(&server).await?;
     let users: Vec<String> = (0..1000).map(|n| format!("user{n}")).collect();
     let users: Vec<&str> = users.iter().map(String::as_str).collect();
@@ -155,7 +153,7 @@ async fn a_server_that_loads_charges_nothing_and_then_has_what_was_charged() -> 
 
 #[tokio::test]
 async fn a_script_that_is_gone_is_sent_again_within_the_same_check() -> Result<()> {
-    let server = Server::start(REDIS).await?;
+    let server = Server::start(Engine::Redis).await?;
     let service = on(&server).await?;
     for left in [9, 8, 7] {
         server.command(&["SCRIPT", "FLUSH"]).await?;
@@ -168,7 +166,7 @@ async fn a_script_that_is_gone_is_sent_again_within_the_same_check() -> Result<(
 
 #[tokio::test]
 async fn of_a_server_that_hangs_only_the_first_checks_are_in_doubt() -> Result<()> {
-    let server = Server::start(REDIS).await?;
+    let server = Server::start(Engine::Redis).await?;
     let service = on(&server).await?;
     server.pause()?;
     let error = ask(&service).await?.json()?["error"].take();
@@ -188,7 +186,7 @@ async fn of_a_server_that_hangs_only_the_first_checks_are_in_doubt() -> Result<(
 /// An ACL may permit what one algorithm needs and not what the next check of the same call does.
 #[tokio::test]
 async fn a_lacking_right_leaves_it_open() -> Result<()> {
-    let server = Server::start(REDIS).await?;
+    let server = Server::start(Engine::Redis).await?;
     let service = on(&server).await?;
     let rights = ["ACL", "SETUSER", "default", "-@write"];
     server.command(&rights).await?;

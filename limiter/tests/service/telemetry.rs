@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use anyhow::Result;
-use harness::until;
+use harness::{Engine, until};
 use policy::Name;
 use protocol::{
     CHECK_CBOR, DecidedBy, Outcome, REPORT_CBOR,
@@ -12,9 +12,7 @@ use protocol::{
 use serde_json::json;
 use store::{Fleet, Observed, Store, Stretch};
 
-use crate::support::{
-    PATIENCE, PER_USER, REDIS, Server, Service, VALKEY, compact, name, publish, quick,
-};
+use crate::support::{PATIENCE, PER_USER, Server, Service, compact, name, publish, quick};
 
 /// The fleet, once it is as wanted.
 async fn fleet(store: &Arc<dyn Store>, is: impl Fn(&Fleet) -> bool) -> Result<Fleet> {
@@ -42,7 +40,7 @@ fn count(observed: &Observed, limit: &str, outcome: Outcome, by: DecidedBy) -> u
 
 #[tokio::test]
 async fn polls_and_checks_tell_who_follows_the_limits_and_how_far() -> Result<()> {
-    let server = Server::start(VALKEY).await?;
+    let server = Server::start(Engine::Valkey).await?;
     let store = server.store()?;
     publish(&store, PER_USER).await?;
     let service = Service::ready_on(server.store()?, quick()).await?;
@@ -98,8 +96,8 @@ async fn decisions_and_denied_buckets_are_told() -> Result<()> {
   - {name: per-user, per: [user], rate: 2/1d}
   - {name: trial, per: [user], rate: 1/1d, enforce: 0%}
 ";
-    for kind in [VALKEY, REDIS] {
-        let server = Server::start(kind).await?;
+    for engine in [Engine::Valkey, Engine::Redis] {
+        let server = Server::start(engine).await?;
         let store = server.store()?;
         publish(&store, LIMITS).await?;
         let service = Service::ready_on(server.store()?, quick()).await?;
@@ -175,7 +173,7 @@ fn report(proxy: &str) -> Report {
 
 #[tokio::test]
 async fn what_proxies_decide_by_themselves_is_told_as_well() -> Result<()> {
-    let server = Server::start(VALKEY).await?;
+    let server = Server::start(Engine::Valkey).await?;
     let store = server.store()?;
     publish(&store, PER_USER).await?;
     let service = Service::ready_on(server.store()?, quick()).await?;
@@ -220,7 +218,7 @@ async fn what_proxies_decide_by_themselves_is_told_as_well() -> Result<()> {
 
 #[tokio::test]
 async fn checks_that_got_no_decision_are_told_once_the_store_is_back() -> Result<()> {
-    let server = Server::start(REDIS).await?;
+    let server = Server::start(Engine::Redis).await?;
     let store = server.store()?;
     publish(&store, PER_USER).await?;
     let settings = limiter::Settings {

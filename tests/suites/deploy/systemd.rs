@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use harness::{Client, Engine, LimiterPlan, Process, Programs, Redis, free_port, until};
+use harness::{Client, LimiterPlan, Process, Programs, Redis, free_port, until};
 
 use crate::checks::{passes, text};
 
@@ -71,7 +71,7 @@ async fn a_reload_does_not_end_it() {
     let programs = Programs::from_env().unwrap();
     let dir = tempfile::tempdir().unwrap();
     let port = free_port().unwrap();
-    let redis = Redis::start(&programs, Engine::Redis, port, dir.path());
+    let redis = Redis::start(&programs.redis, port, dir.path());
     let redis = redis.await.unwrap();
     let ports = [free_port().unwrap(), free_port().unwrap()];
     let plan = LimiterPlan::new(&programs, &redis.url(), ports, dir.path());

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
-use harness::{Engine, Envoy, EnvoyConfig, Limiter, Ports, Programs, Redis, free_port};
+use harness::{Envoy, EnvoyConfig, Limiter, Ports, Programs, Redis, free_port};
 use tempfile::TempDir;
 
 use super::load::{Load, Sample};
@@ -78,7 +78,7 @@ pub async fn run(
 impl Stage {
     async fn start(programs: &Programs, noop: &Path) -> Result<Self> {
         let dir = tempfile::tempdir()?;
-        let redis = Redis::start(programs, Engine::Redis, free_port()?, dir.path()).await?;
+        let redis = Redis::start(&programs.redis, free_port()?, dir.path()).await?;
         load_limits(programs, &redis, dir.path(), LIMITS)?;
         let ports = Ports::free()?;
         let limiters = start_limiters(programs, &redis, &ports.limiters, dir.path()).await?;

@@ -8,7 +8,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use harness::{Engine, Programs, Redis, free_port};
+use harness::{Programs, Redis, free_port};
 use tokio::process::Command;
 
 use super::setups::{LIMITS, load_limits, start_limiters};
@@ -16,7 +16,7 @@ use super::setups::{LIMITS, load_limits, start_limiters};
 /// Compares modules, the filter's last.
 pub async fn run(programs: &Programs, node: &Path, others: &[PathBuf], rounds: u64) -> Result<()> {
     let dir = tempfile::tempdir()?;
-    let redis = Redis::start(programs, Engine::Redis, free_port()?, dir.path()).await?;
+    let redis = Redis::start(&programs.redis, free_port()?, dir.path()).await?;
     load_limits(programs, &redis, dir.path(), LIMITS)?;
     let port = free_port()?;
     let _limiter = start_limiters(programs, &redis, &[port], dir.path()).await?;

@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use harness::{
-    Client, Engine, Envoy, EnvoyConfig, Limiter, LimiterPlan, Ports, Programs, Redis, free_port,
-    until,
+    Client, Envoy, EnvoyConfig, Limiter, LimiterPlan, Ports, Programs, Redis, free_port, until,
 };
 use serde_json::json;
 use tempfile::TempDir;
@@ -57,7 +56,7 @@ impl Bench {
     /// Starts it all.
     pub async fn start(programs: Programs, noop: &Path) -> Result<Self> {
         let dir = tempfile::tempdir()?;
-        let redis = Redis::start(&programs, Engine::Redis, free_port()?, dir.path()).await?;
+        let redis = Redis::start(&programs.redis, free_port()?, dir.path()).await?;
         load_limits(&programs, &redis, dir.path(), LIMITS)?;
         let ports = Ports::free()?;
         let limiters = start_limiters(&programs, &redis, &ports.limiters, dir.path()).await?;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use harness::{
-    Client, Engine, Envoy, EnvoyConfig, Limiter, LimiterPlan, Programs, Redis, Request, Upstream,
+    Client, Envoy, EnvoyConfig, Limiter, LimiterPlan, Programs, Redis, Request, Upstream,
 };
 use tokio::process::Command;
 
@@ -36,7 +36,7 @@ impl Stage {
         let dir = fresh_folder(workspace)?;
         teller.chapter("Everything starts");
         teller.say("A store keeps the limits and what was used of them:");
-        let redis = Redis::start(&programs, Engine::Valkey, ports.redis, &dir).await?;
+        let redis = Redis::start(&programs.valkey, ports.redis, &dir).await?;
         teller.command(&redis.typed());
         let store = redis.url();
         teller.command(&format!("export RL_STORE={store}"));

@@ -6,6 +6,7 @@ use std::sync::{
 };
 
 use anyhow::Result;
+use harness::Engine;
 use policy::{Compiled, Name};
 use protocol::Check;
 use store::Store;
@@ -13,7 +14,7 @@ use tokio::task::JoinSet;
 
 use crate::{
     given::{EVERY_ALGORITHM, check, policy, publish, request},
-    servers::{Kind, REDIS, Server, VALKEY},
+    servers::Server,
 };
 
 const CLIENTS: usize = 300;
@@ -55,8 +56,8 @@ async fn admitted(
     Ok(admitted)
 }
 
-async fn exactly_the_limit_is_admitted(kind: Kind) -> Result<()> {
-    let server = Arc::new(Server::start(kind).await?);
+async fn exactly_the_limit_is_admitted(engine: Engine) -> Result<()> {
+    let server = Arc::new(Server::start(engine).await?);
     // Two limiters: what is exact is so between them.
     let stores = [server.store()?, server.store()?];
     let limits = EVERY_ALGORITHM
@@ -73,10 +74,10 @@ async fn exactly_the_limit_is_admitted(kind: Kind) -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn on_redis_exactly_the_limit_is_admitted() -> Result<()> {
-    exactly_the_limit_is_admitted(REDIS).await
+    exactly_the_limit_is_admitted(Engine::Redis).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn on_valkey_exactly_the_limit_is_admitted() -> Result<()> {
-    exactly_the_limit_is_admitted(VALKEY).await
+    exactly_the_limit_is_admitted(Engine::Valkey).await
 }

@@ -3,12 +3,13 @@
 use std::{sync::Arc, time::Duration};
 
 use anyhow::Result;
+use harness::Engine;
 use policy::Compiled;
 use store::{CheckError, HeadState, Options, Store, StoreError};
 
 use crate::{
     given::{TEN_A_DAY, check, current, policy, publish, read, request},
-    servers::{REDIS, Server, VALKEY, patient, until},
+    servers::{Server, patient, until},
 };
 
 /// As in production, but for the deadline: an idle core is not given on a test machine.
@@ -35,8 +36,8 @@ fn store_error(result: Result<protocol::Answer, CheckError>) -> StoreError {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hung_server_costs_one_deadline_and_finds_no_backlog() -> Result<()> {
-    for kind in [REDIS, VALKEY] {
-        let server = Server::start(kind).await?;
+    for engine in [Engine::Redis, Engine::Valkey] {
+        let server = Server::start(engine).await?;
         let (store, policy) = serving(&server).await?;
         let alice = request(&[("user", "alice")]);
         server.pause()?;
@@ -60,7 +61,7 @@ async fn a_hung_server_costs_one_deadline_and_finds_no_backlog() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_long_hang_and_a_reconnection_charge_no_backlog() -> Result<()> {
-    let server = Server::start(REDIS).await?;
+    let server = Server::start(Engine::Redis).await?;
     let (store, policy) = serving(&server).await?;
     let alice = request(&[("user", "alice")]);
     server.pause()?;
@@ -80,8 +81,8 @@ async fn a_long_hang_and_a_reconnection_charge_no_backlog() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_server_is_found_again_with_its_scripts_gone() -> Result<()> {
-    for kind in [REDIS, VALKEY] {
-        let mut server = Server::start(kind).await?;
+    for engine in [Engine::Redis, Engine::Valkey] {
+        let mut server = Server::start(engine).await?;
         let (store, policy) = serving(&server).await?;
         let alice = request(&[("user", "alice")]);
         server.kill();
@@ -105,7 +106,7 @@ async fn a_killed_server_is_found_again_with_its_scripts_gone() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_there_is_told_at_once_and_dialled_by_one() -> Result<()> {
-    let mut server = Server::start(REDIS).await?;
+    let mut server = Server::start(Engine::Redis).await?;
     let (_, policy) = serving(&server).await?;
     server.kill();
     let store = server.store_with(impatient())?;
@@ -117,8 +118,8 @@ async fn nobody_there_is_told_at_once_and_dialled_by_one() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn flushed_scripts_neither_lose_nor_double_a_check() -> Result<()> {
-    for kind in [REDIS, VALKEY] {
-        let server = Server::start(kind).await?;
+    for engine in [Engine::Redis, Engine::Valkey] {
+        let server = Server::start(engine).await?;
         let store = server.store()?;
         let limits = "  - {name: per-user, per: [user], rate: 1/1d, burst: 100000}\n";
         let policy = Arc::new(publish(&store, &policy(limits)).await?);
@@ -151,9 +152,9 @@ async fn flushed_scripts_neither_lose_nor_double_a_check() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replica_refuses_and_says_what_it_is() -> Result<()> {
-    let primary = Server::start(REDIS).await?;
+    let primary = Server::start(Engine::Redis).await?;
     let (_, policy) = serving(&primary).await?;
-    let replica = Server::start(REDIS).await?;
+    let replica = Server::start(Engine::Redis).await?;
     let port = primary.port().to_string();
     let store = replica.store()?;
     check(&store, &policy, &request(&[("user", "warm-up")])).await?;
@@ -178,8 +179,8 @@ async fn a_replica_refuses_and_says_what_it_is() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_server_refuses_checks_and_edits_whole() -> Result<()> {
-    for kind in [REDIS, VALKEY] {
-        let server = Server::start(kind).await?;
+    for engine in [Engine::Redis, Engine::Valkey] {
+        let server = Server::start(engine).await?;
         let store = server.store()?;
         let compiled = publish(&store, &policy(TEN_A_DAY)).await?;
         let before = read(&store).await?;
@@ -205,7 +206,7 @@ async fn a_full_server_refuses_checks_and_edits_whole() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_loading_server_refuses_and_is_used_once_it_has_loaded() -> Result<()> {
-    let mut server = Server::start(REDIS).await?;
+    let mut server = Server::start(Engine::Redis).await?;
     let store = server.store()?;
     let policy = publish(&store, &policy(TEN_A_DAY)).await?;
     let checks: Vec<_> = (0..1000)
@@ -240,7 +241,7 @@ async fn a_loading_server_refuses_and_is_used_once_it_has_loaded() -> Result<()>
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_busy_script_is_not_waited_for() -> Result<()> {
-    let server = Server::start_with(REDIS, &["--busy-reply-threshold", "50"]).await?;
+    let server = Server::start_with(Engine::Redis, &["--busy-reply-threshold", "50"]).await?;
     let (store, policy) = serving(&server).await?;
     let client = redis::Client::open(server.url())?;
     let mut connection = client.get_multiplexed_async_connection().await?;
@@ -269,7 +270,7 @@ async fn a_busy_script_is_not_waited_for() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn foreign_data_is_an_error_not_a_decision() -> Result<()> {
-    let server = Server::start(REDIS).await?;
+    let server = Server::start(Engine::Redis).await?;
     let store = server.store_with(patient())?;
     let policy = publish(&store, &policy(TEN_A_DAY)).await?;
     server
@@ -303,7 +304,7 @@ async fn foreign_data_is_an_error_not_a_decision() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_record_is_missing_not_deleted_and_goes_on_from_its_history() -> Result<()> {
-    let server = Server::start(REDIS).await?;
+    let server = Server::start(Engine::Redis).await?;
     let store = server.store()?;
     publish(&store, &policy(TEN_A_DAY)).await?;
     server.command(&["DEL", "rl:{shop}:policy"]).await?;
@@ -316,7 +317,7 @@ async fn a_lost_record_is_missing_not_deleted_and_goes_on_from_its_history() -> 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unreadable_record_does_not_hide_other_domains() -> Result<()> {
-    let server = Server::start(REDIS).await?;
+    let server = Server::start(Engine::Redis).await?;
     let store = server.store()?;
     publish(&store, &policy(TEN_A_DAY)).await?;
     for domain in ["later", "foreign"] {

@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context, Result};
+use harness::Engine;
 use policy::Compiled;
 use protocol::{Answer, Check, Lease, LeaseRequest, Settlement};
 use store::{CheckError, Credit, LimitOf, Store, Which};
@@ -10,7 +11,7 @@ use store::{CheckError, Credit, LimitOf, Store, Which};
 use crate::{
     given::{by, check, name, policy, publish, request},
     on_every_store,
-    servers::{REDIS, Server, VALKEY, until},
+    servers::{Server, until},
 };
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -308,8 +309,8 @@ async fn an_override_too_small_for_the_ttl_is_not_leased(store: Shared) -> Resul
 /// NOSCRIPT means that nothing ran, so what carries a settlement may go again; nothing else may.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flushed_script_settles_once() -> Result<()> {
-    for kind in [REDIS, VALKEY] {
-        let server = Server::start(kind).await?;
+    for engine in [Engine::Redis, Engine::Valkey] {
+        let server = Server::start(engine).await?;
         let store = server.store()?;
         let policy = publish(&store, &policy(API)).await?;
         let (lease, _) = grant(&store, &policy, 40).await?;

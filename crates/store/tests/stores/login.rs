@@ -1,11 +1,12 @@
 //! Credentials and permissions.
 
 use anyhow::Result;
+use harness::Engine;
 use store::{Change, LimitOf, StoreError, Which};
 
 use crate::{
     given::{EVERY_ALGORITHM, TEN_A_DAY, by, check, name, policy, publish, read, request, write},
-    servers::{REDIS, Server, VALKEY},
+    servers::Server,
 };
 
 /// What the documentation tells operators to allow.
@@ -17,8 +18,8 @@ pub const RIGHTS: &str = "~rl:* &rl:* -@all +eval +evalsha +script|load +script|
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wrong_password_fails_and_does_not_go_on_as_default() -> Result<()> {
-    for kind in [REDIS, VALKEY] {
-        let server = Server::start(kind).await?;
+    for engine in [Engine::Redis, Engine::Valkey] {
+        let server = Server::start(engine).await?;
         server
             .command(&["ACL", "SETUSER", "bob", "on", ">right", "+@all", "~*"])
             .await?;
@@ -36,7 +37,7 @@ async fn a_wrong_password_fails_and_does_not_go_on_as_default() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_missing_password_is_an_authentication_error() -> Result<()> {
-    let server = Server::start_with(REDIS, &["--requirepass", "s3cret"]).await?;
+    let server = Server::start_with(Engine::Redis, &["--requirepass", "s3cret"]).await?;
     let refused = server.store()?.ping().await;
     assert!(matches!(refused, Err(StoreError::Auth(_))), "{refused:?}");
     server.store_as(":s3cret")?.ping().await?;
@@ -45,8 +46,8 @@ async fn a_missing_password_is_an_authentication_error() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_user_with_few_rights_is_enough_for_checks_and_edits() -> Result<()> {
-    for kind in [REDIS, VALKEY] {
-        let server = Server::start(kind).await?;
+    for engine in [Engine::Redis, Engine::Valkey] {
+        let server = Server::start(engine).await?;
         let mut acl = vec!["ACL", "SETUSER", "limiter", "on", ">pw"];
         acl.extend(RIGHTS.split_whitespace());
         server.command(&acl).await?;
@@ -79,8 +80,8 @@ async fn a_user_with_few_rights_is_enough_for_checks_and_edits() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_edit_with_a_missing_right_changes_nothing() -> Result<()> {
-    for kind in [REDIS, VALKEY] {
-        let server = Server::start(kind).await?;
+    for engine in [Engine::Redis, Engine::Valkey] {
+        let server = Server::start(engine).await?;
         let all = server.store()?;
         publish(&all, &policy(TEN_A_DAY)).await?;
         let before = read(&all).await?;
@@ -103,7 +104,7 @@ async fn an_edit_with_a_missing_right_changes_nothing() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_missing_right_is_a_refusal_that_says_so() -> Result<()> {
-    let server = Server::start(REDIS).await?;
+    let server = Server::start(Engine::Redis).await?;
     let policy = publish(&server.store()?, &policy(TEN_A_DAY)).await?;
     server
         .command(&[

@@ -35,28 +35,28 @@ macro_rules! on_every_store {
         mod redis {
             $(#[tokio::test(flavor = "multi_thread")]
             async fn $test() -> anyhow::Result<()> {
-                let server = crate::servers::Server::start(crate::servers::REDIS).await?;
+                let server = crate::servers::Server::start(harness::Engine::Redis).await?;
                 super::$test(server.store()?).await
             })*
         }
         mod valkey {
             $(#[tokio::test(flavor = "multi_thread")]
             async fn $test() -> anyhow::Result<()> {
-                let server = crate::servers::Server::start(crate::servers::VALKEY).await?;
+                let server = crate::servers::Server::start(harness::Engine::Valkey).await?;
                 super::$test(server.store()?).await
             })*
         }
         mod sentinel {
             $(#[tokio::test(flavor = "multi_thread")]
             async fn $test() -> anyhow::Result<()> {
-                let primary = crate::sentinel::Primary::start(crate::servers::VALKEY).await?;
+                let primary = crate::sentinel::Primary::start(harness::Engine::Valkey).await?;
                 super::$test(primary.store()?).await
             })*
         }
         mod cluster {
             $(#[tokio::test(flavor = "multi_thread")]
             async fn $test() -> anyhow::Result<()> {
-                let cluster = crate::cluster::Cluster::start(crate::servers::REDIS).await?;
+                let cluster = crate::cluster::Cluster::start(harness::Engine::Redis).await?;
                 super::$test(cluster.store()?).await
             })*
         }

@@ -9,6 +9,7 @@ use std::{
 };
 
 use anyhow::Result;
+use harness::Engine;
 use store::{CheckError, Options, StoreError, open};
 use tempfile::TempDir;
 use tokio::{
@@ -18,7 +19,7 @@ use tokio::{
 
 use crate::{
     given::{TEN_A_DAY, check, policy, publish, read, request, write},
-    servers::{REDIS, Server, VALKEY, until},
+    servers::{Server, until},
 };
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -52,10 +53,10 @@ async fn refuses(server: &Server, ill: &[&[&str]], code: &str, mend: &[&str]) ->
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_cannot_save_charges_nothing() -> Result<()> {
-    for kind in [REDIS, VALKEY] {
+    for engine in [Engine::Redis, Engine::Valkey] {
         let dir = TempDir::new()?;
         let path = dir.path().to_string_lossy();
-        let server = Server::start_with(kind, &["--dir", &path]).await?;
+        let server = Server::start_with(engine, &["--dir", &path]).await?;
         // Once it has loaded, a folder is where the file should be.
         server.command(&["PING"]).await?;
         std::fs::create_dir(dir.path().join("dump.rdb"))?;
@@ -68,8 +69,8 @@ async fn a_server_that_cannot_save_charges_nothing() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_lacks_replicas_charges_nothing() -> Result<()> {
-    for kind in [REDIS, VALKEY] {
-        let server = Server::start(kind).await?;
+    for engine in [Engine::Redis, Engine::Valkey] {
+        let server = Server::start(engine).await?;
         let replicas = |n| ["CONFIG", "SET", "min-replicas-to-write", n];
         refuses(&server, &[&replicas("1")], "NOREPLICAS", &replicas("0")).await?;
     }
@@ -78,8 +79,8 @@ async fn a_server_that_lacks_replicas_charges_nothing() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_evicted_counts_as_unused() -> Result<()> {
-    for kind in [REDIS, VALKEY] {
-        let server = Server::start(kind).await?;
+    for engine in [Engine::Redis, Engine::Valkey] {
+        let server = Server::start(engine).await?;
         let store = server.store()?;
         let policy = publish(&store, &policy(TEN_A_DAY)).await?;
         let alice = request(&[("user", "alice")]);
@@ -134,8 +135,8 @@ async fn slowed(port: u16, slow: Arc<AtomicBool>, by: Duration) -> Result<u16> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_server_charges_only_what_was_sent_and_each_once() -> Result<()> {
-    for kind in [REDIS, VALKEY] {
-        let server = Server::start(kind).await?;
+    for engine in [Engine::Redis, Engine::Valkey] {
+        let server = Server::start(engine).await?;
         let limits = "  - {name: per-user, per: [user], rate: 1/1d, burst: 1000000}\n";
         let policy = publish(&server.store()?, &policy(limits)).await?;
         let slow = Arc::new(AtomicBool::new(false));

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use harness::Engine;
 use policy::{Override, Policy};
 use store::{Change, LimitOf, OverrideChange, OverrideEdit, Overrides, Store, Stored, Which};
 
 use crate::{
     given::{by, name, policy, read, write},
     on_every_store,
-    servers::{REDIS, Server, VALKEY},
+    servers::Server,
 };
 
 on_every_store!(the_history_is_bounded_in_bytes);
@@ -66,8 +67,8 @@ async fn set_override(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn many_overrides_are_written_whole_and_leave_nothing_behind() -> Result<()> {
-    for kind in [REDIS, VALKEY] {
-        let server = Server::start(kind).await?;
+    for engine in [Engine::Redis, Engine::Valkey] {
+        let server = Server::start(engine).await?;
         let store = server.store()?;
         let first = with_overrides(100);
         write(&store, &Stored::Absent, Change::Limits(&first)).await?;
@@ -103,7 +104,7 @@ async fn many_overrides_are_written_whole_and_leave_nothing_behind() -> Result<(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_changed_is_told_without_the_overrides_that_did_not() -> Result<()> {
-    let server = Server::start(REDIS).await?;
+    let server = Server::start(Engine::Redis).await?;
     let store = server.store()?;
     let first = with_overrides(100);
     write(&store, &Stored::Absent, Change::Limits(&first)).await?;
@@ -163,7 +164,7 @@ async fn what_changed_is_told_without_the_overrides_that_did_not() -> Result<()>
 
 #[tokio::test(flavor = "multi_thread")]
 async fn another_history_or_a_short_one_tells_nothing() -> Result<()> {
-    let server = Server::start(REDIS).await?;
+    let server = Server::start(Engine::Redis).await?;
     let store = server.store()?;
     write(
         &store,

@@ -3,13 +3,13 @@
 use std::{process::Command, sync::Arc, time::Duration};
 
 use anyhow::Result;
-use harness::{Process, free_port};
+use harness::{Engine, Process, free_port, redis_answers};
 use store::{Store, StoreError, open};
 use tempfile::TempDir;
 
 use crate::{
     given::{TEN_A_DAY, check, policy, publish, request},
-    servers::{Kind, REDIS, Server, VALKEY, patient, program, until},
+    servers::{Server, patient, until},
 };
 
 const PASSWORD: &str = "s3cret";
@@ -22,7 +22,7 @@ struct Sentinel {
 }
 
 impl Sentinel {
-    async fn start(kind: Kind, primary: u16) -> Result<Self> {
+    async fn start(engine: Engine, primary: u16) -> Result<Self> {
         let (dir, port) = (TempDir::new()?, free_port()?);
         let configuration = dir.path().join("sentinel.conf");
         let lines = [
@@ -35,13 +35,11 @@ impl Sentinel {
             "sentinel failover-timeout main 1000".to_owned(),
         ];
         std::fs::write(&configuration, lines.join("\n"))?;
-        let mut command = Command::new(program(kind)?);
+        let mut command = Command::new(engine.program()?);
         command.arg(&configuration).arg("--sentinel");
         let mut process = Process::start("sentinel", &mut command, dir.path())?;
-        let address = ("127.0.0.1", port);
-        process
-            .ready(async || tokio::net::TcpStream::connect(address).await.ok())
-            .await?;
+        let answers = async || redis_answers(port).await.ok();
+        process.ready(answers).await?;
         Ok(Self {
             _process: process,
             _dir: dir,
@@ -57,10 +55,10 @@ pub struct Primary {
 }
 
 impl Primary {
-    pub async fn start(kind: Kind) -> Result<Self> {
-        let primary = Server::start_with(kind, &["--requirepass", PASSWORD]).await?;
+    pub async fn start(engine: Engine) -> Result<Self> {
+        let primary = Server::start_with(engine, &["--requirepass", PASSWORD]).await?;
         Ok(Self {
-            sentinel: Sentinel::start(kind, primary.port()).await?,
+            sentinel: Sentinel::start(engine, primary.port()).await?,
             _primary: primary,
         })
     }
@@ -77,22 +75,22 @@ fn store_of(hosts: &str, service: &str) -> Result<Arc<dyn Store>> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replaced_redis_is_followed() -> Result<()> {
-    follow(REDIS).await
+    follow(Engine::Redis).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replaced_valkey_is_followed() -> Result<()> {
-    follow(VALKEY).await
+    follow(Engine::Valkey).await
 }
 
-async fn follow(kind: Kind) -> Result<()> {
+async fn follow(engine: Engine) -> Result<()> {
     let login = ["--requirepass", PASSWORD, "--masterauth", PASSWORD];
-    let mut primary = Server::start_with(kind, &login).await?;
+    let mut primary = Server::start_with(engine, &login).await?;
     let port = primary.port().to_string();
     let mut arguments = login.to_vec();
     arguments.extend(["--replicaof", "127.0.0.1", &port]);
-    let replica = Server::start_with(kind, &arguments).await?;
-    let sentinel = Sentinel::start(kind, primary.port()).await?;
+    let replica = Server::start_with(engine, &arguments).await?;
+    let sentinel = Sentinel::start(engine, primary.port()).await?;
 
     // Of three sentinels one is there.
     let hosts = format!(
@@ -147,8 +145,8 @@ async fn follow(kind: Kind) -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unknown_service_is_named() -> Result<()> {
-    let primary = Server::start_with(REDIS, &["--requirepass", PASSWORD]).await?;
-    let sentinel = Sentinel::start(REDIS, primary.port()).await?;
+    let primary = Server::start_with(Engine::Redis, &["--requirepass", PASSWORD]).await?;
+    let sentinel = Sentinel::start(Engine::Redis, primary.port()).await?;
     let store = store_of(&format!("127.0.0.1:{}", sentinel.port), "other")?;
     let Err(StoreError::Unreachable(why)) = store.ping().await else {
         panic!("there is no such service")

@@ -1,37 +1,19 @@
 //! Servers and stores under test.
 
 use std::{
-    path::PathBuf,
-    process::Command,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result};
-use harness::{Process, free_port};
+use harness::{Engine, Process, Redis, free_port};
 use store::{Options, Store, StoreUrl, open};
 use tempfile::TempDir;
 
-/// A kind of server: where the environment names it, and what it is called on `PATH`.
-#[derive(Clone, Copy)]
-pub struct Kind {
-    variable: &'static str,
-    program: &'static str,
-}
-
-pub const REDIS: Kind = Kind {
-    variable: "RL_TEST_REDIS",
-    program: "redis-server",
-};
-pub const VALKEY: Kind = Kind {
-    variable: "RL_TEST_VALKEY",
-    program: "valkey-server",
-};
-
 /// A server of its own for one test, without persistence.
 pub struct Server {
-    kind: Kind,
-    process: Option<Process>,
+    engine: Engine,
+    redis: Option<Redis>,
     port: u16,
     dir: TempDir,
 }
@@ -50,14 +32,14 @@ pub fn patient() -> Options {
 }
 
 impl Server {
-    pub async fn start(kind: Kind) -> Result<Self> {
-        Self::start_with(kind, &[]).await
+    pub async fn start(engine: Engine) -> Result<Self> {
+        Self::start_with(engine, &[]).await
     }
 
-    pub async fn start_with(kind: Kind, arguments: &[&str]) -> Result<Self> {
+    pub async fn start_with(engine: Engine, arguments: &[&str]) -> Result<Self> {
         let mut server = Self {
-            kind,
-            process: None,
+            engine,
+            redis: None,
             port: free_port()?,
             dir: TempDir::new()?,
         };
@@ -67,17 +49,9 @@ impl Server {
 
     /// Starts the program (again) on the same port.
     pub async fn launch(&mut self, arguments: &[&str]) -> Result<()> {
-        let mut command = Command::new(program(self.kind)?);
-        command.args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
-        command.args(["--port", &self.port.to_string()]);
-        command.arg("--dir").arg(self.dir.path());
-        command.args(arguments);
-        let mut process = Process::start("server", &mut command, self.dir.path())?;
-        let address = ("127.0.0.1", self.port);
-        process
-            .ready(async || tokio::net::TcpStream::connect(address).await.ok())
-            .await?;
-        self.process = Some(process);
+        let (program, dir) = (self.engine.program()?, self.dir.path());
+        let redis = Redis::start_with(&program, self.port, dir, arguments).await?;
+        self.redis = Some(redis);
         Ok(())
     }
 
@@ -105,15 +79,19 @@ impl Server {
 
     /// Kills it without a warning; [`Server::launch`] brings another one.
     pub fn kill(&mut self) {
-        self.process = None;
+        self.redis = None;
+    }
+
+    fn process(&self) -> Result<&Process> {
+        Ok(self.redis.as_ref().context("running")?.process())
     }
 
     pub fn pause(&self) -> Result<()> {
-        self.process.as_ref().context("running")?.pause()
+        self.process()?.pause()
     }
 
     pub fn resume(&self) -> Result<()> {
-        self.process.as_ref().context("running")?.resume()
+        self.process()?.resume()
     }
 
     /// One command on a connection of its own.
@@ -131,21 +109,6 @@ impl Server {
         });
         Ok(command.query_async(&mut connection).await?)
     }
-}
-
-/// The server program of a kind.
-pub fn program(kind: Kind) -> Result<PathBuf> {
-    if let Some(path) = std::env::var_os(kind.variable) {
-        return Ok(path.into());
-    }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut found = std::env::split_paths(&path).map(|dir| dir.join(kind.program));
-    found.find(|program| program.is_file()).with_context(|| {
-        format!(
-            "this test needs {}: `cargo xtask test` brings it, or install it, or let {} name it",
-            kind.program, kind.variable
-        )
-    })
 }
 
 /// Looks until `probe` finds something, and tells how long that took.

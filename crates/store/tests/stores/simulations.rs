@@ -5,15 +5,16 @@ use algorithms::{
     check::{Mode, Options},
 };
 use anyhow::Result;
+use harness::Engine;
 use redis::Value;
 use store::script::{ScriptCheck, ScriptLimit};
 
-use crate::servers::{Kind as ServerKind, REDIS, Server, VALKEY};
+use crate::servers::Server;
 
 const DAY_MS: u64 = 86_400_000;
 
-async fn a_simulation_has_a_clock_and_buckets_of_its_own(kind: ServerKind) -> Result<()> {
-    let server = Server::start(kind).await?;
+async fn a_simulation_has_a_clock_and_buckets_of_its_own(engine: Engine) -> Result<()> {
+    let server = Server::start(engine).await?;
     let store = server.store()?;
     let algorithm = Algorithm::new(&Parameters::new(Kind::FixedWindow, 1, DAY_MS))?;
     let check = ScriptCheck {
@@ -49,10 +50,10 @@ async fn a_simulation_has_a_clock_and_buckets_of_its_own(kind: ServerKind) -> Re
 
 #[tokio::test(flavor = "multi_thread")]
 async fn on_redis() -> Result<()> {
-    a_simulation_has_a_clock_and_buckets_of_its_own(REDIS).await
+    a_simulation_has_a_clock_and_buckets_of_its_own(Engine::Redis).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn on_valkey() -> Result<()> {
-    a_simulation_has_a_clock_and_buckets_of_its_own(VALKEY).await
+    a_simulation_has_a_clock_and_buckets_of_its_own(Engine::Valkey).await
 }

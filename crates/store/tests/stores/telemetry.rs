@@ -3,16 +3,14 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use anyhow::Result;
+use harness::Engine;
 use policy::Revision;
 use protocol::{DecidedBy, Outcome};
 use store::{
     Activity, BucketActivity, LimitActivity, Note, Noted, ProxySeen, Sighting, Slot, Store, Stretch,
 };
 
-use crate::{
-    given::name,
-    servers::{REDIS, Server, VALKEY},
-};
+use crate::{given::name, servers::Server};
 
 fn sighting(proxies: &[(&str, u64)]) -> Sighting {
     let revision = |number| Revision {
@@ -62,8 +60,8 @@ async fn write(store: &Arc<dyn Store>, limiter: &str, slot: Slot, requests: u64)
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_fleet_is_what_all_limiters_noted() -> Result<()> {
-    for kind in [REDIS, VALKEY] {
-        let server = Server::start(kind).await?;
+    for engine in [Engine::Redis, Engine::Valkey] {
+        let server = Server::start(engine).await?;
         let (store, reader) = (server.store()?, server.store()?);
         assert_eq!(reader.fleet().await?, store::Fleet::default());
         let first = sighting(&[("p1", 1), ("p2", 2)]);
@@ -111,8 +109,8 @@ async fn the_fleet_is_what_all_limiters_noted() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn activity_is_added_up_over_limiters_and_slots() -> Result<()> {
-    for kind in [REDIS, VALKEY] {
-        let server = Server::start(kind).await?;
+    for engine in [Engine::Redis, Engine::Valkey] {
+        let server = Server::start(engine).await?;
         let store = server.store()?;
         // The first answer tells the server's time.
         store.note("a", &[Note::Fleet(&sighting(&[]))]).await?;
@@ -147,7 +145,7 @@ async fn activity_is_added_up_over_limiters_and_slots() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn notes_are_of_a_bounded_number_of_limiters() -> Result<()> {
-    let server = Server::start(VALKEY).await?;
+    let server = Server::start(Engine::Valkey).await?;
     let store = server.store()?;
     store.note("a", &[Note::Fleet(&sighting(&[]))]).await?;
     let slot = Stretch::Long.slot(store.about_now_ms());
@@ -165,7 +163,7 @@ async fn notes_are_of_a_bounded_number_of_limiters() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_others_left_under_our_keys_is_said_or_skipped() -> Result<()> {
-    let server = Server::start(REDIS).await?;
+    let server = Server::start(Engine::Redis).await?;
     let store = server.store()?;
     store
         .note("a", &[Note::Fleet(&sighting(&[("p1", 1)]))])

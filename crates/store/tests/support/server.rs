@@ -2,10 +2,8 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
-use std::path::PathBuf;
-use std::process::Command;
 
-use harness::{Process, free_port};
+use harness::{Engine, Redis, free_port};
 use store::script::{
     CHECK, CREDIT, Charge, Clock, Credit, Credited, Script, ScriptCall, ScriptCheck, ScriptReply,
     TAKE_BACK, TakenBack, decode, decode_credited, decode_taken_back, encode, encode_charges,
@@ -13,26 +11,10 @@ use store::script::{
 };
 use tempfile::TempDir;
 
-/// A kind of server: where the environment names it, and what it is called on `PATH`.
-#[derive(Clone, Copy)]
-pub struct Kind {
-    variable: &'static str,
-    program: &'static str,
-}
-
-pub const REDIS: Kind = Kind {
-    variable: "RL_TEST_REDIS",
-    program: "redis-server",
-};
-pub const VALKEY: Kind = Kind {
-    variable: "RL_TEST_VALKEY",
-    program: "valkey-server",
-};
-
 /// A server of its own, and a connection to it with the script loaded.
 pub struct Server {
     stream: BufReader<TcpStream>,
-    _process: Process,
+    _redis: Redis,
     _dir: TempDir,
 }
 
@@ -47,31 +29,20 @@ pub enum Reply {
 }
 
 impl Server {
-    pub fn start(kind: Kind) -> Self {
-        let dir = TempDir::new().unwrap();
-        let port = free_port().unwrap();
-        let mut command = Command::new(program(kind));
-        command.args([
-            "--bind",
-            "127.0.0.1",
-            "--save",
-            "",
-            "--port",
-            &port.to_string(),
-        ]);
-        command.arg("--dir").arg(dir.path());
-        let mut process = Process::start("server", &mut command, dir.path()).unwrap();
-        let address = (Ipv4Addr::LOCALHOST, port);
-        let ready = process.ready(async || TcpStream::connect(address).ok());
+    pub fn start(engine: Engine) -> Self {
+        let (dir, port) = (TempDir::new().unwrap(), free_port().unwrap());
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .unwrap();
-        let stream = runtime.block_on(ready).unwrap();
+        let program = engine.program().unwrap();
+        let redis = runtime.block_on(Redis::start(&program, port, dir.path()));
+        let redis = redis.unwrap();
+        let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
         stream.set_nodelay(true).unwrap();
         let mut server = Self {
             stream: BufReader::new(stream),
-            _process: process,
+            _redis: redis,
             _dir: dir,
         };
         for script in [&CHECK, &TAKE_BACK] {
@@ -189,20 +160,4 @@ fn integers(reply: &Reply) -> Vec<i64> {
 
 fn digits(number: &impl ToString) -> Vec<u8> {
     number.to_string().into_bytes()
-}
-
-fn program(kind: Kind) -> PathBuf {
-    if let Some(path) = std::env::var_os(kind.variable) {
-        return path.into();
-    }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut found = std::env::split_paths(&path).map(|dir| dir.join(kind.program));
-    let found = found.find(|program| program.is_file());
-    assert!(
-        found.is_some(),
-        "this test needs {}: `cargo xtask test` brings it, or install it, or let {} name it",
-        kind.program,
-        kind.variable
-    );
-    found.unwrap()
 }

@@ -7,7 +7,7 @@ mod service;
 
 pub use given::{PER_USER, compact, name, publish, write};
 pub use scripted::Scripted;
-pub use servers::{REDIS, Server, VALKEY, find};
+pub use servers::Server;
 pub use service::{Service, quick};
 
 /// Long enough for a busy machine; nothing is expected to take it.

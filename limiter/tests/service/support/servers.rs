@@ -1,36 +1,13 @@
 //! Real servers.
 
-use std::{
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::{path::Path, sync::Arc, time::Duration};
 
-use anyhow::{Context, Result};
-use harness::{Engine, Programs, Redis, free_port};
+use anyhow::Result;
+use harness::{Engine, Redis, free_port};
 use store::{Options, Store, open};
 use tempfile::TempDir;
 
 use super::PATIENCE;
-
-/// A kind of server: where the environment names it, and what it is called on `PATH`.
-#[derive(Clone, Copy)]
-pub struct Kind {
-    engine: Engine,
-    variable: &'static str,
-    program: &'static str,
-}
-
-pub const REDIS: Kind = Kind {
-    engine: Engine::Redis,
-    variable: "RL_TEST_REDIS",
-    program: "redis-server",
-};
-pub const VALKEY: Kind = Kind {
-    engine: Engine::Valkey,
-    variable: "RL_TEST_VALKEY",
-    program: "valkey-server",
-};
 
 /// A server of its own for one test.
 pub struct Server {
@@ -39,9 +16,9 @@ pub struct Server {
 }
 
 impl Server {
-    pub async fn start(kind: Kind) -> Result<Self> {
+    pub async fn start(engine: Engine) -> Result<Self> {
         let dir = TempDir::new()?;
-        let redis = Redis::start(&programs(kind)?, kind.engine, free_port()?, dir.path()).await?;
+        let redis = Redis::start(&engine.program()?, free_port()?, dir.path()).await?;
         Ok(Self { redis, dir })
     }
 
@@ -108,35 +85,4 @@ impl Server {
             dir: self.dir,
         })
     }
-}
-
-fn programs(kind: Kind) -> Result<Programs> {
-    let program = find(kind)?;
-    let none = PathBuf::new;
-    Ok(Programs {
-        root: none(),
-        envoy: none(),
-        redis: program.clone(),
-        valkey: program,
-        limiter: none(),
-        rlctl: none(),
-        filter: none(),
-    })
-}
-
-/// The program of a kind of server.
-pub fn find(kind: Kind) -> Result<PathBuf> {
-    if let Some(program) = std::env::var_os(kind.variable) {
-        return Ok(program.into());
-    }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path)
-        .map(|folder| folder.join(kind.program))
-        .find(|program| program.is_file())
-        .with_context(|| {
-            format!(
-                "no {} on PATH and {} is not set; `cargo xtask test` brings one",
-                kind.program, kind.variable
-            )
-        })
 }

@@ -26,7 +26,7 @@ impl Store {
         let server = &programs.redis;
         match keeps {
             Keeps::Server(engine) => {
-                let redis = Redis::start(programs, *engine, free_port().unwrap(), dir);
+                let redis = Redis::start(programs.server(*engine), free_port().unwrap(), dir);
                 Self::Server(redis.await.unwrap())
             }
             Keeps::Cluster => Self::Cluster(Cluster::start(server, dir).await.unwrap()),

@@ -9,6 +9,7 @@ use std::{
 };
 
 use anyhow::Result;
+use harness::Engine;
 use policy::Compiled;
 use protocol::Check;
 use store::{CheckError, Options, Store, StoreError, slot};
@@ -17,7 +18,7 @@ use tokio::task::JoinSet;
 use super::Cluster;
 use crate::{
     given::{TEN_A_DAY, check, policy, publish, request},
-    servers::{Kind, REDIS, Server, VALKEY, until},
+    servers::{Server, until},
 };
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -122,8 +123,8 @@ async fn move_slot(cluster: &Cluster, slot: u16, from: usize, load: &Load) -> Re
 }
 
 /// What passes while a slot moves, and what is left of its first limit.
-async fn admitted_while_a_slot_moves(kind: Kind, limits: &str) -> Result<(usize, u64)> {
-    let cluster = Cluster::start(kind).await?;
+async fn admitted_while_a_slot_moves(engine: Engine, limits: &str) -> Result<(usize, u64)> {
+    let cluster = Cluster::start(engine).await?;
     let store = cluster.store()?;
     let policy = publish(&store, &policy(limits)).await?;
     // The first limit's bucket chooses the slot.
@@ -160,14 +161,14 @@ async fn admitted_while_a_slot_moves(kind: Kind, limits: &str) -> Result<(usize,
 }
 
 /// What passed and what is left are the whole: nothing was charged twice, nor in vain.
-async fn a_moving_slot_charges_each_check_once(kind: Kind) -> Result<()> {
+async fn a_moving_slot_charges_each_check_once(engine: Engine) -> Result<()> {
     let window = "algorithm: fixed_window, partition: [tenant]";
     let one = format!("  - {{name: tenant, per: [tenant], {window}, rate: 1000000/7d}}\n");
-    let (admitted, left) = admitted_while_a_slot_moves(kind, &one).await?;
+    let (admitted, left) = admitted_while_a_slot_moves(engine, &one).await?;
     assert_eq!(admitted as u64 + left, 1_000_000);
     // Two buckets of the slot for each check, of which one soon denies.
     let two = format!("{one}  - {{name: user, per: [tenant, user], {window}, rate: 25/7d}}\n");
-    let (admitted, left) = admitted_while_a_slot_moves(kind, &two).await?;
+    let (admitted, left) = admitted_while_a_slot_moves(engine, &two).await?;
     assert_eq!(admitted as u64 + left, 1_000_000);
     assert_eq!(admitted, 25 * CLIENTS);
     Ok(())
@@ -175,12 +176,12 @@ async fn a_moving_slot_charges_each_check_once(kind: Kind) -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn on_redis_a_moving_slot_charges_each_check_once() -> Result<()> {
-    a_moving_slot_charges_each_check_once(REDIS).await
+    a_moving_slot_charges_each_check_once(Engine::Redis).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn on_valkey_a_moving_slot_charges_each_check_once() -> Result<()> {
-    a_moving_slot_charges_each_check_once(VALKEY).await
+    a_moving_slot_charges_each_check_once(Engine::Valkey).await
 }
 
 /// A user whose bucket is on a node.
@@ -194,8 +195,8 @@ pub async fn user_on(cluster: &Cluster, node: usize) -> Result<String> {
     anyhow::bail!("no user there")
 }
 
-async fn a_lost_master_is_replaced(kind: Kind) -> Result<()> {
-    let mut cluster = Cluster::start(kind).await?;
+async fn a_lost_master_is_replaced(engine: Engine) -> Result<()> {
+    let mut cluster = Cluster::start(engine).await?;
     cluster.add_replica(1).await?;
     let store = cluster.store_with(impatient())?;
     let policy = publish(&cluster.store()?, &policy(TEN_A_DAY)).await?;
@@ -220,12 +221,12 @@ async fn a_lost_master_is_replaced(kind: Kind) -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn on_redis_a_lost_master_is_replaced() -> Result<()> {
-    a_lost_master_is_replaced(REDIS).await
+    a_lost_master_is_replaced(Engine::Redis).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn on_valkey_a_lost_master_is_replaced() -> Result<()> {
-    a_lost_master_is_replaced(VALKEY).await
+    a_lost_master_is_replaced(Engine::Valkey).await
 }
 
 async fn questions(node: &Server) -> Result<u64> {
@@ -239,7 +240,7 @@ async fn questions(node: &Server) -> Result<u64> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_that_is_down_refuses_calmly_and_is_found_again() -> Result<()> {
-    let mut cluster = Cluster::start(REDIS).await?;
+    let mut cluster = Cluster::start(Engine::Redis).await?;
     let store = cluster.store_with(impatient())?;
     let policy = publish(&cluster.store()?, &policy(TEN_A_DAY)).await?;
     let ask = request(&[("user", &user_on(&cluster, 0).await?)]);
@@ -274,7 +275,7 @@ async fn a_cluster_that_is_down_refuses_calmly_and_is_found_again() -> Result<()
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_is_no_cluster_says_so() -> Result<()> {
-    let server = Server::start(REDIS).await?;
+    let server = Server::start(Engine::Redis).await?;
     let url = format!("redis-cluster://127.0.0.1:{}", server.port());
     let store = store::open(&url.parse()?, impatient())?;
     let Err(StoreError::Unsupported(why)) = store.ping().await else {
@@ -282,7 +283,7 @@ async fn a_server_that_is_no_cluster_says_so() -> Result<()> {
     };
     assert!(why.contains("not a node of a cluster"), "{why}");
     // And a node asked as if it were alone names what it is.
-    let cluster = Cluster::start(REDIS).await?;
+    let cluster = Cluster::start(Engine::Redis).await?;
     let node = user_on(&cluster, 1).await?;
     let alone = cluster.nodes[0].store()?;
     let policy = Compiled::new(policy(TEN_A_DAY));

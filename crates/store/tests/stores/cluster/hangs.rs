@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use harness::Engine;
 use store::{CheckError, StoreError};
 
 use super::{
@@ -11,14 +12,14 @@ use super::{
 };
 use crate::{
     given::{TEN_A_DAY, check, policy, publish, request},
-    servers::{REDIS, until},
+    servers::until,
 };
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hung_node_costs_the_others_one_deadline() -> Result<()> {
-    let cluster = Cluster::start(REDIS).await?;
+    let cluster = Cluster::start(Engine::Redis).await?;
     for node in &cluster.nodes {
         // It hangs for as long as this test likes, and is not missed.
         let calm = ["CONFIG", "SET", "cluster-node-timeout", "600000"];

@@ -15,15 +15,14 @@ use std::{
     },
 };
 
-use algorithms::{Algorithm, Align, Kind as Of, Parameters, check::Mode};
+use algorithms::{Algorithm, Align, Kind, Parameters, check::Mode};
 use anyhow::Result;
-use harness::CLUSTER_SLOTS as SLOTS;
+use harness::{CLUSTER_SLOTS as SLOTS, Engine};
 use store::{script::ScriptLimit, slot};
 use tokio::task::JoinSet;
 
 use self::client::Client;
 pub use self::nodes::Cluster;
-use crate::servers::{Kind, REDIS, VALKEY};
 
 const LIMIT: u64 = 100;
 /// Nothing comes back, and no window ends, within a test.
@@ -33,28 +32,28 @@ fn every_algorithm() -> Result<Vec<Algorithm>> {
     let of = |kind| Parameters::new(kind, LIMIT, PERIOD_MS);
     let queue = Parameters {
         max_delay_ms: Some(PERIOD_MS),
-        ..of(Of::LeakyBucket)
+        ..of(Kind::LeakyBucket)
     };
     let first_request = Parameters {
         align: Some(Align::FirstRequest),
-        ..of(Of::FixedWindow)
+        ..of(Kind::FixedWindow)
     };
     let sub_windows = |strict| Parameters {
         sub_windows: Some(64),
         strict: Some(strict),
-        ..of(Of::SlidingWindowBuckets)
+        ..of(Kind::SlidingWindowBuckets)
     };
     let all = [
-        of(Of::TokenBucket),
-        of(Of::Gcra),
-        of(Of::LeakyBucket),
+        of(Kind::TokenBucket),
+        of(Kind::Gcra),
+        of(Kind::LeakyBucket),
         queue,
-        of(Of::FixedWindow),
+        of(Kind::FixedWindow),
         first_request,
-        of(Of::SlidingWindowLog),
+        of(Kind::SlidingWindowLog),
         sub_windows(true),
         sub_windows(false),
-        of(Of::SlidingWindow),
+        of(Kind::SlidingWindow),
     ];
     let all = all.iter().map(Algorithm::new);
     Ok(all.collect::<Result<_, _>>()?)
@@ -126,8 +125,8 @@ async fn run(load: Load, clients: Vec<Client>) -> Result<(Vec<Client>, BTreeMap<
     Ok((clients, admitted))
 }
 
-async fn exactly_the_limit_is_admitted(kind: Kind) -> Result<()> {
-    let cluster = Arc::new(Cluster::start(kind).await?);
+async fn exactly_the_limit_is_admitted(engine: Engine) -> Result<()> {
+    let cluster = Arc::new(Cluster::start(engine).await?);
     let owners = cluster.owners().await?;
     assert_eq!(owners.len(), SLOTS.len());
     let knowing = Client::new(owners.clone());
@@ -170,11 +169,11 @@ async fn exactly_the_limit_is_admitted(kind: Kind) -> Result<()> {
 }
 
 /// Limits in one slot are decided in one call; those in two are refused by the node, uncharged.
-async fn one_slot_is_all_or_none(kind: Kind) -> Result<()> {
-    let cluster = Cluster::start(kind).await?;
+async fn one_slot_is_all_or_none(engine: Engine) -> Result<()> {
+    let cluster = Cluster::start(engine).await?;
     let owners = cluster.owners().await?;
     for (i, wide) in every_algorithm()?.into_iter().enumerate() {
-        let narrow = Algorithm::new(&Parameters::new(Of::TokenBucket, 40, PERIOD_MS))?;
+        let narrow = Algorithm::new(&Parameters::new(Kind::TokenBucket, 40, PERIOD_MS))?;
         let mut running = JoinSet::new();
         for _ in 0..50 {
             let owners = owners.clone();
@@ -211,20 +210,20 @@ async fn one_slot_is_all_or_none(kind: Kind) -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn on_redis_exactly_the_limit_is_admitted() -> Result<()> {
-    exactly_the_limit_is_admitted(REDIS).await
+    exactly_the_limit_is_admitted(Engine::Redis).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn on_valkey_exactly_the_limit_is_admitted() -> Result<()> {
-    exactly_the_limit_is_admitted(VALKEY).await
+    exactly_the_limit_is_admitted(Engine::Valkey).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn on_redis_one_slot_is_all_or_none() -> Result<()> {
-    one_slot_is_all_or_none(REDIS).await
+    one_slot_is_all_or_none(Engine::Redis).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn on_valkey_one_slot_is_all_or_none() -> Result<()> {
-    one_slot_is_all_or_none(VALKEY).await
+    one_slot_is_all_or_none(Engine::Valkey).await
 }

@@ -3,40 +3,44 @@
 use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, bail};
-use harness::{cluster_arguments, free_port, join_cluster};
+use harness::{Engine, cluster_arguments, free_port, join_cluster};
 use redis::Value;
 use store::{Options, Store, open};
 
-use crate::servers::{Kind, Server, patient, until};
+use crate::servers::{Server, patient, until};
 
 /// Three nodes, each with a third of the slots.
 pub struct Cluster {
     pub nodes: Vec<Server>,
-    kind: Kind,
+    engine: Engine,
     buses: Vec<u16>,
 }
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Starts a server that is a node, and tells its bus.
-async fn start_node(kind: Kind) -> Result<(Server, u16)> {
+async fn start_node(engine: Engine) -> Result<(Server, u16)> {
     let bus = free_port()?;
     let arguments = cluster_arguments(bus);
-    let node = Server::start_with(kind, &arguments.each_ref().map(String::as_str)).await?;
+    let node = Server::start_with(engine, &arguments.each_ref().map(String::as_str)).await?;
     Ok((node, bus))
 }
 
 impl Cluster {
-    pub async fn start(kind: Kind) -> Result<Self> {
+    pub async fn start(engine: Engine) -> Result<Self> {
         let (mut nodes, mut buses, mut ports) = (Vec::new(), Vec::new(), [[0; 2]; 3]);
         for place in &mut ports {
-            let (node, bus) = start_node(kind).await?;
+            let (node, bus) = start_node(engine).await?;
             *place = [node.port(), bus];
             nodes.push(node);
             buses.push(bus);
         }
         join_cluster(&ports).await?;
-        Ok(Self { nodes, kind, buses })
+        Ok(Self {
+            nodes,
+            engine,
+            buses,
+        })
     }
 
     /// Starts a node again that was killed; it finds the others by what it wrote down.
@@ -48,7 +52,7 @@ impl Cluster {
 
     /// Gives a master a replica, and waits until it follows.
     pub async fn add_replica(&mut self, of: usize) -> Result<()> {
-        let (node, bus) = start_node(self.kind).await?;
+        let (node, bus) = start_node(self.engine).await?;
         let (port, bus_port) = (node.port().to_string(), bus.to_string());
         let meet = ["CLUSTER", "MEET", "127.0.0.1", &port, &bus_port];
         self.nodes[0].command(&meet).await?;

@@ -1,6 +1,7 @@
 //! What a user has to be allowed on a Cluster.
 
 use anyhow::Result;
+use harness::Engine;
 use store::{Cursor, LimitOf, Which, open, slot};
 
 use super::{
@@ -10,13 +11,13 @@ use super::{
 use crate::{
     given::{TEN_A_DAY, by, check, name, policy, publish, request},
     login::RIGHTS,
-    servers::{REDIS, VALKEY, patient},
+    servers::patient,
 };
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_user_with_few_rights_is_enough_even_while_a_slot_moves() -> Result<()> {
-    for kind in [REDIS, VALKEY] {
-        let cluster = Cluster::start(kind).await?;
+    for engine in [Engine::Redis, Engine::Valkey] {
+        let cluster = Cluster::start(engine).await?;
         let mut acl = vec!["ACL", "SETUSER", "limiter", "on", ">pw"];
         acl.extend(RIGHTS.split_whitespace());
         acl.extend(["+cluster|slots", "+asking"]);
