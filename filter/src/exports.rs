@@ -76,6 +76,14 @@ extern "C" fn proxy_on_http_call_response(
     }
 }
 
+/// A queue of a plugin holds a value.
+#[unsafe(no_mangle)]
+extern "C" fn proxy_on_queue_ready(root_id: u32, queue: u32) {
+    if let Some(plugin) = contexts::plugin(root_id) {
+        plugin.on_queue_ready(queue);
+    }
+}
+
 /// A request or a plugin has gone.
 #[unsafe(no_mangle)]
 extern "C" fn proxy_on_delete(context_id: u32) {

@@ -13,3 +13,4 @@ mod response;
 mod shared;
 mod start;
 mod stats;
+mod turn;

@@ -14,6 +14,7 @@ use crate::{
     response::{self, HostResponse},
     shared::SharedData,
     stats::Stats,
+    turn::Turn,
 };
 
 /// The header that marks a request for its upstream.
@@ -31,6 +32,7 @@ pub struct Plugin {
     stats: RefCell<Stats>,
     /// Calls in flight, by the host's token.
     calls: RefCell<Vec<(u32, CallId)>>,
+    turn: Turn,
     tick_ms: Cell<u32>,
     /// What the wall clock is ahead of the monotonic one, in milliseconds, as of the last tick.
     epoch_ms: Cell<u64>,
@@ -55,6 +57,7 @@ impl Plugin {
             worker: RefCell::new(worker),
             stats: RefCell::default(),
             calls: RefCell::default(),
+            turn: Turn::default(),
             tick_ms: Cell::new(0),
             epoch_ms: Cell::new(epoch_ms()),
         }
@@ -113,6 +116,13 @@ impl Plugin {
         }
     }
 
+    pub fn on_queue_ready(&self, queue: u32) {
+        if self.turn.has_ended(queue) {
+            self.end_turn();
+            self.carry_out(None);
+        }
+    }
+
     /// Does what the state machine says, until it says nothing any more.
     ///
     /// `current` is the request whose callback is running, if it is one's: it is not resumed but
@@ -124,6 +134,7 @@ impl Plugin {
         while let Some(step) = self.next_step() {
             match step {
                 Step::Call(call) => self.call(&call, &mut speaker),
+                Step::AtTurnEnd => self.wait_for_turn_end(&mut speaker),
                 Step::Log(level, text) => log::write(level.into(), &text),
                 Step::Continue { stream, edits } if current == Some(stream) => {
                     speaker.becomes(stream.0);
@@ -171,6 +182,18 @@ impl Plugin {
             let mut worker = self.worker.borrow_mut();
             worker.on_call_refused(&SharedData, now, call.id);
         }
+    }
+
+    fn wait_for_turn_end(&self, speaker: &mut Speaker) {
+        speaker.becomes(self.root_id);
+        if self.turn.tell_end().is_err() {
+            self.end_turn();
+        }
+    }
+
+    fn end_turn(&self) {
+        let now = self.now();
+        self.worker.borrow_mut().on_turn_end(&SharedData, now);
     }
 
     fn dispatch(&self, call: &Call) -> Result<u32, HostError> {

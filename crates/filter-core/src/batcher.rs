@@ -1,6 +1,6 @@
 //! Many checks, few callouts.
 //!
-//! A check goes out at once while few callouts are in flight. While they are,
+//! A check need not wait while few callouts are in flight. While they are,
 //! checks gather, and leave together when one lands, or when the youngest
 //! callout has been away long enough that waiting for it costs more than
 //! another callout would.

@@ -12,7 +12,8 @@
 //! `worker::decide` matches it, takes units that were granted in advance
 //! (`lease`), looks up denials (`table`), takes from buckets that live here
 //! (`local`) and leaves the rest to a check, which travels with others
-//! (`batcher`) unless the limiter is known to be away (`breaker`).
+//! (`batcher`) at the end of the host's turn (`worker::departure`), unless the limiter is known to be
+//! away (`breaker`).
 //! `worker::answer` or `worker::failure` decide, `client` says so.
 
 mod batcher;

@@ -19,6 +19,7 @@ pub mod metrics;
 pub mod properties;
 mod raw;
 pub mod shared_data;
+pub mod shared_queue;
 mod status;
 pub mod stream;
 

@@ -69,6 +69,13 @@ unsafe extern "C" {
         value_len: usize,
         cas: u32,
     ) -> u32;
+    pub fn proxy_register_shared_queue(name: *const u8, name_len: usize, queue: *mut u32) -> u32;
+    pub fn proxy_enqueue_shared_queue(queue: u32, value: *const u8, value_len: usize) -> u32;
+    pub fn proxy_dequeue_shared_queue(
+        queue: u32,
+        value: *mut *mut u8,
+        value_len: *mut usize,
+    ) -> u32;
     pub fn proxy_continue_stream(stream: u32) -> u32;
     pub fn proxy_send_local_response(
         status: u32,

@@ -27,7 +27,7 @@ const TOGETHER = 32;
 const WARM_UP_ROUNDS = 60;
 const [OK, NOT_FOUND, CAS_MISMATCH] = [0, 1, 8];
 const [REQUEST, ANSWER] = [0, 6];
-const ROOT = 1;
+const [ROOT, QUEUE] = [1, 1];
 
 const [limiter, rounds] = process.argv.slice(2, 4).map(Number);
 const agent = new http.Agent({ keepAlive: true });
@@ -46,6 +46,7 @@ class Vm {
     this.waiting = [];
     this.known = new Map();
     this.replay = [];
+    this.queued = 0;
     this.next = 1000;
   }
 
@@ -151,6 +152,9 @@ class Vm {
         this.shared.set(name, { value: this.read(value, len), cas: (found?.cas ?? 0) + 1 });
         return OK;
       },
+      proxy_register_shared_queue: (name, len, to) => this.memory.view.setUint32(to, QUEUE, true),
+      proxy_enqueue_shared_queue: () => void (this.queued += 1),
+      proxy_dequeue_shared_queue: (queue, to, toLen) => this.give(new Uint8Array(), to, toLen),
       proxy_continue_stream: () => {},
       proxy_send_local_response: () => {},
       proxy_http_call: (cluster, clusterLen, headers, headersLen, body, bodyLen, t, tl, ms, to) => {
@@ -209,6 +213,12 @@ class Vm {
     this.answer = answer;
     const { headers, body } = answer;
     this.exports.proxy_on_http_call_response(ROOT, token, headers.size, body.length, 0);
+    this.endTurn();
+  }
+
+  // As Envoy's event loop, which comes to the queue last.
+  endTurn() {
+    for (; this.queued; this.queued -= 1) this.exports.proxy_on_queue_ready(ROOT, QUEUE);
   }
 
   async tick() {
@@ -232,9 +242,16 @@ class Vm {
     this.exports.proxy_on_delete(stream);
   }
 
-  // Some requests at once: the first check leaves alone, the others together when it is answered.
+  alone() {
+    const stream = this.begin();
+    this.endTurn();
+    this.end(stream);
+  }
+
+  // Some requests in one turn, whose checks share a call.
   together() {
     const streams = Array.from({ length: TOGETHER }, () => this.begin());
+    this.endTurn();
     while (this.replay.length) this.hear(...this.replay.shift());
     streams.forEach((stream) => this.end(stream));
   }
@@ -245,7 +262,7 @@ class Vm {
     const began = process.hrtime.bigint();
     for (let n = 0; n < REQUESTS; n += this.replaying ? TOGETHER : 1) {
       if (this.replaying) this.together();
-      else this.end(this.begin());
+      else this.alone();
     }
     const ns = Number(process.hrtime.bigint() - began) / REQUESTS;
     const calls = Object.entries(this.calls).map(([name, count]) => [name, count - before[name]]);

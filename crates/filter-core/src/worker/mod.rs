@@ -5,6 +5,7 @@ mod admit;
 mod answer;
 mod case;
 mod decide;
+mod departure;
 mod failure;
 mod follow;
 mod hold;
@@ -28,6 +29,7 @@ pub use step::{Call, CallAnswer, Edits, Level, Refusal, Step, StreamId};
 
 use active::{Active, Knowledge};
 use case::Case;
+use departure::Departure;
 use hold::Holds;
 use near::Near;
 use report::Reporter;
@@ -72,6 +74,7 @@ pub struct Worker {
     follower: Follower,
     polling: Option<CallId>,
     batcher: Batcher<Case>,
+    departure: Departure,
     breaker: Breaker,
     near: Near,
     holds: Holds,
@@ -136,6 +139,7 @@ impl Worker {
             follower: Follower::new(domain, random.next_u64(), Random::new(random.next_u64())),
             polling: None,
             batcher: Batcher::new(timeout_ms),
+            departure: Departure::default(),
             breaker: Breaker::new(domain, timeout_ms, Random::new(random.next_u64())),
             near: Near::default(),
             holds: Holds::new(config.hold_max),
@@ -203,7 +207,7 @@ impl Worker {
             self.follow(host, now);
         }
         self.decide(host, now, stream, request);
-        self.send(host, now);
+        self.send_soon(host, now);
     }
 
     /// A response is on its way to the client.
@@ -237,7 +241,7 @@ impl Worker {
             self.land_failed(host, now, lost, failure::Sent::Perhaps);
         }
         self.tend_leases(host, now);
-        self.send(host, now);
+        self.send_overdue(host, now);
         let open = self.breaker.is_open(host, now);
         if self.breaker.trouble_us() == now.mono_us {
             // Other workers may need to know what only this one was told.
@@ -272,7 +276,7 @@ impl Worker {
         if self.near.is_full() {
             self.spread(host, now);
         }
-        self.send(host, now);
+        self.send_soon(host, now);
     }
 
     /// The host would not make a call at all.
@@ -286,7 +290,7 @@ impl Worker {
             self.warn_failed(now, "no such cluster, or none of its hosts is there");
             self.land_failed(host, now, flight, failure::Sent::No);
         }
-        self.send(host, now);
+        self.send_soon(host, now);
     }
 
     /// Lets the other workers know what the limiter said.
@@ -310,20 +314,6 @@ impl Worker {
             table: Table::new(domain, self.config.buckets, identity.hash_key),
         });
         self.look(host);
-    }
-
-    /// Lets checks leave, as many callouts as it is time for.
-    fn send(&mut self, host: &impl Host, now: Now) {
-        while self.batcher.is_ready(now) {
-            let gate = self.breaker.gate(host, now);
-            if gate == Gate::Open {
-                for case in self.batcher.take_waiting() {
-                    self.unasked(host, now, case);
-                }
-                return;
-            }
-            self.depart(host, now, gate);
-        }
     }
 
     fn is_sampled(&mut self) -> bool {

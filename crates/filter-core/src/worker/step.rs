@@ -33,6 +33,9 @@ pub enum Step {
     },
     /// The limiter is called. What becomes of the call must be reported, whatever it is.
     Call(Call),
+    /// [`Worker::on_turn_end`](super::Worker::on_turn_end) is to be called when all that has come by
+    /// now was handed over; at once, if the host cannot tell.
+    AtTurnEnd,
     /// People should know.
     Log(Level, String),
 }

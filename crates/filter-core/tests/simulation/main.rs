@@ -18,5 +18,6 @@ mod outage;
 mod promises;
 mod reports;
 mod rules;
+mod turns;
 mod weather;
 mod world;

@@ -138,6 +138,10 @@ enum Event {
         id: CallId,
         answer: Option<Answer>,
     },
+    TurnEnd {
+        envoy: usize,
+        worker: usize,
+    },
     Held(Held),
 }
 
@@ -200,6 +204,8 @@ pub struct World {
     pub silent_us: u64,
     /// So many of the polls to come are lost.
     pub lost_polls: u64,
+    /// Whether the hosts say when their turns end.
+    pub tells_turns: bool,
     events: BinaryHeap<Reverse<(u64, u64)>>,
     pending: HashMap<u64, Event>,
     next: u64,
@@ -293,6 +299,7 @@ impl World {
             polls: 0,
             silent_us: 0,
             lost_polls: 0,
+            tells_turns: true,
             events: BinaryHeap::new(),
             pending: HashMap::new(),
             next: 0,
@@ -415,6 +422,11 @@ impl World {
                 workers[worker].on_call_answer(shared, now, id, answer.as_ref());
                 self.carry_out(envoy, worker);
             }
+            Event::TurnEnd { envoy, worker } => {
+                let at = &mut self.envoys[envoy];
+                at.workers[worker].on_turn_end(&at.shared, now);
+                self.carry_out(envoy, worker);
+            }
             Event::Held(held) => self.release(held),
         }
     }
@@ -443,6 +455,11 @@ impl World {
                     );
                 }
                 Step::Call(call) => self.call(envoy, worker, &call),
+                // Behind all that happens at the same moment.
+                Step::AtTurnEnd if self.tells_turns => {
+                    self.schedule(0, Event::TurnEnd { envoy, worker });
+                }
+                Step::AtTurnEnd => {}
                 Step::Log(_, text) => self.logs.push(text),
             }
         }

@@ -6,6 +6,7 @@ use harness::{Gate, until};
 use protocol::compact::Batch;
 use serde_json::json;
 
+use crate::reconfiguration::Delivered;
 use crate::stage::{PATIENCE, Plan, Stage, limits};
 use peers::{Connection, Echo};
 
@@ -160,20 +161,23 @@ async fn calls_that_are_reset_while_they_are_checked_disturb_no_other() {
     let client = connection(&stage).await;
     let before = (echo.calls(), gate.checks().len());
 
-    // Of each four calls: alice, alice who leaves, bob, bob who leaves.
+    // Of each four calls: alice, alice who leaves, bob, bob who leaves. The limiter is asked about
+    // the first ten together, and the others wait for its answer.
     gate.hold();
     let mut calls = Vec::new();
     for n in 0..CALLS {
+        if n == 10 {
+            until("the limiter is asked", PATIENCE, async || {
+                (gate.checks().len() > before.1).then_some(())
+            })
+            .await
+            .unwrap();
+        }
         let user = ["alice", "bob"][n / 2 % 2];
         let mut call = client.begin("/shop.Orders/List", user).await;
         call.say(&format!("{user} {n}"), true);
         calls.push((n, user, call));
     }
-    until("the limiter is asked", PATIENCE, async || {
-        (gate.checks().len() > before.1).then_some(())
-    })
-    .await
-    .unwrap();
     let (leaving, staying): (Vec<_>, Vec<_>) = calls.into_iter().partition(|(n, ..)| n % 2 == 1);
     for (.., call) in leaving {
         call.reset();
@@ -204,6 +208,44 @@ async fn calls_that_are_reset_while_they_are_checked_disturb_no_other() {
 
     for (user, used) in ["alice", "bob"].into_iter().zip(used) {
         assert_eq!(passing(&client, user, 30).await, 20 - used, "{user}");
+    }
+}
+
+/// The client writes all of them at once, so that Envoy reads them in one turn of its event loop.
+#[tokio::test]
+async fn calls_that_come_together_are_checked_together() {
+    const CALLS: usize = 40;
+    let (echo, gate) = (Echo::start().await, Gate::start().await.unwrap());
+    let limit = "{name: per-user, per: [user], rate: 1000/1d}";
+    let stage = before(&echo, &[limit]).behind(&gate).start().await;
+    let client = connection(&stage).await;
+    assert_eq!(passing(&client, "alice", 1).await, 1);
+    let before = gate.checks().len();
+
+    assert_eq!(passing(&client, "alice", CALLS).await, CALLS as u64);
+
+    assert_eq!(gate.checks().len(), before + 1);
+    assert_eq!(checks_since(&gate, before), CALLS);
+}
+
+/// The end of a turn comes through a queue of the plugin's, which is the next one's when it has gone.
+#[tokio::test]
+async fn and_so_they_are_after_every_change_of_the_configuration() {
+    const CALLS: usize = 40;
+    let (echo, gate) = (Echo::start().await, Gate::start().await.unwrap());
+    let limit = "{name: per-user, per: [user], rate: 1000/1d}";
+    let delivered = Delivered::of(before(&echo, &[limit]).behind(&gate)).await;
+    for hold_max in 1..=4 {
+        delivered
+            .change("update_success", |config| {
+                config["hold"] = json!({"max": hold_max});
+            })
+            .await;
+        let client = Connection::open(delivered.port).await;
+        assert_eq!(passing(&client, "alice", 1).await, 1);
+        let before = gate.checks().len();
+        assert_eq!(passing(&client, "alice", CALLS).await, CALLS as u64);
+        assert_eq!(gate.checks().len(), before + 1, "change {hold_max}");
     }
 }
 

@@ -1,0 +1,87 @@
+//! Checks of one turn of the host.
+
+use crate::{
+    rules::seeds,
+    world::{CONFIG, Outcome, Weather, World},
+};
+
+const LIMITS: &str = "  - {name: per-user, per: [user], rate: 1000/s}\n";
+
+/// When a request was decided.
+fn decided_us(world: &World, number: usize) -> u64 {
+    match &world.requests[number].outcome {
+        Some(Outcome::Passed { at_us, .. } | Outcome::Refused { at_us, .. }) => *at_us,
+        None => panic!("request {number} hangs"),
+    }
+}
+
+#[test]
+fn requests_that_come_together_share_a_call() {
+    for seed in seeds() {
+        let mut world = World::new(seed, 1, 1, CONFIG, LIMITS);
+        world.run_for_ms(500);
+        for round in 1..=20 {
+            let together: Vec<usize> = (0..=world.chance.index(100))
+                .map(|n| world.request(0, 1, &format!("user-{n}"), "/"))
+                .collect();
+            world.run_for_ms(10);
+            assert_eq!(world.checks_executed, round, "seed {seed}");
+            assert!(together.iter().all(|number| world.passed(*number)));
+        }
+    }
+}
+
+#[test]
+fn a_client_that_leaves_before_the_turn_ends_is_not_charged() {
+    let mut world = World::new(1, 1, 1, CONFIG, LIMITS);
+    world.run_for_ms(500);
+    let gone = world.request(0, 1, "alice", "/");
+    world.leave(gone);
+    world.run_for_ms(10);
+    assert_eq!(world.checks_executed, 0);
+    world.request(0, 1, "bob", "/");
+    world.run_for_ms(10);
+    assert_eq!(world.checks_executed, 1);
+    assert!(world.passed(1));
+}
+
+#[test]
+fn a_host_that_does_not_say_when_its_turns_end_costs_one_tick_once() {
+    for seed in seeds() {
+        let mut world = World::new(seed, 1, 1, CONFIG, LIMITS);
+        world.tells_turns = false;
+        world.run_for_ms(500);
+        let first = world.request(0, 1, "alice", "/");
+        world.run_for_ms(100);
+        // Until the next tick of a worker that is busy, and a round trip.
+        let took_us = decided_us(&world, first) - world.requests[first].at_us;
+        assert!(took_us <= 55_000, "seed {seed}: {took_us} us");
+        for n in 0..100 {
+            let later = world.request(0, 1, &format!("user-{n}"), "/");
+            world.run_for_ms(4);
+            let took_us = decided_us(&world, later) - world.requests[later].at_us;
+            assert!(took_us <= 4_000, "seed {seed}: {took_us} us");
+        }
+    }
+}
+
+#[test]
+fn while_nobody_may_call_no_request_waits_for_the_end_of_a_turn() {
+    for seed in seeds() {
+        let mut world = World::new(seed, 1, 1, CONFIG, LIMITS);
+        world.run_for_ms(500);
+        world.weather = Weather::DOWN;
+        // Ten failures open the breaker for a quarter of a second at least.
+        for _ in 0..10 {
+            world.request(0, 1, "alice", "/");
+            world.run_for_ms(1);
+        }
+        let (mut at_once, until_us) = (0, world.now_us + 100_000);
+        while world.now_us < until_us {
+            let number = world.request(0, 1, "alice", "/");
+            at_once += usize::from(world.requests[number].outcome.is_some());
+            world.run_for_ms(1);
+        }
+        assert!(at_once >= 99, "seed {seed}: {at_once} of 100");
+    }
+}
