@@ -1,24 +1,19 @@
-//! Checks on their way out, and answers on their way back.
-
-use std::rc::Rc;
+//! Answers on their way back: what was decided, and what is remembered of it.
 
 use policy::Name;
-use protocol::{
-    API_HEADER, API_VERSION, Answer, ApiError, CHECK_CBOR, DecidedBy, ErrorCode, LimitAnswer, Mode,
-    Outcome,
-    compact::{Batch, BatchAnswer, BatchCheck},
-};
+use protocol::{Answer, DecidedBy, ErrorCode, LimitAnswer, Mode, Outcome, compact::BatchAnswer};
 
 use super::{
-    CHECK_PATH, Call, CallAnswer, Level, Step, Stream, Worker,
+    CallAnswer, Level, Step, Stream, Worker,
     admit::Admission,
     case::{Case, Denying},
     failure::Sent,
     near,
+    read::{NoAnswer, read},
 };
 use crate::{
     batcher::Flight,
-    breaker::{CallResult, Gate},
+    breaker::CallResult,
     client::{Denial as ClientDenial, Standing},
     host::Host,
     metrics::Event,
@@ -26,77 +21,7 @@ use crate::{
     time::Now,
 };
 
-/// The largest answer that is read: many times what the largest batch needs.
-const MAX_ANSWER: usize = 1 << 20;
-/// The longest answer of something else that is read for its reason.
-const MAX_REASON: usize = 512;
-
-/// Why a whole call brought no decision.
-#[derive(Debug, PartialEq, Eq)]
-enum NoAnswer {
-    /// The limiter does not know the domain.
-    UnknownDomain,
-    /// Anything else: no limiter, or one in trouble.
-    Failed { why: String, sent: Sent },
-}
-
-impl NoAnswer {
-    fn perhaps(why: String) -> Self {
-        let sent = Sent::Perhaps;
-        Self::Failed { why, sent }
-    }
-}
-
 impl Worker {
-    /// Lets the checks that wait leave in one call.
-    pub(super) fn depart(&mut self, host: &impl Host, now: Now, gate: Gate) {
-        let proxy = self
-            .shared
-            .as_ref()
-            .map_or("", |shared| shared.proxy.as_str());
-        let (domain, proxy) = (self.config.domain.clone(), proxy.to_owned());
-        let flight = self.batcher.depart(now, Case::weight);
-        let id = flight.id;
-        flight.probe = gate == Gate::Probe;
-        let body = if flight.probe {
-            // It charges nothing and carries nothing, so nothing is lost with it.
-            let mut peek: Vec<Case> = flight.checks.first().map(Case::peek).into_iter().collect();
-            batch(domain, proxy, &mut peek).encode()
-        } else {
-            let doubt = self.breaker.is_troubled(now);
-            for case in &mut flight.checks {
-                if let Some(shared) = &self.shared {
-                    case.take_owed(host, now, &shared.table, doubt);
-                }
-            }
-            let body = batch(domain, proxy, &mut flight.checks).encode();
-            let parts = flight.checks.iter().flat_map(|case| &case.parts);
-            for ask in parts.filter_map(|part| part.ask.as_deref()) {
-                let (spent, returned) = ask.settle.totals();
-                self.counts.happened_to(Event::LeaseSettled, spent);
-                self.counts.happened_to(Event::LeaseReturned, returned);
-            }
-            body
-        };
-        let headers = vec![("content-type", CHECK_CBOR.to_owned())];
-        self.call(Call {
-            id,
-            method: "POST",
-            path: CHECK_PATH.to_owned(),
-            headers,
-            body: Some(body),
-            timeout_ms: self.config.limiter.timeout_ms,
-        });
-    }
-
-    /// Adds what every call of the limiter carries.
-    pub(super) fn call(&mut self, mut call: Call) {
-        if let Some(bearer) = &self.bearer {
-            call.headers.push(("authorization", bearer.clone()));
-        }
-        self.steps.push_back(Step::Call(call));
-    }
-
     /// The answers to a batch of checks.
     pub(super) fn land(
         &mut self,
@@ -332,71 +257,6 @@ impl Worker {
             );
             self.steps.push_back(Step::Log(Level::Warn, text));
         }
-    }
-}
-
-/// Reads the answer to a batch. Whatever does not come from a limiter of this version, whole and
-/// with as many results as there were checks, decides nothing.
-fn read(answer: &impl CallAnswer, checks: usize) -> Result<BatchAnswer, NoAnswer> {
-    let failed = |why: String| Err(NoAnswer::perhaps(why));
-    let status = answer.header(":status").unwrap_or_default();
-    let status = String::from_utf8_lossy(&status).into_owned();
-    if answer.header(API_HEADER).as_deref() != Some(API_VERSION.as_bytes()) {
-        let body = answer.body(MAX_REASON).unwrap_or_default();
-        let sent = Sent::after_reply(&body);
-        // A log's line holds nothing that ends it.
-        let plain = |byte: &u8| {
-            if matches!(byte, b' '..=b'~') {
-                *byte
-            } else {
-                b'.'
-            }
-        };
-        let said: String = body.iter().map(plain).map(char::from).collect();
-        let why = format!("status {status}, not from a limiter: {said}");
-        return Err(NoAnswer::Failed { why, sent });
-    }
-    let Some(body) = answer.body(MAX_ANSWER) else {
-        return failed("an answer without end".to_owned());
-    };
-    if status != "200" {
-        return match ApiError::from_json(&body) {
-            Some(error) if error.code == ErrorCode::UnknownDomain => Err(NoAnswer::UnknownDomain),
-            Some(error) => Err(NoAnswer::Failed {
-                why: format!("{}: {}", error.code.word(), error.message),
-                sent: Sent::after(error.code),
-            }),
-            None => failed(format!("status {status}")),
-        };
-    }
-    match BatchAnswer::decode(&body) {
-        Ok(answers) if answers.results.len() == checks => Ok(answers),
-        Ok(answers) => failed(format!(
-            "{} results for {checks} checks",
-            answers.results.len()
-        )),
-        Err(error) => failed(error.to_string()),
-    }
-}
-
-/// The checks of one flight as the limiter reads them; their entries move into the batch.
-fn batch(domain: Name, proxy: String, cases: &mut [Case]) -> Batch {
-    let first = cases.first();
-    let keys = first.map_or_else(|| Rc::from([]), |case| Rc::clone(case.entries.keys()));
-    let policy = first.and_then(|case| case.policy.clone());
-    let checks = cases.iter_mut().map(|case| BatchCheck {
-        values: case.entries.take(&keys),
-        cost: case.cost,
-        skip: case.settled(),
-        debits: case.debits(),
-        leases: case.leases(),
-    });
-    Batch {
-        domain,
-        proxy,
-        checks: checks.collect(),
-        revision: policy.map(|policy| policy.compiled.revision().clone()),
-        keys: keys.to_vec(),
     }
 }
 

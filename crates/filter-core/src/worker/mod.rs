@@ -3,6 +3,7 @@
 mod active;
 mod admit;
 mod answer;
+mod call;
 mod case;
 mod decide;
 mod departure;
@@ -12,6 +13,7 @@ mod hold;
 mod lease;
 mod near;
 mod owed;
+mod read;
 mod report;
 mod step;
 mod ticks;

@@ -1,0 +1,70 @@
+//! What came back of a call.
+
+use protocol::{API_HEADER, API_VERSION, ApiError, ErrorCode, compact::BatchAnswer};
+
+use super::{CallAnswer, failure::Sent};
+
+/// The largest answer that is read: many times what the largest batch needs.
+const MAX_ANSWER: usize = 1 << 20;
+/// The longest answer of something else that is read for its reason.
+const MAX_REASON: usize = 512;
+
+/// Why a whole call brought no decision.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum NoAnswer {
+    /// The limiter does not know the domain.
+    UnknownDomain,
+    /// Anything else: no limiter, or one in trouble.
+    Failed { why: String, sent: Sent },
+}
+
+impl NoAnswer {
+    pub(super) fn perhaps(why: String) -> Self {
+        let sent = Sent::Perhaps;
+        Self::Failed { why, sent }
+    }
+}
+
+/// Reads the answer to a batch. Whatever does not come from a limiter of this version, whole and
+/// with as many results as there were checks, decides nothing.
+pub(super) fn read(answer: &impl CallAnswer, checks: usize) -> Result<BatchAnswer, NoAnswer> {
+    let failed = |why: String| Err(NoAnswer::perhaps(why));
+    let status = answer.header(":status").unwrap_or_default();
+    let status = String::from_utf8_lossy(&status).into_owned();
+    if answer.header(API_HEADER).as_deref() != Some(API_VERSION.as_bytes()) {
+        let body = answer.body(MAX_REASON).unwrap_or_default();
+        let sent = Sent::after_reply(&body);
+        // A log's line holds nothing that ends it.
+        let plain = |byte: &u8| {
+            if matches!(byte, b' '..=b'~') {
+                *byte
+            } else {
+                b'.'
+            }
+        };
+        let said: String = body.iter().map(plain).map(char::from).collect();
+        let why = format!("status {status}, not from a limiter: {said}");
+        return Err(NoAnswer::Failed { why, sent });
+    }
+    let Some(body) = answer.body(MAX_ANSWER) else {
+        return failed("an answer without end".to_owned());
+    };
+    if status != "200" {
+        return match ApiError::from_json(&body) {
+            Some(error) if error.code == ErrorCode::UnknownDomain => Err(NoAnswer::UnknownDomain),
+            Some(error) => Err(NoAnswer::Failed {
+                why: format!("{}: {}", error.code.word(), error.message),
+                sent: Sent::after(error.code),
+            }),
+            None => failed(format!("status {status}")),
+        };
+    }
+    match BatchAnswer::decode(&body) {
+        Ok(answers) if answers.results.len() == checks => Ok(answers),
+        Ok(answers) => failed(format!(
+            "{} results for {checks} checks",
+            answers.results.len()
+        )),
+        Err(error) => failed(error.to_string()),
+    }
+}
