@@ -1,0 +1,231 @@
+//! Between Envoys and the limiter: what becomes of calls and of answers.
+
+use filter_core::{Call, CallAnswer};
+use protocol::{ErrorCode, compact::BatchAnswer};
+
+use super::{Envoy, Event, World};
+
+/// What becomes of calls, each share in percent; the rest is answered.
+#[derive(Clone, Copy, Default)]
+pub struct Weather {
+    /// Never reaches the limiter, and times out.
+    pub lost: u64,
+    /// Reaches it, but the answer comes too late.
+    pub late: u64,
+    /// Reaches it, but what comes back is none of its answers.
+    pub garbled: u64,
+    /// Cut short on the way back.
+    pub truncated: u64,
+    /// Refused at once.
+    pub refused: u64,
+    /// Refused before it has left: a cluster that is not there.
+    pub undeliverable: u64,
+    /// Reaches a limiter whose store refuses.
+    pub untouched: u64,
+}
+
+impl Weather {
+    pub const FAIR: Self = Self {
+        lost: 0,
+        late: 0,
+        garbled: 0,
+        truncated: 0,
+        refused: 0,
+        undeliverable: 0,
+        untouched: 0,
+    };
+    pub const DOWN: Self = Self {
+        refused: 100,
+        ..Self::FAIR
+    };
+    pub const BLACK_HOLE: Self = Self {
+        lost: 100,
+        ..Self::FAIR
+    };
+    pub const NO_STORE: Self = Self {
+        untouched: 100,
+        ..Self::FAIR
+    };
+    pub const NO_CLUSTER: Self = Self {
+        undeliverable: 100,
+        ..Self::FAIR
+    };
+}
+
+/// A poll that the limiter holds.
+pub struct Held {
+    envoy: usize,
+    worker: usize,
+    call: Call,
+    sent_us: u64,
+    /// When it is answered, whatever the answer is.
+    until_us: u64,
+}
+
+/// How long after an edit a limiter may hear of it, in microseconds.
+const HEARS_US: u64 = 5_000;
+
+#[derive(Clone)]
+pub struct Answer {
+    pub(super) headers: Vec<(&'static str, String)>,
+    pub(super) body: Option<Vec<u8>>,
+}
+
+impl CallAnswer for Answer {
+    fn header(&self, name: &str) -> Option<Vec<u8>> {
+        let found = self.headers.iter().find(|(key, _)| *key == name);
+        found.map(|(_, value)| value.clone().into_bytes())
+    }
+
+    fn body(&self, max_len: usize) -> Option<Vec<u8>> {
+        self.body.clone().filter(|body| body.len() <= max_len)
+    }
+}
+
+impl World {
+    pub(super) fn call(&mut self, envoy: usize, worker: usize, call: &Call) {
+        assert!(
+            call.headers
+                .contains(&("authorization", "Bearer secret".to_owned()))
+        );
+        let id = call.id;
+        self.polls += u64::from(wait_ms(call).is_some());
+        if self.chance.percent(self.weather.undeliverable) {
+            let now = self.now();
+            let Envoy {
+                shared, workers, ..
+            } = &mut self.envoys[envoy];
+            workers[worker].on_call_refused(shared, now, id);
+            return;
+        }
+        let timeout_us = call.timeout_ms * 1000;
+        let weather = self.weather;
+        let lost = wait_ms(call).is_some() && self.lost_polls > 0;
+        self.lost_polls -= u64::from(lost);
+        let (after_us, answer) = if self.chance.percent(weather.refused) {
+            (100, Some(synthesised("503", "remote connection failure")))
+        } else if lost || self.chance.percent(weather.lost) {
+            (timeout_us, Some(synthesised("504", "response timeout")))
+        } else if let Some(wait_ms) = wait_ms(call).filter(|wait_ms| *wait_ms > 0 && self.holds) {
+            return self.release(Held {
+                envoy,
+                worker,
+                call: call.clone(),
+                sent_us: self.now_us,
+                until_us: self.now_us + wait_ms * 1000,
+            });
+        } else if weather.untouched > 0
+            && call.path == "/v1/check"
+            && self.chance.percent(weather.untouched)
+        {
+            (200, Some(self.untouched(call)))
+        } else {
+            self.answered(envoy, call, timeout_us)
+        };
+        self.schedule(
+            after_us,
+            Event::Answer {
+                envoy,
+                worker,
+                id,
+                answer,
+            },
+        );
+    }
+
+    /// The limiter's answer, after how long, and what the weather makes of it.
+    fn answered(&mut self, envoy: usize, call: &Call, timeout_us: u64) -> (u64, Option<Answer>) {
+        let weather = self.weather;
+        let answer = self.execute(envoy, call);
+        let after_us = 200 + self.chance.below(self.slowest_us);
+        if self.chance.percent(weather.late) || after_us > timeout_us {
+            (timeout_us, Some(synthesised("504", "response timeout")))
+        } else if self.chance.percent(weather.garbled) {
+            (after_us, Some(self.garbled(answer)))
+        } else if self.chance.percent(weather.truncated) {
+            (after_us, None)
+        } else {
+            (after_us, Some(answer))
+        }
+    }
+
+    /// Holds a poll on, or answers it. A limiter that dies takes the connection with it; one that
+    /// hangs leaves it to the timeout.
+    pub(super) fn release(&mut self, held: Held) {
+        let timeout_us = held.sent_us + held.call.timeout_ms * 1000 - self.now_us;
+        let silent = held.sent_us < self.silent_us || self.weather.lost == 100;
+        let (after_us, answer) = if silent {
+            (timeout_us, Some(synthesised("504", "response timeout")))
+        } else if self.weather.refused == 100 {
+            (100, Some(synthesised("503", "connection termination")))
+        } else if self.now_us < held.until_us && self.has_newest(&held.call) {
+            let look_us = self.chance.below(HEARS_US).min(held.until_us - self.now_us);
+            return self.schedule(look_us.max(1), Event::Held(held));
+        } else {
+            self.answered(held.envoy, &held.call, timeout_us)
+        };
+        let answer = Event::Answer {
+            envoy: held.envoy,
+            worker: held.worker,
+            id: held.call.id,
+            answer,
+        };
+        self.schedule(after_us, answer);
+    }
+
+    /// An answer that some box in between has touched, or that none of ours gave.
+    fn garbled(&mut self, mut answer: Answer) -> Answer {
+        match self.chance.below(6) {
+            0 => {
+                answer.headers.retain(|(name, _)| *name != "x-rl-api");
+                answer.body = answer.body.map(|body| lie(&body, |_| {}));
+            }
+            1 => answer.body = Some(b"<html>".to_vec()),
+            2 => answer.headers[0] = (":status", "500".to_owned()),
+            3 => {
+                let fewer = |results: &mut Results| drop(results.pop());
+                answer.body = answer.body.map(|body| lie(&body, fewer));
+            }
+            4 => {
+                let twice = |results: &mut Results| results.extend(results.clone());
+                answer.body = answer.body.map(|body| lie(&body, twice));
+            }
+            _ => {
+                let body = answer.body.get_or_insert_default();
+                body.truncate(body.len() / 2);
+            }
+        }
+        answer
+    }
+}
+
+/// How long a poll would be held; `None`: it is none.
+fn wait_ms(call: &Call) -> Option<u64> {
+    let (_, rest) = call.path.split_once("&wait_ms=")?;
+    rest.split('&').next()?.parse().ok()
+}
+
+type Results = Vec<Result<protocol::Answer, ErrorCode>>;
+
+/// An answer that allows everything, for another number of checks perhaps. What is no answer to
+/// checks stays as it is.
+fn lie(body: &[u8], edit: impl FnOnce(&mut Results)) -> Vec<u8> {
+    let Ok(mut answer) = BatchAnswer::decode(body) else {
+        return body.to_vec();
+    };
+    for result in answer.results.iter_mut().flatten() {
+        result.allowed = true;
+        result.limits.clear();
+    }
+    edit(&mut answer.results);
+    answer.encode()
+}
+
+/// What Envoy answers in the place of a limiter that does not.
+fn synthesised(status: &str, reason: &str) -> Answer {
+    let said = "upstream connect error or disconnect/reset before headers. reset reason: ";
+    Answer {
+        headers: vec![(":status", status.to_owned())],
+        body: Some([said, reason].concat().into_bytes()),
+    }
+}

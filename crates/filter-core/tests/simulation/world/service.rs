@@ -1,0 +1,99 @@
+//! The limiter's side of a call.
+
+use filter_core::Call;
+use protocol::{
+    ApiError, ErrorCode,
+    compact::{Batch, Report},
+};
+
+use super::{Gone, World, network::Answer};
+
+impl World {
+    /// Whether there is nothing new for whoever polls.
+    pub(super) fn has_newest(&self, call: &Call) -> bool {
+        let tag = |(name, tag): &(&str, String)| (*name == "if-none-match").then(|| tag.clone());
+        match call.headers.iter().find_map(tag) {
+            Some(tag) => self.gone.is_none() && tag == self.limiter.etag(),
+            None => self.gone.is_some(),
+        }
+    }
+
+    pub(super) fn execute(&mut self, envoy: usize, call: &Call) -> Answer {
+        let api = ("x-rl-api", "1".to_owned());
+        if let Some(gone) = self.gone
+            && call.path != "/v1/report"
+        {
+            let mut headers = vec![(":status", "404".to_owned()), api];
+            if gone == Gone::Deleted && call.path != "/v1/check" {
+                headers.push(("x-rl-revision", "7".to_owned()));
+            }
+            let error = ApiError::new(ErrorCode::UnknownDomain, "no limits");
+            let body = Some(error.to_json().into_bytes());
+            return Answer { headers, body };
+        }
+        let ok = (":status", "200".to_owned());
+        if call.path == "/v1/check" {
+            self.checks_executed += 1;
+            let now_ms = self.limiter_ms();
+            self.limiter.now_us = self.now_us;
+            self.limiter.envoy = envoy;
+            let body = self.limiter.check(call.body.as_deref().unwrap(), now_ms);
+            return Answer {
+                headers: vec![ok, api],
+                body: Some(body),
+            };
+        }
+        if call.path == "/v1/report" {
+            let Some(reports) = &mut self.reports else {
+                let unknown = r#"{"error":{"code":"not_found","message":"no such path"}}"#;
+                return Answer {
+                    headers: vec![(":status", "404".to_owned()), api],
+                    body: Some(unknown.into()),
+                };
+            };
+            reports.push(Report::decode(call.body.as_deref().unwrap()).unwrap());
+            return Answer {
+                headers: vec![(":status", "204".to_owned()), api],
+                body: None,
+            };
+        }
+        assert!(
+            call.path.starts_with("/v1/policy?domain=shop&proxy="),
+            "{}",
+            call.path
+        );
+        let etag = self.limiter.etag();
+        if call.headers.contains(&("if-none-match", etag.clone())) {
+            let headers = vec![(":status", "304".to_owned()), api, ("etag", etag)];
+            return Answer {
+                headers,
+                body: Some(Vec::new()),
+            };
+        }
+        let body = self.limiter.snapshot();
+        Answer {
+            headers: vec![ok, api, ("etag", etag)],
+            body: Some(body),
+        }
+    }
+
+    /// What a limiter answers whose store refuses: for the whole batch, or (one shard of several)
+    /// for each check.
+    pub(super) fn untouched(&mut self, call: &Call) -> Answer {
+        let api = ("x-rl-api", "1".to_owned());
+        let untouched = ErrorCode::StoreUntouched;
+        if self.chance.percent(50) {
+            let error = ApiError::new(untouched, "the store refused");
+            return Answer {
+                headers: vec![(":status", "503".to_owned()), api],
+                body: Some(error.to_json().into_bytes()),
+            };
+        }
+        let batch = Batch::decode(call.body.as_deref().unwrap()).unwrap();
+        let body = self.limiter.refuse(batch.checks.len(), untouched);
+        Answer {
+            headers: vec![(":status", "200".to_owned()), api],
+            body: Some(body),
+        }
+    }
+}
