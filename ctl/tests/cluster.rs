@@ -86,6 +86,12 @@ fn finds_no_error(cluster: &Cluster) -> Result<()> {
     let list = |name: &str| doctor.get(name).and_then(Value::as_array).context("a list");
     let error = |finding: &&Value| finding.get("severity") == Some(&"error".into());
     assert_eq!(list("findings")?.iter().find(error), None, "{doctor}");
+    let commands = list("findings")?.iter().filter_map(|f| f["mend"].as_str());
+    let at_servers: Vec<&str> = commands.filter(|mend| mend.contains("-cli ")).collect();
+    assert_eq!(at_servers.len(), 3, "one for each keeps nothing: {doctor}");
+    for mend in at_servers {
+        assert!(mend.contains("-cli -u redis://127.0.0.1:"), "{mend}");
+    }
     assert_eq!(list("servers")?.len(), 3, "{doctor}");
     Ok(())
 }

@@ -47,16 +47,20 @@ impl Doctor {
         let session = Session::open(global, printer)?;
         let health = session.store.health().await;
         let health = health.map_err(|error| session.failed(&error))?;
+        let store = session.store.address();
         let mut findings = server::clocks(&health, crate::clock::now_ms());
         for node in &health {
-            findings.extend(server::look(node, session.key_prefix()));
+            findings.extend(server::look(node, &store, session.key_prefix()));
         }
         let mut found = domains(&session).await?;
         findings.append(&mut found.findings);
         let known = Known {
             policies: &found.readable,
             unreadable: &found.unreadable,
-            client: health.first().map(server::client).unwrap_or_default(),
+            client: health
+                .first()
+                .map(|node| server::client(node, &store))
+                .unwrap_or_default(),
         };
         let looked = orphans::look(&session, &known, self.keys);
         let (orphans, looked) = session.walking(looked).await?;

@@ -10,10 +10,11 @@ const SKEW_MS: u64 = 1000;
 const MEMORY_HIGH: u64 = 80;
 const MEMORY_FULL: u64 = 95;
 
-/// Everything but its clock.
-pub fn look(node: &Health, prefix: &str) -> Vec<Finding> {
+/// Everything but its clock; `store` is the URL that led to it.
+pub fn look(node: &Health, store: &str, prefix: &str) -> Vec<Finding> {
     let node = Node {
         health: node,
+        store,
         prefix,
     };
     let checks = [
@@ -60,17 +61,33 @@ pub fn clocks(nodes: &[Health], here_ms: u64) -> Vec<Finding> {
 
 struct Node<'h> {
     health: &'h Health,
+    store: &'h str,
     prefix: &'h str,
 }
 
-/// The server's own client, with where it is to go.
-pub fn client(health: &Health) -> String {
+/// The server's own client, with where it is to go; `store` is the URL that led there.
+pub fn client(health: &Health, store: &str) -> String {
     let info = health.info.as_ref();
     let client = match info.and_then(|info| info.get("valkey_version")) {
         Some(_) => "valkey-cli",
         None => "redis-cli",
     };
-    format!("{client} -u {}", health.address)
+    let address = &health.address;
+    match address.split_once("://") {
+        Some(("unix", path)) => format!("{client} -s {path}"),
+        // Which server that is just now only the sentinels know.
+        Some(("redis-sentinel" | "rediss-sentinel", _)) => format!("{client} -h PRIMARY"),
+        Some(_) => format!("{client} -u {address}"),
+        // A node of a Cluster.
+        None => {
+            let tls = if store.starts_with("rediss-") {
+                "s"
+            } else {
+                ""
+            };
+            format!("{client} -u redis{tls}://{address}")
+        }
+    }
 }
 
 impl Node<'_> {
@@ -100,7 +117,7 @@ impl Node<'_> {
 
     /// A command for the server's own client, which asks for a password itself.
     fn command(&self, words: &str) -> String {
-        format!("{} {words}", client(self.health))
+        format!("{} {words}", client(self.health, self.store))
     }
 
     fn information(&self) -> Option<Finding> {
@@ -327,6 +344,24 @@ mod tests {
             scripts: Vec::new(),
             rights: None,
         }
+    }
+
+    #[test]
+    fn the_client_is_told_the_way_as_it_takes_it() {
+        let told = |address: &str, store: &str| {
+            let health = Health {
+                address: address.to_owned(),
+                ..at(0, 0)
+            };
+            client(&health, store)
+        };
+        let same = |address| told(address, address);
+        assert_eq!(same("rediss://ann@a:1"), "redis-cli -u rediss://ann@a:1");
+        assert_eq!(same("unix:///run/redis"), "redis-cli -s /run/redis");
+        assert_eq!(same("redis-sentinel://a:1/main"), "redis-cli -h PRIMARY");
+        let node = |store| told("a:2", store);
+        assert_eq!(node("redis-cluster://a:1"), "redis-cli -u redis://a:2");
+        assert_eq!(node("rediss-cluster://a:1"), "redis-cli -u rediss://a:2");
     }
 
     #[test]
