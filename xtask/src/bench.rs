@@ -10,6 +10,7 @@ mod leases;
 mod limiter;
 mod load;
 mod module;
+mod ready;
 mod report;
 mod setups;
 mod start;
@@ -48,7 +49,7 @@ pub struct Args {
     #[arg(long, conflicts_with_all = ["json", "connections"])]
     leases: bool,
     /// Run the filter's module alone instead, in Node, without Envoy
-    #[arg(long, conflicts_with_all = ["json", "connections", "leases", "seconds"])]
+    #[arg(long, conflicts_with_all = ["json", "connections", "leases", "rounds", "seconds"])]
     module: bool,
     /// With --module: modules to compare it with, as of an earlier commit
     #[arg(value_name = "WASM", requires = "module")]

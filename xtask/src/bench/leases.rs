@@ -14,8 +14,9 @@ use harness::{Envoy, EnvoyConfig, Limiter, Ports, Programs, Redis, free_port};
 use tempfile::TempDir;
 
 use super::load::{Load, Sample};
+use super::ready::{limits_are_known, load_limits, start_limiters};
 use super::report::median;
-use super::setups::{Setup, answer_at_once, limits_are_known, load_limits, start_limiters};
+use super::setups::{Setup, answer_at_once};
 
 /// One busy bucket, leased and not, and a bucket for each of a thousand users.
 const LIMITS: &str = "\

@@ -11,7 +11,8 @@ use anyhow::Result;
 use harness::{Programs, Redis, free_port};
 use tokio::process::Command;
 
-use super::setups::{LIMITS, load_limits, start_limiters};
+use super::ready::{load_limits, start_limiters};
+use super::setups::LIMITS;
 
 /// Compares modules, the filter's last.
 pub async fn run(programs: &Programs, node: &Path, others: &[PathBuf], rounds: u64) -> Result<()> {

@@ -1,0 +1,60 @@
+//! What every comparison needs before it begins: limits in Redis, limiters, and an Envoy that follows
+//! them.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use harness::{Client, Envoy, Limiter, LimiterPlan, Programs, Redis, free_port, until};
+
+/// Starts a limiter on each of these ports.
+pub async fn start_limiters(
+    programs: &Programs,
+    redis: &Redis,
+    ports: &[u16],
+    dir: &Path,
+) -> Result<Vec<Limiter>> {
+    let mut limiters = Vec::new();
+    for &port in ports {
+        let mut plan = LimiterPlan::new(programs, &redis.url(), [port, free_port()?], dir);
+        // What is measured is checks, not what happens when one comes too late.
+        plan.arguments
+            .extend(["--store-timeout", "1s"].map(str::to_owned));
+        limiters.push(plan.start().await?);
+    }
+    Ok(limiters)
+}
+
+/// Gives Redis the scripts and these limits, in YAML.
+pub fn load_limits(programs: &Programs, redis: &Redis, dir: &Path, limits: &str) -> Result<()> {
+    let file = dir.join("limits.yaml");
+    std::fs::write(&file, limits)?;
+    let file = file
+        .to_str()
+        .context("a temporary folder that is not UTF-8")?;
+    for arguments in [&["load-scripts"][..], &["apply", "-f", file]] {
+        let output = Command::new(&programs.rlctl)
+            .args(arguments)
+            .env("RL_STORE", redis.url())
+            .output()?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(
+            output.status.success(),
+            "rlctl {arguments:?} failed: {said}"
+        );
+    }
+    Ok(())
+}
+
+/// Waits until a limit is in force on a path.
+pub async fn limits_are_known(envoy: &Envoy, path: &str) -> Result<()> {
+    let probe = Client::new().get(&envoy.url(path));
+    let probe = probe.header("x-user-id", "nobody");
+    let patience = Duration::from_secs(10);
+    until("Envoy follows the limits", patience, async || {
+        let reply = probe.send().await.ok()?;
+        reply.header("ratelimit").map(drop)
+    })
+    .await
+}
