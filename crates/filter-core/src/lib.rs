@@ -5,7 +5,7 @@
 //! on, that one is answered, make this call. Nothing in here does I/O or reads
 //! a clock. What the workers of a process share goes through [`Host`], Envoy's
 //! shared data, so the whole of it runs against a simulated one
-//! (`tests/simulation.rs`): several workers, lost and late calls, a clock that
+//! (`tests/simulation/`): several workers, lost and late calls, a clock that
 //! jumps, and a seed that replays a run.
 //!
 //! The way of a request: `descriptor` extracts what the policy needs,
