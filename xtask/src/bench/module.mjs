@@ -277,8 +277,7 @@ function ask(headers, body) {
     port: limiter,
     agent,
     method: headers.get(":method"),
-    // A round waits for all that is under way: no poll may be held.
-    path: headers.get(":path").replace(/wait_ms=\d+/, "wait_ms=0"),
+    path: headers.get(":path"),
     headers: { ...Object.fromEntries(plain), "content-length": body.length },
   };
   return new Promise((resolve, reject) => {
