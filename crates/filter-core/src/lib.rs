@@ -23,7 +23,6 @@ mod codec;
 mod descriptor;
 mod follow;
 mod host;
-mod id_hasher;
 mod identity;
 mod lease;
 mod local;

@@ -177,7 +177,7 @@ impl Worker {
 
     /// Whether somebody still waits for the decision on a check.
     pub(super) fn is_awaited(&self, case: &Case) -> bool {
-        let stream = case.stream.and_then(|stream| self.streams.get(&stream));
+        let stream = case.stream.and_then(|stream| self.streams.get(stream));
         matches!(stream, Some(Stream::Waiting))
     }
 

@@ -16,13 +16,10 @@ mod owed;
 mod read;
 mod report;
 mod step;
+mod streams;
 mod ticks;
 
-use std::{
-    cell::RefCell,
-    collections::{HashMap, VecDeque},
-    rc::Rc,
-};
+use std::{cell::RefCell, collections::VecDeque, rc::Rc};
 
 use filter_config::Config;
 
@@ -35,6 +32,7 @@ use departure::Departure;
 use hold::Holds;
 use near::Near;
 use report::Reporter;
+use streams::{Stream, Streams};
 use ticks::Ticks;
 
 use crate::{
@@ -81,7 +79,7 @@ pub struct Worker {
     near: Near,
     holds: Holds,
     hands: Hands<lease::Origin>,
-    streams: HashMap<StreamId, Stream, BuildIdHasher>,
+    streams: Streams,
     steps: VecDeque<Step>,
     counts: Counts,
     reporter: Reporter,
@@ -99,20 +97,6 @@ struct Shared {
     proxy: String,
     table: Table,
 }
-
-/// What is kept of a request that is still around.
-#[derive(Debug)]
-enum Stream {
-    /// Its check is under way.
-    Waiting,
-    /// It waits for its turn.
-    Held,
-    /// It went on, and its response is to tell this.
-    Passed(Shown),
-}
-
-/// The host numbers its requests; no client chooses the numbers.
-type BuildIdHasher = std::hash::BuildHasherDefault<crate::id_hasher::IdHasher>;
 
 impl Worker {
     /// A worker that has not met the others yet. `token` is what the limiter asks for, `seed`
@@ -146,7 +130,7 @@ impl Worker {
             near: Near::default(),
             holds: Holds::new(config.hold_max),
             hands: Hands::default(),
-            streams: HashMap::default(),
+            streams: Streams::default(),
             steps: VecDeque::new(),
             counts: Counts::default(),
             reporter: Reporter::new(Random::new(random.next_u64())),
@@ -214,14 +198,14 @@ impl Worker {
 
     /// A response is on its way to the client.
     pub fn on_response(&mut self, stream: StreamId, headers: &mut impl ResponseHeaders) {
-        if let Some(Stream::Passed(shown)) = self.streams.remove(&stream) {
+        if let Some(Stream::Passed(shown)) = self.streams.remove(stream) {
             write_headers(&shown, self.config.styles, headers);
         }
     }
 
     /// A request has gone, finished or not.
     pub fn on_gone(&mut self, stream: StreamId) {
-        match self.streams.remove(&stream) {
+        match self.streams.remove(stream) {
             Some(Stream::Waiting) => {
                 if let Some(case) = self.batcher.cancel(|case| case.stream == Some(stream)) {
                     self.undo(&case);
@@ -351,7 +335,7 @@ impl Worker {
     /// Lets a request go on; its response will tell `shown`.
     fn pass(&mut self, stream: StreamId, edits: Edits, shown: Shown) {
         if shown.standings.is_empty() {
-            self.streams.remove(&stream);
+            self.streams.remove(stream);
         } else {
             self.streams.insert(stream, Stream::Passed(shown));
         }
@@ -359,7 +343,7 @@ impl Worker {
     }
 
     fn refuse(&mut self, stream: StreamId, denial: Denial) {
-        self.streams.remove(&stream);
+        self.streams.remove(stream);
         let refusal = Refusal {
             denial,
             config: Rc::clone(&self.config),
