@@ -11,7 +11,8 @@ use tokio::task::spawn_blocking;
 
 use super::{Active, Domain, Domains, Table};
 
-/// Domains kept at once. More than that in one store is a mistake, or not ours.
+/// Domains kept at once; the others are not known here. More than that in one store is a mistake, or not
+/// ours.
 const DOMAINS_MAX: usize = 4096;
 
 /// What one poll finds.

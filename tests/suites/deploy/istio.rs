@@ -1,6 +1,7 @@
 //! `deploy/istio`: by a schema of Istio's API, by the filter's own reader, and each
 //! plugin's configuration in real Envoy as Istio hands it over.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
@@ -82,6 +83,23 @@ fn the_service_that_plugins_ask_is_the_one_that_kubernetes_is_given() {
         service["spec"]["ports"][0]["appProtocol"],
         "kubernetes.io/h2c"
     );
+}
+
+/// A filter that may not tell what it decided by itself would be missed in `rlctl stats`.
+#[test]
+fn who_may_ask_may_call_all_that_a_limiter_answers() {
+    let manual = std::fs::read_to_string(file("docs/limiter.md")).unwrap();
+    let called = manual.split('`').filter_map(|code| {
+        let path = code.strip_prefix("POST ").or(code.strip_prefix("GET "))?;
+        path.split('?')
+            .next()
+            .filter(|path| path.starts_with("/v1/"))
+    });
+    let called: BTreeSet<&str> = called.collect();
+    assert!(called.contains("/v1/check"), "{called:?}");
+    let policy = named(&manifests(), "AuthorizationPolicy", "limiter");
+    let paths = &policy["spec"]["rules"][0]["to"][0]["operation"]["paths"];
+    assert_eq!(*paths, json!(called), "in alphabetical order");
 }
 
 /// What Istio makes of a plugin: the filter in every listener of the workload, its configuration
