@@ -26,10 +26,13 @@ const FEATURES: [&str; 6] = [
 ];
 
 /// How the optimiser goes about it. Its own branches first (`flatten`, `rereloop`) are shorter than
-/// the compiler's. What comes after the last `-Oz` only rearranges: constants that a function names
-/// often go into a local of it, and functions that are called often get the short numbers. V8, which
-/// optimises anew, makes the same code of all that.
-const PASSES: [&str; 9] = [
+/// the compiler's, and shorter still the second time. What comes after the last `-Oz` only
+/// rearranges: constants that a function names often go into a local of it, and functions that are
+/// called often get the short numbers. V8, which optimises anew, makes the same code of all that.
+const PASSES: [&str; 12] = [
+    "-Oz",
+    "--flatten",
+    "--rereloop",
     "-Oz",
     "--flatten",
     "--rereloop",
