@@ -26,6 +26,7 @@ pub fn memory() -> Result<Arc<dyn Store>> {
 pub fn patient() -> Options {
     Options {
         timeout: Duration::from_secs(5),
+        connect_timeout: Duration::from_secs(5),
         control_timeout: Duration::from_secs(5),
         ..Options::default()
     }
@@ -102,7 +103,13 @@ impl Server {
     /// As [`Server::command`], for its answer.
     pub async fn ask<T: redis::FromRedisValue>(&self, words: &[&str]) -> Result<T> {
         let client = redis::Client::open(self.url())?;
-        let mut connection = client.get_multiplexed_async_connection().await?;
+        // To write the map of a Cluster, a server waits for its disk.
+        let patience = Some(Duration::from_secs(10));
+        let patient = redis::AsyncConnectionConfig::new()
+            .set_response_timeout(patience)
+            .set_connection_timeout(patience);
+        let connected = client.get_multiplexed_async_connection_with_config(&patient);
+        let mut connection = connected.await?;
         let mut command = redis::cmd(words.first().context("a command")?);
         words.iter().skip(1).for_each(|word| {
             command.arg(*word);
