@@ -34,14 +34,14 @@ impl Domains {
             if let HeadState::Deleted(revision) = &head.state {
                 found.deleted.insert(head.domain.clone(), revision.clone());
             }
-            let before = known.get(&head.domain).cloned().unwrap_or_default();
-            let domain = match self.next(&head, before.clone()).await {
+            let before = || known.get(&head.domain).cloned().unwrap_or_default();
+            let domain = match self.next(&head, before()).await {
                 Ok(domain) => domain,
                 // The store's trouble, not the record's: the next poll tries again.
                 Err(error) => {
                     tracing::warn!(domain = %head.domain, %error, "cannot read the limits");
                     found.unread = true;
-                    Some(before)
+                    Some(before())
                 }
             };
             let domain = domain.map(|domain| (head.domain.clone(), domain));
