@@ -2,18 +2,10 @@
 
 use crate::{
     rules::seeds,
-    world::{CONFIG, Outcome, Weather, World},
+    world::{CONFIG, Weather, World},
 };
 
 const LIMITS: &str = "  - {name: per-user, per: [user], rate: 1000/s}\n";
-
-/// When a request was decided.
-fn decided_us(world: &World, number: usize) -> u64 {
-    match &world.requests[number].outcome {
-        Some(Outcome::Passed { at_us, .. } | Outcome::Refused { at_us, .. }) => *at_us,
-        None => panic!("request {number} hangs"),
-    }
-}
 
 #[test]
 fn requests_that_come_together_share_a_call() {
@@ -54,12 +46,12 @@ fn a_host_that_does_not_say_when_its_turns_end_costs_one_tick_once() {
         let first = world.request(0, 1, "alice", "/");
         world.run_for_ms(100);
         // Until the next tick of a worker that is busy, and a round trip.
-        let took_us = decided_us(&world, first) - world.requests[first].at_us;
+        let took_us = world.requests[first].took_us().unwrap();
         assert!(took_us <= 55_000, "seed {seed}: {took_us} us");
         for n in 0..100 {
             let later = world.request(0, 1, &format!("user-{n}"), "/");
             world.run_for_ms(4);
-            let took_us = decided_us(&world, later) - world.requests[later].at_us;
+            let took_us = world.requests[later].took_us().unwrap();
             assert!(took_us <= 4_000, "seed {seed}: {took_us} us");
         }
     }

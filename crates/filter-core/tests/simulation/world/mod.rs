@@ -49,6 +49,15 @@ pub struct Sent {
     pub gone: bool,
 }
 
+impl Sent {
+    /// How long it waited for its decision, in microseconds; `None`: it waits still.
+    pub fn took_us(&self) -> Option<u64> {
+        self.outcome.as_ref().map(|outcome| match outcome {
+            Outcome::Passed { at_us, .. } | Outcome::Refused { at_us, .. } => at_us - self.at_us,
+        })
+    }
+}
+
 /// What became of it.
 #[derive(Clone, Debug)]
 pub enum Outcome {
@@ -439,11 +448,8 @@ impl World {
             .enumerate()
             .filter(|(_, sent)| !sent.gone)
         {
-            let at_us = match &sent.outcome {
-                Some(Outcome::Passed { at_us, .. } | Outcome::Refused { at_us, .. }) => *at_us,
-                None => panic!("request {number} hangs: {sent:?}"),
-            };
-            let took_us = at_us - sent.at_us;
+            let took_us = sent.took_us();
+            let took_us = took_us.unwrap_or_else(|| panic!("request {number} hangs: {sent:?}"));
             assert!(
                 took_us <= within_us,
                 "request {number} took {took_us} us: {sent:?}"
