@@ -4,18 +4,29 @@ use filter_core::CallAnswer;
 
 use crate::host::{
     buffers::{self, Buffer},
-    headers::{self, Map},
+    headers::{self, Map, Pairs},
 };
 
 /// The answer to the call whose callback is running.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Answer {
-    pub body_len: usize,
+    headers: Pairs,
+    body_len: usize,
+}
+
+impl Answer {
+    /// Reads the answer, whose headers cost no more together than one of them would.
+    pub fn read(body_len: usize) -> Self {
+        Self {
+            headers: headers::all(Map::CalloutAnswer),
+            body_len,
+        }
+    }
 }
 
 impl CallAnswer for Answer {
-    fn header(&self, name: &str) -> Option<Vec<u8>> {
-        headers::get(Map::CalloutAnswer, name)
+    fn header(&self, name: &str) -> Option<&[u8]> {
+        self.headers.first(name)
     }
 
     fn body(&self, max_len: usize) -> Option<Vec<u8>> {

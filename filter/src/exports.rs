@@ -42,9 +42,9 @@ extern "C" fn proxy_on_tick(root_id: u32) {
 
 /// A request has come; 1 stops it for now.
 #[unsafe(no_mangle)]
-extern "C" fn proxy_on_request_headers(stream_id: u32, headers: usize, _end: u32) -> u32 {
+extern "C" fn proxy_on_request_headers(stream_id: u32, _headers: usize, _end: u32) -> u32 {
     let plugin = contexts::plugin_of(stream_id);
-    match plugin.map(|plugin| plugin.on_request(StreamId(stream_id), headers)) {
+    match plugin.map(|plugin| plugin.on_request(StreamId(stream_id))) {
         Some(Verdict::Waits | Verdict::Answered) => 1,
         // A plugin without a good configuration lets everything pass.
         Some(Verdict::GoesOn) | None => 0,
@@ -71,7 +71,7 @@ extern "C" fn proxy_on_http_call_response(
 ) {
     if let Some(plugin) = contexts::plugin(root_id) {
         // Without headers the answer was cut short, and there is nothing to read.
-        let answer = (headers > 0).then_some(Answer { body_len });
+        let answer = (headers > 0).then(|| Answer::read(body_len));
         plugin.on_answer(token, answer.as_ref());
     }
 }

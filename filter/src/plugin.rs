@@ -68,10 +68,10 @@ impl Plugin {
         self.adjust_ticks();
     }
 
-    pub fn on_request(&self, id: StreamId, headers: usize) -> Verdict {
-        let request = HostRequest::new(headers, self.worker.borrow().headers_wanted());
+    pub fn on_request(&self, id: StreamId) -> Verdict {
+        let request = HostRequest::read();
         // Only this filter may mark a request.
-        if request.may_have(DEGRADED) {
+        if request.has(DEGRADED) {
             let _ = headers::remove(Map::Request, DEGRADED);
         }
         let direction = self.worker.borrow().config().direction;
@@ -157,7 +157,7 @@ impl Plugin {
                 }
                 Step::Refuse { stream, refusal } => {
                     if speaker.becomes(stream.0) {
-                        let _ = response::refuse(refusal, HostRequest::waiting().is_grpc());
+                        let _ = response::refuse(refusal, request::waiting_is_grpc());
                     }
                 }
             }

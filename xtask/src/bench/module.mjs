@@ -37,6 +37,16 @@ function bytes(value) {
   return new TextEncoder().encode(value);
 }
 
+// Headers by their names, and all as the host hands them over.
+function headerMap(headers) {
+  const texts = headers.flat().map(bytes);
+  const map = new Map(headers.map(([name], at) => [name, texts[2 * at + 1]]));
+  const lengths = new Uint32Array([headers.length, ...texts.map((part) => part.length)]);
+  const parts = texts.map((part) => Buffer.concat([part, Buffer.from([0])]));
+  map.whole = Buffer.concat([Buffer.from(lengths.buffer), ...parts]);
+  return map;
+}
+
 // A module in the place that Envoy would give it.
 class Vm {
   constructor(file) {
@@ -100,7 +110,7 @@ class Vm {
 
   // What Envoy itself adds to a request is there too.
   setPath(path) {
-    const headers = Object.entries({
+    const headers = {
       ":authority": "shop.example",
       ":path": path,
       ":method": "GET",
@@ -110,11 +120,12 @@ class Vm {
       "x-forwarded-proto": "http",
       "x-envoy-internal": "true",
       "x-request-id": "2f6a7b1c-98ab-4a3b-8f0a-1f4f0a9d8d77",
-    }).map(([name, value]) => [bytes(name), bytes(value)]);
-    this.headers = new Map(headers.map(([name, value]) => [text.decode(name), value]));
-    const lengths = new Uint32Array([headers.length, ...headers.flat().map((part) => part.length)]);
-    const parts = headers.flat().map((part) => Buffer.concat([part, Buffer.from([0])]));
-    this.pairs = Buffer.concat([Buffer.from(lengths.buffer), ...parts]);
+    };
+    this.headers = headerMap(Object.entries(headers));
+  }
+
+  headersOf(map) {
+    return map === REQUEST ? this.headers : map === ANSWER ? this.answer.headers : undefined;
   }
 
   env() {
@@ -129,11 +140,9 @@ class Vm {
         return this.give(whole?.subarray(start, start + max), to, toLen);
       },
       proxy_get_header_map_pairs: (map, to, toLen) =>
-        this.give(map === REQUEST ? this.pairs : undefined, to, toLen),
-      proxy_get_header_map_value: (map, name, nameLen, to, toLen) => {
-        const headers = map === REQUEST ? this.headers : map === ANSWER && this.answer.headers;
-        return this.give(headers ? headers.get(this.string(name, nameLen)) : undefined, to, toLen);
-      },
+        this.give(this.headersOf(map)?.whole, to, toLen),
+      proxy_get_header_map_value: (map, name, nameLen, to, toLen) =>
+        this.give(this.headersOf(map)?.get(this.string(name, nameLen)), to, toLen),
       proxy_replace_header_map_value: () => {},
       proxy_add_header_map_value: () => {},
       proxy_remove_header_map_value: () => {},
@@ -285,8 +294,8 @@ function ask(headers, body) {
       const parts = [];
       answer.on("data", (part) => parts.push(part));
       answer.on("end", () => {
-        const all = Object.entries(answer.headers).map(([name, value]) => [name, bytes(value)]);
-        const headers = new Map([...all, [":status", bytes(String(answer.statusCode))]]);
+        const status = [":status", String(answer.statusCode)];
+        const headers = headerMap([status, ...Object.entries(answer.headers)]);
         resolve({ headers, body: new Uint8Array(Buffer.concat(parts)) });
       });
     });

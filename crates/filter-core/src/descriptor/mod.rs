@@ -7,7 +7,7 @@
 mod address;
 mod text;
 
-use std::{borrow::Cow, rc::Rc};
+use std::rc::Rc;
 
 use filter_config::Source;
 use policy::Name;
@@ -16,7 +16,7 @@ use protocol::MAX_VALUE;
 /// What the host knows of a request.
 pub trait Request {
     /// The first value of a header; names are lower case.
-    fn header(&self, name: &str) -> Option<Cow<'_, [u8]>>;
+    fn header(&self, name: &str) -> Option<&[u8]>;
     /// A property by its path, whose parts are parted by zero bytes.
     fn property(&self, path: &[u8]) -> Option<Vec<u8>>;
 }
@@ -49,12 +49,6 @@ impl Plan {
         }
     }
 
-    /// How many headers it reads, the path aside.
-    pub(crate) fn other_headers(&self) -> usize {
-        let sources = self.sources.iter().flatten();
-        sources.filter(|source| is_other_header(source)).count()
-    }
-
     /// Asks the host for what is wanted.
     pub(crate) fn extract(&self, request: &impl Request) -> Extracted {
         let value = |source: &Option<Source>| {
@@ -70,32 +64,20 @@ impl Plan {
     }
 }
 
-/// Whether a source is a header, and not the path.
-fn is_other_header(source: &Source) -> bool {
-    match source {
-        Source::Method | Source::Host | Source::Header(_) | Source::Cookie(_) => true,
-        Source::Path
-        | Source::Query(_)
-        | Source::RemoteAddress(_)
-        | Source::Property(..)
-        | Source::Constant(_) => false,
-    }
-}
-
 fn value_of(source: &Source, request: &impl Request) -> Option<Vec<u8>> {
     match source {
-        Source::Method => request.header(":method").map(Cow::into_owned),
+        Source::Method => request.header(":method").map(<[u8]>::to_vec),
         Source::Path => {
             let target = request.header(":path")?;
-            Some(text::without_query(&target).to_vec())
+            Some(text::without_query(target).to_vec())
         }
-        Source::Host => Some(text::host(&request.header(":authority")?)),
+        Source::Host => Some(text::host(request.header(":authority")?)),
         Source::RemoteAddress(prefixes) => {
             address::client(request.property(b"source\0address")?, *prefixes)
         }
-        Source::Header(name) => request.header(name).map(Cow::into_owned),
-        Source::Cookie(name) => text::cookie(&request.header("cookie")?, name.as_bytes()),
-        Source::Query(name) => text::query(&request.header(":path")?, name.as_bytes()),
+        Source::Header(name) => request.header(name).map(<[u8]>::to_vec),
+        Source::Cookie(name) => text::cookie(request.header("cookie")?, name.as_bytes()),
+        Source::Query(name) => text::query(request.header(":path")?, name.as_bytes()),
         Source::Property(path, format) => text::property(request.property(path)?, *format),
         Source::Constant(value) => Some(value.clone()),
     }

@@ -214,12 +214,12 @@ impl Worker {
 }
 
 fn read(answer: &impl CallAnswer) -> Polled {
-    if answer.header(API_HEADER).as_deref() != Some(API_VERSION.as_bytes()) {
+    if answer.header(API_HEADER) != Some(API_VERSION.as_bytes()) {
         return Polled::Failed;
     }
-    let proxies = answer.header(PROXIES_HEADER).unwrap_or_default();
-    let etag = answer.header("etag").unwrap_or_default();
-    match answer.header(":status").as_deref() {
+    let proxies = answer.header(PROXIES_HEADER).unwrap_or_default().to_vec();
+    let etag = answer.header("etag").unwrap_or_default().to_vec();
+    match answer.header(":status") {
         Some(b"304") => Polled::Unchanged { proxies },
         Some(b"200") => match answer.body(MAX_SNAPSHOT) {
             Some(body) => {

@@ -162,15 +162,6 @@ impl Worker {
         &self.config
     }
 
-    /// How many headers of a request will be asked for, as far as can be told beforehand.
-    pub fn headers_wanted(&self) -> usize {
-        // Its path, to know calls of the limiter.
-        1 + match &self.knowledge {
-            Knowledge::Limits(policy) => policy.plan.other_headers(),
-            Knowledge::Nothing | Knowledge::NoLimits => 0,
-        }
-    }
-
     /// The next thing to do; `None` when all is done.
     pub fn poll_step(&mut self) -> Option<Step> {
         self.steps.pop_front()

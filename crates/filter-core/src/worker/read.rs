@@ -30,8 +30,8 @@ impl NoAnswer {
 pub(super) fn read(answer: &impl CallAnswer, checks: usize) -> Result<BatchAnswer, NoAnswer> {
     let failed = |why: String| Err(NoAnswer::perhaps(why));
     let status = answer.header(":status").unwrap_or_default();
-    let status = String::from_utf8_lossy(&status).into_owned();
-    if answer.header(API_HEADER).as_deref() != Some(API_VERSION.as_bytes()) {
+    let status = String::from_utf8_lossy(status);
+    if answer.header(API_HEADER) != Some(API_VERSION.as_bytes()) {
         let body = answer.body(MAX_REASON).unwrap_or_default();
         let sent = Sent::after_reply(&body);
         // A log's line holds nothing that ends it.

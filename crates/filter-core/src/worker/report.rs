@@ -195,7 +195,7 @@ impl Worker {
         self.reporter.telling = None;
         let has = |name: &str, value: &str| {
             let header = answer.and_then(|answer| answer.header(name));
-            header.as_deref() == Some(value.as_bytes())
+            header == Some(value.as_bytes())
         };
         if has(API_HEADER, API_VERSION) && has(":status", "404") {
             // A limiter of an earlier version.

@@ -76,7 +76,7 @@ pub struct Call {
 /// The answer to a call.
 pub trait CallAnswer {
     /// The first value of a header.
-    fn header(&self, name: &str) -> Option<Vec<u8>>;
+    fn header(&self, name: &str) -> Option<&[u8]>;
     /// The body, or `None` if it is longer than `max_len` bytes.
     fn body(&self, max_len: usize) -> Option<Vec<u8>>;
 }
@@ -85,7 +85,7 @@ pub trait CallAnswer {
 pub(super) enum Never {}
 
 impl CallAnswer for Never {
-    fn header(&self, _name: &str) -> Option<Vec<u8>> {
+    fn header(&self, _name: &str) -> Option<&[u8]> {
         match *self {}
     }
 

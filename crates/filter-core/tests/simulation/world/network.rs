@@ -72,9 +72,9 @@ pub struct Answer {
 }
 
 impl CallAnswer for Answer {
-    fn header(&self, name: &str) -> Option<Vec<u8>> {
+    fn header(&self, name: &str) -> Option<&[u8]> {
         let found = self.headers.iter().find(|(key, _)| *key == name);
-        found.map(|(_, value)| value.clone().into_bytes())
+        found.map(|(_, value)| value.as_bytes())
     }
 
     fn body(&self, max_len: usize) -> Option<Vec<u8>> {
