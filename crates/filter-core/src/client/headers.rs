@@ -38,43 +38,65 @@ pub(crate) fn write_headers(shown: &Shown, styles: Styles, headers: &mut impl Re
     };
     // Each value is written where the one before it was.
     let mut value = String::with_capacity(40 * shown.standings.len());
+    // First what needs a look at the headers: Envoy makes an index of them for it.
+    if styles.x_ratelimit || styles.spring {
+        write_tightest(tightest, styles, &mut value, headers);
+    }
     if styles.ratelimit {
-        // Lists: items of several limiters on the way stand side by side.
-        push_list(&mut value, &shown.standings, |out, standing| {
-            push_parameter(out, 'q', standing.quota);
-            push_parameter(out, 'w', seconds(standing.window_ms));
-        });
-        headers.add("ratelimit-policy", &value);
-        value.clear();
-        push_list(&mut value, &shown.standings, |out, standing| {
-            push_parameter(out, 'r', standing.remaining);
-            push_parameter(out, 't', seconds(standing.reset_after_ms));
-        });
-        headers.add("ratelimit", &value);
+        write_lists(&shown.standings, &mut value, headers);
     }
-    if !styles.x_ratelimit && !styles.spring {
-        return;
-    }
-    let upstream = headers.get("x-ratelimit-remaining");
+}
+
+/// One number a header, all of one limit.
+fn write_tightest(
+    tightest: &Standing,
+    styles: Styles,
+    value: &mut String,
+    headers: &mut impl ResponseHeaders,
+) {
+    const REMAINING: &str = "x-ratelimit-remaining";
+    let upstream = headers.get(REMAINING);
+    let is_new = upstream.is_none();
     let upstream = upstream.and_then(|value| std::str::from_utf8(&value).ok()?.trim().parse().ok());
     if upstream.is_some_and(|remaining: u64| remaining <= tightest.remaining) {
         return;
     }
-    let mut set = |name, number| {
+    let mut write = |name, number, is_new| {
         value.clear();
-        push_number(&mut value, number);
-        headers.set(name, &value);
+        push_number(value, number);
+        if is_new {
+            headers.add(name, value);
+        } else {
+            headers.set(name, value);
+        }
     };
-    set("x-ratelimit-remaining", tightest.remaining);
+    write(REMAINING, tightest.remaining, is_new);
+    // An upstream may say these without that one.
     if styles.x_ratelimit {
-        set("x-ratelimit-limit", tightest.quota);
-        set("x-ratelimit-reset", seconds(tightest.reset_after_ms));
+        write("x-ratelimit-limit", tightest.quota, false);
+        write("x-ratelimit-reset", seconds(tightest.reset_after_ms), false);
     }
     if styles.spring {
-        set("x-ratelimit-replenish-rate", per_second(tightest));
-        set("x-ratelimit-burst-capacity", tightest.quota);
-        set("x-ratelimit-requested-tokens", tightest.cost);
+        write("x-ratelimit-replenish-rate", per_second(tightest), false);
+        write("x-ratelimit-burst-capacity", tightest.quota, false);
+        write("x-ratelimit-requested-tokens", tightest.cost, false);
     }
+}
+
+/// Lists: items of several limiters on the way stand side by side.
+fn write_lists(standings: &[Standing], value: &mut String, headers: &mut impl ResponseHeaders) {
+    value.clear();
+    push_list(value, standings, |out, standing| {
+        push_parameter(out, 'q', standing.quota);
+        push_parameter(out, 'w', seconds(standing.window_ms));
+    });
+    headers.add("ratelimit-policy", value);
+    value.clear();
+    push_list(value, standings, |out, standing| {
+        push_parameter(out, 'r', standing.remaining);
+        push_parameter(out, 't', seconds(standing.reset_after_ms));
+    });
+    headers.add("ratelimit", value);
 }
 
 /// An item for each limit, like `"per-user";q=20;w=2` or `"per-user";r=19;t=1`.
@@ -200,6 +222,18 @@ pub(super) mod tests {
                 ["\"theirs\";r=5;t=9", "\"per-user\";r=7;t=2"]
             );
         }
+    }
+
+    #[test]
+    fn what_an_upstream_says_by_halves_is_not_said_twice() {
+        let shown = Shown {
+            standings: vec![standing("per-user", 7, 1300)],
+        };
+        let mut headers = Recorded::with(&[("x-ratelimit-limit", "9"), ("x-ratelimit-reset", "1")]);
+        write_headers(&shown, Styles::default(), &mut headers);
+        assert_eq!(headers.0["x-ratelimit-limit"], ["20"]);
+        assert_eq!(headers.0["x-ratelimit-remaining"], ["7"]);
+        assert_eq!(headers.0["x-ratelimit-reset"], ["2"]);
     }
 
     #[test]

@@ -256,11 +256,11 @@ mod tests {
         x-envoy-ratelimited: true
         retry-after: 2
         content-type: application/problem+json
-        ratelimit-policy: "per-user";q=20;w=2
-        ratelimit: "per-user";r=0;t=2
         x-ratelimit-remaining: 0
         x-ratelimit-limit: 20
         x-ratelimit-reset: 2
+        ratelimit-policy: "per-user";q=20;w=2
+        ratelimit: "per-user";r=0;t=2
 
         {"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,"violated-policies":["per-user"]}
         "#);
