@@ -1,22 +1,24 @@
 //! What leases save: Envoy's CPU and Redis's calls for a request, with one
-//! worker and with two, as the demand grows.
+//! worker and with two, as the demand grows; before a service, and where Envoy
+//! answers by itself.
 //!
 //! CPU is what each Envoy's process used, which other processes on the machine
 //! disturb less than they do rates; setups are loaded one after the other in
 //! every round and compared round by round.
 
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Result;
 use harness::{Envoy, EnvoyConfig, Limiter, Ports, Programs, Redis, free_port};
 use tempfile::TempDir;
 
+use super::Modules;
 use super::load::{Load, Sample};
 use super::ready::{limits_are_known, load_limits, start_limiters};
 use super::report::median;
-use super::setups::{Setup, answer_at_once};
+use super::setups::{NOOP, Setup, answer_alone, answer_at_once};
 
 /// One busy bucket, leased and not, and a bucket for each of a thousand users.
 const LIMITS: &str = "\
@@ -29,21 +31,53 @@ limits:
 
 /// Connections, from little demand to as much as there can be.
 const CONNECTIONS: [u64; 3] = [1, 4, 32];
-/// The paths that are loaded, by what the report calls them.
-const PATHS: [(&str, &str); 4] = [
-    ("no-op filter", "/leased"),
-    ("leased, one bucket", "/leased"),
-    ("leased, 1000 buckets", "/users"),
-    ("every request checked", "/checked"),
+/// What is loaded: what the report calls it, the filter, and the path.
+const LOADS: [(&str, Filter, &str); 5] = [
+    (NOOP, Filter::Noop, "/leased"),
+    ("headers alone", Filter::Headers, "/leased"),
+    ("leased, one bucket", Filter::Ours, "/leased"),
+    ("leased, 1000 buckets", Filter::Ours, "/users"),
+    ("every request checked", Filter::Ours, "/checked"),
 ];
+
+#[derive(Debug, Clone, Copy)]
+enum Filter {
+    Noop,
+    Headers,
+    Ours,
+}
+
+/// Who answers what the filter lets pass.
+#[derive(Debug, Clone, Copy)]
+enum Answers {
+    Service,
+    Envoy,
+}
+
+impl Answers {
+    fn words(self) -> &'static str {
+        match self {
+            Self::Service => "a service behind Envoy",
+            Self::Envoy => "Envoy answers itself",
+        }
+    }
+}
 
 /// Everything that runs.
 struct Stage {
     redis: Redis,
     _limiters: Vec<Limiter>,
-    /// With one worker and with two: the no-op filter's, and ours.
-    envoys: Vec<[Envoy; 2]>,
+    _service: Envoy,
+    groups: Vec<Group>,
     _dir: TempDir,
+}
+
+/// Envoys that differ in nothing but the filter.
+struct Group {
+    answers: Answers,
+    workers: u32,
+    /// The no-op filter's, that of the headers alone, and ours.
+    envoys: [Envoy; 3],
 }
 
 /// One setup under one load.
@@ -59,73 +93,102 @@ struct Figures {
 /// Runs the rounds; returns the comparison.
 pub async fn run(
     programs: Programs,
-    noop: &Path,
+    modules: &Modules,
     wrk: &Path,
     rounds: u64,
     seconds: u64,
 ) -> Result<String> {
-    let stage = Stage::start(&programs, noop).await?;
+    let stage = Stage::start(&programs, modules).await?;
     let mut table = String::new();
-    for (workers, envoys) in (1..).zip(&stage.envoys) {
+    for group in &stage.groups {
         for connections in CONNECTIONS {
             let load = Load::new(wrk.to_owned(), Duration::from_secs(seconds), connections)?;
-            let figures = stage.compare(envoys, &load, rounds).await?;
-            write_block(&mut table, workers, connections, &figures);
+            let figures = stage.compare(group, &load, rounds).await?;
+            write_block(&mut table, group, connections, &figures);
         }
     }
     Ok(table)
 }
 
+impl Group {
+    fn envoy(&self, filter: Filter) -> &Envoy {
+        let [noop, headers, ours] = &self.envoys;
+        match filter {
+            Filter::Noop => noop,
+            Filter::Headers => headers,
+            Filter::Ours => ours,
+        }
+    }
+}
+
 impl Stage {
-    async fn start(programs: &Programs, noop: &Path) -> Result<Self> {
+    async fn start(programs: &Programs, modules: &Modules) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let redis = Redis::start(&programs.redis, free_port()?, dir.path()).await?;
         load_limits(programs, &redis, dir.path(), LIMITS)?;
         let ports = Ports::free()?;
         let limiters = start_limiters(programs, &redis, &ports.limiters, dir.path()).await?;
-        let mut envoys = Vec::new();
-        for workers in [1, 2] {
-            let start = async |code: &Path| {
-                let own = Ports {
-                    envoy: free_port()?,
-                    envoy_admin: free_port()?,
-                    ..ports
-                };
-                let config = EnvoyConfig::shipped(&programs.root)?
-                    .http_filters(answer_at_once)?
-                    .filter_code(code)?
-                    .limiter_timeout("1s")?;
-                Envoy::start(programs, config, own, workers, dir.path()).await
+        let shipped = || EnvoyConfig::shipped(&programs.root);
+        let start = async |config: EnvoyConfig, upstream, workers| {
+            let own = Ports {
+                envoy: free_port()?,
+                envoy_admin: free_port()?,
+                upstream,
+                ..ports
             };
-            envoys.push([start(noop).await?, start(&programs.filter).await?]);
+            let envoy = Envoy::start(programs, config, own, workers, dir.path()).await?;
+            anyhow::Ok((envoy, own.envoy))
+        };
+        let service = shipped()?.http_filters(answer_alone)?;
+        let (service, behind) = start(service, ports.upstream, 2).await?;
+        let mut groups = Vec::new();
+        for (answers, workers) in [
+            (Answers::Service, 1),
+            (Answers::Service, 2),
+            (Answers::Envoy, 1),
+            (Answers::Envoy, 2),
+        ] {
+            let with = async |code: &PathBuf| {
+                let mut config = shipped()?.filter_code(code)?.limiter_timeout("1s")?;
+                if let Answers::Envoy = answers {
+                    config = config.http_filters(answer_at_once)?;
+                }
+                anyhow::Ok(start(config, behind, workers).await?.0)
+            };
+            let envoys = [
+                with(&modules.noop).await?,
+                with(&modules.headers).await?,
+                with(&programs.filter).await?,
+            ];
+            groups.push(Group {
+                answers,
+                workers,
+                envoys,
+            });
         }
-        for [_, ours] in &envoys {
-            limits_are_known(ours, "/checked").await?;
+        for group in &groups {
+            limits_are_known(group.envoy(Filter::Ours), "/checked").await?;
         }
         Ok(Self {
             redis,
             _limiters: limiters,
-            envoys,
+            _service: service,
+            groups,
             _dir: dir,
         })
     }
 
     /// The figures of each path, a round each.
-    async fn compare(
-        &self,
-        [noop, ours]: &[Envoy; 2],
-        load: &Load,
-        rounds: u64,
-    ) -> Result<Vec<Vec<Figures>>> {
-        let mut all = vec![Vec::new(); PATHS.len()];
+    async fn compare(&self, group: &Group, load: &Load, rounds: u64) -> Result<Vec<Vec<Figures>>> {
+        let mut all = vec![Vec::new(); LOADS.len()];
         for round in 0..=rounds {
-            for ((name, path), figures) in PATHS.iter().zip(&mut all) {
-                let envoy = if *name == "no-op filter" { noop } else { ours };
+            for ((name, filter, path), figures) in LOADS.iter().zip(&mut all) {
+                let envoy = group.envoy(*filter);
                 let setup = Setup {
                     name,
                     url: envoy.url(path),
                     status: 200,
-                    reference: "no-op filter",
+                    reference: NOOP,
                     checked: None,
                     envoy: 0,
                 };
@@ -168,12 +231,16 @@ fn redis_cli(redis: &Redis) -> Result<String> {
     Ok(text)
 }
 
-fn write_block(table: &mut String, workers: u64, connections: u64, all: &[Vec<Figures>]) {
+fn write_block(table: &mut String, group: &Group, connections: u64, all: &[Vec<Figures>]) {
+    let Group {
+        answers, workers, ..
+    } = group;
     // Writing to a String cannot fail.
     let _ = writeln!(
         table,
-        "\n{workers} worker{}, {connections} connection{}\n{:<24}{:>11}{:>9}{:>9}{:>9}{:>9}{:>9}{:>9}",
-        if workers == 1 { "" } else { "s" },
+        "\n{}, {workers} worker{}, {connections} connection{}\n{:<24}{:>11}{:>9}{:>9}{:>9}{:>9}{:>9}{:>9}",
+        answers.words(),
+        if *workers == 1 { "" } else { "s" },
         if connections == 1 { "" } else { "s" },
         "",
         "requests/s",
@@ -185,7 +252,7 @@ fn write_block(table: &mut String, workers: u64, connections: u64, all: &[Vec<Fi
         "p99 us"
     );
     let reference = all.first().map_or(&[][..], Vec::as_slice);
-    for ((name, _), own) in PATHS.iter().zip(all) {
+    for ((name, ..), own) in LOADS.iter().zip(all) {
         let each = |of: fn(&Figures) -> u64| own.iter().map(of).collect::<Vec<u64>>();
         let ratio = |of: fn(&Figures) -> u64| {
             let pairs = own.iter().zip(reference);

@@ -1,13 +1,12 @@
 //! What is compared: one Envoy of one worker for each setup, all of them up for
 //! the whole run and idle except the one under load.
 
-use std::path::Path;
-
 use anyhow::{Context, Result, bail};
 use harness::{Client, Envoy, EnvoyConfig, Limiter, Ports, Programs, Redis, free_port};
 use serde_json::json;
 use tempfile::TempDir;
 
+use super::Modules;
 use super::ready::{limits_are_known, load_limits, start_limiters};
 
 /// Limits that the setups' paths match: one that is never reached, one that
@@ -52,7 +51,7 @@ pub struct Bench {
 
 impl Bench {
     /// Starts it all.
-    pub async fn start(programs: Programs, noop: &Path) -> Result<Self> {
+    pub async fn start(programs: Programs, modules: &Modules) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let redis = Redis::start(&programs.redis, free_port()?, dir.path()).await?;
         load_limits(&programs, &redis, dir.path(), LIMITS)?;
@@ -64,7 +63,8 @@ impl Bench {
                 .filter_code(&programs.filter)?
                 .limiter_timeout("1s")
         };
-        let noop = || shipped()?.filter_code(noop);
+        let noop = || shipped()?.filter_code(&modules.noop);
+        let headers = || shipped()?.filter_code(&modules.headers);
         let without = shipped()?.http_filters(|filters| drop(filters.remove(0)))?;
         let start = async |config, upstream| {
             let own = Ports {
@@ -81,29 +81,20 @@ impl Bench {
         let mut envoys = vec![without];
         for config in [
             noop()?.http_filters(answer_at_once)?,
+            headers()?.http_filters(answer_at_once)?,
             ours()?.http_filters(answer_at_once)?,
             noop()?,
+            headers()?,
             ours()?,
         ] {
             envoys.push(start(config, service).await?.0);
         }
-        let [without, noop, ours, noop_before, ours_before] = envoys.as_slice() else {
-            bail!("five Envoys were to be started")
-        };
-        for envoy in [ours, ours_before] {
-            limits_are_known(envoy, "/strict").await?;
+        let setups = setups(&envoys)?;
+        // Of its setups with our filter, one for each Envoy.
+        for setup in setups.iter().filter(|setup| setup.checked == Some(true)) {
+            let ours = envoys.get(setup.envoy).context("no such Envoy")?;
+            limits_are_known(ours, "/strict").await?;
         }
-        let setups = vec![
-            plain("no filter", (0, without), NOOP),
-            plain(NOOP, (1, noop), NOOP),
-            checked("every request checked", (2, ours), NOOP),
-            denied("denied from the cache", (2, ours), NOOP),
-            leased("leased", (2, ours), NOOP),
-            plain(NOOP_BEFORE, (3, noop_before), NOOP_BEFORE),
-            checked("checked, upstream", (4, ours_before), NOOP_BEFORE),
-            denied("denied, upstream", (4, ours_before), NOOP_BEFORE),
-            leased("leased, upstream", (4, ours_before), NOOP_BEFORE),
-        ];
         Ok(Self {
             setups,
             limiters,
@@ -155,6 +146,35 @@ impl Bench {
     }
 }
 
+/// What is loaded, in the order of the report.
+fn setups(envoys: &[Envoy]) -> Result<Vec<Setup>> {
+    let [
+        without,
+        noop,
+        headers,
+        ours,
+        noop_before,
+        headers_before,
+        ours_before,
+    ] = envoys
+    else {
+        bail!("seven Envoys were to be started")
+    };
+    Ok(vec![
+        plain("no filter", (0, without), NOOP),
+        plain(NOOP, (1, noop), NOOP),
+        plain("headers alone", (2, headers), NOOP),
+        checked("every request checked", (3, ours), NOOP),
+        denied("denied from the cache", (3, ours), NOOP),
+        leased("leased", (3, ours), NOOP),
+        plain(NOOP_BEFORE, (4, noop_before), NOOP_BEFORE),
+        plain("headers alone, upstream", (5, headers_before), NOOP_BEFORE),
+        checked("checked, upstream", (6, ours_before), NOOP_BEFORE),
+        denied("denied, upstream", (6, ours_before), NOOP_BEFORE),
+        leased("leased, upstream", (6, ours_before), NOOP_BEFORE),
+    ])
+}
+
 fn plain(name: &'static str, at: (usize, &Envoy), reference: &'static str) -> Setup {
     let (number, envoy) = at;
     Setup {
@@ -194,6 +214,12 @@ fn leased(name: &'static str, at: (usize, &Envoy), reference: &'static str) -> S
 /// Puts a filter that answers in the place of the service, behind the first filter.
 pub(super) fn answer_at_once(filters: &mut Vec<serde_json::Value>) {
     filters.insert(1, answer());
+}
+
+/// In the place of the first filter: a service.
+pub(super) fn answer_alone(filters: &mut Vec<serde_json::Value>) {
+    filters.remove(0);
+    answer_first(filters);
 }
 
 /// As [`answer_at_once`], where there is no other filter.

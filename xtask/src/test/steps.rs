@@ -97,6 +97,8 @@ impl<'a> Context<'a> {
             "--exclude",
             "filter",
             "--exclude",
+            "headers-filter",
+            "--exclude",
             "noop-filter",
         ]);
         cargo
@@ -107,6 +109,7 @@ impl<'a> Context<'a> {
         self.cargo(&[
             subcommand,
             "--package=filter",
+            "--package=headers-filter",
             "--package=noop-filter",
             "--target",
             TARGET,
