@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use harness::{Envoy, EnvoyConfig, Limiter, Ports, Programs, Redis, free_port};
+use serde_json::json;
 use tempfile::TempDir;
 
 use super::Modules;
@@ -32,10 +33,11 @@ limits:
 /// Connections, from little demand to as much as there can be.
 const CONNECTIONS: [u64; 3] = [1, 4, 32];
 /// What is loaded: what the report calls it, the filter, and the path.
-const LOADS: [(&str, Filter, &str); 5] = [
+const LOADS: [(&str, Filter, &str); 6] = [
     (NOOP, Filter::Noop, "/leased"),
     ("headers alone", Filter::Headers, "/leased"),
     ("leased, one bucket", Filter::Ours, "/leased"),
+    ("leased, no headers", Filter::Silent, "/leased"),
     ("leased, 1000 buckets", Filter::Ours, "/users"),
     ("every request checked", Filter::Ours, "/checked"),
 ];
@@ -45,6 +47,8 @@ enum Filter {
     Noop,
     Headers,
     Ours,
+    /// Ours, telling clients nothing.
+    Silent,
 }
 
 /// Who answers what the filter lets pass.
@@ -76,8 +80,8 @@ struct Stage {
 struct Group {
     answers: Answers,
     workers: u32,
-    /// The no-op filter's, that of the headers alone, and ours.
-    envoys: [Envoy; 3],
+    /// In the order of [`Filter`].
+    envoys: [Envoy; 4],
 }
 
 /// One setup under one load.
@@ -112,11 +116,12 @@ pub async fn run(
 
 impl Group {
     fn envoy(&self, filter: Filter) -> &Envoy {
-        let [noop, headers, ours] = &self.envoys;
+        let [noop, headers, ours, silent] = &self.envoys;
         match filter {
             Filter::Noop => noop,
             Filter::Headers => headers,
             Filter::Ours => ours,
+            Filter::Silent => silent,
         }
     }
 }
@@ -148,17 +153,21 @@ impl Stage {
             (Answers::Envoy, 1),
             (Answers::Envoy, 2),
         ] {
-            let with = async |code: &PathBuf| {
+            let with = async |code: &PathBuf, silent: bool| {
                 let mut config = shipped()?.filter_code(code)?.limiter_timeout("1s")?;
+                if silent {
+                    config = config.filter_config(|config| config["headers"] = json!([]))?;
+                }
                 if let Answers::Envoy = answers {
                     config = config.http_filters(answer_at_once)?;
                 }
                 anyhow::Ok(start(config, behind, workers).await?.0)
             };
             let envoys = [
-                with(&modules.noop).await?,
-                with(&modules.headers).await?,
-                with(&programs.filter).await?,
+                with(&modules.noop, false).await?,
+                with(&modules.headers, false).await?,
+                with(&programs.filter, false).await?,
+                with(&programs.filter, true).await?,
             ];
             groups.push(Group {
                 answers,
@@ -167,6 +176,7 @@ impl Stage {
             });
         }
         for group in &groups {
+            // The silent one cannot be asked; the round that warms up gives it time.
             limits_are_known(group.envoy(Filter::Ours), "/checked").await?;
         }
         Ok(Self {
