@@ -55,31 +55,33 @@ fn write_tightest(
     headers: &mut impl ResponseHeaders,
 ) {
     const REMAINING: &str = "x-ratelimit-remaining";
-    let upstream = headers.get(REMAINING);
-    let is_new = upstream.is_none();
-    let upstream = upstream.and_then(|value| std::str::from_utf8(&value).ok()?.trim().parse().ok());
-    if upstream.is_some_and(|remaining: u64| remaining <= tightest.remaining) {
+    let theirs = headers.get(REMAINING);
+    let number = |value: &[u8]| std::str::from_utf8(value).ok()?.trim().parse::<u64>().ok();
+    let upstream = theirs.as_deref().and_then(number);
+    if upstream.is_some_and(|remaining| remaining <= tightest.remaining) {
         return;
     }
-    let mut write = |name, number, is_new| {
+    value.clear();
+    push_number(value, tightest.remaining);
+    // What is known to be new is not looked for again.
+    match theirs {
+        Some(_) => headers.set(REMAINING, value),
+        None => headers.add(REMAINING, value),
+    }
+    // An upstream may say these without that one.
+    let mut set = |name, number| {
         value.clear();
         push_number(value, number);
-        if is_new {
-            headers.add(name, value);
-        } else {
-            headers.set(name, value);
-        }
+        headers.set(name, value);
     };
-    write(REMAINING, tightest.remaining, is_new);
-    // An upstream may say these without that one.
     if styles.x_ratelimit {
-        write("x-ratelimit-limit", tightest.quota, false);
-        write("x-ratelimit-reset", seconds(tightest.reset_after_ms), false);
+        set("x-ratelimit-limit", tightest.quota);
+        set("x-ratelimit-reset", seconds(tightest.reset_after_ms));
     }
     if styles.spring {
-        write("x-ratelimit-replenish-rate", per_second(tightest), false);
-        write("x-ratelimit-burst-capacity", tightest.quota, false);
-        write("x-ratelimit-requested-tokens", tightest.cost, false);
+        set("x-ratelimit-replenish-rate", per_second(tightest));
+        set("x-ratelimit-burst-capacity", tightest.quota);
+        set("x-ratelimit-requested-tokens", tightest.cost);
     }
 }
 
