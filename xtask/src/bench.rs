@@ -68,16 +68,13 @@ pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
         return interruptible(module::run(&programs, &node, &args.others, MODULE_ROUNDS));
     }
     let needs = Needs {
-        modules: Modules {
-            noop: wasm::module(workspace, ui, "noop-filter")?,
-            headers: wasm::module(workspace, ui, "headers-filter")?,
-        },
+        noop: wasm::module(workspace, ui, "noop-filter")?,
         wrk: tools.wrk()?,
         redis_benchmark: tools.redis_benchmark()?,
     };
     if args.leases {
         let (rounds, seconds) = (args.rounds, args.seconds);
-        let table = leases::run(programs, &needs.modules, &needs.wrk, rounds, seconds);
+        let table = leases::run(programs, &needs.noop, &needs.wrk, rounds, seconds);
         print!("{}", interruptible(table)?);
         return Ok(());
     }
@@ -131,17 +128,9 @@ fn programs(workspace: &Workspace, ui: &Ui) -> Result<harness::Programs> {
     })
 }
 
-/// Filters that ours is compared with.
-struct Modules {
-    /// It does nothing: the price of any wasm filter.
-    noop: PathBuf,
-    /// It reads and writes what a leased request has read and written, and decides nothing.
-    headers: PathBuf,
-}
-
 /// What only the benchmark needs.
 struct Needs {
-    modules: Modules,
+    noop: PathBuf,
     wrk: PathBuf,
     redis_benchmark: PathBuf,
 }
@@ -165,9 +154,9 @@ async fn measure(
     for _ in 0..rounds {
         report
             .starts
-            .push(start::measure(&programs, &needs.modules.noop).await?);
+            .push(start::measure(&programs, &needs.noop).await?);
     }
-    let bench = Bench::start(programs, &needs.modules).await?;
+    let bench = Bench::start(programs, &needs.noop).await?;
     let load = load::Load::new(needs.wrk, Duration::from_secs(seconds), connections)?;
     // Pools fill, code is compiled: the first requests of a setup do not count.
     for setup in bench.setups() {

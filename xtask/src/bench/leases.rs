@@ -7,19 +7,18 @@
 //! every round and compared round by round.
 
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
 use harness::{Envoy, EnvoyConfig, Limiter, Ports, Programs, Redis, free_port};
-use serde_json::json;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::Modules;
 use super::load::{Load, Sample};
-use super::ready::{limits_are_known, load_limits, start_limiters};
+use super::ready::{limits_are_known, load_limits, start_envoy, start_limiters};
 use super::report::median;
-use super::setups::{NOOP, Setup, answer_alone, answer_at_once};
+use super::setups::{NOOP, Setup, answer_alone, answer_at_once, headers_alone};
 
 /// One busy bucket, leased and not, and a bucket for each of a thousand users.
 const LIMITS: &str = "\
@@ -32,24 +31,17 @@ limits:
 
 /// Connections, from little demand to as much as there can be.
 const CONNECTIONS: [u64; 3] = [1, 4, 32];
-/// What is loaded: what the report calls it, the filter, and the path.
-const LOADS: [(&str, Filter, &str); 6] = [
-    (NOOP, Filter::Noop, "/leased"),
-    ("headers alone", Filter::Headers, "/leased"),
-    ("leased, one bucket", Filter::Ours, "/leased"),
-    ("leased, no headers", Filter::Silent, "/leased"),
-    ("leased, 1000 buckets", Filter::Ours, "/users"),
-    ("every request checked", Filter::Ours, "/checked"),
+/// One of a [`Group`].
+type Which = fn(&Group) -> &Envoy;
+/// What is loaded: what the report calls it, the Envoy, and the path.
+const LOADS: [(&str, Which, &str); 6] = [
+    (NOOP, |of| &of.noop, "/leased"),
+    ("headers alone", |of| &of.headers, "/leased"),
+    ("leased, one bucket", |of| &of.ours, "/leased"),
+    ("leased, no headers", |of| &of.silent, "/leased"),
+    ("leased, 1000 buckets", |of| &of.ours, "/users"),
+    ("every request checked", |of| &of.ours, "/checked"),
 ];
-
-#[derive(Debug, Clone, Copy)]
-enum Filter {
-    Noop,
-    Headers,
-    Ours,
-    /// Ours, telling clients nothing.
-    Silent,
-}
 
 /// Who answers what the filter lets pass.
 #[derive(Debug, Clone, Copy)]
@@ -80,8 +72,12 @@ struct Stage {
 struct Group {
     answers: Answers,
     workers: u32,
-    /// In the order of [`Filter`].
-    envoys: [Envoy; 4],
+    noop: Envoy,
+    /// It reads and writes headers, and decides nothing.
+    headers: Envoy,
+    ours: Envoy,
+    /// Ours, telling clients nothing.
+    silent: Envoy,
 }
 
 /// One setup under one load.
@@ -97,12 +93,12 @@ struct Figures {
 /// Runs the rounds; returns the comparison.
 pub async fn run(
     programs: Programs,
-    modules: &Modules,
+    noop: &Path,
     wrk: &Path,
     rounds: u64,
     seconds: u64,
 ) -> Result<String> {
-    let stage = Stage::start(&programs, modules).await?;
+    let stage = Stage::start(&programs, noop).await?;
     let mut table = String::new();
     for group in &stage.groups {
         for connections in CONNECTIONS {
@@ -114,20 +110,8 @@ pub async fn run(
     Ok(table)
 }
 
-impl Group {
-    fn envoy(&self, filter: Filter) -> &Envoy {
-        let [noop, headers, ours, silent] = &self.envoys;
-        match filter {
-            Filter::Noop => noop,
-            Filter::Headers => headers,
-            Filter::Ours => ours,
-            Filter::Silent => silent,
-        }
-    }
-}
-
 impl Stage {
-    async fn start(programs: &Programs, modules: &Modules) -> Result<Self> {
+    async fn start(programs: &Programs, noop: &Path) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let redis = Redis::start(&programs.redis, free_port()?, dir.path()).await?;
         load_limits(programs, &redis, dir.path(), LIMITS)?;
@@ -135,14 +119,8 @@ impl Stage {
         let limiters = start_limiters(programs, &redis, &ports.limiters, dir.path()).await?;
         let shipped = || EnvoyConfig::shipped(&programs.root);
         let start = async |config: EnvoyConfig, upstream, workers| {
-            let own = Ports {
-                envoy: free_port()?,
-                envoy_admin: free_port()?,
-                upstream,
-                ..ports
-            };
-            let envoy = Envoy::start(programs, config, own, workers, dir.path()).await?;
-            anyhow::Ok((envoy, own.envoy))
+            let ports = Ports { upstream, ..ports };
+            start_envoy(programs, config, ports, workers, dir.path()).await
         };
         let service = shipped()?.http_filters(answer_alone)?;
         let (service, behind) = start(service, ports.upstream, 2).await?;
@@ -153,31 +131,26 @@ impl Stage {
             (Answers::Envoy, 1),
             (Answers::Envoy, 2),
         ] {
-            let with = async |code: &PathBuf, silent: bool| {
-                let mut config = shipped()?.filter_code(code)?.limiter_timeout("1s")?;
-                if silent {
-                    config = config.filter_config(|config| config["headers"] = json!([]))?;
-                }
+            let with = async |code: &Path, edit: fn(&mut Value)| {
+                let config = shipped()?.filter_code(code)?.limiter_timeout("1s")?;
+                let mut config = config.filter_config(edit)?;
                 if let Answers::Envoy = answers {
                     config = config.http_filters(answer_at_once)?;
                 }
                 anyhow::Ok(start(config, behind, workers).await?.0)
             };
-            let envoys = [
-                with(&modules.noop, false).await?,
-                with(&modules.headers, false).await?,
-                with(&programs.filter, false).await?,
-                with(&programs.filter, true).await?,
-            ];
             groups.push(Group {
                 answers,
                 workers,
-                envoys,
+                noop: with(noop, |_| ()).await?,
+                headers: with(noop, headers_alone).await?,
+                ours: with(&programs.filter, |_| ()).await?,
+                silent: with(&programs.filter, |config| config["headers"] = json!([])).await?,
             });
         }
         for group in &groups {
             // The silent one cannot be asked; the round that warms up gives it time.
-            limits_are_known(group.envoy(Filter::Ours), "/checked").await?;
+            limits_are_known(&group.ours, "/checked").await?;
         }
         Ok(Self {
             redis,
@@ -192,8 +165,8 @@ impl Stage {
     async fn compare(&self, group: &Group, load: &Load, rounds: u64) -> Result<Vec<Vec<Figures>>> {
         let mut all = vec![Vec::new(); LOADS.len()];
         for round in 0..=rounds {
-            for ((name, filter, path), figures) in LOADS.iter().zip(&mut all) {
-                let envoy = group.envoy(*filter);
+            for ((name, which, path), figures) in LOADS.iter().zip(&mut all) {
+                let envoy = which(group);
                 let setup = Setup {
                     name,
                     url: envoy.url(path),

@@ -6,7 +6,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use harness::{Client, Envoy, Limiter, LimiterPlan, Programs, Redis, free_port, until};
+use harness::{
+    Client, Envoy, EnvoyConfig, Limiter, LimiterPlan, Ports, Programs, Redis, free_port, until,
+};
 
 /// Starts a limiter on each of these ports.
 pub async fn start_limiters(
@@ -45,6 +47,23 @@ pub fn load_limits(programs: &Programs, redis: &Redis, dir: &Path, limits: &str)
         );
     }
     Ok(())
+}
+
+/// Starts one Envoy more, at ports of its own beside the others of these; returns it and its port.
+pub async fn start_envoy(
+    programs: &Programs,
+    config: EnvoyConfig,
+    ports: Ports,
+    workers: u32,
+    dir: &Path,
+) -> Result<(Envoy, u16)> {
+    let own = Ports {
+        envoy: free_port()?,
+        envoy_admin: free_port()?,
+        ..ports
+    };
+    let envoy = Envoy::start(programs, config, own, workers, dir).await?;
+    Ok((envoy, own.envoy))
 }
 
 /// Waits until a limit is in force on a path.

@@ -1,13 +1,14 @@
 //! What is compared: one Envoy of one worker for each setup, all of them up for
 //! the whole run and idle except the one under load.
 
+use std::path::Path;
+
 use anyhow::{Context, Result, bail};
 use harness::{Client, Envoy, EnvoyConfig, Limiter, Ports, Programs, Redis, free_port};
 use serde_json::json;
 use tempfile::TempDir;
 
-use super::Modules;
-use super::ready::{limits_are_known, load_limits, start_limiters};
+use super::ready::{limits_are_known, load_limits, start_envoy, start_limiters};
 
 /// Limits that the setups' paths match: one that is never reached, one that
 /// always is, and one whose units are granted in advance.
@@ -51,7 +52,7 @@ pub struct Bench {
 
 impl Bench {
     /// Starts it all.
-    pub async fn start(programs: Programs, modules: &Modules) -> Result<Self> {
+    pub async fn start(programs: Programs, noop: &Path) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let redis = Redis::start(&programs.redis, free_port()?, dir.path()).await?;
         load_limits(&programs, &redis, dir.path(), LIMITS)?;
@@ -63,21 +64,15 @@ impl Bench {
                 .filter_code(&programs.filter)?
                 .limiter_timeout("1s")
         };
-        let noop = || shipped()?.filter_code(&modules.noop);
-        let headers = || shipped()?.filter_code(&modules.headers);
-        let without = shipped()?.http_filters(|filters| drop(filters.remove(0)))?;
+        let noop = || shipped()?.filter_code(noop);
+        let headers = || noop()?.filter_config(headers_alone);
         let start = async |config, upstream| {
-            let own = Ports {
-                envoy: free_port()?,
-                envoy_admin: free_port()?,
-                upstream,
-                ..ports
-            };
-            let envoy = Envoy::start(&programs, config, own, 1, dir.path()).await?;
-            anyhow::Ok((envoy, own.envoy))
+            let ports = Ports { upstream, ..ports };
+            start_envoy(&programs, config, ports, 1, dir.path()).await
         };
         // It is the service behind the others, too: no slower than they are.
-        let (without, service) = start(without.http_filters(answer_first)?, ports.upstream).await?;
+        let without = shipped()?.http_filters(answer_alone)?;
+        let (without, service) = start(without, ports.upstream).await?;
         let mut envoys = vec![without];
         for config in [
             noop()?.http_filters(answer_at_once)?,
@@ -216,15 +211,15 @@ pub(super) fn answer_at_once(filters: &mut Vec<serde_json::Value>) {
     filters.insert(1, answer());
 }
 
-/// In the place of the first filter: a service.
+/// As [`answer_at_once`], without the first filter.
 pub(super) fn answer_alone(filters: &mut Vec<serde_json::Value>) {
+    answer_at_once(filters);
     filters.remove(0);
-    answer_first(filters);
 }
 
-/// As [`answer_at_once`], where there is no other filter.
-fn answer_first(filters: &mut Vec<serde_json::Value>) {
-    filters.insert(0, answer());
+/// Has the no-op filter read and write the headers that ours does.
+pub(super) fn headers_alone(config: &mut serde_json::Value) {
+    *config = json!("headers");
 }
 
 fn answer() -> serde_json::Value {

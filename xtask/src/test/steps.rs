@@ -97,8 +97,6 @@ impl<'a> Context<'a> {
             "--exclude",
             "filter",
             "--exclude",
-            "headers-filter",
-            "--exclude",
             "noop-filter",
         ]);
         cargo
@@ -109,7 +107,6 @@ impl<'a> Context<'a> {
         self.cargo(&[
             subcommand,
             "--package=filter",
-            "--package=headers-filter",
             "--package=noop-filter",
             "--target",
             TARGET,
