@@ -49,6 +49,7 @@ pub enum LimitsError {
 /// The files, and what became of them.
 pub(crate) struct LimitsFiles {
     paths: Vec<PathBuf>,
+    watched: Watched,
     store: Arc<dyn Store>,
     error: Mutex<Option<String>>,
 }
@@ -56,6 +57,7 @@ pub(crate) struct LimitsFiles {
 impl LimitsFiles {
     pub(crate) fn new(paths: Vec<PathBuf>, store: Arc<dyn Store>) -> Self {
         Self {
+            watched: Watched::new(paths.iter().map(PathBuf::as_path)),
             paths,
             store,
             error: Mutex::default(),
@@ -190,13 +192,12 @@ impl LimitsFiles {
 
     /// Follows the files for ever. Files that cannot be used leave the limits as they are.
     pub(crate) async fn follow(&self, mut asked: Hangups) {
-        let mut watched = Watched::new(self.paths.iter().map(PathBuf::as_path));
         loop {
             let told = tokio::select! {
                 () = sleep(POLL) => false,
                 () = asked.next() => true,
             };
-            if watched.changed() || told {
+            if self.watched.changed() || told {
                 self.again().await;
             }
         }

@@ -71,15 +71,19 @@ pub enum TlsError {
 #[derive(Clone)]
 pub(crate) struct Tls {
     files: TlsFiles,
+    watched: Arc<Watched>,
     config: Arc<ArcSwap<ServerConfig>>,
 }
 
 impl Tls {
     /// Reads the files.
     pub(crate) fn load(files: TlsFiles) -> Result<Self, TlsError> {
+        let paths = [&files.cert, &files.key].into_iter();
+        let watched = Watched::new(paths.chain(&files.client_ca).map(PathBuf::as_path));
         let config = ArcSwap::from_pointee(configure(&files)?);
         Ok(Self {
             files,
+            watched: Arc::new(watched),
             config: Arc::new(config),
         })
     }
@@ -94,12 +98,9 @@ impl Tls {
 
     /// Follows the files for ever. What cannot be used leaves the certificates as they were.
     pub(crate) async fn follow(self) {
-        let files = [&self.files.cert, &self.files.key];
-        let paths = files.into_iter().chain(&self.files.client_ca);
-        let mut watched = Watched::new(paths.map(PathBuf::as_path));
         loop {
             tokio::time::sleep(crate::FILE_POLL).await;
-            if !watched.changed() {
+            if !self.watched.changed() {
                 continue;
             }
             match configure(&self.files) {

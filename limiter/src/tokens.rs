@@ -21,6 +21,7 @@ const MAX_TOKENS: usize = 64;
 /// The tokens in force.
 pub(crate) struct Tokens {
     path: PathBuf,
+    watched: Watched,
     accepted: ArcSwap<Vec<Box<[u8]>>>,
 }
 
@@ -54,8 +55,10 @@ pub enum TokenError {
 impl Tokens {
     /// Reads the file.
     pub(crate) fn load(path: &Path) -> Result<Self, TokenError> {
+        let watched = Watched::new([path]);
         Ok(Self {
             path: path.to_owned(),
+            watched,
             accepted: ArcSwap::from_pointee(read(path)?),
         })
     }
@@ -76,10 +79,9 @@ impl Tokens {
 
     /// Follows the file for ever. A file that cannot be used leaves the tokens as they were.
     pub(crate) async fn follow(self: Arc<Self>) {
-        let mut watched = Watched::new([self.path.as_path()]);
         loop {
             tokio::time::sleep(crate::FILE_POLL).await;
-            if !watched.changed() {
+            if !self.watched.changed() {
                 continue;
             }
             match read(&self.path) {
@@ -174,6 +176,22 @@ mod tests {
             assert!(!asks(&tokens, bad));
         }
         assert!(!tokens.admit(&HeaderMap::new()));
+    }
+
+    #[tokio::test]
+    async fn a_file_that_was_replaced_after_it_was_read_is_read_again() {
+        let file = file("0123456789abcdef\n");
+        let tokens = Arc::new(Tokens::load(file.path()).unwrap());
+        fs::write(file.path(), "fedcba9876543210\n").unwrap();
+        let following = tokio::spawn(Arc::clone(&tokens).follow());
+        let replaced = async {
+            while !asks(&tokens, b"Bearer fedcba9876543210") {
+                tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+            }
+        };
+        let patience = std::time::Duration::from_secs(20);
+        tokio::time::timeout(patience, replaced).await.unwrap();
+        following.abort();
     }
 
     #[test]

@@ -3,13 +3,14 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
     time::SystemTime,
 };
 
 /// Some files, and what they looked like when they were last read.
 #[derive(Debug)]
 pub(crate) struct Watched {
-    files: Vec<(PathBuf, Option<Stamp>)>,
+    files: Mutex<Vec<(PathBuf, Option<Stamp>)>>,
 }
 
 /// What tells one version of a file from the next. The inode is in it because a mounted Kubernetes
@@ -22,20 +23,23 @@ struct Stamp {
 }
 
 impl Watched {
-    /// Remembers the files as they are; to be called before reading them, so that a write in
-    /// between is seen as a change.
+    /// Records the files as they are. Whoever reads them makes this before the first read and keeps
+    /// it, so that a write in between is seen as a change.
     pub(crate) fn new<'p>(paths: impl IntoIterator<Item = &'p Path>) -> Self {
         let files = paths
             .into_iter()
             .map(|path| (path.to_owned(), stamp(path)))
             .collect();
-        Self { files }
+        Self {
+            files: Mutex::new(files),
+        }
     }
 
-    /// Whether any of the files is another than at the last call.
-    pub(crate) fn changed(&mut self) -> bool {
+    /// Whether any of the files is another than at the last call; to be called before reading them.
+    pub(crate) fn changed(&self) -> bool {
         let mut any = false;
-        for (path, seen) in &mut self.files {
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        for (path, seen) in &mut *files {
             let now = stamp(path);
             any |= now != *seen;
             *seen = now;
@@ -72,7 +76,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tokens");
         fs::write(&path, "one").unwrap();
-        let mut watched = Watched::new([path.as_path()]);
+        let watched = Watched::new([path.as_path()]);
         assert!(!watched.changed());
         // Same length, same time: only the inode differs.
         let modified = fs::metadata(&path).unwrap().modified().unwrap();
