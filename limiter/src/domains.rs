@@ -60,7 +60,13 @@ pub(crate) struct Poll {
     /// Whether it may know more than was read: it is taking long to answer the poll under way, or
     /// did not give out limits that it has.
     late: bool,
+    /// Whether the store lists more domains than are followed: one that is not known may be among
+    /// them.
+    crowded: bool,
 }
+
+/// What is said then.
+const CROWDED: &str = "the store lists more domains than a limiter follows (4096); those beyond have no limits in force";
 
 impl Poll {
     /// Whether an edit would be known here by now: the store answered the last poll in full, and is
@@ -113,6 +119,9 @@ impl Domains {
     fn absence(&self) -> Lookup {
         let poll = self.poll();
         match (poll.answered, poll.error) {
+            (Some(at), _) if at.elapsed() < KNOWLEDGE && poll.crowded => {
+                Lookup::NotLoaded(CROWDED.to_owned())
+            }
             (Some(at), _) if at.elapsed() < KNOWLEDGE => Lookup::Unknown,
             (_, Some(error)) => Lookup::NotLoaded(error.to_string()),
             (_, None) => Lookup::NotLoaded("the limits are still being loaded".to_owned()),

@@ -164,6 +164,12 @@ pub enum EditError {
     /// The domain has no record.
     #[error("the domain has no limits to delete")]
     NothingToDelete,
+    /// One more domain than limiters follow. Those that were deleted count: their revision numbers
+    /// are never used again.
+    #[error(
+        "the store has {0} domains already, deleted ones included, and limiters follow no more"
+    )]
+    TooManyDomains(usize),
     /// The record would be larger than what limiters agree to load.
     #[error("the limits take {bytes} bytes, more than the {max} that a domain may")]
     TooLarge {

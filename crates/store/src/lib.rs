@@ -39,5 +39,8 @@ pub use telemetry::{
 };
 pub use url::{SCHEMES, Server, StoreUrl, UrlError};
 
+/// The most domains of one store: writes refuse to make more, and limiters follow no more.
+pub const DOMAINS_MAX: usize = 4096;
+
 /// How long a proxy counts after it was last heard of, in milliseconds.
 pub(crate) const PROXY_LIFE_MS: u64 = 10_000;

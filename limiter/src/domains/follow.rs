@@ -62,11 +62,12 @@ impl Domains {
             table,
             deleted,
             unread,
+            crowded,
         } = self.look(heads, &known).await;
         let changed = !same_revisions(&known, &table) || **self.deleted.load() != deleted;
         self.swap(&known, table);
         self.deleted.store(Arc::new(deleted));
-        self.answered(unread);
+        self.answered(unread, crowded);
         if changed || unread {
             self.tell_news();
         }
@@ -76,9 +77,13 @@ impl Domains {
         self.news.send_modify(|news| *news = news.wrapping_add(1));
     }
 
-    /// The store told its revisions; `unread`: but not all of the limits.
-    fn answered(&self, unread: bool) {
+    /// The store told its revisions; `unread`: but not all of the limits; `crowded`: of more domains
+    /// than are followed.
+    fn answered(&self, unread: bool, crowded: bool) {
         let mut poll = self.lock_poll();
+        if crowded && !poll.crowded {
+            tracing::error!("{}", super::CROWDED);
+        }
         if poll.error.is_some() {
             tracing::info!("the store answers again");
         }
@@ -86,6 +91,7 @@ impl Domains {
             answered: Some(Instant::now()),
             error: None,
             late: unread,
+            crowded,
         };
     }
 

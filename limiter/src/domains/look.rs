@@ -6,14 +6,10 @@ use std::{
 };
 
 use policy::{Name, Policy, Revision};
-use store::{Head, HeadState, Overrides, StoreError, Stored};
+use store::{DOMAINS_MAX, Head, HeadState, Overrides, StoreError, Stored};
 use tokio::task::spawn_blocking;
 
 use super::{Active, Domain, Domains, Table};
-
-/// Domains kept at once; the others are not known here. More than that in one store is a mistake, or not
-/// ours.
-const DOMAINS_MAX: usize = 4096;
 
 /// What one poll finds.
 #[derive(Default)]
@@ -23,12 +19,24 @@ pub(super) struct Found {
     pub(super) deleted: BTreeMap<Name, Revision>,
     /// Whether the store did not give out limits that it has.
     pub(super) unread: bool,
+    /// Whether the store lists more domains than are followed.
+    pub(super) crowded: bool,
 }
 
 impl Domains {
     /// What the heads lead to.
-    pub(super) async fn look(&self, heads: Vec<Head>, known: &Table) -> Found {
-        let mut found = Found::default();
+    pub(super) async fn look(&self, mut heads: Vec<Head>, known: &Table) -> Found {
+        let mut found = Found {
+            crowded: heads.len() > DOMAINS_MAX,
+            ..Found::default()
+        };
+        if found.crowded {
+            // Those in force stay, and every limiter follows the same of the others.
+            heads.sort_by(|a, b| {
+                let order = |head: &Head| !known.contains_key(&head.domain);
+                (order(a), &a.domain).cmp(&(order(b), &b.domain))
+            });
+        }
         let mut listed = HashSet::new();
         for head in heads.into_iter().take(DOMAINS_MAX) {
             if let HeadState::Deleted(revision) = &head.state {

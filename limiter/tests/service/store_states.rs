@@ -244,3 +244,25 @@ async fn the_error_of_a_whole_batch_is_its_most_doubtful() -> Result<()> {
     }
     Ok(())
 }
+
+#[tokio::test]
+async fn a_domain_beyond_those_followed_is_not_said_to_have_no_limits() -> Result<()> {
+    let server = Server::start(Engine::Redis).await?;
+    let running = on(&server).await?;
+    let add = "for i = 1, 4096 do redis.call('SADD', KEYS[1], 'domain-' .. i) end";
+    server.command(&["EVAL", add, "1", "rl:domains"]).await?;
+    // Of its name it would be the last.
+    let fresh = Service::start(server.store()?, quick())?;
+    until("it says that it does not know", PATIENCE, async || {
+        let reply = ask(&fresh).await.ok()?;
+        assert_ne!(reply.status, 404, "{}", reply.text());
+        reply.text().contains("more domains than").then_some(())
+    })
+    .await?;
+    assert_eq!(
+        ask(&running).await?.status,
+        200,
+        "what it has stays in force"
+    );
+    Ok(())
+}

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, HashSet, VecDeque};
 use policy::{Limit, Name, Override, Policy, Revision};
 
 use crate::{
-    Change, Edit, EditError, Head, HeadState, HistoryEntry, LimitOf, OverrideEdits, OverridePage,
-    Overrides, Record, Signature, Stored, Unfit,
+    Change, DOMAINS_MAX, Edit, EditError, Head, HeadState, HistoryEntry, LimitOf, OverrideEdits,
+    OverridePage, Overrides, Record, Signature, Stored, Unfit,
     edit::{self, Expected, HISTORY_BYTES_MAX, HISTORY_MAX, Plan},
     record,
 };
@@ -107,6 +107,9 @@ impl Domains {
         let expected = edit::expected(edit.base);
         self.compare(edit.domain, &expected)?;
         let current = self.domains.get(edit.domain);
+        if current.is_none() && self.domains.len() >= DOMAINS_MAX {
+            return Err(EditError::TooManyDomains(self.domains.len()));
+        }
         let current = current.and_then(|domain| domain.policy.as_ref());
         let (policy, before) = match (edit.change, current) {
             (Change::Limits(policy), _) => (Some(policy.clone()), None),

@@ -106,14 +106,11 @@ impl RedisStore {
         });
         let mut notes = Vec::new();
         for reply in self.control_all(all).await? {
-            for (limiter, note) in value::pairs(reply)? {
-                // What no limiter of ours wrote says nothing.
-                if let Some((at_ms, json)) = note.split_once(' ')
-                    && let Ok(at_ms) = at_ms.parse()
-                {
-                    notes.push((limiter, at_ms, json.to_owned()));
-                }
-            }
+            // What no limiter of ours wrote says nothing.
+            notes.extend(value::readable_pairs(reply).filter_map(|(limiter, note)| {
+                let (at_ms, json) = note.split_once(' ')?;
+                Some((limiter, at_ms.parse().ok()?, json.to_owned()))
+            }));
         }
         Ok(notes)
     }

@@ -70,6 +70,19 @@ pub(crate) fn pairs(value: Value) -> Result<BTreeMap<String, String>, StoreError
     Ok(pairs)
 }
 
+/// Those pairs of a reply, as of [`pairs`], of which both are text.
+pub(crate) fn readable_pairs(value: Value) -> impl Iterator<Item = (String, String)> {
+    let pairs: Vec<(Value, Value)> = match value {
+        Value::Map(pairs) => pairs,
+        other => {
+            let mut all = items(other).unwrap_or_default().into_iter();
+            std::iter::from_fn(|| Some((all.next()?, all.next()?))).collect()
+        }
+    };
+    let readable = |(field, value)| Some((text(field).ok()?, text(value).ok()?));
+    pairs.into_iter().filter_map(readable)
+}
+
 /// The answer to SCAN or HSCAN: the next cursor (0: the end) and what was found.
 pub(crate) fn scan(value: Value) -> Result<(u64, Value), StoreError> {
     let mut parts = items(value)?.into_iter();

@@ -344,3 +344,46 @@ async fn an_unreadable_record_does_not_hide_other_domains() -> Result<()> {
     );
     Ok(())
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_foreign_member_of_a_shared_key_hides_nothing() -> Result<()> {
+    let server = Server::start(Engine::Redis).await?;
+    let store = server.store()?;
+    publish(&store, &policy(TEN_A_DAY)).await?;
+    let add = "return redis.call('SADD', KEYS[1], '\\255', 'not a name', '')";
+    server.command(&["EVAL", add, "1", "rl:domains"]).await?;
+    let heads = store.heads().await?;
+    assert_eq!(heads.len(), 1);
+    assert!(matches!(heads[0].state, HeadState::Live(_)));
+
+    let sighting = store::Sighting::default();
+    store
+        .note("a limiter", &[store::Note::Fleet(&sighting)])
+        .await?;
+    let add = "for _, key in ipairs(redis.call('KEYS', 'rl:fleet:*')) do
+        redis.call('HSET', key, '\\255', '1 {}', 'other', '\\255') end";
+    server.command(&["EVAL", add, "0"]).await?;
+    assert_eq!(store.fleet().await?.limiters.len(), 1);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_domain_more_than_limiters_follow_is_refused() -> Result<()> {
+    let server = Server::start(Engine::Redis).await?;
+    let store = server.store()?;
+    let add = "for i = 1, 4096 do redis.call('SADD', KEYS[1], 'domain-' .. i) end";
+    server.command(&["EVAL", add, "1", "rl:domains"]).await?;
+    let error = crate::given::write(
+        &store,
+        &store::Stored::Absent,
+        store::Change::Limits(&policy(TEN_A_DAY)),
+    )
+    .await
+    .unwrap_err();
+    assert_eq!(error, store::EditError::TooManyDomains(4096));
+    assert_eq!(store.heads().await?.len(), 4096, "nothing was written");
+    server.command(&["SREM", "rl:domains", "domain-1"]).await?;
+    publish(&store, &policy(TEN_A_DAY)).await?;
+    publish(&store, &policy(TEN_A_DAY)).await?;
+    Ok(())
+}

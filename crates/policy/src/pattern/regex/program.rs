@@ -8,14 +8,19 @@ use super::{
     set::{Set, lower},
 };
 
-/// The longest program. With the longest value that is searched it bounds what a match takes.
-const MAX_STEPS: usize = 4096;
-const TOO_LARGE: &str = "it is too large; repeat less";
+/// The most that a program may test per character of a value: its steps, where a step that takes a
+/// character of a set counts as often as the set has items. With the longest value that is searched
+/// it bounds what a match takes.
+const MAX_TESTS: usize = 4096;
+const TOO_LARGE: &str = "it is too large: its steps, times the items of their sets, are more than \
+     4096; repeat less, or write shorter sets";
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Program {
     steps: Vec<Step>,
     sets: Vec<Set>,
+    /// What all steps test, at most [`MAX_TESTS`].
+    tests: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -59,11 +64,19 @@ impl Program {
     }
 
     fn push(&mut self, step: Step) -> Result<(), &'static str> {
-        if self.steps.len() >= MAX_STEPS {
+        self.tests = self.tests.saturating_add(self.tests_of(step));
+        if self.tests > MAX_TESTS {
             return Err(TOO_LARGE);
         }
         self.steps.push(step);
         Ok(())
+    }
+
+    fn tests_of(&self, step: Step) -> usize {
+        match step {
+            Step::Set(set) => self.sets.get(set).map_or(1, |set| set.tests().max(1)),
+            _ => 1,
+        }
     }
 
     /// Makes what begins at a step one of several branches. Returns the step that has to
@@ -106,6 +119,8 @@ impl Program {
         if len == 0 {
             return Ok(());
         }
+        let tests: usize = piece.iter().map(|step| self.tests_of(*step)).sum();
+        self.tests = self.tests.saturating_sub(tests);
         let most = max.unwrap_or_else(|| min.max(1));
         for done in 0..most {
             if done >= min {

@@ -26,6 +26,12 @@ impl Set {
         let found = has(c) || self.any_case && (has(lower(c)) || has(c.to_ascii_uppercase()));
         found != self.negated
     }
+
+    /// How many tests that takes at most.
+    pub(super) fn tests(&self) -> usize {
+        let spellings = if self.any_case { 3 } else { 1 };
+        self.items.len().saturating_mul(spellings)
+    }
 }
 
 impl Item {

@@ -217,6 +217,10 @@ fn an_expression_is_bounded() {
         "(a{100}){100}",
         "((a{0,99}){0,99}){0,99}",
         "a{1,99999999999}",
+        // Few steps, each of a large set.
+        "[a-cd-fg-ij-lm-op-rs-u]{1000}",
+        "(?i)[a-cx-z]{700}",
+        "(?:[a-cd-fg-ij-l]{2}){600}",
     ] {
         Regex::parse(large).unwrap_err();
     }

@@ -15,13 +15,7 @@ const READ_TRIES: usize = 5;
 
 impl RedisStore {
     pub(in crate::redis) async fn heads(&self) -> Result<Vec<Head>, StoreError> {
-        let mut members = redis::cmd("SMEMBERS");
-        members.arg(self.keys().domains());
-        let names = self.control(members).await?;
-        let domains: Vec<Name> = value::texts(names)?
-            .iter()
-            .filter_map(|name| name.parse().ok())
-            .collect();
+        let domains = self.listed().await?;
         if domains.is_empty() {
             return Ok(Vec::new());
         }
@@ -35,6 +29,15 @@ impl RedisStore {
                 Ok(Head { domain, state })
             })
             .collect()
+    }
+
+    /// The domains that were ever written. Members that name none are not ours.
+    pub(super) async fn listed(&self) -> Result<Vec<Name>, StoreError> {
+        let mut members = redis::cmd("SMEMBERS");
+        members.arg(self.keys().domains());
+        let members = value::items(self.control(members).await?)?;
+        let name = |member| value::text(member).ok()?.parse().ok();
+        Ok(members.into_iter().filter_map(name).collect())
     }
 
     pub(in crate::redis) async fn read(

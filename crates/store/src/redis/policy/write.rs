@@ -5,7 +5,7 @@ use redis::Value;
 
 use super::fields::{check_format, revision};
 use crate::{
-    Edit, EditError, Signature, StoreError,
+    DOMAINS_MAX, Edit, EditError, Signature, StoreError, Stored,
     edit::{self, HISTORY_BYTES_MAX, HISTORY_MAX, How, OverrideWrites, Plan},
     redis::{RedisStore, value},
     scripts::POLICY_WRITE,
@@ -19,6 +19,9 @@ const STAGE_LIFE_MS: u64 = 600_000;
 impl RedisStore {
     pub(in crate::redis) async fn write(&self, edit: &Edit<'_>) -> Result<Revision, EditError> {
         let plan = edit::plan(edit)?;
+        if matches!(edit.base, Stored::Absent) {
+            self.has_room_for(edit.domain).await?;
+        }
         // A SET of its own, because it lives in another slot. It may list a domain whose write
         // then fails; readers see that there is no record.
         let mut announce = redis::cmd("SADD");
@@ -28,6 +31,15 @@ impl RedisStore {
         self.control(announce).await?;
         self.write_plan(edit.domain, &edit::expected(edit.base), &plan, edit.by)
             .await
+    }
+
+    /// Two new domains at the same time may both be the last.
+    async fn has_room_for(&self, domain: &Name) -> Result<(), EditError> {
+        let listed = self.listed().await?;
+        if listed.len() < DOMAINS_MAX || listed.contains(domain) {
+            return Ok(());
+        }
+        Err(EditError::TooManyDomains(listed.len()))
     }
 
     pub(in crate::redis) async fn write_plan(
