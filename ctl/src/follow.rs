@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use policy::{Name, Revision};
-use store::{Fleet, LimiterSeen, ProxySeen};
+use store::{Fleet, LimiterSeen, ProxySeen, StoreError};
 use tokio::time::sleep;
 
 use crate::{
@@ -67,8 +67,8 @@ impl Session<'_> {
         let fleet = match self.store.fleet().await {
             Ok(fleet) => fleet,
             // The edit is made; who follows it is another matter.
-            Err(_) if wait_ms.is_none() => return Ok(Exit::Done),
-            Err(error) => return Err(self.failed(&error)),
+            Err(_) if wait_ms.is_none() || revision.is_none() => return Ok(Exit::Done),
+            Err(_) => Fleet::default(),
         };
         self.warn_of_nobody(domain, &fleet);
         match (wait_ms, revision) {
@@ -93,8 +93,14 @@ impl Session<'_> {
         let started = Instant::now();
         let elapsed_ms = || u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
         loop {
-            let fleet = self.store.fleet().await;
-            let fleet = fleet.map_err(|error| self.failed(&error))?;
+            let fleet = match self.store.fleet().await {
+                Ok(fleet) => fleet,
+                Err(_) if elapsed_ms() < wait_ms => {
+                    sleep(LOOK_EVERY).await;
+                    continue;
+                }
+                Err(error) => return Err(self.unknown_who_has(revision, &error)),
+            };
             let (behind, silent) = behind(&fleet, domain, revision);
             if behind.is_empty() {
                 self.say_done(domain, revision, &fleet, elapsed_ms());
@@ -115,6 +121,23 @@ impl Session<'_> {
                     .hint("`rlctl list-proxies` shows who follows the limits"));
             }
             sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// The edit is made, and Redis does not say who has it.
+    fn unknown_who_has(&self, revision: u64, error: &StoreError) -> Error {
+        let message = format!("revision {revision} is written; who has it cannot be read");
+        Error::new(Exit::Behind, message)
+            .hint(self.failed(error).to_string())
+            .hint("`rlctl list-proxies` shows who follows the limits")
+    }
+
+    /// After an edit: what else there would be to say could not be read. That is no failure.
+    pub fn note_unread(&self, read: Result<(), Error>) {
+        if let Err(error) = read {
+            self.printer.note(format_args!(
+                "what is above is done; afterwards nothing could be read: {error}"
+            ));
         }
     }
 

@@ -78,10 +78,12 @@ impl Apply {
         };
         let report = session.edit(prepared, &self.edit).await;
         let report = report.map_err(|error| session.edit_failed(&error))?;
+        printer.data(&report)?;
         if base.policy().is_none() {
-            session.warn_of_new_domain().await?;
+            let warned = session.warn_of_new_domain().await;
+            session.note_unread(warned);
         }
-        session.finish(&report, &self.edit).await
+        session.follow_up_edit(&report, &self.edit).await
     }
 }
 

@@ -88,13 +88,8 @@ impl SetLimit {
             self.set_override(&session, &domain).await?
         };
         printer.data(&report)?;
-        if let Some(policy) = session.read(&domain, Overrides::None).await?.policy() {
-            session.warn_of_pause(policy, &[self.name.as_str()]);
-        }
-        let is_new = |change: &LimitChange| change.action == Action::Created;
-        if report.changes.iter().any(is_new) {
-            warn_of_typo(&session, &domain, &name, &report).await?;
-        }
+        let warned = warn(&session, &domain, &name, &report).await;
+        session.note_unread(warned);
         session.follow_up_edit(&report, &self.edit).await
     }
 
@@ -213,17 +208,24 @@ fn similar<'l>(limits: &'l [Limit], name: &Name) -> Option<&'l str> {
     suggest::closest(name.as_str(), others.map(|limit| limit.name.as_str()))
 }
 
-/// A typo makes a new limit, or even a new domain, of what was meant to be an edit.
-async fn warn_of_typo(
+/// What whoever made the edit would not expect: the limit is paused, or new because of a typo.
+async fn warn(
     session: &Session<'_>,
     domain: &Name,
     name: &Name,
     report: &EditReport,
 ) -> Result<(), Error> {
+    let stored = session.read(domain, Overrides::None).await?;
+    if let Some(policy) = stored.policy() {
+        session.warn_of_pause(policy, &[name.as_str()]);
+    }
+    let is_new = |change: &LimitChange| change.action == Action::Created;
+    if !report.changes.iter().any(is_new) {
+        return Ok(());
+    }
     if report.previous_revision.is_none() {
         return session.warn_of_new_domain().await;
     }
-    let stored = session.read(domain, Overrides::None).await?;
     let limits = stored.policy().map_or(&[][..], |policy| &policy.limits);
     if let Some(similar) = similar(limits, name) {
         let new = if report.dry_run {

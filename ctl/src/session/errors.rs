@@ -19,9 +19,11 @@ impl Session<'_> {
     /// What an edit's error means to the user.
     pub fn edit_failed(&self, error: &EditError) -> Error {
         match error {
-            EditError::Store(error @ (StoreError::Timeout(_) | StoreError::Broken(_))) => self
-                .failed(error)
-                .hint("the edit may have been written all the same; `rlctl history` tells"),
+            EditError::Store(error @ (StoreError::Timeout(_) | StoreError::Broken(_))) => {
+                self.failed(error).hint(
+                    "whether it was written is not known: `rlctl history -n 3` shows it if it was",
+                )
+            }
             EditError::Store(error) => self.failed(error),
             EditError::Bucket(CheckError::Store(
                 error @ (StoreError::Timeout(_) | StoreError::Broken(_)),

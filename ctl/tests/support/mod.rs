@@ -2,6 +2,7 @@
 
 #![expect(dead_code, reason = "each test binary uses its part of this")]
 
+pub mod relay;
 pub mod schema;
 pub mod terminal;
 

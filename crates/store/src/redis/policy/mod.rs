@@ -4,4 +4,5 @@ mod delta;
 mod fields;
 mod overrides;
 mod read;
+mod settle;
 mod write;

@@ -22,15 +22,7 @@ impl RedisStore {
         if matches!(edit.base, Stored::Absent) {
             self.has_room_for(edit.domain).await?;
         }
-        // A SET of its own, because it lives in another slot. It may list a domain whose write
-        // then fails; readers see that there is no record.
-        let mut announce = redis::cmd("SADD");
-        announce
-            .arg(self.keys().domains())
-            .arg(edit.domain.as_str());
-        self.control(announce).await?;
-        self.write_plan(edit.domain, &edit::expected(edit.base), &plan, edit.by)
-            .await
+        self.write_settled(edit, &plan).await
     }
 
     /// Two new domains at the same time may both be the last.

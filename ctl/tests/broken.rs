@@ -1,0 +1,120 @@
+//! Connections that break around an edit: what was written is said to be written, once.
+
+mod support;
+
+use std::{process::Output, time::Duration};
+
+use anyhow::Result;
+use harness::Engine;
+use support::{
+    Server,
+    relay::{Breaks, REASON, relay},
+    rlctl,
+};
+
+/// A server with the scripts and some limits, and what they are made with.
+fn server() -> Result<Server> {
+    let server = Server::start(Engine::Valkey, &[])?;
+    let file = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/tests/redis/files.in/good.yaml"
+    );
+    for arguments in [&["load-scripts"][..], &["apply", "-f", file]] {
+        let output = at(server.port(), arguments)?;
+        assert!(output.status.success(), "{}", said(&output));
+    }
+    Ok(server)
+}
+
+fn at(port: u16, arguments: &[&str]) -> Result<Output> {
+    let url = format!("redis://127.0.0.1:{port}");
+    Ok(rlctl(arguments)
+        .env("RLCTL_REDIS", url)
+        .env("RLCTL_DOMAIN", "shop")
+        .output()?)
+}
+
+fn said(output: &Output) -> String {
+    let both = [&output.stdout[..], &output.stderr].concat();
+    String::from_utf8_lossy(&both).into_owned()
+}
+
+fn edits(server: &Server) -> Result<usize> {
+    let output = at(server.port(), &["history", "-n", "0", "-o", "name"])?;
+    Ok(String::from_utf8(output.stdout)?.lines().count())
+}
+
+/// Commands that write, and where their edit is certain or can be found out.
+const EDITS: [&[&str]; 6] = [
+    &["set-limit", "per-user", "--rate", "7/s"],
+    &["set-limit", "fresh", "--match", "path=/x", "--rate", "7/s"],
+    &["set-limit", "per-user", "--for", "user=a", "--rate", "7/s"],
+    &["pause", "--limit", "exports"],
+    &["delete-limit", "exports", "--yes"],
+    &["delete-domain", "shop", "--yes"],
+];
+
+#[test]
+fn an_edit_whose_answer_is_lost_is_made_once_and_said_to_be() -> Result<()> {
+    for breaks in [Breaks::OneAnswer, Breaks::OneEdit] {
+        for edit in EDITS {
+            let server = server()?;
+            let through = relay(server.port(), breaks)?;
+            let output = at(through, &[edit, &["--reason", REASON]].concat())?;
+            let said = said(&output);
+            assert_eq!(output.status.code(), Some(0), "{breaks:?} {edit:?}: {said}");
+            assert!(said.contains("revision 1 → 2"), "{said}");
+            assert_eq!(edits(&server)?, 2, "{breaks:?} {edit:?}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn what_is_written_is_said_to_be_whatever_comes_after() -> Result<()> {
+    for edit in EDITS {
+        let server = server()?;
+        let through = relay(server.port(), Breaks::AllAfterwards)?;
+        let output = at(through, &[edit, &["--reason", REASON]].concat())?;
+        let said = said(&output);
+        assert_eq!(output.status.code(), Some(0), "{edit:?}: {said}");
+        assert!(said.contains("revision 1 → 2"), "{said}");
+        assert_eq!(edits(&server)?, 2, "{edit:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn waiting_for_those_who_cannot_be_seen_says_that_the_edit_is_written() -> Result<()> {
+    let server = server()?;
+    let through = relay(server.port(), Breaks::AllAfterwards)?;
+    let edit = ["set-limit", "per-user", "--rate", "7/s", "--wait=100ms"];
+    let output = at(through, &[&edit[..], &["--reason", REASON]].concat())?;
+    let said = said(&output);
+    assert_eq!(output.status.code(), Some(9), "{said}");
+    assert!(said.contains("revision 2 is written; who has it"), "{said}");
+    Ok(())
+}
+
+#[test]
+fn an_edit_that_cannot_be_found_again_is_said_to_be_uncertain() -> Result<()> {
+    let server = server()?;
+    let through = relay(server.port(), Breaks::AnswerAndAllAfterwards)?;
+    let edit = ["set-limit", "per-user", "--rate", "7/s"];
+    let output = at(through, &[&edit[..], &["--reason", REASON]].concat())?;
+    let said = said(&output);
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert!(
+        said.contains("whether it was written is not known"),
+        "{said}"
+    );
+    assert!(said.contains("`rlctl history -n 3`"), "{said}");
+    // The server has it: nothing was lost on the way there.
+    for _ in 0..100 {
+        if edits(&server)? == 2 {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    panic!("the edit did not arrive");
+}
