@@ -75,6 +75,11 @@ impl Refusal {
         CODES.contains(&self.code.as_str())
     }
 
+    /// Whether a primary that was deposed says so.
+    pub(crate) fn may_be_a_demotion(&self) -> bool {
+        matches!(self.code.as_str(), "READONLY" | "NOREPLICAS" | "MASTERDOWN")
+    }
+
     /// What a person can do about it, where the code tells.
     pub fn hint(&self) -> Option<&'static str> {
         Some(match self.code.as_str() {

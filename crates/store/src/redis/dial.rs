@@ -1,7 +1,8 @@
 //! Opens a byte stream to a server.
 
-use std::{io, sync::Arc};
+use std::{io, sync::Arc, time::Duration};
 
+use redis::RedisConnectionInfo;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpStream,
@@ -11,10 +12,10 @@ use tokio_rustls::{
     rustls::{ClientConfig, RootCertStore, pki_types::ServerName},
 };
 
-use super::sentinel;
+use super::sentinel::Primary;
 use crate::{
     StoreError,
-    url::{Address, Server},
+    url::{Address, Host, Server},
 };
 
 /// What a connection talks over.
@@ -26,18 +27,34 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 pub(crate) struct Dialer {
     server: Server,
     tls: Option<TlsConnector>,
+    /// Of a server that sentinels name.
+    primary: Option<Primary>,
 }
 
 impl Dialer {
-    /// Reads the system's root certificates, if the server speaks TLS.
-    pub(crate) fn new(server: Server) -> Result<Self, StoreError> {
+    /// Reads the system's root certificates, if the server speaks TLS. `limit` is how long a sentinel
+    /// may take to answer.
+    pub(crate) fn new(server: Server, limit: Duration) -> Result<Self, StoreError> {
         let tls = match server.address {
             Address::Tcp { tls: true, .. }
             | Address::Sentinel { tls: true, .. }
             | Address::Cluster { tls: true, .. } => Some(connector()?),
             _ => None,
         };
-        Ok(Self { server, tls })
+        let plain = Self {
+            server,
+            tls,
+            primary: None,
+        };
+        let Address::Sentinel { sentinels, .. } = &plain.server.address else {
+            return Ok(plain);
+        };
+        let dial_to = |host: &Host| plain.with_login(host, sentinels.login.clone());
+        let primary = Primary::new(sentinels, limit, dial_to);
+        Ok(Self {
+            primary: Some(primary),
+            ..plain
+        })
     }
 
     pub(crate) fn server(&self) -> &Server {
@@ -46,32 +63,66 @@ impl Dialer {
 
     /// To another server, with the same login and the same trust.
     pub(crate) fn to(&self, host: &str, port: u16) -> Self {
-        let server = Server {
-            address: Address::Tcp {
-                host: host.to_owned(),
-                port,
-                tls: self.tls.is_some(),
-            },
-            login: self.server.login.clone(),
+        self.with_login(&(host.to_owned(), port), self.server.login.clone())
+    }
+
+    fn with_login(&self, (host, port): &Host, login: RedisConnectionInfo) -> Self {
+        let address = Address::Tcp {
+            host: host.clone(),
+            port: *port,
+            tls: self.tls.is_some(),
         };
         Self {
-            server,
+            server: Server { address, login },
             tls: self.tls.clone(),
+            primary: None,
         }
     }
 
-    pub(crate) async fn dial(&self) -> io::Result<Box<dyn Stream>> {
-        match &self.server.address {
-            Address::Tcp { host, port, .. } => self.tcp(host, *port).await,
-            Address::Sentinel { sentinels, .. } => sentinel::dial(self, sentinels).await,
-            Address::Cluster { .. } => Err(io::Error::other("a cluster is dialled node by node")),
+    /// Where a server is that sentinels name; `None`: always in the same place.
+    pub(crate) async fn place(&self) -> io::Result<Option<Host>> {
+        match &self.primary {
+            Some(primary) => primary.place().await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Returns once sentinels name another place; never, where there are none.
+    pub(crate) async fn moved(&self, from: Option<&Host>) {
+        match (&self.primary, from) {
+            (Some(primary), Some(from)) => primary.moved(from).await,
+            _ => std::future::pending().await,
+        }
+    }
+
+    /// The server that was dialled takes no writes: another one may be meant by now. Says whether that
+    /// is found out without dialling.
+    pub(crate) fn doubt(&self) -> bool {
+        if let Some(primary) = &self.primary {
+            primary.doubt();
+        }
+        self.primary.is_some()
+    }
+
+    /// Dials the server, at the place that [`Dialer::place`] named.
+    pub(crate) async fn dial(&self, place: Option<&Host>) -> io::Result<Box<dyn Stream>> {
+        match (&self.server.address, place) {
+            (Address::Tcp { host, port, .. }, _) => self.tcp(host, *port).await,
+            (Address::Sentinel { .. }, Some((host, port))) => {
+                let dialled = self.tcp(host, *port).await;
+                dialled.map_err(|e| io::Error::other(format!("the primary {host}:{port}: {e}")))
+            }
+            (Address::Sentinel { .. }, None) => Err(io::Error::other("no sentinel was asked")),
+            (Address::Cluster { .. }, _) => {
+                Err(io::Error::other("a cluster is dialled node by node"))
+            }
             #[cfg(unix)]
-            Address::Unix(path) => Ok(Box::new(tokio::net::UnixStream::connect(path).await?)),
+            (Address::Unix(path), _) => Ok(Box::new(tokio::net::UnixStream::connect(path).await?)),
         }
     }
 
     /// With TLS if the URL says so.
-    pub(super) async fn tcp(&self, host: &str, port: u16) -> io::Result<Box<dyn Stream>> {
+    async fn tcp(&self, host: &str, port: u16) -> io::Result<Box<dyn Stream>> {
         let stream = TcpStream::connect((host, port)).await?;
         // A check is one small write and then a wait: Nagle would add a delayed ACK to it.
         stream.set_nodelay(true)?;

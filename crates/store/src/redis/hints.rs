@@ -18,6 +18,7 @@ use super::{
     dial::{Dialer, Stream},
     link::AbortOnDrop,
 };
+use crate::url::Host;
 
 /// Pause between attempts to subscribe. Hints only save time, so there is no hurry.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -41,11 +42,41 @@ pub(super) enum Publisher {
     Any(Cluster),
 }
 
+/// A way to a publisher, not logged in yet.
+struct Dialled {
+    stream: Box<dyn Stream>,
+    login: RedisConnectionInfo,
+    /// Where it is, if sentinels say so.
+    place: Option<Host>,
+}
+
 impl Publisher {
-    async fn dial(&self) -> io::Result<(Box<dyn Stream>, RedisConnectionInfo)> {
+    async fn dial(&self) -> io::Result<Dialled> {
         match self {
-            Self::One(dialer) => Ok((dialer.dial().await?, dialer.server().login.clone())),
-            Self::Any(cluster) => cluster.dial().await,
+            Self::One(dialer) => {
+                let place = dialer.place().await?;
+                Ok(Dialled {
+                    stream: dialer.dial(place.as_ref()).await?,
+                    login: dialer.server().login.clone(),
+                    place,
+                })
+            }
+            Self::Any(cluster) => {
+                let (stream, login) = cluster.dial().await?;
+                Ok(Dialled {
+                    stream,
+                    login,
+                    place: None,
+                })
+            }
+        }
+    }
+
+    /// Returns once another one publishes.
+    async fn moved(&self, from: Option<&Host>) {
+        match self {
+            Self::One(dialer) => dialer.moved(from).await,
+            Self::Any(_) => std::future::pending().await,
         }
     }
 }
@@ -77,33 +108,40 @@ impl Subscriber {
     async fn keep(&self) {
         loop {
             if let Err(error) = self.listen().await {
-                tracing::debug!(%error, "no subscription to edits; polling goes on");
+                let channel = &self.channel;
+                tracing::debug!(%error, channel, "no subscription; polling goes on");
+                sleep(PAUSE).await;
             }
-            sleep(PAUSE).await;
         }
     }
 
+    /// Returns without an error once another one publishes.
     async fn listen(&self) -> Result<(), String> {
         let subscribe = async {
-            let (stream, login) = self.publisher.dial().await.map_err(|e| e.to_string())?;
-            let mut connection = redis::aio::PubSub::new(&login, stream)
+            let dialled = self.publisher.dial().await.map_err(|e| e.to_string())?;
+            let mut connection = redis::aio::PubSub::new(&dialled.login, dialled.stream)
                 .await
                 .map_err(|e| e.to_string())?;
             let subscribed = connection.subscribe(&self.channel).await;
             subscribed.map_err(|e| e.to_string())?;
-            Ok::<_, String>(connection)
+            Ok::<_, String>((connection, dialled.place))
         };
-        let connection = match timeout(self.connect_timeout, subscribe).await {
+        let (connection, place) = match timeout(self.connect_timeout, subscribe).await {
             Ok(connection) => connection?,
             Err(_) => return Err("no answer".to_owned()),
         };
         // Something may have been published while nobody listened.
         self.bump();
         let mut messages = connection.into_on_message();
-        while messages.next().await.is_some() {
-            self.bump();
+        let publications = async {
+            while messages.next().await.is_some() {
+                self.bump();
+            }
+        };
+        tokio::select! {
+            () = publications => Err("the subscription ended".to_owned()),
+            () = self.publisher.moved(place.as_ref()) => Ok(()),
         }
-        Err("the subscription ended".to_owned())
     }
 
     fn bump(&self) {

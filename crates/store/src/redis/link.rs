@@ -10,6 +10,10 @@
 //!   server that hangs thus gets one batch and one PING, not a backlog that it would charge all at
 //!   once when it wakes up, long after the requests were decided without it;
 //! - *down*: they fail at once, with the reason of the last dial.
+//!
+//! A primary that was deposed may live on and answer. So the connection is also left when sentinels
+//! name another primary, or, where there are none, when the server refuses to be written to: its name
+//! may lead elsewhere by now. What was sent before keeps the old connection for its answer.
 
 use std::{
     pin::Pin,
@@ -19,9 +23,9 @@ use std::{
 
 use redis::{AsyncConnectionConfig, aio::MultiplexedConnection};
 use tokio::{
-    sync::watch,
+    sync::{Notify, watch},
     task::JoinHandle,
-    time::{Instant, sleep, timeout, timeout_at},
+    time::{Instant, sleep, sleep_until, timeout, timeout_at},
 };
 
 use super::{
@@ -29,7 +33,7 @@ use super::{
     outage::Outage,
     reply::{self, Reply},
 };
-use crate::StoreError;
+use crate::{Refusal, StoreError, url::Host};
 
 /// How long a probe may take before the connection is given up.
 const PROBE_MAX: Duration = Duration::from_millis(500);
@@ -42,6 +46,8 @@ const BACKOFF_MAX: Duration = Duration::from_millis(250);
 pub(super) const PROVEN: Duration = Duration::from_secs(1);
 /// Commands that may wait inside the client, beyond those that callers hold.
 const BUFFER: usize = 64;
+/// Pause before a server that refuses to be written to is dialled again.
+const REDIAL: Duration = Duration::from_millis(500);
 
 /// Moves bytes for as long as the connection lives.
 type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -73,6 +79,21 @@ struct Shared {
     when_lost: WhenLost,
     connect_timeout: Duration,
     status: watch::Sender<Status>,
+    /// The server refused to be written to.
+    refused: Notify,
+}
+
+/// A connection that was just made.
+struct Connected {
+    connection: MultiplexedConnection,
+    driver: Driver,
+}
+
+/// Why a connection is not used any more.
+enum End {
+    Lost(StoreError),
+    /// Another one is better.
+    Left,
 }
 
 /// When an answer is too late.
@@ -125,6 +146,7 @@ impl Link {
                 when_lost,
                 connect_timeout,
                 status: watch::Sender::new(Status::Connecting),
+                refused: Notify::new(),
             }),
             keeper: OnceLock::new(),
         }
@@ -150,7 +172,7 @@ impl Link {
         match timeout_at(deadline.at, answers).await {
             Ok(Ok(values)) => {
                 let replies: Vec<Reply> = values.into_iter().map(reply::of).collect();
-                self.shared.look_for_demotion(&session, &replies);
+                self.shared.look_for_demotion(&replies);
                 Ok(replies)
             }
             Ok(Err(error)) => Err(reply::transport(&error)),
@@ -204,22 +226,19 @@ impl Shared {
     async fn keep(&self) {
         let mut backoff = BACKOFF_MIN;
         let mut outage = Outage::default();
+        // Where the server was dialled last, if sentinels say so.
+        let mut place = None;
         for number in 0.. {
             let dialled = Instant::now();
-            let why = match self.connect().await {
-                Ok((connection, driver)) => {
-                    if let Some((lasted, attempts)) = outage.over(Instant::now()) {
-                        let server = self.dialer.server();
-                        tracing::info!(%server, ?lasted, attempts, "connected again");
-                    } else {
-                        tracing::debug!(server = %self.dialer.server(), "connected");
-                    }
-                    let driver = AbortOnDrop(tokio::spawn(driver));
-                    self.status
-                        .send_replace(Status::Up(Session { number, connection }));
-                    self.attend(driver).await
+            let end = match self.connect(&mut place).await {
+                Ok(connected) => {
+                    self.tell_connected(&mut outage);
+                    self.serve(number, connected, place.as_ref()).await
                 }
-                Err(error) => error,
+                Err(error) => End::Lost(error),
+            };
+            let End::Lost(why) = end else {
+                continue;
             };
             if let Some(attempts) = outage.failed(&why, Instant::now()) {
                 tracing::warn!(
@@ -227,6 +246,8 @@ impl Shared {
                     "no connection to the store"
                 );
             }
+            // It may be lost because it is the primary no more.
+            self.dialer.doubt();
             if dialled.elapsed() >= PROVEN + self.connect_timeout {
                 backoff = BACKOFF_MIN;
                 self.status.send_replace(match self.when_lost {
@@ -235,47 +256,103 @@ impl Shared {
                 });
             } else {
                 self.status.send_replace(Status::Down(why));
-                sleep(jittered(backoff)).await;
+                tokio::select! {
+                    () = sleep(jittered(backoff)) => {}
+                    () = self.dialer.moved(place.as_ref()) => {}
+                }
                 backoff = (backoff * 2).min(BACKOFF_MAX);
             }
         }
     }
 
-    async fn connect(&self) -> Result<(MultiplexedConnection, Driver), StoreError> {
-        let dial = async {
-            let unreachable = |e: std::io::Error| StoreError::Unreachable(e.to_string());
-            let stream = self.dialer.dial().await.map_err(unreachable)?;
-            let config = AsyncConnectionConfig::new()
-                .set_response_timeout(None)
-                .set_connection_timeout(None)
-                .set_pipeline_buffer_size(BUFFER);
-            let login = &self.dialer.server().login;
-            let (mut connection, driver) =
-                MultiplexedConnection::new_with_config(login, stream, config)
-                    .await
-                    .map_err(|e| reply::login(&e))?;
-            let mut driver: Driver = Box::pin(driver);
-            // A server that wants a password, or is loading, says so only when it is asked.
-            let ping = redis::cmd("PING");
-            tokio::select! {
-                answer = connection.send_packed_command(&ping) => reply::greeting(answer)?,
-                () = &mut driver => {
-                    return Err(StoreError::Unreachable("closed at once".to_owned()));
-                }
-            }
-            Ok((connection, driver))
-        };
-        match timeout(self.connect_timeout, dial).await {
-            Ok(connected) => connected,
-            Err(_) => Err(StoreError::Unreachable(format!(
-                "no answer to a connection attempt within {} ms",
-                self.connect_timeout.as_millis()
-            ))),
+    fn tell_connected(&self, outage: &mut Outage) {
+        let server = self.dialer.server();
+        if let Some((lasted, attempts)) = outage.over(Instant::now()) {
+            tracing::info!(%server, ?lasted, attempts, "connected again");
+        } else {
+            tracing::debug!(%server, "connected");
         }
     }
 
+    async fn connect(&self, place: &mut Option<Host>) -> Result<Connected, StoreError> {
+        let late = |_| {
+            StoreError::Unreachable(format!(
+                "no answer to a connection attempt within {} ms",
+                self.connect_timeout.as_millis()
+            ))
+        };
+        loop {
+            let found = timeout(self.connect_timeout, self.dialer.place()).await;
+            *place = found.map_err(late)?.map_err(unreachable)?;
+            tokio::select! {
+                connected = timeout(self.connect_timeout, self.open(place.as_ref())) => {
+                    return connected.map_err(late)?;
+                }
+                () = self.dialer.moved(place.as_ref()) => {}
+            }
+        }
+    }
+
+    async fn open(&self, place: Option<&Host>) -> Result<Connected, StoreError> {
+        let stream = self.dialer.dial(place).await.map_err(unreachable)?;
+        let config = AsyncConnectionConfig::new()
+            .set_response_timeout(None)
+            .set_connection_timeout(None)
+            .set_pipeline_buffer_size(BUFFER);
+        let login = &self.dialer.server().login;
+        let (mut connection, driver) =
+            MultiplexedConnection::new_with_config(login, stream, config)
+                .await
+                .map_err(|e| reply::login(&e))?;
+        let mut driver: Driver = Box::pin(driver);
+        // A server that wants a password, or is loading, says so only when it is asked.
+        let ping = redis::cmd("PING");
+        tokio::select! {
+            answer = connection.send_packed_command(&ping) => reply::greeting(answer)?,
+            () = &mut driver => {
+                return Err(StoreError::Unreachable("closed at once".to_owned()));
+            }
+        }
+        Ok(Connected { connection, driver })
+    }
+
+    /// Lets callers use a connection until it is lost, or there is a better one.
+    async fn serve(&self, number: u64, connected: Connected, place: Option<&Host>) -> End {
+        let mut driver = AbortOnDrop(tokio::spawn(connected.driver));
+        let connection = connected.connection;
+        let session = Session { number, connection };
+        self.status.send_replace(Status::Up(session.clone()));
+        let end = tokio::select! {
+            why = self.attend(&mut driver) => End::Lost(why),
+            () = self.dialer.moved(place) => End::Left,
+            () = self.is_to_be_redialled() => End::Left,
+        };
+        if matches!(end, End::Left) {
+            self.status.send_replace(Status::Connecting);
+            self.retire(session, driver);
+        }
+        end
+    }
+
+    /// Returns once the server has refused to be written to, and was dialled some time ago.
+    async fn is_to_be_redialled(&self) {
+        let dialled = Instant::now();
+        self.refused.notified().await;
+        sleep_until(dialled + jittered(REDIAL)).await;
+    }
+
+    /// What was sent over a connection keeps it for its answers.
+    fn retire(&self, session: Session, mut driver: AbortOnDrop) {
+        let limit = PROVEN + 2 * self.connect_timeout;
+        tokio::spawn(async move {
+            let _open = session;
+            // It is closed in either case.
+            let _ = timeout(limit, &mut driver.0).await;
+        });
+    }
+
     /// Returns when the connection is lost, and why.
-    async fn attend(&self, mut driver: AbortOnDrop) -> StoreError {
+    async fn attend(&self, driver: &mut AbortOnDrop) -> StoreError {
         let mut status = self.status.subscribe();
         loop {
             let doubt = status.wait_for(|s| !matches!(s, Status::Up(_)));
@@ -314,22 +391,23 @@ impl Shared {
         });
     }
 
-    /// A primary that became a replica stays connected and refuses every write: dial again, the
-    /// name may lead to the new primary by now.
-    fn look_for_demotion(&self, session: &Session, replies: &[Reply]) {
-        let demoted = replies.iter().find_map(|reply| match reply {
-            Err(refusal) if refusal.code == "READONLY" => Some(refusal.clone()),
-            _ => None,
-        });
-        let Some(refusal) = demoted else { return };
-        self.status.send_if_modified(|status| {
-            let current = matches!(status, Status::Up(s) if s.number == session.number);
-            if current {
-                *status = Status::Down(StoreError::Refused(refusal));
-            }
-            current
-        });
+    /// A primary that became a replica, or lost its replicas, stays connected and refuses every write:
+    /// there may be another one by now.
+    fn look_for_demotion(&self, replies: &[Reply]) {
+        let demoted = |reply: &Reply| {
+            let refusal = reply.as_ref().err();
+            refusal.is_some_and(Refusal::may_be_a_demotion)
+        };
+        // A node of a Cluster stays what it is; who has its slots is asked for by whoever uses it.
+        if replies.iter().any(demoted) && !self.dialer.doubt() && self.when_lost == WhenLost::Wait {
+            self.refused.notify_one();
+        }
     }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "what `map_err` gives")]
+fn unreachable(error: std::io::Error) -> StoreError {
+    StoreError::Unreachable(error.to_string())
 }
 
 /// What a caller gets whom the last failure kept from sending anything.

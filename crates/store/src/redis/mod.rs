@@ -68,7 +68,7 @@ pub(crate) struct RedisStore {
 impl RedisStore {
     /// A store that has not connected yet. Fails only where TLS has no root certificates.
     pub(crate) fn new(server: &Server, options: Options) -> Result<Self, StoreError> {
-        let dialer = Dialer::new(server.clone())?;
+        let dialer = Dialer::new(server.clone(), options.connect_timeout)?;
         let servers = Servers::new(dialer.clone(), options.connect_timeout);
         let publisher = match &servers {
             Servers::One(_) => Publisher::One(dialer),

@@ -13,6 +13,7 @@ use crate::{
 };
 
 const PASSWORD: &str = "s3cret";
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A sentinel that alone decides, after 300 ms.
 struct Sentinel {
@@ -23,6 +24,10 @@ struct Sentinel {
 
 impl Sentinel {
     async fn start(engine: Engine, primary: u16) -> Result<Self> {
+        Self::start_at_epoch(engine, primary, 0).await
+    }
+
+    async fn start_at_epoch(engine: Engine, primary: u16, epoch: u64) -> Result<Self> {
         let (dir, port) = (TempDir::new()?, free_port()?);
         let configuration = dir.path().join("sentinel.conf");
         let lines = [
@@ -33,6 +38,7 @@ impl Sentinel {
             format!("sentinel auth-pass main {PASSWORD}"),
             "sentinel down-after-milliseconds main 300".to_owned(),
             "sentinel failover-timeout main 1000".to_owned(),
+            format!("sentinel config-epoch main {epoch}"),
         ];
         std::fs::write(&configuration, lines.join("\n"))?;
         let mut command = Command::new(engine.program()?);
@@ -45,6 +51,26 @@ impl Sentinel {
             _dir: dir,
             port,
         })
+    }
+
+    async fn ask<T: redis::FromRedisValue>(&self, words: &[&str]) -> Result<T> {
+        let client = redis::Client::open(format!("redis://127.0.0.1:{}", self.port))?;
+        let mut connection = client.get_multiplexed_async_connection().await?;
+        let mut command = redis::cmd("SENTINEL");
+        command.arg(words);
+        Ok(command.query_async(&mut connection).await?)
+    }
+
+    /// Waits until it knows a replica that it can promote.
+    async fn knows_a_replica(&self) -> Result<()> {
+        let known = async || {
+            let replicas: Vec<redis::Value> = self.ask(&["REPLICAS", "main"]).await.ok()?;
+            let linked = format!("{replicas:?}").contains("slave-repl-offset")
+                && !format!("{replicas:?}").contains("disconnected");
+            (!replicas.is_empty() && linked).then_some(())
+        };
+        until("the sentinel knows the replica", PATIENCE, known).await?;
+        Ok(())
     }
 }
 
@@ -112,20 +138,7 @@ async fn follow(engine: Engine) -> Result<()> {
             .filter(|heads| !heads.is_empty())
     };
     until("replication", Duration::from_secs(10), replicated).await?;
-    let known = async || {
-        let client = redis::Client::open(format!("redis://127.0.0.1:{}", sentinel.port)).ok()?;
-        let mut connection = client.get_multiplexed_async_connection().await.ok()?;
-        let mut replicas = redis::cmd("SENTINEL");
-        replicas.arg("REPLICAS").arg("main");
-        let found: Vec<redis::Value> = replicas.query_async(&mut connection).await.ok()?;
-        (!found.is_empty()).then_some(())
-    };
-    until(
-        "the sentinel knows the replica",
-        Duration::from_secs(20),
-        known,
-    )
-    .await?;
+    sentinel.knows_a_replica().await?;
 
     primary.kill();
     let answers = async || check(&store, &policy, &alice).await.ok();
@@ -140,6 +153,92 @@ async fn follow(engine: Engine) -> Result<()> {
     )
     .await?;
     assert_eq!(again.revision().number, 2, "the record went with the data");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redis_that_lives_on_after_a_failover_is_left() -> Result<()> {
+    leaves_a_deposed_primary(Engine::Redis).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_valkey_that_lives_on_after_a_failover_is_left() -> Result<()> {
+    leaves_a_deposed_primary(Engine::Valkey).await
+}
+
+/// Checks, edits and hints follow the new primary, though nobody ever tells the old one, which takes
+/// whatever is written to it.
+async fn leaves_a_deposed_primary(engine: Engine) -> Result<()> {
+    let primary = Server::start(engine).await?;
+    let port = primary.port().to_string();
+    let replica = Server::start_with(engine, &["--replicaof", "127.0.0.1", &port]).await?;
+    let sentinel = Sentinel::start(engine, primary.port()).await?;
+    let url = format!("redis-sentinel://127.0.0.1:{}/main", sentinel.port);
+    let store = open(&url.parse()?, patient())?;
+    let compiled = publish(&store, &policy(TEN_A_DAY)).await?;
+    let alice = request(&[("user", "alice")]);
+    assert!(check(&store, &compiled, &alice).await?.allowed);
+    let mut hints = store.hints();
+    sentinel.knows_a_replica().await?;
+    let rights = ["ACL", "SETUSER", "default", "-replicaof", "-slaveof"];
+    primary.command(&rights).await?;
+
+    let _: String = sentinel.ask(&["FAILOVER", "main"]).await?;
+    let bucket = ["EXISTS", "rl:b:shop:per-user:bob"];
+    let bob = request(&[("user", "bob")]);
+    let charged = async || {
+        check(&store, &compiled, &bob).await.ok()?;
+        let there: u64 = replica.ask(&bucket).await.ok()?;
+        (there == 1).then_some(())
+    };
+    until("the new primary is charged", PATIENCE, charged).await?;
+    let role: Vec<redis::Value> = primary.ask(&["ROLE"]).await?;
+    assert!(format!("{role:?}").contains("master"), "it lives on");
+
+    let edited = async || {
+        let edit = policy("  - {name: new, rate: 1/s}\n");
+        publish(&store, &edit).await.ok()?;
+        let after: u64 = replica.ask(&["XLEN", "rl:{shop}:history"]).await.ok()?;
+        (after > 1).then_some(())
+    };
+    until("edits go there too", PATIENCE, edited).await?;
+    let heard = async || {
+        hints.mark_unchanged();
+        let published = ["PUBLISH", "rl:edits", "shop 9 0"];
+        let listeners: u64 = replica.ask(&published).await.ok()?;
+        (listeners > 0).then_some(())
+    };
+    until("and the subscription", PATIENCE, heard).await?;
+    hints.changed().await?;
+    Ok(())
+}
+
+/// Two sentinels know the primary; a third names another server, by an epoch that nobody gave it.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_sentinel_of_three_misleads_nobody() -> Result<()> {
+    let engine = Engine::Valkey;
+    let (primary, stranger) = (Server::start(engine).await?, Server::start(engine).await?);
+    let honest = [
+        Sentinel::start(engine, primary.port()).await?,
+        Sentinel::start(engine, primary.port()).await?,
+    ];
+    let liar = Sentinel::start_at_epoch(engine, stranger.port(), 999).await?;
+    let [one, other] = &honest;
+    let url = format!(
+        "redis-sentinel://127.0.0.1:{},127.0.0.1:{},127.0.0.1:{}/main",
+        liar.port, one.port, other.port
+    );
+    for _ in 0..5 {
+        let store = open(&url.parse()?, patient())?;
+        let compiled = publish(&store, &policy(TEN_A_DAY)).await?;
+        for user in 0..20 {
+            let request = request(&[("user", &user.to_string())]);
+            check(&store, &compiled, &request).await?;
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+    let keys: u64 = stranger.ask(&["DBSIZE"]).await?;
+    assert_eq!(keys, 0, "nothing was ever written there");
     Ok(())
 }
 

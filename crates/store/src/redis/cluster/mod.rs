@@ -100,7 +100,7 @@ impl Cluster {
         let (_, node) = any.ok_or_else(|| io::Error::other("the cluster has no nodes"))?;
         // One that is gone, or cut off, may have been replaced.
         self.topology.doubt();
-        let stream = node.dialer().dial().await?;
+        let stream = node.dialer().dial(None).await?;
         Ok((stream, node.dialer().server().login.clone()))
     }
 

@@ -37,7 +37,7 @@ pub(super) fn is_doubtful(answer: &Outcome) -> bool {
     match answer {
         Err(StoreError::Refused(refusal)) => matches!(
             refusal.code.as_str(),
-            "MOVED" | "CLUSTERDOWN" | "READONLY" | "LOADING" | "MASTERDOWN"
+            "MOVED" | "CLUSTERDOWN" | "READONLY" | "NOREPLICAS" | "LOADING" | "MASTERDOWN"
         ),
         Err(StoreError::Unreachable(_) | StoreError::Broken(_) | StoreError::Timeout(_)) => true,
         Ok(_) | Err(_) => false,

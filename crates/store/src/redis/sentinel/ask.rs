@@ -1,0 +1,68 @@
+//! One question to one sentinel.
+
+use redis::{AsyncConnectionConfig, Pipeline, Value, aio::MultiplexedConnection};
+
+use super::quorum::Claim;
+use crate::{
+    StoreError,
+    redis::{dial::Dialer, link::AbortOnDrop, reply, value},
+    url::Host,
+};
+
+/// A connection to a sentinel.
+pub(super) struct Connection {
+    connection: MultiplexedConnection,
+    /// Moves bytes for as long as the connection is kept.
+    _driver: AbortOnDrop,
+}
+
+impl Connection {
+    pub(super) async fn open(dialer: &Dialer) -> Result<Self, String> {
+        let dialled = dialer.dial(None).await.map_err(|e| e.to_string())?;
+        let config = AsyncConnectionConfig::new()
+            .set_response_timeout(None)
+            .set_connection_timeout(None);
+        let login = &dialer.server().login;
+        let opened = MultiplexedConnection::new_with_config(login, dialled, config);
+        let (connection, driver) = opened.await.map_err(|e| e.to_string())?;
+        Ok(Self {
+            connection,
+            _driver: AbortOnDrop::new(tokio::spawn(driver)),
+        })
+    }
+
+    /// Where the primary is, and of which epoch that is.
+    pub(super) async fn ask(&mut self, service: &str) -> Result<Claim, String> {
+        // The epoch first: a failover between the two makes the address newer than the epoch, which
+        // the next question mends, and never an old address newer than it is.
+        let mut both = Pipeline::with_capacity(2);
+        for question in ["MASTER", "GET-MASTER-ADDR-BY-NAME"] {
+            both.cmd("SENTINEL").arg(question).arg(service);
+        }
+        let answers = self.connection.send_packed_commands(&both, 0, 2).await;
+        let mut answers = answers.map_err(|e| e.to_string())?.into_iter();
+        let about = answers.next().map(reply::of);
+        let place = answers.next().map_or(Ok(Value::Nil), reply::of);
+        let place = place.map_err(|refusal| StoreError::from(refusal).to_string())?;
+        if place == Value::Nil {
+            return Err(format!("it knows no service {service}"));
+        }
+        Ok(Claim {
+            primary: address(place).map_err(|e| e.to_string())?,
+            // It may be asked for less than its user may ask the address for.
+            epoch: about.and_then(Result::ok).and_then(epoch).unwrap_or(0),
+        })
+    }
+}
+
+fn address(answer: Value) -> Result<Host, StoreError> {
+    let mut parts = value::texts(answer)?.into_iter();
+    let mut next = || parts.next().ok_or_else(value::short);
+    let (host, port) = (next()?, next()?);
+    Ok((host, port.parse().map_err(|_| value::short())?))
+}
+
+fn epoch(about: Value) -> Option<u64> {
+    let fields = value::pairs(about).ok()?;
+    fields.get("config-epoch")?.parse().ok()
+}

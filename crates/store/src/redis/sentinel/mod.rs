@@ -1,0 +1,231 @@
+//! The primary that sentinels name, followed.
+//!
+//! Each sentinel is asked a few times a second over a connection of its own, and at once when it
+//! publishes a switch, or when a server refuses to be written to. What they say together decides
+//! ([`quorum`]): a primary that was deposed may live on, take writes and answer for as long as
+//! nobody tells it, so that nothing it says itself can be relied on.
+
+mod ask;
+mod quorum;
+
+use std::{
+    io,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use tokio::{
+    sync::watch,
+    time::{sleep, timeout},
+};
+
+use self::quorum::Claim;
+use super::{
+    dial::Dialer,
+    hints::{Hints, Publisher},
+    link::{AbortOnDrop, jittered},
+};
+use crate::url::{Host, Sentinels};
+
+/// Pause between two questions to a sentinel, half of it at least.
+const POLL: Duration = Duration::from_millis(250);
+/// Pause where there is doubt: however many checks a server refuses, a sentinel is asked no more
+/// than about twenty times a second.
+const DOUBT: Duration = Duration::from_millis(50);
+/// What sentinels publish a new primary in.
+const SWITCH: &str = "+switch-master";
+
+/// The primary of a service. Clones follow together; it is followed from the first use on.
+#[derive(Clone)]
+pub(super) struct Primary {
+    shared: Arc<Shared>,
+    watchers: Arc<OnceLock<Vec<AbortOnDrop>>>,
+}
+
+struct Shared {
+    service: String,
+    /// To each of them.
+    sentinels: Vec<Dialer>,
+    /// How long a connection to a sentinel may take, and an answer.
+    limit: Duration,
+    state: watch::Sender<State>,
+    /// Counts reasons to ask now.
+    doubts: watch::Sender<u64>,
+}
+
+#[derive(Default)]
+struct State {
+    /// What each sentinel said last, or why it said nothing; `None`: it was not heard yet.
+    reports: Vec<Option<Result<Claim, String>>>,
+    followed: Option<Claim>,
+    /// Whether whoever is first to answer decides.
+    hurried: bool,
+}
+
+impl Primary {
+    /// `dial_to` makes the way to a sentinel.
+    pub(super) fn new(
+        sentinels: &Sentinels,
+        limit: Duration,
+        dial_to: impl Fn(&Host) -> Dialer,
+    ) -> Self {
+        let state = State {
+            reports: vec![None; sentinels.hosts.len()],
+            ..State::default()
+        };
+        Self {
+            shared: Arc::new(Shared {
+                service: sentinels.service.clone(),
+                sentinels: sentinels.hosts.iter().map(dial_to).collect(),
+                limit,
+                state: watch::Sender::new(state),
+                doubts: watch::Sender::new(0),
+            }),
+            watchers: Arc::default(),
+        }
+    }
+
+    /// Where the primary is, as far as is known; at first, once most of the sentinels agree, all
+    /// have answered, or one has and the others take long.
+    pub(super) async fn place(&self) -> io::Result<Host> {
+        self.start();
+        let mut state = self.shared.state.subscribe();
+        let known = |state: &State| state.followed.is_some() || state.all_failed();
+        let in_time = timeout(self.shared.limit / 4, state.wait_for(known))
+            .await
+            .is_ok();
+        if !in_time {
+            self.shared.state.send_modify(|state| {
+                state.hurried = true;
+                state.decide(&self.shared.service);
+            });
+        }
+        let state = state.wait_for(known).await.map_err(io::Error::other)?;
+        match &state.followed {
+            Some(claim) => Ok(claim.primary.clone()),
+            None => Err(io::Error::other(state.first_error())),
+        }
+    }
+
+    /// Returns once the primary is elsewhere.
+    pub(super) async fn moved(&self, from: &Host) {
+        let mut state = self.shared.state.subscribe();
+        let elsewhere = |state: &State| {
+            let followed = state.followed.as_ref();
+            followed.is_some_and(|claim| claim.primary != *from)
+        };
+        // Cannot fail: the sender is borrowed from self.
+        let _ = state.wait_for(elsewhere).await;
+    }
+
+    /// There is reason to believe that the primary is elsewhere: the sentinels are asked now.
+    pub(super) fn doubt(&self) {
+        self.shared
+            .doubts
+            .send_modify(|doubts| *doubts = doubts.wrapping_add(1));
+    }
+
+    fn start(&self) {
+        self.watchers.get_or_init(|| {
+            let watch = |sentinel| {
+                let shared = Arc::clone(&self.shared);
+                AbortOnDrop::new(tokio::spawn(async move { shared.watch(sentinel).await }))
+            };
+            (0..self.shared.sentinels.len()).map(watch).collect()
+        });
+    }
+}
+
+impl Shared {
+    /// Asks one sentinel for ever.
+    async fn watch(&self, sentinel: usize) {
+        let Some(dialer) = self.sentinels.get(sentinel) else {
+            return;
+        };
+        let publisher = Publisher::One(dialer.clone());
+        let hints = Hints::new(publisher, SWITCH.to_owned(), self.limit);
+        let mut switches = hints.watch();
+        loop {
+            let why = self.attend(sentinel, dialer, &mut switches).await;
+            tracing::debug!(sentinel = %dialer.server(), why, "no answer from a sentinel");
+            let why = format!("the sentinel {}: {why}", dialer.server());
+            self.report(sentinel, Err(why));
+            sleep(jittered(POLL)).await;
+        }
+    }
+
+    /// Asks one sentinel for as long as it answers; why it does not any more.
+    async fn attend(
+        &self,
+        sentinel: usize,
+        dialer: &Dialer,
+        switches: &mut watch::Receiver<u64>,
+    ) -> String {
+        let late = || format!("no answer within {} ms", self.limit.as_millis());
+        let mut connection = match timeout(self.limit, ask::Connection::open(dialer)).await {
+            Ok(Ok(connection)) => connection,
+            Ok(Err(why)) => return why,
+            Err(_) => return late(),
+        };
+        let mut doubts = self.doubts.subscribe();
+        loop {
+            match timeout(self.limit, connection.ask(&self.service)).await {
+                Ok(Ok(claim)) => self.report(sentinel, Ok(claim)),
+                Ok(Err(why)) => return why,
+                Err(_) => return late(),
+            }
+            tokio::select! {
+                () = sleep(jittered(POLL)) => {}
+                Ok(()) = switches.changed() => {}
+                Ok(()) = doubts.changed() => sleep(jittered(DOUBT)).await,
+            }
+        }
+    }
+
+    fn report(&self, sentinel: usize, report: Result<Claim, String>) {
+        self.state.send_modify(|state| {
+            if let Some(last) = state.reports.get_mut(sentinel) {
+                *last = Some(report);
+            }
+            state.decide(&self.service);
+        });
+    }
+}
+
+impl State {
+    fn all_failed(&self) -> bool {
+        self.reports.iter().all(|r| matches!(r, Some(Err(_))))
+    }
+
+    fn first_error(&self) -> String {
+        let mut reports = self.reports.iter().flatten();
+        let first = reports.find_map(|report| report.as_ref().err());
+        first.cloned().unwrap_or_default()
+    }
+
+    fn decide(&mut self, service: &str) {
+        let answers: Vec<&Claim> = self.reports.iter().flatten().flatten().collect();
+        let sentinels = self.reports.len();
+        let Some(choice) = quorum::decide(&answers, sentinels, self.followed.as_ref()) else {
+            return;
+        };
+        let all_heard = self.hurried || self.reports.iter().all(Option::is_some);
+        match &self.followed {
+            None if !all_heard && !choice.majority => return,
+            Some(before) if before.primary != choice.claim.primary => {
+                let shown = |(host, port): &Host| format!("{host}:{port}");
+                tracing::info!(
+                    service,
+                    from = shown(&before.primary),
+                    to = shown(&choice.claim.primary),
+                    epoch = choice.claim.epoch,
+                    votes = choice.votes,
+                    sentinels,
+                    "the sentinels name another primary"
+                );
+            }
+            _ => {}
+        }
+        self.followed = Some(choice.claim);
+    }
+}
