@@ -15,7 +15,7 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::{
-    Method, Request, Response,
+    Method, Request, Response, StatusCode,
     body::Incoming,
     header::{HeaderName, HeaderValue},
     http::request::Parts,
@@ -28,6 +28,7 @@ use crate::{
     Settings,
     batch::Batcher,
     domains::{Active, Domains, Lookup},
+    http,
     metrics::Metrics,
     proxies::Proxies,
     serve::{Handler, Lifecycle},
@@ -109,6 +110,10 @@ impl Handler for Api {
 
 impl Api {
     async fn route(&self, head: &Parts, body: Incoming) -> Answered {
+        // Health checkers have no token, and learn nothing from the answer.
+        if head.uri.path() == "/v1/health" && head.method == Method::GET {
+            return self.health();
+        }
         if let Some(tokens) = &self.tokens
             && !tokens.admit(&head.headers)
         {
@@ -130,6 +135,16 @@ impl Api {
                 "there are POST /v1/check and GET /v1/policy here",
             )),
         }
+    }
+
+    /// Whether checks should come here: not before limits were loaded, nor while this limiter ends.
+    fn health(&self) -> Answered {
+        let loading = self.domains.poll().answered.is_none();
+        if loading || self.lifecycle.is_leaving() {
+            let message = "limits are being loaded, or this limiter is ending";
+            return Err(ApiError::new(ErrorCode::PolicyUnavailable, message));
+        }
+        Ok(http::text(StatusCode::OK, "ok\n"))
     }
 
     /// What is in force in a domain.

@@ -106,15 +106,28 @@ impl EnvoyConfig {
         Ok(self)
     }
 
-    /// Gives the limiter more time, such as `1s`. With the shipped 20 ms a busy
-    /// machine makes Envoy decide by itself now and then, which is right, but not
+    /// Gives the limiter more time, such as `1s`, and connections to it as much. With the shipped
+    /// 20 ms a busy machine makes Envoy decide by itself now and then, which is right, but not
     /// what most tests are about.
     pub fn limiter_timeout(self, timeout: &str) -> Result<Self> {
-        self.filter_config(|filter| {
+        let mut config = self.filter_config(|filter| {
             if let Some(limiter) = filter.get_mut("limiter").and_then(Value::as_object_mut) {
                 limiter.insert("timeout".to_owned(), json!(timeout));
             }
-        })
+        })?;
+        config.limiters()?["connect_timeout"] = json!("1s");
+        Ok(config)
+    }
+
+    /// Takes fields out of the limiters' cluster, which must have them.
+    pub fn without(mut self, fields: &[&str]) -> Result<Self> {
+        let cluster = self.limiters()?.as_object_mut().context("no cluster")?;
+        for field in fields {
+            cluster
+                .remove(*field)
+                .with_context(|| format!("no {field}"))?;
+        }
+        Ok(self)
     }
 
     /// Has one address only for limiters.
@@ -171,6 +184,12 @@ impl EnvoyConfig {
         self.tree
             .pointer_mut("/static_resources/listeners/0/filter_chains/0/filters/0/typed_config")
             .context("envoy.yaml has no HTTP connection manager where it is expected")
+    }
+
+    /// The limiters' cluster.
+    fn limiters(&mut self) -> Result<&mut Value> {
+        let cluster = self.tree.pointer_mut("/static_resources/clusters/0");
+        cluster.context("envoy.yaml has no clusters")
     }
 
     fn filter(&mut self) -> Result<&mut Value> {

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use crate::{Client, Process, Programs, shown};
+use crate::{Client, Process, Programs, process::Signal, shown};
 
 /// How a limiter is started; kept, so that a stopped one can come back.
 #[derive(Debug, Clone)]
@@ -92,6 +92,13 @@ impl Limiter {
     /// Stops it; the plan starts it again.
     pub async fn stop(self) -> Result<LimiterPlan> {
         self.process.stop().await?;
+        Ok(self.plan)
+    }
+
+    /// Kills it where it stands; the plan starts it again.
+    pub async fn kill(mut self) -> Result<LimiterPlan> {
+        self.process.signal(Signal::KILL)?;
+        self.process.ended().await?;
         Ok(self.plan)
     }
 

@@ -116,17 +116,29 @@ fn as_istio_does(plugin: &Value, node: &str, direction: &str) -> EnvoyConfig {
         let limiter = &mut tree["static_resources"]["clusters"][0];
         limiter["name"] = cluster.clone();
         limiter["load_assignment"]["cluster_name"] = cluster;
-        // As appProtocol says: HTTP/2.
-        limiter["typed_extension_protocol_options"] = json!({
-            "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
-                "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
-                "explicit_http_config": {"http2_protocol_options": {}}
-            }
-        });
+        patch(limiter);
         tree["static_resources"]["listeners"][0]["traffic_direction"] = json!(direction);
         let filters = tree.pointer_mut(MANAGER).unwrap()["http_filters"].as_array_mut();
         filters.unwrap().insert(0, claims());
     })
+}
+
+/// What the `EnvoyFilter` makes of the limiters' cluster, which is then HTTP/2, as appProtocol says.
+fn patch(limiter: &mut Value) {
+    let filter = named(&manifests(), "EnvoyFilter", "limiter-replicas");
+    let patch = &filter["spec"]["configPatches"][0];
+    assert_eq!(patch["match"]["cluster"]["name"], limiter["name"]);
+    for (field, value) in patch["patch"]["value"].as_object().unwrap() {
+        match value.as_object() {
+            Some(value) if limiter[field].is_object() && field == "outlier_detection" => {
+                limiter[field]
+                    .as_object_mut()
+                    .unwrap()
+                    .extend(value.clone());
+            }
+            _ => limiter[field] = value.clone(),
+        }
+    }
 }
 
 /// Stands in for a verified token: the claim `sub` is what a header says.

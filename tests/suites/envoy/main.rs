@@ -13,6 +13,7 @@ mod stage;
 mod batches;
 mod configuration;
 mod configurations;
+mod dead_replica;
 mod deny_cache;
 mod directions;
 mod edits;

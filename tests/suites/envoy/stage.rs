@@ -96,6 +96,17 @@ impl Stage {
         self.stopped.push(limiter.stop().await.unwrap());
     }
 
+    /// Kills one of two.
+    pub async fn kill_one_limiter(&mut self) {
+        let limiter = self.limiters.pop().expect("a limiter runs");
+        self.stopped.push(limiter.kill().await.unwrap());
+    }
+
+    /// Where the limiter was that was stopped last.
+    pub fn stopped_port(&self) -> u16 {
+        self.stopped.last().expect("a limiter was stopped").port
+    }
+
     /// Starts the stopped ones again.
     pub async fn start_limiters(&mut self) {
         for plan in std::mem::take(&mut self.stopped) {
