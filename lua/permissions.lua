@@ -5,7 +5,8 @@
 -- Reply [1] commands that the limiter or rlctl needs and may not use, each a text;
 --       [2] what it may do and need not: commands, and `other keys`, `other channels`
 --
--- Servers before Redis 7.0 cannot tell: then both are empty.
+-- Servers before Redis 7.0 cannot tell: then both are empty. Every command has all its arguments: asked
+-- about an EVALSHA without its number of keys, Valkey 9.1 ends with a segmentation fault.
 local may = redis.acl_check_cmd
 if not may then
   return { {}, {} }
@@ -13,7 +14,7 @@ end
 
 local key, channel = KEYS[1], ARGV[1]
 local needed = {
-  { 'PING' }, { 'TIME' }, { 'EVALSHA', '0' }, { 'SCRIPT', 'LOAD', '' }, { 'SCRIPT', 'EXISTS', '' },
+  { 'PING' }, { 'TIME' }, { 'EVALSHA', '0', '0' }, { 'SCRIPT', 'LOAD', '' }, { 'SCRIPT', 'EXISTS', '' },
   { 'GET', key }, { 'SET', key, 'v' }, { 'DEL', key }, { 'UNLINK', key }, { 'SCAN', '0' },
   { 'PTTL', key }, { 'PEXPIRE', key, '1' }, { 'PERSIST', key }, { 'RENAME', key, key },
   { 'HGET', key, 'f' }, { 'HSET', key, 'f', 'v' }, { 'HDEL', key, 'f' }, { 'HMGET', key, 'f' },

@@ -58,6 +58,12 @@ async fn a_user_with_few_rights_is_enough_for_checks_and_edits() -> Result<()> {
             assert_eq!(check(&store, &policy, &alice).await?.allowed, allowed);
         }
         store.ping().await?;
+        // Asked about a command that lacks arguments, Valkey would end.
+        let rights = store.health().await?.remove(0).rights.unwrap();
+        assert!(
+            rights.lacking.is_empty() && rights.spare.is_empty(),
+            "{rights:?}"
+        );
         store.heads().await?;
         store.load_scripts().await?;
         store.scripts().await?;
