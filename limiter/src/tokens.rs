@@ -1,6 +1,7 @@
 //! Who may ask: bearer tokens from a file that can be changed while the service runs.
 
 use std::{
+    collections::HashSet,
     fs,
     path::{Path, PathBuf},
     sync::Arc,
@@ -17,6 +18,13 @@ const MIN_LEN: usize = 16;
 
 /// The most tokens in a file: every request is compared with all of them.
 const MAX_TOKENS: usize = 64;
+
+/// What stands in examples for a token of one's own, in small letters and digits only. Whoever reads
+/// the example knows such a token.
+const PLACEHOLDERS: [&str; 4] = ["changeme", "replaceme", "placeholder", "example"];
+
+/// A token made of fewer different characters was typed, not drawn.
+const MIN_DIFFERENT: usize = 5;
 
 /// The tokens in force.
 pub(crate) struct Tokens {
@@ -42,6 +50,14 @@ pub enum TokenError {
     /// A token that would protect nothing, or could never be sent.
     #[error("{}:{line}: a token is at least {MIN_LEN} printable ASCII characters without spaces", .path.display())]
     Unusable {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+    },
+    /// A token that everybody knows.
+    #[error("{}:{line}: this token is a placeholder that anybody may have read; make one of your own: openssl rand -hex 24", .path.display())]
+    Published {
         /// The file.
         path: PathBuf,
         /// The line, from 1.
@@ -120,6 +136,12 @@ fn read(path: &Path) -> Result<Vec<Box<[u8]>>, TokenError> {
                 line: index + 1,
             });
         }
+        if is_placeholder(line_text) {
+            return Err(TokenError::Published {
+                path: path.to_owned(),
+                line: index + 1,
+            });
+        }
         tokens.push(line_text.as_bytes().into());
     }
     match tokens.len() {
@@ -127,6 +149,14 @@ fn read(path: &Path) -> Result<Vec<Box<[u8]>>, TokenError> {
         1..=MAX_TOKENS => Ok(tokens),
         _ => Err(TokenError::TooMany(path.to_owned())),
     }
+}
+
+/// Whether a token was copied from an example, or typed to have one.
+fn is_placeholder(token: &str) -> bool {
+    let mut letters = token.to_ascii_lowercase();
+    letters.retain(|c| c.is_ascii_alphanumeric());
+    let different: HashSet<u8> = token.bytes().collect();
+    different.len() < MIN_DIFFERENT || PLACEHOLDERS.iter().any(|word| letters.contains(word))
 }
 
 #[cfg(test)]
@@ -201,6 +231,10 @@ mod tests {
             ("# none\n", "holds no token"),
             ("short\n", ":1: a token is at least 16 printable"),
             ("0123456789abcdef\nwith space in the middle\n", ":2: "),
+            ("change-me-change-me\n", ":1: this token is a placeholder"),
+            ("0123456789abcdef\nCHANGE_ME_CHANGE_ME\n", ":2: this token"),
+            ("your-placeholder-token\n", "this token is a placeholder"),
+            ("xxxxxxxxxxxxxxxxxxxx\n", "openssl rand -hex 24"),
         ] {
             let file = file(text);
             let error = Tokens::load(file.path()).err().unwrap().to_string();
