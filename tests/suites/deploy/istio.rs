@@ -74,6 +74,24 @@ fn every_plugins_configuration_is_one_of_the_filters() {
     }
 }
 
+/// A Sidecar resource takes from workloads what they could reach: whoever applies a plugin must not
+/// get one with it, nor one for a whole namespace.
+#[test]
+fn only_a_file_of_its_own_narrows_what_proxies_know() {
+    for path in manifests() {
+        let documents = documents(&path);
+        let narrows = |document: &Value| document["kind"] == "Sidecar";
+        let Some(narrowing) = documents.iter().find(|&document| narrows(document)) else {
+            continue;
+        };
+        assert_eq!(documents.len(), 1, "{path}");
+        assert!(
+            narrowing["spec"]["workloadSelector"]["labels"].is_object(),
+            "{path}"
+        );
+    }
+}
+
 #[test]
 fn the_service_that_plugins_ask_is_the_one_that_kubernetes_is_given() {
     let service = named(&files("deploy/kubernetes", ".yaml"), "Service", "limiter");

@@ -17,3 +17,4 @@ mod istio;
 mod kubernetes;
 mod monitoring;
 mod systemd;
+mod valkey;

@@ -38,6 +38,28 @@ fn systemd_accepts_the_unit_and_finds_it_locked_down() {
     );
 }
 
+/// systemd starts no unit whose credential is missing.
+#[test]
+fn what_the_unit_loads_is_made_by_the_commands_above_it() {
+    let unit = text(UNIT);
+    let loads = unit.lines().filter_map(|line| {
+        let credential = line.strip_prefix("LoadCredential=")?;
+        credential.split(':').nth(1)
+    });
+    let files = unit
+        .lines()
+        .filter_map(|line| line.strip_prefix("EnvironmentFile="));
+    for path in loads.chain(files) {
+        let made = |line: &str| {
+            let install = line
+                .strip_prefix('#')
+                .filter(|line| line.contains("install "));
+            install.is_some_and(|line| line.split_whitespace().any(|word| word == path))
+        };
+        assert!(unit.lines().any(made), "{path}");
+    }
+}
+
 #[tokio::test]
 async fn the_variables_start_a_limiter() {
     let programs = Programs::from_env().unwrap();

@@ -1,0 +1,132 @@
+//! `deploy/kubernetes/valkey`: a Valkey with its arguments and users, on this machine.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use harness::{Client, LimiterPlan, Programs, Redis, free_port};
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::checks::{file, named, text};
+
+const MANIFEST: &str = "deploy/kubernetes/valkey/valkey.yaml";
+
+fn pod() -> Value {
+    let set = named(&[MANIFEST.to_owned()], "StatefulSet", "valkey");
+    set["spec"]["template"]["spec"].clone()
+}
+
+/// Its arguments, with files of this machine.
+fn arguments(dir: &Path) -> Vec<String> {
+    let users = dir.join("users.acl");
+    let acl = text("deploy/kubernetes/valkey/users.acl");
+    let acl = acl
+        .replace("LIMITER_PASSWORD", "one")
+        .replace("RLCTL_PASSWORD", "two");
+    std::fs::write(&users, acl).unwrap();
+    let pod = pod();
+    let arguments = pod["containers"][0]["args"].as_array().unwrap().iter();
+    arguments
+        .map(|argument| match argument.as_str().unwrap() {
+            "/data" => dir.to_str().unwrap().to_owned(),
+            "/etc/valkey/users/users.acl" => users.to_str().unwrap().to_owned(),
+            other => other.to_owned(),
+        })
+        .collect()
+}
+
+async fn start(programs: &Programs, port: u16, dir: &Path) -> Redis {
+    let arguments = arguments(dir);
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let started = Redis::start_with(&programs.valkey, port, dir, &arguments);
+    started.await.unwrap()
+}
+
+fn rlctl(programs: &Programs, port: u16, arguments: &[&str]) -> Output {
+    let mut rlctl = Command::new(&programs.rlctl);
+    let store = format!("redis://rlctl:two@127.0.0.1:{port}");
+    let output = rlctl.args(arguments).env("RL_STORE", store).output();
+    output.unwrap()
+}
+
+/// What is said to a connection, and its answers.
+async fn conversation(port: u16, said: &str) -> String {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    stream.write_all(said.as_bytes()).await.unwrap();
+    stream.shutdown().await.unwrap();
+    let mut answers = String::new();
+    stream.read_to_string(&mut answers).await.unwrap();
+    answers
+}
+
+#[tokio::test]
+async fn limiters_and_operators_have_what_they_need_and_a_restart_loses_nothing() {
+    let programs = Programs::from_env().unwrap();
+    let (dir, port) = (TempDir::new().unwrap(), free_port().unwrap());
+    let valkey = start(&programs, port, dir.path()).await;
+    for arguments in [
+        &["load-scripts"][..],
+        &[
+            "apply",
+            "-f",
+            file("limits.yaml").to_str().unwrap(),
+            "--yes",
+        ],
+    ] {
+        let output = rlctl(&programs, port, arguments);
+        assert!(output.status.success(), "{output:?}");
+    }
+    // Nothing to mend: what is kept is kept, and nothing is evicted.
+    let doctor = rlctl(&programs, port, &["doctor"]);
+    assert_eq!(doctor.status.code(), Some(0), "{doctor:?}");
+
+    let store = format!("redis://limiter:one@127.0.0.1:{port}");
+    let ports = [free_port().unwrap(), free_port().unwrap()];
+    let plan = LimiterPlan::new(&programs, &store, ports, dir.path());
+    let limiter = plan.start().await.unwrap();
+    let check = r#"{"domain":"shop","descriptor":{"path":"/api/x","user":"alice"}}"#;
+    let url = format!("{}/v1/check", limiter.url());
+    let answer = Client::new().post(&url, check).send().await.unwrap();
+    assert_eq!(answer.status, 200, "{}", answer.text());
+
+    drop(valkey.stop().await.unwrap());
+    let _valkey = start(&programs, port, dir.path()).await;
+    let output = rlctl(&programs, port, &["list-limits", "-o", "name"]);
+    let names = String::from_utf8(output.stdout).unwrap();
+    assert!(names.lines().any(|name| name == "per-user"), "{names}");
+}
+
+#[tokio::test]
+async fn a_probe_may_ping_and_nothing_else_and_who_has_no_password_nothing_at_all() {
+    let programs = Programs::from_env().unwrap();
+    let (dir, port) = (TempDir::new().unwrap(), free_port().unwrap());
+    let _valkey = start(&programs, port, dir.path()).await;
+
+    let probe = pod()["containers"][0]["readinessProbe"]["exec"]["command"].to_string();
+    assert!(
+        probe.contains(r#""--user","probe","--pass","probe","ping""#),
+        "{probe}"
+    );
+    let answers = conversation(port, "AUTH probe probe\r\nPING\r\nGET rl:x\r\n").await;
+    let answers: Vec<&str> = answers.lines().collect();
+    assert_eq!(answers[..2], ["+OK", "+PONG"]);
+    assert!(answers[2].starts_with("-NOPERM"), "{answers:?}");
+    let answers = conversation(port, "PING\r\n").await;
+    assert!(answers.starts_with("-NOAUTH"), "{answers}");
+}
+
+/// A volume of a secret and one of data, of the group that the pod is in.
+#[test]
+fn the_pod_can_do_nothing_that_it_need_not() {
+    let pod = pod();
+    let context = &pod["securityContext"];
+    assert_eq!(context["runAsNonRoot"], true);
+    assert_eq!(context["fsGroup"], context["runAsGroup"]);
+    assert_eq!(context["seccompProfile"]["type"], "RuntimeDefault");
+    let container = &pod["containers"][0]["securityContext"];
+    assert_eq!(container["readOnlyRootFilesystem"], true);
+    assert_eq!(container["allowPrivilegeEscalation"], false);
+    assert_eq!(container["capabilities"]["drop"][0], "ALL");
+}
