@@ -1,5 +1,6 @@
 //! What is counted, under the names that dashboards rely on.
 
+mod decisions;
 mod domain;
 mod leases;
 
@@ -18,6 +19,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
+use decisions::Decisions;
 use domain::LimitCounters;
 pub(crate) use domain::{DomainCounters, LimitCounts};
 use leases::Leases;
@@ -37,6 +39,7 @@ const BATCH_SIZES: [f64; 10] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256
 pub(crate) struct Metrics {
     registry: Mutex<Registry>,
     checks: Family<CheckLabels, Counter>,
+    decisions: Decisions,
     leases: Leases,
     unmatched: Family<DomainLabels, Counter>,
     undecided: Family<DomainLabels, Counter>,
@@ -107,6 +110,7 @@ impl Metrics {
         let metrics = Self {
             registry: Mutex::new(Registry::with_prefix("rl")),
             checks: Family::default(),
+            decisions: Decisions::default(),
             leases: Leases::default(),
             unmatched: Family::default(),
             undecided: Family::default(),
@@ -133,7 +137,12 @@ impl Metrics {
         let Ok(mut all) = self.registry.lock() else {
             return;
         };
-        all.register("checks", "Decisions, by limit", self.checks.clone());
+        all.register(
+            "checks",
+            "Decisions of this limiter, by limit",
+            self.checks.clone(),
+        );
+        self.decisions.register(&mut all);
         self.leases.register(&mut all);
         all.register(
             "unmatched",
@@ -281,6 +290,7 @@ impl Metrics {
             delayed: self
                 .delayed
                 .get_or_create_owned(&delayed_labels(domain, limit)),
+            decisions: self.decisions.of(domain, limit),
             leases: self.leases.of(domain, limit),
         }
     }
@@ -301,6 +311,7 @@ impl Metrics {
         for limit in limits {
             let delayed = delayed_labels(domain.as_str(), limit.as_str());
             self.delayed.remove(&delayed);
+            self.decisions.forget(domain.as_str(), limit.as_str());
             self.leases.forget(domain.as_str(), limit.as_str());
             for decision in DECISIONS {
                 self.checks

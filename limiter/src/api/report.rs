@@ -24,6 +24,9 @@ impl Api {
         // Who decides about a limit shares it, whether or not the limiter was asked.
         let limits = report.tallies.iter().map(|tally| &tally.limit);
         self.proxies.saw(&report.domain, &report.proxy, limits);
+        for tally in &report.tallies {
+            policy.counters.reported(tally);
+        }
         self.telemetry.reported(report);
         let mut response = Response::new(Full::default());
         *response.status_mut() = StatusCode::NO_CONTENT;

@@ -4,10 +4,10 @@ use std::collections::HashMap;
 
 use policy::Name;
 use prometheus_client::metrics::counter::Counter;
-use protocol::{DecidedBy, LimitAnswer, Mode, Outcome, Settlement};
+use protocol::{DecidedBy, LimitAnswer, Mode, Outcome, Settlement, compact::Tally};
 use store::LimitActivity;
 
-use super::leases::LeaseCounters;
+use super::{decisions::LimitDecisions, leases::LeaseCounters};
 
 /// The counters of one domain at one revision, found once and not for every check.
 #[derive(Debug)]
@@ -24,6 +24,7 @@ pub(super) struct LimitCounters {
     pub(super) would_deny: Counter,
     pub(super) degraded: Counter,
     pub(super) delayed: Counter,
+    pub(super) decisions: LimitDecisions,
     pub(super) leases: LeaseCounters,
 }
 
@@ -63,6 +64,7 @@ impl DomainCounters {
                 would_deny,
                 degraded,
                 delayed,
+                decisions: _,
                 leases: _,
             } = counters;
             let counts = LimitCounts {
@@ -89,15 +91,24 @@ impl DomainCounters {
         let Some(counters) = self.limits.get(&answer.name) else {
             return;
         };
-        let counter = match (answer.allowed, answer.mode) {
-            (true, _) => &counters.allowed,
-            (false, Mode::Enforce) => &counters.denied,
-            (false, Mode::Shadow) => &counters.would_deny,
-            (false, Mode::Degrade) => &counters.degraded,
+        let (counter, outcome) = match (answer.allowed, answer.mode) {
+            (true, _) => (&counters.allowed, Outcome::Allowed),
+            (false, Mode::Enforce) => (&counters.denied, Outcome::Denied),
+            (false, Mode::Shadow) => (&counters.would_deny, Outcome::WouldDeny),
+            (false, Mode::Degrade) => (&counters.degraded, Outcome::Degraded),
         };
         counter.inc();
+        counters.decisions.decided(outcome);
         if answer.allowed && answer.delay_ms > 0 {
             counters.delayed.inc();
+        }
+    }
+
+    /// Counts what a proxy reports to have decided, of limits that there are.
+    pub(crate) fn reported(&self, tally: &Tally) {
+        if let Some(counters) = self.limits.get(&tally.limit) {
+            let decisions = &counters.decisions;
+            decisions.reported(tally.outcome, tally.by, tally.count);
         }
     }
 

@@ -42,6 +42,7 @@ async fn the_metrics_have_their_names() -> Result<()> {
     let page = reply.text();
     for name in [
         "rl_checks_total{",
+        "rl_decisions_total{",
         "rl_check_duration_seconds_bucket{",
         "rl_store_duration_seconds_bucket{",
         "rl_store_batch_size_bucket{",

@@ -10,9 +10,9 @@ use protocol::{
     compact::{DeniedBucket, Report, Tally},
 };
 use serde_json::json;
-use store::{Fleet, Observed, Store, Stretch};
+use store::{Change, Fleet, Observed, OverrideEdits, Store, Stretch};
 
-use crate::support::{PATIENCE, PER_USER, Server, Service, compact, name, publish, quick};
+use crate::support::{PATIENCE, PER_USER, Server, Service, compact, name, publish, quick, write};
 
 /// The fleet, once it is as wanted.
 async fn fleet(store: &Arc<dyn Store>, is: impl Fn(&Fleet) -> bool) -> Result<Fleet> {
@@ -214,6 +214,55 @@ async fn what_proxies_decide_by_themselves_is_told_as_well() -> Result<()> {
     assert_eq!(send(elsewhere.encode()).await?.status, 404);
     assert_eq!(service.get("/v1/report").send().await?.status, 405);
     Ok(())
+}
+
+/// Whoever may report cannot make labels, count a limiter's decisions twice, or drive a counter over.
+#[tokio::test]
+async fn what_proxies_report_is_in_the_metrics_under_limits_that_there_are() -> Result<()> {
+    let service = Service::with(PER_USER).await?;
+    assert!(service.allows("a").await?);
+    let tally = |of, by, count| Tally {
+        limit: name(of),
+        outcome: Outcome::Denied,
+        by,
+        count,
+    };
+    for _ in 0..3 {
+        let report = Report {
+            tallies: vec![
+                tally("per-user", DecidedBy::DenyCache, 40),
+                tally("per-user", DecidedBy::Limiter, 40),
+                tally("per-user", DecidedBy::Failure, u64::MAX),
+                tally("made-up", DecidedBy::DenyCache, 7),
+            ],
+            ..report("p1")
+        };
+        let request = service.post("/v1/report", report.encode());
+        let reply = request.header("content-type", REPORT_CBOR).send().await?;
+        assert_eq!(reply.status, 204);
+    }
+    let counter = |decision: &str, source: &str| {
+        let labels = format!("domain=\"shop\",limit=\"per-user\",decision=\"{decision}\"");
+        format!("rl_decisions_total{{{labels},source=\"{source}\"}}")
+    };
+    for (decision, source, wanted) in [
+        ("allowed", "limiter", 1),
+        ("denied", "limiter", 0),
+        ("denied", "deny_cache", 120),
+        ("denied", "failure", 3 << 32),
+    ] {
+        assert_eq!(service.metric(&counter(decision, source)).await?, wanted);
+    }
+    let page = service.admin("/metrics").send().await?.text();
+    assert!(!page.contains("made-up"), "{page}");
+
+    // What is gone is not counted for ever.
+    write(&service.store, Change::Delete(&OverrideEdits::new())).await?;
+    until("its counters are gone", PATIENCE, async || {
+        let page = service.admin("/metrics").send().await.ok()?.text();
+        (!page.contains("per-user")).then_some(())
+    })
+    .await
 }
 
 #[tokio::test]

@@ -124,6 +124,16 @@ impl Stage {
         self.limiters.get(n).expect("that many limiters run")
     }
 
+    /// The metrics of every limiter, as Prometheus reads them.
+    pub async fn limiter_pages(&self) -> Vec<String> {
+        let mut pages = Vec::new();
+        for n in 0..self.limiters() {
+            let url = format!("{}/metrics", self.limiter(n).admin_url());
+            pages.push(Client::new().get(&url).send().await.unwrap().text());
+        }
+        pages
+    }
+
     /// The sum of a counter over all limiters and labels.
     pub async fn limiter_counter(&self, name: &str) -> u64 {
         let mut sum = 0;

@@ -3,7 +3,7 @@
 use harness::until;
 use serde_json::Value;
 
-use crate::stage::{PATIENCE, Stage, limits, statuses};
+use crate::stage::{PATIENCE, Stage, at_once, limits, statuses};
 
 /// What `rlctl ... -o json` says.
 fn asked(stage: &Stage, arguments: &[&str]) -> Value {
@@ -99,4 +99,68 @@ async fn what_is_admitted_by_leases_is_counted_with_the_rest() {
     .await
     .unwrap();
     assert!(by["lease"].as_u64() > Some(100), "{by}");
+}
+
+/// The sum over all limiters of `rl_decisions_total` with these labels.
+async fn decisions(stage: &Stage, labels: &[&str]) -> u64 {
+    let pages = stage.limiter_pages().await;
+    let lines = pages.iter().flat_map(|page| page.lines());
+    lines
+        .filter(|line| line.starts_with("rl_decisions_total{"))
+        .filter(|line| labels.iter().all(|label| line.contains(label)))
+        .map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap())
+        .sum()
+}
+
+const DENIED: &str = r#"decision="denied""#;
+
+/// Who scrapes limiters alone sees what clients saw: each denial once, wherever it was made.
+#[tokio::test]
+async fn denials_counted_by_limiters_are_those_that_clients_saw() {
+    let stage = limits(&[
+        "{name: per-user, per: [user], match: {path: /x}, rate: 2/1h}",
+        "{name: here, scope: proxy, match: {path: /here}, rate: 3/1h}",
+    ])
+    .envoys(2)
+    .start()
+    .await;
+    let mut seen = [0, 0];
+    for n in 0..2 {
+        let get = |path| stage.nth_envoy(n).get(path).header("x-user-id", "alice");
+        for (path, requests) in [("/x", 200), ("/here", 50)] {
+            let (allowed, denied) = at_once(&get(path), requests).await;
+            seen = [seen[0] + allowed, seen[1] + denied];
+        }
+    }
+    assert_eq!(seen, [2 + 2 * 3, 398 + 2 * 47]);
+    let seen = seen.map(|n| u64::try_from(n).unwrap());
+
+    let counted = async || {
+        let of = async |decision| {
+            let per_user = decisions(&stage, &[r#"limit="per-user""#, decision]).await;
+            per_user + decisions(&stage, &[r#"limit="here""#, decision]).await
+        };
+        [of(r#"decision="allowed""#).await, of(DENIED).await]
+    };
+    until("all are counted", PATIENCE, async || {
+        (counted().await == seen).then_some(())
+    })
+    .await
+    .unwrap();
+    let cached = [DENIED, r#"source="deny_cache""#];
+    assert!(decisions(&stage, &cached).await > 300);
+
+    // And none twice: what comes next adds to this as much as clients see.
+    let alice = stage.get("/x", "alice");
+    assert_eq!(statuses(&alice, 5).await, [429; 5]);
+    until("five more are counted", PATIENCE, async || {
+        let [allowed, denied] = counted().await;
+        assert!(
+            allowed == seen[0] && denied <= seen[1] + 5,
+            "{allowed} {denied}"
+        );
+        (denied == seen[1] + 5).then_some(())
+    })
+    .await
+    .unwrap();
 }
