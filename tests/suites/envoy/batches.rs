@@ -1,28 +1,61 @@
 //! Checks travel together when there are many.
 
-use crate::stage::{at_once, limits};
+use harness::until;
 
+use crate::stage::{PATIENCE, Stage, at_once, limits};
+
+/// Calls of one worker that are in flight at once, at most.
+const FLIGHTS: u64 = 8;
+/// Workers of the Envoy.
+const WORKERS: u64 = 2;
+/// Requests that all wait for an answer.
+const REQUESTS: usize = 600;
+
+/// Checks that the limiters have decided, and the calls that they came in.
+async fn checks_and_calls(stage: &Stage) -> [u64; 2] {
+    [
+        stage.limiter_counter("rl_checks_total").await,
+        stage
+            .limiter_counter("rl_check_duration_seconds_count")
+            .await,
+    ]
+}
+
+/// No limiter answers until all requests are there: so what decides how many calls there are is the
+/// filter, and not how fast this machine sends requests.
 #[tokio::test]
-async fn many_requests_at_once_share_round_trips() {
-    let stage = limits(&["{name: per-user, per: [user], rate: 1000/1h}"])
+async fn requests_that_wait_together_are_checked_together() {
+    let stage = limits(&["{name: per-user, per: [user], rate: 10000/1h}"])
         .start()
         .await;
     let alice = stage.get("/", "alice");
-    at_once(&alice, 20).await;
-    let callouts = stage
-        .envoy()
-        .stat("cluster.limiter.upstream_rq_total")
-        .await
-        .unwrap();
+    assert_eq!(at_once(&alice, 20).await, (20, 0));
+    let before = checks_and_calls(&stage).await;
 
-    let (allowed, denied) = at_once(&alice, 200).await;
+    for n in 0..stage.limiters() {
+        stage.limiter(n).process().pause().unwrap();
+    }
+    let requests = tokio::spawn(async move { at_once(&alice, REQUESTS).await });
+    until("all of them wait", PATIENCE, async || {
+        let waiting = stage
+            .envoy()
+            .stat("http.ingress.downstream_rq_active")
+            .await;
+        (waiting.ok()? >= u64::try_from(REQUESTS).unwrap()).then_some(())
+    })
+    .await
+    .unwrap();
+    for n in 0..stage.limiters() {
+        stage.limiter(n).process().resume().unwrap();
+    }
+    assert_eq!(requests.await.unwrap(), (REQUESTS, 0));
 
-    assert_eq!((allowed, denied), (200, 0));
-    let callouts = stage
-        .envoy()
-        .stat("cluster.limiter.upstream_rq_total")
-        .await
-        .unwrap()
-        - callouts;
-    assert!(callouts < 150, "{callouts} callouts for 200 checks");
+    let after = checks_and_calls(&stage).await;
+    let [checks, calls] = [after[0] - before[0], after[1] - before[1]];
+    assert_eq!(checks, u64::try_from(REQUESTS).unwrap());
+    // While they gather, each worker has its few calls in flight; the first answer takes the rest along.
+    assert!(
+        calls <= 2 * FLIGHTS * WORKERS,
+        "{calls} calls for {checks} checks"
+    );
 }

@@ -1,8 +1,8 @@
-//! An edit is in force at every Envoy within a second.
+//! An edit comes into force at every Envoy, and nothing is restarted for it.
 
 use harness::{Request, until};
 
-use crate::stage::{EDIT_MAX, PATIENCE, header, limits, statuses};
+use crate::stage::{PATIENCE, header, limits, statuses};
 
 const ONE_AN_HOUR: &str = "{name: per-user, per: [user], rate: 1/1h}";
 
@@ -17,7 +17,7 @@ async fn a_raised_limit_lets_the_next_request_pass_at_every_envoy() {
     stage.rlctl(&["set-limit", "per-user", "--burst", "10"]);
 
     let passes = async |request: &Request| {
-        until("alice passes", EDIT_MAX, async || {
+        until("alice passes", PATIENCE, async || {
             (request.send().await.unwrap().status == 200).then_some(())
         })
         .await
@@ -36,7 +36,7 @@ async fn a_lowered_limit_denies_the_next_request() {
 
     stage.rlctl(&["set-limit", "per-user", "--burst", "3"]);
 
-    until("alice is denied", EDIT_MAX, async || {
+    until("alice is denied", PATIENCE, async || {
         (alice.send().await.unwrap().status == 429).then_some(())
     })
     .await
@@ -50,14 +50,14 @@ async fn a_new_limit_and_a_deleted_one_need_no_restart() {
     assert_eq!(statuses(&alice, 3).await, [200; 3]);
 
     stage.rlctl(&["set-limit", "new", "--match", "path=/new", "--rate", "1/1h"]);
-    until("the new limit denies", EDIT_MAX, async || {
+    until("the new limit denies", PATIENCE, async || {
         (alice.send().await.unwrap().status == 429).then_some(())
     })
     .await
     .unwrap();
 
     stage.rlctl(&["delete-limit", "new", "--yes"]);
-    until("the deleted limit is gone", EDIT_MAX, async || {
+    until("the deleted limit is gone", PATIENCE, async || {
         (alice.send().await.unwrap().status == 200).then_some(())
     })
     .await
@@ -80,7 +80,7 @@ async fn an_override_is_for_one_bucket_only() {
         "10/1h",
     ]);
 
-    until("alice passes", EDIT_MAX, async || {
+    until("alice passes", PATIENCE, async || {
         (alice.send().await.unwrap().status == 200).then_some(())
     })
     .await
@@ -98,7 +98,7 @@ async fn a_reset_bucket_is_whole_again() {
 
     stage.rlctl(&["reset", "per-user", "user=alice", "--yes"]);
 
-    let reply = until("alice passes", EDIT_MAX, async || {
+    let reply = until("alice passes", PATIENCE, async || {
         alice.send().await.ok().filter(|reply| reply.status == 200)
     })
     .await
@@ -110,7 +110,7 @@ async fn a_reset_bucket_is_whole_again() {
 }
 
 #[tokio::test]
-async fn units_given_back_pass_at_every_envoy_within_a_second() {
+async fn units_given_back_pass_at_every_envoy() {
     for algorithm in ["token_bucket", "sliding_window_log"] {
         let limit = format!("{{name: per-user, per: [user], rate: 5/1h, algorithm: {algorithm}}}");
         let stage = limits(&[&limit]).envoys(2).start().await;
@@ -123,7 +123,7 @@ async fn units_given_back_pass_at_every_envoy_within_a_second() {
 
         // Two requests pass, one at each: whichever was denied a moment ago asks again.
         let passes = async |request: &Request| {
-            until("alice passes", EDIT_MAX, async || {
+            until("alice passes", PATIENCE, async || {
                 (request.send().await.unwrap().status == 200).then_some(())
             })
             .await

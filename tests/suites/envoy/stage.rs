@@ -15,9 +15,8 @@ use plan::Keeps;
 pub use plan::{Plan, alone, limits};
 use store::Store;
 
-/// An edit is in force everywhere within a second.
-pub const EDIT_MAX: Duration = Duration::from_secs(1);
-/// Patience with what promises no time.
+/// Long enough for a busy machine: what is promised within a time of its own, such as edits within a
+/// second, is held to it in the simulated world, whose clock no other program delays.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How Envoy logs the end of a VM.
