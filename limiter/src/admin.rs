@@ -5,7 +5,6 @@ mod readiness;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http_body_util::Full;
 use hyper::{Method, Request, Response, StatusCode, body::Incoming, header::HeaderValue};
 use store::Store;
 
@@ -14,7 +13,7 @@ use crate::{
     http,
     limits_files::LimitsFiles,
     metrics::Metrics,
-    serve::{Handler, Lifecycle},
+    serve::{Handler, Lifecycle, Peer},
 };
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -29,7 +28,7 @@ pub(crate) struct Admin {
 }
 
 impl Handler for Admin {
-    async fn handle(self: Arc<Self>, request: Request<Incoming>) -> Response<Full<Bytes>> {
+    async fn handle(self: Arc<Self>, request: Request<Incoming>, _: Arc<Peer>) -> Response<Bytes> {
         let known = matches!(request.uri().path(), "/healthz" | "/readyz" | "/metrics");
         if !known {
             return http::text(

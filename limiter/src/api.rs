@@ -13,11 +13,10 @@ mod wait;
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http_body_util::Full;
 use hyper::{
     Method, Request, Response, StatusCode,
     body::Incoming,
-    header::{HeaderName, HeaderValue},
+    header::{HeaderName, HeaderValue, ORIGIN},
     http::request::Parts,
 };
 use policy::Name;
@@ -31,12 +30,13 @@ use crate::{
     http,
     metrics::Metrics,
     proxies::Proxies,
-    serve::{Handler, Lifecycle},
+    serve::{Handler, Lifecycle, Peer},
     telemetry::Telemetry,
     tokens::Tokens,
     trace,
 };
 
+use body::Bodies;
 use inflight::Inflight;
 
 const API: HeaderName = HeaderName::from_static(API_HEADER);
@@ -54,9 +54,6 @@ pub(crate) struct Api {
     pub(crate) bounds: Bounds,
 }
 
-/// Bytes of bodies at once. A batch of a hundred checks takes some ten thousand.
-const BODIES_MAX: usize = 64 << 20;
-
 /// What the data port takes on.
 pub(crate) struct Bounds {
     /// Requests worked on.
@@ -65,11 +62,10 @@ pub(crate) struct Bounds {
     waiting: Arc<Inflight>,
     /// Polls that are held: as many as there may be connections, of which each proxy has its own.
     held: Arc<Inflight>,
-    /// Bytes of bodies being read and decoded.
-    bodies: Arc<Inflight>,
+    /// Bodies, and what they are decoded to.
+    bodies: Bodies,
     /// What the moments are counted from at which polls that were held are answered.
     since: Instant,
-    max_body: usize,
     max_wait: Duration,
     store_timeout: Duration,
 }
@@ -80,24 +76,24 @@ impl Bounds {
             inflight: Inflight::new(settings.max_inflight, metrics.inflight.clone()),
             waiting: Inflight::new(settings.max_waiters, metrics.waiting.clone()),
             held: Inflight::new(settings.max_connections, metrics.held.clone()),
-            bodies: Inflight::new(
-                BODIES_MAX.max(settings.max_body),
-                metrics.body_bytes.clone(),
-            ),
+            bodies: Bodies::new(settings.max_body, metrics.body_bytes.clone()),
             since: Instant::now(),
-            max_body: settings.max_body,
             max_wait: settings.max_wait,
             store_timeout: settings.store_timeout,
         }
     }
 }
 
-type Answered = Result<Response<Full<Bytes>>, ApiError>;
+type Answered = Result<Response<Bytes>, ApiError>;
 
 impl Handler for Api {
-    async fn handle(self: Arc<Self>, request: Request<Incoming>) -> Response<Full<Bytes>> {
+    async fn handle(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+        peer: Arc<Peer>,
+    ) -> Response<Bytes> {
         let (head, body) = request.into_parts();
-        let answered = self.route(&head, body).await;
+        let answered = self.route(&head, body, peer).await;
         let mut response = answered.unwrap_or_else(|error| {
             self.metrics.refused(error.code.word());
             refusal::response(&error)
@@ -109,7 +105,7 @@ impl Handler for Api {
 }
 
 impl Api {
-    async fn route(&self, head: &Parts, body: Incoming) -> Answered {
+    async fn route(&self, head: &Parts, body: Incoming, peer: Arc<Peer>) -> Answered {
         // Health checkers have no token, and learn nothing from the answer.
         if head.uri.path() == "/v1/health" && head.method == Method::GET {
             return self.health();
@@ -122,12 +118,21 @@ impl Api {
                 "this limiter wants `authorization: Bearer TOKEN` with one of its tokens",
             ));
         }
+        peer.admit();
+        if head.headers.contains_key(ORIGIN) {
+            let message = "this limiter answers programs and proxies, not web pages";
+            return Err(refusal::invalid("origin", message));
+        }
         match (head.uri.path(), &head.method) {
             ("/v1/check", &Method::POST) => {
-                trace::of_check(&head.headers, self.check(head, body)).await
+                trace::of_check(&head.headers, self.check(head, body, peer)).await
             }
-            ("/v1/policy", &Method::GET | &Method::HEAD) => self.snapshot(head).await,
-            ("/v1/report", &Method::POST) => self.report(body).await,
+            ("/v1/policy", &Method::GET | &Method::HEAD) => {
+                // What is sent along must not wait beside a poll that is held.
+                drop(body);
+                self.snapshot(head).await
+            }
+            ("/v1/report", &Method::POST) => self.report(body, peer).await,
             ("/v1/check" | "/v1/report", _) => Err(wrong_method("POST")),
             ("/v1/policy", _) => Err(wrong_method("GET")),
             _ => Err(ApiError::new(

@@ -156,7 +156,7 @@ const EXAMPLES: &str = "\
 Examples:
   Try it without a store; edits of the file take effect at once:
     limiter --limits limits.yaml
-    curl localhost:8090/v1/check -d '{\"domain\":\"shop\",\"descriptor\":{\"user\":\"alice\"}}'
+    curl localhost:8090/v1/check --json '{\"domain\":\"shop\",\"descriptor\":{\"user\":\"alice\"}}'
 
   With Redis or Valkey, filling the domain from a file the first time:
     RL_STORE=redis://:password@redis:6379 limiter --listen 0.0.0.0:8090 --limits limits.yaml

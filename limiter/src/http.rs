@@ -1,7 +1,6 @@
 //! Pieces of requests and answers that both ports share.
 
 use bytes::Bytes;
-use http_body_util::Full;
 use hyper::{
     Response, StatusCode, Uri,
     header::{CONTENT_TYPE, HeaderValue},
@@ -15,8 +14,8 @@ pub(crate) fn answer(
     status: StatusCode,
     content_type: &'static str,
     body: impl Into<Bytes>,
-) -> Response<Full<Bytes>> {
-    let mut answer = Response::new(Full::new(body.into()));
+) -> Response<Bytes> {
+    let mut answer = Response::new(body.into());
     *answer.status_mut() = status;
     answer
         .headers_mut()
@@ -25,7 +24,7 @@ pub(crate) fn answer(
 }
 
 /// An answer of a line or two.
-pub(crate) fn text(status: StatusCode, body: &'static str) -> Response<Full<Bytes>> {
+pub(crate) fn text(status: StatusCode, body: &'static str) -> Response<Bytes> {
     answer(status, TEXT, body)
 }
 

@@ -47,6 +47,7 @@ pub(crate) struct Metrics {
     revision: Family<DomainLabels, Gauge>,
     policy_fault: Family<DomainLabels, Gauge>,
     refused: Family<RefusedLabels, Counter>,
+    cut: Family<CutLabels, Counter>,
     /// From checks that were read to their decisions; waiting for permits (`wait_ms`) is not in it.
     check_duration: Histogram,
     /// One call of the store.
@@ -89,6 +90,11 @@ struct RefusedLabels {
     code: &'static str,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct CutLabels {
+    reason: &'static str,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
 #[expect(non_camel_case_types, reason = "the label's values, as they are read")]
 enum Decision {
@@ -118,6 +124,7 @@ impl Metrics {
             revision: Family::default(),
             policy_fault: Family::default(),
             refused: Family::default(),
+            cut: Family::default(),
             check_duration: Histogram::new(DURATIONS),
             store_duration: Histogram::new(DURATIONS),
             store_batch: Histogram::new(BATCH_SIZES),
@@ -173,6 +180,11 @@ impl Metrics {
             "refused",
             "Requests without a decision, by error code",
             self.refused.clone(),
+        );
+        all.register(
+            "connections_cut",
+            "Connections that the limiter ended: silent, crowded out by newer ones, or answers unread",
+            self.cut.clone(),
         );
         self.register_timing(&mut all);
         self.register_load(&mut all);
@@ -259,6 +271,11 @@ impl Metrics {
     /// A request that got no decision; `code` is one of a fixed few.
     pub(crate) fn refused(&self, code: &'static str) {
         self.refused.get_or_create(&RefusedLabels { code }).inc();
+    }
+
+    /// A connection was ended for a reason of its peer's; `reason` is one of a fixed few.
+    pub(crate) fn cut(&self, reason: &'static str) {
+        self.cut.get_or_create(&CutLabels { reason }).inc();
     }
 
     /// Counters for a domain that has come into force, its gauges set.

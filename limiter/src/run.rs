@@ -31,6 +31,10 @@ const LAST_ANSWERS: Duration = Duration::from_secs(5);
 /// Connections to the admin port at once: a probe, a scraper and a few people.
 const ADMIN_CONNECTIONS: usize = 64;
 
+/// Connections to the data port none of whose requests was let in yet. A limiter that starts meets
+/// thousands of proxies at once, but each sends its first request with its connection.
+const NEWCOMERS: usize = 256;
+
 /// Why the service could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
@@ -88,6 +92,7 @@ pub async fn run(
         Arc::clone(&parts.api),
         data_bounds(&settings),
         Arc::clone(&lifecycle),
+        Arc::clone(&parts.metrics),
     ));
     serving.spawn(serve(
         listeners.admin,
@@ -95,6 +100,7 @@ pub async fn run(
         Arc::clone(&parts.admin),
         admin_bounds(&settings),
         Arc::clone(&lifecycle),
+        Arc::clone(&parts.metrics),
     ));
 
     shutdown.await;
@@ -119,6 +125,7 @@ struct Parts {
     proxies: Arc<Proxies>,
     telemetry: Arc<Telemetry>,
     tokens: Option<Arc<Tokens>>,
+    metrics: Arc<Metrics>,
     lifecycle: Arc<Lifecycle>,
     api: Arc<Api>,
     admin: Arc<Admin>,
@@ -156,7 +163,7 @@ impl Parts {
             store,
             domains: Arc::clone(&domains),
             files: Arc::clone(&files),
-            metrics,
+            metrics: Arc::clone(&metrics),
             lifecycle: Arc::clone(&lifecycle),
         };
         Self {
@@ -165,6 +172,7 @@ impl Parts {
             proxies,
             telemetry,
             tokens,
+            metrics,
             lifecycle,
             api: Arc::new(api),
             admin: Arc::new(admin),
@@ -203,15 +211,20 @@ fn name(listeners: &Listeners) -> String {
 fn data_bounds(settings: &Settings) -> ConnectionBounds {
     ConnectionBounds {
         max: settings.max_connections,
+        max_newcomers: NEWCOMERS.min(settings.max_connections),
         idle: settings.idle_timeout,
         max_body: settings.max_body,
+        keep_alive: true,
     }
 }
 
+/// Nobody shows a token there: every connection is a newcomer, which makes room for the next probe.
 fn admin_bounds(settings: &Settings) -> ConnectionBounds {
     ConnectionBounds {
         max: ADMIN_CONNECTIONS,
+        max_newcomers: ADMIN_CONNECTIONS,
         idle: settings.idle_timeout,
         max_body: 0,
+        keep_alive: false,
     }
 }

@@ -1,47 +1,64 @@
 //! From a listening socket to answered requests: connections, their number and their end.
 
+mod answer;
 mod awake;
 mod connection;
+mod connections;
 mod lifecycle;
+mod peer;
 mod refuse;
 
 use std::{io, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::FutureExt;
-use http_body_util::Full;
 use hyper::{Request, Response, body::Incoming};
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::Semaphore,
+    sync::{Semaphore, mpsc},
+    time::{Interval, MissedTickBehavior},
 };
 
-use crate::tls::Tls;
+use crate::{metrics::Metrics, tls::Tls};
 
 use awake::Awake;
+use connections::{Connections, Room};
 
 pub(crate) use lifecycle::{Lifecycle, Phase};
+pub(crate) use peer::Peer;
 
 /// What answers the requests of one port.
 pub(crate) trait Handler: Send + Sync + 'static {
-    /// Answers one request; it never fails, an error is an answer too. Dropped when the client
-    /// leaves.
+    /// Answers one request of a connection; it never fails, an error is an answer too. Dropped
+    /// when the client leaves.
     fn handle(
         self: Arc<Self>,
         request: Request<Incoming>,
-    ) -> impl Future<Output = Response<Full<Bytes>>> + Send + 'static;
+        peer: Arc<Peer>,
+    ) -> impl Future<Output = Response<Bytes>> + Send + 'static;
 }
 
 /// How many connections a port keeps, and for how long.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConnectionBounds {
-    /// Connections at once; one more is answered 503 and closed.
+    /// Connections at once; one more takes the place of the oldest newcomer, or is answered 503
+    /// and closed.
     pub max: usize,
-    /// A connection without a request for this long is closed (at the latest after twice that).
+    /// Of them, those none of whose requests was let in yet ([`Peer::admit`]).
+    pub max_newcomers: usize,
+    /// A connection without a request for this long is closed.
     pub idle: Duration,
     /// The largest body in bytes; the window of an HTTP/2 stream is no larger.
     pub max_body: usize,
+    /// Whether a connection serves more than one request.
+    pub keep_alive: bool,
 }
+
+/// How long accepting waits where newcomers need a moment.
+const A_MOMENT: Duration = Duration::from_millis(5);
+
+/// How often connections are looked after once nothing new is accepted.
+const CLOSING_SWEEP: Duration = Duration::from_millis(20);
 
 /// Accepts and serves connections until the lifecycle says to close, then sees them all end.
 pub(crate) async fn serve<H: Handler>(
@@ -50,56 +67,116 @@ pub(crate) async fn serve<H: Handler>(
     handler: Arc<H>,
     bounds: ConnectionBounds,
     lifecycle: Arc<Lifecycle>,
+    metrics: Arc<Metrics>,
 ) {
-    let max = u32::try_from(bounds.max).unwrap_or(u32::MAX);
+    let connections = Connections::new(bounds, metrics);
+    let (open, mut all_closed) = mpsc::channel::<()>(1);
     let port = Port {
-        slots: Arc::new(Semaphore::new(bounds.max)),
         refusals: Arc::new(Semaphore::new(refuse::AT_ONCE)),
         server: Arc::new(connection::Server::new(handler, tls, bounds)),
+        connections: Arc::clone(&connections),
         lifecycle,
+        open,
     };
+    let mut sweeps = every(connections.sweep_every());
     loop {
         tokio::select! {
-            accepted = listener.accept() => port.take(accepted).await,
+            accepted = listener.accept() => port.take(accepted, &mut sweeps).await,
+            _ = sweeps.tick() => connections.sweep(),
             () = port.lifecycle.reached(Phase::Close) => break,
         }
     }
+    connections.close();
+    let mut sweeps = every(CLOSING_SWEEP);
     // The kernel has shaken hands with clients that nobody accepted yet; closing the listener
     // would reset them.
     while let Some(accepted) = listener.accept().now_or_never() {
-        port.take(accepted).await;
+        port.take(accepted, &mut sweeps).await;
     }
     drop(listener);
-    // Every connection holds a slot until its end.
-    let _ended = port.slots.acquire_many(max).await;
+    let Port {
+        lifecycle, open, ..
+    } = port;
+    drop(open);
+    let mut aborted = false;
+    loop {
+        tokio::select! {
+            // Every connection holds a sender until its end.
+            _ = all_closed.recv() => break,
+            _ = sweeps.tick() => connections.sweep(),
+            () = lifecycle.reached(Phase::Abort), if !aborted => {
+                connections.abort();
+                aborted = true;
+            }
+        }
+    }
+}
+
+fn every(period: Duration) -> Interval {
+    let mut sweeps = tokio::time::interval(period);
+    sweeps.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    sweeps
 }
 
 struct Port<H> {
-    slots: Arc<Semaphore>,
     refusals: Arc<Semaphore>,
     server: Arc<connection::Server<H>>,
+    connections: Arc<Connections>,
     lifecycle: Arc<Lifecycle>,
+    open: mpsc::Sender<()>,
 }
 
 impl<H: Handler> Port<H> {
-    async fn take(&self, accepted: io::Result<(TcpStream, std::net::SocketAddr)>) {
-        let (stream, _peer) = match accepted {
+    async fn take(
+        &self,
+        accepted: io::Result<(TcpStream, std::net::SocketAddr)>,
+        sweeps: &mut Interval,
+    ) {
+        let (stream, _address) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => return pause_after(&error).await,
         };
         // Small answers must not wait for more to send; a socket that refuses still works.
         let _ = stream.set_nodelay(true);
-        let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() else {
-            if let Ok(permit) = Arc::clone(&self.refusals).try_acquire_owned() {
-                tokio::spawn(refuse::refuse(stream, permit));
+        let peer = loop {
+            match self.connections.open() {
+                Room::For(peer) => break peer,
+                // The kernel keeps those who come meanwhile.
+                Room::Soon => tokio::select! {
+                    () = tokio::time::sleep(A_MOMENT) => {}
+                    _ = sweeps.tick() => self.connections.sweep(),
+                },
+                Room::None => {
+                    if let Ok(permit) = Arc::clone(&self.refusals).try_acquire_owned() {
+                        tokio::spawn(refuse::refuse(stream, permit));
+                    }
+                    return;
+                }
             }
-            return;
         };
-        let (server, lifecycle) = (Arc::clone(&self.server), Arc::clone(&self.lifecycle));
+        let served = Served {
+            connections: Arc::clone(&self.connections),
+            peer,
+            _open: self.open.clone(),
+        };
+        let (by, lifecycle) = (Arc::clone(&self.server), Arc::clone(&self.lifecycle));
         tokio::spawn(Awake::new(async move {
-            server.serve(stream, &lifecycle).await;
-            drop(slot);
+            let unsent = &served.connections.unsent;
+            by.serve(stream, &served.peer, unsent, &lifecycle).await;
         }));
+    }
+}
+
+/// A connection that is served; it has ended when this is dropped.
+struct Served {
+    connections: Arc<Connections>,
+    peer: Arc<Peer>,
+    _open: mpsc::Sender<()>,
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.connections.closed(self.peer.id);
     }
 }
 

@@ -1,65 +1,220 @@
-//! Reading a request's body, no further than the bound.
+//! Reading a request's body, no further than the bounds.
+//!
+//! Bytes are counted as they arrive, not as they were announced: per request, per connection and in
+//! all. Once decoded, a request counts with what its checks take, until they are answered.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
+use prometheus_client::metrics::gauge::Gauge;
+use protocol::Check;
+use tokio::time::timeout;
+
+use super::inflight::{Inflight, Place};
+use crate::serve::Peer;
+
+/// A body that takes longer is a slow one, of which there are few: proxies send theirs at once.
+const AT_ONCE: Duration = Duration::from_millis(100);
 
 /// How long a client may take to send what it announced: a request holds its place meanwhile.
 const WITHIN: Duration = Duration::from_secs(5);
 
+/// Bodies that may be slow at once.
+const SLOW_MAX: usize = 64;
+
+/// Bytes of all requests at once, as received and as decoded. A batch of a hundred checks takes some
+/// ten thousand.
+const BYTES_MAX: usize = 32 << 20;
+
+/// The share of it that the requests of one connection may take.
+const CONNECTION_SHARE: usize = 4;
+
+/// Bytes that a byte of a body takes at most while it is decoded.
+const DECODED_FACTOR: usize = 32;
+
 /// Why there is no whole body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum BodyError {
+pub(super) enum BodyError {
     /// Larger than the bound.
     TooLarge,
     /// Still not whole after a long while.
     TooSlow,
     /// The client stopped sending.
     Broken,
+    /// No room for it, beside those of others.
+    NoRoom,
 }
 
-/// How large a body is going to be at most, unless it is larger than `max`.
-pub(crate) fn size(body: &Incoming, max: usize) -> Result<usize, BodyError> {
-    let hint = body.size_hint();
-    let bytes = |size: u64| usize::try_from(size).unwrap_or(usize::MAX);
-    if bytes(hint.lower()) > max {
-        return Err(BodyError::TooLarge);
+/// What bounds the requests of all connections together.
+pub(super) struct Bodies {
+    /// The largest body, in bytes.
+    max: usize,
+    /// Bytes of all requests.
+    bytes: Arc<Inflight>,
+    /// Bodies that are slow.
+    slow: Arc<Inflight>,
+}
+
+/// A body, with the room that it takes.
+pub(super) struct Received {
+    pub(super) bytes: Bytes,
+    pub(super) room: Room,
+}
+
+/// The room that one request takes.
+pub(super) struct Room {
+    place: Place,
+    peer: Arc<Peer>,
+    /// The most that the requests of its connection may take together.
+    share: usize,
+}
+
+impl Bodies {
+    pub(super) fn new(max: usize, gauge: Gauge) -> Self {
+        let all = BYTES_MAX.max(max.saturating_mul(2 * CONNECTION_SHARE));
+        Self {
+            max,
+            bytes: Inflight::new(all, gauge),
+            slow: Inflight::new(SLOW_MAX, Gauge::default()),
+        }
     }
-    Ok(hint.upper().map_or(max, bytes))
-}
 
-/// Reads a body of at most `max` bytes.
-pub(crate) async fn read(body: Incoming, max: usize) -> Result<Bytes, BodyError> {
-    match tokio::time::timeout(WITHIN, gather(body, max)).await {
-        Ok(read) => read,
-        Err(_) => Err(BodyError::TooSlow),
+    /// The largest body, in bytes.
+    pub(super) fn max(&self) -> usize {
+        self.max
     }
-}
 
-async fn gather(mut body: Incoming, max: usize) -> Result<Bytes, BodyError> {
-    // A small body comes in one piece, which is not copied.
-    let mut first = Bytes::new();
-    let mut rest = BytesMut::new();
-    while let Some(frame) = body.frame().await {
-        let Ok(data) = frame.map_err(|_| BodyError::Broken)?.into_data() else {
-            continue;
-        };
-        if first.len() + rest.len() + data.len() > max {
+    /// Reads a body.
+    pub(super) async fn receive(
+        &self,
+        mut body: Incoming,
+        peer: Arc<Peer>,
+    ) -> Result<Received, BodyError> {
+        let announced = body.size_hint().lower();
+        if usize::try_from(announced).unwrap_or(usize::MAX) > self.max {
             return Err(BodyError::TooLarge);
         }
-        if first.is_empty() {
-            first = data;
+        let mut gathered = Gathered {
+            first: Bytes::new(),
+            rest: BytesMut::new(),
+            room: Room {
+                place: self.bytes.enter_with(0).ok_or(BodyError::NoRoom)?,
+                peer,
+                share: self.bytes.max() / CONNECTION_SHARE,
+            },
+        };
+        if let Ok(read) = timeout(AT_ONCE, gathered.fill(&mut body, self.max)).await {
+            read?;
+            return Ok(gathered.into_received());
+        }
+        let _slow = self.slow.enter().ok_or(BodyError::NoRoom)?;
+        match timeout(WITHIN, gathered.fill(&mut body, self.max)).await {
+            Ok(read) => read?,
+            Err(_) => return Err(BodyError::TooSlow),
+        }
+        Ok(gathered.into_received())
+    }
+}
+
+/// What came of a body so far. A small one comes in one piece, which is not copied.
+struct Gathered {
+    first: Bytes,
+    rest: BytesMut,
+    room: Room,
+}
+
+impl Gathered {
+    async fn fill(&mut self, body: &mut Incoming, max: usize) -> Result<(), BodyError> {
+        while let Some(frame) = body.frame().await {
+            let Ok(data) = frame.map_err(|_| BodyError::Broken)?.into_data() else {
+                continue;
+            };
+            if self.first.len() + self.rest.len() + data.len() > max {
+                return Err(BodyError::TooLarge);
+            }
+            self.room.grow(data.len()).ok_or(BodyError::NoRoom)?;
+            if self.first.is_empty() {
+                self.first = data;
+            } else {
+                self.rest.extend_from_slice(&data);
+            }
+        }
+        Ok(())
+    }
+
+    fn into_received(self) -> Received {
+        let bytes = if self.rest.is_empty() {
+            self.first
         } else {
-            rest.extend_from_slice(&data);
+            let mut whole = BytesMut::with_capacity(self.first.len() + self.rest.len());
+            whole.extend_from_slice(&self.first);
+            whole.extend_from_slice(&self.rest);
+            whole.freeze()
+        };
+        Received {
+            bytes,
+            room: self.room,
         }
     }
-    if rest.is_empty() {
-        return Ok(first);
+}
+
+impl Room {
+    /// Takes so much more; `None`, and no more, if there is not.
+    fn grow(&mut self, bytes: usize) -> Option<()> {
+        if !self.peer.hold_bytes(bytes, self.share) {
+            return None;
+        }
+        let grown = self.place.grow(bytes);
+        if grown.is_none() {
+            self.peer.release_bytes(bytes);
+        }
+        grown
     }
-    let mut whole = BytesMut::with_capacity(first.len() + rest.len());
-    whole.extend_from_slice(&first);
-    whole.extend_from_slice(&rest);
-    Ok(whole.freeze())
+
+    /// Takes what decoding may take at the worst, until [`Self::hold`].
+    pub(super) fn decode(&mut self) -> Option<()> {
+        let most = self.place.size().saturating_mul(DECODED_FACTOR);
+        self.take(most.min(self.share))
+    }
+
+    /// Takes what the checks take, now that the body is gone.
+    pub(super) fn hold(&mut self, checks: &[Check]) -> Option<()> {
+        let bytes = checks.iter().map(memory).sum::<usize>();
+        self.take(bytes.min(self.share))
+    }
+
+    /// Takes so much in all.
+    fn take(&mut self, bytes: usize) -> Option<()> {
+        let now = self.place.size();
+        if let Some(less) = now.checked_sub(bytes) {
+            self.place.shrink(less);
+            self.peer.release_bytes(less);
+            return Some(());
+        }
+        self.grow(bytes.saturating_sub(now))
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.peer.release_bytes(self.place.size());
+    }
+}
+
+/// Bytes that a check takes, about.
+fn memory(check: &Check) -> usize {
+    const CHECK: usize = 320;
+    /// A key, a value and what allocating them costs.
+    const ENTRY: usize = 112;
+    const LIMIT: usize = 64;
+    const SETTLEMENT: usize = 24;
+    let values = check
+        .descriptor
+        .iter()
+        .map(|(_, value)| value.len() + ENTRY);
+    let limits = check.only.len() + check.skip.len() + check.debits.len() + check.leases.len();
+    let settled = check.leases.iter().map(|lease| lease.settle.len());
+    CHECK + values.sum::<usize>() + limits * LIMIT + settled.sum::<usize>() * SETTLEMENT
 }

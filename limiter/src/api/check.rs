@@ -3,7 +3,6 @@
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http_body_util::Full;
 use hyper::{
     Response, StatusCode,
     body::Incoming,
@@ -18,14 +17,8 @@ use protocol::{
 };
 use tokio::time::Instant;
 
-use super::{Answered, Api, REVISION, body, decide::Decided, inflight::Place, refusal};
-use crate::{domains::Active, http, telemetry::Asker, trace};
-
-/// A body, with the room it takes until it is decoded.
-pub(super) struct Received {
-    pub(super) bytes: Bytes,
-    _room: Place,
-}
+use super::{Answered, Api, REVISION, body::Received, decide::Decided, inflight::Place, refusal};
+use crate::{domains::Active, http, serve::Peer, telemetry::Asker, trace};
 
 enum Encoding {
     Json,
@@ -33,7 +26,7 @@ enum Encoding {
 }
 
 impl Api {
-    pub(super) async fn check(&self, head: &Parts, body: Incoming) -> Answered {
+    pub(super) async fn check(&self, head: &Parts, body: Incoming, peer: Arc<Peer>) -> Answered {
         let place = self
             .bounds
             .inflight
@@ -41,7 +34,8 @@ impl Api {
             .ok_or_else(refusal::overloaded)?;
         let encoding = encoding(&head.headers)?;
         let deny_status = deny_status(head)?;
-        let body = self.receive(body).await?;
+        let mut body = self.receive(body, peer).await?;
+        body.room.decode().ok_or_else(refusal::no_room)?;
         match encoding {
             Encoding::Json => self.check_json(body, deny_status, place).await,
             Encoding::Compact => self.check_compact(body).await,
@@ -49,19 +43,22 @@ impl Api {
     }
 
     /// Reads a body, if there is room for it.
-    pub(super) async fn receive(&self, body: Incoming) -> Result<Received, ApiError> {
-        let max = self.bounds.max_body;
-        let refuse = |error| refusal::of_body(error, max);
-        let size = body::size(&body, max).map_err(refuse)?;
-        let room = self.bounds.bodies.enter_with(size);
-        let room = room.ok_or_else(refusal::overloaded)?;
-        let bytes = body::read(body, max).await.map_err(refuse)?;
-        Ok(Received { bytes, _room: room })
+    pub(super) async fn receive(
+        &self,
+        body: Incoming,
+        peer: Arc<Peer>,
+    ) -> Result<Received, ApiError> {
+        let bodies = &self.bounds.bodies;
+        let received = bodies.receive(body, peer).await;
+        received.map_err(|error| refusal::of_body(error, bodies.max()))
     }
 
     async fn check_json(&self, body: Received, deny: StatusCode, place: Place) -> Answered {
-        let request = json::parse(&body.bytes)?;
-        drop(body);
+        let Received { bytes, mut room } = body;
+        let request = json::parse(&bytes)?;
+        drop(bytes);
+        // For as long as they are decided, or wait for permits.
+        room.hold(&request.checks).ok_or_else(refusal::no_room)?;
         let deadline = Instant::now() + self.bounds.store_timeout;
         let mut checks = request.checks;
         trace::asked(&request.domain, checks.len());
@@ -93,9 +90,10 @@ impl Api {
     }
 
     async fn check_compact(&self, body: Received) -> Answered {
-        let batch = Batch::decode(&body.bytes)
+        let Received { bytes, mut room } = body;
+        let batch = Batch::decode(&bytes)
             .map_err(|error| ApiError::new(ErrorCode::InvalidRequest, error.to_string()))?;
-        drop(body);
+        drop(bytes);
         let mark = batch.proxy_mark();
         let Batch {
             domain,
@@ -117,14 +115,11 @@ impl Api {
             proxy: mark,
             ..check.into_check(&keys)
         });
+        let checks: Vec<Check> = checks.collect();
+        room.hold(&checks).ok_or_else(refusal::no_room)?;
         let deadline = Instant::now() + self.bounds.store_timeout;
         let decided = self
-            .decide(
-                &domain,
-                checks.collect(),
-                deadline,
-                Some(Arc::clone(&proxy)),
-            )
+            .decide(&domain, checks, deadline, Some(Arc::clone(&proxy)))
             .await?;
         trace::decided(&decided.decisions);
         if let Some(error) = decided.all_failed() {
@@ -159,7 +154,8 @@ impl Api {
     }
 }
 
-/// What the body is written in. Programs that say nothing, or what curl says by itself, mean JSON.
+/// What the body is written in. Programs that say nothing mean JSON. What a web page can send to a
+/// stranger without asking (text, forms) is refused, beside its `origin`.
 fn encoding(headers: &HeaderMap) -> Result<Encoding, ApiError> {
     let Some(value) = headers.get(CONTENT_TYPE) else {
         return Ok(Encoding::Json);
@@ -170,12 +166,12 @@ fn encoding(headers: &HeaderMap) -> Result<Encoding, ApiError> {
     if is(CHECK_CBOR) {
         return Ok(Encoding::Compact);
     }
-    if is(CHECK_JSON) || is("application/x-www-form-urlencoded") || is("text/plain") {
+    if is(CHECK_JSON) {
         return Ok(Encoding::Json);
     }
     Err(ApiError::new(
         ErrorCode::UnsupportedMediaType,
-        format!("this limiter reads {CHECK_JSON} and {CHECK_CBOR}"),
+        format!("this limiter reads {CHECK_JSON} (curl --json) and {CHECK_CBOR}"),
     ))
 }
 
@@ -241,7 +237,7 @@ fn retry_after_s(answer: &Answer) -> Option<u64> {
     Some(ms.div_ceil(1000))
 }
 
-fn name_revision(response: &mut Response<Full<Bytes>>, policy: &Active) {
+fn name_revision(response: &mut Response<Bytes>, policy: &Active) {
     let revision = policy.revision_header.clone();
     response.headers_mut().insert(REVISION, revision);
 }

@@ -34,6 +34,11 @@ impl Inflight {
         self.enter_with(1)
     }
 
+    /// The bound.
+    pub(super) fn max(&self) -> usize {
+        self.max
+    }
+
     /// How much is used, in the units of the bound.
     pub(super) fn used(&self) -> usize {
         self.used.load(Ordering::Relaxed)
@@ -51,6 +56,31 @@ impl Inflight {
             of: Arc::clone(self),
             size,
         })
+    }
+}
+
+impl Place {
+    /// In the units of the bound.
+    pub(super) fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Makes it larger by so much, if there is room.
+    pub(super) fn grow(&mut self, more: usize) -> Option<()> {
+        // The part that is dropped here gives nothing back.
+        let mut part = self.of.enter_with(more)?;
+        self.size += std::mem::take(&mut part.size);
+        Some(())
+    }
+
+    /// Makes it smaller by so much.
+    pub(super) fn shrink(&mut self, less: usize) {
+        let less = less.min(self.size);
+        self.size -= less;
+        drop(Self {
+            of: Arc::clone(&self.of),
+            size: less,
+        });
     }
 }
 

@@ -1,7 +1,6 @@
 //! Answers that are no decision.
 
 use bytes::Bytes;
-use http_body_util::Full;
 use hyper::{
     Response, StatusCode,
     header::{ALLOW, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE},
@@ -13,7 +12,7 @@ use super::body::BodyError;
 use crate::{batch::Undecided, http};
 
 /// The HTTP answer that an error is.
-pub(super) fn response(error: &ApiError) -> Response<Full<Bytes>> {
+pub(super) fn response(error: &ApiError) -> Response<Bytes> {
     let status =
         StatusCode::from_u16(error.code.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut response = http::answer(status, http::JSON, error.to_json());
@@ -47,6 +46,14 @@ pub(super) fn overloaded() -> ApiError {
     )
 }
 
+/// The requests of all connections, or of this one, take as much memory as they may.
+pub(super) fn no_room() -> ApiError {
+    ApiError::new(
+        ErrorCode::Overloaded,
+        "the requests being received and decided take as much memory as this limiter gives them",
+    )
+}
+
 /// Why there is no body to decode.
 pub(super) fn of_body(error: BodyError, max: usize) -> ApiError {
     match error {
@@ -57,6 +64,7 @@ pub(super) fn of_body(error: BodyError, max: usize) -> ApiError {
         BodyError::TooSlow => {
             ApiError::new(ErrorCode::InvalidRequest, "the body did not come in time")
         }
+        BodyError::NoRoom => no_room(),
         BodyError::Broken => ApiError::new(ErrorCode::InvalidRequest, "the body broke off"),
     }
 }

@@ -1,20 +1,23 @@
 //! `POST /v1/report`: what proxies decided by themselves.
 
-use http_body_util::Full;
+use std::sync::Arc;
+
+use bytes::Bytes;
 use hyper::{Response, StatusCode, body::Incoming};
 use protocol::{ApiError, ErrorCode, compact::Report};
 
 use super::{Answered, Api, refusal};
+use crate::serve::Peer;
 
 impl Api {
     /// Takes a report in; there is nothing to answer.
-    pub(super) async fn report(&self, body: Incoming) -> Answered {
+    pub(super) async fn report(&self, body: Incoming, peer: Arc<Peer>) -> Answered {
         let _place = self
             .bounds
             .inflight
             .enter()
             .ok_or_else(refusal::overloaded)?;
-        let body = self.receive(body).await?;
+        let body = self.receive(body, peer).await?;
         let mut report = Report::decode(&body.bytes)
             .map_err(|error| ApiError::new(ErrorCode::InvalidRequest, error.to_string()))?;
         let policy = self.active(&report.domain)?;
@@ -28,7 +31,7 @@ impl Api {
             policy.counters.reported(tally);
         }
         self.telemetry.reported(report);
-        let mut response = Response::new(Full::default());
+        let mut response = Response::new(Bytes::new());
         *response.status_mut() = StatusCode::NO_CONTENT;
         Ok(response)
     }

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::Full;
 use hyper::{
     Response, StatusCode,
     header::{
@@ -90,11 +89,11 @@ impl Api {
             Ok(policy) => policy,
             Err(error) => return self.no_snapshot(&poll.domain, error),
         };
-        let mut response = Response::new(Full::default());
+        let mut response = Response::new(Bytes::new());
         if poll.has(&policy) || self.may_be_behind(&poll, &policy) {
             *response.status_mut() = StatusCode::NOT_MODIFIED;
         } else {
-            *response.body_mut() = Full::new(Bytes::clone(&policy.snapshot));
+            *response.body_mut() = Bytes::clone(&policy.snapshot);
             let json = HeaderValue::from_static(http::JSON);
             response.headers_mut().insert(CONTENT_TYPE, json);
         }

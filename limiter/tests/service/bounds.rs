@@ -1,9 +1,11 @@
 //! What is too much is refused in words, and costs nobody else an answer.
 
-use std::{sync::Arc, time::Duration};
+use std::{future::poll_fn, sync::Arc, time::Duration};
 
 use anyhow::Result;
+use bytes::Bytes;
 use harness::until;
+use hyper::Request;
 use limiter::Settings;
 use serde_json::json;
 use tokio::{
@@ -97,7 +99,10 @@ async fn a_connection_too_many_is_told_so() -> Result<()> {
         ..quick()
     };
     let service = Service::with_settings(PER_USER, one).await?;
-    let first = TcpStream::connect(service.data).await?;
+    let mut first = TcpStream::connect(service.data).await?;
+    let request = b"GET /v1/policy?domain=shop HTTP/1.1\r\nhost: x\r\n\r\n";
+    first.write_all(request).await?;
+    first.read_exact(&mut [0; 12]).await?;
     let mut second = TcpStream::connect(service.data).await?;
     second
         .write_all(b"GET /v1/policy?domain=shop HTTP/1.1\r\nhost: x\r\n\r\n")
@@ -176,30 +181,72 @@ async fn a_connection_that_asks_nothing_is_closed() -> Result<()> {
     Ok(())
 }
 
+/// Whoever announces much and sends nothing takes no room, and few may be slow.
 #[tokio::test]
-async fn bodies_under_way_are_bounded_together() -> Result<()> {
-    let roomy = Settings {
-        max_body: 64 << 20,
+async fn announced_bodies_cost_nobody_else_an_answer() -> Result<()> {
+    let service = Service::with(PER_USER).await?;
+    let head = "POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: 262144\r\n\r\n ";
+    let mut slow = Vec::new();
+    for _ in 0..300 {
+        let mut stream = TcpStream::connect(service.data).await?;
+        stream.write_all(head.as_bytes()).await?;
+        slow.push(stream);
+    }
+    until("what is too slow is refused", PATIENCE, async || {
+        let refused = "rl_refused_total{code=\"overloaded\"}";
+        (service.metric(refused).await.ok()? == 300 - 64).then_some(())
+    })
+    .await?;
+    assert!(service.metric("rl_body_bytes").await? <= 64);
+    assert!(service.allows("a").await?);
+    Ok(())
+}
+
+/// What a connection really sends counts until it is answered, and is bounded for each.
+#[tokio::test]
+async fn what_one_connection_sends_is_bounded() -> Result<()> {
+    const SHARE: u64 = 8 << 20;
+    let large = Settings {
+        max_body: 3 << 20,
         ..quick()
     };
-    let service = Service::with_settings(PER_USER, roomy).await?;
-    let mut slow = TcpStream::connect(service.data).await?;
-    let head = format!(
-        "POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n",
-        64 << 20
-    );
-    slow.write_all(head.as_bytes()).await?;
-    until("its room is taken", PATIENCE, async || {
-        (service.metric("rl_body_bytes").await.ok()? == 64 << 20).then_some(())
+    let service = Service::with_settings(PER_USER, large).await?;
+    let stream = TcpStream::connect(service.data).await?;
+    let (mut client, connection) = h2::client::handshake(stream).await?;
+    tokio::spawn(connection);
+    // Four bodies of 2.75 MiB that never end.
+    let mut bodies = Vec::new();
+    for _ in 0..4 {
+        let request = Request::post("http://localhost/v1/check").body(())?;
+        let (answer, mut body) = client.send_request(request, false)?;
+        for _ in 0..11 {
+            send(&mut body, 256 << 10).await;
+        }
+        bodies.push((answer, body));
+    }
+    let refused = "rl_refused_total{code=\"overloaded\"}";
+    until("one too many is refused", PATIENCE, async || {
+        (service.metric(refused).await.ok()? >= 1).then_some(())
     })
     .await?;
-    let reply = service.ask(json!({"descriptor": {"user": "a"}})).await?;
-    assert_eq!(reply.status, 503);
-    assert_eq!(reply.json()?["error"]["code"], "overloaded");
-    drop(slow);
-    until("the room is free again", PATIENCE, async || {
-        service.allows("a").await.ok()
-    })
-    .await?;
+    assert!(service.metric("rl_body_bytes").await? <= SHARE);
+    assert!(service.allows("a").await?, "others have their room");
     Ok(())
+}
+
+/// Sends as much of a body, unless it is not wanted any more.
+async fn send(body: &mut h2::SendStream<Bytes>, mut bytes: usize) {
+    while bytes > 0 {
+        body.reserve_capacity(bytes);
+        let Some(Ok(part)) = poll_fn(|context| body.poll_capacity(context)).await else {
+            return;
+        };
+        if body
+            .send_data(Bytes::from(vec![b' '; part]), false)
+            .is_err()
+        {
+            return;
+        }
+        bytes -= part.min(bytes);
+    }
 }

@@ -21,6 +21,7 @@ mod leases;
 mod outages;
 mod store_losses;
 mod store_states;
+mod strangers;
 mod support;
 mod telemetry;
 mod transport;

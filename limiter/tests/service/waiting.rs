@@ -88,3 +88,24 @@ async fn waiters_are_bounded_and_are_no_load() -> Result<()> {
     assert_eq!(waiter.await??.json()?["allowed"], true);
     Ok(())
 }
+
+#[tokio::test]
+async fn what_a_waiter_holds_is_counted() -> Result<()> {
+    let service = Service::with("  - {name: all, rate: 1/3s}\n").await?;
+    let service = Arc::new(service);
+    assert!(service.allows("a").await?);
+    let long = "x".repeat(60_000);
+    let wait = json!({"descriptor": {"user": long}, "wait_ms": 20_000});
+    let waiter = {
+        let service = Arc::clone(&service);
+        tokio::spawn(async move { service.ask(wait).await })
+    };
+    until("it waits", PATIENCE, async || {
+        (service.metric("rl_waiting_checks").await.ok()? == 1).then_some(())
+    })
+    .await?;
+    assert!(service.metric("rl_body_bytes").await? > 60_000);
+    assert_eq!(waiter.await??.json()?["allowed"], true);
+    assert_eq!(service.metric("rl_body_bytes").await?, 0);
+    Ok(())
+}

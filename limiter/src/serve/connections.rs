@@ -1,0 +1,261 @@
+//! The connections of one port: how many there are, and when each has to end.
+//!
+//! A newcomer is a connection none of whose requests was let in yet. Newcomers are few and make
+//! room for each other, the oldest first, so that a stranger without a token can neither keep
+//! others out nor cost much memory. All deadlines are looked after in one sweep over the
+//! connections: no request sets a timer.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use super::{
+    ConnectionBounds,
+    peer::{Order, Peer},
+};
+use crate::metrics::Metrics;
+
+/// How long a newcomer may take to have a request let in, TLS handshake included.
+const FIRST_REQUEST: Duration = Duration::from_secs(10);
+
+/// A newcomer this young makes no room for others: its request is on the way.
+const GRACE: Duration = Duration::from_millis(50);
+
+/// An answer that was not taken whole within one to two such periods ends its connection.
+const UNSENT_PERIOD: Duration = Duration::from_secs(5);
+
+/// With more bytes of answers unsent than this, the period is that of the sweep.
+const UNSENT_MAX: usize = 16 << 20;
+
+/// How long a connection that was told to end may take, once its requests have their answers.
+const LAST_BYTES: Duration = Duration::from_secs(5);
+
+/// How long a connection accepted at the very end may take to send its request.
+const LAST_REQUEST: Duration = Duration::from_millis(250);
+
+/// Answers that were not sent whole, of all connections.
+#[derive(Default)]
+pub(super) struct Unsent {
+    bytes: AtomicUsize,
+    period: AtomicUsize,
+}
+
+impl Unsent {
+    /// The parity of the period: 0 or 1.
+    pub(super) fn period(&self) -> usize {
+        self.period.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn add(&self, bytes: usize) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(super) fn subtract(&self, bytes: usize) {
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+/// The connections of one port.
+pub(super) struct Connections {
+    bounds: ConnectionBounds,
+    metrics: Arc<Metrics>,
+    pub(super) unsent: Arc<Unsent>,
+    table: Mutex<Table>,
+}
+
+struct Table {
+    last_id: u64,
+    /// By age.
+    newcomers: BTreeMap<u64, Arc<Peer>>,
+    admitted: BTreeMap<u64, Known>,
+    /// When the service stopped accepting.
+    closing: Option<Instant>,
+    /// When the present period of unsent answers began.
+    period_since: Instant,
+}
+
+/// An admitted connection, and what the last sweep saw of it.
+struct Known {
+    peer: Arc<Peer>,
+    requests: u64,
+    /// Since when it has had nothing to do.
+    quiet_since: Instant,
+}
+
+/// What becomes of one connection more.
+pub(super) enum Room {
+    /// It is served.
+    For(Arc<Peer>),
+    /// Newcomers need a moment.
+    Soon,
+    /// There is none.
+    None,
+}
+
+impl Connections {
+    pub(super) fn new(bounds: ConnectionBounds, metrics: Arc<Metrics>) -> Arc<Self> {
+        Arc::new(Self {
+            bounds,
+            metrics,
+            unsent: Arc::default(),
+            table: Mutex::new(Table {
+                last_id: 0,
+                newcomers: BTreeMap::new(),
+                admitted: BTreeMap::new(),
+                closing: None,
+                period_since: Instant::now(),
+            }),
+        })
+    }
+
+    /// How often [`Self::sweep`] is due.
+    pub(super) fn sweep_every(&self) -> Duration {
+        let shortest = self.bounds.idle / 4;
+        shortest.clamp(Duration::from_millis(10), Duration::from_millis(250))
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        // A panic with the lock held leaves a table that is still one.
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes room for a new connection, if need be at the cost of the oldest newcomer.
+    pub(super) fn open(self: &Arc<Self>) -> Room {
+        let mut table = self.table();
+        let newcomers = table.newcomers.len();
+        let all = newcomers.saturating_add(table.admitted.len());
+        if newcomers >= self.bounds.max_newcomers || all >= self.bounds.max {
+            let Some(oldest) = table.newcomers.first_entry() else {
+                return Room::None;
+            };
+            if oldest.get().opened.elapsed() < GRACE {
+                return Room::Soon;
+            }
+            oldest.remove().tell(Order::Cut);
+            self.metrics.cut("crowded");
+        }
+        table.last_id += 1;
+        let id = table.last_id;
+        let peer = Peer::new(id, Arc::downgrade(self));
+        table.newcomers.insert(id, Arc::clone(&peer));
+        Room::For(peer)
+    }
+
+    /// A connection is no newcomer any more.
+    pub(super) fn admit(&self, id: u64) {
+        let mut table = self.table();
+        if let Some(peer) = table.newcomers.remove(&id) {
+            let known = Known {
+                requests: peer.started.load(Ordering::Relaxed),
+                peer,
+                quiet_since: Instant::now(),
+            };
+            table.admitted.insert(id, known);
+        }
+    }
+
+    /// A connection has ended.
+    pub(super) fn closed(&self, id: u64) {
+        let mut table = self.table();
+        if table.newcomers.remove(&id).is_none() {
+            table.admitted.remove(&id);
+        }
+    }
+
+    /// Ends what is over its time.
+    pub(super) fn sweep(&self) {
+        let now = Instant::now();
+        let mut table = self.table();
+        let turned = self.turn_period(&mut table, now);
+        let first_request = FIRST_REQUEST.min(self.bounds.idle);
+        let closing = table.closing;
+        for peer in table.newcomers.values() {
+            if now.duration_since(peer.opened) >= first_request {
+                self.cut(peer, "silent");
+            }
+        }
+        for known in table.admitted.values_mut() {
+            match known.quiet_for(now) {
+                Some(quiet) if quiet >= self.bounds.idle + LAST_BYTES => {
+                    self.cut(&known.peer, "silent");
+                }
+                Some(quiet) if quiet >= self.bounds.idle => known.peer.tell(Order::End),
+                _ => {}
+            }
+        }
+        for peer in table.all() {
+            if let Some(period) = turned
+                && let Some(answers) = peer.unsent.get(period)
+                && answers.load(Ordering::Relaxed) > 0
+            {
+                self.cut(peer, "unread");
+            }
+            if closing.is_some_and(|since| is_over(peer, since, now)) {
+                peer.tell(Order::End);
+            }
+        }
+    }
+
+    /// Begins a new period of unsent answers when it is time; the slot in which those of the one
+    /// before the last are left, which the new one takes over.
+    fn turn_period(&self, table: &mut Table, now: Instant) -> Option<usize> {
+        let crowded = self.unsent.bytes.load(Ordering::Relaxed) > UNSENT_MAX;
+        if !crowded && now.duration_since(table.period_since) < UNSENT_PERIOD.min(self.bounds.idle)
+        {
+            return None;
+        }
+        table.period_since = now;
+        Some(self.unsent.period.fetch_xor(1, Ordering::Relaxed) ^ 1)
+    }
+
+    fn cut(&self, peer: &Peer, why: &'static str) {
+        peer.tell(Order::Cut);
+        self.metrics.cut(why);
+    }
+
+    /// Nothing new is accepted: connections end after the requests that they have.
+    pub(super) fn close(&self) {
+        self.table().closing = Some(Instant::now());
+        self.sweep();
+    }
+
+    /// All end now.
+    pub(super) fn abort(&self) {
+        for peer in self.table().all() {
+            peer.tell(Order::Cut);
+        }
+    }
+}
+
+impl Table {
+    fn all(&self) -> impl Iterator<Item = &Arc<Peer>> {
+        let admitted = self.admitted.values().map(|known| &known.peer);
+        self.newcomers.values().chain(admitted)
+    }
+}
+
+impl Known {
+    /// How long it has had nothing to do; `None` while it has.
+    fn quiet_for(&mut self, now: Instant) -> Option<Duration> {
+        let requests = self.peer.started.load(Ordering::Relaxed);
+        let busy = self.peer.running.load(Ordering::Relaxed) > 0 || self.peer.has_unsent();
+        if busy || requests != self.requests {
+            self.requests = requests;
+            self.quiet_since = now;
+            return None;
+        }
+        Some(now.duration_since(self.quiet_since))
+    }
+}
+
+/// Whether a connection ends now that the service closes: the first request of one that was
+/// accepted moments ago may be on the way.
+fn is_over(peer: &Peer, closing: Instant, now: Instant) -> bool {
+    let since = closing.max(peer.opened);
+    peer.started.load(Ordering::Relaxed) > 0 || now.duration_since(since) >= LAST_REQUEST
+}

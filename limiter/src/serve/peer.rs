@@ -1,0 +1,134 @@
+//! One connection, as its requests and the supervision of all connections see it.
+
+use std::{
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Instant,
+};
+
+use tokio::sync::Notify;
+
+use super::connections::Connections;
+
+/// What a connection is told from outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    /// End after the requests that it has.
+    End,
+    /// End now.
+    Cut,
+}
+
+const NONE: u8 = 0;
+const END: u8 = 1;
+const CUT: u8 = 2;
+
+/// A connection and what it holds.
+pub(crate) struct Peer {
+    pub(super) id: u64,
+    pub(super) opened: Instant,
+    connections: Weak<Connections>,
+    admitted: AtomicBool,
+    /// Requests so far.
+    pub(super) started: AtomicU64,
+    /// Requests without an answer.
+    pub(super) running: AtomicUsize,
+    /// Answers that were not sent whole, by the parity of the period in which they were made.
+    pub(super) unsent: [AtomicUsize; 2],
+    body_bytes: AtomicUsize,
+    order: AtomicU8,
+    ordered: Notify,
+}
+
+impl Peer {
+    pub(super) fn new(id: u64, connections: Weak<Connections>) -> Arc<Self> {
+        Arc::new(Self {
+            id,
+            opened: Instant::now(),
+            connections,
+            admitted: AtomicBool::new(false),
+            started: AtomicU64::new(0),
+            running: AtomicUsize::new(0),
+            unsent: [AtomicUsize::new(0), AtomicUsize::new(0)],
+            body_bytes: AtomicUsize::new(0),
+            order: AtomicU8::new(NONE),
+            ordered: Notify::new(),
+        })
+    }
+
+    /// A request of this connection was let in: it no longer makes room for newcomers.
+    pub(crate) fn admit(&self) {
+        if !self.admitted.load(Ordering::Relaxed)
+            && !self.admitted.swap(true, Ordering::Relaxed)
+            && let Some(connections) = self.connections.upgrade()
+        {
+            connections.admit(self.id);
+        }
+    }
+
+    /// Counts bytes of bodies that this connection's requests hold; `false`, and nothing is
+    /// counted, if they would be more than `max`.
+    pub(crate) fn hold_bytes(&self, bytes: usize, max: usize) -> bool {
+        let held = self.body_bytes.fetch_add(bytes, Ordering::Relaxed);
+        let fits = held.saturating_add(bytes) <= max;
+        if !fits {
+            self.release_bytes(bytes);
+        }
+        fits
+    }
+
+    /// Undoes [`Self::hold_bytes`].
+    pub(crate) fn release_bytes(&self, bytes: usize) {
+        self.body_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    pub(super) fn has_unsent(&self) -> bool {
+        let mut unsent = self.unsent.iter();
+        unsent.any(|answers| answers.load(Ordering::Relaxed) > 0)
+    }
+
+    /// Tells the connection to end; the stricter order counts.
+    pub(super) fn tell(&self, order: Order) {
+        let order = match order {
+            Order::End => END,
+            Order::Cut => CUT,
+        };
+        if self.order.fetch_max(order, Ordering::AcqRel) < order {
+            self.ordered.notify_one();
+        }
+    }
+
+    /// Waits for an order stricter than `known`.
+    pub(super) async fn told(&self, known: Option<Order>) -> Order {
+        loop {
+            match self.order.load(Ordering::Acquire) {
+                CUT => return Order::Cut,
+                END if known.is_none() => return Order::End,
+                _ => self.ordered.notified().await,
+            }
+        }
+    }
+}
+
+/// A request that was started and has not ended, be it because its client left.
+pub(super) struct Running(Arc<Peer>);
+
+impl Running {
+    pub(super) fn start(peer: &Arc<Peer>) -> Self {
+        peer.started.fetch_add(1, Ordering::Relaxed);
+        peer.running.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(peer))
+    }
+
+    pub(super) fn peer(&self) -> &Arc<Peer> {
+        &self.0
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.running.fetch_sub(1, Ordering::Relaxed);
+    }
+}
