@@ -2,7 +2,7 @@
 
 mod readiness;
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::AtomicBool};
 
 use bytes::Bytes;
 use hyper::{Method, Request, Response, StatusCode, body::Incoming, header::HeaderValue};
@@ -25,6 +25,8 @@ pub(crate) struct Admin {
     pub(crate) files: Arc<LimitsFiles>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) lifecycle: Arc<Lifecycle>,
+    /// Whether the store was ever ready for checks.
+    pub(crate) warm: AtomicBool,
 }
 
 impl Handler for Admin {
@@ -49,7 +51,7 @@ impl Handler for Admin {
                 StatusCode::OK,
                 OPEN_METRICS,
                 self.metrics
-                    .page(self.store_away(&self.domains.poll()).is_none()),
+                    .page(self.trouble(&self.domains.poll()).is_none()),
             ),
             _ => {
                 let strict = http::query(request.uri()).any(|(name, _)| name == "strict");

@@ -244,6 +244,7 @@ impl Shared {
             .unwrap_or_default();
         self.metrics
             .store_called(started.elapsed(), group.checks.len());
+        self.metrics.calls.called(&answers, Instant::now());
         let compiled = &group.policy.compiled;
         let askers = group.askers.iter();
         let proxies = askers.flat_map(|asker| repeat_n(asker.proxy.as_deref(), asker.checks));

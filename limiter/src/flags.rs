@@ -210,8 +210,7 @@ impl Flags {
     pub fn store_options(&self) -> store::Options {
         store::Options {
             keys: self.key_prefix.clone(),
-            timeout: self.store_timeout,
-            ..store::Options::default()
+            ..store::Options::within(self.store_timeout)
         }
     }
 }

@@ -15,6 +15,7 @@ mod proxies;
 mod run;
 mod serve;
 mod settings;
+mod store_calls;
 mod telemetry;
 mod tls;
 mod tokens;

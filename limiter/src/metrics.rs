@@ -4,13 +4,7 @@ mod decisions;
 mod domain;
 mod leases;
 
-use std::{
-    sync::{
-        Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::{sync::Mutex, time::Duration};
 
 use policy::{Compiled, Name};
 use prometheus_client::{
@@ -22,6 +16,8 @@ use prometheus_client::{
 use decisions::Decisions;
 use domain::LimitCounters;
 pub(crate) use domain::{DomainCounters, LimitCounts};
+
+use crate::store_calls::StoreCalls;
 use leases::Leases;
 
 /// Seconds. A check takes a fraction of a millisecond; 10 ms is where the store's timeout is.
@@ -54,7 +50,8 @@ pub(crate) struct Metrics {
     store_duration: Histogram,
     store_batch: Histogram,
     store_up: Gauge,
-    store_asked: AtomicBool,
+    /// What came of the last calls of the store.
+    pub(crate) calls: StoreCalls,
     /// Checks asked again because a bucket knew a newer edit.
     pub(crate) stale: Counter,
     /// Requests worked on.
@@ -129,7 +126,7 @@ impl Metrics {
             store_duration: Histogram::new(DURATIONS),
             store_batch: Histogram::new(BATCH_SIZES),
             store_up: Gauge::default(),
-            store_asked: AtomicBool::new(false),
+            calls: StoreCalls::default(),
             stale: Counter::default(),
             inflight: Gauge::default(),
             body_bytes: Gauge::default(),
@@ -208,7 +205,7 @@ impl Metrics {
         );
         all.register(
             "store_up",
-            "1 if the last that was heard of the store was good",
+            "1 if checks get decisions; at 0, /readyz says why they do not",
             self.store_up.clone(),
         );
     }
@@ -256,13 +253,7 @@ impl Metrics {
         self.check_duration.observe(took.as_secs_f64());
     }
 
-    /// Whether any check went to the store yet; one that was never asked has not failed either.
-    pub(crate) fn store_was_asked(&self) -> bool {
-        self.store_asked.load(Ordering::Relaxed)
-    }
-
     pub(crate) fn store_called(&self, took: Duration, checks: usize) {
-        self.store_asked.store(true, Ordering::Relaxed);
         self.store_duration.observe(took.as_secs_f64());
         self.store_batch
             .observe(f64::from(u32::try_from(checks).unwrap_or(u32::MAX)));

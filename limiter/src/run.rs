@@ -1,6 +1,9 @@
 //! The service, put together.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
 
 use policy::Policy;
 use store::{EditError, Store};
@@ -165,6 +168,7 @@ impl Parts {
             files: Arc::clone(&files),
             metrics: Arc::clone(&metrics),
             lifecycle: Arc::clone(&lifecycle),
+            warm: AtomicBool::new(false),
         };
         Self {
             files,

@@ -75,6 +75,23 @@ impl Refusal {
         CODES.contains(&self.code.as_str())
     }
 
+    /// Whether the server says of itself, or of the user, what will be true of the next check too.
+    pub(crate) fn is_a_state(&self) -> bool {
+        const CODES: [&str; 10] = [
+            "READONLY",
+            "OOM",
+            "LOADING",
+            "BUSY",
+            "MISCONF",
+            "NOREPLICAS",
+            "MASTERDOWN",
+            "CLUSTERDOWN",
+            "NOPERM",
+            "NOAUTH",
+        ];
+        CODES.contains(&self.code.as_str())
+    }
+
     /// Whether a primary that was deposed says so.
     pub(crate) fn may_be_a_demotion(&self) -> bool {
         matches!(self.code.as_str(), "READONLY" | "NOREPLICAS" | "MASTERDOWN")

@@ -26,6 +26,27 @@ pub struct Options {
     pub memory_buckets: usize,
 }
 
+/// The least that a server is given for a sign of life.
+const PROBE_MIN: Duration = Duration::from_millis(500);
+
+impl Options {
+    /// Where checks may take this long: a server so far away takes several such turns to log in to.
+    pub fn within(timeout: Duration) -> Self {
+        let least = Self::default();
+        let turns = 2 * timeout;
+        Self {
+            timeout,
+            control_timeout: turns.max(least.control_timeout),
+            connect_timeout: turns.max(least.connect_timeout),
+            ..least
+        }
+    }
+
+    pub(crate) fn probe_timeout(&self) -> Duration {
+        self.timeout.max(PROBE_MIN)
+    }
+}
+
 impl Default for Options {
     fn default() -> Self {
         Self {

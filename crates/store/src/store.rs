@@ -201,8 +201,20 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// Loads the scripts into the server.
     async fn load_scripts(&self) -> Result<(), StoreError>;
 
-    /// Whether the last that was heard of the store was good; does not ask.
-    fn is_up(&self) -> bool;
+    /// Whether a check would find connections and scripts there; does not ask.
+    fn is_warm(&self) -> bool {
+        true
+    }
+
+    /// Why checks get no decision, by what was heard last; does not ask.
+    fn trouble(&self) -> Option<StoreError> {
+        None
+    }
+
+    /// Whether there is no trouble.
+    fn is_up(&self) -> bool {
+        self.trouble().is_none()
+    }
 
     /// The store's address, without a password.
     fn address(&self) -> String;

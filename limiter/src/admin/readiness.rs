@@ -1,9 +1,10 @@
 //! Whether to send requests here, and why not.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::atomic::Ordering};
 
 use policy::Name;
 use serde::Serialize;
+use store::StoreError;
 use tokio::time::Instant;
 
 use super::Admin;
@@ -46,29 +47,40 @@ struct PolicyError {
 }
 
 impl Admin {
-    /// Why the store is away, if it is: what the last poll said, and the last check.
-    pub(super) fn store_away(&self, poll: &Poll) -> Option<String> {
+    /// Why checks get no decision, if they do not: what the last poll said, the connections for
+    /// checks, and the last checks.
+    pub(super) fn trouble(&self, poll: &Poll) -> Option<String> {
         match &poll.error {
             Some(error) => Some(error.to_string()),
-            None if self.metrics.store_was_asked() && !self.store.is_up() => {
-                Some("its last answer to a check was an error".to_owned())
+            None if self.metrics.calls.any() => {
+                let told = self.store.trouble().map(|why| why.to_string());
+                told.or_else(|| self.metrics.calls.trouble(Instant::now()))
             }
             None => None,
         }
     }
 
-    /// Whether requests should come here, and why; `strict`: not while the store is away.
+    /// Whether a check would find connections and scripts in the store, or did once.
+    fn is_warm(&self) -> bool {
+        if !self.warm.load(Ordering::Relaxed) && self.store.is_warm() {
+            self.warm.store(true, Ordering::Relaxed);
+        }
+        self.warm.load(Ordering::Relaxed)
+    }
+
+    /// Whether requests should come here, and why; `strict`: not while checks get no decision.
     pub(super) fn readiness(&self, strict: bool) -> Report {
         let poll = self.domains.poll();
         let domains = self.domains.all();
         let fault = newest_fault(&domains);
-        let away = self.store_away(&poll);
+        let trouble = self.trouble(&poll);
         let verdict = if self.lifecycle.is_leaving() {
             Err("leaving: told to end".to_owned())
         } else {
-            verdict(&poll, &domains, fault.as_ref()).and_then(|message| match &away {
-                Some(why) if strict => Err(format!("the store is away: {why}")),
-                Some(why) => Ok(format!("{message}, but the store is away: {why}")),
+            verdict(&poll, &domains, fault.as_ref()).and_then(|message| match &trouble {
+                _ if !self.is_warm() => Err(connecting(self.store.trouble().as_ref())),
+                Some(why) if strict => Err(format!("checks get no decision: {why}")),
+                Some(why) => Ok(format!("{message}, but checks get no decision: {why}")),
                 None => Ok(message),
             })
         };
@@ -77,9 +89,9 @@ impl Admin {
             message: verdict.unwrap_or_else(|message| message),
             store: StoreReport {
                 address: self.store.address(),
-                up: away.is_none(),
+                up: trouble.is_none(),
                 answered_ms_ago: poll.answered.map(age_ms),
-                error: away,
+                error: trouble,
             },
             domains: domains.iter().map(describe).collect(),
             limits_file_error: self.files.error(),
@@ -89,6 +101,13 @@ impl Admin {
                 since_ms_ago: age_ms(fault.since),
             }),
         }
+    }
+}
+
+fn connecting(why: Option<&StoreError>) -> String {
+    match why {
+        Some(why) => format!("connecting to the store for checks: {why}"),
+        None => "connecting to the store for checks".to_owned(),
     }
 }
 

@@ -78,7 +78,7 @@ async fn rides_out_a_hang(server: &Server) -> Result<()> {
         (1..=CLIENTS).contains(&doubtful),
         "only the first of each client can have been sent: {doubtful}"
     );
-    service.readiness(200, "the store is away").await?;
+    service.readiness(200, "checks get no decision").await?;
     let strict = service.admin("/readyz?strict").send().await?;
     assert_eq!(strict.status, 503);
     server.resume()?;
@@ -138,6 +138,23 @@ async fn a_store_that_no_check_went_to_yet_is_not_away() -> Result<()> {
     let strict = service.admin("/readyz?strict").send().await?;
     assert_eq!(strict.status, 200, "{}", strict.text());
     assert_eq!(service.metric("rl_store_up").await?, 1);
+    Ok(())
+}
+
+/// The first check has no time to dial and to load a script of 60 KB.
+#[tokio::test]
+async fn who_is_ready_has_connections_and_scripts_for_checks() -> Result<()> {
+    for engine in [Engine::Redis, Engine::Valkey] {
+        let server = Server::start(engine).await?;
+        publish(&server.store()?, PER_USER).await?;
+        for _ in 0..3 {
+            server.command(&["SCRIPT", "FLUSH"]).await?;
+            let service = Service::ready_on(server.store()?, quick()).await?;
+            let known = ["SCRIPT", "EXISTS", &store::script::CHECK.sha1];
+            assert_eq!(server.command(&known).await?, "*1\r\n:1\r\n");
+            assert!(service.store.is_warm() && service.store.is_up());
+        }
+    }
     Ok(())
 }
 

@@ -83,6 +83,16 @@ async fn a_server_that_is_not_there_charges_nothing() -> Result<()> {
     Ok(())
 }
 
+/// Waits until `rl_store_up` is this, and `/readyz?strict` has this status.
+async fn is_said_to_be(service: &Service, up: u64, strict: u16) -> Result<()> {
+    until("health follows", PATIENCE, async || {
+        let reply = service.admin("/readyz?strict").send().await.ok()?;
+        let said = service.metric("rl_store_up").await.ok()?;
+        (said == up && reply.status == strict).then_some(())
+    })
+    .await
+}
+
 /// Every state in which a server takes no write: how it gets there, what it says, the way back.
 #[tokio::test]
 async fn a_server_that_refuses_writes_charges_nothing() -> Result<()> {
@@ -125,9 +135,12 @@ async fn a_server_that_refuses_writes_charges_nothing() -> Result<()> {
             })
             .await?;
             nothing_was_charged(&service, &error).await?;
-            service.readiness(200, "").await?;
+            // The limiter keeps its place, and says what is the matter.
+            service.readiness(200, code).await?;
+            is_said_to_be(&service, 0, 503).await?;
             server.command(&mend).await?;
             assert_eq!(decides(&service).await?, left - charged, "{code}");
+            is_said_to_be(&service, 1, 200).await?;
         }
     }
     Ok(())

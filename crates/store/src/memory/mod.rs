@@ -305,10 +305,6 @@ impl Store for MemoryStore {
         Ok(())
     }
 
-    fn is_up(&self) -> bool {
-        true
-    }
-
     fn address(&self) -> String {
         "memory".to_owned()
     }

@@ -32,18 +32,29 @@ use super::{
     dial::Dialer,
     outage::Outage,
     reply::{self, Reply},
+    servers::Lane,
+    value,
 };
-use crate::{Refusal, StoreError, url::Host};
+use crate::{
+    Refusal, StoreError,
+    script::{CHECK, Script, TAKE_BACK},
+    url::Host,
+};
 
-/// How long a probe may take before the connection is given up.
-const PROBE_MAX: Duration = Duration::from_millis(500);
 /// How often an idle connection is probed.
 const KEEPALIVE: Duration = Duration::from_secs(5);
 const BACKOFF_MIN: Duration = Duration::from_millis(20);
-/// With `PROBE_MAX`, what keeps the way back to a recovered server below a second.
+/// With the time that a probe may take, what keeps the way back to a recovered server below a second.
 const BACKOFF_MAX: Duration = Duration::from_millis(250);
 /// A connection that lived shorter than this did not prove that the next one will do better.
 pub(super) const PROVEN: Duration = Duration::from_secs(1);
+/// How often a server that refused checks is asked whether it still does.
+const RECHECK: Duration = Duration::from_millis(250);
+/// What may be permitted for one check and not for the next is told of for this long.
+const QUIET: Duration = Duration::from_secs(1);
+/// A script that declares itself is refused before it runs where writes are: by a replica, a server
+/// out of memory or of replicas, one whose disk is full. It has no key, so any node of a Cluster takes it.
+const TAKES_WRITES: &str = "#!lua\nreturn 1";
 /// Commands that may wait inside the client, beyond those that callers hold.
 const BUFFER: usize = 64;
 /// Pause before a server that refuses to be written to is dialled again.
@@ -74,13 +85,32 @@ pub(crate) enum WhenLost {
     Fail,
 }
 
+/// How long a server may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Timeouts {
+    /// For a connection attempt, login included.
+    pub(crate) connect: Duration,
+    /// For a sign of life before a connection is given up.
+    pub(crate) probe: Duration,
+}
+
 struct Shared {
     dialer: Dialer,
+    lane: Lane,
     when_lost: WhenLost,
-    connect_timeout: Duration,
+    timeouts: Timeouts,
     status: watch::Sender<Status>,
     /// The server refused to be written to.
     refused: Notify,
+    /// Of a connection for checks: why they are refused.
+    refusing: watch::Sender<Option<Refusing>>,
+}
+
+/// A server that answers and decides nothing.
+struct Refusing {
+    refusal: Refusal,
+    since: Instant,
+    last: Instant,
 }
 
 /// A connection that was just made.
@@ -139,14 +169,16 @@ impl Drop for AbortOnDrop {
 
 impl Link {
     /// Dials at the first use, or at [`Link::start`].
-    pub(crate) fn new(dialer: Dialer, connect_timeout: Duration, when_lost: WhenLost) -> Self {
+    pub(crate) fn new(dialer: Dialer, lane: Lane, timeouts: Timeouts, when_lost: WhenLost) -> Self {
         Self {
             shared: Arc::new(Shared {
                 dialer,
+                lane,
                 when_lost,
-                connect_timeout,
+                timeouts,
                 status: watch::Sender::new(Status::Connecting),
                 refused: Notify::new(),
+                refusing: watch::Sender::new(None),
             }),
             keeper: OnceLock::new(),
         }
@@ -172,7 +204,7 @@ impl Link {
         match timeout_at(deadline.at, answers).await {
             Ok(Ok(values)) => {
                 let replies: Vec<Reply> = values.into_iter().map(reply::of).collect();
-                self.shared.look_for_demotion(&replies);
+                self.shared.look_for_refusals(&replies);
                 Ok(replies)
             }
             Ok(Err(error)) => Err(reply::transport(&error)),
@@ -184,18 +216,27 @@ impl Link {
         }
     }
 
-    /// Whether the last that was heard of the server was good.
-    pub(crate) fn is_up(&self) -> bool {
-        matches!(*self.shared.status.borrow(), Status::Up(_))
+    /// Whether there is a connection, in doubt or not.
+    pub(crate) fn is_connected(&self) -> bool {
+        let status = self.shared.status.borrow();
+        matches!(*status, Status::Up(_) | Status::Suspect(..))
     }
 
-    /// Whether the last that was heard of the server was bad; one that was not dialled yet, or is
-    /// dialled again after a good while, is not down.
-    pub(crate) fn is_down(&self) -> bool {
-        matches!(
-            *self.shared.status.borrow(),
-            Status::Suspect(..) | Status::Down(_)
-        )
+    /// Whether there is no connection yet, or again, and it is not known why.
+    pub(crate) fn is_connecting(&self) -> bool {
+        matches!(*self.shared.status.borrow(), Status::Connecting)
+    }
+
+    /// Why callers get no answer that they can use; one that was not dialled yet, or is dialled again
+    /// after a good while, is not in trouble.
+    pub(crate) fn trouble(&self) -> Option<StoreError> {
+        match &*self.shared.status.borrow() {
+            Status::Suspect(_, why) | Status::Down(why) => return Some(why.clone()),
+            Status::Connecting | Status::Up(_) => {}
+        }
+        let refusing = self.shared.refusing.borrow();
+        let refusal = refusing.as_ref().map(|r| r.refusal.clone());
+        refusal.map(StoreError::from)
     }
 
     /// Dials now, so that the first use need not wait for it.
@@ -248,7 +289,7 @@ impl Shared {
             }
             // It may be lost because it is the primary no more.
             self.dialer.doubt();
-            if dialled.elapsed() >= PROVEN + self.connect_timeout {
+            if dialled.elapsed() >= PROVEN + self.timeouts.connect {
                 backoff = BACKOFF_MIN;
                 self.status.send_replace(match self.when_lost {
                     WhenLost::Wait => Status::Connecting,
@@ -278,14 +319,14 @@ impl Shared {
         let late = |_| {
             StoreError::Unreachable(format!(
                 "no answer to a connection attempt within {} ms",
-                self.connect_timeout.as_millis()
+                self.timeouts.connect.as_millis()
             ))
         };
         loop {
-            let found = timeout(self.connect_timeout, self.dialer.place()).await;
+            let found = timeout(self.timeouts.connect, self.dialer.place()).await;
             *place = found.map_err(late)?.map_err(unreachable)?;
             tokio::select! {
-                connected = timeout(self.connect_timeout, self.open(place.as_ref())) => {
+                connected = timeout(self.timeouts.connect, self.open(place.as_ref())) => {
                     return connected.map_err(late)?;
                 }
                 () = self.dialer.moved(place.as_ref()) => {}
@@ -305,15 +346,47 @@ impl Shared {
                 .await
                 .map_err(|e| reply::login(&e))?;
         let mut driver: Driver = Box::pin(driver);
-        // A server that wants a password, or is loading, says so only when it is asked.
-        let ping = redis::cmd("PING");
         tokio::select! {
-            answer = connection.send_packed_command(&ping) => reply::greeting(answer)?,
+            prepared = self.prepare(&mut connection) => prepared?,
             () = &mut driver => {
                 return Err(StoreError::Unreachable("closed at once".to_owned()));
             }
         }
         Ok(Connected { connection, driver })
+    }
+
+    /// Makes sure that the server answers, and has the scripts that checks need: the first check has
+    /// no time to load them.
+    async fn prepare(&self, connection: &mut MultiplexedConnection) -> Result<(), StoreError> {
+        let scripts: &[&Script] = match self.lane {
+            Lane::Checks => &[&CHECK, &TAKE_BACK],
+            Lane::Control => &[],
+        };
+        // A server that wants a password, or is loading, says so only when it is asked.
+        let mut first = redis::Pipeline::with_capacity(2);
+        first.cmd("PING");
+        if !scripts.is_empty() {
+            first.cmd("SCRIPT").arg("EXISTS");
+            for script in scripts {
+                first.arg(&script.sha1);
+            }
+        }
+        let answers = connection.send_packed_commands(&first, 0, first.len());
+        let mut answers = answers.await.map_err(|e| reply::login(&e))?.into_iter();
+        reply::greeting(answers.next().unwrap_or(redis::Value::Nil))?;
+        // Where that may not be asked, the first check finds out.
+        let found = answers.next().and_then(|found| value::integers(found).ok());
+        let mut load = redis::Pipeline::new();
+        for (script, found) in scripts.iter().zip(found.unwrap_or_default()) {
+            if found == 0 {
+                load.cmd("SCRIPT").arg("LOAD").arg(&script.source);
+            }
+        }
+        if !load.is_empty() {
+            let loaded = connection.send_packed_commands(&load, 0, load.len());
+            loaded.await.map_err(|e| reply::login(&e))?;
+        }
+        Ok(())
     }
 
     /// Lets callers use a connection until it is lost, or there is a better one.
@@ -324,7 +397,10 @@ impl Shared {
         self.status.send_replace(Status::Up(session.clone()));
         let end = tokio::select! {
             why = self.attend(&mut driver) => End::Lost(why),
-            () = self.dialer.moved(place) => End::Left,
+            () = self.dialer.moved(place) => {
+                self.refusing.send_replace(None);
+                End::Left
+            }
             () = self.is_to_be_redialled() => End::Left,
         };
         if matches!(end, End::Left) {
@@ -343,7 +419,7 @@ impl Shared {
 
     /// What was sent over a connection keeps it for its answers.
     fn retire(&self, session: Session, mut driver: AbortOnDrop) {
-        let limit = PROVEN + 2 * self.connect_timeout;
+        let limit = PROVEN + 2 * self.timeouts.connect;
         tokio::spawn(async move {
             let _open = session;
             // It is closed in either case.
@@ -354,21 +430,28 @@ impl Shared {
     /// Returns when the connection is lost, and why.
     async fn attend(&self, driver: &mut AbortOnDrop) -> StoreError {
         let mut status = self.status.subscribe();
+        let mut refusing = self.refusing.subscribe();
         loop {
+            let refuses = refusing.borrow_and_update().is_some();
+            let pause = if refuses { RECHECK } else { KEEPALIVE };
             let doubt = status.wait_for(|s| !matches!(s, Status::Up(_)));
             tokio::select! {
                 _ = &mut driver.0 => {
                     return StoreError::Broken("closed by the server".to_owned());
                 }
-                _ = timeout(KEEPALIVE, doubt) => {}
+                _ = refusing.changed(), if !refuses => continue,
+                _ = timeout(pause, doubt) => {}
             }
             let session = match &*self.status.borrow() {
                 Status::Up(session) | Status::Suspect(session, _) => session.clone(),
                 Status::Down(why) => return why.clone(),
                 Status::Connecting => return StoreError::Broken("closed".to_owned()),
             };
-            if let Err(why) = probe(session.clone()).await {
-                return why;
+            match self.probe(session.clone(), refuses).await {
+                Ok(answer) if refuses => self.recheck(&reply::of(answer)),
+                // Any answer will do: this asks whether the server lives.
+                Ok(_) => {}
+                Err(why) => return why,
             }
             self.status.send_if_modified(|status| {
                 let suspect = matches!(status, Status::Suspect(..));
@@ -391,17 +474,68 @@ impl Shared {
         });
     }
 
-    /// A primary that became a replica, or lost its replicas, stays connected and refuses every write:
-    /// there may be another one by now.
-    fn look_for_demotion(&self, replies: &[Reply]) {
-        let demoted = |reply: &Reply| {
-            let refusal = reply.as_ref().err();
-            refusal.is_some_and(Refusal::may_be_a_demotion)
+    /// Asks for a sign of life; `writes`: whether the server may be written to, too.
+    async fn probe(&self, mut session: Session, writes: bool) -> Result<redis::Value, StoreError> {
+        let mut command = redis::cmd(if writes { "EVAL" } else { "PING" });
+        if writes {
+            command.arg(TAKES_WRITES).arg(0);
+        }
+        let limit = self.timeouts.probe;
+        match timeout(limit, session.connection.send_packed_command(&command)).await {
+            Ok(answer) => answer.map_err(|error| reply::transport(&error)),
+            Err(_) => Err(StoreError::Timeout(limit)),
+        }
+    }
+
+    fn look_for_refusals(&self, replies: &[Reply]) {
+        let refusals = replies.iter().filter_map(|reply| reply.as_ref().err());
+        let Some(refusal) = refusals.into_iter().find(|r| r.is_a_state()) else {
+            return;
         };
-        // A node of a Cluster stays what it is; who has its slots is asked for by whoever uses it.
-        if replies.iter().any(demoted) && !self.dialer.doubt() && self.when_lost == WhenLost::Wait {
+        // A primary that became a replica, or lost its replicas, stays connected and refuses every
+        // write: there may be another one by now. A node of a Cluster stays what it is; whoever uses
+        // it asks who has its slots.
+        if refusal.may_be_a_demotion() && !self.dialer.doubt() && self.when_lost == WhenLost::Wait {
             self.refused.notify_one();
         }
+        if self.lane == Lane::Checks {
+            self.refuses(refusal);
+        }
+    }
+
+    fn refuses(&self, refusal: &Refusal) {
+        let now = Instant::now();
+        self.refusing.send_if_modified(|refusing| match refusing {
+            Some(known) if known.refusal.code == refusal.code => {
+                known.last = now;
+                false
+            }
+            _ => {
+                let since = refusing.as_ref().map_or(now, |known| known.since);
+                tracing::warn!(server = %self.dialer.server(), %refusal, "checks are refused");
+                *refusing = Some(Refusing {
+                    refusal: refusal.clone(),
+                    since,
+                    last: now,
+                });
+                true
+            }
+        });
+    }
+
+    /// Whether the server refuses, by the answer to a probe for writes.
+    fn recheck(&self, answer: &Reply) {
+        if let Err(refusal) = answer {
+            return self.refuses(refusal);
+        }
+        self.refusing.send_if_modified(|refusing| {
+            let over = refusing.take_if(|known| known.last.elapsed() >= QUIET);
+            if let Some(Refusing { since, .. }) = &over {
+                let (server, lasted) = (self.dialer.server(), since.elapsed());
+                tracing::info!(%server, ?lasted, "checks are not refused any more");
+            }
+            over.is_some()
+        });
     }
 }
 
@@ -416,16 +550,6 @@ fn unasked(last: &StoreError) -> StoreError {
         last.clone()
     } else {
         StoreError::Unreachable(format!("not asked again since {last}"))
-    }
-}
-
-async fn probe(mut session: Session) -> Result<(), StoreError> {
-    let ping = redis::cmd("PING");
-    match timeout(PROBE_MAX, session.connection.send_packed_command(&ping)).await {
-        // Any answer will do: this asks whether the server lives.
-        Ok(Ok(_)) => Ok(()),
-        Ok(Err(error)) => Err(reply::transport(&error)),
-        Err(_) => Err(StoreError::Timeout(PROBE_MAX)),
     }
 }
 

@@ -45,6 +45,7 @@ use tokio::sync::watch;
 
 use dial::Dialer;
 use hints::{Hints, Publisher};
+use link::Timeouts;
 use servers::{Lane, Servers};
 use telemetry::Ahead;
 
@@ -69,7 +70,11 @@ impl RedisStore {
     /// A store that has not connected yet. Fails only where TLS has no root certificates.
     pub(crate) fn new(server: &Server, options: Options) -> Result<Self, StoreError> {
         let dialer = Dialer::new(server.clone(), options.connect_timeout)?;
-        let servers = Servers::new(dialer.clone(), options.connect_timeout);
+        let timeouts = Timeouts {
+            connect: options.connect_timeout,
+            probe: options.probe_timeout(),
+        };
+        let servers = Servers::new(dialer.clone(), timeouts);
         let publisher = match &servers {
             Servers::One(_) => Publisher::One(dialer),
             Servers::Cluster(cluster) => Publisher::Any(cluster.clone()),
@@ -267,8 +272,12 @@ impl Store for RedisStore {
         self.load_scripts().await
     }
 
-    fn is_up(&self) -> bool {
-        self.servers.is_up()
+    fn is_warm(&self) -> bool {
+        self.servers.is_warm()
+    }
+
+    fn trouble(&self) -> Option<StoreError> {
+        self.servers.trouble()
     }
 
     fn address(&self) -> String {

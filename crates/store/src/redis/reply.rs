@@ -50,11 +50,9 @@ pub(crate) fn login(error: &RedisError) -> StoreError {
 }
 
 /// The answer to the first PING. That it is not permitted is a permission matter, not a login one.
-pub(crate) fn greeting(answer: Result<Value, RedisError>) -> Result<(), StoreError> {
-    match answer.map(of) {
-        Ok(Ok(_)) => Ok(()),
-        Ok(Err(refusal)) if refusal.code == "NOPERM" => Ok(()),
-        Ok(Err(refusal)) => Err(refusal.into()),
-        Err(error) => Err(login(&error)),
+pub(crate) fn greeting(answer: Value) -> Result<(), StoreError> {
+    match of(answer) {
+        Err(refusal) if refusal.code != "NOPERM" => Err(refusal.into()),
+        Ok(_) | Err(_) => Ok(()),
     }
 }

@@ -1,11 +1,9 @@
 //! The servers of a store: one, or those of a Cluster, behind one way to ask.
 
-use std::time::Duration;
-
 use super::{
     cluster::Cluster,
     dial::Dialer,
-    link::{Deadline, Link, WhenLost},
+    link::{Deadline, Link, Timeouts, WhenLost},
     request::{Outcome, Request, send},
 };
 use crate::{StoreError, url::Address};
@@ -28,11 +26,11 @@ pub(crate) struct Node {
 
 impl Node {
     /// Connects at the first use.
-    pub(crate) fn new(dialer: Dialer, connect_timeout: Duration, when_lost: WhenLost) -> Self {
-        let link = || Link::new(dialer.clone(), connect_timeout, when_lost);
+    pub(crate) fn new(dialer: Dialer, timeouts: Timeouts, when_lost: WhenLost) -> Self {
+        let link = |lane| Link::new(dialer.clone(), lane, timeouts, when_lost);
         Self {
-            checks: link(),
-            control: link(),
+            checks: link(Lane::Checks),
+            control: link(Lane::Control),
             dialer,
         }
     }
@@ -57,10 +55,10 @@ pub(crate) enum Servers {
 }
 
 impl Servers {
-    pub(crate) fn new(dialer: Dialer, connect_timeout: Duration) -> Self {
+    pub(crate) fn new(dialer: Dialer, timeouts: Timeouts) -> Self {
         match &dialer.server().address {
-            Address::Cluster { .. } => Self::Cluster(Cluster::new(dialer, connect_timeout)),
-            _ => Self::One(Box::new(Node::new(dialer, connect_timeout, WhenLost::Wait))),
+            Address::Cluster { .. } => Self::Cluster(Cluster::new(dialer, timeouts)),
+            _ => Self::One(Box::new(Node::new(dialer, timeouts, WhenLost::Wait))),
         }
     }
 
@@ -113,11 +111,22 @@ impl Servers {
         }
     }
 
-    /// Whether the last that checks heard was good.
-    pub(crate) fn is_up(&self) -> bool {
+    /// Whether connections for checks were made, to each server that can be reached.
+    pub(crate) fn is_warm(&self) -> bool {
         match self {
-            Self::One(node) => node.checks.is_up(),
-            Self::Cluster(cluster) => cluster.is_up(),
+            Self::One(node) => node.checks.is_connected(),
+            Self::Cluster(cluster) => cluster.is_warm(),
+        }
+    }
+
+    /// Why checks get no decision, as far as is known.
+    pub(crate) fn trouble(&self) -> Option<StoreError> {
+        match self {
+            Self::One(node) if node.checks.is_connecting() => Some(StoreError::Unreachable(
+                "a connection is being made".to_owned(),
+            )),
+            Self::One(node) => node.checks.trouble(),
+            Self::Cluster(cluster) => cluster.trouble(),
         }
     }
 }

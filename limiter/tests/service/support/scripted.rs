@@ -252,8 +252,8 @@ impl Store for Scripted {
         self.inner.load_scripts().await
     }
 
-    fn is_up(&self) -> bool {
-        self.inner.is_up()
+    fn trouble(&self) -> Option<StoreError> {
+        self.inner.trouble()
     }
 
     fn address(&self) -> String {

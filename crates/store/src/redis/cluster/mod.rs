@@ -8,7 +8,7 @@ mod map;
 mod redirect;
 mod topology;
 
-use std::{collections::BTreeMap, io, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, io, sync::Arc};
 
 use ::redis::RedisConnectionInfo;
 use futures_util::future::join_all;
@@ -21,7 +21,7 @@ use self::{
 };
 use super::{
     dial::{Dialer, Stream},
-    link::Deadline,
+    link::{Deadline, Timeouts},
     request::{Outcome, Request, send},
     servers::{Lane, Node},
 };
@@ -78,9 +78,9 @@ struct Hop {
 
 impl Cluster {
     /// `seeds` dials the nodes that the URL names.
-    pub(crate) fn new(seeds: Dialer, connect_timeout: Duration) -> Self {
+    pub(crate) fn new(seeds: Dialer, timeouts: Timeouts) -> Self {
         Self {
-            topology: Arc::new(Topology::new(seeds, connect_timeout)),
+            topology: Arc::new(Topology::new(seeds, timeouts)),
         }
     }
 
@@ -88,8 +88,12 @@ impl Cluster {
         self.topology.start_checks();
     }
 
-    pub(crate) fn is_up(&self) -> bool {
-        self.topology.is_up()
+    pub(crate) fn is_warm(&self) -> bool {
+        self.topology.is_warm()
+    }
+
+    pub(crate) fn trouble(&self) -> Option<StoreError> {
+        self.topology.trouble()
     }
 
     /// A stream to any node, and how to log in there.

@@ -23,7 +23,7 @@ use crate::{
     StoreError,
     redis::{
         dial::Dialer,
-        link::{AbortOnDrop, Deadline, WhenLost, jittered},
+        link::{AbortOnDrop, Deadline, Link, Timeouts, WhenLost, jittered},
         request::{Request, send},
         servers::{Lane, Node},
     },
@@ -46,7 +46,7 @@ pub(super) struct Topology {
 struct Shared {
     /// To the nodes that the URL names.
     seeds: Dialer,
-    connect_timeout: Duration,
+    timeouts: Timeouts,
     known: watch::Sender<Known>,
     doubt: Notify,
     /// Whether connections for checks are made before the first one.
@@ -65,11 +65,11 @@ struct Known {
 }
 
 impl Topology {
-    pub(super) fn new(seeds: Dialer, connect_timeout: Duration) -> Self {
+    pub(super) fn new(seeds: Dialer, timeouts: Timeouts) -> Self {
         Self {
             shared: Arc::new(Shared {
                 seeds,
-                connect_timeout,
+                timeouts,
                 known: watch::Sender::default(),
                 doubt: Notify::new(),
                 eager: AtomicBool::new(false),
@@ -122,14 +122,25 @@ impl Topology {
         }
     }
 
-    /// Whether there is a map, and no node of it that failed last.
-    pub(super) fn is_up(&self) -> bool {
+    /// Whether there is a map, a connection to a node of it, and to each of the others one or a reason
+    /// why not.
+    pub(super) fn is_warm(&self) -> bool {
         let known = self.shared.known.borrow();
-        let fine = |map: &Map| {
-            let mut nodes = map.nodes().iter();
-            nodes.all(|(_, node)| !node.link(Lane::Checks).is_down())
-        };
-        known.map.as_deref().is_some_and(fine)
+        let Some(map) = &known.map else { return false };
+        let any = links(map).any(Link::is_connected);
+        any && !links(map).any(Link::is_connecting)
+    }
+
+    /// Why there is no map, or what is the matter with a node of it.
+    pub(super) fn trouble(&self) -> Option<StoreError> {
+        let known = self.shared.known.borrow();
+        match (&known.map, &known.error) {
+            (Some(map), _) => links(map).find_map(Link::trouble),
+            (None, Some(error)) => Some(error.clone()),
+            (None, None) => Some(StoreError::Unreachable(
+                "a connection is being made".to_owned(),
+            )),
+        }
     }
 
     /// The map may be wrong: it is asked for again.
@@ -160,10 +171,13 @@ fn closed() -> StoreError {
     StoreError::Unreachable("the store was closed".to_owned())
 }
 
+/// The connections for checks.
+fn links(map: &Map) -> impl Iterator<Item = &Link> {
+    map.nodes().iter().map(|(_, node)| node.link(Lane::Checks))
+}
+
 fn connect(map: &Map) {
-    for (_, node) in map.nodes() {
-        node.link(Lane::Checks).start();
-    }
+    links(map).for_each(Link::start);
 }
 
 impl Shared {
@@ -188,7 +202,7 @@ impl Shared {
 
     fn connect_to(&self, (host, port): &Place) -> Node {
         let dialer = self.seeds.to(host, *port);
-        Node::new(dialer, self.connect_timeout, WhenLost::Fail)
+        Node::new(dialer, self.timeouts, WhenLost::Fail)
     }
 
     async fn keep(&self) {
@@ -268,7 +282,7 @@ impl Shared {
         question.arg("SLOTS");
         let question = Request::from(question);
         // Time to connect, and for the answer.
-        let deadline = Deadline::within(2 * self.connect_timeout);
+        let deadline = Deadline::within(2 * self.timeouts.connect);
         let mut answers = send(node.link(Lane::Control), &[&question], false, deadline).await;
         match answers.pop() {
             Some(Ok(answer)) => map::ranges(answer, host),

@@ -1,0 +1,119 @@
+//! What checks got from the store lately, whatever the store says of itself.
+
+use std::{
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use protocol::Answer;
+use store::{CheckError, StoreError};
+use tokio::time::Instant;
+
+/// Calls that got no decision for this long, and none that did: that is no hiccup.
+const LASTING: Duration = Duration::from_millis(500);
+/// What was long ago tells nothing of now; nobody may be sent here to find out.
+const RECENT: Duration = Duration::from_secs(5);
+
+/// What came of the last calls.
+#[derive(Debug, Default)]
+pub(crate) struct StoreCalls {
+    last: Mutex<Option<Last>>,
+}
+
+#[derive(Debug)]
+enum Last {
+    Decided,
+    /// All of them since then.
+    Failed {
+        since: Instant,
+        last: Instant,
+        why: String,
+    },
+}
+
+impl StoreCalls {
+    /// A call came back; without answers, it was given up.
+    pub(crate) fn called(&self, answers: &[Result<Answer, CheckError>], now: Instant) {
+        let errors = answers.iter().map(|answer| store_error(answer.as_ref()));
+        let errors: Option<Vec<&StoreError>> = errors.collect();
+        let mut last = self.lock();
+        let Some(errors) = errors else {
+            *last = Some(Last::Decided);
+            return;
+        };
+        let since = match &*last {
+            Some(Last::Failed { since, .. }) => *since,
+            Some(Last::Decided) | None => now,
+        };
+        let why = errors.first().map(ToString::to_string);
+        *last = Some(Last::Failed {
+            since,
+            last: now,
+            why: why.unwrap_or_else(|| "it keeps no timeout".to_owned()),
+        });
+    }
+
+    /// Whether any check went to the store yet; one that was never asked has not failed either.
+    pub(crate) fn any(&self) -> bool {
+        self.lock().is_some()
+    }
+
+    /// Why checks get no decision, if all of late got none.
+    pub(crate) fn trouble(&self, now: Instant) -> Option<String> {
+        match &*self.lock() {
+            Some(Last::Failed { since, last, why })
+                if last.duration_since(*since) >= LASTING && now.duration_since(*last) < RECENT =>
+            {
+                Some(why.clone())
+            }
+            _ => None,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Last>> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The store's failure to decide a check, unless it is that check's own.
+fn store_error<'a>(answer: Result<&'a Answer, &'a CheckError>) -> Option<&'a StoreError> {
+    match answer {
+        Err(CheckError::Store(StoreError::Corrupt(_))) => None,
+        Err(CheckError::Store(error) | CheckError::Partly(error)) => Some(error),
+        Ok(_) | Err(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failed() -> Result<Answer, CheckError> {
+        Err(StoreError::Timeout(Duration::from_millis(10)).into())
+    }
+
+    #[test]
+    fn calls_that_fail_and_go_on_failing_are_trouble() {
+        let (calls, mut now) = (StoreCalls::default(), Instant::now());
+        assert!(!calls.any());
+        for _ in 0..6 {
+            assert_eq!(calls.trouble(now), None);
+            calls.called(&[failed(), failed()], now);
+            now += LASTING / 5;
+        }
+        let why = calls.trouble(now).unwrap();
+        assert!(why.contains("within 10 ms"), "{why}");
+        // One decision is enough.
+        calls.called(&[failed(), Err(CheckError::NoMatch)], now);
+        assert_eq!(calls.trouble(now), None);
+    }
+
+    #[test]
+    fn trouble_is_forgotten_where_nobody_asks() {
+        let (calls, now) = (StoreCalls::default(), Instant::now());
+        calls.called(&[], now);
+        calls.called(&[], now + LASTING);
+        assert!(calls.trouble(now + LASTING).is_some());
+        assert_eq!(calls.trouble(now + LASTING + RECENT), None);
+    }
+}
