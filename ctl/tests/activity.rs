@@ -108,6 +108,7 @@ async fn tell(store: &Arc<dyn Store>, limiter: &str, noted: &Noted) -> Result<()
 }
 
 #[test]
+#[ignore = "needs a server"]
 fn decisions_and_denials_are_shown() -> Result<()> {
     for engine in [Engine::Valkey, Engine::Redis] {
         let server = server(engine)?;
@@ -134,6 +135,7 @@ fn decisions_and_denials_are_shown() -> Result<()> {
 }
 
 #[test]
+#[ignore = "needs a server"]
 fn nothing_told_is_said() -> Result<()> {
     let server = server(Engine::Valkey)?;
     let cases = cases();
@@ -151,6 +153,7 @@ fn follow(arguments: &[&str]) -> Result<(Child, impl Iterator<Item = String> + u
 }
 
 #[test]
+#[ignore = "needs a server"]
 fn denials_are_followed_as_they_come() -> Result<()> {
     let server = server(Engine::Valkey)?;
     let url = server.url();

@@ -97,6 +97,7 @@ fn finds_no_error(cluster: &Cluster) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a server"]
 async fn every_command_reaches_the_nodes_it_needs() -> Result<()> {
     for engine in [Engine::Redis, Engine::Valkey] {
         let dir = TempDir::new()?;
@@ -162,6 +163,7 @@ async fn every_command_reaches_the_nodes_it_needs() -> Result<()> {
 
 /// Every command that needs the limits, whether or not it is told of which domain.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a server"]
 async fn limits_of_a_later_version_are_guessed_at_by_no_command() -> Result<()> {
     let dir = TempDir::new()?;
     let cluster = Cluster::start(&Engine::Redis.program()?, dir.path()).await?;

@@ -29,6 +29,7 @@ const VOLATILE: [(&str, &str); 9] = [
 ];
 
 #[test]
+#[ignore = "needs a server"]
 fn the_manual_is_true() -> Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut manual = std::fs::read_to_string(root.join("docs/rlctl.md"))?;
@@ -109,6 +110,7 @@ fn run(line: &str, server: &Server, home: &Path) -> Result<()> {
 }
 
 #[test]
+#[ignore = "needs a server"]
 fn commands_without_output_work_as_well() -> Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let readme = commands(

@@ -63,6 +63,7 @@ fn with_limits(engine: Engine, arguments: &[&str]) -> Result<Server> {
 }
 
 #[test]
+#[ignore = "needs a server"]
 fn a_healthy_server_has_nothing_to_mend() -> Result<()> {
     for engine in [Engine::Redis, Engine::Valkey] {
         let server = with_limits(engine, &["--appendonly", "yes"])?;
@@ -78,6 +79,7 @@ fn a_healthy_server_has_nothing_to_mend() -> Result<()> {
 }
 
 #[test]
+#[ignore = "needs a server"]
 fn what_limits_that_are_gone_left_behind_is_found() -> Result<()> {
     for engine in [Engine::Redis, Engine::Valkey] {
         let server = with_limits(engine, &["--appendonly", "yes"])?;
@@ -111,6 +113,7 @@ fn what_limits_that_are_gone_left_behind_is_found() -> Result<()> {
 }
 
 #[test]
+#[ignore = "needs a server"]
 fn an_override_that_cannot_be_read_is_found_and_can_be_deleted() -> Result<()> {
     for engine in [Engine::Redis, Engine::Valkey] {
         let server = with_limits(engine, &["--appendonly", "yes"])?;
@@ -128,6 +131,7 @@ fn an_override_that_cannot_be_read_is_found_and_can_be_deleted() -> Result<()> {
 }
 
 #[test]
+#[ignore = "needs a server"]
 fn what_was_evicted_is_told_and_that_the_limits_are_gone() -> Result<()> {
     for engine in [Engine::Redis, Engine::Valkey] {
         let server = with_limits(engine, &["--maxmemory-policy", "allkeys-lru"])?;
@@ -147,6 +151,7 @@ fn what_was_evicted_is_told_and_that_the_limits_are_gone() -> Result<()> {
 }
 
 #[test]
+#[ignore = "needs a server"]
 fn every_finding_names_the_command_that_mends_it_and_that_mends_it() -> Result<()> {
     let server = with_limits(
         Engine::Valkey,
@@ -193,6 +198,7 @@ fn every_finding_names_the_command_that_mends_it_and_that_mends_it() -> Result<(
 }
 
 #[test]
+#[ignore = "needs a server"]
 fn keys_that_were_evicted_and_memory_that_runs_out_are_told() -> Result<()> {
     let server = with_limits(
         Engine::Redis,
@@ -213,6 +219,7 @@ fn keys_that_were_evicted_and_memory_that_runs_out_are_told() -> Result<()> {
 }
 
 #[test]
+#[ignore = "needs a server"]
 fn records_that_are_lost_or_unreadable_are_told_and_hide_nothing_else() -> Result<()> {
     let server = with_limits(Engine::Redis, &["--appendonly", "yes"])?;
     command(&server, &["SADD", "rl:domains", "lost", "broken", "later"])?;
@@ -238,6 +245,7 @@ fn records_that_are_lost_or_unreadable_are_told_and_hide_nothing_else() -> Resul
 }
 
 #[test]
+#[ignore = "needs a server"]
 fn a_user_with_too_few_rights_is_told_which_it_lacks() -> Result<()> {
     let server = with_limits(Engine::Redis, &["--appendonly", "yes"])?;
     let rights = "reset on >s3cret ~rl:* &rl:* -@all +eval +evalsha +script|load +script|exists \
@@ -261,6 +269,7 @@ fn a_user_with_too_few_rights_is_told_which_it_lacks() -> Result<()> {
 }
 
 #[test]
+#[ignore = "needs a server"]
 fn a_replica_is_told_from_its_primary() -> Result<()> {
     let primary = with_limits(Engine::Redis, &["--appendonly", "yes"])?;
     let port = primary.port().to_string();

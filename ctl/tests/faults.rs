@@ -87,6 +87,7 @@ fn a_server_that_is_not_there_is_said_at_once_and_by_name() -> Result<()> {
 }
 
 #[test]
+#[ignore = "needs a server"]
 fn a_server_that_hangs_is_given_up_on() -> Result<()> {
     let server = Server::start(Engine::Valkey, &[])?;
     server.process().pause()?;
@@ -105,6 +106,7 @@ fn a_server_that_hangs_is_given_up_on() -> Result<()> {
 }
 
 #[test]
+#[ignore = "needs a server"]
 fn wrong_credentials_and_missing_rights_are_told_apart() -> Result<()> {
     let password = ["--requirepass", "hunter2"];
     let viewer = [
@@ -168,6 +170,7 @@ fn ctrl_c_ends_the_wait_for_a_file() -> Result<()> {
 }
 
 #[test]
+#[ignore = "needs a server"]
 fn ctrl_c_ends_the_wait_for_a_bucket() -> Result<()> {
     let server = Server::start(Engine::Valkey, &[])?;
     let url = server.url();
@@ -213,6 +216,7 @@ fn a_reader_that_leaves_is_no_error() -> Result<()> {
 }
 
 #[test]
+#[ignore = "needs a server"]
 fn data_is_on_stdout_and_talk_on_stderr() -> Result<()> {
     let server = Server::start(Engine::Valkey, &[])?;
     let url = server.url();
@@ -241,6 +245,7 @@ fn data_is_on_stdout_and_talk_on_stderr() -> Result<()> {
 /// Writers of different limits all succeed; of one limit, those who do not are told so, and
 /// nobody's edit is lost without a word.
 #[test]
+#[ignore = "needs a server"]
 fn edits_at_the_same_time_are_made_or_refused() -> Result<()> {
     const WRITERS: usize = 8;
     let server = Server::start(Engine::Valkey, &[])?;

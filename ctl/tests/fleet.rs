@@ -62,6 +62,7 @@ fn runtime() -> Result<tokio::runtime::Runtime> {
 }
 
 #[test]
+#[ignore = "needs a server"]
 fn the_fleet_is_listed() -> Result<()> {
     for engine in [Engine::Valkey, Engine::Redis] {
         let server = Server::start(engine, &[])?;
@@ -113,6 +114,7 @@ fn the_fleet_is_listed() -> Result<()> {
 }
 
 #[test]
+#[ignore = "needs a server"]
 fn an_edit_can_be_waited_for() -> Result<()> {
     let server = Server::start(Engine::Valkey, &[])?;
     let url = server.url();
@@ -158,6 +160,7 @@ fn an_edit_can_be_waited_for() -> Result<()> {
 }
 
 #[test]
+#[ignore = "needs a server"]
 fn who_lacks_an_edit_is_named() -> Result<()> {
     let server = Server::start(Engine::Redis, &[])?;
     runtime()?.block_on(async {

@@ -7,6 +7,7 @@ use harness::Engine;
 use support::{Server, rlctl, terminal::Terminal};
 
 #[tokio::test]
+#[ignore = "needs a server"]
 async fn a_name_that_looks_like_a_typo_is_asked_about() -> Result<()> {
     let server = tokio::task::spawn_blocking(|| Server::start(Engine::Valkey, &[])).await??;
     let url = server.url();

@@ -74,6 +74,7 @@ fn keeps_the_secret(output: &Output, arguments: &[&str]) {
 }
 
 #[test]
+#[ignore = "needs a server"]
 fn no_command_shows_the_password_wherever_it_fails() -> Result<()> {
     let server = Server::start(Engine::Redis, &["--requirepass", PASSWORD])?;
     let port = server.port();
@@ -133,6 +134,7 @@ fn at_home(home: &Path, arguments: &[&str]) -> Result<Output> {
 }
 
 #[test]
+#[ignore = "needs a server"]
 fn contexts_lead_to_their_servers_and_tell_no_password() -> Result<()> {
     let prod = Server::start(Engine::Valkey, &["--requirepass", PASSWORD])?;
     let staging = Server::start(Engine::Redis, &[])?;

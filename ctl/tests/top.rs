@@ -73,6 +73,7 @@ async fn server() -> Result<Server> {
 const RLCTL: &str = env!("CARGO_BIN_EXE_rlctl");
 
 #[tokio::test]
+#[ignore = "needs a server"]
 async fn it_shows_who_is_denied_and_obeys_keys() -> Result<()> {
     let server = server().await?;
     let url = server.url();
@@ -108,6 +109,7 @@ async fn it_shows_who_is_denied_and_obeys_keys() -> Result<()> {
 }
 
 #[tokio::test]
+#[ignore = "needs a server"]
 async fn however_it_ends_the_terminal_is_as_it_was() -> Result<()> {
     let server = server().await?;
     let url = server.url();
@@ -126,6 +128,7 @@ async fn however_it_ends_the_terminal_is_as_it_was() -> Result<()> {
 }
 
 #[tokio::test]
+#[ignore = "needs a server"]
 async fn it_goes_on_when_redis_goes_and_in_a_smaller_window() -> Result<()> {
     let server = server().await?;
     let url = server.url();
@@ -154,6 +157,7 @@ async fn it_goes_on_when_redis_goes_and_in_a_smaller_window() -> Result<()> {
 }
 
 #[tokio::test]
+#[ignore = "needs a server"]
 async fn no_color_means_none() -> Result<()> {
     let server = server().await?;
     let url = server.url();
@@ -182,10 +186,15 @@ async fn what_is_wrong_from_the_start_is_said_without_a_screen() -> Result<()> {
     Ok(())
 }
 
+/// The variable by which the next test tells this program to panic.
+const PANIC: &str = "RL_TEST_PANIC";
+
 /// Not a test: what the next one runs in a terminal.
 #[test]
-#[ignore = "panics on a terminal, as the test after it wants"]
 fn panics_with_a_screen() {
+    if std::env::var_os(PANIC).is_none() {
+        return;
+    }
     let _screen = Screen::take().expect("a terminal");
     panic!("something is wrong");
 }
@@ -194,13 +203,8 @@ fn panics_with_a_screen() {
 async fn a_panic_gives_the_terminal_back_and_is_read() -> Result<()> {
     let own = std::env::current_exe()?;
     let own = own.to_str().context("a path")?;
-    let arguments = [
-        "--exact",
-        "panics_with_a_screen",
-        "--ignored",
-        "--nocapture",
-    ];
-    let terminal = Terminal::run(own, &arguments, &[])?;
+    let arguments = ["--exact", "panics_with_a_screen", "--nocapture"];
+    let terminal = Terminal::run(own, &arguments, &[(PANIC, "1")])?;
     terminal.shows("something is wrong").await?;
     assert_ne!(terminal.ends().await?, 0);
     Ok(())

@@ -144,11 +144,13 @@ fn measure(server: &mut Server, column: usize) {
 }
 
 #[test]
+#[ignore = "needs a server"]
 fn on_redis() {
     measure(&mut Server::start(Engine::Redis), 0);
 }
 
 #[test]
+#[ignore = "needs a server"]
 fn on_valkey() {
     measure(&mut Server::start(Engine::Valkey), 1);
 }

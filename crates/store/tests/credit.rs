@@ -137,11 +137,13 @@ fn in_an_interpreter() {
 }
 
 #[test]
+#[ignore = "needs a server"]
 fn on_redis() {
     compare(&mut Server::start(harness::Engine::Redis), WALKS);
 }
 
 #[test]
+#[ignore = "needs a server"]
 fn on_valkey() {
     compare(&mut Server::start(harness::Engine::Valkey), WALKS);
 }

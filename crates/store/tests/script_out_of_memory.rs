@@ -98,11 +98,13 @@ fn nothing_is_forgotten(mut server: Server) {
 }
 
 #[test]
+#[ignore = "needs a server"]
 fn on_redis() {
     nothing_is_forgotten(Server::start(Engine::Redis));
 }
 
 #[test]
+#[ignore = "needs a server"]
 fn on_valkey() {
     nothing_is_forgotten(Server::start(Engine::Valkey));
 }

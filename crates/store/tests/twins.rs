@@ -105,11 +105,13 @@ fn in_an_interpreter() {
 }
 
 #[test]
+#[ignore = "needs a server"]
 fn on_redis() {
     compare(&mut Server::start(harness::Engine::Redis), steps());
 }
 
 #[test]
+#[ignore = "needs a server"]
 fn on_valkey() {
     compare(&mut Server::start(harness::Engine::Valkey), steps());
 }

@@ -153,11 +153,13 @@ fn in_an_interpreter() {
 }
 
 #[test]
+#[ignore = "needs a server"]
 fn on_redis() {
     run_on(Server::start(harness::Engine::Redis));
 }
 
 #[test]
+#[ignore = "needs a server"]
 fn on_valkey() {
     run_on(Server::start(harness::Engine::Valkey));
 }

@@ -19,6 +19,7 @@ async fn left(service: &Service, limit: &str, descriptor: Value) -> Result<Value
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a server"]
 async fn checks_over_several_nodes_are_all_or_nothing() -> Result<()> {
     for engine in [Engine::Redis, Engine::Valkey] {
         let dir = TempDir::new()?;

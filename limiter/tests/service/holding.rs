@@ -58,6 +58,7 @@ async fn back(service: &Service) -> Result<()> {
 }
 
 #[tokio::test]
+#[ignore = "needs a server"]
 async fn a_poll_is_answered_with_the_edit_or_when_its_time_is_over() -> Result<()> {
     let server = Server::start(Engine::Valkey).await?;
     publish(&server.store()?, PER_USER).await?;
@@ -229,6 +230,7 @@ async fn a_limiter_that_cannot_ask_its_store_holds_none() -> Result<()> {
 }
 
 #[tokio::test]
+#[ignore = "needs a server"]
 async fn a_store_that_hangs_ends_it_before_that_is_an_error() -> Result<()> {
     let server = Server::start(Engine::Valkey).await?;
     publish(&server.store()?, PER_USER).await?;
@@ -289,6 +291,7 @@ async fn a_limiter_that_cannot_read_an_edit_holds_none_and_takes_nobody_back() -
 
 /// Who has heard of an edit from one replica, and asks another a moment later.
 #[tokio::test]
+#[ignore = "needs a server"]
 async fn a_limiter_that_did_not_hear_of_an_edit_yet_asks_the_store_first() -> Result<()> {
     let server = Server::start(Engine::Valkey).await?;
     let store = server.store()?;

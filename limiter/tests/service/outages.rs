@@ -94,16 +94,19 @@ async fn rides_out_a_hang(server: &Server) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a server"]
 async fn a_redis_that_hangs_finds_no_backlog_when_it_wakes_up() -> Result<()> {
     rides_out_a_hang(&Server::start(Engine::Redis).await?).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a server"]
 async fn a_valkey_that_hangs_finds_no_backlog_when_it_wakes_up() -> Result<()> {
     rides_out_a_hang(&Server::start(Engine::Valkey).await?).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a server"]
 async fn a_restarted_server_is_found_again_and_its_loss_is_said() -> Result<()> {
     let server = Server::start(Engine::Redis).await?;
     let service = on(&server, PER_USER).await?;
@@ -116,6 +119,7 @@ async fn a_restarted_server_is_found_again_and_its_loss_is_said() -> Result<()> 
 }
 
 #[tokio::test]
+#[ignore = "needs a server"]
 async fn a_store_that_is_away_at_the_start_is_waited_for() -> Result<()> {
     let server = Server::start(Engine::Valkey).await?;
     publish(&server.store()?, PER_USER).await?;
@@ -131,6 +135,7 @@ async fn a_store_that_is_away_at_the_start_is_waited_for() -> Result<()> {
 }
 
 #[tokio::test]
+#[ignore = "needs a server"]
 async fn a_store_that_no_check_went_to_yet_is_not_away() -> Result<()> {
     let server = Server::start(Engine::Valkey).await?;
     publish(&server.store()?, PER_USER).await?;

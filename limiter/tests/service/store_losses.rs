@@ -8,6 +8,7 @@ use crate::support::{PATIENCE, Server, Service, quick, write};
 
 /// What a server evicted counts as unused; what it lost of the limits stays in force.
 #[tokio::test]
+#[ignore = "needs a server"]
 async fn a_server_that_evicts_gives_everybody_a_new_start_and_is_found_out() -> Result<()> {
     for engine in [Engine::Redis, Engine::Valkey] {
         let server = Server::start(engine).await?;
@@ -45,6 +46,7 @@ async fn a_server_that_evicts_gives_everybody_a_new_start_and_is_found_out() -> 
 }
 
 #[tokio::test]
+#[ignore = "needs a server"]
 async fn of_a_deleted_domain_the_snapshot_tells_who_deleted_it() -> Result<()> {
     let server = Server::start(Engine::Redis).await?;
     let service = on(&server).await?;

@@ -65,6 +65,7 @@ async fn nothing_was_charged(service: &Service, error: &Value) -> Result<()> {
 }
 
 #[tokio::test]
+#[ignore = "needs a server"]
 async fn a_server_that_is_not_there_charges_nothing() -> Result<()> {
     for engine in [Engine::Redis, Engine::Valkey] {
         let server = Server::start(engine).await?;
@@ -95,6 +96,7 @@ async fn is_said_to_be(service: &Service, up: u64, strict: u16) -> Result<()> {
 
 /// Every state in which a server takes no write: how it gets there, what it says, the way back.
 #[tokio::test]
+#[ignore = "needs a server"]
 async fn a_server_that_refuses_writes_charges_nothing() -> Result<()> {
     let set = |name, value| vec!["CONFIG", "SET", name, value];
     for engine in [Engine::Redis, Engine::Valkey] {
@@ -147,6 +149,7 @@ async fn a_server_that_refuses_writes_charges_nothing() -> Result<()> {
 }
 
 #[tokio::test]
+#[ignore = "needs a server"]
 async fn a_server_that_loads_charges_nothing_and_then_has_what_was_charged() -> Result<()> {
     let server = Server::start(Engine::Redis).await?;
     let service = on(&server).await?;
@@ -165,6 +168,7 @@ async fn a_server_that_loads_charges_nothing_and_then_has_what_was_charged() -> 
 }
 
 #[tokio::test]
+#[ignore = "needs a server"]
 async fn a_script_that_is_gone_is_sent_again_within_the_same_check() -> Result<()> {
     let server = Server::start(Engine::Redis).await?;
     let service = on(&server).await?;
@@ -178,6 +182,7 @@ async fn a_script_that_is_gone_is_sent_again_within_the_same_check() -> Result<(
 }
 
 #[tokio::test]
+#[ignore = "needs a server"]
 async fn of_a_server_that_hangs_only_the_first_checks_are_in_doubt() -> Result<()> {
     let server = Server::start(Engine::Redis).await?;
     let service = on(&server).await?;
@@ -198,6 +203,7 @@ async fn of_a_server_that_hangs_only_the_first_checks_are_in_doubt() -> Result<(
 
 /// An ACL may permit what one algorithm needs and not what the next check of the same call does.
 #[tokio::test]
+#[ignore = "needs a server"]
 async fn a_lacking_right_leaves_it_open() -> Result<()> {
     let server = Server::start(Engine::Redis).await?;
     let service = on(&server).await?;
@@ -259,6 +265,7 @@ async fn the_error_of_a_whole_batch_is_its_most_doubtful() -> Result<()> {
 }
 
 #[tokio::test]
+#[ignore = "needs a server"]
 async fn a_domain_beyond_those_followed_is_not_said_to_have_no_limits() -> Result<()> {
     let server = Server::start(Engine::Redis).await?;
     let running = on(&server).await?;

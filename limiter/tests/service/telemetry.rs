@@ -39,6 +39,7 @@ fn count(observed: &Observed, limit: &str, outcome: Outcome, by: DecidedBy) -> u
 }
 
 #[tokio::test]
+#[ignore = "needs a server"]
 async fn polls_and_checks_tell_who_follows_the_limits_and_how_far() -> Result<()> {
     let server = Server::start(Engine::Valkey).await?;
     let store = server.store()?;
@@ -91,6 +92,7 @@ async fn polls_and_checks_tell_who_follows_the_limits_and_how_far() -> Result<()
 }
 
 #[tokio::test]
+#[ignore = "needs a server"]
 async fn decisions_and_denied_buckets_are_told() -> Result<()> {
     const LIMITS: &str = "
   - {name: per-user, per: [user], rate: 2/1d}
@@ -172,6 +174,7 @@ fn report(proxy: &str) -> Report {
 }
 
 #[tokio::test]
+#[ignore = "needs a server"]
 async fn what_proxies_decide_by_themselves_is_told_as_well() -> Result<()> {
     let server = Server::start(Engine::Valkey).await?;
     let store = server.store()?;
@@ -266,6 +269,7 @@ async fn what_proxies_report_is_in_the_metrics_under_limits_that_there_are() -> 
 }
 
 #[tokio::test]
+#[ignore = "needs a server"]
 async fn checks_that_got_no_decision_are_told_once_the_store_is_back() -> Result<()> {
     let server = Server::start(Engine::Redis).await?;
     let store = server.store()?;

@@ -29,6 +29,18 @@ const WASI: &str = "wasm32-wasip1";
 /// Includes the suites that need servers, which a plain `cargo test` leaves out.
 const SUITES: &str = "--features=tests/servers";
 
+/// Which tests of a program are run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Which {
+    /// Those that a plain `cargo test` runs.
+    Usual,
+    /// Those that it leaves out, because they need a server.
+    Ignored,
+}
+
+/// A server that is not there.
+const NO_SERVER: &str = "/nonexistent/server";
+
 /// One thing that must hold, in the order of running: what fails fastest first,
 /// the tests last, so that their summary is what the eye falls on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -123,16 +135,21 @@ impl<'a> Context<'a> {
     }
 
     /// The test runner, nextest where it is installed.
-    fn tests(&self, selection: &[&str]) -> Command {
+    fn tests(&self, selection: &[&str], which: Which) -> Command {
         let mut cargo = if self.tools.has_nextest() {
             self.native(&["nextest", "run", "--no-fail-fast"])
         } else {
             self.native(&["test", "--no-fail-fast"])
         };
-        cargo.args(selection);
-        if !self.runner.is_empty() {
-            cargo.arg("--").args(&self.runner);
+        if self.tools.has_nextest() && !self.runner.is_empty() {
+            // What a person asks for may be in one of two runs.
+            cargo.arg("--no-tests=pass");
         }
+        cargo.args(selection).arg("--");
+        if which == Which::Ignored {
+            cargo.arg("--ignored");
+        }
+        cargo.args(&self.runner);
         cargo
     }
 }
@@ -218,12 +235,19 @@ fn deny(context: &Context<'_>) -> Result<()> {
     command::run(&mut deny(&["check", "advisories"]))
 }
 
+/// Twice, and each test once: as a plain `cargo test` does, where there is no server, so that no test
+/// that needs one goes unmarked; and then those that are marked, with servers.
 fn unit(context: &Context<'_>) -> Result<()> {
     if context.tools.has_nextest() {
         // nextest leaves the examples in the documentation to cargo.
         command::run(&mut context.native(&["test", "--quiet", "--doc"]))?;
     }
-    let mut tests = context.tests(&[]);
+    let mut tests = context.tests(&[], Which::Usual);
+    for variable in ["RL_TEST_REDIS", "RL_TEST_VALKEY"] {
+        tests.env(variable, NO_SERVER);
+    }
+    command::run(&mut tests)?;
+    let mut tests = context.tests(&[], Which::Ignored);
     context.with_servers(&mut tests)?;
     command::run(&mut tests)?;
     if context.runner.is_empty() {
@@ -288,7 +312,7 @@ fn e2e(context: &Context<'_>) -> Result<()> {
 fn through_envoy(context: &Context<'_>, suite: &str) -> Result<Command> {
     let filter = wasm::build(context.workspace, context.ui)?;
     command::run(&mut context.native(&["build", "--bins"]))?;
-    let mut tests = context.tests(&[SUITES, "--test", suite]);
+    let mut tests = context.tests(&[SUITES, "--test", suite], Which::Usual);
     context.with_servers(&mut tests)?;
     tests
         .env("RL_TEST_FILTER", filter)

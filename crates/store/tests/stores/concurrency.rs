@@ -73,11 +73,13 @@ async fn exactly_the_limit_is_admitted(engine: Engine) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
 async fn on_redis_exactly_the_limit_is_admitted() -> Result<()> {
     exactly_the_limit_is_admitted(Engine::Redis).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
 async fn on_valkey_exactly_the_limit_is_admitted() -> Result<()> {
     exactly_the_limit_is_admitted(Engine::Valkey).await
 }

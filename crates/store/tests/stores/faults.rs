@@ -35,6 +35,7 @@ fn store_error(result: Result<protocol::Answer, CheckError>) -> StoreError {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
 async fn a_hung_server_costs_one_deadline_and_finds_no_backlog() -> Result<()> {
     for engine in [Engine::Redis, Engine::Valkey] {
         let server = Server::start(engine).await?;
@@ -60,6 +61,7 @@ async fn a_hung_server_costs_one_deadline_and_finds_no_backlog() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
 async fn a_long_hang_and_a_reconnection_charge_no_backlog() -> Result<()> {
     let server = Server::start(Engine::Redis).await?;
     let (store, policy) = serving(&server).await?;
@@ -80,6 +82,7 @@ async fn a_long_hang_and_a_reconnection_charge_no_backlog() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
 async fn a_killed_server_is_found_again_with_its_scripts_gone() -> Result<()> {
     for engine in [Engine::Redis, Engine::Valkey] {
         let mut server = Server::start(engine).await?;
@@ -105,6 +108,7 @@ async fn a_killed_server_is_found_again_with_its_scripts_gone() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
 async fn nobody_there_is_told_at_once_and_dialled_by_one() -> Result<()> {
     let mut server = Server::start(Engine::Redis).await?;
     let (_, policy) = serving(&server).await?;
@@ -117,6 +121,7 @@ async fn nobody_there_is_told_at_once_and_dialled_by_one() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
 async fn flushed_scripts_neither_lose_nor_double_a_check() -> Result<()> {
     for engine in [Engine::Redis, Engine::Valkey] {
         let server = Server::start(engine).await?;
@@ -151,6 +156,7 @@ async fn flushed_scripts_neither_lose_nor_double_a_check() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
 async fn a_replica_refuses_and_says_what_it_is() -> Result<()> {
     let primary = Server::start(Engine::Redis).await?;
     let (_, policy) = serving(&primary).await?;
@@ -178,6 +184,7 @@ async fn a_replica_refuses_and_says_what_it_is() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
 async fn a_full_server_refuses_checks_and_edits_whole() -> Result<()> {
     for engine in [Engine::Redis, Engine::Valkey] {
         let server = Server::start(engine).await?;
@@ -205,6 +212,7 @@ async fn a_full_server_refuses_checks_and_edits_whole() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
 async fn a_loading_server_refuses_and_is_used_once_it_has_loaded() -> Result<()> {
     let mut server = Server::start(Engine::Redis).await?;
     let store = server.store()?;
@@ -240,6 +248,7 @@ async fn a_loading_server_refuses_and_is_used_once_it_has_loaded() -> Result<()>
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
 async fn a_busy_script_is_not_waited_for() -> Result<()> {
     let server = Server::start_with(Engine::Redis, &["--busy-reply-threshold", "50"]).await?;
     let (store, policy) = serving(&server).await?;
@@ -269,6 +278,7 @@ async fn a_busy_script_is_not_waited_for() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
 async fn foreign_data_is_an_error_not_a_decision() -> Result<()> {
     let server = Server::start(Engine::Redis).await?;
     let store = server.store_with(patient())?;
@@ -303,6 +313,7 @@ async fn foreign_data_is_an_error_not_a_decision() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
 async fn a_lost_record_is_missing_not_deleted_and_goes_on_from_its_history() -> Result<()> {
     let server = Server::start(Engine::Redis).await?;
     let store = server.store()?;
@@ -316,6 +327,7 @@ async fn a_lost_record_is_missing_not_deleted_and_goes_on_from_its_history() -> 
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
 async fn an_unreadable_record_does_not_hide_other_domains() -> Result<()> {
     let server = Server::start(Engine::Redis).await?;
     let store = server.store()?;
@@ -346,6 +358,7 @@ async fn an_unreadable_record_does_not_hide_other_domains() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
 async fn a_foreign_member_of_a_shared_key_hides_nothing() -> Result<()> {
     let server = Server::start(Engine::Redis).await?;
     let store = server.store()?;
@@ -368,6 +381,7 @@ async fn a_foreign_member_of_a_shared_key_hides_nothing() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
 async fn one_domain_more_than_limiters_follow_is_refused() -> Result<()> {
     let server = Server::start(Engine::Redis).await?;
     let store = server.store()?;

@@ -308,6 +308,7 @@ async fn an_override_too_small_for_the_ttl_is_not_leased(store: Shared) -> Resul
 
 /// NOSCRIPT means that nothing ran, so what carries a settlement may go again; nothing else may.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
 async fn a_flushed_script_settles_once() -> Result<()> {
     for engine in [Engine::Redis, Engine::Valkey] {
         let server = Server::start(engine).await?;

@@ -17,6 +17,7 @@ pub const RIGHTS: &str = "~rl:* &rl:* -@all +eval +evalsha +script|load +script|
     +sadd +smembers +publish +subscribe";
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
 async fn a_wrong_password_fails_and_does_not_go_on_as_default() -> Result<()> {
     for engine in [Engine::Redis, Engine::Valkey] {
         let server = Server::start(engine).await?;
@@ -36,6 +37,7 @@ async fn a_wrong_password_fails_and_does_not_go_on_as_default() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
 async fn a_missing_password_is_an_authentication_error() -> Result<()> {
     let server = Server::start_with(Engine::Redis, &["--requirepass", "s3cret"]).await?;
     let refused = server.store()?.ping().await;
@@ -45,6 +47,7 @@ async fn a_missing_password_is_an_authentication_error() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
 async fn a_user_with_few_rights_is_enough_for_checks_and_edits() -> Result<()> {
     for engine in [Engine::Redis, Engine::Valkey] {
         let server = Server::start(engine).await?;
@@ -85,6 +88,7 @@ async fn a_user_with_few_rights_is_enough_for_checks_and_edits() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
 async fn an_edit_with_a_missing_right_changes_nothing() -> Result<()> {
     for engine in [Engine::Redis, Engine::Valkey] {
         let server = Server::start(engine).await?;
@@ -109,6 +113,7 @@ async fn an_edit_with_a_missing_right_changes_nothing() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
 async fn a_missing_right_is_a_refusal_that_says_so() -> Result<()> {
     let server = Server::start(Engine::Redis).await?;
     let policy = publish(&server.store()?, &policy(TEN_A_DAY)).await?;

@@ -34,6 +34,7 @@ macro_rules! on_every_store {
         }
         mod redis {
             $(#[tokio::test(flavor = "multi_thread")]
+            #[ignore = "needs a server"]
             async fn $test() -> anyhow::Result<()> {
                 let server = crate::servers::Server::start(harness::Engine::Redis).await?;
                 super::$test(server.store()?).await
@@ -41,6 +42,7 @@ macro_rules! on_every_store {
         }
         mod valkey {
             $(#[tokio::test(flavor = "multi_thread")]
+            #[ignore = "needs a server"]
             async fn $test() -> anyhow::Result<()> {
                 let server = crate::servers::Server::start(harness::Engine::Valkey).await?;
                 super::$test(server.store()?).await
@@ -48,6 +50,7 @@ macro_rules! on_every_store {
         }
         mod sentinel {
             $(#[tokio::test(flavor = "multi_thread")]
+            #[ignore = "needs a server"]
             async fn $test() -> anyhow::Result<()> {
                 let primary = crate::sentinel::Primary::start(harness::Engine::Valkey).await?;
                 super::$test(primary.store()?).await
@@ -55,6 +58,7 @@ macro_rules! on_every_store {
         }
         mod cluster {
             $(#[tokio::test(flavor = "multi_thread")]
+            #[ignore = "needs a server"]
             async fn $test() -> anyhow::Result<()> {
                 let cluster = crate::cluster::Cluster::start(harness::Engine::Redis).await?;
                 super::$test(cluster.store()?).await

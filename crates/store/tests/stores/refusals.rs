@@ -52,6 +52,7 @@ async fn refuses(server: &Server, ill: &[&[&str]], code: &str, mend: &[&str]) ->
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
 async fn a_server_that_cannot_save_charges_nothing() -> Result<()> {
     for engine in [Engine::Redis, Engine::Valkey] {
         let dir = TempDir::new()?;
@@ -68,6 +69,7 @@ async fn a_server_that_cannot_save_charges_nothing() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
 async fn a_server_that_lacks_replicas_charges_nothing() -> Result<()> {
     for engine in [Engine::Redis, Engine::Valkey] {
         let server = Server::start(engine).await?;
@@ -78,6 +80,7 @@ async fn a_server_that_lacks_replicas_charges_nothing() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
 async fn what_was_evicted_counts_as_unused() -> Result<()> {
     for engine in [Engine::Redis, Engine::Valkey] {
         let server = Server::start(engine).await?;
@@ -134,6 +137,7 @@ async fn slowed(port: u16, slow: Arc<AtomicBool>, by: Duration) -> Result<u16> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
 async fn a_slow_server_charges_only_what_was_sent_and_each_once() -> Result<()> {
     for engine in [Engine::Redis, Engine::Valkey] {
         let server = Server::start(engine).await?;

@@ -66,6 +66,7 @@ async fn set_override(
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
 async fn many_overrides_are_written_whole_and_leave_nothing_behind() -> Result<()> {
     for engine in [Engine::Redis, Engine::Valkey] {
         let server = Server::start(engine).await?;
@@ -103,6 +104,7 @@ async fn many_overrides_are_written_whole_and_leave_nothing_behind() -> Result<(
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
 async fn what_changed_is_told_without_the_overrides_that_did_not() -> Result<()> {
     let server = Server::start(Engine::Redis).await?;
     let store = server.store()?;
@@ -163,6 +165,7 @@ async fn what_changed_is_told_without_the_overrides_that_did_not() -> Result<()>
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
 async fn another_history_or_a_short_one_tells_nothing() -> Result<()> {
     let server = Server::start(Engine::Redis).await?;
     let store = server.store()?;

@@ -100,11 +100,13 @@ fn store_of(hosts: &str, service: &str) -> Result<Arc<dyn Store>> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
 async fn a_replaced_redis_is_followed() -> Result<()> {
     follow(Engine::Redis).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
 async fn a_replaced_valkey_is_followed() -> Result<()> {
     follow(Engine::Valkey).await
 }
@@ -157,11 +159,13 @@ async fn follow(engine: Engine) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
 async fn a_redis_that_lives_on_after_a_failover_is_left() -> Result<()> {
     leaves_a_deposed_primary(Engine::Redis).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
 async fn a_valkey_that_lives_on_after_a_failover_is_left() -> Result<()> {
     leaves_a_deposed_primary(Engine::Valkey).await
 }
@@ -215,6 +219,7 @@ async fn leaves_a_deposed_primary(engine: Engine) -> Result<()> {
 
 /// Two sentinels know the primary; a third names another server, by an epoch that nobody gave it.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
 async fn one_sentinel_of_three_misleads_nobody() -> Result<()> {
     let engine = Engine::Valkey;
     let (primary, stranger) = (Server::start(engine).await?, Server::start(engine).await?);
@@ -243,6 +248,7 @@ async fn one_sentinel_of_three_misleads_nobody() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
 async fn an_unknown_service_is_named() -> Result<()> {
     let primary = Server::start_with(Engine::Redis, &["--requirepass", PASSWORD]).await?;
     let sentinel = Sentinel::start(Engine::Redis, primary.port()).await?;

@@ -49,11 +49,13 @@ async fn a_simulation_has_a_clock_and_buckets_of_its_own(engine: Engine) -> Resu
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
 async fn on_redis() -> Result<()> {
     a_simulation_has_a_clock_and_buckets_of_its_own(Engine::Redis).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
 async fn on_valkey() -> Result<()> {
     a_simulation_has_a_clock_and_buckets_of_its_own(Engine::Valkey).await
 }

@@ -59,6 +59,7 @@ async fn write(store: &Arc<dyn Store>, limiter: &str, slot: Slot, requests: u64)
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
 async fn the_fleet_is_what_all_limiters_noted() -> Result<()> {
     for engine in [Engine::Redis, Engine::Valkey] {
         let server = Server::start(engine).await?;
@@ -108,6 +109,7 @@ async fn the_fleet_is_what_all_limiters_noted() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
 async fn activity_is_added_up_over_limiters_and_slots() -> Result<()> {
     for engine in [Engine::Redis, Engine::Valkey] {
         let server = Server::start(engine).await?;
@@ -144,6 +146,7 @@ async fn activity_is_added_up_over_limiters_and_slots() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
 async fn notes_are_of_a_bounded_number_of_limiters() -> Result<()> {
     let server = Server::start(Engine::Valkey).await?;
     let store = server.store()?;
@@ -162,6 +165,7 @@ async fn notes_are_of_a_bounded_number_of_limiters() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
 async fn what_others_left_under_our_keys_is_said_or_skipped() -> Result<()> {
     let server = Server::start(Engine::Redis).await?;
     let store = server.store()?;

@@ -175,11 +175,13 @@ async fn a_moving_slot_charges_each_check_once(engine: Engine) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
 async fn on_redis_a_moving_slot_charges_each_check_once() -> Result<()> {
     a_moving_slot_charges_each_check_once(Engine::Redis).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
 async fn on_valkey_a_moving_slot_charges_each_check_once() -> Result<()> {
     a_moving_slot_charges_each_check_once(Engine::Valkey).await
 }
@@ -221,11 +223,13 @@ async fn a_lost_master_is_replaced(engine: Engine) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
 async fn on_redis_a_lost_master_is_replaced() -> Result<()> {
     a_lost_master_is_replaced(Engine::Redis).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
 async fn on_valkey_a_lost_master_is_replaced() -> Result<()> {
     a_lost_master_is_replaced(Engine::Valkey).await
 }
@@ -240,6 +244,7 @@ async fn questions(node: &Server) -> Result<u64> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
 async fn a_cluster_that_is_down_refuses_calmly_and_is_found_again() -> Result<()> {
     let mut cluster = Cluster::start(Engine::Redis).await?;
     let store = cluster.store_with(impatient())?;
@@ -275,6 +280,7 @@ async fn a_cluster_that_is_down_refuses_calmly_and_is_found_again() -> Result<()
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
 async fn a_server_that_is_no_cluster_says_so() -> Result<()> {
     let server = Server::start(Engine::Redis).await?;
     let url = format!("redis-cluster://127.0.0.1:{}", server.port());

@@ -209,21 +209,25 @@ async fn one_slot_is_all_or_none(engine: Engine) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
 async fn on_redis_exactly_the_limit_is_admitted() -> Result<()> {
     exactly_the_limit_is_admitted(Engine::Redis).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
 async fn on_valkey_exactly_the_limit_is_admitted() -> Result<()> {
     exactly_the_limit_is_admitted(Engine::Valkey).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
 async fn on_redis_one_slot_is_all_or_none() -> Result<()> {
     one_slot_is_all_or_none(Engine::Redis).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
 async fn on_valkey_one_slot_is_all_or_none() -> Result<()> {
     one_slot_is_all_or_none(Engine::Valkey).await
 }

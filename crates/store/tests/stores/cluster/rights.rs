@@ -15,6 +15,7 @@ use crate::{
 };
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
 async fn a_user_with_few_rights_is_enough_even_while_a_slot_moves() -> Result<()> {
     for engine in [Engine::Redis, Engine::Valkey] {
         let cluster = Cluster::start(engine).await?;
