@@ -28,7 +28,7 @@ use crate::workspace::Workspace;
 
 use limiter::LimiterBench;
 use report::{Report, Run, Series};
-use setups::{Bench, Setup};
+use setups::{Bench, Noops, Setup};
 
 /// Rounds of `--module`, of some milliseconds each.
 const MODULE_ROUNDS: u64 = 200;
@@ -68,13 +68,16 @@ pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
         return interruptible(module::run(&programs, &node, &args.others, MODULE_ROUNDS));
     }
     let needs = Needs {
-        noop: wasm::module(workspace, ui, "noop-filter")?,
+        noops: Noops {
+            lean: wasm::module(workspace, ui, "lean-filter")?,
+            sdk: wasm::module(workspace, ui, "noop-filter")?,
+        },
         wrk: tools.wrk()?,
         redis_benchmark: tools.redis_benchmark()?,
     };
     if args.leases {
         let (rounds, seconds) = (args.rounds, args.seconds);
-        let table = leases::run(programs, &needs.noop, &needs.wrk, rounds, seconds);
+        let table = leases::run(programs, &needs.noops, &needs.wrk, rounds, seconds);
         print!("{}", interruptible(table)?);
         return Ok(());
     }
@@ -130,7 +133,7 @@ fn programs(workspace: &Workspace, ui: &Ui) -> Result<harness::Programs> {
 
 /// What only the benchmark needs.
 struct Needs {
-    noop: PathBuf,
+    noops: Noops,
     wrk: PathBuf,
     redis_benchmark: PathBuf,
 }
@@ -154,9 +157,9 @@ async fn measure(
     for _ in 0..rounds {
         report
             .starts
-            .push(start::measure(&programs, &needs.noop).await?);
+            .push(start::measure(&programs, &needs.noops.lean).await?);
     }
-    let bench = Bench::start(programs, &needs.noop).await?;
+    let bench = Bench::start(programs, &needs.noops).await?;
     let load = load::Load::new(needs.wrk, Duration::from_secs(seconds), connections)?;
     // Pools fill, code is compiled: the first requests of a setup do not count.
     for setup in bench.setups() {

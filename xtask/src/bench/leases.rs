@@ -18,7 +18,7 @@ use tempfile::TempDir;
 use super::load::{Load, Sample};
 use super::ready::{limits_are_known, load_limits, start_envoy, start_limiters};
 use super::report::median;
-use super::setups::{NOOP, Setup, answer_alone, answer_at_once, headers_alone};
+use super::setups::{NOOP, Noops, Setup, answer_alone, answer_at_once, headers_alone};
 
 /// One busy bucket, leased and not, and a bucket for each of a thousand users.
 const LIMITS: &str = "\
@@ -93,12 +93,12 @@ struct Figures {
 /// Runs the rounds; returns the comparison.
 pub async fn run(
     programs: Programs,
-    noop: &Path,
+    noops: &Noops,
     wrk: &Path,
     rounds: u64,
     seconds: u64,
 ) -> Result<String> {
-    let stage = Stage::start(&programs, noop).await?;
+    let stage = Stage::start(&programs, noops).await?;
     let mut table = String::new();
     for group in &stage.groups {
         for connections in CONNECTIONS {
@@ -111,7 +111,7 @@ pub async fn run(
 }
 
 impl Stage {
-    async fn start(programs: &Programs, noop: &Path) -> Result<Self> {
+    async fn start(programs: &Programs, noops: &Noops) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let redis = Redis::start(&programs.redis, free_port()?, dir.path()).await?;
         load_limits(programs, &redis, dir.path(), LIMITS)?;
@@ -142,8 +142,8 @@ impl Stage {
             groups.push(Group {
                 answers,
                 workers,
-                noop: with(noop, |_| ()).await?,
-                headers: with(noop, headers_alone).await?,
+                noop: with(&noops.lean, |_| ()).await?,
+                headers: with(&noops.sdk, headers_alone).await?,
                 ours: with(&programs.filter, |_| ()).await?,
                 silent: with(&programs.filter, |config| config["headers"] = json!([])).await?,
             });

@@ -1,7 +1,7 @@
 //! What is compared: one Envoy of one worker for each setup, all of them up for
 //! the whole run and idle except the one under load.
 
-use std::path::Path;
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use harness::{Client, Envoy, EnvoyConfig, Limiter, Ports, Programs, Redis, free_port};
@@ -20,7 +20,15 @@ limits:
   - {name: busy, match: {path: /leased}, rate: 1000000/1s, lease: {ttl: 100ms}}
 ";
 
-/// What setups that Envoy itself answers are measured against.
+/// The modules that decide nothing.
+pub struct Noops {
+    /// Entered once for a request, and nothing else.
+    pub lean: PathBuf,
+    /// By the SDK; told to, it reads and writes headers.
+    pub sdk: PathBuf,
+}
+
+/// What setups that Envoy itself answers are measured against: the leanest filter.
 pub const NOOP: &str = "no-op filter";
 /// As [`NOOP`], of those that a service behind Envoy answers.
 pub const NOOP_BEFORE: &str = "no-op, upstream";
@@ -52,7 +60,7 @@ pub struct Bench {
 
 impl Bench {
     /// Starts it all.
-    pub async fn start(programs: Programs, noop: &Path) -> Result<Self> {
+    pub async fn start(programs: Programs, noops: &Noops) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let redis = Redis::start(&programs.redis, free_port()?, dir.path()).await?;
         load_limits(&programs, &redis, dir.path(), LIMITS)?;
@@ -64,8 +72,9 @@ impl Bench {
                 .filter_code(&programs.filter)?
                 .limiter_timeout("1s")
         };
-        let noop = || shipped()?.filter_code(noop);
-        let headers = || noop()?.filter_config(headers_alone);
+        let lean = || shipped()?.filter_code(&noops.lean);
+        let sdk = || shipped()?.filter_code(&noops.sdk);
+        let headers = || sdk()?.filter_config(headers_alone);
         let start = async |config, upstream| {
             let ports = Ports { upstream, ..ports };
             start_envoy(&programs, config, ports, 1, dir.path()).await
@@ -75,10 +84,12 @@ impl Bench {
         let (without, service) = start(without, ports.upstream).await?;
         let mut envoys = vec![without];
         for config in [
-            noop()?.http_filters(answer_at_once)?,
+            lean()?.http_filters(answer_at_once)?,
+            sdk()?.http_filters(answer_at_once)?,
             headers()?.http_filters(answer_at_once)?,
             ours()?.http_filters(answer_at_once)?,
-            noop()?,
+            lean()?,
+            sdk()?,
             headers()?,
             ours()?,
         ] {
@@ -146,27 +157,31 @@ fn setups(envoys: &[Envoy]) -> Result<Vec<Setup>> {
     let [
         without,
         noop,
+        sdk,
         headers,
         ours,
         noop_before,
+        sdk_before,
         headers_before,
         ours_before,
     ] = envoys
     else {
-        bail!("seven Envoys were to be started")
+        bail!("nine Envoys were to be started")
     };
     Ok(vec![
         plain("no filter", (0, without), NOOP),
         plain(NOOP, (1, noop), NOOP),
-        plain("headers alone", (2, headers), NOOP),
-        checked("every request checked", (3, ours), NOOP),
-        denied("denied from the cache", (3, ours), NOOP),
-        leased("leased", (3, ours), NOOP),
-        plain(NOOP_BEFORE, (4, noop_before), NOOP_BEFORE),
-        plain("headers alone, upstream", (5, headers_before), NOOP_BEFORE),
-        checked("checked, upstream", (6, ours_before), NOOP_BEFORE),
-        denied("denied, upstream", (6, ours_before), NOOP_BEFORE),
-        leased("leased, upstream", (6, ours_before), NOOP_BEFORE),
+        plain("no-op by the SDK", (2, sdk), NOOP),
+        plain("headers alone", (3, headers), NOOP),
+        checked("every request checked", (4, ours), NOOP),
+        denied("denied from the cache", (4, ours), NOOP),
+        leased("leased", (4, ours), NOOP),
+        plain(NOOP_BEFORE, (5, noop_before), NOOP_BEFORE),
+        plain("SDK's no-op, upstream", (6, sdk_before), NOOP_BEFORE),
+        plain("headers alone, upstream", (7, headers_before), NOOP_BEFORE),
+        checked("checked, upstream", (8, ours_before), NOOP_BEFORE),
+        denied("denied, upstream", (8, ours_before), NOOP_BEFORE),
+        leased("leased, upstream", (8, ours_before), NOOP_BEFORE),
     ])
 }
 

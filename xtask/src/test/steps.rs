@@ -110,6 +110,8 @@ impl<'a> Context<'a> {
             "filter",
             "--exclude",
             "noop-filter",
+            "--exclude",
+            "lean-filter",
         ]);
         cargo
     }
@@ -120,6 +122,7 @@ impl<'a> Context<'a> {
             subcommand,
             "--package=filter",
             "--package=noop-filter",
+            "--package=lean-filter",
             "--target",
             TARGET,
         ])
