@@ -148,6 +148,7 @@ async fn a_store_that_no_check_went_to_yet_is_not_away() -> Result<()> {
 
 /// The first check has no time to dial and to load a script of 60 KB.
 #[tokio::test]
+#[ignore = "needs a server"]
 async fn who_is_ready_has_connections_and_scripts_for_checks() -> Result<()> {
     for engine in [Engine::Redis, Engine::Valkey] {
         let server = Server::start(engine).await?;
