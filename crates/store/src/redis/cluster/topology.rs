@@ -12,10 +12,10 @@ use std::{
     time::Duration,
 };
 
-use futures_util::future::{FutureExt, select_ok};
+use futures_util::{StreamExt, stream::FuturesUnordered};
 use tokio::{
     sync::{Notify, watch},
-    time::sleep,
+    time::{Instant, sleep, timeout_at},
 };
 
 use super::map::{self, Map, Place, Range};
@@ -34,8 +34,10 @@ const PACE: Duration = Duration::from_millis(100);
 /// Pause after a question that nobody answered, and what it grows to.
 const BACKOFF_MIN: Duration = Duration::from_millis(20);
 const BACKOFF_MAX: Duration = Duration::from_millis(250);
-/// Nodes that are asked at once: one that hangs costs nothing while another answers.
+/// Nodes that are asked at once.
 const AT_ONCE: usize = 3;
+/// What the others are waited for once one has answered: one that hangs costs no more.
+const OTHERS: Duration = Duration::from_millis(50);
 
 /// The map, and whoever keeps it.
 pub(super) struct Topology {
@@ -248,8 +250,7 @@ impl Shared {
         });
     }
 
-    /// Asks known masters first, then those that the URL names; a few at once, and the first that
-    /// knows decides.
+    /// Asks known masters first, then those that the URL names, a few at once.
     async fn ask(&self) -> Result<Vec<Range>, StoreError> {
         let known = self.known.borrow().map.clone();
         let mut masters: Vec<(Place, Arc<Node>)> =
@@ -265,9 +266,9 @@ impl Shared {
         let nodes: Vec<_> = masters.into_iter().chain(strangers).collect();
         let mut last = StoreError::Unreachable("the URL names no node".to_owned());
         for some in nodes.chunks(AT_ONCE) {
-            let asked: Vec<_> = some.iter().map(|node| self.slots(node).boxed()).collect();
-            match select_ok(asked).await {
-                Ok((ranges, _)) => return Ok(ranges),
+            let asked = some.iter().map(|node| self.slots(node)).collect();
+            match agreed(asked).await {
+                Ok(ranges) => return Ok(ranges),
                 Err(error) => last = error,
             }
         }
@@ -295,5 +296,68 @@ impl Shared {
             Some(Err(error)) => Err(error),
             None => Err(closed()),
         }
+    }
+}
+
+/// The map that most of the nodes agree on, and of those as many the first to come. A master that was
+/// deposed behind a partition is one of them, and may be the nearest.
+async fn agreed(
+    mut asked: FuturesUnordered<impl Future<Output = Result<Vec<Range>, StoreError>>>,
+) -> Result<Vec<Range>, StoreError> {
+    let mut maps: Vec<(Vec<Range>, usize)> = Vec::new();
+    let (mut until, mut last) = (None, closed());
+    loop {
+        let answer = match until {
+            None => asked.next().await,
+            Some(until) => timeout_at(until, asked.next()).await.unwrap_or_default(),
+        };
+        match answer {
+            Some(Ok(mut map)) => {
+                map.sort_unstable();
+                until.get_or_insert_with(|| Instant::now() + OTHERS);
+                match maps.iter_mut().find(|(known, _)| *known == map) {
+                    Some((_, votes)) => *votes += 1,
+                    None => maps.push((map, 1)),
+                }
+            }
+            Some(Err(error)) => last = error,
+            None => break,
+        }
+    }
+    // Of equals the last is the greatest.
+    let most = maps.into_iter().rev().max_by_key(|(_, votes)| *votes);
+    most.map(|(map, _)| map).ok_or(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::future::{BoxFuture, FutureExt, pending, ready};
+
+    use super::*;
+
+    type Answer = BoxFuture<'static, Result<Vec<Range>, StoreError>>;
+
+    fn map(host: &str) -> Answer {
+        let map = vec![(0, 16383, (host.to_owned(), 6379))];
+        ready(Ok(map)).boxed()
+    }
+
+    async fn first_host(answers: Vec<Answer>) -> Option<String> {
+        let map = agreed(answers.into_iter().collect()).await.ok()?;
+        map.into_iter().next().map(|(_, _, (host, _))| host)
+    }
+
+    #[tokio::test]
+    async fn the_nearest_node_is_outvoted() {
+        let answers = vec![map("old"), map("new"), map("new")];
+        assert_eq!(first_host(answers).await.as_deref(), Some("new"));
+    }
+
+    #[tokio::test]
+    async fn nodes_that_hang_or_fail_do_not_count() {
+        let failed = || ready(Err(closed())).boxed();
+        let answers = vec![pending().boxed(), failed(), map("new")];
+        assert_eq!(first_host(answers).await.as_deref(), Some("new"));
+        assert_eq!(first_host(vec![failed(), failed()]).await, None);
     }
 }
