@@ -1,7 +1,5 @@
 -- How the state of a limit's bucket is read. Needs state.lua and `now`.
 
-local pcall = redis.pcall
-
 -- Reads the state of a bucket for a limit, unless it was kept; returns CORRUPT if it is none.
 -- `next_key` is what the next check will ask the limit for: it is kept for that (kept.lua).
 local function load(l, key, next_key)
@@ -14,7 +12,7 @@ local function load(l, key, next_key)
   if not algorithm.encode then
     return algorithm.load(l)
   end
-  local text = pcall('GET', key)
+  local text = held('GET', key)
   local wrong_type = type(text) == 'table'
   if wrong_type then
     text = nil

@@ -58,7 +58,7 @@ end
 
 -- The stored counts, oldest first; nil if there are none.
 local function read(w)
-  local flat = redis.pcall('HGETALL', w.key)
+  local flat = held('HGETALL', w.key)
   if flat.err then
     return nil, foreign(w)
   end

@@ -103,6 +103,10 @@ impl Refusal {
             "READONLY" => "this node is a replica; point the URL at the primary",
             "OOM" => "the store is out of memory (maxmemory reached); free some or raise it",
             "NOPERM" => "the ACL user lacks a permission that the limiter needs",
+            "MASTERDOWN" => {
+                "this node is a replica without its primary; point the URL at the primary"
+            }
+            "WRONGTYPE" => "a key of ours holds something else; `rlctl doctor` looks for it",
             "LOADING" => "the store is still loading its data; try again in a moment",
             "BUSY" => "another script has been running for too long on the store",
             "MISCONF" => "the store cannot persist and refuses writes; see its log",
@@ -138,6 +142,9 @@ pub enum CheckError {
     /// not have been taken back.
     #[error(transparent)]
     Partly(StoreError),
+    /// The key of the limit's bucket holds something that no check has written.
+    #[error("the bucket of limit {0} holds something else; a reset makes it unused")]
+    CorruptBucket(Name),
     /// The bucket has been used with a newer edit of its limit: reload the policy, then ask again.
     #[error("the policy that was used for this check is older than the bucket")]
     Stale,

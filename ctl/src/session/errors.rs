@@ -41,6 +41,9 @@ impl Session<'_> {
     pub fn check_failed(&self, error: &CheckError) -> Error {
         match error {
             CheckError::Store(error) | CheckError::Partly(error) => self.failed(error),
+            CheckError::CorruptBucket(limit) => Error::new(Exit::Refused, error.to_string()).hint(
+                format!("`rlctl reset {limit}` with the values of the bucket makes it unused"),
+            ),
             CheckError::UnknownLimit(_) => Error::not_found(error.to_string()),
             CheckError::NoMatch => Error::new(Exit::NotFound, error.to_string())
                 .hint("`rlctl explain` with the same -d says why"),

@@ -154,9 +154,12 @@ impl Decided {
             match decision {
                 Ok(answer) => asked.count(answer, counters),
                 Err(CheckError::NoMatch) => counters.unmatched(),
-                Err(CheckError::Store(_) | CheckError::Partly(_) | CheckError::Stale) => {
-                    counters.undecided(1);
-                }
+                Err(
+                    CheckError::Store(_)
+                    | CheckError::Partly(_)
+                    | CheckError::CorruptBucket(_)
+                    | CheckError::Stale,
+                ) => counters.undecided(1),
                 Err(_) => {}
             }
         }

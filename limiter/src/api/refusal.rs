@@ -97,6 +97,7 @@ pub(super) fn of_undecided(error: Undecided, timeout: std::time::Duration) -> Ap
 pub(super) fn code(error: &CheckError) -> ErrorCode {
     match error {
         CheckError::Store(error) if error.is_harmless() => ErrorCode::StoreUntouched,
+        CheckError::CorruptBucket(_) => ErrorCode::StoreUntouched,
         CheckError::Store(_) | CheckError::Partly(_) => ErrorCode::StoreUnavailable,
         CheckError::Stale => ErrorCode::Stale,
         CheckError::UnknownLimit(_) => ErrorCode::UnknownLimit,

@@ -201,6 +201,21 @@ async fn of_a_server_that_hangs_only_the_first_checks_are_in_doubt() -> Result<(
     Ok(())
 }
 
+/// It cannot be decided about, but nothing was charged, and that is a matter of this bucket alone.
+#[tokio::test]
+async fn a_bucket_that_holds_something_else_charges_nothing() -> Result<()> {
+    let server = Server::start(Engine::Redis).await?;
+    let service = on(&server).await?;
+    server
+        .command(&["SET", "rl:b:shop:per-user:alice", "not a bucket"])
+        .await?;
+    let error = refused(&service, "holds something else").await?;
+    nothing_was_charged(&service, &error).await?;
+    is_said_to_be(&service, 1, 200).await?;
+    assert!(service.allows("bob").await?);
+    Ok(())
+}
+
 /// An ACL may permit what one algorithm needs and not what the next check of the same call does.
 #[tokio::test]
 #[ignore = "needs a server"]

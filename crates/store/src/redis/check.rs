@@ -203,11 +203,10 @@ pub(super) fn undecided(
 ) -> CheckError {
     match error {
         ScriptError::Stale { .. } => CheckError::Stale,
-        ScriptError::Corrupt { limit } => {
-            let name = planned.limit_name(index(limit)).map_or("?", Name::as_str);
-            let what = format!("the bucket of limit {name} holds something else");
-            StoreError::Corrupt(what).into()
-        }
+        ScriptError::Corrupt { limit } => match planned.limit_name(index(limit)) {
+            Some(name) => CheckError::CorruptBucket(name.clone()),
+            None => value::short().into(),
+        },
     }
 }
 

@@ -71,11 +71,7 @@ impl RedisStore {
         let numbers = value::integers(answers.pop().ok_or_else(value::short)??)?;
         match script::decode_credited(&numbers) {
             Ok(Credited::Stale) => Err(CheckError::Stale.into()),
-            Ok(Credited::Corrupt) => {
-                let name = credit.limit;
-                let what = format!("the bucket of limit {name} holds something else");
-                Err(StoreError::Corrupt(what).into())
-            }
+            Ok(Credited::Corrupt) => Err(CheckError::CorruptBucket(credit.limit.clone()).into()),
             Ok(done) => Ok(done),
             Err(error) => Err(StoreError::Corrupt(error.to_string()).into()),
         }

@@ -15,9 +15,23 @@ pub(crate) fn of(value: Value) -> Reply {
 }
 
 fn refusal(error: &ServerError) -> Refusal {
+    let message = error.details().unwrap_or_default();
     Refusal {
-        code: error.code().to_owned(),
-        message: error.details().unwrap_or_default().to_owned(),
+        code: code(error.code(), message).to_owned(),
+        message: message.to_owned(),
+    }
+}
+
+/// What a script may not do is refused without the code that says so: by Redis 7.0, by later ones and
+/// Valkey.
+fn code<'a>(code: &'a str, message: &str) -> &'a str {
+    let lacks_a_right = message.starts_with("The user executing the script can't run")
+        || message.starts_with("The user executing the script can't access")
+        || message.starts_with("ACL failure in script");
+    if code == "ERR" && lacks_a_right {
+        "NOPERM"
+    } else {
+        code
     }
 }
 

@@ -84,6 +84,9 @@ impl RedisStore {
                 decided.map_err(|error| match error {
                     CheckError::Stale if settled => final_error(),
                     CheckError::Store(error) if charged => CheckError::Partly(error),
+                    CheckError::CorruptBucket(_) if charged => {
+                        CheckError::Partly(StoreError::Corrupt(error.to_string()))
+                    }
                     error => error,
                 })
             })

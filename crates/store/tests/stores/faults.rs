@@ -5,10 +5,18 @@ use std::{sync::Arc, time::Duration};
 use anyhow::Result;
 use harness::Engine;
 use policy::Compiled;
+use protocol::Check;
 use store::{CheckError, HeadState, Options, Store, StoreError};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{
+        TcpListener, TcpStream,
+        tcp::{OwnedReadHalf, OwnedWriteHalf},
+    },
+};
 
 use crate::{
-    given::{TEN_A_DAY, check, current, policy, publish, read, request},
+    given::{EVERY_ALGORITHM, TEN_A_DAY, check, current, policy, publish, read, request},
     servers::{Server, patient, until},
 };
 
@@ -290,8 +298,9 @@ async fn foreign_data_is_an_error_not_a_decision() -> Result<()> {
         .command(&["LPUSH", "rl:b:shop:per-user:b", "x"])
         .await?;
     for user in ["a", "b"] {
-        let error = store_error(check(&store, &policy, &request(&[("user", user)])).await);
-        assert!(!matches!(error, StoreError::Timeout(_)), "{error:?}");
+        let error = check(&store, &policy, &request(&[("user", user)])).await;
+        let limit = crate::given::name("per-user");
+        assert_eq!(error, Err(CheckError::CorruptBucket(limit)));
     }
     // One bad bucket does not spoil the others of its batch.
     let batch = [request(&[("user", "a")]), request(&[("user", "good")])];
@@ -309,6 +318,97 @@ async fn foreign_data_is_an_error_not_a_decision() -> Result<()> {
     let later = read(&store).await.unwrap_err().to_string();
     assert!(later.contains("format 2"), "{later}");
     assert!(current(&store).await.is_err());
+    Ok(())
+}
+
+/// Every right that reading a bucket needs; what it says without one is not that the bucket is bad.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_right_is_not_a_bad_bucket() -> Result<()> {
+    for engine in [Engine::Redis, Engine::Valkey] {
+        let server = Server::start(engine).await?;
+        let store = server.store_with(patient())?;
+        let policy = publish(&store, &policy(EVERY_ALGORITHM)).await?;
+        let names: Vec<_> = policy.limits().iter().map(|l| l.name.clone()).collect();
+        let ask = request(&[("user", "a")]);
+        check(&store, &policy, &ask).await?;
+        let mut refused = 0;
+        for right in ["get", "lindex", "hget", "hgetall"] {
+            let (without, with) = (format!("-{right}"), format!("+{right}"));
+            let command = ["ACL", "SETUSER", "default", &without];
+            server.command(&command).await?;
+            for name in &names {
+                let one = Check {
+                    only: vec![name.clone()],
+                    ..ask.clone()
+                };
+                match check(&store, &policy, &one).await {
+                    Ok(_) => {}
+                    Err(CheckError::Store(StoreError::Refused(refusal))) => {
+                        assert_eq!(refusal.code, "NOPERM", "{name} {right}: {refusal}");
+                        assert!(refusal.to_string().contains("permission"), "{refusal}");
+                        refused += 1;
+                    }
+                    Err(error) => panic!("{name} without {right}: {error}"),
+                }
+            }
+            server
+                .command(&["ACL", "SETUSER", "default", &with])
+                .await?;
+        }
+        assert!(refused >= names.len(), "each needs one of them: {refused}");
+    }
+    Ok(())
+}
+
+/// What stands before a server as far away as half a second of patience does not reach.
+async fn far_away(server: &Server) -> Result<u16> {
+    const HALF: Duration = Duration::from_millis(200);
+    async fn slowly(mut from: OwnedReadHalf, mut to: OwnedWriteHalf) -> std::io::Result<()> {
+        let mut bytes = vec![0; 1 << 16];
+        loop {
+            let read = from.read(&mut bytes).await?;
+            if read == 0 {
+                return Ok(());
+            }
+            tokio::time::sleep(HALF).await;
+            to.write_all(&bytes[..read]).await?;
+        }
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let (port, to) = (listener.local_addr()?.port(), server.port());
+    tokio::spawn(async move {
+        while let Ok((client, _)) = listener.accept().await {
+            let Ok(server) = TcpStream::connect(("127.0.0.1", to)).await else {
+                return;
+            };
+            let ((from, back), (answers, asks)) = (client.into_split(), server.into_split());
+            tokio::spawn(slowly(from, asks));
+            tokio::spawn(slowly(answers, back));
+        }
+    });
+    Ok(port)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_far_away_is_reached_within_the_timeout_of_checks() -> Result<()> {
+    let server = Server::start(Engine::Redis).await?;
+    let policy = publish(&server.store()?, &policy(TEN_A_DAY)).await?;
+    let url = format!("redis://127.0.0.1:{}", far_away(&server).await?);
+    let options = Options::within(Duration::from_secs(4));
+    let store = store::open(&url.parse()?, options)?;
+    for left in [9, 8] {
+        let answers = async || {
+            check(&store, &policy, &request(&[("user", "a")]))
+                .await
+                .ok()
+        };
+        let (answer, _) = until("an answer", Duration::from_secs(15), answers).await?;
+        assert_eq!(answer.limits[0].remaining, left);
+        // Lost, and made again.
+        server
+            .command(&["CLIENT", "KILL", "TYPE", "normal"])
+            .await?;
+    }
     Ok(())
 }
 
