@@ -42,6 +42,7 @@ pub(crate) struct Metrics {
     delayed: Family<DelayedLabels, Counter>,
     revision: Family<DomainLabels, Gauge>,
     policy_fault: Family<DomainLabels, Gauge>,
+    lost_edits: Family<DomainLabels, Counter>,
     refused: Family<RefusedLabels, Counter>,
     cut: Family<CutLabels, Counter>,
     /// From checks that were read to their decisions; waiting for permits (`wait_ms`) is not in it.
@@ -120,6 +121,7 @@ impl Metrics {
             delayed: Family::default(),
             revision: Family::default(),
             policy_fault: Family::default(),
+            lost_edits: Family::default(),
             refused: Family::default(),
             cut: Family::default(),
             check_duration: Histogram::new(DURATIONS),
@@ -172,6 +174,11 @@ impl Metrics {
             "policy_fault",
             "1 while the stored limits cannot be used and the last good ones are in force",
             self.policy_fault.clone(),
+        );
+        all.register(
+            "policy_lost_edits",
+            "Times that the stored revision went back: a failover or a restored backup lost edits",
+            self.lost_edits.clone(),
         );
         all.register(
             "refused",
@@ -310,6 +317,13 @@ impl Metrics {
             .set(i64::from(faulty));
     }
 
+    /// The stored revision of a domain went back.
+    pub(crate) fn lost_edits(&self, domain: &Name) {
+        self.lost_edits
+            .get_or_create(&labels(domain.as_str()))
+            .inc();
+    }
+
     /// Forgets limits that are gone.
     pub(crate) fn forget_limits<'n>(
         &self,
@@ -335,6 +349,7 @@ impl Metrics {
         self.undecided.remove(&labels);
         self.revision.remove(&labels);
         self.policy_fault.remove(&labels);
+        self.lost_edits.remove(&labels);
     }
 }
 

@@ -65,11 +65,32 @@ impl Domains {
             crowded,
         } = self.look(heads, &known).await;
         let changed = !same_revisions(&known, &table) || **self.deleted.load() != deleted;
+        self.tell_lost_edits(&known, &table);
         self.swap(&known, table);
         self.deleted.store(Arc::new(deleted));
         self.answered(unread, crowded);
         if changed || unread {
             self.tell_news();
+        }
+    }
+
+    /// Says where the store has forgotten edits that it acknowledged: its numbers only ever grow.
+    fn tell_lost_edits(&self, known: &Table, next: &Table) {
+        let deleted = self.deleted.load();
+        for (name, domain) in next {
+            let before = known.get(name).and_then(Domain::revision);
+            let before = before.or_else(|| deleted.get(name));
+            let (Some(before), Some(now)) = (before, domain.revision()) else {
+                continue;
+            };
+            if now.number < before.number || (now.number == before.number && now != before) {
+                self.metrics.lost_edits(name);
+                tracing::warn!(
+                    domain = %name, before = before.number, now = now.number,
+                    "the store lost edits: a failover or a restored backup took it back; compare \
+                     `rlctl history` with what was applied"
+                );
+            }
         }
     }
 

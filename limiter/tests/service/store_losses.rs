@@ -4,7 +4,7 @@ use anyhow::Result;
 use harness::{Engine, until};
 
 use crate::store_states::{ask, decides, on};
-use crate::support::{PATIENCE, Server, Service, quick, write};
+use crate::support::{PATIENCE, Server, Service, publish, quick, write};
 
 /// What a server evicted counts as unused; what it lost of the limits stays in force.
 #[tokio::test]
@@ -42,6 +42,33 @@ async fn a_server_that_evicts_gives_everybody_a_new_start_and_is_found_out() -> 
             "unknown_domain"
         );
     }
+    Ok(())
+}
+
+/// As after a failover to a replica that had not got the last edit yet.
+#[tokio::test]
+async fn edits_that_the_store_forgot_are_told_of() -> Result<()> {
+    let server = Server::start(Engine::Redis).await?;
+    let service = on(&server).await?;
+    let lost = "rl_policy_lost_edits_total{domain=\"shop\"}";
+    let in_force = async |revision| {
+        let metric = "rl_policy_revision{domain=\"shop\"}";
+        until("the revision is in force", PATIENCE, async || {
+            let found = service.metric(metric).await.ok()?;
+            (found == revision).then_some(())
+        })
+        .await
+    };
+    let record = "rl:{shop}:policy";
+    server.command(&["COPY", record, "{shop}:replica"]).await?;
+    publish(&service.store, "  - {name: new, rate: 1/s}\n").await?;
+    in_force(2).await?;
+    assert!(service.metric(lost).await.is_err(), "none so far");
+    server
+        .command(&["COPY", "{shop}:replica", record, "REPLACE"])
+        .await?;
+    in_force(1).await?;
+    assert_eq!(service.metric(lost).await?, 1);
     Ok(())
 }
 
