@@ -14,8 +14,10 @@ const MAX_FLIGHTS: usize = 8;
 /// Checks in one callout, at most.
 const MAX_BATCH: usize = 128;
 /// Bytes of entries in one callout, at most, unless a single check has more: what one client
-/// sends must not make the checks of others fail.
+/// sends must not make the checks of others fail. A limiter that takes less lowers it.
 const MAX_BATCH_BYTES: usize = 64 * 1024;
+/// It is never lowered further.
+const MIN_BATCH_BYTES: usize = 512;
 /// Checks waiting, at most. Beyond them a check is answered as if the limiter were away.
 const MAX_WAITING: usize = 4096;
 /// The part of the timeout that checks gather behind callouts in flight.
@@ -35,6 +37,20 @@ pub(crate) struct Flight<T> {
     pub(crate) checks: Vec<T>,
 }
 
+/// What a check adds to a callout.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Load {
+    /// Bytes of its entries.
+    pub(crate) bytes: usize,
+    /// Checks in a callout with it, at most.
+    pub(crate) batch_max: usize,
+}
+
+impl Load {
+    /// A check that may leave with any others.
+    pub(crate) const ANY: usize = MAX_BATCH;
+}
+
 /// Checks waiting to leave, and callouts on their way.
 #[derive(Debug)]
 pub(crate) struct Batcher<T> {
@@ -42,6 +58,7 @@ pub(crate) struct Batcher<T> {
     flights: Vec<Flight<T>>,
     /// How many checks left together of late, in [`Self::PARTS`].
     together: usize,
+    max_bytes: usize,
     timeout_us: u64,
     next_id: u32,
 }
@@ -55,6 +72,7 @@ impl<T> Batcher<T> {
             waiting: Vec::new(),
             flights: Vec::new(),
             together: 0,
+            max_bytes: MAX_BATCH_BYTES,
             timeout_us: timeout_ms.saturating_mul(1000),
             next_id: 0,
         }
@@ -67,6 +85,19 @@ impl<T> Batcher<T> {
         }
         self.waiting.push(check);
         Ok(())
+    }
+
+    /// Puts checks that come back undecided before all others. They are no more than calls in
+    /// flight carry.
+    pub(crate) fn again(&mut self, checks: Vec<T>) {
+        self.waiting.splice(0..0, checks);
+    }
+
+    /// A callout of several checks with so many bytes of entries was too large for the limiter.
+    /// Half of that is never less than half of what the limiter takes, so that no client can
+    /// shrink the callouts of others further.
+    pub(crate) fn was_too_large(&mut self, bytes: usize) {
+        self.max_bytes = self.max_bytes.min(bytes / 2).max(MIN_BATCH_BYTES);
     }
 
     /// Whether no check waits, and none is on its way.
@@ -93,11 +124,15 @@ impl<T> Batcher<T> {
 
     /// Puts the longest waiting checks into a callout: at least one, and then as many as do not
     /// make it too large.
-    pub(crate) fn depart(&mut self, now: Now, bytes: impl Fn(&T) -> usize) -> &mut Flight<T> {
-        let mut total = 0;
+    pub(crate) fn depart(&mut self, now: Now, load: impl Fn(&T) -> Load) -> &mut Flight<T> {
+        let (mut bytes, mut checks, mut batch_max) = (0, 0, MAX_BATCH);
+        let max_bytes = self.max_bytes;
         let fits = |check: &&T| {
-            total += bytes(check);
-            total <= MAX_BATCH_BYTES
+            let load = load(check);
+            bytes += load.bytes;
+            checks += 1;
+            batch_max = batch_max.min(load.batch_max);
+            bytes <= max_bytes && checks <= batch_max
         };
         let waiting = self.waiting.iter().take(MAX_BATCH);
         let count = waiting
@@ -167,6 +202,15 @@ mod tests {
         }
     }
 
+    fn light(_: &usize) -> Load {
+        bytes(1)
+    }
+
+    fn bytes(bytes: usize) -> Load {
+        let batch_max = Load::ANY;
+        Load { bytes, batch_max }
+    }
+
     fn batcher(checks: usize) -> Batcher<usize> {
         let mut batcher = Batcher::new(20);
         for check in 0..checks {
@@ -182,7 +226,7 @@ mod tests {
         for check in 0..10 {
             batcher.push(check).unwrap();
             if batcher.is_ready(at(check as u64)) {
-                sent.push(batcher.depart(at(check as u64), |_| 1).checks.clone());
+                sent.push(batcher.depart(at(check as u64), light).checks.clone());
             }
         }
         assert_eq!(sent, [vec![0]]);
@@ -190,7 +234,7 @@ mod tests {
         assert_eq!(landed.checks, [0]);
         assert!(batcher.is_ready(at(10)));
         assert_eq!(
-            batcher.depart(at(10), |_| 1).checks,
+            batcher.depart(at(10), light).checks,
             (1..10).collect::<Vec<_>>()
         );
         assert!(!batcher.is_ready(at(10)));
@@ -199,7 +243,7 @@ mod tests {
     #[test]
     fn a_slow_answer_does_not_hold_the_others_up() {
         let mut batcher = batcher(1);
-        batcher.depart(at(0), |_| 1);
+        batcher.depart(at(0), light);
         batcher.push(1).unwrap();
         assert!(!batcher.is_ready(at(2_499)));
         assert!(batcher.is_ready(at(2_500)));
@@ -208,7 +252,7 @@ mod tests {
     #[test]
     fn checks_do_not_gather_behind_a_probe() {
         let mut batcher = batcher(1);
-        batcher.depart(at(0), |_| 1).probe = true;
+        batcher.depart(at(0), light).probe = true;
         batcher.push(1).unwrap();
         assert!(batcher.is_ready(at(1)));
     }
@@ -220,7 +264,7 @@ mod tests {
         let mut flights = 0;
         let mut now = 0;
         while batcher.is_ready(at(now)) {
-            assert_eq!(batcher.depart(at(now), |_| 1).checks.len(), MAX_BATCH);
+            assert_eq!(batcher.depart(at(now), light).checks.len(), MAX_BATCH);
             flights += 1;
             now += 2_500;
         }
@@ -230,7 +274,7 @@ mod tests {
     #[test]
     fn large_checks_leave_in_smaller_batches() {
         let mut batcher = batcher(10);
-        let size = |check: &usize| if *check == 3 { 1 << 20 } else { 20_000 };
+        let size = |check: &usize| bytes(if *check == 3 { 1 << 20 } else { 20_000 });
         let departed = |b: &mut Batcher<usize>| b.depart(at(0), size).checks.clone();
         assert_eq!(departed(&mut batcher), [0, 1, 2]);
         assert_eq!(departed(&mut batcher), [3]);
@@ -238,17 +282,52 @@ mod tests {
     }
 
     #[test]
+    fn checks_that_were_refused_together_leave_in_smaller_batches_before_others() {
+        let mut batcher = batcher(0);
+        batcher.push(9).unwrap();
+        batcher.again((0..4).collect());
+        let half = |check: &usize| Load {
+            bytes: 1,
+            batch_max: if *check < 4 { 2 } else { Load::ANY },
+        };
+        let mut departed = || batcher.depart(at(0), half).checks.clone();
+        assert_eq!(
+            [departed(), departed(), departed()],
+            [vec![0, 1], vec![2, 3], vec![9]]
+        );
+    }
+
+    #[test]
+    fn callouts_shrink_to_what_the_limiter_takes_and_no_further() {
+        let mut batcher = batcher(100);
+        let size = |_: &usize| bytes(1000);
+        let mut refused = Vec::new();
+        loop {
+            let checks = batcher.depart(at(0), size).checks.clone();
+            if checks.len() <= 10 {
+                break;
+            }
+            batcher.was_too_large(checks.len() * 1000);
+            refused.push(checks.len());
+            batcher.again(checks);
+        }
+        assert_eq!(refused, [65, 32, 16]);
+        batcher.was_too_large(0);
+        assert_eq!(batcher.depart(at(0), |_| bytes(256)).checks.len(), 2);
+    }
+
+    #[test]
     fn a_cancelled_check_leaves_the_others_where_they_were() {
         let mut batcher = batcher(3);
         assert_eq!(batcher.cancel(|check| *check == 1), Some(1));
-        assert_eq!(batcher.depart(at(0), |_| 1).checks, [0, 2]);
+        assert_eq!(batcher.depart(at(0), light).checks, [0, 2]);
         assert_eq!(batcher.cancel(|check| *check == 2), None);
     }
 
     #[test]
     fn a_callout_that_the_host_forgot_is_found() {
         let mut batcher = batcher(1);
-        batcher.depart(at(0), |_| 1);
+        batcher.depart(at(0), light);
         assert!(batcher.take_lost(at(1_040_000)).is_none());
         assert_eq!(batcher.take_lost(at(1_040_001)).unwrap().checks, [0]);
         assert!(batcher.land(CallId(1)).is_none());

@@ -18,6 +18,8 @@ pub(crate) enum Event {
     CalloutAnswered,
     /// A callout that brought none.
     CalloutFailed,
+    /// A callout that failed, charged nothing, and was made again.
+    CalloutRetried,
     /// A check whose own answer was an error.
     CheckFailed,
     /// A request let through because no policy was known and no limiter answered.
@@ -47,9 +49,10 @@ pub(crate) enum Event {
 }
 
 impl Event {
-    const ALL: [Self; 15] = [
+    const ALL: [Self; 16] = [
         Self::CalloutAnswered,
         Self::CalloutFailed,
+        Self::CalloutRetried,
         Self::CheckFailed,
         Self::Unguarded,
         Self::QueueFull,
@@ -69,6 +72,7 @@ impl Event {
         match self {
             Self::CalloutAnswered => "rl_callouts.answered",
             Self::CalloutFailed => "rl_callouts.failed",
+            Self::CalloutRetried => "rl_callouts.retried",
             Self::CheckFailed => "rl_check_errors",
             Self::Unguarded => "rl_unguarded",
             Self::QueueFull => "rl_queue_full",

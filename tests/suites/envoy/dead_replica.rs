@@ -21,6 +21,19 @@ fn two_limiters() -> Plan {
     limits(&[PER_USER, PER_REQUEST]).filter(|config| config["limiter"]["timeout"] = json!("500ms"))
 }
 
+/// As in Istio without the `EnvoyFilter`: neither retries nor health checks.
+fn as_in_istio() -> Plan {
+    two_limiters().config(|config| {
+        let care = ["typed_extension_protocol_options", "health_checks"];
+        config.without(&care).unwrap()
+    })
+}
+
+/// Nothing but the filter's own means.
+fn alone() -> Plan {
+    as_in_istio().config(|config| config.without(&["outlier_detection"]).unwrap())
+}
+
 /// The requests of a round; users and requests of another have other names.
 async fn send(port: u16, round: u64) -> u64 {
     let request = move |n: u64| {
@@ -159,4 +172,52 @@ async fn one_that_answers_503_is_left_out() {
     stage.stop_one_limiter().await;
     let _fake = refusing_in_place_of_the_stopped(&stage).await;
     assert_decided_by_the_other(&stage).await;
+}
+
+/// Where the cluster does not do it, the filter calls again what was certainly not charged.
+#[tokio::test]
+async fn the_filter_calls_again_where_connections_are_refused() {
+    let mut stage = as_in_istio().start().await;
+    stage.stop_one_limiter().await;
+    assert_most_are_decided_by_the_other(&stage).await;
+}
+
+#[tokio::test]
+async fn the_filter_calls_again_after_an_error_by_which_nothing_was_charged() {
+    let mut stage = as_in_istio().start().await;
+    stage.stop_one_limiter().await;
+    let _fake = refusing_in_place_of_the_stopped(&stage).await;
+    assert_most_are_decided_by_the_other(&stage).await;
+}
+
+/// Envoy leaves it out for a second or more, and tries it again.
+async fn assert_most_are_decided_by_the_other(stage: &Stage) {
+    let decided = [
+        round(stage, 1).await,
+        round(stage, 2).await,
+        round(stage, 3).await,
+    ];
+    let retried = stage.envoy().stat("wasmcustom.rl_callouts.retried");
+    assert!(retried.await.unwrap() > 0);
+    let most = decided.iter().max().unwrap();
+    assert!(most * 10 >= REQUESTS * 9, "{decided:?} of {REQUESTS}");
+}
+
+/// What was sent to a limiter that hangs may have been charged, so it is not sent again; but nobody
+/// within the limit is denied for it, and nobody charged twice.
+#[tokio::test]
+async fn nobody_is_denied_where_one_hangs_and_envoy_does_nothing_about_it() {
+    let stage = alone()
+        .filter(|config| config["limiter"]["timeout"] = json!("50ms"))
+        .start()
+        .await;
+    stage.limiter(1).process().pause().unwrap();
+    round(&stage, 1).await;
+    round(&stage, 2).await;
+    // What lay in its socket is charged when it goes on: late, and only once.
+    stage.limiter(1).process().resume().unwrap();
+    round(&stage, 3).await;
+    for round in 1..=3 {
+        assert_charged_once(&stage, round).await;
+    }
 }

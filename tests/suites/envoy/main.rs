@@ -32,6 +32,7 @@ mod limiting;
 mod not_a_limiter;
 mod outages;
 mod over_limit;
+mod oversized;
 mod reconfiguration;
 mod reconfiguration_in_flight;
 mod returning;

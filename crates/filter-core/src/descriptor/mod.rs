@@ -105,17 +105,20 @@ impl Extracted {
         self.values.iter().flatten().map(Vec::len).sum()
     }
 
-    /// Takes the values out, in the order of `keys`.
-    pub(crate) fn take(&mut self, keys: &Rc<[Name]>) -> Vec<Option<Vec<u8>>> {
-        let mut values = std::mem::take(&mut self.values);
+    /// The values in the order of `keys`, to be lent until [`Extracted::give_back`].
+    pub(crate) fn lend(&mut self, keys: &Rc<[Name]>) -> Vec<Option<Vec<u8>>> {
         if Rc::ptr_eq(keys, &self.keys) {
-            return values;
+            return std::mem::take(&mut self.values);
         }
         // The limits changed while the check waited beside others.
-        let mut value = |key: &Name| {
-            let at = self.keys.iter().position(|own| own == key)?;
-            values.get_mut(at)?.take()
-        };
-        keys.iter().map(&mut value).collect()
+        let value = |key: &Name| self.value(key).map(<[u8]>::to_vec);
+        keys.iter().map(value).collect()
+    }
+
+    /// Takes back what was lent for the same keys.
+    pub(crate) fn give_back(&mut self, keys: &Rc<[Name]>, values: Vec<Option<Vec<u8>>>) {
+        if Rc::ptr_eq(keys, &self.keys) {
+            self.values = values;
+        }
     }
 }

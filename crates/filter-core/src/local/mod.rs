@@ -33,6 +33,10 @@ pub(crate) enum Start {
     Share {
         /// Among how many proxies it is divided.
         proxies: u64,
+        /// Whether other limiters still answer. Then this is soon over, and innocent clients are
+        /// not to suffer for it: a bucket starts with the whole share of this proxy, or with all
+        /// that was left if that is less. Over all proxies this is a capacity at most.
+        answering: bool,
     },
 }
 
@@ -135,13 +139,15 @@ impl LocalBucket<'_> {
         match self.start {
             _ if found.evicted => self.with_left(0, now.wall_ms),
             Start::Unused => None,
-            Start::Share { proxies } => match found.entry.told {
+            Start::Share { proxies, answering } => match found.entry.told {
+                None if answering => None,
                 None => self.with_left(cost.min(limit), now.wall_ms),
                 Some(told) => {
                     let at_ms = wall_of(told.at_us, now);
                     // The limiter has not been told of what is owed.
                     let owed = found.entry.owed.units(self.span_us(), now.mono_us);
-                    let left = (told.remaining / proxies.max(1)).saturating_sub(owed);
+                    let parts = if answering { 1 } else { proxies.max(1) };
+                    let left = (told.remaining / parts).saturating_sub(owed);
                     self.with_left(left.min(limit), at_ms)
                 }
             },

@@ -40,8 +40,11 @@ impl Worker {
                 self.report(host, now, flight.probe, CallResult::Answered);
                 self.learn(&answers);
                 if flight.probe {
-                    return self.ask_anew(host, now, flight.checks);
+                    // Now the checks that waited for it are asked for, and with them goes what was
+                    // admitted meanwhile.
+                    return self.ask_again(host, now, flight.checks);
                 }
+                self.retries.answered(now);
                 for (case, result) in flight.checks.into_iter().zip(answers.results) {
                     match result {
                         Ok(answer) => self.answered(host, now, flight.sent, case, answer),
@@ -56,6 +59,18 @@ impl Worker {
                     self.unlimited(host, now, case);
                 }
             }
+            Err(NoAnswer::Refused {
+                why,
+                too_large,
+                signed,
+            }) if self.may_be_its_own_fault(too_large) => {
+                self.warn_failed(now, &why);
+                self.land_refused(host, now, flight, too_large, signed);
+            }
+            Err(NoAnswer::Refused { why, .. }) => {
+                self.warn_failed(now, &why);
+                self.land_failed(host, now, flight, Sent::No);
+            }
             Err(NoAnswer::Failed { why, sent }) => {
                 self.warn_failed(now, &why);
                 self.land_failed(host, now, flight, sent);
@@ -68,27 +83,21 @@ impl Worker {
         &mut self,
         host: &impl Host,
         now: Now,
-        flight: Flight<Case>,
+        mut flight: Flight<Case>,
         sent: Sent,
     ) {
+        if sent == Sent::No {
+            self.try_again(host, now, &mut flight);
+            if flight.checks.is_empty() {
+                return;
+            }
+        }
         self.report(host, now, flight.probe, CallResult::Failed);
         for case in flight.checks {
             if flight.probe {
                 self.unasked(host, now, case);
             } else {
                 self.without_limiter(host, now, case, sent);
-            }
-        }
-    }
-
-    /// A probe was answered: now the checks that waited for it are asked for, and with them goes
-    /// what was admitted meanwhile.
-    fn ask_anew(&mut self, host: &impl Host, now: Now, cases: Vec<Case>) {
-        for case in cases {
-            if case.stream.is_some() && !self.is_awaited(&case) {
-                self.undo(&case);
-            } else if let Err(case) = self.batcher.push(case) {
-                self.unasked(host, now, case);
             }
         }
     }
@@ -135,7 +144,9 @@ impl Worker {
     ) {
         self.land_leases(host, now, sent, &mut case, &mut answer);
         for limit in &answer.limits {
-            self.count_answer(limit);
+            if case.cost > 0 {
+                self.count_answer(limit);
+            }
             self.remember(host, now, sent, &case, limit);
         }
         if !self.is_awaited(&case) {

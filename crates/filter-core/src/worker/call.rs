@@ -19,13 +19,13 @@ impl Worker {
             .as_ref()
             .map_or("", |shared| shared.proxy.as_str());
         let (domain, proxy) = (self.config.domain.clone(), proxy.to_owned());
-        let flight = self.batcher.depart(now, Case::weight);
+        let flight = self.batcher.depart(now, Case::load);
         let id = flight.id;
         flight.probe = gate == Gate::Probe;
         let body = if flight.probe {
             // It charges nothing and carries nothing, so nothing is lost with it.
             let mut peek: Vec<Case> = flight.checks.first().map(Case::peek).into_iter().collect();
-            batch(domain, proxy, &mut peek).encode()
+            encode(domain, proxy, &mut peek)
         } else {
             let doubt = self.breaker.is_troubled(now);
             for case in &mut flight.checks {
@@ -33,8 +33,12 @@ impl Worker {
                     case.take_owed(host, now, &shared.table, doubt);
                 }
             }
-            let body = batch(domain, proxy, &mut flight.checks).encode();
-            let parts = flight.checks.iter().flat_map(|case| &case.parts);
+            for case in &mut flight.checks {
+                case.attempts.left(now);
+            }
+            let body = encode(domain, proxy, &mut flight.checks);
+            let first = flight.checks.iter().filter(|case| case.attempts.made == 1);
+            let parts = first.flat_map(|case| &case.parts);
             for ask in parts.filter_map(|part| part.ask.as_deref()) {
                 let (spent, returned) = ask.settle.totals();
                 self.counts.happened_to(Event::LeaseSettled, spent);
@@ -62,23 +66,28 @@ impl Worker {
     }
 }
 
-/// The checks of one flight as the limiter reads them; their entries move into the batch.
-fn batch(domain: Name, proxy: String, cases: &mut [Case]) -> Batch {
+/// The checks of one flight as the limiter reads them.
+fn encode(domain: Name, proxy: String, cases: &mut [Case]) -> Vec<u8> {
     let first = cases.first();
     let keys = first.map_or_else(|| Rc::from([]), |case| Rc::clone(case.entries.keys()));
     let policy = first.and_then(|case| case.policy.clone());
     let checks = cases.iter_mut().map(|case| BatchCheck {
-        values: case.entries.take(&keys),
+        values: case.entries.lend(&keys),
         cost: case.cost,
         skip: case.settled(),
         debits: case.debits(),
         leases: case.leases(),
     });
-    Batch {
+    let batch = Batch {
         domain,
         proxy,
         checks: checks.collect(),
         revision: policy.map(|policy| policy.compiled.revision().clone()),
         keys: keys.to_vec(),
+    };
+    let body = batch.encode();
+    for (case, check) in cases.iter_mut().zip(batch.checks) {
+        case.entries.give_back(&keys, check.values);
     }
+    body
 }

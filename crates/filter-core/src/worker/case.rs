@@ -8,6 +8,7 @@ use protocol::{Debit, LeaseRequest};
 
 use super::{Active, StreamId};
 use crate::{
+    batcher::Load,
     client::Standing,
     descriptor::Extracted,
     lease::{Ask, Token},
@@ -31,6 +32,29 @@ pub(super) struct Case {
     pub(super) parts: Vec<Part>,
     /// What to do without the limiter, where a limit may match that only the limiter can read.
     pub(super) opaque: Option<OnFailure>,
+    /// What became of its calls so far.
+    pub(super) attempts: Attempts,
+}
+
+/// How often a limiter was asked for a decision, and how.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Attempts {
+    /// Calls that left with it.
+    pub(super) made: u8,
+    /// When the first of them left, on the monotonic clock.
+    pub(super) since_us: u64,
+    /// Checks in a call with it, at most: half as many each time that one was refused.
+    pub(super) batch_max: usize,
+}
+
+impl Default for Attempts {
+    fn default() -> Self {
+        Self {
+            made: 0,
+            since_us: 0,
+            batch_max: Load::ANY,
+        }
+    }
 }
 
 /// One limit's part in a request.
@@ -98,17 +122,21 @@ impl Case {
             entries: self.entries.clone(),
             parts: Vec::new(),
             opaque: None,
+            attempts: Attempts::default(),
         }
     }
 
-    /// The size of its entries, in bytes.
-    pub(super) fn weight(&self) -> usize {
-        self.entries.len()
+    /// What it adds to a call.
+    pub(super) fn load(&self) -> Load {
+        Load {
+            bytes: self.entries.len(),
+            batch_max: self.attempts.batch_max,
+        }
     }
 
     /// The limits that need not be checked any more.
     pub(super) fn settled(&self) -> Vec<Name> {
-        let settled = |part: &&Part| self.cost == 0 || !part.is_global();
+        let settled = |part: &&Part| (self.cost == 0 && part.owed == 0) || !part.is_global();
         self.limits_of(self.parts.iter().filter(settled))
             .map(|(_, limit)| limit.name.clone())
             .collect()

@@ -10,7 +10,7 @@ use super::{
     Edits, Knowledge, Stream, StreamId, Worker,
     active::Active,
     admit::Admission,
-    case::{Case, Denying, Leased, Mode, Part, Taken, standing},
+    case::{Attempts, Case, Denying, Leased, Mode, Part, Taken, standing},
 };
 use crate::{
     client::{Denial, Shown, Standing},
@@ -52,6 +52,7 @@ impl Worker {
                     entries: plan.extract(request),
                     parts: Vec::new(),
                     opaque: None,
+                    attempts: Attempts::default(),
                 };
                 self.ask(host, now, case);
             }
@@ -96,6 +97,7 @@ impl Worker {
             entries,
             parts,
             opaque,
+            attempts: Attempts::default(),
         };
         if case.opaque.is_none() && !case.parts.iter().any(Part::is_global) {
             self.admit(host, now, &mut case, Admission::default());

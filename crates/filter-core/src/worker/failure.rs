@@ -1,5 +1,7 @@
 //! Decisions without the limiter: each limit says itself what happens then.
 
+use std::rc::Rc;
+
 use algorithms::{Algorithm, Decision as LocalDecision};
 use policy::{Limit, OnFailure};
 use protocol::{DecidedBy, ErrorCode, Outcome};
@@ -8,7 +10,7 @@ use super::{
     Level, Step, Worker,
     active::{Active, StandIn},
     admit::Admission,
-    case::{Case, Denying, Mode, Part, standing},
+    case::{Attempts, Case, Denying, Mode, Part, standing},
 };
 use crate::{
     client::Denial,
@@ -94,16 +96,28 @@ impl Worker {
         self.without_limiter(host, now, case, Sent::No);
     }
 
+    /// Decides a request that no limiter reads. It is its own fault: others rely on what they
+    /// know as before, and only of its own buckets is looked up what is owed.
+    pub(super) fn decide_alone(&mut self, host: &impl Host, now: Now, case: Case) {
+        self.untold(&case);
+        if let Some(policy) = &case.policy {
+            for part in &case.parts {
+                if let Some(limit) = policy.compiled.limit(part.at) {
+                    self.near.distrust(part.place, limit.generation);
+                }
+            }
+        }
+        self.decide_here(host, now, case, Sent::No);
+    }
+
     /// Decides a request that the limiter did not decide.
-    pub(super) fn without_limiter(
-        &mut self,
-        host: &impl Host,
-        now: Now,
-        mut case: Case,
-        sent: Sent,
-    ) {
+    pub(super) fn without_limiter(&mut self, host: &impl Host, now: Now, case: Case, sent: Sent) {
         // What is owed from now on is looked up: an error about one check is none of the breaker's.
         self.breaker.note(false, now);
+        self.decide_here(host, now, case, sent);
+    }
+
+    fn decide_here(&mut self, host: &impl Host, now: Now, mut case: Case, sent: Sent) {
         if let (Some(shared), Sent::No) = (&self.shared, sent) {
             case.give_back_owed(host, now, &shared.table);
         }
@@ -151,7 +165,30 @@ impl Worker {
                 return;
             }
         }
+        if sent == Sent::No && self.retries.is_answering(now) {
+            self.owe_at_once(now, &policy, &case);
+        }
         self.admit(host, now, &mut case, together.admission);
+    }
+
+    /// What was admitted here is charged at once, where another limiter answers: proxies that know
+    /// as little as this one then learn of it.
+    fn owe_at_once(&mut self, now: Now, policy: &Rc<Active>, case: &Case) {
+        let values = case.entries.values();
+        let matches = policy.compiled.matching_values(&values, now.wall_ms);
+        let mut parts = self.parts(&matches, policy, now);
+        for part in &mut parts {
+            part.owes = part.is_global() && part.mode != Mode::Shadow;
+        }
+        self.ask_alone(Case {
+            stream: None,
+            cost: 0,
+            policy: Some(Rc::clone(policy)),
+            entries: case.entries.clone(),
+            parts,
+            opaque: None,
+            attempts: Attempts::default(),
+        });
     }
 
     /// Nothing is known of the limits: the configuration decides.
@@ -282,6 +319,7 @@ impl Worker {
             algorithm,
             start: Start::Share {
                 proxies: policy.proxies(part.at),
+                answering: self.retries.is_answering(now),
             },
         };
         bucket.decide(host, now, limit.cost, take).ok()

@@ -2,6 +2,7 @@
 
 mod active;
 mod admit;
+mod again;
 mod answer;
 mod call;
 mod case;
@@ -27,6 +28,7 @@ use step::Never;
 pub use step::{Call, CallAnswer, Edits, Level, Refusal, Step, StreamId};
 
 use active::{Active, Knowledge};
+use again::Retries;
 use case::Case;
 use departure::Departure;
 use hold::Holds;
@@ -76,6 +78,7 @@ pub struct Worker {
     batcher: Batcher<Case>,
     departure: Departure,
     breaker: Breaker,
+    retries: Retries,
     near: Near,
     holds: Holds,
     hands: Hands<lease::Origin>,
@@ -127,6 +130,7 @@ impl Worker {
             batcher: Batcher::new(timeout_ms),
             departure: Departure::default(),
             breaker: Breaker::new(domain, timeout_ms, Random::new(random.next_u64())),
+            retries: Retries::default(),
             near: Near::default(),
             holds: Holds::new(config.hold_max),
             hands: Hands::default(),

@@ -84,6 +84,13 @@ impl Near {
         (known.looked_us > since_us && age_us < FRESH_US).then_some(known)
     }
 
+    /// Has a bucket looked up in the table when it is next asked for.
+    pub(super) fn distrust(&mut self, place: Place, generation: u64) {
+        if let Some(known) = self.of(place, generation) {
+            known.looked_us = 0;
+        }
+    }
+
     /// Takes over what the table has.
     pub(super) fn looked(&mut self, place: Place, generation: u64, entry: &Entry, now: Now) {
         let Some(known) = self.enter(place, generation) else {

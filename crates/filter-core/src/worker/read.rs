@@ -14,11 +14,34 @@ const MAX_REASON: usize = 512;
 pub(super) enum NoAnswer {
     /// The limiter does not know the domain.
     UnknownDomain,
+    /// It was not read, and charged nothing: too large, or not what a limiter understands.
+    Refused {
+        why: String,
+        too_large: bool,
+        /// Whether a limiter said so, and not something in between.
+        signed: bool,
+    },
     /// Anything else: no limiter, or one in trouble.
     Failed { why: String, sent: Sent },
 }
 
 impl NoAnswer {
+    /// What a limiter's own error comes to.
+    fn of(error: &ApiError) -> Self {
+        let why = format!("{}: {}", error.code.word(), error.message);
+        match error.code {
+            ErrorCode::TooLarge | ErrorCode::InvalidRequest => Self::Refused {
+                why,
+                too_large: error.code == ErrorCode::TooLarge,
+                signed: true,
+            },
+            code => Self::Failed {
+                why,
+                sent: Sent::after(code),
+            },
+        }
+    }
+
     pub(super) fn perhaps(why: String) -> Self {
         let sent = Sent::Perhaps;
         Self::Failed { why, sent }
@@ -44,7 +67,15 @@ pub(super) fn read(answer: &impl CallAnswer, checks: usize) -> Result<BatchAnswe
         };
         let said: String = body.iter().map(plain).map(char::from).collect();
         let why = format!("status {status}, not from a limiter: {said}");
-        return Err(NoAnswer::Failed { why, sent });
+        return Err(if status == "413" {
+            NoAnswer::Refused {
+                why,
+                too_large: true,
+                signed: false,
+            }
+        } else {
+            NoAnswer::Failed { why, sent }
+        });
     }
     let Some(body) = answer.body(MAX_ANSWER) else {
         return failed("an answer without end".to_owned());
@@ -52,10 +83,7 @@ pub(super) fn read(answer: &impl CallAnswer, checks: usize) -> Result<BatchAnswe
     if status != "200" {
         return match ApiError::from_json(&body) {
             Some(error) if error.code == ErrorCode::UnknownDomain => Err(NoAnswer::UnknownDomain),
-            Some(error) => Err(NoAnswer::Failed {
-                why: format!("{}: {}", error.code.word(), error.message),
-                sent: Sent::after(error.code),
-            }),
+            Some(error) => Err(NoAnswer::of(&error)),
             None => failed(format!("status {status}")),
         };
     }

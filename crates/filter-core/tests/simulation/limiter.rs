@@ -78,6 +78,18 @@ impl Limiter {
         self.compiled = Compiled::new(policy);
     }
 
+    /// What a user's bucket was charged, by checks and by debits.
+    pub fn charged_in_all(&self, limit: &str, user: &str) -> u64 {
+        let of = |bucket: &Bucket| {
+            let values = [Some(user.as_bytes().to_vec())];
+            bucket.0.as_str() == limit && bucket.1 == values
+        };
+        let all = self.charged.iter().chain(&self.debited);
+        all.filter(|(bucket, _)| of(bucket))
+            .map(|(_, units)| units)
+            .sum()
+    }
+
     pub fn revision(&self) -> u64 {
         self.compiled.revision().number
     }

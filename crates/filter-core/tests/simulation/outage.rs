@@ -149,6 +149,7 @@ fn a_bucket_that_was_never_asked_for_starts_with_one_request() {
         world.run_for_ms(10);
     }
     world.weather = Weather::DOWN;
+    world.run_for_ms(1_100);
     for user in ["known", "unknown"] {
         for _ in 0..15 {
             world.request(0, 1, user, "/");
@@ -157,4 +158,78 @@ fn a_bucket_that_was_never_asked_for_starts_with_one_request() {
     }
     assert_eq!(world.admitted("known"), 20);
     assert_eq!(world.admitted("unknown"), 1);
+}
+
+/// One of several limiters fails: what it was asked is decided here, by buckets that are whole, and
+/// nobody within the limit is denied.
+#[test]
+fn while_others_answer_nobody_within_the_limit_is_denied() {
+    for seed in seeds() {
+        let limits = "  - {name: per-user, per: [user], algorithm: fixed_window, rate: 3/1d}\n";
+        let mut world = World::new(seed, 1, 2, CONFIG, limits);
+        world.run_for_ms(500);
+        world.request(0, 1, "somebody", "/");
+        world.request(0, 2, "somebody", "/");
+        world.run_for_ms(20);
+        world.weather = match seed % 4 {
+            0 => Weather {
+                lost: 50,
+                ..Weather::FAIR
+            },
+            1 => Weather {
+                refused: 50,
+                ..Weather::FAIR
+            },
+            2 => Weather {
+                untouched: 50,
+                ..Weather::FAIR
+            },
+            _ => Weather {
+                late: 50,
+                ..Weather::FAIR
+            },
+        };
+        for n in 0..300 {
+            world.request(0, 1 + n % 2, &format!("user-{}", n % 100), "/");
+            let pause_us = world.chance.below(8_000);
+            world.run_until(world.now_us + pause_us);
+        }
+        world.run_for_ms(100);
+        world.assert_all_decided(45_000);
+        for user in 0..100 {
+            let user = format!("user-{user}");
+            assert_eq!(world.admitted(&user), 3, "seed {seed}: {user}");
+            let charged = world.limiter.charged_in_all("per-user", &user);
+            assert!(charged <= 3, "seed {seed}: {user} was charged {charged}");
+        }
+    }
+}
+
+/// What is admitted here while other limiters answer is charged without waiting for the bucket's
+/// next request, which may come to another proxy.
+#[test]
+fn while_others_answer_a_debt_leaves_at_once() {
+    let limits = "  - {name: per-user, per: [user], rate: 5/1h}
+  - {name: all, rate: 1000000/1h}
+";
+    let mut world = World::new(1, 1, 1, CONFIG, limits);
+    world.run_for_ms(500);
+    for user in (0..20).map(|n| format!("user-{n}")) {
+        // Answers, that pay for calls which are made again.
+        for n in 0..10 {
+            world.request(0, 1, &format!("{user}-before-{n}"), "/");
+            world.run_for_ms(5);
+        }
+        world.weather = Weather::DOWN;
+        let number = world.request(0, 1, &user, "/");
+        // Refused four times, at once each time.
+        world.run_until(world.now_us + 450);
+        assert!(world.passed(number), "{user} is decided here");
+        let checks = world.limiter.entries;
+        world.weather = Weather::FAIR;
+        world.run_for_ms(10);
+        assert_eq!(world.limiter.charged_in_all("per-user", &user), 1, "{user}");
+        assert_eq!(world.limiter.entries, checks + 1, "by a call of its own");
+    }
+    assert_eq!(world.counted("rl_decisions.allowed.local.per-user"), 20);
 }

@@ -36,6 +36,7 @@ pub struct Plan {
     envoys: usize,
     workers: u32,
     patient: bool,
+    limiter_arguments: Vec<&'static str>,
     gate: Option<Gate>,
     config: Box<dyn Fn(EnvoyConfig) -> EnvoyConfig>,
 }
@@ -50,6 +51,7 @@ pub fn limits(items: &[&str]) -> Plan {
         envoys: 1,
         workers: WORKERS,
         patient: true,
+        limiter_arguments: Vec::new(),
         gate: None,
         config: Box::new(|config| config),
     }
@@ -117,6 +119,12 @@ impl Plan {
     /// not depend on how busy the machine is.
     pub fn shipped_timeouts(mut self) -> Self {
         self.patient = false;
+        self
+    }
+
+    /// Starts limiters with these arguments too.
+    pub fn limiter_with(mut self, arguments: &[&'static str]) -> Self {
+        self.limiter_arguments.extend(arguments);
         self
     }
 

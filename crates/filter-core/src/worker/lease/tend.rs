@@ -12,7 +12,10 @@ use crate::{
     metrics::Event,
     table::Place,
     time::Now,
-    worker::{Worker, case::Case},
+    worker::{
+        Worker,
+        case::{Attempts, Case},
+    },
 };
 
 impl Worker {
@@ -70,6 +73,7 @@ impl Worker {
                 entries: origin.entries.clone(),
                 parts,
                 opaque: None,
+                attempts: Attempts::default(),
             });
         }
     }

@@ -97,6 +97,7 @@ impl Plan {
         if self.patient {
             arguments.extend(["--store-timeout", "1s"]);
         }
+        arguments.extend(&self.limiter_arguments);
         arguments.into_iter().map(str::to_owned).collect()
     }
 

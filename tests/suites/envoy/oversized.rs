@@ -1,0 +1,77 @@
+//! What a limiter does not read is one request's own fault: no other request, no batch and no
+//! breaker feels it.
+
+use harness::flood;
+
+use crate::stage::{Stage, limits, statuses};
+
+const CLOSED: &str = "{name: closed, per: [user], rate: 1000/1h, on_failure: deny}";
+const OPEN: &str = "{name: open, per: [user], rate: 5/1h, on_failure: allow}";
+
+/// Requests of many, of which every tenth is larger than a limiter reads.
+fn one_of_ten_is_large(n: u64) -> Vec<u8> {
+    let filling = if n.is_multiple_of(10) {
+        "x".repeat(6_000)
+    } else {
+        String::new()
+    };
+    format!("GET / HTTP/1.1\r\nhost: a\r\nx-user-id: {n}-{filling}\r\n\r\n").into_bytes()
+}
+
+async fn assert_nothing_failed(stage: &Stage) {
+    for stat in ["rl_callouts.failed", "rl_breaker_open"] {
+        let count = stage.envoy().stat(&format!("wasmcustom.{stat}")).await;
+        assert_eq!(count.unwrap(), 0, "{stat}");
+    }
+}
+
+#[tokio::test]
+async fn a_check_that_is_too_large_is_decided_alone() {
+    let stage = limits(&[CLOSED])
+        .limiter_with(&["--max-body", "4096"])
+        .start()
+        .await;
+
+    // Each closes for itself, and all others pass.
+    let passed = flood(stage.envoy().port(), 20, 400, one_of_ten_is_large)
+        .await
+        .unwrap();
+
+    assert_eq!(passed, 360);
+    assert_nothing_failed(&stage).await;
+}
+
+#[tokio::test]
+async fn nobody_passes_a_used_up_limit_because_of_it() {
+    let stage = limits(&[OPEN])
+        .limiter_with(&["--max-body", "4096"])
+        .start()
+        .await;
+    let alice = stage.get("/", "alice");
+    assert_eq!(statuses(&alice, 5).await, [200; 5]);
+
+    for _ in 0..30 {
+        let large = stage.get("/", &"x".repeat(6_000));
+        assert_eq!(statuses(&large, 1).await, [200], "open for itself");
+        assert_eq!(statuses(&alice, 1).await, [429], "and for nobody else");
+    }
+    assert_nothing_failed(&stage).await;
+}
+
+/// None of them is too large, but several together are.
+#[tokio::test]
+async fn checks_that_are_too_large_together_are_all_decided() {
+    let stage = limits(&[CLOSED])
+        .limiter_with(&["--max-body", "4096"])
+        .start()
+        .await;
+    let request = |n| {
+        let filling = "x".repeat(1_500);
+        format!("GET / HTTP/1.1\r\nhost: a\r\nx-user-id: {n}-{filling}\r\n\r\n").into_bytes()
+    };
+
+    let passed = flood(stage.envoy().port(), 40, 800, request).await.unwrap();
+
+    assert_eq!(passed, 800);
+    assert_nothing_failed(&stage).await;
+}
