@@ -1,6 +1,6 @@
 //! What a domain becomes when a limits file is applied to it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use policy::{Limit, Name, Node, Pause, Policy, Problems};
 
@@ -25,12 +25,12 @@ pub struct Merged {
 pub fn merge(file: Policy, live: Option<&Policy>, prune: bool) -> Result<Merged, Problems> {
     let domain_pause = live.and_then(|policy| policy.paused);
     let live = live.map_or(&[][..], |policy| &policy.limits);
-    let old = |name: &Name| live.iter().find(|limit| limit.name == *name);
+    let by_name: BTreeMap<&Name, &Limit> = live.iter().map(|limit| (&limit.name, limit)).collect();
     let (mut split_otherwise, mut still_paused) = (Vec::new(), Vec::new());
     let mut limits: Vec<Node> = Vec::with_capacity(file.limits.len());
     for limit in &file.limits {
         let mut node = limit.to_node_without_overrides();
-        let old = old(&limit.name);
+        let old = by_name.get(&limit.name).copied();
         if limit.overrides.is_empty() && old.is_some_and(|old| old.per != limit.per) {
             split_otherwise.push(limit.name.clone());
         }

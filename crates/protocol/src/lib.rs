@@ -25,5 +25,7 @@ pub use tally::{DecidedBy, Outcome};
 pub const MAX_CHECKS: usize = 1024;
 /// Entries of one descriptor, at most. (The limits of a domain name no more.)
 pub const MAX_ENTRIES: usize = 128;
+/// Limits that one check names, at most.
+pub const MAX_LIMITS: usize = 1024;
 /// Bytes of one descriptor value, at most: what Envoy lets into a request's headers in all.
 pub const MAX_VALUE: usize = 65_536;

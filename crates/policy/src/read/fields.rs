@@ -20,8 +20,40 @@ use crate::{
 /// The longest path in a message, in characters: keys can be of any length.
 const MAX_PATH: usize = 200;
 
-/// Up to here, looking through a map for a repeated key is faster than hashing its keys.
-const SMALL_MAP: usize = 16;
+/// Up to here, looking through a list for a repeated text is faster than hashing its texts.
+const SMALL: usize = 16;
+
+/// Texts that were met before, in time that grows with their number and no faster.
+pub(super) struct Seen {
+    /// Keyed: a stranger may have chosen the texts. `None` where there are few.
+    keyed: Option<RandomState>,
+    positions: Positions,
+}
+
+impl Seen {
+    /// For so many texts.
+    pub(super) fn new(texts: usize) -> Self {
+        Self {
+            keyed: (texts > SMALL).then(RandomState::new),
+            positions: Positions::default(),
+        }
+    }
+
+    /// Whether one of the `count` texts before is this one, as `is` says of a position; if none is,
+    /// this one is at position `count`.
+    #[inline(never)]
+    pub(super) fn repeats(&mut self, text: &str, count: usize, is: &dyn Fn(usize) -> bool) -> bool {
+        let Some(keyed) = &self.keyed else {
+            return (0..count).any(is);
+        };
+        let hash = keyed.hash_one(text);
+        let repeated = self.positions.of(hash).any(is);
+        if !repeated {
+            self.positions.add(hash, count);
+        }
+        repeated
+    }
+}
 
 /// Who wrote the document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,21 +178,11 @@ impl<'n> Field<'n> {
             self.expected(what, report);
             return None;
         };
-        // Keyed: a stranger may have chosen the keys.
-        let keyed = RandomState::new();
-        let mut seen = Positions::default();
+        let mut seen = Seen::new(entries.len());
         let mut once: Vec<&Entry> = Vec::with_capacity(entries.len());
         for entry in entries {
-            let repeated = if entries.len() <= SMALL_MAP {
-                once.iter().any(|earlier| earlier.key == entry.key)
-            } else {
-                let hash = keyed.hash_one(&entry.key);
-                let same = |earlier: &&Entry| earlier.key == entry.key;
-                let repeated = seen.of(hash).any(|at| once.get(at).is_some_and(same));
-                seen.add(hash, once.len());
-                repeated
-            };
-            if repeated {
+            let same = |at: usize| once.get(at).is_some_and(|earlier| earlier.key == entry.key);
+            if seen.repeats(&entry.key, once.len(), &same) {
                 let path = Path::Field(&self.path, &entry.key);
                 report.add(&path, entry.place, "given twice");
             } else {

@@ -197,6 +197,7 @@ fn refuse<'r>(
 fn check_per(limit: &Field<'_>, per: &[Name], partition: &[Name], report: &mut Report) {
     if per.len() > MAX_PER {
         refuse(limit, "per", format!("more than {MAX_PER} entries"), report);
+        return;
     }
     for name in partition {
         if !per.contains(name) {

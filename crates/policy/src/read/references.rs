@@ -21,6 +21,12 @@ pub(crate) struct Placed<'n> {
 /// every request.
 const MAX_KEYS: usize = 128;
 
+/// Beyond so many problems there is no looking for what was meant: that compares with every name.
+const MAX_HINTS: usize = 100;
+
+/// Circles that are reported, each with all its members.
+const MAX_CIRCLES: usize = 10;
+
 /// Repeated names, and `replaces` that lead nowhere or in a circle.
 ///
 /// `names` are those of all limits of the document, also of the ones with problems.
@@ -38,8 +44,9 @@ pub(crate) fn check_references(
         for replaced in &placed.limit.replaces {
             if names.position(replaced.as_str()).is_none() {
                 let message = format!("there is no limit `{replaced}`");
+                let hinted = report.problems.len() < MAX_HINTS;
                 let problem = report.add(&path, place, message);
-                if let Some(meant) = similar(replaced.as_str(), names.list()) {
+                if hinted && let Some(meant) = similar(replaced.as_str(), names.list()) {
                     problem.push_hint(format!("did you mean `{meant}`?"));
                 }
             }
@@ -130,6 +137,9 @@ fn circles(placed: &[Placed<'_>]) -> Vec<Vec<usize>> {
                 Visit::Under => {
                     let from = way.iter().skip_while(|(at, _)| *at != next);
                     circles.push(from.map(|(at, _)| *at).collect());
+                    if circles.len() == MAX_CIRCLES {
+                        return circles;
+                    }
                 }
             }
         }

@@ -4,7 +4,10 @@ use crate::{
     Name, NameError,
     document::Value,
     problem::similar,
-    read::{Field, Path, Report, fields::quoted},
+    read::{
+        Field, Path, Report,
+        fields::{Seen, quoted},
+    },
     timestamp::parse_timestamp,
     units,
 };
@@ -102,18 +105,21 @@ impl<'n> Field<'n> {
         let Value::List(items) = &self.node.value else {
             return self.name(what, report).map(|name| vec![name]);
         };
-        let mut names = Vec::new();
+        let mut names: Vec<Name> = Vec::new();
+        let mut seen = Seen::new(items.len());
         for (index, node) in items.iter().enumerate() {
             let item = Field {
                 node,
                 path: Path::Item(&self.path, index),
             };
-            match item.name(what, report) {
-                Some(name) if names.contains(&name) => {
-                    item.report(report, format!("`{name}` is listed twice"));
-                }
-                Some(name) => names.push(name),
-                None => {}
+            let Some(name) = item.name(what, report) else {
+                continue;
+            };
+            let same = |at: usize| names.get(at).is_some_and(|earlier| *earlier == name);
+            if seen.repeats(name.as_str(), names.len(), &same) {
+                item.report(report, format!("`{name}` is listed twice"));
+            } else {
+                names.push(name);
             }
         }
         Some(names)

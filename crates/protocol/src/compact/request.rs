@@ -3,7 +3,9 @@
 use policy::{Name, Revision};
 
 use super::{DecodeError, MAX_NAMES, Reader, Table, Writer};
-use crate::{Check, Debit, LeaseRequest, MAX_CHECKS, MAX_ENTRIES, MAX_VALUE, Settlement};
+use crate::{
+    Check, Debit, LeaseRequest, MAX_CHECKS, MAX_ENTRIES, MAX_LIMITS, MAX_VALUE, Settlement,
+};
 
 /// Checks of one domain that a proxy sends together.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,8 +54,6 @@ impl BatchCheck {
     }
 }
 
-/// Limits that one check refers to, at most.
-const MAX_LIMITS: usize = 1024;
 /// Settlements of one limit, at most. (A bucket holds two epochs at a time.)
 const MAX_SETTLEMENTS: usize = 16;
 /// The longest name of a proxy, in bytes.

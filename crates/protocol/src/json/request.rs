@@ -5,7 +5,7 @@ use policy::{
     read::{Field, Fields, Form, Path, Report, Take},
 };
 
-use crate::{ApiError, Check, ErrorCode, MAX_CHECKS, MAX_ENTRIES, MAX_VALUE};
+use crate::{ApiError, Check, ErrorCode, MAX_CHECKS, MAX_ENTRIES, MAX_LIMITS, MAX_VALUE};
 
 const CHECK_FIELDS: [&str; 5] = ["descriptor", "cost", "peek", "limits", "require_match"];
 const SINGLE_FIELDS: [&str; 7] = [
@@ -131,7 +131,10 @@ fn read_check(owner: &Field<'_>, take: &mut Take<'_, '_>) -> Option<Check> {
     };
     let cost = take.integer("cost", 0).unwrap_or(1);
     let peek = take.boolean("peek").unwrap_or(false);
-    let only = take.names("limits", "the name of a limit");
+    let only = match take.field("limits") {
+        Some(field) => read_limits(&field, take.report),
+        None => Vec::new(),
+    };
     if only.is_empty()
         && let Some(Node {
             value: Value::List(_),
@@ -155,6 +158,17 @@ fn read_check(owner: &Field<'_>, take: &mut Take<'_, '_>) -> Option<Check> {
         leases: Vec::new(),
         proxy: 0,
     })
+}
+
+fn read_limits(field: &Field<'_>, report: &mut Report) -> Vec<Name> {
+    if let Value::List(names) = &field.node.value
+        && names.len() > MAX_LIMITS
+    {
+        field.report(report, format!("more than {MAX_LIMITS} names"));
+        return Vec::new();
+    }
+    let names = field.names("the name of a limit", report);
+    names.unwrap_or_default()
 }
 
 fn read_descriptor(field: &Field<'_>, report: &mut Report) -> Option<Descriptor> {
