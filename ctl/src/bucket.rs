@@ -172,10 +172,10 @@ pub fn display<V: AsRef<[u8]>>(per: &[Name], values: &[Option<V>]) -> String {
 pub fn visible(bytes: &[u8]) -> String {
     bytes.utf8_chunks().fold(String::new(), |mut text, chunk| {
         for c in chunk.valid().chars() {
-            if c.is_control() {
-                text.extend(c.escape_default());
-            } else {
+            if policy::is_printable(c) {
                 text.push(c);
+            } else {
+                text.extend(c.escape_default());
             }
         }
         for byte in chunk.invalid() {

@@ -1,4 +1,5 @@
-//! The two streams: data on stdout, talk on stderr.
+//! The two streams: data on stdout, talk on stderr. What either gets is escaped here, whoever it came
+//! from: only line breaks, tabs, colours and weights reach a terminal.
 
 use std::{
     cell::Cell,
@@ -107,11 +108,12 @@ impl Printer {
         self.raw(&text)
     }
 
-    /// Writes text to stdout as it is.
+    /// Writes text to stdout, escaped where a terminal would obey it.
     pub fn raw(&self, text: &str) -> Result<(), Error> {
         if self.closed.get() {
             return Ok(());
         }
+        let text = policy::printable_styled(text);
         let mut out = anstream::stdout().lock();
         match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
             Ok(()) => Ok(()),
@@ -169,6 +171,8 @@ fn json(view: &impl View) -> Result<String, Error> {
 
 /// A stderr that cannot be written to leaves nobody to tell.
 fn to_stderr(text: fmt::Arguments<'_>) {
+    let text = text.to_string();
+    let text = policy::printable_styled(&text);
     let _ = writeln!(anstream::stderr().lock(), "{text}");
 }
 

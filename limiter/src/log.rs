@@ -1,7 +1,7 @@
 //! Where log lines go, and how they look.
 
 use std::{
-    io::{self, IsTerminal},
+    io::{self, IsTerminal, Write},
     sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
@@ -29,7 +29,7 @@ pub fn start(format: LogFormat, filter: &str) -> Result<(), ParseError> {
         LogFormat::Text => false,
         LogFormat::Json => true,
     };
-    let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr);
+    let lines = tracing_subscriber::fmt::layer().with_writer(|| Escaped(io::stderr()));
     let lines = if json {
         lines.json().flatten_event(true).boxed()
     } else {
@@ -47,6 +47,22 @@ pub fn start(format: LogFormat, filter: &str) -> Result<(), ParseError> {
     Ok(())
 }
 
+/// Writes what is shown of each line, whoever its words came from.
+struct Escaped<W>(W);
+
+impl<W: Write> Write for Escaped<W> {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(line);
+        self.0
+            .write_all(policy::printable_styled(&text).as_bytes())?;
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
 /// Lets something through, and then nothing for a while.
 #[derive(Default)]
 struct Rarely(Mutex<Option<Instant>>);
@@ -60,5 +76,21 @@ impl Rarely {
             *last = Some(now);
         }
         lets
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_cannot_command_a_terminal() {
+        let mut written = Vec::new();
+        let line = "\u{1b}[2mINFO\u{1b}[0m {\"error\":\"\u{9b}2J\u{1b}]0;x\u{7}\u{202e}\"}\n";
+        Escaped(&mut written).write_all(line.as_bytes()).unwrap();
+        assert_eq!(
+            String::from_utf8(written).unwrap(),
+            "\u{1b}[2mINFO\u{1b}[0m {\"error\":\"\\u009b2J\\u001b]0;x\\u0007\\u202e\"}\n"
+        );
     }
 }

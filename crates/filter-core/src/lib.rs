@@ -42,5 +42,6 @@ pub use filter_config::{
 };
 pub use host::{CasMismatch, Host, Version, Versioned};
 pub use metrics::Metrics;
+pub use policy::printable;
 pub use time::Now;
 pub use worker::{Call, CallAnswer, Edits, Level, Refusal, Step, StreamId, Worker};

@@ -14,6 +14,7 @@ mod limit;
 mod name;
 mod pattern;
 mod pause;
+mod printable;
 mod problem;
 mod quota;
 pub mod read;
@@ -36,6 +37,7 @@ pub use limit::{
 pub use name::{Name, NameError};
 pub use pattern::{Pattern, PatternError};
 pub use pause::Pause;
+pub use printable::{is_printable, printable, printable_styled};
 pub use problem::{Problem, Problems};
 pub use quota::Quota;
 pub use snapshot::Opaque;

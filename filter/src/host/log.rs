@@ -16,8 +16,10 @@ pub enum Level {
     Error = 4,
 }
 
-/// Writes a line. A host that cannot log is not told so: there is nowhere to say it.
+/// Writes text, escaped where a terminal would obey it. A host that cannot log is not told so: there
+/// is nowhere to say it.
 pub fn write(level: Level, text: &str) {
+    let text = filter_core::printable(text);
     // SAFETY: `text` outlives the call.
     let _ = unsafe { raw::proxy_log(level as u32, text.as_ptr(), text.len()) };
 }

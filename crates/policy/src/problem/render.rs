@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::{Problem, Problems};
+use crate::is_printable;
 
 /// One line, without the source: what an API answers or a log says.
 impl fmt::Display for Problem {
@@ -61,10 +62,10 @@ impl fmt::Display for Problems {
 pub(super) fn visible(line: &str) -> String {
     line.chars()
         .map(|c| {
-            if c.is_control() && c != '\t' {
-                '\u{fffd}'
-            } else {
+            if is_printable(c) || c == '\t' {
                 c
+            } else {
+                '\u{fffd}'
             }
         })
         .collect()

@@ -325,12 +325,12 @@ pub(crate) fn quoted(text: &str) -> String {
     let mut short = String::with_capacity(text.len().min(MAX) + 2);
     short.push('`');
     for c in text.chars().take(MAX) {
-        if c.is_control() {
+        if crate::is_printable(c) {
+            short.push(c);
+        } else {
             for part in c.escape_default() {
                 short.push(part);
             }
-        } else {
-            short.push(c);
         }
     }
     short.push_str(if text.chars().nth(MAX).is_some() {
