@@ -1,24 +1,29 @@
--- Notes which proxies asked for which limits, and counts those that did lately.
+-- Records which proxies asked for which limits, and counts those that did lately.
 --
 -- KEYS  per limit, the proxies that asked for it (ZSET, by time in ms)
--- ARGV  [1] how long a proxy counts, in ms; then for each of KEYS: n, and n proxies
+-- ARGV  [1] how long a proxy counts, in ms; [2] the proxies that are kept per limit;
+--       then for each of KEYS: n, and n proxies
 -- Reply one count per key
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local life = tonumber(ARGV[1])
+local life, most = tonumber(ARGV[1]), tonumber(ARGV[2])
 local now_text, oldest = string.format('%.0f', now), string.format('%.0f', now - life)
 
-local counts, at = {}, 2
+local counts, at = {}, 3
 for i, key in ipairs(KEYS) do
+  redis.call('ZREMRANGEBYSCORE', key, '-inf', '(' .. oldest)
   local n = tonumber(ARGV[at])
   for j = at + 1, at + n do
-    redis.call('ZADD', key, now_text, ARGV[j])
+    if redis.call('ZCARD', key) < most then
+      redis.call('ZADD', key, now_text, ARGV[j])
+    else
+      redis.call('ZADD', key, 'XX', now_text, ARGV[j])
+    end
   end
-  at = at + 1 + n
-  redis.call('ZREMRANGEBYSCORE', key, '-inf', '(' .. oldest)
   if n > 0 then
     redis.call('PEXPIRE', key, ARGV[1])
   end
+  at = at + 1 + n
   counts[i] = redis.call('ZCARD', key)
 end
 return counts

@@ -1,6 +1,7 @@
 //! A command's way to Redis: the store, the domain that is meant, and errors as users need them.
 
 use std::{
+    collections::BTreeMap,
     sync::{Arc, atomic::AtomicU64},
     time::Duration,
 };
@@ -97,6 +98,20 @@ impl<'p> Session<'p> {
     /// What every key starts with.
     pub fn key_prefix(&self) -> &str {
         self.settings.keys.prefix()
+    }
+
+    /// How many proxies share each of some limits.
+    pub async fn proxies<'n>(
+        &self,
+        domain: &Name,
+        limits: impl Iterator<Item = &'n Name>,
+    ) -> Result<BTreeMap<Name, u64>, Error> {
+        // Without proxies nothing is recorded.
+        let asked = limits.map(|limit| (Some(limit.clone()), Vec::new()));
+        let counts = self.store.proxies(domain, &asked.collect()).await;
+        let counts = counts.map_err(|error| self.failed(&error))?;
+        let of_limit = |(limit, count): (Option<Name>, u64)| Some((limit?, count));
+        Ok(counts.into_iter().filter_map(of_limit).collect())
     }
 
     /// The store's clock, in milliseconds since the epoch.

@@ -122,7 +122,10 @@ fn decisions_and_denials_are_shown() -> Result<()> {
                 bucket("exports", b"dave", 0, Outcome::Denied, 0),
             ];
             tell(&store, "web-1:8090/00aa", &noted(denied)).await?;
-            let asked = [(name("per-user"), vec!["p1".to_owned(), "p2".to_owned()])];
+            let asked = [(
+                Some(name("per-user")),
+                vec!["p1".to_owned(), "p2".to_owned()],
+            )];
             store.proxies(&name("shop"), &asked.into()).await?;
             anyhow::Ok(())
         })?;

@@ -26,6 +26,7 @@ use tokio::time::Instant;
 use crate::{
     Settings,
     batch::Batcher,
+    callers::Callers,
     domains::{Active, Domains, Lookup},
     http,
     metrics::Metrics,
@@ -46,6 +47,7 @@ const REVISION: HeaderName = HeaderName::from_static(REVISION_HEADER);
 pub(crate) struct Api {
     pub(crate) batcher: Batcher,
     pub(crate) domains: Arc<Domains>,
+    pub(crate) callers: Callers,
     pub(crate) proxies: Arc<Proxies>,
     pub(crate) telemetry: Arc<Telemetry>,
     pub(crate) tokens: Option<Arc<Tokens>>,
@@ -130,7 +132,7 @@ impl Api {
             ("/v1/policy", &Method::GET | &Method::HEAD) => {
                 // What is sent along must not wait beside a poll that is held.
                 drop(body);
-                self.snapshot(head).await
+                self.snapshot(head, peer.address).await
             }
             ("/v1/report", &Method::POST) => self.report(body, peer).await,
             ("/v1/check" | "/v1/report", _) => Err(wrong_method("POST")),

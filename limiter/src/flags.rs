@@ -97,6 +97,11 @@ pub struct Flags {
     #[arg(long, env = "RL_MAX_CONNECTIONS", value_name = "N", default_value = "8192", value_parser = at_least_one)]
     pub max_connections: usize,
 
+    /// Proxies of one address that count for the share which each takes while no limiter answers.
+    /// The loopback address has no such bound.
+    #[arg(long, env = "RL_PROXIES_PER_ADDRESS", value_name = "N", default_value = "16", value_parser = at_least_one)]
+    pub proxies_per_address: usize,
+
     /// The longest `wait_ms` of a check.
     #[arg(long, env = "RL_MAX_WAIT", value_name = "DURATION", default_value = "30s", value_parser = duration)]
     pub max_wait: Duration,
@@ -197,6 +202,7 @@ impl Flags {
             max_body: self.max_body,
             max_inflight: self.max_inflight,
             max_connections: self.max_connections,
+            proxies_per_address: self.proxies_per_address,
             max_wait: self.max_wait,
             max_waiters: self.max_waiters,
             idle_timeout: self.idle_timeout,

@@ -3,6 +3,7 @@
 mod admin;
 mod api;
 mod batch;
+mod callers;
 mod domains;
 mod flags;
 mod hangups;

@@ -1,7 +1,8 @@
 //! How many proxies share each limit: what a proxy divides by while no limiter answers.
 //!
-//! Proxies name themselves when they ask. Who was seen is told to the store every second, and the
-//! store tells how many all replicas saw within its last 10 s.
+//! Proxies name themselves when they ask; [`Callers`](crate::callers::Callers) says which of the names
+//! count. They are recorded in the store every second, which returns how many all replicas saw
+//! within its last 10 s.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -11,7 +12,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 use policy::Name;
-use store::Store;
+use store::{Asked, Store};
 use tokio::time::sleep;
 
 use crate::domains::Domains;
@@ -23,13 +24,30 @@ const EVERY: Duration = Duration::from_secs(1);
 /// small, and its proxies allow themselves too large a share.
 const SEEN_MAX: usize = 100_000;
 
-/// Limits of a domain whose proxies are counted.
+/// Limits of a domain whose proxies are counted one by one. The others share the count of the whole
+/// domain: never fewer, so that a proxy takes too little of them rather than too much.
 const LIMITS_MAX: usize = 1000;
 
-/// The longest name of a proxy; longer ones are not counted.
-const ID_MAX: usize = 64;
+type Counts = HashMap<Name, Arc<DomainCounts>>;
 
-type Counts = HashMap<Name, Arc<BTreeMap<Name, u64>>>;
+/// Live proxies of a domain.
+#[derive(Debug, Default)]
+pub(crate) struct DomainCounts {
+    /// Those that asked for anything.
+    pub(crate) all: u64,
+    /// Those that asked for a limit; limits that none asked for lately are not in it.
+    pub(crate) limits: BTreeMap<Name, u64>,
+    /// Whether some limits are not counted one by one.
+    partial: bool,
+}
+
+impl DomainCounts {
+    /// The proxies of a limit; `None`: none asked for it lately.
+    pub(crate) fn of(&self, limit: &Name) -> Option<u64> {
+        let counted = self.limits.get(limit).copied();
+        counted.or((self.partial && self.all > 0).then_some(self.all))
+    }
+}
 
 /// The proxies seen, and counted.
 pub(crate) struct Proxies {
@@ -41,7 +59,7 @@ pub(crate) struct Proxies {
 
 #[derive(Default)]
 struct Seen {
-    domains: HashMap<Name, HashMap<Name, HashSet<String>>>,
+    domains: HashMap<Name, HashMap<Option<Name>, HashSet<String>>>,
     pairs: usize,
 }
 
@@ -62,17 +80,15 @@ impl Proxies {
         proxy: &str,
         limits: impl IntoIterator<Item = &'n Name>,
     ) {
-        if proxy.is_empty() || proxy.len() > ID_MAX {
-            return;
-        }
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.add(domain, None, proxy);
         for limit in limits {
-            seen.add(domain, limit, proxy);
+            seen.add(domain, Some(limit), proxy);
         }
     }
 
-    /// Live proxies per limit of a domain; limits that none asked for lately are not in it.
-    pub(crate) fn counts(&self, domain: &Name) -> Option<Arc<BTreeMap<Name, u64>>> {
+    /// Live proxies of a domain.
+    pub(crate) fn counts(&self, domain: &Name) -> Option<Arc<DomainCounts>> {
         self.counts.load().get(domain).cloned()
     }
 
@@ -95,21 +111,27 @@ impl Proxies {
                 continue;
             };
             let mut told = seen.remove(name).unwrap_or_default();
+            let limits = active.compiled.limits();
             // Limits that only other replicas were asked for are counted too.
-            let asked: BTreeMap<Name, Vec<String>> = active
-                .compiled
-                .limits()
-                .iter()
-                .take(LIMITS_MAX)
+            let counted = limits.iter().take(LIMITS_MAX);
+            let counted = counted.map(|limit| Some(limit.name.clone()));
+            let asked: Asked = std::iter::once(None)
+                .chain(counted)
                 .map(|limit| {
-                    let proxies = told.remove(&limit.name).unwrap_or_default();
-                    (limit.name.clone(), proxies.into_iter().collect())
+                    let proxies = told.remove(&limit).unwrap_or_default();
+                    (limit, proxies.into_iter().collect())
                 })
                 .collect();
             match self.store.proxies(name, &asked).await {
                 Ok(found) => {
-                    let live = found.into_iter().filter(|(_, count)| *count > 0);
-                    counts.insert(name.clone(), Arc::new(live.collect()));
+                    let live = found.iter().filter(|(_, count)| **count > 0);
+                    let live = live.filter_map(|(limit, count)| Some((limit.clone()?, *count)));
+                    let domain = DomainCounts {
+                        all: found.get(&None).copied().unwrap_or(0),
+                        limits: live.collect(),
+                        partial: limits.len() > LIMITS_MAX,
+                    };
+                    counts.insert(name.clone(), Arc::new(domain));
                 }
                 // What was known stays: an outage of the store is when it is needed.
                 Err(error) => {
@@ -124,11 +146,12 @@ impl Proxies {
 }
 
 impl Seen {
-    fn add(&mut self, domain: &Name, limit: &Name, proxy: &str) {
+    fn add(&mut self, domain: &Name, limit: Option<&Name>, proxy: &str) {
+        let limit = limit.cloned();
         let known = self
             .domains
             .get(domain)
-            .and_then(|limits| limits.get(limit));
+            .and_then(|limits| limits.get(&limit));
         if known.is_some_and(|proxies| proxies.contains(proxy)) || self.pairs >= SEEN_MAX {
             return;
         }
@@ -136,7 +159,7 @@ impl Seen {
         self.domains
             .entry(domain.clone())
             .or_default()
-            .entry(limit.clone())
+            .entry(limit)
             .or_default()
             .insert(proxy.to_owned());
     }

@@ -9,7 +9,7 @@ use policy::Policy;
 use store::{EditError, Store};
 use tokio::{
     task::JoinSet,
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout},
 };
 
 use crate::{
@@ -17,6 +17,7 @@ use crate::{
     admin::Admin,
     api::{Api, Bounds},
     batch::Batcher,
+    callers::Callers,
     domains::Domains,
     hangups::Hangups,
     limits_files::LimitsFiles,
@@ -155,6 +156,7 @@ impl Parts {
                 settings.store_timeout,
             ),
             domains: Arc::clone(&domains),
+            callers: Callers::new(settings.proxies_per_address, Instant::now()),
             proxies: Arc::clone(&proxies),
             telemetry: Arc::clone(&telemetry),
             tokens: tokens.clone(),

@@ -132,14 +132,14 @@ impl<H: Handler> Port<H> {
         accepted: io::Result<(TcpStream, std::net::SocketAddr)>,
         sweeps: &mut Interval,
     ) {
-        let (stream, _address) = match accepted {
+        let (stream, address) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => return pause_after(&error).await,
         };
         // Small answers must not wait for more to send; a socket that refuses still works.
         let _ = stream.set_nodelay(true);
         let peer = loop {
-            match self.connections.open() {
+            match self.connections.open(address.ip().to_canonical()) {
                 Room::For(peer) => break peer,
                 // The kernel keeps those who come meanwhile.
                 Room::Soon => tokio::select! {

@@ -23,6 +23,8 @@ pub struct Settings {
     pub max_inflight: usize,
     /// Connections to the data port at once.
     pub max_connections: usize,
+    /// Proxies of one address that count at once.
+    pub proxies_per_address: usize,
     /// The longest a check may ask to wait for permits.
     pub max_wait: Duration,
     /// Checks that wait for permits at once.
@@ -44,6 +46,7 @@ impl Default for Settings {
             max_body: 256 * 1024,
             max_inflight: 4096,
             max_connections: 8192,
+            proxies_per_address: 16,
             max_wait: Duration::from_secs(30),
             max_waiters: 1024,
             idle_timeout: Duration::from_mins(10),

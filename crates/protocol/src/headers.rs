@@ -10,6 +10,9 @@ pub const API_HEADER: &str = "x-rl-api";
 pub const API_VERSION: &str = "1";
 /// The header with the number of the domain's revision.
 pub const REVISION_HEADER: &str = "x-rl-revision";
+/// What [`PROXIES_HEADER`] calls the whole domain; no limit has such a name. Its count stands in for
+/// limits that are not listed.
+pub const ALL_LIMITS: &str = "*";
 /// The header with the live proxies of each limit: see [`format_proxies`].
 pub const PROXIES_HEADER: &str = "x-rl-proxies";
 /// The content type of [`crate::json`].
@@ -21,23 +24,27 @@ pub const CHECK_CBOR: &str = "application/vnd.rl.check+cbor";
 pub const REPORT_CBOR: &str = "application/vnd.rl.report+cbor";
 
 /// The longest [`PROXIES_HEADER`], in bytes: well within what HTTP clients accept. What does not
-/// fit is left out; proxies learn it from the answers to their checks.
+/// fit is left out; [`ALL_LIMITS`] stands in until the answer to a check says more.
 const MAX_PROXIES: usize = 16_384;
 
-/// `per-user=3, exports=1`: how many live proxies asked for each limit lately.
-pub fn format_proxies<'n>(proxies: impl IntoIterator<Item = (&'n Name, u64)>) -> String {
-    let mut text = String::new();
-    for (limit, count) in proxies {
+/// `*=4, per-user=3, exports=1`: how many live proxies asked for anything lately, and for each limit.
+pub fn format_proxies<'n>(all: u64, limits: impl IntoIterator<Item = (&'n Name, u64)>) -> String {
+    let mut text = format!("{ALL_LIMITS}={all}");
+    for (limit, count) in limits {
         let before = text.len();
-        let comma = if before > 0 { ", " } else { "" };
         // Writing to a string cannot fail.
-        write!(text, "{comma}{limit}={count}").unwrap_or_default();
+        write!(text, ", {limit}={count}").unwrap_or_default();
         if text.len() > MAX_PROXIES {
             text.truncate(before);
             break;
         }
     }
     text
+}
+
+/// Whether a filter may have named itself so: 128 random bits, in hex.
+pub fn is_proxy_id(id: &str) -> bool {
+    id.len() == 32 && id.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 /// Reads what [`format_proxies`] wrote; what does not look like it is left out.
@@ -59,9 +66,9 @@ mod tests {
     #[test]
     fn live_proxies_go_there_and_back() {
         let limits = [(name("per-user"), 3), (name("exports"), 1)];
-        let text = format_proxies(limits.iter().map(|(limit, count)| (limit, *count)));
-        assert_eq!(text, "per-user=3, exports=1");
-        assert!(parse_proxies(&text).eq([("per-user", 3), ("exports", 1)]));
+        let text = format_proxies(4, limits.iter().map(|(limit, count)| (limit, *count)));
+        assert_eq!(text, "*=4, per-user=3, exports=1");
+        assert!(parse_proxies(&text).eq([("*", 4), ("per-user", 3), ("exports", 1)]));
         assert!(parse_proxies("").next().is_none());
         assert!(parse_proxies("a, b=, =,c=x,d=-1, e=5").eq([("e", 5)]));
     }
@@ -69,7 +76,7 @@ mod tests {
     #[test]
     fn the_header_is_bounded() {
         let limits: Vec<Name> = (0..10_000).map(|n| name(&format!("limit-{n}"))).collect();
-        let text = format_proxies(limits.iter().map(|limit| (limit, 3)));
+        let text = format_proxies(3, limits.iter().map(|limit| (limit, 3)));
         assert!(text.len() <= MAX_PROXIES);
         assert!(parse_proxies(&text).count() > 1000);
         assert!(parse_proxies(&text).all(|(_, count)| count == 3));

@@ -15,8 +15,8 @@ mod tally;
 pub use check::{Answer, Check, Debit, Lease, LeaseRequest, LimitAnswer, Mode, Settlement};
 pub use error::{ApiError, ErrorCode};
 pub use headers::{
-    API_HEADER, API_VERSION, CHECK_CBOR, CHECK_JSON, PROXIES_HEADER, REPORT_CBOR, REVISION_HEADER,
-    format_proxies, parse_proxies,
+    ALL_LIMITS, API_HEADER, API_VERSION, CHECK_CBOR, CHECK_JSON, PROXIES_HEADER, REPORT_CBOR,
+    REVISION_HEADER, format_proxies, is_proxy_id, parse_proxies,
 };
 pub use summary::Summary;
 pub use tally::{DecidedBy, Outcome};

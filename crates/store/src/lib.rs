@@ -28,9 +28,9 @@ pub use overrides::{
     OverrideChange, OverrideCursor, OverrideEdit, OverrideEdits, OverridePage, Since, Unfit,
 };
 pub use store::{
-    Change, Credit, CreditReport, Cursor, Edit, Head, HeadState, HistoryEntry, Inspection, LimitOf,
-    ListedBucket, Overrides, Page, Pong, Record, ResetReport, ScriptStatus, Signature, Store,
-    Stored, Which,
+    Asked, Change, Credit, CreditReport, Cursor, Edit, Head, HeadState, HistoryEntry, Inspection,
+    LimitOf, ListedBucket, Overrides, Page, Pong, ProxyCounts, Record, ResetReport, ScriptStatus,
+    Signature, Store, Stored, Which,
 };
 pub use survey::{Held, HeldFor, Survey};
 pub use telemetry::{
@@ -41,6 +41,9 @@ pub use url::{SCHEMES, Server, StoreUrl, UrlError};
 
 /// The most domains of one store: writes refuse to make more, and limiters follow no more.
 pub const DOMAINS_MAX: usize = 4096;
+
+/// The most proxies of a limit; a count stays there.
+pub(crate) const PROXIES_MAX: usize = 10_000;
 
 /// How long a proxy counts after it was last heard of, in milliseconds.
 pub(crate) const PROXY_LIFE_MS: u64 = 10_000;

@@ -3,9 +3,10 @@
 mod bucket;
 mod change;
 mod domain;
+mod fleet;
 mod server;
 
-use std::{collections::BTreeMap, fmt};
+use std::fmt;
 
 use algorithms::check::Verdict;
 use async_trait::async_trait;
@@ -18,6 +19,7 @@ pub use bucket::{
 };
 pub use change::{Change, Edit, HistoryEntry, Signature};
 pub use domain::{Head, HeadState, Overrides, Record, Stored};
+pub use fleet::{Asked, ProxyCounts};
 pub use server::{Pong, ScriptStatus};
 
 use crate::{
@@ -135,13 +137,9 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// A [`CheckError::Stale`] credit may be given again once the policy was read again, as a check.
     async fn credit(&self, credit: &Credit<'_>, by: &Signature) -> Result<CreditReport, EditError>;
 
-    /// Tells which proxies lately asked for which limits, and answers with the number of proxies
-    /// per limit that anybody told of within the last 10 s.
-    async fn proxies(
-        &self,
-        domain: &Name,
-        seen: &BTreeMap<Name, Vec<String>>,
-    ) -> Result<BTreeMap<Name, u64>, StoreError>;
+    /// Records which proxies lately asked for which limits, and returns how many any limiter
+    /// recorded within the last 10 s.
+    async fn proxies(&self, domain: &Name, seen: &Asked) -> Result<ProxyCounts, StoreError>;
 
     /// Writes down what a limiter saw, over what it wrote on the same matter before. The memory
     /// store keeps none of it: nobody else can read there.

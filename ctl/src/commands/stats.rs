@@ -2,8 +2,6 @@
 
 mod view;
 
-use std::collections::BTreeMap;
-
 use clap::Args;
 use policy::Name;
 use store::Overrides;
@@ -56,13 +54,8 @@ impl Stats {
         let limits: Vec<&Name> = policy.limits.iter().map(|limit| &limit.name).collect();
         let limits: Vec<&Name> = limits.into_iter().filter(wanted).collect();
         let observed = session.activity(&policy.domain, self.over).await?;
-        // Telling of nobody only asks.
-        let nobody: BTreeMap<Name, Vec<String>> = limits
-            .iter()
-            .map(|name| ((*name).clone(), Vec::new()))
-            .collect();
-        let proxies = session.store.proxies(&policy.domain, &nobody).await;
-        let proxies = proxies.map_err(|error| session.failed(&error))?;
+        let proxies = session.proxies(&policy.domain, limits.iter().copied());
+        let proxies = proxies.await?;
         if observed.covered_ms == 0 {
             let (span, domain) = (self.over.text(), &policy.domain);
             printer.note(format_args!(

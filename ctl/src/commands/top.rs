@@ -3,7 +3,7 @@
 mod model;
 mod view;
 
-use std::{collections::BTreeMap, io, time::Duration};
+use std::{io, time::Duration};
 
 use anstream::ColorChoice;
 use clap::Args;
@@ -151,13 +151,11 @@ async fn look(session: &Session<'_>, domain: &Name, span: Span) -> Result<Data, 
     let observed = session.activity(domain, span).await?;
     let fleet = session.store.fleet().await;
     let fleet = fleet.map_err(|error| session.failed(&error))?;
-    // Telling of nobody only asks.
-    let nobody: BTreeMap<_, _> = limits.iter().map(|n| (n.clone(), Vec::new())).collect();
-    let sharing = session.store.proxies(domain, &nobody).await;
+    let sharing = session.proxies(domain, limits.iter()).await?;
     Ok(Data {
         limits,
         observed,
-        sharing: sharing.map_err(|error| session.failed(&error))?,
+        sharing,
         limiters: fleet.limiters.len(),
         proxies: fleet.proxies.get(domain).map_or(0, Vec::len),
         latency_us: u64::try_from(pong.latency.as_micros()).unwrap_or(u64::MAX),

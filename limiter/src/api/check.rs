@@ -1,6 +1,6 @@
 //! `POST /v1/check`, in both encodings.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, net::IpAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use hyper::{
@@ -34,11 +34,12 @@ impl Api {
             .ok_or_else(refusal::overloaded)?;
         let encoding = encoding(&head.headers)?;
         let deny_status = deny_status(head)?;
+        let address = peer.address;
         let mut body = self.receive(body, peer).await?;
         body.room.decode().ok_or_else(refusal::no_room)?;
         match encoding {
             Encoding::Json => self.check_json(body, deny_status, place).await,
-            Encoding::Compact => self.check_compact(body).await,
+            Encoding::Compact => self.check_compact(address, body).await,
         }
     }
 
@@ -89,7 +90,7 @@ impl Api {
         single_response(&decided, reason, deny)
     }
 
-    async fn check_compact(&self, body: Received) -> Answered {
+    async fn check_compact(&self, address: IpAddr, body: Received) -> Answered {
         let Received { bytes, mut room } = body;
         let batch = Batch::decode(&bytes)
             .map_err(|error| ApiError::new(ErrorCode::InvalidRequest, error.to_string()))?;
@@ -103,13 +104,16 @@ impl Api {
             checks,
             ..
         } = batch;
-        let proxy: Arc<str> = proxy.into();
-        let asker = Asker {
-            id: &proxy,
-            node: None,
-            revision: revision.as_ref(),
-        };
-        self.telemetry.heard(&domain, asker);
+        let counts = self.callers.count(address, &proxy);
+        let proxy: Option<Arc<str>> = counts.then(|| proxy.into());
+        if let Some(id) = proxy.as_deref() {
+            let asker = Asker {
+                id,
+                node: None,
+                revision: revision.as_ref(),
+            };
+            self.telemetry.heard(&domain, asker);
+        }
         trace::asked(&domain, checks.len());
         let checks = checks.into_iter().map(|check| Check {
             proxy: mark,
@@ -119,7 +123,7 @@ impl Api {
         room.hold(&checks).ok_or_else(refusal::no_room)?;
         let deadline = Instant::now() + self.bounds.store_timeout;
         let decided = self
-            .decide(&domain, checks, deadline, Some(Arc::clone(&proxy)))
+            .decide(&domain, checks, deadline, proxy.clone())
             .await?;
         trace::decided(&decided.decisions);
         if let Some(error) = decided.all_failed() {
@@ -127,7 +131,7 @@ impl Api {
         }
         let answer = BatchAnswer {
             revision: decided.policy.compiled.revision().clone(),
-            proxies: self.live_proxies(&domain, &proxy, &decided),
+            proxies: self.live_proxies(&domain, proxy.as_deref(), &decided),
             results: decided
                 .decisions
                 .into_iter()
@@ -140,16 +144,23 @@ impl Api {
     }
 
     /// Notes what the proxy asked for, and tells how many do.
-    fn live_proxies(&self, domain: &Name, proxy: &str, decided: &Decided) -> Vec<(Name, u64)> {
+    fn live_proxies(
+        &self,
+        domain: &Name,
+        proxy: Option<&str>,
+        decided: &Decided,
+    ) -> Vec<(Name, u64)> {
         let answers = decided.decisions.iter().flatten();
         let asked: BTreeSet<&Name> = answers
             .flat_map(|answer| answer.limits.iter().map(|limit| &limit.name))
             .collect();
-        self.proxies.saw(domain, proxy, asked.iter().copied());
+        if let Some(proxy) = proxy {
+            self.proxies.saw(domain, proxy, asked.iter().copied());
+        }
         let Some(counts) = self.proxies.counts(domain) else {
             return Vec::new();
         };
-        let live = |limit: &Name| Some((limit.clone(), *counts.get(limit)?));
+        let live = |limit: &Name| Some((limit.clone(), counts.of(limit)?));
         asked.into_iter().filter_map(live).collect()
     }
 }

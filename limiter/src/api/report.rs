@@ -17,6 +17,7 @@ impl Api {
             .inflight
             .enter()
             .ok_or_else(refusal::overloaded)?;
+        let address = peer.address;
         let body = self.receive(body, peer).await?;
         let mut report = Report::decode(&body.bytes)
             .map_err(|error| ApiError::new(ErrorCode::InvalidRequest, error.to_string()))?;
@@ -24,9 +25,13 @@ impl Api {
         let known = |limit: &policy::Name| policy.compiled.position(limit.as_str()).is_some();
         report.tallies.retain(|tally| known(&tally.limit));
         report.denied.retain(|denied| known(&denied.limit));
-        // Who decides about a limit shares it, whether or not the limiter was asked.
-        let limits = report.tallies.iter().map(|tally| &tally.limit);
-        self.proxies.saw(&report.domain, &report.proxy, limits);
+        if self.callers.count(address, &report.proxy) {
+            // Who decides about a limit shares it, whether or not the limiter was asked.
+            let limits = report.tallies.iter().map(|tally| &tally.limit);
+            self.proxies.saw(&report.domain, &report.proxy, limits);
+        } else {
+            report.proxy.clear();
+        }
         for tally in &report.tallies {
             policy.counters.reported(tally);
         }

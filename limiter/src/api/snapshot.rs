@@ -1,6 +1,6 @@
 //! `GET /v1/policy`: what proxies follow.
 
-use std::time::Duration;
+use std::{net::IpAddr, time::Duration};
 
 use bytes::Bytes;
 use hyper::{
@@ -74,9 +74,10 @@ impl<'r> Poll<'r> {
 
 impl Api {
     /// The domain's limits, or 304 if the proxy has them; either way the number of live proxies.
-    pub(super) async fn snapshot(&self, head: &Parts) -> Answered {
+    pub(super) async fn snapshot(&self, head: &Parts, address: IpAddr) -> Answered {
         let poll = Poll::read(head)?;
-        if let Some(proxy) = parameter(head, "proxy") {
+        let proxy = parameter(head, "proxy");
+        if let Some(proxy) = proxy.filter(|proxy| self.callers.count(address, proxy)) {
             let asker = Asker {
                 id: proxy,
                 node: parameter(head, "node"),
@@ -102,7 +103,8 @@ impl Api {
         headers.insert(REVISION, policy.revision_header.clone());
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
         if let Some(counts) = self.proxies.counts(&poll.domain) {
-            let live = format_proxies(counts.iter().map(|(limit, count)| (limit, *count)));
+            let limits = counts.limits.iter().map(|(limit, count)| (limit, *count));
+            let live = format_proxies(counts.all, limits);
             headers.extend(HeaderValue::try_from(live).map(|live| (PROXIES, live)));
         }
         Ok(response)

@@ -7,6 +7,7 @@
 
 use std::{
     collections::BTreeMap,
+    net::IpAddr,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering},
@@ -125,7 +126,7 @@ impl Connections {
     }
 
     /// Makes room for a new connection, if need be at the cost of the oldest newcomer.
-    pub(super) fn open(self: &Arc<Self>) -> Room {
+    pub(super) fn open(self: &Arc<Self>, address: IpAddr) -> Room {
         let mut table = self.table();
         let newcomers = table.newcomers.len();
         let all = newcomers.saturating_add(table.admitted.len());
@@ -141,7 +142,7 @@ impl Connections {
         }
         table.last_id += 1;
         let id = table.last_id;
-        let peer = Peer::new(id, Arc::downgrade(self));
+        let peer = Peer::new(id, address, Arc::downgrade(self));
         table.newcomers.insert(id, Arc::clone(&peer));
         Room::For(peer)
     }

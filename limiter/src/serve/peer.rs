@@ -1,6 +1,7 @@
 //! One connection, as its requests and the supervision of all connections see it.
 
 use std::{
+    net::IpAddr,
     sync::{
         Arc, Weak,
         atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering},
@@ -28,6 +29,8 @@ const CUT: u8 = 2;
 /// A connection and what it holds.
 pub(crate) struct Peer {
     pub(super) id: u64,
+    /// Who is at the other end.
+    pub(crate) address: IpAddr,
     pub(super) opened: Instant,
     connections: Weak<Connections>,
     admitted: AtomicBool,
@@ -43,9 +46,10 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    pub(super) fn new(id: u64, connections: Weak<Connections>) -> Arc<Self> {
+    pub(super) fn new(id: u64, address: IpAddr, connections: Weak<Connections>) -> Arc<Self> {
         Arc::new(Self {
             id,
+            address,
             opened: Instant::now(),
             connections,
             admitted: AtomicBool::new(false),

@@ -1,4 +1,4 @@
-//! The proxies that were heard of: which limits they follow, and how far.
+//! The proxies that asked lately: which limits they follow, and how far.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -15,9 +15,6 @@ const LIFE: Duration = Duration::from_secs(10);
 
 /// Pairs of domain and proxy; the proxies of more are not listed.
 const PAIRS_MAX: usize = 5000;
-
-/// The longest name of a proxy, in bytes; longer ones are not listed.
-const ID_MAX: usize = 64;
 
 /// As much of what an operator calls a proxy as is told, in bytes.
 const NODE_MAX: usize = 128;
@@ -52,9 +49,6 @@ pub(crate) struct Asker<'a> {
 
 impl Heard {
     pub(super) fn hear(&self, domain: &Name, asker: Asker<'_>, now: Instant) {
-        if asker.id.is_empty() || asker.id.len() > ID_MAX {
-            return;
-        }
         let mut proxies = self.lock();
         let known = proxies.domains.get_mut(domain);
         if let Some(proxy) = known.and_then(|domain| domain.get_mut(asker.id)) {
@@ -104,7 +98,7 @@ impl Heard {
 
 /// Whatever a proxy is called, it is text that is not long.
 fn named(node: &str) -> String {
-    let printable = node.chars().filter(|c| !c.is_control());
+    let printable = node.chars().filter(|c| policy::is_printable(*c));
     let mut name = String::new();
     for c in printable {
         if name.len() + c.len_utf8() > NODE_MAX {
@@ -162,7 +156,6 @@ mod tests {
         for n in 0..2 * PAIRS_MAX {
             heard.hear(&shop, asker(&format!("p{n}"), None), now);
         }
-        heard.hear(&shop, asker(&"x".repeat(ID_MAX + 1), None), now);
         assert_eq!(heard.alive(now)[&shop].len(), PAIRS_MAX);
         let later = now + LIFE * 2;
         assert!(heard.alive(later).is_empty());

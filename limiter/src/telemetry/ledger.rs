@@ -101,7 +101,7 @@ impl Ledger {
                 at_ms: now_ms.saturating_sub(told.ago_ms),
                 outcome: Outcome::Denied,
                 by: told.by,
-                proxy: Some(report.proxy.clone()),
+                proxy: Some(report.proxy.clone()).filter(|proxy| !proxy.is_empty()),
                 descriptor: told.descriptor,
             };
             self.busy.add(&told.limit, &told.bucket, told.count, None);

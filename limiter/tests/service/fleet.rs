@@ -36,12 +36,33 @@ async fn proxies_are_counted_over_all_replicas() -> Result<()> {
                 .send()
                 .await
                 .ok()?;
-            (reply.header("x-rl-proxies") == Some("per-user=3")).then_some(())
+            (reply.header("x-rl-proxies") == Some("*=3, per-user=3")).then_some(())
         })
         .await?;
         let answer = asks_as(service, "p1").await?;
         assert_eq!(answer.proxies, [(crate::support::name("per-user"), 3)]);
     }
+    Ok(())
+}
+
+#[tokio::test]
+async fn limits_beyond_those_counted_one_by_one_have_the_count_of_the_domain() -> Result<()> {
+    let server = Server::start(Engine::Valkey).await?;
+    let one = |n: usize| {
+        format!("  - {{name: limit-{n}, per: [user], rate: 10/1d, match: {{n: '{n}'}}}}\n")
+    };
+    let limits: String = (0..1500).map(one).collect();
+    publish(&server.store()?, &format!("{limits}{PER_USER}")).await?;
+    let service = Service::ready_on(server.store()?, quick()).await?;
+    asks_as(&service, "p1").await?;
+    asks_as(&service, "p2").await?;
+    until("two proxies are counted", PATIENCE, async || {
+        let answer = asks_as(&service, "p1").await.ok()?;
+        (answer.proxies == [(crate::support::name("per-user"), 2)]).then_some(())
+    })
+    .await?;
+    let reply = service.get("/v1/policy?domain=shop").send().await?;
+    assert_eq!(reply.header("x-rl-proxies"), Some("*=2"));
     Ok(())
 }
 

@@ -12,7 +12,9 @@ use protocol::{
 use serde_json::json;
 use store::{Change, Fleet, Observed, OverrideEdits, Store, Stretch};
 
-use crate::support::{PATIENCE, PER_USER, Server, Service, compact, name, publish, quick, write};
+use crate::support::{
+    PATIENCE, PER_USER, Server, Service, compact, name, proxy_id, publish, quick, write,
+};
 
 /// The fleet, once it is as wanted.
 async fn fleet(store: &Arc<dyn Store>, is: impl Fn(&Fleet) -> bool) -> Result<Fleet> {
@@ -57,10 +59,12 @@ async fn polls_and_checks_tell_who_follows_the_limits_and_how_far() -> Result<()
         let request = service.get(&path);
         async move { request.send().await }
     };
-    poll("domain=shop&proxy=new&node=edge-1".to_owned()).await?;
-    poll(format!("domain=shop&proxy=p1&revision=1-{digest:016x}")).await?;
-    poll("domain=nothing&proxy=p1".to_owned()).await?;
-    let tagged = service.get("/v1/policy?domain=shop&proxy=p2");
+    let [new, p1, p2, p3] = ["new", "p1", "p2", "p3"].map(proxy_id);
+    poll(format!("domain=shop&proxy={new}&node=edge-1")).await?;
+    poll(format!("domain=shop&proxy={p1}&revision=1-{digest:016x}")).await?;
+    poll(format!("domain=nothing&proxy={p1}")).await?;
+    poll("domain=shop&proxy=made-up".to_owned()).await?;
+    let tagged = service.get(&format!("/v1/policy?domain=shop&proxy={p2}"));
     let tag = format!("\"1-{digest:016x}\"");
     tagged.header("if-none-match", tag).send().await?;
     service
@@ -78,9 +82,9 @@ async fn polls_and_checks_tell_who_follows_the_limits_and_how_far() -> Result<()
     let has = Some(digest);
     assert_eq!(
         found,
-        [("new", None), ("p1", has), ("p2", has), ("p3", None)]
+        [(&*p1, has), (&*p2, has), (&*p3, None), (&*new, None)]
     );
-    let new = &fleet.proxies[&name("shop")][0];
+    let new = &fleet.proxies[&name("shop")][3];
     assert_eq!(new.node.as_deref(), Some("edge-1"));
     assert_eq!(fleet.proxies[&name("nothing")].len(), 1);
     let [limiter] = &fleet.limiters[..] else {
@@ -143,7 +147,7 @@ async fn decisions_and_denied_buckets_are_told() -> Result<()> {
         activity(&store, |observed| {
             let buckets = &observed.activity.buckets;
             let last = buckets.iter().find(is_alice).and_then(|b| b.last.as_ref());
-            last.is_some_and(|last| last.proxy.as_deref() == Some("edge-1"))
+            last.is_some_and(|last| last.proxy == Some(proxy_id("edge-1")))
         })
         .await?;
     }
@@ -185,8 +189,29 @@ async fn what_proxies_decide_by_themselves_is_told_as_well() -> Result<()> {
         let request = request.header("content-type", REPORT_CBOR);
         async move { request.send().await }
     };
-    for proxy in ["p1", "p2"] {
-        let reply = send(report(proxy).encode()).await?;
+    let invented = Report {
+        tallies: vec![Tally {
+            limit: name("per-user"),
+            outcome: Outcome::Allowed,
+            by: DecidedBy::Local,
+            count: 1,
+        }],
+        denied: Vec::new(),
+        ..report("made-up")
+    };
+    for proxy in 0..100 {
+        let proxy = format!("made-up-{proxy}");
+        send(
+            Report {
+                proxy,
+                ..invented.clone()
+            }
+            .encode(),
+        )
+        .await?;
+    }
+    for proxy in ["p1", "p2"].map(proxy_id) {
+        let reply = send(report(&proxy).encode()).await?;
         assert_eq!(
             (reply.status.as_u16(), reply.header("x-rl-api")),
             (204, Some("1"))
@@ -200,12 +225,12 @@ async fn what_proxies_decide_by_themselves_is_told_as_well() -> Result<()> {
     let alice = &observed.activity.buckets[0];
     assert_eq!((alice.requests, alice.denied), (80, 80));
     let last = alice.last.as_ref().expect("a denied request");
-    assert_eq!(last.proxy.as_deref(), Some("p2"));
+    assert_eq!(last.proxy, Some(proxy_id("p2")));
 
     // Who denies by itself shares the limit as much as who asks.
     until("two proxies are counted", PATIENCE, async || {
         let reply = service.get("/v1/policy?domain=shop").send().await.ok()?;
-        (reply.header("x-rl-proxies") == Some("per-user=2")).then_some(())
+        (reply.header("x-rl-proxies") == Some("*=2, per-user=2")).then_some(())
     })
     .await?;
 

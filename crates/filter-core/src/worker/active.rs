@@ -5,6 +5,7 @@ use std::cell::Cell;
 use algorithms::{Algorithm, Parameters, Rate};
 use filter_config::Source;
 use policy::{Compiled, Entries, Limit, Name, OnFailure};
+use protocol::ALL_LIMITS;
 
 use crate::{
     descriptor::Plan,
@@ -30,8 +31,10 @@ pub(super) struct Active {
     pub(super) compiled: Compiled,
     pub(super) plan: Plan,
     prechecks: Vec<Option<Algorithm>>,
-    /// Proxies that ask for each limit, as last told.
+    /// Proxies that ask for each limit, as last told; 0: never.
     proxies: Vec<Cell<u64>>,
+    /// Those of the domain, for limits of which nothing was said.
+    all_proxies: Cell<u64>,
 }
 
 /// The values of a request as the policy crate asks for them.
@@ -50,13 +53,17 @@ impl Active {
         Self {
             plan: Plan::new(compiled.needed_keys(), sources),
             prechecks: compiled.limits().iter().map(of).collect(),
-            proxies: vec![Cell::new(1); compiled.limits().len()],
+            proxies: vec![Cell::new(0); compiled.limits().len()],
+            all_proxies: Cell::new(1),
             compiled,
         }
     }
 
     /// Takes over what limiters say of the number of proxies that ask for a limit.
     pub(super) fn set_proxies(&self, limit: &str, count: u64) {
+        if limit == ALL_LIMITS {
+            return self.all_proxies.set(count);
+        }
         let at = self.compiled.position(limit);
         if let Some(slot) = at.and_then(|at| self.proxies.get(at)) {
             slot.set(count);
@@ -65,6 +72,7 @@ impl Active {
 
     /// Keeps what was known of limits that were there before.
     pub(super) fn inherit_proxies(&self, before: &Self) {
+        self.all_proxies.set(before.all_proxies.get());
         for (limit, count) in before.compiled.limits().iter().zip(&before.proxies) {
             self.set_proxies(limit.name.as_str(), count.get());
         }
@@ -73,9 +81,13 @@ impl Active {
     /// The proxies that share a limit when no limiter divides it.
     pub(super) fn proxies(&self, at: usize) -> u64 {
         let told = self.proxies.get(at).map(Cell::get);
+        let told = told.filter(|told| *told > 0);
         let limit = self.compiled.limit(at);
         let written = limit.and_then(|limit| limit.fleet_size);
-        written.or(told).unwrap_or(1).max(1)
+        written
+            .or(told)
+            .unwrap_or_else(|| self.all_proxies.get())
+            .max(1)
     }
 
     /// The bucket in front of a global limit, if it has one.

@@ -7,7 +7,7 @@
 //! | `rl:{D}:o:LIMIT` | HASH, the overrides of one limit, a field each |
 //! | `rl:{D}:s:RANDOM` | HASH, overrides on their way into a record; goes by itself |
 //! | `rl:{D}:history` | STREAM of the last edits, newest last |
-//! | `rl:{D}:p:LIMIT` | ZSET of the proxies that lately asked for a limit, by time |
+//! | `rl:{D}:p:LIMIT` | ZSET of the proxies that lately asked for a limit (`*`: for any), by time |
 //! | `rl:fleet:SLOT` | HASH, what each limiter knew of the fleet in a slot of time |
 //! | `rl:{D}:a:SLOT` | HASH, what each limiter saw decided in a slot of time |
 //! | `rl:b:D:LIMIT:VALUES…` | one bucket; with `partition`, `rl:b:D:LIMIT:{PARTITION…}:VALUES…` |
@@ -111,7 +111,8 @@ impl Keys {
         format!("{}{{{domain}}}:s:{random:016x}", self.prefix)
     }
 
-    pub(crate) fn proxies(&self, domain: &Name, limit: &Name) -> String {
+    pub(crate) fn proxies(&self, domain: &Name, limit: Option<&Name>) -> String {
+        let limit = limit.map_or("*", Name::as_str);
         format!("{}{{{domain}}}:p:{limit}", self.prefix)
     }
 

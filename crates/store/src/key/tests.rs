@@ -84,7 +84,8 @@ fn a_domains_record_lives_in_one_slot() {
         keys.policy(&domain),
         keys.history(&domain),
         keys.overrides(&domain, &limit),
-        keys.proxies(&domain, &limit),
+        keys.proxies(&domain, Some(&limit)),
+        keys.proxies(&domain, None),
     ] {
         assert_eq!(slot(key.as_bytes()), expected, "{key}");
     }

@@ -5,7 +5,6 @@ mod domains;
 mod proxies;
 
 use std::{
-    collections::BTreeMap,
     fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -22,10 +21,10 @@ use domains::Domains;
 use proxies::Proxies;
 
 use crate::{
-    CheckError, Credit, CreditReport, Cursor, Edit, EditError, Head, Health, HistoryEntry,
+    Asked, CheckError, Credit, CreditReport, Cursor, Edit, EditError, Head, Health, HistoryEntry,
     Inspection, Keys, LimitOf, ListedBucket, Options, OverrideCursor, OverridePage, Overrides,
-    Page, Pong, ResetReport, ScriptStatus, Signature, Store, StoreError, Stored, Which,
-    clock::wall_ms, edit, plan::Planned, script::ScriptCheck, slot,
+    Page, Pong, ProxyCounts, ResetReport, ScriptStatus, Signature, Store, StoreError, Stored,
+    Which, clock::wall_ms, edit, plan::Planned, script::ScriptCheck, slot,
 };
 
 /// Buckets of a page of a listing.
@@ -252,11 +251,7 @@ impl Store for MemoryStore {
         Ok(report)
     }
 
-    async fn proxies(
-        &self,
-        domain: &Name,
-        seen: &BTreeMap<Name, Vec<String>>,
-    ) -> Result<BTreeMap<Name, u64>, StoreError> {
+    async fn proxies(&self, domain: &Name, seen: &Asked) -> Result<ProxyCounts, StoreError> {
         let now_ms = (self.clock)();
         Ok(lock(&self.proxies).note(domain, seen, now_ms))
     }

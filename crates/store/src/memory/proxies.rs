@@ -1,34 +1,25 @@
 //! Which proxies asked for which limits lately.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use policy::Name;
 
-use crate::PROXY_LIFE_MS;
+use crate::{Asked, PROXIES_MAX, PROXY_LIFE_MS, ProxyCounts};
 
-/// Proxies that are counted per limit. Beyond it the number stays there.
-const PROXIES_MAX: usize = 10_000;
-
-/// Per domain and limit, the proxies and when they were last heard of, in milliseconds since the
-/// epoch.
+/// Per domain and limit, the proxies and when they last asked, in milliseconds since the epoch.
 #[derive(Debug, Default)]
 pub(super) struct Proxies {
-    heard: HashMap<(Name, Name), HashMap<String, u64>>,
+    heard: HashMap<(Name, Option<Name>), HashMap<String, u64>>,
 }
 
 impl Proxies {
-    pub(super) fn note(
-        &mut self,
-        domain: &Name,
-        seen: &BTreeMap<Name, Vec<String>>,
-        now_ms: u64,
-    ) -> BTreeMap<Name, u64> {
+    pub(super) fn note(&mut self, domain: &Name, seen: &Asked, now_ms: u64) -> ProxyCounts {
         let alive = |at: u64| now_ms.saturating_sub(at) <= PROXY_LIFE_MS;
         self.heard.retain(|_, proxies| {
             proxies.retain(|_, at| alive(*at));
             !proxies.is_empty()
         });
-        let count = |(limit, new): (&Name, &Vec<String>)| {
+        let count = |(limit, new): (&Option<Name>, &Vec<String>)| {
             let proxies = self
                 .heard
                 .entry((domain.clone(), limit.clone()))

@@ -1,14 +1,19 @@
 //! Buckets and proxies, as operators see them.
 
-use std::collections::BTreeMap;
-
 use policy::Name;
 
 use super::{Lane, RedisStore, request::Request, value};
 use crate::{
-    Cursor, EditError, LimitOf, PROXY_LIFE_MS, ResetReport, Signature, StoreError, Which, edit,
+    Asked, Cursor, EditError, LimitOf, PROXIES_MAX, PROXY_LIFE_MS, ProxyCounts, ResetReport,
+    Signature, StoreError, Which, edit,
     scripts::{BUCKET_RESET, POLICY_PROXIES},
 };
+
+/// Limits and proxies in one script call, which takes the server about a millisecond.
+const PROXIES_PER_CALL: usize = 500;
+
+/// A limit, and some of the proxies that asked for it.
+type Piece<'a> = (&'a Option<Name>, &'a [String]);
 
 impl RedisStore {
     pub(super) async fn reset(
@@ -72,21 +77,54 @@ impl RedisStore {
     pub(super) async fn proxies(
         &self,
         domain: &Name,
-        seen: &BTreeMap<Name, Vec<String>>,
-    ) -> Result<BTreeMap<Name, u64>, StoreError> {
-        if seen.is_empty() {
-            return Ok(BTreeMap::new());
+        seen: &Asked,
+    ) -> Result<ProxyCounts, StoreError> {
+        let mut counts = ProxyCounts::new();
+        for call in in_calls(seen) {
+            self.count_proxies(domain, &call, &mut counts).await?;
         }
-        let mut keys = Vec::with_capacity(seen.len());
-        let mut args = vec![PROXY_LIFE_MS.to_string()];
-        for (limit, proxies) in seen {
-            keys.push(self.keys().proxies(domain, limit));
-            args.push(proxies.len().to_string());
-            args.extend(proxies.iter().cloned());
+        Ok(counts)
+    }
+
+    async fn count_proxies(
+        &self,
+        domain: &Name,
+        asked: &[Piece<'_>],
+        counts: &mut ProxyCounts,
+    ) -> Result<(), StoreError> {
+        let mut keys = Vec::with_capacity(asked.len());
+        let mut args = vec![PROXY_LIFE_MS.to_string(), PROXIES_MAX.to_string()];
+        for (limit, ids) in asked {
+            keys.push(self.keys().proxies(domain, limit.as_ref()));
+            args.push(ids.len().to_string());
+            args.extend(ids.iter().cloned());
         }
         let reply = self.control_script(&POLICY_PROXIES, &keys, &args).await?;
-        let counts = value::integers(reply)?;
-        let counts = counts.into_iter().map(|n| u64::try_from(n).unwrap_or(0));
-        Ok(seen.keys().cloned().zip(counts).collect())
+        let found = value::integers(reply)?.into_iter();
+        let found = found.map(|n| u64::try_from(n).unwrap_or(0));
+        // A limit in several calls: the last has them all.
+        let limits = asked.iter().map(|(limit, _)| (*limit).clone());
+        counts.extend(limits.zip(found));
+        Ok(())
     }
+}
+
+/// Cuts what was asked so that no part is much larger than [`PROXIES_PER_CALL`].
+fn in_calls(seen: &Asked) -> Vec<Vec<Piece<'_>>> {
+    let mut calls = Vec::new();
+    let (mut call, mut size) = (Vec::new(), 0);
+    for (limit, proxies) in seen {
+        let none = proxies.is_empty().then_some(proxies.as_slice());
+        for ids in proxies.chunks(PROXIES_PER_CALL).chain(none) {
+            if size > 0 && size + 1 + ids.len() > PROXIES_PER_CALL {
+                calls.push(std::mem::take(&mut call));
+                size = 0;
+            }
+            call.push((limit, ids));
+            size += 1 + ids.len();
+        }
+    }
+    calls.push(call);
+    calls.retain(|call| !call.is_empty());
+    calls
 }

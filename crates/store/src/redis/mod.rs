@@ -35,7 +35,7 @@ mod slots;
 mod telemetry;
 mod value;
 
-use std::{collections::BTreeMap, fmt};
+use std::fmt;
 
 use ::policy::{Compiled, Name, Override, Revision};
 use algorithms::check::Verdict;
@@ -50,10 +50,10 @@ use servers::{Lane, Servers};
 use telemetry::Ahead;
 
 use crate::{
-    CheckError, Credit, CreditReport, Cursor, Edit, EditError, Fleet, Head, Health, HistoryEntry,
-    Inspection, Keys, LimitOf, Note, Observed, Options, OverrideCursor, OverridePage, Overrides,
-    Page, Pong, ResetReport, ScriptStatus, Server, Signature, Since, Store, StoreError, Stored,
-    Stretch, Survey, Which, script::ScriptCheck,
+    Asked, CheckError, Credit, CreditReport, Cursor, Edit, EditError, Fleet, Head, Health,
+    HistoryEntry, Inspection, Keys, LimitOf, Note, Observed, Options, OverrideCursor, OverridePage,
+    Overrides, Page, Pong, ProxyCounts, ResetReport, ScriptStatus, Server, Signature, Since, Store,
+    StoreError, Stored, Stretch, Survey, Which, script::ScriptCheck,
 };
 
 /// The store on one server or on a Cluster. Connects at the first use, and again whenever it has
@@ -206,11 +206,7 @@ impl Store for RedisStore {
         self.credit(credit, by).await
     }
 
-    async fn proxies(
-        &self,
-        domain: &Name,
-        seen: &BTreeMap<Name, Vec<String>>,
-    ) -> Result<BTreeMap<Name, u64>, StoreError> {
+    async fn proxies(&self, domain: &Name, seen: &Asked) -> Result<ProxyCounts, StoreError> {
         self.proxies(domain, seen).await
     }
 

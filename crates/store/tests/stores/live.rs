@@ -266,9 +266,9 @@ async fn proxies_are_counted_per_limit(store: Shared) -> Result<()> {
     let domain = name("shop");
     let seen = |a: &[&str], b: &[&str]| {
         let ids = |ids: &[&str]| ids.iter().map(ToString::to_string).collect();
-        BTreeMap::from([(name("a"), ids(a)), (name("b"), ids(b))])
+        BTreeMap::from([(None, ids(a)), (Some(name("b")), ids(b))])
     };
-    let counts = |a, b| BTreeMap::from([(name("a"), a), (name("b"), b)]);
+    let counts = |a, b| BTreeMap::from([(None, a), (Some(name("b")), b)]);
     let first = store.proxies(&domain, &seen(&["p1", "p2"], &[])).await?;
     assert_eq!(first, counts(2, 0));
     // What another limiter tells is added, what is told again is not.
@@ -279,6 +279,20 @@ async fn proxies_are_counted_per_limit(store: Shared) -> Result<()> {
     let elsewhere = store.proxies(&name("other"), &seen(&[], &[])).await?;
     assert_eq!(elsewhere, counts(0, 0));
     assert!(store.proxies(&domain, &BTreeMap::new()).await?.is_empty());
+
+    // More than one script call takes, of one limit and of many.
+    let ids = (0..2000).map(|n| format!("p{n}")).collect();
+    let limits = (0..1200).map(|n| Some(name(&format!("limit-{n}"))));
+    let mut many: store::Asked = limits.map(|limit| (limit, vec!["p1".to_owned()])).collect();
+    many.insert(None, ids);
+    let counts = store.proxies(&domain, &many).await?;
+    assert_eq!(counts.len(), many.len());
+    assert_eq!(counts[&None], 2000);
+    assert!(counts.iter().all(|(limit, n)| limit.is_none() || *n == 1));
+
+    let ids = (0..10_500).map(|n| format!("q{n}")).collect();
+    let flood = store.proxies(&domain, &[(None, ids)].into()).await?;
+    assert_eq!(flood[&None], 10_000, "a count stays there");
     Ok(())
 }
 

@@ -70,10 +70,10 @@ async fn a_user_with_few_rights_is_enough_for_checks_and_edits() -> Result<()> {
         store.heads().await?;
         store.load_scripts().await?;
         store.scripts().await?;
-        let seen = [(name("gcra"), vec!["p".to_owned()])].into();
+        let seen = [(Some(name("gcra")), vec!["p".to_owned()])].into();
         assert_eq!(
             store.proxies(&name("shop"), &seen).await?,
-            [(name("gcra"), 1)].into()
+            [(Some(name("gcra")), 1)].into()
         );
         let bucket = [Some(b"alice".to_vec())];
         store.inspect(&policy, &name("gcra"), &bucket, 1).await?;

@@ -38,6 +38,12 @@ pub async fn write(store: &Arc<dyn Store>, change: Change<'_>) -> Result<u64> {
     Ok(store.write(&edit).await?.number)
 }
 
+/// An id of the form that filters give themselves, for the proxy of that name.
+pub fn proxy_id(name: &str) -> String {
+    let number = name.bytes().fold(0_u128, |n, b| n << 8 | u128::from(b));
+    format!("{number:032x}")
+}
+
 /// A batch of one check for each user, as the proxy of that name sends it.
 pub fn compact(proxy: &str, users: &[&str]) -> Vec<u8> {
     let check = |user: &&str| BatchCheck {
@@ -49,7 +55,7 @@ pub fn compact(proxy: &str, users: &[&str]) -> Vec<u8> {
     };
     let batch = Batch {
         domain: name("shop"),
-        proxy: proxy.to_owned(),
+        proxy: proxy_id(proxy),
         revision: None,
         keys: vec![name("user")],
         checks: users.iter().map(check).collect(),

@@ -5,7 +5,7 @@ mod scripted;
 mod servers;
 mod service;
 
-pub use given::{PER_USER, compact, name, publish, write};
+pub use given::{PER_USER, compact, name, proxy_id, publish, write};
 pub use scripted::Scripted;
 pub use servers::Server;
 pub use service::{Service, quick};

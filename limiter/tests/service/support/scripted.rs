@@ -1,7 +1,7 @@
 //! A store that does as the test says, and otherwise as the memory store.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::VecDeque,
     sync::{Arc, Mutex},
 };
 
@@ -12,9 +12,10 @@ use harness::until;
 use policy::{Compiled, Name, Override, Revision};
 use protocol::{Answer, Check};
 use store::{
-    CheckError, Credit, CreditReport, Cursor, Edit, EditError, Head, Health, HistoryEntry,
-    Inspection, LimitOf, Options, OverrideCursor, OverridePage, Overrides, Page, Pong, ResetReport,
-    ScriptStatus, Signature, Store, StoreError, StoreUrl, Stored, Which, open, script::ScriptCheck,
+    Asked, CheckError, Credit, CreditReport, Cursor, Edit, EditError, Head, Health, HistoryEntry,
+    Inspection, LimitOf, Options, OverrideCursor, OverridePage, Overrides, Page, Pong, ProxyCounts,
+    ResetReport, ScriptStatus, Signature, Store, StoreError, StoreUrl, Stored, Which, open,
+    script::ScriptCheck,
 };
 use tokio::sync::{Semaphore, watch};
 
@@ -207,11 +208,7 @@ impl Store for Scripted {
         self.inner.credit(credit, by).await
     }
 
-    async fn proxies(
-        &self,
-        domain: &Name,
-        seen: &BTreeMap<Name, Vec<String>>,
-    ) -> Result<BTreeMap<Name, u64>, StoreError> {
+    async fn proxies(&self, domain: &Name, seen: &Asked) -> Result<ProxyCounts, StoreError> {
         self.inner.proxies(domain, seen).await
     }
 

@@ -1,0 +1,11 @@
+//! The proxies that share limits.
+
+use std::collections::BTreeMap;
+
+use policy::Name;
+
+/// Proxies by the limit that they asked for; `None`: for anything in the domain.
+pub type Asked = BTreeMap<Option<Name>, Vec<String>>;
+
+/// How many proxies asked for each limit; `None`: for anything in the domain.
+pub type ProxyCounts = BTreeMap<Option<Name>, u64>;

@@ -1,0 +1,208 @@
+//! Which ids count as proxies.
+//!
+//! Whoever may ask names itself, so an id alone proves nothing: invented ones would divide the
+//! share that each proxy takes while no limiter answers, and fill Redis. So an id counts only if it
+//! has the form that filters give it, and one address has no more than
+//! [`Settings::proxies_per_address`](crate::Settings) of them alive. Requests of other ids are
+//! answered like any other; they are not counted and not reported.
+//!
+//! What that leaves: a caller with many addresses counts once for each; one that reaches several
+//! limiters counts at each. From the loopback address, where a mesh's sidecar brings the requests
+//! of all callers, only the bounds of the whole limiter hold: there the mesh says who may call.
+
+use std::{
+    collections::HashMap,
+    net::IpAddr,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+/// How long an id stays after its last request; what counts proxies forgets them as soon.
+const LIFE: Duration = Duration::from_secs(10);
+
+/// Ids alive at once.
+const PROXIES_MAX: usize = 5000;
+
+/// Ids that are new within a second: a large fleet that starts is counted within ten.
+const NEW_MAX: usize = 500;
+
+/// How often the dead are forgotten, and what was turned away is logged.
+const SWEEP: Duration = Duration::from_secs(1);
+const LOG_EVERY: Duration = Duration::from_mins(1);
+
+/// The ids that count.
+#[derive(Debug)]
+pub(crate) struct Callers {
+    per_address: usize,
+    known: Mutex<Known>,
+}
+
+#[derive(Debug)]
+struct Known {
+    proxies: HashMap<Box<str>, Proxy>,
+    /// How many of them each address named first.
+    addresses: HashMap<IpAddr, usize>,
+    /// Those that are new since the last sweep.
+    new: usize,
+    swept: Instant,
+    logged: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Proxy {
+    address: Option<IpAddr>,
+    at: Instant,
+}
+
+impl Callers {
+    pub(crate) fn new(per_address: usize, now: Instant) -> Self {
+        Self {
+            per_address,
+            known: Mutex::new(Known {
+                proxies: HashMap::new(),
+                addresses: HashMap::new(),
+                new: 0,
+                swept: now,
+                logged: None,
+            }),
+        }
+    }
+
+    /// Whether the id that a request from an address gives counts as a proxy.
+    pub(crate) fn count(&self, address: IpAddr, id: &str) -> bool {
+        self.count_at(address, id, Instant::now())
+    }
+
+    fn count_at(&self, address: IpAddr, id: &str, now: Instant) -> bool {
+        if !protocol::is_proxy_id(id) {
+            return false;
+        }
+        let address = (!address.is_loopback()).then_some(address);
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if now.saturating_duration_since(known.swept) >= SWEEP {
+            known.sweep(now);
+        }
+        if let Some(proxy) = known.proxies.get_mut(id) {
+            proxy.at = now;
+            return true;
+        }
+        let named = address.and_then(|address| known.addresses.get(&address).copied());
+        if named.unwrap_or(0) >= self.per_address {
+            known.log_once(address, self.per_address, now);
+            return false;
+        }
+        if known.proxies.len() >= PROXIES_MAX || known.new >= NEW_MAX {
+            return false;
+        }
+        known.new += 1;
+        if let Some(address) = address {
+            *known.addresses.entry(address).or_default() += 1;
+        }
+        known.proxies.insert(id.into(), Proxy { address, at: now });
+        true
+    }
+}
+
+impl Known {
+    fn sweep(&mut self, now: Instant) {
+        self.proxies
+            .retain(|_, proxy| now.saturating_duration_since(proxy.at) <= LIFE);
+        self.addresses.clear();
+        for address in self.proxies.values().filter_map(|proxy| proxy.address) {
+            *self.addresses.entry(address).or_default() += 1;
+        }
+        (self.new, self.swept) = (0, now);
+    }
+
+    fn log_once(&mut self, address: Option<IpAddr>, most: usize, now: Instant) {
+        let recent = |at: Instant| now.saturating_duration_since(at) < LOG_EVERY;
+        if self.logged.is_some_and(recent) {
+            return;
+        }
+        self.logged = Some(now);
+        tracing::warn!(
+            ?address,
+            most,
+            "more proxies at one address than are counted; if they share it, raise \
+             --proxies-per-address"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(n: usize) -> String {
+        format!("{n:032x}")
+    }
+
+    fn address(last: u8) -> IpAddr {
+        IpAddr::from([10, 0, 0, last])
+    }
+
+    fn after(start: Instant, s: u64) -> Instant {
+        start + Duration::from_secs(s)
+    }
+
+    #[test]
+    fn one_address_adds_no_more_than_its_share_and_hides_nobody() {
+        let start = Instant::now();
+        let callers = Callers::new(16, start);
+        assert!(callers.count_at(address(1), &id(1), start));
+        let invented = (100..7100).filter(|n| callers.count_at(address(2), &id(*n), start));
+        assert_eq!(invented.count(), 16);
+        assert!(callers.count_at(address(3), &id(2), start), "others count");
+        assert!(callers.count_at(address(1), &id(1), start));
+        // Those that are gone make room.
+        assert!(!callers.count_at(address(2), &id(9000), after(start, 9)));
+        assert!(callers.count_at(address(2), &id(9000), after(start, 12)));
+    }
+
+    #[test]
+    fn a_proxy_whose_address_changes_still_counts() {
+        let start = Instant::now();
+        let callers = Callers::new(1, start);
+        assert!(callers.count_at(address(1), &id(1), start));
+        assert!(callers.count_at(address(2), &id(1), after(start, 5)));
+        assert!(callers.count_at(address(2), &id(1), after(start, 12)));
+        assert!(callers.count_at(address(2), &id(2), after(start, 12)));
+    }
+
+    #[test]
+    fn behind_a_sidecar_the_whole_is_bounded() {
+        let start = Instant::now();
+        let callers = Callers::new(16, start);
+        let loopback = IpAddr::from([127, 0, 0, 6]);
+        let named = |from, at| {
+            let all = (from..from + 1000).filter(|n| callers.count_at(loopback, &id(*n), at));
+            all.count()
+        };
+        assert_eq!(named(0, start), NEW_MAX);
+        let mut all = NEW_MAX;
+        for s in 1..=9 {
+            let at = after(start, s);
+            all += named(usize::try_from(s).unwrap() * 1000, at);
+        }
+        assert_eq!(all, PROXIES_MAX);
+        assert_eq!(named(20_000, after(start, 10)), 0);
+    }
+
+    #[test]
+    fn what_no_filter_calls_itself_does_not_count() {
+        let start = Instant::now();
+        let callers = Callers::new(16, start);
+        for id in [
+            "",
+            "p1",
+            "\u{1b}[2J",
+            &"x".repeat(32),
+            &"A".repeat(32),
+            &"0".repeat(33),
+        ] {
+            assert!(!callers.count_at(address(1), id, start), "{id}");
+        }
+    }
+}
