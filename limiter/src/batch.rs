@@ -30,8 +30,8 @@ use crate::{domains::Active, metrics::Metrics, telemetry::Telemetry};
 /// Calls of the store at once.
 const LANES: usize = 4;
 
-/// Checks in one call: what the store does in about a millisecond, so that nobody waits long for
-/// the call before.
+/// What one call may weigh, in checks of one token bucket each: what the store does in about a
+/// millisecond, so that nobody waits long for the call before.
 const CALL_MAX: usize = 256;
 
 /// Checks that wait for a lane. Beyond it the store is so slow that they would time out anyway.
@@ -98,6 +98,11 @@ struct Entry {
 }
 
 impl Entry {
+    /// What its checks cost the store at most.
+    fn weight(&self) -> usize {
+        self.checks.len().saturating_mul(self.policy.weight)
+    }
+
     /// Whether anybody still wants the answer; if so, nobody can give up unasked any more. What
     /// nobody wants is not charged.
     fn is_wanted(&self, now: Instant) -> bool {
@@ -208,9 +213,10 @@ impl Shared {
     fn take(&self) -> Vec<Entry> {
         let now = Instant::now();
         let mut queue = self.queue();
-        let (mut entries, mut checks) = (Vec::new(), 0);
+        let (mut entries, mut sum) = (Vec::new(), 0);
         while let Some(next) = queue.waiting.front() {
-            if checks > 0 && checks + next.checks.len() > CALL_MAX {
+            let weight = next.weight();
+            if sum > 0 && sum + weight > CALL_MAX {
                 break;
             }
             let Some(entry) = queue.waiting.pop_front() else {
@@ -218,7 +224,7 @@ impl Shared {
             };
             queue.checks -= entry.checks.len();
             if entry.is_wanted(now) {
-                checks += entry.checks.len();
+                sum += weight;
                 entries.push(entry);
             }
         }

@@ -45,6 +45,9 @@ local function from_sub_windows(w, units)
   if w.used == 0 then
     return false
   end
+  if not w.live then
+    w.algorithm.list(w)
+  end
   for i = #w.live, 1, -1 do -- a count may become 0
     local count = w.live[i]
     local left = lower(count[2], units, w.algorithm.out_of(w, count[1]))
@@ -110,15 +113,13 @@ local function keep_log(w, ttl)
 end
 
 local function keep(l, ttl)
-  if l.algorithm.encode then
-    redis.call('SET', l.key, l.algorithm.encode(l), 'PX', ttl)
-  elseif l.algorithm.room(l) == l.limit then
-    redis.call('DEL', l.key) -- a list or a hash cannot be empty
+  local listed = l.kind == 6 or l.kind == 7 or l.kind == 8
+  if listed and l.algorithm.room(l) == l.limit then
+    redis.call('DEL', l.key) -- a list cannot be empty
   elseif l.kind == 6 then
     keep_log(l, ttl)
   else
-    l.counts = nil -- all of it is written anew
-    l.algorithm.save(l, ttl)
+    redis.call('SET', l.key, l.algorithm.encode(l), 'PX', ttl)
   end
 end
 

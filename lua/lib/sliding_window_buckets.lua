@@ -1,28 +1,41 @@
 -- Sliding window of sub-windows. Twin of crates/algorithms/src/sliding_window_buckets.rs.
 --
--- State: a hash of sub-window index (its start in ms / its width in ms) to
--- count, with "w" the width and "g" the generation; while units are leased out, "l"
--- "<index>:<index before>:<units out of that sub-window>:<of the one before>:<proxies that were
--- granted them>:<those of the one before>": of the newest two that had grants.
+-- State: "s<generation>:<width ms>:<units>:<origin>:<last>:<newest>:<units of the newest>;", then for each
+-- older sub-window, oldest first, "<gap>:<units>;". The index of a sub-window is its start / its width; a
+-- gap is how far it is from the one before, the first from `origin`; `last` is the index of the last of
+-- them, or `origin`. So most calls read the head, and pass over what has left the window since. While
+-- units are leased out, "|<index>:<index before>:<units out of that sub-window>:<of the one before>:
+-- <proxies that were granted them>:<those of the one before>" follows: of the newest two that had grants.
 --
 -- w: limit (N), x (W in ms), y (sub-windows in W), width (ms), span (sub-windows that an
---    admission counts for), current (index of now), used,
---    kind (7: strict), counts (as stored) and live (those that count, in today's width): {index, units, field};
---    of leases out_index, index_before, out, out_before, marks, marks_before, and out_shifted, the
---    field of the hash that a far step back of the clock makes of them, whatever is done then
+--    admission counts for), current (index of now), used (units that count),
+--    kind (7: strict), body (the older sub-windows, as stored), place (where in it those that count
+--    begin), origin, last, newest (false: none counts) and units, as stored;
+--    live (those that count, in today's width: {index, units}; false where they were not read one by one);
+--    of leases out_index, index_before, out, out_before, marks, marks_before
 
 local STRICT = 7
-local CHUNK = 1000 -- unpack() has a limit
+local HEAD = 's%.0f:%.0f:%.0f:%.0f:%.0f:%.0f:%.0f;'
+local HEAD_READ = '^s(%d+):(%d+):(%d+):(%-?%d+):(%-?%d+):(%-?%d+):(%d+);([^|]*)(|?.*)$'
 
 -- From the caller's instant until a sub-window is forgotten.
 local function forgotten_after_ms(w, index)
   return (index + w.span) * w.width - now
 end
 
+-- Of the older sub-window at a place, which comes after one of an index: its index, its units, and the
+-- place after it; nil at the end.
+local function older(w, place, before)
+  local _, last, gap, units = string.find(w.body, '^(%d+):(%d+);', place)
+  if gap then
+    return before + gap, units + 0, last + 1
+  end
+end
+
 -- What is leased out; says whether it is what was written.
 local function read_out(w, text)
   local index, before, out, out_before, marks, marks_before =
-    string.match(text, '^(%-?%d+):(%-?%d+):(%d+):(%d+):([;-z]*):([;-z]*)$')
+    string.match(text, '^|(%-?%d+):(%-?%d+):(%d+):(%d+):([;-z]*):([;-z]*)$')
   if not index or not sound(math.abs(index) + math.abs(before) + out + out_before, 1) then
     return false
   end
@@ -31,123 +44,115 @@ local function read_out(w, text)
   return true
 end
 
--- One field of the hash; says whether it is one that was written.
-local function read_field(w, counts, field, text)
-  if field == 'l' then
-    return read_out(w, text)
+local function read(w, text)
+  local generation, width, total, origin, last, newest, units, body, out = string.match(text, HEAD_READ)
+  if not generation then
+    return foreign(w, 's')
   end
-  local number = string.match(text, '^%d+$')
-  number = number and number + 0
-  if not number or number >= 2 ^ 53 then
-    return false
+  local furthest = math.max(math.abs(origin), math.abs(last), math.abs(newest))
+  if not sound(furthest, width + 0) or not sound(total + units + generation, 1)
+    or (out ~= '' and not read_out(w, out)) then
+    return CORRUPT
   end
-  if field == 'w' then
-    w.stored_width = number
-  elseif field == 'g' then
-    w.seen = number
-  else
-    local index = string.match(field, '^%-?%d+$')
-    index = index and index + 0
-    if not index or math.abs(index) >= 2 ^ 53 then
-      return false
-    end
-    counts[#counts + 1] = { index, number, field }
-  end
-  return true
+  w.seen, w.stored_width, w.used, w.origin = generation + 0, width + 0, total + 0, origin + 0
+  w.last, w.newest, w.units, w.body = last + 0, newest + 0, units + 0, body
 end
 
--- The stored counts, oldest first; nil if there are none.
-local function read(w)
-  local flat = held('HGETALL', w.key)
-  if flat.err then
-    return nil, foreign(w)
-  end
-  if #flat == 0 then
-    return nil
-  end
-  local counts = {}
-  for i = 1, #flat, 2 do
-    if not read_field(w, counts, flat[i], flat[i + 1]) then
-      return nil, CORRUPT
-    end
-  end
-  if not counts[1] or not w.stored_width or not sound(0, w.stored_width) then
-    return nil, CORRUPT
-  end
-  table.sort(counts, function(a, b)
-    return a[1] < b[1]
-  end)
-  return counts
-end
-
--- What is leased out, as the hash has it: '' if it is nothing any more, nil if it never was anything.
 local function encode_out(w)
-  if not w.out then
-    return nil
-  elseif w.out + w.out_before == 0 then
+  if not w.out or w.out + w.out_before == 0 then
     return ''
   end
-  return string.format('%.0f:%.0f:%.0f:%.0f:%s:%s', w.out_index, w.index_before, w.out, w.out_before,
+  return string.format('|%.0f:%.0f:%.0f:%.0f:%s:%s', w.out_index, w.index_before, w.out, w.out_before,
     w.marks, w.marks_before)
 end
 
--- Moves the counts so that the newest is in the sub-window of now.
-local function shift(w, counts)
-  local by = counts[#counts][1] - math.floor(now / w.stored_width)
-  for _, count in ipairs(counts) do
-    count[1] = count[1] - by
-  end
+-- Moves the sub-windows so that the newest is that of now.
+local function shift(w)
+  local by = w.newest - math.floor(now / w.stored_width)
+  w.origin, w.last, w.newest = w.origin - by, w.last - by, w.newest - by
   if w.out then
     w.out_index, w.index_before = w.out_index - by, w.index_before - by
   end
-  w.shifted, w.out_shifted = true, encode_out(w)
+  w.shifted = string.format(HEAD, w.seen, w.stored_width, w.used, w.origin, w.last, w.newest, w.units)
+    .. w.body .. encode_out(w)
 end
 
--- Units leased out of a sub-window.
-local function out_of(w, index)
-  if not w.out then
-    return 0
+-- Passes over the sub-windows that count no more.
+local function forget(w)
+  local horizon = w.current - w.span
+  if w.newest <= horizon then
+    w.used, w.newest, w.body = 0, false, ''
+    return
   end
-  return index == w.out_index and w.out or index == w.index_before and w.out_before or 0
-end
-
--- The sub-windows that count, in today's width: each count belongs to the sub-window in which
--- its own started.
-local function live(w, counts)
-  local found = {}
-  for _, count in ipairs(counts) do
-    local index = math.floor(count[1] * w.stored_width / w.width)
-    local last = found[#found]
-    if index > w.current - w.span then
-      if last and last[1] == index then
-        last[2] = last[2] + count[2]
-      else
-        found[#found + 1] = { index, count[2] }
-      end
-      w.used = w.used + count[2]
+  while true do
+    local index, units, place = older(w, w.place, w.origin)
+    if not index then
+      return w.place <= #w.body and CORRUPT or nil
+    elseif index > horizon then
+      return
     end
+    w.used, w.origin, w.place = w.used - units, index, place
   end
-  return found
 end
 
-local function load(w)
+-- Reads the sub-windows that count one by one, in today's width: each count belongs to the sub-window in
+-- which its own started.
+local function list(w)
+  w.used, w.live = 0, {}
+  local function add(index, units)
+    index = math.floor(index * w.stored_width / w.width)
+    local last = w.live[#w.live]
+    if index <= w.current - w.span then
+      return
+    elseif last and last[1] == index then
+      last[2] = last[2] + units
+    else
+      w.live[#w.live + 1] = { index, units }
+    end
+    w.used = w.used + units
+  end
+  local index, place, units = w.origin, w.place, nil
+  while w.newest do
+    local next_index, next_units, next_place = older(w, place, index)
+    if not next_index then
+      break
+    end
+    index, units, place = next_index, next_units, next_place
+    add(index, units)
+  end
+  if place <= #w.body then
+    return CORRUPT
+  elseif w.newest then
+    add(w.newest, w.units)
+  end
+end
+
+-- Out of a window whose state is '' or that of nobody.
+local function clear(w)
   w.width = w.x / w.y
   w.span = w.kind == STRICT and w.y + 1 or w.y
-  w.current, w.used, w.live = math.floor(now / w.width), 0, {}
-  local counts, problem = read(w)
-  if not counts then
+  w.current, w.used, w.units, w.live = math.floor(now / w.width), 0, 0, false
+  w.body, w.place, w.origin, w.last, w.newest, w.out = '', 1, 0, 0, false, nil
+  w.stored_width = w.width
+end
+
+local function load(w, text)
+  clear(w)
+  local problem = text and read(w, text)
+  if problem or not w.newest then
     return problem
   end
-  if counts[#counts][1] * w.stored_width - now > w.x then
-    shift(w, counts)
+  if w.newest * w.stored_width - now > w.x then
+    shift(w)
   end
-  w.counts = counts
-  local newest = counts[#counts][1] * w.stored_width
-  w.current = math.floor(math.max(newest, now) / w.width)
-  w.live = live(w, counts)
-  if w.out and w.stored_width ~= w.width then
+  w.current = math.floor(math.max(w.newest * w.stored_width, now) / w.width)
+  if w.stored_width == w.width then
+    return forget(w)
+  end
+  if w.out then
     w.out, w.out_before, w.marks, w.marks_before = 0, 0, '', ''
   end
+  return list(w)
 end
 
 local function room(w)
@@ -159,18 +164,39 @@ local function charge(w, units)
   if units == 0 then
     return false
   end
-  local last = w.live[#w.live]
+  w.used = w.used + units
+  local last = w.live and w.live[#w.live]
   if last and last[1] == w.current then
     last[2] = last[2] + units
-  else
+  elseif w.live then
     w.live[#w.live + 1] = { w.current, units }
+  elseif w.newest == w.current then
+    w.units = w.units + units
+  else
+    if w.newest then
+      local gap = string.format('%.0f:%.0f;', w.newest - w.last, w.units)
+      w.body, w.place, w.last = string.sub(w.body, w.place) .. gap, 1, w.newest
+    else
+      w.body, w.place, w.origin, w.last = '', 1, w.current - 1, w.current - 1
+    end
+    w.newest, w.units = w.current, units
   end
-  w.used = w.used + units
   return true
 end
 
 local function wait_ms(w, cost)
   local excess = w.used + cost - w.limit
+  if not w.live then
+    local index, units, place = older(w, w.place, w.origin)
+    while index do
+      excess = excess - units
+      if excess <= 0 then
+        return forgotten_after_ms(w, index)
+      end
+      index, units, place = older(w, place, index)
+    end
+    return w.newest and excess <= w.units and forgotten_after_ms(w, w.newest) or 0
+  end
   for _, count in ipairs(w.live) do
     excess = excess - count[2]
     if excess <= 0 then
@@ -181,106 +207,72 @@ local function wait_ms(w, cost)
 end
 
 local function reset_after_ms(w)
-  local newest = w.live[#w.live]
-  if newest and newest[2] == 0 then
-    -- What was returned leaves a count of 0.
-    for i = #w.live, 1, -1 do
-      if w.live[i][2] > 0 then
-        return forgotten_after_ms(w, w.live[i][1])
-      end
+  if not w.live then
+    if not w.newest then
+      return 0
+    elseif w.units > 0 then
+      return forgotten_after_ms(w, w.newest)
     end
+    list(w)
+  end
+  -- What was returned leaves a count of 0.
+  for i = #w.live, 1, -1 do
+    if w.live[i][2] > 0 then
+      return forgotten_after_ms(w, w.live[i][1])
+    end
+  end
+  return 0
+end
+
+-- Writes the sub-windows that were read one by one, of which there are some.
+local function pack(w)
+  local parts, count = {}, #w.live
+  w.origin = w.live[1][1] - 1
+  w.last = w.origin
+  for i = 1, count - 1 do
+    local index, units = w.live[i][1], w.live[i][2]
+    parts[i] = string.format('%.0f:%.0f;', index - w.last, units)
+    w.last = index
+  end
+  w.body, w.place = table.concat(parts), 1
+  w.newest, w.units = w.live[count][1], w.live[count][2]
+end
+
+local function encode(w)
+  if w.live then
+    pack(w)
+  end
+  local head = string.format(HEAD, w.generation, w.width, w.used, w.origin, w.last, w.newest, w.units)
+  return head .. string.sub(w.body, w.place) .. encode_out(w)
+end
+
+-- Units leased out of a sub-window.
+local function out_of(w, index)
+  if not w.out then
     return 0
   end
-  return newest and forgotten_after_ms(w, newest[1]) or 0
-end
-
-local function save_out(w, out)
-  if out == '' then
-    redis.call('HDEL', w.key, 'l')
-  elseif out then
-    redis.call('HSET', w.key, 'l', out)
-  end
-end
-
--- Replaces the whole hash.
-local function rewrite(w, generation, width, counts, out, ttl)
-  if not w.counts then
-    redis.call('DEL', w.key) -- what another algorithm left
-  end
-  local flat, written = { 'w', width, 'g', generation }, {}
-  for i, count in ipairs(counts) do
-    written[string.format('%.0f', count[1])] = true
-    flat[#flat + 1] = count[1]
-    flat[#flat + 1] = count[2]
-    if #flat >= CHUNK or i == #counts then
-      redis.call('HSET', w.key, unpack(flat))
-      flat = {}
-    end
-  end
-  local gone = {}
-  for _, count in ipairs(w.counts or {}) do
-    if not written[count[3]] then
-      gone[#gone + 1] = count[3]
-    end
-  end
-  if #gone > 0 then
-    redis.call('HDEL', w.key, unpack(gone))
-  end
-  save_out(w, out)
-  redis.call('PEXPIRE', w.key, ttl)
-end
-
--- Changes what changed: the newest count, and the ones that count no more.
-local function update(w, ttl)
-  local gone = {}
-  for _, count in ipairs(w.counts) do
-    if count[1] <= w.current - w.span then
-      gone[#gone + 1] = count[3]
-    end
-  end
-  local newest = w.live[#w.live]
-  if w.generation == w.seen then
-    redis.call('HSET', w.key, newest[1], newest[2])
-  else
-    redis.call('HSET', w.key, newest[1], newest[2], 'g', w.generation)
-  end
-  if #gone > 0 then
-    redis.call('HDEL', w.key, unpack(gone))
-  end
-  save_out(w, encode_out(w))
-  redis.call('PEXPIRE', w.key, ttl)
-end
-
-local function save(w, ttl)
-  if w.counts and not w.shifted and not w.settled and w.stored_width == w.width then
-    update(w, ttl)
-  else
-    rewrite(w, w.generation, w.width, w.live, encode_out(w), ttl)
-  end
-end
-
-local function save_shifted(w, ttl)
-  rewrite(w, w.seen, w.stored_width, w.counts, w.out_shifted, ttl)
+  return index == w.out_index and w.out or index == w.index_before and w.out_before or 0
 end
 
 local M = {
   load = load,
+  load_absent = true,
+  list = list,
   room = room,
   charge = charge,
   wait_ms = wait_ms,
   reset_after_ms = reset_after_ms,
-  save = save,
-  save_shifted = save_shifted,
+  encode = encode,
   out_of = out_of,
 }
 if leased then
   local load_plain = M.load
-  function M.load(w)
-    local problem = load_plain(w)
+  function M.load(w, text)
+    local problem = load_plain(w, text)
     if not w.out then
       w.out_index, w.index_before, w.out, w.out_before, w.marks, w.marks_before = 0, 0, 0, 0, '', ''
     end
-    return problem
+    return problem or not w.live and list(w) or nil
   end
   local function slot_of(w, index)
     return index == w.out_index and 'out' or index == w.index_before and 'out_before'

@@ -26,7 +26,7 @@ local function foreign(l, tag)
   local text, generation = held('GET', l.key), nil
   if type(text) == 'string' then
     local mark
-    mark, generation = string.match(text, '^([bgfw])(%d+):')
+    mark, generation = string.match(text, '^([bgfsw])(%d+):')
     if mark == tag then
       return CORRUPT
     end

@@ -52,30 +52,30 @@ end
 
 local function from_sub_window(w, units, charged_at)
   local index = math.floor(charged_at / w.width)
-  if not w.counts or w.stored_width ~= w.width or index <= w.current - w.span then
+  if w.stored_width ~= w.width or index <= w.current - w.span then
     return false
   end
-  local charged, left, gone = nil, 0, {}
-  for _, count in ipairs(w.counts) do
+  if not w.live then
+    w.algorithm.list(w)
+  end
+  local kept, taken = {}, 0
+  for _, count in ipairs(w.live) do
     if count[1] == index then
-      charged, left = count, lower(count[2], units, w.algorithm.out_of(w, index))
+      local left = lower(count[2], units, w.algorithm.out_of(w, index))
+      taken, count[2] = count[2] - left, left
     end
-    if count[1] <= w.current - w.span or (count == charged and left or count[2]) == 0 then
-      gone[#gone + 1] = count[3]
+    if count[2] > 0 then
+      kept[#kept + 1] = count
     end
   end
-  if not charged or left == charged[2] then
+  if taken == 0 then
     return false
-  elseif #gone == #w.counts then
+  elseif #kept == 0 then
     redis.call('DEL', w.key)
     return true
-  elseif left > 0 then
-    redis.call('HSET', w.key, charged[3], left)
   end
-  if #gone > 0 then
-    redis.call('HDEL', w.key, unpack(gone))
-  end
-  return true
+  w.live, w.used = kept, w.used - taken
+  return keep(w)
 end
 
 -- The entries from texts[first] on as they become: it with fewer units, or without it; all totals

@@ -1,7 +1,8 @@
 //! `rlctl validate`.
 
+use algorithms::Kind;
 use clap::Args;
-use policy::{Problem, Problems};
+use policy::{Limit, Problem, Problems};
 use serde::Serialize;
 
 use crate::{
@@ -12,6 +13,12 @@ use crate::{
     printer::Printer,
     render::{Page, View, counted, diagnostics},
 };
+
+/// A limit is dear that weighs as much as so many token buckets.
+const DEAR: usize = 8;
+/// A log is long that has so many entries, each of so many bytes.
+const LONG_LOG: u64 = 10_000;
+const LOG_ENTRY_BYTES: u64 = 25;
 
 /// Check limits files and show every problem; needs no Redis.
 #[derive(Debug, Args)]
@@ -45,6 +52,9 @@ impl Validate {
         }
         let report = Report(files);
         printer.data(&report)?;
+        for warning in report.0.iter().flat_map(|file| &file.warnings) {
+            printer.warn(warning);
+        }
         Ok(if report.0.iter().all(|file| file.valid) {
             Exit::Done
         } else {
@@ -61,6 +71,7 @@ async fn check(path: &str) -> Result<Checked, Error> {
             valid: true,
             domain: Some(policy.domain.to_string()),
             limits: Some(policy.limits.len()),
+            warnings: policy.limits.iter().filter_map(dear).collect(),
             problems: Vec::new(),
             diagnostics: None,
         },
@@ -69,10 +80,32 @@ async fn check(path: &str) -> Result<Checked, Error> {
             valid: false,
             domain: None,
             limits: None,
+            warnings: Vec::new(),
             problems: problems.iter().map(Row::from).collect(),
             diagnostics: Some(problems),
         },
     })
+}
+
+/// What a limit whose checks or buckets are dear costs.
+fn dear(limit: &Limit) -> Option<String> {
+    let name = &limit.name;
+    let (algorithm, leased) = (limit.quota.algorithm(), limit.lease_ttl_ms.is_some());
+    let weight = store::script::weight(algorithm, leased);
+    let units = limit.quota.parameters().rate.units;
+    match algorithm.kind() {
+        Kind::SlidingWindowBuckets if weight >= DEAR => Some(format!(
+            "limit {name}: a check may take the store as long as {} of a token bucket; fewer \
+             sub_windows cost less",
+            5 * weight
+        )),
+        Kind::SlidingWindowLog if units >= LONG_LOG => Some(format!(
+            "limit {name}: a bucket in full use takes about {} MB in the store; sub-windows take \
+             some kilobytes",
+            units.saturating_mul(LOG_ENTRY_BYTES).div_ceil(1_000_000)
+        )),
+        _ => None,
+    }
 }
 
 #[derive(Serialize)]
@@ -88,6 +121,9 @@ struct Checked {
     #[serde(skip_serializing_if = "Option::is_none")]
     limits: Option<usize>,
     problems: Vec<Row>,
+    /// What works, and costs more than its author may know.
+    #[serde(skip)]
+    warnings: Vec<String>,
     #[serde(skip)]
     diagnostics: Option<Problems>,
 }

@@ -13,6 +13,8 @@ use crate::metrics::{DomainCounters, Metrics};
 pub(crate) struct Active {
     /// What requests are tested against.
     pub(crate) compiled: Compiled,
+    /// What a check of its dearest limit weighs.
+    pub(crate) weight: usize,
     /// What proxies are told of it.
     pub(crate) snapshot: Bytes,
     /// Its revision, as a strong entity tag.
@@ -48,7 +50,13 @@ impl Active {
         let (number, digest) = (revision.number, revision.digest);
         let snapshot = serde_json::to_vec(&compiled.to_snapshot()).map_err(|e| e.to_string())?;
         let etag = format!("\"{number}-{digest:016x}\"");
+        let limits = compiled.limits().iter();
+        let weights = limits.map(|limit| {
+            let leased = limit.lease_ttl_ms.is_some();
+            store::script::weight(limit.quota.algorithm(), leased)
+        });
         Ok(Self {
+            weight: weights.max().unwrap_or(1),
             snapshot: snapshot.into(),
             etag: HeaderValue::from_str(&etag).map_err(|e| e.to_string())?,
             revision_header: number.into(),

@@ -14,13 +14,9 @@ use crate::{
     CheckError, Inspection, StoreError,
     clock::wall_ms,
     plan::Planned,
-    script::{self, CHECK, Clock, ScriptCheck, ScriptError, ScriptLimit, ScriptReply},
+    script::{self, CALL_MAX, CHECK, Clock, ScriptCheck, ScriptError, ScriptLimit, ScriptReply},
     slot,
 };
-
-/// Buckets per script call. A call blocks the server for about 3 µs per bucket, and calls are
-/// pipelined anyway, so larger ones gain little.
-pub(super) const BUCKETS_PER_CALL: usize = 64;
 
 /// Entries of a log that an inspection shows, the newest.
 const RAW_ITEMS: i64 = 100;
@@ -150,17 +146,18 @@ fn script_check<'a>(planned: &'a Planned<'_>) -> ScriptCheck<'a> {
     }
 }
 
-/// Cuts a list of checks so that no part has many more than [`BUCKETS_PER_CALL`] buckets.
+/// Cuts a list of checks so that no part weighs more than [`CALL_MAX`], unless it is one check. Calls are
+/// pipelined, so larger ones gain little, and a call blocks the server.
 fn in_batches<'a, 'k>(checks: &'a [ScriptCheck<'k>]) -> Vec<&'a [ScriptCheck<'k>]> {
     let mut batches = Vec::new();
     let mut rest = checks;
     while !rest.is_empty() {
-        let mut buckets = 0;
+        let mut sum = 0;
         let full = rest.iter().position(|check| {
-            buckets += check.limits.len();
-            buckets >= BUCKETS_PER_CALL
+            sum += check.weight();
+            sum > CALL_MAX
         });
-        let (batch, more) = rest.split_at(full.map_or(rest.len(), |last| last + 1));
+        let (batch, more) = rest.split_at(full.map_or(rest.len(), |over| over.max(1)));
         batches.push(batch);
         rest = more;
     }
@@ -212,17 +209,57 @@ pub(super) fn undecided(
 
 #[cfg(test)]
 mod tests {
+    use algorithms::{Algorithm, Kind, Parameters};
+
     use super::*;
 
+    fn limit(algorithm: &Algorithm) -> ScriptLimit<'_> {
+        ScriptLimit {
+            key: b"k",
+            algorithm,
+            generation: 1,
+            cost: 1,
+            debit: 0,
+            lease: None,
+            mode: algorithms::check::Mode::Enforce,
+        }
+    }
+
+    fn algorithm(kind: Kind, sub_windows: Option<u64>) -> Algorithm {
+        let parameters = Parameters {
+            sub_windows,
+            ..Parameters::new(kind, 10, 60_000)
+        };
+        Algorithm::new(&parameters).unwrap()
+    }
+
     #[test]
-    fn batches_keep_every_check_once_and_in_order() {
-        let check = |n: usize| ScriptCheck {
-            limits: Vec::with_capacity(n),
-            options: algorithms::check::Options::default(),
+    fn batches_keep_every_check_once_and_in_order_and_weigh_little() {
+        let plain = algorithm(Kind::TokenBucket, None);
+        let log = algorithm(Kind::SlidingWindowLog, None);
+        let dear = algorithm(Kind::SlidingWindowBuckets, Some(1000));
+        let check = |limits: &[&'static str]| {
+            let of = |name: &&str| match *name {
+                "plain" => limit(&plain),
+                "log" => limit(&log),
+                _ => limit(&dear),
+            };
+            ScriptCheck {
+                limits: limits.iter().map(of).collect(),
+                options: algorithms::check::Options::default(),
+            }
         };
         assert!(in_batches(&[]).is_empty());
-        let many: Vec<_> = (0..10).map(check).collect();
-        let batches = in_batches(&many);
-        assert_eq!(batches.concat().len(), many.len());
+        let sizes = |checks: &[ScriptCheck<'_>]| -> Vec<usize> {
+            let batches = in_batches(checks);
+            assert_eq!(batches.concat().len(), checks.len());
+            batches.iter().map(|batch| batch.len()).collect()
+        };
+        assert_eq!(sizes(&vec![check(&["plain"]); 130]), [64, 64, 2]);
+        assert_eq!(sizes(&vec![check(&["log", "plain"]); 10]), [7, 3]);
+        assert_eq!(sizes(&vec![check(&["dear", "dear"]); 3]), [1, 1, 1]);
+        assert_eq!(sizes(&vec![check(&["dear"]); 7]), [3, 3, 1]);
+        let mixed = [check(&["plain"; 60]), check(&["dear"]), check(&["plain"])];
+        assert_eq!(sizes(&mixed), [1, 2]);
     }
 }

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     Lane, RedisStore,
-    check::{BUCKETS_PER_CALL, Verdict, call, decode, undecided},
+    check::{Verdict, call, decode, undecided},
     link::Deadline,
     request::{Outcome, Request, is_refused},
     value,
@@ -16,8 +16,8 @@ use crate::{
     CheckError, Refusal, StoreError,
     plan::Planned,
     script::{
-        Ask, Charge, Clock, ScriptCheck, ScriptError, Spread, TAKE_BACK, decode_taken_back,
-        encode_charges,
+        Ask, CALL_MAX, Charge, Clock, ScriptCheck, ScriptError, Spread, TAKE_BACK,
+        decode_taken_back, encode_charges,
     },
 };
 
@@ -153,12 +153,12 @@ impl<'a> Journey<'a, '_> {
         jobs
     }
 
-    /// Buckets that a call to a slot may have.
+    /// What a call to a slot may weigh.
     fn most(&self, slot: u16) -> usize {
         if self.moving.contains(&slot) {
             1
         } else {
-            BUCKETS_PER_CALL
+            CALL_MAX
         }
     }
 
@@ -233,16 +233,17 @@ impl<'a> Journey<'a, '_> {
     }
 }
 
-/// Cuts a slot's list so that no call has many more buckets than `most`.
+/// Cuts a slot's list so that no call weighs more than `most`, unless it is one check.
 fn in_calls(asks: Vec<Asked<'_>>, most: usize) -> Vec<Vec<Asked<'_>>> {
-    let (mut calls, mut call, mut buckets) = (Vec::new(), Vec::new(), 0);
+    let (mut calls, mut call, mut sum) = (Vec::new(), Vec::new(), 0);
     for (check, ask) in asks {
-        buckets += ask.check.limits.len();
-        call.push((check, ask));
-        if buckets >= most {
+        let weight = ask.check.weight();
+        if sum > 0 && sum + weight > most {
             calls.push(std::mem::take(&mut call));
-            buckets = 0;
+            sum = 0;
         }
+        sum += weight;
+        call.push((check, ask));
     }
     if !call.is_empty() {
         calls.push(call);

@@ -3,6 +3,8 @@
 use algorithms::check::{Mode, Options};
 use algorithms::{Algorithm, LeaseAsk, PROXY_MARKS};
 
+use super::weight;
+
 /// One limit's part in a check.
 #[derive(Clone, Copy, Debug)]
 pub struct ScriptLimit<'a> {
@@ -30,6 +32,15 @@ pub struct ScriptCheck<'a> {
     pub limits: Vec<ScriptLimit<'a>>,
     /// Peek and force.
     pub options: Options,
+}
+
+impl ScriptCheck<'_> {
+    pub(crate) fn weight(&self) -> usize {
+        let limits = self.limits.iter();
+        limits
+            .map(|limit| weight(limit.algorithm, limit.lease.is_some()))
+            .sum()
+    }
 }
 
 /// Whose time decides.

@@ -10,6 +10,7 @@ mod encode;
 mod source;
 mod spread;
 mod take_back;
+mod weight;
 
 pub use credit::{Credit, Credited, decode_credited, encode_credit};
 pub use decode::{MalformedReply, ScriptError, ScriptReply, decode};
@@ -17,3 +18,5 @@ pub use encode::{Clock, ScriptCall, ScriptCheck, ScriptLimit, encode};
 pub use source::{CHECK, CREDIT, Script, TAKE_BACK};
 pub use spread::{Ask, Decided, Spread};
 pub use take_back::{Charge, TakenBack, decode_taken_back, encode_charges};
+pub(crate) use weight::CALL_MAX;
+pub use weight::weight;
