@@ -1,7 +1,7 @@
 //! A domain's limits as they are stored: one JSON document, with overrides and generations apart,
 //! so that neither needs the document to be written again.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use policy::{Limit, Name, Node, Override, Policy, Revision, Value, node_to_value};
 
@@ -71,38 +71,6 @@ impl Document {
             paused: node.get("paused").cloned(),
             limits: limits.unwrap_or_default(),
         })
-    }
-
-    /// The limits by name; one whose name cannot be read is reported when the whole is validated.
-    pub(crate) fn limit_names(&self) -> Vec<Name> {
-        self.limits
-            .iter()
-            .filter_map(|limit| limit.get("name")?.as_text()?.parse().ok())
-            .collect()
-    }
-
-    /// Puts overrides, each as JSON, back into their limits.
-    pub(crate) fn insert_overrides(
-        &mut self,
-        found: Vec<(Name, String)>,
-    ) -> Result<(), StoreError> {
-        let mut by_limit: HashMap<Name, Vec<Node>> = HashMap::new();
-        for (limit, text) in found {
-            let node = serde_json::from_str(&text).map_err(|e| {
-                StoreError::Corrupt(format!("an override of {limit} is not JSON: {e}"))
-            })?;
-            by_limit.entry(limit).or_default().push(node);
-        }
-        for limit in &mut self.limits {
-            let name = limit
-                .get("name")
-                .and_then(Node::as_text)
-                .unwrap_or_default();
-            if let Some(overrides) = by_limit.remove(name) {
-                limit.set("overrides", Node::list(overrides));
-            }
-        }
-        Ok(())
     }
 
     /// Validates the whole. A limit without a generation gets the record's revision, the newest

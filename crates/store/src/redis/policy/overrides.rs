@@ -1,6 +1,6 @@
 //! Reading overrides: one, some, or how many there are.
 
-use policy::{Name, Override, Revision};
+use policy::{Name, Override, Policy, Revision};
 use redis::{Cmd, Value};
 
 use super::fields::head_state;
@@ -11,6 +11,12 @@ use crate::{
 
 /// Fields that one step of reading overrides asks for: a reply of about 100 KB.
 const SCAN_COUNT: usize = 1000;
+
+/// Limits whose overrides one step reads: some megabytes at most.
+const LIMITS_PER_STEP: usize = 64;
+
+/// Overrides of a limit, as writing them allows.
+const OVERRIDES_MAX: usize = 1_000_000;
 
 impl RedisStore {
     pub(in crate::redis) async fn read_override(
@@ -61,41 +67,54 @@ impl RedisStore {
         })
     }
 
-    /// The overrides of some limits as JSON; `None` if the record changed meanwhile.
+    /// Reads the overrides of all limits into them, page by page; false if the record changed
+    /// meanwhile. A page is dropped as soon as it is read: of 150,000 overrides, the texts and their
+    /// syntax trees would take several times as much as what is kept.
     pub(super) async fn read_overrides(
         &self,
-        domain: &Name,
-        limits: &[Name],
+        policy: &mut Policy,
         revision: &Revision,
-    ) -> Result<Option<Vec<(Name, String)>>, StoreError> {
-        let mut found = Vec::new();
-        // A hash that just shrank gives some fields twice.
-        let mut seen = std::collections::HashSet::new();
-        let mut open: Vec<(&Name, u64)> = limits.iter().map(|name| (name, 0)).collect();
+    ) -> Result<bool, StoreError> {
+        let mut open: Vec<(usize, u64)> = (0..policy.limits.len()).map(|at| (at, 0)).collect();
         while !open.is_empty() {
-            let scans = open.iter().map(|(limit, at)| self.step(domain, limit, *at));
-            let step = scans.chain([self.head_of(domain)]);
+            let rest = open.split_off(open.len().min(LIMITS_PER_STEP));
+            let limits = open.iter().filter_map(|(at, cursor)| {
+                let limit = policy.limits.get(*at)?;
+                Some(self.step(&policy.domain, &limit.name, *cursor))
+            });
+            let step = limits.chain([self.head_of(&policy.domain)]);
             let mut replies = self.control_all(step).await?;
             let head = head_state(replies.pop().unwrap_or(Value::Nil))?;
             if head != HeadState::Live(revision.clone()) {
-                return Ok(None);
+                return Ok(false);
             }
             let mut still_open = Vec::new();
-            for ((limit, _), reply) in open.into_iter().zip(replies) {
+            for ((at, _), reply) in open.into_iter().zip(replies) {
                 let (next, pairs) = value::scan(reply)?;
-                let mut texts = value::texts(pairs)?.into_iter();
-                while let (Some(field), Some(json)) = (texts.next(), texts.next()) {
-                    if seen.insert((limit, field)) {
-                        found.push((limit.clone(), json));
-                    }
+                let limit = policy.limits.get_mut(at).ok_or_else(value::short)?;
+                for json in value::texts(pairs)?.iter().skip(1).step_by(2) {
+                    let found = record::read_override(limit, json)?;
+                    limit.overrides.push(found);
+                }
+                if limit.overrides.len() > 2 * OVERRIDES_MAX {
+                    let name = &limit.name;
+                    let what = format!("more overrides of {name} than a limit may have");
+                    return Err(StoreError::Corrupt(what));
                 }
                 if next != 0 {
-                    still_open.push((limit, next));
+                    still_open.push((at, next));
                 }
             }
+            still_open.extend(rest);
             open = still_open;
         }
-        Ok(Some(found))
+        for limit in &mut policy.limits {
+            // A hash that just shrank gives some of them twice.
+            let overrides = &mut limit.overrides;
+            overrides.sort_unstable_by(|a, b| a.values.cmp(&b.values));
+            overrides.dedup_by(|a, b| a.values == b.values);
+        }
+        Ok(true)
     }
 
     fn step(&self, domain: &Name, limit: &Name, cursor: u64) -> Cmd {

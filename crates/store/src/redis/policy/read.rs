@@ -55,18 +55,12 @@ impl RedisStore {
             if fields.deleted {
                 return Ok(Stored::Deleted(fields.revision));
             }
-            let mut document = record::Document::parse(&fields.limits)?;
-            if overrides == Overrides::All {
-                let names = document.limit_names();
-                match self
-                    .read_overrides(domain, &names, &fields.revision)
-                    .await?
-                {
-                    Some(found) => document.insert_overrides(found)?,
-                    None => continue,
-                }
+            let document = record::Document::parse(&fields.limits)?;
+            let revision = fields.revision.clone();
+            let mut policy = document.into_policy(domain, fields.revision, &fields.generations)?;
+            if overrides == Overrides::All && !self.read_overrides(&mut policy, &revision).await? {
+                continue;
             }
-            let policy = document.into_policy(domain, fields.revision, &fields.generations)?;
             return Ok(Stored::Live(Box::new(Record { policy, overrides })));
         }
         Err(StoreError::Corrupt(format!(
