@@ -91,6 +91,17 @@ async fn limiters_and_operators_have_what_they_need_and_a_restart_loses_nothing(
     let answer = Client::new().post(&url, check).send().await.unwrap();
     assert_eq!(answer.status, 200, "{}", answer.text());
 
+    let said = "AUTH limiter one\r\nHSET rl:{shop}:policy limits x\r\nSADD rl:domains x\r\n";
+    let answers = conversation(port, said).await;
+    let answers: Vec<&str> = answers.lines().collect();
+    assert!(
+        answers.len() == 3
+            && answers[1..]
+                .iter()
+                .all(|answer| answer.starts_with("-NOPERM")),
+        "a limiter edits no limits: {answers:?}"
+    );
+
     drop(valkey.stop().await.unwrap());
     let _valkey = start(&programs, port, dir.path()).await;
     let output = rlctl(&programs, port, &["list-limits", "-o", "name"]);

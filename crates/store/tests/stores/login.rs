@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use harness::Engine;
-use store::{Change, LimitOf, StoreError, Which};
+use store::{Change, LimitOf, Note, Noted, Sighting, StoreError, Stretch, Which};
 
 use crate::{
     given::{EVERY_ALGORITHM, TEN_A_DAY, by, check, name, policy, publish, read, request, write},
@@ -15,6 +15,12 @@ pub const RIGHTS: &str = "~rl:* &rl:* -@all +eval +evalsha +script|load +script|
     +hget +hset +hdel +hmget +hlen +hgetall +hscan +lindex +llen +lrange +lset +ltrim +rpush \
     +xadd +xdel +xlen +xrange +xrevrange +zadd +zcard +zremrangebyscore \
     +sadd +smembers +publish +subscribe";
+
+/// What the documentation tells operators to allow a limiter where it must not edit limits.
+const LIMITER_RIGHTS: &str = "%R~rl:* ~rl:b:* ~rl:{*}:p:* ~rl:{*}:a:* ~rl:fleet:* &rl:edits -@all \
+    +evalsha +script|load +script|exists +ping +time +get +set +del +pexpire \
+    +hget +hset +hdel +hmget +hlen +hgetall +hscan +lindex +llen +lrange +lset +ltrim +rpush \
+    +xrange +zadd +zcard +zremrangebyscore +smembers +subscribe";
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs a server"]
@@ -83,6 +89,86 @@ async fn a_user_with_few_rights_is_enough_for_checks_and_edits() -> Result<()> {
         };
         assert_eq!(store.reset(&of, Which::All, &by("ann")).await?.buckets, 1);
         assert_eq!(store.history(&name("shop"), 9).await?.len(), 2);
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
+async fn a_limiter_needs_no_right_to_edit_limits() -> Result<()> {
+    let manual = include_str!("../../../../docs/limiter.md");
+    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        words(manual).contains(&words(LIMITER_RIGHTS)),
+        "as documented"
+    );
+    for engine in [Engine::Redis, Engine::Valkey] {
+        let server = Server::start(engine).await?;
+        let mut acl = vec!["ACL", "SETUSER", "limiter", "on", ">pw"];
+        acl.extend(LIMITER_RIGHTS.split_whitespace());
+        server.command(&acl).await?;
+        let all = server.store()?;
+        publish(&all, &policy(EVERY_ALGORITHM)).await?;
+        let before = read(&all).await?;
+
+        let store = server.store_as("limiter:pw")?;
+        let mut hints = store.hints();
+        let policy_now = crate::given::current(&store).await?;
+        let alice = request(&[("user", "alice")]);
+        for allowed in [true, true, false] {
+            assert_eq!(check(&store, &policy_now, &alice).await?.allowed, allowed);
+        }
+        store.load_scripts().await?;
+        assert_eq!(store.heads().await?.len(), 1);
+        let shop = name("shop");
+        let since = store.changes_since(&shop, policy_now.revision()).await?;
+        assert!(since.is_some());
+        let seen = [(None, vec!["p".to_owned()])].into();
+        assert_eq!(store.proxies(&shop, &seen).await?, [(None, 1)].into());
+        let (slot, noted) = (Stretch::Short.slot(store.about_now_ms()), Noted::default());
+        let activity = Note::Activity {
+            domain: &shop,
+            slot,
+            noted: &noted,
+        };
+        store
+            .note("one", &[Note::Fleet(&Sighting::default()), activity])
+            .await?;
+
+        let other = policy("  - {name: other, rate: 1/s}\n");
+        let refused = write(&store, &before, Change::Limits(&other)).await;
+        assert!(refused.unwrap_err().to_string().contains("NOPERM"));
+        let of = LimitOf {
+            domain: &shop,
+            limit: &policy_now.limits()[0],
+        };
+        assert!(store.reset(&of, Which::All, &by("ann")).await.is_err());
+        for record in ["policy", "history", "o:gcra", "s:1"] {
+            let key = format!("rl:{{shop}}:{record}");
+            for command in [
+                &["HSET", &key, "limits", "x"][..],
+                &["DEL", &key],
+                &["SET", &key, "x"],
+                &["RPUSH", &key, "x"],
+                &["EVALSHA", "0", "1", &key],
+            ] {
+                let dry = [&["ACL", "DRYRUN", "limiter"], command].concat();
+                let told: String = server.ask(&dry).await?;
+                assert!(told.contains("no permissions"), "{command:?}: {told}");
+            }
+        }
+        for command in [
+            &["SADD", "rl:domains", "x"][..],
+            &["PUBLISH", "rl:edits", "x"],
+        ] {
+            let dry = [&["ACL", "DRYRUN", "limiter"], command].concat();
+            let told: String = server.ask(&dry).await?;
+            assert_ne!(told, "OK", "{command:?}");
+        }
+        assert_eq!(read(&all).await?, before);
+        let told = tokio::time::timeout(std::time::Duration::from_secs(5), hints.changed());
+        write(&all, &before, Change::Limits(&other)).await?;
+        told.await??;
     }
     Ok(())
 }
