@@ -8,8 +8,8 @@ use policy::{
 use crate::{Format, Prefixes, Source};
 
 const SOURCES: [&str; 6] = ["header", "cookie", "query", "metadata", "property", "value"];
-const FIELDS: [&str; 8] = [
-    "key", "header", "cookie", "query", "metadata", "property", "value", "as",
+const FIELDS: [&str; 9] = [
+    "key", "header", "cookie", "query", "metadata", "property", "value", "as", "hash",
 ];
 const MAX_DESCRIPTORS: usize = 64;
 
@@ -137,8 +137,15 @@ fn read_one(item: Field<'_>, report: &mut Report) -> Option<(Name, Source)> {
     {
         field.report(take.report, "`as` goes with `metadata` and `property` only");
     }
+    let hash = take.boolean("hash").unwrap_or(false);
     fields.finish(&item.path, &FIELDS, report);
-    Some((key?, source?))
+    let source = source?;
+    let source = if hash {
+        Source::Hashed(Box::new(source))
+    } else {
+        source
+    };
+    Some((key?, source))
 }
 
 fn read_source(

@@ -21,6 +21,8 @@ pub enum Source {
     Property(Vec<u8>, Format),
     /// The same for every request.
     Constant(Vec<u8>),
+    /// A hash of another's value, which itself stays in the proxy.
+    Hashed(Box<Source>),
 }
 
 /// How a property's bytes become a value.

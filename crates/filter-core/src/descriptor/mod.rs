@@ -5,6 +5,7 @@
 //! about what a client put in them.
 
 mod address;
+mod hashed;
 mod text;
 
 use std::rc::Rc;
@@ -80,6 +81,7 @@ fn value_of(source: &Source, request: &impl Request) -> Option<Vec<u8>> {
         Source::Query(name) => text::query(request.header(":path")?, name.as_bytes()),
         Source::Property(path, format) => text::property(request.property(path)?, *format),
         Source::Constant(value) => Some(value.clone()),
+        Source::Hashed(source) => Some(hashed::hashed(&value_of(source, request)?)),
     }
 }
 
@@ -120,5 +122,33 @@ impl Extracted {
         if Rc::ptr_eq(keys, &self.keys) {
             self.values = values;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Cookies(&'static [u8]);
+
+    impl Request for Cookies {
+        fn header(&self, name: &str) -> Option<&[u8]> {
+            (name == "cookie").then_some(self.0)
+        }
+
+        fn property(&self, _path: &[u8]) -> Option<Vec<u8>> {
+            None
+        }
+    }
+
+    #[test]
+    fn a_hashed_value_stays_here_and_an_absent_one_stays_absent() {
+        let sid: Name = "sid".parse().unwrap();
+        let source = Source::Hashed(Box::new(Source::Cookie("sid".to_owned())));
+        let plan = Plan::new(std::slice::from_ref(&sid), &[(sid.clone(), source)]);
+        let found = plan.extract(&Cookies(b"sid=abc; theme=dark"));
+        let hash = b"ba7816bf8f01cfea414140de5dae2223";
+        assert_eq!(found.values(), [Some(&hash[..])]);
+        assert_eq!(plan.extract(&Cookies(b"theme=dark")).values(), [None]);
     }
 }
