@@ -35,6 +35,13 @@ pub(super) enum Sort {
     Name,
 }
 
+/// What is moved through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum List {
+    Limits,
+    Buckets,
+}
+
 /// What keys mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
@@ -64,10 +71,15 @@ pub(super) struct Model {
     pub(super) filter: String,
     pub(super) mode: Mode,
     pub(super) paused: bool,
+    /// The list that the arrows move through.
+    pub(super) list: List,
     /// The first bucket shown.
     pub(super) offset: usize,
     /// Buckets that fit, as of the last drawing.
     pub(super) fits: usize,
+    /// The same of limits.
+    pub(super) limits_offset: usize,
+    pub(super) limits_fit: usize,
     pub(super) data: Option<Data>,
     /// Why the last look brought nothing.
     pub(super) error: Option<String>,
@@ -107,8 +119,11 @@ impl Model {
             filter: filter.chars().take(FILTER_MAX).collect(),
             mode: Mode::Watching,
             paused: false,
+            list: List::Buckets,
             offset: 0,
             fits: 0,
+            limits_offset: 0,
+            limits_fit: 0,
             data: None,
             error: None,
             color: true,
@@ -156,9 +171,16 @@ impl Model {
             KeyCode::Char('2') => return self.look_back(Span::Minute),
             KeyCode::Down | KeyCode::Char('j') => self.scroll(1, true),
             KeyCode::Up | KeyCode::Char('k') => self.scroll(1, false),
-            KeyCode::PageDown | KeyCode::Char(' ') => self.scroll(self.fits.max(1), true),
-            KeyCode::PageUp => self.scroll(self.fits.max(1), false),
-            KeyCode::Home => self.offset = 0,
+            KeyCode::PageDown | KeyCode::Char(' ') => self.scroll(self.page(), true),
+            KeyCode::PageUp => self.scroll(self.page(), false),
+            KeyCode::Home => self.scroll(usize::MAX, false),
+            KeyCode::End => self.scroll(usize::MAX, true),
+            KeyCode::Tab => {
+                self.list = match self.moved() {
+                    List::Limits => List::Buckets,
+                    List::Buckets => List::Limits,
+                }
+            }
             _ => {}
         }
         Action::Stay
@@ -170,7 +192,7 @@ impl Model {
     }
 
     fn type_in(&mut self, key: KeyCode) {
-        self.offset = 0;
+        (self.offset, self.limits_offset) = (0, 0);
         match key {
             KeyCode::Enter => self.mode = Mode::Watching,
             KeyCode::Esc => {
@@ -187,12 +209,34 @@ impl Model {
         }
     }
 
+    /// The list that keys move through: where there are no buckets, the limits.
+    pub(super) fn moved(&self) -> List {
+        let no_bucket = self.data.as_ref();
+        let no_bucket = no_bucket.is_none_or(|data| data.observed.activity.buckets.is_empty());
+        if no_bucket { List::Limits } else { self.list }
+    }
+
+    fn page(&self) -> usize {
+        match self.moved() {
+            List::Limits => self.limits_fit.max(1),
+            List::Buckets => self.fits.max(1),
+        }
+    }
+
     fn scroll(&mut self, by: usize, down: bool) {
-        let last = self.buckets().len().saturating_sub(self.fits);
-        self.offset = if down {
-            self.offset.saturating_add(by).min(last)
+        let (count, fit, offset) = match self.moved() {
+            List::Limits => (
+                self.limits().len(),
+                self.limits_fit,
+                &mut self.limits_offset,
+            ),
+            List::Buckets => (self.buckets().len(), self.fits, &mut self.offset),
+        };
+        *offset = if down {
+            let last = count.saturating_sub(fit);
+            offset.saturating_add(by).min(last)
         } else {
-            self.offset.saturating_sub(by)
+            offset.saturating_sub(by)
         };
     }
 

@@ -11,14 +11,16 @@ use ratatui::{
 use super::model::{Mode, Model, Sort};
 use crate::{activity::Rate, render::counted};
 
-/// Lines that the limits may take, of all: the buckets are what people look at.
+/// Lines that the limits may take, of all, where there are more buckets than fit: they are what
+/// people look at.
 const LIMITS_SHARE: u16 = 3;
 
-const HELP: [&str; 11] = [
+const HELP: [&str; 12] = [
     "d r n     sort by denied, requests or name",
     "/         filter limits and buckets; Enter keeps, Esc clears it",
     "1 2       over the last 10 s, or the last minute",
-    "arrows    move through the buckets; PgUp, PgDn, Home as well",
+    "arrows    move through the buckets; PgUp, PgDn, Home, End as well",
+    "Tab       move through the limits instead, and back",
     "p         pause, and go on",
     "q         quit",
     "",
@@ -29,10 +31,13 @@ const HELP: [&str; 11] = [
 ];
 
 pub(super) fn draw(frame: &mut Frame<'_>, model: &mut Model) {
-    let limits = model.limits().len();
-    let height = frame.area().height;
-    let wanted = u16::try_from(limits).unwrap_or(u16::MAX).saturating_add(2);
-    let limits_height = wanted.min((height / LIMITS_SHARE).max(3));
+    let lines =
+        |rows: usize, more: u16| u16::try_from(rows).unwrap_or(u16::MAX).saturating_add(more);
+    let room = frame.area().height.saturating_sub(3);
+    // A header and an empty line; what the buckets leave is for the limits.
+    let wanted = lines(model.limits().len(), 2);
+    let left = room.saturating_sub(lines(model.buckets().len().max(1), 1));
+    let limits_height = wanted.min(left.max(room / LIMITS_SHARE).max(3));
     let [title, status, limits, buckets, keys] = Layout::vertical([
         Constraint::Length(1),
         Constraint::Length(1),
@@ -118,63 +123,131 @@ fn number(rate: Rate) -> Cell<'static> {
     Cell::from(Line::raw(rate.text()).right_aligned())
 }
 
-fn header<const N: usize>(model: &Model, cells: [(&'static str, Option<Sort>); N]) -> Row<'static> {
+fn header(model: &Model, column: &Column) -> Cell<'static> {
     let sign = if model.unicode { "▼" } else { "v" };
-    let cell = |(text, sort): (&str, Option<Sort>)| {
-        let by = sort == Some(model.sort);
-        let text = if by {
-            format!("{text}{sign}")
-        } else {
-            text.to_owned()
-        };
-        let right = text.contains("/S") || text == "PROXIES";
-        let line = Line::styled(text, bold());
-        Cell::from(if right { line.right_aligned() } else { line })
+    let title = &column.title;
+    let text = if column.sort == Some(model.sort) {
+        format!("{title}{sign}")
+    } else {
+        title.clone()
     };
-    Row::new(cells.map(cell))
+    let right = text.contains("/S") || text == "PROXIES";
+    let line = Line::styled(text, bold());
+    Cell::from(if right { line.right_aligned() } else { line })
 }
 
-fn draw_limits(frame: &mut Frame<'_>, model: &Model, area: Rect) {
+fn draw_limits(frame: &mut Frame<'_>, model: &mut Model, area: Rect) {
+    // The last line is empty.
+    model.limits_fit = usize::from(area.height.saturating_sub(2));
     let rows = model.limits();
+    let last = rows.len().saturating_sub(model.limits_fit);
+    model.limits_offset = model.limits_offset.min(last);
     let denied = colored(model, Color::Red);
-    let shown = rows.iter().map(|row| {
+    let shown = rows.iter().skip(model.limits_offset).take(model.limits_fit);
+    let shown = shown.map(|row| {
         let style = if row.denied > Rate::default() {
             denied
         } else {
             Style::new()
         };
-        Row::new([
+        vec![
             Cell::from(row.name.clone()),
             number(row.allowed),
             number(row.denied).style(style),
             number(row.over),
             Cell::from(Line::raw(row.proxies.to_string()).right_aligned()),
-        ])
+        ]
     });
-    let widths = [
-        Constraint::Min(16),
-        Constraint::Length(10),
-        Constraint::Length(10),
-        Constraint::Length(8),
-        Constraint::Length(8),
+    let limit = part_of("LIMIT", rows.len(), model.limits_fit, model.limits_offset);
+    let columns = [
+        Column::new(limit, Some(Sort::Name), 0, Constraint::Min(12)),
+        Column::new("ALLOWED/S", Some(Sort::Requests), 2, Constraint::Length(10)),
+        Column::new("DENIED/S", Some(Sort::Denied), 1, Constraint::Length(10)),
+        Column::new("OVER/S", None, 3, Constraint::Length(8)),
+        Column::new("PROXIES", None, 4, Constraint::Length(8)),
     ];
-    let header = header(
-        model,
-        [
-            ("LIMIT", Some(Sort::Name)),
-            ("ALLOWED/S", Some(Sort::Requests)),
-            ("DENIED/S", Some(Sort::Denied)),
-            ("OVER/S", None),
-            ("PROXIES", None),
-        ],
-    );
-    frame.render_widget(Table::new(shown, widths).header(header), area);
+    table(frame, model, area, &columns, shown);
+}
+
+/// `LIMIT 10-18 of 40`, where not all are shown.
+fn part_of(what: &str, rows: usize, fit: usize, offset: usize) -> String {
+    if rows <= fit {
+        return what.to_owned();
+    }
+    let (first, last) = (offset + 1, offset + fit.min(rows));
+    format!("{what} {first}-{last} of {rows}")
+}
+
+/// A column, and how much it matters: 0 is the last to go where there is no room.
+struct Column {
+    title: String,
+    sort: Option<Sort>,
+    order: usize,
+    width: Constraint,
+}
+
+impl Column {
+    fn new(title: impl Into<String>, sort: Option<Sort>, order: usize, width: Constraint) -> Self {
+        Self {
+            title: title.into(),
+            sort,
+            order,
+            width,
+        }
+    }
+
+    /// What it takes at least, with the gap after it.
+    fn least(&self) -> u16 {
+        match self.width {
+            Constraint::Length(width) | Constraint::Min(width) => width.saturating_add(1),
+            // In the proportions in which such columns share what the others leave.
+            Constraint::Fill(part) => part.saturating_mul(FILLED_MIN).saturating_add(1),
+            _ => 1,
+        }
+    }
+}
+
+/// What each part of a column that takes the rest is not drawn below.
+const FILLED_MIN: u16 = 5;
+
+/// A table with as many columns as there is room for: one that is cut says something else.
+fn table<'a>(
+    frame: &mut Frame<'_>,
+    model: &Model,
+    area: Rect,
+    columns: &[Column],
+    rows: impl Iterator<Item = Vec<Cell<'a>>>,
+) {
+    let mut by_order: Vec<usize> = (0..columns.len()).collect();
+    by_order.sort_by_key(|at| columns.get(*at).map(|column| column.order));
+    let mut room = area.width.saturating_add(1);
+    let fitting = by_order.into_iter().take_while(|at| {
+        let least = columns.get(*at).map_or(0, Column::least);
+        let fits = least <= room;
+        room = room.saturating_sub(least);
+        fits
+    });
+    let mut shown: Vec<usize> = fitting.collect();
+    // Something is better than nothing.
+    if shown.is_empty() {
+        shown.push(0);
+    }
+    shown.sort_unstable();
+    let kept = |at: &usize| shown.contains(at);
+    let rows = rows.map(|cells| {
+        let cells = cells.into_iter().enumerate();
+        Row::new(cells.filter(|(at, _)| kept(at)).map(|(_, cell)| cell))
+    });
+    let columns: Vec<&Column> = shown.iter().filter_map(|at| columns.get(*at)).collect();
+    let widths = columns.iter().map(|column| column.width);
+    let header = Row::new(columns.iter().map(|column| header(model, column)));
+    frame.render_widget(Table::new(rows, widths).header(header), area);
 }
 
 fn draw_buckets(frame: &mut Frame<'_>, model: &mut Model, area: Rect) {
     model.fits = usize::from(area.height.saturating_sub(1));
     let rows = model.buckets();
-    model.offset = model.offset.min(rows.len().saturating_sub(1));
+    model.offset = model.offset.min(rows.len().saturating_sub(model.fits));
     if rows.is_empty() {
         let why = match (&model.data, model.filter.is_empty()) {
             (None, _) => "",
@@ -184,48 +257,39 @@ fn draw_buckets(frame: &mut Frame<'_>, model: &mut Model, area: Rect) {
         return frame.render_widget(Paragraph::new(why), area);
     }
     let denied = colored(model, Color::Red);
-    let shown = rows.into_iter().skip(model.offset).map(|row| {
+    let bucket = part_of("BUCKET", rows.len(), model.fits, model.offset);
+    let shown = rows.into_iter().skip(model.offset).take(model.fits);
+    let shown = shown.map(|row| {
         let style = if row.denied > Rate::default() {
             denied
         } else {
             Style::new()
         };
-        Row::new([
+        vec![
             Cell::from(row.limit),
             Cell::from(row.bucket),
             number(row.requests),
             number(row.denied).style(style),
             Cell::from(row.by),
             Cell::from(row.request),
-        ])
+        ]
     });
-    let widths = [
-        Constraint::Length(14),
-        Constraint::Fill(3),
-        Constraint::Length(7),
-        Constraint::Length(9),
-        Constraint::Length(10),
-        Constraint::Fill(4),
+    let columns = [
+        Column::new("LIMIT", Some(Sort::Name), 3, Constraint::Length(14)),
+        Column::new(bucket, None, 0, Constraint::Fill(3)),
+        Column::new("REQ/S", Some(Sort::Requests), 2, Constraint::Length(7)),
+        Column::new("DENIED/S", Some(Sort::Denied), 1, Constraint::Length(9)),
+        Column::new("BY", None, 4, Constraint::Length(10)),
+        Column::new("LAST REQUEST DENIED", None, 5, Constraint::Fill(4)),
     ];
-    let header = header(
-        model,
-        [
-            ("LIMIT", Some(Sort::Name)),
-            ("BUCKET", None),
-            ("REQ/S", Some(Sort::Requests)),
-            ("DENIED/S", Some(Sort::Denied)),
-            ("BY", None),
-            ("LAST REQUEST DENIED", None),
-        ],
-    );
-    frame.render_widget(Table::new(shown, widths).header(header), area);
+    table(frame, model, area, &columns, shown);
 }
 
 fn keys_line(model: &Model) -> Line<'static> {
     let text = if model.mode == Mode::Typing {
         "type to filter; Enter keeps, Esc clears"
     } else {
-        "q quit  d r n sort  / filter  1 2 time  p pause  ? help"
+        "q quit  ? help  d r n sort  / filter  1 2 time  p pause  Tab limits"
     };
     Line::styled(text, Style::new().add_modifier(Modifier::DIM))
 }

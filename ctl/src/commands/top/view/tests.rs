@@ -209,3 +209,80 @@ fn without_color_there_is_none() {
         assert_eq!(any, color);
     }
 }
+
+/// So many limits, with names of one length.
+fn with_limits(count: usize, buckets: Vec<BucketActivity>) -> Model {
+    let mut model = model();
+    let limits = (0..count).map(|n| name(&format!("limit-{n:02}"))).collect();
+    model.show(Ok(Data {
+        limits,
+        ..data(buckets)
+    }));
+    press(&mut model, "n");
+    model
+}
+
+#[test]
+fn limits_have_the_room_that_buckets_leave() {
+    let mut few = with_limits(18, Vec::new());
+    let text = screen(&mut few, 80, 30).backend().to_string();
+    assert_eq!(text.matches("limit-").count(), 18, "{text}");
+    let many = (0..100).map(|n| bucket("per-user", &format!("u{n:02}"), 200, 100));
+    let mut both = with_limits(18, many.collect());
+    let text = screen(&mut both, 80, 30).backend().to_string();
+    assert!(text.contains("LIMIT 1-7 of 18"), "{text}");
+    assert_eq!(text.matches("user=").count(), both.fits, "{text}");
+    assert_eq!(both.fits + both.limits_fit, 24);
+}
+
+#[test]
+fn tab_moves_through_the_limits() {
+    let many = (0..100).map(|n| bucket("per-user", &format!("u{n:02}"), 200, 100));
+    let mut model = with_limits(18, many.collect());
+    let shown = |model: &mut Model| screen(model, 80, 30).backend().to_string();
+    shown(&mut model);
+    model.press(KeyEvent::new(KeyCode::Tab, KeyModifiers::NONE));
+    press(&mut model, "↓↓");
+    let text = shown(&mut model);
+    assert!(
+        text.contains("LIMIT 3-9 of 18") && text.contains("user=u00"),
+        "{text}"
+    );
+    model.press(KeyEvent::new(KeyCode::End, KeyModifiers::NONE));
+    assert!(shown(&mut model).contains("limit-17"));
+    // Without buckets there is nothing else to move through.
+    let mut model = with_limits(40, Vec::new());
+    shown(&mut model);
+    press(&mut model, "↓");
+    assert!(shown(&mut model).contains("LIMIT 2-"));
+}
+
+#[test]
+fn a_narrow_terminal_has_fewer_columns_and_none_that_is_cut() {
+    let titles = [
+        "LIMIT",
+        "ALLOWED/S",
+        "DENIED/S",
+        "OVER/S",
+        "PROXIES",
+        "BUCKET",
+        "REQ/S",
+        "BY",
+        "LAST REQUEST DENIED",
+    ];
+    for width in 25..=100 {
+        let mut model = model();
+        let text = screen(&mut model, width, 20).backend().to_string();
+        let headers = text.lines().filter(|line| line.contains("DENIED/S"));
+        let headers: Vec<&str> = headers.collect();
+        assert_eq!(headers.len(), 2, "{width}:\n{text}");
+        let mut rest = headers.join(" ").replace(['▼', '"'], " ");
+        let mut titles = titles;
+        titles.sort_by_key(|title| std::cmp::Reverse(title.len()));
+        for title in titles {
+            rest = rest.replace(title, "");
+        }
+        assert_eq!(rest.trim(), "", "{width}:\n{text}");
+    }
+    insta::assert_snapshot!(screen(&mut model(), 40, 20).backend().to_string());
+}
