@@ -80,7 +80,7 @@ impl Command {
     pub async fn run(self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
         match self {
             Self::Apply(command) => command.run(global, printer).await,
-            Self::Completions(command) => command.run(printer),
+            Self::Completions(command) => command.run(global, printer).await,
             Self::Context(command) => command.run(global, printer),
             Self::DeleteDomain(command) => command.run(global, printer).await,
             Self::Credit(command) => command.run(global, printer).await,

@@ -57,3 +57,58 @@ fn the_worked_scenarios_come_out_as_written_on_a_server() -> Result<()> {
     }
     Ok(())
 }
+
+/// As bash calls it when Tab is pressed.
+#[test]
+fn bash_completes_the_names_of_limits_and_domains() -> Result<()> {
+    let server = Server::start(Engine::Valkey, &[])?;
+    for (domain, limit) in [
+        ("shop", "per-user"),
+        ("shop", "per-tenant"),
+        ("admin", "all"),
+    ] {
+        let set = [
+            "--domain",
+            domain,
+            "set-limit",
+            limit,
+            "--rate",
+            "1/s",
+            "--yes",
+        ];
+        let set = support::rlctl(&set)
+            .env("RLCTL_REDIS", server.url())
+            .output()?;
+        assert!(set.status.success());
+    }
+    let script = support::rlctl(&["completions", "bash"]).output()?.stdout;
+    let program = std::path::Path::new(env!("CARGO_BIN_EXE_rlctl"));
+    let folder = program.parent().map(std::path::Path::display);
+    let path = format!(
+        "{}:{}",
+        folder.map_or_else(String::new, |f| f.to_string()),
+        std::env::var("PATH")?
+    );
+    for (line, expected) in [
+        ("rlctl --domain shop get-limit per-", "per-user per-tenant"),
+        ("rlctl --domain=admin reset a", "all"),
+        ("rlctl denials --domain shop --limit per-u", "per-user"),
+        ("rlctl delete-domain s", "shop"),
+        ("rlctl export --domain a", "admin"),
+        ("rlctl --redis redis://127.0.0.1:1 get-limit per-", ""),
+        ("rlctl get-lim", "get-limit"),
+    ] {
+        let call = "eval \"$SCRIPT\"; COMP_WORDS=($LINE); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); \
+                    _rlctl_with_names rlctl \"${COMP_WORDS[COMP_CWORD]}\" \
+                    \"${COMP_WORDS[COMP_CWORD-1]}\"; echo \"${COMPREPLY[@]}\"";
+        let output = std::process::Command::new("bash")
+            .args(["-c", call])
+            .env("SCRIPT", String::from_utf8(script.clone())?)
+            .env("LINE", line)
+            .env("PATH", &path)
+            .env("RLCTL_REDIS", server.url())
+            .output()?;
+        assert_eq!(String::from_utf8(output.stdout)?.trim(), expected, "{line}");
+    }
+    Ok(())
+}

@@ -1,10 +1,12 @@
 //! `rlctl completions`.
 
-use clap::Args;
+mod names;
+
+use clap::{Args, ValueEnum};
 use clap_complete::{Shell, generate};
 
 use crate::{
-    cli::{self, examples},
+    cli::{self, Global, examples},
     error::Error,
     exit::Exit,
     printer::Printer,
@@ -19,15 +21,117 @@ use crate::{
 ))]
 pub struct Completions {
     /// The shell.
-    shell: Shell,
+    #[arg(required_unless_present = "names")]
+    shell: Option<Shell>,
+
+    /// What the scripts call: print the names of limits or domains.
+    #[arg(long, hide = true, conflicts_with = "shell")]
+    names: Option<Kind>,
+
+    /// The line that is being completed, for the options in it.
+    #[arg(hide = true, last = true, requires = "names")]
+    words: Vec<String>,
+}
+
+/// What names are of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Kind {
+    Limits,
+    Domains,
 }
 
 impl Completions {
     /// Writes the script to stdout.
-    pub fn run(&self, printer: &Printer) -> Result<Exit, Error> {
+    pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
+        if let Some(kind) = self.names {
+            return names::print(kind, global, &self.words, printer).await;
+        }
+        let Some(shell) = self.shell else {
+            return Ok(Exit::Usage); // One of them is required.
+        };
         let mut script = Vec::new();
-        generate(self.shell, &mut cli::command(), "rlctl", &mut script);
-        printer.raw(&String::from_utf8_lossy(&script))?;
+        generate(shell, &mut cli::command(), "rlctl", &mut script);
+        printer.raw(&with_names(shell, &String::from_utf8_lossy(&script)))?;
         Ok(Exit::Done)
     }
+}
+
+/// Commands whose first argument is a limit.
+const OF_A_LIMIT: &str =
+    "get-limit set-limit delete-limit history inspect reset credit stats pause resume";
+
+/// The script, with what completes names.
+fn with_names(shell: Shell, script: &str) -> String {
+    match shell {
+        Shell::Bash => format!("{script}{}", in_bash()),
+        Shell::Fish => format!("{script}{}", in_fish()),
+        Shell::Zsh => in_zsh(script),
+        _ => script.to_owned(),
+    }
+}
+
+fn in_bash() -> String {
+    let commands = OF_A_LIMIT.replace(' ', "|");
+    format!(
+        r#"
+_rlctl_with_names() {{
+    _rlctl "$@"
+    local cur="${{COMP_WORDS[COMP_CWORD]}}" prev="${{COMP_WORDS[COMP_CWORD-1]}}" kind=""
+    case "$prev" in
+        --limit|{commands}) kind=limits ;;
+        --domain|delete-domain) kind=domains ;;
+    esac
+    if [[ -n $kind && $cur != -* ]]; then
+        COMPREPLY=($(compgen -W "$(rlctl completions --names "$kind" -- "${{COMP_WORDS[@]}}" 2>/dev/null)" -- "$cur"))
+    fi
+}}
+complete -F _rlctl_with_names -o bashdefault -o default rlctl
+"#
+    )
+}
+
+fn in_fish() -> String {
+    let names = |kind: &str| {
+        format!("-f -a '(rlctl completions --names {kind} -- (commandline -opc) 2>/dev/null)'")
+    };
+    let (limits, domains) = (names("limits"), names("domains"));
+    format!(
+        "complete -c rlctl -n \"__fish_seen_subcommand_from {OF_A_LIMIT}\" {limits}\n\
+         complete -c rlctl -n \"__fish_seen_subcommand_from delete-domain\" {domains}\n\
+         complete -c rlctl -l limit -x {limits}\n\
+         complete -c rlctl -l domain -x {domains}\n"
+    )
+}
+
+/// What the generated script offers files for, where names are meant.
+fn in_zsh(script: &str) -> String {
+    let of_limits = |line: &str| {
+        line.contains(":limit -- ")
+            || line.contains(":name -- The limit:")
+            || line.contains(":name -- What --limit is for")
+            || line.contains("*::limits -- ")
+            || line.contains("--limit=[")
+    };
+    let of_domains =
+        |line: &str| line.contains("--domain=[") || line.contains(":name -- The domain");
+    let mut text = String::new();
+    for line in script.lines() {
+        let names = match line {
+            line if of_limits(line) => "_rlctl_limits",
+            line if of_domains(line) => "_rlctl_domains",
+            _ => "_default",
+        };
+        text.push_str(&line.replace(":_default'", &format!(":{names}'")));
+        text.push('\n');
+        if line.starts_with("#compdef") {
+            for kind in ["limits", "domains"] {
+                let call = format!(
+                    "_rlctl_{kind}() {{ compadd -- ${{(f)\"$(rlctl completions --names {kind} -- \
+                     $words 2>/dev/null)\"}} }}\n"
+                );
+                text.push_str(&call);
+            }
+        }
+    }
+    text
 }
