@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use clap::Args;
-use policy::{Descriptor, Limit, Name};
+use policy::{Descriptor, Limit, Name, normal_value};
 
 use crate::{error::Error, suggest};
 
@@ -78,7 +78,9 @@ pub fn bucket(limit: &Limit, values: &[Pair], without: &[String]) -> Result<Valu
     let one = |name: &Name| {
         let mut found = named.iter().filter(|(key, _)| *key == name.as_str());
         match (found.next(), found.next()) {
-            (Some((_, value)), None) => Ok(value.map(|value| value.as_bytes().to_vec())),
+            (Some((key, value)), None) => {
+                Ok(value.map(|value| normal_value(key, value.as_bytes().to_vec())))
+            }
             (None, _) => Err(Error::usage(format!(
                 "which {name}? {} has one bucket for each",
                 limit.name
@@ -216,6 +218,11 @@ mod tests {
         assert_eq!(
             values(&["user"], &["user="], &[]).unwrap(),
             [Some(Vec::new())]
+        );
+        assert_eq!(
+            values(&["path"], &["path=/login;v=1/"], &[]).unwrap(),
+            [Some(b"/login".to_vec())],
+            "as requests have it"
         );
         assert_eq!(values(&["user"], &[], &["user"]).unwrap(), [None]);
         assert_eq!(values(&[], &[], &[]).unwrap(), []);

@@ -1,10 +1,13 @@
 //! What the proxy knows of one request.
 
+use std::borrow::Cow;
+
 use crate::Name;
 
 /// The entries extracted from one request: `method=GET`, `user=alice`, ...
 ///
-/// Values are bytes, because a header may hold any; nothing here assumes UTF-8.
+/// Values are bytes, because a header may hold any; nothing here assumes UTF-8. The path of a
+/// request is held in its [normal form](normalize::path), whoever describes the request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Descriptor {
     /// Sorted by key, without repetition: a request has few entries, and they mostly come sorted.
@@ -19,7 +22,7 @@ impl Descriptor {
 
     /// Sets an entry; a later value of the same key replaces the earlier one.
     pub fn insert(&mut self, key: Name, value: impl Into<Vec<u8>>) {
-        let value = value.into();
+        let value = normal_value(key.as_str(), value.into());
         match self.entries.binary_search_by(|(known, _)| known.cmp(&key)) {
             Ok(at) => {
                 if let Some(entry) = self.entries.get_mut(at) {
@@ -42,6 +45,17 @@ impl Descriptor {
     /// The entries in the order of their keys.
     pub fn iter(&self) -> impl Iterator<Item = (&Name, &[u8])> {
         self.entries.iter().map(|(k, v)| (k, v.as_slice()))
+    }
+}
+
+/// The value of an entry as limits see it: of a `path`, its [normal form](normalize::path).
+pub fn normal_value(key: &str, value: Vec<u8>) -> Vec<u8> {
+    if key != "path" {
+        return value;
+    }
+    match normalize::path(&value) {
+        Cow::Borrowed(path) if path.len() == value.len() => value,
+        path => path.into_owned(),
     }
 }
 
@@ -89,5 +103,14 @@ mod tests {
         assert_eq!(collected.get("b"), Some(&b"4"[..]));
         assert_eq!(collected.get("c"), None);
         assert_eq!(collected.iter().count(), 2);
+    }
+
+    #[test]
+    fn a_path_is_held_in_its_normal_form() {
+        let mut descriptor = Descriptor::new();
+        descriptor.insert("path".parse().unwrap(), "/api%2forders;v=1/?q");
+        descriptor.insert("target".parse().unwrap(), "/api%2forders");
+        assert_eq!(descriptor.get("path"), Some(&b"/api/orders"[..]));
+        assert_eq!(descriptor.get("target"), Some(&b"/api%2forders"[..]));
     }
 }

@@ -26,13 +26,13 @@ mod value_text;
 mod write;
 
 pub use compiled::{Compiled, Match, Resolved};
-pub use descriptor::{Descriptor, Entries};
+pub use descriptor::{Descriptor, Entries, normal_value};
 pub use document::{Entry, JsonError, Node, Place, Value};
 
 pub use hash::{Names, PROXY_MARKS, Positions, bucket_hash, digest, proxy_mark};
 pub use limit::{
     IfMissing, Limit, Matcher, OnFailure, OverLimit, Override, OverrideQuota, Policy, Revision,
-    Scope,
+    SEVERAL, Scope,
 };
 pub use name::{Name, NameError};
 pub use pattern::{Pattern, PatternError};

@@ -14,6 +14,11 @@ pub struct Revision {
     pub digest: u64,
 }
 
+/// The value of an entry that a request gives several different values: a service takes one of
+/// them, and nobody can tell which. So they count as whatever makes a limit apply, and all such
+/// requests share one bucket. A client that sends this text gains nothing by it.
+pub const SEVERAL: &[u8] = b"(several)";
+
 /// The limits of one domain at one revision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
@@ -108,7 +113,7 @@ pub struct Matcher {
     /// The entry.
     pub key: Name,
     /// Holds iff no negated pattern matches and, if there are positive ones, one of them does.
-    /// An absent entry satisfies only negated patterns.
+    /// An absent entry satisfies only negated patterns, [several values](SEVERAL) all.
     pub patterns: Vec<Pattern>,
 }
 
@@ -161,6 +166,9 @@ pub enum Scope {
 impl Matcher {
     /// Whether the condition holds for the entry's value, `None` if the request has none.
     pub fn holds(&self, value: Option<&[u8]>) -> bool {
+        if value == Some(SEVERAL) {
+            return true;
+        }
         let mut positive = false;
         let mut found = false;
         for pattern in &self.patterns {

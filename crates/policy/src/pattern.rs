@@ -10,7 +10,7 @@ use cidr::Network;
 use glob::Glob;
 use regex::Regex;
 
-/// One pattern (`/api/**`, `!cidr:10.0.0.0/8`, `exact:*`), parsed once and ready to test values.
+/// One pattern (`/api/**`, `!cidr:10.0.0.0/8`, `i:/login`), parsed once and ready to test values.
 #[derive(Clone, Debug)]
 pub struct Pattern {
     text: String,
@@ -22,6 +22,8 @@ pub struct Pattern {
 #[derive(Clone, Debug)]
 enum Test {
     Exact(Vec<u8>),
+    /// As [`Test::Exact`], in lower case, whatever the case of the value's ASCII letters.
+    ExactAnyCase(Vec<u8>),
     Glob(Glob),
     Cidr(Network),
     Regex(Regex),
@@ -40,8 +42,11 @@ pub enum PatternError {
     #[error("a backslash escapes *, ! and \\ only; write \\\\ for a backslash, or exact:…")]
     Escape,
     /// `regex:x` and the like.
-    #[error("patterns start with re:, cidr: or exact:; for a literal text write exact:{0}")]
+    #[error("patterns start with re:, cidr:, exact: or i:; for a literal text write exact:{0}")]
     Prefix(String),
+    /// `i:re:x` and the like.
+    #[error("i: goes before a text or a glob; a regular expression ignores case by re:(?i)…")]
+    AnyCase,
     /// Not a network.
     #[error("a network is an address and a prefix length, like 10.0.0.0/8 or 2001:db8::/32")]
     Cidr,
@@ -95,6 +100,7 @@ impl Pattern {
     pub(crate) fn finds(&self, value: &[u8]) -> bool {
         match &self.test {
             Test::Exact(text) => text == value,
+            Test::ExactAnyCase(text) => text.eq_ignore_ascii_case(value),
             Test::Glob(glob) => glob.matches(value),
             Test::Cidr(network) => network.contains(value),
             Test::Regex(regex) => {
@@ -108,11 +114,21 @@ impl Pattern {
         }
     }
 
-    /// The one value that a positive, exact pattern matches.
+    /// The one value that a positive, exact pattern matches, in lower case if it matches
+    /// [any case](Self::any_case).
     pub(crate) fn exact(&self) -> Option<&[u8]> {
         match &self.test {
-            Test::Exact(text) if !self.negated => Some(text),
+            Test::Exact(text) | Test::ExactAnyCase(text) if !self.negated => Some(text),
             _ => None,
+        }
+    }
+
+    /// Whether the case of ASCII letters makes no difference to a text or glob.
+    pub(crate) fn any_case(&self) -> bool {
+        match &self.test {
+            Test::ExactAnyCase(_) => true,
+            Test::Glob(glob) => glob.any_case(),
+            Test::Exact(_) | Test::Cidr(_) | Test::Regex(_) => false,
         }
     }
 
@@ -127,6 +143,9 @@ impl Pattern {
 
 impl Test {
     fn parse(body: &str) -> Result<Self, PatternError> {
+        if let Some(body) = body.strip_prefix("i:") {
+            return Self::parse_any_case(&body.to_ascii_lowercase());
+        }
         if let Some(text) = body.strip_prefix("exact:") {
             return Ok(Self::Exact(text.as_bytes().to_vec()));
         }
@@ -147,6 +166,16 @@ impl Test {
             Some(text) => Self::Exact(text),
             None => Self::Glob(glob),
         })
+    }
+
+    /// What follows `i:`, in lower case.
+    fn parse_any_case(body: &str) -> Result<Self, PatternError> {
+        match Self::parse(body)? {
+            Self::Exact(text) => Ok(Self::ExactAnyCase(text)),
+            Self::Glob(glob) => Ok(Self::Glob(glob.ignoring_case())),
+            // `i:i:x`, too.
+            Self::Cidr(_) | Self::Regex(_) | Self::ExactAnyCase(_) => Err(PatternError::AnyCase),
+        }
     }
 }
 

@@ -73,15 +73,17 @@ fn the_table_of_patterns_is_right() {
         ("re:v[0-9]+", "v12", "v12x"),
         ("cidr:10.0.0.0/8", "10.1.2.3", "11.0.0.1"),
         ("exact:*", "*", "x"),
+        ("i:/login/**", "/Login/x", "/logins"),
         ("!/internal/**", "/x", "/internal"),
         ("*", "", "/"),
     ] {
-        let file =
-            format!("domain: d\nlimits: [{{name: a, rate: 1/s, match: {{path: {pattern:?}}}}}]\n");
+        let file = format!(
+            "domain: d\nlimits: [{{name: a, rate: 1/s, match: {{target: {pattern:?}}}}}]\n"
+        );
         let compiled = Compiled::new(read(0, &file).unwrap());
         let matches = |value: &str| {
             let mut request = Descriptor::new();
-            request.insert("path".parse().unwrap(), value);
+            request.insert("target".parse().unwrap(), value);
             compiled.matching(&request, 0).len() == 1
         };
         assert!(matches(yes), "{pattern} {yes}");

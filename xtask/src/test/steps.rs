@@ -13,9 +13,10 @@ use crate::wasm::{self, TARGET};
 use crate::workspace::Workspace;
 
 /// The crates that run inside Envoy, whose tests must also hold on wasm32.
-const RUN_IN_ENVOY: [&str; 6] = [
+const RUN_IN_ENVOY: [&str; 7] = [
     "address",
     "algorithms",
+    "normalize",
     "policy",
     "protocol",
     "filter-config",

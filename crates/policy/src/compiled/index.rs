@@ -9,7 +9,7 @@ use std::hash::Hasher;
 use siphasher::sip::SipHasher13;
 
 use super::Rule;
-use crate::{Limit, Matcher, hash::Positions};
+use crate::{Limit, Matcher, SEVERAL, hash::Positions};
 
 /// What values of an entry have to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,9 +20,11 @@ enum Literal {
     Head = 1,
 }
 
-/// Where a limit is filed: a hash of the entry (as a position in the compiled keys), the kind of
-/// literal and the literal. Two that share one are candidates for each other's requests, and
-/// then ruled out like any candidate.
+/// An entry, as a position in the compiled keys, and whether its values are in lower case.
+type Key = (usize, bool);
+
+/// Where a limit is filed: a hash of the entry, the kind of literal and the literal. Two that
+/// share one are candidates for each other's requests, and then ruled out like any candidate.
 type Slot = u64;
 
 /// Of so few limits each is a candidate: to rule them out costs less than to look them up.
@@ -32,8 +34,9 @@ const FEW: usize = 4;
 pub(super) struct Index {
     /// Limits by slot.
     filed: Positions,
-    /// By position in the compiled keys: how values of the entry are looked up.
-    entries: Vec<Entry>,
+    /// By position in the compiled keys: how values of the entry are looked up, as they are and
+    /// in lower case.
+    entries: Vec<[Entry; 2]>,
     /// Limits that any request may match.
     rest: Vec<usize>,
     limits: usize,
@@ -79,7 +82,7 @@ impl Index {
         }
         let mut index = Self {
             filed: Positions::default(),
-            entries: vec![Entry::default(); keys],
+            entries: vec![[Entry::default(); 2]; keys],
             rest: Vec::new(),
             limits: limits.len(),
         };
@@ -107,10 +110,15 @@ impl Index {
     }
 
     fn note_lookups(&mut self, matcher: &Matcher, key: usize) {
-        let Some(entry) = self.entries.get_mut(key) else {
+        let Some([as_is, lower]) = self.entries.get_mut(key) else {
             return;
         };
         for pattern in &matcher.patterns {
+            let entry = if pattern.any_case() {
+                &mut *lower
+            } else {
+                &mut *as_is
+            };
             entry.exact = entry.exact || pattern.exact().is_some();
             if let Some(head) = pattern.head() {
                 let segments = head.split(|byte| *byte == b'/').count();
@@ -121,7 +129,7 @@ impl Index {
 
     /// Every limit that may match.
     pub(super) fn candidates(&self, values: &[Option<&[u8]>]) -> Candidates {
-        if self.limits <= FEW {
+        if self.limits <= FEW || values.contains(&Some(SEVERAL)) {
             return Candidates::all(self.limits);
         }
         let mut found = Candidates {
@@ -131,21 +139,29 @@ impl Index {
         for limit in &self.rest {
             found.add(*limit);
         }
-        for (key, (entry, value)) in self.entries.iter().zip(values).enumerate() {
+        for (key, ([as_is, lower], value)) in self.entries.iter().zip(values).enumerate() {
             let Some(value) = value else { continue };
-            if entry.exact {
-                self.look_up(slot(key, Literal::Exact, value), &mut found);
-            }
-            if entry.depth > 0 {
-                let slashes = value.iter().enumerate().filter(|(_, byte)| **byte == b'/');
-                let ends = slashes.map(|(at, _)| at).take(entry.depth);
-                for end in ends.chain([value.len()]) {
-                    let head = value.get(..end).unwrap_or_default();
-                    self.look_up(slot(key, Literal::Head, head), &mut found);
-                }
+            self.look_up_value(*as_is, (key, false), value, &mut found);
+            if lower.exact || lower.depth > 0 {
+                let value = value.to_ascii_lowercase();
+                self.look_up_value(*lower, (key, true), &value, &mut found);
             }
         }
         found
+    }
+
+    fn look_up_value(&self, entry: Entry, key: Key, value: &[u8], found: &mut Candidates) {
+        if entry.exact {
+            self.look_up(slot(key, Literal::Exact, value), found);
+        }
+        if entry.depth > 0 {
+            let slashes = value.iter().enumerate().filter(|(_, byte)| **byte == b'/');
+            let ends = slashes.map(|(at, _)| at).take(entry.depth);
+            for end in ends.chain([value.len()]) {
+                let head = value.get(..end).unwrap_or_default();
+                self.look_up(slot(key, Literal::Head, head), found);
+            }
+        }
     }
 
     fn look_up(&self, slot: Slot, found: &mut Candidates) {
@@ -156,11 +172,17 @@ impl Index {
 }
 
 impl Candidates {
-    /// The first `limits`, at most 63.
+    /// All of so many.
     fn all(limits: usize) -> Self {
+        let ones = |count: usize| {
+            1_u64
+                .unbounded_shl(u32::try_from(count).unwrap_or(64))
+                .wrapping_sub(1)
+        };
+        let more = (1..=limits / 64).map(|word| ones(limits - word * 64));
         Self {
-            first: (1 << limits) - 1,
-            more: Vec::new(),
+            first: ones(limits),
+            more: more.collect(),
         }
     }
 
@@ -189,11 +211,11 @@ impl Candidates {
     }
 }
 
-fn slot(key: usize, kind: Literal, literal: &[u8]) -> Slot {
+fn slot((key, lower): Key, kind: Literal, literal: &[u8]) -> Slot {
     let mut hasher = SipHasher13::new();
     let place = u64::try_from(key).unwrap_or(u64::MAX);
     hasher.write(&place.to_le_bytes());
-    hasher.write(&[kind as u8]);
+    hasher.write(&[kind as u8 | u8::from(lower) << 1]);
     hasher.write(literal);
     hasher.finish()
 }
@@ -203,6 +225,7 @@ fn slots(matcher: &Matcher, key: usize) -> Vec<Slot> {
     let positive = matcher.patterns.iter().filter(|p| !p.is_negated());
     let slots: Option<Vec<Slot>> = positive
         .map(|pattern| {
+            let key = (key, pattern.any_case());
             let exact = pattern.exact().map(|text| slot(key, Literal::Exact, text));
             exact.or_else(|| Some(slot(key, Literal::Head, pattern.head()?)))
         })

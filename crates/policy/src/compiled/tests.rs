@@ -1,3 +1,5 @@
+use std::fmt::Write;
+
 use proptest::{collection::vec, option::of, prelude::*, sample::select};
 
 use super::*;
@@ -187,6 +189,49 @@ fn a_share_of_the_buckets_is_enforced() {
     assert!((2_800..3_200).contains(&enforced), "{enforced}");
 }
 
+#[test]
+fn case_makes_no_difference_where_a_pattern_says_so() {
+    let mut limits = "- {name: sign-in, match: {path: \"i:/Login/**\"}, rate: 1/s}\n".to_owned();
+    // Enough for an index.
+    for n in 0..10 {
+        writeln!(
+            limits,
+            "- {{name: other-{n}, match: {{path: /other/{n}}}, rate: 1/s}}"
+        )
+        .unwrap();
+    }
+    let compiled = compile(&limits);
+    for path in [
+        "/login",
+        "/LOGIN",
+        "/LogIn/now",
+        "/Login;x",
+        "//lOGIN/",
+        "/%4cogin%20",
+    ] {
+        assert_eq!(names(&compiled, &[("path", path)]), ["sign-in"], "{path}");
+    }
+    assert_eq!(names(&compiled, &[("path", "/logins")]).len(), 0);
+}
+
+#[test]
+fn several_values_count_as_whatever_makes_a_limit_apply() {
+    let mut limits = String::new();
+    // More than a word of them.
+    for n in 0..100 {
+        writeln!(
+            limits,
+            "- {{name: u{n}, match: {{user: user-{n}}}, rate: 1/s}}"
+        )
+        .unwrap();
+    }
+    limits += "- {name: not-staff, match: {user: \"!staff-*\"}, per: [user], rate: 1/s}\n";
+    limits += "- {name: elsewhere, match: {user: \"**\", path: /x}, rate: 1/s}\n";
+    let compiled = compile(&limits);
+    assert_eq!(names(&compiled, &[("user", "(several)")]).len(), 101);
+    assert_eq!(names(&compiled, &[("user", "staff-1")]).len(), 0);
+}
+
 fn any_limits() -> impl Strategy<Value = Vec<Vec<(usize, Vec<&'static str>)>>> {
     let patterns = [
         "",
@@ -208,6 +253,10 @@ fn any_limits() -> impl Strategy<Value = Vec<Vec<(usize, Vec<&'static str>)>>> {
         "!/a/**",
         "!**",
         "exact:/a",
+        "i:/A",
+        "i:/a/**",
+        "i:/A/*",
+        "!i:/B",
         "re:/[ab]",
         "cidr:10.0.0.0/8",
     ];
@@ -222,7 +271,10 @@ proptest! {
     fn the_index_finds_what_a_scan_finds(
         limits in any_limits(),
         values in vec(
-            of(select(vec!["", "/", "/a", "/b", "/a/", "/a/b", "/a/b/c", "/ab", "a", "10.1.1.1"])),
+            of(select(vec![
+                "", "/", "/a", "/b", "/a/", "/a/b", "/a/b/c", "/ab", "a", "10.1.1.1", "/A",
+                "/A/b", "/B", "(several)",
+            ])),
             3,
         ),
     ) {

@@ -14,6 +14,8 @@ pub(super) struct Glob {
     head: Vec<u8>,
     /// What follows the head; `None` where nothing does.
     tail: Option<Tail>,
+    /// The case of a value's ASCII letters makes no difference; those of the glob are lower.
+    any_case: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -61,7 +63,20 @@ impl Glob {
         Ok(Self {
             head: head.collect(),
             tail,
+            any_case: false,
         })
+    }
+
+    /// The glob, written in lower case, for values in any case.
+    pub(super) fn ignoring_case(self) -> Self {
+        Self {
+            any_case: true,
+            ..self
+        }
+    }
+
+    pub(super) fn any_case(&self) -> bool {
+        self.any_case
     }
 
     /// The text itself, if there is no wildcard in it.
@@ -83,14 +98,17 @@ impl Glob {
     }
 
     pub(super) fn matches(&self, value: &[u8]) -> bool {
-        let Some(rest) = value.strip_prefix(self.head.as_slice()) else {
+        let Some((head, rest)) = value.split_at_checked(self.head.len()) else {
             return false;
         };
+        if self.head != head && !(self.any_case && self.head.eq_ignore_ascii_case(head)) {
+            return false;
+        }
         match &self.tail {
             None => rest.is_empty(),
             Some(Tail::Anything) => true,
             Some(Tail::Below) => rest.is_empty() || rest.starts_with(b"/"),
-            Some(Tail::Automaton(automaton)) => automaton.matches(rest),
+            Some(Tail::Automaton(automaton)) => automaton.matches(rest, self.any_case),
         }
     }
 }
@@ -218,7 +236,7 @@ impl Automaton {
         }
     }
 
-    fn matches(&self, value: &[u8]) -> bool {
+    fn matches(&self, value: &[u8], any_case: bool) -> bool {
         let mut states: Vec<u64> = vec![0; self.last.len()];
         if let Some(first) = states.first_mut() {
             *first = 1;
@@ -227,7 +245,12 @@ impl Automaton {
         self.add_skips(&start, &mut states);
         let mut entered = start;
         for byte in value {
-            self.step(*byte, &mut states, &mut entered);
+            let byte = if any_case {
+                byte.to_ascii_lowercase()
+            } else {
+                *byte
+            };
+            self.step(byte, &mut states, &mut entered);
             if states.iter().all(|word| *word == 0) {
                 return false;
             }

@@ -75,6 +75,29 @@ fn escapes_and_prefixes_make_literals() {
 }
 
 #[test]
+fn case_makes_no_difference_after_i() {
+    for (pattern, yes, no) in [
+        ("i:/Login", "/LOGIN", "/login/"),
+        ("i:/api/**", "/API/Orders", "/apis"),
+        ("i:/u/*/X", "/U/\u{c9}/x", "/u/1/2/x"),
+        ("i:*.Example.com", "a.EXAMPLE.com", "example.com"),
+        ("i:exact:/A*", "/a*", "/ab"),
+        ("i:", "", "a"),
+        (r"i:\*A", "*a", "ba"),
+        ("exact:i:a", "i:a", "I:a"),
+    ] {
+        assert!(finds(pattern, yes), "{pattern} {yes}");
+        assert!(!finds(pattern, no), "{pattern} {no}");
+    }
+    assert!(Pattern::parse("!i:/a").unwrap().is_negated());
+    assert!(finds("!i:/a", "/A"));
+    assert!(!finds("i:\u{e9}", "\u{c9}"), "letters are ASCII's");
+    for pattern in ["i:re:a", "i:cidr:10.0.0.0/8", "i:i:a"] {
+        assert_eq!(Pattern::parse(pattern).unwrap_err(), PatternError::AnyCase);
+    }
+}
+
+#[test]
 fn bytes_need_not_be_text() {
     assert!(finds("/a/*", b"/a/\xff\x00"));
     assert!(finds("/a/**", b"/a/\xff/b"));
@@ -193,7 +216,7 @@ proptest! {
     }
 
     #[test]
-    fn any_text_is_a_pattern_or_an_error(text in "\\PC{0,40}|(cidr:|re:|!)[0-9a-f:./*()\\[\\]]{0,20}") {
+    fn any_text_is_a_pattern_or_an_error(text in "\\PC{0,40}|(cidr:|re:|i:|!)[0-9a-f:./*()\\[\\]]{0,20}") {
         if let Ok(pattern) = Pattern::parse(&text) {
             pattern.finds(b"/a/\xff");
         }

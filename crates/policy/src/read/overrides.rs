@@ -4,6 +4,7 @@ use algorithms::Parameters;
 
 use crate::{
     IfMissing, Limit, Name, Override, OverrideQuota, Quota, Scope,
+    descriptor::normal_value,
     document::{Node, Value},
     hash::{Positions, values_hash},
     read::{
@@ -157,7 +158,7 @@ fn read_values(
             path: Path::Field(&field.path, &entry.key),
         };
         if let Ok(value) = read_value(&item, buckets.if_missing, report) {
-            values.push(value);
+            values.push(value.map(|value| normal_value(name.as_str(), value)));
         }
     }
     (values.len() == buckets.per.len()).then_some(values)
