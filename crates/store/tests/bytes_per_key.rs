@@ -53,7 +53,7 @@ fn rows() -> Vec<Row> {
         Kind::SlidingWindowBuckets,
         60,
         60_000,
-        [620, 600],
+        [420, 400],
     );
     let sub_windows = Parameters {
         sub_windows: Some(60),
