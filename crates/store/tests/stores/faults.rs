@@ -323,6 +323,7 @@ async fn foreign_data_is_an_error_not_a_decision() -> Result<()> {
 
 /// Every right that reading a bucket needs; what it says without one is not that the bucket is bad.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
 async fn a_missing_right_is_not_a_bad_bucket() -> Result<()> {
     for engine in [Engine::Redis, Engine::Valkey] {
         let server = Server::start(engine).await?;
@@ -390,6 +391,7 @@ async fn far_away(server: &Server) -> Result<u16> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
 async fn a_server_far_away_is_reached_within_the_timeout_of_checks() -> Result<()> {
     let server = Server::start(Engine::Redis).await?;
     let policy = publish(&server.store()?, &policy(TEN_A_DAY)).await?;
