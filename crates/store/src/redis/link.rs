@@ -204,7 +204,7 @@ impl Link {
         match timeout_at(deadline.at, answers).await {
             Ok(Ok(values)) => {
                 let replies: Vec<Reply> = values.into_iter().map(reply::of).collect();
-                self.shared.look_for_refusals(&replies);
+                self.shared.look_for_refusals(&session, &replies);
                 Ok(replies)
             }
             Ok(Err(error)) => Err(reply::transport(&error)),
@@ -487,7 +487,7 @@ impl Shared {
         }
     }
 
-    fn look_for_refusals(&self, replies: &[Reply]) {
+    fn look_for_refusals(&self, session: &Session, replies: &[Reply]) {
         let refusals = replies.iter().filter_map(|reply| reply.as_ref().err());
         let Some(refusal) = refusals.into_iter().find(|r| r.is_a_state()) else {
             return;
@@ -498,7 +498,12 @@ impl Shared {
         if refusal.may_be_a_demotion() && !self.dialer.doubt() && self.when_lost == WhenLost::Wait {
             self.refused.notify_one();
         }
-        if self.lane == Lane::Checks {
+        // A primary that was left says nothing of its successor.
+        let current = match &*self.status.borrow() {
+            Status::Up(now) | Status::Suspect(now, _) => now.number == session.number,
+            Status::Connecting | Status::Down(_) => false,
+        };
+        if current && self.lane == Lane::Checks {
             self.refuses(refusal);
         }
     }

@@ -16,7 +16,7 @@ use std::{
 
 use tokio::{
     sync::watch,
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout},
 };
 
 use self::quorum::Claim;
@@ -29,9 +29,11 @@ use crate::url::{Host, Sentinels};
 
 /// Pause between two questions to a sentinel, half of it at least.
 const POLL: Duration = Duration::from_millis(250);
-/// Pause where there is doubt: however many checks a server refuses, a sentinel is asked no more
-/// than about twenty times a second.
+/// Pause where there is doubt, half of it at least: however many checks a server refuses, a sentinel is
+/// asked no more than forty times a second.
 const DOUBT: Duration = Duration::from_millis(50);
+/// How often it is said that no sentinel answers.
+const AGAIN: Duration = Duration::from_secs(30);
 /// What sentinels publish a new primary in.
 const SWITCH: &str = "+switch-master";
 
@@ -60,6 +62,8 @@ struct State {
     followed: Option<Claim>,
     /// Whether whoever is first to answer decides.
     hurried: bool,
+    /// When it was said last that none answers.
+    told: Option<Instant>,
 }
 
 impl Primary {
@@ -188,6 +192,7 @@ impl Shared {
                 *last = Some(report);
             }
             state.decide(&self.service);
+            state.tell_silence(&self.service);
         });
     }
 }
@@ -201,6 +206,20 @@ impl State {
         let mut reports = self.reports.iter().flatten();
         let first = reports.find_map(|report| report.as_ref().err());
         first.cloned().unwrap_or_default()
+    }
+
+    /// A failover would go unnoticed.
+    fn tell_silence(&mut self, service: &str) {
+        let lately = self.told.is_some_and(|told| told.elapsed() < AGAIN);
+        if self.followed.is_some() && self.all_failed() && !lately {
+            let error = self.first_error();
+            tracing::warn!(
+                service,
+                error,
+                "no sentinel answers; the primary that they named last is used"
+            );
+            self.told = Some(Instant::now());
+        }
     }
 
     fn decide(&mut self, service: &str) {
