@@ -31,7 +31,7 @@ use crate::{
     http,
     metrics::Metrics,
     proxies::Proxies,
-    serve::{Handler, Lifecycle, Peer},
+    serve::{Handler, Lifecycle, Peer, Standing},
     telemetry::Telemetry,
     tokens::Tokens,
     trace,
@@ -110,6 +110,7 @@ impl Api {
     async fn route(&self, head: &Parts, body: Incoming, peer: Arc<Peer>) -> Answered {
         // Health checkers have no token, and learn nothing from the answer.
         if head.uri.path() == "/v1/health" && head.method == Method::GET {
+            peer.admit_as(Standing::Guest);
             return self.health();
         }
         if let Some(tokens) = &self.tokens
@@ -120,7 +121,7 @@ impl Api {
                 "this limiter wants `authorization: Bearer TOKEN` with one of its tokens",
             ));
         }
-        peer.admit();
+        peer.admit_as(Standing::Client);
         if head.headers.contains_key(ORIGIN) {
             let message = "this limiter answers programs and proxies, not web pages";
             return Err(refusal::invalid("origin", message));

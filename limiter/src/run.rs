@@ -39,6 +39,10 @@ const ADMIN_CONNECTIONS: usize = 64;
 /// thousands of proxies at once, but each sends its first request with its connection.
 const NEWCOMERS: usize = 256;
 
+/// Connections to the data port that only ask for its health, as every Envoy has one. Further ones
+/// serve one request each.
+const GUESTS: usize = 1024;
+
 /// Why the service could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
@@ -218,9 +222,9 @@ fn data_bounds(settings: &Settings) -> ConnectionBounds {
     ConnectionBounds {
         max: settings.max_connections,
         max_newcomers: NEWCOMERS.min(settings.max_connections),
+        max_guests: GUESTS.min(settings.max_connections / 4),
         idle: settings.idle_timeout,
         max_body: settings.max_body,
-        keep_alive: true,
     }
 }
 
@@ -229,8 +233,8 @@ fn admin_bounds(settings: &Settings) -> ConnectionBounds {
     ConnectionBounds {
         max: ADMIN_CONNECTIONS,
         max_newcomers: ADMIN_CONNECTIONS,
+        max_guests: 0,
         idle: settings.idle_timeout,
         max_body: 0,
-        keep_alive: false,
     }
 }

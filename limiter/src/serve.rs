@@ -25,7 +25,7 @@ use awake::Awake;
 use connections::{Connections, Room};
 
 pub(crate) use lifecycle::{Lifecycle, Phase};
-pub(crate) use peer::Peer;
+pub(crate) use peer::{Peer, Standing};
 
 /// What answers the requests of one port.
 pub(crate) trait Handler: Send + Sync + 'static {
@@ -44,14 +44,15 @@ pub(crate) struct ConnectionBounds {
     /// Connections at once; one more takes the place of the oldest newcomer, or is answered 503
     /// and closed.
     pub max: usize,
-    /// Of them, those none of whose requests was let in yet ([`Peer::admit`]).
+    /// Of them, those none of whose requests was let in yet ([`Peer::admit_as`]). Such a connection
+    /// ends with its first answer.
     pub max_newcomers: usize,
+    /// Those that may have any number of requests although they showed no token: health checkers.
+    pub max_guests: usize,
     /// A connection without a request for this long is closed.
     pub idle: Duration,
     /// The largest body in bytes; the window of an HTTP/2 stream is no larger.
     pub max_body: usize,
-    /// Whether a connection serves more than one request.
-    pub keep_alive: bool,
 }
 
 /// How long accepting waits where newcomers need a moment.

@@ -3,7 +3,7 @@
 use std::{convert::Infallible, pin::pin, sync::Arc, time::Duration};
 
 use hyper::{
-    Request, Response, StatusCode, Version,
+    Request, Response, Version,
     body::Incoming,
     header::{CONNECTION, HeaderValue},
     service::service_fn,
@@ -40,7 +40,6 @@ pub(super) struct Server<H> {
     handler: Arc<H>,
     tls: Option<Tls>,
     protocols: Builder<TokioExecutor>,
-    keep_alive: bool,
 }
 
 impl<H: Handler> Server<H> {
@@ -65,7 +64,6 @@ impl<H: Handler> Server<H> {
             handler,
             tls,
             protocols,
-            keep_alive: bounds.keep_alive,
         }
     }
 
@@ -103,7 +101,6 @@ impl<H: Handler> Server<H> {
                 running: Running::start(peer),
                 unsent: Arc::clone(unsent),
                 lifecycle: Arc::clone(lifecycle),
-                keep_alive: self.keep_alive,
             };
             exchange.answer(Arc::clone(&self.handler), request)
         });
@@ -135,7 +132,6 @@ struct Exchange {
     running: Running,
     unsent: Arc<Unsent>,
     lifecycle: Arc<Lifecycle>,
-    keep_alive: bool,
 }
 
 impl Exchange {
@@ -147,9 +143,8 @@ impl Exchange {
         let http1 = request.version() <= Version::HTTP_11;
         let peer = self.running.peer();
         let mut response = handler.handle(request, Arc::clone(peer)).await;
-        // Whoever has no token does not keep a connection either.
-        let refused = response.status() == StatusCode::UNAUTHORIZED;
-        let last = refused || !self.keep_alive;
+        // Who was not let in does not keep a connection either.
+        let last = !peer.is_admitted();
         if http1 && (last || self.lifecycle.is_leaving()) {
             let close = HeaderValue::from_static("close");
             response.headers_mut().insert(CONNECTION, close);

@@ -17,7 +17,7 @@ use std::{
 
 use super::{
     ConnectionBounds,
-    peer::{Order, Peer},
+    peer::{Order, Peer, Standing},
 };
 use crate::metrics::Metrics;
 
@@ -74,6 +74,8 @@ struct Table {
     /// By age.
     newcomers: BTreeMap<u64, Arc<Peer>>,
     admitted: BTreeMap<u64, Known>,
+    /// Of them, those of [`Standing::Guest`].
+    guests: usize,
     /// When the service stopped accepting.
     closing: Option<Instant>,
     /// When the present period of unsent answers began.
@@ -86,6 +88,7 @@ struct Known {
     requests: u64,
     /// Since when it has had nothing to do.
     quiet_since: Instant,
+    guest: bool,
 }
 
 /// What becomes of one connection more.
@@ -108,6 +111,7 @@ impl Connections {
                 last_id: 0,
                 newcomers: BTreeMap::new(),
                 admitted: BTreeMap::new(),
+                guests: 0,
                 closing: None,
                 period_since: Instant::now(),
             }),
@@ -147,24 +151,37 @@ impl Connections {
         Room::For(peer)
     }
 
-    /// A connection is no newcomer any more.
-    pub(super) fn admit(&self, id: u64) {
+    /// A connection is no newcomer any more; `false` where guests have no more places.
+    pub(super) fn admit(&self, id: u64, standing: Standing) -> bool {
+        let guest = standing == Standing::Guest;
         let mut table = self.table();
+        if guest && table.guests >= self.bounds.max_guests {
+            return false;
+        }
         if let Some(peer) = table.newcomers.remove(&id) {
             let known = Known {
                 requests: peer.started.load(Ordering::Relaxed),
                 peer,
                 quiet_since: Instant::now(),
+                guest,
             };
             table.admitted.insert(id, known);
+            table.guests += usize::from(guest);
+        } else if let Some(known) = table.admitted.get_mut(&id) {
+            let stays = known.guest && guest;
+            let left = std::mem::replace(&mut known.guest, stays) && !stays;
+            table.guests -= usize::from(left);
         }
+        true
     }
 
     /// A connection has ended.
     pub(super) fn closed(&self, id: u64) {
         let mut table = self.table();
-        if table.newcomers.remove(&id).is_none() {
-            table.admitted.remove(&id);
+        if table.newcomers.remove(&id).is_none()
+            && let Some(known) = table.admitted.remove(&id)
+        {
+            table.guests -= usize::from(known.guest);
         }
     }
 

@@ -4,7 +4,7 @@ use std::{
     net::IpAddr,
     sync::{
         Arc, Weak,
-        atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering},
     },
     time::Instant,
 };
@@ -26,6 +26,19 @@ const NONE: u8 = 0;
 const END: u8 = 1;
 const CUT: u8 = 2;
 
+/// What a connection has shown, once it is no newcomer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// A request that anybody may make, and often: a health check.
+    Guest,
+    /// A request that was let in.
+    Client,
+}
+
+const NEWCOMER: u8 = 0;
+const GUEST: u8 = 1;
+const CLIENT: u8 = 2;
+
 /// A connection and what it holds.
 pub(crate) struct Peer {
     pub(super) id: u64,
@@ -33,7 +46,7 @@ pub(crate) struct Peer {
     pub(crate) address: IpAddr,
     pub(super) opened: Instant,
     connections: Weak<Connections>,
-    admitted: AtomicBool,
+    standing: AtomicU8,
     /// Requests so far.
     pub(super) started: AtomicU64,
     /// Requests without an answer.
@@ -52,7 +65,7 @@ impl Peer {
             address,
             opened: Instant::now(),
             connections,
-            admitted: AtomicBool::new(false),
+            standing: AtomicU8::new(NEWCOMER),
             started: AtomicU64::new(0),
             running: AtomicUsize::new(0),
             unsent: [AtomicUsize::new(0), AtomicUsize::new(0)],
@@ -62,14 +75,24 @@ impl Peer {
         })
     }
 
-    /// A request of this connection was let in: it no longer makes room for newcomers.
-    pub(crate) fn admit(&self) {
-        if !self.admitted.load(Ordering::Relaxed)
-            && !self.admitted.swap(true, Ordering::Relaxed)
+    /// A request of this connection was let in: it no longer makes room for newcomers, if there is
+    /// a place for those of this standing.
+    pub(crate) fn admit_as(&self, standing: Standing) {
+        let wanted = match standing {
+            Standing::Guest => GUEST,
+            Standing::Client => CLIENT,
+        };
+        if self.standing.load(Ordering::Relaxed) < wanted
             && let Some(connections) = self.connections.upgrade()
+            && connections.admit(self.id, standing)
         {
-            connections.admit(self.id);
+            self.standing.fetch_max(wanted, Ordering::Relaxed);
         }
+    }
+
+    /// Whether it may have further requests.
+    pub(super) fn is_admitted(&self) -> bool {
+        self.standing.load(Ordering::Relaxed) > NEWCOMER
     }
 
     /// Counts bytes of bodies that this connection's requests hold; `false`, and nothing is

@@ -207,6 +207,32 @@ async fn requests_without_a_token_do_not_keep_a_place() -> Result<()> {
     Ok(())
 }
 
+/// One connection for all its checks, as long as there are few such connections.
+#[tokio::test]
+async fn health_checkers_keep_their_connection_if_there_are_few() -> Result<()> {
+    let eight = Settings {
+        max_connections: 8,
+        ..quick()
+    };
+    let (service, _file) = with_token(eight).await?;
+    let mut checkers = Vec::new();
+    for nth in 0..4 {
+        let mut stream = TcpStream::connect(service.data).await?;
+        let mut answer = vec![0; 4096];
+        stream
+            .write_all(b"GET /v1/health HTTP/1.1\r\nhost: x\r\n\r\n")
+            .await?;
+        let read = stream.read(&mut answer).await?;
+        let answer = String::from_utf8_lossy(&answer[..read]).into_owned();
+        ensure!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        // A quarter of all.
+        assert_eq!(answer.contains("connection: close"), nth >= 2, "{answer}");
+        checkers.push(stream);
+    }
+    assert_eq!(asks_with_token(&service).await?, 200);
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_connection_says_something_in_time() -> Result<()> {
     let service = Service::with_settings(PER_USER, impatient()).await?;
