@@ -3,6 +3,7 @@
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -91,6 +92,50 @@ async fn resets(port: u16, block: &[u8], most: u64) -> Result<u64> {
     let _ = outgoing.shutdown().await;
     drain.await?;
     Ok(opened)
+}
+
+/// Opens streams of HTTP/2 with these headers and gives none of them a window: answers with a body
+/// cannot be sent. Returns when the other side closes the connection; how many were opened.
+pub async fn streams_without_window(
+    port: u16,
+    headers: &[(&str, &str)],
+    streams: u32,
+) -> Result<u32> {
+    const INITIAL_WINDOW_SIZE: [u8; 6] = [0, 4, 0, 0, 0, 0];
+    let block = header_block(headers)?;
+    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    bytes.extend(frame(4, 0, 0, &INITIAL_WINDOW_SIZE)?);
+    bytes.extend(frame(4, 1, 0, &[])?);
+    for nth in 0..streams {
+        bytes.extend(frame(1, 5, nth * 2 + 1, &block)?);
+    }
+    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
+    stream.write_all(&bytes).await?;
+    let mut scratch = [0; 4096];
+    while matches!(stream.read(&mut scratch).await, Ok(read) if read > 0) {}
+    Ok(streams)
+}
+
+/// Sends frames of HTTP/2 that ask for an answer each, PING and SETTINGS, and reads none; until they
+/// are not taken any more, or so many were. How many were.
+pub async fn control_frames(port: u16, most: u64) -> Result<u64> {
+    const PATIENCE: Duration = Duration::from_secs(2);
+    let pair = [frame(6, 0, 0, &[0; 8])?, frame(4, 0, 0, &[])?].concat();
+    let many = pair.repeat(500);
+    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
+    stream
+        .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+        .await?;
+    stream.write_all(&frame(4, 0, 0, &[])?).await?;
+    let mut sent = 0;
+    while sent < most {
+        match tokio::time::timeout(PATIENCE, stream.write_all(&many)).await {
+            Ok(Ok(())) => sent += 1000,
+            _ => break,
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    Ok(sent)
 }
 
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Result<Vec<u8>> {

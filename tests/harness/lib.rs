@@ -26,7 +26,7 @@ pub use envoy::Envoy;
 pub use envoy_config::EnvoyConfig;
 pub use failover::{Pair, Sentinel};
 pub use fake_limiter::{FakeLimiter, Misbehaviour, answer};
-pub use flood::{flood, rapid_resets};
+pub use flood::{control_frames, flood, rapid_resets, streams_without_window};
 pub use gate::Gate;
 pub use hyper::body::Bytes;
 pub use limiter::{Limiter, LimiterPlan};

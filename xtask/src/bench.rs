@@ -91,7 +91,7 @@ pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
 }
 
 /// What it comes to, unless Ctrl-C comes first.
-fn interruptible<T>(measured: impl Future<Output = Result<T>>) -> Result<T> {
+pub fn interruptible<T>(measured: impl Future<Output = Result<T>>) -> Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -109,17 +109,7 @@ fn programs(workspace: &Workspace, ui: &Ui) -> Result<harness::Programs> {
     let (envoy, redis) = (tools.envoy()?, tools.redis()?);
     let filter = wasm::build(workspace, ui)?;
     ui.heading("Limiter and rlctl, optimised");
-    let build = [
-        "build",
-        "--release",
-        "--bins",
-        "--package",
-        "limiter",
-        "--package",
-        "ctl",
-    ];
-    command::run(command::cargo(workspace).args(build))?;
-    let release = workspace.target.join("release");
+    let release = release(workspace, &["limiter", "ctl"])?;
     Ok(harness::Programs {
         root: workspace.root.clone(),
         envoy,
@@ -129,6 +119,17 @@ fn programs(workspace: &Workspace, ui: &Ui) -> Result<harness::Programs> {
         rlctl: release.join("rlctl"),
         filter,
     })
+}
+
+/// Builds programs as they ship; the folder that holds them.
+pub fn release(workspace: &Workspace, packages: &[&str]) -> Result<PathBuf> {
+    let mut build = command::cargo(workspace);
+    build.args(["build", "--release", "--bins"]);
+    for package in packages {
+        build.args(["--package", package]);
+    }
+    command::run(&mut build)?;
+    Ok(workspace.target.join("release"))
 }
 
 /// What only the benchmark needs.

@@ -1,4 +1,4 @@
-//! Project tasks: `cargo xtask demo | test | wasm | bench | ci`.
+//! Project tasks: `cargo xtask demo | test | wasm | bench | soak | ci`.
 //!
 //! A task gets the tools it needs (see [`tools`]), so that a clone with
 //! nothing but rustup, Python's pip and a C compiler can run all of them.
@@ -7,6 +7,7 @@ mod bench;
 mod command;
 mod demo;
 mod help;
+mod soak;
 mod test;
 mod tools;
 mod ui;
@@ -44,6 +45,8 @@ enum Task {
     Demo(demo::Args),
     /// Requests per second through one Envoy worker, compared within one run
     Bench(bench::Args),
+    /// A limiter under every attack at once, beside honest checks that must be answered in time
+    Soak(soak::Args),
     /// Fetch the programs that the other tasks run, and say where they are
     Tools(tools::Args),
 }
@@ -68,6 +71,7 @@ fn run(cli: Cli, ui: &Ui) -> Result<()> {
         Task::Test(args) => test::run(&args, &workspace, ui),
         Task::Demo(args) => demo::run(&args, &workspace, ui),
         Task::Bench(args) => bench::run(&args, &workspace, ui),
+        Task::Soak(args) => soak::run(&args, &workspace, ui),
         Task::Tools(args) => tools::run(&args, &workspace, ui),
     }
 }

@@ -1,0 +1,165 @@
+//! `cargo xtask soak`: one limiter with its default flags and a real Redis, under every attack of
+//! [`attacks`] at once, beside honest checks over connections of their own.
+//!
+//! Honest checks have a token and come at a steady rate. They must be answered within the store
+//! timeout and 5 ms, 99.9 of 100, and the limiter's memory must stay below 128 MiB. What is measured
+//! is what a client sees, its own scheduling included: run it on a machine that does nothing else.
+//!
+//! All clients are in this process. Attackers share one thread of the lowest priority, and each has a
+//! rate of its own, so that they cost the limiter work and memory rather than the machine its CPU:
+//! two cores serve for limiter, Redis and clients together. The report says how often each attacker
+//! struck, and what CPU the clients took.
+
+mod attacks;
+mod honest;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use harness::{Limiter, LimiterPlan, Redis, free_port};
+
+use crate::bench::{interruptible, release};
+use crate::tools::Tools;
+use crate::ui::Ui;
+use crate::workspace::Workspace;
+
+use attacks::{Attackers, To};
+use honest::{Honest, IN_TIME, Seen};
+
+/// The most memory that the limiter may take.
+const MEMORY_MAX: u64 = 128 << 20;
+
+/// A token that nobody would publish.
+const TOKEN: &str = "5f0c6a2e9d7b41c88e31";
+
+const LIMITS: &str = "
+domain: soak
+limits:
+  - {name: honest, match: {what: honest}, per: [user], rate: 1000000/1s}
+  - {name: slow, match: {what: slow}, rate: 1/20s}
+  - {name: windows, match: {what: windows}, per: [user], algorithm: sliding_window_buckets, rate: 100000/1m, sub_windows: 60}
+";
+
+/// Arguments of `cargo xtask soak`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// How long
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    minutes: u64,
+    /// Honest checks only: what the machine can do
+    #[arg(long)]
+    peace: bool,
+    /// Only the attacks whose names contain this
+    #[arg(long, value_name = "WORD", default_value = "")]
+    only: String,
+    /// A limiter that is built already, of an earlier commit perhaps
+    #[arg(long, value_name = "PROGRAM")]
+    limiter: Option<PathBuf>,
+}
+
+/// Runs it and says how it went; an error if anything was over its bound.
+pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
+    let redis = Tools::new(workspace, ui).redis()?;
+    let limiter = match &args.limiter {
+        Some(program) => program.clone(),
+        None => release(workspace, &["limiter"])?.join("limiter"),
+    };
+    interruptible(soak(args, ui, &redis, limiter))
+}
+
+async fn soak(args: &Args, ui: &Ui, redis: &Path, program: PathBuf) -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let redis = Redis::start(redis, free_port()?, dir.path()).await?;
+    let to = To {
+        data: free_port()?,
+        admin: free_port()?,
+    };
+    let limiter = start(program, &redis, to, dir.path()).await?;
+    let honest = Honest::start(to.data);
+    let attackers = (!args.peace)
+        .then(|| Attackers::start(to, &args.only))
+        .transpose()?;
+    ui.heading("Honest checks, and the limiter's memory");
+    let mut memory = 0;
+    let mut all = Seen::default();
+    for minute in 1..=args.minutes {
+        let mut seen = Seen::default();
+        for _ in 0..600 {
+            seen.add(honest.work(Duration::from_millis(100)).await);
+            memory = memory.max(limiter.process().memory_bytes()?);
+        }
+        ui.line(&format!(
+            "minute {minute}: {}, {}",
+            seen.summary(),
+            mib(memory)
+        ));
+        all.add(seen);
+    }
+    if let Some(attackers) = &attackers {
+        ui.heading("Attacks");
+        attackers.counts().for_each(|line| ui.line(&line));
+    }
+    ui.heading("In all");
+    ui.line(&all.summary());
+    ui.line(&format!(
+        "the limiter's memory at its peak: {}",
+        mib(memory)
+    ));
+    ui.line(&format!(
+        "CPU: clients {} s, limiter {} s, Redis {} s",
+        own_cpu_s()?,
+        limiter.process().cpu_us()? / 1_000_000,
+        redis.process().cpu_us()? / 1_000_000
+    ));
+    let (late, checks) = (all.late(), all.checks());
+    ensure!(
+        late * 1000 <= checks,
+        "more than one check of a thousand took longer than {} ms, or was not answered: {late} of {checks}",
+        IN_TIME.as_millis()
+    );
+    ensure!(memory < MEMORY_MAX, "the limiter took {}", mib(memory));
+    Ok(())
+}
+
+async fn start(program: PathBuf, redis: &Redis, to: To, dir: &Path) -> Result<Limiter> {
+    let file = |name: &str, text: &str| -> Result<String> {
+        let path = dir.join(name);
+        std::fs::write(&path, text)?;
+        let path = path.to_str().context("a folder that is not UTF-8")?;
+        Ok(path.to_owned())
+    };
+    let (tokens, limits) = (file("tokens", TOKEN)?, file("limits.yaml", LIMITS)?);
+    let plan = LimiterPlan {
+        name: "limiter".to_owned(),
+        port: to.data,
+        admin_port: to.admin,
+        store: redis.url(),
+        arguments: [
+            "--token-file",
+            &tokens,
+            "--limits",
+            &limits,
+            "--log",
+            "error",
+        ]
+        .map(str::to_owned)
+        .to_vec(),
+        program,
+        dir: dir.to_path_buf(),
+    };
+    plan.start().await
+}
+
+fn mib(bytes: u64) -> String {
+    format!("{} MiB", bytes >> 20)
+}
+
+/// CPU time of this process, in seconds (Linux only).
+fn own_cpu_s() -> Result<u64> {
+    let stat = std::fs::read_to_string("/proc/self/stat")?;
+    let fields = stat.rsplit(')').next().unwrap_or_default();
+    let times = fields.split_whitespace().skip(11).take(2);
+    let ticks: Result<Vec<u64>, _> = times.map(str::parse).collect();
+    Ok(ticks?.iter().sum::<u64>() / 100)
+}

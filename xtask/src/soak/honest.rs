@@ -1,0 +1,118 @@
+//! Clients with a token and manners, and what they see.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use harness::RawClient;
+use tokio::task::LocalSet;
+
+use super::attacks::post;
+
+/// The store timeout, by default, and what the way to the limiter and back may take.
+pub const IN_TIME: Duration = Duration::from_millis(15);
+
+/// Clients, each with a connection of its own.
+const CLIENTS: u64 = 4;
+
+/// Between two checks of a client.
+const PERIOD: Duration = Duration::from_millis(20);
+
+/// What became of checks.
+#[derive(Default)]
+pub struct Seen {
+    /// How long each took that was answered, in microseconds.
+    took_us: Vec<u64>,
+    /// Those that were not decided: another status than 200, or no answer.
+    undecided: u64,
+}
+
+impl Seen {
+    /// How many there were.
+    pub fn checks(&self) -> u64 {
+        u64::try_from(self.took_us.len()).unwrap_or(u64::MAX) + self.undecided
+    }
+
+    /// Those that were not decided in time.
+    pub fn late(&self) -> u64 {
+        let late = |took_us: &&u64| u128::from(**took_us) > IN_TIME.as_micros();
+        let late = self.took_us.iter().filter(late).count();
+        u64::try_from(late).unwrap_or(u64::MAX) + self.undecided
+    }
+
+    /// In one line.
+    pub fn summary(&mut self) -> String {
+        self.took_us.sort_unstable();
+        let (checks, late) = (self.checks(), self.late());
+        let in_time = (checks - late) * 100_000 / checks.max(1);
+        format!(
+            "{checks} checks, p50 {}, p99 {}, p99.9 {}, {}.{:03} % within {} ms, {} not decided",
+            self.at(500),
+            self.at(990),
+            self.at(999),
+            in_time / 1000,
+            in_time % 1000,
+            IN_TIME.as_millis(),
+            self.undecided,
+        )
+    }
+
+    /// How long the slowest took of so many in a thousand.
+    fn at(&self, per_mille: usize) -> String {
+        let last = self.took_us.len().saturating_sub(1);
+        let us = self.took_us.get(last * per_mille / 1000).unwrap_or(&0);
+        format!("{}.{:02} ms", us / 1000, us % 1000 / 10)
+    }
+
+    /// Adds what was seen later.
+    pub fn add(&mut self, mut later: Self) {
+        self.took_us.append(&mut later.took_us);
+        self.undecided += later.undecided;
+    }
+}
+
+/// The clients; they end with this.
+pub struct Honest {
+    seen: Rc<RefCell<Seen>>,
+    clients: LocalSet,
+}
+
+impl Honest {
+    /// Their checks begin when this is awaited along.
+    pub fn start(port: u16) -> Self {
+        let (seen, clients) = (Rc::default(), LocalSet::new());
+        for client in 0..CLIENTS {
+            clients.spawn_local(check_on(port, client, Rc::clone(&seen)));
+        }
+        Self { seen, clients }
+    }
+
+    /// Lets the clients work for so long; what they saw.
+    pub async fn work(&self, time: Duration) -> Seen {
+        let rest = tokio::time::sleep(time);
+        self.clients.run_until(rest).await;
+        self.seen.take()
+    }
+}
+
+async fn check_on(port: u16, client: u64, seen: Rc<RefCell<Seen>>) {
+    let body =
+        format!(r#"{{"domain":"soak","descriptor":{{"what":"honest","user":"u{client}"}}}}"#);
+    let request = post("/v1/check", "application/json", body.as_bytes());
+    let mut connection = RawClient::new(port);
+    let mut turns = tokio::time::interval(PERIOD);
+    loop {
+        turns.tick().await;
+        let started = Instant::now();
+        let reply = connection.send(&request).await;
+        let took = started.elapsed();
+        let mut seen = seen.borrow_mut();
+        match reply {
+            Ok(Some(reply)) if reply.status == 200 => {
+                seen.took_us
+                    .push(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
+            }
+            _ => seen.undecided += 1,
+        }
+    }
+}
