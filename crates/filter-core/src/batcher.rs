@@ -202,9 +202,7 @@ mod tests {
         }
     }
 
-    fn light(_: &usize) -> Load {
-        bytes(1)
-    }
+    const LIGHT: fn(&usize) -> Load = |_| bytes(1);
 
     fn bytes(bytes: usize) -> Load {
         let batch_max = Load::ANY;
@@ -226,7 +224,7 @@ mod tests {
         for check in 0..10 {
             batcher.push(check).unwrap();
             if batcher.is_ready(at(check as u64)) {
-                sent.push(batcher.depart(at(check as u64), light).checks.clone());
+                sent.push(batcher.depart(at(check as u64), LIGHT).checks.clone());
             }
         }
         assert_eq!(sent, [vec![0]]);
@@ -234,7 +232,7 @@ mod tests {
         assert_eq!(landed.checks, [0]);
         assert!(batcher.is_ready(at(10)));
         assert_eq!(
-            batcher.depart(at(10), light).checks,
+            batcher.depart(at(10), LIGHT).checks,
             (1..10).collect::<Vec<_>>()
         );
         assert!(!batcher.is_ready(at(10)));
@@ -243,7 +241,7 @@ mod tests {
     #[test]
     fn a_slow_answer_does_not_hold_the_others_up() {
         let mut batcher = batcher(1);
-        batcher.depart(at(0), light);
+        batcher.depart(at(0), LIGHT);
         batcher.push(1).unwrap();
         assert!(!batcher.is_ready(at(2_499)));
         assert!(batcher.is_ready(at(2_500)));
@@ -252,7 +250,7 @@ mod tests {
     #[test]
     fn checks_do_not_gather_behind_a_probe() {
         let mut batcher = batcher(1);
-        batcher.depart(at(0), light).probe = true;
+        batcher.depart(at(0), LIGHT).probe = true;
         batcher.push(1).unwrap();
         assert!(batcher.is_ready(at(1)));
     }
@@ -264,7 +262,7 @@ mod tests {
         let mut flights = 0;
         let mut now = 0;
         while batcher.is_ready(at(now)) {
-            assert_eq!(batcher.depart(at(now), light).checks.len(), MAX_BATCH);
+            assert_eq!(batcher.depart(at(now), LIGHT).checks.len(), MAX_BATCH);
             flights += 1;
             now += 2_500;
         }
@@ -320,14 +318,14 @@ mod tests {
     fn a_cancelled_check_leaves_the_others_where_they_were() {
         let mut batcher = batcher(3);
         assert_eq!(batcher.cancel(|check| *check == 1), Some(1));
-        assert_eq!(batcher.depart(at(0), light).checks, [0, 2]);
+        assert_eq!(batcher.depart(at(0), LIGHT).checks, [0, 2]);
         assert_eq!(batcher.cancel(|check| *check == 2), None);
     }
 
     #[test]
     fn a_callout_that_the_host_forgot_is_found() {
         let mut batcher = batcher(1);
-        batcher.depart(at(0), light);
+        batcher.depart(at(0), LIGHT);
         assert!(batcher.take_lost(at(1_040_000)).is_none());
         assert_eq!(batcher.take_lost(at(1_040_001)).unwrap().checks, [0]);
         assert!(batcher.land(CallId(1)).is_none());
