@@ -9,7 +9,7 @@ pub(crate) use share::{Share, precheck};
 
 use crate::{
     host::{Contended, Host},
-    table::{Entry, Found, LocalState, Place, Table, Told, Update},
+    table::{Found, LocalState, Place, Room, Table, Told, Update},
     time::Now,
 };
 
@@ -29,6 +29,8 @@ pub(crate) struct LocalBucket<'a> {
 pub(crate) enum Start {
     /// All of it: the bucket lives here, so what is not here is unused.
     Unused,
+    /// The same, and it may be forgotten at any time: the limiter still decides.
+    Guard,
     /// This part of what the limiter last said was left; one request's cost if it never said.
     Share {
         /// Among how many proxies it is divided.
@@ -66,6 +68,11 @@ impl LocalBucket<'_> {
         self.table
             .update(host, self.place, self.generation, now, |found| {
                 let state = self.state(found, now, cost);
+                let keeps = match found.room {
+                    Room::Own => true,
+                    Room::Overflow => self.start != Start::Guard,
+                    Room::None => false,
+                };
                 let (at_ms, state_now) = (now.wall_ms, state.as_ref());
                 let outcome = match take {
                     Take::Charge | Take::Owe => self.algorithm.charge_here(state_now, at_ms, cost),
@@ -78,15 +85,15 @@ impl LocalBucket<'_> {
                 // A state that came to be by starting is kept, or it would start over and over.
                 let stored = found.entry.local.is_some();
                 match outcome.write.or(state.filter(|_| !stored)) {
-                    None => Update::Keep(Ok(outcome.decision)),
-                    Some(state) => {
-                        if take == Take::Owe && outcome.charged > 0 {
+                    Some(state) if keeps => {
+                        if take == Take::Owe && outcome.charged > 0 && found.room == Room::Own {
                             let owed = &mut found.entry.owed;
                             owed.add(outcome.charged, self.span_us(), now.mono_us);
                         }
-                        store(&mut found.entry, &state, &outcome.decision, now);
+                        self.store(found, &state, &outcome.decision, now);
                         Update::Write(Ok(outcome.decision))
                     }
+                    _ => Update::Keep(Ok(outcome.decision)),
                 }
             })?
     }
@@ -111,7 +118,7 @@ impl LocalBucket<'_> {
                 };
                 match self.without(found, now, &charge) {
                     Some((state, decision)) => {
-                        store(&mut found.entry, &state, &decision, now);
+                        self.store(found, &state, &decision, now);
                         Update::Write(())
                     }
                     // Pushed out, or of an older generation: there is nothing to put it into.
@@ -136,8 +143,17 @@ impl LocalBucket<'_> {
             return Some(state);
         }
         let limit = self.algorithm.limit();
+        // What the buckets without room took may have been this one's, unless it has an entry.
+        let overflow = found
+            .overflow
+            .as_ref()
+            .filter(|_| found.entry.told.is_none());
+        if let Some(state) = overflow.and_then(|local| State::from_bytes(&local.bytes)) {
+            return Some(state);
+        }
         match self.start {
-            _ if found.evicted => self.with_left(0, now.wall_ms),
+            Start::Guard => None,
+            _ if found.room == Room::None => self.with_left(0, now.wall_ms),
             Start::Unused => None,
             Start::Share { proxies, answering } => match found.entry.told {
                 None if answering => None,
@@ -154,6 +170,23 @@ impl LocalBucket<'_> {
         }
     }
 
+    fn store(&self, found: &mut Found, state: &State, decision: &Decision, now: Now) {
+        let local = state.to_bytes().map(|bytes| LocalState {
+            bytes: bytes.to_vec(),
+            touched_us: now.mono_us,
+            unused_at_us: if self.start == Start::Guard {
+                0
+            } else {
+                now.after_ms(decision.reset_after_ms)
+            },
+        });
+        if found.room == Room::Own {
+            found.entry.local = local;
+        } else {
+            found.overflow = local;
+        }
+    }
+
     /// The time in which a full bucket is forgotten.
     fn span_us(&self) -> u64 {
         self.algorithm.window_ms().saturating_mul(1000)
@@ -164,14 +197,6 @@ impl LocalBucket<'_> {
         let used = self.algorithm.limit().saturating_sub(units);
         self.algorithm.peek_here(None, at_ms, 0, used)?.write
     }
-}
-
-fn store(entry: &mut Entry, state: &State, decision: &Decision, now: Now) {
-    entry.local = state.to_bytes().map(|bytes| LocalState {
-        bytes: bytes.to_vec(),
-        touched_us: now.mono_us,
-        unused_at_us: now.after_ms(decision.reset_after_ms),
-    });
 }
 
 /// A moment of the monotonic clock on the wall clock, as it is now.

@@ -132,6 +132,8 @@ pub(crate) struct Owed {
     pub(crate) current: u64,
     /// Units in the span before it.
     pub(crate) previous: u64,
+    /// When the bucket itself has forgiven all of it.
+    pub(crate) until_us: u64,
 }
 
 impl Owed {
@@ -140,6 +142,7 @@ impl Owed {
     pub(crate) fn add(&mut self, units: u64, span_us: u64, now_us: u64) {
         self.roll(span_us, now_us);
         self.current = self.current.saturating_add(units);
+        self.until_us = now_us.saturating_add(span_us);
     }
 
     /// What was admitted in the last span, the older of the two weighted by its share of it.
@@ -207,6 +210,7 @@ impl Entry {
             out.put_u64(self.owed.since_us);
             out.put_u64(self.owed.current);
             out.put_u64(self.owed.previous);
+            out.put_u64(self.owed.until_us);
         }
         if let Some(pool) = &self.pool {
             pool.write(out);
@@ -254,6 +258,7 @@ impl Entry {
                 since_us: reader.u64()?,
                 current: reader.u64()?,
                 previous: reader.u64()?,
+                until_us: reader.u64()?,
             };
         }
         if flags & POOL != 0 {
@@ -262,24 +267,37 @@ impl Entry {
         reader.is_empty().then_some(entry)
     }
 
-    /// When nothing would be lost with the entry.
-    pub(crate) fn unused_at_us(&self) -> u64 {
-        self.local.as_ref().map_or(0, |local| local.unused_at_us)
+    /// Until when something would be lost with the entry that must not be.
+    pub(crate) fn in_use_until_us(&self) -> u64 {
+        let local_us = self.local.as_ref().map_or(0, |local| local.unused_at_us);
+        local_us.max(self.owed.until_us)
     }
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    prop_compose! {
+        /// Whatever fields a pool has, they are so many numbers.
+        fn any_pool()(numbers in any::<[u64; 19]>()) -> Pool {
+            let mut bytes = Vec::new();
+            for number in numbers {
+                bytes.put_u64(number);
+            }
+            Pool::read(&mut Reader::new(&bytes)).unwrap()
+        }
+    }
 
     prop_compose! {
         pub(crate) fn any_entry()(
             denial in proptest::option::of(any::<[u64; 3]>()),
             told in proptest::option::of((any::<[u64; 4]>(), any::<Option<u64>>())),
             local in proptest::option::of((proptest::collection::vec(any::<u8>(), 0..=MAX_STATE_LEN), any::<[u64; 2]>())),
-            owed in any::<[u64; 3]>(),
+            owed in any::<[u64; 4]>(),
+            pool in proptest::option::of(any_pool()),
         ) -> Entry {
             Entry {
                 denial: denial.map(|[until_us, least_cost, retry_at_us]| Denial { until_us, least_cost, retry_at_us }),
@@ -287,8 +305,8 @@ mod tests {
                     at_us, limit, window_ms, remaining, reset_after_ms,
                 }),
                 local: local.map(|(bytes, [touched_us, unused_at_us])| LocalState { bytes, touched_us, unused_at_us }),
-                owed: Owed { since_us: owed[0], current: owed[1], previous: owed[2] },
-                pool: None,
+                owed: Owed { since_us: owed[0], current: owed[1], previous: owed[2], until_us: owed[3] },
+                pool: pool.map(Box::new),
             }
         }
     }

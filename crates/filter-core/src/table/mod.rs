@@ -6,9 +6,13 @@
 //! that clients cannot choose whom to push out. Writes compare versions and
 //! are tried a bounded number of times.
 //!
-//! Pushing out a bucket that is in use must not hand it a fresh burst when it
-//! returns. Its set remembers until when any bucket it lost would still be in
-//! use, and whatever is new there before that starts with nothing left.
+//! A bucket that is in use, or whose debt no limiter knows, is never pushed out.
+//! Where a set is full of such, the buckets of one limit that find no room there
+//! share one more, its *overflow*: together they get what one of them would, and
+//! whoever finds room later starts with what is left of it. So nobody gets more
+//! than its limit by being forgotten, and nobody waits anew each time. What is
+//! admitted by an overflow leaves no debt: of one bucket that is at most what it
+//! would have got back meanwhile.
 
 mod entry;
 mod set;
@@ -27,6 +31,9 @@ use crate::{
 
 /// Buckets per set.
 const WAYS: usize = 4;
+/// Overflows per set: limits of which buckets find no room there at once. Those of further limits
+/// have nothing left.
+const OVERFLOWS: usize = 2;
 
 /// What an entry is about. The same bucket in another role has another entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +53,8 @@ pub(crate) enum Role {
 pub(crate) struct Place {
     set: u32,
     tag: u64,
+    /// Of the limit's overflow.
+    overflow: u64,
 }
 
 impl Place {
@@ -59,6 +68,7 @@ impl Place {
     pub(crate) fn in_role(self, role: Role) -> Self {
         Self {
             tag: self.tag ^ (role as u64),
+            overflow: self.overflow ^ (role as u64),
             ..self
         }
     }
@@ -69,8 +79,22 @@ impl Place {
 pub(crate) struct Found {
     /// Its entry; a default one if there is none of the asked generation.
     pub(crate) entry: Entry,
-    /// Whether the bucket may be one that was pushed out while in use.
-    pub(crate) evicted: bool,
+    /// Where there is room for it.
+    pub(crate) room: Room,
+    /// What the limit's buckets without room share; the entry's own state goes before it.
+    pub(crate) overflow: Option<LocalState>,
+}
+
+/// Where there is room for a bucket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// In the table.
+    #[default]
+    Own,
+    /// Only among those that share.
+    Overflow,
+    /// Not even there.
+    None,
 }
 
 /// The table's shape. Workers with the same domain and size share its contents.
@@ -100,6 +124,7 @@ impl Table {
     ) -> Place {
         let mut hasher = SipHasher13::new_with_key(&self.hash_key);
         hasher.write(limit.as_bytes());
+        let overflow = hasher.finish128().h1;
         for value in values {
             // Lengths in between: ("ab", "c") is not ("a", "bc"), nor a missing value an empty one.
             match value {
@@ -116,13 +141,14 @@ impl Table {
         Place {
             set: u32::try_from(scaled).unwrap_or(0),
             tag: hash.h2,
+            overflow,
         }
     }
 
     /// What is known of a bucket whose limit is of this generation.
     pub(crate) fn read(&self, host: &impl Host, place: Place, generation: u64, now: Now) -> Found {
         match host.load(&self.key(place)) {
-            Some(read) => Set::parse(&read.bytes).find(place.tag, generation, now),
+            Some(read) => Set::parse(&read.bytes).find(place, generation, now),
             None => Found::default(),
         }
     }
@@ -138,14 +164,14 @@ impl Table {
         mut change: impl FnMut(&mut Found) -> Update<R>,
     ) -> Result<R, Contended> {
         host::update(host, &self.key(place), |bytes| {
-            let mut set = Set::parse(bytes);
-            let mut found = set.find(place.tag, generation, now);
+            let set = Set::parse(bytes);
+            let mut found = set.find(place, generation, now);
             match change(&mut found) {
                 Update::Keep(result) => Change::Keep(result),
-                Update::Write(result) => {
-                    set.insert(place.tag, generation, &found.entry, now);
-                    Change::Write(set.into_bytes(), result)
-                }
+                Update::Write(result) => match set.with(place, generation, found, now) {
+                    Some(bytes) => Change::Write(bytes, result),
+                    None => Change::Keep(result),
+                },
             }
         })
     }
@@ -163,6 +189,6 @@ impl Table {
 pub(crate) enum Update<R> {
     /// Leave the table as it is.
     Keep(R),
-    /// Store the entry.
+    /// Store the entry if there is room for it, else the overflow.
     Write(R),
 }

@@ -1,21 +1,19 @@
 //! The entries that share one value of shared data.
 
-use super::{Entry, Found, WAYS};
+use super::{Entry, Found, OVERFLOWS, Place, Room, WAYS};
 use crate::{
     codec::{Put, Reader},
     time::Now,
 };
 
 /// The first byte of a set; another layout gets another number.
-const FORMAT: u8 = 1;
+const FORMAT: u8 = 2;
 
 /// A set as read: entries are only cut apart, and read when they are asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Set<'a> {
-    /// Until when a bucket that was pushed out may still be in use.
-    evicted_until_us: u64,
     ways: [Option<Way<'a>>; WAYS],
-    written: Vec<u8>,
+    overflows: [Option<Way<'a>>; OVERFLOWS],
 }
 
 /// One entry of a set.
@@ -24,7 +22,8 @@ struct Way<'a> {
     tag: u64,
     generation: u64,
     touched_us: u64,
-    unused_at_us: u64,
+    /// Until when it may not be forgotten.
+    in_use_until_us: u64,
     entry: &'a [u8],
 }
 
@@ -33,22 +32,41 @@ impl<'a> Way<'a> {
         let tag = reader.u64()?;
         let generation = reader.u64()?;
         let touched_us = reader.u64()?;
-        let unused_at_us = reader.u64()?;
-        let len = usize::from(reader.u8()?);
+        let in_use_until_us = reader.u64()?;
+        let len = usize::try_from(reader.u32()?).ok()?;
         Some(Self {
             tag,
             generation,
             touched_us,
-            unused_at_us,
+            in_use_until_us,
             entry: reader.take(len)?,
         })
     }
 
-    /// Whom to push out first: buckets out of use, the longest untouched before the others;
-    /// then those that will be out of use soonest.
-    fn worth(&self, now_us: u64) -> (u64, u64) {
-        (self.unused_at_us.max(now_us), self.touched_us)
+    fn write(&self, out: &mut Vec<u8>) {
+        out.put_u64(self.tag);
+        out.put_u64(self.generation);
+        out.put_u64(self.touched_us);
+        out.put_u64(self.in_use_until_us);
+        out.put_u32(self.entry.len().try_into().unwrap_or(u32::MAX));
+        out.extend_from_slice(self.entry);
     }
+
+    fn is_in_use(&self, now: Now) -> bool {
+        !now.reached(self.in_use_until_us)
+    }
+}
+
+/// The way of a tag; else a free one; else, of those out of use, the one untouched for longest.
+fn room_in(ways: &[Option<Way<'_>>], tag: u64, now: Now) -> Option<usize> {
+    let same = |way: &Option<Way<'_>>| way.is_some_and(|way| way.tag == tag);
+    let may_go = |(_, way): &(usize, &Option<Way<'_>>)| way.is_none_or(|way| !way.is_in_use(now));
+    // No way at all was touched before any.
+    let touched = |(_, way): &(usize, &Option<Way<'_>>)| way.map(|way| way.touched_us);
+    ways.iter().position(same).or_else(|| {
+        let oldest = ways.iter().enumerate().filter(may_go).min_by_key(touched);
+        oldest.map(|(at, _)| at)
+    })
 }
 
 impl<'a> Set<'a> {
@@ -59,71 +77,216 @@ impl<'a> Set<'a> {
         if reader.u8() != Some(FORMAT) {
             return set;
         }
-        set.evicted_until_us = reader.u64().unwrap_or(0);
-        for way in &mut set.ways {
+        let ways = usize::from(reader.u8().unwrap_or(0));
+        for way in set.ways.iter_mut().take(ways) {
+            *way = Way::parse(&mut reader);
+        }
+        for way in &mut set.overflows {
             *way = Way::parse(&mut reader);
         }
         set
     }
 
-    /// The entry with this tag. One of another generation counts as absent: its limit was edited.
-    pub(super) fn find(&self, tag: u64, generation: u64, now: Now) -> Found {
-        let way = self.ways.iter().flatten().find(|way| way.tag == tag);
-        let entry = way
-            .filter(|way| way.generation == generation)
-            .and_then(|way| Entry::read(way.entry));
+    /// The entry at a place. One of another generation counts as absent: its limit was edited.
+    pub(super) fn find(&self, place: Place, generation: u64, now: Now) -> Found {
+        let entry_in = |ways: &[Option<Way<'_>>], tag| {
+            let way = ways.iter().flatten().find(|way| way.tag == tag);
+            let way = way.filter(|way| way.generation == generation);
+            way.and_then(|way| Entry::read(way.entry))
+        };
+        let overflow = entry_in(&self.overflows, place.overflow);
         Found {
-            // An entry that is there was not pushed out, even if the edit emptied it.
-            evicted: way.is_none() && now.mono_us < self.evicted_until_us,
-            entry: entry.unwrap_or_default(),
+            entry: entry_in(&self.ways, place.tag).unwrap_or_default(),
+            room: if room_in(&self.ways, place.tag, now).is_some() {
+                Room::Own
+            } else if room_in(&self.overflows, place.overflow, now).is_some() {
+                Room::Overflow
+            } else {
+                Room::None
+            },
+            overflow: overflow.and_then(|entry| entry.local),
         }
     }
 
-    /// Puts an entry in the place of its older self, in a free one, or in that of the least worth.
-    pub(super) fn insert(&mut self, tag: u64, generation: u64, entry: &Entry, now: Now) {
-        let same = |way: &Option<Way<'_>>| way.is_some_and(|way| way.tag == tag);
-        let least_worth = || {
-            let worth =
-                |(_, way): &(usize, &Option<Way<'_>>)| way.map(|way| way.worth(now.mono_us));
-            // No way at all is worth less than any.
-            self.ways.iter().enumerate().min_by_key(worth)
+    /// The set with an entry in it, or where it has no room, the overflow of its limit; `None`: there
+    /// is nothing to write.
+    pub(super) fn with(
+        mut self,
+        place: Place,
+        generation: u64,
+        found: Found,
+        now: Now,
+    ) -> Option<Vec<u8>> {
+        let (ways, tag, entry) = match found.room {
+            Room::Own => (&mut self.ways[..], place.tag, found.entry),
+            Room::Overflow => (
+                &mut self.overflows[..],
+                place.overflow,
+                Entry {
+                    local: Some(found.overflow?),
+                    ..Entry::default()
+                },
+            ),
+            Room::None => return None,
         };
-        let at = match self.ways.iter().position(same) {
-            Some(at) => at,
-            None => least_worth().map_or(0, |(at, _)| at),
-        };
-        let lost = self.ways.get_mut(at).and_then(Option::take);
-        if let Some(lost) = lost.filter(|lost| lost.tag != tag) {
-            self.evicted_until_us = self.evicted_until_us.max(lost.unused_at_us);
-        }
-        self.written = self.encode(tag, generation, entry, now);
-    }
-
-    pub(super) fn into_bytes(self) -> Vec<u8> {
-        self.written
-    }
-
-    fn encode(&self, tag: u64, generation: u64, entry: &Entry, now: Now) -> Vec<u8> {
-        let mut out = Vec::with_capacity(512);
-        out.put_u8(FORMAT);
-        out.put_u64(self.evicted_until_us);
-        let mut new = Vec::with_capacity(160);
-        entry.write(&mut new);
+        let mut bytes = Vec::with_capacity(192);
+        entry.write(&mut bytes);
+        let at = room_in(ways, tag, now)?;
+        let slot = ways.get_mut(at)?;
+        *slot = None;
         let new = Way {
             tag,
             generation,
             touched_us: now.mono_us,
-            unused_at_us: entry.unused_at_us(),
-            entry: &new,
+            in_use_until_us: entry.in_use_until_us(),
+            entry: &bytes,
         };
-        for way in std::iter::once(&new).chain(self.ways.iter().flatten()) {
-            out.put_u64(way.tag);
-            out.put_u64(way.generation);
-            out.put_u64(way.touched_us);
-            out.put_u64(way.unused_at_us);
-            out.put_u8(way.entry.len().try_into().unwrap_or(u8::MAX));
-            out.extend_from_slice(way.entry);
+        let own = found.room == Room::Own;
+        let mut out = Vec::with_capacity(512);
+        out.put_u8(FORMAT);
+        let ways = self.ways.iter().flatten().count() + usize::from(own);
+        out.put_u8(u8::try_from(ways).unwrap_or(0));
+        for way in own
+            .then_some(&new)
+            .into_iter()
+            .chain(self.ways.iter().flatten())
+        {
+            way.write(&mut out);
         }
-        out
+        for way in (!own)
+            .then_some(&new)
+            .into_iter()
+            .chain(self.overflows.iter().flatten())
+        {
+            way.write(&mut out);
+        }
+        Some(out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{
+        table::{Denial, LocalState, entry::tests::any_entry},
+        time::at,
+    };
+
+    fn place(tag: u64, overflow: u64) -> Place {
+        Place {
+            set: 0,
+            tag,
+            overflow,
+        }
+    }
+
+    fn state(until_ms: u64) -> LocalState {
+        LocalState {
+            bytes: vec![1],
+            touched_us: 0,
+            unused_at_us: until_ms * 1000,
+        }
+    }
+
+    /// A set whose ways are all in use until then, by buckets of limit 1.
+    fn full(until_ms: u64) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for tag in 0..4 {
+            let set = Set::parse(&bytes);
+            let mut found = set.find(place(tag, 1), 1, at(1));
+            assert_eq!(found.room, Room::Own);
+            found.entry.local = Some(state(until_ms));
+            bytes = set.with(place(tag, 1), 1, found, at(1)).unwrap();
+        }
+        bytes
+    }
+
+    proptest! {
+        #[test]
+        fn entries_of_any_size_are_found_again(entries in proptest::collection::vec(any_entry(), 1..=4)) {
+            let mut bytes = Vec::new();
+            for (tag, entry) in (0..).zip(&entries) {
+                let found = Found { entry: entry.clone(), ..Found::default() };
+                bytes = Set::parse(&bytes).with(place(tag, 9), 1, found, at(1)).unwrap();
+            }
+            for (tag, entry) in (0..).zip(entries) {
+                prop_assert_eq!(Set::parse(&bytes).find(place(tag, 9), 1, at(1)).entry, entry);
+            }
+        }
+
+        #[test]
+        fn anything_can_be_read(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+            let mut bytes = bytes;
+            bytes.insert(0, FORMAT);
+            let set = Set::parse(&bytes);
+            let found = set.find(place(1, 1), 1, at(1));
+            let _ = set.with(place(1, 1), 1, found, at(1));
+        }
+    }
+
+    #[test]
+    fn what_is_in_use_is_not_pushed_out() {
+        let bytes = full(100);
+        let found = Set::parse(&bytes).find(place(7, 1), 1, at(99));
+        assert_eq!(found.room, Room::Overflow);
+        let found = Set::parse(&bytes).find(place(7, 1), 1, at(100));
+        assert_eq!(found.room, Room::Own);
+    }
+
+    #[test]
+    fn a_denial_may_be_pushed_out_and_a_debt_may_not() {
+        let mut bytes = full(100);
+        let mut entry = Entry {
+            denial: Some(Denial::new(at(1), None, 1000, 1)),
+            ..Entry::default()
+        };
+        assert_eq!(entry.in_use_until_us(), 0);
+        entry.owed.add(1, 1_000_000, 1_000);
+        let found = Found {
+            entry,
+            ..Found::default()
+        };
+        bytes = Set::parse(&bytes)
+            .with(place(2, 1), 1, found, at(1))
+            .unwrap();
+        // The others are out of use.
+        let mut told = 0;
+        for tag in 10..13 {
+            let set = Set::parse(&bytes);
+            let mut found = set.find(place(tag, 1), 1, at(200));
+            found.entry.local = Some(state(1000));
+            told += u32::from(found.room == Room::Own);
+            bytes = set.with(place(tag, 1), 1, found, at(200)).unwrap();
+        }
+        assert_eq!(told, 3);
+        let found = Set::parse(&bytes).find(place(13, 1), 1, at(200));
+        assert_eq!(found.room, Room::Overflow);
+        let debt = Set::parse(&bytes).find(place(2, 1), 1, at(200)).entry.owed;
+        assert_eq!(debt.units(1_000_000, 200_000), 1);
+    }
+
+    #[test]
+    fn one_limits_overflow_is_no_business_of_anothers() {
+        let mut bytes = full(100);
+        for (limit, room) in [(1, Room::Overflow), (2, Room::Overflow), (3, Room::None)] {
+            let set = Set::parse(&bytes);
+            let mut found = set.find(place(50 + limit, limit), 1, at(2));
+            assert_eq!(
+                (found.room, found.overflow.clone()),
+                (room, None),
+                "limit {limit}"
+            );
+            found.overflow = Some(state(100 + limit));
+            bytes = set
+                .with(place(50 + limit, limit), 1, found, at(2))
+                .unwrap_or(bytes.clone());
+        }
+        let overflow = |limit| Set::parse(&bytes).find(place(99, limit), 1, at(2)).overflow;
+        assert_eq!(
+            [overflow(1), overflow(2), overflow(3)],
+            [Some(state(101)), Some(state(102)), None]
+        );
     }
 }

@@ -18,7 +18,7 @@ use crate::{
     host::{Contended, Host},
     local::{LocalBucket, Start, Take},
     metrics::Event,
-    table::{Place, Role},
+    table::Role,
     time::Now,
 };
 
@@ -247,7 +247,7 @@ impl Worker {
         let taken = part
             .local
             .as_ref()
-            .map(|algorithm| self.take_from(host, now, policy, part, part.place, algorithm));
+            .map(|algorithm| self.take_from(host, now, policy, part, Start::Unused, algorithm));
         match taken {
             None => true,
             Some(Ok(taken)) => {
@@ -273,8 +273,7 @@ impl Worker {
         let Some(algorithm) = policy.precheck(part.at) else {
             return true;
         };
-        let place = part.place.in_role(Role::Precheck);
-        match self.take_from(host, now, policy, part, place, algorithm) {
+        match self.take_from(host, now, policy, part, Start::Guard, algorithm) {
             Ok(taken) => {
                 part.decided = Some(taken);
                 taken.decision.allowed
@@ -290,7 +289,7 @@ impl Worker {
         now: Now,
         policy: &Active,
         part: &Part,
-        place: Place,
+        start: Start,
         algorithm: &Algorithm,
     ) -> Result<Taken, Contended> {
         let (Some(limit), Some(shared)) = (policy.compiled.limit(part.at), &self.shared) else {
@@ -298,10 +297,13 @@ impl Worker {
         };
         let bucket = LocalBucket {
             table: &shared.table,
-            place,
+            place: match start {
+                Start::Guard => part.place.in_role(Role::Precheck),
+                _ => part.place,
+            },
             generation: limit.generation,
             algorithm,
-            start: Start::Unused,
+            start,
         };
         let decision = bucket.decide(host, now, limit.cost, Take::Charge)?;
         let at_ms = now.wall_ms;

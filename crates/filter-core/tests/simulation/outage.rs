@@ -233,3 +233,66 @@ fn while_others_answer_a_debt_leaves_at_once() {
     }
     assert_eq!(world.counted("rl_decisions.allowed.local.per-user"), 20);
 }
+
+/// A table with room for so many buckets.
+fn small_table(buckets: u32) -> String {
+    let memory = format!("\"memory\": {{\"buckets\": {buckets}}}, \"descriptors\"");
+    CONFIG.replace("\"descriptors\"", &memory)
+}
+
+#[test]
+fn a_flood_during_an_outage_pushes_no_debt_out() {
+    let limits = "  - {name: per-user, per: [user], rate: 6/1h}\n";
+    let mut world = World::new(1, 1, 1, &small_table(4), limits);
+    world.run_for_ms(500);
+    let mut requests = |world: &mut World, user: &str, count: u64| {
+        for _ in 0..count {
+            world.request(0, 1, user, "/");
+            world.run_for_ms(10);
+        }
+    };
+    requests(&mut world, "alice", 2);
+    world.weather = Weather::DOWN;
+    requests(&mut world, "alice", 4);
+    for n in 0..50 {
+        requests(&mut world, &format!("user-{n}"), 1);
+    }
+    world.weather = Weather::FAIR;
+    world.run_for_ms(3_000);
+    requests(&mut world, "another", 1);
+    world.run_for_ms(100);
+    requests(&mut world, "alice", 4);
+    assert_eq!(world.admitted("alice"), 6);
+}
+
+#[test]
+fn a_flood_during_an_outage_leaves_an_honest_user_its_rate() {
+    for seed in seeds() {
+        let limits = "  - {name: per-user, per: [user], rate: 10/s, burst: 20}\n";
+        let mut world = World::new(seed, 1, 1, &small_table(64), limits);
+        world.run_for_ms(500);
+        world.weather = Weather::DOWN;
+        world.run_for_ms(1_100);
+        for n in 0..3_600 {
+            world.request(0, 1, &format!("user-{n}"), "/");
+            if n % 200 == 199 {
+                world.request(0, 1, "honest", "/");
+            }
+            world.run_for_ms(5);
+        }
+        let admitted = world.admitted("honest");
+        assert!(admitted >= 9, "seed {seed}: {admitted} of 18");
+    }
+}
+
+#[test]
+fn a_full_table_of_prechecks_denies_nobody() {
+    let limits = "  - {name: per-user, per: [user], rate: 5/1h, precheck: 100%}\n";
+    let mut world = World::new(1, 1, 1, &small_table(16), limits);
+    world.run_for_ms(500);
+    for n in 0..500 {
+        let number = world.request(0, 1, &format!("user-{n}"), "/");
+        world.run_for_ms(10);
+        assert!(world.passed(number), "user {n}: {}", world.details(number));
+    }
+}
