@@ -27,6 +27,7 @@ mod identity;
 mod lease;
 mod local;
 mod metrics;
+mod plain;
 mod random;
 #[cfg(any(test, feature = "simulated"))]
 pub mod simulated;

@@ -72,9 +72,12 @@ impl Follower {
         let notice = Notice::read(&read.bytes);
         let before = Notice::read(&self.seen);
         self.seen = read.bytes;
-        let snapshot = (notice.version != self.version)
-            .then(|| self.take(host))
-            .flatten();
+        let is_newer = notice.version != self.version;
+        let snapshot = is_newer.then(|| self.take(host)).flatten();
+        if is_newer && snapshot.is_none() {
+            // Garbage, until somebody writes it anew: what is in force stays.
+            self.seen.clear();
+        }
         let proxies = (notice.proxies != before.proxies).then_some(notice.proxies);
         News { snapshot, proxies }
     }

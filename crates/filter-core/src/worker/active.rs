@@ -7,6 +7,7 @@ use filter_config::Source;
 use policy::{Compiled, Entries, Limit, Name, OnFailure};
 use protocol::ALL_LIMITS;
 
+use super::trust::MAX_PROXIES;
 use crate::{
     descriptor::Plan,
     local::{Share, precheck},
@@ -66,7 +67,7 @@ impl Active {
         }
         let at = self.compiled.position(limit);
         if let Some(slot) = at.and_then(|at| self.proxies.get(at)) {
-            slot.set(count);
+            slot.set(count.min(MAX_PROXIES));
         }
     }
 
@@ -110,9 +111,10 @@ impl Active {
             proxies: self.proxies(at),
             cost: limit.cost,
         };
-        share
-            .of(&parameters)
-            .map_or(StandIn::Impossible, StandIn::Bucket)
+        // Numbers that were told and that no algorithm takes are no reason to refuse everybody.
+        let own = || share.of(limit.quota.parameters());
+        let algorithm = share.of(&parameters).or_else(own);
+        algorithm.map_or(StandIn::Impossible, StandIn::Bucket)
     }
 
     /// What happens without the limiter to a request that a limit this version cannot read may

@@ -10,6 +10,7 @@ use super::{
     failure::Sent,
     near,
     read::{NoAnswer, read},
+    trust,
 };
 use crate::{
     batcher::Flight,
@@ -17,6 +18,7 @@ use crate::{
     client::{Denial as ClientDenial, Standing},
     host::Host,
     metrics::Event,
+    plain::plain,
     table::{Denial, Told, Update},
     time::Now,
 };
@@ -142,6 +144,7 @@ impl Worker {
         mut case: Case,
         mut answer: Answer,
     ) {
+        trust::trust(&case, &mut answer);
         self.land_leases(host, now, sent, &mut case, &mut answer);
         for limit in &answer.limits {
             if case.cost > 0 {
@@ -263,8 +266,9 @@ impl Worker {
         {
             self.warned_failed_us = Some(now.mono_us);
             let text = format!(
-                "rate limiter: a call of {} failed: {why}",
-                self.config.limiter.cluster
+                "rate limiter: a call of {} failed: {}",
+                self.config.limiter.cluster,
+                plain(why)
             );
             self.steps.push_back(Step::Log(Level::Warn, text));
         }

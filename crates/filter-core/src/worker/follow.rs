@@ -12,6 +12,7 @@ use crate::{
     follow::{Snapshot, SnapshotBody},
     host::Host,
     metrics::Event,
+    plain::plain,
     time::Now,
 };
 
@@ -190,7 +191,8 @@ impl Worker {
                 }
                 Err(problems) => {
                     self.counts.happened(Event::PolicyRejected);
-                    let text = format!("rate limiter: a snapshot cannot be used: {problems}");
+                    let text = plain(&problems.to_string());
+                    let text = format!("rate limiter: a snapshot cannot be used: {text}");
                     self.steps.push_back(Step::Log(Level::Warn, text));
                     return false;
                 }

@@ -19,6 +19,7 @@ mod report;
 mod step;
 mod streams;
 mod ticks;
+mod trust;
 
 use std::{cell::RefCell, collections::VecDeque, rc::Rc};
 

@@ -1,6 +1,6 @@
 //! Units that the limiter grants.
 
-use protocol::{Answer, LimitAnswer};
+use protocol::{Answer, Lease, LimitAnswer};
 
 use super::look::{Drawn, change};
 use crate::{
@@ -37,6 +37,13 @@ impl Worker {
             let Some(at) = answer.limits.iter().position(|of| of.name == limit.name) else {
                 continue;
             };
+            if let Some(said) = answer.limits.get_mut(at) {
+                said.lease = said.lease.map(|lease| Lease {
+                    units: lease.units.min(ask.want),
+                    ttl_ms: lease.ttl_ms.min(limit.lease_ttl_ms.unwrap_or(0)),
+                    ..lease
+                });
+            }
             // Who only told something expects nothing.
             if ask.want > 0
                 && let (Some(said), Some(terms)) =
