@@ -1,8 +1,9 @@
 //! A request as the state machine sees it.
 
-use filter_core::{Direction, Request};
+use filter_core::{Direction, NoProperty, Request};
 
 use crate::host::{
+    HostError,
     headers::{self, Map, Pairs},
     properties,
 };
@@ -40,12 +41,19 @@ impl HostRequest {
 }
 
 impl Request for HostRequest {
+    fn headers<'r>(&'r self, name: &str) -> impl Iterator<Item = &'r [u8]> {
+        self.headers.values(name)
+    }
+
     fn header(&self, name: &str) -> Option<&[u8]> {
         self.headers.first(name)
     }
 
-    fn property(&self, path: &[u8]) -> Option<Vec<u8>> {
-        properties::get(path)
+    fn property(&self, path: &[u8]) -> Result<Vec<u8>, NoProperty> {
+        properties::get(path).map_err(|error| match error {
+            HostError::NotFound => NoProperty::Absent,
+            _ => NoProperty::Unreadable,
+        })
     }
 }
 
@@ -60,7 +68,7 @@ fn is_grpc(content_type: Option<&[u8]>) -> bool {
 
 /// Whether this Envoy is a sidecar: Istio's node names begin with the kind of proxy.
 pub fn is_sidecar() -> bool {
-    properties::get(b"xds\0node\0id").is_some_and(|id| id.starts_with(b"sidecar~"))
+    properties::get(b"xds\0node\0id").is_ok_and(|id| id.starts_with(b"sidecar~"))
 }
 
 /// Whether requests of the effective context's listener are to be checked.
@@ -74,6 +82,6 @@ pub fn is_meant(direction: Direction, sidecar: bool) -> bool {
         Direction::Outbound => OUTBOUND,
     };
     let bytes = properties::get(b"xds\0listener_direction");
-    let direction = bytes.and_then(|bytes| <[u8; 8]>::try_from(bytes).ok());
+    let direction = bytes.ok().and_then(|bytes| <[u8; 8]>::try_from(bytes).ok());
     direction.map(u64::from_le_bytes) == Some(wanted)
 }

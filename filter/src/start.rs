@@ -46,7 +46,7 @@ fn plugin(root_id: u32) -> Result<Plugin, String> {
     let random = random.map_err(|error| format!("no random numbers: {error}"))?;
     let token = config.limiter.token_env.as_deref().and_then(token);
     // The second is where earlier Envoys have it.
-    let node = properties::get(b"xds\0node\0id").or_else(|| properties::get(b"node\0id"));
+    let node = properties::get(b"xds\0node\0id").or_else(|_| properties::get(b"node\0id"));
     let node = node.unwrap_or_default();
     let worker = Worker::new(config, token.as_deref(), random);
     let worker = worker.named(&String::from_utf8_lossy(&node));

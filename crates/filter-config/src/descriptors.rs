@@ -5,17 +5,38 @@ use policy::{
     read::{Choice, Field, Fields, Path, Report, Take},
 };
 
-use crate::{Format, Prefixes, Source};
+use crate::{Format, IfSeveral, Prefixes, Source};
 
 const SOURCES: [&str; 6] = ["header", "cookie", "query", "metadata", "property", "value"];
-const FIELDS: [&str; 9] = [
-    "key", "header", "cookie", "query", "metadata", "property", "value", "as", "hash",
+const FIELDS: [&str; 10] = [
+    "key",
+    "header",
+    "cookie",
+    "query",
+    "metadata",
+    "property",
+    "value",
+    "as",
+    "if_several",
+    "hash",
 ];
+/// What is a header to Envoy, and has a value as the client wrote it.
+const PSEUDO_HEADERS: [&str; 4] = [":method", ":path", ":authority", ":scheme"];
+/// Where filters leave what they know of a request.
+const METADATA: &[u8] = b"metadata\0filter_metadata\0";
 const MAX_DESCRIPTORS: usize = 64;
 
 impl Choice for Format {
     const CHOICES: &'static [(&'static str, Self)] =
         &[("text", Self::Text), ("integer", Self::Integer)];
+}
+
+impl Choice for IfSeveral {
+    const CHOICES: &'static [(&'static str, Self)] = &[
+        ("share", Self::Share),
+        ("first", Self::First),
+        ("last", Self::Last),
+    ];
 }
 
 /// The entries that every request has without being asked for.
@@ -119,8 +140,11 @@ fn read_one(item: Field<'_>, report: &mut Report) -> Option<(Name, Source)> {
     if item.node.get("key").is_none() {
         item.report(take.report, "`key` is missing");
     }
-    let format = take.field("as");
-    let chosen = format.and_then(|field| field.choice::<Format>(take.report));
+    let (format, several) = (take.field("as"), take.field("if_several"));
+    let chosen = (
+        format.and_then(|field| field.choice::<Format>(take.report)),
+        several.and_then(|field| field.choice::<IfSeveral>(take.report)),
+    );
     let mut given = Vec::with_capacity(SOURCES.len());
     for name in SOURCES {
         given.extend(take.field(name).map(|field| (name, field)));
@@ -137,6 +161,15 @@ fn read_one(item: Field<'_>, report: &mut Report) -> Option<(Name, Source)> {
     {
         field.report(take.report, "`as` goes with `metadata` and `property` only");
     }
+    if let (Some(field), Some(source)) = (several, &source)
+        && !matches!(
+            source,
+            Source::Header(..) | Source::Cookie(..) | Source::Query(..)
+        )
+    {
+        let message = "`if_several` goes with `header`, `cookie` and `query` only";
+        field.report(take.report, message);
+    }
     let hash = take.boolean("hash").unwrap_or(false);
     fields.finish(&item.path, &FIELDS, report);
     let source = source?;
@@ -151,20 +184,32 @@ fn read_one(item: Field<'_>, report: &mut Report) -> Option<(Name, Source)> {
 fn read_source(
     name: &str,
     field: Field<'_>,
-    format: Option<Format>,
+    (format, several): (Option<Format>, Option<IfSeveral>),
     report: &mut Report,
 ) -> Option<Source> {
+    let several = several.unwrap_or_default();
     Some(match name {
-        "header" => Source::Header(read_header(field, report)?),
-        "cookie" => Source::Cookie(read_text(field, "the name of a cookie", report)?),
-        "query" => Source::Query(read_text(field, "the name of a parameter", report)?),
+        "header" => Source::Header(read_header(field, report)?, several),
+        "cookie" => Source::Cookie(read_text(field, "the name of a cookie", report)?, several),
+        "query" => Source::Query(
+            read_text(field, "the name of a parameter", report)?,
+            several,
+        ),
         "value" => Source::Constant(read_text(field, "text", report)?.into_bytes()),
         "metadata" => {
-            let mut path = b"metadata\0filter_metadata\0".to_vec();
+            let mut path = METADATA.to_vec();
             path.append(&mut read_path(field, report)?);
             Source::Property(path, format.unwrap_or(Format::Metadata))
         }
-        _ => Source::Property(read_path(field, report)?, format.unwrap_or_default()),
+        _ => {
+            let path = read_path(field, report)?;
+            let usual = if path.starts_with(METADATA) {
+                Format::Metadata
+            } else {
+                Format::Text
+            };
+            Source::Property(path, format.unwrap_or(usual))
+        }
     })
 }
 
@@ -176,12 +221,12 @@ fn read_text(field: Field<'_>, what: &str, report: &mut Report) -> Option<String
 fn read_header(field: Field<'_>, report: &mut Report) -> Option<String> {
     let text = field.text("the name of a header", report)?;
     let is_token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
-    if !text.is_empty() && text.bytes().all(is_token) {
+    if !text.is_empty() && text.bytes().all(is_token) || PSEUDO_HEADERS.contains(&text) {
         return Some(text.to_ascii_lowercase());
     }
     let problem = field.expected("the name of a header", report);
     if text.starts_with(':') {
-        problem.push_hint("method, path and host are built in");
+        problem.push_hint("of those with a colon: :method, :path, :authority and :scheme");
     }
     None
 }

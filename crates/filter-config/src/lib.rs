@@ -17,7 +17,7 @@ use policy::{
 };
 
 pub use client::{DenyBody, DenyConfig, Styles};
-pub use source::{Format, Prefixes, Source};
+pub use source::{Format, IfSeveral, Prefixes, Source};
 
 /// A configuration, known to be good.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,6 +57,9 @@ pub struct LimiterConfig {
     pub timeout_ms: u64,
     /// The environment variable that holds the token, if the limiter asks for one.
     pub token_env: Option<String>,
+    /// Whether requests at the limiter's host and paths pass unlimited though no token shows that
+    /// a filter sent them.
+    pub trust_host: bool,
 }
 
 /// Which way checked requests go.

@@ -115,11 +115,12 @@ fn required<'p>(
     field
 }
 
-const LIMITER_FIELDS: [&str; 4] = ["cluster", "authority", "timeout", "token_env"];
+const LIMITER_FIELDS: [&str; 5] = ["cluster", "authority", "timeout", "token_env", "trust_host"];
 
 fn read_limiter(limiter: Field<'_>, report: &mut Report) -> Option<LimiterConfig> {
     let (mut cluster, mut authority, mut token_env) = (None, None, None);
     let mut timeout_ms = DEFAULT_TIMEOUT_MS;
+    let mut trust_host = false;
     limiter.read_map(&LIMITER_FIELDS, report, &mut |take| {
         if let Some(field) = required(take, &limiter, "cluster", "an Envoy cluster") {
             cluster = visible_text(field, "the name of an Envoy cluster", take.report);
@@ -134,6 +135,7 @@ fn read_limiter(limiter: Field<'_>, report: &mut Report) -> Option<LimiterConfig
             let name = field.text("an environment variable", take.report);
             token_env = name.map(str::to_owned);
         }
+        trust_host = take.boolean("trust_host").unwrap_or(false);
     })?;
     let cluster = cluster?;
     // Istio's clusters end in the service's host: `outbound|8090||limiter.ns.svc.cluster.local`.
@@ -144,6 +146,7 @@ fn read_limiter(limiter: Field<'_>, report: &mut Report) -> Option<LimiterConfig
         authority: authority.unwrap_or_else(|| host.to_owned()),
         timeout_ms,
         token_env,
+        trust_host,
         cluster,
     })
 }

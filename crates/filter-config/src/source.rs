@@ -5,18 +5,18 @@
 pub enum Source {
     /// The request's method.
     Method,
-    /// Its path, without the query.
+    /// Its path, in normal form.
     Path,
-    /// Its host, in lower case and without the port.
+    /// Its host, in normal form.
     Host,
     /// The client's address, cut to a prefix.
     RemoteAddress(Prefixes),
     /// A header.
-    Header(String),
+    Header(String, IfSeveral),
     /// One of its cookies.
-    Cookie(String),
+    Cookie(String, IfSeveral),
     /// A parameter of its query.
-    Query(String),
+    Query(String, IfSeveral),
     /// A property of the host's, by its path.
     Property(Vec<u8>, Format),
     /// The same for every request.
@@ -25,15 +25,28 @@ pub enum Source {
     Hashed(Box<Source>),
 }
 
+/// Which of several different values of a header, cookie or parameter is the entry's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IfSeveral {
+    /// None: nobody can tell which one the service takes, so all such requests share a bucket
+    /// ([`policy::SEVERAL`]).
+    #[default]
+    Share,
+    /// The first, as the service does.
+    First,
+    /// The last, as the service does.
+    Last,
+}
+
 /// How a property's bytes become a value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
     /// As they are.
     #[default]
     Text,
-    /// Dynamic metadata holds text or a number, and does not say which.
+    /// Dynamic metadata: text, numbers, booleans, lists and maps, all as text.
     Metadata,
-    /// A signed integer of 8 bytes, little end first.
+    /// A signed integer of 8 bytes, little end first; anything else as it is.
     Integer,
 }
 

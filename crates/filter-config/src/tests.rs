@@ -12,6 +12,7 @@ fn domain_and_cluster_are_enough() {
     let config = Config::from_json(json.as_bytes()).unwrap();
     assert_eq!(config.limiter.authority, "limiter.rl.svc");
     assert_eq!(config.limiter.timeout_ms, 20);
+    assert!(!config.limiter.trust_host);
     assert_eq!(
         (config.deny.status, config.deny.status_on_error),
         (429, 503)
@@ -35,18 +36,18 @@ fn domain_and_cluster_are_enough() {
     assert_eq!(config.limits, None);
 }
 
-#[test]
-fn every_field_is_read() {
-    let json = r#"{
+const EVERY_FIELD: &str = r#"{
         "domain": "shop",
-        "limiter": {"cluster": "limiter", "authority": "rl", "timeout": "35ms", "token_env": "RL_TOKEN"},
+        "limiter": {"cluster": "limiter", "authority": "rl", "timeout": "35ms", "token_env": "RL_TOKEN", "trust_host": true},
         "direction": "both",
         "descriptors": [
             {"key": "user", "header": "X-User-Id"},
             {"key": "tenant", "metadata": ["envoy.filters.http.jwt_authn", "payload", "tenant"]},
-            {"key": "session", "cookie": "sid", "hash": true},
+            {"key": "session", "cookie": "sid", "if_several": "first", "hash": true},
             {"key": "api_key", "query": "key"},
+            {"key": "target", "header": ":path"},
             {"key": "peer", "property": ["connection", "uri_san_peer_certificate"]},
+            {"key": "role", "property": ["metadata", "filter_metadata", "jwt", "role"]},
             {"key": "port", "property": ["source", "port"], "as": "integer"},
             {"key": "env", "value": "prod"}
         ],
@@ -61,8 +62,12 @@ fn every_field_is_read() {
         "memory": {"buckets": 100},
         "limits": [{"name": "all", "rate": "10/s"}]
     }"#;
-    let config = Config::from_json(json.as_bytes()).unwrap();
+
+#[test]
+fn every_field_is_read() {
+    let config = Config::from_json(EVERY_FIELD.as_bytes()).unwrap();
     assert_eq!(config.direction, Direction::Both);
+    assert!(config.limiter.trust_host);
     assert_eq!(config.failure_mode, OnFailure::Deny);
     assert_eq!(config.deny.retry_jitter_percent, 20);
     assert_eq!(
@@ -71,6 +76,11 @@ fn every_field_is_read() {
     );
     assert!(config.styles.spring && !config.styles.ratelimit);
     assert_eq!(config.limits.unwrap().limits.len(), 1);
+}
+
+#[test]
+fn every_source_is_read() {
+    let config = Config::from_json(EVERY_FIELD.as_bytes()).unwrap();
     let source = |key: &str| {
         config
             .sources
@@ -80,9 +90,13 @@ fn every_field_is_read() {
             .1
             .clone()
     };
-    assert_eq!(source("user"), Source::Header("x-user-id".to_owned()));
-    let cookie = Source::Cookie("sid".to_owned());
-    assert_eq!(source("session"), Source::Hashed(Box::new(cookie)));
+    let header = |name: &str| Source::Header(name.to_owned(), IfSeveral::Share);
+    assert_eq!(source("user"), header("x-user-id"));
+    assert_eq!(source("target"), header(":path"));
+    let session = Source::Cookie("sid".to_owned(), IfSeveral::First);
+    assert_eq!(source("session"), Source::Hashed(Box::new(session)));
+    let role = b"metadata\0filter_metadata\0jwt\0role".to_vec();
+    assert_eq!(source("role"), Source::Property(role, Format::Metadata));
     assert_eq!(
         source("port"),
         Source::Property(b"source\0port".to_vec(), Format::Integer)
@@ -107,8 +121,9 @@ fn everything_wrong_is_said_at_once() {
         "descriptors": [
             {"key": "path", "header": "x"},
             {"key": "user", "header": "x", "cookie": "y"},
-            {"header": ":path"},
+            {"header": ":status"},
             {"key": "n", "header": "x", "as": "integer"},
+            {"key": "v", "value": "x", "if_several": "first"},
             {"key": "m", "metadata": "x"}
         ],
         "remote_address": {"v4": 33},
@@ -129,9 +144,10 @@ fn everything_wrong_is_said_at_once() {
     descriptors[0]: `path` is built in (choose another key)
     descriptors[1]: a descriptor has one of header, cookie, query, metadata, property, value
     descriptors[2]: `key` is missing
-    descriptors[2].header: expected the name of a header, found `:path` (method, path and host are built in)
+    descriptors[2].header: expected the name of a header, found `:status` (of those with a colon: :method, :path, :authority and :scheme)
     descriptors[3].as: `as` goes with `metadata` and `property` only
-    descriptors[4].metadata: expected a list of texts, the way to a value, found `x`
+    descriptors[4].if_several: `if_several` goes with `header`, `cookie` and `query` only
+    descriptors[5].metadata: expected a list of texts, the way to a value, found `x`
     deny.status: expected a status from 400 to 599, found `200`
     deny.colour: unknown field (known fields: status, body, message, docs)
     retry_after.jitter: expected a whole percentage from 0% to 100%, found `200%`

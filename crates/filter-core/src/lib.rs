@@ -37,7 +37,7 @@ mod worker;
 
 pub use batcher::CallId;
 pub use client::{HeaderList, LocalReply, ResponseHeaders};
-pub use descriptor::Request;
+pub use descriptor::{NoProperty, Request};
 pub use filter_config::{
     Config, DenyBody, DenyConfig, Direction, Format, LimiterConfig, Prefixes, Source, Styles,
 };

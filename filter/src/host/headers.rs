@@ -46,25 +46,39 @@ pub fn all(map: Map) -> Pairs {
 
 impl Pairs {
     /// The first value of a header.
+    #[inline(never)]
     pub fn first(&self, name: &str) -> Option<&[u8]> {
-        let (count, rest) = self.0.split_first_chunk()?;
-        let lengths_len = size(*count)?.checked_mul(8)?;
-        let (lengths, texts) = rest.split_at_checked(lengths_len)?;
+        self.values(name).next()
+    }
+
+    /// The values of a header in their order, as far as the map can be read.
+    pub fn values<'p>(&'p self, name: &str) -> impl Iterator<Item = &'p [u8]> {
+        let (lengths, texts) = self.parts().unwrap_or_default();
         let mut at = 0_usize;
-        for [key_len, value_len] in lengths.as_chunks().0.as_chunks().0 {
-            let (key_len, value_len) = (size(*key_len)?, size(*value_len)?);
-            // Most names are passed over by their length.
-            if key_len == name.len() {
-                let (key, value) = texts.get(at..)?.split_at_checked(key_len)?;
-                if key == name.as_bytes() {
-                    return value.get(1..)?.get(..value_len);
+        let mut lengths = lengths.as_chunks().0.as_chunks().0.iter();
+        std::iter::from_fn(move || {
+            loop {
+                let [key_len, value_len] = lengths.next()?;
+                let (key_len, value_len) = (size(*key_len)?, size(*value_len)?);
+                let start = at;
+                // A zero is after each.
+                at = at.checked_add(key_len)?.checked_add(value_len)?;
+                at = at.checked_add(2)?;
+                // Most names are passed over by their length.
+                if key_len == name.len() {
+                    let (key, value) = texts.get(start..)?.split_at_checked(key_len)?;
+                    if key == name.as_bytes() {
+                        return value.get(1..)?.get(..value_len);
+                    }
                 }
             }
-            // A zero is after each.
-            at = at.checked_add(key_len)?.checked_add(value_len)?;
-            at = at.checked_add(2)?;
-        }
-        None
+        })
+    }
+
+    /// The lengths of all texts, and the texts.
+    fn parts(&self) -> Option<(&[u8], &[u8])> {
+        let (count, rest) = self.0.split_first_chunk()?;
+        rest.split_at_checked(size(*count)?.checked_mul(8)?)
     }
 }
 

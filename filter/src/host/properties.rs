@@ -9,12 +9,11 @@ use super::{
 };
 
 /// The value at a path whose parts are parted by zero bytes (`xds\0route_name`).
-pub fn get(path: &[u8]) -> Option<Vec<u8>> {
+pub fn get(path: &[u8]) -> Result<Vec<u8>, HostError> {
     receive(|value, value_len| {
         // SAFETY: `path` outlives the call, and the out pointers are valid for writes.
         unsafe { raw::proxy_get_property(path.as_ptr(), path.len(), value, value_len) }
     })
-    .ok()
 }
 
 /// Sets a value, which access logs find in filter state as `wasm.<name>`.

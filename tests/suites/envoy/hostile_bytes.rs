@@ -128,9 +128,9 @@ async fn every_byte_in_every_place_is_limited_or_refused_by_envoy() {
 fn is_spelling(place: Place, byte: u8) -> bool {
     match place {
         // `a` is left of the value, or `a z`.
-        Place::Query => b"&#+ %".contains(&byte),
+        Place::Query => b"&;#+ %".contains(&byte),
         Place::Cookie => b"; \t".contains(&byte),
-        Place::Path => b"?#\\/.".contains(&byte),
+        Place::Path => b"?#;\\/.".contains(&byte),
         _ => b" \t".contains(&byte),
     }
 }
@@ -240,7 +240,7 @@ async fn malformed_cookies_and_queries_are_no_way_around() {
 }
 
 #[tokio::test]
-async fn a_header_sent_twice_or_empty_is_counted_once() {
+async fn a_header_sent_twice_or_empty_is_counted() {
     let stage = one_request_for_each_value().start().await;
     let mut client = stage.raw();
     let twice: &[&[u8]] = &[b"host: header", b"x-user-id: alice", b"x-user-id: bob"];
@@ -251,7 +251,8 @@ async fn a_header_sent_twice_or_empty_is_counted_once() {
     for (headers, expected) in [
         (twice, 200),
         (twice, 429),
-        // The first value is the one that counts.
+        // Nobody can tell which of the two the service takes: they share a bucket of their own.
+        (alice, 200),
         (alice, 429),
         (spaces, 429),
         (empty, 200),

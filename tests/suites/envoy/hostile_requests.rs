@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::stage::{alone, limits, statuses};
 
 /// What a verified token may claim, as Lua writes it.
-const SUBJECTS: [&str; 10] = [
+const SUBJECTS: [&str; 16] = [
     r"'alice\r\nx-injected: yes\r\n\r\nHTTP/1.1 200 OK\r\n\r\n'",
     r"'\0\1\2\255'",
     "string.rep('x', 200000)",
@@ -18,6 +18,13 @@ const SUBJECTS: [&str; 10] = [
     "0/0",
     "{nested = {deep = 'yes'}}",
     "nil",
+    // Text of eight bytes, as numbers have them.
+    r"'abcdefg\n'",
+    r"'\255\255\255\255\255\255\255\255'",
+    r"'\194\133abcdef'",
+    "100",
+    "2^63",
+    "{'admin', 'dev'}",
 ];
 
 /// Writes the claim that a request asks for by number.
@@ -74,6 +81,94 @@ async fn claims_of_any_kind_are_counted_and_split_no_answer() {
 }
 
 #[tokio::test]
+async fn whoever_makes_a_claim_is_not_skipped() {
+    let limit =
+        "{name: per-subject, per: [subject, case], if_missing: skip, rate: 1/1h, scope: proxy}";
+    let stage = alone(&[limit])
+        .filter(|config| {
+            let sources = [
+                json!({"key": "subject", "metadata": ["jwt", "payload", "sub"]}),
+                json!({"key": "case", "header": "x-case"}),
+            ];
+            let all = config["descriptors"].as_array_mut().unwrap();
+            all.extend(sources);
+        })
+        .after(claims())
+        .start()
+        .await;
+    let mut client = stage.raw();
+    for (n, subject) in SUBJECTS.iter().enumerate() {
+        let case = format!("x-case: {n}");
+        let mut seen = Vec::new();
+        for _ in 0..2 {
+            let reply = client.get(b"/", &[case.as_bytes()]).await;
+            seen.push(reply.unwrap().unwrap().status);
+        }
+        let second = if *subject == "nil" { 200 } else { 429 };
+        assert_eq!(seen, [200, second], "{subject}");
+    }
+}
+
+/// Claims, and the text that each is to limits.
+fn kinds() -> Vec<(Value, &'static str)> {
+    vec![
+        (json!("gold"), "gold"),
+        (json!(""), ""),
+        (json!("alice123"), "alice123"),
+        (json!("abcdefg\n"), "abcdefg\n"),
+        (json!("\u{85}abcdef"), "\u{85}abcdef"),
+        (json!("\0\0\0\0\0\0Y@"), "\0\0\0\0\0\0Y@"),
+        (json!("\u{1}"), "\u{1}"),
+        (json!(100), "100"),
+        (json!(-0.5), "0xbfe0000000000000"),
+        (json!(9_223_372_036_854_775_808_u64), "9223372036854775808"),
+        (json!(1e300), "0x7e37e43c8800759c"),
+        (json!(true), "true"),
+        (json!(["a", null, 2]), "[\"a\",null,2]"),
+        (
+            json!({"b": [], "a": {"c": "d"}}),
+            "{\"a\":{\"c\":\"d\"},\"b\":[]}",
+        ),
+    ]
+}
+
+#[tokio::test]
+async fn claims_of_every_kind_are_the_text_that_the_manual_says() {
+    let mut claims = serde_json::Map::new();
+    let (mut limits, mut sources) = (Vec::new(), Vec::new());
+    for (n, (claim, text)) in kinds().into_iter().enumerate() {
+        let key = format!("claim-{n}");
+        let conditions = json!({"path": format!("/{n}"), &key: format!("exact:{text}")});
+        let limit = json!({"name": key, "match": conditions, "rate": "1/1h", "scope": "proxy"});
+        limits.push(limit.to_string());
+        sources.push(json!({"key": key, "metadata": ["jwt", "payload", key]}));
+        claims.insert(key, claim);
+    }
+    let metadata = json!({"metadata_namespace": "jwt", "value": {"payload": claims}});
+    let set = "type.googleapis.com/envoy.extensions.filters.http.set_metadata.v3.Config";
+    let limits: Vec<&str> = limits.iter().map(String::as_str).collect();
+    let stage = alone(&limits)
+        .filter(move |config| {
+            let all = config["descriptors"].as_array_mut().unwrap();
+            all.extend(sources.clone());
+        })
+        .after(json!({
+            "name": "envoy.filters.http.set_metadata",
+            "typed_config": {"@type": set, "metadata": [metadata]},
+        }))
+        .start()
+        .await;
+    let mut client = stage.raw();
+    for (n, (claim, _)) in kinds().iter().enumerate() {
+        let path = format!("/{n}");
+        for expected in [200, 429] {
+            let reply = client.get(path.as_bytes(), &[]).await.unwrap().unwrap();
+            assert_eq!(reply.status, expected, "{claim}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_path_reaches_the_service_only_as_it_was_counted() {
     let stage = alone(&["{name: orders, match: {path: /api/orders}, rate: 2/1h, scope: proxy}"])
         .start()
@@ -105,23 +200,49 @@ async fn a_path_reaches_the_service_only_as_it_was_counted() {
     ] {
         client.get(target.as_bytes(), &[]).await.unwrap();
     }
-    let reached = ["/api/orders", "/api/orders?", "/api/orders?a=/../.."];
+    let reached = [
+        "/api/orders",
+        "/api/orders?",
+        "/api/orders?a=/../..",
+        "/api/orders/",
+        "/api/orders;v=1",
+        "/api/orders%20",
+    ];
     let reached: u64 = reached
         .iter()
         .map(|path| stage.upstream.requests_for(path))
         .sum();
     assert_eq!(reached, 2, "whatever spelling it came in");
-    // Other paths, which the service may take for the same: a limit on `/api/**` or a
-    // pattern that ignores case is for them.
-    for other in ["/API/orders", "/api/orders/", "/api/orders;v=1"] {
-        assert_eq!(stage.upstream.requests_for(other), 1, "{other}");
-    }
+    // Another path: a pattern that ignores case is for it.
+    assert_eq!(stage.upstream.requests_for("/API/orders"), 1);
 }
 
 #[tokio::test]
 async fn nobody_passes_for_the_filter_on_its_way_to_the_limiter() {
     let stage = alone(&["{name: everything, rate: 1/1h, scope: proxy}"])
-        .filter(|config| config["limiter"]["authority"] = json!("limiter"))
+        .start()
+        .await;
+    let mut client = stage.raw();
+    let mut statuses = Vec::new();
+    for target in [
+        "/",
+        "/v1/check",
+        "/v1/report",
+        "/v1/policy?domain=shop&proxy=a",
+    ] {
+        let reply = client.get(target.as_bytes(), &[b"host: limiter"]).await;
+        statuses.push(reply.unwrap().unwrap().status);
+    }
+    assert_eq!(statuses, [200, 429, 429, 429]);
+}
+
+#[tokio::test]
+async fn where_the_host_is_trusted_the_calls_of_filters_pass_and_nothing_else() {
+    let stage = alone(&["{name: everything, rate: 1/1h, scope: proxy}"])
+        .filter(|config| {
+            config["limiter"]["authority"] = json!("limiter");
+            config["limiter"]["trust_host"] = json!(true);
+        })
         .start()
         .await;
     let mut client = stage.raw();

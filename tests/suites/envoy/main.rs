@@ -37,5 +37,6 @@ mod reconfiguration;
 mod reconfiguration_in_flight;
 mod returning;
 mod several_limits;
+mod spellings;
 mod stores;
 mod telemetry;

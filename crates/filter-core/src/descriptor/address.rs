@@ -7,6 +7,8 @@ use filter_config::Prefixes;
 /// prefix set to zero. Addresses that are none (a Unix socket) give none.
 pub(super) fn client(mut bytes: Vec<u8>, prefixes: Prefixes) -> Option<Vec<u8>> {
     let host = host(&bytes)?;
+    // Which link a local address is of (`fe80::1%eth0`) tells no clients apart.
+    let host = before(host, b'%').unwrap_or(host);
     let address = Address::parse(host)?;
     // Envoy writes addresses canonically, unless it is one that was mapped into IPv6.
     if address.is_v4() && prefixes.v4 >= 32 {
@@ -60,6 +62,8 @@ mod tests {
             ("2001:db8::1", 32, 0, "::"),
             ("[::ffff:10.1.2.3]:1", 32, 64, "10.1.2.3"),
             ("[::ffff:10.1.2.3]:1", 16, 64, "10.1.0.0"),
+            ("[fe80::1%eth0]:80", 32, 128, "fe80::1"),
+            ("fe80::1%2", 32, 128, "fe80::1"),
         ] {
             assert_eq!(cut(address, v4, v6).as_deref(), Some(expected), "{address}");
         }

@@ -2,24 +2,41 @@
 //!
 //! The configuration says where entries come from, the policy which of them
 //! matter: only those are asked of the host, as bytes, and nothing is assumed
-//! about what a client put in them.
+//! about what a client put in them. What a client can spell in many ways has one
+//! value, and whoever has a value cannot seem to have none.
 
 mod address;
+mod cookie;
 mod hashed;
-mod text;
+mod metadata;
+mod query;
 
 use std::rc::Rc;
 
-use filter_config::Source;
-use policy::Name;
+use filter_config::{Format, IfSeveral, Source};
+use policy::{Name, SEVERAL};
 use protocol::MAX_VALUE;
 
 /// What the host knows of a request.
 pub trait Request {
-    /// The first value of a header; names are lower case.
-    fn header(&self, name: &str) -> Option<&[u8]>;
+    /// The values of a header in their order; names are lower case.
+    fn headers<'r>(&'r self, name: &str) -> impl Iterator<Item = &'r [u8]>;
     /// A property by its path, whose parts are parted by zero bytes.
-    fn property(&self, path: &[u8]) -> Option<Vec<u8>>;
+    fn property(&self, path: &[u8]) -> Result<Vec<u8>, NoProperty>;
+
+    /// The first value of a header.
+    fn header(&self, name: &str) -> Option<&[u8]> {
+        self.headers(name).next()
+    }
+}
+
+/// Why the host gives no value of a property.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoProperty {
+    /// There is none.
+    Absent,
+    /// There is one, which the host cannot write as bytes.
+    Unreadable,
 }
 
 /// What to extract: the keys that a policy needs, in its order, with the sources of those that
@@ -67,21 +84,74 @@ impl Plan {
 
 fn value_of(source: &Source, request: &impl Request) -> Option<Vec<u8>> {
     match source {
-        Source::Method => request.header(":method").map(<[u8]>::to_vec),
+        Source::Method => request.header(":method").map(normalize::method),
         Source::Path => {
             let target = request.header(":path")?;
-            Some(text::without_query(target).to_vec())
+            Some(normalize::path(target).into_owned())
         }
-        Source::Host => Some(text::host(request.header(":authority")?)),
+        Source::Host => request.header(":authority").map(normalize::host),
         Source::RemoteAddress(prefixes) => {
-            address::client(request.property(b"source\0address")?, *prefixes)
+            address::client(request.property(b"source\0address").ok()?, *prefixes)
         }
-        Source::Header(name) => request.header(name).map(<[u8]>::to_vec),
-        Source::Cookie(name) => text::cookie(request.header("cookie")?, name.as_bytes()),
-        Source::Query(name) => text::query(request.header(":path")?, name.as_bytes()),
-        Source::Property(path, format) => text::property(request.property(path)?, *format),
+        Source::Header(name, several) => {
+            let mut found = Found::new(*several);
+            request.headers(name).for_each(|value| found.add(value));
+            found.value
+        }
+        Source::Cookie(name, several) => {
+            let mut found = Found::new(*several);
+            for line in request.headers("cookie") {
+                cookie::read(line, name, &mut found);
+            }
+            found.value
+        }
+        Source::Query(name, several) => {
+            let mut found = Found::new(*several);
+            query::read(request.header(":path")?, name, &mut found);
+            found.value
+        }
+        Source::Property(path, Format::Metadata) => metadata::value(path, request),
+        Source::Property(path, format) => {
+            let bytes = request.property(path).ok()?;
+            Some(match (format, <[u8; 8]>::try_from(bytes.as_slice())) {
+                (Format::Integer, Ok(number)) => {
+                    i64::from_le_bytes(number).to_string().into_bytes()
+                }
+                _ => bytes,
+            })
+        }
         Source::Constant(value) => Some(value.clone()),
-        Source::Hashed(source) => Some(hashed::hashed(&value_of(source, request)?)),
+        Source::Hashed(source) => {
+            let value = value_of(source, request)?;
+            Some(if value == SEVERAL {
+                value
+            } else {
+                hashed::hashed(&value)
+            })
+        }
+    }
+}
+
+/// The value of an entry that a client may give several times.
+struct Found {
+    value: Option<Vec<u8>>,
+    several: IfSeveral,
+}
+
+impl Found {
+    fn new(several: IfSeveral) -> Self {
+        Self {
+            value: None,
+            several,
+        }
+    }
+
+    fn add(&mut self, value: &[u8]) {
+        match (&mut self.value, self.several) {
+            (Some(known), IfSeveral::Share) if known != value => *known = SEVERAL.to_vec(),
+            (Some(_), IfSeveral::Share | IfSeveral::First) => {}
+            (found, _) => *found = Some(value.to_vec()),
+        }
     }
 }
 
@@ -126,29 +196,4 @@ impl Extracted {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    struct Cookies(&'static [u8]);
-
-    impl Request for Cookies {
-        fn header(&self, name: &str) -> Option<&[u8]> {
-            (name == "cookie").then_some(self.0)
-        }
-
-        fn property(&self, _path: &[u8]) -> Option<Vec<u8>> {
-            None
-        }
-    }
-
-    #[test]
-    fn a_hashed_value_stays_here_and_an_absent_one_stays_absent() {
-        let sid: Name = "sid".parse().unwrap();
-        let source = Source::Hashed(Box::new(Source::Cookie("sid".to_owned())));
-        let plan = Plan::new(std::slice::from_ref(&sid), &[(sid.clone(), source)]);
-        let found = plan.extract(&Cookies(b"sid=abc; theme=dark"));
-        let hash = b"ba7816bf8f01cfea414140de5dae2223";
-        assert_eq!(found.values(), [Some(&hash[..])]);
-        assert_eq!(plan.extract(&Cookies(b"theme=dark")).values(), [None]);
-    }
-}
+mod tests;

@@ -303,10 +303,13 @@ impl Worker {
         share >= 100 || self.random.below(100) < share
     }
 
-    /// Whether this is a call of the limiter itself, on its way through another Envoy (the
-    /// sidecar of a limiter): checking it would take another call, and so on. Where the limiter
-    /// asks for a token, no one else can pass for it.
+    /// Whether this is a filter's call of the limiter, on its way through another Envoy (the
+    /// sidecar of a limiter): checking it would take another call, and so on. The limiter's token
+    /// shows it; the host alone does not, unless the configuration says that no client can name it.
     fn is_limiter_traffic(&self, request: &impl Request) -> bool {
+        if self.bearer.is_none() && !self.config.limiter.trust_host {
+            return false;
+        }
         let Some(path) = request.header(":path") else {
             return false;
         };

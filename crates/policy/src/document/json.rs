@@ -1,5 +1,5 @@
 //! Documents from JSON (RFC 8259), without a serializer's weight: the filter reads two kinds of
-//! documents and has 265 KB for everything.
+//! documents and has 250 KB for everything.
 
 use super::{Entry, Node, Value};
 

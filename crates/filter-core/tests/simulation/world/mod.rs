@@ -10,7 +10,7 @@ use std::{
 };
 
 use filter_core::{
-    CallId, Config, LocalReply, Metrics, Now, Request, Step, StreamId, Worker,
+    CallId, Config, LocalReply, Metrics, NoProperty, Now, Request, Step, StreamId, Worker,
     simulated::SharedData,
 };
 use protocol::{Check, compact::Report};
@@ -153,17 +153,17 @@ impl Metrics for Sink<'_> {
 struct Headers<'a>(&'a Sent);
 
 impl Request for Headers<'_> {
-    fn header(&self, name: &str) -> Option<&[u8]> {
+    fn headers<'r>(&'r self, name: &str) -> impl Iterator<Item = &'r [u8]> {
         let value = match name {
-            ":method" => "GET",
-            ":path" => self.0.path,
-            "x-user" => &self.0.user,
-            _ => return None,
+            ":method" => Some("GET"),
+            ":path" => Some(self.0.path),
+            "x-user" => Some(self.0.user.as_str()),
+            _ => None,
         };
-        Some(value.as_bytes())
+        value.map(str::as_bytes).into_iter()
     }
-    fn property(&self, _: &[u8]) -> Option<Vec<u8>> {
-        None
+    fn property(&self, _: &[u8]) -> Result<Vec<u8>, NoProperty> {
+        Err(NoProperty::Absent)
     }
 }
 
