@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::checks::{file, named, text};
+use crate::checks::{fails, file, named, text};
 
 const MANIFEST: &str = "deploy/kubernetes/valkey/valkey.yaml";
 
@@ -23,8 +23,8 @@ fn arguments(dir: &Path) -> Vec<String> {
     let users = dir.join("users.acl");
     let acl = text("deploy/kubernetes/valkey/users.acl");
     let acl = acl
-        .replace("LIMITER_PASSWORD", "one")
-        .replace("RLCTL_PASSWORD", "two");
+        .replace("#LIMITER_PASSWORD", ">one")
+        .replace("#RLCTL_PASSWORD", ">two");
     std::fs::write(&users, acl).unwrap();
     let pod = pod();
     let arguments = pod["containers"][0]["args"].as_array().unwrap().iter();
@@ -126,6 +126,22 @@ async fn a_probe_may_ping_and_nothing_else_and_who_has_no_password_nothing_at_al
     assert!(answers[2].starts_with("-NOPERM"), "{answers:?}");
     let answers = conversation(port, "PING\r\n").await;
     assert!(answers.starts_with("-NOAUTH"), "{answers}");
+}
+
+/// Whoever forgets to put passwords into the file must not get those that everybody can read.
+#[test]
+fn it_does_not_start_with_the_users_as_they_are_shipped() {
+    let programs = Programs::from_env().unwrap();
+    let dir = TempDir::new().unwrap();
+    let mut valkey = Command::new(&programs.valkey);
+    let port = free_port().unwrap().to_string();
+    valkey
+        .args(["--bind", "127.0.0.1", "--port", &port, "--dir"])
+        .arg(dir.path())
+        .arg("--aclfile")
+        .arg(file("deploy/kubernetes/valkey/users.acl"));
+    let said = fails(&mut valkey);
+    assert!(said.contains("password hash"), "{said}");
 }
 
 /// A volume of a secret and one of data, of the group that the pod is in.
