@@ -1,5 +1,7 @@
 //! Buckets, requests and numbers as they are written on the command line.
 
+pub mod key;
+
 use std::str::FromStr;
 
 use clap::Args;

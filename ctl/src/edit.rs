@@ -10,6 +10,7 @@ use crate::{
     changes::{self, LimitChange},
     error::Error,
     exit::Exit,
+    printer::Pending,
     session::Session,
 };
 
@@ -48,7 +49,7 @@ impl Session<'_> {
             || matches!(edit.change, Change::Delete(_));
         self.warn_if_final(&edit.changes);
         if any && !args.dry_run {
-            self.printer.set_pending(true);
+            self.printer.set_pending(Some(Pending::Edit));
             let edit = Edit {
                 domain: edit.domain,
                 base: edit.base,
@@ -56,7 +57,7 @@ impl Session<'_> {
                 by: &args.signature(),
             };
             after = Some(self.store.write(&edit).await?.number);
-            self.printer.set_pending(false);
+            self.printer.set_pending(None);
         }
         Ok(EditReport {
             domain: edit.domain.to_string(),

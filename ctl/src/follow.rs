@@ -10,8 +10,9 @@ use crate::{
     edit::{EditArgs, EditReport},
     error::Error,
     exit::Exit,
-    render::{counted, duration},
+    render::{self, counted, duration},
     session::Session,
+    suggest,
 };
 
 /// How often it is looked whether all have an edit. Limiters tell once a second.
@@ -82,11 +83,15 @@ impl Session<'_> {
         if fleet.proxies.contains_key(domain) || fleet.proxies.is_empty() {
             return;
         }
-        let polled: Vec<&str> = fleet.proxies.keys().map(Name::as_str).collect();
+        let polled = render::listed(fleet.proxies.keys(), NAMED_MAX);
         self.printer.warn(format_args!(
-            "no proxy asks for domain {domain}; proxies ask for {}",
-            polled.join(", ")
+            "no proxy asks for domain {domain}; proxies ask for {polled}"
         ));
+        let known = fleet.proxies.keys().map(Name::as_str);
+        if let Some(meant) = suggest::closest(domain.as_str(), known) {
+            self.printer
+                .hint(format_args!("did you mean --domain {meant}?"));
+        }
     }
 
     async fn wait(&self, domain: &Name, revision: u64, wait_ms: u64) -> Result<Exit, Error> {

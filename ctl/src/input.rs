@@ -1,34 +1,76 @@
-//! Limits files, from a path or from stdin.
+//! Limits files, from paths, folders or stdin.
+
+mod snapshot;
 
 use std::io::Read;
 
 use clap::Args;
-use policy::{Policy, Problems};
+use policy::{Policy, Problems, Surroundings};
 
-use crate::error::Error;
+use crate::{clock, error::Error};
 
 /// The largest limits file that is read, in bytes. 100,000 overrides take about a tenth of it.
 const MAX_BYTES: u64 = 256 << 20;
 
-/// The limits file that a command reads.
+/// What a folder's limits files end in.
+const EXTENSIONS: [&str; 3] = ["yaml", "yml", "json"];
+
+/// The limits files that a command reads.
 #[derive(Clone, Debug, Args)]
-pub struct FileArg {
-    /// The limits file; `-` is stdin.
-    #[arg(short, long, value_name = "FILE", required_unless_present = "path")]
-    file: Option<String>,
+pub struct FilesArg {
+    /// A limits file, or a folder of them; `-` is stdin. May be given several times.
+    #[arg(
+        short,
+        long = "file",
+        value_name = "FILE",
+        required_unless_present = "paths"
+    )]
+    files: Vec<String>,
 
     /// What -f is for, without it: nobody means anything else by a bare path.
-    #[arg(hide = true, conflicts_with = "file")]
-    path: Option<String>,
+    #[arg(hide = true)]
+    paths: Vec<String>,
 }
 
-impl FileArg {
-    /// The path as typed.
-    pub fn path(&self) -> &str {
-        let given = self.file.as_deref().or(self.path.as_deref());
-        // One of them is required.
-        given.unwrap_or("-")
+impl FilesArg {
+    /// Reads all of them, folders in the order of their files' names.
+    pub async fn read(&self) -> Result<Vec<Source>, Error> {
+        let mut files: Vec<String> = Vec::new();
+        for path in self.files.iter().chain(&self.paths) {
+            for file in files_at(path)? {
+                // Named twice, it is read once.
+                if !files.contains(&file) {
+                    files.push(file);
+                }
+            }
+        }
+        let mut sources = Vec::with_capacity(files.len());
+        for file in &files {
+            sources.push(Source::read(file).await?);
+        }
+        Ok(sources)
     }
+}
+
+/// The file at a path, or those in the folder there; folders within it are left out.
+fn files_at(path: &str) -> Result<Vec<String>, Error> {
+    if path == "-" || !std::path::Path::new(path).is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(path).map_err(|error| unreadable(path, &error))? {
+        let file = entry.map_err(|error| unreadable(path, &error))?.path();
+        let extension = file.extension().and_then(|extension| extension.to_str());
+        if file.is_file() && extension.is_some_and(|extension| EXTENSIONS.contains(&extension)) {
+            files.push(file.to_string_lossy().into_owned());
+        }
+    }
+    if files.is_empty() {
+        let kinds = EXTENSIONS.join(", .");
+        return Err(Error::usage(format!("there is no .{kinds} file in {path}")));
+    }
+    files.sort_unstable();
+    Ok(files)
 }
 
 /// A limits file as bytes, and what messages call it.
@@ -62,9 +104,19 @@ impl Source {
         &self.bytes
     }
 
-    /// The limits in it, or everything that is wrong with it.
-    pub fn policy(&self) -> Result<Policy, Problems> {
-        Policy::from_yaml(&self.name, &self.bytes)
+    /// The limits in it, with what is probably not meant; or everything that is wrong with it.
+    pub fn policy(
+        &self,
+        around: &Surroundings<'_>,
+    ) -> Result<(Policy, Option<Problems>), Problems> {
+        let around = Surroundings {
+            now_ms: Some(clock::now_ms()),
+            ..*around
+        };
+        match snapshot::limits(&self.bytes) {
+            Some(limits) => Ok((Policy::from_node(&limits)?, None)),
+            None => Policy::from_yaml_with_warnings(&self.name, &self.bytes, &around),
+        }
     }
 }
 
@@ -84,14 +136,10 @@ fn read(path: &str) -> std::io::Result<Vec<u8>> {
 }
 
 fn unreadable(path: &str, error: &std::io::Error) -> Error {
-    use std::io::ErrorKind;
     let unreadable = Error::usage(format!("cannot read {path}: {error}"));
     match error.kind() {
-        ErrorKind::NotFound => {
+        std::io::ErrorKind::NotFound => {
             unreadable.hint("the path is relative to the current folder; `-` reads stdin")
-        }
-        ErrorKind::IsADirectory => {
-            unreadable.hint("name the files in it, as in -f a.yaml -f b.yaml")
         }
         _ => unreadable,
     }

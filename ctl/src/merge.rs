@@ -18,10 +18,11 @@ pub struct Merged {
     /// Limits whose overrides, if they have some, are lost, because their buckets are split by
     /// something else now.
     pub split_otherwise: Vec<Name>,
+    /// How many overrides that the file does not list stay, by limit.
+    pub overrides_kept: Vec<(Name, usize)>,
 }
 
-/// Lays `file` over `live`, of which overrides need not be known: a limit keeps them unless the
-/// file lists some for it. Limits that only `live` has stay, unless `prune`.
+/// Lays `file` over `live`, of which overrides need not be known. Limits that only `live` has stay, unless `prune`.
 pub fn merge(file: Policy, live: Option<&Policy>, prune: bool) -> Result<Merged, Problems> {
     let domain_pause = live.and_then(|policy| policy.paused);
     let live = live.map_or(&[][..], |policy| &policy.limits);
@@ -61,6 +62,7 @@ pub fn merge(file: Policy, live: Option<&Policy>, prune: bool) -> Result<Merged,
         kept: kept.into_iter().map(|limit| limit.name.clone()).collect(),
         still_paused,
         split_otherwise,
+        overrides_kept: Vec::new(),
     })
 }
 

@@ -37,8 +37,10 @@ pub enum Past {
     Reset {
         /// The limit.
         limit: Name,
-        /// The bucket's key; `*` for all of them.
-        key: String,
+        /// The bucket's key; `None` for all of them.
+        key: Option<String>,
+        /// Whether this is the note of its beginning; the one of its end follows.
+        begun: bool,
     },
     /// Units were given back to a bucket.
     Credit {
@@ -46,6 +48,8 @@ pub enum Past {
         limit: Name,
         /// How many.
         units: u64,
+        /// The bucket's key.
+        key: String,
     },
     /// An edit that changed more than the history keeps.
     TooLarge,
@@ -76,6 +80,15 @@ impl Past {
             | Self::Reset { limit, .. }
             | Self::Credit { limit, .. } => vec![limit],
             Self::TooLarge | Self::Unknown => Vec::new(),
+        }
+    }
+
+    /// The key of the one bucket that was reset or credited.
+    pub fn key(&self) -> Option<&str> {
+        match self {
+            Self::Reset { key, .. } => key.as_deref(),
+            Self::Credit { key, .. } => Some(key),
+            _ => None,
         }
     }
 

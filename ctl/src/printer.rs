@@ -8,6 +8,7 @@ use std::{
 };
 
 use anstyle::{AnsiColor, Style};
+use policy::Problems;
 
 use crate::{
     cli::{Format, Global},
@@ -28,8 +29,17 @@ pub struct Printer {
     page: Page,
     /// Nobody reads stdout any more (`| head`).
     closed: Cell<bool>,
-    /// An edit was sent and not answered yet.
-    pending: Cell<bool>,
+    /// What was sent and not answered yet.
+    pending: Cell<Option<Pending>>,
+}
+
+/// Something that was sent to Redis, and may be done by the time of an interruption.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pending {
+    /// An edit of limits or of one bucket.
+    Edit,
+    /// A reset of all buckets of a limit.
+    Reset,
 }
 
 impl Printer {
@@ -44,7 +54,7 @@ impl Printer {
                 unicode: unicode(),
             },
             closed: Cell::new(false),
-            pending: Cell::new(false),
+            pending: Cell::new(None),
         }
     }
 
@@ -60,7 +70,7 @@ impl Printer {
                 unicode: true,
             },
             closed: Cell::new(false),
-            pending: Cell::new(false),
+            pending: Cell::new(None),
         }
     }
 
@@ -79,19 +89,20 @@ impl Printer {
         self.page
     }
 
-    /// Remembers whether an edit is under way, for what is said at an interruption.
-    pub fn set_pending(&self, pending: bool) {
+    /// Remembers what is under way, for what is said at an interruption.
+    pub fn set_pending(&self, pending: Option<Pending>) {
         self.pending.set(pending);
     }
 
     /// What ends a command at Ctrl-C.
     pub fn interrupted(&self) -> Error {
         let interrupted = Error::new(Exit::Interrupted, "interrupted");
-        if self.pending.get() {
-            interrupted.hint("an edit was under way; `rlctl history` tells whether it was made")
-        } else {
-            interrupted
-        }
+        interrupted.maybe_hint(self.pending.get().map(|pending| match pending {
+            Pending::Edit => "an edit was under way; `rlctl history` tells whether it was made",
+            Pending::Reset => {
+                "some of the buckets are reset, others may not be; the same command resets the rest"
+            }
+        }))
     }
 
     /// Writes a result to stdout, as `--output` says.
@@ -143,6 +154,11 @@ impl Printer {
     /// Tells what the user would not expect.
     pub fn warn(&self, text: impl fmt::Display) {
         to_stderr(format_args!("{WARNING}warning{WARNING:#}: {text}"));
+    }
+
+    /// Tells what is valid in a document, and probably not meant.
+    pub fn warn_of(&self, warnings: &Problems) {
+        to_stderr(format_args!("{}", crate::render::diagnostics(warnings)));
     }
 
     /// Tells what the user can do.

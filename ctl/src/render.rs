@@ -3,6 +3,7 @@
 mod bar;
 pub mod changes;
 pub mod limits;
+mod listed;
 mod table;
 mod words;
 mod wrap;
@@ -11,9 +12,10 @@ use std::fmt::Display;
 
 use anstyle::{AnsiColor, Style};
 use policy::{Node, Problems};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 pub use bar::bar;
+pub use listed::listed;
 pub use table::Table;
 pub use words::{age, ceil_seconds, duration};
 pub use wrap::wrapped;
@@ -45,6 +47,35 @@ pub trait View: Serialize {
     }
 }
 
+/// Results of the same kind: one as it is, several as a list.
+#[derive(Debug)]
+pub struct OneOrMore<V>(pub Vec<V>);
+
+impl<V> Default for OneOrMore<V> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<V: Serialize> Serialize for OneOrMore<V> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0.as_slice() {
+            [one] => one.serialize(serializer),
+            more => more.serialize(serializer),
+        }
+    }
+}
+
+impl<V: View> View for OneOrMore<V> {
+    fn text(&self, page: Page) -> String {
+        self.0.iter().map(|one| one.text(page)).collect()
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.0.iter().flat_map(View::names).collect()
+    }
+}
+
 /// A result in YAML, its fields in the same order as in JSON.
 pub fn yaml_of(view: &impl View) -> Result<String, Error> {
     let unwritable =
@@ -63,9 +94,11 @@ pub fn counted<N: Copy + Display + PartialEq + From<u8>>(count: N, what: &str) -
 /// Everything that is wrong with a document, as a compiler would show it.
 pub fn diagnostics(problems: &Problems) -> String {
     const ERROR: Style = AnsiColor::Red.on_default().bold();
-    let colored = |line: &str| match line.strip_prefix("error: ") {
-        Some(message) => format!("{ERROR}error{ERROR:#}: {message}\n"),
-        None => format!("{line}\n"),
+    const WARNING: Style = AnsiColor::Yellow.on_default().bold();
+    let colored = |line: &str| match line.split_once(": ") {
+        Some(("error", message)) => format!("{ERROR}error{ERROR:#}: {message}\n"),
+        Some(("warning", message)) => format!("{WARNING}warning{WARNING:#}: {message}\n"),
+        _ => format!("{line}\n"),
     };
     problems.to_string().lines().map(colored).collect()
 }

@@ -17,6 +17,7 @@ use crate::{
     contexts::{self, Contexts},
     error::Error,
     printer::Printer,
+    render::listed,
     settings::{self, Settings},
     suggest,
 };
@@ -26,9 +27,13 @@ mod outcome;
 mod overrides;
 pub mod pauses;
 mod progress;
+mod unlisted;
 
 use errors::failure;
 pub use outcome::{Deltas, Outcome, to_go};
+
+/// Domains that one message names.
+const NAMED_MAX: usize = 12;
 
 const CONNECT_SLACK: Duration = Duration::from_millis(200);
 
@@ -152,11 +157,9 @@ impl<'p> Session<'p> {
                 "`rlctl apply -f limits.yaml` makes one; so does `rlctl set-limit --domain NAME …`",
             )),
             many => {
-                let names: Vec<&str> = many.iter().map(Name::as_str).collect();
-                Err(
-                    Error::usage(format!("which domain? there are: {}", names.join(", ")))
-                        .hint("name it with --domain or RLCTL_DOMAIN"),
-                )
+                let names = listed(many, NAMED_MAX);
+                Err(Error::usage(format!("which domain? there are: {names}"))
+                    .hint("name it with --domain or RLCTL_DOMAIN"))
             }
         }
     }
@@ -199,13 +202,9 @@ impl<'p> Session<'p> {
             return Ok(());
         };
         let domains = self.domains().await?;
-        let others: Vec<&str> = domains
-            .iter()
-            .filter(|domain| *domain != named)
-            .map(Name::as_str)
-            .collect();
+        let others: Vec<&Name> = domains.iter().filter(|domain| *domain != named).collect();
         if !others.is_empty() {
-            let others = others.join(", ");
+            let others = listed(&others, NAMED_MAX);
             self.printer
                 .warn(format_args!("{named} is a new domain beside {others}"));
         }

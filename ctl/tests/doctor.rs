@@ -163,7 +163,7 @@ fn every_finding_names_the_command_that_mends_it_and_that_mends_it() -> Result<(
     let (found, exit, report) = findings(&url)?;
     for one in [
         "error eviction",
-        "warning scripts",
+        "info scripts",
         "warning persistence",
         "warning paused",
     ] {
@@ -279,5 +279,101 @@ fn a_replica_is_told_from_its_primary() -> Result<()> {
     let text = String::from_utf8(output.stdout)?;
     assert!(text.contains("it is a replica"), "{text}");
     assert_eq!(output.status.code(), Some(1));
+    Ok(())
+}
+
+#[test]
+#[ignore = "needs a server"]
+fn what_is_known_can_be_ignored_and_quiet_says_nothing_when_all_is_well() -> Result<()> {
+    // Without an append-only file: a warning.
+    let server = with_limits(Engine::Valkey, &[])?;
+    let said = |arguments: &[&str]| -> Result<(i32, String)> {
+        let output = run(&server.url(), &[&["doctor", "-q"], arguments].concat())?;
+        let both = [&output.stdout[..], &output.stderr].concat();
+        Ok((output.status.code().unwrap(), String::from_utf8(both)?))
+    };
+    let (code, text) = said(&[])?;
+    assert_eq!(code, 1, "{text}");
+    assert!(
+        text.contains("nothing is saved") && !text.contains("info:"),
+        "{text}"
+    );
+    assert_eq!(said(&["--ignore", "persistence"])?, (0, String::new()));
+    let at = format!("persistence={}", server.url());
+    assert_eq!(said(&["--ignore", &at])?, (0, String::new()));
+    assert_eq!(said(&["--ignore", "persistence=redis://elsewhere"])?.0, 1);
+    let output = rlctl(&["doctor", "-q"])
+        .env("RLCTL_REDIS", server.url())
+        .env("RLCTL_DOCTOR_IGNORE", "persistence,orphans")
+        .output()?;
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(0), 0));
+    let loud = run(&server.url(), &["doctor", "--ignore", "persistence"])?;
+    let text = String::from_utf8(loud.stdout)?;
+    assert!(text.contains("nothing is wrong, 1 ignored"), "{text}");
+    Ok(())
+}
+
+#[test]
+#[ignore = "needs a server"]
+fn limits_that_match_nothing_are_found() -> Result<()> {
+    let server = with_limits(Engine::Valkey, &["--appendonly", "yes"])?;
+    let set = [
+        "set-limit",
+        "api",
+        "--match",
+        "path=api/**",
+        "--rate",
+        "1/s",
+    ];
+    assert!(run(&server.url(), &set)?.status.success());
+    let (found, exit, report) = findings(&server.url())?;
+    assert!(has(&found, "warning unmeant"), "{report:#}");
+    assert_eq!(exit, 1);
+    Ok(())
+}
+
+/// What one limiter told of itself a moment ago.
+async fn followed(url: &str, domain: &str, revision: u64) -> Result<()> {
+    let store = store::open(&url.parse()?, store::Options::default())?;
+    let revision = policy::Revision {
+        number: revision,
+        digest: 7,
+    };
+    let sighting = store::Sighting {
+        revisions: [(domain.parse()?, revision)].into(),
+        ..store::Sighting::default()
+    };
+    let note = store::Note::Fleet(&sighting);
+    Ok(store.note("web-1:8090/00aa", &[note]).await?)
+}
+
+#[test]
+#[ignore = "needs a server"]
+fn limits_that_were_flushed_are_in_force_in_limiters_and_said_to_be() -> Result<()> {
+    let server = with_limits(Engine::Valkey, &["--appendonly", "yes"])?;
+    command(&server, &["FLUSHALL"])?;
+    assert!(run(&server.url(), &["load-scripts"])?.status.success());
+    let runtime = tokio::runtime::Runtime::new()?;
+    runtime.block_on(followed(&server.url(), "shop", 12))?;
+    let (found, exit, report) = findings(&server.url())?;
+    assert!(has(&found, "error records"), "{report:#}");
+    assert!(!has(&found, "info domains"), "{report:#}");
+    assert_eq!(exit, 1);
+    let mut list = report["findings"].as_array().unwrap().iter();
+    let finding = list.find(|f| f["check"] == "records").unwrap();
+    assert!(
+        finding["what"]
+            .as_str()
+            .unwrap()
+            .contains("in force (revision 12)"),
+        "{finding}"
+    );
+    assert!(
+        finding["mend"]
+            .as_str()
+            .unwrap()
+            .contains("rlctl apply -f -"),
+        "{finding}"
+    );
     Ok(())
 }

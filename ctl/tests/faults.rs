@@ -290,3 +290,40 @@ fn edits_at_the_same_time_are_made_or_refused() -> Result<()> {
     );
     Ok(())
 }
+
+/// Whoever looks later sees that buckets were reset, and by whom.
+#[test]
+#[ignore = "needs a server"]
+fn an_interrupted_reset_leaves_its_trace() -> Result<()> {
+    let debug = ["--enable-debug-command", "yes"];
+    let server = Server::start(Engine::Valkey, &debug)?;
+    let url = server.url();
+    let shop = ["--redis", &url, "--domain", "shop"];
+    let set = ["set-limit", "per-user", "--per", "user", "--rate", "1/h"];
+    assert!(run(&[&shop[..], &set].concat())?.status.success());
+    let mut populate = std::net::TcpStream::connect(("127.0.0.1", server.port()))?;
+    std::io::Write::write_all(
+        &mut populate,
+        b"DEBUG POPULATE 300000 rl:b:shop:per-user\r\n",
+    )?;
+    populate.read_exact(&mut [0; 5])?;
+    let reset = [&shop[..], &["reset", "per-user", "--yes"]].concat();
+    let mut child = rlctl(&reset)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    let history = || -> Result<String> {
+        let output = run(&[&shop[..], &["history"]].concat())?;
+        Ok(String::from_utf8(output.stdout)?)
+    };
+    while !history()?.contains("every bucket: begun") {
+        assert!(child.try_wait()?.is_none(), "it ended before it was seen");
+    }
+    interrupt(&child)?;
+    let (status, said) = read_all(&mut child)?;
+    assert_eq!(status.code(), Some(130), "{said}");
+    assert!(said.contains("some of the buckets are reset"), "{said}");
+    let history = history()?;
+    assert_eq!(history.matches("reset per-user").count(), 1, "{history}");
+    Ok(())
+}

@@ -12,7 +12,8 @@ async fn a_name_that_looks_like_a_typo_is_asked_about() -> Result<()> {
     let server = tokio::task::spawn_blocking(|| Server::start(Engine::Valkey, &[])).await??;
     let url = server.url();
     let shop = ["--redis", &url, "--domain", "shop"];
-    let set = |name| [&shop[..], &["set-limit", name, "--rate", "5/s"]].concat();
+    let narrowed = ["--rate", "5/s", "--match", "path=/x"];
+    let set = |name| [&shop[..], &["set-limit", name], &narrowed[..]].concat();
     let limits = || -> Result<String> {
         let list = [&shop[..], &["list-limits", "-o", "name"]].concat();
         Ok(String::from_utf8(rlctl(&list).output()?.stdout)?)
@@ -30,5 +31,59 @@ async fn a_name_that_looks_like_a_typo_is_asked_about() -> Result<()> {
     }
     // A script is not asked: `status` above had no terminal either.
     assert!(rlctl(&set("per-uer")).status()?.success());
+    Ok(())
+}
+
+#[tokio::test]
+#[ignore = "needs a server"]
+async fn a_new_limit_for_every_request_is_asked_about() -> Result<()> {
+    let server = tokio::task::spawn_blocking(|| Server::start(Engine::Valkey, &[])).await??;
+    let url = server.url();
+    let set = [
+        "--redis",
+        &url,
+        "--domain",
+        "shop",
+        "set-limit",
+        "everything",
+    ];
+    let set = [&set[..], &["--rate", "5/s"]].concat();
+    for (answer, code) in [("n\r", 7), ("y\r", 0)] {
+        let mut terminal = Terminal::run(env!("CARGO_BIN_EXE_rlctl"), &set, &[])?;
+        terminal
+            .shows("everything is for every request of domain shop: create it? [y/N]")
+            .await?;
+        terminal.press(answer)?;
+        assert_eq!(terminal.code().await?, code);
+    }
+    // Neither what is there, nor what denies nothing, nor what is narrowed, nor with --yes.
+    for more in [
+        &["everything", "--rate", "6/s"][..],
+        &["trial", "--rate", "6/s", "--shadow"],
+        &["orders", "--rate", "6/s", "--match", "path=/orders"],
+        &["all-of-it", "--rate", "6/s", "--yes"],
+    ] {
+        let set = [&["--redis", &url, "--domain", "shop", "set-limit"], more].concat();
+        let mut terminal = Terminal::run(env!("CARGO_BIN_EXE_rlctl"), &set, &[])?;
+        assert_eq!(terminal.code().await?, 0, "{more:?}");
+    }
+    // A script is warned.
+    let set = [
+        "--redis",
+        &url,
+        "--domain",
+        "shop",
+        "set-limit",
+        "scripted",
+        "--rate",
+        "5/s",
+    ];
+    let output = rlctl(&set).output()?;
+    assert!(output.status.success());
+    let said = String::from_utf8(output.stderr)?;
+    assert!(
+        said.contains("warning: scripted is for every request"),
+        "{said}"
+    );
     Ok(())
 }

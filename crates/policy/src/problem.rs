@@ -61,6 +61,13 @@ impl Problem {
     }
 }
 
+/// Whether a document can be used in spite of its problems.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Gravity {
+    Error,
+    Warning,
+}
+
 /// Everything that is wrong with one document; never empty.
 ///
 /// Its `Display` is what a compiler would print: message, `file:line:column`,
@@ -69,11 +76,21 @@ impl Problem {
 pub struct Problems {
     list: Vec<Problem>,
     omitted: usize,
+    gravity: Gravity,
     file: Option<String>,
     source: Option<Arc<str>>,
 }
 
 impl Problems {
+    /// Problems with which the document can be used; `None` if there are none.
+    pub(crate) fn warnings(list: Vec<Problem>) -> Option<Self> {
+        let found = Self::found(list)?;
+        Some(Self {
+            gravity: Gravity::Warning,
+            ..found
+        })
+    }
+
     /// `None` if there is nothing wrong.
     pub(crate) fn found(list: Vec<Problem>) -> Option<Self> {
         if list.is_empty() {
@@ -92,6 +109,7 @@ impl Problems {
         Some(Self {
             omitted: count - kept.len(),
             list: kept,
+            gravity: Gravity::Error,
             file: None,
             source: None,
         })
@@ -101,6 +119,7 @@ impl Problems {
         Self {
             list: vec![problem],
             omitted: 0,
+            gravity: Gravity::Error,
             file: None,
             source: None,
         }

@@ -43,6 +43,27 @@ impl Policy {
         })
     }
 
+    /// As [`Policy::from_yaml`], with what is valid and probably not meant.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it, with its place.
+    #[cfg(feature = "yaml")]
+    pub fn from_yaml_with_warnings(
+        file: &str,
+        text: &[u8],
+        around: &crate::Surroundings<'_>,
+    ) -> Result<(Self, Option<Problems>), Problems> {
+        crate::problem::in_text(file, text, |text| {
+            let mut report = Report::new(Form::File);
+            let node = load(text, &mut report);
+            let policy = { node.as_ref() }.and_then(|node| read_policy(node, &mut report));
+            let policy = report.finish(policy)?;
+            let warnings = node.and_then(|node| policy.warnings_in(&node, around));
+            let warnings = warnings.map(|warnings| warnings.in_file(file, text));
+            Ok((policy, warnings))
+        })
+    }
+
     /// Reads a document that a person wrote.
     ///
     /// # Errors

@@ -51,6 +51,10 @@ impl Expected {
     }
 }
 
+/// What the history says of a reset of all buckets before the first of them is reset: one that is
+/// interrupted leaves this. The entry of its end says `*`.
+pub const RESET_BEGUN: &str = "* begun";
+
 /// One edit, ready to be written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Plan {

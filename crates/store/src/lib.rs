@@ -20,6 +20,7 @@ mod survey;
 mod telemetry;
 mod url;
 
+pub use edit::RESET_BEGUN;
 pub use error::{CheckError, EditError, Refusal, StoreError};
 pub use health::{Health, Rights};
 pub use key::{BucketKey, KeyValue, Keys, PrefixError, slot};

@@ -1,38 +1,51 @@
 //! `rlctl apply`.
 
+mod files;
+mod plan;
+
 use clap::Args;
-use policy::{Name, Policy};
-use store::{Change, Overrides, Stored};
+use policy::Policy;
+use store::Change;
 
 use crate::{
     changes::Action,
     cli::{Global, examples},
-    edit::{EditArgs, Prepared, conflict, revision_of},
+    edit::{EditArgs, EditReport, Prepared},
     error::Error,
     exit::Exit,
-    input::{FileArg, Source},
-    merge::{self, Merged},
+    input::FilesArg,
+    merge::Merged,
     printer::Printer,
     prompt::{Yes, confirm},
-    render::{counted, diagnostics},
-    session::{Deltas, Outcome, Session, pauses},
+    render::{OneOrMore, counted, listed},
+    session::{Outcome, Session},
 };
+
+pub(super) use files::{check_domain, read};
+pub(super) use plan::plan;
+
+/// Names in one question.
+const NAMED_MAX: usize = 10;
 
 /// Make a domain's limits those of a limits file.
 ///
-/// Limits that the file does not have stay, unless --prune. A limit keeps the overrides that were
-/// set live, unless the file lists some for it.
+/// Limits that the file does not have stay, and so do overrides that were set live, unless --prune:
+/// then limits that the file does not have go, and of a limit for which it lists overrides those
+/// that it does not list. Several files are applied one after the other, an edit each.
 #[derive(Debug, Args)]
 #[command(after_help = examples!(
     "rlctl apply -f limits.yaml"
     "rlctl apply -f limits.yaml --dry-run"
+    "rlctl apply -f shop.yaml -f admin.yaml"
+    "rlctl apply -f limits/                 # every file of a folder"
     "rlctl apply -f limits.yaml --prune --yes --reason \"$(git log -1 --format=%s)\""
 ))]
 pub struct Apply {
     #[command(flatten)]
-    file: FileArg,
+    files: FilesArg,
 
-    /// Delete the limits that the file does not have.
+    /// Delete the limits that the file does not have, and of overrides those that it does not list
+    /// where it lists some.
     #[arg(long, help_heading = "Edit options")]
     prune: bool,
 
@@ -44,28 +57,51 @@ pub struct Apply {
 }
 
 impl Apply {
-    /// Reads the file before anything is asked of Redis, writes it as one edit.
+    /// Reads the files before anything is asked of Redis, writes each as one edit.
     pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
-        let file = read_file(self.file.path()).await?;
+        let files = read(&self.files, printer).await?;
         let session = Session::open(global, printer)?;
-        check_domain(&session, &file)?;
+        for file in &files {
+            check_domain(&session, file)?;
+        }
+        let mut reports = OneOrMore::default();
+        let mut failed = None;
+        for file in files {
+            match self.apply(&session, file).await {
+                Ok(report) => reports.0.push(report),
+                Err(error) => {
+                    failed = Some(error);
+                    break;
+                }
+            }
+        }
+        if !reports.0.is_empty() {
+            printer.data(&reports)?;
+        }
+        let mut exit = Exit::Done;
+        for report in &reports.0 {
+            if report.previous_revision.is_none() {
+                let warned = session.warn_of_new_domain().await;
+                session.note_unread(warned);
+            }
+            let followed = session.follow_up_edit(report, &self.edit).await?;
+            exit = if followed == Exit::Done {
+                exit
+            } else {
+                followed
+            };
+        }
+        failed.map_or(Ok(exit), Err)
+    }
+
+    async fn apply(&self, session: &Session<'_>, file: Policy) -> Result<EditReport, Error> {
         let domain = file.domain.clone();
-        let (base, merged, outcome) = plan(&session, file, self.prune).await?;
-        tell(printer, &merged, &outcome);
-        let deleted: Vec<&str> = outcome
-            .changes
-            .iter()
-            .filter(|change| change.action == Action::Deleted)
-            .map(|change| change.limit.as_str())
-            .collect();
-        if !deleted.is_empty() && !self.edit.dry_run {
-            let limits = counted(deleted.len(), "limit");
-            let names = deleted.join(", ");
-            confirm(
-                format!("delete {limits} of domain {domain} ({names})"),
-                &self.yes,
-            )
-            .await?;
+        let (base, merged, outcome) = plan(session, file, self.prune).await?;
+        tell(session.printer, &merged, &outcome);
+        if !self.edit.dry_run
+            && let Some(question) = question(&merged, &outcome)
+        {
+            confirm(question, &self.yes).await?;
         }
         let prepared = Prepared {
             domain: &domain,
@@ -77,91 +113,56 @@ impl Apply {
             changes: outcome.changes,
         };
         let report = session.edit(prepared, &self.edit).await;
-        let report = report.map_err(|error| session.edit_failed(&error))?;
-        printer.data(&report)?;
-        if base.policy().is_none() {
-            let warned = session.warn_of_new_domain().await;
-            session.note_unread(warned);
-        }
-        session.follow_up_edit(&report, &self.edit).await
+        report.map_err(|error| session.edit_failed(&error))
     }
 }
 
-/// A valid limits file, or everything that is wrong with it.
-pub(super) async fn read_file(path: &str) -> Result<Policy, Error> {
-    let source = Source::read(path).await?;
-    source.policy().map_err(|problems| {
-        let count = counted(problems.count(), "problem");
-        let text = diagnostics(&problems);
-        Error::new(Exit::No, format!("{} has {count}\n{text}", source.name))
-            .hint("nothing was written")
-    })
-}
-
-/// A file says itself which domain it is for.
-pub(super) fn check_domain(session: &Session<'_>, file: &Policy) -> Result<(), Error> {
-    let other = |named: &&Name| **named != file.domain;
-    match session.named_domain().filter(other) {
-        None => Ok(()),
-        Some(named) => Err(Error::usage(format!(
-            "the file is for domain {}, but --domain or RLCTL_DOMAIN says {named}",
-            file.domain
-        ))),
+/// What is asked before something goes; `None` if nothing does.
+fn question(merged: &Merged, outcome: &Outcome) -> Option<String> {
+    let changes = outcome.changes.iter();
+    let deleted: Vec<&str> = changes
+        .filter(|change| change.action == Action::Deleted)
+        .map(|change| change.limit.as_str())
+        .collect();
+    let domain = &merged.policy.domain;
+    let overrides = outcome.overrides_gone();
+    let of_others = counted(overrides, "override");
+    if deleted.is_empty() {
+        return (overrides > 0).then(|| format!("delete {of_others} in domain {domain}"));
     }
-}
-
-/// How often a domain is read anew because it was edited in the middle of it.
-const TRIES: usize = 5;
-
-/// What the domain is, what it becomes, and how that differs.
-pub(super) async fn plan(
-    session: &Session<'_>,
-    file: Policy,
-    prune: bool,
-) -> Result<(Stored, Merged, Outcome), Error> {
-    for _ in 0..TRIES {
-        let base = session.read(&file.domain, Overrides::None).await?;
-        let merged = merge::merge(file.clone(), base.policy(), prune);
-        let merged = merged.map_err(|problems| misfit(&diagnostics(&problems)))?;
-        let outcome = session
-            .outcome(base.policy(), &merged.policy, &Deltas::new())
-            .await?;
-        // Overrides were read page by page: of one and the same revision?
-        let now = session.read(&file.domain, Overrides::None).await?;
-        if revision_of(&now) == revision_of(&base) {
-            return match outcome.misfit() {
-                Some(text) => Err(misfit(&text)),
-                None => Ok((base, merged, outcome)),
-            };
-        }
-    }
-    Err(conflict())
-}
-
-fn misfit(text: &str) -> Error {
-    Error::new(
-        Exit::No,
-        format!("the file does not fit what is there already\n{text}"),
-    )
-    .hint("overrides set live stay, and so do limits that the file does not have")
+    let limits = counted(deleted.len(), "limit");
+    let names = listed(deleted, NAMED_MAX);
+    let and = if overrides > 0 {
+        format!(" and {of_others}")
+    } else {
+        String::new()
+    };
+    Some(format!("delete {limits}{and} of domain {domain} ({names})"))
 }
 
 fn tell(printer: &Printer, merged: &Merged, outcome: &Outcome) {
     if !merged.kept.is_empty() {
-        let names: Vec<&str> = merged.kept.iter().map(Name::as_str).collect();
         printer.note(format_args!(
             "not in the file, and kept: {} (--prune deletes them)",
-            names.join(", ")
+            listed(merged.kept.iter().map(policy::Name::as_str), NAMED_MAX)
+        ));
+    }
+    if !merged.overrides_kept.is_empty() {
+        let of = merged.overrides_kept.iter();
+        let of = of.map(|(limit, count)| format!("{} of {limit}", counted(*count, "override")));
+        printer.note(format_args!(
+            "not in the file, and kept: {} (--prune deletes them)",
+            listed(of, NAMED_MAX)
         ));
     }
     for (name, pause) in &merged.still_paused {
-        if let Some(paused) = pauses::in_words(Some(*pause)) {
+        if let Some(paused) = crate::session::pauses::in_words(Some(*pause)) {
             printer.warn(format_args!(
                 "{name} stays {paused}, of which the file says nothing; `rlctl resume` ends that"
             ));
         }
     }
-    let lost = |name: &&Name| outcome.overrides.contains_key(*name);
+    let lost = |name: &&policy::Name| outcome.overrides.contains_key(*name);
     for name in merged.split_otherwise.iter().filter(lost) {
         printer.warn(format_args!(
             "{name} is split by other entries now: its overrides are lost"

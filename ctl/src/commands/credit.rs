@@ -11,7 +11,7 @@ use crate::{
     edit::EditArgs,
     error::Error,
     exit::Exit,
-    printer::Printer,
+    printer::{Pending, Printer},
     render::{self, Page, View},
     session::{self, Session},
 };
@@ -97,9 +97,10 @@ impl Credit {
                 peek: self.edit.dry_run,
                 force,
             };
-            session.printer.set_pending(!self.edit.dry_run);
+            let pending = (!self.edit.dry_run).then_some(Pending::Edit);
+            session.printer.set_pending(pending);
             let done = session.store.credit(&credit, &self.edit.signature()).await;
-            session.printer.set_pending(false);
+            session.printer.set_pending(None);
             match done {
                 Ok(report) => return Ok((domain, limit, values, report)),
                 Err(EditError::Bucket(CheckError::Stale)) if !force => force = true,

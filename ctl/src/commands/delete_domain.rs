@@ -22,12 +22,13 @@ use crate::{
 #[derive(Debug, Args)]
 #[command(after_help = examples!(
     "rlctl delete-domain staging"
+    "rlctl delete-domain --domain staging"
     "rlctl delete-domain staging --yes --reason 'moved to prod'"
     "rlctl delete-domain staging --dry-run"
 ))]
 pub struct DeleteDomain {
-    /// The domain; it has to be named, even if it is the only one.
-    name: String,
+    /// The domain; it has to be named, here or by --domain, even if it is the only one.
+    name: Option<String>,
 
     #[command(flatten)]
     edit: EditArgs,
@@ -39,11 +40,13 @@ pub struct DeleteDomain {
 impl DeleteDomain {
     /// Asks, and deletes what was asked about or nothing.
     pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
-        let domain: Name = self.name.parse().map_err(|error| {
-            Error::usage(format!(
-                "`{}` cannot be a domain's name: {error}",
-                self.name
-            ))
+        // RLCTL_DOMAIN is not enough: it may be set for something else.
+        let Some(name) = self.name.as_ref().or(global.domain.as_ref()) else {
+            return Err(Error::usage("which domain? it has to be named")
+                .hint("as in `rlctl delete-domain staging`; `rlctl list-domains` shows them"));
+        };
+        let domain: Name = name.parse().map_err(|error| {
+            Error::usage(format!("`{name}` cannot be a domain's name: {error}"))
         })?;
         let session = Session::open(global, printer)?;
         if let Some(named) = session.named_domain().filter(|named| **named != domain) {

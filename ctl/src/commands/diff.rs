@@ -1,17 +1,18 @@
 //! `rlctl diff`.
 
 use clap::Args;
+use policy::Policy;
 use serde::Serialize;
 
-use super::apply::{check_domain, plan, read_file};
+use super::apply::{check_domain, plan, read};
 use crate::{
     changes::{self, FieldChange, LimitChange},
     cli::{Global, examples},
     error::Error,
     exit::Exit,
-    input::FileArg,
+    input::FilesArg,
     printer::Printer,
-    render::{self, Page, View},
+    render::{self, OneOrMore, Page, View},
     session::Session,
 };
 
@@ -22,35 +23,52 @@ use crate::{
 #[derive(Debug, Args)]
 #[command(after_help = examples!(
     "rlctl diff -f limits.yaml"
+    "rlctl diff -f limits/                    # every file of a folder"
     "rlctl diff -f limits.yaml -o name        # only the limits that differ"
 ))]
 pub struct Diff {
     #[command(flatten)]
-    file: FileArg,
+    files: FilesArg,
 }
 
 impl Diff {
     /// Compares.
     pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
-        let file = read_file(self.file.path()).await?;
+        let files = read(&self.files, printer).await?;
         let session = Session::open(global, printer)?;
-        check_domain(&session, &file)?;
-        let domain = file.domain.clone();
-        let (base, merged, outcome) = plan(&session, file, true).await?;
-        let changes = outcome.changes;
-        let domain_changes = changes::of_domain(base.policy(), &merged.policy);
-        let differs = !domain_changes.is_empty() || changes::any(&changes);
-        if base.policy().is_none() {
-            printer.note(format_args!("there is no domain {domain} yet"));
+        for file in &files {
+            check_domain(&session, file)?;
         }
-        printer.data(&Report {
-            domain: domain.to_string(),
-            differs,
-            domain_changes,
-            changes,
-        })?;
-        Ok(if differs { Exit::No } else { Exit::Done })
+        let mut reports = OneOrMore::default();
+        for file in files {
+            reports.0.push(report(&session, file).await?);
+        }
+        printer.data(&reports)?;
+        Ok(if reports.0.iter().any(|report| report.differs) {
+            Exit::No
+        } else {
+            Exit::Done
+        })
     }
+}
+
+async fn report(session: &Session<'_>, file: Policy) -> Result<Report, Error> {
+    let domain = file.domain.clone();
+    let (base, merged, outcome) = plan(session, file, true).await?;
+    let changes = outcome.changes;
+    let domain_changes = changes::of_domain(base.policy(), &merged.policy);
+    let differs = !domain_changes.is_empty() || changes::any(&changes);
+    if base.policy().is_none() {
+        session
+            .printer
+            .note(format_args!("there is no domain {domain} yet"));
+    }
+    Ok(Report {
+        domain: domain.to_string(),
+        differs,
+        domain_changes,
+        changes,
+    })
 }
 
 #[derive(Serialize)]

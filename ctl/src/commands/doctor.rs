@@ -2,9 +2,12 @@
 
 mod finding;
 mod followers;
+mod ignore;
 mod limits;
 mod orphans;
 mod server;
+
+use std::collections::BTreeMap;
 
 use clap::Args;
 use policy::{Name, Policy};
@@ -13,7 +16,7 @@ use store::{Head, HeadState, Overrides, StoreError, Stored};
 
 use crate::{
     bucket::whole,
-    cli::{Global, examples},
+    cli::{Format, Global, examples},
     error::Error,
     exit::Exit,
     printer::Printer,
@@ -22,23 +25,37 @@ use crate::{
 };
 
 use finding::{Finding, Severity};
+use ignore::Ignored;
 use orphans::{Known, Looked};
 
 /// Find what is wrong with the server and the limits, and say how to mend it.
 ///
 /// The answer is no (exit code 1) if anything is wrong; what is only worth knowing is shown and
-/// does not count. Nothing is changed.
+/// does not count. With -q that is not shown either, and nothing is printed if nothing is wrong.
+/// Nothing is changed.
 #[derive(Debug, Args)]
 #[command(after_help = examples!(
     "rlctl doctor"
     "rlctl doctor -o json | jq -r '.findings[] | select(.severity == \"error\") | .mend'"
-    "rlctl doctor -q || page-somebody"
+    "rlctl doctor -q || page-somebody          # for cron: prints what is wrong, or nothing"
+    "rlctl doctor --ignore persistence,paused=shop/per-user"
 ))]
 pub struct Doctor {
     /// Keys that are looked at for leftovers of limits that are gone; 0 looks at all.
     #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = whole,
         allow_negative_numbers = true)]
     keys: u64,
+
+    /// Findings that are known and left out: the name of a check, or of one at a place; `-o name`
+    /// prints them [env: RLCTL_DOCTOR_IGNORE].
+    #[arg(
+        long,
+        value_name = "CHECK[=PLACE]",
+        value_delimiter = ',',
+        env = "RLCTL_DOCTOR_IGNORE",
+        hide_env = true
+    )]
+    ignore: Vec<Ignored>,
 }
 
 impl Doctor {
@@ -67,13 +84,23 @@ impl Doctor {
         findings.extend(orphans);
         findings.extend(followers::look(&session).await?);
         findings.sort_by_key(|finding| finding.severity);
+        let found = findings.len();
+        findings.retain(|finding| !self.ignore.iter().any(|known| known.is(finding)));
+        let ignored = found - findings.len();
+        if printer.is_quiet() {
+            findings.retain(|finding| finding.severity != Severity::Info);
+        }
         let report = Report {
+            ignored,
             healthy: findings.iter().all(|f| f.severity == Severity::Info),
             servers: health.into_iter().map(|node| node.address).collect(),
             findings,
             keys: looked,
         };
-        printer.data(&report)?;
+        let for_people = matches!(printer.format(), Format::Table | Format::Wide);
+        if !(report.healthy && for_people && printer.is_quiet()) {
+            printer.data(&report)?;
+        }
         Ok(if report.healthy { Exit::Done } else { Exit::No })
     }
 }
@@ -93,9 +120,11 @@ async fn domains(session: &Session<'_>) -> Result<Domains, Error> {
     let heads = heads.map_err(|error| session.failed(&error))?;
     let named = session.named_domain();
     let mut found = Domains::default();
-    if heads.is_empty() {
+    let flushed = flushed(session, &heads).await;
+    if heads.is_empty() && flushed.is_empty() {
         found.findings.push(limits::no_domain());
     }
+    found.findings.extend(flushed);
     for head in heads {
         let wanted = named.is_none_or(|named| *named == head.domain);
         let findings = found.look(session, &head).await?;
@@ -104,6 +133,26 @@ async fn domains(session: &Session<'_>) -> Result<Domains, Error> {
         }
     }
     Ok(found)
+}
+
+/// Domains that limiters have in force and the store does not know any more.
+async fn flushed(session: &Session<'_>, heads: &[Head]) -> Vec<Finding> {
+    let Ok(fleet) = session.store.fleet().await else {
+        return Vec::new(); // What lacks a right for that is told of elsewhere.
+    };
+    let mut followed: BTreeMap<&Name, (usize, u64)> = BTreeMap::new();
+    for (domain, revision) in fleet.limiters.iter().flat_map(|limiter| &limiter.revisions) {
+        let wanted = session.named_domain().is_none_or(|named| named == domain);
+        if wanted && !heads.iter().any(|head| head.domain == *domain) {
+            let (limiters, newest) = followed.entry(domain).or_default();
+            *limiters += 1;
+            *newest = revision.number.max(*newest);
+        }
+    }
+    let finding = |(domain, (limiters, newest)): (&Name, (usize, u64))| {
+        limits::flushed(domain, limiters, newest)
+    };
+    followed.into_iter().map(finding).collect()
 }
 
 impl Domains {
@@ -133,6 +182,8 @@ impl Domains {
 #[derive(Serialize)]
 struct Report {
     healthy: bool,
+    /// Findings that were left out.
+    ignored: usize,
     servers: Vec<String>,
     findings: Vec<Finding>,
     /// How many keys were looked at for leftovers.
@@ -151,6 +202,10 @@ impl View for Report {
             0 => "nothing is wrong".to_owned(),
             count => format!("{} to mend", counted(count, "thing")),
         };
+        let verdict = match self.ignored {
+            0 => verdict,
+            ignored => format!("{verdict}, {ignored} ignored"),
+        };
         let servers = self.servers.join(", ");
         let more = if self.keys.all {
             String::new()
@@ -161,12 +216,14 @@ impl View for Report {
         format!("{text}{servers}: {verdict}{more}\n")
     }
 
-    /// The checks that found something wrong.
+    /// The checks that found something wrong, as --ignore takes them.
     fn names(&self) -> Vec<String> {
         let wrong = self
             .findings
             .iter()
             .filter(|f| f.severity != Severity::Info);
-        wrong.map(|finding| finding.check.to_owned()).collect()
+        wrong
+            .map(|finding| format!("{}={}", finding.check, finding.place))
+            .collect()
     }
 }

@@ -16,6 +16,7 @@ use crate::{
     printer::Printer,
     render::{Page, View, changes::words},
     session::{Session, pauses},
+    suggest,
 };
 
 const YES: Style = AnsiColor::Green.on_default();
@@ -46,6 +47,10 @@ impl Explain {
         for pair in self.request.pairs() {
             if !keys.iter().any(|key| key.as_str() == pair.key) {
                 printer.note(format_args!("no limit asks for `{}`", pair.key));
+                let known = keys.iter().map(policy::Name::as_str);
+                if let Some(meant) = suggest::closest(&pair.key, known) {
+                    printer.hint(format_args!("did you mean `{meant}`?"));
+                }
             }
         }
         printer.data(&Report {

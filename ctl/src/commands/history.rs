@@ -1,14 +1,17 @@
 //! `rlctl history`.
 
-use std::fmt::Write as _;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
+};
 
 use clap::Args;
-use policy::{Name, format_timestamp};
+use policy::{Name, Policy, format_timestamp};
 use serde::Serialize;
-use store::HistoryEntry;
+use store::{HistoryEntry, Keys, Overrides};
 
 use crate::{
-    bucket::{visible, whole},
+    bucket::{key, visible, whole},
     changes::{Action, FieldChange, LimitChange},
     cli::{Global, examples},
     clock::now_ms,
@@ -16,12 +19,16 @@ use crate::{
     exit::Exit,
     past::Past,
     printer::Printer,
-    render::{self, Page, Table, View, age},
+    render::{self, Page, Table, View, age, counted},
     session::Session,
+    suggest,
 };
 
 /// More edits than a history keeps.
 const READ_MAX: usize = 10_000;
+
+/// Limits of one edit that the table names.
+const NAMED_MAX: usize = 5;
 
 /// List the edits of a domain: who, when, why and what.
 #[derive(Debug, Args)]
@@ -55,21 +62,52 @@ impl History {
         if entries.is_empty() {
             return Err(session.no_domain(&domain).await);
         }
-        let rows = entries.into_iter().map(|entry| Row::new(entry, &domain));
+        // Only to name buckets by: a domain that cannot be read has its history all the same.
+        let stored = session.read(&domain, Overrides::None).await.ok();
+        let of = Of {
+            domain: &domain,
+            keys: session.keys(),
+            policy: stored.as_ref().and_then(|stored| stored.policy()),
+        };
+        let rows = entries.into_iter().map(|entry| Row::new(entry, &of));
+        let mut names = BTreeSet::new();
         let wanted = |row: &Row| {
+            names.extend(row.limits.iter().cloned());
             self.limit
                 .as_ref()
                 .is_none_or(|limit| row.limits.contains(limit))
         };
         let rows: Vec<Row> = rows.filter(wanted).take(max).collect();
         if rows.is_empty() {
-            printer.note(format_args!(
-                "no edit of domain {domain} concerns this limit"
-            ));
+            self.say_none(printer, &of, &names);
         }
         printer.data(&Report(rows))?;
         Ok(Exit::Done)
     }
+}
+
+impl History {
+    /// A limit without a history is one that there never was, or a typo.
+    fn say_none(&self, printer: &Printer, of: &Of<'_>, names: &BTreeSet<String>) {
+        let domain = of.domain;
+        printer.note(format_args!(
+            "no edit of domain {domain} concerns this limit"
+        ));
+        let limits = of.policy.map_or(&[][..], |policy| &policy.limits);
+        let known = limits.iter().map(|limit| limit.name.as_str());
+        let known = known.chain(names.iter().map(String::as_str));
+        let limit = self.limit.as_deref().unwrap_or_default();
+        if let Some(meant) = suggest::closest(limit, known) {
+            printer.hint(format_args!("did you mean `{meant}`?"));
+        }
+    }
+}
+
+/// The domain whose history it is, and what names its buckets.
+struct Of<'a> {
+    domain: &'a Name,
+    keys: &'a Keys,
+    policy: Option<&'a Policy>,
 }
 
 #[derive(Serialize)]
@@ -88,6 +126,11 @@ struct Row {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     domain_changes: Vec<FieldChange>,
     changes: Vec<LimitChange>,
+    /// The bucket that was reset or credited, where the limit is still split as it was then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bucket: Option<BTreeMap<String, Option<String>>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    redis_key: Option<String>,
     #[serde(skip)]
     domain: Name,
     #[serde(skip)]
@@ -95,16 +138,19 @@ struct Row {
 }
 
 impl Row {
-    fn new(entry: HistoryEntry, domain: &Name) -> Self {
+    fn new(entry: HistoryEntry, of: &Of<'_>) -> Self {
         let past = Past::of(&entry);
         let changes = past.changes();
+        let entries = of.bucket(&past);
         Self {
             revision: entry.revision.number,
             at_ms: entry.at_ms,
             // Whole seconds are enough for a table.
             at: format_timestamp(entry.at_ms / 1000 * 1000),
-            what: what(&past, &changes),
-            domain: domain.clone(),
+            what: what(&past, &changes, entries.as_deref()),
+            domain: of.domain.clone(),
+            redis_key: past.key().map(str::to_owned),
+            bucket: entries.map(|entries| entries.into_iter().collect()),
             domain_changes: past.domain_changes(),
             limits: past.limits().into_iter().map(Name::to_string).collect(),
             author: entry.by.author,
@@ -115,8 +161,23 @@ impl Row {
     }
 }
 
+impl Of<'_> {
+    /// The one bucket that an edit concerns.
+    fn bucket(&self, past: &Past) -> Option<key::Entries> {
+        let limits = past.limits();
+        let limit = limits.first().zip(self.policy);
+        let limit = limit.and_then(|(name, policy)| policy.limit(name.as_str()));
+        key::entries(self.keys, limit, past.key()?)
+    }
+}
+
 /// `+exports ~per-user -old`.
-fn what(past: &Past, changes: &[LimitChange]) -> String {
+fn what(
+    past: &Past,
+    changes: &[LimitChange],
+    bucket: Option<&[(String, Option<String>)]>,
+) -> String {
+    let bucket = |key: &str| bucket.map_or_else(|| visible(key.as_bytes()), key::in_words);
     match past {
         Past::Limits { .. } => {
             let sign = |change: &LimitChange| match change.action {
@@ -131,20 +192,30 @@ fn what(past: &Past, changes: &[LimitChange]) -> String {
             let domain = pause
                 .first()
                 .map(|change| kill_switch(change, "the domain"));
-            let limits = changes.iter().map(sign);
-            domain
-                .into_iter()
-                .chain(limits)
-                .collect::<Vec<_>>()
-                .join(" ")
+            let limits = changes.iter().take(NAMED_MAX).map(sign);
+            let more = changes.len().saturating_sub(NAMED_MAX);
+            let more = (more > 0).then(|| format!("and {}", counted(more, "more limit")));
+            let all = domain.into_iter().chain(limits).chain(more);
+            all.collect::<Vec<_>>().join(" ")
         }
         Past::Override { limit, after, .. } => match after {
             Some(_) => format!("~{limit} override"),
             None => format!("~{limit} -override"),
         },
-        Past::Reset { limit, key } if key == "*" => format!("reset {limit}, every bucket"),
-        Past::Reset { limit, .. } => format!("reset {limit}, one bucket"),
-        Past::Credit { limit, units } => format!("credit {limit}, {units} to one bucket"),
+        Past::Reset {
+            limit, begun: true, ..
+        } => format!("reset {limit}, every bucket: begun"),
+        Past::Reset {
+            limit, key: None, ..
+        } => format!("reset {limit}, every bucket"),
+        Past::Reset {
+            limit,
+            key: Some(key),
+            ..
+        } => format!("reset {limit} {}", bucket(key)),
+        Past::Credit { limit, units, key } => {
+            format!("credit {limit} {}: {units}", bucket(key))
+        }
         Past::TooLarge => "(more than the history keeps)".to_owned(),
         Past::Unknown => "(unknown to this version)".to_owned(),
     }

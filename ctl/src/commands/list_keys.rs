@@ -13,7 +13,7 @@ use store::{KeyValue, ListedBucket, Overrides};
 use walk::Walk;
 
 use crate::{
-    bucket::{visible, whole},
+    bucket::{key, whole},
     cli::{Global, examples},
     error::Error,
     exit::Exit,
@@ -122,17 +122,13 @@ impl Row {
             names
                 .iter()
                 .zip(values)
-                .map(|(name, value)| (name.to_string(), plain(value)))
+                .map(|(name, value)| key::entry(name, value))
                 .collect()
         } else {
             Vec::new()
         };
-        let one = |(name, value): &(String, Option<String>)| match value {
-            Some(value) => format!("{name}={value}"),
-            None => format!("{name}: none"),
-        };
         let shown = match (entries.is_empty(), bucket.values.is_empty()) {
-            (false, _) => entries.iter().map(one).collect::<Vec<_>>().join(" "),
+            (false, _) => key::in_words(&entries),
             (true, true) => "(all)".to_owned(),
             (true, false) => "(split otherwise)".to_owned(),
         };
@@ -155,14 +151,6 @@ fn names<'l>(limit: &'l Limit, bucket: &ListedBucket) -> Vec<&'l Name> {
         .iter()
         .filter(|name| !limit.partition.contains(name));
     limit.partition.iter().chain(others).collect()
-}
-
-fn plain(value: &KeyValue) -> Option<String> {
-    match value {
-        KeyValue::Absent => None,
-        KeyValue::Plain(bytes) => Some(visible(bytes)),
-        KeyValue::Digest(sha256) => Some(format!("sha256:{sha256}")),
-    }
 }
 
 impl View for Report {

@@ -11,7 +11,7 @@ use crate::{
     edit::EditArgs,
     error::Error,
     exit::Exit,
-    printer::Printer,
+    printer::{Pending, Printer},
     prompt::{Yes, confirm},
     render::{Page, View, counted},
     seen::Seen,
@@ -74,14 +74,17 @@ impl Reset {
             let question = format!("forget the usage of {what} of limit {name}, domain {domain}");
             confirm(question, &self.yes).await?;
             let of = LimitOf { domain, limit };
-            printer.set_pending(true);
+            printer.set_pending(Some(match which {
+                Which::All => Pending::Reset,
+                Which::Bucket(_) => Pending::Edit,
+            }));
             let signature = self.edit.signature();
             let reset = session.store.reset(&of, which, &signature);
             let report = match which {
                 Which::All => session.walking(reset).await,
                 Which::Bucket(_) => reset.await,
             };
-            printer.set_pending(false);
+            printer.set_pending(None);
             let report = report.map_err(|error| session.edit_failed(&error))?;
             (report.buckets, report.revision)
         };

@@ -88,7 +88,7 @@ impl SetLimit {
             self.set_override(&session, &domain).await?
         };
         printer.data(&report)?;
-        let warned = warn(&session, &domain, &name, &report).await;
+        let warned = self.warn(&session, &domain, &name, &report).await;
         session.note_unread(warned);
         session.follow_up_edit(&report, &self.edit).await
     }
@@ -109,14 +109,20 @@ impl SetLimit {
         let attempt = async |base: &Stored, before: &Option<Limit>| {
             self.check_presence(name, before.as_ref())?;
             let policy = self.edited(base, domain, name)?;
-            if before.is_none() && !sure.get() {
+            let after = policy.limit(name.as_str());
+            if let (None, Some(new)) = (before, after)
+                && !sure.get()
+            {
                 self.ask_for_typo(base, name).await?;
+                self.ask_for_every_request(domain, new).await?;
                 sure.set(true);
             }
-            let after = policy.limit(name.as_str());
             if let (Some(before), Some(after)) = (before, after) {
                 self.overrides_must_fit(session, domain, (before, after))
                     .await?;
+            }
+            if let Some(after) = after {
+                wrong::warn(session.printer, after);
             }
             let change = LimitChange::between(before.as_ref(), after);
             let prepared = Prepared {
@@ -143,6 +149,22 @@ impl SetLimit {
             }
             _ => Ok(()),
         }
+    }
+
+    /// A new limit that no pattern narrows denies on the whole site, or splits all of it: whoever
+    /// types is asked, a script is warned afterwards.
+    async fn ask_for_every_request(&self, domain: &Name, limit: &Limit) -> Result<(), Error> {
+        if !self.is_for_every_request(limit) || !prompt::can_ask() {
+            return Ok(());
+        }
+        let name = &limit.name;
+        let question = format!("{name} is for every request of domain {domain}: create it");
+        confirm(question, &self.yes).await
+    }
+
+    /// Whether it is for every request, without anybody having said that this is meant.
+    fn is_for_every_request(&self, limit: &Limit) -> bool {
+        limit.matchers.is_empty() && limit.enforce_percent > 0 && !self.yes.yes
     }
 
     /// An edit of a limit must not lose its overrides, nor make one of them invalid.
@@ -208,21 +230,44 @@ fn similar<'l>(limits: &'l [Limit], name: &Name) -> Option<&'l str> {
     suggest::closest(name.as_str(), others.map(|limit| limit.name.as_str()))
 }
 
-/// What whoever made the edit would not expect: the limit is paused, or new because of a typo.
-async fn warn(
+impl SetLimit {
+    /// What whoever made the edit would not expect: the limit is paused, matches nothing, is for
+    /// every request, or is new because of a typo.
+    async fn warn(
+        &self,
+        session: &Session<'_>,
+        domain: &Name,
+        name: &Name,
+        report: &EditReport,
+    ) -> Result<(), Error> {
+        let stored = session.read(domain, Overrides::None).await?;
+        if let Some(policy) = stored.policy() {
+            session.warn_of_pause(policy, &[name.as_str()]);
+        }
+        let is_new = |change: &LimitChange| change.action == Action::Created;
+        if !report.changes.iter().any(is_new) {
+            return Ok(());
+        }
+        let limit = stored
+            .policy()
+            .and_then(|policy| policy.limit(name.as_str()));
+        if limit.is_some_and(|limit| self.is_for_every_request(limit)) && !prompt::can_ask() {
+            session.printer.warn(format_args!(
+                "{name} is for every request of domain {domain}; --match narrows it, --yes says \
+                 that this is meant"
+            ));
+        }
+        warn_of_typo(session, name, report, &stored).await
+    }
+}
+
+/// A typo makes a new limit, or even a new domain, of what was meant to be an edit.
+async fn warn_of_typo(
     session: &Session<'_>,
-    domain: &Name,
     name: &Name,
     report: &EditReport,
+    stored: &Stored,
 ) -> Result<(), Error> {
-    let stored = session.read(domain, Overrides::None).await?;
-    if let Some(policy) = stored.policy() {
-        session.warn_of_pause(policy, &[name.as_str()]);
-    }
-    let is_new = |change: &LimitChange| change.action == Action::Created;
-    if !report.changes.iter().any(is_new) {
-        return Ok(());
-    }
     if report.previous_revision.is_none() {
         return session.warn_of_new_domain().await;
     }

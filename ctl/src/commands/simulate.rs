@@ -8,14 +8,14 @@ mod view;
 use std::ops::Range;
 
 use clap::{Args, ValueEnum};
-use policy::{Node, Policy, Problems, parse_duration};
+use policy::{Node, Policy, Problems, Surroundings, parse_duration};
 
 use crate::{
     bucket::{Pair, descriptor, whole},
     cli::{Global, examples},
     error::Error,
     exit::Exit,
-    input::{FileArg, Source},
+    input::{FilesArg, Source},
     printer::Printer,
     render::{counted, diagnostics},
     session::Session,
@@ -48,7 +48,7 @@ const START_MS: u64 = 1_699_920_000_000;
 ))]
 pub struct Simulate {
     #[command(flatten)]
-    file: FileArg,
+    file: FilesArg,
 
     /// What decides: local, the algorithms in this program; or redis, the scripts that limiters
     /// use, on a real server, with keys of their own that are removed in the end.
@@ -101,9 +101,18 @@ enum EngineKind {
 }
 
 impl Simulate {
+    /// The one file.
+    async fn source(&self) -> Result<Source, Error> {
+        let mut sources = self.file.read().await?;
+        match (sources.pop(), sources.pop()) {
+            (Some(source), None) => Ok(source),
+            _ => Err(Error::usage("simulate takes one file at a time")),
+        }
+    }
+
     /// Runs every scenario; the answer is no if one is not as expected.
     pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
-        let source = Source::read(self.file.path()).await?;
+        let source = self.source().await?;
         let mut scenarios = scenarios(&source, !self.traffic.is_empty())?;
         if let Some(id) = &self.scenario {
             only(&mut scenarios, id)?;
@@ -183,7 +192,7 @@ fn scenarios(source: &Source, limits_are_enough: bool) -> Result<Vec<Scenario>, 
                 source.name
             ),
         );
-        let is_limits_file = source.policy().is_ok();
+        let is_limits_file = source.policy(&Surroundings::default()).is_ok();
         error.maybe_hint(is_limits_file.then_some("a limits file needs --traffic: it has no steps"))
     })
 }

@@ -1,18 +1,22 @@
 //! `rlctl validate`.
 
+mod filter;
+
 use algorithms::Kind;
 use clap::Args;
-use policy::{Limit, Problem, Problems};
+use policy::{Limit, Problem, Problems, Surroundings};
 use serde::Serialize;
 
 use crate::{
     cli::examples,
     error::Error,
     exit::Exit,
-    input::Source,
+    input::{FilesArg, Source},
     printer::Printer,
     render::{Page, View, counted, diagnostics},
 };
+
+use filter::Supplied;
 
 /// A limit is dear that weighs as much as so many token buckets.
 const DEAR: usize = 8;
@@ -21,70 +25,90 @@ const LONG_LOG: u64 = 10_000;
 const LOG_ENTRY_BYTES: u64 = 25;
 
 /// Check limits files and show every problem; needs no Redis.
+///
+/// Warned of is what is valid and probably not meant: patterns that match nothing, requests that cost
+/// more than a bucket holds, overrides that have ended. Warnings do not count, unless --strict.
 #[derive(Debug, Args)]
 #[command(after_help = examples!(
     "rlctl validate -f limits.yaml"
-    "rlctl validate -f shop.yaml -f admin.yaml"
-    "rlctl export | rlctl validate -f -"
+    "rlctl validate -f limits/                              # every file of a folder"
+    "rlctl validate -f limits.yaml --filter envoy.yaml      # is every entry supplied?"
+    "rlctl export | rlctl validate --strict -f -"
     "rlctl validate -f limits.yaml -o json | jq '.[].problems[].message'"
 ))]
 pub struct Validate {
-    /// A limits file; `-` is stdin. May be given several times.
-    #[arg(
-        short,
-        long = "file",
-        value_name = "FILE",
-        required_unless_present = "paths"
-    )]
-    files: Vec<String>,
+    #[command(flatten)]
+    files: FilesArg,
 
-    /// What -f is for, without it: nobody means anything else by a bare path.
-    #[arg(hide = true)]
-    paths: Vec<String>,
+    /// Check against the filter's configuration in this file, Envoy's or a WasmPlugin: is every
+    /// entry supplied, and the domain asked for? May be given several times.
+    #[arg(long, value_name = "FILE")]
+    filter: Vec<String>,
+
+    /// Warnings count as problems.
+    #[arg(long)]
+    strict: bool,
 }
 
 impl Validate {
     /// Shows what is wrong; the answer is no if anything is.
     pub async fn run(&self, printer: &Printer) -> Result<Exit, Error> {
-        let mut files = Vec::new();
-        for path in self.files.iter().chain(&self.paths) {
-            files.push(check(path).await?);
+        let supplied = Supplied::read(&self.filter).await?;
+        let around = Surroundings {
+            now_ms: None,
+            supply: (!self.filter.is_empty()).then(|| supplied.supply()),
+        };
+        let sources = self.files.read().await?;
+        let mut files: Vec<Checked> = Vec::with_capacity(sources.len());
+        for source in &sources {
+            let mut file = check(source, &around);
+            file.fails = !file.valid || self.strict && !file.warnings.is_empty();
+            files.push(file);
         }
         let report = Report(files);
         printer.data(&report)?;
-        for warning in report.0.iter().flat_map(|file| &file.warnings) {
-            printer.warn(warning);
+        for cost in report.0.iter().flat_map(|file| &file.costs) {
+            printer.warn(cost);
         }
-        Ok(if report.0.iter().all(|file| file.valid) {
-            Exit::Done
-        } else {
+        Ok(if report.0.iter().any(|file| file.fails) {
             Exit::No
+        } else {
+            Exit::Done
         })
     }
 }
 
-async fn check(path: &str) -> Result<Checked, Error> {
-    let source = Source::read(path).await?;
-    Ok(match source.policy() {
-        Ok(policy) => Checked {
-            file: source.name,
+fn check(source: &Source, around: &Surroundings<'_>) -> Checked {
+    let file = source.name.clone();
+    match source.policy(around) {
+        Ok((policy, warnings)) => Checked {
+            file,
             valid: true,
             domain: Some(policy.domain.to_string()),
             limits: Some(policy.limits.len()),
-            warnings: policy.limits.iter().filter_map(dear).collect(),
             problems: Vec::new(),
-            diagnostics: None,
+            warnings: rows(warnings.as_ref()),
+            costs: policy.limits.iter().filter_map(dear).collect(),
+            fails: false,
+            diagnostics: warnings,
         },
         Err(problems) => Checked {
-            file: source.name,
+            file,
             valid: false,
             domain: None,
             limits: None,
+            problems: rows(Some(&problems)),
             warnings: Vec::new(),
-            problems: problems.iter().map(Row::from).collect(),
+            costs: Vec::new(),
+            fails: false,
             diagnostics: Some(problems),
         },
-    })
+    }
+}
+
+fn rows(problems: Option<&Problems>) -> Vec<Row> {
+    let problems = problems.into_iter().flat_map(Problems::iter);
+    problems.map(Row::from).collect()
 }
 
 /// What a limit whose checks or buckets are dear costs.
@@ -121,9 +145,14 @@ struct Checked {
     #[serde(skip_serializing_if = "Option::is_none")]
     limits: Option<usize>,
     problems: Vec<Row>,
+    warnings: Vec<Row>,
     /// What works, and costs more than its author may know.
     #[serde(skip)]
-    warnings: Vec<String>,
+    costs: Vec<String>,
+    /// Whether it makes the answer a no.
+    #[serde(skip)]
+    fails: bool,
+    /// Either of them, as people read them.
     #[serde(skip)]
     diagnostics: Option<Problems>,
 }
@@ -156,9 +185,9 @@ impl View for Report {
         self.0.iter().map(Checked::text).collect()
     }
 
-    /// The files that are not valid.
+    /// The files that are not valid; with --strict, those with warnings as well.
     fn names(&self) -> Vec<String> {
-        let invalid = self.0.iter().filter(|file| !file.valid);
+        let invalid = self.0.iter().filter(|file| file.fails);
         invalid.map(|file| file.file.clone()).collect()
     }
 }
@@ -166,18 +195,22 @@ impl View for Report {
 impl Checked {
     fn text(&self) -> String {
         let file = &self.file;
-        match (&self.diagnostics, &self.domain, self.limits) {
-            (Some(problems), ..) => {
-                let count = counted(problems.count(), "problem");
-                format!("{}\n{file}: {count}\n", diagnostics(problems))
+        let diagnostics = self
+            .diagnostics
+            .as_ref()
+            .map_or_else(String::new, |found| diagnostics(found) + "\n");
+        let count = self.diagnostics.as_ref().map_or(0, Problems::count);
+        let verdict = match (&self.domain, self.limits) {
+            (Some(domain), Some(limits)) => {
+                let limits = counted(limits, "limit");
+                let warnings = match count {
+                    0 => String::new(),
+                    count => format!(", {}", counted(count, "warning")),
+                };
+                format!("valid, {limits} in domain {domain}{warnings}")
             }
-            (None, Some(domain), Some(limits)) => {
-                format!(
-                    "{file}: valid, {} in domain {domain}\n",
-                    counted(limits, "limit")
-                )
-            }
-            _ => String::new(),
-        }
+            _ => counted(count, "problem"),
+        };
+        format!("{diagnostics}{file}: {verdict}\n")
     }
 }

@@ -1,7 +1,7 @@
 //! Reading an entry of the history.
 
 use policy::{Limit, Name, Node, Pause, Value};
-use store::HistoryEntry;
+use store::{HistoryEntry, RESET_BEGUN};
 
 use super::{Overrides, Past};
 
@@ -24,7 +24,10 @@ impl Past {
                 }),
             "reset" => entry.limit.clone().map(|limit| Self::Reset {
                 limit,
-                key: entry.after.clone(),
+                key: Some(&entry.after)
+                    .filter(|key| !key.starts_with('*'))
+                    .cloned(),
+                begun: entry.after == RESET_BEGUN,
             }),
             "credit" => credit(entry),
             _ => None,
@@ -35,10 +38,11 @@ impl Past {
 
 /// `50 rl:b:shop:per-user:alice`.
 fn credit(entry: &HistoryEntry) -> Option<Past> {
-    let (units, _) = entry.after.split_once(' ')?;
+    let (units, key) = entry.after.split_once(' ')?;
     Some(Past::Credit {
         limit: entry.limit.clone()?,
         units: units.parse().ok()?,
+        key: key.to_owned(),
     })
 }
 

@@ -11,20 +11,29 @@ use crate::changes::{Action, FieldChange, LimitChange, OverrideChange};
 
 /// Overrides of one limit that are listed one by one.
 const OVERRIDES_SHOWN: usize = 20;
+/// Limits that are listed one by one.
+const LIMITS_SHOWN: usize = 40;
 
 const CREATED: Style = AnsiColor::Green.on_default();
 const CHANGED: Style = AnsiColor::Yellow.on_default();
 const DELETED: Style = AnsiColor::Red.on_default();
 const NAME: Style = Style::new().bold();
 
-/// Every limit that differs, with its fields before and after; the others too if `page` is wide.
+/// The limits that differ, with their fields before and after; if `page` is wide all of them, else
+/// the first.
 pub fn text(changes: &[LimitChange], page: Page) -> String {
-    let shown = |change: &&LimitChange| page.wide || change.action != Action::Unchanged;
-    changes
-        .iter()
-        .filter(shown)
+    let wanted = |change: &&LimitChange| page.wide || change.action != Action::Unchanged;
+    let mut wanted = changes.iter().filter(wanted);
+    let max = if page.wide { usize::MAX } else { LIMITS_SHOWN };
+    let mut text: String = { wanted.by_ref().take(max) }
         .map(|change| one(change, page))
-        .collect()
+        .collect();
+    let more = wanted.count();
+    if more > 0 {
+        let more = counted(more, "more limit");
+        let _ = writeln!(text, "… and {more}; -o wide shows all");
+    }
+    text
 }
 
 /// What differs about the domain itself; nothing if nothing does.

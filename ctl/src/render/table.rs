@@ -9,6 +9,8 @@ use super::Page;
 const HEADER: anstyle::Style = anstyle::Style::new().bold();
 /// Spaces between columns.
 const GAP: u16 = 2;
+/// Characters of one cell; what is longer is cut. `-o json` has all of it.
+const CELL_MAX: usize = 1000;
 /// A column is not wrapped below this width: what comes out could not be read.
 const COLUMN_MIN: u16 = 12;
 
@@ -30,7 +32,7 @@ impl Table {
 
     /// Adds a row, a cell for every header.
     pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
-        self.rows.push(cells.into_iter().collect());
+        self.rows.push(cells.into_iter().map(cut).collect());
     }
 
     /// The lines, each ended. Where the page is narrow cells wrap; where it is very narrow every
@@ -38,19 +40,19 @@ impl Table {
     pub fn draw(&self, page: Page) -> String {
         let mut table = self.grid();
         let widths = table.column_max_content_widths();
-        let whole: u16 = sum(widths.iter().map(|width| width + GAP));
+        let whole: u16 = sum(widths.iter().map(|width| width.saturating_add(GAP)));
         let Some(page_width) = page.width.filter(|width| *width < whole) else {
             return lines(&table);
         };
         let least = widths.iter().map(|width| (*width).min(COLUMN_MIN));
-        if sum(least.clone().map(|width| width + GAP)) > page_width {
+        if sum(least.clone().map(|width| width.saturating_add(GAP))) > page_width {
             return self.paragraphs();
         }
         table
             .set_content_arrangement(ContentArrangement::Dynamic)
             .set_width(page_width);
         for (column, least) in table.column_iter_mut().zip(least) {
-            let width = Width::Fixed(least + GAP);
+            let width = Width::Fixed(least.saturating_add(GAP));
             column.set_constraint(ColumnConstraint::LowerBoundary(width));
         }
         lines(&table)
@@ -95,6 +97,13 @@ impl Table {
             }
         }
         text
+    }
+}
+
+fn cut(cell: String) -> String {
+    match cell.char_indices().nth(CELL_MAX) {
+        Some((end, _)) => format!("{}…", cell.get(..end).unwrap_or_default()),
+        None => cell,
     }
 }
 
@@ -149,6 +158,22 @@ mod tests {
                        method=GET|POST\n\
              exports   path=/export\n"
         );
+    }
+
+    #[test]
+    fn a_cell_of_a_hundred_thousand_characters_is_cut() {
+        let mut table = Table::new(["NAME", "WHAT"]);
+        table.row(["ä".to_owned(), "ö".repeat(100_000)]);
+        for width in [None, Some(80), Some(20)] {
+            let page = Page {
+                width,
+                wide: false,
+                unicode: true,
+            };
+            let text = table.draw(page);
+            assert_eq!(text.matches('ö').count(), CELL_MAX, "{width:?}");
+            assert!(text.contains('…'));
+        }
     }
 
     #[test]

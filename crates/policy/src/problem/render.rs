@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Problem, Problems};
+use super::{Gravity, Problem, Problems};
 use crate::is_printable;
 
 /// One line, without the source: what an API answers or a log says.
@@ -42,7 +42,11 @@ impl fmt::Display for Problems {
             if n > 0 {
                 writeln!(f)?;
             }
-            writeln!(f, "error: {}", problem.headline())?;
+            let word = match self.gravity {
+                Gravity::Error => "error",
+                Gravity::Warning => "warning",
+            };
+            writeln!(f, "{word}: {}", problem.headline())?;
             #[cfg(feature = "yaml")]
             if let Some(place) = problem.place {
                 self.write_place(f, place)?;

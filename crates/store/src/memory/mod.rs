@@ -23,8 +23,8 @@ use proxies::Proxies;
 use crate::{
     Asked, CheckError, Credit, CreditReport, Cursor, Edit, EditError, Head, Health, HistoryEntry,
     Inspection, Keys, LimitOf, ListedBucket, Options, OverrideCursor, OverridePage, Overrides,
-    Page, Pong, ProxyCounts, ResetReport, ScriptStatus, Signature, Store, StoreError, Stored,
-    Which, clock::wall_ms, edit, plan::Planned, script::ScriptCheck, slot,
+    Page, Pong, ProxyCounts, RESET_BEGUN, ResetReport, ScriptStatus, Signature, Store, StoreError,
+    Stored, Which, clock::wall_ms, edit, plan::Planned, script::ScriptCheck, slot,
 };
 
 /// Buckets of a page of a listing.
@@ -217,6 +217,8 @@ impl Store for MemoryStore {
                 (removed, key)
             }
             Which::All => {
+                let begun = edit::reset(limit, RESET_BEGUN);
+                lock(&self.domains).reset(domain, begun, by, now_ms)?;
                 let ours = |key: &str| {
                     let parsed = self.keys.parse_bucket(key.as_bytes());
                     parsed.is_some_and(|p| p.domain == *domain && p.limit == limit.name)

@@ -4,8 +4,8 @@ use policy::Name;
 
 use super::{Lane, RedisStore, request::Request, value};
 use crate::{
-    Asked, Cursor, EditError, LimitOf, PROXIES_MAX, PROXY_LIFE_MS, ProxyCounts, ResetReport,
-    Signature, StoreError, Which, edit,
+    Asked, Cursor, EditError, LimitOf, PROXIES_MAX, PROXY_LIFE_MS, ProxyCounts, RESET_BEGUN,
+    ResetReport, Signature, StoreError, Which, edit,
     scripts::{BUCKET_RESET, POLICY_PROXIES},
 };
 
@@ -30,10 +30,13 @@ impl RedisStore {
                 let key = self.keys().bucket_of(domain, limit, values);
                 (self.make_unused(std::slice::from_ref(&key)).await?, key)
             }
-            Which::All => (
-                self.make_all_unused(domain, &limit.name).await?,
-                "*".to_owned(),
-            ),
+            Which::All => {
+                let begun = edit::reset(limit, RESET_BEGUN);
+                self.write_plan(domain, &edit::Expected::Any, &begun, by)
+                    .await?;
+                let buckets = self.make_all_unused(domain, &limit.name).await?;
+                (buckets, "*".to_owned())
+            }
         };
         let plan = edit::reset(limit, &what);
         let revision = self

@@ -6,6 +6,8 @@ use policy::{Name, Override, Policy, Revision};
 use super::Overrides;
 use super::Stored;
 use crate::OverrideEdits;
+#[cfg(doc)]
+use crate::RESET_BEGUN;
 
 /// Who edits, and why.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -83,7 +85,7 @@ pub struct HistoryEntry {
     /// together, nothing. Of `limits`, their overrides are in them, all. Of an `override`, what it
     /// was. Nothing for a `reset` or a `credit`.
     pub before: String,
-    /// The same as it became; the key of the bucket that was reset, `*` for all of them; the units
-    /// that were given back, and the key.
+    /// The same as it became; the key of the bucket that was reset, `*` for all of them and
+    /// [`RESET_BEGUN`] before the first of them; the units that were given back, and the key.
     pub after: String,
 }

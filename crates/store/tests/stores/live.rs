@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::Result;
-use store::{CheckError, Credit, Cursor, EditError, KeyValue, LimitOf, Store, Which};
+use store::{CheckError, Credit, Cursor, EditError, KeyValue, LimitOf, RESET_BEGUN, Store, Which};
 
 use crate::{
     given::{EVERY_ALGORITHM, TEN_A_DAY, by, check, current, name, policy, publish, request},
@@ -239,15 +239,16 @@ async fn a_reset_forgets_usage_and_raises_the_generation(store: Shared) -> Resul
     };
     assert_eq!((left("alice").await?, left("bob").await?), (10, 9));
     let report = store.reset(&of, Which::All, &by("ann")).await?;
-    assert_eq!((report.buckets, report.revision), (2, 3));
+    assert_eq!((report.buckets, report.revision), (2, 4));
     assert_eq!((left("bob").await?, left("carol").await?), (10, 10));
-    let history = store.history(&domain, 2).await?;
+    let history = store.history(&domain, 3).await?;
     assert_eq!(history[0].operation, "reset");
     assert_eq!(
         (history[0].after.as_str(), &history[0].limit),
         ("*", &Some(name("per-user")))
     );
-    assert_eq!(history[1].after, "rl:b:shop:per-user:alice");
+    assert_eq!(history[1].after, RESET_BEGUN);
+    assert_eq!(history[2].after, "rl:b:shop:per-user:alice");
 
     let elsewhere = name("elsewhere");
     let nowhere = LimitOf {

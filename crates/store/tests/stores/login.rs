@@ -88,7 +88,7 @@ async fn a_user_with_few_rights_is_enough_for_checks_and_edits() -> Result<()> {
             limit: &policy.limits()[0],
         };
         assert_eq!(store.reset(&of, Which::All, &by("ann")).await?.buckets, 1);
-        assert_eq!(store.history(&name("shop"), 9).await?.len(), 2);
+        assert_eq!(store.history(&name("shop"), 9).await?.len(), 3);
     }
     Ok(())
 }

@@ -1,23 +1,17 @@
 //! What can be wrong with the limits of a domain.
 
-use policy::{IfMissing, Limit, Matcher, Name, Pattern, Policy};
+use policy::{BUILT_IN, IfMissing, Limit, Matcher, Name, Pattern, Policy, Problem, Surroundings};
 
 use super::finding::{Finding, Severity};
 use crate::{
+    clock,
     error::Error,
+    render::listed,
     session::{Session, pauses},
 };
 
-/// Entries that every request has, because the proxy makes them itself.
-const BUILT_IN: [&str; 7] = [
-    "method",
-    "path",
-    "host",
-    "route",
-    "remote_address",
-    "workload",
-    "namespace",
-];
+/// Limits that one finding names.
+const NAMED_MAX: usize = 10;
 
 pub fn no_domain() -> Finding {
     Finding::new(
@@ -28,6 +22,27 @@ pub fn no_domain() -> Finding {
         "without limits every request passes",
     )
     .mend("rlctl apply -f limits.yaml")
+}
+
+/// Limiters have limits in force that the store does not have any more.
+pub fn flushed(domain: &Name, limiters: usize, revision: u64) -> Finding {
+    let who = if limiters == 1 {
+        "1 limiter has".to_owned()
+    } else {
+        format!("{limiters} limiters have")
+    };
+    Finding::new(
+        Severity::Error,
+        "records",
+        format!("domain {domain}"),
+        format!("{who} its limits in force (revision {revision}), and the store has none"),
+        "they were flushed, or this is another server; limiters that run keep the last they had, \
+         one that starts has none",
+    )
+    .mend(format!(
+        "curl -s 'http://LIMITER:8090/v1/policy?domain={domain}' | rlctl apply -f -    # or your \
+         limits file; overrides come back from the file only"
+    ))
 }
 
 pub fn lost(domain: &Name) -> Finding {
@@ -64,7 +79,32 @@ pub fn look(policy: &Policy) -> Vec<Finding> {
         findings.extend(escapes(policy, limit));
     }
     findings.extend(shared(policy));
+    let around = Surroundings {
+        now_ms: Some(clock::now_ms()),
+        supply: None,
+    };
+    let meant = policy.warnings(&around);
+    findings.extend(meant.into_iter().map(|problem| unmeant(policy, problem)));
     findings
+}
+
+/// A limit that is valid, and probably not the one that is meant.
+fn unmeant(policy: &Policy, problem: Problem) -> Finding {
+    let limit = problem.limit.unwrap_or_default();
+    let (_, field) = problem.path.split_once("].").unwrap_or_default();
+    let domain = &policy.domain;
+    Finding::new(
+        Severity::Warning,
+        "unmeant",
+        format!("{domain}/{limit}"),
+        format!("{field}: {}", problem.message),
+        problem
+            .hint
+            .unwrap_or_else(|| "nothing that could be meant comes near".to_owned()),
+    )
+    .mend(format!(
+        "rlctl get-limit {limit} --domain {domain}    # then `set-limit`"
+    ))
 }
 
 /// Overrides that do not fit their limit: with one of them, no limiter reads the domain.
@@ -198,7 +238,7 @@ fn shared(policy: &Policy) -> Option<Finding> {
         format!("domain {domain}"),
         format!(
             "requests that lack an entry of `per` share one bucket in {}",
-            names.join(", ")
+            listed(&names, NAMED_MAX)
         ),
         "that is as it should be where few lack it; where many do, they deny each other",
     );

@@ -168,7 +168,7 @@ impl Node<'_> {
             return None;
         }
         let finding = self.finding(
-            Severity::Warning,
+            Severity::Info,
             "scripts",
             format!("scripts of this version are missing: {}", names.join(", ")),
             "limiters load them when they meet that, so the first checks take longer; a server that \

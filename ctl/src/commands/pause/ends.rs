@@ -22,7 +22,7 @@ impl Ends {
     /// the machine that somebody types at.
     pub async fn pause(&self, session: &Session<'_>) -> Result<Pause, Error> {
         if let Some(until) = &self.until {
-            return point(until);
+            return point(until, session.now_ms().await?);
         }
         let Some(lasts) = &self.lasts else {
             return Ok(Pause { until_ms: None });
@@ -47,10 +47,12 @@ impl Ends {
     }
 }
 
-fn point(until: &str) -> Result<Pause, Error> {
+fn point(until: &str, now_ms: u64) -> Result<Pause, Error> {
     match parse_timestamp(until) {
-        Some(ms) if ms > 0 => Ok(Pause { until_ms: Some(ms) }),
-        _ => Err(Error::usage(format!("--until: `{until}` is not a time"))
+        Some(ms) if ms > now_ms => Ok(Pause { until_ms: Some(ms) }),
+        Some(_) => Err(Error::usage(format!("--until: {until} has passed"))
+            .hint("a pause that is over pauses nothing; `rlctl resume` ends one")),
+        None => Err(Error::usage(format!("--until: `{until}` is not a time"))
             .hint("a time is like 2026-12-01T00:00Z; --for takes a while, like 30m")),
     }
 }

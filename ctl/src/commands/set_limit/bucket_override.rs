@@ -7,7 +7,6 @@ use super::{SetLimit, wrong::wrong};
 use crate::{
     bucket::{self, Values},
     changes::{self, Action, LimitChange},
-    clock,
     edit::{EditReport, Prepared},
     error::Error,
     exit::Exit,
@@ -35,7 +34,8 @@ impl SetLimit {
         let attempt = async |base: &Stored, before: &Option<Override>| {
             let limit = session.limit_in(base, domain, &self.name).await?;
             let values = bucket::bucket(limit, &self.bucket, &[])?;
-            let after = self.override_for(limit, &values, before.as_ref())?;
+            let now_ms = session.now_ms().await?;
+            let after = self.override_for(limit, &values, before.as_ref(), now_ms)?;
             if before.is_none() {
                 must_have_room(session, domain, limit).await?;
             }
@@ -62,6 +62,7 @@ impl SetLimit {
         limit: &Limit,
         values: &Values,
         before: Option<&Override>,
+        now_ms: u64,
     ) -> Result<Override, Error> {
         let mut node =
             before.map_or_else(|| Node::map::<&str>([]), |entry| entry.to_node(&limit.per));
@@ -78,7 +79,7 @@ impl SetLimit {
             self.fields.apply(&mut node);
         }
         if let Some(until) = &self.until {
-            node.set("until", Node::text(absolute(until)?));
+            node.set("until", Node::text(absolute(until, now_ms)?));
         }
         let name = limit.name.as_str();
         limit
@@ -107,9 +108,14 @@ async fn must_have_room(session: &Session<'_>, domain: &Name, limit: &Limit) -> 
     })
 }
 
-/// A point in time as it is; a while from now as the point in time that it means.
-fn absolute(until: &str) -> Result<String, Error> {
-    if policy::parse_timestamp(until).is_some() {
+/// A point in time as it is; a while from now, by the store's clock, as the point in time that it
+/// means.
+fn absolute(until: &str, now_ms: u64) -> Result<String, Error> {
+    if let Some(ms) = policy::parse_timestamp(until) {
+        if ms <= now_ms {
+            return Err(Error::usage(format!("--until: {until} has passed"))
+                .hint("`rlctl delete-limit NAME --for …` ends an override now"));
+        }
         return Ok(until.to_owned());
     }
     let Ok(ms) = policy::parse_duration(until) else {
@@ -119,7 +125,7 @@ fn absolute(until: &str) -> Result<String, Error> {
         );
     };
     // Whole seconds read better, and a while need not be exact to the millisecond.
-    let now_ms = clock::now_ms() / 1000 * 1000;
+    let now_ms = now_ms / 1000 * 1000;
     Ok(policy::format_timestamp(now_ms.saturating_add(ms)))
 }
 

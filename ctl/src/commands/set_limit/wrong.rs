@@ -1,8 +1,8 @@
 //! Problems of a limit, told in terms of the flags that made it.
 
-use policy::{Problem, Problems};
+use policy::{Limit, Policy, Problem, Problems, Surroundings};
 
-use crate::{error::Error, exit::Exit};
+use crate::{clock, error::Error, exit::Exit, printer::Printer};
 
 /// What the flags add up to is not a limit.
 pub fn wrong(limit: &str, problems: &Problems) -> Error {
@@ -19,6 +19,22 @@ pub fn wrong(limit: &str, problems: &Problems) -> Error {
     hints.dedup();
     let error = Error::new(Exit::Usage, message);
     hints.into_iter().fold(error, Error::hint)
+}
+
+/// What the flags add up to is a limit, and probably not the one that is meant.
+pub fn warn(printer: &Printer, limit: &Limit) {
+    let mut policy = Policy::empty(limit.name.clone());
+    policy.limits = vec![limit.clone()];
+    let around = Surroundings {
+        now_ms: Some(clock::now_ms()),
+        supply: None,
+    };
+    for problem in policy.warnings(&around) {
+        printer.warn(format_args!("limit {}: {}", limit.name, line(&problem)));
+        if let Some(hint) = &problem.hint {
+            printer.hint(hint);
+        }
+    }
 }
 
 fn line(problem: &Problem) -> String {

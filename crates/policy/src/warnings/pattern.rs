@@ -1,0 +1,217 @@
+//! Patterns that no value of their entry can match.
+
+use address::Address;
+
+/// Why a pattern finds nothing, and what was probably meant.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Never {
+    pub(super) why: String,
+    pub(super) meant: Option<String>,
+}
+
+#[expect(
+    clippy::unnecessary_wraps,
+    reason = "whoever calls it returns an option"
+)]
+fn because(why: impl Into<String>, meant: impl Into<Option<String>>) -> Option<Never> {
+    Some(Never {
+        why: why.into(),
+        meant: meant.into(),
+    })
+}
+
+/// A pattern without its negation, and how it is written.
+struct Spelling<'p> {
+    negation: &'p str,
+    /// `i:`, `exact:` or nothing.
+    prefix: &'p str,
+    text: &'p str,
+}
+
+impl Spelling<'_> {
+    /// `None` of patterns that are no text and no glob.
+    fn of(pattern: &str) -> Option<Spelling<'_>> {
+        let (negation, body) = match pattern.strip_prefix('!') {
+            Some(body) => ("!", body),
+            None => ("", pattern),
+        };
+        if body.starts_with("re:") || body.starts_with("cidr:") {
+            return None;
+        }
+        let prefixes = ["i:", "exact:"];
+        let prefix = prefixes.into_iter().find(|p| body.starts_with(p));
+        let prefix = prefix.unwrap_or("");
+        Some(Spelling {
+            negation,
+            prefix,
+            text: body.get(prefix.len()..).unwrap_or_default(),
+        })
+    }
+
+    fn any_case(&self) -> bool {
+        self.prefix == "i:"
+    }
+
+    fn is_literal(&self) -> bool {
+        self.prefix == "exact:" || !self.text.replace("\\*", "").contains('*')
+    }
+
+    /// The same pattern with another text.
+    fn meant(&self, text: &str) -> String {
+        format!("did you mean `{}{}{text}`?", self.negation, self.prefix)
+    }
+}
+
+/// Why no request has a value of `key` that the pattern finds; `None` if one may.
+///
+/// `prefixes`: to how many bits addresses are cut, where that is known.
+pub(super) fn never(key: &str, pattern: &str, prefixes: Option<[u8; 2]>) -> Option<Never> {
+    if let Some(network) = pattern.trim_start_matches('!').strip_prefix("cidr:") {
+        return match key {
+            "remote_address" => too_narrow(network, prefixes),
+            _ => None,
+        };
+    }
+    let spelling = Spelling::of(pattern)?;
+    match key {
+        "method" => of_method(&spelling),
+        "path" => of_path(&spelling),
+        "host" => of_host(&spelling),
+        "remote_address" => of_address(&spelling, prefixes),
+        _ => None,
+    }
+}
+
+fn of_method(spelling: &Spelling<'_>) -> Option<Never> {
+    let text = spelling.text;
+    if spelling.any_case() || !text.bytes().any(|byte| byte.is_ascii_lowercase()) {
+        return None;
+    }
+    let meant = spelling.meant(&text.to_ascii_uppercase());
+    because("methods are in upper case", meant)
+}
+
+fn of_path(spelling: &Spelling<'_>) -> Option<Never> {
+    let text = spelling.text;
+    if let Some((_, rest)) = text.split_once("://") {
+        let path = rest
+            .find('/')
+            .and_then(|at| rest.get(at..))
+            .unwrap_or("/**");
+        return because(
+            "a path comes without scheme and host, which `host` matches",
+            spelling.meant(path),
+        );
+    }
+    if let Some((path, query)) = text.split_once(['?', '#']) {
+        // `/v?/x` is somebody else's wildcard, `/x?a=b` a query.
+        let meant = if query.contains('/') {
+            text.replace('?', "*")
+        } else {
+            path.to_owned()
+        };
+        return because(
+            "a path comes without its query, and `?` is no wildcard",
+            spelling.meant(&meant),
+        );
+    }
+    if spelling.is_literal() {
+        if text.is_empty() || text.starts_with('/') || text == "*" || text == "\\*" {
+            return None;
+        }
+        return because(
+            "paths start with a slash",
+            spelling.meant(&format!("/{text}")),
+        );
+    }
+    let rest = text.trim_start_matches('*');
+    match text.len() - rest.len() {
+        0 if !rest.starts_with('/') => because(
+            "paths start with a slash",
+            spelling.meant(&format!("/{text}")),
+        ),
+        1 if !rest.starts_with('/') => because(
+            "`*` stays within one segment, and paths start with a slash",
+            spelling.meant(&format!("*{text}")),
+        ),
+        _ => None,
+    }
+}
+
+fn of_host(spelling: &Spelling<'_>) -> Option<Never> {
+    let text = spelling.text;
+    let host = text.split_once("://").map_or(text, |(_, host)| host);
+    let host = host.split_once('/').map_or(host, |(host, _)| host);
+    let host = without_port(host).trim_end_matches('.');
+    let host = if spelling.any_case() {
+        host.to_owned()
+    } else {
+        host.to_ascii_lowercase()
+    };
+    if host == text || host.is_empty() {
+        return None;
+    }
+    because(
+        "hosts are in lower case, without scheme, port, path or a dot at the end",
+        spelling.meant(&host),
+    )
+}
+
+/// An IPv6 address has colons of its own, unless it is in brackets.
+fn without_port(host: &str) -> &str {
+    let bracket = host.rfind(']').unwrap_or(0);
+    let after = host.get(bracket..).unwrap_or_default();
+    match after.split_once(':') {
+        Some((before, port)) if !port.contains(':') => {
+            host.get(..bracket + before.len()).unwrap_or(host)
+        }
+        _ => host,
+    }
+}
+
+fn of_address(spelling: &Spelling<'_>, prefixes: Option<[u8; 2]>) -> Option<Never> {
+    let text = spelling.text;
+    if !spelling.is_literal() {
+        return None;
+    }
+    if text.contains('/') {
+        return because(
+            "an address is not the text of a network",
+            format!("did you mean `{}cidr:{text}`?", spelling.negation),
+        );
+    }
+    let Some(address) = Address::parse(text.as_bytes()) else {
+        return because("it is no address", None);
+    };
+    let canonical = address.canonical();
+    let written = String::from_utf8_lossy(&canonical.to_text()).into_owned();
+    if written != text {
+        return because(
+            "addresses are written canonically",
+            spelling.meant(&written),
+        );
+    }
+    cut(&canonical, canonical.width(), spelling.negation, prefixes)
+}
+
+/// A network within one of those that addresses are cut to: none of them is in it.
+fn too_narrow(network: &str, prefixes: Option<[u8; 2]>) -> Option<Never> {
+    let (address, length) = network.split_once('/')?;
+    let address = Address::parse(address.as_bytes())?;
+    cut(&address, length.parse().ok()?, "", prefixes)
+}
+
+fn cut(address: &Address, length: u8, negation: &str, prefixes: Option<[u8; 2]>) -> Option<Never> {
+    let [v4, v6] = prefixes?;
+    let bits = if address.is_v4() { v4 } else { v6 };
+    let cut = address.cut(bits);
+    if length <= bits || cut == *address {
+        return None;
+    }
+    let network = cut.to_text();
+    let network = String::from_utf8_lossy(&network);
+    because(
+        format!("the filter cuts addresses to {bits} bits (its `remote_address`)"),
+        format!("did you mean `{negation}cidr:{network}/{bits}`?"),
+    )
+}

@@ -1,0 +1,240 @@
+use super::*;
+
+fn warned(limits: &str, around: &Surroundings<'_>) -> Vec<String> {
+    let file = format!("domain: shop\nlimits:\n{limits}");
+    let (_, warnings) = Policy::from_yaml_with_warnings("test", file.as_bytes(), around).unwrap();
+    let list = warnings
+        .as_ref()
+        .map_or_else(Vec::new, |found| found.iter().collect());
+    list.iter().map(ToString::to_string).collect()
+}
+
+/// What is said of one pattern of an entry; nothing if nothing is.
+fn of_pattern(key: &str, pattern: &str) -> String {
+    let limit = format!("  - {{name: a, match: {{{key}: \"{pattern}\"}}, rate: 1/s}}\n");
+    let warned = warned(&limit, &Surroundings::default());
+    assert!(warned.len() <= 1, "{warned:?}");
+    let one = warned.into_iter().next().unwrap_or_default();
+    one.replace("limit `a`: match.", "")
+}
+
+#[test]
+fn patterns_that_match_nothing_say_what_was_meant() {
+    let cases = [
+        ("method", "get", "GET"),
+        ("method", "!p*", "!P*"),
+        ("path", "api/**", "/api/**"),
+        ("path", "/api?x=1", "/api"),
+        ("path", "/v?/orders", "/v*/orders"),
+        ("path", "*", "**"),
+        ("path", "*.php", "**.php"),
+        ("path", "exact:login", "exact:/login"),
+        ("path", "https://a.example/x", "/x"),
+        ("path", "i:login", "i:/login"),
+        ("host", "Shop.example", "shop.example"),
+        ("host", "shop.example:8080", "shop.example"),
+        ("host", "https://shop.example/", "shop.example"),
+        ("host", "[::1]:80", "[::1]"),
+        ("remote_address", "10.0.0.0/8", "cidr:10.0.0.0/8"),
+        ("remote_address", "!10.0.0.0/8", "!cidr:10.0.0.0/8"),
+        ("remote_address", "2001:DB8::1", "2001:db8::1"),
+    ];
+    for (key, pattern, meant) in cases {
+        if pattern.starts_with("i:")
+            && crate::Pattern::parse("i:A").is_ok_and(|p| p.exact() == Some(b"i:A"))
+        {
+            continue; // A text like any other.
+        }
+        let said = of_pattern(key, pattern);
+        assert!(
+            said.ends_with(&format!("(did you mean `{meant}`?)")),
+            "{pattern}: {said}"
+        );
+        let effect = if pattern.starts_with('!') {
+            "excludes"
+        } else {
+            "matches"
+        };
+        assert!(said.contains(&format!("{effect} no request")), "{said}");
+    }
+    assert!(of_pattern("remote_address", "localhost").contains("it is no address"));
+}
+
+#[test]
+fn patterns_that_can_match_are_left_alone() {
+    let cases = [
+        (
+            "method",
+            &["GET", "P*", "!POST", "re:get|post", "exact:M-SEARCH"][..],
+        ),
+        (
+            "path",
+            &[
+                "/api/**", "**", "**/x", "*/x", "/", "\\\\*", "exact:*", "re:api", "!/x", "/a*b",
+            ],
+        ),
+        (
+            "host",
+            &[
+                "shop.example",
+                "*.example",
+                "[::1]",
+                "::1",
+                "re:A:1",
+                "10.0.0.1",
+            ],
+        ),
+        (
+            "remote_address",
+            &[
+                "10.0.0.1",
+                "10.0.*",
+                "cidr:10.0.0.0/8",
+                "2001:db8::1",
+                "re:x",
+            ],
+        ),
+        ("route", &["API", "a?b", "x:1"]),
+        ("user", &["Alice", "a/b", "get"]),
+    ];
+    for (key, patterns) in cases {
+        for pattern in patterns {
+            assert_eq!(of_pattern(key, pattern), "", "{key}: {pattern}");
+        }
+    }
+}
+
+#[test]
+fn a_warning_is_at_its_place() {
+    let text = "domain: shop\nlimits:\n  - name: a\n    match:\n      path: [/x, \"api/**\"]\n    rate: 1/s\n";
+    let around = Surroundings::default();
+    let (policy, warnings) =
+        Policy::from_yaml_with_warnings("limits.yaml", text.as_bytes(), &around).unwrap();
+    assert_eq!(policy.limits.len(), 1);
+    insta::assert_snapshot!(warnings.unwrap(), @r#"
+    warning: limit `a`: match.path[1]: `api/**` matches no request: paths start with a slash
+     --> limits.yaml:5:18
+      |
+    5 |       path: [/x, "api/**"]
+      |                  ^^^^^^^^
+      = did you mean `/api/**`?
+    "#);
+}
+
+#[test]
+fn a_request_that_costs_more_than_there_is_never_passes() {
+    let around = Surroundings::default();
+    let dear = |limit: &str| warned(&format!("  - {{name: a, {limit}}}\n"), &around);
+    assert_eq!(
+        dear("rate: 10/s, burst: 5, cost: 6"),
+        [
+            "limit `a`: cost: a request costs 6 and a bucket holds 5: every request is over the \
+          limit (give it a `burst` of at least its `cost`)"
+        ]
+    );
+    assert_eq!(
+        dear("rate: 10/s, cost: 11, algorithm: fixed_window").len(),
+        1
+    );
+    assert_eq!(dear("rate: 10/s, burst: 5, cost: 5"), [""; 0]);
+    // That denies everything, and is meant to.
+    assert_eq!(dear("rate: 10/s, burst: 0"), [""; 0]);
+    let one = "per: user, rate: 9/s, cost: 4, overrides: [{values: {user: x}, burst: 3}]";
+    assert!(dear(one)[0].starts_with("limit `a`: overrides[0]: a request costs 4"));
+}
+
+#[test]
+fn what_has_ended_is_said_by_whoever_knows_the_time() {
+    let limit = "  - name: a\n    per: user\n    rate: 9/s\n    paused: {until: 2020-01-01T00:00Z}\n\
+                 \x20   overrides: [{values: {user: x}, rate: 3/s, until: 2020-01-01T00:00Z}]\n";
+    assert_eq!(warned(limit, &Surroundings::default()), [""; 0]);
+    let now = Surroundings {
+        now_ms: Some(1_700_000_000_000),
+        supply: None,
+    };
+    assert_eq!(
+        warned(limit, &now),
+        [
+            "limit `a`: paused: the pause ended at 2020-01-01T00:00:00Z: the limit is in force (remove it)",
+            "limit `a`: overrides[0].until: the override ended at 2020-01-01T00:00:00Z: it changes nothing",
+        ]
+    );
+}
+
+#[test]
+fn entries_that_nobody_supplies_are_named() {
+    let entries: Vec<Name> = BUILT_IN
+        .iter()
+        .copied()
+        .chain(["user", "tenant"])
+        .map(|name| name.parse().unwrap())
+        .collect();
+    let around = Surroundings {
+        now_ms: None,
+        supply: Some(Supply {
+            entries: &entries,
+            domains: &["shop".parse().unwrap()],
+            prefixes: Some([32, 64]),
+            source: "envoy.yaml",
+        }),
+    };
+    let limits =
+        "  - {name: a, per: [user, usr], match: {tennant: x, session: \"!y\"}, rate: 1/s}\n";
+    assert_eq!(
+        warned(limits, &around),
+        [
+            "limit `a`: per[1]: envoy.yaml supplies no `usr`, so every request counts as one without it (did you mean `user`?)",
+            "limit `a`: match.tennant: envoy.yaml supplies no `tennant`, so the limit matches no request (did you mean `tenant`?)",
+            "limit `a`: match.session: envoy.yaml supplies no `session`, so this excludes no request (beside the built-in entries there are: user, tenant)",
+        ]
+    );
+    let around = Surroundings {
+        supply: Some(Supply {
+            domains: &["shpo".parse().unwrap()],
+            ..around.supply.unwrap()
+        }),
+        ..around
+    };
+    let other = "  - {name: a, per: user, rate: 1/s}\n";
+    assert_eq!(
+        warned(other, &around),
+        ["domain: envoy.yaml does not ask for domain `shop` (did you mean `shpo`?)"]
+    );
+    let around = Surroundings {
+        supply: Some(Supply {
+            domains: &[],
+            ..around.supply.unwrap()
+        }),
+        ..around
+    };
+    let narrow = "  - {name: a, match: {remote_address: \"2001:db8::1\"}, rate: 1/s}\n";
+    assert!(warned(narrow, &around)[0].ends_with("(did you mean `cidr:2001:db8::/64`?)"));
+    let cidr = "  - {name: a, match: {remote_address: \"cidr:2001:db8::1/128\"}, rate: 1/s}\n";
+    assert_eq!(warned(cidr, &around).len(), 1);
+}
+
+#[test]
+fn a_typo_of_a_built_in_entry_is_one_whoever_supplies_what() {
+    let around = Surroundings::default();
+    let of = |key: &str| {
+        warned(
+            &format!("  - {{name: a, per: {key}, rate: 1/s}}\n"),
+            &around,
+        )
+    };
+    for typo in [
+        "mehtod",
+        "remote_adress",
+        "hosts",
+        "paths",
+        "worklaod",
+        "rout3",
+    ] {
+        assert_eq!(of(typo).len(), 1, "{typo}");
+    }
+    for own in [
+        "user", "role", "post", "tenant", "api_key", "session", "path", "house",
+    ] {
+        assert_eq!(of(own), [""; 0], "{own}");
+    }
+}

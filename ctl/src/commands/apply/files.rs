@@ -1,0 +1,79 @@
+//! The limits files of `apply` and `diff`: all of them valid, and each for a domain of its own.
+
+use policy::{Policy, Surroundings};
+
+use crate::{
+    error::Error,
+    exit::Exit,
+    input::{FilesArg, Source},
+    printer::Printer,
+    render::{counted, diagnostics},
+    session::Session,
+};
+
+/// The limits in all files; what is wrong with any of them ends the command before it does
+/// anything.
+pub async fn read(files: &FilesArg, printer: &Printer) -> Result<Vec<Policy>, Error> {
+    let sources = files.read().await?;
+    let mut policies: Vec<(String, Policy)> = Vec::with_capacity(sources.len());
+    let mut wrong: Option<Error> = None;
+    for source in sources {
+        match policy(&source, printer) {
+            Ok(policy) => policies.push((source.name, policy)),
+            Err(error) => {
+                if let Some(earlier) = wrong.replace(error) {
+                    printer.error(&earlier);
+                }
+            }
+        }
+    }
+    if let Some(error) = wrong {
+        return Err(error.hint("nothing was written"));
+    }
+    check_twice(&policies)?;
+    Ok(policies.into_iter().map(|(_, policy)| policy).collect())
+}
+
+/// The limits in one file; warnings about them are printed.
+fn policy(source: &Source, printer: &Printer) -> Result<Policy, Error> {
+    let (policy, warnings) = source
+        .policy(&Surroundings::default())
+        .map_err(|problems| {
+            let count = counted(problems.count(), "problem");
+            let text = diagnostics(&problems);
+            Error::new(Exit::No, format!("{} has {count}\n{text}", source.name))
+        })?;
+    if let Some(warnings) = warnings {
+        printer.warn_of(&warnings);
+    }
+    Ok(policy)
+}
+
+/// With --prune each of two files would delete what the other made.
+fn check_twice(policies: &[(String, Policy)]) -> Result<(), Error> {
+    for (n, (file, policy)) in policies.iter().enumerate() {
+        let mut earlier = policies.iter().take(n);
+        if let Some((first, _)) = earlier.find(|(_, other)| other.domain == policy.domain) {
+            let domain = &policy.domain;
+            return Err(
+                Error::usage(format!("{first} and {file} are both for domain {domain}"))
+                    .hint("a domain is in one file"),
+            );
+        }
+    }
+    Ok(())
+}
+
+/// A file says itself which domain it is for.
+pub fn check_domain(session: &Session<'_>, file: &Policy) -> Result<(), Error> {
+    match session
+        .named_domain()
+        .filter(|named| **named != file.domain)
+    {
+        None => Ok(()),
+        Some(named) => Err(Error::usage(format!(
+            "the file is for domain {}, but --domain or RLCTL_DOMAIN says {named}",
+            file.domain
+        ))),
+    }
+}

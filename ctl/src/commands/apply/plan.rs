@@ -1,0 +1,86 @@
+//! What a limits file comes to.
+
+use policy::{Name, Policy};
+use store::{Overrides, Stored};
+
+use crate::{
+    edit::{conflict, revision_of},
+    error::Error,
+    exit::Exit,
+    merge::{self, Merged},
+    render::diagnostics,
+    session::{Deltas, Outcome, Session},
+};
+
+/// How often a domain is read anew because it was edited in the middle of it.
+const TRIES: usize = 5;
+
+/// Lines of what does not fit.
+const LINES_MAX: usize = 5;
+
+/// What the domain is, what it becomes, and how that differs.
+pub async fn plan(
+    session: &Session<'_>,
+    file: Policy,
+    prune: bool,
+) -> Result<(Stored, Merged, Outcome), Error> {
+    for _ in 0..TRIES {
+        let base = session.read(&file.domain, Overrides::None).await?;
+        let merged = merge::merge(file.clone(), base.policy(), prune);
+        let mut merged = merged.map_err(|problems| misfit(&diagnostics(&problems)))?;
+        let mut lines = Vec::new();
+        if let Some(before) = base.policy().filter(|_| !prune) {
+            let unlisted = session.keep_unlisted(before, &mut merged.policy).await?;
+            merged.overrides_kept = unlisted.kept;
+            lines = unlisted.misfit;
+        }
+        let outcome = session
+            .outcome(base.policy(), &merged.policy, &Deltas::new())
+            .await?;
+        // Overrides were read page by page: of one and the same revision?
+        let now = session.read(&file.domain, Overrides::None).await?;
+        if revision_of(&now) == revision_of(&base) {
+            if !lines.is_empty() {
+                return Err(misfit(&bounded(&lines)));
+            }
+            if let Some(text) = outcome.misfit() {
+                return Err(misfit(&text));
+            }
+            if !prune {
+                must_not_lose(&merged.split_otherwise, &outcome)?;
+            }
+            return Ok((base, merged, outcome));
+        }
+    }
+    Err(conflict())
+}
+
+fn bounded(lines: &[String]) -> String {
+    let mut shown: Vec<&str> = lines.iter().take(LINES_MAX).map(String::as_str).collect();
+    let more = format!("… and {} more", lines.len().saturating_sub(LINES_MAX));
+    if lines.len() > LINES_MAX {
+        shown.push(&more);
+    }
+    shown.join("\n")
+}
+
+fn misfit(text: &str) -> Error {
+    Error::new(
+        Exit::No,
+        format!("the file does not fit what is there already\n{text}"),
+    )
+    .hint("overrides set live stay, and so do limits that the file does not have")
+}
+
+/// Buckets that are split by other entries leave their overrides without a bucket.
+fn must_not_lose(split_otherwise: &[Name], outcome: &Outcome) -> Result<(), Error> {
+    let mut lost = split_otherwise.iter();
+    match lost.find(|name| outcome.overrides.contains_key(*name)) {
+        None => Ok(()),
+        Some(name) => Err(Error::new(
+            Exit::No,
+            format!("{name} would be split by other entries, and lose its overrides"),
+        )
+        .hint("nothing was written; --prune deletes them")),
+    }
+}

@@ -1,0 +1,168 @@
+//! The filter's configuration inside the files that carry it: Envoy's, a WasmPlugin's, or its own.
+
+use filter_config::{Config, Source as EntrySource};
+use policy::{Name, Node, Supply, Value};
+
+use crate::{error::Error, exit::Exit, input::Source, render::diagnostics};
+
+/// What the filters of some files supply.
+#[derive(Debug, Default)]
+pub struct Supplied {
+    entries: Vec<Name>,
+    domains: Vec<Name>,
+    prefixes: Option<[u8; 2]>,
+    /// The files, for messages.
+    source: String,
+}
+
+impl Supplied {
+    /// Reads the configurations of the filter in these files; a file without one is an error.
+    pub async fn read(paths: &[String]) -> Result<Self, Error> {
+        let mut supplied = Self {
+            source: paths.join(", "),
+            ..Self::default()
+        };
+        for path in paths {
+            let file = Source::read(path).await?;
+            let configs = configs(&file)?;
+            if configs.is_empty() {
+                return Err(Error::new(
+                    Exit::No,
+                    format!("{path} has no configuration of the filter in it"),
+                )
+                .hint("it is looked for in an Envoy configuration, in a WasmPlugin, and as JSON by itself"));
+            }
+            for config in configs {
+                supplied.add(config);
+            }
+        }
+        Ok(supplied)
+    }
+
+    fn add(&mut self, config: Config) {
+        for (name, source) in config.sources {
+            if let EntrySource::RemoteAddress(prefixes) = source {
+                // Of several filters, the one that tells most.
+                let [v4, v6] = self.prefixes.unwrap_or_default();
+                self.prefixes = Some([v4.max(prefixes.v4), v6.max(prefixes.v6)]);
+            }
+            if !self.entries.contains(&name) {
+                self.entries.push(name);
+            }
+        }
+        if !self.domains.contains(&config.domain) {
+            self.domains.push(config.domain);
+        }
+    }
+
+    /// What limits are checked against.
+    pub fn supply(&self) -> Supply<'_> {
+        Supply {
+            entries: &self.entries,
+            domains: &self.domains,
+            prefixes: self.prefixes,
+            source: &self.source,
+        }
+    }
+}
+
+/// The configurations in a file, which may hold several YAML documents.
+fn configs(file: &Source) -> Result<Vec<Config>, Error> {
+    let text = String::from_utf8_lossy(file.bytes());
+    let mut found = Vec::new();
+    for document in documents(&text) {
+        let node = Node::from_yaml(&file.name, document.as_bytes());
+        let node = node.map_err(|problems| {
+            let text = diagnostics(&problems);
+            Error::new(Exit::No, format!("{} cannot be read\n{text}", file.name))
+        })?;
+        collect(&node, &mut found);
+    }
+    let read = |json: String| {
+        Config::from_json(json.as_bytes()).map_err(|problems| {
+            let text = diagnostics(&problems);
+            let message = format!(
+                "the filter's configuration in {} is invalid\n{text}",
+                file.name
+            );
+            Error::new(Exit::No, message)
+        })
+    };
+    found.into_iter().map(read).collect()
+}
+
+/// The documents of a YAML file, each on the lines it has there.
+fn documents(text: &str) -> Vec<String> {
+    let mut documents = vec![String::new()];
+    for (lines_before, line) in text.lines().enumerate() {
+        let ends = line == "---" || line.starts_with("--- ");
+        if ends {
+            documents.push("\n".repeat(lines_before + 1));
+        } else if let Some(document) = documents.last_mut() {
+            document.push_str(line);
+            document.push('\n');
+        }
+    }
+    documents.retain(|document| !document.trim().is_empty());
+    documents
+}
+
+/// Every configuration of the filter in a tree, as JSON.
+fn collect(node: &Node, found: &mut Vec<String>) {
+    if let Some(json) = config(node) {
+        return found.push(json);
+    }
+    match &node.value {
+        Value::List(items) => items.iter().for_each(|item| collect(item, found)),
+        Value::Map(entries) => entries
+            .iter()
+            .for_each(|entry| collect(&entry.value, found)),
+        _ => {}
+    }
+}
+
+/// A configuration is a map with a domain and a limiter; Envoy's files have it as JSON in a text.
+fn config(node: &Node) -> Option<String> {
+    match &node.value {
+        Value::Map(_) if is_config(node) => serde_json::to_string(node).ok(),
+        Value::Text(text) if text.trim_start().starts_with('{') => {
+            let inner: Node = serde_json::from_str(text).ok()?;
+            is_config(&inner).then(|| text.clone())
+        }
+        _ => None,
+    }
+}
+
+fn is_config(node: &Node) -> bool {
+    let limiter = node.get("limiter");
+    node.get("domain").is_some() && limiter.is_some_and(|limiter| limiter.get("cluster").is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use policy::BUILT_IN;
+
+    use super::*;
+
+    #[test]
+    fn documents_keep_their_lines() {
+        let found = documents("a: 1\n---\nb: 2\n");
+        assert_eq!(found, ["a: 1\n", "\n\nb: 2\n"]);
+        assert_eq!(documents("---\na: 1\n"), ["\na: 1\n"]);
+    }
+
+    #[test]
+    fn a_filter_supplies_at_least_what_is_built_in() {
+        let json = r#"{"domain":"shop","limiter":{"cluster":"l"},"descriptors":[{"key":"user","header":"x"}]}"#;
+        let config = Config::from_json(json.as_bytes()).unwrap();
+        let mut supplied = Supplied::default();
+        supplied.add(config);
+        for name in BUILT_IN.iter().chain(&["user"]) {
+            assert!(
+                supplied.entries.iter().any(|known| known.as_str() == *name),
+                "{name}"
+            );
+        }
+        assert_eq!(supplied.prefixes, Some([32, 64]));
+    }
+}
