@@ -245,7 +245,7 @@ fn a_flood_during_an_outage_pushes_no_debt_out() {
     let limits = "  - {name: per-user, per: [user], rate: 6/1h}\n";
     let mut world = World::new(1, 1, 1, &small_table(4), limits);
     world.run_for_ms(500);
-    let mut requests = |world: &mut World, user: &str, count: u64| {
+    let requests = |world: &mut World, user: &str, count: u64| {
         for _ in 0..count {
             world.request(0, 1, user, "/");
             world.run_for_ms(10);
