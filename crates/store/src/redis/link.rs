@@ -530,8 +530,10 @@ impl Shared {
 
     /// Whether the server refuses, by the answer to a probe for writes.
     fn recheck(&self, answer: &Reply) {
-        if let Err(refusal) = answer {
-            return self.refuses(refusal);
+        match answer {
+            // A user who may not ask learns nothing by it.
+            Err(refusal) if refusal.code != "NOPERM" => return self.refuses(refusal),
+            Ok(_) | Err(_) => {}
         }
         self.refusing.send_if_modified(|refusing| {
             let over = refusing.take_if(|known| known.last.elapsed() >= QUIET);
