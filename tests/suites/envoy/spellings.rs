@@ -33,10 +33,9 @@ fn shipped(name: &str) -> String {
 }
 
 async fn status(client: &mut RawClient, method: &str, target: &str, lines: &[&str]) -> u16 {
-    let lines: String = lines.iter().map(|line| format!("{line}\r\n")).collect();
-    let request = format!(
-        "{method} {target} HTTP/1.1\r\nhost: shop.example\r\ncontent-length: 0\r\n{lines}\r\n"
-    );
+    let first = format!("{method} {target} HTTP/1.1");
+    let head = [&first, "host: shop.example", "content-length: 0"];
+    let request = [&head[..], lines, &["", ""]].concat().join("\r\n");
     let reply = client.send(request.as_bytes()).await.unwrap();
     reply.map_or(0, |reply| reply.status)
 }
