@@ -10,12 +10,15 @@
 --           generation, cost, debit, limit, x, y, z
 --         and where it is leased: ttl, units wanted, mark of the proxy, number of settlements,
 --           and for each of these 3: epoch, spent, returned;
+--         and where slots of it are freed (kind plus 64): their number, and for each 5: start in ms,
+--           parts beyond it, since, turn, units;
 --       then for each check: the number of its form, from 1
 -- Reply integers: the time; then for each check: 0 denied, 1 allowed, 2 stale, 3 corrupt, 4 charged,
 --       and for each limit 6: fits (0/1; 2 or 3 where this limit is the stale or corrupt one),
 --         charged (or, if stale, the generation found), remaining,
 --         retry_after (-1 never), reset_after, delay (ms)
 --       and where it is leased 4: units granted, their epoch, their ttl, all units leased out;
+--       and of a queue 4: the name of the slot, or four times 0;
 --       of a check that was charged (4: every limit its cost, without delays or leases) for each limit
 --         only 2: remaining, reset_after
 --
@@ -29,8 +32,8 @@ local now -- ms; the time of every check in this call
 -- include: lib/state.lua
 
 local DENIED, ALLOWED, STALE, BROKEN, CHARGED = 0, 1, 2, 3, 4
-local PEEK, FORCE, OBSERVED, LEASED = 1, 2, 16, 32
-local NUMBERS_PER_LIMIT, LEASE_FIELDS = 8, 4
+local PEEK, FORCE, OBSERVED, LEASED, FREEING = 1, 2, 16, 32, 64
+local NUMBERS_PER_LIMIT, LEASE_FIELDS, SLOT_FIELDS = 8, 4, 4
 
 -- include: lib/algorithms.lua
 
@@ -43,12 +46,28 @@ local function parse_lease(at)
   return { ttl = ARGV[at] + 0, want = ARGV[at + 1] + 0, proxy = ARGV[at + 2] + 0, settle = settle }, last + 1
 end
 
+-- The slots that are freed, from ARGV[at] on; and where that ends.
+local function parse_free(at)
+  local free, last = {}, at + 5 * ARGV[at]
+  for i = at + 1, last do
+    free[#free + 1] = ARGV[i] + 0
+  end
+  return free, last + 1
+end
+
 -- The limit whose numbers start at ARGV[at], of no bucket yet; and where its numbers end.
 local function parse(at)
-  local kind, next_at, lease = ARGV[at] + 0, at + NUMBERS_PER_LIMIT, nil
+  local kind, next_at, lease, free = ARGV[at] + 0, at + NUMBERS_PER_LIMIT, nil, nil
+  local frees = kind >= FREEING
+  if frees then
+    kind = kind - FREEING
+  end
   if kind >= LEASED then
     kind = kind - LEASED
     lease, next_at = parse_lease(next_at)
+  end
+  if frees then
+    free, next_at = parse_free(next_at)
   end
   local observed = kind >= OBSERVED
   if observed then
@@ -75,6 +94,8 @@ local function parse(at)
     at = now,
     lease = lease, -- of a leased limit, or of a bucket that is leased no more
     asked = lease ~= nil,
+    freed_slots = free,
+    tells = lease ~= nil or frees, -- of what became of leases, or of slots
   },
     next_at
 end
@@ -103,13 +124,18 @@ local in_full -- whether the check at hand is answered as CHARGED
 local function finish(l, charge)
   local algorithm, fits, cost = l.algorithm, l.fits, l.cost
   local delay, charged, retry = 0, 0, 0
+  local take, start, parts, since, turn = algorithm.take, 0, 0, 0, 0
   if not fits then
     retry = cost > l.limit and -1 or math.max(1, algorithm.wait_ms(l, cost))
   else
-    delay = algorithm.delay_ms and algorithm.delay_ms(l) or 0
+    delay = take and algorithm.delay_ms(l, cost) or 0
     if charge and cost > 0 then
       charged = cost
-      algorithm.charge(l, cost)
+      if take then
+        start, parts, since, turn = take(l, cost)
+      else
+        algorithm.charge(l, cost)
+      end
     end
   end
   local granted, epoch, ttl = 0, 0, 0
@@ -117,7 +143,7 @@ local function finish(l, charge)
     granted, epoch, ttl = algorithm.grant(l)
   end
   local reset = algorithm.reset_after_ms(l)
-  if charged > 0 or l.debited or l.settled or granted > 0 then
+  if charged > 0 or l.debited or l.settled or granted > 0 or l.freed then
     store(l, true, reset)
   elseif l.shifted then
     store(l, false, reset)
@@ -141,6 +167,10 @@ local function finish(l, charge)
     reply[filled + 4] = algorithm.leased and algorithm.leased(l) or 0
     filled = filled + LEASE_FIELDS
   end
+  if take then
+    reply[filled + 1], reply[filled + 2], reply[filled + 3], reply[filled + 4] = start, parts, since, turn
+    filled = filled + SLOT_FIELDS
+  end
 end
 
 local limits -- of the check at hand: its form
@@ -159,12 +189,11 @@ local function refuse(count, culprit, status, generation)
       limits[i].keep = false -- it was not asked, and may be asked for another bucket next
     end
     filled = filled + 6
-    if limits[i].asked then
-      for field = 1, LEASE_FIELDS do
-        reply[filled + field] = 0
-      end
-      filled = filled + LEASE_FIELDS
+    local more = (limits[i].asked and LEASE_FIELDS or 0) + (limits[i].algorithm.take and SLOT_FIELDS or 0)
+    for field = 1, more do
+      reply[filled + field] = 0
     end
+    filled = filled + more
   end
 end
 
@@ -184,8 +213,9 @@ local function check(count, first, again, peek, force)
   for i = 1, count do
     local l = limits[i]
     local algorithm = l.algorithm
-    if l.asked and algorithm.settle then
-      l.settled = algorithm.settle(l)
+    if l.tells then
+      l.settled = l.asked and algorithm.settle and algorithm.settle(l)
+      l.freed = l.freed_slots and algorithm.free and algorithm.free(l, l.freed_slots)
     end
     if l.debit > 0 then
       l.debited = algorithm.charge(l, l.debit)

@@ -2,15 +2,16 @@
 --
 -- Twin of Algorithm::take_back in crates/algorithms; lua/README.md is the calling convention.
 -- What time has undone already stays undone: a bucket gives back what has not drained since, a
--- window only what it still counts, a queue nothing. A charge is taken back once at most; who
+-- window only what it still counts, a queue what of the slot is still to come. A charge is taken back once at most; who
 -- does not know whether it was leaves it. Nothing here ever lets a bucket admit more than if the
 -- check had not been made.
 --
 -- KEYS  one bucket key per charge
 -- ARGV  [1] the time in ms, or -1 for the server's TIME (production);
---       then for each charge 9 integers:
+--       then for each charge 13 integers:
 --         kind, generation, units, the time of the charge, limit, x, y, z,
---         the ttl of the limit's leases (0: it does not lease)
+--         the ttl of the limit's leases (0: it does not lease), and of a queue the name of the slot
+--         (start in ms, parts beyond it, since, turn; else four times 0)
 -- Reply integers: the time; then for each charge 3: whether something was taken back (0/1),
 --       remaining, reset_after (ms)
 
@@ -19,7 +20,7 @@ local now -- ms
 -- include: lib/integers.lua
 -- include: lib/state.lua
 
-local NUMBERS_PER_CHARGE = 9
+local NUMBERS_PER_CHARGE = 13
 
 -- include: lib/algorithms.lua
 -- include: lib/load.lua
@@ -37,6 +38,7 @@ local function read(k, at)
     y = ARGV[at + 6] + 0,
     z = ARGV[at + 7] + 0,
     lease = ttl > 0 and { ttl = ttl, want = 0, proxy = 0, settle = {} } or nil,
+    slot = { ARGV[at + 9] + 0, ARGV[at + 10] + 0, ARGV[at + 11] + 0, ARGV[at + 12] + 0, ARGV[at + 2] + 0 },
   }
   if not load(l, KEYS[k]) then
     return l

@@ -9,7 +9,10 @@
 --   charge(l, units)  adds units, at most up to the limit; says whether any of it fitted
 --   wait_ms(l, cost)  from now until a cost that does not fit would
 --   reset_after_ms(l) from now until nothing is used
---   delay_ms(l)       queues only: how long a request admitted now is held
+-- Queues only:
+--   delay_ms(l, cost) how long a request admitted now is held
+--   take(l, cost)     in the place of charge for a cost that fits; returns the name of its slot, 4 numbers
+--   free(l, slots)    frees slots; says whether that changed anything
 -- and, where the state is a string, encode(l); else save(l, ttl) and save_shifted(l, ttl).
 -- Where units are leased, also
 --   settle(l)         hears what became of grants; says whether that changed anything
@@ -20,6 +23,10 @@ local algorithm_of
 local function define(kind, leased)
   -- What the algorithm marked `tag` did not write in its plain form: with leases, or not at all.
   local function unplain(l, text, tag)
+    local queue = tag == 'b' and string.match(text, '^(b%d+:%d+:%d+:%d+):q')
+    if queue then
+      return l.algorithm.load(l, queue)
+    end
     if leased or not string.find(text, '^' .. tag .. '%d+:%d+:%d+:%d+:%d+:') then
       return foreign(l, tag)
     end
@@ -39,6 +46,9 @@ local function define(kind, leased)
     end
     if leased then
       -- include: lib/lease.lua
+    end
+    if kind == 3 then
+      -- include: lib/slots.lua
     end
     return M
   elseif kind <= 5 then -- 4: aligned to the epoch, 5: to the first request

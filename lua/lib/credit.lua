@@ -9,6 +9,9 @@ local function from_bucket(b, units)
   if b.debt == 0 then
     return false
   end
+  if b.algorithm.forget then
+    b.algorithm.forget(b)
+  end
   if b.algorithm.credit then -- some of it is leased out, and stays owed
     b.algorithm.credit(b, units)
   else

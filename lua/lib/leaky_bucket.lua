@@ -1,21 +1,22 @@
 -- Leaky bucket as a queue; as a meter it is a token bucket.
--- Twin of crates/algorithms/src/leaky_bucket.rs.
+-- Twin of crates/algorithms/src/leaky_bucket.rs, which slots.lua completes.
 --
 -- State: a token bucket's, whose debt is the level. b.z is the longest delay in ms.
 
 local room, wait_ms = M.room, M.wait_ms
 
--- Counted on the bucket's clock: after a small step back of the caller's, spacing holds.
-function M.delay_ms(b)
+-- How long the next request behind all others is held. Counted on the bucket's clock: after a small
+-- step back of the caller's, spacing holds.
+local function behind_ms(b)
   return math.ceil(b.debt / b.y)
 end
 
 -- None while the next request would be held too long.
 function M.room(b)
-  return M.delay_ms(b) > b.z and -1 or room(b)
+  return behind_ms(b) > b.z and -1 or room(b)
 end
 
 function M.wait_ms(b, cost)
-  local overdue = M.delay_ms(b) - b.z
+  local overdue = behind_ms(b) - b.z
   return math.max(wait_ms(b, cost), b.at - now + overdue)
 end

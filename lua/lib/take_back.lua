@@ -139,7 +139,7 @@ local function take_back(l, units, charged_at)
   if kind <= 2 then
     return from_bucket(l, units, charged_at)
   elseif kind == 3 then
-    return false -- a queue: others have been given the turns after it
+    return l.algorithm.free(l, l.slot) and keep(l)
   elseif kind <= 5 then
     return from_fixed_window(l, units, charged_at)
   elseif kind == 6 then

@@ -5,14 +5,14 @@ mod local;
 use crate::fixed_window::{FixedWindow, FixedWindowState};
 use crate::gcra::{Gcra, GcraState};
 use crate::integers::TIME_MAX_MS;
-use crate::leaky_bucket::LeakyBucket;
+use crate::leaky_bucket::{LeakyBucket, QueueState};
 use crate::lease::{LEASE_TTL_MAX_MS, LEASE_TTL_MIN_MS, LeaseAsk};
 use crate::quota::{Evaluated, Loaded, Quota};
 use crate::sliding_window::{SlidingWindow, SlidingWindowState};
 use crate::sliding_window_buckets::{SlidingWindowBuckets, SlidingWindowBucketsState};
 use crate::sliding_window_log::{SlidingWindowLog, SlidingWindowLogState};
 use crate::token_bucket::{TokenBucket, TokenBucketState};
-use crate::{Charged, Kind, Numbers, Outcome, ParameterError, Parameters};
+use crate::{Charged, Freed, Kind, Numbers, Outcome, ParameterError, Parameters};
 
 /// An algorithm with its numbers, known to be good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -28,6 +28,8 @@ pub struct Algorithm {
 pub enum State {
     /// Of a token bucket or a leaky bucket, which continue each other's.
     TokenBucket(TokenBucketState),
+    /// Of a leaky bucket that is a queue.
+    Queue(QueueState),
     /// Of a GCRA.
     Gcra(GcraState),
     /// Of a fixed window.
@@ -81,7 +83,7 @@ impl State {
                 }))
             }
             Self::SlidingWindowBuckets(state) => state.reset().map(Self::SlidingWindowBuckets),
-            Self::SlidingWindowLog(_) => None,
+            Self::SlidingWindowLog(_) | Self::Queue(_) => None,
         }
     }
 }
@@ -96,6 +98,11 @@ pub struct Ask<'a> {
     pub debit: u64,
     /// Units for requests to come, and what became of earlier ones.
     pub lease: LeaseAsk<'a>,
+    /// Slots of a queue that requests gave up: freed first, whichever way the evaluation is
+    /// finished.
+    pub free: &'a [Freed],
+    /// The state was written by another edit of the limit.
+    pub edited: bool,
 }
 
 /// A cost tested against one limit, nothing taken yet.
@@ -178,7 +185,14 @@ engines!(
 fn take_back<Q: Quota>(quota: &Q, state: &State, now_ms: u64, charge: &Charged) -> Option<State> {
     let own = Q::own(state)?;
     let Loaded { mut usage, shifted } = quota.load(Some(own), now_ms, charge.lease_ttl_ms);
-    let taken = shifted.is_none() && quota.take_back(&mut usage, charge.at_ms, charge.units);
+    let taken = shifted.is_none()
+        && match charge.slot {
+            Some(slot) => {
+                let units = charge.units;
+                quota.free(&mut usage, &[Freed { slot, units }])
+            }
+            None => quota.take_back(&mut usage, charge.at_ms, charge.units),
+        };
     taken.then(|| Q::wrap(quota.save(usage)))
 }
 
@@ -242,7 +256,8 @@ impl Algorithm {
     /// Undoes a charge because another limit then denied the request: what time has not undone
     /// already is taken off the bucket, at most once for each charge. A bucket gives back what has
     /// not drained since, but nothing that is leased out; a window only what it still counts; a
-    /// queue nothing; and none of them does after the clock stepped back. So a bucket is never
+    /// queue the slot, as far as it is still to come; and none of them does after the clock stepped
+    /// back. So a bucket is never
     /// better off than if the charge had not been made.
     #[must_use]
     pub fn take_back(&self, state: &State, now_ms: u64, charge: &Charged) -> State {
@@ -252,6 +267,18 @@ impl Algorithm {
         }
         let changed = self.engine.take_back(state, now_ms, charge);
         changed.unwrap_or_else(|| state.clone())
+    }
+
+    /// The same, of which a queue delays no request longer than that.
+    #[must_use]
+    pub fn within_delay(mut self, max_delay_ms: u64) -> Self {
+        if let (Some(max_ms), Engine::LeakyBucket(queue)) =
+            (&mut self.parameters.max_delay_ms, &mut self.engine)
+        {
+            *max_ms = max_delay_ms.min(*max_ms);
+            queue.max_delay_ms = Some(*max_ms);
+        }
+        self
     }
 
     /// The numbers as the Lua twin takes them.
@@ -277,11 +304,15 @@ impl Algorithm {
         cost: u64,
         debit: u64,
     ) -> Evaluation<'a> {
-        let lease = LeaseAsk::default();
-        self.evaluate_ask(state, now_ms, Ask { cost, debit, lease })
+        let ask = Ask {
+            cost,
+            debit,
+            ..Ask::default()
+        };
+        self.evaluate_ask(state, now_ms, ask)
     }
 
-    /// Settles, debits and tests the cost, in this order.
+    /// Settles, frees, debits and tests the cost, in this order.
     pub fn evaluate_ask<'a>(
         &'a self,
         state: Option<&'a State>,

@@ -1,13 +1,24 @@
-//! States of a fixed size, for the slots of a proxy's shared data.
+//! States of a small size, for the entries of a proxy's shared data.
 //!
 //! Whatever is read there may have been written by another version or another
 //! program, so reading checks everything that the algorithms rely on.
 
 use crate::integers::PRODUCT_MAX;
-use crate::{FixedWindowState, GcraState, SlidingWindowState, State, TokenBucketState};
+use crate::{
+    FixedWindowState, GcraState, QueueSlots, QueueState, SlidingWindowState, Span, State,
+    TokenBucketState,
+};
 
-/// The size of an encoded state.
-pub const STATE_BYTES: usize = 32;
+/// The size of the longest encoded state: a queue's with as many freed intervals as are kept.
+pub const STATE_BYTES_MAX: usize = QUEUE_BYTES + 2 * NUMBER * FREE_KEPT;
+
+/// Freed intervals that are kept; of more, the latest are lost.
+const FREE_KEPT: usize = 6;
+
+/// The size of any other.
+const STATE_BYTES: usize = 32;
+/// Of a queue's without freed intervals.
+const QUEUE_BYTES: usize = STATE_BYTES + NUMBER;
 
 /// Bytes of one number: enough for the 53 bits that every number keeps to.
 const NUMBER: usize = 7;
@@ -19,12 +30,15 @@ const TOKEN_BUCKET: u8 = 1;
 const GCRA: u8 = 2;
 const FIXED_WINDOW: u8 = 3;
 const SLIDING_WINDOW: u8 = 4;
+const QUEUE: u8 = 5;
 
 impl State {
-    /// The state in a fixed size; `None` for a state that has none: logs and sub-windows, and
-    /// what has units leased out, which no proxy keeps.
-    pub fn to_bytes(&self) -> Option<[u8; STATE_BYTES]> {
-        Some(match self {
+    /// The state in a few bytes; `None` for one that has no small size: logs and sub-windows, and
+    /// what has units leased out, which no proxy keeps. Of a queue without its turns: who frees a
+    /// slot here does so once.
+    pub fn to_bytes(&self) -> Option<Vec<u8>> {
+        let bytes = match self {
+            Self::Queue(s) => return queue_to_bytes(s),
             Self::TokenBucket(s) if s.leases.is_none() => {
                 encode(TOKEN_BUCKET, [s.debt, s.at_ms, s.parts_per_unit, 0])
             }
@@ -44,11 +58,15 @@ impl State {
             | Self::SlidingWindow(_)
             | Self::SlidingWindowLog(_)
             | Self::SlidingWindowBuckets(_) => return None,
-        })
+        };
+        Some(bytes.to_vec())
     }
 
     /// Reads what [`State::to_bytes`] wrote; `None` for anything else.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        if bytes.first() == Some(&QUEUE) {
+            return queue_from_bytes(bytes);
+        }
         let (tag, [a, b, c, d]) = decode(bytes)?;
         match tag {
             TOKEN_BUCKET if unit(c) && d == 0 => Some(Self::TokenBucket(TokenBucketState {
@@ -81,6 +99,61 @@ impl State {
     }
 }
 
+fn queue_to_bytes(state: &QueueState) -> Option<Vec<u8>> {
+    let QueueState { level, slots } = state;
+    if level.leases.is_some() {
+        return None;
+    }
+    let head = [
+        level.debt,
+        level.at_ms,
+        level.parts_per_unit,
+        slots.parts_per_ms,
+    ];
+    let mut bytes = encode(QUEUE, head).to_vec();
+    let spans = slots.free.iter().take(FREE_KEPT);
+    let spans = spans.flat_map(|span| [span.start, span.end]);
+    for number in [slots.since_ms].into_iter().chain(spans) {
+        bytes.extend(number.to_le_bytes().iter().take(NUMBER));
+    }
+    Some(bytes)
+}
+
+fn queue_from_bytes(bytes: &[u8]) -> Option<State> {
+    let (head, rest) = bytes.split_at_checked(STATE_BYTES)?;
+    let (_, [debt, at_ms, parts_per_unit, parts_per_ms]) = decode(head)?;
+    if !unit(parts_per_unit) || bytes.len() > STATE_BYTES_MAX {
+        return None;
+    }
+    let mut numbers = rest.chunks(NUMBER).map(number);
+    let since_ms = numbers.next()??;
+    let (mut free, mut end) = (Vec::new(), 0);
+    while let Some(start) = numbers.next() {
+        let span = Span {
+            start: start?,
+            end: numbers.next()??,
+        };
+        if span.start < end || span.end <= span.start || span.end > debt {
+            return None;
+        }
+        end = span.end;
+        free.push(span);
+    }
+    let level = TokenBucketState {
+        debt,
+        at_ms,
+        parts_per_unit,
+        leases: None,
+    };
+    let slots = QueueSlots {
+        parts_per_ms,
+        since_ms,
+        free,
+        turns: Vec::new(),
+    };
+    Some(State::Queue(QueueState { level, slots }))
+}
+
 /// Whether something may be divided by this.
 const fn unit(number: u64) -> bool {
     number >= 1 && number <= PRODUCT_MAX
@@ -108,17 +181,19 @@ fn decode(bytes: &[u8]) -> Option<(u8, [u64; 4])> {
         return None;
     }
     let mut numbers = [0; 4];
-    for (number, slot) in numbers.iter_mut().zip(slots) {
-        let mut wide = [0; 8];
-        for (byte, value) in wide.iter_mut().zip(slot) {
-            *byte = *value;
-        }
-        *number = u64::from_le_bytes(wide);
-        if *number > NUMBER_MAX {
-            return None;
-        }
+    for (read, slot) in numbers.iter_mut().zip(slots) {
+        *read = number(slot)?;
     }
     Some((*tag, numbers))
+}
+
+fn number(bytes: &[u8]) -> Option<u64> {
+    let mut wide = [0; 8];
+    for (byte, value) in wide.iter_mut().zip(bytes) {
+        *byte = *value;
+    }
+    let number = u64::from_le_bytes(wide);
+    (bytes.len() == NUMBER && number <= NUMBER_MAX).then_some(number)
 }
 
 #[cfg(test)]
@@ -145,6 +220,45 @@ mod tests {
         for state in states {
             let bytes = state.to_bytes().unwrap();
             assert_eq!(State::from_bytes(&bytes), Some(state));
+        }
+    }
+
+    #[test]
+    fn a_queue_keeps_what_was_freed() {
+        let span = |start| Span {
+            start,
+            end: start + 5,
+        };
+        let state = |free: Vec<Span>| {
+            State::Queue(QueueState {
+                level: TokenBucketState {
+                    debt: 100,
+                    at_ms: 1_763_000_040_000,
+                    parts_per_unit: 50,
+                    leases: None,
+                },
+                slots: QueueSlots {
+                    parts_per_ms: 1,
+                    since_ms: 1_763_000_000_000,
+                    free,
+                    turns: Vec::new(),
+                },
+            })
+        };
+        for count in 0..=FREE_KEPT as u64 {
+            let state = state((0..count).map(|n| span(n * 10)).collect());
+            let bytes = state.to_bytes().unwrap();
+            assert!(bytes.len() <= STATE_BYTES_MAX);
+            assert_eq!(State::from_bytes(&bytes), Some(state));
+            assert_eq!(State::from_bytes(&bytes[..bytes.len() - 1]), None);
+        }
+        for wrong in [
+            vec![span(20), span(10)],
+            vec![span(96)],
+            vec![Span { start: 9, end: 9 }],
+        ] {
+            let bytes = state(wrong).to_bytes().unwrap();
+            assert_eq!(State::from_bytes(&bytes), None);
         }
     }
 

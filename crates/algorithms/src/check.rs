@@ -3,7 +3,9 @@
 //! The twin of `lua/check.lua`, for state that is at hand: the memory store and
 //! the limits a proxy keeps for itself.
 
-use crate::{Algorithm, Ask, Decision, Lease, LeaseAsk, Outcome, RetryAfter, State};
+use crate::{
+    Algorithm, Ask, Decision, Freed, Lease, LeaseAsk, Outcome, QueueSlot, RetryAfter, State,
+};
 
 /// A bucket's state with the newest generation of its limit that wrote it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,6 +41,8 @@ pub struct Part<'a> {
     pub debit: u64,
     /// Units wanted for requests to come, and what became of earlier ones.
     pub lease: LeaseAsk<'a>,
+    /// Slots of a queue that requests gave up.
+    pub free: &'a [Freed],
     /// How it takes part.
     pub mode: Mode,
 }
@@ -46,7 +50,7 @@ pub struct Part<'a> {
 /// What holds for a check as a whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Options {
-    /// Only ask: nothing but debits and settlements is executed.
+    /// Only ask: nothing but debits, settlements and what is freed is executed.
     pub peek: bool,
     /// The caller has just confirmed its policy with the store, so a newer generation in the
     /// state is a leftover (a backup was restored), not a newer edit.
@@ -73,6 +77,8 @@ pub struct LimitVerdict {
     pub charged: u64,
     /// The surplus granted.
     pub lease: Option<Lease>,
+    /// The slot that a queue gave.
+    pub slot: Option<QueueSlot>,
     /// Units leased out that may still be used.
     pub leased: u64,
 }
@@ -121,6 +127,10 @@ pub fn check(
                 cost: part.cost,
                 debit: part.debit,
                 lease: part.lease,
+                free: part.free,
+                edited: part
+                    .stored
+                    .is_some_and(|stored| stored.generation != part.generation),
             };
             part.algorithm.evaluate_ask(state, now_ms, ask)
         })
@@ -144,6 +154,7 @@ pub fn check(
                 decision: outcome.decision,
                 charged: outcome.charged,
                 lease: outcome.lease,
+                slot: outcome.slot,
                 leased: outcome.leased,
             };
             let generation = part.generation_to_store(&outcome);

@@ -49,6 +49,29 @@ pub struct Decision {
     pub delay_ms: u64,
 }
 
+/// The name of an admitted request's slot in a queue. Only [`Freed`] reads it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct QueueSlot {
+    /// Its start by the bucket's clock, in whole milliseconds, rounded down.
+    pub start_ms: u64,
+    /// What was rounded off, in parts.
+    pub parts: u64,
+    /// Since when the bucket has accepted such names.
+    pub since_ms: u64,
+    /// How often this time was given before.
+    pub turn: u64,
+}
+
+/// A slot that its request does not need: it ended before it started. To free one again changes
+/// nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Freed {
+    /// Which.
+    pub slot: QueueSlot,
+    /// What its request was charged.
+    pub units: u64,
+}
+
 /// A decision and what it leaves to be stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
@@ -58,10 +81,12 @@ pub struct Outcome {
     pub charged: u64,
     /// The surplus granted.
     pub lease: Option<Lease>,
+    /// The slot of an admitted request, where a queue can name it.
+    pub slot: Option<QueueSlot>,
     /// Units leased out that may still be used, this grant among them. Windows do not count them
     /// apart.
     pub leased: u64,
-    /// Whether more than the cost was stored: a debit, a grant, or what became of one.
+    /// Whether more than the cost was stored: a debit, a grant, what became of one, or a freed slot.
     pub changed: bool,
     /// The state to store; `None`: what is stored stays as it is.
     pub write: Option<State>,
@@ -76,4 +101,6 @@ pub struct Charged {
     pub units: u64,
     /// The limit's ttl for leases, in milliseconds; 0 if it has none.
     pub lease_ttl_ms: u64,
+    /// Of a queue, the slot.
+    pub slot: Option<QueueSlot>,
 }

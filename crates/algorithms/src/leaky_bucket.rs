@@ -4,23 +4,42 @@
 //! A. Tanenbaum, "Computer Networks", traffic shaping (queue).
 //!
 //! Guarantee of the meter: a token bucket's decisions, always. Of the queue:
-//! admitted requests start at `now + delay`, in the order of the checks, cost/r
-//! apart, and none is held longer than `max_delay`. The capacity counts the
-//! arriving request.
+//! admitted requests start at `now + delay`, cost/r apart, in the order of the
+//! checks except that a slot freed by its request goes to the next one that fits
+//! into it (`slots.rs`), and none is held longer than `max_delay`. The capacity
+//! counts the arriving request.
 
 use crate::bucket::Bucket;
 use crate::integers::PRODUCT_MAX;
 use crate::lease::{Lease, LeaseAsk, Settlement};
 use crate::quota::{Loaded, Quota};
+use crate::slots::{QueueSlots, Slots};
 use crate::token_bucket::{TokenBucket, TokenBucketState, TokenBucketUsage};
-use crate::{Numbers, ParameterError, Parameters, State, kinds};
+use crate::{Freed, Numbers, ParameterError, Parameters, QueueSlot, State, kinds};
 
 /// A leaky bucket's numbers. The level is a token bucket's debt, and is stored as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct LeakyBucket {
     meter: TokenBucket,
     /// Of a queue; a meter has none.
-    max_delay_ms: Option<u64>,
+    pub max_delay_ms: Option<u64>,
+}
+
+/// What a queue remembers. A meter's state is a token bucket's, and each continues the other's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueueState {
+    /// The level: where the last slot ends.
+    pub level: TokenBucketState,
+    /// Its slots.
+    pub slots: QueueSlots,
+}
+
+/// A leaky bucket at one instant.
+#[derive(Clone, Debug)]
+pub(crate) struct LeakyUsage {
+    meter: TokenBucketUsage,
+    /// Of a queue, what was freed and how slots are named.
+    slots: Option<Slots>,
 }
 
 impl LeakyBucket {
@@ -44,27 +63,54 @@ impl LeakyBucket {
         &self.meter.bucket
     }
 
-    fn delay_of(&self, usage: &TokenBucketUsage) -> u64 {
-        self.bucket().drain_ms(usage.level.debt)
+    /// Of a queue, how long requests may be held, and its slots.
+    fn queue<'u>(&self, usage: &'u LeakyUsage) -> Option<(u64, &'u Slots)> {
+        Some((self.max_delay_ms?, usage.slots.as_ref()?))
     }
 
     /// How long the level takes to drain beyond the longest delay.
-    fn overdue_ms(&self, usage: &TokenBucketUsage) -> u64 {
+    fn overdue_ms(&self, usage: &LeakyUsage) -> u64 {
+        let level_ms = self.bucket().drain_ms(usage.meter.level.debt);
         self.max_delay_ms
-            .map_or(0, |max_ms| self.delay_of(usage).saturating_sub(max_ms))
+            .map_or(0, |max_ms| level_ms.saturating_sub(max_ms))
+    }
+
+    /// The slots of a queue whose level was read as `meter`.
+    fn slots(&self, state: Option<&State>, meter: &Loaded<'_, TokenBucket>) -> Slots {
+        let (bucket, usage) = (self.bucket(), &meter.usage);
+        let stored = match state {
+            Some(State::Queue(stored)) => Some(stored),
+            _ => None,
+        };
+        let named = usage.ahead_ms == 0 && usage.level.outstanding() == 0;
+        if let Some(QueueState { level, slots }) = stored.filter(|_| named)
+            && meter.shifted.is_none()
+            && slots.parts_per_ms == bucket.parts_per_ms
+            && level.parts_per_unit == bucket.parts_per_unit
+            && level.debt <= bucket.full()
+        {
+            let elapsed_ms = usage.level.now_ms - level.at_ms;
+            let passed = elapsed_ms.saturating_mul(bucket.parts_per_ms);
+            return Slots::continued(slots, passed);
+        }
+        Slots::anew(
+            stored.map(|stored| &stored.slots),
+            usage.level.now_ms,
+            named,
+        )
     }
 }
 
 impl Quota for LeakyBucket {
-    type State = TokenBucketState;
-    type Usage<'s> = TokenBucketUsage;
+    type State = State;
+    type Usage<'s> = LeakyUsage;
 
-    fn own(state: &State) -> Option<&TokenBucketState> {
-        TokenBucket::own(state)
+    fn own(state: &State) -> Option<&State> {
+        TokenBucket::own(state).map(|_| state)
     }
 
-    fn wrap(state: TokenBucketState) -> State {
-        TokenBucket::wrap(state)
+    fn wrap(state: State) -> State {
+        state
     }
 
     fn limit(&self) -> u64 {
@@ -95,69 +141,137 @@ impl Quota for LeakyBucket {
         meter.then(|| self.bucket().lease_max_ms())
     }
 
-    fn load<'s>(
-        &self,
-        state: Option<&'s TokenBucketState>,
-        now_ms: u64,
-        ttl_ms: u64,
-    ) -> Loaded<'s, Self> {
-        let Loaded { usage, shifted } = self.meter.load(state, now_ms, ttl_ms);
+    fn load<'s>(&self, state: Option<&'s State>, now_ms: u64, ttl_ms: u64) -> Loaded<'s, Self> {
+        let level = state.and_then(TokenBucket::own);
+        let meter = self.meter.load(level, now_ms, ttl_ms);
+        let slots = self.max_delay_ms.map(|_| self.slots(state, &meter));
+        let shifted = meter.shifted.map(|level| match &slots {
+            Some(slots) if level.leases.is_none() => {
+                let slots = QueueSlots {
+                    parts_per_ms: 0,
+                    ..slots.clone().stored(self.bucket())
+                };
+                State::Queue(QueueState { level, slots })
+            }
+            _ => TokenBucket::wrap(level),
+        });
+        let usage = LeakyUsage {
+            meter: meter.usage,
+            slots,
+        };
         Loaded { usage, shifted }
     }
 
-    /// None while the next request would be held too long.
-    fn room(&self, usage: &TokenBucketUsage) -> Option<u64> {
-        self.meter
-            .room(usage)
-            .filter(|_| self.overdue_ms(usage) == 0)
+    /// Of a queue what freed time holds, if it is more; none where the next request would be held
+    /// too long.
+    fn room(&self, usage: &LeakyUsage) -> Option<u64> {
+        let queue = self.queue(usage);
+        let freed = queue.and_then(|(max_ms, slots)| slots.room(self.bucket(), max_ms));
+        let behind = self
+            .meter
+            .room(&usage.meter)
+            .filter(|_| self.overdue_ms(usage) == 0);
+        behind.max(freed)
     }
 
-    fn charge(&self, usage: &mut TokenBucketUsage, units: u64) -> bool {
-        self.meter.charge(usage, units)
+    fn charge(&self, usage: &mut LeakyUsage, units: u64) -> bool {
+        self.meter.charge(&mut usage.meter, units)
     }
 
-    fn settle(&self, usage: &mut TokenBucketUsage, settlements: &[Settlement]) -> bool {
-        self.meter.settle(usage, settlements)
+    fn settle(&self, usage: &mut LeakyUsage, settlements: &[Settlement]) -> bool {
+        self.meter.settle(&mut usage.meter, settlements)
     }
 
-    fn grant(&self, usage: &mut TokenBucketUsage, ask: &LeaseAsk<'_>) -> Option<Lease> {
+    fn grant(&self, usage: &mut LeakyUsage, ask: &LeaseAsk<'_>) -> Option<Lease> {
         match self.max_delay_ms {
-            None => self.meter.grant(usage, ask),
+            None => self.meter.grant(&mut usage.meter, ask),
             Some(_) => None,
         }
     }
 
-    fn leased(&self, usage: &TokenBucketUsage) -> u64 {
-        self.meter.leased(usage)
+    fn leased(&self, usage: &LeakyUsage) -> u64 {
+        self.meter.leased(&usage.meter)
     }
 
-    fn credit(&self, usage: &mut TokenBucketUsage, units: u64) {
-        self.meter.credit(usage, units);
+    fn credit(&self, usage: &mut LeakyUsage, units: u64) {
+        self.edited(usage);
+        self.meter.credit(&mut usage.meter, units);
     }
 
-    fn take_back(&self, usage: &mut TokenBucketUsage, charged_at_ms: u64, units: u64) -> bool {
-        // Of a queue nothing: others have been given the turns after it.
-        self.max_delay_ms.is_none() && self.meter.take_back(usage, charged_at_ms, units)
+    fn take_back(&self, usage: &mut LeakyUsage, charged_at_ms: u64, units: u64) -> bool {
+        // Of a queue only a slot, which is freed by its name.
+        let meter = self.max_delay_ms.is_none();
+        meter && (self.meter).take_back(&mut usage.meter, charged_at_ms, units)
     }
 
-    fn wait_ms(&self, usage: &TokenBucketUsage, cost: u64) -> u64 {
+    fn wait_ms(&self, usage: &LeakyUsage, cost: u64) -> u64 {
         let (bucket, fits) = (self.bucket(), self.bucket().target(cost));
         let in_time = self.max_delay_ms.map_or(fits, |max_ms| {
             fits.min(max_ms.saturating_mul(bucket.parts_per_ms))
         });
-        usage.ahead_ms + usage.level.wait_ms(bucket, in_time)
+        let behind_ms = usage.meter.level.wait_ms(bucket, in_time);
+        let queue = self.queue(usage);
+        let freed_ms = queue.and_then(|(max_ms, slots)| slots.wait_ms(bucket, cost, max_ms));
+        usage.meter.ahead_ms + freed_ms.map_or(behind_ms, |freed_ms| freed_ms.min(behind_ms))
     }
 
-    fn reset_after_ms(&self, usage: &TokenBucketUsage) -> u64 {
-        self.meter.reset_after_ms(usage)
+    fn reset_after_ms(&self, usage: &LeakyUsage) -> u64 {
+        self.meter.reset_after_ms(&usage.meter)
     }
 
     /// Counted on the bucket's clock: after a small step back of the caller's, spacing holds.
-    fn delay_ms(&self, usage: &TokenBucketUsage) -> u64 {
-        self.max_delay_ms.map_or(0, |_| self.delay_of(usage))
+    fn delay_ms(&self, usage: &LeakyUsage, cost: u64) -> u64 {
+        let bucket = self.bucket();
+        self.queue(usage).map_or(0, |(max_ms, slots)| {
+            let start = slots.start(bucket, cost, max_ms);
+            bucket.drain_ms(start.unwrap_or(usage.meter.level.debt))
+        })
     }
 
-    fn save(&self, usage: TokenBucketUsage) -> TokenBucketState {
-        self.meter.save(usage)
+    fn take(&self, usage: &mut LeakyUsage, cost: u64) -> Option<QueueSlot> {
+        let (bucket, behind) = (self.bucket(), usage.meter.level.debt);
+        let Some((max_ms, slots)) = self.max_delay_ms.zip(usage.slots.as_mut()) else {
+            self.charge(usage, cost);
+            return None;
+        };
+        let freed = slots.take(bucket, cost, max_ms);
+        let now_ms = usage.meter.level.now_ms;
+        let slot = slots.name(bucket, now_ms, freed.unwrap_or(behind), cost);
+        if freed.is_none() {
+            self.charge(usage, cost);
+        }
+        slot
+    }
+
+    fn free(&self, usage: &mut LeakyUsage, freed: &[Freed]) -> bool {
+        let level = &mut usage.meter.level;
+        let Some(slots) = &mut usage.slots else {
+            return false;
+        };
+        let mut any = false;
+        for freed in freed {
+            if let Some(debt) = slots.free(self.bucket(), level.now_ms, level.debt, freed) {
+                level.debt = debt;
+                any = true;
+            }
+        }
+        any
+    }
+
+    fn edited(&self, usage: &mut LeakyUsage) {
+        if let Some(slots) = &mut usage.slots {
+            slots.forget(usage.meter.level.now_ms);
+        }
+    }
+
+    fn save(&self, usage: LeakyUsage) -> State {
+        let level = self.meter.save(usage.meter);
+        match usage.slots {
+            Some(slots) if level.leases.is_none() => State::Queue(QueueState {
+                level,
+                slots: slots.stored(self.bucket()),
+            }),
+            _ => TokenBucket::wrap(level),
+        }
     }
 }

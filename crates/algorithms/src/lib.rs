@@ -27,17 +27,19 @@ mod quota;
 mod sliding_window;
 mod sliding_window_buckets;
 mod sliding_window_log;
+mod slots;
 mod token_bucket;
 mod window;
 
 pub use algorithm::{Algorithm, Ask, Evaluation, State};
-pub use bytes::STATE_BYTES;
-pub use decision::{Charged, Decision, Outcome, RetryAfter};
+pub use bytes::STATE_BYTES_MAX;
+pub use decision::{Charged, Decision, Freed, Outcome, QueueSlot, RetryAfter};
 pub use error::ParameterError;
 pub use fixed_window::FixedWindowState;
 pub use gcra::GcraState;
 pub use granted::Granted;
 pub use kinds::Numbers;
+pub use leaky_bucket::QueueState;
 pub use lease::{
     LEASE_TTL_MAX_MS, LEASE_TTL_MIN_MS, Lease, LeaseAsk, Leases, PROXY_MARKS, Settlement,
 };
@@ -45,4 +47,5 @@ pub use parameters::{Align, Kind, Parameters, Rate};
 pub use sliding_window::SlidingWindowState;
 pub use sliding_window_buckets::SlidingWindowBucketsState;
 pub use sliding_window_log::SlidingWindowLogState;
+pub use slots::{QueueSlots, Span, Turn};
 pub use token_bucket::TokenBucketState;

@@ -3,7 +3,7 @@
 //! `lua/check.lua` makes the same decision from functions of the same names.
 
 use crate::lease::{Lease, LeaseAsk, Settlement};
-use crate::{Ask, Decision, Numbers, Outcome, RetryAfter, State};
+use crate::{Ask, Decision, Freed, Numbers, Outcome, QueueSlot, RetryAfter, State};
 
 /// One algorithm with its numbers.
 ///
@@ -67,10 +67,21 @@ pub(crate) trait Quota {
     fn wait_ms(&self, usage: &Self::Usage<'_>, cost: u64) -> u64;
     /// From the caller's instant until nothing is used.
     fn reset_after_ms(&self, usage: &Self::Usage<'_>) -> u64;
-    /// How long a request admitted now is held.
-    fn delay_ms(&self, _usage: &Self::Usage<'_>) -> u64 {
+    /// How long a request of this cost, admitted now, is held.
+    fn delay_ms(&self, _usage: &Self::Usage<'_>, _cost: u64) -> u64 {
         0
     }
+    /// Adds a cost that fits; the slot of its request, where there are such.
+    fn take(&self, usage: &mut Self::Usage<'_>, cost: u64) -> Option<QueueSlot> {
+        self.charge(usage, cost);
+        None
+    }
+    /// Frees slots; says whether any of them was one.
+    fn free(&self, _usage: &mut Self::Usage<'_>, _freed: &[Freed]) -> bool {
+        false
+    }
+    /// The state was written by another edit of the limit.
+    fn edited(&self, _usage: &mut Self::Usage<'_>) {}
     /// The state to store for a usage that was added to.
     fn save(&self, usage: Self::Usage<'_>) -> Self::State;
 }
@@ -96,8 +107,12 @@ pub(crate) struct Evaluated<'a, Q: Quota> {
 impl<'a, Q: Quota> Evaluated<'a, Q> {
     pub fn new(quota: &'a Q, state: Option<&'a State>, now_ms: u64, ask: Ask<'a>) -> Self {
         let mut loaded = quota.load(state.and_then(Q::own), now_ms, ask.lease.ttl_ms);
+        if ask.edited {
+            quota.edited(&mut loaded.usage);
+        }
         let settled = quota.settle(&mut loaded.usage, ask.lease.settle);
-        Self::test(quota, loaded, ask, settled)
+        let freed = quota.free(&mut loaded.usage, ask.free);
+        Self::test(quota, loaded, ask, settled || freed)
     }
 
     /// As [`Self::new`], of a bucket that nothing is leased out of.
@@ -108,12 +123,16 @@ impl<'a, Q: Quota> Evaluated<'a, Q> {
         cost: u64,
         debit: u64,
     ) -> Self {
-        let lease = LeaseAsk::default();
-        let loaded = quota.load(state.and_then(Q::own), now_ms, lease.ttl_ms);
-        Self::test(quota, loaded, Ask { cost, debit, lease }, false)
+        let loaded = quota.load(state.and_then(Q::own), now_ms, 0);
+        let ask = Ask {
+            cost,
+            debit,
+            ..Ask::default()
+        };
+        Self::test(quota, loaded, ask, false)
     }
 
-    fn test(quota: &'a Q, mut loaded: Loaded<'a, Q>, ask: Ask<'a>, settled: bool) -> Self {
+    fn test(quota: &'a Q, mut loaded: Loaded<'a, Q>, ask: Ask<'a>, changed: bool) -> Self {
         let debited = ask.debit > 0 && quota.charge(&mut loaded.usage, ask.debit);
         let room = quota.room(&loaded.usage);
         let fits = ask.cost <= quota.limit() && room.is_some_and(|room| ask.cost <= room);
@@ -121,7 +140,7 @@ impl<'a, Q: Quota> Evaluated<'a, Q> {
             quota,
             loaded,
             ask,
-            changed: settled || debited,
+            changed: changed || debited,
             fits,
         }
     }
@@ -135,11 +154,11 @@ impl<'a, Q: Quota> Evaluated<'a, Q> {
         if !self.fits {
             return self.leave();
         }
-        let delay_ms = self.take();
+        let (delay_ms, slot) = self.take();
         let lease = self.quota.grant(&mut self.loaded.usage, &self.ask.lease);
         self.changed = self.changed || lease.is_some();
         let cost = self.ask.cost;
-        self.finish(delay_ms, cost, lease)
+        self.finish(delay_ms, cost, lease, slot)
     }
 
     /// As [`Self::charge`], of a bucket that nothing is leased out of.
@@ -147,32 +166,36 @@ impl<'a, Q: Quota> Evaluated<'a, Q> {
         if !self.fits {
             return self.leave();
         }
-        let delay_ms = self.take();
+        let (delay_ms, slot) = self.take();
         let cost = self.ask.cost;
-        self.finish(delay_ms, cost, None)
+        self.finish(delay_ms, cost, None, slot)
     }
 
-    /// Takes a cost that fits, and returns how long its request is held.
-    fn take(&mut self) -> u64 {
-        let usage = &mut self.loaded.usage;
-        let delay_ms = self.quota.delay_ms(usage);
-        if self.ask.cost > 0 {
-            self.quota.charge(usage, self.ask.cost);
-        }
-        delay_ms
+    /// Takes a cost that fits; how long its request is held, and its slot.
+    fn take(&mut self) -> (u64, Option<QueueSlot>) {
+        let (usage, cost) = (&mut self.loaded.usage, self.ask.cost);
+        let delay_ms = self.quota.delay_ms(usage, cost);
+        let slot = (cost > 0).then(|| self.quota.take(usage, cost)).flatten();
+        (delay_ms, slot)
     }
 
     /// Takes nothing.
     pub fn leave(self) -> Outcome {
         let delay_ms = if self.fits {
-            self.quota.delay_ms(&self.loaded.usage)
+            self.quota.delay_ms(&self.loaded.usage, self.ask.cost)
         } else {
             0
         };
-        self.finish(delay_ms, 0, None)
+        self.finish(delay_ms, 0, None, None)
     }
 
-    fn finish(self, delay_ms: u64, charged: u64, lease: Option<Lease>) -> Outcome {
+    fn finish(
+        self,
+        delay_ms: u64,
+        charged: u64,
+        lease: Option<Lease>,
+        slot: Option<QueueSlot>,
+    ) -> Outcome {
         let (quota, usage) = (self.quota, self.loaded.usage);
         let retry_after = if self.fits {
             RetryAfter::Now
@@ -198,6 +221,7 @@ impl<'a, Q: Quota> Evaluated<'a, Q> {
             decision,
             charged,
             lease,
+            slot,
             leased,
             changed: self.changed,
             write: write.map(Q::wrap),

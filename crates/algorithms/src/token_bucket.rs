@@ -57,6 +57,7 @@ impl Quota for TokenBucket {
     fn own(state: &State) -> Option<&TokenBucketState> {
         match state {
             State::TokenBucket(state) => Some(state),
+            State::Queue(state) => Some(&state.level),
             _ => None,
         }
     }

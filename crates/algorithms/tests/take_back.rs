@@ -42,6 +42,7 @@ const fn charge(at_ms: u64, units: u64) -> Charged {
         at_ms,
         units,
         lease_ttl_ms: 0,
+        slot: None,
     }
 }
 

@@ -24,6 +24,11 @@ pub struct Check {
     /// A limit that is also in `skip` is tested with a cost of 0. Only in the compact
     /// encoding: who asks in JSON has no lease to keep.
     pub leases: Vec<LeaseRequest>,
+    /// Slots of queues that requests with this descriptor gave up: freed before the check is
+    /// decided, and whatever the decision.
+    pub free: Vec<Free>,
+    /// The longest that a queue may delay the request, if that is less than what its limit says.
+    pub max_delay_ms: Option<u64>,
     /// Who asks for leases: [`crate::compact::Batch::proxy_mark`].
     pub proxy: u8,
 }
@@ -73,6 +78,31 @@ pub struct Lease {
     pub epoch: u64,
     /// For how long they may be used, in milliseconds from the *sending* of this very attempt.
     pub ttl_ms: u64,
+}
+
+/// The name of an admitted request's slot in a queue. Nobody but the bucket reads it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Slot {
+    /// When it starts, by the bucket's clock, in whole milliseconds.
+    pub start_ms: u64,
+    /// What was rounded off.
+    pub parts: u64,
+    /// Since when the bucket accepts such names.
+    pub since_ms: u64,
+    /// How often this time was given before.
+    pub turn: u64,
+}
+
+/// A slot that its request does not need, because it ended before it started. Freeing one again
+/// changes nothing, so whoever does not know whether it was freed may repeat it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Free {
+    /// The limit whose bucket (for this check's descriptor) gave it.
+    pub limit: Name,
+    /// Its name.
+    pub slot: Slot,
+    /// What its request was charged.
+    pub units: u64,
 }
 
 /// How a limit takes part in a check.
@@ -131,11 +161,55 @@ pub struct LimitAnswer {
     pub hidden: bool,
     /// The surplus granted; `None`: none, or none was wanted.
     pub lease: Option<Lease>,
+    /// The slot that a queue gave the request; [`Free`] gives it up.
+    pub slot: Option<Slot>,
+}
+
+impl Slot {
+    /// The slot of a request that was charged so many units, as programs see it.
+    pub fn to_text(self, units: u64) -> String {
+        let Self {
+            start_ms,
+            parts,
+            since_ms,
+            turn,
+        } = self;
+        format!("{start_ms}.{parts}.{since_ms}.{turn}.{units}")
+    }
+
+    /// What [`Self::to_text`] wrote, with the units.
+    pub fn from_text(text: &str) -> Option<(Self, u64)> {
+        let mut numbers = text.split('.').map(|number| number.parse().ok());
+        let slot = Self {
+            start_ms: numbers.next()??,
+            parts: numbers.next()??,
+            since_ms: numbers.next()??,
+            turn: numbers.next()??,
+        };
+        let units = numbers.next()??;
+        numbers.next().is_none().then_some((slot, units))
+    }
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+
+    #[test]
+    fn a_slot_is_what_was_written() {
+        let slot = Slot {
+            start_ms: 1_763_000_040_000,
+            parts: 3,
+            since_ms: 1_763_000_000_000,
+            turn: 2,
+        };
+        let text = slot.to_text(5);
+        assert_eq!(text, "1763000040000.3.1763000000000.2.5");
+        assert_eq!(Slot::from_text(&text), Some((slot, 5)));
+        for wrong in ["", "1.2.3.4", "1.2.3.4.5.6", "1.2.3.4.x", "1.2.3.4.-5"] {
+            assert_eq!(Slot::from_text(wrong), None, "{wrong}");
+        }
+    }
 
     /// An answer that allows, with numbers that say nothing.
     pub(crate) fn limit(name: &str) -> LimitAnswer {
@@ -154,6 +228,7 @@ pub(crate) mod tests {
             delay_ms: 0,
             hidden: false,
             lease: None,
+            slot: None,
         }
     }
 }

@@ -12,7 +12,9 @@ pub mod json;
 mod summary;
 mod tally;
 
-pub use check::{Answer, Check, Debit, Lease, LeaseRequest, LimitAnswer, Mode, Settlement};
+pub use check::{
+    Answer, Check, Debit, Free, Lease, LeaseRequest, LimitAnswer, Mode, Settlement, Slot,
+};
 pub use error::{ApiError, ErrorCode};
 pub use headers::{
     ALL_LIMITS, API_HEADER, API_VERSION, CHECK_CBOR, CHECK_JSON, PROXIES_HEADER, REPORT_CBOR,
@@ -23,6 +25,8 @@ pub use tally::{DecidedBy, Outcome};
 
 /// Checks in one batch, at most.
 pub const MAX_CHECKS: usize = 1024;
+/// Slots that one check frees, at most.
+pub const MAX_FREE: usize = 64;
 /// Entries of one descriptor, at most. (The limits of a domain name no more.)
 pub const MAX_ENTRIES: usize = 128;
 /// Limits that one check names, at most.

@@ -5,7 +5,7 @@ mod lease;
 use lease::Lease;
 
 use algorithms::{
-    Algorithm, LeaseAsk, RetryAfter,
+    Algorithm, Freed, LeaseAsk, QueueSlot, RetryAfter,
     check::{LimitVerdict, Options, Verdict},
 };
 use policy::{Compiled, Limit, Match, Name, OverLimit, Resolved};
@@ -49,6 +49,7 @@ pub(crate) struct Bucket {
     pub(crate) cost: u64,
     pub(crate) debit: u64,
     pub(crate) lease: Option<Box<Lease>>,
+    pub(crate) free: Vec<Freed>,
     pub(crate) mode: algorithms::check::Mode,
 }
 
@@ -70,9 +71,10 @@ enum Asked<'c> {
     Alone(u64),
 }
 
-/// Whether a check has something to say about the leases of a limit.
-fn leases(check: &Check, limit: &Name) -> bool {
-    check.leases.iter().any(|lease| lease.limit == *limit)
+/// Whether a check has something to say about the leases of a limit, or about its slots.
+fn tells(check: &Check, limit: &Name) -> bool {
+    let frees = || check.free.iter().any(|free| free.limit == *limit);
+    check.leases.iter().any(|lease| lease.limit == *limit) || frees()
 }
 
 impl Asked<'_> {
@@ -89,6 +91,34 @@ impl Asked<'_> {
         let Self::By(check) = self else { return 0 };
         let debits = check.debits.iter().filter(|debit| debit.limit == *limit);
         debits.fold(0, |sum, debit| sum.saturating_add(debit.units))
+    }
+
+    fn free(self, limit: &Name) -> Vec<Freed> {
+        let Self::By(check) = self else {
+            return Vec::new();
+        };
+        let free = check.free.iter().filter(|free| free.limit == *limit);
+        let freed = free.map(|free| Freed {
+            slot: QueueSlot {
+                start_ms: free.slot.start_ms,
+                parts: free.slot.parts,
+                since_ms: free.slot.since_ms,
+                turn: free.slot.turn,
+            },
+            units: free.units,
+        });
+        freed.collect()
+    }
+
+    /// The limit's, or one with a shorter longest delay.
+    fn algorithm(self, algorithm: &Algorithm) -> Algorithm {
+        match self {
+            Self::By(Check {
+                max_delay_ms: Some(ms),
+                ..
+            }) => algorithm.within_delay(*ms),
+            _ => *algorithm,
+        }
     }
 
     fn lease(self, limit: &Limit, algorithm: &Algorithm) -> Option<Box<Lease>> {
@@ -118,7 +148,7 @@ impl<'p> Planned<'p> {
         }
         let wanted = |name: &Name| {
             (check.only.is_empty() || check.only.contains(name))
-                && (!check.skip.contains(name) || leases(check, name))
+                && (!check.skip.contains(name) || tells(check, name))
         };
         let parts: Vec<Part<'p>> = policy
             .matching(&check.descriptor, now_ms)
@@ -254,11 +284,12 @@ impl<'p> Part<'p> {
             Some(Resolved::Unlimited) => What::Unlimited,
             Some(Resolved::Quota(quota)) => What::Bucket(Bucket {
                 key: keys.bucket_of(policy.domain(), limit, &found.values),
-                algorithm: *quota.algorithm(),
+                algorithm: asked.algorithm(quota.algorithm()),
                 generation: limit.generation,
                 cost: limit.cost.saturating_mul(asked.cost(&limit.name)),
                 debit: asked.debit(&limit.name),
                 lease: asked.lease(limit, quota.algorithm()),
+                free: asked.free(&limit.name),
                 mode: match mode {
                     Mode::Enforce => algorithms::check::Mode::Enforce,
                     Mode::Shadow | Mode::Degrade => algorithms::check::Mode::Observe,
@@ -298,6 +329,7 @@ impl<'p> Part<'p> {
             delay_ms: 0,
             hidden: self.limit.hidden,
             lease: None,
+            slot: None,
         };
         match self.what {
             What::Unlimited => {}
@@ -334,5 +366,11 @@ fn fill(answer: &mut LimitAnswer, verdict: &LimitVerdict) {
         units: lease.units,
         epoch: lease.epoch,
         ttl_ms: lease.ttl_ms,
+    });
+    answer.slot = verdict.slot.map(|slot| protocol::Slot {
+        start_ms: slot.start_ms,
+        parts: slot.parts,
+        since_ms: slot.since_ms,
+        turn: slot.turn,
     });
 }

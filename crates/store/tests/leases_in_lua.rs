@@ -57,6 +57,7 @@ impl Bucket for Scripted {
             cost: question.cost,
             debit: 0,
             lease: Some(lease),
+            free: &[],
             mode: Mode::Enforce,
         };
         let check = ScriptCheck {

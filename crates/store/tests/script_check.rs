@@ -23,6 +23,7 @@ fn limit<'a>(key: &'a str, algorithm: &'a Algorithm, cost: u64) -> ScriptLimit<'
         cost,
         debit: 0,
         lease: None,
+        free: &[],
         mode: Mode::Enforce,
     }
 }

@@ -95,6 +95,7 @@ impl<'a> World<'a> {
                 cost,
                 debit: 0,
                 lease: None,
+                free: &[],
                 mode: bucket.mode,
             }
         });
@@ -406,6 +407,7 @@ fn a_spread_check_knows_whether_it_has_settled() {
             settle,
             ..algorithms::LeaseAsk::default()
         }),
+        free: &[],
         mode: Mode::Enforce,
     };
     let check = ScriptCheck {

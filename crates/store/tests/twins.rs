@@ -5,7 +5,7 @@
 mod support;
 
 use algorithms::check::{Mode, Options, Verdict};
-use algorithms::{Algorithm, Kind, Parameters, Settlement};
+use algorithms::{Algorithm, Kind, Parameters, QueueSlot, Settlement};
 use store::script::{Charge, Clock, ScriptError};
 use support::random::{Random, Walk};
 use support::{Engine, Leasing, LuaRedis, RustEngine, Server, Subject, script_check};
@@ -26,16 +26,15 @@ fn first_seed() -> u64 {
         .unwrap_or(0)
 }
 
-/// What a check charged: the limit, the units and when.
-fn charges(
-    subjects: &[Subject],
-    verdict: &Result<Verdict, ScriptError>,
-    now_ms: u64,
-) -> Vec<(Subject, u64, u64)> {
+/// What a check charged: the limit, the units, when, and the slot of a queue.
+type Charges = Vec<(Subject, u64, u64, Option<QueueSlot>)>;
+
+/// What a check charged.
+fn charges(subjects: &[Subject], verdict: &Result<Verdict, ScriptError>, now_ms: u64) -> Charges {
     let limits = verdict.iter().flat_map(|verdict| &verdict.limits);
     let charged = subjects.iter().zip(limits).filter(|(_, l)| l.charged > 0);
     charged
-        .map(|(subject, limit)| (subject.clone(), limit.charged, now_ms))
+        .map(|(subject, limit)| (subject.clone(), limit.charged, now_ms, limit.slot))
         .collect()
 }
 
@@ -47,7 +46,7 @@ fn compare(twin: &mut dyn Engine, steps: u64) {
         let mut rust = RustEngine::default();
         let mut walk = Walk::new(seed);
         let mut chance = Random::new(seed ^ 0x5eed);
-        let mut charged: Vec<(Subject, u64, u64)> = Vec::new();
+        let mut charged = Charges::new();
         for step in 0..STEPS_PER_WALK {
             let (now_ms, subjects) = walk.step();
             let options = Options {
@@ -72,7 +71,7 @@ fn compare(twin: &mut dyn Engine, steps: u64) {
             // Some is taken back, now or later, once or by mistake twice.
             while !charged.is_empty() && chance.one_in(3) {
                 let nth = chance.below_len(charged.len());
-                let Some((subject, units, at_ms)) = charged.get(nth).cloned() else {
+                let Some((subject, units, at_ms, slot)) = charged.get(nth).cloned() else {
                     break;
                 };
                 let charge = Charge {
@@ -82,6 +81,7 @@ fn compare(twin: &mut dyn Engine, steps: u64) {
                     units,
                     lease_ttl_ms: subject.lease.ttl_ms,
                     at_ms,
+                    slot,
                 };
                 let expected = rust.take_back(&charge, now_ms);
                 let actual = twin.take_back(&charge, now_ms);
@@ -114,6 +114,48 @@ fn on_redis() {
 #[ignore = "needs a server"]
 fn on_valkey() {
     compare(&mut Server::start(harness::Engine::Valkey), steps());
+}
+
+/// Walks through busy queues whose requests leave.
+fn compare_queues(twin: &mut dyn Engine, steps: u64) {
+    const STEPS_PER_QUEUE: u64 = 300;
+    let mut given_again = 0;
+    for seed in first_seed()..first_seed() + steps.div_ceil(STEPS_PER_QUEUE) {
+        let (mut rust, mut walk) = (RustEngine::default(), Walk::of_a_queue(seed));
+        let mut chance = Random::new(seed ^ 0x9e0e);
+        for step in 0..STEPS_PER_QUEUE {
+            let (now_ms, subjects) = walk.queue_step();
+            let options = Options {
+                peek: chance.one_in(9),
+                force: chance.one_in(25),
+            };
+            let expected = rust.check(&subjects, now_ms, options);
+            let actual = twin.check(&subjects, now_ms, options);
+            assert_eq!(
+                expected, actual,
+                "seed {seed} step {step} at {now_ms} {options:?} {subjects:#?} {:#?}",
+                rust.buckets
+            );
+            let Ok(verdict) = expected else { continue };
+            walk.hear(&verdict);
+            let slots = verdict.limits.iter().filter_map(|limit| limit.slot);
+            given_again += slots.filter(|slot| slot.turn > 0).map(|_| 1).sum::<u64>();
+        }
+    }
+    assert!(
+        given_again > steps / 10,
+        "{given_again} slots were given again"
+    );
+}
+
+#[test]
+fn queues_in_an_interpreter() {
+    compare_queues(&mut LuaRedis::new(), steps());
+}
+
+#[test]
+fn queues_on_redis() {
+    compare_queues(&mut Server::start(harness::Engine::Redis), steps() / 3);
 }
 
 /// Many checks of one call: several that ask the same of different buckets, others between them.

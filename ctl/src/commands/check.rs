@@ -74,6 +74,8 @@ impl Check {
             require_match: false,
             debits: Vec::new(),
             leases: Vec::new(),
+            free: Vec::new(),
+            max_delay_ms: None,
             proxy: 0,
         };
         let mut compiled = Compiled::new(policy);

@@ -61,6 +61,7 @@ impl Engine for Local {
                 cost: subject.cost,
                 debit: 0,
                 lease: LeaseAsk::default(),
+                free: &[],
                 mode: subject.mode,
             })
             .collect();

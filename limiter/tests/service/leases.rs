@@ -23,6 +23,8 @@ async fn ask(
         cost,
         skip: Vec::new(),
         debits: Vec::new(),
+        free: Vec::new(),
+        max_delay_ms: None,
         leases: vec![LeaseRequest {
             limit: name("api"),
             want,

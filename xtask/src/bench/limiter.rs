@@ -106,6 +106,8 @@ fn batch() -> Result<Batch> {
         skip: Vec::new(),
         debits: Vec::new(),
         leases: Vec::new(),
+        free: Vec::new(),
+        max_delay_ms: None,
     };
     Ok(Batch {
         domain: name("shop")?,

@@ -107,6 +107,7 @@ mod tests {
                         at_ms: now_ms,
                         units,
                         lease_ttl_ms: 0,
+                        slot: charged.slot,
                     };
                     let back = algorithm.take_back(now, now_ms + 20, &charge);
                     let here = algorithm.take_back_here(now, now_ms + 20, &charge);

@@ -55,13 +55,13 @@ impl Bucket for Real {
     fn ask(&mut self, now_ms: u64, ttl_ms: u64, question: &Question) -> Reply {
         let ask = Ask {
             cost: question.cost,
-            debit: 0,
             lease: LeaseAsk {
                 ttl_ms,
                 want: question.want,
                 proxy: question.proxy,
                 settle: &question.settle,
             },
+            ..Ask::default()
         };
         let state = self.state.take();
         let outcome = self

@@ -7,7 +7,7 @@ use crate::world::{ALL, ClockKind, World};
 
 /// The same cost passes at `now + retry_after`, and at no whole millisecond before.
 pub fn retry_after_is_exact_and_minimal(choices: &mut Choices) {
-    let mut world = World::with_history(choices, ALL, ClockKind::Chaotic);
+    let mut world = World::with_leavers(choices, ALL, ClockKind::Chaotic);
     let cost = world.cost(choices);
     let now_ms = world.now_ms;
     match world.ask(cost).retry_after {
@@ -39,7 +39,7 @@ pub fn retry_after_is_exact_and_minimal(choices: &mut Choices) {
 
 /// After any decision, `remaining` fits at the same instant and `remaining + 1` does not.
 pub fn remaining_fits_and_one_more_does_not(choices: &mut Choices) {
-    let mut world = World::with_history(choices, ALL, ClockKind::Chaotic);
+    let mut world = World::with_leavers(choices, ALL, ClockKind::Chaotic);
     let cost = world.cost(choices);
     let remaining = world.check(cost).remaining;
     if remaining > 0 {
@@ -56,7 +56,7 @@ pub fn remaining_fits_and_one_more_does_not(choices: &mut Choices) {
 
 /// The bucket is unused at `now + reset_after`, and not a millisecond before.
 pub fn reset_after_is_exact(choices: &mut Choices) {
-    let mut world = World::with_history(choices, ALL, ClockKind::Chaotic);
+    let mut world = World::with_leavers(choices, ALL, ClockKind::Chaotic);
     let cost = world.cost(choices);
     let reset_ms = world.check(cost).reset_after_ms;
     let limit = world.algorithm.limit();
@@ -72,7 +72,7 @@ pub fn reset_after_is_exact(choices: &mut Choices) {
 
 /// "Never" means never, and does not hide what is left.
 pub fn a_cost_above_the_limit_never_fits(choices: &mut Choices) {
-    let world = World::with_history(choices, ALL, ClockKind::Chaotic);
+    let world = World::with_leavers(choices, ALL, ClockKind::Chaotic);
     let limit = world.algorithm.limit();
     let cost = limit
         .saturating_add(1)

@@ -1,6 +1,6 @@
 //! What is taken, and what is not.
 
-use algorithms::{Kind, STATE_BYTES, State};
+use algorithms::{Kind, STATE_BYTES_MAX, State};
 
 use crate::choices::Choices;
 use crate::world::{ALL, ClockKind, World, algorithm};
@@ -74,13 +74,21 @@ pub fn a_fixed_size_state_survives_its_slot(choices: &mut Choices) {
 
 /// Whatever else was in the slot, it is refused or evaluated: no overflow, no division by zero.
 pub fn any_slot_can_be_evaluated(choices: &mut Choices) {
-    let mut bytes = [0; STATE_BYTES];
-    let numbers: Vec<_> = (0..4).map(|_| choices.magnitude(53)).collect();
+    let mut bytes = [0; STATE_BYTES_MAX];
+    let numbers: Vec<_> = (0..17).map(|_| choices.magnitude(53)).collect();
     for (slot, number) in bytes[1..].chunks_exact_mut(7).zip(numbers) {
         slot.copy_from_slice(&number.to_le_bytes()[..7]);
     }
     bytes[0] = u8::try_from(choices.below(6)).unwrap();
-    let Some(state) = State::from_bytes(&bytes) else {
+    // Longer ones are queues with freed time.
+    let length = 32
+        + if bytes[0] == 5 {
+            7 + 14 * choices.below(7)
+        } else {
+            0
+        };
+    let bytes = &bytes[..usize::try_from(length).unwrap()];
+    let Some(state) = State::from_bytes(bytes) else {
         return;
     };
     let kind = choices.pick(ALL);

@@ -1,6 +1,6 @@
 //! What the table of algorithms guarantees, counted from the admissions alone.
 
-use algorithms::{Align, Kind, Parameters};
+use algorithms::{Align, Freed, Kind, Parameters};
 
 use crate::choices::Choices;
 use crate::world::{BUCKETS, ClockKind, World};
@@ -147,6 +147,49 @@ pub fn a_queue_spaces_what_it_admits(choices: &mut Choices) {
             .iter()
             .all(|admission| admission.delay_ms <= max_delay_ms)
     );
+}
+
+/// Whoever leaves a queue, however often it says so and whatever else is said: no two requests that
+/// go on have the same part of its time.
+pub fn a_queue_gives_the_same_time_to_nobody_else(choices: &mut Choices) {
+    let mut world = World::fresh(choices, &[Kind::LeakyBucket]);
+    let Some(max_delay_ms) = world.algorithm.parameters().max_delay_ms else {
+        return;
+    };
+    let numbers = world.algorithm.numbers();
+    let (x, y) = (u128::from(numbers.x), u128::from(numbers.y));
+    let start_of = |of: &Freed| u128::from(of.slot.start_ms) * y + u128::from(of.slot.parts);
+    // The time of each request that goes on or may, by the name of its slot.
+    let mut taken: Vec<(Freed, u128, u128)> = Vec::new();
+    for _ in 0..80 {
+        if choices.one_in(3) {
+            world.tick(choices, ClockKind::Monotone);
+        }
+        let now = u128::from(world.now_ms) * y;
+        if !world.given.is_empty() && choices.one_in(2) {
+            let freed = choices.pick(&world.given.clone());
+            world.free(freed);
+            for (name, _, end) in &mut taken {
+                if *name == freed {
+                    *end = (*end).min(now); // what has passed was used
+                }
+            }
+        }
+        let cost = world.cost(choices).max(1);
+        let decision = world.check(cost);
+        if !decision.allowed {
+            continue;
+        }
+        assert!(decision.delay_ms <= max_delay_ms, "{world:?}");
+        let name = *world.given.last().unwrap();
+        let (start, length) = (start_of(&name), u128::from(cost) * x);
+        assert_eq!((start - now).div_ceil(y), u128::from(decision.delay_ms));
+        for (other, from, to) in &taken {
+            let apart = start + length <= *from || *to <= start;
+            assert!(apart || from >= to, "{name:?} and {other:?} {world:?}");
+        }
+        taken.push((name, start, start + length));
+    }
 }
 
 /// Token bucket, GCRA and the leaky meter are one algorithm as long as time runs on.

@@ -60,6 +60,7 @@ hold!(
         a_window_admits_at_most_its_limit,
         two_counts_stay_within_the_estimate,
         a_queue_spaces_what_it_admits,
+        a_queue_gives_the_same_time_to_nobody_else,
         buckets_agree_when_time_runs_on,
         a_meter_is_a_token_bucket,
     },

@@ -1,7 +1,7 @@
 //! One bucket, its limit, and the history that brought it to its state.
 
 use algorithms::{
-    Algorithm, Align, Decision, Kind, Outcome, ParameterError, Parameters, Rate, State,
+    Algorithm, Align, Ask, Decision, Freed, Kind, Outcome, ParameterError, Parameters, Rate, State,
 };
 
 use crate::choices::Choices;
@@ -36,6 +36,8 @@ pub struct World {
     pub algorithm: Algorithm,
     pub state: Option<State>,
     pub now_ms: u64,
+    /// Slots that a queue gave.
+    pub given: Vec<Freed>,
 }
 
 impl World {
@@ -60,7 +62,37 @@ impl World {
             algorithm,
             state: None,
             now_ms,
+            given: Vec::new(),
         }
+    }
+
+    /// As [`Self::with_history`], of which some requests gave up their slots.
+    pub fn with_leavers(choices: &mut Choices, kinds: &[Kind], clock: ClockKind) -> Self {
+        let mut world = Self::fresh(choices, kinds);
+        for _ in 0..choices.below(25) {
+            world.tick(choices, clock);
+            let cost = world.cost(choices);
+            world.check(cost);
+            if !world.given.is_empty() && choices.one_in(2) {
+                let freed = choices.pick(&world.given.clone());
+                world.free(freed);
+            }
+        }
+        world.tick(choices, clock);
+        world
+    }
+
+    /// A request gives up its slot.
+    pub fn free(&mut self, freed: Freed) -> bool {
+        let ask = Ask {
+            free: &[freed],
+            ..Ask::default()
+        };
+        let state = self.state.as_ref();
+        let outcome = self.algorithm.evaluate_ask(state, self.now_ms, ask).leave();
+        let changed = outcome.changed;
+        self.store(outcome);
+        changed
     }
 
     /// Checks now, and stores what is to be stored.
@@ -85,6 +117,9 @@ impl World {
     }
 
     pub fn store(&mut self, outcome: Outcome) -> Decision {
+        let units = outcome.charged;
+        self.given
+            .extend(outcome.slot.map(|slot| Freed { slot, units }));
         if let Some(state) = outcome.write {
             self.state = Some(state);
         }

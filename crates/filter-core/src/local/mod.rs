@@ -3,7 +3,7 @@
 
 mod share;
 
-use algorithms::{Algorithm, Charged, Decision, State};
+use algorithms::{Algorithm, Charged, Decision, QueueSlot, State};
 
 pub(crate) use share::{Share, precheck};
 
@@ -54,7 +54,7 @@ pub(crate) enum Take {
 }
 
 impl LocalBucket<'_> {
-    /// Decides a cost and, if asked to, takes it.
+    /// Decides a cost and, if asked to, takes it; of a queue, with the slot.
     ///
     /// # Errors
     /// Other workers were always faster.
@@ -64,7 +64,7 @@ impl LocalBucket<'_> {
         now: Now,
         cost: u64,
         take: Take,
-    ) -> Result<Decision, Contended> {
+    ) -> Result<(Decision, Option<QueueSlot>), Contended> {
         self.table
             .update(host, self.place, self.generation, now, |found| {
                 let state = self.state(found, now, cost);
@@ -82,6 +82,7 @@ impl LocalBucket<'_> {
                 let Some(outcome) = outcome else {
                     return Update::Keep(Err(Contended));
                 };
+                let decided = (outcome.decision, outcome.slot);
                 // A state that came to be by starting is kept, or it would start over and over.
                 let stored = found.entry.local.is_some();
                 match outcome.write.or(state.filter(|_| !stored)) {
@@ -91,14 +92,14 @@ impl LocalBucket<'_> {
                             owed.add(outcome.charged, self.span_us(), now.mono_us);
                         }
                         self.store(found, &state, &outcome.decision, now);
-                        Update::Write(Ok(outcome.decision))
+                        Update::Write(Ok(decided))
                     }
-                    _ => Update::Keep(Ok(outcome.decision)),
+                    _ => Update::Keep(Ok(decided)),
                 }
             })?
     }
 
-    /// Puts back what was taken at `taken_at_ms`, as far as time has not.
+    /// Puts back what was taken at `taken_at_ms`, as far as time has not; of a queue, the slot.
     ///
     /// # Errors
     /// Other workers were always faster.
@@ -108,6 +109,7 @@ impl LocalBucket<'_> {
         now: Now,
         taken_at_ms: u64,
         cost: u64,
+        slot: Option<QueueSlot>,
     ) -> Result<(), Contended> {
         self.table
             .update(host, self.place, self.generation, now, |found| {
@@ -115,6 +117,7 @@ impl LocalBucket<'_> {
                     at_ms: taken_at_ms,
                     units: cost,
                     lease_ttl_ms: 0,
+                    slot,
                 };
                 match self.without(found, now, &charge) {
                     Some((state, decision)) => {

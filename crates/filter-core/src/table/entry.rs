@@ -8,8 +8,8 @@ use crate::{
     time::Now,
 };
 
-/// The longest state of an algorithm that fits an entry, in bytes.
-pub(crate) const MAX_STATE_LEN: usize = 64;
+/// The longest state of an algorithm that fits an entry, in bytes: a queue's.
+pub(crate) const MAX_STATE_LEN: usize = algorithms::STATE_BYTES_MAX;
 
 /// What is kept of one bucket. Everything in it may be absent.
 ///

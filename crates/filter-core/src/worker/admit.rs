@@ -6,9 +6,10 @@ use policy::Name;
 use protocol::{DecidedBy, Outcome};
 
 use super::{
-    Edits, Stream, Worker,
+    Edits, Stream, StreamId, Worker,
     active::Active,
     case::{Case, Leased, Mode, Part},
+    hold::{Held, HoldPlace, LocalSlot, Slots},
     ticks::HOLDING_MS,
 };
 use crate::{
@@ -28,6 +29,8 @@ pub(super) struct Admission {
     pub(super) degraded: Vec<Name>,
     /// How long it is held, in milliseconds.
     pub(super) delay_ms: u64,
+    /// Its slots in queues that were asked elsewhere.
+    pub(super) slots: Slots,
 }
 
 impl Worker {
@@ -57,31 +60,89 @@ impl Worker {
         let shown = Shown {
             standings: admission.standings,
         };
-        if let Some(policy) = &case.policy
-            && (admission.delay_ms == 0 || !self.holds.is_full())
-        {
-            self.spend(policy, &mut case.parts);
+        let mut slots = admission.slots;
+        if let Some(policy) = &case.policy {
+            slots.local.extend(local_slots(policy, &case.parts));
         }
         if admission.delay_ms == 0 {
-            self.pass(stream, edits, shown);
-        } else if self.holds.is_full() {
-            self.counts.happened(Event::HoldFull);
-            let denial = Denial {
-                by: case.queues(),
-                source: DecidedBy::Proxy,
-                retry_after_ms: Some(admission.delay_ms),
-                standings: shown.standings,
-            };
             if let Some(policy) = &case.policy {
-                self.put_back(host, now, policy, &case.parts);
+                self.spend(policy, &mut case.parts);
             }
-            self.refuse(stream, denial);
-        } else {
+            self.pass(stream, edits, shown);
+        } else if let Some(place) = self.hold_place(case) {
+            if let Some(policy) = &case.policy {
+                self.spend(policy, &mut case.parts);
+            }
             let until_us = now.after_ms(admission.delay_ms);
             self.streams.insert(stream, Stream::Held);
-            self.holds.add(until_us, stream, edits, shown);
+            self.holds.add(Held {
+                until_us,
+                stream,
+                edits,
+                shown,
+                slots,
+                place,
+            });
             self.ticks.by(now, until_us, HOLDING_MS);
+        } else {
+            self.holds.give_up(slots);
+            if let Some(policy) = &case.policy {
+                self.put_back_units(policy, &case.parts);
+            }
+            self.refuse_hold(stream, case, admission.delay_ms, shown.standings);
         }
+    }
+
+    /// Whether a request may wait; if so, it has a place.
+    pub(super) fn may_hold(&self, case: &mut Case) -> bool {
+        case.hold.place = self.hold_place(case);
+        case.hold.place.is_some()
+    }
+
+    /// Where a request may wait.
+    fn hold_place(&self, case: &mut Case) -> Option<HoldPlace> {
+        case.hold.place.take().or_else(|| self.holds.place())
+    }
+
+    /// Sees to it that a request may wait if it has to, before anything else is charged for it. One
+    /// for which there is no place asks queues for no delay; one that was delayed here already is
+    /// refused, and `false` returned.
+    pub(super) fn prepare_hold(&mut self, host: &impl Host, now: Now, case: &mut Case) -> bool {
+        if !case.may_be_held() {
+            return true;
+        }
+        case.hold.place = self.holds.place();
+        case.hold.barred = case.hold.place.is_none();
+        case.hold.entries = Some(Box::new(case.entries.clone()));
+        let delays = case.parts.iter().filter_map(|part| part.decided);
+        let delay_ms = delays.map(|taken| taken.decision.delay_ms).max();
+        let delay_ms = delay_ms.filter(|ms| *ms > 0 && case.hold.barred);
+        let (Some(delay_ms), Some(stream)) = (delay_ms, case.stream) else {
+            return true;
+        };
+        if let Some(policy) = case.policy.clone() {
+            self.put_back(host, now, &policy, &case.parts);
+        }
+        self.refuse_hold(stream, case, delay_ms, Vec::new());
+        false
+    }
+
+    /// Refuses a request because as many as may be are held already.
+    pub(super) fn refuse_hold(
+        &mut self,
+        stream: StreamId,
+        case: &Case,
+        delay_ms: u64,
+        standings: Vec<Standing>,
+    ) {
+        self.counts.happened(Event::HoldFull);
+        let denial = Denial {
+            by: case.queues(),
+            source: DecidedBy::Proxy,
+            retry_after_ms: Some(delay_ms),
+            standings,
+        };
+        self.refuse(stream, denial);
     }
 
     /// The part of a bucket that is decided here in a request that goes on.
@@ -147,8 +208,25 @@ impl Worker {
                     start: Start::Unused,
                 };
                 // Contended: the bucket stays the poorer by one request.
-                let _ = bucket.put_back(host, now, taken.at_ms, limit.cost);
+                let _ = bucket.put_back(host, now, taken.at_ms, limit.cost, taken.slot);
             }
         }
     }
+}
+
+/// The slots that queues of this proxy gave a request.
+fn local_slots(policy: &Active, parts: &[Part]) -> Vec<LocalSlot> {
+    let enforced = parts.iter().filter(|part| part.mode == Mode::Enforce);
+    let slots = enforced.filter_map(|part| {
+        let (taken, limit) = (part.decided?, policy.compiled.limit(part.at)?);
+        Some(LocalSlot {
+            place: part.place,
+            generation: limit.generation,
+            algorithm: **part.local.as_ref()?,
+            cost: limit.cost,
+            slot: taken.slot?,
+            at_ms: taken.at_ms,
+        })
+    });
+    slots.collect()
 }

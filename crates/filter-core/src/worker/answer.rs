@@ -1,6 +1,6 @@
 //! Answers on their way back: what was decided, and what is remembered of it.
 
-use policy::Name;
+use policy::{Name, OverLimit};
 use protocol::{Answer, DecidedBy, ErrorCode, LimitAnswer, Mode, Outcome, compact::BatchAnswer};
 
 use super::{
@@ -8,6 +8,7 @@ use super::{
     admit::Admission,
     case::{Case, Denying},
     failure::Sent,
+    hold::{GlobalSlots, Slots},
     near,
     read::{NoAnswer, read},
     trust,
@@ -42,6 +43,7 @@ impl Worker {
                 self.report(host, now, flight.probe, CallResult::Answered);
                 self.learn(&answers);
                 if flight.probe {
+                    self.retry_unsent(now);
                     // Now the checks that waited for it are asked for, and with them goes what was
                     // admitted meanwhile.
                     return self.ask_again(host, now, flight.checks);
@@ -144,8 +146,15 @@ impl Worker {
         mut case: Case,
         mut answer: Answer,
     ) {
+        if case.free.is_some() {
+            return;
+        }
         trust::trust(&case, &mut answer);
         self.land_leases(host, now, sent, &mut case, &mut answer);
+        let mut slots = Slots {
+            global: GlobalSlots::of(&case, &answer, now),
+            ..Slots::default()
+        };
         for limit in &answer.limits {
             if case.cost > 0 {
                 self.count_answer(limit);
@@ -153,7 +162,8 @@ impl Worker {
             self.remember(host, now, sent, &case, limit);
         }
         if !self.is_awaited(&case) {
-            // Its client has left. What it was charged stays charged.
+            // Its client has left. What it was charged stays charged, but for its slots.
+            self.holds.give_up(slots);
             if let Some(policy) = &case.policy {
                 self.put_back_units(policy, &case.parts);
             }
@@ -164,11 +174,16 @@ impl Worker {
                 standings: standings(&case, &answer),
                 degraded: degraded(&answer),
                 delay_ms: longest_delay(&answer),
+                slots: std::mem::take(&mut slots),
             };
             return self.admit(host, now, &mut case, admission);
         }
+        self.holds.give_up(slots);
         if let Some(policy) = case.policy.clone() {
             self.put_back(host, now, &policy, &case.parts);
+        }
+        if case.hold.barred {
+            self.counts.happened(Event::HoldFull);
         }
         let mut denying = Denying::default();
         let enforcing = answer
@@ -232,7 +247,9 @@ impl Worker {
         let Some((part, limit)) = found.filter(|(part, _)| part.is_global()) else {
             return;
         };
-        if answer.mode == Mode::Shadow {
+        // No place to wait in is the request's own trouble, not the bucket's.
+        let barred = case.hold.barred && limit.over_limit == OverLimit::Queue;
+        if answer.mode == Mode::Shadow || barred {
             return;
         }
         let told = Told::new(now, answer);

@@ -77,6 +77,11 @@ fn encode(domain: Name, proxy: String, cases: &mut [Case]) -> Vec<u8> {
         skip: case.settled(),
         debits: case.debits(),
         leases: case.leases(),
+        free: case
+            .free
+            .as_ref()
+            .map_or_else(Vec::new, |free| free.slots.clone()),
+        max_delay_ms: case.hold.barred.then_some(0),
     });
     let batch = Batch {
         domain,

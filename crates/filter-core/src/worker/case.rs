@@ -2,11 +2,11 @@
 
 use std::rc::Rc;
 
-use algorithms::{Algorithm, Decision};
+use algorithms::{Algorithm, Decision, QueueSlot};
 use policy::{Limit, Match, Name, OnFailure, OverLimit, Resolved, Scope};
-use protocol::{Debit, LeaseRequest};
+use protocol::{Debit, Free, LeaseRequest};
 
-use super::{Active, StreamId};
+use super::{Active, StreamId, hold::HoldPlace};
 use crate::{
     batcher::Load,
     client::Standing,
@@ -34,6 +34,10 @@ pub(super) struct Case {
     pub(super) opaque: Option<OnFailure>,
     /// What became of its calls so far.
     pub(super) attempts: Attempts,
+    /// What it needs if a queue makes it wait.
+    pub(super) hold: Hold,
+    /// What it frees. It asks nothing else then.
+    pub(super) free: Option<Box<Freeing>>,
 }
 
 /// How often a limiter was asked for a decision, and how.
@@ -55,6 +59,27 @@ impl Default for Attempts {
             batch_max: Load::ANY,
         }
     }
+}
+
+/// What a request needs that a queue may make wait.
+#[derive(Debug, Default)]
+pub(super) struct Hold {
+    /// Where it would.
+    pub(super) place: Option<HoldPlace>,
+    /// All places are taken: it goes on at once, or not at all.
+    pub(super) barred: bool,
+    /// Its entries, for the day it gives up its slot: the check takes the others along.
+    pub(super) entries: Option<Box<Extracted>>,
+}
+
+/// Slots of queues that a request gave up.
+#[derive(Debug)]
+pub(super) struct Freeing {
+    pub(super) slots: Vec<Free>,
+    /// The entries of the request, should they have to be sent again.
+    pub(super) entries: Extracted,
+    /// From which moment on none of them is to come any more, in microseconds.
+    pub(super) until_us: u64,
 }
 
 /// One limit's part in a request.
@@ -97,6 +122,8 @@ pub(super) enum Leased {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Taken {
     pub(super) decision: Decision,
+    /// Its slot, if it is in a queue.
+    pub(super) slot: Option<QueueSlot>,
     /// When, in milliseconds since the epoch.
     pub(super) at_ms: u64,
 }
@@ -123,6 +150,8 @@ impl Case {
             parts: Vec::new(),
             opaque: None,
             attempts: Attempts::default(),
+            hold: Hold::default(),
+            free: None,
         }
     }
 
@@ -180,6 +209,17 @@ impl Case {
     ) -> impl Iterator<Item = (&'c Part, &'c Limit)> {
         let policy = self.policy.as_ref();
         parts.filter_map(move |part| Some((part, policy?.compiled.limit(part.at)?)))
+    }
+
+    /// Whether a queue may make it wait.
+    pub(super) fn may_be_held(&self) -> bool {
+        let mut limits = self.limits_of(self.parts.iter());
+        let holds = |(part, limit): (&Part, &Limit)| {
+            let delay_ms = part.decided.map_or(0, |taken| taken.decision.delay_ms);
+            let queue = limit.over_limit == OverLimit::Queue && part.mode == Mode::Enforce;
+            queue && (part.is_global() || delay_ms > 0)
+        };
+        self.policy.is_none() || self.opaque.is_some() || limits.any(holds)
     }
 
     /// The limits that can hold a request; `true` for those that clients may know of.

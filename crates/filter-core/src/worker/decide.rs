@@ -10,7 +10,7 @@ use super::{
     Edits, Knowledge, Stream, StreamId, Worker,
     active::Active,
     admit::Admission,
-    case::{Attempts, Case, Denying, Leased, Mode, Part, Taken, standing},
+    case::{Attempts, Case, Denying, Hold, Leased, Mode, Part, Taken, standing},
 };
 use crate::{
     client::{Denial, Shown, Standing},
@@ -53,6 +53,8 @@ impl Worker {
                     parts: Vec::new(),
                     opaque: None,
                     attempts: Attempts::default(),
+                    hold: Hold::default(),
+                    free: None,
                 };
                 self.ask(host, now, case);
             }
@@ -98,6 +100,8 @@ impl Worker {
             parts,
             opaque,
             attempts: Attempts::default(),
+            hold: Hold::default(),
+            free: None,
         };
         if case.opaque.is_none() && !case.parts.iter().any(Part::is_global) {
             self.admit(host, now, &mut case, Admission::default());
@@ -305,9 +309,12 @@ impl Worker {
             algorithm,
             start,
         };
-        let decision = bucket.decide(host, now, limit.cost, Take::Charge)?;
-        let at_ms = now.wall_ms;
-        Ok(Taken { decision, at_ms })
+        let (decision, slot) = bucket.decide(host, now, limit.cost, Take::Charge)?;
+        Ok(Taken {
+            decision,
+            slot,
+            at_ms: now.wall_ms,
+        })
     }
 
     /// A local bucket said no: those before it get back what was taken.
@@ -355,6 +362,9 @@ impl Worker {
         if let Some(stream) = case.stream
             && waits
         {
+            if !self.prepare_hold(host, now, &mut case) {
+                return;
+            }
             self.streams.insert(stream, Stream::Waiting);
         } else {
             // The limits left are only reported: nobody has to wait for them.

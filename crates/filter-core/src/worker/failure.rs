@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use algorithms::{Algorithm, Decision as LocalDecision};
+use algorithms::{Algorithm, Decision as LocalDecision, QueueSlot};
 use policy::{Limit, OnFailure};
 use protocol::{DecidedBy, ErrorCode, Outcome};
 
@@ -10,7 +10,8 @@ use super::{
     Level, Step, Worker,
     active::{Active, StandIn},
     admit::Admission,
-    case::{Attempts, Case, Denying, Mode, Part, standing},
+    case::{Attempts, Case, Denying, Hold, Mode, Part, standing},
+    hold::LocalSlot,
 };
 use crate::{
     client::Denial,
@@ -112,12 +113,18 @@ impl Worker {
 
     /// Decides a request that the limiter did not decide.
     pub(super) fn without_limiter(&mut self, host: &impl Host, now: Now, case: Case, sent: Sent) {
+        if case.free.is_some() {
+            return self.holds.keep_unsent(case, now);
+        }
         // What is owed from now on is looked up: an error about one check is none of the breaker's.
         self.breaker.note(false, now);
         self.decide_here(host, now, case, sent);
     }
 
     fn decide_here(&mut self, host: &impl Host, now: Now, mut case: Case, sent: Sent) {
+        if case.free.is_some() {
+            return self.holds.keep_unsent(case, now);
+        }
         if let (Some(shared), Sent::No) = (&self.shared, sent) {
             case.give_back_owed(host, now, &shared.table);
         }
@@ -164,6 +171,14 @@ impl Worker {
                 }
                 return;
             }
+            let delay_ms = together.admission.delay_ms;
+            if take == Take::Peek && delay_ms > 0 && !self.may_hold(&mut case) {
+                self.put_back(host, now, &policy, &case.parts);
+                if let Some(stream) = case.stream {
+                    self.refuse_hold(stream, &case, delay_ms, Vec::new());
+                }
+                return;
+            }
         }
         if sent == Sent::No && self.retries.is_answering(now) {
             self.owe_at_once(now, &policy, &case);
@@ -188,6 +203,8 @@ impl Worker {
             parts,
             opaque: None,
             attempts: Attempts::default(),
+            hold: Hold::default(),
+            free: None,
         });
     }
 
@@ -265,8 +282,21 @@ impl Worker {
             StandIn::Unlimited => return,
             StandIn::Impossible => None,
             StandIn::Bucket(algorithm) => {
-                let decision = self.ask_stand_in(host, now, question, &algorithm);
-                decision.map(|decision| (algorithm, decision))
+                let decided = self.ask_stand_in(host, now, question, &algorithm);
+                decided.map(|(decision, slot)| {
+                    let slots = &mut together.admission.slots.local;
+                    slots.extend(slot.filter(|_| part.mode == Mode::Enforce).map(|slot| {
+                        LocalSlot {
+                            place: part.place,
+                            generation: limit.generation,
+                            algorithm,
+                            cost: limit.cost,
+                            slot,
+                            at_ms: now.wall_ms,
+                        }
+                    }));
+                    (algorithm, decision)
+                })
             }
         };
         let fits = decided
@@ -305,7 +335,7 @@ impl Worker {
         now: Now,
         question: &Question<'_>,
         algorithm: &Algorithm,
-    ) -> Option<LocalDecision> {
+    ) -> Option<(LocalDecision, Option<QueueSlot>)> {
         let Question {
             policy,
             part,

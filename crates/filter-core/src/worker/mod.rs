@@ -185,6 +185,7 @@ impl Worker {
         }
         self.join(host);
         self.wake(host, now);
+        self.free_slots(host, now);
         if matches!(self.knowledge, Knowledge::Nothing) {
             self.follow(host, now);
         }
@@ -216,15 +217,19 @@ impl Worker {
     pub fn on_tick(&mut self, host: &impl Host, now: Now, metrics: &mut impl Metrics) {
         self.join(host);
         self.follow(host, now);
-        while let Some((stream, edits, shown)) = self.holds.next_due(now) {
-            self.pass(stream, edits, shown);
+        while let Some(held) = self.holds.next_due(now) {
+            self.pass(held.stream, held.edits, held.shown);
         }
+        self.free_slots(host, now);
         while let Some(lost) = self.batcher.take_lost(now) {
             self.land_failed(host, now, lost, failure::Sent::Perhaps);
         }
         self.tend_leases(host, now);
-        self.send_overdue(host, now);
         let open = self.breaker.is_open(host, now);
+        if !open {
+            self.retry_unsent(now);
+        }
+        self.send_overdue(host, now);
         if self.breaker.trouble_us() == now.mono_us {
             // Other workers may need to know what only this one was told.
             self.near.insist_on_all();
@@ -258,6 +263,7 @@ impl Worker {
         if self.near.is_full() {
             self.spread(host, now);
         }
+        self.free_slots(host, now);
         self.send_soon(host, now);
     }
 

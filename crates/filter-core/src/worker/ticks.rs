@@ -134,6 +134,7 @@ impl Worker {
             && self.reporter.is_idle()
             && self.counts.are_told()
             && self.holds.next_us() == u64::MAX
+            && self.holds.is_settled()
     }
 
     /// How long there is nothing to do.

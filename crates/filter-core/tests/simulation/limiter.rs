@@ -3,12 +3,12 @@
 use std::collections::{HashMap, HashSet};
 
 use algorithms::{
-    LeaseAsk,
+    Algorithm, Freed, LeaseAsk, QueueSlot,
     check::{self, LimitVerdict, Mode, Options, Stored},
 };
 use policy::{Compiled, Match, Name, OverLimit, Policy, Revision};
 use protocol::{
-    Answer, Check, ErrorCode, Lease, LimitAnswer, Settlement,
+    Answer, Check, ErrorCode, Free, Lease, LimitAnswer, Settlement, Slot,
     compact::{Batch, BatchAnswer},
 };
 
@@ -182,37 +182,35 @@ impl Limiter {
         let mut matches = self.compiled.matching(&check.descriptor, now_ms);
         let skips = |name: &Name| check.skip.contains(name);
         let asks = |name: &Name| check.leases.iter().find(|ask| ask.limit == *name);
-        matches.retain(|found| !skips(&found.limit.name) || asks(&found.limit.name).is_some());
+        let frees = |name: &Name| check.free.iter().any(|free| free.limit == *name);
+        matches.retain(|found| {
+            let name = &found.limit.name;
+            !skips(name) || asks(name).is_some() || frees(name)
+        });
         let buckets: Vec<Bucket> = matches.iter().map(bucket).collect();
         let debit = |name: &Name| {
             let debits = check.debits.iter().filter(|debit| debit.limit == *name);
             debits.map(|debit| debit.units).sum()
         };
-        let settled = |found: &Match<'_, '_>| {
-            let told = asks(&found.limit.name).into_iter();
-            let told = told.flat_map(|ask| &ask.settle).map(settlement);
-            told.collect::<Vec<_>>()
-        };
-        let settled: Vec<_> = matches.iter().map(settled).collect();
+        let changes: Vec<Change> = matches
+            .iter()
+            .map(|found| Change::of(check, found))
+            .collect();
         let parts = matches
             .iter()
             .zip(&buckets)
-            .zip(&settled)
-            .map(|((found, bucket), settle)| {
+            .zip(&changes)
+            .map(|((found, bucket), change)| {
                 let name = &found.limit.name;
                 let cost = if skips(name) { 0 } else { check.cost };
                 check::Part {
-                    algorithm: found.limit.quota.algorithm(),
+                    algorithm: &change.algorithm,
                     generation: found.limit.generation,
                     stored: self.buckets.get(bucket),
                     cost: found.limit.cost * cost,
                     debit: if peek { 0 } else { debit(name) },
-                    lease: LeaseAsk {
-                        ttl_ms: found.limit.lease_ttl_ms.unwrap_or(0),
-                        want: asks(name).map_or(0, |ask| ask.want),
-                        proxy: check.proxy,
-                        settle,
-                    },
+                    lease: change.lease(found, check.proxy),
+                    free: &change.free,
                     mode: match mode(found) {
                         protocol::Mode::Enforce => Mode::Enforce,
                         _ => Mode::Observe,
@@ -242,9 +240,56 @@ impl Limiter {
     }
 }
 
+/// What a check says of one limit beside its cost.
+struct Change {
+    algorithm: Algorithm,
+    want: u64,
+    settle: Vec<algorithms::Settlement>,
+    free: Vec<Freed>,
+}
+
+impl Change {
+    fn of(check: &Check, found: &Match<'_, '_>) -> Self {
+        let name = &found.limit.name;
+        let leases = || check.leases.iter().filter(|ask| ask.limit == *name);
+        let free = check.free.iter().filter(|free| free.limit == *name);
+        let algorithm = found.limit.quota.algorithm();
+        Self {
+            algorithm: algorithm.within_delay(check.max_delay_ms.unwrap_or(u64::MAX)),
+            want: leases().map(|ask| ask.want).sum(),
+            settle: leases()
+                .flat_map(|ask| &ask.settle)
+                .map(settlement)
+                .collect(),
+            free: free.map(freed).collect(),
+        }
+    }
+
+    fn lease(&self, found: &Match<'_, '_>, proxy: u8) -> LeaseAsk<'_> {
+        LeaseAsk {
+            ttl_ms: found.limit.lease_ttl_ms.unwrap_or(0),
+            want: self.want,
+            proxy,
+            settle: &self.settle,
+        }
+    }
+}
+
 fn bucket(found: &Match<'_, '_>) -> Bucket {
     let values = found.values.iter().map(|value| value.map(<[u8]>::to_vec));
     (found.limit.name.clone(), values.collect())
+}
+
+fn freed(told: &Free) -> Freed {
+    Freed {
+        slot: QueueSlot {
+            start_ms: told.slot.start_ms,
+            parts: told.slot.parts,
+            since_ms: told.slot.since_ms,
+            turn: told.slot.turn,
+        },
+        units: told.units,
+    }
 }
 
 fn settlement(told: &Settlement) -> algorithms::Settlement {
@@ -283,6 +328,12 @@ fn told(found: &Match<'_, '_>, verdict: &LimitVerdict) -> LimitAnswer {
             units: lease.units,
             epoch: lease.epoch,
             ttl_ms: lease.ttl_ms,
+        }),
+        slot: verdict.slot.map(|slot| Slot {
+            start_ms: slot.start_ms,
+            parts: slot.parts,
+            since_ms: slot.since_ms,
+            turn: slot.turn,
         }),
     }
 }

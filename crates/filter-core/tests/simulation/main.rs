@@ -16,6 +16,7 @@ mod leases;
 mod limiter;
 mod outage;
 mod promises;
+mod queues;
 mod reports;
 mod rules;
 mod turns;

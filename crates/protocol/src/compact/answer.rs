@@ -123,7 +123,12 @@ fn write_limit(writer: &mut Writer, limit: &LimitAnswer, limits: &Table<'_>) {
     if limit.hidden {
         flags |= HIDDEN;
     }
-    writer.array(if limit.lease.is_some() { 11 } else { 10 });
+    let more = match (limit.slot, limit.lease) {
+        (Some(_), _) => 2,
+        (None, Some(_)) => 1,
+        (None, None) => 0,
+    };
+    writer.array(10 + more);
     limits.write_index(writer, &limit.name);
     writer.unsigned(limit.generation);
     writer.unsigned(flags);
@@ -134,16 +139,25 @@ fn write_limit(writer: &mut Writer, limit: &LimitAnswer, limits: &Table<'_>) {
     writer.optional(limit.retry_after_ms, Writer::unsigned);
     writer.unsigned(limit.reset_after_ms);
     writer.unsigned(limit.delay_ms);
-    if let Some(lease) = limit.lease {
+    if more >= 1 {
+        // To an earlier version no units are no lease.
+        let lease = limit.lease.unwrap_or(Lease {
+            units: 0,
+            epoch: 0,
+            ttl_ms: 0,
+        });
         writer.array(3);
         writer.unsigned(lease.units);
         writer.unsigned(lease.epoch);
         writer.unsigned(lease.ttl_ms);
     }
+    if let Some(slot) = &limit.slot {
+        writer.slot(slot);
+    }
 }
 
 fn read_limit(reader: &mut Reader<'_>, limits: &[Name]) -> Result<LimitAnswer, DecodeError> {
-    let read = |reader: &mut Reader<'_>| {
+    reader.fields_and(10, 2, |reader, more| {
         let name = reader.indexed(limits)?;
         let generation = reader.unsigned()?;
         let flags = reader.unsigned()?;
@@ -165,11 +179,16 @@ fn read_limit(reader: &mut Reader<'_>, limits: &[Name]) -> Result<LimitAnswer, D
             reset_after_ms: reader.unsigned()?,
             delay_ms: reader.unsigned()?,
             hidden: flags & HIDDEN != 0,
-            lease: None,
+            lease: match more {
+                0 => None,
+                _ => Some(read_lease(reader)?).filter(|lease| lease.units > 0),
+            },
+            slot: match more {
+                0 | 1 => None,
+                _ => Some(reader.slot()?),
+            },
         })
-    };
-    let (answer, lease) = reader.fields_and(10, read, read_lease)?;
-    Ok(LimitAnswer { lease, ..answer })
+    })
 }
 
 fn read_lease(reader: &mut Reader<'_>) -> Result<Lease, DecodeError> {

@@ -212,22 +212,19 @@ impl<'b> Reader<'b> {
         Ok(value)
     }
 
-    /// As [`Self::fields`], with one more at their end that an earlier version does not write.
-    pub(super) fn fields_and<T, L>(
+    /// As [`Self::fields`], with up to `more` at their end that an earlier version does not write;
+    /// `read` is told how many of those there are.
+    pub(super) fn fields_and<T>(
         &mut self,
         known: u64,
-        read: impl FnOnce(&mut Self) -> Result<T, DecodeError>,
-        read_last: impl FnOnce(&mut Self) -> Result<L, DecodeError>,
-    ) -> Result<(T, Option<L>), DecodeError> {
+        more: u64,
+        read: impl FnOnce(&mut Self, u64) -> Result<T, DecodeError>,
+    ) -> Result<T, DecodeError> {
         let length = self.expect(ARRAY)?;
-        let more = length.checked_sub(known).ok_or(DecodeError::Short)?;
-        let value = read(self)?;
-        if more == 0 {
-            return Ok((value, None));
-        }
-        let last = read_last(self)?;
-        self.skip(more.saturating_sub(1))?;
-        Ok((value, Some(last)))
+        let rest = length.checked_sub(known).ok_or(DecodeError::Short)?;
+        let value = read(self, rest.min(more))?;
+        self.skip(rest.saturating_sub(more))?;
+        Ok(value)
     }
 
     /// Skips items, whatever they are and however they nest.

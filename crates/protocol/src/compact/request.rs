@@ -4,7 +4,8 @@ use policy::{Name, Revision};
 
 use super::{DecodeError, MAX_NAMES, Reader, Table, Writer};
 use crate::{
-    Check, Debit, LeaseRequest, MAX_CHECKS, MAX_ENTRIES, MAX_LIMITS, MAX_VALUE, Settlement,
+    Check, Debit, Free, LeaseRequest, MAX_CHECKS, MAX_ENTRIES, MAX_FREE, MAX_LIMITS, MAX_VALUE,
+    Settlement, Slot,
 };
 
 /// Checks of one domain that a proxy sends together.
@@ -36,6 +37,10 @@ pub struct BatchCheck {
     pub debits: Vec<Debit>,
     /// Units it wants in advance, and what became of earlier ones: see [`Check::leases`].
     pub leases: Vec<LeaseRequest>,
+    /// Slots that requests gave up: see [`Check::free`].
+    pub free: Vec<Free>,
+    /// The longest delay that the proxy can grant: see [`Check::max_delay_ms`].
+    pub max_delay_ms: Option<u64>,
 }
 
 impl BatchCheck {
@@ -49,6 +54,8 @@ impl BatchCheck {
             skip: self.skip,
             debits: self.debits,
             leases: self.leases,
+            free: self.free,
+            max_delay_ms: self.max_delay_ms,
             ..Check::default()
         }
     }
@@ -72,7 +79,9 @@ impl Batch {
         for check in &self.checks {
             let debited = check.debits.iter().map(|debit| &debit.limit);
             let leased = check.leases.iter().map(|lease| &lease.limit);
-            for limit in check.skip.iter().chain(debited).chain(leased) {
+            let freed = check.free.iter().map(|free| &free.limit);
+            let named = check.skip.iter().chain(debited).chain(leased);
+            for limit in named.chain(freed) {
                 limits.add(limit);
             }
         }
@@ -119,8 +128,8 @@ impl Batch {
 
 impl BatchCheck {
     fn write(&self, writer: &mut Writer, limits: &Table<'_>) {
-        // An earlier limiter would not grant them; without them the bytes are what it knows.
-        writer.array(if self.leases.is_empty() { 4 } else { 5 });
+        // An earlier limiter does not know what comes last; without it the bytes are what it knows.
+        writer.array(4 + self.more());
         writer.list(self.values.iter(), |writer, value| {
             writer.optional(value.as_deref(), Writer::bytes);
         });
@@ -133,16 +142,39 @@ impl BatchCheck {
             limits.write_index(writer, &debit.limit);
             writer.unsigned(debit.units);
         });
-        if !self.leases.is_empty() {
+        if self.more() >= 1 {
             writer.list(self.leases.iter(), |writer, lease| {
                 write_lease(writer, lease, limits);
             });
         }
+        if self.more() >= 2 {
+            writer.list(self.free.iter(), |writer, free| {
+                writer.array(3);
+                limits.write_index(writer, &free.limit);
+                writer.slot(&free.slot);
+                writer.unsigned(free.units);
+            });
+        }
+        if let Some(max_delay_ms) = self.max_delay_ms {
+            writer.unsigned(max_delay_ms);
+        }
+    }
+
+    /// How many fields it has that an earlier version did not.
+    fn more(&self) -> usize {
+        match self {
+            Self {
+                max_delay_ms: Some(_),
+                ..
+            } => 3,
+            Self { free, .. } if !free.is_empty() => 2,
+            Self { leases, .. } => usize::from(!leases.is_empty()),
+        }
     }
 
     fn read(reader: &mut Reader<'_>, keys: usize, limits: &[Name]) -> Result<Self, DecodeError> {
-        let read = |reader: &mut Reader<'_>| {
-            Ok(Self {
+        reader.fields_and(4, 3, |reader, more| {
+            let mut check = Self {
                 values: reader.list(keys, "values", |reader| reader.optional(read_value))?,
                 cost: reader.unsigned()?,
                 skip: reader.list(MAX_LIMITS, "skip", |reader| reader.indexed(limits))?,
@@ -155,14 +187,19 @@ impl BatchCheck {
                     })
                 })?,
                 leases: Vec::new(),
-            })
-        };
-        let (check, leases) = reader.fields_and(4, read, |reader| {
-            reader.list(MAX_LIMITS, "leases", |reader| read_lease(reader, limits))
-        })?;
-        Ok(Self {
-            leases: leases.unwrap_or_default(),
-            ..check
+                free: Vec::new(),
+                max_delay_ms: None,
+            };
+            if more >= 1 {
+                check.leases = reader.list(MAX_LIMITS, "leases", |r| read_lease(r, limits))?;
+            }
+            if more >= 2 {
+                check.free = reader.list(MAX_FREE, "free", |r| read_free(r, limits))?;
+            }
+            if more >= 3 {
+                check.max_delay_ms = Some(reader.unsigned()?);
+            }
+            Ok(check)
         })
     }
 }
@@ -195,6 +232,39 @@ fn read_lease(reader: &mut Reader<'_>, limits: &[Name]) -> Result<LeaseRequest, 
             })?,
         })
     })
+}
+
+fn read_free(reader: &mut Reader<'_>, limits: &[Name]) -> Result<Free, DecodeError> {
+    reader.fields(3, |reader| {
+        Ok(Free {
+            limit: reader.indexed(limits)?,
+            slot: reader.slot()?,
+            units: reader.unsigned()?,
+        })
+    })
+}
+
+impl Writer {
+    pub(super) fn slot(&mut self, slot: &Slot) {
+        self.array(4);
+        self.unsigned(slot.start_ms);
+        self.unsigned(slot.parts);
+        self.unsigned(slot.since_ms);
+        self.unsigned(slot.turn);
+    }
+}
+
+impl Reader<'_> {
+    pub(super) fn slot(&mut self) -> Result<Slot, DecodeError> {
+        self.fields(4, |reader| {
+            Ok(Slot {
+                start_ms: reader.unsigned()?,
+                parts: reader.unsigned()?,
+                since_ms: reader.unsigned()?,
+                turn: reader.unsigned()?,
+            })
+        })
+    }
 }
 
 fn read_value(reader: &mut Reader<'_>) -> Result<Vec<u8>, DecodeError> {

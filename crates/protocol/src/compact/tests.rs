@@ -2,7 +2,9 @@ use policy::{Name, Revision};
 use proptest::{collection::vec, option, prelude::*};
 
 use super::*;
-use crate::{Answer, Debit, ErrorCode, Lease, LeaseRequest, LimitAnswer, Mode, Settlement};
+use crate::{
+    Answer, Debit, ErrorCode, Free, Lease, LeaseRequest, LimitAnswer, Mode, Settlement, Slot,
+};
 
 fn any_name() -> impl Strategy<Value = Name> {
     "[a-z0-9][a-z0-9._-]{0,8}".prop_map(|text| text.parse().unwrap())
@@ -24,6 +26,15 @@ prop_compose! {
     }
 }
 
+fn any_slot() -> impl Strategy<Value = Slot> {
+    any::<(u64, u64, u64, u64)>().prop_map(|(start_ms, parts, since_ms, turn)| Slot {
+        start_ms,
+        parts,
+        since_ms,
+        turn,
+    })
+}
+
 prop_compose! {
     fn any_check(keys: usize)(
         values in vec(option::of(vec(any::<u8>(), 0..20)), 0..=keys),
@@ -31,9 +42,13 @@ prop_compose! {
         skip in vec(any_name(), 0..3),
         debits in vec((any_name(), any::<u64>()), 0..3),
         leases in vec(any_lease_request(), 0..3),
+        free in vec((any_name(), any_slot(), any::<u64>()), 0..3),
+        max_delay_ms in any::<Option<u64>>(),
     ) -> BatchCheck {
+        let free = free.into_iter().map(|(limit, slot, units)| Free { limit, slot, units });
+        let free = free.collect();
         let debits = debits.into_iter().map(|(limit, units)| Debit { limit, units });
-        BatchCheck { values, cost, skip, debits: debits.collect(), leases }
+        BatchCheck { values, cost, skip, debits: debits.collect(), leases, free, max_delay_ms }
     }
 }
 
@@ -59,12 +74,13 @@ prop_compose! {
         (allowed, hidden) in any::<(bool, bool)>(),
         (window_ms, remaining, retry_after_ms) in any::<(u64, u64, Option<u64>)>(),
         (reset_after_ms, delay_ms) in any::<(u64, u64)>(),
-        lease in option::of(any::<(u64, u64, u64)>()),
+        lease in option::of((1_u64.., any::<u64>(), any::<u64>())),
+        slot in option::of(any_slot()),
     ) -> LimitAnswer {
         let lease = lease.map(|(units, epoch, ttl_ms)| Lease { units, epoch, ttl_ms });
         LimitAnswer {
             name, generation, bucket: Vec::new(), mode, allowed, charged, limit, window_ms,
-            remaining, retry_after_ms, reset_after_ms, delay_ms, hidden, lease,
+            remaining, retry_after_ms, reset_after_ms, delay_ms, hidden, lease, slot,
         }
     }
 }
@@ -140,6 +156,8 @@ fn batch() -> Batch {
             skip: Vec::new(),
             debits: Vec::new(),
             leases: Vec::new(),
+            free: Vec::new(),
+            max_delay_ms: None,
         }],
     }
 }

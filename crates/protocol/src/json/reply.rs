@@ -50,6 +50,8 @@ struct LimitReply<'a> {
     reset_after_ms: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     delay_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    slot: Option<String>,
 }
 
 struct Bucket<'a>(&'a [(Name, Option<Vec<u8>>)]);
@@ -119,6 +121,7 @@ impl<'a> LimitReply<'a> {
             retry_after_ms: or_never(limit.retry_after_ms),
             reset_after_ms: limit.reset_after_ms,
             delay_ms: (queue && limit.limit.is_some()).then_some(limit.delay_ms),
+            slot: limit.slot.map(|slot| slot.to_text(limit.charged)),
         }
     }
 }
@@ -170,7 +173,7 @@ mod tests {
     use policy::Policy;
 
     use super::*;
-    use crate::{ErrorCode, check::tests::limit};
+    use crate::{ErrorCode, Slot, check::tests::limit};
 
     fn policy() -> Compiled {
         let text = br"
@@ -219,6 +222,25 @@ limits:
         let policy = policy();
         let body = check_reply(&Reply::new(&answer, &policy));
         assert_eq!(body.matches(r#""delay_ms":0"#).count(), 2, "{body}");
+    }
+
+    #[test]
+    fn a_queue_names_the_slot_of_what_it_admits() {
+        let mut exports = limit("exports");
+        exports.charged = 2;
+        exports.slot = Some(Slot {
+            start_ms: 17,
+            parts: 1,
+            since_ms: 5,
+            turn: 0,
+        });
+        let answer = Answer {
+            limits: vec![exports],
+            ..Answer::default()
+        };
+        let policy = policy();
+        let body = check_reply(&Reply::new(&answer, &policy));
+        assert!(body.contains(r#""slot":"17.1.5.0.2""#), "{body}");
     }
 
     #[test]

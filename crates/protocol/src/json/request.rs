@@ -5,16 +5,29 @@ use policy::{
     read::{Field, Fields, Form, Path, Report, Take},
 };
 
-use crate::{ApiError, Check, ErrorCode, MAX_CHECKS, MAX_ENTRIES, MAX_LIMITS, MAX_VALUE};
+use crate::{
+    ApiError, Check, ErrorCode, Free, MAX_CHECKS, MAX_ENTRIES, MAX_FREE, MAX_LIMITS, MAX_VALUE,
+    Slot,
+};
 
-const CHECK_FIELDS: [&str; 5] = ["descriptor", "cost", "peek", "limits", "require_match"];
-const SINGLE_FIELDS: [&str; 7] = [
+const CHECK_FIELDS: [&str; 7] = [
+    "descriptor",
+    "cost",
+    "peek",
+    "limits",
+    "require_match",
+    "max_delay_ms",
+    "free",
+];
+const SINGLE_FIELDS: [&str; 9] = [
     "domain",
     "descriptor",
     "cost",
     "peek",
     "limits",
     "require_match",
+    "max_delay_ms",
+    "free",
     "wait_ms",
 ];
 const BATCH_FIELDS: [&str; 2] = ["domain", "checks"];
@@ -147,6 +160,11 @@ fn read_check(owner: &Field<'_>, take: &mut Take<'_, '_>) -> Option<Check> {
             .push_hint("leave it out to check every limit that matches");
     }
     let require_match = take.boolean("require_match").unwrap_or(false);
+    let max_delay_ms = take.integer("max_delay_ms", 0);
+    let free = match take.field("free") {
+        Some(field) => read_free(&field, take.report),
+        None => Vec::new(),
+    };
     Some(Check {
         descriptor: descriptor?,
         cost,
@@ -156,6 +174,8 @@ fn read_check(owner: &Field<'_>, take: &mut Take<'_, '_>) -> Option<Check> {
         require_match,
         debits: Vec::new(),
         leases: Vec::new(),
+        free,
+        max_delay_ms,
         proxy: 0,
     })
 }
@@ -169,6 +189,34 @@ fn read_limits(field: &Field<'_>, report: &mut Report) -> Vec<Name> {
     }
     let names = field.names("the name of a limit", report);
     names.unwrap_or_default()
+}
+
+/// Slots that are given up, by the limits that gave them.
+fn read_free(field: &Field<'_>, report: &mut Report) -> Vec<Free> {
+    let what = "a map of limits to slots, like {\"exports\": \"…\"}";
+    let entries = field.entries(what, report).unwrap_or_default();
+    if entries.len() > MAX_FREE {
+        field.report(report, format!("more than {MAX_FREE} slots"));
+        return Vec::new();
+    }
+    let mut free = Vec::new();
+    for entry in entries {
+        let item = Field {
+            node: &entry.value,
+            path: Path::Field(&field.path, &entry.key),
+        };
+        let Ok(limit) = entry.key.parse::<Name>() else {
+            item.report(report, "not the name of a limit");
+            continue;
+        };
+        match item.node.as_text().and_then(Slot::from_text) {
+            Some((slot, units)) => free.push(Free { limit, slot, units }),
+            None => {
+                item.expected("the `slot` of an answer", report);
+            }
+        }
+    }
+    free
 }
 
 fn read_descriptor(field: &Field<'_>, report: &mut Report) -> Option<Descriptor> {

@@ -59,6 +59,7 @@ impl Buckets {
                 cost: bucket.cost,
                 debit: bucket.debit,
                 lease: bucket.lease_ask(),
+                free: &bucket.free,
                 mode: bucket.mode,
             })
             .collect();

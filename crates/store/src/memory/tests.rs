@@ -44,6 +44,8 @@ impl Small {
             require_match: false,
             debits: Vec::new(),
             leases: Vec::new(),
+            free: Vec::new(),
+            max_delay_ms: None,
             proxy: 0,
         };
         let mut results = self.store.check(&self.policy, &[check], false).await;

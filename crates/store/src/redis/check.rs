@@ -138,6 +138,7 @@ fn script_check<'a>(planned: &'a Planned<'_>) -> ScriptCheck<'a> {
         cost: bucket.cost,
         debit: bucket.debit,
         lease: bucket.lease.as_ref().map(|lease| lease.ask()),
+        free: &bucket.free,
         mode: bucket.mode,
     });
     ScriptCheck {

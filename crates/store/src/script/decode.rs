@@ -1,7 +1,7 @@
 //! The reply's integers as verdicts.
 
 use algorithms::check::{LimitVerdict, Verdict};
-use algorithms::{Decision, Lease, RetryAfter};
+use algorithms::{Decision, Lease, QueueSlot, RetryAfter};
 
 use super::ScriptCheck;
 
@@ -77,6 +77,10 @@ fn decode_check(
             Some(_) => LeaseRow::read(numbers)?,
             None => LeaseRow::default(),
         };
+        let slot = match limit.algorithm.parameters().max_delay_ms {
+            Some(_) => slot(numbers)?,
+            None => None,
+        };
         match row.fits {
             STALE => {
                 let generation = unsigned(row.charged)?;
@@ -91,6 +95,7 @@ fn decode_check(
                 decision: row.decision()?,
                 charged: unsigned(row.charged)?,
                 lease: leases.lease()?,
+                slot,
                 leased: unsigned(leases.leased)?,
             }),
         }
@@ -124,6 +129,7 @@ fn charged(
             },
             charged: limit.cost,
             lease: None,
+            slot: None,
             leased: 0,
         });
     }
@@ -201,6 +207,18 @@ impl LeaseRow {
             ttl_ms: unsigned(self.ttl)?,
         }))
     }
+}
+
+/// The name of a slot, which always accepts names since some time.
+fn slot(numbers: &mut impl Iterator<Item = i64>) -> Result<Option<QueueSlot>, MalformedReply> {
+    let mut next = || unsigned(numbers.next().ok_or(MalformedReply)?);
+    let slot = QueueSlot {
+        start_ms: next()?,
+        parts: next()?,
+        since_ms: next()?,
+        turn: next()?,
+    };
+    Ok((slot != QueueSlot::default()).then_some(slot))
 }
 
 fn unsigned(number: i64) -> Result<u64, MalformedReply> {

@@ -1,7 +1,7 @@
 //! Checks as KEYS and ARGV.
 
 use algorithms::check::{Mode, Options};
-use algorithms::{Algorithm, LeaseAsk, PROXY_MARKS};
+use algorithms::{Algorithm, Freed, LeaseAsk, PROXY_MARKS, QueueSlot};
 
 use super::weight;
 
@@ -21,6 +21,8 @@ pub struct ScriptLimit<'a> {
     /// Units wanted for requests to come, and what became of earlier ones; `None` costs the
     /// script nothing, and tells nothing of what is leased.
     pub lease: Option<LeaseAsk<'a>>,
+    /// Slots of a queue that requests gave up.
+    pub free: &'a [Freed],
     /// How it takes part.
     pub mode: Mode,
 }
@@ -75,13 +77,14 @@ pub struct ScriptCall<'a> {
 /// Larger than any limit, and still exact in Lua.
 const COST_MAX: u64 = 1 << 52;
 
-/// No bucket has an epoch of this name: they are times.
+/// No bucket has an epoch of this name, nor a slot that starts then: they are times.
 const EPOCH_MAX: u64 = (1 << 53) - 1;
 
 const PEEK: i64 = 1;
 const FORCE: i64 = 2;
 const OBSERVED: i64 = 16;
 const LEASED: i64 = 32;
+const FREEING: i64 = 64;
 
 /// How many of the latest forms a check is compared with: the checks of a batch are of few kinds, and
 /// where they are not, looking further would cost more than it saves.
@@ -137,8 +140,9 @@ fn encode_form(args: &mut Vec<i64>, check: &ScriptCheck<'_>) {
             0
         };
         let leased = limit.lease.map_or(0, |_| LEASED);
+        let freeing = if limit.free.is_empty() { 0 } else { FREEING };
         args.extend([
-            i64::from(numbers.kind) + observed + leased,
+            i64::from(numbers.kind) + observed + leased + freeing,
             exact(limit.generation),
             exact(limit.cost),
             exact(limit.debit),
@@ -150,7 +154,24 @@ fn encode_form(args: &mut Vec<i64>, check: &ScriptCheck<'_>) {
         if let Some(lease) = &limit.lease {
             encode_lease(args, lease);
         }
+        if !limit.free.is_empty() {
+            args.push(integer(limit.free.len()));
+            for Freed { slot, units } in limit.free {
+                args.extend(named(slot));
+                args.push(exact(*units));
+            }
+        }
     }
+}
+
+/// A slot by its four numbers.
+pub(super) fn named(slot: &QueueSlot) -> [i64; 4] {
+    [
+        time(slot.start_ms),
+        exact(slot.parts),
+        time(slot.since_ms),
+        exact(slot.turn),
+    ]
 }
 
 fn encode_lease(args: &mut Vec<i64>, lease: &LeaseAsk<'_>) {
@@ -162,11 +183,16 @@ fn encode_lease(args: &mut Vec<i64>, lease: &LeaseAsk<'_>) {
     ]);
     for settlement in lease.settle {
         args.extend([
-            i64::try_from(settlement.epoch.min(EPOCH_MAX)).unwrap_or(i64::MAX),
+            time(settlement.epoch),
             exact(settlement.spent),
             exact(settlement.returned),
         ]);
     }
+}
+
+/// A time of a bucket's clock, which may be ahead of ours.
+fn time(ms: u64) -> i64 {
+    i64::try_from(ms.min(EPOCH_MAX)).unwrap_or(i64::MAX)
 }
 
 /// A number that Lua holds exactly.
@@ -195,6 +221,7 @@ mod tests {
                 cost,
                 debit: 0,
                 lease: None,
+                free: &[],
                 mode: Mode::Enforce,
             }],
             options: Options::default(),
@@ -226,6 +253,7 @@ mod tests {
                     cost: cost as u64,
                     debit: 0,
                     lease: None,
+                    free: &[],
                     mode: Mode::Enforce,
                 }],
                 options: Options::default(),

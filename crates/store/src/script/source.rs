@@ -53,6 +53,10 @@ const LIBRARY: &[(&str, &str)] = &[
         include_str!("../../../../lua/lib/leaky_bucket.lua"),
     ),
     (
+        "lib/slots.lua",
+        include_str!("../../../../lua/lib/slots.lua"),
+    ),
+    (
         "lib/algorithms.lua",
         include_str!("../../../../lua/lib/algorithms.lua"),
     ),

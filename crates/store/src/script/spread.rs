@@ -278,6 +278,7 @@ impl<'a, E: Clone> Spread<'a, E> {
                     units: verdict.charged,
                     lease_ttl_ms: limit.lease.map_or(0, |lease| lease.ttl_ms),
                     at_ms: now_ms,
+                    slot: verdict.slot,
                 };
                 (charge.units > 0).then_some((*index, part.slot, charge))
             })
@@ -296,7 +297,7 @@ impl<'a, E: Clone> Spread<'a, E> {
                 verdict.decision.remaining = now.remaining;
                 verdict.decision.reset_after_ms = now.reset_after_ms;
                 if now.taken {
-                    verdict.charged = 0;
+                    (verdict.charged, verdict.slot) = (0, None);
                 }
             }
         }

@@ -1,8 +1,11 @@
 //! Charges that are taken back, as KEYS and ARGV, and the reply.
 
-use algorithms::Algorithm;
+use algorithms::{Algorithm, QueueSlot};
 
-use super::{Clock, MalformedReply, ScriptCall, encode::exact};
+use super::{
+    Clock, MalformedReply, ScriptCall,
+    encode::{exact, named},
+};
 
 /// Units that a check took from one bucket before another bucket denied it.
 #[derive(Clone, Copy, Debug)]
@@ -19,6 +22,8 @@ pub struct Charge<'a> {
     pub lease_ttl_ms: u64,
     /// When, by the clock of the bucket's server, in milliseconds since the epoch.
     pub at_ms: u64,
+    /// Of a queue, the slot.
+    pub slot: Option<QueueSlot>,
 }
 
 /// What came of taking one charge back.
@@ -34,7 +39,7 @@ pub struct TakenBack {
 
 /// Lays out charges of buckets in one slot, to be taken back.
 pub fn encode_charges<'a>(charges: &[Charge<'a>], clock: Clock) -> ScriptCall<'a> {
-    let mut args = Vec::with_capacity(1 + 9 * charges.len());
+    let mut args = Vec::with_capacity(1 + 13 * charges.len());
     args.push(clock.argument());
     for charge in charges {
         let numbers = charge.algorithm.numbers();
@@ -49,6 +54,7 @@ pub fn encode_charges<'a>(charges: &[Charge<'a>], clock: Clock) -> ScriptCall<'a
             exact(numbers.z),
             exact(charge.lease_ttl_ms),
         ]);
+        args.extend(named(&charge.slot.unwrap_or_default()));
     }
     ScriptCall {
         keys: charges.iter().map(|charge| charge.key).collect(),

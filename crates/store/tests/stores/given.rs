@@ -83,6 +83,8 @@ pub fn request(entries: &[(&str, &str)]) -> Check {
         require_match: false,
         debits: Vec::new(),
         leases: Vec::new(),
+        free: Vec::new(),
+        max_delay_ms: None,
         proxy: 0,
     }
 }

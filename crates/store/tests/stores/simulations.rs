@@ -25,6 +25,7 @@ async fn a_simulation_has_a_clock_and_buckets_of_its_own(engine: Engine) -> Resu
             cost: 1,
             debit: 0,
             lease: None,
+            free: &[],
             mode: Mode::Enforce,
         }],
         options: Options::default(),

@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use algorithms::check::{Mode, Options, Part, Stored, Verdict, check};
-use algorithms::{Algorithm, Ask, Charged, Decision, LeaseAsk, Settlement, State};
+use algorithms::{Algorithm, Ask, Charged, Decision, Freed, LeaseAsk, Settlement, State};
 use store::script::{Charge, Clock, ScriptCheck, ScriptError, ScriptLimit, TakenBack};
 
 pub use lua_redis::LuaRedis;
@@ -41,6 +41,8 @@ pub struct Leasing {
     pub want: u64,
     pub proxy: u8,
     pub settle: Vec<Settlement>,
+    /// Slots of a queue, which cannot be leased.
+    pub free: Vec<Freed>,
 }
 
 impl Leasing {
@@ -55,7 +57,8 @@ impl Leasing {
 
     /// `None` where nothing is asked: the script then does not tell what is leased.
     fn asked(&self) -> Option<LeaseAsk<'_>> {
-        (*self != Self::default()).then(|| self.ask())
+        let asked = self.ask();
+        (asked != LeaseAsk::default()).then_some(asked)
     }
 }
 
@@ -94,6 +97,7 @@ impl Engine for RustEngine {
                 cost: subject.cost,
                 debit: subject.debit,
                 lease: subject.lease.ask(),
+                free: &subject.lease.free,
                 mode: subject.mode,
             })
             .collect();
@@ -125,18 +129,19 @@ impl Engine for RustEngine {
                 at_ms: charge.at_ms,
                 units: charge.units,
                 lease_ttl_ms: charge.lease_ttl_ms,
+                slot: charge.slot,
             };
             let state = charge.algorithm.take_back(&stored.state, now_ms, &charged);
             taken = state != stored.state;
             stored.state = state;
         }
         let asked = Ask {
-            cost: 0,
-            debit: 0,
             lease: LeaseAsk {
                 ttl_ms: charge.lease_ttl_ms,
                 ..LeaseAsk::default()
             },
+            edited: stored.generation != charge.generation,
+            ..Ask::default()
         };
         let left = charge
             .algorithm
@@ -170,6 +175,7 @@ pub fn script_check(subjects: &[Subject], options: Options) -> ScriptCheck<'_> {
         cost: subject.cost,
         debit: subject.debit,
         lease: subject.lease.asked(),
+        free: &subject.lease.free,
         mode: subject.mode,
     });
     ScriptCheck {

@@ -1,7 +1,7 @@
 //! Random limits, edits, costs and clocks, from a seed.
 
 use algorithms::check::{Mode, Verdict};
-use algorithms::{Algorithm, Align, Kind, Lease, Parameters, Rate, Settlement};
+use algorithms::{Algorithm, Align, Freed, Kind, Lease, Parameters, Rate, Settlement};
 
 use super::{Leasing, Subject};
 
@@ -138,6 +138,40 @@ impl Walk {
         }
     }
 
+    /// Of one queue that is busy, and edited now and then.
+    pub fn of_a_queue(seed: u64) -> Self {
+        let mut walk = Self::new(seed);
+        let random = &mut walk.random;
+        let (units, period_ms) =
+            random.pick(&[(20, 1000), (1, 1000), (7, 60), (1000, 1000), (3, 1)]);
+        let parameters = Parameters {
+            burst: Some(random.pick(&[5, 20, 100])),
+            max_delay_ms: Some(random.pick(&[0, 40, 500, 3000, 1 << 51])),
+            ..Parameters::new(Kind::LeakyBucket, units, period_ms)
+        };
+        let algorithm = Algorithm::new(&parameters).unwrap();
+        walk.limits = vec![(parameters, algorithm, 1)];
+        walk
+    }
+
+    /// As [`Self::step`], by the steps of a queue's time.
+    pub fn queue_step(&mut self) -> (u64, Vec<Subject>) {
+        if self.random.one_in(150) {
+            self.edit();
+        }
+        let apart_ms = self.limits[0].0.rate.period_ms / self.limits[0].0.rate.units.max(1);
+        if self.random.one_in(3) {
+            self.now_ms += self.random.below(2 * apart_ms + 2);
+        } else if self.random.one_in(60) {
+            self.now_ms = self
+                .now_ms
+                .saturating_sub(self.random.below(3 * apart_ms + 2));
+        }
+        self.now_ms = self.now_ms.min((1 << 52) - 1);
+        let cost = self.random.pick(&[1, 1, 1, 1, 2, 3, 5, 0]);
+        (self.now_ms, vec![self.subject(0, cost)])
+    }
+
     /// The time, the limits and what is asked of them.
     pub fn step(&mut self) -> (u64, Vec<Subject>) {
         if self.random.one_in(12) {
@@ -159,29 +193,38 @@ impl Walk {
             } else {
                 0
             };
-            let (_, algorithm, generation) = self.limits[index];
-            let behind = u64::from(self.random.one_in(30));
-            subjects.push(Subject {
-                key: format!("{}:{index}", self.prefix),
-                algorithm,
-                generation: generation.saturating_sub(behind),
-                cost,
-                debit,
-                lease: self.leases[index].ask(&mut self.random, algorithm.limit()),
-                mode: if self.random.one_in(6) {
-                    Mode::Observe
-                } else {
-                    Mode::Enforce
-                },
-            });
+            let subject = self.subject(index, cost);
+            subjects.push(Subject { debit, ..subject });
         }
         (self.now_ms, subjects)
+    }
+
+    fn subject(&mut self, index: usize, cost: u64) -> Subject {
+        let (_, algorithm, generation) = self.limits[index];
+        let behind = u64::from(self.random.one_in(30));
+        Subject {
+            key: format!("{}:{index}", self.prefix),
+            algorithm,
+            generation: generation.saturating_sub(behind),
+            cost,
+            debit: 0,
+            lease: self.leases[index].ask(&mut self.random, algorithm.limit()),
+            mode: if self.random.one_in(6) {
+                Mode::Observe
+            } else {
+                Mode::Enforce
+            },
+        }
     }
 
     /// Remembers what was granted, to be settled.
     pub fn hear(&mut self, verdict: &Verdict) {
         for (leases, limit) in self.leases.iter_mut().zip(&verdict.limits) {
             leases.granted.extend(limit.lease);
+            let units = limit.charged;
+            leases
+                .slots
+                .extend(limit.slot.map(|slot| Freed { slot, units }));
         }
     }
 
@@ -254,6 +297,7 @@ impl Walk {
 struct WalkLeases {
     ttl_ms: u64,
     granted: Vec<Lease>,
+    slots: Vec<Freed>,
 }
 
 impl WalkLeases {
@@ -290,6 +334,29 @@ impl WalkLeases {
                 },
             });
         }
+        lease.free = self.freed(random);
         lease
+    }
+
+    /// Slots that are freed, some of them again and again, some by a name that is none.
+    fn freed(&mut self, random: &mut Random) -> Vec<Freed> {
+        let mut free = Vec::new();
+        while !self.slots.is_empty() && random.one_in(2) {
+            let at = random.below_len(self.slots.len());
+            let mut freed = self.slots[at];
+            if random.one_in(2) {
+                self.slots.swap_remove(at);
+            }
+            match random.below(40) {
+                0 => freed.units = random.magnitude(52),
+                1 => freed.slot.turn += 1,
+                2 => freed.slot.since_ms += 1,
+                3 => freed.slot.start_ms = random.magnitude(52),
+                4 => freed.slot.parts = random.magnitude(52),
+                _ => {}
+            }
+            free.push(freed);
+        }
+        free
     }
 }

@@ -63,6 +63,7 @@ impl Engine for Server<'_> {
             cost: subject.cost,
             debit: 0,
             lease: None,
+            free: &[],
             mode: subject.mode,
         });
         let check = ScriptCheck {

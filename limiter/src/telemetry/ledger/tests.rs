@@ -40,6 +40,7 @@ fn protocol_answer() -> LimitAnswer {
         delay_ms: 0,
         hidden: false,
         lease: None,
+        slot: None,
     }
 }
 

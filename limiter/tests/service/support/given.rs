@@ -52,6 +52,8 @@ pub fn compact(proxy: &str, users: &[&str]) -> Vec<u8> {
         skip: Vec::new(),
         debits: Vec::new(),
         leases: Vec::new(),
+        free: Vec::new(),
+        max_delay_ms: None,
     };
     let batch = Batch {
         domain: name("shop"),

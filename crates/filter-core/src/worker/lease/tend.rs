@@ -14,7 +14,7 @@ use crate::{
     time::Now,
     worker::{
         Worker,
-        case::{Attempts, Case},
+        case::{Attempts, Case, Hold},
     },
 };
 
@@ -74,6 +74,8 @@ impl Worker {
                 parts,
                 opaque: None,
                 attempts: Attempts::default(),
+                hold: Hold::default(),
+                free: None,
             });
         }
     }

@@ -14,7 +14,7 @@ pub(super) fn without_surplus(mut limit: ScriptLimit<'_>) -> ScriptLimit<'_> {
 
 /// Nothing but the surplus: all else was done.
 pub(super) fn surplus_alone(mut limit: ScriptLimit<'_>) -> ScriptLimit<'_> {
-    (limit.cost, limit.debit) = (0, 0);
+    (limit.cost, limit.debit, limit.free) = (0, 0, &[]);
     if let Some(lease) = &mut limit.lease {
         lease.settle = &[];
     }
@@ -33,7 +33,8 @@ pub(super) fn add_surplus(verdict: &mut Verdict, granted: Verdict) {
 /// The rank of what never denies: it is charged when nobody can deny any more.
 pub(super) const OBSERVED: u8 = 2;
 
-/// In which order slots are charged. What cannot be taken back comes late.
+/// In which order slots are charged. A queue comes late: what others were given after a charge that
+/// is taken back is behind it.
 pub(super) fn rank(limit: &ScriptLimit<'_>) -> u8 {
     let is_queue = limit.algorithm.parameters().max_delay_ms.is_some();
     match limit.mode {

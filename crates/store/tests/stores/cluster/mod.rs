@@ -67,6 +67,7 @@ fn limit<'a>(key: &'a str, algorithm: &'a Algorithm) -> ScriptLimit<'a> {
         cost: 1,
         debit: 0,
         lease: None,
+        free: &[],
         mode: Mode::Enforce,
     }
 }

@@ -1,0 +1,283 @@
+//! The slots of a queue: the time that each admitted request has to itself, and who gives it up.
+//!
+//! The level of a queue is the end of its last slot. A slot that is freed before it starts is given
+//! to the next request that fits into it, so that starts stay `cost/r` apart; what has passed is
+//! lost. A name frees its slot once: whoever was given the same time later has another *turn*.
+
+use crate::bucket::Bucket;
+use crate::{Freed, QueueSlot};
+
+/// Intervals of freed time that a queue keeps; of more, the latest are lost.
+const FREE_MAX: usize = 8;
+/// Stretches of time whose turns a queue keeps apart; of more, the earliest are joined, and some
+/// names there free nothing any more.
+const TURNS_MAX: usize = 256;
+/// No name has a later turn.
+const TURN_MAX: u64 = 1 << 50;
+
+/// A stretch of a queue's time, in parts after the bucket's time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Span {
+    /// Its first part.
+    pub start: u64,
+    /// The part after its last; more than the first.
+    pub end: u64,
+}
+
+/// Time that was freed before: names of this turn, and of earlier ones, free nothing in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Turn {
+    /// The time.
+    pub span: Span,
+    /// The latest turn whose name has freed it.
+    pub turn: u64,
+}
+
+/// What a queue remembers beside its level.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct QueueSlots {
+    /// The parts that drained each millisecond when this was written; 0: no slot was named since.
+    pub parts_per_ms: u64,
+    /// Which names it accepts: those given since then, and no edit, reset or clock that stepped
+    /// back in between. In milliseconds, never 0 and never the same twice.
+    pub since_ms: u64,
+    /// Freed time that was not given again, in order, with something between any two.
+    pub free: Vec<Span>,
+    /// Time that was freed and has not passed, in order.
+    pub turns: Vec<Turn>,
+}
+
+/// The slots of a queue at one instant.
+#[derive(Clone, Debug)]
+pub(crate) struct Slots {
+    since_ms: u64,
+    free: Vec<Span>,
+    turns: Vec<Turn>,
+    /// Whether they continue those that are stored.
+    intact: bool,
+    /// Whether slots can be named: not while the bucket is ahead of the caller's clock, nor while
+    /// units of it are leased.
+    named: bool,
+}
+
+impl Span {
+    /// What is left of it when so many parts have passed.
+    fn after(self, passed: u64) -> Option<Self> {
+        let (start, end) = (
+            self.start.saturating_sub(passed),
+            self.end.saturating_sub(passed),
+        );
+        (end > start).then_some(Self { start, end })
+    }
+
+    const fn overlaps(self, other: Self) -> bool {
+        self.start < other.end && other.start < self.end
+    }
+}
+
+impl Slots {
+    /// Those that were stored so many parts ago.
+    pub fn continued(stored: &QueueSlots, passed: u64) -> Self {
+        let free = stored.free.iter().filter_map(|span| span.after(passed));
+        let turns = stored.turns.iter().filter_map(|of| {
+            let span = of.span.after(passed)?;
+            Some(Turn { span, ..*of })
+        });
+        Self {
+            since_ms: stored.since_ms,
+            free: free.collect(),
+            turns: turns.collect(),
+            intact: true,
+            named: true,
+        }
+    }
+
+    /// None are known, and no name that was given before is accepted.
+    pub fn anew(stored: Option<&QueueSlots>, now_ms: u64, named: bool) -> Self {
+        let accepted = stored.map_or(0, |stored| {
+            stored.since_ms + u64::from(stored.parts_per_ms > 0)
+        });
+        Self {
+            since_ms: accepted.max(now_ms).max(1),
+            free: Vec::new(),
+            turns: Vec::new(),
+            intact: false,
+            named,
+        }
+    }
+
+    /// What is stored of them.
+    pub fn stored(self, bucket: &Bucket) -> QueueSlots {
+        QueueSlots {
+            parts_per_ms: if self.named { bucket.parts_per_ms } else { 0 },
+            since_ms: self.since_ms,
+            free: self.free,
+            turns: self.turns,
+        }
+    }
+
+    /// The limit's numbers changed, or its level did: freed time is lost, and the names given so
+    /// far free nothing.
+    pub fn forget(&mut self, now_ms: u64) {
+        if self.intact {
+            self.since_ms = (self.since_ms + 1).max(now_ms);
+            self.free.clear();
+            self.turns.clear();
+            self.intact = false;
+        }
+    }
+
+    /// The largest cost that freed time holds which starts within `max_delay_ms`.
+    pub fn room(&self, bucket: &Bucket, max_delay_ms: u64) -> Option<u64> {
+        let soon = self.free.iter();
+        let soon = soon.filter(|span| bucket.drain_ms(span.start) <= max_delay_ms);
+        soon.map(|span| (span.end - span.start) / bucket.parts_per_unit)
+            .max()
+    }
+
+    /// The earliest freed time that holds a cost whole and starts within `max_delay_ms`.
+    fn holding(&self, bucket: &Bucket, cost: u64, max_delay_ms: u64) -> Option<usize> {
+        let length = cost.checked_mul(bucket.parts_per_unit)?;
+        self.free.iter().position(|span| {
+            span.end - span.start >= length && bucket.drain_ms(span.start) <= max_delay_ms
+        })
+    }
+
+    /// Where a cost that fits would start; `None`: behind all others.
+    pub fn start(&self, bucket: &Bucket, cost: u64, max_delay_ms: u64) -> Option<u64> {
+        let at = self.holding(bucket, cost, max_delay_ms)?;
+        self.free.get(at).map(|span| span.start)
+    }
+
+    /// Takes freed time for a cost; where it starts. `None`: there is none that holds it.
+    pub fn take(&mut self, bucket: &Bucket, cost: u64, max_delay_ms: u64) -> Option<u64> {
+        let at = self.holding(bucket, cost, max_delay_ms)?;
+        let span = self.free.get_mut(at)?;
+        let start = span.start;
+        span.start += cost * bucket.parts_per_unit;
+        if span.start >= span.end {
+            self.free.remove(at);
+        }
+        Some(start)
+    }
+
+    /// The name of the slot that starts so many parts after the bucket's time.
+    pub fn name(&self, bucket: &Bucket, now_ms: u64, start: u64, cost: u64) -> Option<QueueSlot> {
+        let end = start + cost * bucket.parts_per_unit;
+        let span = Span { start, end };
+        let before = self.turns.iter().filter(|of| of.span.overlaps(span));
+        let turn = before.map(|of| of.turn + 1).max().unwrap_or(0);
+        self.named.then_some(QueueSlot {
+            start_ms: now_ms + start / bucket.parts_per_ms,
+            parts: start % bucket.parts_per_ms,
+            since_ms: self.since_ms,
+            turn,
+        })
+    }
+
+    /// From the bucket's time until freed time would hold a cost that does not fit now.
+    pub fn wait_ms(&self, bucket: &Bucket, cost: u64, max_delay_ms: u64) -> Option<u64> {
+        let length = cost.checked_mul(bucket.parts_per_unit)?;
+        let waits = self.free.iter().filter_map(|span| {
+            let wait_ms = bucket.drain_ms(span.start).saturating_sub(max_delay_ms);
+            let start = span.start.max(wait_ms.saturating_mul(bucket.parts_per_ms));
+            (span.end.saturating_sub(start) >= length).then_some(wait_ms)
+        });
+        waits.min()
+    }
+
+    /// Frees a slot of a bucket with this level; the level afterwards. `None`: the name frees
+    /// nothing, or nothing of its time is still to come.
+    pub fn free(&mut self, bucket: &Bucket, now_ms: u64, level: u64, freed: &Freed) -> Option<u64> {
+        let Freed { slot, units } = *freed;
+        let span = span_of(bucket, now_ms, &slot, units)?;
+        let given_again = |of: &Turn| of.turn >= slot.turn && of.span.overlaps(span);
+        if !self.named
+            || slot.since_ms != self.since_ms
+            || slot.turn >= TURN_MAX
+            || span.end > level
+            || self.turns.iter().any(given_again)
+        {
+            return None;
+        }
+        self.note(span, slot.turn);
+        insert(&mut self.free, span);
+        let last = self.free.pop_if(|last| last.end >= level);
+        self.free.truncate(FREE_MAX);
+        Some(last.map_or(level, |last| last.start))
+    }
+
+    /// Notes that a name of this turn has freed some time.
+    fn note(&mut self, span: Span, turn: u64) {
+        let mut turns = Vec::with_capacity(self.turns.len() + 2);
+        for of in self.turns.drain(..) {
+            let Span { start, end } = of.span;
+            let before = Span {
+                start,
+                end: end.min(span.start),
+            };
+            let after = Span {
+                start: start.max(span.end),
+                end,
+            };
+            let rest = [before, after].into_iter();
+            let rest = rest.filter(|rest| rest.start < rest.end);
+            turns.extend(rest.map(|span| Turn { span, ..of }));
+        }
+        let at = turns.partition_point(|of| of.span.end <= span.start);
+        turns.insert(at, Turn { span, turn });
+        turns.dedup_by(|next, of| {
+            let joins = next.span.start == of.span.end && next.turn == of.turn;
+            if joins {
+                of.span.end = next.span.end;
+            }
+            joins
+        });
+        while let [first, second, ..] = *turns.as_slice()
+            && turns.len() > TURNS_MAX
+        {
+            turns.remove(0);
+            if let Some(joined) = turns.first_mut() {
+                joined.span.start = first.span.start;
+                joined.turn = first.turn.max(second.turn);
+            }
+        }
+        self.turns = turns;
+    }
+}
+
+/// The part of a slot that is still to come; `None`: nothing.
+fn span_of(bucket: &Bucket, now_ms: u64, slot: &QueueSlot, units: u64) -> Option<Span> {
+    if units > bucket.capacity || slot.parts >= bucket.parts_per_ms {
+        return None;
+    }
+    let length = units * bucket.parts_per_unit;
+    let (start, end) = if slot.start_ms >= now_ms {
+        let ahead_ms = slot.start_ms - now_ms;
+        if ahead_ms > bucket.horizon_ms() {
+            return None;
+        }
+        let start = ahead_ms * bucket.parts_per_ms + slot.parts;
+        (start, start + length)
+    } else {
+        (
+            0,
+            bucket.drained(length + slot.parts, now_ms - slot.start_ms),
+        )
+    };
+    (end > start).then_some(Span { start, end })
+}
+
+/// Adds a span to others, joined with those that it touches.
+fn insert(spans: &mut Vec<Span>, mut span: Span) {
+    spans.retain(|other| {
+        let touches = other.start <= span.end && span.start <= other.end;
+        if touches {
+            span.start = span.start.min(other.start);
+            span.end = span.end.max(other.end);
+        }
+        !touches
+    });
+    let at = spans.partition_point(|other| other.start < span.start);
+    spans.insert(at, span);
+}

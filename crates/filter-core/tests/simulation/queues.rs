@@ -1,0 +1,176 @@
+//! Queues whose clients give up, and proxies that hold no more requests.
+
+use crate::{
+    rules::seeds,
+    world::{CONFIG, Outcome, Weather, World},
+};
+
+/// Twenty a second.
+const EXPORTS: &str = "  - {name: exports, algorithm: leaky_bucket, rate: 20/s, burst: 100, \
+                       over_limit: queue, max_delay: 3s}\n";
+/// As many, by each proxy for itself.
+const LOCAL: &str = "  - {name: exports, algorithm: leaky_bucket, rate: 20/s, burst: 100, \
+                     over_limit: queue, max_delay: 3s, scope: proxy}\n";
+/// Two hundred a second.
+const BUSY: &str = "  - {name: exports, algorithm: leaky_bucket, rate: 200/s, burst: 1000, \
+                    over_limit: queue, max_delay: 3s}\n";
+
+/// Two a second.
+const SLOW: &str = "  - {name: exports, algorithm: leaky_bucket, rate: 2/s, burst: 100, \
+                    over_limit: queue, max_delay: 1m}\n";
+
+fn config(hold_max: u64) -> String {
+    CONFIG.replacen('{', &format!("{{\"hold\": {{\"max\": {hold_max}}}, "), 1)
+}
+
+/// Requests at a steady pace, each of a client that leaves when it was not served in time.
+fn load(world: &mut World, per_second: u64, patience_ms: u64, ms: u64) {
+    let (envoys, workers) = (world.envoys.len(), world.envoys[0].workers.len() - 1);
+    let end_us = world.now_us + ms * 1000;
+    let mut waiting: Vec<(u64, usize)> = Vec::new();
+    let mut next_us = world.now_us;
+    while world.now_us < end_us {
+        let leaves_us = waiting.first().map_or(u64::MAX, |(at_us, _)| *at_us);
+        world.run_until(next_us.min(leaves_us).min(end_us));
+        if world.now_us == leaves_us {
+            let (_, number) = waiting.remove(0);
+            if world.requests[number].outcome.is_none() {
+                world.leave(number);
+            }
+        } else if world.now_us == next_us {
+            let (envoy, worker) = (world.chance.index(envoys), 1 + world.chance.index(workers));
+            let number = world.request(envoy, worker, "alice", "/");
+            waiting.push((world.now_us + patience_ms * 1000, number));
+            let pause_us = 2_000_000 / per_second;
+            next_us = world.now_us + 1 + world.chance.below(pause_us);
+        }
+    }
+}
+
+/// When requests went on that came from some moment on, in order, in microseconds.
+fn starts(world: &World, from_us: u64) -> Vec<u64> {
+    let passed = world.requests.iter().filter_map(|sent| match sent.outcome {
+        Some(Outcome::Passed { at_us, .. }) if at_us >= from_us => Some(at_us),
+        _ => None,
+    });
+    let mut starts: Vec<u64> = passed.collect();
+    starts.sort_unstable();
+    starts
+}
+
+/// No more go on than the rate allows, in any interval, but for what comes of ticks and of the
+/// network.
+fn assert_spaced(starts: &[u64], per_second: u64, seed: u64) {
+    const LATE_US: u64 = 15_000;
+    for (n, first) in starts.iter().enumerate() {
+        for (more, last) in (0_u64..).zip(&starts[n..]).skip(1).take(50) {
+            let least_us = more * 1_000_000 / per_second;
+            assert!(
+                last - first + LATE_US >= least_us,
+                "seed {seed}: {more} after {first}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_queue_serves_its_rate_though_clients_give_up() {
+    for seed in seeds() {
+        let mut world = World::new(seed, 2, 2, CONFIG, EXPORTS);
+        world.run_for_ms(1_000);
+        let from_us = world.now_us;
+        load(&mut world, 29, 1_000, 20_000);
+        let starts = starts(&world, from_us);
+        assert!(starts.len() >= 360, "seed {seed}: {} of 400", starts.len());
+        assert_spaced(&starts, 20, seed);
+    }
+}
+
+#[test]
+fn a_queue_of_the_proxy_serves_its_rate_though_clients_give_up() {
+    for seed in seeds() {
+        let mut world = World::new(seed, 1, 2, CONFIG, LOCAL);
+        world.run_for_ms(1_000);
+        let from_us = world.now_us;
+        load(&mut world, 29, 1_000, 20_000);
+        let starts = starts(&world, from_us);
+        assert!(starts.len() >= 360, "seed {seed}: {} of 400", starts.len());
+        assert_spaced(&starts, 20, seed);
+    }
+}
+
+#[test]
+fn without_a_limiter_a_queue_serves_its_rate_though_clients_give_up() {
+    for seed in seeds() {
+        let mut world = World::new(seed, 1, 2, CONFIG, EXPORTS);
+        world.run_for_ms(1_000);
+        load(&mut world, 10, 1_000, 1_000);
+        world.weather = Weather::DOWN;
+        world.run_for_ms(3_000);
+        let from_us = world.now_us;
+        load(&mut world, 29, 1_000, 20_000);
+        let starts = starts(&world, from_us);
+        assert!(starts.len() >= 350, "seed {seed}: {} of 400", starts.len());
+        assert_spaced(&starts, 20, seed);
+    }
+}
+
+#[test]
+fn slots_given_up_while_no_limiter_answers_are_freed_when_one_does() {
+    for seed in seeds() {
+        let mut world = World::new(seed, 1, 1, CONFIG, SLOW);
+        world.run_for_ms(1_000);
+        let clients: Vec<usize> = (0..50).map(|_| world.request(0, 1, "alice", "/")).collect();
+        world.run_for_ms(50);
+        world.weather = Weather::DOWN;
+        for number in clients {
+            if world.requests[number].outcome.is_none() {
+                world.leave(number);
+            }
+        }
+        world.run_for_ms(300);
+        world.weather = Weather::FAIR;
+        world.run_for_ms(4_000);
+        let number = world.request(0, 1, "bob", "/");
+        world.run_for_ms(600);
+        assert!(
+            world.passed(number),
+            "seed {seed}: it waits behind those that left"
+        );
+    }
+}
+
+#[test]
+fn where_all_places_are_taken_a_queue_serves_its_rate() {
+    for seed in seeds() {
+        let mut world = World::new(seed, 1, 1, &config(100), BUSY);
+        world.run_for_ms(1_000);
+        let from_us = world.now_us;
+        load(&mut world, 400, 60_000, 5_000);
+        let starts = starts(&world, from_us);
+        assert!(starts.len() >= 900, "seed {seed}: {} of 1000", starts.len());
+        assert!(world.counted("rl_hold_full") > 0);
+    }
+}
+
+/// A request that is refused because too many are held takes nothing from any limit.
+#[test]
+fn what_is_refused_for_want_of_a_place_costs_nothing() {
+    let limits = format!("{EXPORTS}  - {{name: daily, rate: 1000/1d}}\n");
+    for seed in seeds() {
+        let mut world = World::new(seed, 1, 2, &config(10), &limits);
+        world.run_for_ms(1_000);
+        load(&mut world, 100, 60_000, 3_000);
+        world.run_for_ms(2_000);
+        let passed = world.admitted("alice");
+        let daily = |(limit, _): &(_, Vec<_>)| *limit == "daily".parse().unwrap();
+        let of = world
+            .limiter
+            .charged
+            .iter()
+            .filter(|(bucket, _)| daily(bucket));
+        let charged: u64 = of.map(|(_, units)| *units).sum();
+        assert!(world.counted("rl_hold_full") > 50, "seed {seed}");
+        assert_eq!(charged, passed, "seed {seed}");
+    }
+}

@@ -1,0 +1,282 @@
+-- The slots of a queue: the time that each admitted request has to itself, and who gives it up.
+-- Twin of crates/algorithms/src/slots.rs.
+--
+-- Included after a queue's other functions, some of which it replaces; added: delay_ms, take, free,
+-- forget.
+--
+-- State: the bucket's own, then ":q<parts that drain each ms; 0: no slot was named since>:<accepts
+-- names since, ms>:<freed: start,end;...>:<ms;start,end,turn;...>", all in parts after the bucket's
+-- time, or the turns after their own. While units are leased out, the bucket's own alone.
+--
+-- b: since, free (lists of start and end), turns (of start, end and turn; nil: still turns_text),
+--    intact (whether they continue what is stored), named (whether slots have names now)
+
+local FREE_MAX, TURNS_MAX, TURN_MAX = 8, 256, 2 ^ 50
+local STATE = '^(b%d+:(%d+):(%d+):(%d+)):q(%d+):(%d+):([%d,;]*):([%d,;]*)$'
+local FORMAT = '%s:q' .. WHOLE .. ':' .. WHOLE .. ':%s:%s'
+local PAIR = WHOLE .. ',' .. WHOLE
+local TRIPLE = PAIR .. ',' .. WHOLE
+
+local load_level, encode_level, charge_behind = M.load, M.encode, M.charge
+local room_behind, wait_behind = M.room, M.wait_ms
+
+-- Parts that drain in so many ms; beyond 2^53, where all has, not exactly.
+local function drained_in(b, elapsed)
+  return math.min(math.max(0, elapsed) * b.y, 2 ^ 53)
+end
+
+local function leased_out(b)
+  return (b.current or 0) + (b.previous or 0) > 0
+end
+
+-- Reads freed time; false if it is none.
+local function read_free(b, text, passed)
+  local last = 0
+  for start, stop in string.gmatch(text, '(%d+),(%d+)') do
+    start, stop = start + 0, stop + 0
+    if start < last or stop <= start or stop >= 2 ^ 52 then
+      return false
+    end
+    last = stop
+    if stop > passed then
+      b.free[#b.free + 1] = { math.max(0, start - passed), stop - passed }
+    end
+  end
+  return true
+end
+
+-- Reads turns, which few calls need.
+local function turns_of(b)
+  if not b.turns then
+    b.turns = {}
+    local at, list = string.match(b.turns_text, '^(%d+);(.*)$')
+    local passed = at and drained_in(b, b.at - at)
+    for start, stop, turn in string.gmatch(list or '', '(%d+),(%d+),(%d+)') do
+      start, stop = start + 0, stop + 0
+      if stop > passed then
+        b.turns[#b.turns + 1] = { math.max(0, start - passed), stop - passed, turn + 0 }
+      end
+    end
+  end
+  return b.turns
+end
+
+M.load_absent = true
+
+function M.load(b, text)
+  local plain, level, at, parts, y, since, free, turns
+  if text then
+    plain, level, at, parts, y, since, free, turns = string.match(text, STATE)
+  end
+  if text or leased then
+    local problem = load_level(b, plain or text)
+    if problem then
+      return problem
+    end
+  end
+  y, since = (y or 0) + 0, (since or 0) + 0
+  if not sound(y + since, 1) then
+    return CORRUPT
+  end
+  b.free, b.named = {}, b.at <= now and not leased_out(b)
+  b.intact = plain and b.named and not b.shifted and b.seen == b.generation
+    and y == b.y and parts + 0 == b.x and level + 0 <= b.limit * b.x
+  if b.intact then
+    b.since, b.turns, b.turns_text = since, nil, turns
+    if not read_free(b, free, drained_in(b, b.at - at)) then
+      return CORRUPT
+    end
+  else
+    b.since, b.turns = math.max(y > 0 and since + 1 or since, b.at, 1), {}
+  end
+  if b.shifted and string.find(b.shifted, '^b%d+:%d+:%d+:%d+$') then
+    b.shifted = string.format(FORMAT, b.shifted, 0, b.since, '', '')
+  end
+end
+
+local function listed(list, format)
+  local texts = {}
+  for i, of in ipairs(list) do
+    texts[i] = string.format(format, unpack(of))
+  end
+  return table.concat(texts, ';')
+end
+
+function M.encode(b)
+  local text = encode_level(b)
+  if leased_out(b) then
+    return text
+  end
+  local turns = b.turns_text
+  if b.turns then
+    turns = #b.turns > 0 and string.format(WHOLE, b.at) .. ';' .. listed(b.turns, TRIPLE) or ''
+  end
+  local free = #b.free > 0 and listed(b.free, PAIR) or ''
+  return string.format(FORMAT, text, b.named and b.y or 0, b.since, free, turns)
+end
+
+-- The limit's numbers changed, or its level did: freed time is lost, and the names given so far free
+-- nothing.
+function M.forget(b)
+  if b.intact then
+    b.since, b.free, b.turns, b.intact = math.max(b.since + 1, b.at), {}, {}, false
+  end
+end
+
+-- The largest cost that fits: behind all others, or into freed time that starts soon enough.
+function M.room(b)
+  local most = room_behind(b)
+  for _, span in ipairs(b.free) do
+    if math.ceil(span[1] / b.y) <= b.z then
+      most = math.max(most, math.floor((span[2] - span[1]) / b.x))
+    end
+  end
+  return most
+end
+
+-- Which freed time is the earliest that holds a cost whole and starts soon enough.
+local function holding(b, cost)
+  for i, span in ipairs(b.free) do
+    if span[2] - span[1] >= cost * b.x and math.ceil(span[1] / b.y) <= b.z then
+      return i
+    end
+  end
+end
+
+function M.delay_ms(b, cost)
+  local i = holding(b, cost)
+  return math.ceil((i and b.free[i][1] or b.debt) / b.y)
+end
+
+function M.wait_ms(b, cost)
+  local wait = wait_behind(b, cost)
+  for _, span in ipairs(b.free) do
+    local soon = math.max(0, math.ceil(span[1] / b.y) - b.z)
+    if span[2] - math.max(span[1], soon * b.y) >= cost * b.x then
+      wait = math.min(wait, b.at - now + soon)
+    end
+  end
+  return wait
+end
+
+-- Adds a cost that fits; returns the name of its slot: start in ms and the parts beyond, since, turn.
+-- All are 0 where it has none.
+function M.take(b, cost)
+  local i, start = holding(b, cost), b.debt
+  if i then
+    local span = b.free[i]
+    start, span[1] = span[1], span[1] + cost * b.x
+    if span[1] >= span[2] then
+      table.remove(b.free, i)
+    end
+  end
+  local turn, stop = 0, start + cost * b.x
+  for _, of in ipairs(turns_of(b)) do
+    if of[1] < stop and start < of[2] then
+      turn = math.max(turn, of[3] + 1)
+    end
+  end
+  if not i then
+    charge_behind(b, cost)
+  end
+  if not b.named then
+    return 0, 0, 0, 0
+  end
+  return b.at + math.floor(start / b.y), start % b.y, b.since, turn
+end
+
+-- The part of a slot that is still to come, if any.
+local function span_of(b, start_ms, parts, units)
+  if units > b.limit or parts >= b.y then
+    return
+  end
+  local start, length = 0, units * b.x
+  if start_ms >= b.at then
+    if start_ms - b.at > math.floor(b.limit * b.x / b.y) then
+      return
+    end
+    start = (start_ms - b.at) * b.y + parts
+  else
+    length = length + parts - drained_in(b, b.at - start_ms)
+  end
+  if length > 0 then
+    return start, start + length
+  end
+end
+
+-- Notes that a name of this turn has freed some time.
+local function note(b, start, stop, turn)
+  local turns, new = {}, { start, stop, turn }
+  local function add(from, to, of)
+    local last = turns[#turns]
+    if from >= to then
+      return
+    elseif last and last[2] == from and last[3] == of then
+      last[2] = to
+    else
+      turns[#turns + 1] = { from, to, of }
+    end
+  end
+  for _, of in ipairs(turns_of(b)) do
+    add(of[1], math.min(of[2], start), of[3])
+    if new and of[2] > start then
+      add(start, stop, turn)
+      new = nil
+    end
+    add(math.max(of[1], stop), of[2], of[3])
+  end
+  if new then
+    add(start, stop, turn)
+  end
+  while #turns > TURNS_MAX do
+    local first = table.remove(turns, 1)
+    turns[1][1], turns[1][3] = first[1], math.max(first[3], turns[1][3])
+  end
+  b.turns = turns
+end
+
+-- Adds freed time, joined with what it touches.
+local function add_free(b, start, stop)
+  local free = {}
+  for _, span in ipairs(b.free) do
+    if span[2] < start then
+      free[#free + 1] = span
+    elseif span[1] <= stop then
+      start, stop = math.min(start, span[1]), math.max(stop, span[2])
+    end
+  end
+  free[#free + 1] = { start, stop }
+  for _, span in ipairs(b.free) do
+    if span[1] > stop then
+      free[#free + 1] = span
+    end
+  end
+  if free[#free][2] >= b.debt then
+    b.debt = table.remove(free)[1]
+  end
+  for i = FREE_MAX + 1, #free do
+    free[i] = nil
+  end
+  b.free = free
+end
+
+-- Frees slots, each named by 4 numbers and followed by its units; says whether any was one.
+function M.free(b, slots)
+  local any = false
+  for i = 1, #slots, 5 do
+    local since, turn = slots[i + 2], slots[i + 3]
+    local start, stop = span_of(b, slots[i], slots[i + 1], slots[i + 4])
+    local free = start and b.named and since == b.since and turn < TURN_MAX and stop <= b.debt
+    if free then
+      for _, of in ipairs(turns_of(b)) do
+        free = free and not (of[3] >= turn and of[1] < stop and start < of[2])
+      end
+    end
+    if free then
+      note(b, start, stop, turn)
+      add_free(b, start, stop)
+      any = true
+    end
+  end
+  return any
+end
