@@ -17,7 +17,7 @@ use std::{
 };
 
 use futures_util::{FutureExt, future::join_all};
-use protocol::{Answer, Check};
+use protocol::{Answer, Check, Free};
 use store::{CheckError, Store, StoreError};
 use tokio::{
     sync::{Notify, oneshot},
@@ -259,22 +259,56 @@ impl Shared {
         let late = || Err(StoreError::Timeout(self.timeout).into());
         let mut answers = answers.into_iter();
         let mut checks = group.checks.into_iter();
+        let mut abandoned = Vec::new();
         for asker in group.askers {
+            let mut given = Vec::new();
             let mut outcome = Outcome {
                 decisions: Vec::with_capacity(asker.checks),
                 stale: Vec::new(),
             };
             for (at, check) in checks.by_ref().take(asker.checks).enumerate() {
                 let decision = answers.next().unwrap_or_else(late);
+                given.extend(
+                    decision
+                        .as_ref()
+                        .ok()
+                        .and_then(|answer| freeing(&check, answer)),
+                );
                 if matches!(decision, Err(CheckError::Stale)) {
                     outcome.stale.push((at, check));
                 }
                 outcome.decisions.push(decision);
             }
-            // Whoever left does not miss it.
-            let _ = asker.reply.send(outcome);
+            // Whoever left does not miss it, but others miss the slots that it was given.
+            if asker.reply.send(outcome).is_err() {
+                abandoned.append(&mut given);
+            }
+        }
+        if !abandoned.is_empty() {
+            let freed = self
+                .store
+                .check(&group.policy.compiled, &abandoned, group.force);
+            let _ = timeout_at(Instant::now() + self.timeout + GRACE, freed).await;
         }
     }
+}
+
+/// A check that frees the slots which queues gave in an answer; `None`: there are none.
+fn freeing(check: &Check, answer: &Answer) -> Option<Check> {
+    let given = answer.limits.iter().filter_map(|limit| {
+        Some(Free {
+            limit: limit.name.clone(),
+            slot: limit.slot?,
+            units: limit.charged,
+        })
+    });
+    let free: Vec<Free> = given.collect();
+    (!free.is_empty()).then(|| Check {
+        descriptor: check.descriptor.clone(),
+        only: free.iter().map(|free| free.limit.clone()).collect(),
+        free,
+        ..Check::default()
+    })
 }
 
 /// Checks that go to the store in one call.

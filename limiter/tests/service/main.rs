@@ -19,6 +19,7 @@ mod fleet;
 mod holding;
 mod leases;
 mod outages;
+mod queues;
 mod store_losses;
 mod store_states;
 mod strangers;

@@ -70,6 +70,7 @@ mod tests {
             delay_ms: u64::MAX,
             hidden: false,
             lease: None,
+            slot: None,
         };
         cut(&mut said);
         assert_eq!((said.limit, said.remaining), (Some(MAX_UNITS), MAX_UNITS));
