@@ -28,6 +28,7 @@ mod kill_switch;
 mod leases;
 mod leases_on_a_cluster;
 mod leases_over_a_failover;
+mod leaving;
 mod limiting;
 mod not_a_limiter;
 mod outages;

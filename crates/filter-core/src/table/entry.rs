@@ -44,6 +44,8 @@ pub(crate) struct Denial {
 impl Denial {
     /// The longest that a denial is remembered.
     pub(crate) const MAX_MS: u64 = 1000;
+    /// The longest that a queue's is, which makes room when somebody leaves.
+    pub(crate) const QUEUE_MS: u64 = 100;
 
     /// Remembers a denial from the moment its check was sent: the limiter read its clock later,
     /// but in whole milliseconds, so a millisecond less is never too long. `most_ms`, at most

@@ -262,8 +262,12 @@ impl Worker {
             return;
         }
         // Units of a leased limit come back when others return them.
-        let ttl_ms = limit.lease_ttl_ms;
-        let most_ms = ttl_ms.map_or(Denial::MAX_MS, |ms| (ms / 4).min(Denial::MAX_MS));
+        let most_ms = match (limit.lease_ttl_ms, limit.over_limit) {
+            (Some(ttl_ms), _) => (ttl_ms / 4).min(Denial::MAX_MS),
+            // Slots of a queue when their requests leave.
+            (None, OverLimit::Queue) => Denial::QUEUE_MS,
+            _ => Denial::MAX_MS,
+        };
         let denial = Denial::new(sent, answer.retry_after_ms, most_ms, limit.cost);
         self.near.denied(place, generation, told, denial);
         // Contended: other workers are told the same.
