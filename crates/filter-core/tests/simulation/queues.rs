@@ -131,6 +131,9 @@ fn slots_given_up_while_no_limiter_answers_are_freed_when_one_does() {
         world.run_for_ms(300);
         world.weather = Weather::FAIR;
         world.run_for_ms(4_000);
+        // Whose check finds the limiter again.
+        world.request(0, 1, "carol", "/");
+        world.run_for_ms(200);
         let number = world.request(0, 1, "bob", "/");
         world.run_for_ms(600);
         assert!(
