@@ -105,6 +105,8 @@ fn what_proxies_send() {
         skip: Vec::new(),
         debits: Vec::new(),
         leases: Vec::new(),
+        free: Vec::new(),
+        max_delay_ms: None,
     };
     let batch = |count| Batch {
         domain: "d".parse().unwrap(),

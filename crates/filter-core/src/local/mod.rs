@@ -175,7 +175,7 @@ impl LocalBucket<'_> {
 
     fn store(&self, found: &mut Found, state: &State, decision: &Decision, now: Now) {
         let local = state.to_bytes().map(|bytes| LocalState {
-            bytes: bytes.to_vec(),
+            bytes,
             touched_us: now.mono_us,
             unused_at_us: if self.start == Start::Guard {
                 0

@@ -142,15 +142,13 @@ impl Worker {
         if case.opaque == Some(OnFailure::Deny) {
             together.closed.by.push((self.config.domain.clone(), false));
         }
+        let charge = if sent == Sent::No {
+            Take::Owe
+        } else {
+            Take::Charge
+        };
         // Ask all of them before anything is taken: all are charged, or none.
-        for take in [
-            Take::Peek,
-            if sent == Sent::No {
-                Take::Owe
-            } else {
-                Take::Charge
-            },
-        ] {
+        for take in [Take::Peek, charge] {
             together.admission = Admission::default();
             for part in case.parts.iter().filter(|part| part.is_global()) {
                 if let Some(limit) = policy.compiled.limit(part.at) {

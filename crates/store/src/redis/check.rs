@@ -222,6 +222,7 @@ mod tests {
             cost: 1,
             debit: 0,
             lease: None,
+            free: &[],
             mode: algorithms::check::Mode::Enforce,
         }
     }
