@@ -133,7 +133,7 @@ fn of_matcher(matcher: &Matcher, around: &Surroundings<'_>, found: &mut Found<'_
     }
     let prefixes = around.supply.and_then(|supply| supply.prefixes);
     for (n, pattern) in matcher.patterns.iter().enumerate() {
-        let Some(never) = pattern::never(key.as_str(), pattern.as_str(), prefixes) else {
+        let Some(never) = pattern::never(key.as_str(), pattern, prefixes) else {
             continue;
         };
         let effect = if pattern.is_negated() {

@@ -1,6 +1,6 @@
 //! The manual's examples work.
 
-use policy::{Compiled, Descriptor, Policy, Problems};
+use policy::{Compiled, Descriptor, Policy, Problems, Surroundings};
 
 const MANUAL: &str = include_str!("../../../docs/limits.md");
 
@@ -35,6 +35,17 @@ fn every_example_is_a_limits_file() {
         if let Err(problems) = read(line, &text) {
             panic!("{problems}");
         }
+        assert_no_warning("docs/limits.md", &text);
+    }
+    assert_no_warning("limits.yaml", include_str!("../../../limits.yaml"));
+}
+
+#[expect(clippy::panic, reason = "a test may fail loudly")]
+fn assert_no_warning(file: &str, text: &str) {
+    let around = Surroundings::default();
+    match Policy::from_yaml_with_warnings(file, text.as_bytes(), &around) {
+        Ok((_, None)) => {}
+        Ok((_, Some(found))) | Err(found) => panic!("{found}"),
     }
 }
 

@@ -2,6 +2,8 @@
 
 use address::Address;
 
+use crate::Pattern;
+
 /// Why a pattern finds nothing, and what was probably meant.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Never {
@@ -19,6 +21,9 @@ fn because(why: impl Into<String>, meant: impl Into<Option<String>>) -> Option<N
         meant: meant.into(),
     })
 }
+
+/// Stands for a wildcard in a text in which `*` is a letter; paths keep it like any letter.
+const WILD: char = '\u{e000}';
 
 /// A pattern without its negation, and how it is written.
 struct Spelling<'p> {
@@ -56,6 +61,31 @@ impl Spelling<'_> {
         self.prefix == "exact:" || !self.text.replace("\\*", "").contains('*')
     }
 
+    /// The text as a path has it: nothing escaped, each wildcard as [`WILD`].
+    fn unescaped(&self) -> String {
+        if self.prefix == "exact:" {
+            return self.text.to_owned();
+        }
+        let mut plain = String::with_capacity(self.text.len());
+        let mut rest = self.text.chars();
+        while let Some(c) = rest.next() {
+            match c {
+                '\\' => plain.extend(rest.next()),
+                '*' => plain.push(WILD),
+                c => plain.push(c),
+            }
+        }
+        plain
+    }
+
+    /// Undoes [`Spelling::unescaped`].
+    fn escaped(&self, plain: &str) -> String {
+        if self.prefix == "exact:" {
+            return plain.to_owned();
+        }
+        plain.replace('*', "\\*").replace(WILD, "*")
+    }
+
     /// The same pattern with another text.
     fn meant(&self, text: &str) -> String {
         format!("did you mean `{}{}{text}`?", self.negation, self.prefix)
@@ -65,17 +95,18 @@ impl Spelling<'_> {
 /// Why no request has a value of `key` that the pattern finds; `None` if one may.
 ///
 /// `prefixes`: to how many bits addresses are cut, where that is known.
-pub(super) fn never(key: &str, pattern: &str, prefixes: Option<[u8; 2]>) -> Option<Never> {
-    if let Some(network) = pattern.trim_start_matches('!').strip_prefix("cidr:") {
+pub(super) fn never(key: &str, pattern: &Pattern, prefixes: Option<[u8; 2]>) -> Option<Never> {
+    let text = pattern.as_str();
+    if let Some(network) = text.trim_start_matches('!').strip_prefix("cidr:") {
         return match key {
             "remote_address" => too_narrow(network, prefixes),
             _ => None,
         };
     }
-    let spelling = Spelling::of(pattern)?;
+    let spelling = Spelling::of(text)?;
     match key {
         "method" => of_method(&spelling),
-        "path" => of_path(&spelling),
+        "path" => of_path(&spelling).or_else(|| not_normal(&spelling, pattern)),
         "host" => of_host(&spelling),
         "remote_address" => of_address(&spelling, prefixes),
         _ => None,
@@ -136,6 +167,48 @@ fn of_path(spelling: &Spelling<'_>) -> Option<Never> {
         ),
         _ => None,
     }
+}
+
+/// A pattern that finds no normal form of a path, such as `/api/` and `/a%20b`.
+fn not_normal(spelling: &Spelling<'_>, pattern: &Pattern) -> Option<Never> {
+    let plain = spelling.unescaped();
+    let finds = |path: &str| pattern.finds(&normalize::path(path.as_bytes()));
+    if plain.is_empty() || samples(&plain).iter().any(|path| finds(path)) {
+        return None;
+    }
+    let normal = normalize::path(plain.as_bytes());
+    let meant = std::str::from_utf8(&normal).ok();
+    because(
+        "no path is written so in its normal form, in which paths are matched",
+        meant.map(|normal| spelling.meant(&spelling.escaped(normal))),
+    )
+}
+
+/// Paths among which there is one that the pattern finds, if it finds any in normal form.
+fn samples(plain: &str) -> [String; 4] {
+    let fill = |first: &str, letters: bool| {
+        let mut pieces = plain.split(WILD);
+        let mut path = pieces.next().unwrap_or_default().to_owned();
+        for piece in pieces {
+            path.push_str(match path.as_str() {
+                "" => first,
+                _ if !letters => "",
+                // Only `%25`, `%3F` and `%23` stay encoded.
+                path if path.ends_with('%') => "25",
+                path if path.ends_with("%2") => "5",
+                path if path.ends_with("%3") => "F",
+                _ => "a",
+            });
+            path.push_str(piece);
+        }
+        path
+    };
+    [
+        fill("/a", true),
+        fill("", true),
+        fill("", false),
+        "/".to_owned(),
+    ]
 }
 
 fn of_host(spelling: &Spelling<'_>) -> Option<Never> {

@@ -1,3 +1,5 @@
+use proptest::prelude::*;
+
 use super::*;
 
 fn warned(limits: &str, around: &Surroundings<'_>) -> Vec<String> {
@@ -31,6 +33,17 @@ fn patterns_that_match_nothing_say_what_was_meant() {
         ("path", "exact:login", "exact:/login"),
         ("path", "https://a.example/x", "/x"),
         ("path", "i:login", "i:/login"),
+        ("path", "/api/", "/api"),
+        ("path", "!/health/", "!/health"),
+        ("path", "/a%20b", "/a b"),
+        ("path", "/a%2ab/*/", "/a\\*b/*"),
+        ("path", "exact:/a%2ab", "exact:/a*b"),
+        ("path", "/a;v=1/**", "/a/**"),
+        ("path", "//api//**", "/api/**"),
+        ("path", "/./api/x/../*", "/api/*"),
+        ("path", "/api/*.", "/api/*"),
+        ("path", "/50%", "/50%25"),
+        ("path", "**/admin/", "/**/admin"),
         ("host", "Shop.example", "shop.example"),
         ("host", "shop.example:8080", "shop.example"),
         ("host", "https://shop.example/", "shop.example"),
@@ -70,7 +83,32 @@ fn patterns_that_can_match_are_left_alone() {
         (
             "path",
             &[
-                "/api/**", "**", "**/x", "*/x", "/", "\\\\*", "exact:*", "re:api", "!/x", "/a*b",
+                "/api/**",
+                "**",
+                "**/x",
+                "*/x",
+                "/",
+                "\\\\*",
+                "exact:*",
+                "re:api",
+                "!/x",
+                "/a*b",
+                "/*",
+                "/**",
+                "//**",
+                "/**/",
+                "*/",
+                "**/*.php",
+                "/.well-known/*",
+                "/..*",
+                "/a b",
+                "/50%25",
+                "/%3F",
+                "/%*",
+                "/a%2*",
+                "/%3**",
+                "/café/**/x",
+                "exact:/a*b",
             ],
         ),
         (
@@ -100,6 +138,20 @@ fn patterns_that_can_match_are_left_alone() {
     for (key, patterns) in cases {
         for pattern in patterns {
             assert_eq!(of_pattern(key, pattern), "", "{key}: {pattern}");
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_path_pattern_that_finds_a_path_is_left_alone(
+        text in "(i:|exact:)?/?([/a.;% *2356F]|\\*\\*|%2[05f]|%3F|\\\\[*\\\\]){0,8}",
+        target in "/([/a.;% *2356F]|%2[05f]){0,8}",
+    ) {
+        if let Ok(pattern) = crate::Pattern::parse(&text)
+            && pattern.finds(&normalize::path(target.as_bytes()))
+        {
+            prop_assert_eq!(pattern::never("path", &pattern, None), None, "{}", target);
         }
     }
 }
