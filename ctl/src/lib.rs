@@ -16,6 +16,7 @@ pub mod cli;
 pub mod clock;
 pub mod commands;
 pub mod contexts;
+pub mod dear;
 pub mod edit;
 pub mod error;
 pub mod exit;

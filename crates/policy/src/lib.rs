@@ -45,4 +45,4 @@ pub use snapshot::Opaque;
 pub use timestamp::{format_timestamp, parse_timestamp};
 pub use units::{Duration, RateText, UnitError, parse_duration, parse_rate};
 pub use value_text::{node_to_value, value_to_node};
-pub use warnings::{BUILT_IN, Supply, Surroundings};
+pub use warnings::{BUILT_IN, Dear, Supply, Surroundings};

@@ -1,5 +1,5 @@
 //! What a limit says and probably does not mean: it is valid, and yet it matches nothing, denies
-//! everything or has ended.
+//! everything, has ended, or costs much.
 //!
 //! A warning is a [`Problem`]: where it is, what comes of it, and what was probably meant.
 
@@ -30,6 +30,19 @@ pub struct Surroundings<'a> {
     pub now_ms: Option<u64>,
     /// What the proxies supply.
     pub supply: Option<Supply<'a>>,
+    /// What a limit costs that its author may not know, as the store has it; `None`: not looked for.
+    pub dear: Option<fn(&Limit) -> Option<Dear>>,
+}
+
+/// Why a limit is dear.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dear {
+    /// The field that makes it so.
+    pub field: &'static str,
+    /// What it costs.
+    pub message: String,
+    /// What costs less.
+    pub hint: &'static str,
 }
 
 /// What the proxies supply.
@@ -114,6 +127,9 @@ fn of_limit(limit: &Limit, around: &Surroundings<'_>, found: &mut Found<'_>) {
         }
     }
     of_cost(limit, found);
+    if let Some(dear) = around.dear.and_then(|dear| dear(limit)) {
+        found.warn(dear.field, dear.message, Some(dear.hint.to_owned()));
+    }
     if let Some(now_ms) = around.now_ms {
         of_ends(limit, now_ms, found);
     }

@@ -2,9 +2,8 @@
 
 mod filter;
 
-use algorithms::Kind;
 use clap::Args;
-use policy::{Limit, Problem, Problems, Surroundings};
+use policy::{Problem, Problems, Surroundings};
 use serde::Serialize;
 
 use crate::{
@@ -18,16 +17,11 @@ use crate::{
 
 use filter::Supplied;
 
-/// A limit is dear that weighs as much as so many token buckets.
-const DEAR: usize = 8;
-/// A log is long that has so many entries, each of so many bytes.
-const LONG_LOG: u64 = 10_000;
-const LOG_ENTRY_BYTES: u64 = 25;
-
 /// Check limits files and show every problem; needs no Redis.
 ///
 /// Warned of is what is valid and probably not meant: patterns that match nothing, requests that cost
-/// more than a bucket holds, overrides that have ended. Warnings do not count, unless --strict.
+/// more than a bucket holds, overrides that have ended, limits that cost the store much. Warnings do not
+/// count, unless --strict.
 #[derive(Debug, Args)]
 #[command(after_help = examples!(
     "rlctl validate -f limits.yaml"
@@ -55,8 +49,8 @@ impl Validate {
     pub async fn run(&self, printer: &Printer) -> Result<Exit, Error> {
         let supplied = Supplied::read(&self.filter).await?;
         let around = Surroundings {
-            now_ms: None,
             supply: (!self.filter.is_empty()).then(|| supplied.supply()),
+            ..Surroundings::default()
         };
         let sources = self.files.read().await?;
         let mut files: Vec<Checked> = Vec::with_capacity(sources.len());
@@ -67,9 +61,6 @@ impl Validate {
         }
         let report = Report(files);
         printer.data(&report)?;
-        for cost in report.0.iter().flat_map(|file| &file.costs) {
-            printer.warn(cost);
-        }
         Ok(if report.0.iter().any(|file| file.fails) {
             Exit::No
         } else {
@@ -88,7 +79,6 @@ fn check(source: &Source, around: &Surroundings<'_>) -> Checked {
             limits: Some(policy.limits.len()),
             problems: Vec::new(),
             warnings: rows(warnings.as_ref()),
-            costs: policy.limits.iter().filter_map(dear).collect(),
             fails: false,
             diagnostics: warnings,
         },
@@ -99,7 +89,6 @@ fn check(source: &Source, around: &Surroundings<'_>) -> Checked {
             limits: None,
             problems: rows(Some(&problems)),
             warnings: Vec::new(),
-            costs: Vec::new(),
             fails: false,
             diagnostics: Some(problems),
         },
@@ -109,27 +98,6 @@ fn check(source: &Source, around: &Surroundings<'_>) -> Checked {
 fn rows(problems: Option<&Problems>) -> Vec<Row> {
     let problems = problems.into_iter().flat_map(Problems::iter);
     problems.map(Row::from).collect()
-}
-
-/// What a limit whose checks or buckets are dear costs.
-fn dear(limit: &Limit) -> Option<String> {
-    let name = &limit.name;
-    let (algorithm, leased) = (limit.quota.algorithm(), limit.lease_ttl_ms.is_some());
-    let weight = store::script::weight(algorithm, leased);
-    let units = limit.quota.parameters().rate.units;
-    match algorithm.kind() {
-        Kind::SlidingWindowBuckets if weight >= DEAR => Some(format!(
-            "limit {name}: a check may take the store as long as {} of a token bucket; fewer \
-             sub_windows cost less",
-            5 * weight
-        )),
-        Kind::SlidingWindowLog if units >= LONG_LOG => Some(format!(
-            "limit {name}: a bucket in full use takes about {} MB in the store; sub-windows take \
-             some kilobytes",
-            units.saturating_mul(LOG_ENTRY_BYTES).div_ceil(1_000_000)
-        )),
-        _ => None,
-    }
 }
 
 #[derive(Serialize)]
@@ -146,9 +114,6 @@ struct Checked {
     limits: Option<usize>,
     problems: Vec<Row>,
     warnings: Vec<Row>,
-    /// What works, and costs more than its author may know.
-    #[serde(skip)]
-    costs: Vec<String>,
     /// Whether it makes the answer a no.
     #[serde(skip)]
     fails: bool,

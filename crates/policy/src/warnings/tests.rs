@@ -202,7 +202,7 @@ fn what_has_ended_is_said_by_whoever_knows_the_time() {
     assert_eq!(warned(limit, &Surroundings::default()), [""; 0]);
     let now = Surroundings {
         now_ms: Some(1_700_000_000_000),
-        supply: None,
+        ..Surroundings::default()
     };
     assert_eq!(
         warned(limit, &now),
@@ -229,6 +229,7 @@ fn entries_that_nobody_supplies_are_named() {
             prefixes: Some([32, 64]),
             source: "envoy.yaml",
         }),
+        dear: None,
     };
     let limits =
         "  - {name: a, per: [user, usr], match: {tennant: x, session: \"!y\"}, rate: 1/s}\n";

@@ -81,7 +81,7 @@ pub fn look(policy: &Policy) -> Vec<Finding> {
     findings.extend(shared(policy));
     let around = Surroundings {
         now_ms: Some(clock::now_ms()),
-        supply: None,
+        ..Surroundings::default()
     };
     let meant = policy.warnings(&around);
     findings.extend(meant.into_iter().map(|problem| unmeant(policy, problem)));

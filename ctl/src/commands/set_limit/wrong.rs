@@ -2,7 +2,7 @@
 
 use policy::{Limit, Policy, Problem, Problems, Surroundings};
 
-use crate::{clock, error::Error, exit::Exit, printer::Printer};
+use crate::{clock, dear::dear, error::Error, exit::Exit, printer::Printer};
 
 /// What the flags add up to is not a limit.
 pub fn wrong(limit: &str, problems: &Problems) -> Error {
@@ -28,6 +28,7 @@ pub fn warn(printer: &Printer, limit: &Limit) {
     let around = Surroundings {
         now_ms: Some(clock::now_ms()),
         supply: None,
+        dear: Some(dear),
     };
     for problem in policy.warnings(&around) {
         printer.warn(format_args!("limit {}: {}", limit.name, line(&problem)));

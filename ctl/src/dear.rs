@@ -1,0 +1,36 @@
+//! Limits that cost the store more than their author may know.
+
+use algorithms::Kind;
+use policy::{Dear, Limit};
+
+/// A limit is dear that weighs as much as so many token buckets.
+const WEIGHT: usize = 8;
+/// A log is long that has so many entries, each of so many bytes.
+const LONG_LOG: u64 = 10_000;
+const LOG_ENTRY_BYTES: u64 = 25;
+
+/// What a limit whose checks or buckets are dear costs.
+pub fn dear(limit: &Limit) -> Option<Dear> {
+    let (algorithm, leased) = (limit.quota.algorithm(), limit.lease_ttl_ms.is_some());
+    let weight = store::script::weight(algorithm, leased);
+    let units = limit.quota.parameters().rate.units;
+    match algorithm.kind() {
+        Kind::SlidingWindowBuckets if weight >= WEIGHT => Some(Dear {
+            field: "sub_windows",
+            message: format!(
+                "a check may take the store as long as {} of a token bucket",
+                5 * weight
+            ),
+            hint: "fewer sub_windows cost less",
+        }),
+        Kind::SlidingWindowLog if units >= LONG_LOG => Some(Dear {
+            field: "algorithm",
+            message: format!(
+                "a bucket in full use takes about {} MB in the store",
+                units.saturating_mul(LOG_ENTRY_BYTES).div_ceil(1_000_000)
+            ),
+            hint: "sliding_window_buckets takes some kilobytes",
+        }),
+        _ => None,
+    }
+}
