@@ -38,7 +38,7 @@ domain: soak
 limits:
   - {name: honest, match: {what: honest}, per: [user], rate: 1000000/1s}
   - {name: slow, match: {what: slow}, rate: 1/20s}
-  - {name: windows, match: {what: windows}, per: [user], algorithm: sliding_window_buckets, rate: 100000/1m, sub_windows: 60}
+  - {name: windows, match: {what: windows}, per: [user], algorithm: sliding_window_buckets, rate: 100000/1m, sub_windows: 1000}
 ";
 
 /// Arguments of `cargo xtask soak`.
