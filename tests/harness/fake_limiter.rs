@@ -11,11 +11,21 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+/// How long a liar takes to answer a poll: checks are answered meanwhile.
+const POLL_TAKES: Duration = Duration::from_millis(5);
+
 /// What it does with every call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Misbehaviour {
     /// Sends these bytes and closes the connection.
     Say(Vec<u8>),
+    /// The same, with bytes of their own for polls, and for checks one after the other, in turn.
+    Lie {
+        /// To every poll.
+        polls: Vec<u8>,
+        /// To checks.
+        checks: Vec<Vec<u8>>,
+    },
     /// Sends these bytes, one after the other, with a pause before each.
     Drip(Vec<u8>, Duration),
     /// Never answers.
@@ -24,10 +34,17 @@ pub enum Misbehaviour {
     Close,
 }
 
+/// What it was asked so far.
+#[derive(Debug, Default)]
+struct Calls {
+    checks: AtomicU64,
+    polls: AtomicU64,
+}
+
 /// It runs until it is dropped.
 #[derive(Debug)]
 pub struct FakeLimiter {
-    checks: Arc<AtomicU64>,
+    calls: Arc<Calls>,
     does: watch::Sender<Misbehaviour>,
     _tasks: JoinSet<()>,
 }
@@ -36,10 +53,10 @@ impl FakeLimiter {
     /// Starts it.
     pub async fn start(port: u16, does: Misbehaviour) -> Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?;
-        let checks = Arc::new(AtomicU64::new(0));
+        let calls = Arc::<Calls>::default();
         let (does, told) = watch::channel(does);
         let mut tasks = JoinSet::new();
-        let counted = Arc::clone(&checks);
+        let counted = Arc::clone(&calls);
         tasks.spawn(async move {
             let mut connections = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
@@ -48,7 +65,7 @@ impl FakeLimiter {
             }
         });
         Ok(Self {
-            checks,
+            calls,
             does,
             _tasks: tasks,
         })
@@ -61,7 +78,12 @@ impl FakeLimiter {
 
     /// Calls that were to decide something, so far.
     pub fn checks(&self) -> u64 {
-        self.checks.load(Ordering::Relaxed)
+        self.calls.checks.load(Ordering::Relaxed)
+    }
+
+    /// Polls so far.
+    pub fn polls(&self) -> u64 {
+        self.calls.polls.load(Ordering::Relaxed)
     }
 }
 
@@ -76,23 +98,38 @@ pub fn answer(status: &str, headers: &[&str], body: &[u8]) -> Vec<u8> {
     [text.as_bytes(), body].concat()
 }
 
-async fn serve(mut stream: TcpStream, told: watch::Receiver<Misbehaviour>, checks: Arc<AtomicU64>) {
+async fn serve(mut stream: TcpStream, told: watch::Receiver<Misbehaviour>, calls: Arc<Calls>) {
     // A proxy that goes away is no concern of ours.
-    let _ = serve_one(&mut stream, told, &checks).await;
+    let _ = serve_one(&mut stream, told, &calls).await;
 }
 
 async fn serve_one(
     stream: &mut TcpStream,
     told: watch::Receiver<Misbehaviour>,
-    checks: &AtomicU64,
+    calls: &Calls,
 ) -> Result<()> {
     let head = read_call(stream).await?;
-    if head.starts_with("POST /v1/check") {
-        checks.fetch_add(1, Ordering::Relaxed);
+    let polls = head.starts_with("GET ");
+    let nth = if head.starts_with("POST /v1/check") {
+        calls.checks.fetch_add(1, Ordering::Relaxed)
+    } else {
+        0
+    };
+    if polls {
+        calls.polls.fetch_add(1, Ordering::Relaxed);
     }
     let does = told.borrow().clone();
     match does {
         Misbehaviour::Say(bytes) => stream.write_all(&bytes).await?,
+        Misbehaviour::Lie { polls: bytes, .. } if polls => {
+            tokio::time::sleep(POLL_TAKES).await;
+            stream.write_all(&bytes).await?;
+        }
+        Misbehaviour::Lie { checks, .. } => {
+            let nth = usize::try_from(nth)?.checked_rem(checks.len());
+            let bytes = nth.and_then(|nth| checks.get(nth)).context("no lie")?;
+            stream.write_all(bytes).await?;
+        }
         Misbehaviour::Drip(bytes, pause) => {
             for byte in bytes {
                 tokio::time::sleep(pause).await;

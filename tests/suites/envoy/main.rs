@@ -30,6 +30,7 @@ mod leases_on_a_cluster;
 mod leases_over_a_failover;
 mod leaving;
 mod limiting;
+mod lying_limiter;
 mod not_a_limiter;
 mod outages;
 mod over_limit;

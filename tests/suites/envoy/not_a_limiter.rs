@@ -11,14 +11,14 @@ use serde_json::{Value, json};
 use crate::stage::{PATIENCE, Stage, limits, statuses};
 
 /// What marks an answer as a limiter's.
-const SIGNED: &str = "x-rl-api: 1";
-const CBOR: &str = "content-type: application/vnd.rl.check+cbor";
+pub const SIGNED: &str = "x-rl-api: 1";
+pub const CBOR: &str = "content-type: application/vnd.rl.check+cbor";
 
 /// A limit that fails closed: a request that passes was decided by somebody.
 const CLOSED: &str = "{name: closed, rate: 1000/1h, on_failure: deny}";
 
 /// Envoy under these limits, with the address of a limiter that is not one.
-async fn before(fake: u16, timeout: &'static str, items: &'static [&'static str]) -> Stage {
+pub async fn before(fake: u16, timeout: &'static str, items: &'static [&'static str]) -> Stage {
     let items: Vec<Value> = items
         .iter()
         .map(|item| serde_saphyr::from_str(item).unwrap())
@@ -38,7 +38,7 @@ async fn before(fake: u16, timeout: &'static str, items: &'static [&'static str]
 /// An answer and what is wrong with it.
 type Answers = Vec<(&'static str, Misbehaviour)>;
 
-fn say(status: &str, headers: &[&str], body: &[u8]) -> Misbehaviour {
+pub fn say(status: &str, headers: &[&str], body: &[u8]) -> Misbehaviour {
     Misbehaviour::Say(answer(status, headers, body))
 }
 

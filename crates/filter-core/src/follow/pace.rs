@@ -4,6 +4,9 @@ use crate::{random::Random, time::Now};
 
 /// Between polls that are answered at once, before jitter.
 const POLL_EVERY_US: u64 = 200_000;
+/// Between polls that an answer hurries: one limiter that is behind, or makes up revisions, tells of
+/// another with every answer, and a poll may bring ten thousand limits.
+const HURRIED_EVERY_US: u64 = 50_000;
 /// How long a limiter is asked to hold a poll to which it has nothing new, in milliseconds, at
 /// least; and how much longer at most, by chance, so that a fleet does not ask in step.
 ///
@@ -44,6 +47,8 @@ const LINGER_MS: u64 = 250;
 pub(super) struct Pace {
     random: Random,
     next_us: u64,
+    /// How soon the next poll may be, if there is something new.
+    soonest_us: u64,
     /// When the poll in flight is given up.
     overdue_us: Option<u64>,
     /// How long the last poll may be held, in milliseconds.
@@ -59,6 +64,7 @@ impl Pace {
         Self {
             random,
             next_us: 0,
+            soonest_us: 0,
             overdue_us: None,
             wait_ms: 0,
             calm: 0,
@@ -80,6 +86,7 @@ impl Pace {
     pub(super) fn leaves(&mut self, now: Now) {
         let pause_us = self.random.jittered(POLL_EVERY_US);
         self.next_us = now.mono_us.saturating_add(pause_us);
+        self.soonest_us = now.mono_us.saturating_add(HURRIED_EVERY_US);
         self.overdue_us = Some(now.after_ms(self.timeout_ms() - LINGER_MS));
     }
 
@@ -119,7 +126,7 @@ impl Pace {
 
     /// There is something new, of which a limiter that holds a poll should have heard.
     pub(super) fn hurry(&mut self) {
-        self.next_us = 0;
+        self.next_us = self.next_us.min(self.soonest_us);
         let wait_us = std::mem::take(&mut self.wait_ms) * 1000;
         self.overdue_us = self.overdue_us.map(|at_us| at_us.saturating_sub(wait_us));
     }

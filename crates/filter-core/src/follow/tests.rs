@@ -162,6 +162,29 @@ fn a_poll_that_is_held_is_given_up_when_a_check_told_of_an_edit() {
     assert_eq!(up_ms, left_ms + 150);
 }
 
+/// A limiter that is behind tells of another revision with every answer, and so may a liar.
+#[test]
+fn answers_that_all_tell_of_an_edit_do_not_each_bring_a_poll() {
+    for brings in [false, true] {
+        let host = SharedData::default();
+        let mut worker = follower(1);
+        let mut polls = 0;
+        for ms in 0..10_000 {
+            if worker.is_due(&host, at(ms)) {
+                polls += 1;
+                if brings {
+                    worker.poll_brought(&host, &snapshot(&ms.to_string()), None);
+                } else {
+                    worker.poll_unchanged(&host, None);
+                }
+            }
+            worker.hurry();
+        }
+        // One in fifty milliseconds, and not one in each.
+        assert_eq!(polls, 200, "{brings}");
+    }
+}
+
 #[test]
 fn nobody_polls_beside_one_whose_poll_is_held_and_somebody_soon_after_it() {
     let host = SharedData::default();
