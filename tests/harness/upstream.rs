@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use anyhow::{Context, Result};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{HeaderMap, HeaderName, HeaderValue};
-use hyper::{Request, Response};
+use hyper::header::{HOST, HeaderMap, HeaderName, HeaderValue, LOCATION};
+use hyper::{Request, Response, StatusCode};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
@@ -22,6 +22,7 @@ struct Seen {
     headers: HeaderMap,
     targets: HashMap<String, u64>,
     answers_with: HeaderMap,
+    redirects: HashMap<&'static str, &'static str>,
 }
 
 /// A running service; it ends when dropped.
@@ -80,6 +81,11 @@ impl Upstream {
         lock(&self.seen).answers_with = pairs.collect();
     }
 
+    /// Has requests for a target redirected to another one from now on.
+    pub fn redirect(&self, from: &'static str, to: &'static str) {
+        lock(&self.seen).redirects.insert(from, to);
+    }
+
     /// The headers of the latest request.
     pub fn last_headers(&self) -> HeaderMap {
         lock(&self.seen).headers.clone()
@@ -97,11 +103,20 @@ async fn answer(request: Request<Incoming>, seen: Arc<Mutex<Seen>>) -> Response<
     let mut seen = lock(&seen);
     seen.requests += 1;
     seen.body_bytes += body_bytes;
+    let to = seen.redirects.get(target.as_str()).copied();
+    let location = to.zip(headers.get(HOST)).map(|(to, host)| {
+        let host = String::from_utf8_lossy(host.as_bytes());
+        format!("http://{host}{to}")
+    });
     seen.headers = headers;
     // The suites send few targets; the benchmarks, which send many, one.
     *seen.targets.entry(target).or_default() += 1;
     let mut response = Response::new(Full::from("hello\n"));
     response.headers_mut().extend(seen.answers_with.clone());
+    if let Some(location) = location.and_then(|to| HeaderValue::try_from(to).ok()) {
+        *response.status_mut() = StatusCode::FOUND;
+        response.headers_mut().insert(LOCATION, location);
+    }
     response
 }
 

@@ -37,6 +37,7 @@ mod over_limit;
 mod oversized;
 mod reconfiguration;
 mod reconfiguration_in_flight;
+mod redirects;
 mod returning;
 mod several_limits;
 mod spellings;
