@@ -26,6 +26,7 @@ on_every_store!(
     an_old_policy_is_told_that_it_is_stale,
     a_batch_is_decided_in_order,
     any_bytes_are_a_bucket,
+    a_denial_frees_what_a_queue_in_another_slot_gave,
 );
 
 async fn buckets_are_apart(store: Shared) -> Result<()> {
@@ -344,5 +345,41 @@ async fn any_bytes_are_a_bucket(store: Shared) -> Result<()> {
         store::Change::Delete(&store::OverrideEdits::new()),
     )
     .await?;
+    Ok(())
+}
+
+/// Slots of a minute, longer than a test; and a queue that has room for one request of each user.
+const WIDE_AND_NARROW_QUEUE: &str = "
+  - {name: wide, algorithm: leaky_bucket, rate: 60/1h, over_limit: queue, max_delay: 1h}
+  - {name: narrow, per: [user], algorithm: leaky_bucket, rate: 1/1d, over_limit: queue, max_delay: 1d}
+";
+
+/// Queues are charged one after the other where they are in several slots of a Cluster.
+async fn a_denial_frees_what_a_queue_in_another_slot_gave(store: Shared) -> Result<()> {
+    let policy = publish(&store, &policy(WIDE_AND_NARROW_QUEUE)).await?;
+    let delay_ms = async |user: &str| -> Result<Option<u64>> {
+        let answer = check(&store, &policy, &request(&[("user", user)])).await?;
+        let [wide, narrow] = answer.limits.as_slice() else {
+            panic!("two limits match: {answer:?}")
+        };
+        assert_eq!((wide.allowed, narrow.allowed), (true, answer.allowed));
+        let charged = u64::from(answer.allowed);
+        assert_eq!((wide.charged, narrow.charged), (charged, charged));
+        assert_eq!(wide.slot.is_some(), answer.allowed);
+        Ok(answer.allowed.then_some(wide.delay_ms))
+    };
+    assert_eq!(delay_ms("alice").await?, Some(0));
+    let behind_one = delay_ms("bob").await?.expect("room");
+    assert!((1..=60_000).contains(&behind_one), "{behind_one}");
+    for _ in 0..5 {
+        assert_eq!(delay_ms("alice").await?, None);
+    }
+    let wide = store.inspect(&policy, &name("wide"), &[], 1).await?;
+    let narrow = [Some(b"carol".to_vec())];
+    let narrow = store.inspect(&policy, &name("narrow"), &narrow, 1).await?;
+    assert_ne!(wide.slot, narrow.slot);
+    assert_eq!(wide.answer.remaining, 58, "{wide:?}");
+    let behind_two = delay_ms("carol").await?.expect("room");
+    assert!((60_001..=120_000).contains(&behind_two), "{behind_two}");
     Ok(())
 }
