@@ -32,8 +32,9 @@ const START_MS: u64 = 1_699_920_000_000;
 ///
 /// A scenario is {"id", "limits": [...], "steps": [...]}, in JSON or YAML; a file holds one, a list
 /// of them, or {"scenarios": [...]}. A step is {"t_ms", "cost", "descriptor", "peek", "expect"} or
-/// {"set": {"name", changed fields}}. Where a step has `expect`, another answer is a difference,
-/// and the exit code is 1.
+/// {"set": {"name", changed fields}} or {"t_ms", "leave": N}: the client of the request at step N,
+/// counted from 0, gives up, so that a queue frees its slot. Where a step has `expect`, another
+/// answer is a difference, and the exit code is 1.
 ///
 /// With --traffic the steps are made up, and what was admitted and denied is drawn over time. The
 /// file may then be a limits file. Several scenarios get the same traffic, each with buckets of its

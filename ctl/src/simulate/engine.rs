@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use algorithms::{
-    Algorithm, LeaseAsk,
+    Algorithm, Freed, LeaseAsk,
     check::{Mode, Options, Part, Stored, Verdict, check},
 };
 
@@ -20,6 +20,8 @@ pub struct Subject {
     pub generation: u64,
     /// Units the check takes.
     pub cost: u64,
+    /// Slots of the bucket, a queue's, that nobody needs any more.
+    pub free: Vec<Freed>,
     /// Whether it can deny.
     pub mode: Mode,
 }
@@ -61,7 +63,7 @@ impl Engine for Local {
                 cost: subject.cost,
                 debit: 0,
                 lease: LeaseAsk::default(),
-                free: &[],
+                free: &subject.free,
                 mode: subject.mode,
             })
             .collect();

@@ -15,9 +15,10 @@ pub struct Report {
 pub struct Run {
     /// The scenario.
     pub id: String,
-    /// One per step; nothing for an edit.
+    /// One per step; nothing for an edit, or where a client leaves.
     pub steps: Vec<Option<Answer>>,
-    /// When each step was, in milliseconds, and its cost; nothing for an edit.
+    /// When each step was, in milliseconds, and its cost, 0 where a client leaves; nothing for an
+    /// edit.
     #[serde(skip)]
     pub requests: Vec<Option<(u64, u64)>>,
     /// Where the answers are not what was expected.

@@ -1,13 +1,19 @@
 //! Running scenarios.
 
 use algorithms::{
-    RetryAfter,
+    Freed, RetryAfter,
     check::{Mode, Options, Verdict},
 };
 use policy::{Compiled, Match, OverLimit, Resolved};
 
 use super::{Answer, Difference, Engine, Report, Request, Run, Scenario, Step, Subject};
 use crate::error::Error;
+
+/// A client leaves. It is believed after an edit of the limit too, when its slot frees nothing.
+const LEAVING: Options = Options {
+    peek: true,
+    force: true,
+};
 
 /// Runs every scenario with its own clock and its own buckets.
 ///
@@ -37,15 +43,26 @@ async fn run_one(
         differences: Vec::new(),
     };
     let mut policy = Compiled::new(scenario.policy.clone());
+    // Of each step, what frees the slots that queues gave its request.
+    let mut held: Vec<Vec<Subject>> = Vec::with_capacity(scenario.steps.len());
     for (at, step) in scenario.steps.iter().enumerate() {
         match step {
             Step::Edit(edited) => {
                 policy = Compiled::new(edited.clone());
                 run.steps.push(None);
                 run.requests.push(None);
+                held.push(Vec::new());
+            }
+            Step::Leave { t_ms, step } => {
+                let subjects = held.get_mut(*step).map(std::mem::take).unwrap_or_default();
+                engine.check(&subjects, *t_ms, LEAVING).await?;
+                run.steps.push(None);
+                run.requests.push(Some((*t_ms, 0)));
+                held.push(Vec::new());
             }
             Step::Check(request) => {
-                let answer = check(index, &policy, request, engine).await?;
+                let (answer, slots) = check(index, &policy, request, engine).await?;
+                held.push(slots);
                 run.differences.extend(differences(at, request, &answer));
                 run.steps.push(Some(answer));
                 run.requests.push(Some((request.t_ms, request.cost)));
@@ -73,7 +90,7 @@ async fn check(
     policy: &Compiled,
     request: &Request,
     engine: &mut impl Engine,
-) -> Result<Answer, Error> {
+) -> Result<(Answer, Vec<Subject>), Error> {
     let mut subjects = Vec::new();
     let mut names = Vec::new();
     let mut refused = Vec::new();
@@ -91,6 +108,7 @@ async fn check(
                 algorithm: *quota.algorithm(),
                 generation: found.limit.generation,
                 cost: found.limit.cost.saturating_mul(request.cost),
+                free: Vec::new(),
                 mode: mode(&found),
             });
         }
@@ -100,7 +118,25 @@ async fn check(
         force: false,
     };
     let verdict = engine.check(&subjects, request.t_ms, options).await?;
-    Ok(answer(&verdict, &names, refused))
+    let held = held(subjects, &verdict);
+    Ok((answer(&verdict, &names, refused), held))
+}
+
+/// What frees the slots that a check was given.
+fn held(subjects: Vec<Subject>, verdict: &Verdict) -> Vec<Subject> {
+    let given = subjects.into_iter().zip(&verdict.limits);
+    let held = given.filter_map(|(subject, limit)| {
+        let free = Freed {
+            slot: limit.slot?,
+            units: limit.charged,
+        };
+        Some(Subject {
+            cost: 0,
+            free: vec![free],
+            ..subject
+        })
+    });
+    held.collect()
 }
 
 fn mode(found: &Match<'_, '_>) -> Mode {

@@ -33,6 +33,8 @@ const EXPECT_FIELDS: [&str; 6] = [
     "delay_ms",
 ];
 
+const LEAVE_FIELDS: [&str; 3] = ["t_ms", "leave", "note"];
+
 /// Limits, and what happens to them.
 #[derive(Clone, Debug)]
 pub struct Scenario {
@@ -51,6 +53,13 @@ pub enum Step {
     Check(Request),
     /// From here on the limits are these.
     Edit(Policy),
+    /// The client of an admitted request gives up; a queue that still holds it frees its slot.
+    Leave {
+        /// When, in milliseconds.
+        t_ms: u64,
+        /// The step of the request, counted from 0.
+        step: usize,
+    },
 }
 
 /// One request.
@@ -173,8 +182,13 @@ fn read_steps(
     report: &mut Report,
 ) -> Vec<Step> {
     let mut read = Vec::new();
-    for step in items(steps, "a list of steps", report) {
-        if step.node.get("set").is_none() {
+    let all = items(steps, "a list of steps", report);
+    let requests: Vec<bool> = all.iter().map(is_request).collect();
+    for (at, step) in all.into_iter().enumerate() {
+        if step.node.get("leave").is_some() {
+            let before = requests.get(..at).unwrap_or_default();
+            read.extend(read_leave(step, before, report));
+        } else if step.node.get("set").is_none() {
             read.extend(read_request(step, report).map(Step::Check));
         } else if let Some(edited) = read_set(step, &policy, limits, report) {
             policy = edited;
@@ -182,6 +196,40 @@ fn read_steps(
         }
     }
     read
+}
+
+fn is_request(step: &Field<'_>) -> bool {
+    step.node.get("set").is_none() && step.node.get("leave").is_none()
+}
+
+/// Reads `{"t_ms": …, "leave": step}`; `before` says which of the steps before are requests.
+fn read_leave(step: Field<'_>, before: &[bool], report: &mut Report) -> Option<Step> {
+    let path = step.path;
+    let mut fields = Fields::of(step, report)?;
+    let take = &mut Take {
+        fields: &mut fields,
+        path: &path,
+        report,
+    };
+    let t_ms = take.integer("t_ms", 0);
+    let left = take.integer("leave", 0);
+    take.field("note");
+    fields.finish(&path, &LEAVE_FIELDS, report);
+    if step.node.get("t_ms").is_none() {
+        step.report(report, "a `leave` has `t_ms`");
+    }
+    let left = usize::try_from(left?).ok();
+    let left = left.filter(|at| before.get(*at) == Some(&true));
+    if left.is_none() {
+        step.report(
+            report,
+            "`leave` names the step of an earlier request, counted from 0",
+        );
+    }
+    Some(Step::Leave {
+        t_ms: t_ms?,
+        step: left?,
+    })
 }
 
 /// The limits as they are after `{"set": {"name": …, changed fields}}`.

@@ -107,6 +107,52 @@ fn descriptors_choose_limits_and_buckets() {
     );
 }
 
+/// 20/s: slots are 50 ms apart.
+const LEAVING: &str = r#"{"id": "leaving", "limits": [
+        {"name": "q", "algorithm": "leaky_bucket", "rate": "20/s", "burst": 100,
+         "over_limit": "queue", "max_delay": "3s"}
+    ], "steps": [
+        {"t_ms": 0}, {"t_ms": 0}, {"t_ms": 0}, {"t_ms": 0},
+        {"t_ms": 10, "leave": 1},
+        {"t_ms": 10, "expect": {"delay_ms": 40}},
+        {"t_ms": 10, "leave": 1, "note": "it has left: the slot is another's now"},
+        {"t_ms": 10, "expect": {"delay_ms": 190}},
+        {"t_ms": 60, "leave": 5, "note": "it has started"},
+        {"t_ms": 60, "leave": 7, "note": "the last one"},
+        {"t_ms": 60, "expect": {"delay_ms": 140}},
+        {"set": {"name": "q", "max_delay": "2s"}},
+        {"t_ms": 60, "leave": 3, "note": "it keeps its slot after an edit"},
+        {"t_ms": 60, "expect": {"delay_ms": 190}}
+    ]}"#;
+
+#[test]
+fn a_client_that_leaves_frees_its_slot() {
+    let report = simulated(LEAVING);
+    let run = &report.scenarios[0];
+    assert_eq!(run.differences, []);
+    assert!(run.steps[4].is_none() && run.steps[5].is_some());
+}
+
+#[test]
+fn who_leaves_is_an_earlier_request() {
+    let said = problems(
+        r#"{"limits": [{"name": "a", "rate": "1/s"}], "steps": [
+            {"t_ms": 0}, {"set": {"name": "a", "rate": "2/s"}},
+            {"t_ms": 0, "leave": 1}, {"t_ms": 0, "leave": 3}, {"leave": 0},
+            {"t_ms": 0, "leave": 0, "cost": 1}, {"t_ms": 0, "leave": -1}
+        ]}"#,
+    );
+    for part in [
+        "steps[2]: `leave` names the step of an earlier request",
+        "steps[3]: `leave` names the step of an earlier request",
+        "steps[4]: a `leave` has `t_ms`",
+        "steps[5].cost: unknown field",
+        "steps[6].leave: expected a whole number",
+    ] {
+        assert!(said.contains(part), "{part:?} is not in\n{said}");
+    }
+}
+
 #[test]
 fn everything_wrong_is_said_at_once() {
     let said = problems(

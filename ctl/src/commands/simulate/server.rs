@@ -63,7 +63,7 @@ impl Engine for Server<'_> {
             cost: subject.cost,
             debit: 0,
             lease: None,
-            free: &[],
+            free: &subject.free,
             mode: subject.mode,
         });
         let check = ScriptCheck {

@@ -130,13 +130,15 @@ fn table(run: &Run, page: Page) -> String {
         "WHOLE IN",
     ]);
     for (n, (answer, request)) in run.steps.iter().zip(&run.requests).enumerate() {
-        let Some((answer, (at, cost))) = answer.as_ref().zip(*request) else {
-            let edit = ["", "", "limits edited", "", "", "", ""].map(ToOwned::to_owned);
-            table.row([n.to_string()].into_iter().chain(edit));
+        let since = request.map(|(at, _)| format!("+{}", duration(at - first)));
+        let Some((answer, (_, cost))) = answer.as_ref().zip(*request) else {
+            let what = since.as_ref().map_or("limits edited", |_| "client left");
+            let since = since.as_deref().unwrap_or_default();
+            let row = [since, "", what, "", "", "", ""].map(ToOwned::to_owned);
+            table.row([n.to_string()].into_iter().chain(row));
             continue;
         };
-        let row = row(answer);
-        let since = format!("+{}", duration(at - first));
+        let (row, since) = (row(answer), since.unwrap_or_default());
         table.row(
             [n.to_string(), since, cost.to_string()]
                 .into_iter()
