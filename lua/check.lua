@@ -46,15 +46,6 @@ local function parse_lease(at)
   return { ttl = ARGV[at] + 0, want = ARGV[at + 1] + 0, proxy = ARGV[at + 2] + 0, settle = settle }, last + 1
 end
 
--- The slots that are freed, from ARGV[at] on; and where that ends.
-local function parse_free(at)
-  local free, last = {}, at + 5 * ARGV[at]
-  for i = at + 1, last do
-    free[#free + 1] = ARGV[i] + 0
-  end
-  return free, last + 1
-end
-
 -- The limit whose numbers start at ARGV[at], of no bucket yet; and where its numbers end.
 local function parse(at)
   local kind, next_at, lease, free = ARGV[at] + 0, at + NUMBERS_PER_LIMIT, nil, nil
@@ -67,13 +58,18 @@ local function parse(at)
     lease, next_at = parse_lease(next_at)
   end
   if frees then
-    free, next_at = parse_free(next_at)
+    local last = next_at + 5 * ARGV[next_at]
+    free = {}
+    for i = next_at + 1, last do
+      free[#free + 1] = ARGV[i] + 0
+    end
+    next_at = last + 1
   end
   local observed = kind >= OBSERVED
   if observed then
     kind = kind - OBSERVED
   end
-  return {
+  local limit = {
     key = false, -- of the bucket at hand
     keep = false, -- for the next check
     px = false, -- time to live of what is kept and not written, ms
@@ -94,10 +90,11 @@ local function parse(at)
     at = now,
     lease = lease, -- of a leased limit, or of a bucket that is leased no more
     asked = lease ~= nil,
-    freed_slots = free,
-    tells = lease ~= nil or frees, -- of what became of leases, or of slots
-  },
-    next_at
+  }
+  if free then
+    limit.freed_slots = free
+  end
+  return limit, next_at
 end
 
 -- What a check asks, whichever its buckets are, from ARGV[at] on; and where that ends.
@@ -213,7 +210,7 @@ local function check(count, first, again, peek, force)
   for i = 1, count do
     local l = limits[i]
     local algorithm = l.algorithm
-    if l.tells then
+    if l.asked or l.freed_slots then
       l.settled = l.asked and algorithm.settle and algorithm.settle(l)
       l.freed = l.freed_slots and algorithm.free and algorithm.free(l, l.freed_slots)
     end

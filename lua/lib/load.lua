@@ -12,9 +12,10 @@ local function load(l, key, next_key)
   if not algorithm.encode then
     return algorithm.load(l)
   end
-  local text = held('GET', key)
+  local text = redis.pcall('GET', key)
   local wrong_type = type(text) == 'table'
   if wrong_type then
+    held(text)
     text = nil
   end
   if text or algorithm.load_absent then

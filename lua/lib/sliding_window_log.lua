@@ -17,7 +17,7 @@ local NEWEST = '%.0f:%.0f:%.0f:%.0f'
 
 -- The entry at a position from 0 (or from the end, if negative); nil if there is none.
 local function entry(w, position)
-  local text = held('LINDEX', w.key, position)
+  local text = held(redis.pcall('LINDEX', w.key, position))
   if not text then
     return nil
   end

@@ -9,10 +9,9 @@ local function sound(sum, unit)
   return sum < 2 ^ 53 and unit >= 1 and unit <= 2 ^ 51
 end
 
--- What a key holds, or a table where it is of another type. Any other error ends the call: that a right
--- is missing is not the bucket's fault.
-local function held(...)
-  local value = redis.pcall(...)
+-- What redis.pcall read of a key: a table where it is of another type. Any other error ends the call: that
+-- a right is missing is not the bucket's fault.
+local function held(value)
   if type(value) == 'table' and value.err and not string.find(value.err, '^WRONGTYPE') then
     error(value)
   end
@@ -23,7 +22,7 @@ end
 -- algorithm's state counts as unused, and is replaced when something is
 -- charged, but its generation counts; anything else is corrupt.
 local function foreign(l, tag)
-  local text, generation = held('GET', l.key), nil
+  local text, generation = held(redis.pcall('GET', l.key)), nil
   if type(text) == 'string' then
     local mark
     mark, generation = string.match(text, '^([bgfsw])(%d+):')
@@ -31,7 +30,7 @@ local function foreign(l, tag)
       return CORRUPT
     end
   else
-    local log, hash = held('LINDEX', l.key, -1), held('HGET', l.key, 'g')
+    local log, hash = held(redis.pcall('LINDEX', l.key, -1)), held(redis.pcall('HGET', l.key, 'g'))
     if type(log) == 'string' then
       generation = string.match(log, '^%-?%d+:%d+:%d+:(%d+)$')
     elseif type(hash) == 'string' then
