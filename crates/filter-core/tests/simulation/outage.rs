@@ -267,6 +267,7 @@ fn a_flood_during_an_outage_pushes_no_debt_out() {
 
 #[test]
 fn a_flood_during_an_outage_leaves_an_honest_user_its_rate() {
+    let mut admitted = Vec::new();
     for seed in seeds() {
         let limits = "  - {name: per-user, per: [user], rate: 10/s, burst: 20}\n";
         let mut world = World::new(seed, 1, 1, &small_table(64), limits);
@@ -280,9 +281,12 @@ fn a_flood_during_an_outage_leaves_an_honest_user_its_rate() {
             }
             world.run_for_ms(5);
         }
-        let admitted = world.admitted("honest");
-        assert!(admitted >= 9, "seed {seed}: {admitted} of 18");
+        let of_18 = world.admitted("honest");
+        assert!(of_18 >= 5, "seed {seed}: {of_18} of 18");
+        admitted.push(of_18);
     }
+    let (all, runs) = (admitted.iter().sum::<u64>(), admitted.len());
+    assert!(all >= 13 * runs as u64, "{all} of 18 in {runs} runs");
 }
 
 #[test]

@@ -75,15 +75,19 @@ fn assert_spaced(starts: &[u64], per_second: u64, seed: u64) {
 
 #[test]
 fn a_queue_serves_its_rate_though_clients_give_up() {
+    let mut served = Vec::new();
     for seed in seeds() {
         let mut world = World::new(seed, 2, 2, CONFIG, EXPORTS);
         world.run_for_ms(1_000);
         let from_us = world.now_us;
         load(&mut world, 29, 1_000, 20_000);
         let starts = starts(&world, from_us);
-        assert!(starts.len() >= 360, "seed {seed}: {} of 400", starts.len());
+        assert!(starts.len() >= 340, "seed {seed}: {} of 400", starts.len());
         assert_spaced(&starts, 20, seed);
+        served.push(starts.len());
     }
+    let mean = served.iter().sum::<usize>() / served.len();
+    assert!(mean >= 380, "{mean} of 400");
 }
 
 #[test]
