@@ -8,7 +8,8 @@
 -- names since, ms>:<freed: start,end;...>:<ms;start,end,turn;...>", all in parts after the bucket's
 -- time, or the turns after their own. While units are leased out, the bucket's own alone.
 --
--- b: since, free (lists of start and end), turns (of start, end and turn; nil: still turns_text),
+-- b: since, free (lists of start and end), later (what is free again once the caller's clock has reached
+--    the bucket's, if nothing is stored before), turns (of start, end and turn; nil: still turns_text),
 --    intact (whether they continue what is stored), named (whether slots have names now)
 
 local FREE_MAX, TURNS_MAX, TURN_MAX = 8, 256, 2 ^ 50
@@ -29,8 +30,8 @@ local function leased_out(b)
   return (b.current or 0) + (b.previous or 0) > 0
 end
 
--- Reads freed time; false if it is none.
-local function read_free(b, text, passed)
+-- Reads freed time into a list; false if it is none.
+local function read_free(list, text, passed)
   local last = 0
   for start, stop in string.gmatch(text, '(%d+),(%d+)') do
     start, stop = start + 0, stop + 0
@@ -39,7 +40,7 @@ local function read_free(b, text, passed)
     end
     last = stop
     if stop > passed then
-      b.free[#b.free + 1] = { math.max(0, start - passed), stop - passed }
+      list[#list + 1] = { math.max(0, start - passed), stop - passed }
     end
   end
   return true
@@ -78,14 +79,16 @@ function M.load(b, text)
   if not sound(y + since, 1) then
     return CORRUPT
   end
-  b.free, b.named = {}, b.at <= now and not leased_out(b)
-  b.intact = plain and b.named and not b.shifted and b.seen == b.generation
-    and y == b.y and parts + 0 == b.x and level + 0 <= b.limit * b.x
+  local ahead, plainly = b.at > now, plain and not leased_out(b) and not b.shifted
+  b.free, b.later, b.named = {}, {}, not ahead and not leased_out(b)
+  local same = plainly and b.seen == b.generation and y == b.y and parts + 0 == b.x
+    and level + 0 <= b.limit * b.x
+  b.intact = same and not ahead
+  if same and not read_free(ahead and b.later or b.free, free, drained_in(b, b.at - at)) then
+    return CORRUPT
+  end
   if b.intact then
     b.since, b.turns, b.turns_text = since, nil, turns
-    if not read_free(b, free, drained_in(b, b.at - at)) then
-      return CORRUPT
-    end
   else
     b.since, b.turns = math.max(y > 0 and since + 1 or since, b.at, 1), {}
   end
@@ -118,6 +121,7 @@ end
 -- The limit's numbers changed, or its level did: freed time is lost, and the names given so far free
 -- nothing.
 function M.forget(b)
+  b.later = {}
   if b.intact then
     b.since, b.free, b.turns, b.intact = math.max(b.since + 1, b.at), {}, {}, false
   end
@@ -148,9 +152,17 @@ function M.delay_ms(b, cost)
   return math.ceil((i and b.free[i][1] or b.debt) / b.y)
 end
 
+-- Debits, after which what is known now is stored.
+function M.charge(b, units)
+  if units > 0 then
+    b.later = {}
+  end
+  return charge_behind(b, units)
+end
+
 function M.wait_ms(b, cost)
   local wait = wait_behind(b, cost)
-  for _, span in ipairs(b.free) do
+  for _, span in ipairs(#b.later > 0 and b.later or b.free) do
     local soon = math.max(0, math.ceil(span[1] / b.y) - b.z)
     if span[2] - math.max(span[1], soon * b.y) >= cost * b.x then
       wait = math.min(wait, b.at - now + soon)

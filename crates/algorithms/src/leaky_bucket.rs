@@ -82,13 +82,17 @@ impl LeakyBucket {
             Some(State::Queue(stored)) => Some(stored),
             _ => None,
         };
-        let named = usage.ahead_ms == 0 && usage.level.outstanding() == 0;
-        if let Some(QueueState { level, slots }) = stored.filter(|_| named)
+        let leased = usage.level.outstanding() > 0;
+        let named = usage.ahead_ms == 0 && !leased;
+        if let Some(QueueState { level, slots }) = stored.filter(|_| !leased)
             && meter.shifted.is_none()
             && slots.parts_per_ms == bucket.parts_per_ms
             && level.parts_per_unit == bucket.parts_per_unit
             && level.debt <= bucket.full()
         {
+            if usage.ahead_ms > 0 {
+                return Slots::ahead(slots, usage.level.now_ms);
+            }
             let elapsed_ms = usage.level.now_ms - level.at_ms;
             let passed = elapsed_ms.saturating_mul(bucket.parts_per_ms);
             return Slots::continued(slots, passed);
@@ -175,6 +179,9 @@ impl Quota for LeakyBucket {
     }
 
     fn charge(&self, usage: &mut LeakyUsage, units: u64) -> bool {
+        if let Some(slots) = usage.slots.as_mut().filter(|_| units > 0) {
+            slots.will_be_stored();
+        }
         self.meter.charge(&mut usage.meter, units)
     }
 

@@ -52,6 +52,9 @@ pub struct QueueSlots {
 pub(crate) struct Slots {
     since_ms: u64,
     free: Vec<Span>,
+    /// Freed time that counts again once the caller's clock has reached the bucket's, if nothing is
+    /// stored before.
+    later: Vec<Span>,
     turns: Vec<Turn>,
     /// Whether they continue those that are stored.
     intact: bool,
@@ -86,6 +89,7 @@ impl Slots {
         Self {
             since_ms: stored.since_ms,
             free: free.collect(),
+            later: Vec::new(),
             turns: turns.collect(),
             intact: true,
             named: true,
@@ -100,10 +104,24 @@ impl Slots {
         Self {
             since_ms: accepted.max(now_ms).max(1),
             free: Vec::new(),
+            later: Vec::new(),
             turns: Vec::new(),
             intact: false,
             named,
         }
+    }
+
+    /// As [`Slots::anew`], of a bucket that is ahead of the caller's clock.
+    pub fn ahead(stored: &QueueSlots, now_ms: u64) -> Self {
+        Self {
+            later: stored.free.clone(),
+            ..Self::anew(Some(stored), now_ms, false)
+        }
+    }
+
+    /// The level will be stored, and with it what is known now.
+    pub fn will_be_stored(&mut self) {
+        self.later.clear();
     }
 
     /// What is stored of them.
@@ -119,6 +137,7 @@ impl Slots {
     /// The limit's numbers changed, or its level did: freed time is lost, and the names given so
     /// far free nothing.
     pub fn forget(&mut self, now_ms: u64) {
+        self.later.clear();
         if self.intact {
             self.since_ms = (self.since_ms + 1).max(now_ms);
             self.free.clear();
@@ -178,7 +197,7 @@ impl Slots {
     /// From the bucket's time until freed time would hold a cost that does not fit now.
     pub fn wait_ms(&self, bucket: &Bucket, cost: u64, max_delay_ms: u64) -> Option<u64> {
         let length = cost.checked_mul(bucket.parts_per_unit)?;
-        let waits = self.free.iter().filter_map(|span| {
+        let waits = self.free.iter().chain(&self.later).filter_map(|span| {
             let wait_ms = bucket.drain_ms(span.start).saturating_sub(max_delay_ms);
             let start = span.start.max(wait_ms.saturating_mul(bucket.parts_per_ms));
             (span.end.saturating_sub(start) >= length).then_some(wait_ms)

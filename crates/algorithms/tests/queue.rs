@@ -223,3 +223,18 @@ fn a_state_of_before_there_were_slots_is_read() {
     bucket.take(1);
     assert_eq!(bucket.free(&[slot]), 500);
 }
+
+/// Freed time is not given while the caller's clock is behind, and again once it is not.
+#[test]
+fn a_clock_behind_the_buckets_waits_for_freed_time_no_longer_than_that() {
+    let (mut bucket, slots) = Bucket::with(61);
+    bucket.free(&slots[30..31]);
+    bucket.now_ms -= 100;
+    let (denied, _) = bucket.ask(1, &[]);
+    assert!(!denied.allowed);
+    assert_eq!(denied.retry_after, algorithms::RetryAfter::Millis(100));
+    bucket.now_ms += 99;
+    assert!(!bucket.ask(1, &[]).0.allowed);
+    bucket.now_ms += 1;
+    assert!(bucket.ask(1, &[]).0.allowed);
+}

@@ -154,6 +154,7 @@ fn queues_in_an_interpreter() {
 }
 
 #[test]
+#[ignore = "needs a server"]
 fn queues_on_redis() {
     compare_queues(&mut Server::start(harness::Engine::Redis), steps() / 3);
 }
