@@ -52,44 +52,32 @@ pub struct Refusal {
     pub message: String,
 }
 
+/// Codes by which a server says that it takes no writes, or no scripts, for now.
+const SERVER_STATES: [&str; 8] = [
+    "READONLY",
+    "OOM",
+    "LOADING",
+    "BUSY",
+    "MISCONF",
+    "NOREPLICAS",
+    "MASTERDOWN",
+    "CLUSTERDOWN",
+];
+
 impl Refusal {
     /// Whether it is the server that takes no script, or no write, at all. Other errors can end a
     /// script after its first checks were charged: an ACL that permits the commands of one
     /// algorithm and not those of another.
     fn is_of_the_server(&self) -> bool {
-        const CODES: [&str; 13] = [
-            "READONLY",
-            "OOM",
-            "LOADING",
-            "BUSY",
-            "MISCONF",
-            "NOREPLICAS",
-            "MASTERDOWN",
-            "CLUSTERDOWN",
-            "MOVED",
-            "ASK",
-            "CROSSSLOT",
-            "TRYAGAIN",
-            "NOSCRIPT",
-        ];
-        CODES.contains(&self.code.as_str())
+        let elsewhere = ["MOVED", "ASK", "CROSSSLOT", "TRYAGAIN", "NOSCRIPT"];
+        let code = self.code.as_str();
+        SERVER_STATES.contains(&code) || elsewhere.contains(&code)
     }
 
     /// Whether the server says of itself, or of the user, what will be true of the next check too.
     pub(crate) fn is_a_state(&self) -> bool {
-        const CODES: [&str; 10] = [
-            "READONLY",
-            "OOM",
-            "LOADING",
-            "BUSY",
-            "MISCONF",
-            "NOREPLICAS",
-            "MASTERDOWN",
-            "CLUSTERDOWN",
-            "NOPERM",
-            "NOAUTH",
-        ];
-        CODES.contains(&self.code.as_str())
+        let code = self.code.as_str();
+        SERVER_STATES.contains(&code) || ["NOPERM", "NOAUTH"].contains(&code)
     }
 
     /// Whether a primary that was deposed says so.
