@@ -38,6 +38,32 @@ fn charges(subjects: &[Subject], verdict: &Result<Verdict, ScriptError>, now_ms:
         .collect()
 }
 
+fn any_options(chance: &mut Random) -> Options {
+    Options {
+        peek: chance.one_in(9),
+        force: chance.one_in(25),
+    }
+}
+
+/// Checks with both, which must agree; `at` says where in the walk.
+fn check_both(
+    rust: &mut RustEngine,
+    twin: &mut dyn Engine,
+    subjects: &[Subject],
+    now_ms: u64,
+    options: Options,
+    at: &str,
+) -> Result<Verdict, ScriptError> {
+    let expected = rust.check(subjects, now_ms, options);
+    let actual = twin.check(subjects, now_ms, options);
+    assert_eq!(
+        expected, actual,
+        "{at} at {now_ms} {options:?} {subjects:#?} {:#?}",
+        rust.buckets
+    );
+    expected
+}
+
 /// Walks with both until the steps are used up.
 fn compare(twin: &mut dyn Engine, steps: u64) {
     let (mut granted, mut settled) = (0_u64, 0_u64);
@@ -49,17 +75,9 @@ fn compare(twin: &mut dyn Engine, steps: u64) {
         let mut charged = Charges::new();
         for step in 0..STEPS_PER_WALK {
             let (now_ms, subjects) = walk.step();
-            let options = Options {
-                peek: chance.one_in(9),
-                force: chance.one_in(25),
-            };
-            let expected = rust.check(&subjects, now_ms, options);
-            let actual = twin.check(&subjects, now_ms, options);
-            assert_eq!(
-                expected, actual,
-                "seed {seed} step {step} at {now_ms} {options:?} {subjects:#?} {:#?}",
-                rust.buckets
-            );
+            let options = any_options(&mut chance);
+            let at = format!("seed {seed} step {step}");
+            let expected = check_both(&mut rust, twin, &subjects, now_ms, options, &at);
             if let Ok(verdict) = &expected {
                 walk.hear(verdict);
                 let leases = verdict.limits.iter().filter(|l| l.lease.is_some());
@@ -125,17 +143,9 @@ fn compare_queues(twin: &mut dyn Engine, steps: u64) {
         let mut chance = Random::new(seed ^ 0x9e0e);
         for step in 0..STEPS_PER_QUEUE {
             let (now_ms, subjects) = walk.queue_step();
-            let options = Options {
-                peek: chance.one_in(9),
-                force: chance.one_in(25),
-            };
-            let expected = rust.check(&subjects, now_ms, options);
-            let actual = twin.check(&subjects, now_ms, options);
-            assert_eq!(
-                expected, actual,
-                "seed {seed} step {step} at {now_ms} {options:?} {subjects:#?} {:#?}",
-                rust.buckets
-            );
+            let options = any_options(&mut chance);
+            let at = format!("seed {seed} step {step}");
+            let expected = check_both(&mut rust, twin, &subjects, now_ms, options, &at);
             let Ok(verdict) = expected else { continue };
             walk.hear(&verdict);
             let slots = verdict.limits.iter().filter_map(|limit| limit.slot);
@@ -175,10 +185,7 @@ fn in_one_call() {
                     subject.lease = Leasing::default();
                 }
             }
-            let options = Options {
-                peek: chance.one_in(9),
-                force: chance.one_in(25),
-            };
+            let options = any_options(&mut chance);
             asked.insert(0, (subjects, options));
             asked.truncate(3);
             let batch: Vec<_> = (0..=chance.below(12))

@@ -2,7 +2,6 @@
 //! would tidy them away.
 
 use harness::{RawClient, RawReply};
-use serde_json::json;
 
 use crate::stage::{Plan, alone, statuses};
 
@@ -18,14 +17,7 @@ fn one_request_for_each_value() -> Plan {
         "{name: hosts, per: [host], rate: 1000000/s, scope: proxy}",
         "{name: types, match: {method: '*'}, per: [method], rate: 1000000/s, scope: proxy}",
     ])
-    .filter(|config| {
-        let more = json!([
-            {"key": "session", "cookie": "sid"},
-            {"key": "api-key", "query": "key"},
-        ]);
-        let all = config["descriptors"].as_array_mut().unwrap();
-        all.extend(more.as_array().unwrap().clone());
-    })
+    .with_credentials()
 }
 
 /// Where a byte is put.

@@ -195,14 +195,7 @@ fn per_credential() -> Plan {
         "{name: header, match: {path: /header}, per: [user], if_missing: skip, rate: 1/1h, scope: proxy}",
         "{name: bots, match: {path: /bots, user: bot}, rate: 1/1h, scope: proxy}",
     ])
-    .filter(|config| {
-        let more = json!([
-            {"key": "session", "cookie": "sid"},
-            {"key": "api-key", "query": "key"},
-        ]);
-        let all = config["descriptors"].as_array_mut().unwrap();
-        all.extend(more.as_array().unwrap().clone());
-    })
+    .with_credentials()
 }
 
 #[tokio::test]

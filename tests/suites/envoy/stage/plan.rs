@@ -133,6 +133,19 @@ impl Plan {
         self.config(move |config| config.filter_config(&edit).unwrap())
     }
 
+    /// Describes requests by what authenticates clients, too: the cookie `sid` as `session`, the
+    /// query parameter `key` as `api-key`.
+    pub fn with_credentials(self) -> Self {
+        self.filter(|config| {
+            let more = json!([
+                {"key": "session", "cookie": "sid"},
+                {"key": "api-key", "query": "key"},
+            ]);
+            let all = config["descriptors"].as_array_mut().unwrap();
+            all.extend(more.as_array().unwrap().clone());
+        })
+    }
+
     /// Edits Envoy's configuration, after whatever edits it already.
     pub fn config(mut self, edit: impl Fn(EnvoyConfig) -> EnvoyConfig + 'static) -> Self {
         let before = self.config;
