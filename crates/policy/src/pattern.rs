@@ -55,13 +55,8 @@ pub enum PatternError {
     HostBits(String),
     /// Not a regular expression, or too large a one.
     #[error("not a regular expression: {0}")]
-    Regex(&'static str),
+    Regex(String),
 }
-
-/// A value longer than this is not searched by regular expressions: see [`Matcher::holds`].
-///
-/// [`Matcher::holds`]: crate::Matcher::holds
-const MAX_REGEX_INPUT: usize = 8192;
 
 impl Pattern {
     /// The longest pattern, in bytes.
@@ -104,9 +99,9 @@ impl Pattern {
             Test::Glob(glob) => glob.matches(value),
             Test::Cidr(network) => network.contains(value),
             Test::Regex(regex) => {
-                // What is too long to search counts as whatever makes the limit apply:
-                // nobody gets around a limit by a longer path.
-                if value.len() > MAX_REGEX_INPUT {
+                // A value too long to search counts as whatever makes the limit apply, so that
+                // nobody escapes a limit by a longer path.
+                if value.len() > Regex::MAX_INPUT {
                     return !self.negated;
                 }
                 regex.matches(&String::from_utf8_lossy(value))
