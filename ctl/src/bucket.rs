@@ -33,7 +33,7 @@ impl FromStr for Pair {
 }
 
 /// A whole number, for flags.
-pub fn whole(text: &str) -> Result<u64, String> {
+pub fn parse_whole_number(text: &str) -> Result<u64, String> {
     text.parse()
         .map_err(|_| format!("expected a whole number from 0 to {}", u64::MAX))
 }

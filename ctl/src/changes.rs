@@ -32,8 +32,8 @@ pub struct LimitChange {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub overrides: Vec<OverrideChange>,
     /// How many more overrides go, too many to be told one by one.
-    #[serde(skip_serializing_if = "is_zero")]
-    pub overrides_untold: u64,
+    #[serde(rename = "overrides_untold", skip_serializing_if = "is_zero")]
+    pub overrides_unrecorded: u64,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "what serde asks for")]
@@ -69,19 +69,19 @@ impl LimitChange {
         Self::of(before, after, Vec::new(), 0)
     }
 
-    /// How a limit differs, with what becomes of its overrides; `untold` of them go as well.
+    /// How a limit differs, with what becomes of its overrides; `unrecorded` of them go as well.
     pub fn of(
         before: Option<&Limit>,
         after: Option<&Limit>,
         overrides: Vec<OverrideChange>,
-        untold: u64,
+        unrecorded: u64,
     ) -> Option<Self> {
         let name = &after.or(before)?.name;
         let fields = field_changes(before, after);
         let action = match (before, after) {
             (None, _) => Action::Created,
             (_, None) => Action::Deleted,
-            _ if fields.is_empty() && overrides.is_empty() && untold == 0 => Action::Unchanged,
+            _ if fields.is_empty() && overrides.is_empty() && unrecorded == 0 => Action::Unchanged,
             _ => Action::Changed,
         };
         Some(Self {
@@ -89,7 +89,7 @@ impl LimitChange {
             action,
             fields,
             overrides,
-            overrides_untold: untold,
+            overrides_unrecorded: unrecorded,
         })
     }
 }

@@ -57,7 +57,7 @@ pub enum Command {
     ListProxies(list_proxies::ListProxies),
     LoadScripts(load_scripts::LoadScripts),
     Man(man::Man),
-    Pause(pause::DoPause),
+    Pause(pause::PauseCommand),
     Ping(ping::Ping),
     SetLimit(Box<set_limit::SetLimit>),
     Check(check::Check),

@@ -47,7 +47,7 @@ impl Session<'_> {
         let any = !domain_changes.is_empty()
             || changes::any(&edit.changes)
             || matches!(edit.change, Change::Delete(_));
-        self.warn_if_final(&edit.changes);
+        self.warn_if_irreversible(&edit.changes);
         if any && !args.dry_run {
             self.printer.set_pending(Some(Pending::Edit));
             let edit = Edit {
@@ -70,8 +70,11 @@ impl Session<'_> {
     }
 
     /// What the history does not keep, nobody can take back: whoever wants that has to know before.
-    fn warn_if_final(&self, changes: &[LimitChange]) {
-        let count: u64 = changes.iter().map(|change| change.overrides_untold).sum();
+    fn warn_if_irreversible(&self, changes: &[LimitChange]) {
+        let count: u64 = changes
+            .iter()
+            .map(|change| change.overrides_unrecorded)
+            .sum();
         if count > 0 {
             self.printer.warn(format_args!(
                 "{count} overrides go, more than the history keeps: no rollback brings them back; \
@@ -82,7 +85,7 @@ impl Session<'_> {
 
     /// Reads a domain and makes an edit of it; where somebody else wrote in between, once more on
     /// top of that. Only if they touched what this edit is `about` is it a conflict.
-    pub async fn edit_on_top<T: Clone + PartialEq>(
+    pub async fn edit_with_retry<T: Clone + PartialEq>(
         &self,
         domain: &Name,
         overrides: Overrides,

@@ -7,7 +7,7 @@ use std::io::Read;
 use clap::Args;
 use policy::{Policy, Problems, Surroundings};
 
-use crate::{clock, dear::dear, error::Error};
+use crate::{clock, costly::cost_warning, error::Error};
 
 /// The largest limits file that is read, in bytes. 100,000 overrides take about a tenth of it.
 const MAX_BYTES: u64 = 256 << 20;
@@ -111,7 +111,7 @@ impl Source {
     ) -> Result<(Policy, Option<Problems>), Problems> {
         let around = Surroundings {
             now_ms: Some(clock::now_ms()),
-            dear: Some(dear),
+            dear: Some(cost_warning),
             ..*around
         };
         match snapshot::limits(&self.bytes) {

@@ -2,10 +2,10 @@
 
 mod bar;
 pub mod changes;
+mod duration;
 pub mod limits;
-mod listed;
 mod table;
-mod words;
+mod truncated_list;
 mod wrap;
 
 use std::fmt::Display;
@@ -15,9 +15,9 @@ use policy::{Node, Problems};
 use serde::{Serialize, Serializer};
 
 pub use bar::bar;
-pub use listed::listed;
+pub use duration::{age, ceil_seconds, duration};
 pub use table::Table;
-pub use words::{age, ceil_seconds, duration};
+pub use truncated_list::truncated_list;
 pub use wrap::wrapped;
 
 use crate::{error::Error, exit::Exit};

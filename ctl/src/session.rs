@@ -17,20 +17,20 @@ use crate::{
     contexts::{self, Contexts},
     error::Error,
     printer::Printer,
-    render::listed,
+    render::truncated_list,
     settings::{self, Settings},
     suggest,
 };
 
+mod edit_plan;
 mod errors;
-mod outcome;
+mod kept_overrides;
 mod overrides;
 pub mod pauses;
 mod progress;
-mod unlisted;
 
+pub use edit_plan::{Deltas, EditPlan, deletion_summary};
 use errors::failure;
-pub use outcome::{Deltas, Outcome, to_go};
 
 /// Domains that one message names.
 const NAMED_MAX: usize = 12;
@@ -157,7 +157,7 @@ impl<'p> Session<'p> {
                 "`rlctl apply -f limits.yaml` makes one; so does `rlctl set-limit --domain NAME …`",
             )),
             many => {
-                let names = listed(many, NAMED_MAX);
+                let names = truncated_list(many, NAMED_MAX);
                 Err(Error::usage(format!("which domain? there are: {names}"))
                     .hint("name it with --domain or RLCTL_DOMAIN"))
             }
@@ -204,7 +204,7 @@ impl<'p> Session<'p> {
         let domains = self.domains().await?;
         let others: Vec<&Name> = domains.iter().filter(|domain| *domain != named).collect();
         if !others.is_empty() {
-            let others = listed(&others, NAMED_MAX);
+            let others = truncated_list(&others, NAMED_MAX);
             self.printer
                 .warn(format_args!("{named} is a new domain beside {others}"));
         }
@@ -233,7 +233,7 @@ pub fn sort_overrides(policy: &mut Policy) {
 }
 
 /// The error for a limit whose buckets are not in Redis.
-pub fn in_the_proxies(limit: &Limit) -> Error {
+pub fn buckets_in_proxies(limit: &Limit) -> Error {
     Error::not_found(format!(
         "limit {} has its buckets in the proxies",
         limit.name

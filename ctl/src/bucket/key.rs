@@ -29,7 +29,7 @@ pub fn entry(name: &Name, value: &KeyValue) -> (String, Option<String>) {
 }
 
 /// `user=alice tenant: none`; `(all)` of a limit with one bucket.
-pub fn in_words(entries: &[(String, Option<String>)]) -> String {
+pub fn describe(entries: &[(String, Option<String>)]) -> String {
     if entries.is_empty() {
         return "(all)".to_owned();
     }

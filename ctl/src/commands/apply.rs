@@ -17,12 +17,12 @@ use crate::{
     merge::Merged,
     printer::Printer,
     prompt::{Yes, confirm},
-    render::{OneOrMore, counted, listed},
-    session::{Outcome, Session},
+    render::{OneOrMore, counted, truncated_list},
+    session::{EditPlan, Session},
 };
 
 pub(super) use files::{check_domain, read};
-pub(super) use plan::plan;
+pub(super) use plan::plan_file;
 
 /// Names in one question.
 const NAMED_MAX: usize = 10;
@@ -82,7 +82,7 @@ impl Apply {
         for report in &reports.0 {
             if report.previous_revision.is_none() {
                 let warned = session.warn_of_new_domain().await;
-                session.note_unread(warned);
+                session.note_read_failure(warned);
             }
             let followed = session.follow_up_edit(report, &self.edit).await?;
             exit = if followed == Exit::Done {
@@ -96,10 +96,10 @@ impl Apply {
 
     async fn apply(&self, session: &Session<'_>, file: Policy) -> Result<EditReport, Error> {
         let domain = file.domain.clone();
-        let (base, merged, outcome) = plan(session, file, self.prune).await?;
-        tell(session.printer, &merged, &outcome);
+        let (base, merged, plan) = plan_file(session, file, self.prune).await?;
+        tell(session.printer, &merged, &plan);
         if !self.edit.dry_run
-            && let Some(question) = question(&merged, &outcome)
+            && let Some(question) = question(&merged, &plan)
         {
             confirm(question, &self.yes).await?;
         }
@@ -108,9 +108,9 @@ impl Apply {
             base: &base,
             change: Change::Parts {
                 limits: &merged.policy,
-                overrides: &outcome.overrides,
+                overrides: &plan.overrides,
             },
-            changes: outcome.changes,
+            changes: plan.changes,
         };
         let report = session.edit(prepared, &self.edit).await;
         report.map_err(|error| session.edit_failed(&error))
@@ -118,20 +118,20 @@ impl Apply {
 }
 
 /// What is asked before something goes; `None` if nothing does.
-fn question(merged: &Merged, outcome: &Outcome) -> Option<String> {
-    let changes = outcome.changes.iter();
+fn question(merged: &Merged, plan: &EditPlan) -> Option<String> {
+    let changes = plan.changes.iter();
     let deleted: Vec<&str> = changes
         .filter(|change| change.action == Action::Deleted)
         .map(|change| change.limit.as_str())
         .collect();
     let domain = &merged.policy.domain;
-    let overrides = outcome.overrides_gone();
+    let overrides = plan.overrides_gone();
     let of_others = counted(overrides, "override");
     if deleted.is_empty() {
         return (overrides > 0).then(|| format!("delete {of_others} in domain {domain}"));
     }
     let limits = counted(deleted.len(), "limit");
-    let names = listed(deleted, NAMED_MAX);
+    let names = truncated_list(deleted, NAMED_MAX);
     let and = if overrides > 0 {
         format!(" and {of_others}")
     } else {
@@ -140,11 +140,11 @@ fn question(merged: &Merged, outcome: &Outcome) -> Option<String> {
     Some(format!("delete {limits}{and} of domain {domain} ({names})"))
 }
 
-fn tell(printer: &Printer, merged: &Merged, outcome: &Outcome) {
+fn tell(printer: &Printer, merged: &Merged, plan: &EditPlan) {
     if !merged.kept.is_empty() {
         printer.note(format_args!(
             "not in the file, and kept: {} (--prune deletes them)",
-            listed(merged.kept.iter().map(policy::Name::as_str), NAMED_MAX)
+            truncated_list(merged.kept.iter().map(policy::Name::as_str), NAMED_MAX)
         ));
     }
     if !merged.overrides_kept.is_empty() {
@@ -152,17 +152,17 @@ fn tell(printer: &Printer, merged: &Merged, outcome: &Outcome) {
         let of = of.map(|(limit, count)| format!("{} of {limit}", counted(*count, "override")));
         printer.note(format_args!(
             "not in the file, and kept: {} (--prune deletes them)",
-            listed(of, NAMED_MAX)
+            truncated_list(of, NAMED_MAX)
         ));
     }
     for (name, pause) in &merged.still_paused {
-        if let Some(paused) = crate::session::pauses::in_words(Some(*pause)) {
+        if let Some(paused) = crate::session::pauses::describe(Some(*pause)) {
             printer.warn(format_args!(
                 "{name} stays {paused}, of which the file says nothing; `rlctl resume` ends that"
             ));
         }
     }
-    let lost = |name: &&policy::Name| outcome.overrides.contains_key(*name);
+    let lost = |name: &&policy::Name| plan.overrides.contains_key(*name);
     for name in merged.split_otherwise.iter().filter(lost) {
         printer.warn(format_args!(
             "{name} is split by other entries now: its overrides are lost"

@@ -11,7 +11,7 @@ use store::CheckError;
 use tokio::time::Instant;
 
 use crate::{
-    bucket::{RequestArgs, whole},
+    bucket::{RequestArgs, parse_whole_number},
     cli::{Global, examples},
     error::Error,
     exit::Exit,
@@ -38,7 +38,7 @@ pub struct Check {
     request: RequestArgs,
 
     /// How many requests this stands for.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole,
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = parse_whole_number,
         allow_negative_numbers = true)]
     cost: u64,
 

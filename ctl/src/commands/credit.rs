@@ -6,7 +6,7 @@ use serde::Serialize;
 use store::{CheckError, CreditReport, EditError, Overrides};
 
 use crate::{
-    bucket::{self, BucketArgs, Values, whole},
+    bucket::{self, BucketArgs, Values, parse_whole_number},
     cli::{Global, examples},
     edit::EditArgs,
     error::Error,
@@ -35,7 +35,7 @@ pub struct Credit {
     bucket: BucketArgs,
 
     /// How many units; a request takes the limit's `cost`, 1 unless it says otherwise.
-    #[arg(long, value_name = "N", value_parser = whole, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", value_parser = parse_whole_number, allow_negative_numbers = true)]
     units: u64,
 
     #[command(flatten)]
@@ -82,7 +82,7 @@ impl Credit {
             let policy = session.policy(Overrides::None).await?;
             let limit = session::find_limit(&policy, &self.limit)?.clone();
             if limit.scope == Scope::Proxy {
-                return Err(session::in_the_proxies(&limit));
+                return Err(session::buckets_in_proxies(&limit));
             }
             let values = self.bucket.of(&limit)?;
             let policy = session

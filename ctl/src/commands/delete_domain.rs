@@ -67,14 +67,14 @@ impl DeleteDomain {
             confirm(question, &self.yes).await?;
         }
         let nothing = Policy::empty(domain.clone());
-        let outcome = session
-            .outcome(Some(policy), &nothing, &Deltas::new())
+        let plan = session
+            .plan_edit(Some(policy), &nothing, &Deltas::new())
             .await?;
         let prepared = Prepared {
             domain: &domain,
             base: &base,
-            change: Change::Delete(&outcome.overrides),
-            changes: outcome.changes,
+            change: Change::Delete(&plan.overrides),
+            changes: plan.changes,
         };
         // What came in between was not agreed to.
         let report = session

@@ -63,7 +63,7 @@ impl DeleteLimit {
         let (confirmed, domain) = (session::find_limit(&policy, &self.name)?, &policy.domain);
         let overrides = match session.override_count(domain, confirmed).await? {
             0 => String::new(),
-            n => format!(", {}", session::to_go(n)),
+            n => format!(", {}", session::deletion_summary(n)),
         };
         let (name, rate) = (&confirmed.name, RateText(confirmed.quota.parameters().rate));
         self.ask(format!(
@@ -82,24 +82,24 @@ impl DeleteLimit {
         let attempt = async |base: &Stored, limit: &Limit| {
             let before = base.policy().ok_or_else(conflict)?;
             let after = without(before, limit.name.as_str())?;
-            let outcome = session
-                .outcome(Some(before), &after, &Deltas::new())
+            let plan = session
+                .plan_edit(Some(before), &after, &Deltas::new())
                 .await?;
-            let mut changes = outcome.changes;
+            let mut changes = plan.changes;
             changes.retain(|change| change.limit == limit.name.as_str());
             let prepared = Prepared {
                 domain,
                 base,
                 change: Change::Parts {
                     limits: &after,
-                    overrides: &outcome.overrides,
+                    overrides: &plan.overrides,
                 },
                 changes,
             };
             Ok(session.edit(prepared, &self.edit).await)
         };
         session
-            .edit_on_top(domain, Overrides::None, limit_in, attempt)
+            .edit_with_retry(domain, Overrides::None, limit_in, attempt)
             .await
     }
 
@@ -144,7 +144,7 @@ impl DeleteLimit {
             Ok(session.edit(prepared, &self.edit).await)
         };
         session
-            .edit_on_top(domain, Overrides::None, override_in, attempt)
+            .edit_with_retry(domain, Overrides::None, override_in, attempt)
             .await
     }
 }

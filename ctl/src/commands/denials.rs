@@ -22,7 +22,7 @@ use crate::{
 use view::{Report, Row};
 
 /// Limiters tell once a second.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Show who was denied just now, by which limit, and from where.
 #[derive(Debug, Args)]
@@ -92,7 +92,7 @@ impl Denials {
             // What is too old to come again need not be remembered.
             let oldest = observed.now_ms.saturating_sub(60_000);
             shown.retain(|_, at_ms| *at_ms >= oldest);
-            sleep(LOOK_EVERY).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
 

@@ -4,7 +4,7 @@ use clap::Args;
 use policy::Policy;
 use serde::Serialize;
 
-use super::apply::{check_domain, plan, read};
+use super::apply::{check_domain, plan_file, read};
 use crate::{
     changes::{self, FieldChange, LimitChange},
     cli::{Global, examples},
@@ -54,8 +54,8 @@ impl Diff {
 
 async fn report(session: &Session<'_>, file: Policy) -> Result<Report, Error> {
     let domain = file.domain.clone();
-    let (base, merged, outcome) = plan(session, file, true).await?;
-    let changes = outcome.changes;
+    let (base, merged, plan) = plan_file(session, file, true).await?;
+    let changes = plan.changes;
     let domain_changes = changes::of_domain(base.policy(), &merged.policy);
     let differs = !domain_changes.is_empty() || changes::any(&changes);
     if base.policy().is_none() {

@@ -1,7 +1,7 @@
 //! `rlctl doctor`.
 
 mod finding;
-mod followers;
+mod fleet;
 mod ignore;
 mod limits;
 mod orphans;
@@ -15,7 +15,7 @@ use serde::Serialize;
 use store::{Head, HeadState, Overrides, StoreError, Stored};
 
 use crate::{
-    bucket::whole,
+    bucket::parse_whole_number,
     cli::{Format, Global, examples},
     error::Error,
     exit::Exit,
@@ -42,7 +42,7 @@ use orphans::{Known, Looked};
 ))]
 pub struct Doctor {
     /// Keys that are looked at for leftovers of limits that are gone; 0 looks at all.
-    #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = whole,
+    #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = parse_whole_number,
         allow_negative_numbers = true)]
     keys: u64,
 
@@ -80,9 +80,9 @@ impl Doctor {
                 .unwrap_or_default(),
         };
         let looked = orphans::look(&session, &known, self.keys);
-        let (orphans, looked) = session.walking(looked).await?;
+        let (orphans, looked) = session.with_progress(looked).await?;
         findings.extend(orphans);
-        findings.extend(followers::look(&session).await?);
+        findings.extend(fleet::look(&session).await?);
         findings.sort_by_key(|finding| finding.severity);
         let found = findings.len();
         findings.retain(|finding| !self.ignore.iter().any(|known| known.is(finding)));

@@ -14,7 +14,7 @@ use crate::{
     error::Error,
     exit::Exit,
     printer::Printer,
-    render::{Page, View, changes::words},
+    render::{Page, View, changes::format_map},
     session::{Session, pauses},
     suggest,
 };
@@ -109,7 +109,7 @@ fn explain(compiled: &Compiled, descriptor: &Descriptor) -> Vec<Row> {
         }
         let found = matches.iter().find(|found| found.index == index);
         if found.is_none() && reasons.iter().all(|reason| reason.holds) {
-            let paused = pauses::in_words(compiled.pause_of(index, clock::now_ms()));
+            let paused = pauses::describe(compiled.pause_of(index, clock::now_ms()));
             reasons.push(match paused {
                 Some(paused) => reason(false, paused),
                 None => of_replacement(limit, compiled, &matches),
@@ -192,7 +192,7 @@ fn quota(
         Resolved::Quota(quota) if quota != limit.quota => {
             let mut node = found.to_node(&limit.per);
             node.unset("values");
-            Some(format!("by its override: {}", words(&node, " ", ", ")))
+            Some(format!("by its override: {}", format_map(&node, " ", ", ")))
         }
         Resolved::Quota(_) => None,
     }

@@ -11,13 +11,13 @@ use serde::Serialize;
 use store::{HistoryEntry, Keys, Overrides};
 
 use crate::{
-    bucket::{key, visible, whole},
+    bucket::{key, parse_whole_number, visible},
     changes::{Action, FieldChange, LimitChange},
     cli::{Global, examples},
     clock::now_ms,
     error::Error,
     exit::Exit,
-    past::Past,
+    history::HistoryChange,
     printer::Printer,
     render::{self, Page, Table, View, age, counted},
     session::Session,
@@ -42,7 +42,7 @@ pub struct History {
     limit: Option<String>,
 
     /// The last so many edits; 0 shows all that are kept.
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 20, value_parser = whole,
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 20, value_parser = parse_whole_number,
         allow_negative_numbers = true)]
     max: u64,
 }
@@ -139,20 +139,20 @@ struct Row {
 
 impl Row {
     fn new(entry: HistoryEntry, of: &Of<'_>) -> Self {
-        let past = Past::of(&entry);
-        let changes = past.changes();
-        let entries = of.bucket(&past);
+        let change = HistoryChange::parse(&entry);
+        let changes = change.changes();
+        let entries = of.bucket(&change);
         Self {
             revision: entry.revision.number,
             at_ms: entry.at_ms,
             // Whole seconds are enough for a table.
             at: format_timestamp(entry.at_ms / 1000 * 1000),
-            what: what(&past, &changes, entries.as_deref()),
+            what: what(&change, &changes, entries.as_deref()),
             domain: of.domain.clone(),
-            redis_key: past.key().map(str::to_owned),
+            redis_key: change.key().map(str::to_owned),
             bucket: entries.map(|entries| entries.into_iter().collect()),
-            domain_changes: past.domain_changes(),
-            limits: past.limits().into_iter().map(Name::to_string).collect(),
+            domain_changes: change.domain_changes(),
+            limits: change.limits().into_iter().map(Name::to_string).collect(),
             author: entry.by.author,
             reason: entry.by.reason,
             operation: entry.operation,
@@ -163,23 +163,23 @@ impl Row {
 
 impl Of<'_> {
     /// The one bucket that an edit concerns.
-    fn bucket(&self, past: &Past) -> Option<key::Entries> {
-        let limits = past.limits();
+    fn bucket(&self, change: &HistoryChange) -> Option<key::Entries> {
+        let limits = change.limits();
         let limit = limits.first().zip(self.policy);
         let limit = limit.and_then(|(name, policy)| policy.limit(name.as_str()));
-        key::entries(self.keys, limit, past.key()?)
+        key::entries(self.keys, limit, change.key()?)
     }
 }
 
 /// `+exports ~per-user -old`.
 fn what(
-    past: &Past,
+    change: &HistoryChange,
     changes: &[LimitChange],
     bucket: Option<&[(String, Option<String>)]>,
 ) -> String {
-    let bucket = |key: &str| bucket.map_or_else(|| visible(key.as_bytes()), key::in_words);
-    match past {
-        Past::Limits { .. } => {
+    let bucket = |key: &str| bucket.map_or_else(|| visible(key.as_bytes()), key::describe);
+    match change {
+        HistoryChange::Limits { .. } => {
             let sign = |change: &LimitChange| match change.action {
                 Action::Changed if only_pause(change).is_some() => {
                     only_pause(change).map_or_else(String::new, |c| kill_switch(c, &change.limit))
@@ -188,7 +188,7 @@ fn what(
                 Action::Deleted => format!("-{}", change.limit),
                 Action::Changed | Action::Unchanged => format!("~{}", change.limit),
             };
-            let pause = past.domain_changes();
+            let pause = change.domain_changes();
             let domain = pause
                 .first()
                 .map(|change| kill_switch(change, "the domain"));
@@ -198,26 +198,26 @@ fn what(
             let all = domain.into_iter().chain(limits).chain(more);
             all.collect::<Vec<_>>().join(" ")
         }
-        Past::Override { limit, after, .. } => match after {
+        HistoryChange::Override { limit, after, .. } => match after {
             Some(_) => format!("~{limit} override"),
             None => format!("~{limit} -override"),
         },
-        Past::Reset {
+        HistoryChange::Reset {
             limit, begun: true, ..
         } => format!("reset {limit}, every bucket: begun"),
-        Past::Reset {
+        HistoryChange::Reset {
             limit, key: None, ..
         } => format!("reset {limit}, every bucket"),
-        Past::Reset {
+        HistoryChange::Reset {
             limit,
             key: Some(key),
             ..
         } => format!("reset {limit} {}", bucket(key)),
-        Past::Credit { limit, units, key } => {
+        HistoryChange::Credit { limit, units, key } => {
             format!("credit {limit} {}: {units}", bucket(key))
         }
-        Past::TooLarge => "(more than the history keeps)".to_owned(),
-        Past::Unknown => "(unknown to this version)".to_owned(),
+        HistoryChange::TooLarge => "(more than the history keeps)".to_owned(),
+        HistoryChange::Unknown => "(unknown to this version)".to_owned(),
     }
 }
 

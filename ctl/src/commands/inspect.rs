@@ -107,7 +107,7 @@ async fn look(
     values: Values,
 ) -> Result<Bucket, Error> {
     if limit.scope == Scope::Proxy {
-        return Err(session::in_the_proxies(limit));
+        return Err(session::buckets_in_proxies(limit));
     }
     let ask = async |cost| -> Result<Inspection, Error> {
         let answer = session

@@ -70,8 +70,8 @@ async fn row(session: &Session<'_>, head: Head) -> Result<Row, Error> {
 /// `paused until 2026-12-01T00:00:00Z`, `2 limits paused`.
 fn paused_in(policy: &Policy) -> Option<String> {
     let limits = policy.limits.iter();
-    let paused = limits.filter(|limit| pauses::in_words(limit.paused).is_some());
-    match (pauses::in_words(policy.paused), paused.count()) {
+    let paused = limits.filter(|limit| pauses::describe(limit.paused).is_some());
+    match (pauses::describe(policy.paused), paused.count()) {
         (Some(domain), _) => Some(domain),
         (None, 0) => None,
         (None, count) => Some(format!("{} paused", counted(count, "limit"))),

@@ -13,7 +13,7 @@ use store::{KeyValue, ListedBucket, Overrides};
 use walk::Walk;
 
 use crate::{
-    bucket::{key, whole},
+    bucket::{key, parse_whole_number},
     cli::{Global, examples},
     error::Error,
     exit::Exit,
@@ -41,7 +41,7 @@ pub struct ListKeys {
     matching: Option<String>,
 
     /// Stop after so many; 0 lists all, in no order, as they are found.
-    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = whole,
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = parse_whole_number,
         allow_negative_numbers = true)]
     max: u64,
 }
@@ -67,7 +67,7 @@ impl ListKeys {
         }
         let max = usize::try_from(self.max).unwrap_or(usize::MAX);
         let mut rows = BTreeMap::new();
-        let listed = session.walking(walk.pages(|page| {
+        let listed = session.with_progress(walk.pages(|page| {
             // A key may come more than once.
             rows.extend(page.into_iter().map(|row| (row.redis_key.clone(), row)));
             Ok(rows.len() <= max)
@@ -128,7 +128,7 @@ impl Row {
             Vec::new()
         };
         let shown = match (entries.is_empty(), bucket.values.is_empty()) {
-            (false, _) => key::in_words(&entries),
+            (false, _) => key::describe(&entries),
             (true, true) => "(all)".to_owned(),
             (true, false) => "(split otherwise)".to_owned(),
         };

@@ -11,7 +11,7 @@ use crate::{
     cli::{Global, examples},
     error::Error,
     exit::Exit,
-    follow::{is_current, limiter_name, proxy_name},
+    fleet::{is_current, limiter_name, proxy_name},
     printer::Printer,
     render::{Page, Table, View, age},
     session::Session,

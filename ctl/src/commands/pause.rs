@@ -1,6 +1,6 @@
 //! `rlctl pause` and `rlctl resume`.
 
-mod ends;
+mod end;
 
 use clap::Args;
 use policy::{Limit, Name, Pause, Policy, format_timestamp};
@@ -18,7 +18,7 @@ use crate::{
     session::{self, Session},
 };
 
-use ends::Ends;
+use end::PauseEnd;
 
 /// Take a limit, or all of them, out of force: the kill switch.
 ///
@@ -30,12 +30,12 @@ use ends::Ends;
     "rlctl pause --limit per-user --for 30m     # in force again by itself"
     "rlctl pause --yes --for 1h                 # the whole domain"
 ))]
-pub struct DoPause {
+pub struct PauseCommand {
     #[command(flatten)]
     what: What,
 
     #[command(flatten)]
-    ends: Ends,
+    ends: PauseEnd,
 
     #[command(flatten)]
     edit: EditArgs,
@@ -75,7 +75,7 @@ impl What {
     }
 }
 
-impl DoPause {
+impl PauseCommand {
     /// Asks before a whole domain goes out of force.
     pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
         let session = Session::open(global, printer)?;
@@ -211,6 +211,6 @@ async fn set(
         Ok(session.edit(prepared, args).await)
     };
     session
-        .edit_on_top(domain, Overrides::None, pause_in, attempt)
+        .edit_with_retry(domain, Overrides::None, pause_in, attempt)
         .await
 }

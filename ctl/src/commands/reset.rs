@@ -8,13 +8,13 @@ use store::{Cursor, LimitOf, Overrides, Which};
 use crate::{
     bucket::{self, BucketArgs},
     cli::{Global, examples},
+    dedup::KeyDedup,
     edit::EditArgs,
     error::Error,
     exit::Exit,
     printer::{Pending, Printer},
     prompt::{Yes, confirm},
     render::{Page, View, counted},
-    seen::Seen,
     session::{self, Session},
 };
 
@@ -81,7 +81,7 @@ impl Reset {
             let signature = self.edit.signature();
             let reset = session.store.reset(&of, which, &signature);
             let report = match which {
-                Which::All => session.walking(reset).await,
+                Which::All => session.with_progress(reset).await,
                 Which::Bucket(_) => reset.await,
             };
             printer.set_pending(None);
@@ -111,7 +111,7 @@ async fn would_forget(
 ) -> Result<u64, Error> {
     let limit = session::find_limit(policy, limit)?;
     let Which::Bucket(values) = which else {
-        let mut seen = Seen::default();
+        let mut seen = KeyDedup::default();
         let mut cursor = Some(Cursor::default());
         while let Some(from) = cursor {
             let page = session
@@ -120,11 +120,11 @@ async fn would_forget(
                 .await;
             let page = page.map_err(|error| session.failed(&error))?;
             for bucket in page.buckets {
-                seen.first_time(&bucket.key);
+                seen.insert(&bucket.key);
             }
             cursor = page.next;
         }
-        return Ok(seen.count());
+        return Ok(seen.distinct());
     };
     let compiled = Compiled::new(policy.clone());
     let inspection = session

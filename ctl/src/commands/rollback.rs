@@ -5,13 +5,13 @@ use policy::{Name, Policy};
 use store::{Change, HistoryEntry, Overrides, Stored};
 
 use crate::{
-    bucket::whole,
+    bucket::parse_whole_number,
     changes::{self, FieldChange, LimitChange},
     cli::{Global, examples},
     edit::{EditArgs, Prepared, revision_of},
     error::Error,
     exit::Exit,
-    past::{Past, Undone},
+    history::{HistoryChange, Reverted},
     printer::Printer,
     prompt::{Yes, confirm},
     render::{self, diagnostics},
@@ -32,7 +32,7 @@ const READ_MAX: usize = 10_000;
 ))]
 pub struct Rollback {
     /// The revision to go back to.
-    #[arg(value_parser = whole, allow_negative_numbers = true)]
+    #[arg(value_parser = parse_whole_number, allow_negative_numbers = true)]
     revision: u64,
 
     /// Only this limit.
@@ -69,14 +69,14 @@ impl Rollback {
             let known = base.policy().and_then(|base| base.limit(name.as_str()));
             known.map_or_else(|| session::find_limit(policy, name.as_str()), Ok)?;
         }
-        let outcome = session
-            .outcome(base.policy(), policy, &earlier.overrides)
+        let plan = session
+            .plan_edit(base.policy(), policy, &earlier.overrides)
             .await?;
-        if let Some(text) = outcome.misfit() {
+        if let Some(text) = plan.invalid_overrides_text() {
             return Err(invalid(&text));
         }
         let domain_changes = changes::of_domain(base.policy(), policy);
-        self.ask(printer, &domain, &domain_changes, &outcome.changes)
+        self.ask(printer, &domain, &domain_changes, &plan.changes)
             .await?;
         let mut edit = self.edit.clone();
         if edit.reason.is_empty() {
@@ -87,9 +87,9 @@ impl Rollback {
             base: &base,
             change: Change::Parts {
                 limits: policy,
-                overrides: &outcome.overrides,
+                overrides: &plan.overrides,
             },
-            changes: outcome.changes,
+            changes: plan.changes,
         };
         let report = session.edit(prepared, &edit).await;
         let report = report.map_err(|error| session.edit_failed(&error))?;
@@ -126,7 +126,7 @@ impl Rollback {
         base: &Stored,
         history: &[HistoryEntry],
         limit: Option<&Name>,
-    ) -> Result<Undone, Error> {
+    ) -> Result<Reverted, Error> {
         let newest = history.first().map_or(0, |entry| entry.revision.number);
         let current = revision_of(base).map_or(newest, |revision| revision.number);
         let later = |entry: &&HistoryEntry| {
@@ -147,24 +147,24 @@ impl Rollback {
             )));
         }
         let policy = base.policy().cloned();
-        let mut undone = Undone::new(policy.unwrap_or_else(|| Policy::empty(domain.clone())));
+        let mut reverted = Reverted::new(policy.unwrap_or_else(|| Policy::empty(domain.clone())));
         for entry in later {
-            let past = Past::of(entry);
-            let taken_back = undone.take_back(&past, limit);
-            taken_back.ok_or_else(|| cannot_take_back(entry, &past))?;
+            let change = HistoryChange::parse(entry);
+            let reverted = reverted.revert(&change, limit);
+            reverted.ok_or_else(|| cannot_revert(entry, &change))?;
         }
-        checked(undone, base.policy())
+        checked(reverted, base.policy())
     }
 }
 
-fn cannot_take_back(entry: &HistoryEntry, past: &Past) -> Error {
+fn cannot_revert(entry: &HistoryEntry, change: &HistoryChange) -> Error {
     let number = entry.revision.number;
     let error = Error::new(
         Exit::Refused,
         format!("revision {number} cannot be taken back"),
     );
-    match past {
-        Past::TooLarge => error
+    match change {
+        HistoryChange::TooLarge => error
             .hint("it changed more than the history keeps: `rlctl apply -f` of a backup is left"),
         _ => error.hint("this version cannot read what the history says of it"),
     }
@@ -172,11 +172,11 @@ fn cannot_take_back(entry: &HistoryEntry, past: &Past) -> Error {
 
 /// The limits that come out must make sense together, and overrides fit them. Limits that are new
 /// or split otherwise list theirs.
-fn checked(mut undone: Undone, base: Option<&Policy>) -> Result<Undone, Error> {
-    let policy = &mut undone.policy;
+fn checked(mut reverted: Reverted, base: Option<&Policy>) -> Result<Reverted, Error> {
+    let policy = &mut reverted.policy;
     Policy::from_node(&policy.to_node()).map_err(|problems| invalid(&diagnostics(&problems)))?;
     for limit in &mut policy.limits {
-        let Some(deltas) = undone.overrides.get_mut(&limit.name) else {
+        let Some(deltas) = reverted.overrides.get_mut(&limit.name) else {
             continue;
         };
         for found in deltas.values_mut().flatten() {
@@ -188,7 +188,7 @@ fn checked(mut undone: Undone, base: Option<&Policy>) -> Result<Undone, Error> {
             limit.overrides = deltas.values().flatten().cloned().collect();
         }
     }
-    Ok(undone)
+    Ok(reverted)
 }
 
 fn invalid(text: &str) -> Error {

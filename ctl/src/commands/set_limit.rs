@@ -1,9 +1,9 @@
 //! `rlctl set-limit`.
 
 mod bucket_override;
+mod choices;
 mod fields;
-mod words;
-mod wrong;
+mod problems;
 
 use std::cell::Cell;
 
@@ -89,7 +89,7 @@ impl SetLimit {
         };
         printer.data(&report)?;
         let warned = self.warn(&session, &domain, &name, &report).await;
-        session.note_unread(warned);
+        session.note_read_failure(warned);
         session.follow_up_edit(&report, &self.edit).await
     }
 
@@ -122,7 +122,7 @@ impl SetLimit {
                     .await?;
             }
             if let Some(after) = after {
-                wrong::warn(session.printer, after);
+                problems::warn(session.printer, after);
             }
             let change = LimitChange::between(before.as_ref(), after);
             let prepared = Prepared {
@@ -134,7 +134,7 @@ impl SetLimit {
             Ok(session.edit(prepared, &self.edit).await)
         };
         session
-            .edit_on_top(domain, Overrides::None, limit_in, attempt)
+            .edit_with_retry(domain, Overrides::None, limit_in, attempt)
             .await
     }
 
@@ -174,7 +174,8 @@ impl SetLimit {
         domain: &Name,
         (before, after): (&Limit, &Limit),
     ) -> Result<(), Error> {
-        let Some((count, lines)) = session.overrides_left_over(domain, before, after).await? else {
+        let Some((count, lines)) = session.overrides_invalidated(domain, before, after).await?
+        else {
             return Ok(());
         };
         let name = &after.name;
@@ -212,7 +213,7 @@ impl SetLimit {
         self.fields.apply(&mut limit);
         let edited = Limit::from_node(&limit).and_then(|limit| old.with_limit(limit));
         edited.map_err(|problems| {
-            let error = wrong::wrong(name.as_str(), &problems);
+            let error = problems::invalid_limit(name.as_str(), &problems);
             let is_new = old.limit(name.as_str()).is_none();
             let similar = similar(&old.limits, name).filter(|_| is_new);
             error.maybe_hint(

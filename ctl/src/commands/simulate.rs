@@ -11,7 +11,7 @@ use clap::{Args, ValueEnum};
 use policy::{Node, Policy, Problems, Surroundings, parse_duration};
 
 use crate::{
-    bucket::{Pair, descriptor, whole},
+    bucket::{Pair, descriptor, parse_whole_number},
     cli::{Global, examples},
     error::Error,
     exit::Exit,
@@ -89,7 +89,7 @@ pub struct Simulate {
     descriptor: Vec<Pair>,
 
     /// Another number draws other times for `poisson`.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole,
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = parse_whole_number,
         allow_negative_numbers = true)]
     seed: u64,
 }

@@ -33,8 +33,8 @@ async fn replace_as(
     after: &Policy,
     args: &EditArgs,
 ) -> Result<EditReport, EditError> {
-    let outcome = session
-        .outcome(base.policy(), after, &BTreeMap::new())
+    let plan = session
+        .plan_edit(base.policy(), after, &BTreeMap::new())
         .await
         .unwrap();
     let prepared = Prepared {
@@ -42,9 +42,9 @@ async fn replace_as(
         base,
         change: Change::Parts {
             limits: after,
-            overrides: &outcome.overrides,
+            overrides: &plan.overrides,
         },
-        changes: outcome.changes,
+        changes: plan.changes,
     };
     session.edit(prepared, args).await
 }
@@ -68,7 +68,7 @@ async fn race(theirs: &str) -> (Result<EditReport, Error>, Policy) {
         Ok(replace(&session, base, &after).await)
     };
     let result = session
-        .edit_on_top(&domain, Overrides::None, mine_in, attempt)
+        .edit_with_retry(&domain, Overrides::None, mine_in, attempt)
         .await;
     assert!(raced.get());
     let now = session.read(&domain, Overrides::All).await.unwrap();

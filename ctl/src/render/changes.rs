@@ -106,8 +106,8 @@ fn one(change: &LimitChange, page: Page) -> String {
     if more > 0 {
         let _ = writeln!(text, "    and {}", counted(more, "more override"));
     }
-    if change.overrides_untold > 0 {
-        let count = counted(change.overrides_untold, "override");
+    if change.overrides_unrecorded > 0 {
+        let count = counted(change.overrides_unrecorded, "override");
         let _ = writeln!(text, "    without the {count} it has now");
     }
     text
@@ -137,15 +137,15 @@ fn paused(node: &Node) -> String {
     match node.value {
         policy::Value::Bool(true) => "yes".to_owned(),
         policy::Value::Bool(false) => "no".to_owned(),
-        _ => words(node, " ", ", "),
+        _ => format_map(node, " ", ", "),
     }
 }
 
 fn override_line(change: &OverrideChange, action: Action, page: Page) -> String {
-    let bucket = words(&change.values, "=", " ");
+    let bucket = format_map(&change.values, "=", " ");
     let numbers = |node: &Option<Node>| {
         node.as_ref()
-            .map_or("none".to_owned(), |n| words(n, " ", ", "))
+            .map_or("none".to_owned(), |n| format_map(n, " ", ", "))
     };
     let (before, after) = (numbers(&change.before), numbers(&change.after));
     match action {
@@ -156,7 +156,7 @@ fn override_line(change: &OverrideChange, action: Action, page: Page) -> String 
 }
 
 /// A map as words: `rate 100/s, until 2026-12-01T00:00:00Z`.
-pub fn words(node: &Node, between: &str, separator: &str) -> String {
+pub fn format_map(node: &Node, between: &str, separator: &str) -> String {
     let policy::Value::Map(entries) = &node.value else {
         return node.to_yaml_line();
     };

@@ -80,7 +80,7 @@ fn matchers(limit: &Node, none: &str) -> String {
 
 /// What is out of the ordinary about a limit.
 fn notes(limit: &Limit, node: &Node) -> String {
-    let mut notes = Vec::from_iter(pauses::in_words(limit.paused));
+    let mut notes = Vec::from_iter(pauses::describe(limit.paused));
     let text = |name: &str| node.get(name).map(plain);
     match text("enforce").as_deref() {
         Some("0%") => notes.push("shadow".to_owned()),

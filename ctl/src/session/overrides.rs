@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use policy::{Compiled, Descriptor, Limit, Name, Override, Policy};
 use store::{LimitOf, Overrides, StoreError, Unfit};
 
-use super::{Session, outcome::Walk};
+use super::{Session, edit_plan::OverridePages};
 use crate::{bucket::Values, error::Error};
 
 impl Session<'_> {
@@ -61,20 +61,20 @@ impl Session<'_> {
         max: usize,
     ) -> Result<Vec<Override>, Error> {
         let mut found = BTreeMap::new();
-        let mut walk = Walk::new(domain, limit);
+        let mut walk = OverridePages::new(domain, limit);
         while found.len() < max
             && let Some(page) = walk.page(self).await?
         {
             for one in page.overrides {
-                let one = one.map_err(|unfit| self.unreadable(limit, &unfit))?;
+                let one = one.map_err(|invalid| self.unreadable(limit, &invalid))?;
                 found.insert(one.values.clone(), one);
             }
         }
         Ok(found.into_values().take(max).collect())
     }
 
-    fn unreadable(&self, limit: &Limit, unfit: &Unfit) -> Error {
-        let (json, problems) = (&unfit.json, unfit.problems.join("; "));
+    fn unreadable(&self, limit: &Limit, invalid: &Unfit) -> Error {
+        let (json, problems) = (&invalid.json, invalid.problems.join("; "));
         self.failed(&StoreError::Corrupt(format!(
             "an override of {}, {json}: {problems}",
             limit.name

@@ -14,7 +14,7 @@ const DRAWN_EVERY: Duration = Duration::from_millis(200);
 
 impl Session<'_> {
     /// Does something that walks over keys, and shows how far it is.
-    pub async fn walking<T>(&self, walk: impl Future<Output = T>) -> T {
+    pub async fn with_progress<T>(&self, walk: impl Future<Output = T>) -> T {
         if self.printer.is_quiet() || !std::io::stderr().is_terminal() {
             return walk.await;
         }

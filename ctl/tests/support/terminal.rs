@@ -74,7 +74,7 @@ impl Terminal {
         let parser = Arc::new(Mutex::new(vt100::Parser::new(cells(24), cells(80), 0)));
         let written = Arc::new(Mutex::new(Vec::new()));
         let (screen, all) = (Arc::clone(&parser), Arc::clone(&written));
-        // Ends with the program, whose end closes the terminal. The slave is kept open until then
+        // PauseEnd with the program, whose end closes the terminal. The slave is kept open until then
         // by whoever holds the pair.
         std::thread::spawn(move || {
             let mut bytes = [0; 4096];

@@ -9,7 +9,7 @@ use crate::{
     exit::Exit,
     merge::{self, Merged},
     render::diagnostics,
-    session::{Deltas, Outcome, Session},
+    session::{Deltas, EditPlan, Session},
 };
 
 /// How often a domain is read anew because it was edited in the middle of it.
@@ -19,37 +19,37 @@ const TRIES: usize = 5;
 const LINES_MAX: usize = 5;
 
 /// What the domain is, what it becomes, and how that differs.
-pub async fn plan(
+pub async fn plan_file(
     session: &Session<'_>,
     file: Policy,
     prune: bool,
-) -> Result<(Stored, Merged, Outcome), Error> {
+) -> Result<(Stored, Merged, EditPlan), Error> {
     for _ in 0..TRIES {
         let base = session.read(&file.domain, Overrides::None).await?;
         let merged = merge::merge(file.clone(), base.policy(), prune);
-        let mut merged = merged.map_err(|problems| misfit(&diagnostics(&problems)))?;
+        let mut merged = merged.map_err(|problems| does_not_fit(&diagnostics(&problems)))?;
         let mut lines = Vec::new();
         if let Some(before) = base.policy().filter(|_| !prune) {
-            let unlisted = session.keep_unlisted(before, &mut merged.policy).await?;
-            merged.overrides_kept = unlisted.kept;
-            lines = unlisted.misfit;
+            let kept = session.keep_unlisted(before, &mut merged.policy).await?;
+            merged.overrides_kept = kept.by_limit;
+            lines = kept.problems;
         }
-        let outcome = session
-            .outcome(base.policy(), &merged.policy, &Deltas::new())
+        let plan = session
+            .plan_edit(base.policy(), &merged.policy, &Deltas::new())
             .await?;
         // Overrides were read page by page: of one and the same revision?
         let now = session.read(&file.domain, Overrides::None).await?;
         if revision_of(&now) == revision_of(&base) {
             if !lines.is_empty() {
-                return Err(misfit(&bounded(&lines)));
+                return Err(does_not_fit(&bounded(&lines)));
             }
-            if let Some(text) = outcome.misfit() {
-                return Err(misfit(&text));
+            if let Some(text) = plan.invalid_overrides_text() {
+                return Err(does_not_fit(&text));
             }
             if !prune {
-                must_not_lose(&merged.split_otherwise, &outcome)?;
+                check_no_override_lost(&merged.split_otherwise, &plan)?;
             }
-            return Ok((base, merged, outcome));
+            return Ok((base, merged, plan));
         }
     }
     Err(conflict())
@@ -64,7 +64,7 @@ fn bounded(lines: &[String]) -> String {
     shown.join("\n")
 }
 
-fn misfit(text: &str) -> Error {
+fn does_not_fit(text: &str) -> Error {
     Error::new(
         Exit::No,
         format!("the file does not fit what is there already\n{text}"),
@@ -73,9 +73,9 @@ fn misfit(text: &str) -> Error {
 }
 
 /// Buckets that are split by other entries leave their overrides without a bucket.
-fn must_not_lose(split_otherwise: &[Name], outcome: &Outcome) -> Result<(), Error> {
+fn check_no_override_lost(split_otherwise: &[Name], plan: &EditPlan) -> Result<(), Error> {
     let mut lost = split_otherwise.iter();
-    match lost.find(|name| outcome.overrides.contains_key(*name)) {
+    match lost.find(|name| plan.overrides.contains_key(*name)) {
         None => Ok(()),
         Some(name) => Err(Error::new(
             Exit::No,

@@ -11,7 +11,7 @@ const CHECKS: [&str; 19] = [
     "domains",
     "eviction",
     "evicted",
-    "followers",
+    "fleet",
     "info",
     "memory",
     "missing",
@@ -87,7 +87,7 @@ mod tests {
     fn every_check_can_be_ignored_and_no_other() {
         let sources = [
             include_str!("finding.rs"),
-            include_str!("followers.rs"),
+            include_str!("fleet.rs"),
             include_str!("limits.rs"),
             include_str!("orphans.rs"),
             include_str!("server.rs"),

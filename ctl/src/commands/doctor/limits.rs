@@ -6,7 +6,7 @@ use super::finding::{Finding, Severity};
 use crate::{
     clock,
     error::Error,
-    render::listed,
+    render::truncated_list,
     session::{Session, pauses},
 };
 
@@ -111,15 +111,15 @@ fn unmeant(policy: &Policy, problem: Problem) -> Finding {
 pub async fn overrides(session: &Session<'_>, policy: &Policy) -> Result<Vec<Finding>, Error> {
     let mut findings = Vec::new();
     for limit in &policy.limits {
-        let unfit = session.unfit_overrides(&policy.domain, limit).await?;
-        if unfit.is_empty() {
+        let invalid = session.invalid_overrides(&policy.domain, limit).await?;
+        if invalid.is_empty() {
             continue;
         }
         let finding = Finding::new(
             Severity::Error,
             "records",
             place(policy, limit),
-            format!("overrides of it cannot be used: {}", unfit.join("; ")),
+            format!("overrides of it cannot be used: {}", invalid.join("; ")),
             "limiters that run keep the limits they had, one that starts has none",
         );
         let (domain, name) = (&policy.domain, &limit.name);
@@ -135,7 +135,7 @@ fn place(policy: &Policy, limit: &Limit) -> String {
 }
 
 fn paused_domain(policy: &Policy) -> Option<Finding> {
-    let paused = pauses::in_words(policy.paused)?;
+    let paused = pauses::describe(policy.paused)?;
     let domain = &policy.domain;
     Some(
         Finding::new(
@@ -150,7 +150,7 @@ fn paused_domain(policy: &Policy) -> Option<Finding> {
 }
 
 fn paused(policy: &Policy, limit: &Limit) -> Option<Finding> {
-    let paused = pauses::in_words(limit.paused)?;
+    let paused = pauses::describe(limit.paused)?;
     let (domain, name) = (&policy.domain, &limit.name);
     Some(
         Finding::new(
@@ -238,7 +238,7 @@ fn shared(policy: &Policy) -> Option<Finding> {
         format!("domain {domain}"),
         format!(
             "requests that lack an entry of `per` share one bucket in {}",
-            listed(&names, NAMED_MAX)
+            truncated_list(&names, NAMED_MAX)
         ),
         "that is as it should be where few lack it; where many do, they deny each other",
     );

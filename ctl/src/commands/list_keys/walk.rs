@@ -8,10 +8,10 @@ use store::Cursor;
 use super::{ListKeys, Row};
 use crate::{
     cli::Format,
+    dedup::KeyDedup,
     error::Error,
     exit::Exit,
     render::{Page, counted},
-    seen::Seen,
     session::Session,
 };
 
@@ -54,19 +54,19 @@ impl Walk<'_> {
         let printer = self.session.printer;
         let format = printer.format();
         let mut lines = Lines::new(format, self.policy, printer.page());
-        let mut seen = Seen::default();
+        let mut seen = KeyDedup::default();
         printer.raw(&lines.head())?;
         let walk = self.pages(|page| {
             let new: Vec<Row> = page
                 .into_iter()
-                .filter(|row| seen.first_time(&row.redis_key))
+                .filter(|row| seen.insert(&row.redis_key))
                 .collect();
             printer.raw(&lines.page(&new)?)?;
             Ok(!printer.is_closed())
         });
-        self.session.walking(walk).await?;
+        self.session.with_progress(walk).await?;
         printer.raw(&lines.end())?;
-        let count = usize::try_from(seen.count()).unwrap_or(usize::MAX);
+        let count = usize::try_from(seen.distinct()).unwrap_or(usize::MAX);
         printer.note(counted(count, "bucket"));
         Ok(Exit::Done)
     }

@@ -3,7 +3,7 @@
 use policy::{Limit, Name, Node, Override, Scope};
 use store::{Change, Overrides, Stored};
 
-use super::{SetLimit, wrong::wrong};
+use super::{SetLimit, problems::invalid_limit};
 use crate::{
     bucket::{self, Values},
     changes::{self, Action, LimitChange},
@@ -52,7 +52,7 @@ impl SetLimit {
             Ok(session.edit(prepared, &self.edit).await)
         };
         session
-            .edit_on_top(domain, Overrides::None, override_in, attempt)
+            .edit_with_retry(domain, Overrides::None, override_in, attempt)
             .await
     }
 
@@ -84,7 +84,7 @@ impl SetLimit {
         let name = limit.name.as_str();
         limit
             .read_override(&node)
-            .map_err(|problems| wrong(name, &problems))
+            .map_err(|problems| invalid_limit(name, &problems))
     }
 }
 
@@ -143,6 +143,6 @@ pub fn between(limit: &Limit, before: Option<&Override>, after: Option<&Override
         },
         fields: Vec::new(),
         overrides,
-        overrides_untold: 0,
+        overrides_unrecorded: 0,
     }
 }

@@ -3,10 +3,10 @@
 use clap::Args;
 use policy::Node;
 
-use super::words::{
+use super::choices::{
     ALGORITHM, ALIGN, IF_MISSING, ON_FAILURE, OVER_LIMIT, SCOPE, UNSETTABLE, choice,
 };
-use crate::bucket::{Pair, whole};
+use crate::bucket::{Pair, parse_whole_number};
 
 /// Every flag that sets a field; what is not given stays as it is.
 #[derive(Debug, Default, Args)]
@@ -52,7 +52,7 @@ pub struct LimitFields {
     rate: Option<String>,
 
     /// Units that may be used at once [default: as many as the rate names].
-    #[arg(long, value_name = "N", help_heading = "How much", value_parser = whole, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", help_heading = "How much", value_parser = parse_whole_number, allow_negative_numbers = true)]
     burst: Option<u64>,
 
     /// token_bucket, gcra, leaky_bucket, fixed_window, sliding_window, sliding_window_log or
@@ -62,11 +62,11 @@ pub struct LimitFields {
     algorithm: Option<String>,
 
     /// Units that one request takes.
-    #[arg(long, value_name = "N", help_heading = "How much", value_parser = whole, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", help_heading = "How much", value_parser = parse_whole_number, allow_negative_numbers = true)]
     cost: Option<u64>,
 
     /// Parts of a sliding_window_buckets window.
-    #[arg(long, value_name = "N", help_heading = "How much", value_parser = whole, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", help_heading = "How much", value_parser = parse_whole_number, allow_negative_numbers = true)]
     sub_windows: Option<u64>,
 
     /// Whether the part that slides out still counts whole (sliding_window_buckets).
@@ -129,7 +129,7 @@ pub struct LimitFields {
     partition: Vec<String>,
 
     /// Proxies to assume while no limiter tells.
-    #[arg(long, value_name = "N", help_heading = "Where it is decided", value_parser = whole, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", help_heading = "Where it is decided", value_parser = parse_whole_number, allow_negative_numbers = true)]
     fleet_size: Option<u64>,
 
     /// Put a field back to its default.

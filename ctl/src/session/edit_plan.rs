@@ -1,15 +1,15 @@
 //! What an edit of limits comes to, overrides included. There may be a hundred thousand of those:
 //! they are read page by page, and only where the question needs them.
 
-mod effect;
-mod unfit;
+mod invalid_overrides;
+mod override_plan;
 
 use std::collections::{BTreeMap, HashMap};
 
 use policy::{Limit, Name, Override, Policy};
 use store::{LimitOf, OverrideCursor, OverrideEdits, OverridePage};
 
-use effect::Effect;
+use override_plan::OverridePlan;
 
 use super::Session;
 use crate::{
@@ -21,11 +21,11 @@ use crate::{
 
 /// Overrides of one limit that go and are remembered. The history keeps no more than 1 MiB of an
 /// edit, which is fewer.
-const REMEMBERED_MAX: u64 = 20_000;
+const RECORDED_MAX: u64 = 20_000;
 /// So many overrides that are to go, for whoever is asked whether they may.
-pub fn to_go(count: u64) -> String {
+pub fn deletion_summary(count: u64) -> String {
     let overrides = counted(count, "override");
-    if count > REMEMBERED_MAX {
+    if count > RECORDED_MAX {
         return format!("{overrides}, which no rollback brings back");
     }
     overrides
@@ -36,14 +36,14 @@ pub type Deltas = BTreeMap<Name, BTreeMap<Values, Option<Override>>>;
 
 /// What an edit comes to.
 #[derive(Debug, Default)]
-pub struct Outcome {
+pub struct EditPlan {
     /// Every limit, in the order of the policy; those that go come last.
     pub changes: Vec<LimitChange>,
     /// What is written of overrides.
     pub overrides: OverrideEdits,
     /// Overrides that stay and do not fit their limit any more, by limit. Such an edit must not be
     /// made.
-    pub unfit: Vec<(Name, Vec<String>)>,
+    pub invalid_overrides: Vec<(Name, Vec<String>)>,
 }
 
 impl Session<'_> {
@@ -51,13 +51,13 @@ impl Session<'_> {
     ///
     /// A limit that lists overrides has just these afterwards. One that lists none keeps those it
     /// has, but for the deltas, unless it is split by other entries.
-    pub async fn outcome(
+    pub async fn plan_edit(
         &self,
         before: Option<&Policy>,
         after: &Policy,
         deltas: &Deltas,
-    ) -> Result<Outcome, Error> {
-        let mut outcome = Outcome::default();
+    ) -> Result<EditPlan, Error> {
+        let mut plan = EditPlan::default();
         let counts = match before {
             Some(before) => self.override_counts(before).await?,
             None => Vec::new(),
@@ -71,27 +71,29 @@ impl Session<'_> {
         for limit in &after.limits {
             let deltas = deltas.get(&limit.name).unwrap_or(&none);
             let old = old.get(&limit.name).copied();
-            let effect = self.effect(&after.domain, old, limit, deltas).await?;
-            outcome.note(old.map(|(old, _)| old), Some(limit), effect);
+            let override_plan = self
+                .override_plan(&after.domain, old, limit, deltas)
+                .await?;
+            plan.note(old.map(|(old, _)| old), Some(limit), override_plan);
         }
         for gone in before.into_iter().flat_map(|before| &before.limits) {
             if after.limit(gone.name.as_str()).is_none() {
                 let count = old.get(&gone.name).map_or(0, |(_, count)| *count);
-                let effect = self.all_go(&after.domain, gone, count).await?;
-                outcome.note(Some(gone), None, effect);
+                let override_plan = self.all_go(&after.domain, gone, count).await?;
+                plan.note(Some(gone), None, override_plan);
             }
         }
-        Ok(outcome)
+        Ok(plan)
     }
 }
 
 /// A walk over the overrides of a limit.
-pub struct Walk<'a> {
+pub struct OverridePages<'a> {
     of: LimitOf<'a>,
     next: Option<OverrideCursor>,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> OverridePages<'a> {
     /// From the beginning.
     pub fn new(domain: &'a Name, limit: &'a Limit) -> Self {
         Self {
@@ -112,10 +114,10 @@ impl<'a> Walk<'a> {
     }
 }
 
-impl Outcome {
-    fn note(&mut self, old: Option<&Limit>, new: Option<&Limit>, effect: Effect) {
+impl EditPlan {
+    fn note(&mut self, old: Option<&Limit>, new: Option<&Limit>, override_plan: OverridePlan) {
         let Some(limit) = new.or(old) else { return };
-        let edit = effect.edit.filter(|edit| {
+        let edit = override_plan.edit.filter(|edit| {
             edit.before.as_ref().is_none_or(|before| !before.is_empty()) || !edit.after.is_empty()
         });
         let overrides = edit.as_ref().map_or_else(Vec::new, |edit| {
@@ -126,19 +128,20 @@ impl Outcome {
             let before = side(old, edit.before.as_deref().unwrap_or_default());
             changes::of_overrides(before, side(new, &edit.after))
         });
-        let change = LimitChange::of(old, new, overrides, effect.untold);
+        let change = LimitChange::of(old, new, overrides, override_plan.unrecorded);
         self.changes.extend(change);
         if let Some(edit) = edit {
             self.overrides.insert(limit.name.clone(), edit);
         }
-        if !effect.unfit.is_empty() {
-            self.unfit.push((limit.name.clone(), effect.unfit));
+        if !override_plan.invalid.is_empty() {
+            self.invalid_overrides
+                .push((limit.name.clone(), override_plan.invalid));
         }
     }
 
     /// What does not fit any more, a line each; `None` if everything does.
-    pub fn misfit(&self) -> Option<String> {
-        let lines = self.unfit.iter().map(|(limit, lines)| {
+    pub fn invalid_overrides_text(&self) -> Option<String> {
+        let lines = self.invalid_overrides.iter().map(|(limit, lines)| {
             let lines = lines.join("\n  ");
             format!("overrides of {limit} do not fit it any more:\n  {lines}")
         });

@@ -4,27 +4,27 @@ use std::collections::HashSet;
 
 use policy::{Limit, Name, Policy};
 
-use super::{Outcome, Session, outcome::Walk};
+use super::{EditPlan, Session, edit_plan::OverridePages};
 use crate::{bucket::Values, error::Error};
 
 /// What stays of overrides that a file does not list.
 #[derive(Debug, Default)]
-pub struct Unlisted {
+pub struct KeptOverrides {
     /// How many stay, by limit; only those of limits that list some.
-    pub kept: Vec<(Name, usize)>,
+    pub by_limit: Vec<(Name, usize)>,
     /// What stands against it, a line each.
-    pub misfit: Vec<String>,
+    pub problems: Vec<String>,
 }
 
 impl Session<'_> {
     /// Adds to each limit that lists overrides those of `before` that it does not list. Limits that
-    /// list none keep theirs in any case: see [`Session::outcome`].
+    /// list none keep theirs in any case: see [`Session::plan_edit`].
     pub async fn keep_unlisted(
         &self,
         before: &Policy,
         after: &mut Policy,
-    ) -> Result<Unlisted, Error> {
-        let mut unlisted = Unlisted::default();
+    ) -> Result<KeptOverrides, Error> {
+        let mut result = KeptOverrides::default();
         let domain = &after.domain;
         for limit in &mut after.limits {
             let Some(old) = before.limit(limit.name.as_str()) else {
@@ -34,13 +34,13 @@ impl Session<'_> {
                 continue;
             }
             let kept = self
-                .keep_of(domain, old, limit, &mut unlisted.misfit)
+                .keep_of(domain, old, limit, &mut result.problems)
                 .await?;
             if kept > 0 {
-                unlisted.kept.push((limit.name.clone(), kept));
+                result.by_limit.push((limit.name.clone(), kept));
             }
         }
-        Ok(unlisted)
+        Ok(result)
     }
 
     async fn keep_of(
@@ -48,12 +48,12 @@ impl Session<'_> {
         domain: &Name,
         old: &Limit,
         limit: &mut Limit,
-        misfit: &mut Vec<String>,
+        problems: &mut Vec<String>,
     ) -> Result<usize, Error> {
         let listed = limit.overrides.iter().map(|found| found.values.clone());
         let mut known: HashSet<Values> = listed.collect();
         let before = known.len();
-        let mut walk = Walk::new(domain, old);
+        let mut walk = OverridePages::new(domain, old);
         while let Some(page) = walk.page(self).await? {
             for found in page.overrides {
                 let read = match found {
@@ -61,9 +61,9 @@ impl Session<'_> {
                     Ok(found) => limit
                         .read_override(&found.to_node(&limit.per))
                         .map_err(|problems| problems.to_string()),
-                    Err(unfit) => match unfit.values(&limit.per) {
+                    Err(invalid) => match invalid.values(&limit.per) {
                         Some(values) if known.contains(&values) => continue,
-                        _ => Err(format!("{}: {}", unfit.json, unfit.problems.join("; "))),
+                        _ => Err(format!("{}: {}", invalid.json, invalid.problems.join("; "))),
                     },
                 };
                 match read {
@@ -71,13 +71,13 @@ impl Session<'_> {
                         known.insert(found.values.clone());
                         limit.overrides.push(found);
                     }
-                    Err(why) => misfit.push(format!("an override of {}: {why}", limit.name)),
+                    Err(why) => problems.push(format!("an override of {}: {why}", limit.name)),
                 }
             }
         }
         let max = limit.scope.overrides_max();
         if limit.overrides.len() > max {
-            misfit.push(format!(
+            problems.push(format!(
                 "{} would have {} overrides, with those that are not in the file: {max} at most",
                 limit.name,
                 limit.overrides.len()
@@ -87,16 +87,16 @@ impl Session<'_> {
     }
 }
 
-impl Outcome {
+impl EditPlan {
     /// How many overrides go without another in their place.
     pub fn overrides_gone(&self) -> u64 {
         let told = self.changes.iter().flat_map(|change| &change.overrides);
         let told = told.filter(|change| change.after.is_none()).count();
-        let untold: u64 = self
+        let unrecorded: u64 = self
             .changes
             .iter()
-            .map(|change| change.overrides_untold)
+            .map(|change| change.overrides_unrecorded)
             .sum();
-        untold.saturating_add(u64::try_from(told).unwrap_or(u64::MAX))
+        unrecorded.saturating_add(u64::try_from(told).unwrap_or(u64::MAX))
     }
 }

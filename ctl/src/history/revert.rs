@@ -2,19 +2,19 @@
 
 use policy::{Limit, Name, Node, Policy};
 
-use super::Past;
+use super::HistoryChange;
 use crate::session::Deltas;
 
 /// A domain with some of its last edits taken back.
 #[derive(Debug)]
-pub struct Undone {
+pub struct Reverted {
     /// The limits, without overrides.
     pub policy: Policy,
     /// The overrides that are not what they are in the store.
     pub overrides: Deltas,
 }
 
-impl Undone {
+impl Reverted {
     /// The domain as it is, of which overrides need not be known.
     pub fn new(policy: Policy) -> Self {
         Self {
@@ -25,10 +25,10 @@ impl Undone {
 
     /// Takes back the edit that led here, or with `only` as much of it as concerns that limit.
     /// `None` if that cannot be done.
-    pub fn take_back(&mut self, past: &Past, only: Option<&Name>) -> Option<()> {
+    pub fn revert(&mut self, change: &HistoryChange, only: Option<&Name>) -> Option<()> {
         let concerned = |name: &Name| only.is_none_or(|only| only == name);
-        match past {
-            Past::Limits {
+        match change {
+            HistoryChange::Limits {
                 limits: [before, after],
                 overrides: [was, became],
                 paused,
@@ -40,13 +40,13 @@ impl Undone {
                 if let (Some([before, _]), None) = (paused, only) {
                     self.policy.paused = *before;
                 }
-                self.take_back_limits(before, after, concerned);
+                self.revert_limits(before, after, concerned);
                 for (name, overrides) in was.iter().filter(|(name, _)| concerned(name)) {
                     self.set(name, overrides, true)?;
                 }
                 Some(())
             }
-            Past::Override {
+            HistoryChange::Override {
                 limit,
                 before,
                 after,
@@ -54,12 +54,14 @@ impl Undone {
                 self.set(limit, after.as_slice(), false)?;
                 self.set(limit, before.as_slice(), true)
             }
-            Past::Override { .. } | Past::Reset { .. } | Past::Credit { .. } => Some(()),
-            Past::TooLarge | Past::Unknown => None,
+            HistoryChange::Override { .. }
+            | HistoryChange::Reset { .. }
+            | HistoryChange::Credit { .. } => Some(()),
+            HistoryChange::TooLarge | HistoryChange::Unknown => None,
         }
     }
 
-    fn take_back_limits(
+    fn revert_limits(
         &mut self,
         before: &[Limit],
         after: &[Limit],

@@ -16,11 +16,11 @@ use crate::{
 };
 
 /// How often it is looked whether all have an edit. Limiters tell once a second.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A proxy asks several times a second. One that was silent for this long has most likely gone,
 /// and is not waited for.
-const SILENT_MS: u64 = 3000;
+const SILENT_AFTER_MS: u64 = 3000;
 
 /// Names in one message.
 const NAMED_MAX: usize = 5;
@@ -71,7 +71,7 @@ impl Session<'_> {
             Err(_) if wait_ms.is_none() || revision.is_none() => return Ok(Exit::Done),
             Err(_) => Fleet::default(),
         };
-        self.warn_of_nobody(domain, &fleet);
+        self.warn_if_unused(domain, &fleet);
         match (wait_ms, revision) {
             (Some(wait_ms), Some(revision)) => self.wait(domain, revision, wait_ms).await,
             _ => Ok(Exit::Done),
@@ -79,11 +79,11 @@ impl Session<'_> {
     }
 
     /// A domain that no proxy asks for is probably not the one that was meant.
-    fn warn_of_nobody(&self, domain: &Name, fleet: &Fleet) {
+    fn warn_if_unused(&self, domain: &Name, fleet: &Fleet) {
         if fleet.proxies.contains_key(domain) || fleet.proxies.is_empty() {
             return;
         }
-        let polled = render::listed(fleet.proxies.keys(), NAMED_MAX);
+        let polled = render::truncated_list(fleet.proxies.keys(), NAMED_MAX);
         self.printer.warn(format_args!(
             "no proxy asks for domain {domain}; proxies ask for {polled}"
         ));
@@ -101,16 +101,16 @@ impl Session<'_> {
             let fleet = match self.store.fleet().await {
                 Ok(fleet) => fleet,
                 Err(_) if elapsed_ms() < wait_ms => {
-                    sleep(LOOK_EVERY).await;
+                    sleep(POLL_INTERVAL).await;
                     continue;
                 }
-                Err(error) => return Err(self.unknown_who_has(revision, &error)),
+                Err(error) => return Err(self.fleet_unreadable(revision, &error)),
             };
             let (behind, silent) = behind(&fleet, domain, revision);
             if behind.is_empty() {
-                self.say_done(domain, revision, &fleet, elapsed_ms());
+                self.note_rollout(domain, revision, &fleet, elapsed_ms());
                 if !silent.is_empty() {
-                    let names = listed(&silent);
+                    let names = describe(&silent);
                     self.printer
                         .warn(format_args!("not waited for, perhaps gone: {names}"));
                 }
@@ -122,15 +122,15 @@ impl Session<'_> {
                     duration(wait_ms)
                 );
                 return Err(Error::new(Exit::Behind, message)
-                    .hint(listed(&behind))
+                    .hint(describe(&behind))
                     .hint("`rlctl list-proxies` shows who follows the limits"));
             }
-            sleep(LOOK_EVERY).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
 
     /// The edit is made, and Redis does not say who has it.
-    fn unknown_who_has(&self, revision: u64, error: &StoreError) -> Error {
+    fn fleet_unreadable(&self, revision: u64, error: &StoreError) -> Error {
         let message = format!("revision {revision} is written; who has it cannot be read");
         Error::new(Exit::Behind, message)
             .hint(self.failed(error).to_string())
@@ -138,7 +138,7 @@ impl Session<'_> {
     }
 
     /// After an edit: what else there would be to say could not be read. That is no failure.
-    pub fn note_unread(&self, read: Result<(), Error>) {
+    pub fn note_read_failure(&self, read: Result<(), Error>) {
         if let Err(error) = read {
             self.printer.note(format_args!(
                 "what is above is done; afterwards nothing could be read: {error}"
@@ -146,8 +146,8 @@ impl Session<'_> {
         }
     }
 
-    fn say_done(&self, domain: &Name, revision: u64, fleet: &Fleet, took_ms: u64) {
-        let alive = |ago_ms: u64| ago_ms <= SILENT_MS;
+    fn note_rollout(&self, domain: &Name, revision: u64, fleet: &Fleet, took_ms: u64) {
+        let alive = |ago_ms: u64| ago_ms <= SILENT_AFTER_MS;
         let proxies = fleet.proxies.get(domain).into_iter().flatten();
         let proxies = proxies.filter(|proxy| alive(proxy.ago_ms)).count();
         let limiters = fleet.limiters.iter().filter(|l| alive(l.ago_ms)).count();
@@ -180,10 +180,10 @@ fn behind(fleet: &Fleet, domain: &Name, revision: u64) -> (Vec<Behind>, Vec<Behi
     let all = fleet.limiters.iter().map(limiter).chain(proxies);
     // One that has a later edit has this one too.
     let lack = all.filter(|who| who.revision.is_none_or(|has| has < revision));
-    lack.partition(|who| who.ago_ms <= SILENT_MS)
+    lack.partition(|who| who.ago_ms <= SILENT_AFTER_MS)
 }
 
-fn listed(all: &[Behind]) -> String {
+fn describe(all: &[Behind]) -> String {
     let one = |who: &Behind| match who.revision {
         Some(revision) => format!("{} has revision {revision}", who.name),
         None => format!("{} has none", who.name),

@@ -3,11 +3,11 @@
 use policy::{Limit, Name, Node, Pause, Value};
 use store::{HistoryEntry, RESET_BEGUN};
 
-use super::{Overrides, Past};
+use super::{HistoryChange, Overrides};
 
-impl Past {
+impl HistoryChange {
     /// What the entry did.
-    pub fn of(entry: &HistoryEntry) -> Self {
+    pub fn parse(entry: &HistoryEntry) -> Self {
         let read = match entry.operation.as_str() {
             "limits" | "fields" | "edit" | "delete" if entry.after.is_empty() => {
                 Some(Self::TooLarge)
@@ -37,18 +37,18 @@ impl Past {
 }
 
 /// `50 rl:b:shop:per-user:alice`.
-fn credit(entry: &HistoryEntry) -> Option<Past> {
+fn credit(entry: &HistoryEntry) -> Option<HistoryChange> {
     let (units, key) = entry.after.split_once(' ')?;
-    Some(Past::Credit {
+    Some(HistoryChange::Credit {
         limit: entry.limit.clone()?,
         units: units.parse().ok()?,
         key: key.to_owned(),
     })
 }
 
-fn limits_entry(entry: &HistoryEntry) -> Option<Past> {
+fn limits_entry(entry: &HistoryEntry) -> Option<HistoryChange> {
     let (before, after) = (side(&entry.before)?, side(&entry.after)?);
-    Some(Past::Limits {
+    Some(HistoryChange::Limits {
         paused: (before.paused != after.paused).then_some([before.paused, after.paused]),
         limits: [before.limits, after.limits],
         overrides: [before.overrides, after.overrides],

@@ -6,7 +6,7 @@ use store::{Fleet, HeadState};
 use super::finding::{Finding, Severity};
 use crate::{
     error::Error,
-    follow::{is_current, limiter_name, proxy_name},
+    fleet::{is_current, limiter_name, proxy_name},
     session::Session,
 };
 
@@ -54,7 +54,7 @@ fn behind(fleet: &Fleet, domain: &Name, revision: &Revision) -> Vec<Finding> {
         });
         let finding = Finding::new(
             Severity::Error,
-            "followers",
+            "fleet",
             format!("{kind} {name}"),
             format!(
                 "it has {has} of domain {domain}, where {} is in force",
@@ -73,7 +73,7 @@ fn behind(fleet: &Fleet, domain: &Name, revision: &Revision) -> Vec<Finding> {
 fn nobody() -> Finding {
     Finding::new(
         Severity::Info,
-        "followers",
+        "fleet",
         "limiters",
         "none has told of itself in the last 10 s",
         "none runs, or none uses this server with this key prefix",

@@ -3,7 +3,7 @@
 use std::fmt::{Display, Write as _};
 
 /// The first names, and how many more there are: `a, b and 7 more`.
-pub fn listed<S: Display>(names: impl IntoIterator<Item = S>, max: usize) -> String {
+pub fn truncated_list<S: Display>(names: impl IntoIterator<Item = S>, max: usize) -> String {
     let mut names = names.into_iter();
     let mut text = String::new();
     for name in names.by_ref().take(max) {
@@ -24,8 +24,8 @@ mod tests {
 
     #[test]
     fn what_is_not_named_is_counted() {
-        assert_eq!(listed(["a", "b"], 2), "a, b");
-        assert_eq!(listed(["a", "b", "c", "d"], 2), "a, b and 2 more");
-        assert_eq!(listed::<&str>([], 2), "");
+        assert_eq!(truncated_list(["a", "b"], 2), "a, b");
+        assert_eq!(truncated_list(["a", "b", "c", "d"], 2), "a, b and 2 more");
+        assert_eq!(truncated_list::<&str>([], 2), "");
     }
 }

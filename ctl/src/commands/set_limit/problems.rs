@@ -2,10 +2,10 @@
 
 use policy::{Limit, Policy, Problem, Problems, Surroundings};
 
-use crate::{clock, dear::dear, error::Error, exit::Exit, printer::Printer};
+use crate::{clock, costly::cost_warning, error::Error, exit::Exit, printer::Printer};
 
 /// What the flags add up to is not a limit.
-pub fn wrong(limit: &str, problems: &Problems) -> Error {
+pub fn invalid_limit(limit: &str, problems: &Problems) -> Error {
     let mut lines: Vec<String> = problems.iter().map(line).collect();
     lines.dedup();
     let message = match lines.as_slice() {
@@ -28,7 +28,7 @@ pub fn warn(printer: &Printer, limit: &Limit) {
     let around = Surroundings {
         now_ms: Some(clock::now_ms()),
         supply: None,
-        dear: Some(dear),
+        dear: Some(cost_warning),
     };
     for problem in policy.warnings(&around) {
         printer.warn(format_args!("limit {}: {}", limit.name, line(&problem)));

@@ -7,7 +7,7 @@ use crate::{error::Error, session::Session};
 
 /// When a pause ends by itself: without either, never.
 #[derive(Debug, Args)]
-pub struct Ends {
+pub struct PauseEnd {
     /// How long it lasts, as in 30m or 2h.
     #[arg(long = "for", value_name = "TIME")]
     lasts: Option<String>,
@@ -17,7 +17,7 @@ pub struct Ends {
     until: Option<String>,
 }
 
-impl Ends {
+impl PauseEnd {
     /// The pause. A while counts from now by the store's clock, which limiters share sooner than
     /// the machine that somebody types at.
     pub async fn pause(&self, session: &Session<'_>) -> Result<Pause, Error> {

@@ -10,7 +10,7 @@ const LONG_LOG: u64 = 10_000;
 const LOG_ENTRY_BYTES: u64 = 25;
 
 /// What a limit whose checks or buckets are dear costs.
-pub fn dear(limit: &Limit) -> Option<Dear> {
+pub fn cost_warning(limit: &Limit) -> Option<Dear> {
     let (algorithm, leased) = (limit.quota.algorithm(), limit.lease_ttl_ms.is_some());
     let weight = store::script::weight(algorithm, leased);
     let units = limit.quota.parameters().rate.units;

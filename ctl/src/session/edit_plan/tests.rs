@@ -1,7 +1,7 @@
 use policy::Policy;
 use store::{Change, Edit, Overrides, Signature, Stored};
 
-use super::{Deltas, Outcome};
+use super::{Deltas, EditPlan};
 use crate::{
     changes::{self, Action},
     printer::Printer,
@@ -14,7 +14,7 @@ fn policy(limits: &str) -> Policy {
 }
 
 /// What it comes to if the limits of a domain become others.
-async fn outcome(before: &str, after: &str) -> Outcome {
+async fn plan(before: &str, after: &str) -> EditPlan {
     let printer = Printer::silent();
     let session = Session::in_memory(&printer);
     let before = policy(before);
@@ -27,12 +27,14 @@ async fn outcome(before: &str, after: &str) -> Outcome {
     session.store.write(&edit).await.unwrap();
     let base = session.read(&before.domain, Overrides::None).await.unwrap();
     let after = policy(after);
-    let outcome = session.outcome(base.policy(), &after, &Deltas::new()).await;
-    outcome.unwrap()
+    let plan = session
+        .plan_edit(base.policy(), &after, &Deltas::new())
+        .await;
+    plan.unwrap()
 }
 
 async fn actions(before: &str, after: &str) -> Vec<(String, Action)> {
-    { outcome(before, after).await.changes }
+    { plan(before, after).await.changes }
         .into_iter()
         .map(|change| (change.limit, change.action))
         .collect()
@@ -69,12 +71,12 @@ async fn what_is_written_out_and_what_is_the_default_are_the_same() {
 
 #[tokio::test]
 async fn fields_are_named_with_what_they_were() {
-    let outcome = outcome(
+    let plan = plan(
         "{name: a, rate: 1/s, burst: 5, hidden: true}",
         "{name: a, rate: 2/s, burst: 5, cost: 3}",
     )
     .await;
-    let text = serde_json::to_value(&outcome.changes).unwrap();
+    let text = serde_json::to_value(&plan.changes).unwrap();
     assert_eq!(
         text[0]["fields"],
         serde_json::json!([
@@ -94,9 +96,9 @@ async fn overrides_are_compared_by_bucket() {
         let overrides = overrides.join(", ");
         format!("{{name: a, per: [user], rate: 1/s, overrides: [{overrides}]}}")
     };
-    let same = outcome(&limit(&[one, two]), &limit(&[two, one])).await;
+    let same = plan(&limit(&[one, two]), &limit(&[two, one])).await;
     assert!(!changes::any(&same.changes));
-    let other = outcome(&limit(&[one, two]), &limit(&[three])).await;
+    let other = plan(&limit(&[one, two]), &limit(&[three])).await;
     let changes = serde_json::to_value(&other.changes).unwrap();
     assert_eq!(
         changes[0]["overrides"],
@@ -111,10 +113,13 @@ const LIVE: &str = "{name: a, per: [user], rate: 1/s, overrides: [{values: {user
 
 #[tokio::test]
 async fn overrides_that_nobody_lists_stay_and_have_to_fit() {
-    let kept = outcome(LIVE, "{name: a, per: [user], rate: 2/s}").await;
-    assert_eq!((kept.overrides.len(), kept.misfit()), (0, None));
+    let kept = plan(LIVE, "{name: a, per: [user], rate: 2/s}").await;
+    assert_eq!(
+        (kept.overrides.len(), kept.invalid_overrides_text()),
+        (0, None)
+    );
     let window = "{name: a, per: [user], rate: 2/s, algorithm: fixed_window}";
-    let text = outcome(LIVE, window).await.misfit().unwrap();
+    let text = plan(LIVE, window).await.invalid_overrides_text().unwrap();
     assert!(
         text.contains("a do not fit") && text.contains("user=x: burst"),
         "{text}"
@@ -127,7 +132,7 @@ async fn overrides_of_other_buckets_are_lost() {
         "{name: a, per: [tenant], rate: 1/s}",
         "{name: b, rate: 1/s}",
     ] {
-        let lost = outcome(LIVE, after).await;
+        let lost = plan(LIVE, after).await;
         let edit = lost.overrides.values().next().unwrap();
         assert_eq!(edit.before.as_ref().map(Vec::len), Some(1), "{after}");
         assert!(edit.listed && edit.after.is_empty());

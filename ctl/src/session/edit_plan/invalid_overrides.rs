@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use policy::{Limit, Name, Override, Scope};
 use store::Unfit;
 
-use super::{Session, Walk, same_numbers};
+use super::{OverridePages, Session, same_numbers};
 use crate::{
     bucket::Values,
     error::Error,
@@ -13,11 +13,11 @@ use crate::{
 };
 
 /// Overrides that do not fit any more and are named; the others are counted.
-const UNFIT_SHOWN: usize = 5;
+const INVALID_SHOWN: usize = 5;
 
 impl Session<'_> {
     /// The overrides that do not fit a limit, in words.
-    pub(super) async fn unfit(
+    pub(super) async fn find_invalid(
         &self,
         domain: &Name,
         limit: &Limit,
@@ -31,15 +31,15 @@ impl Session<'_> {
             )]);
         }
         let (mut shown, mut more) = (Vec::new(), 0);
-        let mut walk = Walk::new(domain, limit);
+        let mut walk = OverridePages::new(domain, limit);
         while let Some(page) = walk.page(self).await? {
-            for unfit in page.overrides.into_iter().filter_map(Result::err) {
-                let values = unfit.values(&limit.per);
+            for invalid in page.overrides.into_iter().filter_map(Result::err) {
+                let values = invalid.values(&limit.per);
                 if values.is_some_and(|values| deltas.contains_key(&values)) {
                     continue;
                 }
-                if shown.len() < UNFIT_SHOWN {
-                    shown.push(in_words(&unfit));
+                if shown.len() < INVALID_SHOWN {
+                    shown.push(describe(&invalid));
                 } else {
                     more += 1;
                 }
@@ -54,7 +54,7 @@ impl Session<'_> {
 
     /// How many overrides a limit has and which of them an edit would leave without a bucket or
     /// without sense, in words; `None` if all of them fit.
-    pub async fn overrides_left_over(
+    pub async fn overrides_invalidated(
         &self,
         domain: &Name,
         before: &Limit,
@@ -68,39 +68,47 @@ impl Session<'_> {
         let lines = match count {
             0 => Vec::new(),
             // One page tells it all.
-            _ if split_otherwise => self.page_of_unfit(domain, after).await?,
-            _ => self.unfit(domain, after, &BTreeMap::new(), count).await?,
+            _ if split_otherwise => self.first_invalid_overrides(domain, after).await?,
+            _ => {
+                self.find_invalid(domain, after, &BTreeMap::new(), count)
+                    .await?
+            }
         };
         Ok((!lines.is_empty()).then_some((count, lines)))
     }
 
     /// The overrides of a limit that do not fit it, in words.
-    pub async fn unfit_overrides(
+    pub async fn invalid_overrides(
         &self,
         domain: &Name,
         limit: &Limit,
     ) -> Result<Vec<String>, Error> {
         let count = self.override_count(domain, limit).await?;
-        self.unfit(domain, limit, &BTreeMap::new(), count).await
+        self.find_invalid(domain, limit, &BTreeMap::new(), count)
+            .await
     }
 
-    async fn page_of_unfit(&self, domain: &Name, limit: &Limit) -> Result<Vec<String>, Error> {
-        let page = Walk::new(domain, limit).page(self).await?;
+    async fn first_invalid_overrides(
+        &self,
+        domain: &Name,
+        limit: &Limit,
+    ) -> Result<Vec<String>, Error> {
+        let page = OverridePages::new(domain, limit).page(self).await?;
         let overrides = page.map_or_else(Vec::new, |page| page.overrides);
-        let unfit = overrides.into_iter().filter_map(Result::err);
-        let mut lines: Vec<String> = unfit.map(|unfit| in_words(&unfit)).collect();
+        let invalid = overrides.into_iter().filter_map(Result::err);
+        let mut lines: Vec<String> = invalid.map(|invalid| describe(&invalid)).collect();
         lines.sort_unstable();
-        lines.truncate(UNFIT_SHOWN);
+        lines.truncate(INVALID_SHOWN);
         Ok(lines)
     }
 }
 
 /// `user=alice: burst: a log has no burst`.
-fn in_words(unfit: &Unfit) -> String {
-    let node: Option<policy::Node> = serde_json::from_str(&unfit.json).ok();
+fn describe(invalid: &Unfit) -> String {
+    let node: Option<policy::Node> = serde_json::from_str(&invalid.json).ok();
     let values = node.as_ref().and_then(|node| node.get("values"));
     let values = values.map_or_else(String::new, |values| {
-        format!("{}: ", render::changes::words(values, "=", " "))
+        format!("{}: ", render::changes::format_map(values, "=", " "))
     });
-    format!("{values}{}", unfit.problems.join("; "))
+    format!("{values}{}", invalid.problems.join("; "))
 }

@@ -5,29 +5,29 @@ use std::collections::{BTreeMap, HashMap};
 use policy::{Limit, Name, Override};
 use store::OverrideEdit;
 
-use super::{REMEMBERED_MAX, Session, Walk, same_numbers};
+use super::{OverridePages, RECORDED_MAX, Session, same_numbers};
 use crate::{bucket::Values, error::Error};
 
 /// What becomes of one limit's overrides.
 #[derive(Default)]
-pub(super) struct Effect {
+pub(super) struct OverridePlan {
     pub(super) edit: Option<OverrideEdit>,
     /// How many go that are too many to be told.
-    pub(super) untold: u64,
-    pub(super) unfit: Vec<String>,
+    pub(super) unrecorded: u64,
+    pub(super) invalid: Vec<String>,
 }
 
 impl Session<'_> {
     /// What becomes of them if `old`, which has so many, becomes `limit`.
-    pub(super) async fn effect(
+    pub(super) async fn override_plan(
         &self,
         domain: &Name,
         old: Option<(&Limit, u64)>,
         limit: &Limit,
         deltas: &BTreeMap<Values, Option<Override>>,
-    ) -> Result<Effect, Error> {
+    ) -> Result<OverridePlan, Error> {
         let Some((old, count)) = old else {
-            return Ok(Effect::listed(Vec::new(), limit.overrides.clone()));
+            return Ok(OverridePlan::listed(Vec::new(), limit.overrides.clone()));
         };
         if old.per != limit.per {
             let gone = self.all_go(domain, old, count).await?;
@@ -36,11 +36,11 @@ impl Session<'_> {
         if !limit.overrides.is_empty() {
             return self.compare(domain, old, limit).await;
         }
-        let mut effect = self.deltas(domain, old, deltas).await?;
+        let mut override_plan = self.deltas(domain, old, deltas).await?;
         if count > 0 && !same_numbers(old, limit) {
-            effect.unfit = self.unfit(domain, limit, deltas, count).await?;
+            override_plan.invalid = self.find_invalid(domain, limit, deltas, count).await?;
         }
-        Ok(effect)
+        Ok(override_plan)
     }
 
     /// Every override goes; few enough are told.
@@ -49,39 +49,47 @@ impl Session<'_> {
         domain: &Name,
         limit: &Limit,
         count: u64,
-    ) -> Result<Effect, Error> {
+    ) -> Result<OverridePlan, Error> {
         if count == 0 {
-            return Ok(Effect::default());
+            return Ok(OverridePlan::default());
         }
-        if count > REMEMBERED_MAX {
-            return Ok(Effect::untold(count));
+        if count > RECORDED_MAX {
+            return Ok(OverridePlan::unrecorded(count));
         }
         let mut gone = BTreeMap::new();
-        let mut walk = Walk::new(domain, limit);
+        let mut walk = OverridePages::new(domain, limit);
         while let Some(page) = walk.page(self).await? {
             for found in page.overrides {
                 let Ok(found) = found else {
-                    return Ok(Effect::untold(count));
+                    return Ok(OverridePlan::unrecorded(count));
                 };
                 gone.insert(found.values.clone(), found);
             }
         }
-        Ok(Effect::listed(gone.into_values().collect(), Vec::new()))
+        Ok(OverridePlan::listed(
+            gone.into_values().collect(),
+            Vec::new(),
+        ))
     }
 
     /// The overrides that a limit lists, in the place of those it has.
-    async fn compare(&self, domain: &Name, old: &Limit, limit: &Limit) -> Result<Effect, Error> {
+    async fn compare(
+        &self,
+        domain: &Name,
+        old: &Limit,
+        limit: &Limit,
+    ) -> Result<OverridePlan, Error> {
         let listed = limit.overrides.iter();
         let mut listed: HashMap<&Values, (&Override, bool)> = listed
             .map(|found| (&found.values, (found, false)))
             .collect();
         let (mut before, mut after) = (BTreeMap::new(), Vec::new());
-        let mut untold = 0;
-        let mut walk = Walk::new(domain, old);
+        let mut unrecorded = 0;
+        let mut walk = OverridePages::new(domain, old);
         while let Some(page) = walk.page(self).await? {
             for found in page.overrides {
                 let Ok(found) = found else {
-                    untold += 1;
+                    unrecorded += 1;
                     continue;
                 };
                 match listed.get_mut(&found.values) {
@@ -103,10 +111,10 @@ impl Session<'_> {
         after.extend(new.map(|(found, _)| found.clone()));
         after.sort_by(|a, b| a.values.cmp(&b.values));
         let told = u64::try_from(before.len()).unwrap_or(u64::MAX);
-        if untold > 0 || told > REMEMBERED_MAX {
-            return Ok(Effect::untold(told + untold).with(after));
+        if unrecorded > 0 || told > RECORDED_MAX {
+            return Ok(OverridePlan::unrecorded(told + unrecorded).with(after));
         }
-        Ok(Effect::listed(before.into_values().collect(), after))
+        Ok(OverridePlan::listed(before.into_values().collect(), after))
     }
 
     /// Only these overrides become others.
@@ -115,7 +123,7 @@ impl Session<'_> {
         domain: &Name,
         old: &Limit,
         deltas: &BTreeMap<Values, Option<Override>>,
-    ) -> Result<Effect, Error> {
+    ) -> Result<OverridePlan, Error> {
         let (mut before, mut after) = (Vec::new(), Vec::new());
         for (values, new) in deltas {
             let found = self.override_of(domain, old, values).await?;
@@ -128,18 +136,18 @@ impl Session<'_> {
                 after.extend(new.clone());
             }
         }
-        Ok(Effect {
+        Ok(OverridePlan {
             edit: Some(OverrideEdit {
                 before: Some(before),
                 after,
                 listed: false,
             }),
-            ..Effect::default()
+            ..OverridePlan::default()
         })
     }
 }
 
-impl Effect {
+impl OverridePlan {
     /// All overrides are known, and which of them go or become others.
     fn listed(before: Vec<Override>, after: Vec<Override>) -> Self {
         Self {
@@ -152,10 +160,10 @@ impl Effect {
         }
     }
 
-    fn untold(count: u64) -> Self {
+    fn unrecorded(count: u64) -> Self {
         Self {
             edit: Some(OverrideEdit::clear(None)),
-            untold: count,
+            unrecorded: count,
             ..Self::default()
         }
     }

@@ -1,7 +1,7 @@
-//! Edits of the past, read back from the history.
+//! Edits of the change, read back from the history.
 
-mod read;
-mod undo;
+mod parse;
+mod revert;
 
 use std::collections::BTreeMap;
 
@@ -9,11 +9,11 @@ use policy::{Limit, Name, Node, Pause};
 
 use crate::changes::{self, Action, FieldChange, LimitChange};
 
-pub use undo::Undone;
+pub use revert::Reverted;
 
 /// What an entry of the history did.
 #[derive(Clone, Debug)]
-pub enum Past {
+pub enum HistoryChange {
     /// Limits were created, changed or deleted.
     Limits {
         /// Those that were changed or deleted, as they were; then those that were created or
@@ -60,7 +60,7 @@ pub enum Past {
 /// Overrides as documents, by limit.
 type Overrides = BTreeMap<Name, Vec<Node>>;
 
-impl Past {
+impl HistoryChange {
     /// The names of the limits concerned.
     pub fn limits(&self) -> Vec<&Name> {
         match self {
@@ -148,6 +148,6 @@ fn only_overrides(limit: &Name, overrides: Vec<changes::OverrideChange>) -> Limi
         action: Action::Changed,
         fields: Vec::new(),
         overrides,
-        overrides_untold: 0,
+        overrides_unrecorded: 0,
     }
 }
