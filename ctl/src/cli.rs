@@ -1,11 +1,22 @@
-//! The command line as typed, before it means anything.
+//! The whole command line: the commands, their dispatch and the help that lists them.
 
 use std::ffi::{OsStr, OsString};
 
 use anstream::ColorChoice;
-use clap::{Args, CommandFactory, Parser, ValueEnum};
+use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 
-use crate::commands::Command;
+use crate::{
+    args::{Color, Global},
+    commands::{
+        apply, check, completions, context, credit, delete_domain, delete_limit, denials, diff,
+        doctor, explain, export, get_limit, history, inspect, list_domains, list_keys, list_limits,
+        list_proxies, load_scripts, man, pause, ping, reset, rollback, set_limit, simulate, stats,
+        top, validate,
+    },
+    error::Error,
+    exit::Exit,
+    printer::Printer,
+};
 
 mod help;
 
@@ -27,82 +38,83 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// What every command takes.
-#[derive(Clone, Debug, Args)]
-#[command(next_help_heading = "Global options")]
-pub struct Global {
-    /// Redis or Valkey [env: RLCTL_REDIS, RL_STORE, REDIS_URL; default: redis://127.0.0.1:6379].
-    #[arg(long, global = true, value_name = "URL")]
-    pub redis: Option<String>,
-
-    /// One of the servers that `rlctl context` keeps [env: RLCTL_CONTEXT; default: the one in use].
-    #[arg(long, global = true, value_name = "NAME", conflicts_with = "redis")]
-    pub context: Option<String>,
-
-    /// The domain whose limits are meant [env: RLCTL_DOMAIN; default: the only one there is].
-    #[arg(long, global = true, value_name = "NAME")]
-    pub domain: Option<String>,
-
-    /// What every key in Redis starts with [env: RL_KEY_PREFIX; default: rl:].
-    #[arg(long, global = true, value_name = "PREFIX")]
-    pub key_prefix: Option<String>,
-
-    /// How long to wait for Redis, as in 500ms or 2s [env: RLCTL_TIMEOUT; default: 1s].
-    #[arg(long, global = true, value_name = "TIME")]
-    pub timeout: Option<String>,
-
-    /// How results are written: table, wide, json, yaml or name.
-    #[arg(
-        short,
-        long,
-        global = true,
-        value_name = "FORMAT",
-        default_value = "table",
-        hide_possible_values = true
-    )]
-    pub output: Format,
-
-    /// When to use color: auto, always or never [env: NO_COLOR].
-    #[arg(
-        long,
-        global = true,
-        value_name = "WHEN",
-        default_value = "auto",
-        hide_possible_values = true
-    )]
-    pub color: Color,
-
-    /// Say less on stderr: warnings and errors only.
-    #[arg(short, long, global = true)]
-    pub quiet: bool,
+/// What can be done. Each command's own documentation is its help.
+#[derive(Debug, Subcommand)]
+#[expect(
+    missing_docs,
+    reason = "a comment here would replace the help that the commands give"
+)]
+pub enum Command {
+    Apply(apply::Apply),
+    Completions(completions::Completions),
+    Context(context::ContextCommand),
+    Credit(credit::Credit),
+    DeleteDomain(delete_domain::DeleteDomain),
+    DeleteLimit(delete_limit::DeleteLimit),
+    Denials(denials::Denials),
+    Diff(diff::Diff),
+    Export(export::Export),
+    GetLimit(get_limit::GetLimit),
+    ListDomains(list_domains::ListDomains),
+    ListLimits(list_limits::ListLimits),
+    ListProxies(list_proxies::ListProxies),
+    LoadScripts(load_scripts::LoadScripts),
+    Man(man::Man),
+    Pause(pause::PauseCommand),
+    Ping(ping::Ping),
+    SetLimit(Box<set_limit::SetLimit>),
+    Check(check::Check),
+    Doctor(doctor::Doctor),
+    Explain(explain::Explain),
+    History(history::History),
+    Inspect(inspect::Inspect),
+    ListKeys(list_keys::ListKeys),
+    Reset(reset::Reset),
+    Resume(pause::Resume),
+    Rollback(rollback::Rollback),
+    Simulate(simulate::Simulate),
+    Stats(stats::Stats),
+    Top(top::Top),
+    Validate(validate::Validate),
 }
 
-/// How results are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Format {
-    /// For people.
-    Table,
-    /// For people, with more columns.
-    Wide,
-    /// For programs.
-    Json,
-    /// For files; what `apply -f` reads.
-    Yaml,
-    /// Names only, one a line.
-    Name,
-    /// A drawing; only `simulate` makes one.
-    Svg,
-}
-
-/// When to use color.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Color {
-    /// On a terminal.
-    Auto,
-    /// Also in a pipe.
-    Always,
-    /// Not at all.
-    Never,
+impl Command {
+    /// Does it.
+    pub async fn run(self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
+        match self {
+            Self::Apply(args) => args.run(global, printer).await,
+            Self::Completions(args) => args.run(&command(), global, printer).await,
+            Self::Context(args) => args.run(global, printer),
+            Self::DeleteDomain(args) => args.run(global, printer).await,
+            Self::Credit(args) => args.run(global, printer).await,
+            Self::DeleteLimit(args) => args.run(global, printer).await,
+            Self::Denials(args) => args.run(global, printer).await,
+            Self::Diff(args) => args.run(global, printer).await,
+            Self::Export(args) => args.run(global, printer).await,
+            Self::GetLimit(args) => args.run(global, printer).await,
+            Self::ListDomains(args) => args.run(global, printer).await,
+            Self::ListLimits(args) => args.run(global, printer).await,
+            Self::ListProxies(args) => args.run(global, printer).await,
+            Self::LoadScripts(args) => args.run(global, printer).await,
+            Self::Man(args) => args.run(&command(), printer),
+            Self::Pause(args) => args.run(global, printer).await,
+            Self::Ping(args) => args.run(global, printer).await,
+            Self::SetLimit(args) => args.run(global, printer).await,
+            Self::Check(args) => args.run(global, printer).await,
+            Self::Doctor(args) => args.run(global, printer).await,
+            Self::Explain(args) => args.run(global, printer).await,
+            Self::History(args) => args.run(global, printer).await,
+            Self::Inspect(args) => args.run(global, printer).await,
+            Self::ListKeys(args) => args.run(global, printer).await,
+            Self::Reset(args) => args.run(global, printer).await,
+            Self::Resume(args) => args.run(global, printer).await,
+            Self::Rollback(args) => args.run(global, printer).await,
+            Self::Simulate(args) => args.run(global, printer).await,
+            Self::Stats(args) => args.run(global, printer).await,
+            Self::Top(args) => args.run(global, printer).await,
+            Self::Validate(args) => args.run(printer).await,
+        }
+    }
 }
 
 /// The whole command tree, its help in groups.
@@ -131,11 +143,3 @@ pub fn color_choice(arguments: &[OsString]) -> ColorChoice {
         Some(Color::Auto) | None => ColorChoice::Auto,
     }
 }
-
-/// The examples at the end of a command's help.
-macro_rules! examples {
-    ($($line:literal)*) => {
-        concat!("\x1b[1m\x1b[4mExamples:\x1b[0m", $("\n  ", $line),*)
-    };
-}
-pub(crate) use examples;

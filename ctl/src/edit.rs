@@ -9,9 +9,8 @@ use store::{Change, Edit, EditError, Overrides, Stored};
 use crate::{
     changes::{self, LimitChange},
     error::Error,
-    exit::Exit,
     printer::Pending,
-    session::Session,
+    session::{Session, conflict},
 };
 
 pub use args::EditArgs;
@@ -108,15 +107,6 @@ impl Session<'_> {
         }
         Err(conflict())
     }
-}
-
-/// Somebody else's edit came first.
-pub fn conflict() -> Error {
-    Error::new(
-        Exit::Conflict,
-        "somebody else changed the same in the meantime",
-    )
-    .hint("nothing was written; `rlctl history` shows their edit, then try again")
 }
 
 /// The revision of a record that is there.

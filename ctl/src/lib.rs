@@ -1,6 +1,6 @@
 //! `rlctl`, the control plane: edits limits, inspects and resets buckets.
 //!
-//! Raw arguments ([`cli`]) become settings ([`settings`]), a command
+//! The command line ([`cli`]) lists the commands; global options ([`args`]) become settings ([`settings`]), a command
 //! ([`commands`], one file each) fetches and decides, and a view ([`render`])
 //! says how its result looks in each output format. A [`printer::Printer`] is
 //! handed to every command: data goes to stdout, everything else to stderr.
@@ -10,6 +10,7 @@
 )]
 
 pub mod activity;
+pub mod args;
 pub mod bucket;
 pub mod changes;
 pub mod cli;

@@ -11,7 +11,7 @@ use anstyle::{AnsiColor, Style};
 use policy::Problems;
 
 use crate::{
-    cli::{Format, Global},
+    args::{Format, Global},
     error::Error,
     exit::Exit,
     render::{Page, View},

@@ -4,6 +4,7 @@ mod bar;
 pub mod changes;
 mod duration;
 pub mod limits;
+mod pause;
 mod table;
 mod truncated_list;
 mod wrap;
@@ -16,6 +17,7 @@ use serde::{Serialize, Serializer};
 
 pub use bar::bar;
 pub use duration::{age, ceil_seconds, duration};
+pub use pause::pause_state;
 pub use table::Table;
 pub use truncated_list::truncated_list;
 pub use wrap::wrapped;

@@ -13,7 +13,7 @@ use store::{HeadState, Options, Overrides, Store, Stored};
 use store::StoreUrl;
 
 use crate::{
-    cli::Global,
+    args::Global,
     contexts::{self, Contexts},
     error::Error,
     printer::Printer,
@@ -26,10 +26,11 @@ mod edit_plan;
 mod errors;
 mod kept_overrides;
 mod overrides;
-pub mod pauses;
+mod pauses;
 mod progress;
 
 pub use edit_plan::{Deltas, EditPlan, deletion_summary};
+pub use errors::conflict;
 use errors::failure;
 
 /// Domains that one message names.

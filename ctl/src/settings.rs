@@ -6,7 +6,7 @@ use policy::Name;
 use store::{Keys, SCHEMES, StoreUrl, UrlError};
 
 use crate::{
-    cli::Global,
+    args::Global,
     contexts::{Context, Contexts, with_password},
     error::Error,
 };

@@ -8,8 +8,8 @@ use policy::Policy;
 use store::Change;
 
 use crate::{
+    args::{Global, examples},
     changes::Action,
-    cli::{Global, examples},
     edit::{EditArgs, EditReport, Prepared},
     error::Error,
     exit::Exit,
@@ -17,7 +17,7 @@ use crate::{
     merge::Merged,
     printer::Printer,
     prompt::{Yes, confirm},
-    render::{OneOrMore, counted, truncated_list},
+    render::{OneOrMore, counted, pause_state, truncated_list},
     session::{EditPlan, Session},
 };
 
@@ -156,7 +156,7 @@ fn tell(printer: &Printer, merged: &Merged, plan: &EditPlan) {
         ));
     }
     for (name, pause) in &merged.still_paused {
-        if let Some(paused) = crate::session::pauses::describe(Some(*pause)) {
+        if let Some(paused) = pause_state(Some(*pause)) {
             printer.warn(format_args!(
                 "{name} stays {paused}, of which the file says nothing; `rlctl resume` ends that"
             ));

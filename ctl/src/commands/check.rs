@@ -11,8 +11,8 @@ use store::CheckError;
 use tokio::time::Instant;
 
 use crate::{
+    args::{Global, examples},
     bucket::{RequestArgs, parse_whole_number},
-    cli::{Global, examples},
     error::Error,
     exit::Exit,
     printer::Printer,

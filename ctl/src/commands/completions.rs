@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use clap_complete::{Shell, generate};
 
 use crate::{
-    cli::{self, Global, examples},
+    args::{Global, examples},
     error::Error,
     exit::Exit,
     printer::Printer,
@@ -42,7 +42,12 @@ enum Kind {
 
 impl Completions {
     /// Writes the script to stdout.
-    pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
+    pub async fn run(
+        &self,
+        command: &clap::Command,
+        global: &Global,
+        printer: &Printer,
+    ) -> Result<Exit, Error> {
         if let Some(kind) = self.names {
             return names::print(kind, global, &self.words, printer).await;
         }
@@ -50,7 +55,7 @@ impl Completions {
             return Ok(Exit::Usage); // One of them is required.
         };
         let mut script = Vec::new();
-        generate(shell, &mut cli::command(), "rlctl", &mut script);
+        generate(shell, &mut command.clone(), "rlctl", &mut script);
         printer.raw(&with_names(shell, &String::from_utf8_lossy(&script)))?;
         Ok(Exit::Done)
     }

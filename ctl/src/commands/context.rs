@@ -4,7 +4,7 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 
 use crate::{
-    cli::{Global, examples},
+    args::{Global, examples},
     contexts::{self, Context, Contexts, Password},
     error::Error,
     exit::Exit,

@@ -6,8 +6,8 @@ use serde::Serialize;
 use store::{CheckError, CreditReport, EditError, Overrides};
 
 use crate::{
+    args::{Global, examples},
     bucket::{self, BucketArgs, Values, parse_whole_number},
-    cli::{Global, examples},
     edit::EditArgs,
     error::Error,
     exit::Exit,

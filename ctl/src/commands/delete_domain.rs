@@ -5,14 +5,14 @@ use policy::{Name, Policy};
 use store::{Change, Overrides, Stored};
 
 use crate::{
-    cli::{Global, examples},
-    edit::{EditArgs, Prepared, conflict},
+    args::{Global, examples},
+    edit::{EditArgs, Prepared},
     error::Error,
     exit::Exit,
     printer::Printer,
     prompt::{Yes, confirm},
     render::counted,
-    session::{Deltas, Session},
+    session::{Deltas, Session, conflict},
 };
 
 /// Delete all limits of a domain.

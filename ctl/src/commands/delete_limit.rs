@@ -6,15 +6,15 @@ use store::{Change, LimitOf, Overrides, StoreError, Stored};
 
 use super::set_limit::between;
 use crate::{
+    args::{Global, examples},
     bucket::{self, Pair},
     changes::{Action, LimitChange},
-    cli::{Global, examples},
-    edit::{EditArgs, EditReport, Prepared, conflict},
+    edit::{EditArgs, EditReport, Prepared},
     error::Error,
     exit::Exit,
     printer::Printer,
     prompt::{Yes, confirm},
-    session::{self, Deltas, Session},
+    session::{self, Deltas, Session, conflict},
 };
 
 /// Delete a limit, or the override of one bucket.

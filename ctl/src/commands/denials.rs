@@ -11,8 +11,8 @@ use tokio::time::sleep;
 
 use crate::{
     activity::Span,
+    args::{Format, Global, examples},
     bucket::{self, Pair},
-    cli::{Format, Global, examples},
     error::Error,
     exit::Exit,
     printer::Printer,

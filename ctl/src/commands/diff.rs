@@ -6,8 +6,8 @@ use serde::Serialize;
 
 use super::apply::{check_domain, plan_file, read};
 use crate::{
+    args::{Global, examples},
     changes::{self, FieldChange, LimitChange},
-    cli::{Global, examples},
     error::Error,
     exit::Exit,
     input::FilesArg,

@@ -15,8 +15,8 @@ use serde::Serialize;
 use store::{Head, HeadState, Overrides, StoreError, Stored};
 
 use crate::{
+    args::{Format, Global, examples},
     bucket::parse_whole_number,
-    cli::{Format, Global, examples},
     error::Error,
     exit::Exit,
     printer::Printer,

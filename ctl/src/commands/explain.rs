@@ -8,14 +8,14 @@ use policy::{Compiled, Descriptor, IfMissing, Limit, Matcher, Resolved};
 use serde::Serialize;
 
 use crate::{
+    args::{Global, examples},
     bucket::{self, RequestArgs},
-    cli::{Global, examples},
     clock,
     error::Error,
     exit::Exit,
     printer::Printer,
-    render::{Page, View, changes::format_map},
-    session::{Session, pauses},
+    render::{Page, View, changes::format_map, pause_state},
+    session::Session,
     suggest,
 };
 
@@ -109,7 +109,7 @@ fn explain(compiled: &Compiled, descriptor: &Descriptor) -> Vec<Row> {
         }
         let found = matches.iter().find(|found| found.index == index);
         if found.is_none() && reasons.iter().all(|reason| reason.holds) {
-            let paused = pauses::describe(compiled.pause_of(index, clock::now_ms()));
+            let paused = pause_state(compiled.pause_of(index, clock::now_ms()));
             reasons.push(match paused {
                 Some(paused) => reason(false, paused),
                 None => of_replacement(limit, compiled, &matches),

@@ -6,7 +6,7 @@ use serde::{Serialize, Serializer};
 use store::Overrides;
 
 use crate::{
-    cli::{Global, examples},
+    args::{Global, examples},
     error::Error,
     exit::Exit,
     printer::Printer,

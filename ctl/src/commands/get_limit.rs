@@ -6,7 +6,7 @@ use serde::{Serialize, Serializer};
 use store::Overrides;
 
 use crate::{
-    cli::{Format, Global, examples},
+    args::{Format, Global, examples},
     error::Error,
     exit::Exit,
     printer::Printer,

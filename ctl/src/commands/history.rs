@@ -11,9 +11,9 @@ use serde::Serialize;
 use store::{HistoryEntry, Keys, Overrides};
 
 use crate::{
+    args::{Global, examples},
     bucket::{key, parse_whole_number, visible},
     changes::{Action, FieldChange, LimitChange},
-    cli::{Global, examples},
     clock::now_ms,
     error::Error,
     exit::Exit,

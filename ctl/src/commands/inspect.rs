@@ -7,8 +7,8 @@ use policy::{Compiled, Descriptor, Limit, Scope};
 use store::{Inspection, Overrides};
 
 use crate::{
+    args::{Global, examples},
     bucket::{self, BucketArgs, Pair, Values},
-    cli::{Global, examples},
     clock,
     error::Error,
     exit::Exit,

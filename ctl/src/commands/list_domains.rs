@@ -6,12 +6,12 @@ use serde::Serialize;
 use store::{Head, HeadState, Overrides};
 
 use crate::{
-    cli::{Global, examples},
+    args::{Global, examples},
     error::Error,
     exit::Exit,
     printer::Printer,
-    render::{Page, Table, View, counted},
-    session::{Session, pauses},
+    render::{Page, Table, View, counted, pause_state},
+    session::Session,
 };
 
 /// List the domains and their revisions.
@@ -70,8 +70,8 @@ async fn row(session: &Session<'_>, head: Head) -> Result<Row, Error> {
 /// `paused until 2026-12-01T00:00:00Z`, `2 limits paused`.
 fn paused_in(policy: &Policy) -> Option<String> {
     let limits = policy.limits.iter();
-    let paused = limits.filter(|limit| pauses::describe(limit.paused).is_some());
-    match (pauses::describe(policy.paused), paused.count()) {
+    let paused = limits.filter(|limit| pause_state(limit.paused).is_some());
+    match (pause_state(policy.paused), paused.count()) {
         (Some(domain), _) => Some(domain),
         (None, 0) => None,
         (None, count) => Some(format!("{} paused", counted(count, "limit"))),

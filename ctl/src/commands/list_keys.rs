@@ -13,8 +13,8 @@ use store::{KeyValue, ListedBucket, Overrides};
 use walk::Walk;
 
 use crate::{
+    args::{Global, examples},
     bucket::{key, parse_whole_number},
-    cli::{Global, examples},
     error::Error,
     exit::Exit,
     printer::Printer,

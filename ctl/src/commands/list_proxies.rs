@@ -8,7 +8,7 @@ use serde::Serialize;
 use store::{Fleet, HeadState};
 
 use crate::{
-    cli::{Global, examples},
+    args::{Global, examples},
     error::Error,
     exit::Exit,
     fleet::{is_current, limiter_name, proxy_name},

@@ -4,7 +4,7 @@ use clap::Args;
 use serde::Serialize;
 
 use crate::{
-    cli::{Global, examples},
+    args::{Global, examples},
     error::Error,
     exit::Exit,
     printer::Printer,

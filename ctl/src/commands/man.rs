@@ -4,12 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::{
-    cli::{self, examples},
-    error::Error,
-    exit::Exit,
-    printer::Printer,
-};
+use crate::{args::examples, error::Error, exit::Exit, printer::Printer};
 
 /// Print the manual.
 #[derive(Debug, Args)]
@@ -25,16 +20,16 @@ pub struct Man {
 
 impl Man {
     /// Writes the page or pages.
-    pub fn run(&self, printer: &Printer) -> Result<Exit, Error> {
+    pub fn run(&self, command: &clap::Command, printer: &Printer) -> Result<Exit, Error> {
         let failed = |error| Error::new(Exit::Usage, format!("cannot write the manual: {error}"));
         if let Some(dir) = &self.dir {
             std::fs::create_dir_all(dir)
-                .and_then(|()| clap_mangen::generate_to(cli::command(), dir))
+                .and_then(|()| clap_mangen::generate_to(command.clone(), dir))
                 .map_err(failed)?;
             printer.note(format_args!("wrote the manual to {}", dir.display()));
         } else {
             let mut page = Vec::new();
-            clap_mangen::Man::new(cli::command())
+            clap_mangen::Man::new(command.clone())
                 .render(&mut page)
                 .map_err(failed)?;
             printer.raw(&String::from_utf8_lossy(&page))?;

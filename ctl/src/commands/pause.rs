@@ -7,8 +7,8 @@ use policy::{Limit, Name, Pause, Policy, format_timestamp};
 use store::{Change, Overrides, Stored};
 
 use crate::{
+    args::{Global, examples},
     changes::LimitChange,
-    cli::{Global, examples},
     clock,
     edit::{EditArgs, EditReport, Prepared},
     error::Error,

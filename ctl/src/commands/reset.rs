@@ -6,8 +6,8 @@ use serde::Serialize;
 use store::{Cursor, LimitOf, Overrides, Which};
 
 use crate::{
+    args::{Global, examples},
     bucket::{self, BucketArgs},
-    cli::{Global, examples},
     dedup::KeyDedup,
     edit::EditArgs,
     error::Error,

@@ -5,9 +5,9 @@ use policy::{Name, Policy};
 use store::{Change, HistoryEntry, Overrides, Stored};
 
 use crate::{
+    args::{Global, examples},
     bucket::parse_whole_number,
     changes::{self, FieldChange, LimitChange},
-    cli::{Global, examples},
     edit::{EditArgs, Prepared, revision_of},
     error::Error,
     exit::Exit,

@@ -12,9 +12,9 @@ use policy::{Limit, Name, Node, Policy};
 use store::{Change, Overrides, Stored};
 
 use crate::{
+    args::{Global, examples},
     bucket::Pair,
     changes::{Action, LimitChange},
-    cli::{Global, examples},
     edit::{EditArgs, EditReport, Prepared},
     error::Error,
     exit::Exit,

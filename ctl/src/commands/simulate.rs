@@ -11,8 +11,8 @@ use clap::{Args, ValueEnum};
 use policy::{Node, Policy, Problems, Surroundings, parse_duration};
 
 use crate::{
+    args::{Global, examples},
     bucket::{Pair, descriptor, parse_whole_number},
-    cli::{Global, examples},
     error::Error,
     exit::Exit,
     input::{FilesArg, Source},

@@ -8,7 +8,7 @@ use store::Overrides;
 
 use crate::{
     activity::Span,
-    cli::{Global, examples},
+    args::{Global, examples},
     error::Error,
     exit::Exit,
     printer::Printer,

@@ -18,7 +18,7 @@ use tokio::{
 
 use crate::{
     activity::Span,
-    cli::{Format, Global, examples},
+    args::{Format, Global, examples},
     error::Error,
     exit::Exit,
     printer::Printer,

@@ -7,7 +7,7 @@ use policy::{Problem, Problems, Surroundings};
 use serde::Serialize;
 
 use crate::{
-    cli::examples,
+    args::examples,
     error::Error,
     exit::Exit,
     input::{FilesArg, Source},

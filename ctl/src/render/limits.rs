@@ -4,8 +4,7 @@ use std::fmt::Write as _;
 
 use policy::{Limit, Node};
 
-use super::{Page, Table, counted};
-use crate::session::pauses;
+use super::{Page, Table, counted, pause_state};
 
 /// One row a limit; `overrides` says how many each has.
 pub fn table(limits: &[Limit], overrides: &[u64], page: Page) -> String {
@@ -80,7 +79,7 @@ fn matchers(limit: &Node, none: &str) -> String {
 
 /// What is out of the ordinary about a limit.
 fn notes(limit: &Limit, node: &Node) -> String {
-    let mut notes = Vec::from_iter(pauses::describe(limit.paused));
+    let mut notes = Vec::from_iter(pause_state(limit.paused));
     let text = |name: &str| node.get(name).map(plain);
     match text("enforce").as_deref() {
         Some("0%") => notes.push("shadow".to_owned()),

@@ -4,7 +4,6 @@ use store::{CheckError, EditError, StoreError};
 
 use super::Session;
 use crate::{
-    edit,
     error::Error,
     exit::Exit,
     settings::{self, Settings},
@@ -31,7 +30,7 @@ impl Session<'_> {
                 .failed(error)
                 .hint("it may have been done all the same: look first"),
             EditError::Bucket(error) => self.check_failed(error),
-            EditError::Conflict { .. } => edit::conflict(),
+            EditError::Conflict { .. } => conflict(),
             EditError::UnknownLimit(_) => Error::not_found(error.to_string()),
             _ => Error::new(Exit::Refused, error.to_string()),
         }
@@ -47,10 +46,19 @@ impl Session<'_> {
             CheckError::UnknownLimit(_) => Error::not_found(error.to_string()),
             CheckError::NoMatch => Error::new(Exit::NotFound, error.to_string())
                 .hint("`rlctl explain` with the same -d says why"),
-            CheckError::Stale => edit::conflict(),
+            CheckError::Stale => conflict(),
             CheckError::WrongBucket { .. } => Error::usage(error.to_string()),
         }
     }
+}
+
+/// Another edit of the same limit or domain was written first.
+pub fn conflict() -> Error {
+    Error::new(
+        Exit::Conflict,
+        "somebody else changed the same in the meantime",
+    )
+    .hint("nothing was written; `rlctl history` shows their edit, then try again")
 }
 
 pub(super) fn failure(error: &StoreError, settings: &Settings) -> Error {

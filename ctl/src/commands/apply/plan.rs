@@ -4,12 +4,12 @@ use policy::{Name, Policy};
 use store::{Overrides, Stored};
 
 use crate::{
-    edit::{conflict, revision_of},
+    edit::revision_of,
     error::Error,
     exit::Exit,
     merge::{self, Merged},
     render::diagnostics,
-    session::{Deltas, EditPlan, Session},
+    session::{Deltas, EditPlan, Session, conflict},
 };
 
 /// How often a domain is read anew because it was edited in the middle of it.

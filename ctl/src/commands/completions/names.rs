@@ -3,7 +3,7 @@
 use store::Overrides;
 
 use super::Kind;
-use crate::{cli::Global, error::Error, exit::Exit, printer::Printer, session::Session};
+use crate::{args::Global, error::Error, exit::Exit, printer::Printer, session::Session};
 
 /// Nobody waits longer for Tab.
 const PATIENCE: &str = "500ms";

@@ -6,8 +6,8 @@ use super::finding::{Finding, Severity};
 use crate::{
     clock,
     error::Error,
-    render::truncated_list,
-    session::{Session, pauses},
+    render::{pause_state, truncated_list},
+    session::Session,
 };
 
 /// Limits that one finding names.
@@ -135,7 +135,7 @@ fn place(policy: &Policy, limit: &Limit) -> String {
 }
 
 fn paused_domain(policy: &Policy) -> Option<Finding> {
-    let paused = pauses::describe(policy.paused)?;
+    let paused = pause_state(policy.paused)?;
     let domain = &policy.domain;
     Some(
         Finding::new(
@@ -150,7 +150,7 @@ fn paused_domain(policy: &Policy) -> Option<Finding> {
 }
 
 fn paused(policy: &Policy, limit: &Limit) -> Option<Finding> {
-    let paused = pauses::describe(limit.paused)?;
+    let paused = pause_state(limit.paused)?;
     let (domain, name) = (&policy.domain, &limit.name);
     Some(
         Finding::new(

@@ -7,7 +7,7 @@ use store::Cursor;
 
 use super::{ListKeys, Row};
 use crate::{
-    cli::Format,
+    args::Format,
     dedup::KeyDedup,
     error::Error,
     exit::Exit,
