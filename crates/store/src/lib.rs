@@ -23,11 +23,12 @@ mod url;
 pub use edit::RESET_BEGUN;
 pub use error::{CheckError, EditError, Refusal, StoreError};
 pub use health::{Health, Rights};
-pub use key::{BucketKey, KeyValue, Keys, PrefixError, slot};
+pub use key::{BucketKey, KeyValue, Keys, PrefixError};
 pub use options::{Options, open};
 pub use overrides::{
     OverrideChange, OverrideCursor, OverrideEdit, OverrideEdits, OverridePage, Since, Unfit,
 };
+pub use redis_link::{SCHEMES, Server, slot};
 pub use store::{
     Asked, Change, Credit, CreditReport, Cursor, Edit, Head, HeadState, HistoryEntry, Inspection,
     LimitOf, ListedBucket, Overrides, Page, Pong, ProxyCounts, Record, ResetReport, ScriptStatus,
@@ -38,7 +39,7 @@ pub use telemetry::{
     Activity, BucketActivity, Denial, Fleet, LimitActivity, LimiterSeen, Note, Noted, Observed,
     ProxySeen, Sighting, Slot, Stretch,
 };
-pub use url::{SCHEMES, Server, StoreUrl, UrlError};
+pub use url::{StoreUrl, UrlError};
 
 /// The most domains of one store: writes refuse to make more, and limiters follow no more.
 pub const DOMAINS_MAX: usize = 4096;

@@ -78,7 +78,13 @@ pub(super) fn failure(error: &StoreError, settings: &Settings) -> Error {
             )),
         StoreError::Refused(refusal) => {
             let message = format!("{url} refused: {} {}", refusal.code, refusal.message);
-            Error::new(Exit::Refused, message).maybe_hint(refusal.hint())
+            let hint = match refusal.code.as_str() {
+                "WRONGTYPE" => {
+                    Some("a key of ours holds something else; `rlctl doctor` looks for it")
+                }
+                _ => refusal.hint(),
+            };
+            Error::new(Exit::Refused, message).maybe_hint(hint)
         }
         StoreError::Corrupt(_) | StoreError::Unsupported(_) => {
             Error::new(Exit::Refused, format!("{url}: {error}"))

@@ -19,7 +19,6 @@
 //! the limit has a `partition`, whose values then choose the slot.
 
 mod escape;
-mod slot;
 #[cfg(test)]
 mod tests;
 
@@ -31,7 +30,6 @@ use crate::Slot;
 
 pub use escape::KeyValue;
 use escape::push_value;
-pub use slot::slot;
 
 /// Builds and reads keys.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,7 +1,8 @@
 use policy::Name;
 use proptest::{collection::vec, option, prelude::*};
 
-use super::{KeyValue, Keys, slot};
+use super::{KeyValue, Keys};
+use crate::slot;
 
 fn name(text: &str) -> Name {
     text.parse().unwrap()

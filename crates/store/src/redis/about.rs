@@ -2,21 +2,21 @@
 
 use std::collections::BTreeMap;
 
-use redis::Value;
+use redis_link::{Request, Script, Value, value};
 use tokio::time::Instant;
 
-use super::{RedisStore, request::Request, value};
+use super::RedisStore;
 use crate::{Pong, ScriptStatus, StoreError, scripts};
 
 impl RedisStore {
     pub(super) async fn ping(&self) -> Result<Pong, StoreError> {
-        let ping = [Request::from(redis::cmd("PING"))];
+        let ping = [Request::from(redis_link::cmd("PING"))];
         // Once to have a connection, once to measure.
         self.on_each(&ping, true).await?;
         let asked = Instant::now();
         let nodes = self.on_each(&ping, false).await?.len();
         let latency = asked.elapsed();
-        let hello = [Request::from(redis::cmd("HELLO"))];
+        let hello = [Request::from(redis_link::cmd("HELLO"))];
         let deadline = self.control_deadline();
         let mut answers = self.servers.run_on_each(&hello, false, deadline).await?;
         let mut about = match answers.pop().and_then(|mut node| node.pop()) {
@@ -35,7 +35,7 @@ impl RedisStore {
 
     /// Of all servers together.
     pub(super) async fn key_count(&self) -> Result<Option<u64>, StoreError> {
-        let size = [Request::from(redis::cmd("DBSIZE"))];
+        let size = [Request::from(redis_link::cmd("DBSIZE"))];
         let nodes = match self.on_each(&size, false).await {
             Ok(nodes) => nodes,
             // Not permitted.
@@ -64,8 +64,8 @@ impl RedisStore {
     }
 
     pub(super) async fn load_scripts(&self) -> Result<(), StoreError> {
-        let load = |(_, script): (&str, &'static crate::script::Script)| {
-            let mut load = redis::cmd("SCRIPT");
+        let load = |(_, script): (&str, &'static Script)| {
+            let mut load = redis_link::cmd("SCRIPT");
             load.arg("LOAD").arg(&script.source);
             Request::from(load)
         };
@@ -89,8 +89,8 @@ impl RedisStore {
 }
 
 /// Asks which scripts a server has.
-pub(super) fn exist() -> redis::Cmd {
-    let mut exist = redis::cmd("SCRIPT");
+pub(super) fn exist() -> redis_link::Cmd {
+    let mut exist = redis_link::cmd("SCRIPT");
     exist.arg("EXISTS");
     for (_, script) in scripts::all() {
         exist.arg(&script.sha1);

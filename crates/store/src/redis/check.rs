@@ -2,20 +2,14 @@
 
 use policy::{Compiled, Name};
 use protocol::{Answer, Check};
+use redis_link::{Deadline, Lane, Outcome, Request, Servers, slot, value};
 
-use super::{
-    Lane, RedisStore,
-    link::Deadline,
-    request::{Outcome, Request},
-    servers::Servers,
-    value,
-};
+use super::RedisStore;
 use crate::{
     CheckError, Inspection, StoreError,
     clock::wall_ms,
     plan::Planned,
     script::{self, CALL_MAX, CHECK, Clock, ScriptCheck, ScriptError, ScriptLimit, ScriptReply},
-    slot,
 };
 
 /// Entries of a log that an inspection shows, the newest.
@@ -62,7 +56,7 @@ impl RedisStore {
         let batches = in_batches(&checks);
         let calls: Vec<_> = batches.iter().map(|batch| call(batch)).collect();
         let deadline = Deadline::within(self.options.timeout);
-        let answers = self.servers.run(Lane::Checks, &calls, deadline).await;
+        let answers = self.servers.run(Lane::Data, &calls, deadline).await;
         let mut results = Vec::with_capacity(asked.len());
         for (batch, answer) in batches.iter().zip(answers) {
             match decode(answer, batch) {
@@ -113,7 +107,7 @@ impl RedisStore {
     /// What a key holds, as text, and for how long, in milliseconds.
     async fn raw_state(&self, key: &str) -> Result<(Option<String>, Option<u64>), StoreError> {
         // Of whichever type it is: the other two are refused as WRONGTYPE.
-        let mut raw = ["PTTL", "GET", "HGETALL", "LRANGE"].map(redis::cmd);
+        let mut raw = ["PTTL", "GET", "HGETALL", "LRANGE"].map(redis_link::cmd);
         for command in &mut raw {
             command.arg(key);
         }

@@ -1,6 +1,8 @@
 //! Units given back to a bucket.
 
-use super::{Lane, RedisStore, request::Request, value};
+use redis_link::{Lane, Request, value};
+
+use super::RedisStore;
 use crate::{
     CheckError, Credit, CreditReport, EditError, Signature, StoreError,
     clock::wall_ms,

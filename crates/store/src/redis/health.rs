@@ -2,16 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use redis::{Cmd, Value};
+use redis_link::{Cmd, Lane, Node, Request, Servers, Value, value};
 use tokio::time::Instant;
 
-use super::{
-    Lane, RedisStore,
-    link::Link,
-    request::{Request, send},
-    servers::Servers,
-    telemetry, value,
-};
+use super::{RedisStore, telemetry};
 use crate::{Health, Rights, StoreError, scripts::PERMISSIONS};
 
 /// Settings that `INFO` does not show.
@@ -24,7 +18,7 @@ impl RedisStore {
         let cluster = match &self.servers {
             Servers::One(node) => {
                 let address = self.address.clone();
-                let health = self.health_of(address, node.link(Lane::Control), rights);
+                let health = self.health_of(address, node, rights);
                 return Ok(vec![health.await?]);
             }
             Servers::Cluster(cluster) => cluster,
@@ -32,7 +26,7 @@ impl RedisStore {
         let masters = cluster.masters(true, self.control_deadline()).await?;
         let mut all = Vec::new();
         for (address, node) in masters.all() {
-            let health = self.health_of(address, node.link(Lane::Control), rights.clone());
+            let health = self.health_of(address, node, rights.clone());
             all.push(health.await?);
         }
         Ok(all)
@@ -41,32 +35,33 @@ impl RedisStore {
     async fn health_of(
         &self,
         address: String,
-        link: &Link,
+        node: &Node,
         rights: Option<Rights>,
     ) -> Result<Health, StoreError> {
         let asked = Instant::now();
-        let now_ms = telemetry::time(self.at(link, redis::cmd("TIME")).await?)?;
+        let now_ms = telemetry::time(self.at(node, redis_link::cmd("TIME")).await?)?;
         let asked_in = asked.elapsed();
         Ok(Health {
             address,
-            info: self.info(link).await?,
-            settings: self.settings(link).await?,
+            info: self.info(node).await?,
+            settings: self.settings(node).await?,
             now_ms,
             asked_in,
-            scripts: super::about::statuses(self.at(link, super::about::exist()).await?)?,
+            scripts: super::about::statuses(self.at(node, super::about::exist()).await?)?,
             rights,
         })
     }
 
     /// The answer of one server, whatever slots it has.
-    async fn at(&self, link: &Link, command: Cmd) -> Result<Value, StoreError> {
+    async fn at(&self, node: &Node, command: Cmd) -> Result<Value, StoreError> {
         let request = Request::from(command);
-        let mut answers = send(link, &[&request], false, self.control_deadline()).await;
+        let deadline = self.control_deadline();
+        let mut answers = node.run(Lane::Control, &[&request], deadline).await;
         answers.pop().ok_or_else(value::short)?
     }
 
-    async fn info(&self, link: &Link) -> Result<Option<BTreeMap<String, String>>, StoreError> {
-        let Some(reply) = if_permitted(self.at(link, redis::cmd("INFO")).await)? else {
+    async fn info(&self, node: &Node) -> Result<Option<BTreeMap<String, String>>, StoreError> {
+        let Some(reply) = if_permitted(self.at(node, redis_link::cmd("INFO")).await)? else {
             return Ok(None);
         };
         let text = value::text(reply)?;
@@ -75,12 +70,12 @@ impl RedisStore {
         Ok(Some(owned.collect()))
     }
 
-    async fn settings(&self, link: &Link) -> Result<Option<BTreeMap<String, String>>, StoreError> {
+    async fn settings(&self, node: &Node) -> Result<Option<BTreeMap<String, String>>, StoreError> {
         let mut settings = BTreeMap::new();
         for name in SETTINGS {
-            let mut get = redis::cmd("CONFIG");
+            let mut get = redis_link::cmd("CONFIG");
             get.arg("GET").arg(name);
-            let Some(reply) = if_permitted(self.at(link, get).await)? else {
+            let Some(reply) = if_permitted(self.at(node, get).await)? else {
                 return Ok(None);
             };
             settings.extend(value::pairs(reply)?);

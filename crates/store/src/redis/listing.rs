@@ -3,14 +3,9 @@
 use std::sync::atomic::Ordering;
 
 use policy::Name;
+use redis_link::{Deadline, Lane, Node, Request, Servers, value};
 
-use super::{
-    Lane, RedisStore,
-    link::Deadline,
-    request::{Request, send},
-    servers::Servers,
-    value,
-};
+use super::RedisStore;
 use crate::{Cursor, ListedBucket, Page, StoreError, Survey};
 
 /// Keys that one SCAN looks at: about 0.3 ms of the server's time, which every check waits for.
@@ -63,7 +58,7 @@ impl RedisStore {
             return Ok(Vec::new());
         }
         let ask = |key: &&str| {
-            let mut ask = redis::cmd("PTTL");
+            let mut ask = redis_link::cmd("PTTL");
             ask.arg(*key);
             ask
         };
@@ -87,8 +82,7 @@ impl RedisStore {
         let deadline = self.control_deadline();
         let cluster = match &self.servers {
             Servers::One(node) => {
-                let link = node.link(Lane::Control);
-                let (next, keys) = scan_one(link, scan(cursor.scan), deadline).await?;
+                let (next, keys) = scan_one(node, scan(cursor.scan), deadline).await?;
                 let next = Cursor {
                     scan: next,
                     ..cursor
@@ -107,8 +101,7 @@ impl RedisStore {
             };
         }
         let node = masters.get(cursor.server).ok_or_else(value::short)?;
-        let link = node.link(Lane::Control);
-        let (next, keys) = scan_one(link, scan(cursor.scan), deadline).await?;
+        let (next, keys) = scan_one(node, scan(cursor.scan), deadline).await?;
         cursor.scan = next;
         if next != 0 {
             return Ok((Some(cursor), keys));
@@ -128,19 +121,15 @@ impl RedisStore {
 
 fn scan_command(glob: &str) -> impl Fn(u64) -> Request {
     move |from| {
-        let mut scan = redis::cmd("SCAN");
+        let mut scan = redis_link::cmd("SCAN");
         scan.arg(from).arg("MATCH").arg(glob);
         scan.arg("COUNT").arg(SCAN_COUNT);
         Request::from(scan)
     }
 }
 
-async fn scan_one(
-    link: &super::link::Link,
-    scan: Request,
-    deadline: Deadline,
-) -> Result<Scanned, StoreError> {
-    let mut answers = send(link, &[&scan], false, deadline).await;
+async fn scan_one(node: &Node, scan: Request, deadline: Deadline) -> Result<Scanned, StoreError> {
+    let mut answers = node.run(Lane::Control, &[&scan], deadline).await;
     let (next, keys) = value::scan(answers.pop().ok_or_else(value::short)??)?;
     // Our keys are text; a foreign one that is not is none of ours.
     let text = |key| value::text(key).ok();

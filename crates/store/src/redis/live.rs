@@ -1,8 +1,9 @@
 //! Buckets and proxies, as operators see them.
 
 use policy::Name;
+use redis_link::{Lane, Request, value};
 
-use super::{Lane, RedisStore, request::Request, value};
+use super::RedisStore;
 use crate::{
     Asked, Cursor, EditError, LimitOf, PROXIES_MAX, PROXY_LIFE_MS, ProxyCounts, RESET_BEGUN,
     ResetReport, Signature, StoreError, Which, edit,

@@ -15,27 +15,17 @@
 
 mod about;
 mod check;
-mod cluster;
 mod credit;
-mod dial;
 mod health;
-mod hints;
-mod link;
 mod listing;
 mod live;
-mod outage;
 mod policy;
-mod reply;
-mod request;
 mod run;
-mod sentinel;
-mod servers;
 mod simulate;
 mod slots;
 mod telemetry;
-mod value;
 
-use std::fmt;
+use std::{fmt, sync::Arc};
 
 use ::policy::{Compiled, Name, Override, Revision};
 use algorithms::check::Verdict;
@@ -43,24 +33,22 @@ use async_trait::async_trait;
 use protocol::{Answer, Check};
 use tokio::sync::watch;
 
-use dial::Dialer;
-use hints::{Hints, Publisher};
-use link::Timeouts;
-use servers::{Lane, Servers};
+use redis_link::{Servers, Settings, Subscription};
 use telemetry::Ahead;
 
 use crate::{
     Asked, CheckError, Credit, CreditReport, Cursor, Edit, EditError, Fleet, Head, Health,
     HistoryEntry, Inspection, Keys, LimitOf, Note, Observed, Options, OverrideCursor, OverridePage,
     Overrides, Page, Pong, ProxyCounts, ResetReport, ScriptStatus, Server, Signature, Since, Store,
-    StoreError, Stored, Stretch, Survey, Which, script::ScriptCheck,
+    StoreError, Stored, Stretch, Survey, Which,
+    script::{CHECK, ScriptCheck, TAKE_BACK},
 };
 
 /// The store on one server or on a Cluster. Connects at the first use, and again whenever it has
 /// to.
 pub(crate) struct RedisStore {
     servers: Servers,
-    hints: Hints,
+    edits: Subscription,
     ahead: Ahead,
     options: Options,
     address: String,
@@ -69,19 +57,16 @@ pub(crate) struct RedisStore {
 impl RedisStore {
     /// A store that has not connected yet. Fails only where TLS has no root certificates.
     pub(crate) fn new(server: &Server, options: Options) -> Result<Self, StoreError> {
-        let dialer = Dialer::new(server.clone(), options.connect_timeout)?;
-        let timeouts = Timeouts {
-            connect: options.connect_timeout,
-            probe: options.probe_timeout(),
+        let settings = Settings {
+            connect_timeout: options.connect_timeout,
+            probe_timeout: options.probe_timeout(),
+            // A check whose script is not there yet would be late.
+            scripts: Arc::new([&CHECK, &TAKE_BACK]),
         };
-        let servers = Servers::new(dialer.clone(), timeouts);
-        let publisher = match &servers {
-            Servers::One(_) => Publisher::One(dialer),
-            Servers::Cluster(cluster) => Publisher::Any(cluster.clone()),
-        };
+        let servers = Servers::new(server.clone(), &settings)?;
         Ok(Self {
+            edits: servers.subscription(options.keys.edits(), options.connect_timeout),
             servers,
-            hints: Hints::new(publisher, options.keys.edits(), options.connect_timeout),
             ahead: Ahead::default(),
             address: server.to_string(),
             options,
@@ -162,8 +147,8 @@ impl Store for RedisStore {
 
     fn hints(&self) -> watch::Receiver<u64> {
         // Whoever follows edits is about to check, within milliseconds that a dial would take up.
-        self.servers.start_checks();
-        self.hints.watch()
+        self.servers.start();
+        self.edits.watch()
     }
 
     async fn inspect(

@@ -2,16 +2,11 @@
 
 use std::time::Duration;
 
-use redis::{Cmd, Value};
+use redis_link::{Cmd, Deadline, Lane, Outcome, Request, Script, Value, is_refused, value};
 use tokio::time::{Instant, sleep_until};
 
-use super::{
-    Lane, RedisStore,
-    link::Deadline,
-    request::{Outcome, Request, is_refused},
-    value,
-};
-use crate::{StoreError, script::Script};
+use super::RedisStore;
+use crate::StoreError;
 
 /// Pause before a call whose keys are on their way is made again.
 const AGAIN: Duration = Duration::from_millis(10);

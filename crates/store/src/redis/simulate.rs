@@ -1,8 +1,9 @@
 //! Simulations: the shipped script, at made-up times, on keys of their own.
 
 use algorithms::check::Verdict;
+use redis_link::{Lane, Request, value};
 
-use super::{Lane, RedisStore, check::decode, request::Request, value};
+use super::{RedisStore, check::decode};
 use crate::{
     CheckError, StoreError,
     script::{self, CHECK, Clock, ScriptCheck, ScriptError, ScriptLimit},
@@ -52,7 +53,7 @@ impl RedisStore {
         // A reply to each, in pieces that the server makes at once.
         for piece in buckets.chunks(1000) {
             let unlink = piece.iter().map(|bucket| {
-                let mut unlink = redis::cmd("UNLINK");
+                let mut unlink = redis_link::cmd("UNLINK");
                 unlink.arg(self.keys().simulated(run, bucket));
                 unlink
             });

@@ -5,12 +5,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use redis_link::{Deadline, Lane, Outcome, Request, is_refused, value};
+
 use super::{
-    Lane, RedisStore,
+    RedisStore,
     check::{Verdict, call, decode, undecided},
-    link::Deadline,
-    request::{Outcome, Request, is_refused},
-    value,
 };
 use crate::{
     CheckError, Refusal, StoreError,
@@ -67,7 +66,7 @@ impl RedisStore {
                 break;
             }
             let calls: Vec<Request> = jobs.iter().map(Job::call).collect();
-            let answers = self.servers.run(Lane::Checks, &calls, deadline).await;
+            let answers = self.servers.run(Lane::Data, &calls, deadline).await;
             for (job, answer) in jobs.into_iter().zip(answers) {
                 match job {
                     Job::Check(asks) => journey.decided(asks, answer),

@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use policy::Name;
-use redis::Value;
+use redis_link::{Lane, Request, Value, value};
 
-use super::{Lane, RedisStore, request::Request, value};
+use super::RedisStore;
 use crate::{
     Fleet, Note, Observed, StoreError, Stretch,
     clock::wall_ms,
@@ -91,7 +91,7 @@ impl RedisStore {
 
     /// The server's clock, in milliseconds since the epoch; of a Cluster any node's.
     pub(super) async fn now_ms(&self) -> Result<u64, StoreError> {
-        time(self.control(redis::cmd("TIME")).await?)
+        time(self.control(redis_link::cmd("TIME")).await?)
     }
 
     /// Every note under these keys: who wrote it, when, and what.
@@ -100,7 +100,7 @@ impl RedisStore {
         keys: impl Iterator<Item = String>,
     ) -> Result<Vec<(String, u64, String)>, StoreError> {
         let all = keys.map(|key| {
-            let mut all = redis::cmd("HGETALL");
+            let mut all = redis_link::cmd("HGETALL");
             all.arg(key);
             all
         });

@@ -12,10 +12,12 @@ mod spread;
 mod take_back;
 mod weight;
 
+pub use redis_link::Script;
+
 pub use credit::{Credit, Credited, decode_credited, encode_credit};
 pub use decode::{MalformedReply, ScriptError, ScriptReply, decode};
 pub use encode::{Clock, ScriptCall, ScriptCheck, ScriptLimit, encode};
-pub use source::{CHECK, CREDIT, Script, TAKE_BACK};
+pub use source::{CHECK, CREDIT, TAKE_BACK};
 pub use spread::{Ask, Decided, Spread};
 pub use take_back::{Charge, TakenBack, decode_taken_back, encode_charges};
 pub(crate) use weight::CALL_MAX;

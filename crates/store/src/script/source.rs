@@ -2,26 +2,19 @@
 
 use std::sync::LazyLock;
 
-/// A script as it is loaded into the server.
-#[derive(Debug)]
-pub struct Script {
-    /// The Lua source.
-    pub source: String,
-    /// Its name for EVALSHA, in lower-case hex.
-    pub sha1: String,
-}
+use super::Script;
 
 /// `lua/check.lua` with the algorithms it includes.
 pub static CHECK: LazyLock<Script> =
-    LazyLock::new(|| Script::assemble(include_str!("../../../../lua/check.lua")));
+    LazyLock::new(|| assemble(include_str!("../../../../lua/check.lua")));
 
 /// `lua/credit.lua` with the algorithms it includes.
 pub static CREDIT: LazyLock<Script> =
-    LazyLock::new(|| Script::assemble(include_str!("../../../../lua/credit.lua")));
+    LazyLock::new(|| assemble(include_str!("../../../../lua/credit.lua")));
 
 /// `lua/take_back.lua` with the algorithms it includes.
 pub static TAKE_BACK: LazyLock<Script> =
-    LazyLock::new(|| Script::assemble(include_str!("../../../../lua/take_back.lua")));
+    LazyLock::new(|| assemble(include_str!("../../../../lua/take_back.lua")));
 
 /// What a script may include, by the name it uses.
 const LIBRARY: &[(&str, &str)] = &[
@@ -98,20 +91,14 @@ const LIBRARY: &[(&str, &str)] = &[
     ),
 ];
 
-impl Script {
-    /// Replaces each line `-- include: NAME` by that file.
-    ///
-    /// An unknown name stays as it is, a comment; the script then fails to run,
-    /// which the tests of every script show.
-    fn assemble(source: &str) -> Self {
-        let mut assembled = String::with_capacity(48 * 1024);
-        include(source, &mut assembled);
-        let sha1 = sha1_smol::Sha1::from(&assembled).digest().to_string();
-        Self {
-            source: assembled,
-            sha1,
-        }
-    }
+/// Replaces each line `-- include: NAME` by that file.
+///
+/// An unknown name stays as it is, a comment; the script then fails to run, which the tests of every
+/// script show.
+fn assemble(source: &str) -> Script {
+    let mut assembled = String::with_capacity(48 * 1024);
+    include(source, &mut assembled);
+    Script::new(assembled)
 }
 
 fn include(source: &str, assembled: &mut String) {

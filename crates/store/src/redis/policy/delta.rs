@@ -6,12 +6,10 @@
 use std::collections::BTreeMap;
 
 use policy::{Name, Node, Policy, Revision, Value};
+use redis_link::value;
 
 use super::fields::{self, Fields};
-use crate::{
-    HistoryEntry, OverrideChange, Since, StoreError, record,
-    redis::{RedisStore, value},
-};
+use crate::{HistoryEntry, OverrideChange, Since, StoreError, record, redis::RedisStore};
 
 /// Edits that are caught up with; after more, all is read anew.
 const EDITS_MAX: u64 = 200;
@@ -26,9 +24,9 @@ impl RedisStore {
         domain: &Name,
         known: &Revision,
     ) -> Result<Option<Since>, StoreError> {
-        let mut all = redis::cmd("HGETALL");
+        let mut all = redis_link::cmd("HGETALL");
         all.arg(self.keys().policy(domain));
-        let mut range = redis::cmd("XRANGE");
+        let mut range = redis_link::cmd("XRANGE");
         range.arg(self.keys().history(domain));
         range.arg(format!("{}-0", known.number)).arg("+");
         range.arg("COUNT").arg(EDITS_MAX + 2);

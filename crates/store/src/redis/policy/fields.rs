@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use policy::Revision;
-use redis::Value;
+use redis_link::{Value, value};
 
-use crate::{HeadState, HistoryEntry, Signature, StoreError, redis::value};
+use crate::{HeadState, HistoryEntry, Signature, StoreError};
 
 /// What a record of this version calls its own format.
 const FORMAT: &str = "1";

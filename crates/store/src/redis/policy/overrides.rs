@@ -1,12 +1,12 @@
 //! Reading overrides: one, some, or how many there are.
 
 use policy::{Name, Override, Policy, Revision};
-use redis::{Cmd, Value};
+use redis_link::{Cmd, Value, value};
 
 use super::fields::head_state;
 use crate::{
     HeadState, Keys, LimitOf, OverrideCursor, OverridePage, StoreError, Unfit, record,
-    redis::{RedisStore, value},
+    redis::RedisStore,
 };
 
 /// Fields that one step of reading overrides asks for: a reply of about 100 KB.
@@ -24,7 +24,7 @@ impl RedisStore {
         of: &LimitOf<'_>,
         values: &[Option<Vec<u8>>],
     ) -> Result<Option<Override>, StoreError> {
-        let mut get = redis::cmd("HGET");
+        let mut get = redis_link::cmd("HGET");
         get.arg(self.keys().overrides(of.domain, &of.limit.name));
         get.arg(Keys::override_field(values));
         let found = value::optional_text(self.control(get).await?)?;
@@ -42,7 +42,7 @@ impl RedisStore {
             return Ok(Vec::new());
         }
         let counts = limits.iter().map(|limit| {
-            let mut count = redis::cmd("HLEN");
+            let mut count = redis_link::cmd("HLEN");
             count.arg(self.keys().overrides(domain, limit));
             count
         });
@@ -118,7 +118,7 @@ impl RedisStore {
     }
 
     fn step(&self, domain: &Name, limit: &Name, cursor: u64) -> Cmd {
-        let mut scan = redis::cmd("HSCAN");
+        let mut scan = redis_link::cmd("HSCAN");
         scan.arg(self.keys().overrides(domain, limit)).arg(cursor);
         scan.arg("COUNT").arg(SCAN_COUNT);
         scan

@@ -1,13 +1,12 @@
 //! Reading records of limits.
 
 use policy::Name;
+use redis_link::{Outcome, value};
 
 use super::fields::{self, Fields, head_state};
 use crate::{
-    Head, HeadState, HistoryEntry, Overrides, Record, StoreError, Stored,
-    edit::HISTORY_MAX,
-    record,
-    redis::{RedisStore, request::Outcome, value},
+    Head, HeadState, HistoryEntry, Overrides, Record, StoreError, Stored, edit::HISTORY_MAX,
+    record, redis::RedisStore,
 };
 
 /// How often a record is read anew because it was written in the middle of it.
@@ -33,7 +32,7 @@ impl RedisStore {
 
     /// The domains that were ever written. Members that name none are not ours.
     pub(super) async fn listed(&self) -> Result<Vec<Name>, StoreError> {
-        let mut members = redis::cmd("SMEMBERS");
+        let mut members = redis_link::cmd("SMEMBERS");
         members.arg(self.keys().domains());
         let members = value::items(self.control(members).await?)?;
         let name = |member| value::text(member).ok()?.parse().ok();
@@ -46,7 +45,7 @@ impl RedisStore {
         overrides: Overrides,
     ) -> Result<Stored, StoreError> {
         for _ in 0..READ_TRIES {
-            let mut all = redis::cmd("HGETALL");
+            let mut all = redis_link::cmd("HGETALL");
             all.arg(self.keys().policy(domain));
             let reply = self.control(all).await?;
             let Some(fields) = Fields::parse(reply)? else {
@@ -73,7 +72,7 @@ impl RedisStore {
         domain: &Name,
         max: usize,
     ) -> Result<Vec<HistoryEntry>, StoreError> {
-        let mut last = redis::cmd("XREVRANGE");
+        let mut last = redis_link::cmd("XREVRANGE");
         last.arg(self.keys().history(domain));
         last.arg("+")
             .arg("-")
@@ -86,8 +85,8 @@ impl RedisStore {
             .collect()
     }
 
-    pub(super) fn head_of(&self, domain: &Name) -> redis::Cmd {
-        let mut head = redis::cmd("HMGET");
+    pub(super) fn head_of(&self, domain: &Name) -> redis_link::Cmd {
+        let mut head = redis_link::cmd("HMGET");
         head.arg(self.keys().policy(domain));
         head.arg(&["format", "revision", "digest", "deleted"]);
         head

@@ -6,13 +6,14 @@
 use std::time::Duration;
 
 use policy::{Name, Revision};
+use redis_link::value;
 use tokio::time::sleep;
 
 use super::fields::{self, head_state};
 use crate::{
     Edit, EditError, HeadState, HistoryEntry, StoreError, Stored,
     edit::{self, Plan},
-    redis::{RedisStore, value},
+    redis::RedisStore,
 };
 
 /// How often the history is asked, and the write sent again, before the caller is told that it is
@@ -65,7 +66,7 @@ impl RedisStore {
     ) -> Result<Revision, EditError> {
         // A SET of its own, because it lives in another slot. It may list a domain whose write
         // then fails; readers see that there is no record.
-        let mut announce = redis::cmd("SADD");
+        let mut announce = redis_link::cmd("SADD");
         announce
             .arg(self.keys().domains())
             .arg(edit.domain.as_str());
@@ -86,7 +87,7 @@ impl RedisStore {
             Stored::Live(record) => record.policy.revision.number,
         };
         let next = format!("{}-0", before.saturating_add(1));
-        let mut entry = redis::cmd("XRANGE");
+        let mut entry = redis_link::cmd("XRANGE");
         entry.arg(self.keys().history(domain)).arg(&next).arg(&next);
         let replies = self.control_all([self.head_of(domain), entry]).await?;
         let Ok([head, entries]) = <[_; 2]>::try_from(replies) else {

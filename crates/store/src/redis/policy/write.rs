@@ -1,13 +1,13 @@
 //! Writing records of limits.
 
 use policy::{Name, Revision};
-use redis::Value;
+use redis_link::{Value, value};
 
 use super::fields::{check_format, revision};
 use crate::{
     DOMAINS_MAX, Edit, EditError, Signature, StoreError, Stored,
     edit::{self, HISTORY_BYTES_MAX, HISTORY_MAX, How, OverrideWrites, Plan},
-    redis::{RedisStore, value},
+    redis::RedisStore,
     scripts::POLICY_WRITE,
 };
 
@@ -56,12 +56,12 @@ impl RedisStore {
             }
             let key = self.keys().staged(domain, fastrand::u64(..));
             for fields in writes.fields.chunks(STAGE_STEP) {
-                let mut set = redis::cmd("HSET");
+                let mut set = redis_link::cmd("HSET");
                 set.arg(&key);
                 for (field, json) in fields {
                     set.arg(field).arg(json.as_deref().unwrap_or_default());
                 }
-                let mut expire = redis::cmd("PEXPIRE");
+                let mut expire = redis_link::cmd("PEXPIRE");
                 expire.arg(&key).arg(STAGE_LIFE_MS);
                 self.control_all([set, expire]).await?;
             }

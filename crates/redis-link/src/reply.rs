@@ -2,7 +2,7 @@
 
 use redis::{ErrorKind, RedisError, ServerError, Value};
 
-use crate::{Refusal, StoreError};
+use crate::{Error, Refusal};
 
 /// The answer to one command.
 pub(crate) type Reply = Result<Value, Refusal>;
@@ -35,7 +35,7 @@ fn code<'a>(code: &'a str, message: &str) -> &'a str {
     }
 }
 
-impl From<Refusal> for StoreError {
+impl From<Refusal> for Error {
     fn from(refusal: Refusal) -> Self {
         match refusal.code.as_str() {
             "NOAUTH" | "WRONGPASS" => Self::Auth(refusal.message),
@@ -45,18 +45,16 @@ impl From<Refusal> for StoreError {
 }
 
 /// A failure of the connection itself while an answer was awaited.
-pub(crate) fn transport(error: &RedisError) -> StoreError {
-    StoreError::Broken(error.to_string())
+pub(crate) fn transport(error: &RedisError) -> Error {
+    Error::Broken(error.to_string())
 }
 
 /// A failure of AUTH or SELECT.
-pub(crate) fn login(error: &RedisError) -> StoreError {
+pub(crate) fn login(error: &RedisError) -> Error {
     match error.kind() {
-        ErrorKind::AuthenticationFailed => {
-            StoreError::Auth("wrong user name or password".to_owned())
-        }
-        ErrorKind::Io => StoreError::Unreachable(error.to_string()),
-        _ => StoreError::Refused(Refusal {
+        ErrorKind::AuthenticationFailed => Error::Auth("wrong user name or password".to_owned()),
+        ErrorKind::Io => Error::Unreachable(error.to_string()),
+        _ => Error::Refused(Refusal {
             code: error.code().unwrap_or("ERR").to_owned(),
             message: error.detail().unwrap_or(error.category()).to_owned(),
         }),
@@ -64,7 +62,7 @@ pub(crate) fn login(error: &RedisError) -> StoreError {
 }
 
 /// The answer to the first PING. That it is not permitted is a permission matter, not a login one.
-pub(crate) fn greeting(answer: Value) -> Result<(), StoreError> {
+pub(crate) fn greeting(answer: Value) -> Result<(), Error> {
     match of(answer) {
         Err(refusal) if refusal.code != "NOPERM" => Err(refusal.into()),
         Ok(_) | Err(_) => Ok(()),

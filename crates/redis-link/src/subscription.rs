@@ -1,4 +1,4 @@
-//! Publications of edits: they make the next poll come at once.
+//! A channel whose messages are counted.
 
 use std::{
     io,
@@ -13,17 +13,19 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::{
+use crate::{
     cluster::Cluster,
     dial::{Dialer, Stream},
     link::AbortOnDrop,
+    url::Host,
 };
-use crate::url::Host;
 
-/// Pause between attempts to subscribe. Hints only save time, so there is no hurry.
+/// Pause between attempts to subscribe: callers poll as well, so a message only saves time.
 const PAUSE: Duration = Duration::from_secs(1);
 
-pub(super) struct Hints {
+/// Counts the messages of a channel. One can be lost; the count also rises after every new
+/// connection, because messages may have been missed before.
+pub struct Subscription {
     subscriber: Arc<Subscriber>,
     task: OnceLock<AbortOnDrop>,
 }
@@ -35,8 +37,8 @@ struct Subscriber {
     count: watch::Sender<u64>,
 }
 
-/// Who tells of edits.
-pub(super) enum Publisher {
+/// Where the channel is.
+pub(crate) enum Publisher {
     One(Dialer),
     /// Any node does: a Cluster passes publications on to all of them.
     Any(Cluster),
@@ -81,8 +83,8 @@ impl Publisher {
     }
 }
 
-impl Hints {
-    pub(super) fn new(publisher: Publisher, channel: String, connect_timeout: Duration) -> Self {
+impl Subscription {
+    pub(crate) fn new(publisher: Publisher, channel: String, connect_timeout: Duration) -> Self {
         Self {
             subscriber: Arc::new(Subscriber {
                 publisher,
@@ -94,8 +96,8 @@ impl Hints {
         }
     }
 
-    /// Counts publications; subscribes at the first use.
-    pub(super) fn watch(&self) -> watch::Receiver<u64> {
+    /// The count of messages; subscribes at the first use.
+    pub fn watch(&self) -> watch::Receiver<u64> {
         self.task.get_or_init(|| {
             let subscriber = Arc::clone(&self.subscriber);
             AbortOnDrop::new(tokio::spawn(async move { subscriber.keep().await }))

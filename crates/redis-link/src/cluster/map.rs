@@ -8,10 +8,7 @@ use std::{
 
 use redis::Value;
 
-use crate::{
-    StoreError,
-    redis::{servers::Node, value},
-};
+use crate::{Error, Node, value};
 
 /// Slots of a Cluster.
 const SLOTS: usize = 16384;
@@ -118,18 +115,18 @@ impl Map {
 }
 
 /// Reads the answer to CLUSTER SLOTS of the node at `asked`.
-pub(super) fn ranges(answer: Value, asked: &str) -> Result<Vec<Range>, StoreError> {
+pub(super) fn ranges(answer: Value, asked: &str) -> Result<Vec<Range>, Error> {
     let ranges = value::items(answer)?.into_iter();
     let ranges: Vec<Range> = ranges.map(|r| range(r, asked)).collect::<Result<_, _>>()?;
     if ranges.is_empty() {
-        return Err(StoreError::Unreachable(
+        return Err(Error::Unreachable(
             "the cluster's node knows of no slots yet".to_owned(),
         ));
     }
     Ok(ranges)
 }
 
-fn range(answer: Value, asked: &str) -> Result<Range, StoreError> {
+fn range(answer: Value, asked: &str) -> Result<Range, Error> {
     let mut parts = value::items(answer)?.into_iter();
     let mut next = || parts.next().ok_or_else(value::short);
     let number = |value: Value| u16::try_from(value::integer(value)?).map_err(|_| value::short());

@@ -12,9 +12,9 @@ use tokio_rustls::{
     rustls::{ClientConfig, RootCertStore, pki_types::ServerName},
 };
 
-use super::sentinel::Primary;
 use crate::{
-    StoreError,
+    Error,
+    sentinel::Primary,
     url::{Address, Host, Server},
 };
 
@@ -34,7 +34,7 @@ pub(crate) struct Dialer {
 impl Dialer {
     /// Reads the system's root certificates, if the server speaks TLS. `limit` is how long a sentinel
     /// may take to answer.
-    pub(crate) fn new(server: Server, limit: Duration) -> Result<Self, StoreError> {
+    pub(crate) fn new(server: Server, limit: Duration) -> Result<Self, Error> {
         let tls = match server.address {
             Address::Tcp { tls: true, .. }
             | Address::Sentinel { tls: true, .. }
@@ -135,13 +135,13 @@ impl Dialer {
     }
 }
 
-fn connector() -> Result<TlsConnector, StoreError> {
+fn connector() -> Result<TlsConnector, Error> {
     let mut roots = RootCertStore::empty();
     let found = rustls_native_certs::load_native_certs();
     roots.add_parsable_certificates(found.certs);
     if roots.is_empty() {
         let why = found.errors.first().map(ToString::to_string);
-        return Err(StoreError::Unreachable(format!(
+        return Err(Error::Unreachable(format!(
             "no root certificates found for TLS ({}); SSL_CERT_FILE can name some",
             why.unwrap_or_else(|| "the system has none".to_owned())
         )));

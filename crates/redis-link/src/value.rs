@@ -1,17 +1,18 @@
-//! Reading the values that Redis answers with; what does not fit is [`StoreError::Corrupt`].
+//! Reads the values of replies; one of another shape is [`Error::Corrupt`].
 
 use std::collections::BTreeMap;
 
 use redis::Value;
 
-use crate::StoreError;
+use crate::Error;
 
-pub(crate) fn short() -> StoreError {
-    StoreError::Corrupt("an answer of the wrong shape".to_owned())
+/// The reply does not have the shape that was expected.
+pub fn short() -> Error {
+    Error::Corrupt("an answer of the wrong shape".to_owned())
 }
 
 /// A list; nothing is an empty one.
-pub(crate) fn items(value: Value) -> Result<Vec<Value>, StoreError> {
+pub fn items(value: Value) -> Result<Vec<Value>, Error> {
     match value {
         Value::Array(items) | Value::Set(items) => Ok(items),
         Value::Nil => Ok(Vec::new()),
@@ -19,11 +20,13 @@ pub(crate) fn items(value: Value) -> Result<Vec<Value>, StoreError> {
     }
 }
 
-pub(crate) fn text(value: Value) -> Result<String, StoreError> {
+/// A text.
+pub fn text(value: Value) -> Result<String, Error> {
     optional_text(value)?.ok_or_else(short)
 }
 
-pub(crate) fn optional_text(value: Value) -> Result<Option<String>, StoreError> {
+/// A text, or nothing.
+pub fn optional_text(value: Value) -> Result<Option<String>, Error> {
     match value {
         Value::Nil => Ok(None),
         Value::BulkString(bytes) => String::from_utf8(bytes).map(Some).map_err(|_| short()),
@@ -34,11 +37,13 @@ pub(crate) fn optional_text(value: Value) -> Result<Option<String>, StoreError> 
     }
 }
 
-pub(crate) fn texts(value: Value) -> Result<Vec<String>, StoreError> {
+/// A list of texts.
+pub fn texts(value: Value) -> Result<Vec<String>, Error> {
     items(value)?.into_iter().map(text).collect()
 }
 
-pub(crate) fn integer(value: Value) -> Result<i64, StoreError> {
+/// An integer.
+pub fn integer(value: Value) -> Result<i64, Error> {
     match value {
         Value::Int(number) => Ok(number),
         Value::BulkString(_) => text(value)?.parse().map_err(|_| short()),
@@ -46,16 +51,18 @@ pub(crate) fn integer(value: Value) -> Result<i64, StoreError> {
     }
 }
 
-pub(crate) fn integers(value: Value) -> Result<Vec<i64>, StoreError> {
+/// A list of integers.
+pub fn integers(value: Value) -> Result<Vec<i64>, Error> {
     items(value)?.into_iter().map(integer).collect()
 }
 
-pub(crate) fn number(text: &str) -> Result<u64, StoreError> {
+/// A number without a sign, as text.
+pub fn number(text: &str) -> Result<u64, Error> {
     text.parse().map_err(|_| short())
 }
 
 /// Field, value, field, value, ...
-pub(crate) fn pairs(value: Value) -> Result<BTreeMap<String, String>, StoreError> {
+pub fn pairs(value: Value) -> Result<BTreeMap<String, String>, Error> {
     if let Value::Map(pairs) = value {
         return pairs
             .into_iter()
@@ -71,7 +78,7 @@ pub(crate) fn pairs(value: Value) -> Result<BTreeMap<String, String>, StoreError
 }
 
 /// Those pairs of a reply, as of [`pairs`], of which both are text.
-pub(crate) fn readable_pairs(value: Value) -> impl Iterator<Item = (String, String)> {
+pub fn readable_pairs(value: Value) -> impl Iterator<Item = (String, String)> {
     let pairs: Vec<(Value, Value)> = match value {
         Value::Map(pairs) => pairs,
         other => {
@@ -84,14 +91,14 @@ pub(crate) fn readable_pairs(value: Value) -> impl Iterator<Item = (String, Stri
 }
 
 /// The answer to SCAN or HSCAN: the next cursor (0: the end) and what was found.
-pub(crate) fn scan(value: Value) -> Result<(u64, Value), StoreError> {
+pub fn scan(value: Value) -> Result<(u64, Value), Error> {
     let mut parts = items(value)?.into_iter();
     let mut next = || parts.next().ok_or_else(short);
     Ok((number(&text(next()?)?)?, next()?))
 }
 
 /// A value for people: texts joined by spaces; `None` if it is empty.
-pub(crate) fn shown(value: Value) -> Option<String> {
+pub fn shown(value: Value) -> Option<String> {
     match value {
         Value::Nil => None,
         Value::BulkString(bytes) => Some(String::from_utf8_lossy(&bytes).into_owned()),

@@ -2,7 +2,7 @@
 //!
 //! What came of a request is known or it is not, and only what certainly did not run is sent
 //! again: a node that names another one has done nothing. (Client libraries for Clusters send a
-//! request again after a broken connection too, which charges a check twice.)
+//! request again after a broken connection too, which makes it run twice.)
 
 mod map;
 mod redirect;
@@ -19,13 +19,11 @@ use self::{
     redirect::{Redirect, is_doubtful},
     topology::Topology,
 };
-use super::{
+use crate::{
+    Deadline, Error, Lane, Node, Outcome, Refusal, Request, Settings,
     dial::{Dialer, Stream},
-    link::{Deadline, Timeouts},
-    request::{Outcome, Request, send},
-    servers::{Lane, Node},
+    request::send,
 };
-use crate::{Refusal, StoreError};
 
 /// How often a request follows a redirection: an old map leads to a node whose slot is just on its
 /// way to a third one.
@@ -34,35 +32,35 @@ const UNSETTLED: &str = "the cluster's nodes do not agree who has a slot";
 
 /// The nodes of a Cluster.
 #[derive(Clone)]
-pub(crate) struct Cluster {
+pub struct Cluster {
     topology: Arc<Topology>,
 }
 
 /// The masters at one moment.
-pub(crate) struct Masters {
+pub struct Masters {
     map: Arc<Map>,
 }
 
 impl Masters {
     /// The nth of them.
-    pub(crate) fn get(&self, n: usize) -> Option<&Node> {
+    pub fn get(&self, n: usize) -> Option<&Node> {
         self.map.nodes().get(n).map(|(_, node)| &**node)
     }
 
     /// All of them, with their addresses.
-    pub(crate) fn all(&self) -> impl Iterator<Item = (String, &Node)> {
+    pub fn all(&self) -> impl Iterator<Item = (String, &Node)> {
         let nodes = self.map.nodes().iter();
         nodes.map(|((host, port), node)| (format!("{host}:{port}"), &**node))
     }
 
     /// The address of the one that has a slot.
-    pub(crate) fn owner(&self, slot: u16) -> Option<String> {
+    pub fn owner(&self, slot: u16) -> Option<String> {
         let ((host, port), _) = self.map.owner(slot)?;
         Some(format!("{host}:{port}"))
     }
 
     /// Whether the slots are where they were.
-    pub(crate) fn fingerprint(&self) -> u64 {
+    pub fn fingerprint(&self) -> u64 {
         self.map.fingerprint()
     }
 }
@@ -78,21 +76,21 @@ struct Hop {
 
 impl Cluster {
     /// `seeds` dials the nodes that the URL names.
-    pub(crate) fn new(seeds: Dialer, timeouts: Timeouts) -> Self {
+    pub(crate) fn new(seeds: Dialer, settings: Settings) -> Self {
         Self {
-            topology: Arc::new(Topology::new(seeds, timeouts)),
+            topology: Arc::new(Topology::new(seeds, settings)),
         }
     }
 
-    pub(crate) fn start_checks(&self) {
-        self.topology.start_checks();
+    pub(crate) fn start(&self) {
+        self.topology.start_data();
     }
 
     pub(crate) fn is_warm(&self) -> bool {
         self.topology.is_warm()
     }
 
-    pub(crate) fn trouble(&self) -> Option<StoreError> {
+    pub(crate) fn trouble(&self) -> Option<Error> {
         self.topology.trouble()
     }
 
@@ -109,11 +107,7 @@ impl Cluster {
     }
 
     /// The masters, as last known, or (`fresh`) as asked for now.
-    pub(crate) async fn masters(
-        &self,
-        fresh: bool,
-        deadline: Deadline,
-    ) -> Result<Masters, StoreError> {
+    pub async fn masters(&self, fresh: bool, deadline: Deadline) -> Result<Masters, Error> {
         let map = if fresh {
             timeout_at(deadline.at(), self.topology.fresh()).await
         } else {
@@ -159,7 +153,7 @@ impl Cluster {
                 .await;
         }
         // Whoever is still on the way was sent back and forth, and has done nothing.
-        let unsettled = || Err(StoreError::Unreachable(UNSETTLED.to_owned()));
+        let unsettled = || Err(Error::Unreachable(UNSETTLED.to_owned()));
         let answers = answers.into_iter();
         answers
             .map(|answer| answer.unwrap_or_else(unsettled))
@@ -235,7 +229,7 @@ impl Cluster {
         requests: &[Request],
         fresh: bool,
         deadline: Deadline,
-    ) -> Result<Vec<Vec<Outcome>>, StoreError> {
+    ) -> Result<Vec<Vec<Outcome>>, Error> {
         let masters = self.masters(fresh, deadline).await?;
         let requests: Vec<&Request> = requests.iter().collect();
         let nodes = masters.map.nodes().iter();
@@ -245,12 +239,12 @@ impl Cluster {
     }
 }
 
-fn no_map_yet() -> StoreError {
-    StoreError::Unreachable("no node of the cluster has answered yet".to_owned())
+fn no_map_yet() -> Error {
+    Error::Unreachable("no node of the cluster has answered yet".to_owned())
 }
 
-fn no_node_for(slot: u16) -> StoreError {
-    StoreError::Refused(Refusal {
+fn no_node_for(slot: u16) -> Error {
+    Error::Refused(Refusal {
         code: "CLUSTERDOWN".to_owned(),
         message: format!("no node has slot {slot}"),
     })

@@ -9,18 +9,12 @@ use redis::{ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo};
 
 pub(crate) use sentinel::Sentinels;
 
-/// A store's URL, parsed. Neither `Display` nor `Debug` shows the password.
-#[derive(Clone, Debug)]
-pub enum StoreUrl {
-    /// `memory`: one process, nothing shared.
-    Memory,
-    /// `redis://`, `rediss://`, `valkey://`, `valkeys://`, `unix://`: one server;
-    /// `redis-sentinel://`, `rediss-sentinel://`: the one that Sentinel says is the primary;
-    /// `redis-cluster://`, `rediss-cluster://`: the masters of a Cluster.
-    Redis(Server),
-}
-
-/// A server, or several that are one store, and how to log in.
+/// A server, or several that are one store, and how to log in. Neither `Display` nor `Debug` shows the
+/// password.
+///
+/// `redis://`, `rediss://`, `valkey://`, `valkeys://`, `unix://`: one server; `redis-sentinel://`,
+/// `rediss-sentinel://`: the one that Sentinel says is the primary; `redis-cluster://`,
+/// `rediss-cluster://`: the masters of a Cluster.
 #[derive(Clone, Debug)]
 pub struct Server {
     pub(crate) address: Address,
@@ -55,11 +49,11 @@ pub(crate) type Host = (String, u16);
 pub const SCHEMES: &str = "redis://, rediss://, valkey://, valkeys://, redis-sentinel://, \
      rediss-sentinel://, redis-cluster://, rediss-cluster:// or unix://";
 
-/// Why a text is not a usable store URL.
+/// Why a text is not the URL of a server.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UrlError {
     /// Not one of the schemes.
-    #[error("a store is `memory` or starts with {SCHEMES}")]
+    #[error("the URL of a server starts with {SCHEMES}")]
     Scheme,
     /// The part after the scheme.
     #[error("the store's URL is malformed: {0}")]
@@ -69,13 +63,10 @@ pub enum UrlError {
     UserWithoutPassword,
 }
 
-impl FromStr for StoreUrl {
+impl FromStr for Server {
     type Err = UrlError;
 
     fn from_str(text: &str) -> Result<Self, UrlError> {
-        if text == "memory" {
-            return Ok(Self::Memory);
-        }
         let (scheme, rest) = text.split_once("://").ok_or(UrlError::Scheme)?;
         match scheme {
             "redis" | "valkey" => Server::parse(&format!("redis://{rest}"), false),
@@ -87,7 +78,6 @@ impl FromStr for StoreUrl {
             "rediss-cluster" => Server::parse_cluster(rest, true),
             _ => Err(UrlError::Scheme),
         }
-        .map(Self::Redis)
     }
 }
 
@@ -120,15 +110,6 @@ impl Server {
             // Redis 7.0 does not know CLIENT SETINFO, and an ACL that names it is refused whole.
             login: login.clone().set_skip_set_lib_name(),
         })
-    }
-}
-
-impl fmt::Display for StoreUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Memory => f.write_str("memory"),
-            Self::Redis(server) => server.fmt(f),
-        }
     }
 }
 

@@ -28,17 +28,13 @@ use tokio::{
     time::{Instant, sleep, sleep_until, timeout, timeout_at},
 };
 
-use super::{
+use crate::{
+    Error, Lane, Refusal, Script, Settings,
     dial::Dialer,
     outage::Outage,
     reply::{self, Reply},
-    servers::Lane,
-    value,
-};
-use crate::{
-    Refusal, StoreError,
-    script::{CHECK, Script, TAKE_BACK},
     url::Host,
+    value,
 };
 
 /// How often an idle connection is probed.
@@ -47,10 +43,10 @@ const BACKOFF_MIN: Duration = Duration::from_millis(20);
 /// With the time that a probe may take, what keeps the way back to a recovered server below a second.
 const BACKOFF_MAX: Duration = Duration::from_millis(250);
 /// A connection that lived shorter than this did not prove that the next one will do better.
-pub(super) const PROVEN: Duration = Duration::from_secs(1);
-/// How often a server that refused checks is asked whether it still does.
+pub(crate) const PROVEN: Duration = Duration::from_secs(1);
+/// How often a server that refused commands is asked whether it still does.
 const RECHECK: Duration = Duration::from_millis(250);
-/// What may be permitted for one check and not for the next is told of for this long.
+/// What may be permitted for one command and not for the next is reported for this long.
 const QUIET: Duration = Duration::from_secs(1);
 /// A script that declares itself is refused before it runs where writes are: by a replica, a server
 /// out of memory or of replicas, one whose disk is full. It has no key, so any node of a Cluster takes it.
@@ -72,8 +68,8 @@ struct Session {
 enum Status {
     Connecting,
     Up(Session),
-    Suspect(Session, StoreError),
-    Down(StoreError),
+    Suspect(Session, Error),
+    Down(Error),
 }
 
 /// What callers do while a connection that was lost after a good while is dialled again.
@@ -85,24 +81,15 @@ pub(crate) enum WhenLost {
     Fail,
 }
 
-/// How long a server may take.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Timeouts {
-    /// For a connection attempt, login included.
-    pub(crate) connect: Duration,
-    /// For a sign of life before a connection is given up.
-    pub(crate) probe: Duration,
-}
-
 struct Shared {
     dialer: Dialer,
     lane: Lane,
     when_lost: WhenLost,
-    timeouts: Timeouts,
+    settings: Settings,
     status: watch::Sender<Status>,
     /// The server refused to be written to.
     refused: Notify,
-    /// Of a connection for checks: why they are refused.
+    /// Of [`Lane::Data`]: why commands are refused.
     refusing: watch::Sender<Option<Refusing>>,
 }
 
@@ -121,27 +108,29 @@ struct Connected {
 
 /// Why a connection is not used any more.
 enum End {
-    Lost(StoreError),
+    Lost(Error),
     /// Another one is better.
     Left,
 }
 
-/// When an answer is too late.
-#[derive(Clone, Copy)]
-pub(crate) struct Deadline {
+/// When a reply is too late.
+#[derive(Clone, Copy, Debug)]
+pub struct Deadline {
     at: Instant,
     limit: Duration,
 }
 
 impl Deadline {
-    pub(crate) fn within(limit: Duration) -> Self {
+    /// From now on.
+    pub fn within(limit: Duration) -> Self {
         Self {
             at: Instant::now() + limit,
             limit,
         }
     }
 
-    pub(crate) fn at(self) -> Instant {
+    /// The last moment.
+    pub fn at(self) -> Instant {
         self.at
     }
 }
@@ -169,13 +158,13 @@ impl Drop for AbortOnDrop {
 
 impl Link {
     /// Dials at the first use, or at [`Link::start`].
-    pub(crate) fn new(dialer: Dialer, lane: Lane, timeouts: Timeouts, when_lost: WhenLost) -> Self {
+    pub(crate) fn new(dialer: Dialer, lane: Lane, settings: Settings, when_lost: WhenLost) -> Self {
         Self {
             shared: Arc::new(Shared {
                 dialer,
                 lane,
                 when_lost,
-                timeouts,
+                settings,
                 status: watch::Sender::new(Status::Connecting),
                 refused: Notify::new(),
                 refusing: watch::Sender::new(None),
@@ -186,14 +175,14 @@ impl Link {
 
     /// Sends commands together and waits for every answer.
     ///
-    /// On [`StoreError::Timeout`] and [`StoreError::Broken`] they may or may not have run.
+    /// On [`Error::Timeout`] and [`Error::Broken`] they may or may not have run.
     pub(crate) async fn run(
         &self,
         commands: &redis::Pipeline,
         deadline: Deadline,
-    ) -> Result<Vec<Reply>, StoreError> {
+    ) -> Result<Vec<Reply>, Error> {
         let Ok(session) = timeout_at(deadline.at, self.session()).await else {
-            return Err(StoreError::Unreachable(
+            return Err(Error::Unreachable(
                 "no answer to a connection attempt yet".to_owned(),
             ));
         };
@@ -209,7 +198,7 @@ impl Link {
             }
             Ok(Err(error)) => Err(reply::transport(&error)),
             Err(_) => {
-                let error = StoreError::Timeout(deadline.limit);
+                let error = Error::Timeout(deadline.limit);
                 self.shared.suspect(&session, error.clone());
                 Err(error)
             }
@@ -229,14 +218,14 @@ impl Link {
 
     /// Why callers get no answer that they can use; one that was not dialled yet, or is dialled again
     /// after a good while, is not in trouble.
-    pub(crate) fn trouble(&self) -> Option<StoreError> {
+    pub(crate) fn trouble(&self) -> Option<Error> {
         match &*self.shared.status.borrow() {
             Status::Suspect(_, why) | Status::Down(why) => return Some(why.clone()),
             Status::Connecting | Status::Up(_) => {}
         }
         let refusing = self.shared.refusing.borrow();
         let refusal = refusing.as_ref().map(|r| r.refusal.clone());
-        refusal.map(StoreError::from)
+        refusal.map(Error::from)
     }
 
     /// Dials now, so that the first use need not wait for it.
@@ -247,7 +236,7 @@ impl Link {
         });
     }
 
-    async fn session(&self) -> Result<Session, StoreError> {
+    async fn session(&self) -> Result<Session, Error> {
         self.start();
         let mut status = self.shared.status.subscribe();
         loop {
@@ -257,7 +246,7 @@ impl Link {
                 Status::Suspect(_, error) | Status::Down(error) => return Err(unasked(error)),
             }
             if status.changed().await.is_err() {
-                return Err(StoreError::Unreachable("the store was closed".to_owned()));
+                return Err(Error::Unreachable("the store was closed".to_owned()));
             }
         }
     }
@@ -289,7 +278,7 @@ impl Shared {
             }
             // It may be lost because it is the primary no more.
             self.dialer.doubt();
-            if dialled.elapsed() >= PROVEN + self.timeouts.connect {
+            if dialled.elapsed() >= PROVEN + self.settings.connect_timeout {
                 backoff = BACKOFF_MIN;
                 self.status.send_replace(match self.when_lost {
                     WhenLost::Wait => Status::Connecting,
@@ -315,18 +304,18 @@ impl Shared {
         }
     }
 
-    async fn connect(&self, place: &mut Option<Host>) -> Result<Connected, StoreError> {
+    async fn connect(&self, place: &mut Option<Host>) -> Result<Connected, Error> {
         let late = |_| {
-            StoreError::Unreachable(format!(
+            Error::Unreachable(format!(
                 "no answer to a connection attempt within {} ms",
-                self.timeouts.connect.as_millis()
+                self.settings.connect_timeout.as_millis()
             ))
         };
         loop {
-            let found = timeout(self.timeouts.connect, self.dialer.place()).await;
+            let found = timeout(self.settings.connect_timeout, self.dialer.place()).await;
             *place = found.map_err(late)?.map_err(unreachable)?;
             tokio::select! {
-                connected = timeout(self.timeouts.connect, self.open(place.as_ref())) => {
+                connected = timeout(self.settings.connect_timeout, self.open(place.as_ref())) => {
                     return connected.map_err(late)?;
                 }
                 () = self.dialer.moved(place.as_ref()) => {}
@@ -334,7 +323,7 @@ impl Shared {
         }
     }
 
-    async fn open(&self, place: Option<&Host>) -> Result<Connected, StoreError> {
+    async fn open(&self, place: Option<&Host>) -> Result<Connected, Error> {
         let stream = self.dialer.dial(place).await.map_err(unreachable)?;
         let config = AsyncConnectionConfig::new()
             .set_response_timeout(None)
@@ -349,17 +338,17 @@ impl Shared {
         tokio::select! {
             prepared = self.prepare(&mut connection) => prepared?,
             () = &mut driver => {
-                return Err(StoreError::Unreachable("closed at once".to_owned()));
+                return Err(Error::Unreachable("closed at once".to_owned()));
             }
         }
         Ok(Connected { connection, driver })
     }
 
-    /// Makes sure that the server answers, and has the scripts that checks need: the first check has
-    /// no time to load them.
-    async fn prepare(&self, connection: &mut MultiplexedConnection) -> Result<(), StoreError> {
+    /// Makes sure that the server replies, and has the scripts: the first call has no time to load
+    /// them.
+    async fn prepare(&self, connection: &mut MultiplexedConnection) -> Result<(), Error> {
         let scripts: &[&Script] = match self.lane {
-            Lane::Checks => &[&CHECK, &TAKE_BACK],
+            Lane::Data => &self.settings.scripts,
             Lane::Control => &[],
         };
         // A server that wants a password, or is loading, says so only when it is asked.
@@ -374,7 +363,7 @@ impl Shared {
         let answers = connection.send_packed_commands(&first, 0, first.len());
         let mut answers = answers.await.map_err(|e| reply::login(&e))?.into_iter();
         reply::greeting(answers.next().unwrap_or(redis::Value::Nil))?;
-        // Where that may not be asked, the first check finds out.
+        // Where that may not be asked, the first call finds out.
         let found = answers.next().and_then(|found| value::integers(found).ok());
         let mut load = redis::Pipeline::new();
         for (script, found) in scripts.iter().zip(found.unwrap_or_default()) {
@@ -419,7 +408,7 @@ impl Shared {
 
     /// What was sent over a connection keeps it for its answers.
     fn retire(&self, session: Session, mut driver: AbortOnDrop) {
-        let limit = PROVEN + 2 * self.timeouts.connect;
+        let limit = PROVEN + 2 * self.settings.connect_timeout;
         tokio::spawn(async move {
             let _open = session;
             // It is closed in either case.
@@ -428,7 +417,7 @@ impl Shared {
     }
 
     /// Returns when the connection is lost, and why.
-    async fn attend(&self, driver: &mut AbortOnDrop) -> StoreError {
+    async fn attend(&self, driver: &mut AbortOnDrop) -> Error {
         let mut status = self.status.subscribe();
         let mut refusing = self.refusing.subscribe();
         loop {
@@ -437,7 +426,7 @@ impl Shared {
             let doubt = status.wait_for(|s| !matches!(s, Status::Up(_)));
             tokio::select! {
                 _ = &mut driver.0 => {
-                    return StoreError::Broken("closed by the server".to_owned());
+                    return Error::Broken("closed by the server".to_owned());
                 }
                 _ = refusing.changed(), if !refuses => continue,
                 _ = timeout(pause, doubt) => {}
@@ -445,7 +434,7 @@ impl Shared {
             let session = match &*self.status.borrow() {
                 Status::Up(session) | Status::Suspect(session, _) => session.clone(),
                 Status::Down(why) => return why.clone(),
-                Status::Connecting => return StoreError::Broken("closed".to_owned()),
+                Status::Connecting => return Error::Broken("closed".to_owned()),
             };
             match self.probe(session.clone(), refuses).await {
                 Ok(answer) if refuses => self.recheck(&reply::of(answer)),
@@ -464,7 +453,7 @@ impl Shared {
     }
 
     /// Stops callers until the session has answered a probe.
-    fn suspect(&self, session: &Session, error: StoreError) {
+    fn suspect(&self, session: &Session, error: Error) {
         self.status.send_if_modified(|status| {
             let current = matches!(status, Status::Up(s) if s.number == session.number);
             if current {
@@ -475,15 +464,15 @@ impl Shared {
     }
 
     /// Asks for a sign of life; `writes`: whether the server may be written to, too.
-    async fn probe(&self, mut session: Session, writes: bool) -> Result<redis::Value, StoreError> {
+    async fn probe(&self, mut session: Session, writes: bool) -> Result<redis::Value, Error> {
         let mut command = redis::cmd(if writes { "EVAL" } else { "PING" });
         if writes {
             command.arg(TAKES_WRITES).arg(0);
         }
-        let limit = self.timeouts.probe;
+        let limit = self.settings.probe_timeout;
         match timeout(limit, session.connection.send_packed_command(&command)).await {
             Ok(answer) => answer.map_err(|error| reply::transport(&error)),
-            Err(_) => Err(StoreError::Timeout(limit)),
+            Err(_) => Err(Error::Timeout(limit)),
         }
     }
 
@@ -503,7 +492,7 @@ impl Shared {
             Status::Up(now) | Status::Suspect(now, _) => now.number == session.number,
             Status::Connecting | Status::Down(_) => false,
         };
-        if current && self.lane == Lane::Checks {
+        if current && self.lane == Lane::Data {
             self.refuses(refusal);
         }
     }
@@ -517,7 +506,7 @@ impl Shared {
             }
             _ => {
                 let since = refusing.as_ref().map_or(now, |known| known.since);
-                tracing::warn!(server = %self.dialer.server(), %refusal, "checks are refused");
+                tracing::warn!(server = %self.dialer.server(), %refusal, "commands are refused");
                 *refusing = Some(Refusing {
                     refusal: refusal.clone(),
                     since,
@@ -539,7 +528,7 @@ impl Shared {
             let over = refusing.take_if(|known| known.last.elapsed() >= QUIET);
             if let Some(Refusing { since, .. }) = &over {
                 let (server, lasted) = (self.dialer.server(), since.elapsed());
-                tracing::info!(%server, ?lasted, "checks are not refused any more");
+                tracing::info!(%server, ?lasted, "commands are not refused any more");
             }
             over.is_some()
         });
@@ -547,16 +536,16 @@ impl Shared {
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "what `map_err` gives")]
-fn unreachable(error: std::io::Error) -> StoreError {
-    StoreError::Unreachable(error.to_string())
+fn unreachable(error: std::io::Error) -> Error {
+    Error::Unreachable(error.to_string())
 }
 
 /// What a caller gets whom the last failure kept from sending anything.
-fn unasked(last: &StoreError) -> StoreError {
+fn unasked(last: &Error) -> Error {
     if last.is_harmless() {
         last.clone()
     } else {
-        StoreError::Unreachable(format!("not asked again since {last}"))
+        Error::Unreachable(format!("not asked again since {last}"))
     }
 }
 

@@ -3,11 +3,7 @@
 use redis::{AsyncConnectionConfig, Pipeline, Value, aio::MultiplexedConnection};
 
 use super::quorum::Claim;
-use crate::{
-    StoreError,
-    redis::{dial::Dialer, link::AbortOnDrop, reply, value},
-    url::Host,
-};
+use crate::{Error, dial::Dialer, link::AbortOnDrop, reply, url::Host, value};
 
 /// A connection to a sentinel.
 pub(super) struct Connection {
@@ -43,7 +39,7 @@ impl Connection {
         let mut answers = answers.map_err(|e| e.to_string())?.into_iter();
         let about = answers.next().map(reply::of);
         let place = answers.next().map_or(Ok(Value::Nil), reply::of);
-        let place = place.map_err(|refusal| StoreError::from(refusal).to_string())?;
+        let place = place.map_err(|refusal| Error::from(refusal).to_string())?;
         if place == Value::Nil {
             return Err(format!("it knows no service {service}"));
         }
@@ -55,7 +51,7 @@ impl Connection {
     }
 }
 
-fn address(answer: Value) -> Result<Host, StoreError> {
+fn address(answer: Value) -> Result<Host, Error> {
     let mut parts = value::texts(answer)?.into_iter();
     let mut next = || parts.next().ok_or_else(value::short);
     let (host, port) = (next()?, next()?);

@@ -8,15 +8,14 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::link::PROVEN;
-use crate::StoreError;
+use crate::{Error, link::PROVEN};
 
 /// How often an outage is told of again.
 const AGAIN: Duration = Duration::from_secs(30);
 
 /// How long a server has been away, and what was said of it.
 #[derive(Debug, Default)]
-pub(super) struct Outage {
+pub(crate) struct Outage {
     current: Option<Current>,
 }
 
@@ -25,7 +24,7 @@ struct Current {
     began: Instant,
     attempts: u64,
     told: Instant,
-    why: StoreError,
+    why: Error,
     /// Since when there is a connection again.
     back: Option<Instant>,
 }
@@ -33,7 +32,7 @@ struct Current {
 impl Outage {
     /// Counts a connection that was lost or not made; how many in a row it is, if it is worth
     /// telling.
-    pub(super) fn failed(&mut self, why: &StoreError, now: Instant) -> Option<u64> {
+    pub(crate) fn failed(&mut self, why: &Error, now: Instant) -> Option<u64> {
         // A connection that proved nothing belongs to the outage before it.
         let is_past = |c: &Current| c.back.is_some_and(|b| now.duration_since(b) >= PROVEN);
         let Some(current) = self.current.as_mut().filter(|current| !is_past(current)) else {
@@ -58,7 +57,7 @@ impl Outage {
 
     /// The server is back: how long it was away and how often it was dialled in vain, if that is
     /// worth telling.
-    pub(super) fn over(&mut self, now: Instant) -> Option<(Duration, u64)> {
+    pub(crate) fn over(&mut self, now: Instant) -> Option<(Duration, u64)> {
         let current = self.current.as_mut()?;
         let first = current.back.is_none();
         current.back = Some(now);
@@ -70,8 +69,8 @@ impl Outage {
 mod tests {
     use super::*;
 
-    fn refused() -> StoreError {
-        StoreError::Unreachable("refused".to_owned())
+    fn refused() -> Error {
+        Error::Unreachable("refused".to_owned())
     }
 
     #[test]
@@ -89,7 +88,7 @@ mod tests {
         let mut outage = Outage::default();
         let now = Instant::now();
         assert_eq!(outage.failed(&refused(), now), Some(1));
-        let loading = StoreError::Unreachable("loading".to_owned());
+        let loading = Error::Unreachable("loading".to_owned());
         assert_eq!(outage.failed(&loading, now), Some(2));
         assert_eq!(outage.failed(&loading, now), None);
     }

@@ -20,13 +20,9 @@ use tokio::{
 
 use super::map::{self, Map, Place, Range};
 use crate::{
-    StoreError,
-    redis::{
-        dial::Dialer,
-        link::{AbortOnDrop, Deadline, Link, Timeouts, WhenLost, jittered},
-        request::{Request, send},
-        servers::{Lane, Node},
-    },
+    Error, Lane, Node, Request, Settings,
+    dial::Dialer,
+    link::{AbortOnDrop, Deadline, Link, WhenLost, jittered},
 };
 
 /// Pause between two questions: what a failover may be noticed late by.
@@ -48,10 +44,10 @@ pub(super) struct Topology {
 struct Shared {
     /// To the nodes that the URL names.
     seeds: Dialer,
-    timeouts: Timeouts,
+    settings: Settings,
     known: watch::Sender<Known>,
     doubt: Notify,
-    /// Whether connections for checks are made before the first one.
+    /// Whether [`Lane::Data`] is connected before its first use.
     eager: AtomicBool,
 }
 
@@ -60,18 +56,18 @@ struct Shared {
 struct Known {
     map: Option<Arc<Map>>,
     /// Why the last question was not answered.
-    error: Option<StoreError>,
+    error: Option<Error>,
     /// Questions begun and ended.
     begun: u64,
     ended: u64,
 }
 
 impl Topology {
-    pub(super) fn new(seeds: Dialer, timeouts: Timeouts) -> Self {
+    pub(super) fn new(seeds: Dialer, settings: Settings) -> Self {
         Self {
             shared: Arc::new(Shared {
                 seeds,
-                timeouts,
+                settings,
                 known: watch::Sender::default(),
                 doubt: Notify::new(),
                 eager: AtomicBool::new(false),
@@ -80,8 +76,8 @@ impl Topology {
         }
     }
 
-    /// Asks now, and connects for checks to every node that there is or will be.
-    pub(super) fn start_checks(&self) {
+    /// Asks now, and connects [`Lane::Data`] to every node that there is or will be.
+    pub(super) fn start_data(&self) {
         self.shared.eager.store(true, Ordering::Relaxed);
         self.start();
         if let Some(map) = &self.shared.known.borrow().map {
@@ -97,7 +93,7 @@ impl Topology {
     }
 
     /// The map, whatever its age; or why there never was one.
-    pub(super) async fn map(&self) -> Result<Arc<Map>, StoreError> {
+    pub(super) async fn map(&self) -> Result<Arc<Map>, Error> {
         self.start();
         let mut known = self.shared.known.subscribe();
         let decided = known.wait_for(|k| k.map.is_some() || k.error.is_some());
@@ -110,7 +106,7 @@ impl Topology {
     }
 
     /// A map that was asked for after this call began.
-    pub(super) async fn fresh(&self) -> Result<Arc<Map>, StoreError> {
+    pub(super) async fn fresh(&self) -> Result<Arc<Map>, Error> {
         self.start();
         let mut known = self.shared.known.subscribe();
         let begun = known.borrow().begun;
@@ -134,14 +130,12 @@ impl Topology {
     }
 
     /// Why there is no map, or what is the matter with a node of it.
-    pub(super) fn trouble(&self) -> Option<StoreError> {
+    pub(super) fn trouble(&self) -> Option<Error> {
         let known = self.shared.known.borrow();
         match (&known.map, &known.error) {
             (Some(map), _) => links(map).find_map(Link::trouble),
             (None, Some(error)) => Some(error.clone()),
-            (None, None) => Some(StoreError::Unreachable(
-                "a connection is being made".to_owned(),
-            )),
+            (None, None) => Some(Error::Unreachable("a connection is being made".to_owned())),
         }
     }
 
@@ -169,13 +163,13 @@ impl Topology {
     }
 }
 
-fn closed() -> StoreError {
-    StoreError::Unreachable("the store was closed".to_owned())
+fn closed() -> Error {
+    Error::Unreachable("the store was closed".to_owned())
 }
 
-/// The connections for checks.
+/// The connections of [`Lane::Data`].
 fn links(map: &Map) -> impl Iterator<Item = &Link> {
-    map.nodes().iter().map(|(_, node)| node.link(Lane::Checks))
+    map.nodes().iter().map(|(_, node)| node.link(Lane::Data))
 }
 
 fn connect(map: &Map) {
@@ -204,7 +198,7 @@ impl Shared {
 
     fn connect_to(&self, (host, port): &Place) -> Node {
         let dialer = self.seeds.to(host, *port);
-        Node::new(dialer, self.timeouts, WhenLost::Fail)
+        Node::new(dialer, &self.settings, WhenLost::Fail)
     }
 
     async fn keep(&self) {
@@ -226,7 +220,7 @@ impl Shared {
     }
 
     /// Puts what was found in force.
-    fn end(&self, found: Result<Vec<Range>, StoreError>) {
+    fn end(&self, found: Result<Vec<Range>, Error>) {
         self.known.send_modify(|known| {
             known.ended = known.begun;
             let ranges = match found {
@@ -251,7 +245,7 @@ impl Shared {
     }
 
     /// Asks known masters first, then those that the URL names, a few at once.
-    async fn ask(&self) -> Result<Vec<Range>, StoreError> {
+    async fn ask(&self) -> Result<Vec<Range>, Error> {
         let known = self.known.borrow().map.clone();
         let mut masters: Vec<(Place, Arc<Node>)> =
             known.iter().flat_map(|map| map.nodes().to_vec()).collect();
@@ -264,7 +258,7 @@ impl Shared {
             (seed, node)
         });
         let nodes: Vec<_> = masters.into_iter().chain(strangers).collect();
-        let mut last = StoreError::Unreachable("the URL names no node".to_owned());
+        let mut last = Error::Unreachable("the URL names no node".to_owned());
         for some in nodes.chunks(AT_ONCE) {
             let asked = some.iter().map(|node| self.slots(node)).collect();
             match agreed(asked).await {
@@ -275,20 +269,17 @@ impl Shared {
         Err(last)
     }
 
-    async fn slots(
-        &self,
-        ((host, _), node): &(Place, Arc<Node>),
-    ) -> Result<Vec<Range>, StoreError> {
+    async fn slots(&self, ((host, _), node): &(Place, Arc<Node>)) -> Result<Vec<Range>, Error> {
         let mut question = redis::cmd("CLUSTER");
         question.arg("SLOTS");
         let question = Request::from(question);
         // Time to connect, and for the answer.
-        let deadline = Deadline::within(2 * self.timeouts.connect);
-        let mut answers = send(node.link(Lane::Control), &[&question], false, deadline).await;
+        let deadline = Deadline::within(2 * self.settings.connect_timeout);
+        let mut answers = node.run(Lane::Control, &[&question], deadline).await;
         match answers.pop() {
             Some(Ok(answer)) => map::ranges(answer, host),
-            Some(Err(StoreError::Refused(refusal))) if refusal.code == "ERR" => {
-                Err(StoreError::Unsupported(format!(
+            Some(Err(Error::Refused(refusal))) if refusal.code == "ERR" => {
+                Err(Error::Unsupported(format!(
                     "the server is not a node of a cluster ({}): use redis:// for it",
                     refusal.message
                 )))
@@ -302,8 +293,8 @@ impl Shared {
 /// The map that most of the nodes agree on, and of those as many the first to come. A master that was
 /// deposed behind a partition is one of them, and may be the nearest.
 async fn agreed(
-    mut asked: FuturesUnordered<impl Future<Output = Result<Vec<Range>, StoreError>>>,
-) -> Result<Vec<Range>, StoreError> {
+    mut asked: FuturesUnordered<impl Future<Output = Result<Vec<Range>, Error>>>,
+) -> Result<Vec<Range>, Error> {
     let mut maps: Vec<(Vec<Range>, usize)> = Vec::new();
     let (mut until, mut last) = (None, closed());
     loop {
@@ -335,7 +326,7 @@ mod tests {
 
     use super::*;
 
-    type Answer = BoxFuture<'static, Result<Vec<Range>, StoreError>>;
+    type Answer = BoxFuture<'static, Result<Vec<Range>, Error>>;
 
     fn map(host: &str) -> Answer {
         let map = vec![(0, 16383, (host.to_owned(), 6379))];

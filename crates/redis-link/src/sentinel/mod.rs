@@ -20,12 +20,13 @@ use tokio::{
 };
 
 use self::quorum::Claim;
-use super::{
+use crate::{
+    Subscription,
     dial::Dialer,
-    hints::{Hints, Publisher},
     link::{AbortOnDrop, jittered},
+    subscription::Publisher,
+    url::{Host, Sentinels},
 };
-use crate::url::{Host, Sentinels};
 
 /// Pause between two questions to a sentinel, half of it at least.
 const POLL: Duration = Duration::from_millis(250);
@@ -39,7 +40,7 @@ const SWITCH: &str = "+switch-master";
 
 /// The primary of a service. Clones follow together; it is followed from the first use on.
 #[derive(Clone)]
-pub(super) struct Primary {
+pub(crate) struct Primary {
     shared: Arc<Shared>,
     watchers: Arc<OnceLock<Vec<AbortOnDrop>>>,
 }
@@ -68,7 +69,7 @@ struct State {
 
 impl Primary {
     /// `dial_to` makes the way to a sentinel.
-    pub(super) fn new(
+    pub(crate) fn new(
         sentinels: &Sentinels,
         limit: Duration,
         dial_to: impl Fn(&Host) -> Dialer,
@@ -91,7 +92,7 @@ impl Primary {
 
     /// Where the primary is, as far as is known; at first, once most of the sentinels agree, all
     /// have answered, or one has and the others take long.
-    pub(super) async fn place(&self) -> io::Result<Host> {
+    pub(crate) async fn place(&self) -> io::Result<Host> {
         self.start();
         let mut state = self.shared.state.subscribe();
         let known = |state: &State| state.followed.is_some() || state.all_failed();
@@ -112,7 +113,7 @@ impl Primary {
     }
 
     /// Returns once the primary is elsewhere.
-    pub(super) async fn moved(&self, from: &Host) {
+    pub(crate) async fn moved(&self, from: &Host) {
         let mut state = self.shared.state.subscribe();
         let elsewhere = |state: &State| {
             let followed = state.followed.as_ref();
@@ -123,7 +124,7 @@ impl Primary {
     }
 
     /// There is reason to believe that the primary is elsewhere: the sentinels are asked now.
-    pub(super) fn doubt(&self) {
+    pub(crate) fn doubt(&self) {
         self.shared
             .doubts
             .send_modify(|doubts| *doubts = doubts.wrapping_add(1));
@@ -147,8 +148,8 @@ impl Shared {
             return;
         };
         let publisher = Publisher::One(dialer.clone());
-        let hints = Hints::new(publisher, SWITCH.to_owned(), self.limit);
-        let mut switches = hints.watch();
+        let subscription = Subscription::new(publisher, SWITCH.to_owned(), self.limit);
+        let mut switches = subscription.watch();
         loop {
             let why = self.attend(sentinel, dialer, &mut switches).await;
             tracing::debug!(sentinel = %dialer.server(), why, "no answer from a sentinel");

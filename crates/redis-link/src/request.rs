@@ -4,15 +4,18 @@ use std::collections::BTreeMap;
 
 use redis::{Arg, Cmd, Pipeline, ToRedisArgs, Value};
 
-use super::link::{Deadline, Link};
-use crate::{StoreError, script::Script, slot};
+use crate::{
+    Error, Script,
+    link::{Deadline, Link},
+    slot,
+};
 
 /// The answer to one request.
-pub(crate) type Outcome = Result<Value, StoreError>;
+pub type Outcome = Result<Value, Error>;
 
 /// One command whose keys are all in one slot.
 #[derive(Clone)]
-pub(crate) struct Request {
+pub struct Request {
     command: Cmd,
     /// The script that the command calls.
     script: Option<&'static Script>,
@@ -30,7 +33,7 @@ impl From<Cmd> for Request {
 
 impl Request {
     /// A call of a script.
-    pub(crate) fn call(
+    pub fn call(
         script: &'static Script,
         keys: &[impl ToRedisArgs],
         args: &[impl ToRedisArgs],
@@ -50,7 +53,7 @@ impl Request {
     }
 
     /// The same, with the script's source: for one that is called rarely.
-    pub(crate) fn eval(
+    pub fn eval(
         script: &'static Script,
         keys: &[impl ToRedisArgs],
         args: &[impl ToRedisArgs],
@@ -63,7 +66,7 @@ impl Request {
     }
 
     /// The slot of its first key.
-    pub(crate) fn slot(&self) -> u16 {
+    pub fn slot(&self) -> u16 {
         let key = if self.script.is_some() { 3 } else { 1 };
         match self.command.args_iter().nth(key) {
             Some(Arg::Simple(key)) => slot(key),
@@ -90,8 +93,8 @@ impl Request {
 }
 
 /// Whether the server refused, with this code.
-pub(crate) fn is_refused(answer: &Outcome, code: &str) -> bool {
-    matches!(answer, Err(StoreError::Refused(refusal)) if refusal.code == code)
+pub fn is_refused(answer: &Outcome, code: &str) -> bool {
+    matches!(answer, Err(Error::Refused(refusal)) if refusal.code == code)
 }
 
 /// Sends requests together; one answer each. `asking` tells a node of a Cluster, before each, that
@@ -163,9 +166,7 @@ async fn exchange(
     match link.run(&pipeline, deadline).await {
         Ok(replies) => {
             let wanted = replies.into_iter().skip(skip + step - 1).step_by(step);
-            wanted
-                .map(|reply| reply.map_err(StoreError::from))
-                .collect()
+            wanted.map(|reply| reply.map_err(Error::from)).collect()
         }
         Err(error) => vec![Err(error); count],
     }

@@ -1,7 +1,7 @@
 //! What a node says when it is not the one to ask.
 
 use super::map::{Place, named};
-use crate::{Refusal, StoreError, redis::request::Outcome};
+use crate::{Error, Outcome, Refusal};
 
 /// Another node is to be asked; the one that said so did nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub(super) enum Redirect {
 impl Redirect {
     /// `None` if the answer is one. `asked` is the host that gave it.
     pub(super) fn of(answer: &Outcome, asked: &str) -> Option<Self> {
-        let Err(StoreError::Refused(Refusal { code, message })) = answer else {
+        let Err(Error::Refused(Refusal { code, message })) = answer else {
             return None;
         };
         let (slot, address) = message.split_once(' ')?;
@@ -35,11 +35,11 @@ impl Redirect {
 /// Whether an answer gives reason to ask who has which slots.
 pub(super) fn is_doubtful(answer: &Outcome) -> bool {
     match answer {
-        Err(StoreError::Refused(refusal)) => matches!(
+        Err(Error::Refused(refusal)) => matches!(
             refusal.code.as_str(),
             "MOVED" | "CLUSTERDOWN" | "READONLY" | "NOREPLICAS" | "LOADING" | "MASTERDOWN"
         ),
-        Err(StoreError::Unreachable(_) | StoreError::Broken(_) | StoreError::Timeout(_)) => true,
+        Err(Error::Unreachable(_) | Error::Broken(_) | Error::Timeout(_)) => true,
         Ok(_) | Err(_) => false,
     }
 }
@@ -53,7 +53,7 @@ mod tests {
             code: code.to_owned(),
             message: message.to_owned(),
         };
-        Redirect::of(&Err(StoreError::Refused(refusal)), "asked")
+        Redirect::of(&Err(Error::Refused(refusal)), "asked")
     }
 
     #[test]

@@ -1,0 +1,119 @@
+//! Why a command has no usable reply, sorted by what the caller can do about it. Messages call
+//! the server, or the servers that are one, "the store".
+
+use std::{fmt, time::Duration};
+
+/// The store sent no reply, or none that can be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// No connection. Nothing was sent.
+    #[error("the store is unreachable: {0}")]
+    Unreachable(String),
+    /// No answer in time. What was sent may or may not have run, so it is never sent again.
+    #[error("the store did not answer within {} ms", .0.as_millis())]
+    Timeout(Duration),
+    /// The connection broke while an answer was awaited: as uncertain as a timeout.
+    #[error("the connection to the store broke: {0}")]
+    Broken(String),
+    /// The store wants other credentials.
+    #[error("the store refused our credentials: {0}")]
+    Auth(String),
+    /// The store answered with an error: it did nothing, or as good as nothing; see
+    /// [`Error::is_harmless`].
+    #[error("{0}")]
+    Refused(Refusal),
+    /// An answer or a record that this version cannot read.
+    #[error("unexpected data in the store: {0}")]
+    Corrupt(String),
+    /// This deployment of the store cannot do that.
+    #[error("{0}")]
+    Unsupported(String),
+}
+
+impl Error {
+    /// Whether it is certain that nothing was charged: nothing was sent, or what was sent was
+    /// refused before it began.
+    pub fn is_harmless(&self) -> bool {
+        match self {
+            Self::Unreachable(_) | Self::Auth(_) | Self::Unsupported(_) => true,
+            Self::Refused(refusal) => refusal.is_of_the_server(),
+            Self::Timeout(_) | Self::Broken(_) | Self::Corrupt(_) => false,
+        }
+    }
+}
+
+/// An error answer, with the code that Redis and Valkey put first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// `READONLY`, `OOM`, `NOPERM`, `LOADING`, `BUSY`, ...; `ERR` when there is no better one.
+    pub code: String,
+    /// The rest of the line.
+    pub message: String,
+}
+
+/// Codes by which a server says that it takes no writes, or no scripts, for now.
+const SERVER_STATES: [&str; 8] = [
+    "READONLY",
+    "OOM",
+    "LOADING",
+    "BUSY",
+    "MISCONF",
+    "NOREPLICAS",
+    "MASTERDOWN",
+    "CLUSTERDOWN",
+];
+
+impl Refusal {
+    /// Whether it is the server that takes no script, or no write, at all. Other errors can end a
+    /// script after its first checks were charged: an ACL that permits the commands of one
+    /// algorithm and not those of another.
+    fn is_of_the_server(&self) -> bool {
+        let elsewhere = ["MOVED", "ASK", "CROSSSLOT", "TRYAGAIN", "NOSCRIPT"];
+        let code = self.code.as_str();
+        SERVER_STATES.contains(&code) || elsewhere.contains(&code)
+    }
+
+    /// Whether the server says of itself, or of the user, what will be true of the next check too.
+    pub(crate) fn is_a_state(&self) -> bool {
+        let code = self.code.as_str();
+        SERVER_STATES.contains(&code) || ["NOPERM", "NOAUTH"].contains(&code)
+    }
+
+    /// Whether a primary that was deposed says so.
+    pub(crate) fn may_be_a_demotion(&self) -> bool {
+        matches!(self.code.as_str(), "READONLY" | "NOREPLICAS" | "MASTERDOWN")
+    }
+
+    /// What a person can do about it, where the code tells.
+    pub fn hint(&self) -> Option<&'static str> {
+        Some(match self.code.as_str() {
+            "READONLY" => "this node is a replica; point the URL at the primary",
+            "OOM" => "the store is out of memory (maxmemory reached); free some or raise it",
+            "NOPERM" => "the ACL user lacks a permission",
+            "MASTERDOWN" => {
+                "this node is a replica without its primary; point the URL at the primary"
+            }
+            "WRONGTYPE" => "a key holds a value of another type",
+            "LOADING" => "the store is still loading its data; try again in a moment",
+            "BUSY" => "another script has been running for too long on the store",
+            "MISCONF" => "the store cannot persist and refuses writes; see its log",
+            "CLUSTERDOWN" => "the cluster has slots without a node",
+            "MOVED" | "ASK" | "CROSSSLOT" => {
+                "this node belongs to a cluster: use redis-cluster:// for it"
+            }
+            "TRYAGAIN" => "its keys are on their way to another node; try again in a moment",
+            "NOREPLICAS" => "too few replicas are in sync (min-replicas-to-write)",
+            _ => return None,
+        })
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the store refused: {} {}", self.code, self.message)?;
+        match self.hint() {
+            Some(hint) => write!(f, " ({hint})"),
+            None => Ok(()),
+        }
+    }
+}

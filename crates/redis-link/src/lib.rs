@@ -1,0 +1,34 @@
+//! Connections to Redis or Valkey: to one server, to the primary that Sentinel names, or to the
+//! masters of a Cluster.
+//!
+//! [`Servers`] sends [`Request`]s, each with a [`Deadline`], and gives one [`Outcome`] for each. A
+//! command that may have run is never sent again; only one that certainly did not run is: after a
+//! redirect, or where the server does not have its script. The crate knows nothing of what the
+//! commands are for.
+
+mod cluster;
+mod dial;
+mod error;
+mod link;
+mod outage;
+mod reply;
+mod request;
+mod script;
+mod sentinel;
+mod servers;
+mod slot;
+mod subscription;
+mod url;
+pub mod value;
+
+pub use redis::{Cmd, ToRedisArgs, Value, cmd};
+
+pub use cluster::{Cluster, Masters};
+pub use error::{Error, Refusal};
+pub use link::Deadline;
+pub use request::{Outcome, Request, is_refused};
+pub use script::Script;
+pub use servers::{Lane, Node, Servers, Settings};
+pub use slot::slot;
+pub use subscription::Subscription;
+pub use url::{SCHEMES, Server, UrlError};
