@@ -128,14 +128,16 @@ impl Api {
         }
         match (head.uri.path(), &head.method) {
             ("/v1/check", &Method::POST) => {
-                trace::of_check(&head.headers, self.check(head, body, peer)).await
+                // Boxed, so that a request that is refused does not take the memory of a check.
+                let check = Box::pin(self.check(head, body, peer));
+                trace::of_check(&head.headers, check).await
             }
             ("/v1/policy", &Method::GET | &Method::HEAD) => {
                 // What is sent along must not wait beside a poll that is held.
                 drop(body);
-                self.snapshot(head, peer.address).await
+                Box::pin(self.snapshot(head, peer.address)).await
             }
-            ("/v1/report", &Method::POST) => self.report(body, peer).await,
+            ("/v1/report", &Method::POST) => Box::pin(self.report(body, peer)).await,
             ("/v1/check" | "/v1/report", _) => Err(wrong_method("POST")),
             ("/v1/policy", _) => Err(wrong_method("GET")),
             _ => Err(ApiError::new(

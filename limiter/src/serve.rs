@@ -4,6 +4,7 @@ mod answer;
 mod awake;
 mod connection;
 mod connections;
+mod inbound;
 mod lifecycle;
 mod peer;
 mod refuse;

@@ -8,7 +8,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use tokio::{io::AsyncRead, io::AsyncWrite, net::TcpStream};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::{
     TlsAcceptor,
     rustls::{
@@ -88,10 +88,10 @@ impl Tls {
         })
     }
 
-    pub(crate) async fn accept(
+    pub(crate) async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
         &self,
-        stream: TcpStream,
-    ) -> io::Result<impl AsyncRead + AsyncWrite + Unpin + use<>> {
+        stream: S,
+    ) -> io::Result<impl AsyncRead + AsyncWrite + Unpin + use<S>> {
         let acceptor = TlsAcceptor::from(self.config.load_full());
         tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await?
     }

@@ -9,8 +9,8 @@ use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
 use prometheus_client::metrics::gauge::Gauge;
-use protocol::Check;
-use tokio::time::timeout;
+use protocol::{ApiError, Check, ErrorCode};
+use tokio::{sync::Semaphore, task::spawn_blocking, time::timeout};
 
 use super::inflight::{Inflight, Place};
 use crate::serve::Peer;
@@ -30,6 +30,10 @@ const BYTES_MAX: usize = 32 << 20;
 
 /// The share of it that the requests of one connection may take.
 const CONNECTION_SHARE: usize = 4;
+
+/// Bodies above are decoded beside the threads that serve, one at a time: it takes up to some
+/// milliseconds, for which the checks of others would wait.
+const LARGE: usize = 16 * 1024;
 
 /// Bytes that a byte of a body takes at most while it is decoded.
 const DECODED_FACTOR: usize = 32;
@@ -55,6 +59,8 @@ pub(super) struct Bodies {
     bytes: Arc<Inflight>,
     /// Bodies that are slow.
     slow: Arc<Inflight>,
+    /// Who decodes a large body.
+    decoding: Semaphore,
 }
 
 /// A body, with the room that it takes.
@@ -78,12 +84,27 @@ impl Bodies {
             max,
             bytes: Inflight::new(all, gauge),
             slow: Inflight::new(SLOW_MAX, Gauge::default()),
+            decoding: Semaphore::new(1),
         }
     }
 
     /// The largest body, in bytes.
     pub(super) fn max(&self) -> usize {
         self.max
+    }
+
+    /// Decodes a body where nobody waits for it.
+    pub(super) async fn decode<T: Send + 'static>(
+        &self,
+        bytes: Bytes,
+        decode: impl FnOnce(&[u8]) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        if bytes.len() <= LARGE {
+            return decode(&bytes);
+        }
+        let _turn = self.decoding.acquire().await;
+        let decoded = spawn_blocking(move || decode(&bytes)).await;
+        decoded.unwrap_or_else(|error| Err(ApiError::new(ErrorCode::Internal, error.to_string())))
     }
 
     /// Reads a body.

@@ -56,8 +56,8 @@ impl Api {
 
     async fn check_json(&self, body: Received, deny: StatusCode, place: Place) -> Answered {
         let Received { bytes, mut room } = body;
-        let request = json::parse(&bytes)?;
-        drop(bytes);
+        let bodies = &self.bounds.bodies;
+        let request = bodies.decode(bytes, json::parse).await?;
         // For as long as they are decided, or wait for permits.
         room.hold(&request.checks).ok_or_else(refusal::no_room)?;
         let deadline = Instant::now() + self.bounds.store_timeout;
@@ -92,9 +92,11 @@ impl Api {
 
     async fn check_compact(&self, address: IpAddr, body: Received) -> Answered {
         let Received { bytes, mut room } = body;
-        let batch = Batch::decode(&bytes)
-            .map_err(|error| ApiError::new(ErrorCode::InvalidRequest, error.to_string()))?;
-        drop(bytes);
+        let decode = |bytes: &[u8]| {
+            Batch::decode(bytes)
+                .map_err(|error| ApiError::new(ErrorCode::InvalidRequest, error.to_string()))
+        };
+        let batch = self.bounds.bodies.decode(bytes, decode).await?;
         let mark = batch.proxy_mark();
         let Batch {
             domain,

@@ -21,6 +21,7 @@ use super::{
     ConnectionBounds, Handler, Lifecycle,
     answer::Payload,
     connections::Unsent,
+    inbound::{Inbound, Strangers},
     peer::{Order, Peer, Running},
 };
 use crate::tls::Tls;
@@ -40,6 +41,7 @@ pub(super) struct Server<H> {
     handler: Arc<H>,
     tls: Option<Tls>,
     protocols: Builder<TokioExecutor>,
+    strangers: Arc<Strangers>,
 }
 
 impl<H: Handler> Server<H> {
@@ -64,6 +66,7 @@ impl<H: Handler> Server<H> {
             handler,
             tls,
             protocols,
+            strangers: Arc::default(),
         }
     }
 
@@ -74,6 +77,7 @@ impl<H: Handler> Server<H> {
         unsent: &Arc<Unsent>,
         lifecycle: &Arc<Lifecycle>,
     ) {
+        let stream = Inbound::new(stream, Arc::clone(peer), Arc::clone(&self.strangers));
         let Some(tls) = &self.tls else {
             return self.drive(stream, peer, unsent, lifecycle).await;
         };

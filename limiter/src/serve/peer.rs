@@ -95,6 +95,11 @@ impl Peer {
         self.standing.load(Ordering::Relaxed) > NEWCOMER
     }
 
+    /// Whether a request of it was let in that not everybody may make.
+    pub(super) fn is_client(&self) -> bool {
+        self.standing.load(Ordering::Relaxed) == CLIENT
+    }
+
     /// Counts bytes of bodies that this connection's requests hold; `false`, and nothing is
     /// counted, if they would be more than `max`.
     pub(crate) fn hold_bytes(&self, bytes: usize, max: usize) -> bool {
