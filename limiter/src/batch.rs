@@ -89,6 +89,8 @@ struct Entry {
     policy: Arc<Active>,
     force: bool,
     checks: Vec<Check>,
+    /// What the checks cost the store, in checks of one token bucket.
+    weight: usize,
     deadline: Instant,
     /// The proxy that asks, if it is one.
     proxy: Option<Arc<str>>,
@@ -98,11 +100,6 @@ struct Entry {
 }
 
 impl Entry {
-    /// What its checks cost the store at most.
-    fn weight(&self) -> usize {
-        self.checks.len().saturating_mul(self.policy.weight)
-    }
-
     /// Whether anybody still wants the answer; if so, nobody can give up unasked any more. What
     /// nobody wants is not charged.
     fn is_wanted(&self, now: Instant) -> bool {
@@ -153,9 +150,12 @@ impl Batcher {
     ) -> Result<Outcome, Undecided> {
         let (reply, answer) = oneshot::channel();
         let settled = Arc::new(AtomicBool::new(false));
+        let now_ms = store::wall_ms();
+        let weights = checks.iter().map(|check| policy.weight(check, now_ms));
         let entry = Entry {
             policy: Arc::clone(policy),
             force,
+            weight: weights.sum(),
             checks,
             deadline,
             proxy,
@@ -215,7 +215,7 @@ impl Shared {
         let mut queue = self.queue();
         let (mut entries, mut sum) = (Vec::new(), 0);
         while let Some(next) = queue.waiting.front() {
-            let weight = next.weight();
+            let weight = next.weight;
             if sum > 0 && sum + weight > CALL_MAX {
                 break;
             }

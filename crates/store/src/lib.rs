@@ -20,6 +20,7 @@ mod survey;
 mod telemetry;
 mod url;
 
+pub use clock::wall_ms;
 pub use edit::RESET_BEGUN;
 pub use error::{CheckError, EditError, Refusal, StoreError};
 pub use health::{Health, Rights};

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use hyper::header::HeaderValue;
 use policy::{Compiled, Policy};
+use protocol::Check;
 use store::Since;
 use tokio::time::Instant;
 
@@ -13,8 +14,8 @@ use crate::metrics::{DomainCounters, Metrics};
 pub(crate) struct Active {
     /// What requests are tested against.
     pub(crate) compiled: Compiled,
-    /// What a check of its dearest limit weighs.
-    pub(crate) weight: usize,
+    /// Whether every limit weighs as little as a limit can.
+    light: bool,
     /// What proxies are told of it.
     pub(crate) snapshot: Bytes,
     /// Its revision, as a strong entity tag.
@@ -50,13 +51,13 @@ impl Active {
         let (number, digest) = (revision.number, revision.digest);
         let snapshot = serde_json::to_vec(&compiled.to_snapshot()).map_err(|e| e.to_string())?;
         let etag = format!("\"{number}-{digest:016x}\"");
-        let limits = compiled.limits().iter();
-        let weights = limits.map(|limit| {
+        let mut limits = compiled.limits().iter();
+        let light = limits.all(|limit| {
             let leased = limit.lease_ttl_ms.is_some();
-            store::script::weight(limit.quota.algorithm(), leased)
+            store::script::weight(limit.quota.algorithm(), leased) == 1
         });
         Ok(Self {
-            weight: weights.max().unwrap_or(1),
+            light,
             snapshot: snapshot.into(),
             etag: HeaderValue::from_str(&etag).map_err(|e| e.to_string())?,
             revision_header: number.into(),
@@ -64,5 +65,62 @@ impl Active {
             since: Instant::now(),
             compiled,
         })
+    }
+
+    /// What a check costs the store, in checks of one token bucket: the sum of the limits that match.
+    /// `now_ms` decides which of them are paused.
+    pub(crate) fn weight(&self, check: &Check, now_ms: u64) -> usize {
+        if self.light {
+            return 1;
+        }
+        let matching = self.compiled.matching(&check.descriptor, now_ms);
+        let asked = matching
+            .iter()
+            .map(|found| found.limit)
+            .filter(|limit| check.only.is_empty() || check.only.contains(&limit.name));
+        let weights = asked.map(|limit| {
+            let leased = check.leases.iter().any(|lease| lease.limit == limit.name);
+            store::script::weight(limit.quota.algorithm(), leased)
+        });
+        weights.sum::<usize>().max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use protocol::LeaseRequest;
+
+    #[test]
+    fn a_check_weighs_what_the_limits_that_match_it_cost() {
+        let text = "domain: shop\nlimits:\n  \
+            - {name: cheap, match: {what: cheap}, rate: 1/s}\n  \
+            - {name: dear, match: {what: dear}, algorithm: sliding_window_buckets, rate: 100/1m, sub_windows: 1000}\n";
+        let policy = Policy::from_yaml("test", text.as_bytes()).unwrap();
+        let active = Active::new(policy, &Metrics::new()).unwrap();
+        let check = |what: &str| Check {
+            descriptor: [("what".parse().unwrap(), what.into())]
+                .into_iter()
+                .collect(),
+            ..Check::default()
+        };
+        assert_eq!(active.weight(&check("cheap"), 0), 1);
+        assert_eq!(active.weight(&check("nothing"), 0), 1);
+        let dear = active.weight(&check("dear"), 0);
+        assert!(dear > 10, "{dear}");
+        let leased = Check {
+            leases: vec![LeaseRequest {
+                limit: "dear".parse().unwrap(),
+                want: 1,
+                settle: Vec::new(),
+            }],
+            ..check("dear")
+        };
+        assert!(active.weight(&leased, 0) > 5 * dear);
+        let other = Check {
+            only: vec!["cheap".parse().unwrap()],
+            ..check("dear")
+        };
+        assert_eq!(active.weight(&other, 0), 1);
     }
 }
