@@ -8,9 +8,9 @@
 use crate::time::Now;
 
 /// Callouts in flight up to which a check does not wait.
-const EAGER_FLIGHTS: usize = 1;
+const EAGER_CALLS: usize = 1;
 /// Callouts in flight at once, at most.
-const MAX_FLIGHTS: usize = 8;
+const MAX_CALLS: usize = 8;
 /// Checks in one callout, at most.
 const MAX_BATCH: usize = 128;
 /// Bytes of entries in one callout, at most, unless a single check has more: what one client
@@ -29,7 +29,7 @@ pub struct CallId(pub(crate) u32);
 
 /// Checks that left together.
 #[derive(Debug)]
-pub(crate) struct Flight<T> {
+pub(crate) struct CheckCall<T> {
     pub(crate) id: CallId,
     pub(crate) sent: Now,
     /// Whether it only asks if there is an answer, before the checks are asked for.
@@ -55,9 +55,9 @@ impl Load {
 #[derive(Debug)]
 pub(crate) struct Batcher<T> {
     waiting: Vec<T>,
-    flights: Vec<Flight<T>>,
+    calls: Vec<CheckCall<T>>,
     /// How many checks left together of late, in [`Self::PARTS`].
-    together: usize,
+    checks_per_call: usize,
     max_bytes: usize,
     timeout_us: u64,
     next_id: u32,
@@ -70,8 +70,8 @@ impl<T> Batcher<T> {
     pub(crate) fn new(timeout_ms: u64) -> Self {
         Self {
             waiting: Vec::new(),
-            flights: Vec::new(),
-            together: 0,
+            calls: Vec::new(),
+            checks_per_call: 0,
             max_bytes: MAX_BATCH_BYTES,
             timeout_us: timeout_ms.saturating_mul(1000),
             next_id: 0,
@@ -89,20 +89,20 @@ impl<T> Batcher<T> {
 
     /// Puts checks that come back undecided before all others. They are no more than calls in
     /// flight carry.
-    pub(crate) fn again(&mut self, checks: Vec<T>) {
+    pub(crate) fn requeue(&mut self, checks: Vec<T>) {
         self.waiting.splice(0..0, checks);
     }
 
     /// A callout of several checks with so many bytes of entries was too large for the limiter.
     /// Half of that is never less than half of what the limiter takes, so that no client can
     /// shrink the callouts of others further.
-    pub(crate) fn was_too_large(&mut self, bytes: usize) {
+    pub(crate) fn lower_max_bytes(&mut self, bytes: usize) {
         self.max_bytes = self.max_bytes.min(bytes / 2).max(MIN_BATCH_BYTES);
     }
 
     /// Whether no check waits, and none is on its way.
     pub(crate) fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.flights.is_empty()
+        self.waiting.is_empty() && self.calls.is_empty()
     }
 
     /// Whether it is time for a callout.
@@ -111,11 +111,11 @@ impl<T> Batcher<T> {
             return false;
         }
         let gathered_us = self.timeout_us / GATHER_PARTS;
-        let youngest = self.flights.last();
-        match self.flights.len() {
-            0..EAGER_FLIGHTS => true,
+        let youngest = self.calls.last();
+        match self.calls.len() {
+            0..EAGER_CALLS => true,
             // Nobody waits for a probe but those that it was sent for.
-            EAGER_FLIGHTS..MAX_FLIGHTS => youngest.is_some_and(|f| {
+            EAGER_CALLS..MAX_CALLS => youngest.is_some_and(|f| {
                 f.probe || now.mono_us.saturating_sub(f.sent.mono_us) >= gathered_us
             }),
             _ => false,
@@ -124,7 +124,7 @@ impl<T> Batcher<T> {
 
     /// Puts the longest waiting checks into a callout: at least one, and then as many as do not
     /// make it too large.
-    pub(crate) fn depart(&mut self, now: Now, load: impl Fn(&T) -> Load) -> &mut Flight<T> {
+    pub(crate) fn start_call(&mut self, now: Now, load: impl Fn(&T) -> Load) -> &mut CheckCall<T> {
         let (mut bytes, mut checks, mut batch_max) = (0, 0, MAX_BATCH);
         let max_bytes = self.max_bytes;
         let fits = |check: &&T| {
@@ -141,10 +141,10 @@ impl<T> Batcher<T> {
             .max(1)
             .min(self.waiting.len());
         let checks = self.waiting.drain(..count).collect();
-        self.together += 2 * count;
-        self.together -= self.together / (Self::PARTS / 2);
+        self.checks_per_call += 2 * count;
+        self.checks_per_call -= self.checks_per_call / (Self::PARTS / 2);
         let id = self.new_id();
-        self.flights.push_mut(Flight {
+        self.calls.push_mut(CheckCall {
             id,
             sent: now,
             probe: false,
@@ -153,8 +153,8 @@ impl<T> Batcher<T> {
     }
 
     /// How many checks share a callout of late, rounded down.
-    pub(crate) fn together(&self) -> usize {
-        self.together / Self::PARTS
+    pub(crate) fn checks_per_call(&self) -> usize {
+        self.checks_per_call / Self::PARTS
     }
 
     /// An id for a callout that carries no checks.
@@ -164,18 +164,17 @@ impl<T> Batcher<T> {
     }
 
     /// Takes out a callout that was answered or failed.
-    pub(crate) fn land(&mut self, id: CallId) -> Option<Flight<T>> {
-        let at = self.flights.iter().position(|flight| flight.id == id)?;
-        Some(self.flights.remove(at))
+    pub(crate) fn finish(&mut self, id: CallId) -> Option<CheckCall<T>> {
+        let at = self.calls.iter().position(|call| call.id == id)?;
+        Some(self.calls.remove(at))
     }
 
     /// Takes out a callout that should have been answered long ago. The host reports every
     /// one, timeouts included; this is for the day it does not.
-    pub(crate) fn take_lost(&mut self, now: Now) -> Option<Flight<T>> {
+    pub(crate) fn take_lost(&mut self, now: Now) -> Option<CheckCall<T>> {
         let patience_us = self.timeout_us.saturating_mul(2).saturating_add(1_000_000);
-        let first = self.flights.first()?;
-        (now.mono_us.saturating_sub(first.sent.mono_us) > patience_us)
-            .then(|| self.flights.remove(0))
+        let first = self.calls.first()?;
+        (now.mono_us.saturating_sub(first.sent.mono_us) > patience_us).then(|| self.calls.remove(0))
     }
 
     /// Takes out all checks that wait, because nobody may call.
@@ -224,15 +223,15 @@ mod tests {
         for check in 0..10 {
             batcher.push(check).unwrap();
             if batcher.is_ready(at(check as u64)) {
-                sent.push(batcher.depart(at(check as u64), LIGHT).checks.clone());
+                sent.push(batcher.start_call(at(check as u64), LIGHT).checks.clone());
             }
         }
         assert_eq!(sent, [vec![0]]);
-        let landed = batcher.land(CallId(1)).unwrap();
-        assert_eq!(landed.checks, [0]);
+        let finished = batcher.finish(CallId(1)).unwrap();
+        assert_eq!(finished.checks, [0]);
         assert!(batcher.is_ready(at(10)));
         assert_eq!(
-            batcher.depart(at(10), LIGHT).checks,
+            batcher.start_call(at(10), LIGHT).checks,
             (1..10).collect::<Vec<_>>()
         );
         assert!(!batcher.is_ready(at(10)));
@@ -241,7 +240,7 @@ mod tests {
     #[test]
     fn a_slow_answer_does_not_hold_the_others_up() {
         let mut batcher = batcher(1);
-        batcher.depart(at(0), LIGHT);
+        batcher.start_call(at(0), LIGHT);
         batcher.push(1).unwrap();
         assert!(!batcher.is_ready(at(2_499)));
         assert!(batcher.is_ready(at(2_500)));
@@ -250,7 +249,7 @@ mod tests {
     #[test]
     fn checks_do_not_gather_behind_a_probe() {
         let mut batcher = batcher(1);
-        batcher.depart(at(0), LIGHT).probe = true;
+        batcher.start_call(at(0), LIGHT).probe = true;
         batcher.push(1).unwrap();
         assert!(batcher.is_ready(at(1)));
     }
@@ -259,38 +258,38 @@ mod tests {
     fn callouts_and_their_checks_are_bounded() {
         let mut batcher = batcher(MAX_WAITING);
         assert_eq!(batcher.push(0), Err(0));
-        let mut flights = 0;
+        let mut calls = 0;
         let mut now = 0;
         while batcher.is_ready(at(now)) {
-            assert_eq!(batcher.depart(at(now), LIGHT).checks.len(), MAX_BATCH);
-            flights += 1;
+            assert_eq!(batcher.start_call(at(now), LIGHT).checks.len(), MAX_BATCH);
+            calls += 1;
             now += 2_500;
         }
-        assert_eq!(flights, MAX_FLIGHTS);
+        assert_eq!(calls, MAX_CALLS);
     }
 
     #[test]
     fn large_checks_leave_in_smaller_batches() {
         let mut batcher = batcher(10);
         let size = |check: &usize| bytes(if *check == 3 { 1 << 20 } else { 20_000 });
-        let departed = |b: &mut Batcher<usize>| b.depart(at(0), size).checks.clone();
-        assert_eq!(departed(&mut batcher), [0, 1, 2]);
-        assert_eq!(departed(&mut batcher), [3]);
-        assert_eq!(departed(&mut batcher), [4, 5, 6]);
+        let started = |b: &mut Batcher<usize>| b.start_call(at(0), size).checks.clone();
+        assert_eq!(started(&mut batcher), [0, 1, 2]);
+        assert_eq!(started(&mut batcher), [3]);
+        assert_eq!(started(&mut batcher), [4, 5, 6]);
     }
 
     #[test]
     fn checks_that_were_refused_together_leave_in_smaller_batches_before_others() {
         let mut batcher = batcher(0);
         batcher.push(9).unwrap();
-        batcher.again((0..4).collect());
+        batcher.requeue((0..4).collect());
         let half = |check: &usize| Load {
             bytes: 1,
             batch_max: if *check < 4 { 2 } else { Load::ANY },
         };
-        let mut departed = || batcher.depart(at(0), half).checks.clone();
+        let mut started = || batcher.start_call(at(0), half).checks.clone();
         assert_eq!(
-            [departed(), departed(), departed()],
+            [started(), started(), started()],
             [vec![0, 1], vec![2, 3], vec![9]]
         );
     }
@@ -301,33 +300,33 @@ mod tests {
         let size = |_: &usize| bytes(1000);
         let mut refused = Vec::new();
         loop {
-            let checks = batcher.depart(at(0), size).checks.clone();
+            let checks = batcher.start_call(at(0), size).checks.clone();
             if checks.len() <= 10 {
                 break;
             }
-            batcher.was_too_large(checks.len() * 1000);
+            batcher.lower_max_bytes(checks.len() * 1000);
             refused.push(checks.len());
-            batcher.again(checks);
+            batcher.requeue(checks);
         }
         assert_eq!(refused, [65, 32, 16]);
-        batcher.was_too_large(0);
-        assert_eq!(batcher.depart(at(0), |_| bytes(256)).checks.len(), 2);
+        batcher.lower_max_bytes(0);
+        assert_eq!(batcher.start_call(at(0), |_| bytes(256)).checks.len(), 2);
     }
 
     #[test]
     fn a_cancelled_check_leaves_the_others_where_they_were() {
         let mut batcher = batcher(3);
         assert_eq!(batcher.cancel(|check| *check == 1), Some(1));
-        assert_eq!(batcher.depart(at(0), LIGHT).checks, [0, 2]);
+        assert_eq!(batcher.start_call(at(0), LIGHT).checks, [0, 2]);
         assert_eq!(batcher.cancel(|check| *check == 2), None);
     }
 
     #[test]
     fn a_callout_that_the_host_forgot_is_found() {
         let mut batcher = batcher(1);
-        batcher.depart(at(0), LIGHT);
+        batcher.start_call(at(0), LIGHT);
         assert!(batcher.take_lost(at(1_040_000)).is_none());
         assert_eq!(batcher.take_lost(at(1_040_001)).unwrap().checks, [0]);
-        assert!(batcher.land(CallId(1)).is_none());
+        assert!(batcher.finish(CallId(1)).is_none());
     }
 }

@@ -18,25 +18,24 @@
 
 mod batcher;
 mod breaker;
-mod client;
 mod codec;
 mod descriptor;
-mod follow;
 mod host;
 mod identity;
 mod lease;
 mod local;
 mod metrics;
 mod plain;
+mod policy_poll;
 mod random;
+mod response;
+mod shared_table;
 #[cfg(any(test, feature = "simulated"))]
 pub mod simulated;
-mod table;
 mod time;
 mod worker;
 
 pub use batcher::CallId;
-pub use client::{HeaderList, LocalReply, ResponseHeaders};
 pub use descriptor::{NoProperty, Request};
 pub use filter_config::{
     Config, DenyBody, DenyConfig, Direction, Format, LimiterConfig, Prefixes, Source, Styles,
@@ -44,5 +43,6 @@ pub use filter_config::{
 pub use host::{CasMismatch, Host, Version, Versioned};
 pub use metrics::Metrics;
 pub use policy::printable;
+pub use response::{HeaderList, LocalReply, ResponseHeaders};
 pub use time::Now;
 pub use worker::{Call, CallAnswer, Edits, Level, Refusal, Step, StreamId, Worker};

@@ -109,7 +109,7 @@ pub(crate) struct Counts {
     limits: Vec<(Name, [u64; SLOTS])>,
     others: [u64; SLOTS],
     /// What was handed over and no limiter saw, by limit.
-    untold: Vec<(Name, [u64; SLOTS])>,
+    unreported: Vec<(Name, [u64; SLOTS])>,
     events: [u64; Event::ALL.len()],
 }
 
@@ -135,9 +135,9 @@ impl Counts {
     }
 
     /// Takes what was decided without a limiter since this was last asked.
-    pub(crate) fn take_untold(&mut self) -> Vec<Tally> {
+    pub(crate) fn take_unreported(&mut self) -> Vec<Tally> {
         let mut tallies = Vec::new();
-        for (limit, counts) in self.untold.drain(..) {
+        for (limit, counts) in self.unreported.drain(..) {
             for (slot, count) in counts.into_iter().enumerate().filter(|(_, n)| *n > 0) {
                 let outcome = Outcome::ALL.get(slot / DecidedBy::ALL.len());
                 let by = DecidedBy::ALL.get(slot % DecidedBy::ALL.len());
@@ -155,12 +155,12 @@ impl Counts {
     }
 
     /// Whether no event is still to be handed over, and no limiter to be told of anything that was.
-    pub(crate) fn are_told(&self) -> bool {
-        self.untold.is_empty() && self.events.iter().all(|count| *count == 0)
+    pub(crate) fn is_flushed(&self) -> bool {
+        self.unreported.is_empty() && self.events.iter().all(|count| *count == 0)
     }
 
     /// Keeps what no limiter saw, to be told.
-    fn keep_untold(&mut self) {
+    fn keep_unreported(&mut self) {
         let limiter = DecidedBy::Limiter as usize;
         for (limit, counts) in &self.limits {
             let own =
@@ -168,15 +168,15 @@ impl Counts {
             if !counts.iter().enumerate().any(own) {
                 continue;
             }
-            let known = self.untold.iter().position(|(name, _)| name == limit);
+            let known = self.unreported.iter().position(|(name, _)| name == limit);
             let at = known.unwrap_or_else(|| {
-                self.untold.push((limit.clone(), [0; SLOTS]));
-                self.untold.len() - 1
+                self.unreported.push((limit.clone(), [0; SLOTS]));
+                self.unreported.len() - 1
             });
-            let Some((_, untold)) = self.untold.get_mut(at) else {
+            let Some((_, unreported)) = self.unreported.get_mut(at) else {
                 continue;
             };
-            for (slot, (sum, count)) in untold.iter_mut().zip(counts).enumerate() {
+            for (slot, (sum, count)) in unreported.iter_mut().zip(counts).enumerate() {
                 if slot % DecidedBy::ALL.len() != limiter {
                     *sum = sum.saturating_add(*count);
                 }
@@ -186,7 +186,7 @@ impl Counts {
 
     /// Hands all counts over.
     pub(crate) fn flush(&mut self, metrics: &mut impl Metrics) {
-        self.keep_untold();
+        self.keep_unreported();
         let named = self
             .limits
             .iter_mut()

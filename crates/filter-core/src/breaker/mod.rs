@@ -74,7 +74,7 @@ pub(crate) struct Breaker {
     probe_us: u64,
     random: Random,
     /// When failures were last seen.
-    trouble_us: u64,
+    last_failure_us: u64,
 }
 
 impl Breaker {
@@ -86,7 +86,7 @@ impl Breaker {
                 .saturating_mul(1000)
                 .saturating_add(PROBE_GRACE_US),
             random,
-            trouble_us: 0,
+            last_failure_us: 0,
         }
     }
 
@@ -110,7 +110,7 @@ impl Breaker {
                 }
             }
         });
-        self.note(calm, now);
+        self.record(calm, now);
         // Contended: others are busy electing or counting. Not calling is the safe side.
         elected.unwrap_or(Gate::Open)
     }
@@ -126,31 +126,31 @@ impl Breaker {
     pub(crate) fn is_open(&mut self, host: &impl Host, now: Now) -> bool {
         let read = host.load(&self.key);
         let state = State::read(read.as_ref().map_or(&[], |read| &read.bytes));
-        self.note(state.is_calm(), now);
+        self.record(state.is_calm(), now);
         !matches!(state, State::Closed(_))
     }
 
     /// When any worker's call was last seen to fail, or the breaker to be open: before that, others
     /// may have decided without the limiter. 0: never.
-    pub(crate) fn trouble_us(&self) -> u64 {
-        self.trouble_us
+    pub(crate) fn last_failure_us(&self) -> u64 {
+        self.last_failure_us
     }
 
     /// Whether that was only just.
-    pub(crate) fn is_troubled(&self, now: Now) -> bool {
-        self.trouble_us > 0 && now.mono_us.saturating_sub(self.trouble_us) <= WINDOW_US
+    pub(crate) fn failed_lately(&self, now: Now) -> bool {
+        self.last_failure_us > 0 && now.mono_us.saturating_sub(self.last_failure_us) <= WINDOW_US
     }
 
     /// Notes whether all was well when it was last looked at.
-    pub(crate) fn note(&mut self, calm: bool, now: Now) {
+    pub(crate) fn record(&mut self, calm: bool, now: Now) {
         if !calm {
-            self.trouble_us = now.mono_us;
+            self.last_failure_us = now.mono_us;
         }
     }
 
     /// Reports what became of a call that `gate` let through.
     pub(crate) fn report(&mut self, host: &impl Host, now: Now, gate: Gate, result: CallResult) {
-        self.note(result == CallResult::Answered, now);
+        self.record(result == CallResult::Answered, now);
         let jitter = &mut self.random;
         // Contended: other workers are reporting; their counts will do.
         let _ = host::update(host, &self.key, |bytes| {

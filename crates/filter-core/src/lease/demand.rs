@@ -5,17 +5,17 @@ use crate::time::Now;
 
 /// Requests in the time of a grant from which on units are asked for, and below which they are not
 /// any longer; less, so that a demand in between does not have it both ways.
-type Enough = (u64, u64);
+type Threshold = (u64, u64);
 /// Where a check has a callout to itself, which costs many times what the check does.
-const ALONE: Enough = (4, 3);
+const ALONE: Threshold = (4, 3);
 /// Where checks share callouts, and only the check itself is saved: a grant costs as much as three
 /// or four of them.
-const TOGETHER: Enough = (8, 4);
+const TOGETHER: Threshold = (8, 4);
 /// Checks in a callout from which on that is so.
-const CROWD: usize = 4;
+const SHARED_CALL: usize = 4;
 /// Where little is left of the bucket: what one worker has at hand others lack, and grants are
 /// small.
-const SCARCE: Enough = (32, 16);
+const SCARCE: Threshold = (32, 16);
 /// What is little: so many times what this worker needs in the time of a grant.
 const LITTLE: u64 = 32;
 
@@ -56,11 +56,11 @@ impl Demand {
     /// Counts a request that found nothing at hand; returns the units that are needed in the time of
     /// a grant if it pays to ask for them in advance, while so many checks share a callout and so much
     /// is left of the bucket.
-    pub(super) fn miss(
+    pub(super) fn record_miss(
         &mut self,
         now: Now,
         terms: &Terms,
-        together: usize,
+        checks_per_call: usize,
         left: Option<u64>,
     ) -> Option<u64> {
         // Whatever lies a grant's time back is put behind first.
@@ -68,14 +68,14 @@ impl Demand {
         self.add(terms.cost);
         let needed = before.saturating_add(terms.cost);
         self.scarce = left.is_some_and(|left| left < needed.saturating_mul(LITTLE));
-        let (begin, go_on) = if self.scarce {
+        let (start, keep) = if self.scarce {
             SCARCE
-        } else if together < CROWD {
+        } else if checks_per_call < SHARED_CALL {
             ALONE
         } else {
             TOGETHER
         };
-        let least = if self.pays { go_on } else { begin };
+        let least = if self.pays { keep } else { start };
         self.pays = needed >= terms.cost.saturating_mul(least);
         self.pays.then_some(needed)
     }
@@ -116,11 +116,11 @@ mod tests {
     }
 
     /// The request from which on, of so many in one millisecond each, units are asked for.
-    fn begins(together: usize, every_ms: u64) -> Option<u64> {
+    fn begins(checks_per_call: usize, every_ms: u64) -> Option<u64> {
         let mut demand = Demand::default();
         (1..=50).find(|n| {
             demand
-                .miss(at(1000 + n * every_ms), &TERMS, together, None)
+                .record_miss(at(1000 + n * every_ms), &TERMS, checks_per_call, None)
                 .is_some()
         })
     }
@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn it_begins_when_the_grant_of_a_bucket_repays_its_cost() {
         assert_eq!(
-            [1, 3, 4, 30].map(|together| begins(together, 1)),
+            [1, 3, 4, 30].map(|checks_per_call| begins(checks_per_call, 1)),
             [4, 4, 8, 8].map(Some)
         );
         assert_eq!(
@@ -143,33 +143,35 @@ mod tests {
 
     #[test]
     fn where_little_is_left_it_takes_more() {
-        let asks = |requests: u64, left: u64| {
+        let queries = |requests: u64, left: u64| {
             let mut demand = Demand::default();
             for _ in 1..requests {
-                demand.miss(at(1000), &TERMS, 1, Some(left));
+                demand.record_miss(at(1000), &TERMS, 1, Some(left));
             }
-            demand.miss(at(1000), &TERMS, 1, Some(left)).is_some()
+            demand
+                .record_miss(at(1000), &TERMS, 1, Some(left))
+                .is_some()
         };
         // Two units each.
-        assert!(asks(10, 640), "32 times as much is left");
-        assert!(!asks(10, 639));
-        assert!(!asks(31, 0));
-        assert!(asks(32, 0));
+        assert!(queries(10, 640), "32 times as much is left");
+        assert!(!queries(10, 639));
+        assert!(!queries(31, 0));
+        assert!(queries(32, 0));
     }
 
     #[test]
     fn it_goes_on_at_half_the_demand_that_it_begins_with() {
         let mut demand = Demand::default();
-        let mut asks = |from_ms: u64, every_ms: u64| {
+        let mut queries = |from_ms: u64, every_ms: u64| {
             let times = (1..=40).map(|n| from_ms + n * every_ms);
             times
-                .filter(|ms| demand.miss(at(*ms), &TERMS, 30, None).is_some())
+                .filter(|ms| demand.record_miss(at(*ms), &TERMS, 30, None).is_some())
                 .count()
         };
-        assert_eq!(asks(1000, 18), 0);
-        assert_eq!(asks(2000, 10), 33);
-        assert_eq!(asks(2400, 18), 40);
-        assert_eq!(asks(3120, 40), 3, "until it is known");
-        assert_eq!(asks(6000, 18), 0, "once over, it begins as before");
+        assert_eq!(queries(1000, 18), 0);
+        assert_eq!(queries(2000, 10), 33);
+        assert_eq!(queries(2400, 18), 40);
+        assert_eq!(queries(3120, 40), 3, "until it is known");
+        assert_eq!(queries(6000, 18), 0, "once over, it begins as before");
     }
 }

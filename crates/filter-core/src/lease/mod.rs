@@ -1,34 +1,34 @@
 //! Units of a bucket that were granted in advance, and are spent without asking.
 //!
 //! A limit with `lease` is asked now and then for more units than a request
-//! takes. What is granted goes into a [`Pool`] that all workers of the process
-//! share, and from there in portions into the [`Hands`] of each, so that most
+//! takes. What is granted goes into a [`SharedLease`] that all workers of the process
+//! share, and from there in portions into the [`WorkerLeases`] of each, so that most
 //! requests touch nothing but their own worker's memory. The store has counted
 //! the units as used already; what keeps the limit is that each of them is used
 //! once and in time. So a unit is in one place only: moves between places are
 //! one compare-and-swap, and whatever fails, is pushed out or belongs to an
 //! earlier generation is dropped, which wastes units and never makes any.
 //!
-//! The limiter is told what became of units ([`Tally`]) at most once, by
+//! The limiter is told what became of units ([`Settlements`]) at most once, by
 //! whoever takes the tally out of the pool. A tally that is lost costs the
 //! bucket a little of its rate for two lease times, and nothing else.
 
 mod demand;
-mod hand;
-mod pool;
-mod tally;
+mod settlements;
+mod shared_lease;
+mod worker_lease;
 
-pub(crate) use hand::{Hand, Hands, Portion, Token};
-pub(crate) use pool::{Ask, Pool, Seen};
-pub(crate) use tally::Tally;
+pub(crate) use settlements::Settlements;
+pub(crate) use shared_lease::{LeaseQuery, SharedLease, SharedView};
+pub(crate) use worker_lease::{Portion, Reservation, WorkerLease, WorkerLeases};
 
 use protocol::Lease;
 
-use crate::{table::Told, time::Now};
+use crate::{shared_table::BucketStatus, time::Now};
 
 /// Units of one grant, in one place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Lot {
+pub(crate) struct Grant {
     /// What the limiter knows the grant by.
     pub(crate) epoch: u64,
     /// From when on they may not be used, on the monotonic clock.
@@ -37,12 +37,12 @@ pub(crate) struct Lot {
     pub(crate) units: u64,
 }
 
-impl Lot {
+impl Grant {
     /// What came with an answer. Time counts from the *sending* of the call: the limiter read its
     /// clock some time after that, and nobody knows when. A millisecond less, as it reads whole
     /// ones, and the window may end that much sooner; and a thousandth less, as no two clocks run
     /// at the same speed.
-    pub(crate) fn granted(lease: Lease, sent: Now) -> Self {
+    pub(crate) fn new(lease: Lease, sent: Now) -> Self {
         let sure_us = lease.ttl_ms.saturating_sub(1).saturating_mul(999);
         Self {
             epoch: lease.epoch,
@@ -69,7 +69,7 @@ const LEAST_PORTION: u64 = 8;
 /// How many parts what is left of a bucket is divided into for each proxy, of which one is asked for
 /// at most. What one has at hand when a burst has used the bucket up, the last requests at others do
 /// not get. (The limiter's own parts, which it gives whoever asks, are larger.)
-const PARTS: u64 = 12;
+const SHARES: u64 = 12;
 
 /// The numbers of a limit that its leases follow.
 #[derive(Clone, Copy, Debug)]
@@ -119,15 +119,15 @@ impl Terms {
 
     /// The most to ask for, by what the limiter has just said of the bucket. After a while that says
     /// nothing any more: a window is new, or others have used it up.
-    pub(crate) fn most(&self, now: Now, told: Option<Told>) -> u64 {
-        let Some(told) = told else {
+    pub(crate) fn most(&self, now: Now, status: Option<BucketStatus>) -> u64 {
+        let Some(status) = status else {
             return u64::MAX;
         };
-        if now.reached(told.at_us.saturating_add(self.part_us(4))) {
-            return told.limit.unwrap_or(u64::MAX);
+        if now.reached(status.at_us.saturating_add(self.part_us(4))) {
+            return status.limit.unwrap_or(u64::MAX);
         }
-        let parts = self.proxies.max(1).saturating_mul(PARTS);
-        told.remaining.checked_div(parts).unwrap_or(0)
+        let parts = self.proxies.max(1).saturating_mul(SHARES);
+        status.remaining.checked_div(parts).unwrap_or(0)
     }
 
     /// The units of whole requests in so many.
@@ -143,17 +143,17 @@ mod tests {
 
     #[test]
     fn of_a_bucket_each_proxy_asks_for_a_small_part_of_what_is_left() {
-        let told = Told {
+        let status = BucketStatus {
             at_us: 0,
             limit: Some(1000),
             window_ms: 1000,
             remaining: 500,
             reset_after_ms: 1,
         };
-        let most = |ms, proxies, told| Terms { proxies, ..TERMS }.most(at(ms), told);
-        assert_eq!(most(24, 1, Some(told)), 41);
-        assert_eq!(most(24, 5, Some(told)), 8);
-        assert_eq!(most(25, 5, Some(told)), 1000, "it was said long ago");
+        let most = |ms, proxies, status| Terms { proxies, ..TERMS }.most(at(ms), status);
+        assert_eq!(most(24, 1, Some(status)), 41);
+        assert_eq!(most(24, 5, Some(status)), 8);
+        assert_eq!(most(25, 5, Some(status)), 1000, "it was said long ago");
         assert_eq!(most(12, 5, None), u64::MAX, "nobody has said");
     }
 }

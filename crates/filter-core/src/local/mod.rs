@@ -9,7 +9,7 @@ pub(crate) use share::{Share, precheck};
 
 use crate::{
     host::{Contended, Host},
-    table::{Found, LocalState, Place, Room, Table, Told, Update},
+    shared_table::{BucketKey, BucketStatus, Found, LocalState, Room, Table, Update},
     time::Now,
 };
 
@@ -17,7 +17,7 @@ use crate::{
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LocalBucket<'a> {
     pub(crate) table: &'a Table,
-    pub(crate) place: Place,
+    pub(crate) key: BucketKey,
     /// The generation of its limit.
     pub(crate) generation: u64,
     pub(crate) algorithm: &'a Algorithm,
@@ -66,7 +66,7 @@ impl LocalBucket<'_> {
         take: Take,
     ) -> Result<(Decision, Option<QueueSlot>), Contended> {
         self.table
-            .update(host, self.place, self.generation, now, |found| {
+            .update(host, self.key, self.generation, now, |found| {
                 let state = self.state(found, now, cost);
                 let keeps = match found.room {
                     Room::Own => true,
@@ -88,8 +88,8 @@ impl LocalBucket<'_> {
                 match outcome.write.or(state.filter(|_| !stored)) {
                     Some(state) if keeps => {
                         if take == Take::Owe && outcome.charged > 0 && found.room == Room::Own {
-                            let owed = &mut found.entry.owed;
-                            owed.add(outcome.charged, self.span_us(), now.mono_us);
+                            let debt = &mut found.entry.debt;
+                            debt.add(outcome.charged, self.span_us(), now.mono_us);
                         }
                         self.store(found, &state, &outcome.decision, now);
                         Update::Write(Ok(decided))
@@ -112,7 +112,7 @@ impl LocalBucket<'_> {
         slot: Option<QueueSlot>,
     ) -> Result<(), Contended> {
         self.table
-            .update(host, self.place, self.generation, now, |found| {
+            .update(host, self.key, self.generation, now, |found| {
                 let charge = Charged {
                     at_ms: taken_at_ms,
                     units: cost,
@@ -150,7 +150,7 @@ impl LocalBucket<'_> {
         let overflow = found
             .overflow
             .as_ref()
-            .filter(|_| found.entry.told.is_none());
+            .filter(|_| found.entry.status.is_none());
         if let Some(state) = overflow.and_then(|local| State::from_bytes(&local.bytes)) {
             return Some(state);
         }
@@ -158,15 +158,15 @@ impl LocalBucket<'_> {
             Start::Guard => None,
             _ if found.room == Room::None => self.with_left(0, now.wall_ms),
             Start::Unused => None,
-            Start::Share { proxies, answering } => match found.entry.told {
+            Start::Share { proxies, answering } => match found.entry.status {
                 None if answering => None,
                 None => self.with_left(cost.min(limit), now.wall_ms),
-                Some(told) => {
-                    let at_ms = wall_of(told.at_us, now);
+                Some(status) => {
+                    let at_ms = wall_of(status.at_us, now);
                     // The limiter has not been told of what is owed.
-                    let owed = found.entry.owed.units(self.span_us(), now.mono_us);
+                    let debt = found.entry.debt.units(self.span_us(), now.mono_us);
                     let parts = if answering { 1 } else { proxies.max(1) };
-                    let left = (told.remaining / parts).saturating_sub(owed);
+                    let left = (status.remaining / parts).saturating_sub(debt);
                     self.with_left(left.min(limit), at_ms)
                 }
             },
@@ -208,7 +208,7 @@ fn wall_of(mono_us: u64, now: Now) -> u64 {
     now.wall_ms.saturating_sub(ago_ms)
 }
 
-impl Told {
+impl BucketStatus {
     /// Whether a bucket with these numbers is what the limit says, or has others (an override).
     pub(crate) fn differs_from(&self, algorithm: &Algorithm) -> bool {
         self.limit != Some(algorithm.limit()) || self.window_ms != algorithm.window_ms()

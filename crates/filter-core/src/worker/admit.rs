@@ -7,16 +7,16 @@ use protocol::{DecidedBy, Outcome};
 
 use super::{
     Edits, Stream, StreamId, Worker,
-    active::Active,
-    case::{Case, Leased, Mode, Part},
-    hold::{Held, HoldPlace, LocalSlot, Slots},
-    ticks::HOLDING_MS,
+    active_policy::ActivePolicy,
+    hold::{Held, HoldPermit, LocalSlot, Slots},
+    pending_check::{LeaseUse, LimitCheck, Mode, PendingCheck},
+    tick_schedule::HOLDING_MS,
 };
 use crate::{
-    client::{Denial, Shown, Standing},
     host::Host,
     local::{LocalBucket, Start},
     metrics::Event,
+    response::{Denial, QuotaHeaders, QuotaStatus},
     time::Now,
 };
 
@@ -24,7 +24,7 @@ use crate::{
 #[derive(Debug, Default)]
 pub(super) struct Admission {
     /// How the client stands with limits decided elsewhere.
-    pub(super) standings: Vec<Standing>,
+    pub(super) quota_statuses: Vec<QuotaStatus>,
     /// Limits that mark the request.
     pub(super) degraded: Vec<Name>,
     /// How long it is held, in milliseconds.
@@ -39,16 +39,16 @@ impl Worker {
         &mut self,
         host: &impl Host,
         now: Now,
-        case: &mut Case,
+        check: &mut PendingCheck,
         mut admission: Admission,
     ) {
-        if let Some(policy) = case.policy.clone() {
-            for part in &mut case.parts {
-                self.admit_local(host, now, &policy, part, &mut admission);
-                self.admit_leased(now, &policy, part, &mut admission);
+        if let Some(policy) = check.policy.clone() {
+            for limit_check in &mut check.limit_checks {
+                self.admit_local(host, now, &policy, limit_check, &mut admission);
+                self.admit_leased(now, &policy, limit_check, &mut admission);
             }
         }
-        let Some(stream) = case.stream else {
+        let Some(stream) = check.stream else {
             return;
         };
         let edits = Edits {
@@ -57,21 +57,21 @@ impl Worker {
                 names.join(", ")
             }),
         };
-        let shown = Shown {
-            standings: admission.standings,
+        let quotas = QuotaHeaders {
+            quota_statuses: admission.quota_statuses,
         };
         let mut slots = admission.slots;
-        if let Some(policy) = &case.policy {
-            slots.local.extend(local_slots(policy, &case.parts));
+        if let Some(policy) = &check.policy {
+            slots.local.extend(local_slots(policy, &check.limit_checks));
         }
         if admission.delay_ms == 0 {
-            if let Some(policy) = &case.policy {
-                self.spend(policy, &mut case.parts);
+            if let Some(policy) = &check.policy {
+                self.spend(policy, &mut check.limit_checks);
             }
-            self.pass(stream, edits, shown);
-        } else if let Some(place) = self.hold_place(case) {
-            if let Some(policy) = &case.policy {
-                self.spend(policy, &mut case.parts);
+            self.pass(stream, edits, quotas);
+        } else if let Some(permit) = self.hold_permit(check) {
+            if let Some(policy) = &check.policy {
+                self.spend(policy, &mut check.limit_checks);
             }
             let until_us = now.after_ms(admission.delay_ms);
             self.streams.insert(stream, Stream::Held);
@@ -79,51 +79,59 @@ impl Worker {
                 until_us,
                 stream,
                 edits,
-                shown,
+                quotas,
                 slots,
-                place,
+                permit,
             });
             self.ticks.by(now, until_us, HOLDING_MS);
         } else {
-            self.holds.give_up(slots);
-            if let Some(policy) = &case.policy {
-                self.put_back_units(policy, &case.parts);
+            self.holds.release_slots(slots);
+            if let Some(policy) = &check.policy {
+                self.cancel_units(policy, &check.limit_checks);
             }
-            self.refuse_hold(stream, case, admission.delay_ms, shown.standings);
+            self.refuse_hold(stream, check, admission.delay_ms, quotas.quota_statuses);
         }
     }
 
     /// Whether a request may wait; if so, it has a place.
-    pub(super) fn may_hold(&self, case: &mut Case) -> bool {
-        case.hold.place = self.hold_place(case);
-        case.hold.place.is_some()
+    pub(super) fn may_hold(&self, check: &mut PendingCheck) -> bool {
+        check.hold.permit = self.hold_permit(check);
+        check.hold.permit.is_some()
     }
 
     /// Where a request may wait.
-    fn hold_place(&self, case: &mut Case) -> Option<HoldPlace> {
-        case.hold.place.take().or_else(|| self.holds.place())
+    fn hold_permit(&self, check: &mut PendingCheck) -> Option<HoldPermit> {
+        check.hold.permit.take().or_else(|| self.holds.permit())
     }
 
     /// Sees to it that a request may wait if it has to, before anything else is charged for it. One
     /// for which there is no place asks queues for no delay; one that was delayed here already is
     /// refused, and `false` returned.
-    pub(super) fn prepare_hold(&mut self, host: &impl Host, now: Now, case: &mut Case) -> bool {
-        if !case.may_be_held() {
+    pub(super) fn prepare_hold(
+        &mut self,
+        host: &impl Host,
+        now: Now,
+        check: &mut PendingCheck,
+    ) -> bool {
+        if !check.may_be_held() {
             return true;
         }
-        case.hold.place = self.holds.place();
-        case.hold.barred = case.hold.place.is_none();
-        case.hold.entries = Some(Box::new(case.entries.clone()));
-        let delays = case.parts.iter().filter_map(|part| part.decided);
+        check.hold.permit = self.holds.permit();
+        check.hold.barred = check.hold.permit.is_none();
+        check.hold.entries = Some(Box::new(check.entries.clone()));
+        let delays = check
+            .limit_checks
+            .iter()
+            .filter_map(|limit_check| limit_check.decided);
         let delay_ms = delays.map(|taken| taken.decision.delay_ms).max();
-        let delay_ms = delay_ms.filter(|ms| *ms > 0 && case.hold.barred);
-        let (Some(delay_ms), Some(stream)) = (delay_ms, case.stream) else {
+        let delay_ms = delay_ms.filter(|ms| *ms > 0 && check.hold.barred);
+        let (Some(delay_ms), Some(stream)) = (delay_ms, check.stream) else {
             return true;
         };
-        if let Some(policy) = case.policy.clone() {
-            self.put_back(host, now, &policy, &case.parts);
+        if let Some(policy) = check.policy.clone() {
+            self.put_back(host, now, &policy, &check.limit_checks);
         }
-        self.refuse_hold(stream, case, delay_ms, Vec::new());
+        self.refuse_hold(stream, check, delay_ms, Vec::new());
         false
     }
 
@@ -131,16 +139,16 @@ impl Worker {
     pub(super) fn refuse_hold(
         &mut self,
         stream: StreamId,
-        case: &Case,
+        check: &PendingCheck,
         delay_ms: u64,
-        standings: Vec<Standing>,
+        quota_statuses: Vec<QuotaStatus>,
     ) {
         self.counts.happened(Event::HoldFull);
         let denial = Denial {
-            by: case.queues(),
+            by: check.queues(),
             source: DecidedBy::Proxy,
             retry_after_ms: Some(delay_ms),
-            standings,
+            quota_statuses,
         };
         self.refuse(stream, denial);
     }
@@ -150,20 +158,21 @@ impl Worker {
         &mut self,
         host: &impl Host,
         now: Now,
-        policy: &Rc<Active>,
-        part: &mut Part,
+        policy: &Rc<ActivePolicy>,
+        limit_check: &mut LimitCheck,
         admission: &mut Admission,
     ) {
-        let (Some(_), Some(limit)) = (&part.local, policy.compiled.limit(part.at)) else {
+        let (Some(_), Some(limit)) = (&limit_check.local, policy.compiled.limit(limit_check.at))
+        else {
             return;
         };
         // Limits that only report are charged exactly when the request is admitted: now.
-        if part.mode != Mode::Enforce {
-            self.take_proxy(host, now, policy, part);
+        if limit_check.mode != Mode::Enforce {
+            self.take_proxy(host, now, policy, limit_check);
         }
-        let decided = part.decided.map(|taken| taken.decision);
+        let decided = limit_check.decided.map(|taken| taken.decision);
         let fits = decided.is_some_and(|decision| decision.allowed);
-        let decision = match part.mode {
+        let decision = match limit_check.mode {
             _ if fits => Outcome::Allowed,
             Mode::Degrade => {
                 admission.degraded.push(limit.name.clone());
@@ -172,37 +181,58 @@ impl Worker {
             Mode::Enforce | Mode::Shadow => Outcome::WouldDeny,
         };
         self.counts.decided(&limit.name, decision, DecidedBy::Proxy);
-        admission.standings.extend(part.standing(limit));
+        admission
+            .quota_statuses
+            .extend(limit_check.quota_status(limit));
         let delay_ms = decided.map_or(0, |decision| decision.delay_ms);
         admission.delay_ms = admission.delay_ms.max(delay_ms);
     }
 
     /// The part of a limit whose units were granted in advance in a request that goes on.
-    fn admit_leased(&mut self, now: Now, policy: &Active, part: &Part, admission: &mut Admission) {
-        if let (true, Some(limit)) = (part.lease != Leased::No, policy.compiled.limit(part.at)) {
+    fn admit_leased(
+        &mut self,
+        now: Now,
+        policy: &ActivePolicy,
+        limit_check: &LimitCheck,
+        admission: &mut Admission,
+    ) {
+        if let (true, Some(limit)) = (
+            limit_check.lease != LeaseUse::No,
+            policy.compiled.limit(limit_check.at),
+        ) {
             let (allowed, source) = (Outcome::Allowed, DecidedBy::Lease);
             self.counts.decided(&limit.name, allowed, source);
-            let standing = self.leased_standing(part, limit, now);
-            admission.standings.extend(standing);
+            let quota_status = self.leased_status(limit_check, limit, now);
+            admission.quota_statuses.extend(quota_status);
         }
     }
 
     /// A request does not go on after all: buckets of this proxy get back what it took, and so do
     /// grants.
-    pub(super) fn put_back(&mut self, host: &impl Host, now: Now, policy: &Active, parts: &[Part]) {
-        self.put_back_units(policy, parts);
+    pub(super) fn put_back(
+        &mut self,
+        host: &impl Host,
+        now: Now,
+        policy: &ActivePolicy,
+        limit_checks: &[LimitCheck],
+    ) {
+        self.cancel_units(policy, limit_checks);
         let Some(shared) = &self.shared else {
             return;
         };
-        for part in parts.iter().filter(|part| part.mode == Mode::Enforce) {
-            let (Some(algorithm), Some(limit)) = (&part.local, policy.compiled.limit(part.at))
+        for limit_check in limit_checks
+            .iter()
+            .filter(|limit_check| limit_check.mode == Mode::Enforce)
+        {
+            let (Some(algorithm), Some(limit)) =
+                (&limit_check.local, policy.compiled.limit(limit_check.at))
             else {
                 continue;
             };
-            if let Some(taken) = part.decided.filter(|taken| taken.decision.allowed) {
+            if let Some(taken) = limit_check.decided.filter(|taken| taken.decision.allowed) {
                 let bucket = LocalBucket {
                     table: &shared.table,
-                    place: part.place,
+                    key: limit_check.key,
                     generation: limit.generation,
                     algorithm,
                     start: Start::Unused,
@@ -215,14 +245,16 @@ impl Worker {
 }
 
 /// The slots that queues of this proxy gave a request.
-fn local_slots(policy: &Active, parts: &[Part]) -> Vec<LocalSlot> {
-    let enforced = parts.iter().filter(|part| part.mode == Mode::Enforce);
-    let slots = enforced.filter_map(|part| {
-        let (taken, limit) = (part.decided?, policy.compiled.limit(part.at)?);
+fn local_slots(policy: &ActivePolicy, limit_checks: &[LimitCheck]) -> Vec<LocalSlot> {
+    let enforced = limit_checks
+        .iter()
+        .filter(|limit_check| limit_check.mode == Mode::Enforce);
+    let slots = enforced.filter_map(|limit_check| {
+        let (taken, limit) = (limit_check.decided?, policy.compiled.limit(limit_check.at)?);
         Some(LocalSlot {
-            place: part.place,
+            key: limit_check.key,
             generation: limit.generation,
-            algorithm: **part.local.as_ref()?,
+            algorithm: **limit_check.local.as_ref()?,
             cost: limit.cost,
             slot: taken.slot?,
             at_ms: taken.at_ms,

@@ -6,127 +6,127 @@ use protocol::{Answer, DecidedBy, ErrorCode, LimitAnswer, Mode, Outcome, compact
 use super::{
     CallAnswer, Level, Step, Stream, Worker,
     admit::Admission,
-    case::{Case, Denying},
-    failure::Sent,
-    hold::{GlobalSlots, Slots},
-    near,
-    read::{NoAnswer, read},
-    trust,
+    clamp::clamp,
+    decode::{CallError, read},
+    fallback::ChargeStatus,
+    hold::{LimiterSlots, Slots},
+    pending_check::{DenyingLimits, PendingCheck},
+    worker_cache,
 };
 use crate::{
-    batcher::Flight,
+    batcher::CheckCall,
     breaker::CallResult,
-    client::{Denial as ClientDenial, Standing},
     host::Host,
     metrics::Event,
     plain::plain,
-    table::{Denial, Told, Update},
+    response::{Denial as ClientDenial, QuotaStatus},
+    shared_table::{BucketStatus, Denial, Update},
     time::Now,
 };
 
 impl Worker {
     /// The answers to a batch of checks.
-    pub(super) fn land(
+    pub(super) fn on_checks_answered(
         &mut self,
         host: &impl Host,
         now: Now,
-        flight: Flight<Case>,
+        call: CheckCall<PendingCheck>,
         answer: Option<&impl CallAnswer>,
     ) {
-        let asked = if flight.probe { 1 } else { flight.checks.len() };
+        let asked = if call.probe { 1 } else { call.checks.len() };
         let read = match answer {
             Some(answer) => read(answer, asked),
-            None => Err(NoAnswer::perhaps("no answer".to_owned())),
+            None => Err(CallError::unknown("no answer".to_owned())),
         };
         match read {
             Ok(answers) => {
-                self.report(host, now, flight.probe, CallResult::Answered);
-                self.learn(&answers);
-                if flight.probe {
+                self.report(host, now, call.probe, CallResult::Answered);
+                self.apply_metadata(&answers);
+                if call.probe {
                     self.retry_unsent(now);
                     // Now the checks that waited for it are asked for, and with them goes what was
                     // admitted meanwhile.
-                    return self.ask_again(host, now, flight.checks);
+                    return self.requeue(host, now, call.checks);
                 }
-                self.retries.answered(now);
-                for (case, result) in flight.checks.into_iter().zip(answers.results) {
+                self.retry_budget.answered(now);
+                for (check, result) in call.checks.into_iter().zip(answers.results) {
                     match result {
-                        Ok(answer) => self.answered(host, now, flight.sent, case, answer),
-                        Err(code) => self.check_failed(host, now, case, code),
+                        Ok(answer) => self.apply_answer(host, now, call.sent, check, answer),
+                        Err(code) => self.check_failed(host, now, check, code),
                     }
                 }
             }
-            Err(NoAnswer::UnknownDomain) => {
-                self.report(host, now, flight.probe, CallResult::Answered);
-                self.follower.hurry();
-                for case in flight.checks {
-                    self.unlimited(host, now, case);
+            Err(CallError::UnknownDomain) => {
+                self.report(host, now, call.probe, CallResult::Answered);
+                self.poller.poll_soon();
+                for check in call.checks {
+                    self.unlimited(host, now, check);
                 }
             }
-            Err(NoAnswer::Refused {
+            Err(CallError::Refused {
                 why,
                 too_large,
                 signed,
-            }) if self.may_be_its_own_fault(too_large) => {
+            }) if self.may_be_request_fault(too_large) => {
                 self.warn_failed(now, &why);
-                self.land_refused(host, now, flight, too_large, signed);
+                self.on_batch_rejected(host, now, call, too_large, signed);
             }
-            Err(NoAnswer::Refused { why, .. }) => {
+            Err(CallError::Refused { why, .. }) => {
                 self.warn_failed(now, &why);
-                self.land_failed(host, now, flight, Sent::No);
+                self.on_call_failed_checks(host, now, call, ChargeStatus::NotCharged);
             }
-            Err(NoAnswer::Failed { why, sent }) => {
+            Err(CallError::Failed { why, charge }) => {
                 self.warn_failed(now, &why);
-                self.land_failed(host, now, flight, sent);
+                self.on_call_failed_checks(host, now, call, charge);
             }
         }
     }
 
     /// A batch that came to nothing.
-    pub(super) fn land_failed(
+    pub(super) fn on_call_failed_checks(
         &mut self,
         host: &impl Host,
         now: Now,
-        mut flight: Flight<Case>,
-        sent: Sent,
+        mut call: CheckCall<PendingCheck>,
+        charge: ChargeStatus,
     ) {
-        if sent == Sent::No {
-            self.try_again(host, now, &mut flight);
-            if flight.checks.is_empty() {
+        if charge == ChargeStatus::NotCharged {
+            self.retry_call(host, now, &mut call);
+            if call.checks.is_empty() {
                 return;
             }
         }
-        self.report(host, now, flight.probe, CallResult::Failed);
-        for case in flight.checks {
-            if flight.probe {
-                self.unasked(host, now, case);
+        self.report(host, now, call.probe, CallResult::Failed);
+        for check in call.checks {
+            if call.probe {
+                self.decide_unsent(host, now, check);
             } else {
-                self.without_limiter(host, now, case, sent);
+                self.fall_back(host, now, check, charge);
             }
         }
     }
 
     /// The limiter has no such domain: nothing limits a request, unless there are limits here. Then
     /// it is the limiter that lost them.
-    fn unlimited(&mut self, host: &impl Host, now: Now, mut case: Case) {
-        if case.policy.is_some() {
-            self.unasked(host, now, case);
-        } else if self.is_awaited(&case) {
-            self.admit(host, now, &mut case, Admission::default());
+    fn unlimited(&mut self, host: &impl Host, now: Now, mut check: PendingCheck) {
+        if check.policy.is_some() {
+            self.decide_unsent(host, now, check);
+        } else if self.is_awaited(&check) {
+            self.admit(host, now, &mut check, Admission::default());
         }
     }
 
-    fn check_failed(&mut self, host: &impl Host, now: Now, case: Case, code: ErrorCode) {
+    fn check_failed(&mut self, host: &impl Host, now: Now, check: PendingCheck, code: ErrorCode) {
         if code == ErrorCode::UnknownDomain {
-            return self.unlimited(host, now, case);
+            return self.unlimited(host, now, check);
         }
         self.counts.happened(Event::CheckFailed);
-        self.without_limiter(host, now, case, Sent::after(code));
+        self.fall_back(host, now, check, ChargeStatus::after(code));
     }
 
     /// What an answer tells beside the decisions.
-    fn learn(&mut self, answers: &BatchAnswer) {
-        if let super::Knowledge::Limits(policy) = &self.knowledge {
+    fn apply_metadata(&mut self, answers: &BatchAnswer) {
+        if let super::PolicyState::Limits(policy) = &self.policy {
             for (limit, proxies) in &answers.proxies {
                 policy.set_proxies(limit.as_str(), *proxies);
             }
@@ -134,58 +134,58 @@ impl Worker {
                 return;
             }
         }
-        self.follower.hurry();
+        self.poller.poll_soon();
     }
 
     /// The decision on one check.
-    fn answered(
+    fn apply_answer(
         &mut self,
         host: &impl Host,
         now: Now,
         sent: Now,
-        mut case: Case,
+        mut check: PendingCheck,
         mut answer: Answer,
     ) {
-        if case.free.is_some() {
+        if check.free.is_some() {
             return;
         }
-        trust::trust(&case, &mut answer);
-        self.land_leases(host, now, sent, &mut case, &mut answer);
+        clamp(&check, &mut answer);
+        self.apply_grants(host, now, sent, &mut check, &mut answer);
         let mut slots = Slots {
-            global: GlobalSlots::of(&case, &answer, now),
+            global: LimiterSlots::of(&check, &answer, now),
             ..Slots::default()
         };
         for limit in &answer.limits {
-            if case.cost > 0 {
+            if check.cost > 0 {
                 self.count_answer(limit);
             }
-            self.remember(host, now, sent, &case, limit);
+            self.cache_answer(host, now, sent, &check, limit);
         }
-        if !self.is_awaited(&case) {
+        if !self.is_awaited(&check) {
             // Its client has left. What it was charged stays charged, but for its slots.
-            self.holds.give_up(slots);
-            if let Some(policy) = &case.policy {
-                self.put_back_units(policy, &case.parts);
+            self.holds.release_slots(slots);
+            if let Some(policy) = &check.policy {
+                self.cancel_units(policy, &check.limit_checks);
             }
             return;
         }
         if answer.allowed {
             let admission = Admission {
-                standings: standings(&case, &answer),
+                quota_statuses: quota_statuses(&check, &answer),
                 degraded: degraded(&answer),
                 delay_ms: longest_delay(&answer),
                 slots: std::mem::take(&mut slots),
             };
-            return self.admit(host, now, &mut case, admission);
+            return self.admit(host, now, &mut check, admission);
         }
-        self.holds.give_up(slots);
-        if let Some(policy) = case.policy.clone() {
-            self.put_back(host, now, &policy, &case.parts);
+        self.holds.release_slots(slots);
+        if let Some(policy) = check.policy.clone() {
+            self.put_back(host, now, &policy, &check.limit_checks);
         }
-        if case.hold.barred {
+        if check.hold.barred {
             self.counts.happened(Event::HoldFull);
         }
-        let mut denying = Denying::default();
+        let mut denying = DenyingLimits::default();
         let enforcing = answer
             .limits
             .iter()
@@ -197,16 +197,16 @@ impl Worker {
             retry_after_ms: denying.retry_after_ms(),
             by: denying.by,
             source: DecidedBy::Limiter,
-            standings: standings(&case, &answer),
+            quota_statuses: quota_statuses(&check, &answer),
         };
-        if let Some(stream) = case.stream {
+        if let Some(stream) = check.stream {
             self.refuse(stream, denial);
         }
     }
 
     /// Whether somebody still waits for the decision on a check.
-    pub(super) fn is_awaited(&self, case: &Case) -> bool {
-        let stream = case.stream.and_then(|stream| self.streams.get(stream));
+    pub(super) fn is_awaited(&self, check: &PendingCheck) -> bool {
+        let stream = check.stream.and_then(|stream| self.streams.get(stream));
         matches!(stream, Some(Stream::Waiting))
     }
 
@@ -223,15 +223,15 @@ impl Worker {
 
     /// Remembers what the limiter said of one bucket: denials at once, for the next request; what
     /// is left by and by, for the day it cannot be asked.
-    fn remember(
+    fn cache_answer(
         &mut self,
         host: &impl Host,
         now: Now,
         sent: Now,
-        case: &Case,
+        check: &PendingCheck,
         answer: &LimitAnswer,
     ) {
-        let (Some(shared), Some(policy)) = (&self.shared, &case.policy) else {
+        let (Some(shared), Some(policy)) = (&self.shared, &check.policy) else {
             return;
         };
         let named = |at: usize| {
@@ -240,24 +240,25 @@ impl Worker {
                 .limit(at)
                 .filter(|limit| limit.name == answer.name)
         };
-        let found = case
-            .parts
+        let found = check
+            .limit_checks
             .iter()
-            .find_map(|part| Some((part, named(part.at)?)));
-        let Some((part, limit)) = found.filter(|(part, _)| part.is_global()) else {
+            .find_map(|limit_check| Some((limit_check, named(limit_check.at)?)));
+        let Some((limit_check, limit)) = found.filter(|(limit_check, _)| limit_check.is_global())
+        else {
             return;
         };
         // No place to wait in is the request's own trouble, not the bucket's.
-        let barred = case.hold.barred && limit.over_limit == OverLimit::Queue;
+        let barred = check.hold.barred && limit.over_limit == OverLimit::Queue;
         if answer.mode == Mode::Shadow || barred {
             return;
         }
-        let told = Told::new(now, answer);
-        let (place, generation) = (part.place, answer.generation);
+        let status = BucketStatus::new(now, answer);
+        let (key, generation) = (limit_check.key, answer.generation);
         if answer.allowed || answer.mode != Mode::Enforce {
-            let trouble = self.breaker.is_troubled(now);
-            if self.near.heard(place, generation, told, trouble) {
-                near::tell(host, now, &shared.table, place, generation, told);
+            let failing = self.breaker.failed_lately(now);
+            if self.cache.store_status(key, generation, status, failing) {
+                worker_cache::write_status(host, now, &shared.table, key, generation, status);
             }
             return;
         }
@@ -269,10 +270,10 @@ impl Worker {
             _ => Denial::MAX_MS,
         };
         let denial = Denial::new(sent, answer.retry_after_ms, most_ms, limit.cost);
-        self.near.denied(place, generation, told, denial);
+        self.cache.store_denial(key, generation, status, denial);
         // Contended: other workers are told the same.
-        let _ = shared.table.update(host, place, generation, now, |found| {
-            found.entry.hear(told);
+        let _ = shared.table.update(host, key, generation, now, |found| {
+            found.entry.update_status(status);
             found.entry.denial = Some(denial);
             Update::Write(())
         });
@@ -297,20 +298,20 @@ impl Worker {
 }
 
 /// How the client stands with every limit that it may know of.
-fn standings(case: &Case, answer: &Answer) -> Vec<Standing> {
-    let shown = answer.limits.iter();
-    let shown = shown.filter(|limit| limit.mode == Mode::Enforce && !limit.hidden);
-    let standings = shown.filter_map(|limit| {
-        Some(Standing {
+fn quota_statuses(check: &PendingCheck, answer: &Answer) -> Vec<QuotaStatus> {
+    let quotas = answer.limits.iter();
+    let quotas = quotas.filter(|limit| limit.mode == Mode::Enforce && !limit.hidden);
+    let quota_statuses = quotas.filter_map(|limit| {
+        Some(QuotaStatus {
             limit: limit.name.clone(),
             quota: limit.limit?,
             window_ms: limit.window_ms,
             remaining: limit.remaining,
             reset_after_ms: limit.reset_after_ms,
-            cost: case.cost_of(&limit.name),
+            cost: check.cost_of(&limit.name),
         })
     });
-    standings.collect()
+    quota_statuses.collect()
 }
 
 fn degraded(answer: &Answer) -> Vec<Name> {

@@ -8,39 +8,46 @@ use protocol::{
     compact::{Batch, BatchCheck},
 };
 
-use super::{CHECK_PATH, Call, Step, Worker, case::Case};
+use super::{CHECK_PATH, Call, Step, Worker, pending_check::PendingCheck};
 use crate::{breaker::Gate, host::Host, metrics::Event, time::Now};
 
 impl Worker {
     /// Lets the checks that wait leave in one call.
-    pub(super) fn depart(&mut self, host: &impl Host, now: Now, gate: Gate) {
+    pub(super) fn send_call(&mut self, host: &impl Host, now: Now, gate: Gate) {
         let proxy = self
             .shared
             .as_ref()
             .map_or("", |shared| shared.proxy.as_str());
         let (domain, proxy) = (self.config.domain.clone(), proxy.to_owned());
-        let flight = self.batcher.depart(now, Case::load);
-        let id = flight.id;
-        flight.probe = gate == Gate::Probe;
-        let body = if flight.probe {
+        let call = self.batcher.start_call(now, PendingCheck::load);
+        let id = call.id;
+        call.probe = gate == Gate::Probe;
+        let body = if call.probe {
             // It charges nothing and carries nothing, so nothing is lost with it.
-            let mut peek: Vec<Case> = flight.checks.first().map(Case::peek).into_iter().collect();
+            let mut peek: Vec<PendingCheck> = call
+                .checks
+                .first()
+                .map(PendingCheck::peek)
+                .into_iter()
+                .collect();
             encode(domain, proxy, &mut peek)
         } else {
-            let doubt = self.breaker.is_troubled(now);
-            for case in &mut flight.checks {
+            let failing = self.breaker.failed_lately(now);
+            for check in &mut call.checks {
                 if let Some(shared) = &self.shared {
-                    case.take_owed(host, now, &shared.table, doubt);
+                    check.take_debts(host, now, &shared.table, failing);
                 }
             }
-            for case in &mut flight.checks {
-                case.attempts.left(now);
+            for check in &mut call.checks {
+                check.attempts.left(now);
             }
-            let body = encode(domain, proxy, &mut flight.checks);
-            let first = flight.checks.iter().filter(|case| case.attempts.made == 1);
-            let parts = first.flat_map(|case| &case.parts);
-            for ask in parts.filter_map(|part| part.ask.as_deref()) {
-                let (spent, returned) = ask.settle.totals();
+            let body = encode(domain, proxy, &mut call.checks);
+            let first = call.checks.iter().filter(|check| check.attempts.made == 1);
+            let limit_checks = first.flat_map(|check| &check.limit_checks);
+            for lease_query in
+                limit_checks.filter_map(|limit_check| limit_check.lease_query.as_deref())
+            {
+                let (spent, returned) = lease_query.settle.totals();
                 self.counts.happened_to(Event::LeaseSettled, spent);
                 self.counts.happened_to(Event::LeaseReturned, returned);
             }
@@ -67,32 +74,32 @@ impl Worker {
 }
 
 /// The checks of one flight as the limiter reads them.
-fn encode(domain: Name, proxy: String, cases: &mut [Case]) -> Vec<u8> {
-    let first = cases.first();
-    let keys = first.map_or_else(|| Rc::from([]), |case| Rc::clone(case.entries.keys()));
-    let policy = first.and_then(|case| case.policy.clone());
-    let checks = cases.iter_mut().map(|case| BatchCheck {
-        values: case.entries.lend(&keys),
-        cost: case.cost,
-        skip: case.settled(),
-        debits: case.debits(),
-        leases: case.leases(),
-        free: case
+fn encode(domain: Name, proxy: String, checks: &mut [PendingCheck]) -> Vec<u8> {
+    let first = checks.first();
+    let keys = first.map_or_else(|| Rc::from([]), |check| Rc::clone(check.entries.keys()));
+    let policy = first.and_then(|check| check.policy.clone());
+    let encoded = checks.iter_mut().map(|check| BatchCheck {
+        values: check.entries.lend(&keys),
+        cost: check.cost,
+        skip: check.settled(),
+        debits: check.debits(),
+        leases: check.leases(),
+        free: check
             .free
             .as_ref()
             .map_or_else(Vec::new, |free| free.slots.clone()),
-        max_delay_ms: case.hold.barred.then_some(0),
+        max_delay_ms: check.hold.barred.then_some(0),
     });
     let batch = Batch {
         domain,
         proxy,
-        checks: checks.collect(),
+        checks: encoded.collect(),
         revision: policy.map(|policy| policy.compiled.revision().clone()),
         keys: keys.to_vec(),
     };
     let body = batch.encode();
-    for (case, check) in cases.iter_mut().zip(batch.checks) {
-        case.entries.give_back(&keys, check.values);
+    for (check, encoded) in checks.iter_mut().zip(batch.checks) {
+        check.entries.give_back(&keys, encoded.values);
     }
     body
 }

@@ -7,18 +7,21 @@ use policy::Match;
 use protocol::{DecidedBy, Outcome};
 
 use super::{
-    Edits, Knowledge, Stream, StreamId, Worker,
-    active::Active,
+    Edits, PolicyState, Stream, StreamId, Worker,
+    active_policy::ActivePolicy,
     admit::Admission,
-    case::{Attempts, Case, Denying, Hold, Leased, Mode, Part, Taken, standing},
+    pending_check::{
+        Attempts, DenyingLimits, Hold, LeaseUse, LimitCheck, Mode, PendingCheck, Taken,
+        quota_status,
+    },
 };
 use crate::{
-    client::{Denial, Shown, Standing},
     descriptor::{Extracted, Plan, Request},
     host::{Contended, Host},
     local::{LocalBucket, Start, Take},
     metrics::Event,
-    table::Role,
+    response::{Denial, QuotaHeaders, QuotaStatus},
+    shared_table::Role,
     time::Now,
 };
 
@@ -31,13 +34,13 @@ impl Worker {
         stream: StreamId,
         request: &impl Request,
     ) {
-        match &self.knowledge {
-            Knowledge::NoLimits => self.pass(stream, Edits::default(), Shown::default()),
-            Knowledge::Limits(policy) => {
+        match &self.policy {
+            PolicyState::NoLimits => self.pass(stream, Edits::default(), QuotaHeaders::default()),
+            PolicyState::Limits(policy) => {
                 let policy = Rc::clone(policy);
                 self.decide_by(host, now, stream, policy, request);
             }
-            Knowledge::Nothing => {
+            PolicyState::Unknown => {
                 let keys: Vec<_> = self
                     .config
                     .sources
@@ -45,18 +48,18 @@ impl Worker {
                     .map(|(key, _)| key.clone())
                     .collect();
                 let plan = Plan::new(&keys, &self.config.sources);
-                let case = Case {
+                let check = PendingCheck {
                     stream: Some(stream),
                     cost: 1,
                     policy: None,
                     entries: plan.extract(request),
-                    parts: Vec::new(),
+                    limit_checks: Vec::new(),
                     opaque: None,
                     attempts: Attempts::default(),
                     hold: Hold::default(),
                     free: None,
                 };
-                self.ask(host, now, case);
+                self.check_with_limiter(host, now, check);
             }
         }
     }
@@ -66,7 +69,7 @@ impl Worker {
         host: &impl Host,
         now: Now,
         stream: StreamId,
-        policy: Rc<Active>,
+        policy: Rc<ActivePolicy>,
         request: &impl Request,
     ) {
         let entries = policy.plan.extract(request);
@@ -74,43 +77,49 @@ impl Worker {
         let matches = policy.compiled.matching_values(&values, now.wall_ms);
         let opaque = policy.opaque(&values);
         if matches.is_empty() && opaque.is_none() {
-            return self.pass(stream, Edits::default(), Shown::default());
+            return self.pass(stream, Edits::default(), QuotaHeaders::default());
         }
         if let Some(denial) = self.missing(now, &matches, &entries) {
             return self.refuse(stream, denial);
         }
-        let mut parts = self.parts(&matches, &policy, now);
+        let mut limit_checks = self.limit_checks(&matches, &policy, now);
         drop(matches);
-        self.take_in_hand(now, &policy, &mut parts);
-        if let Some(denial) = self.remembered(host, now, &policy, &mut parts, opaque.is_some()) {
-            self.put_back_units(&policy, &parts);
-            self.note_denial(now, &policy, &parts, &entries, &denial);
+        self.reserve_units(now, &policy, &mut limit_checks);
+        if let Some(denial) =
+            self.cached_denial(host, now, &policy, &mut limit_checks, opaque.is_some())
+        {
+            self.cancel_units(&policy, &limit_checks);
+            self.record_denial(now, &policy, &limit_checks, &entries, &denial);
             return self.refuse(stream, denial);
         }
-        if let Some(denial) = self.take_local(host, now, &policy, &mut parts) {
-            self.note_denial(now, &policy, &parts, &entries, &denial);
+        if let Some(denial) = self.take_local(host, now, &policy, &mut limit_checks) {
+            self.record_denial(now, &policy, &limit_checks, &entries, &denial);
             return self.refuse(stream, denial);
         }
-        self.draw(host, now, &policy, &entries, &mut parts);
-        let mut case = Case {
+        self.acquire_units(host, now, &policy, &entries, &mut limit_checks);
+        let mut check = PendingCheck {
             stream: Some(stream),
             cost: 1,
             policy: Some(policy),
             entries,
-            parts,
+            limit_checks,
             opaque,
             attempts: Attempts::default(),
             hold: Hold::default(),
             free: None,
         };
-        if case.opaque.is_none() && !case.parts.iter().any(Part::is_global) {
-            self.admit(host, now, &mut case, Admission::default());
-            if case.parts.iter().any(|part| part.ask.is_some()) {
-                self.ask_alone(case);
+        if check.opaque.is_none() && !check.limit_checks.iter().any(LimitCheck::is_global) {
+            self.admit(host, now, &mut check, Admission::default());
+            if check
+                .limit_checks
+                .iter()
+                .any(|limit_check| limit_check.lease_query.is_some())
+            {
+                self.push_background(check);
             }
             return;
         }
-        self.ask(host, now, case);
+        self.check_with_limiter(host, now, check);
     }
 
     /// A request that lacks an entry, where a limit denies such requests.
@@ -120,15 +129,15 @@ impl Worker {
         matches: &[Match<'_, '_>],
         entries: &Extracted,
     ) -> Option<Denial> {
-        let mut denying = Denying::default();
+        let mut denying = DenyingLimits::default();
         for found in matches.iter().filter(|found| found.missing.is_some()) {
             let limit = found.limit;
             let decision = if found.enforced {
                 denying.add(&limit.name, limit.hidden, None);
                 if let Some(shared) = &self.shared {
                     let values = found.values.iter().copied();
-                    let place = shared.table.place(limit.name.as_str(), values);
-                    (self.reporter).add(now, place, limit, DecidedBy::Missing, entries);
+                    let key = shared.table.key(limit.name.as_str(), values);
+                    (self.reporter).add(now, key, limit, DecidedBy::Missing, entries);
                 }
                 Outcome::Denied
             } else {
@@ -142,56 +151,62 @@ impl Worker {
             by: denying.by,
             source: DecidedBy::Missing,
             retry_after_ms: None,
-            standings: Vec::new(),
+            quota_statuses: Vec::new(),
         })
     }
 
-    pub(super) fn parts(&self, matches: &[Match<'_, '_>], policy: &Active, now: Now) -> Vec<Part> {
+    pub(super) fn limit_checks(
+        &self,
+        matches: &[Match<'_, '_>],
+        policy: &ActivePolicy,
+        now: Now,
+    ) -> Vec<LimitCheck> {
         let Some(shared) = &self.shared else {
             return Vec::new();
         };
-        let mut parts = Vec::with_capacity(matches.len());
+        let mut limit_checks = Vec::with_capacity(matches.len());
         let matches = matches.iter().filter(|found| found.missing.is_none());
-        parts.extend(matches.filter_map(|found| Part::new(found, policy, &shared.table, now)));
-        parts
+        limit_checks
+            .extend(matches.filter_map(|found| LimitCheck::new(found, policy, &shared.table, now)));
+        limit_checks
     }
 
     /// Reads what is remembered of the global buckets; a denial of one that still holds is
     /// repeated, unless a limit may match that could replace it.
-    fn remembered(
+    fn cached_denial(
         &mut self,
         host: &impl Host,
         now: Now,
-        policy: &Active,
-        parts: &mut [Part],
+        policy: &ActivePolicy,
+        limit_checks: &mut [LimitCheck],
         opaque: bool,
     ) -> Option<Denial> {
         let shared = self.shared.as_ref()?;
-        let trouble_us = self.breaker.trouble_us();
-        let mut denying = Denying::default();
-        for part in parts
+        let last_failure_us = self.breaker.last_failure_us();
+        let mut denying = DenyingLimits::default();
+        for limit_check in limit_checks
             .iter_mut()
-            .filter(|part| part.is_global() && part.mode != Mode::Shadow)
+            .filter(|limit_check| limit_check.is_global() && limit_check.mode != Mode::Shadow)
         {
-            let limit = policy.compiled.limit(part.at)?;
-            let (place, generation) = (part.place, limit.generation);
-            let known = self.near.recall(place, generation, now, trouble_us);
-            let (told, denial) = if let Some(known) = known {
-                (known.told, known.denial)
+            let limit = policy.compiled.limit(limit_check.at)?;
+            let (key, generation) = (limit_check.key, limit.generation);
+            let known = self.cache.get_fresh(key, generation, now, last_failure_us);
+            let (status, denial) = if let Some(known) = known {
+                (known.status, known.denial)
             } else {
-                let entry = shared.table.read(host, place, generation, now).entry;
-                self.near.looked(place, generation, &entry, now);
+                let entry = shared.table.read(host, key, generation, now).entry;
+                self.cache.store_entry(key, generation, &entry, now);
                 let span_us = limit.quota.algorithm().window_ms().saturating_mul(1000);
-                part.owes = entry.owed.units(span_us, now.mono_us) > 0;
-                (entry.told, entry.denial)
+                limit_check.has_debt = entry.debt.units(span_us, now.mono_us) > 0;
+                (entry.status, entry.denial)
             };
-            part.told = told;
+            limit_check.status = status;
             // A grant may have come since to another worker.
-            let hand = self.hands.find(place, generation);
-            let shared_units = hand.map_or(0, |hand| hand.shared);
+            let worker_lease = self.leases.find(key, generation);
+            let shared_units = worker_lease.map_or(0, |worker_lease| worker_lease.shared);
             let denial =
                 denial.filter(|denial| shared_units < limit.cost && denial.denies(limit.cost, now));
-            if let Some(denial) = denial.filter(|_| part.mode == Mode::Enforce && !opaque) {
+            if let Some(denial) = denial.filter(|_| limit_check.mode == Mode::Enforce && !opaque) {
                 denying.add(&limit.name, limit.hidden, denial.retry_after_ms(now));
                 self.counts
                     .decided(&limit.name, Outcome::Denied, DecidedBy::DenyCache);
@@ -200,13 +215,17 @@ impl Worker {
         if denying.is_empty() {
             return None;
         }
-        let standing = |part: &Part| part.told_standing(policy.compiled.limit(part.at)?, now);
-        let enforced = parts.iter().filter(|part| part.mode == Mode::Enforce);
+        let quota_status = |limit_check: &LimitCheck| {
+            limit_check.cached_status(policy.compiled.limit(limit_check.at)?, now)
+        };
+        let enforced = limit_checks
+            .iter()
+            .filter(|limit_check| limit_check.mode == Mode::Enforce);
         Some(Denial {
             retry_after_ms: denying.retry_after_ms(),
             by: denying.by,
             source: DecidedBy::DenyCache,
-            standings: enforced.filter_map(standing).collect(),
+            quota_statuses: enforced.filter_map(quota_status).collect(),
         })
     }
 
@@ -215,26 +234,26 @@ impl Worker {
         &mut self,
         host: &impl Host,
         now: Now,
-        policy: &Active,
-        parts: &mut [Part],
+        policy: &ActivePolicy,
+        limit_checks: &mut [LimitCheck],
     ) -> Option<Denial> {
-        let enforced = |part: &Part| part.mode == Mode::Enforce;
-        for n in 0..parts.len() {
-            let part = parts.get_mut(n)?;
-            if part.is_global() || !enforced(part) {
+        let enforced = |limit_check: &LimitCheck| limit_check.mode == Mode::Enforce;
+        for n in 0..limit_checks.len() {
+            let limit_check = limit_checks.get_mut(n)?;
+            if limit_check.is_global() || !enforced(limit_check) {
                 continue;
             }
-            let allowed = self.take_proxy(host, now, policy, part);
+            let allowed = self.take_proxy(host, now, policy, limit_check);
             if !allowed {
-                return self.denied_locally(host, now, policy, parts, n, DecidedBy::Proxy);
+                return self.local_denial(host, now, policy, limit_checks, n, DecidedBy::Proxy);
             }
         }
-        for n in 0..parts.len() {
-            let part = parts.get_mut(n)?;
+        for n in 0..limit_checks.len() {
+            let limit_check = limit_checks.get_mut(n)?;
             // What was granted in advance is not sent.
-            let sent = enforced(part) && part.lease == Leased::No;
-            if sent && !self.take_precheck(host, now, policy, part) {
-                return self.denied_locally(host, now, policy, parts, n, DecidedBy::Precheck);
+            let sent = enforced(limit_check) && limit_check.lease == LeaseUse::No;
+            if sent && !self.take_precheck(host, now, policy, limit_check) {
+                return self.local_denial(host, now, policy, limit_checks, n, DecidedBy::Precheck);
             }
         }
         None
@@ -245,17 +264,16 @@ impl Worker {
         &mut self,
         host: &impl Host,
         now: Now,
-        policy: &Active,
-        part: &mut Part,
+        policy: &ActivePolicy,
+        limit_check: &mut LimitCheck,
     ) -> bool {
-        let taken = part
-            .local
-            .as_ref()
-            .map(|algorithm| self.take_from(host, now, policy, part, Start::Unused, algorithm));
+        let taken = limit_check.local.as_ref().map(|algorithm| {
+            self.take_from(host, now, policy, limit_check, Start::Unused, algorithm)
+        });
         match taken {
             None => true,
             Some(Ok(taken)) => {
-                part.decided = Some(taken);
+                limit_check.decided = Some(taken);
                 taken.decision.allowed
             }
             Some(Err(Contended)) => {
@@ -271,15 +289,15 @@ impl Worker {
         &mut self,
         host: &impl Host,
         now: Now,
-        policy: &Active,
-        part: &mut Part,
+        policy: &ActivePolicy,
+        limit_check: &mut LimitCheck,
     ) -> bool {
-        let Some(algorithm) = policy.precheck(part.at) else {
+        let Some(algorithm) = policy.precheck(limit_check.at) else {
             return true;
         };
-        match self.take_from(host, now, policy, part, Start::Guard, algorithm) {
+        match self.take_from(host, now, policy, limit_check, Start::Guard, algorithm) {
             Ok(taken) => {
-                part.decided = Some(taken);
+                limit_check.decided = Some(taken);
                 taken.decision.allowed
             }
             // The limiter still decides.
@@ -291,19 +309,20 @@ impl Worker {
         &self,
         host: &impl Host,
         now: Now,
-        policy: &Active,
-        part: &Part,
+        policy: &ActivePolicy,
+        limit_check: &LimitCheck,
         start: Start,
         algorithm: &Algorithm,
     ) -> Result<Taken, Contended> {
-        let (Some(limit), Some(shared)) = (policy.compiled.limit(part.at), &self.shared) else {
+        let (Some(limit), Some(shared)) = (policy.compiled.limit(limit_check.at), &self.shared)
+        else {
             return Err(Contended);
         };
         let bucket = LocalBucket {
             table: &shared.table,
-            place: match start {
-                Start::Guard => part.place.in_role(Role::Precheck),
-                _ => part.place,
+            key: match start {
+                Start::Guard => limit_check.key.in_role(Role::Precheck),
+                _ => limit_check.key,
             },
             generation: limit.generation,
             algorithm,
@@ -318,62 +337,62 @@ impl Worker {
     }
 
     /// A local bucket said no: those before it get back what was taken.
-    fn denied_locally(
+    fn local_denial(
         &mut self,
         host: &impl Host,
         now: Now,
-        policy: &Active,
-        parts: &[Part],
+        policy: &ActivePolicy,
+        limit_checks: &[LimitCheck],
         denied_by: usize,
         source: DecidedBy,
     ) -> Option<Denial> {
-        self.put_back(host, now, policy, parts);
-        let part = parts.get(denied_by)?;
-        let limit = policy.compiled.limit(part.at)?;
+        self.put_back(host, now, policy, limit_checks);
+        let limit_check = limit_checks.get(denied_by)?;
+        let limit = policy.compiled.limit(limit_check.at)?;
         let algorithm = match source {
-            DecidedBy::Precheck => policy.precheck(part.at)?,
-            _ => part.local.as_ref()?,
+            DecidedBy::Precheck => policy.precheck(limit_check.at)?,
+            _ => limit_check.local.as_ref()?,
         };
         self.counts.decided(&limit.name, Outcome::Denied, source);
-        let decided = part.decided.map(|taken| taken.decision);
+        let decided = limit_check.decided.map(|taken| taken.decision);
         // Contended: try again at once.
         let retry_after_ms = decided.map_or(Some(1), |d| d.retry_after.millis());
-        let shown = decided.filter(|_| !limit.hidden);
-        let standings: Vec<Standing> = shown
-            .map(|decision| standing(limit, algorithm, &decision))
+        let quotas = decided.filter(|_| !limit.hidden);
+        let quota_statuses: Vec<QuotaStatus> = quotas
+            .map(|decision| quota_status(limit, algorithm, &decision))
             .into_iter()
             .collect();
         Some(Denial {
             by: vec![(limit.name.clone(), !limit.hidden)],
             source,
             retry_after_ms,
-            standings,
+            quota_statuses,
         })
     }
 
     /// Lets the limiter decide.
-    fn ask(&mut self, host: &impl Host, now: Now, mut case: Case) {
-        let waits = case.policy.is_none()
-            || case.opaque.is_some()
-            || case
-                .parts
+    fn check_with_limiter(&mut self, host: &impl Host, now: Now, mut check: PendingCheck) {
+        let waits = check.policy.is_none()
+            || check.opaque.is_some()
+            || check
+                .limit_checks
                 .iter()
-                .any(|part| part.is_global() && part.mode != Mode::Shadow);
-        if let Some(stream) = case.stream
+                .any(|limit_check| limit_check.is_global() && limit_check.mode != Mode::Shadow);
+        if let Some(stream) = check.stream
             && waits
         {
-            if !self.prepare_hold(host, now, &mut case) {
+            if !self.prepare_hold(host, now, &mut check) {
                 return;
             }
             self.streams.insert(stream, Stream::Waiting);
         } else {
             // The limits left are only reported: nobody has to wait for them.
-            self.admit(host, now, &mut case, Admission::default());
-            case.stream = None;
+            self.admit(host, now, &mut check, Admission::default());
+            check.stream = None;
         }
-        if let Err(case) = self.batcher.push(case) {
+        if let Err(check) = self.batcher.push(check) {
             self.counts.happened(Event::QueueFull);
-            self.unasked(host, now, case);
+            self.decide_unsent(host, now, check);
         }
     }
 }

@@ -7,15 +7,15 @@ use protocol::{Answer, Free};
 
 use super::{
     Edits, StreamId, Worker,
-    active::Active,
-    case::{Case, Freeing},
+    active_policy::ActivePolicy,
+    pending_check::{PendingCheck, SlotRelease},
 };
 use crate::{
-    client::Shown,
     descriptor::Extracted,
     host::Host,
     local::{LocalBucket, Start},
-    table::Place,
+    response::QuotaHeaders,
+    shared_table::BucketKey,
     time::Now,
 };
 
@@ -24,17 +24,17 @@ use crate::{
 pub(super) struct Holds {
     waiting: Vec<Held>,
     /// Each request that is held, or may have to be, has one more of these.
-    places: Rc<()>,
+    permits: Rc<()>,
     max: usize,
     /// Of requests that have gone lately.
-    given_up: Vec<Slots>,
+    released: Vec<Slots>,
     /// What no limiter could be told yet: at most `max`.
-    unsent: Vec<Case>,
+    unsent: Vec<PendingCheck>,
 }
 
 /// A place for a request to be held in, until it is dropped.
 #[derive(Debug)]
-pub(super) struct HoldPlace(#[expect(dead_code, reason = "it is counted")] Rc<()>);
+pub(super) struct HoldPermit(#[expect(dead_code, reason = "it is counted")] Rc<()>);
 
 /// A request until its turn comes.
 #[derive(Debug)]
@@ -42,10 +42,10 @@ pub(super) struct Held {
     pub(super) until_us: u64,
     pub(super) stream: StreamId,
     pub(super) edits: Edits,
-    pub(super) shown: Shown,
+    pub(super) quotas: QuotaHeaders,
     pub(super) slots: Slots,
     #[expect(dead_code, reason = "it is there until the request is not")]
-    pub(super) place: HoldPlace,
+    pub(super) permit: HoldPermit,
 }
 
 /// The slots of a request, to be freed if it ends before it starts.
@@ -54,13 +54,13 @@ pub(super) struct Slots {
     /// Of buckets that live here.
     pub(super) local: Vec<LocalSlot>,
     /// Of buckets that a limiter keeps; rare, and large.
-    pub(super) global: Option<Box<GlobalSlots>>,
+    pub(super) global: Option<Box<LimiterSlots>>,
 }
 
 /// A slot that a queue of this proxy gave.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LocalSlot {
-    pub(super) place: Place,
+    pub(super) key: BucketKey,
     /// Of its limit.
     pub(super) generation: u64,
     pub(super) algorithm: Algorithm,
@@ -72,8 +72,8 @@ pub(super) struct LocalSlot {
 
 /// Slots that queues of a limiter gave.
 #[derive(Debug)]
-pub(super) struct GlobalSlots {
-    policy: Rc<Active>,
+pub(super) struct LimiterSlots {
+    policy: Rc<ActivePolicy>,
     entries: Extracted,
     slots: Vec<Free>,
     /// From which moment on none of them is to come any more, in microseconds.
@@ -84,9 +84,9 @@ impl Holds {
     pub(super) fn new(max: usize) -> Self {
         Self {
             waiting: Vec::new(),
-            places: Rc::default(),
+            permits: Rc::default(),
             max,
-            given_up: Vec::new(),
+            released: Vec::new(),
             unsent: Vec::new(),
         }
     }
@@ -97,9 +97,9 @@ impl Holds {
     }
 
     /// A place for one more request; `None`: all are taken.
-    pub(super) fn place(&self) -> Option<HoldPlace> {
-        let taken = Rc::strong_count(&self.places) - 1;
-        (taken < self.max).then(|| HoldPlace(Rc::clone(&self.places)))
+    pub(super) fn permit(&self) -> Option<HoldPermit> {
+        let taken = Rc::strong_count(&self.permits) - 1;
+        (taken < self.max).then(|| HoldPermit(Rc::clone(&self.permits)))
     }
 
     /// Holds a request. Those that end at the same moment go on in the order they came.
@@ -119,39 +119,39 @@ impl Holds {
     pub(super) fn forget(&mut self, stream: StreamId) {
         if let Some(at) = self.waiting.iter().position(|held| held.stream == stream) {
             let held = self.waiting.remove(at);
-            self.give_up(held.slots);
+            self.release_slots(held.slots);
         }
     }
 
     /// Gives up the slots of a request that does not go on.
-    pub(super) fn give_up(&mut self, slots: Slots) {
+    pub(super) fn release_slots(&mut self, slots: Slots) {
         if !slots.local.is_empty() || slots.global.is_some() {
-            self.given_up.push(slots);
+            self.released.push(slots);
         }
     }
 
     /// Whether nothing is left to be given up.
     pub(super) fn is_settled(&self) -> bool {
-        self.given_up.is_empty() && self.unsent.is_empty()
+        self.released.is_empty() && self.unsent.is_empty()
     }
 
     /// A limiter could not be told what is still to come.
-    pub(super) fn keep_unsent(&mut self, mut case: Case, now: Now) {
-        let Some(freeing) = &case.free else {
+    pub(super) fn keep_unsent(&mut self, mut check: PendingCheck, now: Now) {
+        let Some(release) = &check.free else {
             return;
         };
-        if freeing.until_us > now.mono_us && self.unsent.len() < self.max {
+        if release.until_us > now.mono_us && self.unsent.len() < self.max {
             // They left with the call.
-            case.entries = freeing.entries.clone();
-            self.unsent.push(case);
+            check.entries = release.entries.clone();
+            self.unsent.push(check);
         }
     }
 }
 
-impl GlobalSlots {
+impl LimiterSlots {
     /// Those that an answer gave a request; `None`: none.
-    pub(super) fn of(case: &Case, answer: &Answer, now: Now) -> Option<Box<Self>> {
-        let (policy, entries) = (case.policy.clone()?, case.hold.entries.as_deref()?);
+    pub(super) fn of(check: &PendingCheck, answer: &Answer, now: Now) -> Option<Box<Self>> {
+        let (policy, entries) = (check.policy.clone()?, check.hold.entries.as_deref()?);
         let given = answer.limits.iter().filter(|limit| limit.charged > 0);
         let slots = given.clone().filter_map(|limit| {
             Some(Free {
@@ -176,7 +176,7 @@ impl GlobalSlots {
 impl Worker {
     /// Frees what was given up: here, or by the next call of the limiter.
     pub(super) fn free_slots(&mut self, host: &impl Host, now: Now) {
-        for slots in std::mem::take(&mut self.holds.given_up) {
+        for slots in std::mem::take(&mut self.holds.released) {
             for of in slots.local {
                 self.free_local(host, now, &of);
             }
@@ -188,12 +188,12 @@ impl Worker {
 
     /// Lets the limiter know, if it answers again, what it could not be told before.
     pub(super) fn retry_unsent(&mut self, now: Now) {
-        for case in std::mem::take(&mut self.holds.unsent) {
-            let to_come = |freeing: &Freeing| freeing.until_us > now.mono_us;
-            if case.free.as_deref().is_some_and(to_come)
-                && let Err(case) = self.batcher.push(case)
+        for check in std::mem::take(&mut self.holds.unsent) {
+            let to_come = |release: &SlotRelease| release.until_us > now.mono_us;
+            if check.free.as_deref().is_some_and(to_come)
+                && let Err(check) = self.batcher.push(check)
             {
-                self.holds.keep_unsent(case, now);
+                self.holds.keep_unsent(check, now);
             }
         }
     }
@@ -204,7 +204,7 @@ impl Worker {
         };
         let bucket = LocalBucket {
             table: &shared.table,
-            place: of.place,
+            key: of.key,
             generation: of.generation,
             algorithm: &of.algorithm,
             start: Start::Unused,
@@ -213,29 +213,29 @@ impl Worker {
         let _ = bucket.put_back(host, now, of.at_ms, of.cost, Some(of.slot));
     }
 
-    fn free_global(&mut self, now: Now, slots: GlobalSlots) {
+    fn free_global(&mut self, now: Now, slots: LimiterSlots) {
         let policy = slots.policy;
         let values = slots.entries.values();
         let matches = policy.compiled.matching_values(&values, now.wall_ms);
-        let parts = self.parts(&matches, &policy, now);
+        let limit_checks = self.limit_checks(&matches, &policy, now);
         drop(matches);
-        let case = Case {
+        let check = PendingCheck {
             stream: None,
             cost: 0,
             policy: Some(Rc::clone(&policy)),
             entries: slots.entries.clone(),
-            parts,
+            limit_checks,
             opaque: None,
-            attempts: super::case::Attempts::default(),
-            hold: super::case::Hold::default(),
-            free: Some(Box::new(Freeing {
+            attempts: super::pending_check::Attempts::default(),
+            hold: super::pending_check::Hold::default(),
+            free: Some(Box::new(SlotRelease {
                 slots: slots.slots,
                 entries: slots.entries,
                 until_us: slots.until_us,
             })),
         };
-        if let Err(case) = self.batcher.push(case) {
-            self.holds.keep_unsent(case, now);
+        if let Err(check) = self.batcher.push(check) {
+            self.holds.keep_unsent(check, now);
         }
     }
 }
@@ -248,19 +248,19 @@ mod tests {
     fn requests_go_on_in_the_order_of_their_turns() {
         let mut holds = Holds::new(5);
         for (stream, until_us) in [(1, 30), (2, 10), (3, 20), (4, 10), (5, 40)] {
-            let place = holds.place().unwrap();
+            let permit = holds.permit().unwrap();
             holds.add(Held {
                 until_us,
                 stream: StreamId(stream),
                 edits: Edits::default(),
-                shown: Shown::default(),
+                quotas: QuotaHeaders::default(),
                 slots: Slots::default(),
-                place,
+                permit,
             });
         }
-        assert!(holds.place().is_none());
+        assert!(holds.permit().is_none());
         holds.forget(StreamId(3));
-        assert!(holds.place().is_some());
+        assert!(holds.permit().is_some());
         let now = Now {
             mono_us: 30,
             wall_ms: 0,

@@ -1,25 +1,25 @@
 //! One worker's copy of the filter: requests, answers and ticks in, steps out.
 
-mod active;
+mod active_policy;
 mod admit;
-mod again;
 mod answer;
 mod call;
-mod case;
+mod clamp;
+mod debts;
 mod decide;
-mod departure;
-mod failure;
-mod follow;
+mod decode;
+mod fallback;
 mod hold;
 mod lease;
-mod near;
-mod owed;
-mod read;
+mod pending_check;
+mod policy_poll;
 mod report;
+mod retry;
 mod step;
 mod streams;
-mod ticks;
-mod trust;
+mod tick_schedule;
+mod turn_batching;
+mod worker_cache;
 
 use std::{cell::RefCell, collections::VecDeque, rc::Rc};
 
@@ -28,28 +28,28 @@ use filter_config::Config;
 use step::Never;
 pub use step::{Call, CallAnswer, Edits, Level, Refusal, Step, StreamId};
 
-use active::{Active, Knowledge};
-use again::Retries;
-use case::Case;
-use departure::Departure;
+use active_policy::{ActivePolicy, PolicyState};
 use hold::Holds;
-use near::Near;
+use pending_check::PendingCheck;
 use report::Reporter;
+use retry::RetryBudget;
 use streams::{Stream, Streams};
-use ticks::Ticks;
+use tick_schedule::TickSchedule;
+use turn_batching::TurnBatching;
+use worker_cache::WorkerCache;
 
 use crate::{
     batcher::{Batcher, CallId},
     breaker::{Breaker, CallResult, Gate},
-    client::{Denial, ResponseHeaders, Shown, Written, write_headers},
     descriptor::Request,
-    follow::Follower,
     host::Host,
     identity::Identity,
-    lease::Hands,
+    lease::WorkerLeases,
     metrics::{Counts, Event, Metrics},
+    policy_poll::PolicyPoller,
     random::Random,
-    table::Table,
+    response::{Denial, QuotaHeaders, ReplyCache, ResponseHeaders, write_headers},
+    shared_table::Table,
     time::Now,
 };
 
@@ -73,22 +73,22 @@ pub struct Worker {
     seed: [u8; 32],
     random: Random,
     shared: Option<Shared>,
-    knowledge: Knowledge,
-    follower: Follower,
+    policy: PolicyState,
+    poller: PolicyPoller,
     polling: Option<CallId>,
-    batcher: Batcher<Case>,
-    departure: Departure,
+    batcher: Batcher<PendingCheck>,
+    turn_batching: TurnBatching,
     breaker: Breaker,
-    retries: Retries,
-    near: Near,
+    retry_budget: RetryBudget,
+    cache: WorkerCache,
     holds: Holds,
-    hands: Hands<lease::Origin>,
+    leases: WorkerLeases<lease::LeaseDescriptor>,
     streams: Streams,
     steps: VecDeque<Step>,
     counts: Counts,
     reporter: Reporter,
-    ticks: Ticks,
-    written: Rc<RefCell<Written>>,
+    ticks: TickSchedule,
+    reply_cache: Rc<RefCell<ReplyCache>>,
     callout_us: Vec<u64>,
     warned_unguarded: bool,
     warned_lost: bool,
@@ -105,7 +105,7 @@ struct Shared {
 impl Worker {
     /// A worker that has not met the others yet. `token` is what the limiter asks for, `seed`
     /// random.
-    pub fn new(mut config: Config, token: Option<&str>, seed: [u8; 48]) -> Self {
+    pub fn new(mut config: Config, reservation: Option<&str>, seed: [u8; 48]) -> Self {
         let (identity, own) = seed.split_at(32);
         let seed = <[u8; 32]>::try_from(identity).unwrap_or_default();
         let own = <[u8; 16]>::try_from(own).unwrap_or_default();
@@ -116,31 +116,31 @@ impl Worker {
         let timeout_ms = config.limiter.timeout_ms;
         Self {
             node: String::new(),
-            bearer: token.map(|token| format!("Bearer {token}")),
+            bearer: reservation.map(|reservation| format!("Bearer {reservation}")),
             seed,
             shared: None,
-            knowledge: match config.limits.take() {
+            policy: match config.limits.take() {
                 Some(policy) => {
                     let compiled = policy::Compiled::new(policy);
-                    Knowledge::Limits(Active::new(compiled, &config.sources).into())
+                    PolicyState::Limits(ActivePolicy::new(compiled, &config.sources).into())
                 }
-                None => Knowledge::Nothing,
+                None => PolicyState::Unknown,
             },
-            follower: Follower::new(domain, random.next_u64(), Random::new(random.next_u64())),
+            poller: PolicyPoller::new(domain, random.next_u64(), Random::new(random.next_u64())),
             polling: None,
             batcher: Batcher::new(timeout_ms),
-            departure: Departure::default(),
+            turn_batching: TurnBatching::default(),
             breaker: Breaker::new(domain, timeout_ms, Random::new(random.next_u64())),
-            retries: Retries::default(),
-            near: Near::default(),
+            retry_budget: RetryBudget::default(),
+            cache: WorkerCache::default(),
             holds: Holds::new(config.hold_max),
-            hands: Hands::default(),
+            leases: WorkerLeases::default(),
             streams: Streams::default(),
             steps: VecDeque::new(),
             counts: Counts::default(),
             reporter: Reporter::new(Random::new(random.next_u64())),
-            ticks: Ticks::default(),
-            written: Rc::default(),
+            ticks: TickSchedule::default(),
+            reply_cache: Rc::default(),
             callout_us: Vec::new(),
             warned_unguarded: false,
             warned_lost: false,
@@ -181,13 +181,13 @@ impl Worker {
         request: &impl Request,
     ) {
         if !self.is_sampled() || self.is_limiter_traffic(request) {
-            return self.pass(stream, Edits::default(), Shown::default());
+            return self.pass(stream, Edits::default(), QuotaHeaders::default());
         }
         self.join(host);
-        self.wake(host, now);
+        self.resume(host, now);
         self.free_slots(host, now);
-        if matches!(self.knowledge, Knowledge::Nothing) {
-            self.follow(host, now);
+        if matches!(self.policy, PolicyState::Unknown) {
+            self.poll_policy(host, now);
         }
         self.decide(host, now, stream, request);
         self.send_soon(host, now);
@@ -195,8 +195,8 @@ impl Worker {
 
     /// A response is on its way to the client.
     pub fn on_response(&mut self, stream: StreamId, headers: &mut impl ResponseHeaders) {
-        if let Some(Stream::Passed(shown)) = self.streams.remove(stream) {
-            write_headers(&shown, self.config.styles, headers);
+        if let Some(Stream::Passed(quotas)) = self.streams.remove(stream) {
+            write_headers(&quotas, self.config.styles, headers);
         }
     }
 
@@ -204,8 +204,8 @@ impl Worker {
     pub fn on_gone(&mut self, stream: StreamId) {
         match self.streams.remove(stream) {
             Some(Stream::Waiting) => {
-                if let Some(case) = self.batcher.cancel(|case| case.stream == Some(stream)) {
-                    self.undo(&case);
+                if let Some(check) = self.batcher.cancel(|check| check.stream == Some(stream)) {
+                    self.undo_unsent(&check);
                 }
             }
             Some(Stream::Held) => self.holds.forget(stream),
@@ -216,27 +216,27 @@ impl Worker {
     /// Time has passed.
     pub fn on_tick(&mut self, host: &impl Host, now: Now, metrics: &mut impl Metrics) {
         self.join(host);
-        self.follow(host, now);
+        self.poll_policy(host, now);
         while let Some(held) = self.holds.next_due(now) {
-            self.pass(held.stream, held.edits, held.shown);
+            self.pass(held.stream, held.edits, held.quotas);
         }
         self.free_slots(host, now);
         while let Some(lost) = self.batcher.take_lost(now) {
-            self.land_failed(host, now, lost, failure::Sent::Perhaps);
+            self.on_call_failed_checks(host, now, lost, fallback::ChargeStatus::Unknown);
         }
-        self.tend_leases(host, now);
+        self.maintain_leases(host, now);
         let open = self.breaker.is_open(host, now);
         if !open {
             self.retry_unsent(now);
         }
         self.send_overdue(host, now);
-        if self.breaker.trouble_us() == now.mono_us {
+        if self.breaker.last_failure_us() == now.mono_us {
             // Other workers may need to know what only this one was told.
-            self.near.insist_on_all();
+            self.cache.queue_all_writes();
         }
-        self.spread(host, now);
+        self.flush_cache(host, now);
         self.flush(open, metrics);
-        self.tell(host, now);
+        self.send_report(host, now);
         self.schedule(host, now);
     }
 
@@ -251,17 +251,17 @@ impl Worker {
         if self.polling == Some(id) {
             self.polling = None;
             self.polled(host, now, answer);
-        } else if self.told(now, id, answer) {
+        } else if self.on_report_answer(now, id, answer) {
             // It was for people, and decides nothing.
-        } else if let Some(flight) = self.batcher.land(id) {
-            let took_us = now.mono_us.saturating_sub(flight.sent.mono_us);
+        } else if let Some(call) = self.batcher.finish(id) {
+            let took_us = now.mono_us.saturating_sub(call.sent.mono_us);
             if self.callout_us.len() < MAX_SAMPLES {
                 self.callout_us.push(took_us);
             }
-            self.land(host, now, flight, answer);
+            self.on_checks_answered(host, now, call, answer);
         }
-        if self.near.is_full() {
-            self.spread(host, now);
+        if self.cache.is_full() {
+            self.flush_cache(host, now);
         }
         self.free_slots(host, now);
         self.send_soon(host, now);
@@ -272,19 +272,19 @@ impl Worker {
         if self.polling == Some(id) {
             self.polling = None;
             self.poll_failed(now);
-        } else if self.told(now, id, None::<&Never>) {
+        } else if self.on_report_answer(now, id, None::<&Never>) {
             // It was for people, and decides nothing.
-        } else if let Some(flight) = self.batcher.land(id) {
+        } else if let Some(call) = self.batcher.finish(id) {
             self.warn_failed(now, "no such cluster, or none of its hosts is there");
-            self.land_failed(host, now, flight, failure::Sent::No);
+            self.on_call_failed_checks(host, now, call, fallback::ChargeStatus::NotCharged);
         }
         self.send_soon(host, now);
     }
 
     /// Lets the other workers know what the limiter said.
-    fn spread(&mut self, host: &impl Host, now: Now) {
+    fn flush_cache(&mut self, host: &impl Host, now: Now) {
         if let Some(shared) = &self.shared {
-            self.near.write(host, now, &shared.table);
+            self.cache.write(host, now, &shared.table);
         }
     }
 
@@ -301,7 +301,7 @@ impl Worker {
             proxy: identity.proxy_name(),
             table: Table::new(domain, self.config.buckets, identity.hash_key),
         });
-        self.look(host);
+        self.load_snapshot(host);
     }
 
     fn is_sampled(&mut self) -> bool {
@@ -338,11 +338,11 @@ impl Worker {
     }
 
     /// Lets a request go on; its response will tell `shown`.
-    fn pass(&mut self, stream: StreamId, edits: Edits, shown: Shown) {
-        if shown.standings.is_empty() {
+    fn pass(&mut self, stream: StreamId, edits: Edits, quotas: QuotaHeaders) {
+        if quotas.quota_statuses.is_empty() {
             self.streams.remove(stream);
         } else {
-            self.streams.insert(stream, Stream::Passed(shown));
+            self.streams.insert(stream, Stream::Passed(quotas));
         }
         self.steps.push_back(Step::Continue { stream, edits });
     }
@@ -353,7 +353,7 @@ impl Worker {
             denial,
             config: Rc::clone(&self.config),
             random: Random::new(self.random.next_u64()),
-            written: Rc::clone(&self.written),
+            reply_cache: Rc::clone(&self.reply_cache),
         };
         self.steps.push_back(Step::Refuse { stream, refusal });
     }

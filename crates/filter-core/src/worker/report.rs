@@ -9,10 +9,10 @@ use protocol::{
     compact::{DeniedBucket, Report},
 };
 
-use super::{Active, Call, CallAnswer, REPORT_PATH, Worker, case::Part};
+use super::{ActivePolicy, Call, CallAnswer, REPORT_PATH, Worker, pending_check::LimitCheck};
 use crate::{
-    batcher::CallId, client::Denial, descriptor::Extracted, host::Host, random::Random,
-    table::Place, time::Now,
+    batcher::CallId, descriptor::Extracted, host::Host, random::Random, response::Denial,
+    shared_table::BucketKey, time::Now,
 };
 
 /// Between reports, before jitter.
@@ -31,9 +31,9 @@ const BUCKETS_MAX: usize = 32;
 pub(super) struct Reporter {
     denied: Vec<Denied>,
     /// Where the buckets denied are, in the same order: they are compared at every denial.
-    places: Vec<Place>,
+    keys: Vec<BucketKey>,
     /// The report under way, and when it left.
-    telling: Option<(CallId, u64)>,
+    in_flight: Option<(CallId, u64)>,
     next_us: u64,
     random: Random,
 }
@@ -54,8 +54,8 @@ impl Reporter {
     pub(super) fn new(random: Random) -> Self {
         Self {
             denied: Vec::new(),
-            places: Vec::new(),
-            telling: None,
+            keys: Vec::new(),
+            in_flight: None,
             next_us: 0,
             random,
         }
@@ -65,28 +65,28 @@ impl Reporter {
     pub(super) fn add(
         &mut self,
         now: Now,
-        place: Place,
+        key: BucketKey,
         limit: &Limit,
         by: DecidedBy,
         entries: &Extracted,
     ) {
-        let known = self.places.iter().position(|known| *known == place);
+        let known = self.keys.iter().position(|known| *known == key);
         if let Some(known) = known.and_then(|at| self.denied.get_mut(at)) {
             known.count += 1;
             known.last_us = now.mono_us;
         } else if self.denied.len() < BUCKETS_MAX {
-            self.places.push(place);
+            self.keys.push(key);
             self.denied.push(Denied::first(now, limit, by, entries));
         }
     }
 
     /// Whether there is nothing to tell, but what the metrics have.
     pub(super) fn is_idle(&self) -> bool {
-        self.denied.is_empty() && self.telling.is_none()
+        self.denied.is_empty() && self.in_flight.is_none()
     }
 
     fn is_due(&mut self, now: Now) -> bool {
-        if let Some((_, since_us)) = self.telling
+        if let Some((_, since_us)) = self.in_flight
             && now.mono_us.saturating_sub(since_us) < PATIENCE_US
         {
             return false;
@@ -100,8 +100,8 @@ impl Reporter {
     }
 
     fn take_denied(&mut self, now: Now) -> Vec<DeniedBucket> {
-        self.places.clear();
-        let told = self.denied.drain(..).map(|denied| DeniedBucket {
+        self.keys.clear();
+        let denied = self.denied.drain(..).map(|denied| DeniedBucket {
             limit: denied.limit,
             by: denied.by,
             count: denied.count,
@@ -109,7 +109,7 @@ impl Reporter {
             bucket: denied.bucket,
             descriptor: denied.descriptor,
         });
-        told.collect()
+        denied.collect()
     }
 }
 
@@ -136,25 +136,25 @@ impl Denied {
 impl Worker {
     /// Remembers the buckets by which a request was denied here.
     #[inline(never)]
-    pub(super) fn note_denial(
+    pub(super) fn record_denial(
         &mut self,
         now: Now,
-        policy: &Active,
-        parts: &[Part],
+        policy: &ActivePolicy,
+        limit_checks: &[LimitCheck],
         entries: &Extracted,
         denial: &Denial,
     ) {
-        for part in parts {
-            if let Some(limit) = policy.compiled.limit(part.at)
+        for limit_check in limit_checks {
+            if let Some(limit) = policy.compiled.limit(limit_check.at)
                 && denial.by.iter().any(|(name, _)| *name == limit.name)
             {
-                (self.reporter).add(now, part.place, limit, denial.source, entries);
+                (self.reporter).add(now, limit_check.key, limit, denial.source, entries);
             }
         }
     }
 
     /// Tells the limiter, if it is time and there is anything. While none answers, it waits.
-    pub(super) fn tell(&mut self, host: &impl Host, now: Now) {
+    pub(super) fn send_report(&mut self, host: &impl Host, now: Now) {
         if !self.reporter.is_due(now) || self.breaker.is_open(host, now) {
             return;
         }
@@ -164,14 +164,14 @@ impl Worker {
         let report = Report {
             domain: self.config.domain.clone(),
             proxy: shared.proxy.clone(),
-            tallies: self.counts.take_untold(),
+            tallies: self.counts.take_unreported(),
             denied: self.reporter.take_denied(now),
         };
         if report.tallies.is_empty() && report.denied.is_empty() {
             return;
         }
         let id = self.batcher.new_id();
-        self.reporter.telling = Some((id, now.mono_us));
+        self.reporter.in_flight = Some((id, now.mono_us));
         self.call(Call {
             id,
             method: "POST",
@@ -184,15 +184,20 @@ impl Worker {
 
     /// Whether an answer is one to a report. A report that was lost is not told again: it may
     /// have arrived.
-    pub(super) fn told(&mut self, now: Now, id: CallId, answer: Option<&impl CallAnswer>) -> bool {
+    pub(super) fn on_report_answer(
+        &mut self,
+        now: Now,
+        id: CallId,
+        answer: Option<&impl CallAnswer>,
+    ) -> bool {
         if self
             .reporter
-            .telling
-            .is_none_or(|(telling, _)| telling != id)
+            .in_flight
+            .is_none_or(|(in_flight, _)| in_flight != id)
         {
             return false;
         }
-        self.reporter.telling = None;
+        self.reporter.in_flight = None;
         let has = |name: &str, value: &str| {
             let header = answer.and_then(|answer| answer.header(name));
             header == Some(value.as_bytes())

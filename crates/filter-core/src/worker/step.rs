@@ -6,8 +6,8 @@ use filter_config::Config;
 
 use crate::{
     batcher::CallId,
-    client::{Denial, LocalReply, Written},
     random::Random,
+    response::{Denial, LocalReply, ReplyCache},
 };
 
 /// One request, by the number the host gave it.
@@ -101,7 +101,7 @@ pub struct Refusal {
     pub(super) denial: Denial,
     pub(super) config: Rc<Config>,
     pub(super) random: Random,
-    pub(super) written: Rc<RefCell<Written>>,
+    pub(super) reply_cache: Rc<RefCell<ReplyCache>>,
 }
 
 impl Refusal {
@@ -109,7 +109,8 @@ impl Refusal {
     pub fn reply(self, grpc: bool) -> LocalReply {
         let mut random = self.random;
         let (deny, styles) = (&self.config.deny, self.config.styles);
-        let written = &mut *self.written.borrow_mut();
-        self.denial.reply(deny, styles, grpc, &mut random, written)
+        let reply_cache = &mut *self.reply_cache.borrow_mut();
+        self.denial
+            .reply(deny, styles, grpc, &mut random, reply_cache)
     }
 }

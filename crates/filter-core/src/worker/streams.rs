@@ -1,7 +1,7 @@
 //! What is kept of requests that are still around.
 
 use super::StreamId;
-use crate::client::Shown;
+use crate::response::QuotaHeaders;
 
 /// Requests of one chain share the low byte of their numbers. The host counts them up, so thousands
 /// at once are a few in each, and no table has to grow.
@@ -15,7 +15,7 @@ pub(super) enum Stream {
     /// It waits for its turn.
     Held,
     /// It went on, and its response is to tell this.
-    Passed(Shown),
+    Passed(QuotaHeaders),
 }
 
 /// Requests by their numbers. There are as many as the host has under way.

@@ -3,10 +3,10 @@
 //! `draw` takes them, first from what this worker has at hand and then from what all of them share;
 //! `granted` takes in what the limiter grants, `tend` looks after what is left over.
 
-mod draw;
-mod granted;
-mod look;
-mod tend;
+mod acquire;
+mod change;
+mod grants;
+mod maintain;
 
 use std::rc::Rc;
 
@@ -14,15 +14,15 @@ use policy::Limit;
 
 use super::{
     Worker,
-    active::Active,
-    case::{Leased, Mode, Part},
+    active_policy::ActivePolicy,
+    pending_check::{LeaseUse, LimitCheck, Mode},
 };
-use crate::{client::Standing, descriptor::Extracted, lease::Terms, time::Now};
+use crate::{descriptor::Extracted, lease::Terms, response::QuotaStatus, time::Now};
 
 /// A request by which the limiter can be told of a bucket after it has gone.
 #[derive(Debug)]
-pub(super) struct Origin {
-    policy: Rc<Active>,
+pub(super) struct LeaseDescriptor {
+    policy: Rc<ActivePolicy>,
     /// The limit's position.
     at: usize,
     entries: Extracted,
@@ -30,54 +30,56 @@ pub(super) struct Origin {
 
 impl Worker {
     /// What was taken for a request that is admitted was used.
-    pub(super) fn spend(&mut self, policy: &Active, parts: &mut [Part]) {
-        for part in parts {
-            if let (Leased::Held(token), Some(limit)) = (part.lease, policy.compiled.limit(part.at))
+    pub(super) fn spend(&mut self, policy: &ActivePolicy, limit_checks: &mut [LimitCheck]) {
+        for limit_check in limit_checks {
+            if let (LeaseUse::Held(reservation), Some(limit)) =
+                (limit_check.lease, policy.compiled.limit(limit_check.at))
             {
-                part.lease = Leased::Used;
-                if let Some(hand) = self.hands.find(part.place, limit.generation) {
-                    hand.spend(token, limit.cost);
+                limit_check.lease = LeaseUse::Used;
+                if let Some(worker_lease) = self.leases.find(limit_check.key, limit.generation) {
+                    worker_lease.spend(reservation, limit.cost);
                 }
             }
         }
     }
 
     /// What was taken for a request that is not admitted was not used.
-    pub(super) fn put_back_units(&mut self, policy: &Active, parts: &[Part]) {
-        for part in parts {
-            if let (Leased::Held(token), Some(limit)) = (part.lease, policy.compiled.limit(part.at))
-                && let Some(hand) = self.hands.find(part.place, limit.generation)
+    pub(super) fn cancel_units(&mut self, policy: &ActivePolicy, limit_checks: &[LimitCheck]) {
+        for limit_check in limit_checks {
+            if let (LeaseUse::Held(reservation), Some(limit)) =
+                (limit_check.lease, policy.compiled.limit(limit_check.at))
+                && let Some(worker_lease) = self.leases.find(limit_check.key, limit.generation)
             {
-                hand.put_back(token, limit.cost);
+                worker_lease.put_back(reservation, limit.cost);
             }
         }
     }
 
     /// How a client stands with a limit whose units were granted in advance: what the limiter said
     /// was left, and what of the grants this worker knows of.
-    pub(super) fn leased_standing(
+    pub(super) fn leased_status(
         &mut self,
-        part: &Part,
+        limit_check: &LimitCheck,
         limit: &Limit,
         now: Now,
-    ) -> Option<Standing> {
-        let hand = self.hands.find(part.place, limit.generation)?;
-        let told = hand.told.filter(|_| !limit.hidden)?;
-        let known = told.remaining.saturating_add(hand.shared);
-        let quota = told.limit?;
-        let elapsed_ms = now.mono_us.saturating_sub(told.at_us) / 1000;
-        Some(Standing {
+    ) -> Option<QuotaStatus> {
+        let worker_lease = self.leases.find(limit_check.key, limit.generation)?;
+        let status = worker_lease.status.filter(|_| !limit.hidden)?;
+        let known = status.remaining.saturating_add(worker_lease.shared);
+        let quota = status.limit?;
+        let elapsed_ms = now.mono_us.saturating_sub(status.at_us) / 1000;
+        Some(QuotaStatus {
             limit: limit.name.clone(),
             quota,
-            window_ms: told.window_ms,
-            remaining: known.saturating_add(hand.lot.units).min(quota),
-            reset_after_ms: told.reset_after_ms.saturating_sub(elapsed_ms),
+            window_ms: status.window_ms,
+            remaining: known.saturating_add(worker_lease.grant.units).min(quota),
+            reset_after_ms: status.reset_after_ms.saturating_sub(elapsed_ms),
             cost: limit.cost,
         })
     }
 
     /// The numbers that the leases of the limit at a position follow; `None`: it has none.
-    fn terms(&self, policy: &Active, at: usize) -> Option<Terms> {
+    fn terms(&self, policy: &ActivePolicy, at: usize) -> Option<Terms> {
         let limit = policy.compiled.limit(at)?;
         let ttl_ms = limit.lease_ttl_ms?;
         Some(Terms {
@@ -90,8 +92,8 @@ impl Worker {
 }
 
 /// The limit of a part that may be settled by units granted in advance, and is not yet.
-fn leased<'p>(policy: &'p Active, part: &Part) -> Option<&'p Limit> {
-    let limit = policy.compiled.limit(part.at)?;
-    (limit.lease_ttl_ms.is_some() && part.is_global() && part.mode == Mode::Enforce)
+fn leased<'p>(policy: &'p ActivePolicy, limit_check: &LimitCheck) -> Option<&'p Limit> {
+    let limit = policy.compiled.limit(limit_check.at)?;
+    (limit.lease_ttl_ms.is_some() && limit_check.is_global() && limit_check.mode == Mode::Enforce)
         .then_some(limit)
 }

@@ -1,0 +1,266 @@
+//! The units of one bucket that the workers of a process share.
+
+use protocol::Lease;
+
+use super::{Grant, Portion, Settlements, Terms};
+use crate::{
+    codec::{Put, Reader},
+    time::Now,
+};
+
+/// Grants whose units are kept at once: the one in use, and the one that came before it ran out.
+const LOTS: usize = 2;
+
+/// What is kept of a bucket's grants. Every method works on a copy that replaces the shared value
+/// only if nobody else wrote meanwhile.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SharedLease {
+    /// The one that ends first comes first.
+    grants: [Grant; LOTS],
+    /// What the limiter has not been told.
+    settlements: Settlements,
+    /// Units to ask for: about half of what is needed while a grant lasts.
+    want: u64,
+    /// Until when the answer to the last question is waited for.
+    query_until_us: u64,
+    /// When the newest grant was asked for.
+    sent_us: u64,
+    /// Its size; 0 once it was judged.
+    granted: u64,
+}
+
+/// What a call asks the limiter for a bucket, and tells it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LeaseQuery {
+    /// Units wanted.
+    pub(crate) want: u64,
+    /// What became of earlier ones.
+    pub(crate) settle: Settlements,
+}
+
+/// What a look at a pool finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SharedView {
+    /// Units that may be taken.
+    pub(crate) left: u64,
+    /// When to look after them.
+    pub(crate) due_us: u64,
+    /// When the last of them ends; 0: there are none.
+    pub(crate) last_deadline_us: u64,
+    /// Units that the limiter was not told of.
+    pub(crate) unreported: u64,
+}
+
+impl SharedLease {
+    /// What there is.
+    pub(crate) fn view(&self, now: Now, terms: &Terms) -> SharedView {
+        let some = self.grants.iter().filter(|grant| grant.units > 0);
+        let (spent, returned) = self.settlements.totals();
+        SharedView {
+            left: self.units(now),
+            due_us: self.due_us(terms),
+            last_deadline_us: some.map(|grant| grant.deadline_us).max().unwrap_or(0),
+            unreported: spent.saturating_add(returned),
+        }
+    }
+
+    /// Units that may be taken now.
+    pub(crate) fn units(&self, now: Now) -> u64 {
+        let live = self.grants.iter().filter(|grant| !grant.is_over(now));
+        live.map(|grant| grant.units).fold(0, u64::saturating_add)
+    }
+
+    /// Drops what is past its deadline; how many units that were. The limiter is told as soon as
+    /// somebody asks: nobody can use them any more.
+    pub(crate) fn expire(&mut self, now: Now) -> u64 {
+        let mut expired: u64 = 0;
+        for grant in &mut self.grants {
+            if grant.units > 0 && grant.is_over(now) {
+                expired = expired.saturating_add(grant.units);
+                self.settlements.add(grant.epoch, 0, grant.units);
+                *grant = Grant::default();
+            }
+        }
+        expired
+    }
+
+    /// Takes over what a worker did with units, and those it did not use.
+    pub(crate) fn deposit(&mut self, grant: Grant, settlements: &Settlements) {
+        self.settlements.merge(settlements);
+        self.add_grant(grant);
+    }
+
+    /// Adds units, with those of the same grant. Where there is no room for another grant, the one
+    /// that ends first goes back to the limiter.
+    fn add_grant(&mut self, grant: Grant) {
+        if grant.units == 0 {
+            return;
+        }
+        let same = |own: &&mut Grant| own.units > 0 && own.is_of(grant.epoch, grant.deadline_us);
+        if let Some(own) = self.grants.iter_mut().find(same) {
+            own.units = own.units.saturating_add(grant.units);
+            return;
+        }
+        let ends = |own: &&mut Grant| if own.units > 0 { own.deadline_us } else { 0 };
+        let mut rest = grant;
+        if let Some(own) = self.grants.iter_mut().min_by_key(ends)
+            && (own.units == 0 || own.deadline_us < grant.deadline_us)
+        {
+            rest = std::mem::replace(own, grant);
+        }
+        self.settlements.add(rest.epoch, 0, rest.units);
+        let [first, second] = &mut self.grants;
+        if first.units == 0 || (second.units > 0 && second.deadline_us < first.deadline_us) {
+            std::mem::swap(first, second);
+        }
+    }
+
+    /// Takes a portion for one worker: at most half of what is there, unless that is little, or a
+    /// quarter where little is left of the bucket; and at least what one request takes.
+    pub(crate) fn withdraw(&mut self, now: Now, terms: &Terms, portion: Portion) -> Option<Grant> {
+        let (parts, least) = if portion.scarce {
+            (4, terms.cost)
+        } else {
+            (2, terms.least_portion())
+        };
+        let part = terms.whole(self.units(now).div_ceil(parts));
+        let most = part.max(least);
+        let portion = terms.whole(portion.units).min(most).max(terms.cost);
+        let fits = |grant: &&mut Grant| grant.units >= terms.cost && !grant.is_over(now);
+        let grant = self.grants.iter_mut().find(fits)?;
+        let units = terms.whole(grant.units).min(portion);
+        grant.units = grant.units.saturating_sub(units);
+        Some(Grant { units, ..*grant })
+    }
+
+    /// Whether it is time to ask for more, and for how much: not less than `least`, which a worker
+    /// needed lately and did not find, and not more than `most`. Only one worker asks at a time.
+    pub(crate) fn query(
+        &mut self,
+        now: Now,
+        terms: &Terms,
+        least: u64,
+        most: u64,
+    ) -> Option<LeaseQuery> {
+        if self.units(now) > self.want / 4 || !now.reached(self.query_until_us) {
+            return None;
+        }
+        let age_us = now.mono_us.saturating_sub(self.sent_us);
+        // A grant that was smaller than what was wanted says nothing about the demand.
+        if self.granted > 0 && self.granted >= self.want && age_us < terms.part_us(4) {
+            self.want = self.want.saturating_mul(2);
+        }
+        self.want = terms.whole(self.want.max(least).min(most));
+        if self.want == 0 {
+            return None;
+        }
+        self.query_until_us = now.mono_us.saturating_add(terms.patience_us);
+        Some(LeaseQuery {
+            want: self.want,
+            settle: self.settlements.take(),
+        })
+    }
+
+    /// Takes over the answer to a question that was sent at `sent`.
+    pub(crate) fn answered(&mut self, now: Now, sent: Now, lease: Option<Lease>, terms: &Terms) {
+        let Some(lease) = lease.filter(|lease| lease.units > 0) else {
+            // Little is left: for a while the requests themselves ask.
+            self.query_until_us = now.mono_us.saturating_add(terms.part_us(8));
+            return;
+        };
+        self.query_until_us = 0;
+        self.sent_us = sent.mono_us;
+        let grant = Grant::new(lease, sent);
+        self.granted = terms.whole(grant.units);
+        // What is less than a request takes is of no use.
+        self.settlements
+            .add(grant.epoch, 0, grant.units.saturating_sub(self.granted));
+        let units = self.granted;
+        self.add_grant(Grant { units, ..grant });
+    }
+
+    /// Takes out what the limiter is to be told with a call that asks for nothing.
+    pub(crate) fn take_query(&mut self) -> Option<LeaseQuery> {
+        let settle = self.settlements.take();
+        (!settle.is_empty()).then_some(LeaseQuery { want: 0, settle })
+    }
+
+    /// When to look after the newest grant: at 0.7 of its time.
+    fn due_us(&self, terms: &Terms) -> u64 {
+        self.sent_us
+            .saturating_add(terms.ttl_us.saturating_mul(7) / 10)
+    }
+
+    /// Looks after units that nobody asks for: once they are due, what will not be needed in the
+    /// rest of their time goes back. Returns what the limiter is to be told.
+    pub(crate) fn maintain(&mut self, now: Now, terms: &Terms) -> Option<LeaseQuery> {
+        if !now.reached(self.due_us(terms)) {
+            return None;
+        }
+        if self.granted > 0 {
+            let left = self.units(now);
+            let used = self.granted.saturating_sub(left);
+            if used < left {
+                self.want = terms.whole(self.want / 2);
+            }
+            self.granted = 0;
+            let needed = used.saturating_mul(3) / 7;
+            self.give_back(terms.whole(left.saturating_sub(needed)));
+        }
+        self.end_soon(now, terms);
+        self.take_query()
+    }
+
+    /// Gives back what nobody used almost until its end: later it would not arrive in time.
+    fn end_soon(&mut self, now: Now, terms: &Terms) {
+        for grant in &mut self.grants {
+            let since_us = grant.deadline_us.saturating_sub(terms.part_us(8));
+            if grant.units > 0 && now.reached(since_us) {
+                self.settlements.add(grant.epoch, 0, grant.units);
+                *grant = Grant::default();
+            }
+        }
+    }
+
+    fn give_back(&mut self, mut excess: u64) {
+        for grant in &mut self.grants {
+            let units = grant.units.min(excess);
+            grant.units = grant.units.saturating_sub(units);
+            excess = excess.saturating_sub(units);
+            self.settlements.add(grant.epoch, 0, units);
+        }
+    }
+
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        for grant in &self.grants {
+            out.put_u64(grant.epoch);
+            out.put_u64(grant.deadline_us);
+            out.put_u64(grant.units);
+        }
+        self.settlements.write(out);
+        out.put_u64(self.want);
+        out.put_u64(self.query_until_us);
+        out.put_u64(self.sent_us);
+        out.put_u64(self.granted);
+    }
+
+    pub(crate) fn read(reader: &mut Reader<'_>) -> Option<Self> {
+        let mut shared_lease = Self::default();
+        for grant in &mut shared_lease.grants {
+            *grant = Grant {
+                epoch: reader.u64()?,
+                deadline_us: reader.u64()?,
+                units: reader.u64()?,
+            };
+        }
+        shared_lease.settlements = Settlements::read(reader)?;
+        shared_lease.want = reader.u64()?;
+        shared_lease.query_until_us = reader.u64()?;
+        shared_lease.sent_us = reader.u64()?;
+        shared_lease.granted = reader.u64()?;
+        Some(shared_lease)
+    }
+}
+
+#[cfg(test)]
+mod tests;

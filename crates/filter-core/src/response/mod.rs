@@ -1,0 +1,29 @@
+//! What the client of Envoy gets to see.
+
+mod headers;
+mod reply;
+mod text;
+
+use policy::Name;
+
+pub use headers::ResponseHeaders;
+pub(crate) use headers::{QuotaHeaders, write_headers};
+pub(crate) use reply::{Denial, ReplyCache};
+pub use reply::{HeaderList, LocalReply};
+
+/// How a client stands with one limit after a decision.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct QuotaStatus {
+    /// The limit.
+    pub(crate) limit: Name,
+    /// Its quota in units.
+    pub(crate) quota: u64,
+    /// The time in which an empty quota comes back whole, in milliseconds.
+    pub(crate) window_ms: u64,
+    /// Units left.
+    pub(crate) remaining: u64,
+    /// Until the quota is whole, in milliseconds.
+    pub(crate) reset_after_ms: u64,
+    /// Units this request took or would have taken.
+    pub(crate) cost: u64,
+}

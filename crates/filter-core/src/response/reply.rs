@@ -1,0 +1,353 @@
+//! The answer to a request that does not go on.
+
+use std::rc::Rc;
+
+use filter_config::{DenyBody, DenyConfig, Styles};
+use policy::Name;
+use protocol::DecidedBy;
+
+use super::{
+    QuotaStatus, headers,
+    headers::{QuotaHeaders, ResponseHeaders, write_headers},
+    text::{push_item, push_json, push_number},
+};
+use crate::random::Random;
+
+/// The problem type of a denial, as registered with IANA.
+const PROBLEM_TYPE: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
+
+/// Why a request does not go on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Denial {
+    /// The limits that deny it; `true` for those that clients may know of.
+    pub(crate) by: Vec<(Name, bool)>,
+    /// Who said so.
+    pub(crate) source: DecidedBy,
+    /// When to try again, in milliseconds; `None`: not worth trying.
+    pub(crate) retry_after_ms: Option<u64>,
+    /// How the client stands with the limits it may know of.
+    pub(crate) quota_statuses: Vec<QuotaStatus>,
+}
+
+/// A response in place of an upstream's.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LocalReply {
+    /// The HTTP status.
+    pub status: u16,
+    /// What `%RESPONSE_CODE_DETAILS%` shows.
+    pub details: Rc<str>,
+    /// Headers. Names of limits and numbers only: nothing in them came from a client.
+    pub headers: HeaderList,
+    /// The body; for gRPC, the status message.
+    pub body: Rc<str>,
+    /// The status of a gRPC call.
+    pub grpc_status: u8,
+}
+
+/// Headers in order, their values behind one another in one piece of memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HeaderList {
+    values: String,
+    /// Each name, with where its value ends.
+    names: Vec<(&'static str, usize)>,
+}
+
+impl HeaderList {
+    /// Names and values.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let starts = std::iter::once(0).chain(self.names.iter().map(|(_, end)| *end));
+        let spans = starts.zip(&self.names);
+        spans.map(|(start, (name, end))| (*name, self.values.get(start..*end).unwrap_or_default()))
+    }
+}
+
+impl ResponseHeaders for HeaderList {
+    fn get(&self, _name: &str) -> Option<Vec<u8>> {
+        None
+    }
+
+    fn set(&mut self, name: &'static str, value: &str) {
+        self.add(name, value);
+    }
+
+    fn add(&mut self, name: &'static str, value: &str) {
+        self.values.push_str(value);
+        self.names.push((name, self.values.len()));
+    }
+}
+
+/// What replies for the same reason have in common: one client is denied many times. Its
+/// configuration is always the same.
+#[derive(Debug, Default)]
+pub(crate) struct ReplyCache {
+    by: Vec<(Name, bool)>,
+    source: Option<DecidedBy>,
+    grpc: bool,
+    details: Rc<str>,
+    body: Rc<str>,
+}
+
+impl ReplyCache {
+    /// Whether it was written for the same reason as this denial.
+    fn is_of(&self, denial: &Denial, grpc: bool) -> bool {
+        self.source == Some(denial.source) && self.grpc == grpc && self.by == denial.by
+    }
+
+    #[cold]
+    fn of(denial: &Denial, config: &DenyConfig, status: u16, grpc: bool) -> Self {
+        let first = denial.by.first().map_or("", |(name, _)| name.as_str());
+        let details = ["rl_denied:", first, ":", denial.source.word()].concat();
+        Self {
+            by: denial.by.clone(),
+            source: Some(denial.source),
+            grpc,
+            details: details.into(),
+            body: denial.body(config, status, grpc).into(),
+        }
+    }
+}
+
+impl Denial {
+    /// The reply that tells the client.
+    pub(crate) fn reply(
+        self,
+        config: &DenyConfig,
+        styles: Styles,
+        grpc: bool,
+        random: &mut Random,
+        reply_cache: &mut ReplyCache,
+    ) -> LocalReply {
+        const RESOURCE_EXHAUSTED: u8 = 8;
+        const PERMISSION_DENIED: u8 = 7;
+        const UNAVAILABLE: u8 = 14;
+        let (status, grpc_status) = match self.source {
+            DecidedBy::Missing => (403, PERMISSION_DENIED),
+            DecidedBy::Failure => (config.status_on_error, UNAVAILABLE),
+            _ => (config.status, RESOURCE_EXHAUSTED),
+        };
+        if !reply_cache.is_of(&self, grpc) {
+            *reply_cache = ReplyCache::of(&self, config, status, grpc);
+        }
+        let mut reply = LocalReply {
+            status,
+            details: Rc::clone(&reply_cache.details),
+            headers: HeaderList {
+                values: String::with_capacity(160),
+                names: Vec::with_capacity(8),
+            },
+            body: Rc::clone(&reply_cache.body),
+            grpc_status,
+        };
+        let quota_exceeded = grpc_status == RESOURCE_EXHAUSTED;
+        if quota_exceeded {
+            reply.headers.set("x-envoy-ratelimited", "true");
+        }
+        if let Some(wait_ms) = self.retry_after_ms {
+            let spread_ms = wait_ms.saturating_mul(config.retry_jitter_percent.into()) / 100;
+            let wait_ms = wait_ms.saturating_add(random.below(spread_ms.saturating_add(1)));
+            let wait = headers::retry_after(wait_ms);
+            if styles.retry_after {
+                reply.headers.set("retry-after", &wait);
+            }
+            if styles.spring && quota_exceeded {
+                reply.headers.set("x-ratelimit-retry-after", &wait);
+            }
+        }
+        let content_type = match config.body {
+            DenyBody::ProblemJson => Some("application/problem+json"),
+            DenyBody::Text => Some("text/plain; charset=utf-8"),
+            DenyBody::Empty => None,
+        };
+        if let Some(content_type) = content_type.filter(|_| !grpc) {
+            reply.headers.set("content-type", content_type);
+        }
+        let quotas = QuotaHeaders {
+            quota_statuses: self.quota_statuses,
+        };
+        write_headers(&quotas, styles, &mut reply.headers);
+        reply
+    }
+
+    fn body(&self, config: &DenyConfig, status: u16, grpc: bool) -> String {
+        let message = match (&config.message, self.source) {
+            (Some(message), source) if source != DecidedBy::Failure => message,
+            (_, DecidedBy::Missing) => "the request lacks what its limit is counted by",
+            (_, DecidedBy::Failure) => "rate limiting is not available",
+            _ => "Request cannot be satisfied as assigned quota has been exceeded",
+        };
+        match config.body {
+            _ if grpc => message.to_owned(),
+            DenyBody::ProblemJson => self.problem(config, message, status),
+            DenyBody::Text => [message, "\n"].concat(),
+            DenyBody::Empty => String::new(),
+        }
+    }
+
+    fn problem(&self, config: &DenyConfig, message: &str, status: u16) -> String {
+        let mut body = String::new();
+        body.push_str("{\"type\":\"");
+        let quota_exceeded = !matches!(self.source, DecidedBy::Missing | DecidedBy::Failure);
+        body.push_str(if quota_exceeded {
+            PROBLEM_TYPE
+        } else {
+            "about:blank"
+        });
+        body.push_str("\",\"title\":\"");
+        push_json(&mut body, message);
+        body.push_str("\",\"status\":");
+        push_number(&mut body, status.into());
+        if quota_exceeded {
+            body.push_str(",\"violated-policies\":[");
+            let known = self.by.iter().filter(|(_, known)| *known);
+            for (n, (name, _)) in known.enumerate() {
+                if n > 0 {
+                    body.push(',');
+                }
+                push_item(&mut body, name.as_str());
+            }
+            body.push(']');
+        }
+        if let Some(docs) = &config.docs {
+            body.push_str(",\"documentation\":\"");
+            push_json(&mut body, docs);
+            body.push('"');
+        }
+        body.push_str("}\n");
+        body
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::response::headers::tests::quota_status;
+
+    fn denial(source: DecidedBy) -> Denial {
+        Denial {
+            by: vec![
+                ("per-user".parse().unwrap(), true),
+                ("secret".parse().unwrap(), false),
+            ],
+            source,
+            retry_after_ms: Some(1200),
+            quota_statuses: vec![quota_status("per-user", 0, 1900)],
+        }
+    }
+
+    fn quotas(reply: &LocalReply) -> String {
+        let lines = reply.headers.iter().map(|(k, v)| format!("{k}: {v}\n"));
+        let headers: String = lines.collect();
+        format!(
+            "{} grpc {} {}\n{headers}\n{}",
+            reply.status, reply.grpc_status, reply.details, reply.body
+        )
+    }
+
+    fn reply(denial: Denial, config: &DenyConfig, grpc: bool) -> LocalReply {
+        let (random, reply_cache) = (&mut Random::new(1), &mut ReplyCache::default());
+        denial.reply(config, Styles::default(), grpc, random, reply_cache)
+    }
+
+    #[test]
+    fn a_denial_says_who_why_and_when() {
+        let reply = reply(denial(DecidedBy::Limiter), &DenyConfig::default(), false);
+        insta::assert_snapshot!(quotas(&reply), @r#"
+        429 grpc 8 rl_denied:per-user:limiter
+        x-envoy-ratelimited: true
+        retry-after: 2
+        content-type: application/problem+json
+        x-ratelimit-remaining: 0
+        x-ratelimit-limit: 20
+        x-ratelimit-reset: 2
+        ratelimit-policy: "per-user";q=20;w=2
+        ratelimit: "per-user";r=0;t=2
+
+        {"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,"violated-policies":["per-user"]}
+        "#);
+    }
+
+    #[test]
+    fn a_missing_entry_and_a_failure_are_not_exceeded_quotas() {
+        let missing = reply(denial(DecidedBy::Missing), &DenyConfig::default(), false);
+        assert_eq!((missing.status, missing.grpc_status), (403, 7));
+        assert!(missing.body.contains("about:blank"), "{}", missing.body);
+        let failure = reply(denial(DecidedBy::Failure), &DenyConfig::default(), false);
+        assert_eq!((failure.status, failure.grpc_status), (503, 14));
+        assert!(!quotas(&failure).contains("x-envoy-ratelimited"));
+        assert_eq!(&*failure.details, "rl_denied:per-user:failure");
+    }
+
+    #[test]
+    fn what_was_written_for_another_reason_is_not_said() {
+        let reply_cache = &mut ReplyCache::default();
+        let mut reply = |denial: Denial, grpc| {
+            let (config, random) = (DenyConfig::default(), &mut Random::new(1));
+            denial.reply(&config, Styles::default(), grpc, random, reply_cache)
+        };
+        let other = || Denial {
+            by: vec![("other".parse().unwrap(), true)],
+            ..denial(DecidedBy::Limiter)
+        };
+        let first = reply(denial(DecidedBy::Limiter), false);
+        assert_eq!(reply(denial(DecidedBy::Limiter), false), first);
+        assert!(reply(other(), false).body.contains("[\"other\"]"));
+        assert!(!reply(other(), true).body.contains('{'));
+        let cached = reply(denial(DecidedBy::DenyCache), false);
+        assert_eq!(&*cached.details, "rl_denied:per-user:deny_cache");
+        assert_eq!(cached.body, first.body);
+    }
+
+    #[test]
+    fn what_can_never_pass_is_not_told_to_come_back() {
+        let never = Denial {
+            retry_after_ms: None,
+            ..denial(DecidedBy::Limiter)
+        };
+        let reply = reply(never, &DenyConfig::default(), false);
+        assert!(reply.headers.iter().all(|(name, _)| name != "retry-after"));
+    }
+
+    #[test]
+    fn message_docs_and_body_are_as_configured() {
+        let config = DenyConfig {
+            status: 420,
+            message: Some("enhance your \"calm\"".to_owned()),
+            docs: Some("https://example.com/limits".to_owned()),
+            ..DenyConfig::default()
+        };
+        let problem = reply(denial(DecidedBy::Limiter), &config, false);
+        insta::assert_snapshot!(problem.body, @r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"enhance your \"calm\"","status":420,"violated-policies":["per-user"],"documentation":"https://example.com/limits"}"#);
+        let grpc = reply(denial(DecidedBy::Limiter), &config, true);
+        assert_eq!(&*grpc.body, "enhance your \"calm\"");
+        let config = DenyConfig {
+            body: DenyBody::Empty,
+            ..config
+        };
+        assert_eq!(&*reply(denial(DecidedBy::Limiter), &config, false).body, "");
+    }
+
+    #[test]
+    fn jitter_only_ever_lengthens_the_wait() {
+        let config = DenyConfig {
+            retry_jitter_percent: 50,
+            ..DenyConfig::default()
+        };
+        let mut random = Random::new(3);
+        let mut waits = std::collections::BTreeSet::new();
+        for _ in 0..1000 {
+            let denial = Denial {
+                retry_after_ms: Some(10_000),
+                ..denial(DecidedBy::Limiter)
+            };
+            let reply_cache = &mut ReplyCache::default();
+            let reply = denial.reply(&config, Styles::default(), false, &mut random, reply_cache);
+            let (_, wait) = reply.headers.iter().nth(1).unwrap();
+            waits.insert(wait.parse::<u64>().unwrap());
+        }
+        assert!(
+            waits.iter().all(|wait| (10..=15).contains(wait)),
+            "{waits:?}"
+        );
+        assert!(waits.len() >= 5, "{waits:?}");
+    }
+}
