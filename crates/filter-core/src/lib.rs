@@ -16,33 +16,34 @@
 //! away (`breaker`).
 //! `worker::answer` or `worker::failure` decide, `client` says so.
 
-mod batcher;
-mod breaker;
+mod active_policy;
+mod cache;
+mod call;
 mod codec;
-mod descriptor;
 mod host;
 mod identity;
 mod lease;
-mod local;
+mod local_bucket;
+mod log_line;
 mod metrics;
-mod plain;
-mod policy_poll;
+mod outage;
 mod random;
+mod report;
+mod request;
 mod response;
-mod shared_table;
 #[cfg(any(test, feature = "simulated"))]
 pub mod simulated;
 mod time;
 mod worker;
 
-pub use batcher::CallId;
-pub use descriptor::{NoProperty, Request};
+pub use call::CallId;
 pub use filter_config::{
     Config, DenyBody, DenyConfig, Direction, Format, LimiterConfig, Prefixes, Source, Styles,
 };
 pub use host::{CasMismatch, Host, Version, Versioned};
 pub use metrics::Metrics;
 pub use policy::printable;
+pub use request::{NoProperty, Request};
 pub use response::{HeaderList, LocalReply, ResponseHeaders};
 pub use time::Now;
 pub use worker::{Call, CallAnswer, Edits, Level, Refusal, Step, StreamId, Worker};

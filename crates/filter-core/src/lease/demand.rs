@@ -93,7 +93,7 @@ mod tests {
 
     const TERMS: Terms = Terms {
         cost: 2,
-        ..super::super::TERMS
+        ..super::super::terms::TERMS
     };
 
     #[test]

@@ -5,7 +5,7 @@ use std::{cell::RefCell, rc::Rc};
 use filter_config::Config;
 
 use crate::{
-    batcher::CallId,
+    call::CallId,
     random::Random,
     response::{Denial, LocalReply, ReplyCache},
 };
@@ -81,27 +81,14 @@ pub trait CallAnswer {
     fn body(&self, max_len: usize) -> Option<Vec<u8>>;
 }
 
-/// The answer to a call that was never made.
-pub(super) enum Never {}
-
-impl CallAnswer for Never {
-    fn header(&self, _name: &str) -> Option<&[u8]> {
-        match *self {}
-    }
-
-    fn body(&self, _max_len: usize) -> Option<Vec<u8>> {
-        match *self {}
-    }
-}
-
 /// A request that is answered here. How depends on whether it is a gRPC call, which is only
 /// looked up now.
 #[derive(Clone, Debug)]
 pub struct Refusal {
-    pub(super) denial: Denial,
-    pub(super) config: Rc<Config>,
-    pub(super) random: Random,
-    pub(super) reply_cache: Rc<RefCell<ReplyCache>>,
+    pub(crate) denial: Denial,
+    pub(crate) config: Rc<Config>,
+    pub(crate) random: Random,
+    pub(crate) reply_cache: Rc<RefCell<ReplyCache>>,
 }
 
 impl Refusal {

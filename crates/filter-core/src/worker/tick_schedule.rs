@@ -8,15 +8,13 @@
 //! has to poll, or to see that another still does. What it would have found out meanwhile, its next
 //! request finds out before it is decided.
 
-use super::{PolicyState, Worker};
-use crate::{host::Host, time::Now};
-
+use crate::{active_policy::PolicyState, host::Host, time::Now, worker::Worker};
 /// Between ticks while requests come, at most, in milliseconds.
 const BUSY_MS: u64 = 50;
 /// Between ticks until the limits are known.
 const STARTING_MS: u64 = 10;
 /// Between ticks while requests are held, at least: how late one may go on.
-pub(super) const HOLDING_MS: u64 = 5;
+pub(crate) const HOLDING_MS: u64 = 5;
 /// Between ticks while there are units granted in advance, at least.
 const LEASING_MS: u64 = 10;
 /// How much later than they are due they are looked after: a request that asks for more before
@@ -29,7 +27,7 @@ const QUIET_US: u64 = 1_000_000;
 
 /// What ticks a worker asked for.
 #[derive(Debug)]
-pub(super) struct TickSchedule {
+pub(crate) struct TickSchedule {
     every_ms: u64,
     /// When the next one comes.
     due_us: u64,
@@ -59,7 +57,7 @@ impl TickSchedule {
 
     /// Has it come at a moment, though in `least_ms` at the earliest, unless it comes before.
     #[inline(never)]
-    pub(super) fn by(&mut self, now: Now, at_us: u64, least_ms: u64) {
+    pub(crate) fn by(&mut self, now: Now, at_us: u64, least_ms: u64) {
         let ms = now.millis_until(at_us).max(least_ms);
         if now.after_ms(ms) < self.due_us {
             self.start(now, ms);
@@ -67,7 +65,7 @@ impl TickSchedule {
     }
 
     /// Has it come when units granted in advance have to be looked after.
-    pub(super) fn by_maintenance(&mut self, now: Now, at_us: u64) {
+    pub(crate) fn by_maintenance(&mut self, now: Now, at_us: u64) {
         self.by(now, at_us.saturating_add(LOOK_LATE_US), LEASING_MS);
     }
 }
@@ -80,37 +78,37 @@ impl Worker {
     }
 
     /// A request has come: finds out what ticks would have found out.
-    pub(super) fn resume(&mut self, host: &impl Host, now: Now) {
+    pub(crate) fn resume(&mut self, host: &impl Host, now: Now) {
         if self.ticks.busy {
             return;
         }
         self.ticks.busy = true;
         if self.ticks.quiet_since_us.is_none() {
             self.load_snapshot(host);
-            self.breaker.is_open(host, now);
+            self.outage.breaker.is_open(host, now);
             self.tick_soon(now);
         }
     }
 
     /// Something is to be tried again.
-    pub(super) fn tick_soon(&mut self, now: Now) {
+    pub(crate) fn tick_soon(&mut self, now: Now) {
         self.ticks.by(now, 0, BUSY_MS);
     }
 
     /// A poll was answered. A worker that rests has nothing to do before its next poll or the
     /// answer to it, so that it needs no ticks as long as limiters answer.
-    pub(super) fn await_poll(&mut self, now: Now) {
+    pub(crate) fn await_poll(&mut self, now: Now) {
         let rests = self.ticks.quiet_since_us.is_none() && !self.ticks.busy;
         if rests && self.counts.is_flushed() {
             self.ticks.due_us = u64::MAX;
         }
-        self.ticks.by(now, self.poller.next_us(), BUSY_MS);
+        self.ticks.by(now, self.policy.poller.next_us(), BUSY_MS);
     }
 
     /// At the end of a tick: when the next is to come.
-    pub(super) fn schedule(&mut self, host: &impl Host, now: Now) {
+    pub(crate) fn schedule(&mut self, host: &impl Host, now: Now) {
         let look_us = self.leases.next_maintenance_us();
-        let most_ms = if matches!(self.policy, PolicyState::Unknown) {
+        let most_ms = if matches!(self.policy.state, PolicyState::Unknown) {
             STARTING_MS
         } else if self.may_rest(now) && look_us == u64::MAX {
             self.rest(host, now)
@@ -118,7 +116,7 @@ impl Worker {
             BUSY_MS
         };
         self.ticks.start(now, most_ms);
-        (self.ticks).by(now, self.holds.next_us(), HOLDING_MS);
+        (self.ticks).by(now, self.requests.holds.next_us(), HOLDING_MS);
         self.ticks.by_maintenance(now, look_us);
     }
 
@@ -130,11 +128,12 @@ impl Worker {
         // One that rested does so as long as there is nothing to do.
         let quiet_since_us = *self.ticks.quiet_since_us.get_or_insert(0);
         now.mono_us.saturating_sub(quiet_since_us) >= QUIET_US
-            && self.batcher.is_idle()
+            && self.calls.is_idle()
             && self.reporter.is_idle()
+            && self.calls.registry.report_sent().is_none()
             && self.counts.is_flushed()
-            && self.holds.next_us() == u64::MAX
-            && self.holds.is_settled()
+            && self.requests.holds.next_us() == u64::MAX
+            && self.requests.holds.is_settled()
     }
 
     /// How long there is nothing to do.
@@ -143,7 +142,7 @@ impl Worker {
         // It will not hear of the trouble in which it would write this down.
         self.cache.queue_all_writes();
         self.flush_cache(host, now);
-        let until_us = self.poller.next_us();
+        let until_us = self.policy.poller.next_us();
         now.millis_until(until_us).clamp(BUSY_MS, RESTING_MS)
     }
 }

@@ -1,7 +1,7 @@
 use std::cell::Cell;
 
 use super::{
-    super::{TERMS, portion},
+    super::terms::{TERMS, portion},
     *,
 };
 use crate::{

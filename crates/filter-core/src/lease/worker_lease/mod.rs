@@ -6,7 +6,7 @@ use protocol::Lease;
 
 use super::{Grant, Settlements, SharedView, Terms, demand::Demand};
 use crate::{
-    shared_table::{BucketKey, BucketStatus},
+    cache::{BucketKey, BucketStatus},
     time::Now,
 };
 

@@ -1,8 +1,8 @@
 use super::{
-    super::{TERMS, portion},
+    super::terms::{TERMS, portion},
     *,
 };
-use crate::{shared_table::Table, time::at};
+use crate::{cache::Table, time::at};
 
 fn key(n: u32) -> BucketKey {
     let table = Table::new("shop", 16, [7; 16]);

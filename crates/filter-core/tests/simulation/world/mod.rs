@@ -105,8 +105,8 @@ pub struct World {
     pub checks_executed: u64,
     /// Ticks of all workers.
     pub ticks: u64,
-    /// What workers reported; `None` is what an earlier limiter does with it.
-    pub reports: Option<Vec<Report>>,
+    /// What workers reported.
+    pub reports: Vec<Report>,
     /// Whether the limiter has no such domain.
     pub gone: Option<Gone>,
     /// How long an answer may take, in microseconds.
@@ -207,7 +207,7 @@ impl World {
             counted: HashMap::new(),
             checks_executed: 0,
             ticks: 0,
-            reports: Some(Vec::new()),
+            reports: Vec::new(),
             gone: None,
             slowest_us: 3_000,
             holds: true,

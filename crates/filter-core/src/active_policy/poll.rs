@@ -1,0 +1,259 @@
+//! Following the domain's limits.
+
+use std::{fmt::Write, rc::Rc};
+
+use policy::Compiled;
+use protocol::{
+    API_HEADER, API_VERSION, ApiError, ErrorCode, PROXIES_HEADER, REVISION_HEADER, parse_proxies,
+};
+
+use crate::{
+    active_policy::{ActivePolicy, PolicyState, Snapshot, SnapshotBody},
+    call::POLICY_PATH,
+    host::Host,
+    log_line::log_line,
+    metrics::Event,
+    time::Now,
+    worker::{Call, CallAnswer, Level, Step, Worker},
+};
+/// The largest snapshot that is read.
+const MAX_SNAPSHOT: usize = 8 << 20;
+
+/// What a poll brought.
+enum Polled {
+    Unchanged {
+        proxies: Vec<u8>,
+    },
+    Brought {
+        snapshot: Snapshot,
+        proxies: Vec<u8>,
+        /// Whether the limiter has no such domain, and does not say that it was deleted.
+        unconfirmed: bool,
+    },
+    Failed,
+}
+
+impl Worker {
+    /// Looks for news, and polls if it is this worker's turn.
+    pub(crate) fn poll_policy(&mut self, host: &impl Host, now: Now) {
+        self.load_snapshot(host);
+        if self.policy.poller.is_overdue(now) {
+            self.on_poll_failed(now);
+        }
+        if self.policy.poller.is_due(host, now) {
+            self.poll();
+        }
+    }
+
+    /// Takes over what another worker left.
+    pub(crate) fn load_snapshot(&mut self, host: &impl Host) {
+        let update = self.policy.poller.load_update(host);
+        if let Some(snapshot) = update.snapshot {
+            self.adopt(&snapshot);
+        }
+        if let (Some(text), PolicyState::Limits(policy)) = (update.proxies, &self.policy.state) {
+            let text = String::from_utf8_lossy(&text);
+            for (limit, proxies) in parse_proxies(&text) {
+                policy.set_proxies(limit, proxies);
+            }
+        }
+    }
+
+    fn poll(&mut self) {
+        let id = self.calls.registry.start_poll();
+        let proxy = self.process.proxy();
+        let mut headers = Vec::with_capacity(2);
+        if let Ok(etag) = std::str::from_utf8(self.policy.poller.etag())
+            && !etag.is_empty()
+        {
+            headers.push(("if-none-match", etag.to_owned()));
+        }
+        self.call(Call {
+            id,
+            method: "GET",
+            path: format!(
+                "{POLICY_PATH}?domain={}&proxy={proxy}&wait_ms={}{}",
+                self.config.domain,
+                self.policy.poller.wait_ms(),
+                self.about()
+            ),
+            headers,
+            body: None,
+            timeout_ms: self.policy.poller.timeout_ms(),
+        });
+    }
+
+    /// What this proxy tells of itself: the revision in force, which is not the one last polled
+    /// where that could not be used, and what its operator calls it.
+    fn about(&self) -> String {
+        let mut about = String::new();
+        // Writing to a string cannot fail.
+        if let PolicyState::Limits(policy) = &self.policy.state {
+            let revision = policy.compiled.revision();
+            let (number, digest) = (revision.number, revision.digest);
+            write!(about, "&revision={number}-{digest:016x}").unwrap_or_default();
+        }
+        if !self.policy.node.is_empty() {
+            write!(about, "&node={}", self.policy.node).unwrap_or_default();
+        }
+        about
+    }
+
+    /// The answer to a poll.
+    pub(crate) fn on_poll_answer(
+        &mut self,
+        host: &impl Host,
+        now: Now,
+        answer: Option<&impl CallAnswer>,
+    ) {
+        match answer.map_or(Polled::Failed, read) {
+            Polled::Unchanged { proxies } => {
+                self.policy.poller.poll_unchanged(host, Some(&proxies));
+            }
+            // The store was emptied, and a limiter came after: the last limits stay in force.
+            Polled::Brought {
+                unconfirmed: true, ..
+            } if matches!(self.policy.state, PolicyState::Limits(_)) => {
+                self.warn_lost();
+                self.on_poll_failed(now);
+            }
+            Polled::Brought {
+                snapshot, proxies, ..
+            } if self.has(&snapshot) => {
+                self.policy.poller.poll_unchanged(host, Some(&proxies));
+            }
+            Polled::Brought {
+                snapshot, proxies, ..
+            } => {
+                if self.adopt(&snapshot) {
+                    self.policy
+                        .poller
+                        .poll_brought(host, &snapshot, Some(&proxies));
+                } else {
+                    self.policy.poller.poll_rejected(snapshot.etag);
+                }
+            }
+            Polled::Failed => self.on_poll_failed(now),
+        }
+        // One that was held is followed by the next at once.
+        self.poll_policy(host, now);
+        self.await_poll(now);
+    }
+
+    fn warn_lost(&mut self) {
+        if !std::mem::replace(&mut self.policy.warned_lost, true) {
+            let text = format!(
+                "rate limiter: a limiter knows no domain {}, which nobody deleted; the last limits \
+                 stay in force",
+                self.config.domain
+            );
+            self.steps.push_back(Step::Log(Level::Warn, text));
+        }
+    }
+
+    /// A poll brought nothing.
+    #[inline(never)]
+    pub(crate) fn on_poll_failed(&mut self, now: Now) {
+        self.counts.happened(Event::PolicyPollFailed);
+        self.policy.poller.poll_failed();
+        self.tick_soon(now);
+    }
+
+    /// Whether a snapshot is the one in force. Not every limiter, nor what is in between, says so
+    /// by itself.
+    fn has(&self, snapshot: &Snapshot) -> bool {
+        match snapshot.body {
+            SnapshotBody::Unknown => matches!(self.policy.state, PolicyState::NoLimits),
+            SnapshotBody::Limits(_) => {
+                !snapshot.etag.is_empty() && snapshot.etag == self.policy.poller.etag()
+            }
+        }
+    }
+
+    /// Puts a snapshot into force; whether it could be read. One that cannot never replaces one
+    /// that could.
+    fn adopt(&mut self, snapshot: &Snapshot) -> bool {
+        let text = match &snapshot.body {
+            SnapshotBody::Unknown => {
+                self.policy.state = PolicyState::NoLimits;
+                format!(
+                    "the limiter knows no domain {}: nothing is limited",
+                    self.config.domain
+                )
+            }
+            SnapshotBody::Limits(json) => match Compiled::from_snapshot(json) {
+                Ok(compiled) => {
+                    let text = format!(
+                        "revision {} of domain {}: {} limits",
+                        compiled.revision().number,
+                        self.config.domain,
+                        compiled.limits().len(),
+                    );
+                    self.put_in_force(compiled);
+                    text
+                }
+                Err(problems) => {
+                    self.counts.happened(Event::PolicyRejected);
+                    let text = log_line(&problems.to_string());
+                    let text = format!("rate limiter: a snapshot cannot be used: {text}");
+                    self.steps.push_back(Step::Log(Level::Warn, text));
+                    return false;
+                }
+            },
+        };
+        self.counts.happened(Event::PolicyLoaded);
+        self.outage.warned_unguarded = false;
+        self.policy.warned_lost = false;
+        self.steps
+            .push_back(Step::Log(Level::Info, format!("rate limiter: {text}")));
+        true
+    }
+
+    fn put_in_force(&mut self, compiled: Compiled) {
+        let active = ActivePolicy::new(compiled, &self.config.sources);
+        if let PolicyState::Limits(before) = &self.policy.state {
+            active.inherit_proxies(before);
+        }
+        self.policy.state = PolicyState::Limits(Rc::new(active));
+    }
+}
+
+fn read(answer: &impl CallAnswer) -> Polled {
+    if answer.header(API_HEADER) != Some(API_VERSION.as_bytes()) {
+        return Polled::Failed;
+    }
+    let proxies = answer.header(PROXIES_HEADER).unwrap_or_default().to_vec();
+    let etag = answer.header("etag").unwrap_or_default().to_vec();
+    match answer.header(":status") {
+        Some(b"304") => Polled::Unchanged { proxies },
+        Some(b"200") => match answer.body(MAX_SNAPSHOT) {
+            Some(body) => {
+                let body = SnapshotBody::Limits(body);
+                Polled::Brought {
+                    snapshot: Snapshot { etag, body },
+                    proxies,
+                    unconfirmed: false,
+                }
+            }
+            None => Polled::Failed,
+        },
+        Some(b"404") => {
+            let error = answer
+                .body(MAX_SNAPSHOT)
+                .as_deref()
+                .and_then(ApiError::from_json);
+            match error {
+                Some(error) if error.code == ErrorCode::UnknownDomain => Polled::Brought {
+                    snapshot: Snapshot {
+                        etag,
+                        body: SnapshotBody::Unknown,
+                    },
+                    proxies,
+                    unconfirmed: answer.header(REVISION_HEADER).is_none(),
+                },
+                _ => Polled::Failed,
+            }
+        }
+        _ => Polled::Failed,
+    }
+}

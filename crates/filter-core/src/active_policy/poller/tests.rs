@@ -1,0 +1,227 @@
+//! Several workers of an Envoy, and a limiter that answers, holds polls or falls silent.
+
+use super::{
+    super::{
+        schedule::{CALM_POLLS, HOLD_MIN_MS, HOLD_SPREAD_MS},
+        snapshot::SnapshotBody,
+    },
+    *,
+};
+use crate::{simulated::SharedData, time::at};
+
+fn new_poller(me: u64) -> PolicyPoller {
+    PolicyPoller::new("shop", me, Random::new(me))
+}
+
+fn snapshot(text: &str) -> Snapshot {
+    Snapshot {
+        etag: format!("\"{text}\"").into_bytes(),
+        body: SnapshotBody::Limits(text.as_bytes().to_vec()),
+    }
+}
+
+#[test]
+fn one_worker_polls_and_its_successor_takes_over() {
+    let host = SharedData::default();
+    let mut workers = [new_poller(1), new_poller(2), new_poller(3)];
+    let mut polls = [0; 3];
+    let mut longest = 0;
+    let mut last = 0;
+    for ms in (0..10_000).step_by(50) {
+        for (n, worker) in workers.iter_mut().enumerate() {
+            // The first worker is gone after five seconds.
+            if (n > 0 || ms < 5000) && worker.is_due(&host, at(ms)) {
+                worker.poll_failed();
+                polls[n] += 1;
+                longest = longest.max(ms - last);
+                last = ms;
+            }
+        }
+    }
+    assert!(
+        polls[0] >= 5000 / 300 && polls[0] <= 5000 / 150 + 1,
+        "{polls:?}"
+    );
+    assert_eq!(
+        polls[1..].iter().filter(|polls| **polls > 0).count(),
+        1,
+        "{polls:?}"
+    );
+    // A poll, or what is left of the lease of one that is gone, and a tick.
+    assert!(longest <= 500, "{longest}");
+    assert!(polls.iter().sum::<u64>() >= 9_000 / 300, "{polls:?}");
+}
+
+#[test]
+fn what_one_worker_brings_the_others_find_once() {
+    let host = SharedData::default();
+    let (mut poller, mut other) = (new_poller(1), new_poller(2));
+    assert_eq!(other.load_update(&host), SharedUpdate::default());
+    assert!(poller.is_due(&host, at(0)));
+    poller.poll_brought(&host, &snapshot("first"), Some(b"per-user=2"));
+    let update = other.load_update(&host);
+    assert_eq!(update.snapshot, Some(snapshot("first")));
+    assert_eq!(update.proxies.as_deref(), Some(&b"per-user=2"[..]));
+    assert_eq!(other.load_update(&host), SharedUpdate::default());
+    assert_eq!(other.etag(), b"\"first\"");
+    // The poller itself has it already, but not the number of proxies.
+    let update = poller.load_update(&host);
+    assert_eq!((update.snapshot, update.proxies.is_some()), (None, true));
+    poller.poll_unchanged(&host, Some(b"per-user=3"));
+    let update = other.load_update(&host);
+    assert_eq!(
+        (update.snapshot, update.proxies.unwrap()),
+        (None, b"per-user=3".to_vec())
+    );
+}
+
+#[test]
+fn a_worker_that_starts_later_finds_what_is_there() {
+    let host = SharedData::default();
+    let mut poller = new_poller(1);
+    poller.poll_brought(&host, &snapshot("first"), None);
+    poller.poll_brought(
+        &host,
+        &Snapshot {
+            etag: Vec::new(),
+            body: SnapshotBody::Unknown,
+        },
+        None,
+    );
+    let update = new_poller(2).load_update(&host);
+    assert_eq!(update.snapshot.unwrap().body, SnapshotBody::Unknown);
+}
+
+/// The moment at which a poll that left now is given up, in milliseconds.
+fn released(worker: &mut PolicyPoller, host: &SharedData, left_ms: u64) -> u64 {
+    let mut ms = left_ms;
+    while !worker.is_overdue(at(ms)) {
+        assert!(!worker.is_due(host, at(ms)), "one at a time");
+        ms += 1;
+    }
+    worker.poll_failed();
+    ms
+}
+
+/// A worker whose polls were all answered, and when it polls next.
+fn answered_in_a_row(host: &SharedData, seed: u64) -> (PolicyPoller, u64) {
+    let mut worker = new_poller(seed);
+    let mut ms = 0;
+    for _ in 0..CALM_POLLS {
+        while !worker.is_due(host, at(ms)) {
+            ms += 1;
+        }
+        assert_eq!(worker.wait_ms(), 0, "a poll to get to know the limiter");
+        worker.poll_unchanged(host, None);
+    }
+    while !worker.is_due(host, at(ms)) {
+        ms += 1;
+    }
+    (worker, ms)
+}
+
+#[test]
+fn polls_without_an_answer_are_repeated_less_and_less_often() {
+    let host = SharedData::default();
+    let mut worker = new_poller(1);
+    let mut ms = 0;
+    for patience_ms in [250, 500, 1000, 2000, 4000, 4000] {
+        assert!(worker.is_due(&host, at(ms)), "at once");
+        let up_ms = released(&mut worker, &host, ms);
+        assert_eq!(up_ms, ms + patience_ms);
+        ms = up_ms;
+    }
+}
+
+#[test]
+fn a_limiter_that_falls_silent_with_a_poll_in_its_hands_costs_less_than_a_second() {
+    for seed in 0..100 {
+        let host = SharedData::default();
+        let (mut worker, left_ms) = answered_in_a_row(&host, seed);
+        let wait_ms = worker.wait_ms();
+        assert!((HOLD_MIN_MS..HOLD_MIN_MS + HOLD_SPREAD_MS).contains(&wait_ms));
+        let mut ms = left_ms;
+        for patience_ms in [wait_ms + 100, 50, 100] {
+            let up_ms = released(&mut worker, &host, ms);
+            assert_eq!(up_ms, ms + patience_ms);
+            assert!(worker.timeout_ms() > patience_ms, "Envoy has it in mind");
+            assert!(worker.is_due(&host, at(up_ms)), "at once");
+            assert_eq!(worker.wait_ms(), 0, "no limiter is to be trusted now");
+            ms = up_ms;
+        }
+        assert!(ms - left_ms <= 950);
+    }
+}
+
+#[test]
+fn a_poll_that_is_held_is_given_up_when_a_check_told_of_an_edit() {
+    let host = SharedData::default();
+    let (mut worker, left_ms) = answered_in_a_row(&host, 1);
+    worker.poll_soon();
+    worker.poll_soon();
+    assert_eq!(released(&mut worker, &host, left_ms), left_ms + 100);
+    assert!(worker.is_due(&host, at(left_ms + 100)));
+    let up_ms = released(&mut worker, &host, left_ms + 100);
+    assert_eq!(up_ms, left_ms + 150);
+}
+
+/// A limiter that is behind tells of another revision with every answer, and so may a liar.
+#[test]
+fn answers_that_all_tell_of_an_edit_do_not_each_bring_a_poll() {
+    for brings in [false, true] {
+        let host = SharedData::default();
+        let mut worker = new_poller(1);
+        let mut polls = 0;
+        for ms in 0..10_000 {
+            if worker.is_due(&host, at(ms)) {
+                polls += 1;
+                if brings {
+                    worker.poll_brought(&host, &snapshot(&ms.to_string()), None);
+                } else {
+                    worker.poll_unchanged(&host, None);
+                }
+            }
+            worker.poll_soon();
+        }
+        // One in fifty milliseconds, and not one in each.
+        assert_eq!(polls, 200, "{brings}");
+    }
+}
+
+#[test]
+fn nobody_polls_beside_one_whose_poll_is_held_and_somebody_soon_after_it() {
+    let host = SharedData::default();
+    let (mut worker, left_ms) = answered_in_a_row(&host, 1);
+    let mut other = new_poller(2);
+    // It is replaced if it vanishes now, and not while it waits.
+    let mut ms = left_ms;
+    while !other.is_due(&host, at(ms)) {
+        assert!(other.next_us() <= at(left_ms + 850).mono_us);
+        ms += 1;
+    }
+    assert!(
+        ms > left_ms + worker.wait_ms() + 100 && ms <= left_ms + 850,
+        "{ms}"
+    );
+    worker.poll_unchanged(&host, None);
+    assert!(!worker.is_due(&host, at(ms)));
+}
+
+#[test]
+fn a_snapshot_that_was_rejected_is_not_asked_for_again() {
+    let mut worker = new_poller(1);
+    worker.poll_rejected(b"\"bad\"".to_vec());
+    assert_eq!(worker.etag(), b"\"bad\"");
+}
+
+#[test]
+fn a_lease_that_another_plugin_wrote_does_not_last() {
+    let host = SharedData::default();
+    let mut worker = new_poller(1);
+    let forged = PollerLease {
+        worker: 9,
+        until_us: u64::MAX,
+    };
+    host.overwrite(&worker.poller_key, &forged.write());
+    assert!(worker.is_due(&host, at(1)));
+}

@@ -1,0 +1,150 @@
+//! What the workers leave each other.
+
+use std::hash::Hasher;
+
+use siphasher::sip::SipHasher13;
+
+use crate::codec::{Put, Reader};
+
+/// The short value that says whether there is anything new.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Notice {
+    /// Of the snapshot; counts up.
+    pub(crate) version: u64,
+    /// What limiters last said of the number of proxies per limit.
+    pub(crate) proxies: Vec<u8>,
+}
+
+impl Notice {
+    pub(crate) fn read(bytes: &[u8]) -> Self {
+        match bytes.split_first_chunk() {
+            Some((version, proxies)) => Self {
+                version: u64::from_le_bytes(*version),
+                proxies: proxies.to_vec(),
+            },
+            None => Self::default(),
+        }
+    }
+
+    pub(crate) fn write(&self) -> Vec<u8> {
+        [&self.version.to_le_bytes(), self.proxies.as_slice()].concat()
+    }
+}
+
+/// A domain's limits as polled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Snapshot {
+    /// The limiter's name for it.
+    pub(crate) etag: Vec<u8>,
+    /// What it says.
+    pub(crate) body: SnapshotBody,
+}
+
+/// What a limiter says of a domain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum SnapshotBody {
+    /// It does not know the domain: there are no limits.
+    Unknown,
+    /// These are its limits, as JSON.
+    Limits(Vec<u8>),
+}
+
+/// Follows the version; what earlier filters wrote there is another number.
+const FORMAT: u8 = 2;
+
+/// What tells a snapshot from bytes that happen to look like one, of which some would say that
+/// nothing is limited.
+fn digest(version: u64, content: &[u8]) -> u64 {
+    let mut hasher = SipHasher13::new();
+    hasher.write_u64(version);
+    hasher.write(content);
+    hasher.finish()
+}
+
+impl Snapshot {
+    /// Reads a snapshot and its version; `None` if this is not one.
+    pub(crate) fn read(bytes: &[u8]) -> Option<(u64, Self)> {
+        let mut reader = Reader::new(bytes);
+        let version = reader.u64()?;
+        if reader.u8()? != FORMAT || reader.u64()? != digest(version, reader.rest()) {
+            return None;
+        }
+        let known = reader.u8()?;
+        let etag_len = usize::try_from(reader.u32()?).ok()?;
+        let etag = reader.take(etag_len)?.to_vec();
+        let body = match known {
+            0 if reader.is_empty() => SnapshotBody::Unknown,
+            1 => SnapshotBody::Limits(reader.rest().to_vec()),
+            _ => return None,
+        };
+        Some((version, Self { etag, body }))
+    }
+
+    pub(crate) fn write(&self, version: u64) -> Vec<u8> {
+        let (known, body) = match &self.body {
+            SnapshotBody::Unknown => (0, &[][..]),
+            SnapshotBody::Limits(body) => (1, body.as_slice()),
+        };
+        let mut content = Vec::with_capacity(5 + self.etag.len() + body.len());
+        content.put_u8(known);
+        content.put_u32(u32::try_from(self.etag.len()).unwrap_or(u32::MAX));
+        content.extend_from_slice(&self.etag);
+        content.extend_from_slice(body);
+        let mut out = Vec::with_capacity(17 + content.len());
+        out.put_u64(version);
+        out.put_u8(FORMAT);
+        out.put_u64(digest(version, &content));
+        out.extend_from_slice(&content);
+        out
+    }
+}
+
+/// Who polls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PollerLease {
+    pub(crate) worker: u64,
+    pub(crate) until_us: u64,
+}
+
+impl PollerLease {
+    pub(crate) fn read(bytes: &[u8]) -> Self {
+        let mut reader = Reader::new(bytes);
+        match (reader.u64(), reader.u64()) {
+            (Some(worker), Some(until_us)) => Self { worker, until_us },
+            _ => Self::default(),
+        }
+    }
+
+    pub(crate) fn write(self) -> Vec<u8> {
+        [self.worker.to_le_bytes(), self.until_us.to_le_bytes()].concat()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn garbage_is_no_snapshot_and_never_says_that_nothing_is_limited() {
+        let snapshot = Snapshot {
+            etag: b"\"7\"".to_vec(),
+            body: SnapshotBody::Limits(b"{}".to_vec()),
+        };
+        let bytes = snapshot.write(3);
+        assert_eq!(Snapshot::read(&bytes), Some((3, snapshot)));
+        let unknown = Snapshot {
+            etag: Vec::new(),
+            body: SnapshotBody::Unknown,
+        };
+        assert_eq!(Snapshot::read(&unknown.write(4)), Some((4, unknown)));
+        for at in 0..bytes.len() {
+            let mut garbage = bytes.clone();
+            garbage[at] ^= 1;
+            assert_eq!(Snapshot::read(&garbage), None, "byte {at}");
+            assert_eq!(Snapshot::read(&bytes[..at]), None, "cut at {at}");
+        }
+        for len in 0..64 {
+            assert_eq!(Snapshot::read(&vec![0; len]), None, "{len} zeros");
+        }
+    }
+}

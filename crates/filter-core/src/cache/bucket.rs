@@ -1,0 +1,105 @@
+//! Names of buckets, and what the limiter last reported of one.
+
+use algorithms::Algorithm;
+use protocol::LimitAnswer;
+
+use crate::{
+    codec::{Put, Reader},
+    time::Now,
+};
+
+/// What an entry of the shared table is about. One bucket has an entry for each role.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// A bucket in the store: its denials, its status, and its fallback bucket during an outage.
+    Global = 0,
+    /// A bucket of this proxy alone.
+    Proxy = 1,
+    /// The local bucket in front of a global one.
+    Precheck = 2,
+    /// Leased units of a global bucket. They are not used any more once the entry is evicted.
+    Lease = 3,
+}
+
+/// A bucket's key in the shared table, in one role.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct BucketKey {
+    /// The set of the table.
+    pub(crate) set: u32,
+    /// The entry within the set.
+    pub(crate) tag: u64,
+    /// The overflow entry of the bucket's limit.
+    pub(crate) overflow: u64,
+}
+
+impl BucketKey {
+    /// A hash that clients cannot choose.
+    pub(crate) fn hash(self) -> u64 {
+        self.tag
+    }
+
+    /// The key of the same bucket in another role, of one in [`Role::Global`].
+    #[must_use]
+    pub(crate) fn in_role(self, role: Role) -> Self {
+        Self {
+            tag: self.tag ^ (role as u64),
+            overflow: self.overflow ^ (role as u64),
+            ..self
+        }
+    }
+}
+
+/// What the limiter last reported of a bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BucketStatus {
+    /// When the report arrived, on the monotonic clock.
+    pub(crate) at_us: u64,
+    /// The quota in units, overrides included; `None`: unlimited.
+    pub(crate) limit: Option<u64>,
+    /// The time in which an empty quota refills completely.
+    pub(crate) window_ms: u64,
+    /// Units left at that time.
+    pub(crate) remaining: u64,
+    /// From that time until the quota is complete.
+    pub(crate) reset_after_ms: u64,
+}
+
+impl BucketStatus {
+    /// The status in an answer that arrived now.
+    pub(crate) fn new(now: Now, answer: &LimitAnswer) -> Self {
+        Self {
+            at_us: now.mono_us,
+            limit: answer.limit,
+            window_ms: answer.window_ms,
+            remaining: answer.remaining,
+            reset_after_ms: answer.reset_after_ms,
+        }
+    }
+
+    /// Whether the bucket has other numbers than its limit: an override.
+    pub(crate) fn differs_from(&self, algorithm: &Algorithm) -> bool {
+        self.limit != Some(algorithm.limit()) || self.window_ms != algorithm.window_ms()
+    }
+
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        out.put_u64(self.at_us);
+        out.put_u8(u8::from(self.limit.is_some()));
+        out.put_u64(self.limit.unwrap_or(0));
+        out.put_u64(self.window_ms);
+        out.put_u64(self.remaining);
+        out.put_u64(self.reset_after_ms);
+    }
+
+    pub(crate) fn read(reader: &mut Reader<'_>) -> Option<Self> {
+        let at_us = reader.u64()?;
+        let is_limited = reader.u8()? != 0;
+        let limit = reader.u64()?;
+        Some(Self {
+            at_us,
+            limit: is_limited.then_some(limit),
+            window_ms: reader.u64()?,
+            remaining: reader.u64()?,
+            reset_after_ms: reader.u64()?,
+        })
+    }
+}

@@ -1,0 +1,15 @@
+//! What a proxy remembers of single buckets.
+//!
+//! The `shared_table` is Envoy's shared data, for all workers of the process; the `worker_cache` is
+//! one worker's memory in front of it. Both keep denials that still hold (the deny cache) and the
+//! last status of each bucket, which fallback decisions start from.
+
+mod bucket;
+pub(crate) mod shared_table;
+pub(crate) mod worker_cache;
+
+pub(crate) use bucket::{BucketKey, BucketStatus, Role};
+pub(crate) use shared_table::{
+    BucketEntry, CachedDenial, Debt, Found, LocalState, Record, Room, Table, Update,
+};
+pub(crate) use worker_cache::WorkerCache;

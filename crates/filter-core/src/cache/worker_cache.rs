@@ -1,0 +1,378 @@
+//! What this worker knows of buckets by itself, in front of the table that all workers share.
+//!
+//! A look into shared data costs as much as the rest of a decision together. So what was found
+//! there, and what the limiter said since, is remembered here for a second: a client that is
+//! denied in a loop, or asked about in a loop, is not looked up each time. What other workers
+//! were told meanwhile is missed for that long, which costs a check and never a wrong decision.
+//!
+//! What the limiter said is needed in the table on the day it cannot be asked. The first word on
+//! a bucket is written at once, a later one with the next tick and only if it says something
+//! new; once calls fail, everything.
+
+use policy::Positions;
+
+use crate::{
+    cache::{BucketEntry, BucketKey, BucketStatus, CachedDenial, Table, Update},
+    host::Host,
+    time::Now,
+};
+
+/// Buckets of a half; the older of two halves is forgotten when the younger is full.
+const MAX_BUCKETS: usize = 2048;
+/// How long what was found in the table is relied upon: a denial lasts no longer there.
+const FRESH_US: u64 = CachedDenial::MAX_MS * 1000;
+/// The part of a quota by which the table may think more left than there is.
+const NEWS_PART: u64 = 64;
+
+/// Buckets that this worker met lately.
+#[derive(Debug, Default)]
+pub(crate) struct WorkerCache {
+    young: Segment,
+    old: Segment,
+    /// What is to be written with the next tick.
+    unwritten: Vec<BucketKey>,
+}
+
+/// Buckets that became known within one time.
+#[derive(Debug, Default)]
+struct Segment {
+    positions: Positions,
+    list: Vec<Bucket>,
+}
+
+#[derive(Debug)]
+struct Bucket {
+    key: BucketKey,
+    /// `None` once it has gone over to the younger half.
+    known: Option<CachedBucket>,
+}
+
+/// What is known of one bucket.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct CachedBucket {
+    generation: u64,
+    /// When the table was looked into.
+    loaded_us: u64,
+    /// The last denial.
+    pub(crate) denial: Option<CachedDenial>,
+    /// What the limiter last said.
+    pub(crate) status: Option<BucketStatus>,
+    /// What the table has of that.
+    written: Option<BucketStatus>,
+    /// Whether it is among the unwritten.
+    is_queued: bool,
+}
+
+impl CachedBucket {
+    /// Whether the table lacks the last word, and nothing has been put down to tell it.
+    fn needs_write(&self) -> bool {
+        !self.is_queued && self.status != self.written
+    }
+}
+
+impl WorkerCache {
+    /// What is known of a bucket, unless it is too long ago, or from before `since_us`.
+    pub(crate) fn get_fresh(
+        &mut self,
+        key: BucketKey,
+        generation: u64,
+        now: Now,
+        since_us: u64,
+    ) -> Option<CachedBucket> {
+        let known = *self.of(key, generation)?;
+        let age_us = now.mono_us.saturating_sub(known.loaded_us);
+        (known.loaded_us > since_us && age_us < FRESH_US).then_some(known)
+    }
+
+    /// Has a bucket looked up in the table when it is next asked for.
+    pub(crate) fn invalidate(&mut self, key: BucketKey, generation: u64) {
+        if let Some(known) = self.of(key, generation) {
+            known.loaded_us = 0;
+        }
+    }
+
+    /// Takes over what the table has.
+    pub(crate) fn store_entry(
+        &mut self,
+        key: BucketKey,
+        generation: u64,
+        entry: &BucketEntry,
+        now: Now,
+    ) {
+        let Some(known) = self.enter(key, generation) else {
+            return;
+        };
+        known.loaded_us = now.mono_us;
+        known.written = entry.status;
+        let newer = |status: &BucketStatus| known.status.is_none_or(|own| own.at_us < status.at_us);
+        if let Some(status) = entry.status.filter(newer) {
+            known.status = Some(status);
+        }
+        // One's own denial was written too, and may only have been pushed out since.
+        let denials = [entry.denial, known.denial].into_iter().flatten();
+        known.denial = denials.max_by_key(|denial| denial.until_us);
+    }
+
+    /// Takes over a denial, which the caller writes to the table.
+    pub(crate) fn store_denial(
+        &mut self,
+        key: BucketKey,
+        generation: u64,
+        status: BucketStatus,
+        denial: CachedDenial,
+    ) {
+        let Some(known) = self.enter(key, generation) else {
+            return;
+        };
+        known.status = Some(status);
+        known.written = Some(status);
+        known.denial = Some(denial);
+    }
+
+    /// Takes over what the limiter said; whether the table has to be told at once, as always in
+    /// trouble.
+    pub(crate) fn store_status(
+        &mut self,
+        key: BucketKey,
+        generation: u64,
+        status: BucketStatus,
+        failing: bool,
+    ) -> bool {
+        let Some(known) = self.enter(key, generation) else {
+            return true;
+        };
+        known.status = Some(status);
+        known.denial = None;
+        match known.written {
+            written if failing || written.is_none() => {
+                known.written = Some(status);
+                true
+            }
+            Some(written) if is_significant(written, status) => {
+                if !std::mem::replace(&mut known.is_queued, true) {
+                    self.unwritten.push(key);
+                }
+                false
+            }
+            _ => false,
+        }
+    }
+
+    /// Has the table told what is known of a bucket to the unit, with the next writing.
+    pub(crate) fn queue_write(&mut self, key: BucketKey) {
+        let known = self.young.of(key);
+        if let Some(known) = known.or_else(|| self.old.of(key))
+            && known.needs_write()
+        {
+            known.is_queued = true;
+            self.unwritten.push(key);
+        }
+    }
+
+    /// As [`WorkerCache::insist`], of every bucket.
+    pub(crate) fn queue_all_writes(&mut self) {
+        for bucket in self.young.list.iter_mut().chain(&mut self.old.list) {
+            if let Some(known) = &mut bucket.known
+                && known.needs_write()
+            {
+                known.is_queued = true;
+                self.unwritten.push(bucket.key);
+            }
+        }
+    }
+
+    /// Whether there is no room for another bucket before the next [`WorkerCache::write`].
+    pub(crate) fn is_full(&self) -> bool {
+        self.young.list.len() >= MAX_BUCKETS
+    }
+
+    /// Writes what is new, and makes room.
+    pub(crate) fn write(&mut self, host: &impl Host, now: Now, table: &Table) {
+        for key in std::mem::take(&mut self.unwritten) {
+            let known = self.young.of(key);
+            let Some(known) = known.or_else(|| self.old.of(key)) else {
+                continue;
+            };
+            known.is_queued = false;
+            known.written = known.status;
+            if let Some(status) = known.status {
+                write_status(host, now, table, key, known.generation, status);
+            }
+        }
+        if self.is_full() {
+            self.old = std::mem::take(&mut self.young);
+        }
+    }
+
+    fn of(&mut self, key: BucketKey, generation: u64) -> Option<&mut CachedBucket> {
+        if self.young.position(key).is_none() {
+            let known = self.old.take(key)?;
+            self.young.add(key, known);
+        }
+        let known = self.young.of(key)?;
+        (known.generation == generation).then_some(known)
+    }
+
+    /// What is known of a bucket, be it nothing yet.
+    fn enter(&mut self, key: BucketKey, generation: u64) -> Option<&mut CachedBucket> {
+        if self.young.position(key).is_none() {
+            let known = self.old.take(key).unwrap_or_default();
+            self.young.add(key, known);
+        }
+        let known = self.young.of(key)?;
+        if known.generation != generation {
+            *known = CachedBucket {
+                generation,
+                is_queued: known.is_queued,
+                ..CachedBucket::default()
+            };
+        }
+        Some(known)
+    }
+}
+
+impl Segment {
+    fn position(&self, key: BucketKey) -> Option<usize> {
+        let mut positions = self.positions.of(key.hash());
+        let same = |bucket: &Bucket| bucket.key == key && bucket.known.is_some();
+        positions.find(|at| self.list.get(*at).is_some_and(same))
+    }
+
+    fn of(&mut self, key: BucketKey) -> Option<&mut CachedBucket> {
+        let at = self.position(key)?;
+        self.list.get_mut(at)?.known.as_mut()
+    }
+
+    fn take(&mut self, key: BucketKey) -> Option<CachedBucket> {
+        let at = self.position(key)?;
+        self.list.get_mut(at)?.known.take()
+    }
+
+    /// Adds a bucket that is not there.
+    fn add(&mut self, key: BucketKey, known: CachedBucket) {
+        self.positions.add(key.hash(), self.list.len());
+        let known = Some(known);
+        self.list.push(Bucket { key, known });
+    }
+}
+
+/// Writes what the limiter said of a bucket.
+pub(crate) fn write_status(
+    host: &impl Host,
+    now: Now,
+    table: &Table,
+    key: BucketKey,
+    generation: u64,
+    status: BucketStatus,
+) {
+    // Contended: other workers are told the same.
+    let _ = table.update::<BucketEntry, _>(host, key, generation, now, |found| {
+        if found.entry.update_status(status) {
+            Update::Write(())
+        } else {
+            Update::Keep(())
+        }
+    });
+}
+
+/// Whether the table, which has `written`, would think too much left, or is long behind.
+fn is_significant(written: BucketStatus, status: BucketStatus) -> bool {
+    let (Some(limit), Some(before)) = (status.limit, written.limit) else {
+        return written.limit != status.limit;
+    };
+    let elapsed_us = status.at_us.saturating_sub(written.at_us);
+    // What an outage would start from: what was left then, and what came back since.
+    let window_us = status.window_ms.saturating_mul(1000).max(1);
+    let back = u128::from(limit) * u128::from(elapsed_us) / u128::from(window_us);
+    let expected = u128::from(written.remaining)
+        .saturating_add(back)
+        .min(limit.into());
+    let tolerated = u128::from(status.remaining) + u128::from(limit / NEWS_PART);
+    limit != before || expected > tolerated || elapsed_us > FRESH_US
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{simulated::SharedData, time::at};
+
+    fn status(ms: u64, remaining: u64) -> BucketStatus {
+        BucketStatus {
+            at_us: ms * 1000,
+            limit: Some(640),
+            window_ms: 64_000,
+            remaining,
+            reset_after_ms: 1,
+        }
+    }
+
+    fn keys() -> (Table, impl Iterator<Item = BucketKey>) {
+        let table = Table::new("shop", 16, [7; 16]);
+        let own = table.clone();
+        let keys = (0_u32..).map(move |n| {
+            let value = n.to_le_bytes();
+            own.key("per-user", [Some(&value[..])].into_iter())
+        });
+        (table, keys)
+    }
+
+    #[test]
+    fn what_was_found_is_relied_upon_for_a_second_and_not_across_trouble() {
+        let (_, mut keys) = keys();
+        let key = keys.next().unwrap();
+        let mut worker_cache = WorkerCache::default();
+        assert!(worker_cache.get_fresh(key, 1, at(5), 0).is_none());
+        worker_cache.store_entry(key, 1, &BucketEntry::default(), at(5));
+        assert!(worker_cache.get_fresh(key, 1, at(1004), 0).is_some());
+        assert!(worker_cache.get_fresh(key, 1, at(1005), 0).is_none());
+        assert!(
+            worker_cache.get_fresh(key, 1, at(6), 5000).is_none(),
+            "failing"
+        );
+        assert!(
+            worker_cache.get_fresh(key, 2, at(6), 0).is_none(),
+            "an edit"
+        );
+    }
+
+    #[test]
+    fn the_first_word_is_written_at_once_and_then_only_news() {
+        let (table, mut keys) = keys();
+        let (host, key) = (SharedData::default(), keys.next().unwrap());
+        let mut worker_cache = WorkerCache::default();
+        let in_table = || {
+            let found = table.read::<BucketEntry>(&host, key, 1, at(9));
+            found.entry.status.map(|status| status.remaining)
+        };
+        assert!(worker_cache.store_status(key, 1, status(1, 600), false));
+        write_status(&host, at(1), &table, key, 1, status(1, 600));
+        for (ms, remaining, expected) in [
+            (2, 590, 600),   // A 64th of the limit less: no news.
+            (3, 589, 589),   // More than that.
+            (503, 589, 589), // Five came back and were taken again.
+            (1503, 579, 579),
+        ] {
+            assert!(!worker_cache.store_status(key, 1, status(ms, remaining), false));
+            worker_cache.write(&host, at(ms), &table);
+            assert_eq!(in_table(), Some(expected), "{ms}");
+        }
+        assert!(!worker_cache.store_status(key, 1, status(1504, 578), false));
+        worker_cache.queue_write(key);
+        worker_cache.write(&host, at(1504), &table);
+        assert_eq!(in_table(), Some(578));
+    }
+
+    #[test]
+    fn no_more_is_remembered_than_there_is_room_for() {
+        let (table, keys) = keys();
+        let host = SharedData::default();
+        let mut worker_cache = WorkerCache::default();
+        for key in keys.take(10 * MAX_BUCKETS) {
+            worker_cache.store_status(key, 1, status(1, 1), false);
+            if worker_cache.is_full() {
+                worker_cache.write(&host, at(1), &table);
+            }
+        }
+        assert!(worker_cache.young.list.len() + worker_cache.old.list.len() <= 2 * MAX_BUCKETS);
+    }
+}

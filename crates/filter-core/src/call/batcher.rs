@@ -1,0 +1,282 @@
+//! Checks in batches: which checks share a call, and when it is made.
+//!
+//! A check leaves at once while few calls are in flight. While they are, checks gather and leave
+//! together when a call ends, or when the youngest call has been in flight so long that waiting for
+//! it costs more than another call would.
+
+use super::CheckCall;
+use crate::time::Now;
+
+/// Calls in flight below which a check does not wait.
+const EAGER_CALLS: usize = 1;
+/// Calls in flight at once, at most.
+const MAX_CALLS: usize = 8;
+/// Checks in one call, at most.
+const MAX_BATCH: usize = 128;
+/// Bytes of entries in one call, at most, unless a single check has more: large requests of one
+/// client must not make the checks of others fail. A limiter that accepts less lowers it.
+const MAX_BATCH_BYTES: usize = 64 * 1024;
+/// The least that it is lowered to.
+const MIN_BATCH_BYTES: usize = 512;
+/// Checks waiting, at most. Beyond them a check is decided without the limiter.
+const MAX_WAITING: usize = 4096;
+/// Checks gather behind calls in flight for the timeout divided by this.
+const GATHER_PARTS: u64 = 8;
+
+/// What a check adds to a call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Load {
+    /// Bytes of its entries.
+    pub(crate) bytes: usize,
+    /// Checks in a call with it, at most.
+    pub(crate) batch_max: usize,
+}
+
+impl Load {
+    /// A check that may share a call with any others.
+    pub(crate) const ANY: usize = MAX_BATCH;
+}
+
+/// Checks that wait to leave.
+#[derive(Debug)]
+pub(crate) struct Batcher<T> {
+    waiting: Vec<T>,
+    /// A running mean of the checks in a call, in [`Self::PARTS`].
+    checks_per_call: usize,
+    max_bytes: usize,
+    gather_us: u64,
+}
+
+impl<T> Batcher<T> {
+    const PARTS: usize = 16;
+
+    /// A batcher for calls that time out after `timeout_ms`.
+    pub(crate) fn new(timeout_ms: u64) -> Self {
+        Self {
+            waiting: Vec::new(),
+            checks_per_call: 0,
+            max_bytes: MAX_BATCH_BYTES,
+            gather_us: timeout_ms.saturating_mul(1000) / GATHER_PARTS,
+        }
+    }
+
+    /// Adds a check to the next call. Returns it if too many wait.
+    pub(crate) fn push(&mut self, check: T) -> Result<(), T> {
+        if self.waiting.len() >= MAX_WAITING {
+            return Err(check);
+        }
+        self.waiting.push(check);
+        Ok(())
+    }
+
+    /// Puts checks that a call left undecided before all others. They add no more than the calls in
+    /// flight carry.
+    pub(crate) fn requeue(&mut self, checks: Vec<T>) {
+        self.waiting.splice(0..0, checks);
+    }
+
+    /// A limiter refused a call of several checks with so many bytes of entries as too large. Half
+    /// of that is never less than half of what the limiter accepts, so no client can shrink the
+    /// calls of others further.
+    pub(crate) fn lower_max_bytes(&mut self, bytes: usize) {
+        self.max_bytes = self.max_bytes.min(bytes / 2).max(MIN_BATCH_BYTES);
+    }
+
+    /// Whether no check waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Whether it is time for a call beside those `in_flight`.
+    pub(crate) fn is_ready(&self, in_flight: &[CheckCall<T>], now: Now) -> bool {
+        if self.waiting.is_empty() {
+            return false;
+        }
+        match in_flight.len() {
+            0..EAGER_CALLS => true,
+            // Checks do not gather behind a probe: only those that it was sent for wait for it.
+            EAGER_CALLS..MAX_CALLS => in_flight.last().is_some_and(|call| {
+                call.probe || now.mono_us.saturating_sub(call.sent.mono_us) >= self.gather_us
+            }),
+            _ => false,
+        }
+    }
+
+    /// Takes the checks of one call, those that wait longest: at least one, and as many more as do
+    /// not make it too large.
+    pub(crate) fn take_batch(&mut self, load: impl Fn(&T) -> Load) -> Vec<T> {
+        let (mut bytes, mut checks, mut batch_max) = (0, 0, MAX_BATCH);
+        let max_bytes = self.max_bytes;
+        let fits = |check: &&T| {
+            let load = load(check);
+            bytes += load.bytes;
+            checks += 1;
+            batch_max = batch_max.min(load.batch_max);
+            bytes <= max_bytes && checks <= batch_max
+        };
+        let waiting = self.waiting.iter().take(MAX_BATCH);
+        let count = waiting
+            .take_while(fits)
+            .count()
+            .max(1)
+            .min(self.waiting.len());
+        self.checks_per_call += 2 * count;
+        self.checks_per_call -= self.checks_per_call / (Self::PARTS / 2);
+        self.waiting.drain(..count).collect()
+    }
+
+    /// How many checks shared a call lately, rounded down.
+    pub(crate) fn checks_per_call(&self) -> usize {
+        self.checks_per_call / Self::PARTS
+    }
+
+    /// Takes out all checks that wait.
+    pub(crate) fn take_waiting(&mut self) -> Vec<T> {
+        std::mem::take(&mut self.waiting)
+    }
+
+    /// Removes a check that was not sent yet. One that was sent is charged, and its place in the
+    /// batch is needed to read the other answers.
+    pub(crate) fn cancel(&mut self, is_it: impl Fn(&T) -> bool) -> Option<T> {
+        let at = self.waiting.iter().position(is_it)?;
+        Some(self.waiting.remove(at))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::call::{CallId, InFlight, registry::Registry};
+
+    fn at(us: u64) -> Now {
+        Now {
+            mono_us: us,
+            wall_ms: 0,
+        }
+    }
+
+    const LIGHT: fn(&usize) -> Load = |_| bytes(1);
+
+    fn bytes(bytes: usize) -> Load {
+        let batch_max = Load::ANY;
+        Load { bytes, batch_max }
+    }
+
+    fn batcher(checks: usize) -> Batcher<usize> {
+        let mut batcher = Batcher::new(20);
+        for check in 0..checks {
+            batcher.push(check).unwrap();
+        }
+        batcher
+    }
+
+    /// Sends a batch as a call that is in flight from then on.
+    fn send(batcher: &mut Batcher<usize>, registry: &mut Registry<usize>, us: u64) -> CallId {
+        let checks = batcher.take_batch(LIGHT);
+        registry.start_checks(at(us), false, checks)
+    }
+
+    #[test]
+    fn the_first_checks_leave_at_once_and_later_ones_together() {
+        let (mut batcher, mut registry) = (batcher(0), Registry::default());
+        let mut sent = Vec::new();
+        for check in 0..10 {
+            batcher.push(check).unwrap();
+            if batcher.is_ready(registry.checks(), at(check as u64)) {
+                sent.push(send(&mut batcher, &mut registry, check as u64));
+            }
+        }
+        assert_eq!(sent.len(), 1);
+        let Some(InFlight::Checks(first)) = registry.finish(sent[0]) else {
+            panic!("it is in flight");
+        };
+        assert_eq!(first.checks, [0]);
+        assert!(batcher.is_ready(registry.checks(), at(10)));
+        assert_eq!(batcher.take_batch(LIGHT), (1..10).collect::<Vec<_>>());
+        assert!(!batcher.is_ready(registry.checks(), at(10)));
+    }
+
+    #[test]
+    fn a_slow_answer_does_not_hold_the_others_up() {
+        let (mut batcher, mut registry) = (batcher(1), Registry::default());
+        send(&mut batcher, &mut registry, 0);
+        batcher.push(1).unwrap();
+        assert!(!batcher.is_ready(registry.checks(), at(2_499)));
+        assert!(batcher.is_ready(registry.checks(), at(2_500)));
+    }
+
+    #[test]
+    fn checks_do_not_gather_behind_a_probe() {
+        let (mut batcher, mut registry) = (batcher(1), Registry::default());
+        registry.start_checks(at(0), true, batcher.take_batch(LIGHT));
+        batcher.push(1).unwrap();
+        assert!(batcher.is_ready(registry.checks(), at(1)));
+    }
+
+    #[test]
+    fn calls_and_their_checks_are_bounded() {
+        let (mut batcher, mut registry) = (batcher(MAX_WAITING), Registry::default());
+        assert_eq!(batcher.push(0), Err(0));
+        let mut now = 0;
+        while batcher.is_ready(registry.checks(), at(now)) {
+            send(&mut batcher, &mut registry, now);
+            now += 2_500;
+        }
+        let in_flight = registry.checks();
+        assert_eq!(in_flight.len(), MAX_CALLS);
+        assert!(in_flight.iter().all(|call| call.checks.len() == MAX_BATCH));
+    }
+
+    #[test]
+    fn large_checks_leave_in_smaller_batches() {
+        let mut batcher = batcher(10);
+        let size = |check: &usize| bytes(if *check == 3 { 1 << 20 } else { 20_000 });
+        let started = |b: &mut Batcher<usize>| b.take_batch(size);
+        assert_eq!(started(&mut batcher), [0, 1, 2]);
+        assert_eq!(started(&mut batcher), [3]);
+        assert_eq!(started(&mut batcher), [4, 5, 6]);
+    }
+
+    #[test]
+    fn checks_that_were_refused_together_leave_in_smaller_batches_before_others() {
+        let mut batcher = batcher(0);
+        batcher.push(9).unwrap();
+        batcher.requeue((0..4).collect());
+        let half = |check: &usize| Load {
+            bytes: 1,
+            batch_max: if *check < 4 { 2 } else { Load::ANY },
+        };
+        let mut started = || batcher.take_batch(half);
+        assert_eq!(
+            [started(), started(), started()],
+            [vec![0, 1], vec![2, 3], vec![9]]
+        );
+    }
+
+    #[test]
+    fn callouts_shrink_to_what_the_limiter_takes_and_no_further() {
+        let mut batcher = batcher(100);
+        let size = |_: &usize| bytes(1000);
+        let mut refused = Vec::new();
+        loop {
+            let checks = batcher.take_batch(size);
+            if checks.len() <= 10 {
+                break;
+            }
+            batcher.lower_max_bytes(checks.len() * 1000);
+            refused.push(checks.len());
+            batcher.requeue(checks);
+        }
+        assert_eq!(refused, [65, 32, 16]);
+        batcher.lower_max_bytes(0);
+        assert_eq!(batcher.take_batch(|_| bytes(256)).len(), 2);
+    }
+
+    #[test]
+    fn a_cancelled_check_leaves_the_others_where_they_were() {
+        let mut batcher = batcher(3);
+        assert_eq!(batcher.cancel(|check| *check == 1), Some(1));
+        assert_eq!(batcher.take_batch(LIGHT), [0, 2]);
+        assert_eq!(batcher.cancel(|check| *check == 2), None);
+    }
+}

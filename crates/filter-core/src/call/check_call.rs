@@ -1,0 +1,105 @@
+//! A batch of checks becomes a call.
+
+use std::rc::Rc;
+
+use policy::Name;
+use protocol::{
+    CHECK_CBOR,
+    compact::{Batch, BatchCheck},
+};
+
+use crate::{
+    call::CHECK_PATH,
+    host::Host,
+    metrics::Event,
+    outage::Gate,
+    request::PendingCheck,
+    time::Now,
+    worker::{Call, Worker},
+};
+
+impl Worker {
+    /// Sends the next batch of checks, or with [`Gate::Probe`] a probe in its place.
+    pub(crate) fn send_checks(&mut self, host: &impl Host, now: Now, gate: Gate) {
+        let mut checks = self.calls.batcher.take_batch(PendingCheck::load);
+        let probe = gate == Gate::Probe;
+        let body = if probe {
+            // It charges nothing and carries no debts, so nothing is lost with it.
+            let mut peek: Vec<_> = checks.first().map(PendingCheck::peek).into_iter().collect();
+            self.encode(&mut peek)
+        } else {
+            self.take_debts(host, now, &mut checks);
+            for check in &mut checks {
+                check.attempts.count(now);
+            }
+            self.count_settlements(&checks);
+            self.encode(&mut checks)
+        };
+        let id = self.calls.registry.start_checks(now, probe, checks);
+        self.call(Call {
+            id,
+            method: "POST",
+            path: CHECK_PATH.to_owned(),
+            headers: vec![("content-type", CHECK_CBOR.to_owned())],
+            body: Some(body),
+            timeout_ms: self.config.limiter.timeout_ms,
+        });
+    }
+
+    /// Moves debts out of the shared table into the checks that charge them.
+    fn take_debts(&self, host: &impl Host, now: Now, checks: &mut [PendingCheck]) {
+        let failing = self.outage.breaker.failed_lately(now);
+        if let Some(shared) = self.process.shared() {
+            for check in checks {
+                check.take_debts(host, now, &shared.table, failing);
+            }
+        }
+    }
+
+    /// Counts the lease settlements in the checks that are sent for the first time.
+    fn count_settlements(&mut self, checks: &[PendingCheck]) {
+        let first = checks.iter().filter(|check| check.attempts.made == 1);
+        let limit_checks = first.flat_map(|check| &check.limit_checks);
+        for query in limit_checks.filter_map(|of| of.lease_query.as_deref()) {
+            let (spent, returned) = query.settle.totals();
+            self.counts.happened_to(Event::LeaseSettled, spent);
+            self.counts.happened_to(Event::LeaseReturned, returned);
+        }
+    }
+
+    fn encode(&self, checks: &mut [PendingCheck]) -> Vec<u8> {
+        let domain = self.config.domain.clone();
+        encode(domain, self.process.proxy().to_owned(), checks)
+    }
+}
+
+/// The checks of one call, as the limiter reads them. The values are lent to the batch, not copied.
+fn encode(domain: Name, proxy: String, checks: &mut [PendingCheck]) -> Vec<u8> {
+    let first = checks.first();
+    let keys = first.map_or_else(|| Rc::from([]), |check| Rc::clone(check.entries.keys()));
+    let policy = first.and_then(|check| check.policy.clone());
+    let encoded = checks.iter_mut().map(|check| BatchCheck {
+        values: check.entries.lend(&keys),
+        cost: check.cost,
+        skip: check.settled(),
+        debits: check.debits(),
+        leases: check.leases(),
+        free: check
+            .free
+            .as_ref()
+            .map_or_else(Vec::new, |free| free.slots.clone()),
+        max_delay_ms: check.hold.barred.then_some(0),
+    });
+    let batch = Batch {
+        domain,
+        proxy,
+        checks: encoded.collect(),
+        revision: policy.map(|policy| policy.compiled.revision().clone()),
+        keys: keys.to_vec(),
+    };
+    let body = batch.encode();
+    for (check, encoded) in checks.iter_mut().zip(batch.checks) {
+        check.entries.give_back(&keys, encoded.values);
+    }
+    body
+}

@@ -1,0 +1,91 @@
+//! What of an answer is believed: no number in it outlives or outgrows what the limit allows.
+
+use policy::OverLimit;
+use protocol::{Answer, LimitAnswer};
+
+use crate::request::PendingCheck;
+
+/// The longest wait or window that is believed, in milliseconds: ten years.
+const MAX_MS: u64 = 10 * 365 * 24 * 60 * 60 * 1000;
+/// The largest number of units that is believed; limits have no more.
+const MAX_UNITS: u64 = 1 << 53;
+/// The longest that a request is held by a limit that is not known here, in milliseconds.
+const MAX_DELAY_MS: u64 = 30_000;
+/// Limits in one answer that are believed. (All are of one request.)
+const MAX_LIMITS: usize = 1024;
+/// Proxies that share a limit, at most.
+pub(crate) const MAX_PROXIES: u64 = 100_000;
+
+/// Cuts an answer to what can be true.
+pub(crate) fn clamp(check: &PendingCheck, answer: &mut Answer) {
+    let policy = check.policy.as_ref().map(|policy| &policy.compiled);
+    // A later policy, and a limit that only the limiter can read, have names that are new here.
+    let all_known = policy
+        .is_some_and(|policy| *policy.revision() == answer.revision && policy.opaque().is_empty());
+    answer.limits.truncate(MAX_LIMITS);
+    answer.limits.retain_mut(|limit_answer| {
+        let at = policy.and_then(|policy| policy.position(limit_answer.name.as_str()));
+        let limit = policy.zip(at).and_then(|(policy, at)| policy.limit(at));
+        clamp_numbers(limit_answer);
+        limit_answer.delay_ms = limit_answer.delay_ms.min(match limit {
+            Some(limit) if limit.over_limit == OverLimit::Queue => {
+                limit.quota.parameters().max_delay_ms.unwrap_or(0)
+            }
+            Some(_) => 0,
+            None => MAX_DELAY_MS,
+        });
+        limit.is_some() || !all_known
+    });
+}
+
+fn clamp_numbers(limit_answer: &mut LimitAnswer) {
+    let units = |units: &mut u64| *units = (*units).min(MAX_UNITS);
+    let span = |ms: &mut u64| *ms = (*ms).min(MAX_MS);
+    limit_answer.limit.iter_mut().for_each(units);
+    units(&mut limit_answer.remaining);
+    limit_answer.remaining = limit_answer
+        .remaining
+        .min(limit_answer.limit.unwrap_or(MAX_UNITS));
+    span(&mut limit_answer.window_ms);
+    span(&mut limit_answer.reset_after_ms);
+    limit_answer.retry_after_ms.iter_mut().for_each(span);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_number_is_larger_than_a_limit_can_have() {
+        let mut limit_answer = LimitAnswer {
+            name: "liar".parse().unwrap(),
+            generation: u64::MAX,
+            bucket: Vec::new(),
+            mode: protocol::Mode::Enforce,
+            allowed: false,
+            charged: u64::MAX,
+            limit: Some(u64::MAX),
+            window_ms: u64::MAX,
+            remaining: u64::MAX,
+            retry_after_ms: Some(u64::MAX),
+            reset_after_ms: u64::MAX,
+            delay_ms: u64::MAX,
+            hidden: false,
+            lease: None,
+            slot: None,
+        };
+        clamp_numbers(&mut limit_answer);
+        assert_eq!(
+            (limit_answer.limit, limit_answer.remaining),
+            (Some(MAX_UNITS), MAX_UNITS)
+        );
+        assert_eq!(
+            (limit_answer.window_ms, limit_answer.reset_after_ms),
+            (MAX_MS, MAX_MS)
+        );
+        assert_eq!(limit_answer.retry_after_ms, Some(MAX_MS));
+        limit_answer.limit = Some(5);
+        clamp_numbers(&mut limit_answer);
+        assert_eq!(limit_answer.remaining, 5);
+    }
+}

@@ -1,0 +1,105 @@
+//! Calls of the limiter: checks in batches, and what their answers say.
+
+mod answer;
+mod batcher;
+mod check_call;
+mod clamp;
+mod decode;
+mod registry;
+mod retry;
+mod turn_batching;
+
+pub(crate) use batcher::Load;
+pub(crate) use clamp::MAX_PROXIES;
+pub use registry::CallId;
+pub(crate) use registry::{CheckCall, InFlight};
+
+use batcher::Batcher;
+use registry::Registry;
+use retry::RetryBudget;
+use turn_batching::TurnBatching;
+
+use crate::{
+    metrics::Metrics,
+    time::Now,
+    worker::{Call, Step, Worker},
+};
+
+/// The limiter's endpoint for checks.
+pub(crate) const CHECK_PATH: &str = "/v1/check";
+/// The limiter's endpoint for reports.
+pub(crate) const REPORT_PATH: &str = "/v1/report";
+/// The limiter's endpoint for snapshots.
+pub(crate) const POLICY_PATH: &str = "/v1/policy";
+/// Durations of calls kept between two ticks, at most.
+const MAX_SAMPLES: usize = 256;
+
+/// The calls of one worker.
+#[derive(Debug)]
+pub(crate) struct Calls<T> {
+    /// The value of `authorization` in each call.
+    pub(crate) bearer: Option<String>,
+    pub(crate) registry: Registry<T>,
+    pub(crate) batcher: Batcher<T>,
+    pub(crate) turn: TurnBatching,
+    pub(crate) retry_budget: RetryBudget,
+    timeout_us: u64,
+    durations_us: Vec<u64>,
+}
+
+impl<T> Calls<T> {
+    /// Calls with the limiter's `token`, which time out after `timeout_ms`.
+    pub(crate) fn new(token: Option<&str>, timeout_ms: u64) -> Self {
+        Self {
+            bearer: token.map(|token| format!("Bearer {token}")),
+            registry: Registry::default(),
+            batcher: Batcher::new(timeout_ms),
+            turn: TurnBatching::default(),
+            retry_budget: RetryBudget::default(),
+            timeout_us: timeout_ms.saturating_mul(1000),
+            durations_us: Vec::new(),
+        }
+    }
+
+    /// Whether no check waits or is in flight.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.batcher.is_empty() && self.registry.checks().is_empty()
+    }
+
+    /// Whether checks should leave now.
+    pub(crate) fn is_ready(&self, now: Now) -> bool {
+        self.batcher.is_ready(self.registry.checks(), now)
+    }
+
+    /// Takes out a check call that should have ended long ago. Envoy ends each call, by a timeout at
+    /// the latest; this bounds the wait if it ever does not.
+    pub(crate) fn take_lost(&mut self, now: Now) -> Option<CheckCall<T>> {
+        let lost_us = self.timeout_us.saturating_mul(2).saturating_add(1_000_000);
+        self.registry.take_lost(now, lost_us)
+    }
+
+    /// Records how long a call took.
+    pub(crate) fn add_duration(&mut self, now: Now, call: &CheckCall<T>) {
+        if self.durations_us.len() < MAX_SAMPLES {
+            let took_us = now.mono_us.saturating_sub(call.sent.mono_us);
+            self.durations_us.push(took_us);
+        }
+    }
+
+    /// Writes the recorded durations to the host's histogram.
+    pub(crate) fn flush_durations(&mut self, metrics: &mut impl Metrics) {
+        for took_us in self.durations_us.drain(..) {
+            metrics.sample("rl_callout_duration_us", took_us);
+        }
+    }
+}
+
+impl Worker {
+    /// Makes a call, with the headers that every call carries.
+    pub(crate) fn call(&mut self, mut call: Call) {
+        if let Some(bearer) = &self.calls.bearer {
+            call.headers.push(("authorization", bearer.clone()));
+        }
+        self.steps.push_back(Step::Call(call));
+    }
+}

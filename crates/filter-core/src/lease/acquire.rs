@@ -1,0 +1,136 @@
+//! Units for a request.
+
+use std::rc::Rc;
+
+use crate::{
+    active_policy::ActivePolicy,
+    host::Host,
+    lease::shared_update::{LeaseChange, update_shared},
+    lease::spend::leased,
+    lease::{LeaseDescriptor, Terms},
+    metrics::Event,
+    request::{Extracted, LeaseUse, LimitCheck},
+    time::Now,
+    worker::Worker,
+};
+impl Worker {
+    /// Takes what this worker has at hand. Nothing is shared, nothing is asked.
+    pub(crate) fn reserve_units(
+        &mut self,
+        now: Now,
+        policy: &ActivePolicy,
+        limit_checks: &mut [LimitCheck],
+    ) {
+        for limit_check in limit_checks {
+            if let Some(limit) = leased(policy, limit_check)
+                && let Some(reservation) =
+                    (self.leases).take(limit_check.key, limit.generation, limit.cost, now)
+            {
+                limit_check.lease = LeaseUse::Held(reservation);
+            }
+        }
+    }
+
+    /// Takes from what the workers share, for the limits that nothing was at hand for, and sees to
+    /// it that there is more before there is nothing.
+    pub(crate) fn acquire_units(
+        &mut self,
+        host: &impl Host,
+        now: Now,
+        policy: &Rc<ActivePolicy>,
+        entries: &Extracted,
+        limit_checks: &mut [LimitCheck],
+    ) {
+        let checks_per_call = self.calls.batcher.checks_per_call();
+        for limit_check in limit_checks {
+            let Some(limit) = leased(policy, limit_check) else {
+                continue;
+            };
+            let Some(terms) = self.terms(policy, limit_check.at) else {
+                continue;
+            };
+            let Some(worker_lease) = self.leases.open(limit_check.key, limit.generation, now)
+            else {
+                continue;
+            };
+            let left = limit_check.status.map(|status| status.remaining);
+            let needed = worker_lease.record_miss(now, &terms, checks_per_call, left);
+            if needed.is_none() && worker_lease.is_idle() {
+                continue;
+            }
+            if worker_lease.descriptor.is_none() {
+                worker_lease.descriptor = Some(Rc::new(LeaseDescriptor {
+                    policy: Rc::clone(policy),
+                    at: limit_check.at,
+                    entries: entries.clone(),
+                }));
+            }
+            self.acquire_for(host, now, &terms, limit_check, limit.generation, needed);
+        }
+    }
+
+    fn acquire_for(
+        &mut self,
+        host: &impl Host,
+        now: Now,
+        terms: &Terms,
+        limit_check: &mut LimitCheck,
+        generation: u64,
+        needed: Option<u64>,
+    ) {
+        let (Some(shared), Some(worker_lease)) = (
+            self.process.shared(),
+            self.leases.find(limit_check.key, generation),
+        ) else {
+            return;
+        };
+        let portion = worker_lease.next_portion(now, terms);
+        let (key, table) = (limit_check.key, &shared.table);
+        let change = update_shared(
+            host,
+            now,
+            table,
+            (key, generation),
+            None,
+            &mut |shared_lease, status| {
+                shared_lease.deposit(worker_lease.grant, &worker_lease.settlements);
+                let expired = shared_lease.expire(now);
+                let grant = shared_lease.withdraw(now, terms, portion);
+                let most = terms.most(now, status);
+                let lease_query = match (needed, grant) {
+                    (Some(_), Some(_)) => shared_lease.query(now, terms, 0, most),
+                    (Some(needed), None) => {
+                        shared_lease.query(now, terms, terms.first_want(needed), most)
+                    }
+                    // It is checked by itself: the check may as well tell what there is to tell.
+                    (None, None) => shared_lease.take_query(),
+                    (None, Some(_)) => None,
+                };
+                LeaseChange::new(
+                    shared_lease,
+                    now,
+                    terms,
+                    grant,
+                    lease_query,
+                    expired,
+                    status,
+                )
+            },
+        );
+        // Contended: this request is checked by itself.
+        let Ok(change) = change else {
+            return self.counts.happened(Event::Contended);
+        };
+        worker_lease.clear();
+        worker_lease.set_portion(portion);
+        worker_lease.apply(&change, now);
+        self.ticks.by_maintenance(now, worker_lease.maintain_at_us);
+        if change.grant.is_some()
+            && let Some(reservation) = worker_lease.take(terms.cost, now)
+        {
+            limit_check.lease = LeaseUse::Held(reservation);
+        }
+        limit_check.lease_query = change.query.map(Box::new);
+        self.counts.happened_to(Event::LeaseExpired, change.expired);
+    }
+}

@@ -1,0 +1,122 @@
+//! Units that are left over, and what the limiter is told of the others.
+
+use std::rc::Rc;
+
+use crate::{
+    cache::BucketKey,
+    host::Host,
+    lease::shared_update::{LeaseChange, update_shared},
+    lease::{LeaseDescriptor, LeaseQuery, Terms},
+    metrics::Event,
+    request::PendingCheck,
+    time::Now,
+    worker::Worker,
+};
+impl Worker {
+    /// Looks after units that are left over, and tells the limiter what became of others.
+    pub(crate) fn maintain_leases(&mut self, host: &impl Host, now: Now) {
+        for (key, generation) in self.leases.due(now) {
+            let worker_lease = self.leases.find(key, generation);
+            let Some(descriptor) =
+                worker_lease.and_then(|worker_lease| worker_lease.descriptor.clone())
+            else {
+                continue;
+            };
+            if let Some(terms) = self.terms(&descriptor.policy, descriptor.at)
+                && let Some(lease_query) = self.maintain(host, now, &terms, key, generation)
+            {
+                self.settle(now, &descriptor, key, lease_query);
+            }
+        }
+    }
+
+    fn maintain(
+        &mut self,
+        host: &impl Host,
+        now: Now,
+        terms: &Terms,
+        key: BucketKey,
+        generation: u64,
+    ) -> Option<LeaseQuery> {
+        let (shared, worker_lease) = (self.process.shared()?, self.leases.find(key, generation)?);
+        let (table, bucket) = (&shared.table, (key, generation));
+        let maintained = update_shared(
+            host,
+            now,
+            table,
+            bucket,
+            None,
+            &mut |shared_lease, status| {
+                shared_lease.deposit(worker_lease.grant, &worker_lease.settlements);
+                let expired = shared_lease.expire(now);
+                let lease_query = shared_lease.maintain(now, terms);
+                LeaseChange::new(shared_lease, now, terms, None, lease_query, expired, status)
+            },
+        );
+        // Contended: at the next tick.
+        let change = maintained.ok()?;
+        worker_lease.clear();
+        worker_lease.apply(&change, now);
+        self.counts.happened_to(Event::LeaseExpired, change.expired);
+        change.query
+    }
+
+    /// Asks and tells without a request.
+    fn settle(
+        &mut self,
+        now: Now,
+        descriptor: &LeaseDescriptor,
+        key: BucketKey,
+        lease_query: LeaseQuery,
+    ) {
+        let policy = &descriptor.policy;
+        let values = descriptor.entries.values();
+        let matches = policy.compiled.matching_values(&values, now.wall_ms);
+        let mut limit_checks = self.limit_checks(&matches, policy, now);
+        if let Some(limit_check) = limit_checks
+            .iter_mut()
+            .find(|limit_check| limit_check.key == key)
+        {
+            limit_check.lease_query = Some(Box::new(lease_query));
+            let policy = Rc::clone(policy);
+            let entries = descriptor.entries.clone();
+            self.push_background(PendingCheck::background(policy, entries, limit_checks));
+        }
+    }
+
+    /// Sends what is asked and told for a request that needs no answer any more.
+    pub(crate) fn push_background(&mut self, check: PendingCheck) {
+        let check = PendingCheck {
+            stream: None,
+            cost: 0,
+            ..check
+        };
+        if let Err(check) = self.calls.batcher.push(check) {
+            self.undo_unsent(&check);
+        }
+    }
+
+    /// A request was left by its client before its check did.
+    pub(crate) fn undo_unsent(&mut self, check: &PendingCheck) {
+        if let Some(policy) = &check.policy {
+            self.cancel_units(policy, &check.limit_checks);
+        }
+        self.unreported(check);
+    }
+
+    /// A check never left: what it would have told is still to be told.
+    pub(crate) fn unreported(&mut self, check: &PendingCheck) {
+        let Some(policy) = &check.policy else {
+            return;
+        };
+        for limit_check in &check.limit_checks {
+            if let (Some(lease_query), Some(limit)) = (
+                &limit_check.lease_query,
+                policy.compiled.limit(limit_check.at),
+            ) && let Some(worker_lease) = self.leases.find(limit_check.key, limit.generation)
+            {
+                worker_lease.settlements.merge(&lease_query.settle);
+            }
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! What was admitted without the limiter, on its way to be charged.
+
+use crate::{
+    cache::{BucketEntry, Debt, Table, Update},
+    host::Host,
+    request::{LimitCheck, PendingCheck},
+    time::Now,
+};
+impl PendingCheck {
+    /// Has the units that were admitted during an outage charged, once, by this check. `doubt`:
+    /// another worker may have admitted some since this one looked.
+    pub(crate) fn take_debts(&mut self, host: &impl Host, now: Now, table: &Table, failing: bool) {
+        // One that only tells of leases charges nothing, debts included.
+        let failing = failing && self.cost > 0;
+        let owing =
+            |limit_check: &LimitCheck| (limit_check.has_debt || failing) && limit_check.is_global();
+        self.change_debts(host, now, table, owing, |debt, limit_check, span_us| {
+            limit_check.debit = debt.units(span_us, now.mono_us);
+            *debt = Debt::default();
+        });
+    }
+
+    /// The check never left: what it carried is still to be charged.
+    pub(crate) fn restore_debts(&mut self, host: &impl Host, now: Now, table: &Table) {
+        let carrying = |limit_check: &LimitCheck| limit_check.debit > 0;
+        self.change_debts(host, now, table, carrying, |debt, limit_check, span_us| {
+            debt.add(limit_check.debit, span_us, now.mono_us);
+        });
+        for limit_check in &mut self.limit_checks {
+            limit_check.debit = 0;
+        }
+    }
+
+    fn change_debts(
+        &mut self,
+        host: &impl Host,
+        now: Now,
+        table: &Table,
+        concerns: impl Fn(&LimitCheck) -> bool,
+        mut change: impl FnMut(&mut Debt, &mut LimitCheck, u64),
+    ) {
+        let Some(policy) = &self.policy else {
+            return;
+        };
+        for limit_check in self
+            .limit_checks
+            .iter_mut()
+            .filter(|limit_check| concerns(limit_check))
+        {
+            let Some(limit) = policy.compiled.limit(limit_check.at) else {
+                continue;
+            };
+            let span_us = limit.quota.algorithm().window_ms().saturating_mul(1000);
+            let (key, generation) = (limit_check.key, limit.generation);
+            let changed = table.update::<BucketEntry, _>(host, key, generation, now, |found| {
+                let before = found.entry.debt;
+                change(&mut found.entry.debt, limit_check, span_us);
+                if found.entry.debt == before {
+                    Update::Keep(())
+                } else {
+                    Update::Write(())
+                }
+            });
+            if changed.is_err() {
+                // Contended: the next check of the bucket takes it, if it is still there.
+                limit_check.debit = 0;
+            }
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Telling the limiter what was decided without it, for people to read.
+//!
+//! Counts are taken over from the metrics, so that a request costs nothing more. Of the denied
+//! buckets the first few of a second are remembered: one that is denied often is denied early.
+
+use policy::{Limit, Name};
+use protocol::{
+    DecidedBy, REPORT_CBOR,
+    compact::{DeniedBucket, Report},
+};
+
+use crate::{
+    active_policy::ActivePolicy,
+    cache::BucketKey,
+    call::REPORT_PATH,
+    host::Host,
+    random::Random,
+    request::{Extracted, LimitCheck},
+    response::Denial,
+    time::Now,
+    worker::{Call, Worker},
+};
+/// Between reports, before jitter.
+const EVERY_US: u64 = 1_000_000;
+/// How long an answer is waited for before the next report.
+const PATIENCE_US: u64 = 5_000_000;
+/// How long a report may take, in milliseconds: nobody waits for it.
+const TIMEOUT_MS: u64 = 500;
+/// Buckets that are remembered from one report to the next.
+const BUCKETS_MAX: usize = 32;
+
+/// What this worker is going to tell.
+#[derive(Debug)]
+pub(crate) struct Reporter {
+    denied: Vec<Denied>,
+    /// Where the buckets denied are, in the same order: they are compared at every denial.
+    keys: Vec<BucketKey>,
+    next_us: u64,
+    random: Random,
+}
+
+/// A bucket that was denied here.
+#[derive(Debug)]
+struct Denied {
+    limit: Name,
+    by: DecidedBy,
+    bucket: Vec<(Name, Option<Vec<u8>>)>,
+    /// Of the first request denied.
+    descriptor: Vec<(Name, Vec<u8>)>,
+    count: u64,
+    last_us: u64,
+}
+
+impl Reporter {
+    pub(crate) fn new(random: Random) -> Self {
+        Self {
+            denied: Vec::new(),
+            keys: Vec::new(),
+            next_us: 0,
+            random,
+        }
+    }
+
+    /// A bucket was denied here.
+    pub(crate) fn add(
+        &mut self,
+        now: Now,
+        key: BucketKey,
+        limit: &Limit,
+        by: DecidedBy,
+        entries: &Extracted,
+    ) {
+        let known = self.keys.iter().position(|known| *known == key);
+        if let Some(known) = known.and_then(|at| self.denied.get_mut(at)) {
+            known.count += 1;
+            known.last_us = now.mono_us;
+        } else if self.denied.len() < BUCKETS_MAX {
+            self.keys.push(key);
+            self.denied.push(Denied::first(now, limit, by, entries));
+        }
+    }
+
+    /// Whether there is nothing to tell, but what the metrics have.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.denied.is_empty()
+    }
+
+    /// Whether it is time for a report. `in_flight` is when the last one was sent, if it has not
+    /// been answered.
+    fn is_due(&mut self, now: Now, in_flight: Option<Now>) -> bool {
+        let waits = |sent: Now| now.mono_us.saturating_sub(sent.mono_us) < PATIENCE_US;
+        if in_flight.is_some_and(waits) {
+            return false;
+        }
+        if !now.reached(self.next_us) {
+            return false;
+        }
+        let pause_us = self.random.jittered(EVERY_US);
+        self.next_us = now.mono_us.saturating_add(pause_us);
+        true
+    }
+
+    fn take_denied(&mut self, now: Now) -> Vec<DeniedBucket> {
+        self.keys.clear();
+        let denied = self.denied.drain(..).map(|denied| DeniedBucket {
+            limit: denied.limit,
+            by: denied.by,
+            count: denied.count,
+            ago_ms: now.mono_us.saturating_sub(denied.last_us) / 1000,
+            bucket: denied.bucket,
+            descriptor: denied.descriptor,
+        });
+        denied.collect()
+    }
+}
+
+impl Denied {
+    #[cold]
+    fn first(now: Now, limit: &Limit, by: DecidedBy, entries: &Extracted) -> Self {
+        let value = |name: &Name| entries.value(name).map(<[u8]>::to_vec);
+        let request = entries.keys().iter().zip(entries.values());
+        Self {
+            limit: limit.name.clone(),
+            by,
+            bucket: (limit.per.iter())
+                .map(|name| (name.clone(), value(name)))
+                .collect(),
+            descriptor: request
+                .filter_map(|(name, value)| Some((name.clone(), value?.to_vec())))
+                .collect(),
+            count: 1,
+            last_us: now.mono_us,
+        }
+    }
+}
+
+impl Worker {
+    /// Remembers the buckets by which a request was denied here.
+    #[inline(never)]
+    pub(crate) fn record_denial(
+        &mut self,
+        now: Now,
+        policy: &ActivePolicy,
+        limit_checks: &[LimitCheck],
+        entries: &Extracted,
+        denial: &Denial,
+    ) {
+        for limit_check in limit_checks {
+            if let Some(limit) = policy.compiled.limit(limit_check.at)
+                && denial.by.iter().any(|(name, _)| *name == limit.name)
+            {
+                (self.reporter).add(now, limit_check.key, limit, denial.source, entries);
+            }
+        }
+    }
+
+    /// Tells the limiter, if it is time and there is anything. While none answers, it waits.
+    pub(crate) fn send_report(&mut self, host: &impl Host, now: Now) {
+        if !self.reporter.is_due(now, self.calls.registry.report_sent())
+            || self.outage.breaker.is_open(host, now)
+        {
+            return;
+        }
+        let Some(shared) = self.process.shared() else {
+            return;
+        };
+        let report = Report {
+            domain: self.config.domain.clone(),
+            proxy: shared.proxy.clone(),
+            tallies: self.counts.take_unreported(),
+            denied: self.reporter.take_denied(now),
+        };
+        if report.tallies.is_empty() && report.denied.is_empty() {
+            return;
+        }
+        let id = self.calls.registry.start_report(now);
+        self.call(Call {
+            id,
+            method: "POST",
+            path: REPORT_PATH.to_owned(),
+            headers: vec![("content-type", REPORT_CBOR.to_owned())],
+            body: Some(report.encode()),
+            timeout_ms: TIMEOUT_MS.max(self.config.limiter.timeout_ms),
+        });
+    }
+}

@@ -1,0 +1,375 @@
+//! From a request to a decision, or to a check.
+
+use std::rc::Rc;
+
+use algorithms::Algorithm;
+use policy::Match;
+use protocol::{DecidedBy, Outcome};
+
+use crate::{
+    active_policy::{ActivePolicy, PolicyState},
+    cache::Role,
+    host::{Contended, Host},
+    local_bucket::{LocalBucket, Start, Take},
+    metrics::Event,
+    request::{
+        Admission, DenyingLimits, Extracted, LeaseUse, LimitCheck, Mode, PendingCheck, Plan,
+        Request, Stream, Taken, quota_status,
+    },
+    response::{Denial, QuotaHeaders, QuotaStatus},
+    time::Now,
+    worker::{Edits, StreamId, Worker},
+};
+impl Worker {
+    /// Decides about a request as far as it can be done here, and asks the limiter for the rest.
+    pub(crate) fn decide(
+        &mut self,
+        host: &impl Host,
+        now: Now,
+        stream: StreamId,
+        request: &impl Request,
+    ) {
+        match &self.policy.state {
+            PolicyState::NoLimits => self.pass(stream, Edits::default(), QuotaHeaders::default()),
+            PolicyState::Limits(policy) => {
+                let policy = Rc::clone(policy);
+                self.decide_by(host, now, stream, policy, request);
+            }
+            PolicyState::Unknown => {
+                let keys: Vec<_> = self
+                    .config
+                    .sources
+                    .iter()
+                    .map(|(key, _)| key.clone())
+                    .collect();
+                let plan = Plan::new(&keys, &self.config.sources);
+                let check =
+                    PendingCheck::new(stream, None, plan.extract(request), Vec::new(), None);
+                self.check_with_limiter(host, now, check);
+            }
+        }
+    }
+
+    fn decide_by(
+        &mut self,
+        host: &impl Host,
+        now: Now,
+        stream: StreamId,
+        policy: Rc<ActivePolicy>,
+        request: &impl Request,
+    ) {
+        let entries = policy.plan.extract(request);
+        let values = entries.values();
+        let matches = policy.compiled.matching_values(&values, now.wall_ms);
+        let opaque = policy.opaque(&values);
+        if matches.is_empty() && opaque.is_none() {
+            return self.pass(stream, Edits::default(), QuotaHeaders::default());
+        }
+        if let Some(denial) = self.missing(now, &matches, &entries) {
+            return self.refuse(stream, denial);
+        }
+        let mut limit_checks = self.limit_checks(&matches, &policy, now);
+        drop(matches);
+        self.reserve_units(now, &policy, &mut limit_checks);
+        if let Some(denial) =
+            self.cached_denial(host, now, &policy, &mut limit_checks, opaque.is_some())
+        {
+            self.cancel_units(&policy, &limit_checks);
+            self.record_denial(now, &policy, &limit_checks, &entries, &denial);
+            return self.refuse(stream, denial);
+        }
+        if let Some(denial) = self.take_local(host, now, &policy, &mut limit_checks) {
+            self.record_denial(now, &policy, &limit_checks, &entries, &denial);
+            return self.refuse(stream, denial);
+        }
+        self.acquire_units(host, now, &policy, &entries, &mut limit_checks);
+        let mut check = PendingCheck::new(stream, Some(policy), entries, limit_checks, opaque);
+        if check.opaque.is_none() && !check.limit_checks.iter().any(LimitCheck::is_global) {
+            self.admit(host, now, &mut check, Admission::default());
+            if check
+                .limit_checks
+                .iter()
+                .any(|limit_check| limit_check.lease_query.is_some())
+            {
+                self.push_background(check);
+            }
+            return;
+        }
+        self.check_with_limiter(host, now, check);
+    }
+
+    /// A request that lacks an entry, where a limit denies such requests.
+    fn missing(
+        &mut self,
+        now: Now,
+        matches: &[Match<'_, '_>],
+        entries: &Extracted,
+    ) -> Option<Denial> {
+        let mut denying = DenyingLimits::default();
+        for found in matches.iter().filter(|found| found.missing.is_some()) {
+            let limit = found.limit;
+            let decision = if found.enforced {
+                denying.add(&limit.name, limit.hidden, None);
+                if let Some(shared) = self.process.shared() {
+                    let values = found.values.iter().copied();
+                    let key = shared.table.key(limit.name.as_str(), values);
+                    (self.reporter).add(now, key, limit, DecidedBy::Missing, entries);
+                }
+                Outcome::Denied
+            } else {
+                Outcome::WouldDeny
+            };
+            self.counts
+                .decided(&limit.name, decision, DecidedBy::Missing);
+            self.counts.happened(Event::Missing);
+        }
+        (!denying.is_empty()).then(|| Denial {
+            by: denying.by,
+            source: DecidedBy::Missing,
+            retry_after_ms: None,
+            quota_statuses: Vec::new(),
+        })
+    }
+
+    pub(crate) fn limit_checks(
+        &self,
+        matches: &[Match<'_, '_>],
+        policy: &ActivePolicy,
+        now: Now,
+    ) -> Vec<LimitCheck> {
+        let Some(shared) = self.process.shared() else {
+            return Vec::new();
+        };
+        let mut limit_checks = Vec::with_capacity(matches.len());
+        let matches = matches.iter().filter(|found| found.missing.is_none());
+        limit_checks
+            .extend(matches.filter_map(|found| LimitCheck::new(found, policy, &shared.table, now)));
+        limit_checks
+    }
+
+    /// Reads what is remembered of the global buckets; a denial of one that still holds is
+    /// repeated, unless a limit may match that could replace it.
+    fn cached_denial(
+        &mut self,
+        host: &impl Host,
+        now: Now,
+        policy: &ActivePolicy,
+        limit_checks: &mut [LimitCheck],
+        opaque: bool,
+    ) -> Option<Denial> {
+        let shared = self.process.shared()?;
+        let last_failure_us = self.outage.breaker.last_failure_us();
+        let mut denying = DenyingLimits::default();
+        for limit_check in limit_checks
+            .iter_mut()
+            .filter(|limit_check| limit_check.is_global() && limit_check.mode != Mode::Shadow)
+        {
+            let limit = policy.compiled.limit(limit_check.at)?;
+            let (key, generation) = (limit_check.key, limit.generation);
+            let known = self.cache.get_fresh(key, generation, now, last_failure_us);
+            let (status, denial) = if let Some(known) = known {
+                (known.status, known.denial)
+            } else {
+                let entry = shared.table.read(host, key, generation, now).entry;
+                self.cache.store_entry(key, generation, &entry, now);
+                let span_us = limit.quota.algorithm().window_ms().saturating_mul(1000);
+                limit_check.has_debt = entry.debt.units(span_us, now.mono_us) > 0;
+                (entry.status, entry.denial)
+            };
+            limit_check.status = status;
+            // A grant may have come since to another worker.
+            let worker_lease = self.leases.find(key, generation);
+            let shared_units = worker_lease.map_or(0, |worker_lease| worker_lease.shared);
+            let denial =
+                denial.filter(|denial| shared_units < limit.cost && denial.denies(limit.cost, now));
+            if let Some(denial) = denial.filter(|_| limit_check.mode == Mode::Enforce && !opaque) {
+                denying.add(&limit.name, limit.hidden, denial.retry_after_ms(now));
+                self.counts
+                    .decided(&limit.name, Outcome::Denied, DecidedBy::DenyCache);
+            }
+        }
+        if denying.is_empty() {
+            return None;
+        }
+        let quota_status = |limit_check: &LimitCheck| {
+            limit_check.cached_status(policy.compiled.limit(limit_check.at)?, now)
+        };
+        let enforced = limit_checks
+            .iter()
+            .filter(|limit_check| limit_check.mode == Mode::Enforce);
+        Some(Denial {
+            retry_after_ms: denying.retry_after_ms(),
+            by: denying.by,
+            source: DecidedBy::DenyCache,
+            quota_statuses: enforced.filter_map(quota_status).collect(),
+        })
+    }
+
+    /// Takes from the buckets that live here, and then from those in front of global ones.
+    fn take_local(
+        &mut self,
+        host: &impl Host,
+        now: Now,
+        policy: &ActivePolicy,
+        limit_checks: &mut [LimitCheck],
+    ) -> Option<Denial> {
+        let enforced = |limit_check: &LimitCheck| limit_check.mode == Mode::Enforce;
+        for n in 0..limit_checks.len() {
+            let limit_check = limit_checks.get_mut(n)?;
+            if limit_check.is_global() || !enforced(limit_check) {
+                continue;
+            }
+            let allowed = self.take_proxy(host, now, policy, limit_check);
+            if !allowed {
+                return self.local_denial(host, now, policy, limit_checks, n, DecidedBy::Proxy);
+            }
+        }
+        for n in 0..limit_checks.len() {
+            let limit_check = limit_checks.get_mut(n)?;
+            // What was granted in advance is not sent.
+            let sent = enforced(limit_check) && limit_check.lease == LeaseUse::No;
+            if sent && !self.take_precheck(host, now, policy, limit_check) {
+                return self.local_denial(host, now, policy, limit_checks, n, DecidedBy::Precheck);
+            }
+        }
+        None
+    }
+
+    /// Takes from a bucket of this proxy; whether it was enough.
+    pub(crate) fn take_proxy(
+        &mut self,
+        host: &impl Host,
+        now: Now,
+        policy: &ActivePolicy,
+        limit_check: &mut LimitCheck,
+    ) -> bool {
+        let taken = limit_check.local.as_ref().map(|algorithm| {
+            self.take_from(host, now, policy, limit_check, Start::Unused, algorithm)
+        });
+        match taken {
+            None => true,
+            Some(Ok(taken)) => {
+                limit_check.decided = Some(taken);
+                taken.decision.allowed
+            }
+            Some(Err(Contended)) => {
+                self.counts.happened(Event::Contended);
+                false
+            }
+        }
+    }
+
+    /// Takes from the bucket in front of a global one, if it has one; whether it was enough.
+    /// What was taken there counts what was sent, and is never put back.
+    fn take_precheck(
+        &mut self,
+        host: &impl Host,
+        now: Now,
+        policy: &ActivePolicy,
+        limit_check: &mut LimitCheck,
+    ) -> bool {
+        let Some(algorithm) = policy.precheck(limit_check.at) else {
+            return true;
+        };
+        match self.take_from(host, now, policy, limit_check, Start::Guard, algorithm) {
+            Ok(taken) => {
+                limit_check.decided = Some(taken);
+                taken.decision.allowed
+            }
+            // The limiter still decides.
+            Err(Contended) => true,
+        }
+    }
+
+    fn take_from(
+        &self,
+        host: &impl Host,
+        now: Now,
+        policy: &ActivePolicy,
+        limit_check: &LimitCheck,
+        start: Start,
+        algorithm: &Algorithm,
+    ) -> Result<Taken, Contended> {
+        let (Some(limit), Some(shared)) =
+            (policy.compiled.limit(limit_check.at), self.process.shared())
+        else {
+            return Err(Contended);
+        };
+        let bucket = LocalBucket {
+            table: &shared.table,
+            key: match start {
+                Start::Guard => limit_check.key.in_role(Role::Precheck),
+                _ => limit_check.key,
+            },
+            generation: limit.generation,
+            algorithm,
+            start,
+        };
+        let (decision, slot) = bucket.decide(host, now, limit.cost, Take::Charge)?;
+        Ok(Taken {
+            decision,
+            slot,
+            at_ms: now.wall_ms,
+        })
+    }
+
+    /// A local bucket said no: those before it get back what was taken.
+    fn local_denial(
+        &mut self,
+        host: &impl Host,
+        now: Now,
+        policy: &ActivePolicy,
+        limit_checks: &[LimitCheck],
+        denied_by: usize,
+        source: DecidedBy,
+    ) -> Option<Denial> {
+        self.put_back(host, now, policy, limit_checks);
+        let limit_check = limit_checks.get(denied_by)?;
+        let limit = policy.compiled.limit(limit_check.at)?;
+        let algorithm = match source {
+            DecidedBy::Precheck => policy.precheck(limit_check.at)?,
+            _ => limit_check.local.as_ref()?,
+        };
+        self.counts.decided(&limit.name, Outcome::Denied, source);
+        let decided = limit_check.decided.map(|taken| taken.decision);
+        // Contended: try again at once.
+        let retry_after_ms = decided.map_or(Some(1), |d| d.retry_after.millis());
+        let quotas = decided.filter(|_| !limit.hidden);
+        let quota_statuses: Vec<QuotaStatus> = quotas
+            .map(|decision| quota_status(limit, algorithm, &decision))
+            .into_iter()
+            .collect();
+        Some(Denial {
+            by: vec![(limit.name.clone(), !limit.hidden)],
+            source,
+            retry_after_ms,
+            quota_statuses,
+        })
+    }
+
+    /// Lets the limiter decide.
+    fn check_with_limiter(&mut self, host: &impl Host, now: Now, mut check: PendingCheck) {
+        let waits = check.policy.is_none()
+            || check.opaque.is_some()
+            || check
+                .limit_checks
+                .iter()
+                .any(|limit_check| limit_check.is_global() && limit_check.mode != Mode::Shadow);
+        if let Some(stream) = check.stream
+            && waits
+        {
+            if !self.prepare_hold(host, now, &mut check) {
+                return;
+            }
+            self.requests.streams.insert(stream, Stream::Waiting);
+        } else {
+            // The limits left are only reported: nobody has to wait for them.
+            self.admit(host, now, &mut check, Admission::default());
+            check.stream = None;
+        }
+        if let Err(check) = self.calls.batcher.push(check) {
+            self.counts.happened(Event::QueueFull);
+            self.decide_unsent(host, now, check);
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! Requests that wait for their turn in a queue, and the slots that some of them gave up.
+
+use std::rc::Rc;
+
+use algorithms::{Algorithm, QueueSlot};
+use protocol::{Answer, Free};
+
+use crate::{
+    active_policy::ActivePolicy,
+    cache::BucketKey,
+    host::Host,
+    local_bucket::{LocalBucket, Start},
+    request::{Extracted, PendingCheck, SlotRelease},
+    response::QuotaHeaders,
+    time::Now,
+    worker::{Edits, StreamId, Worker},
+};
+/// Held requests, the next one last.
+#[derive(Debug)]
+pub(crate) struct Holds {
+    waiting: Vec<Held>,
+    /// Each request that is held, or may have to be, has one more of these.
+    permits: Rc<()>,
+    max: usize,
+    /// Of requests that have gone lately.
+    released: Vec<Slots>,
+    /// What no limiter could be told yet: at most `max`.
+    unsent: Vec<PendingCheck>,
+}
+
+/// A place for a request to be held in, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct HoldPermit(#[expect(dead_code, reason = "it is counted")] Rc<()>);
+
+/// A request until its turn comes.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) until_us: u64,
+    pub(crate) stream: StreamId,
+    pub(crate) edits: Edits,
+    pub(crate) quotas: QuotaHeaders,
+    pub(crate) slots: Slots,
+    #[expect(dead_code, reason = "it is there until the request is not")]
+    pub(crate) permit: HoldPermit,
+}
+
+/// The slots of a request, to be freed if it ends before it starts.
+#[derive(Debug, Default)]
+pub(crate) struct Slots {
+    /// Of buckets that live here.
+    pub(crate) local: Vec<LocalSlot>,
+    /// Of buckets that a limiter keeps; rare, and large.
+    pub(crate) global: Option<Box<LimiterSlots>>,
+}
+
+/// A slot that a queue of this proxy gave.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LocalSlot {
+    pub(crate) key: BucketKey,
+    /// Of its limit.
+    pub(crate) generation: u64,
+    pub(crate) algorithm: Algorithm,
+    pub(crate) cost: u64,
+    pub(crate) slot: QueueSlot,
+    /// When, in milliseconds since the epoch.
+    pub(crate) at_ms: u64,
+}
+
+/// Slots that queues of a limiter gave.
+#[derive(Debug)]
+pub(crate) struct LimiterSlots {
+    policy: Rc<ActivePolicy>,
+    entries: Extracted,
+    slots: Vec<Free>,
+    /// From which moment on none of them is to come any more, in microseconds.
+    until_us: u64,
+}
+
+impl Holds {
+    pub(crate) fn new(max: usize) -> Self {
+        Self {
+            waiting: Vec::new(),
+            permits: Rc::default(),
+            max,
+            released: Vec::new(),
+            unsent: Vec::new(),
+        }
+    }
+
+    /// When the turn of the next comes; `u64::MAX`: none is held.
+    pub(crate) fn next_us(&self) -> u64 {
+        self.waiting.last().map_or(u64::MAX, |held| held.until_us)
+    }
+
+    /// A place for one more request; `None`: all are taken.
+    pub(crate) fn permit(&self) -> Option<HoldPermit> {
+        let taken = Rc::strong_count(&self.permits) - 1;
+        (taken < self.max).then(|| HoldPermit(Rc::clone(&self.permits)))
+    }
+
+    /// Holds a request. Those that end at the same moment go on in the order they came.
+    pub(crate) fn add(&mut self, held: Held) {
+        let at = self
+            .waiting
+            .partition_point(|other| other.until_us > held.until_us);
+        self.waiting.insert(at, held);
+    }
+
+    /// Takes out a request whose turn has come.
+    pub(crate) fn next_due(&mut self, now: Now) -> Option<Held> {
+        self.waiting.pop_if(|held| now.reached(held.until_us))
+    }
+
+    /// A request has gone: its slots are given up.
+    pub(crate) fn forget(&mut self, stream: StreamId) {
+        if let Some(at) = self.waiting.iter().position(|held| held.stream == stream) {
+            let held = self.waiting.remove(at);
+            self.release_slots(held.slots);
+        }
+    }
+
+    /// Gives up the slots of a request that does not go on.
+    pub(crate) fn release_slots(&mut self, slots: Slots) {
+        if !slots.local.is_empty() || slots.global.is_some() {
+            self.released.push(slots);
+        }
+    }
+
+    /// Whether nothing is left to be given up.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.released.is_empty() && self.unsent.is_empty()
+    }
+
+    /// A limiter could not be told what is still to come.
+    pub(crate) fn keep_unsent(&mut self, mut check: PendingCheck, now: Now) {
+        let Some(release) = &check.free else {
+            return;
+        };
+        if release.until_us > now.mono_us && self.unsent.len() < self.max {
+            // They left with the call.
+            check.entries = release.entries.clone();
+            self.unsent.push(check);
+        }
+    }
+}
+
+impl LimiterSlots {
+    /// Those that an answer gave a request; `None`: none.
+    pub(crate) fn of(check: &PendingCheck, answer: &Answer, now: Now) -> Option<Box<Self>> {
+        let (policy, entries) = (check.policy.clone()?, check.hold.entries.as_deref()?);
+        let given = answer.limits.iter().filter(|limit| limit.charged > 0);
+        let slots = given.clone().filter_map(|limit| {
+            Some(Free {
+                limit: limit.name.clone(),
+                slot: limit.slot?,
+                units: limit.charged,
+            })
+        });
+        let slots: Vec<Free> = slots.collect();
+        let reset_ms = given.map(|limit| limit.reset_after_ms).max()?;
+        (!slots.is_empty()).then(|| {
+            Box::new(Self {
+                policy,
+                entries: entries.clone(),
+                slots,
+                until_us: now.after_ms(reset_ms),
+            })
+        })
+    }
+}
+
+impl Worker {
+    /// Frees what was given up: here, or by the next call of the limiter.
+    pub(crate) fn free_slots(&mut self, host: &impl Host, now: Now) {
+        for slots in std::mem::take(&mut self.requests.holds.released) {
+            for of in slots.local {
+                self.free_local(host, now, &of);
+            }
+            if let Some(global) = slots.global {
+                self.free_global(now, *global);
+            }
+        }
+    }
+
+    /// Lets the limiter know, if it answers again, what it could not be told before.
+    pub(crate) fn retry_unsent(&mut self, now: Now) {
+        for check in std::mem::take(&mut self.requests.holds.unsent) {
+            let to_come = |release: &SlotRelease| release.until_us > now.mono_us;
+            if check.free.as_deref().is_some_and(to_come)
+                && let Err(check) = self.calls.batcher.push(check)
+            {
+                self.requests.holds.keep_unsent(check, now);
+            }
+        }
+    }
+
+    fn free_local(&self, host: &impl Host, now: Now, of: &LocalSlot) {
+        let Some(shared) = self.process.shared() else {
+            return;
+        };
+        let bucket = LocalBucket {
+            table: &shared.table,
+            key: of.key,
+            generation: of.generation,
+            algorithm: &of.algorithm,
+            start: Start::Unused,
+        };
+        // Contended: the slot is lost.
+        let _ = bucket.put_back(host, now, of.at_ms, of.cost, Some(of.slot));
+    }
+
+    fn free_global(&mut self, now: Now, slots: LimiterSlots) {
+        let policy = slots.policy;
+        let values = slots.entries.values();
+        let matches = policy.compiled.matching_values(&values, now.wall_ms);
+        let limit_checks = self.limit_checks(&matches, &policy, now);
+        drop(matches);
+        let mut check = PendingCheck::background(policy, slots.entries.clone(), limit_checks);
+        check.free = Some(Box::new(SlotRelease {
+            slots: slots.slots,
+            entries: slots.entries,
+            until_us: slots.until_us,
+        }));
+        if let Err(check) = self.calls.batcher.push(check) {
+            self.requests.holds.keep_unsent(check, now);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_go_on_in_the_order_of_their_turns() {
+        let mut holds = Holds::new(5);
+        for (stream, until_us) in [(1, 30), (2, 10), (3, 20), (4, 10), (5, 40)] {
+            let permit = holds.permit().unwrap();
+            holds.add(Held {
+                until_us,
+                stream: StreamId(stream),
+                edits: Edits::default(),
+                quotas: QuotaHeaders::default(),
+                slots: Slots::default(),
+                permit,
+            });
+        }
+        assert!(holds.permit().is_none());
+        holds.forget(StreamId(3));
+        assert!(holds.permit().is_some());
+        let now = Now {
+            mono_us: 30,
+            wall_ms: 0,
+        };
+        let mut order = Vec::new();
+        while let Some(held) = holds.next_due(now) {
+            order.push(held.stream.0);
+        }
+        assert_eq!(order, [2, 4, 1]);
+        assert_eq!(holds.next_us(), 40);
+    }
+}

@@ -1,0 +1,42 @@
+//! Requests on their way to a decision.
+//!
+//! `decide` takes a request as far as this proxy can, `admit` carries out the decision, and `hold`
+//! keeps requests that a queue delays.
+
+mod admit;
+mod decide;
+mod descriptor;
+mod hold;
+mod limit_check;
+mod limiter_traffic;
+mod pending_check;
+mod streams;
+
+pub(crate) use admit::Admission;
+pub(crate) use descriptor::{Extracted, Plan};
+pub use descriptor::{NoProperty, Request};
+use hold::{Held, HoldPermit, Holds};
+pub(crate) use hold::{LimiterSlots, LocalSlot, Slots};
+use limit_check::Taken;
+pub(crate) use limit_check::{DenyingLimits, LeaseUse, LimitCheck, Mode, quota_status};
+use pending_check::SlotRelease;
+pub(crate) use pending_check::{Attempts, PendingCheck};
+pub(crate) use streams::Stream;
+use streams::Streams;
+
+/// The requests that a worker has under way.
+#[derive(Debug)]
+pub(crate) struct Requests {
+    pub(crate) streams: Streams,
+    pub(crate) holds: Holds,
+}
+
+impl Requests {
+    /// `hold_max` is how many requests may be held at once.
+    pub(crate) fn new(hold_max: usize) -> Self {
+        Self {
+            streams: Streams::default(),
+            holds: Holds::new(hold_max),
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! What a worker shares with the others of its Envoy process.
+
+use filter_config::Config;
+
+use crate::{cache::Table, host::Host, identity::Identity};
+
+/// The process of a worker, once it has joined it.
+#[derive(Debug)]
+pub(crate) struct Process {
+    /// Becomes the identity of the process if no worker has left one.
+    seed: [u8; 32],
+    shared: Option<Shared>,
+}
+
+/// What all workers of the process have in common.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    /// The name of the process in requests to limiters.
+    pub(crate) proxy: String,
+    pub(crate) table: Table,
+}
+
+impl Process {
+    pub(crate) fn new(seed: [u8; 32]) -> Self {
+        Self { seed, shared: None }
+    }
+
+    /// `None` until the worker's first event.
+    pub(crate) fn shared(&self) -> Option<&Shared> {
+        self.shared.as_ref()
+    }
+
+    /// The name of the process in requests to limiters; empty until it is known.
+    pub(crate) fn proxy(&self) -> &str {
+        self.shared().map_or("", |shared| &shared.proxy)
+    }
+
+    /// Takes the identity of the process. Returns whether this is the first time.
+    pub(super) fn join(&mut self, host: &impl Host, config: &Config) -> bool {
+        if self.shared.is_some() {
+            return false;
+        }
+        // Contended: the worker stays a proxy of its own. Limiters count one proxy more.
+        let identity = Identity::join(host, self.seed);
+        let identity = identity.unwrap_or_else(|_| Identity::of(self.seed));
+        self.shared = Some(Shared {
+            proxy: identity.proxy_name(),
+            table: Table::new(config.domain.as_str(), config.buckets, identity.hash_key),
+        });
+        true
+    }
+}
