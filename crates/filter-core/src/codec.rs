@@ -1,5 +1,5 @@
-//! Fixed little-endian fields in shared values. What is read was perhaps written by another
-//! plugin or another version, so every read may come up short.
+//! Fixed little-endian fields in shared values. A value may have been written by another plugin, so
+//! each read may fail.
 
 /// Reads fields off the front of a value.
 #[derive(Clone, Copy, Debug)]

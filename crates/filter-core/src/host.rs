@@ -1,9 +1,9 @@
-//! What the state machine asks of its surroundings while it decides.
+//! The host of the state machine: Envoy's shared data.
 
 /// The map that all workers of one Envoy process share.
 ///
-/// It forgets nothing, bounds nothing and is open to other plugins: every key
-/// written here belongs to a fixed set, and every value read is distrusted.
+/// It has no bounds, deletes nothing and is open to other plugins: each key written here belongs to
+/// a fixed set, and no value read is trusted.
 pub trait Host {
     /// A value and its version; `None` if nobody ever wrote it.
     fn load(&self, key: &[u8]) -> Option<Versioned>;
@@ -12,14 +12,13 @@ pub trait Host {
     fn swap(&self, key: &[u8], value: &[u8], expected: Version) -> Result<(), CasMismatch>;
 }
 
-/// Which write of a key this is.
+/// The version of a value: which write made it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Version(pub u32);
 
 impl Version {
-    /// Nobody wrote the key yet. Envoy takes 0 for "whatever is there" and accepts any number
-    /// for an absent key, so the one that no write ever gets is named: a key that somebody
-    /// created meanwhile is a mismatch.
+    /// The key is absent. Envoy takes 0 for "any version" and accepts any number for an absent key,
+    /// so a number is used that no write gets: a key that was created meanwhile is a mismatch.
     pub const ABSENT: Self = Self(u32::MAX);
 }
 
@@ -28,7 +27,7 @@ impl Version {
 pub struct Versioned {
     /// The value; empty if another plugin "removed" it.
     pub bytes: Vec<u8>,
-    /// What the next write must name.
+    /// The version that the next write must expect.
     pub version: Version,
 }
 
@@ -37,16 +36,16 @@ pub struct Versioned {
 #[error("another worker wrote first")]
 pub struct CasMismatch;
 
-/// How often a read-modify-write is tried before it is given up. Each failed try means that
-/// another worker got its write in, so this many in a row take as many busy workers.
+/// How often a compare-and-swap is tried. Each failure means that another worker wrote first, so
+/// this many in a row need as many busy workers.
 pub(crate) const MAX_TRIES: u32 = 16;
 
-/// A shared value could not be written: other workers were faster [`MAX_TRIES`] times.
+/// A shared value could not be written: other workers wrote first [`MAX_TRIES`] times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("too many workers write the same value")]
 pub struct Contended;
 
-/// What a change to a shared value comes to.
+/// The result of a change to a shared value.
 pub(crate) enum Change<R> {
     /// The value stays as it is.
     Keep(R),
@@ -54,7 +53,7 @@ pub(crate) enum Change<R> {
     Write(Vec<u8>, R),
 }
 
-/// Reads a value, changes it, and tries again while other workers come in between.
+/// Changes a value by compare-and-swap, a bounded number of times.
 pub(crate) fn update<R>(
     host: &impl Host,
     key: &[u8],

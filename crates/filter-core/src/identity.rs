@@ -1,39 +1,39 @@
-//! Who this Envoy process is, agreed between its workers.
+//! The identity of this Envoy process, which its workers agree on.
 
 use crate::{
     codec::Reader,
     host::{Contended, Host, MAX_TRIES, Version},
 };
 
-/// Where the workers keep it.
+/// The key in shared data.
 const KEY: &[u8] = b"rl1:identity";
 
 /// Random numbers of one Envoy process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
-    /// What limiters know this process by.
+    /// The id of the process in requests to limiters.
     pub(crate) proxy: u128,
     /// The key of the hash that places buckets in the table.
     pub(crate) hash_key: [u8; 16],
 }
 
 impl Identity {
-    /// Joins the process: takes the identity that a worker left, or leaves one made of `random`.
+    /// Reads the identity that another worker left, or leaves one made of `random`.
     pub(crate) fn join(host: &impl Host, random: [u8; 32]) -> Result<Self, Contended> {
         for _ in 0..MAX_TRIES {
             let read = host.load(KEY);
             if let Some(identity) = read.as_ref().and_then(|read| Self::parse(&read.bytes)) {
                 return Ok(identity);
             }
-            // Absent, or overwritten by something that is none of ours.
+            // Absent, or overwritten by another plugin.
             let expected = read.map_or(Version::ABSENT, |read| read.version);
-            // Whoever wins, the next look finds what was written.
+            // Whichever worker wins, the next read finds its value.
             let _ = host.swap(KEY, &random, expected);
         }
         Err(Contended)
     }
 
-    /// An identity of one's own.
+    /// An identity that is not shared.
     pub(crate) fn of(random: [u8; 32]) -> Self {
         let (proxy, hash_key) = random.split_at(16);
         Self {

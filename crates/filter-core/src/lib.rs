@@ -1,20 +1,17 @@
 //! The decision at the proxy, as a state machine.
 //!
-//! Requests, answers of the limiter and the passage of time go into a
-//! [`Worker`], one for each of Envoy's; [`Step`]s come out: this request goes
-//! on, that one is answered, make this call. Nothing in here does I/O or reads
-//! a clock. What the workers of a process share goes through [`Host`], Envoy's
-//! shared data, so the whole of it runs against a simulated one
-//! (`tests/simulation/`): several workers, lost and late calls, a clock that
-//! jumps, and a seed that replays a run.
+//! Requests, answers of the limiter and ticks go into a [`Worker`], one for each of Envoy's workers;
+//! [`Step`]s come out: this request goes on, that one is answered, make this call. The crate does no
+//! I/O and reads no clock. What the workers of a process share goes through [`Host`], Envoy's shared
+//! data. So all of it runs in a simulation (`tests/simulation/`) with several workers, faults, a
+//! clock that jumps, and a seed that replays a run.
 //!
-//! The way of a request: `descriptor` extracts what the policy needs,
-//! `worker::decide` matches it, takes units that were granted in advance
-//! (`lease`), looks up denials (`table`), takes from buckets that live here
-//! (`local`) and leaves the rest to a check, which travels with others
-//! (`batcher`) at the end of the host's turn (`worker::departure`), unless the limiter is known to be
-//! away (`breaker`).
-//! `worker::answer` or `worker::failure` decide, `client` says so.
+//! The way of a request: `request::descriptor` extracts the entries that the policy needs, and
+//! `request::decide` matches the limits (`active_policy`), takes leased units (`lease`), repeats
+//! denials that still hold (`cache`) and charges the buckets of this proxy (`local_bucket`). For the
+//! rest it queues a check, which `call` sends in a batch at the end of the host's turn, unless the
+//! circuit breaker is open (`outage`). `call::answer` or `outage::fallback` decide, `request::admit`
+//! carries the decision out, and `response` writes it for the client.
 
 mod active_policy;
 mod cache;

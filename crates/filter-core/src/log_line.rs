@@ -1,10 +1,10 @@
-//! What others wrote, as one line of a log.
+//! Text of other components as one line of the log.
 
-/// Characters of it that are shown.
+/// Characters that are kept.
 const MAX_CHARS: usize = 400;
 
-/// The text on one line, without what a terminal would obey or hide: control characters, and those
-/// that change the direction of text or have no width, are written as escapes.
+/// The text on one line. Control characters, and those that change the direction of text or have no
+/// width, are written as escapes.
 pub(crate) fn log_line(text: &str) -> String {
     let mut out = String::with_capacity(text.len().min(MAX_CHARS));
     for c in text.chars().take(MAX_CHARS) {

@@ -1,50 +1,47 @@
-//! Counts of what happened, gathered in memory and handed to the host in batches.
-//!
-//! Envoy never frees a metric's name, so the names are bounded: beyond [`MAX_LIMITS`] limits the
-//! rest is counted together.
+//! Counters, gathered in memory and written to the host in batches.
 
 use policy::Name;
 use protocol::{DecidedBy, Outcome, compact::Tally};
 
 /// Limits that get counters of their own.
 const MAX_LIMITS: usize = 256;
-/// What the others are counted as. No limit can have this name.
+/// The name that the other limits share.
 const OTHERS: &str = "_others";
 
 /// Events that are not about a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// A callout that brought answers.
+    /// A check call that was answered.
     CalloutAnswered,
-    /// A callout that brought none.
+    /// A check call that failed.
     CalloutFailed,
-    /// A callout that failed, charged nothing, and was made again.
+    /// A check call that failed without a charge and was retried.
     CalloutRetried,
-    /// A check whose own answer was an error.
+    /// A check that was answered with an error.
     CheckFailed,
-    /// A request let through because no policy was known and no limiter answered.
+    /// A request let through because no policy was loaded and no limiter answered.
     Unguarded,
-    /// A request that found too many others waiting for the limiter.
+    /// A request that found the queue of checks full.
     QueueFull,
-    /// A write to shared data that was given up, other workers being faster.
+    /// A write to shared data that lost against other workers too often.
     Contended,
-    /// A snapshot that could not be used.
+    /// A snapshot that could not be read.
     PolicyRejected,
     /// A snapshot that came into force.
     PolicyLoaded,
-    /// A poll that brought nothing.
+    /// A poll that failed.
     PolicyPollFailed,
-    /// A request that came while as many as may be were held.
+    /// A request that could not be held because `hold.max` others were.
     HoldFull,
-    /// A request that lacks what its limit is counted by.
+    /// A request that lacks an entry of its limit.
     Missing,
-    /// A unit granted in advance.
+    /// A unit that was granted.
     LeaseGranted,
-    /// A unit granted in advance of which the limiter was told that it was used.
+    /// A unit that was settled as spent.
     LeaseSettled,
-    /// A unit granted in advance that was given back.
+    /// A unit that was returned.
     LeaseReturned,
-    /// A unit granted in advance whose time ran out.
+    /// A unit whose deadline passed.
     LeaseExpired,
 }
 
@@ -100,15 +97,15 @@ pub trait Metrics {
     fn sample(&mut self, name: &str, value: u64);
 }
 
-/// The counters of one limit.
+/// Counters of one limit.
 const SLOTS: usize = Outcome::ALL.len() * DecidedBy::ALL.len();
 
-/// Counts not handed over yet.
+/// Counters since the last flush.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     limits: Vec<(Name, [u64; SLOTS])>,
     others: [u64; SLOTS],
-    /// What was handed over and no limiter saw, by limit.
+    /// Flushed decisions that no limiter made and that are still to be reported, by limit.
     unreported: Vec<(Name, [u64; SLOTS])>,
     events: [u64; Event::ALL.len()],
 }
@@ -127,14 +124,14 @@ impl Counts {
         self.happened_to(event, 1);
     }
 
-    /// Counts what happened to so many units at once.
+    /// Counts an event of several units.
     pub(crate) fn happened_to(&mut self, event: Event, units: u64) {
         if let Some(count) = self.events.get_mut(event as usize) {
             *count = count.saturating_add(units);
         }
     }
 
-    /// Takes what was decided without a limiter since this was last asked.
+    /// Takes the decisions to report.
     pub(crate) fn take_unreported(&mut self) -> Vec<Tally> {
         let mut tallies = Vec::new();
         for (limit, counts) in self.unreported.drain(..) {
@@ -154,12 +151,12 @@ impl Counts {
         tallies
     }
 
-    /// Whether no event is still to be handed over, and no limiter to be told of anything that was.
+    /// Whether there is nothing to flush or to report.
     pub(crate) fn is_flushed(&self) -> bool {
         self.unreported.is_empty() && self.events.iter().all(|count| *count == 0)
     }
 
-    /// Keeps what no limiter saw, to be told.
+    /// Keeps the decisions that no limiter made, for the next report.
     fn keep_unreported(&mut self) {
         let limiter = DecidedBy::Limiter as usize;
         for (limit, counts) in &self.limits {
@@ -184,7 +181,7 @@ impl Counts {
         }
     }
 
-    /// Hands all counts over.
+    /// Writes all counters to the host.
     pub(crate) fn flush(&mut self, metrics: &mut impl Metrics) {
         self.keep_unreported();
         let named = self
@@ -216,7 +213,7 @@ impl Counts {
     fn of(&mut self, limit: &Name) -> &mut [u64; SLOTS] {
         let known = self.limits.iter().position(|(name, _)| name == limit);
         let at = match known {
-            // What is asked for often comes to the front.
+            // Limits that are counted often move to the front.
             Some(at @ 1..) => {
                 self.limits.swap(at, at - 1);
                 at - 1

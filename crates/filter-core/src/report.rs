@@ -1,7 +1,7 @@
-//! Telling the limiter what was decided without it, for people to read.
+//! Reports to the limiter of decisions that it did not make.
 //!
-//! Counts are taken over from the metrics, so that a request costs nothing more. Of the denied
-//! buckets the first few of a second are remembered: one that is denied often is denied early.
+//! The counts come from the metrics, so a request costs nothing more. Of the denied buckets, the
+//! first 32 of each second are reported: a bucket that is denied often is denied early.
 
 use policy::{Limit, Name};
 use protocol::{
@@ -20,32 +20,33 @@ use crate::{
     time::Now,
     worker::{Call, Worker},
 };
+
 /// Between reports, before jitter.
 const EVERY_US: u64 = 1_000_000;
-/// How long an answer is waited for before the next report.
+/// How long a report may be in flight before the next is sent.
 const PATIENCE_US: u64 = 5_000_000;
-/// How long a report may take, in milliseconds: nobody waits for it.
+/// The timeout of a report, in milliseconds. No request waits for it.
 const TIMEOUT_MS: u64 = 500;
-/// Buckets that are remembered from one report to the next.
+/// Denied buckets in a report, at most.
 const BUCKETS_MAX: usize = 32;
 
-/// What this worker is going to tell.
+/// The next report of this worker.
 #[derive(Debug)]
 pub(crate) struct Reporter {
     denied: Vec<Denied>,
-    /// Where the buckets denied are, in the same order: they are compared at every denial.
+    /// The keys of the denied buckets, in the same order, for a fast search.
     keys: Vec<BucketKey>,
     next_us: u64,
     random: Random,
 }
 
-/// A bucket that was denied here.
+/// A bucket that denied a request without the limiter.
 #[derive(Debug)]
 struct Denied {
     limit: Name,
     by: DecidedBy,
     bucket: Vec<(Name, Option<Vec<u8>>)>,
-    /// Of the first request denied.
+    /// The descriptor of the first denied request.
     descriptor: Vec<(Name, Vec<u8>)>,
     count: u64,
     last_us: u64,
@@ -61,7 +62,7 @@ impl Reporter {
         }
     }
 
-    /// A bucket was denied here.
+    /// Records a denial by a bucket.
     pub(crate) fn add(
         &mut self,
         now: Now,
@@ -80,7 +81,7 @@ impl Reporter {
         }
     }
 
-    /// Whether there is nothing to tell, but what the metrics have.
+    /// Whether there is nothing to report beside the metrics.
     pub(crate) fn is_idle(&self) -> bool {
         self.denied.is_empty()
     }
@@ -135,7 +136,7 @@ impl Denied {
 }
 
 impl Worker {
-    /// Remembers the buckets by which a request was denied here.
+    /// Records the buckets that denied a request without the limiter.
     #[inline(never)]
     pub(crate) fn record_denial(
         &mut self,
@@ -154,7 +155,7 @@ impl Worker {
         }
     }
 
-    /// Tells the limiter, if it is time and there is anything. While none answers, it waits.
+    /// Sends a report if one is due and not empty. It waits while the breaker is open.
     pub(crate) fn send_report(&mut self, host: &impl Host, now: Now) {
         if !self.reporter.is_due(now, self.calls.registry.report_sent())
             || self.outage.breaker.is_open(host, now)

@@ -7,8 +7,8 @@ use std::{
 
 use crate::host::{CasMismatch, Host, Version, Versioned};
 
-/// The map of one Envoy process: versions count up over all keys, a key that nobody wrote takes
-/// any version, and version 0 takes any value.
+/// The map of one Envoy process. Versions count up over all keys; an absent key accepts any
+/// version, and version 0 matches any value.
 #[derive(Debug, Default)]
 pub struct SharedData {
     values: RefCell<HashMap<Vec<u8>, Versioned>>,
@@ -23,7 +23,7 @@ impl SharedData {
         self.write(key, value);
     }
 
-    /// Makes the next writes lose against another worker that writes the same value.
+    /// Makes the next writes fail, as if another worker wrote the same value first.
     pub fn lose_writes(&self, count: u32) {
         self.lose.set(count);
     }

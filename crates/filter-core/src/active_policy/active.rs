@@ -13,10 +13,11 @@ use crate::{
     local_bucket::{Share, precheck},
     request::Plan,
 };
-/// What is known of the domain's limits.
+
+/// The domain's limits as far as this worker has them.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum PolicyState {
-    /// Nothing yet: every request is the limiter's to decide.
+    /// No snapshot has been loaded: the limiter decides every request.
     #[default]
     Unknown,
     /// The limiter does not know the domain: there are no limits.
@@ -25,19 +26,19 @@ pub(crate) enum PolicyState {
     Limits(std::rc::Rc<ActivePolicy>),
 }
 
-/// A compiled policy in this proxy.
+/// A compiled policy, with the number of proxies that share each limit.
 #[derive(Debug)]
 pub(crate) struct ActivePolicy {
     pub(crate) compiled: Compiled,
     pub(crate) plan: Plan,
     prechecks: Vec<Option<Algorithm>>,
-    /// Proxies that ask for each limit, as last told; 0: never.
+    /// Proxies that use each limit, as limiters last reported; 0: never.
     proxies: Vec<Cell<u64>>,
-    /// Those of the domain, for limits of which nothing was said.
+    /// Proxies of the domain, for limits without a report of their own.
     all_proxies: Cell<u64>,
 }
 
-/// The values of a request as the policy crate asks for them.
+/// The values of a request, as the policy crate looks them up.
 struct Values<'a>(&'a [Name], &'a [Option<&'a [u8]>]);
 
 impl Entries for Values<'_> {
@@ -59,7 +60,7 @@ impl ActivePolicy {
         }
     }
 
-    /// Takes over what limiters say of the number of proxies that ask for a limit.
+    /// Stores the number of proxies that use a limit, as a limiter reports it.
     pub(crate) fn set_proxies(&self, limit: &str, count: u64) {
         if limit == ALL_LIMITS {
             return self.all_proxies.set(count);
@@ -70,7 +71,7 @@ impl ActivePolicy {
         }
     }
 
-    /// Keeps what was known of limits that were there before.
+    /// Copies the numbers of proxies from the policy before this one.
     pub(crate) fn inherit_proxies(&self, before: &Self) {
         self.all_proxies.set(before.all_proxies.get());
         for (limit, count) in before.compiled.limits().iter().zip(&before.proxies) {
@@ -78,7 +79,7 @@ impl ActivePolicy {
         }
     }
 
-    /// The proxies that share a limit when no limiter divides it.
+    /// The proxies that share a limit during an outage: `fleet_size`, or as reported.
     pub(crate) fn proxies(&self, at: usize) -> u64 {
         let status = self.proxies.get(at).map(Cell::get);
         let status = status.filter(|status| *status > 0);
@@ -95,7 +96,7 @@ impl ActivePolicy {
         self.prechecks.get(at)?.as_ref()
     }
 
-    /// What stands in for a global bucket while no limiter answers.
+    /// The bucket that replaces a global one while no limiter answers.
     pub(crate) fn fallback_bucket(
         &self,
         at: usize,
@@ -114,14 +115,14 @@ impl ActivePolicy {
             proxies: self.proxies(at),
             cost: limit.cost,
         };
-        // Numbers that were told and that no algorithm takes are no reason to refuse everybody.
+        // If no algorithm accepts the reported numbers, the limit's own are used.
         let own = || share.of(limit.quota.parameters());
         let algorithm = share.of(&parameters).or_else(own);
         algorithm.map_or(FallbackBucket::Impossible, FallbackBucket::Bucket)
     }
 
-    /// What happens without the limiter to a request that a limit this version cannot read may
-    /// apply to; `None` if there is no such limit.
+    /// The strictest `on_failure` among the limits that only the limiter can read and that may
+    /// match; `None` if there is none.
     pub(crate) fn opaque(&self, values: &[Option<&[u8]>]) -> Option<OnFailure> {
         if self.compiled.opaque().is_empty() {
             return None;
@@ -140,19 +141,18 @@ impl ActivePolicy {
     }
 }
 
-/// The numbers of a bucket's stand-in.
+/// The numbers of a fallback bucket.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum FallbackBucket {
-    /// These.
+    /// A bucket with these numbers.
     Bucket(Algorithm),
     /// The bucket is not limited.
     Unlimited,
-    /// None that can be reckoned with exactly.
+    /// No exact numbers exist, or the quota is 0: everything is denied.
     Impossible,
 }
 
-/// The parameters of a bucket whose numbers the limiter told. Snapshots carry no overrides, so
-/// they may differ from the limit's own.
+/// The parameters of a bucket by the limiter's report, which includes overrides. Snapshots do not.
 fn resolved(limit: &Limit, status: BucketStatus) -> Parameters {
     let algorithm = limit.quota.algorithm();
     let written = *algorithm.parameters();

@@ -1,4 +1,4 @@
-//! Following the domain's limits.
+//! Polls of the domain's snapshot, and what their answers change.
 
 use std::{fmt::Write, rc::Rc};
 
@@ -16,10 +16,11 @@ use crate::{
     time::Now,
     worker::{Call, CallAnswer, Level, Step, Worker},
 };
-/// The largest snapshot that is read.
+
+/// The largest snapshot that is read, in bytes.
 const MAX_SNAPSHOT: usize = 8 << 20;
 
-/// What a poll brought.
+/// A poll was answered.
 enum Polled {
     Unchanged {
         proxies: Vec<u8>,
@@ -27,14 +28,14 @@ enum Polled {
     Brought {
         snapshot: Snapshot,
         proxies: Vec<u8>,
-        /// Whether the limiter has no such domain, and does not say that it was deleted.
+        /// Whether the limiter lacks the domain without confirming that it was deleted.
         unconfirmed: bool,
     },
     Failed,
 }
 
 impl Worker {
-    /// Looks for news, and polls if it is this worker's turn.
+    /// Loads a newer snapshot from shared data, and polls if this worker is to.
     pub(crate) fn poll_policy(&mut self, host: &impl Host, now: Now) {
         self.load_snapshot(host);
         if self.policy.poller.is_overdue(now) {
@@ -45,7 +46,7 @@ impl Worker {
         }
     }
 
-    /// Takes over what another worker left.
+    /// Loads what another worker left in shared data.
     pub(crate) fn load_snapshot(&mut self, host: &impl Host) {
         let update = self.policy.poller.load_update(host);
         if let Some(snapshot) = update.snapshot {
@@ -83,8 +84,8 @@ impl Worker {
         });
     }
 
-    /// What this proxy tells of itself: the revision in force, which is not the one last polled
-    /// where that could not be used, and what its operator calls it.
+    /// What a poll reports of this proxy: the revision in force, which differs from the one last
+    /// polled if that could not be used, and its node id.
     fn about(&self) -> String {
         let mut about = String::new();
         // Writing to a string cannot fail.
@@ -110,7 +111,7 @@ impl Worker {
             Polled::Unchanged { proxies } => {
                 self.policy.poller.poll_unchanged(host, Some(&proxies));
             }
-            // The store was emptied, and a limiter came after: the last limits stay in force.
+            // The store was emptied and the limiter restarted: the last limits stay in force.
             Polled::Brought {
                 unconfirmed: true, ..
             } if matches!(self.policy.state, PolicyState::Limits(_)) => {
@@ -135,7 +136,7 @@ impl Worker {
             }
             Polled::Failed => self.on_poll_failed(now),
         }
-        // One that was held is followed by the next at once.
+        // After a long poll the next is due at once.
         self.poll_policy(host, now);
         self.await_poll(now);
     }
@@ -151,7 +152,7 @@ impl Worker {
         }
     }
 
-    /// A poll brought nothing.
+    /// A poll failed.
     #[inline(never)]
     pub(crate) fn on_poll_failed(&mut self, now: Now) {
         self.counts.happened(Event::PolicyPollFailed);
@@ -159,8 +160,7 @@ impl Worker {
         self.tick_soon(now);
     }
 
-    /// Whether a snapshot is the one in force. Not every limiter, nor what is in between, says so
-    /// by itself.
+    /// Whether a snapshot is the one in force. A proxy in between may drop the `304`.
     fn has(&self, snapshot: &Snapshot) -> bool {
         match snapshot.body {
             SnapshotBody::Unknown => matches!(self.policy.state, PolicyState::NoLimits),
@@ -170,8 +170,8 @@ impl Worker {
         }
     }
 
-    /// Puts a snapshot into force; whether it could be read. One that cannot never replaces one
-    /// that could.
+    /// Puts a snapshot into force; returns whether it could be read. A snapshot that cannot be read
+    /// never replaces one that could.
     fn adopt(&mut self, snapshot: &Snapshot) -> bool {
         let text = match &snapshot.body {
             SnapshotBody::Unknown => {

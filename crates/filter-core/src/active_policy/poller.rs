@@ -1,9 +1,8 @@
-//! How edits of the limits get here.
+//! How a process shares one poller.
 //!
-//! One worker of an Envoy, elected by a lease in shared data, polls the domain's
-//! snapshot and leaves it there; the others see by a short value that there is
-//! a newer one. Envoy's main thread runs a copy of the module that never has a
-//! request: it may hold the lease like any other, and need not be told apart.
+//! One worker of the process, elected by a lease in shared data, polls the domain's snapshot and
+//! leaves it there; the others learn of a newer one by a short notice. Envoy's main thread runs a
+//! copy of the module that never has a request: it may hold the lease like any other worker.
 
 use super::{
     schedule::{LEASE_MAX_US, PollSchedule},
@@ -16,7 +15,7 @@ use crate::{
     time::Now,
 };
 
-/// One worker's view of what all workers follow.
+/// One worker's part in it.
 #[derive(Debug)]
 pub(crate) struct PolicyPoller {
     notice_key: Vec<u8>,
@@ -24,22 +23,22 @@ pub(crate) struct PolicyPoller {
     poller_key: Vec<u8>,
     worker_id: u64,
     schedule: PollSchedule,
-    /// The last notice read, as bytes: most looks find the same.
+    /// The last notice read, as bytes: it rarely changes.
     last_notice: Vec<u8>,
-    /// The version of the snapshot in use here.
+    /// The version of the snapshot that this worker uses.
     version: u64,
-    /// Until when another worker polls, as last seen.
+    /// Until when another worker holds the lease, as last read.
     others_until_us: u64,
-    /// The entity tag of the last snapshot polled, good or not.
+    /// The entity tag of the last snapshot polled, whether it could be used or not.
     etag: Vec<u8>,
 }
 
-/// What a look at shared data brought.
+/// What changed in shared data.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct SharedUpdate {
-    /// A snapshot newer than the one in use.
+    /// A newer snapshot than the one in use.
     pub(crate) snapshot: Option<Snapshot>,
-    /// What limiters said of the number of proxies, if it changed.
+    /// The numbers of proxies that limiters report, if they changed.
     pub(crate) proxies: Option<Vec<u8>>,
 }
 
@@ -59,7 +58,7 @@ impl PolicyPoller {
         }
     }
 
-    /// Looks whether another worker left something new.
+    /// Reads the notice, and what it announces.
     pub(crate) fn load_update(&mut self, host: &impl Host) -> SharedUpdate {
         let Some(read) = host.load(&self.notice_key) else {
             return SharedUpdate::default();
@@ -73,7 +72,7 @@ impl PolicyPoller {
         let is_newer = notice.version != self.version;
         let snapshot = is_newer.then(|| self.take(host)).flatten();
         if is_newer && snapshot.is_none() {
-            // Garbage, until somebody writes it anew: what is in force stays.
+            // The value is not a snapshot, and is read again. The limits in force stay.
             self.last_notice.clear();
         }
         let proxies = (notice.proxies != before.proxies).then_some(notice.proxies);
@@ -88,7 +87,7 @@ impl PolicyPoller {
         Some(snapshot)
     }
 
-    /// Whether this worker is to poll now; then it must, and report what became of it.
+    /// Whether this worker is to poll now; then it must, and report the outcome.
     pub(crate) fn is_due(&mut self, host: &impl Host, now: Now) -> bool {
         if !self.schedule.is_due(now) || !self.holds_lease(host, now) {
             return false;
@@ -97,17 +96,17 @@ impl PolicyPoller {
         true
     }
 
-    /// Whether the poll in flight is waited for in vain. Then it has failed, and the next is due.
+    /// Whether the poll in flight has taken too long. Then it has failed, and the next is due.
     pub(crate) fn is_overdue(&mut self, now: Now) -> bool {
         self.schedule.is_overdue(now)
     }
 
-    /// When this worker may have to poll next, or to do without an answer.
+    /// When the next poll may be due, or the one in flight has taken too long.
     pub(crate) fn next_us(&self) -> u64 {
         self.schedule.next_us(self.others_until_us)
     }
 
-    /// Polls at the next occasion, because an answer told of another revision.
+    /// Polls as soon as allowed: an answer named another revision.
     #[inline(never)]
     pub(crate) fn poll_soon(&mut self) {
         self.schedule.poll_soon();
@@ -120,7 +119,7 @@ impl PolicyPoller {
             None => (PollerLease::default(), Version::ABSENT),
         };
         let left_us = poller_lease.until_us.saturating_sub(now.mono_us);
-        // Nobody is given longer than a lease, whatever the value says.
+        // A value that claims more than the longest lease was written by another plugin.
         if poller_lease.worker != self.worker_id && left_us > 0 && left_us <= LEASE_MAX_US {
             self.others_until_us = poller_lease.until_us;
             return false;
@@ -133,39 +132,39 @@ impl PolicyPoller {
             .is_ok()
     }
 
-    /// The tag to poll with: a limiter that has nothing newer says just that.
+    /// The entity tag to poll with, so that a limiter without a newer snapshot answers just that.
     pub(crate) fn etag(&self) -> &[u8] {
         &self.etag
     }
 
-    /// How long the limiter may hold the poll that is due, in milliseconds.
+    /// How long the limiter may hold the poll that is due, in milliseconds; 0: it answers at once.
     pub(crate) fn wait_ms(&self) -> u64 {
         self.schedule.wait_ms()
     }
 
-    /// How long the host is to wait for its answer, in milliseconds.
+    /// The timeout of the poll that is due, in milliseconds.
     pub(crate) fn timeout_ms(&self) -> u64 {
         self.schedule.timeout_ms()
     }
 
-    /// The poll brought nothing: no answer, or one that is none.
+    /// The poll failed.
     pub(crate) fn poll_failed(&mut self) {
         self.schedule.failed();
     }
 
-    /// The poll brought a snapshot that cannot be used. It is not asked for again.
+    /// The poll brought a snapshot that cannot be used. It is not fetched again.
     pub(crate) fn poll_rejected(&mut self, etag: Vec<u8>) {
         self.schedule.answered();
         self.etag = etag;
     }
 
-    /// The poll said that the snapshot in use is the newest.
+    /// The snapshot in use is the newest.
     pub(crate) fn poll_unchanged(&mut self, host: &impl Host, proxies: Option<&[u8]>) {
         self.schedule.answered();
         self.write_notice(host, self.version, proxies);
     }
 
-    /// The poll brought a snapshot that this worker has compiled: leaves it for the others.
+    /// The poll brought a snapshot that this worker uses now: leaves it for the others.
     pub(crate) fn poll_brought(
         &mut self,
         host: &impl Host,
@@ -179,8 +178,7 @@ impl PolicyPoller {
             let version = version.wrapping_add(1);
             Change::Write(snapshot.write(version), version)
         });
-        // Contended: another worker leaves a snapshot just now, and this one's next poll
-        // brings the same.
+        // Contended: another worker writes a snapshot. The next poll of this one brings the same.
         if let Ok(version) = left {
             self.version = version;
             self.write_notice(host, version, proxies);
@@ -188,7 +186,7 @@ impl PolicyPoller {
     }
 
     fn write_notice(&self, host: &impl Host, version: u64, proxies: Option<&[u8]>) {
-        // Contended: the next poll says it again.
+        // Contended: the next poll writes it again.
         let _ = host::update(host, &self.notice_key, |bytes| {
             let old = Notice::read(bytes);
             let new = Notice {

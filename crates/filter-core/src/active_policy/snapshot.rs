@@ -1,4 +1,4 @@
-//! What the workers leave each other.
+//! What the poller leaves in shared data for the other workers.
 
 use std::hash::Hasher;
 
@@ -6,12 +6,12 @@ use siphasher::sip::SipHasher13;
 
 use crate::codec::{Put, Reader};
 
-/// The short value that says whether there is anything new.
+/// The short value by which workers find out whether anything is new.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Notice {
-    /// Of the snapshot; counts up.
+    /// The version of the snapshot; counts up.
     pub(crate) version: u64,
-    /// What limiters last said of the number of proxies per limit.
+    /// The number of proxies for each limit, as limiters last reported.
     pub(crate) proxies: Vec<u8>,
 }
 
@@ -34,13 +34,13 @@ impl Notice {
 /// A domain's limits as polled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Snapshot {
-    /// The limiter's name for it.
+    /// The limiter's entity tag.
     pub(crate) etag: Vec<u8>,
-    /// What it says.
+    /// The limits.
     pub(crate) body: SnapshotBody,
 }
 
-/// What a limiter says of a domain.
+/// A limiter's answer about a domain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SnapshotBody {
     /// It does not know the domain: there are no limits.
@@ -49,11 +49,10 @@ pub(crate) enum SnapshotBody {
     Limits(Vec<u8>),
 }
 
-/// Follows the version; what earlier filters wrote there is another number.
+/// Follows the version; each layout has its own number.
 const FORMAT: u8 = 2;
 
-/// What tells a snapshot from bytes that happen to look like one, of which some would say that
-/// nothing is limited.
+/// A checksum. Without it, other bytes could be read as a snapshot that limits nothing.
 fn digest(version: u64, content: &[u8]) -> u64 {
     let mut hasher = SipHasher13::new();
     hasher.write_u64(version);
@@ -62,7 +61,7 @@ fn digest(version: u64, content: &[u8]) -> u64 {
 }
 
 impl Snapshot {
-    /// Reads a snapshot and its version; `None` if this is not one.
+    /// Reads a snapshot and its version; `None` if the bytes are not one.
     pub(crate) fn read(bytes: &[u8]) -> Option<(u64, Self)> {
         let mut reader = Reader::new(bytes);
         let version = reader.u64()?;
@@ -99,7 +98,7 @@ impl Snapshot {
     }
 }
 
-/// Who polls.
+/// The lease of the worker that polls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PollerLease {
     pub(crate) worker: u64,

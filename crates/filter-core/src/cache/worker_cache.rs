@@ -1,13 +1,13 @@
-//! What this worker knows of buckets by itself, in front of the table that all workers share.
+//! One worker's cache of buckets, in front of the shared table.
 //!
-//! A look into shared data costs as much as the rest of a decision together. So what was found
-//! there, and what the limiter said since, is remembered here for a second: a client that is
-//! denied in a loop, or asked about in a loop, is not looked up each time. What other workers
-//! were told meanwhile is missed for that long, which costs a check and never a wrong decision.
+//! A read of shared data costs as much as the rest of a decision. So a worker caches what it read
+//! there, and what the limiter reported since, for one second: a client that is denied in a loop
+//! causes no reads. During that time the worker misses what other workers received, which costs a
+//! check and never makes a wrong decision.
 //!
-//! What the limiter said is needed in the table on the day it cannot be asked. The first word on
-//! a bucket is written at once, a later one with the next tick and only if it says something
-//! new; once calls fail, everything.
+//! The shared table needs the limiter's reports for fallback decisions. The first report of a
+//! bucket is written at once, a later one at the next tick and only if it differs significantly;
+//! after a call failed, all of them are written.
 
 use policy::Positions;
 
@@ -17,23 +17,23 @@ use crate::{
     time::Now,
 };
 
-/// Buckets of a half; the older of two halves is forgotten when the younger is full.
+/// Buckets in a segment. When the young segment is full, the old one is dropped.
 const MAX_BUCKETS: usize = 2048;
-/// How long what was found in the table is relied upon: a denial lasts no longer there.
+/// How long an entry read from the table is used: as long as a denial is cached there.
 const FRESH_US: u64 = CachedDenial::MAX_MS * 1000;
-/// The part of a quota by which the table may think more left than there is.
+/// The table may overstate what is left of a quota by this part of it.
 const NEWS_PART: u64 = 64;
 
-/// Buckets that this worker met lately.
+/// The buckets that this worker used lately.
 #[derive(Debug, Default)]
 pub(crate) struct WorkerCache {
     young: Segment,
     old: Segment,
-    /// What is to be written with the next tick.
+    /// Buckets to write at the next tick.
     unwritten: Vec<BucketKey>,
 }
 
-/// Buckets that became known within one time.
+/// Buckets that were added in one period.
 #[derive(Debug, Default)]
 struct Segment {
     positions: Positions,
@@ -43,35 +43,35 @@ struct Segment {
 #[derive(Debug)]
 struct Bucket {
     key: BucketKey,
-    /// `None` once it has gone over to the younger half.
+    /// `None` once it was moved to the young segment.
     known: Option<CachedBucket>,
 }
 
-/// What is known of one bucket.
+/// The cached state of one bucket.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CachedBucket {
     generation: u64,
-    /// When the table was looked into.
+    /// When it was read from the table.
     loaded_us: u64,
     /// The last denial.
     pub(crate) denial: Option<CachedDenial>,
-    /// What the limiter last said.
+    /// The limiter's last report.
     pub(crate) status: Option<BucketStatus>,
-    /// What the table has of that.
+    /// The report that the table has.
     written: Option<BucketStatus>,
-    /// Whether it is among the unwritten.
+    /// Whether it is in [`WorkerCache::unwritten`].
     is_queued: bool,
 }
 
 impl CachedBucket {
-    /// Whether the table lacks the last word, and nothing has been put down to tell it.
+    /// Whether the table lacks the last report, and no write is queued.
     fn needs_write(&self) -> bool {
         !self.is_queued && self.status != self.written
     }
 }
 
 impl WorkerCache {
-    /// What is known of a bucket, unless it is too long ago, or from before `since_us`.
+    /// The cached state of a bucket, unless it is stale or was read at `since_us` or before.
     pub(crate) fn get_fresh(
         &mut self,
         key: BucketKey,
@@ -84,14 +84,14 @@ impl WorkerCache {
         (known.loaded_us > since_us && age_us < FRESH_US).then_some(known)
     }
 
-    /// Has a bucket looked up in the table when it is next asked for.
+    /// Makes the next use of a bucket read the table.
     pub(crate) fn invalidate(&mut self, key: BucketKey, generation: u64) {
         if let Some(known) = self.of(key, generation) {
             known.loaded_us = 0;
         }
     }
 
-    /// Takes over what the table has.
+    /// Caches an entry that was read from the table.
     pub(crate) fn store_entry(
         &mut self,
         key: BucketKey,
@@ -108,12 +108,12 @@ impl WorkerCache {
         if let Some(status) = entry.status.filter(newer) {
             known.status = Some(status);
         }
-        // One's own denial was written too, and may only have been pushed out since.
+        // This worker's own denial was written too, and may have been evicted since.
         let denials = [entry.denial, known.denial].into_iter().flatten();
         known.denial = denials.max_by_key(|denial| denial.until_us);
     }
 
-    /// Takes over a denial, which the caller writes to the table.
+    /// Caches a denial, which the caller writes to the table.
     pub(crate) fn store_denial(
         &mut self,
         key: BucketKey,
@@ -129,8 +129,8 @@ impl WorkerCache {
         known.denial = Some(denial);
     }
 
-    /// Takes over what the limiter said; whether the table has to be told at once, as always in
-    /// trouble.
+    /// Caches a report of the limiter. Returns whether the caller must write it to the table at
+    /// once, as it always must while calls are `failing`.
     pub(crate) fn store_status(
         &mut self,
         key: BucketKey,
@@ -158,7 +158,7 @@ impl WorkerCache {
         }
     }
 
-    /// Has the table told what is known of a bucket to the unit, with the next writing.
+    /// Queues the last report of a bucket for the next write, however small the difference.
     pub(crate) fn queue_write(&mut self, key: BucketKey) {
         let known = self.young.of(key);
         if let Some(known) = known.or_else(|| self.old.of(key))
@@ -169,7 +169,7 @@ impl WorkerCache {
         }
     }
 
-    /// As [`WorkerCache::insist`], of every bucket.
+    /// Queues the last reports of all buckets.
     pub(crate) fn queue_all_writes(&mut self) {
         for bucket in self.young.list.iter_mut().chain(&mut self.old.list) {
             if let Some(known) = &mut bucket.known
@@ -181,12 +181,12 @@ impl WorkerCache {
         }
     }
 
-    /// Whether there is no room for another bucket before the next [`WorkerCache::write`].
+    /// Whether the cache is full until the next [`WorkerCache::write`].
     pub(crate) fn is_full(&self) -> bool {
         self.young.list.len() >= MAX_BUCKETS
     }
 
-    /// Writes what is new, and makes room.
+    /// Writes what is queued, and makes room.
     pub(crate) fn write(&mut self, host: &impl Host, now: Now, table: &Table) {
         for key in std::mem::take(&mut self.unwritten) {
             let known = self.young.of(key);
@@ -213,7 +213,7 @@ impl WorkerCache {
         (known.generation == generation).then_some(known)
     }
 
-    /// What is known of a bucket, be it nothing yet.
+    /// The cached state of a bucket, added if it is missing.
     fn enter(&mut self, key: BucketKey, generation: u64) -> Option<&mut CachedBucket> {
         if self.young.position(key).is_none() {
             let known = self.old.take(key).unwrap_or_default();
@@ -248,7 +248,7 @@ impl Segment {
         self.list.get_mut(at)?.known.take()
     }
 
-    /// Adds a bucket that is not there.
+    /// Adds a bucket that the segment does not have.
     fn add(&mut self, key: BucketKey, known: CachedBucket) {
         self.positions.add(key.hash(), self.list.len());
         let known = Some(known);
@@ -256,7 +256,7 @@ impl Segment {
     }
 }
 
-/// Writes what the limiter said of a bucket.
+/// Writes a report of the limiter to the table.
 pub(crate) fn write_status(
     host: &impl Host,
     now: Now,
@@ -265,7 +265,7 @@ pub(crate) fn write_status(
     generation: u64,
     status: BucketStatus,
 ) {
-    // Contended: other workers are told the same.
+    // Contended: other workers write reports as recent.
     let _ = table.update::<BucketEntry, _>(host, key, generation, now, |found| {
         if found.entry.update_status(status) {
             Update::Write(())
@@ -275,13 +275,13 @@ pub(crate) fn write_status(
     });
 }
 
-/// Whether the table, which has `written`, would think too much left, or is long behind.
+/// Whether the table, which has `written`, overstates what is left too much, or is too old.
 fn is_significant(written: BucketStatus, status: BucketStatus) -> bool {
     let (Some(limit), Some(before)) = (status.limit, written.limit) else {
         return written.limit != status.limit;
     };
     let elapsed_us = status.at_us.saturating_sub(written.at_us);
-    // What an outage would start from: what was left then, and what came back since.
+    // A fallback bucket would start from this: what was left then, and what was refilled since.
     let window_us = status.window_ms.saturating_mul(1000).max(1);
     let back = u128::from(limit) * u128::from(elapsed_us) / u128::from(window_us);
     let expected = u128::from(written.remaining)
@@ -347,9 +347,9 @@ mod tests {
         assert!(worker_cache.store_status(key, 1, status(1, 600), false));
         write_status(&host, at(1), &table, key, 1, status(1, 600));
         for (ms, remaining, expected) in [
-            (2, 590, 600),   // A 64th of the limit less: no news.
+            (2, 590, 600),   // A 64th of the limit less is not significant.
             (3, 589, 589),   // More than that.
-            (503, 589, 589), // Five came back and were taken again.
+            (503, 589, 589), // Five were refilled and used again.
             (1503, 579, 579),
         ] {
             assert!(!worker_cache.store_status(key, 1, status(ms, remaining), false));

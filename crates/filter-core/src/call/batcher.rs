@@ -170,7 +170,7 @@ mod tests {
         batcher
     }
 
-    /// Sends a batch as a call that is in flight from then on.
+    /// Sends a batch in a call that stays in flight.
     fn send(batcher: &mut Batcher<usize>, registry: &mut Registry<usize>, us: u64) -> CallId {
         let checks = batcher.take_batch(LIGHT);
         registry.start_checks(at(us), false, checks)

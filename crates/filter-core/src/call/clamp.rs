@@ -1,25 +1,26 @@
-//! What of an answer is believed: no number in it outlives or outgrows what the limit allows.
+//! Bounds on the numbers in an answer: a limiter that is wrong must not lock a bucket for ever.
 
 use policy::OverLimit;
 use protocol::{Answer, LimitAnswer};
 
 use crate::request::PendingCheck;
 
-/// The longest wait or window that is believed, in milliseconds: ten years.
+/// The longest wait or window that is accepted, in milliseconds: ten years.
 const MAX_MS: u64 = 10 * 365 * 24 * 60 * 60 * 1000;
-/// The largest number of units that is believed; limits have no more.
+/// The largest number of units that is accepted; no limit has more.
 const MAX_UNITS: u64 = 1 << 53;
-/// The longest that a request is held by a limit that is not known here, in milliseconds.
+/// The longest delay by a limit that this proxy does not know, in milliseconds.
 const MAX_DELAY_MS: u64 = 30_000;
-/// Limits in one answer that are believed. (All are of one request.)
+/// Limits in the answer to one check, at most.
 const MAX_LIMITS: usize = 1024;
 /// Proxies that share a limit, at most.
 pub(crate) const MAX_PROXIES: u64 = 100_000;
 
-/// Cuts an answer to what can be true.
+/// Bounds the numbers in an answer, and removes limits that cannot apply.
 pub(crate) fn clamp(check: &PendingCheck, answer: &mut Answer) {
     let policy = check.policy.as_ref().map(|policy| &policy.compiled);
-    // A later policy, and a limit that only the limiter can read, have names that are new here.
+    // Names that are unknown here may belong to a later revision, or to a limit that only the
+    // limiter can read.
     let all_known = policy
         .is_some_and(|policy| *policy.revision() == answer.revision && policy.opaque().is_empty());
     answer.limits.truncate(MAX_LIMITS);

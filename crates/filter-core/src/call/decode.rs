@@ -1,32 +1,32 @@
-//! What came back of a call.
+//! Reads the answer to a check call.
 
 use protocol::{API_HEADER, API_VERSION, ApiError, ErrorCode, compact::BatchAnswer};
 
 use crate::{outage::ChargeStatus, worker::CallAnswer};
 
-/// The largest answer that is read: many times what the largest batch needs.
+/// The largest answer that is read, in bytes: many times what the largest batch needs.
 const MAX_ANSWER: usize = 1 << 20;
-/// The longest answer of something else that is read for its reason.
+/// The longest response of anything but a limiter that is read for the log, in bytes.
 const MAX_REASON: usize = 512;
 
-/// Why a whole call brought no decision.
+/// Why a whole call decided nothing.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum CallError {
     /// The limiter does not know the domain.
     UnknownDomain,
-    /// It was not read, and charged nothing: too large, or not what a limiter understands.
+    /// The limiter refused to read the call, so nothing was charged: it is too large, or malformed.
     Refused {
         why: String,
         too_large: bool,
-        /// Whether a limiter said so, and not something in between.
+        /// Whether a limiter refused it, and not a proxy in between.
         signed: bool,
     },
-    /// Anything else: no limiter, or one in trouble.
+    /// Any other failure.
     Failed { why: String, charge: ChargeStatus },
 }
 
 impl CallError {
-    /// What a limiter's own error comes to.
+    /// The meaning of a limiter's error.
     fn of(error: &ApiError) -> Self {
         let why = format!("{}: {}", error.code.word(), error.message);
         match error.code {
@@ -48,16 +48,16 @@ impl CallError {
     }
 }
 
-/// Reads the answer to a batch. Whatever does not come from a limiter of this version, whole and
-/// with as many results as there were checks, decides nothing.
-pub(crate) fn read(answer: &impl CallAnswer, checks: usize) -> Result<BatchAnswer, CallError> {
+/// Reads the answer to a batch. A response decides nothing unless it comes from a limiter of this
+/// API version, is complete, and has one result for each check.
+pub(crate) fn decode(answer: &impl CallAnswer, checks: usize) -> Result<BatchAnswer, CallError> {
     let failed = |why: String| Err(CallError::unknown(why));
     let status = answer.header(":status").unwrap_or_default();
     let status = String::from_utf8_lossy(status);
     if answer.header(API_HEADER) != Some(API_VERSION.as_bytes()) {
         let body = answer.body(MAX_REASON).unwrap_or_default();
         let charge = ChargeStatus::after_reply(&body);
-        // A log's line holds nothing that ends it.
+        // The reason becomes part of one log line.
         let plain = |byte: &u8| {
             if matches!(byte, b' '..=b'~') {
                 *byte

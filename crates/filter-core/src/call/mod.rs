@@ -1,6 +1,7 @@
 //! Calls of the limiter: checks in batches, and what their answers say.
 
 mod answer;
+mod apply_answer;
 mod batcher;
 mod check_call;
 mod clamp;

@@ -1,11 +1,11 @@
-//! Checks that come back undecided, and what may be asked once more.
+//! Retries: checks that a call left undecided are sent again.
 //!
-//! A call of which it is certain that nothing was charged is made again, to another limiter by
-//! chance: where connections are refused, and where a limiter says that it charged nothing. What
-//! was sent and not answered never is: it may have been charged.
+//! A call that certainly charged nothing is retried, perhaps at another limiter: where the connection
+//! was refused, and where a limiter answers that it charged nothing. A call that was sent and not
+//! answered is never retried, because it may have been charged.
 //!
-//! Calls that are made again must not drown limiters that are in trouble all together, so each is
-//! paid for by one that was answered.
+//! Retries must not overload limiters that all fail, so each retry costs a token, and each call that
+//! is answered earns one.
 
 use crate::{
     call::CheckCall,
@@ -16,14 +16,15 @@ use crate::{
     time::Now,
     worker::Worker,
 };
-/// Calls that carry one check, at most, unless it shares them with a check that is refused.
-const ATTEMPTS_MAX: u8 = 4;
-/// Calls that may be made again before another was answered.
-const SAVED_MAX: u8 = 8;
-/// For how long an answer tells that limiters answer, in microseconds.
-const ANSWERING_US: u64 = 1_000_000;
 
-/// What answers have earned.
+/// Calls that carry one check, at most, not counting those that were refused for another check.
+const ATTEMPTS_MAX: u8 = 4;
+/// Tokens in the budget, at most.
+const RETRY_TOKENS_MAX: u8 = 8;
+/// How long an answer proves that a limiter answers, in microseconds.
+const ANSWERED_LATELY_US: u64 = 1_000_000;
+
+/// Tokens for retries.
 #[derive(Debug)]
 pub(crate) struct RetryBudget {
     tokens: u8,
@@ -33,23 +34,23 @@ pub(crate) struct RetryBudget {
 impl Default for RetryBudget {
     fn default() -> Self {
         Self {
-            tokens: SAVED_MAX,
+            tokens: RETRY_TOKENS_MAX,
             answered_us: None,
         }
     }
 }
 
 impl RetryBudget {
-    /// A limiter decided something.
+    /// A limiter answered: earns a token.
     pub(crate) fn answered(&mut self, now: Now) {
-        self.tokens = self.tokens.saturating_add(1).min(SAVED_MAX);
+        self.tokens = self.tokens.saturating_add(1).min(RETRY_TOKENS_MAX);
         self.answered_us = Some(now.mono_us);
     }
 
-    /// Whether a limiter decided something lately, so that one which does not is not all there is.
+    /// Whether a limiter answered lately. Then one that fails is not the only one.
     pub(crate) fn answered_lately(&self, now: Now) -> bool {
         let ago_us = self.answered_us.map(|at| now.mono_us.saturating_sub(at));
-        ago_us.is_some_and(|ago_us| ago_us <= ANSWERING_US)
+        ago_us.is_some_and(|ago_us| ago_us <= ANSWERED_LATELY_US)
     }
 
     fn take(&mut self) -> bool {
@@ -60,7 +61,7 @@ impl RetryBudget {
 }
 
 impl Attempts {
-    /// A call leaves.
+    /// Counts a call that carries the check.
     pub(crate) fn count(&mut self, now: Now) {
         if self.made == 0 {
             self.since_us = now.mono_us;
@@ -68,36 +69,36 @@ impl Attempts {
         self.made = self.made.saturating_add(1);
     }
 
-    /// Whether another call may carry it.
-    fn may_follow(&self, now: Now, patience_us: u64) -> bool {
+    /// Whether another call may carry the check.
+    fn may_retry(&self, now: Now, patience_us: u64) -> bool {
         let since_us = now.mono_us.saturating_sub(self.since_us);
         self.made < ATTEMPTS_MAX && since_us <= patience_us
     }
 }
 
 impl Worker {
-    /// A call came to nothing and charged nothing: makes it again, as far as that may be. What may
-    /// not is left in it. The breaker counts last attempts only.
+    /// Retries the checks of a call that failed and charged nothing. Checks that may not be retried
+    /// stay in the call. The breaker counts last attempts only.
     pub(crate) fn retry_call(
         &mut self,
         host: &impl Host,
         now: Now,
         call: &mut CheckCall<PendingCheck>,
     ) {
-        // So that a request never waits for more than one timeout and a half.
+        // So that no request waits longer than one and a half timeouts.
         let patience_us = self.config.limiter.timeout_ms.saturating_mul(1000) / 2;
-        let may = |check: &mut PendingCheck| check.attempts.may_follow(now, patience_us);
+        let may = |check: &mut PendingCheck| check.attempts.may_retry(now, patience_us);
         if call.probe || !self.calls.retry_budget.take() {
             return;
         }
         self.counts.happened(Event::CalloutRetried);
-        // Other workers may have admitted something by themselves meanwhile.
+        // Other workers may have added debts meanwhile.
         self.outage.breaker.record(false, now);
         let retried = call.checks.extract_if(.., may).collect();
         self.requeue(host, now, retried);
     }
 
-    /// What a call carried is to be asked for once more, before anything else.
+    /// Queues checks again, before all others.
     pub(crate) fn requeue(&mut self, host: &impl Host, now: Now, checks: Vec<PendingCheck>) {
         let mut waiting = Vec::with_capacity(checks.len());
         for mut check in checks {
@@ -113,9 +114,9 @@ impl Worker {
         self.calls.batcher.requeue(waiting);
     }
 
-    /// A limiter would not read a call: for its size, or for what is in it. One check among several
-    /// is found by asking for each half; one alone is decided by itself, and nobody else feels it.
-    /// `signed`: a limiter said so, so there is one.
+    /// A limiter refused to read a call, for its size or its content. Each half is sent again until
+    /// the check at fault is alone; it falls back, and no other check is affected. `signed`: a
+    /// limiter refused it, so the limiter answers.
     pub(crate) fn on_batch_rejected(
         &mut self,
         host: &impl Host,
@@ -150,8 +151,8 @@ impl Worker {
         self.requeue(host, now, call.checks);
     }
 
-    /// Whether a refusal may be one request's fault: not without end, for a limiter that refuses
-    /// everything is no limiter.
+    /// Whether to search a refused call for a check at fault. Each search costs a retry token,
+    /// because a limiter that refuses all calls is as good as none.
     pub(crate) fn may_be_request_fault(&mut self, too_large: bool) -> bool {
         too_large || self.calls.retry_budget.take()
     }

@@ -1,4 +1,4 @@
-//! Units for a request.
+//! Takes leased units for a request.
 
 use std::rc::Rc;
 
@@ -13,8 +13,9 @@ use crate::{
     time::Now,
     worker::Worker,
 };
+
 impl Worker {
-    /// Takes what this worker has at hand. Nothing is shared, nothing is asked.
+    /// Reserves units of this worker's leases. Touches neither shared data nor the limiter.
     pub(crate) fn reserve_units(
         &mut self,
         now: Now,
@@ -26,13 +27,13 @@ impl Worker {
                 && let Some(reservation) =
                     (self.leases).take(limit_check.key, limit.generation, limit.cost, now)
             {
-                limit_check.lease = LeaseUse::Held(reservation);
+                limit_check.lease = LeaseUse::Reserved(reservation);
             }
         }
     }
 
-    /// Takes from what the workers share, for the limits that nothing was at hand for, and sees to
-    /// it that there is more before there is nothing.
+    /// Takes units of the shared leases, for the limits that this worker had none for, and asks the
+    /// limiter for more before they run out.
     pub(crate) fn acquire_units(
         &mut self,
         host: &impl Host,
@@ -102,7 +103,7 @@ impl Worker {
                     (Some(needed), None) => {
                         shared_lease.query(now, terms, terms.first_want(needed), most)
                     }
-                    // It is checked by itself: the check may as well tell what there is to tell.
+                    // The request is checked, and the check can carry the settlements.
                     (None, None) => shared_lease.take_query(),
                     (None, Some(_)) => None,
                 };
@@ -117,7 +118,7 @@ impl Worker {
                 )
             },
         );
-        // Contended: this request is checked by itself.
+        // Contended: this request is checked.
         let Ok(change) = change else {
             return self.counts.happened(Event::Contended);
         };
@@ -128,7 +129,7 @@ impl Worker {
         if change.grant.is_some()
             && let Some(reservation) = worker_lease.take(terms.cost, now)
         {
-            limit_check.lease = LeaseUse::Held(reservation);
+            limit_check.lease = LeaseUse::Reserved(reservation);
         }
         limit_check.lease_query = change.query.map(Box::new);
         self.counts.happened_to(Event::LeaseExpired, change.expired);

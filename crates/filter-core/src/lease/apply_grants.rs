@@ -1,4 +1,4 @@
-//! Units that the limiter grants.
+//! Stores what the limiter grants.
 
 use protocol::{Answer, Lease, LimitAnswer};
 
@@ -12,9 +12,10 @@ use crate::{
     time::Now,
     worker::Worker,
 };
+
 impl Worker {
-    /// Takes over what the limiter granted. What it says of limits that are settled already is
-    /// no decision, and is taken out of the answer.
+    /// Stores the grants in an answer. What it says of limits that are settled already is not a
+    /// decision, and is removed from the answer.
     pub(crate) fn apply_grants(
         &mut self,
         host: &impl Host,
@@ -43,7 +44,7 @@ impl Worker {
                     ..lease
                 });
             }
-            // Who only told something expects nothing.
+            // A query that only settles expects no grant.
             if lease_query.want > 0
                 && let (Some(limit_answer), Some(terms)) =
                     (answer.limits.get(at), self.terms(&policy, limit_check.at))
@@ -59,13 +60,13 @@ impl Worker {
                     None => self.share(host, now, sent, &terms, limit_check.key, limit_answer),
                 }
             }
-            if check.cost == 0 || limit_check.lease != LeaseUse::No {
+            if check.cost == 0 || limit_check.lease != LeaseUse::None {
                 answer.limits.remove(at);
             }
         }
     }
 
-    /// Shares what was granted with the other workers. The next request of any of them takes it.
+    /// Adds a grant to the shared lease.
     fn share(
         &mut self,
         host: &impl Host,
@@ -97,7 +98,7 @@ impl Worker {
         self.counts.happened_to(Event::LeaseGranted, units);
         let bucket = (key, limit_answer.generation);
         let mut worker_lease = self.leases.find(key, limit_answer.generation);
-        // Who asked is the first who will need it.
+        // The worker that asked takes the first portion.
         let empty = worker_lease
             .as_ref()
             .filter(|worker_lease| worker_lease.is_empty());
@@ -116,7 +117,7 @@ impl Worker {
                 LeaseChange::new(shared_lease, now, terms, grant, None, expired, status)
             },
         );
-        // Contended: nobody uses them.
+        // Contended: the units are never used.
         let Ok(change) = landed else {
             return self.counts.happened_to(Event::LeaseExpired, units);
         };

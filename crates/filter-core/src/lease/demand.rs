@@ -1,46 +1,47 @@
-//! How much of a bucket one worker's requests need.
+//! How many units of a bucket one worker's requests need, and when leasing pays.
 
 use super::Terms;
 use crate::time::Now;
 
-/// Requests in the time of a grant from which on units are asked for, and below which they are not
-/// any longer; less, so that a demand in between does not have it both ways.
+/// Requests within a lease time from which on a worker asks for units, and below which it stops.
+/// The second is lower, so that a demand between the two does not switch back and forth.
 type Threshold = (u64, u64);
-/// Where a check has a callout to itself, which costs many times what the check does.
+/// If a check has a call to itself, which costs many times what the check does.
 const ALONE: Threshold = (4, 3);
-/// Where checks share callouts, and only the check itself is saved: a grant costs as much as three
-/// or four of them.
+/// If checks share calls, and a grant saves only the check: a grant costs as much as three or four
+/// checks.
 const TOGETHER: Threshold = (8, 4);
-/// Checks in a callout from which on that is so.
+/// Checks in a call from which on they count as sharing it.
 const SHARED_CALL: usize = 4;
-/// Where little is left of the bucket: what one worker has at hand others lack, and grants are
-/// small.
+/// If the bucket is nearly used up: units stranded on one worker are denied to others, and grants
+/// are small.
 const SCARCE: Threshold = (32, 16);
-/// What is little: so many times what this worker needs in the time of a grant.
+/// The bucket is nearly used up if less than this many times the worker's demand in a lease time is
+/// left.
 const LITTLE: u64 = 32;
 
-/// Units that requests needed, those that found some and those that did not.
+/// The demand of one worker for units of one bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Demand {
     since_us: u64,
     /// Units since then.
     seen: u64,
-    /// Units in a grant's time before.
+    /// Units in the lease time before.
     before: u64,
-    /// Whether it was enough for asking in advance.
+    /// Whether leasing paid at the last request.
     pays: bool,
-    /// Whether little was left of the bucket.
+    /// Whether the bucket was nearly used up.
     pub(super) scarce: bool,
 }
 
 impl Demand {
-    /// Counts a request.
+    /// Counts units that a request needs.
     pub(super) fn add(&mut self, units: u64) {
         self.seen = self.seen.saturating_add(units);
     }
 
-    /// Units that are needed in the time of a grant. Of the last such time, what is not known to the
-    /// moment is taken to have come evenly.
+    /// Units needed within a lease time. The part of the lease time before the current one is taken
+    /// to be evenly distributed.
     #[inline(never)]
     pub(super) fn in_ttl(&mut self, now: Now, ttl_us: u64) -> u64 {
         let elapsed_us = now.mono_us.saturating_sub(self.since_us);
@@ -53,9 +54,8 @@ impl Demand {
         self.seen.saturating_add(earlier)
     }
 
-    /// Counts a request that found nothing at hand; returns the units that are needed in the time of
-    /// a grant if it pays to ask for them in advance, while so many checks share a callout and so much
-    /// is left of the bucket.
+    /// Counts a request that found no leased units. Returns the units needed within a lease time if
+    /// leasing pays, with so many checks per call and `left` units in the bucket.
     pub(super) fn record_miss(
         &mut self,
         now: Now,
@@ -63,7 +63,7 @@ impl Demand {
         checks_per_call: usize,
         left: Option<u64>,
     ) -> Option<u64> {
-        // Whatever lies a grant's time back is put behind first.
+        // Drops what is older than a lease time first.
         let before = self.in_ttl(now, terms.ttl_us);
         self.add(terms.cost);
         let needed = before.saturating_add(terms.cost);

@@ -1,25 +1,25 @@
-//! Units of one grant.
+//! Granted units.
 
 use protocol::Lease;
 
 use crate::time::Now;
 
-/// Units of one grant, in one place.
+/// Units of one grant, in a shared lease or in a worker's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Grant {
-    /// What the limiter knows the grant by.
+    /// The limiter's name for the grant.
     pub(crate) epoch: u64,
-    /// From when on they may not be used, on the monotonic clock.
+    /// Their deadline, on the monotonic clock.
     pub(crate) deadline_us: u64,
     /// How many there are.
     pub(crate) units: u64,
 }
 
 impl Grant {
-    /// What came with an answer. Time counts from the *sending* of the call: the limiter read its
-    /// clock some time after that, and nobody knows when. A millisecond less, as it reads whole
-    /// ones, and the window may end that much sooner; and a thousandth less, as no two clocks run
-    /// at the same speed.
+    /// The grant in an answer to a call that was sent at `sent`. The time to live counts from the
+    /// sending, because the limiter read its clock at an unknown moment after it. The deadline is a
+    /// millisecond earlier, because the limiter's clock has whole milliseconds, and a thousandth
+    /// earlier, because no two clocks run at the same speed.
     pub(crate) fn new(lease: Lease, sent: Now) -> Self {
         let sure_us = lease.ttl_ms.saturating_sub(1).saturating_mul(999);
         Self {
@@ -29,12 +29,12 @@ impl Grant {
         }
     }
 
-    /// Whether its units may not be used any more.
+    /// Whether the deadline has passed.
     pub(crate) fn is_over(&self, now: Now) -> bool {
         now.reached(self.deadline_us)
     }
 
-    /// Whether both are of one grant.
+    /// Whether these units may join others of this epoch and deadline.
     pub(super) fn is_of(&self, epoch: u64, deadline_us: u64) -> bool {
         self.epoch == epoch && self.deadline_us == deadline_us
     }

@@ -1,4 +1,4 @@
-//! Units that are left over, and what the limiter is told of the others.
+//! Maintenance at ticks: returns units that will not be used, and sends settlements.
 
 use std::rc::Rc;
 
@@ -12,8 +12,9 @@ use crate::{
     time::Now,
     worker::Worker,
 };
+
 impl Worker {
-    /// Looks after units that are left over, and tells the limiter what became of others.
+    /// Maintains the leases that are due.
     pub(crate) fn maintain_leases(&mut self, host: &impl Host, now: Now) {
         for (key, generation) in self.leases.due(now) {
             let worker_lease = self.leases.find(key, generation);
@@ -53,7 +54,7 @@ impl Worker {
                 LeaseChange::new(shared_lease, now, terms, None, lease_query, expired, status)
             },
         );
-        // Contended: at the next tick.
+        // Contended: retried at the next tick.
         let change = maintained.ok()?;
         worker_lease.clear();
         worker_lease.apply(&change, now);
@@ -61,7 +62,7 @@ impl Worker {
         change.query
     }
 
-    /// Asks and tells without a request.
+    /// Sends a lease query without a request.
     fn settle(
         &mut self,
         now: Now,
@@ -84,7 +85,7 @@ impl Worker {
         }
     }
 
-    /// Sends what is asked and told for a request that needs no answer any more.
+    /// Queues a check that no request waits for any more.
     pub(crate) fn push_background(&mut self, check: PendingCheck) {
         let check = PendingCheck {
             stream: None,
@@ -96,16 +97,16 @@ impl Worker {
         }
     }
 
-    /// A request was left by its client before its check did.
+    /// A client left before its check was sent: releases its units.
     pub(crate) fn undo_unsent(&mut self, check: &PendingCheck) {
         if let Some(policy) = &check.policy {
             self.cancel_units(policy, &check.limit_checks);
         }
-        self.unreported(check);
+        self.restore_settlements(check);
     }
 
-    /// A check never left: what it would have told is still to be told.
-    pub(crate) fn unreported(&mut self, check: &PendingCheck) {
+    /// A check was not sent: its settlements go with another one.
+    pub(crate) fn restore_settlements(&mut self, check: &PendingCheck) {
         let Some(policy) = &check.policy else {
             return;
         };

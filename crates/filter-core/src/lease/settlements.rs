@@ -1,10 +1,10 @@
-//! What became of granted units, as long as the limiter does not know.
+//! Granted units that were spent or returned, until the limiter is informed.
 
 use protocol::Settlement;
 
 use crate::codec::{Put, Reader};
 
-/// Grants that are told apart. A bucket remembers two; one more, for what is on its way.
+/// Grants at once. A bucket distinguishes two; one more is for a settlement on its way.
 const EPOCHS: usize = 3;
 
 const NOTHING: Settlement = Settlement {
@@ -13,7 +13,7 @@ const NOTHING: Settlement = Settlement {
     returned: 0,
 };
 
-/// Units spent and given back, by the epoch of their grant.
+/// Units spent and returned, by the epoch of their grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Settlements([Settlement; EPOCHS]);
 
@@ -24,7 +24,8 @@ impl Default for Settlements {
 }
 
 impl Settlements {
-    /// Adds to an epoch. Where there is no room the oldest is forgotten: its bucket has.
+    /// Adds to an epoch. If there is no room, the oldest epoch is dropped, as its bucket has
+    /// dropped it.
     pub(crate) fn add(&mut self, epoch: u64, spent: u64, returned: u64) {
         if spent == 0 && returned == 0 {
             return;
@@ -56,23 +57,23 @@ impl Settlements {
         }
     }
 
-    /// Whether there is nothing to tell.
+    /// Whether there is nothing to settle.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.iter().all(is_nothing)
     }
 
-    /// Takes everything out, for the one call that may tell it.
+    /// Takes all of them out, for the one call that sends them.
     pub(crate) fn take(&mut self) -> Self {
         std::mem::take(self)
     }
 
-    /// What there is to tell.
+    /// The settlements as the limiter reads them.
     pub(crate) fn to_vec(&self) -> Vec<Settlement> {
         let some = self.0.iter().filter(|of| !is_nothing(of));
         some.copied().collect()
     }
 
-    /// Units spent and units given back, in all.
+    /// The units spent and the units returned, over all epochs.
     pub(crate) fn totals(&self) -> (u64, u64) {
         let sum = |of: fn(&Settlement) -> u64| self.0.iter().map(of).fold(0, u64::saturating_add);
         (sum(|of| of.spent), sum(|of| of.returned))

@@ -1,7 +1,4 @@
-//! Requests that are admitted by units granted in advance.
-//!
-//! `draw` takes them, first from what this worker has at hand and then from what all of them share;
-//! `granted` takes in what the limiter grants, `tend` looks after what is left over.
+//! Requests that leased units admit.
 
 use std::rc::Rc;
 
@@ -15,23 +12,24 @@ use crate::{
     time::Now,
     worker::Worker,
 };
-/// A request by which the limiter can be told of a bucket after it has gone.
+
+/// A descriptor of the bucket, for lease queries that are sent without a request.
 #[derive(Debug)]
 pub(crate) struct LeaseDescriptor {
     pub(super) policy: Rc<ActivePolicy>,
-    /// The limit's position.
+    /// The limit's index in the policy.
     pub(super) at: usize,
     pub(super) entries: Extracted,
 }
 
 impl Worker {
-    /// What was taken for a request that is admitted was used.
+    /// Settles the units of an admitted request as spent.
     pub(crate) fn spend(&mut self, policy: &ActivePolicy, limit_checks: &mut [LimitCheck]) {
         for limit_check in limit_checks {
-            if let (LeaseUse::Held(reservation), Some(limit)) =
+            if let (LeaseUse::Reserved(reservation), Some(limit)) =
                 (limit_check.lease, policy.compiled.limit(limit_check.at))
             {
-                limit_check.lease = LeaseUse::Used;
+                limit_check.lease = LeaseUse::Spent;
                 if let Some(worker_lease) = self.leases.find(limit_check.key, limit.generation) {
                     worker_lease.spend(reservation, limit.cost);
                 }
@@ -39,10 +37,10 @@ impl Worker {
         }
     }
 
-    /// What was taken for a request that is not admitted was not used.
+    /// Releases the units of a request that is not admitted.
     pub(crate) fn cancel_units(&mut self, policy: &ActivePolicy, limit_checks: &[LimitCheck]) {
         for limit_check in limit_checks {
-            if let (LeaseUse::Held(reservation), Some(limit)) =
+            if let (LeaseUse::Reserved(reservation), Some(limit)) =
                 (limit_check.lease, policy.compiled.limit(limit_check.at))
                 && let Some(worker_lease) = self.leases.find(limit_check.key, limit.generation)
             {
@@ -51,8 +49,8 @@ impl Worker {
         }
     }
 
-    /// How a client stands with a limit whose units were granted in advance: what the limiter said
-    /// was left, and what of the grants this worker knows of.
+    /// The client's quota at a leased limit: what the limiter reported as left, and the leased
+    /// units that this worker has or last saw.
     pub(crate) fn leased_status(
         &mut self,
         limit_check: &LimitCheck,
@@ -74,7 +72,7 @@ impl Worker {
         })
     }
 
-    /// The numbers that the leases of the limit at a position follow; `None`: it has none.
+    /// The lease terms of a limit; `None`: it has none.
     pub(super) fn terms(&self, policy: &ActivePolicy, at: usize) -> Option<Terms> {
         let limit = policy.compiled.limit(at)?;
         let ttl_ms = limit.lease_ttl_ms?;
@@ -87,7 +85,7 @@ impl Worker {
     }
 }
 
-/// The limit of a part that may be settled by units granted in advance, and is not yet.
+/// The limit, if leased units may settle it and have not yet.
 pub(super) fn leased<'p>(policy: &'p ActivePolicy, limit_check: &LimitCheck) -> Option<&'p Limit> {
     let limit = policy.compiled.limit(limit_check.at)?;
     (limit.lease_ttl_ms.is_some() && limit_check.is_global() && limit_check.mode == Mode::Enforce)

@@ -2,13 +2,12 @@
 
 use crate::{cache::BucketStatus, time::Now};
 
-/// The least that a worker takes of what is shared, in requests: a look at that costs as much as the
-/// better part of a check.
+/// The smallest portion that a worker takes of a shared lease, in requests: an update of shared
+/// data costs as much as the better part of a check.
 const LEAST_PORTION: u64 = 8;
 
-/// How many parts what is left of a bucket is divided into for each proxy, of which one is asked for
-/// at most. What one has at hand when a burst has used the bucket up, the last requests at others do
-/// not get. (The limiter's own parts, which it gives whoever asks, are larger.)
+/// A proxy asks for at most what is left of the bucket, divided by the proxies and by this: units
+/// stranded on one proxy are denied to others. (The limiter's own bound on a grant is larger.)
 const SHARES: u64 = 12;
 
 /// The numbers of a limit that its leases follow.
@@ -16,15 +15,15 @@ const SHARES: u64 = 12;
 pub(crate) struct Terms {
     /// Units one request takes, at least 1.
     pub(crate) cost: u64,
-    /// The time that a grant lasts, in microseconds.
+    /// The lease time, in microseconds.
     pub(crate) ttl_us: u64,
-    /// How long an answer may take, in microseconds.
+    /// How long the answer to a query may take, in microseconds.
     pub(crate) patience_us: u64,
-    /// The proxies that share its buckets.
+    /// The proxies that share the limit's buckets.
     pub(crate) proxies: u64,
 }
 
-/// Of a limit whose leases tests follow.
+/// The terms in tests.
 #[cfg(test)]
 pub(super) const TERMS: Terms = Terms {
     cost: 1,
@@ -33,7 +32,7 @@ pub(super) const TERMS: Terms = Terms {
     proxies: 1,
 };
 
-/// Of a bucket of which more is left.
+/// A portion of a bucket that is not nearly used up.
 #[cfg(test)]
 pub(super) fn portion(units: u64) -> super::Portion {
     let scarce = false;
@@ -41,24 +40,24 @@ pub(super) fn portion(units: u64) -> super::Portion {
 }
 
 impl Terms {
-    /// A part of the time that a grant lasts.
+    /// A fraction of the lease time.
     pub(super) fn part_us(&self, of: u64) -> u64 {
         self.ttl_us / of
     }
 
-    /// Units that are not divided any further among workers.
+    /// The smallest portion, in units.
     pub(super) fn least_portion(&self) -> u64 {
         self.cost.saturating_mul(LEAST_PORTION)
     }
 
-    /// What to ask for where nothing was to be had, if so much is needed in the time of a grant:
-    /// half of it, unless that is little.
+    /// The first query, if so much is needed within a lease time: half of it, or the smallest
+    /// portion.
     pub(crate) fn first_want(&self, needed: u64) -> u64 {
         needed.min(self.least_portion()).max(needed / 2)
     }
 
-    /// The most to ask for, by what the limiter has just said of the bucket. After a while that says
-    /// nothing any more: a window is new, or others have used it up.
+    /// The largest query, by the limiter's last report. After a while a report says nothing any
+    /// more: a window may be new, or used up by others.
     pub(crate) fn most(&self, now: Now, status: Option<BucketStatus>) -> u64 {
         let Some(status) = status else {
             return u64::MAX;
@@ -70,7 +69,7 @@ impl Terms {
         status.remaining.checked_div(parts).unwrap_or(0)
     }
 
-    /// The units of whole requests in so many.
+    /// Rounds down to whole requests.
     pub(super) fn whole(&self, units: u64) -> u64 {
         units - units % self.cost.max(1)
     }

@@ -1,5 +1,5 @@
-//! Buckets that are decided here: those of this proxy alone, the ones in front of global limits,
-//! and stand-ins for global ones during an outage.
+//! Buckets that this proxy decides: those of `scope: proxy`, the prechecks in front of global
+//! limits, and fallback buckets during an outage.
 
 mod share;
 
@@ -13,7 +13,7 @@ use crate::{
     time::Now,
 };
 
-/// A bucket in the table, with the numbers it is decided by.
+/// A bucket in the shared table, with the numbers it is decided by.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LocalBucket<'a> {
     pub(crate) table: &'a Table,
@@ -24,20 +24,20 @@ pub(crate) struct LocalBucket<'a> {
     pub(crate) start: Start,
 }
 
-/// With how much a bucket starts that the table does not know.
+/// How full a bucket is that the table does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Start {
-    /// All of it: the bucket lives here, so what is not here is unused.
-    Unused,
-    /// The same, and it may be forgotten at any time: the limiter still decides.
-    Guard,
-    /// This part of what the limiter last said was left; one request's cost if it never said.
-    Share {
-        /// Among how many proxies it is divided.
+    /// Full: no request has used it.
+    Full,
+    /// Full, and it may be evicted at any time, because the limiter still decides.
+    Precheck,
+    /// A share of what the limiter last reported as left; without a report, one request's cost.
+    Fallback {
+        /// The proxies that share the limit.
         proxies: u64,
-        /// Whether other limiters still answer. Then this is soon over, and innocent clients are
-        /// not to suffer for it: a bucket starts with the whole share of this proxy, or with all
-        /// that was left if that is less. Over all proxies this is a capacity at most.
+        /// Whether other limiters still answer, so that the fallback will be short. Then the bucket
+        /// starts with all that was left, up to this proxy's share of the limit: over all proxies
+        /// at most one capacity.
         answering: bool,
     },
 }
@@ -45,19 +45,20 @@ pub(crate) enum Start {
 /// What to do with a cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Take {
-    /// Take it if it fits.
+    /// Charge it if it fits.
     Charge,
-    /// As [`Take::Charge`], and remember that the limiter does not know of it.
-    Owe,
-    /// Only ask.
+    /// As [`Take::Charge`], and record a debt.
+    ChargeAsDebt,
+    /// Decide without a charge.
     Peek,
 }
 
 impl LocalBucket<'_> {
-    /// Decides a cost and, if asked to, takes it; of a queue, with the slot.
+    /// Decides a cost and, if `take` says so, charges it. Returns the slot too if the bucket is a
+    /// queue.
     ///
     /// # Errors
-    /// Other workers were always faster.
+    /// Other workers wrote first, too often.
     pub(crate) fn decide(
         &self,
         host: &impl Host,
@@ -70,24 +71,29 @@ impl LocalBucket<'_> {
                 let state = self.state(found, now, cost);
                 let keeps = match found.room {
                     Room::Own => true,
-                    Room::Overflow => self.start != Start::Guard,
+                    Room::Overflow => self.start != Start::Precheck,
                     Room::None => false,
                 };
                 let (at_ms, state_now) = (now.wall_ms, state.as_ref());
                 let outcome = match take {
-                    Take::Charge | Take::Owe => self.algorithm.charge_here(state_now, at_ms, cost),
+                    Take::Charge | Take::ChargeAsDebt => {
+                        self.algorithm.charge_here(state_now, at_ms, cost)
+                    }
                     Take::Peek => self.algorithm.peek_here(state_now, at_ms, cost, 0),
                 };
-                // Nothing without a state of a fixed size is kept here: policies refuse it.
+                // Policies refuse algorithms here whose state has no fixed size.
                 let Some(outcome) = outcome else {
                     return Update::Keep(Err(Contended));
                 };
                 let decided = (outcome.decision, outcome.slot);
-                // A state that came to be by starting is kept, or it would start over and over.
+                // The starting state is stored, or the bucket would start again each time.
                 let stored = found.entry.local.is_some();
                 match outcome.write.or(state.filter(|_| !stored)) {
                     Some(state) if keeps => {
-                        if take == Take::Owe && outcome.charged > 0 && found.room == Room::Own {
+                        if take == Take::ChargeAsDebt
+                            && outcome.charged > 0
+                            && found.room == Room::Own
+                        {
                             let debt = &mut found.entry.debt;
                             debt.add(outcome.charged, self.span_us(), now.mono_us);
                         }
@@ -99,11 +105,12 @@ impl LocalBucket<'_> {
             })?
     }
 
-    /// Puts back what was taken at `taken_at_ms`, as far as time has not; of a queue, the slot.
+    /// Refunds a charge that was made at `taken_at_ms`, as far as it still counts; in a queue,
+    /// frees the slot.
     ///
     /// # Errors
-    /// Other workers were always faster.
-    pub(crate) fn put_back(
+    /// Other workers wrote first, too often.
+    pub(crate) fn refund(
         &self,
         host: &impl Host,
         now: Now,
@@ -119,19 +126,19 @@ impl LocalBucket<'_> {
                     lease_ttl_ms: 0,
                     slot,
                 };
-                match self.without(found, now, &charge) {
+                match self.refunded(found, now, &charge) {
                     Some((state, decision)) => {
                         self.store(found, &state, &decision, now);
                         Update::Write(())
                     }
-                    // Pushed out, or of an older generation: there is nothing to put it into.
+                    // The bucket was evicted, or the limit edited.
                     None => Update::Keep(()),
                 }
             })
     }
 
-    /// The bucket's state without a charge, and what that comes to.
-    fn without(
+    /// The bucket's state without a charge, and a decision of cost 0 by it.
+    fn refunded(
         &self,
         found: &Found<BucketEntry>,
         now: Now,
@@ -151,7 +158,7 @@ impl LocalBucket<'_> {
             return Some(state);
         }
         let limit = self.algorithm.limit();
-        // What the buckets without room took may have been this one's, unless it has an entry.
+        // Charges to the overflow may have been this bucket's, unless it has an entry.
         let overflow = found
             .overflow
             .as_ref()
@@ -160,15 +167,15 @@ impl LocalBucket<'_> {
             return Some(state);
         }
         match self.start {
-            Start::Guard => None,
+            Start::Precheck => None,
             _ if found.room == Room::None => self.with_left(0, now.wall_ms),
-            Start::Unused => None,
-            Start::Share { proxies, answering } => match found.entry.status {
+            Start::Full => None,
+            Start::Fallback { proxies, answering } => match found.entry.status {
                 None if answering => None,
                 None => self.with_left(cost.min(limit), now.wall_ms),
                 Some(status) => {
                     let at_ms = wall_of(status.at_us, now);
-                    // The limiter has not been told of what is owed.
+                    // The limiter's report does not include debts.
                     let debt = found.entry.debt.units(self.span_us(), now.mono_us);
                     let parts = if answering { 1 } else { proxies.max(1) };
                     let left = (status.remaining / parts).saturating_sub(debt);
@@ -182,7 +189,7 @@ impl LocalBucket<'_> {
         let local = state.to_bytes().map(|bytes| LocalState {
             bytes,
             touched_us: now.mono_us,
-            unused_at_us: if self.start == Start::Guard {
+            unused_at_us: if self.start == Start::Precheck {
                 0
             } else {
                 now.after_ms(decision.reset_after_ms)
@@ -195,19 +202,19 @@ impl LocalBucket<'_> {
         }
     }
 
-    /// The time in which a full bucket is forgotten.
+    /// The time in which a full bucket becomes unused.
     fn span_us(&self) -> u64 {
         self.algorithm.window_ms().saturating_mul(1000)
     }
 
-    /// A bucket with so many units left.
+    /// The state of a bucket with so many units left.
     fn with_left(&self, units: u64, at_ms: u64) -> Option<State> {
         let used = self.algorithm.limit().saturating_sub(units);
         self.algorithm.peek_here(None, at_ms, 0, used)?.write
     }
 }
 
-/// A moment of the monotonic clock on the wall clock, as it is now.
+/// Converts a moment of the monotonic clock to the wall clock.
 fn wall_of(mono_us: u64, now: Now) -> u64 {
     let ago_ms = now.mono_us.saturating_sub(mono_us) / 1000;
     now.wall_ms.saturating_sub(ago_ms)

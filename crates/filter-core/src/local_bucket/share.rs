@@ -2,17 +2,17 @@
 
 use algorithms::{Algorithm, Kind, Parameters, Rate};
 
-/// How a limit's numbers become those of one proxy.
+/// How to divide a limit's numbers among proxies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Share {
-    /// Proxies that ask for the limit, at least 1.
+    /// Proxies that use the limit, at least 1.
     pub(crate) proxies: u64,
-    /// Units one request takes: even the smallest share lets one through now and then.
+    /// Units one request costs. Even the smallest share admits a request now and then.
     pub(crate) cost: u64,
 }
 
 impl Share {
-    /// The numbers of one proxy's bucket; `None` if there are none that an algorithm takes.
+    /// The numbers of one proxy's bucket; `None` if no algorithm accepts any.
     pub(crate) fn of(self, parameters: &Parameters) -> Option<Algorithm> {
         let proxies = self.proxies.max(1);
         match parameters.kind {
@@ -36,8 +36,8 @@ impl Share {
             burst: Some((capacity / proxies).max(self.cost).min(capacity)),
             ..*parameters
         };
-        // Exactness has its bounds; beyond them, a unit per whole number of milliseconds is
-        // at most a millisecond per unit too slow.
+        // If exact numbers are too large, one unit per whole number of milliseconds is at most a
+        // millisecond per unit too slow.
         let coarse = Parameters {
             rate: Rate {
                 units: 1,
@@ -59,7 +59,7 @@ impl Share {
                 period_ms,
             }
         } else {
-            // Less than a request per window: a request in some of them.
+            // Less than one request per window: one request in some windows.
             let windows = proxies.checked_mul(self.cost)?.div_ceil(units);
             Rate {
                 units: self.cost,
@@ -70,8 +70,7 @@ impl Share {
     }
 }
 
-/// The numbers of the bucket in front of a global limit, `percent` of it wide; never narrower
-/// than the limit itself.
+/// The numbers of a precheck, `percent` of a limit; never less than the limit itself.
 pub(crate) fn precheck(parameters: &Parameters, percent: u32) -> Option<Algorithm> {
     let percent = u64::from(percent.max(100));
     let Rate { units, period_ms } = parameters.rate;

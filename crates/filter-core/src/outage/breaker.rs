@@ -1,16 +1,14 @@
-//! When to stop asking a limiter that does not answer, shared by the workers of one Envoy.
+//! The circuit breaker, shared by the workers of one Envoy process.
 //!
-//! Closed, calls are made and failures counted; several in a row, or half of
-//! those in a window, open it. Open, nobody calls. When its spell is over, the
-//! one worker that writes so first makes a single call as a probe: an answer
-//! closes the breaker, a failure opens it for a spell twice as long. Spells are
-//! jittered, so that a fleet does not come back all at once.
+//! Closed: calls are made and failures counted. Several failures in a row, or half of the calls in
+//! a window, open it. Open: no worker calls. After the open interval, the one worker that wins a
+//! compare-and-swap makes a single call as a probe. An answer closes the breaker; a failure opens
+//! it for twice as long. Intervals are jittered, so that a fleet does not return all at once.
 //!
-//! A probe asks without charging. Were it a check with the debts of its buckets,
-//! these would be lost with every probe that gets no answer (they may have been
-//! charged); were it a check without them, each probe could let a request through
-//! that the debts leave no room for. So the requests that wait for a probe are
-//! asked for when it was answered, with their debts, and decided here if not.
+//! A probe charges nothing. If it carried the debts of its buckets, each probe without an answer
+//! would lose them, because they may have been charged. If it were a check without debts, each
+//! probe could admit a request for which the debts leave no room. So the checks that wait for a
+//! probe are sent after it was answered, with their debts, or fall back if it was not.
 
 use crate::{
     codec::{Put, Reader},
@@ -19,17 +17,17 @@ use crate::{
     time::Now,
 };
 
-/// Failures without an answer in between that open the breaker.
+/// Failures in a row that open the breaker.
 const FAILURES_IN_A_ROW: u64 = 5;
 /// How long failures and answers are counted from the first failure on.
 const WINDOW_US: u64 = 2_000_000;
-/// The least failures in a window that open the breaker, if they are half of all calls.
+/// Failures in a window that open the breaker, if they are half of all calls.
 const FAILURES_IN_WINDOW: u64 = 10;
-/// The first spell.
-const SPELL_MIN_US: u64 = 250_000;
-/// The longest spell: what a limiter that is back waits for the traffic, at most.
-const SPELL_MAX_US: u64 = 2_000_000;
-/// How much longer than a call may take a worker has to report on its probe.
+/// The first open interval.
+const OPEN_MIN_US: u64 = 250_000;
+/// The longest open interval: how long a limiter that recovered waits for traffic, at most.
+const OPEN_MAX_US: u64 = 2_000_000;
+/// How long a worker may take to report the outcome of its probe, beyond the call's timeout.
 const PROBE_GRACE_US: u64 = 100_000;
 
 /// Whether the limiter may be called.
@@ -37,25 +35,25 @@ const PROBE_GRACE_US: u64 = 100_000;
 pub(crate) enum Gate {
     /// Yes.
     Closed,
-    /// Yes, this once, to see if it answers.
+    /// Yes, one call, as a probe.
     Probe,
     /// No.
     Open,
 }
 
-/// What became of a call. One shard that is down is an answer; no answer at all is not.
+/// The outcome of a call. An error of one shard of the store is an answer; a timeout is not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallResult {
     Answered,
     Failed,
 }
 
-/// What the workers share.
+/// The value in shared data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Closed(Counts),
-    Open { until_us: u64, spell_us: u64 },
-    Probing { until_us: u64, spell_us: u64 },
+    Open { until_us: u64, interval_us: u64 },
+    Probing { until_us: u64, interval_us: u64 },
 }
 
 /// Calls since the first failure of the window.
@@ -67,13 +65,13 @@ struct Counts {
     answered: u64,
 }
 
-/// One worker's hold on the breaker of its Envoy.
+/// One worker's handle on the breaker of its process.
 #[derive(Clone, Debug)]
 pub(crate) struct Breaker {
     key: Vec<u8>,
     probe_us: u64,
     random: Random,
-    /// When failures were last seen.
+    /// When a failure or an open breaker was last seen.
     last_failure_us: u64,
 }
 
@@ -90,12 +88,12 @@ impl Breaker {
         }
     }
 
-    /// Asks before a call. [`Gate::Probe`] is given to one worker, which must report.
+    /// Asks whether to make a call. One worker gets [`Gate::Probe`], and must report the outcome.
     pub(crate) fn gate(&mut self, host: &impl Host, now: Now) -> Gate {
-        let mut calm = false;
+        let mut healthy = false;
         let elected = host::update(host, &self.key, |bytes| {
             let state = State::read(bytes);
-            calm = state.is_calm();
+            healthy = state.has_no_failures();
             match state {
                 State::Closed(_) => Change::Keep(Gate::Closed),
                 State::Open { until_us, .. } | State::Probing { until_us, .. }
@@ -103,59 +101,68 @@ impl Breaker {
                 {
                     Change::Keep(Gate::Open)
                 }
-                // Its spell is over, or whoever probed is gone.
-                State::Open { spell_us, .. } | State::Probing { spell_us, .. } => {
+                // The open interval is over, or the probing worker is gone.
+                State::Open { interval_us, .. } | State::Probing { interval_us, .. } => {
                     let until_us = now.mono_us.saturating_add(self.probe_us);
-                    Change::Write(State::Probing { until_us, spell_us }.write(), Gate::Probe)
+                    Change::Write(
+                        State::Probing {
+                            until_us,
+                            interval_us,
+                        }
+                        .write(),
+                        Gate::Probe,
+                    )
                 }
             }
         });
-        self.record(calm, now);
-        // Contended: others are busy electing or counting. Not calling is the safe side.
+        self.record(healthy, now);
+        // Contended: other workers write the value now. No call is the safe choice.
         elected.unwrap_or(Gate::Open)
     }
 
-    /// Whether a spell or a probe lasts. No spell is so long that a value another plugin wrote
-    /// could keep it open for ever.
+    /// Whether an open interval or a probe lasts. Longer than the longest possible, the value was
+    /// written by another plugin, and is ignored.
     fn is_ahead(&self, until_us: u64, now: Now) -> bool {
         let left_us = until_us.saturating_sub(now.mono_us);
-        left_us > 0 && left_us <= SPELL_MAX_US.saturating_mul(2).max(self.probe_us)
+        left_us > 0 && left_us <= OPEN_MAX_US.saturating_mul(2).max(self.probe_us)
     }
 
-    /// Whether nobody may call now. Elects no one.
+    /// Whether the breaker is open or probing. Never starts a probe.
     pub(crate) fn is_open(&mut self, host: &impl Host, now: Now) -> bool {
         let read = host.load(&self.key);
         let state = State::read(read.as_ref().map_or(&[], |read| &read.bytes));
-        self.record(state.is_calm(), now);
+        self.record(state.has_no_failures(), now);
         !matches!(state, State::Closed(_))
     }
 
-    /// When any worker's call was last seen to fail, or the breaker to be open: before that, others
-    /// may have decided without the limiter. 0: never.
+    /// When a failure or an open breaker was last seen, on the monotonic clock; 0: never. Before
+    /// that, other workers may have decided without the limiter.
     pub(crate) fn last_failure_us(&self) -> u64 {
         self.last_failure_us
     }
 
-    /// Whether that was only just.
+    /// Whether that was within the window.
     pub(crate) fn failed_lately(&self, now: Now) -> bool {
         self.last_failure_us > 0 && now.mono_us.saturating_sub(self.last_failure_us) <= WINDOW_US
     }
 
-    /// Notes whether all was well when it was last looked at.
-    pub(crate) fn record(&mut self, calm: bool, now: Now) {
-        if !calm {
+    /// Records whether the breaker was without failures when it was last read.
+    pub(crate) fn record(&mut self, healthy: bool, now: Now) {
+        if !healthy {
             self.last_failure_us = now.mono_us;
         }
     }
 
-    /// Reports what became of a call that `gate` let through.
+    /// Reports the outcome of a call that `gate` let through.
     pub(crate) fn report(&mut self, host: &impl Host, now: Now, gate: Gate, result: CallResult) {
         self.record(result == CallResult::Answered, now);
         let jitter = &mut self.random;
-        // Contended: other workers are reporting; their counts will do.
+        // Contended: other workers report, and their counts suffice.
         let _ = host::update(host, &self.key, |bytes| {
             let old = State::read(bytes);
-            let new = old.after(now, gate, result, |spell_us| jitter.jittered(spell_us));
+            let new = old.after(now, gate, result, |interval_us| {
+                jitter.jittered(interval_us)
+            });
             if new == old {
                 Change::Keep(())
             } else {
@@ -173,11 +180,11 @@ impl State {
         result: CallResult,
         mut jittered: impl FnMut(u64) -> u64,
     ) -> Self {
-        let mut open = |spell_us: u64| {
-            let spell_us = spell_us.min(SPELL_MAX_US);
+        let mut open = |interval_us: u64| {
+            let interval_us = interval_us.min(OPEN_MAX_US);
             Self::Open {
-                until_us: now.mono_us.saturating_add(jittered(spell_us)),
-                spell_us,
+                until_us: now.mono_us.saturating_add(jittered(interval_us)),
+                interval_us,
             }
         };
         match (self, result) {
@@ -185,7 +192,7 @@ impl State {
             (Self::Closed(counts), CallResult::Failed) => {
                 let counts = counts.failed(now);
                 if counts.is_too_much() {
-                    open(SPELL_MIN_US)
+                    open(OPEN_MIN_US)
                 } else {
                     Self::Closed(counts)
                 }
@@ -193,20 +200,20 @@ impl State {
             (Self::Probing { .. }, CallResult::Answered) if gate == Gate::Probe => {
                 Self::Closed(Counts::default())
             }
-            (Self::Probing { spell_us, .. }, CallResult::Failed) if gate == Gate::Probe => {
-                open(spell_us.saturating_mul(2))
+            (Self::Probing { interval_us, .. }, CallResult::Failed) if gate == Gate::Probe => {
+                open(interval_us.saturating_mul(2))
             }
-            // Calls that were made before it opened say nothing about now.
+            // These calls were made before the breaker opened.
             (Self::Open { .. } | Self::Probing { .. }, _) => self,
         }
     }
 
-    /// Whether no call has failed lately.
-    fn is_calm(self) -> bool {
+    /// Whether no call failed in the window.
+    fn has_no_failures(self) -> bool {
         matches!(self, Self::Closed(counts) if counts.failed == 0)
     }
 
-    /// Reads the shared value; what is not one is a closed breaker, which errs by a few calls.
+    /// Reads the shared value. Anything else is a closed breaker, which costs a few calls.
     fn read(bytes: &[u8]) -> Self {
         Self::parse(bytes).unwrap_or(Self::Closed(Counts::default()))
     }
@@ -223,11 +230,17 @@ impl State {
             }),
             1 | 2 => {
                 let until_us = reader.u64()?;
-                let spell_us = reader.u64()?.clamp(SPELL_MIN_US, SPELL_MAX_US);
+                let interval_us = reader.u64()?.clamp(OPEN_MIN_US, OPEN_MAX_US);
                 if kind == 1 {
-                    Self::Open { until_us, spell_us }
+                    Self::Open {
+                        until_us,
+                        interval_us,
+                    }
                 } else {
-                    Self::Probing { until_us, spell_us }
+                    Self::Probing {
+                        until_us,
+                        interval_us,
+                    }
                 }
             }
             _ => return None,
@@ -245,15 +258,21 @@ impl State {
                 out.put_u64(counts.failed);
                 out.put_u64(counts.answered);
             }
-            Self::Open { until_us, spell_us } => {
+            Self::Open {
+                until_us,
+                interval_us,
+            } => {
                 out.put_u8(1);
                 out.put_u64(until_us);
-                out.put_u64(spell_us);
+                out.put_u64(interval_us);
             }
-            Self::Probing { until_us, spell_us } => {
+            Self::Probing {
+                until_us,
+                interval_us,
+            } => {
                 out.put_u8(2);
                 out.put_u64(until_us);
-                out.put_u64(spell_us);
+                out.put_u64(interval_us);
             }
         }
         out
@@ -261,7 +280,7 @@ impl State {
 }
 
 impl Counts {
-    /// Without a failure in the window there is nothing to count, and nothing to write.
+    /// Nothing is counted, and nothing written, before the first failure of a window.
     fn answered(self, now: Now) -> Self {
         if self.failed == 0 || self.is_over(now) {
             return Self::default();

@@ -1,4 +1,4 @@
-//! What was admitted without the limiter, on its way to be charged.
+//! Debts of the shared table, charged by the checks that follow an outage.
 
 use crate::{
     cache::{BucketEntry, Debt, Table, Update},
@@ -6,11 +6,12 @@ use crate::{
     request::{LimitCheck, PendingCheck},
     time::Now,
 };
+
 impl PendingCheck {
-    /// Has the units that were admitted during an outage charged, once, by this check. `doubt`:
-    /// another worker may have admitted some since this one looked.
+    /// Moves the debts of the check's buckets into the check, which charges them once. If calls
+    /// were `failing` lately, another worker may have added debts since this worker looked.
     pub(crate) fn take_debts(&mut self, host: &impl Host, now: Now, table: &Table, failing: bool) {
-        // One that only tells of leases charges nothing, debts included.
+        // A background check charges only the debts that it was made for.
         let failing = failing && self.cost > 0;
         let owing =
             |limit_check: &LimitCheck| (limit_check.has_debt || failing) && limit_check.is_global();
@@ -20,7 +21,7 @@ impl PendingCheck {
         });
     }
 
-    /// The check never left: what it carried is still to be charged.
+    /// Puts the debts back: the check was not charged.
     pub(crate) fn restore_debts(&mut self, host: &impl Host, now: Now, table: &Table) {
         let carrying = |limit_check: &LimitCheck| limit_check.debit > 0;
         self.change_debts(host, now, table, carrying, |debt, limit_check, span_us| {
@@ -62,7 +63,7 @@ impl PendingCheck {
                 }
             });
             if changed.is_err() {
-                // Contended: the next check of the bucket takes it, if it is still there.
+                // Contended: the next check of the bucket takes the debt if it is still there.
                 limit_check.debit = 0;
             }
         }

@@ -1,11 +1,12 @@
-//! Decisions without the limiter: each limit says itself what happens then.
+//! Decisions without the limiter, by the `on_failure` of each limit.
 
 use std::rc::Rc;
 
-use algorithms::{Algorithm, Decision as LocalDecision, QueueSlot};
+use algorithms::{Algorithm, Decision, QueueSlot};
 use policy::{Limit, OnFailure};
-use protocol::{DecidedBy, ErrorCode, Outcome};
+use protocol::{DecidedBy, Outcome};
 
+use super::ChargeStatus;
 use crate::{
     active_policy::{ActivePolicy, FallbackBucket},
     host::Host,
@@ -16,64 +17,18 @@ use crate::{
     time::Now,
     worker::{Level, Step, Worker},
 };
-/// Whether a check may have been charged by the limiter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ChargeStatus {
-    /// It never left, or the limiter said that it charged nothing: what is admitted now will be
-    /// owed.
-    NotCharged,
-    /// It left. What is admitted now may be charged there already, and is never charged twice.
-    Unknown,
-}
 
-impl ChargeStatus {
-    /// What the limiter's own error tells.
-    pub(crate) fn after(code: ErrorCode) -> Self {
-        match code {
-            ErrorCode::Stale
-            | ErrorCode::PolicyUnavailable
-            | ErrorCode::StoreUntouched
-            | ErrorCode::Overloaded
-            | ErrorCode::Unauthorized
-            | ErrorCode::InvalidRequest
-            | ErrorCode::TooLarge => Self::NotCharged,
-            _ => Self::Unknown,
-        }
-    }
-
-    /// What Envoy tells in the place of a limiter that it could not reach. What it does not tell
-    /// in these words is taken for a check that left.
-    pub(crate) fn after_reply(body: &[u8]) -> Self {
-        const NEVER_LEFT: [&str; 5] = [
-            "no healthy upstream",
-            "reset reason: remote connection failure",
-            "reset reason: local connection failure",
-            "reset reason: connection timeout",
-            "reset reason: overflow",
-        ];
-        let says = |reason: &str| {
-            let mut parts = body.windows(reason.len());
-            parts.any(|part| part == reason.as_bytes())
-        };
-        if NEVER_LEFT.into_iter().any(says) {
-            Self::NotCharged
-        } else {
-            Self::Unknown
-        }
-    }
-}
-
-/// What the limits of a request say together.
+/// The decisions of all limits of one request.
 #[derive(Debug, Default)]
 struct FallbackResult {
-    /// Limits that fail closed.
+    /// Limits with `on_failure: deny`.
     closed: DenyingLimits,
-    /// Stand-ins that have nothing left.
+    /// Limits whose fallback bucket denies.
     exhausted: DenyingLimits,
     admission: Admission,
 }
 
-/// What is asked about one limit.
+/// One limit of a request, and what to do with its fallback bucket.
 #[derive(Clone, Copy)]
 struct FallbackInput<'a> {
     policy: &'a ActivePolicy,
@@ -82,20 +37,20 @@ struct FallbackInput<'a> {
     take: Take,
 }
 
-/// When to try a limit that fails closed again: the limiter may be back then.
+/// The `Retry-After` of a limit that fails closed, in milliseconds: by then the limiter may answer.
 const RETRY_CLOSED_MS: u64 = 1000;
 
 impl Worker {
-    /// Decides a request that the limiter was never asked about.
+    /// Decides a request whose check was never sent.
     pub(crate) fn decide_unsent(&mut self, host: &impl Host, now: Now, check: PendingCheck) {
-        self.unreported(&check);
+        self.restore_settlements(&check);
         self.fall_back(host, now, check, ChargeStatus::NotCharged);
     }
 
-    /// Decides a request that no limiter reads. It is its own fault: others rely on what they
-    /// know as before, and only of its own buckets is looked up what is owed.
+    /// Decides a request that limiters refuse to read. This says nothing about the limiter's
+    /// health, so only the caches of this request's buckets are invalidated, to find their debts.
     pub(crate) fn decide_rejected(&mut self, host: &impl Host, now: Now, check: PendingCheck) {
-        self.unreported(&check);
+        self.restore_settlements(&check);
         if let Some(policy) = &check.policy {
             for limit_check in &check.limit_checks {
                 if let Some(limit) = policy.compiled.limit(limit_check.at) {
@@ -117,7 +72,8 @@ impl Worker {
         if check.free.is_some() {
             return self.requests.holds.keep_unsent(check, now);
         }
-        // What is owed from now on is looked up: an error about one check is none of the breaker's.
+        // Later checks must look for debts, though an error of one check does not count for the
+        // breaker.
         self.outage.breaker.record(false, now);
         self.apply_fallback(host, now, check, charge);
     }
@@ -154,11 +110,11 @@ impl Worker {
             result.closed.by.push((self.config.domain.clone(), false));
         }
         let charging = if charge == ChargeStatus::NotCharged {
-            Take::Owe
+            Take::ChargeAsDebt
         } else {
             Take::Charge
         };
-        // Ask all of them before anything is taken: all are charged, or none.
+        // Peek at all buckets before any is charged: all are charged, or none.
         for take in [Take::Peek, charging] {
             result.admission = Admission::default();
             for limit_check in check
@@ -177,7 +133,7 @@ impl Worker {
                 }
             }
             if let Some(denial) = result.denial() {
-                self.put_back(host, now, &policy, &check.limit_checks);
+                self.refund_local(host, now, &policy, &check.limit_checks);
                 if let Some(stream) = check.stream {
                     self.record_denial(now, &policy, &check.limit_checks, &check.entries, &denial);
                     self.refuse(stream, denial);
@@ -186,7 +142,7 @@ impl Worker {
             }
             let delay_ms = result.admission.delay_ms;
             if take == Take::Peek && delay_ms > 0 && !self.may_hold(&mut check) {
-                self.put_back(host, now, &policy, &check.limit_checks);
+                self.refund_local(host, now, &policy, &check.limit_checks);
                 if let Some(stream) = check.stream {
                     self.refuse_hold(stream, &check, delay_ms, Vec::new());
                 }
@@ -199,8 +155,8 @@ impl Worker {
         self.admit(host, now, &mut check, result.admission);
     }
 
-    /// What was admitted here is charged at once, where another limiter answers: proxies that know
-    /// as little as this one then learn of it.
+    /// Charges the debts of a request at once if another limiter answers, so that other proxies see
+    /// them.
     fn charge_debts_now(&mut self, now: Now, policy: &Rc<ActivePolicy>, check: &PendingCheck) {
         let values = check.entries.values();
         let matches = policy.compiled.matching_values(&values, now.wall_ms);
@@ -212,7 +168,7 @@ impl Worker {
         self.push_background(PendingCheck::background(policy, entries, limit_checks));
     }
 
-    /// Nothing is known of the limits: the configuration decides.
+    /// Decides by the configuration, because no policy is loaded.
     fn without_policy(&mut self, host: &impl Host, now: Now, mut check: PendingCheck) {
         if self.config.failure_mode == OnFailure::Deny {
             let denial = Denial {
@@ -239,7 +195,7 @@ impl Worker {
         self.admit(host, now, &mut check, Admission::default());
     }
 
-    /// What one limit says without the limiter.
+    /// Decides one limit by its `on_failure`.
     fn fallback_bucket(
         &mut self,
         host: &impl Host,
@@ -254,7 +210,7 @@ impl Worker {
             ..
         } = *input;
         match limit.on_failure {
-            // What only reports, reports nothing now.
+            // Shadow limits have nothing to report now.
             _ if limit_check.mode == Mode::Shadow => {}
             OnFailure::Allow => {
                 if take != Take::Peek {
@@ -343,14 +299,14 @@ impl Worker {
         }
     }
 
-    /// `None`: other workers were always faster.
+    /// Decides by the fallback bucket; `None`: contended.
     fn decide_fallback(
         &self,
         host: &impl Host,
         now: Now,
         input: &FallbackInput<'_>,
         algorithm: &Algorithm,
-    ) -> Option<(LocalDecision, Option<QueueSlot>)> {
+    ) -> Option<(Decision, Option<QueueSlot>)> {
         let FallbackInput {
             policy,
             limit_check,
@@ -362,7 +318,7 @@ impl Worker {
             key: limit_check.key,
             generation: limit.generation,
             algorithm,
-            start: Start::Share {
+            start: Start::Fallback {
                 proxies: policy.proxies(limit_check.at),
                 answering: self.calls.retry_budget.answered_lately(now),
             },
@@ -372,8 +328,8 @@ impl Worker {
 }
 
 impl FallbackResult {
-    /// The reason to refuse, if there is one. A limit that fails closed is not a quota exceeded,
-    /// so where both are, the quota is told: it says when to come back.
+    /// The denial, if any limit denies. An exceeded quota goes before a limit that fails closed:
+    /// only the quota has an exact time to retry.
     fn denial(&mut self) -> Option<Denial> {
         let (denying, source) = if !self.exhausted.is_empty() {
             (std::mem::take(&mut self.exhausted), DecidedBy::Local)

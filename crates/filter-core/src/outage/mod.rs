@@ -4,13 +4,14 @@
 //! units that were admitted meanwhile and are charged later.
 
 mod breaker;
+mod charge_status;
 mod debts;
 mod fallback;
 
 use filter_config::Config;
 
 pub(crate) use breaker::{Breaker, CallResult, Gate};
-pub(crate) use fallback::ChargeStatus;
+pub(crate) use charge_status::ChargeStatus;
 
 use crate::{
     host::Host,

@@ -1,4 +1,4 @@
-//! What follows a decision that a request may go on, and what one that it may not.
+//! Carries out decisions: requests go on, are held, or are answered here.
 
 use std::rc::Rc;
 
@@ -18,21 +18,22 @@ use crate::{
     time::Now,
     worker::{Edits, HOLDING_MS, Refusal, Step, StreamId, Worker},
 };
-/// What is known of a request that may go on.
+
+/// What an admitted request needs beside the limits decided here.
 #[derive(Debug, Default)]
 pub(crate) struct Admission {
-    /// How the client stands with limits decided elsewhere.
+    /// The client's quota at the limits decided elsewhere.
     pub(crate) quota_statuses: Vec<QuotaStatus>,
-    /// Limits that mark the request.
+    /// Limits that mark the request as degraded.
     pub(crate) degraded: Vec<Name>,
-    /// How long it is held, in milliseconds.
+    /// How long the request is held, in milliseconds.
     pub(crate) delay_ms: u64,
-    /// Its slots in queues that were asked elsewhere.
+    /// The request's slots in queues that were decided elsewhere.
     pub(crate) slots: Slots,
 }
 
 impl Worker {
-    /// Lets a request go on, now or when its turn has come.
+    /// Lets a request go on, at once or when the delay of its queues is over.
     pub(crate) fn admit(
         &mut self,
         host: &impl Host,
@@ -114,13 +115,13 @@ impl Worker {
         self.steps.push_back(Step::Refuse { stream, refusal });
     }
 
-    /// Whether a request may wait; if so, it has a place.
+    /// Whether a request may be held; if so, it now has a permit.
     pub(crate) fn may_hold(&self, check: &mut PendingCheck) -> bool {
         check.hold.permit = self.hold_permit(check);
         check.hold.permit.is_some()
     }
 
-    /// Where a request may wait.
+    /// The permit to hold a request: its own, or a new one.
     fn hold_permit(&self, check: &mut PendingCheck) -> Option<HoldPermit> {
         check
             .hold
@@ -129,9 +130,9 @@ impl Worker {
             .or_else(|| self.requests.holds.permit())
     }
 
-    /// Sees to it that a request may wait if it has to, before anything else is charged for it. One
-    /// for which there is no place asks queues for no delay; one that was delayed here already is
-    /// refused, and `false` returned.
+    /// Gets a permit to hold a request that a queue may delay, before anything else is charged for
+    /// it. Without a permit, queues are asked for no delay; a request that was delayed here already
+    /// is refused, and `false` returned.
     pub(crate) fn prepare_hold(
         &mut self,
         host: &impl Host,
@@ -154,13 +155,13 @@ impl Worker {
             return true;
         };
         if let Some(policy) = check.policy.clone() {
-            self.put_back(host, now, &policy, &check.limit_checks);
+            self.refund_local(host, now, &policy, &check.limit_checks);
         }
         self.refuse_hold(stream, check, delay_ms, Vec::new());
         false
     }
 
-    /// Refuses a request because as many as may be are held already.
+    /// Refuses a request because `hold.max` requests are held.
     pub(crate) fn refuse_hold(
         &mut self,
         stream: StreamId,
@@ -178,7 +179,7 @@ impl Worker {
         self.refuse(stream, denial);
     }
 
-    /// The part of a bucket that is decided here in a request that goes on.
+    /// Counts a limit that was decided here, of a request that goes on.
     fn admit_local(
         &mut self,
         host: &impl Host,
@@ -191,7 +192,7 @@ impl Worker {
         else {
             return;
         };
-        // Limits that only report are charged exactly when the request is admitted: now.
+        // Limits that do not deny are charged when the request is admitted: now.
         if limit_check.mode != Mode::Enforce {
             self.take_proxy(host, now, policy, limit_check);
         }
@@ -213,7 +214,7 @@ impl Worker {
         admission.delay_ms = admission.delay_ms.max(delay_ms);
     }
 
-    /// The part of a limit whose units were granted in advance in a request that goes on.
+    /// Counts a limit that leased units settle, of a request that goes on.
     fn admit_leased(
         &mut self,
         now: Now,
@@ -222,7 +223,7 @@ impl Worker {
         admission: &mut Admission,
     ) {
         if let (true, Some(limit)) = (
-            limit_check.lease != LeaseUse::No,
+            limit_check.lease != LeaseUse::None,
             policy.compiled.limit(limit_check.at),
         ) {
             let (allowed, source) = (Outcome::Allowed, DecidedBy::Lease);
@@ -232,9 +233,8 @@ impl Worker {
         }
     }
 
-    /// A request does not go on after all: buckets of this proxy get back what it took, and so do
-    /// grants.
-    pub(crate) fn put_back(
+    /// Refunds what a request took that does not go on: to local buckets and to leases.
+    pub(crate) fn refund_local(
         &mut self,
         host: &impl Host,
         now: Now,
@@ -260,16 +260,16 @@ impl Worker {
                     key: limit_check.key,
                     generation: limit.generation,
                     algorithm,
-                    start: Start::Unused,
+                    start: Start::Full,
                 };
-                // Contended: the bucket stays the poorer by one request.
-                let _ = bucket.put_back(host, now, taken.at_ms, limit.cost, taken.slot);
+                // Contended: the bucket keeps the charge of one request too many.
+                let _ = bucket.refund(host, now, taken.at_ms, limit.cost, taken.slot);
             }
         }
     }
 }
 
-/// The slots that queues of this proxy gave a request.
+/// The request's slots in queues of this proxy.
 fn local_slots(policy: &ActivePolicy, limit_checks: &[LimitCheck]) -> Vec<LocalSlot> {
     let enforced = limit_checks
         .iter()

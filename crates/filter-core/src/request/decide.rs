@@ -1,4 +1,4 @@
-//! From a request to a decision, or to a check.
+//! Takes a request as far as this proxy can decide it, and leaves the rest to a check.
 
 use std::rc::Rc;
 
@@ -13,15 +13,16 @@ use crate::{
     local_bucket::{LocalBucket, Start, Take},
     metrics::Event,
     request::{
-        Admission, DenyingLimits, Extracted, LeaseUse, LimitCheck, Mode, PendingCheck, Plan,
-        Request, Stream, Taken, quota_status,
+        Admission, DenyingLimits, Extracted, LeaseUse, LimitCheck, LocalDecision, Mode,
+        PendingCheck, Plan, Request, Stream, quota_status,
     },
     response::{Denial, QuotaHeaders, QuotaStatus},
     time::Now,
     worker::{Edits, StreamId, Worker},
 };
+
 impl Worker {
-    /// Decides about a request as far as it can be done here, and asks the limiter for the rest.
+    /// Decides a request here if possible; otherwise the limiter is asked.
     pub(crate) fn decide(
         &mut self,
         host: &impl Host,
@@ -98,7 +99,7 @@ impl Worker {
         self.check_with_limiter(host, now, check);
     }
 
-    /// A request that lacks an entry, where a limit denies such requests.
+    /// The denial of a request that lacks an entry, where a limit denies such requests.
     fn missing(
         &mut self,
         now: Now,
@@ -147,8 +148,8 @@ impl Worker {
         limit_checks
     }
 
-    /// Reads what is remembered of the global buckets; a denial of one that still holds is
-    /// repeated, unless a limit may match that could replace it.
+    /// Looks up the global buckets in the caches. A denial that still holds is repeated, unless a
+    /// limit may match that only the limiter can read and that replaces the denying one.
     fn cached_denial(
         &mut self,
         host: &impl Host,
@@ -177,7 +178,7 @@ impl Worker {
                 (entry.status, entry.denial)
             };
             limit_check.status = status;
-            // A grant may have come since to another worker.
+            // Another worker may have been granted units since.
             let worker_lease = self.leases.find(key, generation);
             let shared_units = worker_lease.map_or(0, |worker_lease| worker_lease.shared);
             let denial =
@@ -205,7 +206,7 @@ impl Worker {
         })
     }
 
-    /// Takes from the buckets that live here, and then from those in front of global ones.
+    /// Charges the buckets of this proxy, then those in front of global ones.
     fn take_local(
         &mut self,
         host: &impl Host,
@@ -226,8 +227,8 @@ impl Worker {
         }
         for n in 0..limit_checks.len() {
             let limit_check = limit_checks.get_mut(n)?;
-            // What was granted in advance is not sent.
-            let sent = enforced(limit_check) && limit_check.lease == LeaseUse::No;
+            // Leased units need no check, so no precheck guards one.
+            let sent = enforced(limit_check) && limit_check.lease == LeaseUse::None;
             if sent && !self.take_precheck(host, now, policy, limit_check) {
                 return self.local_denial(host, now, policy, limit_checks, n, DecidedBy::Precheck);
             }
@@ -235,7 +236,7 @@ impl Worker {
         None
     }
 
-    /// Takes from a bucket of this proxy; whether it was enough.
+    /// Charges a bucket of this proxy; returns whether the cost fits.
     pub(crate) fn take_proxy(
         &mut self,
         host: &impl Host,
@@ -244,7 +245,7 @@ impl Worker {
         limit_check: &mut LimitCheck,
     ) -> bool {
         let taken = limit_check.local.as_ref().map(|algorithm| {
-            self.take_from(host, now, policy, limit_check, Start::Unused, algorithm)
+            self.take_from(host, now, policy, limit_check, Start::Full, algorithm)
         });
         match taken {
             None => true,
@@ -259,8 +260,8 @@ impl Worker {
         }
     }
 
-    /// Takes from the bucket in front of a global one, if it has one; whether it was enough.
-    /// What was taken there counts what was sent, and is never put back.
+    /// Charges the bucket in front of a global one, if there is one; returns whether the cost fits.
+    /// This bucket counts what is sent, so its charge is never refunded.
     fn take_precheck(
         &mut self,
         host: &impl Host,
@@ -271,12 +272,12 @@ impl Worker {
         let Some(algorithm) = policy.precheck(limit_check.at) else {
             return true;
         };
-        match self.take_from(host, now, policy, limit_check, Start::Guard, algorithm) {
+        match self.take_from(host, now, policy, limit_check, Start::Precheck, algorithm) {
             Ok(taken) => {
                 limit_check.decided = Some(taken);
                 taken.decision.allowed
             }
-            // The limiter still decides.
+            // The limiter decides.
             Err(Contended) => true,
         }
     }
@@ -289,7 +290,7 @@ impl Worker {
         limit_check: &LimitCheck,
         start: Start,
         algorithm: &Algorithm,
-    ) -> Result<Taken, Contended> {
+    ) -> Result<LocalDecision, Contended> {
         let (Some(limit), Some(shared)) =
             (policy.compiled.limit(limit_check.at), self.process.shared())
         else {
@@ -298,7 +299,7 @@ impl Worker {
         let bucket = LocalBucket {
             table: &shared.table,
             key: match start {
-                Start::Guard => limit_check.key.in_role(Role::Precheck),
+                Start::Precheck => limit_check.key.in_role(Role::Precheck),
                 _ => limit_check.key,
             },
             generation: limit.generation,
@@ -306,14 +307,14 @@ impl Worker {
             start,
         };
         let (decision, slot) = bucket.decide(host, now, limit.cost, Take::Charge)?;
-        Ok(Taken {
+        Ok(LocalDecision {
             decision,
             slot,
             at_ms: now.wall_ms,
         })
     }
 
-    /// A local bucket said no: those before it get back what was taken.
+    /// The denial by a local bucket. The buckets charged before it are refunded.
     fn local_denial(
         &mut self,
         host: &impl Host,
@@ -323,7 +324,7 @@ impl Worker {
         denied_by: usize,
         source: DecidedBy,
     ) -> Option<Denial> {
-        self.put_back(host, now, policy, limit_checks);
+        self.refund_local(host, now, policy, limit_checks);
         let limit_check = limit_checks.get(denied_by)?;
         let limit = policy.compiled.limit(limit_check.at)?;
         let algorithm = match source {
@@ -332,7 +333,7 @@ impl Worker {
         };
         self.counts.decided(&limit.name, Outcome::Denied, source);
         let decided = limit_check.decided.map(|taken| taken.decision);
-        // Contended: try again at once.
+        // Contended: the client may retry at once.
         let retry_after_ms = decided.map_or(Some(1), |d| d.retry_after.millis());
         let quotas = decided.filter(|_| !limit.hidden);
         let quota_statuses: Vec<QuotaStatus> = quotas
@@ -347,7 +348,7 @@ impl Worker {
         })
     }
 
-    /// Lets the limiter decide.
+    /// Queues a check of the request.
     fn check_with_limiter(&mut self, host: &impl Host, now: Now, mut check: PendingCheck) {
         let waits = check.policy.is_none()
             || check.opaque.is_some()
@@ -363,7 +364,7 @@ impl Worker {
             }
             self.requests.streams.insert(stream, Stream::Waiting);
         } else {
-            // The limits left are only reported: nobody has to wait for them.
+            // The remaining limits are in shadow mode: the request does not wait for them.
             self.admit(host, now, &mut check, Admission::default());
             check.stream = None;
         }

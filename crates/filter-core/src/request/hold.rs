@@ -1,4 +1,4 @@
-//! Requests that wait for their turn in a queue, and the slots that some of them gave up.
+//! Requests that a queue holds, and the slots of those that left.
 
 use std::rc::Rc;
 
@@ -15,24 +15,25 @@ use crate::{
     time::Now,
     worker::{Edits, StreamId, Worker},
 };
-/// Held requests, the next one last.
+
+/// Held requests, the next one to go on last.
 #[derive(Debug)]
 pub(crate) struct Holds {
     waiting: Vec<Held>,
-    /// Each request that is held, or may have to be, has one more of these.
+    /// Counts the permits: each request that is held, or may be, has a clone.
     permits: Rc<()>,
     max: usize,
-    /// Of requests that have gone lately.
+    /// Slots of requests that left since the last event.
     released: Vec<Slots>,
-    /// What no limiter could be told yet: at most `max`.
+    /// Releases that no limiter has received yet: at most `max`.
     unsent: Vec<PendingCheck>,
 }
 
-/// A place for a request to be held in, until it is dropped.
+/// One of `hold.max` permits to hold a request, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct HoldPermit(#[expect(dead_code, reason = "it is counted")] Rc<()>);
 
-/// A request until its turn comes.
+/// A request until its slot starts.
 #[derive(Debug)]
 pub(crate) struct Held {
     pub(crate) until_us: u64,
@@ -44,35 +45,35 @@ pub(crate) struct Held {
     pub(crate) permit: HoldPermit,
 }
 
-/// The slots of a request, to be freed if it ends before it starts.
+/// The slots of a request, freed if it leaves before they start.
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
-    /// Of buckets that live here.
+    /// In buckets of this proxy.
     pub(crate) local: Vec<LocalSlot>,
-    /// Of buckets that a limiter keeps; rare, and large.
+    /// In buckets in the store. Boxed: rare and large.
     pub(crate) global: Option<Box<LimiterSlots>>,
 }
 
-/// A slot that a queue of this proxy gave.
+/// A slot in a queue of this proxy.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LocalSlot {
     pub(crate) key: BucketKey,
-    /// Of its limit.
+    /// The generation of the limit.
     pub(crate) generation: u64,
     pub(crate) algorithm: Algorithm,
     pub(crate) cost: u64,
     pub(crate) slot: QueueSlot,
-    /// When, in milliseconds since the epoch.
+    /// When it was given, in milliseconds since the epoch.
     pub(crate) at_ms: u64,
 }
 
-/// Slots that queues of a limiter gave.
+/// Slots in queues in the store.
 #[derive(Debug)]
 pub(crate) struct LimiterSlots {
     policy: Rc<ActivePolicy>,
     entries: Extracted,
     slots: Vec<Free>,
-    /// From which moment on none of them is to come any more, in microseconds.
+    /// When all of them have passed, on the monotonic clock.
     until_us: u64,
 }
 
@@ -87,18 +88,18 @@ impl Holds {
         }
     }
 
-    /// When the turn of the next comes; `u64::MAX`: none is held.
+    /// When the next request goes on; `u64::MAX`: none is held.
     pub(crate) fn next_us(&self) -> u64 {
         self.waiting.last().map_or(u64::MAX, |held| held.until_us)
     }
 
-    /// A place for one more request; `None`: all are taken.
+    /// A permit for one more request; `None`: `hold.max` are taken.
     pub(crate) fn permit(&self) -> Option<HoldPermit> {
         let taken = Rc::strong_count(&self.permits) - 1;
         (taken < self.max).then(|| HoldPermit(Rc::clone(&self.permits)))
     }
 
-    /// Holds a request. Those that end at the same moment go on in the order they came.
+    /// Holds a request. Those that go on at the same moment keep the order in which they came.
     pub(crate) fn add(&mut self, held: Held) {
         let at = self
             .waiting
@@ -106,12 +107,12 @@ impl Holds {
         self.waiting.insert(at, held);
     }
 
-    /// Takes out a request whose turn has come.
+    /// Takes out a request whose delay is over.
     pub(crate) fn next_due(&mut self, now: Now) -> Option<Held> {
         self.waiting.pop_if(|held| now.reached(held.until_us))
     }
 
-    /// A request has gone: its slots are given up.
+    /// Releases the slots of a held request that left.
     pub(crate) fn forget(&mut self, stream: StreamId) {
         if let Some(at) = self.waiting.iter().position(|held| held.stream == stream) {
             let held = self.waiting.remove(at);
@@ -119,25 +120,25 @@ impl Holds {
         }
     }
 
-    /// Gives up the slots of a request that does not go on.
+    /// Releases the slots of a request that does not go on.
     pub(crate) fn release_slots(&mut self, slots: Slots) {
         if !slots.local.is_empty() || slots.global.is_some() {
             self.released.push(slots);
         }
     }
 
-    /// Whether nothing is left to be given up.
+    /// Whether no slots wait to be released.
     pub(crate) fn is_settled(&self) -> bool {
         self.released.is_empty() && self.unsent.is_empty()
     }
 
-    /// A limiter could not be told what is still to come.
+    /// Keeps a release that could not be sent, while slots of it are still to come.
     pub(crate) fn keep_unsent(&mut self, mut check: PendingCheck, now: Now) {
         let Some(release) = &check.free else {
             return;
         };
         if release.until_us > now.mono_us && self.unsent.len() < self.max {
-            // They left with the call.
+            // The call took the entries.
             check.entries = release.entries.clone();
             self.unsent.push(check);
         }
@@ -145,7 +146,7 @@ impl Holds {
 }
 
 impl LimiterSlots {
-    /// Those that an answer gave a request; `None`: none.
+    /// The slots in an answer; `None`: there are none.
     pub(crate) fn of(check: &PendingCheck, answer: &Answer, now: Now) -> Option<Box<Self>> {
         let (policy, entries) = (check.policy.clone()?, check.hold.entries.as_deref()?);
         let given = answer.limits.iter().filter(|limit| limit.charged > 0);
@@ -170,7 +171,7 @@ impl LimiterSlots {
 }
 
 impl Worker {
-    /// Frees what was given up: here, or by the next call of the limiter.
+    /// Frees released slots: here, or with the next check call.
     pub(crate) fn free_slots(&mut self, host: &impl Host, now: Now) {
         for slots in std::mem::take(&mut self.requests.holds.released) {
             for of in slots.local {
@@ -182,7 +183,7 @@ impl Worker {
         }
     }
 
-    /// Lets the limiter know, if it answers again, what it could not be told before.
+    /// Sends the releases that could not be sent before.
     pub(crate) fn retry_unsent(&mut self, now: Now) {
         for check in std::mem::take(&mut self.requests.holds.unsent) {
             let to_come = |release: &SlotRelease| release.until_us > now.mono_us;
@@ -203,10 +204,10 @@ impl Worker {
             key: of.key,
             generation: of.generation,
             algorithm: &of.algorithm,
-            start: Start::Unused,
+            start: Start::Full,
         };
-        // Contended: the slot is lost.
-        let _ = bucket.put_back(host, now, of.at_ms, of.cost, Some(of.slot));
+        // Contended: the slot stays taken.
+        let _ = bucket.refund(host, now, of.at_ms, of.cost, Some(of.slot));
     }
 
     fn free_global(&mut self, now: Now, slots: LimiterSlots) {

@@ -1,4 +1,4 @@
-//! One limit in a request: the bucket, and what was decided of it so far.
+//! One limit that applies to a request: its bucket, and what was decided of it so far.
 
 use algorithms::{Algorithm, Decision, QueueSlot};
 use policy::{Limit, Match, Name, OverLimit, Resolved, Scope};
@@ -11,65 +11,65 @@ use crate::{
     time::Now,
 };
 
-/// One limit's part in a request.
+/// One limit that applies to a request.
 #[derive(Debug)]
 pub(crate) struct LimitCheck {
-    /// The limit's position in the policy.
+    /// The limit's index in the policy.
     pub(crate) at: usize,
-    /// How it takes part.
+    /// What happens over the limit.
     pub(crate) mode: Mode,
-    /// The bucket.
+    /// The bucket's key in the shared table.
     pub(crate) key: BucketKey,
-    /// The numbers of a bucket that is decided here; `None`: the limiter decides.
+    /// The numbers of a bucket of this proxy; `None`: the bucket is in the store.
     pub(crate) local: Option<Box<Algorithm>>,
-    /// What the limiter last said of the bucket.
+    /// The limiter's last report of the bucket.
     pub(crate) status: Option<BucketStatus>,
-    /// Whether there were units that the limiter is still to be told of.
+    /// Whether the shared table has a debt of the bucket.
     pub(crate) has_debt: bool,
-    /// Those of them that this check carries.
+    /// The units of debt that this check charges.
     pub(crate) debit: u64,
-    /// What was decided here.
-    pub(crate) decided: Option<Taken>,
-    /// Whether units granted in advance settle it.
+    /// The decision of a local bucket.
+    pub(crate) decided: Option<LocalDecision>,
+    /// Whether leased units settle the limit.
     pub(crate) lease: LeaseUse,
-    /// What the check to come asks for later requests. Rare, and large.
+    /// The lease query that the check carries. Boxed: rare and large.
     pub(crate) lease_query: Option<Box<LeaseQuery>>,
 }
 
-/// Units that were granted in advance, in a request.
+/// The use of leased units by a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LeaseUse {
-    /// None were taken.
-    No,
-    /// Taken, and to be put back if the request is not admitted.
-    Held(Reservation),
-    /// Used: it was admitted.
-    Used,
+    /// No units are used.
+    None,
+    /// Units are reserved, and released if the request is not admitted.
+    Reserved(Reservation),
+    /// The request was admitted and spent the units.
+    Spent,
 }
 
-/// A decision made here.
+/// The decision of a local bucket.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Taken {
+pub(crate) struct LocalDecision {
     pub(crate) decision: Decision,
-    /// Its slot, if it is in a queue.
+    /// The slot in a queue.
     pub(crate) slot: Option<QueueSlot>,
-    /// When, in milliseconds since the epoch.
+    /// When it was made, in milliseconds since the epoch.
     pub(crate) at_ms: u64,
 }
 
-/// How a limit takes part.
+/// What happens to a request over the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// Over it, the request is denied.
+    /// The request is denied.
     Enforce,
-    /// Over it, the request is only reported.
+    /// The request goes on, and is reported.
     Shadow,
-    /// Over it, the request goes on, marked.
+    /// The request goes on, marked as degraded.
     Degrade,
 }
 
 impl LimitCheck {
-    /// `None` for a bucket that is not limited.
+    /// A limit that matches; `None`: an override makes the bucket unlimited.
     pub(crate) fn new(
         found: &Match<'_, '_>,
         policy: &ActivePolicy,
@@ -104,24 +104,24 @@ impl LimitCheck {
             has_debt: false,
             debit: 0,
             decided: None,
-            lease: LeaseUse::No,
+            lease: LeaseUse::None,
             lease_query: None,
         })
     }
 
-    /// Whether the limiter is to decide.
+    /// Whether the limiter decides.
     pub(crate) fn is_global(&self) -> bool {
-        self.local.is_none() && self.lease == LeaseUse::No
+        self.local.is_none() && self.lease == LeaseUse::None
     }
 
-    /// How the client stands with a limit that was decided here.
+    /// The client's quota at a limit that was decided here.
     pub(crate) fn quota_status(&self, limit: &Limit) -> Option<QuotaStatus> {
         let (algorithm, decision) = (self.local.as_deref()?, self.decided?.decision);
         (self.mode == Mode::Enforce && !limit.hidden)
             .then(|| quota_status(limit, algorithm, &decision))
     }
 
-    /// How the client stood with a limit when the limiter last told.
+    /// The client's quota by the limiter's last report.
     pub(crate) fn cached_status(&self, limit: &Limit, now: Now) -> Option<QuotaStatus> {
         let status = self.status.filter(|_| !limit.hidden)?;
         let elapsed_ms = now.mono_us.saturating_sub(status.at_us) / 1000;
@@ -136,7 +136,7 @@ impl LimitCheck {
     }
 }
 
-/// How a client stands after a decision made here.
+/// The client's quota after a decision of a local bucket.
 pub(crate) fn quota_status(
     limit: &Limit,
     algorithm: &Algorithm,
@@ -152,11 +152,11 @@ pub(crate) fn quota_status(
     }
 }
 
-/// The limits that deny, gathered.
+/// The limits that deny a request.
 #[derive(Debug, Default)]
 pub(crate) struct DenyingLimits {
     pub(crate) by: Vec<(Name, bool)>,
-    /// The longest wait among them.
+    /// The longest wait among them, in milliseconds.
     wait_ms: u64,
     never: bool,
 }

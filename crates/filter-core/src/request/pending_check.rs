@@ -1,4 +1,4 @@
-//! One request on its way through the limits that match it.
+//! A check on its way to the limiter, or to a decision without it.
 
 use std::rc::Rc;
 
@@ -11,38 +11,39 @@ use crate::{
     request::{Extracted, HoldPermit, LimitCheck, Mode},
     worker::StreamId,
 };
-/// What is known of a request.
+
+/// A check, and what was decided of its request so far.
 #[derive(Debug)]
 pub(crate) struct PendingCheck {
-    /// Who waits for the decision; nobody where all limits are only reported.
+    /// The request that waits for the answer; `None` if none does.
     pub(crate) stream: Option<StreamId>,
-    /// How many requests it stands for: one, or none where the limiter is only asked for units
-    /// and told what became of others.
+    /// How many requests it charges: one, or none for a check that only carries lease queries,
+    /// debts or freed slots.
     pub(crate) cost: u64,
-    /// The policy it was matched against; `None`: none was known.
+    /// The policy that was matched; `None`: none was loaded.
     pub(crate) policy: Option<Rc<ActivePolicy>>,
-    /// Its entries.
+    /// The request's descriptor.
     pub(crate) entries: Extracted,
-    /// Its limits, in the order of the policy.
+    /// The limits that apply, in the order of the policy.
     pub(crate) limit_checks: Vec<LimitCheck>,
-    /// What to do without the limiter, where a limit may match that only the limiter can read.
+    /// The fallback where a limit may match that only the limiter can read.
     pub(crate) opaque: Option<OnFailure>,
-    /// What became of its calls so far.
+    /// The calls that carried it so far.
     pub(crate) attempts: Attempts,
-    /// What it needs if a queue makes it wait.
+    /// What it needs if a queue delays the request.
     pub(crate) hold: Hold,
-    /// What it frees. It asks nothing else then.
+    /// The slots that it frees. Such a check does nothing else.
     pub(crate) free: Option<Box<SlotRelease>>,
 }
 
-/// How often a limiter was asked for a decision, and how.
+/// The calls that carried a check.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attempts {
-    /// Calls that left with it.
+    /// How many there were.
     pub(crate) made: u8,
-    /// When the first of them left, on the monotonic clock.
+    /// When the first of them was sent, on the monotonic clock.
     pub(crate) since_us: u64,
-    /// Checks in a call with it, at most: half as many each time that one was refused.
+    /// Checks in a call with this one, at most: half as many after each call that was refused.
     pub(crate) batch_max: usize,
 }
 
@@ -56,24 +57,24 @@ impl Default for Attempts {
     }
 }
 
-/// What a request needs that a queue may make wait.
+/// What a request needs that a queue may delay.
 #[derive(Debug, Default)]
 pub(crate) struct Hold {
-    /// Where it would.
+    /// The permit to hold it.
     pub(crate) permit: Option<HoldPermit>,
-    /// All places are taken: it goes on at once, or not at all.
+    /// No permit was left: the request goes on at once, or not at all.
     pub(crate) barred: bool,
-    /// Its entries, for the day it gives up its slot: the check takes the others along.
+    /// A copy of the descriptor for releasing the slot: the check takes the original along.
     pub(crate) entries: Option<Box<Extracted>>,
 }
 
-/// Slots of queues that a request gave up.
+/// Slots of queues that a request released.
 #[derive(Debug)]
 pub(crate) struct SlotRelease {
     pub(crate) slots: Vec<Free>,
-    /// The entries of the request, should they have to be sent again.
+    /// A copy of the descriptor, should the release have to be sent again.
     pub(crate) entries: Extracted,
-    /// From which moment on none of them is to come any more, in microseconds.
+    /// When all of them have passed, on the monotonic clock.
     pub(crate) until_us: u64,
 }
 
@@ -134,7 +135,7 @@ impl PendingCheck {
         }
     }
 
-    /// What it adds to a call.
+    /// What the check adds to a call.
     pub(crate) fn load(&self) -> Load {
         Load {
             bytes: self.entries.len(),
@@ -142,7 +143,7 @@ impl PendingCheck {
         }
     }
 
-    /// The limits that need not be checked any more.
+    /// The limits that the limiter need not check: decided here already.
     pub(crate) fn settled(&self) -> Vec<Name> {
         let settled = |limit_check: &&LimitCheck| {
             (self.cost == 0 && limit_check.debit == 0) || !limit_check.is_global()
@@ -152,7 +153,7 @@ impl PendingCheck {
             .collect()
     }
 
-    /// What was admitted before without the limiter.
+    /// The debts that this check charges.
     pub(crate) fn debits(&self) -> Vec<Debit> {
         let owing = self
             .limit_checks
@@ -165,7 +166,7 @@ impl PendingCheck {
         debits.collect()
     }
 
-    /// What is asked for later requests, and told of earlier ones.
+    /// The lease queries that this check carries.
     pub(crate) fn leases(&self) -> Vec<LeaseRequest> {
         let queries =
             self.limits_of(self.limit_checks.iter())
@@ -180,7 +181,7 @@ impl PendingCheck {
         queries.collect()
     }
 
-    /// Units that a request takes from a limit.
+    /// The units that the request costs at a limit.
     pub(crate) fn cost_of(&self, limit: &Name) -> u64 {
         let mut limits = self.limits_of(self.limit_checks.iter());
         let found = limits.find(|(_, found)| found.name == *limit);
@@ -197,7 +198,7 @@ impl PendingCheck {
         })
     }
 
-    /// Whether a queue may make it wait.
+    /// Whether a queue may delay the request.
     pub(crate) fn may_be_held(&self) -> bool {
         let mut limits = self.limits_of(self.limit_checks.iter());
         let holds = |(limit_check, limit): (&LimitCheck, &Limit)| {
@@ -210,7 +211,7 @@ impl PendingCheck {
         self.policy.is_none() || self.opaque.is_some() || limits.any(holds)
     }
 
-    /// The limits that can hold a request; `true` for those that clients may know of.
+    /// The limits that can delay the request; `true` for those that clients may see.
     pub(crate) fn queues(&self) -> Vec<(Name, bool)> {
         let limits = self.limits_of(self.limit_checks.iter());
         limits

@@ -1,22 +1,23 @@
-//! What is kept of requests that are still around.
+//! The state of each request that has not ended.
 
 use crate::{response::QuotaHeaders, worker::StreamId};
-/// Requests of one chain share the low byte of their numbers. The host counts them up, so thousands
-/// at once are a few in each, and no table has to grow.
+
+/// Requests in one chain share the low byte of their ids. The host counts ids up, so thousands of
+/// requests at once are a few in each chain, and no table has to grow.
 const CHAINS: usize = 256;
 
-/// What is kept of one of them.
+/// The state of one request.
 #[derive(Debug)]
 pub(crate) enum Stream {
-    /// Its check is under way.
+    /// Its check is in flight.
     Waiting,
-    /// It waits for its turn.
+    /// A queue holds it.
     Held,
-    /// It went on, and its response is to tell this.
+    /// It went on; its response will show these quotas.
     Passed(QuotaHeaders),
 }
 
-/// Requests by their numbers. There are as many as the host has under way.
+/// Requests by their ids: as many as the host has under way.
 #[derive(Debug)]
 pub(crate) struct Streams {
     chains: Box<[Vec<(StreamId, Stream)>; CHAINS]>,
@@ -36,7 +37,7 @@ impl Streams {
         chain.iter().find(|(of, _)| *of == id).map(|(_, kept)| kept)
     }
 
-    /// Keeps this, and nothing else that was kept of the request before.
+    /// Replaces the state of a request.
     pub(crate) fn insert(&mut self, id: StreamId, stream: Stream) {
         let Some(chain) = self.chains.get_mut(chain_of(id)) else {
             return;
@@ -54,7 +55,7 @@ impl Streams {
     }
 }
 
-/// Never beyond the last.
+/// Always below [`CHAINS`].
 fn chain_of(id: StreamId) -> usize {
     let [low, ..] = id.0.to_le_bytes();
     usize::from(low)

@@ -1,4 +1,4 @@
-//! Headers that tell a client how it stands.
+//! Rate limit headers of responses.
 
 use filter_config::Styles;
 
@@ -7,7 +7,7 @@ use super::{
     text::{push_item, push_number, push_parameter},
 };
 
-/// The headers of a response on its way to the client.
+/// The headers of a response that is about to leave for the client.
 pub trait ResponseHeaders {
     /// The first value of a header.
     fn get(&self, name: &str) -> Option<Vec<u8>>;
@@ -17,21 +17,21 @@ pub trait ResponseHeaders {
     fn add(&mut self, name: &'static str, value: &str);
 }
 
-/// What a response is to tell: limits that are neither hidden nor only reported.
+/// The quotas that a response shows: of limits that are neither hidden nor in shadow mode.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct QuotaHeaders {
     pub(crate) quota_statuses: Vec<QuotaStatus>,
 }
 
 impl QuotaHeaders {
-    /// The limit with the least left; of several, the one that takes longest to be whole.
+    /// The limit with the least units left; of several, the one that takes longest to reset.
     fn tightest(&self) -> Option<&QuotaStatus> {
         let key = |s: &&QuotaStatus| (s.remaining, std::cmp::Reverse(s.reset_after_ms));
         self.quota_statuses.iter().min_by_key(key)
     }
 }
 
-/// Adds what is to be told. What an upstream said already is kept where it is the tighter.
+/// Adds the rate limit headers. An upstream's own stay where they are tighter.
 pub(crate) fn write_headers(
     quotas: &QuotaHeaders,
     styles: Styles,
@@ -40,9 +40,9 @@ pub(crate) fn write_headers(
     let Some(tightest) = quotas.tightest() else {
         return;
     };
-    // Each value is written where the one before it was.
+    // One buffer for all values.
     let mut value = String::with_capacity(40 * quotas.quota_statuses.len());
-    // First what needs a look at the headers: Envoy makes an index of them for it.
+    // Headers that are read come first: Envoy builds an index for the read.
     if styles.x_ratelimit || styles.spring {
         write_tightest(tightest, styles, &mut value, headers);
     }
@@ -51,7 +51,7 @@ pub(crate) fn write_headers(
     }
 }
 
-/// One number a header, all of one limit.
+/// Headers with one number each, all of the tightest limit.
 fn write_tightest(
     tightest: &QuotaStatus,
     styles: Styles,
@@ -67,12 +67,12 @@ fn write_tightest(
     }
     value.clear();
     push_number(value, tightest.remaining);
-    // What is known to be new is not looked for again.
+    // A header that is absent is added without another search.
     match theirs {
         Some(_) => headers.set(REMAINING, value),
         None => headers.add(REMAINING, value),
     }
-    // An upstream may say these without that one.
+    // An upstream may set these without the one above.
     let mut set = |name, number| {
         value.clear();
         push_number(value, number);
@@ -89,7 +89,7 @@ fn write_tightest(
     }
 }
 
-/// Lists: items of several limiters on the way stand side by side.
+/// Headers with lists: items of several rate limiters on the way stand side by side.
 fn write_lists(
     quota_statuses: &[QuotaStatus],
     value: &mut String,

@@ -1,4 +1,4 @@
-//! What the client of Envoy gets to see.
+//! What clients see: the headers of a response, and the reply to a denied request.
 
 mod headers;
 mod reply;
@@ -11,19 +11,19 @@ pub(crate) use headers::{QuotaHeaders, write_headers};
 pub(crate) use reply::{Denial, ReplyCache};
 pub use reply::{HeaderList, LocalReply};
 
-/// How a client stands with one limit after a decision.
+/// A client's quota at one limit after a decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct QuotaStatus {
     /// The limit.
     pub(crate) limit: Name,
     /// Its quota in units.
     pub(crate) quota: u64,
-    /// The time in which an empty quota comes back whole, in milliseconds.
+    /// The time in which an empty quota refills completely, in milliseconds.
     pub(crate) window_ms: u64,
     /// Units left.
     pub(crate) remaining: u64,
-    /// Until the quota is whole, in milliseconds.
+    /// Until the quota is complete, in milliseconds.
     pub(crate) reset_after_ms: u64,
-    /// Units this request took or would have taken.
+    /// Units that the request costs.
     pub(crate) cost: u64,
 }

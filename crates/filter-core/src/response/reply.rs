@@ -1,4 +1,4 @@
-//! The answer to a request that does not go on.
+//! The reply to a denied request.
 
 use std::rc::Rc;
 
@@ -16,16 +16,16 @@ use crate::random::Random;
 /// The problem type of a denial, as registered with IANA.
 const PROBLEM_TYPE: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 
-/// Why a request does not go on.
+/// Why a request is denied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Denial {
-    /// The limits that deny it; `true` for those that clients may know of.
+    /// The limits that deny it; `true` for those that clients may see.
     pub(crate) by: Vec<(Name, bool)>,
-    /// Who said so.
+    /// What decided.
     pub(crate) source: DecidedBy,
-    /// When to try again, in milliseconds; `None`: not worth trying.
+    /// When to retry, in milliseconds; `None`: never.
     pub(crate) retry_after_ms: Option<u64>,
-    /// How the client stands with the limits it may know of.
+    /// The client's quotas at the limits that it may see.
     pub(crate) quota_statuses: Vec<QuotaStatus>,
 }
 
@@ -76,8 +76,8 @@ impl ResponseHeaders for HeaderList {
     }
 }
 
-/// What replies for the same reason have in common: one client is denied many times. Its
-/// configuration is always the same.
+/// The parts of the last reply that do not change while the reason is the same: one client is
+/// denied many times.
 #[derive(Debug, Default)]
 pub(crate) struct ReplyCache {
     by: Vec<(Name, bool)>,
@@ -88,7 +88,7 @@ pub(crate) struct ReplyCache {
 }
 
 impl ReplyCache {
-    /// Whether it was written for the same reason as this denial.
+    /// Whether the cached reply has the same reason as a denial.
     fn is_of(&self, denial: &Denial, grpc: bool) -> bool {
         self.source == Some(denial.source) && self.grpc == grpc && self.by == denial.by
     }
@@ -108,7 +108,7 @@ impl ReplyCache {
 }
 
 impl Denial {
-    /// The reply that tells the client.
+    /// The reply to the client.
     pub(crate) fn reply(
         self,
         config: &DenyConfig,

@@ -1,5 +1,5 @@
-//! Numbers and names into header values. The formatting machinery of the standard library would
-//! be a tenth of the time of a request, and memory for each value another.
+//! Formats numbers and names for header values. The standard library's formatting would be a tenth
+//! of the time of a request, and allocate for each value.
 
 use std::fmt::Write;
 

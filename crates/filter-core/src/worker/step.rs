@@ -1,4 +1,4 @@
-//! What the state machine wants done.
+//! What the host has to do for the state machine.
 
 use std::{cell::RefCell, rc::Rc};
 
@@ -10,18 +10,18 @@ use crate::{
     response::{Denial, LocalReply, ReplyCache},
 };
 
-/// One request, by the number the host gave it.
+/// A request, by the host's id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId(pub u32);
 
-/// What the host is to do. Steps that concern requests that have gone may be dropped.
+/// A step for the host. Steps of requests that ended may be dropped.
 #[derive(Debug)]
 pub enum Step {
     /// The request goes on.
     Continue {
         /// Which one.
         stream: StreamId,
-        /// What its upstream is told.
+        /// Changes of its headers.
         edits: Edits,
     },
     /// The request is answered here.
@@ -31,19 +31,19 @@ pub enum Step {
         /// How.
         refusal: Refusal,
     },
-    /// The limiter is called. What becomes of the call must be reported, whatever it is.
+    /// The limiter is called. The host must report the outcome of each call.
     Call(Call),
-    /// [`Worker::on_turn_end`](super::Worker::on_turn_end) is to be called when all that has come by
-    /// now was handed over; at once, if the host cannot tell.
+    /// The host calls [`Worker::on_turn_end`](super::Worker::on_turn_end) when the current turn of
+    /// its event loop ends; at once, if it cannot tell.
     AtTurnEnd,
-    /// People should know.
+    /// A message for the log.
     Log(Level, String),
 }
 
 /// How much a message matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// Worth knowing.
+    /// For information.
     Info,
     /// Something works less well than it should.
     Warn,
@@ -59,17 +59,17 @@ pub struct Edits {
 /// A call of the limiter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// To report by.
+    /// The id to report the outcome by.
     pub id: CallId,
     /// The HTTP method.
     pub method: &'static str,
     /// The path, with its query.
     pub path: String,
-    /// Further headers. None of them holds bytes of a client.
+    /// Further headers. None contains bytes of a client.
     pub headers: Vec<(&'static str, String)>,
     /// The body, if any.
     pub body: Option<Vec<u8>>,
-    /// How long it may take, in milliseconds.
+    /// The timeout, in milliseconds.
     pub timeout_ms: u64,
 }
 
@@ -81,8 +81,7 @@ pub trait CallAnswer {
     fn body(&self, max_len: usize) -> Option<Vec<u8>>;
 }
 
-/// A request that is answered here. How depends on whether it is a gRPC call, which is only
-/// looked up now.
+/// The answer to a request that is denied. Whether it is a gRPC call is looked up only now.
 #[derive(Clone, Debug)]
 pub struct Refusal {
     pub(crate) denial: Denial,
@@ -92,7 +91,7 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// The response.
+    /// The response, for a gRPC call or any other request.
     pub fn reply(self, grpc: bool) -> LocalReply {
         let mut random = self.random;
         let (deny, styles) = (&self.config.deny, self.config.styles);

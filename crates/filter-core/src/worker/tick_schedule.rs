@@ -1,39 +1,39 @@
-//! When the next tick is to come.
+//! When the next tick is due.
 //!
-//! To wake a thread costs Envoy a multiple of what a tick then does, so there are as few as can
-//! be. Held requests and units granted in advance say when they have to be looked after.
+//! Waking a thread costs Envoy a multiple of what a tick does, so ticks are as few as possible.
+//! Held requests and leases set the time of a tick that they need.
 //!
 //! An Envoy has a worker for each core and one more on its main thread, which never has a request;
-//! most workers of most Envoys are idle. One that had no request for a while comes back when it
-//! has to poll, or to see that another still does. What it would have found out meanwhile, its next
-//! request finds out before it is decided.
+//! most workers of most Envoys are idle. An idle worker ticks only to poll, or to check that
+//! another worker does. It catches up when its next request arrives, before that is decided.
 
 use crate::{active_policy::PolicyState, host::Host, time::Now, worker::Worker};
-/// Between ticks while requests come, at most, in milliseconds.
+
+/// Between ticks while requests arrive, at most, in milliseconds.
 const BUSY_MS: u64 = 50;
-/// Between ticks until the limits are known.
+/// Between ticks until a policy is loaded.
 const STARTING_MS: u64 = 10;
 /// Between ticks while requests are held, at least: how late one may go on.
 pub(crate) const HOLDING_MS: u64 = 5;
-/// Between ticks while there are units granted in advance, at least.
+/// Between ticks while there are leases, at least.
 const LEASING_MS: u64 = 10;
-/// How much later than they are due they are looked after: a request that asks for more before
-/// then tells on the way what became of them.
+/// How late maintenance of leases may be: a query for more units may come first and carry the
+/// settlements.
 const LOOK_LATE_US: u64 = 5_000;
-/// Between ticks of a worker that rests, at most.
+/// Between ticks of an idle worker, at most.
 const RESTING_MS: u64 = 1_000;
-/// After which time without requests a worker rests. What it remembered is old then.
+/// After this time without requests a worker is idle. Its caches are stale by then.
 const QUIET_US: u64 = 1_000_000;
 
-/// What ticks a worker asked for.
+/// The ticks that a worker asked for.
 #[derive(Debug)]
 pub(crate) struct TickSchedule {
     every_ms: u64,
-    /// When the next one comes.
+    /// When the next one is due.
     due_us: u64,
-    /// Whether there was a request since the last.
+    /// Whether a request arrived since the last tick.
     busy: bool,
-    /// When there was none any more; `None`: there was nothing to do either, and it rests.
+    /// When requests stopped; `None`: the worker is idle.
     quiet_since_us: Option<u64>,
 }
 
@@ -49,13 +49,13 @@ impl Default for TickSchedule {
 }
 
 impl TickSchedule {
-    /// Has the next tick come in so many milliseconds.
+    /// Sets the next tick, so many milliseconds from now.
     fn start(&mut self, now: Now, ms: u64) {
         self.every_ms = ms;
         self.due_us = now.after_ms(ms);
     }
 
-    /// Has it come at a moment, though in `least_ms` at the earliest, unless it comes before.
+    /// Moves the next tick forward to a moment, at least `least_ms` from now. Never moves it back.
     #[inline(never)]
     pub(crate) fn by(&mut self, now: Now, at_us: u64, least_ms: u64) {
         let ms = now.millis_until(at_us).max(least_ms);
@@ -64,20 +64,19 @@ impl TickSchedule {
         }
     }
 
-    /// Has it come when units granted in advance have to be looked after.
+    /// Moves the next tick forward to the maintenance of a lease.
     pub(crate) fn by_maintenance(&mut self, now: Now, at_us: u64) {
         self.by(now, at_us.saturating_add(LOOK_LATE_US), LEASING_MS);
     }
 }
 
 impl Worker {
-    /// How often [`Worker::on_tick`] is to come, in milliseconds. When that changes, it counts from
-    /// then.
+    /// The period of [`Worker::on_tick`], in milliseconds. When it changes, it starts anew.
     pub fn tick_ms(&self) -> u32 {
         u32::try_from(self.ticks.every_ms).unwrap_or(u32::MAX)
     }
 
-    /// A request has come: finds out what ticks would have found out.
+    /// A request arrived: an idle worker catches up.
     pub(crate) fn resume(&mut self, host: &impl Host, now: Now) {
         if self.ticks.busy {
             return;
@@ -90,13 +89,13 @@ impl Worker {
         }
     }
 
-    /// Something is to be tried again.
+    /// Ticks soon, to retry something.
     pub(crate) fn tick_soon(&mut self, now: Now) {
         self.ticks.by(now, 0, BUSY_MS);
     }
 
-    /// A poll was answered. A worker that rests has nothing to do before its next poll or the
-    /// answer to it, so that it needs no ticks as long as limiters answer.
+    /// A poll was answered. An idle worker has nothing to do before its next poll, so it needs no
+    /// ticks as long as limiters answer.
     pub(crate) fn await_poll(&mut self, now: Now) {
         let rests = self.ticks.quiet_since_us.is_none() && !self.ticks.busy;
         if rests && self.counts.is_flushed() {
@@ -105,7 +104,7 @@ impl Worker {
         self.ticks.by(now, self.policy.poller.next_us(), BUSY_MS);
     }
 
-    /// At the end of a tick: when the next is to come.
+    /// Sets the next tick, at the end of one.
     pub(crate) fn schedule(&mut self, host: &impl Host, now: Now) {
         let look_us = self.leases.next_maintenance_us();
         let most_ms = if matches!(self.policy.state, PolicyState::Unknown) {
@@ -120,12 +119,12 @@ impl Worker {
         self.ticks.by_maintenance(now, look_us);
     }
 
-    /// Whether nothing but leases keeps it from resting.
+    /// Whether nothing but leases keeps the worker from being idle.
     fn may_rest(&mut self, now: Now) -> bool {
         if std::mem::take(&mut self.ticks.busy) {
             self.ticks.quiet_since_us = Some(now.mono_us);
         }
-        // One that rested does so as long as there is nothing to do.
+        // An idle worker stays idle as long as there is nothing to do.
         let quiet_since_us = *self.ticks.quiet_since_us.get_or_insert(0);
         now.mono_us.saturating_sub(quiet_since_us) >= QUIET_US
             && self.calls.is_idle()
@@ -136,10 +135,10 @@ impl Worker {
             && self.requests.holds.is_settled()
     }
 
-    /// How long there is nothing to do.
+    /// Becomes idle; returns for how many milliseconds.
     fn rest(&mut self, host: &impl Host, now: Now) -> u64 {
         self.ticks.quiet_since_us = None;
-        // It will not hear of the trouble in which it would write this down.
+        // It would miss the failure after which it writes these.
         self.cache.queue_all_writes();
         self.flush_cache(host, now);
         let until_us = self.policy.poller.next_us();

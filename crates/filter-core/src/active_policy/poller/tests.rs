@@ -2,7 +2,7 @@
 
 use super::{
     super::{
-        schedule::{CALM_POLLS, HOLD_MIN_MS, HOLD_SPREAD_MS},
+        schedule::{ANSWERED_BEFORE_HOLD, HOLD_MIN_MS, HOLD_SPREAD_MS},
         snapshot::SnapshotBody,
     },
     *,
@@ -107,7 +107,7 @@ fn released(worker: &mut PolicyPoller, host: &SharedData, left_ms: u64) -> u64 {
 fn answered_in_a_row(host: &SharedData, seed: u64) -> (PolicyPoller, u64) {
     let mut worker = new_poller(seed);
     let mut ms = 0;
-    for _ in 0..CALM_POLLS {
+    for _ in 0..ANSWERED_BEFORE_HOLD {
         while !worker.is_due(host, at(ms)) {
             ms += 1;
         }
@@ -125,10 +125,10 @@ fn polls_without_an_answer_are_repeated_less_and_less_often() {
     let host = SharedData::default();
     let mut worker = new_poller(1);
     let mut ms = 0;
-    for patience_ms in [250, 500, 1000, 2000, 4000, 4000] {
+    for short_timeout_ms in [250, 500, 1000, 2000, 4000, 4000] {
         assert!(worker.is_due(&host, at(ms)), "at once");
         let up_ms = released(&mut worker, &host, ms);
-        assert_eq!(up_ms, ms + patience_ms);
+        assert_eq!(up_ms, ms + short_timeout_ms);
         ms = up_ms;
     }
 }
@@ -141,10 +141,13 @@ fn a_limiter_that_falls_silent_with_a_poll_in_its_hands_costs_less_than_a_second
         let wait_ms = worker.wait_ms();
         assert!((HOLD_MIN_MS..HOLD_MIN_MS + HOLD_SPREAD_MS).contains(&wait_ms));
         let mut ms = left_ms;
-        for patience_ms in [wait_ms + 100, 50, 100] {
+        for short_timeout_ms in [wait_ms + 100, 50, 100] {
             let up_ms = released(&mut worker, &host, ms);
-            assert_eq!(up_ms, ms + patience_ms);
-            assert!(worker.timeout_ms() > patience_ms, "Envoy has it in mind");
+            assert_eq!(up_ms, ms + short_timeout_ms);
+            assert!(
+                worker.timeout_ms() > short_timeout_ms,
+                "Envoy has it in mind"
+            );
             assert!(worker.is_due(&host, at(up_ms)), "at once");
             assert_eq!(worker.wait_ms(), 0, "no limiter is to be trusted now");
             ms = up_ms;

@@ -1,18 +1,15 @@
-//! What the proxy remembers of single buckets, in the memory that its workers share.
+//! The table of buckets in Envoy's shared data, which all workers of the process use.
 //!
-//! Shared data can neither be bounded nor cleaned, so the table is: a fixed
-//! number of sets, each one shared value with room for [`WAYS`] buckets. A
-//! bucket's set and tag come from a hash whose key is random per process, so
-//! that clients cannot choose whom to push out. Writes compare versions and
-//! are tried a bounded number of times.
+//! Shared data has no bounds and deletes nothing, so the table is bounded itself: a fixed number of
+//! sets, each one value of shared data with room for [`WAYS`] entries. The set and the tag of a
+//! bucket come from a hash with a key that is random per process, so that clients cannot choose
+//! whom to evict. Each write is a compare-and-swap, tried a bounded number of times.
 //!
-//! A bucket that is in use, or whose debt no limiter knows, is never pushed out.
-//! Where a set is full of such, the buckets of one limit that find no room there
-//! share one more, its *overflow*: together they get what one of them would, and
-//! whoever finds room later starts with what is left of it. So nobody gets more
-//! than its limit by being forgotten, and nobody waits anew each time. What is
-//! admitted by an overflow leaves no debt: of one bucket that is at most what it
-//! would have got back meanwhile.
+//! An entry that is in use, or holds a debt, is never evicted. Where a set is full of such entries,
+//! the buckets of one limit that find no room share one more entry, the *overflow*: together they
+//! get what one of them would, and a bucket that finds room later starts with what is left of it.
+//! So no bucket gets more than its limit by being evicted, and none is denied for ever. An overflow
+//! records no debt: a single bucket would have refilled that much meanwhile.
 
 mod debt;
 mod denial;
@@ -36,8 +33,7 @@ use crate::{
 
 /// Buckets per set.
 const WAYS: usize = 4;
-/// Overflows per set: limits of which buckets find no room there at once. Those of further limits
-/// have nothing left.
+/// Overflows per set, for as many limits. Buckets of further limits have nothing left.
 const OVERFLOWS: usize = 2;
 
 /// An entry of the table. Each role of a bucket has one type of them: [`BucketEntry`], or the lease's
@@ -53,26 +49,26 @@ pub(crate) trait Record: Default {
     fn in_use_until_us(&self) -> u64;
 }
 
-/// What the table knows of one bucket.
+/// What the table has of one bucket.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Found<E> {
-    /// Its entry; a default one if there is none of the asked generation.
+    /// Its entry; a default one if there is none of this generation.
     pub(crate) entry: E,
-    /// Where there is room for it.
+    /// Where a write of it would go.
     pub(crate) room: Room,
-    /// What the limit's buckets without room share; the entry's own state goes before it.
+    /// The overflow of the limit. The entry's own state goes before it.
     pub(crate) overflow: Option<LocalState>,
 }
 
-/// Where there is room for a bucket.
+/// Where a set has room for a bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Room {
-    /// In the table.
+    /// In an entry of its own.
     #[default]
     Own,
-    /// Only among those that share.
+    /// In the overflow of its limit.
     Overflow,
-    /// Not even there.
+    /// Nowhere.
     None,
 }
 
@@ -95,7 +91,7 @@ impl Table {
         }
     }
 
-    /// Where the bucket of a limit for some `per` values is, in the role of [`Role::Global`].
+    /// The key of a limit's bucket for some `per` values, in [`Role::Global`].
     pub(crate) fn key<'v>(
         &self,
         limit: &str,
@@ -105,7 +101,8 @@ impl Table {
         hasher.write(limit.as_bytes());
         let overflow = hasher.finish128().h1;
         for value in values {
-            // Lengths in between: ("ab", "c") is not ("a", "bc"), nor a missing value an empty one.
+            // Lengths separate the values: ("ab", "c") is not ("a", "bc"), and a missing value is
+            // not an empty one.
             match value {
                 Some(value) => {
                     hasher.write_u8(1);
@@ -124,7 +121,7 @@ impl Table {
         }
     }
 
-    /// What is known of a bucket whose limit is of this generation.
+    /// Reads a bucket whose limit has this generation.
     pub(crate) fn read<E: Record>(
         &self,
         host: &impl Host,
@@ -138,8 +135,8 @@ impl Table {
         }
     }
 
-    /// Changes a bucket's entry. `change` may run several times, each time on what is there then;
-    /// it returns whether the entry is to be written.
+    /// Changes the entry of a bucket. `change` may run several times, each time on what is there
+    /// then; it returns whether to write the entry.
     pub(crate) fn update<E: Record, R>(
         &self,
         host: &impl Host,
@@ -169,11 +166,11 @@ impl Table {
     }
 }
 
-/// What to do with an entry after a look at it.
+/// What to do with an entry that was read.
 #[derive(Debug)]
 pub(crate) enum Update<R> {
     /// Leave the table as it is.
     Keep(R),
-    /// Store the entry if there is room for it, else the overflow.
+    /// Write the entry if there is room for it, otherwise the overflow.
     Write(R),
 }

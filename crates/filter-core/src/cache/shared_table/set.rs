@@ -1,4 +1,4 @@
-//! The entries that share one value of shared data.
+//! A set: the entries in one value of shared data.
 
 use super::{BucketEntry, Found, OVERFLOWS, Record, Room, WAYS};
 use crate::{
@@ -7,10 +7,10 @@ use crate::{
     time::Now,
 };
 
-/// The first byte of a set; another layout gets another number.
+/// The first byte of a set; each layout has its own number.
 const FORMAT: u8 = 3;
 
-/// A set as read: entries are only cut apart, and read when they are asked for.
+/// A set whose entries are located, and read when they are needed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Set<'a> {
     ways: [Option<Way<'a>>; WAYS],
@@ -23,7 +23,7 @@ struct Way<'a> {
     tag: u64,
     generation: u64,
     touched_us: u64,
-    /// Until when it may not be forgotten.
+    /// Until when it must not be evicted.
     in_use_until_us: u64,
     entry: &'a [u8],
 }
@@ -58,11 +58,11 @@ impl<'a> Way<'a> {
     }
 }
 
-/// The way of a tag; else a free one; else, of those out of use, the one untouched for longest.
+/// The way for a tag: its own, or a free one, or of those not in use the least recently written.
 fn room_in(ways: &[Option<Way<'_>>], tag: u64, now: Now) -> Option<usize> {
     let same = |way: &Option<Way<'_>>| way.is_some_and(|way| way.tag == tag);
     let may_go = |(_, way): &(usize, &Option<Way<'_>>)| way.is_none_or(|way| !way.is_in_use(now));
-    // No way at all was touched before any.
+    // `None`, a free way, sorts first.
     let touched = |(_, way): &(usize, &Option<Way<'_>>)| way.map(|way| way.touched_us);
     ways.iter().position(same).or_else(|| {
         let oldest = ways.iter().enumerate().filter(may_go).min_by_key(touched);
@@ -71,7 +71,8 @@ fn room_in(ways: &[Option<Way<'_>>], tag: u64, now: Now) -> Option<usize> {
 }
 
 impl<'a> Set<'a> {
-    /// Reads a set. What is not one is an empty one; what ends early has the entries that came whole.
+    /// Reads a set. Bytes that are not a set are an empty one; a truncated set has its complete
+    /// entries.
     pub(super) fn parse(bytes: &'a [u8]) -> Self {
         let mut reader = Reader::new(bytes);
         let mut set = Self::default();

@@ -1,4 +1,4 @@
-//! The units of one bucket that the workers of a process share.
+//! The leased units of one bucket that all workers of a process share.
 
 use protocol::Lease;
 
@@ -8,51 +8,51 @@ use crate::{
     time::Now,
 };
 
-/// Grants whose units are kept at once: the one in use, and the one that came before it ran out.
+/// Grants at once: the current one, and the one before it until it ends.
 const LOTS: usize = 2;
 
-/// What is kept of a bucket's grants. Every method works on a copy that replaces the shared value
-/// only if nobody else wrote meanwhile.
+/// The shared lease of a bucket. Each method changes a copy, which replaces the shared value unless
+/// another worker wrote in between.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SharedLease {
-    /// The one that ends first comes first.
+    /// The grant that ends first comes first.
     grants: [Grant; LOTS],
-    /// What the limiter has not been told.
+    /// Units to settle with the limiter.
     settlements: Settlements,
-    /// Units to ask for: about half of what is needed while a grant lasts.
+    /// Units to ask for: about half of the demand in a lease time.
     want: u64,
-    /// Until when the answer to the last question is waited for.
+    /// Until when no other query is sent.
     query_until_us: u64,
-    /// When the newest grant was asked for.
+    /// When the query of the newest grant was sent.
     sent_us: u64,
-    /// Its size; 0 once it was judged.
+    /// Its size; 0 once [`SharedLease::maintain`] has judged it.
     granted: u64,
 }
 
-/// What a call asks the limiter for a bucket, and tells it.
+/// What a check asks of the limiter about a bucket's leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LeaseQuery {
     /// Units wanted.
     pub(crate) want: u64,
-    /// What became of earlier ones.
+    /// Settlements of earlier grants.
     pub(crate) settle: Settlements,
 }
 
-/// What a look at a pool finds.
+/// What a worker sees of a shared lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SharedView {
     /// Units that may be taken.
     pub(crate) left: u64,
-    /// When to look after them.
+    /// When they need maintenance.
     pub(crate) due_us: u64,
     /// When the last of them ends; 0: there are none.
     pub(crate) last_deadline_us: u64,
-    /// Units that the limiter was not told of.
+    /// Units that are still to be settled.
     pub(crate) unreported: u64,
 }
 
 impl SharedLease {
-    /// What there is.
+    /// What a worker sees.
     pub(crate) fn view(&self, now: Now, terms: &Terms) -> SharedView {
         let some = self.grants.iter().filter(|grant| grant.units > 0);
         let (spent, returned) = self.settlements.totals();
@@ -70,8 +70,8 @@ impl SharedLease {
         live.map(|grant| grant.units).fold(0, u64::saturating_add)
     }
 
-    /// Drops what is past its deadline; how many units that were. The limiter is told as soon as
-    /// somebody asks: nobody can use them any more.
+    /// Drops units past their deadline; returns how many. They are returned to the limiter with the
+    /// next query.
     pub(crate) fn expire(&mut self, now: Now) -> u64 {
         let mut expired: u64 = 0;
         for grant in &mut self.grants {
@@ -84,14 +84,14 @@ impl SharedLease {
         expired
     }
 
-    /// Takes over what a worker did with units, and those it did not use.
+    /// Takes back a worker's units and its settlements.
     pub(crate) fn deposit(&mut self, grant: Grant, settlements: &Settlements) {
         self.settlements.merge(settlements);
         self.add_grant(grant);
     }
 
-    /// Adds units, with those of the same grant. Where there is no room for another grant, the one
-    /// that ends first goes back to the limiter.
+    /// Adds units to those of the same grant. If there is no room for another grant, the one that
+    /// ends first is returned to the limiter.
     fn add_grant(&mut self, grant: Grant) {
         if grant.units == 0 {
             return;
@@ -115,8 +115,8 @@ impl SharedLease {
         }
     }
 
-    /// Takes a portion for one worker: at most half of what is there, unless that is little, or a
-    /// quarter where little is left of the bucket; and at least what one request takes.
+    /// Takes a portion for one worker: at most half of what is there, or a quarter of a bucket that
+    /// is nearly used up; at least one request's cost.
     pub(crate) fn withdraw(&mut self, now: Now, terms: &Terms, portion: Portion) -> Option<Grant> {
         let (parts, least) = if portion.scarce {
             (4, terms.cost)
@@ -133,8 +133,8 @@ impl SharedLease {
         Some(Grant { units, ..*grant })
     }
 
-    /// Whether it is time to ask for more, and for how much: not less than `least`, which a worker
-    /// needed lately and did not find, and not more than `most`. Only one worker asks at a time.
+    /// The query to send, if it is time for one: for at least `least`, which a worker needed and
+    /// did not find, and at most `most`. One worker queries at a time.
     pub(crate) fn query(
         &mut self,
         now: Now,
@@ -161,10 +161,10 @@ impl SharedLease {
         })
     }
 
-    /// Takes over the answer to a question that was sent at `sent`.
+    /// Adds the grant in the answer to a query that was sent at `sent`.
     pub(crate) fn answered(&mut self, now: Now, sent: Now, lease: Option<Lease>, terms: &Terms) {
         let Some(lease) = lease.filter(|lease| lease.units > 0) else {
-            // Little is left: for a while the requests themselves ask.
+            // Little is left of the bucket: for a while, requests are checked.
             self.query_until_us = now.mono_us.saturating_add(terms.part_us(8));
             return;
         };
@@ -172,27 +172,27 @@ impl SharedLease {
         self.sent_us = sent.mono_us;
         let grant = Grant::new(lease, sent);
         self.granted = terms.whole(grant.units);
-        // What is less than a request takes is of no use.
+        // A fraction of a request's cost is of no use.
         self.settlements
             .add(grant.epoch, 0, grant.units.saturating_sub(self.granted));
         let units = self.granted;
         self.add_grant(Grant { units, ..grant });
     }
 
-    /// Takes out what the limiter is to be told with a call that asks for nothing.
+    /// A query that only settles, if there is anything to settle.
     pub(crate) fn take_query(&mut self) -> Option<LeaseQuery> {
         let settle = self.settlements.take();
         (!settle.is_empty()).then_some(LeaseQuery { want: 0, settle })
     }
 
-    /// When to look after the newest grant: at 0.7 of its time.
+    /// When the newest grant needs maintenance: at 0.7 of the lease time.
     fn due_us(&self, terms: &Terms) -> u64 {
         self.sent_us
             .saturating_add(terms.ttl_us.saturating_mul(7) / 10)
     }
 
-    /// Looks after units that nobody asks for: once they are due, what will not be needed in the
-    /// rest of their time goes back. Returns what the limiter is to be told.
+    /// Once the newest grant is due, returns the units that will not be used in the rest of its
+    /// time. Returns the query that settles them.
     pub(crate) fn maintain(&mut self, now: Now, terms: &Terms) -> Option<LeaseQuery> {
         if !now.reached(self.due_us(terms)) {
             return None;
@@ -211,7 +211,7 @@ impl SharedLease {
         self.take_query()
     }
 
-    /// Gives back what nobody used almost until its end: later it would not arrive in time.
+    /// Returns units shortly before their deadline: later they would not arrive in time.
     fn end_soon(&mut self, now: Now, terms: &Terms) {
         for grant in &mut self.grants {
             let since_us = grant.deadline_us.saturating_sub(terms.part_us(8));

@@ -1,4 +1,4 @@
-//! The units that one worker has at hand.
+//! The leased units in one worker's memory.
 
 use std::rc::Rc;
 
@@ -10,70 +10,69 @@ use crate::{
     time::Now,
 };
 
-/// Buckets that one worker knows the demand of, at most; a power of two.
+/// Buckets with leases in one worker, at most; a power of two.
 const SLOTS: usize = 1024;
-/// After which time without a request a bucket that has nothing makes room, in microseconds.
+/// After this time without a request an idle lease is dropped, in microseconds.
 const FORGET_US: u64 = 200_000;
-/// The part of a quota that may have been used without the limiter being told, while somebody is
-/// about to call for more of it.
+/// Settlements may wait for the next query up to this part of the quota.
 const UNTOLD_PART: u64 = 128;
 
-/// How much a worker takes of what is shared.
+/// How much a worker takes of a shared lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Portion {
     /// Units.
     pub(crate) units: u64,
-    /// Whether little is left of the bucket, so that nobody should have much of it at hand.
+    /// Whether the bucket is nearly used up, so that no worker should hold much of it.
     pub(crate) scarce: bool,
 }
 
-/// What one worker has of one bucket.
+/// One worker's lease of one bucket.
 #[derive(Debug)]
 pub(crate) struct WorkerLease<O> {
     key: BucketKey,
     /// The generation of its limit.
     generation: u64,
-    /// Units at hand, of one grant.
+    /// Its units, all of one grant.
     pub(crate) grant: Grant,
-    /// What this worker did with units, as far as the others do not know.
+    /// Settlements that are not in the shared lease yet.
     pub(crate) settlements: Settlements,
-    /// What the limiter last said of the bucket.
+    /// The limiter's last report of the bucket.
     pub(crate) status: Option<BucketStatus>,
-    /// Units that the others could still take when this worker last looked.
+    /// Units in the shared lease when this worker last updated it.
     pub(crate) shared: u64,
-    /// When to look after what is left; `u64::MAX`: nothing is.
+    /// When maintenance is due; `u64::MAX`: there is nothing to maintain.
     pub(crate) maintain_at_us: u64,
-    /// When to look after it first.
+    /// When the newest grant needs maintenance.
     due_us: u64,
-    /// When the last of it ends.
+    /// When the last known units end.
     last_deadline_us: u64,
-    /// Units that the others have not told the limiter of, when this worker last looked.
+    /// Units to settle in the shared lease when this worker last updated it.
     unreported: u64,
-    /// How long a grant lasts.
+    /// The lease time.
     ttl_us: u64,
-    /// A request by which the bucket can be named to the limiter.
+    /// A descriptor of the bucket, for queries without a request.
     pub(crate) descriptor: Option<Rc<O>>,
-    /// The size of a portion.
+    /// The size of the last portion.
     portion: u64,
-    /// When the portion at hand was taken.
+    /// When the last portion was taken.
     drawn_us: u64,
-    /// When it last had a request.
+    /// When a request last used it.
     used_us: u64,
-    /// What its requests need.
+    /// The demand of this worker's requests.
     demand: Demand,
-    /// Whether the limit was edited, as an answer told, and this worker does not follow that yet.
+    /// Whether an answer named a later generation of the limit than this worker has.
     outdated: bool,
 }
 
-/// Units taken for a request that is not decided yet. They are neither spent nor there.
+/// Units reserved for a request that is not decided yet: neither spent nor available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reservation {
     epoch: u64,
     deadline_us: u64,
 }
 
-/// What one worker has of all buckets: a fixed number of places, two for each bucket to choose
-/// from. A bucket that finds both in use by others is checked request by request.
+/// One worker's leases of all buckets: a fixed number of slots, two of which each bucket may use. A
+/// bucket that finds both in use is checked for each request.
 #[derive(Debug)]
 pub(crate) struct WorkerLeases<O> {
     slots: Vec<Option<Box<WorkerLease<O>>>>,
@@ -86,7 +85,7 @@ impl<O> Default for WorkerLeases<O> {
 }
 
 impl<O> WorkerLeases<O> {
-    /// Takes what a request needs, if it is at hand and its time has not come.
+    /// Reserves a request's cost, if so many units are left before their deadline.
     pub(crate) fn take(
         &mut self,
         key: BucketKey,
@@ -97,14 +96,14 @@ impl<O> WorkerLeases<O> {
         self.find(key, generation)?.take(cost, now)
     }
 
-    /// The hand for a bucket, if there is one of this generation of its limit.
+    /// The lease of a bucket, if there is one of this generation of its limit.
     pub(crate) fn find(&mut self, key: BucketKey, generation: u64) -> Option<&mut WorkerLease<O>> {
         let at = self.position(key)?;
         let worker_lease = self.slots.get_mut(at)?.as_deref_mut()?;
         (worker_lease.generation == generation).then_some(worker_lease)
     }
 
-    /// The hand for a bucket, a new one if need be; `None`: there is no room.
+    /// The lease of a bucket, a new one if there is none; `None`: both slots are in use.
     pub(crate) fn open(
         &mut self,
         key: BucketKey,
@@ -126,13 +125,13 @@ impl<O> WorkerLeases<O> {
             worker_lease.key == key && worker_lease.generation == generation
         };
         if !slot.as_deref().is_some_and(fits) {
-            // What it had was another bucket's, or of an older generation.
+            // The slot held an idle lease, or one of an older generation.
             *slot = Some(Box::new(WorkerLease::new(key, generation, now)));
         }
         slot.as_deref_mut()
     }
 
-    /// Forgets what is out of use, and lists the places of what needs to be looked after.
+    /// Drops idle leases, and lists those whose maintenance is due.
     pub(crate) fn due(&mut self, now: Now) -> Vec<(BucketKey, u64)> {
         let mut due = Vec::new();
         for slot in &mut self.slots {
@@ -150,7 +149,7 @@ impl<O> WorkerLeases<O> {
         due
     }
 
-    /// When one of them has to be looked after; `u64::MAX`: none has.
+    /// When maintenance is next due; `u64::MAX`: never.
     pub(crate) fn next_maintenance_us(&self) -> u64 {
         let leases = self.slots.iter().flatten();
         leases
@@ -167,7 +166,7 @@ impl<O> WorkerLeases<O> {
     }
 }
 
-/// Where the hand for a bucket may be.
+/// The two slots of a bucket.
 fn choices(key: BucketKey) -> [usize; 2] {
     let at = usize::try_from(key.hash() % (SLOTS as u64)).unwrap_or(0);
     [at, at ^ 1]
@@ -196,7 +195,7 @@ impl<O> WorkerLease<O> {
         }
     }
 
-    /// Takes what a request needs, if it is at hand and its time has not come.
+    /// Reserves a request's cost, if so many units are left before their deadline.
     pub(crate) fn take(&mut self, cost: u64, now: Now) -> Option<Reservation> {
         if self.grant.is_over(now) {
             return None;
@@ -210,25 +209,25 @@ impl<O> WorkerLease<O> {
         })
     }
 
-    /// How much was asked for of what is shared.
+    /// Records the size of a portion that this worker asked for.
     pub(crate) fn set_portion(&mut self, portion: Portion) {
         self.portion = portion.units;
     }
 
-    /// Takes a lot that has just come to hand.
+    /// Takes a portion.
     pub(crate) fn receive(&mut self, grant: Grant, now: Now) {
         self.grant = grant;
         self.drawn_us = now.mono_us;
     }
 
-    /// A request was admitted by what was taken for it.
+    /// Settles reserved units as spent.
     pub(crate) fn spend(&mut self, reservation: Reservation, cost: u64) {
         self.settlements.add(reservation.epoch, cost, 0);
     }
 
-    /// A request was not admitted: what was taken for it goes where it came from. If that is not
-    /// at hand any more, it goes back to the limiter; never into another grant, whose deadline
-    /// may be later.
+    /// Releases reserved units. If units of their grant are still here, they join them; otherwise
+    /// they are returned to the limiter. They never join another grant, whose deadline may be
+    /// later.
     pub(crate) fn put_back(&mut self, reservation: Reservation, cost: u64) {
         if self.grant.is_of(reservation.epoch, reservation.deadline_us) {
             self.grant.units = self.grant.units.saturating_add(cost);
@@ -237,9 +236,8 @@ impl<O> WorkerLease<O> {
         }
     }
 
-    /// Counts a request that found nothing here; returns how many units are needed in the time of a
-    /// grant, if it pays to ask for them in advance while so many checks share a callout and so
-    /// much is left of the bucket.
+    /// Counts a request that found no units. Returns the units needed within a lease time, if
+    /// leasing pays with so many checks per call and `left` units in the bucket.
     pub(crate) fn record_miss(
         &mut self,
         now: Now,
@@ -253,8 +251,8 @@ impl<O> WorkerLease<O> {
         needed.filter(|_| !self.outdated)
     }
 
-    /// A grant came under a later generation than this worker knows. Nobody asks for more until it
-    /// does, for its own requests would drop what they find of that generation; what came goes back.
+    /// An answer named a later generation than this worker has. It asks for no more units until it
+    /// has that generation, because it would drop them. The grant is returned.
     pub(crate) fn mark_outdated(&mut self, lease: Option<Lease>) {
         self.outdated = true;
         if let Some(lease) = lease {
@@ -262,13 +260,13 @@ impl<O> WorkerLease<O> {
         }
     }
 
-    /// Whether there is room for another lot.
+    /// Whether there is room for a portion.
     pub(crate) fn is_empty(&self) -> bool {
         self.grant.units == 0
     }
 
-    /// How much to take next: what lasts for about a sixteenth of a grant's time, and not less than is
-    /// worth a look at what is shared.
+    /// The size of the next portion: for about a sixteenth of the lease time, but not less than is
+    /// worth an update of shared data.
     pub(crate) fn next_portion(&self, now: Now, terms: &Terms) -> Portion {
         let lasted_us = now.mono_us.saturating_sub(self.drawn_us);
         let units = if lasted_us < terms.part_us(32) {
@@ -288,13 +286,13 @@ impl<O> WorkerLease<O> {
         Portion { units, scarce }
     }
 
-    /// Everything that was here is in other hands now.
+    /// Units and settlements are in the shared lease now.
     pub(crate) fn clear(&mut self) {
         self.grant = Grant::default();
         self.settlements = Settlements::default();
     }
 
-    /// Takes over what was seen of the shared units, after what was taken of them.
+    /// Applies what this worker saw of the shared lease, after it took its portion.
     pub(crate) fn apply_view(&mut self, view: &SharedView, now: Now) {
         self.shared = view.left;
         self.unreported = view.unreported;
@@ -307,28 +305,25 @@ impl<O> WorkerLease<O> {
         };
     }
 
-    /// When what is left has to go back if it is to count where it comes from: the bucket may forget
-    /// of a grant as soon as its time is over.
+    /// When unused units must be returned: the bucket may drop a grant as soon as its time is over.
     fn return_us(&self) -> u64 {
         self.last_deadline_us.saturating_sub(self.ttl_us / 8)
     }
 
-    /// When what became of it is told at the latest: by then somebody has called who could tell it
-    /// along with that.
+    /// When settlements must be sent, if no query has carried them by then.
     fn settle_by_us(&self) -> u64 {
         self.last_deadline_us.saturating_add(self.ttl_us / 4)
     }
 
-    /// The first moment after now to look after what is left.
+    /// When maintenance is next due.
     fn maintenance_after(&self, now: Now) -> u64 {
         let looks = [self.due_us, self.return_us()].into_iter();
         let mut next = looks.filter(|at_us| !now.reached(*at_us));
         next.next().unwrap_or(self.settle_by_us())
     }
 
-    /// Whether what is left will be needed in its time, so that nobody has to look after it but who
-    /// asks for more, or is so little that it may be lost. They tell what became of it, too; only if
-    /// that is much, it cannot wait.
+    /// Whether maintenance can wait: the units will probably be used in time, or are so few that
+    /// they may be lost. The next query carries the settlements, unless they are large.
     fn can_wait(&mut self, now: Now) -> bool {
         if self.maintain_at_us >= self.settle_by_us() {
             return false;
@@ -358,7 +353,7 @@ impl<O> WorkerLease<O> {
         waits
     }
 
-    /// When it has to be looked after: at once where there is only something to tell.
+    /// When maintenance is due: at once if there are settlements only.
     fn next_maintenance_us(&self) -> u64 {
         if self.maintain_at_us == u64::MAX && !self.settlements.is_empty() {
             return 0;
@@ -366,7 +361,7 @@ impl<O> WorkerLease<O> {
         self.maintain_at_us
     }
 
-    /// Whether nothing is at hand, nor known to be left with the others, nor to be told.
+    /// Idle: no local or shared units, nothing to settle.
     pub(crate) fn is_idle(&self) -> bool {
         self.maintain_at_us == u64::MAX && self.settlements.is_empty()
     }

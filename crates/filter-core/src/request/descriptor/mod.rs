@@ -1,9 +1,9 @@
-//! What the policy is told of a request.
+//! The descriptor of a request: the entries that the policy needs.
 //!
-//! The configuration says where entries come from, the policy which of them
-//! matter: only those are asked of the host, as bytes, and nothing is assumed
-//! about what a client put in them. What a client can spell in many ways has one
-//! value, and whoever has a value cannot seem to have none.
+//! The configuration says where entries come from, the policy which of them it needs. Only those
+//! are read from the host, as bytes, and nothing is assumed about what a client put in them. A
+//! value that a client can spell in many ways has one normal form, and no spelling makes a value
+//! seem absent.
 
 mod address;
 mod cookie;
@@ -21,7 +21,7 @@ use protocol::MAX_VALUE;
 pub trait Request {
     /// The values of a header in their order; names are lower case.
     fn headers<'r>(&'r self, name: &str) -> impl Iterator<Item = &'r [u8]>;
-    /// A property by its path, whose parts are parted by zero bytes.
+    /// A property by its path, whose parts are separated by zero bytes.
     fn property(&self, path: &[u8]) -> Result<Vec<u8>, NoProperty>;
 
     /// The first value of a header.
@@ -39,9 +39,8 @@ pub enum NoProperty {
     Unreadable,
 }
 
-/// What to extract: the keys that a policy needs, in its order, with the sources of those that
-/// have one. A policy may name entries that this proxy was not told how to make; requests then
-/// lack them.
+/// What to extract: the keys that a policy needs, in its order, and their sources. A policy may
+/// name entries that this proxy has no source for; requests then lack them.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     keys: Rc<[Name]>,
@@ -67,11 +66,11 @@ impl Plan {
         }
     }
 
-    /// Asks the host for what is wanted.
+    /// Reads the entries from the host.
     pub(crate) fn extract(&self, request: &impl Request) -> Extracted {
         let value = |source: &Option<Source>| {
             let mut value = value_of(source.as_ref()?, request)?;
-            // What is longer could not be sent, and a batch is the checks of many.
+            // A longer value could not be sent: a call carries the checks of many requests.
             value.truncate(MAX_VALUE);
             Some(value)
         };

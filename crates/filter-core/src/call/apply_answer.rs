@@ -1,0 +1,196 @@
+//! The answer to one check: the decision is carried out, and what it says of buckets is cached.
+
+use policy::{Name, OverLimit};
+use protocol::{Answer, DecidedBy, LimitAnswer, Mode, Outcome};
+
+use super::clamp::clamp;
+use crate::{
+    cache::{BucketEntry, BucketStatus, CachedDenial, Update, worker_cache},
+    host::Host,
+    metrics::Event,
+    request::{Admission, DenyingLimits, LimiterSlots, PendingCheck, Slots, Stream},
+    response::{Denial, QuotaStatus},
+    time::Now,
+    worker::Worker,
+};
+
+impl Worker {
+    /// Applies the answer to one check.
+    pub(crate) fn apply_answer(
+        &mut self,
+        host: &impl Host,
+        now: Now,
+        sent: Now,
+        mut check: PendingCheck,
+        mut answer: Answer,
+    ) {
+        if check.free.is_some() {
+            return;
+        }
+        clamp(&check, &mut answer);
+        self.apply_grants(host, now, sent, &mut check, &mut answer);
+        let mut slots = Slots {
+            global: LimiterSlots::of(&check, &answer, now),
+            ..Slots::default()
+        };
+        for limit in &answer.limits {
+            if check.cost > 0 {
+                self.count_answer(limit);
+            }
+            self.cache_answer(host, now, sent, &check, limit);
+        }
+        if !self.is_awaited(&check) {
+            // The client left. Its charge stands; its slots in queues are freed.
+            self.requests.holds.release_slots(slots);
+            if let Some(policy) = &check.policy {
+                self.cancel_units(policy, &check.limit_checks);
+            }
+            return;
+        }
+        if answer.allowed {
+            let admission = Admission {
+                quota_statuses: quota_statuses(&check, &answer),
+                degraded: degraded(&answer),
+                delay_ms: longest_delay(&answer),
+                slots: std::mem::take(&mut slots),
+            };
+            return self.admit(host, now, &mut check, admission);
+        }
+        self.requests.holds.release_slots(slots);
+        if let Some(policy) = check.policy.clone() {
+            self.refund_local(host, now, &policy, &check.limit_checks);
+        }
+        if check.hold.barred {
+            self.counts.happened(Event::HoldFull);
+        }
+        let mut denying = DenyingLimits::default();
+        let enforcing = answer
+            .limits
+            .iter()
+            .filter(|limit| limit.mode == Mode::Enforce);
+        for limit in enforcing.filter(|limit| !limit.allowed) {
+            denying.add(&limit.name, limit.hidden, limit.retry_after_ms);
+        }
+        let denial = Denial {
+            retry_after_ms: denying.retry_after_ms(),
+            by: denying.by,
+            source: DecidedBy::Limiter,
+            quota_statuses: quota_statuses(&check, &answer),
+        };
+        if let Some(stream) = check.stream {
+            self.refuse(stream, denial);
+        }
+    }
+
+    /// Whether a request still waits for the answer to a check.
+    pub(crate) fn is_awaited(&self, check: &PendingCheck) -> bool {
+        let stream = check
+            .stream
+            .and_then(|stream| self.requests.streams.get(stream));
+        matches!(stream, Some(Stream::Waiting))
+    }
+
+    fn count_answer(&mut self, limit: &LimitAnswer) {
+        let decision = match (limit.allowed, limit.mode) {
+            (true, _) => Outcome::Allowed,
+            (false, Mode::Enforce) => Outcome::Denied,
+            (false, Mode::Shadow) => Outcome::WouldDeny,
+            (false, Mode::Degrade) => Outcome::Degraded,
+        };
+        self.counts
+            .decided(&limit.name, decision, DecidedBy::Limiter);
+    }
+
+    /// Caches the answer about one bucket. A denial is written to the shared table at once, for the
+    /// next request; a status is written later, for fallback decisions.
+    fn cache_answer(
+        &mut self,
+        host: &impl Host,
+        now: Now,
+        sent: Now,
+        check: &PendingCheck,
+        answer: &LimitAnswer,
+    ) {
+        let (Some(shared), Some(policy)) = (self.process.shared(), &check.policy) else {
+            return;
+        };
+        let named = |at: usize| {
+            policy
+                .compiled
+                .limit(at)
+                .filter(|limit| limit.name == answer.name)
+        };
+        let found = check
+            .limit_checks
+            .iter()
+            .find_map(|limit_check| Some((limit_check, named(limit_check.at)?)));
+        let Some((limit_check, limit)) = found.filter(|(limit_check, _)| limit_check.is_global())
+        else {
+            return;
+        };
+        // A denial for lack of a hold permit concerns this request only, not the bucket.
+        let barred = check.hold.barred && limit.over_limit == OverLimit::Queue;
+        if answer.mode == Mode::Shadow || barred {
+            return;
+        }
+        let status = BucketStatus::new(now, answer);
+        let (key, generation) = (limit_check.key, answer.generation);
+        if answer.allowed || answer.mode != Mode::Enforce {
+            let failing = self.outage.breaker.failed_lately(now);
+            if self.cache.store_status(key, generation, status, failing) {
+                worker_cache::write_status(host, now, &shared.table, key, generation, status);
+            }
+            return;
+        }
+        // Other proxies may return leased units.
+        let most_ms = match (limit.lease_ttl_ms, limit.over_limit) {
+            (Some(ttl_ms), _) => (ttl_ms / 4).min(CachedDenial::MAX_MS),
+            // Requests that leave a queue free their slots.
+            (None, OverLimit::Queue) => CachedDenial::QUEUE_MS,
+            _ => CachedDenial::MAX_MS,
+        };
+        let denial = CachedDenial::new(sent, answer.retry_after_ms, most_ms, limit.cost);
+        self.cache.store_denial(key, generation, status, denial);
+        // Contended: other workers write the same denial.
+        let _ = shared
+            .table
+            .update::<BucketEntry, _>(host, key, generation, now, |found| {
+                found.entry.update_status(status);
+                found.entry.denial = Some(denial);
+                Update::Write(())
+            });
+    }
+}
+
+/// The client's quota at each limit that it may see.
+fn quota_statuses(check: &PendingCheck, answer: &Answer) -> Vec<QuotaStatus> {
+    let quotas = answer.limits.iter();
+    let quotas = quotas.filter(|limit| limit.mode == Mode::Enforce && !limit.hidden);
+    let quota_statuses = quotas.filter_map(|limit| {
+        Some(QuotaStatus {
+            limit: limit.name.clone(),
+            quota: limit.limit?,
+            window_ms: limit.window_ms,
+            remaining: limit.remaining,
+            reset_after_ms: limit.reset_after_ms,
+            cost: check.cost_of(&limit.name),
+        })
+    });
+    quota_statuses.collect()
+}
+
+fn degraded(answer: &Answer) -> Vec<Name> {
+    let over = answer
+        .limits
+        .iter()
+        .filter(|limit| !limit.allowed && limit.mode == Mode::Degrade);
+    over.map(|limit| limit.name.clone()).collect()
+}
+
+fn longest_delay(answer: &Answer) -> u64 {
+    let enforcing = answer
+        .limits
+        .iter()
+        .filter(|limit| limit.mode == Mode::Enforce);
+    enforcing.map(|limit| limit.delay_ms).max().unwrap_or(0)
+}
