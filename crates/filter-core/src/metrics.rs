@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_are_handed_over_once() {
+    fn counts_are_flushed_once() {
         let mut counts = Counts::default();
         let limit = "per-user".parse().unwrap();
         counts.decided(&limit, Outcome::Allowed, DecidedBy::Limiter);

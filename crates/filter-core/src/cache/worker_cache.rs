@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_found_is_relied_upon_for_a_second_and_not_across_trouble() {
+    fn entries_are_cached_for_a_second_and_not_across_a_failure() {
         let (_, mut keys) = keys();
         let key = keys.next().unwrap();
         let mut worker_cache = WorkerCache::default();
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_word_is_written_at_once_and_then_only_news() {
+    fn the_first_status_is_written_at_once_and_then_only_significant_ones() {
         let (table, mut keys) = keys();
         let (host, key) = (SharedData::default(), keys.next().unwrap());
         let mut worker_cache = WorkerCache::default();
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_remembered_than_there_is_room_for() {
+    fn the_cache_is_bounded() {
         let (table, keys) = keys();
         let host = SharedData::default();
         let mut worker_cache = WorkerCache::default();

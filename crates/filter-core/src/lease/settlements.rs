@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn units_are_counted_by_epoch_and_told_once() {
+    fn units_are_counted_by_epoch_and_settled_once() {
         let mut settlements = Settlements::default();
         settlements.add(7, 0, 0);
         assert!(settlements.is_empty());
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_epoch_makes_room_and_one_older_still_is_forgotten() {
+    fn the_oldest_epoch_makes_room_and_one_older_still_is_dropped() {
         let mut settlements = Settlements::default();
         for epoch in [5, 4, 6] {
             settlements.add(epoch, epoch, 0);

@@ -218,7 +218,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn an_upstream_that_is_tighter_keeps_its_word() {
+    fn an_upstream_that_is_tighter_keeps_its_headers() {
         let quotas = QuotaHeaders {
             quota_statuses: vec![quota_status("per-user", 7, 1300)],
         };
@@ -251,7 +251,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn nothing_to_tell_tells_nothing() {
+    fn no_quotas_add_no_headers() {
         let mut headers = Recorded::default();
         write_headers(&QuotaHeaders::default(), EVERY, &mut headers);
         assert_eq!(headers.all(), "");

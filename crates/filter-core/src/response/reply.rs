@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_denial_says_who_why_and_when() {
+    fn a_denial_names_limit_reason_and_retry() {
         let reply = reply(denial(DecidedBy::Limiter), &DenyConfig::default(), false);
         insta::assert_snapshot!(quotas(&reply), @r#"
         429 grpc 8 rl_denied:per-user:limiter
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_never_pass_is_not_told_to_come_back() {
+    fn what_can_never_pass_has_no_retry_after() {
         let never = Denial {
             retry_after_ms: None,
             ..denial(DecidedBy::Limiter)

@@ -7,18 +7,18 @@ const TTL_MS: u64 = 100;
 /// Requests in ten times of a lease, to one bucket.
 const DEMANDS: [u64; 10] = [5, 10, 15, 20, 30, 40, 60, 80, 200, 1000];
 
-/// What a load came to, for a thousand requests.
+/// The cost of a load, for a thousand requests.
 #[derive(Debug)]
 struct Bill {
     callouts: u64,
     checks: u64,
-    /// Reads and writes of what the workers share.
+    /// Reads and writes of shared data.
     shared: u64,
 }
 
 impl Bill {
-    /// In hundredths of what a check costs its worker: by instructions, a read and a write together
-    /// cost 70; a callout, in Envoy and the limiter, as much as ten checks.
+    /// In hundredths of the cost of a check at its worker: by instructions, a read and a write of
+    /// shared data cost 70 together; a call, in Envoy and the limiter, as much as ten checks.
     fn total(&self) -> u64 {
         self.callouts * 1000 + self.checks * 100 + self.shared * 35
     }
@@ -84,12 +84,12 @@ fn a_bucket_that_becomes_hot_is_leased_after_a_few_requests() {
         world.request(0, 1, "alice", "/");
         world.run_for_ms(70);
     }
-    assert_eq!(world.limiter.ledger.granted.len(), 0);
+    assert_eq!(world.limiter.lease_record.granted.len(), 0);
     for _ in 0..20 {
         world.request(0, 1, "alice", "/");
         world.run_for_ms(1);
     }
-    let first = world.limiter.ledger.granted.first().unwrap().2;
+    let first = world.limiter.lease_record.granted.first().unwrap().2;
     let hot = &world.requests[20..];
     let before = hot.iter().filter(|sent| sent.at_us <= first).count();
     assert!(before <= 8, "{before}");

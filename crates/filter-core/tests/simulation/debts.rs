@@ -1,18 +1,19 @@
-//! What was admitted without the limiter is charged when it is back: once, and before anything else.
+//! Debts: what was admitted without the limiter is charged once it answers, once, and before
+//! anything else.
 
 use crate::{
-    rules::seeds,
-    world::{CONFIG, Gone, Weather, World},
+    decisions::seeds,
+    world::{CONFIG, Faults, Gone, World},
 };
 
-/// Two workers of an Envoy that follows the limits.
+/// Two workers of an Envoy that has loaded the limits.
 fn following(seed: u64, limits: &str) -> World {
     let mut world = World::new(seed, 1, 2, CONFIG, limits);
     world.run_for_ms(500);
     world
 }
 
-/// As [`following`], and the limiter was asked about the bucket once.
+/// As [`following`], after one check of the bucket.
 fn in_use(seed: u64, limits: &str) -> World {
     let mut world = following(seed, limits);
     requests(&mut world, 1, 100);
@@ -37,13 +38,12 @@ fn booked(world: &World) -> (u64, u64) {
 #[test]
 fn what_was_admitted_without_the_limiter_is_charged_once_when_it_is_back() {
     let limits = "  - {name: all, rate: 100/1h, burst: 100}\n";
-    for (seed, away) in seeds().flat_map(|seed| [(seed, Weather::DOWN), (seed, Weather::NO_STORE)])
-    {
+    for (seed, away) in seeds().flat_map(|seed| [(seed, Faults::DOWN), (seed, Faults::NO_STORE)]) {
         let mut world = in_use(seed, limits);
-        world.weather = away;
+        world.faults = away;
         requests(&mut world, 60, 20);
         assert_eq!(world.admitted("alice"), 61, "seed {seed}");
-        world.weather = Weather::FAIR;
+        world.faults = Faults::NONE;
         requests(&mut world, 60, 100);
         let (debited, booked) = booked(&world);
         assert!(debited >= 60, "seed {seed}: {debited}");
@@ -56,8 +56,8 @@ fn what_was_admitted_without_the_limiter_is_charged_once_when_it_is_back() {
     }
 }
 
-/// However many probes there are, answered or not, on the way back: what was admitted without the
-/// limiter is charged before anything else is admitted.
+/// However many probes there are, answered or not, debts are charged before anything else is
+/// admitted.
 #[test]
 fn probes_let_nothing_through_and_lose_no_debt() {
     let limits = "  - {name: all, rate: 200/1d, burst: 200}\n";
@@ -65,16 +65,16 @@ fn probes_let_nothing_through_and_lose_no_debt() {
         let mut world = following(seed, limits);
         for outage in 0..4 {
             requests(&mut world, 1, 100);
-            // Refused, so that nothing is in doubt before the breaker is open.
-            world.weather = Weather::DOWN;
+            // Refused, so that all charges are certain before the breaker is open.
+            world.faults = Faults::DOWN;
             requests(&mut world, 10, 10);
-            // Of these calls, all that there are are probes.
-            world.weather = if outage % 2 == 0 {
-                Weather::BLACK_HOLE
+            // All of these calls are probes.
+            world.faults = if outage % 2 == 0 {
+                Faults::BLACK_HOLE
             } else {
-                Weather {
+                Faults {
                     late: 100,
-                    ..Weather::FAIR
+                    ..Faults::NONE
                 }
             };
             let failed = world.counted("rl_callouts.failed");
@@ -83,7 +83,7 @@ fn probes_let_nothing_through_and_lose_no_debt() {
                 world.counted("rl_callouts.failed") >= failed + 2,
                 "seed {seed}: no probe was lost"
             );
-            world.weather = Weather::FAIR;
+            world.faults = Faults::NONE;
             requests(&mut world, 30, 100);
             let (debited, booked) = booked(&world);
             let admitted = world.admitted("alice");
@@ -99,14 +99,14 @@ fn a_dead_replica_costs_no_more_than_what_is_under_way() {
     let limits = "  - {name: all, rate: 20/1h, burst: 20}\n";
     for seed in seeds() {
         let mut world = in_use(seed, limits);
-        // Every other call finds nobody, until the breaker opens.
-        world.weather = Weather {
+        // Every other call is refused, until the breaker opens.
+        world.faults = Faults {
             refused: 50,
-            ..Weather::FAIR
+            ..Faults::NONE
         };
         requests(&mut world, 100, 20);
         let admitted = world.admitted("alice");
-        // What one worker was told last, the table of all may have a tick later.
+        // The shared table may have the last report of a worker one tick later.
         assert!((20..=21).contains(&admitted), "seed {seed}: {admitted}");
     }
 }
@@ -116,13 +116,13 @@ fn a_check_that_may_have_been_charged_is_not_charged_again() {
     let limits = "  - {name: all, rate: 100/1h, burst: 100}\n";
     for seed in seeds() {
         let mut world = in_use(seed, limits);
-        // Every check is charged, and no answer comes in time.
-        world.weather = Weather {
+        // Each check is charged, and no answer arrives in time.
+        world.faults = Faults {
             late: 100,
-            ..Weather::FAIR
+            ..Faults::NONE
         };
         requests(&mut world, 40, 20);
-        world.weather = Weather::FAIR;
+        world.faults = Faults::NONE;
         requests(&mut world, 40, 100);
         let (debited, booked) = booked(&world);
         let admitted = world.admitted("alice");
@@ -130,8 +130,8 @@ fn a_check_that_may_have_been_charged_is_not_charged_again() {
     }
 }
 
-/// A store was emptied, and the limiter came after: it knows nothing of the domain. That is no
-/// reason to limit nothing.
+/// The store was emptied and the limiter restarted, without the domain. That must not make requests
+/// unlimited.
 #[test]
 fn limits_that_were_lost_stay_in_force_and_those_that_were_deleted_do_not() {
     let limits = "  - {name: all, rate: 40/1d, burst: 40}\n";
@@ -140,7 +140,7 @@ fn limits_that_were_lost_stay_in_force_and_those_that_were_deleted_do_not() {
         for (gone, count) in [(None, 10), (Some(Gone::Lost), 100), (None, 20)] {
             world.gone = gone;
             requests(&mut world, count, 40);
-            // What one worker was told, the others know a tick later.
+            // The other workers see what one received a tick later.
             world.run_for_ms(100);
         }
         assert_eq!(world.admitted("alice"), 40, "seed {seed}");

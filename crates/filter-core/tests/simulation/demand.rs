@@ -1,11 +1,11 @@
-//! How much of a leased limit can be had, under different demands.
+//! How much of a leased limit is admitted, under different demands.
 
 use crate::{
-    rules::seeds,
+    decisions::seeds,
     world::{CONFIG, Chance, World},
 };
 
-/// When how many requests come, and to which proxy.
+/// How many requests arrive when, and at which proxy.
 #[derive(Clone, Copy, Debug)]
 enum Demand {
     /// So many a second, at any proxy.
@@ -19,7 +19,7 @@ enum Demand {
 }
 
 impl Demand {
-    /// Lets it go on for a while; returns how many requests were admitted.
+    /// Runs for a while; returns how many requests were admitted.
     fn admitted(self, world: &mut World, chance: &mut Chance, for_ms: u64) -> u64 {
         let (start_us, envoys) = (world.now_us, u64::try_from(world.envoys.len()).unwrap());
         while world.now_us < start_us + for_ms * 1000 {
@@ -47,7 +47,7 @@ impl Demand {
                     "/",
                 );
                 if count > 1 {
-                    // A burst comes over a few milliseconds.
+                    // A burst arrives over a few milliseconds.
                     world.run_until(world.now_us + 20);
                 }
             }
@@ -114,9 +114,9 @@ fn of_what_checks_admit_leases_admit_at_least_98_percent() {
     }
 }
 
-/// Runs in which leases once admitted down to 92 %: units came back after their bucket had forgotten
-/// them, what was at hand when a burst had used it up was not to be had elsewhere, or it ended with
-/// a sub-window.
+/// Runs in which leases once admitted down to 92 %: units were returned after their bucket had
+/// dropped them, units stranded on one worker were denied to others, or units ended with a
+/// sub-window.
 #[test]
 fn the_worst_runs_admit_98_percent_too() {
     for (limit, demand, runs) in [

@@ -1,13 +1,13 @@
-//! With limits that are leased.
+//! Leased limits.
 
 use crate::{
-    books::Books,
-    rules::seeds,
-    weather,
-    world::{CONFIG, Chance, Weather, World},
+    accounting::Accounting,
+    decisions::seeds,
+    faults,
+    world::{CONFIG, Chance, Faults, World},
 };
 
-/// A world whose every number follows from a seed.
+/// A world whose numbers all follow from a seed.
 struct Random {
     world: World,
     /// Units a second.
@@ -65,14 +65,14 @@ impl Random {
         world
     }
 
-    /// Sends requests for a while: every worker has its own demand, which changes now and then;
-    /// calls get lost, clients leave, writes to shared data collide.
+    /// Sends requests for a while: each worker has its own demand, which changes now and then;
+    /// calls are lost, clients leave, writes to shared data conflict.
     fn traffic(&mut self, for_ms: u64) {
         let world = &mut self.world;
         let end_us = world.now_us + for_ms * 1000;
         let workers = world.envoys[0].workers.len() - 1;
         let mut demand = vec![0; world.envoys.len() * workers];
-        // At most about twice what the limit admits, at times in bursts.
+        // At most about twice what the limit admits, sometimes in bursts.
         let mean_us = 1_000_000 / (2 * self.rate / self.cost).max(1);
         while world.now_us < end_us {
             if world.chance.percent(2) {
@@ -80,7 +80,7 @@ impl Random {
                 demand[at] = [0, 1, 10, 100][world.chance.index(4)];
             }
             if world.chance.percent(1) {
-                world.weather = weather::any(world);
+                world.faults = faults::any(world);
             }
             let Some(at) = chosen(&mut world.chance, &demand) else {
                 let pause_us = world.chance.below(100_000);
@@ -94,24 +94,24 @@ impl Random {
                 world.run_until(world.now_us + pause_us);
             }
         }
-        world.weather = Weather::FAIR;
+        world.faults = Faults::NONE;
         world.run_for_ms(100);
         world.assert_all_decided(60_000);
     }
 
     fn assert_kept(&self, seed: u64) {
-        let books = Books::of(&self.world, self.cost);
-        books.assert_used_in_time(seed);
-        books.assert_told_once(seed);
+        let accounting = Accounting::of(&self.world, self.cost);
+        accounting.assert_used_in_time(seed);
+        accounting.assert_settled_once(seed);
         if self.window_ms == 0 {
-            books.assert_within_bucket(seed, self.rate, self.capacity);
+            accounting.assert_within_bucket(seed, self.rate, self.capacity);
         } else {
-            books.assert_within_windows(seed, self.capacity, self.window_ms);
+            accounting.assert_within_windows(seed, self.capacity, self.window_ms);
         }
     }
 }
 
-/// One of several, by their shares; `None`: all are 0.
+/// One of several, by their weights; `None`: all are 0.
 fn chosen(chance: &mut Chance, shares: &[u64]) -> Option<usize> {
     let mut left = chance.below(shares.iter().sum());
     shares.iter().position(|share| {
@@ -121,7 +121,7 @@ fn chosen(chance: &mut Chance, shares: &[u64]) -> Option<usize> {
     })
 }
 
-/// A request whose worker may have to write against others, and whose client may leave.
+/// A request whose worker may lose writes against others, and whose client may leave.
 fn disturbed_request(world: &mut World, envoy: usize, worker: usize) {
     if world.chance.percent(2) {
         let collisions = 1 + u32::try_from(worker % 3).unwrap();
@@ -154,7 +154,7 @@ fn a_leased_window_admits_no_more_than_it_holds() {
 }
 
 #[test]
-fn what_is_not_needed_goes_back_and_what_was_used_is_told() {
+fn unused_units_are_returned_and_spent_ones_settled() {
     for seed in seeds() {
         let limits = "  - {name: all, rate: 1000/s, lease: {ttl: 100ms}}\n";
         let mut world = World::new(seed, 2, 2, CONFIG, limits);
@@ -165,13 +165,13 @@ fn what_is_not_needed_goes_back_and_what_was_used_is_told() {
             world.run_until(world.now_us + 1500);
         }
         world.run_for_ms(150);
-        let books = Books::of(&world, 1);
-        let (granted, spent, returned) = books.totals();
+        let accounting = Accounting::of(&world, 1);
+        let (granted, spent, returned) = accounting.totals();
         assert!(granted > 300, "seed {seed}: {granted}");
         assert_eq!(granted, spent + returned, "seed {seed}");
-        assert_eq!(spent, books.used(), "seed {seed}");
+        assert_eq!(spent, accounting.used(), "seed {seed}");
         assert_eq!(world.admitted("alice"), 400);
-        // About five calls in the time of a lease, for each of two proxies.
+        // About five calls in a lease time, for each of two proxies.
         assert!(
             world.checks_executed < 90,
             "seed {seed}: {}",
@@ -191,7 +191,7 @@ fn units_of_a_request_that_another_limit_denies_are_put_back_where_they_came_fro
         world.run_for_ms(500);
         for n in 0..3000 {
             if n % 500 == 0 {
-                world.weather = weather::any(&mut world);
+                world.faults = faults::any(&mut world);
             }
             let user = format!("user-{n}");
             let number = world.request(n % 2, 1 + n / 2 % 2, &user, "/");
@@ -201,17 +201,17 @@ fn units_of_a_request_that_another_limit_denies_are_put_back_where_they_came_fro
                 world.leave(number);
             }
         }
-        world.weather = Weather::FAIR;
+        world.faults = Faults::NONE;
         world.run_for_ms(100);
         world.assert_all_decided(60_000);
-        let books = Books::of(&world, 1);
-        books.assert_used_in_time(seed);
-        books.assert_told_once(seed);
-        books.assert_within_bucket(seed, 1000, 1000);
-        let (_, spent, returned) = books.totals();
+        let accounting = Accounting::of(&world, 1);
+        accounting.assert_used_in_time(seed);
+        accounting.assert_settled_once(seed);
+        accounting.assert_within_bucket(seed, 1000, 1000);
+        let (_, spent, returned) = accounting.totals();
         runs.push((spent, returned));
     }
-    // Enough happened, weather or not.
+    // Enough happened, faults or not.
     let [spent, returned] = [
         runs.iter().map(|run| run.0).sum::<u64>(),
         runs.iter().map(|run| run.1).sum(),
@@ -232,7 +232,7 @@ fn most_requests_touch_nothing_that_is_shared() {
         silent += u64::from(world.envoys[0].shared.calls() == before);
         world.run_until(world.now_us + 100);
     }
-    // The breaker, the poll and the table are looked at when there is a call to make, and at ticks.
+    // The breaker, the poll and the table are read when a call is to be made, and at ticks.
     assert!(silent > 18_000, "{silent}");
     assert!(world.checks_executed < 150, "{}", world.checks_executed);
 }
@@ -243,16 +243,16 @@ fn a_bucket_with_two_requests_in_the_time_of_a_grant_is_not_leased_nor_any_longe
     let mut world = World::new(1, 1, 1, CONFIG, limits);
     world.run_for_ms(500);
     let mut grants_in = |requests, pause_ms| {
-        let before = world.limiter.ledger.granted.len();
+        let before = world.limiter.lease_record.granted.len();
         for _ in 0..requests {
             world.request(0, 1, "alice", "/");
             world.run_for_ms(pause_ms);
         }
-        world.limiter.ledger.granted.len() - before
+        world.limiter.lease_record.granted.len() - before
     };
     assert_eq!(grants_in(40, 60), 0);
     assert!(grants_in(40, 20) > 5);
-    // What is wanted shrinks with what is used of it.
+    // Queries shrink with the demand.
     grants_in(10, 60);
     assert_eq!(grants_in(40, 60), 0);
 }
@@ -263,12 +263,12 @@ fn an_edit_drops_what_was_granted_before_it() {
     for seed in seeds() {
         let mut world = World::new(seed, 2, 2, CONFIG, limits);
         world.run_for_ms(500);
-        // Slow enough that what a worker has at hand lasts for long.
+        // Slow enough that a worker's units last long.
         for n in 0..40 {
             world.request(n % 2, 1 + n / 2 % 2, "alice", "/");
             world.run_for_ms(3);
         }
-        let before = Books::of(&world, 1).used();
+        let before = Accounting::of(&world, 1).used();
         assert!(before > 0, "seed {seed}");
         world.limiter.edit(limits);
         world.run_for_ms(1000);
@@ -279,13 +279,13 @@ fn an_edit_drops_what_was_granted_before_it() {
             }
         }
         world.run_for_ms(20);
-        assert_eq!(Books::of(&world, 1).used(), before, "seed {seed}");
+        assert_eq!(Accounting::of(&world, 1).used(), before, "seed {seed}");
         assert!(world.checks_executed > executed, "seed {seed}");
     }
 }
 
-/// A worker learns of an edit a little later than the limiter. What it is granted meanwhile is of a
-/// generation that it does not know.
+/// A worker loads an edit a little later than the limiter. Units granted in between belong to a
+/// generation that it does not have.
 #[test]
 fn what_is_granted_before_an_edit_is_followed_goes_back() {
     let limits = "  - {name: all, algorithm: fixed_window, rate: 100000/1d, lease: {ttl: 2s}}\n";
@@ -299,7 +299,7 @@ fn what_is_granted_before_an_edit_is_followed_goes_back() {
             world.run_for_ms(1);
         }
         world.run_for_ms(5000);
-        let (granted, spent, returned) = Books::of(&world, 1).totals();
+        let (granted, spent, returned) = Accounting::of(&world, 1).totals();
         all += granted;
         lost += granted - spent - returned;
     }
@@ -307,7 +307,7 @@ fn what_is_granted_before_an_edit_is_followed_goes_back() {
 }
 
 #[test]
-fn units_at_hand_are_used_while_the_limiter_is_away_and_no_longer_than_their_time() {
+fn leased_units_are_used_during_an_outage_until_their_deadline() {
     let limits = "  - {name: all, rate: 1000/s, on_failure: deny, lease: {ttl: 200ms}}\n";
     for seed in seeds() {
         let mut world = World::new(seed, 1, 1, CONFIG, limits);
@@ -316,7 +316,7 @@ fn units_at_hand_are_used_while_the_limiter_is_away_and_no_longer_than_their_tim
             world.request(0, 1, "alice", "/");
             world.run_for_ms(1);
         }
-        world.weather = Weather::DOWN;
+        world.faults = Faults::DOWN;
         let (before, away_us) = (world.admitted("alice"), world.now_us);
         for _ in 0..400 {
             world.request(0, 1, "alice", "/");
@@ -330,7 +330,7 @@ fn units_at_hand_are_used_while_the_limiter_is_away_and_no_longer_than_their_tim
             .enumerate()
             .filter(|(number, sent)| sent.at_us > away_us + 200_000 && world.passed(*number));
         assert_eq!(late.count(), 0, "seed {seed}");
-        Books::of(&world, 1).assert_used_in_time(seed);
+        Accounting::of(&world, 1).assert_used_in_time(seed);
     }
 }
 
@@ -346,7 +346,7 @@ fn what_a_lease_settled_is_not_charged_when_other_limits_are_reported() {
     world.run_for_ms(150);
     assert_eq!(world.admitted("alice"), 300);
     let by_lease = world.counted("rl_decisions.allowed.lease.all");
-    let charged = world.limiter.ledger.charged.iter();
+    let charged = world.limiter.lease_record.charged.iter();
     let charged: u64 = charged.map(|(.., units)| units).sum();
     assert!(by_lease > 200, "{by_lease}");
     assert_eq!(by_lease + charged, 300, "{by_lease} + {charged}");

@@ -1,4 +1,4 @@
-//! A limiter in the simulation: the same algorithms, one bucket map, no network.
+//! A simulated limiter: the same algorithms, one map of buckets, no network.
 
 use std::collections::{HashMap, HashSet};
 
@@ -15,17 +15,17 @@ use protocol::{
 /// One bucket: a limit and the values of its `per` entries.
 pub type Bucket = (Name, Vec<Option<Vec<u8>>>);
 
-/// What happened at leased limits, in order.
+/// The events of leased limits, in order.
 #[derive(Default)]
-pub struct Ledger {
+pub struct LeaseRecord {
     /// Which bucket, when in microseconds, how many units.
     pub charged: Vec<(Bucket, u64, u64)>,
     /// Which bucket, whom, when in microseconds, what.
     pub granted: Vec<(Bucket, usize, u64, Lease)>,
     /// Which bucket, by whom, when in microseconds, what.
-    pub told: Vec<(Bucket, usize, u64, Settlement)>,
-    /// The users of requests that came with a leased limit settled.
-    pub settled: HashSet<String>,
+    pub settled: Vec<(Bucket, usize, u64, Settlement)>,
+    /// The users of requests whose leased limit was settled already.
+    pub leased_users: HashSet<String>,
 }
 
 /// The limiter with its store.
@@ -35,15 +35,15 @@ pub struct Limiter {
     /// Units charged by checks and by debits.
     pub charged: HashMap<Bucket, u64>,
     pub debited: HashMap<Bucket, u64>,
-    /// Checks that came.
+    /// Checks that were received.
     pub entries: u64,
-    /// Proxies to tell of.
+    /// The number of proxies to report.
     pub proxies: u64,
-    /// When it is, and who asks.
+    /// The current time, and the calling Envoy.
     pub now_us: u64,
     pub envoy: usize,
-    /// What happened at leased limits.
-    pub ledger: Ledger,
+    /// The events of leased limits.
+    pub lease_record: LeaseRecord,
 }
 
 impl Limiter {
@@ -57,13 +57,13 @@ impl Limiter {
             proxies: 1,
             now_us: 0,
             envoy: 0,
-            ledger: Ledger::default(),
+            lease_record: LeaseRecord::default(),
         };
         limiter.edit(limits);
         limiter
     }
 
-    /// Replaces the limits; all of them are of a new generation.
+    /// Replaces the limits; all have a new generation.
     pub fn edit(&mut self, limits: &str) {
         let text = format!("domain: shop\nlimits:\n{limits}");
         let mut policy = Policy::from_yaml("limits.yaml", text.as_bytes()).unwrap();
@@ -142,7 +142,7 @@ impl Limiter {
         answer.encode()
     }
 
-    /// Notes what happens at leased limits.
+    /// Records the events of leased limits.
     fn record(&mut self, check: &Check, answer: &Answer) {
         let (envoy, at_us) = (self.envoy, self.now_us);
         for found in self.compiled.matching(&check.descriptor, answer.now_ms) {
@@ -153,31 +153,31 @@ impl Limiter {
             if check.cost > 0 && check.skip.contains(&limit.name) {
                 let user = check.descriptor.get("user").unwrap_or_default();
                 let user = String::from_utf8(user.to_vec()).unwrap();
-                self.ledger.settled.insert(user);
+                self.lease_record.leased_users.insert(user);
             }
             let ask = check.leases.iter().find(|ask| ask.limit == limit.name);
             for settle in ask.iter().flat_map(|ask| &ask.settle) {
-                self.ledger
-                    .told
+                self.lease_record
+                    .settled
                     .push((bucket(&found), envoy, at_us, *settle));
             }
             let Some(said) = answer.limits.iter().find(|said| said.name == limit.name) else {
                 continue;
             };
             if answer.allowed && said.charged > 0 {
-                self.ledger
+                self.lease_record
                     .charged
                     .push((bucket(&found), at_us, said.charged));
             }
             if let Some(lease) = said.lease {
-                self.ledger
+                self.lease_record
                     .granted
                     .push((bucket(&found), envoy, at_us, lease));
             }
         }
     }
 
-    /// Decides one check, or only asks.
+    /// Decides one check, or only peeks.
     pub fn decide(&mut self, check: &Check, now_ms: u64, peek: bool) -> Answer {
         let mut matches = self.compiled.matching(&check.descriptor, now_ms);
         let skips = |name: &Name| check.skip.contains(name);
@@ -226,7 +226,7 @@ impl Limiter {
             now_ms,
             allowed: verdict.allowed,
             limits: limits
-                .map(|(found, verdict)| told(found, verdict))
+                .map(|(found, verdict)| settled(found, verdict))
                 .collect(),
         };
         for ((bucket, write), verdict) in buckets.iter().zip(writes).zip(&verdict.limits) {
@@ -240,7 +240,7 @@ impl Limiter {
     }
 }
 
-/// What a check says of one limit beside its cost.
+/// What a check contains about one limit beside its cost.
 struct Change {
     algorithm: Algorithm,
     want: u64,
@@ -280,23 +280,23 @@ fn bucket(found: &Match<'_, '_>) -> Bucket {
     (found.limit.name.clone(), values.collect())
 }
 
-fn freed(told: &Free) -> Freed {
+fn freed(settled: &Free) -> Freed {
     Freed {
         slot: QueueSlot {
-            start_ms: told.slot.start_ms,
-            parts: told.slot.parts,
-            since_ms: told.slot.since_ms,
-            turn: told.slot.turn,
+            start_ms: settled.slot.start_ms,
+            parts: settled.slot.parts,
+            since_ms: settled.slot.since_ms,
+            turn: settled.slot.turn,
         },
-        units: told.units,
+        units: settled.units,
     }
 }
 
-fn settlement(told: &Settlement) -> algorithms::Settlement {
+fn settlement(settled: &Settlement) -> algorithms::Settlement {
     algorithms::Settlement {
-        epoch: told.epoch,
-        spent: told.spent,
-        returned: told.returned,
+        epoch: settled.epoch,
+        spent: settled.spent,
+        returned: settled.returned,
     }
 }
 
@@ -308,7 +308,7 @@ fn mode(found: &Match<'_, '_>) -> protocol::Mode {
     }
 }
 
-fn told(found: &Match<'_, '_>, verdict: &LimitVerdict) -> LimitAnswer {
+fn settled(found: &Match<'_, '_>, verdict: &LimitVerdict) -> LimitAnswer {
     let algorithm = found.limit.quota.algorithm();
     LimitAnswer {
         name: found.limit.name.clone(),

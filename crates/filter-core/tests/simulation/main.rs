@@ -1,4 +1,4 @@
-//! The filter in a simulated world: every seed is another run, and the same one every time.
+//! The filter in a simulated world. Each seed is another run, and always the same one.
 
 #![expect(
     clippy::indexing_slicing,
@@ -7,18 +7,18 @@
     reason = "a simulation may fail loudly; only unit tests are exempt by themselves"
 )]
 
-mod books;
+mod accounting;
 mod break_even;
 mod debts;
+mod decisions;
 mod demand;
-mod holding;
+mod faults;
+mod invariants;
 mod leases;
 mod limiter;
+mod long_polls;
 mod outage;
-mod promises;
 mod queues;
 mod reports;
-mod rules;
-mod turns;
-mod weather;
+mod turn_batching;
 mod world;

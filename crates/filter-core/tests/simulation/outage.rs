@@ -1,8 +1,8 @@
-//! With a limiter that is away.
+//! Outages of the limiter.
 
 use crate::{
-    rules::seeds,
-    world::{CONFIG, Weather, World},
+    decisions::seeds,
+    world::{CONFIG, Faults, World},
 };
 
 fn mode(mode: &str) -> String {
@@ -11,16 +11,16 @@ fn mode(mode: &str) -> String {
 
 #[test]
 fn each_limit_says_what_happens() {
-    for (weather, label) in [
-        (Weather::DOWN, "refused"),
-        (Weather::BLACK_HOLE, "lost"),
-        (Weather::NO_CLUSTER, "no cluster"),
-        (Weather::NO_STORE, "no store"),
+    for (faults, label) in [
+        (Faults::DOWN, "refused"),
+        (Faults::BLACK_HOLE, "lost"),
+        (Faults::NO_CLUSTER, "no cluster"),
+        (Faults::NO_STORE, "no store"),
     ] {
         for (policy, expected) in [("allow", 100), ("deny", 0)] {
             let mut world = World::new(1, 1, 1, CONFIG, &mode(policy));
             world.run_for_ms(500);
-            world.weather = weather;
+            world.faults = faults;
             for _ in 0..100 {
                 world.request(0, 1, "alice", "/");
                 world.run_for_ms(5);
@@ -43,7 +43,7 @@ fn without_any_policy_the_configuration_says_what_happens() {
             &format!("\"failure_mode\": \"{failure_mode}\", \"descriptors\""),
         );
         let mut world = World::new(1, 1, 1, &config, &mode("deny"));
-        world.weather = Weather::DOWN;
+        world.faults = Faults::DOWN;
         for _ in 0..10 {
             world.request(0, 1, "alice", "/");
             world.run_for_ms(50);
@@ -69,18 +69,18 @@ fn the_breaker_keeps_requests_from_waiting_and_closes_when_the_limiter_is_back()
     for seed in seeds() {
         let mut world = World::new(seed, 1, 2, CONFIG, &mode("allow"));
         world.run_for_ms(500);
-        world.weather = Weather::BLACK_HOLE;
+        world.faults = Faults::BLACK_HOLE;
         let mut waited = 0;
         for n in 0..1000 {
             let number = world.request(0, 1 + n % 2, "alice", "/");
             waited += u64::from(!world.passed(number));
             world.run_for_ms(2);
         }
-        // Those before it opened, and a probe now and then.
+        // The calls before it opened, and some probes.
         assert!(waited <= 40, "seed {seed}: {waited}");
-        world.weather = Weather::FAIR;
+        world.faults = Faults::NONE;
         let executed = world.checks_executed;
-        // The longest spell and its jitter.
+        // The longest open interval and its jitter.
         for _ in 0..300 {
             world.request(0, 1, "bob", "/");
             world.run_for_ms(10);
@@ -90,8 +90,8 @@ fn the_breaker_keeps_requests_from_waiting_and_closes_when_the_limiter_is_back()
     }
 }
 
-/// An outage costs about one capacity more than the limit promises, however many proxies share
-/// it and however it comes about.
+/// An outage admits about one capacity more than the limit, however many proxies share it and
+/// however it begins.
 #[test]
 fn an_outage_adds_about_one_capacity_in_all() {
     for seed in seeds() {
@@ -101,21 +101,20 @@ fn an_outage_adds_about_one_capacity_in_all() {
         world.run_for_ms(500);
         let start_us = world.now_us;
         let phases = [
-            Weather::FAIR,
-            Weather::DOWN,
-            Weather::FAIR,
-            Weather::BLACK_HOLE,
-            Weather::FAIR,
+            Faults::NONE,
+            Faults::DOWN,
+            Faults::NONE,
+            Faults::BLACK_HOLE,
+            Faults::NONE,
         ];
         let mut uncertain = 0;
-        for weather in phases {
-            world.weather = weather;
+        for faults in phases {
+            world.faults = faults;
             for n in 0..600 {
                 let (envoy, worker) = (n % envoys, 1 + n % 2);
                 let number = world.request(envoy, worker, "alice", "/");
-                // Neither charged nor owed: it may have been charged in the store.
-                uncertain +=
-                    u64::from(world.requests[number].outcome.is_none() && weather.lost > 0);
+                // Neither charged nor a debt: it may have been charged in the store.
+                uncertain += u64::from(world.requests[number].outcome.is_none() && faults.lost > 0);
                 let pause_us = 1_000 + world.chance.below(8_000);
                 world.run_until(world.now_us + pause_us);
             }
@@ -131,7 +130,7 @@ fn an_outage_adds_about_one_capacity_in_all() {
             admitted <= most,
             "seed {seed}: {admitted} of {most}, promised {promised}"
         );
-        // And it is not simply closed: what the limit promises is still there to be had.
+        // And the limit is not simply closed: what it admits can still be had.
         assert!(
             admitted * 2 >= promised,
             "seed {seed}: {admitted} of {promised}"
@@ -148,7 +147,7 @@ fn a_bucket_that_was_never_asked_for_starts_with_one_request() {
         world.request(0, 1, "known", "/");
         world.run_for_ms(10);
     }
-    world.weather = Weather::DOWN;
+    world.faults = Faults::DOWN;
     world.run_for_ms(1_100);
     for user in ["known", "unknown"] {
         for _ in 0..15 {
@@ -160,10 +159,10 @@ fn a_bucket_that_was_never_asked_for_starts_with_one_request() {
     assert_eq!(world.admitted("unknown"), 1);
 }
 
-/// One of several limiters fails: what it was asked is decided here, by buckets that are whole, and
-/// nobody within the limit is denied.
+/// One of several limiters fails: its checks are decided here, by full buckets, and no request
+/// within the limit is denied.
 #[test]
-fn while_others_answer_nobody_within_the_limit_is_denied() {
+fn while_others_answer_no_request_within_the_limit_is_denied() {
     for seed in seeds() {
         let limits = "  - {name: per-user, per: [user], algorithm: fixed_window, rate: 3/1d}\n";
         let mut world = World::new(seed, 1, 2, CONFIG, limits);
@@ -171,22 +170,22 @@ fn while_others_answer_nobody_within_the_limit_is_denied() {
         world.request(0, 1, "somebody", "/");
         world.request(0, 2, "somebody", "/");
         world.run_for_ms(20);
-        world.weather = match seed % 4 {
-            0 => Weather {
+        world.faults = match seed % 4 {
+            0 => Faults {
                 lost: 50,
-                ..Weather::FAIR
+                ..Faults::NONE
             },
-            1 => Weather {
+            1 => Faults {
                 refused: 50,
-                ..Weather::FAIR
+                ..Faults::NONE
             },
-            2 => Weather {
+            2 => Faults {
                 untouched: 50,
-                ..Weather::FAIR
+                ..Faults::NONE
             },
-            _ => Weather {
+            _ => Faults {
                 late: 50,
-                ..Weather::FAIR
+                ..Faults::NONE
             },
         };
         for n in 0..300 {
@@ -205,8 +204,8 @@ fn while_others_answer_nobody_within_the_limit_is_denied() {
     }
 }
 
-/// What is admitted here while other limiters answer is charged without waiting for the bucket's
-/// next request, which may come to another proxy.
+/// Debts are charged at once if other limiters answer, because the bucket's next request may arrive
+/// at another proxy.
 #[test]
 fn while_others_answer_a_debt_leaves_at_once() {
     let limits = "  - {name: per-user, per: [user], rate: 5/1h}
@@ -215,18 +214,18 @@ fn while_others_answer_a_debt_leaves_at_once() {
     let mut world = World::new(1, 1, 1, CONFIG, limits);
     world.run_for_ms(500);
     for user in (0..20).map(|n| format!("user-{n}")) {
-        // Answers, that pay for calls which are made again.
+        // Answers earn retries.
         for n in 0..10 {
             world.request(0, 1, &format!("{user}-before-{n}"), "/");
             world.run_for_ms(5);
         }
-        world.weather = Weather::DOWN;
+        world.faults = Faults::DOWN;
         let number = world.request(0, 1, &user, "/");
         // Refused four times, at once each time.
         world.run_until(world.now_us + 450);
         assert!(world.passed(number), "{user} is decided here");
         let checks = world.limiter.entries;
-        world.weather = Weather::FAIR;
+        world.faults = Faults::NONE;
         world.run_for_ms(10);
         assert_eq!(world.limiter.charged_in_all("per-user", &user), 1, "{user}");
         assert_eq!(world.limiter.entries, checks + 1, "by a call of its own");
@@ -252,12 +251,12 @@ fn a_flood_during_an_outage_pushes_no_debt_out() {
         }
     };
     requests(&mut world, "alice", 2);
-    world.weather = Weather::DOWN;
+    world.faults = Faults::DOWN;
     requests(&mut world, "alice", 4);
     for n in 0..50 {
         requests(&mut world, &format!("user-{n}"), 1);
     }
-    world.weather = Weather::FAIR;
+    world.faults = Faults::NONE;
     world.run_for_ms(3_000);
     requests(&mut world, "another", 1);
     world.run_for_ms(100);
@@ -272,7 +271,7 @@ fn a_flood_during_an_outage_leaves_an_honest_user_its_rate() {
         let limits = "  - {name: per-user, per: [user], rate: 10/s, burst: 20}\n";
         let mut world = World::new(seed, 1, 1, &small_table(64), limits);
         world.run_for_ms(500);
-        world.weather = Weather::DOWN;
+        world.faults = Faults::DOWN;
         world.run_for_ms(1_100);
         for n in 0..3_600 {
             world.request(0, 1, &format!("user-{n}"), "/");
@@ -290,7 +289,7 @@ fn a_flood_during_an_outage_leaves_an_honest_user_its_rate() {
 }
 
 #[test]
-fn a_full_table_of_prechecks_denies_nobody() {
+fn a_full_table_of_prechecks_denies_no_request() {
     let limits = "  - {name: per-user, per: [user], rate: 5/1h, precheck: 100%}\n";
     let mut world = World::new(1, 1, 1, &small_table(16), limits);
     world.run_for_ms(500);

@@ -1,14 +1,14 @@
-//! Queues whose clients give up, and proxies that hold no more requests.
+//! Queues whose clients leave, and proxies that hold no more requests.
 
 use crate::{
-    rules::seeds,
-    world::{CONFIG, Outcome, Weather, World},
+    decisions::seeds,
+    world::{CONFIG, Faults, Outcome, World},
 };
 
 /// Twenty a second.
 const EXPORTS: &str = "  - {name: exports, algorithm: leaky_bucket, rate: 20/s, burst: 100, \
                        over_limit: queue, max_delay: 3s}\n";
-/// As many, by each proxy for itself.
+/// As many, at each proxy.
 const LOCAL: &str = "  - {name: exports, algorithm: leaky_bucket, rate: 20/s, burst: 100, \
                      over_limit: queue, max_delay: 3s, scope: proxy}\n";
 /// Two hundred a second.
@@ -23,7 +23,7 @@ fn config(hold_max: u64) -> String {
     CONFIG.replacen('{', &format!("{{\"hold\": {{\"max\": {hold_max}}}, "), 1)
 }
 
-/// Requests at a steady pace, each of a client that leaves when it was not served in time.
+/// Requests at a steady pace, each of a client that leaves if it is not served in time.
 fn load(world: &mut World, per_second: u64, patience_ms: u64, ms: u64) {
     let (envoys, workers) = (world.envoys.len(), world.envoys[0].workers.len() - 1);
     let end_us = world.now_us + ms * 1000;
@@ -47,7 +47,7 @@ fn load(world: &mut World, per_second: u64, patience_ms: u64, ms: u64) {
     }
 }
 
-/// When requests went on that came from some moment on, in order, in microseconds.
+/// When the requests that arrived from some moment on went on, in order, in microseconds.
 fn starts(world: &World, from_us: u64) -> Vec<u64> {
     let passed = world.requests.iter().filter_map(|sent| match sent.outcome {
         Some(Outcome::Passed { at_us, .. }) if at_us >= from_us => Some(at_us),
@@ -58,7 +58,7 @@ fn starts(world: &World, from_us: u64) -> Vec<u64> {
     starts
 }
 
-/// No more go on than the rate allows, in any interval, but for what comes of ticks and of the
+/// In any interval no more go on than the rate allows, but for the delay of ticks and of the
 /// network.
 fn assert_spaced(starts: &[u64], per_second: u64, seed: u64) {
     const LATE_US: u64 = 15_000;
@@ -109,7 +109,7 @@ fn without_a_limiter_a_queue_serves_its_rate_though_clients_give_up() {
         let mut world = World::new(seed, 1, 2, CONFIG, EXPORTS);
         world.run_for_ms(1_000);
         load(&mut world, 10, 1_000, 1_000);
-        world.weather = Weather::DOWN;
+        world.faults = Faults::DOWN;
         world.run_for_ms(3_000);
         let from_us = world.now_us;
         load(&mut world, 29, 1_000, 20_000);
@@ -126,16 +126,16 @@ fn slots_given_up_while_no_limiter_answers_are_freed_when_one_does() {
         world.run_for_ms(1_000);
         let clients: Vec<usize> = (0..50).map(|_| world.request(0, 1, "alice", "/")).collect();
         world.run_for_ms(50);
-        world.weather = Weather::DOWN;
+        world.faults = Faults::DOWN;
         for number in clients {
             if world.requests[number].outcome.is_none() {
                 world.leave(number);
             }
         }
         world.run_for_ms(300);
-        world.weather = Weather::FAIR;
+        world.faults = Faults::NONE;
         world.run_for_ms(4_000);
-        // Whose check finds the limiter again.
+        // Its check is answered again.
         world.request(0, 1, "carol", "/");
         world.run_for_ms(200);
         let number = world.request(0, 1, "bob", "/");

@@ -1,10 +1,10 @@
-//! What workers tell of the decisions that no limiter saw.
+//! Reports of the decisions that no limiter made.
 
 use std::collections::BTreeMap;
 
 use crate::{
-    rules::seeds,
-    world::{CONFIG, Weather, World},
+    decisions::seeds,
+    world::{CONFIG, Faults, World},
 };
 
 const PER_USER: &str = "  - {name: per-user, per: [user], rate: 10/s, burst: 20}\n";
@@ -14,24 +14,24 @@ const MIXED: &str = "
   - {name: both, precheck: 100%, rate: 30/s}
 ";
 
-/// What was counted without the limiter, and what was told of it, as `decision.source.limit`.
-fn books(world: &World) -> [BTreeMap<String, u64>; 2] {
+/// What was decided without the limiter, and what was reported of it, as `decision.source.limit`.
+fn accounting(world: &World) -> [BTreeMap<String, u64>; 2] {
     let counted = world.counted.iter().filter_map(|(name, count)| {
         let name = name.strip_prefix("rl_decisions.")?;
         (!name.contains(".limiter.")).then(|| (name.to_owned(), *count))
     });
-    let mut told = BTreeMap::new();
+    let mut reported = BTreeMap::new();
     for report in &world.reports {
         for tally in &report.tallies {
             let words = [tally.outcome.word(), tally.by.word(), tally.limit.as_str()];
-            *told.entry(words.join(".")).or_default() += tally.count;
+            *reported.entry(words.join(".")).or_default() += tally.count;
         }
     }
-    [counted.collect(), told]
+    [counted.collect(), reported]
 }
 
 #[test]
-fn what_no_limiter_saw_is_told_once() {
+fn what_no_limiter_decided_is_reported_once() {
     for seed in seeds() {
         let mut world = World::new(seed, 2, 2, CONFIG, MIXED);
         world.run_for_ms(500);
@@ -41,15 +41,21 @@ fn what_no_limiter_saw_is_told_once() {
             world.run_for_ms(5);
         }
         world.run_for_ms(3000);
-        let [counted, told] = books(&world);
-        assert_eq!(counted, told, "seed {seed}");
-        assert!(told["denied.proxy.here"] > 100, "seed {seed}: {told:?}");
-        assert!(told.keys().all(|key| !key.contains("limiter")), "{told:?}");
+        let [counted, reported] = accounting(&world);
+        assert_eq!(counted, reported, "seed {seed}");
+        assert!(
+            reported["denied.proxy.here"] > 100,
+            "seed {seed}: {reported:?}"
+        );
+        assert!(
+            reported.keys().all(|key| !key.contains("limiter")),
+            "{reported:?}"
+        );
     }
 }
 
 #[test]
-fn who_is_denied_from_memory_is_told_by_name() {
+fn a_bucket_denied_from_the_cache_is_reported_by_its_values() {
     let mut world = World::new(1, 1, 2, CONFIG, PER_USER);
     world.run_for_ms(500);
     for n in 0..400 {
@@ -96,28 +102,31 @@ fn a_flood_of_clients_makes_small_reports() {
     world.run_for_ms(3000);
     let reports = &world.reports;
     assert!(reports.iter().all(|report| report.denied.len() <= 32));
-    assert_eq!(books(&world)[1]["denied.proxy.here"], 3000);
+    assert_eq!(accounting(&world)[1]["denied.proxy.here"], 3000);
 }
 
 #[test]
-fn during_an_outage_nothing_is_told_and_afterwards_all_of_it() {
+fn during_an_outage_nothing_is_reported_and_afterwards_all_of_it() {
     let mut world = World::new(3, 1, 1, CONFIG, PER_USER);
     world.run_for_ms(500);
-    world.weather = Weather::DOWN;
+    world.faults = Faults::DOWN;
     for _ in 0..400 {
         world.request(0, 1, "alice", "/");
         world.run_for_ms(10);
     }
-    let [_, told] = books(&world);
-    assert!(!told.contains_key("allowed.local.per-user"), "{told:?}");
-    world.weather = Weather::FAIR;
+    let [_, reported] = accounting(&world);
+    assert!(
+        !reported.contains_key("allowed.local.per-user"),
+        "{reported:?}"
+    );
+    world.faults = Faults::NONE;
     for _ in 0..20 {
         world.request(0, 1, "bob", "/");
         world.run_for_ms(300);
     }
-    let [counted, told] = books(&world);
-    // A report may have been under way when the limiter went.
-    let lost = counted["allowed.local.per-user"] - told["allowed.local.per-user"];
-    assert!(lost <= 20, "{counted:?} {told:?}");
-    assert!(told["denied.local.per-user"] > 100, "{told:?}");
+    let [counted, reported] = accounting(&world);
+    // A report may have been in flight when the limiter failed.
+    let lost = counted["allowed.local.per-user"] - reported["allowed.local.per-user"];
+    assert!(lost <= 20, "{counted:?} {reported:?}");
+    assert!(reported["denied.local.per-user"] > 100, "{reported:?}");
 }

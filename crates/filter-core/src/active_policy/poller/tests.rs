@@ -134,7 +134,7 @@ fn polls_without_an_answer_are_repeated_less_and_less_often() {
 }
 
 #[test]
-fn a_limiter_that_falls_silent_with_a_poll_in_its_hands_costs_less_than_a_second() {
+fn a_limiter_that_hangs_during_a_long_poll_costs_less_than_a_second() {
     for seed in 0..100 {
         let host = SharedData::default();
         let (mut worker, left_ms) = answered_in_a_row(&host, seed);
@@ -157,7 +157,7 @@ fn a_limiter_that_falls_silent_with_a_poll_in_its_hands_costs_less_than_a_second
 }
 
 #[test]
-fn a_poll_that_is_held_is_given_up_when_a_check_told_of_an_edit() {
+fn a_long_poll_fails_when_a_check_names_another_revision() {
     let host = SharedData::default();
     let (mut worker, left_ms) = answered_in_a_row(&host, 1);
     worker.poll_soon();
@@ -170,7 +170,7 @@ fn a_poll_that_is_held_is_given_up_when_a_check_told_of_an_edit() {
 
 /// A limiter that is behind tells of another revision with every answer, and so may a liar.
 #[test]
-fn answers_that_all_tell_of_an_edit_do_not_each_bring_a_poll() {
+fn answers_that_all_name_another_revision_do_not_each_cause_a_poll() {
     for brings in [false, true] {
         let host = SharedData::default();
         let mut worker = new_poller(1);
@@ -192,7 +192,7 @@ fn answers_that_all_tell_of_an_edit_do_not_each_bring_a_poll() {
 }
 
 #[test]
-fn nobody_polls_beside_one_whose_poll_is_held_and_somebody_soon_after_it() {
+fn no_worker_polls_beside_a_long_poll_and_one_does_soon_after_it() {
     let host = SharedData::default();
     let (mut worker, left_ms) = answered_in_a_row(&host, 1);
     let mut other = new_poller(2);

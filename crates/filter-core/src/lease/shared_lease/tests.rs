@@ -19,7 +19,7 @@ fn lease(units: u64, epoch: u64) -> Lease {
     }
 }
 
-/// A pool that wanted and was granted so many units, asked for at 0 and answered at 5 ms.
+/// A shared lease that queried and was granted so many units, sent at 0 and answered at 5 ms.
 fn granted(units: u64) -> SharedLease {
     let mut shared_lease = SharedLease::default();
     let lease_query = shared_lease.query(at(0), &TERMS, units, u64::MAX).unwrap();
@@ -67,7 +67,7 @@ fn units_are_taken_in_portions_until_their_deadline() {
 }
 
 #[test]
-fn where_little_is_left_nobody_takes_more_than_a_quarter() {
+fn of_a_scarce_bucket_no_worker_takes_more_than_a_quarter() {
     let mut shared_lease = granted(100);
     let scarce = true;
     let sizes = [500, 2, 500].map(|units| {
@@ -111,7 +111,7 @@ fn a_third_grant_sends_the_first_back() {
 }
 
 #[test]
-fn only_one_worker_asks_at_a_time_and_only_one_tells() {
+fn one_worker_queries_at_a_time_and_one_settles() {
     let mut shared_lease = SharedLease::default();
     let mut settlements = Settlements::default();
     settlements.add(9, 3, 0);
@@ -121,7 +121,7 @@ fn only_one_worker_asks_at_a_time_and_only_one_tells() {
         [(9, 3, 0)]
     );
     assert_eq!(shared_lease.query(at(39), &TERMS, 2, u64::MAX), None);
-    // Whoever asked is gone; what it was to tell is not told again.
+    // The worker that queried is gone; its settlements are not sent again.
     assert_eq!(status(shared_lease.query(at(40), &TERMS, 2, u64::MAX)), []);
 }
 
@@ -157,7 +157,7 @@ fn what_is_wanted_follows_the_demand() {
 }
 
 #[test]
-fn costs_above_one_leave_no_units_that_nobody_can_use() {
+fn costs_above_one_leave_no_unusable_units() {
     let terms = Terms { cost: 3, ..TERMS };
     let mut shared_lease = SharedLease::default();
     assert_eq!(

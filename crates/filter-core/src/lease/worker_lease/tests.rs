@@ -58,7 +58,7 @@ fn a_unit_is_put_back_into_its_own_grant_only() {
 }
 
 #[test]
-fn a_unit_taken_is_not_told_of_before_its_request_is_decided() {
+fn a_reserved_unit_is_not_settled_before_its_request_is_decided() {
     let mut leases = leases();
     let reservation = leases.take(key(1), 7, 1, at(2)).unwrap();
     let worker_lease = leases.find(key(1), 7).unwrap();
@@ -103,7 +103,7 @@ fn buckets_that_have_nothing_make_room_and_others_do_not() {
 }
 
 #[test]
-fn what_is_put_back_when_nothing_is_left_is_still_told() {
+fn a_unit_released_into_an_empty_lease_is_still_settled() {
     let mut leases = leases();
     let reservation = leases.take(key(1), 7, 1, at(2)).unwrap();
     let worker_lease = leases.find(key(1), 7).unwrap();
@@ -133,7 +133,7 @@ fn portions_last_for_about_a_sixteenth_of_the_time() {
     );
 }
 
-/// A hand with two units until 100 ms, whose bucket needed as many in the time of a grant.
+/// A lease with two units until 100 ms, whose bucket needed as many in a lease time.
 fn in_use(leases: &mut WorkerLeases<()>, needed: u64) -> &mut WorkerLease<()> {
     let worker_lease = leases.find(key(1), 7).unwrap();
     worker_lease.status = Some(BucketStatus {
@@ -163,7 +163,7 @@ fn what_will_be_needed_is_not_looked_after_in_its_time() {
         in_use(&mut leases, needed);
         assert_eq!(leases.due(at(69)), []);
         assert_eq!(leases.due(at(70)).is_empty(), waits, "{needed}");
-        // A quarter of a grant's time after it has ended, nobody has.
+        // A quarter of a lease time after its end, no query has.
         assert_eq!(leases.due(at(124)).is_empty(), waits);
         assert_eq!(leases.due(at(125)), [(key(1), 7)]);
     }
@@ -183,7 +183,7 @@ fn what_was_needed_after_all_goes_back_in_time_unless_it_is_little() {
 }
 
 #[test]
-fn much_that_the_limiter_was_not_told_does_not_wait() {
+fn large_settlements_do_not_wait() {
     for (spent, waits) in [(2, true), (3, false)] {
         let mut leases = leases();
         let worker_lease = in_use(&mut leases, 7);

@@ -24,13 +24,13 @@ pub(super) fn value(path: &[u8], request: &impl Request) -> Option<Vec<u8>> {
         Err(NoProperty::Absent) => return None,
     };
     let whole = request.property(WHOLE).unwrap_or_default();
-    told_apart(bytes, &whole, path)
+    distinguish(bytes, &whole, path)
 }
 
 /// What cannot be told apart counts as the bytes that it is.
 #[cold]
 #[inline(never)]
-fn told_apart(bytes: Vec<u8>, whole: &[u8], path: &[u8]) -> Option<Vec<u8>> {
+fn distinguish(bytes: Vec<u8>, whole: &[u8], path: &[u8]) -> Option<Vec<u8>> {
     let path = path.strip_prefix(FILTERS);
     match path.and_then(|path| Value::of_metadata(whole, path)) {
         Some(value) => json::text(&value),

@@ -84,7 +84,7 @@ fn every_spelling_of_a_cookie_is_one_value() {
 }
 
 #[test]
-fn nobody_chooses_among_several_values() {
+fn no_client_chooses_among_several_values() {
     let lines = [("cookie", "a=1; sid=x"), ("cookie", "sid=y; sid=z")];
     let of = |several| value(&cookie(several), &lines).unwrap();
     assert_eq!(of(IfSeveral::Share), "(several)");

@@ -1,6 +1,6 @@
-//! Chance that can be had again.
+//! Random numbers that can be repeated.
 
-/// Numbers that follow from a seed.
+/// Random numbers from a seed.
 pub struct Chance(pub u64);
 
 impl Chance {

@@ -18,7 +18,7 @@ use protocol::{Check, compact::Report};
 use crate::limiter::Limiter;
 
 pub use chance::Chance;
-pub use network::Weather;
+pub use network::Faults;
 use network::{Answer, Held};
 
 /// One Envoy process: what its workers share, and its workers. The first one stands for the main
@@ -29,7 +29,7 @@ pub struct Envoy {
     ticks: Vec<Ticks>,
 }
 
-/// What one worker last asked for.
+/// The ticks that one worker last asked for.
 #[derive(Clone, Default)]
 struct Ticks {
     period: u64,
@@ -49,7 +49,7 @@ pub struct Sent {
 }
 
 impl Sent {
-    /// How long it waited for its decision, in microseconds; `None`: it waits still.
+    /// How long it waited for its decision, in microseconds; `None`: it still waits.
     pub fn took_us(&self) -> Option<u64> {
         self.outcome.as_ref().map(|outcome| match outcome {
             Outcome::Passed { at_us, .. } | Outcome::Refused { at_us, .. } => at_us - self.at_us,
@@ -57,7 +57,7 @@ impl Sent {
     }
 }
 
-/// What became of it.
+/// Its outcome.
 #[derive(Clone, Debug)]
 pub enum Outcome {
     Passed {
@@ -74,7 +74,7 @@ enum Event {
     Tick {
         envoy: usize,
         worker: usize,
-        /// The period that it belongs to: another one starts anew.
+        /// The period that it belongs to. A new period restarts the ticks.
         period: u64,
     },
     Answer {
@@ -94,10 +94,10 @@ pub struct World {
     seed: u64,
     pub envoys: Vec<Envoy>,
     pub limiter: Limiter,
-    pub weather: Weather,
+    pub faults: Faults,
     pub chance: Chance,
     pub now_us: u64,
-    /// What the wall clocks of the Envoys are off by, in milliseconds.
+    /// The offset of the Envoys' wall clocks, in milliseconds.
     pub wall_skew_ms: i64,
     pub requests: Vec<Sent>,
     pub logs: Vec<String>,
@@ -111,16 +111,16 @@ pub struct World {
     pub gone: Option<Gone>,
     /// How long an answer may take, in microseconds.
     pub slowest_us: u64,
-    /// Whether the limiter holds polls; an earlier one does not.
+    /// Whether the limiter holds polls. One with too many connections does not.
     pub holds: bool,
-    /// Polls that left.
+    /// Polls that were sent.
     pub polls: u64,
-    /// Calls of before then, in microseconds, are not answered any more.
+    /// Calls that were sent before this time, in microseconds, are never answered.
     pub silent_us: u64,
-    /// So many of the polls to come are lost.
+    /// So many of the next polls are lost.
     pub lost_polls: u64,
-    /// Whether the hosts say when their turns end.
-    pub tells_turns: bool,
+    /// Whether the hosts report the ends of their turns.
+    pub reports_turn_ends: bool,
     events: BinaryHeap<Reverse<(u64, u64)>>,
     pending: HashMap<u64, Event>,
     next: u64,
@@ -198,7 +198,7 @@ impl World {
                 })
                 .collect(),
             limiter: Limiter::new(limits),
-            weather: Weather::FAIR,
+            faults: Faults::NONE,
             chance,
             now_us: 1_000_000,
             wall_skew_ms: 0,
@@ -214,7 +214,7 @@ impl World {
             polls: 0,
             silent_us: 0,
             lost_polls: 0,
-            tells_turns: true,
+            reports_turn_ends: true,
             events: BinaryHeap::new(),
             pending: HashMap::new(),
             next: 0,
@@ -252,7 +252,7 @@ impl World {
         self.pending.insert(self.next, event);
     }
 
-    /// A request comes to a worker.
+    /// A request arrives at a worker.
     pub fn request(
         &mut self,
         envoy: usize,
@@ -370,8 +370,8 @@ impl World {
                     );
                 }
                 Step::Call(call) => self.call(envoy, worker, &call),
-                // Behind all that happens at the same moment.
-                Step::AtTurnEnd if self.tells_turns => {
+                // After all other events of the same moment.
+                Step::AtTurnEnd if self.reports_turn_ends => {
                     self.schedule(0, Event::TurnEnd { envoy, worker });
                 }
                 Step::AtTurnEnd => {}
@@ -381,7 +381,7 @@ impl World {
         self.adjust_ticks(envoy, worker);
     }
 
-    /// Another period than the one before starts at once, as in Envoy.
+    /// A new period starts at once, as in Envoy.
     fn adjust_ticks(&mut self, envoy: usize, worker: usize) {
         let at = &mut self.envoys[envoy];
         let every_ms = at.workers[worker].tick_ms();
@@ -439,7 +439,7 @@ impl World {
         u64::try_from(self.requests.iter().filter(passed).count()).unwrap()
     }
 
-    /// Every request is decided, none later than it may be.
+    /// Each request was decided, in time.
     pub fn assert_all_decided(&self, within_us: u64) {
         for (number, sent) in self
             .requests

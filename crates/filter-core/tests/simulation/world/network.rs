@@ -1,31 +1,31 @@
-//! Between Envoys and the limiter: what becomes of calls and of answers.
+//! The network between Envoys and the limiter, with faults.
 
 use filter_core::{Call, CallAnswer};
 use protocol::{ErrorCode, compact::BatchAnswer};
 
 use super::{Envoy, Event, World};
 
-/// What becomes of calls, each share in percent; the rest is answered.
+/// Shares of calls with a fault, in percent; the rest is answered.
 #[derive(Clone, Copy, Default)]
-pub struct Weather {
-    /// Never reaches the limiter, and times out.
+pub struct Faults {
+    /// The call is lost and times out.
     pub lost: u64,
-    /// Reaches it, but the answer comes too late.
+    /// The answer is too late.
     pub late: u64,
-    /// Reaches it, but what comes back is none of its answers.
+    /// The response is not an answer of the limiter.
     pub garbled: u64,
-    /// Cut short on the way back.
+    /// The response is truncated.
     pub truncated: u64,
-    /// Refused at once.
+    /// The connection is refused.
     pub refused: u64,
-    /// Refused before it has left: a cluster that is not there.
+    /// The host refuses the call: the cluster does not exist.
     pub undeliverable: u64,
-    /// Reaches a limiter whose store refuses.
+    /// The limiter's store refuses, without a charge.
     pub untouched: u64,
 }
 
-impl Weather {
-    pub const FAIR: Self = Self {
+impl Faults {
+    pub const NONE: Self = Self {
         lost: 0,
         late: 0,
         garbled: 0,
@@ -36,34 +36,34 @@ impl Weather {
     };
     pub const DOWN: Self = Self {
         refused: 100,
-        ..Self::FAIR
+        ..Self::NONE
     };
     pub const BLACK_HOLE: Self = Self {
         lost: 100,
-        ..Self::FAIR
+        ..Self::NONE
     };
     pub const NO_STORE: Self = Self {
         untouched: 100,
-        ..Self::FAIR
+        ..Self::NONE
     };
     pub const NO_CLUSTER: Self = Self {
         undeliverable: 100,
-        ..Self::FAIR
+        ..Self::NONE
     };
 }
 
-/// A poll that the limiter holds.
+/// A long poll at the limiter.
 pub struct Held {
     envoy: usize,
     worker: usize,
     call: Call,
     sent_us: u64,
-    /// When it is answered, whatever the answer is.
+    /// When it is answered at the latest.
     until_us: u64,
 }
 
-/// How long after an edit a limiter may hear of it, in microseconds.
-const HEARS_US: u64 = 5_000;
+/// How long after an edit a limiter answers its long polls, in microseconds, at most.
+const EDIT_DELAY_US: u64 = 5_000;
 
 #[derive(Clone)]
 pub struct Answer {
@@ -90,7 +90,7 @@ impl World {
         );
         let id = call.id;
         self.polls += u64::from(wait_ms(call).is_some());
-        if self.chance.percent(self.weather.undeliverable) {
+        if self.chance.percent(self.faults.undeliverable) {
             let now = self.now();
             let Envoy {
                 shared, workers, ..
@@ -99,12 +99,12 @@ impl World {
             return;
         }
         let timeout_us = call.timeout_ms * 1000;
-        let weather = self.weather;
+        let faults = self.faults;
         let lost = wait_ms(call).is_some() && self.lost_polls > 0;
         self.lost_polls -= u64::from(lost);
-        let (after_us, answer) = if self.chance.percent(weather.refused) {
+        let (after_us, answer) = if self.chance.percent(faults.refused) {
             (100, Some(synthesised("503", "remote connection failure")))
-        } else if lost || self.chance.percent(weather.lost) {
+        } else if lost || self.chance.percent(faults.lost) {
             (timeout_us, Some(synthesised("504", "response timeout")))
         } else if let Some(wait_ms) = wait_ms(call).filter(|wait_ms| *wait_ms > 0 && self.holds) {
             return self.release(Held {
@@ -114,9 +114,9 @@ impl World {
                 sent_us: self.now_us,
                 until_us: self.now_us + wait_ms * 1000,
             });
-        } else if weather.untouched > 0
+        } else if faults.untouched > 0
             && call.path == "/v1/check"
-            && self.chance.percent(weather.untouched)
+            && self.chance.percent(faults.untouched)
         {
             (200, Some(self.untouched(call)))
         } else {
@@ -133,33 +133,36 @@ impl World {
         );
     }
 
-    /// The limiter's answer, after how long, and what the weather makes of it.
+    /// The limiter's answer with faults, and after how long.
     fn answered(&mut self, envoy: usize, call: &Call, timeout_us: u64) -> (u64, Option<Answer>) {
-        let weather = self.weather;
+        let faults = self.faults;
         let answer = self.execute(envoy, call);
         let after_us = 200 + self.chance.below(self.slowest_us);
-        if self.chance.percent(weather.late) || after_us > timeout_us {
+        if self.chance.percent(faults.late) || after_us > timeout_us {
             (timeout_us, Some(synthesised("504", "response timeout")))
-        } else if self.chance.percent(weather.garbled) {
+        } else if self.chance.percent(faults.garbled) {
             (after_us, Some(self.garbled(answer)))
-        } else if self.chance.percent(weather.truncated) {
+        } else if self.chance.percent(faults.truncated) {
             (after_us, None)
         } else {
             (after_us, Some(answer))
         }
     }
 
-    /// Holds a poll on, or answers it. A limiter that dies takes the connection with it; one that
-    /// hangs leaves it to the timeout.
+    /// Continues to hold a poll, or answers it. A limiter that dies closes the connection; one that
+    /// hangs lets the poll time out.
     pub(super) fn release(&mut self, held: Held) {
         let timeout_us = held.sent_us + held.call.timeout_ms * 1000 - self.now_us;
-        let silent = held.sent_us < self.silent_us || self.weather.lost == 100;
+        let silent = held.sent_us < self.silent_us || self.faults.lost == 100;
         let (after_us, answer) = if silent {
             (timeout_us, Some(synthesised("504", "response timeout")))
-        } else if self.weather.refused == 100 {
+        } else if self.faults.refused == 100 {
             (100, Some(synthesised("503", "connection termination")))
-        } else if self.now_us < held.until_us && self.has_newest(&held.call) {
-            let look_us = self.chance.below(HEARS_US).min(held.until_us - self.now_us);
+        } else if self.now_us < held.until_us && self.is_current(&held.call) {
+            let look_us = self
+                .chance
+                .below(EDIT_DELAY_US)
+                .min(held.until_us - self.now_us);
             return self.schedule(look_us.max(1), Event::Held(held));
         } else {
             self.answered(held.envoy, &held.call, timeout_us)
@@ -173,7 +176,7 @@ impl World {
         self.schedule(after_us, answer);
     }
 
-    /// An answer that some box in between has touched, or that none of ours gave.
+    /// An answer that a proxy in between changed, or a response of something else.
     fn garbled(&mut self, mut answer: Answer) -> Answer {
         match self.chance.below(6) {
             0 => {
@@ -199,7 +202,7 @@ impl World {
     }
 }
 
-/// How long a poll would be held; `None`: it is none.
+/// How long a call may be held; `None`: it is not a poll.
 fn wait_ms(call: &Call) -> Option<u64> {
     let (_, rest) = call.path.split_once("&wait_ms=")?;
     rest.split('&').next()?.parse().ok()
@@ -207,8 +210,7 @@ fn wait_ms(call: &Call) -> Option<u64> {
 
 type Results = Vec<Result<protocol::Answer, ErrorCode>>;
 
-/// An answer that allows everything, for another number of checks perhaps. What is no answer to
-/// checks stays as it is.
+/// An answer that allows everything, perhaps for another number of checks.
 fn lie(body: &[u8], edit: impl FnOnce(&mut Results)) -> Vec<u8> {
     let Ok(mut answer) = BatchAnswer::decode(body) else {
         return body.to_vec();
@@ -221,7 +223,7 @@ fn lie(body: &[u8], edit: impl FnOnce(&mut Results)) -> Vec<u8> {
     answer.encode()
 }
 
-/// What Envoy answers in the place of a limiter that does not.
+/// Envoy's response in place of the limiter's.
 fn synthesised(status: &str, reason: &str) -> Answer {
     let said = "upstream connect error or disconnect/reset before headers. reset reason: ";
     Answer {

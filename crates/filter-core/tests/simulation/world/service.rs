@@ -9,8 +9,8 @@ use protocol::{
 use super::{Gone, World, network::Answer};
 
 impl World {
-    /// Whether there is nothing new for whoever polls.
-    pub(super) fn has_newest(&self, call: &Call) -> bool {
+    /// Whether a poll already has the newest snapshot.
+    pub(super) fn is_current(&self, call: &Call) -> bool {
         let tag = |(name, tag): &(&str, String)| (*name == "if-none-match").then(|| tag.clone());
         match call.headers.iter().find_map(tag) {
             Some(tag) => self.gone.is_none() && tag == self.limiter.etag(),
@@ -71,7 +71,7 @@ impl World {
         }
     }
 
-    /// What a limiter answers whose store refuses: for the whole batch, or (one shard of several)
+    /// The answer of a limiter whose store refuses: for the whole batch, or (one shard of several)
     /// for each check.
     pub(super) fn untouched(&mut self, call: &Call) -> Answer {
         let api = ("x-rl-api", "1".to_owned());

@@ -29,7 +29,7 @@ fn map(entries: &[(&str, Vec<u8>)]) -> Vec<u8> {
     entries.iter().flat_map(entry).collect()
 }
 
-/// A host that knows the claim `sub` as a value of these bytes, and all metadata as a message.
+/// A host that has the claim `sub` as a value of these bytes, and all metadata as a message.
 struct Host {
     bytes: Result<Vec<u8>, NoProperty>,
     whole: Vec<u8>,

@@ -1,31 +1,31 @@
-//! What a limit promises, whatever becomes of calls, writes and clocks.
+//! The invariants of a limit under faults of calls, writes and clocks.
 
 use crate::{
-    rules::seeds,
-    weather,
-    world::{CONFIG, Outcome, Weather, World},
+    decisions::seeds,
+    faults,
+    world::{CONFIG, Faults, Outcome, World},
 };
 
-/// What a run does to its Envoy beside sending requests.
+/// What disturbs the Envoy of a run.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Trouble {
+enum Disturbance {
     None,
     /// Other workers write in between.
     Races,
-    /// The wall clock is set, back and forth.
+    /// The wall clock steps back and forth.
     Clocks,
 }
 
-/// Sends requests of two users to three workers; the forward jumps of the wall clock, in
+/// Sends requests of two users to three workers; returns the forward steps of the wall clock, in
 /// milliseconds.
-fn traffic(world: &mut World, trouble: Trouble, requests: u64, pause_us: u64) -> i64 {
+fn traffic(world: &mut World, disturbance: Disturbance, requests: u64, pause_us: u64) -> i64 {
     let mut ahead_ms = 0;
     for _ in 0..requests {
-        if trouble == Trouble::Races && world.chance.percent(30) {
+        if disturbance == Disturbance::Races && world.chance.percent(30) {
             let lost = u32::try_from(1 + world.chance.below(3)).unwrap();
             world.envoys[0].shared.lose_writes(lost);
         }
-        if trouble == Trouble::Clocks && world.chance.percent(2) {
+        if disturbance == Disturbance::Clocks && world.chance.percent(2) {
             let jump_ms = i64::try_from(world.chance.below(4_000)).unwrap() - 2_000;
             world.wall_skew_ms += jump_ms;
             ahead_ms += jump_ms.max(0);
@@ -53,8 +53,8 @@ fn admissions(world: &World, user: &str) -> Vec<u64> {
     at
 }
 
-/// The most that a bucket of this burst and rate was ever over, were it to count these moments;
-/// in millionths of a unit.
+/// By how much a bucket of this burst and rate would be over its capacity at most, counting these
+/// moments; in millionths of a unit.
 fn excess(at: &[u64], burst: u64, per_second: u64) -> u64 {
     let (mut level, mut last, mut worst) = (0, 0, 0);
     for &now in at {
@@ -80,7 +80,7 @@ fn a_bucket_of_the_proxy_admits_to_the_unit_over_its_workers() {
         for seed in seeds() {
             let mut world = World::new(seed, 1, 3, CONFIG, &limits);
             world.run_for_ms(500);
-            traffic(&mut world, Trouble::None, 200, 2_000);
+            traffic(&mut world, Disturbance::None, 200, 2_000);
             for user in ["alice", "bob"] {
                 assert_eq!(world.admitted(user), 30, "{algorithm}, seed {seed}");
             }
@@ -103,7 +103,7 @@ fn workers_that_write_at_once_admit_no_more() {
         for seed in seeds() {
             let mut world = World::new(seed, 1, 3, CONFIG, &limits);
             world.run_for_ms(500);
-            traffic(&mut world, Trouble::Races, 200, 2_000);
+            traffic(&mut world, Disturbance::Races, 200, 2_000);
             for user in ["alice", "bob"] {
                 assert_eq!(world.admitted(user), 30, "{algorithm}, seed {seed}");
             }
@@ -115,15 +115,15 @@ fn workers_that_write_at_once_admit_no_more() {
 fn a_rate_holds_in_every_interval_whatever_the_clock_does() {
     let limits = "  - {name: here, per: [user], rate: 50/s, burst: 20, scope: proxy}\n";
     for seed in seeds() {
-        for trouble in [Trouble::None, Trouble::Races, Trouble::Clocks] {
+        for disturbance in [Disturbance::None, Disturbance::Races, Disturbance::Clocks] {
             let mut world = World::new(seed, 1, 3, CONFIG, limits);
             world.run_for_ms(500);
-            let ahead_ms = traffic(&mut world, trouble, 1_500, 8_000);
+            let ahead_ms = traffic(&mut world, disturbance, 1_500, 8_000);
             let allowed_ms = u64::try_from(ahead_ms).unwrap() + 1;
             for user in ["alice", "bob"] {
                 let over = excess(&admissions(&world, user), 20, 50);
-                // A jump ahead is time for the bucket, and nothing else is. One millisecond is
-                // the grain of its clock.
+                // A step forward is time for the bucket, and nothing else is. One millisecond is
+                // the resolution of its clock.
                 let most = allowed_ms * 50 * 1_000;
                 assert!(over <= most, "seed {seed}: {over} of {most} millionths");
             }
@@ -131,8 +131,8 @@ fn a_rate_holds_in_every_interval_whatever_the_clock_does() {
     }
 }
 
-/// The limiter's bucket has something again after every denial, so that what is known of denials
-/// keeps no request from the local bucket.
+/// The limiter's bucket refills after each denial, so that cached denials keep no request from the
+/// local bucket.
 #[test]
 fn what_the_limiter_denies_is_put_back_into_the_proxys_bucket() {
     let limits = "  - {name: here, rate: 60/1d, scope: proxy}\n  - {name: there, rate: 1/20ms}\n";
@@ -158,13 +158,13 @@ fn what_the_limiter_denies_is_put_back_into_the_proxys_bucket() {
 /// Each admitted request is either charged by the limiter or admitted here; and what the limiter
 /// charges keeps to the limit, debits aside.
 #[test]
-fn what_the_limiter_admits_keeps_to_the_limit_in_any_weather() {
+fn what_the_limiter_admits_keeps_to_the_limit_under_any_faults() {
     let limits = "  - {name: all, per: [user], rate: 100/1d, on_failure: deny}\n";
     for seed in seeds() {
         let mut world = World::new(seed, 2, 3, CONFIG, limits);
         for n in 0..1_500 {
             if world.chance.percent(2) {
-                world.weather = weather::any(&mut world);
+                world.faults = faults::any(&mut world);
             }
             let worker = usize::try_from(1 + world.chance.below(3)).unwrap();
             let number = world.request(n % 2, worker, "alice", "/");
@@ -179,8 +179,8 @@ fn what_the_limiter_admits_keeps_to_the_limit_in_any_weather() {
         let charged: u64 = world.limiter.charged.values().sum();
         let admitted = world.admitted("alice");
         assert!(charged <= 100, "seed {seed}: {charged} charged");
-        // It fails closed, so nothing passes that was not charged, but at the very start, when
-        // no policy is known.
+        // It fails closed, so nothing passes without a charge, except at the start, when no policy
+        // is loaded.
         let unguarded = world.counted("rl_unguarded");
         assert!(
             admitted <= charged + unguarded,
@@ -190,7 +190,7 @@ fn what_the_limiter_admits_keeps_to_the_limit_in_any_weather() {
 }
 
 #[test]
-fn an_edit_arrives_through_any_weather_and_nothing_else_does() {
+fn an_edit_arrives_under_any_faults_and_nothing_else_does() {
     for seed in seeds() {
         let mut world = World::new(seed, 2, 3, CONFIG, "  - {name: before, rate: 1000/s}\n");
         world.run_for_ms(1_000);
@@ -198,10 +198,10 @@ fn an_edit_arrives_through_any_weather_and_nothing_else_does() {
             world.limiter.edit(&format!(
                 "  - {{name: edit-{edit}, rate: 0/1d, algorithm: fixed_window, on_failure: allow}}\n"
             ));
-            world.weather = weather::any(&mut world);
+            world.faults = faults::any(&mut world);
             world.run_for_ms(500);
-            world.weather = Weather::FAIR;
-            // Polls that failed are made again, less and less often, but never rarely.
+            world.faults = Faults::NONE;
+            // Polls that failed are retried, less and less often, but never rarely.
             world.run_for_ms(2_000);
             for (envoy, worker) in [(0, 1), (0, 2), (0, 3), (1, 1), (1, 2), (1, 3)] {
                 let number = world.request(envoy, worker, "alice", "/");

@@ -1,8 +1,9 @@
-//! With calls that are lost, late, garbled, cut short or refused, and clients that leave.
+//! Fault injection: calls that are lost, late, garbled, truncated or refused, and clients that
+//! leave.
 
 use crate::{
-    rules::seeds,
-    world::{CONFIG, Weather, World},
+    decisions::seeds,
+    world::{CONFIG, Faults, World},
 };
 
 const LIMITS: &str = "  - {name: per-user, per: [user], rate: 10/s, burst: 20}
@@ -10,8 +11,8 @@ const LIMITS: &str = "  - {name: per-user, per: [user], rate: 10/s, burst: 20}
   - {name: here, per: [user], rate: 50/s, scope: proxy}
 ";
 
-/// The weather of a seed: any mixture.
-pub fn any(world: &mut World) -> Weather {
+/// The faults of a seed: any mixture.
+pub fn any(world: &mut World) -> Faults {
     let mut share = || {
         if world.chance.percent(50) {
             world.chance.below(20)
@@ -19,7 +20,7 @@ pub fn any(world: &mut World) -> Weather {
             0
         }
     };
-    Weather {
+    Faults {
         lost: share(),
         late: share(),
         garbled: share(),
@@ -36,7 +37,7 @@ fn whatever_becomes_of_calls_every_request_is_decided_once() {
         let mut world = World::new(seed, 2, 3, CONFIG, LIMITS);
         for _ in 0..2000 {
             if world.chance.percent(1) {
-                world.weather = any(&mut world);
+                world.faults = any(&mut world);
             }
             if world.chance.percent(1) {
                 let skew = i64::try_from(world.chance.below(20_000)).unwrap() - 10_000;
@@ -64,7 +65,7 @@ fn whatever_becomes_of_calls_every_request_is_decided_once() {
     }
 }
 
-/// Every request has a bucket of its own, so that one that is charged twice is not hidden by another
+/// Each request has a bucket of its own, so that one that is charged twice is not hidden by another
 /// that is not charged.
 #[test]
 fn no_request_is_charged_twice_at_the_limiter() {
@@ -72,31 +73,31 @@ fn no_request_is_charged_twice_at_the_limiter() {
     for seed in seeds() {
         let mut world = World::new(seed, 1, 2, CONFIG, limits);
         world.run_for_ms(500);
-        // Where no check that left is lost, none of its charges is.
+        // Without lost checks, no charge is lost.
         let certain = seed % 2 == 0;
         let users: Vec<String> = (0..400).map(|n| format!("user-{n}")).collect();
         for (n, user) in users.iter().enumerate() {
             if world.chance.percent(4) {
-                let weather = any(&mut world);
-                world.weather = Weather {
-                    lost: if certain { 0 } else { weather.lost },
-                    late: if certain { 0 } else { weather.late },
-                    garbled: if certain { 0 } else { weather.garbled },
-                    truncated: if certain { 0 } else { weather.truncated },
-                    refused: weather.refused * 5,
-                    ..weather
+                let faults = any(&mut world);
+                world.faults = Faults {
+                    lost: if certain { 0 } else { faults.lost },
+                    late: if certain { 0 } else { faults.late },
+                    garbled: if certain { 0 } else { faults.garbled },
+                    truncated: if certain { 0 } else { faults.truncated },
+                    refused: faults.refused * 5,
+                    ..faults
                 };
             }
             world.request(0, 1 + n % 2, user, "/");
             let pause_us = world.chance.below(4_000);
             world.run_until(world.now_us + pause_us);
         }
-        world.weather = Weather::FAIR;
+        world.faults = Faults::NONE;
         world.run_for_ms(3000);
-        // A request closes the breaker, if it is open.
+        // A request closes the breaker if it is open.
         world.request(0, 1, "another", "/");
         world.run_for_ms(100);
-        // Each user's next brings whatever is still owed.
+        // Each user's next check charges the remaining debt.
         for user in &users {
             world.request(0, 1, user, "/");
             world.run_for_ms(2);
@@ -116,7 +117,7 @@ fn no_request_is_charged_twice_at_the_limiter() {
 }
 
 #[test]
-fn memory_is_bounded_whatever_keys_come() {
+fn memory_is_bounded_for_any_keys() {
     let config = CONFIG.replace(
         "\"descriptors\"",
         "\"memory\": {\"buckets\": 64}, \"descriptors\"",
@@ -126,7 +127,7 @@ fn memory_is_bounded_whatever_keys_come() {
     let mut largest = 0;
     for n in 0..20_000 {
         if n == 10_000 {
-            world.weather = Weather::DOWN;
+            world.faults = Faults::DOWN;
         }
         world.request(0, 1 + n % 2, &format!("user-{n}"), "/");
         if n % 10 == 0 {
@@ -149,7 +150,7 @@ fn a_bucket_that_was_pushed_out_comes_back_empty() {
     let limits = "  - {name: here, per: [user], rate: 5/1h, scope: proxy}\n";
     let mut world = World::new(3, 1, 1, &config, limits);
     world.run_for_ms(500);
-    // All use theirs up, so that none is worth keeping more than another.
+    // All are used up, so none is kept in preference to another.
     let users: Vec<String> = (0..20).map(|n| format!("user-{n}")).collect();
     for _ in 0..20 {
         for user in &users {
@@ -159,7 +160,7 @@ fn a_bucket_that_was_pushed_out_comes_back_empty() {
         }
         world.run_for_ms(10);
     }
-    // Fresh bursts would make it a hundred.
+    // Fresh bursts would admit a hundred.
     for user in &users {
         assert!(
             world.admitted(user) <= 5,

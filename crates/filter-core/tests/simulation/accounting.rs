@@ -1,68 +1,78 @@
-//! What leases must keep, reckoned from outside: who was granted what and when, who admitted what
-//! and when, and who told what of it.
+//! The accounting of leases, from outside: what each proxy was granted, admitted and settled, and
+//! when.
 
 use std::collections::HashMap;
 
 use crate::{
-    limiter::Ledger,
+    limiter::LeaseRecord,
     world::{EPOCH_MS, Outcome, World},
 };
 
-/// The records of a run with one leased limit that is a single bucket.
-pub struct Books<'w> {
-    ledger: &'w Ledger,
-    /// Envoy and moment of every request that went on by units granted in advance: at once, or
-    /// when other limits had been checked.
+/// The records of a run with one leased limit and one bucket.
+pub struct Accounting<'w> {
+    lease_record: &'w LeaseRecord,
+    /// Envoy and moment of each request that leased units admitted: at once, or after other limits
+    /// were checked.
     uses: Vec<(usize, u64)>,
     cost: u64,
 }
 
-impl<'w> Books<'w> {
+impl<'w> Accounting<'w> {
     pub fn of(world: &'w World, cost: u64) -> Self {
-        let ledger = &world.limiter.ledger;
+        let lease_record = &world.limiter.lease_record;
         let uses = world
             .requests
             .iter()
             .filter_map(|sent| match &sent.outcome {
                 Some(Outcome::Passed { at_us, .. })
-                    if *at_us == sent.at_us || ledger.settled.contains(&sent.user) =>
+                    if *at_us == sent.at_us || lease_record.leased_users.contains(&sent.user) =>
                 {
                     Some((sent.envoy, sent.at_us))
                 }
                 _ => None,
             });
         let uses = uses.collect();
-        Self { ledger, uses, cost }
+        Self {
+            lease_record,
+            uses,
+            cost,
+        }
     }
 
-    /// Requests that went on by units granted in advance.
+    /// Units of the requests that leased units admitted.
     pub fn used(&self) -> u64 {
         u64::try_from(self.uses.len()).unwrap() * self.cost
     }
 
-    /// Units granted, told to be spent, and returned.
+    /// Units granted, settled as spent, and returned.
     pub fn totals(&self) -> (u64, u64, u64) {
         let granted = self
-            .ledger
+            .lease_record
             .granted
             .iter()
             .map(|(.., lease)| lease.units)
             .sum();
-        let spent = self.ledger.told.iter().map(|(.., told)| told.spent).sum();
-        let returned = self
-            .ledger
-            .told
+        let spent = self
+            .lease_record
+            .settled
             .iter()
-            .map(|(.., told)| told.returned)
+            .map(|(.., settled)| settled.spent)
+            .sum();
+        let returned = self
+            .lease_record
+            .settled
+            .iter()
+            .map(|(.., settled)| settled.returned)
             .sum();
         (granted, spent, returned)
     }
 
-    /// Every unit that a proxy used was granted to it before, was not returned, and had time left
-    /// by the limiter's own clock. (The earliest deadline first: if that cannot be, nothing can.)
+    /// Each unit that a proxy used was granted to it before, was not returned, and was within its
+    /// deadline by the limiter's clock. (The units with the earliest deadline are used first: if
+    /// that is impossible, any order is.)
     pub fn assert_used_in_time(&self, seed: u64) {
         let mut events: Vec<(u64, u8, usize, u64, u64, u64)> = Vec::new();
-        for (_, envoy, at_us, lease) in &self.ledger.granted {
+        for (_, envoy, at_us, lease) in &self.lease_record.granted {
             events.push((
                 *at_us,
                 0,
@@ -75,19 +85,19 @@ impl<'w> Books<'w> {
         for (envoy, at_us) in &self.uses {
             events.push((*at_us, 1, *envoy, self.cost, 0, 0));
         }
-        for (_, envoy, at_us, told) in &self.ledger.told {
-            events.push((*at_us, 2, *envoy, told.returned, told.epoch, 0));
+        for (_, envoy, at_us, settled) in &self.lease_record.settled {
+            events.push((*at_us, 2, *envoy, settled.returned, settled.epoch, 0));
         }
         events.sort_unstable();
         let mut held: HashMap<usize, Vec<(u64, u64, u64)>> = HashMap::new();
         for (at_us, kind, envoy, mut units, epoch, until_us) in events {
-            let lots = held.entry(envoy).or_default();
+            let grants = held.entry(envoy).or_default();
             if kind == 0 {
-                lots.push((until_us, epoch, units));
-                lots.sort_unstable();
+                grants.push((until_us, epoch, units));
+                grants.sort_unstable();
                 continue;
             }
-            for (until_us, of, left) in lots.iter_mut() {
+            for (until_us, of, left) in grants.iter_mut() {
                 if if kind == 1 {
                     *until_us > at_us
                 } else {
@@ -100,28 +110,28 @@ impl<'w> Books<'w> {
             }
             assert!(
                 kind == 2 || units == 0,
-                "seed {seed}: envoy {envoy} used {units} units too many at {at_us} us: {lots:?}"
+                "seed {seed}: envoy {envoy} used {units} units too many at {at_us} us: {grants:?}"
             );
         }
     }
 
-    /// No unit is told of twice, and none that was not granted.
-    pub fn assert_told_once(&self, seed: u64) {
+    /// No unit is settled twice, and none that was not granted.
+    pub fn assert_settled_once(&self, seed: u64) {
         let mut left: HashMap<u64, u64> = HashMap::new();
-        for (.., lease) in &self.ledger.granted {
+        for (.., lease) in &self.lease_record.granted {
             *left.entry(lease.epoch).or_default() += lease.units;
         }
-        for (.., told) in &self.ledger.told {
-            let of = left.entry(told.epoch).or_default();
-            let units = told.spent + told.returned;
-            assert!(units <= *of, "seed {seed}: {told:?} where {of} are left");
+        for (.., settled) in &self.lease_record.settled {
+            let of = left.entry(settled.epoch).or_default();
+            let units = settled.spent + settled.returned;
+            assert!(units <= *of, "seed {seed}: {settled:?} where {of} are left");
             *of -= units;
         }
     }
 
-    /// Everything that was admitted, in order: when in microseconds, and how much.
+    /// All admitted units in order: when, in microseconds, and how many.
     fn admitted(&self) -> Vec<(u64, u64)> {
-        let charged = self.ledger.charged.iter();
+        let charged = self.lease_record.charged.iter();
         let mut all: Vec<_> = charged.map(|(_, at_us, units)| (*at_us, *units)).collect();
         all.extend(self.uses.iter().map(|(_, at_us)| (*at_us, self.cost)));
         all.sort_unstable();

@@ -1,11 +1,11 @@
-//! With a limiter that answers.
+//! Decisions with a limiter that answers.
 
 use crate::world::{CONFIG, Outcome, World};
 
 const PER_USER: &str = "  - {name: per-user, per: [user], rate: 10/s, burst: 20}\n";
 
-/// Seeds that every property is tried with: ten, more with `SIMULATION_SEEDS=1000`, or the one
-/// that `SIMULATION_SEED` names, which a failure tells.
+/// The seeds of each property: ten, more with `SIMULATION_SEEDS=1000`, or the one that
+/// `SIMULATION_SEED` names, which a failure prints.
 pub fn seeds() -> impl Iterator<Item = u64> {
     let number = |name| std::env::var(name).ok()?.parse::<u64>().ok();
     match number("SIMULATION_SEED") {
@@ -24,7 +24,7 @@ fn the_first_request_needs_no_snapshot() {
 }
 
 #[test]
-fn a_burst_is_admitted_to_the_unit_and_the_rest_denied_from_memory() {
+fn a_burst_is_admitted_to_the_unit_and_the_rest_denied_from_the_cache() {
     for seed in seeds() {
         let mut world = World::new(seed, 3, 2, CONFIG, PER_USER);
         world.run_for_ms(500);
@@ -51,7 +51,7 @@ fn a_burst_is_admitted_to_the_unit_and_the_rest_denied_from_memory() {
 }
 
 #[test]
-fn what_is_denied_from_memory_the_limiter_would_deny_too() {
+fn what_is_denied_from_the_cache_the_limiter_would_deny_too() {
     for seed in seeds() {
         let mut world = World::new(seed, 2, 2, CONFIG, PER_USER);
         world.run_for_ms(500);
@@ -75,19 +75,19 @@ fn what_is_denied_from_memory_the_limiter_would_deny_too() {
     }
 }
 
-/// Edits the limits so that nobody passes, and sees a second later that every worker of an Envoy
-/// knows it.
-fn nobody_passes_a_second_later(world: &mut World, envoy: usize, workers: usize) {
-    world.limiter.edit(NOBODY);
+/// Edits the limits so that no request passes, and checks a second later that the edit is in force
+/// at each worker of an Envoy.
+fn no_request_passes_a_second_later(world: &mut World, envoy: usize, workers: usize) {
+    world.limiter.edit(NO_REQUESTS);
     world.run_for_ms(1000);
-    nobody_passes(world, envoy, workers);
+    no_request_passes(world, envoy, workers);
 }
 
-/// An edit after which nobody passes.
-pub const NOBODY: &str = "  - {name: nobody, rate: 1/1d, burst: 0}\n";
+/// An edit after which no request passes.
+pub const NO_REQUESTS: &str = "  - {name: nobody, rate: 1/1d, burst: 0}\n";
 
-/// Sees that every worker of an Envoy knows that edit.
-pub fn nobody_passes(world: &mut World, envoy: usize, workers: usize) {
+/// Checks that this edit is in force at each worker of an Envoy.
+pub fn no_request_passes(world: &mut World, envoy: usize, workers: usize) {
     for worker in 1..=workers {
         let number = world.request(envoy, worker, "bob", "/");
         world.run_for_ms(5);
@@ -111,7 +111,7 @@ fn an_edit_is_in_force_at_every_worker_within_a_second() {
         world.run_for_ms(995);
         for envoy in 0..3 {
             for worker in 1..=4 {
-                // The denial that was remembered belongs to the limit before the edit.
+                // The cached denial belongs to the limit before the edit.
                 let number = world.request(envoy, worker, "alice", "/");
                 world.run_for_ms(5);
                 assert!(
@@ -121,7 +121,7 @@ fn an_edit_is_in_force_at_every_worker_within_a_second() {
                 );
             }
         }
-        nobody_passes_a_second_later(&mut world, 1, 4);
+        no_request_passes_a_second_later(&mut world, 1, 4);
     }
 }
 
@@ -132,10 +132,10 @@ fn an_idle_proxy_rarely_wakes_and_misses_no_edit() {
         world.run_for_ms(2000);
         world.ticks = 0;
         world.run_for_ms(10_000);
-        // One has its polls held and needs no ticks; the others look if it still does.
+        // One has a long poll and needs no ticks; the others check whether it still polls.
         assert!(world.ticks < 3 * 10 * 2, "{}", world.ticks);
-        nobody_passes_a_second_later(&mut world, 0, 3);
-        // Those that had requests look often again.
+        no_request_passes_a_second_later(&mut world, 0, 3);
+        // Workers with requests tick often again.
         world.ticks = 0;
         world.run_for_ms(500);
         assert!(world.ticks >= 3 * 9, "{}", world.ticks);
@@ -207,7 +207,7 @@ fn more_than_may_be_held_are_denied() {
     }
     world.run_for_ms(5000);
     world.assert_all_decided(400_000);
-    // While nobody knows which of them has to wait, each of them takes a place.
+    // Until the answer says which of them are delayed, each holds a permit.
     assert_eq!(world.admitted("alice"), 3);
     assert_eq!(world.counted("rl_hold_full"), 7);
 }

@@ -1,22 +1,22 @@
-//! Polls that the limiter holds until there is something new.
+//! Long polls: the limiter holds them until there is a newer snapshot.
 
 use crate::{
-    rules::{NOBODY, nobody_passes, seeds},
-    world::{CONFIG, Gone, Weather, World},
+    decisions::{NO_REQUESTS, no_request_passes, seeds},
+    world::{CONFIG, Faults, Gone, World},
 };
 
-const EVERYBODY: &str = "  - {name: everybody, per: [user], rate: 1000/s}\n";
+const ALL_REQUESTS: &str = "  - {name: everybody, per: [user], rate: 1000/s}\n";
 const WORKERS: usize = 3;
 
-/// Envoys that have known their limiter for a while, at any moment of a poll.
+/// Envoys that have polled their limiter for a while, at any moment of a poll.
 fn calm(seed: u64, envoys: usize) -> World {
-    let mut world = World::new(seed, envoys, WORKERS, CONFIG, EVERYBODY);
+    let mut world = World::new(seed, envoys, WORKERS, CONFIG, ALL_REQUESTS);
     let settled_us = 3_000_000 + world.chance.below(1_000_000);
     world.run_until(world.now_us + settled_us);
     world
 }
 
-/// Requests at every worker for so long.
+/// Requests at each worker for so long.
 fn traffic(world: &mut World, ms: u64) {
     let end_us = world.now_us + ms * 1000;
     while world.now_us < end_us {
@@ -28,27 +28,27 @@ fn traffic(world: &mut World, ms: u64) {
 }
 
 #[test]
-fn an_idle_envoy_polls_less_than_twice_a_second_and_knows_an_edit_at_once() {
+fn an_idle_envoy_polls_less_than_twice_a_second_and_loads_an_edit_at_once() {
     for seed in seeds() {
         let mut world = calm(seed, 3);
         let before = world.polls;
         world.run_for_ms(10_000);
         let polls = world.polls - before;
         assert!((3 * 13..=3 * 20).contains(&polls), "seed {seed}: {polls}");
-        world.limiter.edit(NOBODY);
+        world.limiter.edit(NO_REQUESTS);
         world.run_for_ms(10);
         for envoy in 0..3 {
-            nobody_passes(&mut world, envoy, WORKERS);
+            no_request_passes(&mut world, envoy, WORKERS);
         }
     }
 }
 
 #[test]
-fn what_an_idle_worker_heard_of_is_counted_though_it_needs_no_ticks() {
+fn what_an_idle_worker_loads_is_counted_though_it_needs_no_ticks() {
     for seed in seeds() {
         let mut world = calm(seed, 1);
         let loaded = world.counted("rl_policy.loaded");
-        world.limiter.edit(NOBODY);
+        world.limiter.edit(NO_REQUESTS);
         world.run_for_ms(2_000);
         let workers = u64::try_from(WORKERS).unwrap() + 1;
         assert_eq!(world.counted("rl_policy.loaded"), loaded + workers);
@@ -56,12 +56,12 @@ fn what_an_idle_worker_heard_of_is_counted_though_it_needs_no_ticks() {
 }
 
 #[test]
-fn a_fleet_that_heard_of_an_edit_at_once_does_not_ask_in_step() {
+fn a_fleet_that_loads_an_edit_at_once_does_not_poll_in_step() {
     for seed in seeds() {
         let mut world = calm(seed, 40);
-        world.limiter.edit(NOBODY);
+        world.limiter.edit(NO_REQUESTS);
         world.run_for_ms(10_000);
-        // Of some sixty polls a second, never many in one of its hundred parts.
+        // Of some sixty polls a second, never many in the same hundredth of it.
         for _ in 0..100 {
             let before = world.polls;
             world.run_for_ms(10);
@@ -78,12 +78,12 @@ fn an_edit_is_in_force_within_a_second_of_it_when_the_limiter_that_holds_the_pol
             if busy {
                 traffic(&mut world, 1_500);
             }
-            // It answers no call that it has, and its replica does.
+            // It answers none of its calls; its replica does.
             world.silent_us = world.now_us;
             world.lost_polls = world.chance.below(3 - u64::from(busy));
-            world.limiter.edit(NOBODY);
+            world.limiter.edit(NO_REQUESTS);
             world.run_for_ms(1_000);
-            nobody_passes(&mut world, 0, WORKERS);
+            no_request_passes(&mut world, 0, WORKERS);
         }
     }
 }
@@ -92,21 +92,21 @@ fn an_edit_is_in_force_within_a_second_of_it_when_the_limiter_that_holds_the_pol
 fn an_edit_is_in_force_at_once_when_the_limiter_that_holds_the_poll_dies() {
     for seed in seeds() {
         let mut world = calm(seed, 1);
-        world.weather = Weather::DOWN;
+        world.faults = Faults::DOWN;
         world.run_for_ms(5);
-        world.weather = Weather::FAIR;
-        world.limiter.edit(NOBODY);
+        world.faults = Faults::NONE;
+        world.limiter.edit(NO_REQUESTS);
         world.run_for_ms(260);
-        nobody_passes(&mut world, 0, WORKERS);
+        no_request_passes(&mut world, 0, WORKERS);
     }
 }
 
 #[test]
 fn while_limiters_are_away_polls_are_no_more_than_they_were() {
-    for (weather, most) in [(Weather::DOWN, 75), (Weather::BLACK_HOLE, 30)] {
+    for (faults, most) in [(Faults::DOWN, 75), (Faults::BLACK_HOLE, 30)] {
         for seed in seeds() {
             let mut world = calm(seed, 1);
-            world.weather = weather;
+            world.faults = faults;
             let before = world.polls;
             world.run_for_ms(10_000);
             let polls = world.polls - before;
@@ -116,26 +116,26 @@ fn while_limiters_are_away_polls_are_no_more_than_they_were() {
 }
 
 #[test]
-fn an_earlier_limiter_that_holds_nothing_is_polled_as_ever() {
+fn a_limiter_that_holds_no_polls_is_polled_five_times_a_second() {
     for seed in seeds() {
-        let mut world = World::new(seed, 1, WORKERS, CONFIG, EVERYBODY);
+        let mut world = World::new(seed, 1, WORKERS, CONFIG, ALL_REQUESTS);
         world.holds = false;
         world.run_for_ms(4_000);
         let before = world.polls;
         world.run_for_ms(10_000);
         let polls = world.polls - before;
         assert!((40..=60).contains(&polls), "seed {seed}: {polls}");
-        world.limiter.edit(NOBODY);
+        world.limiter.edit(NO_REQUESTS);
         world.run_for_ms(310);
-        nobody_passes(&mut world, 0, WORKERS);
+        no_request_passes(&mut world, 0, WORKERS);
     }
 }
 
 #[test]
-fn a_domain_that_is_deleted_and_one_that_comes_are_known_at_once() {
+fn a_domain_that_is_deleted_or_created_takes_effect_at_once() {
     for seed in seeds() {
         let mut world = calm(seed, 1);
-        world.limiter.edit(NOBODY);
+        world.limiter.edit(NO_REQUESTS);
         world.run_for_ms(2_000);
         for gone in [Some(Gone::Deleted), None] {
             world.gone = gone;
@@ -148,7 +148,7 @@ fn a_domain_that_is_deleted_and_one_that_comes_are_known_at_once() {
     }
 }
 
-/// What an edit does to a poller that has one call out already must not multiply its calls.
+/// An edit must not multiply the calls of a poller that has one in flight.
 #[test]
 fn edits_in_quick_succession_are_polled_for_five_times_a_second() {
     for seed in seeds() {
@@ -161,8 +161,8 @@ fn edits_in_quick_succession_are_polled_for_five_times_a_second() {
         }
         let polls = world.polls - before;
         assert!((8..=15).contains(&polls), "seed {seed}: {polls}");
-        world.limiter.edit(NOBODY);
+        world.limiter.edit(NO_REQUESTS);
         world.run_for_ms(300);
-        nobody_passes(&mut world, 0, WORKERS);
+        no_request_passes(&mut world, 0, WORKERS);
     }
 }

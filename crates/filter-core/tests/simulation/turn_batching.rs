@@ -1,8 +1,8 @@
-//! Checks of one turn of the host.
+//! End-of-turn batching.
 
 use crate::{
-    rules::seeds,
-    world::{CONFIG, Weather, World},
+    decisions::seeds,
+    world::{CONFIG, Faults, World},
 };
 
 const LIMITS: &str = "  - {name: per-user, per: [user], rate: 1000/s}\n";
@@ -41,11 +41,11 @@ fn a_client_that_leaves_before_the_turn_ends_is_not_charged() {
 fn a_host_that_does_not_say_when_its_turns_end_costs_one_tick_once() {
     for seed in seeds() {
         let mut world = World::new(seed, 1, 1, CONFIG, LIMITS);
-        world.tells_turns = false;
+        world.reports_turn_ends = false;
         world.run_for_ms(500);
         let first = world.request(0, 1, "alice", "/");
         world.run_for_ms(100);
-        // Until the next tick of a worker that is busy, and a round trip.
+        // Until the next tick of a busy worker, and a round trip.
         let took_us = world.requests[first].took_us().unwrap();
         assert!(took_us <= 55_000, "seed {seed}: {took_us} us");
         for n in 0..100 {
@@ -58,11 +58,11 @@ fn a_host_that_does_not_say_when_its_turns_end_costs_one_tick_once() {
 }
 
 #[test]
-fn while_nobody_may_call_no_request_waits_for_the_end_of_a_turn() {
+fn while_the_breaker_is_open_no_request_waits_for_the_end_of_a_turn() {
     for seed in seeds() {
         let mut world = World::new(seed, 1, 1, CONFIG, LIMITS);
         world.run_for_ms(500);
-        world.weather = Weather::DOWN;
+        world.faults = Faults::DOWN;
         // Ten failures open the breaker for a quarter of a second at least.
         for _ in 0..10 {
             world.request(0, 1, "alice", "/");
