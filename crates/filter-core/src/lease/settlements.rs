@@ -68,7 +68,7 @@ impl Settlements {
     }
 
     /// The settlements as the limiter reads them.
-    pub(crate) fn to_vec(&self) -> Vec<Settlement> {
+    pub(crate) fn by_epoch(&self) -> Vec<Settlement> {
         let some = self.0.iter().filter(|of| !is_nothing(of));
         some.copied().collect()
     }
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     fn entries(settlements: &Settlements) -> Vec<(u64, u64, u64)> {
-        let settlements = settlements.to_vec().into_iter();
+        let settlements = settlements.by_epoch().into_iter();
         settlements
             .map(|s| (s.epoch, s.spent, s.returned))
             .collect()
@@ -138,7 +138,7 @@ mod tests {
         }
         settlements.add(3, 1, 0);
         settlements.add(7, 7, 0);
-        let mut epochs: Vec<u64> = settlements.to_vec().iter().map(|s| s.epoch).collect();
+        let mut epochs: Vec<u64> = settlements.by_epoch().iter().map(|s| s.epoch).collect();
         epochs.sort_unstable();
         assert_eq!(epochs, [5, 6, 7]);
         assert_eq!(settlements.totals(), (18, 0));

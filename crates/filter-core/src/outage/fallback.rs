@@ -97,14 +97,30 @@ impl Worker {
         let Some(policy) = check.policy.clone() else {
             return self.without_policy(host, now, check);
         };
-        for limit_check in check
-            .limit_checks
-            .iter()
-            .filter(|limit_check| limit_check.is_global())
-        {
+        for limit_check in check.global() {
             self.cache.queue_write(limit_check.key);
         }
         self.flush_cache(host, now);
+        let Some(admission) = self.decide_by_fallback(host, now, &policy, &mut check, charge)
+        else {
+            return;
+        };
+        if charge == ChargeStatus::NotCharged && self.calls.retry_budget.answered_lately(now) {
+            self.charge_debts_now(now, &policy, &check);
+        }
+        self.admit(host, now, &mut check, admission);
+    }
+
+    /// Decides all limits of a request. Refuses it if one denies or cannot hold it, and returns
+    /// `None`.
+    fn decide_by_fallback(
+        &mut self,
+        host: &impl Host,
+        now: Now,
+        policy: &Rc<ActivePolicy>,
+        check: &mut PendingCheck,
+        charge: ChargeStatus,
+    ) -> Option<Admission> {
         let mut result = FallbackResult::default();
         if check.opaque == Some(OnFailure::Deny) {
             result.closed.by.push((self.config.domain.clone(), false));
@@ -117,42 +133,35 @@ impl Worker {
         // Peek at all buckets before any is charged: all are charged, or none.
         for take in [Take::Peek, charging] {
             result.admission = Admission::default();
-            for limit_check in check
-                .limit_checks
-                .iter()
-                .filter(|limit_check| limit_check.is_global())
-            {
+            for limit_check in check.global() {
                 if let Some(limit) = policy.compiled.limit(limit_check.at) {
                     let input = FallbackInput {
-                        policy: &policy,
+                        policy,
                         limit_check,
                         limit,
                         take,
                     };
-                    self.fallback_bucket(host, now, &input, &mut result);
+                    self.decide_limit(host, now, &input, &mut result);
                 }
             }
             if let Some(denial) = result.denial() {
-                self.refund_local(host, now, &policy, &check.limit_checks);
+                self.refund_local(host, now, policy, &check.limit_checks);
                 if let Some(stream) = check.stream {
-                    self.record_denial(now, &policy, &check.limit_checks, &check.entries, &denial);
+                    self.record_denial(now, policy, &check.limit_checks, &check.entries, &denial);
                     self.refuse(stream, denial);
                 }
-                return;
+                return None;
             }
             let delay_ms = result.admission.delay_ms;
-            if take == Take::Peek && delay_ms > 0 && !self.may_hold(&mut check) {
-                self.refund_local(host, now, &policy, &check.limit_checks);
+            if take == Take::Peek && delay_ms > 0 && !self.may_hold(check) {
+                self.refund_local(host, now, policy, &check.limit_checks);
                 if let Some(stream) = check.stream {
-                    self.refuse_hold(stream, &check, delay_ms, Vec::new());
+                    self.refuse_hold(stream, check, delay_ms, Vec::new());
                 }
-                return;
+                return None;
             }
         }
-        if charge == ChargeStatus::NotCharged && self.calls.retry_budget.answered_lately(now) {
-            self.charge_debts_now(now, &policy, &check);
-        }
-        self.admit(host, now, &mut check, result.admission);
+        Some(result.admission)
     }
 
     /// Charges the debts of a request at once if another limiter answers, so that other proxies see
@@ -196,7 +205,7 @@ impl Worker {
     }
 
     /// Decides one limit by its `on_failure`.
-    fn fallback_bucket(
+    fn decide_limit(
         &mut self,
         host: &impl Host,
         now: Now,
@@ -251,7 +260,7 @@ impl Worker {
             FallbackBucket::Unlimited => return,
             FallbackBucket::Impossible => None,
             FallbackBucket::Bucket(algorithm) => {
-                let decided = self.decide_fallback(host, now, input, &algorithm);
+                let decided = self.decide_bucket(host, now, input, &algorithm);
                 decided.map(|(decision, slot)| {
                     let slots = &mut result.admission.slots.local;
                     slots.extend(
@@ -300,7 +309,7 @@ impl Worker {
     }
 
     /// Decides by the fallback bucket; `None`: contended.
-    fn decide_fallback(
+    fn decide_bucket(
         &self,
         host: &impl Host,
         now: Now,

@@ -135,6 +135,11 @@ impl PendingCheck {
         }
     }
 
+    /// The limits that the limiter decides.
+    pub(crate) fn global(&self) -> impl Iterator<Item = &LimitCheck> {
+        self.limit_checks.iter().filter(|limit| limit.is_global())
+    }
+
     /// What the check adds to a call.
     pub(crate) fn load(&self) -> Load {
         Load {
@@ -175,7 +180,7 @@ impl PendingCheck {
                     Some(LeaseRequest {
                         limit: limit.name.clone(),
                         want: lease_query.want,
-                        settle: lease_query.settle.to_vec(),
+                        settle: lease_query.settle.by_epoch(),
                     })
                 });
         queries.collect()

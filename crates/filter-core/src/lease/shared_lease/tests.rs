@@ -30,7 +30,7 @@ fn granted(units: u64) -> SharedLease {
 
 fn status(lease_query: Option<LeaseQuery>) -> Vec<(u64, u64, u64)> {
     let settlements = lease_query
-        .map(|lease_query| lease_query.settle.to_vec())
+        .map(|lease_query| lease_query.settle.by_epoch())
         .unwrap_or_default();
     let all = settlements.iter();
     all.map(|s| (s.epoch, s.spent, s.returned)).collect()
