@@ -1,4 +1,4 @@
-# The filter as Istio pulls it: one layer, one file, and that name.
+# The filter as an image for Istio: one layer with one file, /plugin.wasm.
 #
 #   cargo xtask wasm
 #   docker build -f deploy/docker/filter.Dockerfile -t registry.example.com/rl/filter:0.1.0 .

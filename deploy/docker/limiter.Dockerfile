@@ -1,5 +1,5 @@
 # syntax=docker/dockerfile:1
-# The limiter, and rlctl beside it:
+# An image of the limiter and rlctl:
 #
 #   docker build -f deploy/docker/limiter.Dockerfile -t limiter .
 #   docker run --rm -p 8090:8090 -e RL_STORE=redis://redis:6379 limiter
@@ -8,16 +8,16 @@
 FROM rust:1.95-slim-trixie AS build
 WORKDIR /src
 COPY . .
-# The caches outlive a build, so what leaves them is copied.
+# Cache mounts are not part of the image, so the programs are copied out.
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/src/target \
     cargo build --locked --release --package limiter --package ctl \
     && mkdir /out && cp target/release/limiter target/release/rlctl /out/
 
-# No shell and no package manager: a C library, root certificates and these two.
+# No shell, no package manager: a C library, root certificates and the two programs.
 FROM gcr.io/distroless/cc-debian13:nonroot
 COPY --from=build /out/limiter /out/rlctl /usr/local/bin/
-# Inside a container, localhost is nobody.
+# In a container, clients cannot reach localhost.
 ENV RL_LISTEN=0.0.0.0:8090 RL_ADMIN=0.0.0.0:8091 RL_LOG_FORMAT=json
 EXPOSE 8090 8091
 USER 65532:65532
