@@ -1,14 +1,14 @@
 //! `cargo xtask soak`: one limiter with its default flags and a real Redis, under every attack of
 //! [`attacks`] at once, beside honest checks over connections of their own.
 //!
-//! Honest checks have a token and come at a steady rate. They must be answered within the store
-//! timeout and 5 ms, 99.9 of 100, and the limiter's memory must stay below 128 MiB. What is measured
-//! is what a client sees, its own scheduling included: run it on a machine that does nothing else.
+//! Honest checks have a token and come at a steady rate. 99.9 % of them must be answered within the
+//! store timeout plus 5 ms, and the limiter's memory must stay below 128 MiB. The time is measured at
+//! the client, its own scheduling included: run it on an otherwise idle machine.
 //!
-//! All clients are in this process. Attackers share one thread of the lowest priority, and each has a
-//! rate of its own, so that they cost the limiter work and memory rather than the machine its CPU:
-//! two cores serve for limiter, Redis and clients together. The report says how often each attacker
-//! struck, and what CPU the clients took.
+//! All clients are in this process. Attackers share one thread of the lowest priority, each at a rate
+//! of its own, so that they cost the limiter work and memory rather than the machine its CPU: two
+//! cores suffice for limiter, Redis and clients. The report shows how often each attack struck, and
+//! the CPU time of the clients.
 
 mod attacks;
 mod honest;
@@ -30,7 +30,7 @@ use honest::{Honest, IN_TIME, Seen};
 /// The most memory that the limiter may take.
 const MEMORY_MAX: u64 = 128 << 20;
 
-/// A token that nobody would publish.
+/// A token that the limiter accepts: no placeholder.
 const TOKEN: &str = "5f0c6a2e9d7b41c88e31";
 
 const LIMITS: &str = "
@@ -58,7 +58,7 @@ pub struct Args {
     limiter: Option<PathBuf>,
 }
 
-/// Runs it and says how it went; an error if anything was over its bound.
+/// Runs the soak and prints its results; an error if a bound was exceeded.
 pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
     let redis = Tools::new(workspace, ui).redis()?;
     let limiter = match &args.limiter {
@@ -149,6 +149,16 @@ async fn start(program: PathBuf, redis: &Redis, to: To, dir: &Path) -> Result<Li
         dir: dir.to_path_buf(),
     };
     plan.start().await
+}
+
+/// The bytes of a POST with the token.
+fn post(path: &str, kind: &str, body: &[u8]) -> Vec<u8> {
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\ncontent-type: {kind}\r\n\
+         content-length: {}\r\n\r\n",
+        body.len()
+    );
+    [head.as_bytes(), body].concat()
 }
 
 fn mib(bytes: u64) -> String {

@@ -1,4 +1,4 @@
-//! Clients with a token and manners, and what they see.
+//! Clients with a token and a steady rate, and what they measure.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -7,40 +7,40 @@ use std::time::{Duration, Instant};
 use harness::RawClient;
 use tokio::task::LocalSet;
 
-use super::attacks::post;
+use super::post;
 
-/// The store timeout, by default, and what the way to the limiter and back may take.
+/// The default store timeout, plus 5 ms for the connection to the limiter.
 pub const IN_TIME: Duration = Duration::from_millis(15);
 
 /// Clients, each with a connection of its own.
 const CLIENTS: u64 = 4;
 
-/// Between two checks of a client.
+/// The pause between two checks of a client.
 const PERIOD: Duration = Duration::from_millis(20);
 
-/// What became of checks.
+/// The results of checks.
 #[derive(Default)]
 pub struct Seen {
-    /// How long each took that was answered, in microseconds.
+    /// The duration of each decided check, in microseconds.
     took_us: Vec<u64>,
-    /// Those that were not decided: another status than 200, or no answer.
+    /// Checks without a decision: another status than 200, or no answer.
     undecided: u64,
 }
 
 impl Seen {
-    /// How many there were.
+    /// All checks.
     pub fn checks(&self) -> u64 {
         u64::try_from(self.took_us.len()).unwrap_or(u64::MAX) + self.undecided
     }
 
-    /// Those that were not decided in time.
+    /// Checks that were not decided in time.
     pub fn late(&self) -> u64 {
         let late = |took_us: &&u64| u128::from(**took_us) > IN_TIME.as_micros();
         let late = self.took_us.iter().filter(late).count();
         u64::try_from(late).unwrap_or(u64::MAX) + self.undecided
     }
 
-    /// In one line.
+    /// A summary in one line.
     pub fn summary(&mut self) -> String {
         self.took_us.sort_unstable();
         let (checks, late) = (self.checks(), self.late());
@@ -57,28 +57,28 @@ impl Seen {
         )
     }
 
-    /// How long the slowest took of so many in a thousand.
+    /// The duration that this share of the checks, in thousandths, did not exceed.
     fn at(&self, per_mille: usize) -> String {
         let last = self.took_us.len().saturating_sub(1);
         let us = self.took_us.get(last * per_mille / 1000).unwrap_or(&0);
         format!("{}.{:02} ms", us / 1000, us % 1000 / 10)
     }
 
-    /// Adds what was seen later.
+    /// Adds later results.
     pub fn add(&mut self, mut later: Self) {
         self.took_us.append(&mut later.took_us);
         self.undecided += later.undecided;
     }
 }
 
-/// The clients; they end with this.
+/// The clients; dropping this ends them.
 pub struct Honest {
     seen: Rc<RefCell<Seen>>,
     clients: LocalSet,
 }
 
 impl Honest {
-    /// Their checks begin when this is awaited along.
+    /// The clients run only while [`Honest::work`] is awaited.
     pub fn start(port: u16) -> Self {
         let (seen, clients) = (Rc::default(), LocalSet::new());
         for client in 0..CLIENTS {
@@ -87,7 +87,7 @@ impl Honest {
         Self { seen, clients }
     }
 
-    /// Lets the clients work for so long; what they saw.
+    /// Runs the clients for this long and returns their results.
     pub async fn work(&self, time: Duration) -> Seen {
         let rest = tokio::time::sleep(time);
         self.clients.run_until(rest).await;

@@ -1,0 +1,200 @@
+//! What each attacker does, over and over.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use harness::{RawClient, control_frames, rapid_resets, streams_without_window};
+use protocol::compact::{Report, Tally};
+use protocol::{DecidedBy, Outcome, REPORT_CBOR};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::sleep;
+
+use crate::soak::post;
+
+/// How often an attack struck.
+pub type Count = Arc<AtomicU64>;
+
+const JSON: &str = "application/json";
+
+fn add(count: &Count, strikes: u64) {
+    count.fetch_add(strikes, Ordering::Relaxed);
+}
+
+/// Repeats a strike, with a pause after each.
+async fn repeat(pause: Duration, mut strike: impl AsyncFnMut()) {
+    loop {
+        strike().await;
+        sleep(pause).await;
+    }
+}
+
+/// Sends requests over one connection, with a pause after each.
+async fn requests(port: u16, pause: Duration, count: Count, mut next: impl FnMut() -> Vec<u8>) {
+    let mut client = RawClient::new(port);
+    let strike = async || {
+        if client.send(&next()).await.is_ok() {
+            add(&count, 1);
+        }
+    };
+    repeat(pause, strike).await;
+}
+
+/// Sends the same check over one connection, with a pause after each.
+async fn checks(port: u16, pause: Duration, count: Count, kind: &str, body: &str) {
+    let request = post("/v1/check", kind, body.as_bytes());
+    requests(port, pause, count, || request.clone()).await;
+}
+
+async fn connect(port: u16) -> io::Result<TcpStream> {
+    TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await
+}
+
+/// Waits until the other side closes.
+async fn drain(stream: &mut TcpStream) {
+    let mut scratch = [0; 4096];
+    while matches!(stream.read(&mut scratch).await, Ok(read) if read > 0) {}
+}
+
+/// Sends requests without reading a response, until the limiter accepts no more.
+pub async fn unread_responses(port: u16, path: &str, count: Count) {
+    let many = format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n").repeat(20);
+    let strike = async || {
+        if let Ok(mut stream) = connect(port).await {
+            while stream.write_all(many.as_bytes()).await.is_ok() {
+                add(&count, 20);
+                sleep(Duration::from_millis(20)).await;
+            }
+        }
+    };
+    repeat(Duration::from_millis(100), strike).await;
+}
+
+/// Opens streams whose responses have no window.
+pub async fn without_window(port: u16, count: Count) {
+    let headers = [
+        (":method", "GET"),
+        (":scheme", "http"),
+        (":path", "/v1/health"),
+        (":authority", "x"),
+    ];
+    let strike = async || {
+        if let Ok(streams) = streams_without_window(port, &headers, 1024).await {
+            add(&count, streams.into());
+        }
+    };
+    repeat(Duration::from_secs(2), strike).await;
+}
+
+/// Sends checks that name 43,000 limits.
+pub async fn many_names(port: u16, count: Count) {
+    let names: Vec<_> = (0..43_000).map(|n| format!(r#""{n:x}""#)).collect();
+    let names = names.join(",");
+    let body = format!(r#"{{"domain":"soak","descriptor":{{}},"limits":[{names}]}}"#);
+    checks(port, Duration::from_secs(1), count, JSON, &body).await;
+}
+
+/// Announces bodies and does not send them.
+pub async fn unsent_bodies(port: u16, count: Count) {
+    let head = post("/v1/check", JSON, &vec![b' '; 262_144]);
+    let head = head.get(..head.len() - 262_144).unwrap_or_default();
+    let strike = async || {
+        if let Ok(mut stream) = connect(port).await
+            && stream.write_all(head).await.is_ok()
+        {
+            add(&count, 1);
+            drain(&mut stream).await;
+        }
+    };
+    repeat(Duration::from_secs(3), strike).await;
+}
+
+/// Sends large checks that wait for units.
+pub async fn large_waits(port: u16, count: Count) {
+    let value = "x".repeat(60_000);
+    let body = format!(
+        r#"{{"domain":"soak","descriptor":{{"what":"slow","user":"{value}"}},"wait_ms":30000}}"#
+    );
+    checks(port, Duration::from_secs(1), count, JSON, &body).await;
+}
+
+/// Keeps up to `most` connections open, half of them with the beginning of a request.
+pub async fn silent_connections(port: u16, most: usize, count: Count) {
+    let mut open = VecDeque::new();
+    let strike = async || {
+        if let Ok(mut stream) = connect(port).await {
+            add(&count, 1);
+            if open.len() % 2 == 0 {
+                let _ = stream.write_all(b"GET /healthz HTT").await;
+            }
+            open.push_back(stream);
+        }
+        if open.len() > most {
+            open.pop_front();
+        }
+    };
+    repeat(Duration::from_millis(5), strike).await;
+}
+
+/// Sends reports under a new proxy id each time.
+pub async fn invented_proxies(port: u16, count: Count) {
+    let (Ok(domain), Ok(limit)) = ("soak".parse(), "honest".parse()) else {
+        return;
+    };
+    let mut report = Report {
+        domain,
+        proxy: String::new(),
+        tallies: vec![Tally {
+            limit,
+            outcome: Outcome::Denied,
+            by: DecidedBy::DenyCache,
+            count: 1,
+        }],
+        denied: Vec::new(),
+    };
+    let mut nth: u64 = 0;
+    let next = || {
+        nth += 1;
+        report.proxy = format!("{:016x}", nth.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        post("/v1/report", REPORT_CBOR, &report.encode())
+    };
+    requests(port, Duration::from_millis(20), count, next).await;
+}
+
+/// Sends batches of checks that are expensive in the store.
+pub async fn sub_windows(port: u16, count: Count) {
+    let check = |n| format!(r#"{{"descriptor":{{"what":"windows","user":"u{n}"}}}}"#);
+    let list: Vec<_> = (0..64).map(check).collect();
+    let body = format!(r#"{{"domain":"soak","checks":[{}]}}"#, list.join(","));
+    checks(port, Duration::from_millis(200), count, JSON, &body).await;
+}
+
+/// Sends checks as a web page could.
+pub async fn web_page(port: u16, count: Count) {
+    let body = r#"{"domain":"soak","descriptor":{"what":"honest","user":"u0"}}"#;
+    let kind = "text/plain\r\norigin: http://page.example";
+    checks(port, Duration::from_millis(50), count, kind, body).await;
+}
+
+/// The first attacker resets streams, the others send frames that must be answered.
+pub async fn frames(port: u16, nth: u64, count: Count) {
+    let headers = [
+        (":method", "GET"),
+        (":scheme", "http"),
+        (":path", "/v1/policy?domain=soak"),
+        (":authority", "x"),
+    ];
+    let strike = async || {
+        let sent = if nth == 0 {
+            rapid_resets(port, &headers, 200).await.map(|()| 200)
+        } else {
+            control_frames(port, 20_000).await
+        };
+        add(&count, sent.unwrap_or(0));
+    };
+    repeat(Duration::from_millis(500), strike).await;
+}
