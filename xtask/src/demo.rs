@@ -1,11 +1,10 @@
-//! `cargo xtask demo`: the whole system on this machine, and a story told with
-//! it. Whatever the story claims is checked, so a demo that ends well is a test
-//! that passed.
+//! `cargo xtask demo`: runs the whole system on this machine and shows what it does. Every claim
+//! it prints is checked, so a demo that completes is a test that passed.
 
 mod ports;
+mod printer;
 mod stage;
-mod story;
-mod teller;
+mod steps;
 
 use anyhow::{Context, Result};
 use tokio::signal::unix::{SignalKind, signal};
@@ -17,26 +16,26 @@ use crate::workspace::Workspace;
 use crate::{Interrupted, command};
 
 use ports::DemoPorts;
+use printer::Printer;
 use stage::Stage;
-use teller::Teller;
 
 /// Arguments of `cargo xtask demo`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Leave everything running after the story, until Ctrl-C
+    /// Leave everything running after the demo, until Ctrl-C
     #[arg(long)]
     keep: bool,
-    /// Use the ports from here on instead of those that envoy.yaml names
+    /// Use the ports from this one on instead of those in envoy.yaml
     #[arg(long, value_name = "PORT")]
     port_base: Option<u16>,
 }
 
-/// Gets what is missing, builds, starts everything and tells the story.
+/// Fetches missing tools, builds, starts everything and runs the demo.
 pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
     let ports = DemoPorts::choose(args.port_base)?;
-    // What can go wrong for want of a port should not do so after minutes.
+    // A port in use must fail now and not after minutes.
     ports.check_free()?;
-    // So that the commands shown are as short as those typed.
+    // Keeps the printed commands short.
     std::env::set_current_dir(&workspace.root).context("cannot enter the checkout")?;
     let programs = programs(workspace, ui)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -45,11 +44,11 @@ pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
     runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
-        // Dropping the story stops whatever it has started.
+        // Dropping the future stops everything it has started.
         tokio::select! {
-            // The story first: with --keep it is what Ctrl-C ends, and well.
+            // The demo first: with --keep, Ctrl-C ends it successfully.
             biased;
-            told = tell(args, workspace, programs, ports) => told,
+            result = demo(args, workspace, programs, ports) => result,
             _ = interrupt.recv() => Err(Interrupted.into()),
             _ = terminate.recv() => Err(Interrupted.into()),
         }
@@ -85,23 +84,23 @@ fn programs(workspace: &Workspace, ui: &Ui) -> Result<harness::Programs> {
     })
 }
 
-async fn tell(
+async fn demo(
     args: &Args,
     workspace: &Workspace,
     programs: harness::Programs,
     ports: DemoPorts,
 ) -> Result<()> {
-    let teller = Teller::detect();
-    let mut stage = Stage::start(&teller, workspace, programs, ports).await?;
-    story::tell(&teller, &mut stage).await?;
+    let printer = Printer::detect();
+    let mut stage = Stage::start(&printer, workspace, programs, ports).await?;
+    steps::run(&printer, &mut stage).await?;
     if args.keep {
-        story::what_to_try(&teller, &stage);
+        steps::what_to_try(&printer, &stage);
         let mut interrupt = signal(SignalKind::interrupt())?;
         interrupt.recv().await;
     }
     drop(stage);
     if !args.keep {
-        story::end(&teller);
+        steps::end(&printer);
     }
     Ok(())
 }

@@ -41,7 +41,7 @@ enum Task {
     /// Everything that must hold, with real Redis, Valkey and Envoy
     #[command(visible_alias = "ci")]
     Test(test::Args),
-    /// The whole system on this machine, and a story told with it
+    /// Run the whole system on this machine and show what it does
     Demo(demo::Args),
     /// Requests per second through one Envoy worker, compared within one run
     Bench(bench::Args),

@@ -9,7 +9,7 @@ use harness::{
 use tokio::process::Command;
 
 use super::ports::DemoPorts;
-use super::teller::Teller;
+use super::printer::Printer;
 use crate::workspace::Workspace;
 
 /// Everything that runs.
@@ -28,19 +28,19 @@ pub struct Stage {
 impl Stage {
     /// Starts it all, showing each command.
     pub async fn start(
-        teller: &Teller,
+        printer: &Printer,
         workspace: &Workspace,
         programs: Programs,
         ports: DemoPorts,
     ) -> Result<Self> {
         let dir = fresh_folder(workspace)?;
-        teller.chapter("Everything starts");
-        teller.say("A store keeps the limits and what was used of them:");
+        printer.heading("Everything starts");
+        printer.text("A store keeps the limits and what was used of them:");
         let redis = Redis::start(&programs.valkey, ports.redis, &dir).await?;
-        teller.command(&redis.typed());
+        printer.command(&redis.typed());
         let store = redis.url();
-        teller.command(&format!("export RL_STORE={store}"));
-        teller.say(
+        printer.command(&format!("export RL_STORE={store}"));
+        printer.text(
             "Two limiters decide; neither has a state of its own. (They and Envoy have more \
              patience here than by default, so that the story holds on a busy machine.)",
         );
@@ -49,18 +49,18 @@ impl Stage {
             let mut plan = LimiterPlan::new(&programs, &store, [port, admin], &dir);
             plan.arguments
                 .extend(["--store-timeout", "500ms"].map(str::to_owned));
-            teller.command(&plan.typed());
+            printer.command(&plan.typed());
             limiters.push(plan.start().await?);
         }
-        teller.say(
+        printer.text(
             "Envoy asks them, by the filter; behind it is a service that says hello. The \
              configuration is envoy.yaml with these ports and that patience:",
         );
         let upstream = Upstream::start(ports.envoy.upstream).await?;
         let config = config(&programs, &ports, &dir)?;
         let envoy = Envoy::serve(&programs, &config, ports.envoy, WORKERS, &dir).await?;
-        teller.command(envoy.typed());
-        teller.say(&format!("What they log is in {}.", dir.display()));
+        printer.command(envoy.typed());
+        printer.text(&format!("What they log is in {}.", dir.display()));
         let client = Client::new();
         Ok(Self {
             programs,

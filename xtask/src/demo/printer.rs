@@ -1,4 +1,4 @@
-//! How the story looks: 80 columns, colours only on a terminal.
+//! The demo's output: 80 columns, colours only on a terminal.
 
 use std::io::IsTerminal;
 
@@ -12,12 +12,12 @@ const WIDTH: usize = 80;
 /// Lines of a program's output that are shown whole.
 const OUTPUT_LINES: usize = 16;
 
-/// Writes the story to stdout.
-pub struct Teller {
+/// Writes the demo's output to stdout.
+pub struct Printer {
     colour: bool,
 }
 
-impl Teller {
+impl Printer {
     /// Looks at stdout and `NO_COLOR`.
     pub fn detect() -> Self {
         let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
@@ -26,8 +26,8 @@ impl Teller {
         }
     }
 
-    /// Begins a chapter.
-    pub fn chapter(&self, title: &str) {
+    /// Begins a step.
+    pub fn heading(&self, title: &str) {
         let rule = "─".repeat(WIDTH.saturating_sub(title.chars().count() + 4));
         println!("\n{}", self.paint("1", &format!("── {title} {rule}")));
     }
@@ -35,9 +35,9 @@ impl Teller {
     /// A sentence or two, wrapped.
     #[expect(
         clippy::unused_self,
-        reason = "all of the story goes through the teller"
+        reason = "all output goes through the printer"
     )]
-    pub fn say(&self, text: &str) {
+    pub fn text(&self, text: &str) {
         println!();
         for line in wrap(text, WIDTH - 2) {
             println!("  {line}");
@@ -47,7 +47,7 @@ impl Teller {
     /// A line that must not be broken, such as one of a table.
     #[expect(
         clippy::unused_self,
-        reason = "all of the story goes through the teller"
+        reason = "all output goes through the printer"
     )]
     pub fn line(&self, text: &str) {
         println!("  {text}");
@@ -145,7 +145,7 @@ impl Teller {
     }
 
     /// Something that had to happen, and did.
-    pub fn held(&self, text: &str) {
+    pub fn ok(&self, text: &str) {
         println!("\n  {} {text}", self.paint("32", "✓"));
     }
 
