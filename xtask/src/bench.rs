@@ -1,10 +1,9 @@
 //! `cargo xtask bench`: what the filter costs, as ratios within one run.
 //!
-//! Absolute figures depend on the machine and on its mood; so every round loads
-//! each setup for a few seconds, with the one it is measured against right before
-//! or after it, and only such pairs are compared. One Envoy worker serves. Once Envoy itself answers (fault
-//! filter), so that no upstream hides what a filter costs, and once a service
-//! behind it does, as everywhere else.
+//! Absolute figures depend on the machine and its load. So every round loads each setup for a few
+//! seconds, directly before or after its reference, and only such pairs are compared. Envoy has one
+//! worker. In one part Envoy answers by its fault filter, so that no upstream hides the filter's cost;
+//! in the other a service behind Envoy answers, as in production.
 
 mod leases;
 mod limiter;
@@ -36,7 +35,7 @@ const MODULE_ROUNDS: u64 = 200;
 /// Arguments of `cargo xtask bench`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Rounds; every round loads each setup once, and what it is measured against beside it
+    /// Rounds; every round loads each setup once, with its reference beside it
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u64).range(1..=100))]
     rounds: u64,
     /// Seconds of each load
@@ -90,7 +89,7 @@ pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
     Ok(())
 }
 
-/// What it comes to, unless Ctrl-C comes first.
+/// Runs to completion, or fails on Ctrl-C.
 pub fn interruptible<T>(measured: impl Future<Output = Result<T>>) -> Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -121,7 +120,7 @@ fn programs(workspace: &Workspace, ui: &Ui) -> Result<harness::Programs> {
     })
 }
 
-/// Builds programs as they ship; the folder that holds them.
+/// Builds release programs; returns their folder.
 pub fn release(workspace: &Workspace, packages: &[&str]) -> Result<PathBuf> {
     let mut build = command::cargo(workspace);
     build.args(["build", "--release", "--bins"]);
@@ -132,7 +131,7 @@ pub fn release(workspace: &Workspace, packages: &[&str]) -> Result<PathBuf> {
     Ok(workspace.target.join("release"))
 }
 
-/// What only the benchmark needs.
+/// Programs and modules that only the benchmark needs.
 struct Needs {
     noops: Noops,
     wrk: PathBuf,
@@ -162,7 +161,7 @@ async fn measure(
     }
     let bench = Bench::start(programs, &needs.noops).await?;
     let load = load::Load::new(needs.wrk, Duration::from_secs(seconds), connections)?;
-    // Pools fill, code is compiled: the first requests of a setup do not count.
+    // The first requests of a setup do not count: pools fill, code is compiled.
     for setup in bench.setups() {
         load.warm_up(setup).await?;
         report.series.push(Series::new(setup.name, setup.reference));
@@ -191,8 +190,8 @@ async fn measure(
     Ok(report)
 }
 
-/// Loads a setup and, right before or after it, the one it is measured against: the mood of the
-/// machine changes within seconds.
+/// Loads a setup and, directly before or after it, its reference: the load of the machine changes
+/// within seconds.
 async fn beside(
     bench: &Bench,
     load: &load::Load,
@@ -209,7 +208,7 @@ async fn beside(
     Ok((run_one(bench, load, setup).await?, reference))
 }
 
-/// Loads one setup, and sees to it that it did what it is called.
+/// Loads one setup, and checks that requests took the path it is named for.
 async fn run_one(bench: &Bench, load: &load::Load, setup: &Setup) -> Result<Run> {
     let (before, checks_before) = (bench.used_us(setup)?, bench.checks().await?);
     let sample = load.run(setup).await;
@@ -217,12 +216,12 @@ async fn run_one(bench: &Bench, load: &load::Load, setup: &Setup) -> Result<Run>
     let (after, checks) = (bench.used_us(setup)?, bench.checks().await? - checks_before);
     let requests = sample.requests.max(1);
     match setup.checked {
-        // A few are under way when the load ends.
+        // A few are in flight when the load ends.
         Some(true) => ensure!(
             checks.saturating_mul(100) >= requests.saturating_mul(99),
             "only {checks} of {requests} requests reached a limiter"
         ),
-        // A denial is kept for a second, and every user is denied.
+        // The deny cache holds a denial for a second, and every user is denied.
         Some(false) => ensure!(
             checks <= (load.seconds() + 2).saturating_mul(load::USER_COUNT),
             "{checks} of {requests} requests reached a limiter"

@@ -13,14 +13,13 @@ const TAIL_LINES: usize = 15;
 
 /// cargo, in the checkout.
 ///
-/// What `cargo run` told us about our own package is kept from it: build scripts
-/// that look at it (ring's does) would run again each time that cargo is called
-/// by us after a person called it, and the other way round.
+/// The variables that `cargo run` set for this package are removed: build scripts that read them
+/// (ring's does) would otherwise run again whenever a task calls cargo after a developer did.
 pub fn cargo(workspace: &Workspace) -> Command {
     let mut cargo = Command::new("cargo");
     cargo.current_dir(&workspace.root);
     for (name, _) in std::env::vars_os() {
-        let told = [
+        let set_by_cargo = [
             "CARGO_PKG_",
             "CARGO_MANIFEST_",
             "CARGO_CRATE_",
@@ -29,7 +28,7 @@ pub fn cargo(workspace: &Workspace) -> Command {
         ];
         if name
             .to_str()
-            .is_some_and(|name| told.iter().any(|prefix| name.starts_with(prefix)))
+            .is_some_and(|name| set_by_cargo.iter().any(|prefix| name.starts_with(prefix)))
         {
             cargo.env_remove(name);
         }
@@ -37,7 +36,7 @@ pub fn cargo(workspace: &Workspace) -> Command {
     cargo
 }
 
-/// Runs a command on our own terminal.
+/// Runs a command on this terminal.
 pub fn run(command: &mut Command) -> Result<()> {
     let status = command
         .stdin(Stdio::null())
@@ -49,8 +48,7 @@ pub fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Runs a command and returns what it wrote to stdout; its error carries the
-/// end of what it wrote at all.
+/// Runs a command and returns its stdout; an error carries the end of its output.
 pub fn output(command: &mut Command) -> Result<String> {
     let output = command
         .stdin(Stdio::null())
@@ -73,7 +71,7 @@ pub fn output(command: &mut Command) -> Result<String> {
     );
 }
 
-/// Whether a program can be started at all.
+/// Whether a program can be started.
 pub fn exists(program: &str) -> bool {
     let started = Command::new(program)
         .arg("--version")

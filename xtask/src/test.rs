@@ -1,5 +1,5 @@
-//! `cargo xtask test`: everything that must hold, cheapest first, with real
-//! Redis, Valkey and Envoy. Stops at the first step that fails.
+//! `cargo xtask test`: all checks, cheapest first, with real Redis, Valkey and Envoy. Stops at the
+//! first step that fails.
 
 mod steps;
 
@@ -20,7 +20,7 @@ pub struct Args {
     /// Only these steps, in their usual order
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Step>,
-    /// Passed on to the test runner: a part of a test's name, for instance
+    /// Arguments for the test runner, such as a part of a test's name
     #[arg(last = true)]
     runner: Vec<String>,
 }

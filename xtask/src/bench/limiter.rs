@@ -1,7 +1,7 @@
-//! The limiter by itself: how much of what Redis can decide gets through it.
+//! The limiter's throughput, as a share of Redis's.
 //!
-//! The same script call, once by redis-benchmark, pipelined, and once by the
-//! limiter for checks that arrive in batches as the filter sends them.
+//! It compares the same script call from redis-benchmark, pipelined, and from the limiter for checks
+//! that arrive in batches as the filter sends them.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, TcpStream};
@@ -18,12 +18,12 @@ use tokio::process::Command;
 
 use super::load::Load;
 
-/// Checks in a batch: what gathers while a few callouts are in flight.
+/// Checks in a batch: as many as gather while a few callouts are in flight.
 const CHECKS: u64 = 32;
 /// Script calls of one run of redis-benchmark.
 const CALLS: &str = "20000";
 
-/// What both sides of the comparison need.
+/// The servers of both sides.
 pub struct LimiterBench {
     benchmark: PathBuf,
     redis_port: u16,
@@ -34,7 +34,7 @@ pub struct LimiterBench {
 }
 
 impl LimiterBench {
-    /// Sends one batch and learns which script call it becomes.
+    /// Sends one batch and returns its script call.
     pub async fn prepare(benchmark: PathBuf, redis_port: u16, limiter: &Limiter) -> Result<Self> {
         let url = format!("{}/v1/check", limiter.url());
         let body = batch()?.encode();
@@ -118,7 +118,7 @@ fn batch() -> Result<Batch> {
     })
 }
 
-/// Redis telling every command that it executes.
+/// A connection on which Redis prints every command (MONITOR).
 struct Monitor(BufReader<TcpStream>);
 
 impl Monitor {

@@ -1,4 +1,4 @@
-//! Load by wrk, and what it measured.
+//! Load by wrk, and its measurements.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -38,7 +38,7 @@ end
 request = function() return whole end
 "#;
 
-/// How either ends.
+/// The end of both scripts.
 const DONE: &str = r#"
 done = function(summary, latency, requests)
   local errors = summary.errors
@@ -56,7 +56,7 @@ pub struct Load {
     connections: u64,
 }
 
-/// What one run of it saw.
+/// The results of one run.
 #[derive(Debug, Clone, Copy)]
 pub struct Sample {
     /// Answers.
@@ -70,7 +70,7 @@ pub struct Sample {
 }
 
 impl Load {
-    /// Nothing runs yet.
+    /// A generator that has not started.
     pub fn new(wrk: PathBuf, duration: Duration, connections: u64) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         std::fs::write(dir.path().join("users.lua"), format!("{USERS}{DONE}"))?;
@@ -83,12 +83,12 @@ impl Load {
         })
     }
 
-    /// How long a run takes.
+    /// The duration of a run.
     pub fn seconds(&self) -> u64 {
         self.duration.as_secs()
     }
 
-    /// A second of load that does not count: buckets, caches and pools fill.
+    /// Loads for a second without measuring: buckets, caches and pools fill.
     pub async fn warm_up(&self, setup: &Setup) -> Result<()> {
         let second = Duration::from_secs(1);
         self.wrk(
@@ -101,8 +101,7 @@ impl Load {
         .map(drop)
     }
 
-    /// One run. Every answer must be what the setup promises; else the figures
-    /// would be of something else.
+    /// One run. Every response must be the setup's expected one; otherwise the figures are invalid.
     pub async fn run(&self, setup: &Setup) -> Result<Sample> {
         let all = self
             .wrk(
@@ -115,7 +114,7 @@ impl Load {
         all.sample(setup.status >= 400)
     }
 
-    /// How many requests a run came to.
+    /// The number of requests of a run.
     pub fn requests(&self, sample: &Sample) -> u64 {
         let millis = u64::try_from(self.duration.as_millis()).unwrap_or(u64::MAX);
         sample.per_second.saturating_mul(millis) / 1000

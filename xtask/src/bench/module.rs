@@ -1,9 +1,8 @@
-//! `cargo xtask bench --module`: what the module itself takes for a request, and its host calls.
+//! `cargo xtask bench --module`: the module's own time per request, and its host calls.
 //!
-//! It runs in Node, whose engine is Envoy's, behind a host that does next to nothing (see
-//! `module.mjs`): so exact that one per cent shows, also on a busy machine. In Envoy the same
-//! code takes two to three times as long, because Envoy's own has been through the caches in
-//! between.
+//! It runs in Node, which has Envoy's engine, with a host that does next to nothing (see
+//! `module.mjs`), and resolves one per cent, also on a busy machine. In Envoy the same code takes two
+//! to three times as long, because Envoy's own code evicts it from the caches in between.
 
 use std::path::{Path, PathBuf};
 
@@ -21,7 +20,7 @@ pub async fn run(programs: &Programs, node: &Path, others: &[PathBuf], rounds: u
     load_limits(programs, &redis, dir.path(), LIMITS)?;
     let port = free_port()?;
     let _limiter = start_limiters(programs, &redis, &[port], dir.path()).await?;
-    // Envoy compiles with all optimisations at once, too.
+    // Envoy, too, compiles with all optimisations from the start.
     let status = Command::new(node)
         .arg("--no-liftoff")
         .arg(programs.root.join("xtask/src/bench/module.mjs"))

@@ -1,5 +1,4 @@
-//! What every comparison needs before it begins: limits in Redis, limiters, and an Envoy that follows
-//! them.
+//! Starts what every comparison needs: limits in Redis, limiters, and an Envoy that has the limits.
 
 use std::path::Path;
 use std::process::Command;
@@ -20,7 +19,7 @@ pub async fn start_limiters(
     let mut limiters = Vec::new();
     for &port in ports {
         let mut plan = LimiterPlan::new(programs, &redis.url(), [port, free_port()?], dir);
-        // What is measured is checks, not what happens when one comes too late.
+        // The benchmark measures checks and not timeouts.
         plan.arguments
             .extend(["--store-timeout", "1s"].map(str::to_owned));
         limiters.push(plan.start().await?);
@@ -28,7 +27,7 @@ pub async fn start_limiters(
     Ok(limiters)
 }
 
-/// Gives Redis the scripts and these limits, in YAML.
+/// Loads the scripts and these limits, in YAML, into Redis.
 pub fn load_limits(programs: &Programs, redis: &Redis, dir: &Path, limits: &str) -> Result<()> {
     let file = dir.join("limits.yaml");
     std::fs::write(&file, limits)?;
@@ -49,7 +48,7 @@ pub fn load_limits(programs: &Programs, redis: &Redis, dir: &Path, limits: &str)
     Ok(())
 }
 
-/// Starts one Envoy more, at ports of its own beside the others of these; returns it and its port.
+/// Starts another Envoy with listener ports of its own; returns it and its port.
 pub async fn start_envoy(
     programs: &Programs,
     config: EnvoyConfig,

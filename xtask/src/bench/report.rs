@@ -6,20 +6,20 @@ use std::path::Path;
 use anyhow::Result;
 use serde_json::{Value, json};
 
-mod promises;
+mod budgets;
 
 use super::load::Sample;
 use super::start::Starts;
 
 /// One run of a setup.
 pub struct Run {
-    /// What its clients saw.
+    /// The clients' measurements.
     pub sample: Sample,
     /// CPU time per request of Envoy, the limiters and Redis, in nanoseconds.
     pub cpu_ns: [u64; 3],
 }
 
-/// The samples of one setup: a round each, and of a reference one beside each of the others.
+/// The samples of one setup, one per round; of a reference, one beside each other setup.
 pub struct Series {
     name: &'static str,
     reference: &'static str,
@@ -104,7 +104,7 @@ impl Report {
         }
     }
 
-    /// For people: 80 columns.
+    /// As text of 80 columns.
     pub fn table(&self) -> String {
         let mut table = row([
             "one Envoy worker",
@@ -160,7 +160,7 @@ impl Report {
         table
     }
 
-    /// For programs.
+    /// As JSON.
     pub fn json(&self) -> String {
         let setup = |series: &Series| {
             json!({

@@ -1,5 +1,5 @@
-//! What is compared: one Envoy of one worker for each setup, all of them up for
-//! the whole run and idle except the one under load.
+//! The setups: one Envoy of one worker each, all of them up for the whole run and idle except the
+//! one under load.
 
 use std::path::PathBuf;
 
@@ -10,8 +10,7 @@ use tempfile::TempDir;
 
 use super::ready::{limits_are_known, load_limits, start_envoy, start_limiters};
 
-/// Limits that the setups' paths match: one that is never reached, one that
-/// always is, and one whose units are granted in advance.
+/// Limits of the setups' paths: one that is never reached, one that always is, and a leased one.
 pub const LIMITS: &str = "\
 domain: shop
 limits:
@@ -22,30 +21,30 @@ limits:
 
 /// The modules that decide nothing.
 pub struct Noops {
-    /// Entered once for a request, and nothing else.
+    /// Entered once per request; does nothing.
     pub lean: PathBuf,
-    /// By the SDK; told to, it reads and writes headers.
+    /// Built with the SDK; reads and writes headers if configured to.
     pub sdk: PathBuf,
 }
 
-/// What setups that Envoy itself answers are measured against: the leanest filter.
+/// The reference of setups that Envoy answers itself: the leanest filter.
 pub const NOOP: &str = "no-op filter";
-/// As [`NOOP`], of those that a service behind Envoy answers.
+/// The reference of setups that a service answers, like [`NOOP`].
 pub const NOOP_BEFORE: &str = "no-op, upstream";
 
-/// One thing to be loaded.
+/// One setup.
 pub struct Setup {
-    /// What the report calls it.
+    /// Its name in the report.
     pub name: &'static str,
-    /// Where requests go.
+    /// The URL of requests.
     pub url: String,
-    /// What each answer must be.
+    /// The expected response.
     pub status: u16,
-    /// The setup it is measured against.
+    /// Its reference.
     pub reference: &'static str,
-    /// Whether each request is to be checked by a limiter; `None`: whatever happens.
+    /// Whether a limiter must check each request; `None`: either.
     pub checked: Option<bool>,
-    /// Which of the Envoys it goes through.
+    /// The index of its Envoy.
     pub envoy: usize,
 }
 
@@ -79,7 +78,7 @@ impl Bench {
             let ports = Ports { upstream, ..ports };
             start_envoy(&programs, config, ports, 1, dir.path()).await
         };
-        // It is the service behind the others, too: no slower than they are.
+        // It is also the service behind the others, so it must not be slower.
         let without = shipped()?.http_filters(answer_alone)?;
         let (without, service) = start(without, ports.upstream).await?;
         let mut envoys = vec![without];
@@ -96,7 +95,7 @@ impl Bench {
             envoys.push(start(config, service).await?.0);
         }
         let setups = setups(&envoys)?;
-        // Of its setups with our filter, one for each Envoy.
+        // One setup with our filter per Envoy.
         for setup in setups.iter().filter(|setup| setup.checked == Some(true)) {
             let ours = envoys.get(setup.envoy).context("no such Envoy")?;
             limits_are_known(ours, "/strict").await?;
@@ -110,7 +109,7 @@ impl Bench {
         })
     }
 
-    /// A limiter and its Redis, to be loaded directly.
+    /// A limiter and its Redis, for direct load.
     pub fn limiter(&self) -> Result<(&Limiter, u16)> {
         Ok((
             self.limiters.first().context("no limiter was started")?,
@@ -146,13 +145,13 @@ impl Bench {
         Ok(checks)
     }
 
-    /// What is to be loaded, in order.
+    /// The setups, in order.
     pub fn setups(&self) -> &[Setup] {
         &self.setups
     }
 }
 
-/// What is loaded, in the order of the report.
+/// The setups, in the order of the report.
 fn setups(envoys: &[Envoy]) -> Result<Vec<Setup>> {
     let [
         without,
@@ -221,7 +220,7 @@ fn leased(name: &'static str, at: (usize, &Envoy), reference: &'static str) -> S
     }
 }
 
-/// Puts a filter that answers in the place of the service, behind the first filter.
+/// Adds a filter that answers in place of the service, after the first filter.
 pub(super) fn answer_at_once(filters: &mut Vec<serde_json::Value>) {
     filters.insert(1, answer());
 }

@@ -1,4 +1,4 @@
-//! How long Envoy takes to start, with the filter and without.
+//! Envoy's start time, with the filter and without.
 
 use std::path::Path;
 use std::time::Instant;

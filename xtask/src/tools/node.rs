@@ -10,7 +10,7 @@ use crate::command;
 use crate::help::Help;
 
 const NODE_VERSION: &str = "24.19.0";
-/// Older ones know WASI in other words.
+/// Older ones have another API for WASI.
 const OLDEST_NODE: u32 = 20;
 /// Binaryen's only number.
 const BINARYEN: u32 = 132;
@@ -57,7 +57,7 @@ impl Tools<'_> {
         self.checked(&home.join("wasm-opt"), "--version", &home)
     }
 
-    /// npm: that of the system, which may know a mirror of the registry, else Node's own.
+    /// npm: the system's, which may be configured with a mirror of the registry, else Node's own.
     fn npm(&self) -> Result<Command> {
         if node_on_path().is_some()
             && let Some(path) = on_path("npm")
@@ -85,7 +85,7 @@ fn unpack_wasm_opt(npm: Command, dir: &Path) -> Result<()> {
         std::fs::rename(&from, dir.join(name))
             .context("the package has another layout than expected")?;
     }
-    // What it has beside that program is nine times as large.
+    // The rest of the package is nine times as large.
     std::fs::remove_dir_all(dir.join("node_modules"))?;
     launcher("wasm-opt", dir)
 }
@@ -100,7 +100,7 @@ fn install(
 ) -> Result<PathBuf> {
     let wanted = serde_json::json!({ "dependencies": { package: version } });
     let place = format!("node_modules/{package}");
-    // A locked package is checked, wherever npm is told to get it from.
+    // npm checks a locked package, whichever registry it is configured with.
     let lock = serde_json::json!({
         "lockfileVersion": 3,
         "packages": { "": wanted, &place: { "version": version, "integrity": integrity } },
@@ -124,7 +124,7 @@ fn install(
 /// else the system's.
 fn launcher(program: &str, dir: &Path) -> Result<()> {
     let path = dir.join(program);
-    // By this name Node does not look around for what kind of module it is.
+    // With this extension Node does not have to detect the kind of module.
     std::fs::rename(&path, path.with_extension("cjs"))?;
     let script = format!(
         "#!/bin/sh\nhere=$(dirname \"$(readlink -f \"$0\")\")\n\

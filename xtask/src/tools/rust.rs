@@ -1,5 +1,4 @@
-//! What belongs to Rust: the toolchain's own parts, and programs that only
-//! come as sources from the registry of crates.
+//! Parts of the Rust toolchain, and programs that are installed from crates.io.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -41,7 +40,7 @@ impl Tools<'_> {
         }
         if !command::exists("rustup") {
             return Err(Help::new(format!("this Rust has no standard library for {target}"))
-                .remedy("install Rust with rustup (https://rustup.rs), which adds the target by itself")
+                .remedy("install Rust with rustup (https://rustup.rs), which adds the target automatically")
                 .remedy("or install your distribution's package for it, of the same version as rustc")
                 .into());
         }
@@ -75,7 +74,7 @@ impl Tools<'_> {
         Ok(())
     }
 
-    /// Whether tests can be run by nextest, which is faster to read.
+    /// Whether nextest is installed.
     #[expect(clippy::unused_self, reason = "a question about tools")]
     pub fn has_nextest(&self) -> bool {
         on_path("cargo-nextest").is_some()

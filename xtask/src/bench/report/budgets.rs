@@ -1,10 +1,10 @@
-//! What the figures are made of, and whether they are what was promised.
+//! Derived figures, and whether they are within the budgets.
 
 use super::{Report, Series, median, micros, row, thousandths};
 use crate::bench::start::Starts;
 use crate::wasm::{SIZE_BUDGET_BYTES, kilobytes};
 
-/// What a figure is to reach: a setup's share of its reference's requests, in thousandths.
+/// The least that a setup must reach of its reference's requests, in thousandths.
 const BUDGETS: [(&str, u64); 5] = [
     ("every request checked", 500),
     ("leased", 800),
@@ -12,13 +12,13 @@ const BUDGETS: [(&str, u64); 5] = [
     ("denied, upstream", 1500),
     ("leased, upstream", 900),
 ];
-/// The limiter's share of what redis-benchmark gets out of Redis, in thousandths.
+/// The least that the limiter must reach of redis-benchmark's throughput, in thousandths.
 const LIMITER_BUDGET: u64 = 800;
-/// What the filter may add to the start of Envoy, in milliseconds.
+/// The most that the filter may add to Envoy's start, in milliseconds.
 const START_BUDGET_MS: u64 = 300;
 
 impl Report {
-    /// What each process used for a request.
+    /// The CPU time of each process per request.
     pub(super) fn cpu_table(&self) -> String {
         let mut table = String::from("\n");
         table += &row([
@@ -29,7 +29,7 @@ impl Report {
             "of no-op",
             "Envoy least",
         ]);
-        // Neighbours of the machine only ever add to it: the least is what it takes.
+        // Other load on the machine only adds to it, so the least is the best estimate.
         let least = |series: &Series| series.cpu_ns(0).into_iter().min().unwrap_or(0);
         for series in &self.series {
             let [envoy, limiters, redis] =
@@ -69,7 +69,7 @@ impl Report {
         table
     }
 
-    /// What is promised, and whether it holds.
+    /// The budgets, and whether they hold.
     pub(super) fn budgets(&self) -> String {
         let mut table = String::from("\n");
         table += &row(["budget", "is", "to be", "", "", ""]);
