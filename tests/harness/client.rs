@@ -1,4 +1,4 @@
-//! A client of HTTP/1.1 that reads like a sentence.
+//! An HTTP/1.1 client with a short interface for tests.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use hyper_util::client::legacy::Client as Pool;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 
-/// No answer of a test takes longer.
+/// The timeout of a request.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Sends requests over connections that it keeps.

@@ -15,11 +15,10 @@ use crate::{
 
 /// The first and the last slot of each master.
 pub const CLUSTER_SLOTS: [[u16; 2]; 3] = [[0, 5460], [5461, 10922], [10923, 16383]];
-/// Nodes greet each other once a second, on a busy machine less often.
+/// Nodes exchange PINGs once a second, on a busy machine less often.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What makes a server a node; `bus` is the port on which the nodes talk to each other. A node is
-/// missed after a second.
+/// The arguments of a node; `bus` is the port of the cluster bus. A node counts as failed after a second.
 pub fn cluster_arguments(bus: u16) -> [String; 6] {
     let bus = bus.to_string();
     let timeout = ["--cluster-node-timeout", "1000"];
@@ -35,7 +34,7 @@ pub fn cluster_arguments(bus: u16) -> [String; 6] {
     .map(str::to_owned)
 }
 
-/// Gives each of three nodes its slots, makes them known to each other, and waits until all serve.
+/// Assigns each of three nodes its slots, joins them by CLUSTER MEET, and waits until all serve.
 /// A node is its port and its bus.
 pub async fn join_cluster(nodes: &[[u16; 2]; 3]) -> Result<()> {
     let [[seed, _], ..] = *nodes;
@@ -64,7 +63,7 @@ pub(crate) async fn ask(port: u16, command: &str) -> Result<String> {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
     let last = format!("{command}\r\nQUIT\r\n");
     stream.write_all(last.as_bytes()).await?;
-    // A sentinel does not know how to quit.
+    // A sentinel has no QUIT.
     stream.shutdown().await?;
     let mut reply = String::new();
     stream.read_to_string(&mut reply).await?;
@@ -72,7 +71,7 @@ pub(crate) async fn ask(port: u16, command: &str) -> Result<String> {
     Ok(reply)
 }
 
-/// What a node is called by the others.
+/// A node's id.
 async fn name(port: u16) -> Result<String> {
     let reply = ask(port, "CLUSTER MYID").await?;
     Ok(reply.lines().nth(1).context("a name")?.trim().to_owned())
@@ -103,7 +102,7 @@ impl ReplicatedCluster {
             ask(master.port, &meet).await?;
             let replicate = format!("CLUSTER REPLICATE {}", name(master.port).await?);
             let follows = async || ask(replica.port, &replicate).await.ok();
-            until("the replica knows its master", PATIENCE, follows).await?;
+            until("the replica follows its master", PATIENCE, follows).await?;
             let pair = Pair {
                 primary: Some(master),
                 replica,
@@ -111,7 +110,7 @@ impl ReplicatedCluster {
             pair.in_sync().await?;
             pairs.push(pair);
         }
-        // A replica is promoted only if it and the other masters know each other.
+        // A replica is promoted only after the other masters have discovered it.
         for port in masters.iter().copied() {
             let known = async || {
                 let nodes = ask(port, "CLUSTER NODES").await.ok()?;
@@ -127,7 +126,7 @@ impl ReplicatedCluster {
         })
     }
 
-    /// A store URL that names one node, which knows the others.
+    /// A store URL with one node; clients discover the others.
     pub fn url(&self) -> String {
         format!("redis-cluster://127.0.0.1:{}", self.masters[0])
     }
@@ -173,7 +172,7 @@ impl Cluster {
         Ok(Self { nodes })
     }
 
-    /// A store URL that names one node, which knows the others.
+    /// A store URL with one node; clients discover the others.
     pub fn url(&self) -> String {
         let port = self.ports().next().unwrap_or_default();
         format!("redis-cluster://127.0.0.1:{port}")
@@ -195,9 +194,8 @@ impl Cluster {
         ask(self.owner(self.slot(key).await?)?, command).await
     }
 
-    /// Moves a slot with all its keys to the master after its own, as an operator does: first both
-    /// say that it is on its way, then the keys go, one after the other, then all say that it is
-    /// there. Returns both ports.
+    /// Moves a slot with all its keys to the master after its own, as an operator does: MIGRATING and
+    /// IMPORTING on both, then the keys one by one, then SETSLOT NODE on all. Returns both ports.
     pub async fn move_slot(&self, slot: u16) -> Result<[u16; 2]> {
         let from = self.owner(slot)?;
         let ports: Vec<u16> = self.ports().collect();

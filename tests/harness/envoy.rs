@@ -54,7 +54,7 @@ impl Envoy {
     ) -> Result<Self> {
         let typed = shown(&command);
         // The shipped file names the filter relative to the checkout.
-        // What the access log holds back for ten seconds a test waits for.
+        // Tests wait for the access log, which Envoy otherwise flushes every ten seconds.
         command
             .args(["--file-flush-interval-msec", "50"])
             .current_dir(&programs.root);

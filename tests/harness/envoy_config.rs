@@ -1,5 +1,5 @@
-//! envoy.yaml, changed where a test needs it: read, edited as a tree and
-//! written as JSON, so that the file itself stays free of placeholders.
+//! envoy.yaml with a test's changes: parsed, edited as a tree and written as JSON, so that the file
+//! itself needs no placeholders.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use crate::Ports;
 #[derive(Debug, Clone)]
 pub struct EnvoyConfig {
     tree: Value,
-    /// Ports that are right already.
+    /// Ports to keep.
     kept: Vec<u16>,
     arguments: Vec<String>,
 }
@@ -107,8 +107,8 @@ impl EnvoyConfig {
     }
 
     /// Gives the limiter more time, such as `1s`, and connections to it as much. With the shipped
-    /// 20 ms a busy machine makes Envoy decide by itself now and then, which is right, but not
-    /// what most tests are about.
+    /// 20 ms a busy machine causes fallbacks now and then, which is correct, but not what most tests
+    /// are about.
     pub fn limiter_timeout(self, timeout: &str) -> Result<Self> {
         let mut config = self.filter_config(|filter| {
             if let Some(limiter) = filter.get_mut("limiter").and_then(Value::as_object_mut) {

@@ -1,5 +1,4 @@
-//! Servers of which one is killed and another takes its place: a primary with a replica, watched by a
-//! sentinel or as the node of a Cluster.
+//! Failover: a primary with a replica that is promoted, by a sentinel or as a node of a Cluster.
 
 use std::{fs, path::Path, process::Command, time::Duration};
 
@@ -7,7 +6,7 @@ use anyhow::{Context, Result};
 
 use crate::{Process, cluster::ask, free_port, until};
 
-/// Both look at each other once a second, on a busy machine less often.
+/// Both exchange PINGs once a second, on a busy machine less often.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A server and the port that it listens on.
@@ -49,7 +48,7 @@ impl Node {
     }
 }
 
-/// A primary and the replica that is to take its place.
+/// A primary and the replica that will be promoted.
 #[derive(Debug)]
 pub struct Pair {
     pub(crate) primary: Option<Node>,
@@ -70,8 +69,8 @@ impl Pair {
         until("the replica is in sync", PATIENCE, has_it).await
     }
 
-    /// What the primary writes from now on the replica does not get. (Taking the replica off the
-    /// processor would not do: what the kernel has received meanwhile it reads later.)
+    /// Stops replication: the replica misses the primary's further writes. (Pausing the replica would
+    /// not do: it would later read what the kernel has received meanwhile.)
     pub async fn cut(&self) -> Result<()> {
         let primary = self.primary.as_ref().context("it was killed")?.port;
         ask(primary, "ACL SETUSER default -psync -sync").await?;
@@ -100,7 +99,7 @@ pub struct Sentinel {
 }
 
 impl Sentinel {
-    /// Starts all three; returns once the sentinel knows whom it can promote.
+    /// Starts all three; returns once the sentinel has discovered the replica.
     pub async fn start(server: &Path, dir: &Path) -> Result<Self> {
         let primary = Node::start(server, dir, &[]).await?;
         let of = ["--replicaof", "127.0.0.1", &primary.port.to_string()];
@@ -119,13 +118,13 @@ impl Sentinel {
         let mut command = Command::new(server);
         command.arg(&configuration).arg("--sentinel");
         let process = Process::start("sentinel", &mut command, dir)?;
-        let knows = async || {
+        let discovered = async || {
             let replicas = ask(port, "SENTINEL REPLICAS main").await.ok()?;
             replicas
                 .contains("master-link-status\r\n$2\r\nok")
                 .then_some(())
         };
-        until("the sentinel knows the replica", PATIENCE, knows).await?;
+        until("the sentinel has discovered the replica", PATIENCE, discovered).await?;
         Ok(Self {
             pair: Pair {
                 primary: Some(primary),

@@ -1,4 +1,4 @@
-//! Something at the limiter's address that is not a limiter, or one in a bad way.
+//! A server at the limiter's address that misbehaves.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -11,19 +11,19 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// How long a liar takes to answer a poll: checks are answered meanwhile.
+/// How long an answer to a poll takes; checks are answered meanwhile.
 const POLL_TAKES: Duration = Duration::from_millis(5);
 
-/// What it does with every call.
+/// The reaction to every call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Misbehaviour {
     /// Sends these bytes and closes the connection.
-    Say(Vec<u8>),
-    /// The same, with bytes of their own for polls, and for checks one after the other, in turn.
-    Lie {
-        /// To every poll.
+    Send(Vec<u8>),
+    /// Sends one response to polls, and these to checks, in turn.
+    SendEach {
+        /// The response to polls.
         polls: Vec<u8>,
-        /// To checks.
+        /// The responses to checks.
         checks: Vec<Vec<u8>>,
     },
     /// Sends these bytes, one after the other, with a pause before each.
@@ -34,14 +34,14 @@ pub enum Misbehaviour {
     Close,
 }
 
-/// What it was asked so far.
+/// Calls so far.
 #[derive(Debug, Default)]
 struct Calls {
     checks: AtomicU64,
     polls: AtomicU64,
 }
 
-/// It runs until it is dropped.
+/// The running server; it ends when dropped.
 #[derive(Debug)]
 pub struct FakeLimiter {
     calls: Arc<Calls>,
@@ -54,13 +54,13 @@ impl FakeLimiter {
     pub async fn start(port: u16, does: Misbehaviour) -> Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?;
         let calls = Arc::<Calls>::default();
-        let (does, told) = watch::channel(does);
+        let (does, current) = watch::channel(does);
         let mut tasks = JoinSet::new();
         let counted = Arc::clone(&calls);
         tasks.spawn(async move {
             let mut connections = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
-                connections.spawn(serve(stream, told.clone(), Arc::clone(&counted)));
+                connections.spawn(serve(stream, current.clone(), Arc::clone(&counted)));
                 while connections.try_join_next().is_some() {}
             }
         });
@@ -71,12 +71,12 @@ impl FakeLimiter {
         })
     }
 
-    /// What it does from the next call on.
+    /// Changes the reaction from the next call on.
     pub fn change(&self, does: Misbehaviour) {
         self.does.send_replace(does);
     }
 
-    /// Calls that were to decide something, so far.
+    /// Checks so far.
     pub fn checks(&self) -> u64 {
         self.calls.checks.load(Ordering::Relaxed)
     }
@@ -98,14 +98,14 @@ pub fn answer(status: &str, headers: &[&str], body: &[u8]) -> Vec<u8> {
     [text.as_bytes(), body].concat()
 }
 
-async fn serve(mut stream: TcpStream, told: watch::Receiver<Misbehaviour>, calls: Arc<Calls>) {
-    // A proxy that goes away is no concern of ours.
-    let _ = serve_one(&mut stream, told, &calls).await;
+async fn serve(mut stream: TcpStream, current: watch::Receiver<Misbehaviour>, calls: Arc<Calls>) {
+    // A proxy may disconnect at any time.
+    let _ = serve_one(&mut stream, current, &calls).await;
 }
 
 async fn serve_one(
     stream: &mut TcpStream,
-    told: watch::Receiver<Misbehaviour>,
+    current: watch::Receiver<Misbehaviour>,
     calls: &Calls,
 ) -> Result<()> {
     let head = read_call(stream).await?;
@@ -118,16 +118,16 @@ async fn serve_one(
     if polls {
         calls.polls.fetch_add(1, Ordering::Relaxed);
     }
-    let does = told.borrow().clone();
+    let does = current.borrow().clone();
     match does {
-        Misbehaviour::Say(bytes) => stream.write_all(&bytes).await?,
-        Misbehaviour::Lie { polls: bytes, .. } if polls => {
+        Misbehaviour::Send(bytes) => stream.write_all(&bytes).await?,
+        Misbehaviour::SendEach { polls: bytes, .. } if polls => {
             tokio::time::sleep(POLL_TAKES).await;
             stream.write_all(&bytes).await?;
         }
-        Misbehaviour::Lie { checks, .. } => {
+        Misbehaviour::SendEach { checks, .. } => {
             let nth = usize::try_from(nth)?.checked_rem(checks.len());
-            let bytes = nth.and_then(|nth| checks.get(nth)).context("no lie")?;
+            let bytes = nth.and_then(|nth| checks.get(nth)).context("no response")?;
             stream.write_all(bytes).await?;
         }
         Misbehaviour::Drip(bytes, pause) => {
@@ -144,7 +144,7 @@ async fn serve_one(
     Ok(())
 }
 
-/// Reads a call; its head.
+/// Reads a call and returns its head.
 async fn read_call(stream: &mut TcpStream) -> Result<String> {
     let mut bytes = Vec::new();
     let end = loop {

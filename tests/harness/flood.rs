@@ -1,5 +1,4 @@
-//! Very many requests, as fast as they go: over many connections at once, or opened and reset
-//! over HTTP/2.
+//! Many requests as fast as possible: over many connections at once, or opened and reset over HTTP/2.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -70,7 +69,7 @@ async fn resets(port: u16, block: &[u8], most: u64) -> Result<u64> {
     const WHOLE: u8 = 5;
     let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
     let (mut incoming, mut outgoing) = stream.into_split();
-    // What comes back is not looked at, but it must not fill the pipe.
+    // Responses are read and dropped, so that they do not fill the connection.
     let drain = tokio::spawn(async move {
         let mut scratch = [0; 16_384];
         while matches!(incoming.read(&mut scratch).await, Ok(read) if read > 0) {}
@@ -116,8 +115,8 @@ pub async fn streams_without_window(
     Ok(streams)
 }
 
-/// Sends frames of HTTP/2 that ask for an answer each, PING and SETTINGS, and reads none; until they
-/// are not taken any more, or so many were. How many were.
+/// Sends PING and SETTINGS frames, which must each be answered, and reads no answer, until the other
+/// side accepts no more or `most` are sent. Returns the number sent.
 pub async fn control_frames(port: u16, most: u64) -> Result<u64> {
     const PATIENCE: Duration = Duration::from_secs(2);
     let pair = [frame(6, 0, 0, &[0; 8])?, frame(4, 0, 0, &[])?].concat();
@@ -144,7 +143,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Result<Vec<u8>> {
     Ok([head.as_slice(), payload].concat())
 }
 
-/// Headers as HPACK literals, none of them remembered.
+/// Headers as HPACK literals without indexing.
 fn header_block(headers: &[(&str, &str)]) -> Result<Vec<u8>> {
     let mut block = Vec::new();
     for (name, value) in headers {

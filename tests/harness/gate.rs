@@ -1,5 +1,5 @@
-//! What stands before a limiter and holds its checks, so that a test sees how many there are at
-//! once and when each is answered.
+//! A proxy in front of a limiter that can hold checks, so that a test controls how many are pending
+//! and when each is answered.
 
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,10 +17,10 @@ use tokio::task::JoinSet;
 
 use crate::{free_port, serve::serve};
 
-/// Permits that nobody uses up.
+/// More permits than any test needs.
 const OPEN: usize = 1 << 20;
 
-/// A port before that of a limiter. Clones are the same one; it ends with the last.
+/// The proxy. Clones share it; it ends with the last.
 #[derive(Debug, Clone)]
 pub struct Gate {
     port: u16,
@@ -37,7 +37,7 @@ struct Shared {
 }
 
 impl Gate {
-    /// Open, on a free port, with nobody behind it.
+    /// Starts it open, on a free port, without a limiter.
     pub async fn start() -> Result<Self> {
         let gate = Self {
             port: free_port()?,
@@ -58,7 +58,7 @@ impl Gate {
         self.port
     }
 
-    /// Whom it passes calls on to.
+    /// Sets the port that calls are forwarded to.
     pub fn forward_to(&self, port: u16) {
         *lock(&self.shared.behind) = port;
     }
@@ -69,7 +69,7 @@ impl Gate {
         tasks.shutdown().await;
     }
 
-    /// Takes connections, again.
+    /// Accepts connections again.
     pub async fn listen(&self) -> Result<()> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, self.port)).await?;
         let shared = Arc::clone(&self.shared);
@@ -79,17 +79,17 @@ impl Gate {
         Ok(())
     }
 
-    /// Holds the checks that come from now on.
+    /// Holds further checks.
     pub fn hold(&self) {
         self.shared.permits.forget_permits(usize::MAX);
     }
 
-    /// Passes all of them on again.
+    /// Forwards all held and further checks.
     pub fn open(&self) {
         self.shared.permits.add_permits(OPEN);
     }
 
-    /// The bodies of all calls that were to check something, so far.
+    /// The bodies of all checks so far.
     pub fn checks(&self) -> Vec<Bytes> {
         lock(&self.shared.checks).clone()
     }

@@ -1,6 +1,5 @@
-//! Starts the real programs (Redis, Valkey, limiter, Envoy) on free ports of
-//! 127.0.0.1, in folders of their own, and takes them away again: for the
-//! end-to-end suites, `cargo xtask demo` and `cargo xtask bench`.
+//! Starts and stops the real programs (Redis, Valkey, limiter, Envoy) on free ports of 127.0.0.1, in
+//! folders of their own, for the end-to-end suites, `cargo xtask demo`, `bench` and `soak`.
 
 mod client;
 mod cluster;

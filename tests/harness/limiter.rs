@@ -12,9 +12,9 @@ use crate::{Client, Process, Programs, process::Signal, shown};
 pub struct LimiterPlan {
     /// Its name in logs.
     pub name: String,
-    /// Where checks arrive.
+    /// The data port.
     pub port: u16,
-    /// Where it tells about itself.
+    /// The admin port.
     pub admin_port: u16,
     /// The store's URL.
     pub store: String,
@@ -22,7 +22,7 @@ pub struct LimiterPlan {
     pub arguments: Vec<String>,
     /// The program.
     pub program: PathBuf,
-    /// Where its log goes.
+    /// The folder of its log.
     pub dir: PathBuf,
 }
 
@@ -59,8 +59,7 @@ impl LimiterPlan {
         shown(&self.command()).replace(&store, "")
     }
 
-    /// Starts it and waits until it has loaded the limits, or knows that there
-    /// are none.
+    /// Starts it and waits until it has loaded the limits, or their definite absence.
     pub async fn start(self) -> Result<Limiter> {
         let mut process = Process::start(&self.name, &mut self.command(), &self.dir)?;
         let client = Client::new();
@@ -95,7 +94,7 @@ impl Limiter {
         Ok(self.plan)
     }
 
-    /// Kills it where it stands; the plan starts it again.
+    /// Kills it; the plan starts it again.
     pub async fn kill(mut self) -> Result<LimiterPlan> {
         self.process.signal(Signal::KILL)?;
         self.process.ended().await?;

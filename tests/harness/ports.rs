@@ -55,12 +55,12 @@ impl Ports {
     }
 }
 
-/// Where ports are taken from: below what the kernel gives to outgoing connections by itself (from
-/// 32768 on Linux), so that none of those can be in a program's way.
+/// The range of ports: below the kernel's range for outgoing connections (from 32768 on Linux), so
+/// that none of those can take a program's port.
 const FIRST: u16 = 12_000;
 const COUNT: u32 = 20_000;
 
-/// A port that nothing listens on, and that no other test is given as long as this process lives.
+/// A port that nothing listens on; no other test gets it while this process lives.
 pub fn free_port() -> Result<u16> {
     /// Locks on the ports of this process.
     static CLAIMS: Mutex<Vec<File>> = Mutex::new(Vec::new());

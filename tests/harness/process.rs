@@ -39,7 +39,7 @@ impl Process {
             .stdin(Stdio::null())
             .stdout(output.try_clone()?)
             .stderr(output)
-            // Ctrl-C is for us: we stop our programs in order.
+            // Ctrl-C must reach only this process, which stops its programs in order.
             .process_group(0);
         die_with_parent(command);
         let child = command
@@ -91,7 +91,7 @@ impl Process {
         self.ended().await.map(drop)
     }
 
-    /// Waits until it has ended, by itself or because it was asked to.
+    /// Waits until it has ended, for whatever reason.
     pub async fn ended(&mut self) -> Result<ExitStatus> {
         let what = format!("{} stops when asked", self.name);
         until(&what, PATIENCE, async || {
@@ -100,7 +100,7 @@ impl Process {
         .await
     }
 
-    /// Takes it off the processor: it accepts connections and answers nothing.
+    /// Stops it with SIGSTOP: it accepts connections and answers nothing.
     pub fn pause(&self) -> Result<()> {
         self.signal(Signal::STOP)
     }
@@ -176,8 +176,8 @@ impl Drop for Process {
     }
 }
 
-/// Has the kernel kill the program when the thread that started it ends, also
-/// when that is too sudden for [`Drop`].
+/// Makes the kernel kill the program when the thread that started it ends, even if [`Drop`] does not
+/// run.
 #[expect(
     unsafe_code,
     reason = "pre_exec is unsafe: it runs between fork and exec"

@@ -1,4 +1,4 @@
-//! Where the programs are that a suite starts.
+//! The paths of the programs that suites start.
 
 use std::env;
 use std::path::{Path, PathBuf};

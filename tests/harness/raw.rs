@@ -1,5 +1,5 @@
-//! HTTP/1.1 by hand: what a client sends who keeps to no rules. Bytes go out as they
-//! are given, and the answer is read only as far as it takes to tell where it ends.
+//! HTTP/1.1 without a client library, to send malformed requests. Bytes are sent as given, and the
+//! response is parsed only as far as needed to find its end.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use anyhow::{Context, Result, bail};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// No answer of a test takes longer.
+/// The timeout of a request.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A connection that may be closed at any moment by the other side, and is then made anew.
+/// A connection that is reopened whenever the other side closes it.
 #[derive(Debug)]
 pub struct RawClient {
     port: u16,

@@ -55,12 +55,12 @@ impl Redis {
         shown(&command(&self.server, self.port, &self.dir))
     }
 
-    /// Stops it and starts it empty: keys and scripts are gone.
+    /// Restarts it without keys and scripts.
     pub async fn restart_empty(self) -> Result<Self> {
         self.stop().await?.start().await
     }
 
-    /// Stops it; its keys are gone.
+    /// Stops it; its keys are lost.
     pub async fn stop(self) -> Result<StoppedRedis> {
         self.process.stop().await?;
         Ok(StoppedRedis {
@@ -151,8 +151,8 @@ async fn launch(server: &Path, port: u16, dir: &Path, arguments: &[&str]) -> Res
     Ok(process)
 }
 
-/// Whether a server or a sentinel answers, if only that it is still loading or wants a password. On a
-/// slow disk it accepts connections long before.
+/// Whether a server or a sentinel answers, even with LOADING or NOAUTH. On a slow disk it accepts
+/// connections long before.
 pub async fn redis_answers(port: u16) -> Result<()> {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
     stream.write_all(b"PING\r\n").await?;

@@ -1,4 +1,4 @@
-//! Answering HTTP/1 on a port.
+//! An HTTP/1 server.
 
 use std::convert::Infallible;
 
@@ -11,7 +11,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
-/// Answers every request with what `answer` makes of it.
+/// Answers every request with the result of `answer`.
 pub async fn serve<A>(
     listener: TcpListener,
     answer: impl Fn(Request<Incoming>) -> A + Clone + Send + Sync + 'static,
@@ -27,7 +27,7 @@ pub async fn serve<A>(
                 let answered = answer(request);
                 async { Ok::<_, Infallible>(answered.await) }
             });
-            // A client that goes away is no concern of ours.
+            // A client may disconnect at any time.
             let _ = http1::Builder::new()
                 .serve_connection(TokioIo::new(stream), service)
                 .await;

@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 
 use crate::serve::serve;
 
-/// What has arrived.
+/// Requests so far.
 #[derive(Debug, Default)]
 struct Seen {
     requests: u64,
@@ -72,7 +72,7 @@ impl Upstream {
         lock(&self.seen).targets.get(target).copied().unwrap_or(0)
     }
 
-    /// Has every answer from now on carry these headers.
+    /// Adds these headers to all further responses.
     pub fn answer_with(&self, headers: &[(&'static str, &'static str)]) {
         let pairs = headers.iter().map(|(name, value)| {
             let value = HeaderValue::from_static(value);
@@ -81,7 +81,7 @@ impl Upstream {
         lock(&self.seen).answers_with = pairs.collect();
     }
 
-    /// Has requests for a target redirected to another one from now on.
+    /// Redirects further requests for a target to another one.
     pub fn redirect(&self, from: &'static str, to: &'static str) {
         lock(&self.seen).redirects.insert(from, to);
     }

@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-/// Pause between two looks.
+/// The pause between two probes.
 const POLL: Duration = Duration::from_millis(10);
 
-/// Looks until `probe` finds something; fails, naming `what`, after `limit`.
+/// Repeats `probe` until it returns something; fails after `limit`, naming `what`.
 pub async fn until<T>(
     what: &str,
     limit: Duration,

@@ -1,9 +1,9 @@
-//! A filter that lets everything pass, by the proxy-wasm SDK. What it costs is the price of any
-//! filter that is written with it; `lean-filter` costs less.
+//! A filter by the proxy-wasm SDK that lets everything pass. Its cost is that of any filter with the
+//! SDK; `lean-filter` costs less.
 //!
-//! Configured with `"headers"` it still lets everything pass, but asks Envoy for what any rate
-//! limiter of these headers has to: a request's headers, the time, and five headers on the response.
-//! That is the price no quicker decision can save.
+//! Configured with `"headers"` it still lets everything pass, but makes the host calls that any rate
+//! limiter with these headers must make: it reads the request's headers and the time, and writes five
+//! response headers. No faster decision can save that cost.
 #![expect(
     missing_docs,
     reason = "proxy_wasm::main exports a function without documentation"

@@ -1,4 +1,4 @@
-//! `deploy/docker`: what can be known without building an image.
+//! `deploy/docker`: checks that need no image build.
 
 use std::process::Command;
 
@@ -46,7 +46,7 @@ fn compose_mounts_files_that_are_there_and_builds_what_is_here() {
 
 /// The names that compose's Envoy looks up are services of the same file.
 #[test]
-fn compose_has_everyone_whom_envoy_asks() {
+fn compose_has_every_host_that_envoy_calls() {
     let compose = documents("deploy/docker/compose.yaml").remove(0);
     let gateway = text("deploy/envoy/gateway.yaml");
     for name in ["limiter", "service"] {

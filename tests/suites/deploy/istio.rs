@@ -74,8 +74,8 @@ fn every_plugins_configuration_is_one_of_the_filters() {
     }
 }
 
-/// A Sidecar resource takes from workloads what they could reach: whoever applies a plugin must not
-/// get one with it, nor one for a whole namespace.
+/// A Sidecar resource restricts egress: applying a plugin must not apply one, nor one for a whole
+/// namespace.
 #[test]
 fn only_a_file_of_its_own_narrows_what_proxies_know() {
     for path in manifests() {
@@ -93,7 +93,7 @@ fn only_a_file_of_its_own_narrows_what_proxies_know() {
 }
 
 #[test]
-fn the_service_that_plugins_ask_is_the_one_that_kubernetes_is_given() {
+fn plugins_call_the_service_that_kubernetes_has() {
     let service = named(&files("deploy/kubernetes", ".yaml"), "Service", "limiter");
     assert_eq!(service["metadata"]["namespace"], "ratelimit");
     assert_eq!(service["spec"]["ports"][0]["port"], 8090);
@@ -103,9 +103,9 @@ fn the_service_that_plugins_ask_is_the_one_that_kubernetes_is_given() {
     );
 }
 
-/// A filter that may not tell what it decided by itself would be missed in `rlctl stats`.
+/// Without `/v1/report`, `rlctl stats` would lack the proxies' decisions.
 #[test]
-fn who_may_ask_may_call_all_that_a_limiter_answers() {
+fn callers_may_use_every_path_of_a_limiter() {
     let manual = std::fs::read_to_string(file("docs/limiter.md")).unwrap();
     let called = manual.split('`').filter_map(|code| {
         let path = code.strip_prefix("POST ").or(code.strip_prefix("GET "))?;
@@ -120,8 +120,8 @@ fn who_may_ask_may_call_all_that_a_limiter_answers() {
     assert_eq!(*paths, json!(called), "in alphabetical order");
 }
 
-/// What Istio makes of a plugin: the filter in every listener of the workload, its configuration
-/// as JSON, and clusters under Istio's names.
+/// A plugin as Istio configures Envoy for it: the filter in every listener of the workload, its
+/// configuration as JSON, and clusters under Istio's names.
 fn as_istio_does(plugin: &Value, node: &str, direction: &str) -> EnvoyConfig {
     let spec = &plugin["spec"];
     let cluster = spec["pluginConfig"]["limiter"]["cluster"].clone();

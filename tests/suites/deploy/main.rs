@@ -1,6 +1,5 @@
-//! What `deploy/` ships is what a platform engineer loads: every file is read by
-//! the program it is for, or by the schema of its API, and what can run here runs.
-//! `cargo xtask test --only deploy` brings what is needed.
+//! Every file of `deploy/` is checked by the program it is for, or by its API's schema, and run where
+//! possible. `cargo xtask test --only deploy` provides the programs.
 #![expect(
     clippy::unwrap_used,
     clippy::panic,
@@ -16,5 +15,6 @@ mod envoy;
 mod istio;
 mod kubernetes;
 mod monitoring;
+mod pods;
 mod systemd;
 mod valkey;

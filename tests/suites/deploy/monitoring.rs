@@ -22,7 +22,7 @@ fn promtool(arguments: &[&str]) -> Command {
 
 #[test]
 fn prometheus_accepts_its_configuration() {
-    // Debian's promtool cannot look for pods; what is done with them, it can read.
+    // Debian's promtool has no Kubernetes discovery; it can check the rest.
     let pods = "kubernetes_sd_configs: [{role: pod}]";
     let shipped = text("deploy/monitoring/prometheus.yaml");
     assert!(shipped.contains(pods));
@@ -73,8 +73,8 @@ fn expressions() -> Vec<String> {
     drawn.chain(fired).collect()
 }
 
-/// The metrics of ours that an expression asks for.
-fn asked_for(expression: &str) -> BTreeSet<String> {
+/// The rl_ metrics in an expression.
+fn metrics_in(expression: &str) -> BTreeSet<String> {
     let words = expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     words
         .filter(|word| word.starts_with("rl_"))
@@ -82,31 +82,31 @@ fn asked_for(expression: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// The metrics that a page of Prometheus's format can ever have.
-fn offered(page: &str) -> BTreeSet<String> {
-    let mut offered = BTreeSet::new();
+/// The metrics that a page in Prometheus's format declares.
+fn declared(page: &str) -> BTreeSet<String> {
+    let mut declared = BTreeSet::new();
     for line in page.lines() {
         if let Some((name, kind)) = line
             .strip_prefix("# TYPE ")
             .and_then(|line| line.split_once(' '))
         {
-            offered.insert(name.to_owned());
+            declared.insert(name.to_owned());
             // OpenMetrics counts under another name than it declares.
             if kind == "counter" {
-                offered.insert(format!("{name}_total"));
+                declared.insert(format!("{name}_total"));
             }
             if kind == "histogram" {
-                offered.extend(["bucket", "sum", "count"].map(|part| format!("{name}_{part}")));
+                declared.extend(["bucket", "sum", "count"].map(|part| format!("{name}_{part}")));
             }
         }
     }
-    offered
+    declared
 }
 
-/// Envoy defines a metric when it first counts: so a system that meets everything that the rules
-/// and the dashboard ask about.
+/// Envoy defines a metric at its first count, so this system produces every metric of the rules and the
+/// dashboard.
 #[tokio::test]
-async fn every_metric_that_is_asked_for_is_there() {
+async fn every_metric_in_use_exists() {
     let config = EnvoyConfig::read(&file("deploy/envoy/gateway.yaml")).unwrap();
     let running = Running::start(config, GATEWAY, &[]).await;
     statuses(&running.get("alice"), 7).await;
@@ -118,8 +118,8 @@ async fn every_metric_that_is_asked_for_is_there() {
         .await
         .unwrap()
         .text();
-    let limiter = offered(&page);
-    let wanted: BTreeSet<String> = expressions().iter().flat_map(|e| asked_for(e)).collect();
+    let limiter = declared(&page);
+    let wanted: BTreeSet<String> = expressions().iter().flat_map(|e| metrics_in(e)).collect();
     assert!(wanted.len() >= 15, "{wanted:?}");
     // Without a limiter calls fail, and with a start without one requests are unguarded.
     running.limiter.process().pause().unwrap();
@@ -129,7 +129,7 @@ async fn every_metric_that_is_asked_for_is_there() {
         running.get("bob").send().await.ok()?;
         let mut there = limiter.clone();
         for envoy in [&running.envoy, &stranded.envoy] {
-            there.extend(offered(&envoy.admin("/stats/prometheus").await.ok()?));
+            there.extend(declared(&envoy.admin("/stats/prometheus").await.ok()?));
         }
         let missing: Vec<&String> = wanted.difference(&there).collect();
         if missing.is_empty() {
@@ -149,14 +149,14 @@ fn unreachable() -> EnvoyConfig {
     config.filter_config(wrong).unwrap()
 }
 
-/// The counter that tells of a VM that ended is named after the plugin.
+/// The counter of VM restarts is named after the plugin.
 #[tokio::test]
-async fn a_vm_that_ended_would_be_noticed() {
+async fn a_vm_restart_raises_an_alert() {
     let config = EnvoyConfig::read(&file("deploy/envoy/gateway.yaml")).unwrap();
     let running = Running::start(config, GATEWAY, &[]).await;
     let page = running.envoy.admin("/stats/prometheus").await.unwrap();
     assert!(
-        offered(&page).contains("envoy_wasm_ratelimit_vm_reload"),
+        declared(&page).contains("envoy_wasm_ratelimit_vm_reload"),
         "{page}"
     );
     let alerts = alerts();

@@ -15,14 +15,14 @@ fn systemd_analyze() -> Option<Command> {
     there.is_ok().then(|| Command::new("systemd-analyze"))
 }
 
-/// A machine without systemd cannot say; the tests below hold everywhere.
+/// Skipped without systemd; the tests below run everywhere.
 #[test]
 fn systemd_accepts_the_unit_and_finds_it_locked_down() {
     let Some(mut analyze) = systemd_analyze() else {
         println!("no systemd-analyze here");
         return;
     };
-    // It wants to see the program.
+    // systemd-analyze requires the program to exist.
     let programs = Programs::from_env().unwrap();
     let dir = tempfile::tempdir().unwrap();
     let unit = dir.path().join("limiter.service");

@@ -78,7 +78,7 @@ async fn limiters_and_operators_have_what_they_need_and_a_restart_loses_nothing(
         let output = rlctl(&programs, port, arguments);
         assert!(output.status.success(), "{output:?}");
     }
-    // Nothing to mend: what is kept is kept, and nothing is evicted.
+    // Doctor finds no problem: data is persisted, and nothing is evicted.
     let doctor = rlctl(&programs, port, &["doctor"]);
     assert_eq!(doctor.status.code(), Some(0), "{doctor:?}");
 
@@ -128,7 +128,7 @@ async fn a_probe_may_ping_and_nothing_else_and_who_has_no_password_nothing_at_al
     assert!(answers.starts_with("-NOAUTH"), "{answers}");
 }
 
-/// Whoever forgets to put passwords into the file must not get those that everybody can read.
+/// Valkey must not start with the published placeholders as passwords.
 #[test]
 fn it_does_not_start_with_the_users_as_they_are_shipped() {
     let programs = Programs::from_env().unwrap();
@@ -146,7 +146,7 @@ fn it_does_not_start_with_the_users_as_they_are_shipped() {
 
 /// A volume of a secret and one of data, of the group that the pod is in.
 #[test]
-fn the_pod_can_do_nothing_that_it_need_not() {
+fn the_valkey_pod_has_no_needless_privileges() {
     let pod = pod();
     let context = &pod["securityContext"];
     assert_eq!(context["runAsNonRoot"], true);

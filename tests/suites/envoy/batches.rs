@@ -1,4 +1,4 @@
-//! Checks travel together when there are many.
+//! Concurrent checks share calls.
 
 use harness::until;
 
@@ -21,8 +21,8 @@ async fn checks_and_calls(stage: &Stage) -> [u64; 2] {
     ]
 }
 
-/// No limiter answers until all requests are there: so what decides how many calls there are is the
-/// filter, and not how fast this machine sends requests.
+/// No limiter answers until all requests have arrived, so the number of calls depends on the filter and
+/// not on the speed of this machine.
 #[tokio::test]
 async fn requests_that_wait_together_are_checked_together() {
     let stage = limits(&["{name: per-user, per: [user], rate: 10000/1h}"])

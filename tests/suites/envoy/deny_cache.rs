@@ -1,4 +1,4 @@
-//! A denied bucket is not asked about again and again.
+//! Repeated denials come from the deny cache.
 
 use harness::Client;
 
@@ -16,7 +16,7 @@ async fn a_denied_client_in_a_loop_costs_the_limiter_nothing() {
 
     assert_eq!(statuses(&alice, 200).await, [429; 200]);
 
-    // A denial is kept for at most a second.
+    // A denial is cached for at most a second.
     let seconds = started.elapsed().as_secs();
     let asked = stage.limiter_counter("rl_checks_total").await - checks;
     assert!(
@@ -25,8 +25,8 @@ async fn a_denied_client_in_a_loop_costs_the_limiter_nothing() {
     );
 }
 
-/// The limiter is asked beside each request whether the unit is back: how long that takes here, and how
-/// long the denial is kept after it, are counted by the same loop.
+/// Beside each request a peek at the limiter shows whether the unit is back; the same loop measures how
+/// long that takes and how long the denial is cached beyond it.
 #[tokio::test]
 async fn a_denial_is_not_kept_longer_than_it_holds() {
     let stage = limits(&["{name: per-user, per: [user], rate: 1/300ms}"])
@@ -51,6 +51,6 @@ async fn a_denial_is_not_kept_longer_than_it_holds() {
         }
     }
 
-    // A denial that was kept for its longest, a second, would be late more often than it was right.
+    // A denial cached for a full second would be late more often than right.
     assert!(late <= 1 + held / 2, "late {late} times after {held}");
 }

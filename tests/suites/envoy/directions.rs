@@ -1,4 +1,4 @@
-//! Which way a request goes decides whether it counts.
+//! The traffic direction decides whether a request counts.
 
 use serde_json::json;
 
@@ -28,7 +28,7 @@ async fn is_limited(node: &'static str, direction: &'static str, listener: &'sta
 }
 
 #[tokio::test]
-async fn a_sidecar_counts_what_comes_in_unless_told_otherwise() {
+async fn a_sidecar_counts_inbound_requests_by_default() {
     for (direction, inbound, outbound) in [
         ("auto", true, false),
         ("inbound", true, false),
@@ -49,7 +49,7 @@ async fn a_sidecar_counts_what_comes_in_unless_told_otherwise() {
 }
 
 #[tokio::test]
-async fn a_gateway_counts_everything_unless_told_otherwise() {
+async fn a_gateway_counts_everything_by_default() {
     for (direction, inbound, outbound, neither) in [
         ("auto", true, true, true),
         ("inbound", true, false, false),

@@ -1,4 +1,4 @@
-//! An edit comes into force at every Envoy, and nothing is restarted for it.
+//! Edits take effect at every Envoy without restarts.
 
 use harness::{Request, until};
 
@@ -121,7 +121,7 @@ async fn units_given_back_pass_at_every_envoy() {
 
         stage.rlctl(&["credit", "per-user", "user=alice", "--units", "2"]);
 
-        // Two requests pass, one at each: whichever was denied a moment ago asks again.
+        // Two requests pass, one at each Envoy, once their cached denials have expired.
         let passes = async |request: &Request| {
             until("alice passes", PATIENCE, async || {
                 (request.send().await.unwrap().status == 200).then_some(())
@@ -135,7 +135,7 @@ async fn units_given_back_pass_at_every_envoy() {
 }
 
 #[tokio::test]
-async fn what_redis_forgets_the_limiters_do_not() {
+async fn limiters_keep_limits_that_redis_lost() {
     let mut stage = limits(&[ONE_AN_HOUR]).start().await;
     let alice = stage.get("/", "alice");
     assert_eq!(statuses(&alice, 2).await, [200, 429]);

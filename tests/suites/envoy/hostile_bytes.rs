@@ -1,12 +1,11 @@
-//! Every byte in every place that the filter reads, sent by hand: a client library
-//! would tidy them away.
+//! Every byte in every place that the filter reads, sent without a client library, which would
+//! normalize them.
 
 use harness::{RawClient, RawReply};
 
 use crate::stage::{Plan, alone, statuses};
 
-/// One limit for each place that bytes can come from, each matched by a host of its own, so
-/// that a place is tried by itself.
+/// One limit for each source of bytes, each matched by a host of its own, to test each source alone.
 fn one_request_for_each_value() -> Plan {
     alone(&[
         "{name: header, match: {host: header}, per: [user], rate: 1/1h, scope: proxy}",
@@ -108,7 +107,7 @@ async fn every_byte_in_every_place_is_limited_or_refused_by_envoy() {
             Place::Header | Place::Cookie | Place::ContentType => 200,
             Place::Query | Place::Path => 60,
             Place::Host | Place::Name => 10,
-            // Envoy knows its methods.
+            // Envoy rejects unknown methods.
             Place::Method => 0,
         };
         assert!(limited >= least, "{place:?}: only {limited} bytes passed");
@@ -243,7 +242,7 @@ async fn a_header_sent_twice_or_empty_is_counted() {
     for (headers, expected) in [
         (twice, 200),
         (twice, 429),
-        // Nobody can tell which of the two the service takes: they share a bucket of their own.
+        // Two different values: such requests share a bucket.
         (alice, 200),
         (alice, 429),
         (spaces, 429),

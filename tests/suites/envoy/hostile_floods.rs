@@ -1,4 +1,4 @@
-//! Clients that send more than anybody could want.
+//! Floods of requests, resets and users.
 
 use harness::{Envoy, flood, rapid_resets};
 use serde_json::json;

@@ -45,7 +45,7 @@ async fn a_leased_window_admits_exactly_its_limit() {
 
     let mut admitted = storm(&stage, 2, 16, 100).await;
 
-    // What was left at hand somewhere goes back, and is there for others.
+    // Stranded units are returned, and admit other requests.
     until("the window is used up", PATIENCE, async || {
         admitted += storm(&stage, 2, 4, 5).await;
         (admitted >= 800).then_some(())
@@ -62,7 +62,7 @@ async fn a_leased_window_admits_exactly_its_limit() {
 }
 
 #[tokio::test]
-async fn a_leased_bucket_admits_its_capacity_and_what_comes_back_in_between() {
+async fn a_leased_bucket_admits_its_capacity_and_its_refill() {
     let stage =
         limits(&["{name: all, match: {path: /}, rate: 100/s, burst: 400, lease: {ttl: 100ms}}"])
             .envoys(3)
@@ -80,7 +80,7 @@ async fn a_leased_bucket_admits_its_capacity_and_what_comes_back_in_between() {
         admitted <= 400 + refilled + 1,
         "{admitted} of 400 + {refilled}"
     );
-    // Every moment of it there was somebody who asked; much less would be a lease that strands.
+    // There was demand all the time, so much less would mean stranded units.
     assert!(
         admitted * 10 >= (400 + refilled) * 9,
         "{admitted} of 400 + {refilled}"
@@ -88,7 +88,7 @@ async fn a_leased_bucket_admits_its_capacity_and_what_comes_back_in_between() {
 }
 
 #[tokio::test]
-async fn a_busy_bucket_needs_few_calls_and_tells_what_became_of_its_units() {
+async fn a_busy_bucket_needs_few_calls_and_settles_its_units() {
     let stage = limits(&["{name: all, match: {path: /}, rate: 1000000/s, lease: {ttl: 200ms}}"])
         .start()
         .await;
@@ -100,7 +100,7 @@ async fn a_busy_bucket_needs_few_calls_and_tells_what_became_of_its_units() {
 
     let calls = checks().await - before;
     assert!(calls < 800, "{calls} checks for 1600 requests");
-    until("all is told", PATIENCE, async || {
+    until("all units are settled", PATIENCE, async || {
         let count = async |name| sum(&stage, 1, &format!("wasmcustom.rl_lease.{name}")).await;
         let (granted, settled) = (count("granted").await, count("settled").await);
         (granted > 0 && granted == settled + count("returned").await).then_some(())
@@ -132,7 +132,7 @@ async fn costs_above_one_and_another_limit_beside_are_counted_exactly() {
 }
 
 #[tokio::test]
-async fn an_edit_takes_effect_though_units_are_at_hand() {
+async fn an_edit_takes_effect_despite_outstanding_units() {
     let stage = limits(&[
         "{name: all, match: {path: /}, rate: 10000/s, burst: 1000000, lease: {ttl: 20s}}",
     ])
@@ -150,7 +150,7 @@ async fn an_edit_takes_effect_though_units_are_at_hand() {
 }
 
 #[tokio::test]
-async fn a_window_that_is_reset_keeps_what_a_proxy_that_died_may_have_used() {
+async fn a_reset_window_keeps_the_outstanding_units_of_a_dead_proxy() {
     let mut stage = limits(&[
         "{name: per-user, per: [user], match: {path: /}, algorithm: fixed_window, rate: 200/1d, on_failure: deny, lease: {ttl: 2s}}",
     ])
@@ -166,11 +166,11 @@ async fn a_window_that_is_reset_keeps_what_a_proxy_that_died_may_have_used() {
         ["used", "leased"].map(|field| found[field].as_u64().unwrap())
     };
     let [used, leased] = bucket();
-    assert!(leased > 0 && used > leased, "{leased} of {used} are out");
+    assert!(leased > 0 && used > leased, "{leased} of {used} are outstanding");
 
     stage.rlctl(&["reset", "per-user", "user=alice", "--yes"]);
     assert_eq!(bucket(), [leased; 2]);
-    // Who knows of a later limit follows this edit too, and drops nothing any more that it is granted.
+    // A worker with a later limit also has this edit, and drops no further grants.
     let new = [
         "set-limit",
         "new",
@@ -199,7 +199,7 @@ async fn a_window_that_is_reset_keeps_what_a_proxy_that_died_may_have_used() {
             "{more} {admitted} {:?} leased {leased} used {used}",
             bucket()
         );
-        // What it has at hand itself it tells in time.
+        // It settles its own units in time.
         (more == 0 && bucket() == [200, leased]).then_some(())
     })
     .await

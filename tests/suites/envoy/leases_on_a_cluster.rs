@@ -9,7 +9,7 @@ use crate::stage::{PATIENCE, Stage, limits, statuses};
 
 const ENVOYS: usize = 2;
 
-/// What was admitted of each user.
+/// The admitted requests of each user.
 type Admitted = [usize; 3];
 
 /// A user whose bucket is on each node.
@@ -59,7 +59,7 @@ fn add(sum: &mut Admitted, more: Admitted) {
     }
 }
 
-/// Waits until a worker's ticks have brought back what is at hand somewhere, and all is used up.
+/// Sends requests until the workers have returned stranded units and all limits are used up.
 async fn use_up(stage: &Stage, users: &[String; 3], admitted: &mut Admitted, limit: usize) {
     until("the windows are used up", PATIENCE, async || {
         add(admitted, storm(stage, users, 4, 5).await);
@@ -127,7 +127,7 @@ async fn buckets_on_every_node_admit_their_capacity_and_what_comes_back() {
 }
 
 #[tokio::test]
-async fn a_slot_that_moves_takes_what_is_leased_along() {
+async fn a_migrated_slot_keeps_its_outstanding_units() {
     let stage = limits(&[WINDOW])
         .envoys(ENVOYS)
         .on_a_cluster()
@@ -145,6 +145,6 @@ async fn a_slot_that_moves_takes_what_is_leased_along() {
     use_up(&stage, &users, &mut admitted, 380).await;
 
     assert_eq!(admitted[1..], [400; 2]);
-    // What calls that failed meanwhile carried is missed, and never there twice.
+    // Units in calls that failed meanwhile are missing, and never counted twice.
     assert!((380..=400).contains(&admitted[0]), "{admitted:?}");
 }

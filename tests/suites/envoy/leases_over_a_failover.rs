@@ -1,9 +1,8 @@
-//! Leased limits whose store loses its primary: a replica takes its place, which never had the primary's
-//! last writes.
+//! Leased limits whose store fails over to a replica without the primary's last writes.
 //!
-//! Replication is asynchronous. What the primary admitted and granted after the last write that the
-//! replica has is forgotten, and can be had once more: that is all that a bucket may admit beyond its
-//! capacity, and these tests lose it on purpose, so that they know how much it is.
+//! Replication is asynchronous. What the primary admitted and granted after the replica's last write is
+//! lost and can be admitted once more: a bucket may exceed its capacity by that amount and no more. These
+//! tests lose a known amount on purpose.
 
 use std::sync::{
     Arc,
@@ -19,12 +18,12 @@ const ENVOYS: usize = 2;
 /// Requests at once to each Envoy.
 const CLIENTS: usize = 4;
 
-/// Of these limits no test sees anything refilled.
+/// Limits that refill nothing during a test.
 const CAPACITY: usize = 600;
-/// Units are at hand for a moment.
+/// A short ttl.
 const SHORT: &str = "{name: short, per: [user], match: {path: /}, rate: 600/1d, on_failure: deny, lease: {ttl: 100ms}}";
-/// What is at hand when the primary dies is still good when the replica has taken its place, and is
-/// told to a bucket that never granted it.
+/// A long ttl: units granted by the primary are still valid after the promotion, and are settled at a
+/// bucket that never granted them.
 const LONG: &str = "{name: long, per: [user], match: {path: /long}, rate: 600/1d, on_failure: deny, lease: {ttl: 3s}}";
 
 #[tokio::test]
@@ -41,7 +40,7 @@ fn key(limit: &str, user: &str) -> String {
     format!("rl:b:shop:{limit}:{user}")
 }
 
-/// A user whose bucket is on the node that is to die; not the first, by which the others are found.
+/// A user whose bucket is on the node that is killed; not the first node, which clients connect to.
 async fn user_of(stage: &Stage, limit: &str) -> String {
     for n in 0..100 {
         let user = format!("u{n}");
@@ -60,7 +59,7 @@ fn requests(stage: &Stage, path: &str, user: &str) -> Vec<Request> {
         .collect()
 }
 
-/// Clients that send one request after the other until they are told to stop.
+/// Clients that send one request after the other until they are stopped.
 struct Crowd {
     clients: JoinSet<Vec<u16>>,
     admitted: Arc<AtomicUsize>,
@@ -130,14 +129,14 @@ async fn use_up(requests: &[Request], least: usize, mut admitted: usize) -> usiz
     admitted
 }
 
-/// What the replica will never have had.
+/// Writes that the replica never receives.
 struct Lost {
     short: usize,
     long: usize,
 }
 
-/// Kills the primary while requests come, after it wrote what its replica does not have; returns when the
-/// replica is a primary, and still is asked. Adds what of the long bucket was admitted.
+/// Kills the primary under load, after writes that its replica never received, and returns once the
+/// replica is promoted. Adds the admissions of the long bucket.
 async fn fail_over(stage: &mut Stage, users: &[String; 2], long: &mut usize) -> (Lost, Crowd) {
     let [short_user, long_user] = users;
     let short_key = key("short", short_user);
@@ -152,7 +151,7 @@ async fn fail_over(stage: &mut Stage, users: &[String; 2], long: &mut usize) -> 
     let [known, _] = bucket(stage, "long", long_user);
     *long += storm(&long_requests, 10).await;
     let [used, leased] = bucket(stage, "long", long_user);
-    assert!(leased > 0, "units are at hand");
+    assert!(leased > 0, "units are leased");
     let crowd = Crowd::of(&short_requests, usize::MAX);
     until("the primary admits some", PATIENCE, async || {
         (crowd.admitted() > 50).then_some(())
@@ -190,7 +189,7 @@ async fn outlives(plan: Plan) {
     let long_requests = requests(&stage, "/long", &users[1]);
     let mut short = storm(&short_requests, 20).await;
     let mut long = storm(&long_requests, 10).await;
-    until("all of the short ones is told", PATIENCE, async || {
+    until("all short leases are settled", PATIENCE, async || {
         let [used, leased] = bucket(&stage, "short", &users[0]);
         (leased == 0).then(|| assert_eq!(used, short))
     })
@@ -199,7 +198,7 @@ async fn outlives(plan: Plan) {
 
     let (lost, crowd) = fail_over(&mut stage, &users, &mut long).await;
 
-    // Nobody is told, and nothing is started again.
+    // No configuration changes, and nothing is restarted.
     let mut failed = decides_everywhere(&stage).await;
     let answers = crowd.answers().await;
     let known = |status: &u16| [200, 429, 503].contains(status);
@@ -210,7 +209,7 @@ async fn outlives(plan: Plan) {
 
     short = use_up(&short_requests, CAPACITY, short).await;
     long = use_up(&long_requests, CAPACITY, long).await;
-    // What calls that failed meanwhile carried may be missed, and is never there twice.
+    // Units in calls that failed meanwhile may be missing, and are never counted twice.
     let most = CAPACITY + lost.short;
     assert!((most - 20..=most).contains(&short), "{short} of {most}");
     let most = CAPACITY + lost.long;

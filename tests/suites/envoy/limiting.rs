@@ -1,4 +1,4 @@
-//! The first thing of all: a limit holds, exactly, and the client is told.
+//! The basics: a limit holds exactly, and responses show it.
 
 use harness::until;
 
@@ -101,7 +101,7 @@ async fn a_denial_says_why_and_when_to_come_back() {
 }
 
 #[tokio::test]
-async fn a_grpc_client_is_told_in_its_own_terms() {
+async fn a_grpc_client_gets_a_grpc_status() {
     let stage = limits(&["{name: per-user, per: [user], rate: 1/1h}"])
         .start()
         .await;
@@ -117,7 +117,7 @@ async fn a_grpc_client_is_told_in_its_own_terms() {
 }
 
 #[tokio::test]
-async fn the_access_log_names_the_limit_and_who_denied() {
+async fn the_access_log_names_the_limit_and_the_source() {
     let stage = limits(&["{name: per-user, per: [user], rate: 1/1h}"])
         .access_log()
         .start()

@@ -1,5 +1,5 @@
-//! End to end: requests through real Envoy, with the built filter, limiters and
-//! Redis. `cargo xtask test --only e2e` brings all of them.
+//! End to end: requests through real Envoy, with the built filter, limiters and Redis.
+//! `cargo xtask test --only e2e` provides all of them.
 #![expect(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -11,35 +11,37 @@
 mod stage;
 
 mod batches;
-mod configuration;
-mod configurations;
-mod dead_replica;
+mod configuration_errors;
+mod configuration_fields;
 mod deny_cache;
 mod directions;
 mod edits;
 mod grpc;
-mod held_polls;
 mod hostile_bytes;
+mod hostile_claims;
 mod hostile_floods;
 mod hostile_input;
 mod hostile_requests;
-mod in_the_proxy;
+mod invalid_answers;
 mod kill_switch;
 mod leases;
 mod leases_on_a_cluster;
 mod leases_over_a_failover;
-mod leaving;
 mod limiting;
-mod lying_limiter;
-mod not_a_limiter;
+mod log_injection;
+mod long_polls;
 mod outages;
 mod over_limit;
 mod oversized;
+mod proxy_scope;
+mod queue_disconnects;
 mod reconfiguration;
 mod reconfiguration_in_flight;
+mod recovery;
 mod redirects;
-mod returning;
+mod replica_failure;
 mod several_limits;
 mod spellings;
 mod stores;
 mod telemetry;
+mod untrusted_answers;

@@ -1,4 +1,4 @@
-//! The limiter, or what is behind it, goes away and comes back.
+//! Outages of limiters and stores.
 
 use std::time::Duration;
 
@@ -54,8 +54,8 @@ async fn what_was_admitted_without_the_limiter_is_charged_when_it_is_back() {
     .unwrap();
 }
 
-/// A limiter whose store is not there says that nothing was charged, so that nothing is forgotten:
-/// not a unit more is admitted than the limit has.
+/// A limiter without its store reports that nothing was charged, so every local admission is charged
+/// later: the limit admits no unit too many.
 #[tokio::test]
 async fn what_was_admitted_without_redis_is_charged_when_it_is_back() {
     for away in [Away::Stopped, Away::Full] {
@@ -83,12 +83,12 @@ async fn what_was_admitted_without_redis_is_charged_when_it_is_back() {
     }
 }
 
-/// How Redis takes no check.
+/// How Redis fails.
 #[derive(Clone, Copy, Debug)]
 enum Away {
-    /// Nobody listens.
+    /// It refuses connections.
     Stopped,
-    /// It has no memory left.
+    /// It is out of memory.
     Full,
 }
 
@@ -113,9 +113,9 @@ async fn maxmemory(stage: &Stage, bytes: &str) {
     stage.redis().command(&set).await.unwrap();
 }
 
-/// Redis lost everything, and the limiters were started after that: they know of no limits.
+/// Redis lost everything, and restarted limiters have no limits.
 #[tokio::test]
-async fn limits_outlive_a_store_and_limiters_that_know_nothing_of_them() {
+async fn limits_outlive_a_store_and_limiters_that_lost_them() {
     let mut stage = limits(&["{name: per-user, per: [user], rate: 30/1d}"])
         .start()
         .await;
@@ -177,7 +177,7 @@ async fn each_limit_fails_as_it_says() {
 }
 
 #[tokio::test]
-async fn limiters_that_come_back_are_asked_again() {
+async fn restarted_limiters_are_called_again() {
     let mut stage = limits(&["{name: closed, rate: 1000/1h, on_failure: deny}"])
         .start()
         .await;
@@ -210,8 +210,8 @@ async fn one_replica_is_enough() {
     let answers = statuses(&stage.get("/", "alice"), 60).await;
 
     let allowed = answers.iter().filter(|&&status| status == 200).count();
-    // What Envoy admitted by itself until it left the dead replica alone is
-    // charged by the next check; only what probes find charged later is more.
+    // What the fallback admitted until Envoy ejected the dead replica is charged by the next
+    // check.
     assert!(
         (20..=22).contains(&allowed),
         "{allowed} of a limit of 20: {answers:?}"

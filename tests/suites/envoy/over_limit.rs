@@ -24,22 +24,22 @@ async fn a_shadow_limit_reports_and_lets_pass() {
 }
 
 #[tokio::test]
-async fn over_a_degrading_limit_the_service_is_told() {
+async fn over_a_degrading_limit_the_service_gets_a_header() {
     let stage = limits(&["{name: search, per: [user], rate: 2/1h, over_limit: degrade}"])
         .start()
         .await;
     let alice = stage
         .get("/search", "alice")
         .header("x-ratelimit-degraded", "forged");
-    let mut told = Vec::new();
+    let mut degraded_by = Vec::new();
     for _ in 0..4 {
         assert_eq!(alice.send().await.unwrap().status, 200);
         let headers = stage.upstream.last_headers();
         let values = headers.get_all("x-ratelimit-degraded").iter();
         let values: Vec<&str> = values.map(|value| value.to_str().unwrap()).collect();
-        told.push(values.join("|"));
+        degraded_by.push(values.join("|"));
     }
-    assert_eq!(told, ["", "", "search", "search"]);
+    assert_eq!(degraded_by, ["", "", "search", "search"]);
 }
 
 const QUEUE: &str = "{name: exports, match: {path: /export}, algorithm: leaky_bucket, rate: 5/s, \

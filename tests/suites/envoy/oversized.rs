@@ -1,5 +1,4 @@
-//! What a limiter does not read is one request's own fault: no other request, no batch and no
-//! breaker feels it.
+//! A check that is too large affects only its own request: no other request, batch or circuit breaker.
 
 use harness::flood;
 

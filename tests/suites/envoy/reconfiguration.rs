@@ -61,7 +61,7 @@ impl Delivered {
     }
 
     /// Delivers the listener with the filter's configuration edited; returns when Envoy has
-    /// accepted or refused it, which the counter of that name tells.
+    /// accepted or rejected it, by the counter of that name.
     pub async fn change(&self, counter: &str, edit: impl FnOnce(&mut Value)) {
         let name = format!("listener_manager.lds.{counter}");
         let before = self.stage.envoy().stat(&name).await.unwrap();

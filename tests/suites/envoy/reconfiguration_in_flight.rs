@@ -1,4 +1,4 @@
-//! The filter's configuration changes while checks are in flight, units are in hand, or two plugins
+//! The filter's configuration changes while checks are in flight, units are leased, or two plugins
 //! share a VM.
 
 use harness::{Gate, RawClient, flood, until};
@@ -142,10 +142,10 @@ async fn what_is_torn_down_with_its_checks_in_flight_leaves_nothing_behind() {
     assert!(most <= 80 + REQUESTS as u64, "each was asked for once");
 }
 
-/// The configuration changes again and again under load, and old listeners are closed with units in
-/// hand: none is used that was not charged, and what was lost is what one closing can lose.
+/// The configuration changes repeatedly under load, and old listeners close with unused units: no
+/// unit is used without a charge, and each closing loses a bounded number.
 #[tokio::test]
-async fn units_in_hand_are_used_or_come_back() {
+async fn leased_units_are_used_or_returned() {
     let plan = limits(&[
         "{name: all, match: {path: /}, algorithm: fixed_window, rate: 400000/30d, lease: {ttl: 200ms}}",
         "{name: rate, match: {path: /}, rate: 100000/s, lease: {ttl: 200ms}}",
@@ -221,8 +221,8 @@ async fn two_domains_in_one_vm_do_not_mix_while_one_is_configured_anew() {
     until("every worker follows both", PATIENCE, async || {
         for _ in 0..12 {
             let reply = RawClient::new(port).get(b"/probe", &[]).await.ok()??;
-            let told = reply.header("ratelimit-policy").concat();
-            (told.contains("probe") && told.contains("second")).then_some(())?;
+            let limits = reply.header("ratelimit-policy").concat();
+            (limits.contains("probe") && limits.contains("second")).then_some(())?;
         }
         Some(())
     })

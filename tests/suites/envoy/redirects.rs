@@ -1,5 +1,5 @@
-//! Redirects of the service that Envoy follows by itself: each leads to a second request to the
-//! service, which is charged like any other.
+//! Redirects that Envoy follows itself: each causes a second request to the service, which is charged
+//! like any other.
 
 use serde_json::{Value, json};
 

@@ -218,7 +218,7 @@ async fn one_session_has_one_bucket_however_its_cookie_is_spelled() {
         let seen = status(&mut client, "GET", "/cookie", &[line]).await;
         assert_eq!(seen, 429, "{line}");
     }
-    // Beside another value nobody can tell which one counts: all such requests share a bucket.
+    // Requests with several different values share a bucket.
     let mut seen = Vec::new();
     for n in 0..4 {
         let line = match n % 2 {
@@ -243,7 +243,7 @@ async fn one_key_has_one_bucket_however_it_is_sent() {
         ("/query?%6bey=a+b", 429),
         ("/query?x=1;key=a+b", 429),
         ("/query?key=a+b&key=a%20b", 429),
-        // Of several, nobody can tell which one counts.
+        // Several different values share a bucket.
         ("/query?key=junk1&key=a+b", 200),
         ("/query?key=a+b&key=junk2", 429),
         ("/query?key=junk3&Key=a+b", 429),

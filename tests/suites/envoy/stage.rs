@@ -1,5 +1,4 @@
-//! What the tests of this suite are told with: a plan says what differs from
-//! the usual, a stage is that plan running.
+//! The setup of tests: a plan holds the differences from the default, a stage is a running plan.
 
 mod plan;
 mod store;

@@ -1,4 +1,4 @@
-//! The same behaviour whatever keeps the buckets.
+//! The same behaviour with every store.
 
 use harness::Engine;
 

@@ -1,4 +1,4 @@
-//! What operators see of the fleet: who follows the limits, what was decided, who is denied.
+//! What operators see of the fleet: revisions in force, decisions, denials.
 
 use harness::until;
 use serde_json::Value;
@@ -53,7 +53,7 @@ async fn denials_that_no_limiter_sees_are_shown_with_the_rest() {
     let alice = stage.get("/x", "alice");
     assert_eq!(statuses(&alice, 102).await[2..], [429; 100]);
 
-    let limit = until("all denials are told", PATIENCE, async || {
+    let limit = until("all denials are reported", PATIENCE, async || {
         let stats = asked(&stage, &["stats", "per-user"]);
         let limit = stats["limits"][0].clone();
         (limit["denied"]["count"] == 100).then_some(limit)
@@ -64,8 +64,8 @@ async fn denials_that_no_limiter_sees_are_shown_with_the_rest() {
     assert_eq!(stage.rlctl(&["list-proxies", "-o", "name"]), "edge-1\n");
     assert_eq!(limit["proxies"], 1);
     let by = &limit["denied"]["by"];
-    let (cached, asked_for) = (by["deny_cache"].as_u64(), by["limiter"].as_u64());
-    assert_eq!(cached.unwrap() + asked_for.unwrap(), 100);
+    let (cached, metrics_in) = (by["deny_cache"].as_u64(), by["limiter"].as_u64());
+    assert_eq!(cached.unwrap() + metrics_in.unwrap(), 100);
     assert!(cached.unwrap() > 50, "{limit}");
 
     let denials = asked(&stage, &["denials", "-d", "user=alice"]);
@@ -90,7 +90,7 @@ async fn what_is_admitted_by_leases_is_counted_with_the_rest() {
     let alice = stage.get("/", "alice");
     assert_eq!(statuses(&alice, 400).await, [200; 400]);
 
-    let by = until("all requests are told", PATIENCE, async || {
+    let by = until("all requests are reported", PATIENCE, async || {
         let stats = asked(&stage, &["stats", "fast"]);
         let allowed = stats["limits"][0]["allowed"].clone();
         // The requests by which the stage saw that Envoy follows are its own limit's, and this one's.
@@ -131,7 +131,7 @@ async fn denials_counted_by_limiters_are_those_that_clients_saw() {
             let (allowed, denied) = at_once(&get(path), 50).await;
             seen = [seen[0] + allowed, seen[1] + denied];
         }
-        // One after the other, so that the proxy knows the answer to nearly all of them.
+        // Sequential, so that the deny cache answers nearly all of them.
         assert_eq!(statuses(&get("/x"), 100).await, [429; 100]);
         seen[1] += 100;
     }

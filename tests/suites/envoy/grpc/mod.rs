@@ -33,7 +33,7 @@ async fn connection(stage: &Stage) -> Connection {
 }
 
 #[tokio::test]
-async fn a_denied_call_is_told_so_in_a_single_head() {
+async fn a_denied_call_gets_a_trailers_only_response() {
     let echo = Echo::start().await;
     let limit = "{name: per-user, per: [user], rate: 2/1h}";
     let stage = before(&echo, &[limit]).start().await;
@@ -45,7 +45,7 @@ async fn a_denied_call_is_told_so_in_a_single_head() {
         assert!(passed.says("hello") && !passed.trailers_only, "{passed:?}");
         assert!(passed.header("ratelimit").contains("\"per-user\";r="));
     }
-    // By the limiter's word, and then from memory.
+    // First from the limiter, then from the deny cache.
     for _ in 0..2 {
         let denied = client.unary("/shop.Orders/List", "alice").await;
         assert_eq!(denied.status, 200);
@@ -72,7 +72,7 @@ async fn a_stream_is_one_request_however_much_is_said() {
     let mut call = client.begin("/shop.Orders/Watch", "alice").await;
     call.say("first", false);
     let mut stream = call.begun().await;
-    stream.hears("first").await;
+    stream.expect("first").await;
     for text in ["second", "third"] {
         stream.echoed(text).await;
     }
@@ -122,7 +122,7 @@ async fn a_held_call_that_leaves_takes_nothing_along() {
     let mut staying = client.begin("/shop.Orders/Export", "alice").await;
     staying.say("said while held", true);
     let mut leaving = client.begin("/shop.Orders/Export", "alice").await;
-    leaving.say("never heard", false);
+    leaving.say("never echoed", false);
     used(&stage, 3).await;
     leaving.reset();
     until("one of two is gone", PATIENCE, async || {
@@ -130,7 +130,7 @@ async fn a_held_call_that_leaves_takes_nothing_along() {
     })
     .await
     .unwrap();
-    // The others on the connection do not notice.
+    // The others on the connection are not affected.
     assert_eq!(client.unary("/other", "alice").await.grpc_status(), "0");
     assert_eq!(echo.calls(), calls + 1, "one is held and one is gone");
     // Its slot was the last, and is free.
@@ -147,8 +147,8 @@ async fn used(stage: &Stage, units: u64) {
     .unwrap();
 }
 
-/// Many calls on one connection, some of which leave while the limiter is asked about them: each of
-/// the others gets the answer that is its own, and each is charged once.
+/// Many calls on one connection, some of which are reset while their checks are pending: each of the
+/// others gets its own answer, and each is charged once.
 #[tokio::test]
 async fn calls_that_are_reset_while_they_are_checked_disturb_no_other() {
     const CALLS: usize = 40;
@@ -162,8 +162,8 @@ async fn calls_that_are_reset_while_they_are_checked_disturb_no_other() {
     let client = connection(&stage).await;
     let before = (echo.calls(), gate.checks().len());
 
-    // Of each four calls: alice, alice who leaves, bob, bob who leaves. The limiter is asked about
-    // the first ten together, and the others wait for its answer.
+    // Of each four calls: alice, alice who leaves, bob, bob who leaves. The first ten are checked
+    // together, and the others wait for the answer.
     gate.hold();
     let mut calls = Vec::new();
     for n in 0..CALLS {
@@ -190,14 +190,14 @@ async fn calls_that_are_reset_while_they_are_checked_disturb_no_other() {
     .unwrap();
     gate.open();
 
-    // Neither has more than twenty calls, so all that stay pass; each hears its own words.
+    // Neither has more than twenty calls, so all that stay pass; each receives its own echo.
     for (n, user, call) in staying {
         let answer = call.answer().await;
         assert_eq!(answer.grpc_status(), "0", "{user} {n}: {answer:?}");
         assert!(answer.says(&format!("{user} {n}")), "{answer:?}");
     }
     assert_eq!(echo.calls() - before.0, (CALLS / 2) as u64);
-    // What left after it was asked about is charged, what left before is not, and nothing twice.
+    // Calls that left during their check are charged, calls that left before are not, nothing twice.
     let asked = checks_since(&gate, before.1);
     assert!((CALLS / 2..=CALLS).contains(&asked), "{asked}");
     let used = ["user=alice", "user=bob"].map(|bucket| {
@@ -229,7 +229,7 @@ async fn calls_that_come_together_are_checked_together() {
     assert_eq!(checks_since(&gate, before), CALLS);
 }
 
-/// The end of a turn comes through a queue of the plugin's, which is the next one's when it has gone.
+/// The end-of-turn callback comes through a shared queue of the plugin, which its successor reuses.
 #[tokio::test]
 async fn and_so_they_are_after_every_change_of_the_configuration() {
     const CALLS: usize = 40;

@@ -1,5 +1,4 @@
-//! Both ends of gRPC, over real HTTP/2: a service that says every message again, and a client that
-//! can have many calls on one connection.
+//! A gRPC echo service, and a client with many calls on one connection, over real HTTP/2.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -57,7 +56,7 @@ async fn serve(stream: TcpStream, calls: Arc<AtomicU64>) {
     while let Some(Ok((request, respond))) = connection.accept().await {
         calls.fetch_add(1, Ordering::Relaxed);
         running.spawn(async move {
-            // A client that goes away is no concern of ours.
+            // A client may disconnect at any time.
             let _ = echo(request.into_body(), respond).await;
         });
     }
@@ -165,17 +164,17 @@ impl Stream {
     /// Sends a message and waits for its echo.
     pub async fn echoed(&mut self, text: &str) {
         self.messages.send_data(message(text), false).unwrap();
-        self.hears(text).await;
+        self.expect(text).await;
     }
 
     /// Waits for the echo of a message that was sent before.
-    pub async fn hears(&mut self, text: &str) {
+    pub async fn expect(&mut self, text: &str) {
         let said = message(text);
-        let mut heard = Vec::new();
-        while heard.len() < said.len() {
-            heard.extend(self.body.data().await.unwrap().unwrap());
+        let mut received = Vec::new();
+        while received.len() < said.len() {
+            received.extend(self.body.data().await.unwrap().unwrap());
         }
-        assert_eq!(heard, said);
+        assert_eq!(received, said);
     }
 
     /// Sends no more, and waits for the end.
@@ -232,7 +231,7 @@ impl Answer {
             .unwrap()
     }
 
-    /// Whether the service said this again.
+    /// Whether the service echoed this.
     pub fn says(&self, text: &str) -> bool {
         self.bytes == message(text)
     }

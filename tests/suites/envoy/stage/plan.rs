@@ -1,4 +1,4 @@
-//! What is to be started for a test: the usual, and what differs from it.
+//! What a test starts: the default, and its differences from it.
 
 mod start;
 

@@ -1,4 +1,4 @@
-//! Clients that leave a queue before their turn.
+//! Clients that disconnect while a queue holds their request.
 
 use std::time::{Duration, Instant};
 
@@ -44,7 +44,7 @@ async fn a_client_that_leaves_a_queue_makes_room_for_the_next() {
     remaining(&stage, "slow", 1).await;
     let mut others = Vec::new();
     until("another has the place", PATIENCE, async || {
-        // A worker remembers for a moment that there was none.
+        // A worker caches for a moment that there was none.
         others.push(send(&stage));
         let left = stage.inspect("slow", &[])["remaining"].as_u64();
         (left == Some(0)).then_some(())
@@ -74,8 +74,8 @@ async fn what_is_refused_for_want_of_a_place_costs_nothing_anywhere() {
     held.abort();
 }
 
-/// Twenty a second are served to clients that wait for a second, of whom 29 come: the issue was that
-/// after four seconds nobody was served any more.
+/// The queue serves 20 a second; 29 clients a second arrive and wait for one second each. Freed slots
+/// must keep it at its rate.
 #[tokio::test]
 async fn a_queue_serves_its_rate_though_clients_give_up() {
     let stage = limits(&[

@@ -1,4 +1,4 @@
-//! Buckets that live in Envoy: exact over its workers, and nobody else's business.
+//! `scope: proxy`: buckets in Envoy, exact over its workers.
 
 use harness::until;
 use serde_json::{Value, json};
@@ -26,7 +26,7 @@ async fn a_bucket_of_the_proxy_is_exact_over_its_workers() {
 }
 
 #[tokio::test]
-async fn a_bucket_of_the_proxy_asks_no_limiter() {
+async fn a_bucket_of_the_proxy_makes_no_calls() {
     let stage = limits(&["{name: here, per: [user], rate: 5/1h, scope: proxy}"])
         .start()
         .await;
@@ -104,10 +104,10 @@ async fn two_plugins_in_one_vm_keep_their_buckets_apart() {
     .unwrap();
 }
 
-/// The canary that only looks at the configuration, and the main thread that has no requests:
-/// neither asks, neither counts, neither is a proxy.
+/// The canary VM that only validates the configuration, and the main thread's: neither makes calls,
+/// counts, or registers as a proxy.
 #[tokio::test]
-async fn who_has_no_requests_counts_nothing() {
+async fn a_vm_without_requests_counts_nothing() {
     let stage = limits(&["{name: per-user, per: [user], rate: 1000/1h}"])
         .start_unlimited()
         .await;

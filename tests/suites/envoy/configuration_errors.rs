@@ -1,5 +1,4 @@
-//! A mistake in the filter's configuration is refused before a request is
-//! served, and every mistake is named.
+//! A configuration with mistakes is rejected before a request is served, and every mistake is named.
 
 use harness::{Envoy, EnvoyConfig, Ports, Programs};
 use serde_json::{Value, json};

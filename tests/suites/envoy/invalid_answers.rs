@@ -1,5 +1,4 @@
-//! What answers at the limiter's address is not a limiter, or one in a bad way: a
-//! failure every time, and never a decision.
+//! Invalid answers at the limiter's address count as failures and never as decisions.
 
 use std::time::Duration;
 
@@ -10,14 +9,14 @@ use serde_json::{Value, json};
 
 use crate::stage::{PATIENCE, Stage, limits, statuses};
 
-/// What marks an answer as a limiter's.
+/// The header of every limiter's response.
 pub const SIGNED: &str = "x-rl-api: 1";
 pub const CBOR: &str = "content-type: application/vnd.rl.check+cbor";
 
-/// A limit that fails closed: a request that passes was decided by somebody.
+/// A limit that fails closed: a request that passes was decided.
 const CLOSED: &str = "{name: closed, rate: 1000/1h, on_failure: deny}";
 
-/// Envoy under these limits, with the address of a limiter that is not one.
+/// Envoy with these limits, and a fake limiter's port.
 pub async fn before(fake: u16, timeout: &'static str, items: &'static [&'static str]) -> Stage {
     let items: Vec<Value> = items
         .iter()
@@ -38,11 +37,11 @@ pub async fn before(fake: u16, timeout: &'static str, items: &'static [&'static 
 /// An answer and what is wrong with it.
 type Answers = Vec<(&'static str, Misbehaviour)>;
 
-pub fn say(status: &str, headers: &[&str], body: &[u8]) -> Misbehaviour {
-    Misbehaviour::Say(answer(status, headers, body))
+pub fn send(status: &str, headers: &[&str], body: &[u8]) -> Misbehaviour {
+    Misbehaviour::Send(answer(status, headers, body))
 }
 
-/// An answer that allows so many checks, in the words of a limiter.
+/// A valid answer that allows this many checks.
 fn allowing(checks: usize) -> Vec<u8> {
     let revision = Revision {
         number: 1,
@@ -62,75 +61,75 @@ fn allowing(checks: usize) -> Vec<u8> {
     batch.encode()
 }
 
-/// A limiter's in some way, but not by its signature, or not a decision.
+/// Answers without a limiter's header, or without a decision.
 fn unsigned() -> Answers {
     let allowed = br#"{"allowed":true,"matched":1,"limits":[]}"#;
     let unknown = br#"{"error":{"code":"unknown_domain","message":""}}"#;
     vec![
         (
             "a page",
-            say("200 OK", &["content-type: text/html"], b"<html>"),
+            send("200 OK", &["content-type: text/html"], b"<html>"),
         ),
-        ("unsigned", say("200 OK", &[CBOR], allowed)),
+        ("unsigned", send("200 OK", &[CBOR], allowed)),
         (
             "another version",
-            say("200 OK", &["x-rl-api: 2", CBOR], allowed),
+            send("200 OK", &["x-rl-api: 2", CBOR], allowed),
         ),
-        ("unsigned error", say("404 Not Found", &[], unknown)),
+        ("unsigned error", send("404 Not Found", &[], unknown)),
         (
             "a redirect",
-            say("302 Found", &[SIGNED, "location: /"], b""),
+            send("302 Found", &[SIGNED, "location: /"], b""),
         ),
         (
             "an error",
-            say("500 Internal Server Error", &[SIGNED], b"{}"),
+            send("500 Internal Server Error", &[SIGNED], b"{}"),
         ),
-        ("no content", say("204 No Content", &[SIGNED], b"")),
+        ("no content", send("204 No Content", &[SIGNED], b"")),
     ]
 }
 
-/// Signed, with a body that is none of its answers.
+/// Answers with a limiter's header and an invalid body.
 fn unreadable() -> Answers {
     let json = "content-type: application/json";
     let endless = b"\x9b\xff\xff\xff\xff\xff\xff\xff\xff";
     vec![
         (
             "JSON",
-            say("200 OK", &[SIGNED, json], br#"{"allowed":true}"#),
+            send("200 OK", &[SIGNED, json], br#"{"allowed":true}"#),
         ),
-        ("of no check", say("200 OK", &[SIGNED, CBOR], &allowing(0))),
+        ("of no check", send("200 OK", &[SIGNED, CBOR], &allowing(0))),
         (
             "of another's check too",
-            say("200 OK", &[SIGNED, CBOR], &allowing(2)),
+            send("200 OK", &[SIGNED, CBOR], &allowing(2)),
         ),
-        ("nothing", say("200 OK", &[SIGNED, CBOR], b"")),
-        ("garbage", say("200 OK", &[SIGNED, CBOR], &[0xff; 64])),
+        ("nothing", send("200 OK", &[SIGNED, CBOR], b"")),
+        ("garbage", send("200 OK", &[SIGNED, CBOR], &[0xff; 64])),
         (
             "very deep",
-            say("200 OK", &[SIGNED, CBOR], &[0x81; 100_000]),
+            send("200 OK", &[SIGNED, CBOR], &[0x81; 100_000]),
         ),
-        ("a long list", say("200 OK", &[SIGNED, CBOR], endless)),
+        ("a long list", send("200 OK", &[SIGNED, CBOR], endless)),
         (
             "two megabytes",
-            say("200 OK", &[SIGNED, CBOR], &[0; 2 << 20]),
+            send("200 OK", &[SIGNED, CBOR], &[0; 2 << 20]),
         ),
     ]
 }
 
-/// Connections that do not bring a whole answer.
+/// Connections without a complete answer.
 fn broken() -> Answers {
     let mut truncated = answer("200 OK", &[SIGNED, CBOR], &[0x80; 500]);
     truncated.truncate(truncated.len() - 400);
     let drip = answer("200 OK", &[SIGNED, CBOR], &[0; 64]);
     vec![
-        ("cut short", Misbehaviour::Say(truncated)),
+        ("cut short", Misbehaviour::Send(truncated)),
         (
             "no HTTP",
-            Misbehaviour::Say(b"\x00\xffnonsense\r\n\r\n".to_vec()),
+            Misbehaviour::Send(b"\x00\xffnonsense\r\n\r\n".to_vec()),
         ),
         (
             "half a head",
-            Misbehaviour::Say(b"HTTP/1.1 200 OK\r\nx-rl-a".to_vec()),
+            Misbehaviour::Send(b"HTTP/1.1 200 OK\r\nx-rl-a".to_vec()),
         ),
         ("closed", Misbehaviour::Close),
         ("silence", Misbehaviour::Hang),
@@ -139,25 +138,25 @@ fn broken() -> Answers {
 }
 
 #[tokio::test]
-async fn what_is_not_signed_decides_nothing() {
+async fn unsigned_answers_decide_nothing() {
     decide_nothing(unsigned()).await;
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_decides_nothing() {
+async fn unreadable_answers_decide_nothing() {
     decide_nothing(unreadable()).await;
 }
 
 #[tokio::test]
-async fn what_does_not_arrive_decides_nothing() {
+async fn incomplete_answers_decide_nothing() {
     decide_nothing(broken()).await;
 }
 
-/// What the tests above would see, were an answer taken for a decision.
+/// The control: a valid answer decides.
 #[tokio::test]
-async fn what_a_limiter_says_decides() {
+async fn a_limiters_answer_decides() {
     let port = free_port().unwrap();
-    let does = say("200 OK", &[SIGNED, CBOR], &allowing(1));
+    let does = send("200 OK", &[SIGNED, CBOR], &allowing(1));
     let _fake = FakeLimiter::start(port, does).await.unwrap();
     let stage = before(port, "200ms", &[CLOSED]).await;
 
@@ -171,7 +170,7 @@ async fn decide_nothing(answers: Answers) {
     let alice = stage.get("/", "alice");
     for (name, does) in answers {
         fake.change(does);
-        // The breaker asks now and then only; until it has.
+        // Waits for the circuit breaker's next probe.
         let asked = fake.checks();
         until(name, PATIENCE, async || {
             let reply = alice.send().await.unwrap();
@@ -186,9 +185,9 @@ async fn decide_nothing(answers: Answers) {
     assert_eq!(answered.unwrap(), 0);
 }
 
-/// A limiter that hangs is asked by few, and the others do not wait for it.
+/// Only a probe waits for a limiter that hangs.
 #[tokio::test]
-async fn while_the_breaker_is_open_one_request_asks_and_the_others_go_on() {
+async fn while_the_breaker_is_open_only_one_request_probes() {
     let port = free_port().unwrap();
     let fake = FakeLimiter::start(port, Misbehaviour::Hang).await.unwrap();
     let open = &["{name: open, rate: 1/1h, on_failure: allow}"];
@@ -210,7 +209,7 @@ async fn while_the_breaker_is_open_one_request_asks_and_the_others_go_on() {
         waited += u64::from(reply.took >= Duration::from_millis(400));
     }
 
-    // Each that waited was the one that asked.
+    // Each request that waited was the probe.
     let probes = fake.checks() - asked;
     assert!(waited <= probes, "{waited} waited for {probes} calls");
     assert!(probes <= 10, "{probes} of 400 requests asked");
@@ -224,7 +223,7 @@ async fn a_limiter_that_lost_its_limits_is_not_a_limiter_without_limits() {
         &[SIGNED],
         br#"{"error":{"code":"policy_unavailable","message":"no"}}"#,
     );
-    let fake = FakeLimiter::start(port, Misbehaviour::Say(gone))
+    let fake = FakeLimiter::start(port, Misbehaviour::Send(gone))
         .await
         .unwrap();
     let stage = before(port, "200ms", &[CLOSED]).await;

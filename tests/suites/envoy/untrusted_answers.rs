@@ -1,5 +1,5 @@
-//! What answers at the limiter's address speaks a limiter's words, and lies: what it says is cut to
-//! what the limits allow, no request hangs for it, and limits that it has no part in hold.
+//! Well-formed answers with implausible content: the filter bounds every number, no request hangs, and
+//! limits of `scope: proxy` hold.
 
 use std::time::Instant;
 
@@ -9,24 +9,24 @@ use protocol::{Answer, Lease, LimitAnswer, Mode, Slot, compact::BatchAnswer};
 use tokio::task::JoinSet;
 
 use crate::{
-    not_a_limiter::{CBOR, SIGNED, before, say},
+    invalid_answers::{CBOR, SIGNED, before},
     stage::{PATIENCE, Stage, statuses},
 };
 
-const JSON: &str = "content-type: application/json";
+pub const JSON: &str = "content-type: application/json";
 const HUGE: u64 = 1 << 63;
 
-/// What the limiter has a part in; each fails closed, so that what passes was decided.
-const PLAIN: &str = "{name: plain, match: {path: /plain}, rate: 1000/1h, on_failure: deny}";
+/// Limits that the limiter decides; each fails closed, so a request that passes was decided.
+pub const PLAIN: &str = "{name: plain, match: {path: /plain}, rate: 1000/1h, on_failure: deny}";
 const QUEUE: &str = "{name: queue, match: {path: /queue}, algorithm: leaky_bucket, rate: 5/s, \
                      burst: 10, over_limit: queue, max_delay: 200ms, on_failure: deny}";
 const LEASED: &str = "{name: leased, match: {path: /leased}, algorithm: fixed_window, \
                       rate: 200/1h, lease: {ttl: 1m}, on_failure: deny}";
-/// And what it has none in.
+/// A limit that the proxy decides.
 const HERE: &str = "{name: here, per: [user], scope: proxy, rate: 20/1h}";
 
-/// An answer to a check that says of a limit whatever is the most.
-fn boast(limit: &str) -> LimitAnswer {
+/// A limit's answer with the largest possible numbers.
+pub fn extreme(limit: &str) -> LimitAnswer {
     LimitAnswer {
         name: limit.parse().unwrap(),
         generation: HUGE,
@@ -56,12 +56,12 @@ fn boast(limit: &str) -> LimitAnswer {
 }
 
 /// The revision of limits that are in the filter's configuration.
-fn in_force() -> Revision {
+pub fn in_force() -> Revision {
     Revision::default()
 }
 
 /// An answer to one check.
-fn batch(revision: Revision, allowed: bool, limits: Vec<LimitAnswer>) -> Vec<u8> {
+pub fn batch(revision: Revision, allowed: bool, limits: Vec<LimitAnswer>) -> Vec<u8> {
     let proxies = ["plain", "queue", "leased", "here", "nobody-s"];
     let batch = BatchAnswer {
         revision: revision.clone(),
@@ -76,29 +76,29 @@ fn batch(revision: Revision, allowed: bool, limits: Vec<LimitAnswer>) -> Vec<u8>
     batch.encode()
 }
 
-fn signed(body: &[u8]) -> Vec<u8> {
+pub fn signed(body: &[u8]) -> Vec<u8> {
     answer("200 OK", &[SIGNED, CBOR], body)
 }
 
-/// To a poll: nothing new, but for the number of proxies.
+/// The answer to a poll: unchanged, with huge numbers of proxies.
 fn unchanged() -> Vec<u8> {
     let proxies = format!("x-rl-proxies: *={HUGE}, plain={HUGE}, leased={HUGE}, here={HUGE}");
     answer("304 Not Modified", &[SIGNED, &proxies], b"")
 }
 
-/// One that answers checks so, in turn.
-fn lies(checks: Vec<Vec<u8>>) -> Misbehaviour {
+/// A server that sends these answers to checks, in turn.
+fn sending(checks: Vec<Vec<u8>>) -> Misbehaviour {
     let polls = unchanged();
-    Misbehaviour::Lie { polls, checks }
+    Misbehaviour::SendEach { polls, checks }
 }
 
-async fn with(items: &'static [&'static str], does: Misbehaviour) -> (Stage, FakeLimiter) {
+pub async fn with(items: &'static [&'static str], does: Misbehaviour) -> (Stage, FakeLimiter) {
     let port = free_port().unwrap();
     let fake = FakeLimiter::start(port, does).await.unwrap();
     (before(port, "1s", items).await, fake)
 }
 
-/// How many requests pass, one after the other, before one does not, which is answered with this.
+/// Counts the requests that pass before one gets another status, which must be this one.
 async fn pass_before(request: &Request, status: u16) -> usize {
     for passed in 0..10_000 {
         let reply = request.send().await.unwrap();
@@ -110,15 +110,15 @@ async fn pass_before(request: &Request, status: u16) -> usize {
     panic!("no end of them");
 }
 
-/// A client waits 20 seconds and Envoy 30 for what is held: a year would fail either way.
+/// The client times out after 20 seconds and Envoy after 30, so an unbounded delay fails the test.
 #[tokio::test]
 async fn a_delay_is_no_longer_than_its_limit_says() {
     let checks = vec![signed(&batch(
         in_force(),
         true,
-        vec![boast("plain"), boast("queue")],
+        vec![extreme("plain"), extreme("queue")],
     ))];
-    let (stage, fake) = with(&[PLAIN, QUEUE], lies(checks)).await;
+    let (stage, fake) = with(&[PLAIN, QUEUE], sending(checks)).await;
 
     assert_eq!(statuses(&stage.get("/plain", "alice"), 5).await, [200; 5]);
     let queued = stage.get("/queue", "alice").send().await.unwrap();
@@ -128,14 +128,14 @@ async fn a_delay_is_no_longer_than_its_limit_says() {
 }
 
 #[tokio::test]
-async fn limits_that_nobody_has_neither_hold_nor_deny() {
+async fn unknown_limits_neither_hold_nor_deny() {
     let denied = LimitAnswer {
         allowed: false,
-        ..boast("nobody-s")
+        ..extreme("nobody-s")
     };
-    let checks = [boast("nobody-s"), denied]
-        .map(|of| signed(&batch(in_force(), true, vec![of, boast("plain")])));
-    let (stage, fake) = with(&[PLAIN], lies(checks.into())).await;
+    let checks = [extreme("nobody-s"), denied]
+        .map(|of| signed(&batch(in_force(), true, vec![of, extreme("plain")])));
+    let (stage, fake) = with(&[PLAIN], sending(checks.into())).await;
 
     for _ in 0..6 {
         let reply = stage.get("/plain", "alice").send().await.unwrap();
@@ -148,16 +148,16 @@ async fn limits_that_nobody_has_neither_hold_nor_deny() {
     assert_eq!(fake.checks(), 6);
 }
 
-/// The digits of each header are of a number that a limit can have.
+/// Every number in the headers is one that a limit can have.
 #[tokio::test]
-async fn no_client_sees_a_number_that_no_limit_has() {
+async fn response_headers_hold_plausible_numbers_only() {
     for allowed in [true, false] {
         let said = LimitAnswer {
             allowed,
-            ..boast("plain")
+            ..extreme("plain")
         };
         let checks = vec![signed(&batch(in_force(), allowed, vec![said]))];
-        let (stage, _fake) = with(&[PLAIN], lies(checks)).await;
+        let (stage, _fake) = with(&[PLAIN], sending(checks)).await;
 
         let reply = stage.get("/plain", "alice").send().await.unwrap();
         assert_eq!(reply.status, if allowed { 200 } else { 429 });
@@ -178,22 +178,22 @@ async fn no_client_sees_a_number_that_no_limit_has() {
     }
 }
 
-/// CBOR has numbers below zero, and the filter none.
+/// CBOR can encode negative numbers.
 #[tokio::test]
-async fn a_number_below_zero_is_no_answer() {
+async fn a_negative_number_makes_an_answer_invalid() {
     const MARK: u64 = 0x00de_adbe_ef00_feed;
     let marked = [
         LimitAnswer {
             remaining: MARK,
-            ..boast("plain")
+            ..extreme("plain")
         },
         LimitAnswer {
             delay_ms: MARK,
-            ..boast("plain")
+            ..extreme("plain")
         },
         LimitAnswer {
             generation: MARK,
-            ..boast("plain")
+            ..extreme("plain")
         },
     ];
     let checks = marked.map(|said| {
@@ -204,23 +204,23 @@ async fn a_number_below_zero_is_no_answer() {
         signed(&body)
     });
     for check in checks {
-        let (stage, fake) = with(&[PLAIN], lies(vec![check])).await;
+        let (stage, fake) = with(&[PLAIN], sending(vec![check])).await;
         assert_eq!(statuses(&stage.get("/plain", "alice"), 1).await, [503]);
         assert_eq!(fake.checks(), 1);
     }
 }
 
-/// What it grants beyond what was asked for is not used, nor after the limit's own ttl; what it
-/// says of generations and proxies makes no more of it.
+/// Units granted beyond the request, or beyond the limit's own ttl, are not used, whatever generation
+/// and number of proxies the answer has.
 #[tokio::test]
-async fn a_grant_is_no_more_than_was_asked_for() {
+async fn a_grant_is_no_more_than_was_requested() {
     let now = LimitAnswer {
         generation: 0,
-        ..boast("leased")
+        ..extreme("leased")
     };
-    for said in [now, boast("leased")] {
+    for said in [now, extreme("leased")] {
         let checks = vec![signed(&batch(in_force(), true, vec![said]))];
-        let (stage, fake) = with(&[LEASED], lies(checks)).await;
+        let (stage, fake) = with(&[LEASED], sending(checks)).await;
         let request = stage.get("/leased", "alice");
         assert_eq!(statuses(&request, 50).await, [200; 50]);
         fake.change(Misbehaviour::Close);
@@ -232,15 +232,15 @@ async fn a_grant_is_no_more_than_was_asked_for() {
     }
 }
 
-/// Whatever it allows, and however many proxies it says there are.
+/// Whatever the answer allows, and however many proxies it reports.
 #[tokio::test]
-async fn limits_that_it_has_no_part_in_hold() {
+async fn limits_of_scope_proxy_hold() {
     let checks = vec![signed(&batch(
         in_force(),
         true,
-        vec![boast("plain"), boast("here")],
+        vec![extreme("plain"), extreme("here")],
     ))];
-    let (stage, fake) = with(&[PLAIN, HERE], lies(checks)).await;
+    let (stage, fake) = with(&[PLAIN, HERE], sending(checks)).await;
     until("it was polled", PATIENCE, async || {
         (fake.polls() > 1).then_some(())
     })
@@ -251,13 +251,13 @@ async fn limits_that_it_has_no_part_in_hold() {
     assert_eq!(pass_before(&stage.get("/other", "bob"), 429).await, 20);
 }
 
-/// Has clients ask at once what has the filter poll, and counts polls.
+/// Sends requests whose answers cause polls, and checks that polls are rate limited.
 async fn assert_polls_are_few(stage: &Stage, fake: &FakeLimiter, clients: usize, each: usize) {
     let started = Instant::now();
     let before = [fake.checks(), fake.polls()];
     let mut tasks = JoinSet::new();
     for _ in 0..clients {
-        // Of many connections, so that every worker is told.
+        // Many connections, so that every worker gets such an answer.
         let request = Client::new().get(&stage.envoy().url("/plain"));
         tasks.spawn(async move { statuses(&request, each).await });
     }
@@ -265,85 +265,32 @@ async fn assert_polls_are_few(stage: &Stage, fake: &FakeLimiter, clients: usize,
     assert!(answers.iter().all(|status| *status == 200), "{answers:?}");
 
     let [checks, polls] = [fake.checks() - before[0], fake.polls() - before[1]];
-    // One in fifty milliseconds; and one more of each worker and the main thread.
+    // One per fifty milliseconds, plus one of each worker and the main thread.
     let most = u64::try_from(started.elapsed().as_millis()).unwrap() / 50 + 3;
     assert!(polls <= most, "{polls} polls, not {most}");
     assert!(checks > 3 * most, "{checks} checks show nothing");
 }
 
-/// A check that tells of an edit is followed by a poll soon, but not each of hundreds.
+/// An answer with a new revision causes an early poll, but not each of hundreds does.
 #[tokio::test]
-async fn revisions_that_change_with_every_answer_do_not_each_bring_a_poll() {
+async fn changing_revisions_do_not_each_cause_a_poll() {
     let checks = (1..=1000).map(|number| {
         let revision = Revision {
             number: HUGE - number,
             digest: number,
         };
-        signed(&batch(revision, true, vec![boast("plain")]))
+        signed(&batch(revision, true, vec![extreme("plain")]))
     });
-    let (stage, fake) = with(&[PLAIN], lies(checks.collect())).await;
+    let (stage, fake) = with(&[PLAIN], sending(checks.collect())).await;
     assert_polls_are_few(&stage, &fake, 1, 1000).await;
 }
 
-/// And where answers come in while a poll is on its way, too.
+/// The same while a poll is in flight.
 #[tokio::test]
-async fn answers_that_know_no_domain_do_not_each_bring_a_poll() {
+async fn unknown_domain_answers_do_not_each_cause_a_poll() {
     const OPEN: &str = "{name: open, rate: 1000000/1h, on_failure: allow}";
     let body = br#"{"error":{"code":"unknown_domain","message":""}}"#;
     let gone = answer("404 Not Found", &[SIGNED, JSON], body);
-    let (stage, fake) = with(&[OPEN], lies(vec![gone])).await;
+    let (stage, fake) = with(&[OPEN], sending(vec![gone])).await;
     assert_polls_are_few(&stage, &fake, 16, 100).await;
-}
-
-/// Ends a line, ends a string, colours a terminal, turns text around, hides itself.
-const RAW: [char; 7] = [
-    '\u{7}', '\0', '\u{1b}', '\u{202e}', '\u{2066}', '\u{200b}', '\u{9b}',
-];
-
-/// Waits until Envoy's log says this, and none of it is there as it was said.
-async fn assert_logs_plainly(stage: &Stage, what: &str) {
-    let log = until("it is logged", PATIENCE, async || {
-        let log = stage.envoy().process().log();
-        log.contains(what).then_some(log)
-    });
-    let log = log.await.unwrap();
-    for c in RAW {
-        assert!(!log.contains(c), "{} in {log}", c.escape_unicode());
-    }
-    assert!(!log.lines().any(|line| line.starts_with("forged")), "{log}");
-}
-
-fn hostile() -> String {
-    let raw: String = RAW.iter().collect();
-    format!("said-so {raw}\r\nforged\nforged")
-}
-
-#[tokio::test]
-async fn what_it_says_in_words_is_one_plain_line_of_the_log() {
-    let message = serde_json::json!({"error": {"code": "internal", "message": hostile()}});
-    let error = message.to_string().into_bytes();
-    let bodies = [
-        say("500 Internal Server Error", &[SIGNED, JSON], &error),
-        say("200 OK", &[JSON], hostile().as_bytes()),
-    ];
-    for does in bodies {
-        let (stage, _fake) = with(&[PLAIN], does).await;
-        assert_eq!(statuses(&stage.get("/plain", "alice"), 1).await, [503]);
-        assert_logs_plainly(&stage, "said-so").await;
-    }
-}
-
-/// A snapshot is words of a limiter too.
-#[tokio::test]
-async fn a_snapshot_that_cannot_be_used_is_one_plain_line_of_the_log() {
-    let snapshot = serde_json::json!({"format": 0, "domain": hostile(), hostile(): hostile()});
-    let polls = answer(
-        "200 OK",
-        &[SIGNED, JSON, "etag: \"1\""],
-        snapshot.to_string().as_bytes(),
-    );
-    let checks = vec![signed(&batch(in_force(), true, vec![boast("plain")]))];
-    let (stage, _fake) = with(&[PLAIN], Misbehaviour::Lie { polls, checks }).await;
-    assert_logs_plainly(&stage, "a snapshot cannot be used").await;
-    assert_eq!(statuses(&stage.get("/plain", "alice"), 1).await, [200]);
 }

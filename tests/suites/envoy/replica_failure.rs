@@ -13,7 +13,7 @@ const REQUESTS: u64 = EACH * USERS;
 /// Connections that bring them, to both workers.
 const CONNECTIONS: u64 = 12;
 
-/// One limit that is used up to the last unit, and one that counts every request by itself.
+/// One limit that is used up to the last unit, and one with a bucket for every request.
 const PER_USER: &str = "{name: per-user, per: [user], algorithm: fixed_window, rate: 3/1d}";
 const PER_REQUEST: &str = "{name: per-request, per: [tenant], algorithm: fixed_window, rate: 9/1d}";
 
@@ -29,7 +29,7 @@ fn as_in_istio() -> Plan {
     })
 }
 
-/// Nothing but the filter's own means.
+/// Without health checks, retries and outlier detection.
 fn alone() -> Plan {
     as_in_istio().config(|config| config.without(&["outlier_detection"]).unwrap())
 }
@@ -101,24 +101,24 @@ async fn assert_decided_by_the_other(stage: &Stage) {
     assert_eq!(round(stage, 2).await, REQUESTS);
 }
 
-/// What answers every call with an error by which nothing was charged.
+/// A server that answers every call with an error that charged nothing.
 async fn refusing_in_place_of_the_stopped(stage: &Stage) -> FakeLimiter {
     let error = br#"{"error":{"code":"store_unavailable","message":"gone","charged":false}}"#;
     let headers = ["x-rl-api: 1", "content-type: application/json"];
     let refusal = answer("503 Service Unavailable", &headers, error);
-    let fake = FakeLimiter::start(stage.stopped_port(), Misbehaviour::Say(refusal));
+    let fake = FakeLimiter::start(stage.stopped_port(), Misbehaviour::Send(refusal));
     fake.await.unwrap()
 }
 
 #[tokio::test]
-async fn one_that_refuses_connections_is_not_missed() {
+async fn a_replica_that_refuses_connections_affects_no_check() {
     let mut stage = two_limiters().start().await;
     stage.stop_one_limiter().await;
     assert_decided_by_the_other(&stage).await;
 }
 
-/// A call that was not sent goes to the other one at once: no check is lost, even before anybody
-/// has noticed.
+/// A call that was not sent is retried at the other replica: no check is lost, even before outlier
+/// detection reacts.
 #[tokio::test]
 async fn retries_alone_lose_no_check_where_connections_are_refused() {
     let mut stage = two_limiters()
@@ -134,11 +134,11 @@ async fn retries_alone_lose_no_check_where_connections_are_refused() {
 }
 
 #[tokio::test]
-async fn one_that_hangs_is_left_out() {
+async fn a_replica_that_hangs_is_ejected() {
     let stage = two_limiters().start().await;
     stage.limiter(1).process().pause().unwrap();
     assert_decided_by_the_other(&stage).await;
-    // What lay in its socket is decided when it goes on: late, and not again.
+    // Calls in its socket are decided when it resumes: late, and not twice.
     stage.limiter(1).process().resume().unwrap();
     round(&stage, 4).await;
     for round in 1..=4 {
@@ -147,7 +147,7 @@ async fn one_that_hangs_is_left_out() {
 }
 
 #[tokio::test]
-async fn one_that_is_killed_under_load_and_comes_back_is_not_missed() {
+async fn a_replica_that_restarts_under_load_affects_no_check() {
     let mut stage = two_limiters().start().await;
     let port = stage.envoy().port();
     let load = tokio::spawn(send(port, 1));
@@ -174,23 +174,23 @@ async fn one_that_answers_503_is_left_out() {
     assert_decided_by_the_other(&stage).await;
 }
 
-/// Where the cluster does not do it, the filter calls again what was certainly not charged.
+/// Without the cluster's retries, the filter retries calls that were certainly not charged.
 #[tokio::test]
-async fn the_filter_calls_again_where_connections_are_refused() {
+async fn the_filter_retries_refused_connections() {
     let mut stage = as_in_istio().start().await;
     stage.stop_one_limiter().await;
     assert_most_are_decided_by_the_other(&stage).await;
 }
 
 #[tokio::test]
-async fn the_filter_calls_again_after_an_error_by_which_nothing_was_charged() {
+async fn the_filter_retries_uncharged_errors() {
     let mut stage = as_in_istio().start().await;
     stage.stop_one_limiter().await;
     let _fake = refusing_in_place_of_the_stopped(&stage).await;
     assert_most_are_decided_by_the_other(&stage).await;
 }
 
-/// Envoy leaves it out for a second or more, and tries it again.
+/// Envoy ejects it for a second or more, then tries again.
 async fn assert_most_are_decided_by_the_other(stage: &Stage) {
     let decided = [
         round(stage, 1).await,
@@ -206,7 +206,7 @@ async fn assert_most_are_decided_by_the_other(stage: &Stage) {
 /// What was sent to a limiter that hangs may have been charged, so it is not sent again; but nobody
 /// within the limit is denied for it, and nobody charged twice.
 #[tokio::test]
-async fn nobody_is_denied_where_one_hangs_and_envoy_does_nothing_about_it() {
+async fn nobody_is_denied_while_a_replica_hangs_without_health_checks() {
     let stage = alone()
         .filter(|config| config["limiter"]["timeout"] = json!("300ms"))
         .start()
@@ -214,7 +214,7 @@ async fn nobody_is_denied_where_one_hangs_and_envoy_does_nothing_about_it() {
     stage.limiter(1).process().pause().unwrap();
     round(&stage, 1).await;
     round(&stage, 2).await;
-    // What lay in its socket is charged when it goes on: late, and only once.
+    // Calls in its socket are charged when it resumes: late, and only once.
     stage.limiter(1).process().resume().unwrap();
     round(&stage, 3).await;
     for round in 1..=3 {

@@ -1,5 +1,4 @@
-//! The way back to a limiter that was away: one call of each Envoy asks, and only when it was
-//! answered do the others.
+//! Recovery after an outage: each Envoy sends one probe, and further calls only after its answer.
 
 use std::collections::BTreeSet;
 
@@ -31,7 +30,7 @@ async fn send(stage: &Stage) -> u64 {
     passed
 }
 
-/// Sends requests until every Envoy tells that its breaker is open, or closed; how many it took.
+/// Sends requests until every Envoy's breaker gauge is open, or closed, and returns their number.
 async fn until_breakers_are(stage: &Stage, open: u64) -> u64 {
     let mut passed = 0;
     until("the breakers are as wanted", PATIENCE, async || {
@@ -47,7 +46,7 @@ async fn until_breakers_are(stage: &Stage, open: u64) -> u64 {
     passed
 }
 
-/// One call of each Envoy, which charges nothing and carries nothing.
+/// Checks that each Envoy has sent one probe, without settlements.
 fn assert_one_peek_each(calls: &[Bytes]) {
     let calls: Vec<Batch> = calls
         .iter()
@@ -74,13 +73,13 @@ async fn assert_each_is_decided_once(stage: &Stage) -> u64 {
 }
 
 #[tokio::test]
-async fn one_call_of_each_envoy_asks_for_all_its_workers() {
+async fn each_envoy_probes_once_for_all_its_workers() {
     let gate = Gate::start().await.unwrap();
     let mut stage =
         limits(&["{name: all, match: {path: /}, algorithm: fixed_window, rate: 500000/30d}"])
             .envoys(ENVOYS)
             .workers(WORKERS)
-            // As long as there is, so that no call that is held comes to its end.
+            // A long timeout, so that held calls do not time out.
             .filter(|config| config["limiter"]["timeout"] = json!("10s"))
             .behind(&gate)
             .start()
@@ -93,7 +92,7 @@ async fn one_call_of_each_envoy_asks_for_all_its_workers() {
     passed += until_breakers_are(&stage, 1).await;
     let asked = gate.checks().len();
 
-    // They are back, and take their time with the first answer.
+    // They are back, and answer the first call slowly.
     gate.hold();
     stage.start_limiters().await;
     gate.listen().await.unwrap();
@@ -106,7 +105,7 @@ async fn one_call_of_each_envoy_asks_for_all_its_workers() {
     })
     .await
     .unwrap();
-    // Nobody waits for these calls but the requests that they were made for.
+    // Only the requests of these calls wait for them.
     passed += send(&stage).await;
     until("the others went on", PATIENCE, async || {
         while let Some(done) = waiting.try_join_next() {
@@ -127,6 +126,6 @@ async fn one_call_of_each_envoy_asks_for_all_its_workers() {
     passed += until_breakers_are(&stage, 0).await;
 
     passed += assert_each_is_decided_once(&stage).await;
-    // And what was let through meanwhile was charged, once.
+    // What was admitted meanwhile was charged, once.
     assert_eq!(stage.inspect("all", &[])["used"], passed);
 }

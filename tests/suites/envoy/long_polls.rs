@@ -1,7 +1,7 @@
-//! A limiter holds the polls of Envoys that have nothing to learn, and whatever becomes of it
-//! meanwhile, an edit comes into force. (How soon: `filter-core/tests/simulation/holding.rs`.)
+//! Edits take effect while a limiter holds long polls, whatever happens to that limiter. (The
+//! simulation of filter-core tests how soon.)
 //!
-//! The limit that is edited is decided in the proxy, so that no check tells of the edit.
+//! The edited limit has `scope: proxy`, so that no check's answer reveals the edit.
 
 use harness::{Signal, until};
 
@@ -9,7 +9,7 @@ use crate::stage::{PATIENCE, Stage, limits, statuses};
 
 const HERE: &str = "{name: here, scope: proxy, match: {path: /here}, rate: 1/1h}";
 
-/// Waits until one of the limiters holds a poll; which.
+/// Waits until one of the limiters holds a poll, and returns its index.
 async fn holder(stage: &Stage) -> usize {
     until("a limiter holds the poll", PATIENCE, async || {
         for n in 0..stage.limiters() {
@@ -23,7 +23,7 @@ async fn holder(stage: &Stage) -> usize {
     .unwrap()
 }
 
-/// Raises the limit of a user who has used up what there was, and waits until that is in force.
+/// Raises a used-up limit and waits until the edit is in force.
 async fn edit_to(stage: &Stage, burst: usize, envoys: usize) {
     let requests = (0..envoys).map(|n| stage.nth_envoy(n).get("/here"));
     let requests: Vec<_> = requests.collect();
@@ -41,7 +41,7 @@ async fn edit_to(stage: &Stage, burst: usize, envoys: usize) {
     }
 }
 
-/// Uses up what there is.
+/// Uses up the limit at every Envoy.
 async fn used_up(stage: &Stage, envoys: usize) {
     for n in 0..envoys {
         let request = stage.nth_envoy(n).get("/here");
@@ -50,7 +50,7 @@ async fn used_up(stage: &Stage, envoys: usize) {
 }
 
 #[tokio::test]
-async fn an_edit_is_the_answer_to_every_poll_that_is_held() {
+async fn an_edit_answers_every_long_poll() {
     let stage = limits(&[HERE]).envoys(2).start().await;
     used_up(&stage, 2).await;
     for burst in 2..5 {
@@ -64,7 +64,7 @@ async fn an_edit_is_the_answer_to_every_poll_that_is_held() {
 }
 
 #[tokio::test]
-async fn an_edit_is_in_force_while_the_limiter_that_holds_the_poll_hangs() {
+async fn an_edit_is_in_force_while_the_polled_limiter_hangs() {
     let stage = limits(&[HERE]).start().await;
     used_up(&stage, 1).await;
     for burst in 2..5 {
@@ -76,7 +76,7 @@ async fn an_edit_is_in_force_while_the_limiter_that_holds_the_poll_hangs() {
 }
 
 #[tokio::test]
-async fn an_edit_is_in_force_when_the_limiter_that_held_the_poll_is_gone() {
+async fn an_edit_is_in_force_after_the_polled_limiter_ends() {
     for signal in [Signal::KILL, Signal::TERM] {
         let stage = limits(&[HERE]).start().await;
         used_up(&stage, 1).await;

@@ -1,4 +1,4 @@
-//! What the filter's configuration changes, each seen from outside.
+//! The effect of each field of the filter's configuration.
 
 use serde_json::json;
 

@@ -1,0 +1,169 @@
+//! JWT claims of every kind, with line breaks and control characters.
+
+use std::fmt::Write;
+
+use serde_json::{Value, json};
+
+use crate::stage::{alone, limits};
+
+/// Claims of a verified token, as Lua literals.
+const SUBJECTS: [&str; 16] = [
+    r"'alice\r\nx-injected: yes\r\n\r\nHTTP/1.1 200 OK\r\n\r\n'",
+    r"'\0\1\2\255'",
+    "string.rep('x', 200000)",
+    "''",
+    "true",
+    "-0.5",
+    "1e300",
+    "0/0",
+    "{nested = {deep = 'yes'}}",
+    "nil",
+    // Text of eight bytes, the length of a number.
+    r"'abcdefg\n'",
+    r"'\255\255\255\255\255\255\255\255'",
+    r"'\194\133abcdef'",
+    "100",
+    "2^63",
+    "{'admin', 'dev'}",
+];
+
+/// A filter that sets the claim whose number a request's `x-case` has.
+fn claims() -> Value {
+    let mut cases = String::new();
+    for (n, subject) in SUBJECTS.iter().enumerate() {
+        writeln!(cases, "if case == '{n}' then claims.sub = {subject} end").unwrap();
+    }
+    let code = format!(
+        "function envoy_on_request(handle)
+           local case, claims = handle:headers():get('x-case'), {{sub = nil}}
+           {cases}
+           handle:streamInfo():dynamicMetadata():set('jwt', 'payload', claims)
+         end"
+    );
+    json!({
+        "name": "claims",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua",
+            "default_source_code": {"inline_string": code}
+        }
+    })
+}
+
+#[tokio::test]
+async fn claims_of_any_kind_are_counted_and_split_no_answer() {
+    let stage = limits(&["{name: per-subject, per: [subject, case], rate: 2/1h}"])
+        .in_memory()
+        .filter(|config| {
+            let sources = [
+                json!({"key": "subject", "metadata": ["jwt", "payload", "sub"]}),
+                json!({"key": "case", "header": "x-case"}),
+            ];
+            config["descriptors"]
+                .as_array_mut()
+                .unwrap()
+                .extend(sources);
+        })
+        .after(claims())
+        .start()
+        .await;
+    let mut client = stage.raw();
+    for (n, subject) in SUBJECTS.iter().enumerate() {
+        let case = format!("x-case: {n}");
+        let mut seen = Vec::new();
+        for _ in 0..3 {
+            let reply = client.get(b"/", &[case.as_bytes()]).await;
+            let reply = reply.unwrap().unwrap();
+            assert!(reply.header("x-injected").is_empty(), "{subject}");
+            seen.push(reply.status);
+        }
+        assert_eq!(seen, [200, 200, 429], "{subject}");
+    }
+}
+
+#[tokio::test]
+async fn whoever_makes_a_claim_is_not_skipped() {
+    let limit =
+        "{name: per-subject, per: [subject, case], if_missing: skip, rate: 1/1h, scope: proxy}";
+    let stage = alone(&[limit])
+        .filter(|config| {
+            let sources = [
+                json!({"key": "subject", "metadata": ["jwt", "payload", "sub"]}),
+                json!({"key": "case", "header": "x-case"}),
+            ];
+            let all = config["descriptors"].as_array_mut().unwrap();
+            all.extend(sources);
+        })
+        .after(claims())
+        .start()
+        .await;
+    let mut client = stage.raw();
+    for (n, subject) in SUBJECTS.iter().enumerate() {
+        let case = format!("x-case: {n}");
+        let mut seen = Vec::new();
+        for _ in 0..2 {
+            let reply = client.get(b"/", &[case.as_bytes()]).await;
+            seen.push(reply.unwrap().unwrap().status);
+        }
+        let second = if *subject == "nil" { 200 } else { 429 };
+        assert_eq!(seen, [200, second], "{subject}");
+    }
+}
+
+/// Claims, and the text that limits see for each.
+fn kinds() -> Vec<(Value, &'static str)> {
+    vec![
+        (json!("gold"), "gold"),
+        (json!(""), ""),
+        (json!("alice123"), "alice123"),
+        (json!("abcdefg\n"), "abcdefg\n"),
+        (json!("\u{85}abcdef"), "\u{85}abcdef"),
+        (json!("\0\0\0\0\0\0Y@"), "\0\0\0\0\0\0Y@"),
+        (json!("\u{1}"), "\u{1}"),
+        (json!(100), "100"),
+        (json!(-0.5), "0xbfe0000000000000"),
+        (json!(9_223_372_036_854_775_808_u64), "9223372036854775808"),
+        (json!(1e300), "0x7e37e43c8800759c"),
+        (json!(true), "true"),
+        (json!(["a", null, 2]), "[\"a\",null,2]"),
+        (
+            json!({"b": [], "a": {"c": "d"}}),
+            "{\"a\":{\"c\":\"d\"},\"b\":[]}",
+        ),
+    ]
+}
+
+#[tokio::test]
+async fn claims_of_every_kind_are_the_text_that_the_manual_says() {
+    let mut claims = serde_json::Map::new();
+    let (mut limits, mut sources) = (Vec::new(), Vec::new());
+    for (n, (claim, text)) in kinds().into_iter().enumerate() {
+        let key = format!("claim-{n}");
+        let conditions = json!({"path": format!("/{n}"), &key: format!("exact:{text}")});
+        let limit = json!({"name": key, "match": conditions, "rate": "1/1h", "scope": "proxy"});
+        limits.push(limit.to_string());
+        sources.push(json!({"key": key, "metadata": ["jwt", "payload", key]}));
+        claims.insert(key, claim);
+    }
+    let metadata = json!({"metadata_namespace": "jwt", "value": {"payload": claims}});
+    let set = "type.googleapis.com/envoy.extensions.filters.http.set_metadata.v3.Config";
+    let limits: Vec<&str> = limits.iter().map(String::as_str).collect();
+    let stage = alone(&limits)
+        .filter(move |config| {
+            let all = config["descriptors"].as_array_mut().unwrap();
+            all.extend(sources.clone());
+        })
+        .after(json!({
+            "name": "envoy.filters.http.set_metadata",
+            "typed_config": {"@type": set, "metadata": [metadata]},
+        }))
+        .start()
+        .await;
+    let mut client = stage.raw();
+    for (n, (claim, _)) in kinds().iter().enumerate() {
+        let path = format!("/{n}");
+        for expected in [200, 429] {
+            let reply = client.get(path.as_bytes(), &[]).await.unwrap().unwrap();
+            assert_eq!(reply.status, expected, "{claim}");
+        }
+    }
+}
