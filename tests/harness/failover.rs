@@ -124,7 +124,12 @@ impl Sentinel {
                 .contains("master-link-status\r\n$2\r\nok")
                 .then_some(())
         };
-        until("the sentinel has discovered the replica", PATIENCE, discovered).await?;
+        until(
+            "the sentinel has discovered the replica",
+            PATIENCE,
+            discovered,
+        )
+        .await?;
         Ok(Self {
             pair: Pair {
                 primary: Some(primary),

@@ -166,7 +166,10 @@ async fn a_reset_window_keeps_the_outstanding_units_of_a_dead_proxy() {
         ["used", "leased"].map(|field| found[field].as_u64().unwrap())
     };
     let [used, leased] = bucket();
-    assert!(leased > 0 && used > leased, "{leased} of {used} are outstanding");
+    assert!(
+        leased > 0 && used > leased,
+        "{leased} of {used} are outstanding"
+    );
 
     stage.rlctl(&["reset", "per-user", "user=alice", "--yes"]);
     assert_eq!(bucket(), [leased; 2]);

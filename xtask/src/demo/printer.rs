@@ -33,10 +33,7 @@ impl Printer {
     }
 
     /// A sentence or two, wrapped.
-    #[expect(
-        clippy::unused_self,
-        reason = "all output goes through the printer"
-    )]
+    #[expect(clippy::unused_self, reason = "all output goes through the printer")]
     pub fn text(&self, text: &str) {
         println!();
         for line in wrap(text, WIDTH - 2) {
@@ -45,10 +42,7 @@ impl Printer {
     }
 
     /// A line that must not be broken, such as one of a table.
-    #[expect(
-        clippy::unused_self,
-        reason = "all output goes through the printer"
-    )]
+    #[expect(clippy::unused_self, reason = "all output goes through the printer")]
     pub fn line(&self, text: &str) {
         println!("  {text}");
     }

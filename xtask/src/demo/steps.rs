@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail, ensure};
 use harness::{Reply, until};
 
-use super::stage::Stage;
 use super::printer::Printer;
+use super::stage::Stage;
 
 /// The path of the demo's requests.
 const PATH: &str = "/api/orders";
@@ -51,7 +51,9 @@ async fn load_limits(printer: &Printer, stage: &Stage) -> Result<()> {
 
 async fn requests_pass(printer: &Printer, stage: &Stage) -> Result<()> {
     printer.heading("Requests pass");
-    printer.text("Each response shows the client its remaining quota, in the headers of the IETF draft.");
+    printer.text(
+        "Each response shows the client its remaining quota, in the headers of the IETF draft.",
+    );
     printer.line("");
     for _ in 0..BURST {
         let reply = order(printer, stage, "alice").await?;
