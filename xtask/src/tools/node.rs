@@ -5,7 +5,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::{Tools, major_version, make_executable, on_path, pypi};
+use super::lookup::{major_version, make_executable, on_path};
+use super::{Tools, pypi};
 use crate::command;
 use crate::help::Help;
 

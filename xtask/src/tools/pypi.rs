@@ -33,7 +33,7 @@ pub fn unpack(package: &str, version: &str, dir: &Path) -> Result<()> {
         .arg(&wheels)
         .arg(format!("{package}=={version}"));
     command::output(&mut download).with_context(|| explain(package, version))?;
-    for wheel in super::files(&wheels, "whl")? {
+    for wheel in super::lookup::files(&wheels, "whl")? {
         command::output(
             Command::new("python3")
                 .args(["-m", "zipfile", "-e"])

@@ -5,7 +5,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::{Tools, on_path};
+use super::Tools;
+use super::lookup::on_path;
 use crate::command;
 use crate::help::Help;
 
