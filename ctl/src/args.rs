@@ -10,15 +10,15 @@ pub struct Global {
     #[arg(long, global = true, value_name = "URL")]
     pub redis: Option<String>,
 
-    /// One of the servers that `rlctl context` keeps [env: RLCTL_CONTEXT; default: the one in use].
+    /// A server saved with `rlctl context` [env: RLCTL_CONTEXT; default: the current one].
     #[arg(long, global = true, value_name = "NAME", conflicts_with = "redis")]
     pub context: Option<String>,
 
-    /// The domain whose limits are meant [env: RLCTL_DOMAIN; default: the only one there is].
+    /// The domain of the limits [env: RLCTL_DOMAIN; default: the only one there is].
     #[arg(long, global = true, value_name = "NAME")]
     pub domain: Option<String>,
 
-    /// What every key in Redis starts with [env: RL_KEY_PREFIX; default: rl:].
+    /// The prefix of every key in Redis [env: RL_KEY_PREFIX; default: rl:].
     #[arg(long, global = true, value_name = "PREFIX")]
     pub key_prefix: Option<String>,
 
@@ -47,7 +47,7 @@ pub struct Global {
     )]
     pub color: Color,
 
-    /// Say less on stderr: warnings and errors only.
+    /// Print only warnings and errors on stderr.
     #[arg(short, long, global = true)]
     pub quiet: bool,
 }

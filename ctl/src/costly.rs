@@ -18,7 +18,7 @@ pub fn cost_warning(limit: &Limit) -> Option<Dear> {
         Kind::SlidingWindowBuckets if weight >= WEIGHT => Some(Dear {
             field: "sub_windows",
             message: format!(
-                "a check may take the store as long as {} of a token bucket",
+                "a check may cost the store as much as {} checks of a token bucket",
                 5 * weight
             ),
             hint: "fewer sub_windows cost less",

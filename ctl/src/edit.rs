@@ -76,8 +76,8 @@ impl Session<'_> {
             .sum();
         if count > 0 {
             self.printer.warn(format_args!(
-                "{count} overrides go, more than the history keeps: no rollback brings them back; \
-                 `rlctl export` before does"
+                "{count} overrides are deleted, more than the history records: rollback cannot restore \
+                 them, a file of `rlctl export` can"
             ));
         }
     }

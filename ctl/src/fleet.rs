@@ -85,7 +85,7 @@ impl Session<'_> {
         }
         let polled = render::truncated_list(fleet.proxies.keys(), NAMED_MAX);
         self.printer.warn(format_args!(
-            "no proxy asks for domain {domain}; proxies ask for {polled}"
+            "no proxy polls domain {domain}; proxies poll {polled}"
         ));
         let known = fleet.proxies.keys().map(Name::as_str);
         if let Some(meant) = suggest::closest(domain.as_str(), known) {
@@ -111,19 +111,20 @@ impl Session<'_> {
                 self.note_rollout(domain, revision, &fleet, elapsed_ms());
                 if !silent.is_empty() {
                     let names = describe(&silent);
-                    self.printer
-                        .warn(format_args!("not waited for, perhaps gone: {names}"));
+                    self.printer.warn(format_args!(
+                        "not waited for, no report in the last 3 s: {names}"
+                    ));
                 }
                 return Ok(Exit::Done);
             }
             if elapsed_ms() >= wait_ms {
                 let message = format!(
-                    "revision {revision} is written, but after {} not everybody has it",
+                    "revision {revision} is written, but after {} not every limiter and proxy has it",
                     duration(wait_ms)
                 );
                 return Err(Error::new(Exit::Behind, message)
                     .hint(describe(&behind))
-                    .hint("`rlctl list-proxies` shows who follows the limits"));
+                    .hint("`rlctl list-proxies` shows the revision of each limiter and proxy"));
             }
             sleep(POLL_INTERVAL).await;
         }
@@ -131,17 +132,19 @@ impl Session<'_> {
 
     /// The edit is made, and Redis does not say who has it.
     fn fleet_unreadable(&self, revision: u64, error: &StoreError) -> Error {
-        let message = format!("revision {revision} is written; who has it cannot be read");
+        let message = format!(
+            "revision {revision} is written; which limiters and proxies have it cannot be read"
+        );
         Error::new(Exit::Behind, message)
             .hint(self.failed(error).to_string())
-            .hint("`rlctl list-proxies` shows who follows the limits")
+            .hint("`rlctl list-proxies` shows the revision of each limiter and proxy")
     }
 
     /// After an edit: what else there would be to say could not be read. That is no failure.
     pub fn note_read_failure(&self, read: Result<(), Error>) {
         if let Err(error) = read {
             self.printer.note(format_args!(
-                "what is above is done; afterwards nothing could be read: {error}"
+                "the edit above is made; a read after it failed: {error}"
             ));
         }
     }
@@ -152,7 +155,7 @@ impl Session<'_> {
         let proxies = proxies.filter(|proxy| alive(proxy.ago_ms)).count();
         let limiters = fleet.limiters.iter().filter(|l| alive(l.ago_ms)).count();
         if proxies + limiters == 0 {
-            let nobody = "no limiter and no proxy told of itself lately: nobody to wait for";
+            let nobody = "no limiter or proxy has reported in the last 3 s: nothing to wait for";
             return self.printer.warn(nobody);
         }
         let plural = if proxies == 1 { "proxy" } else { "proxies" };

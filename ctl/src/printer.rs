@@ -98,7 +98,7 @@ impl Printer {
     pub fn interrupted(&self) -> Error {
         let interrupted = Error::new(Exit::Interrupted, "interrupted");
         interrupted.maybe_hint(self.pending.get().map(|pending| match pending {
-            Pending::Edit => "an edit was under way; `rlctl history` tells whether it was made",
+            Pending::Edit => "an edit was under way; `rlctl history` shows whether it was made",
             Pending::Reset => {
                 "some of the buckets are reset, others may not be; the same command resets the rest"
             }

@@ -239,7 +239,7 @@ pub fn buckets_in_proxies(limit: &Limit) -> Error {
         "limit {} has its buckets in the proxies",
         limit.name
     ))
-    .hint("`scope: proxy` keeps one in every Envoy; Redis knows nothing of them")
+    .hint("`scope: proxy` keeps one in every Envoy; Redis does not hold them")
 }
 
 /// The limit of that name, or an error that says which one was probably meant.

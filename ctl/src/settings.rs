@@ -153,7 +153,7 @@ pub fn check(context: &Context) -> Result<StoreUrl, Error> {
 pub fn parse_url(text: &str, source: &str) -> Result<StoreUrl, Error> {
     match text.parse() {
         Ok(StoreUrl::Memory) => Err(Error::usage(format!(
-            "{source} says `memory`, a store inside one limiter that rlctl cannot reach"
+            "{source} is `memory`, a store inside one limiter that rlctl cannot reach"
         ))
         .hint("edit the limiter's --limits file and restart it, or give it a Redis")),
         Ok(url) => Ok(url),
@@ -179,7 +179,7 @@ fn parse_timeout(text: Option<String>) -> Result<Duration, Error> {
         return Ok(DEFAULT_TIMEOUT);
     };
     match policy::parse_duration(&text) {
-        Ok(0) => Err(Error::usage("--timeout: 0 would be no time at all")),
+        Ok(0) => Err(Error::usage("--timeout: expected more than 0")),
         Ok(ms) => Ok(Duration::from_millis(ms)),
         Err(error) => Err(Error::usage(format!("--timeout: {error}"))),
     }
@@ -295,9 +295,9 @@ mod tests {
                 ["--redis", "redis://:s3cret@host:port"],
                 "--redis: the store's URL is malformed",
             ),
-            (["--redis", "memory"], "--redis says `memory`"),
+            (["--redis", "memory"], "--redis is `memory`"),
             (["--timeout", "1"], "--timeout: "),
-            (["--timeout", "0s"], "--timeout: 0"),
+            (["--timeout", "0s"], "--timeout: expected more"),
             (["--domain", "Shop"], "--domain: a name is"),
             (["--key-prefix", "{x}"], "--key-prefix: a key prefix is"),
         ] {

@@ -79,7 +79,7 @@ fn a_server_that_is_not_there_is_said_at_once_and_by_name() -> Result<()> {
             said.contains(&format!("cannot reach redis://127.0.0.1:{port}: ")),
             "{said}"
         );
-        assert!(said.contains("the address is that of REDIS_URL"), "{said}");
+        assert!(said.contains("the address comes from REDIS_URL"), "{said}");
         assert!(!said.contains("s3cret"), "{said}");
         assert_eq!(output.stdout, b"");
     }
@@ -316,7 +316,7 @@ fn an_interrupted_reset_leaves_its_trace() -> Result<()> {
         let output = run(&[&shop[..], &["history"]].concat())?;
         Ok(String::from_utf8(output.stdout)?)
     };
-    while !history()?.contains("every bucket: begun") {
+    while !history()?.contains("every bucket: started") {
         assert!(child.try_wait()?.is_none(), "it ended before it was seen");
     }
     interrupt(&child)?;

@@ -155,7 +155,10 @@ fn an_edit_can_be_waited_for() -> Result<()> {
         said.contains("1 limiter and 1 proxy have revision 1"),
         "{said}"
     );
-    assert!(said.contains("perhaps gone: proxy gone has none"), "{said}");
+    assert!(
+        said.contains("no report in the last 3 s: proxy gone has none"),
+        "{said}"
+    );
     Ok(())
 }
 

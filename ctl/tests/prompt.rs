@@ -51,7 +51,7 @@ async fn a_new_limit_for_every_request_is_asked_about() -> Result<()> {
     for (answer, code) in [("n\r", 7), ("y\r", 0)] {
         let mut terminal = Terminal::run(env!("CARGO_BIN_EXE_rlctl"), &set, &[])?;
         terminal
-            .shows("everything is for every request of domain shop: create it? [y/N]")
+            .shows("everything applies to every request of domain shop: create it? [y/N]")
             .await?;
         terminal.press(answer)?;
         assert_eq!(terminal.code().await?, code);
@@ -82,7 +82,7 @@ async fn a_new_limit_for_every_request_is_asked_about() -> Result<()> {
     assert!(output.status.success());
     let said = String::from_utf8(output.stderr)?;
     assert!(
-        said.contains("warning: scripted is for every request"),
+        said.contains("warning: scripted applies to every request"),
         "{said}"
     );
     Ok(())

@@ -164,7 +164,10 @@ fn contexts_lead_to_their_servers_and_tell_no_password() -> Result<()> {
     let kept = format!("redis://:{ESCAPED}@127.0.0.1:{}", prod.port());
     // Given as the last resort on the command line; even then it is shown to nobody.
     let (exit, text) = run(&["context", "set", "kept", "--redis", &kept])?;
-    assert!(exit == 0 && text.contains("the password is kept"), "{text}");
+    assert!(
+        exit == 0 && text.contains("the password is saved"),
+        "{text}"
+    );
 
     for context in ["prod", "by-command", "kept", "staging"] {
         let (exit, text) = run(&["ping", "--context", context])?;

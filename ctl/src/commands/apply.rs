@@ -27,11 +27,11 @@ pub(super) use plan::plan_file;
 /// Names in one question.
 const NAMED_MAX: usize = 10;
 
-/// Make a domain's limits those of a limits file.
+/// Apply a limits file to its domain.
 ///
-/// Limits that the file does not have stay, and so do overrides that were set live, unless --prune:
-/// then limits that the file does not have go, and of a limit for which it lists overrides those
-/// that it does not list. Several files are applied one after the other, an edit each.
+/// Limits that are not in the file stay, and so do overrides that were set live. With --prune, limits
+/// that are not in the file are deleted, and so are overrides that are not in it, of limits for which
+/// it lists some. Several files are applied one after the other, each as one edit.
 #[derive(Debug, Args)]
 #[command(after_help = examples!(
     "rlctl apply -f limits.yaml"
@@ -44,8 +44,8 @@ pub struct Apply {
     #[command(flatten)]
     files: FilesArg,
 
-    /// Delete the limits that the file does not have, and of overrides those that it does not list
-    /// where it lists some.
+    /// Delete limits that are not in the file, and overrides that are not in it, of limits for which
+    /// it lists some.
     #[arg(long, help_heading = "Edit options")]
     prune: bool,
 
@@ -158,14 +158,14 @@ fn tell(printer: &Printer, merged: &Merged, plan: &EditPlan) {
     for (name, pause) in &merged.still_paused {
         if let Some(paused) = pause_state(Some(*pause)) {
             printer.warn(format_args!(
-                "{name} stays {paused}, of which the file says nothing; `rlctl resume` ends that"
+                "{name} stays {paused}, which the file does not mention; `rlctl resume` ends the pause"
             ));
         }
     }
     let lost = |name: &&policy::Name| plan.overrides.contains_key(*name);
     for name in merged.split_otherwise.iter().filter(lost) {
         printer.warn(format_args!(
-            "{name} is split by other entries now: its overrides are lost"
+            "the `per` of {name} changes: its overrides are deleted"
         ));
     }
 }

@@ -37,7 +37,7 @@ pub struct Check {
     #[command(flatten)]
     request: RequestArgs,
 
-    /// How many requests this stands for.
+    /// How many requests to check at once.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = parse_whole_number,
         allow_negative_numbers = true)]
     cost: u64,
@@ -50,7 +50,7 @@ pub struct Check {
     #[arg(long = "limit", value_name = "NAME", value_delimiter = ',')]
     limits: Vec<String>,
 
-    /// If it is denied, try again for so long, as in 30s.
+    /// If it is denied, retry for this long, as in 30s.
     #[arg(long, value_name = "TIME", conflicts_with = "peek")]
     wait: Option<String>,
 }

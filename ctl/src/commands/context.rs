@@ -13,10 +13,10 @@ use crate::{
     settings::{self, variable},
 };
 
-/// Keep several servers by name, and say which one is meant.
+/// Save servers by name, and choose the current one.
 ///
-/// They are kept in ~/.config/rlctl/config.yaml, which only its owner can read. --context or
-/// RLCTL_CONTEXT names one for a single command.
+/// They are saved in ~/.config/rlctl/config.yaml, which only its owner can read. --context or
+/// RLCTL_CONTEXT chooses one for a single command.
 #[derive(Debug, Args)]
 #[command(after_help = examples!(
     "rlctl context set prod --redis rediss://ann@cache:6380 --password-env PROD_REDIS --domain shop"
@@ -34,15 +34,15 @@ enum What {
     /// List the contexts, without their passwords.
     #[command(after_help = examples!("rlctl context list" "rlctl context list -o name"))]
     List,
-    /// Use a context where nothing else says where Redis is.
+    /// Make a context the current one, which is used unless a flag or a variable says otherwise.
     #[command(after_help = examples!("rlctl context use prod"))]
     Use {
         /// The context.
         name: String,
     },
-    /// Make a context, or change the fields of one that are named.
+    /// Create a context, or change fields of one.
     ///
-    /// Takes --redis, --domain, --key-prefix and --timeout as every command does, and keeps them.
+    /// Saves --redis, --domain, --key-prefix and --timeout.
     #[command(after_help = examples!(
         "rlctl context set prod --redis rediss://ann@cache:6380 --password-env PROD_REDIS"
         "rlctl context set prod --domain shop --timeout 3s"
@@ -57,7 +57,7 @@ enum What {
         #[arg(long, value_name = "COMMAND")]
         password_command: Option<String>,
     },
-    /// Forget a context.
+    /// Delete a context.
     #[command(after_help = examples!("rlctl context delete staging"))]
     Delete {
         /// The context.
@@ -69,7 +69,7 @@ impl ContextCommand {
     /// Reads the file, and writes it where something changes.
     pub fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
         let path = contexts::path(variable)
-            .ok_or_else(|| Error::usage("there is no HOME to keep contexts in"))?;
+            .ok_or_else(|| Error::usage("HOME is not set: contexts have no file"))?;
         let mut kept = contexts::read(&path)?;
         match &self.what {
             What::List => return list(&kept, printer),
@@ -89,17 +89,17 @@ impl ContextCommand {
                 let password = password.or(password_command.clone().map(Password::Command));
                 set(&mut kept, name, global, password, printer)?;
                 contexts::write(&path, &kept)?;
-                printer.note(format_args!("{name} is kept in {}", path.display()));
+                printer.note(format_args!("{name} is saved in {}", path.display()));
             }
             What::Delete { name } => {
                 kept.get(name)?;
                 kept.by_name.remove(name);
                 if kept.current.as_ref() == Some(name) {
                     kept.current = None;
-                    printer.warn("it was in use; none is now");
+                    printer.warn("it was the current context; there is none now");
                 }
                 contexts::write(&path, &kept)?;
-                printer.note(format_args!("{name} is forgotten"));
+                printer.note(format_args!("{name} is deleted"));
             }
         }
         Ok(Exit::Done)
@@ -117,7 +117,7 @@ fn set(
         return Err(Error::usage("a context's name is one word"));
     }
     if global.redis.as_deref().is_some_and(has_password) {
-        printer.warn("the password is kept in the file, where only you can read it");
+        printer.warn("the password is saved in the file, which only you can read");
         printer.hint("--password-env or --password-command keep it elsewhere");
     }
     let known = kept.by_name.get(name).cloned();
@@ -131,7 +131,7 @@ fn set(
     };
     if context.redis.is_empty() {
         return Err(
-            Error::usage(format!("where is {name}? it is a new context")).hint(format!(
+            Error::usage(format!("{name} is a new context: --redis is missing")).hint(format!(
                 "as in `rlctl context set {name} --redis redis://host:6379`"
             )),
         );
@@ -155,9 +155,9 @@ fn warn_of_variables(printer: &Printer) {
         .find(|name| variable(name).is_some())
     {
         printer.warn(format_args!(
-            "{name} is set, and comes before the context in use"
+            "{name} is set, and overrides the current context"
         ));
-        printer.hint("unset it, or name the context with --context");
+        printer.hint("unset it, or choose the context with --context");
     }
 }
 

@@ -18,9 +18,9 @@ use crate::{
 
 /// Give units back to one bucket.
 ///
-/// The bucket becomes as if its last so many units had not been taken: of windows and logs the
-/// newest go first, because they would have counted longest. Proxies drop what they cached of the
-/// limit. More than was used makes the bucket unused, never more than that.
+/// The bucket becomes as if its last N units had not been taken; in windows and logs those are the
+/// newest. Proxies drop what they cached of the limit. A credit of more than was used leaves the
+/// bucket unused.
 #[derive(Debug, Args)]
 #[command(after_help = examples!(
     "rlctl credit per-user user=alice --units 50 --reason 'ticket 4711'"
@@ -34,7 +34,7 @@ pub struct Credit {
     #[command(flatten)]
     bucket: BucketArgs,
 
-    /// How many units; a request takes the limit's `cost`, 1 unless it says otherwise.
+    /// The number of units; a request takes the limit's `cost`, 1 by default.
     #[arg(long, value_name = "N", value_parser = parse_whole_number, allow_negative_numbers = true)]
     units: u64,
 
@@ -46,12 +46,12 @@ impl Credit {
     /// Gives back, and says what is left now.
     pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
         if self.units == 0 {
-            return Err(Error::usage("--units: 0 would give nothing back"));
+            return Err(Error::usage("--units: expected more than 0"));
         }
         let session = Session::open(global, printer)?;
         let (domain, limit, values, done) = self.give(&session).await?;
         if !done.used {
-            printer.note("the bucket was unused: there was nothing to give back");
+            printer.note("the bucket was unused: there was nothing to credit");
         }
         let pairs = limit.per.iter().zip(&values);
         let pairs = pairs.map(|(key, v)| (key, policy::value_to_node(v.as_deref())));

@@ -17,8 +17,8 @@ use crate::{
 
 /// Delete all limits of a domain.
 ///
-/// Its history stays, and `rlctl rollback` brings the limits back. Until somebody does, every
-/// request of the domain passes. Usage is forgotten as it expires.
+/// Its history stays, and `rlctl rollback` restores the limits. Until then every request of the
+/// domain passes. Usage stays until it expires.
 #[derive(Debug, Args)]
 #[command(after_help = examples!(
     "rlctl delete-domain staging"
@@ -27,7 +27,7 @@ use crate::{
     "rlctl delete-domain staging --dry-run"
 ))]
 pub struct DeleteDomain {
-    /// The domain; it has to be named, here or by --domain, even if it is the only one.
+    /// The domain; required, here or as --domain, even if there is only one.
     name: Option<String>,
 
     #[command(flatten)]
@@ -42,7 +42,7 @@ impl DeleteDomain {
     pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
         // RLCTL_DOMAIN is not enough: it may be set for something else.
         let Some(name) = self.name.as_ref().or(global.domain.as_ref()) else {
-            return Err(Error::usage("which domain? it has to be named")
+            return Err(Error::usage("which domain? name the one to delete")
                 .hint("as in `rlctl delete-domain staging`; `rlctl list-domains` shows them"));
         };
         let domain: Name = name.parse().map_err(|error| {
@@ -51,7 +51,7 @@ impl DeleteDomain {
         let session = Session::open(global, printer)?;
         if let Some(named) = session.named_domain().filter(|named| **named != domain) {
             return Err(Error::usage(format!(
-                "which one, {domain} or {named}? --domain or RLCTL_DOMAIN says the latter"
+                "the argument is {domain}, but --domain or RLCTL_DOMAIN is {named}"
             )));
         }
         let base = session.read(&domain, Overrides::None).await?;

@@ -63,10 +63,10 @@ impl Denials {
         let mut rows = self.rows(observed.activity.buckets, observed.now_ms);
         rows.sort_by_key(|row| std::cmp::Reverse(row.at_ms));
         if observed.covered_ms == 0 {
-            printer.note("no limiter told of decisions in the last minute");
+            printer.note("no limiter reported decisions in the last minute");
             printer.hint("`rlctl list-proxies` shows which limiters are alive");
         } else if rows.is_empty() {
-            printer.note("nobody was denied in the last minute");
+            printer.note("no request was denied in the last minute");
         }
         printer.data(&Report(rows))?;
         Ok(Exit::Done)

@@ -18,8 +18,8 @@ use crate::{
 
 /// Show how a limits file differs from what is in Redis.
 ///
-/// Shown is what `apply --prune` would do. Overrides that were set live are no difference, unless
-/// the file lists some for that limit.
+/// The differences are what `apply --prune` would change. Overrides that were set live do not count,
+/// unless the file lists some for that limit.
 #[derive(Debug, Args)]
 #[command(after_help = examples!(
     "rlctl diff -f limits.yaml"

@@ -28,26 +28,25 @@ use finding::{Finding, Severity};
 use ignore::Ignored;
 use orphans::{Known, Looked};
 
-/// Find what is wrong with the server and the limits, and say how to mend it.
+/// Find problems of the server and the limits, and the command that fixes each.
 ///
-/// The answer is no (exit code 1) if anything is wrong; what is only worth knowing is shown and
-/// does not count. With -q that is not shown either, and nothing is printed if nothing is wrong.
-/// Nothing is changed.
+/// The exit code is 1 if there is a problem; findings of severity info do not count. With -q they are
+/// not shown, and nothing is printed if there is no problem. Doctor changes nothing.
 #[derive(Debug, Args)]
 #[command(after_help = examples!(
     "rlctl doctor"
     "rlctl doctor -o json | jq -r '.findings[] | select(.severity == \"error\") | .mend'"
-    "rlctl doctor -q || page-somebody          # for cron: prints what is wrong, or nothing"
+    "rlctl doctor -q || page-somebody          # for cron: prints problems, or nothing"
     "rlctl doctor --ignore persistence,paused=shop/per-user"
 ))]
 pub struct Doctor {
-    /// Keys that are looked at for leftovers of limits that are gone; 0 looks at all.
+    /// How many keys are scanned for leftovers of deleted limits; 0 scans all.
     #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = parse_whole_number,
         allow_negative_numbers = true)]
     keys: u64,
 
-    /// Findings that are known and left out: the name of a check, or of one at a place; `-o name`
-    /// prints them [env: RLCTL_DOCTOR_IGNORE].
+    /// Findings to leave out: a check, or a check at one place, as `-o name` prints them [env:
+    /// RLCTL_DOCTOR_IGNORE].
     #[arg(
         long,
         value_name = "CHECK[=PLACE]",
@@ -199,8 +198,8 @@ impl View for Report {
             .iter()
             .filter(|f| f.severity != Severity::Info);
         let verdict = match wrong.count() {
-            0 => "nothing is wrong".to_owned(),
-            count => format!("{} to mend", counted(count, "thing")),
+            0 => "no problems".to_owned(),
+            count => counted(count, "problem"),
         };
         let verdict = match self.ignored {
             0 => verdict,
@@ -211,7 +210,7 @@ impl View for Report {
             String::new()
         } else {
             let at = self.keys.at;
-            format!(" (of all keys about {at} were looked at for leftovers; --keys 0 looks at all)")
+            format!("(about {at} keys were scanned for leftovers; --keys 0 scans all)")
         };
         format!("{text}{servers}: {verdict}{more}\n")
     }

@@ -23,7 +23,7 @@ const YES: Style = AnsiColor::Green.on_default();
 const NO: Style = AnsiColor::Red.on_default();
 const NAME: Style = Style::new().bold();
 
-/// Say which limits apply to a request, and why the others do not.
+/// Explain which limits apply to a request, and why the others do not.
 #[derive(Debug, Args)]
 #[command(after_help = examples!(
     "rlctl explain path=/api/orders method=GET user=alice"
@@ -46,7 +46,7 @@ impl Explain {
         let keys = compiled.needed_keys();
         for pair in self.request.pairs() {
             if !keys.iter().any(|key| key.as_str() == pair.key) {
-                printer.note(format_args!("no limit asks for `{}`", pair.key));
+                printer.note(format_args!("no limit uses `{}`", pair.key));
                 let known = keys.iter().map(policy::Name::as_str);
                 if let Some(meant) = suggest::closest(&pair.key, known) {
                     printer.hint(format_args!("did you mean `{meant}`?"));

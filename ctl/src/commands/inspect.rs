@@ -18,7 +18,7 @@ use crate::{
 
 use view::{Bucket, Report};
 
-/// Show how much of a bucket is used, and when it comes back.
+/// Show how much of a bucket is used, and when it is available again.
 #[derive(Debug, Args)]
 #[command(after_help = examples!(
     "rlctl inspect per-user user=alice"

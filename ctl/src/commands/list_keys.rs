@@ -35,12 +35,12 @@ pub struct ListKeys {
     #[arg(long, value_name = "NAME")]
     limit: Option<String>,
 
-    /// Only buckets with an entry (as key=value), a value or a key like this; `*` is any text, `?`
-    /// one character.
+    /// Only buckets with an entry (as key=value), a value or a key that matches this glob; `*` is any
+    /// text, `?` one character.
     #[arg(long = "match", value_name = "GLOB")]
     matching: Option<String>,
 
-    /// Stop after so many; 0 lists all, in no order, as they are found.
+    /// Stop after N buckets; 0 lists all, unsorted, as they are found.
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = parse_whole_number,
         allow_negative_numbers = true)]
     max: u64,

@@ -17,7 +17,7 @@ use crate::{
     session::Session,
 };
 
-/// List the limiters and proxies that are alive, and which limits they follow.
+/// List the live limiters and proxies, and the revision that each of them has.
 #[derive(Debug, Args)]
 #[command(after_help = examples!(
     "rlctl list-proxies"
@@ -52,10 +52,11 @@ impl ListProxies {
 fn say_if_none(session: &Session<'_>, fleet: &Fleet, rows: &[Row]) {
     let printer = session.printer;
     if fleet.limiters.is_empty() {
-        printer.note("no limiter has told of itself in the last 10 s");
-        printer.hint("a limiter does once a second; does one use this Redis and this key prefix?");
+        printer.note("no limiter has reported in the last 10 s");
+        printer
+            .hint("a limiter reports once a second; does one use this Redis and this key prefix?");
     } else if !rows.iter().any(|row| row.kind == Kind::Proxy) {
-        printer.note("no proxy has asked for limits in the last 10 s");
+        printer.note("no proxy has polled in the last 10 s");
     }
 }
 
@@ -139,7 +140,7 @@ impl View for Report {
         if self.0.is_empty() {
             return String::new();
         }
-        let mut headers = vec!["DOMAIN", "WHO", "NAME", "REVISION", "STATE", "HEARD OF"];
+        let mut headers = vec!["DOMAIN", "KIND", "NAME", "REVISION", "STATE", "LAST SEEN"];
         if page.wide {
             headers.extend(["DIGEST", "ID"]);
         }

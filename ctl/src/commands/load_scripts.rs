@@ -14,15 +14,15 @@ use crate::{
 
 /// Load the Lua scripts into Redis.
 ///
-/// Limiters load a script themselves when Redis does not have it, so this is for warming up a new
-/// server, and for credentials that may run scripts but not load them.
+/// Limiters load a script themselves when Redis does not have it; this command warms up a new
+/// server, or loads them where limiters may run scripts but not load them.
 #[derive(Debug, Args)]
 #[command(after_help = examples!(
     "rlctl load-scripts"
     "rlctl load-scripts --check || echo 'a limiter will have to load them'"
 ))]
 pub struct LoadScripts {
-    /// Load nothing; the answer is no if a script is missing.
+    /// Load nothing; exit with 1 if a script is missing.
     #[arg(long)]
     check: bool,
 }

@@ -20,14 +20,14 @@ use crate::{
 
 use end::PauseEnd;
 
-/// Take a limit, or all of them, out of force: the kill switch.
+/// Pause a limit, or every limit of a domain: the kill switch.
 ///
-/// Requests pass as if the limit were not there, at every proxy within a second. Nothing is
-/// forgotten: `rlctl resume` puts it back. With --for it comes back by itself.
+/// Requests pass as if the limit were not there, at every proxy within a second. The limit and its
+/// usage stay stored; `rlctl resume` ends the pause. With --for it ends by itself.
 #[derive(Debug, Args)]
 #[command(after_help = examples!(
     "rlctl pause --limit per-user --reason 'denies everybody'"
-    "rlctl pause --limit per-user --for 30m     # in force again by itself"
+    "rlctl pause --limit per-user --for 30m     # ends by itself"
     "rlctl pause --yes --for 1h                 # the whole domain"
 ))]
 pub struct PauseCommand {
@@ -44,11 +44,11 @@ pub struct PauseCommand {
     yes: Yes,
 }
 
-/// Put a paused limit, or the paused domain, back in force.
+/// End the pause of a limit, or of the domain.
 #[derive(Debug, Args)]
 #[command(after_help = examples!(
     "rlctl resume --limit per-user"
-    "rlctl resume                       # the domain; limits paused by themselves stay so"
+    "rlctl resume                       # the domain; limits with a pause of their own stay paused"
 ))]
 pub struct Resume {
     #[command(flatten)]
@@ -112,9 +112,7 @@ impl PauseCommand {
             ),
         };
         let until = until(pause);
-        printer.note(format_args!(
-            "{what} is out of force{until}; `{back}` ends that"
-        ));
+        printer.note(format_args!("{what} is paused{until}; `{back}` ends that"));
     }
 }
 
@@ -155,7 +153,7 @@ impl Resume {
         for limit in paused {
             let name = &limit.name;
             printer.warn(format_args!(
-                "{name} stays paused by itself; `rlctl resume --limit {name}` ends that"
+                "{name} itself stays paused; `rlctl resume --limit {name}` ends that"
             ));
         }
     }

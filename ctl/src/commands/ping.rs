@@ -12,7 +12,7 @@ use crate::{
     session::Session,
 };
 
-/// Ask Redis for a sign of life.
+/// Check that Redis answers, and how fast.
 #[derive(Debug, Args)]
 #[command(after_help = examples!(
     "rlctl ping"
@@ -22,7 +22,7 @@ use crate::{
 pub struct Ping {}
 
 impl Ping {
-    /// Says who answered, and how fast.
+    /// Prints which server answered, and how fast.
     pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
         let session = Session::open(global, printer)?;
         let pong = session

@@ -18,7 +18,7 @@ use crate::{
     session::{self, Session},
 };
 
-/// Forget what one bucket has used, or every bucket of a limit.
+/// Reset one bucket, or every bucket of a limit, to unused.
 ///
 /// Proxies drop what they cached of the limit.
 #[derive(Debug, Args)]
@@ -71,7 +71,7 @@ impl Reset {
             )
         } else {
             let what = shown.as_deref().unwrap_or("every bucket");
-            let question = format!("forget the usage of {what} of limit {name}, domain {domain}");
+            let question = format!("reset {what} of limit {name}, domain {domain}");
             confirm(question, &self.yes).await?;
             let of = LimitOf { domain, limit };
             printer.set_pending(Some(match which {
@@ -160,8 +160,8 @@ impl View for Report {
         let what = match (self.buckets, &self.bucket) {
             (0, Some(_)) => "was unused".to_owned(),
             (0, None) => "no bucket held usage".to_owned(),
-            (_, Some(_)) => format!("usage {would}forgotten"),
-            (_, None) => format!("usage of {} {would}forgotten", counted(count, "bucket")),
+            (_, Some(_)) => format!("{would}reset"),
+            (_, None) => format!("{} {would}reset", counted(count, "bucket")),
         };
         let how = if self.dry_run {
             "dry run, nothing was written".to_owned()

@@ -21,9 +21,9 @@ use crate::{
 /// More edits than a history keeps.
 const READ_MAX: usize = 10_000;
 
-/// Take edits back, to an earlier revision.
+/// Roll back to an earlier revision.
 ///
-/// That is an edit like any other, with a revision of its own. Usage is not touched.
+/// A rollback is an edit with a revision of its own. It does not change usage.
 #[derive(Debug, Args)]
 #[command(after_help = examples!(
     "rlctl history                                  # find the revision"
@@ -31,7 +31,7 @@ const READ_MAX: usize = 10_000;
     "rlctl rollback 17 --limit per-user --reason 'too tight'"
 ))]
 pub struct Rollback {
-    /// The revision to go back to.
+    /// The revision to roll back to.
     #[arg(value_parser = parse_whole_number, allow_negative_numbers = true)]
     revision: u64,
 
@@ -139,11 +139,11 @@ impl Rollback {
             let oldest = history.last().map_or(1, |entry| entry.revision.number);
             let back_to = oldest.saturating_sub(1).max(1);
             return Err(Error::not_found(format!(
-                "there is no revision {} to go back to",
+                "there is no revision {} to roll back to",
                 self.revision
             ))
             .hint(format!(
-                "domain {domain} can go back to any from {back_to} to {current}"
+                "domain {domain} can be rolled back to any from {back_to} to {current}"
             )));
         }
         let policy = base.policy().cloned();
@@ -161,12 +161,12 @@ fn cannot_revert(entry: &HistoryEntry, change: &HistoryChange) -> Error {
     let number = entry.revision.number;
     let error = Error::new(
         Exit::Refused,
-        format!("revision {number} cannot be taken back"),
+        format!("revision {number} cannot be rolled back"),
     );
     match change {
         HistoryChange::TooLarge => error
-            .hint("it changed more than the history keeps: `rlctl apply -f` of a backup is left"),
-        _ => error.hint("this version cannot read what the history says of it"),
+            .hint("it changed more than the history records; `rlctl apply -f` restores a backup"),
+        _ => error.hint("this version of rlctl cannot read its history entry"),
     }
 }
 
@@ -192,5 +192,5 @@ fn checked(mut reverted: Reverted, base: Option<&Policy>) -> Result<Reverted, Er
 }
 
 fn invalid(text: &str) -> Error {
-    Error::usage(format!("what comes out would be invalid\n{text}"))
+    Error::usage(format!("the result would be invalid\n{text}"))
 }

@@ -28,7 +28,7 @@ use crate::{
 pub(super) use bucket_override::between;
 use fields::LimitFields;
 
-/// Create a limit, or change fields of one, or the numbers of one bucket.
+/// Create a limit, change fields of one, or set an override for one bucket.
 #[derive(Debug, Args)]
 #[command(after_help = examples!(
     "rlctl set-limit per-user --per user --rate 10/s --burst 20 --match 'path=/api/**'"
@@ -45,7 +45,7 @@ pub struct SetLimit {
     #[command(flatten)]
     fields: LimitFields,
 
-    /// Change the numbers of this bucket only; name every entry of `per`.
+    /// Set an override for this bucket only; name every entry of `per`.
     #[arg(long = "for", value_name = "KEY=VALUE", help_heading = "One bucket")]
     bucket: Vec<Pair>,
 
@@ -54,7 +54,7 @@ pub struct SetLimit {
         help_heading = "One bucket")]
     unlimited: bool,
 
-    /// When that ends: a time like 2026-12-01T00:00Z, or a while from now like 2h.
+    /// When the override ends: a time like 2026-12-01T00:00Z, or a duration from now like 2h.
     #[arg(
         long,
         value_name = "TIME",
@@ -63,7 +63,7 @@ pub struct SetLimit {
     )]
     until: Option<String>,
 
-    /// Only if there is no such limit yet.
+    /// Fail if the limit exists.
     #[arg(long, conflicts_with = "bucket", help_heading = "Edit options")]
     if_absent: bool,
 
@@ -158,7 +158,7 @@ impl SetLimit {
             return Ok(());
         }
         let name = &limit.name;
-        let question = format!("{name} is for every request of domain {domain}: create it");
+        let question = format!("{name} applies to every request of domain {domain}: create it");
         confirm(question, &self.yes).await
     }
 
@@ -192,7 +192,7 @@ impl SetLimit {
                 Exit::Conflict,
                 format!("limit {name} exists already"),
             )
-            .hint("without --if-absent the named fields of it are changed")),
+            .hint("without --if-absent the command changes its fields")),
             Some(_) if !self.fields.any() => Err(Error::usage("nothing to change: name a field")
                 .hint(format!("as in `rlctl set-limit {name} --rate 20/s`"))
                 .hint(format!("`rlctl get-limit {name}` shows what there is"))),
@@ -254,8 +254,8 @@ impl SetLimit {
             .and_then(|policy| policy.limit(name.as_str()));
         if limit.is_some_and(|limit| self.is_for_every_request(limit)) && !prompt::can_ask() {
             session.printer.warn(format_args!(
-                "{name} is for every request of domain {domain}; --match narrows it, --yes says \
-                 that this is meant"
+                "{name} applies to every request of domain {domain}; --match narrows it, --yes \
+                 confirms it"
             ));
         }
         warn_of_typo(session, name, report, &stored).await

@@ -28,7 +28,7 @@ use view::View;
 /// Where made-up traffic starts: the midnight before 2023-11-14, so that windows start there too.
 const START_MS: u64 = 1_699_920_000_000;
 
-/// Run requests through limits, by a clock of their own.
+/// Simulate requests to limits, on a simulated clock.
 ///
 /// A scenario is {"id", "limits": [...], "steps": [...]}, in JSON or YAML; a file holds one, a list
 /// of them, or {"scenarios": [...]}. A step is {"t_ms", "cost", "descriptor", "peek", "expect"} or
@@ -36,9 +36,9 @@ const START_MS: u64 = 1_699_920_000_000;
 /// counted from 0, gives up, so that a queue frees its slot. Where a step has `expect`, another
 /// answer is a difference, and the exit code is 1.
 ///
-/// With --traffic the steps are made up, and what was admitted and denied is drawn over time. The
-/// file may then be a limits file. Several scenarios get the same traffic, each with buckets of its
-/// own, and are drawn one below the other.
+/// With --traffic the steps are generated, and a chart shows what was admitted and denied over time.
+/// The file may then be a limits file. Several scenarios get the same traffic, each with buckets of
+/// its own, and have one chart each.
 #[derive(Debug, Args)]
 #[command(after_help = examples!(
     "rlctl simulate -f scenarios.json"
@@ -51,8 +51,8 @@ pub struct Simulate {
     #[command(flatten)]
     file: FilesArg,
 
-    /// What decides: local, the algorithms in this program; or redis, the scripts that limiters
-    /// use, on a real server, with keys of their own that are removed in the end.
+    /// The engine that decides: local, the algorithms in this program; or redis, the scripts that
+    /// limiters use, on a real server, with keys of their own that are removed in the end.
     #[arg(
         long,
         value_name = "ENGINE",
@@ -61,12 +61,12 @@ pub struct Simulate {
     )]
     engine: EngineKind,
 
-    /// Run this scenario of the file and no other.
+    /// Run only this scenario of the file.
     #[arg(long, value_name = "ID")]
     scenario: Option<String>,
 
-    /// Made-up requests: burst:200@10s, constant:50/s or poisson:50/s. With a stretch of time they
-    /// come only then: constant:50/s,3s..5s. Several of these come together.
+    /// Generated requests: burst:200@10s, constant:50/s or poisson:50/s, all the time or only from one
+    /// time to another: constant:50/s,3s..5s. May be given several times.
     #[arg(long, value_name = "TRAFFIC", requires = "duration")]
     traffic: Vec<Phase>,
 
@@ -88,7 +88,7 @@ pub struct Simulate {
     )]
     descriptor: Vec<Pair>,
 
-    /// Another number draws other times for `poisson`.
+    /// The seed of the times of `poisson`.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = parse_whole_number,
         allow_negative_numbers = true)]
     seed: u64,

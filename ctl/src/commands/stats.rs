@@ -17,7 +17,7 @@ use crate::{
 
 use view::Report;
 
-/// Show what each limit decided lately, per second and in all.
+/// Show the recent decisions of each limit, per second and in total.
 #[derive(Debug, Args)]
 #[command(after_help = examples!(
     "rlctl stats"
@@ -59,7 +59,7 @@ impl Stats {
         if observed.covered_ms == 0 {
             let (span, domain) = (self.over.text(), &policy.domain);
             printer.note(format_args!(
-                "no limiter told of decisions in domain {domain} in the last {span}"
+                "no limiter reported decisions in domain {domain} in the last {span}"
             ));
             printer.hint("`rlctl list-proxies` shows which limiters are alive");
         }

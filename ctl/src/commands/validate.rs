@@ -19,9 +19,9 @@ use filter::Supplied;
 
 /// Check limits files and show every problem; needs no Redis.
 ///
-/// Warned of is what is valid and probably not meant: patterns that match nothing, requests that cost
-/// more than a bucket holds, overrides that have ended, limits that cost the store much. Warnings do not
-/// count, unless --strict.
+/// Warnings are about what is valid but probably a mistake: patterns that match nothing, requests that
+/// cost more than a bucket holds, overrides that have ended, limits that cost the store much. They do
+/// not change the exit code, unless --strict.
 #[derive(Debug, Args)]
 #[command(after_help = examples!(
     "rlctl validate -f limits.yaml"
@@ -34,12 +34,12 @@ pub struct Validate {
     #[command(flatten)]
     files: FilesArg,
 
-    /// Check against the filter's configuration in this file, Envoy's or a WasmPlugin: is every
-    /// entry supplied, and the domain asked for? May be given several times.
+    /// Check against the filter's configuration in this file, Envoy's or a WasmPlugin: does it
+    /// supply every entry, and use the domain? May be given several times.
     #[arg(long, value_name = "FILE")]
     filter: Vec<String>,
 
-    /// Warnings count as problems.
+    /// Treat warnings as problems.
     #[arg(long)]
     strict: bool,
 }

@@ -32,7 +32,7 @@ pub fn read(path: &Path) -> Result<Contexts, Error> {
     };
     let broken = |why: &str| {
         Error::usage(format!("{shown}: {why}"))
-            .hint("mend it, or delete it and set the contexts anew: `rlctl context set`")
+            .hint("fix it, or delete it and set the contexts again: `rlctl context set`")
     };
     // Where YAML is wrong the line would be quoted, and with it perhaps a password.
     let node = Node::from_yaml("config.yaml", &bytes).map_err(|_| broken("it is not YAML"))?;

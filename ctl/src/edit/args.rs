@@ -7,11 +7,11 @@ use store::Signature;
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Edit options")]
 pub struct EditArgs {
-    /// Show what would change, and change nothing.
+    /// Show what would change, without changing it.
     #[arg(long)]
     pub dry_run: bool,
 
-    /// Why, for the history.
+    /// The reason, for the history.
     #[arg(
         long,
         value_name = "TEXT",
@@ -20,7 +20,7 @@ pub struct EditArgs {
     )]
     pub reason: String,
 
-    /// Who, for the history [default: the user at this machine].
+    /// The author, for the history [default: the user at this machine].
     #[arg(
         long,
         value_name = "NAME",

@@ -26,7 +26,7 @@ const RECORDED_MAX: u64 = 20_000;
 pub fn deletion_summary(count: u64) -> String {
     let overrides = counted(count, "override");
     if count > RECORDED_MAX {
-        return format!("{overrides}, which no rollback brings back");
+        return format!("{overrides}, which rollback cannot restore");
     }
     overrides
 }

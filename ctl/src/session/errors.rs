@@ -20,7 +20,7 @@ impl Session<'_> {
         match error {
             EditError::Store(error @ (StoreError::Timeout(_) | StoreError::Broken(_))) => {
                 self.failed(error).hint(
-                    "whether it was written is not known: `rlctl history -n 3` shows it if it was",
+                    "it is unknown whether the edit was written; `rlctl history -n 3` shows it if it was",
                 )
             }
             EditError::Store(error) => self.failed(error),
@@ -28,7 +28,7 @@ impl Session<'_> {
                 error @ (StoreError::Timeout(_) | StoreError::Broken(_)),
             )) => self
                 .failed(error)
-                .hint("it may have been done all the same: look first"),
+                .hint("it may have been done: look before you try again"),
             EditError::Bucket(error) => self.check_failed(error),
             EditError::Conflict { .. } => conflict(),
             EditError::UnknownLimit(_) => Error::not_found(error.to_string()),
@@ -41,7 +41,7 @@ impl Session<'_> {
         match error {
             CheckError::Store(error) | CheckError::Partly(error) => self.failed(error),
             CheckError::CorruptBucket(limit) => Error::new(Exit::Refused, error.to_string()).hint(
-                format!("`rlctl reset {limit}` with the values of the bucket makes it unused"),
+                format!("`rlctl reset {limit}` with the bucket's values resets it"),
             ),
             CheckError::UnknownLimit(_) => Error::not_found(error.to_string()),
             CheckError::NoMatch => Error::new(Exit::NotFound, error.to_string())
@@ -56,9 +56,9 @@ impl Session<'_> {
 pub fn conflict() -> Error {
     Error::new(
         Exit::Conflict,
-        "somebody else changed the same in the meantime",
+        "conflict: another edit was written in the meantime",
     )
-    .hint("nothing was written; `rlctl history` shows their edit, then try again")
+    .hint("nothing was written; `rlctl history` shows the other edit, then try again")
 }
 
 pub(super) fn failure(error: &StoreError, settings: &Settings) -> Error {
@@ -74,7 +74,7 @@ pub(super) fn failure(error: &StoreError, settings: &Settings) -> Error {
         StoreError::Broken(why) => unreachable(format!("lost the connection to {url}: {why}")),
         StoreError::Auth(why) => Error::new(Exit::Auth, format!("{url} refused the login: {why}"))
             .hint(format!(
-                "the credentials are those of {source}: redis://user:password@host"
+                "the credentials come from {source}: redis://user:password@host"
             )),
         StoreError::Refused(refusal) => {
             let message = format!("{url} refused: {} {}", refusal.code, refusal.message);
@@ -96,11 +96,12 @@ pub(super) fn failure(error: &StoreError, settings: &Settings) -> Error {
 fn whence(settings: &Settings) -> String {
     match settings.url_source.as_ref() {
         settings::DEFAULT_SOURCE => {
-            "is it running? nothing was said of where it is: --redis or RLCTL_REDIS does".to_owned()
+            "is it running? this is the default address; --redis or RLCTL_REDIS sets another"
+                .to_owned()
         }
         settings::FLAG_SOURCE => "is it running there?".to_owned(),
         variable => {
-            format!("is it running? the address is that of {variable}; --redis names another")
+            format!("is it running? the address comes from {variable}; --redis overrides it")
         }
     }
 }

@@ -57,7 +57,7 @@ fn check_twice(policies: &[(String, Policy)]) -> Result<(), Error> {
             let domain = &policy.domain;
             return Err(
                 Error::usage(format!("{first} and {file} are both for domain {domain}"))
-                    .hint("a domain is in one file"),
+                    .hint("a domain belongs in one file"),
             );
         }
     }
@@ -72,7 +72,7 @@ pub fn check_domain(session: &Session<'_>, file: &Policy) -> Result<(), Error> {
     {
         None => Ok(()),
         Some(named) => Err(Error::usage(format!(
-            "the file is for domain {}, but --domain or RLCTL_DOMAIN says {named}",
+            "the file is for domain {}, but --domain or RLCTL_DOMAIN is {named}",
             file.domain
         ))),
     }

@@ -67,9 +67,9 @@ fn bounded(lines: &[String]) -> String {
 fn does_not_fit(text: &str) -> Error {
     Error::new(
         Exit::No,
-        format!("the file does not fit what is there already\n{text}"),
+        format!("the file conflicts with what is stored\n{text}"),
     )
-    .hint("overrides set live stay, and so do limits that the file does not have")
+    .hint("apply keeps overrides that were set live, and limits that are not in the file")
 }
 
 /// Buckets that are split by other entries leave their overrides without a bucket.
@@ -79,8 +79,8 @@ fn check_no_override_lost(split_otherwise: &[Name], plan: &EditPlan) -> Result<(
         None => Ok(()),
         Some(name) => Err(Error::new(
             Exit::No,
-            format!("{name} would be split by other entries, and lose its overrides"),
+            format!("the `per` of {name} would change, and its overrides would be deleted"),
         )
-        .hint("nothing was written; --prune deletes them")),
+        .hint("nothing was written; --prune allows it")),
     }
 }

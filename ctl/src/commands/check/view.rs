@@ -13,14 +13,7 @@ use crate::{
 const ALLOWED: Style = AnsiColor::Green.on_default().bold();
 const DENIED: Style = AnsiColor::Red.on_default().bold();
 const HEADERS: [&str; 8] = [
-    "LIMIT",
-    "BUCKET",
-    "DECISION",
-    "LEFT",
-    "CHARGED",
-    "WAIT",
-    "TRY AGAIN IN",
-    "WHOLE IN",
+    "LIMIT", "BUCKET", "DECISION", "LEFT", "CHARGED", "WAIT", "RETRY IN", "FULL IN",
 ];
 
 /// An answer, and the limits that gave it.

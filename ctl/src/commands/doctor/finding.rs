@@ -79,7 +79,7 @@ impl Finding {
         let _ = writeln!(text, "  {}", wrapped(&self.why, 2, 2, page));
         if let Some(mend) = &self.mend {
             // A command is copied: it stays on one line.
-            let _ = writeln!(text, "  mend: {mend}");
+            let _ = writeln!(text, "  fix: {mend}");
         }
         text
     }

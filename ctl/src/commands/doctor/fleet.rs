@@ -57,14 +57,14 @@ fn behind(fleet: &Fleet, domain: &Name, revision: &Revision) -> Vec<Finding> {
             "fleet",
             format!("{kind} {name}"),
             format!(
-                "it has {has} of domain {domain}, where {} is in force",
+                "it has {has} of domain {domain}; the current revision is {}",
                 revision.number
             ),
-            "it decides by limits of the past",
+            "it decides by stale limits",
         );
         finding.mend(match kind {
-            "limiter" => "curl http://LIMITER:8091/readyz    # says why",
-            _ => "rlctl list-proxies    # a proxy asks its limiter; is that one current?",
+            "limiter" => "curl http://LIMITER:8091/readyz    # shows why",
+            _ => "rlctl list-proxies    # a proxy polls its limiter; is that limiter current?",
         })
     })
     .collect()
@@ -75,7 +75,7 @@ fn nobody() -> Finding {
         Severity::Info,
         "fleet",
         "limiters",
-        "none has told of itself in the last 10 s",
+        "none has reported in the last 10 s",
         "none runs, or none uses this server with this key prefix",
     )
     .mend("rlctl list-proxies")

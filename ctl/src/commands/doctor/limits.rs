@@ -36,8 +36,8 @@ pub fn flushed(domain: &Name, limiters: usize, revision: u64) -> Finding {
         "records",
         format!("domain {domain}"),
         format!("{who} its limits in force (revision {revision}), and the store has none"),
-        "they were flushed, or this is another server; limiters that run keep the last they had, \
-         one that starts has none",
+        "the store was flushed, or this is another server; running limiters keep the last \
+         limits they loaded, a new one has none",
     )
     .mend(format!(
         "curl -s 'http://LIMITER:8090/v1/policy?domain={domain}' | rlctl apply -f -    # or your \
@@ -50,9 +50,9 @@ pub fn lost(domain: &Name) -> Finding {
         Severity::Error,
         "records",
         format!("domain {domain}"),
-        "it is listed, and its limits are gone",
-        "they were evicted or deleted by hand; limiters that run keep the last they had, one that \
-         starts has none",
+        "the domain is listed, but its limits are missing",
+        "they were evicted or deleted by hand; running limiters keep the last limits they \
+         loaded, a new one has none",
     )
     .mend(format!(
         "rlctl history --domain {domain}    # then `rlctl rollback`, or `rlctl apply -f` of a backup"
@@ -65,8 +65,8 @@ pub fn unreadable(domain: &Name, why: &str) -> Finding {
         "records",
         format!("domain {domain}"),
         format!("its limits cannot be read: {why}"),
-        "limiters that run keep the last they had, one that starts has none; a newer version may \
-         have written them",
+        "running limiters keep the last limits they loaded, a new one has none; a newer version \
+         may have written them",
     )
     .mend("rlctl --version    # is it as new as what wrote the limits?")
 }
@@ -100,7 +100,7 @@ fn unmeant(policy: &Policy, problem: Problem) -> Finding {
         format!("{field}: {}", problem.message),
         problem
             .hint
-            .unwrap_or_else(|| "nothing that could be meant comes near".to_owned()),
+            .unwrap_or_else(|| "check whether that is intended".to_owned()),
     )
     .mend(format!(
         "rlctl get-limit {limit} --domain {domain}    # then `set-limit`"
@@ -119,8 +119,8 @@ pub async fn overrides(session: &Session<'_>, policy: &Policy) -> Result<Vec<Fin
             Severity::Error,
             "records",
             place(policy, limit),
-            format!("overrides of it cannot be used: {}", invalid.join("; ")),
-            "limiters that run keep the limits they had, one that starts has none",
+            format!("it has invalid overrides: {}", invalid.join("; ")),
+            "running limiters keep the last limits they loaded, a new one has none",
         );
         let (domain, name) = (&policy.domain, &limit.name);
         findings.push(finding.mend(format!(
@@ -158,7 +158,7 @@ fn paused(policy: &Policy, limit: &Limit) -> Option<Finding> {
             "paused",
             place(policy, limit),
             format!("it is {paused}"),
-            "every request passes it",
+            "it applies to no request",
         )
         .mend(format!("rlctl resume --domain {domain} --limit {name}")),
     )
@@ -185,8 +185,8 @@ fn escapes(policy: &Policy, limit: &Limit) -> Option<Finding> {
         Severity::Warning,
         "missing",
         place(policy, limit),
-        format!("a request without `{key}` meets neither this limit nor another like it"),
-        "where the entry comes from a header that clients set, leaving it out is a way around",
+        format!("neither this limit nor one like it applies to a request without `{key}`"),
+        "if the entry comes from a header that clients set, they can bypass the limit by leaving it out",
     );
     Some(match limit.if_missing {
         IfMissing::Skip => finding.mend(format!(
@@ -240,7 +240,7 @@ fn shared(policy: &Policy) -> Option<Finding> {
             "requests that lack an entry of `per` share one bucket in {}",
             truncated_list(&names, NAMED_MAX)
         ),
-        "that is as it should be where few lack it; where many do, they deny each other",
+        "that is fine where few lack it; where many do, they use up one quota together",
     );
     Some(finding.mend(format!(
         "rlctl list-keys --domain {domain} --limit {first}    # then inspect --without: how full is it?"

@@ -88,7 +88,7 @@ fn not_permitted(session: &Session<'_>) -> Finding {
         "orphans",
         session.store.address(),
         "this user may not list keys (SCAN)",
-        "so nobody looked whether limits that are gone left something behind",
+        "so leftovers of deleted limits were not searched for",
     )
 }
 
@@ -127,8 +127,8 @@ impl Left {
                 Severity::Warning,
                 "orphans",
                 &place,
-                "there is no such limit, and overrides of it are stored",
-                "a limit that is made under this name again has them at once",
+                "there is no such limit, but overrides of it are stored",
+                "a limit created with this name would have them at once",
             );
             findings.push(finding.mend(format!("{client} unlink '{key}'")));
         }
@@ -151,13 +151,13 @@ impl Left {
         let what = if self.split_otherwise {
             format!("{buckets} of another `per` or `partition`")
         } else {
-            format!("{buckets} of a limit that is not there")
+            format!("{buckets} of a limit that does not exist")
         };
         let Some(unlink) = unlink else {
-            let why = "nobody reads them; they go by themselves, when they would have been unused";
+            let why = "nothing reads them; they expire when they would have been unused";
             return Finding::new(Severity::Info, "orphans", place, what, why);
         };
-        let why = "nobody reads them, and not all of them expire: somebody else wrote or kept them";
+        let why = "nothing reads them, and not all of them expire: another program wrote or persisted them";
         let finding = Finding::new(Severity::Warning, "orphans", place, what, why);
         if self.split_otherwise {
             return finding.mend(format!(

@@ -128,8 +128,8 @@ impl Node<'_> {
             Severity::Info,
             "info",
             "INFO is not permitted to this user",
-            "memory, eviction, persistence, replicas and version could not be looked at; \
-             run doctor as a user that may, or grant +info",
+            "memory, eviction, persistence, replicas and version were not checked; \
+             run doctor as another user, or grant +info",
         ))
     }
 
@@ -155,8 +155,8 @@ impl Node<'_> {
                 Severity::Error,
                 "version",
                 format!("Redis {version}"),
-                "7.0 is the oldest that this is tested with; older ones stop an edit in the middle \
-                 where the user lacks a right",
+                "7.0 is the oldest tested version; older ones stop an edit half-way where the user \
+                 lacks a permission",
             )
         })
     }
@@ -171,8 +171,8 @@ impl Node<'_> {
             Severity::Info,
             "scripts",
             format!("scripts of this version are missing: {}", names.join(", ")),
-            "limiters load them when they meet that, so the first checks take longer; a server that \
-             has older ones was used by another version",
+            "limiters load a missing script when they first need it, so the first checks take \
+             longer",
         );
         Some(finding.mend("rlctl load-scripts"))
     }
@@ -185,8 +185,8 @@ impl Node<'_> {
                 Severity::Error,
                 "eviction",
                 format!("maxmemory-policy is {policy}"),
-                "when memory runs out, buckets and limits vanish: whoever was denied starts afresh, \
-                 and nobody is told",
+                "when memory runs out, Redis deletes buckets and limits without notice: clients that \
+                 were denied start afresh",
             );
             finding.mend(self.command("CONFIG SET maxmemory-policy noeviction"))
         })
@@ -198,8 +198,8 @@ impl Node<'_> {
             Severity::Warning,
             "evicted",
             format!("it evicted {count} keys since it started"),
-            "each was a bucket or limits that went before their time, unless other programs use \
-             this server as well",
+            "each was a bucket or limits deleted too early, unless other programs use this \
+             server as well",
         );
         Some(finding.mend(self.command("INFO stats    # is evicted_keys still rising?")))
     }
@@ -235,20 +235,20 @@ impl Node<'_> {
             Some(true) => self.finding(
                 Severity::Info,
                 "persistence",
-                "it saves snapshots, and no log of what comes between",
+                "RDB snapshots are on, the append-only file is off",
                 "a crash loses the edits since the last snapshot",
             ),
             Some(false) => self.finding(
                 Severity::Warning,
                 "persistence",
-                "nothing is saved",
-                "a restart loses the limits with their history, and who has used what; limiters go \
-                 on with the last limits they had only until they restart as well",
+                "neither RDB snapshots nor the append-only file are on",
+                "a restart loses the limits, their history and all usage; limiters keep the last \
+                 limits they loaded only until they restart as well",
             ),
             None => self.finding(
                 Severity::Info,
                 "persistence",
-                "no append-only file, and whether it saves snapshots is not permitted to ask",
+                "the append-only file is off, and this user may not read whether snapshots are on",
                 "a restart may lose edits, or all limits",
             ),
         };
@@ -264,7 +264,7 @@ impl Node<'_> {
             Severity::Error,
             "saving",
             format!("{failed} is not ok"),
-            "its disk is full or not writable; it refuses writes until that works again, or loses \
+            "the disk is full or not writable; Redis refuses writes until that is fixed, or loses \
              them at the next restart",
         ))
     }
@@ -276,10 +276,10 @@ impl Node<'_> {
             let finding = self.finding(
                 Severity::Info,
                 "replicas",
-                format!("it has {replicas} replicas and waits for none of them"),
-                "cut off from them, a primary goes on deciding while another is elected, and what \
-                 both admit adds up; with min-replicas-to-write it stops. It also stops when too \
-                 many replicas are down, so that wants two of them",
+                format!("it has {replicas} replicas, and min-replicas-to-write is 0"),
+                "a primary that is partitioned from its replicas keeps deciding while another is \
+                 elected, and both admit requests; min-replicas-to-write stops it. It also stops \
+                 when too many replicas are down, so use at least two",
             );
             finding.mend(self.command("CONFIG SET min-replicas-to-write 1"))
         })
@@ -294,8 +294,8 @@ impl Node<'_> {
             Severity::Error,
             "rights",
             format!("this user may not use {}", rights.lacking.join(", ")),
-            "some checks, edits or listings are refused; if limiters log in as another user, that \
-             one may differ",
+            "some checks, edits or listings are refused; limiters that log in as another user \
+             may have other permissions",
         );
         let grants: Vec<String> = rights
             .lacking
@@ -319,11 +319,11 @@ impl Node<'_> {
             Severity::Info,
             "rights",
             format!(
-                "this user may do more than it needs: {}",
+                "this user has permissions it does not need: {}",
                 rights.spare.join(", ")
             ),
-            "a leaked password then costs more than the limits; docs/rlctl.md has the rights that \
-             are enough",
+            "a leaked password then exposes more than the limits; docs/rlctl.md lists the \
+             permissions that are enough",
         ))
     }
 }

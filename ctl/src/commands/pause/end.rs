@@ -28,7 +28,7 @@ impl PauseEnd {
             return Ok(Pause { until_ms: None });
         };
         let ms = match parse_duration(lasts) {
-            Ok(0) => return Err(Error::usage("--for: 0 would be no time at all")),
+            Ok(0) => return Err(Error::usage("--for: expected more than 0")),
             Ok(ms) => ms,
             Err(error) => {
                 return Err(Error::usage(format!("--for: {error}"))

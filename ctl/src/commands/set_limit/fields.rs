@@ -29,7 +29,7 @@ pub struct LimitFields {
     )]
     per: Vec<String>,
 
-    /// A request without a `per` entry: share, skip or deny.
+    /// What happens to a request without a `per` entry: share, skip or deny.
     #[arg(long, value_name = "WHAT", value_parser = choice(IF_MISSING), hide_possible_values = true,
         help_heading = "When it applies")]
     if_missing: Option<String>,
@@ -43,7 +43,7 @@ pub struct LimitFields {
     )]
     replaces: Vec<String>,
 
-    /// For people.
+    /// A description for people.
     #[arg(long, value_name = "TEXT", help_heading = "When it applies")]
     description: Option<String>,
 
@@ -65,11 +65,11 @@ pub struct LimitFields {
     #[arg(long, value_name = "N", help_heading = "How much", value_parser = parse_whole_number, allow_negative_numbers = true)]
     cost: Option<u64>,
 
-    /// Parts of a sliding_window_buckets window.
+    /// Sub-windows of a sliding_window_buckets window.
     #[arg(long, value_name = "N", help_heading = "How much", value_parser = parse_whole_number, allow_negative_numbers = true)]
     sub_windows: Option<u64>,
 
-    /// Whether the part that slides out still counts whole (sliding_window_buckets).
+    /// Whether the sub-window that slides out still counts in full (sliding_window_buckets).
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true",
         help_heading = "How much")]
     strict: Option<bool>,
@@ -79,7 +79,7 @@ pub struct LimitFields {
         help_heading = "How much")]
     align: Option<String>,
 
-    /// A request over the limit: reject, queue (leaky_bucket) or degrade.
+    /// What happens to a request over the limit: reject, queue (leaky_bucket) or degrade.
     #[arg(long, value_name = "WHAT", value_parser = choice(OVER_LIMIT), hide_possible_values = true,
         help_heading = "Over the limit")]
     over_limit: Option<String>,
@@ -101,7 +101,7 @@ pub struct LimitFields {
         help_heading = "Over the limit")]
     hidden: Option<bool>,
 
-    /// While no limiter answers: local, allow or deny.
+    /// What decides while no limiter answers: local, allow or deny.
     #[arg(long, value_name = "WHAT", value_parser = choice(ON_FAILURE), hide_possible_values = true,
         help_heading = "Where it is decided")]
     on_failure: Option<String>,
@@ -115,7 +115,7 @@ pub struct LimitFields {
     #[arg(long, value_name = "PERCENT", help_heading = "Where it is decided")]
     precheck: Option<String>,
 
-    /// Hand units to proxies in advance, for so long, as in 100ms: most requests need no check.
+    /// Lease units to proxies in advance, for this long, as in 100ms: most requests need no check.
     #[arg(long, value_name = "TIME", help_heading = "Where it is decided")]
     lease: Option<String>,
 
@@ -128,11 +128,11 @@ pub struct LimitFields {
     )]
     partition: Vec<String>,
 
-    /// Proxies to assume while no limiter tells.
+    /// The number of proxies to assume while no limiter reports it.
     #[arg(long, value_name = "N", help_heading = "Where it is decided", value_parser = parse_whole_number, allow_negative_numbers = true)]
     fleet_size: Option<u64>,
 
-    /// Put a field back to its default.
+    /// Reset a field to its default.
     #[arg(long, value_name = "FIELD", value_delimiter = ',', value_parser = choice(UNSETTABLE),
         hide_possible_values = true)]
     unset: Vec<String>,

@@ -120,14 +120,7 @@ fn table(run: &Run, page: Page) -> String {
         .min()
         .unwrap_or(0);
     let mut table = Table::new([
-        "STEP",
-        "TIME",
-        "COST",
-        "DECISION",
-        "LEFT",
-        "WAIT",
-        "TRY AGAIN IN",
-        "WHOLE IN",
+        "STEP", "TIME", "COST", "DECISION", "LEFT", "WAIT", "RETRY IN", "FULL IN",
     ]);
     for (n, (answer, request)) in run.steps.iter().zip(&run.requests).enumerate() {
         let since = request.map(|(at, _)| format!("+{}", duration(at - first)));

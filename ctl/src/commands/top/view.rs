@@ -24,10 +24,10 @@ const HELP: [&str; 12] = [
     "p         pause, and go on",
     "q         quit",
     "",
-    "BY says who denied last: limiter, or the proxy itself: deny_cache,",
+    "BY is what denied last: limiter, or in the proxy: deny_cache,",
     "lease, precheck, proxy, local, missing, failure. OVER/S counts what",
-    "is over limits that deny nothing. Buckets are the busiest and the",
-    "most denied; of the others nothing is known. Any key closes this.",
+    "is over limits that deny nothing. Buckets are the top-k by checks",
+    "and by denials, not all there are. Any key closes this.",
 ];
 
 pub(super) fn draw(frame: &mut Frame<'_>, model: &mut Model) {
@@ -251,8 +251,8 @@ fn draw_buckets(frame: &mut Frame<'_>, model: &mut Model, area: Rect) {
     if rows.is_empty() {
         let why = match (&model.data, model.filter.is_empty()) {
             (None, _) => "",
-            (Some(_), true) => "no bucket was asked for",
-            (Some(_), false) => "no bucket is like the filter; Esc clears it",
+            (Some(_), true) => "no bucket was checked",
+            (Some(_), false) => "no bucket matches the filter; Esc clears it",
         };
         return frame.render_widget(Paragraph::new(why), area);
     }

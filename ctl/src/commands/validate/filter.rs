@@ -28,9 +28,9 @@ impl Supplied {
             if configs.is_empty() {
                 return Err(Error::new(
                     Exit::No,
-                    format!("{path} has no configuration of the filter in it"),
+                    format!("{path} contains no filter configuration"),
                 )
-                .hint("it is looked for in an Envoy configuration, in a WasmPlugin, and as JSON by itself"));
+                .hint("expected an Envoy configuration, a WasmPlugin, or the filter's own JSON"));
             }
             for config in configs {
                 supplied.add(config);

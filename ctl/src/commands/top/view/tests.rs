@@ -152,7 +152,7 @@ fn keys_sort_and_filter() {
     press(&mut model, "\n");
     assert!(shown(&mut model).contains("filter: carol "));
     press(&mut model, "\u{1b}/nobody\n");
-    assert!(shown(&mut model).contains("no bucket is like the filter"));
+    assert!(shown(&mut model).contains("no bucket matches the filter"));
     press(&mut model, "\u{1b}/2001:db8\n");
     assert_eq!(users(&model), ["alice", bob], "by what was requested");
     press(&mut model, "/\u{1b}");
