@@ -39,6 +39,10 @@ end
 local found = 0
 for _, key in ipairs(KEYS) do
   local text = redis.pcall('GET', key)
+  -- A value of another type is no bucket. Any other refusal says nothing about what is leased.
+  if type(text) == 'table' and not string.find(text.err, 'WRONGTYPE', 1, true) then
+    return text
+  end
   local kept = type(text) == 'string' and unused(text)
   if kept then
     redis.call('SET', key, kept, 'KEEPTTL')

@@ -6,7 +6,7 @@ use anyhow::Result;
 use harness::Engine;
 use policy::Compiled;
 use protocol::Check;
-use store::{CheckError, HeadState, Options, Store, StoreError};
+use store::{CheckError, Cursor, HeadState, LimitOf, Options, Signature, Store, StoreError, Which};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{
@@ -322,6 +322,39 @@ async fn foreign_data_is_an_error_not_a_decision() -> Result<()> {
 }
 
 /// Every right that reading a bucket needs; what it says without one is not that the bucket is bad.
+/// A bucket that cannot be read is not reset: its leased units would be granted again.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
+async fn a_reset_without_the_right_to_read_buckets_leaves_them() -> Result<()> {
+    for engine in [Engine::Redis, Engine::Valkey] {
+        let server = Server::start(engine).await?;
+        let store = server.store_with(patient())?;
+        let policy = publish(&store, &policy(TEN_A_DAY)).await?;
+        check(&store, &policy, &request(&[("user", "a")])).await?;
+        let domain = policy.domain();
+        let of = LimitOf {
+            domain,
+            limit: &policy.limits()[0],
+        };
+        let buckets = async || -> Result<usize> {
+            let page = store.list(domain, None, Cursor::default()).await?;
+            Ok(page.buckets.len())
+        };
+        server
+            .command(&["ACL", "SETUSER", "default", "-get"])
+            .await?;
+        let reset = store.reset(&of, Which::All, &Signature::default()).await;
+        assert!(reset.unwrap_err().to_string().contains("NOPERM"));
+        assert_eq!(buckets().await?, 1);
+        server
+            .command(&["ACL", "SETUSER", "default", "+get"])
+            .await?;
+        store.reset(&of, Which::All, &Signature::default()).await?;
+        assert_eq!(buckets().await?, 0);
+    }
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs a server"]
 async fn a_missing_right_is_not_a_bad_bucket() -> Result<()> {
