@@ -157,7 +157,8 @@ fn of_path(spelling: &Spelling<'_>) -> Option<Never> {
     }
     let rest = text.trim_start_matches('*');
     match text.len() - rest.len() {
-        0 if !rest.starts_with('/') => because(
+        // A path may be `*` itself, as in `OPTIONS *`.
+        0 if !rest.starts_with('/') && !rest.starts_with("\\*") => because(
             "paths start with a slash",
             spelling.meant(&format!("/{text}")),
         ),

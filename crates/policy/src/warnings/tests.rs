@@ -89,6 +89,7 @@ fn patterns_that_can_match_are_left_alone() {
                 "*/x",
                 "/",
                 "\\\\*",
+                "\\\\***",
                 "exact:*",
                 "re:api",
                 "!/x",
