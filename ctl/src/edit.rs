@@ -82,18 +82,18 @@ impl Session<'_> {
         }
     }
 
-    /// Reads a domain and makes an edit of it; where somebody else wrote in between, once more on
-    /// top of that. Only if they touched what this edit is `about` is it a conflict.
+    /// Makes an edit of a domain that was read as `base`, without overrides. If another edit was
+    /// written since, reads the domain again and retries. It is a conflict only if the other edit
+    /// changed what this edit is `about`.
     pub async fn edit_with_retry<T: Clone + PartialEq>(
         &self,
         domain: &Name,
-        overrides: Overrides,
+        mut base: Stored,
         about: impl AsyncFn(&Stored) -> Result<T, Error>,
         attempt: impl AsyncFn(&Stored, &T) -> Result<Result<EditReport, EditError>, Error>,
     ) -> Result<EditReport, Error> {
         let mut first_seen = None;
         for _ in 0..TRIES {
-            let base = self.read(domain, overrides).await?;
             let seen = about(&base).await?;
             let first = first_seen.get_or_insert_with(|| seen.clone());
             if *first != seen {
@@ -101,7 +101,9 @@ impl Session<'_> {
             }
             match attempt(&base, &seen).await? {
                 Ok(report) => return Ok(report),
-                Err(EditError::Conflict { .. }) => {}
+                Err(EditError::Conflict { .. }) => {
+                    base = self.read(domain, Overrides::None).await?;
+                }
                 Err(error) => return Err(self.edit_failed(&error)),
             }
         }

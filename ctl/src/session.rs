@@ -7,7 +7,7 @@ use std::{
 };
 
 use policy::{Limit, Name, Policy};
-use store::{HeadState, Options, Overrides, Store, Stored};
+use store::{HeadState, Options, Overrides, Record, Store, Stored};
 
 #[cfg(test)]
 use store::StoreUrl;
@@ -175,13 +175,19 @@ impl<'p> Session<'p> {
         Ok(stored)
     }
 
-    /// The limits of the domain that is meant; an error if it has none.
-    pub async fn policy(&self, overrides: Overrides) -> Result<Policy, Error> {
+    /// The record of the domain that is meant; an error if it has no limits.
+    pub async fn record(&self, overrides: Overrides) -> Result<Box<Record>, Error> {
         let domain = self.domain().await?;
         match self.read(&domain, overrides).await? {
-            Stored::Live(record) => Ok(record.policy),
+            Stored::Live(record) => Ok(record),
             Stored::Absent | Stored::Deleted(_) => Err(self.no_domain(&domain).await),
         }
+    }
+
+    /// The limits of the domain that is meant; an error if it has none.
+    pub async fn policy(&self, overrides: Overrides) -> Result<Policy, Error> {
+        let record = self.record(overrides).await?;
+        Ok(record.policy)
     }
 
     /// A limit of a record, or an error that says what is not there.

@@ -59,8 +59,9 @@ impl DeleteLimit {
     }
 
     async fn delete_limit(&self, session: &Session<'_>) -> Result<EditReport, Error> {
-        let policy = session.policy(Overrides::None).await?;
-        let (confirmed, domain) = (session::find_limit(&policy, &self.name)?, &policy.domain);
+        let record = session.record(Overrides::None).await?;
+        let policy = &record.policy;
+        let (confirmed, domain) = (session::find_limit(policy, &self.name)?, &policy.domain);
         let overrides = match session.override_count(domain, confirmed).await? {
             0 => String::new(),
             n => format!(", {}", session::deletion_summary(n)),
@@ -98,14 +99,16 @@ impl DeleteLimit {
             };
             Ok(session.edit(prepared, &self.edit).await)
         };
+        let base = Stored::Live(record.clone());
         session
-            .edit_with_retry(domain, Overrides::None, limit_in, attempt)
+            .edit_with_retry(domain, base, limit_in, attempt)
             .await
     }
 
     async fn delete_override(&self, session: &Session<'_>) -> Result<EditReport, Error> {
-        let policy = session.policy(Overrides::None).await?;
-        let (limit, domain) = (session::find_limit(&policy, &self.name)?, &policy.domain);
+        let record = session.record(Overrides::None).await?;
+        let policy = &record.policy;
+        let (limit, domain) = (session::find_limit(policy, &self.name)?, &policy.domain);
         let values = bucket::bucket(limit, &self.bucket, &[])?;
         let shown = bucket::display(&limit.per, &values);
         let name = &limit.name;
@@ -143,8 +146,9 @@ impl DeleteLimit {
             };
             Ok(session.edit(prepared, &self.edit).await)
         };
+        let base = Stored::Live(record.clone());
         session
-            .edit_with_retry(domain, Overrides::None, override_in, attempt)
+            .edit_with_retry(domain, base, override_in, attempt)
             .await
     }
 }

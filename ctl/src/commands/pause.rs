@@ -4,7 +4,7 @@ mod end;
 
 use clap::Args;
 use policy::{Limit, Name, Pause, Policy, format_timestamp};
-use store::{Change, Overrides, Stored};
+use store::{Change, Overrides, Record, Stored};
 
 use crate::{
     args::{Global, examples},
@@ -32,7 +32,7 @@ use end::PauseEnd;
 ))]
 pub struct PauseCommand {
     #[command(flatten)]
-    what: What,
+    target: Target,
 
     #[command(flatten)]
     ends: PauseEnd,
@@ -52,14 +52,14 @@ pub struct PauseCommand {
 ))]
 pub struct Resume {
     #[command(flatten)]
-    what: What,
+    target: Target,
 
     #[command(flatten)]
     edit: EditArgs,
 }
 
 #[derive(Debug, Args)]
-struct What {
+struct Target {
     /// Only this limit [default: every limit of the domain].
     #[arg(long, value_name = "NAME")]
     limit: Option<String>,
@@ -69,7 +69,7 @@ struct What {
     name: Option<String>,
 }
 
-impl What {
+impl Target {
     fn limit(&self) -> Option<&str> {
         self.limit.as_deref().or(self.name.as_deref())
     }
@@ -79,10 +79,11 @@ impl PauseCommand {
     /// Asks before a whole domain goes out of force.
     pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
         let session = Session::open(global, printer)?;
-        let policy = session.policy(Overrides::None).await?;
+        let base = session.record(Overrides::None).await?;
+        let policy = &base.policy;
         let pause = self.ends.pause(&session).await?;
-        if let Some(name) = self.what.limit() {
-            session::find_limit(&policy, name)?;
+        if let Some(name) = self.target.limit() {
+            session::find_limit(policy, name)?;
         } else if !self.edit.dry_run {
             let (domain, until) = (&policy.domain, until(pause));
             let question = format!("let every request of domain {domain} pass{until}");
@@ -90,21 +91,21 @@ impl PauseCommand {
         }
         let report = set(
             &session,
-            &policy,
-            self.what.limit(),
+            &base,
+            self.target.limit(),
             Some(pause),
             &self.edit,
         )
         .await?;
         printer.data(&report)?;
         if !self.edit.dry_run {
-            self.tell(printer, &policy.domain, pause);
+            self.note_pause(printer, &policy.domain, pause);
         }
         session.follow_up_edit(&report, &self.edit).await
     }
 
-    fn tell(&self, printer: &Printer, domain: &Name, pause: Pause) {
-        let (what, back) = match self.what.limit() {
+    fn note_pause(&self, printer: &Printer, domain: &Name, pause: Pause) {
+        let (what, back) = match self.target.limit() {
             Some(limit) => (limit.to_owned(), format!("rlctl resume --limit {limit}")),
             None => (
                 format!("every limit of {domain}"),
@@ -120,10 +121,11 @@ impl Resume {
     /// What was not paused stays as it is, which is no error.
     pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
         let session = Session::open(global, printer)?;
-        let policy = session.policy(Overrides::None).await?;
-        let limit = self.what.limit();
+        let base = session.record(Overrides::None).await?;
+        let policy = &base.policy;
+        let limit = self.target.limit();
         let paused = match limit {
-            Some(name) => session::find_limit(&policy, name)?.paused,
+            Some(name) => session::find_limit(policy, name)?.paused,
             None => policy.paused,
         };
         let now_ms = clock::now_ms();
@@ -131,16 +133,16 @@ impl Resume {
             let what = limit.map_or_else(|| format!("domain {}", policy.domain), str::to_owned);
             printer.note(format_args!("{what} was not paused"));
         }
-        let report = set(&session, &policy, limit, None, &self.edit).await?;
+        let report = set(&session, &base, limit, None, &self.edit).await?;
         printer.data(&report)?;
-        self.tell_what_stays(printer, &policy, now_ms);
+        self.warn_of_other_pauses(printer, policy, now_ms);
         session.follow_up_edit(&report, &self.edit).await
     }
 
-    /// Nobody who resumes expects that something else keeps requests passing.
-    fn tell_what_stays(&self, printer: &Printer, policy: &Policy, now_ms: u64) {
+    /// Warns of pauses that still let requests pass after this one has ended.
+    fn warn_of_other_pauses(&self, printer: &Printer, policy: &Policy, now_ms: u64) {
         let holds = |pause: Option<Pause>| pause.is_some_and(|pause| pause.holds(now_ms));
-        if self.what.limit().is_some() {
+        if self.target.limit().is_some() {
             if holds(policy.paused) {
                 printer.warn(format_args!(
                     "domain {} is paused as a whole; `rlctl resume` ends that",
@@ -169,12 +171,12 @@ fn until(pause: Pause) -> String {
 /// Writes the pause of one limit, or that of the domain.
 async fn set(
     session: &Session<'_>,
-    policy: &Policy,
+    base: &Record,
     limit: Option<&str>,
     to: Option<Pause>,
     args: &EditArgs,
 ) -> Result<EditReport, Error> {
-    let domain = &policy.domain;
+    let domain = &base.policy.domain;
     let pause_in = async |base: &Stored| match limit {
         Some(name) => Ok(session.limit_in(base, domain, name).await?.paused),
         None => Ok(base.policy().and_then(|policy| policy.paused)),
@@ -209,6 +211,11 @@ async fn set(
         Ok(session.edit(prepared, args).await)
     };
     session
-        .edit_with_retry(domain, Overrides::None, pause_in, attempt)
+        .edit_with_retry(
+            domain,
+            Stored::Live(Box::new(base.clone())),
+            pause_in,
+            attempt,
+        )
         .await
 }

@@ -5,7 +5,7 @@ mod choices;
 mod fields;
 mod problems;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 
 use clap::Args;
 use policy::{Limit, Name, Node, Policy};
@@ -82,23 +82,27 @@ impl SetLimit {
         })?;
         let session = Session::open(global, printer)?;
         let domain = session.domain().await?;
-        let report = if self.bucket.is_empty() {
-            self.set_limit(&session, &domain, &name).await?
+        let base = session.read(&domain, Overrides::None).await?;
+        let (report, policy) = if self.bucket.is_empty() {
+            self.set_limit(&session, &domain, &name, base).await?
         } else {
-            self.set_override(&session, &domain).await?
+            let policy = base.policy().cloned();
+            (self.set_override(&session, &domain, base).await?, policy)
         };
         printer.data(&report)?;
-        let warned = self.warn(&session, &domain, &name, &report).await;
+        let warned = self.warn(&session, &name, &report, policy.as_ref()).await;
         session.note_read_failure(warned);
         session.follow_up_edit(&report, &self.edit).await
     }
 
+    /// Makes the edit; the report, and the limits that are stored afterwards.
     async fn set_limit(
         &self,
         session: &Session<'_>,
         domain: &Name,
         name: &Name,
-    ) -> Result<EditReport, Error> {
+        base: Stored,
+    ) -> Result<(EditReport, Option<Policy>), Error> {
         let limit_in = async |base: &Stored| {
             Ok(base
                 .policy()
@@ -106,6 +110,7 @@ impl SetLimit {
                 .cloned())
         };
         let sure = Cell::new(self.edit.dry_run);
+        let stored = RefCell::new(None);
         let attempt = async |base: &Stored, before: &Option<Limit>| {
             self.check_presence(name, before.as_ref())?;
             let policy = self.edited(base, domain, name)?;
@@ -131,11 +136,18 @@ impl SetLimit {
                 change: Change::Fields(&policy),
                 changes: change.into_iter().collect(),
             };
-            Ok(session.edit(prepared, &self.edit).await)
+            let edited = session.edit(prepared, &self.edit).await;
+            stored.replace(if self.edit.dry_run {
+                base.policy().cloned()
+            } else {
+                Some(policy)
+            });
+            Ok(edited)
         };
-        session
-            .edit_with_retry(domain, Overrides::None, limit_in, attempt)
-            .await
+        let report = session
+            .edit_with_retry(domain, base, limit_in, attempt)
+            .await?;
+        Ok((report, stored.into_inner()))
     }
 
     /// A typo in the name would put a new limit, of perhaps all requests, into force beside the
@@ -237,28 +249,26 @@ impl SetLimit {
     async fn warn(
         &self,
         session: &Session<'_>,
-        domain: &Name,
         name: &Name,
         report: &EditReport,
+        policy: Option<&Policy>,
     ) -> Result<(), Error> {
-        let stored = session.read(domain, Overrides::None).await?;
-        if let Some(policy) = stored.policy() {
+        let domain = &report.domain;
+        if let Some(policy) = policy {
             session.warn_of_pause(policy, &[name.as_str()]);
         }
         let is_new = |change: &LimitChange| change.action == Action::Created;
         if !report.changes.iter().any(is_new) {
             return Ok(());
         }
-        let limit = stored
-            .policy()
-            .and_then(|policy| policy.limit(name.as_str()));
+        let limit = policy.and_then(|policy| policy.limit(name.as_str()));
         if limit.is_some_and(|limit| self.is_for_every_request(limit)) && !prompt::can_ask() {
             session.printer.warn(format_args!(
                 "{name} applies to every request of domain {domain}; --match narrows it, --yes \
                  confirms it"
             ));
         }
-        warn_of_typo(session, name, report, &stored).await
+        warn_of_typo(session, name, report, policy).await
     }
 }
 
@@ -267,12 +277,12 @@ async fn warn_of_typo(
     session: &Session<'_>,
     name: &Name,
     report: &EditReport,
-    stored: &Stored,
+    policy: Option<&Policy>,
 ) -> Result<(), Error> {
     if report.previous_revision.is_none() {
         return session.warn_of_new_domain().await;
     }
-    let limits = stored.policy().map_or(&[][..], |policy| &policy.limits);
+    let limits = policy.map_or(&[][..], |policy| &policy.limits);
     if let Some(similar) = similar(limits, name) {
         let new = if report.dry_run {
             "would be a new"

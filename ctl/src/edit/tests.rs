@@ -67,8 +67,9 @@ async fn race(theirs: &str) -> (Result<EditReport, Error>, Policy) {
         let after = base.policy().unwrap().with_limit(mine).unwrap();
         Ok(replace(&session, base, &after).await)
     };
+    let base = session.read(&domain, Overrides::None).await.unwrap();
     let result = session
-        .edit_with_retry(&domain, Overrides::None, mine_in, attempt)
+        .edit_with_retry(&domain, base, mine_in, attempt)
         .await;
     assert!(raced.get());
     let now = session.read(&domain, Overrides::All).await.unwrap();

@@ -39,6 +39,8 @@ pub type Deltas = BTreeMap<Name, BTreeMap<Values, Option<Override>>>;
 pub struct EditPlan {
     /// Every limit, in the order of the policy; those that go come last.
     pub changes: Vec<LimitChange>,
+    /// Whether any of the limits before had overrides, which then were read.
+    pub overrides_read: bool,
     /// What is written of overrides.
     pub overrides: OverrideEdits,
     /// Overrides that stay and do not fit their limit any more, by limit. Such an edit must not be
@@ -62,6 +64,7 @@ impl Session<'_> {
             Some(before) => self.override_counts(before).await?,
             None => Vec::new(),
         };
+        plan.overrides_read = counts.iter().any(|count| *count > 0);
         let old: HashMap<&Name, (&Limit, u64)> = { before.into_iter() }
             .flat_map(|before| &before.limits)
             .zip(counts)

@@ -37,9 +37,8 @@ pub async fn plan_file(
         let plan = session
             .plan_edit(base.policy(), &merged.policy, &Deltas::new())
             .await?;
-        // Overrides were read page by page: of one and the same revision?
-        let now = session.read(&file.domain, Overrides::None).await?;
-        if revision_of(&now) == revision_of(&base) {
+        let pages_read = plan.overrides_read || !lines.is_empty();
+        if !pages_read || unchanged(session, &base, &file.domain).await? {
             if !lines.is_empty() {
                 return Err(does_not_fit(&bounded(&lines)));
             }
@@ -53,6 +52,13 @@ pub async fn plan_file(
         }
     }
     Err(conflict())
+}
+
+/// Whether the domain is at the same revision still: overrides are read page by page, and all
+/// pages have to be of one revision.
+async fn unchanged(session: &Session<'_>, base: &Stored, domain: &Name) -> Result<bool, Error> {
+    let now = session.read(domain, Overrides::None).await?;
+    Ok(revision_of(&now) == revision_of(base))
 }
 
 fn bounded(lines: &[String]) -> String {

@@ -1,7 +1,7 @@
 //! `set-limit --for`: other numbers for one bucket.
 
 use policy::{Limit, Name, Node, Override, Scope};
-use store::{Change, Overrides, Stored};
+use store::{Change, Stored};
 
 use super::{SetLimit, problems::invalid_limit};
 use crate::{
@@ -18,6 +18,7 @@ impl SetLimit {
         &self,
         session: &Session<'_>,
         domain: &Name,
+        base: Stored,
     ) -> Result<EditReport, Error> {
         if let Some(field) = self.fields.other_than(&["rate", "burst"]) {
             let flag = field.replace('_', "-");
@@ -52,7 +53,7 @@ impl SetLimit {
             Ok(session.edit(prepared, &self.edit).await)
         };
         session
-            .edit_with_retry(domain, Overrides::None, override_in, attempt)
+            .edit_with_retry(domain, base, override_in, attempt)
             .await
     }
 
