@@ -1,4 +1,7 @@
-//! What can be wrong with a server.
+//! Problems of a server.
+
+mod permissions;
+mod storage;
 
 use store::Health;
 
@@ -6,9 +9,6 @@ use super::finding::{Finding, Severity};
 
 /// A clock this far from another one is worth a look, in milliseconds.
 const SKEW_MS: u64 = 1000;
-/// Shares of `maxmemory`, in percent.
-const MEMORY_HIGH: u64 = 80;
-const MEMORY_FULL: u64 = 95;
 
 /// Everything but its clock; `store` is the URL that led to it.
 pub fn look(node: &Health, store: &str, prefix: &str) -> Vec<Finding> {
@@ -176,200 +176,7 @@ impl Node<'_> {
         );
         Some(finding.mend("rlctl load-scripts"))
     }
-
-    fn eviction(&self) -> Option<Finding> {
-        let policy = self.info("maxmemory_policy")?;
-        let bounded = self.number("maxmemory").is_some_and(|bytes| bytes > 0);
-        (bounded && policy != "noeviction").then(|| {
-            let finding = self.finding(
-                Severity::Error,
-                "eviction",
-                format!("maxmemory-policy is {policy}"),
-                "when memory runs out, Redis deletes buckets and limits without notice: clients that \
-                 were denied start afresh",
-            );
-            finding.mend(self.command("CONFIG SET maxmemory-policy noeviction"))
-        })
-    }
-
-    fn evicted(&self) -> Option<Finding> {
-        let count = self.number("evicted_keys").filter(|count| *count > 0)?;
-        let finding = self.finding(
-            Severity::Warning,
-            "evicted",
-            format!("it evicted {count} keys since it started"),
-            "each was a bucket or limits deleted too early, unless other programs use this \
-             server as well",
-        );
-        Some(finding.mend(self.command("INFO stats    # is evicted_keys still rising?")))
-    }
-
-    fn memory(&self) -> Option<Finding> {
-        let most = self.number("maxmemory").filter(|bytes| *bytes > 0)?;
-        let used = self.number("used_memory")?;
-        let percent = used.saturating_mul(100) / most;
-        let severity = match percent {
-            MEMORY_FULL.. => Severity::Error,
-            MEMORY_HIGH.. => Severity::Warning,
-            _ => return None,
-        };
-        let finding = self.finding(
-            severity,
-            "memory",
-            format!("{percent}% of maxmemory is in use"),
-            "at 100% a server that does not evict refuses every check that needs a new bucket, and \
-             every edit",
-        );
-        let twice = most.saturating_mul(2);
-        Some(finding.mend(self.command(&format!("CONFIG SET maxmemory {twice}"))))
-    }
-
-    fn persistence(&self) -> Option<Finding> {
-        let appending = self.info("aof_enabled")? == "1";
-        let saving = self.setting("save").map(|save| !save.is_empty());
-        if appending {
-            return None;
-        }
-        let mend = self.command("CONFIG SET appendonly yes    # and CONFIG REWRITE");
-        let finding = match saving {
-            Some(true) => self.finding(
-                Severity::Info,
-                "persistence",
-                "RDB snapshots are on, the append-only file is off",
-                "a crash loses the edits since the last snapshot",
-            ),
-            Some(false) => self.finding(
-                Severity::Warning,
-                "persistence",
-                "neither RDB snapshots nor the append-only file are on",
-                "a restart loses the limits, their history and all usage; limiters keep the last \
-                 limits they loaded only until they restart as well",
-            ),
-            None => self.finding(
-                Severity::Info,
-                "persistence",
-                "the append-only file is off, and this user may not read whether snapshots are on",
-                "a restart may lose edits, or all limits",
-            ),
-        };
-        Some(finding.mend(mend))
-    }
-
-    fn failed_saves(&self) -> Option<Finding> {
-        let fields = ["rdb_last_bgsave_status", "aof_last_write_status"];
-        let failed = fields
-            .into_iter()
-            .find(|field| self.info(field).is_some_and(|status| status != "ok"))?;
-        Some(self.finding(
-            Severity::Error,
-            "saving",
-            format!("{failed} is not ok"),
-            "the disk is full or not writable; Redis refuses writes until that is fixed, or loses \
-             them at the next restart",
-        ))
-    }
-
-    fn replicas(&self) -> Option<Finding> {
-        let replicas = self.number("connected_slaves").filter(|count| *count > 0)?;
-        let least = self.setting("min-replicas-to-write")?;
-        (least == "0").then(|| {
-            let finding = self.finding(
-                Severity::Info,
-                "replicas",
-                format!("it has {replicas} replicas, and min-replicas-to-write is 0"),
-                "a primary that is partitioned from its replicas keeps deciding while another is \
-                 elected, and both admit requests; min-replicas-to-write stops it. It also stops \
-                 when too many replicas are down, so use at least two",
-            );
-            finding.mend(self.command("CONFIG SET min-replicas-to-write 1"))
-        })
-    }
-
-    fn lacking_rights(&self) -> Option<Finding> {
-        let rights = self.health.rights.as_ref()?;
-        if rights.lacking.is_empty() {
-            return None;
-        }
-        let finding = self.finding(
-            Severity::Error,
-            "rights",
-            format!("this user may not use {}", rights.lacking.join(", ")),
-            "some checks, edits or listings are refused; limiters that log in as another user \
-             may have other permissions",
-        );
-        let grants: Vec<String> = rights
-            .lacking
-            .iter()
-            .map(|command| format!("+{}", command.to_ascii_lowercase()))
-            .collect();
-        let prefix = self.prefix;
-        let words = format!(
-            "ACL SETUSER NAME '~{prefix}*' '&{prefix}*' {}",
-            grants.join(" ")
-        );
-        Some(finding.mend(self.command(&words)))
-    }
-
-    fn spare_rights(&self) -> Option<Finding> {
-        let rights = self.health.rights.as_ref()?;
-        if rights.spare.is_empty() {
-            return None;
-        }
-        Some(self.finding(
-            Severity::Info,
-            "rights",
-            format!(
-                "this user has permissions it does not need: {}",
-                rights.spare.join(", ")
-            ),
-            "a leaked password then exposes more than the limits; docs/rlctl.md lists the \
-             permissions that are enough",
-        ))
-    }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-
-    fn at(now_ms: u64, asked_in_ms: u64) -> Health {
-        Health {
-            address: "redis://here".to_owned(),
-            info: None,
-            settings: None,
-            now_ms,
-            asked_in: Duration::from_millis(asked_in_ms),
-            scripts: Vec::new(),
-            rights: None,
-        }
-    }
-
-    #[test]
-    fn the_client_is_told_the_way_as_it_takes_it() {
-        let told = |address: &str, store: &str| {
-            let health = Health {
-                address: address.to_owned(),
-                ..at(0, 0)
-            };
-            client(&health, store)
-        };
-        let same = |address| told(address, address);
-        assert_eq!(same("rediss://ann@a:1"), "redis-cli -u rediss://ann@a:1");
-        assert_eq!(same("unix:///run/redis"), "redis-cli -s /run/redis");
-        assert_eq!(same("redis-sentinel://a:1/main"), "redis-cli -h PRIMARY");
-        let node = |store| told("a:2", store);
-        assert_eq!(node("redis-cluster://a:1"), "redis-cli -u redis://a:2");
-        assert_eq!(node("rediss-cluster://a:1"), "redis-cli -u rediss://a:2");
-    }
-
-    #[test]
-    fn a_clock_counts_as_wrong_only_beyond_what_asking_took() {
-        let told = |now_ms, asked_in_ms| clocks(&[at(now_ms, asked_in_ms)], 100_000).len();
-        assert_eq!(told(100_900, 1), 0);
-        assert_eq!(told(101_100, 1), 1);
-        assert_eq!(told(98_000, 1), 1);
-        assert_eq!(told(101_100, 200), 0);
-    }
-}
+mod tests;
