@@ -7,7 +7,7 @@ use std::{
     io::Read,
     net::TcpListener,
     process::{Child, Command, ExitStatus, Output, Stdio},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Context, Result};
@@ -70,10 +70,12 @@ fn a_server_that_is_not_there_is_said_at_once_and_by_name() -> Result<()> {
         &["list-limits"],
         &["set-limit", "a", "--rate", "1/s"],
     ] {
-        let started = Instant::now();
-        let output = rlctl(command).env("REDIS_URL", &url).output()?;
+        // It does not wait for the timeout.
+        let output = rlctl(command)
+            .args(["--timeout", "1h"])
+            .env("REDIS_URL", &url)
+            .output()?;
         assert_eq!(output.status.code(), Some(3));
-        assert!(started.elapsed() < Duration::from_secs(2));
         let said = stderr(&output);
         assert!(
             said.contains(&format!("cannot reach redis://127.0.0.1:{port}: ")),
@@ -91,14 +93,7 @@ fn a_server_that_is_not_there_is_said_at_once_and_by_name() -> Result<()> {
 fn a_server_that_hangs_is_given_up_on() -> Result<()> {
     let server = Server::start(Engine::Valkey, &[])?;
     server.process().pause()?;
-    let started = Instant::now();
     let output = run(&["ping", "--redis", &server.url()])?;
-    // It waits a second; anything far from "for ever" will do on a busy machine.
-    assert!(
-        started.elapsed() < Duration::from_secs(20),
-        "{:?}",
-        started.elapsed()
-    );
     server.process().resume()?;
     assert_eq!(output.status.code(), Some(3));
     assert!(stderr(&output).contains("no answer"), "{}", stderr(&output));
