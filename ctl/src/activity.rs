@@ -1,4 +1,4 @@
-//! What limiters noted of their decisions, as people ask for it.
+//! The activity that limiters report: decisions over a span of time.
 
 use clap::ValueEnum;
 use policy::Name;
@@ -51,7 +51,7 @@ impl Span {
 }
 
 impl Session<'_> {
-    /// What all limiters noted of a domain.
+    /// The activity of a domain, as all limiters report it.
     pub async fn activity(&self, domain: &Name, span: Span) -> Result<Observed, Error> {
         let (stretch, span_ms) = span.slots();
         let observed = self.store.activity(domain, stretch, span_ms).await;
@@ -64,7 +64,7 @@ impl Session<'_> {
 pub struct Rate(u64);
 
 impl Rate {
-    /// So much in so many milliseconds.
+    /// The rate of `count` in `covered_ms`.
     pub fn of(count: u64, covered_ms: u64) -> Self {
         let thousandths = u128::from(count) * 1_000_000 / u128::from(covered_ms.max(1));
         let rate = if covered_ms == 0 { 0 } else { thousandths };

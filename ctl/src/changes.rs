@@ -13,7 +13,7 @@ pub enum Action {
     Created,
     /// Some fields become others.
     Changed,
-    /// It is gone.
+    /// It is deleted.
     Deleted,
     /// Nothing.
     Unchanged,
@@ -31,7 +31,7 @@ pub struct LimitChange {
     /// The buckets whose own numbers differ.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub overrides: Vec<OverrideChange>,
-    /// How many more overrides go, too many to be told one by one.
+    /// How many more overrides are deleted, too many for the history to record.
     #[serde(rename = "overrides_untold", skip_serializing_if = "is_zero")]
     pub overrides_unrecorded: u64,
 }
@@ -94,7 +94,7 @@ impl LimitChange {
     }
 }
 
-/// How two policies differ in what they say of the domain itself.
+/// How two policies differ in the fields of the domain itself.
 pub fn of_domain(before: Option<&Policy>, after: &Policy) -> Vec<FieldChange> {
     let before = before.and_then(|before| before.paused);
     let changed = (before != after.paused).then(|| FieldChange {
@@ -168,7 +168,7 @@ pub fn of_overrides(before: Vec<Node>, after: Vec<Node>) -> Vec<OverrideChange> 
     changes
 }
 
-/// What tells buckets apart, whatever the order of their entries.
+/// A key that identifies the bucket, whatever the order of its entries.
 fn bucket_of(node: &Node) -> String {
     let values = node.get("values").map(|values| &values.value);
     let mut entries = match values {

@@ -1,4 +1,4 @@
-//! Servers by name: the file that `rlctl context` keeps.
+//! Contexts: servers saved by name with `rlctl context`.
 
 mod file;
 mod password;
@@ -19,7 +19,7 @@ pub struct Context {
     pub redis: String,
     /// Where its password comes from, if not from the URL.
     pub password: Option<Password>,
-    /// The domain that is meant where none is named.
+    /// The default domain.
     pub domain: Option<String>,
     /// What its keys start with.
     pub key_prefix: Option<String>,
@@ -30,14 +30,14 @@ pub struct Context {
 /// Every context, and which of them is in use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Contexts {
-    /// The one that is meant where nothing else says where Redis is.
+    /// The current context, used unless a flag or a variable gives the URL.
     pub current: Option<String>,
     /// By name.
     pub by_name: BTreeMap<String, Context>,
 }
 
 impl Contexts {
-    /// The context of that name, or an error that says which there are.
+    /// The context of that name; an error that lists the others if there is none.
     pub fn get(&self, name: &str) -> Result<&Context, Error> {
         self.by_name.get(name).ok_or_else(|| {
             let known = self.by_name.keys().map(String::as_str);

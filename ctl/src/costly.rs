@@ -1,15 +1,15 @@
-//! Limits that cost the store more than their author may know.
+//! Warnings of limits that cost the store much.
 
 use algorithms::Kind;
 use policy::{Dear, Limit};
 
-/// A limit is dear that weighs as much as so many token buckets.
+/// A check is costly if it weighs as much as this many checks of a token bucket.
 const WEIGHT: usize = 8;
-/// A log is long that has so many entries, each of so many bytes.
+/// A log is costly with this many entries; and the bytes of each.
 const LONG_LOG: u64 = 10_000;
 const LOG_ENTRY_BYTES: u64 = 25;
 
-/// What a limit whose checks or buckets are dear costs.
+/// The warning of a limit whose checks or buckets are costly.
 pub fn cost_warning(limit: &Limit) -> Option<Dear> {
     let (algorithm, leased) = (limit.quota.algorithm(), limit.lease_ttl_ms.is_some());
     let weight = store::script::weight(algorithm, leased);

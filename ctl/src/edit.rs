@@ -1,4 +1,4 @@
-//! What every edit has in common: who, why, whether for real, and what is reported.
+//! What every edit has in common: author, reason, dry run, retries and the report.
 
 mod args;
 mod report;
@@ -29,7 +29,7 @@ pub struct Prepared<'a> {
     pub changes: Vec<LimitChange>,
 }
 
-/// How often an edit is made anew because somebody else edited something else meanwhile.
+/// Attempts to write an edit on top of concurrent edits of something else.
 const TRIES: usize = 10;
 
 impl Session<'_> {
@@ -68,7 +68,7 @@ impl Session<'_> {
         })
     }
 
-    /// What the history does not keep, nobody can take back: whoever wants that has to know before.
+    /// Warns of deletions that the history does not record: rollback cannot restore them.
     fn warn_if_irreversible(&self, changes: &[LimitChange]) {
         let count: u64 = changes
             .iter()

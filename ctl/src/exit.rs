@@ -24,7 +24,7 @@ pub enum Exit {
     Declined = 7,
     /// Redis answered, and did not do it.
     Refused = 8,
-    /// Written, but not everybody who follows the limits has it yet (`--wait`).
+    /// Written, but not every limiter and proxy has the revision yet (`--wait`).
     Behind = 9,
     /// Ctrl-C.
     Interrupted = 130,

@@ -1,4 +1,4 @@
-//! Whom an edit reaches, and when it has.
+//! Which limiters and proxies have an edit, and waiting until all of them do.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use crate::{
     suggest,
 };
 
-/// How often it is looked whether all have an edit. Limiters tell once a second.
+/// Between two reads of the fleet while an edit spreads. Limiters report once a second.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A proxy asks several times a second. One that was silent for this long has most likely gone,
@@ -25,7 +25,7 @@ const SILENT_AFTER_MS: u64 = 3000;
 /// Names in one message.
 const NAMED_MAX: usize = 5;
 
-/// Somebody who should have an edit, and has not.
+/// A limiter or proxy that does not have an edit yet.
 #[derive(Debug)]
 struct Behind {
     name: String,
@@ -67,7 +67,7 @@ impl Session<'_> {
         let wait_ms = args.wait;
         let fleet = match self.store.fleet().await {
             Ok(fleet) => fleet,
-            // The edit is made; who follows it is another matter.
+            // The edit is made; the fleet is needed for warnings only.
             Err(_) if wait_ms.is_none() || revision.is_none() => return Ok(Exit::Done),
             Err(_) => Fleet::default(),
         };
@@ -78,7 +78,7 @@ impl Session<'_> {
         }
     }
 
-    /// A domain that no proxy asks for is probably not the one that was meant.
+    /// Warns if no proxy polls the domain: its name is probably a typo.
     fn warn_if_unused(&self, domain: &Name, fleet: &Fleet) {
         if fleet.proxies.contains_key(domain) || fleet.proxies.is_empty() {
             return;
@@ -130,7 +130,7 @@ impl Session<'_> {
         }
     }
 
-    /// The edit is made, and Redis does not say who has it.
+    /// The edit is written, but the fleet cannot be read.
     fn fleet_unreadable(&self, revision: u64, error: &StoreError) -> Error {
         let message = format!(
             "revision {revision} is written; which limiters and proxies have it cannot be read"
@@ -140,7 +140,7 @@ impl Session<'_> {
             .hint("`rlctl list-proxies` shows the revision of each limiter and proxy")
     }
 
-    /// After an edit: what else there would be to say could not be read. That is no failure.
+    /// After an edit: a read for further warnings failed, which is no failure of the edit.
     pub fn note_read_failure(&self, read: Result<(), Error>) {
         if let Err(error) = read {
             self.printer.note(format_args!(
@@ -167,7 +167,7 @@ impl Session<'_> {
     }
 }
 
-/// Who lacks a revision, and who does but was not heard of lately.
+/// Limiters and proxies that lack a revision: those that report, and those that are silent.
 fn behind(fleet: &Fleet, domain: &Name, revision: u64) -> (Vec<Behind>, Vec<Behind>) {
     let limiter = |limiter: &LimiterSeen| Behind {
         name: format!("limiter {}", limiter_name(&limiter.id)),
@@ -198,12 +198,12 @@ fn describe(all: &[Behind]) -> String {
     names.join(", ")
 }
 
-/// What people call a limiter: host and port.
+/// The display name of a limiter: host and port.
 pub fn limiter_name(id: &str) -> &str {
     id.rsplit_once('/').map_or(id, |(name, _)| name)
 }
 
-/// What people call a proxy: its node, or as much of its word as tells it apart.
+/// The display name of a proxy: its node, or the start of its id.
 pub fn proxy_name(proxy: &ProxySeen) -> String {
     match &proxy.node {
         Some(node) => node.clone(),
@@ -211,7 +211,7 @@ pub fn proxy_name(proxy: &ProxySeen) -> String {
     }
 }
 
-/// Whether somebody has what is in force.
+/// Whether a limiter or proxy has the current revision.
 pub fn is_current(has: Option<&Revision>, in_force: Option<&Revision>) -> bool {
     has.is_some() && has == in_force
 }

@@ -1,4 +1,4 @@
-//! Edits of the change, read back from the history.
+//! The entries of a domain's history: what each edit changed, and how to revert it.
 
 mod parse;
 mod revert;
@@ -53,7 +53,7 @@ pub enum HistoryChange {
     },
     /// An edit that changed more than the history keeps.
     TooLarge,
-    /// An edit that this version does not know, or a record that it cannot read.
+    /// An operation that this version does not support, or an entry that it cannot read.
     Unknown,
 }
 

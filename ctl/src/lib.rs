@@ -64,7 +64,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Exit {
 
 /// Help and version go to stdout and are no errors; the rest are.
 fn usage(error: &clap::Error) -> Exit {
-    // A closed pipe is no reason to complain about help that nobody reads.
+    // A closed pipe is no error here.
     let _ = error.print();
     if error.use_stderr() {
         Exit::Usage
@@ -88,7 +88,7 @@ fn block_on(cli: Cli, printer: &Printer) -> Result<Exit, Error> {
             result = cli.command.run(&cli.global, printer) => result,
         }
     });
-    // A thread may still be waiting for an answer at the terminal; nobody waits for it.
+    // Does not wait for a thread that still reads an answer from the terminal.
     runtime.shutdown_background();
     result
 }

@@ -1,4 +1,4 @@
-//! What a domain becomes when a limits file is applied to it.
+//! Merging a limits file into a domain.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,9 +11,9 @@ use crate::session::sort_overrides;
 pub struct Merged {
     /// What the domain becomes. A limit lists overrides where the file does.
     pub policy: Policy,
-    /// Limits that the file does not have and that stay all the same.
+    /// Limits that are not in the file and stay.
     pub kept: Vec<Name>,
-    /// What stays paused although the file does not say so: limits, and the domain.
+    /// Pauses that the file does not mention and that stay: of limits, and of the domain.
     pub still_paused: Vec<(Name, Pause)>,
     /// Limits whose overrides, if they have some, are lost, because their buckets are split by
     /// something else now.
@@ -22,7 +22,7 @@ pub struct Merged {
     pub overrides_kept: Vec<(Name, usize)>,
 }
 
-/// Lays `file` over `live`, of which overrides need not be known. Limits that only `live` has stay, unless `prune`.
+/// Merges `file` into `live`, whose overrides need not be loaded. Limits that only `live` has stay, unless `prune`.
 pub fn merge(file: Policy, live: Option<&Policy>, prune: bool) -> Result<Merged, Problems> {
     let domain_pause = live.and_then(|policy| policy.paused);
     let live = live.map_or(&[][..], |policy| &policy.limits);

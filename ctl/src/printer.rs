@@ -21,15 +21,15 @@ const ERROR: Style = AnsiColor::Red.on_default().bold();
 const WARNING: Style = AnsiColor::Yellow.on_default().bold();
 const HINT: Style = AnsiColor::Cyan.on_default();
 
-/// Where a command puts what it has to say.
+/// Writes a command's result and messages.
 #[derive(Debug)]
 pub struct Printer {
     format: Format,
     quiet: bool,
     page: Page,
-    /// Nobody reads stdout any more (`| head`).
+    /// The reader of stdout has closed it (`| head`).
     closed: Cell<bool>,
-    /// What was sent and not answered yet.
+    /// The request that was sent and not answered yet.
     pending: Cell<Option<Pending>>,
 }
 
@@ -43,7 +43,7 @@ pub enum Pending {
 }
 
 impl Printer {
-    /// A printer that does as the global options say.
+    /// A printer with the format, quietness and width of the global options.
     pub fn new(global: &Global) -> Self {
         Self {
             format: global.output,
@@ -79,7 +79,7 @@ impl Printer {
         self.format
     }
 
-    /// Whether only warnings and errors are to be said.
+    /// Whether only warnings and errors are printed.
     pub fn is_quiet(&self) -> bool {
         self.quiet
     }
@@ -89,7 +89,7 @@ impl Printer {
         self.page
     }
 
-    /// Remembers what is under way, for what is said at an interruption.
+    /// Sets what is under way, for the hint after an interruption.
     pub fn set_pending(&self, pending: Option<Pending>) {
         self.pending.set(pending);
     }
@@ -139,34 +139,34 @@ impl Printer {
         }
     }
 
-    /// Whether nobody reads stdout any more.
+    /// Whether the reader of stdout has closed it.
     pub fn is_closed(&self) -> bool {
         self.closed.get()
     }
 
-    /// Tells what happened; `--quiet` leaves it out.
+    /// Prints a note on stderr, unless `--quiet`.
     pub fn note(&self, text: impl fmt::Display) {
         if !self.quiet {
             to_stderr(format_args!("{text}"));
         }
     }
 
-    /// Tells what the user would not expect.
+    /// Prints a warning on stderr.
     pub fn warn(&self, text: impl fmt::Display) {
         to_stderr(format_args!("{WARNING}warning{WARNING:#}: {text}"));
     }
 
-    /// Tells what is valid in a document, and probably not meant.
+    /// Prints the warnings about a document.
     pub fn warn_of(&self, warnings: &Problems) {
         to_stderr(format_args!("{}", crate::render::diagnostics(warnings)));
     }
 
-    /// Tells what the user can do.
+    /// Prints a hint: what the user can do.
     pub fn hint(&self, text: impl fmt::Display) {
         to_stderr(format_args!("  {HINT}hint{HINT:#}: {text}"));
     }
 
-    /// Tells why the command ends here.
+    /// Prints the error that ends the command, with its hints.
     pub fn error(&self, error: &Error) {
         to_stderr(format_args!("{ERROR}error{ERROR:#}: {error}"));
         for hint in error.hints() {
@@ -185,7 +185,7 @@ fn json(view: &impl View) -> Result<String, Error> {
         .map_err(|error| Error::new(Exit::Refused, format!("cannot write JSON: {error}")))
 }
 
-/// A stderr that cannot be written to leaves nobody to tell.
+/// Errors of stderr are ignored: there is nowhere else to report them.
 fn to_stderr(text: fmt::Arguments<'_>) {
     let text = text.to_string();
     let text = policy::printable_styled(&text);
@@ -209,7 +209,7 @@ fn width() -> Option<u16> {
         .or_else(terminal)
 }
 
-/// Whether the locale knows more than ASCII.
+/// Whether the locale's encoding is UTF-8.
 fn unicode() -> bool {
     ["LC_ALL", "LC_CTYPE", "LANG"]
         .into_iter()

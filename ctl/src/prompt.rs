@@ -1,4 +1,4 @@
-//! Asking before something is lost.
+//! Confirmation before something is deleted.
 
 use std::io::{self, BufRead, IsTerminal, Write};
 
@@ -16,7 +16,7 @@ pub struct Yes {
 
 /// Goes on if the user agrees: `--yes`, or an answer at the terminal.
 ///
-/// `question` says what would be lost. Without a terminal nobody can answer, so `--yes` is needed.
+/// `question` names what would be deleted. Without a terminal, `--yes` is required.
 pub async fn confirm(question: String, yes: &Yes) -> Result<(), Error> {
     if yes.yes {
         return Ok(());
@@ -42,7 +42,7 @@ pub async fn confirm(question: String, yes: &Yes) -> Result<(), Error> {
     }
 }
 
-/// Whether somebody is there to answer.
+/// Whether stdin and stderr are a terminal.
 pub fn can_ask() -> bool {
     io::stdin().is_terminal() && io::stderr().is_terminal()
 }

@@ -1,4 +1,4 @@
-//! How results look, apart from how they were fetched.
+//! Results as text, in each output format.
 
 mod bar;
 pub mod changes;
@@ -35,7 +35,7 @@ pub struct Page {
     pub unicode: bool,
 }
 
-/// A result: for programs what its serialization says, for people what `text` says.
+/// A result: serialized for programs, as `text` for people.
 pub trait View: Serialize {
     /// For people; ends with a newline unless empty.
     fn text(&self, page: Page) -> String;

@@ -1,4 +1,4 @@
-//! A command's way to Redis: the store, the domain that is meant, and errors as users need them.
+//! A session with Redis: the store, the domain, and messages for errors.
 
 use std::{
     collections::BTreeMap,
@@ -38,12 +38,12 @@ const NAMED_MAX: usize = 12;
 
 const CONNECT_SLACK: Duration = Duration::from_millis(200);
 
-/// An open store and what was said about how to use it.
+/// An open store and the settings to use it with.
 #[derive(Debug)]
 pub struct Session<'p> {
     /// The store.
     pub store: Arc<dyn Store>,
-    /// Where the command says what it has to say.
+    /// Prints results and messages.
     pub printer: &'p Printer,
     settings: Settings,
     /// Keys that the store has walked past.
@@ -146,7 +146,7 @@ impl<'p> Session<'p> {
         Ok(names)
     }
 
-    /// The domain that is meant: the one named, else the only one there is.
+    /// The domain that was named, else the only one there is.
     pub async fn domain(&self) -> Result<Name, Error> {
         if let Some(named) = self.named_domain() {
             return Ok(named.clone());
@@ -175,7 +175,7 @@ impl<'p> Session<'p> {
         Ok(stored)
     }
 
-    /// The record of the domain that is meant; an error if it has no limits.
+    /// The record of the domain; an error if it has no limits.
     pub async fn record(&self, overrides: Overrides) -> Result<Box<Record>, Error> {
         let domain = self.domain().await?;
         match self.read(&domain, overrides).await? {
@@ -184,13 +184,13 @@ impl<'p> Session<'p> {
         }
     }
 
-    /// The limits of the domain that is meant; an error if it has none.
+    /// The limits of the domain; an error if it has none.
     pub async fn policy(&self, overrides: Overrides) -> Result<Policy, Error> {
         let record = self.record(overrides).await?;
         Ok(record.policy)
     }
 
-    /// A limit of a record, or an error that says what is not there.
+    /// A limit of a record; an error if the domain or the limit does not exist.
     pub async fn limit_in<'b>(
         &self,
         base: &'b Stored,
@@ -248,7 +248,7 @@ pub fn buckets_in_proxies(limit: &Limit) -> Error {
     .hint("`scope: proxy` keeps one in every Envoy; Redis does not hold them")
 }
 
-/// The limit of that name, or an error that says which one was probably meant.
+/// The limit of that name; an error that suggests a similar name if there is none.
 pub fn find_limit<'l>(policy: &'l Policy, name: &str) -> Result<&'l Limit, Error> {
     policy.limit(name).ok_or_else(|| {
         let known = policy.limits.iter().map(|limit| limit.name.as_str());

@@ -17,9 +17,9 @@ use location::Location;
 
 const DEFAULT_URL: &str = "redis://127.0.0.1:6379";
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(1);
-/// What [`Settings::url_source`] says where nothing was said.
+/// [`Settings::url_source`] of the default.
 pub const DEFAULT_SOURCE: &str = "the default";
-/// What [`Settings::url_source`] says where the flag was given.
+/// [`Settings::url_source`] of the flag.
 pub const FLAG_SOURCE: &str = "--redis";
 /// Where the store's URL is looked for, after `--redis`.
 pub const URL_VARIABLES: [&str; 3] = ["RLCTL_REDIS", "RL_STORE", "REDIS_URL"];
@@ -29,13 +29,13 @@ pub const URL_VARIABLES: [&str; 3] = ["RLCTL_REDIS", "RL_STORE", "REDIS_URL"];
 pub struct Settings {
     /// Where Redis is.
     pub url: StoreUrl,
-    /// Where that was said, for error messages.
+    /// Where the URL comes from, for error messages.
     pub url_source: Cow<'static, str>,
     /// What keys start with.
     pub keys: Keys,
     /// How long one step may take.
     pub timeout: Duration,
-    /// The domain that was asked for, if one was.
+    /// The domain that was named, if one was.
     pub domain: Option<Name>,
 }
 

@@ -1,4 +1,4 @@
-//! "Did you mean": the name that was probably meant.
+//! "Did you mean": the most similar name.
 
 /// The candidate closest to `typed`, if one is close enough to be worth naming.
 pub fn closest<'c>(typed: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {

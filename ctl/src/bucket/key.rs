@@ -1,4 +1,4 @@
-//! Buckets as their keys name them.
+//! The bucket that a Redis key stands for.
 
 use policy::{Limit, Name};
 use store::{KeyValue, Keys};
@@ -9,7 +9,7 @@ use super::visible;
 /// requests without that entry.
 pub type Entries = Vec<(String, Option<String>)>;
 
-/// The bucket that a key names; `None` where the limit is gone or split by other entries now.
+/// The bucket of a key; `None` if the limit is deleted or has another `per` now.
 pub fn entries(keys: &Keys, limit: Option<&Limit>, key: &str) -> Option<Entries> {
     let limit = limit?;
     let bucket = keys.parse_bucket(key.as_bytes())?;

@@ -1,4 +1,4 @@
-//! `rlctl --help`: the commands in groups, by what people come to do.
+//! `rlctl --help`: the commands in groups, by task.
 
 use std::fmt::Write as _;
 

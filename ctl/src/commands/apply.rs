@@ -57,7 +57,7 @@ pub struct Apply {
 }
 
 impl Apply {
-    /// Reads the files before anything is asked of Redis, writes each as one edit.
+    /// Reads all files before it connects to Redis, then writes each as one edit.
     pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
         let files = read(&self.files, printer).await?;
         let session = Session::open(global, printer)?;
@@ -117,7 +117,7 @@ impl Apply {
     }
 }
 
-/// What is asked before something goes; `None` if nothing does.
+/// The confirmation of deletions; `None` if there are none.
 fn question(merged: &Merged, plan: &EditPlan) -> Option<String> {
     let changes = plan.changes.iter();
     let deleted: Vec<&str> = changes

@@ -56,7 +56,7 @@ pub struct Check {
 }
 
 impl Check {
-    /// Asks, and asks again while there is time and a chance.
+    /// Checks, and retries a denial within `--wait`.
     pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
         let wait = self.wait.as_deref().map(parse_duration).transpose();
         let wait = wait.map_err(|error| Error::usage(format!("--wait: {error}")))?;
@@ -113,7 +113,7 @@ impl Check {
     }
 }
 
-/// Decides with the limits as they are: where a bucket knows newer ones, they are read again.
+/// Decides; reads the limits again if a bucket has a newer generation.
 async fn decide(
     session: &Session<'_>,
     compiled: &mut Compiled,

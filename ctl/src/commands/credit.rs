@@ -43,7 +43,7 @@ pub struct Credit {
 }
 
 impl Credit {
-    /// Gives back, and says what is left now.
+    /// Credits the units, and reports what is left.
     pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
         if self.units == 0 {
             return Err(Error::usage("--units: expected more than 0"));
@@ -72,7 +72,7 @@ impl Credit {
         session.follow_up(&domain, revision, &self.edit).await
     }
 
-    /// With the limits as they are: where the bucket knows newer ones, they are read again.
+    /// Reads the limits again if the bucket has a newer generation.
     async fn give(
         &self,
         session: &Session<'_>,

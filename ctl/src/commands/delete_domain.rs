@@ -38,7 +38,7 @@ pub struct DeleteDomain {
 }
 
 impl DeleteDomain {
-    /// Asks, and deletes what was asked about or nothing.
+    /// Confirms, and deletes exactly the revision that was confirmed.
     pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
         // RLCTL_DOMAIN is not enough: it may be set for something else.
         let Some(name) = self.name.as_ref().or(global.domain.as_ref()) else {
@@ -76,7 +76,7 @@ impl DeleteDomain {
             change: Change::Delete(&plan.overrides),
             changes: plan.changes,
         };
-        // What came in between was not agreed to.
+        // An edit in between was not confirmed.
         let report = session
             .edit(prepared, &self.edit)
             .await

@@ -40,7 +40,7 @@ pub struct DeleteLimit {
 }
 
 impl DeleteLimit {
-    /// Asks, deletes and shows what is gone.
+    /// Confirms, deletes and shows what was deleted.
     pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
         let session = Session::open(global, printer)?;
         let report = if self.bucket.is_empty() {

@@ -21,7 +21,7 @@ use crate::{
 
 use view::{Report, Row};
 
-/// Limiters tell once a second.
+/// Limiters report once a second.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Show who was denied just now, by which limit, and from where.
@@ -89,7 +89,7 @@ impl Denials {
             if printer.is_closed() {
                 return Ok(Exit::Done);
             }
-            // What is too old to come again need not be remembered.
+            // Denials that are too old to be reported again are dropped.
             let oldest = observed.now_ms.saturating_sub(60_000);
             shown.retain(|_, at_ms| *at_ms >= oldest);
             sleep(POLL_INTERVAL).await;

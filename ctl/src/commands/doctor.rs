@@ -58,7 +58,7 @@ pub struct Doctor {
 }
 
 impl Doctor {
-    /// Looks at everything, whatever is found on the way.
+    /// Runs all checks, whatever each finds.
     pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
         let session = Session::open(global, printer)?;
         let health = session.store.health().await;
@@ -134,10 +134,10 @@ async fn domains(session: &Session<'_>) -> Result<Domains, Error> {
     Ok(found)
 }
 
-/// Domains that limiters have in force and the store does not know any more.
+/// Domains that limiters have loaded and the store does not have any more.
 async fn flushed(session: &Session<'_>, heads: &[Head]) -> Vec<Finding> {
     let Ok(fleet) = session.store.fleet().await else {
-        return Vec::new(); // What lacks a right for that is told of elsewhere.
+        return Vec::new(); // Another check reports the missing permission.
     };
     let mut followed: BTreeMap<&Name, (usize, u64)> = BTreeMap::new();
     for (domain, revision) in fleet.limiters.iter().flat_map(|limiter| &limiter.revisions) {
@@ -185,7 +185,7 @@ struct Report {
     ignored: usize,
     servers: Vec<String>,
     findings: Vec<Finding>,
-    /// How many keys were looked at for leftovers.
+    /// How many keys were scanned for orphans.
     keys: Looked,
 }
 

@@ -27,7 +27,7 @@ impl ListLimits {
     /// Lists them in the order of the policy.
     pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
         let session = Session::open(global, printer)?;
-        // People are told how many overrides there are, programs which.
+        // Tables have the number of overrides, JSON has all of them.
         let whole = matches!(printer.format(), Format::Json | Format::Yaml);
         let overrides = if whole {
             Overrides::All

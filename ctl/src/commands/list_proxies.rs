@@ -27,7 +27,7 @@ use crate::{
 pub struct ListProxies {}
 
 impl ListProxies {
-    /// Lists whoever was heard of in the last 10 s.
+    /// Lists the limiters and proxies that reported in the last 10 s.
     pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
         let session = Session::open(global, printer)?;
         let store = &session.store;

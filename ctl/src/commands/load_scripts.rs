@@ -28,7 +28,7 @@ pub struct LoadScripts {
 }
 
 impl LoadScripts {
-    /// Loads, or looks, and lists.
+    /// Loads the scripts unless `--check`, and lists them.
     pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
         let session = Session::open(global, printer)?;
         if !self.check {

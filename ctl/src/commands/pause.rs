@@ -76,7 +76,7 @@ impl Target {
 }
 
 impl PauseCommand {
-    /// Asks before a whole domain goes out of force.
+    /// Confirms before it pauses a whole domain.
     pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
         let session = Session::open(global, printer)?;
         let base = session.record(Overrides::None).await?;

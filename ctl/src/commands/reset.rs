@@ -43,7 +43,7 @@ pub struct Reset {
 }
 
 impl Reset {
-    /// Asks, forgets and says how much.
+    /// Confirms, resets and reports how many buckets.
     pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
         let session = Session::open(global, printer)?;
         let policy = session.policy(Overrides::None).await?;

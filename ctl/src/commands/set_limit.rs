@@ -174,7 +174,7 @@ impl SetLimit {
         confirm(question, &self.yes).await
     }
 
-    /// Whether it is for every request, without anybody having said that this is meant.
+    /// Whether it applies to every request and `--yes` was not given.
     fn is_for_every_request(&self, limit: &Limit) -> bool {
         limit.matchers.is_empty() && limit.enforce_percent > 0 && !self.yes.yes
     }
@@ -212,7 +212,7 @@ impl SetLimit {
         }
     }
 
-    /// The domain's limits with this one as the flags say.
+    /// The domain's limits with this one edited by the flags.
     fn edited(&self, base: &Stored, domain: &Name, name: &Name) -> Result<Policy, Error> {
         let old = base
             .policy()
@@ -237,7 +237,7 @@ impl SetLimit {
     }
 }
 
-/// Another limit that was meant, perhaps, by a name that is new.
+/// An existing limit whose name is similar to a new one.
 fn similar<'l>(limits: &'l [Limit], name: &Name) -> Option<&'l str> {
     let others = limits.iter().filter(|limit| limit.name != *name);
     suggest::closest(name.as_str(), others.map(|limit| limit.name.as_str()))

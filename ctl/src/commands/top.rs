@@ -28,7 +28,7 @@ use crate::{
 
 use model::{Action, Data, Model};
 
-/// Limiters tell once a second.
+/// Limiters report once a second.
 const EVERY: Duration = Duration::from_secs(1);
 
 /// Watch the busiest and most denied buckets, and what each limit decides.
@@ -57,7 +57,7 @@ pub struct Top {
 }
 
 impl Top {
-    /// Takes the terminal until told to end.
+    /// Takes the terminal until a key ends it.
     pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
         if !matches!(printer.format(), Format::Table | Format::Wide) {
             return Err(
@@ -70,7 +70,7 @@ impl Top {
                 .hint("`rlctl stats` and `rlctl denials` print the same once"));
         }
         let session = Session::open(global, printer)?;
-        // Whatever is wrong with the address or the domain is said before the screen is taken.
+        // Errors of the address or the domain are printed before the screen is taken.
         let domain = session.policy(Overrides::None).await?.domain;
         let span = if self.over == "1m" {
             Span::Minute

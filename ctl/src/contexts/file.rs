@@ -1,4 +1,4 @@
-//! Where contexts are kept: a file that only its owner can read.
+//! The file of contexts, which only its owner can read.
 
 use std::{
     fs,

@@ -1,4 +1,4 @@
-//! Passwords that are kept elsewhere.
+//! Passwords from a variable, a command or the file.
 
 use std::process::Command;
 
@@ -14,7 +14,7 @@ pub enum Password {
 }
 
 impl Password {
-    /// The password. It is in no message, whatever goes wrong.
+    /// The password. No message contains it.
     pub fn fetch(
         &self,
         context: &str,

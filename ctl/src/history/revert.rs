@@ -1,4 +1,4 @@
-//! Taking edits back.
+//! Reverting edits.
 
 use policy::{Limit, Name, Node, Policy};
 
@@ -15,7 +15,7 @@ pub struct Reverted {
 }
 
 impl Reverted {
-    /// The domain as it is, of which overrides need not be known.
+    /// The domain as it is; overrides need not be loaded.
     pub fn new(policy: Policy) -> Self {
         Self {
             policy,

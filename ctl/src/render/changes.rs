@@ -1,4 +1,4 @@
-//! The difference an edit makes, as people read it.
+//! The changes of an edit as text.
 
 use std::fmt::Write as _;
 

@@ -1,6 +1,6 @@
-//! Durations as people say them.
+//! Durations as text.
 
-/// Whole seconds, rounded up: nobody should try a moment too early.
+/// Whole seconds, rounded up, so that a retry is never too early.
 pub fn ceil_seconds(ms: u64) -> u64 {
     ms.div_ceil(1000)
 }

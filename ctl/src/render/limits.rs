@@ -6,7 +6,7 @@ use policy::{Limit, Node};
 
 use super::{Page, Table, counted, pause_state};
 
-/// One row a limit; `overrides` says how many each has.
+/// One row for each limit; `overrides` are their counts of overrides.
 pub fn table(limits: &[Limit], overrides: &[u64], page: Page) -> String {
     let mut headers = vec![
         "NAME",

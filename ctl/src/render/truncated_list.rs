@@ -1,4 +1,4 @@
-//! Lists of names that may be very long.
+//! Lists of names, cut at a maximum.
 
 use std::fmt::{Display, Write as _};
 

@@ -1,4 +1,4 @@
-//! Prose on a narrow page.
+//! Line breaks for a narrow page.
 
 use super::Page;
 

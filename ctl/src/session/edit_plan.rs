@@ -22,7 +22,7 @@ use crate::{
 /// Overrides of one limit that go and are remembered. The history keeps no more than 1 MiB of an
 /// edit, which is fewer.
 const RECORDED_MAX: u64 = 20_000;
-/// So many overrides that are to go, for whoever is asked whether they may.
+/// The number of overrides to be deleted, for the confirmation prompt.
 pub fn deletion_summary(count: u64) -> String {
     let overrides = counted(count, "override");
     if count > RECORDED_MAX {
@@ -34,7 +34,7 @@ pub fn deletion_summary(count: u64) -> String {
 /// Overrides that become others, by limit and bucket; `None`: the limit's own numbers.
 pub type Deltas = BTreeMap<Name, BTreeMap<Values, Option<Override>>>;
 
-/// What an edit comes to.
+/// What an edit changes and writes.
 #[derive(Debug, Default)]
 pub struct EditPlan {
     /// Every limit, in the order of the policy; those that go come last.
@@ -49,7 +49,7 @@ pub struct EditPlan {
 }
 
 impl Session<'_> {
-    /// What it comes to if the limits `before`, read without overrides, become `after`.
+    /// The plan of an edit from the limits `before`, read without overrides, to `after`.
     ///
     /// A limit that lists overrides has just these afterwards. One that lists none keeps those it
     /// has, but for the deltas, unless it is split by other entries.
@@ -90,7 +90,7 @@ impl Session<'_> {
     }
 }
 
-/// A walk over the overrides of a limit.
+/// The overrides of a limit, page by page.
 pub struct OverridePages<'a> {
     of: LimitOf<'a>,
     next: Option<OverrideCursor>,
@@ -142,7 +142,7 @@ impl EditPlan {
         }
     }
 
-    /// What does not fit any more, a line each; `None` if everything does.
+    /// The overrides that would become invalid, one a line; `None` if there are none.
     pub fn invalid_overrides_text(&self) -> Option<String> {
         let lines = self.invalid_overrides.iter().map(|(limit, lines)| {
             let lines = lines.join("\n  ");

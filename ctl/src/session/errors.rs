@@ -1,4 +1,4 @@
-//! The store's errors as users need them: what happened, and what to look at first.
+//! The store's errors as messages: what happened, and what to check first.
 
 use store::{CheckError, EditError, StoreError};
 
@@ -10,12 +10,12 @@ use crate::{
 };
 
 impl Session<'_> {
-    /// What a store's error means to the user.
+    /// The message for an error of the store.
     pub fn failed(&self, error: &StoreError) -> Error {
         failure(error, &self.settings)
     }
 
-    /// What an edit's error means to the user.
+    /// The message for an error of an edit.
     pub fn edit_failed(&self, error: &EditError) -> Error {
         match error {
             EditError::Store(error @ (StoreError::Timeout(_) | StoreError::Broken(_))) => {
@@ -36,7 +36,7 @@ impl Session<'_> {
         }
     }
 
-    /// What a check's error means to the user.
+    /// The message for an error of a check.
     pub fn check_failed(&self, error: &CheckError) -> Error {
         match error {
             CheckError::Store(error) | CheckError::Partly(error) => self.failed(error),
@@ -92,7 +92,7 @@ pub(super) fn failure(error: &StoreError, settings: &Settings) -> Error {
     }
 }
 
-/// What to look at first when there is no answer.
+/// The hint when there is no answer.
 fn whence(settings: &Settings) -> String {
     match settings.url_source.as_ref() {
         settings::DEFAULT_SOURCE => {

@@ -1,4 +1,4 @@
-//! Overrides that a limits file does not list, and that stay all the same.
+//! Overrides that are not in a limits file and stay.
 
 use std::collections::HashSet;
 
@@ -7,12 +7,12 @@ use policy::{Limit, Name, Policy};
 use super::{EditPlan, Session, edit_plan::OverridePages};
 use crate::{bucket::Values, error::Error};
 
-/// What stays of overrides that a file does not list.
+/// The overrides that are not in a file and stay.
 #[derive(Debug, Default)]
 pub struct KeptOverrides {
     /// How many stay, by limit; only those of limits that list some.
     pub by_limit: Vec<(Name, usize)>,
-    /// What stands against it, a line each.
+    /// What prevents it, a line each.
     pub problems: Vec<String>,
 }
 

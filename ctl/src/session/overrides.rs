@@ -1,4 +1,5 @@
-//! Reading no more overrides than a command needs: a domain may have a hundred thousand.
+//! Reads of single overrides and of counts: a domain may have 100,000 overrides. Reading them all takes
+//! 4 s and 100 MB in a debug build, where one override takes 10 ms and 18 MB.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +22,7 @@ impl Session<'_> {
         found.map_err(|error| self.failed(&error))
     }
 
-    /// Whether there is an override of one bucket, be it one that cannot be read.
+    /// Whether there is an override of one bucket, even one that cannot be read.
     pub async fn has_override(
         &self,
         domain: &Name,
@@ -81,7 +82,7 @@ impl Session<'_> {
         )))
     }
 
-    /// The limits of the domain that is meant, and of their overrides the one of a bucket.
+    /// The limits of the domain, and of their overrides that of one bucket.
     pub async fn policy_for_bucket(
         &self,
         policy: Policy,
@@ -96,7 +97,7 @@ impl Session<'_> {
         Ok(policy)
     }
 
-    /// The limits of the domain that is meant, and of their overrides those that a request meets.
+    /// The limits of the domain, and of their overrides those that apply to a request.
     pub async fn policy_for_request(&self, descriptor: &Descriptor) -> Result<Policy, Error> {
         let mut policy = self.policy(Overrides::None).await?;
         // At the end of time, when nothing but endless pauses holds any more: more is read than

@@ -1,4 +1,4 @@
-//! How far a walk over all keys is: on a terminal a bar, elsewhere nothing.
+//! Progress of a scan over all keys: a bar on a terminal, nothing elsewhere.
 
 use std::{
     io::{IsTerminal, Write as _},
@@ -13,7 +13,7 @@ use crate::render;
 const DRAWN_EVERY: Duration = Duration::from_millis(200);
 
 impl Session<'_> {
-    /// Does something that walks over keys, and shows how far it is.
+    /// Runs a scan over keys and shows its progress.
     pub async fn with_progress<T>(&self, walk: impl Future<Output = T>) -> T {
         if self.printer.is_quiet() || !std::io::stderr().is_terminal() {
             return walk.await;

@@ -1,4 +1,4 @@
-//! What decides the checks of a simulation.
+//! The engines that decide the checks of a simulation.
 
 use std::collections::HashMap;
 
@@ -20,13 +20,13 @@ pub struct Subject {
     pub generation: u64,
     /// Units the check takes.
     pub cost: u64,
-    /// Slots of the bucket, a queue's, that nobody needs any more.
+    /// Slots to free in the bucket of a queue.
     pub free: Vec<Freed>,
     /// Whether it can deny.
     pub mode: Mode,
 }
 
-/// Decides checks at times that it is told, and remembers what it charged.
+/// Decides checks at given times, and keeps the charged buckets.
 pub trait Engine {
     /// Decides one check; one verdict per subject, in order.
     ///

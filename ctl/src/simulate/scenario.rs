@@ -48,7 +48,7 @@ pub struct Request {
     pub t_ms: u64,
     /// How many requests it stands for.
     pub cost: u64,
-    /// Whether it only asks.
+    /// Whether it is decided without a charge.
     pub peek: bool,
     /// What limits match on.
     pub descriptor: Descriptor,

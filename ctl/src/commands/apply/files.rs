@@ -64,7 +64,7 @@ fn check_twice(policies: &[(String, Policy)]) -> Result<(), Error> {
     Ok(())
 }
 
-/// A file says itself which domain it is for.
+/// The domain of the file has to be the one that was named.
 pub fn check_domain(session: &Session<'_>, file: &Policy) -> Result<(), Error> {
     match session
         .named_domain()

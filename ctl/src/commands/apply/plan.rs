@@ -1,4 +1,4 @@
-//! What a limits file comes to.
+//! The plan of applying a limits file.
 
 use policy::{Name, Policy};
 use store::{Overrides, Stored};
@@ -12,13 +12,13 @@ use crate::{
     session::{Deltas, EditPlan, Session, conflict},
 };
 
-/// How often a domain is read anew because it was edited in the middle of it.
+/// Attempts to read all pages of a domain at one revision.
 const TRIES: usize = 5;
 
-/// Lines of what does not fit.
+/// Lines of conflicts that are shown.
 const LINES_MAX: usize = 5;
 
-/// What the domain is, what it becomes, and how that differs.
+/// The domain as it is, what it becomes, and the plan of the edit.
 pub async fn plan_file(
     session: &Session<'_>,
     file: Policy,

@@ -1,11 +1,11 @@
-//! The names that a shell completes: whatever goes wrong there are none, and nothing is said.
+//! The names that a shell completes; after any error there are none, and no message.
 
 use store::Overrides;
 
 use super::Kind;
 use crate::{args::Global, error::Error, exit::Exit, printer::Printer, session::Session};
 
-/// Nobody waits longer for Tab.
+/// The timeout after Tab.
 const PATIENCE: &str = "500ms";
 
 /// Prints names, one a line.

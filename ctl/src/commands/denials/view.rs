@@ -1,4 +1,4 @@
-//! How denials look.
+//! Denials as text.
 
 use std::collections::BTreeMap;
 
@@ -23,11 +23,11 @@ pub(super) struct Row {
     bucket: BTreeMap<String, Node>,
     outcome: &'static str,
     by: &'static str,
-    /// How often in the time looked at.
+    /// How often in the span.
     denied: u64,
     #[serde(rename = "last_at_ms")]
     pub(super) at_ms: u64,
-    /// What was known of the last request.
+    /// The descriptor of the last request.
     request: BTreeMap<String, Node>,
     proxy: Option<String>,
     #[serde(skip)]
@@ -39,7 +39,7 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// `None` if nobody was denied.
+    /// `None` if no request was denied.
     pub(super) fn of(found: BucketActivity, now_ms: u64) -> Option<Self> {
         let shown = bucket_text(&found);
         let last = found.last?;

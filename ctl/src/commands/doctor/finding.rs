@@ -1,4 +1,4 @@
-//! One thing that is wrong, or worth knowing.
+//! A finding: a problem, or information.
 
 use std::fmt::Write as _;
 
@@ -17,9 +17,9 @@ const INFO: Style = AnsiColor::Cyan.on_default();
 pub enum Severity {
     /// Limits do not hold, or cannot be edited.
     Error,
-    /// They may soon not, or not for everybody.
+    /// Limits may soon not hold, or not for every request.
     Warning,
-    /// Worth knowing.
+    /// Information only.
     Info,
 }
 
@@ -34,12 +34,12 @@ pub struct Finding {
     pub what: String,
     /// Why it matters.
     pub why: String,
-    /// The command that mends it, where one does.
+    /// The command that fixes it, if there is one.
     pub mend: Option<String>,
 }
 
 impl Finding {
-    /// A finding that no command mends.
+    /// A finding without a command that fixes it.
     pub fn new(
         severity: Severity,
         check: &'static str,
@@ -57,7 +57,7 @@ impl Finding {
         }
     }
 
-    /// With the command that does.
+    /// With the command that fixes it.
     pub fn mend(self, command: impl Into<String>) -> Self {
         Self {
             mend: Some(command.into()),

@@ -1,4 +1,4 @@
-//! Who does not follow the limits.
+//! Limiters and proxies that are behind.
 
 use policy::{Name, Revision};
 use store::{Fleet, HeadState};
@@ -17,7 +17,7 @@ const ON_ITS_WAY_MS: u64 = 3000;
 pub async fn look(session: &Session<'_>) -> Result<Vec<Finding>, Error> {
     let store = &session.store;
     let (Ok(fleet), Ok(heads)) = (store.fleet().await, store.heads().await) else {
-        return Ok(Vec::new()); // What lacks a right for that is told of elsewhere.
+        return Ok(Vec::new()); // Another check reports the missing permission.
     };
     let mut findings = Vec::new();
     let now_ms = session.now_ms().await?;

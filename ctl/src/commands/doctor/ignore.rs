@@ -1,4 +1,4 @@
-//! Findings that somebody knows and lives with.
+//! Findings that `--ignore` leaves out.
 
 use std::str::FromStr;
 
@@ -43,7 +43,7 @@ impl FromStr for Ignored {
             Some((check, place)) => (check, Some(place.to_owned())),
             None => (text, None),
         };
-        // An empty variable says nothing.
+        // An empty variable is as good as none.
         if CHECKS.contains(&check) || text.is_empty() {
             return Ok(Self {
                 check: check.to_owned(),

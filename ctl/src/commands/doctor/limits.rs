@@ -1,4 +1,4 @@
-//! What can be wrong with the limits of a domain.
+//! Problems of the limits of a domain.
 
 use policy::{BUILT_IN, IfMissing, Limit, Matcher, Name, Pattern, Policy, Problem, Surroundings};
 
@@ -88,7 +88,7 @@ pub fn look(policy: &Policy) -> Vec<Finding> {
     findings
 }
 
-/// A limit that is valid, and probably not the one that is meant.
+/// A limit that is valid but probably a mistake.
 fn unmeant(policy: &Policy, problem: Problem) -> Finding {
     let limit = problem.limit.unwrap_or_default();
     let (_, field) = problem.path.split_once("].").unwrap_or_default();
@@ -217,7 +217,7 @@ fn caught_elsewhere(policy: &Policy, limit: &Limit, key: &Name) -> bool {
     })
 }
 
-/// Whoever leaves an entry out shares one bucket with all who do.
+/// Requests without an entry of `per` share one bucket.
 fn shared(policy: &Policy) -> Option<Finding> {
     let shares = |limit: &&Limit| {
         limit.if_missing == IfMissing::Share

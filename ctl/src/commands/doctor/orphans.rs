@@ -1,4 +1,4 @@
-//! Keys of limits that are gone: nobody reads them, until a limit of that name is made again.
+//! Orphans: keys of deleted limits, which nothing reads unless a limit of that name is created.
 
 use std::collections::BTreeMap;
 
@@ -9,12 +9,12 @@ use store::{Cursor, Held, HeldFor, StoreError};
 use super::finding::{Finding, Severity};
 use crate::{error::Error, render::counted, session::Session};
 
-/// Limits whose leftovers are told one by one.
+/// Limits whose orphans are listed one by one.
 const LIMITS_MAX: usize = 10;
-/// Leftovers of one limit that are asked when they go.
+/// Orphans of one limit whose ttl is read.
 const ASKED_MAX: usize = 20;
 
-/// How much was looked at.
+/// How much was scanned.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Looked {
     /// Keys, about.
@@ -23,7 +23,7 @@ pub struct Looked {
     pub all: bool,
 }
 
-/// What is left of one limit.
+/// The orphans of one limit.
 #[derive(Default)]
 struct Left {
     buckets: usize,
@@ -34,17 +34,17 @@ struct Left {
     split_otherwise: bool,
 }
 
-/// What is known of the domains, and what to mend them with.
+/// The domains there are, and the client command that deletes orphans.
 pub struct Known<'a> {
     /// The limits of all domains that can be read.
     pub policies: &'a [Policy],
     /// The others, which are left alone.
     pub unreadable: &'a [Name],
-    /// The server's own client, with where it is to go.
+    /// The command line of the server's client.
     pub client: String,
 }
 
-/// Looks at so many keys, 0 is all, for such that no limit has.
+/// Scans `max` keys (0: all) for those that belong to no limit.
 pub async fn look(
     session: &Session<'_>,
     known: &Known<'_>,
@@ -144,7 +144,7 @@ impl Left {
         Ok(findings)
     }
 
-    /// `unlink`: the command that ends them, if they do not go by themselves.
+    /// `unlink`: the command that deletes them, if they do not expire.
     fn buckets_of(&self, (domain, limit): (&Name, &Name), unlink: Option<String>) -> Finding {
         let place = format!("{domain}/{limit}");
         let buckets = counted(self.buckets, "bucket");

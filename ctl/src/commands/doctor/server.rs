@@ -7,7 +7,7 @@ use store::Health;
 
 use super::finding::{Finding, Severity};
 
-/// A clock this far from another one is worth a look, in milliseconds.
+/// Clocks that differ by more are reported, in milliseconds.
 const SKEW_MS: u64 = 1000;
 
 /// Everything but its clock; `store` is the URL that led to it.
@@ -75,7 +75,7 @@ pub fn client(health: &Health, store: &str) -> String {
     let address = &health.address;
     match address.split_once("://") {
         Some(("unix", path)) => format!("{client} -s {path}"),
-        // Which server that is just now only the sentinels know.
+        // Only the sentinels have the address of the primary.
         Some(("redis-sentinel" | "rediss-sentinel", _)) => format!("{client} -h PRIMARY"),
         Some(_) => format!("{client} -u {address}"),
         // A node of a Cluster.

@@ -1,4 +1,4 @@
-//! A bucket as people think of it.
+//! A bucket as text.
 
 use std::fmt::Write as _;
 
@@ -18,7 +18,7 @@ const FREE: Style = AnsiColor::Green.on_default();
 const BUSY: Style = AnsiColor::Yellow.on_default();
 const FULL: Style = AnsiColor::Red.on_default();
 
-/// A bucket and everything that was found out about it.
+/// A bucket, its limit and its state.
 #[derive(Debug)]
 pub struct Bucket {
     pub domain: Name,
@@ -34,7 +34,7 @@ pub struct Bucket {
     pub paused: bool,
 }
 
-/// What `-o json` says of a bucket.
+/// The JSON of a bucket.
 #[derive(Serialize)]
 struct Fields<'b> {
     domain: &'b str,

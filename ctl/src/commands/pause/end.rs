@@ -18,8 +18,8 @@ pub struct PauseEnd {
 }
 
 impl PauseEnd {
-    /// The pause. A while counts from now by the store's clock, which limiters share sooner than
-    /// the machine that somebody types at.
+    /// The pause. A duration counts from now by the store's clock, which limiters share sooner than
+    /// the user's machine.
     pub async fn pause(&self, session: &Session<'_>) -> Result<Pause, Error> {
         if let Some(until) = &self.until {
             return point(until, session.now_ms().await?);

@@ -1,4 +1,4 @@
-//! `set-limit --for`: other numbers for one bucket.
+//! `set-limit --for`: an override for one bucket.
 
 use policy::{Limit, Name, Node, Override, Scope};
 use store::{Change, Stored};
@@ -57,7 +57,7 @@ impl SetLimit {
             .await
     }
 
-    /// The override as the flags say, on top of the one there is.
+    /// The override of the flags, on top of the existing one.
     fn override_for(
         &self,
         limit: &Limit,

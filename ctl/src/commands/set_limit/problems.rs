@@ -1,10 +1,10 @@
-//! Problems of a limit, told in terms of the flags that made it.
+//! Problems of a limit, in terms of the flags that set its fields.
 
 use policy::{Limit, Policy, Problem, Problems, Surroundings};
 
 use crate::{clock, costly::cost_warning, error::Error, exit::Exit, printer::Printer};
 
-/// What the flags add up to is not a limit.
+/// The error for flags that make an invalid limit.
 pub fn invalid_limit(limit: &str, problems: &Problems) -> Error {
     let mut lines: Vec<String> = problems.iter().map(line).collect();
     lines.dedup();
@@ -21,7 +21,7 @@ pub fn invalid_limit(limit: &str, problems: &Problems) -> Error {
     hints.into_iter().fold(error, Error::hint)
 }
 
-/// What the flags add up to is a limit, and probably not the one that is meant.
+/// Warnings of a limit that is valid but probably a mistake.
 pub fn warn(printer: &Printer, limit: &Limit) {
     let mut policy = Policy::empty(limit.name.clone());
     policy.limits = vec![limit.clone()];

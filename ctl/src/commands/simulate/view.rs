@@ -23,7 +23,7 @@ const DIFFERENCES_SHOWN: usize = 10;
 #[derive(Debug)]
 pub struct View {
     pub report: Report,
-    /// When, where the steps were made up, so that nobody wants to see each. Milliseconds.
+    /// The span of generated steps, in milliseconds: these are charted, not listed.
     pub traffic_ms: Option<Range<u64>>,
 }
 

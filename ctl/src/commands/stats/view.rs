@@ -1,4 +1,4 @@
-//! How decisions look.
+//! Decisions as a table.
 
 use std::collections::BTreeMap;
 
@@ -96,7 +96,7 @@ impl Row {
     }
 }
 
-/// Nothing for nothing, so that a column that nobody needs goes.
+/// Empty for 0, so that the table drops a column without counts.
 fn some(count: u64) -> String {
     match count {
         0 => String::new(),

@@ -15,7 +15,7 @@ use crate::{
 /// The longest filter.
 const FILTER_MAX: usize = 64;
 
-/// What was found at one look.
+/// The result of one poll.
 #[derive(Debug)]
 pub(super) struct Data {
     pub(super) limits: Vec<Name>,
@@ -56,7 +56,7 @@ pub(super) enum Mode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     Stay,
-    /// Look again at once.
+    /// Poll again at once.
     Look,
     Quit,
     Interrupt,
@@ -81,7 +81,7 @@ pub(super) struct Model {
     pub(super) limits_offset: usize,
     pub(super) limits_fit: usize,
     pub(super) data: Option<Data>,
-    /// Why the last look brought nothing.
+    /// Why the last poll failed.
     pub(super) error: Option<String>,
     pub(super) color: bool,
     pub(super) unicode: bool,
@@ -131,7 +131,7 @@ impl Model {
         }
     }
 
-    /// Takes over what a look brought. What was known stays while nothing new comes.
+    /// Takes over the result of a poll; after a failed one the earlier result stays.
     pub(super) fn show(&mut self, looked: Result<Data, Error>) {
         match looked {
             Ok(data) => {

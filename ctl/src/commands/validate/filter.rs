@@ -42,7 +42,7 @@ impl Supplied {
     fn add(&mut self, config: Config) {
         for (name, source) in config.sources {
             if let EntrySource::RemoteAddress(prefixes) = source {
-                // Of several filters, the one that tells most.
+                // Of several filters, the longest prefixes.
                 let [v4, v6] = self.prefixes.unwrap_or_default();
                 self.prefixes = Some([v4.max(prefixes.v4), v6.max(prefixes.v6)]);
             }

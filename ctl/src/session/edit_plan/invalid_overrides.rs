@@ -1,4 +1,4 @@
-//! Overrides that do not fit their limit, or would not any more.
+//! Overrides that are invalid for their limit, or would become so.
 
 use std::collections::BTreeMap;
 
@@ -67,7 +67,7 @@ impl Session<'_> {
         let count = self.override_count(domain, before).await?;
         let lines = match count {
             0 => Vec::new(),
-            // One page tells it all.
+            // One page is enough: all of them are invalid.
             _ if split_otherwise => self.first_invalid_overrides(domain, after).await?,
             _ => {
                 self.find_invalid(domain, after, &BTreeMap::new(), count)

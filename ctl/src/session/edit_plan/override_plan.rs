@@ -1,4 +1,4 @@
-//! What becomes of one limit's overrides.
+//! What an edit does to the overrides of one limit.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -8,17 +8,17 @@ use store::OverrideEdit;
 use super::{OverridePages, RECORDED_MAX, Session, same_numbers};
 use crate::{bucket::Values, error::Error};
 
-/// What becomes of one limit's overrides.
+/// What an edit does to the overrides of one limit.
 #[derive(Default)]
 pub(super) struct OverridePlan {
     pub(super) edit: Option<OverrideEdit>,
-    /// How many go that are too many to be told.
+    /// How many are deleted without a record in the history.
     pub(super) unrecorded: u64,
     pub(super) invalid: Vec<String>,
 }
 
 impl Session<'_> {
-    /// What becomes of them if `old`, which has so many, becomes `limit`.
+    /// The plan if `old`, with this count of overrides, becomes `limit`.
     pub(super) async fn override_plan(
         &self,
         domain: &Name,
@@ -43,7 +43,7 @@ impl Session<'_> {
         Ok(override_plan)
     }
 
-    /// Every override goes; few enough are told.
+    /// Every override is deleted; they are recorded if they are few enough.
     pub(super) async fn all_go(
         &self,
         domain: &Name,
@@ -148,7 +148,7 @@ impl Session<'_> {
 }
 
 impl OverridePlan {
-    /// All overrides are known, and which of them go or become others.
+    /// The overrides before and after are listed in full.
     fn listed(before: Vec<Override>, after: Vec<Override>) -> Self {
         Self {
             edit: Some(OverrideEdit {
