@@ -43,8 +43,8 @@ pub enum State {
 }
 
 impl State {
-    /// What is left of a bucket that is made unused: what is leased out of it stays owed for as
-    /// long as it may be used, in a window until its end if nobody accounts for it. `None`: nothing.
+    /// What remains of a bucket that is reset: leased units stay outstanding until their deadline,
+    /// in a window until its end unless they are settled. `None`: nothing.
     #[must_use]
     pub fn reset(&self) -> Option<Self> {
         match self {
@@ -88,27 +88,27 @@ impl State {
     }
 }
 
-/// What a check asks of one bucket.
+/// A check of one bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ask<'a> {
-    /// Units that the request takes; 0 only asks.
+    /// Units that the request costs; 0 charges nothing.
     pub cost: u64,
-    /// Units admitted elsewhere: added first and stored whichever way the evaluation is
+    /// Units admitted without the limiter: added first, and stored whichever way the evaluation is
     /// finished, up to the limit and never beyond it.
     pub debit: u64,
-    /// Units for requests to come, and what became of earlier ones.
+    /// A query for leased units, and settlements of earlier ones.
     pub lease: LeaseAsk<'a>,
-    /// Slots of a queue that requests gave up: freed first, whichever way the evaluation is
+    /// Slots of a queue that requests released: freed first, whichever way the evaluation is
     /// finished.
     pub free: &'a [Freed],
     /// The state was written by another edit of the limit.
     pub edited: bool,
 }
 
-/// A cost tested against one limit, nothing taken yet.
+/// A cost tested against one limit, and not charged yet.
 ///
-/// Several limits are all or nothing, so whether it is [charged](Self::charge)
-/// or [left](Self::leave) depends on the others.
+/// Several limits are all or nothing, so whether it is [charged](Self::charge) or
+/// [left](Self::leave) depends on the others.
 pub struct Evaluation<'a>(Engines<'a>);
 
 /// Declares the algorithms once: their numbers, their evaluations, and how to reach either.
@@ -160,7 +160,7 @@ macro_rules! engines {
             }
         }
 
-        /// The same expression for whichever algorithm it is.
+        /// The same expression for each algorithm.
         macro_rules! each {
             ($enum:ident, $value:expr, $inner:pat => $body:expr) => {
                 match $value {
@@ -209,7 +209,7 @@ impl Algorithm {
         })
     }
 
-    /// What it was made from.
+    /// The parameters that it was made from.
     pub const fn parameters(&self) -> &Parameters {
         &self.parameters
     }
@@ -244,21 +244,20 @@ impl Algorithm {
         bounded.filter(|ms| *ms >= LEASE_TTL_MIN_MS)
     }
 
-    /// Makes units available again: they count as if they had not been used, except that what is
-    /// leased out stays owed. Of windows and logs the newest go first, which would have counted
-    /// longest. `ttl_ms` is the limit's for leases, 0 if it has none.
+    /// Credits units: they count as if they had not been used, except that leased units stay
+    /// outstanding. In windows and logs the newest go first, which would have counted longest.
+    /// `ttl_ms` is the limit's lease time, 0 if it has none.
     #[must_use]
     pub fn credit(&self, state: &State, now_ms: u64, ttl_ms: u64, units: u64) -> State {
         let now_ms = now_ms.min(TIME_MAX_MS);
         self.engine.credit(state, now_ms, ttl_ms, units)
     }
 
-    /// Undoes a charge because another limit then denied the request: what time has not undone
-    /// already is taken off the bucket, at most once for each charge. A bucket gives back what has
-    /// not drained since, but nothing that is leased out; a window only what it still counts; a
-    /// queue the slot, as far as it is still to come; and none of them does after the clock stepped
-    /// back. So a bucket is never
-    /// better off than if the charge had not been made.
+    /// Refunds a charge because another limit then denied the request: what still counts of it is
+    /// removed, at most once for each charge. A bucket refunds what has not drained since, but no
+    /// leased units; a window only what it still counts; a queue the slot, as far as it is still to
+    /// come; and none of them after the clock stepped back. So a bucket never has more left than
+    /// without the charge.
     #[must_use]
     pub fn take_back(&self, state: &State, now_ms: u64, charge: &Charged) -> State {
         let now_ms = now_ms.min(TIME_MAX_MS);
@@ -269,7 +268,7 @@ impl Algorithm {
         changed.unwrap_or_else(|| state.clone())
     }
 
-    /// The same, of which a queue delays no request longer than that.
+    /// The same algorithm; a queue delays no request longer than `max_delay_ms`.
     #[must_use]
     pub fn within_delay(mut self, max_delay_ms: u64) -> Self {
         if let (Some(max_ms), Engine::LeakyBucket(queue)) =
@@ -330,12 +329,12 @@ impl Evaluation<'_> {
         each!(Engines, &self.0, evaluated => evaluated.fits())
     }
 
-    /// Takes the cost and the surplus wanted, if the cost fits.
+    /// Charges the cost, and grants the units queried, if the cost fits.
     pub fn charge(self) -> Outcome {
         each!(Engines, self.0, evaluated => evaluated.charge())
     }
 
-    /// Takes nothing: another limit denied the check, or it was only a question.
+    /// Charges nothing: another limit denied the check, or it was a peek.
     pub fn leave(self) -> Outcome {
         each!(Engines, self.0, evaluated => evaluated.leave())
     }

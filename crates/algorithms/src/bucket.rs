@@ -115,7 +115,7 @@ impl Bucket {
         units.saturating_mul(self.parts_per_unit).min(OWED_MAX)
     }
 
-    /// The most that may be owed for a cost within the capacity to fit.
+    /// The largest debt at which a cost within the capacity fits.
     pub const fn target(&self, cost: u64) -> u64 {
         self.full() - cost * self.parts_per_unit
     }

@@ -1,7 +1,7 @@
-//! States of a small size, for the entries of a proxy's shared data.
+//! Small states as bytes, for the entries of a proxy's shared data.
 //!
-//! Whatever is read there may have been written by another version or another
-//! program, so reading checks everything that the algorithms rely on.
+//! The bytes may have been written by another program, so reading checks everything that the
+//! algorithms rely on.
 
 use crate::integers::PRODUCT_MAX;
 use crate::{

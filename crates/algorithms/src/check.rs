@@ -1,7 +1,7 @@
 //! Several limits in one check: all of them are charged, or none.
 //!
-//! The twin of `lua/check.lua`, for state that is at hand: the memory store and
-//! the limits a proxy keeps for itself.
+//! The twin of `lua/check.lua`, for states in memory: those of the memory store and of a proxy's
+//! own limits.
 
 use crate::{
     Algorithm, Ask, Decision, Freed, Lease, LeaseAsk, Outcome, QueueSlot, RetryAfter, State,
@@ -16,41 +16,41 @@ pub struct Stored {
     pub state: State,
 }
 
-/// How a limit takes part.
+/// What happens to a check over a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// Over it, the check is denied.
+    /// The check is denied.
     #[default]
     Enforce,
-    /// Over it, nothing is denied and only this limit goes uncharged (shadow and degrade).
+    /// The check is not denied, and only this limit is not charged (shadow and degrade).
     Observe,
 }
 
-/// One limit's part in a check.
+/// One limit of a check.
 #[derive(Clone, Copy, Debug)]
 pub struct Part<'a> {
     /// The limit's numbers.
     pub algorithm: &'a Algorithm,
     /// The generation they belong to.
     pub generation: u64,
-    /// What is stored of the bucket.
+    /// The stored state of the bucket.
     pub stored: Option<&'a Stored>,
-    /// Units the check takes from it.
+    /// Units that the check costs.
     pub cost: u64,
-    /// Units admitted earlier without asking; charged once, whatever is left.
+    /// Units admitted earlier without the limiter; charged once, whatever is left.
     pub debit: u64,
-    /// Units wanted for requests to come, and what became of earlier ones.
+    /// A query for leased units, and settlements of earlier ones.
     pub lease: LeaseAsk<'a>,
-    /// Slots of a queue that requests gave up.
+    /// Slots of a queue that requests released.
     pub free: &'a [Freed],
-    /// How it takes part.
+    /// What happens over the limit.
     pub mode: Mode,
 }
 
-/// What holds for a check as a whole.
+/// Options of a check as a whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Options {
-    /// Only ask: nothing but debits, settlements and what is freed is executed.
+    /// Peek: only debits, settlements and freed slots are executed.
     pub peek: bool,
     /// The caller has just confirmed its policy with the store, so a newer generation in the
     /// state is a leftover (a backup was restored), not a newer edit.
@@ -66,12 +66,12 @@ pub struct Verdict {
     pub limits: Vec<LimitVerdict>,
 }
 
-/// What one limit said.
+/// The verdict of one limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitVerdict {
     /// How it took part.
     pub mode: Mode,
-    /// Its own decision, whatever the others said.
+    /// Its own decision, regardless of the others.
     pub decision: Decision,
     /// Units taken by the check's cost.
     pub charged: u64,
@@ -92,7 +92,7 @@ pub struct Stale {
     pub generation: u64,
 }
 
-/// What several limits say together; only enforcing ones count.
+/// The decisions of several limits as one; only enforcing limits count.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {
     /// The least; `None` where no limit is enforced.
@@ -107,10 +107,10 @@ pub struct Summary {
     pub denied_by: Vec<usize>,
 }
 
-/// Tests one check and says what to store, one entry per part (`None`: leave as it is).
+/// Tests one check; returns its verdict, and the state to store for each part (`None`: unchanged).
 ///
 /// # Errors
-/// [`Stale`] for the first part whose state knows a newer generation; nothing may be stored then.
+/// [`Stale`] for the first part whose state has a newer generation. Then nothing may be stored.
 pub fn check(
     parts: &[Part<'_>],
     now_ms: u64,

@@ -1,8 +1,8 @@
-//! What a check of one limit answers.
+//! The decision of one limit on one check.
 
 use crate::{Lease, State};
 
-/// When the same cost would be admitted, if nothing else came.
+/// When the same cost would be admitted, if no other request arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RetryAfter {
     /// It was admitted.
@@ -58,12 +58,12 @@ pub struct QueueSlot {
     pub parts: u64,
     /// Since when the bucket has accepted such names.
     pub since_ms: u64,
-    /// How often this time was given before.
+    /// How often this time was freed and given to another request before.
     pub turn: u64,
 }
 
-/// A slot that its request does not need: it ended before it started. To free one again changes
-/// nothing.
+/// A slot that its request does not need, because the request ended before the slot started.
+/// Freeing a slot again changes nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Freed {
     /// Which.
@@ -92,7 +92,7 @@ pub struct Outcome {
     pub write: Option<State>,
 }
 
-/// A charge that may have to be undone.
+/// A charge that may have to be refunded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Charged {
     /// When, in milliseconds: the caller's time of that evaluation.

@@ -120,7 +120,7 @@ impl Quota for FixedWindow {
         });
         let (start_ms, shifted) = self.window.reconcile(remembered.start_ms, now_ms);
         let (open_ms, same) = self.open_at(now_ms.max(start_ms), start_ms);
-        // What is out of another window is not asked for any more.
+        // Units leased from another window need not be tracked any more.
         let granted = remembered.granted.filter(|_| same);
         let usage = FixedWindowUsage {
             asked_ms: now_ms,

@@ -7,27 +7,27 @@
 
 use crate::lease::{Lease, LeaseAsk, Settlement, marks};
 
-/// How many times over the room is divided among the proxies. Nothing refills a window before its
-/// end: what one worker has at hand when nothing is left, others lack, and the smaller the last
-/// grants the less that is.
+/// A grant is at most the room divided by the proxies and by this. Nothing refills a window before
+/// its end: units stranded on one proxy are denied to others, and the smaller the last grants, the
+/// fewer these are.
 const SHARES: u64 = 8;
 
-/// Grants of the count of now and of the one before it that nobody has accounted for. They are
-/// named by the start of their count. Never both numbers are 0 in a state.
+/// Outstanding grants of the current count and of the one before it, named by the start of their
+/// count. Never both numbers are 0 in a state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Granted {
-    /// Units of the count of now. It is never less than these.
+    /// Units of the current count, which is never less.
     pub current: u64,
     /// Units of the count before: all of them are past their time, and may be returned.
     pub previous: u64,
-    /// Who was granted some in the count of now: one bit for each mark.
+    /// The proxies with grants of the current count: one bit for each mark.
     pub seen: u64,
-    /// Who was in the one before.
+    /// The proxies with grants of the count before.
     pub seen_before: u64,
 }
 
 impl Granted {
-    /// As they are when the count of now has become the one before.
+    /// The grants after the current count became the one before.
     #[must_use]
     pub(crate) const fn rolled(self) -> Self {
         Self {
@@ -38,18 +38,19 @@ impl Granted {
         }
     }
 
-    /// What a state remembers of them.
+    /// The grants as a state stores them.
     pub(crate) fn kept(self) -> Option<Self> {
         (self.current > 0 || self.previous > 0).then_some(self)
     }
 
-    /// What is left of them when the counts are made unused.
+    /// The grants after a reset of the counts.
     pub(crate) fn after_reset(self) -> Option<Self> {
         let previous = 0;
         Self { previous, ..self }.kept()
     }
 
-    /// Grants what is wanted, up to a fair part of the room, of the count that started at `epoch`.
+    /// Grants the units queried, up to a fair part of the room, of the count that started at
+    /// `epoch`.
     pub(crate) fn grant(
         &mut self,
         ask: &LeaseAsk<'_>,
@@ -76,8 +77,8 @@ pub(crate) fn ttl_ms(ask: &LeaseAsk<'_>, end_after_ms: u64) -> Option<u64> {
     (ttl_ms > 0 && ask.want > 0).then_some(ttl_ms)
 }
 
-/// Hears what became of grants of the count that started at `epoch`; `used` are the units of that
-/// count, `out` those of its grants. Says whether anything was out.
+/// Applies settlements of the count that started at `epoch`; `used` are the units of that count,
+/// `out` those of its grants. Returns whether any were outstanding.
 pub(crate) fn settle(
     epoch: u64,
     used: &mut u64,
@@ -94,7 +95,7 @@ pub(crate) fn settle(
     *out < before
 }
 
-/// Takes units off a count, but none that are `out`; returns how many those were.
+/// Removes units from a count, but none that are `out`; returns how many.
 pub(crate) fn lower(used: &mut u64, out: u64, units: u64) -> u64 {
     let taken = units.min(used.saturating_sub(out));
     *used -= taken;

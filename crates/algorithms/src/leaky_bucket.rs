@@ -25,7 +25,7 @@ pub(crate) struct LeakyBucket {
     pub max_delay_ms: Option<u64>,
 }
 
-/// What a queue remembers. A meter's state is a token bucket's, and each continues the other's.
+/// The state of a queue. A meter's state is a token bucket's, and each continues the other's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueState {
     /// The level: where the last slot ends.
@@ -97,7 +97,7 @@ impl LeakyBucket {
             let passed = elapsed_ms.saturating_mul(bucket.parts_per_ms);
             return Slots::continued(slots, passed);
         }
-        Slots::anew(
+        Slots::new_epoch(
             stored.map(|stored| &stored.slots),
             usage.level.now_ms,
             named,
@@ -139,7 +139,7 @@ impl Quota for LeakyBucket {
         }
     }
 
-    /// A queue has given its units turns, which nobody can take in advance.
+    /// A queue's units are slots in time, which cannot be granted in advance.
     fn lease_max_ms(&self) -> Option<u64> {
         let meter = self.max_delay_ms.is_none();
         meter.then(|| self.bucket().lease_max_ms())
@@ -206,7 +206,7 @@ impl Quota for LeakyBucket {
     }
 
     fn take_back(&self, usage: &mut LeakyUsage, charged_at_ms: u64, units: u64) -> bool {
-        // Of a queue only a slot, which is freed by its name.
+        // A queue refunds a slot, which is freed by its name.
         let meter = self.max_delay_ms.is_none();
         meter && (self.meter).take_back(&mut usage.meter, charged_at_ms, units)
     }

@@ -1,46 +1,45 @@
-//! Units taken in advance by proxies, for requests to come.
+//! Leases: units granted in advance to proxies, for later requests.
 //!
-//! A *grant* takes units out of a bucket before they are used; the proxy that
-//! has them uses them without asking, within the grant's ttl. What of it was
-//! used and what is given back arrives later as a [`Settlement`], or never.
+//! A *grant* takes units out of a bucket before they are used; the proxy spends them without a
+//! check, within the grant's ttl. A [`Settlement`] of what was spent and what is returned arrives
+//! later, or never.
 //!
-//! Grants are counted by epoch, an epoch being at least as long as the ttl of
-//! the grants before it, so that what was granted in one is dead before the
-//! next one ends. Two counts are therefore enough: units that may still be used
-//! are among those of the present epoch and the one before. While they are, the
+//! Grants are counted by epoch. An epoch is at least as long as the ttl of the grants before it, so
+//! all grants of one epoch have expired before the next one ends. Two counts are therefore enough:
+//! outstanding units belong to the current epoch or the one before. While they are outstanding, the
 //! bucket must not refill below them; see [`Leases::floor`].
 
 use crate::bucket::Bucket;
 
 /// The shortest ttl of a lease, in milliseconds: below it a round trip is a good part of it.
 pub const LEASE_TTL_MIN_MS: u64 = 10;
-/// The longest, in milliseconds: what a proxy takes to its grave is missed for two of these.
+/// The longest, in milliseconds: units of a proxy that died are missing for two of these.
 pub const LEASE_TTL_MAX_MS: u64 = 60_000;
-/// How many different proxies a bucket tells apart; [`LeaseAsk::proxy`] is below it.
+/// How many proxies a bucket distinguishes; [`LeaseAsk::proxy`] is below it.
 pub const PROXY_MARKS: u8 = 64;
 
-/// What a check asks of a leased limit, beside its cost.
+/// The lease query of a check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LeaseAsk<'a> {
     /// The limit's ttl, in milliseconds; 0: it does not lease. (What was leased while it did
     /// still counts.)
     pub ttl_ms: u64,
-    /// Surplus units wanted.
+    /// Units wanted beside the cost.
     pub want: u64,
-    /// Who asks: a hash of the proxy, below [`PROXY_MARKS`].
+    /// A hash of the proxy, below [`PROXY_MARKS`].
     pub proxy: u8,
-    /// What became of earlier grants.
+    /// Settlements of earlier grants.
     pub settle: &'a [Settlement],
 }
 
-/// What became of granted units.
+/// What a proxy did with granted units.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Settlement {
     /// The grant's [`Lease::epoch`].
     pub epoch: u64,
     /// Units that requests used.
     pub spent: u64,
-    /// Units given back unused.
+    /// Units returned unused.
     pub returned: u64,
 }
 
@@ -49,19 +48,20 @@ pub struct Settlement {
 pub struct Lease {
     /// How many.
     pub units: u64,
-    /// What a settlement names them by; of a window's, the start of the count they were taken from.
+    /// The name of the grant in settlements; of a window's, the start of the count that was
+    /// charged.
     pub epoch: u64,
     /// For how long they may be used, in milliseconds from the sending of the check.
     pub ttl_ms: u64,
 }
 
-/// A bucket's grants that may not be used up yet. Never both counts are 0.
+/// A bucket's outstanding grants. Never both counts are 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Leases {
-    /// The name of the present epoch; the one before has the number before. It starts as the
-    /// time of the first grant, and so never comes twice.
+    /// The name of the current epoch; the one before has the number before. The first is the time
+    /// of the first grant, so no name comes twice.
     pub epoch: u64,
-    /// When the present epoch ends, in milliseconds.
+    /// When the current epoch ends, in milliseconds.
     pub edge_ms: u64,
     /// The ttl of its grants, in milliseconds.
     pub ttl_ms: u64,
@@ -69,9 +69,9 @@ pub struct Leases {
     pub current: u64,
     /// Units of the grants of the epoch before.
     pub previous: u64,
-    /// Who asked in this epoch: one bit for each mark.
+    /// The proxies with queries in this epoch: one bit for each mark.
     pub seen: u64,
-    /// Who asked in the one before.
+    /// The proxies with queries in the epoch before.
     pub seen_before: u64,
 }
 
@@ -99,11 +99,11 @@ impl Leases {
         self.edge_ms.saturating_add(self.ttl_ms.max(ttl_ms))
     }
 
-    /// The least that the bucket owes at `now_ms`, in parts.
+    /// The least debt of the bucket at `now_ms`, in parts.
     ///
-    /// It owes all that is outstanding until the edge, when the older part of it is dead, and
-    /// the rest until the second edge. Only from there on does either drain: the time before
-    /// is lost, for a unit used at the last moment is one that nothing has refilled yet.
+    /// All outstanding units count until the edge, when the older ones have expired, and the rest
+    /// until the second edge. Only from there on does either drain: the time before is lost,
+    /// because a unit that is spent at the last moment has not been refilled.
     pub(crate) fn floor(&self, bucket: &Bucket, now_ms: u64, ttl_ms: u64) -> u64 {
         let all = bucket.owed(self.outstanding());
         let present = bucket.owed(self.current);
@@ -133,7 +133,8 @@ impl Leases {
         (now_ms < second_ms && self.current > 0).then_some(Self {
             epoch: self.epoch.saturating_add(1),
             edge_ms: second_ms,
-            // Switched off, nothing is granted by it; on again, what it was still is right.
+            // If leasing was switched off, nothing is granted; switched on again, the old ttl still
+            // holds.
             ttl_ms: if ttl_ms > 0 { ttl_ms } else { self.ttl_ms },
             current: 0,
             previous: self.current,
@@ -151,8 +152,7 @@ impl Leases {
         }
     }
 
-    /// Takes units off the epoch of that name, as far as it has them; an epoch that is not held
-    /// has none.
+    /// Removes units from the epoch of that name, as far as it has them; a dropped epoch has none.
     pub(crate) fn take(&mut self, epoch: u64, units: u64) -> u64 {
         let slot = if epoch == self.epoch {
             &mut self.current
@@ -166,7 +166,8 @@ impl Leases {
         taken
     }
 
-    /// Notes who asks, and estimates how many did in this epoch and the one before.
+    /// Records a proxy's query, and estimates how many proxies had one in this epoch and the one
+    /// before.
     pub(crate) fn see(&mut self, proxy: u8) -> u64 {
         let (seen, proxies) = marks(self.seen, self.seen_before, proxy);
         self.seen = seen;
@@ -174,8 +175,8 @@ impl Leases {
     }
 }
 
-/// Adds who asks to the marks seen, and estimates how many proxies those and the ones from before
-/// are: of the marks of many, some are the same.
+/// Adds a proxy to the marks, and estimates how many proxies those and the earlier marks are: some
+/// of many proxies share a mark.
 pub(crate) fn marks(seen: u64, before: u64, proxy: u8) -> (u64, u64) {
     let seen = seen | 1 << (proxy % PROXY_MARKS);
     let marks = u64::from((seen | before).count_ones());

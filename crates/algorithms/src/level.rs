@@ -1,6 +1,4 @@
-//! What a bucket owes at one instant, and the grants it must not refill below.
-//!
-//! Source of the outstanding floor: the argument in `docs/leases.md`.
+//! The debt of a bucket at one instant, and the outstanding grants that it must not refill below.
 
 use crate::bucket::Bucket;
 use crate::lease::{Lease, LeaseAsk, Leases, Settlement};
@@ -8,9 +6,9 @@ use crate::lease::{Lease, LeaseAsk, Leases, Settlement};
 /// A bucket's debt at `now_ms`, with every edge before that behind it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Level {
-    /// Parts owed; more than the capacity only where leases from before it was lowered are.
+    /// The debt in parts; more than the capacity only with leases from before it was lowered.
     pub debt: u64,
-    /// Grants that may not be used up yet.
+    /// Outstanding grants.
     pub leases: Option<Leases>,
     /// The bucket's time, in milliseconds.
     pub now_ms: u64,
@@ -19,7 +17,7 @@ pub(crate) struct Level {
 }
 
 impl Level {
-    /// `debt` is what would be owed without leases.
+    /// `debt` is the debt without leases.
     pub fn new(
         bucket: &Bucket,
         debt: u64,
@@ -42,20 +40,20 @@ impl Level {
         Some(left / bucket.parts_per_unit)
     }
 
-    /// Adds units, at most up to the capacity; says whether any of them fitted.
+    /// Adds units, at most up to the capacity; returns whether any fitted.
     pub fn charge(&mut self, bucket: &Bucket, units: u64) -> bool {
         let before = self.debt;
         self.debt = before.max(bucket.owing(before, units));
         self.debt > before
     }
 
-    /// Takes parts off, but none that are leased out.
+    /// Removes parts, but none that are outstanding.
     pub fn forgive(&mut self, bucket: &Bucket, parts: u64) {
         let floor = bucket.owed(self.outstanding());
         self.debt = self.debt.saturating_sub(parts).max(floor);
     }
 
-    /// Takes off what time has left of units charged at `charged_at_ms`, in milliseconds; says
+    /// Removes what has not drained of units charged at `charged_at_ms`, in milliseconds; returns
     /// whether that was anything.
     pub fn take_back(&mut self, bucket: &Bucket, charged_at_ms: u64, units: u64) -> bool {
         let undrained = bucket.undrained(units, charged_at_ms, self.now_ms);
@@ -67,12 +65,12 @@ impl Level {
         self.debt < before
     }
 
-    /// Units leased out and perhaps unspent.
+    /// Outstanding units.
     pub fn outstanding(&self) -> u64 {
         self.leases.map_or(0, |leases| leases.outstanding())
     }
 
-    /// Hears what became of grants; says whether any of them was still held.
+    /// Applies settlements; returns whether any grant was still tracked.
     pub fn settle(&mut self, bucket: &Bucket, settlements: &[Settlement]) -> bool {
         let before = self.outstanding();
         for settlement in settlements {
@@ -89,7 +87,7 @@ impl Level {
         self.outstanding() != before
     }
 
-    /// Grants what is wanted, up to a fair part of what is left.
+    /// Grants the units queried, up to a fair part of what is left.
     pub fn grant(&mut self, bucket: &Bucket, ask: &LeaseAsk<'_>) -> Option<Lease> {
         if ask.want == 0 || ask.ttl_ms == 0 {
             return None;
@@ -110,7 +108,7 @@ impl Level {
         })
     }
 
-    /// From the bucket's time until no more than `parts` are owed.
+    /// From the bucket's time until the debt is at most `parts`.
     pub fn wait_ms(&self, bucket: &Bucket, parts: u64) -> u64 {
         let drain_ms = bucket.drain_ms(self.debt.saturating_sub(parts));
         let floor_ms = self.leases.map_or(0, |leases| {

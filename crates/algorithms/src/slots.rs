@@ -1,16 +1,17 @@
-//! The slots of a queue: the time that each admitted request has to itself, and who gives it up.
+//! The slots of a queue: the time that each admitted request has to itself, and its release.
 //!
 //! The level of a queue is the end of its last slot. A slot that is freed before it starts is given
-//! to the next request that fits into it, so that starts stay `cost/r` apart; what has passed is
-//! lost. A name frees its slot once: whoever was given the same time later has another *turn*.
+//! to the next request that fits into it, so that starts stay `cost/r` apart; time that has passed
+//! is lost. A request frees a slot by its name, once: a request that gets the same time later has
+//! another *turn* of it.
 
 use crate::bucket::Bucket;
 use crate::{Freed, QueueSlot};
 
 /// Intervals of freed time that a queue keeps; of more, the latest are lost.
 const FREE_MAX: usize = 8;
-/// Stretches of time whose turns a queue keeps apart; of more, the earliest are joined, and some
-/// names there free nothing any more.
+/// Stretches of time whose turns a queue distinguishes; of more, the earliest two are joined, and
+/// some names there free nothing any more.
 const TURNS_MAX: usize = 256;
 /// No name has a later turn.
 const TURN_MAX: u64 = 1 << 50;
@@ -24,26 +25,26 @@ pub struct Span {
     pub end: u64,
 }
 
-/// Time that was freed before: names of this turn, and of earlier ones, free nothing in it.
+/// Time that was freed: names of this turn and of earlier ones free nothing in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Turn {
     /// The time.
     pub span: Span,
-    /// The latest turn whose name has freed it.
+    /// The latest turn in which it was freed.
     pub turn: u64,
 }
 
-/// What a queue remembers beside its level.
+/// The state of a queue beside its level.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QueueSlots {
     /// The parts that drained each millisecond when this was written; 0: no slot was named since.
     pub parts_per_ms: u64,
-    /// Which names it accepts: those given since then, and no edit, reset or clock that stepped
-    /// back in between. In milliseconds, never 0 and never the same twice.
+    /// The epoch of the names that it accepts: those given since then, without an edit, a reset or
+    /// a step back of the clock in between. In milliseconds, never 0 and never the same twice.
     pub since_ms: u64,
-    /// Freed time that was not given again, in order, with something between any two.
+    /// Freed time that was not given again, in order, with a gap between any two intervals.
     pub free: Vec<Span>,
-    /// Time that was freed and has not passed, in order.
+    /// Time that was freed at least once and has not passed, in order.
     pub turns: Vec<Turn>,
 }
 
@@ -52,11 +53,11 @@ pub struct QueueSlots {
 pub(crate) struct Slots {
     since_ms: u64,
     free: Vec<Span>,
-    /// Freed time that counts again once the caller's clock has reached the bucket's, if nothing is
-    /// stored before.
+    /// Freed time that counts again once the caller's clock has reached the bucket's, unless
+    /// something is stored before.
     later: Vec<Span>,
     turns: Vec<Turn>,
-    /// Whether they continue those that are stored.
+    /// Whether they continue the stored ones.
     intact: bool,
     /// Whether slots can be named: not while the bucket is ahead of the caller's clock, nor while
     /// units of it are leased.
@@ -64,7 +65,7 @@ pub(crate) struct Slots {
 }
 
 impl Span {
-    /// What is left of it when so many parts have passed.
+    /// The rest of it after so many parts have passed.
     fn after(self, passed: u64) -> Option<Self> {
         let (start, end) = (
             self.start.saturating_sub(passed),
@@ -79,7 +80,7 @@ impl Span {
 }
 
 impl Slots {
-    /// Those that were stored so many parts ago.
+    /// The slots that were stored so many parts ago.
     pub fn continued(stored: &QueueSlots, passed: u64) -> Self {
         let free = stored.free.iter().filter_map(|span| span.after(passed));
         let turns = stored.turns.iter().filter_map(|of| {
@@ -96,8 +97,8 @@ impl Slots {
         }
     }
 
-    /// None are known, and no name that was given before is accepted.
-    pub fn anew(stored: Option<&QueueSlots>, now_ms: u64, named: bool) -> Self {
+    /// No freed time, and a new epoch of names.
+    pub fn new_epoch(stored: Option<&QueueSlots>, now_ms: u64, named: bool) -> Self {
         let accepted = stored.map_or(0, |stored| {
             stored.since_ms + u64::from(stored.parts_per_ms > 0)
         });
@@ -111,20 +112,20 @@ impl Slots {
         }
     }
 
-    /// As [`Slots::anew`], of a bucket that is ahead of the caller's clock.
+    /// As [`Slots::new_epoch`], for a bucket that is ahead of the caller's clock.
     pub fn ahead(stored: &QueueSlots, now_ms: u64) -> Self {
         Self {
             later: stored.free.clone(),
-            ..Self::anew(Some(stored), now_ms, false)
+            ..Self::new_epoch(Some(stored), now_ms, false)
         }
     }
 
-    /// The level will be stored, and with it what is known now.
+    /// The level will be stored, and the slots with it.
     pub fn will_be_stored(&mut self) {
         self.later.clear();
     }
 
-    /// What is stored of them.
+    /// The state to store.
     pub fn stored(self, bucket: &Bucket) -> QueueSlots {
         QueueSlots {
             parts_per_ms: if self.named { bucket.parts_per_ms } else { 0 },
@@ -134,8 +135,8 @@ impl Slots {
         }
     }
 
-    /// The limit's numbers changed, or its level did: freed time is lost, and the names given so
-    /// far free nothing.
+    /// The limit's numbers changed, or its level did: freed time is lost, and a new epoch of names
+    /// begins.
     pub fn forget(&mut self, now_ms: u64) {
         self.later.clear();
         if self.intact {
@@ -162,13 +163,13 @@ impl Slots {
         })
     }
 
-    /// Where a cost that fits would start; `None`: behind all others.
+    /// Where a cost that fits would start; `None`: after the last slot.
     pub fn start(&self, bucket: &Bucket, cost: u64, max_delay_ms: u64) -> Option<u64> {
         let at = self.holding(bucket, cost, max_delay_ms)?;
         self.free.get(at).map(|span| span.start)
     }
 
-    /// Takes freed time for a cost; where it starts. `None`: there is none that holds it.
+    /// Takes freed time for a cost; returns where it starts. `None`: none holds the cost.
     pub fn take(&mut self, bucket: &Bucket, cost: u64, max_delay_ms: u64) -> Option<u64> {
         let at = self.holding(bucket, cost, max_delay_ms)?;
         let span = self.free.get_mut(at)?;
@@ -205,8 +206,8 @@ impl Slots {
         waits.min()
     }
 
-    /// Frees a slot of a bucket with this level; the level afterwards. `None`: the name frees
-    /// nothing, or nothing of its time is still to come.
+    /// Frees a slot of a bucket with this level; returns the level afterwards. `None`: the name
+    /// frees nothing, or its time has passed.
     pub fn free(&mut self, bucket: &Bucket, now_ms: u64, level: u64, freed: &Freed) -> Option<u64> {
         let Freed { slot, units } = *freed;
         let span = span_of(bucket, now_ms, &slot, units)?;
@@ -219,15 +220,15 @@ impl Slots {
         {
             return None;
         }
-        self.note(span, slot.turn);
+        self.record(span, slot.turn);
         insert(&mut self.free, span);
         let last = self.free.pop_if(|last| last.end >= level);
         self.free.truncate(FREE_MAX);
         Some(last.map_or(level, |last| last.start))
     }
 
-    /// Notes that a name of this turn has freed some time.
-    fn note(&mut self, span: Span, turn: u64) {
+    /// Records that a name of this turn freed some time.
+    fn record(&mut self, span: Span, turn: u64) {
         let mut turns = Vec::with_capacity(self.turns.len() + 2);
         for of in self.turns.drain(..) {
             let Span { start, end } = of.span;
@@ -265,7 +266,7 @@ impl Slots {
     }
 }
 
-/// The part of a slot that is still to come; `None`: nothing.
+/// The part of a slot that has not passed; `None`: nothing.
 fn span_of(bucket: &Bucket, now_ms: u64, slot: &QueueSlot, units: u64) -> Option<Span> {
     if units > bucket.capacity || slot.parts >= bucket.parts_per_ms {
         return None;

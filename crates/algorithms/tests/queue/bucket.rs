@@ -1,0 +1,116 @@
+//! One bucket with a queue, and its clock.
+
+use algorithms::check::{Options, Part, Stored, check};
+use algorithms::{Algorithm, Decision, Freed, Kind, LeaseAsk, Parameters};
+
+pub const START_MS: u64 = 1_763_000_040_000;
+
+/// Twenty a second, so that slots are 50 ms apart.
+pub fn queue() -> Algorithm {
+    Algorithm::new(&Parameters {
+        burst: Some(100),
+        max_delay_ms: Some(3000),
+        ..Parameters::new(Kind::LeakyBucket, 20, 1000)
+    })
+    .unwrap()
+}
+
+/// Seven a second, so that slots do not start at whole milliseconds.
+pub fn sevenths() -> Bucket {
+    Bucket::of(&Parameters {
+        burst: Some(20),
+        max_delay_ms: Some(2000),
+        ..Parameters::new(Kind::LeakyBucket, 7, 1000)
+    })
+}
+
+/// One a millisecond, of which many can be freed one by one.
+pub fn long_queue() -> (Bucket, Vec<Freed>) {
+    let queue = Parameters {
+        burst: Some(2000),
+        max_delay_ms: Some(2000),
+        ..Parameters::new(Kind::LeakyBucket, 1000, 1000)
+    };
+    Bucket::of(&queue).filled(1000)
+}
+
+pub struct Bucket {
+    pub algorithm: Algorithm,
+    pub generation: u64,
+    pub stored: Option<Stored>,
+    pub now_ms: u64,
+}
+
+impl Bucket {
+    pub fn new() -> Self {
+        Self {
+            algorithm: queue(),
+            generation: 1,
+            stored: None,
+            now_ms: START_MS,
+        }
+    }
+
+    pub fn of(parameters: &Parameters) -> Self {
+        Self {
+            algorithm: Algorithm::new(parameters).unwrap(),
+            ..Self::new()
+        }
+    }
+
+    /// A queue of so many requests, and their slots.
+    pub fn with(requests: u64) -> (Self, Vec<Freed>) {
+        Self::new().filled(requests)
+    }
+
+    pub fn filled(mut self, requests: u64) -> (Self, Vec<Freed>) {
+        let slots = (0..requests).map(|_| self.take(1).1).collect();
+        (self, slots)
+    }
+
+    /// When to retry a request that is denied.
+    pub fn retry_after_ms(&mut self, cost: u64) -> Option<u64> {
+        let (decision, _) = self.ask(cost, &[]);
+        assert!(!decision.allowed);
+        decision.retry_after.millis()
+    }
+
+    pub fn ask(&mut self, cost: u64, free: &[Freed]) -> (Decision, Option<Freed>) {
+        let part = Part {
+            algorithm: &self.algorithm,
+            generation: self.generation,
+            stored: self.stored.as_ref(),
+            cost,
+            debit: 0,
+            lease: LeaseAsk::default(),
+            free,
+            mode: algorithms::check::Mode::Enforce,
+        };
+        let (verdict, writes) = check(&[part], self.now_ms, Options::default()).unwrap();
+        let limit = verdict.limits.first().unwrap();
+        self.stored = writes.into_iter().next().unwrap().or(self.stored.take());
+        let units = limit.charged;
+        (limit.decision, limit.slot.map(|slot| Freed { slot, units }))
+    }
+
+    /// The delay and the slot of a request that is admitted.
+    pub fn take(&mut self, cost: u64) -> (u64, Freed) {
+        let (decision, slot) = self.ask(cost, &[]);
+        assert!(decision.allowed);
+        (decision.delay_ms, slot.unwrap())
+    }
+
+    /// The delay of a request that arrives later.
+    pub fn take_after(&mut self, later_ms: u64, cost: u64) -> u64 {
+        self.now_ms += later_ms;
+        self.take(cost).0
+    }
+
+    /// The delay that the next request would have after slots were freed.
+    pub fn free(&mut self, slots: &[Freed]) -> u64 {
+        self.ask(0, slots);
+        let state = self.stored.as_ref().map(|stored| &stored.state);
+        let asked = self.algorithm.evaluate(state, self.now_ms, 1);
+        asked.leave().decision.delay_ms
+    }
+}

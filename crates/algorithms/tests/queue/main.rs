@@ -1,0 +1,12 @@
+//! Slots of a queue that are released.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test that cannot go on should stop with the reason"
+)]
+
+mod bucket;
+mod delays;
+mod intervals;
+mod names;
+mod turns;
