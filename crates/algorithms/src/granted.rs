@@ -1,9 +1,9 @@
 //! The grants of a window's counts.
 //!
 //! A grant ends with the window or sub-window that it was charged to, so that units are counted
-//! where they are used, and the counts alone keep the limit. What nobody has accounted for yet is
-//! known for the sake of those who change a count otherwise: `reset` and `credit` must not give
-//! away again what may still be used, and a return is believed only as far as something is out.
+//! where they are used, and the counts alone keep the limit. Units that are not settled yet are
+//! tracked for other changes of a count: `reset` and `credit` must not make units available that may
+//! still be used, and a return is accepted only as far as units are outstanding.
 
 use crate::lease::{Lease, LeaseAsk, Settlement, marks};
 

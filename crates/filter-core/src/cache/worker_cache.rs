@@ -22,7 +22,7 @@ const MAX_BUCKETS: usize = 2048;
 /// How long an entry read from the table is used: as long as a denial is cached there.
 const FRESH_US: u64 = CachedDenial::MAX_MS * 1000;
 /// The table may overstate what is left of a quota by this part of it.
-const NEWS_PART: u64 = 64;
+const SIGNIFICANT_PART: u64 = 64;
 
 /// The buckets that this worker used lately.
 #[derive(Debug, Default)]
@@ -44,7 +44,7 @@ struct Segment {
 struct Bucket {
     key: BucketKey,
     /// `None` once it was moved to the young segment.
-    known: Option<CachedBucket>,
+    cached: Option<CachedBucket>,
 }
 
 /// The cached state of one bucket.
@@ -79,15 +79,15 @@ impl WorkerCache {
         now: Now,
         since_us: u64,
     ) -> Option<CachedBucket> {
-        let known = *self.of(key, generation)?;
-        let age_us = now.mono_us.saturating_sub(known.loaded_us);
-        (known.loaded_us > since_us && age_us < FRESH_US).then_some(known)
+        let cached = *self.get(key, generation)?;
+        let age_us = now.mono_us.saturating_sub(cached.loaded_us);
+        (cached.loaded_us > since_us && age_us < FRESH_US).then_some(cached)
     }
 
     /// Makes the next use of a bucket read the table.
     pub(crate) fn invalidate(&mut self, key: BucketKey, generation: u64) {
-        if let Some(known) = self.of(key, generation) {
-            known.loaded_us = 0;
+        if let Some(cached) = self.get(key, generation) {
+            cached.loaded_us = 0;
         }
     }
 
@@ -99,18 +99,19 @@ impl WorkerCache {
         entry: &BucketEntry,
         now: Now,
     ) {
-        let Some(known) = self.enter(key, generation) else {
+        let Some(cached) = self.get_or_add(key, generation) else {
             return;
         };
-        known.loaded_us = now.mono_us;
-        known.written = entry.status;
-        let newer = |status: &BucketStatus| known.status.is_none_or(|own| own.at_us < status.at_us);
+        cached.loaded_us = now.mono_us;
+        cached.written = entry.status;
+        let newer =
+            |status: &BucketStatus| cached.status.is_none_or(|last| last.at_us < status.at_us);
         if let Some(status) = entry.status.filter(newer) {
-            known.status = Some(status);
+            cached.status = Some(status);
         }
         // This worker's own denial was written too, and may have been evicted since.
-        let denials = [entry.denial, known.denial].into_iter().flatten();
-        known.denial = denials.max_by_key(|denial| denial.until_us);
+        let denials = [entry.denial, cached.denial].into_iter().flatten();
+        cached.denial = denials.max_by_key(|denial| denial.until_us);
     }
 
     /// Caches a denial, which the caller writes to the table.
@@ -121,12 +122,12 @@ impl WorkerCache {
         status: BucketStatus,
         denial: CachedDenial,
     ) {
-        let Some(known) = self.enter(key, generation) else {
+        let Some(cached) = self.get_or_add(key, generation) else {
             return;
         };
-        known.status = Some(status);
-        known.written = Some(status);
-        known.denial = Some(denial);
+        cached.status = Some(status);
+        cached.written = Some(status);
+        cached.denial = Some(denial);
     }
 
     /// Caches a report of the limiter. Returns whether the caller must write it to the table at
@@ -138,18 +139,18 @@ impl WorkerCache {
         status: BucketStatus,
         failing: bool,
     ) -> bool {
-        let Some(known) = self.enter(key, generation) else {
+        let Some(cached) = self.get_or_add(key, generation) else {
             return true;
         };
-        known.status = Some(status);
-        known.denial = None;
-        match known.written {
+        cached.status = Some(status);
+        cached.denial = None;
+        match cached.written {
             written if failing || written.is_none() => {
-                known.written = Some(status);
+                cached.written = Some(status);
                 true
             }
             Some(written) if is_significant(written, status) => {
-                if !std::mem::replace(&mut known.is_queued, true) {
+                if !std::mem::replace(&mut cached.is_queued, true) {
                     self.unwritten.push(key);
                 }
                 false
@@ -160,11 +161,11 @@ impl WorkerCache {
 
     /// Queues the last report of a bucket for the next write, however small the difference.
     pub(crate) fn queue_write(&mut self, key: BucketKey) {
-        let known = self.young.of(key);
-        if let Some(known) = known.or_else(|| self.old.of(key))
-            && known.needs_write()
+        let cached = self.young.get(key);
+        if let Some(cached) = cached.or_else(|| self.old.get(key))
+            && cached.needs_write()
         {
-            known.is_queued = true;
+            cached.is_queued = true;
             self.unwritten.push(key);
         }
     }
@@ -172,10 +173,10 @@ impl WorkerCache {
     /// Queues the last reports of all buckets.
     pub(crate) fn queue_all_writes(&mut self) {
         for bucket in self.young.list.iter_mut().chain(&mut self.old.list) {
-            if let Some(known) = &mut bucket.known
-                && known.needs_write()
+            if let Some(cached) = &mut bucket.cached
+                && cached.needs_write()
             {
-                known.is_queued = true;
+                cached.is_queued = true;
                 self.unwritten.push(bucket.key);
             }
         }
@@ -189,14 +190,14 @@ impl WorkerCache {
     /// Writes what is queued, and makes room.
     pub(crate) fn write(&mut self, host: &impl Host, now: Now, table: &Table) {
         for key in std::mem::take(&mut self.unwritten) {
-            let known = self.young.of(key);
-            let Some(known) = known.or_else(|| self.old.of(key)) else {
+            let cached = self.young.get(key);
+            let Some(cached) = cached.or_else(|| self.old.get(key)) else {
                 continue;
             };
-            known.is_queued = false;
-            known.written = known.status;
-            if let Some(status) = known.status {
-                write_status(host, now, table, key, known.generation, status);
+            cached.is_queued = false;
+            cached.written = cached.status;
+            if let Some(status) = cached.status {
+                write_status(host, now, table, key, cached.generation, status);
             }
         }
         if self.is_full() {
@@ -204,55 +205,55 @@ impl WorkerCache {
         }
     }
 
-    fn of(&mut self, key: BucketKey, generation: u64) -> Option<&mut CachedBucket> {
+    fn get(&mut self, key: BucketKey, generation: u64) -> Option<&mut CachedBucket> {
         if self.young.position(key).is_none() {
-            let known = self.old.take(key)?;
-            self.young.add(key, known);
+            let cached = self.old.take(key)?;
+            self.young.add(key, cached);
         }
-        let known = self.young.of(key)?;
-        (known.generation == generation).then_some(known)
+        let cached = self.young.get(key)?;
+        (cached.generation == generation).then_some(cached)
     }
 
     /// The cached state of a bucket, added if it is missing.
-    fn enter(&mut self, key: BucketKey, generation: u64) -> Option<&mut CachedBucket> {
+    fn get_or_add(&mut self, key: BucketKey, generation: u64) -> Option<&mut CachedBucket> {
         if self.young.position(key).is_none() {
-            let known = self.old.take(key).unwrap_or_default();
-            self.young.add(key, known);
+            let cached = self.old.take(key).unwrap_or_default();
+            self.young.add(key, cached);
         }
-        let known = self.young.of(key)?;
-        if known.generation != generation {
-            *known = CachedBucket {
+        let cached = self.young.get(key)?;
+        if cached.generation != generation {
+            *cached = CachedBucket {
                 generation,
-                is_queued: known.is_queued,
+                is_queued: cached.is_queued,
                 ..CachedBucket::default()
             };
         }
-        Some(known)
+        Some(cached)
     }
 }
 
 impl Segment {
     fn position(&self, key: BucketKey) -> Option<usize> {
         let mut positions = self.positions.of(key.hash());
-        let same = |bucket: &Bucket| bucket.key == key && bucket.known.is_some();
+        let same = |bucket: &Bucket| bucket.key == key && bucket.cached.is_some();
         positions.find(|at| self.list.get(*at).is_some_and(same))
     }
 
-    fn of(&mut self, key: BucketKey) -> Option<&mut CachedBucket> {
+    fn get(&mut self, key: BucketKey) -> Option<&mut CachedBucket> {
         let at = self.position(key)?;
-        self.list.get_mut(at)?.known.as_mut()
+        self.list.get_mut(at)?.cached.as_mut()
     }
 
     fn take(&mut self, key: BucketKey) -> Option<CachedBucket> {
         let at = self.position(key)?;
-        self.list.get_mut(at)?.known.take()
+        self.list.get_mut(at)?.cached.take()
     }
 
     /// Adds a bucket that the segment does not have.
-    fn add(&mut self, key: BucketKey, known: CachedBucket) {
+    fn add(&mut self, key: BucketKey, cached: CachedBucket) {
         self.positions.add(key.hash(), self.list.len());
-        let known = Some(known);
-        self.list.push(Bucket { key, known });
+        let cached = Some(cached);
+        self.list.push(Bucket { key, cached });
     }
 }
 
@@ -287,7 +288,7 @@ fn is_significant(written: BucketStatus, status: BucketStatus) -> bool {
     let expected = u128::from(written.remaining)
         .saturating_add(back)
         .min(limit.into());
-    let tolerated = u128::from(status.remaining) + u128::from(limit / NEWS_PART);
+    let tolerated = u128::from(status.remaining) + u128::from(limit / SIGNIFICANT_PART);
     limit != before || expected > tolerated || elapsed_us > FRESH_US
 }
 
