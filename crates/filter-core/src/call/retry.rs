@@ -21,8 +21,10 @@ use crate::{
 const ATTEMPTS_MAX: u8 = 4;
 /// Tokens in the budget, at most.
 const RETRY_TOKENS_MAX: u8 = 8;
-/// How long an answer proves that a limiter answers, in microseconds.
-const ANSWERED_LATELY_US: u64 = 1_000_000;
+/// How long an answer proves that a limiter answers, in microseconds. Where one of two limiters
+/// hangs and the cluster goes on calling it, the breaker opens whenever several calls to it fail
+/// together. This is longer than a dozen probes take, each of which may reach the one that hangs.
+const ANSWERED_LATELY_US: u64 = 10_000_000;
 
 /// Tokens for retries.
 #[derive(Debug)]

@@ -3,7 +3,8 @@
 //! Closed: calls are made and failures counted. Several failures in a row, or half of the calls in
 //! a window, open it. Open: no worker calls. After the open interval, the one worker that wins a
 //! compare-and-swap makes a single call as a probe. An answer closes the breaker; a failure opens
-//! it for twice as long. Intervals are jittered, so that a fleet does not return all at once.
+//! it for twice as long, or for as long again while some limiter answered lately. Intervals are
+//! jittered, so that a fleet does not return all at once.
 //!
 //! A probe charges nothing. If it carried the debts of its buckets, each probe without an answer
 //! would lose them, because they may have been charged. If it were a check without debts, each
@@ -153,14 +154,22 @@ impl Breaker {
         }
     }
 
-    /// Reports the outcome of a call that `gate` let through.
-    pub(crate) fn report(&mut self, host: &impl Host, now: Now, gate: Gate, result: CallResult) {
+    /// Reports the outcome of a call that `gate` let through. `answering`: some limiter answered
+    /// lately, so the probe that failed may have reached the only one that does not.
+    pub(crate) fn report(
+        &mut self,
+        host: &impl Host,
+        now: Now,
+        gate: Gate,
+        result: CallResult,
+        answering: bool,
+    ) {
         self.record(result == CallResult::Answered, now);
         let jitter = &mut self.random;
         // Contended: other workers report, and their counts suffice.
         let _ = host::update(host, &self.key, |bytes| {
             let old = State::read(bytes);
-            let new = old.after(now, gate, result, |interval_us| {
+            let new = old.after(now, gate, result, answering, |interval_us| {
                 jitter.jittered(interval_us)
             });
             if new == old {
@@ -178,6 +187,7 @@ impl State {
         now: Now,
         gate: Gate,
         result: CallResult,
+        answering: bool,
         mut jittered: impl FnMut(u64) -> u64,
     ) -> Self {
         let mut open = |interval_us: u64| {
@@ -201,7 +211,7 @@ impl State {
                 Self::Closed(Counts::default())
             }
             (Self::Probing { interval_us, .. }, CallResult::Failed) if gate == Gate::Probe => {
-                open(interval_us.saturating_mul(2))
+                open(interval_us.saturating_mul(if answering { 1 } else { 2 }))
             }
             // These calls were made before the breaker opened.
             (Self::Open { .. } | Self::Probing { .. }, _) => self,

@@ -51,7 +51,10 @@ impl Worker {
         result: CallResult,
     ) {
         let gate = if probe { Gate::Probe } else { Gate::Closed };
-        self.outage.breaker.report(host, now, gate, result);
+        let answering = self.calls.retry_budget.answered_lately(now);
+        self.outage
+            .breaker
+            .report(host, now, gate, result, answering);
         self.counts.happened(match result {
             CallResult::Answered => Event::CalloutAnswered,
             CallResult::Failed => Event::CalloutFailed,

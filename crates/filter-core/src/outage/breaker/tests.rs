@@ -14,7 +14,7 @@ fn workers<const N: usize>() -> [Breaker; N] {
 
 fn opened(breaker: &mut Breaker, host: &SharedData, ms: u64) {
     for _ in 0..FAILURES_IN_A_ROW {
-        breaker.report(host, at(ms), Gate::Closed, CallResult::Failed);
+        breaker.report(host, at(ms), Gate::Closed, CallResult::Failed, false);
     }
     assert_eq!(breaker.gate(host, at(ms)), Gate::Open);
 }
@@ -26,7 +26,7 @@ fn failures_of_all_workers_open_it_for_all() {
     for n in 0..5 {
         assert_eq!(workers[0].gate(&host, at(n)), Gate::Closed);
         let worker = usize::try_from(n % 3).unwrap();
-        workers[worker].report(&host, at(n), Gate::Closed, CallResult::Failed);
+        workers[worker].report(&host, at(n), Gate::Closed, CallResult::Failed, false);
     }
     for worker in &mut workers {
         assert_eq!(worker.gate(&host, at(6)), Gate::Open);
@@ -43,7 +43,7 @@ fn an_answer_in_between_starts_the_row_anew() {
         } else {
             CallResult::Failed
         };
-        worker.report(&host, at(n), Gate::Closed, result);
+        worker.report(&host, at(n), Gate::Closed, result, false);
     }
     assert_eq!(worker.gate(&host, at(9)), Gate::Closed);
 }
@@ -59,7 +59,7 @@ fn half_of_the_calls_failing_opens_it_and_a_tenth_does_not() {
             } else {
                 CallResult::Answered
             };
-            worker.report(&host, at(n), Gate::Closed, result);
+            worker.report(&host, at(n), Gate::Closed, result, false);
         }
         assert_eq!(worker.gate(&host, at(200)), gate, "one in {every}");
     }
@@ -70,8 +70,14 @@ fn failures_long_apart_do_not_add_up() {
     let host = SharedData::default();
     let [mut worker] = workers();
     for n in 0..50 {
-        worker.report(&host, at(n * 3000), Gate::Closed, CallResult::Failed);
-        worker.report(&host, at(n * 3000 + 1), Gate::Closed, CallResult::Answered);
+        worker.report(&host, at(n * 3000), Gate::Closed, CallResult::Failed, false);
+        worker.report(
+            &host,
+            at(n * 3000 + 1),
+            Gate::Closed,
+            CallResult::Answered,
+            false,
+        );
     }
     assert_eq!(worker.gate(&host, at(150_000)), Gate::Closed);
 }
@@ -85,9 +91,9 @@ fn one_worker_probes_and_its_answer_closes_it() {
     let gates: Vec<Gate> = workers.iter_mut().map(|w| w.gate(&host, later)).collect();
     assert_eq!(gates, [Gate::Probe, Gate::Open, Gate::Open, Gate::Open]);
     // An answer to a call from before it opened changes nothing.
-    workers[1].report(&host, at(401), Gate::Closed, CallResult::Answered);
+    workers[1].report(&host, at(401), Gate::Closed, CallResult::Answered, false);
     assert_eq!(workers[1].gate(&host, at(401)), Gate::Open);
-    workers[0].report(&host, at(402), Gate::Probe, CallResult::Answered);
+    workers[0].report(&host, at(402), Gate::Probe, CallResult::Answered, false);
     assert_eq!(workers[1].gate(&host, at(402)), Gate::Closed);
 }
 
@@ -103,7 +109,7 @@ fn failed_probes_wait_longer_and_longer_up_to_a_bound() {
         if worker.gate(&host, at(ms)) == Gate::Probe {
             waits.push(ms - since);
             since = ms;
-            worker.report(&host, at(ms), Gate::Probe, CallResult::Failed);
+            worker.report(&host, at(ms), Gate::Probe, CallResult::Failed, false);
         }
     }
     assert!(
@@ -134,5 +140,23 @@ fn a_value_that_is_not_a_breaker_is_a_closed_one() {
         host.overwrite(&worker.key, junk);
         assert_eq!(worker.gate(&host, at(1)), Gate::Closed);
         opened(&mut worker, &host, 1);
+    }
+}
+
+#[test]
+fn intervals_do_not_grow_while_some_limiter_answers() {
+    for (answering, most_ms) in [(true, 4 * 400), (false, 4 * 1500)] {
+        let host = SharedData::default();
+        let [mut worker] = workers();
+        opened(&mut worker, &host, 0);
+        let mut ms = 0;
+        for _ in 0..4 {
+            while worker.gate(&host, at(ms)) != Gate::Probe {
+                ms += 1;
+            }
+            worker.report(&host, at(ms), Gate::Probe, CallResult::Failed, answering);
+        }
+        assert!(ms <= most_ms, "{answering}: {ms}");
+        assert_eq!(ms > 4 * 400, !answering, "{answering}: {ms}");
     }
 }
