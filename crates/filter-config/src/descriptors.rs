@@ -1,9 +1,6 @@
 //! Where entries come from: the built-in ones, and what `descriptors` adds.
 
-use policy::{
-    Name, Node, Value,
-    read::{Choice, Field, Fields, Path, Report, Take},
-};
+use documents::{Choice, Field, Fields, Name, Node, Path, Report, Take, Value};
 
 use crate::{Format, IfSeveral, Prefixes, Source};
 

@@ -11,10 +11,8 @@ mod source;
 #[cfg(test)]
 mod tests;
 
-use policy::{
-    Name, OnFailure, Policy, Problems,
-    read::{Choice, Form, Report},
-};
+use documents::{Choice, Form, Name, Problems, Report};
+use policy::{OnFailure, Policy};
 
 pub use client::{DenyBody, DenyConfig, Styles};
 pub use source::{Format, IfSeveral, Prefixes, Source};

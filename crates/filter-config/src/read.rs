@@ -2,10 +2,8 @@
 
 use std::ops::RangeInclusive;
 
-use policy::{
-    Name, Node, OnFailure, Policy, Value,
-    read::{Choice, Field, Fields, Path, Report, Take},
-};
+use documents::{Choice, Field, Fields, Name, Node, Path, Report, Take, Value};
+use policy::{OnFailure, Policy};
 
 use crate::{Config, DenyBody, DenyConfig, Direction, LimiterConfig, Styles, descriptors};
 

@@ -5,11 +5,12 @@ mod catch_up;
 mod index;
 mod overrides;
 
+use documents::Name;
 use std::sync::Arc;
 
 use crate::{
-    Entries, IfMissing, Limit, Name, Opaque, Override, OverrideQuota, Pause, Policy, Quota,
-    Revision, digest, hash::Positions,
+    Entries, IfMissing, Limit, Opaque, Override, OverrideQuota, Pause, Policy, Quota, Revision,
+    digest, hash::Positions,
 };
 
 use index::Index;

@@ -1,8 +1,7 @@
 //! What the proxy knows of one request.
 
+use documents::Name;
 use std::borrow::Cow;
-
-use crate::Name;
 
 /// The entries extracted from one request: `method=GET`, `user=alice`, ...
 ///

@@ -1,10 +1,10 @@
 //! Editing: a limit as a document, changed field by field, then read again as a whole.
 
+use documents::{Form, Node, Path, Problems, Report, Value, similar};
+
 use crate::{
-    Limit, Names, Policy, Problems,
-    document::{Node, Value},
-    problem::similar,
-    read::{Form, LIMIT_FIELDS, Path, Placed, Report, check_references},
+    Limit, Names, Policy,
+    read::{LIMIT_FIELDS, Placed, check_references},
 };
 
 /// Why a field cannot be edited so.

@@ -5,9 +5,10 @@ mod positions;
 
 use std::hash::Hasher;
 
+use documents::Name;
 use siphasher::sip::SipHasher13;
 
-use crate::{Limit, Name};
+use crate::Limit;
 
 pub use names::Names;
 pub use positions::Positions;

@@ -1,8 +1,10 @@
 //! A validated policy and its limits.
 
 use algorithms::Rate;
+use documents::{Choice, Name};
+use patterns::Pattern;
 
-use crate::{Name, Pattern, Pause, Quota, read::Choice};
+use crate::{Pause, Quota};
 
 /// Which edit of a domain's limits this is. Compared for equality only: after a
 /// restore from backup the number can be smaller than one seen before.

@@ -1,10 +1,6 @@
 //! The kill switch: a limit, or a whole domain, that is out of force for a while.
 
-use crate::{
-    document::{Node, Value},
-    read::{Field, Report, Take},
-    timestamp::{format_timestamp, parse_timestamp},
-};
+use documents::{Field, Node, Report, Take, Value, format_timestamp, parse_timestamp};
 
 /// A limit with one is as absent until the pause ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,8 +1,7 @@
 //! The numbers of a limit.
 
 use algorithms::{Algorithm, Align, Kind, ParameterError, Parameters};
-
-use crate::read::Choice;
+use documents::Choice;
 
 /// The numbers that an algorithm works with, known to be good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -34,22 +33,26 @@ impl Quota {
     }
 }
 
-impl Choice for Kind {
+/// A value of the algorithms, as a document writes it.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) struct Written<T>(pub T);
+
+impl Choice for Written<Kind> {
     const CHOICES: &'static [(&'static str, Self)] = &[
-        ("token_bucket", Self::TokenBucket),
-        ("gcra", Self::Gcra),
-        ("leaky_bucket", Self::LeakyBucket),
-        ("fixed_window", Self::FixedWindow),
-        ("sliding_window_log", Self::SlidingWindowLog),
-        ("sliding_window_buckets", Self::SlidingWindowBuckets),
-        ("sliding_window", Self::SlidingWindow),
+        ("token_bucket", Self(Kind::TokenBucket)),
+        ("gcra", Self(Kind::Gcra)),
+        ("leaky_bucket", Self(Kind::LeakyBucket)),
+        ("fixed_window", Self(Kind::FixedWindow)),
+        ("sliding_window_log", Self(Kind::SlidingWindowLog)),
+        ("sliding_window_buckets", Self(Kind::SlidingWindowBuckets)),
+        ("sliding_window", Self(Kind::SlidingWindow)),
     ];
 }
 
-impl Choice for Align {
+impl Choice for Written<Align> {
     const CHOICES: &'static [(&'static str, Self)] = &[
-        ("epoch", Self::Epoch),
-        ("first_request", Self::FirstRequest),
+        ("epoch", Self(Align::Epoch)),
+        ("first_request", Self(Align::FirstRequest)),
     ];
 }
 

@@ -6,13 +6,11 @@
 //! is [`Opaque`]: the filter does not decide about it, but leaves every
 //! request that it may apply to to the limiter, which can read it.
 
+use documents::{Choice, Field, Form, Name, Node, Path, Problem, Problems, Report, parse_digits};
+
 use crate::{
-    Compiled, Entries, Limit, Matcher, Name, OnFailure, Pause, Policy, Problems, Revision, Scope,
-    document::Node,
-    problem::Problem,
-    read::{Choice, FORMAT, Field, Form, Path, Report, read_limit, read_matchers_alone},
-    source::not_json,
-    units::parse_digits,
+    Compiled, Entries, Limit, Matcher, OnFailure, Pause, Policy, Revision, Scope,
+    read::{FORMAT, read_limit, read_matchers_alone},
 };
 
 /// What a limit asks of its reader beyond the fields it has. To be raised, for the limits
@@ -95,7 +93,7 @@ impl Compiled {
     // As `filter-config`'s: in who calls it, it would not be built for size alone.
     #[inline(never)]
     pub fn from_snapshot(json: &[u8]) -> Result<Self, Problems> {
-        let node = Node::from_json(json).map_err(not_json)?;
+        let node = Node::from_json(json).map_err(Problems::not_json)?;
         let wrong = |message: &str| Problems::one(Problem::new("", None, message));
         let number = |node: Option<&Node>| node.and_then(Node::as_text)?.parse::<u64>().ok();
         if number(node.get("format")) != Some(FORMAT) {

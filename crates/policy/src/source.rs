@@ -1,32 +1,11 @@
 //! Documents in, policies out; and the other way round.
 
+use documents::{Field, Form, Node, Path, Problems, Report};
+
 use crate::{
-    Limit, Policy, Problems,
-    document::{JsonError, Node},
-    problem::Problem,
-    read::{FORMAT, Field, Form, Path, Report, read_limit, read_policy},
+    Limit, Policy,
+    read::{FORMAT, read_limit, read_policy},
 };
-
-impl Report {
-    /// What was read, if there was nothing wrong with it.
-    pub fn finish<T>(self, found: Option<T>) -> Result<T, Problems> {
-        match (found, self.all()) {
-            (Some(found), None) => Ok(found),
-            (_, Some(problems)) => Err(problems),
-            (None, None) => Err(nothing_to_read()),
-        }
-    }
-
-    #[inline(never)]
-    fn all(self) -> Option<Problems> {
-        Problems::found(self.problems)
-    }
-}
-
-#[inline(never)]
-fn nothing_to_read() -> Problems {
-    Problems::one(Problem::new("", None, "nothing to read"))
-}
 
 impl Policy {
     /// Reads a limits file, YAML or JSON. `file` is what messages call it.
@@ -35,9 +14,9 @@ impl Policy {
     /// Everything that is wrong with it, with its place.
     #[cfg(feature = "yaml")]
     pub fn from_yaml(file: &str, text: &[u8]) -> Result<Self, Problems> {
-        crate::problem::in_text(file, text, |text| {
+        documents::from_text(file, text, |text| {
             let mut report = Report::new(Form::File);
-            let node = load(text, &mut report);
+            let node = documents::load(text, &mut report);
             let policy = node.and_then(|node| read_policy(&node, &mut report));
             report.finish(policy)
         })
@@ -53,9 +32,9 @@ impl Policy {
         text: &[u8],
         around: &crate::Surroundings<'_>,
     ) -> Result<(Self, Option<Problems>), Problems> {
-        crate::problem::in_text(file, text, |text| {
+        documents::from_text(file, text, |text| {
             let mut report = Report::new(Form::File);
-            let node = load(text, &mut report);
+            let node = documents::load(text, &mut report);
             let policy = { node.as_ref() }.and_then(|node| read_policy(node, &mut report));
             let policy = report.finish(policy)?;
             let warnings = node.and_then(|node| policy.warnings_in(&node, around));
@@ -80,7 +59,7 @@ impl Policy {
     /// # Errors
     /// Everything that is wrong with it.
     pub fn from_record(json: &[u8]) -> Result<Self, Problems> {
-        let node = Node::from_json(json).map_err(not_json)?;
+        let node = Node::from_json(json).map_err(Problems::not_json)?;
         Self::from_record_node(&node)
     }
 
@@ -101,36 +80,6 @@ impl Policy {
         let limits = self.limits.iter().map(Limit::to_record);
         node.set("limits", Node::list(limits));
         node
-    }
-}
-
-/// The document in a text. JSON is YAML, all but: half a character, written as an escape, is
-/// nothing that YAML knows.
-#[cfg(feature = "yaml")]
-fn load(text: &str, report: &mut Report) -> Option<Node> {
-    let mut problems = Vec::new();
-    let node = crate::document::load(text, &mut problems);
-    if node.is_none()
-        && let Ok(json) = serde_json::from_str(text)
-    {
-        return Some(json);
-    }
-    report.problems.append(&mut problems);
-    node
-}
-
-impl Node {
-    /// Reads a YAML or JSON file that holds something else than limits.
-    ///
-    /// # Errors
-    /// What is wrong with it, with its place.
-    #[cfg(feature = "yaml")]
-    pub fn from_yaml(file: &str, text: &[u8]) -> Result<Self, Problems> {
-        crate::problem::in_text(file, text, |text| {
-            let mut report = Report::new(Form::File);
-            let node = load(text, &mut report);
-            report.finish(node)
-        })
     }
 }
 
@@ -169,8 +118,4 @@ impl Limit {
         let limit = read_limit(root, &mut report);
         report.finish(limit)
     }
-}
-
-pub(crate) fn not_json(error: JsonError) -> Problems {
-    Problems::one(Problem::new("", None, format!("not JSON: {error}")))
 }

@@ -5,12 +5,9 @@
 
 mod pattern;
 
-use crate::{
-    Limit, Matcher, Name, OverrideQuota, Policy, Quota,
-    document::{Node, Place, Value},
-    format_timestamp,
-    problem::{Problem, Problems, similar},
-};
+use documents::{Name, Node, Place, Problem, Problems, Value, format_timestamp, similar};
+
+use crate::{Limit, Matcher, OverrideQuota, Policy, Quota};
 
 /// The entries that every proxy supplies, whatever its configuration.
 pub const BUILT_IN: [&str; 7] = [

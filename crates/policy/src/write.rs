@@ -1,14 +1,13 @@
 //! Back from meaning to a document: only what differs from the defaults, in the order of the
 //! manual.
 
+use documents::{Choice, Duration, Name, Node, format_timestamp, value_to_node};
+use patterns::Pattern;
+
 use crate::{
-    IfMissing, Limit, Name, OnFailure, OverLimit, Override, OverrideQuota, Pattern, Policy, Scope,
-    document::Node,
-    quota::DEFAULT_MAX_DELAY_MS,
-    read::Choice,
-    timestamp::format_timestamp,
-    units::{Duration, RateText},
-    value_text::value_to_node,
+    IfMissing, Limit, OnFailure, OverLimit, Override, OverrideQuota, Policy, Scope,
+    quota::{DEFAULT_MAX_DELAY_MS, Written},
+    rate::RateText,
 };
 
 /// Fields in the order in which they are set.
@@ -80,7 +79,7 @@ impl Limit {
 
     fn write_numbers(&self, fields: &mut Writer) {
         let parameters = self.quota.parameters();
-        fields.set("algorithm", Node::text(parameters.kind.word()));
+        fields.set("algorithm", Node::text(Written(parameters.kind).word()));
         fields.set("rate", Node::text(RateText(parameters.rate).to_string()));
         fields.number("burst", parameters.burst);
         fields.number("sub_windows", parameters.sub_windows);
@@ -88,7 +87,7 @@ impl Limit {
             fields.set("strict", strict.into());
         }
         if let Some(align) = parameters.align {
-            fields.set("align", Node::text(align.word()));
+            fields.set("align", Node::text(Written(align).word()));
         }
         fields.number("cost", Some(self.cost).filter(|cost| *cost != 1));
         fields.choice::<OverLimit>("over_limit", self.over_limit);

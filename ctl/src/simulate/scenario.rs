@@ -3,10 +3,8 @@
 mod limits;
 mod steps;
 
-use policy::{
-    Descriptor, Node, Policy, Problems, Value,
-    read::{Field, Fields, Form, Path, Report, Take},
-};
+use documents::{Field, Fields, Form, Path, Report, Take};
+use policy::{Descriptor, Node, Policy, Problems, Value};
 
 use limits::read_policy;
 use steps::read_steps;

@@ -13,10 +13,12 @@ use crate::wasm::{self, TARGET};
 use crate::workspace::Workspace;
 
 /// The crates that run inside Envoy, whose tests must also hold on wasm32.
-const RUN_IN_ENVOY: [&str; 7] = [
+const RUN_IN_ENVOY: [&str; 9] = [
     "address",
     "algorithms",
+    "documents",
     "normalize",
+    "patterns",
     "policy",
     "protocol",
     "filter-config",

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use super::{Compiled, overrides::Overrides};
-use crate::{Limit, Name, Override, Policy};
+use documents::Name;
+
+use crate::{Limit, Override, Policy};
 
 impl Compiled {
     /// What a policy becomes by edits: its limits as they are now, without overrides, and the

@@ -1,8 +1,9 @@
 //! The overrides of one limit, by bucket.
 
+use documents::Name;
 use std::sync::Arc;
 
-use crate::{Name, Override, bucket_hash, hash::Positions};
+use crate::{Override, bucket_hash, hash::Positions};
 
 /// Overrides of a shard: one more costs a copy of a shard.
 const SHARD: usize = 64;

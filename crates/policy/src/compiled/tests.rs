@@ -3,7 +3,9 @@ use std::fmt::Write;
 use proptest::{collection::vec, option::of, prelude::*, sample::select};
 
 use super::*;
-use crate::{Descriptor, Node};
+use documents::Node;
+
+use crate::Descriptor;
 
 fn compile(limits: &str) -> Compiled {
     let text = format!("domain: test\nlimits:\n{limits}");

@@ -1,13 +1,9 @@
 //! `lease`: whether units may be taken in advance, and for how long.
 
 use algorithms::{Kind, LEASE_TTL_MAX_MS, LEASE_TTL_MIN_MS};
+use documents::{Choice, Duration, Field, Path, Report, Take, Value};
 
-use crate::{
-    OverLimit, Quota, Scope,
-    document::Value,
-    read::{Choice, Field, Path, Report, Take},
-    units::Duration,
-};
+use crate::{OverLimit, Quota, Scope, quota::Written};
 
 const LEASE_FIELDS: [&str; 1] = ["ttl"];
 
@@ -68,7 +64,7 @@ impl Beside {
                  `over_limit: reject`",
             ),
             Some(kind @ Kind::SlidingWindowLog) => (
-                format!("`lease` on a {}", kind.word()),
+                format!("`lease` on a {}", Written(kind).word()),
                 "it remembers when each unit was used: remove `lease`, or use another algorithm, \
                  such as sliding_window",
             ),

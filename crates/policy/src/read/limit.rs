@@ -3,12 +3,12 @@
 use std::borrow::Cow;
 
 use algorithms::Kind;
+use documents::{Choice, Field, Fields, Form, Name, Node, Path, Report, Take};
 
 use crate::{
-    Limit, Name, OverLimit, Pause, Scope,
-    document::Node,
+    Limit, OverLimit, Pause, Scope,
+    quota::Written,
     read::{
-        Choice, Field, Fields, Form, Path, Report, Take,
         lease::{Beside, read_lease},
         matchers::read_matchers,
         numbers::read_numbers,
@@ -217,12 +217,12 @@ fn check_kind(
 ) {
     let Some(kind) = kind else { return };
     if over_limit == OverLimit::Queue && kind != Kind::LeakyBucket {
-        let message = format!("a {} cannot queue", kind.word());
+        let message = format!("a {} cannot queue", Written(kind).word());
         refuse(limit, "over_limit", message, report).push_hint("use `algorithm: leaky_bucket`");
     }
     let unbounded = matches!(kind, Kind::SlidingWindowLog | Kind::SlidingWindowBuckets);
     if scope == Scope::Proxy && unbounded {
-        let message = format!("a {} cannot be kept in a proxy", kind.word());
+        let message = format!("a {} cannot be kept in a proxy", Written(kind).word());
         refuse(limit, "scope", message, report)
             .push_hint("its state has no small fixed size; `sliding_window` has");
     }

@@ -1,10 +1,9 @@
 //! `match`: when a limit applies.
 
-use crate::{
-    Matcher, Pattern,
-    document::{Node, Value},
-    read::{Field, Fields, Form, Path, Report, Take, fields::quoted, scalars::name_hint},
-};
+use documents::{Field, Fields, Form, Node, Path, Report, Take, Value, name_hint, quoted};
+use patterns::Pattern;
+
+use crate::Matcher;
 
 /// Conditions of one limit.
 const MAX_MATCHERS: usize = 32;

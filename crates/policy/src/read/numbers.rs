@@ -1,12 +1,12 @@
 //! The numbers of a limit: `algorithm`, `rate` and what goes with them.
 
 use algorithms::{Kind, Parameters, Rate};
+use documents::{Field, Path, Report, Take};
 
 use crate::{
     OverLimit, Quota,
-    quota::{DEFAULT_MAX_DELAY_MS, field_of},
-    read::{Field, Path, Report, fields::Take},
-    units,
+    quota::{DEFAULT_MAX_DELAY_MS, Written, field_of},
+    rate::parse_rate,
 };
 
 /// What could be read of a limit's numbers.
@@ -24,7 +24,7 @@ pub(super) fn read_numbers(
 ) -> Numbers {
     let before = take.report.problems.len();
     let kind = match take.field("algorithm") {
-        Some(field) => field.choice(take.report),
+        Some(field) => field.choice(take.report).map(|Written(kind)| kind),
         None => Some(Kind::TokenBucket),
     };
     let rate = match take.field("rate") {
@@ -35,7 +35,8 @@ pub(super) fn read_numbers(
     let sub_windows = take.integer("sub_windows", 1);
     let align = take
         .field("align")
-        .and_then(|field| field.choice(take.report));
+        .and_then(|field| field.choice(take.report))
+        .map(|Written(align)| align);
     let strict = take.boolean("strict");
     let max_delay_ms = read_max_delay(take, over_limit);
     let parameters = kind.zip(rate).map(|(kind, rate)| Parameters {
@@ -94,11 +95,7 @@ pub(super) fn validate(
 }
 
 pub(super) fn read_rate(field: &Field<'_>, report: &mut Report) -> Option<Rate> {
-    field.parsed(
-        "a rate, units per period like 10/s",
-        units::parse_rate,
-        report,
-    )
+    field.parsed("a rate, units per period like 10/s", parse_rate, report)
 }
 
 fn read_max_delay(take: &mut Take<'_, '_>, over_limit: OverLimit) -> Option<u64> {

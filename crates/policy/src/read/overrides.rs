@@ -1,18 +1,15 @@
 //! Overrides: other numbers for single buckets.
 
 use algorithms::Parameters;
+use documents::{
+    Field, Fields, Form, Name, Node, Path, Report, Take, Value, node_to_value, quoted,
+};
 
 use crate::{
-    IfMissing, Limit, Name, Override, OverrideQuota, Quota, Scope,
+    IfMissing, Limit, Override, OverrideQuota, Quota, Scope,
     descriptor::normal_value,
-    document::{Node, Value},
     hash::{Positions, values_hash},
-    read::{
-        Field, Fields, Form, Path, Report,
-        fields::{Take, quoted},
-        numbers::{read_rate, validate},
-    },
-    value_text::node_to_value,
+    read::numbers::{read_rate, validate},
 };
 
 /// Every field of an override.

@@ -1,11 +1,10 @@
 //! A whole domain.
 
+use documents::{Field, Fields, Name, Node, Path, Report, Take, Value};
+
 use crate::{
-    Limit, Name, Names, Pause, Policy, Revision,
-    document::{Node, Value},
+    Limit, Names, Pause, Policy, Revision,
     read::{
-        Field, Fields, Path, Report,
-        fields::Take,
         limit::read_limit,
         references::{Placed, check_references},
     },

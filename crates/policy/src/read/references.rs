@@ -1,12 +1,8 @@
 //! What limits say about each other.
 
-use crate::{
-    Limit, Name, Names, digest,
-    document::{Node, Place},
-    hash::Positions,
-    problem::similar,
-    read::{Path, Report},
-};
+use documents::{Name, Node, Path, Place, Report, similar};
+
+use crate::{Limit, Names, digest, hash::Positions};
 
 /// A limit together with where it stands.
 #[derive(Clone, Copy)]

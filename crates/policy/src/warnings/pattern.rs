@@ -1,8 +1,7 @@
 //! Patterns that no value of their entry can match.
 
 use address::Address;
-
-use crate::Pattern;
+use patterns::Pattern;
 
 /// Why a pattern finds nothing, and what was probably meant.
 #[derive(Debug, PartialEq, Eq)]

@@ -1,9 +1,7 @@
 //! Reading `POST /v1/check`.
 
-use policy::{
-    Descriptor, Name, Node, Value, node_to_value,
-    read::{Field, Fields, Form, Path, Report, Take},
-};
+use documents::{Field, Fields, Form, Name, Node, Path, Report, Take, Value, node_to_value};
+use policy::Descriptor;
 
 use crate::{
     ApiError, Check, ErrorCode, Free, MAX_CHECKS, MAX_ENTRIES, MAX_FREE, MAX_LIMITS, MAX_VALUE,

@@ -1,10 +1,7 @@
 //! The limits of a scenario, and edits of them.
 
-use policy::{
-    Limit, Node, Policy,
-    edit::merge,
-    read::{Field, Fields, Report, Take},
-};
+use documents::{Field, Fields, Report, Take};
+use policy::{Limit, Node, Policy, edit::merge};
 
 /// The domain that a scenario's limits are read in.
 const DOMAIN: &str = "simulation";

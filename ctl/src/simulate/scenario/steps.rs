@@ -1,9 +1,7 @@
 //! The steps of a scenario.
 
-use policy::{
-    Descriptor, Name, Node, Policy,
-    read::{Field, Fields, Path, Report, Take},
-};
+use documents::{Field, Fields, Path, Report, Take};
+use policy::{Descriptor, Name, Node, Policy};
 
 use super::{Expected, Request, Step, items, limits::read_set};
 

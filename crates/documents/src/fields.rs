@@ -1,59 +1,14 @@
-//! Taking the fields of a map one by one.
+//! Reading the fields of a map one by one, with every problem on the way.
 //!
 //! What is called from everywhere is kept out of line: the filter carries all
 //! of this, and runs it once per edit.
 
-use std::{
-    borrow::Cow,
-    fmt,
-    hash::{BuildHasher, RandomState},
-};
+use std::{borrow::Cow, collections::HashSet, fmt};
 
-use crate::{
-    Name,
-    document::{Entry, Node, Place, Value},
-    hash::Positions,
-    problem::{Problem, similar},
-    read::Choice,
-};
+use crate::{Choice, Entry, Name, Node, Place, Problem, Problems, Value, similar};
 
 /// The longest path in a message, in characters: keys can be of any length.
 const MAX_PATH: usize = 200;
-
-/// Up to here, looking through a list for a repeated text is faster than hashing its texts.
-const SMALL: usize = 16;
-
-/// Texts that were met before, in time that grows with their number and no faster.
-pub(super) struct Seen {
-    /// Keyed: a stranger may have chosen the texts. `None` where there are few.
-    keyed: Option<RandomState>,
-    positions: Positions,
-}
-
-impl Seen {
-    /// For so many texts.
-    pub(super) fn new(texts: usize) -> Self {
-        Self {
-            keyed: (texts > SMALL).then(RandomState::new),
-            positions: Positions::default(),
-        }
-    }
-
-    /// Whether one of the `count` texts before is this one, as `is` says of a position; if none is,
-    /// this one is at position `count`.
-    #[inline(never)]
-    pub(super) fn repeats(&mut self, text: &str, count: usize, is: &dyn Fn(usize) -> bool) -> bool {
-        let Some(keyed) = &self.keyed else {
-            return (0..count).any(is);
-        };
-        let hash = keyed.hash_one(text);
-        let repeated = self.positions.of(hash).any(is);
-        if !repeated {
-            self.positions.add(hash, count);
-        }
-        repeated
-    }
-}
 
 /// Who wrote the document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,11 +43,28 @@ impl Report {
     }
 
     /// `None` if there are more problems than so many.
-    pub(crate) fn has_only(&self, problems: usize) -> Option<()> {
+    pub fn has_only(&self, problems: usize) -> Option<()> {
         (self.problems.len() <= problems).then_some(())
     }
 
-    /// Notes a problem with a field; the caller may add a hint.
+    /// What was read, if there was nothing wrong with it.
+    ///
+    /// # Errors
+    /// Every problem found.
+    pub fn finish<T>(self, found: Option<T>) -> Result<T, Problems> {
+        match (found, self.all()) {
+            (Some(found), None) => Ok(found),
+            (_, Some(problems)) => Err(problems),
+            (None, None) => Err(nothing_to_read()),
+        }
+    }
+
+    #[inline(never)]
+    fn all(self) -> Option<Problems> {
+        Problems::found(self.problems)
+    }
+
+    /// Adds a problem with a field; the caller may add a hint.
     pub fn add(
         &mut self,
         path: &Path<'_>,
@@ -120,7 +92,12 @@ impl Report {
     }
 }
 
-/// Where the walk is. Written out only when there is a problem to report.
+#[inline(never)]
+fn nothing_to_read() -> Problems {
+    Problems::one(Problem::new("", None, "nothing to read"))
+}
+
+/// The way from the document to a value. Written out only when there is a problem to report.
 #[derive(Clone, Copy, Debug)]
 pub enum Path<'p> {
     /// At the document.
@@ -152,7 +129,7 @@ pub struct Field<'n> {
 }
 
 impl<'n> Field<'n> {
-    /// Notes a problem with this value; the caller may add a hint.
+    /// Adds a problem with this value; the caller may add a hint.
     pub fn report<'r>(
         &self,
         report: &'r mut Report,
@@ -161,7 +138,7 @@ impl<'n> Field<'n> {
         report.add(&self.path, self.node.place, message)
     }
 
-    /// Notes that this is not what it has to be.
+    /// Adds the problem that this is not what it has to be.
     #[inline(never)]
     pub fn expected<'r>(&self, what: &str, report: &'r mut Report) -> &'r mut Problem {
         let message = match self.node.as_text() {
@@ -178,15 +155,14 @@ impl<'n> Field<'n> {
             self.expected(what, report);
             return None;
         };
-        let mut seen = Seen::new(entries.len());
-        let mut once: Vec<&Entry> = Vec::with_capacity(entries.len());
+        let mut keys = HashSet::with_capacity(entries.len());
+        let mut once = Vec::with_capacity(entries.len());
         for entry in entries {
-            let same = |at: usize| once.get(at).is_some_and(|earlier| earlier.key == entry.key);
-            if seen.repeats(&entry.key, once.len(), &same) {
+            if keys.insert(entry.key.as_str()) {
+                once.push(entry);
+            } else {
                 let path = Path::Field(&self.path, &entry.key);
                 report.add(&path, entry.place, "given twice");
-            } else {
-                once.push(entry);
             }
         }
         Some(once)
@@ -230,7 +206,7 @@ impl<'n> Fields<'n> {
         Some(field)
     }
 
-    /// Complains about the fields that nobody took.
+    /// Reports the fields that were not taken.
     #[inline(never)]
     pub fn finish(self, path: &Path<'_>, known: &[&str], report: &mut Report) {
         for entry in self.left {
@@ -320,7 +296,7 @@ impl<'p> Take<'_, 'p> {
 }
 
 /// A value in a message, shortened.
-pub(crate) fn quoted(text: &str) -> String {
+pub fn quoted(text: &str) -> String {
     const MAX: usize = 60;
     let mut short = String::with_capacity(text.len().min(MAX) + 2);
     short.push('`');

@@ -7,9 +7,9 @@ mod similar;
 
 use std::{borrow::Cow, error::Error, sync::Arc};
 
-use crate::document::Place;
+use crate::{JsonError, Place};
 
-pub(crate) use similar::similar;
+pub use similar::similar;
 
 /// Problems that are kept of one document. Beyond them there is a rule behind the errors.
 const MAX_KEPT: usize = 100;
@@ -30,11 +30,8 @@ pub struct Problem {
 }
 
 impl Problem {
-    pub(crate) fn new(
-        path: impl Into<String>,
-        place: Option<Place>,
-        message: impl Into<String>,
-    ) -> Self {
+    /// A problem without a hint.
+    pub fn new(path: impl Into<String>, place: Option<Place>, message: impl Into<String>) -> Self {
         Self {
             path: path.into(),
             limit: None,
@@ -83,7 +80,7 @@ pub struct Problems {
 
 impl Problems {
     /// Problems with which the document can be used; `None` if there are none.
-    pub(crate) fn warnings(list: Vec<Problem>) -> Option<Self> {
+    pub fn warnings(list: Vec<Problem>) -> Option<Self> {
         let found = Self::found(list)?;
         Some(Self {
             gravity: Gravity::Warning,
@@ -92,7 +89,7 @@ impl Problems {
     }
 
     /// `None` if there is nothing wrong.
-    pub(crate) fn found(list: Vec<Problem>) -> Option<Self> {
+    pub fn found(list: Vec<Problem>) -> Option<Self> {
         if list.is_empty() {
             return None;
         }
@@ -115,7 +112,8 @@ impl Problems {
         })
     }
 
-    pub(crate) fn one(problem: Problem) -> Self {
+    /// A single problem, because of which nothing else can be read.
+    pub fn one(problem: Problem) -> Self {
         Self {
             list: vec![problem],
             omitted: 0,
@@ -123,6 +121,11 @@ impl Problems {
             file: None,
             source: None,
         }
+    }
+
+    /// Of bytes that are not JSON.
+    pub fn not_json(error: JsonError) -> Self {
+        Self::one(Problem::new("", None, format!("not JSON: {error}")))
     }
 
     /// Names the file that the document came from, and keeps its text to quote from.
@@ -145,32 +148,3 @@ impl Problems {
 }
 
 impl Error for Problems {}
-
-/// Reads a file's bytes, and lets its problems quote from it.
-#[cfg(feature = "yaml")]
-pub(crate) fn in_text<T>(
-    file: &str,
-    bytes: &[u8],
-    read: impl FnOnce(&str) -> Result<T, Problems>,
-) -> Result<T, Problems> {
-    match std::str::from_utf8(bytes) {
-        Ok(text) => read(text).map_err(|problems| problems.in_file(file, text)),
-        Err(error) => {
-            let valid = bytes.get(..error.valid_up_to()).unwrap_or_default();
-            let line = valid.split(|byte| *byte == b'\n').count();
-            let before = valid.rsplit(|byte| *byte == b'\n').next();
-            let column = String::from_utf8_lossy(before.unwrap_or_default())
-                .chars()
-                .count()
-                + 1;
-            let place = Place {
-                line: u32::try_from(line).unwrap_or(u32::MAX),
-                column: u32::try_from(column).unwrap_or(u32::MAX),
-                width: 1,
-            };
-            let problem = Problem::new("", Some(place), "not UTF-8");
-            let text = String::from_utf8_lossy(bytes);
-            Err(Problems::one(problem).in_file(file, text))
-        }
-    }
-}

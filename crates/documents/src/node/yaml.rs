@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use granit_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Span, Tag};
 
 use super::{Entry, Node, Place, Value, is_number};
-use crate::problem::Problem;
+use crate::{Form, Problem, Problems, Report};
 
 /// Deeper than any limits file needs to be; what is nested deeper is refused.
 const MAX_DEPTH: usize = 32;
@@ -15,11 +15,71 @@ const MAX_ALIASED_NODES: usize = 100_000;
 const QUOTE_PATTERN: &str = "YAML takes an unquoted `!` for a tag; put a pattern that starts with \
                              `!` in quotes, like \"!/internal/**\"";
 
-/// The one document in `text`.
+impl Node {
+    /// Reads a YAML or JSON file.
+    ///
+    /// # Errors
+    /// What is wrong with it, with its place.
+    pub fn from_yaml(file: &str, text: &[u8]) -> Result<Self, Problems> {
+        from_text(file, text, |text| {
+            let mut report = Report::new(Form::File);
+            let node = load(text, &mut report);
+            report.finish(node)
+        })
+    }
+}
+
+/// Reads a file by its text; the problems quote from it.
+///
+/// # Errors
+/// What `read` finds, or that the bytes are not UTF-8.
+pub fn from_text<T>(
+    file: &str,
+    bytes: &[u8],
+    read: impl FnOnce(&str) -> Result<T, Problems>,
+) -> Result<T, Problems> {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => read(text).map_err(|problems| problems.in_file(file, text)),
+        Err(error) => {
+            let valid = bytes.get(..error.valid_up_to()).unwrap_or_default();
+            let line = valid.split(|byte| *byte == b'\n').count();
+            let before = valid.rsplit(|byte| *byte == b'\n').next();
+            let column = String::from_utf8_lossy(before.unwrap_or_default())
+                .chars()
+                .count()
+                + 1;
+            let place = Place {
+                line: u32::try_from(line).unwrap_or(u32::MAX),
+                column: u32::try_from(column).unwrap_or(u32::MAX),
+                width: 1,
+            };
+            let problem = Problem::new("", Some(place), "not UTF-8");
+            let text = String::from_utf8_lossy(bytes);
+            Err(Problems::one(problem).in_file(file, text))
+        }
+    }
+}
+
+/// The one document in a text, YAML or JSON.
+///
+/// JSON is YAML but for surrogate pairs (`\\ud83d\\ude00`): where those are, values have no place.
+pub fn load(text: &str, report: &mut Report) -> Option<Node> {
+    let mut problems = Vec::new();
+    let node = load_yaml(text, &mut problems);
+    if node.is_none()
+        && let Ok(json) = Node::from_json(text.as_bytes())
+    {
+        return Some(json);
+    }
+    report.problems.append(&mut problems);
+    node
+}
+
+/// The one document in a YAML text.
 ///
 /// What the tree cannot express (tags, several documents, maps as keys) is
 /// reported in `problems` and left out, so that the rest can still be checked.
-pub(crate) fn load(text: &str, problems: &mut Vec<Problem>) -> Option<Node> {
+fn load_yaml(text: &str, problems: &mut Vec<Problem>) -> Option<Node> {
     let options = granit_parser::options! {
         flow_nesting_limit: MAX_DEPTH,
         block_nesting_limit: MAX_DEPTH,

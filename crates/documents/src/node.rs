@@ -1,18 +1,18 @@
-//! A document as read, before anything is known about its meaning.
+//! The tree that YAML and JSON are read into, before anything is known about its meaning.
 //!
-//! YAML and JSON both become a tree of [`Node`]s. Maps keep the order of the
+//! Maps keep the order of the
 //! source and its duplicate keys, so that the reader can complain about them,
 //! and nodes read from YAML know their place in the file.
 
 mod json;
 mod serde_impls;
+mod write_yaml;
 #[cfg(feature = "yaml")]
 mod yaml;
-mod yaml_text;
 
 pub use json::JsonError;
 #[cfg(feature = "yaml")]
-pub(crate) use yaml::load;
+pub use yaml::{from_text, load};
 
 /// Where something stands in a file; counted from 1, in characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -158,7 +158,7 @@ impl Node {
     }
 
     /// What kind of value this is, for messages.
-    pub(crate) fn kind(&self) -> &'static str {
+    pub fn kind(&self) -> &'static str {
         match self.value {
             Value::Null => "nothing",
             Value::Bool(_) => "true or false",
@@ -191,4 +191,4 @@ fn is_number(text: &str) -> bool {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

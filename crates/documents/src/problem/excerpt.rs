@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::{Problems, render::visible};
-use crate::document::Place;
+use crate::Place;
 
 impl Problems {
     fn line(&self, place: Place) -> Option<&str> {

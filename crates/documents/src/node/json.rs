@@ -1,5 +1,7 @@
-//! Documents from JSON (RFC 8259), without a serializer's weight: the filter reads two kinds of
-//! documents and has 250 KB for everything.
+//! Documents from JSON (RFC 8259).
+//!
+//! By hand, because the filter reads it: `serde_json` in its place adds 20.6 KB to `filter.wasm`
+//! (331.8 to 352.4 KB), more than its 350 KB. The tests compare with `serde_json`.
 
 use super::{Entry, Node, Value};
 

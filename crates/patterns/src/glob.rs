@@ -5,11 +5,11 @@
 //! as bits of a few words (Shift-And). There is no backtracking, so no value
 //! takes longer than its length.
 
-use super::PatternError;
+use crate::PatternError;
 
 /// A parsed glob.
 #[derive(Clone, Debug)]
-pub(super) struct Glob {
+pub(crate) struct Glob {
     /// Every match starts with it.
     head: Vec<u8>,
     /// What follows the head; `None` where nothing does.
@@ -43,7 +43,7 @@ enum Step {
 }
 
 impl Glob {
-    pub(super) fn parse(text: &str) -> Result<Self, PatternError> {
+    pub(crate) fn parse(text: &str) -> Result<Self, PatternError> {
         let steps = steps(text.as_bytes())?;
         let literal = steps
             .iter()
@@ -68,19 +68,19 @@ impl Glob {
     }
 
     /// The glob, written in lower case, for values in any case.
-    pub(super) fn ignoring_case(self) -> Self {
+    pub(crate) fn ignoring_case(self) -> Self {
         Self {
             any_case: true,
             ..self
         }
     }
 
-    pub(super) fn any_case(&self) -> bool {
+    pub(crate) fn any_case(&self) -> bool {
         self.any_case
     }
 
     /// The text itself, if there is no wildcard in it.
-    pub(super) fn literal(&self) -> Option<Vec<u8>> {
+    pub(crate) fn literal(&self) -> Option<Vec<u8>> {
         match self.tail {
             None => Some(self.head.clone()),
             Some(_) => None,
@@ -89,7 +89,7 @@ impl Glob {
 
     /// The whole path segments at its start: every match is this, or continues it with a
     /// slash. `None` where there are none.
-    pub(super) fn head(&self) -> Option<&[u8]> {
+    pub(crate) fn head(&self) -> Option<&[u8]> {
         if let Some(Tail::Below) = self.tail {
             return Some(&self.head);
         }
@@ -97,7 +97,7 @@ impl Glob {
         self.head.get(..end).filter(|head| !head.is_empty())
     }
 
-    pub(super) fn matches(&self, value: &[u8]) -> bool {
+    pub(crate) fn matches(&self, value: &[u8]) -> bool {
         let Some((head, rest)) = value.split_at_checked(self.head.len()) else {
             return false;
         };

@@ -1,15 +1,11 @@
 //! Reading single values, each with a message that says what was expected.
 
+use std::collections::HashSet;
+
 use crate::{
-    Name, NameError,
-    document::Value,
-    problem::similar,
-    read::{
-        Field, Path, Report,
-        fields::{Seen, quoted},
-    },
+    Field, Name, NameError, Path, Report, Value, quoted, similar,
     timestamp::parse_timestamp,
-    units,
+    units::{parse_digits, parse_duration},
 };
 
 /// A field with a fixed set of values.
@@ -106,7 +102,7 @@ impl<'n> Field<'n> {
             return self.name(what, report).map(|name| vec![name]);
         };
         let mut names: Vec<Name> = Vec::new();
-        let mut seen = Seen::new(items.len());
+        let mut known = HashSet::with_capacity(items.len());
         for (index, node) in items.iter().enumerate() {
             let item = Field {
                 node,
@@ -115,11 +111,10 @@ impl<'n> Field<'n> {
             let Some(name) = item.name(what, report) else {
                 continue;
             };
-            let same = |at: usize| names.get(at).is_some_and(|earlier| *earlier == name);
-            if seen.repeats(name.as_str(), names.len(), &same) {
-                item.report(report, format!("`{name}` is listed twice"));
-            } else {
+            if known.insert(name.clone()) {
                 names.push(name);
+            } else {
+                item.report(report, format!("`{name}` is listed twice"));
             }
         }
         Some(names)
@@ -145,12 +140,12 @@ impl<'n> Field<'n> {
     /// A duration, in milliseconds.
     #[inline(never)]
     pub fn duration(&self, report: &mut Report) -> Option<u64> {
-        self.parsed("a duration like 250ms or 3s", units::parse_duration, report)
+        self.parsed("a duration like 250ms or 3s", parse_duration, report)
     }
 
     /// A point in time, in milliseconds since the epoch.
     #[inline(never)]
-    pub(crate) fn time(&self, report: &mut Report) -> Option<u64> {
+    pub fn time(&self, report: &mut Report) -> Option<u64> {
         let time = self.text("a time", report).and_then(parse_timestamp);
         if time.is_none() {
             self.expected("a time like 2026-12-01T00:00Z", report);
@@ -163,14 +158,14 @@ impl<'n> Field<'n> {
     pub fn percent(&self, least: u32, most: u32, report: &mut Report) -> Option<u32> {
         let what = format!("a whole percentage from {least}% to {most}%");
         let text = self.text(&what, report)?;
-        let value = text.strip_suffix('%').and_then(units::parse_digits);
+        let value = text.strip_suffix('%').and_then(parse_digits);
         if let Some(value) = value.and_then(|value| u32::try_from(value).ok())
             && (least..=most).contains(&value)
         {
             return Some(value);
         }
         let problem = self.expected(&what, report);
-        if units::parse_digits(text).is_some() {
+        if parse_digits(text).is_some() {
             problem.push_hint(format!("did you mean `{text}%`?"));
         }
         None
@@ -178,7 +173,7 @@ impl<'n> Field<'n> {
 }
 
 /// What a name has to be, or the name that was probably meant.
-pub(crate) fn name_hint(text: &str, error: &NameError) -> String {
+pub fn name_hint(text: &str, error: &NameError) -> String {
     let lower = text.to_ascii_lowercase().replace(' ', "-");
     match lower.parse::<Name>() {
         Ok(name) => format!("did you mean `{name}`? {error}"),

@@ -1,4 +1,5 @@
-//! Patterns: what a limit's `match` says about one entry of a descriptor.
+//! Patterns: what a limit's `match` says about one entry of a descriptor: texts, globs, networks
+//! and regular expressions.
 
 mod cidr;
 mod glob;
@@ -92,7 +93,7 @@ impl Pattern {
     }
 
     /// Whether the pattern, without its negation, matches a value.
-    pub(crate) fn finds(&self, value: &[u8]) -> bool {
+    pub fn finds(&self, value: &[u8]) -> bool {
         match &self.test {
             Test::Exact(text) => text == value,
             Test::ExactAnyCase(text) => text.eq_ignore_ascii_case(value),
@@ -111,7 +112,7 @@ impl Pattern {
 
     /// The one value that a positive, exact pattern matches, in lower case if it matches
     /// [any case](Self::any_case).
-    pub(crate) fn exact(&self) -> Option<&[u8]> {
+    pub fn exact(&self) -> Option<&[u8]> {
         match &self.test {
             Test::Exact(text) | Test::ExactAnyCase(text) if !self.negated => Some(text),
             _ => None,
@@ -119,7 +120,7 @@ impl Pattern {
     }
 
     /// Whether the case of ASCII letters makes no difference to a text or glob.
-    pub(crate) fn any_case(&self) -> bool {
+    pub fn any_case(&self) -> bool {
         match &self.test {
             Test::ExactAnyCase(_) => true,
             Test::Glob(glob) => glob.any_case(),
@@ -128,7 +129,7 @@ impl Pattern {
     }
 
     /// What every value that a positive glob matches is, or starts with before a slash.
-    pub(crate) fn head(&self) -> Option<&[u8]> {
+    pub fn head(&self) -> Option<&[u8]> {
         match &self.test {
             Test::Glob(glob) if !self.negated => glob.head(),
             _ => None,

@@ -2,18 +2,18 @@
 
 use address::Address;
 
-use super::PatternError;
+use crate::PatternError;
 
 /// An IP network. IPv4 addresses inside IPv6 (`::ffff:10.0.0.1`) are taken as IPv4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Network {
+pub(crate) struct Network {
     /// The first of its addresses.
     base: Address,
     length: u8,
 }
 
 impl Network {
-    pub(super) fn parse(text: &str) -> Result<Self, PatternError> {
+    pub(crate) fn parse(text: &str) -> Result<Self, PatternError> {
         let (address, length) = parse(text.as_bytes()).ok_or(PatternError::Cidr)?;
         let length = length.ok_or(PatternError::Cidr)?;
         let base = address.cut(length);
@@ -26,7 +26,7 @@ impl Network {
     }
 
     /// Whether a value, an address or a network, lies within this one.
-    pub(super) fn contains(&self, value: &[u8]) -> bool {
+    pub(crate) fn contains(&self, value: &[u8]) -> bool {
         // The longest there is: an IPv6 address with an embedded IPv4 one, and /128.
         if value.len() > 49 {
             return false;
@@ -53,6 +53,11 @@ fn parse(text: &[u8]) -> Option<(Address, Option<u8>)> {
     let (address, length) = text.split_at_checked(at)?;
     let address = Address::parse(address)?;
     let digits = str::from_utf8(length.get(1..)?).ok()?;
-    let length = u8::try_from(crate::units::parse_digits(digits)?).ok()?;
+    // The standard library would take a sign.
+    let digits = digits
+        .bytes()
+        .all(|b| b.is_ascii_digit())
+        .then_some(digits)?;
+    let length: u8 = digits.parse().ok()?;
     (length <= address.width()).then_some((address, Some(length)))
 }

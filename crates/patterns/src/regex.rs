@@ -20,14 +20,14 @@ const MAX_GROUPS: usize = 16;
 
 /// A compiled expression.
 #[derive(Clone, Debug)]
-pub(super) struct Regex(regex_lite::Regex);
+pub(crate) struct Regex(regex_lite::Regex);
 
 impl Regex {
     /// The longest value that is searched, in bytes.
-    pub(super) const MAX_INPUT: usize = 8192;
+    pub(crate) const MAX_INPUT: usize = 8192;
 
     /// Compiles an expression, or says what is wrong with it.
-    pub(super) fn parse(expression: &str) -> Result<Self, String> {
+    pub(crate) fn parse(expression: &str) -> Result<Self, String> {
         // Alone first: `a)(b` would be balanced inside the group below.
         let alone = compile(expression, MAX_DEPTH).map_err(|error| message(&error))?;
         if alone.captures_len() > MAX_GROUPS + 1 {
@@ -42,7 +42,7 @@ impl Regex {
     }
 
     /// Whether the whole value matches. Takes time in proportion to its length.
-    pub(super) fn matches(&self, value: &str) -> bool {
+    pub(crate) fn matches(&self, value: &str) -> bool {
         self.0.is_match(value)
     }
 }
@@ -65,8 +65,6 @@ fn message(error: &Error) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
-
     use super::*;
 
     #[test]
@@ -137,15 +135,5 @@ mod tests {
         // Whatever a pattern's length allows without counted repetition fits.
         assert!(Regex::parse(&vec!["a"; 500].join("|")).is_ok());
         assert!(Regex::parse(&format!("(?i){}", "a".repeat(1000))).is_ok());
-    }
-
-    #[test]
-    fn the_slowest_expression_is_bounded_in_time() {
-        let regex = Regex::parse("(?:[a-cx-z]*){740}").unwrap();
-        let value = "a".repeat(Regex::MAX_INPUT - 1) + "!";
-        let start = Instant::now();
-        assert!(!regex.matches(&value));
-        // Without optimisation, on a busy machine; 0.2 s with it.
-        assert!(start.elapsed() < Duration::from_secs(30));
     }
 }

@@ -3,8 +3,10 @@
 //! A value that is UTF-8 is that text. Any other is `{base64: …}`, so that no
 //! two values look alike. An absent value is `null`.
 
-use crate::document::{Node, Value};
+use crate::{Node, Value};
 
+/// Standard Base64 with padding. By hand, because the filter reads it too: this adds 1.3 KB to a wasm
+/// module built for size, `base64ct` 4.5 KB, `data-encoding` 6.6 KB and `base64` 11.8 KB.
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
 /// An entry's value as a document shows it.

@@ -1,7 +1,7 @@
 //! What a misspelt word was meant to be.
 
 /// The candidate that `text` was probably meant to be.
-pub(crate) fn similar<'c>(text: &str, candidates: &[&'c str]) -> Option<&'c str> {
+pub fn similar<'c>(text: &str, candidates: &[&'c str]) -> Option<&'c str> {
     // Longer words forgive more; and no name is longer than this.
     let allowed = match text.len() {
         0..=64 => text.len().div_ceil(3),

@@ -1,0 +1,27 @@
+//! Documents: YAML and JSON as one tree, and what is wrong with them, with its place.
+//!
+//! A document is a tree of [`Node`]s, which know their place if they were read from a file.
+//! [`Field`] and [`Take`] read a tree field by field and go on after a problem, so that a [`Report`]
+//! has all of them; [`Problems`] shows them as a compiler does, with the line and a caret.
+
+mod bytes;
+mod fields;
+mod name;
+mod node;
+mod printable;
+mod problem;
+mod scalars;
+mod timestamp;
+mod units;
+
+pub use bytes::{node_to_value, value_to_node};
+pub use fields::{Field, Fields, Form, Path, Report, Take, quoted};
+pub use name::{Name, NameError};
+pub use node::{Entry, JsonError, Node, Place, Value};
+#[cfg(feature = "yaml")]
+pub use node::{from_text, load};
+pub use printable::{is_printable, printable, printable_styled};
+pub use problem::{Problem, Problems, similar};
+pub use scalars::{Choice, name_hint};
+pub use timestamp::{format_timestamp, parse_timestamp};
+pub use units::{Duration, UnitError, parse_digits, parse_duration, unit_ms};

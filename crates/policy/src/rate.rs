@@ -1,0 +1,70 @@
+//! Rates, as people write them.
+
+use std::fmt;
+
+use algorithms::Rate;
+use documents::{Duration, UnitError, parse_digits, parse_duration, unit_ms};
+
+/// A rate `N/P`, where P is a unit or a number of them.
+pub fn parse_rate(text: &str) -> Result<Rate, UnitError> {
+    let (units, period) = text.split_once('/').ok_or(UnitError::Rate)?;
+    let units = parse_digits(units).ok_or(UnitError::Rate)?;
+    let period_ms = match unit_ms(period) {
+        Some(ms) => ms,
+        None => parse_duration(period).map_err(|error| match error {
+            UnitError::Period => UnitError::Period,
+            _ => UnitError::Rate,
+        })?,
+    };
+    if period_ms == 0 {
+        return Err(UnitError::Period);
+    }
+    Ok(Rate { units, period_ms })
+}
+
+/// A rate as people write it: `10/s`, `5/1500ms`.
+#[derive(Clone, Copy, Debug)]
+pub struct RateText(pub Rate);
+
+impl fmt::Display for RateText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let period = Duration(self.0.period_ms).to_string();
+        let unit = period
+            .strip_prefix('1')
+            .filter(|unit| unit_ms(unit).is_some());
+        write!(f, "{}/{}", self.0.units, unit.unwrap_or(&period))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_read_and_written() {
+        for (text, units, period_ms, written) in [
+            ("10/s", 10, 1000, "10/s"),
+            ("100/1m", 100, 60_000, "100/m"),
+            ("5/1500ms", 5, 1500, "5/1500ms"),
+            ("3/60000ms", 3, 60_000, "3/m"),
+            ("0/d", 0, 86_400_000, "0/d"),
+            ("7/10m", 7, 600_000, "7/10m"),
+        ] {
+            let rate = parse_rate(text).unwrap();
+            assert_eq!((rate.units, rate.period_ms), (units, period_ms), "{text}");
+            assert_eq!(RateText(rate).to_string(), written);
+        }
+    }
+
+    #[test]
+    fn what_is_not_a_rate_is_refused() {
+        for text in [
+            "", "10", "/s", "10/", "10 per s", "10/ s", "-1/s", "+1/s", "1.5/s", "10/5", "10/w",
+            "10/s/s", "1e3/s", "１/s",
+        ] {
+            assert_eq!(parse_rate(text), Err(UnitError::Rate), "{text}");
+        }
+        assert_eq!(parse_rate("1/0s"), Err(UnitError::Period));
+        assert_eq!(parse_rate("1/99999999999999999d"), Err(UnitError::Period));
+    }
+}
