@@ -1,7 +1,7 @@
 //! The tree that YAML and JSON are read into, before anything is known about its meaning.
 //!
 //! Maps keep the order of the
-//! source and its duplicate keys, so that the reader can complain about them,
+//! source and its duplicate keys, so that the reader can report them,
 //! and nodes read from YAML know their place in the file.
 
 mod json;

@@ -17,7 +17,7 @@ pub enum UnitError {
     /// Not of the form N/P.
     #[error("a rate is units per period, like 10/s, 100/1m or 5/1500ms")]
     Rate,
-    /// A number without a unit, or a unit nobody knows.
+    /// A number without a unit, or with an unknown one.
     #[error("a duration is a whole number and one of ms, s, m, h, d: 250ms, 3s, 1m")]
     Duration,
     /// Zero, or more than can be counted.

@@ -11,10 +11,10 @@ pub struct DenyConfig {
     pub message: Option<String>,
     /// Where the client can read more.
     pub docs: Option<String>,
-    /// How much longer than needed a client may be told to wait, in percent, so that denied
+    /// How much longer than needed `Retry-After` may be, in percent, so that denied
     /// clients do not come back all at once.
     pub retry_jitter_percent: u8,
-    /// The status where a limit fails closed, or cannot be told apart from one that does.
+    /// The status where a limit fails closed, or may be one that does.
     pub status_on_error: u16,
 }
 

@@ -36,7 +36,7 @@ impl Choice for IfSeveral {
     ];
 }
 
-/// The entries that every request has without being asked for.
+/// The entries that every request has without configuration.
 fn built_in(prefixes: Prefixes) -> Vec<(Name, Source)> {
     const SOURCES: usize = 7;
     let property = |path: &[u8]| Source::Property(path.to_vec(), Format::Text);

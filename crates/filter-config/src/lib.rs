@@ -1,4 +1,4 @@
-//! What the filter is told by Envoy's configuration.
+//! The filter's configuration, as Envoy passes it.
 //!
 //! `docs/filter.md` is the manual. Unknown fields are errors, and everything
 //! wrong with a configuration is said at once. A crate of its own, because a
@@ -38,7 +38,7 @@ pub struct Config {
     pub enabled_percent: u8,
     /// Requests held at once in queues, for each worker; beyond it they are denied.
     pub hold_max: usize,
-    /// Buckets remembered in shared data.
+    /// Buckets in the shared table.
     pub buckets: u32,
     /// Limits until the first snapshot arrives.
     pub limits: Option<Policy>,
@@ -53,7 +53,7 @@ pub struct LimiterConfig {
     pub authority: String,
     /// How long a call may take, in milliseconds.
     pub timeout_ms: u64,
-    /// The environment variable that holds the token, if the limiter asks for one.
+    /// The environment variable that holds the token, if the limiter requires one.
     pub token_env: Option<String>,
     /// Whether requests at the limiter's host and paths pass unlimited though no token shows that
     /// a filter sent them.

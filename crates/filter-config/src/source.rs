@@ -28,7 +28,7 @@ pub enum Source {
 /// Which of several different values of a header, cookie or parameter is the entry's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IfSeveral {
-    /// None: nobody can tell which one the service takes, so all such requests share a bucket
+    /// None: it is unknown which one the service takes, so all such requests share a bucket
     /// ([`policy::SEVERAL`]).
     #[default]
     Share,
@@ -50,7 +50,7 @@ pub enum Format {
     Integer,
 }
 
-/// How much of an address tells clients apart, in bits.
+/// How many bits of an address identify a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prefixes {
     /// Of an IPv4 address, at most 32.

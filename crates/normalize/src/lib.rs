@@ -2,7 +2,7 @@
 //!
 //! Services take many spellings for one resource; whichever a client chooses must count against
 //! the same limits. So values are brought to a normal form before they are matched or name a
-//! bucket, by filters and limiters alike. `docs/limits.md` tells users what is folded and what
+//! bucket, by filters and limiters alike. `docs/limits.md` lists what is folded and what
 //! is not. Everything here takes any bytes, in time and memory proportional to their number, and
 //! leaves a normal form as it is. A crate of its own, because most requests have a path: it is
 //! not built for size alone, as `policy` is.

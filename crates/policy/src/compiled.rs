@@ -59,7 +59,7 @@ pub struct Match<'c, 'e> {
     /// Whether this bucket is enforced, or only reported (`enforce`).
     pub enforced: bool,
     /// The entry that the request lacks, where the limit denies such requests
-    /// (`if_missing: deny`). No bucket is asked then.
+    /// (`if_missing: deny`). No bucket is charged then.
     pub missing: Option<&'c Name>,
 }
 
@@ -205,7 +205,7 @@ impl Compiled {
     /// The limits that apply to a request at a time in milliseconds since the epoch, in the order
     /// of the policy, `replaces` settled. Those that are paused then are as absent.
     ///
-    /// Every needed entry is asked for once.
+    /// Every needed entry is looked up once.
     pub fn matching<'e>(
         &self,
         entries: &'e (impl Entries + ?Sized),

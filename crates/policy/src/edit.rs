@@ -13,7 +13,7 @@ pub enum EditError {
     /// No such field.
     #[error("unknown field `{field}`{}", meant.as_ref().map_or(String::new(), |m| format!(", did you mean `{m}`?")))]
     UnknownField {
-        /// What was asked for.
+        /// The requested path.
         field: String,
         /// What was probably meant.
         meant: Option<&'static str>,

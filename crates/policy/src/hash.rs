@@ -24,7 +24,7 @@ pub fn bucket_hash<V: AsRef<[u8]>>(limit: &Name, values: &[Option<V>]) -> u64 {
     hasher.finish()
 }
 
-/// The buckets of one limit, told apart within this process.
+/// A hash of the values of a bucket of one limit, for use within this process.
 pub(crate) fn values_hash(values: &[Option<Vec<u8>>]) -> u64 {
     let mut hasher = SipHasher13::new();
     write_all(&mut hasher, values);
@@ -48,7 +48,7 @@ fn write(hasher: &mut SipHasher13, value: Option<&[u8]>) {
     hasher.write(value);
 }
 
-/// How many proxies a leased bucket tells apart.
+/// How many proxies a leased bucket distinguishes.
 pub const PROXY_MARKS: u8 = algorithms::PROXY_MARKS;
 
 /// A proxy by one of [`PROXY_MARKS`] numbers, for the buckets that it leases from.
@@ -59,7 +59,7 @@ pub fn proxy_mark(proxy: &str) -> u8 {
     u8::try_from(mark).unwrap_or(0)
 }
 
-/// A digest of a stored record, to tell revisions of the same number apart.
+/// A digest of a stored record, to distinguish revisions of the same number.
 pub fn digest(record: &[u8]) -> u64 {
     let mut hasher = SipHasher13::new();
     hasher.write(record);

@@ -74,10 +74,10 @@ pub struct Limit {
     pub partition: Vec<Name>,
     /// The kill switch: the limit is as absent while it holds.
     pub paused: Option<Pause>,
-    /// Number of proxies to assume while no limiter says; `None`: as last told.
+    /// Number of proxies to assume while no limiter answers; `None`: the last reported one.
     pub fleet_size: Option<u64>,
     /// The domain revision that last changed this limit (edit, reset or credit). Bucket state
-    /// remembers the newest one seen, and caches of older ones are dropped.
+    /// holds the newest one seen, and caches of older ones are dropped.
     pub generation: u64,
 }
 

@@ -40,7 +40,7 @@ impl Pause {
         }
     }
 
-    /// Reads the value of `paused` where somebody else validated it.
+    /// Reads the value of `paused` of a document that is already validated.
     pub fn from_node(node: &Node) -> Option<Self> {
         match &node.value {
             Value::Bool(true) => Some(Self { until_ms: None }),

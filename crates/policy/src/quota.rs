@@ -56,7 +56,7 @@ impl Choice for Written<Align> {
     ];
 }
 
-/// The field of a limit that an algorithm complains about.
+/// The field of a limit that an error of the algorithm is about.
 pub(crate) fn field_of(error: &ParameterError) -> &'static str {
     match error {
         ParameterError::BurstTooLarge { .. } => "burst",

@@ -13,7 +13,7 @@ use crate::{
     read::{FORMAT, read_limit, read_matchers_alone},
 };
 
-/// What a limit asks of its reader beyond the fields it has. To be raised, for the limits
+/// The version of the meaning of a limit's fields. To be raised, for the limits
 /// concerned only, when a known field or value gets another meaning.
 const LEVEL: u64 = 1;
 

@@ -47,7 +47,7 @@ pub struct Dear {
 pub struct Supply<'a> {
     /// Every entry, the built-in ones included.
     pub entries: &'a [Name],
-    /// The domains that proxies ask for; none: not known.
+    /// The domains that proxies request; empty: unknown.
     pub domains: &'a [Name],
     /// To how many bits an IPv4 and an IPv6 address are cut; `None`: not known.
     pub prefixes: Option<[u8; 2]>,
@@ -77,7 +77,7 @@ impl Policy {
     }
 }
 
-/// Nobody asks for these limits.
+/// No proxy requests these limits.
 fn other_domain(domain: &Name, around: &Surroundings<'_>) -> Option<Problem> {
     let supply = around.supply?;
     if supply.domains.is_empty() || supply.domains.contains(domain) {

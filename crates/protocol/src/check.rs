@@ -22,14 +22,14 @@ pub struct Check {
     /// Units wanted in advance, and what became of earlier ones; at most one entry per limit.
     ///
     /// A limit that is also in `skip` is tested with a cost of 0. Only in the compact
-    /// encoding: who asks in JSON has no lease to keep.
+    /// encoding: clients of the JSON API have no leases.
     pub leases: Vec<LeaseRequest>,
     /// Slots of queues that requests with this descriptor gave up: freed before the check is
     /// decided, and whatever the decision.
     pub free: Vec<Free>,
     /// The longest that a queue may delay the request, if that is less than what its limit says.
     pub max_delay_ms: Option<u64>,
-    /// Who asks for leases: [`crate::compact::Batch::proxy_mark`].
+    /// The proxy that requests leases: [`crate::compact::Batch::proxy_mark`].
     pub proxy: u8,
 }
 
@@ -42,7 +42,7 @@ pub struct Debit {
     pub units: u64,
 }
 
-/// What a proxy asks of a limit with `lease`, beside the check's own cost.
+/// What a proxy requests of a limit with `lease`, beside the check's own cost.
 ///
 /// The surplus is granted only if the check is allowed (a cost of 0 always fits) and is no `peek`.
 /// Settlements are executed whatever the decision, once: a check that carries one is never sent

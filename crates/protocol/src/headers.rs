@@ -27,7 +27,7 @@ pub const REPORT_CBOR: &str = "application/vnd.rl.report+cbor";
 /// fit is left out; [`ALL_LIMITS`] stands in until the answer to a check says more.
 const MAX_PROXIES: usize = 16_384;
 
-/// `*=4, per-user=3, exports=1`: how many live proxies asked for anything lately, and for each limit.
+/// `*=4, per-user=3, exports=1`: how many proxies sent checks lately, in all and for each limit.
 pub fn format_proxies<'n>(all: u64, limits: impl IntoIterator<Item = (&'n Name, u64)>) -> String {
     let mut text = format!("{ALL_LIMITS}={all}");
     for (limit, count) in limits {

@@ -28,7 +28,7 @@ pub enum DecidedBy {
     Proxy,
     /// A proxy without a limiter, by its share.
     Local,
-    /// A proxy: the request lacks an entry that the limit asks for.
+    /// A proxy: the request lacks an entry of the limit's `per`.
     Missing,
     /// A proxy without a limiter, as the limit says.
     Failure,

@@ -1,4 +1,4 @@
-//! Nodes from and to JSON (or whatever else speaks serde).
+//! Nodes from and to JSON (or another format of serde).
 
 use std::fmt;
 

@@ -5,11 +5,11 @@ use std::{iter, mem};
 /// The fewest chains.
 const FEWEST: usize = 8;
 
-/// Where in a list something of a hash may stand. Several may share one: who asks compares.
+/// Where in a list something of a hash may stand. Several may share a hash: callers compare.
 ///
 /// One type for every kind of list, and chains rather than the standard library's map, because
 /// the filter carries the code of each kind of map: this one is a fifth of that.
-/// Hashes of texts that strangers choose do not belong here: none of them is keyed.
+/// Hashes of texts that clients choose do not belong here: the hashes are not keyed.
 #[derive(Clone, Debug, Default)]
 pub struct Positions {
     /// The last entry of each chain. A power of two of them, as many as entries or more.

@@ -82,7 +82,7 @@ pub(super) fn validate(
         let node = owner.node.get(name).unwrap_or(owner.node);
         let path = Path::Field(&owner.path, name);
         report.add(&path, node.place, error.to_string());
-        // Only the first thing wrong is said at a time: take it away, and ask again.
+        // Validation reports one error at a time: remove its cause and validate again.
         match name {
             "burst" if parameters.burst.take().is_some() => {}
             "max_delay" if parameters.max_delay_ms.take().is_some() => {}

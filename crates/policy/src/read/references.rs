@@ -8,7 +8,7 @@ use crate::{Limit, Names, digest, hash::Positions};
 #[derive(Clone, Copy)]
 pub(crate) struct Placed<'n> {
     pub(crate) index: usize,
-    /// What it was read from, if that is at hand.
+    /// What it was read from, if that is available.
     pub(crate) node: Option<&'n Node>,
     pub(crate) limit: &'n Limit,
 }

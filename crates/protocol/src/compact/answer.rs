@@ -7,12 +7,12 @@ use crate::{Answer, ErrorCode, Lease, LimitAnswer, MAX_CHECKS, Mode};
 
 /// The answers to a [`super::Batch`].
 ///
-/// They come without [`LimitAnswer::bucket`]: the proxy knows what it asked.
+/// They come without [`LimitAnswer::bucket`]: the proxy has its own checks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BatchAnswer {
-    /// The policy that decided. One that the proxy does not have is a reason to ask for it.
+    /// The policy that decided. A proxy that has another one polls for it.
     pub revision: Revision,
-    /// How many live proxies asked for a limit lately, where that is known.
+    /// How many proxies sent checks of a limit lately, where that is known.
     pub proxies: Vec<(Name, u64)>,
     /// A decision or an error for each check, in order.
     pub results: Vec<Result<Answer, ErrorCode>>,
@@ -27,10 +27,10 @@ impl BatchAnswer {
     /// The answers as bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut limits = Table::default();
-        let told = self.proxies.iter().map(|(limit, _)| limit);
+        let counted = self.proxies.iter().map(|(limit, _)| limit);
         let decided = self.results.iter().flatten();
         let asked = decided.flat_map(|answer| answer.limits.iter().map(|limit| &limit.name));
-        for limit in told.chain(asked) {
+        for limit in counted.chain(asked) {
             limits.add(limit);
         }
         let mut writer = Writer::default();

@@ -1,11 +1,11 @@
-//! What a proxy decided by itself, told to a limiter now and then.
+//! Reports: what a proxy decided without the limiter.
 
 use policy::Name;
 
 use super::{DecodeError, MAX_NAMES, Reader, Table, Writer};
 use crate::{DecidedBy, MAX_ENTRIES, Outcome};
 
-/// What one worker of a proxy decided by itself since it last told.
+/// What one worker of a proxy decided without the limiter since its last report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     /// The domain.

@@ -30,7 +30,7 @@ const SINGLE_FIELDS: [&str; 9] = [
 ];
 const BATCH_FIELDS: [&str; 2] = ["domain", "checks"];
 
-/// What a program asks.
+/// The request of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     /// The domain.
@@ -92,7 +92,7 @@ fn read_request(root: Field<'_>, report: &mut Report) -> Option<Request> {
     })
 }
 
-/// Notes that a field is not there; one that is there and empty was complained about already.
+/// Reports a missing field; an empty one has been reported already.
 fn missing<T>(owner: &Field<'_>, name: &str, report: &mut Report) -> Option<T> {
     if owner.node.get(name).is_none() {
         let path = Path::Field(&owner.path, name);
