@@ -9,8 +9,8 @@ pub mod compact;
 mod error;
 mod headers;
 pub mod json;
+mod outcome;
 mod summary;
-mod tally;
 
 pub use check::{
     Answer, Check, Debit, Free, Lease, LeaseRequest, LimitAnswer, Mode, Settlement, Slot,
@@ -20,8 +20,8 @@ pub use headers::{
     ALL_LIMITS, API_HEADER, API_VERSION, CHECK_CBOR, CHECK_JSON, PROXIES_HEADER, REPORT_CBOR,
     REVISION_HEADER, format_proxies, is_proxy_id, parse_proxies,
 };
+pub use outcome::{DecidedBy, Outcome};
 pub use summary::Summary;
-pub use tally::{DecidedBy, Outcome};
 
 /// Checks in one batch, at most.
 pub const MAX_CHECKS: usize = 1024;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use policy::Name;
 use prometheus_client::metrics::counter::Counter;
-use protocol::{DecidedBy, LimitAnswer, Mode, Outcome, Settlement, compact::Tally};
+use protocol::{DecidedBy, LimitAnswer, Outcome, Settlement, compact::Tally};
 use store::LimitActivity;
 
 use super::{decisions::LimitDecisions, leases::LeaseCounters};
@@ -91,11 +91,12 @@ impl DomainCounters {
         let Some(counters) = self.limits.get(&answer.name) else {
             return;
         };
-        let (counter, outcome) = match (answer.allowed, answer.mode) {
-            (true, _) => (&counters.allowed, Outcome::Allowed),
-            (false, Mode::Enforce) => (&counters.denied, Outcome::Denied),
-            (false, Mode::Shadow) => (&counters.would_deny, Outcome::WouldDeny),
-            (false, Mode::Degrade) => (&counters.degraded, Outcome::Degraded),
+        let outcome = answer.outcome();
+        let counter = match outcome {
+            Outcome::Allowed => &counters.allowed,
+            Outcome::Denied => &counters.denied,
+            Outcome::WouldDeny => &counters.would_deny,
+            Outcome::Degraded => &counters.degraded,
         };
         counter.inc();
         counters.decisions.decided(outcome);

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use policy::Name;
-use protocol::{DecidedBy, LimitAnswer, Mode, Outcome, compact};
+use protocol::{DecidedBy, LimitAnswer, Outcome, compact};
 use store::{Activity, Denial, LimitActivity, Noted, Slot, Stretch};
 use tokio::time::Instant;
 
@@ -83,7 +83,7 @@ impl Ledger {
         self.watched = self.watched.saturating_add(1);
         self.busy.add(&answer.name, &answer.bucket, by, None);
         if !answer.allowed {
-            let denial = denial(outcome(answer));
+            let denial = denial(answer.outcome());
             self.denied
                 .add(&answer.name, &answer.bucket, by, Some(denial));
         }
@@ -209,15 +209,6 @@ impl Open {
 pub(crate) fn since(before: &mut u64, now: u64) -> u64 {
     let before = std::mem::replace(before, now);
     now.checked_sub(before).unwrap_or(now)
-}
-
-pub(super) fn outcome(answer: &LimitAnswer) -> Outcome {
-    match (answer.allowed, answer.mode) {
-        (true, _) => Outcome::Allowed,
-        (false, Mode::Enforce) => Outcome::Denied,
-        (false, Mode::Shadow) => Outcome::WouldDeny,
-        (false, Mode::Degrade) => Outcome::Degraded,
-    }
 }
 
 fn bounded(activity: &Activity) -> Activity {

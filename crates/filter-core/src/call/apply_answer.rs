@@ -1,7 +1,7 @@
 //! The answer to one check: the decision is carried out, and what it says of buckets is cached.
 
 use policy::{Name, OverLimit};
-use protocol::{Answer, DecidedBy, LimitAnswer, Mode, Outcome};
+use protocol::{Answer, DecidedBy, LimitAnswer, Mode};
 
 use super::clamp::clamp;
 use crate::{
@@ -91,14 +91,8 @@ impl Worker {
     }
 
     fn count_answer(&mut self, limit: &LimitAnswer) {
-        let decision = match (limit.allowed, limit.mode) {
-            (true, _) => Outcome::Allowed,
-            (false, Mode::Enforce) => Outcome::Denied,
-            (false, Mode::Shadow) => Outcome::WouldDeny,
-            (false, Mode::Degrade) => Outcome::Degraded,
-        };
         self.counts
-            .decided(&limit.name, decision, DecidedBy::Limiter);
+            .decided(&limit.name, limit.outcome(), DecidedBy::Limiter);
     }
 
     /// Caches the answer about one bucket. A denial is written to the shared table at once, for the

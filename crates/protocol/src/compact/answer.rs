@@ -29,8 +29,8 @@ impl BatchAnswer {
         let mut limits = Table::default();
         let counted = self.proxies.iter().map(|(limit, _)| limit);
         let decided = self.results.iter().flatten();
-        let asked = decided.flat_map(|answer| answer.limits.iter().map(|limit| &limit.name));
-        for limit in counted.chain(asked) {
+        let limiting = decided.flat_map(|answer| answer.limits.iter().map(|limit| &limit.name));
+        for limit in counted.chain(limiting) {
             limits.add(limit);
         }
         let mut writer = Writer::default();

@@ -1,4 +1,5 @@
 use policy::{Compiled, Policy};
+use protocol::Mode;
 
 use super::*;
 use crate::metrics::Metrics;

@@ -1,6 +1,8 @@
-//! How decisions are counted: what came of them, and who made them.
+//! How decisions are counted: their outcome, and what made them.
 
-/// What became of a request at one limit.
+use crate::{LimitAnswer, Mode};
+
+/// The outcome of a check at one limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Outcome {
     /// It fits.
@@ -13,7 +15,7 @@ pub enum Outcome {
     Degraded,
 }
 
-/// Who decided.
+/// What decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DecidedBy {
     /// A limiter.
@@ -54,6 +56,18 @@ impl Outcome {
     }
 }
 
+impl LimitAnswer {
+    /// What the limit decided: only a limit that is enforced denies.
+    pub fn outcome(&self) -> Outcome {
+        match (self.allowed, self.mode) {
+            (true, _) => Outcome::Allowed,
+            (false, Mode::Enforce) => Outcome::Denied,
+            (false, Mode::Shadow) => Outcome::WouldDeny,
+            (false, Mode::Degrade) => Outcome::Degraded,
+        }
+    }
+}
+
 impl DecidedBy {
     /// All of them.
     pub const ALL: [Self; 8] = [
@@ -90,6 +104,24 @@ impl DecidedBy {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::check::tests::limit;
+
+    #[test]
+    fn only_an_enforced_limit_denies() {
+        for (allowed, mode, outcome) in [
+            (true, Mode::Enforce, Outcome::Allowed),
+            (false, Mode::Enforce, Outcome::Denied),
+            (false, Mode::Shadow, Outcome::WouldDeny),
+            (false, Mode::Degrade, Outcome::Degraded),
+        ] {
+            let answer = LimitAnswer {
+                mode,
+                allowed,
+                ..limit("a")
+            };
+            assert_eq!(answer.outcome(), outcome);
+        }
+    }
 
     #[test]
     fn words_go_there_and_back() {
