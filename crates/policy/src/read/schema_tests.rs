@@ -4,8 +4,7 @@ use std::{fs, path::Path as FilePath};
 
 use algorithms::{Align, Kind};
 use proptest::prelude::*;
-use regex_lite::Regex;
-use serde_json::{Map, Value as Json, json};
+use serde_json::{Value as Json, json};
 
 use super::{limit::LIMIT_FIELDS, overrides::OVERRIDE_FIELDS, policy::FIELDS as POLICY_FIELDS};
 use documents::{Choice, Node};
@@ -17,126 +16,13 @@ fn file(name: &str) -> String {
     fs::read_to_string(root.join(name)).unwrap()
 }
 
-fn schema() -> Json {
-    serde_json::from_str(&file("docs/limits.schema.json")).unwrap()
-}
-
-/// Just as much of JSON Schema as the file uses. A keyword that is not here is a failure.
-fn accepts(root: &Json, schema: &Json, value: &Json) -> bool {
-    let keywords = schema.as_object().unwrap();
-    keywords
-        .iter()
-        .all(|(keyword, argument)| match keyword.as_str() {
-            "$schema" | "title" | "description" | "default" | "$defs" => true,
-            "$ref" => {
-                let pointer = argument.as_str().unwrap().strip_prefix('#').unwrap();
-                accepts(root, root.pointer(pointer).unwrap(), value)
-            }
-            "oneOf" => {
-                let options = argument.as_array().unwrap().iter();
-                options
-                    .filter(|option| accepts(root, option, value))
-                    .count()
-                    == 1
-            }
-            "const" => argument == value,
-            "enum" => argument.as_array().unwrap().contains(value),
-            "type" => match argument {
-                Json::Array(types) => types.iter().any(|name| is_type(name, value)),
-                name => is_type(name, value),
-            },
-            "pattern" | "maxLength" => string_keyword(keyword, argument, value),
-            "minimum" => value
-                .as_u64()
-                .is_none_or(|n| n >= argument.as_u64().unwrap()),
-            "maximum" => value
-                .as_u64()
-                .is_none_or(|n| n <= argument.as_u64().unwrap()),
-            "minItems" | "maxItems" | "uniqueItems" | "items" => {
-                let list = value.as_array();
-                list.is_none_or(|list| list_keyword(root, keyword, argument, list))
-            }
-            _ => {
-                let map = value.as_object();
-                map.is_none_or(|map| map_keyword(root, (keyword, argument), keywords, map))
-            }
-        })
-}
-
-fn is_type(name: &Json, value: &Json) -> bool {
-    match name.as_str().unwrap() {
-        "string" => value.is_string(),
-        "integer" => value.is_u64() || value.is_i64(),
-        "number" => value.is_number(),
-        "boolean" => value.is_boolean(),
-        "array" => value.is_array(),
-        "object" => value.is_object(),
-        "null" => value.is_null(),
-        other => panic!("a type {other}"),
-    }
-}
-
-fn string_keyword(keyword: &str, argument: &Json, value: &Json) -> bool {
-    let Some(text) = value.as_str() else {
-        return true;
-    };
-    match keyword {
-        "pattern" => Regex::new(argument.as_str().unwrap())
-            .unwrap()
-            .is_match(text),
-        _ => text.chars().count() as u64 <= argument.as_u64().unwrap(),
-    }
-}
-
-fn list_keyword(root: &Json, keyword: &str, argument: &Json, list: &[Json]) -> bool {
-    let len = list.len() as u64;
-    match keyword {
-        "minItems" => len >= argument.as_u64().unwrap(),
-        "maxItems" => len <= argument.as_u64().unwrap(),
-        "uniqueItems" => list
-            .iter()
-            .enumerate()
-            .all(|(n, item)| !list[..n].contains(item)),
-        _ => list.iter().all(|item| accepts(root, argument, item)),
-    }
-}
-
-fn map_keyword(
-    root: &Json,
-    (keyword, argument): (&str, &Json),
-    keywords: &Map<String, Json>,
-    map: &Map<String, Json>,
-) -> bool {
-    let known = keywords.get("properties").and_then(Json::as_object);
-    match keyword {
-        "properties" => {
-            let mut present = map
-                .iter()
-                .filter_map(|(key, v)| Some((known?.get(key)?, v)));
-            present.all(|(schema, v)| accepts(root, schema, v))
-        }
-        "required" => {
-            let mut names = argument.as_array().unwrap().iter();
-            names.all(|name| map.contains_key(name.as_str().unwrap()))
-        }
-        "additionalProperties" => {
-            let mut others = map
-                .iter()
-                .filter(|(key, _)| known.is_none_or(|k| !k.contains_key(*key)));
-            match argument {
-                Json::Bool(false) => others.next().is_none(),
-                schema => others.all(|(_, v)| accepts(root, schema, v)),
-            }
-        }
-        "propertyNames" => map.keys().all(|key| accepts(root, argument, &json!(key))),
-        "maxProperties" => map.len() as u64 <= argument.as_u64().unwrap(),
-        other => panic!("a keyword {other}"),
-    }
+fn schema() -> &'static Json {
+    json_schema::document("limits.schema.json").unwrap()
 }
 
 fn schema_accepts(node: &Node) -> bool {
-    let schema = schema();
-    accepts(&schema, &schema, &serde_json::to_value(node).unwrap())
+    let value = serde_json::to_value(node).unwrap();
+    json_schema::validate("limits.schema.json", &value).is_ok()
 }
 
 #[test]
