@@ -44,7 +44,7 @@ impl Worker {
                 (limit_check.lease, policy.compiled.limit(limit_check.at))
                 && let Some(worker_lease) = self.leases.find(limit_check.key, limit.generation)
             {
-                worker_lease.put_back(reservation, limit.cost);
+                worker_lease.release(reservation, limit.cost);
             }
         }
     }

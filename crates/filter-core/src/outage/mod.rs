@@ -22,7 +22,7 @@ use crate::{
     worker::{Level, Step, Worker},
 };
 
-/// What one worker knows of the limiter's health.
+/// The limiter's health, as one worker sees it.
 #[derive(Debug)]
 pub(crate) struct Outage {
     pub(crate) breaker: Breaker,

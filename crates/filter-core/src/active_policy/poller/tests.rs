@@ -168,7 +168,7 @@ fn a_long_poll_fails_when_a_check_names_another_revision() {
     assert_eq!(up_ms, left_ms + 150);
 }
 
-/// A limiter that is behind tells of another revision with every answer, and so may a liar.
+/// A stale limiter names another revision in each answer, and so may a limiter that is wrong.
 #[test]
 fn answers_that_all_name_another_revision_do_not_each_cause_a_poll() {
     for brings in [false, true] {

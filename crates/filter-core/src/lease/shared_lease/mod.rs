@@ -48,7 +48,7 @@ pub(crate) struct SharedView {
     /// When the last of them ends; 0: there are none.
     pub(crate) last_deadline_us: u64,
     /// Units that are still to be settled.
-    pub(crate) unreported: u64,
+    pub(crate) unsettled: u64,
 }
 
 impl SharedLease {
@@ -60,7 +60,7 @@ impl SharedLease {
             left: self.units(now),
             due_us: self.due_us(terms),
             last_deadline_us: some.map(|grant| grant.deadline_us).max().unwrap_or(0),
-            unreported: spent.saturating_add(returned),
+            unsettled: spent.saturating_add(returned),
         }
     }
 

@@ -47,7 +47,7 @@ pub(crate) struct WorkerLease<O> {
     /// When the last known units end.
     last_deadline_us: u64,
     /// Units to settle in the shared lease when this worker last updated it.
-    unreported: u64,
+    unsettled: u64,
     /// The lease time.
     ttl_us: u64,
     /// A descriptor of the bucket, for queries without a request.
@@ -55,7 +55,7 @@ pub(crate) struct WorkerLease<O> {
     /// The size of the last portion.
     portion: u64,
     /// When the last portion was taken.
-    drawn_us: u64,
+    taken_us: u64,
     /// When a request last used it.
     used_us: u64,
     /// The demand of this worker's requests.
@@ -184,12 +184,12 @@ impl<O> WorkerLease<O> {
             maintain_at_us: u64::MAX,
             due_us: 0,
             last_deadline_us: 0,
-            unreported: 0,
+            unsettled: 0,
             ttl_us: 0,
             outdated: false,
             descriptor: None,
             portion: 0,
-            drawn_us: 0,
+            taken_us: 0,
             used_us: now.mono_us,
             demand: Demand::default(),
         }
@@ -217,7 +217,7 @@ impl<O> WorkerLease<O> {
     /// Takes a portion.
     pub(crate) fn receive(&mut self, grant: Grant, now: Now) {
         self.grant = grant;
-        self.drawn_us = now.mono_us;
+        self.taken_us = now.mono_us;
     }
 
     /// Settles reserved units as spent.
@@ -228,7 +228,7 @@ impl<O> WorkerLease<O> {
     /// Releases reserved units. If units of their grant are still here, they join them; otherwise
     /// they are returned to the limiter. They never join another grant, whose deadline may be
     /// later.
-    pub(crate) fn put_back(&mut self, reservation: Reservation, cost: u64) {
+    pub(crate) fn release(&mut self, reservation: Reservation, cost: u64) {
         if self.grant.is_of(reservation.epoch, reservation.deadline_us) {
             self.grant.units = self.grant.units.saturating_add(cost);
         } else {
@@ -268,7 +268,7 @@ impl<O> WorkerLease<O> {
     /// The size of the next portion: for about a sixteenth of the lease time, but not less than is
     /// worth an update of shared data.
     pub(crate) fn next_portion(&self, now: Now, terms: &Terms) -> Portion {
-        let lasted_us = now.mono_us.saturating_sub(self.drawn_us);
+        let lasted_us = now.mono_us.saturating_sub(self.taken_us);
         let units = if lasted_us < terms.part_us(32) {
             self.portion.saturating_mul(2)
         } else if lasted_us > terms.part_us(8) {
@@ -295,10 +295,10 @@ impl<O> WorkerLease<O> {
     /// Applies what this worker saw of the shared lease, after it took its portion.
     pub(crate) fn apply_view(&mut self, view: &SharedView, now: Now) {
         self.shared = view.left;
-        self.unreported = view.unreported;
+        self.unsettled = view.unsettled;
         self.due_us = view.due_us;
         self.last_deadline_us = view.last_deadline_us.max(self.grant.deadline_us);
-        self.maintain_at_us = if self.last_deadline_us == 0 && view.unreported == 0 {
+        self.maintain_at_us = if self.last_deadline_us == 0 && view.unsettled == 0 {
             u64::MAX
         } else {
             self.maintenance_after(now)
@@ -333,18 +333,18 @@ impl<O> WorkerLease<O> {
             .and_then(|status| status.limit)
             .unwrap_or(u64::MAX);
         let (spent, returned) = self.settlements.totals();
-        let unreported = spent
+        let unsettled = spent
             .saturating_add(returned)
-            .saturating_add(self.unreported);
+            .saturating_add(self.unsettled);
         let left_us = self.grant.deadline_us.saturating_sub(now.mono_us);
         let needed =
             self.demand.in_ttl(now, self.ttl_us).saturating_mul(left_us) / self.ttl_us.max(1);
         let left = self.grant.units.saturating_add(self.shared);
         let little = limit / UNTOLD_PART;
         let waits = if self.maintain_at_us < self.return_us() {
-            left <= needed && unreported <= little
+            left <= needed && unsettled <= little
         } else {
-            unreported.saturating_add(left) <= little
+            unsettled.saturating_add(left) <= little
         };
         let waits = waits && !self.demand.scarce;
         if waits {

@@ -42,14 +42,14 @@ fn a_unit_is_put_back_into_its_own_grant_only() {
     let mut leases = leases();
     let reservation = leases.take(key(1), 7, 1, at(2)).unwrap();
     let worker_lease = leases.find(key(1), 7).unwrap();
-    worker_lease.put_back(reservation, 1);
+    worker_lease.release(reservation, 1);
     assert_eq!(
         (worker_lease.grant.units, worker_lease.settlements.totals()),
         (2, (0, 0))
     );
     let reservation = worker_lease.take(1, at(3)).unwrap();
     worker_lease.grant = grant(3, 150);
-    worker_lease.put_back(reservation, 1);
+    worker_lease.release(reservation, 1);
     // The same epoch, but a later deadline: it is not used any more.
     assert_eq!(
         (worker_lease.grant.units, worker_lease.settlements.totals()),
@@ -71,7 +71,7 @@ fn a_reserved_unit_is_not_settled_before_its_request_is_decided() {
 fn a_unit_put_back_after_its_deadline_is_not_used() {
     let mut leases = leases();
     let reservation = leases.take(key(1), 7, 2, at(99)).unwrap();
-    leases.find(key(1), 7).unwrap().put_back(reservation, 2);
+    leases.find(key(1), 7).unwrap().release(reservation, 2);
     assert!(leases.take(key(1), 7, 1, at(101)).is_none());
 }
 
@@ -109,7 +109,7 @@ fn a_unit_released_into_an_empty_lease_is_still_settled() {
     let worker_lease = leases.find(key(1), 7).unwrap();
     worker_lease.clear();
     assert!(worker_lease.is_idle());
-    worker_lease.put_back(reservation, 1);
+    worker_lease.release(reservation, 1);
     assert!(!worker_lease.is_idle());
     assert_eq!(leases.due(at(500)), [(key(1), 7)]);
     assert_eq!(leases.next_maintenance_us(), 0);
@@ -150,7 +150,7 @@ fn in_use(leases: &mut WorkerLeases<()>, needed: u64) -> &mut WorkerLease<()> {
         left: 0,
         due_us: 70_000,
         last_deadline_us: 0,
-        unreported: 0,
+        unsettled: 0,
     };
     worker_lease.apply_view(&view, at(1));
     worker_lease

@@ -7,7 +7,7 @@ use filter_config::Prefixes;
 /// prefix set to zero. Addresses that are none (a Unix socket) give none.
 pub(super) fn client(mut bytes: Vec<u8>, prefixes: Prefixes) -> Option<Vec<u8>> {
     let host = host(&bytes)?;
-    // Which link a local address is of (`fe80::1%eth0`) tells no clients apart.
+    // The link of a local address (`fe80::1%eth0`) does not distinguish clients.
     let host = before(host, b'%').unwrap_or(host);
     let address = Address::parse(host)?;
     // Envoy writes addresses canonically, unless it is one that was mapped into IPv6.

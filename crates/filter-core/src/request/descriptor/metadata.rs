@@ -27,7 +27,7 @@ pub(super) fn value(path: &[u8], request: &impl Request) -> Option<Vec<u8>> {
     distinguish(bytes, &whole, path)
 }
 
-/// What cannot be told apart counts as the bytes that it is.
+/// A value whose type is unclear counts as its bytes.
 #[cold]
 #[inline(never)]
 fn distinguish(bytes: Vec<u8>, whole: &[u8], path: &[u8]) -> Option<Vec<u8>> {

@@ -17,7 +17,7 @@ use filter_config::{Format, IfSeveral, Source};
 use policy::{Name, SEVERAL};
 use protocol::MAX_VALUE;
 
-/// What the host knows of a request.
+/// A request at the host.
 pub trait Request {
     /// The values of a header in their order; names are lower case.
     fn headers<'r>(&'r self, name: &str) -> impl Iterator<Item = &'r [u8]>;
