@@ -112,7 +112,7 @@ impl Command {
             Self::Simulate(args) => args.run(global, printer).await,
             Self::Stats(args) => args.run(global, printer).await,
             Self::Top(args) => args.run(global, printer).await,
-            Self::Validate(args) => args.run(printer).await,
+            Self::Validate(args) => args.run(global, printer).await,
         }
     }
 }

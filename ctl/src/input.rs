@@ -5,7 +5,7 @@ mod snapshot;
 use std::io::Read;
 
 use clap::Args;
-use policy::{Policy, Problems, Surroundings};
+use policy::{Name, Policy, Problems, Supply, Surroundings};
 
 use crate::{clock, costly::cost_warning, error::Error};
 
@@ -105,18 +105,19 @@ impl Source {
     }
 
     /// The limits in it, with what is probably not meant; or everything that is wrong with it.
-    pub fn policy(
+    /// `supply` is what the proxies of its domain supply.
+    pub fn policy<'s>(
         &self,
-        around: &Surroundings<'_>,
+        supply: impl FnOnce(&Name) -> Option<Supply<'s>>,
     ) -> Result<(Policy, Option<Problems>), Problems> {
-        let around = Surroundings {
+        let around = |policy: &Policy| Surroundings {
             now_ms: Some(clock::now_ms()),
+            supply: supply(&policy.domain),
             dear: Some(cost_warning),
-            ..*around
         };
         match snapshot::limits(&self.bytes) {
             Some(limits) => Ok((Policy::from_node(&limits)?, None)),
-            None => Policy::from_yaml_with_warnings(&self.name, &self.bytes, &around),
+            None => Policy::from_yaml_with_warnings(&self.name, &self.bytes, around),
         }
     }
 }

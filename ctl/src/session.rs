@@ -25,6 +25,7 @@ use crate::{
 mod edit_plan;
 mod errors;
 mod kept_overrides;
+mod live_entries;
 mod overrides;
 mod pauses;
 mod progress;
@@ -32,6 +33,7 @@ mod progress;
 pub use edit_plan::{Deltas, EditPlan, deletion_summary};
 pub use errors::conflict;
 use errors::failure;
+pub use live_entries::LiveEntries;
 
 /// Domains that one message names.
 const NAMED_MAX: usize = 12;

@@ -4,7 +4,12 @@
 
 mod support;
 
-use std::{collections::BTreeMap, process::Stdio, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    process::Stdio,
+    sync::Arc,
+    time::Duration,
+};
 
 use anyhow::{Context, Result};
 use harness::{Engine, until};
@@ -52,6 +57,7 @@ async fn tell(
     let sighting = Sighting {
         revisions: own.into_iter().collect(),
         proxies: BTreeMap::from([(name("shop"), proxies)]),
+        ..Sighting::default()
     };
     Ok(store.note(limiter, &[Note::Fleet(&sighting)]).await?)
 }
@@ -159,6 +165,27 @@ fn an_edit_can_be_waited_for() -> Result<()> {
         said.contains("no report in the last 3 s: proxy gone has none"),
         "{said}"
     );
+    Ok(())
+}
+
+#[test]
+#[ignore = "needs a server"]
+fn entries_that_no_live_proxy_supplies_are_warned_of() -> Result<()> {
+    let server = Server::start(Engine::Valkey, &["--appendonly", "yes"])?;
+    runtime()?.block_on(async {
+        let store = store(&server)?;
+        let sighting = Sighting {
+            proxies: BTreeMap::from([(name("shop"), vec![proxy("p1", None, None, 0)])]),
+            entries: BTreeMap::from([(name("shop"), BTreeSet::from([name("user")]))]),
+            ..Sighting::default()
+        };
+        let note = [Note::Fleet(&sighting)];
+        anyhow::Ok(store.note("web-1:8090/00aa", &note).await?)
+    })?;
+    let cases = cases();
+    cases.env("RLCTL_REDIS", server.url());
+    cases.case("tests/fleet/entries.trycmd");
+    cases.run();
     Ok(())
 }
 

@@ -58,6 +58,15 @@ impl Telemetry {
         self.heard.hear(domain, asker, Instant::now());
     }
 
+    /// A proxy polled for a domain, and listed the entries that it supplies.
+    pub(crate) fn polled(&self, domain: &Name, asker: Asker<'_>, entries: Option<&str>) {
+        let now = Instant::now();
+        self.heard.hear(domain, asker, now);
+        if let Some(list) = entries {
+            self.heard.list_entries(domain, asker.id, list, now);
+        }
+    }
+
     /// Checks were decided, each asked by a proxy or by none; the decisions are in their order.
     pub(crate) fn decided<'c>(
         &self,
@@ -141,9 +150,11 @@ impl Telemetry {
             let revision = domain.active.as_ref()?.compiled.revision();
             Some((name.clone(), revision.clone()))
         });
+        let alive = self.heard.alive(Instant::now());
         Sighting {
             revisions: in_force.collect(),
-            proxies: self.heard.alive(Instant::now()),
+            proxies: alive.proxies,
+            entries: alive.entries,
         }
     }
 

@@ -22,22 +22,24 @@ impl Policy {
         })
     }
 
-    /// As [`Policy::from_yaml`], with what is valid and probably not meant.
+    /// As [`Policy::from_yaml`], with what is valid and probably not meant. `around` gets the policy:
+    /// what its proxies supply depends on its domain.
     ///
     /// # Errors
     /// Everything that is wrong with it, with its place.
     #[cfg(feature = "yaml")]
-    pub fn from_yaml_with_warnings(
+    pub fn from_yaml_with_warnings<'a>(
         file: &str,
         text: &[u8],
-        around: &crate::Surroundings<'_>,
+        around: impl FnOnce(&Self) -> crate::Surroundings<'a>,
     ) -> Result<(Self, Option<Problems>), Problems> {
         documents::from_text(file, text, |text| {
             let mut report = Report::new(Form::File);
             let node = documents::load(text, &mut report);
             let policy = { node.as_ref() }.and_then(|node| read_policy(node, &mut report));
             let policy = report.finish(policy)?;
-            let warnings = node.and_then(|node| policy.warnings_in(&node, around));
+            let around = around(&policy);
+            let warnings = node.and_then(|node| policy.warnings_in(&node, &around));
             let warnings = warnings.map(|warnings| warnings.in_file(file, text));
             Ok((policy, warnings))
         })

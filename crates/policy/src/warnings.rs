@@ -51,8 +51,8 @@ pub struct Supply<'a> {
     pub domains: &'a [Name],
     /// To how many bits an IPv4 and an IPv6 address are cut; `None`: not known.
     pub prefixes: Option<[u8; 2]>,
-    /// Who says so, for messages: `envoy.yaml`.
-    pub source: &'a str,
+    /// The file that says so, for messages: `envoy.yaml`; `None`: the live proxies report it.
+    pub source: Option<&'a str>,
 }
 
 impl Policy {
@@ -84,7 +84,7 @@ fn other_domain(domain: &Name, around: &Surroundings<'_>) -> Option<Problem> {
         return None;
     }
     let asked: Vec<&str> = supply.domains.iter().map(Name::as_str).collect();
-    let message = format!("{} does not ask for domain `{domain}`", supply.source);
+    let message = format!("{} does not ask for domain `{domain}`", supply.source?);
     let mut problem = Problem::new("domain", None, message);
     problem.push_hint(match similar(domain.as_str(), &asked) {
         Some(meant) => format!("did you mean `{meant}`?"),
@@ -185,7 +185,11 @@ fn unsupplied(key: &Name, around: &Surroundings<'_>) -> Option<(String, Option<S
             own => format!("beside the built-in entries there are: {}", own.join(", ")),
         })
     });
-    Some((format!("{} supplies no `{key}`", supply.source), hint))
+    let what = match supply.source {
+        Some(file) => format!("{file} supplies no `{key}`"),
+        None => format!("no live proxy supplies `{key}`"),
+    };
+    Some((what, hint))
 }
 
 /// One letter too many, too few, wrong or exchanged with its neighbour.

@@ -57,10 +57,10 @@ pub struct Apply {
 }
 
 impl Apply {
-    /// Reads all files before it connects to Redis, then writes each as one edit.
+    /// Reads all files, then writes each as one edit.
     pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
-        let files = read(&self.files, printer).await?;
         let session = Session::open(global, printer)?;
+        let files = read(&self.files, &session).await?;
         for file in &files {
             check_domain(&session, file)?;
         }

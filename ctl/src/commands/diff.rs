@@ -34,8 +34,8 @@ pub struct Diff {
 impl Diff {
     /// Compares.
     pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
-        let files = read(&self.files, printer).await?;
         let session = Session::open(global, printer)?;
+        let files = read(&self.files, &session).await?;
         for file in &files {
             check_domain(&session, file)?;
         }

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use clap::Args;
 use policy::{Name, Policy};
 use serde::Serialize;
-use store::{Head, HeadState, Overrides, StoreError, Stored};
+use store::{Fleet, Head, HeadState, Overrides, StoreError, Stored};
 
 use crate::{
     args::{Format, Global, examples},
@@ -21,7 +21,7 @@ use crate::{
     exit::Exit,
     printer::Printer,
     render::{Page, View, counted},
-    session::Session,
+    session::{LiveEntries, Session},
 };
 
 use finding::{Finding, Severity};
@@ -68,7 +68,9 @@ impl Doctor {
         for node in &health {
             findings.extend(server::look(node, &store, session.key_prefix()));
         }
-        let mut found = domains(&session).await?;
+        // Another check reports a missing permission.
+        let fleet = session.store.fleet().await.ok();
+        let mut found = domains(&session, fleet.as_ref()).await?;
         findings.append(&mut found.findings);
         let known = Known {
             policies: &found.readable,
@@ -81,7 +83,7 @@ impl Doctor {
         let looked = orphans::look(&session, &known, self.keys);
         let (orphans, looked) = session.with_progress(looked).await?;
         findings.extend(orphans);
-        findings.extend(fleet::look(&session).await?);
+        findings.extend(fleet::look(&session, fleet.as_ref()).await?);
         findings.sort_by_key(|finding| finding.severity);
         let found = findings.len();
         findings.retain(|finding| !self.ignore.iter().any(|known| known.is(finding)));
@@ -111,15 +113,20 @@ struct Domains {
     /// The limits of all domains that can be read.
     readable: Vec<Policy>,
     unreadable: Vec<Name>,
+    live: LiveEntries,
 }
 
 /// Findings of the domain that was named, else of all.
-async fn domains(session: &Session<'_>) -> Result<Domains, Error> {
+async fn domains(session: &Session<'_>, fleet: Option<&Fleet>) -> Result<Domains, Error> {
     let heads = session.store.heads().await;
     let heads = heads.map_err(|error| session.failed(&error))?;
     let named = session.named_domain();
-    let mut found = Domains::default();
-    let flushed = flushed(session, &heads).await;
+    let mut found = Domains {
+        live: fleet.map(LiveEntries::of).unwrap_or_default(),
+        ..Domains::default()
+    };
+    let flushed = fleet.map(|fleet| flushed(session, fleet, &heads));
+    let flushed = flushed.unwrap_or_default();
     if heads.is_empty() && flushed.is_empty() {
         found.findings.push(limits::no_domain());
     }
@@ -135,10 +142,7 @@ async fn domains(session: &Session<'_>) -> Result<Domains, Error> {
 }
 
 /// Domains that limiters have loaded and the store does not have any more.
-async fn flushed(session: &Session<'_>, heads: &[Head]) -> Vec<Finding> {
-    let Ok(fleet) = session.store.fleet().await else {
-        return Vec::new(); // Another check reports the missing permission.
-    };
+fn flushed(session: &Session<'_>, fleet: &Fleet, heads: &[Head]) -> Vec<Finding> {
     let mut followed: BTreeMap<&Name, (usize, u64)> = BTreeMap::new();
     for (domain, revision) in fleet.limiters.iter().flat_map(|limiter| &limiter.revisions) {
         let wanted = session.named_domain().is_none_or(|named| named == domain);
@@ -163,7 +167,7 @@ impl Domains {
             HeadState::Deleted(_) => return Ok(Vec::new()),
             HeadState::Live(_) => match session.store.read(domain, Overrides::None).await {
                 Ok(Stored::Live(record)) => {
-                    let mut findings = limits::look(&record.policy);
+                    let mut findings = limits::look(&record.policy, &self.live);
                     findings.extend(limits::overrides(session, &record.policy).await?);
                     self.readable.push(record.policy);
                     return Ok(findings);

@@ -127,7 +127,7 @@ impl SetLimit {
                     .await?;
             }
             if let Some(after) = after {
-                problems::warn(session.printer, after);
+                problems::warn(session, domain, after).await;
             }
             let change = LimitChange::between(before.as_ref(), after);
             let prepared = Prepared {

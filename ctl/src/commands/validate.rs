@@ -3,21 +3,22 @@
 mod filter;
 
 use clap::Args;
-use policy::{Problem, Problems, Surroundings};
+use policy::{Name, Problem, Problems, Supply};
 use serde::Serialize;
 
 use crate::{
-    args::examples,
+    args::{Global, examples},
     error::Error,
     exit::Exit,
     input::{FilesArg, Source},
     printer::Printer,
     render::{Page, View, counted, diagnostics},
+    session::{LiveEntries, Session},
 };
 
 use filter::Supplied;
 
-/// Check limits files and show every problem; needs no Redis.
+/// Check limits files and show every problem; needs no Redis, unless --live asks it.
 ///
 /// Warnings are about what is valid but probably a mistake: patterns that match nothing, requests that
 /// cost more than a bucket holds, overrides that have ended, limits that cost the store much. They do
@@ -27,6 +28,7 @@ use filter::Supplied;
     "rlctl validate -f limits.yaml"
     "rlctl validate -f limits/                              # every file of a folder"
     "rlctl validate -f limits.yaml --filter envoy.yaml      # is every entry supplied?"
+    "rlctl validate -f limits.yaml --live                   # by a proxy that runs now?"
     "rlctl export | rlctl validate --strict -f -"
     "rlctl validate -f limits.yaml -o json | jq '.[].problems[].message'"
 ))]
@@ -39,6 +41,11 @@ pub struct Validate {
     #[arg(long, value_name = "FILE")]
     filter: Vec<String>,
 
+    /// Check against the live proxies: does one of the file's domain supply every entry? This asks
+    /// Redis.
+    #[arg(long, conflicts_with = "filter")]
+    live: bool,
+
     /// Treat warnings as problems.
     #[arg(long)]
     strict: bool,
@@ -46,16 +53,21 @@ pub struct Validate {
 
 impl Validate {
     /// Shows what is wrong; the answer is no if anything is.
-    pub async fn run(&self, printer: &Printer) -> Result<Exit, Error> {
+    pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
         let supplied = Supplied::read(&self.filter).await?;
-        let around = Surroundings {
-            supply: (!self.filter.is_empty()).then(|| supplied.supply()),
-            ..Surroundings::default()
+        let live = if self.live {
+            Session::open(global, printer)?.live_entries().await?
+        } else {
+            LiveEntries::default()
+        };
+        let supply = |domain: &Name| match self.filter.as_slice() {
+            [] => live.supply(domain),
+            _ => Some(supplied.supply()),
         };
         let sources = self.files.read().await?;
         let mut files: Vec<Checked> = Vec::with_capacity(sources.len());
         for source in &sources {
-            let mut file = check(source, &around);
+            let mut file = check(source, supply);
             file.fails = !file.valid || self.strict && !file.warnings.is_empty();
             files.push(file);
         }
@@ -69,9 +81,9 @@ impl Validate {
     }
 }
 
-fn check(source: &Source, around: &Surroundings<'_>) -> Checked {
+fn check<'s>(source: &Source, supply: impl FnOnce(&Name) -> Option<Supply<'s>>) -> Checked {
     let file = source.name.clone();
-    match source.policy(around) {
+    match source.policy(supply) {
         Ok((policy, warnings)) => Checked {
             file,
             valid: true,

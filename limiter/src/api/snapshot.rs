@@ -83,7 +83,8 @@ impl Api {
                 node: parameter(head, "node"),
                 revision: poll.revision.as_ref(),
             };
-            self.telemetry.heard(&poll.domain, asker);
+            let entries = parameter(head, "entries");
+            self.telemetry.polled(&poll.domain, asker, entries);
         }
         self.hold(&poll).await;
         let policy = match self.active(&poll.domain) {

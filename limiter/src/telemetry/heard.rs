@@ -1,7 +1,7 @@
 //! The proxies that asked lately: which limits they follow, and how far.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -16,6 +16,9 @@ const LIFE: Duration = Duration::from_secs(10);
 /// Pairs of domain and proxy; the proxies of more are not listed.
 const PAIRS_MAX: usize = 5000;
 
+/// Entries that are kept of all domains; of one that has more, nothing is said.
+const ENTRIES_MAX: usize = 5000;
+
 /// As much of what an operator calls a proxy as is told, in bytes.
 const NODE_MAX: usize = 128;
 
@@ -25,15 +28,33 @@ pub(super) struct Heard(Mutex<Proxies>);
 
 #[derive(Debug, Default)]
 struct Proxies {
-    domains: BTreeMap<Name, HashMap<String, Proxy>>,
+    domains: BTreeMap<Name, Domain>,
     pairs: usize,
+    entries: usize,
+}
+
+#[derive(Debug, Default)]
+struct Domain {
+    proxies: HashMap<String, Proxy>,
+    /// What they supply beside the built-in entries, and when one last said so.
+    entries: BTreeMap<Name, Instant>,
 }
 
 #[derive(Debug)]
 struct Proxy {
     node: Option<String>,
     revision: Option<Revision>,
+    /// When it last listed what it supplies.
+    listed_at: Option<Instant>,
     at: Instant,
+}
+
+/// Who is alive, by domain.
+#[derive(Debug, Default)]
+pub(super) struct Alive {
+    pub(super) proxies: BTreeMap<Name, Vec<ProxySeen>>,
+    /// What they supply, of domains of which all have said.
+    pub(super) entries: BTreeMap<Name, BTreeSet<Name>>,
 }
 
 /// What a proxy says of itself when it asks.
@@ -51,7 +72,7 @@ impl Heard {
     pub(super) fn hear(&self, domain: &Name, asker: Asker<'_>, now: Instant) {
         let mut proxies = self.lock();
         let known = proxies.domains.get_mut(domain);
-        if let Some(proxy) = known.and_then(|domain| domain.get_mut(asker.id)) {
+        if let Some(proxy) = known.and_then(|domain| domain.proxies.get_mut(asker.id)) {
             proxy.at = now;
             if proxy.revision.as_ref() != asker.revision {
                 proxy.revision = asker.revision.cloned();
@@ -64,36 +85,88 @@ impl Heard {
             let proxy = Proxy {
                 node: asker.node.map(named),
                 revision: asker.revision.cloned(),
+                listed_at: None,
                 at: now,
             };
             let domain = proxies.domains.entry(domain.clone()).or_default();
-            domain.insert(asker.id.to_owned(), proxy);
+            domain.proxies.insert(asker.id.to_owned(), proxy);
         }
     }
 
-    /// Who is alive, by domain; forgets the others.
-    pub(super) fn alive(&self, now: Instant) -> BTreeMap<Name, Vec<ProxySeen>> {
+    /// A proxy that is known listed the entries that it supplies, as `tenant,user`.
+    pub(super) fn list_entries(&self, domain: &Name, id: &str, list: &str, now: Instant) {
         let mut proxies = self.lock();
-        for domain in proxies.domains.values_mut() {
-            domain.retain(|_, proxy| now.saturating_duration_since(proxy.at) <= LIFE);
+        let Proxies {
+            domains, entries, ..
+        } = &mut *proxies;
+        if let Some(domain) = domains.get_mut(domain)
+            && let Some(proxy) = domain.proxies.get_mut(id)
+        {
+            let kept = keep(&mut domain.entries, list, entries, now);
+            proxy.listed_at = kept.then_some(now);
         }
-        proxies.domains.retain(|_, domain| !domain.is_empty());
-        proxies.pairs = proxies.domains.values().map(HashMap::len).sum();
-        let seen = |(id, proxy): (&String, &Proxy)| ProxySeen {
-            id: id.clone(),
-            node: proxy.node.clone(),
-            revision: proxy.revision.clone(),
-            ago_ms: millis(now.saturating_duration_since(proxy.at)),
-        };
-        let domains = proxies.domains.iter();
-        domains
-            .map(|(name, domain)| (name.clone(), domain.iter().map(seen).collect()))
-            .collect()
+    }
+
+    /// Who is alive; forgets the others.
+    pub(super) fn alive(&self, now: Instant) -> Alive {
+        let mut proxies = self.lock();
+        proxies.forget(now);
+        let mut alive = Alive::default();
+        for (name, domain) in &proxies.domains {
+            let seen = domain.proxies.iter().map(|(id, proxy)| ProxySeen {
+                id: id.clone(),
+                node: proxy.node.clone(),
+                revision: proxy.revision.clone(),
+                ago_ms: millis(now.saturating_duration_since(proxy.at)),
+            });
+            alive.proxies.insert(name.clone(), seen.collect());
+            let has_listed = |proxy: &Proxy| proxy.listed_at.is_some_and(|at| is_recent(at, now));
+            if domain.proxies.values().all(has_listed) {
+                let entries = domain.entries.keys().cloned().collect();
+                alive.entries.insert(name.clone(), entries);
+            }
+        }
+        alive
     }
 
     fn lock(&self) -> MutexGuard<'_, Proxies> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+impl Proxies {
+    fn forget(&mut self, now: Instant) {
+        for domain in self.domains.values_mut() {
+            domain.proxies.retain(|_, proxy| is_recent(proxy.at, now));
+            domain.entries.retain(|_, at| is_recent(*at, now));
+        }
+        self.domains.retain(|_, domain| !domain.proxies.is_empty());
+        let domains = self.domains.values();
+        self.pairs = domains.clone().map(|domain| domain.proxies.len()).sum();
+        self.entries = domains.map(|domain| domain.entries.len()).sum();
+    }
+}
+
+/// Keeps the entries of a list; whether all of them are kept. `kept` counts those of all domains.
+fn keep(entries: &mut BTreeMap<Name, Instant>, list: &str, kept: &mut usize, now: Instant) -> bool {
+    for name in list.split(',').filter(|name| !name.is_empty()) {
+        if let Some(at) = entries.get_mut(name) {
+            *at = now;
+            continue;
+        }
+        match name.parse() {
+            Ok(name) if *kept < ENTRIES_MAX => {
+                *kept += 1;
+                entries.insert(name, now);
+            }
+            _ => return false,
+        }
+    }
+    true
+}
+
+fn is_recent(at: Instant, now: Instant) -> bool {
+    now.saturating_duration_since(at) <= LIFE
 }
 
 /// Whatever a proxy is called, it is text that is not long.
@@ -138,14 +211,14 @@ mod tests {
         heard.hear(&shop, asker("p1", None), at(0));
         heard.hear(&shop, asker("p2", None), at(0));
         heard.hear(&shop, asker("p1", Some(&first)), at(6));
-        let alive = heard.alive(at(11));
+        let alive = heard.alive(at(11)).proxies;
         let [p1] = &alive[&shop][..] else {
             panic!("{alive:?}");
         };
         assert_eq!((p1.id.as_str(), p1.ago_ms), ("p1", 5000));
         assert_eq!(p1.revision, Some(first));
         assert_eq!(p1.node.as_deref(), Some("edge-1[2J"));
-        assert!(heard.alive(at(17)).is_empty());
+        assert!(heard.alive(at(17)).proxies.is_empty());
     }
 
     #[test]
@@ -156,10 +229,60 @@ mod tests {
         for n in 0..2 * PAIRS_MAX {
             heard.hear(&shop, asker(&format!("p{n}"), None), now);
         }
-        assert_eq!(heard.alive(now)[&shop].len(), PAIRS_MAX);
+        assert_eq!(heard.alive(now).proxies[&shop].len(), PAIRS_MAX);
         let later = now + LIFE * 2;
-        assert!(heard.alive(later).is_empty());
+        assert!(heard.alive(later).proxies.is_empty());
         heard.hear(&shop, asker("p", None), later);
-        assert_eq!(heard.alive(later)[&shop].len(), 1);
+        assert_eq!(heard.alive(later).proxies[&shop].len(), 1);
+    }
+
+    #[test]
+    fn the_entries_of_a_domain_are_known_while_every_proxy_lists_its_own() {
+        let heard = Heard::default();
+        let shop: Name = "shop".parse().unwrap();
+        let start = Instant::now();
+        let at = |s| start + Duration::from_secs(s);
+        let hear = |id, entries, s| {
+            heard.hear(&shop, asker(id, None), at(s));
+            heard.list_entries(&shop, id, entries, at(s));
+        };
+        let entries = |s| {
+            let alive = heard.alive(at(s));
+            let names = alive.entries.get(&shop)?.iter().map(Name::to_string);
+            Some(names.collect::<Vec<_>>().join(","))
+        };
+        assert_eq!(entries(0), None);
+        hear("p1", "user,tenant", 0);
+        hear("p2", "", 0);
+        assert_eq!(entries(1).unwrap(), "tenant,user");
+        hear("p3", "no name", 3);
+        assert_eq!(entries(3), None);
+        hear("p3", "", 4);
+        assert_eq!(entries(4).unwrap(), "tenant,user");
+        heard.hear(&shop, asker("p4", None), at(5));
+        assert_eq!(entries(5), None, "it checks, and has not polled yet");
+        hear("p1", "user", 8);
+        assert_eq!(entries(16).unwrap(), "user", "the others are gone");
+        heard.hear(&shop, asker("p1", None), at(17));
+        assert_eq!(entries(19), None, "it lists nothing any more");
+    }
+
+    #[test]
+    fn made_up_entries_take_a_bounded_place_and_give_it_back() {
+        let heard = Heard::default();
+        let shop: Name = "shop".parse().unwrap();
+        let start = Instant::now();
+        let list = |from: usize, to| {
+            let names = (from..to).map(|n| format!("e{n}"));
+            names.collect::<Vec<_>>().join(",")
+        };
+        let known = |list: &str, now| {
+            heard.hear(&shop, asker("p1", None), now);
+            heard.list_entries(&shop, "p1", list, now);
+            heard.alive(now).entries.contains_key(&shop)
+        };
+        assert!(known(&list(0, ENTRIES_MAX), start));
+        assert!(!known("one-more", start));
+        assert!(known("one-more", start + LIFE * 2));
     }
 }

@@ -97,6 +97,41 @@ async fn polls_and_checks_tell_who_follows_the_limits_and_how_far() -> Result<()
 
 #[tokio::test]
 #[ignore = "needs a server"]
+async fn the_entries_of_a_domain_are_known_once_every_proxy_of_every_limiter_listed_its_own()
+-> Result<()> {
+    let server = Server::start(Engine::Valkey).await?;
+    let store = server.store()?;
+    publish(&store, PER_USER).await?;
+    let first = Service::ready_on(server.store()?, quick()).await?;
+    let second = Service::ready_on(server.store()?, quick()).await?;
+    let poll = async |service: &Service, proxy: &str, entries: &str| {
+        let proxy = proxy_id(proxy);
+        let path = format!("/v1/policy?domain=shop&proxy={proxy}{entries}");
+        service.get(&path).send().await
+    };
+    let entries = |fleet: &Fleet| {
+        let names = fleet.entries.get(&name("shop"))?.iter().map(Name::as_str);
+        Some(names.collect::<Vec<_>>().join(","))
+    };
+    poll(&first, "p1", "&entries=tenant,user").await?;
+    poll(&second, "p2", "&entries=").await?;
+    fleet(&store, |fleet| {
+        entries(fleet).as_deref() == Some("tenant,user")
+    })
+    .await?;
+
+    poll(&second, "p3", "").await?;
+    let three = |fleet: &Fleet| fleet.proxies[&name("shop")].len() == 3;
+    let unknown = fleet(&store, three).await?;
+    assert_eq!(entries(&unknown), None, "one did not list its own");
+    poll(&second, "p3", "&entries=session").await?;
+    let all = Some("session,tenant,user");
+    fleet(&store, |fleet| entries(fleet).as_deref() == all).await?;
+    Ok(())
+}
+
+#[tokio::test]
+#[ignore = "needs a server"]
 async fn decisions_and_denied_buckets_are_told() -> Result<()> {
     const LIMITS: &str = "
   - {name: per-user, per: [user], rate: 2/1d}

@@ -3,7 +3,7 @@
 mod plan;
 mod store;
 
-use std::process::Command;
+use std::process::{Command, Output};
 use std::time::Duration;
 
 use harness::{Client, Envoy, Limiter, LimiterPlan, Programs, RawClient, Reply, Request, Upstream};
@@ -68,6 +68,13 @@ impl Stage {
     /// Runs rlctl on the store and expects it to succeed.
     pub fn rlctl(&self, arguments: &[&str]) -> String {
         rlctl(&self.programs, &self.store_url, arguments)
+    }
+
+    /// The findings of `rlctl doctor`, whose exit code says whether there are any.
+    pub fn doctor(&self) -> Value {
+        let output = run_rlctl(&self.programs, &self.store_url, &["doctor", "-o", "json"]);
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        report["findings"].clone()
     }
 
     /// `rlctl inspect LIMIT KEY=VALUE... -o json`.
@@ -154,12 +161,7 @@ impl Stage {
 
 /// Runs rlctl and expects it to succeed.
 fn rlctl(programs: &Programs, store: &str, arguments: &[&str]) -> String {
-    let mut command = Command::new(&programs.rlctl);
-    let output = command
-        .args(arguments)
-        .env("RL_STORE", store)
-        .output()
-        .unwrap();
+    let output = run_rlctl(programs, store, arguments);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(
         output.status.success(),
@@ -167,6 +169,12 @@ fn rlctl(programs: &Programs, store: &str, arguments: &[&str]) -> String {
         output.status
     );
     String::from_utf8(output.stdout).unwrap()
+}
+
+fn run_rlctl(programs: &Programs, store: &str, arguments: &[&str]) -> Output {
+    let mut command = Command::new(&programs.rlctl);
+    let command = command.args(arguments).env("RL_STORE", store);
+    command.output().unwrap()
 }
 
 /// The statuses of `n` answers, one request after the other.

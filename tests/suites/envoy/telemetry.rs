@@ -45,6 +45,37 @@ async fn the_proxies_and_limiters_that_follow_the_limits_are_listed() {
 }
 
 #[tokio::test]
+async fn doctor_names_entries_that_no_live_proxy_supplies() {
+    let stage = limits(&[
+        "{name: supplied, per: [user], match: {tenant: acme, session: x}, rate: 1000/s}",
+        "{name: unsupplied, per: [nonsense], match: {path: /x}, rate: 1000/s}",
+    ])
+    .with_credentials()
+    .envoys(2)
+    .start()
+    .await;
+    let unsupplied = until("doctor knows the entries", PATIENCE, async || {
+        let findings = stage.doctor();
+        let findings = findings.as_array().unwrap().iter();
+        let found: Vec<Value> = findings
+            .filter(|finding| finding["check"] == "unmeant")
+            .cloned()
+            .collect();
+        (!found.is_empty()).then_some(found)
+    })
+    .await
+    .unwrap();
+    let [finding] = unsupplied.as_slice() else {
+        panic!("{unsupplied:#?}");
+    };
+    assert_eq!(finding["place"], "shop/unsupplied");
+    assert_eq!(
+        finding["what"],
+        "per[0]: no live proxy supplies `nonsense`, so every request counts as one without it"
+    );
+}
+
+#[tokio::test]
 async fn denials_that_no_limiter_sees_are_shown_with_the_rest() {
     let stage = limits(&["{name: per-user, per: [user], match: {path: /x}, rate: 2/1h}"])
         .node("edge-1")

@@ -8,6 +8,7 @@ mod poll;
 mod poller;
 mod schedule;
 mod snapshot;
+mod supplied_entries;
 
 use std::rc::Rc;
 

@@ -42,7 +42,7 @@ impl Worker {
             self.on_poll_failed(now);
         }
         if self.policy.poller.is_due(host, now) {
-            self.poll();
+            self.poll(host);
         }
     }
 
@@ -60,7 +60,7 @@ impl Worker {
         }
     }
 
-    fn poll(&mut self) {
+    fn poll(&mut self, host: &impl Host) {
         let id = self.calls.registry.start_poll();
         let proxy = self.process.proxy();
         let mut headers = Vec::with_capacity(2);
@@ -76,7 +76,7 @@ impl Worker {
                 "{POLICY_PATH}?domain={}&proxy={proxy}&wait_ms={}{}",
                 self.config.domain,
                 self.policy.poller.wait_ms(),
-                self.about()
+                self.about(host)
             ),
             headers,
             body: None,
@@ -85,8 +85,8 @@ impl Worker {
     }
 
     /// What a poll reports of this proxy: the revision in force, which differs from the one last
-    /// polled if that could not be used, and its node id.
-    fn about(&self) -> String {
+    /// polled if that could not be used, its node id, and the entries that it supplies.
+    fn about(&self, host: &impl Host) -> String {
         let mut about = String::new();
         // Writing to a string cannot fail.
         if let PolicyState::Limits(policy) = &self.policy.state {
@@ -97,7 +97,16 @@ impl Worker {
         if !self.policy.node.is_empty() {
             write!(about, "&node={}", self.policy.node).unwrap_or_default();
         }
+        if let Some(entries) = self.share_entries(host) {
+            write!(about, "&entries={entries}").unwrap_or_default();
+        }
         about
+    }
+
+    /// Adds the entries of this configuration to those that the polls of this process report.
+    pub(crate) fn share_entries(&self, host: &impl Host) -> Option<String> {
+        let own = self.config.sources.iter().map(|(name, _)| name);
+        self.policy.poller.share_entries(host, &own)
     }
 
     /// The answer to a poll.

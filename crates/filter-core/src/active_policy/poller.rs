@@ -7,7 +7,10 @@
 use super::{
     schedule::{LEASE_MAX_US, PollSchedule},
     snapshot::{Notice, PollerLease, Snapshot},
+    supplied_entries,
 };
+
+use policy::Name;
 
 use crate::{
     host::{self, Change, Host, Version},
@@ -21,6 +24,7 @@ pub(crate) struct PolicyPoller {
     notice_key: Vec<u8>,
     snapshot_key: Vec<u8>,
     poller_key: Vec<u8>,
+    entries_key: Vec<u8>,
     worker_id: u64,
     schedule: PollSchedule,
     /// The last notice read, as bytes: it rarely changes.
@@ -49,6 +53,7 @@ impl PolicyPoller {
             notice_key: key("notice"),
             snapshot_key: key("snapshot"),
             poller_key: key("poller_lease"),
+            entries_key: key("entries"),
             worker_id,
             schedule: PollSchedule::new(random),
             last_notice: Vec::new(),
@@ -130,6 +135,18 @@ impl PolicyPoller {
         };
         host.swap(&self.poller_key, &renewed.write(), version)
             .is_ok()
+    }
+
+    /// Adds the entries of this worker's configuration to those that polls report; returns all of
+    /// them, as `tenant,user`. `None`: they cannot be reported.
+    pub(crate) fn share_entries<'n>(
+        &self,
+        host: &impl Host,
+        own: &(impl Iterator<Item = &'n Name> + Clone),
+    ) -> Option<String> {
+        // Contended: the next poll tries again.
+        let all = supplied_entries::share(host, &self.entries_key, own);
+        all.ok().flatten()
     }
 
     /// The entity tag to poll with, so that a limiter without a newer snapshot answers just that.

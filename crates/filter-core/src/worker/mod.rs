@@ -210,6 +210,7 @@ impl Worker {
     /// Joins the other workers of the process, on the first event.
     fn join(&mut self, host: &impl Host) {
         if self.process.join(host, &self.config) {
+            self.share_entries(host);
             self.load_snapshot(host);
         }
     }

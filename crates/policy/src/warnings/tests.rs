@@ -4,7 +4,8 @@ use super::*;
 
 fn warned(limits: &str, around: &Surroundings<'_>) -> Vec<String> {
     let file = format!("domain: shop\nlimits:\n{limits}");
-    let (_, warnings) = Policy::from_yaml_with_warnings("test", file.as_bytes(), around).unwrap();
+    let (_, warnings) =
+        Policy::from_yaml_with_warnings("test", file.as_bytes(), |_| *around).unwrap();
     let list = warnings
         .as_ref()
         .map_or_else(Vec::new, |found| found.iter().collect());
@@ -162,7 +163,7 @@ fn a_warning_is_at_its_place() {
     let text = "domain: shop\nlimits:\n  - name: a\n    match:\n      path: [/x, \"api/**\"]\n    rate: 1/s\n";
     let around = Surroundings::default();
     let (policy, warnings) =
-        Policy::from_yaml_with_warnings("limits.yaml", text.as_bytes(), &around).unwrap();
+        Policy::from_yaml_with_warnings("limits.yaml", text.as_bytes(), |_| around).unwrap();
     assert_eq!(policy.limits.len(), 1);
     insta::assert_snapshot!(warnings.unwrap(), @r#"
     warning: limit `a`: match.path[1]: `api/**` matches no request: paths start with a slash
@@ -228,7 +229,7 @@ fn entries_that_nobody_supplies_are_named() {
             entries: &entries,
             domains: &["shop".parse().unwrap()],
             prefixes: Some([32, 64]),
-            source: "envoy.yaml",
+            source: Some("envoy.yaml"),
         }),
         dear: None,
     };
@@ -265,6 +266,25 @@ fn entries_that_nobody_supplies_are_named() {
     assert!(warned(narrow, &around)[0].ends_with("(did you mean `cidr:2001:db8::/64`?)"));
     let cidr = "  - {name: a, match: {remote_address: \"cidr:2001:db8::1/128\"}, rate: 1/s}\n";
     assert_eq!(warned(cidr, &around).len(), 1);
+}
+
+#[test]
+fn entries_that_no_live_proxy_supplies_are_named() {
+    let around = Surroundings {
+        supply: Some(Supply {
+            entries: &["user".parse().unwrap()],
+            domains: &[],
+            prefixes: None,
+            source: None,
+        }),
+        ..Surroundings::default()
+    };
+    assert_eq!(
+        warned("  - {name: a, per: usr, rate: 1/s}\n", &around),
+        [
+            "limit `a`: per[0]: no live proxy supplies `usr`, so every request counts as one without it (did you mean `user`?)"
+        ]
+    );
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Who follows the limits, and how far.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use policy::{Name, Node, Revision};
 
@@ -15,6 +15,9 @@ pub struct Sighting {
     /// The proxies that it heard of, by the domain that they asked for, whether or not there are
     /// limits for it.
     pub proxies: BTreeMap<Name, Vec<ProxySeen>>,
+    /// The entries that these proxies supply beside the built-in ones, by domain; without the
+    /// domains of which one did not say.
+    pub entries: BTreeMap<Name, BTreeSet<Name>>,
 }
 
 /// A proxy as it was last heard of.
@@ -48,6 +51,9 @@ pub struct Fleet {
     pub limiters: Vec<LimiterSeen>,
     /// By the domain that they ask for, and there by their word.
     pub proxies: BTreeMap<Name, Vec<ProxySeen>>,
+    /// The entries that the proxies of a domain supply beside the built-in ones; without the
+    /// domains that no proxy asks for or of which one did not say.
+    pub entries: BTreeMap<Name, BTreeSet<Name>>,
 }
 
 impl Sighting {
@@ -58,9 +64,14 @@ impl Sighting {
             let seen = seen.iter().map(ProxySeen::to_node);
             (name.as_str(), Node::list(seen))
         });
+        let entries = self.entries.iter().map(|(domain, names)| {
+            let names = names.iter().map(|name| Node::text(name.as_str()));
+            (domain.as_str(), Node::list(names))
+        });
         document::json(&document::note([
             ("revisions", Node::map(revisions)),
             ("proxies", Node::map(proxies)),
+            ("entries", Node::map(entries)),
         ]))
     }
 
@@ -71,7 +82,12 @@ impl Sighting {
             let seen = list.items().iter().filter_map(ProxySeen::read);
             (domain, seen.collect())
         });
+        let entries = document::named(&note, "entries").filter_map(|(domain, list)| {
+            let names = list.items().iter().map(|name| name.as_text()?.parse().ok());
+            Some((domain, names.collect::<Option<_>>()?))
+        });
         Some(Self {
+            entries: entries.collect(),
             revisions: revisions
                 .filter_map(|(domain, node)| Some((domain, document::read_revision(node)?)))
                 .collect(),
@@ -81,6 +97,11 @@ impl Sighting {
 }
 
 impl ProxySeen {
+    /// Whether it counts, as of a note that was written so long ago.
+    fn is_alive(&self, noted_ms_ago: u64) -> bool {
+        self.ago_ms.saturating_add(noted_ms_ago) <= PROXY_LIFE_MS
+    }
+
     fn to_node(&self) -> Node {
         let mut node = Node::map([
             ("id", Node::text(&self.id)),
@@ -117,12 +138,21 @@ impl Fleet {
             }
         }
         let (mut limiters, mut proxies) = (Vec::new(), BTreeMap::new());
+        let mut entries: BTreeMap<Name, Option<BTreeSet<Name>>> = BTreeMap::new();
         for (id, (at_ms, json)) in newest {
             let Some(sighting) = Sighting::read(&json) else {
                 continue;
             };
             let ago_ms = now_ms.saturating_sub(at_ms);
             for (domain, seen) in sighting.proxies {
+                if seen.iter().any(|proxy| proxy.is_alive(ago_ms)) {
+                    let all = entries.entry(domain.clone());
+                    let all = all.or_insert_with(|| Some(BTreeSet::new()));
+                    *all = all
+                        .take()
+                        .zip(sighting.entries.get(&domain))
+                        .map(|(all, more)| &all | more);
+                }
                 add(proxies.entry(domain).or_default(), seen, ago_ms);
             }
             if ago_ms <= PROXY_LIFE_MS {
@@ -141,15 +171,20 @@ impl Fleet {
             proxies: lists
                 .map(|(domain, seen)| (domain, seen.collect()))
                 .collect(),
+            entries: entries
+                .into_iter()
+                .filter_map(|(domain, names)| Some((domain, names?)))
+                .collect(),
         }
     }
 }
 
 fn add(known: &mut BTreeMap<String, ProxySeen>, seen: Vec<ProxySeen>, told_ms_ago: u64) {
     for mut proxy in seen {
+        let is_alive = proxy.is_alive(told_ms_ago);
         proxy.ago_ms = proxy.ago_ms.saturating_add(told_ms_ago);
         let before = known.get(&proxy.id).map_or(u64::MAX, |known| known.ago_ms);
-        if proxy.ago_ms <= PROXY_LIFE_MS && proxy.ago_ms < before {
+        if is_alive && proxy.ago_ms < before {
             known.insert(proxy.id.clone(), proxy);
         }
     }
@@ -176,6 +211,7 @@ mod tests {
         let sighting = Sighting {
             revisions: BTreeMap::from([(domain.clone(), Revision::default())]),
             proxies: BTreeMap::from([(domain, proxies.to_vec())]),
+            entries: BTreeMap::new(),
         };
         let json = sighting.to_json().unwrap();
         assert_eq!(Sighting::read(&json), Some(sighting));
@@ -217,6 +253,37 @@ mod tests {
             2
         );
         assert_eq!(fleet.limiters.len(), 2);
+    }
+
+    #[test]
+    fn entries_are_known_once_every_limiter_with_live_proxies_reports_them() {
+        let shop: Name = "shop".parse().unwrap();
+        let note = |id: &str, proxy_ms_ago, entries: Option<&[&str]>| {
+            let names = entries.map(|names| names.iter().map(|name| name.parse().unwrap()));
+            let names = names.map(|names| (shop.clone(), names.collect()));
+            let sighting = Sighting {
+                proxies: BTreeMap::from([(shop.clone(), vec![seen("p", 1, proxy_ms_ago)])]),
+                entries: names.into_iter().collect(),
+                ..Sighting::default()
+            };
+            let json = sighting.to_json().unwrap();
+            assert_eq!(Sighting::read(&json), Some(sighting));
+            (id.to_owned(), 1, json)
+        };
+        let found = |notes: Vec<_>| {
+            let fleet = Fleet::of(notes, 1);
+            let names = fleet.entries.get(&shop)?.iter();
+            Some(names.map(Name::to_string).collect::<Vec<_>>())
+        };
+        let user = note("a", 0, Some(&["user"]));
+        let all = found(vec![user.clone(), note("b", 0, Some(&["tenant"]))]);
+        assert_eq!(all.unwrap(), ["tenant", "user"]);
+        assert_eq!(found(vec![user.clone(), note("b", 0, None)]), None);
+        assert_eq!(found(vec![note("b", 0, None), user.clone()]), None);
+        let gone = note("b", PROXY_LIFE_MS + 1, None);
+        assert_eq!(found(vec![gone.clone(), user]).unwrap(), ["user"]);
+        assert_eq!(found(vec![gone]), None, "nobody supplies anything");
+        assert_eq!(found(vec![note("b", 0, Some(&[]))]).unwrap(), [""; 0]);
     }
 
     #[test]

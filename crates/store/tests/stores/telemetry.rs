@@ -26,6 +26,7 @@ fn sighting(proxies: &[(&str, u64)]) -> Sighting {
     Sighting {
         revisions: BTreeMap::from([(name("shop"), revision(2))]),
         proxies: BTreeMap::from([(name("shop"), seen.collect())]),
+        ..Sighting::default()
     }
 }
 

@@ -1,6 +1,6 @@
 //! The limits files of `apply` and `diff`: all of them valid, and each for a domain of its own.
 
-use policy::{Policy, Surroundings};
+use policy::Policy;
 
 use crate::{
     error::Error,
@@ -8,17 +8,20 @@ use crate::{
     input::{FilesArg, Source},
     printer::Printer,
     render::{counted, diagnostics},
-    session::Session,
+    session::{LiveEntries, Session},
 };
 
 /// The limits in all files; what is wrong with any of them ends the command before it does
 /// anything.
-pub async fn read(files: &FilesArg, printer: &Printer) -> Result<Vec<Policy>, Error> {
+pub async fn read(files: &FilesArg, session: &Session<'_>) -> Result<Vec<Policy>, Error> {
+    let printer = session.printer;
     let sources = files.read().await?;
+    // Without it some warnings are missing; the edit reports why Redis does not answer.
+    let live = session.live_entries().await.unwrap_or_default();
     let mut policies: Vec<(String, Policy)> = Vec::with_capacity(sources.len());
     let mut wrong: Option<Error> = None;
     for source in sources {
-        match policy(&source, printer) {
+        match policy(&source, &live, printer) {
             Ok(policy) => policies.push((source.name, policy)),
             Err(error) => {
                 if let Some(earlier) = wrong.replace(error) {
@@ -35,9 +38,9 @@ pub async fn read(files: &FilesArg, printer: &Printer) -> Result<Vec<Policy>, Er
 }
 
 /// The limits in one file; warnings about them are printed.
-fn policy(source: &Source, printer: &Printer) -> Result<Policy, Error> {
+fn policy(source: &Source, live: &LiveEntries, printer: &Printer) -> Result<Policy, Error> {
     let (policy, warnings) = source
-        .policy(&Surroundings::default())
+        .policy(|domain| live.supply(domain))
         .map_err(|problems| {
             let count = counted(problems.count(), "problem");
             let text = diagnostics(&problems);

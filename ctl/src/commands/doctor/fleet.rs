@@ -14,9 +14,9 @@ use crate::{
 const ON_ITS_WAY_MS: u64 = 3000;
 
 /// Limiters and proxies that are alive and have not picked up what is in force.
-pub async fn look(session: &Session<'_>) -> Result<Vec<Finding>, Error> {
+pub async fn look(session: &Session<'_>, fleet: Option<&Fleet>) -> Result<Vec<Finding>, Error> {
     let store = &session.store;
-    let (Ok(fleet), Ok(heads)) = (store.fleet().await, store.heads().await) else {
+    let (Some(fleet), Ok(heads)) = (fleet, store.heads().await) else {
         return Ok(Vec::new()); // Another check reports the missing permission.
     };
     let mut findings = Vec::new();
@@ -29,7 +29,7 @@ pub async fn look(session: &Session<'_>) -> Result<Vec<Finding>, Error> {
         let last = last.map_err(|error| session.failed(&error))?;
         let age_ms = last.first().map(|edit| now_ms.saturating_sub(edit.at_ms));
         if age_ms.is_none_or(|ms| ms > ON_ITS_WAY_MS) {
-            findings.extend(behind(&fleet, &head.domain, &revision));
+            findings.extend(behind(fleet, &head.domain, &revision));
         }
     }
     if fleet.limiters.is_empty() {

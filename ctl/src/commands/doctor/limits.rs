@@ -7,7 +7,7 @@ use crate::{
     clock,
     error::Error,
     render::{pause_state, truncated_list},
-    session::Session,
+    session::{LiveEntries, Session},
 };
 
 /// Limits that one finding names.
@@ -72,7 +72,7 @@ pub fn unreadable(domain: &Name, why: &str) -> Finding {
 }
 
 /// A domain that can be read.
-pub fn look(policy: &Policy) -> Vec<Finding> {
+pub fn look(policy: &Policy, live: &LiveEntries) -> Vec<Finding> {
     let mut findings: Vec<Finding> = paused_domain(policy).into_iter().collect();
     for limit in &policy.limits {
         findings.extend(paused(policy, limit));
@@ -81,6 +81,7 @@ pub fn look(policy: &Policy) -> Vec<Finding> {
     findings.extend(shared(policy));
     let around = Surroundings {
         now_ms: Some(clock::now_ms()),
+        supply: live.supply(&policy.domain),
         ..Surroundings::default()
     };
     let meant = policy.warnings(&around);

@@ -1,8 +1,8 @@
 //! Problems of a limit, in terms of the flags that set its fields.
 
-use policy::{Limit, Policy, Problem, Problems, Surroundings};
+use policy::{Limit, Name, Policy, Problem, Problems, Surroundings};
 
-use crate::{clock, costly::cost_warning, error::Error, exit::Exit, printer::Printer};
+use crate::{clock, costly::cost_warning, error::Error, exit::Exit, session::Session};
 
 /// The error for flags that make an invalid limit.
 pub fn invalid_limit(limit: &str, problems: &Problems) -> Error {
@@ -22,12 +22,15 @@ pub fn invalid_limit(limit: &str, problems: &Problems) -> Error {
 }
 
 /// Warnings of a limit that is valid but probably a mistake.
-pub fn warn(printer: &Printer, limit: &Limit) {
+pub async fn warn(session: &Session<'_>, domain: &Name, limit: &Limit) {
+    let printer = session.printer;
+    // Without it some warnings are missing; the edit reports why Redis does not answer.
+    let live = session.live_entries().await.unwrap_or_default();
     let mut policy = Policy::empty(limit.name.clone());
     policy.limits = vec![limit.clone()];
     let around = Surroundings {
         now_ms: Some(clock::now_ms()),
-        supply: None,
+        supply: live.supply(domain),
         dear: Some(cost_warning),
     };
     for problem in policy.warnings(&around) {

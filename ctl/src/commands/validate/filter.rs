@@ -61,7 +61,7 @@ impl Supplied {
             entries: &self.entries,
             domains: &self.domains,
             prefixes: self.prefixes,
-            source: &self.source,
+            source: Some(&self.source),
         }
     }
 }

@@ -1,0 +1,92 @@
+//! The descriptor entries that the filters of one Envoy process supply, as polls report them.
+//!
+//! One worker polls for all filters of a domain, and their configurations may differ. So each
+//! worker adds the entries of its own to a value in shared data, and the poll reports that. An
+//! entry stays there until the process ends: a filter without it may replace one that had it.
+
+use std::collections::BTreeSet;
+
+use policy::{BUILT_IN, Name};
+
+use crate::host::{self, Change, Contended, Host};
+
+/// Entries that are reported; of more, none is.
+const ENTRIES_MAX: usize = 64;
+
+/// The longest list that is reported, in bytes.
+const BYTES_MAX: usize = 2048;
+
+/// Stands for a list that is too long, and is none.
+const TOO_LONG: &str = "*";
+
+/// Adds a configuration's entries to the shared list; returns the list, as `tenant,user`, without
+/// the built-in entries. `None`: it is too long to be reported.
+pub(super) fn share<'n>(
+    host: &impl Host,
+    key: &[u8],
+    own: &(impl Iterator<Item = &'n Name> + Clone),
+) -> Result<Option<String>, Contended> {
+    host::update(host, key, |bytes| {
+        let Some(mut entries) = read(bytes) else {
+            return Change::Keep(None);
+        };
+        let own = own.clone().map(Name::as_str);
+        let own = own.filter(|name| !BUILT_IN.contains(name));
+        entries.extend(own.map(str::to_owned));
+        let text = entries.iter().map(String::as_str);
+        let text = text.collect::<Vec<_>>().join(",");
+        if text.as_bytes() == bytes {
+            Change::Keep(Some(text))
+        } else if entries.len() > ENTRIES_MAX || text.len() > BYTES_MAX {
+            Change::Write(TOO_LONG.into(), None)
+        } else {
+            Change::Write(text.clone().into_bytes(), Some(text))
+        }
+    })
+}
+
+/// `None`: too long, or not written by a filter.
+fn read(bytes: &[u8]) -> Option<BTreeSet<String>> {
+    let text = std::str::from_utf8(bytes).ok()?;
+    let names = text.split(',').filter(|name| !name.is_empty());
+    let names = names.map(|name| name.parse::<Name>().ok().map(|_| name.to_owned()));
+    names.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simulated::SharedData;
+
+    fn shared(host: &SharedData, own: &[&str]) -> Option<String> {
+        let own: Vec<Name> = own.iter().map(|name| name.parse().unwrap()).collect();
+        share(host, b"entries", &own.iter()).unwrap()
+    }
+
+    #[test]
+    fn the_entries_of_all_filters_are_reported_without_the_built_in_ones() {
+        let host = SharedData::default();
+        assert_eq!(shared(&host, &["path", "host"]).as_deref(), Some(""));
+        assert_eq!(shared(&host, &["user", "path"]).as_deref(), Some("user"));
+        assert_eq!(shared(&host, &["tenant"]).as_deref(), Some("tenant,user"));
+        assert_eq!(shared(&host, &["user"]).as_deref(), Some("tenant,user"));
+    }
+
+    #[test]
+    fn a_list_that_is_too_long_or_foreign_is_not_reported() {
+        let many: Vec<String> = (0..=ENTRIES_MAX).map(|n| format!("e{n}")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        let host = SharedData::default();
+        assert!(shared(&host, &many[1..]).is_some());
+        assert_eq!(shared(&host, &many[..1]), None);
+        assert_eq!(shared(&host, &["user"]), None, "some would be missing");
+
+        let long: Vec<String> = (10..50).map(|n| format!("{}{n}", "e".repeat(60))).collect();
+        let long: Vec<&str> = long.iter().map(String::as_str).collect();
+        assert_eq!(shared(&SharedData::default(), &long), None);
+
+        let host = SharedData::default();
+        host.overwrite(b"entries", b"a, b\xff");
+        assert_eq!(shared(&host, &["user"]), None);
+    }
+}
