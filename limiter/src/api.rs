@@ -149,7 +149,7 @@ impl Api {
 
     /// Whether checks should come here: not before limits were loaded, nor while this limiter ends.
     fn health(&self) -> Answered {
-        let loading = self.domains.poll().answered.is_none();
+        let loading = self.domains.poll().answered.is_none() || self.domains.is_filling();
         if loading || self.lifecycle.is_leaving() {
             let message = "limits are being loaded, or this limiter is ending";
             return Err(ApiError::new(ErrorCode::PolicyUnavailable, message));

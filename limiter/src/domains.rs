@@ -13,7 +13,7 @@ use std::{
     collections::BTreeMap,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -23,7 +23,7 @@ use policy::{Name, Revision};
 use store::{Store, StoreError};
 use tokio::{
     sync::{Notify, watch},
-    time::Instant,
+    time::{Instant, sleep},
 };
 
 use crate::metrics::Metrics;
@@ -35,12 +35,20 @@ pub(crate) use state::{Domain, Fault};
 /// known to be absent either.
 const KNOWLEDGE: Duration = Duration::from_secs(10);
 
+/// The pause between two tries to read what was just written.
+const REFRESH_RETRY: Duration = Duration::from_millis(200);
+
+/// Why a domain may be missing while the store is filled from the limits files.
+pub(crate) const FILLING: &str = "the limits files are not in the store yet";
+
 /// The domains, and the task that keeps them.
 pub(crate) struct Domains {
     store: Arc<dyn Store>,
     metrics: Arc<Metrics>,
     table: ArcSwap<Table>,
     deleted: ArcSwap<BTreeMap<Name, Revision>>,
+    /// Whether the store is still to be filled from the limits files.
+    is_filling: AtomicBool,
     poll: Mutex<Poll>,
     wanted: AtomicU64,
     wake: Notify,
@@ -94,6 +102,7 @@ impl Domains {
             metrics,
             table: ArcSwap::default(),
             deleted: ArcSwap::default(),
+            is_filling: AtomicBool::new(false),
             poll: Mutex::default(),
             wanted: AtomicU64::new(0),
             wake: Notify::new(),
@@ -117,6 +126,9 @@ impl Domains {
     }
 
     fn absence(&self) -> Lookup {
+        if self.is_filling() {
+            return Lookup::NotLoaded(FILLING.to_owned());
+        }
         let poll = self.poll();
         match (poll.answered, poll.error) {
             (Some(at), _) if at.elapsed() < KNOWLEDGE && poll.crowded => {
@@ -145,6 +157,26 @@ impl Domains {
     /// Tells whenever a lookup may say something else than before.
     pub(crate) fn news(&self) -> watch::Receiver<u64> {
         self.news.subscribe()
+    }
+
+    /// The store is going to be filled from the limits files: until [`Domains::filled`], a domain
+    /// that it lacks is not known to be absent.
+    pub(crate) fn begin_filling(&self) {
+        self.is_filling.store(true, Ordering::Relaxed);
+    }
+
+    /// The store holds the domains of the limits files: returns once they are in force.
+    pub(crate) async fn filled(&self) {
+        while !self.refreshed().await {
+            sleep(REFRESH_RETRY).await;
+        }
+        self.is_filling.store(false, Ordering::Relaxed);
+        self.tell_news();
+    }
+
+    /// Whether the store is still to be filled from the limits files.
+    pub(crate) fn is_filling(&self) -> bool {
+        self.is_filling.load(Ordering::Relaxed)
     }
 
     /// Every domain, for reports.

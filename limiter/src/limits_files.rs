@@ -12,7 +12,7 @@ use policy::{Name, Policy, Problems};
 use store::{Change, Edit, EditError, OverrideEdits, Overrides, Signature, Store, Stored};
 use tokio::time::sleep;
 
-use crate::{hangups::Hangups, watched::Watched};
+use crate::{domains::Domains, hangups::Hangups, watched::Watched};
 
 /// How often the files are looked at where they are the policy.
 const POLL: Duration = Duration::from_millis(200);
@@ -96,8 +96,16 @@ impl LimitsFiles {
 
     /// Fills the domains that have no record, once the store can be asked. SIGHUP then changes
     /// nothing, but must not end the process either.
-    pub(crate) async fn fill_once(&self, policies: Vec<Policy>, mut asked: Hangups) {
-        self.fill(policies).await;
+    pub(crate) async fn fill_once(
+        &self,
+        policies: Vec<Policy>,
+        domains: &Domains,
+        mut asked: Hangups,
+    ) {
+        if !policies.is_empty() {
+            self.fill(policies).await;
+            domains.filled().await;
+        }
         loop {
             asked.next().await;
             tracing::info!("SIGHUP changes nothing: the limits are in the store, not in files");

@@ -191,6 +191,9 @@ impl Parts {
 
     /// Starts what follows the store and the files.
     fn start(&self, settings: &Settings, policies: Vec<Policy>, background: &mut JoinSet<()>) {
+        if !settings.limits_are_the_policy && !policies.is_empty() {
+            self.domains.begin_filling();
+        }
         let (domains, proxies) = (Arc::clone(&self.domains), Arc::clone(&self.proxies));
         background.spawn(async move { domains.follow().await });
         background.spawn(async move { proxies.follow().await });
@@ -205,7 +208,8 @@ impl Parts {
         if settings.limits_are_the_policy {
             background.spawn(async move { files.follow(asked).await });
         } else {
-            background.spawn(async move { files.fill_once(policies, asked).await });
+            let domains = Arc::clone(&self.domains);
+            background.spawn(async move { files.fill_once(policies, &domains, asked).await });
         }
     }
 }

@@ -8,7 +8,7 @@ use store::StoreError;
 use tokio::time::Instant;
 
 use super::Admin;
-use crate::domains::{Domain, Fault, Poll};
+use crate::domains::{Domain, FILLING, Fault, Poll};
 
 /// What `/readyz` answers.
 #[derive(Debug, Serialize)]
@@ -60,6 +60,13 @@ impl Admin {
         }
     }
 
+    fn filling(&self) -> String {
+        match self.files.error() {
+            Some(error) => format!("{FILLING}: {error}"),
+            None => FILLING.to_owned(),
+        }
+    }
+
     /// Whether a check would find connections and scripts in the store, or did once.
     fn is_warm(&self) -> bool {
         if !self.warm.load(Ordering::Relaxed) && self.store.is_warm() {
@@ -77,7 +84,11 @@ impl Admin {
         let verdict = if self.lifecycle.is_leaving() {
             Err("leaving: told to end".to_owned())
         } else {
-            verdict(&poll, &domains, fault.as_ref()).and_then(|message| match &trouble {
+            let loaded = match verdict(&poll, &domains, fault.as_ref()) {
+                Ok(_) if self.domains.is_filling() => Err(self.filling()),
+                verdict => verdict,
+            };
+            loaded.and_then(|message| match &trouble {
                 _ if !self.is_warm() => Err(connecting(self.store.trouble().as_ref())),
                 Some(why) if strict => Err(format!("checks get no decision: {why}")),
                 Some(why) => Ok(format!("{message}, but checks get no decision: {why}")),
@@ -131,6 +142,7 @@ fn verdict(
         )),
         Some((domain, fault)) => Err(format!("no usable limits: {domain}: {}", fault.message)),
         None if loaded => Ok("ready".to_owned()),
+        None if !domains.is_empty() => Err("the store did not return the limits yet".to_owned()),
         None => Ok("ready; the store holds no limits yet".to_owned()),
     }
 }

@@ -94,7 +94,7 @@ impl Domains {
         }
     }
 
-    fn tell_news(&self) {
+    pub(super) fn tell_news(&self) {
         self.news.send_modify(|news| *news = news.wrapping_add(1));
     }
 

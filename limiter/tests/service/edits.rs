@@ -202,16 +202,56 @@ async fn a_limits_file_fills_a_domain_once() -> Result<()> {
         ..quick()
     };
     let first = Service::ready_on(server.store()?, filling.clone()).await?;
-    until("it is filled", PATIENCE, async || {
-        first.allows("a").await.ok()
-    })
-    .await?;
+    assert!(first.allows("a").await?);
     limits_file(&path, TWENTY)?;
     let second = Service::ready_on(server.store()?, filling).await?;
     second.quota_becomes(10).await?;
     let domain = crate::support::name("shop");
     let history = second.store.history(&domain, 10).await?;
     assert_eq!(history.len(), 1, "the second file was ignored");
+    Ok(())
+}
+
+/// An empty store whose first edits fail: neither probe sends anybody here, and a domain of the files is
+/// not said to be unknown, which would take its limits away from proxies.
+#[tokio::test]
+async fn it_is_ready_only_once_the_store_is_filled_from_the_limits_files() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("limits.yaml");
+    fs::write(&path, format!("domain: other\nlimits:\n{PER_USER}"))?;
+    let settings = Settings {
+        limits: vec![path],
+        ..quick()
+    };
+    let store = Scripted::with(PER_USER, 1000).await?;
+    store.fail_writes(Some(StoreError::Unreachable("away".to_owned())));
+    let service = Service::start(store.clone(), settings)?;
+    service
+        .readiness(503, "the limits files are not in the store yet")
+        .await?;
+    assert_eq!(service.get("/v1/health").send().await?.status, 503);
+    let check = json!({"domain": "other", "descriptor": {"user": "a"}}).to_string();
+    let reply = service.post("/v1/check", check.clone()).send().await?;
+    assert_eq!(reply.json()?["error"]["code"], "policy_unavailable");
+    assert!(service.allows("a").await?, "domains that it has are served");
+
+    store.fail_writes(None);
+    service.readiness(200, "ready").await?;
+    assert_eq!(service.get("/v1/health").send().await?.status, 200);
+    let reply = service.post("/v1/check", check).send().await?;
+    assert_eq!(reply.json()?["allowed"], true);
+    Ok(())
+}
+
+#[tokio::test]
+async fn it_is_not_ready_while_the_store_lists_limits_and_does_not_return_them() -> Result<()> {
+    let store = Scripted::with(PER_USER, 1000).await?;
+    store.fail_records(Some(StoreError::Unreachable("cut off".to_owned())));
+    let service = Service::start(store.clone(), quick())?;
+    service.readiness(503, "did not return the limits").await?;
+    store.fail_records(None);
+    service.readiness(200, "ready").await?;
+    assert!(service.allows("a").await?);
     Ok(())
 }
 

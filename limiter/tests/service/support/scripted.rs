@@ -39,6 +39,7 @@ struct Script {
     errors: VecDeque<Vec<CheckError>>,
     heads_error: Option<StoreError>,
     record_error: Option<StoreError>,
+    write_error: Option<StoreError>,
 }
 
 impl Scripted {
@@ -97,6 +98,11 @@ impl Scripted {
     /// What a reader of records gets.
     pub fn fail_records(&self, error: Option<StoreError>) {
         self.script.lock().unwrap().record_error = error;
+    }
+
+    /// What an editor gets.
+    pub fn fail_writes(&self, error: Option<StoreError>) {
+        self.script.lock().unwrap().write_error = error;
     }
 }
 
@@ -165,7 +171,11 @@ impl Store for Scripted {
     }
 
     async fn write(&self, edit: &Edit<'_>) -> Result<Revision, EditError> {
-        self.inner.write(edit).await
+        let error = self.script.lock().unwrap().write_error.clone();
+        match error {
+            Some(error) => Err(error.into()),
+            None => self.inner.write(edit).await,
+        }
     }
 
     async fn history(&self, domain: &Name, max: usize) -> Result<Vec<HistoryEntry>, StoreError> {
