@@ -69,6 +69,7 @@ pub(crate) struct Bounds {
     /// What the moments are counted from at which polls that were held are answered.
     since: Instant,
     max_wait: Duration,
+    max_poll_wait: Duration,
     store_timeout: Duration,
 }
 
@@ -81,6 +82,7 @@ impl Bounds {
             bodies: Bodies::new(settings.max_body, metrics.body_bytes.clone()),
             since: Instant::now(),
             max_wait: settings.max_wait,
+            max_poll_wait: settings.max_poll_wait,
             store_timeout: settings.store_timeout,
         }
     }

@@ -207,6 +207,7 @@ impl Flags {
             max_waiters: self.max_waiters,
             idle_timeout: self.idle_timeout,
             drain: self.drain,
+            ..Settings::default()
         }
     }
 }

@@ -1,9 +1,6 @@
 //! The service, put together.
 
-use std::{
-    sync::{Arc, atomic::AtomicBool},
-    time::Duration,
-};
+use std::sync::{Arc, atomic::AtomicBool};
 
 use policy::Policy;
 use store::{EditError, Store};
@@ -28,9 +25,6 @@ use crate::{
     tls::Tls,
     tokens::Tokens,
 };
-
-/// How long requests that were accepted may take once nothing new is.
-const LAST_ANSWERS: Duration = Duration::from_secs(5);
 
 /// Connections to the admin port at once: a probe, a scraper and a few people.
 const ADMIN_CONNECTIONS: usize = 64;
@@ -117,7 +111,7 @@ pub async fn run(
     sleep(settings.drain).await;
     lifecycle.enter(Phase::Close);
     let ended = async { while serving.join_next().await.is_some() {} };
-    if timeout(LAST_ANSWERS, ended).await.is_err() {
+    if timeout(settings.last_answers, ended).await.is_err() {
         tracing::warn!("some requests did not end in time and are cut off");
         lifecycle.enter(Phase::Abort);
     }

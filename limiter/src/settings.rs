@@ -29,10 +29,14 @@ pub struct Settings {
     pub max_wait: Duration,
     /// Checks that wait for permits at once.
     pub max_waiters: usize,
+    /// The longest a policy poll is held, whatever it asks for.
+    pub max_poll_wait: Duration,
     /// A connection without a request for this long is closed.
     pub idle_timeout: Duration,
     /// How long requests are still accepted once the service was told to end.
     pub drain: Duration,
+    /// How long accepted requests may take after that.
+    pub last_answers: Duration,
 }
 
 impl Default for Settings {
@@ -49,8 +53,10 @@ impl Default for Settings {
             proxies_per_address: 16,
             max_wait: Duration::from_secs(30),
             max_waiters: 1024,
+            max_poll_wait: Duration::from_secs(1),
             idle_timeout: Duration::from_mins(10),
             drain: Duration::from_secs(1),
+            last_answers: Duration::from_secs(5),
         }
     }
 }

@@ -11,9 +11,6 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::{Api, inflight::Inflight, snapshot::Poll};
 use crate::{domains::Lookup, serve::Phase};
 
-/// The longest that a poll is held, whatever it asks for.
-pub(super) const WAIT_MAX: Duration = Duration::from_secs(1);
-
 /// Those whose time is over within such a span are answered together: to wake a thread for each
 /// costs more than the answers. What the proxies ask next comes together too.
 const TOGETHER: Duration = Duration::from_millis(20);
@@ -41,7 +38,10 @@ impl Api {
         let Some(_place) = self.bounds.held.enter() else {
             return;
         };
-        let until = together(self.bounds.since, Instant::now() + poll.wait);
+        let until = together(
+            self.bounds.since,
+            Instant::now() + poll.wait.min(self.bounds.max_poll_wait),
+        );
         tokio::select! {
             () = self.news_for(poll) => {}
             () = sleep_until(until) => {}

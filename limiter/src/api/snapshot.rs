@@ -13,7 +13,7 @@ use hyper::{
 use policy::{Name, Revision};
 use protocol::{ApiError, ErrorCode, PROXIES_HEADER, format_proxies};
 
-use super::{Answered, Api, REVISION, hold::WAIT_MAX, refusal};
+use super::{Answered, Api, REVISION, refusal};
 use crate::{domains::Active, http, telemetry::Asker};
 
 const PROXIES: HeaderName = HeaderName::from_static(PROXIES_HEADER);
@@ -42,7 +42,7 @@ impl<'r> Poll<'r> {
         let told = parameter(head, "revision").and_then(read_revision);
         Ok(Self {
             domain,
-            wait: Duration::from_millis(wait_ms).min(WAIT_MAX),
+            wait: Duration::from_millis(wait_ms),
             revision: told.or_else(|| tagged(&head.headers)),
             headers: &head.headers,
         })

@@ -15,12 +15,20 @@ use crate::support::{PATIENCE, PER_USER, Scripted, Server, Service, publish, qui
 
 const TWENTY: &str = "  - {name: per-user, per: [user], rate: 20/1d}\n";
 
-/// The longest that a poll is held.
-const WAIT: Duration = Duration::from_secs(1);
-/// How much sooner one may be answered, together with others.
-const TOGETHER: Duration = Duration::from_millis(20);
-/// What takes less was not held to the end.
-const WHOLE: Duration = WAIT.saturating_sub(TOGETHER);
+/// Longer than any test: a poll that is answered was not held to the end.
+const WAIT: Duration = Duration::from_hours(1);
+
+/// Holds polls for as long as they ask.
+fn patient() -> Settings {
+    Settings {
+        max_poll_wait: WAIT,
+        ..quick()
+    }
+}
+
+async fn with(limits: &str) -> Result<Service> {
+    Service::with_settings(limits, patient()).await
+}
 
 /// Polls as whoever has this revision, or none, and would wait.
 fn poll(service: &Service, has: Option<&str>, wait: Duration) -> JoinHandle<Result<Reply>> {
@@ -62,15 +70,10 @@ async fn back(service: &Service) -> Result<()> {
 async fn a_poll_is_answered_with_the_edit_or_when_its_time_is_over() -> Result<()> {
     let server = Server::start(Engine::Valkey).await?;
     publish(&server.store()?, PER_USER).await?;
-    let service = Service::ready_on(server.store()?, quick()).await?;
+    let service = Service::ready_on(server.store()?, patient()).await?;
     let has = newest(&service).await?;
 
-    let short = poll(&service, Some(&has), Duration::from_millis(200)).await??;
-    assert_eq!(short.status, 304);
-    let least = Duration::from_millis(200).saturating_sub(TOGETHER);
-    assert!(short.took >= least, "{:?}", short.took);
-
-    let long = poll(&service, Some(&has), Duration::from_hours(1));
+    let long = poll(&service, Some(&has), WAIT);
     held(&service, 1).await?;
     publish(&server.store()?, TWENTY).await?;
     let long = long.await??;
@@ -78,23 +81,32 @@ async fn a_poll_is_answered_with_the_edit_or_when_its_time_is_over() -> Result<(
         (long.status.as_u16(), long.header("x-rl-revision")),
         (200, Some("2"))
     );
-    assert!(long.took < WHOLE, "{:?}", long.took);
     held(&service, 0).await?;
 
     let has = newest(&service).await?;
-    let capped = poll(&service, Some(&has), Duration::from_hours(1)).await??;
-    assert_eq!(capped.status, 304);
-    assert!(capped.took >= WHOLE, "{:?}", capped.took);
+    let short = poll(&service, Some(&has), Duration::from_millis(200)).await??;
+    assert_eq!(short.status, 304);
+    Ok(())
+}
+
+#[tokio::test]
+async fn no_poll_is_held_longer_than_a_limiter_holds_any() -> Result<()> {
+    let settings = Settings {
+        max_poll_wait: Duration::from_millis(200),
+        ..quick()
+    };
+    let service = Service::with_settings(PER_USER, settings).await?;
+    let has = newest(&service).await?;
+    assert_eq!(poll(&service, Some(&has), WAIT).await??.status, 304);
     Ok(())
 }
 
 #[tokio::test]
 async fn whoever_has_something_else_is_answered_at_once() -> Result<()> {
-    let service = Service::with(PER_USER).await?;
+    let service = with(PER_USER).await?;
     for has in [None, Some("7-0000000000000007")] {
         let reply = poll(&service, has, WAIT).await??;
         assert_eq!(reply.status, 200, "{has:?}");
-        assert!(reply.took < WHOLE, "{:?}", reply.took);
     }
     let bad = service
         .get("/v1/policy?domain=shop&wait_ms=soon")
@@ -107,7 +119,7 @@ async fn whoever_has_something_else_is_answered_at_once() -> Result<()> {
 
 #[tokio::test]
 async fn a_deletion_and_a_new_domain_end_it_too() -> Result<()> {
-    let service = Service::with(PER_USER).await?;
+    let service = with(PER_USER).await?;
     let has = newest(&service).await?;
     let deleted = poll(&service, Some(&has), WAIT);
     held(&service, 1).await?;
@@ -128,7 +140,7 @@ async fn it_is_no_work_and_no_more_are_held_than_there_may_be_connections() -> R
     let narrow = Settings {
         max_inflight: 1,
         max_connections: 2,
-        ..quick()
+        ..patient()
     };
     let service = Service::with_settings(PER_USER, narrow).await?;
     let has = newest(&service).await?;
@@ -137,7 +149,7 @@ async fn it_is_no_work_and_no_more_are_held_than_there_may_be_connections() -> R
         conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await?;
     tokio::spawn(connection);
     let mut poll = || {
-        let uri = "http://localhost/v1/policy?domain=shop&wait_ms=1000";
+        let uri = "http://localhost/v1/policy?domain=shop&wait_ms=3600000";
         let tag = format!("\"{has}\"");
         let request = Request::get(uri).header("if-none-match", tag);
         let request = request.body(Empty::<Bytes>::new())?;
@@ -158,19 +170,18 @@ async fn it_is_no_work_and_no_more_are_held_than_there_may_be_connections() -> R
 
 #[tokio::test]
 async fn whoever_leaves_is_not_held_any_more() -> Result<()> {
-    let service = Service::with(PER_USER).await?;
+    let service = with(PER_USER).await?;
     let has = newest(&service).await?;
     let stayer = poll(&service, Some(&has), WAIT);
     held(&service, 1).await?;
     let mut leaver = TcpStream::connect(service.data).await?;
     let head = format!(
-        "GET /v1/policy?domain=shop&wait_ms=1000 HTTP/1.1\r\nhost: x\r\nif-none-match: \"{has}\"\r\n\r\n"
+        "GET /v1/policy?domain=shop&wait_ms=3600000 HTTP/1.1\r\nhost: x\r\nif-none-match: \"{has}\"\r\n\r\n"
     );
     leaver.write_all(head.as_bytes()).await?;
     held(&service, 2).await?;
     drop(leaver);
     held(&service, 1).await?;
-    // It came first: had the other been held to the end, this one would have been answered before.
     assert!(!stayer.is_finished());
     Ok(())
 }
@@ -179,14 +190,17 @@ async fn whoever_leaves_is_not_held_any_more() -> Result<()> {
 async fn a_limiter_that_leaves_holds_none() -> Result<()> {
     let settings = Settings {
         drain: PATIENCE,
-        ..quick()
+        ..patient()
     };
     let service = Service::with_settings(PER_USER, settings).await?;
     let has = newest(&service).await?;
     let before = poll(&service, Some(&has), WAIT);
     held(&service, 1).await?;
     let (url, client) = (
-        format!("http://{}/v1/policy?domain=shop&wait_ms=1000", service.data),
+        format!(
+            "http://{}/v1/policy?domain=shop&wait_ms=3600000",
+            service.data
+        ),
         service.client.clone(),
     );
     let ending = service.end();
@@ -198,7 +212,6 @@ async fn a_limiter_that_leaves_holds_none() -> Result<()> {
             (reply.status.as_u16(), reply.header("connection")),
             (304, Some("close"))
         );
-        assert!(reply.took < WHOLE, "{:?}", reply.took);
     }
     ending.abort();
     Ok(())
@@ -208,7 +221,7 @@ async fn a_limiter_that_leaves_holds_none() -> Result<()> {
 #[tokio::test]
 async fn a_limiter_that_cannot_ask_its_store_holds_none() -> Result<()> {
     let store = Scripted::with(PER_USER, 1000).await?;
-    let service = Service::ready_on(store.clone(), quick()).await?;
+    let service = Service::ready_on(store.clone(), patient()).await?;
     let has = newest(&service).await?;
     let before = poll(&service, Some(&has), WAIT);
     held(&service, 1).await?;
@@ -219,13 +232,12 @@ async fn a_limiter_that_cannot_ask_its_store_holds_none() -> Result<()> {
     };
     for reply in [before.await??, after.await?] {
         assert_eq!(reply.status, 304);
-        assert!(reply.took < WHOLE, "{:?}", reply.took);
     }
     store.fail_heads(None);
     back(&service).await?;
     let again = poll(&service, Some(&has), WAIT);
     held(&service, 1).await?;
-    assert_eq!(again.await??.status, 304);
+    again.abort();
     Ok(())
 }
 
@@ -234,14 +246,13 @@ async fn a_limiter_that_cannot_ask_its_store_holds_none() -> Result<()> {
 async fn a_store_that_hangs_ends_it_before_that_is_an_error() -> Result<()> {
     let server = Server::start(Engine::Valkey).await?;
     publish(&server.store()?, PER_USER).await?;
-    let service = Service::ready_on(server.store()?, quick()).await?;
+    let service = Service::ready_on(server.store()?, patient()).await?;
     let has = newest(&service).await?;
     let poll = poll(&service, Some(&has), WAIT);
     held(&service, 1).await?;
     server.pause()?;
     let reply = poll.await??;
     assert_eq!(reply.status, 304);
-    assert!(reply.took < WHOLE, "{:?}", reply.took);
     server.resume()
 }
 
@@ -249,7 +260,7 @@ async fn a_store_that_hangs_ends_it_before_that_is_an_error() -> Result<()> {
 #[tokio::test]
 async fn limits_of_a_later_edit_are_replaced_only_by_what_the_store_has() -> Result<()> {
     let store = Scripted::with(PER_USER, 1000).await?;
-    let service = Service::ready_on(store.clone(), quick()).await?;
+    let service = Service::ready_on(store.clone(), patient()).await?;
     let has = "2-0000000000000007".to_owned();
     store.fail_heads(Some(StoreError::Unreachable("away".to_owned())));
     service.readiness(200, "away").await?;
@@ -271,7 +282,7 @@ async fn limits_of_a_later_edit_are_replaced_only_by_what_the_store_has() -> Res
 #[tokio::test]
 async fn a_limiter_that_cannot_read_an_edit_holds_none_and_takes_nobody_back() -> Result<()> {
     let store = Scripted::with(PER_USER, 1000).await?;
-    let service = Service::ready_on(store.clone(), quick()).await?;
+    let service = Service::ready_on(store.clone(), patient()).await?;
     let has = newest(&service).await?;
     let before = poll(&service, Some(&has), WAIT);
     held(&service, 1).await?;
@@ -281,7 +292,6 @@ async fn a_limiter_that_cannot_read_an_edit_holds_none_and_takes_nobody_back() -
     let after = poll(&service, Some(&has), WAIT).await??;
     for reply in [before, after] {
         assert_eq!(reply.status, 304);
-        assert!(reply.took < WHOLE, "{:?}", reply.took);
     }
     let ahead = poll(&service, Some("2-0000000000000007"), WAIT).await??;
     assert_eq!(ahead.status, 304);
@@ -296,7 +306,7 @@ async fn a_limiter_that_did_not_hear_of_an_edit_yet_asks_the_store_first() -> Re
     let server = Server::start(Engine::Valkey).await?;
     let store = server.store()?;
     publish(&store, PER_USER).await?;
-    let service = Service::ready_on(server.store()?, quick()).await?;
+    let service = Service::ready_on(server.store()?, patient()).await?;
     for limits in [TWENTY, PER_USER, TWENTY, PER_USER, TWENTY] {
         publish(&store, limits).await?;
         let heads = store.heads().await?;
