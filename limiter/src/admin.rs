@@ -18,7 +18,7 @@ use crate::{
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// What the admin port tells about.
+/// What the admin port reports on.
 pub(crate) struct Admin {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) domains: Arc<Domains>,

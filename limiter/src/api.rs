@@ -3,8 +3,8 @@
 mod body;
 mod check;
 mod decide;
-mod hold;
 mod inflight;
+mod long_poll;
 mod refusal;
 mod report;
 mod snapshot;
@@ -30,7 +30,7 @@ use crate::{
     domains::{Active, Domains, Lookup},
     http,
     metrics::Metrics,
-    proxies::Proxies,
+    proxy_counter::ProxyCounter,
     serve::{Handler, Lifecycle, Peer, Standing},
     telemetry::Telemetry,
     tokens::Tokens,
@@ -48,7 +48,7 @@ pub(crate) struct Api {
     pub(crate) batcher: Batcher,
     pub(crate) domains: Arc<Domains>,
     pub(crate) callers: Callers,
-    pub(crate) proxies: Arc<Proxies>,
+    pub(crate) proxies: Arc<ProxyCounter>,
     pub(crate) telemetry: Arc<Telemetry>,
     pub(crate) tokens: Option<Arc<Tokens>>,
     pub(crate) metrics: Arc<Metrics>,
@@ -62,11 +62,11 @@ pub(crate) struct Bounds {
     inflight: Arc<Inflight>,
     /// Checks that wait for permits.
     waiting: Arc<Inflight>,
-    /// Polls that are held: as many as there may be connections, of which each proxy has its own.
+    /// Long polls: as many as there may be connections, of which each proxy has its own.
     held: Arc<Inflight>,
     /// Bodies, and what they are decoded to.
     bodies: Bodies,
-    /// What the moments are counted from at which polls that were held are answered.
+    /// The instants at which long polls end are counted from this one.
     since: Instant,
     max_wait: Duration,
     max_poll_wait: Duration,

@@ -1,12 +1,12 @@
 //! The policies in force, one per domain.
 //!
-//! One task follows the store: it compares the domains' revisions with those in force a few times
+//! One task polls the store: it compares the domains' revisions with those in force a few times
 //! a second, at once after a hint, and reads what differs. A policy comes into force whole or not
 //! at all; whatever is wrong with a newer one, the last good one stays.
 
 mod active;
-mod follow;
-mod look;
+mod load;
+mod poll;
 mod state;
 
 use std::{
@@ -31,9 +31,8 @@ use crate::metrics::Metrics;
 pub(crate) use active::Active;
 pub(crate) use state::{Domain, Fault};
 
-/// How long what a poll said counts as knowledge. Beyond it, a domain that is not known is not
-/// known to be absent either.
-const KNOWLEDGE: Duration = Duration::from_secs(10);
+/// How long the result of a poll is valid: later, a domain that is not found may exist.
+const POLL_VALIDITY: Duration = Duration::from_secs(10);
 
 /// The pause between two tries to read what was just written.
 const REFRESH_RETRY: Duration = Duration::from_millis(200);
@@ -53,7 +52,7 @@ pub(crate) struct Domains {
     wanted: AtomicU64,
     wake: Notify,
     done: watch::Sender<u64>,
-    news: watch::Sender<u64>,
+    changes: watch::Sender<u64>,
 }
 
 type Table = BTreeMap<Name, Domain>;
@@ -61,24 +60,23 @@ type Table = BTreeMap<Name, Domain>;
 /// What the last polls said.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Poll {
-    /// When the store last told the revisions.
+    /// When the store last returned the revisions.
     pub(crate) answered: Option<Instant>,
     /// Why it did not since.
     pub(crate) error: Option<StoreError>,
-    /// Whether it may know more than was read: it is taking long to answer the poll under way, or
-    /// did not give out limits that it has.
+    /// Whether the store may have more than was read: it takes long to answer the poll under way, or
+    /// did not return limits that it lists.
     late: bool,
-    /// Whether the store lists more domains than are followed: one that is not known may be among
-    /// them.
+    /// Whether the store lists more domains than are loaded: one that is not found may be among them.
     crowded: bool,
 }
 
-/// What is said then.
+/// The message then.
 const CROWDED: &str = "the store lists more domains than a limiter follows (4096); those beyond have no limits in force";
 
 impl Poll {
-    /// Whether an edit would be known here by now: the store answered the last poll in full, and is
-    /// not slow with the next.
+    /// Whether the limits here are current: the store answered the last poll in full, and is not slow
+    /// with the next.
     pub(crate) fn is_sure(&self) -> bool {
         self.answered.is_some() && self.error.is_none() && !self.late
     }
@@ -107,7 +105,7 @@ impl Domains {
             wanted: AtomicU64::new(0),
             wake: Notify::new(),
             done: watch::Sender::new(0),
-            news: watch::Sender::new(0),
+            changes: watch::Sender::new(0),
         }
     }
 
@@ -131,36 +129,35 @@ impl Domains {
         }
         let poll = self.poll();
         match (poll.answered, poll.error) {
-            (Some(at), _) if at.elapsed() < KNOWLEDGE && poll.crowded => {
+            (Some(at), _) if at.elapsed() < POLL_VALIDITY && poll.crowded => {
                 Lookup::NotLoaded(CROWDED.to_owned())
             }
-            (Some(at), _) if at.elapsed() < KNOWLEDGE => Lookup::Unknown,
+            (Some(at), _) if at.elapsed() < POLL_VALIDITY => Lookup::Unknown,
             (_, Some(error)) => Lookup::NotLoaded(error.to_string()),
             (_, None) => Lookup::NotLoaded("the limits are still being loaded".to_owned()),
         }
     }
 
-    /// The edit that deleted a domain, if one did: only then is its absence more than a record
-    /// that nobody has seen.
+    /// The edit that deleted a domain, if one did: otherwise its record may have been lost.
     pub(crate) fn deleted(&self, domain: &str) -> Option<u64> {
         let deleted = self.deleted.load();
         deleted.get(domain).map(|revision| revision.number)
     }
 
-    /// Whether this is as much as the store has: it could be asked, and its record be used.
+    /// Whether what is in force is what the store has: it answered, and its record could be used.
     pub(crate) fn is_sure_of(&self, domain: &str) -> bool {
         let table = self.table.load();
         let fault = table.get(domain).and_then(|domain| domain.fault.as_ref());
         fault.is_none() && self.poll().is_sure()
     }
 
-    /// Tells whenever a lookup may say something else than before.
-    pub(crate) fn news(&self) -> watch::Receiver<u64> {
-        self.news.subscribe()
+    /// Changes whenever a lookup may find something else than before.
+    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
     }
 
     /// The store is going to be filled from the limits files: until [`Domains::filled`], a domain
-    /// that it lacks is not known to be absent.
+    /// that it lacks may be among them.
     pub(crate) fn begin_filling(&self) {
         self.is_filling.store(true, Ordering::Relaxed);
     }
@@ -171,7 +168,7 @@ impl Domains {
             sleep(REFRESH_RETRY).await;
         }
         self.is_filling.store(false, Ordering::Relaxed);
-        self.tell_news();
+        self.notify_changes();
     }
 
     /// Whether the store is still to be filled from the limits files.
@@ -193,7 +190,7 @@ impl Domains {
         self.poll.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until the store was asked once more, from now on; tells whether it answered.
+    /// Waits until the store was polled once more; returns whether it answered.
     pub(crate) async fn refreshed(&self) -> bool {
         let wanted = self.wanted.fetch_add(1, Ordering::Relaxed) + 1;
         self.wake.notify_one();

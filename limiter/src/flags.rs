@@ -62,8 +62,8 @@ pub struct Flags {
     )]
     pub key_prefix: Keys,
 
-    /// How long a check may wait for the store, all told, before it is answered 503. Keep it below
-    /// the filter's timeout (20ms), so that the filter hears why.
+    /// How long a check may wait for the store, queue and call together, before it is answered 503. Keep
+    /// it below the filter's timeout (20ms), so that the filter gets the reason.
     #[arg(long, env = "RL_STORE_TIMEOUT", value_name = "DURATION", default_value = "10ms", value_parser = duration)]
     pub store_timeout: Duration,
 

@@ -6,22 +6,22 @@ mod batch;
 mod callers;
 mod domains;
 mod flags;
-mod hangups;
 mod http;
 mod limits_files;
 mod listen;
 mod log;
 mod metrics;
-mod proxies;
+mod proxy_counter;
 mod run;
 mod serve;
 mod settings;
+mod sighup;
 mod store_calls;
 mod telemetry;
 mod tls;
 mod tokens;
 mod trace;
-mod watched;
+mod watched_files;
 
 use std::time::Duration;
 

@@ -12,12 +12,12 @@ use policy::{Name, Policy, Problems};
 use store::{Change, Edit, EditError, OverrideEdits, Overrides, Signature, Store, Stored};
 use tokio::time::sleep;
 
-use crate::{domains::Domains, hangups::Hangups, watched::Watched};
+use crate::{domains::Domains, sighup::Sighup, watched_files::WatchedFiles};
 
 /// How often the files are looked at where they are the policy.
 const POLL: Duration = Duration::from_millis(200);
 
-/// How soon a store that could not be asked is asked again.
+/// The pause before a failed call of the store is repeated.
 const RETRY: Duration = Duration::from_millis(200);
 
 /// Why limits files cannot be used.
@@ -49,7 +49,7 @@ pub enum LimitsError {
 /// The files, and what became of them.
 pub(crate) struct LimitsFiles {
     paths: Vec<PathBuf>,
-    watched: Watched,
+    watched: WatchedFiles,
     store: Arc<dyn Store>,
     error: Mutex<Option<String>>,
 }
@@ -57,7 +57,7 @@ pub(crate) struct LimitsFiles {
 impl LimitsFiles {
     pub(crate) fn new(paths: Vec<PathBuf>, store: Arc<dyn Store>) -> Self {
         Self {
-            watched: Watched::new(paths.iter().map(PathBuf::as_path)),
+            watched: WatchedFiles::new(paths.iter().map(PathBuf::as_path)),
             paths,
             store,
             error: Mutex::default(),
@@ -94,20 +94,20 @@ impl LimitsFiles {
         *self.error.lock().unwrap_or_else(PoisonError::into_inner) = error;
     }
 
-    /// Fills the domains that have no record, once the store can be asked. SIGHUP then changes
+    /// Fills the domains that have no record, once the store answers. SIGHUP then changes
     /// nothing, but must not end the process either.
     pub(crate) async fn fill_once(
         &self,
         policies: Vec<Policy>,
         domains: &Domains,
-        mut asked: Hangups,
+        mut sighup: Sighup,
     ) {
         if !policies.is_empty() {
             self.fill(policies).await;
             domains.filled().await;
         }
         loop {
-            asked.next().await;
+            sighup.next().await;
             tracing::info!("SIGHUP changes nothing: the limits are in the store, not in files");
         }
     }
@@ -199,13 +199,13 @@ impl LimitsFiles {
     }
 
     /// Follows the files for ever. Files that cannot be used leave the limits as they are.
-    pub(crate) async fn follow(&self, mut asked: Hangups) {
+    pub(crate) async fn follow(&self, mut sighup: Sighup) {
         loop {
-            let told = tokio::select! {
+            let signalled = tokio::select! {
                 () = sleep(POLL) => false,
-                () = asked.next() => true,
+                () = sighup.next() => true,
             };
-            if self.watched.changed() || told {
+            if self.watched.changed() || signalled {
                 self.again().await;
             }
         }

@@ -53,7 +53,7 @@ pub(crate) struct Metrics {
     store_up: Gauge,
     /// What came of the last calls of the store.
     pub(crate) calls: StoreCalls,
-    /// Checks asked again because a bucket knew a newer edit.
+    /// Checks repeated because a bucket had a newer revision.
     pub(crate) stale: Counter,
     /// Requests worked on.
     pub(crate) inflight: Gauge,
@@ -145,49 +145,49 @@ impl Metrics {
         };
         all.register(
             "checks",
-            "Decisions of this limiter, by limit",
+            "Decisions made by this limiter, by limit",
             self.checks.clone(),
         );
         self.decisions.register(&mut all);
         self.leases.register(&mut all);
         all.register(
             "unmatched",
-            "Checks that no limit matched",
+            "Checks that no limit applies to",
             self.unmatched.clone(),
         );
         all.register(
             "undecided",
-            "Checks that got no decision",
+            "Checks without a decision: the store failed or took too long",
             self.undecided.clone(),
         );
         all.register(
             "delayed",
-            "Of the allowed, those that had to wait their turn",
+            "Allowed checks that a queue delayed",
             self.delayed.clone(),
         );
         all.register(
             "policy_revision",
-            "The revision in force",
+            "Revision of the limits in force",
             self.revision.clone(),
         );
         all.register(
             "policy_fault",
-            "1 while the stored limits cannot be used and the last good ones are in force",
+            "1 while the limits in the store cannot be used and the last good ones are in force; /readyz says why",
             self.policy_fault.clone(),
         );
         all.register(
             "policy_lost_edits",
-            "Times that the stored revision went back: a failover or a restored backup lost edits",
+            "Times that the revision in the store decreased: a failover or a restored backup lost edits",
             self.lost_edits.clone(),
         );
         all.register(
             "refused",
-            "Requests without a decision, by error code",
+            "Requests answered with an error, by error code",
             self.refused.clone(),
         );
         all.register(
             "connections_cut",
-            "Connections that the limiter ended: silent, crowded out by newer ones, or answers unread",
+            "Connections closed by the limiter: idle, replaced by newer ones, or with unread responses",
             self.cut.clone(),
         );
         self.register_timing(&mut all);
@@ -197,22 +197,22 @@ impl Metrics {
     fn register_timing(&self, all: &mut Registry) {
         all.register(
             "check_duration_seconds",
-            "From checks that were read to their decisions",
+            "Time to decide the checks of a request, without reading it",
             self.check_duration.clone(),
         );
         all.register(
             "store_duration_seconds",
-            "One call of the store",
+            "Duration of a store call",
             self.store_duration.clone(),
         );
         all.register(
             "store_batch_size",
-            "Checks in one call of the store",
+            "Checks per store call",
             self.store_batch.clone(),
         );
         all.register(
             "store_up",
-            "1 if checks get decisions; at 0, /readyz says why they do not",
+            "1 if the last store calls succeeded; at 0, /readyz says why they failed",
             self.store_up.clone(),
         );
     }
@@ -220,27 +220,27 @@ impl Metrics {
     fn register_load(&self, all: &mut Registry) {
         all.register(
             "stale",
-            "Checks asked again because a bucket knew a newer edit of its limit",
+            "Checks repeated because a bucket had a newer revision of its limit than this limiter",
             self.stale.clone(),
         );
         all.register(
             "inflight_requests",
-            "Requests being worked on",
+            "Requests in flight; --max-inflight bounds them",
             self.inflight.clone(),
         );
         all.register(
             "body_bytes",
-            "Bytes of bodies being read and decoded",
+            "Bytes held by request bodies until they are answered",
             self.body_bytes.clone(),
         );
         all.register(
             "waiting_checks",
-            "Checks that wait for permits",
+            "Checks that wait for permits; --max-waiters bounds them",
             self.waiting.clone(),
         );
         all.register(
             "held_polls",
-            "Polls that wait for an edit",
+            "Long polls held; each proxy has one",
             self.held.clone(),
         );
     }

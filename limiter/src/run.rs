@@ -16,11 +16,11 @@ use crate::{
     batch::Batcher,
     callers::Callers,
     domains::Domains,
-    hangups::Hangups,
     limits_files::LimitsFiles,
     metrics::Metrics,
-    proxies::Proxies,
+    proxy_counter::ProxyCounter,
     serve::{ConnectionBounds, Lifecycle, Phase, serve},
+    sighup::Sighup,
     telemetry::Telemetry,
     tls::Tls,
     tokens::Tokens,
@@ -29,12 +29,12 @@ use crate::{
 /// Connections to the admin port at once: a probe, a scraper and a few people.
 const ADMIN_CONNECTIONS: usize = 64;
 
-/// Connections to the data port none of whose requests was let in yet. A limiter that starts meets
-/// thousands of proxies at once, but each sends its first request with its connection.
+/// Connections to the data port without an admitted request. Thousands of proxies may connect to a
+/// limiter that starts, but each sends its first request at once.
 const NEWCOMERS: usize = 256;
 
-/// Connections to the data port that only ask for its health, as every Envoy has one. Further ones
-/// serve one request each.
+/// Connections to the data port that only send health checks; every Envoy has one. Further ones serve
+/// one request each.
 const GUESTS: usize = 1024;
 
 /// Why the service could not start.
@@ -124,7 +124,7 @@ pub async fn run(
 struct Parts {
     files: Arc<LimitsFiles>,
     domains: Arc<Domains>,
-    proxies: Arc<Proxies>,
+    proxies: Arc<ProxyCounter>,
     telemetry: Arc<Telemetry>,
     tokens: Option<Arc<Tokens>>,
     metrics: Arc<Metrics>,
@@ -143,7 +143,7 @@ impl Parts {
     ) -> Self {
         let metrics = Arc::new(Metrics::new());
         let domains = Arc::new(Domains::new(Arc::clone(&store), Arc::clone(&metrics)));
-        let proxies = Arc::new(Proxies::new(Arc::clone(&store), Arc::clone(&domains)));
+        let proxies = Arc::new(ProxyCounter::new(Arc::clone(&store), Arc::clone(&domains)));
         let telemetry = Arc::new(Telemetry::new(Arc::clone(&store), name));
         let lifecycle = Arc::new(Lifecycle::new());
         let api = Api {
@@ -189,26 +189,26 @@ impl Parts {
             self.domains.begin_filling();
         }
         let (domains, proxies) = (Arc::clone(&self.domains), Arc::clone(&self.proxies));
-        background.spawn(async move { domains.follow().await });
-        background.spawn(async move { proxies.follow().await });
+        background.spawn(async move { domains.poll_forever().await });
+        background.spawn(async move { proxies.record_forever().await });
         let (domains, telemetry) = (Arc::clone(&self.domains), Arc::clone(&self.telemetry));
-        background.spawn(async move { telemetry.tell(&domains).await });
+        background.spawn(async move { telemetry.write_forever(&domains).await });
         if let Some(tokens) = &self.tokens {
             background.spawn(Arc::clone(tokens).follow());
         }
         let files = Arc::clone(&self.files);
         // Before the first answer: until then SIGHUP would end the process.
-        let asked = Hangups::new();
+        let sighup = Sighup::new();
         if settings.limits_are_the_policy {
-            background.spawn(async move { files.follow(asked).await });
+            background.spawn(async move { files.follow(sighup).await });
         } else {
             let domains = Arc::clone(&self.domains);
-            background.spawn(async move { files.fill_once(policies, &domains, asked).await });
+            background.spawn(async move { files.fill_once(policies, &domains, sighup).await });
         }
     }
 }
 
-/// What this limiter is called: where it runs, and a word that tells it from its predecessor.
+/// This limiter's name: host, port, and a random word, which differs after a restart.
 fn name(listeners: &Listeners) -> String {
     let host = gethostname::gethostname();
     let port = listeners.data.local_addr().map_or(0, |at| at.port());

@@ -1,13 +1,13 @@
 //! From a listening socket to answered requests: connections, their number and their end.
 
-mod answer;
-mod awake;
 mod connection;
 mod connections;
 mod inbound;
 mod lifecycle;
 mod peer;
-mod refuse;
+mod reject;
+mod repoll;
+mod response_body;
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -22,8 +22,8 @@ use tokio::{
 
 use crate::{metrics::Metrics, tls::Tls};
 
-use awake::Awake;
 use connections::{Connections, Room};
+use repoll::Repoll;
 
 pub(crate) use lifecycle::{Lifecycle, Phase};
 pub(crate) use peer::{Peer, Standing};
@@ -74,7 +74,7 @@ pub(crate) async fn serve<H: Handler>(
     let connections = Connections::new(bounds, metrics);
     let (open, mut all_closed) = mpsc::channel::<()>(1);
     let port = Port {
-        refusals: Arc::new(Semaphore::new(refuse::AT_ONCE)),
+        rejections: Arc::new(Semaphore::new(reject::AT_ONCE)),
         server: Arc::new(connection::Server::new(handler, tls, bounds)),
         connections: Arc::clone(&connections),
         lifecycle,
@@ -121,7 +121,7 @@ fn every(period: Duration) -> Interval {
 }
 
 struct Port<H> {
-    refusals: Arc<Semaphore>,
+    rejections: Arc<Semaphore>,
     server: Arc<connection::Server<H>>,
     connections: Arc<Connections>,
     lifecycle: Arc<Lifecycle>,
@@ -149,8 +149,8 @@ impl<H: Handler> Port<H> {
                     _ = sweeps.tick() => self.connections.sweep(),
                 },
                 Room::None => {
-                    if let Ok(permit) = Arc::clone(&self.refusals).try_acquire_owned() {
-                        tokio::spawn(refuse::refuse(stream, permit));
+                    if let Ok(permit) = Arc::clone(&self.rejections).try_acquire_owned() {
+                        tokio::spawn(reject::reject(stream, permit));
                     }
                     return;
                 }
@@ -162,7 +162,7 @@ impl<H: Handler> Port<H> {
             _open: self.open.clone(),
         };
         let (by, lifecycle) = (Arc::clone(&self.server), Arc::clone(&self.lifecycle));
-        tokio::spawn(Awake::new(async move {
+        tokio::spawn(Repoll::new(async move {
             let unsent = &served.connections.unsent;
             by.serve(stream, &served.peer, unsent, &lifecycle).await;
         }));

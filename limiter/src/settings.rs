@@ -1,4 +1,4 @@
-//! What the service works by, whoever gave it.
+//! The settings of the service.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -11,7 +11,7 @@ pub struct Settings {
     pub limits: Vec<PathBuf>,
     /// The files are the policy and are followed, rather than filling domains that have no record.
     pub limits_are_the_policy: bool,
-    /// Bearer tokens, one per line; `None`: anybody may ask.
+    /// Bearer tokens, one per line; `None`: anybody may send requests.
     pub token_file: Option<PathBuf>,
     /// TLS on the data port; `None`: plain.
     pub tls: Option<TlsFiles>,

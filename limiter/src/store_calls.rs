@@ -1,4 +1,4 @@
-//! What checks got from the store lately, whatever the store says of itself.
+//! The results of the last store calls, from which `rl_store_up` follows.
 
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},
@@ -9,12 +9,12 @@ use protocol::Answer;
 use store::{CheckError, StoreError};
 use tokio::time::Instant;
 
-/// Calls that got no decision for this long, and none that did: that is no hiccup.
+/// Calls that all fail for this long are an outage.
 const LASTING: Duration = Duration::from_millis(500);
-/// What was long ago tells nothing of now; nobody may be sent here to find out.
+/// Results older than this say nothing about now.
 const RECENT: Duration = Duration::from_secs(5);
 
-/// What came of the last calls.
+/// The results of the last calls.
 #[derive(Debug, Default)]
 pub(crate) struct StoreCalls {
     last: Mutex<Option<Last>>,
@@ -53,7 +53,7 @@ impl StoreCalls {
         });
     }
 
-    /// Whether any check went to the store yet; one that was never asked has not failed either.
+    /// Whether any call was made yet.
     pub(crate) fn any(&self) -> bool {
         self.lock().is_some()
     }

@@ -1,12 +1,12 @@
-//! What this limiter tells of itself and of the proxies that ask it, for `rlctl` to read: who
-//! follows the limits, what was decided, and who was denied.
+//! What this limiter reports for `rlctl` to read: which limiters and proxies have which limits in
+//! force, what was decided, and which buckets were denied.
 //!
-//! Once a second everything goes to the store in one pipelined call, on the connection that checks
-//! do not use. Nothing waits for it, and nothing is decided by it.
+//! Once a second it is written to the store in one pipelined call, on a connection that checks do not
+//! use. Nothing waits for it, and no decision depends on it.
 
-mod busiest;
-mod heard;
-mod ledger;
+mod activity;
+mod proxy_registry;
+mod top_k;
 
 use std::{
     collections::HashMap,
@@ -21,26 +21,26 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::{batch::Decisions, domains::Domains};
 
-pub(crate) use heard::Asker;
-use heard::Heard;
-use ledger::{Due, Ledger};
+use activity::{ActivityRecorder, Due};
+pub(crate) use proxy_registry::Asker;
+use proxy_registry::ProxyRegistry;
 
-/// How often the store is told.
+/// How often the reports are written.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Domains whose decisions are told.
+/// Domains whose decisions are reported.
 const DOMAINS_MAX: usize = 1000;
 
 /// Notes in one call.
 const NOTES_MAX: usize = 64;
 
-/// What is told, and what it is gathered in.
+/// What is reported, and what it is collected in.
 pub(crate) struct Telemetry {
     store: Arc<dyn Store>,
-    /// What this limiter is called.
+    /// This limiter's name.
     limiter: String,
-    heard: Heard,
-    ledgers: Mutex<HashMap<Name, Ledger>>,
+    registry: ProxyRegistry,
+    recorders: Mutex<HashMap<Name, ActivityRecorder>>,
 }
 
 impl Telemetry {
@@ -48,34 +48,34 @@ impl Telemetry {
         Self {
             store,
             limiter,
-            heard: Heard::default(),
-            ledgers: Mutex::default(),
+            registry: ProxyRegistry::default(),
+            recorders: Mutex::default(),
         }
     }
 
-    /// A proxy asked for a domain, of which there need be nothing.
+    /// A proxy sent a request for a domain, which need not exist.
     pub(crate) fn heard(&self, domain: &Name, asker: Asker<'_>) {
-        self.heard.hear(domain, asker, Instant::now());
+        self.registry.record(domain, asker, Instant::now());
     }
 
     /// A proxy polled for a domain, and listed the entries that it supplies.
     pub(crate) fn polled(&self, domain: &Name, asker: Asker<'_>, entries: Option<&str>) {
         let now = Instant::now();
-        self.heard.hear(domain, asker, now);
+        self.registry.record(domain, asker, now);
         if let Some(list) = entries {
-            self.heard.list_entries(domain, asker.id, list, now);
+            self.registry.list_entries(domain, asker.id, list, now);
         }
     }
 
-    /// Checks were decided, each asked by a proxy or by none; the decisions are in their order.
+    /// Counts decisions, in the order of their checks, each with the proxy that sent it, if one did.
     pub(crate) fn decided<'c>(
         &self,
         policy: &Compiled,
         checks: impl Iterator<Item = (&'c Check, Option<&'c str>)>,
         decisions: &Decisions,
     ) {
-        let mut ledgers = self.ledgers();
-        let Some(ledger) = self.ledger(&mut ledgers, policy.domain()) else {
+        let mut recorders = self.recorders();
+        let Some(recorder) = self.recorder(&mut recorders, policy.domain()) else {
             return;
         };
         for ((check, proxy), decision) in checks.zip(decisions) {
@@ -86,39 +86,39 @@ impl Telemetry {
                 continue;
             }
             for limit in &answer.limits {
-                ledger.watch(limit, |outcome| {
+                recorder.count(limit, |outcome| {
                     denial(check, proxy, answer.now_ms, outcome)
                 });
             }
         }
     }
 
-    /// A proxy told what it decided by itself.
+    /// A proxy reported decisions that it made without a call.
     pub(crate) fn reported(&self, report: compact::Report) {
-        let mut ledgers = self.ledgers();
-        if let Some(ledger) = self.ledger(&mut ledgers, &report.domain) {
-            ledger.report(report, self.store.about_now_ms());
+        let mut recorders = self.recorders();
+        if let Some(recorder) = self.recorder(&mut recorders, &report.domain) {
+            recorder.report(report, self.store.about_now_ms());
         }
     }
 
-    /// Tells the store for ever.
-    pub(crate) async fn tell(&self, domains: &Domains) {
+    /// Writes the reports for ever.
+    pub(crate) async fn write_forever(&self, domains: &Domains) {
         let mut ticks = interval(EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            self.tell_once(domains).await;
+            self.write_once(domains).await;
         }
     }
 
-    async fn tell_once(&self, domains: &Domains) {
+    async fn write_once(&self, domains: &Domains) {
         let sighting = self.sighting(domains);
         let fleet = [Note::Fleet(&sighting)];
         if let Err(error) = self.store.note(&self.limiter, &fleet).await {
-            tracing::debug!(%error, "cannot tell who follows the limits");
+            tracing::debug!(%error, "cannot report which limits proxies have in force");
             return;
         }
-        let due = self.close(domains);
+        let due = self.collect(domains);
         let notes: Vec<Note<'_>> = due
             .iter()
             .flat_map(|(domain, due)| due.iter().map(move |due| (domain, due)))
@@ -130,16 +130,16 @@ impl Telemetry {
             .collect();
         for notes in notes.chunks(NOTES_MAX) {
             if let Err(error) = self.store.note(&self.limiter, notes).await {
-                // What was counted stays, and is told when the store is back.
-                tracing::debug!(%error, "cannot tell what was decided");
+                // The counts stay, and are reported when the store is back.
+                tracing::debug!(%error, "cannot report decisions");
                 return;
             }
         }
         let now_ms = self.store.about_now_ms();
-        let mut ledgers = self.ledgers();
+        let mut recorders = self.recorders();
         for (domain, due) in &due {
-            if let Some(ledger) = ledgers.get_mut(domain) {
-                ledger.told(due, now_ms);
+            if let Some(recorder) = recorders.get_mut(domain) {
+                recorder.written(due, now_ms);
             }
         }
     }
@@ -150,7 +150,7 @@ impl Telemetry {
             let revision = domain.active.as_ref()?.compiled.revision();
             Some((name.clone(), revision.clone()))
         });
-        let alive = self.heard.alive(Instant::now());
+        let alive = self.registry.alive(Instant::now());
         Sighting {
             revisions: in_force.collect(),
             proxies: alive.proxies,
@@ -158,45 +158,47 @@ impl Telemetry {
         }
     }
 
-    /// What is due, by domain. Domains that are gone are forgotten.
-    fn close(&self, domains: &Domains) -> Vec<(Name, Vec<Due>)> {
+    /// The reports that are due, by domain. Domains that are gone are removed.
+    fn collect(&self, domains: &Domains) -> Vec<(Name, Vec<Due>)> {
         let all = domains.all();
         let now_ms = self.store.about_now_ms();
-        let mut ledgers = self.ledgers();
-        ledgers.retain(|name, _| all.contains_key(name));
+        let mut recorders = self.recorders();
+        recorders.retain(|name, _| all.contains_key(name));
         let mut due = Vec::new();
         for (name, domain) in &*all {
             if let Some(active) = &domain.active
-                && let Some(ledger) = self.ledger(&mut ledgers, name)
+                && let Some(recorder) = self.recorder(&mut recorders, name)
             {
-                due.push((name.clone(), ledger.close(&active.counters, now_ms)));
+                due.push((name.clone(), recorder.collect(&active.counters, now_ms)));
             }
         }
         due
     }
 
-    /// A domain's ledger, unless there are too many.
-    fn ledger<'l>(
+    /// A domain's recorder; `None`: there are too many.
+    fn recorder<'l>(
         &self,
-        ledgers: &'l mut HashMap<Name, Ledger>,
+        recorders: &'l mut HashMap<Name, ActivityRecorder>,
         domain: &Name,
-    ) -> Option<&'l mut Ledger> {
-        if !ledgers.contains_key(domain) && ledgers.len() < DOMAINS_MAX {
-            let ledger = Ledger::new(self.store.about_now_ms());
-            ledgers.insert(domain.clone(), ledger);
+    ) -> Option<&'l mut ActivityRecorder> {
+        if !recorders.contains_key(domain) && recorders.len() < DOMAINS_MAX {
+            let recorder = ActivityRecorder::new(self.store.about_now_ms());
+            recorders.insert(domain.clone(), recorder);
         }
-        ledgers.get_mut(domain)
+        recorders.get_mut(domain)
     }
 
-    fn ledgers(&self) -> MutexGuard<'_, HashMap<Name, Ledger>> {
-        self.ledgers.lock().unwrap_or_else(PoisonError::into_inner)
+    fn recorders(&self) -> MutexGuard<'_, HashMap<Name, ActivityRecorder>> {
+        self.recorders
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A request that was over a limit, as far as people need to know it.
+/// A request that was over a limit, as it is reported.
 fn denial(check: &Check, proxy: Option<&str>, at_ms: u64, outcome: Outcome) -> Denial {
     let entries = check.descriptor.iter();
-    let descriptor = entries.map(|(name, value)| (name.clone(), busiest::cut(value).to_vec()));
+    let descriptor = entries.map(|(name, value)| (name.clone(), top_k::cut(value).to_vec()));
     Denial {
         at_ms,
         outcome,

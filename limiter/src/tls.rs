@@ -22,7 +22,7 @@ use tokio_rustls::{
     },
 };
 
-use crate::watched::Watched;
+use crate::watched_files::WatchedFiles;
 
 /// How long a client may take to shake hands.
 const HANDSHAKE: Duration = Duration::from_secs(5);
@@ -71,7 +71,7 @@ pub enum TlsError {
 #[derive(Clone)]
 pub(crate) struct Tls {
     files: TlsFiles,
-    watched: Arc<Watched>,
+    watched: Arc<WatchedFiles>,
     config: Arc<ArcSwap<ServerConfig>>,
 }
 
@@ -79,7 +79,7 @@ impl Tls {
     /// Reads the files.
     pub(crate) fn load(files: TlsFiles) -> Result<Self, TlsError> {
         let paths = [&files.cert, &files.key].into_iter();
-        let watched = Watched::new(paths.chain(&files.client_ca).map(PathBuf::as_path));
+        let watched = WatchedFiles::new(paths.chain(&files.client_ca).map(PathBuf::as_path));
         let config = ArcSwap::from_pointee(configure(&files)?);
         Ok(Self {
             files,

@@ -1,4 +1,4 @@
-//! Who may ask: bearer tokens from a file that can be changed while the service runs.
+//! Authorization: bearer tokens from a file that can be changed while the service runs.
 
 use std::{
     collections::HashSet,
@@ -11,7 +11,7 @@ use arc_swap::ArcSwap;
 use hyper::header::{AUTHORIZATION, HeaderMap};
 use subtle::ConstantTimeEq;
 
-use crate::watched::Watched;
+use crate::watched_files::WatchedFiles;
 
 /// Shorter ones can be guessed.
 const MIN_LEN: usize = 16;
@@ -29,7 +29,7 @@ const MIN_DIFFERENT: usize = 5;
 /// The tokens in force.
 pub(crate) struct Tokens {
     path: PathBuf,
-    watched: Watched,
+    watched: WatchedFiles,
     accepted: ArcSwap<Vec<Box<[u8]>>>,
 }
 
@@ -71,7 +71,7 @@ pub enum TokenError {
 impl Tokens {
     /// Reads the file.
     pub(crate) fn load(path: &Path) -> Result<Self, TokenError> {
-        let watched = Watched::new([path]);
+        let watched = WatchedFiles::new([path]);
         Ok(Self {
             path: path.to_owned(),
             watched,

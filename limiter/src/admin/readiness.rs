@@ -53,8 +53,8 @@ impl Admin {
         match &poll.error {
             Some(error) => Some(error.to_string()),
             None if self.metrics.calls.any() => {
-                let told = self.store.trouble().map(|why| why.to_string());
-                told.or_else(|| self.metrics.calls.trouble(Instant::now()))
+                let reported = self.store.trouble().map(|why| why.to_string());
+                reported.or_else(|| self.metrics.calls.trouble(Instant::now()))
             }
             None => None,
         }

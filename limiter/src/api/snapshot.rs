@@ -1,4 +1,4 @@
-//! `GET /v1/policy`: what proxies follow.
+//! `GET /v1/policy`: the snapshot that proxies poll.
 
 use std::{net::IpAddr, time::Duration};
 
@@ -18,18 +18,18 @@ use crate::{domains::Active, http, telemetry::Asker};
 
 const PROXIES: HeaderName = HeaderName::from_static(PROXIES_HEADER);
 
-/// What a proxy asks, and what it has.
+/// A poll: the domain, how long it may be held, and what the proxy has in force.
 pub(super) struct Poll<'r> {
     pub(super) domain: Name,
-    /// How long it would wait for something new.
+    /// How long it may be held.
     pub(super) wait: Duration,
-    /// What it has in force, as it says.
+    /// The revision that the proxy has in force.
     revision: Option<Revision>,
     headers: &'r HeaderMap,
 }
 
 impl<'r> Poll<'r> {
-    /// Parameters that this version does not know are left alone: a proxy may be newer.
+    /// Unknown parameters are ignored: a proxy may be newer.
     fn read(head: &'r Parts) -> Result<Self, ApiError> {
         let domain = parameter(head, "domain")
             .ok_or_else(|| refusal::invalid("domain", "missing; write /v1/policy?domain=NAME"))?;
@@ -39,16 +39,16 @@ impl<'r> Poll<'r> {
         let wait_ms = parameter(head, "wait_ms").map_or(Ok(0), str::parse::<u64>);
         let wait_ms = wait_ms
             .map_err(|_| refusal::invalid("wait_ms", "not a whole number of milliseconds"))?;
-        let told = parameter(head, "revision").and_then(read_revision);
+        let reported = parameter(head, "revision").and_then(read_revision);
         Ok(Self {
             domain,
             wait: Duration::from_millis(wait_ms),
-            revision: told.or_else(|| tagged(&head.headers)),
+            revision: reported.or_else(|| tagged(&head.headers)),
             headers: &head.headers,
         })
     }
 
-    /// Whether the asker has this: `If-None-Match` is a list of tags, or `*`.
+    /// Whether the proxy has this: `If-None-Match` is a list of tags, or `*`.
     pub(super) fn has(&self, policy: &Active) -> bool {
         let ours = policy.etag.as_bytes();
         self.headers.get_all(IF_NONE_MATCH).iter().any(|value| {
@@ -59,12 +59,12 @@ impl<'r> Poll<'r> {
         })
     }
 
-    /// Whether the asker has no limits at all.
+    /// Whether the proxy has no limits at all.
     pub(super) fn has_none(&self) -> bool {
         !self.headers.contains_key(IF_NONE_MATCH)
     }
 
-    /// Whether the asker has a later edit in force.
+    /// Whether the proxy has a later revision in force.
     pub(super) fn is_ahead_of(&self, policy: &Active) -> bool {
         let ours = policy.compiled.revision();
         let theirs = self.revision.as_ref();
@@ -86,7 +86,7 @@ impl Api {
             let entries = parameter(head, "entries");
             self.telemetry.polled(&poll.domain, asker, entries);
         }
-        self.hold(&poll).await;
+        self.wait_for_change(&poll).await;
         let policy = match self.active(&poll.domain) {
             Ok(policy) => policy,
             Err(error) => return self.no_snapshot(&poll.domain, error),
@@ -111,13 +111,13 @@ impl Api {
         Ok(response)
     }
 
-    /// Whether the proxy's limits may be the newer ones, for all that is known here.
+    /// Whether the proxy's limits may be newer than those here.
     fn may_be_behind(&self, poll: &Poll<'_>, policy: &Active) -> bool {
         poll.is_ahead_of(policy) && !self.domains.is_sure_of(poll.domain.as_str())
     }
 
-    /// Of a domain that was deleted, the revision tells so: a proxy that has limits does not give
-    /// them up because a store was emptied.
+    /// The revision says that a domain was deleted: without it, a proxy keeps its limits, since the
+    /// store may have been emptied.
     fn no_snapshot(&self, domain: &Name, error: ApiError) -> Answered {
         let deleted = match error.code {
             ErrorCode::UnknownDomain => self.domains.deleted(domain.as_str()),

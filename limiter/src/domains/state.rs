@@ -1,4 +1,4 @@
-//! What is known of one domain, and what is said when that changes.
+//! The state of one domain, and what is logged when it changes.
 
 use std::sync::Arc;
 

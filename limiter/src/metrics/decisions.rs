@@ -38,7 +38,7 @@ impl Decisions {
     pub(super) fn register(&self, all: &mut Registry) {
         all.register(
             "decisions",
-            "Decisions of limiters and proxies, by limit and source",
+            "Decisions of this limiter and those that proxies reported to it, by limit and source",
             self.0.clone(),
         );
     }

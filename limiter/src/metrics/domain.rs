@@ -120,7 +120,7 @@ impl DomainCounters {
         }
     }
 
-    /// Counts what a proxy told of its leases.
+    /// Counts what a proxy settled of its leases.
     pub(crate) fn settled(&self, limit: &Name, settlement: &Settlement) {
         if let Some(counters) = self.limits.get(limit) {
             counters.leases.spent.inc_by(settlement.spent);

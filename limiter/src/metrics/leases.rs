@@ -1,4 +1,4 @@
-//! Units that proxies took in advance.
+//! Leased units: granted to proxies in advance.
 
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -14,7 +14,7 @@ pub(super) struct Leases {
     returned: Family<Labels, Counter>,
 }
 
-/// The counters of one limit. What was granted and is never told of was lost, with a proxy or a call.
+/// The counters of one limit. Units that are neither reported as spent nor returned were lost, with a proxy or a call.
 #[derive(Debug)]
 pub(super) struct LeaseCounters {
     pub(super) granted: Counter,
@@ -42,17 +42,17 @@ impl Leases {
         for (name, help, family) in [
             (
                 "lease_granted_units",
-                "Units granted to proxies in advance",
+                "Leased units granted to proxies",
                 &self.granted,
             ),
             (
                 "lease_spent_units",
-                "Granted units that proxies told to have spent",
+                "Leased units that proxies reported as spent",
                 &self.spent,
             ),
             (
                 "lease_returned_units",
-                "Granted units that proxies gave back unused",
+                "Leased units that proxies returned unused",
                 &self.returned,
             ),
         ] {

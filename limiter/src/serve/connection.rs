@@ -19,10 +19,10 @@ use tokio::{
 
 use super::{
     ConnectionBounds, Handler, Lifecycle,
-    answer::Payload,
     connections::Unsent,
     inbound::{Inbound, Strangers},
     peer::{Order, Peer, Running},
+    response_body::ResponseBody,
 };
 use crate::tls::Tls;
 
@@ -83,7 +83,7 @@ impl<H: Handler> Server<H> {
         };
         let accepted = tokio::select! {
             accepted = tls.accept(stream) => accepted,
-            _ = peer.told(Some(Order::End)) => return,
+            _ = peer.ordered(Some(Order::End)) => return,
         };
         match accepted {
             Ok(stream) => self.drive(stream, peer, unsent, lifecycle).await,
@@ -115,7 +115,7 @@ impl<H: Handler> Server<H> {
             tokio::select! {
                 biased;
                 ended = connection.as_mut() => return log_end(ended),
-                order = peer.told(known) => match order {
+                order = peer.ordered(known) => match order {
                     Order::End => connection.as_mut().graceful_shutdown(),
                     Order::Cut => return,
                 },
@@ -143,7 +143,7 @@ impl Exchange {
         self,
         handler: Arc<H>,
         request: Request<Incoming>,
-    ) -> Result<Response<Payload>, Infallible> {
+    ) -> Result<Response<ResponseBody>, Infallible> {
         let http1 = request.version() <= Version::HTTP_11;
         let peer = self.running.peer();
         let mut response = handler.handle(request, Arc::clone(peer)).await;
@@ -153,8 +153,8 @@ impl Exchange {
             let close = HeaderValue::from_static("close");
             response.headers_mut().insert(CONNECTION, close);
         } else if last {
-            peer.tell(Order::End);
+            peer.order(Order::End);
         }
-        Ok(response.map(|bytes| Payload::new(bytes, peer, &self.unsent)))
+        Ok(response.map(|bytes| ResponseBody::new(bytes, peer, &self.unsent)))
     }
 }

@@ -33,7 +33,7 @@ const UNSENT_PERIOD: Duration = Duration::from_secs(5);
 /// With more bytes of answers unsent than this, the period is that of the sweep.
 const UNSENT_MAX: usize = 16 << 20;
 
-/// How long a connection that was told to end may take, once its requests have their answers.
+/// How long a connection that was ordered to end may take, once its requests have their answers.
 const LAST_BYTES: Duration = Duration::from_secs(5);
 
 /// How long a connection accepted at the very end may take to send its request.
@@ -141,7 +141,7 @@ impl Connections {
             if oldest.get().opened.elapsed() < GRACE {
                 return Room::Soon;
             }
-            oldest.remove().tell(Order::Cut);
+            oldest.remove().order(Order::Cut);
             self.metrics.cut("crowded");
         }
         table.last_id += 1;
@@ -202,7 +202,7 @@ impl Connections {
                 Some(quiet) if quiet >= self.bounds.idle + LAST_BYTES => {
                     self.cut(&known.peer, "silent");
                 }
-                Some(quiet) if quiet >= self.bounds.idle => known.peer.tell(Order::End),
+                Some(quiet) if quiet >= self.bounds.idle => known.peer.order(Order::End),
                 _ => {}
             }
         }
@@ -214,7 +214,7 @@ impl Connections {
                 self.cut(peer, "unread");
             }
             if closing.is_some_and(|since| is_over(peer, since, now)) {
-                peer.tell(Order::End);
+                peer.order(Order::End);
             }
         }
     }
@@ -232,7 +232,7 @@ impl Connections {
     }
 
     fn cut(&self, peer: &Peer, why: &'static str) {
-        peer.tell(Order::Cut);
+        peer.order(Order::Cut);
         self.metrics.cut(why);
     }
 
@@ -245,7 +245,7 @@ impl Connections {
     /// All end now.
     pub(super) fn abort(&self) {
         for peer in self.table().all() {
-            peer.tell(Order::Cut);
+            peer.order(Order::Cut);
         }
     }
 }

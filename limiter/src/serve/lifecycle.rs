@@ -18,7 +18,7 @@ pub(crate) enum Phase {
     Abort,
 }
 
-/// Tells every connection the phase.
+/// The phase, which every connection can wait for.
 #[derive(Debug)]
 pub(crate) struct Lifecycle {
     phase: watch::Sender<Phase>,

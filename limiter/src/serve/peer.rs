@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 
 use super::connections::Connections;
 
-/// What a connection is told from outside.
+/// What a connection is ordered to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
     /// End after the requests that it has.
@@ -55,7 +55,7 @@ pub(crate) struct Peer {
     pub(super) unsent: [AtomicUsize; 2],
     body_bytes: AtomicUsize,
     order: AtomicU8,
-    ordered: Notify,
+    changed: Notify,
 }
 
 impl Peer {
@@ -71,7 +71,7 @@ impl Peer {
             unsent: [AtomicUsize::new(0), AtomicUsize::new(0)],
             body_bytes: AtomicUsize::new(0),
             order: AtomicU8::new(NONE),
-            ordered: Notify::new(),
+            changed: Notify::new(),
         })
     }
 
@@ -121,24 +121,24 @@ impl Peer {
         unsent.any(|answers| answers.load(Ordering::Relaxed) > 0)
     }
 
-    /// Tells the connection to end; the stricter order counts.
-    pub(super) fn tell(&self, order: Order) {
+    /// Orders the connection to end; the stricter order counts.
+    pub(super) fn order(&self, order: Order) {
         let order = match order {
             Order::End => END,
             Order::Cut => CUT,
         };
         if self.order.fetch_max(order, Ordering::AcqRel) < order {
-            self.ordered.notify_one();
+            self.changed.notify_one();
         }
     }
 
     /// Waits for an order stricter than `known`.
-    pub(super) async fn told(&self, known: Option<Order>) -> Order {
+    pub(super) async fn ordered(&self, known: Option<Order>) -> Order {
         loop {
             match self.order.load(Ordering::Acquire) {
                 CUT => return Order::Cut,
                 END if known.is_none() => return Order::End,
-                _ => self.ordered.notified().await,
+                _ => self.changed.notified().await,
             }
         }
     }

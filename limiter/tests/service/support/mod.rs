@@ -1,11 +1,11 @@
 //! What the tests are written in.
 
-mod given;
+mod fixtures;
 mod scripted;
 mod servers;
 mod service;
 
-pub use given::{PER_USER, compact, name, proxy_id, publish, write};
+pub use fixtures::{PER_USER, compact, name, proxy_id, publish, write};
 pub use scripted::Scripted;
 pub use servers::Server;
 pub use service::{Service, quick};

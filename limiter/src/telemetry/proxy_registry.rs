@@ -1,4 +1,4 @@
-//! The proxies that asked lately: which limits they follow, and how far.
+//! The proxies that sent a request lately: which limits they have in force, and what they supply.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -10,21 +10,21 @@ use policy::{Name, Revision};
 use store::ProxySeen;
 use tokio::time::Instant;
 
-/// How long a proxy is told of after it was last heard of. They ask several times a second.
+/// How long a proxy stays after its last request. Proxies poll several times a second.
 const LIFE: Duration = Duration::from_secs(10);
 
 /// Pairs of domain and proxy; the proxies of more are not listed.
 const PAIRS_MAX: usize = 5000;
 
-/// Entries that are kept of all domains; of one that has more, nothing is said.
+/// Entries kept of all domains; what a domain with more supplies is not reported.
 const ENTRIES_MAX: usize = 5000;
 
-/// As much of what an operator calls a proxy as is told, in bytes.
+/// The longest name of a node that is reported, in bytes.
 const NODE_MAX: usize = 128;
 
 /// The proxies, by domain. There need not be limits for one.
 #[derive(Debug, Default)]
-pub(super) struct Heard(Mutex<Proxies>);
+pub(super) struct ProxyRegistry(Mutex<Proxies>);
 
 #[derive(Debug, Default)]
 struct Proxies {
@@ -49,7 +49,7 @@ struct Proxy {
     at: Instant,
 }
 
-/// Who is alive, by domain.
+/// The live proxies, by domain.
 #[derive(Debug, Default)]
 pub(super) struct Alive {
     pub(super) proxies: BTreeMap<Name, Vec<ProxySeen>>,
@@ -57,19 +57,19 @@ pub(super) struct Alive {
     pub(super) entries: BTreeMap<Name, BTreeSet<Name>>,
 }
 
-/// What a proxy says of itself when it asks.
+/// What a request says of its proxy.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asker<'a> {
-    /// The random word of one Envoy process.
+    /// The random id of one Envoy process.
     pub(crate) id: &'a str,
-    /// What its operator calls it.
+    /// The name of its node.
     pub(crate) node: Option<&'a str>,
     /// What it has in force.
     pub(crate) revision: Option<&'a Revision>,
 }
 
-impl Heard {
-    pub(super) fn hear(&self, domain: &Name, asker: Asker<'_>, now: Instant) {
+impl ProxyRegistry {
+    pub(super) fn record(&self, domain: &Name, asker: Asker<'_>, now: Instant) {
         let mut proxies = self.lock();
         let known = proxies.domains.get_mut(domain);
         if let Some(proxy) = known.and_then(|domain| domain.proxies.get_mut(asker.id)) {
@@ -107,7 +107,7 @@ impl Heard {
         }
     }
 
-    /// Who is alive; forgets the others.
+    /// The live proxies; removes the others.
     pub(super) fn alive(&self, now: Instant) -> Alive {
         let mut proxies = self.lock();
         proxies.forget(now);
@@ -169,7 +169,7 @@ fn is_recent(at: Instant, now: Instant) -> bool {
     now.saturating_duration_since(at) <= LIFE
 }
 
-/// Whatever a proxy is called, it is text that is not long.
+/// A node's name as it is reported: printable and not long.
 fn named(node: &str) -> String {
     let printable = node.chars().filter(|c| policy::is_printable(*c));
     let mut name = String::new();
@@ -199,8 +199,8 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_is_known_for_ten_seconds_by_what_it_said_last() {
-        let heard = Heard::default();
+    fn a_proxy_stays_for_ten_seconds_with_what_it_sent_last() {
+        let registry = ProxyRegistry::default();
         let shop: Name = "shop".parse().unwrap();
         let first = Revision {
             number: 1,
@@ -208,46 +208,46 @@ mod tests {
         };
         let start = Instant::now();
         let at = |s| start + Duration::from_secs(s);
-        heard.hear(&shop, asker("p1", None), at(0));
-        heard.hear(&shop, asker("p2", None), at(0));
-        heard.hear(&shop, asker("p1", Some(&first)), at(6));
-        let alive = heard.alive(at(11)).proxies;
+        registry.record(&shop, asker("p1", None), at(0));
+        registry.record(&shop, asker("p2", None), at(0));
+        registry.record(&shop, asker("p1", Some(&first)), at(6));
+        let alive = registry.alive(at(11)).proxies;
         let [p1] = &alive[&shop][..] else {
             panic!("{alive:?}");
         };
         assert_eq!((p1.id.as_str(), p1.ago_ms), ("p1", 5000));
         assert_eq!(p1.revision, Some(first));
         assert_eq!(p1.node.as_deref(), Some("edge-1[2J"));
-        assert!(heard.alive(at(17)).proxies.is_empty());
+        assert!(registry.alive(at(17)).proxies.is_empty());
     }
 
     #[test]
     fn made_up_proxies_take_a_bounded_place_and_give_it_back() {
-        let heard = Heard::default();
+        let registry = ProxyRegistry::default();
         let shop: Name = "shop".parse().unwrap();
         let now = Instant::now();
         for n in 0..2 * PAIRS_MAX {
-            heard.hear(&shop, asker(&format!("p{n}"), None), now);
+            registry.record(&shop, asker(&format!("p{n}"), None), now);
         }
-        assert_eq!(heard.alive(now).proxies[&shop].len(), PAIRS_MAX);
+        assert_eq!(registry.alive(now).proxies[&shop].len(), PAIRS_MAX);
         let later = now + LIFE * 2;
-        assert!(heard.alive(later).proxies.is_empty());
-        heard.hear(&shop, asker("p", None), later);
-        assert_eq!(heard.alive(later).proxies[&shop].len(), 1);
+        assert!(registry.alive(later).proxies.is_empty());
+        registry.record(&shop, asker("p", None), later);
+        assert_eq!(registry.alive(later).proxies[&shop].len(), 1);
     }
 
     #[test]
     fn the_entries_of_a_domain_are_known_while_every_proxy_lists_its_own() {
-        let heard = Heard::default();
+        let registry = ProxyRegistry::default();
         let shop: Name = "shop".parse().unwrap();
         let start = Instant::now();
         let at = |s| start + Duration::from_secs(s);
         let hear = |id, entries, s| {
-            heard.hear(&shop, asker(id, None), at(s));
-            heard.list_entries(&shop, id, entries, at(s));
+            registry.record(&shop, asker(id, None), at(s));
+            registry.list_entries(&shop, id, entries, at(s));
         };
         let entries = |s| {
-            let alive = heard.alive(at(s));
+            let alive = registry.alive(at(s));
             let names = alive.entries.get(&shop)?.iter().map(Name::to_string);
             Some(names.collect::<Vec<_>>().join(","))
         };
@@ -259,17 +259,17 @@ mod tests {
         assert_eq!(entries(3), None);
         hear("p3", "", 4);
         assert_eq!(entries(4).unwrap(), "tenant,user");
-        heard.hear(&shop, asker("p4", None), at(5));
+        registry.record(&shop, asker("p4", None), at(5));
         assert_eq!(entries(5), None, "it checks, and has not polled yet");
         hear("p1", "user", 8);
         assert_eq!(entries(16).unwrap(), "user", "the others are gone");
-        heard.hear(&shop, asker("p1", None), at(17));
+        registry.record(&shop, asker("p1", None), at(17));
         assert_eq!(entries(19), None, "it lists nothing any more");
     }
 
     #[test]
     fn made_up_entries_take_a_bounded_place_and_give_it_back() {
-        let heard = Heard::default();
+        let registry = ProxyRegistry::default();
         let shop: Name = "shop".parse().unwrap();
         let start = Instant::now();
         let list = |from: usize, to| {
@@ -277,12 +277,13 @@ mod tests {
             names.collect::<Vec<_>>().join(",")
         };
         let known = |list: &str, now| {
-            heard.hear(&shop, asker("p1", None), now);
-            heard.list_entries(&shop, "p1", list, now);
-            heard.alive(now).entries.contains_key(&shop)
+            registry.record(&shop, asker("p1", None), now);
+            registry.list_entries(&shop, "p1", list, now);
+            registry.alive(now).entries.contains_key(&shop)
         };
         assert!(known(&list(0, ENTRIES_MAX), start));
         assert!(!known("one-more", start));
+        registry.alive(start + LIFE * 2);
         assert!(known("one-more", start + LIFE * 2));
     }
 }

@@ -45,10 +45,10 @@ fn protocol_answer() -> LimitAnswer {
     }
 }
 
-/// One decision, counted and watched.
-fn decide(ledger: &mut Ledger, counters: &DomainCounters, answer: &LimitAnswer) {
+/// One decision, counted in the metrics and in the activity.
+fn decide(recorder: &mut ActivityRecorder, counters: &DomainCounters, answer: &LimitAnswer) {
     counters.decided(answer);
-    ledger.watch(answer, |outcome| Denial {
+    recorder.count(answer, |outcome| Denial {
         at_ms: START_MS,
         outcome,
         by: DecidedBy::Limiter,
@@ -64,26 +64,26 @@ fn denied(due: &Due) -> u64 {
 
 #[test]
 fn a_slot_is_told_while_it_fills_and_at_its_end_and_then_a_new_one_begins() {
-    let (counters, mut ledger) = (counters(), Ledger::new(START_MS));
-    decide(&mut ledger, &counters, &answer("alice", false));
-    let [due] = &ledger.close(&counters, START_MS + 1000)[..] else {
+    let (counters, mut recorder) = (counters(), ActivityRecorder::new(START_MS));
+    decide(&mut recorder, &counters, &answer("alice", false));
+    let [due] = &recorder.collect(&counters, START_MS + 1000)[..] else {
         panic!("the short slot is due");
     };
     let first = Stretch::Short.slot(START_MS);
     assert_eq!((due.slot, due.is_final, denied(due)), (first, false, 1));
     // Nothing new, nothing to tell.
-    assert!(ledger.close(&counters, START_MS + 2000).is_empty());
-    decide(&mut ledger, &counters, &answer("alice", false));
-    let last = ledger.close(&counters, START_MS + 5100);
+    assert!(recorder.collect(&counters, START_MS + 2000).is_empty());
+    decide(&mut recorder, &counters, &answer("alice", false));
+    let last = recorder.collect(&counters, START_MS + 5100);
     assert_eq!(
         (last[0].slot, last[0].is_final, denied(&last[0])),
         (first, true, 2)
     );
     let bucket = &last[0].noted.activity.buckets[0];
     assert_eq!((bucket.requests, bucket.denied), (2, 2));
-    ledger.told(&last, START_MS + 5100);
-    decide(&mut ledger, &counters, &answer("bob", false));
-    let next = ledger.close(&counters, START_MS + 6000);
+    recorder.written(&last, START_MS + 5100);
+    decide(&mut recorder, &counters, &answer("bob", false));
+    let next = recorder.collect(&counters, START_MS + 6000);
     assert_eq!(next[0].slot.number, first.number + 1);
     assert_eq!(denied(&next[0]), 1);
     assert_eq!(next[0].noted.activity.buckets.len(), 1);
@@ -91,12 +91,12 @@ fn a_slot_is_told_while_it_fills_and_at_its_end_and_then_a_new_one_begins() {
 
 #[test]
 fn what_could_not_be_told_stays_and_is_told_as_of_the_last_slot() {
-    let (counters, mut ledger) = (counters(), Ledger::new(START_MS));
-    decide(&mut ledger, &counters, &answer("alice", false));
+    let (counters, mut recorder) = (counters(), ActivityRecorder::new(START_MS));
+    decide(&mut recorder, &counters, &answer("alice", false));
     // Nobody says that this was told.
-    ledger.close(&counters, START_MS + 6000);
-    decide(&mut ledger, &counters, &answer("alice", false));
-    let late = ledger.close(&counters, START_MS + 62_000);
+    recorder.collect(&counters, START_MS + 6000);
+    decide(&mut recorder, &counters, &answer("alice", false));
+    let late = recorder.collect(&counters, START_MS + 62_000);
     assert_eq!(denied(&late[0]), 2);
     let now = Stretch::Short.slot(START_MS + 62_000);
     assert_eq!(late[0].slot.number, now.number - 1);
@@ -104,30 +104,30 @@ fn what_could_not_be_told_stays_and_is_told_as_of_the_last_slot() {
 
 #[test]
 fn an_hour_is_told_of_now_and_then() {
-    let (counters, mut ledger) = (counters(), Ledger::new(START_MS));
+    let (counters, mut recorder) = (counters(), ActivityRecorder::new(START_MS));
     let mut told = 0;
     for second in 1..=60 {
-        decide(&mut ledger, &counters, &answer("alice", true));
-        let due = ledger.close(&counters, START_MS + second * 1000);
+        decide(&mut recorder, &counters, &answer("alice", true));
+        let due = recorder.collect(&counters, START_MS + second * 1000);
         let long = due.iter().filter(|due| due.slot.stretch == Stretch::Long);
         for due in long {
             told += 1;
             assert_eq!(due.noted.activity.limits.len(), 1);
             assert!(due.noted.activity.buckets.is_empty());
         }
-        ledger.told(&due, START_MS + second * 1000);
+        recorder.written(&due, START_MS + second * 1000);
     }
     assert_eq!(told, 6);
 }
 
 #[test]
 fn of_very_many_decisions_a_part_stands_for_all() {
-    let (counters, mut ledger) = (counters(), Ledger::new(START_MS));
+    let (counters, mut recorder) = (counters(), ActivityRecorder::new(START_MS));
     for n in 0..200_000 {
         let user = if n % 4 == 0 { "alice" } else { "bob" };
-        decide(&mut ledger, &counters, &answer(user, user == "bob"));
+        decide(&mut recorder, &counters, &answer(user, user == "bob"));
     }
-    let due = ledger.close(&counters, START_MS + 1000);
+    let due = recorder.collect(&counters, START_MS + 1000);
     assert_eq!(denied(&due[0]), 50_000, "counts are exact");
     let buckets = &due[0].noted.activity.buckets;
     let alice = buckets.iter().find(|bucket| bucket.denied > 0).unwrap();

@@ -1,5 +1,5 @@
-//! The buckets that are counted most, in little memory (space-saving: Metwally, Agrawal, El Abbadi,
-//! 2005). A bucket that makes up more than 1/[`KEPT`] of all that is counted is always among them.
+//! The top-k buckets by count, in little memory (space-saving: Metwally, Agrawal, El Abbadi,
+//! 2005). A bucket that makes up more than 1/[`COUNTERS`] of all that is counted is always among them.
 
 use std::{
     collections::HashMap,
@@ -10,37 +10,37 @@ use policy::Name;
 use protocol::compact::Report;
 use store::{BucketActivity, Denial};
 
-/// Buckets that are watched.
-const KEPT: usize = 128;
+/// Buckets that are counted at once.
+const COUNTERS: usize = 128;
 
-/// Buckets that are told.
-const TOLD: usize = 50;
+/// Buckets that are reported.
+const REPORTED: usize = 50;
 
 /// The values of a limit's `per`, as answers have them.
 pub(super) type Values = [(Name, Option<Vec<u8>>)];
 
-/// The busiest buckets of a stretch of time.
+/// The top-k buckets of an interval.
 #[derive(Debug, Default)]
-pub(super) struct Busiest {
+pub(super) struct TopK {
     hasher: RandomState,
-    watched: HashMap<u64, Watched>,
+    counted: HashMap<u64, Counted>,
 }
 
 #[derive(Debug)]
-struct Watched {
+struct Counted {
     limit: Name,
     bucket: Vec<(Name, Option<Vec<u8>>)>,
-    /// What it was counted, and may be too much of that: what the bucket whose place it took had.
+    /// The count, and how much of it may be the count of the bucket that this one replaced.
     count: u64,
     inherited: u64,
     last: Option<Denial>,
 }
 
-impl Busiest {
+impl TopK {
     /// Counts a bucket.
     pub(super) fn add(&mut self, limit: &Name, bucket: &Values, by: u64, last: Option<Denial>) {
         let key = self.key(limit, bucket);
-        if let Some(known) = self.watched.get_mut(&key) {
+        if let Some(known) = self.counted.get_mut(&key) {
             known.count = known.count.saturating_add(by);
             if last.is_some() {
                 known.last = last;
@@ -48,14 +48,14 @@ impl Busiest {
             return;
         }
         let inherited = self.make_room();
-        let watched = Watched {
+        let counted = Counted {
             limit: limit.clone(),
             bucket: cut_values(bucket),
             count: inherited.saturating_add(by),
             inherited,
             last,
         };
-        self.watched.insert(key, watched);
+        self.counted.insert(key, counted);
     }
 
     /// Two buckets are taken for one only if their hashes collide.
@@ -68,59 +68,59 @@ impl Busiest {
         hasher.finish()
     }
 
-    /// Gives up the least counted bucket if there are too many; what it was counted.
+    /// Removes the least counted bucket if there are too many; returns its count.
     fn make_room(&mut self) -> u64 {
-        if self.watched.len() < KEPT {
+        if self.counted.len() < COUNTERS {
             return 0;
         }
-        let least = self.watched.iter().min_by_key(|(_, watched)| watched.count);
-        let Some((key, count)) = least.map(|(key, watched)| (*key, watched.count)) else {
+        let least = self.counted.iter().min_by_key(|(_, counted)| counted.count);
+        let Some((key, count)) = least.map(|(key, counted)| (*key, counted.count)) else {
             return 0;
         };
-        self.watched.remove(&key);
+        self.counted.remove(&key);
         count
     }
 
-    /// The most counted, never with more than they had.
-    fn told(&self) -> impl Iterator<Item = (u64, &Watched)> {
-        let mut all: Vec<(u64, &Watched)> = self
-            .watched
+    /// The most counted, each with a count that it surely reached.
+    fn top(&self) -> impl Iterator<Item = (u64, &Counted)> {
+        let mut all: Vec<(u64, &Counted)> = self
+            .counted
             .values()
-            .map(|watched| (watched.count.saturating_sub(watched.inherited), watched))
+            .map(|counted| (counted.count.saturating_sub(counted.inherited), counted))
             .collect();
         all.sort_unstable_by_key(|(count, _)| std::cmp::Reverse(*count));
-        all.into_iter().take(TOLD)
+        all.into_iter().take(REPORTED)
     }
 }
 
-/// What is known of the busiest and of the most denied buckets together.
-pub(super) fn buckets(busy: &Busiest, denied: &Busiest) -> Vec<BucketActivity> {
-    let activity = |(requests, watched): (u64, &Watched)| BucketActivity {
-        limit: watched.limit.clone(),
-        bucket: watched.bucket.clone(),
+/// The busiest and the most denied buckets together.
+pub(super) fn buckets(busy: &TopK, denied: &TopK) -> Vec<BucketActivity> {
+    let activity = |(requests, counted): (u64, &Counted)| BucketActivity {
+        limit: counted.limit.clone(),
+        bucket: counted.bucket.clone(),
         requests,
         denied: 0,
         last: None,
     };
-    let mut all: Vec<BucketActivity> = busy.told().map(activity).collect();
-    for (count, watched) in denied.told() {
-        let same = |b: &&mut BucketActivity| b.limit == watched.limit && b.bucket == watched.bucket;
+    let mut all: Vec<BucketActivity> = busy.top().map(activity).collect();
+    for (count, counted) in denied.top() {
+        let same = |b: &&mut BucketActivity| b.limit == counted.limit && b.bucket == counted.bucket;
         if let Some(known) = all.iter_mut().find(same) {
             known.denied = count;
             known.requests = known.requests.max(count);
-            known.last.clone_from(&watched.last);
+            known.last.clone_from(&counted.last);
         } else {
             all.push(BucketActivity {
                 denied: count,
-                last: watched.last.clone(),
-                ..activity((count, watched))
+                last: counted.last.clone(),
+                ..activity((count, counted))
             });
         }
     }
     all
 }
 
-/// As much of a value as is told: people recognise it, and no client fills the store with one.
+/// As much of a value as is reported: people recognise it, and no client fills the store with one.
 pub(super) fn cut(value: &[u8]) -> &[u8] {
     value.get(..Report::MAX_VALUE).unwrap_or(value)
 }
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn few_buckets_are_counted_exactly() {
-        let mut busy = Busiest::default();
+        let mut busy = TopK::default();
         let limit = name("per-user");
         for n in 0..40 {
             for _ in 0..=n {
@@ -160,14 +160,14 @@ mod tests {
             }
         }
         busy.add(&name("other"), &user("u0"), 5, None);
-        let all = buckets(&busy, &Busiest::default());
+        let all = buckets(&busy, &TopK::default());
         assert_eq!(all.len(), 41);
         assert_eq!(count_of(&all, "u39"), Some(40));
     }
 
     #[test]
     fn a_flood_of_others_hides_no_busy_bucket_and_takes_no_memory() {
-        let mut busy = Busiest::default();
+        let mut busy = TopK::default();
         let limit = name("per-user");
         for n in 0..100_000 {
             busy.add(&limit, &user(&format!("once-{n}")), 1, None);
@@ -175,9 +175,9 @@ mod tests {
                 busy.add(&limit, &user("alice"), 1, None);
             }
         }
-        assert_eq!(busy.watched.len(), KEPT);
-        let all = buckets(&busy, &Busiest::default());
-        assert_eq!(all.len(), TOLD);
+        assert_eq!(busy.counted.len(), COUNTERS);
+        let all = buckets(&busy, &TopK::default());
+        assert_eq!(all.len(), REPORTED);
         let alice = count_of(&all, "alice").expect("2 % of all");
         assert!((1000..=2000).contains(&alice), "{alice}");
         assert!(all.iter().all(|bucket| bucket.requests <= 2000));
@@ -185,9 +185,9 @@ mod tests {
 
     #[test]
     fn long_values_are_cut() {
-        let mut busy = Busiest::default();
+        let mut busy = TopK::default();
         busy.add(&name("a"), &user(&"x".repeat(70_000)), 1, None);
-        let all = buckets(&busy, &Busiest::default());
+        let all = buckets(&busy, &TopK::default());
         assert_eq!(
             all[0].bucket[0].1.as_ref().unwrap().len(),
             Report::MAX_VALUE

@@ -1,8 +1,8 @@
 //! How many proxies share each limit: what a proxy divides by while no limiter answers.
 //!
-//! Proxies name themselves when they ask; [`Callers`](crate::callers::Callers) says which of the names
-//! count. They are recorded in the store every second, which returns how many all replicas saw
-//! within its last 10 s.
+//! Requests carry the id of their proxy; [`Callers`](crate::callers::Callers) decides which ids count.
+//! Once a second the limiter records them in the store, which returns how many proxies all replicas
+//! saw within the last 10 s.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -17,11 +17,11 @@ use tokio::time::sleep;
 
 use crate::domains::Domains;
 
-/// How often the store is told.
+/// How often proxies are recorded in the store.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Pairs of limit and proxy remembered between two tellings. Beyond it a fleet is counted too
-/// small, and its proxies allow themselves too large a share.
+/// Pairs of limit and proxy kept between two recordings. Of more, a fleet is counted too small, and
+/// its proxies take too large a share.
 const SEEN_MAX: usize = 100_000;
 
 /// Limits of a domain whose proxies are counted one by one. The others share the count of the whole
@@ -33,16 +33,16 @@ type Counts = HashMap<Name, Arc<DomainCounts>>;
 /// Live proxies of a domain.
 #[derive(Debug, Default)]
 pub(crate) struct DomainCounts {
-    /// Those that asked for anything.
+    /// Those that sent any request.
     pub(crate) all: u64,
-    /// Those that asked for a limit; limits that none asked for lately are not in it.
+    /// Those that checked a limit; without the limits that none checked lately.
     pub(crate) limits: BTreeMap<Name, u64>,
     /// Whether some limits are not counted one by one.
     partial: bool,
 }
 
 impl DomainCounts {
-    /// The proxies of a limit; `None`: none asked for it lately.
+    /// The proxies of a limit; `None`: none checked it lately.
     pub(crate) fn of(&self, limit: &Name) -> Option<u64> {
         let counted = self.limits.get(limit).copied();
         counted.or((self.partial && self.all > 0).then_some(self.all))
@@ -50,7 +50,7 @@ impl DomainCounts {
 }
 
 /// The proxies seen, and counted.
-pub(crate) struct Proxies {
+pub(crate) struct ProxyCounter {
     store: Arc<dyn Store>,
     domains: Arc<Domains>,
     seen: Mutex<Seen>,
@@ -63,7 +63,7 @@ struct Seen {
     pairs: usize,
 }
 
-impl Proxies {
+impl ProxyCounter {
     pub(crate) fn new(store: Arc<dyn Store>, domains: Arc<Domains>) -> Self {
         Self {
             store,
@@ -73,7 +73,7 @@ impl Proxies {
         }
     }
 
-    /// A proxy asked for these limits of a domain.
+    /// A proxy checked these limits of a domain.
     pub(crate) fn saw<'n>(
         &self,
         domain: &Name,
@@ -92,8 +92,8 @@ impl Proxies {
         self.counts.load().get(domain).cloned()
     }
 
-    /// Tells and asks the store for ever.
-    pub(crate) async fn follow(&self) {
+    /// Records and counts for ever.
+    pub(crate) async fn record_forever(&self) {
         loop {
             sleep(EVERY).await;
             self.exchange().await;
@@ -110,15 +110,15 @@ impl Proxies {
             let Some(active) = &domain.active else {
                 continue;
             };
-            let mut told = seen.remove(name).unwrap_or_default();
+            let mut by_limit = seen.remove(name).unwrap_or_default();
             let limits = active.compiled.limits();
-            // Limits that only other replicas were asked for are counted too.
+            // Limits whose checks went to other replicas only are counted too.
             let counted = limits.iter().take(LIMITS_MAX);
             let counted = counted.map(|limit| Some(limit.name.clone()));
             let asked: Asked = std::iter::once(None)
                 .chain(counted)
                 .map(|limit| {
-                    let proxies = told.remove(&limit).unwrap_or_default();
+                    let proxies = by_limit.remove(&limit).unwrap_or_default();
                     (limit, proxies.into_iter().collect())
                 })
                 .collect();
@@ -133,7 +133,7 @@ impl Proxies {
                     };
                     counts.insert(name.clone(), Arc::new(domain));
                 }
-                // What was known stays: an outage of the store is when it is needed.
+                // The last counts stay: they are needed during an outage of the store.
                 Err(error) => {
                     tracing::debug!(domain = %name, %error, "cannot count the proxies");
                     let before = self.counts(name);

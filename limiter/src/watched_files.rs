@@ -9,11 +9,11 @@ use std::{
 
 /// Some files, and what they looked like when they were last read.
 #[derive(Debug)]
-pub(crate) struct Watched {
+pub(crate) struct WatchedFiles {
     files: Mutex<Vec<(PathBuf, Option<Stamp>)>>,
 }
 
-/// What tells one version of a file from the next. The inode is in it because a mounted Kubernetes
+/// What distinguishes two versions of a file. The inode is in it because a mounted Kubernetes
 /// volume swaps a symbolic link, possibly for a file of the same size and time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
@@ -22,7 +22,7 @@ struct Stamp {
     inode: u64,
 }
 
-impl Watched {
+impl WatchedFiles {
     /// Records the files as they are. Whoever reads them makes this before the first read and keeps
     /// it, so that a write in between is seen as a change.
     pub(crate) fn new<'p>(paths: impl IntoIterator<Item = &'p Path>) -> Self {
@@ -76,7 +76,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tokens");
         fs::write(&path, "one").unwrap();
-        let watched = Watched::new([path.as_path()]);
+        let watched = WatchedFiles::new([path.as_path()]);
         assert!(!watched.changed());
         // Same length, same time: only the inode differs.
         let modified = fs::metadata(&path).unwrap().modified().unwrap();

@@ -1,4 +1,4 @@
-//! An answer's body, counted until its last byte was written.
+//! The body of a response, counted until its last byte was written.
 
 use std::{
     convert::Infallible,
@@ -12,42 +12,42 @@ use hyper::body::{Body, Frame, SizeHint};
 
 use super::{connections::Unsent, peer::Peer};
 
-/// What a stream costs beside its answer's bytes, about.
+/// About what a stream costs beside the bytes of its response.
 const STREAM_BYTES: usize = 4096;
 
-/// The body of one answer, in one piece.
-pub(super) struct Payload(Option<Piece>);
+/// The body of one response, in one chunk.
+pub(super) struct ResponseBody(Option<Chunk>);
 
-/// The piece, which the protocols keep until it is written.
-pub(super) struct Piece {
+/// The chunk, which hyper keeps until it is written.
+pub(super) struct Chunk {
     bytes: Bytes,
-    _sending: Sending,
+    _unsent: UnsentResponse,
 }
 
-/// An answer that was not sent whole yet.
-struct Sending {
+/// A response that was not sent whole yet.
+struct UnsentResponse {
     peer: Arc<Peer>,
     unsent: Arc<Unsent>,
     period: usize,
     bytes: usize,
 }
 
-impl Payload {
+impl ResponseBody {
     pub(super) fn new(bytes: Bytes, peer: &Arc<Peer>, unsent: &Arc<Unsent>) -> Self {
         if bytes.is_empty() {
             return Self(None);
         }
         // A snapshot is the same memory for every proxy that receives it.
         let own = if bytes.is_unique() { bytes.len() } else { 0 };
-        let sending = Sending::start(peer, unsent, own.saturating_add(STREAM_BYTES));
-        Self(Some(Piece {
+        let unsent_response = UnsentResponse::start(peer, unsent, own.saturating_add(STREAM_BYTES));
+        Self(Some(Chunk {
             bytes,
-            _sending: sending,
+            _unsent: unsent_response,
         }))
     }
 }
 
-impl Sending {
+impl UnsentResponse {
     fn start(peer: &Arc<Peer>, unsent: &Arc<Unsent>, bytes: usize) -> Self {
         let period = unsent.period();
         if let Some(answers) = peer.unsent.get(period) {
@@ -63,7 +63,7 @@ impl Sending {
     }
 }
 
-impl Drop for Sending {
+impl Drop for UnsentResponse {
     fn drop(&mut self) {
         if let Some(answers) = self.peer.unsent.get(self.period) {
             answers.fetch_sub(1, Ordering::Relaxed);
@@ -72,14 +72,14 @@ impl Drop for Sending {
     }
 }
 
-impl Body for Payload {
-    type Data = Piece;
+impl Body for ResponseBody {
+    type Data = Chunk;
     type Error = Infallible;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Piece>, Infallible>>> {
+    ) -> Poll<Option<Result<Frame<Chunk>, Infallible>>> {
         Poll::Ready(self.0.take().map(|piece| Ok(Frame::data(piece))))
     }
 
@@ -93,7 +93,7 @@ impl Body for Payload {
     }
 }
 
-impl Buf for Piece {
+impl Buf for Chunk {
     fn remaining(&self) -> usize {
         self.bytes.remaining()
     }

@@ -1,4 +1,4 @@
-//! The answer to a connection too many.
+//! The response to a connection beyond `--max-connections`.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use tokio::{
     sync::OwnedSemaphorePermit,
 };
 
-/// Refusals being written at once; beyond them a connection is closed without a word.
+/// Responses written at once; further connections are closed without one.
 pub(super) const AT_ONCE: usize = 64;
 
-/// How long the client may take to read its refusal.
+/// How long the client may take to read its response.
 const LINGER: Duration = Duration::from_millis(200);
 
 const ANSWER: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
@@ -21,9 +21,9 @@ const ANSWER: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
     connection: close\r\n\r\n\
     {\"error\":{\"code\":\"overloaded\",\"message\":\"too many connections (--max-connections reached)\"}}";
 
-/// Writes the refusal, and reads what the client still sends: a socket closed over unread bytes
+/// Writes the response, and reads what the client still sends: a socket closed over unread bytes
 /// is reset, and takes the answer with it.
-pub(super) async fn refuse(mut stream: TcpStream, permit: OwnedSemaphorePermit) {
+pub(super) async fn reject(mut stream: TcpStream, permit: OwnedSemaphorePermit) {
     let _ = tokio::time::timeout(LINGER, async {
         stream.write_all(ANSWER).await?;
         stream.shutdown().await?;

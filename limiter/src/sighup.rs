@@ -1,19 +1,19 @@
-//! SIGHUP, by which an administrator asks for files to be read again.
+//! SIGHUP: read the files again.
 
-/// The signals that came.
-pub(crate) struct Hangups {
+/// The signals received.
+pub(crate) struct Sighup {
     #[cfg(unix)]
     signal: Option<tokio::signal::unix::Signal>,
 }
 
-impl Hangups {
+impl Sighup {
     pub(crate) fn new() -> Self {
         Self {
             #[cfg(unix)]
             signal: {
                 use tokio::signal::unix::{SignalKind, signal};
                 signal(SignalKind::hangup())
-                    .inspect_err(|error| tracing::warn!(%error, "SIGHUP cannot be heeded"))
+                    .inspect_err(|error| tracing::warn!(%error, "cannot listen for SIGHUP: it will end the process"))
                     .ok()
             },
         }

@@ -1,4 +1,4 @@
-//! Polls that are held until there is something new.
+//! Long polls.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Following the store.
+//! Polling the store.
 
 use std::{
     collections::HashSet,
@@ -15,9 +15,9 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::{Domain, Domains, Poll, Table, look::Found};
+use super::{Domain, Domains, Poll, Table, load::Loaded};
 
-/// The pause between two polls, jittered so that replicas do not ask in step.
+/// The pause between two polls, jittered so that replicas do not poll in step.
 const POLL_MS: std::ops::RangeInclusive<u64> = 150..=240;
 
 /// Hints that come in a row cost one poll.
@@ -27,8 +27,8 @@ const HINTS_GATHER: Duration = Duration::from_millis(5);
 const LATE: Duration = Duration::from_millis(250);
 
 impl Domains {
-    /// Follows the store for ever.
-    pub(crate) async fn follow(&self) {
+    /// Polls the store for ever.
+    pub(crate) async fn poll_forever(&self) {
         let mut hints = self.store.hints();
         loop {
             let wanted = self.wanted.load(Ordering::Relaxed);
@@ -47,7 +47,7 @@ impl Domains {
         let polling = pin!(self.poll_once());
         if let Either::Right(((), polling)) = select(polling, pin!(sleep(LATE))).await {
             self.lock_poll().late = true;
-            self.tell_news();
+            self.notify_changes();
             polling.await;
         }
     }
@@ -58,24 +58,24 @@ impl Domains {
             Err(error) => return self.failed(error),
         };
         let known = self.table.load_full();
-        let Found {
+        let Loaded {
             table,
             deleted,
             unread,
             crowded,
-        } = self.look(heads, &known).await;
+        } = self.load_changed(heads, &known).await;
         let changed = !same_revisions(&known, &table) || **self.deleted.load() != deleted;
-        self.tell_lost_edits(&known, &table);
+        self.report_lost_edits(&known, &table);
         self.swap(&known, table);
         self.deleted.store(Arc::new(deleted));
         self.answered(unread, crowded);
         if changed || unread {
-            self.tell_news();
+            self.notify_changes();
         }
     }
 
-    /// Says where the store has forgotten edits that it acknowledged: its numbers only ever grow.
-    fn tell_lost_edits(&self, known: &Table, next: &Table) {
+    /// Reports where the store lost edits that it acknowledged: its revisions only ever grow.
+    fn report_lost_edits(&self, known: &Table, next: &Table) {
         let deleted = self.deleted.load();
         for (name, domain) in next {
             let before = known.get(name).and_then(Domain::revision);
@@ -94,12 +94,13 @@ impl Domains {
         }
     }
 
-    pub(super) fn tell_news(&self) {
-        self.news.send_modify(|news| *news = news.wrapping_add(1));
+    pub(super) fn notify_changes(&self) {
+        self.changes
+            .send_modify(|changes| *changes = changes.wrapping_add(1));
     }
 
-    /// The store told its revisions; `unread`: but not all of the limits; `crowded`: of more domains
-    /// than are followed.
+    /// The store returned its revisions; `unread`: but not all limits; `crowded`: of more domains than
+    /// are loaded.
     fn answered(&self, unread: bool, crowded: bool) {
         let mut poll = self.lock_poll();
         if crowded && !poll.crowded {
@@ -119,12 +120,12 @@ impl Domains {
     fn failed(&self, error: StoreError) {
         let mut poll = self.lock_poll();
         if poll.error.as_ref() != Some(&error) {
-            tracing::warn!(%error, "cannot ask the store for its limits");
+            tracing::warn!(%error, "cannot read the limits from the store; the last ones stay in force");
         }
         poll.error = Some(error);
         poll.late = false;
         drop(poll);
-        self.tell_news();
+        self.notify_changes();
     }
 
     fn swap(&self, known: &Table, next: Table) {

@@ -1,4 +1,4 @@
-//! Reading what the store has that is not in force.
+//! Loading the limits that changed in the store.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -11,24 +11,24 @@ use tokio::task::spawn_blocking;
 
 use super::{Active, Domain, Domains, Table};
 
-/// What one poll finds.
+/// The result of one poll.
 #[derive(Default)]
-pub(super) struct Found {
+pub(super) struct Loaded {
     pub(super) table: Table,
     /// The domains that were deleted, and the edits that did it.
     pub(super) deleted: BTreeMap<Name, Revision>,
-    /// Whether the store did not give out limits that it has.
+    /// Whether the store did not return limits that it lists.
     pub(super) unread: bool,
-    /// Whether the store lists more domains than are followed.
+    /// Whether the store lists more domains than are loaded.
     pub(super) crowded: bool,
 }
 
 impl Domains {
-    /// What the heads lead to.
-    pub(super) async fn look(&self, mut heads: Vec<Head>, known: &Table) -> Found {
-        let mut found = Found {
+    /// Loads the domains whose revision differs from the one in force.
+    pub(super) async fn load_changed(&self, mut heads: Vec<Head>, known: &Table) -> Loaded {
+        let mut found = Loaded {
             crowded: heads.len() > DOMAINS_MAX,
-            ..Found::default()
+            ..Loaded::default()
         };
         if found.crowded {
             // Those in force stay, and every limiter follows the same of the others.
@@ -60,8 +60,8 @@ impl Domains {
         found
     }
 
-    /// The domain after a poll; `None`: it is definitely absent. An error is of the store, which did
-    /// not give out the limits.
+    /// The domain after a poll; `None`: it does not exist. An error is the store's, which did not return
+    /// the limits.
     async fn next(&self, head: &Head, before: Domain) -> Result<Option<Domain>, StoreError> {
         let name = &head.domain;
         Ok(match &head.state {

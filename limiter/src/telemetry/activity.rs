@@ -1,4 +1,4 @@
-//! What was decided in one domain, kept until it is told.
+//! What was decided in one domain, kept until it is written to the store.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -8,35 +8,35 @@ use store::{Activity, Denial, LimitActivity, Noted, Slot, Stretch};
 use tokio::time::Instant;
 
 use super::{
-    busiest::{self, Busiest},
-    heard::millis,
+    proxy_registry::millis,
+    top_k::{self, TopK},
 };
 use crate::metrics::{DomainCounters, LimitCounts};
 
-/// Limits in a note; of more, those that decided most.
+/// Limits in a report; of more, those that decided most.
 const LIMITS_MAX: usize = 2000;
 
-/// A long slot is told every so many times that a short one is.
+/// A long slot is written once for so many writes of a short one.
 const LONG_EVERY: u64 = 10;
 
-/// Buckets that are watched one by one between two tellings; beyond that one in [`SAMPLED`] stands
-/// for as many.
-const WATCHED_MAX: u32 = 2000;
+/// Decisions between two writes whose buckets are counted one by one; beyond that, one in [`SAMPLED`]
+/// stands for as many.
+const COUNTED_MAX: u32 = 2000;
 const SAMPLED: u64 = 16;
 
-/// One domain's ledger.
+/// The activity of one domain.
 #[derive(Debug)]
-pub(super) struct Ledger {
-    /// What the counters said when they were last looked at.
+pub(super) struct ActivityRecorder {
+    /// The counters' values when they were last read.
     counted: BTreeMap<Name, LimitCounts>,
     unmatched: u64,
     undecided: u64,
-    /// What proxies reported since.
+    /// What proxies have reported since.
     reported: HashMap<(Name, Outcome, DecidedBy), u64>,
-    closed: u64,
-    watched: u32,
-    busy: Busiest,
-    denied: Busiest,
+    collections: u64,
+    sampled: u32,
+    busy: TopK,
+    denied: TopK,
     open: [Open; 2],
 }
 
@@ -48,7 +48,7 @@ struct Open {
     activity: Activity,
 }
 
-/// A note that is due.
+/// A report that is due.
 #[derive(Debug)]
 pub(super) struct Due {
     pub(super) slot: Slot,
@@ -57,7 +57,7 @@ pub(super) struct Due {
     is_final: bool,
 }
 
-impl Ledger {
+impl ActivityRecorder {
     /// Empty at a time, by the store's clock.
     pub(super) fn new(now_ms: u64) -> Self {
         Self {
@@ -65,22 +65,22 @@ impl Ledger {
             unmatched: 0,
             undecided: 0,
             reported: HashMap::new(),
-            closed: 0,
-            watched: 0,
-            busy: Busiest::default(),
-            denied: Busiest::default(),
+            collections: 0,
+            sampled: 0,
+            busy: TopK::default(),
+            denied: TopK::default(),
             open: Stretch::ALL.map(|stretch| Open::new(stretch.slot(now_ms))),
         }
     }
 
-    /// One limit decided about a bucket.
-    pub(super) fn watch(&mut self, answer: &LimitAnswer, denial: impl FnOnce(Outcome) -> Denial) {
-        let by = match self.watched.checked_add(1) {
-            Some(watched) if watched <= WATCHED_MAX => 1,
+    /// Counts one decision of a limit about a bucket.
+    pub(super) fn count(&mut self, answer: &LimitAnswer, denial: impl FnOnce(Outcome) -> Denial) {
+        let by = match self.sampled.checked_add(1) {
+            Some(sampled) if sampled <= COUNTED_MAX => 1,
             _ if fastrand::u64(..SAMPLED) == 0 => SAMPLED,
             _ => return,
         };
-        self.watched = self.watched.saturating_add(1);
+        self.sampled = self.sampled.saturating_add(1);
         self.busy.add(&answer.name, &answer.bucket, by, None);
         if !answer.allowed {
             let denial = denial(answer.outcome());
@@ -89,49 +89,50 @@ impl Ledger {
         }
     }
 
-    /// A proxy told what it decided by itself, of limits that there are.
+    /// Counts decisions that a proxy made without a call, of limits that exist.
     pub(super) fn report(&mut self, report: compact::Report, now_ms: u64) {
         for tally in report.tallies {
             let key = (tally.limit, tally.outcome, tally.by);
             let known = self.reported.entry(key).or_default();
             *known = known.saturating_add(tally.count);
         }
-        for told in report.denied {
+        for denied in report.denied {
             let last = Denial {
-                at_ms: now_ms.saturating_sub(told.ago_ms),
+                at_ms: now_ms.saturating_sub(denied.ago_ms),
                 outcome: Outcome::Denied,
-                by: told.by,
+                by: denied.by,
                 proxy: Some(report.proxy.clone()).filter(|proxy| !proxy.is_empty()),
-                descriptor: told.descriptor,
+                descriptor: denied.descriptor,
             };
-            self.busy.add(&told.limit, &told.bucket, told.count, None);
+            self.busy
+                .add(&denied.limit, &denied.bucket, denied.count, None);
             self.denied
-                .add(&told.limit, &told.bucket, told.count, Some(last));
+                .add(&denied.limit, &denied.bucket, denied.count, Some(last));
         }
     }
 
-    /// Takes over what was counted since the last time, and says what is to be told.
-    pub(super) fn close(&mut self, counters: &DomainCounters, now_ms: u64) -> Vec<Due> {
-        self.watched = 0;
-        self.closed = self.closed.wrapping_add(1);
-        let news = self.news(counters);
+    /// Reads what was counted since the last time; returns the reports that are due.
+    pub(super) fn collect(&mut self, counters: &DomainCounters, now_ms: u64) -> Vec<Due> {
+        self.sampled = 0;
+        self.collections = self.collections.wrapping_add(1);
+        let new = self.new_activity(counters);
         let mut due = Vec::new();
         for open in &mut self.open {
-            let nothing = news == Activity::default();
-            open.activity.merge(news.clone());
+            let nothing = new == Activity::default();
+            open.activity.merge(new.clone());
             let now = open.slot.stretch.slot(now_ms);
             let is_final = now.number != open.slot.number;
-            // A slot is told while it fills, so that nobody waits for its end.
+            // A slot is written while it fills, so that readers need not wait for its end.
             let is_long = open.slot.stretch == Stretch::Long;
             let is_time = if is_long {
-                self.closed.is_multiple_of(LONG_EVERY) && open.activity != Activity::default()
+                self.collections.is_multiple_of(LONG_EVERY) && open.activity != Activity::default()
             } else {
                 !nothing
             };
             if !is_final && !is_time {
                 continue;
             }
-            // Told late, after an outage of the store, it counts as the last one.
+            // Written late, after an outage of the store, it counts as the last one.
             let late = now.number.saturating_sub(1);
             let number = if is_final {
                 open.slot.number.max(late)
@@ -140,10 +141,10 @@ impl Ledger {
             };
             let mut activity = bounded(&open.activity);
             if !is_long {
-                activity.buckets = busiest::buckets(&self.busy, &self.denied);
+                activity.buckets = top_k::buckets(&self.busy, &self.denied);
                 if is_final {
-                    self.busy = Busiest::default();
-                    self.denied = Busiest::default();
+                    self.busy = TopK::default();
+                    self.denied = TopK::default();
                 }
             }
             due.push(Due {
@@ -158,8 +159,8 @@ impl Ledger {
         due
     }
 
-    /// What was due has been told.
-    pub(super) fn told(&mut self, due: &[Due], now_ms: u64) {
+    /// The reports that were due have been written.
+    pub(super) fn written(&mut self, due: &[Due], now_ms: u64) {
         for due in due.iter().filter(|due| due.is_final) {
             let stretch = due.slot.stretch;
             for open in &mut self.open {
@@ -170,8 +171,8 @@ impl Ledger {
         }
     }
 
-    fn news(&mut self, counters: &DomainCounters) -> Activity {
-        let mut news = Activity {
+    fn new_activity(&mut self, counters: &DomainCounters) -> Activity {
+        let mut new = Activity {
             unmatched: since(&mut self.unmatched, counters.unmatched_count()),
             errors: since(&mut self.undecided, counters.undecided_count()),
             ..Activity::default()
@@ -181,17 +182,17 @@ impl Ledger {
             let before = self.counted.get(name).copied().unwrap_or_default();
             let limit = now.since(before);
             if limit != LimitActivity::default() {
-                news.limits.insert(name.clone(), limit);
+                new.limits.insert(name.clone(), limit);
             }
             counted.insert(name.clone(), now);
         }
-        // Limits that are gone are forgotten.
+        // Limits that are gone are dropped.
         self.counted = counted;
         for ((name, outcome, by), count) in self.reported.drain() {
-            let limit = news.limits.entry(name).or_default();
+            let limit = new.limits.entry(name).or_default();
             limit.add(outcome, by, count);
         }
-        news
+        new
     }
 }
 
@@ -205,7 +206,7 @@ impl Open {
     }
 }
 
-/// What a counter counted since it was last looked at. It begins anew if its limit was away.
+/// What a counter counted since it was last read. It restarts at 0 if its limit was removed meanwhile.
 pub(crate) fn since(before: &mut u64, now: u64) -> u64 {
     let before = std::mem::replace(before, now);
     now.checked_sub(before).unwrap_or(now)

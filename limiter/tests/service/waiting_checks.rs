@@ -1,4 +1,4 @@
-//! Checks that wait for permits.
+//! Checks that wait for permits (`wait_ms`).
 
 use std::{sync::Arc, time::Duration};
 
