@@ -1,9 +1,9 @@
 //! Checks of concurrent requests share round trips.
 //!
-//! A few lanes call the store, each one call at a time. A check that finds a lane free leaves at
-//! once; while all are busy, checks gather and leave together with the lane that is free first.
+//! A few lanes call the store, each one call at a time. A check that finds a lane free is
+//! sent at once; while all are busy, checks wait and are sent together by the lane that is free first.
 //! So a quiet service adds no wait, a busy one sends fewer and larger calls, and a store that hangs
-//! has no more than [`LANES`] calls before it, whatever is asked of us.
+//! never has more than [`LANES`] calls under way.
 
 use std::{
     collections::VecDeque,
@@ -27,27 +27,27 @@ use tokio::{
 
 use crate::{domains::Active, metrics::Metrics, telemetry::Telemetry};
 
-/// Calls of the store at once.
+/// Concurrent store calls.
 const LANES: usize = 4;
 
-/// What one call may weigh, in checks of one token bucket each: what the store does in about a
-/// millisecond, so that nobody waits long for the call before.
+/// The most that one call may weigh, in checks of one token bucket: about a millisecond of the store's
+/// time, so that other calls do not wait long.
 const CALL_MAX: usize = 256;
 
 /// Checks that wait for a lane. Beyond it the store is so slow that they would time out anyway.
 const QUEUE_MAX: usize = 16 * 1024;
 
-/// What a store may take beyond its timeout before its call is given up.
+/// How far a store may exceed its timeout before its call is abandoned.
 const GRACE: Duration = Duration::from_millis(100);
 
-/// What came of each check, in order.
+/// The result of each check, in order.
 pub(crate) type Decisions = Vec<Result<Answer, CheckError>>;
 
-/// What came of the checks of a request.
+/// The results of a request's checks.
 pub(crate) struct Outcome {
-    /// One for each.
+    /// One for each check.
     pub(crate) decisions: Decisions,
-    /// The checks that have to be asked again under a newer policy, with their place.
+    /// The checks to be repeated under a newer policy, each with its index.
     pub(crate) stale: Vec<(usize, Check)>,
 }
 
@@ -56,9 +56,9 @@ pub(crate) struct Outcome {
 pub(crate) enum Undecided {
     /// The queue is full.
     Overloaded,
-    /// The deadline passed before it was their turn, which will not come any more.
-    Unasked,
-    /// The deadline passed while the store was asked.
+    /// The deadline passed in the queue: nothing was sent.
+    NotSent,
+    /// The deadline passed during the store call.
     TimedOut,
 }
 
@@ -92,9 +92,9 @@ struct Entry {
     /// What the checks cost the store, in checks of one token bucket.
     weight: usize,
     deadline: Instant,
-    /// The proxy that asks, if it is one.
+    /// The proxy that sent them, if one did.
     proxy: Option<Arc<str>>,
-    /// Set by who comes first: the lane that asks for them, or their asker who gives up.
+    /// Set by the lane that sends them or the request that gives up, whichever is first.
     settled: Arc<AtomicBool>,
     reply: oneshot::Sender<Outcome>,
 }
@@ -165,7 +165,7 @@ impl Batcher {
         self.shared.push(entry)?;
         match timeout_at(deadline, answer).await {
             Ok(Ok(outcome)) => Ok(outcome),
-            Ok(Err(_)) | Err(_) if settle(&settled) => Err(Undecided::Unasked),
+            Ok(Err(_)) | Err(_) if settle(&settled) => Err(Undecided::NotSent),
             Ok(Err(_)) | Err(_) => Err(Undecided::TimedOut),
         }
     }
@@ -209,7 +209,7 @@ impl Shared {
         }
     }
 
-    /// What leaves with the next call: at least one request, if any is still wanted.
+    /// The checks of the next call: at least one request, if any is still wanted.
     fn take(&self) -> Vec<Entry> {
         let now = Instant::now();
         let mut queue = self.queue();
@@ -243,8 +243,7 @@ impl Shared {
         let asked = self
             .store
             .check(&group.policy.compiled, &group.checks, group.force);
-        // A store keeps its own timeout, and learns from it that something is wrong; this one is
-        // for the day it does not.
+        // Stores have a timeout of their own; this one bounds a store whose timeout fails.
         let answers = timeout_at(started + self.timeout + GRACE, asked)
             .await
             .unwrap_or_default();
@@ -279,7 +278,7 @@ impl Shared {
                 }
                 outcome.decisions.push(decision);
             }
-            // Whoever left does not miss it, but others miss the slots that it was given.
+            // The client has left: its slots go to others.
             if asker.reply.send(outcome).is_err() {
                 abandoned.append(&mut given);
             }
@@ -293,7 +292,7 @@ impl Shared {
     }
 }
 
-/// A check that frees the slots which queues gave in an answer; `None`: there are none.
+/// A check that frees the slots of an answer; `None`: there are none.
 fn freeing(check: &Check, answer: &Answer) -> Option<Check> {
     let given = answer.limits.iter().filter_map(|limit| {
         Some(Free {
@@ -316,11 +315,11 @@ struct Group {
     policy: Arc<Active>,
     force: bool,
     checks: Vec<Check>,
-    askers: Vec<Asker>,
+    askers: Vec<RequestingProxy>,
 }
 
-/// Who asked, and how many of the checks are theirs.
-struct Asker {
+/// A request, and how many of the checks are its own.
+struct RequestingProxy {
     checks: usize,
     proxy: Option<Arc<str>>,
     reply: oneshot::Sender<Outcome>,
@@ -330,7 +329,7 @@ struct Asker {
 fn group(entries: Vec<Entry>) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::with_capacity(1);
     for mut entry in entries {
-        let asker = Asker {
+        let asker = RequestingProxy {
             checks: entry.checks.len(),
             proxy: entry.proxy,
             reply: entry.reply,

@@ -1,6 +1,6 @@
 //! Which ids count as proxies.
 //!
-//! Whoever may ask names itself, so an id alone proves nothing: invented ones would divide the
+//! Clients choose the id they send, so an id alone proves nothing: invented ones would divide the
 //! share that each proxy takes while no limiter answers, and fill Redis. So an id counts only if it
 //! has the form that filters give it, and one address has no more than
 //! [`Settings::proxies_per_address`](crate::Settings) of them alive. Requests of other ids are

@@ -22,8 +22,8 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use crate::{batch::Decisions, domains::Domains};
 
 use activity::{ActivityRecorder, Due};
-pub(crate) use proxy_registry::Asker;
 use proxy_registry::ProxyRegistry;
+pub(crate) use proxy_registry::RequestingProxy;
 
 /// How often the reports are written.
 const EVERY: Duration = Duration::from_secs(1);
@@ -54,16 +54,16 @@ impl Telemetry {
     }
 
     /// A proxy sent a request for a domain, which need not exist.
-    pub(crate) fn heard(&self, domain: &Name, asker: Asker<'_>) {
-        self.registry.record(domain, asker, Instant::now());
+    pub(crate) fn saw_proxy(&self, domain: &Name, proxy: RequestingProxy<'_>) {
+        self.registry.record(domain, proxy, Instant::now());
     }
 
     /// A proxy polled for a domain, and listed the entries that it supplies.
-    pub(crate) fn polled(&self, domain: &Name, asker: Asker<'_>, entries: Option<&str>) {
+    pub(crate) fn polled(&self, domain: &Name, proxy: RequestingProxy<'_>, entries: Option<&str>) {
         let now = Instant::now();
-        self.registry.record(domain, asker, now);
+        self.registry.record(domain, proxy, now);
         if let Some(list) = entries {
-            self.registry.list_entries(domain, asker.id, list, now);
+            self.registry.list_entries(domain, proxy.id, list, now);
         }
     }
 

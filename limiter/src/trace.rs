@@ -5,4 +5,4 @@
 mod built;
 
 pub use built::{TraceError, Traces};
-pub(crate) use built::{asked, decided, of_check, of_store};
+pub(crate) use built::{decided, of_check, of_store, set_request};

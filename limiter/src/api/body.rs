@@ -15,7 +15,7 @@ use tokio::{sync::Semaphore, task::spawn_blocking, time::timeout};
 use super::inflight::{Inflight, Place};
 use crate::serve::Peer;
 
-/// A body that takes longer is a slow one, of which there are few: proxies send theirs at once.
+/// A body that takes longer counts as slow; few may: proxies send theirs at once.
 const AT_ONCE: Duration = Duration::from_millis(100);
 
 /// How long a client may take to send what it announced: a request holds its place meanwhile.
@@ -93,7 +93,7 @@ impl Bodies {
         self.max
     }
 
-    /// Decodes a body where nobody waits for it.
+    /// Decodes a body, a large one off the threads that serve.
     pub(super) async fn decode<T: Send + 'static>(
         &self,
         bytes: Bytes,

@@ -18,7 +18,7 @@ use protocol::{
 use tokio::time::Instant;
 
 use super::{Answered, Api, REVISION, body::Received, decide::Decided, inflight::Place, refusal};
-use crate::{domains::Active, http, serve::Peer, telemetry::Asker, trace};
+use crate::{domains::Active, http, serve::Peer, telemetry::RequestingProxy, trace};
 
 enum Encoding {
     Json,
@@ -62,7 +62,7 @@ impl Api {
         room.hold(&request.checks).ok_or_else(refusal::no_room)?;
         let deadline = Instant::now() + self.bounds.store_timeout;
         let mut checks = request.checks;
-        trace::asked(&request.domain, checks.len());
+        trace::set_request(&request.domain, checks.len());
         if request.batch {
             if deny != StatusCode::OK {
                 let message = "a batch has no status of its own; it is for single checks";
@@ -109,14 +109,14 @@ impl Api {
         let counts = self.callers.count(address, &proxy);
         let proxy: Option<Arc<str>> = counts.then(|| proxy.into());
         if let Some(id) = proxy.as_deref() {
-            let asker = Asker {
+            let sender = RequestingProxy {
                 id,
                 node: None,
                 revision: revision.as_ref(),
             };
-            self.telemetry.heard(&domain, asker);
+            self.telemetry.saw_proxy(&domain, sender);
         }
-        trace::asked(&domain, checks.len());
+        trace::set_request(&domain, checks.len());
         let checks = checks.into_iter().map(|check| Check {
             proxy: mark,
             ..check.into_check(&keys)
@@ -145,7 +145,7 @@ impl Api {
         Ok(response)
     }
 
-    /// Notes what the proxy asked for, and tells how many do.
+    /// Records which limits the proxy checked; returns how many proxies check each.
     fn live_proxies(
         &self,
         domain: &Name,
@@ -167,8 +167,8 @@ impl Api {
     }
 }
 
-/// What the body is written in. Programs that say nothing mean JSON. What a web page can send to a
-/// stranger without asking (text, forms) is refused, beside its `origin`.
+/// The encoding of the body; JSON by default. Types that a web page can send across origins without a
+/// preflight (text, forms) are refused, like requests with an `origin`.
 fn encoding(headers: &HeaderMap) -> Result<Encoding, ApiError> {
     let Some(value) = headers.get(CONTENT_TYPE) else {
         return Ok(Encoding::Json);
@@ -188,7 +188,7 @@ fn encoding(headers: &HeaderMap) -> Result<Encoding, ApiError> {
     ))
 }
 
-/// The status of a denial, which programs can choose to be 429.
+/// The status of a denial: 429 if the client prefers it.
 fn deny_status(head: &Parts) -> Result<StatusCode, ApiError> {
     let mut status = StatusCode::OK;
     for (name, value) in http::query(&head.uri) {

@@ -34,13 +34,13 @@ impl Api {
     ) -> Result<Decided, ApiError> {
         let started = Instant::now();
         let policy = self.active(domain)?;
-        let asked: Vec<Asked> = checks.iter().map(Asked::of).collect();
+        let summaries: Vec<CheckSummary> = checks.iter().map(CheckSummary::of).collect();
         let outcome = self
             .batcher
             .decide(&policy, checks, false, deadline, proxy.clone());
         let outcome = trace::of_store(outcome).await;
         let outcome = outcome.map_err(|error| {
-            policy.counters.undecided(asked.len());
+            policy.counters.undecided(summaries.len());
             refusal::of_undecided(error, self.bounds.store_timeout)
         })?;
         let mut decided = Decided {
@@ -51,13 +51,13 @@ impl Api {
             self.ask_again(domain, outcome.stale, &mut decided, deadline, proxy)
                 .await;
         }
-        decided.count(&asked);
+        decided.count(&summaries);
         self.metrics.checked(started.elapsed());
         Ok(decided)
     }
 
-    /// Asks stale checks again with the policy read anew; then, if it is not newer, by force: the
-    /// buckets remember an edit that the store has forgotten.
+    /// Repeats stale checks with the policy read anew; then, if it is not newer, by force: the buckets
+    /// have a revision that the store lost.
     async fn ask_again(
         &self,
         domain: &Name,
@@ -80,13 +80,13 @@ impl Api {
                 continue;
             }
             let (places, checks): (Vec<_>, Vec<_>) = stale.into_iter().unzip();
-            let asked =
+            let calling =
                 self.batcher
                     .decide(&decided.policy, checks, force, deadline, proxy.clone());
-            let outcome = match trace::of_store(asked).await {
+            let outcome = match trace::of_store(calling).await {
                 Ok(outcome) => outcome,
                 // They stay stale, which says that nothing was charged.
-                Err(Undecided::Overloaded | Undecided::Unasked) => return,
+                Err(Undecided::Overloaded | Undecided::NotSent) => return,
                 Err(Undecided::TimedOut) => Outcome {
                     decisions: places.iter().map(|_| Err(self.late())).collect(),
                     stale: Vec::new(),
@@ -110,16 +110,16 @@ impl Api {
     }
 }
 
-/// What a check was for, once it is gone.
-struct Asked {
-    /// Whether it takes something; peeks are no decisions.
+/// What is counted of a check after it was moved to the batcher.
+struct CheckSummary {
+    /// Whether it charges; peeks are not counted.
     charging: bool,
-    /// Limits that were only asked for leases.
+    /// Limits that the check only leases from.
     settled: Vec<Name>,
     leases: Vec<LeaseRequest>,
 }
 
-impl Asked {
+impl CheckSummary {
     fn of(check: &Check) -> Self {
         Self {
             charging: check.cost > 0 && !check.peek,
@@ -148,11 +148,11 @@ impl Asked {
 
 impl Decided {
     /// Counts what was decided.
-    fn count(&self, asked: &[Asked]) {
+    fn count(&self, summaries: &[CheckSummary]) {
         let counters = &self.policy.counters;
-        for (decision, asked) in self.decisions.iter().zip(asked) {
+        for (decision, summary) in self.decisions.iter().zip(summaries) {
             match decision {
-                Ok(answer) => asked.count(answer, counters),
+                Ok(answer) => summary.count(answer, counters),
                 Err(CheckError::NoMatch) => counters.unmatched(),
                 Err(
                     CheckError::Store(_)
@@ -165,8 +165,7 @@ impl Decided {
         }
     }
 
-    /// Whether nothing was decided, for a reason that lies with us; which, if so. One check that
-    /// may have been charged casts that doubt on all.
+    /// Why nothing was decided, if the store is the reason. If one check may have been charged, all may.
     pub(super) fn all_failed(&self) -> Option<ApiError> {
         let ours = |decision: &Result<_, CheckError>| {
             let error = refusal::of_check(decision.as_ref().err()?);

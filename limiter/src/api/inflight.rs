@@ -1,4 +1,4 @@
-//! How much is worked on at once.
+//! Bounds on concurrent work.
 
 use std::sync::{
     Arc,
@@ -14,7 +14,7 @@ pub(super) struct Inflight {
     gauge: Gauge,
 }
 
-/// A part of the bound, given back when dropped.
+/// A part of the bound, released when dropped.
 pub(super) struct Place {
     of: Arc<Inflight>,
     size: usize,
@@ -67,7 +67,7 @@ impl Place {
 
     /// Makes it larger by so much, if there is room.
     pub(super) fn grow(&mut self, more: usize) -> Option<()> {
-        // The part that is dropped here gives nothing back.
+        // The part that is dropped here releases nothing.
         let mut part = self.of.enter_with(more)?;
         self.size += std::mem::take(&mut part.size);
         Some(())

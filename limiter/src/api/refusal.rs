@@ -1,4 +1,4 @@
-//! Answers that are no decision.
+//! Error responses.
 
 use bytes::Bytes;
 use hyper::{
@@ -38,7 +38,7 @@ pub(super) fn invalid(field: &str, message: impl Into<String>) -> ApiError {
     }
 }
 
-/// More is worked on than `--max-inflight` allows.
+/// More requests are in flight than `--max-inflight` allows.
 pub(super) fn overloaded() -> ApiError {
     ApiError::new(
         ErrorCode::Overloaded,
@@ -83,7 +83,7 @@ pub(super) fn of_undecided(error: Undecided, timeout: std::time::Duration) -> Ap
                 timeout.as_millis()
             ),
         ),
-        Undecided::Unasked => ApiError::new(
+        Undecided::NotSent => ApiError::new(
             ErrorCode::StoreUntouched,
             format!(
                 "the store was busy with other checks for {} ms (--store-timeout)",

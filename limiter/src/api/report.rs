@@ -1,4 +1,4 @@
-//! `POST /v1/report`: what proxies decided by themselves.
+//! `POST /v1/report`: decisions that proxies made without a call.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::{Answered, Api, refusal};
 use crate::serve::Peer;
 
 impl Api {
-    /// Takes a report in; there is nothing to answer.
+    /// Counts a report; the answer is empty.
     pub(super) async fn report(&self, body: Incoming, peer: Arc<Peer>) -> Answered {
         let _place = self
             .bounds
@@ -26,7 +26,7 @@ impl Api {
         report.tallies.retain(|tally| known(&tally.limit));
         report.denied.retain(|denied| known(&denied.limit));
         if self.callers.count(address, &report.proxy) {
-            // Who decides about a limit shares it, whether or not the limiter was asked.
+            // A proxy that decides about a limit shares it, with or without a call.
             let limits = report.tallies.iter().map(|tally| &tally.limit);
             self.proxies.saw(&report.domain, &report.proxy, limits);
         } else {

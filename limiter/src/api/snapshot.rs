@@ -14,7 +14,7 @@ use policy::{Name, Revision};
 use protocol::{ApiError, ErrorCode, PROXIES_HEADER, format_proxies};
 
 use super::{Answered, Api, REVISION, refusal};
-use crate::{domains::Active, http, telemetry::Asker};
+use crate::{domains::Active, http, telemetry::RequestingProxy};
 
 const PROXIES: HeaderName = HeaderName::from_static(PROXIES_HEADER);
 
@@ -78,13 +78,13 @@ impl Api {
         let poll = Poll::read(head)?;
         let proxy = parameter(head, "proxy");
         if let Some(proxy) = proxy.filter(|proxy| self.callers.count(address, proxy)) {
-            let asker = Asker {
+            let sender = RequestingProxy {
                 id: proxy,
                 node: parameter(head, "node"),
                 revision: poll.revision.as_ref(),
             };
             let entries = parameter(head, "entries");
-            self.telemetry.polled(&poll.domain, asker, entries);
+            self.telemetry.polled(&poll.domain, sender, entries);
         }
         self.wait_for_change(&poll).await;
         let policy = match self.active(&poll.domain) {

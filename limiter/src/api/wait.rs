@@ -1,7 +1,7 @@
-//! A check that waits for permits, for programs that ask the limiter themselves.
+//! Checks that wait for permits (`wait_ms`), for programs that call the limiter themselves.
 //!
-//! Waiting is unfair: a waiter asks again when its own denial says so, and whoever asks in that
-//! moment may be faster. One that leaves is forgotten where it stands: what it has not been
+//! Waiting is unfair: a waiter is checked again when its denial's `retry_after` has passed, and another
+//! check may be faster. The wait of a client that leaves ends at once: what it has not been
 //! charged yet, it never will.
 
 use std::time::Duration;

@@ -16,7 +16,7 @@ pub(crate) struct Active {
     pub(crate) compiled: Compiled,
     /// Whether every limit weighs as little as a limit can.
     light: bool,
-    /// What proxies are told of it.
+    /// The snapshot that proxies receive.
     pub(crate) snapshot: Bytes,
     /// Its revision, as a strong entity tag.
     pub(crate) etag: HeaderValue,

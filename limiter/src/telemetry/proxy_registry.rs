@@ -59,7 +59,7 @@ pub(super) struct Alive {
 
 /// What a request says of its proxy.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asker<'a> {
+pub(crate) struct RequestingProxy<'a> {
     /// The random id of one Envoy process.
     pub(crate) id: &'a str,
     /// The name of its node.
@@ -69,27 +69,27 @@ pub(crate) struct Asker<'a> {
 }
 
 impl ProxyRegistry {
-    pub(super) fn record(&self, domain: &Name, asker: Asker<'_>, now: Instant) {
+    pub(super) fn record(&self, domain: &Name, sender: RequestingProxy<'_>, now: Instant) {
         let mut proxies = self.lock();
         let known = proxies.domains.get_mut(domain);
-        if let Some(proxy) = known.and_then(|domain| domain.proxies.get_mut(asker.id)) {
+        if let Some(proxy) = known.and_then(|domain| domain.proxies.get_mut(sender.id)) {
             proxy.at = now;
-            if proxy.revision.as_ref() != asker.revision {
-                proxy.revision = asker.revision.cloned();
+            if proxy.revision.as_ref() != sender.revision {
+                proxy.revision = sender.revision.cloned();
             }
             if proxy.node.is_none() {
-                proxy.node = asker.node.map(named);
+                proxy.node = sender.node.map(named);
             }
         } else if proxies.pairs < PAIRS_MAX {
             proxies.pairs += 1;
             let proxy = Proxy {
-                node: asker.node.map(named),
-                revision: asker.revision.cloned(),
+                node: sender.node.map(named),
+                revision: sender.revision.cloned(),
                 listed_at: None,
                 at: now,
             };
             let domain = proxies.domains.entry(domain.clone()).or_default();
-            domain.proxies.insert(asker.id.to_owned(), proxy);
+            domain.proxies.insert(sender.id.to_owned(), proxy);
         }
     }
 
@@ -190,8 +190,8 @@ pub(super) fn millis(duration: Duration) -> u64 {
 mod tests {
     use super::*;
 
-    fn asker<'a>(id: &'a str, revision: Option<&'a Revision>) -> Asker<'a> {
-        Asker {
+    fn sender<'a>(id: &'a str, revision: Option<&'a Revision>) -> RequestingProxy<'a> {
+        RequestingProxy {
             id,
             node: Some("edge-1\u{1b}[2J"),
             revision,
@@ -208,9 +208,9 @@ mod tests {
         };
         let start = Instant::now();
         let at = |s| start + Duration::from_secs(s);
-        registry.record(&shop, asker("p1", None), at(0));
-        registry.record(&shop, asker("p2", None), at(0));
-        registry.record(&shop, asker("p1", Some(&first)), at(6));
+        registry.record(&shop, sender("p1", None), at(0));
+        registry.record(&shop, sender("p2", None), at(0));
+        registry.record(&shop, sender("p1", Some(&first)), at(6));
         let alive = registry.alive(at(11)).proxies;
         let [p1] = &alive[&shop][..] else {
             panic!("{alive:?}");
@@ -227,12 +227,12 @@ mod tests {
         let shop: Name = "shop".parse().unwrap();
         let now = Instant::now();
         for n in 0..2 * PAIRS_MAX {
-            registry.record(&shop, asker(&format!("p{n}"), None), now);
+            registry.record(&shop, sender(&format!("p{n}"), None), now);
         }
         assert_eq!(registry.alive(now).proxies[&shop].len(), PAIRS_MAX);
         let later = now + LIFE * 2;
         assert!(registry.alive(later).proxies.is_empty());
-        registry.record(&shop, asker("p", None), later);
+        registry.record(&shop, sender("p", None), later);
         assert_eq!(registry.alive(later).proxies[&shop].len(), 1);
     }
 
@@ -243,7 +243,7 @@ mod tests {
         let start = Instant::now();
         let at = |s| start + Duration::from_secs(s);
         let hear = |id, entries, s| {
-            registry.record(&shop, asker(id, None), at(s));
+            registry.record(&shop, sender(id, None), at(s));
             registry.list_entries(&shop, id, entries, at(s));
         };
         let entries = |s| {
@@ -259,11 +259,11 @@ mod tests {
         assert_eq!(entries(3), None);
         hear("p3", "", 4);
         assert_eq!(entries(4).unwrap(), "tenant,user");
-        registry.record(&shop, asker("p4", None), at(5));
+        registry.record(&shop, sender("p4", None), at(5));
         assert_eq!(entries(5), None, "it checks, and has not polled yet");
         hear("p1", "user", 8);
         assert_eq!(entries(16).unwrap(), "user", "the others are gone");
-        registry.record(&shop, asker("p1", None), at(17));
+        registry.record(&shop, sender("p1", None), at(17));
         assert_eq!(entries(19), None, "it lists nothing any more");
     }
 
@@ -277,7 +277,7 @@ mod tests {
             names.collect::<Vec<_>>().join(",")
         };
         let known = |list: &str, now| {
-            registry.record(&shop, asker("p1", None), now);
+            registry.record(&shop, sender("p1", None), now);
             registry.list_entries(&shop, "p1", list, now);
             registry.alive(now).entries.contains_key(&shop)
         };

@@ -35,6 +35,6 @@ pub(crate) fn of_store<F: Future>(work: F) -> F {
     work
 }
 
-pub(crate) fn asked(_: &Name, _: usize) {}
+pub(crate) fn set_request(_: &Name, _: usize) {}
 
 pub(crate) fn decided(_: &Decisions) {}

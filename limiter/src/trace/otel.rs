@@ -31,7 +31,7 @@ const PROTOCOLS: [&str; 2] = [
     "OTEL_EXPORTER_OTLP_PROTOCOL",
     "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL",
 ];
-/// What a collector that hangs may hold up the end of the process.
+/// How long a collector that hangs may delay the end of the process.
 const FLUSH_MAX: Duration = Duration::from_secs(2);
 
 static TRACER: OnceLock<SdkTracer> = OnceLock::new();
@@ -121,7 +121,7 @@ pub(crate) async fn of_check<T>(
     done
 }
 
-/// A span over what the store is asked, the wait for a lane included, below the current one.
+/// A span over a store call, the wait for a lane included, below the current one.
 pub(crate) async fn of_store(
     work: impl Future<Output = Result<Outcome, Undecided>>,
 ) -> Result<Outcome, Undecided> {
@@ -146,7 +146,7 @@ pub(crate) async fn of_store(
             }
         }
         Err(Undecided::Overloaded) => failed(&context, "overloaded", "the queue is full"),
-        Err(Undecided::Unasked | Undecided::TimedOut) => {
+        Err(Undecided::NotSent | Undecided::TimedOut) => {
             failed(&context, "timeout", "no answer in time");
         }
     }
@@ -154,8 +154,8 @@ pub(crate) async fn of_store(
     done
 }
 
-/// Notes on the current span what the request is for.
-pub(crate) fn asked(domain: &Name, checks: usize) {
+/// Sets the attributes of a request on the current span.
+pub(crate) fn set_request(domain: &Name, checks: usize) {
     let context = Context::current();
     let span = context.span();
     if span.is_recording() {
@@ -164,7 +164,7 @@ pub(crate) fn asked(domain: &Name, checks: usize) {
     }
 }
 
-/// Notes on the current span what came of its checks.
+/// Sets the results of its checks on the current span.
 pub(crate) fn decided(decisions: &Decisions) {
     let context = Context::current();
     let span = context.span();
