@@ -204,7 +204,7 @@ fn what(
         },
         HistoryChange::Reset {
             limit, begun: true, ..
-        } => format!("reset {limit}, every bucket: begun"),
+        } => format!("reset {limit}, every bucket: started"),
         HistoryChange::Reset {
             limit, key: None, ..
         } => format!("reset {limit}, every bucket"),
@@ -216,7 +216,7 @@ fn what(
         HistoryChange::Credit { limit, units, key } => {
             format!("credit {limit} {}: {units}", bucket(key))
         }
-        HistoryChange::TooLarge => "(more than the history keeps)".to_owned(),
+        HistoryChange::TooLarge => "(too large for the history)".to_owned(),
         HistoryChange::Unknown => "(unknown to this version)".to_owned(),
     }
 }
