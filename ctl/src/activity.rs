@@ -3,7 +3,7 @@
 use clap::ValueEnum;
 use policy::Name;
 use serde::{Serialize, Serializer};
-use store::{BucketActivity, Observed, Stretch};
+use store::{ActivitySummary, BucketActivity, Resolution};
 
 use crate::{bucket, error::Error, session::Session};
 
@@ -41,18 +41,18 @@ impl Span {
         }
     }
 
-    fn slots(self) -> (Stretch, u64) {
+    fn slots(self) -> (Resolution, u64) {
         match self {
-            Self::TenSeconds => (Stretch::Short, 10_000),
-            Self::Minute => (Stretch::Short, 60_000),
-            Self::Hour => (Stretch::Long, 3_600_000),
+            Self::TenSeconds => (Resolution::Fine, 10_000),
+            Self::Minute => (Resolution::Fine, 60_000),
+            Self::Hour => (Resolution::Coarse, 3_600_000),
         }
     }
 }
 
 impl Session<'_> {
     /// The activity of a domain, as all limiters report it.
-    pub async fn activity(&self, domain: &Name, span: Span) -> Result<Observed, Error> {
+    pub async fn activity(&self, domain: &Name, span: Span) -> Result<ActivitySummary, Error> {
         let (stretch, span_ms) = span.slots();
         let observed = self.store.activity(domain, stretch, span_ms).await;
         observed.map_err(|error| self.failed(&error))

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use policy::{Name, Revision};
-use store::{Fleet, LimiterSeen, ProxySeen, StoreError};
+use store::{Fleet, LimiterStatus, ProxyStatus, StoreError};
 use tokio::time::sleep;
 
 use crate::{
@@ -169,12 +169,12 @@ impl Session<'_> {
 
 /// Limiters and proxies that lack a revision: those that report, and those that are silent.
 fn behind(fleet: &Fleet, domain: &Name, revision: u64) -> (Vec<Behind>, Vec<Behind>) {
-    let limiter = |limiter: &LimiterSeen| Behind {
+    let limiter = |limiter: &LimiterStatus| Behind {
         name: format!("limiter {}", limiter_name(&limiter.id)),
         revision: limiter.revisions.get(domain).map(|r| r.number),
         ago_ms: limiter.ago_ms,
     };
-    let proxy = |proxy: &ProxySeen| Behind {
+    let proxy = |proxy: &ProxyStatus| Behind {
         name: format!("proxy {}", proxy_name(proxy)),
         revision: proxy.revision.as_ref().map(|r| r.number),
         ago_ms: proxy.ago_ms,
@@ -204,7 +204,7 @@ pub fn limiter_name(id: &str) -> &str {
 }
 
 /// The display name of a proxy: its node, or the start of its id.
-pub fn proxy_name(proxy: &ProxySeen) -> String {
+pub fn proxy_name(proxy: &ProxyStatus) -> String {
     match &proxy.node {
         Some(node) => node.clone(),
         None => proxy.id.chars().take(12).collect(),

@@ -116,7 +116,7 @@ impl<'p> Session<'p> {
     ) -> Result<BTreeMap<Name, u64>, Error> {
         // Without proxies nothing is recorded.
         let asked = limits.map(|limit| (Some(limit.clone()), Vec::new()));
-        let counts = self.store.proxies(domain, &asked.collect()).await;
+        let counts = self.store.count_proxies(domain, &asked.collect()).await;
         let counts = counts.map_err(|error| self.failed(&error))?;
         let of_limit = |(limit, count): (Option<Name>, u64)| Some((limit?, count));
         Ok(counts.into_iter().filter_map(of_limit).collect())

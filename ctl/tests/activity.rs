@@ -15,8 +15,8 @@ use harness::Engine;
 use policy::Name;
 use protocol::{DecidedBy, Outcome};
 use store::{
-    Activity, BucketActivity, Denial, LimitActivity, Note, Noted, Options, Sighting, Store,
-    Stretch, open,
+    Activity, ActivityReport, BucketActivity, Denial, FleetReport, LimitActivity, Options, Report,
+    Resolution, Store, open,
 };
 use support::{Server, cases, rlctl, schema};
 
@@ -47,7 +47,7 @@ async fn store(server: &Server) -> Result<Arc<dyn Store>> {
     let store = open(&server.url().parse()?, Options::default())?;
     // The first answer tells the server's time.
     store
-        .note("a", &[Note::Fleet(&Sighting::default())])
+        .report("a", &[Report::Fleet(&FleetReport::default())])
         .await?;
     Ok(store)
 }
@@ -71,7 +71,7 @@ fn bucket(limit: &str, user: &[u8], denied: u64, outcome: Outcome, at_ms: u64) -
     }
 }
 
-fn noted(buckets: Vec<BucketActivity>) -> Noted {
+fn noted(buckets: Vec<BucketActivity>) -> ActivityReport {
     let mut limit = LimitActivity {
         delayed: 4,
         ..LimitActivity::default()
@@ -82,7 +82,7 @@ fn noted(buckets: Vec<BucketActivity>) -> Noted {
     let mut exports = LimitActivity::default();
     exports.add(Outcome::Allowed, DecidedBy::Limiter, 1);
     exports.add(Outcome::WouldDeny, DecidedBy::Limiter, 25);
-    Noted {
+    ActivityReport {
         covered_ms: 10_000,
         activity: Activity {
             limits: [(name("per-user"), limit), (name("exports"), exports)].into(),
@@ -93,16 +93,16 @@ fn noted(buckets: Vec<BucketActivity>) -> Noted {
     }
 }
 
-async fn tell(store: &Arc<dyn Store>, limiter: &str, noted: &Noted) -> Result<()> {
+async fn tell(store: &Arc<dyn Store>, limiter: &str, noted: &ActivityReport) -> Result<()> {
     let shop = name("shop");
-    for stretch in Stretch::ALL {
-        let slot = stretch.slot(store.about_now_ms());
-        let note = Note::Activity {
+    for resolution in Resolution::ALL {
+        let slot = resolution.slot(store.estimated_now_ms());
+        let note = Report::Activity {
             domain: &shop,
             slot,
             noted,
         };
-        store.note(limiter, &[note]).await?;
+        store.report(limiter, &[note]).await?;
     }
     Ok(())
 }
@@ -114,7 +114,7 @@ fn decisions_and_denials_are_shown() -> Result<()> {
         let server = server(engine)?;
         runtime()?.block_on(async {
             let store = store(&server).await?;
-            let now_ms = store.about_now_ms();
+            let now_ms = store.estimated_now_ms();
             let denied = vec![
                 bucket("per-user", b"alice", 40, Outcome::Denied, now_ms - 10),
                 bucket("per-user", b"b\x1b[2Job", 3, Outcome::Denied, now_ms - 20),
@@ -126,7 +126,7 @@ fn decisions_and_denials_are_shown() -> Result<()> {
                 Some(name("per-user")),
                 vec!["p1".to_owned(), "p2".to_owned()],
             )];
-            store.proxies(&name("shop"), &asked.into()).await?;
+            store.count_proxies(&name("shop"), &asked.into()).await?;
             anyhow::Ok(())
         })?;
         let cases = cases();
@@ -172,7 +172,7 @@ fn denials_are_followed_as_they_come() -> Result<()> {
             user,
             count,
             Outcome::Denied,
-            store.about_now_ms(),
+            store.estimated_now_ms(),
         );
         runtime.block_on(tell(&store, "web-1:8090/00aa", &noted(vec![denied])))
     };

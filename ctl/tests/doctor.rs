@@ -340,12 +340,12 @@ async fn followed(url: &str, domain: &str, revision: u64) -> Result<()> {
         number: revision,
         digest: 7,
     };
-    let sighting = store::Sighting {
+    let sighting = store::FleetReport {
         revisions: [(domain.parse()?, revision)].into(),
-        ..store::Sighting::default()
+        ..store::FleetReport::default()
     };
-    let note = store::Note::Fleet(&sighting);
-    Ok(store.note("web-1:8090/00aa", &[note]).await?)
+    let note = store::Report::Fleet(&sighting);
+    Ok(store.report("web-1:8090/00aa", &[note]).await?)
 }
 
 #[test]

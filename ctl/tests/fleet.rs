@@ -14,7 +14,7 @@ use std::{
 use anyhow::{Context, Result};
 use harness::{Engine, until};
 use policy::{Name, Revision};
-use store::{HeadState, Note, Options, ProxySeen, Sighting, Store, open};
+use store::{FleetReport, HeadState, Options, ProxyStatus, Report, Store, open};
 use support::{Server, cases, rlctl};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -37,8 +37,8 @@ async fn revision(store: &Arc<dyn Store>) -> Option<Revision> {
     }
 }
 
-fn proxy(id: &str, node: Option<&str>, revision: Option<&Revision>, ago_ms: u64) -> ProxySeen {
-    ProxySeen {
+fn proxy(id: &str, node: Option<&str>, revision: Option<&Revision>, ago_ms: u64) -> ProxyStatus {
+    ProxyStatus {
         id: id.to_owned(),
         node: node.map(str::to_owned),
         revision: revision.cloned(),
@@ -51,15 +51,15 @@ async fn tell(
     store: &Arc<dyn Store>,
     limiter: &str,
     own: Option<&Revision>,
-    proxies: Vec<ProxySeen>,
+    proxies: Vec<ProxyStatus>,
 ) -> Result<()> {
     let own = own.map(|revision| (name("shop"), revision.clone()));
-    let sighting = Sighting {
+    let sighting = FleetReport {
         revisions: own.into_iter().collect(),
         proxies: BTreeMap::from([(name("shop"), proxies)]),
         ..Sighting::default()
     };
-    Ok(store.note(limiter, &[Note::Fleet(&sighting)]).await?)
+    Ok(store.report(limiter, &[Report::Fleet(&sighting)]).await?)
 }
 
 fn runtime() -> Result<tokio::runtime::Runtime> {
@@ -103,12 +103,12 @@ fn the_fleet_is_listed() -> Result<()> {
             ];
             tell(&store, "web-1:8090/00aa", Some(&now), seen).await?;
             tell(&store, "web-2:8090/00bb", None, Vec::new()).await?;
-            let elsewhere = Sighting {
+            let elsewhere = FleetReport {
                 proxies: BTreeMap::from([(name("typo"), vec![proxy("44", None, None, 0)])]),
-                ..Sighting::default()
+                ..FleetReport::default()
             };
-            let note = [Note::Fleet(&elsewhere)];
-            store.note("web-3:8090/00cc", &note).await?;
+            let note = [Report::Fleet(&elsewhere)];
+            store.report("web-3:8090/00cc", &note).await?;
             anyhow::Ok(())
         })?;
         let cases = cases();

@@ -11,7 +11,8 @@ use policy::Name;
 use protocol::{DecidedBy, Outcome};
 use rustix::process::Signal;
 use store::{
-    Activity, BucketActivity, Denial, LimitActivity, Note, Noted, Options, Sighting, Stretch, open,
+    Activity, ActivityReport, BucketActivity, Denial, FleetReport, LimitActivity, Options, Report,
+    Resolution, open,
 };
 use support::{
     Server, rlctl,
@@ -49,11 +50,11 @@ async fn server() -> Result<Server> {
     assert!(edit.status.success());
     let store = open(&url.parse()?, Options::default())?;
     store
-        .note("a", &[Note::Fleet(&Sighting::default())])
+        .report("a", &[Report::Fleet(&FleetReport::default())])
         .await?;
     let mut limit = LimitActivity::default();
     limit.add(Outcome::Denied, DecidedBy::DenyCache, 4000);
-    let noted = Noted {
+    let noted = ActivityReport {
         covered_ms: 10_000,
         activity: Activity {
             limits: [(name("per-user"), limit)].into(),
@@ -61,12 +62,12 @@ async fn server() -> Result<Server> {
             ..Activity::default()
         },
     };
-    let note = Note::Activity {
+    let note = Report::Activity {
         domain: &name("shop"),
-        slot: Stretch::Short.slot(store.about_now_ms()),
+        slot: Resolution::Fine.slot(store.estimated_now_ms()),
         noted: &noted,
     };
-    store.note("web-1:8090/00aa", &[note]).await?;
+    store.report("web-1:8090/00aa", &[note]).await?;
     Ok(server)
 }
 

@@ -12,7 +12,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 use policy::Name;
-use store::{Asked, Store};
+use store::{ActiveProxies, Store};
 use tokio::time::sleep;
 
 use crate::domains::Domains;
@@ -115,14 +115,14 @@ impl ProxyCounter {
             // Limits whose checks went to other replicas only are counted too.
             let counted = limits.iter().take(LIMITS_MAX);
             let counted = counted.map(|limit| Some(limit.name.clone()));
-            let asked: Asked = std::iter::once(None)
+            let asked: ActiveProxies = std::iter::once(None)
                 .chain(counted)
                 .map(|limit| {
                     let proxies = by_limit.remove(&limit).unwrap_or_default();
                     (limit, proxies.into_iter().collect())
                 })
                 .collect();
-            match self.store.proxies(name, &asked).await {
+            match self.store.count_proxies(name, &asked).await {
                 Ok(found) => {
                     let live = found.iter().filter(|(_, count)| **count > 0);
                     let live = live.filter_map(|(limit, count)| Some((limit.clone()?, *count)));

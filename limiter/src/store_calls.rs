@@ -79,7 +79,7 @@ impl StoreCalls {
 fn store_error<'a>(answer: Result<&'a Answer, &'a CheckError>) -> Option<&'a StoreError> {
     match answer {
         Err(CheckError::Store(StoreError::Corrupt(_))) => None,
-        Err(CheckError::Store(error) | CheckError::Partly(error)) => Some(error),
+        Err(CheckError::Store(error) | CheckError::PartiallyCharged(error)) => Some(error),
         Ok(_) | Err(_) => None,
     }
 }

@@ -16,7 +16,7 @@ use std::{
 
 use policy::{Compiled, Name};
 use protocol::{Check, DecidedBy, Outcome, compact};
-use store::{Denial, Note, Sighting, Store};
+use store::{Denial, FleetReport, Report, Store};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::{batch::Decisions, domains::Domains};
@@ -97,7 +97,7 @@ impl Telemetry {
     pub(crate) fn reported(&self, report: compact::Report) {
         let mut recorders = self.recorders();
         if let Some(recorder) = self.recorder(&mut recorders, &report.domain) {
-            recorder.report(report, self.store.about_now_ms());
+            recorder.report(report, self.store.estimated_now_ms());
         }
     }
 
@@ -113,29 +113,29 @@ impl Telemetry {
 
     async fn write_once(&self, domains: &Domains) {
         let sighting = self.sighting(domains);
-        let fleet = [Note::Fleet(&sighting)];
-        if let Err(error) = self.store.note(&self.limiter, &fleet).await {
+        let fleet = [Report::Fleet(&sighting)];
+        if let Err(error) = self.store.report(&self.limiter, &fleet).await {
             tracing::debug!(%error, "cannot report which limits proxies have in force");
             return;
         }
         let due = self.collect(domains);
-        let notes: Vec<Note<'_>> = due
+        let notes: Vec<Report<'_>> = due
             .iter()
             .flat_map(|(domain, due)| due.iter().map(move |due| (domain, due)))
-            .map(|(domain, due)| Note::Activity {
+            .map(|(domain, due)| Report::Activity {
                 domain,
                 slot: due.slot,
                 noted: &due.noted,
             })
             .collect();
         for notes in notes.chunks(NOTES_MAX) {
-            if let Err(error) = self.store.note(&self.limiter, notes).await {
+            if let Err(error) = self.store.report(&self.limiter, notes).await {
                 // The counts stay, and are reported when the store is back.
                 tracing::debug!(%error, "cannot report decisions");
                 return;
             }
         }
-        let now_ms = self.store.about_now_ms();
+        let now_ms = self.store.estimated_now_ms();
         let mut recorders = self.recorders();
         for (domain, due) in &due {
             if let Some(recorder) = recorders.get_mut(domain) {
@@ -144,14 +144,14 @@ impl Telemetry {
         }
     }
 
-    fn sighting(&self, domains: &Domains) -> Sighting {
+    fn sighting(&self, domains: &Domains) -> FleetReport {
         let all = domains.all();
         let in_force = all.iter().filter_map(|(name, domain)| {
             let revision = domain.active.as_ref()?.compiled.revision();
             Some((name.clone(), revision.clone()))
         });
         let alive = self.registry.alive(Instant::now());
-        Sighting {
+        FleetReport {
             revisions: in_force.collect(),
             proxies: alive.proxies,
             entries: alive.entries,
@@ -161,7 +161,7 @@ impl Telemetry {
     /// The reports that are due, by domain. Domains that are gone are removed.
     fn collect(&self, domains: &Domains) -> Vec<(Name, Vec<Due>)> {
         let all = domains.all();
-        let now_ms = self.store.about_now_ms();
+        let now_ms = self.store.estimated_now_ms();
         let mut recorders = self.recorders();
         recorders.retain(|name, _| all.contains_key(name));
         let mut due = Vec::new();
@@ -182,7 +182,7 @@ impl Telemetry {
         domain: &Name,
     ) -> Option<&'l mut ActivityRecorder> {
         if !recorders.contains_key(domain) && recorders.len() < DOMAINS_MAX {
-            let recorder = ActivityRecorder::new(self.store.about_now_ms());
+            let recorder = ActivityRecorder::new(self.store.estimated_now_ms());
             recorders.insert(domain.clone(), recorder);
         }
         recorders.get_mut(domain)

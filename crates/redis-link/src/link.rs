@@ -218,7 +218,7 @@ impl Link {
 
     /// Why callers get no answer that they can use; one that was not dialled yet, or is dialled again
     /// after a good while, is not in trouble.
-    pub(crate) fn trouble(&self) -> Option<Error> {
+    pub(crate) fn fault(&self) -> Option<Error> {
         match &*self.shared.status.borrow() {
             Status::Suspect(_, why) | Status::Down(why) => return Some(why.clone()),
             Status::Connecting | Status::Up(_) => {}

@@ -149,13 +149,13 @@ impl Servers {
     }
 
     /// Why [`Lane::Data`] gets no usable replies, as last known; sends nothing.
-    pub fn trouble(&self) -> Option<Error> {
+    pub fn fault(&self) -> Option<Error> {
         match self {
             Self::One(node) if node.data.is_connecting() => {
                 Some(Error::Unreachable("a connection is being made".to_owned()))
             }
-            Self::One(node) => node.data.trouble(),
-            Self::Cluster(cluster) => cluster.trouble(),
+            Self::One(node) => node.data.fault(),
+            Self::Cluster(cluster) => cluster.fault(),
         }
     }
 }

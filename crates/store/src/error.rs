@@ -14,7 +14,7 @@ pub enum CheckError {
     /// Of a check whose buckets are on several nodes: one failed, after others had charged what may
     /// not have been taken back.
     #[error(transparent)]
-    Partly(StoreError),
+    PartiallyCharged(StoreError),
     /// The key of the limit's bucket holds something that no check has written.
     #[error("the bucket of limit {0} holds something else; a reset makes it unused")]
     CorruptBucket(Name),

@@ -16,7 +16,7 @@ pub struct Health {
     /// Its clock, in milliseconds since the epoch.
     pub now_ms: u64,
     /// How long the clock took to ask: between both ends of that it was so late.
-    pub asked_in: Duration,
+    pub round_trip: Duration,
     /// The scripts, and whether it has them.
     pub scripts: Vec<ScriptStatus>,
     /// What the user may do; `None` where even that cannot be asked.

@@ -7,6 +7,7 @@ mod edit;
 mod error;
 mod health;
 mod key;
+mod key_scan;
 mod memory;
 mod options;
 mod overrides;
@@ -16,7 +17,6 @@ mod redis;
 pub mod script;
 mod scripts;
 mod store;
-mod survey;
 mod telemetry;
 mod url;
 
@@ -25,20 +25,21 @@ pub use edit::RESET_BEGUN;
 pub use error::{CheckError, EditError, Refusal, StoreError};
 pub use health::{Health, Rights};
 pub use key::{BucketKey, KeyValue, Keys, PrefixError};
+pub use key_scan::{KeyScan, LimitKey, LimitKeyKind};
 pub use options::{Options, open};
 pub use overrides::{
-    OverrideChange, OverrideCursor, OverrideEdit, OverrideEdits, OverridePage, Since, Unfit,
+    ChangesSince, InvalidOverride, OverrideChange, OverrideCursor, OverrideEdit, OverrideEdits,
+    OverridePage,
 };
 pub use redis_link::{SCHEMES, Server, slot};
 pub use store::{
-    Asked, Change, Credit, CreditReport, Cursor, Edit, Head, HeadState, HistoryEntry, Inspection,
-    LimitOf, ListedBucket, Overrides, Page, Pong, ProxyCounts, Record, ResetReport, ScriptStatus,
-    Signature, Store, Stored, Which,
+    ActiveProxies, Change, Credit, CreditReport, Cursor, Edit, Head, HeadState, HistoryEntry,
+    Inspection, LimitOf, ListedBucket, Overrides, Page, PingReply, ProxyCounts, Record,
+    ResetReport, ResetScope, ScriptStatus, Signature, Store, Stored,
 };
-pub use survey::{Held, HeldFor, Survey};
 pub use telemetry::{
-    Activity, BucketActivity, Denial, Fleet, LimitActivity, LimiterSeen, Note, Noted, Observed,
-    ProxySeen, Sighting, Slot, Stretch,
+    Activity, ActivityReport, ActivitySummary, BucketActivity, Denial, Fleet, FleetReport,
+    LimitActivity, LimiterStatus, ProxyStatus, Report, Resolution, TimeSlot,
 };
 pub use url::{StoreUrl, UrlError};
 

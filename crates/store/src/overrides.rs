@@ -14,21 +14,21 @@ pub struct OverrideCursor(pub(crate) u64);
 #[derive(Clone, Debug, Default)]
 pub struct OverridePage {
     /// Each as read under the limit that was given.
-    pub overrides: Vec<Result<Override, Unfit>>,
+    pub overrides: Vec<Result<Override, InvalidOverride>>,
     /// Where the walk goes on; `None`: that was all.
     pub next: Option<OverrideCursor>,
 }
 
 /// An override that does not fit its limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unfit {
+pub struct InvalidOverride {
     /// As stored.
     pub json: String,
     /// What is wrong with it.
     pub problems: Vec<String>,
 }
 
-impl Unfit {
+impl InvalidOverride {
     /// The bucket it is for, if that much can be read.
     pub fn values(&self, per: &[Name]) -> Option<Vec<Option<Vec<u8>>>> {
         record::override_values(&serde_json::from_str(&self.json).ok()?, per)
@@ -85,7 +85,7 @@ impl OverrideEdit {
 
 /// What a domain became since a revision.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Since {
+pub struct ChangesSince {
     /// The limits as they are, without overrides.
     pub policy: Policy,
     /// The overrides that came, changed or went. Where a limit's `per` or numbers changed as well,

@@ -15,23 +15,23 @@ use crate::{CheckError, Keys};
 
 /// One check, ready to be decided.
 #[derive(Debug)]
-pub(crate) struct Planned<'p> {
+pub(crate) struct CheckPlan<'p> {
     /// The limits that match, in the order of the policy.
-    parts: Vec<Part<'p>>,
+    parts: Vec<LimitPlan<'p>>,
     pub(crate) options: Options,
 }
 
 /// One limit's part in a check.
 #[derive(Debug)]
-struct Part<'p> {
+struct LimitPlan<'p> {
     limit: &'p Limit,
     values: Vec<Option<Vec<u8>>>,
     mode: Mode,
-    what: What,
+    what: Target,
 }
 
 #[derive(Debug)]
-enum What {
+enum Target {
     /// A bucket decides.
     Bucket(Bucket),
     /// The request lacks an entry without which the limit lets nothing pass.
@@ -64,7 +64,7 @@ impl Bucket {
 
 /// What is asked of a limit.
 #[derive(Clone, Copy)]
-enum Asked<'c> {
+enum Query<'c> {
     /// Its part in a check.
     By(&'c Check),
     /// Whether so many requests would pass.
@@ -77,7 +77,7 @@ fn tells(check: &Check, limit: &Name) -> bool {
     check.leases.iter().any(|lease| lease.limit == *limit) || frees()
 }
 
-impl Asked<'_> {
+impl Query<'_> {
     /// Of so many requests; none of a limit that was settled by the proxy.
     fn cost(self, limit: &Name) -> u64 {
         match self {
@@ -130,7 +130,7 @@ impl Asked<'_> {
     }
 }
 
-impl<'p> Planned<'p> {
+impl<'p> CheckPlan<'p> {
     /// Resolves one check. `now_ms` decides which overrides are in force, nothing else.
     pub(crate) fn new(
         policy: &'p Compiled,
@@ -150,11 +150,11 @@ impl<'p> Planned<'p> {
             (check.only.is_empty() || check.only.contains(name))
                 && (!check.skip.contains(name) || tells(check, name))
         };
-        let parts: Vec<Part<'p>> = policy
+        let parts: Vec<LimitPlan<'p>> = policy
             .matching(&check.descriptor, now_ms)
             .into_iter()
             .filter(|found| wanted(&found.limit.name))
-            .map(|found| Part::new(policy, found, Asked::By(check), keys, now_ms))
+            .map(|found| LimitPlan::new(policy, found, Query::By(check), keys, now_ms))
             .collect();
         // What is paused matches nothing, and must not stop anybody for that.
         if parts.is_empty() && check.require_match && !policy.any_paused(now_ms) {
@@ -162,7 +162,7 @@ impl<'p> Planned<'p> {
         }
         // Denied in any case, so nothing is taken; the others are asked so that the answer
         // names everybody who denies.
-        let refused = parts.iter().any(Part::refuses);
+        let refused = parts.iter().any(LimitPlan::refuses);
         Ok(Self {
             parts,
             options: Options {
@@ -199,7 +199,13 @@ impl<'p> Planned<'p> {
             missing: None,
         };
         Ok(Self {
-            parts: vec![Part::new(policy, found, Asked::Alone(cost), keys, now_ms)],
+            parts: vec![LimitPlan::new(
+                policy,
+                found,
+                Query::Alone(cost),
+                keys,
+                now_ms,
+            )],
             options: Options {
                 peek: true,
                 force: true,
@@ -210,8 +216,8 @@ impl<'p> Planned<'p> {
     /// The buckets to ask, in the order of the verdict.
     pub(crate) fn buckets(&self) -> impl Iterator<Item = &Bucket> {
         self.parts.iter().filter_map(|part| match &part.what {
-            What::Bucket(bucket) => Some(bucket),
-            What::Missing | What::Unlimited => None,
+            Target::Bucket(bucket) => Some(bucket),
+            Target::Missing | Target::Unlimited => None,
         })
     }
 
@@ -228,9 +234,9 @@ impl<'p> Planned<'p> {
         })
     }
 
-    /// The limit of the bucket at an index of [`Planned::buckets`], for messages.
+    /// The limit of the bucket at an index of [`CheckPlan::buckets`], for messages.
     pub(crate) fn limit_name(&self, bucket: usize) -> Option<&Name> {
-        let with_bucket = |part: &&Part<'_>| matches!(part.what, What::Bucket(_));
+        let with_bucket = |part: &&LimitPlan<'_>| matches!(part.what, Target::Bucket(_));
         let part = self.parts.iter().filter(with_bucket).nth(bucket)?;
         Some(&part.limit.name)
     }
@@ -246,7 +252,7 @@ impl<'p> Planned<'p> {
 
     /// What the buckets said, as an answer. `verdict` has one entry per bucket.
     pub(crate) fn answer(self, policy: &Compiled, verdict: &Verdict, now_ms: u64) -> Answer {
-        let refused = self.parts.iter().any(Part::refuses);
+        let refused = self.parts.iter().any(LimitPlan::refuses);
         let mut verdicts = verdict.limits.iter();
         let limits = self
             .parts
@@ -261,11 +267,11 @@ impl<'p> Planned<'p> {
     }
 }
 
-impl<'p> Part<'p> {
+impl<'p> LimitPlan<'p> {
     fn new(
         policy: &'p Compiled,
         found: Match<'p, '_>,
-        asked: Asked<'_>,
+        asked: Query<'_>,
         keys: &Keys,
         now_ms: u64,
     ) -> Self {
@@ -280,9 +286,9 @@ impl<'p> Part<'p> {
             None => policy.quota_for(found.index, &found.values, now_ms),
         };
         let what = match quota {
-            None => What::Missing,
-            Some(Resolved::Unlimited) => What::Unlimited,
-            Some(Resolved::Quota(quota)) => What::Bucket(Bucket {
+            None => Target::Missing,
+            Some(Resolved::Unlimited) => Target::Unlimited,
+            Some(Resolved::Quota(quota)) => Target::Bucket(Bucket {
                 key: keys.bucket_of(policy.domain(), limit, &found.values),
                 algorithm: asked.algorithm(quota.algorithm()),
                 generation: limit.generation,
@@ -310,7 +316,7 @@ impl<'p> Part<'p> {
 
     /// Whether the check is denied whatever the buckets say.
     fn refuses(&self) -> bool {
-        matches!(self.what, What::Missing) && self.mode == Mode::Enforce
+        matches!(self.what, Target::Missing) && self.mode == Mode::Enforce
     }
 
     fn answer<'v>(self, verdicts: &mut impl Iterator<Item = &'v LimitVerdict>) -> LimitAnswer {
@@ -332,13 +338,13 @@ impl<'p> Part<'p> {
             slot: None,
         };
         match self.what {
-            What::Unlimited => {}
-            What::Missing => {
+            Target::Unlimited => {}
+            Target::Missing => {
                 answer.allowed = false;
                 answer.retry_after_ms = None;
                 answer.limit = Some(0);
             }
-            What::Bucket(bucket) => {
+            Target::Bucket(bucket) => {
                 answer.limit = Some(bucket.algorithm.limit());
                 answer.window_ms = bucket.algorithm.window_ms();
                 if let Some(verdict) = verdicts.next() {

@@ -15,16 +15,16 @@ use protocol::{Answer, Check};
 use tokio::sync::watch;
 
 pub use bucket::{
-    Credit, CreditReport, Cursor, Inspection, LimitOf, ListedBucket, Page, ResetReport, Which,
+    Credit, CreditReport, Cursor, Inspection, LimitOf, ListedBucket, Page, ResetReport, ResetScope,
 };
 pub use change::{Change, Edit, HistoryEntry, Signature};
 pub use domain::{Head, HeadState, Overrides, Record, Stored};
-pub use fleet::{Asked, ProxyCounts};
-pub use server::{Pong, ScriptStatus};
+pub use fleet::{ActiveProxies, ProxyCounts};
+pub use server::{PingReply, ScriptStatus};
 
 use crate::{
-    CheckError, EditError, Fleet, Health, Note, Observed, OverrideCursor, OverridePage, Since,
-    StoreError, Stretch, Survey, clock::wall_ms, script::ScriptCheck,
+    ActivitySummary, ChangesSince, CheckError, EditError, Fleet, Health, KeyScan, OverrideCursor,
+    OverridePage, Report, Resolution, StoreError, clock::wall_ms, script::ScriptCheck,
 };
 
 /// The place where limits and buckets live.
@@ -57,7 +57,7 @@ pub trait Store: Send + Sync + fmt::Debug {
         &self,
         _domain: &Name,
         _known: &Revision,
-    ) -> Result<Option<Since>, StoreError> {
+    ) -> Result<Option<ChangesSince>, StoreError> {
         Ok(None)
     }
 
@@ -91,7 +91,7 @@ pub trait Store: Send + Sync + fmt::Debug {
     async fn history(&self, domain: &Name, max: usize) -> Result<Vec<HistoryEntry>, StoreError>;
 
     /// Changes whenever [`Store::heads`] may have: a hint, which can be lost. The poll is the truth.
-    fn hints(&self) -> watch::Receiver<u64>;
+    fn watch_edits(&self) -> watch::Receiver<u64>;
 
     /// One bucket as it is, and what a check of `cost` would get.
     async fn inspect(
@@ -113,8 +113,8 @@ pub trait Store: Send + Sync + fmt::Debug {
 
     /// Some of the keys that belong to limits, those that are gone included; `cursor` as for
     /// [`Store::list`]. The memory store forgets what belongs to none.
-    async fn survey(&self, _cursor: Cursor) -> Result<Survey, StoreError> {
-        Ok(Survey::default())
+    async fn scan_keys(&self, _cursor: Cursor) -> Result<KeyScan, StoreError> {
+        Ok(KeyScan::default())
     }
 
     /// When the store forgets keys, in milliseconds; `None`: never.
@@ -127,7 +127,7 @@ pub trait Store: Send + Sync + fmt::Debug {
     async fn reset(
         &self,
         limit: &LimitOf<'_>,
-        which: Which<'_>,
+        which: ResetScope<'_>,
         by: &Signature,
     ) -> Result<ResetReport, EditError>;
 
@@ -139,16 +139,20 @@ pub trait Store: Send + Sync + fmt::Debug {
 
     /// Records which proxies lately asked for which limits, and returns how many any limiter
     /// recorded within the last 10 s.
-    async fn proxies(&self, domain: &Name, seen: &Asked) -> Result<ProxyCounts, StoreError>;
+    async fn count_proxies(
+        &self,
+        domain: &Name,
+        seen: &ActiveProxies,
+    ) -> Result<ProxyCounts, StoreError>;
 
     /// Writes down what a limiter saw, over what it wrote on the same matter before. The memory
     /// store keeps none of it: nobody else can read there.
-    async fn note(&self, _limiter: &str, _notes: &[Note<'_>]) -> Result<(), StoreError> {
+    async fn report(&self, _limiter: &str, _notes: &[Report<'_>]) -> Result<(), StoreError> {
         Ok(())
     }
 
     /// The store's clock in milliseconds since the epoch, as far as it is known without asking.
-    fn about_now_ms(&self) -> u64 {
+    fn estimated_now_ms(&self) -> u64 {
         wall_ms()
     }
 
@@ -162,10 +166,10 @@ pub trait Store: Send + Sync + fmt::Debug {
     async fn activity(
         &self,
         _domain: &Name,
-        _stretch: Stretch,
+        _stretch: Resolution,
         _span_ms: u64,
-    ) -> Result<Observed, StoreError> {
-        Ok(Observed::default())
+    ) -> Result<ActivitySummary, StoreError> {
+        Ok(ActivitySummary::default())
     }
 
     /// Decides one check by the script that decides real ones, at a time that the caller says. The
@@ -188,7 +192,7 @@ pub trait Store: Send + Sync + fmt::Debug {
     async fn now_ms(&self) -> Result<u64, StoreError>;
 
     /// Asks the server for a sign of life.
-    async fn ping(&self) -> Result<Pong, StoreError>;
+    async fn ping(&self) -> Result<PingReply, StoreError>;
 
     /// The scripts, and whether the server has them.
     async fn scripts(&self) -> Result<Vec<ScriptStatus>, StoreError>;
@@ -205,13 +209,13 @@ pub trait Store: Send + Sync + fmt::Debug {
     }
 
     /// Why checks get no decision, by what was heard last; does not ask.
-    fn trouble(&self) -> Option<StoreError> {
+    fn fault(&self) -> Option<StoreError> {
         None
     }
 
     /// Whether there is no trouble.
     fn is_up(&self) -> bool {
-        self.trouble().is_none()
+        self.fault().is_none()
     }
 
     /// The store's address, without a password.

@@ -3,7 +3,7 @@
 use clap::Args;
 use policy::{Compiled, Node, Policy};
 use serde::Serialize;
-use store::{Cursor, LimitOf, Overrides, Which};
+use store::{Cursor, LimitOf, Overrides, ResetScope};
 
 use crate::{
     args::{Global, examples},
@@ -60,9 +60,9 @@ impl Reset {
         let pairs = pairs.map(|(key, v)| (key.as_str(), policy::value_to_node(v.as_deref())));
         let bucket = (!all).then(|| Node::map(pairs));
         let which = if all {
-            Which::All
+            ResetScope::All
         } else {
-            Which::Bucket(&values)
+            ResetScope::Bucket(&values)
         };
         let (buckets, revision) = if self.edit.dry_run {
             (
@@ -75,14 +75,14 @@ impl Reset {
             confirm(question, &self.yes).await?;
             let of = LimitOf { domain, limit };
             printer.set_pending(Some(match which {
-                Which::All => Pending::Reset,
-                Which::Bucket(_) => Pending::Edit,
+                ResetScope::All => Pending::Reset,
+                ResetScope::Bucket(_) => Pending::Edit,
             }));
             let signature = self.edit.signature();
             let reset = session.store.reset(&of, which, &signature);
             let report = match which {
-                Which::All => session.with_progress(reset).await,
-                Which::Bucket(_) => reset.await,
+                ResetScope::All => session.with_progress(reset).await,
+                ResetScope::Bucket(_) => reset.await,
             };
             printer.set_pending(None);
             let report = report.map_err(|error| session.edit_failed(&error))?;
@@ -107,10 +107,10 @@ async fn would_forget(
     session: &Session<'_>,
     policy: &Policy,
     limit: &str,
-    which: Which<'_>,
+    which: ResetScope<'_>,
 ) -> Result<u64, Error> {
     let limit = session::find_limit(policy, limit)?;
-    let Which::Bucket(values) = which else {
+    let ResetScope::Bucket(values) = which else {
         let mut seen = KeyDedup::default();
         let mut cursor = Some(Cursor::default());
         while let Some(from) = cursor {

@@ -39,7 +39,7 @@ impl Session<'_> {
     /// The message for an error of a check.
     pub fn check_failed(&self, error: &CheckError) -> Error {
         match error {
-            CheckError::Store(error) | CheckError::Partly(error) => self.failed(error),
+            CheckError::Store(error) | CheckError::PartiallyCharged(error) => self.failed(error),
             CheckError::CorruptBucket(limit) => Error::new(Exit::Refused, error.to_string()).hint(
                 format!("`rlctl reset {limit}` with the bucket's values resets it"),
             ),

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use policy::{Compiled, Descriptor, Limit, Name, Override, Policy};
-use store::{LimitOf, Overrides, StoreError, Unfit};
+use store::{InvalidOverride, LimitOf, Overrides, StoreError};
 
 use super::{Session, edit_plan::OverridePages};
 use crate::{bucket::Values, error::Error};
@@ -74,7 +74,7 @@ impl Session<'_> {
         Ok(found.into_values().take(max).collect())
     }
 
-    fn unreadable(&self, limit: &Limit, invalid: &Unfit) -> Error {
+    fn unreadable(&self, limit: &Limit, invalid: &InvalidOverride) -> Error {
         let (json, problems) = (&invalid.json, invalid.problems.join("; "));
         self.failed(&StoreError::Corrupt(format!(
             "an override of {}, {json}: {problems}",

@@ -6,8 +6,8 @@ use anyhow::Result;
 use policy::Name;
 use protocol::{DecidedBy, Outcome};
 use store::{
-    Activity, BucketActivity, Denial, LimitActivity, Note, Noted, Options, ProxySeen, Sighting,
-    Stretch, open,
+    Activity, ActivityReport, BucketActivity, Denial, FleetReport, LimitActivity, Options,
+    ProxyStatus, Report, Resolution, open,
 };
 
 use crate::support::Server;
@@ -20,38 +20,38 @@ fn name(text: &str) -> Result<Name> {
 pub async fn tell(server: &Server) -> Result<()> {
     let store = open(&server.url().parse()?, Options::default())?;
     let shop = name("shop")?;
-    let proxy = |id: &str, node: Option<&str>| ProxySeen {
+    let proxy = |id: &str, node: Option<&str>| ProxyStatus {
         id: id.to_owned(),
         node: node.map(str::to_owned),
         revision: None,
         ago_ms: 100,
     };
-    let sighting = Sighting {
+    let fleet_report = FleetReport {
         proxies: BTreeMap::from([
             (shop.clone(), vec![proxy("00ff", Some("edge-1"))]),
             (name("typo")?, vec![proxy("11ff", None)]),
         ]),
-        ..Sighting::default()
+        ..FleetReport::default()
     };
     store
-        .note("web-1:8090/00aa", &[Note::Fleet(&sighting)])
+        .report("web-1:8090/00aa", &[Report::Fleet(&fleet_report)])
         .await?;
-    let noted = noted(store.about_now_ms())?;
-    for stretch in Stretch::ALL {
-        let slot = stretch.slot(store.about_now_ms());
+    let noted = noted(store.estimated_now_ms())?;
+    for resolution in Resolution::ALL {
+        let slot = resolution.slot(store.estimated_now_ms());
         let (domain, noted) = (&shop, &noted);
-        let note = Note::Activity {
+        let note = Report::Activity {
             domain,
             slot,
             noted,
         };
-        store.note("web-1:8090/00aa", &[note]).await?;
+        store.report("web-1:8090/00aa", &[note]).await?;
     }
     Ok(())
 }
 
 /// Every outcome by every decider, and buckets whose values are text, bytes and missing.
-fn noted(now_ms: u64) -> Result<Noted> {
+fn noted(now_ms: u64) -> Result<ActivityReport> {
     let mut counts = LimitActivity::default();
     for outcome in [
         Outcome::Allowed,
@@ -83,7 +83,7 @@ fn noted(now_ms: u64) -> Result<Noted> {
         bucket("per-user", Some(b"\xff"), Outcome::Denied)?,
         bucket("trial", None, Outcome::WouldDeny)?,
     ];
-    Ok(Noted {
+    Ok(ActivityReport {
         covered_ms: 10_000,
         activity: Activity {
             limits: [(name("per-user")?, counts)].into(),

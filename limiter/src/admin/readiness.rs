@@ -53,7 +53,7 @@ impl Admin {
         match &poll.error {
             Some(error) => Some(error.to_string()),
             None if self.metrics.calls.any() => {
-                let reported = self.store.trouble().map(|why| why.to_string());
+                let reported = self.store.fault().map(|why| why.to_string());
                 reported.or_else(|| self.metrics.calls.trouble(Instant::now()))
             }
             None => None,
@@ -89,7 +89,7 @@ impl Admin {
                 verdict => verdict,
             };
             loaded.and_then(|message| match &trouble {
-                _ if !self.is_warm() => Err(connecting(self.store.trouble().as_ref())),
+                _ if !self.is_warm() => Err(connecting(self.store.fault().as_ref())),
                 Some(why) if strict => Err(format!("checks get no decision: {why}")),
                 Some(why) => Ok(format!("{message}, but checks get no decision: {why}")),
                 None => Ok(message),

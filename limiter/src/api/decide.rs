@@ -156,7 +156,7 @@ impl Decided {
                 Err(CheckError::NoMatch) => counters.unmatched(),
                 Err(
                     CheckError::Store(_)
-                    | CheckError::Partly(_)
+                    | CheckError::PartiallyCharged(_)
                     | CheckError::CorruptBucket(_)
                     | CheckError::Stale,
                 ) => counters.undecided(1),

@@ -98,7 +98,7 @@ pub(super) fn code(error: &CheckError) -> ErrorCode {
     match error {
         CheckError::Store(error) if error.is_harmless() => ErrorCode::StoreUntouched,
         CheckError::CorruptBucket(_) => ErrorCode::StoreUntouched,
-        CheckError::Store(_) | CheckError::Partly(_) => ErrorCode::StoreUnavailable,
+        CheckError::Store(_) | CheckError::PartiallyCharged(_) => ErrorCode::StoreUnavailable,
         CheckError::Stale => ErrorCode::Stale,
         CheckError::UnknownLimit(_) => ErrorCode::UnknownLimit,
         CheckError::NoMatch => ErrorCode::NoMatch,

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use hyper::header::HeaderValue;
 use policy::{Compiled, Policy};
 use protocol::Check;
-use store::Since;
+use store::ChangesSince;
 use tokio::time::Instant;
 
 use crate::metrics::{DomainCounters, Metrics};
@@ -37,7 +37,7 @@ impl Active {
     /// What these limits become by edits; `None` if they have to be read whole for that.
     pub(crate) fn caught_up(
         &self,
-        since: Since,
+        since: ChangesSince,
         metrics: &Metrics,
     ) -> Option<Result<Self, String>> {
         let changed = since.overrides.into_iter();

@@ -29,7 +29,7 @@ const LATE: Duration = Duration::from_millis(250);
 impl Domains {
     /// Polls the store for ever.
     pub(crate) async fn poll_forever(&self) {
-        let mut hints = self.store.hints();
+        let mut hints = self.store.watch_edits();
         loop {
             let wanted = self.wanted.load(Ordering::Relaxed);
             self.poll_store().await;

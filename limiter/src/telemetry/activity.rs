@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use policy::Name;
 use protocol::{DecidedBy, LimitAnswer, Outcome, compact};
-use store::{Activity, Denial, LimitActivity, Noted, Slot, Stretch};
+use store::{Activity, ActivityReport, Denial, LimitActivity, Resolution, TimeSlot};
 use tokio::time::Instant;
 
 use super::{
@@ -43,7 +43,7 @@ pub(super) struct ActivityRecorder {
 /// The slot that is being filled.
 #[derive(Debug)]
 struct Open {
-    slot: Slot,
+    slot: TimeSlot,
     since: Instant,
     activity: Activity,
 }
@@ -51,8 +51,8 @@ struct Open {
 /// A report that is due.
 #[derive(Debug)]
 pub(super) struct Due {
-    pub(super) slot: Slot,
-    pub(super) noted: Noted,
+    pub(super) slot: TimeSlot,
+    pub(super) noted: ActivityReport,
     /// The slot is over: once this was written a new one begins.
     is_final: bool,
 }
@@ -69,7 +69,7 @@ impl ActivityRecorder {
             sampled: 0,
             busy: TopK::default(),
             denied: TopK::default(),
-            open: Stretch::ALL.map(|stretch| Open::new(stretch.slot(now_ms))),
+            open: Resolution::ALL.map(|resolution| Open::new(resolution.slot(now_ms))),
         }
     }
 
@@ -120,10 +120,10 @@ impl ActivityRecorder {
         for open in &mut self.open {
             let nothing = new == Activity::default();
             open.activity.merge(new.clone());
-            let now = open.slot.stretch.slot(now_ms);
+            let now = open.slot.resolution.slot(now_ms);
             let is_final = now.number != open.slot.number;
             // A slot is written while it fills, so that readers need not wait for its end.
-            let is_long = open.slot.stretch == Stretch::Long;
+            let is_long = open.slot.resolution == Resolution::Coarse;
             let is_time = if is_long {
                 self.collections.is_multiple_of(LONG_EVERY) && open.activity != Activity::default()
             } else {
@@ -148,8 +148,8 @@ impl ActivityRecorder {
                 }
             }
             due.push(Due {
-                slot: Slot { number, ..now },
-                noted: Noted {
+                slot: TimeSlot { number, ..now },
+                noted: ActivityReport {
                     activity,
                     covered_ms: millis(open.since.elapsed()),
                 },
@@ -162,10 +162,10 @@ impl ActivityRecorder {
     /// The reports that were due have been written.
     pub(super) fn written(&mut self, due: &[Due], now_ms: u64) {
         for due in due.iter().filter(|due| due.is_final) {
-            let stretch = due.slot.stretch;
+            let resolution = due.slot.resolution;
             for open in &mut self.open {
-                if open.slot.stretch == stretch {
-                    *open = Open::new(stretch.slot(now_ms));
+                if open.slot.resolution == resolution {
+                    *open = Open::new(resolution.slot(now_ms));
                 }
             }
         }
@@ -197,7 +197,7 @@ impl ActivityRecorder {
 }
 
 impl Open {
-    fn new(slot: Slot) -> Self {
+    fn new(slot: TimeSlot) -> Self {
         Self {
             slot,
             since: Instant::now(),

@@ -138,7 +138,9 @@ pub(crate) async fn of_store(
     match &done {
         Ok(outcome) => {
             let of_store = |decision| match decision {
-                &Err(CheckError::Store(ref error) | CheckError::Partly(ref error)) => Some(error),
+                &Err(CheckError::Store(ref error) | CheckError::PartiallyCharged(ref error)) => {
+                    Some(error)
+                }
                 _ => None,
             };
             if let Some(error) = outcome.decisions.iter().find_map(of_store) {

@@ -10,7 +10,7 @@ use protocol::{
     compact::{DeniedBucket, Report, Tally},
 };
 use serde_json::json;
-use store::{Change, Fleet, Observed, OverrideEdits, Store, Stretch};
+use store::{ActivitySummary, Change, Fleet, OverrideEdits, Resolution, Store};
 
 use crate::support::{
     PATIENCE, PER_USER, Server, Service, compact, name, proxy_id, publish, quick, write,
@@ -25,16 +25,19 @@ async fn fleet(store: &Arc<dyn Store>, is: impl Fn(&Fleet) -> bool) -> Result<Fl
 }
 
 /// What was decided in `shop` in the last minute, once it is as wanted.
-async fn activity(store: &Arc<dyn Store>, is: impl Fn(&Observed) -> bool) -> Result<Observed> {
+async fn activity(
+    store: &Arc<dyn Store>,
+    is: impl Fn(&ActivitySummary) -> bool,
+) -> Result<ActivitySummary> {
     let shop = name("shop");
     until("the decisions are as expected", PATIENCE, async || {
-        let observed = store.activity(&shop, Stretch::Short, 60_000).await.ok();
+        let observed = store.activity(&shop, Resolution::Fine, 60_000).await.ok();
         observed.filter(|observed| is(observed))
     })
     .await
 }
 
-fn count(observed: &Observed, limit: &str, outcome: Outcome, by: DecidedBy) -> u64 {
+fn count(observed: &ActivitySummary, limit: &str, outcome: Outcome, by: DecidedBy) -> u64 {
     let limit = observed.activity.limits.get(limit);
     let count = limit.and_then(|limit| limit.counts.get(&(outcome, by)));
     count.copied().unwrap_or(0)

@@ -90,8 +90,8 @@ impl Cluster {
         self.topology.is_warm()
     }
 
-    pub(crate) fn trouble(&self) -> Option<Error> {
-        self.topology.trouble()
+    pub(crate) fn fault(&self) -> Option<Error> {
+        self.topology.fault()
     }
 
     /// A stream to any node, and how to log in there.

@@ -130,10 +130,10 @@ impl Topology {
     }
 
     /// Why there is no map, or what is the matter with a node of it.
-    pub(super) fn trouble(&self) -> Option<Error> {
+    pub(super) fn fault(&self) -> Option<Error> {
         let known = self.shared.known.borrow();
         match (&known.map, &known.error) {
-            (Some(map), _) => links(map).find_map(Link::trouble),
+            (Some(map), _) => links(map).find_map(Link::fault),
             (None, Some(error)) => Some(error.clone()),
             (None, None) => Some(Error::Unreachable("a connection is being made".to_owned())),
         }

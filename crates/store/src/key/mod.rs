@@ -26,7 +26,7 @@ use std::str::FromStr;
 
 use policy::{Limit, Name};
 
-use crate::Slot;
+use crate::TimeSlot;
 
 pub use escape::KeyValue;
 use escape::push_value;
@@ -118,8 +118,8 @@ impl Keys {
         format!("{}fleet:{slot}", self.prefix)
     }
 
-    pub(crate) fn activity(&self, domain: &Name, slot: Slot) -> String {
-        let (letter, number) = (slot.stretch.letter(), slot.number);
+    pub(crate) fn activity(&self, domain: &Name, slot: TimeSlot) -> String {
+        let (letter, number) = (slot.resolution.letter(), slot.number);
         format!("{}{{{domain}}}:a:{letter}{number}", self.prefix)
     }
 

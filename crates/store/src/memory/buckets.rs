@@ -7,7 +7,7 @@ use algorithms::check::{Part, Stored, Verdict, check};
 
 use crate::{
     CheckError, Credit, CreditReport, Refusal, StoreError,
-    plan::{Bucket, Planned},
+    plan::{Bucket, CheckPlan},
 };
 
 /// Below this many buckets nobody looks for unused ones.
@@ -17,7 +17,7 @@ const SWEEP_MIN: usize = 1024;
 const SWEEP_PAUSE_MS: u64 = 1000;
 
 #[derive(Debug)]
-struct Held {
+struct StoredBucket {
     stored: Stored,
     /// From then on the bucket is as good as missing; milliseconds since the epoch.
     unused_at_ms: u64,
@@ -26,7 +26,7 @@ struct Held {
 /// At most `max` buckets. Unused ones are forgotten when room is needed.
 #[derive(Debug)]
 pub(super) struct Buckets {
-    held: HashMap<String, Held>,
+    held: HashMap<String, StoredBucket>,
     max: usize,
     /// The number of buckets at which unused ones are looked for.
     sweep_at: usize,
@@ -46,7 +46,7 @@ impl Buckets {
     /// Decides one check and stores what it charged.
     pub(super) fn check(
         &mut self,
-        planned: &Planned<'_>,
+        planned: &CheckPlan<'_>,
         now_ms: u64,
     ) -> Result<Verdict, CheckError> {
         self.make_room(planned, now_ms)?;
@@ -68,7 +68,7 @@ impl Buckets {
         let written = planned.buckets().zip(&verdict.limits).zip(writes);
         for ((bucket, limit), write) in written {
             let Some(stored) = write else { continue };
-            let held = Held {
+            let held = StoredBucket {
                 stored,
                 unused_at_ms: now_ms.saturating_add(limit.decision.reset_after_ms),
             };
@@ -126,7 +126,7 @@ impl Buckets {
 
     /// Refuses a check that could need more buckets than there is room for, before anything of
     /// it is decided.
-    fn make_room(&mut self, planned: &Planned<'_>, now_ms: u64) -> Result<(), StoreError> {
+    fn make_room(&mut self, planned: &CheckPlan<'_>, now_ms: u64) -> Result<(), StoreError> {
         if self.needed(planned) <= self.sweep_at {
             return Ok(());
         }
@@ -144,7 +144,7 @@ impl Buckets {
     }
 
     /// Buckets there would be if the check wrote every one that it touches.
-    fn needed(&self, planned: &Planned<'_>) -> usize {
+    fn needed(&self, planned: &CheckPlan<'_>) -> usize {
         let new = planned
             .buckets()
             .filter(|b| !self.held.contains_key(&b.key));

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, HashSet, VecDeque};
 use policy::{Limit, Name, Override, Policy, Revision};
 
 use crate::{
-    Change, DOMAINS_MAX, Edit, EditError, Head, HeadState, HistoryEntry, LimitOf, OverrideEdits,
-    OverridePage, Overrides, Record, Signature, Stored, Unfit,
+    Change, DOMAINS_MAX, Edit, EditError, Head, HeadState, HistoryEntry, InvalidOverride, LimitOf,
+    OverrideEdits, OverridePage, Overrides, Record, Signature, Stored,
     edit::{self, Expected, HISTORY_BYTES_MAX, HISTORY_MAX, Plan},
     record,
 };
@@ -93,7 +93,7 @@ impl Domains {
         let per = stored.map_or(&[][..], |limit| &limit.per);
         let read = |found: &Override| {
             let json = serde_json::to_string(&found.to_node(per)).unwrap_or_default();
-            Unfit::read(of.limit, json)
+            InvalidOverride::read(of.limit, json)
         };
         let overrides = self.overrides(of.domain, &of.limit.name).iter();
         OverridePage {

@@ -21,10 +21,11 @@ use domains::Domains;
 use proxies::Proxies;
 
 use crate::{
-    Asked, CheckError, Credit, CreditReport, Cursor, Edit, EditError, Head, Health, HistoryEntry,
-    Inspection, Keys, LimitOf, ListedBucket, Options, OverrideCursor, OverridePage, Overrides,
-    Page, Pong, ProxyCounts, RESET_BEGUN, ResetReport, ScriptStatus, Signature, Store, StoreError,
-    Stored, Which, clock::wall_ms, edit, plan::Planned, script::ScriptCheck, slot,
+    ActiveProxies, CheckError, Credit, CreditReport, Cursor, Edit, EditError, Head, Health,
+    HistoryEntry, Inspection, Keys, LimitOf, ListedBucket, Options, OverrideCursor, OverridePage,
+    Overrides, Page, PingReply, ProxyCounts, RESET_BEGUN, ResetReport, ResetScope, ScriptStatus,
+    Signature, Store, StoreError, Stored, clock::wall_ms, edit, plan::CheckPlan,
+    script::ScriptCheck, slot,
 };
 
 /// Buckets of a page of a listing.
@@ -68,7 +69,7 @@ impl MemoryStore {
         // Under the lock, so that no check is decided at an older time than one before it.
         let mut buckets = lock(&self.buckets);
         let now_ms = (self.clock)();
-        let planned = Planned::new(policy, check, &self.keys, now_ms, force)?;
+        let planned = CheckPlan::new(policy, check, &self.keys, now_ms, force)?;
         let verdict = buckets.check(&planned, now_ms)?;
         Ok(planned.answer(policy, &verdict, now_ms))
     }
@@ -139,7 +140,7 @@ impl Store for MemoryStore {
         Ok(lock(&self.domains).history(domain, max))
     }
 
-    fn hints(&self) -> watch::Receiver<u64> {
+    fn watch_edits(&self) -> watch::Receiver<u64> {
         self.edits.subscribe()
     }
 
@@ -152,7 +153,7 @@ impl Store for MemoryStore {
     ) -> Result<Inspection, CheckError> {
         let mut buckets = lock(&self.buckets);
         let now_ms = (self.clock)();
-        let planned = Planned::of_bucket(policy, limit, values, cost, &self.keys, now_ms)?;
+        let planned = CheckPlan::of_bucket(policy, limit, values, cost, &self.keys, now_ms)?;
         let key = planned.key_of(policy.domain(), &self.keys);
         let verdict = buckets.check(&planned, now_ms)?;
         let leased = verdict.limits.first().map_or(0, |limit| limit.leased);
@@ -205,18 +206,18 @@ impl Store for MemoryStore {
     async fn reset(
         &self,
         of: &LimitOf<'_>,
-        which: Which<'_>,
+        which: ResetScope<'_>,
         by: &Signature,
     ) -> Result<ResetReport, EditError> {
         let LimitOf { domain, limit } = *of;
         let now_ms = (self.clock)();
         let (buckets, what) = match which {
-            Which::Bucket(values) => {
+            ResetScope::Bucket(values) => {
                 let key = self.keys.bucket_of(domain, limit, values);
                 let removed = lock(&self.buckets).remove(|k| k == key, now_ms);
                 (removed, key)
             }
-            Which::All => {
+            ResetScope::All => {
                 let begun = edit::reset(limit, RESET_BEGUN);
                 lock(&self.domains).reset(domain, begun, by, now_ms)?;
                 let ours = |key: &str| {
@@ -239,7 +240,7 @@ impl Store for MemoryStore {
         let policy = credit.policy;
         let now_ms = (self.clock)();
         let (limit, values) = (credit.limit, credit.values);
-        let planned = Planned::of_bucket(policy, limit, values, 0, &self.keys, now_ms)?;
+        let planned = CheckPlan::of_bucket(policy, limit, values, 0, &self.keys, now_ms)?;
         let (Some(bucket), Some(limit)) = (planned.buckets().next(), planned.limit()) else {
             return Ok(CreditReport::of_nothing(policy));
         };
@@ -253,9 +254,13 @@ impl Store for MemoryStore {
         Ok(report)
     }
 
-    async fn proxies(&self, domain: &Name, seen: &Asked) -> Result<ProxyCounts, StoreError> {
+    async fn count_proxies(
+        &self,
+        domain: &Name,
+        seen: &ActiveProxies,
+    ) -> Result<ProxyCounts, StoreError> {
         let now_ms = (self.clock)();
-        Ok(lock(&self.proxies).note(domain, seen, now_ms))
+        Ok(lock(&self.proxies).report(domain, seen, now_ms))
     }
 
     async fn simulate(
@@ -280,8 +285,8 @@ impl Store for MemoryStore {
         Ok((self.clock)())
     }
 
-    async fn ping(&self) -> Result<Pong, StoreError> {
-        Ok(Pong {
+    async fn ping(&self) -> Result<PingReply, StoreError> {
+        Ok(PingReply {
             latency: Duration::ZERO,
             nodes: 1,
             server: "memory".to_owned(),

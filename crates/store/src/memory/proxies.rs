@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use policy::Name;
 
-use crate::{Asked, PROXIES_MAX, PROXY_LIFE_MS, ProxyCounts};
+use crate::{ActiveProxies, PROXIES_MAX, PROXY_LIFE_MS, ProxyCounts};
 
 /// Per domain and limit, the proxies and when they last asked, in milliseconds since the epoch.
 #[derive(Debug, Default)]
@@ -13,7 +13,12 @@ pub(super) struct Proxies {
 }
 
 impl Proxies {
-    pub(super) fn note(&mut self, domain: &Name, seen: &Asked, now_ms: u64) -> ProxyCounts {
+    pub(super) fn report(
+        &mut self,
+        domain: &Name,
+        seen: &ActiveProxies,
+        now_ms: u64,
+    ) -> ProxyCounts {
         let alive = |at: u64| now_ms.saturating_sub(at) <= PROXY_LIFE_MS;
         self.heard.retain(|_, proxies| {
             proxies.retain(|_, at| alive(*at));

@@ -6,10 +6,10 @@ use redis_link::{Request, Script, Value, value};
 use tokio::time::Instant;
 
 use super::RedisStore;
-use crate::{Pong, ScriptStatus, StoreError, scripts};
+use crate::{PingReply, ScriptStatus, StoreError, scripts};
 
 impl RedisStore {
-    pub(super) async fn ping(&self) -> Result<Pong, StoreError> {
+    pub(super) async fn ping(&self) -> Result<PingReply, StoreError> {
         let ping = [Request::from(redis_link::cmd("PING"))];
         // Once to have a connection, once to measure.
         self.on_each(&ping, true).await?;
@@ -24,7 +24,7 @@ impl RedisStore {
             // Not permitted, or a server older than HELLO: alive all the same.
             _ => BTreeMap::new(),
         };
-        Ok(Pong {
+        Ok(PingReply {
             latency,
             nodes,
             server: about.remove("server").unwrap_or_else(|| "redis".to_owned()),

@@ -8,7 +8,7 @@ use super::RedisStore;
 use crate::{
     CheckError, Inspection, StoreError,
     clock::wall_ms,
-    plan::Planned,
+    plan::CheckPlan,
     script::{self, CALL_MAX, CHECK, Clock, ScriptCheck, ScriptError, ScriptLimit, ScriptReply},
 };
 
@@ -23,9 +23,9 @@ impl RedisStore {
         force: bool,
     ) -> Vec<Result<Answer, CheckError>> {
         let now_ms = wall_ms();
-        let plan = |check| Planned::new(policy, check, self.keys(), now_ms, force);
+        let plan = |check| CheckPlan::new(policy, check, self.keys(), now_ms, force);
         let plans: Vec<_> = checks.iter().map(plan).collect();
-        let asked: Vec<&Planned<'_>> = plans
+        let asked: Vec<&CheckPlan<'_>> = plans
             .iter()
             .flatten()
             .filter(|planned| planned.buckets().next().is_some())
@@ -45,7 +45,7 @@ impl RedisStore {
     }
 
     /// One result for each, in order.
-    async fn ask(&self, asked: &[&Planned<'_>]) -> Vec<Result<Verdict, CheckError>> {
+    async fn ask(&self, asked: &[&CheckPlan<'_>]) -> Vec<Result<Verdict, CheckError>> {
         if asked.is_empty() {
             return Vec::new();
         }
@@ -74,7 +74,7 @@ impl RedisStore {
         values: &[Option<Vec<u8>>],
         cost: u64,
     ) -> Result<Inspection, CheckError> {
-        let planned = Planned::of_bucket(policy, limit, values, cost, self.keys(), wall_ms())?;
+        let planned = CheckPlan::of_bucket(policy, limit, values, cost, self.keys(), wall_ms())?;
         let key = planned.key_of(policy.domain(), self.keys());
         let verdict = if planned.buckets().next().is_some() {
             self.ask(&[&planned]).await.pop()
@@ -124,7 +124,7 @@ impl RedisStore {
 /// A verdict and the server's time, in milliseconds since the epoch.
 pub(super) type Verdict = (algorithms::check::Verdict, u64);
 
-fn script_check<'a>(planned: &'a Planned<'_>) -> ScriptCheck<'a> {
+fn script_check<'a>(planned: &'a CheckPlan<'_>) -> ScriptCheck<'a> {
     let limits = planned.buckets().map(|bucket| ScriptLimit {
         key: bucket.key.as_bytes(),
         algorithm: &bucket.algorithm,
@@ -173,7 +173,7 @@ pub(super) fn decode(reply: Outcome, batch: &[ScriptCheck<'_>]) -> Result<Script
 /// The results of one call, whose first check is `asked[offset]`.
 fn verdicts(
     reply: ScriptReply,
-    asked: &[&Planned<'_>],
+    asked: &[&CheckPlan<'_>],
     offset: usize,
 ) -> Vec<Result<Verdict, CheckError>> {
     let now_ms = reply.now_ms;
@@ -190,7 +190,7 @@ fn verdicts(
 /// Why a check was not decided; `index` is that of a limit of the check.
 pub(super) fn undecided(
     error: ScriptError,
-    planned: &Planned<'_>,
+    planned: &CheckPlan<'_>,
     index: impl Fn(usize) -> usize,
 ) -> CheckError {
     match error {

@@ -7,7 +7,7 @@ use crate::{
     CheckError, Credit, CreditReport, EditError, Signature, StoreError,
     clock::wall_ms,
     edit,
-    plan::{self, Planned},
+    plan::{self, CheckPlan},
     script::{self, CREDIT, Clock, Credited},
 };
 
@@ -19,7 +19,7 @@ impl RedisStore {
     ) -> Result<CreditReport, EditError> {
         let policy = credit.policy;
         let (limit, values) = (credit.limit, credit.values);
-        let planned = Planned::of_bucket(policy, limit, values, 0, self.keys(), wall_ms())?;
+        let planned = CheckPlan::of_bucket(policy, limit, values, 0, self.keys(), wall_ms())?;
         let Some(bucket) = planned.buckets().next() else {
             return Ok(CreditReport::of_nothing(policy));
         };

@@ -40,13 +40,13 @@ impl RedisStore {
     ) -> Result<Health, StoreError> {
         let asked = Instant::now();
         let now_ms = telemetry::time(self.at(node, redis_link::cmd("TIME")).await?)?;
-        let asked_in = asked.elapsed();
+        let round_trip = asked.elapsed();
         Ok(Health {
             address,
             info: self.info(node).await?,
             settings: self.settings(node).await?,
             now_ms,
-            asked_in,
+            round_trip,
             scripts: super::about::statuses(self.at(node, super::about::exist()).await?)?,
             rights,
         })

@@ -6,7 +6,7 @@ use policy::Name;
 use redis_link::{Deadline, Lane, Node, Request, Servers, value};
 
 use super::RedisStore;
-use crate::{Cursor, ListedBucket, Page, StoreError, Survey};
+use crate::{Cursor, KeyScan, ListedBucket, Page, StoreError};
 
 /// Keys that one SCAN looks at: about 0.3 ms of the server's time, which every check waits for.
 const SCAN_COUNT: u64 = 250;
@@ -41,14 +41,14 @@ impl RedisStore {
         })
     }
 
-    pub(super) async fn survey(&self, cursor: Cursor) -> Result<Survey, StoreError> {
+    pub(super) async fn scan_keys(&self, cursor: Cursor) -> Result<KeyScan, StoreError> {
         let glob = format!("{}*", self.keys().prefix());
         let (next, keys) = self.scan(&glob, cursor).await?;
         self.options.walked.fetch_add(SCAN_COUNT, Ordering::Relaxed);
         let held = keys.into_iter().filter_map(|key| self.keys().held(key));
-        Ok(Survey {
-            held: held.collect(),
-            looked_at: SCAN_COUNT,
+        Ok(KeyScan {
+            keys: held.collect(),
+            scanned: SCAN_COUNT,
             next,
         })
     }

@@ -5,8 +5,8 @@ use redis_link::{Lane, Request, value};
 
 use super::RedisStore;
 use crate::{
-    Asked, Cursor, EditError, LimitOf, PROXIES_MAX, PROXY_LIFE_MS, ProxyCounts, RESET_BEGUN,
-    ResetReport, Signature, StoreError, Which, edit,
+    ActiveProxies, Cursor, EditError, LimitOf, PROXIES_MAX, PROXY_LIFE_MS, ProxyCounts,
+    RESET_BEGUN, ResetReport, ResetScope, Signature, StoreError, edit,
     scripts::{BUCKET_RESET, POLICY_PROXIES},
 };
 
@@ -20,18 +20,18 @@ impl RedisStore {
     pub(super) async fn reset(
         &self,
         of: &LimitOf<'_>,
-        which: Which<'_>,
+        which: ResetScope<'_>,
         by: &Signature,
     ) -> Result<ResetReport, EditError> {
         let LimitOf { domain, limit } = *of;
         // Buckets first: a cache filled from one of them before it goes is dropped by the new
         // generation afterwards.
         let (buckets, what) = match which {
-            Which::Bucket(values) => {
+            ResetScope::Bucket(values) => {
                 let key = self.keys().bucket_of(domain, limit, values);
                 (self.make_unused(std::slice::from_ref(&key)).await?, key)
             }
-            Which::All => {
+            ResetScope::All => {
                 let begun = edit::reset(limit, RESET_BEGUN);
                 self.write_plan(domain, &edit::Expected::Any, &begun, by)
                     .await?;
@@ -78,19 +78,19 @@ impl RedisStore {
         Ok(removed)
     }
 
-    pub(super) async fn proxies(
+    pub(super) async fn count_proxies(
         &self,
         domain: &Name,
-        seen: &Asked,
+        seen: &ActiveProxies,
     ) -> Result<ProxyCounts, StoreError> {
         let mut counts = ProxyCounts::new();
         for call in in_calls(seen) {
-            self.count_proxies(domain, &call, &mut counts).await?;
+            self.count_some(domain, &call, &mut counts).await?;
         }
         Ok(counts)
     }
 
-    async fn count_proxies(
+    async fn count_some(
         &self,
         domain: &Name,
         asked: &[Piece<'_>],
@@ -114,7 +114,7 @@ impl RedisStore {
 }
 
 /// Cuts what was asked so that no part is much larger than [`PROXIES_PER_CALL`].
-fn in_calls(seen: &Asked) -> Vec<Vec<Piece<'_>>> {
+fn in_calls(seen: &ActiveProxies) -> Vec<Vec<Piece<'_>>> {
     let mut calls = Vec::new();
     let (mut call, mut size) = (Vec::new(), 0);
     for (limit, proxies) in seen {

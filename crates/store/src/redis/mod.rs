@@ -37,10 +37,10 @@ use redis_link::{Servers, Settings, Subscription};
 use telemetry::Ahead;
 
 use crate::{
-    Asked, CheckError, Credit, CreditReport, Cursor, Edit, EditError, Fleet, Head, Health,
-    HistoryEntry, Inspection, Keys, LimitOf, Note, Observed, Options, OverrideCursor, OverridePage,
-    Overrides, Page, Pong, ProxyCounts, ResetReport, ScriptStatus, Server, Signature, Since, Store,
-    StoreError, Stored, Stretch, Survey, Which,
+    ActiveProxies, ActivitySummary, ChangesSince, CheckError, Credit, CreditReport, Cursor, Edit,
+    EditError, Fleet, Head, Health, HistoryEntry, Inspection, KeyScan, Keys, LimitOf, Options,
+    OverrideCursor, OverridePage, Overrides, Page, PingReply, ProxyCounts, Report, ResetReport,
+    ResetScope, Resolution, ScriptStatus, Server, Signature, Store, StoreError, Stored,
     script::{CHECK, ScriptCheck, TAKE_BACK},
 };
 
@@ -133,7 +133,7 @@ impl Store for RedisStore {
         &self,
         domain: &Name,
         known: &Revision,
-    ) -> Result<Option<Since>, StoreError> {
+    ) -> Result<Option<ChangesSince>, StoreError> {
         self.changes_since(domain, known).await
     }
 
@@ -145,7 +145,7 @@ impl Store for RedisStore {
         self.history(domain, max).await
     }
 
-    fn hints(&self) -> watch::Receiver<u64> {
+    fn watch_edits(&self) -> watch::Receiver<u64> {
         // Whoever follows edits is about to check, within milliseconds that a dial would take up.
         self.servers.start();
         self.edits.watch()
@@ -170,8 +170,8 @@ impl Store for RedisStore {
         self.list(domain, limit, cursor).await
     }
 
-    async fn survey(&self, cursor: Cursor) -> Result<Survey, StoreError> {
-        self.survey(cursor).await
+    async fn scan_keys(&self, cursor: Cursor) -> Result<KeyScan, StoreError> {
+        self.scan_keys(cursor).await
     }
 
     async fn ttls_ms(&self, keys: &[&str]) -> Result<Vec<Option<u64>>, StoreError> {
@@ -181,7 +181,7 @@ impl Store for RedisStore {
     async fn reset(
         &self,
         limit: &LimitOf<'_>,
-        which: Which<'_>,
+        which: ResetScope<'_>,
         by: &Signature,
     ) -> Result<ResetReport, EditError> {
         self.reset(limit, which, by).await
@@ -191,15 +191,19 @@ impl Store for RedisStore {
         self.credit(credit, by).await
     }
 
-    async fn proxies(&self, domain: &Name, seen: &Asked) -> Result<ProxyCounts, StoreError> {
-        self.proxies(domain, seen).await
+    async fn count_proxies(
+        &self,
+        domain: &Name,
+        seen: &ActiveProxies,
+    ) -> Result<ProxyCounts, StoreError> {
+        self.count_proxies(domain, seen).await
     }
 
-    async fn note(&self, limiter: &str, notes: &[Note<'_>]) -> Result<(), StoreError> {
-        self.note(limiter, notes).await
+    async fn report(&self, limiter: &str, notes: &[Report<'_>]) -> Result<(), StoreError> {
+        self.report(limiter, notes).await
     }
 
-    fn about_now_ms(&self) -> u64 {
+    fn estimated_now_ms(&self) -> u64 {
         self.ahead.now_ms()
     }
 
@@ -210,10 +214,10 @@ impl Store for RedisStore {
     async fn activity(
         &self,
         domain: &Name,
-        stretch: Stretch,
+        resolution: Resolution,
         span_ms: u64,
-    ) -> Result<Observed, StoreError> {
-        self.activity(domain, stretch, span_ms).await
+    ) -> Result<ActivitySummary, StoreError> {
+        self.activity(domain, resolution, span_ms).await
     }
 
     async fn simulate(
@@ -237,7 +241,7 @@ impl Store for RedisStore {
         self.now_ms().await
     }
 
-    async fn ping(&self) -> Result<Pong, StoreError> {
+    async fn ping(&self) -> Result<PingReply, StoreError> {
         self.ping().await
     }
 
@@ -257,8 +261,8 @@ impl Store for RedisStore {
         self.servers.is_warm()
     }
 
-    fn trouble(&self) -> Option<StoreError> {
-        self.servers.trouble()
+    fn fault(&self) -> Option<StoreError> {
+        self.servers.fault()
     }
 
     fn address(&self) -> String {

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     CheckError, Refusal, StoreError,
-    plan::Planned,
+    plan::CheckPlan,
     script::{
         Ask, CALL_MAX, Charge, Clock, ScriptCheck, ScriptError, Spread, TAKE_BACK,
         decode_taken_back, encode_charges,
@@ -34,7 +34,7 @@ enum Job<'a> {
 
 /// A batch of checks on its way.
 struct Journey<'a, 'p> {
-    asked: &'a [&'a Planned<'p>],
+    asked: &'a [&'a CheckPlan<'p>],
     spreads: Vec<Spread<'a, CheckError>>,
     /// Slots on their way to another node, which decide one bucket at a time only.
     moving: BTreeSet<u16>,
@@ -44,7 +44,7 @@ impl RedisStore {
     /// One result for each check, in order.
     pub(super) async fn ask_slots(
         &self,
-        asked: &[&Planned<'_>],
+        asked: &[&CheckPlan<'_>],
         checks: Vec<ScriptCheck<'_>>,
     ) -> Vec<Result<Verdict, CheckError>> {
         let deadline = Deadline::within(self.options.timeout);
@@ -82,9 +82,9 @@ impl RedisStore {
                 let decided = spread.decided(unasked);
                 decided.map_err(|error| match error {
                     CheckError::Stale if settled => final_error(),
-                    CheckError::Store(error) if charged => CheckError::Partly(error),
+                    CheckError::Store(error) if charged => CheckError::PartiallyCharged(error),
                     CheckError::CorruptBucket(_) if charged => {
-                        CheckError::Partly(StoreError::Corrupt(error.to_string()))
+                        CheckError::PartiallyCharged(StoreError::Corrupt(error.to_string()))
                     }
                     error => error,
                 })

@@ -7,10 +7,10 @@ use redis_link::{Lane, Request, Value, value};
 
 use super::RedisStore;
 use crate::{
-    Fleet, Note, Observed, StoreError, Stretch,
+    ActivitySummary, Fleet, Report, Resolution, StoreError,
     clock::wall_ms,
     scripts::NOTE,
-    telemetry::{self, Noted},
+    telemetry::{self, ActivityReport},
 };
 
 /// How far the server's clock is ahead of ours, in milliseconds, as of its last answer.
@@ -30,7 +30,11 @@ impl Ahead {
 }
 
 impl RedisStore {
-    pub(super) async fn note(&self, limiter: &str, notes: &[Note<'_>]) -> Result<(), StoreError> {
+    pub(super) async fn report(
+        &self,
+        limiter: &str,
+        notes: &[Report<'_>],
+    ) -> Result<(), StoreError> {
         if notes.is_empty() {
             return Ok(());
         }
@@ -45,20 +49,20 @@ impl RedisStore {
         Ok(())
     }
 
-    fn call(&self, limiter: &str, note: &Note<'_>) -> Result<Request, StoreError> {
+    fn call(&self, limiter: &str, note: &Report<'_>) -> Result<Request, StoreError> {
         let (key, json, kept_ms) = match note {
-            Note::Fleet(sighting) => {
+            Report::Fleet(fleet_report) => {
                 let slot = self.ahead.now_ms() / telemetry::FLEET_SLOT_MS;
                 let key = self.keys().fleet(slot);
-                (key, sighting.to_json()?, telemetry::FLEET_KEPT_MS)
+                (key, fleet_report.to_json()?, telemetry::FLEET_KEPT_MS)
             }
-            Note::Activity {
+            Report::Activity {
                 domain,
                 slot,
                 noted,
             } => {
                 let key = self.keys().activity(domain, *slot);
-                (key, noted.to_json()?, slot.stretch.kept_ms())
+                (key, noted.to_json()?, slot.resolution.kept_ms())
             }
         };
         let bound = telemetry::NOTES_MAX.to_string();
@@ -77,16 +81,16 @@ impl RedisStore {
     pub(super) async fn activity(
         &self,
         domain: &Name,
-        stretch: Stretch,
+        resolution: Resolution,
         span_ms: u64,
-    ) -> Result<Observed, StoreError> {
+    ) -> Result<ActivitySummary, StoreError> {
         let now_ms = self.now_ms().await?;
-        let slots = stretch.back(now_ms, span_ms);
+        let slots = resolution.back(now_ms, span_ms);
         let keys = slots.map(|slot| self.keys().activity(domain, slot));
         let notes = self.notes(keys).await?;
         let notes = notes.into_iter();
-        let notes = notes.map(|(limiter, _, json)| (limiter, Noted::read(&json)));
-        Ok(Observed::of(notes, now_ms))
+        let notes = notes.map(|(limiter, _, json)| (limiter, ActivityReport::read(&json)));
+        Ok(ActivitySummary::of(notes, now_ms))
     }
 
     /// The server's clock, in milliseconds since the epoch; of a Cluster any node's.

@@ -71,7 +71,7 @@ pub struct LimitOf<'a> {
 
 /// Which buckets of a limit.
 #[derive(Clone, Copy, Debug)]
-pub enum Which<'a> {
+pub enum ResetScope<'a> {
     /// Every one.
     All,
     /// The one of these values, in the order of `per`.

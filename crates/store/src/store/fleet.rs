@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use policy::Name;
 
 /// Proxies by the limit that they asked for; `None`: for anything in the domain.
-pub type Asked = BTreeMap<Option<Name>, Vec<String>>;
+pub type ActiveProxies = BTreeMap<Option<Name>, Vec<String>>;
 
 /// How many proxies asked for each limit; `None`: for anything in the domain.
 pub type ProxyCounts = BTreeMap<Option<Name>, u64>;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// A sign of life.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pong {
+pub struct PingReply {
     /// From asking to the answer, connection already open; the last one's where several answer.
     pub latency: Duration,
     /// Servers that hold keys and answered: 1, or the masters of a Cluster.

@@ -63,7 +63,7 @@ pub struct Denial {
 
 /// What one limiter noted of a slot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Noted {
+pub struct ActivityReport {
     /// What was decided.
     pub activity: Activity,
     /// For how long it had been looking, in milliseconds.
@@ -72,7 +72,7 @@ pub struct Noted {
 
 /// What all limiters noted of the last while.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Observed {
+pub struct ActivitySummary {
     /// What was decided.
     pub activity: Activity,
     /// How long that took, in milliseconds: what a rate is to be divided by.
@@ -234,7 +234,7 @@ impl Denial {
     }
 }
 
-impl Noted {
+impl ActivityReport {
     pub(crate) fn to_json(&self) -> Result<String, StoreError> {
         let Activity {
             limits,
@@ -245,7 +245,7 @@ impl Noted {
         let limits = limits
             .iter()
             .map(|(name, limit)| (name.as_str(), limit.to_node()));
-        document::json(&document::note([
+        document::json(&document::report([
             ("covered_ms", Node::number(self.covered_ms)),
             ("unmatched", Node::number(*unmatched)),
             ("errors", Node::number(*errors)),
@@ -278,10 +278,13 @@ impl Noted {
     }
 }
 
-impl Observed {
+impl ActivitySummary {
     /// Adds up notes, each with the limiter that wrote it. The limiters look at the same time, so
     /// the longest look is how long it took.
-    pub(crate) fn of(notes: impl IntoIterator<Item = (String, Noted)>, now_ms: u64) -> Self {
+    pub(crate) fn of(
+        notes: impl IntoIterator<Item = (String, ActivityReport)>,
+        now_ms: u64,
+    ) -> Self {
         let mut activity = Activity::default();
         let mut covered: BTreeMap<String, u64> = BTreeMap::new();
         for (limiter, noted) in notes {

@@ -8,7 +8,7 @@ use crate::StoreError;
 const FORMAT: u64 = 1;
 
 /// A note of this version with these fields.
-pub(super) fn note(fields: impl IntoIterator<Item = (&'static str, Node)>) -> Node {
+pub(super) fn report(fields: impl IntoIterator<Item = (&'static str, Node)>) -> Node {
     let format = [("format", Node::number(FORMAT))];
     Node::map(format.into_iter().chain(fields))
 }

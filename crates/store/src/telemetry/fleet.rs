@@ -9,12 +9,12 @@ use crate::{PROXY_LIFE_MS, StoreError};
 
 /// What one limiter knows of the fleet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Sighting {
+pub struct FleetReport {
     /// What it has in force, by domain.
     pub revisions: BTreeMap<Name, Revision>,
     /// The proxies that it heard of, by the domain that they asked for, whether or not there are
     /// limits for it.
-    pub proxies: BTreeMap<Name, Vec<ProxySeen>>,
+    pub proxies: BTreeMap<Name, Vec<ProxyStatus>>,
     /// The entries that these proxies supply beside the built-in ones, by domain; without the
     /// domains of which one did not say.
     pub entries: BTreeMap<Name, BTreeSet<Name>>,
@@ -22,7 +22,7 @@ pub struct Sighting {
 
 /// A proxy as it was last heard of.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ProxySeen {
+pub struct ProxyStatus {
     /// The random word of one Envoy process.
     pub id: String,
     /// What its operator calls it, if it told.
@@ -35,7 +35,7 @@ pub struct ProxySeen {
 
 /// A limiter as it last told of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LimiterSeen {
+pub struct LimiterStatus {
     /// Its name: host and port, and a random word that tells it from its predecessor.
     pub id: String,
     /// What it has in force, by domain.
@@ -48,20 +48,20 @@ pub struct LimiterSeen {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fleet {
     /// By name.
-    pub limiters: Vec<LimiterSeen>,
+    pub limiters: Vec<LimiterStatus>,
     /// By the domain that they ask for, and there by their word.
-    pub proxies: BTreeMap<Name, Vec<ProxySeen>>,
+    pub proxies: BTreeMap<Name, Vec<ProxyStatus>>,
     /// The entries that the proxies of a domain supply beside the built-in ones; without the
     /// domains that no proxy asks for or of which one did not say.
     pub entries: BTreeMap<Name, BTreeSet<Name>>,
 }
 
-impl Sighting {
+impl FleetReport {
     pub(crate) fn to_json(&self) -> Result<String, StoreError> {
         let revisions = self.revisions.iter();
         let revisions = revisions.map(|(name, r)| (name.as_str(), document::revision_node(r)));
         let proxies = self.proxies.iter().map(|(name, seen)| {
-            let seen = seen.iter().map(ProxySeen::to_node);
+            let seen = seen.iter().map(ProxyStatus::to_node);
             (name.as_str(), Node::list(seen))
         });
         let entries = self.entries.iter().map(|(domain, names)| {
@@ -79,7 +79,7 @@ impl Sighting {
         let note = document::read(json)?;
         let revisions = document::named(&note, "revisions");
         let proxies = document::named(&note, "proxies").map(|(domain, list)| {
-            let seen = list.items().iter().filter_map(ProxySeen::read);
+            let seen = list.items().iter().filter_map(ProxyStatus::read);
             (domain, seen.collect())
         });
         let entries = document::named(&note, "entries").filter_map(|(domain, list)| {
@@ -96,7 +96,7 @@ impl Sighting {
     }
 }
 
-impl ProxySeen {
+impl ProxyStatus {
     /// Whether it counts, as of a note that was written so long ago.
     fn is_alive(&self, noted_ms_ago: u64) -> bool {
         self.ago_ms.saturating_add(noted_ms_ago) <= PROXY_LIFE_MS
@@ -140,25 +140,25 @@ impl Fleet {
         let (mut limiters, mut proxies) = (Vec::new(), BTreeMap::new());
         let mut entries: BTreeMap<Name, Option<BTreeSet<Name>>> = BTreeMap::new();
         for (id, (at_ms, json)) in newest {
-            let Some(sighting) = Sighting::read(&json) else {
+            let Some(fleet_report) = FleetReport::read(&json) else {
                 continue;
             };
             let ago_ms = now_ms.saturating_sub(at_ms);
-            for (domain, seen) in sighting.proxies {
+            for (domain, seen) in fleet_report.proxies {
                 if seen.iter().any(|proxy| proxy.is_alive(ago_ms)) {
                     let all = entries.entry(domain.clone());
                     let all = all.or_insert_with(|| Some(BTreeSet::new()));
                     *all = all
                         .take()
-                        .zip(sighting.entries.get(&domain))
+                        .zip(fleet_report.entries.get(&domain))
                         .map(|(all, more)| &all | more);
                 }
                 add(proxies.entry(domain).or_default(), seen, ago_ms);
             }
             if ago_ms <= PROXY_LIFE_MS {
-                limiters.push(LimiterSeen {
+                limiters.push(LimiterStatus {
                     id,
-                    revisions: sighting.revisions,
+                    revisions: fleet_report.revisions,
                     ago_ms,
                 });
             }
@@ -179,7 +179,7 @@ impl Fleet {
     }
 }
 
-fn add(known: &mut BTreeMap<String, ProxySeen>, seen: Vec<ProxySeen>, told_ms_ago: u64) {
+fn add(known: &mut BTreeMap<String, ProxyStatus>, seen: Vec<ProxyStatus>, told_ms_ago: u64) {
     for mut proxy in seen {
         let is_alive = proxy.is_alive(told_ms_ago);
         proxy.ago_ms = proxy.ago_ms.saturating_add(told_ms_ago);
@@ -194,8 +194,8 @@ fn add(known: &mut BTreeMap<String, ProxySeen>, seen: Vec<ProxySeen>, told_ms_ag
 mod tests {
     use super::*;
 
-    fn seen(id: &str, revision: u64, ago_ms: u64) -> ProxySeen {
-        ProxySeen {
+    fn seen(id: &str, revision: u64, ago_ms: u64) -> ProxyStatus {
+        ProxyStatus {
             id: id.to_owned(),
             node: None,
             revision: (revision > 0).then_some(Revision {
@@ -206,28 +206,28 @@ mod tests {
         }
     }
 
-    fn note(proxies: &[ProxySeen]) -> String {
+    fn report(proxies: &[ProxyStatus]) -> String {
         let domain: Name = "shop".parse().unwrap();
-        let sighting = Sighting {
+        let fleet_report = FleetReport {
             revisions: BTreeMap::from([(domain.clone(), Revision::default())]),
             proxies: BTreeMap::from([(domain, proxies.to_vec())]),
             entries: BTreeMap::new(),
         };
-        let json = sighting.to_json().unwrap();
-        assert_eq!(Sighting::read(&json), Some(sighting));
+        let json = fleet_report.to_json().unwrap();
+        assert_eq!(FleetReport::read(&json), Some(fleet_report));
         json
     }
 
     #[test]
     fn a_proxy_counts_as_it_was_heard_of_last_by_whomever() {
         let notes = [
-            ("a", 9_000, note(&[seen("p1", 1, 0), seen("p2", 1, 500)])),
+            ("a", 9_000, report(&[seen("p1", 1, 0), seen("p2", 1, 500)])),
             (
                 "b",
                 9_500,
-                note(&[seen("p1", 2, 100), seen("p3", 0, 9_600)]),
+                report(&[seen("p1", 2, 100), seen("p3", 0, 9_600)]),
             ),
-            ("a", 8_000, note(&[seen("p4", 1, 0)])),
+            ("a", 8_000, report(&[seen("p4", 1, 0)])),
             ("b", 9_900, "{\"format\":2}".to_owned()),
         ];
         let notes = notes.map(|(id, at, json)| (id.to_owned(), at, json));
@@ -261,13 +261,13 @@ mod tests {
         let note = |id: &str, proxy_ms_ago, entries: Option<&[&str]>| {
             let names = entries.map(|names| names.iter().map(|name| name.parse().unwrap()));
             let names = names.map(|names| (shop.clone(), names.collect()));
-            let sighting = Sighting {
+            let fleet_report = FleetReport {
                 proxies: BTreeMap::from([(shop.clone(), vec![seen("p", 1, proxy_ms_ago)])]),
                 entries: names.into_iter().collect(),
-                ..Sighting::default()
+                ..FleetReport::default()
             };
-            let json = sighting.to_json().unwrap();
-            assert_eq!(Sighting::read(&json), Some(sighting));
+            let json = fleet_report.to_json().unwrap();
+            assert_eq!(FleetReport::read(&json), Some(fleet_report));
             (id.to_owned(), 1, json)
         };
         let found = |notes: Vec<_>| {

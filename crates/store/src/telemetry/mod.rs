@@ -8,13 +8,15 @@
 mod activity;
 mod document;
 mod fleet;
-mod stretch;
+mod resolution;
 
-pub use activity::{Activity, BucketActivity, Denial, LimitActivity, Noted, Observed};
-pub use fleet::{Fleet, LimiterSeen, ProxySeen, Sighting};
-pub use stretch::{Slot, Stretch};
+pub use activity::{
+    Activity, ActivityReport, ActivitySummary, BucketActivity, Denial, LimitActivity,
+};
+pub use fleet::{Fleet, FleetReport, LimiterStatus, ProxyStatus};
+pub use resolution::{Resolution, TimeSlot};
 
-pub(crate) use stretch::{FLEET_KEPT_MS, FLEET_SLOT_MS, FLEET_SLOTS};
+pub(crate) use resolution::{FLEET_KEPT_MS, FLEET_SLOT_MS, FLEET_SLOTS};
 
 use policy::Name;
 
@@ -23,16 +25,16 @@ pub(crate) const NOTES_MAX: usize = 1024;
 
 /// Something that a limiter writes down.
 #[derive(Clone, Copy, Debug)]
-pub enum Note<'a> {
+pub enum Report<'a> {
     /// Who follows the limits, as far as it knows.
-    Fleet(&'a Sighting),
+    Fleet(&'a FleetReport),
     /// What was decided in a domain.
     Activity {
         /// The domain.
         domain: &'a Name,
         /// When.
-        slot: Slot,
+        slot: TimeSlot,
         /// What.
-        noted: &'a Noted,
+        noted: &'a ActivityReport,
     },
 }

@@ -243,7 +243,7 @@ async fn the_history_tells_who_changed_what(store: Shared) -> Result<()> {
 }
 
 async fn an_edit_is_hinted_at(store: Shared) -> Result<()> {
-    let mut hints = store.hints();
+    let mut hints = store.watch_edits();
     // The subscription itself counts as a hint, where there is one.
     let _ = tokio::time::timeout(Duration::from_secs(2), hints.changed()).await;
     hints.mark_unchanged();

@@ -6,7 +6,9 @@ use anyhow::Result;
 use harness::Engine;
 use policy::Compiled;
 use protocol::Check;
-use store::{CheckError, Cursor, HeadState, LimitOf, Options, Signature, Store, StoreError, Which};
+use store::{
+    CheckError, Cursor, HeadState, LimitOf, Options, ResetScope, Signature, Store, StoreError,
+};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{
@@ -343,13 +345,17 @@ async fn a_reset_without_the_right_to_read_buckets_leaves_them() -> Result<()> {
         server
             .command(&["ACL", "SETUSER", "default", "-get"])
             .await?;
-        let reset = store.reset(&of, Which::All, &Signature::default()).await;
+        let reset = store
+            .reset(&of, ResetScope::All, &Signature::default())
+            .await;
         assert!(reset.unwrap_err().to_string().contains("NOPERM"));
         assert_eq!(buckets().await?, 1);
         server
             .command(&["ACL", "SETUSER", "default", "+get"])
             .await?;
-        store.reset(&of, Which::All, &Signature::default()).await?;
+        store
+            .reset(&of, ResetScope::All, &Signature::default())
+            .await?;
         assert_eq!(buckets().await?, 0);
     }
     Ok(())
@@ -504,9 +510,9 @@ async fn a_foreign_member_of_a_shared_key_hides_nothing() -> Result<()> {
     assert_eq!(heads.len(), 1);
     assert!(matches!(heads[0].state, HeadState::Live(_)));
 
-    let sighting = store::Sighting::default();
+    let fleet_report = store::FleetReport::default();
     store
-        .note("a limiter", &[store::Note::Fleet(&sighting)])
+        .report("a limiter", &[store::Report::Fleet(&fleet_report)])
         .await?;
     let add = "for _, key in ipairs(redis.call('KEYS', 'rl:fleet:*')) do
         redis.call('HSET', key, '\\255', '1 {}', 'other', '\\255') end";

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use harness::Engine;
 use policy::Compiled;
 use protocol::{Answer, Check, Lease, LeaseRequest, Settlement};
-use store::{CheckError, Credit, LimitOf, Store, Which};
+use store::{CheckError, Credit, LimitOf, ResetScope, Store};
 
 use crate::{
     given::{by, check, name, policy, publish, request},
@@ -196,7 +196,9 @@ async fn a_reset_leaves_what_is_leased(store: Shared) -> Result<()> {
             domain: &name("shop"),
             limit: &policy.limits()[0],
         };
-        let report = store.reset(&of, Which::Bucket(&[]), &by("ann")).await?;
+        let report = store
+            .reset(&of, ResetScope::Bucket(&[]), &by("ann"))
+            .await?;
         assert_eq!(report.buckets, 1);
         let policy = crate::given::current(&store).await?;
         assert_eq!(standing(&store, &policy).await?, (90, 10), "{kind}");
@@ -227,7 +229,9 @@ async fn what_is_out_of_a_reset_window_is_used_until_its_end(store: Shared) -> R
         domain: &name("shop"),
         limit: &policy.limits()[0],
     };
-    store.reset(&of, Which::Bucket(&[]), &by("ann")).await?;
+    store
+        .reset(&of, ResetScope::Bucket(&[]), &by("ann"))
+        .await?;
     let policy = crate::given::current(&store).await?;
     let mut kept_ms = 0;
     let ended = async || {

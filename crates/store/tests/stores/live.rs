@@ -6,7 +6,9 @@ use std::{
 };
 
 use anyhow::Result;
-use store::{CheckError, Credit, Cursor, EditError, KeyValue, LimitOf, RESET_BEGUN, Store, Which};
+use store::{
+    CheckError, Credit, Cursor, EditError, KeyValue, LimitOf, RESET_BEGUN, ResetScope, Store,
+};
 
 use crate::{
     given::{EVERY_ALGORITHM, TEN_A_DAY, by, check, current, name, policy, publish, request},
@@ -79,7 +81,9 @@ async fn every_algorithm_is_decided_shown_and_reset(store: Shared) -> Result<()>
             domain: &domain,
             limit,
         };
-        let report = store.reset(&of, Which::Bucket(&alice), &by("ann")).await?;
+        let report = store
+            .reset(&of, ResetScope::Bucket(&alice), &by("ann"))
+            .await?;
         assert_eq!(report.buckets, 1, "{}", limit.name);
     }
     let compiled = current(&store).await?;
@@ -225,7 +229,9 @@ async fn a_reset_forgets_usage_and_raises_the_generation(store: Shared) -> Resul
         limit: &limit,
     };
     let alice = [Some(b"alice".to_vec())];
-    let report = store.reset(&of, Which::Bucket(&alice), &by("ann")).await?;
+    let report = store
+        .reset(&of, ResetScope::Bucket(&alice), &by("ann"))
+        .await?;
     assert_eq!((report.buckets, report.revision), (1, 2));
     let compiled = current(&store).await?;
     assert_eq!(compiled.limits()[0].generation, 2);
@@ -238,7 +244,7 @@ async fn a_reset_forgets_usage_and_raises_the_generation(store: Shared) -> Resul
         }
     };
     assert_eq!((left("alice").await?, left("bob").await?), (10, 9));
-    let report = store.reset(&of, Which::All, &by("ann")).await?;
+    let report = store.reset(&of, ResetScope::All, &by("ann")).await?;
     assert_eq!((report.buckets, report.revision), (2, 4));
     assert_eq!((left("bob").await?, left("carol").await?), (10, 10));
     let history = store.history(&domain, 3).await?;
@@ -255,7 +261,7 @@ async fn a_reset_forgets_usage_and_raises_the_generation(store: Shared) -> Resul
         domain: &elsewhere,
         limit: &limit,
     };
-    let refused = store.reset(&nowhere, Which::All, &by("ann")).await;
+    let refused = store.reset(&nowhere, ResetScope::All, &by("ann")).await;
     assert!(matches!(
         refused,
         Err(EditError::Conflict { found: None, .. })
@@ -270,29 +276,37 @@ async fn proxies_are_counted_per_limit(store: Shared) -> Result<()> {
         BTreeMap::from([(None, ids(a)), (Some(name("b")), ids(b))])
     };
     let counts = |a, b| BTreeMap::from([(None, a), (Some(name("b")), b)]);
-    let first = store.proxies(&domain, &seen(&["p1", "p2"], &[])).await?;
+    let first = store
+        .count_proxies(&domain, &seen(&["p1", "p2"], &[]))
+        .await?;
     assert_eq!(first, counts(2, 0));
     // What another limiter tells is added, what is told again is not.
     let second = store
-        .proxies(&domain, &seen(&["p2", "p3"], &["p1"]))
+        .count_proxies(&domain, &seen(&["p2", "p3"], &["p1"]))
         .await?;
     assert_eq!(second, counts(3, 1));
-    let elsewhere = store.proxies(&name("other"), &seen(&[], &[])).await?;
+    let elsewhere = store.count_proxies(&name("other"), &seen(&[], &[])).await?;
     assert_eq!(elsewhere, counts(0, 0));
-    assert!(store.proxies(&domain, &BTreeMap::new()).await?.is_empty());
+    assert!(
+        store
+            .count_proxies(&domain, &BTreeMap::new())
+            .await?
+            .is_empty()
+    );
 
     // More than one script call takes, of one limit and of many.
     let ids = (0..2000).map(|n| format!("p{n}")).collect();
     let limits = (0..1200).map(|n| Some(name(&format!("limit-{n}"))));
-    let mut many: store::Asked = limits.map(|limit| (limit, vec!["p1".to_owned()])).collect();
+    let mut many: store::ActiveProxies =
+        limits.map(|limit| (limit, vec!["p1".to_owned()])).collect();
     many.insert(None, ids);
-    let counts = store.proxies(&domain, &many).await?;
+    let counts = store.count_proxies(&domain, &many).await?;
     assert_eq!(counts.len(), many.len());
     assert_eq!(counts[&None], 2000);
     assert!(counts.iter().all(|(limit, n)| limit.is_none() || *n == 1));
 
     let ids = (0..10_500).map(|n| format!("q{n}")).collect();
-    let flood = store.proxies(&domain, &[(None, ids)].into()).await?;
+    let flood = store.count_proxies(&domain, &[(None, ids)].into()).await?;
     assert_eq!(flood[&None], 10_000, "a count stays there");
     Ok(())
 }

@@ -2,7 +2,9 @@
 
 use anyhow::Result;
 use harness::Engine;
-use store::{Change, LimitOf, Note, Noted, Sighting, StoreError, Stretch, Which};
+use store::{
+    ActivityReport, Change, FleetReport, LimitOf, Report, ResetScope, Resolution, StoreError,
+};
 
 use crate::{
     given::{EVERY_ALGORITHM, TEN_A_DAY, by, check, name, policy, publish, read, request, write},
@@ -78,7 +80,7 @@ async fn a_user_with_few_rights_is_enough_for_checks_and_edits() -> Result<()> {
         store.scripts().await?;
         let seen = [(Some(name("gcra")), vec!["p".to_owned()])].into();
         assert_eq!(
-            store.proxies(&name("shop"), &seen).await?,
+            store.count_proxies(&name("shop"), &seen).await?,
             [(Some(name("gcra")), 1)].into()
         );
         let bucket = [Some(b"alice".to_vec())];
@@ -87,7 +89,10 @@ async fn a_user_with_few_rights_is_enough_for_checks_and_edits() -> Result<()> {
             domain: &name("shop"),
             limit: &policy.limits()[0],
         };
-        assert_eq!(store.reset(&of, Which::All, &by("ann")).await?.buckets, 1);
+        assert_eq!(
+            store.reset(&of, ResetScope::All, &by("ann")).await?.buckets,
+            1
+        );
         assert_eq!(store.history(&name("shop"), 9).await?.len(), 3);
     }
     Ok(())
@@ -139,7 +144,7 @@ async fn a_limiter_needs_no_right_to_edit_limits() -> Result<()> {
         let before = read(&all).await?;
 
         let store = server.store_as("limiter:pw")?;
-        let mut hints = store.hints();
+        let mut hints = store.watch_edits();
         let policy_now = crate::given::current(&store).await?;
         let alice = request(&[("user", "alice")]);
         for allowed in [true, true, false] {
@@ -151,15 +156,18 @@ async fn a_limiter_needs_no_right_to_edit_limits() -> Result<()> {
         let since = store.changes_since(&shop, policy_now.revision()).await?;
         assert!(since.is_some());
         let seen = [(None, vec!["p".to_owned()])].into();
-        assert_eq!(store.proxies(&shop, &seen).await?, [(None, 1)].into());
-        let (slot, noted) = (Stretch::Short.slot(store.about_now_ms()), Noted::default());
-        let activity = Note::Activity {
+        assert_eq!(store.count_proxies(&shop, &seen).await?, [(None, 1)].into());
+        let (slot, noted) = (
+            Resolution::Fine.slot(store.estimated_now_ms()),
+            ActivityReport::default(),
+        );
+        let activity = Report::Activity {
             domain: &shop,
             slot,
             noted: &noted,
         };
         store
-            .note("one", &[Note::Fleet(&Sighting::default()), activity])
+            .report("one", &[Report::Fleet(&FleetReport::default()), activity])
             .await?;
 
         let other = policy("  - {name: other, rate: 1/s}\n");
@@ -169,7 +177,7 @@ async fn a_limiter_needs_no_right_to_edit_limits() -> Result<()> {
             domain: &shop,
             limit: &policy_now.limits()[0],
         };
-        assert!(store.reset(&of, Which::All, &by("ann")).await.is_err());
+        assert!(store.reset(&of, ResetScope::All, &by("ann")).await.is_err());
         no_edit_is_permitted(&server).await?;
         assert_eq!(read(&all).await?, before);
         let told = tokio::time::timeout(std::time::Duration::from_secs(5), hints.changed());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use harness::Engine;
 use policy::{Override, Policy};
-use store::{Change, LimitOf, OverrideChange, OverrideEdit, Overrides, Store, Stored, Which};
+use store::{Change, LimitOf, OverrideChange, OverrideEdit, Overrides, ResetScope, Store, Stored};
 
 use crate::{
     given::{by, name, policy, read, write},
@@ -126,7 +126,7 @@ async fn what_changed_is_told_without_the_overrides_that_did_not() -> Result<()>
         domain: &domain,
         limit: &limit,
     };
-    store.reset(&of, Which::All, &by("ann")).await?;
+    store.reset(&of, ResetScope::All, &by("ann")).await?;
     let base = store.read(&domain, Overrides::None).await?;
     let edit = OverrideEdit {
         before: Some(vec![first.limits[0].overrides[3].clone()]),

@@ -182,7 +182,7 @@ async fn leaves_a_deposed_primary(engine: Engine) -> Result<()> {
     let compiled = publish(&store, &policy(TEN_A_DAY)).await?;
     let alice = request(&[("user", "alice")]);
     assert!(check(&store, &compiled, &alice).await?.allowed);
-    let mut hints = store.hints();
+    let mut hints = store.watch_edits();
     sentinel.knows_a_replica().await?;
     let rights = ["ACL", "SETUSER", "default", "-replicaof", "-slaveof"];
     primary.command(&rights).await?;

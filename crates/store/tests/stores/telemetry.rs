@@ -7,33 +7,34 @@ use harness::Engine;
 use policy::Revision;
 use protocol::{DecidedBy, Outcome};
 use store::{
-    Activity, BucketActivity, LimitActivity, Note, Noted, ProxySeen, Sighting, Slot, Store, Stretch,
+    Activity, ActivityReport, BucketActivity, FleetReport, LimitActivity, ProxyStatus, Report,
+    Resolution, Store, TimeSlot,
 };
 
 use crate::{given::name, servers::Server};
 
-fn sighting(proxies: &[(&str, u64)]) -> Sighting {
+fn fleet_report(proxies: &[(&str, u64)]) -> FleetReport {
     let revision = |number| Revision {
         number,
         digest: 0xfeed,
     };
-    let seen = proxies.iter().map(|(id, number)| ProxySeen {
+    let seen = proxies.iter().map(|(id, number)| ProxyStatus {
         id: (*id).to_owned(),
         node: Some(format!("node-{id}")),
         revision: Some(revision(*number)),
         ago_ms: 100,
     });
-    Sighting {
+    FleetReport {
         revisions: BTreeMap::from([(name("shop"), revision(2))]),
         proxies: BTreeMap::from([(name("shop"), seen.collect())]),
         ..Sighting::default()
     }
 }
 
-fn noted(requests: u64) -> Noted {
+fn noted(requests: u64) -> ActivityReport {
     let mut limit = LimitActivity::default();
     limit.add(Outcome::Allowed, DecidedBy::Limiter, requests);
-    Noted {
+    ActivityReport {
         covered_ms: 1000,
         activity: Activity {
             limits: BTreeMap::from([(name("per-user"), limit)]),
@@ -49,14 +50,14 @@ fn noted(requests: u64) -> Noted {
     }
 }
 
-async fn write(store: &Arc<dyn Store>, limiter: &str, slot: Slot, requests: u64) -> Result<()> {
+async fn write(store: &Arc<dyn Store>, limiter: &str, slot: TimeSlot, requests: u64) -> Result<()> {
     let domain = name("shop");
-    let note = Note::Activity {
+    let note = Report::Activity {
         domain: &domain,
         slot,
         noted: &noted(requests),
     };
-    Ok(store.note(limiter, &[note]).await?)
+    Ok(store.report(limiter, &[note]).await?)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -66,10 +67,10 @@ async fn the_fleet_is_what_all_limiters_noted() -> Result<()> {
         let server = Server::start(engine).await?;
         let (store, reader) = (server.store()?, server.store()?);
         assert_eq!(reader.fleet().await?, store::Fleet::default());
-        let first = sighting(&[("p1", 1), ("p2", 2)]);
-        store.note("a", &[Note::Fleet(&first)]).await?;
-        let second = sighting(&[("p3", 2)]);
-        store.note("b", &[Note::Fleet(&second)]).await?;
+        let first = fleet_report(&[("p1", 1), ("p2", 2)]);
+        store.report("a", &[Report::Fleet(&first)]).await?;
+        let second = fleet_report(&[("p3", 2)]);
+        store.report("b", &[Report::Fleet(&second)]).await?;
         let fleet = reader.fleet().await?;
         let ids: Vec<_> = fleet.limiters.iter().map(|l| l.id.as_str()).collect();
         assert_eq!(ids, ["a", "b"]);
@@ -88,11 +89,13 @@ async fn the_fleet_is_what_all_limiters_noted() -> Result<()> {
         assert!(proxies.iter().all(|p| p.ago_ms >= 100));
 
         // A note replaces the limiter's own, and nobody else's.
-        store.note("a", &[Note::Fleet(&sighting(&[]))]).await?;
+        store
+            .report("a", &[Report::Fleet(&fleet_report(&[]))])
+            .await?;
         assert_eq!(reader.fleet().await?.proxies[&name("shop")].len(), 1);
 
         // It goes by itself.
-        let slot = store.about_now_ms() / 10_000;
+        let slot = store.estimated_now_ms() / 10_000;
         let mut left = Vec::new();
         for slot in [slot - 1, slot] {
             let key = format!("rl:fleet:{slot}");
@@ -116,9 +119,11 @@ async fn activity_is_added_up_over_limiters_and_slots() -> Result<()> {
         let server = Server::start(engine).await?;
         let store = server.store()?;
         // The first answer tells the server's time.
-        store.note("a", &[Note::Fleet(&sighting(&[]))]).await?;
-        let now = Stretch::Short.slot(store.about_now_ms());
-        let before = Slot {
+        store
+            .report("a", &[Report::Fleet(&fleet_report(&[]))])
+            .await?;
+        let now = Resolution::Fine.slot(store.estimated_now_ms());
+        let before = TimeSlot {
             number: now.number - 1,
             ..now
         };
@@ -127,19 +132,27 @@ async fn activity_is_added_up_over_limiters_and_slots() -> Result<()> {
         // Over what it wrote a moment ago.
         write(&store, "a", now, 7).await?;
         write(&store, "b", now, 20).await?;
-        write(&store, "a", Stretch::Long.slot(store.about_now_ms()), 100).await?;
+        write(
+            &store,
+            "a",
+            Resolution::Coarse.slot(store.estimated_now_ms()),
+            100,
+        )
+        .await?;
         let domain = name("shop");
-        let seen = store.activity(&domain, Stretch::Short, 10_000).await?;
+        let seen = store.activity(&domain, Resolution::Fine, 10_000).await?;
         let limit = &seen.activity.limits[&name("per-user")];
         assert_eq!(limit.total(Outcome::Allowed), 32);
         assert_eq!(seen.covered_ms, 2000, "two slots of `a`");
         assert_eq!(seen.activity.buckets.len(), 1);
         assert_eq!(seen.activity.buckets[0].requests, 32);
-        let hour = store.activity(&domain, Stretch::Long, 3_600_000).await?;
+        let hour = store
+            .activity(&domain, Resolution::Coarse, 3_600_000)
+            .await?;
         let limit = &hour.activity.limits[&name("per-user")];
         assert_eq!(limit.total(Outcome::Allowed), 100);
         let nothing = store
-            .activity(&name("else"), Stretch::Short, 10_000)
+            .activity(&name("else"), Resolution::Fine, 10_000)
             .await?;
         assert!(nothing.activity.limits.is_empty());
     }
@@ -151,15 +164,17 @@ async fn activity_is_added_up_over_limiters_and_slots() -> Result<()> {
 async fn notes_are_of_a_bounded_number_of_limiters() -> Result<()> {
     let server = Server::start(Engine::Valkey).await?;
     let store = server.store()?;
-    store.note("a", &[Note::Fleet(&sighting(&[]))]).await?;
-    let slot = Stretch::Long.slot(store.about_now_ms());
+    store
+        .report("a", &[Report::Fleet(&fleet_report(&[]))])
+        .await?;
+    let slot = Resolution::Coarse.slot(store.estimated_now_ms());
     for n in 0..1030 {
         write(&store, &format!("limiter-{n}"), slot, 1).await?;
     }
     // Those that were there first go on.
     write(&store, "limiter-0", slot, 3).await?;
     let domain = name("shop");
-    let seen = store.activity(&domain, Stretch::Long, 1).await?;
+    let seen = store.activity(&domain, Resolution::Coarse, 1).await?;
     let limit = &seen.activity.limits[&name("per-user")];
     assert_eq!(limit.total(Outcome::Allowed), 1023 + 3);
     Ok(())
@@ -171,9 +186,9 @@ async fn what_others_left_under_our_keys_is_said_or_skipped() -> Result<()> {
     let server = Server::start(Engine::Redis).await?;
     let store = server.store()?;
     store
-        .note("a", &[Note::Fleet(&sighting(&[("p1", 1)]))])
+        .report("a", &[Report::Fleet(&fleet_report(&[("p1", 1)]))])
         .await?;
-    let slot = store.about_now_ms() / 10_000;
+    let slot = store.estimated_now_ms() / 10_000;
     let key = format!("rl:fleet:{slot}");
     server
         .command(&["HSET", &key, "b", "nonsense", "c", "12 {", "d", "x {}"])

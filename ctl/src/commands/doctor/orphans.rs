@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use policy::{Name, Policy};
 use serde::Serialize;
-use store::{Cursor, Held, HeldFor, StoreError};
+use store::{Cursor, LimitKey, LimitKeyKind, StoreError};
 
 use super::finding::{Finding, Severity};
 use crate::{error::Error, render::counted, session::Session};
@@ -55,15 +55,15 @@ pub async fn look(
     while let Some(from) = cursor
         && (max == 0 || looked.at < max)
     {
-        let page = match session.store.survey(from).await {
+        let page = match session.store.scan_keys(from).await {
             Err(StoreError::Refused(refusal)) if refusal.code == "NOPERM" => {
                 return Ok((vec![not_permitted(session)], looked));
             }
             page => page.map_err(|error| session.failed(&error))?,
         };
-        looked.at += page.looked_at;
+        looked.at += page.scanned;
         cursor = page.next;
-        for held in page.held {
+        for held in page.keys {
             let (domain, limit) = held.of();
             if !known.unreadable.contains(domain) {
                 let key = (domain.clone(), limit.clone());
@@ -92,14 +92,14 @@ fn not_permitted(session: &Session<'_>) -> Finding {
     )
 }
 
-fn note<'l>(policies: &[Policy], held: Held, left: impl FnOnce() -> &'l mut Left) {
+fn note<'l>(policies: &[Policy], held: LimitKey, left: impl FnOnce() -> &'l mut Left) {
     let (domain, limit) = held.of();
     let policy = policies.iter().find(|policy| policy.domain == *domain);
     let known = policy.and_then(|policy| policy.limit(limit.as_str()));
     match (held.what, known) {
-        (HeldFor::Overrides { .. }, None) => left().overrides = Some(held.key),
-        (HeldFor::Overrides { .. }, Some(_)) => {}
-        (HeldFor::Bucket(bucket), known) => {
+        (LimitKeyKind::Overrides { .. }, None) => left().overrides = Some(held.key),
+        (LimitKeyKind::Overrides { .. }, Some(_)) => {}
+        (LimitKeyKind::Bucket(bucket), known) => {
             let fits = known.map(|limit| bucket.arrange(&limit.per, &limit.partition).is_some());
             if fits != Some(true) {
                 let left = left();

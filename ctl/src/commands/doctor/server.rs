@@ -37,7 +37,7 @@ pub fn look(node: &Health, store: &str, prefix: &str) -> Vec<Finding> {
 /// How the clocks of the servers and of this machine differ.
 pub fn clocks(nodes: &[Health], here_ms: u64) -> Vec<Finding> {
     let skewed = |node: &&Health| {
-        let slack_ms = u64::try_from(node.asked_in.as_millis()).unwrap_or(u64::MAX);
+        let slack_ms = u64::try_from(node.round_trip.as_millis()).unwrap_or(u64::MAX);
         node.now_ms.abs_diff(here_ms) > SKEW_MS.saturating_add(slack_ms.saturating_mul(2))
     };
     let finding =

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use policy::Name;
 use protocol::{DecidedBy, Outcome};
 use serde::Serialize;
-use store::{LimitActivity, Observed};
+use store::{ActivitySummary, LimitActivity};
 
 use crate::{
     activity::{Rate, Span},
@@ -50,7 +50,7 @@ impl Report {
         domain: &Name,
         over: Span,
         limits: &[&Name],
-        observed: &Observed,
+        observed: &ActivitySummary,
         proxies: &BTreeMap<Name, u64>,
     ) -> Self {
         let nothing = LimitActivity::default();

@@ -5,7 +5,7 @@ use std::{cmp::Reverse, collections::BTreeMap};
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use policy::Name;
 use protocol::Outcome;
-use store::{BucketActivity, LimitActivity, Observed};
+use store::{ActivitySummary, BucketActivity, LimitActivity};
 
 use crate::{
     activity::{Rate, Span, bucket_text, request_text},
@@ -19,7 +19,7 @@ const FILTER_MAX: usize = 64;
 #[derive(Debug)]
 pub(super) struct Data {
     pub(super) limits: Vec<Name>,
-    pub(super) observed: Observed,
+    pub(super) observed: ActivitySummary,
     /// Proxies that share each limit.
     pub(super) sharing: BTreeMap<Name, u64>,
     pub(super) limiters: usize,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use policy::{Limit, Name, Override, Scope};
-use store::Unfit;
+use store::InvalidOverride;
 
 use super::{OverridePages, Session, same_numbers};
 use crate::{
@@ -104,7 +104,7 @@ impl Session<'_> {
 }
 
 /// `user=alice: burst: a log has no burst`.
-fn describe(invalid: &Unfit) -> String {
+fn describe(invalid: &InvalidOverride) -> String {
     let node: Option<policy::Node> = serde_json::from_str(&invalid.json).ok();
     let values = node.as_ref().and_then(|node| node.get("values"));
     let values = values.map_or_else(String::new, |values| {

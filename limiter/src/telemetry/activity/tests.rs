@@ -69,7 +69,7 @@ fn a_slot_is_told_while_it_fills_and_at_its_end_and_then_a_new_one_begins() {
     let [due] = &recorder.collect(&counters, START_MS + 1000)[..] else {
         panic!("the short slot is due");
     };
-    let first = Stretch::Short.slot(START_MS);
+    let first = Resolution::Fine.slot(START_MS);
     assert_eq!((due.slot, due.is_final, denied(due)), (first, false, 1));
     // Nothing new, nothing to tell.
     assert!(recorder.collect(&counters, START_MS + 2000).is_empty());
@@ -98,7 +98,7 @@ fn what_could_not_be_told_stays_and_is_told_as_of_the_last_slot() {
     decide(&mut recorder, &counters, &answer("alice", false));
     let late = recorder.collect(&counters, START_MS + 62_000);
     assert_eq!(denied(&late[0]), 2);
-    let now = Stretch::Short.slot(START_MS + 62_000);
+    let now = Resolution::Fine.slot(START_MS + 62_000);
     assert_eq!(late[0].slot.number, now.number - 1);
 }
 
@@ -109,7 +109,7 @@ fn an_hour_is_told_of_now_and_then() {
     for second in 1..=60 {
         decide(&mut recorder, &counters, &answer("alice", true));
         let due = recorder.collect(&counters, START_MS + second * 1000);
-        let long = due.iter().filter(|due| due.slot.stretch == Stretch::Long);
+        let long = due.iter().filter(|due| due.slot.resolution == Resolution::Coarse);
         for due in long {
             told += 1;
             assert_eq!(due.noted.activity.limits.len(), 1);

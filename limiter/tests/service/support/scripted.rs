@@ -12,10 +12,10 @@ use harness::until;
 use policy::{Compiled, Name, Override, Revision};
 use protocol::{Answer, Check};
 use store::{
-    Asked, CheckError, Credit, CreditReport, Cursor, Edit, EditError, Head, Health, HistoryEntry,
-    Inspection, LimitOf, Options, OverrideCursor, OverridePage, Overrides, Page, Pong, ProxyCounts,
-    ResetReport, ScriptStatus, Signature, Store, StoreError, StoreUrl, Stored, Which, open,
-    script::ScriptCheck,
+    ActiveProxies, CheckError, Credit, CreditReport, Cursor, Edit, EditError, Head, Health,
+    HistoryEntry, Inspection, LimitOf, Options, OverrideCursor, OverridePage, Overrides, Page,
+    PingReply, ProxyCounts, ResetReport, ResetScope, ScriptStatus, Signature, Store, StoreError,
+    StoreUrl, Stored, open, script::ScriptCheck,
 };
 use tokio::sync::{Semaphore, watch};
 
@@ -182,8 +182,8 @@ impl Store for Scripted {
         self.inner.history(domain, max).await
     }
 
-    fn hints(&self) -> watch::Receiver<u64> {
-        self.inner.hints()
+    fn watch_edits(&self) -> watch::Receiver<u64> {
+        self.inner.watch_edits()
     }
 
     async fn inspect(
@@ -208,7 +208,7 @@ impl Store for Scripted {
     async fn reset(
         &self,
         limit: &LimitOf<'_>,
-        which: Which<'_>,
+        which: ResetScope<'_>,
         by: &Signature,
     ) -> Result<ResetReport, EditError> {
         self.inner.reset(limit, which, by).await
@@ -218,8 +218,12 @@ impl Store for Scripted {
         self.inner.credit(credit, by).await
     }
 
-    async fn proxies(&self, domain: &Name, seen: &Asked) -> Result<ProxyCounts, StoreError> {
-        self.inner.proxies(domain, seen).await
+    async fn count_proxies(
+        &self,
+        domain: &Name,
+        seen: &ActiveProxies,
+    ) -> Result<ProxyCounts, StoreError> {
+        self.inner.count_proxies(domain, seen).await
     }
 
     async fn simulate(
@@ -243,7 +247,7 @@ impl Store for Scripted {
         self.inner.now_ms().await
     }
 
-    async fn ping(&self) -> Result<Pong, StoreError> {
+    async fn ping(&self) -> Result<PingReply, StoreError> {
         self.inner.ping().await
     }
 
@@ -259,8 +263,8 @@ impl Store for Scripted {
         self.inner.load_scripts().await
     }
 
-    fn trouble(&self) -> Option<StoreError> {
-        self.inner.trouble()
+    fn fault(&self) -> Option<StoreError> {
+        self.inner.fault()
     }
 
     fn address(&self) -> String {

@@ -9,7 +9,7 @@ use policy::{Name, Node, Policy, Revision, Value};
 use redis_link::value;
 
 use super::fields::{self, Fields};
-use crate::{HistoryEntry, OverrideChange, Since, StoreError, record, redis::RedisStore};
+use crate::{ChangesSince, HistoryEntry, OverrideChange, StoreError, record, redis::RedisStore};
 
 /// Edits that are caught up with; after more, all is read anew.
 const EDITS_MAX: u64 = 200;
@@ -23,7 +23,7 @@ impl RedisStore {
         &self,
         domain: &Name,
         known: &Revision,
-    ) -> Result<Option<Since>, StoreError> {
+    ) -> Result<Option<ChangesSince>, StoreError> {
         let mut all = redis_link::cmd("HGETALL");
         all.arg(self.keys().policy(domain));
         let mut range = redis_link::cmd("XRANGE");
@@ -44,7 +44,7 @@ impl RedisStore {
         };
         let document = record::Document::parse(&now.limits)?;
         let policy = document.into_policy(domain, now.revision, &now.generations)?;
-        Ok(changed(&policy, edits).map(|overrides| Since { policy, overrides }))
+        Ok(changed(&policy, edits).map(|overrides| ChangesSince { policy, overrides }))
     }
 }
 
@@ -70,8 +70,8 @@ fn changed(policy: &Policy, edits: &[HistoryEntry]) -> Option<Vec<OverrideChange
         match edit.operation.as_str() {
             // What edits of fields made is in the document, which is read anew in any case.
             "reset" | "credit" | "fields" => {}
-            "override" => note(policy, &mut changed, edit.limit.as_ref()?, edit)?,
-            "edit" => note_all(policy, &mut changed, edit)?,
+            "override" => apply_override(policy, &mut changed, edit.limit.as_ref()?, edit)?,
+            "edit" => apply_edit(policy, &mut changed, edit)?,
             _ => return None,
         }
     }
@@ -91,10 +91,15 @@ fn changed(policy: &Policy, edits: &[HistoryEntry]) -> Option<Vec<OverrideChange
 }
 
 /// An edit of one override.
-fn note(policy: &Policy, changed: &mut Changed, name: &Name, edit: &HistoryEntry) -> Option<()> {
+fn apply_override(
+    policy: &Policy,
+    changed: &mut Changed,
+    name: &Name,
+    edit: &HistoryEntry,
+) -> Option<()> {
     for (json, stays) in [(&edit.before, false), (&edit.after, true)] {
         if !json.is_empty() {
-            note_one(
+            apply_one(
                 policy,
                 changed,
                 name,
@@ -106,7 +111,7 @@ fn note(policy: &Policy, changed: &mut Changed, name: &Name, edit: &HistoryEntry
 }
 
 /// An edit of limits and overrides.
-fn note_all(policy: &Policy, changed: &mut Changed, edit: &HistoryEntry) -> Option<()> {
+fn apply_edit(policy: &Policy, changed: &mut Changed, edit: &HistoryEntry) -> Option<()> {
     for (json, stays) in [(&edit.before, false), (&edit.after, true)] {
         let node: Node = serde_json::from_str(json).ok()?;
         let Value::Map(limits) = &node.get("overrides")?.value else {
@@ -115,7 +120,7 @@ fn note_all(policy: &Policy, changed: &mut Changed, edit: &HistoryEntry) -> Opti
         for limit in limits {
             let name: Name = limit.key.parse().ok()?;
             for found in limit.value.items() {
-                note_one(policy, changed, &name, (found.clone(), stays))?;
+                apply_one(policy, changed, &name, (found.clone(), stays))?;
             }
         }
     }
@@ -124,7 +129,7 @@ fn note_all(policy: &Policy, changed: &mut Changed, edit: &HistoryEntry) -> Opti
 
 /// An override as an edit found it, or as it left it. What is not an override of the limit as it
 /// is now split says that the limit was another one in between.
-fn note_one(
+fn apply_one(
     policy: &Policy,
     changed: &mut Changed,
     name: &Name,

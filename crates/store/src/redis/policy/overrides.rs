@@ -5,7 +5,7 @@ use redis_link::{Cmd, Value, value};
 
 use super::fields::head_state;
 use crate::{
-    HeadState, Keys, LimitOf, OverrideCursor, OverridePage, StoreError, Unfit, record,
+    HeadState, InvalidOverride, Keys, LimitOf, OverrideCursor, OverridePage, StoreError, record,
     redis::RedisStore,
 };
 
@@ -62,7 +62,9 @@ impl RedisStore {
         let (next, pairs) = value::scan(reply)?;
         let texts = value::texts(pairs)?.into_iter().skip(1).step_by(2);
         Ok(OverridePage {
-            overrides: texts.map(|json| Unfit::read(of.limit, json)).collect(),
+            overrides: texts
+                .map(|json| InvalidOverride::read(of.limit, json))
+                .collect(),
             next: (next != 0).then_some(OverrideCursor(next)),
         })
     }

@@ -20,7 +20,7 @@ fn bucket(user: &[u8], requests: u64, denied_at_ms: Option<u64>) -> BucketActivi
     }
 }
 
-fn noted() -> Noted {
+fn noted() -> ActivityReport {
     let mut limit = LimitActivity {
         delayed: 2,
         ..LimitActivity::default()
@@ -28,7 +28,7 @@ fn noted() -> Noted {
     limit.add(Outcome::Allowed, DecidedBy::Limiter, 7);
     limit.add(Outcome::Denied, DecidedBy::Limiter, 1);
     limit.add(Outcome::Denied, DecidedBy::DenyCache, 40);
-    Noted {
+    ActivityReport {
         covered_ms: 4000,
         activity: Activity {
             limits: BTreeMap::from([(name("per-user"), limit)]),
@@ -43,7 +43,7 @@ fn noted() -> Noted {
 fn a_note_goes_there_and_back() {
     let json = noted().to_json().unwrap();
     insta::assert_snapshot!(json, @r#"{"format":1,"covered_ms":4000,"unmatched":3,"errors":4,"limits":{"per-user":{"allowed":{"limiter":7},"denied":{"limiter":1,"deny_cache":40},"delayed":2}},"buckets":[{"limit":"per-user","bucket":{"user":"alice","tenant":null},"requests":5,"denied":1,"last":{"at_ms":17,"outcome":"denied","by":"deny_cache","descriptor":{"path":{"base64":"L/8="}},"proxy":"p1"}},{"limit":"per-user","bucket":{"user":{"base64":"Yv9i"},"tenant":null},"requests":2}]}"#);
-    assert_eq!(Noted::read(&json), noted());
+    assert_eq!(ActivityReport::read(&json), noted());
 }
 
 #[test]
@@ -51,12 +51,15 @@ fn what_a_later_version_adds_is_skipped() {
     let later = r#"{"format":1,"covered_ms":1,"new":[],"limits":{"per-user":
         {"allowed":{"limiter":7,"oracle":2},"guessed":{"limiter":1}},"Not A Name":{}},
         "buckets":[{"limit":"per-user","last":{"at_ms":1,"outcome":"guessed"}},3]}"#;
-    let read = Noted::read(later).activity;
+    let read = ActivityReport::read(later).activity;
     assert_eq!(read.limits[&name("per-user")].counts.len(), 1);
     assert_eq!(read.limits.len(), 1);
     assert_eq!(read.buckets.len(), 1);
-    assert_eq!(Noted::read(r#"{"format":2,"errors":3}"#), Noted::default());
-    assert_eq!(Noted::read("\u{0}"), Noted::default());
+    assert_eq!(
+        ActivityReport::read(r#"{"format":2,"errors":3}"#),
+        ActivityReport::default()
+    );
+    assert_eq!(ActivityReport::read("\u{0}"), ActivityReport::default());
 }
 
 #[test]

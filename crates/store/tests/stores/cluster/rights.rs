@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use harness::Engine;
-use store::{Cursor, LimitOf, Which, open, slot};
+use store::{Cursor, LimitOf, ResetScope, open, slot};
 
 use super::{
     Cluster,
@@ -54,7 +54,10 @@ async fn a_user_with_few_rights_is_enough_even_while_a_slot_moves() -> Result<()
             domain: &name("shop"),
             limit: &policy.limits()[0],
         };
-        assert_eq!(store.reset(&of, Which::All, &by("ann")).await?.buckets, 3);
+        assert_eq!(
+            store.reset(&of, ResetScope::All, &by("ann")).await?.buckets,
+            3
+        );
     }
     Ok(())
 }

@@ -2,7 +2,7 @@ use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use policy::Name;
 use protocol::{DecidedBy, Outcome};
 use ratatui::{Terminal, backend::TestBackend, style::Color};
-use store::{Activity, BucketActivity, Denial, LimitActivity, Observed};
+use store::{Activity, ActivitySummary, BucketActivity, Denial, LimitActivity};
 
 use super::*;
 use crate::{
@@ -44,7 +44,7 @@ fn data(buckets: Vec<BucketActivity>) -> Data {
     trial.add(Outcome::WouldDeny, DecidedBy::Limiter, 7);
     Data {
         limits: vec![name("trial"), name("idle"), name("per-user")],
-        observed: Observed {
+        observed: ActivitySummary {
             activity: Activity {
                 limits: [(name("per-user"), per_user), (name("trial"), trial)].into(),
                 errors: 3,

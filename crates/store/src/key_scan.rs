@@ -6,27 +6,27 @@ use crate::{BucketKey, Cursor, Keys};
 
 /// Some of the keys under our prefix.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Survey {
+pub struct KeyScan {
     /// Those that belong to a limit.
-    pub held: Vec<Held>,
+    pub keys: Vec<LimitKey>,
     /// How many keys the server looked at for that, about; ours and others.
-    pub looked_at: u64,
+    pub scanned: u64,
     /// Where it goes on; `None`: that was all.
     pub next: Option<Cursor>,
 }
 
 /// A key that belongs to a limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct LimitKey {
     /// Its name in the store.
     pub key: String,
     /// What it is.
-    pub what: HeldFor,
+    pub what: LimitKeyKind,
 }
 
 /// What a key is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum HeldFor {
+pub enum LimitKeyKind {
     /// A bucket.
     Bucket(BucketKey),
     /// The overrides of a limit.
@@ -38,30 +38,30 @@ pub enum HeldFor {
     },
 }
 
-impl Held {
+impl LimitKey {
     /// The domain and the limit.
     pub fn of(&self) -> (&Name, &Name) {
         match &self.what {
-            HeldFor::Bucket(bucket) => (&bucket.domain, &bucket.limit),
-            HeldFor::Overrides { domain, limit } => (domain, limit),
+            LimitKeyKind::Bucket(bucket) => (&bucket.domain, &bucket.limit),
+            LimitKeyKind::Overrides { domain, limit } => (domain, limit),
         }
     }
 }
 
 impl Keys {
     /// A key that belongs to a limit; `None` for all others.
-    pub(crate) fn held(&self, key: String) -> Option<Held> {
+    pub(crate) fn held(&self, key: String) -> Option<LimitKey> {
         let what = if let Some(bucket) = self.parse_bucket(key.as_bytes()) {
-            HeldFor::Bucket(bucket)
+            LimitKeyKind::Bucket(bucket)
         } else {
             let rest = key.strip_prefix(self.prefix())?.strip_prefix('{')?;
             let (domain, rest) = rest.split_once('}')?;
-            HeldFor::Overrides {
+            LimitKeyKind::Overrides {
                 domain: domain.parse().ok()?,
                 limit: rest.strip_prefix(":o:")?.parse().ok()?,
             }
         };
-        Some(Held { key, what })
+        Some(LimitKey { key, what })
     }
 
     /// A glob for all buckets of a limit and of no other, for people.

@@ -9,38 +9,38 @@ pub(crate) const FLEET_KEPT_MS: u64 = 20_000;
 
 /// How finely time is divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Stretch {
+pub enum Resolution {
     /// Five seconds, kept for a little over a minute.
-    Short,
+    Fine,
     /// Five minutes, kept for a little over an hour.
-    Long,
+    Coarse,
 }
 
 /// A part of time, of which each limiter keeps one note for each domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Slot {
+pub struct TimeSlot {
     /// How long it is.
-    pub stretch: Stretch,
+    pub resolution: Resolution,
     /// Which one since the epoch.
     pub number: u64,
 }
 
-impl Stretch {
+impl Resolution {
     /// Both.
-    pub const ALL: [Self; 2] = [Self::Short, Self::Long];
+    pub const ALL: [Self; 2] = [Self::Fine, Self::Coarse];
 
     /// The length of a slot, in milliseconds.
     pub fn millis(self) -> u64 {
         match self {
-            Self::Short => 5_000,
-            Self::Long => 300_000,
+            Self::Fine => 5_000,
+            Self::Coarse => 300_000,
         }
     }
 
     /// The slot that a time, in milliseconds since the epoch, falls into.
-    pub fn slot(self, now_ms: u64) -> Slot {
-        Slot {
-            stretch: self,
+    pub fn slot(self, now_ms: u64) -> TimeSlot {
+        TimeSlot {
+            resolution: self,
             number: now_ms / self.millis(),
         }
     }
@@ -48,27 +48,27 @@ impl Stretch {
     /// How long a slot is kept after it was last written, in milliseconds.
     pub(crate) fn kept_ms(self) -> u64 {
         match self {
-            Self::Short => 75_000,
-            Self::Long => 4_200_000,
+            Self::Fine => 75_000,
+            Self::Coarse => 4_200_000,
         }
     }
 
     /// The part of a key that stands for it.
     pub(crate) fn letter(self) -> char {
         match self {
-            Self::Short => 's',
-            Self::Long => 'l',
+            Self::Fine => 's',
+            Self::Coarse => 'l',
         }
     }
 
     /// The fewest slots that reach back `span_ms` from now, the newest first.
-    pub(crate) fn back(self, now_ms: u64, span_ms: u64) -> impl Iterator<Item = Slot> {
+    pub(crate) fn back(self, now_ms: u64, span_ms: u64) -> impl Iterator<Item = TimeSlot> {
         let newest = now_ms / self.millis();
         let oldest = now_ms.saturating_sub(span_ms) / self.millis();
         let kept = self.kept_ms() / self.millis();
         let oldest = oldest.max(newest.saturating_sub(kept));
-        { oldest..=newest }.rev().map(move |number| Slot {
-            stretch: self,
+        { oldest..=newest }.rev().map(move |number| TimeSlot {
+            resolution: self,
             number,
         })
     }
@@ -78,16 +78,16 @@ impl Stretch {
 mod tests {
     use super::*;
 
-    fn numbers(stretch: Stretch, now_ms: u64, span_ms: u64) -> Vec<u64> {
-        stretch.back(now_ms, span_ms).map(|s| s.number).collect()
+    fn numbers(resolution: Resolution, now_ms: u64, span_ms: u64) -> Vec<u64> {
+        resolution.back(now_ms, span_ms).map(|s| s.number).collect()
     }
 
     #[test]
     fn slots_cover_what_is_asked_for_and_no_more_than_is_kept() {
-        assert_eq!(numbers(Stretch::Short, 60_000, 10_000), [12, 11, 10]);
-        assert_eq!(numbers(Stretch::Short, 64_999, 10_000), [12, 11, 10]);
-        assert_eq!(numbers(Stretch::Short, 3, 10_000), [0]);
-        assert_eq!(numbers(Stretch::Short, u64::MAX, u64::MAX).len(), 16);
-        assert_eq!(numbers(Stretch::Long, 3_600_000, 3_600_000).len(), 13);
+        assert_eq!(numbers(Resolution::Fine, 60_000, 10_000), [12, 11, 10]);
+        assert_eq!(numbers(Resolution::Fine, 64_999, 10_000), [12, 11, 10]);
+        assert_eq!(numbers(Resolution::Fine, 3, 10_000), [0]);
+        assert_eq!(numbers(Resolution::Fine, u64::MAX, u64::MAX).len(), 16);
+        assert_eq!(numbers(Resolution::Coarse, 3_600_000, 3_600_000).len(), 13);
     }
 }
