@@ -33,9 +33,10 @@ pub use overrides::{
 };
 pub use redis_link::{SCHEMES, Server, slot};
 pub use store::{
-    ActiveProxies, Change, Credit, CreditReport, Cursor, Edit, Head, HeadState, HistoryEntry,
-    Inspection, LimitOf, ListedBucket, Overrides, Page, PingReply, ProxyCounts, Record,
-    ResetReport, ResetScope, ScriptStatus, Signature, Store, Stored,
+    ActiveProxies, Buckets, Change, Checks, Credit, CreditReport, Cursor, Diagnostics, Edit, Head,
+    HeadState, HistoryEntry, Inspection, LimitOf, ListedBucket, Overrides, Page, PingReply,
+    Policies, ProxyCounts, Record, ResetReport, ResetScope, ScriptStatus, Signature, Store, Stored,
+    Telemetry,
 };
 pub use telemetry::{
     Activity, ActivityReport, ActivitySummary, BucketActivity, Denial, Fleet, FleetReport,

@@ -1,4 +1,4 @@
-//! What every kind of store can do.
+//! What every store can do, by purpose.
 
 mod bucket;
 mod change;
@@ -27,17 +27,22 @@ use crate::{
     OverridePage, Report, Resolution, StoreError, clock::wall_ms, script::ScriptCheck,
 };
 
-/// The place where limits and buckets live.
+/// A store: where limits and buckets are.
 ///
-/// Every method answers within the store's timeouts, and says in its error whether something may
-/// have happened. Nothing that charges or writes is ever sent twice.
+/// Every method returns within the store's timeouts, and its error says whether something may have
+/// happened. Nothing that charges or writes is ever sent twice.
+pub trait Store: Checks + Policies + Buckets + Telemetry + Diagnostics {}
+
+impl<T: Checks + Policies + Buckets + Telemetry + Diagnostics> Store for T {}
+
+/// Decides checks.
 #[async_trait]
-pub trait Store: Send + Sync + fmt::Debug {
+pub trait Checks: Send + Sync + fmt::Debug {
     /// Decides checks of one domain, one result each, in order. They are decided one after the
     /// other, each all or nothing.
     ///
-    /// A [`CheckError::Stale`] check may be asked again once the policy was read again; if it still
-    /// is stale then, `force` says so: the bucket's memory of a newer edit is a leftover.
+    /// A [`CheckError::Stale`] check may be made again once the policy was read again. If it is still
+    /// stale then, `force` decides it: the newer generation in the bucket is left over from a backup.
     async fn check(
         &self,
         policy: &Compiled,
@@ -45,8 +50,29 @@ pub trait Store: Send + Sync + fmt::Debug {
         force: bool,
     ) -> Vec<Result<Answer, CheckError>>;
 
-    /// Every domain that has ever been written, with its revision: what a poll asks for.
+    /// Decides one check by the script that decides real ones, at a time that the caller chooses. Its
+    /// keys name buckets of the simulation `run`, apart from all others; they expire after a day. The
+    /// memory store has no script.
+    async fn simulate(
+        &self,
+        run: u64,
+        check: &ScriptCheck<'_>,
+        now_ms: u64,
+    ) -> Result<Verdict, CheckError>;
+
+    /// Deletes buckets of a simulation.
+    async fn end_simulation(&self, run: u64, buckets: &[&[u8]]) -> Result<(), StoreError>;
+}
+
+/// The records of domains: their limits and overrides, and the edits of them.
+#[async_trait]
+pub trait Policies: Send + Sync + fmt::Debug {
+    /// Every domain that has ever been written, with its revision: what a poll reads.
     async fn heads(&self) -> Result<Vec<Head>, StoreError>;
+
+    /// Counts published edits, so that a poll need not wait. A publication can be lost: callers poll
+    /// [`Policies::heads`] as well.
+    fn watch_edits(&self) -> watch::Receiver<u64>;
 
     /// The record of a domain.
     async fn read(&self, domain: &Name, overrides: Overrides) -> Result<Stored, StoreError>;
@@ -76,23 +102,23 @@ pub trait Store: Send + Sync + fmt::Debug {
         limits: &[&Name],
     ) -> Result<Vec<u64>, StoreError>;
 
-    /// Some of a limit's overrides: what walks over all of them holds one page at a time. The
-    /// record may change in between, which its revision tells.
+    /// One page of a limit's overrides. The record may change between pages, which its revision shows.
     async fn scan_overrides(
         &self,
         limit: &LimitOf<'_>,
         cursor: OverrideCursor,
     ) -> Result<OverridePage, StoreError>;
 
-    /// Makes one edit, if the domain still is as the editor saw it.
+    /// Makes one edit, if the domain is still at the revision that the editor read.
     async fn write(&self, edit: &Edit<'_>) -> Result<Revision, EditError>;
 
     /// The last edits of a domain, newest first, `max` at most.
     async fn history(&self, domain: &Name, max: usize) -> Result<Vec<HistoryEntry>, StoreError>;
+}
 
-    /// Changes whenever [`Store::heads`] may have: a hint, which can be lost. The poll is the truth.
-    fn watch_edits(&self) -> watch::Receiver<u64>;
-
+/// Buckets and the other keys of limits, for operators.
+#[async_trait]
+pub trait Buckets: Send + Sync + fmt::Debug {
     /// One bucket as it is, and what a check of `cost` would get.
     async fn inspect(
         &self,
@@ -102,8 +128,8 @@ pub trait Store: Send + Sync + fmt::Debug {
         cost: u64,
     ) -> Result<Inspection, CheckError>;
 
-    /// Some of a domain's buckets, in no order; `cursor` is [`Cursor::default`] or of the last page.
-    /// A bucket may come twice; one that exists all the while comes.
+    /// One page of a domain's buckets, in no order; `cursor` is [`Cursor::default`] or that of the last
+    /// page. A bucket may come twice; one that exists throughout comes at least once.
     async fn list(
         &self,
         domain: &Name,
@@ -111,18 +137,18 @@ pub trait Store: Send + Sync + fmt::Debug {
         cursor: Cursor,
     ) -> Result<Page, StoreError>;
 
-    /// Some of the keys that belong to limits, those that are gone included; `cursor` as for
-    /// [`Store::list`]. The memory store forgets what belongs to none.
+    /// One page of the keys that belong to limits, deleted ones included; `cursor` as for
+    /// [`Buckets::list`]. The memory store has no keys of deleted limits.
     async fn scan_keys(&self, _cursor: Cursor) -> Result<KeyScan, StoreError> {
         Ok(KeyScan::default())
     }
 
-    /// When the store forgets keys, in milliseconds; `None`: never.
+    /// How long until keys expire, in milliseconds; `None`: never.
     async fn ttls_ms(&self, keys: &[&str]) -> Result<Vec<Option<u64>>, StoreError> {
         Ok(vec![None; keys.len()])
     }
 
-    /// Forgets the usage of buckets and raises the limit's generation, so that every cache of it
+    /// Sets the usage of buckets to none and raises the limit's generation, so that every cache of it
     /// is dropped.
     async fn reset(
         &self,
@@ -134,90 +160,85 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// Gives units back to one bucket and raises the limit's generation, so that every cache of it
     /// is dropped. A bucket that holds no usage is left as it is.
     ///
-    /// A [`CheckError::Stale`] credit may be given again once the policy was read again, as a check.
+    /// A [`CheckError::Stale`] credit may be made again once the policy was read again, as a check.
     async fn credit(&self, credit: &Credit<'_>, by: &Signature) -> Result<CreditReport, EditError>;
+}
 
-    /// Records which proxies lately asked for which limits, and returns how many any limiter
-    /// recorded within the last 10 s.
+/// What limiters report of themselves, of proxies and of decisions. No decision depends on it.
+#[async_trait]
+pub trait Telemetry: Send + Sync + fmt::Debug {
+    /// Records which proxies are active for which limits, and returns how many any limiter recorded
+    /// within the last 10 s.
     async fn count_proxies(
         &self,
         domain: &Name,
         seen: &ActiveProxies,
     ) -> Result<ProxyCounts, StoreError>;
 
-    /// Writes down what a limiter saw, over what it wrote on the same matter before. The memory
-    /// store keeps none of it: nobody else can read there.
-    async fn report(&self, _limiter: &str, _notes: &[Report<'_>]) -> Result<(), StoreError> {
+    /// Stores reports of a limiter, each in place of its earlier one on the same subject. The memory
+    /// store keeps none: no other process can read them.
+    async fn report(&self, _limiter: &str, _reports: &[Report<'_>]) -> Result<(), StoreError> {
         Ok(())
     }
 
-    /// The store's clock in milliseconds since the epoch, as far as it is known without asking.
+    /// The store's clock in milliseconds since the epoch, estimated without a call.
     fn estimated_now_ms(&self) -> u64 {
         wall_ms()
     }
 
-    /// Who follows the limits, as all limiters noted.
+    /// The limiters and proxies that are alive, from the reports of all limiters.
     async fn fleet(&self) -> Result<Fleet, StoreError> {
         Ok(Fleet::default())
     }
 
-    /// What was decided in a domain in the last `span_ms` milliseconds, or a little longer: whole
+    /// What was decided in a domain in the last `span_ms` milliseconds, rounded up to whole time
     /// slots.
     async fn activity(
         &self,
         _domain: &Name,
-        _stretch: Resolution,
+        _resolution: Resolution,
         _span_ms: u64,
     ) -> Result<ActivitySummary, StoreError> {
         Ok(ActivitySummary::default())
     }
+}
 
-    /// Decides one check by the script that decides real ones, at a time that the caller says. The
-    /// keys in it name buckets of the simulation `run`, apart from all others; a day later they
-    /// are forgotten. The memory store has no script.
-    async fn simulate(
-        &self,
-        run: u64,
-        check: &ScriptCheck<'_>,
-        now_ms: u64,
-    ) -> Result<Verdict, CheckError>;
+/// The servers behind the store.
+#[async_trait]
+pub trait Diagnostics: Send + Sync + fmt::Debug {
+    /// The store's address, without a password.
+    fn address(&self) -> String;
 
-    /// Forgets buckets of a simulation.
-    async fn end_simulation(&self, run: u64, buckets: &[&[u8]]) -> Result<(), StoreError>;
-
-    /// How many keys the server holds, ours and others; `None` where that is not permitted.
-    async fn key_count(&self) -> Result<Option<u64>, StoreError>;
-
-    /// The store's clock, in milliseconds since the epoch.
-    async fn now_ms(&self) -> Result<u64, StoreError>;
-
-    /// Asks the server for a sign of life.
-    async fn ping(&self) -> Result<PingReply, StoreError>;
-
-    /// The scripts, and whether the server has them.
-    async fn scripts(&self) -> Result<Vec<ScriptStatus>, StoreError>;
-
-    /// What each server tells about itself; nothing of the memory store.
-    async fn health(&self) -> Result<Vec<Health>, StoreError>;
-
-    /// Loads the scripts into the server.
-    async fn load_scripts(&self) -> Result<(), StoreError>;
-
-    /// Whether a check would find connections and scripts there; does not ask.
+    /// Whether connections and scripts are ready for a check; sends nothing.
     fn is_warm(&self) -> bool {
         true
     }
 
-    /// Why checks get no decision, by what was heard last; does not ask.
+    /// Why checks get no decision, as last known; sends nothing.
     fn fault(&self) -> Option<StoreError> {
         None
     }
 
-    /// Whether there is no trouble.
+    /// Whether there is no [`Diagnostics::fault`].
     fn is_up(&self) -> bool {
         self.fault().is_none()
     }
 
-    /// The store's address, without a password.
-    fn address(&self) -> String;
+    /// The store's clock, in milliseconds since the epoch.
+    async fn now_ms(&self) -> Result<u64, StoreError>;
+
+    /// How many keys the server holds, ours and others; `None` where that is not permitted.
+    async fn key_count(&self) -> Result<Option<u64>, StoreError>;
+
+    /// Measures a round trip to the servers.
+    async fn ping(&self) -> Result<PingReply, StoreError>;
+
+    /// The scripts, and whether every server has them.
+    async fn scripts(&self) -> Result<Vec<ScriptStatus>, StoreError>;
+
+    /// Loads the scripts into every server.
+    async fn load_scripts(&self) -> Result<(), StoreError>;
+
+    /// The state of each server; empty for the memory store.
+    async fn health(&self) -> Result<Vec<Health>, StoreError>;
 }

@@ -2,6 +2,8 @@
 
 mod buckets;
 mod domains;
+mod operations;
+mod policies;
 mod proxies;
 
 use std::{
@@ -12,7 +14,7 @@ use std::{
 
 use algorithms::check::Verdict;
 use async_trait::async_trait;
-use policy::{Compiled, Name, Override, Revision};
+use policy::{Compiled, Name};
 use protocol::{Answer, Check};
 use tokio::sync::watch;
 
@@ -21,17 +23,11 @@ use domains::Domains;
 use proxies::Proxies;
 
 use crate::{
-    ActiveProxies, CheckError, Credit, CreditReport, Cursor, Edit, EditError, Head, Health,
-    HistoryEntry, Inspection, Keys, LimitOf, ListedBucket, Options, OverrideCursor, OverridePage,
-    Overrides, Page, PingReply, ProxyCounts, RESET_BEGUN, ResetReport, ResetScope, ScriptStatus,
-    Signature, Store, StoreError, Stored, clock::wall_ms, edit, plan::CheckPlan,
-    script::ScriptCheck, slot,
+    ActiveProxies, CheckError, Checks, Diagnostics, Health, Keys, Options, PingReply, ProxyCounts,
+    ScriptStatus, StoreError, Telemetry, clock::wall_ms, plan::CheckPlan, script::ScriptCheck,
 };
 
-/// Buckets of a page of a listing.
-const PAGE: usize = 1000;
-
-/// Everything in memory.
+/// Limits and buckets in memory.
 pub(crate) struct MemoryStore {
     keys: Keys,
     clock: Clock,
@@ -86,7 +82,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 #[async_trait]
-impl Store for MemoryStore {
+impl Checks for MemoryStore {
     async fn check(
         &self,
         policy: &Compiled,
@@ -95,172 +91,6 @@ impl Store for MemoryStore {
     ) -> Vec<Result<Answer, CheckError>> {
         let decide = |check| self.check_one(policy, check, force);
         checks.iter().map(decide).collect()
-    }
-
-    async fn heads(&self) -> Result<Vec<Head>, StoreError> {
-        Ok(lock(&self.domains).heads())
-    }
-
-    async fn read(&self, domain: &Name, overrides: Overrides) -> Result<Stored, StoreError> {
-        Ok(lock(&self.domains).read(domain, overrides))
-    }
-
-    async fn read_override(
-        &self,
-        limit: &LimitOf<'_>,
-        values: &[Option<Vec<u8>>],
-    ) -> Result<Option<Override>, StoreError> {
-        Ok(lock(&self.domains).override_of(limit, values))
-    }
-
-    async fn override_counts(
-        &self,
-        domain: &Name,
-        limits: &[&Name],
-    ) -> Result<Vec<u64>, StoreError> {
-        Ok(lock(&self.domains).override_counts(domain, limits))
-    }
-
-    async fn scan_overrides(
-        &self,
-        limit: &LimitOf<'_>,
-        _cursor: OverrideCursor,
-    ) -> Result<OverridePage, StoreError> {
-        Ok(lock(&self.domains).scan_overrides(limit))
-    }
-
-    async fn write(&self, edit: &Edit<'_>) -> Result<Revision, EditError> {
-        let now_ms = (self.clock)();
-        let revision = lock(&self.domains).write(edit, now_ms)?;
-        self.edited();
-        Ok(revision)
-    }
-
-    async fn history(&self, domain: &Name, max: usize) -> Result<Vec<HistoryEntry>, StoreError> {
-        Ok(lock(&self.domains).history(domain, max))
-    }
-
-    fn watch_edits(&self) -> watch::Receiver<u64> {
-        self.edits.subscribe()
-    }
-
-    async fn inspect(
-        &self,
-        policy: &Compiled,
-        limit: &Name,
-        values: &[Option<Vec<u8>>],
-        cost: u64,
-    ) -> Result<Inspection, CheckError> {
-        let mut buckets = lock(&self.buckets);
-        let now_ms = (self.clock)();
-        let planned = CheckPlan::of_bucket(policy, limit, values, cost, &self.keys, now_ms)?;
-        let key = planned.key_of(policy.domain(), &self.keys);
-        let verdict = buckets.check(&planned, now_ms)?;
-        let leased = verdict.limits.first().map_or(0, |limit| limit.leased);
-        let answer = planned.answer(policy, &verdict, now_ms);
-        let limits = answer.limits.into_iter();
-        let missing = || StoreError::Corrupt("no answer for the bucket".to_owned());
-        Ok(Inspection {
-            leased,
-            now_ms,
-            answer: { limits }.next().ok_or_else(missing)?,
-            slot: slot(key.as_bytes()),
-            node: None,
-            state: buckets.state(&key),
-            ttl_ms: buckets.ttl_ms(&key, now_ms),
-            key,
-        })
-    }
-
-    async fn list(
-        &self,
-        domain: &Name,
-        limit: Option<&Name>,
-        cursor: Cursor,
-    ) -> Result<Page, StoreError> {
-        let keys = lock(&self.buckets).sorted_keys((self.clock)());
-        let wanted = keys.into_iter().filter_map(|key| {
-            let parsed = self.keys.parse_bucket(key.as_bytes())?;
-            let asked = parsed.domain == *domain && limit.is_none_or(|l| parsed.limit == *l);
-            asked.then_some(ListedBucket {
-                key,
-                limit: parsed.limit,
-                partition: parsed.partition,
-                values: parsed.values,
-            })
-        });
-        let skipped = usize::try_from(cursor.scan).unwrap_or(usize::MAX);
-        let mut buckets: Vec<_> = wanted.skip(skipped).take(PAGE + 1).collect();
-        let more = buckets.len() > PAGE;
-        buckets.truncate(PAGE);
-        let next = Cursor {
-            scan: cursor.scan + u64::try_from(PAGE).unwrap_or(u64::MAX),
-            ..cursor
-        };
-        Ok(Page {
-            buckets,
-            next: more.then_some(next),
-        })
-    }
-
-    async fn reset(
-        &self,
-        of: &LimitOf<'_>,
-        which: ResetScope<'_>,
-        by: &Signature,
-    ) -> Result<ResetReport, EditError> {
-        let LimitOf { domain, limit } = *of;
-        let now_ms = (self.clock)();
-        let (buckets, what) = match which {
-            ResetScope::Bucket(values) => {
-                let key = self.keys.bucket_of(domain, limit, values);
-                let removed = lock(&self.buckets).remove(|k| k == key, now_ms);
-                (removed, key)
-            }
-            ResetScope::All => {
-                let begun = edit::reset(limit, RESET_BEGUN);
-                lock(&self.domains).reset(domain, begun, by, now_ms)?;
-                let ours = |key: &str| {
-                    let parsed = self.keys.parse_bucket(key.as_bytes());
-                    parsed.is_some_and(|p| p.domain == *domain && p.limit == limit.name)
-                };
-                (lock(&self.buckets).remove(ours, now_ms), "*".to_owned())
-            }
-        };
-        let plan = edit::reset(limit, &what);
-        let revision = lock(&self.domains).reset(domain, plan, by, now_ms)?;
-        self.edited();
-        Ok(ResetReport {
-            buckets,
-            revision: revision.number,
-        })
-    }
-
-    async fn credit(&self, credit: &Credit<'_>, by: &Signature) -> Result<CreditReport, EditError> {
-        let policy = credit.policy;
-        let now_ms = (self.clock)();
-        let (limit, values) = (credit.limit, credit.values);
-        let planned = CheckPlan::of_bucket(policy, limit, values, 0, &self.keys, now_ms)?;
-        let (Some(bucket), Some(limit)) = (planned.buckets().next(), planned.limit()) else {
-            return Ok(CreditReport::of_nothing(policy));
-        };
-        let mut report = lock(&self.buckets).credit(credit, bucket, now_ms)?;
-        if report.used && !credit.peek {
-            let plan = edit::credit(limit, credit.units, &bucket.key);
-            let revision = lock(&self.domains).reset(policy.domain(), plan, by, now_ms)?;
-            report.revision = revision.number;
-            self.edited();
-        }
-        Ok(report)
-    }
-
-    async fn count_proxies(
-        &self,
-        domain: &Name,
-        seen: &ActiveProxies,
-    ) -> Result<ProxyCounts, StoreError> {
-        let now_ms = (self.clock)();
-        Ok(lock(&self.proxies).report(domain, seen, now_ms))
     }
 
     async fn simulate(
@@ -276,13 +106,32 @@ impl Store for MemoryStore {
     async fn end_simulation(&self, _run: u64, _buckets: &[&[u8]]) -> Result<(), StoreError> {
         Ok(())
     }
+}
 
-    async fn key_count(&self) -> Result<Option<u64>, StoreError> {
-        Ok(None)
+#[async_trait]
+impl Telemetry for MemoryStore {
+    async fn count_proxies(
+        &self,
+        domain: &Name,
+        seen: &ActiveProxies,
+    ) -> Result<ProxyCounts, StoreError> {
+        let now_ms = (self.clock)();
+        Ok(lock(&self.proxies).count(domain, seen, now_ms))
+    }
+}
+
+#[async_trait]
+impl Diagnostics for MemoryStore {
+    fn address(&self) -> String {
+        "memory".to_owned()
     }
 
     async fn now_ms(&self) -> Result<u64, StoreError> {
         Ok((self.clock)())
+    }
+
+    async fn key_count(&self) -> Result<Option<u64>, StoreError> {
+        Ok(None)
     }
 
     async fn ping(&self) -> Result<PingReply, StoreError> {
@@ -299,16 +148,12 @@ impl Store for MemoryStore {
         Ok(Vec::new())
     }
 
-    async fn health(&self) -> Result<Vec<Health>, StoreError> {
-        Ok(Vec::new())
-    }
-
     async fn load_scripts(&self) -> Result<(), StoreError> {
         Ok(())
     }
 
-    fn address(&self) -> String {
-        "memory".to_owned()
+    async fn health(&self) -> Result<Vec<Health>, StoreError> {
+        Ok(Vec::new())
     }
 }
 

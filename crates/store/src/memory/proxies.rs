@@ -1,4 +1,4 @@
-//! Which proxies asked for which limits lately.
+//! Which proxies are active for which limits.
 
 use std::collections::HashMap;
 
@@ -9,24 +9,24 @@ use crate::{ActiveProxies, PROXIES_MAX, PROXY_LIFE_MS, ProxyCounts};
 /// Per domain and limit, the proxies and when they last asked, in milliseconds since the epoch.
 #[derive(Debug, Default)]
 pub(super) struct Proxies {
-    heard: HashMap<(Name, Option<Name>), HashMap<String, u64>>,
+    seen_at: HashMap<(Name, Option<Name>), HashMap<String, u64>>,
 }
 
 impl Proxies {
-    pub(super) fn report(
+    pub(super) fn count(
         &mut self,
         domain: &Name,
         seen: &ActiveProxies,
         now_ms: u64,
     ) -> ProxyCounts {
         let alive = |at: u64| now_ms.saturating_sub(at) <= PROXY_LIFE_MS;
-        self.heard.retain(|_, proxies| {
+        self.seen_at.retain(|_, proxies| {
             proxies.retain(|_, at| alive(*at));
             !proxies.is_empty()
         });
         let count = |(limit, new): (&Option<Name>, &Vec<String>)| {
             let proxies = self
-                .heard
+                .seen_at
                 .entry((domain.clone(), limit.clone()))
                 .or_default();
             for proxy in new {

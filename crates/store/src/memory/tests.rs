@@ -7,7 +7,7 @@ use policy::{Compiled, Name, Policy};
 use protocol::Check;
 
 use super::MemoryStore;
-use crate::{CheckError, Options, Store, StoreError};
+use crate::{CheckError, Checks, Options, StoreError};
 
 /// A store of at most `max` buckets, its clock, and one unit per second for each user.
 struct Small {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use redis_link::{Cmd, Lane, Node, Request, Servers, Value, value};
+use redis_link::{Cmd, Lane, Node, Request, Value, value};
 use tokio::time::Instant;
 
 use super::{RedisStore, telemetry};
@@ -12,27 +12,7 @@ use crate::{Health, Rights, StoreError, scripts::PERMISSIONS};
 const SETTINGS: [&str; 3] = ["save", "min-replicas-to-write", "maxmemory-policy"];
 
 impl RedisStore {
-    pub(super) async fn health(&self) -> Result<Vec<Health>, StoreError> {
-        // A user has the same rights on every node, or is to have.
-        let rights = self.rights().await?;
-        let cluster = match &self.servers {
-            Servers::One(node) => {
-                let address = self.address.clone();
-                let health = self.health_of(address, node, rights);
-                return Ok(vec![health.await?]);
-            }
-            Servers::Cluster(cluster) => cluster,
-        };
-        let masters = cluster.masters(true, self.control_deadline()).await?;
-        let mut all = Vec::new();
-        for (address, node) in masters.all() {
-            let health = self.health_of(address, node, rights.clone());
-            all.push(health.await?);
-        }
-        Ok(all)
-    }
-
-    async fn health_of(
+    pub(super) async fn health_of(
         &self,
         address: String,
         node: &Node,
@@ -47,7 +27,9 @@ impl RedisStore {
             settings: self.settings(node).await?,
             now_ms,
             round_trip,
-            scripts: super::about::statuses(self.at(node, super::about::exist()).await?)?,
+            scripts: super::diagnostics::statuses(
+                self.at(node, super::diagnostics::exist()).await?,
+            )?,
             rights,
         })
     }
@@ -83,7 +65,7 @@ impl RedisStore {
         Ok(Some(settings))
     }
 
-    async fn rights(&self) -> Result<Option<Rights>, StoreError> {
+    pub(super) async fn rights(&self) -> Result<Option<Rights>, StoreError> {
         let prefix = self.keys().prefix();
         let keys = [format!("{prefix}{{doctor}}")];
         let args = [self.keys().edits(), "not-ours".to_owned()];

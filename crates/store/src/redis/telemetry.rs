@@ -2,12 +2,14 @@
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
+use async_trait::async_trait;
 use policy::Name;
 use redis_link::{Lane, Request, Value, value};
 
-use super::RedisStore;
+use super::{RedisStore, proxies::in_calls};
 use crate::{
-    ActivitySummary, Fleet, Report, Resolution, StoreError,
+    ActiveProxies, ActivitySummary, Diagnostics, Fleet, ProxyCounts, Report, Resolution,
+    StoreError, Telemetry,
     clock::wall_ms,
     scripts::NOTE,
     telemetry::{self, ActivityReport},
@@ -15,9 +17,9 @@ use crate::{
 
 /// How far the server's clock is ahead of ours, in milliseconds, as of its last answer.
 #[derive(Debug, Default)]
-pub(super) struct Ahead(AtomicI64);
+pub(super) struct ClockOffset(AtomicI64);
 
-impl Ahead {
+impl ClockOffset {
     pub(super) fn now_ms(&self) -> u64 {
         wall_ms().saturating_add_signed(self.0.load(Ordering::Relaxed))
     }
@@ -29,12 +31,21 @@ impl Ahead {
     }
 }
 
-impl RedisStore {
-    pub(super) async fn report(
+#[async_trait]
+impl Telemetry for RedisStore {
+    async fn count_proxies(
         &self,
-        limiter: &str,
-        notes: &[Report<'_>],
-    ) -> Result<(), StoreError> {
+        domain: &Name,
+        seen: &ActiveProxies,
+    ) -> Result<ProxyCounts, StoreError> {
+        let mut counts = ProxyCounts::new();
+        for call in in_calls(seen) {
+            self.count_proxies_of(domain, &call, &mut counts).await?;
+        }
+        Ok(counts)
+    }
+
+    async fn report(&self, limiter: &str, notes: &[Report<'_>]) -> Result<(), StoreError> {
         if notes.is_empty() {
             return Ok(());
         }
@@ -44,15 +55,44 @@ impl RedisStore {
         // One that is written twice says the same twice.
         for answer in self.servers.run(Lane::Control, &calls, deadline).await {
             let now_ms = value::integer(answer?)?;
-            self.ahead.set(u64::try_from(now_ms).unwrap_or(0));
+            self.clock_offset.set(u64::try_from(now_ms).unwrap_or(0));
         }
         Ok(())
     }
 
+    fn estimated_now_ms(&self) -> u64 {
+        self.clock_offset.now_ms()
+    }
+
+    async fn fleet(&self) -> Result<Fleet, StoreError> {
+        let now_ms = self.now_ms().await?;
+        let newest = now_ms / telemetry::FLEET_SLOT_MS;
+        let slots = (0..telemetry::FLEET_SLOTS).map(|back| newest.saturating_sub(back));
+        let keys = slots.map(|slot| self.keys().fleet(slot));
+        Ok(Fleet::of(self.notes(keys).await?, now_ms))
+    }
+
+    async fn activity(
+        &self,
+        domain: &Name,
+        resolution: Resolution,
+        span_ms: u64,
+    ) -> Result<ActivitySummary, StoreError> {
+        let now_ms = self.now_ms().await?;
+        let slots = resolution.back(now_ms, span_ms);
+        let keys = slots.map(|slot| self.keys().activity(domain, slot));
+        let notes = self.notes(keys).await?;
+        let notes = notes.into_iter();
+        let notes = notes.map(|(limiter, _, json)| (limiter, ActivityReport::read(&json)));
+        Ok(ActivitySummary::of(notes, now_ms))
+    }
+}
+
+impl RedisStore {
     fn call(&self, limiter: &str, note: &Report<'_>) -> Result<Request, StoreError> {
         let (key, json, kept_ms) = match note {
             Report::Fleet(fleet_report) => {
-                let slot = self.ahead.now_ms() / telemetry::FLEET_SLOT_MS;
+                let slot = self.clock_offset.now_ms() / telemetry::FLEET_SLOT_MS;
                 let key = self.keys().fleet(slot);
                 (key, fleet_report.to_json()?, telemetry::FLEET_KEPT_MS)
             }
@@ -68,34 +108,6 @@ impl RedisStore {
         let bound = telemetry::NOTES_MAX.to_string();
         let args = [limiter.to_owned(), json, kept_ms.to_string(), bound];
         Ok(Request::call(&NOTE, &[key], &args))
-    }
-
-    pub(super) async fn fleet(&self) -> Result<Fleet, StoreError> {
-        let now_ms = self.now_ms().await?;
-        let newest = now_ms / telemetry::FLEET_SLOT_MS;
-        let slots = (0..telemetry::FLEET_SLOTS).map(|back| newest.saturating_sub(back));
-        let keys = slots.map(|slot| self.keys().fleet(slot));
-        Ok(Fleet::of(self.notes(keys).await?, now_ms))
-    }
-
-    pub(super) async fn activity(
-        &self,
-        domain: &Name,
-        resolution: Resolution,
-        span_ms: u64,
-    ) -> Result<ActivitySummary, StoreError> {
-        let now_ms = self.now_ms().await?;
-        let slots = resolution.back(now_ms, span_ms);
-        let keys = slots.map(|slot| self.keys().activity(domain, slot));
-        let notes = self.notes(keys).await?;
-        let notes = notes.into_iter();
-        let notes = notes.map(|(limiter, _, json)| (limiter, ActivityReport::read(&json)));
-        Ok(ActivitySummary::of(notes, now_ms))
-    }
-
-    /// The server's clock, in milliseconds since the epoch; of a Cluster any node's.
-    pub(super) async fn now_ms(&self) -> Result<u64, StoreError> {
-        time(self.control(redis_link::cmd("TIME")).await?)
     }
 
     /// Every note under these keys: who wrote it, when, and what.

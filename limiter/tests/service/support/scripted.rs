@@ -12,10 +12,11 @@ use harness::until;
 use policy::{Compiled, Name, Override, Revision};
 use protocol::{Answer, Check};
 use store::{
-    ActiveProxies, CheckError, Credit, CreditReport, Cursor, Edit, EditError, Head, Health,
-    HistoryEntry, Inspection, LimitOf, Options, OverrideCursor, OverridePage, Overrides, Page,
-    PingReply, ProxyCounts, ResetReport, ResetScope, ScriptStatus, Signature, Store, StoreError,
-    StoreUrl, Stored, open, script::ScriptCheck,
+    ActiveProxies, Buckets, CheckError, Checks, Credit, CreditReport, Cursor, Diagnostics, Edit,
+    EditError, Head, Health, HistoryEntry, Inspection, LimitOf, Options, OverrideCursor,
+    OverridePage, Overrides, Page, PingReply, Policies, ProxyCounts, ResetReport, ResetScope,
+    ScriptStatus, Signature, Store, StoreError, StoreUrl, Stored, Telemetry, open,
+    script::ScriptCheck,
 };
 use tokio::sync::{Semaphore, watch};
 
@@ -107,7 +108,7 @@ impl Scripted {
 }
 
 #[async_trait]
-impl Store for Scripted {
+impl Checks for Scripted {
     async fn check(
         &self,
         policy: &Compiled,
@@ -130,12 +131,32 @@ impl Store for Scripted {
         }
     }
 
+    async fn simulate(
+        &self,
+        run: u64,
+        check: &ScriptCheck<'_>,
+        now_ms: u64,
+    ) -> Result<Verdict, CheckError> {
+        self.inner.simulate(run, check, now_ms).await
+    }
+
+    async fn end_simulation(&self, run: u64, buckets: &[&[u8]]) -> Result<(), StoreError> {
+        self.inner.end_simulation(run, buckets).await
+    }
+}
+
+#[async_trait]
+impl Policies for Scripted {
     async fn heads(&self) -> Result<Vec<Head>, StoreError> {
         let error = self.script.lock().unwrap().heads_error.clone();
         match error {
             Some(error) => Err(error),
             None => self.inner.heads().await,
         }
+    }
+
+    fn watch_edits(&self) -> watch::Receiver<u64> {
+        self.inner.watch_edits()
     }
 
     async fn read(&self, domain: &Name, overrides: Overrides) -> Result<Stored, StoreError> {
@@ -181,11 +202,10 @@ impl Store for Scripted {
     async fn history(&self, domain: &Name, max: usize) -> Result<Vec<HistoryEntry>, StoreError> {
         self.inner.history(domain, max).await
     }
+}
 
-    fn watch_edits(&self) -> watch::Receiver<u64> {
-        self.inner.watch_edits()
-    }
-
+#[async_trait]
+impl Buckets for Scripted {
     async fn inspect(
         &self,
         policy: &Compiled,
@@ -217,7 +237,10 @@ impl Store for Scripted {
     async fn credit(&self, credit: &Credit<'_>, by: &Signature) -> Result<CreditReport, EditError> {
         self.inner.credit(credit, by).await
     }
+}
 
+#[async_trait]
+impl Telemetry for Scripted {
     async fn count_proxies(
         &self,
         domain: &Name,
@@ -225,26 +248,24 @@ impl Store for Scripted {
     ) -> Result<ProxyCounts, StoreError> {
         self.inner.count_proxies(domain, seen).await
     }
+}
 
-    async fn simulate(
-        &self,
-        run: u64,
-        check: &ScriptCheck<'_>,
-        now_ms: u64,
-    ) -> Result<Verdict, CheckError> {
-        self.inner.simulate(run, check, now_ms).await
+#[async_trait]
+impl Diagnostics for Scripted {
+    fn address(&self) -> String {
+        self.inner.address()
     }
 
-    async fn end_simulation(&self, run: u64, buckets: &[&[u8]]) -> Result<(), StoreError> {
-        self.inner.end_simulation(run, buckets).await
-    }
-
-    async fn key_count(&self) -> Result<Option<u64>, StoreError> {
-        self.inner.key_count().await
+    fn fault(&self) -> Option<StoreError> {
+        self.inner.fault()
     }
 
     async fn now_ms(&self) -> Result<u64, StoreError> {
         self.inner.now_ms().await
+    }
+
+    async fn key_count(&self) -> Result<Option<u64>, StoreError> {
+        self.inner.key_count().await
     }
 
     async fn ping(&self) -> Result<PingReply, StoreError> {
@@ -255,19 +276,11 @@ impl Store for Scripted {
         self.inner.scripts().await
     }
 
-    async fn health(&self) -> Result<Vec<Health>, StoreError> {
-        self.inner.health().await
-    }
-
     async fn load_scripts(&self) -> Result<(), StoreError> {
         self.inner.load_scripts().await
     }
 
-    fn fault(&self) -> Option<StoreError> {
-        self.inner.fault()
-    }
-
-    fn address(&self) -> String {
-        self.inner.address()
+    async fn health(&self) -> Result<Vec<Health>, StoreError> {
+        self.inner.health().await
     }
 }

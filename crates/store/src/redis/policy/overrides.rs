@@ -1,13 +1,10 @@
 //! Reading overrides: one, some, or how many there are.
 
-use policy::{Name, Override, Policy, Revision};
+use policy::{Name, Policy, Revision};
 use redis_link::{Cmd, Value, value};
 
 use super::fields::head_state;
-use crate::{
-    HeadState, InvalidOverride, Keys, LimitOf, OverrideCursor, OverridePage, StoreError, record,
-    redis::RedisStore,
-};
+use crate::{HeadState, StoreError, record, redis::RedisStore};
 
 /// Fields that one step of reading overrides asks for: a reply of about 100 KB.
 const SCAN_COUNT: usize = 1000;
@@ -19,56 +16,6 @@ const LIMITS_PER_STEP: usize = 64;
 const OVERRIDES_MAX: usize = 1_000_000;
 
 impl RedisStore {
-    pub(in crate::redis) async fn read_override(
-        &self,
-        of: &LimitOf<'_>,
-        values: &[Option<Vec<u8>>],
-    ) -> Result<Option<Override>, StoreError> {
-        let mut get = redis_link::cmd("HGET");
-        get.arg(self.keys().overrides(of.domain, &of.limit.name));
-        get.arg(Keys::override_field(values));
-        let found = value::optional_text(self.control(get).await?)?;
-        found
-            .map(|json| record::read_override(of.limit, &json))
-            .transpose()
-    }
-
-    pub(in crate::redis) async fn override_counts(
-        &self,
-        domain: &Name,
-        limits: &[&Name],
-    ) -> Result<Vec<u64>, StoreError> {
-        if limits.is_empty() {
-            return Ok(Vec::new());
-        }
-        let counts = limits.iter().map(|limit| {
-            let mut count = redis_link::cmd("HLEN");
-            count.arg(self.keys().overrides(domain, limit));
-            count
-        });
-        let count = |reply| Ok(u64::try_from(value::integer(reply)?).unwrap_or(0));
-        let replies = self.control_all(counts).await?;
-        replies.into_iter().map(count).collect()
-    }
-
-    pub(in crate::redis) async fn scan_overrides(
-        &self,
-        of: &LimitOf<'_>,
-        cursor: OverrideCursor,
-    ) -> Result<OverridePage, StoreError> {
-        let reply = self
-            .control(self.step(of.domain, &of.limit.name, cursor.0))
-            .await?;
-        let (next, pairs) = value::scan(reply)?;
-        let texts = value::texts(pairs)?.into_iter().skip(1).step_by(2);
-        Ok(OverridePage {
-            overrides: texts
-                .map(|json| InvalidOverride::read(of.limit, json))
-                .collect(),
-            next: (next != 0).then_some(OverrideCursor(next)),
-        })
-    }
-
     /// Reads the overrides of all limits into them, page by page; false if the record changed
     /// meanwhile. A page is dropped as soon as it is read: of 150,000 overrides, the texts and their
     /// syntax trees would take several times as much as what is kept.
@@ -119,7 +66,7 @@ impl RedisStore {
         Ok(true)
     }
 
-    fn step(&self, domain: &Name, limit: &Name, cursor: u64) -> Cmd {
+    pub(super) fn step(&self, domain: &Name, limit: &Name, cursor: u64) -> Cmd {
         let mut scan = redis_link::cmd("HSCAN");
         scan.arg(self.keys().overrides(domain, limit)).arg(cursor);
         scan.arg("COUNT").arg(SCAN_COUNT);

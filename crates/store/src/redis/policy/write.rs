@@ -5,7 +5,7 @@ use redis_link::{Value, value};
 
 use super::fields::{check_format, revision};
 use crate::{
-    DOMAINS_MAX, Edit, EditError, Signature, StoreError, Stored,
+    DOMAINS_MAX, EditError, Signature, StoreError,
     edit::{self, HISTORY_BYTES_MAX, HISTORY_MAX, How, OverrideWrites, Plan},
     redis::RedisStore,
     scripts::POLICY_WRITE,
@@ -17,16 +17,8 @@ const STAGE_STEP: usize = 500;
 const STAGE_LIFE_MS: u64 = 600_000;
 
 impl RedisStore {
-    pub(in crate::redis) async fn write(&self, edit: &Edit<'_>) -> Result<Revision, EditError> {
-        let plan = edit::plan(edit)?;
-        if matches!(edit.base, Stored::Absent) {
-            self.has_room_for(edit.domain).await?;
-        }
-        self.write_settled(edit, &plan).await
-    }
-
     /// Two new domains at the same time may both be the last.
-    async fn has_room_for(&self, domain: &Name) -> Result<(), EditError> {
+    pub(super) async fn has_room_for(&self, domain: &Name) -> Result<(), EditError> {
         let listed = self.listed().await?;
         if listed.len() < DOMAINS_MAX || listed.contains(domain) {
             return Ok(());

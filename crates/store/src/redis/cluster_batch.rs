@@ -9,7 +9,7 @@ use redis_link::{Deadline, Lane, Outcome, Request, is_refused, value};
 
 use super::{
     RedisStore,
-    check::{Verdict, call, decode, undecided},
+    checks::{TimedVerdict, call, decode, undecided},
 };
 use crate::{
     CheckError, Refusal, StoreError,
@@ -33,7 +33,7 @@ enum Job<'a> {
 }
 
 /// A batch of checks on its way.
-struct Journey<'a, 'p> {
+struct ClusterBatch<'a, 'p> {
     asked: &'a [&'a CheckPlan<'p>],
     spreads: Vec<Spread<'a, CheckError>>,
     /// Slots on their way to another node, which decide one bucket at a time only.
@@ -42,26 +42,26 @@ struct Journey<'a, 'p> {
 
 impl RedisStore {
     /// One result for each check, in order.
-    pub(super) async fn ask_slots(
+    pub(super) async fn decide_by_slot(
         &self,
         asked: &[&CheckPlan<'_>],
         checks: Vec<ScriptCheck<'_>>,
-    ) -> Vec<Result<Verdict, CheckError>> {
+    ) -> Vec<Result<TimedVerdict, CheckError>> {
         let deadline = Deadline::within(self.options.timeout);
-        let mut journey = Journey {
+        let mut batch = ClusterBatch {
             asked,
             spreads: checks.into_iter().map(Spread::new).collect(),
             moving: BTreeSet::new(),
         };
         loop {
-            let returned = journey.returned();
+            let returned = batch.returned();
             // What was charged in vain is taken back even where that comes too late for the answer.
             let deadline = if returned.is_empty() {
                 deadline
             } else {
                 Deadline::within(self.options.timeout)
             };
-            let jobs = journey.jobs(returned);
+            let jobs = batch.jobs(returned);
             if jobs.is_empty() {
                 break;
             }
@@ -69,13 +69,13 @@ impl RedisStore {
             let answers = self.servers.run(Lane::Data, &calls, deadline).await;
             for (job, answer) in jobs.into_iter().zip(answers) {
                 match job {
-                    Job::Check(asks) => journey.decided(asks, answer),
-                    Job::TakeBack(charges) => journey.taken_back(&charges, answer),
+                    Job::Check(asks) => batch.decided(asks, answer),
+                    Job::TakeBack(charges) => batch.taken_back(&charges, answer),
                 }
             }
         }
         let unasked = || value::short().into();
-        let spreads = journey.spreads.into_iter();
+        let spreads = batch.spreads.into_iter();
         spreads
             .map(|spread| {
                 let (settled, charged) = (spread.has_settled(), spread.has_charged());
@@ -119,7 +119,7 @@ impl Job<'_> {
     }
 }
 
-impl<'a> Journey<'a, '_> {
+impl<'a> ClusterBatch<'a, '_> {
     /// Charges of checks that failed since, by slot.
     fn returned(&mut self) -> BTreeMap<u16, Vec<Returned<'a>>> {
         let mut by_slot: BTreeMap<u16, Vec<Returned<'a>>> = BTreeMap::new();
@@ -182,7 +182,7 @@ impl<'a> Journey<'a, '_> {
         }
     }
 
-    fn answer(&mut self, check: usize, ask: &Ask<'a>, answer: Result<Verdict, CheckError>) {
+    fn answer(&mut self, check: usize, ask: &Ask<'a>, answer: Result<TimedVerdict, CheckError>) {
         if let Some(spread) = self.spreads.get_mut(check) {
             spread.answer(ask.part, answer);
         }

@@ -1,40 +1,33 @@
-//! The servers themselves, as operators see them.
+//! The servers themselves, for operators.
 
 use std::collections::BTreeMap;
 
-use redis_link::{Request, Script, Value, value};
+use async_trait::async_trait;
+use redis_link::{Request, Script, Servers, Value, value};
 use tokio::time::Instant;
 
-use super::RedisStore;
-use crate::{PingReply, ScriptStatus, StoreError, scripts};
+use super::{RedisStore, telemetry::time};
+use crate::{Diagnostics, Health, PingReply, ScriptStatus, StoreError, scripts};
 
-impl RedisStore {
-    pub(super) async fn ping(&self) -> Result<PingReply, StoreError> {
-        let ping = [Request::from(redis_link::cmd("PING"))];
-        // Once to have a connection, once to measure.
-        self.on_each(&ping, true).await?;
-        let asked = Instant::now();
-        let nodes = self.on_each(&ping, false).await?.len();
-        let latency = asked.elapsed();
-        let hello = [Request::from(redis_link::cmd("HELLO"))];
-        let deadline = self.control_deadline();
-        let mut answers = self.servers.run_on_each(&hello, false, deadline).await?;
-        let mut about = match answers.pop().and_then(|mut node| node.pop()) {
-            Some(Ok(reply)) => about(reply),
-            // Not permitted, or a server older than HELLO: alive all the same.
-            _ => BTreeMap::new(),
-        };
-        Ok(PingReply {
-            latency,
-            nodes,
-            server: about.remove("server").unwrap_or_else(|| "redis".to_owned()),
-            version: about.remove("version"),
-            role: about.remove("role"),
-        })
+#[async_trait]
+impl Diagnostics for RedisStore {
+    fn address(&self) -> String {
+        self.address.clone()
     }
 
-    /// Of all servers together.
-    pub(super) async fn key_count(&self) -> Result<Option<u64>, StoreError> {
+    fn is_warm(&self) -> bool {
+        self.servers.is_warm()
+    }
+
+    fn fault(&self) -> Option<StoreError> {
+        self.servers.fault()
+    }
+
+    async fn now_ms(&self) -> Result<u64, StoreError> {
+        time(self.control(redis_link::cmd("TIME")).await?)
+    }
+
+    async fn key_count(&self) -> Result<Option<u64>, StoreError> {
         let size = [Request::from(redis_link::cmd("DBSIZE"))];
         let nodes = match self.on_each(&size, false).await {
             Ok(nodes) => nodes,
@@ -50,8 +43,33 @@ impl RedisStore {
         Ok(Some(count))
     }
 
-    /// A script is loaded where every server has it.
-    pub(super) async fn scripts(&self) -> Result<Vec<ScriptStatus>, StoreError> {
+    async fn ping(&self) -> Result<PingReply, StoreError> {
+        let ping = [Request::from(redis_link::cmd("PING"))];
+        // Once to have a connection, once to measure.
+        self.on_each(&ping, true).await?;
+        let asked = Instant::now();
+        let nodes = self.on_each(&ping, false).await?.len();
+        let latency = asked.elapsed();
+        let hello = [Request::from(redis_link::cmd("HELLO"))];
+        let deadline = self.control_deadline();
+        let mut answers = self.servers.run_on_each(&hello, false, deadline).await?;
+        let mut fields = match answers.pop().and_then(|mut node| node.pop()) {
+            Some(Ok(reply)) => hello_fields(reply),
+            // Not permitted, or a server older than HELLO: alive all the same.
+            _ => BTreeMap::new(),
+        };
+        Ok(PingReply {
+            latency,
+            nodes,
+            server: fields
+                .remove("server")
+                .unwrap_or_else(|| "redis".to_owned()),
+            version: fields.remove("version"),
+            role: fields.remove("role"),
+        })
+    }
+
+    async fn scripts(&self) -> Result<Vec<ScriptStatus>, StoreError> {
         let mut all: Option<Vec<ScriptStatus>> = None;
         for node in self.on_each(&[Request::from(exist())], true).await? {
             let found = statuses(node.into_iter().next().unwrap_or(Value::Nil))?;
@@ -63,7 +81,7 @@ impl RedisStore {
         Ok(all.unwrap_or_default())
     }
 
-    pub(super) async fn load_scripts(&self) -> Result<(), StoreError> {
+    async fn load_scripts(&self) -> Result<(), StoreError> {
         let load = |(_, script): (&str, &'static Script)| {
             let mut load = redis_link::cmd("SCRIPT");
             load.arg("LOAD").arg(&script.source);
@@ -73,6 +91,28 @@ impl RedisStore {
         self.on_each(&loads, true).await.map(drop)
     }
 
+    async fn health(&self) -> Result<Vec<Health>, StoreError> {
+        // A user has the same rights on every node, or is to have.
+        let rights = self.rights().await?;
+        let cluster = match &self.servers {
+            Servers::One(node) => {
+                let address = self.address.clone();
+                let health = self.health_of(address, node, rights);
+                return Ok(vec![health.await?]);
+            }
+            Servers::Cluster(cluster) => cluster,
+        };
+        let masters = cluster.masters(true, self.control_deadline()).await?;
+        let mut all = Vec::new();
+        for (address, node) in masters.all() {
+            let health = self.health_of(address, node, rights.clone());
+            all.push(health.await?);
+        }
+        Ok(all)
+    }
+}
+
+impl RedisStore {
     /// The answers of every server, each of which has to succeed.
     async fn on_each(
         &self,
@@ -112,7 +152,7 @@ pub(super) fn statuses(answer: Value) -> Result<Vec<ScriptStatus>, StoreError> {
 }
 
 /// HELLO's fields that are plain texts or numbers.
-fn about(reply: Value) -> BTreeMap<String, String> {
+fn hello_fields(reply: Value) -> BTreeMap<String, String> {
     let mut items = value::items(reply).unwrap_or_default().into_iter();
     let mut fields = BTreeMap::new();
     while let (Some(name), Some(value)) = (items.next(), items.next()) {

@@ -1,79 +1,20 @@
-//! Listings of buckets: SCAN of every server that holds some.
+//! SCAN of every server that holds keys.
 
-use std::sync::atomic::Ordering;
-
-use policy::Name;
 use redis_link::{Deadline, Lane, Node, Request, Servers, value};
 
 use super::RedisStore;
-use crate::{Cursor, KeyScan, ListedBucket, Page, StoreError};
+use crate::{Cursor, StoreError};
 
 /// Keys that one SCAN looks at: about 0.3 ms of the server's time, which every check waits for.
-const SCAN_COUNT: u64 = 250;
+pub(super) const SCAN_COUNT: u64 = 250;
 
 /// What one SCAN answered: where it goes on (0: that was all), and keys.
 type Scanned = (u64, Vec<String>);
 
 impl RedisStore {
-    pub(super) async fn list(
-        &self,
-        domain: &Name,
-        limit: Option<&Name>,
-        cursor: Cursor,
-    ) -> Result<Page, StoreError> {
-        let glob = self.keys().bucket_glob(domain, limit);
-        let (next, keys) = self.scan(&glob, cursor).await?;
-        self.options.walked.fetch_add(SCAN_COUNT, Ordering::Relaxed);
-        let buckets = keys.into_iter().filter_map(|key| {
-            let parsed = self.keys().parse_bucket(key.as_bytes())?;
-            // The glob also finds limits whose name only starts like the one asked for.
-            let wanted = limit.is_none_or(|limit| parsed.limit == *limit);
-            wanted.then_some(ListedBucket {
-                key,
-                limit: parsed.limit,
-                partition: parsed.partition,
-                values: parsed.values,
-            })
-        });
-        Ok(Page {
-            buckets: buckets.collect(),
-            next,
-        })
-    }
-
-    pub(super) async fn scan_keys(&self, cursor: Cursor) -> Result<KeyScan, StoreError> {
-        let glob = format!("{}*", self.keys().prefix());
-        let (next, keys) = self.scan(&glob, cursor).await?;
-        self.options.walked.fetch_add(SCAN_COUNT, Ordering::Relaxed);
-        let held = keys.into_iter().filter_map(|key| self.keys().held(key));
-        Ok(KeyScan {
-            keys: held.collect(),
-            scanned: SCAN_COUNT,
-            next,
-        })
-    }
-
-    pub(super) async fn ttls_ms(&self, keys: &[&str]) -> Result<Vec<Option<u64>>, StoreError> {
-        if keys.is_empty() {
-            return Ok(Vec::new());
-        }
-        let ask = |key: &&str| {
-            let mut ask = redis_link::cmd("PTTL");
-            ask.arg(*key);
-            ask
-        };
-        let replies = self.control_all(keys.iter().map(ask)).await?;
-        // -1: it stays; -2: it is gone already.
-        let ttl = |reply| match value::integer(reply)? {
-            -1 => Ok(None),
-            ms => Ok(Some(u64::try_from(ms).unwrap_or(0))),
-        };
-        replies.into_iter().map(ttl).collect()
-    }
-
     /// One server after the other. Should slots have moved before the end, all is looked at again:
     /// a bucket that went from a server not yet looked at to one that was would not be found.
-    async fn scan(
+    pub(super) async fn scan(
         &self,
         glob: &str,
         cursor: Cursor,

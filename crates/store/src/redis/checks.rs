@@ -1,22 +1,23 @@
-//! Checks in Redis: one script call for many of them.
+//! Checks in Redis: one script call for many of them. Simulations: the same script at made-up times, on
+//! keys of their own.
 
-use policy::{Compiled, Name};
+use algorithms::check::Verdict;
+use async_trait::async_trait;
+use policy::Compiled;
 use protocol::{Answer, Check};
-use redis_link::{Deadline, Lane, Outcome, Request, Servers, slot, value};
+use redis_link::{Deadline, Lane, Outcome, Request, Servers, value};
 
 use super::RedisStore;
 use crate::{
-    CheckError, Inspection, StoreError,
+    CheckError, Checks, StoreError,
     clock::wall_ms,
     plan::CheckPlan,
     script::{self, CALL_MAX, CHECK, Clock, ScriptCheck, ScriptError, ScriptLimit, ScriptReply},
 };
 
-/// Entries of a log that an inspection shows, the newest.
-const RAW_ITEMS: i64 = 100;
-
-impl RedisStore {
-    pub(super) async fn check(
+#[async_trait]
+impl Checks for RedisStore {
+    async fn check(
         &self,
         policy: &Compiled,
         checks: &[Check],
@@ -30,7 +31,7 @@ impl RedisStore {
             .flatten()
             .filter(|planned| planned.buckets().next().is_some())
             .collect();
-        let mut verdicts = self.ask(&asked).await.into_iter();
+        let mut verdicts = self.decide(&asked).await.into_iter();
         plans
             .into_iter()
             .map(|planned| {
@@ -44,14 +45,67 @@ impl RedisStore {
             .collect()
     }
 
+    async fn simulate(
+        &self,
+        run: u64,
+        check: &ScriptCheck<'_>,
+        now_ms: u64,
+    ) -> Result<Verdict, CheckError> {
+        let keys: Vec<Vec<u8>> = check
+            .limits
+            .iter()
+            .map(|limit| self.keys().simulated(run, limit.key))
+            .collect();
+        let limits = check.limits.iter().zip(&keys);
+        let check = ScriptCheck {
+            limits: limits
+                .map(|(limit, key)| ScriptLimit { key, ..*limit })
+                .collect(),
+            options: check.options,
+        };
+        let checks = std::slice::from_ref(&check);
+        let call = script::encode(checks, Clock::Injected(now_ms));
+        let call = Request::call(&CHECK, &call.keys, &call.args);
+        let calls = std::slice::from_ref(&call);
+        let deadline = self.control_deadline();
+        let mut answers = self.servers.run(Lane::Control, calls, deadline).await;
+        let reply = decode(answers.pop().ok_or_else(value::short)?, checks)?;
+        match { reply.results }.pop().ok_or_else(value::short)? {
+            Ok(verdict) => Ok(verdict),
+            Err(ScriptError::Stale { .. }) => Err(CheckError::Stale),
+            Err(ScriptError::Corrupt { .. }) => {
+                let what = "a bucket of the simulation holds something else".to_owned();
+                Err(StoreError::Corrupt(what).into())
+            }
+        }
+    }
+
+    async fn end_simulation(&self, run: u64, buckets: &[&[u8]]) -> Result<(), StoreError> {
+        // A reply to each, in pieces that the server makes at once.
+        for piece in buckets.chunks(1000) {
+            let unlink = piece.iter().map(|bucket| {
+                let mut unlink = redis_link::cmd("UNLINK");
+                unlink.arg(self.keys().simulated(run, bucket));
+                unlink
+            });
+            self.control_all(unlink).await?;
+        }
+        Ok(())
+    }
+}
+
+impl RedisStore {
     /// One result for each, in order.
-    async fn ask(&self, asked: &[&CheckPlan<'_>]) -> Vec<Result<Verdict, CheckError>> {
+    pub(super) async fn decide(
+        &self,
+        asked: &[&CheckPlan<'_>],
+    ) -> Vec<Result<TimedVerdict, CheckError>> {
         if asked.is_empty() {
             return Vec::new();
         }
         let checks: Vec<ScriptCheck<'_>> = asked.iter().map(|p| script_check(p)).collect();
         if matches!(self.servers, Servers::Cluster(_)) {
-            return self.ask_slots(asked, checks).await;
+            return self.decide_by_slot(asked, checks).await;
         }
         let batches = in_batches(&checks);
         let calls: Vec<_> = batches.iter().map(|batch| call(batch)).collect();
@@ -66,63 +120,10 @@ impl RedisStore {
         }
         results
     }
-
-    pub(super) async fn inspect(
-        &self,
-        policy: &Compiled,
-        limit: &Name,
-        values: &[Option<Vec<u8>>],
-        cost: u64,
-    ) -> Result<Inspection, CheckError> {
-        let planned = CheckPlan::of_bucket(policy, limit, values, cost, self.keys(), wall_ms())?;
-        let key = planned.key_of(policy.domain(), self.keys());
-        let verdict = if planned.buckets().next().is_some() {
-            self.ask(&[&planned]).await.pop()
-        } else {
-            None
-        };
-        let (answer, leased) = match verdict {
-            Some(verdict) => {
-                let (verdict, now_ms) = verdict?;
-                let leased = verdict.limits.first().map_or(0, |limit| limit.leased);
-                (planned.answer(policy, &verdict, now_ms), leased)
-            }
-            None => (planned.without_buckets(policy, wall_ms()), 0),
-        };
-        let (state, ttl_ms) = self.raw_state(&key).await?;
-        let slot = slot(key.as_bytes());
-        Ok(Inspection {
-            leased,
-            now_ms: answer.now_ms,
-            answer: answer.limits.into_iter().next().ok_or_else(value::short)?,
-            slot,
-            // Known by now: it has just answered.
-            node: self.servers.node_of(slot, self.control_deadline()).await,
-            key,
-            state,
-            ttl_ms,
-        })
-    }
-
-    /// What a key holds, as text, and for how long, in milliseconds.
-    async fn raw_state(&self, key: &str) -> Result<(Option<String>, Option<u64>), StoreError> {
-        // Of whichever type it is: the other two are refused as WRONGTYPE.
-        let mut raw = ["PTTL", "GET", "HGETALL", "LRANGE"].map(redis_link::cmd);
-        for command in &mut raw {
-            command.arg(key);
-        }
-        if let Some(range) = raw.last_mut() {
-            range.arg(-RAW_ITEMS).arg(-1);
-        }
-        let mut answers = self.control_each(raw).await.into_iter();
-        let ttl = answers.next().ok_or_else(value::short)??;
-        let state = answers.flatten().find_map(value::shown);
-        Ok((state, u64::try_from(value::integer(ttl)?).ok()))
-    }
 }
 
 /// A verdict and the server's time, in milliseconds since the epoch.
-pub(super) type Verdict = (algorithms::check::Verdict, u64);
+pub(super) type TimedVerdict = (Verdict, u64);
 
 fn script_check<'a>(planned: &'a CheckPlan<'_>) -> ScriptCheck<'a> {
     let limits = planned.buckets().map(|bucket| ScriptLimit {
@@ -175,7 +176,7 @@ fn verdicts(
     reply: ScriptReply,
     asked: &[&CheckPlan<'_>],
     offset: usize,
-) -> Vec<Result<Verdict, CheckError>> {
+) -> Vec<Result<TimedVerdict, CheckError>> {
     let now_ms = reply.now_ms;
     let planned = asked.iter().skip(offset);
     let results = reply.results.into_iter().zip(planned);

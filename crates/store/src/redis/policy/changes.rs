@@ -6,51 +6,18 @@
 use std::collections::BTreeMap;
 
 use policy::{Name, Node, Policy, Revision, Value};
-use redis_link::value;
 
-use super::fields::{self, Fields};
-use crate::{ChangesSince, HistoryEntry, OverrideChange, StoreError, record, redis::RedisStore};
+use crate::{HistoryEntry, OverrideChange, record};
 
 /// Edits that are caught up with; after more, all is read anew.
-const EDITS_MAX: u64 = 200;
+pub(super) const EDITS_MAX: u64 = 200;
 
 /// Overrides by limit and bucket, `None` where they are gone.
 type Changed = BTreeMap<(Name, Vec<Option<Vec<u8>>>), Option<Node>>;
 
-impl RedisStore {
-    /// What changed since a revision; `None` where the history does not tell.
-    pub(in crate::redis) async fn changes_since(
-        &self,
-        domain: &Name,
-        known: &Revision,
-    ) -> Result<Option<ChangesSince>, StoreError> {
-        let mut all = redis_link::cmd("HGETALL");
-        all.arg(self.keys().policy(domain));
-        let mut range = redis_link::cmd("XRANGE");
-        range.arg(self.keys().history(domain));
-        range.arg(format!("{}-0", known.number)).arg("+");
-        range.arg("COUNT").arg(EDITS_MAX + 2);
-        let replies = self.control_all([all, range]).await?;
-        let Ok([record, edits]) = <[_; 2]>::try_from(replies) else {
-            return Err(value::short());
-        };
-        let Some(now) = Fields::parse(record)?.filter(|fields| !fields.deleted) else {
-            return Ok(None);
-        };
-        let entries = value::items(edits)?.into_iter().map(fields::history_entry);
-        let entries: Vec<HistoryEntry> = entries.collect::<Result<_, _>>()?;
-        let Some(edits) = edits_between(&entries, known, &now.revision) else {
-            return Ok(None);
-        };
-        let document = record::Document::parse(&now.limits)?;
-        let policy = document.into_policy(domain, now.revision, &now.generations)?;
-        Ok(changed(&policy, edits).map(|overrides| ChangesSince { policy, overrides }))
-    }
-}
-
 /// The edits after `known`, up to `now` and without a gap. The digest of the first entry tells
 /// that this is the same history, not a restored one.
-fn edits_between<'h>(
+pub(super) fn edits_between<'h>(
     entries: &'h [HistoryEntry],
     known: &Revision,
     now: &Revision,
@@ -64,7 +31,7 @@ fn edits_between<'h>(
 
 /// The overrides that edits changed, as the last of them left each; `None` if one of the edits
 /// does not tell.
-fn changed(policy: &Policy, edits: &[HistoryEntry]) -> Option<Vec<OverrideChange>> {
+pub(super) fn changed(policy: &Policy, edits: &[HistoryEntry]) -> Option<Vec<OverrideChange>> {
     let mut changed = Changed::new();
     for edit in edits {
         match edit.operation.as_str() {

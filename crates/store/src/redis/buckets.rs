@@ -1,0 +1,259 @@
+//! Buckets and their keys, for operators.
+
+use std::sync::atomic::Ordering;
+
+use async_trait::async_trait;
+use policy::{Compiled, Name};
+use redis_link::{Lane, Request, slot, value};
+
+use super::{RedisStore, scan::SCAN_COUNT};
+use crate::{
+    Buckets, CheckError, Credit, CreditReport, Cursor, EditError, Inspection, KeyScan, LimitOf,
+    ListedBucket, Page, RESET_BEGUN, ResetReport, ResetScope, Signature, StoreError,
+    clock::wall_ms,
+    edit,
+    plan::{self, CheckPlan},
+    script::{self, CREDIT, Clock, Credited},
+    scripts::BUCKET_RESET,
+};
+
+/// Entries of a log that an inspection shows, the newest.
+const RAW_ITEMS: i64 = 100;
+
+#[async_trait]
+impl Buckets for RedisStore {
+    async fn inspect(
+        &self,
+        policy: &Compiled,
+        limit: &Name,
+        values: &[Option<Vec<u8>>],
+        cost: u64,
+    ) -> Result<Inspection, CheckError> {
+        let planned = CheckPlan::of_bucket(policy, limit, values, cost, self.keys(), wall_ms())?;
+        let key = planned.key_of(policy.domain(), self.keys());
+        let verdict = if planned.buckets().next().is_some() {
+            self.decide(&[&planned]).await.pop()
+        } else {
+            None
+        };
+        let (answer, leased) = match verdict {
+            Some(verdict) => {
+                let (verdict, now_ms) = verdict?;
+                let leased = verdict.limits.first().map_or(0, |limit| limit.leased);
+                (planned.answer(policy, &verdict, now_ms), leased)
+            }
+            None => (planned.without_buckets(policy, wall_ms()), 0),
+        };
+        let (state, ttl_ms) = self.raw_state(&key).await?;
+        let slot = slot(key.as_bytes());
+        Ok(Inspection {
+            leased,
+            now_ms: answer.now_ms,
+            answer: answer.limits.into_iter().next().ok_or_else(value::short)?,
+            slot,
+            // Known by now: it has just answered.
+            node: self.servers.node_of(slot, self.control_deadline()).await,
+            key,
+            state,
+            ttl_ms,
+        })
+    }
+
+    async fn list(
+        &self,
+        domain: &Name,
+        limit: Option<&Name>,
+        cursor: Cursor,
+    ) -> Result<Page, StoreError> {
+        let glob = self.keys().bucket_glob(domain, limit);
+        let (next, keys) = self.scan(&glob, cursor).await?;
+        self.options.walked.fetch_add(SCAN_COUNT, Ordering::Relaxed);
+        let buckets = keys.into_iter().filter_map(|key| {
+            let parsed = self.keys().parse_bucket(key.as_bytes())?;
+            // The glob also finds limits whose name only starts like the one asked for.
+            let wanted = limit.is_none_or(|limit| parsed.limit == *limit);
+            wanted.then_some(ListedBucket {
+                key,
+                limit: parsed.limit,
+                partition: parsed.partition,
+                values: parsed.values,
+            })
+        });
+        Ok(Page {
+            buckets: buckets.collect(),
+            next,
+        })
+    }
+
+    async fn scan_keys(&self, cursor: Cursor) -> Result<KeyScan, StoreError> {
+        let glob = format!("{}*", self.keys().prefix());
+        let (next, keys) = self.scan(&glob, cursor).await?;
+        self.options.walked.fetch_add(SCAN_COUNT, Ordering::Relaxed);
+        let held = keys.into_iter().filter_map(|key| self.keys().held(key));
+        Ok(KeyScan {
+            keys: held.collect(),
+            scanned: SCAN_COUNT,
+            next,
+        })
+    }
+
+    async fn ttls_ms(&self, keys: &[&str]) -> Result<Vec<Option<u64>>, StoreError> {
+        if keys.is_empty() {
+            return Ok(Vec::new());
+        }
+        let ask = |key: &&str| {
+            let mut ask = redis_link::cmd("PTTL");
+            ask.arg(*key);
+            ask
+        };
+        let replies = self.control_all(keys.iter().map(ask)).await?;
+        // -1: it stays; -2: it is gone already.
+        let ttl = |reply| match value::integer(reply)? {
+            -1 => Ok(None),
+            ms => Ok(Some(u64::try_from(ms).unwrap_or(0))),
+        };
+        replies.into_iter().map(ttl).collect()
+    }
+
+    async fn reset(
+        &self,
+        of: &LimitOf<'_>,
+        which: ResetScope<'_>,
+        by: &Signature,
+    ) -> Result<ResetReport, EditError> {
+        let LimitOf { domain, limit } = *of;
+        // Buckets first: a cache filled from one of them before it goes is dropped by the new
+        // generation afterwards.
+        let (buckets, what) = match which {
+            ResetScope::Bucket(values) => {
+                let key = self.keys().bucket_of(domain, limit, values);
+                (self.make_unused(std::slice::from_ref(&key)).await?, key)
+            }
+            ResetScope::All => {
+                let begun = edit::reset(limit, RESET_BEGUN);
+                self.write_plan(domain, &edit::Expected::Any, &begun, by)
+                    .await?;
+                let buckets = self.make_all_unused(domain, &limit.name).await?;
+                (buckets, "*".to_owned())
+            }
+        };
+        let plan = edit::reset(limit, &what);
+        let revision = self
+            .write_plan(domain, &edit::Expected::Any, &plan, by)
+            .await?;
+        Ok(ResetReport {
+            buckets,
+            revision: revision.number,
+        })
+    }
+
+    async fn credit(&self, credit: &Credit<'_>, by: &Signature) -> Result<CreditReport, EditError> {
+        let policy = credit.policy;
+        let (limit, values) = (credit.limit, credit.values);
+        let planned = CheckPlan::of_bucket(policy, limit, values, 0, self.keys(), wall_ms())?;
+        let Some(bucket) = planned.buckets().next() else {
+            return Ok(CreditReport::of_nothing(policy));
+        };
+        let Credited::Done {
+            used,
+            left_before,
+            left,
+            reset_after_ms,
+        } = self.credit_bucket(credit, bucket).await?
+        else {
+            return Ok(CreditReport::of_nothing(policy));
+        };
+        let mut report = CreditReport {
+            used,
+            left_before,
+            left,
+            reset_after_ms,
+            revision: policy.revision().number,
+        };
+        // The bucket first: a cache filled from it before is dropped by the new generation.
+        if let Some(limit) = planned.limit().filter(|_| used && !credit.peek) {
+            let plan = edit::credit(limit, credit.units, &bucket.key);
+            let revision = self
+                .write_plan(policy.domain(), &edit::Expected::Any, &plan, by)
+                .await?;
+            report.revision = revision.number;
+        }
+        Ok(report)
+    }
+}
+
+impl RedisStore {
+    /// What a key holds, as text, and for how long, in milliseconds.
+    async fn raw_state(&self, key: &str) -> Result<(Option<String>, Option<u64>), StoreError> {
+        // Of whichever type it is: the other two are refused as WRONGTYPE.
+        let mut raw = ["PTTL", "GET", "HGETALL", "LRANGE"].map(redis_link::cmd);
+        for command in &mut raw {
+            command.arg(key);
+        }
+        if let Some(range) = raw.last_mut() {
+            range.arg(-RAW_ITEMS).arg(-1);
+        }
+        let mut answers = self.control_each(raw).await.into_iter();
+        let ttl = answers.next().ok_or_else(value::short)??;
+        let state = answers.flatten().find_map(value::shown);
+        Ok((state, u64::try_from(value::integer(ttl)?).ok()))
+    }
+
+    async fn make_all_unused(&self, domain: &Name, limit: &Name) -> Result<u64, StoreError> {
+        let mut removed = 0;
+        let mut cursor = Some(Cursor::default());
+        while let Some(from) = cursor {
+            let page = self.list(domain, Some(limit), from).await?;
+            let keys: Vec<String> = page.buckets.into_iter().map(|b| b.key).collect();
+            removed += self.make_unused(&keys).await?;
+            cursor = page.next;
+        }
+        Ok(removed)
+    }
+
+    async fn make_unused(&self, keys: &[String]) -> Result<u64, StoreError> {
+        if keys.is_empty() {
+            return Ok(0);
+        }
+        let none: [String; 0] = [];
+        let calls = keys
+            .iter()
+            .map(|key| Request::call(&BUCKET_RESET, &[key], &none));
+        let calls: Vec<Request> = calls.collect();
+        let deadline = self.control_deadline();
+        let mut removed = 0;
+        for answer in self.servers.run(Lane::Control, &calls, deadline).await {
+            removed += u64::try_from(value::integer(answer?)?).unwrap_or(0);
+        }
+        Ok(removed)
+    }
+
+    async fn credit_bucket(
+        &self,
+        credit: &Credit<'_>,
+        bucket: &plan::Bucket,
+    ) -> Result<Credited, EditError> {
+        let call = script::encode_credit(
+            &script::Credit {
+                key: bucket.key.as_bytes(),
+                algorithm: &bucket.algorithm,
+                generation: bucket.generation,
+                units: credit.units,
+                lease_ttl_ms: bucket.lease_ask().ttl_ms,
+                peek: credit.peek,
+                force: credit.force,
+            },
+            Clock::Server,
+        );
+        let calls = [Request::call(&CREDIT, &call.keys, &call.args)];
+        let deadline = self.control_deadline();
+        let mut answers = self.servers.run(Lane::Control, &calls, deadline).await;
+        let numbers = value::integers(answers.pop().ok_or_else(value::short)??)?;
+        match script::decode_credited(&numbers) {
+            Ok(Credited::Stale) => Err(CheckError::Stale.into()),
+            Ok(Credited::Corrupt) => Err(CheckError::CorruptBucket(credit.limit.clone()).into()),
+            Ok(done) => Ok(done),
+            Err(error) => Err(StoreError::Corrupt(error.to_string()).into()),
+        }
+    }
+}
