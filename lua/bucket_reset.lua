@@ -7,8 +7,8 @@
 local BUCKET = '(:%d+:%d+:%d+:%d+:%d+:[;-z]*:[;-z]*)$'
 local WINDOW = ':(%d+):%d+(:[;-z]*:[;-z]*)$'
 
--- A debt of 0; whatever reads it next finds that the bucket owes its leases. Of a window, what is out
--- of the count of now; of sub-windows, out of the newest.
+-- A debt of 0; the next read adds what is leased out. Of a window, what is outstanding of the current
+-- count; of sub-windows, of the newest.
 local function unused(text)
   local head, at, parts, rest = string.match(text, '^(b%d+):%d+:(%d+):(%d+)' .. BUCKET)
   if head then

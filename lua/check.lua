@@ -37,7 +37,7 @@ local NUMBERS_PER_LIMIT, LEASE_FIELDS, SLOT_FIELDS = 8, 4, 4
 
 -- include: lib/algorithms.lua
 
--- What is asked of a leased limit, from ARGV[at] on; and where that ends.
+-- The lease arguments of a limit, from ARGV[at] on; and where they end.
 local function parse_lease(at)
   local settle, last = {}, at + 3 + 3 * ARGV[at + 3]
   for i = at + 4, last do
@@ -97,7 +97,7 @@ local function parse(at)
   return limit, next_at
 end
 
--- What a check asks, whichever its buckets are, from ARGV[at] on; and where that ends.
+-- The form of a check, from ARGV[at] on; and where it ends.
 local function parse_form(at)
   local flags, form = ARGV[at] + 0, { at = at, count = ARGV[at + 1] + 0 }
   form.peek, form.force = flags % 2 == PEEK, flags >= FORCE
@@ -183,7 +183,7 @@ local function refuse(count, culprit, status, generation)
     if i == culprit then
       reply[filled + 1], reply[filled + 2] = status, generation
     elseif i > culprit then
-      limits[i].keep = false -- it was not asked, and may be asked for another bucket next
+      limits[i].keep = false -- it was not read, and the next check may use another bucket
     end
     filled = filled + 6
     local more = (limits[i].asked and LEASE_FIELDS or 0) + (limits[i].algorithm.take and SLOT_FIELDS or 0)
@@ -194,7 +194,7 @@ local function refuse(count, culprit, status, generation)
   end
 end
 
--- Decides the check whose buckets are KEYS[first] and those after it; `again`: the next one asks the same.
+-- Decides the check whose buckets are KEYS[first] and those after it; `again`: the next one has the same form.
 local function check(count, first, again, peek, force)
   for i = 1, count do
     local l = limits[i]

@@ -4,7 +4,7 @@
 --
 -- KEYS  the bucket
 -- ARGV  [1] the time in ms, or -1 for the server's TIME (production)
---       [2] flags: 1 ask (change nothing), 2 force (the state may know a newer generation)
+--       [2] flags: 1 peek (change nothing), 2 force (the state may have a newer generation)
 --       [3] kind [4] generation [5] units [6] limit [7] x [8] y [9] z: as for check.lua
 --       [10] the limit's ttl for leases in ms, 0 if it has none
 -- Reply integers: [1] 0 nothing was used, 1 given back, 2 stale, 3 corrupt; [2] the time;

@@ -1,12 +1,12 @@
--- What the user that runs this may do. Called by EVAL: it is for people, who ask rarely.
+-- What the user that runs this may do. Called by EVAL: only `rlctl doctor` runs it.
 --
 -- KEYS  [1] a key of ours
 -- ARGV  [1] a channel of ours [2] a channel, and key, that is not; a key in KEYS has to be permitted
 -- Reply [1] commands that the limiter or rlctl needs and may not use, each a text;
 --       [2] what it may do and need not: commands, and `other keys`, `other channels`
 --
--- Servers before Redis 7.0 cannot tell: then both are empty. Every command has all its arguments: asked
--- about an EVALSHA without its number of keys, Valkey 9.1 ends with a segmentation fault.
+-- Servers before Redis 7.0 cannot check: then both are empty. Every command has all its arguments:
+-- checking an EVALSHA without its number of keys ends Valkey 9.1 with a segmentation fault.
 local may = redis.acl_check_cmd
 if not may then
   return { {}, {} }
@@ -31,7 +31,7 @@ local unneeded = {
   { 'ACL', 'SETUSER', 'x' }, { 'REPLICAOF', 'NO', 'ONE' }, { 'MODULE', 'LOAD', 'x' }, { 'KEYS', '*' },
 }
 
--- A command that this server does not know is nobody's to use.
+-- A command that this server does not have is not permitted.
 local function permitted(command)
   local known, yes = pcall(may, unpack(command))
   return known and yes

@@ -1,6 +1,6 @@
--- Records which proxies asked for which limits, and counts those that did lately.
+-- Records which proxies are active for which limits, and counts them.
 --
--- KEYS  per limit, the proxies that asked for it (ZSET, by time in ms)
+-- KEYS  per limit, its active proxies (ZSET, by time in ms)
 -- ARGV  [1] how long a proxy counts, in ms; [2] the proxies that are kept per limit;
 --       then for each of KEYS: n, and n proxies
 -- Reply one count per key

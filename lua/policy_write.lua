@@ -14,7 +14,7 @@
 --       [10] channel [11] the domain, published there with the new revision
 --       [12] entries and [13] bytes that the history keeps at most
 --       then: n, and n names of limits whose generation becomes the new revision;
---             n, and n names of limits that are forgotten;
+--             n, and n names of limits that are deleted;
 --             n, and for each of n limits' overrides: keep, clear (what is there goes first) or
 --             staged (it becomes the staged hash); m, and m pairs (field, value), value '' removes
 -- Reply [1] 1 written, 0 conflict, 2 a record of a later format, 3 a staged hash is gone;
@@ -54,7 +54,7 @@ local function take_list()
   end
   return list
 end
-local raise, forget = take_list(), take_list()
+local raise, delete = take_list(), take_list()
 local limits = tonumber(take())
 
 -- Before the first write: a key of another type is an error, and an error must change nothing.
@@ -104,7 +104,7 @@ end
 for _, name in ipairs(raise) do
   redis.call('HSET', record, 'g:' .. name, revision)
 end
-for _, name in ipairs(forget) do
+for _, name in ipairs(delete) do
   redis.call('HDEL', record, 'g:' .. name)
 end
 

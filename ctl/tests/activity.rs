@@ -100,7 +100,7 @@ async fn tell(store: &Arc<dyn Store>, limiter: &str, noted: &ActivityReport) -> 
         let note = Report::Activity {
             domain: &shop,
             slot,
-            noted,
+            report: noted,
         };
         store.report(limiter, &[note]).await?;
     }

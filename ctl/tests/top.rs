@@ -65,7 +65,7 @@ async fn server() -> Result<Server> {
     let note = Report::Activity {
         domain: &name("shop"),
         slot: Resolution::Fine.slot(store.estimated_now_ms()),
-        noted: &noted,
+        report: &noted,
     };
     store.report("web-1:8090/00aa", &[note]).await?;
     Ok(server)

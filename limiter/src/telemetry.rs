@@ -125,7 +125,7 @@ impl Telemetry {
             .map(|(domain, due)| Report::Activity {
                 domain,
                 slot: due.slot,
-                noted: &due.noted,
+                report: &due.noted,
             })
             .collect();
         for notes in notes.chunks(NOTES_MAX) {

@@ -1,21 +1,21 @@
 -- Every algorithm, made when it is needed: algorithm_of(kind, leased). Needs integers.lua,
 -- state.lua and `now`. A limit l has key, kind, algorithm, generation, limit, x, y, z, and before
--- it is loaded seen = 0, shifted = false, debt = 0, at = now; a leased one also what is asked of its
+-- it is loaded seen = 0, shifted = false, debt = 0, at = now; a leased one also the arguments of its
 -- leases.
 --
 -- An algorithm is a table of functions of one limit l (which also holds its usage):
 --   load(l, text)     reads the state at `now`; may set l.seen and l.shifted; returns CORRUPT if so
 --   room(l)           the largest cost that fits, negative where not even 0 does
---   charge(l, units)  adds units, at most up to the limit; says whether any of it fitted
+--   charge(l, units)  adds units, at most up to the limit; returns whether any of it fitted
 --   wait_ms(l, cost)  from now until a cost that does not fit would
 --   reset_after_ms(l) from now until nothing is used
 -- Queues only:
 --   delay_ms(l, cost) how long a request admitted now is held
 --   take(l, cost)     in the place of charge for a cost that fits; returns the name of its slot, 4 numbers
---   free(l, slots)    frees slots; says whether that changed anything
+--   free(l, slots)    frees slots; returns whether that changed anything
 -- and, where the state is a string, encode(l); else save(l, ttl) and save_shifted(l, ttl).
 -- Where units are leased, also
---   settle(l)         hears what became of grants; says whether that changed anything
+--   settle(l)         settles grants; returns whether that changed anything
 --   grant(l)          takes units in advance; returns units, epoch, ttl
 --   leased(l)         units leased out
 -- Only those that a call needs are made: most calls need one.

@@ -12,7 +12,7 @@ local function room(b)
   return (left - left % b.x) / b.x
 end
 
--- Adds units, at most up to the capacity; says whether any of it fitted.
+-- Adds units, at most up to the capacity; returns whether any of it fitted.
 local function charge(b, units)
   local before, full = b.debt, b.limit * b.x
   local debt = units < b.limit and before + units * b.x or full

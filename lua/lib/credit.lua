@@ -1,7 +1,7 @@
 -- How each kind of limit gives units back. Only lua/credit.lua includes this.
 --
 -- The newest admissions go first: they would have counted longest. credit(l, units) changes a limit
--- as loaded and says whether anything was used; keep(l, ttl) then stores it.
+-- as loaded and returns whether anything was used; keep(l, ttl) then stores it.
 
 local TOTAL_WRAP = 1000000 -- as in sliding_window_log.lua
 
@@ -12,7 +12,7 @@ local function from_bucket(b, units)
   if b.algorithm.forget then
     b.algorithm.forget(b)
   end
-  if b.algorithm.credit then -- some of it is leased out, and stays owed
+  if b.algorithm.credit then -- some of it is leased out, and stays charged
     b.algorithm.credit(b, units)
   else
     b.debt = math.max(0, b.debt - units * b.x)
@@ -127,7 +127,7 @@ local function keep(l, ttl)
 end
 
 -- Leases from before a capacity was lowered may owe more than it, which goes once they are gone:
--- what is told is what the next check finds.
+-- the reply is what the next check finds.
 local function as_read_next(b)
   if b.lease and b.kind <= 3 then
     local leased = math.min(b.algorithm.leased(b) * b.x, 2 ^ 51)

@@ -7,7 +7,7 @@
 local EPOCH = 4
 local STATE = 'f' .. WHOLE .. ':' .. WHOLE .. ':' .. WHOLE
 
--- The start of the window open at `time`, and whether it is the one remembered
+-- The start of the window open at `time`, and whether it is the stored one
 -- to have started at `start`. Of windows at multiples of W it is the one that
 -- holds that start, so that a count survives an edit of W only into the window
 -- it belongs to; else a window starts at the first admission that finds none open.

@@ -1,7 +1,7 @@
 -- How the state of a limit's bucket is written. Needs load.lua, and of check.lua call and `injected`.
 --
--- A bucket whose state is a string is kept for the next check where that asks the same of it: what
--- many checks in a row ask for, such as the bucket of all requests, is read once and written once.
+-- A bucket whose state is a string is kept for the next check where that has the same form: a bucket
+-- that many checks in a row touch, such as that of all requests, is read once and written once.
 
 -- Longer than reset_after, because TIME moves on while a script runs.
 local TTL_MARGIN_MS = 1000
@@ -28,7 +28,7 @@ local function store(l, used, reset)
   end
 end
 
--- Writes what the limits of a form do not keep any longer; all, if nothing more is asked of them.
+-- Writes what the limits of a form do not keep any longer; all of it after their last check.
 local function write(form, all)
   unwritten = false
   for i = 1, form.count do

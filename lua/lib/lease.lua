@@ -8,7 +8,7 @@
 -- write>", then ":<epoch>:<edge ms>:<ttl ms>:<units of this epoch>:<of the one before>
 -- :<proxies seen in it>:<in the one before>"; a proxy is one character. Only while units are out.
 --
--- b: lease (what the call asks: ttl, want, proxy, settle), and of the state: epoch, edge, ttl,
+-- b: lease (the arguments: ttl, want, proxy, settle), and of the state: epoch, edge, ttl,
 --    current, previous, marks, marks_before, latest (of a GCRA)
 
 local OWED_MAX = 2 ^ 51 -- with a time and a generation below 2^53
@@ -133,12 +133,12 @@ local function take(b, epoch, units)
   return units
 end
 
--- Takes units off what is owed, but none that are leased out.
+-- Takes units off the debt, but none that are leased out.
 function M.credit(b, units)
   b.debt = math.max(0, b.debt - owed(b, units), owed(b, outstanding(b)))
 end
 
--- Hears what became of grants; says whether any of them was still held.
+-- Settles grants; returns whether any of them was still outstanding.
 function M.settle(b)
   local before = outstanding(b)
   for i = 1, #b.lease.settle, 3 do
@@ -173,7 +173,7 @@ end
 
 M.leased = outstanding
 
--- From now until no more than `parts` are owed.
+-- From now until the debt is no more than `parts`.
 local function wait_until(b, parts)
   local function until_edge(edge, units)
     local excess = owed(b, units) - parts

@@ -12,7 +12,7 @@
 -- that were granted them>:<those of the one before>"; a proxy is one character. Only while some are
 -- out, that is: granted and not accounted for.
 --
--- w: lease (what the call asks: ttl, want, proxy, settle), out, out_before, marks, marks_before
+-- w: lease (the arguments: ttl, want, proxy, settle), out, out_before, marks, marks_before
 
 local STATE_OUT = '^(%l[%d:]*):(%d+):(%d+):([;-z]*):([;-z]*)$'
 
@@ -44,7 +44,7 @@ function M.load(w, text)
     return
   elseif follows(w) then
     w.out_before, w.marks_before = w.out, w.marks
-  else -- what is out of another window is not asked for any more
+  else -- what is outstanding of another window does not count any more
     w.out_before, w.marks_before = 0, ''
   end
   w.out, w.marks = 0, ''

@@ -3,7 +3,7 @@
 
 local FIRST_MARK = 59 -- ';'
 
--- Notes who asks, and estimates how many did: of the marks of many, some are the same.
+-- Marks the proxy of a call, and estimates how many there are: of the marks of many, some are the same.
 local function see(l)
   local mark = string.char(FIRST_MARK + l.lease.proxy)
   if not string.find(l.marks, mark, 1, true) then

@@ -32,7 +32,7 @@ local function older(w, place, before)
   end
 end
 
--- What is leased out; says whether it is what was written.
+-- What is leased out; returns whether it is what was written.
 local function read_out(w, text)
   local index, before, out, out_before, marks, marks_before =
     string.match(text, '^|(%-?%d+):(%-?%d+):(%d+):(%d+):([;-z]*):([;-z]*)$')
@@ -127,7 +127,7 @@ local function list(w)
   end
 end
 
--- Out of a window whose state is '' or that of nobody.
+-- Of a window without a state, or with that of another algorithm.
 local function clear(w)
   w.width = w.x / w.y
   w.span = w.kind == STRICT and w.y + 1 or w.y

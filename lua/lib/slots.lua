@@ -217,7 +217,7 @@ local function span_of(b, start_ms, parts, units)
 end
 
 -- Notes that a name of this turn has freed some time.
-local function note(b, start, stop, turn)
+local function record_turn(b, start, stop, turn)
   local turns, new = {}, { start, stop, turn }
   local function add(from, to, of)
     local last = turns[#turns]
@@ -272,7 +272,7 @@ local function add_free(b, start, stop)
   b.free = free
 end
 
--- Frees slots, each named by 4 numbers and followed by its units; says whether any was one.
+-- Frees slots, each named by 4 numbers and followed by its units; returns whether any was one.
 function M.free(b, slots)
   local any = false
   for i = 1, #slots, 5 do
@@ -285,7 +285,7 @@ function M.free(b, slots)
       end
     end
     if free then
-      note(b, start, stop, turn)
+      record_turn(b, start, stop, turn)
       add_free(b, start, stop)
       any = true
     end

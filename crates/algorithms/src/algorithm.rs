@@ -130,9 +130,9 @@ macro_rules! engines {
                 })
             }
 
-            fn take_back(&self, state: &State, now_ms: u64, charge: &Charged) -> Option<State> {
+            fn refund(&self, state: &State, now_ms: u64, charge: &Charged) -> Option<State> {
                 match self {
-                    $(Self::$kind(quota) => take_back(quota, state, now_ms, charge)),+
+                    $(Self::$kind(quota) => refund(quota, state, now_ms, charge)),+
                 }
             }
 
@@ -182,7 +182,7 @@ engines!(
 );
 
 /// The state without a charge; `None`: as it is.
-fn take_back<Q: Quota>(quota: &Q, state: &State, now_ms: u64, charge: &Charged) -> Option<State> {
+fn refund<Q: Quota>(quota: &Q, state: &State, now_ms: u64, charge: &Charged) -> Option<State> {
     let own = Q::own(state)?;
     let Loaded { mut usage, shifted } = quota.load(Some(own), now_ms, charge.lease_ttl_ms);
     let taken = shifted.is_none()
@@ -191,7 +191,7 @@ fn take_back<Q: Quota>(quota: &Q, state: &State, now_ms: u64, charge: &Charged) 
                 let units = charge.units;
                 quota.free(&mut usage, &[Freed { slot, units }])
             }
-            None => quota.take_back(&mut usage, charge.at_ms, charge.units),
+            None => quota.refund(&mut usage, charge.at_ms, charge.units),
         };
     taken.then(|| Q::wrap(quota.save(usage)))
 }
@@ -259,12 +259,12 @@ impl Algorithm {
     /// come; and none of them after the clock stepped back. So a bucket never has more left than
     /// without the charge.
     #[must_use]
-    pub fn take_back(&self, state: &State, now_ms: u64, charge: &Charged) -> State {
+    pub fn refund(&self, state: &State, now_ms: u64, charge: &Charged) -> State {
         let now_ms = now_ms.min(TIME_MAX_MS);
         if now_ms < charge.at_ms {
             return state.clone();
         }
-        let changed = self.engine.take_back(state, now_ms, charge);
+        let changed = self.engine.refund(state, now_ms, charge);
         changed.unwrap_or_else(|| state.clone())
     }
 

@@ -168,7 +168,7 @@ impl Quota for FixedWindow {
         granted::lower(&mut usage.used, usage.granted.current, units);
     }
 
-    fn take_back(&self, usage: &mut FixedWindowUsage, charged_at_ms: u64, units: u64) -> bool {
+    fn refund(&self, usage: &mut FixedWindowUsage, charged_at_ms: u64, units: u64) -> bool {
         let out = usage.granted.current;
         charged_at_ms >= usage.start_ms && granted::lower(&mut usage.used, out, units) > 0
     }

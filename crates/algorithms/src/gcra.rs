@@ -162,8 +162,8 @@ impl Quota for Gcra {
         usage.level.outstanding()
     }
 
-    fn take_back(&self, usage: &mut GcraUsage, charged_at_ms: u64, units: u64) -> bool {
-        usage.level.take_back(&self.bucket, charged_at_ms, units)
+    fn refund(&self, usage: &mut GcraUsage, charged_at_ms: u64, units: u64) -> bool {
+        usage.level.refund(&self.bucket, charged_at_ms, units)
     }
 
     fn credit(&self, usage: &mut GcraUsage, units: u64) {

@@ -205,10 +205,10 @@ impl Quota for LeakyBucket {
         self.meter.credit(&mut usage.meter, units);
     }
 
-    fn take_back(&self, usage: &mut LeakyUsage, charged_at_ms: u64, units: u64) -> bool {
+    fn refund(&self, usage: &mut LeakyUsage, charged_at_ms: u64, units: u64) -> bool {
         // A queue refunds a slot, which is freed by its name.
         let meter = self.max_delay_ms.is_none();
-        meter && (self.meter).take_back(&mut usage.meter, charged_at_ms, units)
+        meter && (self.meter).refund(&mut usage.meter, charged_at_ms, units)
     }
 
     fn wait_ms(&self, usage: &LeakyUsage, cost: u64) -> u64 {

@@ -55,7 +55,7 @@ impl Level {
 
     /// Removes what has not drained of units charged at `charged_at_ms`, in milliseconds; returns
     /// whether that was anything.
-    pub fn take_back(&mut self, bucket: &Bucket, charged_at_ms: u64, units: u64) -> bool {
+    pub fn refund(&mut self, bucket: &Bucket, charged_at_ms: u64, units: u64) -> bool {
         let undrained = bucket.undrained(units, charged_at_ms, self.now_ms);
         let before = self.debt;
         // Over its capacity it is where that was lowered after the charge.

@@ -62,7 +62,7 @@ pub(crate) trait Quota {
     fn credit(&self, usage: &mut Self::Usage<'_>, units: u64);
     /// Undoes a charge made at `charged_at_ms`, as far as time has not undone it; says whether
     /// there was anything to undo.
-    fn take_back(&self, usage: &mut Self::Usage<'_>, charged_at_ms: u64, units: u64) -> bool;
+    fn refund(&self, usage: &mut Self::Usage<'_>, charged_at_ms: u64, units: u64) -> bool;
     /// From the caller's instant until a cost that does not fit would.
     fn wait_ms(&self, usage: &Self::Usage<'_>, cost: u64) -> u64;
     /// From the caller's instant until nothing is used.

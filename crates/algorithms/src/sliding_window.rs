@@ -202,7 +202,7 @@ impl Quota for SlidingWindow {
         granted::lower(&mut usage.previous, previous, units - taken);
     }
 
-    fn take_back(&self, usage: &mut SlidingWindowUsage, charged_at_ms: u64, units: u64) -> bool {
+    fn refund(&self, usage: &mut SlidingWindowUsage, charged_at_ms: u64, units: u64) -> bool {
         let (count, out) = if charged_at_ms >= usage.start_ms {
             (&mut usage.current, usage.granted.current)
         } else if charged_at_ms + self.window.length_ms >= usage.start_ms {

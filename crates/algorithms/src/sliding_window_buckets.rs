@@ -330,7 +330,7 @@ impl Quota for SlidingWindowBuckets {
         }
     }
 
-    fn take_back(&self, usage: &mut SubWindowsUsage, charged_at_ms: u64, units: u64) -> bool {
+    fn refund(&self, usage: &mut SubWindowsUsage, charged_at_ms: u64, units: u64) -> bool {
         let index = charged_at_ms.cast_signed().div_euclid(self.width_ms());
         let charged = usage.live.iter_mut().find(|count| count.index == index);
         let Some(charged) = charged.filter(|_| usage.as_written) else {

@@ -52,11 +52,11 @@ pub(crate) struct LogUsage<'s> {
     added: u64,
     /// Units of the last live entry that were given back.
     cut: u64,
-    /// The place of an entry that some units are taken back from, and how many.
+    /// The place of an entry that some units are refunded from, and how many.
     taken: (usize, u64),
 }
 
-/// The entries that may have come after a charge that is taken back: the script rewrites the total
+/// The entries that may have come after a charge that is refunded: the script rewrites the total
 /// of each.
 const LATER_MAX: usize = 100;
 
@@ -233,7 +233,7 @@ impl Quota for SlidingWindowLog {
         usage.cut = newest.map_or(0, |entry| entry.total - usage.forgotten - left);
     }
 
-    fn take_back(&self, usage: &mut LogUsage<'_>, charged_at_ms: u64, units: u64) -> bool {
+    fn refund(&self, usage: &mut LogUsage<'_>, charged_at_ms: u64, units: u64) -> bool {
         let at_ms = charged_at_ms.cast_signed();
         let Some(entries) = usage.entries else {
             return false;

@@ -139,8 +139,8 @@ impl Quota for TokenBucket {
         usage.level.outstanding()
     }
 
-    fn take_back(&self, usage: &mut TokenBucketUsage, charged_at_ms: u64, units: u64) -> bool {
-        usage.level.take_back(&self.bucket, charged_at_ms, units)
+    fn refund(&self, usage: &mut TokenBucketUsage, charged_at_ms: u64, units: u64) -> bool {
+        usage.level.refund(&self.bucket, charged_at_ms, units)
     }
 
     fn credit(&self, usage: &mut TokenBucketUsage, units: u64) {

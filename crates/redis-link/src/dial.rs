@@ -97,9 +97,9 @@ impl Dialer {
 
     /// The server that was dialled takes no writes: another one may be meant by now. Says whether that
     /// is found out without dialling.
-    pub(crate) fn doubt(&self) -> bool {
+    pub(crate) fn refresh(&self) -> bool {
         if let Some(primary) = &self.primary {
-            primary.doubt();
+            primary.refresh();
         }
         self.primary.is_some()
     }

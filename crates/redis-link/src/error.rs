@@ -51,7 +51,7 @@ pub struct Refusal {
     pub message: String,
 }
 
-/// Codes by which a server says that it takes no writes, or no scripts, for now.
+/// Codes of a server that takes no writes, or no scripts, for now.
 const SERVER_STATES: [&str; 8] = [
     "READONLY",
     "OOM",
@@ -73,18 +73,19 @@ impl Refusal {
         SERVER_STATES.contains(&code) || elsewhere.contains(&code)
     }
 
-    /// Whether the server says of itself, or of the user, what will be true of the next check too.
+    /// Whether the refusal is a state of the server or of the user, so that the next command will be
+    /// refused too.
     pub(crate) fn is_a_state(&self) -> bool {
         let code = self.code.as_str();
         SERVER_STATES.contains(&code) || ["NOPERM", "NOAUTH"].contains(&code)
     }
 
-    /// Whether a primary that was deposed says so.
+    /// Whether it may come from a primary that was deposed.
     pub(crate) fn may_be_a_demotion(&self) -> bool {
         matches!(self.code.as_str(), "READONLY" | "NOREPLICAS" | "MASTERDOWN")
     }
 
-    /// What a person can do about it, where the code tells.
+    /// What an operator can do about it, for codes where that is known.
     pub fn hint(&self) -> Option<&'static str> {
         Some(match self.code.as_str() {
             "READONLY" => "this node is a replica; point the URL at the primary",

@@ -3,14 +3,14 @@
 //!
 //! [`Servers`] sends [`Request`]s, each with a [`Deadline`], and gives one [`Outcome`] for each. A
 //! command that may have run is never sent again; only one that certainly did not run is: after a
-//! redirect, or where the server does not have its script. The crate knows nothing of what the
+//! redirect, or where the server does not have its script. The crate does not depend on what the
 //! commands are for.
 
 mod cluster;
+mod connection;
 mod dial;
 mod error;
-mod link;
-mod outage;
+mod outage_log;
 mod reply;
 mod request;
 mod script;
@@ -24,8 +24,8 @@ pub mod value;
 pub use redis::{Cmd, ToRedisArgs, Value, cmd};
 
 pub use cluster::{Cluster, Masters};
+pub use connection::Deadline;
 pub use error::{Error, Refusal};
-pub use link::Deadline;
 pub use request::{Outcome, Request, is_refused};
 pub use script::Script;
 pub use servers::{Lane, Node, Servers, Settings};

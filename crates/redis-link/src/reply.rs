@@ -22,7 +22,7 @@ fn refusal(error: &ServerError) -> Refusal {
     }
 }
 
-/// What a script may not do is refused without the code that says so: by Redis 7.0, by later ones and
+/// A command that a script may not run is refused without the code NOPERM: by Redis 7.0, by later ones and
 /// Valkey.
 fn code<'a>(code: &'a str, message: &str) -> &'a str {
     let lacks_a_right = message.starts_with("The user executing the script can't run")

@@ -6,7 +6,7 @@ use redis::{Arg, Cmd, Pipeline, ToRedisArgs, Value};
 
 use crate::{
     Error, Script,
-    link::{Deadline, Link},
+    connection::{Connection, Deadline},
     slot,
 };
 
@@ -86,7 +86,7 @@ impl Request {
         command
     }
 
-    /// The script that a server says it does not have.
+    /// The script that the reply reports as missing.
     fn missing(&self, answer: &Outcome) -> Option<&'static Script> {
         self.script.filter(|_| is_refused(answer, "NOSCRIPT"))
     }
@@ -103,7 +103,7 @@ pub fn is_refused(answer: &Outcome, code: &str) -> bool {
 /// A server without a script answers NOSCRIPT, and has done nothing: these calls, and only
 /// these, are sent once more, with the source. Nothing else is ever sent twice.
 pub(crate) async fn send(
-    link: &Link,
+    link: &Connection,
     requests: &[&Request],
     asking: bool,
     deadline: Deadline,
@@ -145,7 +145,7 @@ pub(crate) async fn send(
 
 /// One round trip; the answers to `commands`.
 async fn exchange(
-    link: &Link,
+    link: &Connection,
     first: Vec<Cmd>,
     commands: Vec<Cmd>,
     asking: bool,

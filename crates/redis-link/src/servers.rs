@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     Error, Outcome, Request, Script, Server, Subscription,
     cluster::Cluster,
+    connection::{Connection, Deadline, WhenLost},
     dial::Dialer,
-    link::{Deadline, Link, WhenLost},
     request::send,
     subscription::Publisher,
     url::Address,
@@ -15,8 +15,7 @@ use crate::{
 /// Which of the connections to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lane {
-    /// For commands that somebody waits for by the millisecond, so that a long listing never delays
-    /// one. Scripts are loaded before its first use.
+    /// For latency-critical commands, so that a long listing never delays one. Scripts are loaded before its first use.
     Data,
     /// For everything else.
     Control,
@@ -36,14 +35,14 @@ pub struct Settings {
 /// The connections to one server.
 pub struct Node {
     dialer: Dialer,
-    data: Link,
-    control: Link,
+    data: Connection,
+    control: Connection,
 }
 
 impl Node {
     /// Connects at the first use.
     pub(crate) fn new(dialer: Dialer, settings: &Settings, when_lost: WhenLost) -> Self {
-        let link = |lane| Link::new(dialer.clone(), lane, settings.clone(), when_lost);
+        let link = |lane| Connection::new(dialer.clone(), lane, settings.clone(), when_lost);
         Self {
             data: link(Lane::Data),
             control: link(Lane::Control),
@@ -56,7 +55,7 @@ impl Node {
         send(self.link(lane), requests, false, deadline).await
     }
 
-    pub(crate) fn link(&self, lane: Lane) -> &Link {
+    pub(crate) fn link(&self, lane: Lane) -> &Connection {
         match lane {
             Lane::Data => &self.data,
             Lane::Control => &self.control,

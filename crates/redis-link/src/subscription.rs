@@ -15,8 +15,8 @@ use tokio::{
 
 use crate::{
     cluster::Cluster,
+    connection::AbortOnDrop,
     dial::{Dialer, Stream},
-    link::AbortOnDrop,
     url::Host,
 };
 
@@ -132,7 +132,7 @@ impl Subscriber {
             Ok(connection) => connection?,
             Err(_) => return Err("no answer".to_owned()),
         };
-        // Something may have been published while nobody listened.
+        // Messages may have been published while there was no subscription.
         self.bump();
         let mut messages = connection.into_on_message();
         let publications = async {

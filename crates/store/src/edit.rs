@@ -19,7 +19,7 @@ pub(crate) enum Expected {
     Nothing,
     /// This revision.
     At(Revision),
-    /// Any live record: for edits that do not depend on what it says.
+    /// Any live record: for edits that do not depend on its content.
     Any,
 }
 
@@ -51,8 +51,8 @@ impl Expected {
     }
 }
 
-/// What the history says of a reset of all buckets before the first of them is reset: one that is
-/// interrupted leaves this. The entry of its end says `*`.
+/// What the history records of a reset of all buckets before the first of them is reset: an interrupted
+/// reset leaves this. The entry of its end is `*`.
 pub const RESET_BEGUN: &str = "* begun";
 
 /// One edit, ready to be written.

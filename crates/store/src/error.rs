@@ -12,7 +12,7 @@ pub enum CheckError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// Of a check whose buckets are on several nodes: one failed, after others had charged what may
-    /// not have been taken back.
+    /// not have been refunded.
     #[error(transparent)]
     PartiallyCharged(StoreError),
     /// The key of the limit's bucket holds something that no check has written.

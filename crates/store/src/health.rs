@@ -1,4 +1,4 @@
-//! What a server tells about itself, for whoever looks for what is wrong.
+//! The state of a server, for diagnosis.
 
 use std::{collections::BTreeMap, time::Duration};
 

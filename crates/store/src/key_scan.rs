@@ -1,4 +1,4 @@
-//! What is there, whether or not any limit knows of it.
+//! The keys of limits, whether or not the limits still exist.
 
 use policy::Name;
 
@@ -50,7 +50,7 @@ impl LimitKey {
 
 impl Keys {
     /// A key that belongs to a limit; `None` for all others.
-    pub(crate) fn held(&self, key: String) -> Option<LimitKey> {
+    pub(crate) fn limit_key(&self, key: String) -> Option<LimitKey> {
         let what = if let Some(bucket) = self.parse_bucket(key.as_bytes()) {
             LimitKeyKind::Bucket(bucket)
         } else {

@@ -1,4 +1,4 @@
-//! Everything that knows the Redis layout: keys, scripts, limits, buckets; and the memory store.
+//! The stores of limits and buckets: on Redis, with the layout of its keys and scripts, and in memory.
 //!
 //! [`open`] makes a [`Store`] from a [`StoreUrl`]; what it can do is in that trait.
 
@@ -50,5 +50,5 @@ pub const DOMAINS_MAX: usize = 4096;
 /// The most proxies of a limit; a count stays there.
 pub(crate) const PROXIES_MAX: usize = 10_000;
 
-/// How long a proxy counts after it was last heard of, in milliseconds.
+/// How long a proxy counts as active after its last request, in milliseconds.
 pub(crate) const PROXY_LIFE_MS: u64 = 10_000;

@@ -18,8 +18,7 @@ pub struct Options {
     pub control_timeout: Duration,
     /// How long a connection attempt may take, login included.
     pub connect_timeout: Duration,
-    /// Counts the keys that listings and resets have walked past, for whoever shows how far they
-    /// are.
+    /// Counts the keys that listings and resets have scanned, to show their progress.
     pub walked: Arc<AtomicU64>,
     /// Buckets that the memory store holds. While it is full of buckets in use, a check that
     /// needs another one is refused with the code `OOM`, as by a Redis that never evicts.

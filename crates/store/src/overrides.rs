@@ -62,8 +62,8 @@ pub type OverrideEdits = BTreeMap<Name, OverrideEdit>;
 /// What an edit does to the overrides of one limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OverrideEdit {
-    /// Those that change or go, as they are. `None`: too many to be told, which the history then
-    /// is not either, so that the edit cannot be taken back.
+    /// Those that change or go, as they are. `None`: too many to list; the history then
+    /// lists none either, and the edit cannot be rolled back.
     pub before: Option<Vec<Override>>,
     /// Those that change or come, as they become.
     pub after: Vec<Override>,

@@ -71,8 +71,8 @@ enum Query<'c> {
     Alone(u64),
 }
 
-/// Whether a check has something to say about the leases of a limit, or about its slots.
-fn tells(check: &Check, limit: &Name) -> bool {
+/// Whether a check settles leases of a limit, wants some, or frees its slots.
+fn reports_on(check: &Check, limit: &Name) -> bool {
     let frees = || check.free.iter().any(|free| free.limit == *limit);
     check.leases.iter().any(|lease| lease.limit == *limit) || frees()
 }
@@ -148,7 +148,7 @@ impl<'p> CheckPlan<'p> {
         }
         let wanted = |name: &Name| {
             (check.only.is_empty() || check.only.contains(name))
-                && (!check.skip.contains(name) || tells(check, name))
+                && (!check.skip.contains(name) || reports_on(check, name))
         };
         let parts: Vec<LimitPlan<'p>> = policy
             .matching(&check.descriptor, now_ms)
@@ -156,12 +156,12 @@ impl<'p> CheckPlan<'p> {
             .filter(|found| wanted(&found.limit.name))
             .map(|found| LimitPlan::new(policy, found, Query::By(check), keys, now_ms))
             .collect();
-        // What is paused matches nothing, and must not stop anybody for that.
+        // What is paused matches nothing, and must not deny requests for that.
         if parts.is_empty() && check.require_match && !policy.any_paused(now_ms) {
             return Err(CheckError::NoMatch);
         }
         // Denied in any case, so nothing is taken; the others are asked so that the answer
-        // names everybody who denies.
+        // names every limit that denies.
         let refused = parts.iter().any(LimitPlan::refuses);
         Ok(Self {
             parts,
@@ -250,7 +250,7 @@ impl<'p> CheckPlan<'p> {
         self.answer(policy, &nobody, now_ms)
     }
 
-    /// What the buckets said, as an answer. `verdict` has one entry per bucket.
+    /// The verdicts of the buckets as an answer. `verdict` has one entry per bucket.
     pub(crate) fn answer(self, policy: &Compiled, verdict: &Verdict, now_ms: u64) -> Answer {
         let refused = self.parts.iter().any(LimitPlan::refuses);
         let mut verdicts = verdict.limits.iter();

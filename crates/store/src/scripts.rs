@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use redis_link::Script;
 
-use crate::script::{CHECK, CREDIT, TAKE_BACK};
+use crate::script::{CHECK, CREDIT, REFUND};
 
 /// `lua/bucket_reset.lua`: buckets become unused, but for what is leased out of them.
 pub(crate) static BUCKET_RESET: LazyLock<Script> =
@@ -14,13 +14,13 @@ pub(crate) static BUCKET_RESET: LazyLock<Script> =
 pub(crate) static POLICY_WRITE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("../../../lua/policy_write.lua").to_owned()));
 
-/// `lua/policy_proxies.lua`: who asked for which limit lately.
+/// `lua/policy_proxies.lua`: which proxies are active for which limits.
 pub(crate) static POLICY_PROXIES: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("../../../lua/policy_proxies.lua").to_owned()));
 
-/// `lua/note.lua`: what one limiter saw lately.
-pub(crate) static NOTE: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("../../../lua/note.lua").to_owned()));
+/// `lua/report.lua`: stores one report of a limiter.
+pub(crate) static REPORT: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("../../../lua/report.lua").to_owned()));
 
 /// `lua/permissions.lua`: what the user may do. Not among those that are loaded.
 pub(crate) static PERMISSIONS: LazyLock<Script> =
@@ -32,9 +32,9 @@ pub(crate) fn all() -> [(&'static str, &'static Script); 7] {
         ("check", &CHECK),
         ("credit", &CREDIT),
         ("bucket_reset", &BUCKET_RESET),
-        ("take_back", &TAKE_BACK),
+        ("refund", &REFUND),
         ("policy_write", &POLICY_WRITE),
         ("policy_proxies", &POLICY_PROXIES),
-        ("note", &NOTE),
+        ("report", &REPORT),
     ]
 }

@@ -86,7 +86,7 @@ fn compare(twin: &mut dyn Engine, steps: u64) {
             let settling = subjects.iter().filter(|s| !s.lease.settle.is_empty());
             settled += settling.map(|_| 1).sum::<u64>();
             charged.extend(charges(&subjects, &expected, now_ms));
-            // Some is taken back, now or later, once or by mistake twice.
+            // Some is refunded, now or later, once or by mistake twice.
             while !charged.is_empty() && chance.one_in(3) {
                 let nth = chance.below_len(charged.len());
                 let Some((subject, units, at_ms, slot)) = charged.get(nth).cloned() else {
@@ -101,8 +101,8 @@ fn compare(twin: &mut dyn Engine, steps: u64) {
                     at_ms,
                     slot,
                 };
-                let expected = rust.take_back(&charge, now_ms);
-                let actual = twin.take_back(&charge, now_ms);
+                let expected = rust.refund(&charge, now_ms);
+                let actual = twin.refund(&charge, now_ms);
                 assert_eq!(
                     expected, actual,
                     "seed {seed} step {step} at {now_ms}: {charge:?} {:#?}",
@@ -114,7 +114,7 @@ fn compare(twin: &mut dyn Engine, steps: u64) {
     }
     let often = steps / 100;
     assert!(granted > often && settled > often, "{granted} {settled}");
-    assert!(taken > steps / 100, "{taken} charges were taken back");
+    assert!(taken > steps / 100, "{taken} charges were refunded");
 }
 
 #[test]

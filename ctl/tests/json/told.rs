@@ -43,7 +43,7 @@ pub async fn tell(server: &Server) -> Result<()> {
         let note = Report::Activity {
             domain,
             slot,
-            noted,
+            report: noted,
         };
         store.report("web-1:8090/00aa", &[note]).await?;
     }

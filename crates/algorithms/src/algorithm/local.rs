@@ -2,9 +2,9 @@
 //! nothing leased out of them.
 //!
 //! The decisions are those of [`Algorithm::evaluate`], [`Algorithm::evaluate_with_debit`] and
-//! [`Algorithm::take_back`]. Who makes no others carries no code for logs, sub-windows and leases.
+//! [`Algorithm::refund`]. Who makes no others carries no code for logs, sub-windows and leases.
 
-use super::{Algorithm, Engine, take_back};
+use super::{Algorithm, Engine, refund};
 use crate::integers::TIME_MAX_MS;
 use crate::quota::Evaluated;
 use crate::{Charged, Outcome, State};
@@ -44,14 +44,14 @@ impl Algorithm {
         of_fixed_size!(self, quota => Evaluated::here(quota, state, now_ms, cost, debit).leave())
     }
 
-    /// As [`Algorithm::take_back`]. `None` where the state has no fixed size.
+    /// As [`Algorithm::refund`]. `None` where the state has no fixed size.
     #[must_use]
-    pub fn take_back_here(&self, state: &State, now_ms: u64, charge: &Charged) -> Option<State> {
+    pub fn refund_here(&self, state: &State, now_ms: u64, charge: &Charged) -> Option<State> {
         let now_ms = now_ms.min(TIME_MAX_MS);
         if now_ms < charge.at_ms {
             return Some(state.clone());
         }
-        let changed = of_fixed_size!(self, quota => take_back(quota, state, now_ms, charge))?;
+        let changed = of_fixed_size!(self, quota => refund(quota, state, now_ms, charge))?;
         Some(changed.unwrap_or_else(|| state.clone()))
     }
 }
@@ -109,8 +109,8 @@ mod tests {
                         lease_ttl_ms: 0,
                         slot: charged.slot,
                     };
-                    let back = algorithm.take_back(now, now_ms + 20, &charge);
-                    let here = algorithm.take_back_here(now, now_ms + 20, &charge);
+                    let back = algorithm.refund(now, now_ms + 20, &charge);
+                    let here = algorithm.refund_here(now, now_ms + 20, &charge);
                     assert_eq!(here.as_ref(), Some(&back), "{kind:?} {step}");
                     state = here;
                 }

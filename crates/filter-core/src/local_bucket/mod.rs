@@ -146,7 +146,7 @@ impl LocalBucket<'_> {
     ) -> Option<(State, Decision)> {
         let local = found.entry.local.as_ref()?;
         let state = State::from_bytes(&local.bytes)?;
-        let state = self.algorithm.take_back_here(&state, now.wall_ms, charge)?;
+        let state = self.algorithm.refund_here(&state, now.wall_ms, charge)?;
         let asked = self.algorithm.peek_here(Some(&state), now.wall_ms, 0, 0)?;
         Some((state, asked.decision))
     }

@@ -14,8 +14,8 @@ use crate::{Error, Node, value};
 const SLOTS: usize = 16384;
 /// Nodes that are kept connections to: more than a Cluster is made for.
 const NODES_MAX: usize = 1024;
-/// The index of nobody.
-const NOBODY: u16 = u16::MAX;
+/// The index of a slot without a node.
+const NO_NODE: u16 = u16::MAX;
 
 /// The host and port of a node.
 pub(super) type Place = (String, u16);
@@ -36,7 +36,7 @@ impl Map {
     pub(super) fn new(ranges: &[Range], known: &Self, connect: impl Fn(&Place) -> Node) -> Self {
         let mut map = Self {
             nodes: Vec::new(),
-            owners: vec![NOBODY; SLOTS],
+            owners: vec![NO_NODE; SLOTS],
         };
         let kept: HashMap<&Place, &Arc<Node>> = known.nodes.iter().map(|(p, n)| (p, n)).collect();
         for (first, last, place) in ranges {
@@ -72,7 +72,7 @@ impl Map {
     }
 
     /// The same map with a node that has no slots yet.
-    pub(super) fn with_guest(&self, place: &Place, connect: impl Fn(&Place) -> Node) -> Self {
+    pub(super) fn with_node(&self, place: &Place, connect: impl Fn(&Place) -> Node) -> Self {
         let mut map = self.clone();
         map.index_of(place, || Arc::new(connect(place)));
         map
@@ -137,7 +137,7 @@ fn range(answer: Value, asked: &str) -> Result<Range, Error> {
     Ok((first, last, (named(host.as_deref(), asked), port)))
 }
 
-/// A node that does not know its own name is where it was asked.
+/// A node that gives no host for itself is at the host that was queried.
 pub(super) fn named(host: Option<&str>, asked: &str) -> String {
     match host {
         None | Some("" | "?") => asked.to_owned(),

@@ -1,7 +1,6 @@
 //! The nodes of a Cluster: each request goes to the one that has its slot.
 //!
-//! What came of a request is known or it is not, and only what certainly did not run is sent
-//! again: a node that names another one has done nothing. (Client libraries for Clusters send a
+//! Only a request that certainly did not run is sent again: a node that redirects has done nothing. (Client libraries for Clusters send a
 //! request again after a broken connection too, which makes it run twice.)
 
 mod map;
@@ -16,7 +15,7 @@ use tokio::time::timeout_at;
 
 use self::{
     map::{Map, Place},
-    redirect::{Redirect, is_doubtful},
+    redirect::{Redirect, calls_for_refresh},
     topology::Topology,
 };
 use crate::{
@@ -101,7 +100,7 @@ impl Cluster {
         let any = nodes.get(fastrand::usize(..nodes.len().max(1)));
         let (_, node) = any.ok_or_else(|| io::Error::other("the cluster has no nodes"))?;
         // One that is gone, or cut off, may have been replaced.
-        self.topology.doubt();
+        self.topology.refresh();
         let stream = node.dialer().dial(None).await?;
         Ok((stream, node.dialer().server().login.clone()))
     }
@@ -140,7 +139,7 @@ impl Cluster {
                     asking: false,
                 });
             } else if let Some(answer) = answers.get_mut(i) {
-                self.topology.doubt();
+                self.topology.refresh();
                 *answer = Some(Err(no_node_for(slot)));
             }
         }
@@ -190,8 +189,8 @@ impl Cluster {
                     on.push(hop);
                     continue;
                 }
-                if is_doubtful(&answer) {
-                    self.topology.doubt();
+                if calls_for_refresh(&answer) {
+                    self.topology.refresh();
                 }
                 if let Some(place) = answers.get_mut(hop.request) {
                     *place = Some(answer);
@@ -203,7 +202,7 @@ impl Cluster {
         on
     }
 
-    /// Where a request goes on to, if the answer says so.
+    /// The next hop of a request whose reply is a redirect.
     fn redirected(&self, hop: &Hop, answer: &Outcome) -> Option<Hop> {
         let (to, node, asking) = match Redirect::of(answer, &hop.to.0)? {
             Redirect::Moved { slot, to } => {
@@ -211,7 +210,7 @@ impl Cluster {
                 (to, node, false)
             }
             Redirect::Ask { to } => {
-                let node = self.topology.guest(&to)?;
+                let node = self.topology.add_node(&to)?;
                 (to, node, true)
             }
         };

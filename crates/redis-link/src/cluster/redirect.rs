@@ -1,9 +1,9 @@
-//! What a node says when it is not the one to ask.
+//! MOVED and ASK.
 
 use super::map::{Place, named};
 use crate::{Error, Outcome, Refusal};
 
-/// Another node is to be asked; the one that said so did nothing.
+/// The request belongs to another node; the one that replied did nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Redirect {
     /// The slot lives there.
@@ -32,8 +32,8 @@ impl Redirect {
     }
 }
 
-/// Whether an answer gives reason to ask who has which slots.
-pub(super) fn is_doubtful(answer: &Outcome) -> bool {
+/// Whether an outcome gives reason to read the map of slots again.
+pub(super) fn calls_for_refresh(answer: &Outcome) -> bool {
     match answer {
         Err(Error::Refused(refusal)) => matches!(
             refusal.code.as_str(),

@@ -1,8 +1,8 @@
-//! The map of a Cluster, kept.
+//! The map of a Cluster, kept up to date.
 //!
 //! A single task asks for it, so that there is never more than one question under way, however
 //! many callers find their node gone; and it pauses between questions, however many redirections
-//! come in meanwhile. The last map stays in force while nobody answers.
+//! come in meanwhile. The last map stays in force while no node replies.
 
 use std::{
     sync::{
@@ -21,13 +21,13 @@ use tokio::{
 use super::map::{self, Map, Place, Range};
 use crate::{
     Error, Lane, Node, Request, Settings,
+    connection::{AbortOnDrop, Connection, Deadline, WhenLost, jittered},
     dial::Dialer,
-    link::{AbortOnDrop, Deadline, Link, WhenLost, jittered},
 };
 
 /// Pause between two questions: what a failover may be noticed late by.
 const PACE: Duration = Duration::from_millis(100);
-/// Pause after a question that nobody answered, and what it grows to.
+/// Pause after a query without a reply, and what it grows to.
 const BACKOFF_MIN: Duration = Duration::from_millis(20);
 const BACKOFF_MAX: Duration = Duration::from_millis(250);
 /// Nodes that are asked at once.
@@ -35,7 +35,7 @@ const AT_ONCE: usize = 3;
 /// What the others are waited for once one has answered: one that hangs costs no more.
 const OTHERS: Duration = Duration::from_millis(50);
 
-/// The map, and whoever keeps it.
+/// The map, and the task that keeps it.
 pub(super) struct Topology {
     shared: Arc<Shared>,
     keeper: OnceLock<AbortOnDrop>,
@@ -46,12 +46,12 @@ struct Shared {
     seeds: Dialer,
     settings: Settings,
     known: watch::Sender<Known>,
-    doubt: Notify,
+    refresh: Notify,
     /// Whether [`Lane::Data`] is connected before its first use.
     eager: AtomicBool,
 }
 
-/// What is known of the map.
+/// The state of the map.
 #[derive(Default)]
 struct Known {
     map: Option<Arc<Map>>,
@@ -69,7 +69,7 @@ impl Topology {
                 seeds,
                 settings,
                 known: watch::Sender::default(),
-                doubt: Notify::new(),
+                refresh: Notify::new(),
                 eager: AtomicBool::new(false),
             }),
             keeper: OnceLock::new(),
@@ -110,7 +110,7 @@ impl Topology {
         self.start();
         let mut known = self.shared.known.subscribe();
         let begun = known.borrow().begun;
-        self.doubt();
+        self.refresh();
         let asked = known.wait_for(|k| k.ended > begun);
         let known = asked.await.map_err(|_| closed())?;
         match (&known.map, &known.error) {
@@ -125,28 +125,28 @@ impl Topology {
     pub(super) fn is_warm(&self) -> bool {
         let known = self.shared.known.borrow();
         let Some(map) = &known.map else { return false };
-        let any = links(map).any(Link::is_connected);
-        any && !links(map).any(Link::is_connecting)
+        let any = links(map).any(Connection::is_connected);
+        any && !links(map).any(Connection::is_connecting)
     }
 
     /// Why there is no map, or what is the matter with a node of it.
     pub(super) fn fault(&self) -> Option<Error> {
         let known = self.shared.known.borrow();
         match (&known.map, &known.error) {
-            (Some(map), _) => links(map).find_map(Link::fault),
+            (Some(map), _) => links(map).find_map(Connection::fault),
             (None, Some(error)) => Some(error.clone()),
             (None, None) => Some(Error::Unreachable("a connection is being made".to_owned())),
         }
     }
 
     /// The map may be wrong: it is asked for again.
-    pub(super) fn doubt(&self) {
-        self.shared.doubt.notify_one();
+    pub(super) fn refresh(&self) {
+        self.shared.refresh.notify_one();
     }
 
-    /// The node that a slot moved to, by the word of the one that had it.
+    /// The node that a slot moved to, as the one that had it redirects.
     pub(super) fn moved(&self, slot: u16, to: &Place) -> Option<Arc<Node>> {
-        self.doubt();
+        self.refresh();
         self.shared.change(to, |map, connect| {
             let owner = map.owner(slot).map(|(place, _)| place);
             (owner != Some(to)).then(|| map.with_moved(slot, to, connect))
@@ -154,11 +154,11 @@ impl Topology {
     }
 
     /// A node that may have no slots yet.
-    pub(super) fn guest(&self, place: &Place) -> Option<Arc<Node>> {
+    pub(super) fn add_node(&self, place: &Place) -> Option<Arc<Node>> {
         self.shared.change(place, |map, connect| {
             map.node(place)
                 .is_none()
-                .then(|| map.with_guest(place, connect))
+                .then(|| map.with_node(place, connect))
         })
     }
 }
@@ -168,12 +168,12 @@ fn closed() -> Error {
 }
 
 /// The connections of [`Lane::Data`].
-fn links(map: &Map) -> impl Iterator<Item = &Link> {
+fn links(map: &Map) -> impl Iterator<Item = &Connection> {
     map.nodes().iter().map(|(_, node)| node.link(Lane::Data))
 }
 
 fn connect(map: &Map) {
-    links(map).for_each(Link::start);
+    links(map).for_each(Connection::start);
 }
 
 impl Shared {
@@ -211,7 +211,7 @@ impl Shared {
             if answered {
                 backoff = BACKOFF_MIN;
                 sleep(jittered(PACE)).await;
-                self.doubt.notified().await;
+                self.refresh.notified().await;
             } else {
                 sleep(jittered(backoff)).await;
                 backoff = (backoff * 2).min(BACKOFF_MAX);
@@ -261,7 +261,7 @@ impl Shared {
         let mut last = Error::Unreachable("the URL names no node".to_owned());
         for some in nodes.chunks(AT_ONCE) {
             let asked = some.iter().map(|node| self.slots(node)).collect();
-            match agreed(asked).await {
+            match majority(asked).await {
                 Ok(ranges) => return Ok(ranges),
                 Err(error) => last = error,
             }
@@ -292,7 +292,7 @@ impl Shared {
 
 /// The map that most of the nodes agree on, and of those as many the first to come. A master that was
 /// deposed behind a partition is one of them, and may be the nearest.
-async fn agreed(
+async fn majority(
     mut asked: FuturesUnordered<impl Future<Output = Result<Vec<Range>, Error>>>,
 ) -> Result<Vec<Range>, Error> {
     let mut maps: Vec<(Vec<Range>, usize)> = Vec::new();
@@ -334,7 +334,7 @@ mod tests {
     }
 
     async fn first_host(answers: Vec<Answer>) -> Option<String> {
-        let map = agreed(answers.into_iter().collect()).await.ok()?;
+        let map = majority(answers.into_iter().collect()).await.ok()?;
         map.into_iter().next().map(|(_, _, (host, _))| host)
     }
 

@@ -2,10 +2,10 @@
 //!
 //! Each sentinel is asked a few times a second over a connection of its own, and at once when it
 //! publishes a switch, or when a server refuses to be written to. What they say together decides
-//! ([`quorum`]): a primary that was deposed may live on, take writes and answer for as long as
-//! nobody tells it, so that nothing it says itself can be relied on.
+//! ([`quorum`]): a primary that was deposed may live on, take writes and answer until a
+//! sentinel demotes it, so that its own replies prove nothing.
 
-mod ask;
+mod query;
 mod quorum;
 
 use std::{
@@ -22,8 +22,8 @@ use tokio::{
 use self::quorum::Claim;
 use crate::{
     Subscription,
+    connection::{AbortOnDrop, jittered},
     dial::Dialer,
-    link::{AbortOnDrop, jittered},
     subscription::Publisher,
     url::{Host, Sentinels},
 };
@@ -32,8 +32,8 @@ use crate::{
 const POLL: Duration = Duration::from_millis(250);
 /// Pause where there is doubt, half of it at least: however many checks a server refuses, a sentinel is
 /// asked no more than forty times a second.
-const DOUBT: Duration = Duration::from_millis(50);
-/// How often it is said that no sentinel answers.
+const REFRESH: Duration = Duration::from_millis(50);
+/// How often the log warns that no sentinel answers.
 const AGAIN: Duration = Duration::from_secs(30);
 /// What sentinels publish a new primary in.
 const SWITCH: &str = "+switch-master";
@@ -53,18 +53,18 @@ struct Shared {
     limit: Duration,
     state: watch::Sender<State>,
     /// Counts reasons to ask now.
-    doubts: watch::Sender<u64>,
+    refreshes: watch::Sender<u64>,
 }
 
 #[derive(Default)]
 struct State {
-    /// What each sentinel said last, or why it said nothing; `None`: it was not heard yet.
+    /// The last reply of each sentinel, or why there was none; `None`: not yet queried.
     reports: Vec<Option<Result<Claim, String>>>,
     followed: Option<Claim>,
-    /// Whether whoever is first to answer decides.
+    /// Whether the first sentinel to answer decides.
     hurried: bool,
-    /// When it was said last that none answers.
-    told: Option<Instant>,
+    /// When the log last warned that none answers.
+    warned_at: Option<Instant>,
 }
 
 impl Primary {
@@ -84,7 +84,7 @@ impl Primary {
                 sentinels: sentinels.hosts.iter().map(dial_to).collect(),
                 limit,
                 state: watch::Sender::new(state),
-                doubts: watch::Sender::new(0),
+                refreshes: watch::Sender::new(0),
             }),
             watchers: Arc::default(),
         }
@@ -124,10 +124,10 @@ impl Primary {
     }
 
     /// There is reason to believe that the primary is elsewhere: the sentinels are asked now.
-    pub(crate) fn doubt(&self) {
+    pub(crate) fn refresh(&self) {
         self.shared
-            .doubts
-            .send_modify(|doubts| *doubts = doubts.wrapping_add(1));
+            .refreshes
+            .send_modify(|refreshes| *refreshes = refreshes.wrapping_add(1));
     }
 
     fn start(&self) {
@@ -151,7 +151,7 @@ impl Shared {
         let subscription = Subscription::new(publisher, SWITCH.to_owned(), self.limit);
         let mut switches = subscription.watch();
         loop {
-            let why = self.attend(sentinel, dialer, &mut switches).await;
+            let why = self.monitor(sentinel, dialer, &mut switches).await;
             tracing::debug!(sentinel = %dialer.server(), why, "no answer from a sentinel");
             let why = format!("the sentinel {}: {why}", dialer.server());
             self.report(sentinel, Err(why));
@@ -160,19 +160,19 @@ impl Shared {
     }
 
     /// Asks one sentinel for as long as it answers; why it does not any more.
-    async fn attend(
+    async fn monitor(
         &self,
         sentinel: usize,
         dialer: &Dialer,
         switches: &mut watch::Receiver<u64>,
     ) -> String {
         let late = || format!("no answer within {} ms", self.limit.as_millis());
-        let mut connection = match timeout(self.limit, ask::Connection::open(dialer)).await {
+        let mut connection = match timeout(self.limit, query::Connection::open(dialer)).await {
             Ok(Ok(connection)) => connection,
             Ok(Err(why)) => return why,
             Err(_) => return late(),
         };
-        let mut doubts = self.doubts.subscribe();
+        let mut refreshes = self.refreshes.subscribe();
         loop {
             match timeout(self.limit, connection.ask(&self.service)).await {
                 Ok(Ok(claim)) => self.report(sentinel, Ok(claim)),
@@ -182,7 +182,7 @@ impl Shared {
             tokio::select! {
                 () = sleep(jittered(POLL)) => {}
                 Ok(()) = switches.changed() => {}
-                Ok(()) = doubts.changed() => sleep(jittered(DOUBT)).await,
+                Ok(()) = refreshes.changed() => sleep(jittered(REFRESH)).await,
             }
         }
     }
@@ -193,7 +193,7 @@ impl Shared {
                 *last = Some(report);
             }
             state.decide(&self.service);
-            state.tell_silence(&self.service);
+            state.warn_if_silent(&self.service);
         });
     }
 }
@@ -210,8 +210,8 @@ impl State {
     }
 
     /// A failover would go unnoticed.
-    fn tell_silence(&mut self, service: &str) {
-        let lately = self.told.is_some_and(|told| told.elapsed() < AGAIN);
+    fn warn_if_silent(&mut self, service: &str) {
+        let lately = self.warned_at.is_some_and(|at| at.elapsed() < AGAIN);
         if self.followed.is_some() && self.all_failed() && !lately {
             let error = self.first_error();
             tracing::warn!(
@@ -219,7 +219,7 @@ impl State {
                 error,
                 "no sentinel answers; the primary that they named last is used"
             );
-            self.told = Some(Instant::now());
+            self.warned_at = Some(Instant::now());
         }
     }
 

@@ -1,7 +1,7 @@
 //! Which primary to follow where sentinels disagree.
 //!
-//! A sentinel that was cut off from the others, or hung, goes on naming the primary that it knew. The
-//! configuration epoch tells: only who wins a vote of most sentinels gets a higher one. But a sentinel
+//! A sentinel that was cut off from the others, or hung, goes on naming its old primary. The
+//! configuration epoch decides: only a sentinel that wins a vote of most sentinels gets a higher one. But a sentinel
 //! may also be wrong about its epoch (another deployment's, a mistake in its file), so that an epoch
 //! alone decides nothing:
 //!
@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 
 use crate::url::Host;
 
-/// What one sentinel says.
+/// The reply of one sentinel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Claim {
     pub(super) primary: Host,

@@ -33,7 +33,7 @@ pub(crate) enum Address {
         sentinels: Sentinels,
         tls: bool,
     },
-    /// Nodes of a Cluster, any of which tells about the others.
+    /// Nodes of a Cluster, any of which lists the others.
     Cluster {
         seeds: Vec<Host>,
         tls: bool,

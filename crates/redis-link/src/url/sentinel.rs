@@ -7,10 +7,10 @@ use super::{
     hosts::{Authority, login},
 };
 
-/// Where sentinels listen unless they are told otherwise.
+/// Where sentinels listen by default.
 const PORT: u16 = 26379;
 
-/// Sentinels, any of which tells where the primary is.
+/// Sentinels, any of which names the primary.
 #[derive(Clone, Debug)]
 pub(crate) struct Sentinels {
     /// Host and port of each, at least one.

@@ -1,4 +1,4 @@
-//! Edits of whole limits: what differs is written, and remembered.
+//! Edits of whole limits: what differs is written, and recorded in the history.
 
 use std::collections::{HashMap, HashSet};
 
@@ -65,25 +65,25 @@ pub(super) fn parts(
             plan.overrides.push((gone.name.clone(), clear));
         }
     }
-    let remembered = Remembered {
+    let record = HistoryRecord {
         sides: [(base, &before), (Some(policy), &after)],
         edits,
     };
-    if let Some([before, after]) = remembered.as_json()? {
+    if let Some([before, after]) = record.as_json()? {
         (plan.before, plan.after) = (before, after);
     }
     Ok(plan)
 }
 
-/// What the history is told: which limits and overrides an edit changes, and whether it pauses the
+/// What the history records: which limits and overrides an edit changes, and whether it pauses the
 /// domain.
-struct Remembered<'a> {
+struct HistoryRecord<'a> {
     /// Before and after: the policy, and those of its limits that differ.
     sides: [(Option<&'a Policy>, &'a [&'a Limit]); 2],
     edits: &'a OverrideEdits,
 }
 
-impl Remembered<'_> {
+impl HistoryRecord<'_> {
     /// `None` if it is more than is kept.
     fn as_json(&self) -> Result<Option<[String; 2]>, StoreError> {
         if self.edits.values().any(|edit| edit.before.is_none()) {

@@ -1,4 +1,4 @@
-//! The names of everything kept in Redis. Nothing outside this crate and `lua/` knows them.
+//! The names of everything stored in Redis. They appear in this crate and `lua/` only.
 //!
 //! | key | what |
 //! |---|---|
@@ -7,9 +7,9 @@
 //! | `rl:{D}:o:LIMIT` | HASH, the overrides of one limit, a field each |
 //! | `rl:{D}:s:RANDOM` | HASH, overrides on their way into a record; goes by itself |
 //! | `rl:{D}:history` | STREAM of the last edits, newest last |
-//! | `rl:{D}:p:LIMIT` | ZSET of the proxies that lately asked for a limit (`*`: for any), by time |
-//! | `rl:fleet:SLOT` | HASH, what each limiter knew of the fleet in a slot of time |
-//! | `rl:{D}:a:SLOT` | HASH, what each limiter saw decided in a slot of time |
+//! | `rl:{D}:p:LIMIT` | ZSET of the proxies that are active for a limit (`*`: for any), by time |
+//! | `rl:fleet:SLOT` | HASH, each limiter's fleet report of a time slot |
+//! | `rl:{D}:a:SLOT` | HASH, each limiter's activity report of a time slot |
 //! | `rl:b:D:LIMIT:VALUES…` | one bucket; with `partition`, `rl:b:D:LIMIT:{PARTITION…}:VALUES…` |
 //! | `rl:sim:{RUN}:BUCKET` | one bucket of a simulation; goes by itself |
 //! | `rl:edits` | channel, one message per edit |

@@ -10,10 +10,10 @@ use crate::{
     plan::{Bucket, CheckPlan},
 };
 
-/// Below this many buckets nobody looks for unused ones.
+/// Below this many buckets the store does not look for unused ones.
 const SWEEP_MIN: usize = 1024;
 /// A full store looks for unused buckets this often, in milliseconds: looking costs a walk over
-/// all of them, and whoever fills the store would have every check pay for it.
+/// all of them, which every check of a full store would pay for.
 const SWEEP_PAUSE_MS: u64 = 1000;
 
 #[derive(Debug)]

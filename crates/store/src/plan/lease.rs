@@ -1,4 +1,4 @@
-//! What a check asks of a leased limit.
+//! The leases of a check.
 
 use algorithms::{Algorithm, LeaseAsk, Settlement};
 use policy::Limit;
@@ -15,7 +15,7 @@ pub(crate) struct Lease {
 
 impl Lease {
     /// `None` where nothing is wanted and nothing settled: then the bucket's plain form will do,
-    /// which knows what is out of it from its state.
+    /// whose state shows what is outstanding.
     pub(super) fn of(check: &Check, limit: &Limit, algorithm: &Algorithm) -> Option<Self> {
         let ttl_ms = ttl_ms(limit, algorithm);
         let of_limit = || check.leases.iter().filter(|l| l.limit == limit.name);
@@ -37,7 +37,7 @@ impl Lease {
         })
     }
 
-    /// A question about a bucket, which also is told what is leased out of it.
+    /// Of a peek, whose reply includes what is leased out.
     pub(super) fn question(limit: &Limit, algorithm: &Algorithm) -> Self {
         Self {
             ttl_ms: ttl_ms(limit, algorithm),

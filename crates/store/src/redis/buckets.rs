@@ -89,9 +89,11 @@ impl Buckets for RedisStore {
         let glob = format!("{}*", self.keys().prefix());
         let (next, keys) = self.scan(&glob, cursor).await?;
         self.options.walked.fetch_add(SCAN_COUNT, Ordering::Relaxed);
-        let held = keys.into_iter().filter_map(|key| self.keys().held(key));
+        let keys = keys
+            .into_iter()
+            .filter_map(|key| self.keys().limit_key(key));
         Ok(KeyScan {
-            keys: held.collect(),
+            keys: keys.collect(),
             scanned: SCAN_COUNT,
             next,
         })

@@ -1,7 +1,7 @@
 //! Checks on a Cluster: script calls of one slot each, in rounds.
 //!
 //! Most checks are decided in the first round. One whose buckets are in several slots takes a round
-//! for each, see [`Spread`]; all checks of a batch go through their rounds together.
+//! for each, see [`CrossSlotCheck`]; all checks of a batch go through their rounds together.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,13 +15,13 @@ use crate::{
     CheckError, Refusal, StoreError,
     plan::CheckPlan,
     script::{
-        Ask, CALL_MAX, Charge, Clock, ScriptCheck, ScriptError, Spread, TAKE_BACK,
-        decode_taken_back, encode_charges,
+        CALL_MAX, Charge, Clock, CrossSlotCheck, REFUND, ScriptCheck, ScriptError, SlotCheck,
+        decode_refunds, encode_refunds,
     },
 };
 
 /// A part of a check on its way: the index of the check, and the part.
-type Asked<'a> = (usize, Ask<'a>);
+type Asked<'a> = (usize, SlotCheck<'a>);
 
 /// A charge on its way back: the index of the check, that of the limit, and the charge.
 type Returned<'a> = (usize, usize, Charge<'a>);
@@ -35,7 +35,7 @@ enum Job<'a> {
 /// A batch of checks on its way.
 struct ClusterBatch<'a, 'p> {
     asked: &'a [&'a CheckPlan<'p>],
-    spreads: Vec<Spread<'a, CheckError>>,
+    spreads: Vec<CrossSlotCheck<'a, CheckError>>,
     /// Slots on their way to another node, which decide one bucket at a time only.
     moving: BTreeSet<u16>,
 }
@@ -50,12 +50,12 @@ impl RedisStore {
         let deadline = Deadline::within(self.options.timeout);
         let mut batch = ClusterBatch {
             asked,
-            spreads: checks.into_iter().map(Spread::new).collect(),
+            spreads: checks.into_iter().map(CrossSlotCheck::new).collect(),
             moving: BTreeSet::new(),
         };
         loop {
             let returned = batch.returned();
-            // What was charged in vain is taken back even where that comes too late for the answer.
+            // What was charged in vain is refunded even where that comes too late for the answer.
             let deadline = if returned.is_empty() {
                 deadline
             } else {
@@ -70,7 +70,7 @@ impl RedisStore {
             for (job, answer) in jobs.into_iter().zip(answers) {
                 match job {
                     Job::Check(asks) => batch.decided(asks, answer),
-                    Job::TakeBack(charges) => batch.taken_back(&charges, answer),
+                    Job::TakeBack(charges) => batch.refunded(&charges, answer),
                 }
             }
         }
@@ -112,8 +112,8 @@ impl Job<'_> {
             }
             Self::TakeBack(charges) => {
                 let charges: Vec<_> = charges.iter().map(|(.., charge)| *charge).collect();
-                let call = encode_charges(&charges, Clock::Server);
-                Request::call(&TAKE_BACK, &call.keys, &call.args)
+                let call = encode_refunds(&charges, Clock::Server);
+                Request::call(&REFUND, &call.keys, &call.args)
             }
         }
     }
@@ -124,7 +124,7 @@ impl<'a> ClusterBatch<'a, '_> {
     fn returned(&mut self) -> BTreeMap<u16, Vec<Returned<'a>>> {
         let mut by_slot: BTreeMap<u16, Vec<Returned<'a>>> = BTreeMap::new();
         for (check, spread) in self.spreads.iter_mut().enumerate() {
-            for (limit, slot, charge) in spread.take_back() {
+            for (limit, slot, charge) in spread.refund() {
                 let charges = by_slot.entry(slot).or_default();
                 charges.push((check, limit, charge));
             }
@@ -132,7 +132,7 @@ impl<'a> ClusterBatch<'a, '_> {
         by_slot
     }
 
-    /// What to send next: in each slot the checks in their order, then what is taken back.
+    /// What to send next: in each slot the checks in their order, then what is refunded.
     fn jobs(&self, returned: BTreeMap<u16, Vec<Returned<'a>>>) -> Vec<Job<'a>> {
         let mut by_slot: BTreeMap<u16, Vec<Asked<'a>>> = BTreeMap::new();
         for (check, spread) in self.spreads.iter().enumerate() {
@@ -182,7 +182,12 @@ impl<'a> ClusterBatch<'a, '_> {
         }
     }
 
-    fn answer(&mut self, check: usize, ask: &Ask<'a>, answer: Result<TimedVerdict, CheckError>) {
+    fn answer(
+        &mut self,
+        check: usize,
+        ask: &SlotCheck<'a>,
+        answer: Result<TimedVerdict, CheckError>,
+    ) {
         if let Some(spread) = self.spreads.get_mut(check) {
             spread.answer(ask.part, answer);
         }
@@ -197,8 +202,8 @@ impl<'a> ClusterBatch<'a, '_> {
         }
     }
 
-    /// A slot that is on its way said that it has only some of a call's buckets, and did nothing:
-    /// from now on they are asked one by one. False if they were already.
+    /// A slot that is being migrated has only some of a call's buckets and did nothing: from now on its
+    /// buckets are called one by one. False if they were already.
     fn split(&mut self, asks: &[Asked<'a>]) -> bool {
         let [(_, first), ..] = asks else {
             return false;
@@ -213,21 +218,21 @@ impl<'a> ClusterBatch<'a, '_> {
         buckets > 1
     }
 
-    fn taken_back(&mut self, charges: &[Returned<'a>], answer: Outcome) {
+    fn refunded(&mut self, charges: &[Returned<'a>], answer: Outcome) {
         let reply = answer.and_then(value::integers).and_then(|numbers| {
-            let read = decode_taken_back(&numbers, charges.len());
+            let read = decode_refunds(&numbers, charges.len());
             read.map_err(|error| StoreError::Corrupt(error.to_string()))
         });
         match reply {
             Ok(taken) => {
                 for ((check, limit, _), taken) in charges.iter().zip(taken) {
                     if let Some(spread) = self.spreads.get_mut(*check) {
-                        spread.taken_back(*limit, taken);
+                        spread.refunded(*limit, taken);
                     }
                 }
             }
-            // Whether it was is not known, so it is not tried again: at worst less is left.
-            Err(error) => tracing::debug!(%error, "charges were not taken back"),
+            // Whether it ran is not known, so it is not sent again: at worst less is left.
+            Err(error) => tracing::debug!(%error, "charges were not refunded"),
         }
     }
 }

@@ -10,7 +10,7 @@
 //! +sadd +smembers +publish +subscribe
 //! ```
 //!
-//! `+hello` lets `rlctl ping` tell the server's version and role; a Cluster wants `+cluster|slots`
+//! `+hello` lets `rlctl ping` show the server's version and role; a Cluster needs `+cluster|slots`
 //! and `+asking` too.
 
 mod buckets;
@@ -32,7 +32,7 @@ use telemetry::ClockOffset;
 
 use crate::{
     Keys, Options, StoreError,
-    script::{CHECK, TAKE_BACK},
+    script::{CHECK, REFUND},
 };
 
 /// The store on one server or on a Cluster. Connects at the first use, and again whenever it has
@@ -52,7 +52,7 @@ impl RedisStore {
             connect_timeout: options.connect_timeout,
             probe_timeout: options.probe_timeout(),
             // A check whose script is not there yet would be late.
-            scripts: Arc::new([&CHECK, &TAKE_BACK]),
+            scripts: Arc::new([&CHECK, &REFUND]),
         };
         let servers = Servers::new(server.clone(), &settings)?;
         Ok(Self {

@@ -1,4 +1,4 @@
-//! Notes of what limiters saw.
+//! Reports of limiters in Redis.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -11,7 +11,7 @@ use crate::{
     ActiveProxies, ActivitySummary, Diagnostics, Fleet, ProxyCounts, Report, Resolution,
     StoreError, Telemetry,
     clock::wall_ms,
-    scripts::NOTE,
+    scripts::REPORT,
     telemetry::{self, ActivityReport},
 };
 
@@ -45,14 +45,14 @@ impl Telemetry for RedisStore {
         Ok(counts)
     }
 
-    async fn report(&self, limiter: &str, notes: &[Report<'_>]) -> Result<(), StoreError> {
-        if notes.is_empty() {
+    async fn report(&self, limiter: &str, reports: &[Report<'_>]) -> Result<(), StoreError> {
+        if reports.is_empty() {
             return Ok(());
         }
-        let calls = notes.iter().map(|note| self.call(limiter, note));
+        let calls = reports.iter().map(|report| self.call(limiter, report));
         let calls: Vec<Request> = calls.collect::<Result<_, _>>()?;
         let deadline = self.control_deadline();
-        // One that is written twice says the same twice.
+        // A report that is written twice is stored once.
         for answer in self.servers.run(Lane::Control, &calls, deadline).await {
             let now_ms = value::integer(answer?)?;
             self.clock_offset.set(u64::try_from(now_ms).unwrap_or(0));
@@ -69,7 +69,7 @@ impl Telemetry for RedisStore {
         let newest = now_ms / telemetry::FLEET_SLOT_MS;
         let slots = (0..telemetry::FLEET_SLOTS).map(|back| newest.saturating_sub(back));
         let keys = slots.map(|slot| self.keys().fleet(slot));
-        Ok(Fleet::of(self.notes(keys).await?, now_ms))
+        Ok(Fleet::of(self.reports(keys).await?, now_ms))
     }
 
     async fn activity(
@@ -81,16 +81,16 @@ impl Telemetry for RedisStore {
         let now_ms = self.now_ms().await?;
         let slots = resolution.back(now_ms, span_ms);
         let keys = slots.map(|slot| self.keys().activity(domain, slot));
-        let notes = self.notes(keys).await?;
-        let notes = notes.into_iter();
-        let notes = notes.map(|(limiter, _, json)| (limiter, ActivityReport::read(&json)));
-        Ok(ActivitySummary::of(notes, now_ms))
+        let reports = self.reports(keys).await?;
+        let reports = reports.into_iter();
+        let reports = reports.map(|(limiter, _, json)| (limiter, ActivityReport::read(&json)));
+        Ok(ActivitySummary::of(reports, now_ms))
     }
 }
 
 impl RedisStore {
-    fn call(&self, limiter: &str, note: &Report<'_>) -> Result<Request, StoreError> {
-        let (key, json, kept_ms) = match note {
+    fn call(&self, limiter: &str, report: &Report<'_>) -> Result<Request, StoreError> {
+        let (key, json, kept_ms) = match report {
             Report::Fleet(fleet_report) => {
                 let slot = self.clock_offset.now_ms() / telemetry::FLEET_SLOT_MS;
                 let key = self.keys().fleet(slot);
@@ -99,19 +99,19 @@ impl RedisStore {
             Report::Activity {
                 domain,
                 slot,
-                noted,
+                report: noted,
             } => {
                 let key = self.keys().activity(domain, *slot);
                 (key, noted.to_json()?, slot.resolution.kept_ms())
             }
         };
-        let bound = telemetry::NOTES_MAX.to_string();
+        let bound = telemetry::REPORTS_MAX.to_string();
         let args = [limiter.to_owned(), json, kept_ms.to_string(), bound];
-        Ok(Request::call(&NOTE, &[key], &args))
+        Ok(Request::call(&REPORT, &[key], &args))
     }
 
-    /// Every note under these keys: who wrote it, when, and what.
-    async fn notes(
+    /// Every report under these keys: the limiter, when it wrote it, and the JSON.
+    async fn reports(
         &self,
         keys: impl Iterator<Item = String>,
     ) -> Result<Vec<(String, u64, String)>, StoreError> {
@@ -120,15 +120,17 @@ impl RedisStore {
             all.arg(key);
             all
         });
-        let mut notes = Vec::new();
+        let mut reports = Vec::new();
         for reply in self.control_all(all).await? {
-            // What no limiter of ours wrote says nothing.
-            notes.extend(value::readable_pairs(reply).filter_map(|(limiter, note)| {
-                let (at_ms, json) = note.split_once(' ')?;
-                Some((limiter, at_ms.parse().ok()?, json.to_owned()))
-            }));
+            // A field that no limiter wrote is skipped.
+            reports.extend(
+                value::readable_pairs(reply).filter_map(|(limiter, report)| {
+                    let (at_ms, json) = report.split_once(' ')?;
+                    Some((limiter, at_ms.parse().ok()?, json.to_owned()))
+                }),
+            );
         }
-        Ok(notes)
+        Ok(reports)
     }
 }
 

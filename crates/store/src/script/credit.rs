@@ -17,9 +17,9 @@ pub struct Credit<'a> {
     pub units: u64,
     /// The limit's ttl for leases, in milliseconds; 0 if it has none.
     pub lease_ttl_ms: u64,
-    /// Change nothing, only tell what would come of it.
+    /// Change nothing; the reply is what would come of it.
     pub peek: bool,
-    /// The limits were just read again: what the bucket knows of newer ones is a leftover.
+    /// The limits were just read again: a newer generation in the bucket is left over from a backup.
     pub force: bool,
 }
 

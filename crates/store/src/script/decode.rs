@@ -18,7 +18,7 @@ pub struct ScriptReply {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ScriptError {
     /// The caller's limit is older than the bucket's state: reload the policy and ask again.
-    #[error("limit {limit} is older than its bucket, which knows generation {generation}")]
+    #[error("limit {limit} is older than its bucket, which has generation {generation}")]
     Stale {
         /// Which limit, as an index into the check.
         limit: usize,

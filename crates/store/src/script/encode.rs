@@ -16,10 +16,10 @@ pub struct ScriptLimit<'a> {
     pub generation: u64,
     /// Units the check takes; more than `COST_MAX` counts as that.
     pub cost: u64,
-    /// Units admitted earlier without asking; charged once, whatever is left.
+    /// Units admitted earlier without a check; charged once, whatever is left.
     pub debit: u64,
     /// Units wanted for requests to come, and what became of earlier ones; `None` costs the
-    /// script nothing, and tells nothing of what is leased.
+    /// script nothing, and its reply has nothing of leases.
     pub lease: Option<LeaseAsk<'a>>,
     /// Slots of a queue that requests gave up.
     pub free: &'a [Freed],
@@ -65,7 +65,7 @@ impl Clock {
     }
 }
 
-/// The arguments of one EVALSHA of [`super::CHECK`] or [`super::TAKE_BACK`].
+/// The arguments of one EVALSHA of [`super::CHECK`] or [`super::REFUND`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScriptCall<'a> {
     /// KEYS.

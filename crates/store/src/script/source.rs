@@ -12,9 +12,9 @@ pub static CHECK: LazyLock<Script> =
 pub static CREDIT: LazyLock<Script> =
     LazyLock::new(|| assemble(include_str!("../../../../lua/credit.lua")));
 
-/// `lua/take_back.lua` with the algorithms it includes.
-pub static TAKE_BACK: LazyLock<Script> =
-    LazyLock::new(|| assemble(include_str!("../../../../lua/take_back.lua")));
+/// `lua/refund.lua` with the algorithms it includes.
+pub static REFUND: LazyLock<Script> =
+    LazyLock::new(|| assemble(include_str!("../../../../lua/refund.lua")));
 
 /// What a script may include, by the name it uses.
 const LIBRARY: &[(&str, &str)] = &[
@@ -82,8 +82,8 @@ const LIBRARY: &[(&str, &str)] = &[
         include_str!("../../../../lua/lib/sliding_window_buckets.lua"),
     ),
     (
-        "lib/take_back.lua",
-        include_str!("../../../../lua/lib/take_back.lua"),
+        "lib/refund.lua",
+        include_str!("../../../../lua/lib/refund.lua"),
     ),
     (
         "lib/sliding_window.lua",
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn every_include_is_found() {
-        for script in [&CHECK, &CREDIT, &TAKE_BACK] {
+        for script in [&CHECK, &CREDIT, &REFUND] {
             assert!(
                 !script.source.contains("-- include:"),
                 "an include was left"

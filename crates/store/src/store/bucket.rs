@@ -98,9 +98,9 @@ pub struct Credit<'a> {
     pub values: &'a [Option<Vec<u8>>],
     /// How many units; more than were used make the bucket unused.
     pub units: u64,
-    /// Change nothing, only tell what would come of it.
+    /// Change nothing; the report is what would come of it.
     pub peek: bool,
-    /// The policy was just read again: what the bucket knows of a newer edit is a leftover.
+    /// The policy was just read again: a newer generation in the bucket is left over from a backup.
     pub force: bool,
 }
 

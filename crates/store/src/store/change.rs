@@ -1,4 +1,4 @@
-//! Edits of a domain, and what is remembered of them.
+//! Edits of a domain, and its history.
 
 use policy::{Name, Override, Policy, Revision};
 
@@ -14,7 +14,7 @@ use crate::RESET_BEGUN;
 pub struct Signature {
     /// A person or a program.
     pub author: String,
-    /// For whoever reads the history.
+    /// Shown with the history.
     pub reason: String,
 }
 
@@ -81,7 +81,7 @@ pub struct HistoryEntry {
     /// As JSON, of an edit of limits: those that it changed or removed, without their overrides, as
     /// a list. Where it changed more, a map: `limits` is that list, `overrides` the overrides that
     /// changed or went, as lists by limit, `paused` the domain's pause if that changed and there
-    /// was one. Where overrides were too many to be told, or this and `after` are more than 1 MiB
+    /// was one. Where overrides were too many to list, or this and `after` are more than 1 MiB
     /// together, nothing. Of `limits`, their overrides are in them, all. Of an `override`, what it
     /// was. Nothing for a `reset` or a `credit`.
     pub before: String,

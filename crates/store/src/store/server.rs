@@ -1,19 +1,19 @@
-//! What a server tells about itself.
+//! Replies of servers about themselves.
 
 use std::time::Duration;
 
-/// A sign of life.
+/// The reply to a ping.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PingReply {
-    /// From asking to the answer, connection already open; the last one's where several answer.
+    /// Of the round trip, with the connection already open; the last one's where several answer.
     pub latency: Duration,
     /// Servers that hold keys and answered: 1, or the masters of a Cluster.
     pub nodes: usize,
     /// `redis`, `valkey` or `memory`.
     pub server: String,
-    /// Its version, if it told.
+    /// Its version, if it is permitted to read it.
     pub version: Option<String>,
-    /// `master`, `replica`, ..., if it told.
+    /// `master`, `replica`, ..., if it is permitted to read it.
     pub role: Option<String>,
 }
 

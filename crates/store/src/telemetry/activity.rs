@@ -11,7 +11,7 @@ use crate::StoreError;
 /// What was decided in a domain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Activity {
-    /// By limit; those of which nothing was heard are not in it.
+    /// By limit; those without reports are not in it.
     pub limits: BTreeMap<Name, LimitActivity>,
     /// Checks that no limit matched.
     pub unmatched: u64,
@@ -55,13 +55,13 @@ pub struct Denial {
     pub outcome: Outcome,
     /// Who decided.
     pub by: DecidedBy,
-    /// The word of the proxy that asked, if one did.
+    /// The id of the proxy that sent the check, if one did.
     pub proxy: Option<String>,
-    /// What was known of the request, cut where it is very long.
+    /// The request's descriptor, cut where it is very long.
     pub descriptor: Vec<(Name, Vec<u8>)>,
 }
 
-/// What one limiter noted of a slot.
+/// What one limiter reports of a time slot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ActivityReport {
     /// What was decided.
@@ -70,7 +70,7 @@ pub struct ActivityReport {
     pub covered_ms: u64,
 }
 
-/// What all limiters noted of the last while.
+/// The reports of all limiters over a span of time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ActivitySummary {
     /// What was decided.
@@ -148,7 +148,7 @@ impl Activity {
         self.buckets.extend(other.buckets);
     }
 
-    /// Makes one of what is known of each bucket.
+    /// Merges the entries of each bucket.
     fn join_buckets(&mut self) {
         type Key = (Name, Vec<(Name, Option<Vec<u8>>)>);
         let mut joined: BTreeMap<Key, BucketActivity> = BTreeMap::new();
@@ -257,21 +257,21 @@ impl ActivityReport {
         ]))
     }
 
-    /// Reads a note; one that cannot be read says nothing.
+    /// Reads a report; one that cannot be read counts as empty.
     pub(crate) fn read(json: &str) -> Self {
-        let Some(note) = document::read(json) else {
+        let Some(report) = document::read(json) else {
             return Self::default();
         };
-        let buckets = note.get("buckets").map_or(&[][..], Node::items);
-        let limits = document::named(&note, "limits");
+        let buckets = report.get("buckets").map_or(&[][..], Node::items);
+        let limits = document::named(&report, "limits");
         Self {
-            covered_ms: document::count(&note, "covered_ms"),
+            covered_ms: document::count(&report, "covered_ms"),
             activity: Activity {
                 limits: limits
                     .map(|(name, node)| (name, LimitActivity::read(node)))
                     .collect(),
-                unmatched: document::count(&note, "unmatched"),
-                errors: document::count(&note, "errors"),
+                unmatched: document::count(&report, "unmatched"),
+                errors: document::count(&report, "errors"),
                 buckets: buckets.iter().filter_map(BucketActivity::read).collect(),
             },
         }
@@ -279,18 +279,18 @@ impl ActivityReport {
 }
 
 impl ActivitySummary {
-    /// Adds up notes, each with the limiter that wrote it. The limiters look at the same time, so
-    /// the longest look is how long it took.
+    /// Adds up reports, each with the limiter that wrote it. The limiters count at the same time, so
+    /// the longest span is how long it took.
     pub(crate) fn of(
-        notes: impl IntoIterator<Item = (String, ActivityReport)>,
+        reports: impl IntoIterator<Item = (String, ActivityReport)>,
         now_ms: u64,
     ) -> Self {
         let mut activity = Activity::default();
         let mut covered: BTreeMap<String, u64> = BTreeMap::new();
-        for (limiter, noted) in notes {
+        for (limiter, report) in reports {
             let own = covered.entry(limiter).or_default();
-            *own = own.saturating_add(noted.covered_ms);
-            activity.merge(noted.activity);
+            *own = own.saturating_add(report.covered_ms);
+            activity.merge(report.activity);
         }
         activity.join_buckets();
         Self {

@@ -1,5 +1,5 @@
-//! Notes as documents. What a later version adds is skipped, what cannot be read is left out: they
-//! are for people, and nothing is decided by them.
+//! Reports as documents. Unknown fields are skipped and unreadable ones left out: reports are for
+//! operators, and no decision depends on them.
 
 use policy::{Name, Node, Revision, Value, node_to_value, value_to_node};
 
@@ -7,20 +7,20 @@ use crate::StoreError;
 
 const FORMAT: u64 = 1;
 
-/// A note of this version with these fields.
+/// A report of this format with these fields.
 pub(super) fn report(fields: impl IntoIterator<Item = (&'static str, Node)>) -> Node {
     let format = [("format", Node::number(FORMAT))];
     Node::map(format.into_iter().chain(fields))
 }
 
-/// Reads a note; `None`: it is of another version, or none.
+/// Reads a report; `None`: it is of another format, or no report.
 pub(super) fn read(json: &str) -> Option<Node> {
-    let note: Node = serde_json::from_str(json).ok()?;
-    (number(note.get("format")?) == Some(FORMAT)).then_some(note)
+    let report: Node = serde_json::from_str(json).ok()?;
+    (number(report.get("format")?) == Some(FORMAT)).then_some(report)
 }
 
-pub(super) fn json(note: &Node) -> Result<String, StoreError> {
-    crate::record::json(note)
+pub(super) fn json(report: &Node) -> Result<String, StoreError> {
+    crate::record::json(report)
 }
 
 pub(super) fn number(node: &Node) -> Option<u64> {
@@ -28,13 +28,13 @@ pub(super) fn number(node: &Node) -> Option<u64> {
 }
 
 /// A field that counts something; absent, it is 0.
-pub(super) fn count(note: &Node, field: &str) -> u64 {
-    note.get(field).and_then(number).unwrap_or(0)
+pub(super) fn count(report: &Node, field: &str) -> u64 {
+    report.get(field).and_then(number).unwrap_or(0)
 }
 
 /// The entries of a map whose keys are names.
-pub(super) fn named<'n>(note: &'n Node, field: &str) -> impl Iterator<Item = (Name, &'n Node)> {
-    entries(note.get(field)).filter_map(|(key, node)| Some((key.parse().ok()?, node)))
+pub(super) fn named<'n>(report: &'n Node, field: &str) -> impl Iterator<Item = (Name, &'n Node)> {
+    entries(report.get(field)).filter_map(|(key, node)| Some((key.parse().ok()?, node)))
 }
 
 /// The entries of a map; none of anything else.
@@ -70,8 +70,8 @@ pub(super) fn values_node<'v>(
     Node::map(fields.map(|(name, value)| (name.as_str(), value_to_node(value))))
 }
 
-pub(super) fn read_values(note: &Node, field: &str) -> Vec<(Name, Option<Vec<u8>>)> {
-    named(note, field)
+pub(super) fn read_values(report: &Node, field: &str) -> Vec<(Name, Option<Vec<u8>>)> {
+    named(report, field)
         .map(|(name, node)| (name, node_to_value(node)))
         .collect()
 }

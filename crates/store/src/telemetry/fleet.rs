@@ -1,4 +1,4 @@
-//! Who follows the limits, and how far.
+//! Which limiters and proxies are alive, and at which revision.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,12 +7,12 @@ use policy::{Name, Node, Revision};
 use super::document;
 use crate::{PROXY_LIFE_MS, StoreError};
 
-/// What one limiter knows of the fleet.
+/// The fleet as one limiter reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FleetReport {
     /// What it has in force, by domain.
     pub revisions: BTreeMap<Name, Revision>,
-    /// The proxies that it heard of, by the domain that they asked for, whether or not there are
+    /// The proxies that polled or called it, by domain, whether or not there are
     /// limits for it.
     pub proxies: BTreeMap<Name, Vec<ProxyStatus>>,
     /// The entries that these proxies supply beside the built-in ones, by domain; without the
@@ -20,12 +20,12 @@ pub struct FleetReport {
     pub entries: BTreeMap<Name, BTreeSet<Name>>,
 }
 
-/// A proxy as it was last heard of.
+/// A proxy at its last request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProxyStatus {
-    /// The random word of one Envoy process.
+    /// The random id of one Envoy process.
     pub id: String,
-    /// What its operator calls it, if it told.
+    /// Its node name in Envoy's configuration, if it sent one.
     pub node: Option<String>,
     /// What it has in force; `None`: nothing yet.
     pub revision: Option<Revision>,
@@ -33,10 +33,10 @@ pub struct ProxyStatus {
     pub ago_ms: u64,
 }
 
-/// A limiter as it last told of itself.
+/// A limiter at its last report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimiterStatus {
-    /// Its name: host and port, and a random word that tells it from its predecessor.
+    /// Its name: host and port, and a random suffix that distinguishes it from its predecessor.
     pub id: String,
     /// What it has in force, by domain.
     pub revisions: BTreeMap<Name, Revision>,
@@ -44,12 +44,12 @@ pub struct LimiterStatus {
     pub ago_ms: u64,
 }
 
-/// Everybody who was heard of within the last 10 s.
+/// The limiters and proxies that were alive within the last 10 s.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fleet {
     /// By name.
     pub limiters: Vec<LimiterStatus>,
-    /// By the domain that they ask for, and there by their word.
+    /// By domain, and there by id.
     pub proxies: BTreeMap<Name, Vec<ProxyStatus>>,
     /// The entries that the proxies of a domain supply beside the built-in ones; without the
     /// domains that no proxy asks for or of which one did not say.
@@ -68,7 +68,7 @@ impl FleetReport {
             let names = names.iter().map(|name| Node::text(name.as_str()));
             (domain.as_str(), Node::list(names))
         });
-        document::json(&document::note([
+        document::json(&document::report([
             ("revisions", Node::map(revisions)),
             ("proxies", Node::map(proxies)),
             ("entries", Node::map(entries)),
@@ -76,9 +76,9 @@ impl FleetReport {
     }
 
     fn read(json: &str) -> Option<Self> {
-        let note = document::read(json)?;
-        let revisions = document::named(&note, "revisions");
-        let proxies = document::named(&note, "proxies").map(|(domain, list)| {
+        let report = document::read(json)?;
+        let revisions = document::named(&report, "revisions");
+        let proxies = document::named(&report, "proxies").map(|(domain, list)| {
             let seen = list.items().iter().filter_map(ProxyStatus::read);
             (domain, seen.collect())
         });
@@ -97,9 +97,9 @@ impl FleetReport {
 }
 
 impl ProxyStatus {
-    /// Whether it counts, as of a note that was written so long ago.
-    fn is_alive(&self, noted_ms_ago: u64) -> bool {
-        self.ago_ms.saturating_add(noted_ms_ago) <= PROXY_LIFE_MS
+    /// Whether it counts, as of a report that was written so long ago.
+    fn is_alive(&self, reported_ms_ago: u64) -> bool {
+        self.ago_ms.saturating_add(reported_ms_ago) <= PROXY_LIFE_MS
     }
 
     fn to_node(&self) -> Node {
@@ -128,10 +128,13 @@ impl ProxyStatus {
 }
 
 impl Fleet {
-    /// Adds up notes: of each limiter the newest, of each proxy what was heard last.
-    pub(crate) fn of(notes: impl IntoIterator<Item = (String, u64, String)>, now_ms: u64) -> Self {
+    /// Merges reports: of each limiter the newest, of each proxy its last request.
+    pub(crate) fn of(
+        reports: impl IntoIterator<Item = (String, u64, String)>,
+        now_ms: u64,
+    ) -> Self {
         let mut newest: BTreeMap<String, (u64, String)> = BTreeMap::new();
-        for (limiter, at_ms, json) in notes {
+        for (limiter, at_ms, json) in reports {
             let known = newest.get(&limiter).map(|(at_ms, _)| *at_ms);
             if known.is_none_or(|known| known < at_ms) {
                 newest.insert(limiter, (at_ms, json));
@@ -164,8 +167,8 @@ impl Fleet {
             }
         }
         proxies.retain(|_, seen| !seen.is_empty());
-        let by_word = |(domain, seen): (Name, BTreeMap<_, _>)| (domain, seen.into_values());
-        let lists = proxies.into_iter().map(by_word);
+        let by_id = |(domain, seen): (Name, BTreeMap<_, _>)| (domain, seen.into_values());
+        let lists = proxies.into_iter().map(by_id);
         Self {
             limiters,
             proxies: lists
@@ -179,10 +182,10 @@ impl Fleet {
     }
 }
 
-fn add(known: &mut BTreeMap<String, ProxyStatus>, seen: Vec<ProxyStatus>, told_ms_ago: u64) {
+fn add(known: &mut BTreeMap<String, ProxyStatus>, seen: Vec<ProxyStatus>, reported_ms_ago: u64) {
     for mut proxy in seen {
-        let is_alive = proxy.is_alive(told_ms_ago);
-        proxy.ago_ms = proxy.ago_ms.saturating_add(told_ms_ago);
+        let is_alive = proxy.is_alive(reported_ms_ago);
+        proxy.ago_ms = proxy.ago_ms.saturating_add(reported_ms_ago);
         let before = known.get(&proxy.id).map_or(u64::MAX, |known| known.ago_ms);
         if is_alive && proxy.ago_ms < before {
             known.insert(proxy.id.clone(), proxy);
@@ -206,7 +209,7 @@ mod tests {
         }
     }
 
-    fn report(proxies: &[ProxyStatus]) -> String {
+    fn json(proxies: &[ProxyStatus]) -> String {
         let domain: Name = "shop".parse().unwrap();
         let fleet_report = FleetReport {
             revisions: BTreeMap::from([(domain.clone(), Revision::default())]),
@@ -219,34 +222,34 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_counts_as_it_was_heard_of_last_by_whomever() {
-        let notes = [
-            ("a", 9_000, report(&[seen("p1", 1, 0), seen("p2", 1, 500)])),
+    fn the_last_request_of_a_proxy_to_any_limiter_counts() {
+        let reports = [
+            ("a", 9_000, json(&[seen("p1", 1, 0), seen("p2", 1, 500)])),
             (
                 "b",
                 9_500,
-                report(&[seen("p1", 2, 100), seen("p3", 0, 9_600)]),
+                json(&[seen("p1", 2, 100), seen("p3", 0, 9_600)]),
             ),
-            ("a", 8_000, report(&[seen("p4", 1, 0)])),
+            ("a", 8_000, json(&[seen("p4", 1, 0)])),
             ("b", 9_900, "{\"format\":2}".to_owned()),
         ];
-        let notes = notes.map(|(id, at, json)| (id.to_owned(), at, json));
-        let fleet = Fleet::of(notes.clone(), 10_000);
+        let reports = reports.map(|(id, at, json)| (id.to_owned(), at, json));
+        let fleet = Fleet::of(reports.clone(), 10_000);
         let found = |fleet: &Fleet| -> Vec<(String, u64)> {
             let all = fleet.proxies.values().flatten();
             all.map(|p| (p.id.clone(), p.ago_ms)).collect()
         };
-        // The newest note of `b` is of a version to come: nothing is known of it.
+        // The newest report of `b` is of a later format: it is skipped.
         assert_eq!(
             found(&fleet),
             [("p1".to_owned(), 1000), ("p2".to_owned(), 1500)]
         );
         assert_eq!(fleet.limiters.len(), 1);
-        let fleet = Fleet::of(notes.into_iter().take(3), 10_000);
+        let fleet = Fleet::of(reports.into_iter().take(3), 10_000);
         assert_eq!(
             found(&fleet),
             [("p1".to_owned(), 600), ("p2".to_owned(), 1500)],
-            "p3 was heard of too long ago"
+            "p3's last request is too old"
         );
         assert_eq!(
             fleet.proxies["shop"][0].revision.as_ref().unwrap().number,
@@ -287,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_note_is_left_out() {
+    fn what_is_no_report_is_left_out() {
         let texts = [
             "",
             "[]",

@@ -1,9 +1,8 @@
-//! What limiters tell of themselves and of the proxies that ask them, for people to read: who
-//! follows the limits and how far, what was decided, and who was denied.
+//! What limiters report of themselves and of their proxies, for operators: who is alive and at which
+//! revision, what was decided, and which buckets denied.
 //!
-//! Each limiter keeps a note of what it saw in a stretch of time and writes it anew every second,
-//! over what it wrote before: a note that is lost or written twice does no harm. Notes go by
-//! themselves, and whoever reads adds them up.
+//! Each limiter writes its report of a time slot every second, in place of its earlier one, so that a
+//! lost or repeated write does no harm. Reports expire, and readers add them up.
 
 mod activity;
 mod document;
@@ -20,13 +19,13 @@ pub(crate) use resolution::{FLEET_KEPT_MS, FLEET_SLOT_MS, FLEET_SLOTS};
 
 use policy::Name;
 
-/// Limiters whose notes are kept in one place; the notes of more are not.
-pub(crate) const NOTES_MAX: usize = 1024;
+/// Limiters whose reports are stored per time slot; those of more are dropped.
+pub(crate) const REPORTS_MAX: usize = 1024;
 
-/// Something that a limiter writes down.
+/// A report of a limiter.
 #[derive(Clone, Copy, Debug)]
 pub enum Report<'a> {
-    /// Who follows the limits, as far as it knows.
+    /// The limiters and proxies that are alive.
     Fleet(&'a FleetReport),
     /// What was decided in a domain.
     Activity {
@@ -35,6 +34,6 @@ pub enum Report<'a> {
         /// When.
         slot: TimeSlot,
         /// What.
-        noted: &'a ActivityReport,
+        report: &'a ActivityReport,
     },
 }

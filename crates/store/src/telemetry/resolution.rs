@@ -1,6 +1,6 @@
-//! Time as notes divide it.
+//! The time slots of reports.
 
-/// Notes of the fleet: a proxy that was heard of within its life is in this one or the last.
+/// The time slot of fleet reports, in milliseconds: an active proxy is in the current one or the last.
 pub(crate) const FLEET_SLOT_MS: u64 = 10_000;
 /// How many of them a reader needs.
 pub(crate) const FLEET_SLOTS: u64 = 2;
@@ -16,7 +16,7 @@ pub enum Resolution {
     Coarse,
 }
 
-/// A part of time, of which each limiter keeps one note for each domain.
+/// A time slot, for which each limiter writes one report for each domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeSlot {
     /// How long it is.

@@ -164,7 +164,7 @@ async fn a_limiter_needs_no_right_to_edit_limits() -> Result<()> {
         let activity = Report::Activity {
             domain: &shop,
             slot,
-            noted: &noted,
+            report: &noted,
         };
         store
             .report("one", &[Report::Fleet(&FleetReport::default()), activity])

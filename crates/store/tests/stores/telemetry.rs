@@ -55,7 +55,7 @@ async fn write(store: &Arc<dyn Store>, limiter: &str, slot: TimeSlot, requests: 
     let note = Report::Activity {
         domain: &domain,
         slot,
-        noted: &noted(requests),
+        report: &noted(requests),
     };
     Ok(store.report(limiter, &[note]).await?)
 }

@@ -7,9 +7,8 @@
 
 use mlua::{Function, Lua, Table};
 use store::script::{
-    CHECK, CREDIT, Charge, Clock, Credit, Credited, ScriptCall, ScriptCheck, ScriptReply,
-    TAKE_BACK, TakenBack, decode, decode_credited, decode_taken_back, encode, encode_charges,
-    encode_credit,
+    CHECK, CREDIT, Charge, Clock, Credit, Credited, REFUND, Refunded, ScriptCall, ScriptCheck,
+    ScriptReply, decode, decode_credited, decode_refunds, encode, encode_credit, encode_refunds,
 };
 
 /// A Lua interpreter with the script loaded and an empty store.
@@ -18,16 +17,16 @@ pub struct LuaRedis {
     fake: Table,
     check: Function,
     credit: Function,
-    take_back: Function,
+    refund: Function,
 }
 
 impl LuaRedis {
     pub fn new() -> Self {
-        Self::with_take_back(&TAKE_BACK.source)
+        Self::with_refund(&REFUND.source)
     }
 
     /// With another way to take charges back.
-    pub fn with_take_back(source: &str) -> Self {
+    pub fn with_refund(source: &str) -> Self {
         let lua = Lua::new();
         let fake: Table = lua
             .load(include_str!("fake_redis.lua"))
@@ -39,14 +38,14 @@ impl LuaRedis {
             loaded.unwrap()
         };
         let check = script(&CHECK.source, "check.lua");
-        let take_back = script(source, "take_back.lua");
+        let refund = script(source, "refund.lua");
         let credit = script(&CREDIT.source, "credit.lua");
         Self {
             lua,
             fake,
             check,
             credit,
-            take_back,
+            refund,
         }
     }
 
@@ -56,9 +55,9 @@ impl LuaRedis {
     }
 
     /// Takes charges back.
-    pub fn take_back(&self, charges: &[Charge<'_>], clock: Clock) -> Vec<TakenBack> {
-        let reply = self.eval(&self.take_back, &encode_charges(charges, clock));
-        decode_taken_back(&reply, charges.len()).unwrap()
+    pub fn refund(&self, charges: &[Charge<'_>], clock: Clock) -> Vec<Refunded> {
+        let reply = self.eval(&self.refund, &encode_refunds(charges, clock));
+        decode_refunds(&reply, charges.len()).unwrap()
     }
 
     fn eval(&self, script: &Function, call: &ScriptCall<'_>) -> Vec<i64> {

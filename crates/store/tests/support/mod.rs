@@ -17,7 +17,7 @@ use std::rc::Rc;
 
 use algorithms::check::{Mode, Options, Part, Stored, Verdict, check};
 use algorithms::{Algorithm, Ask, Charged, Decision, Freed, LeaseAsk, Settlement, State};
-use store::script::{Charge, Clock, ScriptCheck, ScriptError, ScriptLimit, TakenBack};
+use store::script::{Charge, Clock, Refunded, ScriptCheck, ScriptError, ScriptLimit};
 
 pub use lua_redis::LuaRedis;
 pub use server::Server;
@@ -72,7 +72,7 @@ pub trait Engine {
     ) -> Result<Verdict, ScriptError>;
 
     /// Takes one charge back.
-    fn take_back(&mut self, charge: &Charge<'_>, now_ms: u64) -> TakenBack;
+    fn refund(&mut self, charge: &Charge<'_>, now_ms: u64) -> Refunded;
 }
 
 /// `algorithms::check` over a map.
@@ -117,11 +117,11 @@ impl Engine for RustEngine {
         Ok(verdict)
     }
 
-    fn take_back(&mut self, charge: &Charge<'_>, now_ms: u64) -> TakenBack {
+    fn refund(&mut self, charge: &Charge<'_>, now_ms: u64) -> Refunded {
         let key = std::str::from_utf8(charge.key).unwrap();
         let Some(stored) = self.buckets.get_mut(key) else {
             let unused = charge.algorithm.evaluate(None, now_ms, 0).leave();
-            return taken_back(false, &unused.decision);
+            return refunded(false, &unused.decision);
         };
         let mut taken = false;
         if stored.generation == charge.generation {
@@ -131,7 +131,7 @@ impl Engine for RustEngine {
                 lease_ttl_ms: charge.lease_ttl_ms,
                 slot: charge.slot,
             };
-            let state = charge.algorithm.take_back(&stored.state, now_ms, &charged);
+            let state = charge.algorithm.refund(&stored.state, now_ms, &charged);
             taken = state != stored.state;
             stored.state = state;
         }
@@ -155,12 +155,12 @@ impl Engine for RustEngine {
         if taken && left.reset_after_ms == 0 && !fixed_size {
             self.buckets.remove(key);
         }
-        taken_back(taken, &left)
+        refunded(taken, &left)
     }
 }
 
-fn taken_back(taken: bool, left: &Decision) -> TakenBack {
-    TakenBack {
+fn refunded(taken: bool, left: &Decision) -> Refunded {
+    Refunded {
         taken,
         remaining: left.remaining,
         reset_after_ms: left.reset_after_ms,
@@ -197,9 +197,9 @@ impl Engine for LuaRedis {
             .remove(0)
     }
 
-    fn take_back(&mut self, charge: &Charge<'_>, now_ms: u64) -> TakenBack {
+    fn refund(&mut self, charge: &Charge<'_>, now_ms: u64) -> Refunded {
         let charges = std::slice::from_ref(charge);
-        LuaRedis::take_back(self, charges, Clock::Injected(now_ms)).remove(0)
+        LuaRedis::refund(self, charges, Clock::Injected(now_ms)).remove(0)
     }
 }
 
@@ -213,8 +213,8 @@ impl Engine for Rc<RefCell<Server>> {
         self.borrow_mut().check(subjects, now_ms, options)
     }
 
-    fn take_back(&mut self, charge: &Charge<'_>, now_ms: u64) -> TakenBack {
-        Engine::take_back(&mut *self.borrow_mut(), charge, now_ms)
+    fn refund(&mut self, charge: &Charge<'_>, now_ms: u64) -> Refunded {
+        Engine::refund(&mut *self.borrow_mut(), charge, now_ms)
     }
 }
 
@@ -231,8 +231,8 @@ impl Engine for Server {
             .remove(0)
     }
 
-    fn take_back(&mut self, charge: &Charge<'_>, now_ms: u64) -> TakenBack {
+    fn refund(&mut self, charge: &Charge<'_>, now_ms: u64) -> Refunded {
         let charges = std::slice::from_ref(charge);
-        Server::take_back(self, charges, Clock::Injected(now_ms)).remove(0)
+        Server::refund(self, charges, Clock::Injected(now_ms)).remove(0)
     }
 }

@@ -5,9 +5,9 @@ use std::net::{Ipv4Addr, TcpStream};
 
 use harness::{Engine, Redis, free_port};
 use store::script::{
-    CHECK, CREDIT, Charge, Clock, Credit, Credited, Script, ScriptCall, ScriptCheck, ScriptReply,
-    TAKE_BACK, TakenBack, decode, decode_credited, decode_taken_back, encode, encode_charges,
-    encode_credit,
+    CHECK, CREDIT, Charge, Clock, Credit, Credited, REFUND, Refunded, Script, ScriptCall,
+    ScriptCheck, ScriptReply, decode, decode_credited, decode_refunds, encode, encode_credit,
+    encode_refunds,
 };
 use tempfile::TempDir;
 
@@ -45,7 +45,7 @@ impl Server {
             _redis: redis,
             _dir: dir,
         };
-        for script in [&CHECK, &TAKE_BACK] {
+        for script in [&CHECK, &REFUND] {
             let loaded = server.command(&[b"SCRIPT", b"LOAD", script.source.as_bytes()]);
             assert_eq!(
                 loaded,
@@ -63,9 +63,9 @@ impl Server {
     }
 
     /// Takes charges back.
-    pub fn take_back(&mut self, charges: &[Charge<'_>], clock: Clock) -> Vec<TakenBack> {
-        let reply = self.evalsha(&TAKE_BACK, &encode_charges(charges, clock));
-        decode_taken_back(&integers(&reply), charges.len()).unwrap()
+    pub fn refund(&mut self, charges: &[Charge<'_>], clock: Clock) -> Vec<Refunded> {
+        let reply = self.evalsha(&REFUND, &encode_refunds(charges, clock));
+        decode_refunds(&integers(&reply), charges.len()).unwrap()
     }
 
     /// Runs a batch that may fail.

@@ -1,7 +1,7 @@
 //! Reading only what changed, where there are very many overrides.
 //!
 //! Reading 100,000 overrides takes the better part of a second of a limiter's time, and every edit
-//! of one of them makes every limiter read. The history tells which they were.
+//! of one of them makes every limiter read. The history lists which they were.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ pub(super) const EDITS_MAX: u64 = 200;
 /// Overrides by limit and bucket, `None` where they are gone.
 type Changed = BTreeMap<(Name, Vec<Option<Vec<u8>>>), Option<Node>>;
 
-/// The edits after `known`, up to `now` and without a gap. The digest of the first entry tells
+/// The edits after `known`, up to `now` and without a gap. The digest of the first entry shows
 /// that this is the same history, not a restored one.
 pub(super) fn edits_between<'h>(
     entries: &'h [HistoryEntry],
@@ -30,7 +30,7 @@ pub(super) fn edits_between<'h>(
 }
 
 /// The overrides that edits changed, as the last of them left each; `None` if one of the edits
-/// does not tell.
+/// does not list them.
 pub(super) fn changed(policy: &Policy, edits: &[HistoryEntry]) -> Option<Vec<OverrideChange>> {
     let mut changed = Changed::new();
     for edit in edits {
@@ -95,7 +95,7 @@ fn apply_edit(policy: &Policy, changed: &mut Changed, edit: &HistoryEntry) -> Op
 }
 
 /// An override as an edit found it, or as it left it. What is not an override of the limit as it
-/// is now split says that the limit was another one in between.
+/// is now split means that the limit was another one in between.
 fn apply_one(
     policy: &Policy,
     changed: &mut Changed,

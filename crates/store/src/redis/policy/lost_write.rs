@@ -1,4 +1,4 @@
-//! A write whose answer was lost: the history says whether it was made.
+//! A write whose reply was lost: the history shows whether it was made.
 //!
 //! The script compares the revision before it writes, so a write that was not made can be sent
 //! again: however often it arrives, it is made once.
@@ -16,8 +16,7 @@ use crate::{
     redis::RedisStore,
 };
 
-/// How often the history is asked, and the write sent again, before the caller is told that it is
-/// uncertain.
+/// How often the history is read, and the write sent again, before the caller gets an error.
 const TRIES: usize = 3;
 /// Pause before each of them: a connection that broke is dialled again.
 const PAUSE: Duration = Duration::from_millis(50);

@@ -192,8 +192,7 @@ impl RedisStore {
     }
 }
 
-/// What one domain's head says, whatever became of it: only what is wrong with the server is an
-/// error.
+/// The state of one domain's head: only a fault of the server is an error.
 fn readable(reply: Outcome) -> Result<HeadState, StoreError> {
     let state = match reply {
         Ok(value) => head_state(value),

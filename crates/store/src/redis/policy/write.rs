@@ -39,7 +39,7 @@ impl RedisStore {
         outcome(reply, expected)
     }
 
-    /// Writes what is too much for one script call where nobody sees it; the keys, in order.
+    /// Writes what is too much for one script call under keys that no reader uses; the keys, in order.
     async fn stage(&self, domain: &Name, plan: &Plan) -> Result<Vec<String>, StoreError> {
         let mut keys = Vec::new();
         for (_, writes) in &plan.overrides {

@@ -20,7 +20,7 @@ fn bucket(user: &[u8], requests: u64, denied_at_ms: Option<u64>) -> BucketActivi
     }
 }
 
-fn noted() -> ActivityReport {
+fn report() -> ActivityReport {
     let mut limit = LimitActivity {
         delayed: 2,
         ..LimitActivity::default()
@@ -41,9 +41,9 @@ fn noted() -> ActivityReport {
 
 #[test]
 fn a_note_goes_there_and_back() {
-    let json = noted().to_json().unwrap();
+    let json = report().to_json().unwrap();
     insta::assert_snapshot!(json, @r#"{"format":1,"covered_ms":4000,"unmatched":3,"errors":4,"limits":{"per-user":{"allowed":{"limiter":7},"denied":{"limiter":1,"deny_cache":40},"delayed":2}},"buckets":[{"limit":"per-user","bucket":{"user":"alice","tenant":null},"requests":5,"denied":1,"last":{"at_ms":17,"outcome":"denied","by":"deny_cache","descriptor":{"path":{"base64":"L/8="}},"proxy":"p1"}},{"limit":"per-user","bucket":{"user":{"base64":"Yv9i"},"tenant":null},"requests":2}]}"#);
-    assert_eq!(ActivityReport::read(&json), noted());
+    assert_eq!(ActivityReport::read(&json), report());
 }
 
 #[test]
@@ -64,8 +64,8 @@ fn what_a_later_version_adds_is_skipped() {
 
 #[test]
 fn activities_add_up_and_the_last_denial_stays() {
-    let mut sum = noted().activity;
-    let mut other = noted().activity;
+    let mut sum = report().activity;
+    let mut other = report().activity;
     other.buckets = vec![bucket(b"alice", 1, Some(18)), bucket(b"alice", 1, Some(16))];
     sum.merge(other);
     sum.join_buckets();

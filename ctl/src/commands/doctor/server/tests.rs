@@ -2,13 +2,13 @@ use std::time::Duration;
 
 use super::*;
 
-fn at(now_ms: u64, asked_in_ms: u64) -> Health {
+fn at(now_ms: u64, round_trip_ms: u64) -> Health {
     Health {
         address: "redis://here".to_owned(),
         info: None,
         settings: None,
         now_ms,
-        asked_in: Duration::from_millis(asked_in_ms),
+        round_trip: Duration::from_millis(round_trip_ms),
         scripts: Vec::new(),
         rights: None,
     }
@@ -34,7 +34,7 @@ fn the_client_is_told_the_way_as_it_takes_it() {
 
 #[test]
 fn a_clock_counts_as_wrong_only_beyond_what_asking_took() {
-    let told = |now_ms, asked_in_ms| clocks(&[at(now_ms, asked_in_ms)], 100_000).len();
+    let told = |now_ms, round_trip_ms| clocks(&[at(now_ms, round_trip_ms)], 100_000).len();
     assert_eq!(told(100_900, 1), 0);
     assert_eq!(told(101_100, 1), 1);
     assert_eq!(told(98_000, 1), 1);

@@ -1,4 +1,4 @@
-//! One connection that is kept: dialled once for everybody, probed when in doubt, redialled when
+//! One connection that is kept open: dialled once for all callers, probed when suspect, redialled when
 //! lost.
 //!
 //! A single task owns the connection, so there is never more than one dial under way, however many
@@ -6,7 +6,7 @@
 //!
 //! - *connecting*: they wait, no longer than their own deadline;
 //! - *up*: they send;
-//! - *suspect*, since somebody's deadline passed: they fail at once until a probe is answered. A
+//! - *suspect*, since a caller's deadline passed: they fail at once until a probe is answered. A
 //!   server that hangs thus gets one batch and one PING, not a backlog that it would charge all at
 //!   once when it wakes up, long after the requests were decided without it;
 //! - *down*: they fail at once, with the reason of the last dial.
@@ -31,7 +31,7 @@ use tokio::{
 use crate::{
     Error, Lane, Refusal, Script, Settings,
     dial::Dialer,
-    outage::Outage,
+    outage_log::OutageLog,
     reply::{self, Reply},
     url::Host,
     value,
@@ -136,7 +136,7 @@ impl Deadline {
 }
 
 /// A connection that is kept. Dropping it closes the connection.
-pub(crate) struct Link {
+pub(crate) struct Connection {
     shared: Arc<Shared>,
     keeper: OnceLock<AbortOnDrop>,
 }
@@ -156,8 +156,8 @@ impl Drop for AbortOnDrop {
     }
 }
 
-impl Link {
-    /// Dials at the first use, or at [`Link::start`].
+impl Connection {
+    /// Dials at the first use, or at [`Connection::start`].
     pub(crate) fn new(dialer: Dialer, lane: Lane, settings: Settings, when_lost: WhenLost) -> Self {
         Self {
             shared: Arc::new(Shared {
@@ -193,7 +193,7 @@ impl Link {
         match timeout_at(deadline.at, answers).await {
             Ok(Ok(values)) => {
                 let replies: Vec<Reply> = values.into_iter().map(reply::of).collect();
-                self.shared.look_for_refusals(&session, &replies);
+                self.shared.track_refusals(&session, &replies);
                 Ok(replies)
             }
             Ok(Err(error)) => Err(reply::transport(&error)),
@@ -243,7 +243,7 @@ impl Link {
             match &*status.borrow_and_update() {
                 Status::Connecting => {}
                 Status::Up(session) => return Ok(session.clone()),
-                Status::Suspect(_, error) | Status::Down(error) => return Err(unasked(error)),
+                Status::Suspect(_, error) | Status::Down(error) => return Err(not_sent(error)),
             }
             if status.changed().await.is_err() {
                 return Err(Error::Unreachable("the store was closed".to_owned()));
@@ -255,14 +255,14 @@ impl Link {
 impl Shared {
     async fn keep(&self) {
         let mut backoff = BACKOFF_MIN;
-        let mut outage = Outage::default();
+        let mut outage = OutageLog::default();
         // Where the server was dialled last, if sentinels say so.
         let mut place = None;
         for number in 0.. {
             let dialled = Instant::now();
             let end = match self.connect(&mut place).await {
                 Ok(connected) => {
-                    self.tell_connected(&mut outage);
+                    self.log_connected(&mut outage);
                     self.serve(number, connected, place.as_ref()).await
                 }
                 Err(error) => End::Lost(error),
@@ -277,7 +277,7 @@ impl Shared {
                 );
             }
             // It may be lost because it is the primary no more.
-            self.dialer.doubt();
+            self.dialer.refresh();
             if dialled.elapsed() >= PROVEN + self.settings.connect_timeout {
                 backoff = BACKOFF_MIN;
                 self.status.send_replace(match self.when_lost {
@@ -295,7 +295,7 @@ impl Shared {
         }
     }
 
-    fn tell_connected(&self, outage: &mut Outage) {
+    fn log_connected(&self, outage: &mut OutageLog) {
         let server = self.dialer.server();
         if let Some((lasted, attempts)) = outage.over(Instant::now()) {
             tracing::info!(%server, ?lasted, attempts, "connected again");
@@ -351,7 +351,7 @@ impl Shared {
             Lane::Data => &self.settings.scripts,
             Lane::Control => &[],
         };
-        // A server that wants a password, or is loading, says so only when it is asked.
+        // A server that wants a password, or is loading, reports it only in a reply.
         let mut first = redis::Pipeline::with_capacity(2);
         first.cmd("PING");
         if !scripts.is_empty() {
@@ -385,12 +385,12 @@ impl Shared {
         let session = Session { number, connection };
         self.status.send_replace(Status::Up(session.clone()));
         let end = tokio::select! {
-            why = self.attend(&mut driver) => End::Lost(why),
+            why = self.monitor(&mut driver) => End::Lost(why),
             () = self.dialer.moved(place) => {
                 self.refusing.send_replace(None);
                 End::Left
             }
-            () = self.is_to_be_redialled() => End::Left,
+            () = self.redial_due() => End::Left,
         };
         if matches!(end, End::Left) {
             self.status.send_replace(Status::Connecting);
@@ -400,7 +400,7 @@ impl Shared {
     }
 
     /// Returns once the server has refused to be written to, and was dialled some time ago.
-    async fn is_to_be_redialled(&self) {
+    async fn redial_due(&self) {
         let dialled = Instant::now();
         self.refused.notified().await;
         sleep_until(dialled + jittered(REDIAL)).await;
@@ -417,19 +417,19 @@ impl Shared {
     }
 
     /// Returns when the connection is lost, and why.
-    async fn attend(&self, driver: &mut AbortOnDrop) -> Error {
+    async fn monitor(&self, driver: &mut AbortOnDrop) -> Error {
         let mut status = self.status.subscribe();
         let mut refusing = self.refusing.subscribe();
         loop {
             let refuses = refusing.borrow_and_update().is_some();
             let pause = if refuses { RECHECK } else { KEEPALIVE };
-            let doubt = status.wait_for(|s| !matches!(s, Status::Up(_)));
+            let suspected = status.wait_for(|s| !matches!(s, Status::Up(_)));
             tokio::select! {
                 _ = &mut driver.0 => {
                     return Error::Broken("closed by the server".to_owned());
                 }
                 _ = refusing.changed(), if !refuses => continue,
-                _ = timeout(pause, doubt) => {}
+                _ = timeout(pause, suspected) => {}
             }
             let session = match &*self.status.borrow() {
                 Status::Up(session) | Status::Suspect(session, _) => session.clone(),
@@ -437,7 +437,7 @@ impl Shared {
                 Status::Connecting => return Error::Broken("closed".to_owned()),
             };
             match self.probe(session.clone(), refuses).await {
-                Ok(answer) if refuses => self.recheck(&reply::of(answer)),
+                Ok(answer) if refuses => self.check_writable(&reply::of(answer)),
                 // Any answer will do: this asks whether the server lives.
                 Ok(_) => {}
                 Err(why) => return why,
@@ -463,7 +463,7 @@ impl Shared {
         });
     }
 
-    /// Asks for a sign of life; `writes`: whether the server may be written to, too.
+    /// Sends a probe; `writes`: one that also shows whether the server takes writes.
     async fn probe(&self, mut session: Session, writes: bool) -> Result<redis::Value, Error> {
         let mut command = redis::cmd(if writes { "EVAL" } else { "PING" });
         if writes {
@@ -476,18 +476,19 @@ impl Shared {
         }
     }
 
-    fn look_for_refusals(&self, session: &Session, replies: &[Reply]) {
+    fn track_refusals(&self, session: &Session, replies: &[Reply]) {
         let refusals = replies.iter().filter_map(|reply| reply.as_ref().err());
         let Some(refusal) = refusals.into_iter().find(|r| r.is_a_state()) else {
             return;
         };
         // A primary that became a replica, or lost its replicas, stays connected and refuses every
-        // write: there may be another one by now. A node of a Cluster stays what it is; whoever uses
-        // it asks who has its slots.
-        if refusal.may_be_a_demotion() && !self.dialer.doubt() && self.when_lost == WhenLost::Wait {
+        // write: there may be another one by now. A node of a Cluster keeps its connection; its
+        // callers refresh the map of slots.
+        if refusal.may_be_a_demotion() && !self.dialer.refresh() && self.when_lost == WhenLost::Wait
+        {
             self.refused.notify_one();
         }
-        // A primary that was left says nothing of its successor.
+        // A refusal by a primary that was left does not concern its successor.
         let current = match &*self.status.borrow() {
             Status::Up(now) | Status::Suspect(now, _) => now.number == session.number,
             Status::Connecting | Status::Down(_) => false,
@@ -517,8 +518,8 @@ impl Shared {
         });
     }
 
-    /// Whether the server refuses, by the answer to a probe for writes.
-    fn recheck(&self, answer: &Reply) {
+    /// Whether the server still refuses, by the reply to a probe for writes.
+    fn check_writable(&self, answer: &Reply) {
         match answer {
             // A user who may not ask learns nothing by it.
             Err(refusal) if refusal.code != "NOPERM" => return self.refuses(refusal),
@@ -540,8 +541,8 @@ fn unreachable(error: std::io::Error) -> Error {
     Error::Unreachable(error.to_string())
 }
 
-/// What a caller gets whom the last failure kept from sending anything.
-fn unasked(last: &Error) -> Error {
+/// The error of a caller that sent nothing because of the last failure.
+fn not_sent(last: &Error) -> Error {
     if last.is_harmless() {
         last.clone()
     } else {

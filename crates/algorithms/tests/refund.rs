@@ -1,4 +1,4 @@
-//! A charge that is taken back leaves the bucket no better off than if it had never been made.
+//! A charge that is refunded leaves the bucket no better off than if it had never been made.
 
 #![expect(
     clippy::unwrap_used,
@@ -58,7 +58,7 @@ fn at_the_same_instant_nothing_has_happened() {
         let algorithm = algorithm(kind, 10, 1000);
         let before = charged(&algorithm, None, 5_000, 3).unwrap();
         let during = charged(&algorithm, Some(&before), 5_100, 4).unwrap();
-        let after = algorithm.take_back(&during, 5_100, &charge(5_100, 4));
+        let after = algorithm.refund(&during, 5_100, &charge(5_100, 4));
         assert_eq!(
             remaining(&algorithm, Some(&after), 5_100),
             remaining(&algorithm, Some(&before), 5_100),
@@ -98,7 +98,7 @@ fn later_it_never_gives_more_than_was_taken() {
         }
         now_ms += random(&mut seed, 300);
         let before = remaining(&algorithm, Some(&with), now_ms);
-        let back = algorithm.take_back(&with, now_ms, &charge(charged_at_ms, cost));
+        let back = algorithm.refund(&with, now_ms, &charge(charged_at_ms, cost));
         let after = remaining(&algorithm, Some(&back), now_ms);
         let never = remaining(&algorithm, without.as_ref(), now_ms);
         assert!(
@@ -118,8 +118,8 @@ fn a_queue_and_a_clock_that_stepped_back_give_nothing() {
     };
     let queue = Algorithm::new(&queue).unwrap();
     let state = charged(&queue, None, 5_000, 2).unwrap();
-    assert_eq!(queue.take_back(&state, 5_000, &charge(5_000, 2)), state);
+    assert_eq!(queue.refund(&state, 5_000, &charge(5_000, 2)), state);
     let bucket = Algorithm::new(&Parameters::new(Kind::TokenBucket, 10, 1000)).unwrap();
     let state = charged(&bucket, None, 5_000, 2).unwrap();
-    assert_eq!(bucket.take_back(&state, 5_000, &charge(5_001, 2)), state);
+    assert_eq!(bucket.refund(&state, 5_000, &charge(5_001, 2)), state);
 }

@@ -1,11 +1,11 @@
--- How each kind of limit takes a charge back. Only lua/take_back.lua includes this.
+-- How each kind of limit takes a charge back. Only lua/refund.lua includes this.
 --
 -- Each function gets a limit as loaded, the units charged and when, which is not after `now`; it
 -- writes what changes, and returns whether something did. TTLs stay: what is left is forgotten no
 -- later than before.
 
 -- The entries of a log that may have come after a charge: the total of each is rewritten. A charge
--- is taken back within milliseconds, and a millisecond has one entry.
+-- is refunded within milliseconds, and a millisecond has one entry.
 local LATER_MAX = 100
 local TOTAL_WRAP = 1000000 -- as in sliding_window_log.lua
 
@@ -134,7 +134,7 @@ local function from_log(w, units, charged_at)
   return true
 end
 
-local function take_back(l, units, charged_at)
+local function refund(l, units, charged_at)
   local kind = l.kind
   if kind <= 2 then
     return from_bucket(l, units, charged_at)

@@ -1,9 +1,9 @@
 -- Undoes charges of a check that was denied afterwards by a limit in another slot of a Cluster.
 --
--- Twin of Algorithm::take_back in crates/algorithms; lua/README.md is the calling convention.
+-- Twin of Algorithm::refund in crates/algorithms; lua/README.md is the calling convention.
 -- What time has undone already stays undone: a bucket gives back what has not drained since, a
--- window only what it still counts, a queue what of the slot is still to come. A charge is taken back once at most; who
--- does not know whether it was leaves it. Nothing here ever lets a bucket admit more than if the
+-- window only what it still counts, a queue what of the slot is still to come. A charge is refunded once at most; a
+-- caller that got no reply does not call again. Nothing here ever lets a bucket admit more than if the
 -- check had not been made.
 --
 -- KEYS  one bucket key per charge
@@ -12,7 +12,7 @@
 --         kind, generation, units, the time of the charge, limit, x, y, z,
 --         the ttl of the limit's leases (0: it does not lease), and of a queue the name of the slot
 --         (start in ms, parts beyond it, since, turn; else four times 0)
--- Reply integers: the time; then for each charge 3: whether something was taken back (0/1),
+-- Reply integers: the time; then for each charge 3: whether something was refunded (0/1),
 --       remaining, reset_after (ms)
 
 local now -- ms
@@ -45,7 +45,7 @@ local function read(k, at)
   end
 end
 
--- include: lib/take_back.lua
+-- include: lib/refund.lua
 
 now = ARGV[1] + 0
 if now < 0 then
@@ -60,7 +60,7 @@ for k = 1, #KEYS do
   local l, taken = read(k, at), 0
   -- Under another generation the bucket was reset, or counts by other numbers.
   if l and l.seen == l.generation and charged_at <= now and not l.shifted then
-    taken = take_back(l, units, charged_at) and 1 or 0
+    taken = refund(l, units, charged_at) and 1 or 0
     l = read(k, at)
   end
   reply[#reply + 1] = taken

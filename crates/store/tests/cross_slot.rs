@@ -16,7 +16,9 @@ use std::collections::BTreeMap;
 
 use algorithms::check::{Mode, Options};
 use algorithms::{Algorithm, Align, Kind, Parameters};
-use store::script::{Ask, Clock, ScriptCheck, ScriptError, ScriptLimit, Spread, TAKE_BACK};
+use store::script::{
+    Clock, CrossSlotCheck, REFUND, ScriptCheck, ScriptError, ScriptLimit, SlotCheck,
+};
 use support::random::Random;
 use support::{Engine, Leasing, LuaRedis, RustEngine, Subject};
 
@@ -60,18 +62,16 @@ struct World<'a> {
 struct Running<'a> {
     /// Indices of the buckets of its limits.
     buckets: Vec<usize>,
-    spread: Spread<'a, ScriptError>,
+    spread: CrossSlotCheck<'a, ScriptError>,
     /// When each of its limits was asked, and in which order.
     asked: BTreeMap<usize, (u64, u64)>,
 }
 
 impl<'a> World<'a> {
-    fn new(buckets: &'a [Bucket], take_back: &str, random: &mut Random) -> Self {
+    fn new(buckets: &'a [Bucket], refund: &str, random: &mut Random) -> Self {
         let nodes = buckets.iter().map(|b| b.node).max().map_or(0, |n| n + 1);
         Self {
-            nodes: (0..nodes)
-                .map(|_| LuaRedis::with_take_back(take_back))
-                .collect(),
+            nodes: (0..nodes).map(|_| LuaRedis::with_refund(refund)).collect(),
             ahead_ms: (0..nodes).map(|_| random.below(5_000)).collect(),
             buckets,
             now_ms: START_MS,
@@ -105,7 +105,7 @@ impl<'a> World<'a> {
         };
         Running {
             buckets,
-            spread: Spread::new(check),
+            spread: CrossSlotCheck::new(check),
             asked: BTreeMap::new(),
         }
     }
@@ -117,18 +117,18 @@ impl<'a> World<'a> {
             self.ask(running, &asks[random.below_len(asks.len())]);
             return true;
         }
-        let charges = running.spread.take_back();
+        let charges = running.spread.refund();
         for (limit, _, charge) in &charges {
             let node = self.buckets[running.buckets[*limit]].node;
             let (clock, _) = self.clock(node);
             let charges = std::slice::from_ref(charge);
-            let now = self.nodes[node].take_back(charges, clock)[0];
-            running.spread.taken_back(*limit, now);
+            let now = self.nodes[node].refund(charges, clock)[0];
+            running.spread.refunded(*limit, now);
         }
         !charges.is_empty()
     }
 
-    fn ask(&mut self, running: &mut Running<'a>, ask: &Ask<'a>) {
+    fn ask(&mut self, running: &mut Running<'a>, ask: &SlotCheck<'a>) {
         let first = running.spread.limit(ask.part, 0);
         let node = self.buckets[running.buckets[first]].node;
         let (clock, now_ms) = self.clock(node);
@@ -198,7 +198,7 @@ impl<'a> World<'a> {
 }
 
 impl World<'_> {
-    /// A window that the first request opened stays open if that is taken back, and so ends before
+    /// A window that the first request opened stays open if that is refunded, and so ends before
     /// the one that the second would have opened. What it promises holds: 2N in any W.
     fn is_too_much_for_two_windows(&self, last: &Admitted) -> bool {
         let algorithm = &self.buckets[last.bucket].algorithm;
@@ -260,10 +260,10 @@ struct Outcome {
 }
 
 /// Checks that begin, go on and end in a random order, while time passes.
-fn run(seed: u64, take_back: &str) -> Outcome {
+fn run(seed: u64, refund: &str) -> Outcome {
     let mut random = Random::new(seed);
     let buckets = buckets(&mut random);
-    let mut world = World::new(&buckets, take_back, &mut random);
+    let mut world = World::new(&buckets, refund, &mut random);
     let (mut running, mut outcome): (Vec<Running<'_>>, _) = (Vec::new(), Outcome::default());
     for _ in 0..120 {
         if running.len() < 6 && random.one_in(2) {
@@ -295,7 +295,7 @@ fn runs() -> std::ops::Range<u64> {
 fn no_interleaving_lets_pass_what_would_not_have_passed_without_the_denied() {
     let (mut passed, mut denied) = (0, 0);
     for seed in runs() {
-        let outcome = run(seed, &TAKE_BACK.source);
+        let outcome = run(seed, &REFUND.source);
         assert_eq!(outcome.over_admitted, 0, "seed {seed}");
         passed += outcome.passed;
         denied += outcome.denied;
@@ -308,11 +308,8 @@ fn no_interleaving_lets_pass_what_would_not_have_passed_without_the_denied() {
 
 /// The shipped script with one of its rules taken out.
 fn without(rule: &str, instead: &str) -> String {
-    let source = TAKE_BACK.source.replace(rule, instead);
-    assert_ne!(
-        source, TAKE_BACK.source,
-        "the rule is there to be taken out"
-    );
+    let source = REFUND.source.replace(rule, instead);
+    assert_ne!(source, REFUND.source, "the rule is there to be taken out");
     source
 }
 
@@ -346,7 +343,7 @@ fn blind_refunds_are_found_out_by_the_interleavings() {
 
 /// Ten units are taken by a check that another slot then denies; a second later, when the bucket has
 /// drained and ten others have passed, they are given back.
-fn admitted_around_a_refund(take_back: &str) -> u64 {
+fn admitted_around_a_refund(refund: &str) -> u64 {
     let ten_per_second = Algorithm::new(&Parameters::new(Kind::TokenBucket, 10, 1000)).unwrap();
     let closed = Algorithm::new(&Parameters::new(Kind::FixedWindow, 0, 1000)).unwrap();
     let bucket = |key: &str, algorithm, node| Bucket {
@@ -357,7 +354,7 @@ fn admitted_around_a_refund(take_back: &str) -> u64 {
     };
     let buckets = [bucket("{a}", ten_per_second, 0), bucket("{b}", closed, 1)];
     let mut random = Random::new(0);
-    let mut world = World::new(&buckets, take_back, &mut random);
+    let mut world = World::new(&buckets, refund, &mut random);
     let mut denied = world.begin(vec![0, 1], 10);
     assert!(
         world.step(&mut denied, &mut random),
@@ -383,7 +380,7 @@ fn admitted_around_a_refund(take_back: &str) -> u64 {
 #[test]
 fn a_blind_refund_over_admits() {
     let (rule, instead) = DRAINED_SINCE;
-    assert_eq!(admitted_around_a_refund(&TAKE_BACK.source), 10);
+    assert_eq!(admitted_around_a_refund(&REFUND.source), 10);
     assert_eq!(admitted_around_a_refund(&without(rule, instead)), 20);
 }
 
@@ -414,7 +411,7 @@ fn a_spread_check_knows_whether_it_has_settled() {
         limits: vec![limit("a", &settle), limit("b", &[])],
         options: Options::default(),
     };
-    let mut spread: Spread<'_, ScriptError> = Spread::new(check);
+    let mut spread: CrossSlotCheck<'_, ScriptError> = CrossSlotCheck::new(check);
     assert!(!spread.has_settled());
     let redis = LuaRedis::new();
     let first = spread.next().remove(0);

@@ -1,29 +1,28 @@
 //! A check whose buckets are in several slots of a Cluster, where no script can touch all of them.
 //!
 //! It is decided one slot after the other: each charges its limits if they all allow it. After the
-//! first denial the other slots are only asked, so that the answer names everybody who denies, and
-//! what was charged before is taken back. Between the two, others find less than there is, never
+//! first denial the other slots are only peeked, so that the answer names every limit that denies, and
+//! what was charged before is refunded. Between the two, others find less than there is, never
 //! more: a check that is denied in the end may have had others denied, but lets none pass.
 //!
-//! Units for requests to come are granted by whoever decides last, and by the others once all have
-//! allowed: a denied check is granted nothing.
+//! Leases are granted by the slot that decides last, and by the others once all have allowed: a denied check is granted nothing.
 //!
-//! Here is only what to ask next; the answers come from whoever can reach the buckets.
+//! This is the plan only: what to call next, by the replies so far. The caller does the I/O.
 
 mod limit;
 
 use algorithms::check::{LimitVerdict, Verdict};
 
 use self::limit::{OBSERVED, add_surplus, rank, surplus_alone, without_surplus};
-use super::{Charge, ScriptCheck, ScriptLimit, TakenBack};
+use super::{Charge, Refunded, ScriptCheck, ScriptLimit};
 use crate::slot;
 
 /// A check on its way through several slots.
 #[derive(Debug)]
-pub struct Spread<'a, E> {
+pub struct CrossSlotCheck<'a, E> {
     check: ScriptCheck<'a>,
     parts: Vec<Part<E>>,
-    taken_back: bool,
+    refunded: bool,
 }
 
 /// The limits of a check whose buckets are in one slot.
@@ -54,8 +53,8 @@ type Change<'a> = fn(ScriptLimit<'a>) -> ScriptLimit<'a>;
 
 /// One slot's part of a check, to be decided there.
 #[derive(Clone, Debug)]
-pub struct Ask<'a> {
-    /// Names it in [`Spread::answer`].
+pub struct SlotCheck<'a> {
+    /// Names it in [`CrossSlotCheck::answer`].
     pub part: usize,
     /// Where.
     pub slot: u16,
@@ -68,7 +67,7 @@ pub type Decided<E> = Result<(Verdict, u64), E>;
 
 impl<E> Part<E> {
     /// A limit that is only observed and over grants nothing.
-    fn leave_over_limit(&self, surplus: &mut Ask<'_>) {
+    fn leave_over_limit(&self, surplus: &mut SlotCheck<'_>) {
         if let State::Answered(_, verdict) = &self.state {
             for (limit, verdict) in surplus.check.limits.iter_mut().zip(&verdict.limits) {
                 if !verdict.decision.allowed {
@@ -79,7 +78,7 @@ impl<E> Part<E> {
     }
 }
 
-impl<'a, E: Clone> Spread<'a, E> {
+impl<'a, E: Clone> CrossSlotCheck<'a, E> {
     /// Nothing was asked yet.
     pub fn new(check: ScriptCheck<'a>) -> Self {
         let mut parts: Vec<Part<E>> = Vec::new();
@@ -106,12 +105,12 @@ impl<'a, E: Clone> Spread<'a, E> {
         Self {
             check,
             parts,
-            taken_back: false,
+            refunded: false,
         }
     }
 
-    /// What to ask now, all at once; nothing more: it is decided, but for [`Spread::take_back`].
-    pub fn next(&self) -> Vec<Ask<'a>> {
+    /// What to ask now, all at once; nothing more: it is decided, but for [`CrossSlotCheck::refund`].
+    pub fn next(&self) -> Vec<SlotCheck<'a>> {
         let open = || {
             let parts = self.parts.iter().enumerate();
             parts.filter(|(_, part)| matches!(part.state, State::Open))
@@ -142,11 +141,11 @@ impl<'a, E: Clone> Spread<'a, E> {
             .collect()
     }
 
-    fn ask(&self, index: usize, part: &Part<E>, peek: bool, change: Change<'a>) -> Ask<'a> {
+    fn ask(&self, index: usize, part: &Part<E>, peek: bool, change: Change<'a>) -> SlotCheck<'a> {
         let limits = part.limits.iter().filter_map(|i| self.check.limits.get(*i));
         let mut options = self.check.options;
         options.peek = peek;
-        Ask {
+        SlotCheck {
             part: index,
             slot: part.slot,
             check: ScriptCheck {
@@ -156,7 +155,7 @@ impl<'a, E: Clone> Spread<'a, E> {
         }
     }
 
-    /// What a part's slot said, and when. A failure is the whole check's.
+    /// The verdict of a part's slot, and when. A failure is the whole check's.
     pub fn answer(&mut self, part: usize, answer: Decided<E>) {
         let others = self.parts.iter().enumerate();
         let mut others = others.filter(|(i, _)| *i != part);
@@ -219,7 +218,7 @@ impl<'a, E: Clone> Spread<'a, E> {
         part.copied().unwrap_or(limit)
     }
 
-    /// Whether a slot has heard what became of leases, which must not be told again.
+    /// Whether a slot has settled leases, which must not be settled again.
     pub fn has_settled(&self) -> bool {
         let settles = |index: &usize| {
             let limit = self.check.limits.get(*index);
@@ -233,7 +232,7 @@ impl<'a, E: Clone> Spread<'a, E> {
         answered.any(|part| part.limits.iter().any(settles))
     }
 
-    /// Whether a slot has charged something that is not known to be taken back.
+    /// Whether a slot has charged something that is not known to be refunded.
     pub fn has_charged(&self) -> bool {
         self.parts.iter().any(|part| match &part.state {
             State::Answered(_, verdict) => verdict.limits.iter().any(|limit| limit.charged > 0),
@@ -255,13 +254,13 @@ impl<'a, E: Clone> Spread<'a, E> {
         })
     }
 
-    /// The charges to take back, with their limits' indices and slots, once: whoever calls this
-    /// tries once and no more, because nobody knows what became of a try that failed.
-    pub fn take_back(&mut self) -> Vec<(usize, u16, Charge<'a>)> {
-        if self.taken_back || !(self.is_denied() || self.failed().is_some()) {
+    /// The charges to refund, with their limits' indices and slots, once: the caller
+    /// tries once and no more, because the outcome of a failed try is not known.
+    pub fn refund(&mut self) -> Vec<(usize, u16, Charge<'a>)> {
+        if self.refunded || !(self.is_denied() || self.failed().is_some()) {
             return Vec::new();
         }
-        self.taken_back = true;
+        self.refunded = true;
         let limits = &self.check.limits;
         let charges = self.parts.iter().flat_map(|part| {
             let (now_ms, verdicts) = match &part.state {
@@ -286,8 +285,8 @@ impl<'a, E: Clone> Spread<'a, E> {
         charges.collect()
     }
 
-    /// A charge was taken back.
-    pub fn taken_back(&mut self, limit: usize, now: TakenBack) {
+    /// A charge was refunded.
+    pub fn refunded(&mut self, limit: usize, now: Refunded) {
         for part in &mut self.parts {
             let at = part.limits.iter().position(|index| *index == limit);
             let (State::Answered(_, verdict), Some(at)) = (&mut part.state, at) else {
@@ -303,8 +302,8 @@ impl<'a, E: Clone> Spread<'a, E> {
         }
     }
 
-    /// The check's verdict. `unasked` is for a limit that nobody asked for, which does not happen
-    /// once [`Spread::next`] has no more questions.
+    /// The check's verdict. `unasked` is for a limit that no slot decided, which does not happen
+    /// once [`CrossSlotCheck::next`] has no more questions.
     pub fn decided(self, unasked: impl Fn() -> E) -> Decided<E> {
         let mut limits: Vec<Option<LimitVerdict>> = vec![None; self.check.limits.len()];
         let (mut allowed, mut latest_ms) = (true, 0);

@@ -1,4 +1,4 @@
-//! Charges that are taken back, as KEYS and ARGV, and the reply.
+//! Charges that are refunded, as KEYS and ARGV, and the reply.
 
 use algorithms::{Algorithm, QueueSlot};
 
@@ -28,8 +28,8 @@ pub struct Charge<'a> {
 
 /// What came of taking one charge back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TakenBack {
-    /// Whether there was something to take back.
+pub struct Refunded {
+    /// Whether there was something to refund.
     pub taken: bool,
     /// The largest cost that would be admitted now.
     pub remaining: u64,
@@ -37,8 +37,8 @@ pub struct TakenBack {
     pub reset_after_ms: u64,
 }
 
-/// Lays out charges of buckets in one slot, to be taken back.
-pub fn encode_charges<'a>(charges: &[Charge<'a>], clock: Clock) -> ScriptCall<'a> {
+/// Lays out charges of buckets in one slot, to be refunded.
+pub fn encode_refunds<'a>(charges: &[Charge<'a>], clock: Clock) -> ScriptCall<'a> {
     let mut args = Vec::with_capacity(1 + 13 * charges.len());
     args.push(clock.argument());
     for charge in charges {
@@ -62,18 +62,18 @@ pub fn encode_charges<'a>(charges: &[Charge<'a>], clock: Clock) -> ScriptCall<'a
     }
 }
 
-/// Reads the reply to [`encode_charges`] of as many charges.
+/// Reads the reply to [`encode_refunds`] of as many charges.
 ///
 /// # Errors
 /// [`MalformedReply`] where it is not one.
-pub fn decode_taken_back(reply: &[i64], charges: usize) -> Result<Vec<TakenBack>, MalformedReply> {
+pub fn decode_refunds(reply: &[i64], charges: usize) -> Result<Vec<Refunded>, MalformedReply> {
     let (_, rows) = reply.split_first().ok_or(MalformedReply)?;
     if rows.len() != 3 * charges {
         return Err(MalformedReply);
     }
     let unsigned = |number: i64| u64::try_from(number).map_err(|_| MalformedReply);
     let row = |row: &[i64]| match *row {
-        [taken, remaining, reset_after] => Ok(TakenBack {
+        [taken, remaining, reset_after] => Ok(Refunded {
             taken: taken == 1,
             remaining: unsigned(remaining)?,
             reset_after_ms: unsigned(reset_after)?,

@@ -30,11 +30,11 @@ pub(super) fn add_surplus(verdict: &mut Verdict, granted: Verdict) {
     }
 }
 
-/// The rank of what never denies: it is charged when nobody can deny any more.
+/// The rank of what never denies: it is charged when no limit can deny any more.
 pub(super) const OBSERVED: u8 = 2;
 
 /// In which order slots are charged. A queue comes late: what others were given after a charge that
-/// is taken back is behind it.
+/// is refunded is behind it.
 pub(super) fn rank(limit: &ScriptLimit<'_>) -> u8 {
     let is_queue = limit.algorithm.parameters().max_delay_ms.is_some();
     match limit.mode {

@@ -1,21 +1,20 @@
-//! What is worth a line in the log while a server is away.
+//! Which connection failures are logged while a server is unreachable.
 //!
-//! It is dialled several times a second, and whoever looks at the log then looks for something
-//! else: one line says that it is away, one each time the reason changes, and one every half
-//! minute that it still is.
+//! It is dialled several times a second. One line is logged when it becomes unreachable, one each time
+//! the reason changes, and one every half minute.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::{Error, link::PROVEN};
+use crate::{Error, connection::PROVEN};
 
-/// How often an outage is told of again.
+/// How often an outage is logged again.
 const AGAIN: Duration = Duration::from_secs(30);
 
-/// How long a server has been away, and what was said of it.
+/// How long a server has been unreachable, and what was logged of it.
 #[derive(Debug, Default)]
-pub(crate) struct Outage {
+pub(crate) struct OutageLog {
     current: Option<Current>,
 }
 
@@ -23,15 +22,15 @@ pub(crate) struct Outage {
 struct Current {
     began: Instant,
     attempts: u64,
-    told: Instant,
+    logged: Instant,
     why: Error,
     /// Since when there is a connection again.
     back: Option<Instant>,
 }
 
-impl Outage {
-    /// Counts a connection that was lost or not made; how many in a row it is, if it is worth
-    /// telling.
+impl OutageLog {
+    /// Counts a connection that was lost or not made; how many in a row it is, if that is
+    /// to be logged.
     pub(crate) fn failed(&mut self, why: &Error, now: Instant) -> Option<u64> {
         // A connection that proved nothing belongs to the outage before it.
         let is_past = |c: &Current| c.back.is_some_and(|b| now.duration_since(b) >= PROVEN);
@@ -39,24 +38,24 @@ impl Outage {
             self.current = Some(Current {
                 began: now,
                 attempts: 1,
-                told: now,
+                logged: now,
                 why: why.clone(),
                 back: None,
             });
             return Some(1);
         };
         current.attempts = current.attempts.saturating_add(1);
-        if current.why == *why && now.duration_since(current.told) < AGAIN {
+        if current.why == *why && now.duration_since(current.logged) < AGAIN {
             return None;
         }
-        current.told = now;
+        current.logged = now;
         current.why = why.clone();
         current.back = None;
         Some(current.attempts)
     }
 
     /// The server is back: how long it was away and how often it was dialled in vain, if that is
-    /// worth telling.
+    /// to be logged.
     pub(crate) fn over(&mut self, now: Instant) -> Option<(Duration, u64)> {
         let current = self.current.as_mut()?;
         let first = current.back.is_none();
@@ -75,17 +74,17 @@ mod tests {
 
     #[test]
     fn a_reason_is_told_once_and_then_every_half_minute() {
-        let mut outage = Outage::default();
+        let mut outage = OutageLog::default();
         let start = Instant::now();
-        let told: Vec<u64> = (0..600)
+        let logged: Vec<u64> = (0..600)
             .filter_map(|n| outage.failed(&refused(), start + Duration::from_millis(n * 100)))
             .collect();
-        assert_eq!(told, [1, 301]);
+        assert_eq!(logged, [1, 301]);
     }
 
     #[test]
     fn another_reason_is_told_at_once() {
-        let mut outage = Outage::default();
+        let mut outage = OutageLog::default();
         let now = Instant::now();
         assert_eq!(outage.failed(&refused(), now), Some(1));
         let loading = Error::Unreachable("loading".to_owned());
@@ -95,7 +94,7 @@ mod tests {
 
     #[test]
     fn after_an_outage_the_next_one_is_told_of() {
-        let mut outage = Outage::default();
+        let mut outage = OutageLog::default();
         let lost = Instant::now();
         assert!(outage.over(lost).is_none());
         outage.failed(&refused(), lost);
@@ -106,7 +105,7 @@ mod tests {
 
     #[test]
     fn a_server_that_hangs_up_again_and_again_is_told_of_as_one_that_is_away() {
-        let mut outage = Outage::default();
+        let mut outage = OutageLog::default();
         let start = Instant::now();
         let mut lines = 0;
         for n in 0..100 {
