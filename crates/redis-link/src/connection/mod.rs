@@ -1,0 +1,242 @@
+//! One connection that is kept open: dialled once for all callers, probed when suspect, redialled when
+//! lost.
+//!
+//! A single task owns the connection, so there is never more than one dial under way, however many
+//! callers wait. Callers see one of four states:
+//!
+//! - *connecting*: they wait, no longer than their own deadline;
+//! - *up*: they send;
+//! - *suspect*, since a caller's deadline passed: they fail at once until a probe is answered. A
+//!   server that hangs thus gets one batch and one PING, not a backlog that it would charge all at
+//!   once when it wakes up, long after the requests were decided without it;
+//! - *down*: they fail at once, with the reason of the last dial.
+//!
+//! A primary that was deposed may live on and answer. So the connection is also left when sentinels
+//! name another primary, or, where there are none, when the server refuses to be written to: its name
+//! may lead elsewhere by now. What was sent before keeps the old connection for its answer.
+
+mod keeper;
+mod refusals;
+
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use redis::aio::MultiplexedConnection;
+use tokio::{
+    sync::{Notify, watch},
+    task::JoinHandle,
+    time::{Instant, timeout_at},
+};
+
+use self::refusals::Refusing;
+use crate::{
+    Error, Lane, Settings,
+    dial::Dialer,
+    reply::{self, Reply},
+};
+
+/// A connection that lived shorter than this did not prove that the next one will do better.
+pub(crate) const PROVEN: Duration = Duration::from_secs(1);
+
+#[derive(Clone)]
+struct Session {
+    number: u64,
+    connection: MultiplexedConnection,
+}
+
+enum Status {
+    Connecting,
+    Up(Session),
+    Suspect(Session, Error),
+    Down(Error),
+}
+
+/// What callers do while a connection that was lost after a good while is dialled again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WhenLost {
+    /// They wait, no longer than their deadline: most likely a restart or a failover.
+    Wait,
+    /// They fail at once: others than the one that is lost have to be served.
+    Fail,
+}
+
+struct Shared {
+    dialer: Dialer,
+    lane: Lane,
+    when_lost: WhenLost,
+    settings: Settings,
+    status: watch::Sender<Status>,
+    /// The server refused to be written to.
+    refused: Notify,
+    /// Of [`Lane::Data`]: why commands are refused.
+    refusing: watch::Sender<Option<Refusing>>,
+}
+
+/// When a reply is too late.
+#[derive(Clone, Copy, Debug)]
+pub struct Deadline {
+    at: Instant,
+    limit: Duration,
+}
+
+impl Deadline {
+    /// From now on.
+    pub fn within(limit: Duration) -> Self {
+        Self {
+            at: Instant::now() + limit,
+            limit,
+        }
+    }
+
+    /// The last moment.
+    pub fn at(self) -> Instant {
+        self.at
+    }
+}
+
+/// A connection that is kept. Dropping it closes the connection.
+pub(crate) struct Connection {
+    shared: Arc<Shared>,
+    keeper: OnceLock<AbortOnDrop>,
+}
+
+/// A task that ends with its owner.
+pub(crate) struct AbortOnDrop(JoinHandle<()>);
+
+impl AbortOnDrop {
+    pub(crate) fn new(task: JoinHandle<()>) -> Self {
+        Self(task)
+    }
+}
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Connection {
+    /// Dials at the first use, or at [`Connection::start`].
+    pub(crate) fn new(dialer: Dialer, lane: Lane, settings: Settings, when_lost: WhenLost) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                dialer,
+                lane,
+                when_lost,
+                settings,
+                status: watch::Sender::new(Status::Connecting),
+                refused: Notify::new(),
+                refusing: watch::Sender::new(None),
+            }),
+            keeper: OnceLock::new(),
+        }
+    }
+
+    /// Sends commands together and waits for every answer.
+    ///
+    /// On [`Error::Timeout`] and [`Error::Broken`] they may or may not have run.
+    pub(crate) async fn run(
+        &self,
+        commands: &redis::Pipeline,
+        deadline: Deadline,
+    ) -> Result<Vec<Reply>, Error> {
+        let Ok(session) = timeout_at(deadline.at, self.session()).await else {
+            return Err(Error::Unreachable(
+                "no answer to a connection attempt yet".to_owned(),
+            ));
+        };
+        let mut session = session?;
+        let answers = session
+            .connection
+            .send_packed_commands(commands, 0, commands.len());
+        match timeout_at(deadline.at, answers).await {
+            Ok(Ok(values)) => {
+                let replies: Vec<Reply> = values.into_iter().map(reply::of).collect();
+                self.shared.track_refusals(&session, &replies);
+                Ok(replies)
+            }
+            Ok(Err(error)) => Err(reply::transport(&error)),
+            Err(_) => {
+                let error = Error::Timeout(deadline.limit);
+                self.shared.suspect(&session, error.clone());
+                Err(error)
+            }
+        }
+    }
+
+    /// Whether there is a connection, in doubt or not.
+    pub(crate) fn is_connected(&self) -> bool {
+        let status = self.shared.status.borrow();
+        matches!(*status, Status::Up(_) | Status::Suspect(..))
+    }
+
+    /// Whether there is no connection yet, or again, and it is not known why.
+    pub(crate) fn is_connecting(&self) -> bool {
+        matches!(*self.shared.status.borrow(), Status::Connecting)
+    }
+
+    /// Why callers get no answer that they can use; one that was not dialled yet, or is dialled again
+    /// after a good while, is not in trouble.
+    pub(crate) fn fault(&self) -> Option<Error> {
+        match &*self.shared.status.borrow() {
+            Status::Suspect(_, why) | Status::Down(why) => return Some(why.clone()),
+            Status::Connecting | Status::Up(_) => {}
+        }
+        let refusing = self.shared.refusing.borrow();
+        let refusal = refusing.as_ref().map(|r| r.refusal.clone());
+        refusal.map(Error::from)
+    }
+
+    /// Dials now, so that the first use need not wait for it.
+    pub(crate) fn start(&self) {
+        self.keeper.get_or_init(|| {
+            let shared = Arc::clone(&self.shared);
+            AbortOnDrop(tokio::spawn(async move { shared.keep().await }))
+        });
+    }
+
+    async fn session(&self) -> Result<Session, Error> {
+        self.start();
+        let mut status = self.shared.status.subscribe();
+        loop {
+            match &*status.borrow_and_update() {
+                Status::Connecting => {}
+                Status::Up(session) => return Ok(session.clone()),
+                Status::Suspect(_, error) | Status::Down(error) => return Err(not_sent(error)),
+            }
+            if status.changed().await.is_err() {
+                return Err(Error::Unreachable("the store was closed".to_owned()));
+            }
+        }
+    }
+}
+
+impl Shared {
+    /// Stops callers until the session has answered a probe.
+    fn suspect(&self, session: &Session, error: Error) {
+        self.status.send_if_modified(|status| {
+            let current = matches!(status, Status::Up(s) if s.number == session.number);
+            if current {
+                *status = Status::Suspect(session.clone(), error);
+            }
+            current
+        });
+    }
+}
+
+/// The error of a caller that sent nothing because of the last failure.
+fn not_sent(last: &Error) -> Error {
+    if last.is_harmless() {
+        last.clone()
+    } else {
+        Error::Unreachable(format!("not asked again since {last}"))
+    }
+}
+
+/// Between half of a pause and all of it, so that many do not come back at once.
+pub(crate) fn jittered(wait: Duration) -> Duration {
+    let micros = u64::try_from(wait.as_micros()).unwrap_or(u64::MAX);
+    Duration::from_micros(fastrand::u64(micros / 2..=micros))
+}
