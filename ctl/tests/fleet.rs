@@ -54,12 +54,14 @@ async fn tell(
     proxies: Vec<ProxyStatus>,
 ) -> Result<()> {
     let own = own.map(|revision| (name("shop"), revision.clone()));
-    let sighting = FleetReport {
+    let fleet_report = FleetReport {
         revisions: own.into_iter().collect(),
         proxies: BTreeMap::from([(name("shop"), proxies)]),
-        ..Sighting::default()
+        ..FleetReport::default()
     };
-    Ok(store.report(limiter, &[Report::Fleet(&sighting)]).await?)
+    Ok(store
+        .report(limiter, &[Report::Fleet(&fleet_report)])
+        .await?)
 }
 
 fn runtime() -> Result<tokio::runtime::Runtime> {
@@ -174,13 +176,13 @@ fn entries_that_no_live_proxy_supplies_are_warned_of() -> Result<()> {
     let server = Server::start(Engine::Valkey, &["--appendonly", "yes"])?;
     runtime()?.block_on(async {
         let store = store(&server)?;
-        let sighting = Sighting {
+        let fleet_report = FleetReport {
             proxies: BTreeMap::from([(name("shop"), vec![proxy("p1", None, None, 0)])]),
             entries: BTreeMap::from([(name("shop"), BTreeSet::from([name("user")]))]),
-            ..Sighting::default()
+            ..FleetReport::default()
         };
-        let note = [Note::Fleet(&sighting)];
-        anyhow::Ok(store.note("web-1:8090/00aa", &note).await?)
+        let note = [Report::Fleet(&fleet_report)];
+        anyhow::Ok(store.report("web-1:8090/00aa", &note).await?)
     })?;
     let cases = cases();
     cases.env("RLCTL_REDIS", server.url());

@@ -7,7 +7,7 @@ use std::{
 };
 
 use policy::{Name, Revision};
-use store::ProxySeen;
+use store::ProxyStatus;
 use tokio::time::Instant;
 
 /// How long a proxy stays after its last request. Proxies poll several times a second.
@@ -52,7 +52,7 @@ struct Proxy {
 /// The live proxies, by domain.
 #[derive(Debug, Default)]
 pub(super) struct Alive {
-    pub(super) proxies: BTreeMap<Name, Vec<ProxySeen>>,
+    pub(super) proxies: BTreeMap<Name, Vec<ProxyStatus>>,
     /// What they supply, of domains of which all have said.
     pub(super) entries: BTreeMap<Name, BTreeSet<Name>>,
 }
@@ -113,7 +113,7 @@ impl ProxyRegistry {
         proxies.forget(now);
         let mut alive = Alive::default();
         for (name, domain) in &proxies.domains {
-            let seen = domain.proxies.iter().map(|(id, proxy)| ProxySeen {
+            let seen = domain.proxies.iter().map(|(id, proxy)| ProxyStatus {
                 id: id.clone(),
                 node: proxy.node.clone(),
                 revision: proxy.revision.clone(),

@@ -82,7 +82,7 @@ impl FleetReport {
             let seen = list.items().iter().filter_map(ProxyStatus::read);
             (domain, seen.collect())
         });
-        let entries = document::named(&note, "entries").filter_map(|(domain, list)| {
+        let entries = document::named(&report, "entries").filter_map(|(domain, list)| {
             let names = list.items().iter().map(|name| name.as_text()?.parse().ok());
             Some((domain, names.collect::<Option<_>>()?))
         });

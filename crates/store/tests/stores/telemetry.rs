@@ -27,7 +27,7 @@ fn fleet_report(proxies: &[(&str, u64)]) -> FleetReport {
     FleetReport {
         revisions: BTreeMap::from([(name("shop"), revision(2))]),
         proxies: BTreeMap::from([(name("shop"), seen.collect())]),
-        ..Sighting::default()
+        ..FleetReport::default()
     }
 }
 

@@ -109,7 +109,9 @@ fn an_hour_is_told_of_now_and_then() {
     for second in 1..=60 {
         decide(&mut recorder, &counters, &answer("alice", true));
         let due = recorder.collect(&counters, START_MS + second * 1000);
-        let long = due.iter().filter(|due| due.slot.resolution == Resolution::Coarse);
+        let long = due
+            .iter()
+            .filter(|due| due.slot.resolution == Resolution::Coarse);
         for due in long {
             told += 1;
             assert_eq!(due.noted.activity.limits.len(), 1);
