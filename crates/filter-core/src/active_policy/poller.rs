@@ -138,7 +138,7 @@ impl PolicyPoller {
     }
 
     /// Adds the entries of this worker's configuration to those that polls report; returns all of
-    /// them, as `tenant,user`. `None`: they cannot be reported.
+    /// them, as `user,tenant`. `None`: they cannot be reported.
     pub(crate) fn share_entries<'n>(
         &self,
         host: &impl Host,

@@ -4,8 +4,6 @@
 //! worker adds the entries of its own to a value in shared data, and the poll reports that. An
 //! entry stays there until the process ends: a filter without it may replace one that had it.
 
-use std::collections::BTreeSet;
-
 use policy::{BUILT_IN, Name};
 
 use crate::host::{self, Change, Contended, Host};
@@ -19,7 +17,7 @@ const BYTES_MAX: usize = 2048;
 /// Stands for a list that is too long, and is none.
 const TOO_LONG: &str = "*";
 
-/// Adds a configuration's entries to the shared list; returns the list, as `tenant,user`, without
+/// Adds a configuration's entries to the shared list; returns the list, as `user,tenant`, without
 /// the built-in entries. `None`: it is too long to be reported.
 pub(super) fn share<'n>(
     host: &impl Host,
@@ -27,17 +25,21 @@ pub(super) fn share<'n>(
     own: &(impl Iterator<Item = &'n Name> + Clone),
 ) -> Result<Option<String>, Contended> {
     host::update(host, key, |bytes| {
-        let Some(mut entries) = read(bytes) else {
+        let Some(mut text) = read(bytes) else {
             return Change::Keep(None);
         };
-        let own = own.clone().map(Name::as_str);
-        let own = own.filter(|name| !BUILT_IN.contains(name));
-        entries.extend(own.map(str::to_owned));
-        let text = entries.iter().map(String::as_str);
-        let text = text.collect::<Vec<_>>().join(",");
-        if text.as_bytes() == bytes {
+        for name in own.clone().map(Name::as_str) {
+            let mut listed = text.split(',');
+            if !BUILT_IN.contains(&name) && !listed.any(|listed| listed == name) {
+                if !text.is_empty() {
+                    text.push(',');
+                }
+                text.push_str(name);
+            }
+        }
+        if text.len() == bytes.len() {
             Change::Keep(Some(text))
-        } else if entries.len() > ENTRIES_MAX || text.len() > BYTES_MAX {
+        } else if text.split(',').count() > ENTRIES_MAX || text.len() > BYTES_MAX {
             Change::Write(TOO_LONG.into(), None)
         } else {
             Change::Write(text.clone().into_bytes(), Some(text))
@@ -46,11 +48,10 @@ pub(super) fn share<'n>(
 }
 
 /// `None`: too long, or not written by a filter.
-fn read(bytes: &[u8]) -> Option<BTreeSet<String>> {
+fn read(bytes: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(bytes).ok()?;
-    let names = text.split(',').filter(|name| !name.is_empty());
-    let names = names.map(|name| name.parse::<Name>().ok().map(|_| name.to_owned()));
-    names.collect()
+    let is_name = |name: &str| name.parse::<Name>().is_ok();
+    (text.is_empty() || text.split(',').all(is_name)).then(|| text.to_owned())
 }
 
 #[cfg(test)]
@@ -68,8 +69,8 @@ mod tests {
         let host = SharedData::default();
         assert_eq!(shared(&host, &["path", "host"]).as_deref(), Some(""));
         assert_eq!(shared(&host, &["user", "path"]).as_deref(), Some("user"));
-        assert_eq!(shared(&host, &["tenant"]).as_deref(), Some("tenant,user"));
-        assert_eq!(shared(&host, &["user"]).as_deref(), Some("tenant,user"));
+        assert_eq!(shared(&host, &["tenant"]).as_deref(), Some("user,tenant"));
+        assert_eq!(shared(&host, &["user"]).as_deref(), Some("user,tenant"));
     }
 
     #[test]
