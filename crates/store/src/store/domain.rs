@@ -3,7 +3,7 @@
 use policy::{Name, Policy, Revision};
 
 #[cfg(doc)]
-use super::Store;
+use super::Policies;
 
 /// A domain and the revision it is at.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,7 +57,7 @@ impl Stored {
     }
 }
 
-/// Whether [`Store::read`] also reads the overrides, of which there may be very many.
+/// Whether [`Policies::read`] also reads the overrides, of which there may be very many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overrides {
     /// Read.
