@@ -60,7 +60,7 @@ pub(super) struct Bodies {
     /// Bodies that are slow.
     slow: Arc<Inflight>,
     /// Who decodes a large body.
-    decoding: Semaphore,
+    decoding: Arc<Semaphore>,
 }
 
 /// A body, with the room that it takes.
@@ -84,7 +84,7 @@ impl Bodies {
             max,
             bytes: Inflight::new(all, gauge),
             slow: Inflight::new(SLOW_MAX, Gauge::default()),
-            decoding: Semaphore::new(1),
+            decoding: Arc::new(Semaphore::new(1)),
         }
     }
 
@@ -102,8 +102,13 @@ impl Bodies {
         if bytes.len() <= LARGE {
             return decode(&bytes);
         }
-        let _turn = self.decoding.acquire().await;
-        let decoded = spawn_blocking(move || decode(&bytes)).await;
+        let turn = Arc::clone(&self.decoding).acquire_owned().await;
+        // The turn ends with the work: a client that leaves meanwhile does not start the next early.
+        let work = move || {
+            let _turn = turn;
+            decode(&bytes)
+        };
+        let decoded = spawn_blocking(work).await;
         decoded.unwrap_or_else(|error| Err(ApiError::new(ErrorCode::Internal, error.to_string())))
     }
 
@@ -238,4 +243,36 @@ fn memory(check: &Check) -> usize {
     let limits = check.only.len() + check.skip.len() + check.debits.len() + check.leases.len();
     let settled = check.leases.iter().map(|lease| lease.settle.len());
     CHECK + values.sum::<usize>() + limits * LIMIT + settled.sum::<usize>() * SETTLEMENT
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    #[tokio::test]
+    async fn a_client_that_leaves_does_not_start_the_next_body_early() {
+        let bodies = Arc::new(Bodies::new(256 << 10, Gauge::default()));
+        let large = Bytes::from(vec![0; LARGE + 1]);
+        let (started, has_started) = tokio::sync::oneshot::channel();
+        let (finish, may_finish) = mpsc::channel::<()>();
+        let first = tokio::spawn({
+            let (bodies, large) = (Arc::clone(&bodies), large.clone());
+            async move {
+                let decode = move |_: &[u8]| {
+                    started.send(()).unwrap();
+                    may_finish.recv().unwrap();
+                    Ok(())
+                };
+                bodies.decode(large, decode).await
+            }
+        });
+        has_started.await.unwrap();
+        first.abort();
+        assert!(first.await.unwrap_err().is_cancelled());
+        assert_eq!(bodies.decoding.available_permits(), 0);
+        finish.send(()).unwrap();
+        let length = bodies.decode(large, |bytes| Ok(bytes.len())).await;
+        assert_eq!(length.unwrap(), LARGE + 1);
+    }
 }
