@@ -9,13 +9,16 @@ use tokio::time::Instant;
 
 use crate::metrics::{DomainCounters, Metrics};
 
+/// What a limit weighs at most whose checks all count alike: the weight of a leased token bucket.
+const LIGHT: usize = 3;
+
 /// A policy in force.
 #[derive(Debug)]
 pub(crate) struct Active {
     /// What requests are tested against.
     pub(crate) compiled: Compiled,
-    /// Whether every limit weighs as little as a limit can.
-    light: bool,
+    /// What the dearest limit weighs.
+    dearest: usize,
     /// The snapshot that proxies receive.
     pub(crate) snapshot: Bytes,
     /// Its revision, as a strong entity tag.
@@ -51,13 +54,13 @@ impl Active {
         let (number, digest) = (revision.number, revision.digest);
         let snapshot = serde_json::to_vec(&compiled.to_snapshot()).map_err(|e| e.to_string())?;
         let etag = format!("\"{number}-{digest:016x}\"");
-        let mut limits = compiled.limits().iter();
-        let light = limits.all(|limit| {
+        let limits = compiled.limits().iter();
+        let weights = limits.map(|limit| {
             let leased = limit.lease_ttl_ms.is_some();
-            store::script::weight(limit.quota.algorithm(), leased) == 1
+            store::script::weight(limit.quota.algorithm(), leased)
         });
         Ok(Self {
-            light,
+            dearest: weights.max().unwrap_or(1),
             snapshot: snapshot.into(),
             etag: HeaderValue::from_str(&etag).map_err(|e| e.to_string())?,
             revision_header: number.into(),
@@ -67,11 +70,12 @@ impl Active {
         })
     }
 
-    /// What a check costs the store, in checks of one token bucket: the sum of the limits that match.
-    /// `now_ms` decides which of them are paused.
+    /// What a check costs the store, in checks of one token bucket: where limits differ much, the sum
+    /// of those that match. `now_ms` decides which of them are paused.
     pub(crate) fn weight(&self, check: &Check, now_ms: u64) -> usize {
-        if self.light {
-            return 1;
+        // The store matches every check anyway; to match here as well costs more than it saves.
+        if self.dearest <= LIGHT {
+            return self.dearest;
         }
         let matching = self.compiled.matching(&check.descriptor, now_ms);
         let asked = matching
