@@ -110,9 +110,9 @@ impl Session<'_> {
         let new = listed.into_values().filter(|(_, seen)| !seen);
         after.extend(new.map(|(found, _)| found.clone()));
         after.sort_by(|a, b| a.values.cmp(&b.values));
-        let told = u64::try_from(before.len()).unwrap_or(u64::MAX);
-        if unrecorded > 0 || told > RECORDED_MAX {
-            return Ok(OverridePlan::unrecorded(told + unrecorded).with(after));
+        let recorded = u64::try_from(before.len()).unwrap_or(u64::MAX);
+        if unrecorded > 0 || recorded > RECORDED_MAX {
+            return Ok(OverridePlan::unrecorded(recorded + unrecorded).with(after));
         }
         Ok(OverridePlan::listed(before.into_values().collect(), after))
     }
