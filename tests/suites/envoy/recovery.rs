@@ -105,13 +105,13 @@ async fn each_envoy_probes_once_for_all_its_workers() {
     })
     .await
     .unwrap();
-    // Only the requests of these calls wait for them.
+    // Only the requests of these calls wait for them. A call for debts alone has none.
     passed += send(&stage).await;
     until("the others went on", PATIENCE, async || {
         while let Some(done) = waiting.try_join_next() {
             passed += done.unwrap().unwrap();
         }
-        (waiting.len() == ENVOYS).then_some(())
+        (waiting.len() <= ENVOYS).then_some(())
     })
     .await
     .unwrap();
