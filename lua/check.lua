@@ -26,14 +26,40 @@
 
 local injected = ARGV[1] ~= '-1'
 local call = redis.call
-local now -- ms; the time of every check in this call
+local now = ARGV[1] + 0 -- ms; the time of every check in this call
+if now < 0 then
+  local time = call('TIME')
+  now = time[1] * 1000 + math.floor(time[2] / 1000)
+end
+now = math.min(now, 2 ^ 52 - 1)
 
--- include: lib/integers.lua
--- include: lib/state.lua
+-- Longer than reset_after, because TIME moves on while a script runs.
+local TTL_MARGIN_MS = 1000
+-- With an injected clock a real expiry must not take part.
+local TTL_INJECTED_MS = 86400000
 
 local DENIED, ALLOWED, STALE, BROKEN, CHARGED = 0, 1, 2, 3, 4
 local PEEK, FORCE, OBSERVED, LEASED, FREEING = 1, 2, 16, 32, 64
 local NUMBERS_PER_LIMIT, LEASE_FIELDS, SLOT_FIELDS = 8, 4, 4
+
+-- Room for one check of one limit; what of it is not filled is cut off.
+local REPLY_MIN = 8
+local reply, filled = { now, 0, 0, 0, 0, 0, 0, 0 }, 1
+local function filled_reply()
+  for i = filled + 1, REPLY_MIN do
+    reply[i] = nil
+  end
+  return reply
+end
+
+-- include: lib/integers.lua
+-- include: lib/plain.lua
+
+if not ARGV[at] then
+  return filled_reply()
+end
+
+-- include: lib/state.lua
 
 -- include: lib/algorithms.lua
 
@@ -110,10 +136,6 @@ end
 
 -- include: lib/load.lua
 -- include: lib/kept.lua
-
--- Room for one check of one limit; what of it is not filled is cut off.
-local REPLY_MIN = 8
-local reply, filled = { 0, 0, 0, 0, 0, 0, 0, 0 }, 1
 
 local in_full -- whether the check at hand is answered as CHARGED
 
@@ -228,19 +250,11 @@ local function check(count, first, again, peek, force)
   end
 end
 
-now = ARGV[1] + 0
-if now < 0 then
-  local time = redis.call('TIME')
-  now = time[1] * 1000 + math.floor(time[2] / 1000)
-end
-now = math.min(now, 2 ^ 52 - 1)
-reply[1] = now
-
-local forms, at = {}, 3
+local first = 3
 for i = 1, ARGV[2] + 0 do
-  forms[i], at = parse_form(at)
+  forms[i], first = parse_form(first)
 end
-local k = 1
+at = math.max(at, first)
 while ARGV[at] do
   local number = ARGV[at] + 0
   limits = forms[number]
@@ -262,7 +276,4 @@ while ARGV[at] do
     end
   end
 end
-for i = filled + 1, REPLY_MIN do
-  reply[i] = nil
-end
-return reply
+return filled_reply()

@@ -1,12 +1,7 @@
--- How the state of a limit's bucket is written. Needs load.lua, and of check.lua call and `injected`.
+-- How the state of a limit's bucket is written. Needs load.lua, and of check.lua call, `injected` and the times to live.
 --
 -- A bucket whose state is a string is kept for the next check where that has the same form: a bucket
 -- that many checks in a row touch, such as that of all requests, is read once and written once.
-
--- Longer than reset_after, because TIME moves on while a script runs.
-local TTL_MARGIN_MS = 1000
--- With an injected clock a real expiry must not take part.
-local TTL_INJECTED_MS = 86400000
 
 local unwritten = false -- whether a limit of the form at hand keeps what is not written yet
 

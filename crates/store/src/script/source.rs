@@ -38,6 +38,22 @@ const LIBRARY: &[(&str, &str)] = &[
         "lib/token_bucket.lua",
         include_str!("../../../../lua/lib/token_bucket.lua"),
     ),
+    (
+        "lib/plain.lua",
+        include_str!("../../../../lua/lib/plain.lua"),
+    ),
+    (
+        "lib/plain_read.lua",
+        include_str!("../../../../lua/lib/plain_read.lua"),
+    ),
+    (
+        "lib/plain_answer.lua",
+        include_str!("../../../../lua/lib/plain_answer.lua"),
+    ),
+    (
+        "lib/plain_write.lua",
+        include_str!("../../../../lua/lib/plain_write.lua"),
+    ),
     ("lib/load.lua", include_str!("../../../../lua/lib/load.lua")),
     ("lib/kept.lua", include_str!("../../../../lua/lib/kept.lua")),
     ("lib/gcra.lua", include_str!("../../../../lua/lib/gcra.lua")),
