@@ -86,6 +86,8 @@ fn store_error<'a>(answer: Result<&'a Answer, &'a CheckError>) -> Option<&'a Sto
 
 #[cfg(test)]
 mod tests {
+    use store::CheckPlanError;
+
     use super::*;
 
     fn failed() -> Result<Answer, CheckError> {
@@ -104,7 +106,7 @@ mod tests {
         let why = calls.trouble(now).unwrap();
         assert!(why.contains("within 10 ms"), "{why}");
         // One decision is enough.
-        calls.called(&[failed(), Err(CheckError::NoMatch)], now);
+        calls.called(&[failed(), Err(CheckPlanError::NoMatch.into())], now);
         assert_eq!(calls.trouble(now), None);
     }
 

@@ -28,3 +28,23 @@ fn crc16(bytes: &[u8]) -> u16 {
         })
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_those_of_the_cluster_specification() {
+        assert_eq!(slot(b"123456789"), 0x31C3);
+        assert_eq!(slot(b"foo"), 12182);
+        assert_eq!(slot(b"{user1000}.following"), slot(b"user1000"));
+        assert_eq!(slot(b"foo{bar}{zap}"), slot(b"bar"));
+        assert_eq!(slot(b"foo{{bar}}zap"), slot(b"{bar"));
+        assert_eq!(slot(b"foo{}{bar}"), {
+            // An empty tag is none: the whole key counts.
+            let whole = slot(b"foo{}{bar}");
+            assert_ne!(whole, slot(b"bar"));
+            whole
+        });
+    }
+}

@@ -1,6 +1,7 @@
 //! Why a check was not decided or an edit not made.
 
 use policy::{Name, Revision};
+use store_plan::{CheckPlanError, EditPlanError, InvalidRecord};
 
 pub use redis_link::{Error as StoreError, Refusal};
 
@@ -21,22 +22,9 @@ pub enum CheckError {
     /// The bucket has been used with a newer edit of its limit: reload the policy, then ask again.
     #[error("the policy that was used for this check is older than the bucket")]
     Stale,
-    /// `only` names a limit that the domain does not have.
-    #[error("the domain has no limit named {0}")]
-    UnknownLimit(Name),
-    /// `require_match` was set and no limit matched.
-    #[error("no limit matches this descriptor")]
-    NoMatch,
-    /// A bucket is named by one value for each of the limit's `per` entries.
-    #[error("a bucket of {limit} has {expected} values, not {given}")]
-    WrongBucket {
-        /// The limit.
-        limit: Name,
-        /// How many there are in its `per`.
-        expected: usize,
-        /// How many were given.
-        given: usize,
-    },
+    /// It names no buckets.
+    #[error(transparent)]
+    Plan(#[from] CheckPlanError),
 }
 
 /// Why an edit was not made. Nothing was written, except where [`StoreError`] says that it
@@ -54,32 +42,29 @@ pub enum EditError {
         /// What is there; `None`: no record.
         found: Option<Revision>,
     },
-    /// The limit to change is not there.
-    #[error("the domain has no limit named {0}")]
-    UnknownLimit(Name),
-    /// The base was read without overrides, so it is not known which of them the edit drops.
-    #[error("this edit has to be based on a record read with its overrides")]
-    PartialBase,
+    /// It does not fit its base, or is too large.
+    #[error(transparent)]
+    Plan(#[from] EditPlanError),
     /// The bucket that the edit concerns could not be decided about.
     #[error(transparent)]
     Bucket(#[from] CheckError),
-    /// The domain has no record.
-    #[error("the domain has no limits to delete")]
-    NothingToDelete,
     /// One more domain than limiters follow. Those that were deleted count: their revision numbers
     /// are never used again.
     #[error(
         "the store has {0} domains already, deleted ones included, and limiters follow no more"
     )]
     TooManyDomains(usize),
-    /// The record would be larger than what limiters agree to load.
-    #[error("the limits take {bytes} bytes, more than the {max} that a domain may")]
-    TooLarge {
-        /// Size of the record without overrides.
-        bytes: usize,
-        /// The largest size.
-        max: usize,
-    },
+}
+
+/// A record that this version cannot read.
+pub(crate) fn corrupt(error: InvalidRecord) -> StoreError {
+    StoreError::Corrupt(error.0)
+}
+
+impl From<CheckPlanError> for EditError {
+    fn from(error: CheckPlanError) -> Self {
+        Self::Bucket(error.into())
+    }
 }
 
 fn show(revision: Option<&Revision>) -> String {

@@ -16,6 +16,7 @@ use algorithms::check::Verdict;
 use async_trait::async_trait;
 use policy::{Compiled, Name};
 use protocol::{Answer, Check};
+use store_plan::{CheckPlan, Keys, script::ScriptCheck};
 use tokio::sync::watch;
 
 use buckets::Buckets;
@@ -23,8 +24,8 @@ use domains::Domains;
 use proxies::Proxies;
 
 use crate::{
-    ActiveProxies, CheckError, Checks, Diagnostics, Health, Keys, Options, PingReply, ProxyCounts,
-    ScriptStatus, StoreError, Telemetry, clock::wall_ms, plan::CheckPlan, script::ScriptCheck,
+    ActiveProxies, CheckError, Checks, Diagnostics, Health, Options, PingReply, ProxyCounts,
+    ScriptStatus, StoreError, Telemetry, clock::wall_ms,
 };
 
 /// Limits and buckets in memory.

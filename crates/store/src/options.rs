@@ -5,7 +5,9 @@ use std::{
     time::Duration,
 };
 
-use crate::{Keys, Store, StoreError, StoreUrl, memory::MemoryStore, redis::RedisStore};
+use store_plan::Keys;
+
+use crate::{Store, StoreError, StoreUrl, memory::MemoryStore, redis::RedisStore};
 
 /// How a store is used.
 #[derive(Clone, Debug)]

@@ -27,12 +27,13 @@ mod telemetry;
 use std::{fmt, sync::Arc};
 
 use redis_link::{Server, Servers, Settings, Subscription};
+use store_plan::Keys;
 
 use telemetry::ClockOffset;
 
 use crate::{
-    Keys, Options, StoreError,
-    script::{CHECK, REFUND},
+    Options, StoreError,
+    scripts::{CHECK, REFUND},
 };
 
 /// The store on one server or on a Cluster. Connects at the first use, and again whenever it has

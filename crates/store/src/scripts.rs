@@ -1,30 +1,37 @@
-//! The scripts that a server needs, besides the check itself.
+//! The scripts that a server needs, by their digests.
 
 use std::sync::LazyLock;
 
 use redis_link::Script;
+use store_plan::script::source;
 
-use crate::script::{CHECK, CREDIT, REFUND};
+/// `lua/check.lua`: decides checks.
+pub static CHECK: LazyLock<Script> = LazyLock::new(|| Script::new(source::CHECK.clone()));
+
+/// `lua/credit.lua`: gives units back to one bucket.
+pub static CREDIT: LazyLock<Script> = LazyLock::new(|| Script::new(source::CREDIT.clone()));
+
+/// `lua/refund.lua`: refunds what a denied check has charged.
+pub static REFUND: LazyLock<Script> = LazyLock::new(|| Script::new(source::REFUND.clone()));
 
 /// `lua/bucket_reset.lua`: buckets become unused, but for what is leased out of them.
-pub(crate) static BUCKET_RESET: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("../../../lua/bucket_reset.lua").to_owned()));
+pub static BUCKET_RESET: LazyLock<Script> =
+    LazyLock::new(|| Script::new(source::BUCKET_RESET.to_owned()));
 
 /// `lua/policy_write.lua`: one edit of a domain's record.
-pub(crate) static POLICY_WRITE: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("../../../lua/policy_write.lua").to_owned()));
+pub static POLICY_WRITE: LazyLock<Script> =
+    LazyLock::new(|| Script::new(source::POLICY_WRITE.to_owned()));
 
 /// `lua/policy_proxies.lua`: which proxies are active for which limits.
-pub(crate) static POLICY_PROXIES: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("../../../lua/policy_proxies.lua").to_owned()));
+pub static POLICY_PROXIES: LazyLock<Script> =
+    LazyLock::new(|| Script::new(source::POLICY_PROXIES.to_owned()));
 
 /// `lua/report.lua`: stores one report of a limiter.
-pub(crate) static REPORT: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("../../../lua/report.lua").to_owned()));
+pub static REPORT: LazyLock<Script> = LazyLock::new(|| Script::new(source::REPORT.to_owned()));
 
 /// `lua/permissions.lua`: what the user may do. Not among those that are loaded.
 pub(crate) static PERMISSIONS: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("../../../lua/permissions.lua").to_owned()));
+    LazyLock::new(|| Script::new(source::PERMISSIONS.to_owned()));
 
 /// Every script that checks and edits need, by the name of its file.
 pub(crate) fn all() -> [(&'static str, &'static Script); 7] {

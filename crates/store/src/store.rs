@@ -1,9 +1,8 @@
 //! What every store can do, by purpose.
 
 mod bucket;
-mod change;
-mod domain;
 mod fleet;
+mod page;
 mod server;
 
 use std::fmt;
@@ -12,20 +11,19 @@ use algorithms::check::Verdict;
 use async_trait::async_trait;
 use policy::{Compiled, Name, Override, Revision};
 use protocol::{Answer, Check};
+use store_plan::{
+    ChangesSince, Edit, Head, HistoryEntry, Overrides, Signature, Stored,
+    script::ScriptCheck,
+    telemetry::{ActivitySummary, Fleet, Report, Resolution},
+};
 use tokio::sync::watch;
 
-pub use bucket::{
-    Credit, CreditReport, Cursor, Inspection, LimitOf, ListedBucket, Page, ResetReport, ResetScope,
-};
-pub use change::{Change, Edit, HistoryEntry, Signature};
-pub use domain::{Head, HeadState, Overrides, Record, Stored};
+pub use bucket::{Credit, CreditReport, Inspection, LimitOf, ResetReport, ResetScope};
 pub use fleet::{ActiveProxies, ProxyCounts};
+pub use page::{Cursor, KeyScan, ListedBucket, OverrideCursor, OverridePage, Page};
 pub use server::{PingReply, ScriptStatus};
 
-use crate::{
-    ActivitySummary, ChangesSince, CheckError, EditError, Fleet, Health, KeyScan, OverrideCursor,
-    OverridePage, Report, Resolution, StoreError, clock::wall_ms, script::ScriptCheck,
-};
+use crate::{CheckError, EditError, Health, StoreError, clock::wall_ms};
 
 /// A store: where limits and buckets are.
 ///

@@ -16,8 +16,10 @@ use std::collections::BTreeMap;
 
 use algorithms::check::{Mode, Options};
 use algorithms::{Algorithm, Align, Kind, Parameters};
-use store::script::{
-    Clock, CrossSlotCheck, REFUND, ScriptCheck, ScriptError, ScriptLimit, SlotCheck,
+use store::{
+    script::{Clock, CrossSlotCheck, ScriptCheck, ScriptError, ScriptLimit, SlotCheck},
+    scripts::REFUND,
+    slot,
 };
 use support::random::Random;
 use support::{Engine, Leasing, LuaRedis, RustEngine, Subject};
@@ -105,7 +107,7 @@ impl<'a> World<'a> {
         };
         Running {
             buckets,
-            spread: CrossSlotCheck::new(check),
+            spread: CrossSlotCheck::new(check, slot),
             asked: BTreeMap::new(),
         }
     }
@@ -411,7 +413,7 @@ fn a_spread_check_knows_whether_it_has_settled() {
         limits: vec![limit("a", &settle), limit("b", &[])],
         options: Options::default(),
     };
-    let mut spread: CrossSlotCheck<'_, ScriptError> = CrossSlotCheck::new(check);
+    let mut spread: CrossSlotCheck<'_, ScriptError> = CrossSlotCheck::new(check, slot);
     assert!(!spread.has_settled());
     let redis = LuaRedis::new();
     let first = spread.next().remove(0);

@@ -12,7 +12,7 @@ mod support;
 
 use algorithms::check::{LimitVerdict, Mode, Options, Verdict};
 use algorithms::{Algorithm, Kind, Parameters, RetryAfter};
-use store::script::{CHECK, Clock};
+use store::{script::Clock, scripts::CHECK};
 use support::{Engine, Leasing, LuaRedis, RustEngine, Subject, script_check};
 
 const NOW: u64 = 1_763_000_040_000;

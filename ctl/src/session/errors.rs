@@ -1,6 +1,6 @@
 //! The store's errors as messages: what happened, and what to check first.
 
-use store::{CheckError, EditError, StoreError};
+use store::{CheckError, CheckPlanError, EditError, EditPlanError, StoreError};
 
 use super::Session;
 use crate::{
@@ -31,7 +31,7 @@ impl Session<'_> {
                 .hint("it may have been done: look before you try again"),
             EditError::Bucket(error) => self.check_failed(error),
             EditError::Conflict { .. } => conflict(),
-            EditError::UnknownLimit(_) => Error::not_found(error.to_string()),
+            EditError::Plan(EditPlanError::UnknownLimit(_)) => Error::not_found(error.to_string()),
             _ => Error::new(Exit::Refused, error.to_string()),
         }
     }
@@ -43,11 +43,15 @@ impl Session<'_> {
             CheckError::CorruptBucket(limit) => Error::new(Exit::Refused, error.to_string()).hint(
                 format!("`rlctl reset {limit}` with the bucket's values resets it"),
             ),
-            CheckError::UnknownLimit(_) => Error::not_found(error.to_string()),
-            CheckError::NoMatch => Error::new(Exit::NotFound, error.to_string())
-                .hint("`rlctl explain` with the same -d says why"),
+            CheckError::Plan(CheckPlanError::UnknownLimit(_)) => {
+                Error::not_found(error.to_string())
+            }
+            CheckError::Plan(CheckPlanError::NoMatch) => {
+                Error::new(Exit::NotFound, error.to_string())
+                    .hint("`rlctl explain` with the same -d says why")
+            }
             CheckError::Stale => conflict(),
-            CheckError::WrongBucket { .. } => Error::usage(error.to_string()),
+            CheckError::Plan(CheckPlanError::WrongBucket { .. }) => Error::usage(error.to_string()),
         }
     }
 }

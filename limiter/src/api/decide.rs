@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use policy::Name;
 use protocol::{Answer, ApiError, Check, ErrorCode, LeaseRequest};
-use store::{CheckError, StoreError};
+use store::{CheckError, CheckPlanError, StoreError};
 use tokio::time::{Instant, timeout_at};
 
 use super::{Api, refusal};
@@ -153,7 +153,7 @@ impl Decided {
         for (decision, summary) in self.decisions.iter().zip(summaries) {
             match decision {
                 Ok(answer) => summary.count(answer, counters),
-                Err(CheckError::NoMatch) => counters.unmatched(),
+                Err(CheckError::Plan(CheckPlanError::NoMatch)) => counters.unmatched(),
                 Err(
                     CheckError::Store(_)
                     | CheckError::PartiallyCharged(_)

@@ -6,7 +6,7 @@ use hyper::{
     header::{ALLOW, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE},
 };
 use protocol::{ApiError, ErrorCode};
-use store::CheckError;
+use store::{CheckError, CheckPlanError};
 
 use super::body::BodyError;
 use crate::{batch::Undecided, http};
@@ -100,9 +100,9 @@ pub(super) fn code(error: &CheckError) -> ErrorCode {
         CheckError::CorruptBucket(_) => ErrorCode::StoreUntouched,
         CheckError::Store(_) | CheckError::PartiallyCharged(_) => ErrorCode::StoreUnavailable,
         CheckError::Stale => ErrorCode::Stale,
-        CheckError::UnknownLimit(_) => ErrorCode::UnknownLimit,
-        CheckError::NoMatch => ErrorCode::NoMatch,
-        CheckError::WrongBucket { .. } => ErrorCode::Internal,
+        CheckError::Plan(CheckPlanError::UnknownLimit(_)) => ErrorCode::UnknownLimit,
+        CheckError::Plan(CheckPlanError::NoMatch) => ErrorCode::NoMatch,
+        CheckError::Plan(CheckPlanError::WrongBucket { .. }) => ErrorCode::Internal,
     }
 }
 

@@ -154,7 +154,7 @@ async fn who_is_ready_has_connections_and_scripts_for_checks() -> Result<()> {
         for _ in 0..3 {
             server.command(&["SCRIPT", "FLUSH"]).await?;
             let service = Service::ready_on(server.store()?, quick()).await?;
-            let known = ["SCRIPT", "EXISTS", &store::script::CHECK.sha1];
+            let known = ["SCRIPT", "EXISTS", &store::scripts::CHECK.sha1];
             assert_eq!(server.command(&known).await?, "*1\r\n:1\r\n");
             assert!(service.store.is_warm() && service.store.is_up());
         }

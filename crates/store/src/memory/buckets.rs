@@ -4,11 +4,9 @@ use std::collections::HashMap;
 
 use algorithms::Ask;
 use algorithms::check::{Part, Stored, Verdict, check};
+use store_plan::{Bucket, CheckPlan};
 
-use crate::{
-    CheckError, Credit, CreditReport, Refusal, StoreError,
-    plan::{Bucket, CheckPlan},
-};
+use crate::{CheckError, Credit, CreditReport, Refusal, StoreError};
 
 /// Below this many buckets the store does not look for unused ones.
 const SWEEP_MIN: usize = 1024;

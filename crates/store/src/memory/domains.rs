@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, HashSet, VecDeque};
 
 use policy::{Limit, Name, Override, Policy, Revision};
-
-use crate::{
-    Change, DOMAINS_MAX, Edit, EditError, Head, HeadState, HistoryEntry, InvalidOverride, LimitOf,
-    OverrideEdits, OverridePage, Overrides, Record, Signature, Stored,
+use store_plan::{
+    Change, Edit, Head, HeadState, HistoryEntry, InvalidOverride, OverrideEdits, Overrides, Record,
+    Signature, Stored,
     edit::{self, Expected, HISTORY_BYTES_MAX, HISTORY_MAX, Plan},
     record,
 };
+
+use crate::{DOMAINS_MAX, EditError, LimitOf, OverridePage};
 
 #[derive(Debug, Default)]
 pub(super) struct Domains {
@@ -91,10 +92,8 @@ impl Domains {
         let policy = self.domains.get(of.domain).and_then(|d| d.policy.as_ref());
         let stored = policy.and_then(|policy| policy.limit(of.limit.name.as_str()));
         let per = stored.map_or(&[][..], |limit| &limit.per);
-        let read = |found: &Override| {
-            let json = serde_json::to_string(&found.to_node(per)).unwrap_or_default();
-            InvalidOverride::read(of.limit, json)
-        };
+        let read =
+            |found: &Override| InvalidOverride::read(of.limit, record::override_json(per, found));
         let overrides = self.overrides(of.domain, &of.limit.name).iter();
         OverridePage {
             overrides: overrides.map(read).collect(),
@@ -125,7 +124,7 @@ impl Domains {
                 let mut policy = current.clone();
                 let mut before = String::new();
                 if let Some(limit) = policy.limits.iter_mut().find(|l| l.name == *limit) {
-                    before = take_override(limit, values)?;
+                    before = take_override(limit, values);
                     limit.overrides.extend(to.cloned());
                 }
                 (Some(policy), Some(before))
@@ -241,10 +240,10 @@ fn with_edits(policy: &Policy, current: Option<&Policy>, edits: &OverrideEdits) 
 }
 
 /// Removes the override of a bucket; what it was, as JSON, nothing if there was none.
-fn take_override(limit: &mut Limit, values: &[Option<Vec<u8>>]) -> Result<String, EditError> {
+fn take_override(limit: &mut Limit, values: &[Option<Vec<u8>>]) -> String {
     let Some(at) = limit.overrides.iter().position(|o| o.values == values) else {
-        return Ok(String::new());
+        return String::new();
     };
     let old = limit.overrides.swap_remove(at);
-    Ok(record::override_json(&limit.per, &old)?)
+    record::override_json(&limit.per, &old)
 }

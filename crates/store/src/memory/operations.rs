@@ -2,12 +2,13 @@
 
 use async_trait::async_trait;
 use policy::{Compiled, Name};
+use redis_link::slot;
+use store_plan::{CheckPlan, RESET_BEGUN, Signature, edit};
 
 use super::{MemoryStore, lock};
 use crate::{
     Buckets, CheckError, Credit, CreditReport, Cursor, EditError, Inspection, LimitOf,
-    ListedBucket, Page, RESET_BEGUN, ResetReport, ResetScope, Signature, StoreError, edit,
-    plan::CheckPlan, slot,
+    ListedBucket, Page, ResetReport, ResetScope, StoreError,
 };
 
 /// Buckets of a page of a listing.

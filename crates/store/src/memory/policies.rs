@@ -2,13 +2,11 @@
 
 use async_trait::async_trait;
 use policy::{Name, Override, Revision};
+use store_plan::{Edit, Head, HistoryEntry, Overrides, Stored};
 use tokio::sync::watch;
 
 use super::{MemoryStore, lock};
-use crate::{
-    Edit, EditError, Head, HistoryEntry, LimitOf, OverrideCursor, OverridePage, Overrides,
-    Policies, StoreError, Stored,
-};
+use crate::{EditError, LimitOf, OverrideCursor, OverridePage, Policies, StoreError};
 
 #[async_trait]
 impl Policies for MemoryStore {

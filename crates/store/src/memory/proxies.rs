@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 
 use policy::Name;
+use store_plan::telemetry::PROXY_LIFE_MS;
 
-use crate::{ActiveProxies, PROXIES_MAX, PROXY_LIFE_MS, ProxyCounts};
+use crate::{ActiveProxies, PROXIES_MAX, ProxyCounts};
 
 /// Per domain and limit, the proxies and when they last asked, in milliseconds since the epoch.
 #[derive(Debug, Default)]

@@ -5,16 +5,17 @@ use std::sync::atomic::Ordering;
 use async_trait::async_trait;
 use policy::{Compiled, Name};
 use redis_link::{Lane, Request, slot, value};
+use store_plan::{
+    Bucket, CheckPlan, RESET_BEGUN, Signature, edit,
+    script::{self, Clock, Credited},
+};
 
 use super::{RedisStore, scan::SCAN_COUNT};
 use crate::{
     Buckets, CheckError, Credit, CreditReport, Cursor, EditError, Inspection, KeyScan, LimitOf,
-    ListedBucket, Page, RESET_BEGUN, ResetReport, ResetScope, Signature, StoreError,
+    ListedBucket, Page, ResetReport, ResetScope, StoreError,
     clock::wall_ms,
-    edit,
-    plan::{self, CheckPlan},
-    script::{self, CREDIT, Clock, Credited},
-    scripts::BUCKET_RESET,
+    scripts::{BUCKET_RESET, CREDIT},
 };
 
 /// Entries of a log that an inspection shows, the newest.
@@ -233,7 +234,7 @@ impl RedisStore {
     async fn credit_bucket(
         &self,
         credit: &Credit<'_>,
-        bucket: &plan::Bucket,
+        bucket: &Bucket,
     ) -> Result<Credited, EditError> {
         let call = script::encode_credit(
             &script::Credit {

@@ -6,14 +6,13 @@ use async_trait::async_trait;
 use policy::Compiled;
 use protocol::{Answer, Check};
 use redis_link::{Deadline, Lane, Outcome, Request, Servers, value};
+use store_plan::{
+    CheckPlan,
+    script::{self, Clock, ScriptCheck, ScriptError, ScriptLimit, ScriptReply},
+};
 
 use super::RedisStore;
-use crate::{
-    CheckError, Checks, StoreError,
-    clock::wall_ms,
-    plan::CheckPlan,
-    script::{self, CALL_MAX, CHECK, Clock, ScriptCheck, ScriptError, ScriptLimit, ScriptReply},
-};
+use crate::{CheckError, Checks, StoreError, clock::wall_ms, scripts::CHECK};
 
 #[async_trait]
 impl Checks for RedisStore {
@@ -103,11 +102,11 @@ impl RedisStore {
         if asked.is_empty() {
             return Vec::new();
         }
-        let checks: Vec<ScriptCheck<'_>> = asked.iter().map(|p| script_check(p)).collect();
+        let checks: Vec<ScriptCheck<'_>> = asked.iter().map(|plan| plan.script_check()).collect();
         if matches!(self.servers, Servers::Cluster(_)) {
             return self.decide_by_slot(asked, checks).await;
         }
-        let batches = in_batches(&checks);
+        let batches = script::in_batches(&checks);
         let calls: Vec<_> = batches.iter().map(|batch| call(batch)).collect();
         let deadline = Deadline::within(self.options.timeout);
         let answers = self.servers.run(Lane::Data, &calls, deadline).await;
@@ -124,41 +123,6 @@ impl RedisStore {
 
 /// A verdict and the server's time, in milliseconds since the epoch.
 pub(super) type TimedVerdict = (Verdict, u64);
-
-fn script_check<'a>(planned: &'a CheckPlan<'_>) -> ScriptCheck<'a> {
-    let limits = planned.buckets().map(|bucket| ScriptLimit {
-        key: bucket.key.as_bytes(),
-        algorithm: &bucket.algorithm,
-        generation: bucket.generation,
-        cost: bucket.cost,
-        debit: bucket.debit,
-        lease: bucket.lease.as_ref().map(|lease| lease.ask()),
-        free: &bucket.free,
-        mode: bucket.mode,
-    });
-    ScriptCheck {
-        limits: limits.collect(),
-        options: planned.options,
-    }
-}
-
-/// Cuts a list of checks so that no part weighs more than [`CALL_MAX`], unless it is one check. Calls are
-/// pipelined, so larger ones gain little, and a call blocks the server.
-fn in_batches<'a, 'k>(checks: &'a [ScriptCheck<'k>]) -> Vec<&'a [ScriptCheck<'k>]> {
-    let mut batches = Vec::new();
-    let mut rest = checks;
-    while !rest.is_empty() {
-        let mut sum = 0;
-        let full = rest.iter().position(|check| {
-            sum += check.weight();
-            sum > CALL_MAX
-        });
-        let (batch, more) = rest.split_at(full.map_or(rest.len(), |over| over.max(1)));
-        batches.push(batch);
-        rest = more;
-    }
-    batches
-}
 
 /// The script call of a batch.
 pub(super) fn call(batch: &[ScriptCheck<'_>]) -> Request {
@@ -200,63 +164,5 @@ pub(super) fn undecided(
             Some(name) => CheckError::CorruptBucket(name.clone()),
             None => value::short().into(),
         },
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use algorithms::{Algorithm, Kind, Parameters};
-
-    use super::*;
-
-    fn limit(algorithm: &Algorithm) -> ScriptLimit<'_> {
-        ScriptLimit {
-            key: b"k",
-            algorithm,
-            generation: 1,
-            cost: 1,
-            debit: 0,
-            lease: None,
-            free: &[],
-            mode: algorithms::check::Mode::Enforce,
-        }
-    }
-
-    fn algorithm(kind: Kind, sub_windows: Option<u64>) -> Algorithm {
-        let parameters = Parameters {
-            sub_windows,
-            ..Parameters::new(kind, 10, 60_000)
-        };
-        Algorithm::new(&parameters).unwrap()
-    }
-
-    #[test]
-    fn batches_keep_every_check_once_and_in_order_and_weigh_little() {
-        let plain = algorithm(Kind::TokenBucket, None);
-        let log = algorithm(Kind::SlidingWindowLog, None);
-        let dear = algorithm(Kind::SlidingWindowBuckets, Some(1000));
-        let check = |limits: &[&'static str]| {
-            let of = |name: &&str| match *name {
-                "plain" => limit(&plain),
-                "log" => limit(&log),
-                _ => limit(&dear),
-            };
-            ScriptCheck {
-                limits: limits.iter().map(of).collect(),
-                options: algorithms::check::Options::default(),
-            }
-        };
-        assert!(in_batches(&[]).is_empty());
-        let sizes = |checks: &[ScriptCheck<'_>]| -> Vec<usize> {
-            let batches = in_batches(checks);
-            assert_eq!(batches.concat().len(), checks.len());
-            batches.iter().map(|batch| batch.len()).collect()
-        };
-        assert_eq!(sizes(&vec![check(&["plain"]); 130]), [64, 64, 2]);
-        assert_eq!(sizes(&vec![check(&["log", "plain"]); 10]), [7, 3]);
-        assert_eq!(sizes(&vec![check(&["dear", "dear"]); 3]), [1, 1, 1]);
-        assert_eq!(sizes(&vec![check(&["dear"]); 7]), [3, 3, 1]);
-        let mixed = [check(&["plain"; 60]), check(&["dear"]), check(&["plain"])];
-        assert_eq!(sizes(&mixed), [1, 2]);
     }
 }

@@ -5,20 +5,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use redis_link::{Deadline, Lane, Outcome, Request, is_refused, value};
+use redis_link::{Deadline, Lane, Outcome, Request, is_refused, slot, value};
+use store_plan::{
+    CheckPlan,
+    script::{
+        CALL_MAX, Charge, Clock, CrossSlotCheck, ScriptCheck, ScriptError, SlotCheck,
+        decode_refunds, encode_refunds,
+    },
+};
 
 use super::{
     RedisStore,
     checks::{TimedVerdict, call, decode, undecided},
 };
-use crate::{
-    CheckError, Refusal, StoreError,
-    plan::CheckPlan,
-    script::{
-        CALL_MAX, Charge, Clock, CrossSlotCheck, REFUND, ScriptCheck, ScriptError, SlotCheck,
-        decode_refunds, encode_refunds,
-    },
-};
+use crate::{CheckError, Refusal, StoreError, scripts::REFUND};
 
 /// A part of a check on its way: the index of the check, and the part.
 type Asked<'a> = (usize, SlotCheck<'a>);
@@ -50,7 +50,10 @@ impl RedisStore {
         let deadline = Deadline::within(self.options.timeout);
         let mut batch = ClusterBatch {
             asked,
-            spreads: checks.into_iter().map(CrossSlotCheck::new).collect(),
+            spreads: checks
+                .into_iter()
+                .map(|check| CrossSlotCheck::new(check, slot))
+                .collect(),
             moving: BTreeSet::new(),
         };
         loop {

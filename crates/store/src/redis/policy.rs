@@ -1,6 +1,5 @@
 //! Records of limits in Redis.
 
-mod changes;
 mod fields;
 mod lost_write;
 mod overrides;
@@ -9,16 +8,18 @@ mod write;
 use async_trait::async_trait;
 use policy::{Name, Override, Revision};
 use redis_link::{Outcome, value};
+use store_plan::{
+    ChangesSince, EDITS_MAX, Edit, Head, HeadState, HistoryEntry, InvalidOverride, Keys, Overrides,
+    Record, Stored,
+    edit::{self, HISTORY_MAX},
+    edits_between, record,
+};
 use tokio::sync::watch;
 
-use self::{
-    changes::{EDITS_MAX, changed, edits_between},
-    fields::{Fields, head_state},
-};
+use self::fields::{Fields, head_state};
 use crate::{
-    ChangesSince, Edit, EditError, Head, HeadState, HistoryEntry, InvalidOverride, Keys, LimitOf,
-    OverrideCursor, OverridePage, Overrides, Policies, Record, StoreError, Stored, edit,
-    edit::HISTORY_MAX, record, redis::RedisStore,
+    EditError, LimitOf, OverrideCursor, OverridePage, Policies, StoreError, error::corrupt,
+    redis::RedisStore,
 };
 
 /// How often a record is read anew because it was written in the middle of it.
@@ -60,9 +61,8 @@ impl Policies for RedisStore {
             if fields.deleted {
                 return Ok(Stored::Deleted(fields.revision));
             }
-            let document = record::Document::parse(&fields.limits)?;
             let revision = fields.revision.clone();
-            let mut policy = document.into_policy(domain, fields.revision, &fields.generations)?;
+            let mut policy = fields.into_policy(domain)?;
             if overrides == Overrides::All && !self.read_overrides(&mut policy, &revision).await? {
                 continue;
             }
@@ -96,9 +96,7 @@ impl Policies for RedisStore {
         let Some(edits) = edits_between(&entries, known, &now.revision) else {
             return Ok(None);
         };
-        let document = record::Document::parse(&now.limits)?;
-        let policy = document.into_policy(domain, now.revision, &now.generations)?;
-        Ok(changed(&policy, edits).map(|overrides| ChangesSince { policy, overrides }))
+        Ok(ChangesSince::of(now.into_policy(domain)?, edits))
     }
 
     async fn read_override(
@@ -111,7 +109,7 @@ impl Policies for RedisStore {
         get.arg(Keys::override_field(values));
         let found = value::optional_text(self.control(get).await?)?;
         found
-            .map(|json| record::read_override(of.limit, &json))
+            .map(|json| record::read_override(of.limit, &json).map_err(corrupt))
             .transpose()
     }
 

@@ -2,11 +2,10 @@
 
 use policy::Name;
 use redis_link::value;
+use store_plan::telemetry::PROXY_LIFE_MS;
 
 use super::RedisStore;
-use crate::{
-    ActiveProxies, PROXIES_MAX, PROXY_LIFE_MS, ProxyCounts, StoreError, scripts::POLICY_PROXIES,
-};
+use crate::{ActiveProxies, PROXIES_MAX, ProxyCounts, StoreError, scripts::POLICY_PROXIES};
 
 /// Limits and proxies in one script call, which takes the server about a millisecond.
 const PROXIES_PER_CALL: usize = 500;

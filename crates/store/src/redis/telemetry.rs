@@ -5,14 +5,11 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use async_trait::async_trait;
 use policy::Name;
 use redis_link::{Lane, Request, Value, value};
+use store_plan::telemetry::{self, ActivityReport, ActivitySummary, Fleet, Report, Resolution};
 
 use super::{RedisStore, proxies::in_calls};
 use crate::{
-    ActiveProxies, ActivitySummary, Diagnostics, Fleet, ProxyCounts, Report, Resolution,
-    StoreError, Telemetry,
-    clock::wall_ms,
-    scripts::REPORT,
-    telemetry::{self, ActivityReport},
+    ActiveProxies, Diagnostics, ProxyCounts, StoreError, Telemetry, clock::wall_ms, scripts::REPORT,
 };
 
 /// How far the server's clock is ahead of ours, in milliseconds, as of its last answer.
@@ -50,7 +47,7 @@ impl Telemetry for RedisStore {
             return Ok(());
         }
         let calls = reports.iter().map(|report| self.call(limiter, report));
-        let calls: Vec<Request> = calls.collect::<Result<_, _>>()?;
+        let calls: Vec<Request> = calls.collect();
         let deadline = self.control_deadline();
         // A report that is written twice is stored once.
         for answer in self.servers.run(Lane::Control, &calls, deadline).await {
@@ -89,12 +86,12 @@ impl Telemetry for RedisStore {
 }
 
 impl RedisStore {
-    fn call(&self, limiter: &str, report: &Report<'_>) -> Result<Request, StoreError> {
+    fn call(&self, limiter: &str, report: &Report<'_>) -> Request {
         let (key, json, kept_ms) = match report {
             Report::Fleet(fleet_report) => {
                 let slot = self.clock_offset.now_ms() / telemetry::FLEET_SLOT_MS;
                 let key = self.keys().fleet(slot);
-                (key, fleet_report.to_json()?, telemetry::FLEET_KEPT_MS)
+                (key, fleet_report.to_json(), telemetry::FLEET_KEPT_MS)
             }
             Report::Activity {
                 domain,
@@ -102,12 +99,12 @@ impl RedisStore {
                 report: noted,
             } => {
                 let key = self.keys().activity(domain, *slot);
-                (key, noted.to_json()?, slot.resolution.kept_ms())
+                (key, noted.to_json(), slot.resolution.kept_ms())
             }
         };
         let bound = telemetry::REPORTS_MAX.to_string();
         let args = [limiter.to_owned(), json, kept_ms.to_string(), bound];
-        Ok(Request::call(&REPORT, &[key], &args))
+        Request::call(&REPORT, &[key], &args)
     }
 
     /// Every report under these keys: the limiter, when it wrote it, and the JSON.

@@ -3,8 +3,6 @@
 use policy::{Compiled, Limit, Name};
 use protocol::LimitAnswer;
 
-use crate::KeyValue;
-
 /// A bucket as it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inspection {
@@ -25,39 +23,6 @@ pub struct Inspection {
     pub state: Option<String>,
     /// When the store forgets it, in milliseconds.
     pub ttl_ms: Option<u64>,
-}
-
-/// Where a listing goes on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cursor {
-    /// Which of the servers, from 0.
-    pub(crate) server: usize,
-    /// Where it goes on there.
-    pub(crate) scan: u64,
-    /// Tells where the slots of a Cluster were when the listing began.
-    pub(crate) map: u64,
-}
-
-/// A part of a listing.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Page {
-    /// The buckets.
-    pub buckets: Vec<ListedBucket>,
-    /// Where it goes on; `None`: that was all.
-    pub next: Option<Cursor>,
-}
-
-/// A bucket in a listing.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ListedBucket {
-    /// Its name in the store.
-    pub key: String,
-    /// The limit.
-    pub limit: Name,
-    /// The values that chose the slot, in the order of the limit's `partition`.
-    pub partition: Vec<KeyValue>,
-    /// The other values, in the order of the limit's `per`.
-    pub values: Vec<KeyValue>,
 }
 
 /// A limit, and the domain it is in.

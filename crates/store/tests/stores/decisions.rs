@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use protocol::{Check, Debit, Mode};
-use store::{CheckError, Store};
+use store::{CheckError, CheckPlanError, Store};
 
 use crate::{
     given::{TEN_A_DAY, check, current, name, policy, publish, read, request, write},
@@ -261,14 +261,19 @@ async fn only_skip_and_require_match(store: Shared) -> Result<()> {
         ..alice.clone()
     };
     let unknown = check(&store, &policy, &unknown).await;
-    assert_eq!(unknown, Err(CheckError::UnknownLimit(name("nobody"))));
+    assert_eq!(
+        unknown,
+        Err(CheckError::Plan(CheckPlanError::UnknownLimit(name(
+            "nobody"
+        ))))
+    );
     let all_skipped = Check {
         skip: vec![name("everybody"), name("per-user")],
         require_match: true,
         ..alice
     };
     let none = check(&store, &policy, &all_skipped).await;
-    assert_eq!(none, Err(CheckError::NoMatch));
+    assert_eq!(none, Err(CheckError::Plan(CheckPlanError::NoMatch)));
     let free = Check {
         require_match: false,
         ..all_skipped
@@ -308,7 +313,12 @@ async fn a_batch_is_decided_in_order(store: Shared) -> Result<()> {
     checks.extend((0..100).map(|i| request(&[("user", &format!("u{i}"))])));
     let results = store.check(&policy, &checks, false).await;
     assert_eq!(results.len(), checks.len());
-    assert_eq!(results[3], Err(CheckError::UnknownLimit(name("nobody"))));
+    assert_eq!(
+        results[3],
+        Err(CheckError::Plan(CheckPlanError::UnknownLimit(name(
+            "nobody"
+        ))))
+    );
     let allowed: Vec<bool> = results
         .iter()
         .flatten()

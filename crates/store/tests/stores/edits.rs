@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 use anyhow::Result;
 use policy::{Override, Pause, Policy};
 use store::{
-    Change, EditError, HeadState, LimitOf, OverrideCursor, OverrideEdit, OverrideEdits, Overrides,
-    Store, Stored,
+    Change, EditError, EditPlanError, HeadState, LimitOf, OverrideCursor, OverrideEdit,
+    OverrideEdits, Overrides, Store, Stored,
 };
 
 use crate::{
@@ -296,18 +296,26 @@ async fn an_edit_without_its_ground_is_refused(store: Shared) -> Result<()> {
         to: Some(&bob),
     };
     let refused = write(&store, &Stored::Absent, change).await;
-    assert_eq!(refused, Err(EditError::UnknownLimit(name("per-user"))));
+    assert_eq!(
+        refused,
+        Err(EditError::Plan(EditPlanError::UnknownLimit(name(
+            "per-user"
+        ))))
+    );
     let refused = write(
         &store,
         &Stored::Absent,
         Change::Delete(&OverrideEdits::new()),
     )
     .await;
-    assert_eq!(refused, Err(EditError::NothingToDelete));
+    assert_eq!(
+        refused,
+        Err(EditError::Plan(EditPlanError::NothingToDelete))
+    );
     write(&store, &Stored::Absent, Change::Limits(&policy(RICH))).await?;
     let partial = store.read(&name("shop"), Overrides::None).await?;
     let refused = write(&store, &partial, Change::Limits(&policy(TEN_A_DAY))).await;
-    assert_eq!(refused, Err(EditError::PartialBase));
+    assert_eq!(refused, Err(EditError::Plan(EditPlanError::PartialBase)));
     Ok(())
 }
 
@@ -353,7 +361,10 @@ async fn an_edit_of_fields_leaves_overrides_it_never_read(store: Shared) -> Resu
 
     paused.limits.remove(0);
     let gone = write(&store, &stored, Change::Fields(&paused)).await;
-    assert!(matches!(gone, Err(EditError::PartialBase)), "{gone:?}");
+    assert!(
+        matches!(gone, Err(EditError::Plan(EditPlanError::PartialBase))),
+        "{gone:?}"
+    );
     Ok(())
 }
 

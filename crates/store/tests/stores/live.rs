@@ -7,7 +7,8 @@ use std::{
 
 use anyhow::Result;
 use store::{
-    CheckError, Credit, Cursor, EditError, KeyValue, LimitOf, RESET_BEGUN, ResetScope, Store,
+    CheckError, CheckPlanError, Credit, Cursor, EditError, KeyValue, LimitOf, RESET_BEGUN,
+    ResetScope, Store,
 };
 
 use crate::{
@@ -46,14 +47,19 @@ async fn a_bucket_can_be_inspected(store: Shared) -> Result<()> {
     let wrong = store.inspect(&policy, &limit, &[], 1).await;
     assert!(matches!(
         wrong,
-        Err(CheckError::WrongBucket {
+        Err(CheckError::Plan(CheckPlanError::WrongBucket {
             expected: 1,
             given: 0,
             ..
-        })
+        }))
     ));
     let unknown = store.inspect(&policy, &name("nobody"), &[], 1).await;
-    assert_eq!(unknown, Err(CheckError::UnknownLimit(name("nobody"))));
+    assert_eq!(
+        unknown,
+        Err(CheckError::Plan(CheckPlanError::UnknownLimit(name(
+            "nobody"
+        ))))
+    );
     Ok(())
 }
 

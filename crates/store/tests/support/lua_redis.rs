@@ -6,9 +6,12 @@
 )]
 
 use mlua::{Function, Lua, Table};
-use store::script::{
-    CHECK, CREDIT, Charge, Clock, Credit, Credited, REFUND, Refunded, ScriptCall, ScriptCheck,
-    ScriptReply, decode, decode_credited, decode_refunds, encode, encode_credit, encode_refunds,
+use store::{
+    script::{
+        Charge, Clock, Credit, Credited, Refunded, ScriptCall, ScriptCheck, ScriptReply, decode,
+        decode_credited, decode_refunds, encode, encode_credit, encode_refunds,
+    },
+    scripts::{CHECK, CREDIT, REFUND},
 };
 
 /// A Lua interpreter with the script loaded and an empty store.

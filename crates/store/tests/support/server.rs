@@ -4,10 +4,13 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
 
 use harness::{Engine, Redis, free_port};
-use store::script::{
-    CHECK, CREDIT, Charge, Clock, Credit, Credited, REFUND, Refunded, Script, ScriptCall,
-    ScriptCheck, ScriptReply, decode, decode_credited, decode_refunds, encode, encode_credit,
-    encode_refunds,
+use redis_link::Script;
+use store::{
+    script::{
+        Charge, Clock, Credit, Credited, Refunded, ScriptCall, ScriptCheck, ScriptReply, decode,
+        decode_credited, decode_refunds, encode, encode_credit, encode_refunds,
+    },
+    scripts::{CHECK, CREDIT, REFUND},
 };
 use tempfile::TempDir;
 

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use policy::Revision;
+use policy::{Name, Policy, Revision};
 use redis_link::{Value, value};
+use store_plan::{HeadState, HistoryEntry, Signature, record};
 
-use crate::{HeadState, HistoryEntry, Signature, StoreError};
+use crate::{StoreError, error::corrupt};
 
 /// What a record of this version calls its own format.
 const FORMAT: &str = "1";
@@ -14,8 +15,8 @@ const FORMAT: &str = "1";
 pub(super) struct Fields {
     pub(super) revision: Revision,
     pub(super) deleted: bool,
-    pub(super) limits: String,
-    pub(super) generations: BTreeMap<String, u64>,
+    limits: String,
+    generations: BTreeMap<String, u64>,
 }
 
 impl Fields {
@@ -37,6 +38,13 @@ impl Fields {
             limits: fields.remove("limits").unwrap_or_default(),
             generations,
         }))
+    }
+
+    /// The limits, validated, without overrides.
+    pub(super) fn into_policy(self, domain: &Name) -> Result<Policy, StoreError> {
+        record::Document::parse(&self.limits)
+            .and_then(|document| document.into_policy(domain, self.revision, &self.generations))
+            .map_err(corrupt)
     }
 }
 

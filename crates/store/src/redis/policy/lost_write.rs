@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use policy::{Name, Revision};
 use redis_link::value;
+use store_plan::{
+    Edit, HeadState, HistoryEntry, Stored,
+    edit::{self, Plan},
+};
 use tokio::time::sleep;
 
 use super::fields::{self, head_state};
-use crate::{
-    Edit, EditError, HeadState, HistoryEntry, StoreError, Stored,
-    edit::{self, Plan},
-    redis::RedisStore,
-};
+use crate::{EditError, StoreError, redis::RedisStore};
 
 /// How often the history is read, and the write sent again, before the caller gets an error.
 const TRIES: usize = 3;

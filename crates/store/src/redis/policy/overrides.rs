@@ -2,9 +2,10 @@
 
 use policy::{Name, Policy, Revision};
 use redis_link::{Cmd, Value, value};
+use store_plan::{HeadState, record};
 
 use super::fields::head_state;
-use crate::{HeadState, StoreError, record, redis::RedisStore};
+use crate::{StoreError, error::corrupt, redis::RedisStore};
 
 /// Fields that one step of reading overrides asks for: a reply of about 100 KB.
 const SCAN_COUNT: usize = 1000;
@@ -42,7 +43,7 @@ impl RedisStore {
                 let (next, pairs) = value::scan(reply)?;
                 let limit = policy.limits.get_mut(at).ok_or_else(value::short)?;
                 for json in value::texts(pairs)?.iter().skip(1).step_by(2) {
-                    let found = record::read_override(limit, json)?;
+                    let found = record::read_override(limit, json).map_err(corrupt)?;
                     limit.overrides.push(found);
                 }
                 if limit.overrides.len() > 2 * OVERRIDES_MAX {

@@ -2,14 +2,13 @@
 
 use policy::{Name, Revision};
 use redis_link::{Value, value};
+use store_plan::{
+    Signature,
+    edit::{Expected, How, Plan},
+};
 
 use super::fields::{check_format, revision};
-use crate::{
-    DOMAINS_MAX, EditError, Signature, StoreError,
-    edit::{self, HISTORY_BYTES_MAX, HISTORY_MAX, How, OverrideWrites, Plan},
-    redis::RedisStore,
-    scripts::POLICY_WRITE,
-};
+use crate::{DOMAINS_MAX, EditError, StoreError, redis::RedisStore, scripts::POLICY_WRITE};
 
 /// Overrides that one step of staging writes: a millisecond or two of the server's time.
 const STAGE_STEP: usize = 500;
@@ -29,12 +28,12 @@ impl RedisStore {
     pub(in crate::redis) async fn write_plan(
         &self,
         domain: &Name,
-        expected: &edit::Expected,
+        expected: &Expected,
         plan: &Plan,
         by: &Signature,
     ) -> Result<Revision, EditError> {
         let staged = self.stage(domain, plan).await?;
-        let (keys, args) = self.write_call(domain, expected, plan, staged, by);
+        let (keys, args) = plan.script_call(self.keys(), domain, expected, staged, by);
         let reply = self.control_script(&POLICY_WRITE, &keys, &args).await?;
         outcome(reply, expected)
     }
@@ -61,64 +60,10 @@ impl RedisStore {
         }
         Ok(keys)
     }
-
-    /// KEYS and ARGV of `lua/policy_write.lua`.
-    fn write_call(
-        &self,
-        domain: &Name,
-        expected: &edit::Expected,
-        plan: &Plan,
-        staged: Vec<String>,
-        by: &Signature,
-    ) -> (Vec<String>, Vec<String>) {
-        let mut keys = vec![self.keys().policy(domain), self.keys().history(domain)];
-        let (number, digest) = expected.as_arguments();
-        let limit = plan.limit.as_ref().map(ToString::to_string);
-        let mut args = vec![
-            number,
-            digest,
-            plan.operation.to_owned(),
-            by.author.clone(),
-            by.reason.clone(),
-            plan.before.clone(),
-            plan.after.clone(),
-            limit.unwrap_or_default(),
-            plan.limits.clone().unwrap_or_default(),
-            self.keys().edits(),
-            domain.to_string(),
-            HISTORY_MAX.to_string(),
-            HISTORY_BYTES_MAX.to_string(),
-        ];
-        for names in [&plan.raise, &plan.forget] {
-            args.push(names.len().to_string());
-            args.extend(names.iter().map(ToString::to_string));
-        }
-        args.push(plan.overrides.len().to_string());
-        for (limit, writes) in &plan.overrides {
-            keys.push(self.keys().overrides(domain, limit));
-            push_writes(&mut args, writes);
-        }
-        keys.extend(staged);
-        (keys, args)
-    }
-}
-
-fn push_writes(args: &mut Vec<String>, writes: &OverrideWrites) {
-    let (how, fields) = match writes.how {
-        How::Keep => ("keep", &writes.fields[..]),
-        How::Clear => ("clear", &writes.fields[..]),
-        How::Stage => ("staged", &[][..]),
-    };
-    args.push(how.to_owned());
-    args.push(fields.len().to_string());
-    for (field, json) in fields {
-        args.push(field.clone());
-        args.push(json.clone().unwrap_or_default());
-    }
 }
 
 /// The reply of `lua/policy_write.lua`.
-fn outcome(reply: Value, expected: &edit::Expected) -> Result<Revision, EditError> {
+fn outcome(reply: Value, expected: &Expected) -> Result<Revision, EditError> {
     let mut fields = value::items(reply)?.into_iter();
     let mut next = || fields.next().ok_or_else(value::short);
     let (status, number) = (value::integer(next()?)?, value::integer(next()?)?);

@@ -6,7 +6,8 @@ use algorithms::check::Options;
 use anyhow::{Context, Result, bail};
 use redis::{AsyncConnectionConfig, RedisResult, aio::MultiplexedConnection};
 use store::{
-    script::{CHECK, Clock, ScriptCheck, ScriptLimit, decode, encode},
+    script::{Clock, ScriptCheck, ScriptLimit, decode, encode},
+    scripts::CHECK,
     slot,
 };
 

@@ -1,0 +1,141 @@
+//! Reading only what changed, where there are very many overrides.
+//!
+//! Reading 100,000 overrides takes the better part of a second of a limiter's time, and every edit
+//! of one of them makes every limiter read. The history lists which they were.
+
+use std::collections::BTreeMap;
+
+use policy::{Name, Node, Override, Policy, Revision, Value};
+
+use crate::{HistoryEntry, record};
+
+/// Edits that are caught up with; after more, all is read anew.
+pub const EDITS_MAX: u64 = 200;
+
+/// What a domain became since a revision.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChangesSince {
+    /// The limits as they are, without overrides.
+    pub policy: Policy,
+    /// The overrides that came, changed or went. Where a limit's `per` or numbers changed as well,
+    /// its other overrides mean something else now, too.
+    pub overrides: Vec<OverrideChange>,
+}
+
+/// What became of one override.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OverrideChange {
+    /// The limit.
+    pub limit: Name,
+    /// The bucket.
+    pub values: Vec<Option<Vec<u8>>>,
+    /// `None`: it is gone.
+    pub to: Option<Override>,
+}
+
+impl ChangesSince {
+    /// What these edits, the last ones, oldest first, made of overrides; `None` if one of them does
+    /// not list its changes. `policy` is what is stored now.
+    pub fn of(policy: Policy, edits: &[HistoryEntry]) -> Option<Self> {
+        let overrides = changed(&policy, edits)?;
+        Some(Self { policy, overrides })
+    }
+}
+
+/// Overrides by limit and bucket, `None` where they are gone.
+type Changed = BTreeMap<(Name, Vec<Option<Vec<u8>>>), Option<Node>>;
+
+/// The edits after `known`, up to `now` and without a gap. The digest of the first entry shows
+/// that this is the same history, not a restored one.
+pub fn edits_between<'h>(
+    entries: &'h [HistoryEntry],
+    known: &Revision,
+    now: &Revision,
+) -> Option<&'h [HistoryEntry]> {
+    // One more may have been written after the record was read.
+    let end = entries.iter().position(|entry| entry.revision == *now)?;
+    let (first, edits) = entries.get(..=end)?.split_first()?;
+    let whole = known.number.checked_add(u64::try_from(edits.len()).ok()?) == Some(now.number);
+    (whole && first.revision == *known).then_some(edits)
+}
+
+/// The overrides that edits changed, as the last of them left each; `None` if one of the edits
+/// does not list them.
+fn changed(policy: &Policy, edits: &[HistoryEntry]) -> Option<Vec<OverrideChange>> {
+    let mut changed = Changed::new();
+    for edit in edits {
+        match edit.operation.as_str() {
+            // What edits of fields made is in the document, which is read anew in any case.
+            "reset" | "credit" | "fields" => {}
+            "override" => apply_override(policy, &mut changed, edit.limit.as_ref()?, edit)?,
+            "edit" => apply_edit(policy, &mut changed, edit)?,
+            _ => return None,
+        }
+    }
+    let read = |((name, values), node): ((Name, _), Option<Node>)| {
+        let limit = policy.limit(name.as_str())?;
+        let to = node
+            .map(|node| limit.read_override(&node))
+            .transpose()
+            .ok()?;
+        Some(OverrideChange {
+            limit: name,
+            values,
+            to,
+        })
+    };
+    changed.into_iter().map(read).collect()
+}
+
+/// An edit of one override.
+fn apply_override(
+    policy: &Policy,
+    changed: &mut Changed,
+    name: &Name,
+    edit: &HistoryEntry,
+) -> Option<()> {
+    for (json, stays) in [(&edit.before, false), (&edit.after, true)] {
+        if !json.is_empty() {
+            apply_one(
+                policy,
+                changed,
+                name,
+                (serde_json::from_str(json).ok()?, stays),
+            )?;
+        }
+    }
+    Some(())
+}
+
+/// An edit of limits and overrides.
+fn apply_edit(policy: &Policy, changed: &mut Changed, edit: &HistoryEntry) -> Option<()> {
+    for (json, stays) in [(&edit.before, false), (&edit.after, true)] {
+        let node: Node = serde_json::from_str(json).ok()?;
+        let Value::Map(limits) = &node.get("overrides")?.value else {
+            return None;
+        };
+        for limit in limits {
+            let name: Name = limit.key.parse().ok()?;
+            for found in limit.value.items() {
+                apply_one(policy, changed, &name, (found.clone(), stays))?;
+            }
+        }
+    }
+    Some(())
+}
+
+/// An override as an edit found it, or as it left it. What is not an override of the limit as it
+/// is now split means that the limit was another one in between.
+fn apply_one(
+    policy: &Policy,
+    changed: &mut Changed,
+    name: &Name,
+    (node, stays): (Node, bool),
+) -> Option<()> {
+    // Those of a limit that is gone went with it.
+    if let Some(limit) = policy.limit(name.as_str()) {
+        let values = record::override_values(&node, &limit.per)?;
+        changed.insert((name.clone(), values), stays.then_some(node));
+    }
+    Some(())
+}

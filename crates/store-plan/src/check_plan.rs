@@ -1,0 +1,412 @@
+//! A check resolved against a policy: which buckets it touches, and with what numbers.
+
+mod lease;
+
+use lease::Lease;
+
+use algorithms::{
+    Algorithm, Freed, LeaseAsk, QueueSlot, RetryAfter,
+    check::{LimitVerdict, Options, Verdict},
+};
+use policy::{Compiled, Limit, Match, Name, OverLimit, Resolved};
+use protocol::{Answer, Check, LimitAnswer, Mode};
+
+use crate::{
+    CheckPlanError, Keys,
+    script::{ScriptCheck, ScriptLimit},
+};
+
+/// One check, ready to be decided.
+#[derive(Debug)]
+pub struct CheckPlan<'p> {
+    /// The limits that match, in the order of the policy.
+    parts: Vec<LimitPlan<'p>>,
+    /// Peek and force.
+    pub options: Options,
+}
+
+/// One limit's part in a check.
+#[derive(Debug)]
+struct LimitPlan<'p> {
+    limit: &'p Limit,
+    values: Vec<Option<Vec<u8>>>,
+    mode: Mode,
+    what: Target,
+}
+
+#[derive(Debug)]
+enum Target {
+    /// A bucket decides.
+    Bucket(Bucket),
+    /// The request lacks an entry without which the limit lets nothing pass.
+    Missing,
+    /// An override lifts the limit.
+    Unlimited,
+}
+
+/// A bucket that a check touches.
+#[derive(Debug)]
+pub struct Bucket {
+    /// Its key.
+    pub key: String,
+    /// The limit's numbers, or those of the bucket's override.
+    pub algorithm: Algorithm,
+    /// The generation they belong to.
+    pub generation: u64,
+    /// Units the check takes.
+    pub cost: u64,
+    /// Units admitted earlier without a check.
+    pub debit: u64,
+    lease: Option<Box<Lease>>,
+    /// Slots of a queue that requests gave up.
+    pub free: Vec<Freed>,
+    /// How it takes part.
+    pub mode: algorithms::check::Mode,
+}
+
+impl Bucket {
+    /// What is asked about leases; all zero where nothing is.
+    pub fn lease_ask(&self) -> LeaseAsk<'_> {
+        self.lease
+            .as_ref()
+            .map(|lease| lease.ask())
+            .unwrap_or_default()
+    }
+}
+
+/// What is asked of a limit.
+#[derive(Clone, Copy)]
+enum Query<'c> {
+    /// Its part in a check.
+    By(&'c Check),
+    /// Whether so many requests would pass.
+    Alone(u64),
+}
+
+/// Whether a check settles leases of a limit, wants some, or frees its slots.
+fn reports_on(check: &Check, limit: &Name) -> bool {
+    let frees = || check.free.iter().any(|free| free.limit == *limit);
+    check.leases.iter().any(|lease| lease.limit == *limit) || frees()
+}
+
+impl Query<'_> {
+    /// Of so many requests; none of a limit that was settled by the proxy.
+    fn cost(self, limit: &Name) -> u64 {
+        match self {
+            Self::By(check) if check.skip.contains(limit) => 0,
+            Self::By(check) => check.cost,
+            Self::Alone(cost) => cost,
+        }
+    }
+
+    fn debit(self, limit: &Name) -> u64 {
+        let Self::By(check) = self else { return 0 };
+        let debits = check.debits.iter().filter(|debit| debit.limit == *limit);
+        debits.fold(0, |sum, debit| sum.saturating_add(debit.units))
+    }
+
+    fn free(self, limit: &Name) -> Vec<Freed> {
+        let Self::By(check) = self else {
+            return Vec::new();
+        };
+        let free = check.free.iter().filter(|free| free.limit == *limit);
+        let freed = free.map(|free| Freed {
+            slot: QueueSlot {
+                start_ms: free.slot.start_ms,
+                parts: free.slot.parts,
+                since_ms: free.slot.since_ms,
+                turn: free.slot.turn,
+            },
+            units: free.units,
+        });
+        freed.collect()
+    }
+
+    /// The limit's, or one with a shorter longest delay.
+    fn algorithm(self, algorithm: &Algorithm) -> Algorithm {
+        match self {
+            Self::By(Check {
+                max_delay_ms: Some(ms),
+                ..
+            }) => algorithm.within_delay(*ms),
+            _ => *algorithm,
+        }
+    }
+
+    fn lease(self, limit: &Limit, algorithm: &Algorithm) -> Option<Box<Lease>> {
+        let lease = match self {
+            Self::By(check) => Lease::of(check, limit, algorithm),
+            Self::Alone(_) => Some(Lease::question(limit, algorithm)),
+        };
+        lease.map(Box::new)
+    }
+}
+
+impl<'p> CheckPlan<'p> {
+    /// Resolves one check. `now_ms` decides which overrides are in force, nothing else.
+    pub fn new(
+        policy: &'p Compiled,
+        check: &Check,
+        keys: &Keys,
+        now_ms: u64,
+        force: bool,
+    ) -> Result<Self, CheckPlanError> {
+        if let Some(unknown) = check
+            .only
+            .iter()
+            .find(|n| policy.position(n.as_str()).is_none())
+        {
+            return Err(CheckPlanError::UnknownLimit(unknown.clone()));
+        }
+        let wanted = |name: &Name| {
+            (check.only.is_empty() || check.only.contains(name))
+                && (!check.skip.contains(name) || reports_on(check, name))
+        };
+        let parts: Vec<LimitPlan<'p>> = policy
+            .matching(&check.descriptor, now_ms)
+            .into_iter()
+            .filter(|found| wanted(&found.limit.name))
+            .map(|found| LimitPlan::new(policy, found, Query::By(check), keys, now_ms))
+            .collect();
+        // What is paused matches nothing, and must not deny requests for that.
+        if parts.is_empty() && check.require_match && !policy.any_paused(now_ms) {
+            return Err(CheckPlanError::NoMatch);
+        }
+        // Denied in any case, so nothing is taken; the others are asked so that the answer
+        // names every limit that denies.
+        let refused = parts.iter().any(LimitPlan::refuses);
+        Ok(Self {
+            parts,
+            options: Options {
+                peek: check.peek || refused,
+                force,
+            },
+        })
+    }
+
+    /// A question about one bucket, which charges nothing.
+    pub fn of_bucket(
+        policy: &'p Compiled,
+        limit: &Name,
+        values: &[Option<Vec<u8>>],
+        cost: u64,
+        keys: &Keys,
+        now_ms: u64,
+    ) -> Result<Self, CheckPlanError> {
+        let unknown = || CheckPlanError::UnknownLimit(limit.clone());
+        let index = policy.position(limit.as_str()).ok_or_else(unknown)?;
+        let limit = policy.limit(index).ok_or_else(unknown)?;
+        if values.len() != limit.per.len() {
+            return Err(CheckPlanError::WrongBucket {
+                limit: limit.name.clone(),
+                expected: limit.per.len(),
+                given: values.len(),
+            });
+        }
+        let found = Match {
+            index,
+            limit,
+            values: values.iter().map(Option::as_deref).collect(),
+            enforced: limit.enforces(values),
+            missing: None,
+        };
+        Ok(Self {
+            parts: vec![LimitPlan::new(
+                policy,
+                found,
+                Query::Alone(cost),
+                keys,
+                now_ms,
+            )],
+            options: Options {
+                peek: true,
+                force: true,
+            },
+        })
+    }
+
+    /// The buckets to ask, in the order of the verdict.
+    pub fn buckets(&self) -> impl Iterator<Item = &Bucket> {
+        self.parts.iter().filter_map(|part| match &part.what {
+            Target::Bucket(bucket) => Some(bucket),
+            Target::Missing | Target::Unlimited => None,
+        })
+    }
+
+    /// As the script takes it.
+    pub fn script_check(&self) -> ScriptCheck<'_> {
+        let limits = self.buckets().map(|bucket| ScriptLimit {
+            key: bucket.key.as_bytes(),
+            algorithm: &bucket.algorithm,
+            generation: bucket.generation,
+            cost: bucket.cost,
+            debit: bucket.debit,
+            lease: bucket.lease.as_ref().map(|lease| lease.ask()),
+            free: &bucket.free,
+            mode: bucket.mode,
+        });
+        ScriptCheck {
+            limits: limits.collect(),
+            options: self.options,
+        }
+    }
+
+    /// The first limit.
+    pub fn limit(&self) -> Option<&'p Limit> {
+        self.parts.first().map(|part| part.limit)
+    }
+
+    /// The key of the first limit's bucket, whether or not it has to be asked.
+    pub fn key_of(&self, domain: &Name, keys: &Keys) -> String {
+        let first = self.parts.first();
+        first.map_or_else(String::new, |part| {
+            keys.bucket_of(domain, part.limit, &part.values)
+        })
+    }
+
+    /// The limit of the bucket at an index of [`CheckPlan::buckets`], for messages.
+    pub fn limit_name(&self, bucket: usize) -> Option<&Name> {
+        let with_bucket = |part: &&LimitPlan<'_>| matches!(part.what, Target::Bucket(_));
+        let part = self.parts.iter().filter(with_bucket).nth(bucket)?;
+        Some(&part.limit.name)
+    }
+
+    /// The answer where no bucket has to be asked.
+    pub fn without_buckets(self, policy: &Compiled, now_ms: u64) -> Answer {
+        let nobody = Verdict {
+            allowed: true,
+            limits: Vec::new(),
+        };
+        self.answer(policy, &nobody, now_ms)
+    }
+
+    /// The verdicts of the buckets as an answer. `verdict` has one entry per bucket.
+    pub fn answer(self, policy: &Compiled, verdict: &Verdict, now_ms: u64) -> Answer {
+        let refused = self.parts.iter().any(LimitPlan::refuses);
+        let mut verdicts = verdict.limits.iter();
+        let limits = self
+            .parts
+            .into_iter()
+            .map(|part| part.answer(&mut verdicts));
+        Answer {
+            revision: policy.revision().clone(),
+            now_ms,
+            allowed: verdict.allowed && !refused,
+            limits: limits.collect(),
+        }
+    }
+}
+
+impl<'p> LimitPlan<'p> {
+    fn new(
+        policy: &'p Compiled,
+        found: Match<'p, '_>,
+        asked: Query<'_>,
+        keys: &Keys,
+        now_ms: u64,
+    ) -> Self {
+        let limit = found.limit;
+        let mode = match (found.enforced, limit.over_limit) {
+            (false, _) => Mode::Shadow,
+            (true, OverLimit::Degrade) => Mode::Degrade,
+            (true, OverLimit::Reject | OverLimit::Queue) => Mode::Enforce,
+        };
+        let quota = match found.missing {
+            Some(_) => None,
+            None => policy.quota_for(found.index, &found.values, now_ms),
+        };
+        let what = match quota {
+            None => Target::Missing,
+            Some(Resolved::Unlimited) => Target::Unlimited,
+            Some(Resolved::Quota(quota)) => Target::Bucket(Bucket {
+                key: keys.bucket_of(policy.domain(), limit, &found.values),
+                algorithm: asked.algorithm(quota.algorithm()),
+                generation: limit.generation,
+                cost: limit.cost.saturating_mul(asked.cost(&limit.name)),
+                debit: asked.debit(&limit.name),
+                lease: asked.lease(limit, quota.algorithm()),
+                free: asked.free(&limit.name),
+                mode: match mode {
+                    Mode::Enforce => algorithms::check::Mode::Enforce,
+                    Mode::Shadow | Mode::Degrade => algorithms::check::Mode::Observe,
+                },
+            }),
+        };
+        Self {
+            limit,
+            values: found
+                .values
+                .into_iter()
+                .map(|v| v.map(<[u8]>::to_vec))
+                .collect(),
+            mode,
+            what,
+        }
+    }
+
+    /// Whether the check is denied whatever the buckets say.
+    fn refuses(&self) -> bool {
+        matches!(self.what, Target::Missing) && self.mode == Mode::Enforce
+    }
+
+    fn answer<'v>(self, verdicts: &mut impl Iterator<Item = &'v LimitVerdict>) -> LimitAnswer {
+        let mut answer = LimitAnswer {
+            name: self.limit.name.clone(),
+            generation: self.limit.generation,
+            bucket: self.limit.per.iter().cloned().zip(self.values).collect(),
+            mode: self.mode,
+            allowed: true,
+            charged: 0,
+            limit: None,
+            window_ms: 0,
+            remaining: 0,
+            retry_after_ms: Some(0),
+            reset_after_ms: 0,
+            delay_ms: 0,
+            hidden: self.limit.hidden,
+            lease: None,
+            slot: None,
+        };
+        match self.what {
+            Target::Unlimited => {}
+            Target::Missing => {
+                answer.allowed = false;
+                answer.retry_after_ms = None;
+                answer.limit = Some(0);
+            }
+            Target::Bucket(bucket) => {
+                answer.limit = Some(bucket.algorithm.limit());
+                answer.window_ms = bucket.algorithm.window_ms();
+                if let Some(verdict) = verdicts.next() {
+                    fill(&mut answer, verdict);
+                }
+            }
+        }
+        answer
+    }
+}
+
+fn fill(answer: &mut LimitAnswer, verdict: &LimitVerdict) {
+    let decision = &verdict.decision;
+    answer.allowed = decision.allowed;
+    answer.charged = verdict.charged;
+    answer.remaining = decision.remaining;
+    answer.retry_after_ms = match decision.retry_after {
+        RetryAfter::Now => Some(0),
+        RetryAfter::Millis(ms) => Some(ms),
+        RetryAfter::Never => None,
+    };
+    answer.reset_after_ms = decision.reset_after_ms;
+    answer.delay_ms = decision.delay_ms;
+    answer.lease = verdict.lease.map(|lease| protocol::Lease {
+        units: lease.units,
+        epoch: lease.epoch,
+        ttl_ms: lease.ttl_ms,
+    });
+    answer.slot = verdict.slot.map(|slot| protocol::Slot {
+        start_ms: slot.start_ms,
+        parts: slot.parts,
+        since_ms: slot.since_ms,
+        turn: slot.turn,
+    });
+}

@@ -1,0 +1,68 @@
+//! The leases of a check.
+
+use algorithms::{Algorithm, LeaseAsk, Settlement};
+use policy::Limit;
+use protocol::Check;
+
+/// The part of a check that is about leases, for one bucket.
+#[derive(Debug)]
+pub(super) struct Lease {
+    ttl_ms: u64,
+    want: u64,
+    proxy: u8,
+    settle: Vec<Settlement>,
+}
+
+impl Lease {
+    /// `None` where nothing is wanted and nothing settled: then the bucket's plain form will do,
+    /// whose state shows what is outstanding.
+    pub(super) fn of(check: &Check, limit: &Limit, algorithm: &Algorithm) -> Option<Self> {
+        let ttl_ms = ttl_ms(limit, algorithm);
+        let of_limit = || check.leases.iter().filter(|l| l.limit == limit.name);
+        let settled = of_limit().flat_map(|lease| &lease.settle);
+        let settle: Vec<Settlement> = settled
+            .map(|settlement| Settlement {
+                epoch: settlement.epoch,
+                spent: settlement.spent,
+                returned: settlement.returned,
+            })
+            .collect();
+        let want = of_limit().map(|lease| lease.want).max().unwrap_or(0);
+        let wants = want > 0 && ttl_ms > 0;
+        (wants || !settle.is_empty()).then_some(Self {
+            ttl_ms,
+            want,
+            proxy: check.proxy,
+            settle,
+        })
+    }
+
+    /// Of a peek, whose reply includes what is leased out.
+    pub(super) fn question(limit: &Limit, algorithm: &Algorithm) -> Self {
+        Self {
+            ttl_ms: ttl_ms(limit, algorithm),
+            want: 0,
+            proxy: 0,
+            settle: Vec::new(),
+        }
+    }
+
+    /// As the algorithms take it.
+    pub(super) fn ask(&self) -> LeaseAsk<'_> {
+        LeaseAsk {
+            ttl_ms: self.ttl_ms,
+            want: self.want,
+            proxy: self.proxy,
+            settle: &self.settle,
+        }
+    }
+}
+
+/// 0 where the bucket is not leased: by an override it may fill too fast for the limit's ttl.
+fn ttl_ms(limit: &Limit, algorithm: &Algorithm) -> u64 {
+    let longest = algorithm.lease_max_ms().unwrap_or(0);
+    limit
+        .lease_ttl_ms
+        .filter(|ttl_ms| *ttl_ms <= longest)
+        .unwrap_or(0)
+}

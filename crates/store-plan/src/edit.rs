@@ -1,0 +1,163 @@
+//! What an edit changes, worked out before anything is sent.
+
+use policy::{Limit, Name, Override, Policy, Revision};
+
+use crate::{Change, Edit, EditPlanError, Keys, OverrideEdits, Overrides, Stored, record};
+
+mod limits;
+mod script_call;
+
+use limits::{between, parts};
+
+/// Edits that a domain's history keeps.
+pub const HISTORY_MAX: usize = 1000;
+/// Bytes of what these edits changed that it keeps.
+pub const HISTORY_BYTES_MAX: usize = 16 << 20;
+
+/// What has to be there for an edit to be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Expected {
+    /// No live record.
+    Nothing,
+    /// This revision.
+    At(Revision),
+    /// Any live record: for edits that do not depend on its content.
+    Any,
+}
+
+/// What an edit of this base expects.
+pub fn expected(base: &Stored) -> Expected {
+    match base {
+        Stored::Absent | Stored::Deleted(_) => Expected::Nothing,
+        Stored::Live(record) => Expected::At(record.policy.revision.clone()),
+    }
+}
+
+impl Expected {
+    /// The revision, if it has to be one.
+    pub fn revision(&self) -> Option<Revision> {
+        match self {
+            Self::At(revision) => Some(revision.clone()),
+            Self::Nothing | Self::Any => None,
+        }
+    }
+}
+
+/// What the history records of a reset of all buckets before the first of them is reset: an interrupted
+/// reset leaves this. The entry of its end is `*`.
+pub const RESET_BEGUN: &str = "* begun";
+
+/// One edit, ready to be written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// See [`crate::HistoryEntry::operation`].
+    pub operation: &'static str,
+    /// See [`crate::HistoryEntry::before`].
+    pub before: String,
+    /// See [`crate::HistoryEntry::after`].
+    pub after: String,
+    /// The limit concerned, of an edit that concerns one.
+    pub limit: Option<Name>,
+    /// The new document, if it changes.
+    pub limits: Option<String>,
+    /// Limits whose generation rises.
+    pub raise: Vec<Name>,
+    /// Limits that are gone.
+    pub forget: Vec<Name>,
+    /// Writes to overrides, by limit.
+    pub overrides: Vec<(Name, OverrideWrites)>,
+}
+
+/// Writes to the overrides of one limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OverrideWrites {
+    /// What becomes of the overrides that are there.
+    pub how: How,
+    /// Fields and the JSON they become; `None` removes.
+    pub fields: Vec<(String, Option<String>)>,
+}
+
+/// What becomes of the overrides that are there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// They stay, but for the fields that are written.
+    Keep,
+    /// They go.
+    Clear,
+    /// They go, and the fields are written elsewhere first, in steps: so many that writing them
+    /// in one would hold up every check.
+    Stage,
+}
+
+/// What the edit writes.
+///
+/// # Errors
+/// [`EditPlanError`] where it does not fit its base, or is too large.
+pub fn plan(edit: &Edit<'_>) -> Result<Plan, EditPlanError> {
+    let base = edit.base.policy();
+    let partial = matches!(edit.base, Stored::Live(record) if record.overrides == Overrides::None);
+    match edit.change {
+        Change::Override { limit, values, to } => {
+            let limit = base
+                .and_then(|policy| policy.limit(limit.as_str()))
+                .ok_or_else(|| EditPlanError::UnknownLimit(limit.clone()))?;
+            Ok(set_override(limit, values, to))
+        }
+        Change::Fields(policy) if any_goes(base, policy) => Err(EditPlanError::PartialBase),
+        Change::Fields(policy) => parts(base, policy, &OverrideEdits::new()),
+        Change::Parts { limits, overrides } => parts(base, limits, overrides),
+        Change::Limits(_) if partial => Err(EditPlanError::PartialBase),
+        Change::Limits(policy) => parts(base, policy, &between(base, policy)),
+        Change::Delete(overrides) => {
+            let base = base.ok_or(EditPlanError::NothingToDelete)?;
+            let empty = Policy::empty(base.domain.clone());
+            let read = (!partial).then(|| between(Some(base), &empty));
+            Ok(Plan {
+                operation: "delete",
+                ..parts(Some(base), &empty, read.as_ref().unwrap_or(overrides))?
+            })
+        }
+    }
+}
+
+fn any_goes(base: Option<&Policy>, policy: &Policy) -> bool {
+    let mut names = base.map_or(&[][..], |base| &base.limits).iter();
+    names.any(|old| policy.limit(old.name.as_str()).is_none())
+}
+
+/// As [`reset`], for units that were given back to a bucket.
+pub fn credit(limit: &Limit, units: u64, key: &str) -> Plan {
+    Plan {
+        operation: "credit",
+        ..reset(limit, &format!("{units} {key}"))
+    }
+}
+
+/// Raises the generation of one limit and changes nothing else.
+pub fn reset(limit: &Limit, what: &str) -> Plan {
+    Plan {
+        operation: "reset",
+        after: what.to_owned(),
+        limit: Some(limit.name.clone()),
+        raise: vec![limit.name.clone()],
+        ..Plan::default()
+    }
+}
+
+fn set_override(limit: &Limit, values: &[Option<Vec<u8>>], to: Option<&Override>) -> Plan {
+    let json = to.map(|found| record::override_json(&limit.per, found));
+    Plan {
+        operation: "override",
+        after: json.clone().unwrap_or_default(),
+        limit: Some(limit.name.clone()),
+        raise: vec![limit.name.clone()],
+        overrides: vec![(
+            limit.name.clone(),
+            OverrideWrites {
+                how: How::Keep,
+                fields: vec![(Keys::override_field(values), json)],
+            },
+        )],
+        ..Plan::default()
+    }
+}

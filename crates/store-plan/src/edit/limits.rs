@@ -1,0 +1,211 @@
+//! Edits of whole limits: what differs is written, and recorded in the history.
+
+use std::collections::{HashMap, HashSet};
+
+use policy::{Limit, Name, Node, Override, Pause, Policy};
+
+use super::{How, OverrideWrites, Plan};
+use crate::{EditPlanError, Keys, OverrideEdit, OverrideEdits, record};
+
+/// The largest document that is written, in bytes; overrides are not part of it.
+const DOCUMENT_MAX: usize = 1 << 20;
+/// The largest `before` and `after` together that a history entry keeps, in bytes.
+const HISTORY_ENTRY_MAX: usize = 1 << 20;
+/// Overrides of one limit that one script call writes: about 5 ms of the server's time.
+const STAGE_ABOVE: usize = 1000;
+
+fn document(policy: &Policy) -> Result<String, EditPlanError> {
+    let document = record::limits_json(policy);
+    if document.len() > DOCUMENT_MAX {
+        return Err(EditPlanError::TooLarge {
+            bytes: document.len(),
+            max: DOCUMENT_MAX,
+        });
+    }
+    Ok(document)
+}
+
+/// The limits become these, and overrides as the edits say.
+pub(super) fn parts(
+    base: Option<&Policy>,
+    policy: &Policy,
+    edits: &OverrideEdits,
+) -> Result<Plan, EditPlanError> {
+    let mut plan = Plan {
+        operation: if edits.is_empty() { "fields" } else { "edit" },
+        limits: Some(document(policy)?),
+        ..Plan::default()
+    };
+    let (mut before, mut after) = (Vec::new(), Vec::new());
+    for limit in &policy.limits {
+        let old = base.and_then(|base| base.limit(limit.name.as_str()));
+        let edit = edits.get(&limit.name);
+        let same = old.is_some_and(|old| same_numbers(old, limit));
+        if same && edit.is_none() {
+            continue;
+        }
+        plan.raise.push(limit.name.clone());
+        if !same {
+            before.extend(old);
+            after.push(limit);
+        }
+        if let Some(edit) = edit {
+            let writes = writes(edit, old, limit);
+            plan.overrides.push((limit.name.clone(), writes));
+        }
+    }
+    for gone in base.map_or(&[][..], |base| &base.limits) {
+        if policy.limit(gone.name.as_str()).is_none() {
+            before.push(gone);
+            plan.forget.push(gone.name.clone());
+            let clear = OverrideWrites {
+                how: How::Clear,
+                fields: Vec::new(),
+            };
+            plan.overrides.push((gone.name.clone(), clear));
+        }
+    }
+    let record = HistoryRecord {
+        sides: [(base, &before), (Some(policy), &after)],
+        edits,
+    };
+    if let Some([before, after]) = record.as_json() {
+        (plan.before, plan.after) = (before, after);
+    }
+    Ok(plan)
+}
+
+/// What the history records: which limits and overrides an edit changes, and whether it pauses the
+/// domain.
+struct HistoryRecord<'a> {
+    /// Before and after: the policy, and those of its limits that differ.
+    sides: [(Option<&'a Policy>, &'a [&'a Limit]); 2],
+    edits: &'a OverrideEdits,
+}
+
+impl HistoryRecord<'_> {
+    /// `None` if it is more than is kept.
+    fn as_json(&self) -> Option<[String; 2]> {
+        if self.edits.values().any(|edit| edit.before.is_none()) {
+            return None;
+        }
+        let [before, after] = self.sides.map(|(policy, _)| policy.and_then(|p| p.paused));
+        let paused = before != after;
+        let json = [
+            self.side(0, (paused, before)),
+            self.side(1, (paused, after)),
+        ];
+        let bytes: usize = json.iter().map(String::len).sum();
+        (bytes <= HISTORY_ENTRY_MAX).then_some(json)
+    }
+
+    /// One side, with the domain's pause, and whether that changed.
+    fn side(&self, side: usize, (changed, pause): (bool, Option<Pause>)) -> String {
+        let Some((policy, limits)) = self.sides.get(side) else {
+            return String::new();
+        };
+        let limits = Node::list(limits.iter().map(|l| l.to_node_without_overrides()));
+        let overrides = self.edits.iter().filter_map(|(name, edit)| {
+            let limit = policy.and_then(|policy| policy.limit(name.as_str()))?;
+            let found = match side {
+                0 => edit.before.as_deref().unwrap_or_default(),
+                _ => &edit.after,
+            };
+            let found = found.iter().map(|found| found.to_node(&limit.per));
+            Some((name.as_str(), Node::list(found)))
+        });
+        if self.edits.is_empty() && !changed {
+            return record::json(&limits);
+        }
+        let mut all = Node::map([("limits", limits)]);
+        if !self.edits.is_empty() {
+            all.set("overrides", Node::map(overrides));
+        }
+        if let Some(pause) = pause.filter(|_| changed) {
+            all.set("paused", pause.to_node());
+        }
+        record::json(&all)
+    }
+}
+
+/// Whether two limits say the same, apart from overrides and whichever edit made them.
+fn same_numbers(a: &Limit, b: &Limit) -> bool {
+    a.to_node_without_overrides() == b.to_node_without_overrides()
+}
+
+/// What turns the overrides of one policy into those of another.
+pub(super) fn between(base: Option<&Policy>, policy: &Policy) -> OverrideEdits {
+    let old = |name: &Name| base.and_then(|base| base.limit(name.as_str()));
+    let kept = policy
+        .limits
+        .iter()
+        .map(|limit| (limit, of_limit(old(&limit.name), limit)));
+    let mut edits: OverrideEdits = kept
+        .filter(|(_, edit)| edit.before != Some(Vec::new()) || !edit.after.is_empty())
+        .map(|(limit, edit)| (limit.name.clone(), edit))
+        .collect();
+    for gone in base.map_or(&[][..], |base| &base.limits) {
+        if !gone.overrides.is_empty() && policy.limit(gone.name.as_str()).is_none() {
+            let clear = OverrideEdit::clear(Some(gone.overrides.clone()));
+            edits.insert(gone.name.clone(), clear);
+        }
+    }
+    edits
+}
+
+fn of_limit(old: Option<&Limit>, limit: &Limit) -> OverrideEdit {
+    // Under other `per` entries the old values name nothing.
+    let split_otherwise = old.is_some_and(|old| old.per != limit.per);
+    let before = old.map_or(&[][..], |old| &old.overrides);
+    let known: HashMap<_, _> = before.iter().map(|o| (&o.values, o)).collect();
+    let kept: HashMap<_, _> = limit.overrides.iter().map(|o| (&o.values, o)).collect();
+    let differs = |one: &Override, others: &HashMap<&_, &Override>| {
+        let other = others.get(&one.values);
+        split_otherwise || !other.is_some_and(|other| one.reads_like(other))
+    };
+    OverrideEdit {
+        before: Some(
+            before
+                .iter()
+                .filter(|o| differs(o, &kept))
+                .cloned()
+                .collect(),
+        ),
+        after: limit
+            .overrides
+            .iter()
+            .filter(|o| differs(o, &known))
+            .cloned()
+            .collect(),
+        listed: true,
+    }
+}
+
+/// The writes that an edit of a limit's overrides takes.
+fn writes(edit: &OverrideEdit, old: Option<&Limit>, limit: &Limit) -> OverrideWrites {
+    let field = |found: &Override| {
+        let json = record::override_json(&limit.per, found);
+        (Keys::override_field(&found.values), Some(json))
+    };
+    let changes = edit.before.as_ref().map_or(usize::MAX, Vec::len);
+    let changes = changes.saturating_add(edit.after.len());
+    let anew = old.is_some_and(|old| old.per != limit.per) || changes > STAGE_ABOVE;
+    if edit.listed && anew {
+        let how = match limit.overrides.len() {
+            n if n > STAGE_ABOVE => How::Stage,
+            _ => How::Clear,
+        };
+        return OverrideWrites {
+            how,
+            fields: limit.overrides.iter().map(field).collect(),
+        };
+    }
+    let kept: HashSet<_> = edit.after.iter().map(|o| &o.values).collect();
+    let before = edit.before.as_deref().unwrap_or_default().iter();
+    let gone = before.filter(|old| !kept.contains(&old.values));
+    let gone = gone.map(|o| (Keys::override_field(&o.values), None));
+    OverrideWrites {
+        how: How::Keep,
+        fields: gone.chain(edit.after.iter().map(field)).collect(),
+    }
+}

@@ -1,0 +1,260 @@
+//! The names of everything stored in Redis. They appear in this crate and `lua/` only.
+//!
+//! | key | what |
+//! |---|---|
+//! | `rl:domains` | SET of the domains that were ever written |
+//! | `rl:{D}:policy` | HASH, the record of domain D: revision, limits, generations |
+//! | `rl:{D}:o:LIMIT` | HASH, the overrides of one limit, a field each |
+//! | `rl:{D}:s:RANDOM` | HASH, overrides on their way into a record; goes by itself |
+//! | `rl:{D}:history` | STREAM of the last edits, newest last |
+//! | `rl:{D}:p:LIMIT` | ZSET of the proxies that are active for a limit (`*`: for any), by time |
+//! | `rl:fleet:SLOT` | HASH, each limiter's fleet report of a time slot |
+//! | `rl:{D}:a:SLOT` | HASH, each limiter's activity report of a time slot |
+//! | `rl:b:D:LIMIT:VALUES…` | one bucket; with `partition`, `rl:b:D:LIMIT:{PARTITION…}:VALUES…` |
+//! | `rl:sim:{RUN}:BUCKET` | one bucket of a simulation; goes by itself |
+//! | `rl:edits` | channel, one message per edit |
+//!
+//! `rl:` stands for the configurable prefix. The braces of a record's keys are there: they put
+//! all keys of a domain's record into one cluster slot. Buckets have none, so they spread, unless
+//! the limit has a `partition`, whose values then choose the slot.
+
+mod escape;
+mod limit_key;
+#[cfg(test)]
+mod tests;
+
+use std::str::FromStr;
+
+use policy::{Limit, Name};
+
+use crate::telemetry::TimeSlot;
+
+pub use escape::KeyValue;
+use escape::push_value;
+pub use limit_key::{LimitKey, LimitKeyKind};
+
+/// Builds and reads keys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Keys {
+    prefix: String,
+}
+
+/// Why a text cannot prefix our keys.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a key prefix is 1 to 64 characters of a-z, A-Z, 0-9, '.', '_', '-', '/' and ':'")]
+pub struct PrefixError;
+
+/// A bucket's key, taken apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BucketKey {
+    /// The domain.
+    pub domain: Name,
+    /// The limit.
+    pub limit: Name,
+    /// The values that make up the hash tag, in the order of `partition`; empty without one.
+    pub partition: Vec<KeyValue>,
+    /// The other values, in the order of `per`.
+    pub values: Vec<KeyValue>,
+}
+
+impl Default for Keys {
+    fn default() -> Self {
+        Self {
+            prefix: "rl:".to_owned(),
+        }
+    }
+}
+
+impl FromStr for Keys {
+    type Err = PrefixError;
+
+    fn from_str(prefix: &str) -> Result<Self, PrefixError> {
+        let plain =
+            |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-' | b'/' | b':');
+        if (1..=64).contains(&prefix.len()) && prefix.bytes().all(plain) {
+            Ok(Self {
+                prefix: prefix.to_owned(),
+            })
+        } else {
+            Err(PrefixError)
+        }
+    }
+}
+
+impl Keys {
+    /// What every key starts with.
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// Every domain that was ever written.
+    pub fn domains(&self) -> String {
+        format!("{}domains", self.prefix)
+    }
+
+    /// The channel of edits.
+    pub fn edits(&self) -> String {
+        format!("{}edits", self.prefix)
+    }
+
+    /// The record of a domain.
+    pub fn policy(&self, domain: &Name) -> String {
+        format!("{}{{{domain}}}:policy", self.prefix)
+    }
+
+    /// The edits of a domain.
+    pub fn history(&self, domain: &Name) -> String {
+        format!("{}{{{domain}}}:history", self.prefix)
+    }
+
+    /// The overrides of one limit.
+    pub fn overrides(&self, domain: &Name, limit: &Name) -> String {
+        format!("{}{{{domain}}}:o:{limit}", self.prefix)
+    }
+
+    /// Overrides on their way into a record.
+    pub fn staged(&self, domain: &Name, random: u64) -> String {
+        format!("{}{{{domain}}}:s:{random:016x}", self.prefix)
+    }
+
+    /// The proxies that are active for a limit; `None`: for anything in the domain.
+    pub fn proxies(&self, domain: &Name, limit: Option<&Name>) -> String {
+        let limit = limit.map_or("*", Name::as_str);
+        format!("{}{{{domain}}}:p:{limit}", self.prefix)
+    }
+
+    /// The fleet reports of a time slot, by its number.
+    pub fn fleet(&self, slot: u64) -> String {
+        format!("{}fleet:{slot}", self.prefix)
+    }
+
+    /// The activity reports of a time slot.
+    pub fn activity(&self, domain: &Name, slot: TimeSlot) -> String {
+        let (letter, number) = (slot.resolution.letter(), slot.number);
+        format!("{}{{{domain}}}:a:{letter}{number}", self.prefix)
+    }
+
+    /// A bucket of a simulation, named as its author likes.
+    pub fn simulated(&self, run: u64, bucket: &[u8]) -> Vec<u8> {
+        let mut key = format!("{}sim:{{{run:016x}}}:", self.prefix).into_bytes();
+        key.extend(bucket);
+        key
+    }
+
+    /// The field of an override: its values in the order of `per`.
+    pub fn override_field(values: &[Option<Vec<u8>>]) -> String {
+        let mut field = String::new();
+        for (i, value) in values.iter().enumerate() {
+            if i > 0 {
+                field.push(':');
+            }
+            push_value(&mut field, value.as_deref());
+        }
+        field
+    }
+
+    /// The key of a limit's bucket; `values` in the order of its `per`.
+    pub fn bucket_of(
+        &self,
+        domain: &Name,
+        limit: &Limit,
+        values: &[Option<impl AsRef<[u8]>>],
+    ) -> String {
+        self.bucket(domain, &limit.name, &limit.per, &limit.partition, values)
+    }
+
+    /// `per` and `values` go together; of `partition`, the names that are in `per` count.
+    fn bucket(
+        &self,
+        domain: &Name,
+        limit: &Name,
+        per: &[Name],
+        partition: &[Name],
+        values: &[Option<impl AsRef<[u8]>>],
+    ) -> String {
+        let mut key = format!("{}b:{domain}:{limit}", self.prefix);
+        let value_of = |name: &Name| {
+            let at = per.iter().position(|p| p == name)?;
+            values.get(at).map(|v| v.as_ref().map(AsRef::as_ref))
+        };
+        let mut tag = partition.iter().filter_map(value_of).peekable();
+        if tag.peek().is_some() {
+            key.push_str(":{");
+            for (i, value) in tag.enumerate() {
+                if i > 0 {
+                    key.push(':');
+                }
+                push_value(&mut key, value);
+            }
+            key.push('}');
+        }
+        for (name, value) in per.iter().zip(values) {
+            if !partition.contains(name) {
+                key.push(':');
+                push_value(&mut key, value.as_ref().map(AsRef::as_ref));
+            }
+        }
+        key
+    }
+
+    /// Takes a bucket's key apart; `None` if it is not one of ours.
+    pub fn parse_bucket(&self, key: &[u8]) -> Option<BucketKey> {
+        let key = std::str::from_utf8(key).ok()?;
+        let rest = key.strip_prefix(self.prefix.as_str())?.strip_prefix("b:")?;
+        let (domain, rest) = rest.split_once(':')?;
+        let (limit, rest) = match rest.split_once(':') {
+            Some((limit, rest)) => (limit, Some(rest)),
+            None => (rest, None),
+        };
+        let (tag, rest) = match rest.and_then(|r| r.strip_prefix('{')) {
+            Some(tagged) => {
+                let (tag, rest) = tagged.split_once('}')?;
+                let rest = match rest {
+                    "" => None,
+                    _ => Some(rest.strip_prefix(':')?),
+                };
+                (Some(tag), rest)
+            }
+            None => (None, rest),
+        };
+        let values = |text: Option<&str>| match text {
+            Some(text) => text.split(':').map(KeyValue::parse).collect(),
+            None => Some(Vec::new()),
+        };
+        Some(BucketKey {
+            domain: domain.parse().ok()?,
+            limit: limit.parse().ok()?,
+            partition: values(tag)?,
+            values: values(rest)?,
+        })
+    }
+
+    /// A glob for SCAN: the buckets of a domain, or of one of its limits.
+    pub fn bucket_glob(&self, domain: &Name, limit: Option<&Name>) -> String {
+        // Neither a prefix nor a name holds a character that is special in a glob.
+        match limit {
+            Some(limit) => format!("{}b:{domain}:{limit}*", self.prefix),
+            None => format!("{}b:{domain}:*", self.prefix),
+        }
+    }
+}
+
+impl BucketKey {
+    /// The values in the order of `per`, for the `per` and `partition` that made the key;
+    /// `None` if their number does not fit.
+    pub fn arrange(&self, per: &[Name], partition: &[Name]) -> Option<Vec<KeyValue>> {
+        let used: Vec<&Name> = partition.iter().filter(|p| per.contains(p)).collect();
+        if used.len() != self.partition.len()
+            || per.len() != self.partition.len() + self.values.len()
+        {
+            return None;
+        }
+        let mut rest = self.values.iter();
+        per.iter()
+            .map(|name| match used.iter().position(|u| *u == name) {
+                Some(at) => self.partition.get(at).cloned(),
+                None => rest.next().cloned(),
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,25 @@
+//! Everything about the Redis layout that needs no I/O: the names of keys, the calls of scripts and
+//! their replies, the records of limits, edits of them, and reports. The stores carry it out.
+
+pub mod edit;
+pub mod record;
+pub mod script;
+pub mod telemetry;
+
+mod change;
+mod changes_since;
+mod check_plan;
+mod domain;
+mod error;
+mod key;
+mod overrides;
+
+pub use change::{Change, Edit, HistoryEntry, Signature};
+pub use changes_since::{ChangesSince, EDITS_MAX, OverrideChange, edits_between};
+pub use check_plan::{Bucket, CheckPlan};
+pub use domain::{Head, HeadState, Overrides, Record, Stored};
+pub use edit::RESET_BEGUN;
+pub use error::{CheckPlanError, EditPlanError, InvalidRecord};
+pub use key::{BucketKey, KeyValue, Keys, LimitKey, LimitKeyKind, PrefixError};
+pub use overrides::{InvalidOverride, OverrideEdit, OverrideEdits};
+pub use telemetry::PROXY_LIFE_MS;

@@ -1,0 +1,20 @@
+//! The calling conventions of `lua/check.lua` and `lua/refund.lua`: source, arguments, reply; and
+//! which calls decide a check whose buckets are in several slots of a Cluster.
+//!
+//! Only bytes and integers, so that any Redis client, or a Lua interpreter in
+//! a test, can carry it.
+
+mod credit;
+mod cross_slot;
+mod decode;
+mod encode;
+mod refund;
+pub mod source;
+mod weight;
+
+pub use credit::{Credit, Credited, decode_credited, encode_credit};
+pub use cross_slot::{CrossSlotCheck, Decided, SlotCheck};
+pub use decode::{MalformedReply, ScriptError, ScriptReply, decode};
+pub use encode::{Clock, ScriptCall, ScriptCheck, ScriptLimit, encode};
+pub use refund::{Charge, Refunded, decode_refunds, encode_refunds};
+pub use weight::{CALL_MAX, in_batches, weight};

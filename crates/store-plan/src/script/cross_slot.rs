@@ -1,0 +1,328 @@
+//! A check whose buckets are in several slots of a Cluster, where no script can touch all of them.
+//!
+//! It is decided one slot after the other: each charges its limits if they all allow it. After the
+//! first denial the other slots are only peeked, so that the answer names every limit that denies, and
+//! what was charged before is refunded. Between the two, others find less than there is, never
+//! more: a check that is denied in the end may have had others denied, but lets none pass.
+//!
+//! Leases are granted by the slot that decides last, and by the others once all have allowed: a denied check is granted nothing.
+//!
+//! This is the plan only: what to call next, by the replies so far. The caller does the I/O.
+
+mod limit;
+
+use algorithms::check::{LimitVerdict, Verdict};
+
+use self::limit::{OBSERVED, add_surplus, rank, surplus_alone, without_surplus};
+use super::{Charge, Refunded, ScriptCheck, ScriptLimit};
+
+/// A check on its way through several slots.
+#[derive(Debug)]
+pub struct CrossSlotCheck<'a, E> {
+    check: ScriptCheck<'a>,
+    parts: Vec<Part<E>>,
+    refunded: bool,
+}
+
+/// The limits of a check whose buckets are in one slot.
+#[derive(Debug)]
+struct Part<E> {
+    slot: u16,
+    /// Their indices.
+    limits: Vec<usize>,
+    /// Lower ones are charged first.
+    rank: u8,
+    state: State<E>,
+    /// Whether it decided without being asked for a surplus that is wanted.
+    ungranted: bool,
+}
+
+#[derive(Debug)]
+enum State<E> {
+    Open,
+    /// Decided at this time of the slot's server, in milliseconds.
+    Answered(u64, Verdict),
+    Failed(E),
+    /// Parts of one limit each have taken its place.
+    Split,
+}
+
+/// What becomes of a limit before it is asked.
+type Change<'a> = fn(ScriptLimit<'a>) -> ScriptLimit<'a>;
+
+/// One slot's part of a check, to be decided there.
+#[derive(Clone, Debug)]
+pub struct SlotCheck<'a> {
+    /// Names it in [`CrossSlotCheck::answer`].
+    pub part: usize,
+    /// Where.
+    pub slot: u16,
+    /// What.
+    pub check: ScriptCheck<'a>,
+}
+
+/// A check that every slot has decided, and the latest time that one did, in milliseconds.
+pub type Decided<E> = Result<(Verdict, u64), E>;
+
+impl<E> Part<E> {
+    /// A limit that is only observed and over grants nothing.
+    fn leave_over_limit(&self, surplus: &mut SlotCheck<'_>) {
+        if let State::Answered(_, verdict) = &self.state {
+            for (limit, verdict) in surplus.check.limits.iter_mut().zip(&verdict.limits) {
+                if !verdict.decision.allowed {
+                    *limit = without_surplus(*limit);
+                }
+            }
+        }
+    }
+}
+
+impl<'a, E: Clone> CrossSlotCheck<'a, E> {
+    /// Nothing was asked yet. `slot_of` is the slot of a key.
+    pub fn new(check: ScriptCheck<'a>, slot_of: impl Fn(&[u8]) -> u16) -> Self {
+        let mut parts: Vec<Part<E>> = Vec::new();
+        for (index, limit) in check.limits.iter().enumerate() {
+            let (slot, rank) = (slot_of(limit.key), rank(limit));
+            match parts.iter_mut().find(|part| part.slot == slot) {
+                Some(part) => {
+                    part.limits.push(index);
+                    // One limit that may deny makes it a part that may; so does a queue.
+                    part.rank = match (part.rank, rank) {
+                        (OBSERVED, other) | (other, OBSERVED) => other,
+                        (a, b) => a.max(b),
+                    };
+                }
+                None => parts.push(Part {
+                    slot,
+                    limits: vec![index],
+                    rank,
+                    state: State::Open,
+                    ungranted: false,
+                }),
+            }
+        }
+        Self {
+            check,
+            parts,
+            refunded: false,
+        }
+    }
+
+    /// What to ask now, all at once; nothing more: it is decided, but for [`CrossSlotCheck::refund`].
+    pub fn next(&self) -> Vec<SlotCheck<'a>> {
+        let open = || {
+            let parts = self.parts.iter().enumerate();
+            parts.filter(|(_, part)| matches!(part.state, State::Open))
+        };
+        if self.failed().is_some() {
+            return Vec::new();
+        }
+        if self.check.options.peek || self.is_denied() {
+            let asks = open().map(|(i, part)| self.ask(i, part, true, std::convert::identity));
+            return asks.collect();
+        }
+        if let Some((i, part)) = open().min_by_key(|(_, part)| part.rank) {
+            let limit: Change<'a> = if open().nth(1).is_some() {
+                without_surplus
+            } else {
+                std::convert::identity
+            };
+            return vec![self.ask(i, part, false, limit)];
+        }
+        let parts = self.parts.iter().enumerate();
+        let ungranted = parts.filter(|(_, part)| part.ungranted);
+        ungranted
+            .map(|(i, part)| {
+                let mut ask = self.ask(i, part, false, surplus_alone);
+                part.leave_over_limit(&mut ask);
+                ask
+            })
+            .collect()
+    }
+
+    fn ask(&self, index: usize, part: &Part<E>, peek: bool, change: Change<'a>) -> SlotCheck<'a> {
+        let limits = part.limits.iter().filter_map(|i| self.check.limits.get(*i));
+        let mut options = self.check.options;
+        options.peek = peek;
+        SlotCheck {
+            part: index,
+            slot: part.slot,
+            check: ScriptCheck {
+                limits: limits.copied().map(change).collect(),
+                options,
+            },
+        }
+    }
+
+    /// The verdict of a part's slot, and when. A failure is the whole check's.
+    pub fn answer(&mut self, part: usize, answer: Decided<E>) {
+        let others = self.parts.iter().enumerate();
+        let mut others = others.filter(|(i, _)| *i != part);
+        let is_last = !others.any(|(_, other)| matches!(other.state, State::Open));
+        let wants = |i: &usize| {
+            let limit = self.check.limits.get(*i);
+            limit
+                .and_then(|limit| limit.lease)
+                .is_some_and(|lease| lease.want > 0)
+        };
+        let wanted = !is_last && !self.check.options.peek;
+        let Some(part) = self.parts.get_mut(part) else {
+            return;
+        };
+        if let State::Answered(_, verdict) = &mut part.state {
+            // It was asked for its surplus, and may not have given any.
+            part.ungranted = false;
+            if let Ok((granted, _)) = answer {
+                add_surplus(verdict, granted);
+            }
+            return;
+        }
+        part.ungranted = wanted && part.limits.iter().any(wants);
+        part.state = match answer {
+            Ok((verdict, now_ms)) => State::Answered(now_ms, verdict),
+            Err(error) => State::Failed(error),
+        };
+    }
+
+    /// The slot is on its way to another node and cannot decide several buckets at once: it is
+    /// asked for one after the other. False where there is only one.
+    pub fn split(&mut self, part: usize) -> bool {
+        let Some(whole) = self.parts.get_mut(part).filter(|p| p.limits.len() > 1) else {
+            return false;
+        };
+        // A surplus can do without.
+        whole.ungranted = false;
+        if !matches!(whole.state, State::Open) {
+            return true;
+        }
+        let slot = whole.slot;
+        whole.state = State::Split;
+        let limits = std::mem::take(&mut whole.limits);
+        for index in limits {
+            let rank = self.check.limits.get(index).map_or(OBSERVED, rank);
+            self.parts.push(Part {
+                slot,
+                limits: vec![index],
+                rank,
+                state: State::Open,
+                ungranted: false,
+            });
+        }
+        true
+    }
+
+    /// The index, among the check's limits, of one of a part's.
+    pub fn limit(&self, part: usize, limit: usize) -> usize {
+        let part = self.parts.get(part).and_then(|part| part.limits.get(limit));
+        part.copied().unwrap_or(limit)
+    }
+
+    /// Whether a slot has settled leases, which must not be settled again.
+    pub fn has_settled(&self) -> bool {
+        let settles = |index: &usize| {
+            let limit = self.check.limits.get(*index);
+            let lease = limit.and_then(|limit| limit.lease);
+            lease.is_some_and(|lease| !lease.settle.is_empty())
+        };
+        let mut answered = self
+            .parts
+            .iter()
+            .filter(|part| matches!(part.state, State::Answered(..)));
+        answered.any(|part| part.limits.iter().any(settles))
+    }
+
+    /// Whether a slot has charged something that is not known to be refunded.
+    pub fn has_charged(&self) -> bool {
+        self.parts.iter().any(|part| match &part.state {
+            State::Answered(_, verdict) => verdict.limits.iter().any(|limit| limit.charged > 0),
+            _ => false,
+        })
+    }
+
+    fn failed(&self) -> Option<&E> {
+        self.parts.iter().find_map(|part| match &part.state {
+            State::Failed(error) => Some(error),
+            _ => None,
+        })
+    }
+
+    fn is_denied(&self) -> bool {
+        self.parts.iter().any(|part| match &part.state {
+            State::Answered(_, verdict) => !verdict.allowed,
+            _ => false,
+        })
+    }
+
+    /// The charges to refund, with their limits' indices and slots, once: the caller
+    /// tries once and no more, because the outcome of a failed try is not known.
+    pub fn refund(&mut self) -> Vec<(usize, u16, Charge<'a>)> {
+        if self.refunded || !(self.is_denied() || self.failed().is_some()) {
+            return Vec::new();
+        }
+        self.refunded = true;
+        let limits = &self.check.limits;
+        let charges = self.parts.iter().flat_map(|part| {
+            let (now_ms, verdicts) = match &part.state {
+                State::Answered(now_ms, verdict) => (*now_ms, verdict.limits.as_slice()),
+                _ => (0, &[][..]),
+            };
+            let charged = part.limits.iter().zip(verdicts);
+            charged.filter_map(move |(index, verdict)| {
+                let limit = limits.get(*index)?;
+                let charge = Charge {
+                    key: limit.key,
+                    algorithm: limit.algorithm,
+                    generation: limit.generation,
+                    units: verdict.charged,
+                    lease_ttl_ms: limit.lease.map_or(0, |lease| lease.ttl_ms),
+                    at_ms: now_ms,
+                    slot: verdict.slot,
+                };
+                (charge.units > 0).then_some((*index, part.slot, charge))
+            })
+        });
+        charges.collect()
+    }
+
+    /// A charge was refunded.
+    pub fn refunded(&mut self, limit: usize, now: Refunded) {
+        for part in &mut self.parts {
+            let at = part.limits.iter().position(|index| *index == limit);
+            let (State::Answered(_, verdict), Some(at)) = (&mut part.state, at) else {
+                continue;
+            };
+            if let Some(verdict) = verdict.limits.get_mut(at) {
+                verdict.decision.remaining = now.remaining;
+                verdict.decision.reset_after_ms = now.reset_after_ms;
+                if now.taken {
+                    (verdict.charged, verdict.slot) = (0, None);
+                }
+            }
+        }
+    }
+
+    /// The check's verdict. `unasked` is for a limit that no slot decided, which does not happen
+    /// once [`CrossSlotCheck::next`] has no more questions.
+    pub fn decided(self, unasked: impl Fn() -> E) -> Decided<E> {
+        let mut limits: Vec<Option<LimitVerdict>> = vec![None; self.check.limits.len()];
+        let (mut allowed, mut latest_ms) = (true, 0);
+        for part in self.parts {
+            match part.state {
+                State::Answered(now_ms, verdict) => {
+                    allowed &= verdict.allowed;
+                    latest_ms = latest_ms.max(now_ms);
+                    for (index, verdict) in part.limits.into_iter().zip(verdict.limits) {
+                        if let Some(limit) = limits.get_mut(index) {
+                            *limit = Some(verdict);
+                        }
+                    }
+                }
+                State::Failed(error) => return Err(error),
+                State::Open | State::Split => {}
+            }
+        }
+        let limits: Option<Vec<_>> = limits.into_iter().collect();
+        let limits = limits.ok_or_else(unasked)?;
+        Ok((Verdict { allowed, limits }, latest_ms))
+    }
+}

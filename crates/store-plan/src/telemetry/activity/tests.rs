@@ -1,0 +1,80 @@
+use super::*;
+
+fn name(text: &str) -> Name {
+    text.parse().unwrap()
+}
+
+fn bucket(user: &[u8], requests: u64, denied_at_ms: Option<u64>) -> BucketActivity {
+    BucketActivity {
+        limit: name("per-user"),
+        bucket: vec![(name("user"), Some(user.to_vec())), (name("tenant"), None)],
+        requests,
+        denied: u64::from(denied_at_ms.is_some()),
+        last: denied_at_ms.map(|at_ms| Denial {
+            at_ms,
+            outcome: Outcome::Denied,
+            by: DecidedBy::DenyCache,
+            proxy: Some("p1".to_owned()),
+            descriptor: vec![(name("path"), b"/\xff".to_vec())],
+        }),
+    }
+}
+
+fn report() -> ActivityReport {
+    let mut limit = LimitActivity {
+        delayed: 2,
+        ..LimitActivity::default()
+    };
+    limit.add(Outcome::Allowed, DecidedBy::Limiter, 7);
+    limit.add(Outcome::Denied, DecidedBy::Limiter, 1);
+    limit.add(Outcome::Denied, DecidedBy::DenyCache, 40);
+    ActivityReport {
+        covered_ms: 4000,
+        activity: Activity {
+            limits: BTreeMap::from([(name("per-user"), limit)]),
+            unmatched: 3,
+            errors: 4,
+            buckets: vec![bucket(b"alice", 5, Some(17)), bucket(b"b\xffb", 2, None)],
+        },
+    }
+}
+
+#[test]
+fn a_note_goes_there_and_back() {
+    let json = report().to_json();
+    insta::assert_snapshot!(json, @r#"{"format":1,"covered_ms":4000,"unmatched":3,"errors":4,"limits":{"per-user":{"allowed":{"limiter":7},"denied":{"limiter":1,"deny_cache":40},"delayed":2}},"buckets":[{"limit":"per-user","bucket":{"user":"alice","tenant":null},"requests":5,"denied":1,"last":{"at_ms":17,"outcome":"denied","by":"deny_cache","descriptor":{"path":{"base64":"L/8="}},"proxy":"p1"}},{"limit":"per-user","bucket":{"user":{"base64":"Yv9i"},"tenant":null},"requests":2}]}"#);
+    assert_eq!(ActivityReport::read(&json), report());
+}
+
+#[test]
+fn what_a_later_version_adds_is_skipped() {
+    let later = r#"{"format":1,"covered_ms":1,"new":[],"limits":{"per-user":
+        {"allowed":{"limiter":7,"oracle":2},"guessed":{"limiter":1}},"Not A Name":{}},
+        "buckets":[{"limit":"per-user","last":{"at_ms":1,"outcome":"guessed"}},3]}"#;
+    let read = ActivityReport::read(later).activity;
+    assert_eq!(read.limits[&name("per-user")].counts.len(), 1);
+    assert_eq!(read.limits.len(), 1);
+    assert_eq!(read.buckets.len(), 1);
+    assert_eq!(
+        ActivityReport::read(r#"{"format":2,"errors":3}"#),
+        ActivityReport::default()
+    );
+    assert_eq!(ActivityReport::read("\u{0}"), ActivityReport::default());
+}
+
+#[test]
+fn activities_add_up_and_the_last_denial_stays() {
+    let mut sum = report().activity;
+    let mut other = report().activity;
+    other.buckets = vec![bucket(b"alice", 1, Some(18)), bucket(b"alice", 1, Some(16))];
+    sum.merge(other);
+    sum.join_buckets();
+    let limit = &sum.limits[&name("per-user")];
+    assert_eq!(limit.total(Outcome::Denied), 82);
+    assert_eq!(limit.total(Outcome::WouldDeny), 0);
+    assert_eq!((limit.delayed, sum.unmatched, sum.errors), (4, 6, 8));
+    let alice = &sum.buckets[0];
+    assert_eq!((alice.requests, alice.denied), (7, 3));
+    assert_eq!(alice.last.as_ref().unwrap().at_ms, 18);
+    assert_eq!(sum.buckets.len(), 2);
+}
