@@ -113,7 +113,7 @@ async fn a_busy_bucket_needs_few_calls_and_settles_its_units() {
 async fn costs_above_one_and_another_limit_beside_are_counted_exactly() {
     let stage = limits(&[
         "{name: all, match: {path: /}, algorithm: fixed_window, rate: 900/1h, cost: 3, lease: {ttl: 100ms}}",
-        "{name: few, match: {path: /}, rate: 100/1h}",
+        "{name: few, match: {path: /}, rate: 100/30d}",
     ])
     .envoys(2)
     .start()

@@ -108,7 +108,7 @@ async fn two_plugins_in_one_vm_keep_their_buckets_apart() {
 /// counts, or registers as a proxy.
 #[tokio::test]
 async fn a_vm_without_requests_counts_nothing() {
-    let stage = limits(&["{name: per-user, per: [user], rate: 1000/1h}"])
+    let stage = limits(&["{name: per-user, per: [user], rate: 1000/30d}"])
         .start_unlimited()
         .await;
     assert_eq!(stage.limiter_counter("rl_checks_total").await, 0);
