@@ -46,7 +46,7 @@ impl Session<'_> {
         report: &EditReport,
         args: &EditArgs,
     ) -> Result<Exit, Error> {
-        let domain: Name = report.domain.parse().map_err(|error| {
+        let domain: Name = Name::domain(&report.domain).map_err(|error| {
             Error::new(
                 Exit::Refused,
                 format!("domain `{}`: {error}", report.domain),

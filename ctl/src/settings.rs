@@ -128,7 +128,8 @@ fn parse_timeout(text: Option<String>) -> Result<Duration, Error> {
 
 fn parse_domain(text: Option<String>) -> Result<Option<Name>, Error> {
     let wrong = |error| Error::usage(format!("--domain: {error}"));
-    text.map(|text| text.parse().map_err(wrong)).transpose()
+    text.map(|text| Name::domain(&text).map_err(wrong))
+        .transpose()
 }
 
 #[cfg(test)]

@@ -45,7 +45,7 @@ impl FixedWindow {
     pub fn new(parameters: &Parameters) -> Result<Self, ParameterError> {
         let align = parameters.align.unwrap_or_default();
         Ok(Self {
-            window: Window::new(parameters)?,
+            window: Window::counting(parameters)?,
             align,
         })
     }

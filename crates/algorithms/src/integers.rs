@@ -5,6 +5,9 @@
 /// The largest product an algorithm may build from its parameters: C·p or N·W.
 pub(crate) const PRODUCT_MAX: u64 = 1 << 51;
 
+/// The largest count: a structured field of HTTP has 15 digits.
+pub(crate) const COUNT_MAX: u64 = 999_999_999_999_999;
+
 /// The latest time accepted, in milliseconds; later ones count as this one.
 pub(crate) const TIME_MAX_MS: u64 = (1 << 52) - 1;
 

@@ -1,6 +1,6 @@
 //! The numbers that the windows share.
 
-use crate::integers::PRODUCT_MAX;
+use crate::integers::{COUNT_MAX, PRODUCT_MAX};
 use crate::{Numbers, ParameterError, Parameters};
 
 /// N units per W milliseconds, validated. N may be 0.
@@ -18,6 +18,15 @@ impl Window {
         let largest = PRODUCT_MAX / length_ms;
         if limit > largest {
             return Err(ParameterError::RateTooLarge { largest });
+        }
+        Ok(Self { limit, length_ms })
+    }
+
+    /// As [`Window::new`], where nothing is ever multiplied by the length.
+    pub fn counting(parameters: &Parameters) -> Result<Self, ParameterError> {
+        let (limit, length_ms) = (parameters.rate.units, parameters.rate.period_ms);
+        if limit > COUNT_MAX {
+            return Err(ParameterError::RateTooLarge { largest: COUNT_MAX });
         }
         Ok(Self { limit, length_ms })
     }

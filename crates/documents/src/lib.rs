@@ -16,7 +16,7 @@ mod units;
 
 pub use bytes::{node_to_value, value_to_node};
 pub use fields::{Field, Fields, Form, Path, Report, Take, quoted};
-pub use name::{Name, NameError};
+pub use name::{DomainError, Name, NameError};
 pub use node::{Entry, JsonError, Node, Place, Value};
 #[cfg(feature = "yaml")]
 pub use node::{from_text, load};

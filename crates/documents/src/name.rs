@@ -2,7 +2,8 @@
 
 use std::{borrow::Borrow, fmt, str::FromStr, sync::Arc};
 
-/// A name that fits keys, metrics and headers unescaped: `^[a-z0-9][a-z0-9._-]{0,62}$`.
+/// A name that fits keys, metrics and headers unescaped: `^[a-z0-9][a-z0-9._-]{0,62}$`. Only a
+/// domain may be any [text](Name::domain): Envoy's rate limit service has such domains.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name(Arc<str>);
 
@@ -13,9 +14,30 @@ pub struct Name(Arc<str>);
 )]
 pub struct NameError;
 
+/// Why a text is not a [domain](Name::domain).
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a domain is 1 to 512 bytes of text without control characters")]
+pub struct DomainError;
+
 impl Name {
     /// The longest name, in bytes.
     pub const MAX_LEN: usize = 63;
+
+    /// The longest domain, in bytes.
+    pub const MAX_DOMAIN_LEN: usize = 512;
+
+    /// A domain, which need not be a name: `namespace/gateway/listener`.
+    ///
+    /// # Errors
+    /// It is empty, too long or has control characters.
+    pub fn domain(text: &str) -> Result<Self, DomainError> {
+        let fits = (1..=Self::MAX_DOMAIN_LEN).contains(&text.len());
+        if fits && !text.chars().any(char::is_control) {
+            Ok(Self(text.into()))
+        } else {
+            Err(DomainError)
+        }
+    }
 
     /// The name as text.
     pub fn as_str(&self) -> &str {

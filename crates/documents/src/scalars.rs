@@ -95,6 +95,16 @@ impl<'n> Field<'n> {
         }
     }
 
+    /// A [domain](Name::domain).
+    pub fn domain(&self, report: &mut Report) -> Option<Name> {
+        let text = self.text("the name of a domain", report)?;
+        let domain = Name::domain(text);
+        if domain.is_err() {
+            self.expected("1 to 512 bytes of text, without control characters", report);
+        }
+        domain.ok()
+    }
+
     /// A list of different names; a single one may stand for a list of one.
     #[inline(never)]
     pub fn names(&self, what: &str, report: &mut Report) -> Option<Vec<Name>> {

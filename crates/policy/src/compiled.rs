@@ -4,6 +4,8 @@
 mod catch_up;
 mod index;
 mod overrides;
+#[cfg(feature = "service")]
+mod walk;
 
 use documents::Name;
 use std::sync::Arc;
@@ -34,6 +36,9 @@ struct Shape {
     keys: Vec<Name>,
     rules: Vec<Rule>,
     index: Index,
+    /// The limits of the rate limit service.
+    #[cfg(feature = "service")]
+    walk: Option<walk::Walk>,
 }
 
 /// A limit with its names resolved to positions.
@@ -56,6 +61,9 @@ pub struct Match<'c, 'e> {
     pub limit: &'c Limit,
     /// The bucket: the values of the limit's `per` entries, `None` where the request has none.
     pub values: Vec<Option<&'e [u8]>>,
+    /// The bucket of a limit of the rate limit service, where that is not the text of the
+    /// descriptor itself: several values share it.
+    pub shared: Option<Vec<u8>>,
     /// Whether this bucket is enforced, or only reported (`enforce`).
     pub enforced: bool,
     /// The entry that the request lacks, where the limit denies such requests
@@ -70,6 +78,20 @@ pub enum Resolved {
     Quota(Quota),
     /// It is not limited.
     Unlimited,
+}
+
+impl Match<'_, '_> {
+    /// The values of the bucket, its own.
+    pub fn into_values(self) -> Vec<Option<Vec<u8>>> {
+        match self.shared {
+            Some(bucket) => vec![Some(bucket)],
+            None => self
+                .values
+                .into_iter()
+                .map(|v| v.map(<[u8]>::to_vec))
+                .collect(),
+        }
+    }
 }
 
 impl Rule {
@@ -120,6 +142,8 @@ impl Compiled {
             keys,
             rules,
             index,
+            #[cfg(feature = "service")]
+            walk: walk::Walk::new(&policy.limits),
         };
         Self {
             policy,
@@ -217,7 +241,52 @@ impl Compiled {
             .iter()
             .map(|key| entries.get(key.as_str()))
             .collect();
-        self.matching_values(&values, now_ms)
+        let matches = self.matching_values(&values, now_ms);
+        #[cfg(feature = "service")]
+        let matches = self.with_descriptor_limit(matches, entries, now_ms);
+        matches
+    }
+
+    /// Adds the limit of the rate limit service that applies.
+    #[cfg(feature = "service")]
+    fn with_descriptor_limit<'c, 'e>(
+        &'c self,
+        mut matches: Vec<Match<'c, 'e>>,
+        entries: &'e (impl Entries + ?Sized),
+        now_ms: u64,
+    ) -> Vec<Match<'c, 'e>> {
+        if let Some(found) = self.descriptor_limit(entries, now_ms) {
+            let at = matches.partition_point(|other| other.index < found.index);
+            matches.insert(at, found);
+            self.suppress_replaced(&mut matches);
+        }
+        matches
+    }
+
+    #[cfg(feature = "service")]
+    fn descriptor_limit<'c, 'e>(
+        &'c self,
+        entries: &'e (impl Entries + ?Sized),
+        now_ms: u64,
+    ) -> Option<Match<'c, 'e>> {
+        let walk = self.shape.walk.as_ref()?;
+        let text = entries.get(crate::DESCRIPTOR)?;
+        let descriptor = crate::SentDescriptor::read(text)?;
+        let index = walk.find(&descriptor)?;
+        let limit = self.policy.limits.get(index)?;
+        if self.pause_of(index, now_ms).is_some() {
+            return None;
+        }
+        let shared = walk::bucket_of(limit, &descriptor, text);
+        let bucket = shared.as_deref().unwrap_or(text);
+        Some(Match {
+            index,
+            limit,
+            enforced: limit.enforces(&[Some(bucket)]),
+            values: vec![Some(text)],
+            shared,
+            missing: None,
+        })
     }
 
     /// As [`Compiled::matching`], for callers that hold the values in the order of
@@ -245,7 +314,7 @@ impl Compiled {
         now_ms: u64,
     ) -> Option<Match<'_, 'e>> {
         let limit = self.policy.limits.get(index)?;
-        if limit.paused.is_some_and(|pause| pause.holds(now_ms)) {
+        if limit.descriptor.is_some() || limit.paused.is_some_and(|pause| pause.holds(now_ms)) {
             return None;
         }
         let rule = self.shape.rules.get(index)?;
@@ -266,21 +335,33 @@ impl Compiled {
             limit,
             enforced: limit.enforces(&values),
             values,
+            shared: None,
             missing,
         })
     }
 
-    /// A limit that matches suppresses those it replaces, unless it is only reported.
+    /// A limit that matches suppresses those it replaces, unless it is only reported. A limit of
+    /// the rate limit service does so in any case, as there.
     fn suppress_replaced(&self, matches: &mut Vec<Match<'_, '_>>) {
+        let replaced = self.replaced_by(matches);
+        if !replaced.is_empty() {
+            matches.retain(|found| !replaced.contains(&found.index));
+        }
+    }
+
+    /// The positions of the limits that these suppress.
+    pub fn replaced_by(&self, matches: &[Match<'_, '_>]) -> Vec<usize> {
         let mut replaced: Vec<usize> = Vec::new();
-        for found in matches.iter().filter(|found| found.enforced) {
+        let service = |found: &Match<'_, '_>| found.limit.descriptor.is_some();
+        for found in matches
+            .iter()
+            .filter(|found| found.enforced || service(found))
+        {
             if let Some(rule) = self.shape.rules.get(found.index) {
                 replaced.extend_from_slice(&rule.replaces);
             }
         }
-        if !replaced.is_empty() {
-            matches.retain(|found| !replaced.contains(&found.index));
-        }
+        replaced
     }
 
     /// The numbers of one bucket of the limit at a position, at a time in milliseconds since
@@ -292,6 +373,9 @@ impl Compiled {
         now_ms: u64,
     ) -> Option<Resolved> {
         let limit = self.policy.limits.get(index)?;
+        if limit.is_unlimited() {
+            return Some(Resolved::Unlimited);
+        }
         let found = self.override_for(index, values);
         let in_force = found.filter(|found| found.until_ms.is_none_or(|until| now_ms < until));
         Some(match in_force.map(|found| found.quota) {

@@ -7,6 +7,7 @@
 
 mod compiled;
 mod descriptor;
+mod descriptor_limit;
 pub mod edit;
 mod hash;
 mod limit;
@@ -29,6 +30,10 @@ pub use patterns::{Pattern, PatternError};
 
 pub use compiled::{Compiled, Match, Resolved};
 pub use descriptor::{Descriptor, Entries, normal_value};
+pub use descriptor_limit::{
+    ChargeMode, DESCRIPTOR, DescriptorError, DescriptorLimit, DescriptorPattern, EntryPattern,
+    MAX_DESCRIPTOR_KEY, SentDescriptor, push_entry,
+};
 pub use hash::{Names, PROXY_MARKS, Positions, bucket_hash, digest, proxy_mark};
 pub use limit::{
     IfMissing, Limit, Matcher, OnFailure, OverLimit, Override, OverrideQuota, Policy, Revision,

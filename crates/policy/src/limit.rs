@@ -4,7 +4,7 @@ use algorithms::Rate;
 use documents::{Choice, Name};
 use patterns::Pattern;
 
-use crate::{Pause, Quota};
+use crate::{DescriptorLimit, Pause, Quota, descriptor_limit::is_descriptor};
 
 /// Which edit of a domain's limits this is. Compared for equality only: after a
 /// restore from backup the number can be smaller than one seen before.
@@ -41,6 +41,9 @@ pub struct Limit {
     pub name: Name,
     /// For people.
     pub description: Option<String>,
+    /// Of a limit of the rate limit service: which descriptors it applies to. It has no matchers
+    /// then, and [`DESCRIPTOR`](crate::DESCRIPTOR) is its `per`.
+    pub descriptor: Option<Box<DescriptorLimit>>,
     /// Every matcher must hold; none: every request.
     pub matchers: Vec<Matcher>,
     /// One bucket per distinct tuple of these entries' values; none: one bucket for all.
@@ -199,10 +202,18 @@ impl Override {
 }
 
 impl Limit {
-    /// The descriptor entries that decide about this limit, some perhaps more than once.
+    /// The entries of a request that decide about this limit, some perhaps more than once; none
+    /// of a limit of the rate limit service.
     pub fn keys(&self) -> impl Iterator<Item = &Name> {
         let matched = self.matchers.iter().map(|matcher| &matcher.key);
-        matched.chain(&self.per)
+        let per = self.per.iter();
+        let service = self.descriptor.is_some();
+        matched.chain(per.filter(move |key| !service || !is_descriptor(key)))
+    }
+
+    /// Whether the limit limits nothing.
+    pub fn is_unlimited(&self) -> bool {
+        self.descriptor.as_ref().is_some_and(|rule| rule.unlimited)
     }
 }
 

@@ -1,6 +1,9 @@
 //! From a document to meaning: a walk that goes on after a problem, so that
 //! all of them are found at once.
 
+#[cfg_attr(feature = "service", path = "read/descriptor.rs")]
+#[cfg_attr(not(feature = "service"), path = "read/no_descriptor.rs")]
+mod descriptor;
 mod lease;
 mod limit;
 mod matchers;

@@ -42,7 +42,9 @@ impl Compiled {
     /// The snapshot of this policy, as JSON.
     pub fn to_snapshot(&self) -> Node {
         let revision = self.revision();
+        // Only limiters decide about limits of the rate limit service.
         let limits = self.limits().iter().enumerate();
+        let limits = limits.filter(|(_, limit)| limit.descriptor.is_none());
         Node::map([
             ("format", Node::number(FORMAT)),
             ("domain", Node::text(self.domain().as_str())),

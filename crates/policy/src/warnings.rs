@@ -5,7 +5,11 @@
 
 mod pattern;
 
-use documents::{Name, Node, Place, Problem, Problems, Value, format_timestamp, similar};
+use std::collections::BTreeMap;
+
+use documents::{
+    Name, Node, Place, Problem, Problems, Value, format_timestamp, name_hint, similar,
+};
 
 use crate::{Limit, Matcher, OverrideQuota, Policy, Quota};
 
@@ -60,9 +64,20 @@ impl Policy {
     pub fn warnings(&self, around: &Surroundings<'_>) -> Vec<Problem> {
         let mut found = Found::default();
         found.list.extend(other_domain(&self.domain, around));
+        found.list.extend(no_name(self));
+        let mut descriptors = BTreeMap::new();
         for (index, limit) in self.limits.iter().enumerate() {
             found.limit = Some((index, limit));
             of_limit(limit, around, &mut found);
+            if let Some(rule) = &limit.descriptor {
+                let first = descriptors
+                    .entry(rule.pattern.to_items())
+                    .or_insert(&limit.name);
+                if *first != &limit.name {
+                    let message = format!("`{first}` has the same, so this limit never applies");
+                    found.warn("descriptor", message, None);
+                }
+            }
         }
         found.list
     }
@@ -75,6 +90,18 @@ impl Policy {
         }
         Problems::warnings(found)
     }
+}
+
+/// No filter can request these limits, and none is for the rate limit service.
+fn no_name(policy: &Policy) -> Option<Problem> {
+    let error = policy.domain.as_str().parse::<Name>().err()?;
+    if policy.limits.iter().any(|limit| limit.descriptor.is_some()) {
+        return None;
+    }
+    let message = "only Envoy's rate limit service can use a domain of this name";
+    let mut problem = Problem::new("domain", None, message);
+    problem.push_hint(name_hint(policy.domain.as_str(), &error));
+    Some(problem)
 }
 
 /// No proxy requests these limits.
@@ -117,7 +144,8 @@ fn of_limit(limit: &Limit, around: &Surroundings<'_>, found: &mut Found<'_>) {
     for matcher in &limit.matchers {
         of_matcher(matcher, around, found);
     }
-    for (n, key) in limit.per.iter().enumerate() {
+    let service = limit.descriptor.is_some();
+    for (n, key) in limit.per.iter().enumerate().filter(|_| !service) {
         if let Some((what, hint)) = unsupplied(key, around) {
             let message = format!("{what}, so every request counts as one without it");
             found.warn(&format!("per[{n}]"), message, hint);

@@ -5,7 +5,8 @@ use documents::{Choice, Duration, Name, Node, format_timestamp, value_to_node};
 use patterns::Pattern;
 
 use crate::{
-    IfMissing, Limit, OnFailure, OverLimit, Override, OverrideQuota, Policy, Scope,
+    DescriptorLimit, IfMissing, Limit, OnFailure, OverLimit, Override, OverrideQuota, Policy,
+    Scope,
     quota::{DEFAULT_MAX_DELAY_MS, Written},
     rate::RateText,
 };
@@ -59,7 +60,10 @@ impl Limit {
         if let Some(description) = &self.description {
             fields.set("description", Node::text(description));
         }
-        self.write_applies(&mut fields);
+        match &self.descriptor {
+            Some(rule) => write_descriptor(rule, &mut fields),
+            None => self.write_applies(&mut fields),
+        }
         self.write_numbers(&mut fields);
         self.write_handling(&mut fields);
         Node::map(fields.0)
@@ -78,6 +82,9 @@ impl Limit {
     }
 
     fn write_numbers(&self, fields: &mut Writer) {
+        if self.is_unlimited() {
+            return;
+        }
         let parameters = self.quota.parameters();
         fields.set("algorithm", Node::text(Written(parameters.kind).word()));
         fields.set("rate", Node::text(RateText(parameters.rate).to_string()));
@@ -122,6 +129,30 @@ impl Limit {
             fields.set("paused", paused.to_node());
         }
     }
+}
+
+fn write_descriptor(rule: &DescriptorLimit, fields: &mut Writer) {
+    let texts = |items: Vec<String>| Node::list(items.iter().map(Node::text));
+    fields.set("descriptor", texts(rule.pattern.to_items()));
+    let entries = rule.pattern.entries().iter();
+    let wildcards: Vec<_> = entries.filter(|entry| entry.is_wildcard()).collect();
+    let shared = wildcards.iter().filter(|entry| entry.share_threshold);
+    let mut shared: Vec<String> = shared.map(|entry| entry.key().to_owned()).collect();
+    shared.dedup();
+    if wildcards.iter().all(|entry| entry.share_threshold) {
+        if !wildcards.is_empty() {
+            fields.set("share_threshold", true.into());
+        }
+    } else if !shared.is_empty() {
+        fields.set("share_threshold", texts(shared));
+    }
+    if rule.unlimited {
+        fields.set("unlimited", true.into());
+    }
+    if rule.quota_mode {
+        fields.set("quota_mode", true.into());
+    }
+    fields.choice("charge", rule.charge);
 }
 
 impl Override {

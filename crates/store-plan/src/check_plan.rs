@@ -207,6 +207,7 @@ impl<'p> CheckPlan<'p> {
             index,
             limit,
             values: values.iter().map(Option::as_deref).collect(),
+            shared: None,
             enforced: limit.enforces(values),
             missing: None,
         };
@@ -311,15 +312,17 @@ impl<'p> LimitPlan<'p> {
             (true, OverLimit::Degrade) => Mode::Degrade,
             (true, OverLimit::Reject | OverLimit::Queue) => Mode::Enforce,
         };
-        let quota = match found.missing {
+        let (index, missing) = (found.index, found.missing);
+        let values = found.into_values();
+        let quota = match missing {
             Some(_) => None,
-            None => policy.quota_for(found.index, &found.values, now_ms),
+            None => policy.quota_for(index, &values, now_ms),
         };
         let what = match quota {
             None => Target::Missing,
             Some(Resolved::Unlimited) => Target::Unlimited,
             Some(Resolved::Quota(quota)) => Target::Bucket(Bucket {
-                key: keys.bucket_of(policy.domain(), limit, &found.values),
+                key: keys.bucket_of(policy.domain(), limit, &values),
                 algorithm: asked.algorithm(quota.algorithm()),
                 generation: limit.generation,
                 cost: limit.cost.saturating_mul(asked.cost(&limit.name)),
@@ -334,11 +337,7 @@ impl<'p> LimitPlan<'p> {
         };
         Self {
             limit,
-            values: found
-                .values
-                .into_iter()
-                .map(|v| v.map(<[u8]>::to_vec))
-                .collect(),
+            values,
             mode,
             what,
         }

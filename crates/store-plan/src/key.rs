@@ -16,7 +16,8 @@
 //!
 //! `rl:` stands for the configurable prefix. The braces of a record's keys are there: they put
 //! all keys of a domain's record into one cluster slot. Buckets have none, so they spread, unless
-//! the limit has a `partition`, whose values then choose the slot.
+//! the limit has a `partition`, whose values then choose the slot. A domain that is not a plain
+//! name has its other characters as `%XX`.
 
 mod escape;
 mod limit_key;
@@ -30,7 +31,7 @@ use policy::{Limit, Name};
 use crate::telemetry::TimeSlot;
 
 pub use escape::KeyValue;
-use escape::push_value;
+use escape::{InKey, domain_in_key, push_value};
 pub use limit_key::{LimitKey, LimitKeyKind};
 
 /// Builds and reads keys.
@@ -99,28 +100,28 @@ impl Keys {
 
     /// The record of a domain.
     pub fn policy(&self, domain: &Name) -> String {
-        format!("{}{{{domain}}}:policy", self.prefix)
+        format!("{}{{{}}}:policy", self.prefix, InKey(domain))
     }
 
     /// The edits of a domain.
     pub fn history(&self, domain: &Name) -> String {
-        format!("{}{{{domain}}}:history", self.prefix)
+        format!("{}{{{}}}:history", self.prefix, InKey(domain))
     }
 
     /// The overrides of one limit.
     pub fn overrides(&self, domain: &Name, limit: &Name) -> String {
-        format!("{}{{{domain}}}:o:{limit}", self.prefix)
+        format!("{}{{{}}}:o:{limit}", self.prefix, InKey(domain))
     }
 
     /// Overrides on their way into a record.
     pub fn staged(&self, domain: &Name, random: u64) -> String {
-        format!("{}{{{domain}}}:s:{random:016x}", self.prefix)
+        format!("{}{{{}}}:s:{random:016x}", self.prefix, InKey(domain))
     }
 
     /// The proxies that are active for a limit; `None`: for anything in the domain.
     pub fn proxies(&self, domain: &Name, limit: Option<&Name>) -> String {
         let limit = limit.map_or("*", Name::as_str);
-        format!("{}{{{domain}}}:p:{limit}", self.prefix)
+        format!("{}{{{}}}:p:{limit}", self.prefix, InKey(domain))
     }
 
     /// The fleet reports of a time slot, by its number.
@@ -131,7 +132,7 @@ impl Keys {
     /// The activity reports of a time slot.
     pub fn activity(&self, domain: &Name, slot: TimeSlot) -> String {
         let (letter, number) = (slot.resolution.letter(), slot.number);
-        format!("{}{{{domain}}}:a:{letter}{number}", self.prefix)
+        format!("{}{{{}}}:a:{letter}{number}", self.prefix, InKey(domain))
     }
 
     /// A bucket of a simulation, named as its author likes.
@@ -172,7 +173,7 @@ impl Keys {
         partition: &[Name],
         values: &[Option<impl AsRef<[u8]>>],
     ) -> String {
-        let mut key = format!("{}b:{domain}:{limit}", self.prefix);
+        let mut key = format!("{}b:{}:{limit}", self.prefix, InKey(domain));
         let value_of = |name: &Name| {
             let at = per.iter().position(|p| p == name)?;
             values.get(at).map(|v| v.as_ref().map(AsRef::as_ref))
@@ -222,7 +223,7 @@ impl Keys {
             None => Some(Vec::new()),
         };
         Some(BucketKey {
-            domain: domain.parse().ok()?,
+            domain: domain_in_key(domain)?,
             limit: limit.parse().ok()?,
             partition: values(tag)?,
             values: values(rest)?,
@@ -231,10 +232,11 @@ impl Keys {
 
     /// A glob for SCAN: the buckets of a domain, or of one of its limits.
     pub fn bucket_glob(&self, domain: &Name, limit: Option<&Name>) -> String {
-        // Neither a prefix nor a name holds a character that is special in a glob.
+        // Neither a prefix nor a name holds a character that is special in a glob, nor a domain as
+        // it is written in keys.
         match limit {
-            Some(limit) => format!("{}b:{domain}:{limit}*", self.prefix),
-            None => format!("{}b:{domain}:*", self.prefix),
+            Some(limit) => format!("{}b:{}:{limit}*", self.prefix, InKey(domain)),
+            None => format!("{}b:{}:*", self.prefix, InKey(domain)),
         }
     }
 }

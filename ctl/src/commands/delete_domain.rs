@@ -45,7 +45,7 @@ impl DeleteDomain {
             return Err(Error::usage("which domain? name the one to delete")
                 .hint("as in `rlctl delete-domain staging`; `rlctl list-domains` shows them"));
         };
-        let domain: Name = name.parse().map_err(|error| {
+        let domain: Name = Name::domain(name).map_err(|error| {
             Error::usage(format!("`{name}` cannot be a domain's name: {error}"))
         })?;
         let session = Session::open(global, printer)?;

@@ -93,6 +93,9 @@ impl Index {
         };
         for (at, options) in options.iter().enumerate() {
             match options.iter().min_by_key(crowd) {
+                None if limits
+                    .get(at)
+                    .is_some_and(|limit| limit.descriptor.is_some()) => {}
                 None => index.rest.push(at),
                 Some(slots) => {
                     for slot in slots {

@@ -3,7 +3,7 @@
 use algorithms::{Kind, LEASE_TTL_MAX_MS, LEASE_TTL_MIN_MS};
 use documents::{Choice, Duration, Field, Path, Report, Take, Value};
 
-use crate::{OverLimit, Quota, Scope, quota::Written};
+use crate::{OverLimit, Quota, Scope, quota::Written, read::numbers::Numbers};
 
 const LEASE_FIELDS: [&str; 1] = ["ttl"];
 
@@ -14,6 +14,17 @@ pub(super) struct Beside {
     pub(super) quota: Option<Quota>,
     pub(super) over_limit: OverLimit,
     pub(super) scope: Scope,
+}
+
+impl Beside {
+    pub(super) fn new(numbers: &Numbers, over_limit: OverLimit, scope: Scope) -> Self {
+        Self {
+            kind: numbers.kind,
+            quota: numbers.quota,
+            over_limit,
+            scope,
+        }
+    }
 }
 
 /// The ttl, in milliseconds; `None` without a lease, or with problems.

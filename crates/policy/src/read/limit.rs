@@ -9,17 +9,23 @@ use crate::{
     Limit, OverLimit, Pause, Scope,
     quota::Written,
     read::{
+        descriptor::read_descriptor,
         lease::{Beside, read_lease},
         matchers::read_matchers,
-        numbers::read_numbers,
+        numbers::Numbers,
         overrides::{Buckets, read_overrides},
     },
 };
 
 /// Every field of a limit that its author may write.
-pub(crate) const LIMIT_FIELDS: [&str; 25] = [
+pub(crate) const LIMIT_FIELDS: [&str; 30] = [
     "name",
     "description",
+    "descriptor",
+    "unlimited",
+    "share_threshold",
+    "quota_mode",
+    "charge",
     "match",
     "per",
     "if_missing",
@@ -71,11 +77,14 @@ fn read_fields(limit: Field<'_>, report: &mut Report) -> Option<Limit> {
     };
     let name = read_name(take, &limit);
     let description = read_description(take);
+    let descriptor = read_descriptor(take, &limit);
     let matchers = read_matchers(take);
-    let per = take.names("per", "the name of a descriptor entry");
+    let service = descriptor.is_some();
+    let per = read_per(take, service);
     let if_missing = take.choice("if_missing");
     let over_limit = take.choice("over_limit");
-    let numbers = read_numbers(take, &limit, over_limit);
+    let unlimited = descriptor.as_ref().is_some_and(|rule| rule.unlimited);
+    let numbers = Numbers::read(take, &limit, over_limit, unlimited);
     let scope = take.choice("scope");
     let buckets = Buckets::new(&per, if_missing, scope, numbers.quota);
     let overrides = read_overrides(take, &buckets);
@@ -89,20 +98,16 @@ fn read_fields(limit: Field<'_>, report: &mut Report) -> Option<Limit> {
     let fleet_size = take.integer("fleet_size", 1);
     let paused = Pause::take(take);
     let generation = read_generation(take);
-    let beside = Beside {
-        kind: numbers.kind,
-        quota: numbers.quota,
-        over_limit,
-        scope,
-    };
-    let lease_ttl_ms = read_lease(take, &beside);
+    let lease_ttl_ms = read_lease(take, &Beside::new(&numbers, over_limit, scope));
     fields.finish(&limit.path, &LIMIT_FIELDS, report);
     check_per(&limit, &per, &partition, report);
     check_kind(&limit, numbers.kind, over_limit, scope, report);
+    check_service(&limit, service, over_limit, scope, report);
     report.has_only(before)?;
     Some(Limit {
         name: name?,
         description,
+        descriptor,
         matchers,
         per,
         if_missing,
@@ -133,6 +138,14 @@ fn read_name(take: &mut Take<'_, '_>, limit: &Field<'_>) -> Option<Name> {
         limit.report(take.report, "a limit needs a `name`");
     }
     None
+}
+
+fn read_per(take: &mut Take<'_, '_>, service: bool) -> Vec<Name> {
+    let per = take.names("per", "the name of a descriptor entry");
+    if service {
+        return crate::descriptor_limit::per();
+    }
+    per
 }
 
 fn read_enforce(take: &mut Take<'_, '_>) -> u8 {
@@ -183,7 +196,7 @@ fn pass_over_snapshot_fields(take: &mut Take<'_, '_>) {
 }
 
 /// A problem with a field that is right in itself, but not together with others.
-fn refuse<'r>(
+pub(super) fn refuse<'r>(
     limit: &Field<'_>,
     name: &str,
     message: impl Into<Cow<'static, str>>,
@@ -206,6 +219,36 @@ fn check_per(limit: &Field<'_>, per: &[Name], partition: &[Name], report: &mut R
                 .push_hint("`partition` names the entries of `per` that share a cluster slot");
         }
     }
+}
+
+/// The service answers at once, and only limiters do.
+fn check_service(
+    limit: &Field<'_>,
+    service: bool,
+    over_limit: OverLimit,
+    scope: Scope,
+    report: &mut Report,
+) {
+    if !service {
+        return;
+    }
+    let mut refuse = |name, given: bool, hint: &'static str| {
+        if given {
+            let message = format!("`{name}` on a limit that has a `descriptor`");
+            refuse(limit, name, message, report).push_hint(hint);
+        }
+    };
+    let other = over_limit != OverLimit::Reject;
+    refuse(
+        "over_limit",
+        other,
+        "the service answers yes or no, at once",
+    );
+    refuse(
+        "scope",
+        scope == Scope::Proxy,
+        "only limiters decide about it",
+    );
 }
 
 fn check_kind(

@@ -17,11 +17,31 @@ pub(super) struct Numbers {
     pub(super) quota: Option<Quota>,
 }
 
-pub(super) fn read_numbers(
-    take: &mut Take<'_, '_>,
-    limit: &Field<'_>,
-    over_limit: OverLimit,
-) -> Numbers {
+impl Numbers {
+    /// Those of a limit, if it limits anything.
+    pub(super) fn read(
+        take: &mut Take<'_, '_>,
+        limit: &Field<'_>,
+        over_limit: OverLimit,
+        unlimited: bool,
+    ) -> Self {
+        if unlimited {
+            return Self::none();
+        }
+        read_numbers(take, limit, over_limit)
+    }
+
+    /// Of a limit that limits nothing; nobody reads them.
+    fn none() -> Self {
+        let parameters = Parameters::new(Kind::FixedWindow, 0, 1000);
+        Self {
+            kind: Some(Kind::FixedWindow),
+            quota: Quota::new(&parameters).ok(),
+        }
+    }
+}
+
+fn read_numbers(take: &mut Take<'_, '_>, limit: &Field<'_>, over_limit: OverLimit) -> Numbers {
     let before = take.report.problems.len();
     let kind = match take.field("algorithm") {
         Some(field) => field.choice(take.report).map(|Written(kind)| kind),

@@ -58,7 +58,7 @@ pub(crate) fn read_policy(node: &Node, report: &mut Report) -> Option<Policy> {
 
 fn read_domain(take: &mut Take<'_, '_>, root: &Field<'_>) -> Option<Name> {
     if let Some(field) = take.field("domain") {
-        return field.name("a name", take.report);
+        return field.domain(take.report);
     }
     if root.node.get("domain").is_none() {
         root.report(take.report, "`domain` is missing")

@@ -9,7 +9,7 @@ use serde_json::{Value as Json, json};
 use super::{limit::LIMIT_FIELDS, overrides::OVERRIDE_FIELDS, policy::FIELDS as POLICY_FIELDS};
 use documents::{Choice, Node};
 
-use crate::{IfMissing, OnFailure, OverLimit, Policy, Scope, quota::Written};
+use crate::{ChargeMode, IfMissing, OnFailure, OverLimit, Policy, Scope, quota::Written};
 
 fn file(name: &str) -> String {
     let root = FilePath::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -64,6 +64,7 @@ fn the_same_words_and_defaults() {
     compare("over_limit", OverLimit::default());
     compare("on_failure", OnFailure::default());
     compare("scope", Scope::default());
+    compare("charge", ChargeMode::default());
 }
 
 #[test]
@@ -105,6 +106,13 @@ fn some_fields() -> impl Strategy<Value = Vec<(&'static str, Json)>> {
         ("match", json!({"path": []})),
         ("per", json!("user")),
         ("per", json!(["user", "tenant"])),
+        ("descriptor", json!("a=b")),
+        ("descriptor", json!(["a=b", "c=d*", "e"])),
+        ("share_threshold", json!(true)),
+        ("share_threshold", json!(["c"])),
+        ("quota_mode", json!(true)),
+        ("charge", json!("fitting")),
+        ("unlimited", json!(true)),
         ("if_missing", json!("skip")),
         ("algorithm", json!("leaky_bucket")),
         ("algorithm", json!("fixed_window")),
@@ -151,6 +159,9 @@ proptest! {
         let mut limit = json!({"name": "a", "rate": rate});
         for (field, value) in fields {
             limit[field] = value;
+        }
+        if limit.get("unlimited").is_some() {
+            limit.as_object_mut().unwrap().remove("rate");
         }
         let node: Node = serde_json::from_value(json!({"domain": "d", "limits": [limit]})).unwrap();
         if Policy::from_node(&node).is_ok() {

@@ -312,3 +312,31 @@ fn a_typo_of_a_built_in_entry_is_one_whoever_supplies_what() {
         assert_eq!(of(own), [""; 0], "{own}");
     }
 }
+
+#[test]
+fn a_descriptor_is_limited_once() {
+    let limits = "  - {name: a, descriptor: [x=1, y], rate: 1/s}\n  \
+                  - {name: b, descriptor: [x=1, y], rate: 2/s}\n";
+    assert_eq!(
+        warned(limits, &Surroundings::default()),
+        ["limit `b`: descriptor: `a` has the same, so this limit never applies"]
+    );
+}
+
+#[test]
+fn a_domain_that_no_filter_can_ask_for() {
+    let warned = |limits: &str| {
+        let file = format!("domain: My Shop\nlimits: [{limits}]\n");
+        let read =
+            Policy::from_yaml_with_warnings("test", file.as_bytes(), |_| Surroundings::default());
+        let (_, warnings) = read.unwrap();
+        warnings.map(|found| found.iter().next().unwrap().to_string())
+    };
+    let message = warned("{name: a, rate: 1/s}").unwrap();
+    assert!(
+        message.contains("only Envoy's rate limit service can use"),
+        "{message}"
+    );
+    assert!(message.contains("did you mean `my-shop`?"), "{message}");
+    assert_eq!(warned("{name: a, descriptor: [x], rate: 1/s}"), None);
+}

@@ -68,7 +68,7 @@ fn read_request(root: Field<'_>, report: &mut Report) -> Option<Request> {
         report,
     };
     let domain = match take.field("domain") {
-        Some(field) => field.name("the name of a domain", take.report),
+        Some(field) => field.domain(take.report),
         None => missing(&root, "domain", take.report),
     };
     if batch {

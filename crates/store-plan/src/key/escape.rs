@@ -10,8 +10,9 @@
 //! A `%` of a value is always written `%25`, so no value can look like a marker, close a hash tag
 //! or add a field. Two values share a key only if their SHA-256 collides.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 
+use policy::Name;
 use ring::digest;
 
 /// The longest value that is kept readable, in bytes.
@@ -72,6 +73,34 @@ pub(super) fn push_value(key: &mut String, value: Option<&[u8]>) {
         }
         Some(value) => value.iter().for_each(|byte| push_byte(key, *byte)),
     }
+}
+
+/// A domain as keys have it: a name as it is, of other texts everything that has a meaning in keys
+/// or globs as `%XX`.
+pub(crate) struct InKey<'d>(pub(crate) &'d Name);
+
+impl fmt::Display for InKey<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-' | b'/');
+        if self.0.as_str().bytes().all(plain) {
+            return f.write_str(self.0.as_str());
+        }
+        for byte in self.0.as_str().bytes() {
+            if plain(byte) {
+                f.write_char(char::from(byte))?;
+            } else {
+                write!(f, "%{byte:02X}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The domain that [`InKey`] wrote.
+pub(crate) fn domain_in_key(text: &str) -> Option<Name> {
+    let domain = String::from_utf8(unescape(text)?).ok()?;
+    let domain = Name::domain(&domain).ok()?;
+    (InKey(&domain).to_string() == text).then_some(domain)
 }
 
 fn push_byte(key: &mut String, byte: u8) {

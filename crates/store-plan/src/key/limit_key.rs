@@ -2,7 +2,7 @@
 
 use policy::Name;
 
-use super::{BucketKey, Keys};
+use super::{BucketKey, Keys, domain_in_key};
 
 /// A key that belongs to a limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ impl Keys {
             let rest = key.strip_prefix(self.prefix())?.strip_prefix('{')?;
             let (domain, rest) = rest.split_once('}')?;
             LimitKeyKind::Overrides {
-                domain: domain.parse().ok()?,
+                domain: domain_in_key(domain)?,
                 limit: rest.strip_prefix(":o:")?.parse().ok()?,
             }
         };

@@ -178,7 +178,7 @@ impl RedisStore {
         let mut members = redis_link::cmd("SMEMBERS");
         members.arg(self.keys().domains());
         let members = value::items(self.control(members).await?)?;
-        let name = |member| value::text(member).ok()?.parse().ok();
+        let name = |member| Name::domain(&value::text(member).ok()?).ok();
         Ok(members.into_iter().filter_map(name).collect())
     }
 

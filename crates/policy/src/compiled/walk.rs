@@ -1,0 +1,125 @@
+//! Which limit applies to a descriptor of the rate limit service: a walk from entry to entry, which
+//! never goes back. Of each entry the exact value is preferred, then the first wildcard, then the
+//! key alone; the last entry has to end at a limit.
+
+use std::collections::BTreeMap;
+
+use crate::{EntryPattern, Limit, SentDescriptor, push_entry};
+
+/// The descriptors of a policy's limits, as a tree.
+#[derive(Debug)]
+pub(super) struct Walk {
+    /// The first is where a walk starts.
+    nodes: Vec<Node>,
+}
+
+#[derive(Debug, Default)]
+struct Node {
+    /// By key and value, as an entry of a descriptor's text.
+    exact: BTreeMap<Vec<u8>, usize>,
+    /// In the order of the policy.
+    wildcards: BTreeMap<Vec<u8>, Vec<(EntryPattern, usize)>>,
+    /// By key.
+    any: BTreeMap<Vec<u8>, usize>,
+    /// The limit that a walk which ends here finds.
+    limit: Option<usize>,
+}
+
+impl Walk {
+    /// `None` where no limit has a descriptor.
+    pub(super) fn new(limits: &[Limit]) -> Option<Self> {
+        let mut walk = Self {
+            nodes: vec![Node::default()],
+        };
+        let mut wildcards = BTreeMap::new();
+        for (index, limit) in limits.iter().enumerate() {
+            let Some(rule) = &limit.descriptor else {
+                continue;
+            };
+            let mut at = 0;
+            for entry in rule.pattern.entries() {
+                at = walk.child(at, entry, &mut wildcards);
+            }
+            if let Some(node) = walk.nodes.get_mut(at) {
+                node.limit.get_or_insert(index);
+            }
+        }
+        (walk.nodes.len() > 1).then_some(walk)
+    }
+
+    /// The node behind an entry, which is made where there is none.
+    fn child(
+        &mut self,
+        at: usize,
+        entry: &EntryPattern,
+        known_wildcards: &mut BTreeMap<(usize, String), usize>,
+    ) -> usize {
+        let new = self.nodes.len();
+        let Some(node) = self.nodes.get_mut(at) else {
+            return 0;
+        };
+        let key = entry.key().as_bytes().to_vec();
+        let child = if let Some(value) = entry.exact_value() {
+            let mut text = Vec::new();
+            push_entry(&mut text, &key, value.as_bytes());
+            *node.exact.entry(text).or_insert(new)
+        } else if entry.is_wildcard() {
+            let child = *known_wildcards
+                .entry((at, entry.to_string()))
+                .or_insert(new);
+            if child == new {
+                node.wildcards
+                    .entry(key)
+                    .or_default()
+                    .push((entry.clone(), new));
+            }
+            child
+        } else {
+            *node.any.entry(key).or_insert(new)
+        };
+        if child == new {
+            self.nodes.push(Node::default());
+        }
+        child
+    }
+
+    /// The limit that applies to a descriptor.
+    pub(super) fn find(&self, descriptor: &SentDescriptor<'_>) -> Option<usize> {
+        let mut node = self.nodes.first()?;
+        let mut text = Vec::new();
+        for (key, value) in descriptor.entries() {
+            text.clear();
+            push_entry(&mut text, key, value);
+            let wildcard = || {
+                let mut wildcards = node.wildcards.get(key)?.iter();
+                let (_, child) = wildcards.find(|(entry, _)| entry.matches_value(value))?;
+                Some(child)
+            };
+            let exact = node.exact.get(&text);
+            let child = exact.or_else(wildcard).or_else(|| node.any.get(key))?;
+            node = self.nodes.get(*child)?;
+        }
+        node.limit
+    }
+}
+
+/// The bucket of a descriptor: its text, where values that share a bucket are their pattern.
+/// `None` where that is the text as it is.
+pub(super) fn bucket_of(
+    limit: &Limit,
+    descriptor: &SentDescriptor<'_>,
+    text: &[u8],
+) -> Option<Vec<u8>> {
+    let patterns = limit.descriptor.iter();
+    let patterns = patterns.flat_map(|rule| rule.pattern.entries());
+    let any_shared = patterns.clone().any(|entry| entry.share_threshold);
+    if !any_shared && !text.contains(&b'\\') {
+        return None;
+    }
+    let mut bucket = Vec::with_capacity(text.len());
+    for ((key, value), entry) in descriptor.entries().zip(patterns) {
+        let pattern = entry.shared_value();
+        push_entry(&mut bucket, key, pattern.as_deref().unwrap_or(value));
+    }
+    Some(bucket)
+}
