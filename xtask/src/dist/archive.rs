@@ -1,0 +1,64 @@
+//! Archives whose bytes depend only on what is in them.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+
+use anyhow::{Context, Result};
+use flate2::{Compression, GzBuilder};
+use tar::{EntryType, Header};
+
+/// Files by path, in the order of their names; the folders above them are added.
+#[derive(Default)]
+pub struct Archive {
+    entries: BTreeMap<String, Entry>,
+}
+
+enum Entry {
+    Folder,
+    File { mode: u32, bytes: Vec<u8> },
+}
+
+impl Archive {
+    /// Adds a file, and the folders it is in.
+    pub fn file(&mut self, path: &str, mode: u32, bytes: Vec<u8>) {
+        for (at, _) in path.match_indices('/') {
+            let (folder, _) = path.split_at(at);
+            self.entries.insert(format!("{folder}/"), Entry::Folder);
+        }
+        let file = Entry::File { mode, bytes };
+        self.entries.insert(path.to_owned(), file);
+    }
+
+    /// The tar archive: owned by root, and all of one time.
+    pub fn tar(&self, epoch: u64) -> Result<Vec<u8>> {
+        let mut tar = tar::Builder::new(Vec::new());
+        for (path, entry) in &self.entries {
+            let mut header = Header::new_ustar();
+            header.set_mtime(epoch);
+            header.set_uid(0);
+            header.set_gid(0);
+            let bytes = match entry {
+                Entry::Folder => {
+                    header.set_entry_type(EntryType::Directory);
+                    header.set_mode(0o755);
+                    [].as_slice()
+                }
+                Entry::File { mode, bytes } => {
+                    header.set_mode(*mode);
+                    bytes.as_slice()
+                }
+            };
+            header.set_size(u64::try_from(bytes.len())?);
+            tar.append_data(&mut header, path, bytes)
+                .with_context(|| format!("cannot archive {path}"))?;
+        }
+        Ok(tar.into_inner()?)
+    }
+}
+
+/// Compressed, without a name or a time.
+pub fn gzip(bytes: &[u8]) -> Result<Vec<u8>> {
+    let mut gzip = GzBuilder::new().write(Vec::new(), Compression::best());
+    gzip.write_all(bytes)?;
+    Ok(gzip.finish()?)
+}
