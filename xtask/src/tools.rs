@@ -51,6 +51,7 @@ enum Name {
     Skopeo,
     Umoci,
     Runc,
+    Registry,
     DistCheckers,
 }
 
@@ -78,6 +79,7 @@ pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
             Name::Skopeo => tools.debian("skopeo", "5 MB")?,
             Name::Umoci => tools.debian("umoci", "2 MB")?,
             Name::Runc => tools.debian("runc", "3 MB")?,
+            Name::Registry => tools.debian("docker-registry", "5 MB")?,
             Name::DistCheckers => tools.dist_checkers()?,
         };
         ui.line(&workspace.short(&path).display().to_string());

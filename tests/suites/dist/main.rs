@@ -13,4 +13,5 @@ mod container;
 mod filter;
 mod images;
 mod install;
+mod registry;
 mod workflows;

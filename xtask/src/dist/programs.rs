@@ -151,14 +151,14 @@ pub fn build(workspace: &Workspace, ui: &Ui, arch: Arch, profile: Profile) -> Re
 /// A program, which must not name a folder of this machine.
 fn read(path: &Path, workspace: &Workspace) -> Result<Vec<u8>> {
     let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let text = String::from_utf8_lossy(&bytes);
     let homes = [Some(workspace.root.clone()), rustflags::cargo_home()];
     for home in homes.iter().flatten() {
-        let home = home.as_os_str().as_encoded_bytes();
-        if bytes.windows(home.len()).any(|window| window == home) {
+        if text.contains(&*home.to_string_lossy()) {
             bail!(
                 "{} contains {}, a path of this machine",
                 workspace.short(path).display(),
-                String::from_utf8_lossy(home)
+                home.display()
             );
         }
     }

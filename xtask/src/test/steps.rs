@@ -330,6 +330,10 @@ fn artifacts(context: &Context<'_>) -> Result<()> {
         .env("RL_TEST_SKOPEO", context.tools.debian("skopeo", "5 MB")?)
         .env("RL_TEST_UMOCI", context.tools.debian("umoci", "2 MB")?)
         .env("RL_TEST_RUNC", context.tools.debian("runc", "3 MB")?)
+        .env(
+            "RL_TEST_REGISTRY",
+            context.tools.debian("docker-registry", "5 MB")?,
+        )
         .env("RL_TEST_DIST_CHECKERS", context.tools.dist_checkers()?);
     command::run(&mut tests)
 }
