@@ -35,25 +35,34 @@ pub struct FilesArg {
 impl FilesArg {
     /// Reads all of them, folders in the order of their files' names.
     pub async fn read(&self) -> Result<Vec<Source>, Error> {
-        let mut files: Vec<String> = Vec::new();
-        for path in self.files.iter().chain(&self.paths) {
-            for file in files_at(path)? {
-                // Named twice, it is read once.
-                if !files.contains(&file) {
-                    files.push(file);
-                }
-            }
-        }
-        let mut sources = Vec::with_capacity(files.len());
-        for file in &files {
-            sources.push(Source::read(file).await?);
-        }
-        Ok(sources)
+        read_all(self.files.iter().chain(&self.paths), &EXTENSIONS).await
     }
 }
 
+/// Reads the files at these paths, of folders those that end in one of `extensions`, in the order
+/// of their names.
+pub async fn read_all(
+    paths: impl Iterator<Item = &String>,
+    extensions: &[&str],
+) -> Result<Vec<Source>, Error> {
+    let mut files: Vec<String> = Vec::new();
+    for path in paths {
+        for file in files_at(path, extensions)? {
+            // Named twice, it is read once.
+            if !files.contains(&file) {
+                files.push(file);
+            }
+        }
+    }
+    let mut sources = Vec::with_capacity(files.len());
+    for file in &files {
+        sources.push(Source::read(file).await?);
+    }
+    Ok(sources)
+}
+
 /// The file at a path, or those in the folder there; folders within it are left out.
-fn files_at(path: &str) -> Result<Vec<String>, Error> {
+fn files_at(path: &str, extensions: &[&str]) -> Result<Vec<String>, Error> {
     if path == "-" || !std::path::Path::new(path).is_dir() {
         return Ok(vec![path.to_owned()]);
     }
@@ -61,12 +70,12 @@ fn files_at(path: &str) -> Result<Vec<String>, Error> {
     for entry in std::fs::read_dir(path).map_err(|error| unreadable(path, &error))? {
         let file = entry.map_err(|error| unreadable(path, &error))?.path();
         let extension = file.extension().and_then(|extension| extension.to_str());
-        if file.is_file() && extension.is_some_and(|extension| EXTENSIONS.contains(&extension)) {
+        if file.is_file() && extension.is_some_and(|extension| extensions.contains(&extension)) {
             files.push(file.to_string_lossy().into_owned());
         }
     }
     if files.is_empty() {
-        let kinds = EXTENSIONS.join(", .");
+        let kinds = extensions.join(", .");
         return Err(Error::usage(format!("there is no .{kinds} file in {path}")));
     }
     files.sort_unstable();

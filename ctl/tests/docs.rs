@@ -51,6 +51,40 @@ fn the_manual_is_true() -> Result<()> {
     Ok(())
 }
 
+#[test]
+#[ignore = "needs a server"]
+fn the_pages_about_migrating_are_true() -> Result<()> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    std::env::set_current_dir(&root)?;
+    let mut commands_run = 0;
+    for page in MIGRATING {
+        let server = Server::start(Engine::Valkey, &[])?;
+        let home = tempfile::TempDir::new()?;
+        let path = root.join("docs/migrating").join(page);
+        let text = std::fs::read_to_string(&path)?;
+        let cases = cases();
+        cases.env("RLCTL_REDIS", server.url());
+        cases.case(path);
+        for line in commands(&text, "```sh")
+            .into_iter()
+            .chain(commands(&text, "   ```sh"))
+        {
+            run(&line, &server, home.path())?;
+            commands_run += 1;
+        }
+    }
+    ensure!(commands_run > 15, "{commands_run}");
+    Ok(())
+}
+
+/// Each is read by itself.
+const MIGRATING: [&str; 4] = [
+    "envoy-ratelimit.md",
+    "limitador.md",
+    "redisson.md",
+    "spring-cloud-gateway.md",
+];
+
 /// Commands in examples that cannot run here, and why.
 const SKIPPED: [(&str, &str); 2] = [
     (
@@ -69,13 +103,14 @@ fn commands(document: &str, fence: &str) -> Vec<String> {
     let mut commands: Vec<String> = Vec::new();
     let (mut inside, mut continued) = (false, false);
     for line in document.lines() {
-        if line.starts_with("```") {
+        if line.trim_start().starts_with("```") {
             inside = line == fence;
             continue;
         }
         if !inside {
             continue;
         }
+        let line = line.trim_start();
         let line = line.strip_prefix("$ ").unwrap_or(line);
         match commands.last_mut().filter(|_| continued) {
             Some(last) => *last = format!("{last}\n{line}"),

@@ -17,6 +17,7 @@ const WITHOUT: [&str; 3] = ["completions", "man", "top"];
 const FIRST: &str = "
 list-domains
 validate -f <limits.yaml -f <wrong.yaml
+convert --from limitador <limitador.yaml
 diff -f <limits.yaml
 apply -f <limits.yaml --dry-run
 apply -f <limits.yaml --reason first
@@ -84,7 +85,7 @@ delete-domain shop --yes
 list-domains
 ";
 
-const FILES: [(&str, &str); 4] = [
+const FILES: [(&str, &str); 5] = [
     (
         "limits.yaml",
         "domain: shop\nlimits:\n  - {name: per-user, match: {path: '/api/**'}, per: [user], rate: 10/s, burst: 20}\n",
@@ -96,6 +97,10 @@ const FILES: [(&str, &str); 4] = [
     (
         "wrong.yaml",
         "domain: shop\nlimits:\n  - {name: a, rate: fast, bursts: 1}\n",
+    ),
+    (
+        "limitador.yaml",
+        "[{namespace: a, max_value: 1, seconds: 1}, {namespace: a, max_value: 1, seconds: 1, variables: ['size(b)']}]\n",
     ),
     (
         "scenarios.json",

@@ -18,6 +18,7 @@ const LIMITS: &[&str] = &[
     "delete-limit",
     "delete-domain",
     "validate",
+    "convert",
     "diff",
     "apply",
     "export",

@@ -1,0 +1,126 @@
+//! Other rate limiters' configurations, turned into limits files.
+//!
+//! [`convert`] reads the files of one [`System`] and returns a limits file for each domain, together
+//! with a [`FileReport`] for each file: what means something else than before, and what a limits
+//! file cannot express. Nothing that was configured is left out without a note.
+
+mod assemble;
+mod envoy;
+mod limitador;
+mod names;
+mod plain;
+mod report;
+mod spring;
+
+use documents::{Choice, Name, Node, Problems, Value};
+use policy::Policy;
+
+pub use report::FileReport;
+
+/// Whose configuration it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum System {
+    /// envoyproxy/ratelimit, the rate limit service that Envoy's documentation refers to.
+    EnvoyRatelimit,
+    /// Kuadrant's Limitador.
+    Limitador,
+    /// Spring Cloud Gateway's `RequestRateLimiter` over Redis.
+    Spring,
+}
+
+impl Choice for System {
+    const CHOICES: &'static [(&'static str, Self)] = &[
+        ("envoy-ratelimit", Self::EnvoyRatelimit),
+        ("limitador", Self::Limitador),
+        ("spring", Self::Spring),
+    ];
+}
+
+/// A file, and what messages call it.
+#[derive(Clone, Copy, Debug)]
+pub struct File<'f> {
+    /// The path as typed.
+    pub name: &'f str,
+    /// What is in it.
+    pub bytes: &'f [u8],
+}
+
+/// What the files do not say.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// The domain of limits that have none: Spring's configuration does not name any.
+    pub domain: Option<Name>,
+    /// The descriptor entry that stands for a Spring key resolver, by the name of its bean.
+    pub keys: Vec<(String, Name)>,
+}
+
+/// A limits file.
+#[derive(Clone, Debug)]
+pub struct Domain {
+    /// The limits file, with the fields as a person would write them.
+    pub document: Node,
+    /// The same, validated.
+    pub policy: Policy,
+}
+
+impl Domain {
+    /// Makes shadow limits of them all: they deny nothing and count what they would deny.
+    pub fn shadow(&mut self) {
+        for limit in &mut self.policy.limits {
+            if !limit.is_unlimited() {
+                limit.enforce_percent = 0;
+            }
+        }
+        let Value::Map(fields) = &mut self.document.value else {
+            return;
+        };
+        for field in fields.iter_mut().filter(|field| field.key == "limits") {
+            let Value::List(limits) = &mut field.value.value else {
+                continue;
+            };
+            for limit in limits
+                .iter_mut()
+                .filter(|limit| limit.get("rate").is_some())
+            {
+                limit.set("enforce", Node::text("0%"));
+            }
+        }
+    }
+}
+
+/// What the files say together.
+#[derive(Clone, Debug)]
+pub struct Conversion {
+    /// The limits files, in the order in which the domains appeared.
+    pub domains: Vec<Domain>,
+    /// What to know about it, for each file.
+    pub reports: Vec<FileReport>,
+}
+
+impl Conversion {
+    /// How many things could not be carried over.
+    pub fn lost(&self) -> usize {
+        self.reports.iter().map(|report| report.lost().len()).sum()
+    }
+}
+
+/// Reads the files of one system.
+///
+/// # Errors
+/// What is wrong with each file that cannot be read, with its places.
+pub fn convert(
+    system: System,
+    files: &[File<'_>],
+    options: &Options,
+) -> Result<Conversion, Vec<Problems>> {
+    match system {
+        System::EnvoyRatelimit => envoy::convert(files),
+        System::Limitador => limitador::convert(files),
+        System::Spring => spring::convert(files, options),
+    }
+}
+
+/// The name of a file for a domain's limits.
+pub fn file_name(policy: &Policy) -> String {
+    format!("{}.yaml", names::name_of(policy.domain.as_str()))
+}

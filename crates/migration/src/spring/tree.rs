@@ -1,0 +1,103 @@
+//! Spring's relaxed names: `replenishRate`, `replenish-rate` and `replenish_rate` are one, and
+//! `a.b: 1` is `a: {b: 1}`.
+
+use documents::{Entry, Node, Path, Place, Value};
+
+/// A value and its path, whatever way its names are written.
+#[derive(Clone, Debug)]
+pub(super) struct At<'n> {
+    pub(super) node: &'n Node,
+    path: String,
+    place: Option<Place>,
+}
+
+/// A name without what relaxed binding ignores.
+pub(super) fn canonical(name: &str) -> String {
+    let significant = name.chars().filter(|c| !matches!(c, '-' | '_'));
+    significant.map(|c| c.to_ascii_lowercase()).collect()
+}
+
+impl<'n> At<'n> {
+    pub(super) fn root(node: &'n Node) -> Self {
+        Self {
+            node,
+            path: String::new(),
+            place: node.place,
+        }
+    }
+
+    /// What is below these names, each of which has no dot.
+    pub(super) fn at(&self, names: &[&str]) -> Option<Self> {
+        let mut here = self.clone();
+        let mut wanted = names.iter().map(|name| canonical(name)).collect::<Vec<_>>();
+        while !wanted.is_empty() {
+            // Several names may be written as one.
+            let (found, taken) = { here.entries() }.find_map(|entry| {
+                let parts: Vec<String> = entry.key.split('.').map(canonical).collect();
+                wanted.starts_with(&parts).then_some((entry, parts.len()))
+            })?;
+            here = here.below(found);
+            wanted.drain(..taken);
+        }
+        Some(here)
+    }
+
+    pub(super) fn entries(&self) -> impl Iterator<Item = &'n Entry> + use<'n> {
+        let entries: &[Entry] = match &self.node.value {
+            Value::Map(entries) => entries,
+            _ => &[],
+        };
+        entries.iter()
+    }
+
+    /// All values below, each with its whole canonical name.
+    pub(super) fn leaves(&self) -> Vec<(String, Self)> {
+        let mut leaves = Vec::new();
+        for entry in self.entries() {
+            let here = self.below(entry);
+            let name = canonical(&entry.key);
+            if let Value::Map(_) = entry.value.value {
+                let below = here.leaves().into_iter();
+                leaves.extend(below.map(|(rest, at)| (format!("{name}.{rest}"), at)));
+            } else {
+                leaves.push((name, here));
+            }
+        }
+        leaves
+    }
+
+    pub(super) fn items(&self) -> Vec<Self> {
+        let items = self.node.items().iter().enumerate();
+        let items = items.map(|(nth, node)| Self {
+            node,
+            path: format!("{}[{nth}]", self.path),
+            place: node.place,
+        });
+        items.collect()
+    }
+
+    fn below(&self, entry: &'n Entry) -> Self {
+        let path = match self.path.as_str() {
+            "" => entry.key.clone(),
+            path => format!("{path}.{}", entry.key),
+        };
+        Self {
+            node: &entry.value,
+            path,
+            place: entry.value.place.or(entry.place),
+        }
+    }
+
+    pub(super) fn text(&self) -> Option<&'n str> {
+        self.node.as_text()
+    }
+
+    pub(super) fn place(&self) -> Option<Place> {
+        self.place
+    }
+
+    /// The way to it, for a message.
+    pub(super) fn path(&self) -> Path<'_> {
+        Path::Field(&Path::Root, &self.path)
+    }
+}

@@ -1,0 +1,135 @@
+//! Whole files of each system, and what becomes of them.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test that cannot go on should stop"
+)]
+
+use std::{fmt::Write, fs, path::Path};
+
+use documents::Choice;
+use migration::{File, Options, System, convert};
+use policy::Policy;
+
+/// The limits files and the notes, or what is wrong.
+fn converted(system: System, path: &str, options: &Options) -> String {
+    let bytes = fs::read(Path::new("tests").join(path)).unwrap();
+    let file = File {
+        name: path,
+        bytes: &bytes,
+    };
+    let conversion = match convert(system, &[file], options) {
+        Ok(conversion) => conversion,
+        Err(wrong) => return wrong.iter().map(ToString::to_string).collect(),
+    };
+    let mut text = String::new();
+    for domain in &conversion.domains {
+        let yaml = domain.document.to_yaml();
+        let read = Policy::from_yaml("", yaml.as_bytes()).unwrap_or_else(|wrong| panic!("{wrong}"));
+        assert_eq!(read, domain.policy);
+        text += &yaml;
+    }
+    for report in &conversion.reports {
+        for problems in [report.warnings(), report.errors()].iter().flatten() {
+            write!(text, "\n{problems}").unwrap();
+        }
+    }
+    text
+}
+
+fn folder(system: System) {
+    let (word, _) = System::CHOICES.iter().find(|(_, s)| *s == system).unwrap();
+    let entries = fs::read_dir(Path::new("tests").join(word)).unwrap();
+    let mut files: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
+    files.sort();
+    assert!(!files.is_empty());
+    for file in files {
+        let path = format!("{word}/{}", file.to_string_lossy());
+        let text = converted(system, &path, &Options::default());
+        insta::assert_snapshot!(path.replace('/', "-"), text, &path);
+    }
+}
+
+#[test]
+fn envoyproxy_ratelimit() {
+    folder(System::EnvoyRatelimit);
+}
+
+#[test]
+fn limitador() {
+    folder(System::Limitador);
+}
+
+#[test]
+fn spring() {
+    folder(System::Spring);
+}
+
+#[test]
+fn every_problem_has_its_place() {
+    for (word, system) in System::CHOICES {
+        let path = format!("broken/{word}.yaml");
+        let text = converted(*system, &path, &Options::default());
+        insta::assert_snapshot!(path.replace('/', "-"), text, &path);
+    }
+}
+
+#[test]
+fn a_key_resolver_is_the_entry_that_was_named() {
+    let options = Options {
+        domain: Some("shop".parse().unwrap()),
+        keys: vec![("userKeyResolver".to_owned(), "customer".parse().unwrap())],
+    };
+    let text = converted(System::Spring, "spring/application.yml", &options);
+    assert!(text.starts_with("domain: shop\n"), "{text}");
+    assert!(text.contains("per: [customer]"), "{text}");
+    assert!(!text.contains("`userKeyResolver` is code"), "{text}");
+}
+
+#[test]
+fn shadow_limits_are_the_same_in_both_forms() {
+    let bytes = fs::read("tests/envoy-ratelimit/5-unlimited.yaml").unwrap();
+    let file = File {
+        name: "x",
+        bytes: &bytes,
+    };
+    let conversion = convert(System::EnvoyRatelimit, &[file], &Options::default()).unwrap();
+    for mut domain in conversion.domains {
+        domain.shadow();
+        let yaml = domain.document.to_yaml();
+        let read = Policy::from_yaml("", yaml.as_bytes()).unwrap();
+        assert_eq!(read, domain.policy);
+        let percents: Vec<u8> = read
+            .limits
+            .iter()
+            .map(|limit| limit.enforce_percent)
+            .collect();
+        assert_eq!(percents, [100, 0], "{yaml}");
+    }
+}
+
+#[test]
+fn files_of_one_domain_are_merged_and_may_not_repeat_each_other() {
+    let part = |key: &str| {
+        format!(
+            "domain: shop\ndescriptors: [{{key: {key}, rate_limit: {{unit: day, requests_per_unit: 1}}}}]\n"
+        )
+    };
+    let (a, b) = (part("a"), part("b"));
+    let file = |name, text| File {
+        name,
+        bytes: str::as_bytes(text),
+    };
+    let both = [file("a.yaml", &a), file("b.yaml", &b)];
+    let conversion = convert(System::EnvoyRatelimit, &both, &Options::default()).unwrap();
+    let [domain] = conversion.domains.as_slice() else {
+        panic!("one domain")
+    };
+    assert_eq!(domain.policy.limits.len(), 2);
+    let twice = [file("a.yaml", &a), file("b.yaml", &a)];
+    let wrong = convert(System::EnvoyRatelimit, &twice, &Options::default()).unwrap_err();
+    let text: String = wrong.iter().map(ToString::to_string).collect();
+    assert!(text.contains("b.yaml:2:"), "{text}");
+    assert!(text.contains("a second descriptor `a`"), "{text}");
+}

@@ -1,0 +1,180 @@
+//! `rlctl convert`.
+
+mod output;
+mod view;
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use migration::{Conversion, Domain, File, Options, System, convert};
+use policy::{Name, Problems};
+
+use crate::{
+    args::{Format, Global, examples},
+    error::Error,
+    exit::Exit,
+    input::{Source, read_all},
+    printer::Printer,
+    render::{counted, diagnostics},
+};
+
+use view::Converted;
+
+/// What a folder's files of other systems end in.
+const EXTENSIONS: [&str; 4] = ["yaml", "yml", "json", "properties"];
+
+/// Turn another rate limiter's configuration into limits files; needs no Redis.
+///
+/// Limits go to stdout, or to a file for each domain with --out. What means something else than
+/// before is a warning on stderr. What a limits file cannot express is an error there; the rest is
+/// written all the same, and the exit code is 1.
+#[derive(Debug, Args)]
+#[command(after_help = examples!(
+    "rlctl convert --from envoy-ratelimit config.yaml > limits.yaml"
+    "rlctl convert --from envoy-ratelimit config/ --out limits/       # a file for each domain"
+    "rlctl convert --from limitador limits.yaml | rlctl validate -f -"
+    "rlctl convert --from limitador limits.yaml --shadow | rlctl apply -f -"
+    "rlctl convert --from spring application.yml --domain shop"
+    "rlctl convert --from spring application.yml --domain shop --key apiKeyResolver=api_key"
+    "rlctl convert --from envoy-ratelimit config/ -o json | jq '.changed, .lost'"
+))]
+pub struct Convert {
+    /// Whose configuration it is: `envoy-ratelimit` (envoyproxy/ratelimit), `limitador`, or
+    /// `spring` (Spring Cloud Gateway's RequestRateLimiter).
+    #[arg(long, value_name = "SYSTEM")]
+    from: From,
+
+    /// A file, or a folder of them; `-` is stdin. May be given several times.
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<String>,
+
+    /// Write to this file; or, if it is a folder or ends in `/`, a file for each domain into it.
+    #[arg(long, value_name = "PATH")]
+    out: Option<PathBuf>,
+
+    /// Replace files that are there.
+    #[arg(long, requires = "out")]
+    overwrite: bool,
+
+    /// Make shadow limits of them all: they deny nothing, and `rlctl stats` shows what they would
+    /// deny.
+    #[arg(long)]
+    shadow: bool,
+
+    /// With `spring`: the descriptor entry that stands for a key resolver, by the name of its bean.
+    /// May be given several times.
+    #[arg(long, value_name = "RESOLVER=ENTRY", value_parser = key)]
+    key: Vec<(String, Name)>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum From {
+    EnvoyRatelimit,
+    Limitador,
+    Spring,
+}
+
+impl Convert {
+    /// Converts all files together, so that a domain may be in several.
+    pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
+        let options = self.options(global)?;
+        let sources = read_all(self.files.iter(), &EXTENSIONS).await?;
+        let files: Vec<File<'_>> = sources.iter().map(file).collect();
+        let conversion = convert(self.system(), &files, &options);
+        let mut conversion = conversion.map_err(|problems| unusable(&problems))?;
+        if self.shadow {
+            conversion.domains.iter_mut().for_each(Domain::shadow);
+        }
+        let targets = output::targets(self.out.as_deref(), &conversion.domains)?;
+        if targets.is_empty() && conversion.domains.len() > 1 && prints_one(printer) {
+            return Err(several(&conversion));
+        }
+        for report in &conversion.reports {
+            for problems in [report.warnings(), report.errors()].iter().flatten() {
+                printer.warn_of(problems);
+            }
+        }
+        output::write(&targets, &conversion.domains, self.overwrite)?;
+        let lost = conversion.lost();
+        printer.data(&Converted::new(&conversion, targets))?;
+        if lost > 0 {
+            let message = format!("{} could not be converted", counted(lost, "thing"));
+            let hint = "the rest is written; the pages of docs/migrating say what to do instead";
+            return Err(Error::new(Exit::No, message).hint(hint));
+        }
+        Ok(Exit::Done)
+    }
+
+    fn system(&self) -> System {
+        match self.from {
+            From::EnvoyRatelimit => System::EnvoyRatelimit,
+            From::Limitador => System::Limitador,
+            From::Spring => System::Spring,
+        }
+    }
+
+    fn options(&self, global: &Global) -> Result<Options, Error> {
+        let spring = matches!(self.from, From::Spring);
+        if !self.key.is_empty() && !spring {
+            return Err(Error::usage("--key is for `--from spring`"));
+        }
+        let domain = global.domain.as_deref();
+        let domain = domain.map(|name| {
+            let parsed = name.parse::<Name>();
+            parsed.map_err(|error| Error::usage(format!("--domain {name}: {error}")))
+        });
+        let domain = domain.transpose()?;
+        if domain.is_some() && !spring {
+            let error = Error::usage("--domain is for `--from spring`");
+            return Err(error.hint("the other systems' files name their domains"));
+        }
+        Ok(Options {
+            domain,
+            keys: self.key.clone(),
+        })
+    }
+}
+
+fn file(source: &Source) -> File<'_> {
+    File {
+        name: &source.name,
+        bytes: source.bytes(),
+    }
+}
+
+/// Whether several limits files cannot be told apart on stdout.
+fn prints_one(printer: &Printer) -> bool {
+    matches!(printer.format(), Format::Table | Format::Wide)
+}
+
+fn several(conversion: &Conversion) -> Error {
+    let names = conversion
+        .domains
+        .iter()
+        .map(|domain| domain.policy.domain.as_str());
+    let names: Vec<&str> = names.collect();
+    let names = crate::render::truncated_list(&names, 10);
+    Error::usage(format!(
+        "several domains, each of which needs a file of its own: {names}"
+    ))
+    .hint("--out limits/ writes them all")
+}
+
+fn unusable(problems: &[Problems]) -> Error {
+    let count: usize = problems.iter().map(Problems::count).sum();
+    let text: String = problems
+        .iter()
+        .map(|problems| diagnostics(problems) + "\n")
+        .collect();
+    let count = counted(count, "problem");
+    let message = format!("nothing was converted: {count}\n{}", text.trim_end());
+    Error::new(Exit::No, message)
+}
+
+fn key(text: &str) -> Result<(String, Name), String> {
+    let (resolver, entry) = text
+        .split_once('=')
+        .ok_or("a key resolver and an entry, like apiKeyResolver=api_key")?;
+    let entry: Name = entry.parse().map_err(|error| format!("{entry}: {error}"))?;
+    Ok((resolver.to_owned(), entry))
+}
