@@ -53,6 +53,12 @@ pub struct Flags {
     #[arg(long, env = "RL_LIMITS", value_name = "FILE", value_delimiter = ',')]
     pub limits: Vec<PathBuf>,
 
+    /// A folder of envoyproxy/ratelimit's files (`*.yaml`, `*.yml`), as they are; they are read
+    /// again when they change. With a store the limiter writes them there, unless somebody else
+    /// edited a domain's limits since.
+    #[arg(long, env = "RL_RLS_CONFIG", value_name = "FOLDER")]
+    pub rls_config: Option<PathBuf>,
+
     /// What every key in the store starts with.
     #[arg(
         long,
@@ -195,6 +201,7 @@ impl Flags {
             });
         Settings {
             limits: self.limits.clone(),
+            rls_config: self.rls_config.clone(),
             limits_are_the_policy: matches!(self.store.0, Ok(StoreUrl::Memory)),
             token_file: self.token_file.clone(),
             tls,
@@ -297,6 +304,32 @@ mod tests {
                 assert!(line.contains(&format!("`{default}`")), "{default}: {line}");
             }
         }
+    }
+
+    #[test]
+    fn the_pages_about_migrating_start_it_with_flags_that_exist() {
+        let pages = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/migrating");
+        let mut started = 0;
+        for page in std::fs::read_dir(pages).unwrap() {
+            let page = page.unwrap().path();
+            if page.is_dir() {
+                continue;
+            }
+            let text = std::fs::read_to_string(page).unwrap();
+            for line in text.lines().map(str::trim_start) {
+                let words = line.split(' ').skip_while(|word| word.contains("RL_"));
+                let words: Vec<&str> = words.collect();
+                if words.first() == Some(&"limiter")
+                    && words.get(1).is_some_and(|w| w.starts_with("--"))
+                {
+                    started += 1;
+                    if let Err(error) = Flags::try_parse_from(words) {
+                        panic!("{line}: {error}");
+                    }
+                }
+            }
+        }
+        assert!(started > 1);
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod listen;
 mod log;
 mod metrics;
 mod proxy_counter;
+mod rls_config;
 mod run;
 mod serve;
 mod settings;

@@ -1,6 +1,8 @@
 //! The limits files: what fills a store that has no limits yet, and the policy where the store is
 //! this process's memory.
 
+mod in_store;
+
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -12,13 +14,10 @@ use policy::{Name, Policy, Problems};
 use store::{Change, Edit, EditError, OverrideEdits, Overrides, Signature, Store, Stored};
 use tokio::time::sleep;
 
-use crate::{domains::Domains, sighup::Sighup, watched_files::WatchedFiles};
+use crate::{rls_config::RlsConfig, sighup::Sighup, watched_files::WatchedFiles};
 
 /// How often the files are looked at where they are the policy.
 const POLL: Duration = Duration::from_millis(200);
-
-/// The pause before a failed call of the store is repeated.
-const RETRY: Duration = Duration::from_millis(200);
 
 /// Why limits files cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -34,6 +33,9 @@ pub enum LimitsError {
     /// One is wrong; the message shows every problem with its place.
     #[error("{0}")]
     Invalid(Problems),
+    /// envoyproxy/ratelimit's files are wrong, as the message shows.
+    #[error("{0}")]
+    Rls(String),
     /// Two are about the same domain.
     #[error("{} and {} are both about the domain `{domain}`", .first.display(), .second.display())]
     Twice {
@@ -46,26 +48,69 @@ pub enum LimitsError {
     },
 }
 
+/// What all files say.
+pub(crate) struct ReadPolicies {
+    /// Those of limits files.
+    pub(crate) limits: Vec<Policy>,
+    /// Those of `--rls-config`.
+    pub(crate) rls: Vec<Policy>,
+}
+
+impl ReadPolicies {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.limits.is_empty() && self.rls.is_empty()
+    }
+}
+
 /// The files, and what became of them.
 pub(crate) struct LimitsFiles {
     paths: Vec<PathBuf>,
     watched: WatchedFiles,
+    rls: Option<(PathBuf, RlsConfig)>,
     store: Arc<dyn Store>,
     error: Mutex<Option<String>>,
 }
 
 impl LimitsFiles {
-    pub(crate) fn new(paths: Vec<PathBuf>, store: Arc<dyn Store>) -> Self {
+    pub(crate) fn new(
+        paths: Vec<PathBuf>,
+        rls_config: Option<PathBuf>,
+        store: Arc<dyn Store>,
+    ) -> Self {
         Self {
             watched: WatchedFiles::new(paths.iter().map(PathBuf::as_path)),
             paths,
+            rls: rls_config.map(|folder| (folder.clone(), RlsConfig::new(folder))),
             store,
             error: Mutex::default(),
         }
     }
 
     /// Reads and validates every file.
-    pub(crate) fn read(&self) -> Result<Vec<Policy>, LimitsError> {
+    pub(crate) fn read(&self) -> Result<ReadPolicies, LimitsError> {
+        let limits = self.read_limits()?;
+        let Some((folder, config)) = &self.rls else {
+            let rls = Vec::new();
+            return Ok(ReadPolicies { limits, rls });
+        };
+        let rls = config.read()?;
+        for policy in &rls {
+            let known = limits.iter().position(|p| p.domain == policy.domain);
+            if let Some(first) = known.and_then(|at| self.paths.get(at)) {
+                return Err(LimitsError::Twice {
+                    domain: policy.domain.clone(),
+                    first: first.clone(),
+                    second: folder.clone(),
+                });
+            }
+        }
+        if rls.is_empty() {
+            tracing::warn!(folder = %folder.display(), "--rls-config has no limits yet");
+        }
+        Ok(ReadPolicies { limits, rls })
+    }
+
+    fn read_limits(&self) -> Result<Vec<Policy>, LimitsError> {
         let mut policies: Vec<Policy> = Vec::new();
         for path in &self.paths {
             let policy = read(path)?;
@@ -94,63 +139,11 @@ impl LimitsFiles {
         *self.error.lock().unwrap_or_else(PoisonError::into_inner) = error;
     }
 
-    /// Fills the domains that have no record, once the store answers. SIGHUP then changes
-    /// nothing, but must not end the process either.
-    pub(crate) async fn fill_once(
-        &self,
-        policies: Vec<Policy>,
-        domains: &Domains,
-        mut sighup: Sighup,
-    ) {
-        if !policies.is_empty() {
-            self.fill(policies).await;
-            domains.filled().await;
-        }
-        loop {
-            sighup.next().await;
-            tracing::info!("SIGHUP changes nothing: the limits are in the store, not in files");
-        }
-    }
-
-    async fn fill(&self, policies: Vec<Policy>) {
-        for policy in policies {
-            while let Err(error) = self.fill_one(&policy).await {
-                let error = Some(error.to_string());
-                if self.error() != error {
-                    tracing::warn!(domain = %policy.domain, error, "cannot fill the domain yet");
-                    self.set_error(error);
-                }
-                sleep(RETRY).await;
-            }
-        }
-        self.set_error(None);
-    }
-
-    async fn fill_one(&self, policy: &Policy) -> Result<(), EditError> {
-        let domain = &policy.domain;
-        let base = self.store.read(domain, Overrides::None).await?;
-        let held = match &base {
-            Stored::Absent => self.write(policy, &base).await,
-            Stored::Live(_) | Stored::Deleted(_) => Err(EditError::Conflict {
-                expected: None,
-                found: None,
-            }),
-        };
-        match held {
-            Ok(()) => tracing::info!(%domain, "filled from the limits file"),
-            // Written before, or by a replica that was faster.
-            Err(EditError::Conflict { .. }) => tracing::warn!(
-                %domain,
-                "the limits file is ignored: the store has a record of the domain; \
-                 `rlctl diff -f` shows the difference, `rlctl apply -f` makes the edit"
-            ),
-            Err(error) => return Err(error),
-        }
-        Ok(())
-    }
-
     /// Makes the store hold exactly what the files say.
-    pub(crate) async fn impose(&self, policies: &[Policy]) -> Result<(), EditError> {
+    pub(crate) async fn impose(&self, policies: ReadPolicies) -> Result<(), EditError> {
+        let ReadPolicies { mut limits, rls } = policies;
+        limits.extend(rls);
+        let policies = limits;
         for head in self.store.heads().await? {
             if policies.iter().any(|policy| policy.domain == head.domain) {
                 continue;
@@ -162,7 +155,7 @@ impl LimitsFiles {
                     .await?;
             }
         }
-        for policy in policies {
+        for policy in &policies {
             let base = self.store.read(&policy.domain, Overrides::All).await?;
             let same = base
                 .policy()
@@ -205,7 +198,11 @@ impl LimitsFiles {
                 () = sleep(POLL) => false,
                 () = sighup.next() => true,
             };
-            if self.watched.changed() || signalled {
+            let rls_changed = self
+                .rls
+                .as_ref()
+                .is_some_and(|(_, config)| config.changed());
+            if self.watched.changed() || rls_changed || signalled {
                 self.again().await;
             }
         }
@@ -213,7 +210,10 @@ impl LimitsFiles {
 
     async fn again(&self) {
         let outcome = match self.read() {
-            Ok(policies) => self.impose(&policies).await.map_err(|e| e.to_string()),
+            Ok(policies) => {
+                let imposed = self.impose(policies).await;
+                imposed.map_err(|error| error.to_string())
+            }
             Err(error) => Err(error.to_string()),
         };
         match &outcome {

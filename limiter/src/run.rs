@@ -2,7 +2,6 @@
 
 use std::sync::{Arc, atomic::AtomicBool};
 
-use policy::Policy;
 use store::{EditError, Store};
 use tokio::{
     task::JoinSet,
@@ -16,7 +15,7 @@ use crate::{
     batch::Batcher,
     callers::Callers,
     domains::Domains,
-    limits_files::LimitsFiles,
+    limits_files::{LimitsFiles, ReadPolicies},
     metrics::Metrics,
     proxy_counter::ProxyCounter,
     serve::{ConnectionBounds, Lifecycle, Phase, serve},
@@ -71,17 +70,20 @@ pub async fn run(
     let tls = settings.tls.clone().map(Tls::load).transpose()?;
     let files = Arc::new(LimitsFiles::new(
         settings.limits.clone(),
+        settings.rls_config.clone(),
         Arc::clone(&store),
     ));
-    let policies = files.read()?;
-    if settings.limits_are_the_policy {
-        files.impose(&policies).await?;
+    let mut policies = Some(files.read()?);
+    if settings.limits_are_the_policy
+        && let Some(policies) = policies.take()
+    {
+        files.impose(policies).await?;
     }
 
     let parts = Parts::new(&settings, store, files, tokens, name(&listeners));
     // Everything in here ends with this function.
     let mut background = JoinSet::new();
-    parts.start(&settings, policies, &mut background);
+    parts.start(policies, &mut background);
     if let Some(tls) = &tls {
         background.spawn(tls.clone().follow());
     }
@@ -184,8 +186,11 @@ impl Parts {
     }
 
     /// Starts what follows the store and the files.
-    fn start(&self, settings: &Settings, policies: Vec<Policy>, background: &mut JoinSet<()>) {
-        if !settings.limits_are_the_policy && !policies.is_empty() {
+    fn start(&self, policies: Option<ReadPolicies>, background: &mut JoinSet<()>) {
+        if policies
+            .as_ref()
+            .is_some_and(|policies| !policies.is_empty())
+        {
             self.domains.begin_filling();
         }
         let (domains, proxies) = (Arc::clone(&self.domains), Arc::clone(&self.proxies));
@@ -199,11 +204,12 @@ impl Parts {
         let files = Arc::clone(&self.files);
         // Before the first answer: until then SIGHUP would end the process.
         let sighup = Sighup::new();
-        if settings.limits_are_the_policy {
-            background.spawn(async move { files.follow(sighup).await });
-        } else {
+        if let Some(policies) = policies {
             let domains = Arc::clone(&self.domains);
-            background.spawn(async move { files.fill_once(policies, &domains, sighup).await });
+            let filling = async move { files.fill_and_follow(policies, &domains, sighup).await };
+            background.spawn(filling);
+        } else {
+            background.spawn(async move { files.follow(sighup).await });
         }
     }
 }

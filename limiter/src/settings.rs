@@ -9,6 +9,8 @@ use crate::TlsFiles;
 pub struct Settings {
     /// Limits files, one per domain.
     pub limits: Vec<PathBuf>,
+    /// A folder of envoyproxy/ratelimit's files.
+    pub rls_config: Option<PathBuf>,
     /// The files are the policy and are followed, rather than filling domains that have no record.
     pub limits_are_the_policy: bool,
     /// Bearer tokens, one per line; `None`: anybody may send requests.
@@ -43,6 +45,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             limits: Vec::new(),
+            rls_config: None,
             limits_are_the_policy: false,
             token_file: None,
             tls: None,

@@ -16,7 +16,7 @@ pub(crate) struct WatchedFiles {
 /// What distinguishes two versions of a file. The inode is in it because a mounted Kubernetes
 /// volume swaps a symbolic link, possibly for a file of the same size and time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Stamp {
+pub(crate) struct Stamp {
     modified: SystemTime,
     len: u64,
     inode: u64,
@@ -48,7 +48,15 @@ impl WatchedFiles {
     }
 }
 
-fn stamp(path: &Path) -> Option<Stamp> {
+impl Stamp {
+    /// The size of the file, in bytes.
+    pub(crate) fn len(&self) -> u64 {
+        self.len
+    }
+}
+
+/// What the file looks like; `None` if there is none.
+pub(crate) fn stamp(path: &Path) -> Option<Stamp> {
     let metadata = fs::metadata(path).ok()?;
     Some(Stamp {
         modified: metadata.modified().ok()?,

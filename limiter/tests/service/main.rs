@@ -20,6 +20,7 @@ mod leases;
 mod long_polls;
 mod outages;
 mod queues;
+mod rls_config;
 mod shutdown;
 mod store_losses;
 mod store_states;

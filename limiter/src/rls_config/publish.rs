@@ -1,0 +1,199 @@
+//! Limits from outside (files, a management server) in a store that operators edit as well.
+//!
+//! One rule: a limiter replaces the limits of a domain only if nobody else edited them since a
+//! limiter wrote them. Bucket overrides, pauses, resets and credits are no such edits: they stay.
+
+use std::{collections::HashMap, sync::Arc};
+
+use policy::{Name, Policy};
+use store::{
+    Change, Edit, EditError, HistoryEntry, OverrideEdits, Overrides, Signature, Store, StoreError,
+    Stored,
+};
+
+/// The author of such edits.
+const AUTHOR: &str = "limiter";
+
+/// How many of a domain's last edits are searched for the one that last changed its limits.
+const HISTORY: usize = 200;
+
+/// How often an edit is tried that loses a race against another replica.
+const ATTEMPTS: usize = 5;
+
+/// Why limits from outside are not in force.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PublishError {
+    /// Somebody else's limits are there.
+    #[error(
+        "the limits of {domain} in the store were {who}, so those of {from} are not in force; \
+         `rlctl convert` and `rlctl apply --prune` put them in force, and from then on the limiter \
+         follows {from} again"
+    )]
+    Edited {
+        domain: Name,
+        who: String,
+        from: &'static str,
+    },
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Edit(#[from] EditError),
+}
+
+impl PublishError {
+    /// Whether the store could not be asked, rather than having refused.
+    pub(crate) fn is_outage(&self) -> bool {
+        matches!(self, Self::Store(_) | Self::Edit(EditError::Store(_)))
+    }
+}
+
+/// Writes limits from one source, and knows which it wrote.
+pub(crate) struct Publisher {
+    store: Arc<dyn Store>,
+    /// What messages call the source, and the history its edits' reason.
+    source: &'static str,
+    written: HashMap<Name, Policy>,
+}
+
+impl Publisher {
+    pub(crate) fn new(store: Arc<dyn Store>, source: &'static str) -> Self {
+        Self {
+            store,
+            source,
+            written: HashMap::new(),
+        }
+    }
+
+    /// Puts these limits in force, and deletes the domains that were there before and are not any
+    /// more. Every domain is tried; the first that fails is reported.
+    pub(crate) async fn publish(&mut self, policies: &[Policy]) -> Result<(), PublishError> {
+        let mut outcome = Ok(());
+        let gone: Vec<Name> = { self.written.keys() }
+            .filter(|name| policies.iter().all(|policy| policy.domain != **name))
+            .cloned()
+            .collect();
+        for domain in gone {
+            let empty = Policy::empty(domain.clone());
+            match self.one(&empty, true).await {
+                Ok(()) => {
+                    self.written.remove(&domain);
+                }
+                // They are somebody else's now, and no concern of this source any more.
+                Err(PublishError::Edited { who, .. }) => {
+                    tracing::warn!(%domain, "the domain is not in {} any more and stays: its limits were {who}", self.source);
+                    self.written.remove(&domain);
+                }
+                Err(error) => outcome = outcome.and(Err(error)),
+            }
+        }
+        for policy in policies {
+            match self.one(policy, false).await {
+                Ok(()) => {
+                    self.written.insert(policy.domain.clone(), policy.clone());
+                }
+                Err(error) => outcome = outcome.and(Err(error)),
+            }
+        }
+        outcome
+    }
+
+    async fn one(&self, wanted: &Policy, delete: bool) -> Result<(), PublishError> {
+        let mut attempts = 1..=ATTEMPTS;
+        loop {
+            let last = attempts.next().is_none();
+            match self.attempt(wanted, delete).await {
+                Err(PublishError::Edit(EditError::Conflict { .. })) if !last => {}
+                outcome => return outcome,
+            }
+        }
+    }
+
+    async fn attempt(&self, wanted: &Policy, delete: bool) -> Result<(), PublishError> {
+        let domain = &wanted.domain;
+        let base = self.store.read(domain, Overrides::All).await?;
+        let held = base.policy();
+        let merged = keep_live(wanted, held);
+        let same = match held {
+            Some(held) => !delete && held.to_node() == merged.to_node(),
+            None => delete,
+        };
+        if same {
+            return Ok(());
+        }
+        self.check_owner(domain, &base).await?;
+        let none = OverrideEdits::new();
+        let change = if delete {
+            Change::Delete(&none)
+        } else {
+            Change::Limits(&merged)
+        };
+        let by = Signature {
+            author: AUTHOR.to_owned(),
+            reason: self.source.to_owned(),
+        };
+        let edit = Edit {
+            domain,
+            base: &base,
+            change,
+            by: &by,
+        };
+        let revision = self.store.write(&edit).await?;
+        tracing::info!(%domain, revision = revision.number, source = self.source, "limits written");
+        Ok(())
+    }
+
+    /// Whether these limits are a limiter's to replace.
+    async fn check_owner(&self, domain: &Name, base: &Stored) -> Result<(), PublishError> {
+        if matches!(base, Stored::Absent) {
+            return Ok(());
+        }
+        let ours = self.written.get(domain).zip(base.policy());
+        if ours.is_some_and(|(ours, held)| keep_live(ours, Some(held)).to_node() == held.to_node())
+        {
+            return Ok(());
+        }
+        let history = self.store.history(domain, HISTORY).await?;
+        let last = history.iter().find(|entry| edits_limits(entry));
+        match last {
+            Some(entry) if entry.by.author == AUTHOR && entry.by.reason == self.source => Ok(()),
+            last => Err(PublishError::Edited {
+                domain: domain.clone(),
+                who: last.map_or("not written by a limiter".to_owned(), |entry| {
+                    format!(
+                        "edited by {} (revision {})",
+                        entry.by.author, entry.revision.number
+                    )
+                }),
+                from: self.source,
+            }),
+        }
+    }
+}
+
+fn edits_limits(entry: &HistoryEntry) -> bool {
+    !matches!(entry.operation.as_str(), "override" | "reset" | "credit")
+}
+
+/// The limits, with the overrides and pauses that operators set on those of the same name.
+fn keep_live(wanted: &Policy, held: Option<&Policy>) -> Policy {
+    let mut merged = wanted.clone();
+    let Some(held) = held else {
+        return merged;
+    };
+    merged.paused = held.paused;
+    let by_name: HashMap<&Name, _> = held
+        .limits
+        .iter()
+        .map(|limit| (&limit.name, limit))
+        .collect();
+    for limit in &mut merged.limits {
+        if let Some(live) = by_name
+            .get(&limit.name)
+            .filter(|live| live.per == limit.per)
+        {
+            limit.paused = live.paused;
+            limit.overrides.clone_from(&live.overrides);
+        }
+    }
+    merged
+}

@@ -1,0 +1,221 @@
+//! envoyproxy/ratelimit's files as a source of limits.
+
+use std::{fs, os::unix::fs::symlink, path::Path};
+
+use anyhow::{Context, Result};
+use harness::{Engine, until};
+use limiter::{RunError, Settings};
+use policy::Policy;
+use serde_json::json;
+use store::{Change, Edit, Options, Overrides, Signature, Store, StoreUrl, open};
+
+use crate::support::{PATIENCE, Server, Service, name, quick};
+
+const SHOP: &str =
+    "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: N}}]\n";
+const API: &str =
+    "domain: api\ndescriptors: [{key: path, value: /x*, rate_limit: {unlimited: true}}]\n";
+
+fn shop(requests: u32) -> String {
+    SHOP.replace('N', &requests.to_string())
+}
+
+fn followed(folder: &Path, memory: bool) -> Settings {
+    Settings {
+        rls_config: Some(folder.to_owned()),
+        limits_are_the_policy: memory,
+        ..quick()
+    }
+}
+
+/// Waits until a peek shows this quota for a user.
+async fn quota_becomes(service: &Service, quota: u64) -> Result<()> {
+    let what = format!("the quota is {quota}");
+    until(&what, PATIENCE, async || {
+        let peek = json!({"descriptor": {"descriptor": "user=alice"}, "peek": true});
+        let answer = service.ask(peek).await.ok()?.json().ok()?;
+        (answer["limits"][0]["limit"] == quota).then_some(())
+    })
+    .await
+}
+
+/// Waits until `/readyz` is 200 and reports an error with these words, or none.
+async fn error_becomes(service: &Service, words: Option<&str>) -> Result<()> {
+    let what = format!("the error is {words:?}");
+    until(&what, PATIENCE, async || {
+        let report = service.admin("/readyz").send().await.ok()?.json().ok()?;
+        let error = report["limits_file_error"].as_str();
+        let right = match words {
+            Some(words) => error?.contains(words),
+            None => error.is_none(),
+        };
+        (right && report["ready"] == true).then_some(())
+    })
+    .await
+}
+
+#[tokio::test]
+async fn edits_are_in_force_and_what_is_wrong_is_not() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("shop.yaml");
+    fs::write(&path, shop(10))?;
+    fs::write(folder.path().join("api.yml"), API)?;
+    fs::write(folder.path().join("notes.txt"), "not a configuration")?;
+    fs::write(folder.path().join(".hidden.yaml"), "neither")?;
+    let store = open(&StoreUrl::Memory, Options::default())?;
+    let service = Service::ready_on(store, followed(folder.path(), true)).await?;
+    quota_becomes(&service, 10).await?;
+
+    fs::write(&path, shop(20).replace("day", "fortnight"))?;
+    error_becomes(&service, Some("shop.yaml:2:")).await?;
+    quota_becomes(&service, 10).await?;
+    fs::write(&path, shop(20))?;
+    quota_becomes(&service, 20).await?;
+    error_becomes(&service, None).await?;
+
+    // A second file with the same descriptor.
+    let second = folder.path().join("more.yaml");
+    fs::write(&second, shop(30))?;
+    error_becomes(&service, Some("a second descriptor `user`")).await?;
+    fs::remove_file(&second)?;
+    error_becomes(&service, None).await?;
+
+    fs::remove_file(&path)?;
+    until("the domain is gone", PATIENCE, async || {
+        let reply = service.ask(json!({"descriptor": {}})).await.ok()?;
+        (reply.status == 404).then_some(())
+    })
+    .await?;
+    fs::remove_file(folder.path().join("api.yml"))?;
+    error_becomes(&service, Some("has no files any more")).await?;
+    let reply = service.post("/v1/check", r#"{"domain":"api","descriptor":{}}"#);
+    assert_eq!(reply.send().await?.status, 200, "the last good limits stay");
+    Ok(())
+}
+
+/// As a kubelet updates a mounted volume: a new folder, and one link swapped.
+#[tokio::test]
+async fn a_swapped_volume_is_read_as_a_whole() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let at = |name: &str| folder.path().join(name);
+    let version = |name: &str, requests: u32| -> Result<()> {
+        fs::create_dir(at(name))?;
+        fs::write(at(name).join("shop.yaml"), shop(requests))?;
+        symlink(name, at("..next"))?;
+        Ok(fs::rename(at("..next"), at("..data"))?)
+    };
+    version("..one", 10)?;
+    symlink("..data/shop.yaml", at("shop.yaml"))?;
+    let store = open(&StoreUrl::Memory, Options::default())?;
+    let service = Service::ready_on(store, followed(folder.path(), true)).await?;
+    quota_becomes(&service, 10).await?;
+    version("..two", 20)?;
+    quota_becomes(&service, 20).await
+}
+
+#[tokio::test]
+async fn what_is_wrong_from_the_start_ends_it() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let missing = folder.path().join("missing");
+    let store = open(&StoreUrl::Memory, Options::default())?;
+    let service = Service::start(store, followed(&missing, true))?;
+    let error = service.end().await?.err().context("an error")?;
+    assert!(matches!(error, RunError::Limits(_)));
+    assert!(error.to_string().contains("missing"), "{error}");
+
+    fs::write(
+        folder.path().join("shop.yaml"),
+        "domain: shop\ndescriptor: []\n",
+    )?;
+    let store = open(&StoreUrl::Memory, Options::default())?;
+    let service = Service::start(store, followed(folder.path(), true))?;
+    let error = service.end().await?.err().context("an error")?.to_string();
+    assert!(error.contains("did you mean `descriptors`?"), "{error}");
+    Ok(())
+}
+
+/// An edit of the limits by hand.
+async fn edit(store: &dyn Store, to: impl FnOnce(&mut Policy)) -> Result<()> {
+    let domain = name("shop");
+    let base = store.read(&domain, Overrides::All).await?;
+    let mut policy = base.policy().context("limits")?.clone();
+    to(&mut policy);
+    let by = Signature {
+        author: "ann".to_owned(),
+        reason: "at night".to_owned(),
+    };
+    let edit = Edit {
+        domain: &domain,
+        base: &base,
+        change: Change::Limits(&policy),
+        by: &by,
+    };
+    store.write(&edit).await?;
+    Ok(())
+}
+
+#[tokio::test]
+#[ignore = "needs a server"]
+async fn files_give_way_to_edits_in_the_store() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("shop.yaml");
+    fs::write(&path, shop(10))?;
+    let server = Server::start(Engine::Valkey).await?;
+    let settings = followed(folder.path(), false);
+    let first = Service::ready_on(server.store()?, settings.clone()).await?;
+    let second = Service::ready_on(server.store()?, settings.clone()).await?;
+    quota_becomes(&first, 10).await?;
+
+    // Both follow, and one edit is made.
+    fs::write(&path, shop(20))?;
+    quota_becomes(&first, 20).await?;
+    quota_becomes(&second, 20).await?;
+    let history = first.store.history(&name("shop"), 10).await?;
+    let whose: Vec<_> = history
+        .iter()
+        .map(|e| (e.by.author.as_str(), e.by.reason.as_str()))
+        .collect();
+    assert_eq!(whose, [("limiter", "--rls-config"); 2]);
+
+    // A pause is no edit of limits, and stays.
+    edit(&*first.store, |policy| {
+        policy.limits[0].paused = Some(policy::Pause { until_ms: None });
+    })
+    .await?;
+    fs::write(&path, shop(25))?;
+    until(
+        "the limits changed beside the pause",
+        PATIENCE,
+        async || {
+            let stored = first.store.read(&name("shop"), Overrides::All).await.ok()?;
+            let limit = stored.policy()?.limits.first()?;
+            (limit.quota.parameters().rate.units == 25 && limit.paused.is_some()).then_some(())
+        },
+    )
+    .await?;
+    edit(&*first.store, |policy| policy.limits[0].paused = None).await?;
+
+    // Another rate is one: the files wait until the limits are theirs again.
+    let other = |requests: u64| {
+        let rate = format!(
+            "domain: shop\nlimits: [{{name: user, descriptor: [user], algorithm: fixed_window, rate: {requests}/d}}]"
+        );
+        Policy::from_yaml("", rate.as_bytes())
+    };
+    let other = |requests| other(requests).map_err(|problems| anyhow::anyhow!("{problems}"));
+    let by_hand = other(99)?;
+    edit(&*first.store, |policy| *policy = by_hand).await?;
+    fs::write(&path, shop(30))?;
+    error_becomes(&first, Some("edited by ann (revision ")).await?;
+    quota_becomes(&first, 99).await?;
+    let restarted = Service::ready_on(server.store()?, settings).await?;
+    error_becomes(&restarted, Some("edited by ann")).await?;
+    quota_becomes(&restarted, 99).await?;
+    let as_files = other(30)?;
+    edit(&*first.store, |policy| *policy = as_files).await?;
+    error_becomes(&first, None).await?;
+    error_becomes(&restarted, None).await?;
+    fs::write(&path, shop(40))?;
+    quota_becomes(&first, 40).await?;
+    Ok(())
+}
