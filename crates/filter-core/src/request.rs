@@ -18,7 +18,7 @@ pub use descriptor::{NoProperty, Request};
 use hold::{Held, HoldPermit, Holds};
 pub(crate) use hold::{LimiterSlots, LocalSlot, Slots};
 use limit_check::LocalDecision;
-pub(crate) use limit_check::{DenyingLimits, LeaseUse, LimitCheck, Mode, quota_status};
+pub(crate) use limit_check::{DenyingLimits, LeaseUse, LimitCheck, quota_status};
 use pending_check::SlotRelease;
 pub(crate) use pending_check::{Attempts, PendingCheck};
 pub(crate) use streams::Stream;

@@ -3,6 +3,7 @@
 
 mod catch_up;
 mod index;
+mod mode;
 mod overrides;
 #[cfg(feature = "service")]
 mod walk;
@@ -16,6 +17,7 @@ use crate::{
 };
 
 use index::Index;
+pub use mode::Mode;
 use overrides::Overrides;
 
 /// A compiled policy.

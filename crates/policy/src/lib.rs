@@ -28,7 +28,7 @@ pub use documents::{
 };
 pub use patterns::{Pattern, PatternError};
 
-pub use compiled::{Compiled, Match, Resolved};
+pub use compiled::{Compiled, Match, Mode, Resolved};
 pub use descriptor::{Descriptor, Entries, normal_value};
 pub use descriptor_limit::{
     ChargeMode, DESCRIPTOR, DescriptorError, DescriptorLimit, DescriptorPattern, EntryPattern,

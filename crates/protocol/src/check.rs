@@ -1,6 +1,6 @@
 //! A check and its answer, whatever the encoding.
 
-use policy::{Descriptor, Name, Revision};
+use policy::{Descriptor, Mode, Name, Revision};
 
 /// One request to be tested against every limit of the domain that matches it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -103,18 +103,6 @@ pub struct Free {
     pub slot: Slot,
     /// What its request was charged.
     pub units: u64,
-}
-
-/// How a limit takes part in a check.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mode {
-    /// Over it, the check is denied.
-    #[default]
-    Enforce,
-    /// Over it, the check is only reported.
-    Shadow,
-    /// Over it, the request goes on marked as degraded.
-    Degrade,
 }
 
 /// The decision on one check.

@@ -12,15 +12,14 @@ pub mod json;
 mod outcome;
 mod summary;
 
-pub use check::{
-    Answer, Check, Debit, Free, Lease, LeaseRequest, LimitAnswer, Mode, Settlement, Slot,
-};
+pub use check::{Answer, Check, Debit, Free, Lease, LeaseRequest, LimitAnswer, Settlement, Slot};
 pub use error::{ApiError, ErrorCode};
 pub use headers::{
     ALL_LIMITS, API_HEADER, API_VERSION, CHECK_CBOR, CHECK_JSON, PROXIES_HEADER, REPORT_CBOR,
     REVISION_HEADER, format_proxies, is_proxy_id, parse_proxies,
 };
 pub use outcome::{DecidedBy, Outcome};
+pub use policy::Mode;
 pub use summary::Summary;
 
 /// Checks in one batch, at most.

@@ -1,6 +1,8 @@
 //! How decisions are counted: their outcome, and what made them.
 
-use crate::{LimitAnswer, Mode};
+use policy::Mode;
+
+use crate::LimitAnswer;
 
 /// The outcome of a check at one limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -40,6 +42,17 @@ impl Outcome {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Allowed, Self::Denied, Self::WouldDeny, Self::Degraded];
 
+    /// What becomes of a request at a limit that allows it or not: only a limit that is enforced
+    /// denies.
+    pub fn of(allowed: bool, mode: Mode) -> Self {
+        match (allowed, mode) {
+            (true, _) => Self::Allowed,
+            (false, Mode::Enforce) => Self::Denied,
+            (false, Mode::Shadow) => Self::WouldDeny,
+            (false, Mode::Degrade) => Self::Degraded,
+        }
+    }
+
     /// The word in metrics and records.
     pub fn word(self) -> &'static str {
         match self {
@@ -57,14 +70,9 @@ impl Outcome {
 }
 
 impl LimitAnswer {
-    /// What the limit decided: only a limit that is enforced denies.
+    /// What the limit decided.
     pub fn outcome(&self) -> Outcome {
-        match (self.allowed, self.mode) {
-            (true, _) => Outcome::Allowed,
-            (false, Mode::Enforce) => Outcome::Denied,
-            (false, Mode::Shadow) => Outcome::WouldDeny,
-            (false, Mode::Degrade) => Outcome::Degraded,
-        }
+        Outcome::of(self.allowed, self.mode)
     }
 }
 

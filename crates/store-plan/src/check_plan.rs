@@ -8,7 +8,7 @@ use algorithms::{
     Algorithm, Freed, LeaseAsk, QueueSlot, RetryAfter,
     check::{LimitVerdict, Options, Verdict},
 };
-use policy::{Compiled, Limit, Match, Name, OverLimit, Resolved};
+use policy::{Compiled, Limit, Match, Name, Resolved};
 use protocol::{Answer, Check, LimitAnswer, Mode};
 
 use crate::{
@@ -307,11 +307,7 @@ impl<'p> LimitPlan<'p> {
         now_ms: u64,
     ) -> Self {
         let limit = found.limit;
-        let mode = match (found.enforced, limit.over_limit) {
-            (false, _) => Mode::Shadow,
-            (true, OverLimit::Degrade) => Mode::Degrade,
-            (true, OverLimit::Reject | OverLimit::Queue) => Mode::Enforce,
-        };
+        let mode = found.mode();
         let (index, missing) = (found.index, found.missing);
         let values = found.into_values();
         let quota = match missing {

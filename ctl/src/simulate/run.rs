@@ -4,7 +4,7 @@ use algorithms::{
     Freed, RetryAfter,
     check::{Mode, Options, Verdict},
 };
-use policy::{Compiled, Match, OverLimit, Resolved};
+use policy::{Compiled, Match, Resolved};
 
 use super::{Answer, Difference, Engine, Report, Request, Run, Scenario, Step, Subject};
 use crate::error::Error;
@@ -140,9 +140,9 @@ fn held(subjects: Vec<Subject>, verdict: &Verdict) -> Vec<Subject> {
 }
 
 fn mode(found: &Match<'_, '_>) -> Mode {
-    match found.limit.over_limit {
-        OverLimit::Reject | OverLimit::Queue if found.enforced => Mode::Enforce,
-        _ => Mode::Observe,
+    match found.mode() {
+        policy::Mode::Enforce => Mode::Enforce,
+        policy::Mode::Shadow | policy::Mode::Degrade => Mode::Observe,
     }
 }
 

@@ -2,12 +2,12 @@
 
 use std::rc::Rc;
 
-use policy::Limit;
+use policy::{Limit, Mode};
 
 use crate::{
     active_policy::ActivePolicy,
     lease::Terms,
-    request::{Extracted, LeaseUse, LimitCheck, Mode},
+    request::{Extracted, LeaseUse, LimitCheck},
     response::QuotaStatus,
     time::Now,
     worker::Worker,

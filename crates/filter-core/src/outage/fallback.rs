@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use algorithms::{Algorithm, Decision, QueueSlot};
-use policy::{Limit, OnFailure};
+use policy::{Limit, Mode, OnFailure};
 use protocol::{DecidedBy, Outcome};
 
 use super::ChargeStatus;
@@ -12,7 +12,7 @@ use crate::{
     host::Host,
     local_bucket::{LocalBucket, Start, Take},
     metrics::Event,
-    request::{Admission, DenyingLimits, LimitCheck, LocalSlot, Mode, PendingCheck, quota_status},
+    request::{Admission, DenyingLimits, LimitCheck, LocalSlot, PendingCheck, quota_status},
     response::Denial,
     time::Now,
     worker::{Level, Step, Worker},

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use policy::Name;
+use policy::{Mode, Name};
 use protocol::{DecidedBy, Outcome};
 
 use crate::{
@@ -11,9 +11,7 @@ use crate::{
     local_bucket::{LocalBucket, Start},
     metrics::Event,
     random::Random,
-    request::{
-        Held, HoldPermit, LeaseUse, LimitCheck, LocalSlot, Mode, PendingCheck, Slots, Stream,
-    },
+    request::{Held, HoldPermit, LeaseUse, LimitCheck, LocalSlot, PendingCheck, Slots, Stream},
     response::{Denial, QuotaHeaders, QuotaStatus},
     time::Now,
     worker::{Edits, HOLDING_MS, Refusal, Step, StreamId, Worker},

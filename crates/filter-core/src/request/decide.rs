@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use algorithms::Algorithm;
-use policy::Match;
+use policy::{Match, Mode};
 use protocol::{DecidedBy, Outcome};
 
 use crate::{
@@ -13,8 +13,8 @@ use crate::{
     local_bucket::{LocalBucket, Start, Take},
     metrics::Event,
     request::{
-        Admission, DenyingLimits, Extracted, LeaseUse, LimitCheck, LocalDecision, Mode,
-        PendingCheck, Plan, Request, Stream, quota_status,
+        Admission, DenyingLimits, Extracted, LeaseUse, LimitCheck, LocalDecision, PendingCheck,
+        Plan, Request, Stream, quota_status,
     },
     response::{Denial, QuotaHeaders, QuotaStatus},
     time::Now,

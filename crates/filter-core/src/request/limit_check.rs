@@ -1,7 +1,7 @@
 //! One limit that applies to a request: its bucket, and what was decided of it so far.
 
 use algorithms::{Algorithm, Decision, QueueSlot};
-use policy::{Limit, Match, Name, OverLimit, Resolved, Scope};
+use policy::{Limit, Match, Mode, Name, Resolved, Scope};
 
 use crate::{
     active_policy::ActivePolicy,
@@ -57,17 +57,6 @@ pub(crate) struct LocalDecision {
     pub(crate) at_ms: u64,
 }
 
-/// What happens to a request over the limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mode {
-    /// The request is denied.
-    Enforce,
-    /// The request goes on, and is reported.
-    Shadow,
-    /// The request goes on, marked as degraded.
-    Degrade,
-}
-
 impl LimitCheck {
     /// A limit that matches; `None`: an override makes the bucket unlimited.
     pub(crate) fn new(
@@ -91,11 +80,7 @@ impl LimitCheck {
         };
         Some(Self {
             at: found.index,
-            mode: match limit.over_limit {
-                _ if !found.enforced => Mode::Shadow,
-                OverLimit::Degrade => Mode::Degrade,
-                OverLimit::Reject | OverLimit::Queue => Mode::Enforce,
-            },
+            mode: found.mode(),
             key: table
                 .key(limit.name.as_str(), found.values.iter().copied())
                 .in_role(role),

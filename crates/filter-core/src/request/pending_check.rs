@@ -2,13 +2,13 @@
 
 use std::rc::Rc;
 
-use policy::{Limit, Name, OnFailure, OverLimit};
+use policy::{Limit, Mode, Name, OnFailure, OverLimit};
 use protocol::{Debit, Free, LeaseRequest};
 
 use crate::{
     active_policy::ActivePolicy,
     call::Load,
-    request::{Extracted, HoldPermit, LimitCheck, Mode},
+    request::{Extracted, HoldPermit, LimitCheck},
     worker::StreamId,
 };
 
