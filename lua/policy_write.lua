@@ -7,7 +7,7 @@
 -- ARGV  [1] the revision number that the edit is based on; '' where there was no record or a
 --           deleted one; '*' for whatever there is, as long as it is there (a reset)
 --       [2] its digest, in hex ('' with '' and '*')
---       [3] operation: limits, override, reset or delete
+--       [3] operation: fields, edit, delete, override, reset or credit
 --       [4] who [5] why [6] before [7] after [8] the limit concerned, if one: for the history;
 --           an override's `before` is what is stored of it
 --       [9] the limits as JSON; '' leaves them as they are

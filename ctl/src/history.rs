@@ -6,6 +6,7 @@ mod revert;
 use std::collections::BTreeMap;
 
 use policy::{Limit, Name, Node, Pause};
+use store::RecordedOverrides;
 
 use crate::changes::{self, Action, FieldChange, LimitChange};
 
@@ -20,7 +21,7 @@ pub enum HistoryChange {
         /// changed, as they became. Their overrides are not among this.
         limits: [Vec<Limit>; 2],
         /// The overrides that changed, as documents, as they were and as they became.
-        overrides: [Overrides; 2],
+        overrides: [RecordedOverrides; 2],
         /// The pause of the domain before and after, where that changed.
         paused: Option<[Option<Pause>; 2]>,
     },
@@ -33,14 +34,14 @@ pub enum HistoryChange {
         /// The override as it became.
         after: Option<Node>,
     },
-    /// Usage was forgotten.
+    /// Buckets became unused.
     Reset {
         /// The limit.
         limit: Name,
         /// The bucket's key; `None` for all of them.
         key: Option<String>,
-        /// Whether this is the note of its beginning; the one of its end follows.
-        begun: bool,
+        /// Whether the entry was written at the start; that of the end follows.
+        started: bool,
     },
     /// Units were given back to a bucket.
     Credit {
@@ -56,9 +57,6 @@ pub enum HistoryChange {
     /// An operation that this version does not support, or an entry that it cannot read.
     Unknown,
 }
-
-/// Overrides as documents, by limit.
-type Overrides = BTreeMap<Name, Vec<Node>>;
 
 impl HistoryChange {
     /// The names of the limits concerned.
@@ -131,7 +129,11 @@ impl HistoryChange {
 }
 
 /// What an edit of limits changed about one of them.
-fn of_limit(limits: &[Vec<Limit>; 2], overrides: &[Overrides; 2], name: &Name) -> LimitChange {
+fn of_limit(
+    limits: &[Vec<Limit>; 2],
+    overrides: &[RecordedOverrides; 2],
+    name: &Name,
+) -> LimitChange {
     let find = |list: &'_ [Limit]| list.iter().find(|limit| limit.name == *name).cloned();
     let [before, after] = limits.each_ref().map(|side| find(side));
     let [gone, come] = overrides

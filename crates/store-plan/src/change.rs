@@ -2,9 +2,9 @@
 
 use policy::{Name, Override, Policy, Revision};
 
-use crate::{OverrideEdits, Stored};
 #[cfg(doc)]
-use crate::{Overrides, RESET_BEGUN};
+use crate::{Operation, Overrides, RecordedSide};
+use crate::{OverrideEdits, Stored};
 
 /// Who edits, and why.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -69,20 +69,17 @@ pub struct HistoryEntry {
     pub revision: Revision,
     /// When, in milliseconds since the epoch, by the store's clock.
     pub at_ms: u64,
-    /// `fields`, `edit`, `override`, `reset`, `credit` or `delete`; `limits` by earlier versions.
+    /// The word of an [`Operation`].
     pub operation: String,
     /// Who and why.
     pub by: Signature,
     /// The limit that an `override`, a `reset` or a `credit` concerned.
     pub limit: Option<Name>,
-    /// As JSON, of an edit of limits: those that it changed or removed, without their overrides, as
-    /// a list. Where it changed more, a map: `limits` is that list, `overrides` the overrides that
-    /// changed or went, as lists by limit, `paused` the domain's pause if that changed and there
-    /// was one. Where overrides were too many to list, or this and `after` are more than 1 MiB
-    /// together, nothing. Of `limits`, their overrides are in them, all. Of an `override`, what it
-    /// was. Nothing for a `reset` or a `credit`.
+    /// As JSON, of an edit of limits a [`RecordedSide`], of an override what it was. Empty where nothing
+    /// was there, of a reset and a credit, and of an edit that is larger than the history keeps or whose
+    /// overrides were too many to list.
     pub before: String,
-    /// The same as it became; the key of the bucket that was reset, `*` for all of them and
-    /// [`RESET_BEGUN`] before the first of them; the units that were given back, and the key.
+    /// The same as it became; of a reset [`HistoryEntry::reset_of`], of a credit
+    /// [`HistoryEntry::credited`].
     pub after: String,
 }

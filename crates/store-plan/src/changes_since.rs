@@ -5,9 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use policy::{Name, Node, Override, Policy, Revision, Value};
+use policy::{Name, Node, Override, Policy, Revision};
 
-use crate::{HistoryEntry, record};
+use crate::{HistoryEntry, Operation, edit, record};
 
 /// Edits that are caught up with; after more, all is read anew.
 pub const EDITS_MAX: u64 = 200;
@@ -64,12 +64,14 @@ pub fn edits_between<'h>(
 fn changed(policy: &Policy, edits: &[HistoryEntry]) -> Option<Vec<OverrideChange>> {
     let mut changed = Changed::new();
     for edit in edits {
-        match edit.operation.as_str() {
-            // What edits of fields made is in the document, which is read anew in any case.
-            "reset" | "credit" | "fields" => {}
-            "override" => apply_override(policy, &mut changed, edit.limit.as_ref()?, edit)?,
-            "edit" => apply_edit(policy, &mut changed, edit)?,
-            _ => return None,
+        match edit.kind()? {
+            // What edits of fields made is in the document, which is read again in any case.
+            Operation::Reset | Operation::Credit | Operation::Fields => {}
+            Operation::Override => {
+                apply_override(policy, &mut changed, edit.limit.as_ref()?, edit)?;
+            }
+            Operation::Edit => apply_edit(policy, &mut changed, edit)?,
+            Operation::Delete => return None,
         }
     }
     let read = |((name, values), node): ((Name, _), Option<Node>)| {
@@ -108,16 +110,11 @@ fn apply_override(
 }
 
 /// An edit of limits and overrides.
-fn apply_edit(policy: &Policy, changed: &mut Changed, edit: &HistoryEntry) -> Option<()> {
-    for (json, stays) in [(&edit.before, false), (&edit.after, true)] {
-        let node: Node = serde_json::from_str(json).ok()?;
-        let Value::Map(limits) = &node.get("overrides")?.value else {
-            return None;
-        };
-        for limit in limits {
-            let name: Name = limit.key.parse().ok()?;
-            for found in limit.value.items() {
-                apply_one(policy, changed, &name, (found.clone(), stays))?;
+fn apply_edit(policy: &Policy, changed: &mut Changed, entry: &HistoryEntry) -> Option<()> {
+    for (json, stays) in [(&entry.before, false), (&entry.after, true)] {
+        for (name, overrides) in edit::read_overrides(json)? {
+            for found in overrides {
+                apply_one(policy, changed, &name, (found, stays))?;
             }
         }
     }

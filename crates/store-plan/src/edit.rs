@@ -5,9 +5,12 @@ use policy::{Limit, Name, Override, Policy, Revision};
 use crate::{Change, Edit, EditPlanError, Keys, OverrideEdits, Overrides, Stored, record};
 
 mod limits;
+mod recorded;
 mod script_call;
 
 use limits::{between, parts};
+pub(crate) use recorded::read_overrides;
+pub use recorded::{Operation, RecordedOverrides, RecordedSide, ResetOf};
 
 /// Edits that a domain's history keeps.
 pub const HISTORY_MAX: usize = 1000;
@@ -43,15 +46,11 @@ impl Expected {
     }
 }
 
-/// What the history records of a reset of all buckets before the first of them is reset: an interrupted
-/// reset leaves this. The entry of its end is `*`.
-pub const RESET_BEGUN: &str = "* begun";
-
 /// One edit, ready to be written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     /// See [`crate::HistoryEntry::operation`].
-    pub operation: &'static str,
+    pub operation: Operation,
     /// See [`crate::HistoryEntry::before`].
     pub before: String,
     /// See [`crate::HistoryEntry::after`].
@@ -113,7 +112,7 @@ pub fn plan(edit: &Edit<'_>) -> Result<Plan, EditPlanError> {
             let empty = Policy::empty(base.domain.clone());
             let read = (!partial).then(|| between(Some(base), &empty));
             Ok(Plan {
-                operation: "delete",
+                operation: Operation::Delete,
                 ..parts(Some(base), &empty, read.as_ref().unwrap_or(overrides))?
             })
         }
@@ -128,16 +127,17 @@ fn any_goes(base: Option<&Policy>, policy: &Policy) -> bool {
 /// As [`reset`], for units that were given back to a bucket.
 pub fn credit(limit: &Limit, units: u64, key: &str) -> Plan {
     Plan {
-        operation: "credit",
-        ..reset(limit, &format!("{units} {key}"))
+        operation: Operation::Credit,
+        after: recorded::credit(units, key),
+        ..reset(limit, ResetOf::Bucket(key))
     }
 }
 
 /// Raises the generation of one limit and changes nothing else.
-pub fn reset(limit: &Limit, what: &str) -> Plan {
+pub fn reset(limit: &Limit, of: ResetOf<'_>) -> Plan {
     Plan {
-        operation: "reset",
-        after: what.to_owned(),
+        operation: Operation::Reset,
+        after: recorded::reset(of),
         limit: Some(limit.name.clone()),
         raise: vec![limit.name.clone()],
         ..Plan::default()
@@ -147,7 +147,7 @@ pub fn reset(limit: &Limit, what: &str) -> Plan {
 fn set_override(limit: &Limit, values: &[Option<Vec<u8>>], to: Option<&Override>) -> Plan {
     let json = to.map(|found| record::override_json(&limit.per, found));
     Plan {
-        operation: "override",
+        operation: Operation::Override,
         after: json.clone().unwrap_or_default(),
         limit: Some(limit.name.clone()),
         raise: vec![limit.name.clone()],

@@ -26,9 +26,9 @@ pub use store::{
 // What the methods of the stores take and return.
 pub use store_plan::{
     BucketKey, Change, ChangesSince, CheckPlanError, Edit, EditPlanError, Head, HeadState,
-    HistoryEntry, InvalidOverride, KeyValue, Keys, LimitKey, LimitKeyKind, OverrideChange,
-    OverrideEdit, OverrideEdits, Overrides, PrefixError, RESET_BEGUN, Record, Signature, Stored,
-    script,
+    HistoryEntry, InvalidOverride, KeyValue, Keys, LimitKey, LimitKeyKind, Operation,
+    OverrideChange, OverrideEdit, OverrideEdits, Overrides, PrefixError, Record, RecordedOverrides,
+    RecordedSide, ResetOf, Signature, Stored, script,
     telemetry::{
         Activity, ActivityReport, ActivitySummary, BucketActivity, Denial, Fleet, FleetReport,
         LimitActivity, LimiterStatus, ProxyStatus, Report, Resolution, TimeSlot,

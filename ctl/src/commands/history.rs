@@ -203,7 +203,9 @@ fn what(
             None => format!("~{limit} -override"),
         },
         HistoryChange::Reset {
-            limit, begun: true, ..
+            limit,
+            started: true,
+            ..
         } => format!("reset {limit}, every bucket: started"),
         HistoryChange::Reset {
             limit, key: None, ..

@@ -2,15 +2,13 @@
 
 use std::collections::{HashMap, HashSet};
 
-use policy::{Limit, Name, Node, Override, Pause, Policy};
+use policy::{Limit, Name, Override, Policy};
 
-use super::{How, OverrideWrites, Plan};
+use super::{How, Operation, OverrideWrites, Plan, recorded::Recorded};
 use crate::{EditPlanError, Keys, OverrideEdit, OverrideEdits, record};
 
 /// The largest document that is written, in bytes; overrides are not part of it.
 const DOCUMENT_MAX: usize = 1 << 20;
-/// The largest `before` and `after` together that a history entry keeps, in bytes.
-const HISTORY_ENTRY_MAX: usize = 1 << 20;
 /// Overrides of one limit that one script call writes: about 5 ms of the server's time.
 const STAGE_ABOVE: usize = 1000;
 
@@ -32,7 +30,11 @@ pub(super) fn parts(
     edits: &OverrideEdits,
 ) -> Result<Plan, EditPlanError> {
     let mut plan = Plan {
-        operation: if edits.is_empty() { "fields" } else { "edit" },
+        operation: if edits.is_empty() {
+            Operation::Fields
+        } else {
+            Operation::Edit
+        },
         limits: Some(document(policy)?),
         ..Plan::default()
     };
@@ -65,67 +67,14 @@ pub(super) fn parts(
             plan.overrides.push((gone.name.clone(), clear));
         }
     }
-    let record = HistoryRecord {
+    let recorded = Recorded {
         sides: [(base, &before), (Some(policy), &after)],
         edits,
     };
-    if let Some([before, after]) = record.as_json() {
+    if let Some([before, after]) = recorded.as_json() {
         (plan.before, plan.after) = (before, after);
     }
     Ok(plan)
-}
-
-/// What the history records: which limits and overrides an edit changes, and whether it pauses the
-/// domain.
-struct HistoryRecord<'a> {
-    /// Before and after: the policy, and those of its limits that differ.
-    sides: [(Option<&'a Policy>, &'a [&'a Limit]); 2],
-    edits: &'a OverrideEdits,
-}
-
-impl HistoryRecord<'_> {
-    /// `None` if it is more than is kept.
-    fn as_json(&self) -> Option<[String; 2]> {
-        if self.edits.values().any(|edit| edit.before.is_none()) {
-            return None;
-        }
-        let [before, after] = self.sides.map(|(policy, _)| policy.and_then(|p| p.paused));
-        let paused = before != after;
-        let json = [
-            self.side(0, (paused, before)),
-            self.side(1, (paused, after)),
-        ];
-        let bytes: usize = json.iter().map(String::len).sum();
-        (bytes <= HISTORY_ENTRY_MAX).then_some(json)
-    }
-
-    /// One side, with the domain's pause, and whether that changed.
-    fn side(&self, side: usize, (changed, pause): (bool, Option<Pause>)) -> String {
-        let Some((policy, limits)) = self.sides.get(side) else {
-            return String::new();
-        };
-        let limits = Node::list(limits.iter().map(|l| l.to_node_without_overrides()));
-        let overrides = self.edits.iter().filter_map(|(name, edit)| {
-            let limit = policy.and_then(|policy| policy.limit(name.as_str()))?;
-            let found = match side {
-                0 => edit.before.as_deref().unwrap_or_default(),
-                _ => &edit.after,
-            };
-            let found = found.iter().map(|found| found.to_node(&limit.per));
-            Some((name.as_str(), Node::list(found)))
-        });
-        if self.edits.is_empty() && !changed {
-            return record::json(&limits);
-        }
-        let mut all = Node::map([("limits", limits)]);
-        if !self.edits.is_empty() {
-            all.set("overrides", Node::map(overrides));
-        }
-        if let Some(pause) = pause.filter(|_| changed) {
-            all.set("paused", pause.to_node());
-        }
-        record::json(&all)
-    }
 }
 
 /// Whether two limits say the same, apart from overrides and whichever edit made them.

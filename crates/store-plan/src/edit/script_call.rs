@@ -34,7 +34,7 @@ impl Plan {
         let mut args = vec![
             number,
             digest,
-            self.operation.to_owned(),
+            self.operation.word().to_owned(),
             by.author.clone(),
             by.reason.clone(),
             self.before.clone(),

@@ -199,7 +199,7 @@ impl Domains {
         domain.history.push_front(HistoryEntry {
             revision: revision.clone(),
             at_ms: now_ms,
-            operation: plan.operation.to_owned(),
+            operation: plan.operation.word().to_owned(),
             by: by.clone(),
             limit: plan.limit,
             before: plan.before,

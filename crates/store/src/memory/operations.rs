@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use policy::{Compiled, Name};
 use redis_link::slot;
-use store_plan::{CheckPlan, RESET_BEGUN, Signature, edit};
+use store_plan::{CheckPlan, ResetOf, Signature, edit};
 
 use super::{MemoryStore, lock};
 use crate::{
@@ -83,23 +83,24 @@ impl Buckets for MemoryStore {
     ) -> Result<ResetReport, EditError> {
         let LimitOf { domain, limit } = *of;
         let now_ms = (self.clock)();
-        let (buckets, what) = match which {
+        let (buckets, key) = match which {
             ResetScope::Bucket(values) => {
                 let key = self.keys.bucket_of(domain, limit, values);
                 let removed = lock(&self.buckets).remove(|k| k == key, now_ms);
-                (removed, key)
+                (removed, Some(key))
             }
             ResetScope::All => {
-                let begun = edit::reset(limit, RESET_BEGUN);
+                let begun = edit::reset(limit, ResetOf::AllStarted);
                 lock(&self.domains).reset(domain, begun, by, now_ms)?;
                 let ours = |key: &str| {
                     let parsed = self.keys.parse_bucket(key.as_bytes());
                     parsed.is_some_and(|p| p.domain == *domain && p.limit == limit.name)
                 };
-                (lock(&self.buckets).remove(ours, now_ms), "*".to_owned())
+                (lock(&self.buckets).remove(ours, now_ms), None)
             }
         };
-        let plan = edit::reset(limit, &what);
+        let of = key.as_deref().map_or(ResetOf::All, ResetOf::Bucket);
+        let plan = edit::reset(limit, of);
         let revision = lock(&self.domains).reset(domain, plan, by, now_ms)?;
         self.edited();
         Ok(ResetReport {

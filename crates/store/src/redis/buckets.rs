@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use policy::{Compiled, Name};
 use redis_link::{Lane, Request, slot, value};
 use store_plan::{
-    Bucket, CheckPlan, RESET_BEGUN, Signature, edit,
+    Bucket, CheckPlan, ResetOf, Signature, edit,
     script::{self, Clock, Credited},
 };
 
@@ -127,20 +127,24 @@ impl Buckets for RedisStore {
         let LimitOf { domain, limit } = *of;
         // Buckets first: a cache filled from one of them before it goes is dropped by the new
         // generation afterwards.
-        let (buckets, what) = match which {
+        let (buckets, key) = match which {
             ResetScope::Bucket(values) => {
                 let key = self.keys().bucket_of(domain, limit, values);
-                (self.make_unused(std::slice::from_ref(&key)).await?, key)
+                (
+                    self.make_unused(std::slice::from_ref(&key)).await?,
+                    Some(key),
+                )
             }
             ResetScope::All => {
-                let begun = edit::reset(limit, RESET_BEGUN);
+                let begun = edit::reset(limit, ResetOf::AllStarted);
                 self.write_plan(domain, &edit::Expected::Any, &begun, by)
                     .await?;
                 let buckets = self.make_all_unused(domain, &limit.name).await?;
-                (buckets, "*".to_owned())
+                (buckets, None)
             }
         };
-        let plan = edit::reset(limit, &what);
+        let of = key.as_deref().map_or(ResetOf::All, ResetOf::Bucket);
+        let plan = edit::reset(limit, of);
         let revision = self
             .write_plan(domain, &edit::Expected::Any, &plan, by)
             .await?;

@@ -7,8 +7,8 @@ use std::{
 
 use anyhow::Result;
 use store::{
-    CheckError, CheckPlanError, Credit, Cursor, EditError, KeyValue, LimitOf, RESET_BEGUN,
-    ResetScope, Store,
+    CheckError, CheckPlanError, Credit, Cursor, EditError, KeyValue, LimitOf, ResetOf, ResetScope,
+    Store,
 };
 
 use crate::{
@@ -259,7 +259,7 @@ async fn a_reset_forgets_usage_and_raises_the_generation(store: Shared) -> Resul
         (history[0].after.as_str(), &history[0].limit),
         ("*", &Some(name("per-user")))
     );
-    assert_eq!(history[1].after, RESET_BEGUN);
+    assert_eq!(history[1].reset_of(), ResetOf::AllStarted);
     assert_eq!(history[2].after, "rl:b:shop:per-user:alice");
 
     let elsewhere = name("elsewhere");

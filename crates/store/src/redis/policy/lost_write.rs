@@ -113,7 +113,7 @@ fn is_lost(result: &Result<Revision, EditError>) -> bool {
 
 fn is_the_same(entry: &HistoryEntry, edit: &Edit<'_>, plan: &Plan) -> bool {
     entry.by == *edit.by
-        && entry.operation == plan.operation
+        && entry.kind() == Some(plan.operation)
         && entry.after == plan.after
         && entry.limit == plan.limit
 }
