@@ -11,6 +11,7 @@ mod limit_check;
 mod limiter_traffic;
 mod pending_check;
 mod streams;
+mod take_local;
 
 pub(crate) use admit::Admission;
 pub(crate) use descriptor::{Extracted, Plan};

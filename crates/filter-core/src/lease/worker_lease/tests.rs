@@ -1,5 +1,6 @@
 use super::{
     super::terms::{TERMS, portion},
+    slots::SLOTS,
     *,
 };
 use crate::{cache::Table, time::at};

@@ -1,0 +1,113 @@
+//! `on_failure: local`: a bucket of this proxy, with its share of the limit.
+
+use algorithms::{Algorithm, Decision, QueueSlot};
+use policy::Mode;
+use protocol::{DecidedBy, Outcome};
+
+use super::{FallbackInput, FallbackResult};
+use crate::{
+    active_policy::FallbackBucket,
+    host::Host,
+    local_bucket::{LocalBucket, Start, Take},
+    request::{LocalSlot, quota_status},
+    time::Now,
+    worker::Worker,
+};
+
+impl Worker {
+    /// Decides one limit by its fallback bucket.
+    pub(super) fn fall_back_locally(
+        &mut self,
+        host: &impl Host,
+        now: Now,
+        input: &FallbackInput<'_>,
+        result: &mut FallbackResult,
+    ) {
+        let FallbackInput {
+            limit_check,
+            limit,
+            take,
+            ..
+        } = *input;
+        let decided = match input
+            .policy
+            .fallback_bucket(limit_check.at, limit_check.status)
+        {
+            FallbackBucket::Unlimited => return,
+            FallbackBucket::Impossible => None,
+            FallbackBucket::Bucket(algorithm) => {
+                let decided = self.decide_bucket(host, now, input, &algorithm);
+                decided.map(|(decision, slot)| {
+                    let slots = &mut result.admission.slots.local;
+                    slots.extend(
+                        slot.filter(|_| limit_check.mode == Mode::Enforce)
+                            .map(|slot| LocalSlot {
+                                key: limit_check.key,
+                                generation: limit.generation,
+                                algorithm,
+                                cost: limit.cost,
+                                slot,
+                                at_ms: now.wall_ms,
+                            }),
+                    );
+                    (algorithm, decision)
+                })
+            }
+        };
+        let fits = decided
+            .as_ref()
+            .is_some_and(|(_, decision)| decision.allowed);
+        match limit_check.mode {
+            Mode::Degrade if !fits => result.admission.degraded.push(limit.name.clone()),
+            Mode::Enforce if !fits => {
+                let wait_ms = decided.as_ref().and_then(|(_, d)| d.retry_after.millis());
+                result.exhausted.add(&limit.name, limit.hidden, wait_ms);
+                self.counts
+                    .decided(&limit.name, Outcome::Denied, DecidedBy::Local);
+            }
+            _ if take != Take::Peek => {
+                self.counts
+                    .decided(&limit.name, Outcome::Allowed, DecidedBy::Local);
+            }
+            _ => {}
+        }
+        let Some((algorithm, decision)) = decided.filter(|_| limit_check.mode == Mode::Enforce)
+        else {
+            return;
+        };
+        let admission = &mut result.admission;
+        admission.delay_ms = admission.delay_ms.max(decision.delay_ms);
+        if !limit.hidden {
+            admission
+                .quota_statuses
+                .push(quota_status(limit, &algorithm, &decision));
+        }
+    }
+
+    /// Decides by the fallback bucket; `None`: contended.
+    fn decide_bucket(
+        &self,
+        host: &impl Host,
+        now: Now,
+        input: &FallbackInput<'_>,
+        algorithm: &Algorithm,
+    ) -> Option<(Decision, Option<QueueSlot>)> {
+        let FallbackInput {
+            policy,
+            limit_check,
+            limit,
+            take,
+        } = *input;
+        let bucket = LocalBucket {
+            table: &self.process.shared()?.table,
+            key: limit_check.key,
+            generation: limit.generation,
+            algorithm,
+            start: Start::Fallback {
+                proxies: policy.proxies(limit_check.at),
+                answering: self.calls.retry_budget.answered_lately(now),
+            },
+        };
+        bucket.decide(host, now, limit.cost, take).ok()
+    }
+}
