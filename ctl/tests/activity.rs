@@ -45,7 +45,7 @@ fn server(engine: Engine) -> Result<Server> {
 
 async fn store(server: &Server) -> Result<Arc<dyn Store>> {
     let store = open(&server.url().parse()?, Options::default())?;
-    // The first answer tells the server's time.
+    // The first answer has the server's time.
     store
         .report("a", &[Report::Fleet(&FleetReport::default())])
         .await?;
@@ -93,7 +93,7 @@ fn noted(buckets: Vec<BucketActivity>) -> ActivityReport {
     }
 }
 
-async fn tell(store: &Arc<dyn Store>, limiter: &str, noted: &ActivityReport) -> Result<()> {
+async fn report(store: &Arc<dyn Store>, limiter: &str, noted: &ActivityReport) -> Result<()> {
     let shop = name("shop");
     for resolution in Resolution::ALL {
         let slot = resolution.slot(store.estimated_now_ms());
@@ -121,7 +121,7 @@ fn decisions_and_denials_are_shown() -> Result<()> {
                 bucket("exports", b"carol", 25, Outcome::WouldDeny, now_ms - 30),
                 bucket("exports", b"dave", 0, Outcome::Denied, 0),
             ];
-            tell(&store, "web-1:8090/00aa", &noted(denied)).await?;
+            report(&store, "web-1:8090/00aa", &noted(denied)).await?;
             let asked = [(
                 Some(name("per-user")),
                 vec!["p1".to_owned(), "p2".to_owned()],
@@ -166,7 +166,7 @@ fn denials_are_followed_as_they_come() -> Result<()> {
     let (mut following_json, mut json) = follow(&as_json)?;
     let runtime = runtime()?;
     let store = runtime.block_on(store(&server))?;
-    let tell = |user: &[u8], count| {
+    let report_denials = |user: &[u8], count| {
         let denied = bucket(
             "per-user",
             user,
@@ -174,9 +174,9 @@ fn denials_are_followed_as_they_come() -> Result<()> {
             Outcome::Denied,
             store.estimated_now_ms(),
         );
-        runtime.block_on(tell(&store, "web-1:8090/00aa", &noted(vec![denied])))
+        runtime.block_on(report(&store, "web-1:8090/00aa", &noted(vec![denied])))
     };
-    tell(b"alice", 1)?;
+    report_denials(b"alice", 1)?;
     let first = lines.next().context("a line")?;
     assert!(
         first.ends_with(
@@ -184,13 +184,13 @@ fn denials_are_followed_as_they_come() -> Result<()> {
         ),
         "{first}"
     );
-    let told = serde_json::from_str(&json.next().context("a line")?)?;
-    schema::validate("denial", &told)?;
+    let row = serde_json::from_str(&json.next().context("a line")?)?;
+    schema::validate("denial", &row)?;
     following_json.kill()?;
     following_json.wait()?;
-    // The same again is told again, and nothing twice.
-    tell(b"alice", 2)?;
-    tell(b"bob", 1)?;
+    // The same again is reported again, and nothing twice.
+    report_denials(b"alice", 2)?;
+    report_denials(b"bob", 1)?;
     let second = lines.next().context("a line")?;
     assert!(
         second.contains("user=alice") || second.contains("user=bob"),

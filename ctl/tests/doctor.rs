@@ -333,7 +333,7 @@ fn limits_that_match_nothing_are_found() -> Result<()> {
     Ok(())
 }
 
-/// What one limiter told of itself a moment ago.
+/// What one limiter reported of itself a moment ago.
 async fn followed(url: &str, domain: &str, revision: u64) -> Result<()> {
     let store = store::open(&url.parse()?, store::Options::default())?;
     let revision = policy::Revision {

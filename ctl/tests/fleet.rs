@@ -47,7 +47,7 @@ fn proxy(id: &str, node: Option<&str>, revision: Option<&Revision>, ago_ms: u64)
 }
 
 /// A limiter says that it and these proxies follow `shop`.
-async fn tell(
+async fn report(
     store: &Arc<dyn Store>,
     limiter: &str,
     own: Option<&Revision>,
@@ -103,8 +103,8 @@ fn the_fleet_is_listed() -> Result<()> {
                 proxy("22ff00ff00ff00ff", None, None, 100),
                 proxy("33ff00ff00ff00ff", Some("edge-4"), Some(&odd), 100),
             ];
-            tell(&store, "web-1:8090/00aa", Some(&now), seen).await?;
-            tell(&store, "web-2:8090/00bb", None, Vec::new()).await?;
+            report(&store, "web-1:8090/00aa", Some(&now), seen).await?;
+            report(&store, "web-2:8090/00bb", None, Vec::new()).await?;
             let elsewhere = FleetReport {
                 proxies: BTreeMap::from([(name("typo"), vec![proxy("44", None, None, 0)])]),
                 ..FleetReport::default()
@@ -140,7 +140,7 @@ fn an_edit_can_be_waited_for() -> Result<()> {
         let store = store(&server)?;
         let asks = || vec![proxy("p1", None, None, 0)];
         // Before the edit, so that there is somebody to wait for.
-        tell(&store, "web-1:8090/00aa", None, asks()).await?;
+        report(&store, "web-1:8090/00aa", None, asks()).await?;
         let mut waiting = rlctl(&arguments)
             .arg("--wait=20s")
             .stdout(Stdio::null())
@@ -148,13 +148,13 @@ fn an_edit_can_be_waited_for() -> Result<()> {
             .spawn()?;
         let written = async || revision(&store).await;
         let now = until("the edit is written", PATIENCE, written).await?;
-        tell(&store, "web-1:8090/00aa", Some(&now), asks()).await?;
+        report(&store, "web-1:8090/00aa", Some(&now), asks()).await?;
         assert!(waiting.try_wait()?.is_none(), "the proxy is still to ask");
         let seen = vec![
             proxy("p1", None, Some(&now), 0),
             proxy("gone", None, None, 5000),
         ];
-        tell(&store, "web-1:8090/00aa", Some(&now), seen).await?;
+        report(&store, "web-1:8090/00aa", Some(&now), seen).await?;
         anyhow::Ok(waiting.wait_with_output()?)
     })?;
     let said = String::from_utf8(output.stderr)?;
@@ -198,7 +198,7 @@ fn who_lacks_an_edit_is_named() -> Result<()> {
     runtime()?.block_on(async {
         let store = store(&server)?;
         let seen = vec![proxy("p1", Some("edge-1"), None, 0)];
-        tell(&store, "web-1:8090/00aa", None, seen).await
+        report(&store, "web-1:8090/00aa", None, seen).await
     })?;
     let cases = cases();
     cases.env("RLCTL_REDIS", server.url());

@@ -1,8 +1,8 @@
 //! What `-o json` prints is what docs/rlctl-output.schema.json says, of every command.
 
+#[path = "json/reports.rs"]
+mod reports;
 mod support;
-#[path = "json/told.rs"]
-mod told;
 
 use std::collections::BTreeSet;
 
@@ -67,7 +67,7 @@ denials
 list-proxies
 ";
 
-/// With what limiters tell.
+/// With reports of limiters.
 const TOLD: &str = "
 stats
 stats per-user --over 1h
@@ -167,7 +167,7 @@ fn what_is_printed_is_documented() -> Result<()> {
         session.run(FIRST)?;
         let runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = { runtime }.enable_all().build()?;
-        runtime.block_on(told::tell(&session.server))?;
+        runtime.block_on(reports::write(&session.server))?;
         session.run(TOLD)?;
         session.run(LAST)?;
         let commands = ctl::cli::command();

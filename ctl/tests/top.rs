@@ -39,7 +39,7 @@ fn bucket(user: &str, requests: u64, denied: u64) -> BucketActivity {
     }
 }
 
-/// A server on which a limiter told of some decisions.
+/// A server on which a limiter reported some decisions.
 async fn server() -> Result<Server> {
     let server = tokio::task::spawn_blocking(|| Server::start(Engine::Valkey, &[])).await??;
     let url = server.url();
@@ -78,7 +78,7 @@ const RLCTL: &str = env!("CARGO_BIN_EXE_rlctl");
 async fn it_shows_who_is_denied_and_obeys_keys() -> Result<()> {
     let server = server().await?;
     let url = server.url();
-    // A minute, so that what was told does not run out of the picture.
+    // A minute, so that the report does not run out of the picture.
     let arguments = ["top", "--redis", &url, "--over", "1m"];
     let mut terminal = Terminal::run(RLCTL, &arguments, &[])?;
     let text = terminal.shows("user=alice").await?;
@@ -187,7 +187,7 @@ async fn what_is_wrong_from_the_start_is_said_without_a_screen() -> Result<()> {
     Ok(())
 }
 
-/// The variable by which the next test tells this program to panic.
+/// The variable by which the next test makes this program panic.
 const PANIC: &str = "RL_TEST_PANIC";
 
 /// Not a test: what the next one runs in a terminal.

@@ -21,7 +21,7 @@ pub struct Algorithm {
     engine: Engine,
 }
 
-/// What a bucket remembers. Absent means a completely unused quota, and so does the state of
+/// What is stored of a bucket. Absent means a completely unused quota, and so does the state of
 /// another algorithm: an edit of `algorithm` starts the bucket afresh.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

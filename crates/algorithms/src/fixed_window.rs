@@ -21,7 +21,7 @@ pub(crate) struct FixedWindow {
     align: Align,
 }
 
-/// What a fixed window remembers.
+/// What is stored of a fixed window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FixedWindowState {
     /// When the window started, in milliseconds.
@@ -50,8 +50,8 @@ impl FixedWindow {
         })
     }
 
-    /// The window open at `now_ms`, given the start of one that is remembered: its start, and
-    /// whether it is that one. An aligned window is the one that holds the remembered start, so
+    /// The window open at `now_ms`, given the start of one that is stored: its start, and
+    /// whether it is that one. An aligned window is the one that holds the stored start, so
     /// that a count survives an edit of W only into the window it belongs to.
     const fn open_at(&self, now_ms: u64, start_ms: u64) -> (u64, bool) {
         match self.align {
@@ -113,27 +113,24 @@ impl Quota for FixedWindow {
         now_ms: u64,
         _ttl_ms: u64,
     ) -> Loaded<'s, Self> {
-        let remembered = state.copied().unwrap_or(FixedWindowState {
+        let stored = state.copied().unwrap_or(FixedWindowState {
             start_ms: now_ms,
             used: 0,
             granted: None,
         });
-        let (start_ms, shifted) = self.window.reconcile(remembered.start_ms, now_ms);
+        let (start_ms, shifted) = self.window.reconcile(stored.start_ms, now_ms);
         let (open_ms, same) = self.open_at(now_ms.max(start_ms), start_ms);
         // Units leased from another window need not be tracked any more.
-        let granted = remembered.granted.filter(|_| same);
+        let granted = stored.granted.filter(|_| same);
         let usage = FixedWindowUsage {
             asked_ms: now_ms,
             start_ms: open_ms,
-            used: if same { remembered.used } else { 0 },
+            used: if same { stored.used } else { 0 },
             granted: granted.unwrap_or_default(),
         };
         Loaded {
             usage,
-            shifted: shifted.then_some(FixedWindowState {
-                start_ms,
-                ..remembered
-            }),
+            shifted: shifted.then_some(FixedWindowState { start_ms, ..stored }),
         }
     }
 

@@ -25,7 +25,7 @@ pub enum Kind {
     LeakyBucket,
     /// A counter per window of one period.
     FixedWindow,
-    /// Every admission remembered for one period.
+    /// Every admission is stored for one period.
     SlidingWindowLog,
     /// A counter per slice of the period.
     SlidingWindowBuckets,

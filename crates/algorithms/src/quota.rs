@@ -46,7 +46,7 @@ pub(crate) trait Quota {
     fn room(&self, usage: &Self::Usage<'_>) -> Option<u64>;
     /// Adds units, at most up to the limit; says whether any of them fitted.
     fn charge(&self, usage: &mut Self::Usage<'_>, units: u64) -> bool;
-    /// Hears what became of grants; says whether that changed anything.
+    /// Settles grants; returns whether that changed anything.
     fn settle(&self, _usage: &mut Self::Usage<'_>, _settlements: &[Settlement]) -> bool {
         false
     }

@@ -21,7 +21,7 @@ pub(crate) struct SlidingWindow {
     window: Window,
 }
 
-/// What a sliding window counter remembers.
+/// What is stored of a sliding window counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SlidingWindowState {
     /// When the later window started, in milliseconds.
@@ -131,21 +131,21 @@ impl Quota for SlidingWindow {
         now_ms: u64,
         _ttl_ms: u64,
     ) -> Loaded<'s, Self> {
-        let remembered = state.copied().unwrap_or(SlidingWindowState {
+        let stored = state.copied().unwrap_or(SlidingWindowState {
             start_ms: now_ms,
             current: 0,
             previous: 0,
             length_ms: self.window.length_ms,
             granted: None,
         });
-        let (newest_ms, shifted) = self.window.reconcile(remembered.start_ms, now_ms);
-        let remembered = SlidingWindowState {
+        let (newest_ms, shifted) = self.window.reconcile(stored.start_ms, now_ms);
+        let stored = SlidingWindowState {
             start_ms: newest_ms,
-            ..remembered
+            ..stored
         };
         let clamped_ms = now_ms.max(newest_ms);
         let start_ms = self.window.aligned_start_ms(clamped_ms);
-        let (current, previous, granted) = self.counts(&remembered, start_ms);
+        let (current, previous, granted) = self.counts(&stored, start_ms);
         let usage = SlidingWindowUsage {
             asked_ms: now_ms,
             start_ms,
@@ -156,7 +156,7 @@ impl Quota for SlidingWindow {
         };
         Loaded {
             usage,
-            shifted: shifted.then_some(remembered),
+            shifted: shifted.then_some(stored),
         }
     }
 

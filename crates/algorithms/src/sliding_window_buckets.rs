@@ -24,7 +24,7 @@ pub(crate) struct SlidingWindowBuckets {
     strict: bool,
 }
 
-/// What sub-windows remember. It has no small fixed size.
+/// What is stored of sub-windows. It has no small fixed size.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlidingWindowBucketsState {
     /// The length of a sub-window when this was written, in milliseconds.

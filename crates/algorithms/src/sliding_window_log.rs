@@ -1,7 +1,7 @@
 //! Sliding window log.
 //!
 //! Source: "Better rate limiting with Redis sorted sets",
-//! `ClassDojo` Engineering, 2015, with its mistakes mended: nothing is remembered of a
+//! `ClassDojo` Engineering, 2015, with its mistakes mended: nothing is stored of a
 //! denial, and requests of one millisecond do not collapse into one.
 //!
 //! Guarantee: at most N in every W, exactly. An admission at a counts at now
@@ -29,7 +29,7 @@ pub(crate) struct SlidingWindowLog {
     window: Window,
 }
 
-/// What a log remembers: admissions, oldest first. It has no small fixed size.
+/// What is stored of a log: admissions, oldest first. It has no small fixed size.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SlidingWindowLogState {
     entries: Entries,

@@ -20,7 +20,7 @@ pub(crate) struct TokenBucket {
     pub bucket: Bucket,
 }
 
-/// What a token or leaky bucket remembers.
+/// What is stored of a token or leaky bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TokenBucketState {
     /// Parts owed at `at_ms`.

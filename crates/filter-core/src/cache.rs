@@ -1,4 +1,4 @@
-//! What a proxy remembers of single buckets.
+//! What a proxy caches of single buckets.
 //!
 //! The `shared_table` is Envoy's shared data, for all workers of the process; the `worker_cache` is
 //! one worker's memory in front of it. Both keep denials that still hold (the deny cache) and the

@@ -323,7 +323,7 @@ const DRAINED_SINCE: (&str, &str) = (
 #[test]
 fn blind_refunds_are_found_out_by_the_interleavings() {
     let (drained, instead) = DRAINED_SINCE;
-    // From a seed not far from one that tells: the second needs many a coincidence.
+    // From a seed shortly before one that shows it: the second needs many a coincidence.
     for (from, rule, instead) in [
         (0, drained, instead),
         (
@@ -339,7 +339,7 @@ fn blind_refunds_are_found_out_by_the_interleavings() {
     ] {
         let blind = without(rule, instead);
         let found = (from..from + 4000).find(|seed| run(*seed, &blind).over_admitted > 0);
-        assert!(found.is_some(), "nothing tells that `{rule}` is gone");
+        assert!(found.is_some(), "nothing shows that `{rule}` is gone");
     }
 }
 
@@ -386,7 +386,7 @@ fn a_blind_refund_over_admits() {
     assert_eq!(admitted_around_a_refund(&without(rule, instead)), 20);
 }
 
-/// A check that is asked again after one slot has settled would settle twice: who runs it is told.
+/// A check that is asked again after one slot has settled would settle twice: its caller can see that.
 #[test]
 fn a_spread_check_knows_whether_it_has_settled() {
     let algorithm = Algorithm::new(&Parameters::new(Kind::TokenBucket, 10, 1000)).unwrap();

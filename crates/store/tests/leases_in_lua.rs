@@ -68,7 +68,7 @@ impl Bucket for Scripted {
         let mut reply = self.redis.batch(&[check], Clock::Injected(now_ms));
         let verdict = reply.results.remove(0).unwrap();
         let limit = verdict.limits[0];
-        let told = Reply {
+        let reply = Reply {
             allowed: verdict.allowed,
             charged: limit.charged,
             lease: limit.lease,
@@ -77,8 +77,8 @@ impl Bucket for Scripted {
             reset_after_ms: limit.decision.reset_after_ms,
             wrote: self.redis.writes() > before,
         };
-        assert_eq!(told, self.real.ask(now_ms, ttl_ms, question));
-        told
+        assert_eq!(reply, self.real.ask(now_ms, ttl_ms, question));
+        reply
     }
 
     fn edit(&mut self, algorithm: Algorithm) {

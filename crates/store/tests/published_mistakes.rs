@@ -196,7 +196,7 @@ fn the_wait_is_for_the_whole_cost() {
     });
 }
 
-/// A cost above the limit told to retry, for ever.
+/// A cost above the limit answered with a time to retry, for ever.
 #[test]
 fn what_can_never_pass_says_never() {
     in_both(|engine| {

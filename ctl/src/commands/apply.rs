@@ -97,7 +97,7 @@ impl Apply {
     async fn apply(&self, session: &Session<'_>, file: Policy) -> Result<EditReport, Error> {
         let domain = file.domain.clone();
         let (base, merged, plan) = plan_file(session, file, self.prune).await?;
-        tell(session.printer, &merged, &plan);
+        note_merged(session.printer, &merged, &plan);
         if !self.edit.dry_run
             && let Some(question) = question(&merged, &plan)
         {
@@ -140,7 +140,7 @@ fn question(merged: &Merged, plan: &EditPlan) -> Option<String> {
     Some(format!("delete {limits}{and} of domain {domain} ({names})"))
 }
 
-fn tell(printer: &Printer, merged: &Merged, plan: &EditPlan) {
+fn note_merged(printer: &Printer, merged: &Merged, plan: &EditPlan) {
     if !merged.kept.is_empty() {
         printer.note(format_args!(
             "not in the file, and kept: {} (--prune deletes them)",

@@ -19,7 +19,7 @@ use crate::{
     render::counted,
 };
 
-/// Overrides of one limit that go and are remembered. The history keeps no more than 1 MiB of an
+/// Overrides of one limit that go and are recorded. The history keeps no more than 1 MiB of an
 /// edit, which is fewer.
 const RECORDED_MAX: u64 = 20_000;
 /// The number of overrides to be deleted, for the confirmation prompt.

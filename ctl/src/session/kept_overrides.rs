@@ -90,13 +90,13 @@ impl Session<'_> {
 impl EditPlan {
     /// How many overrides go without another in their place.
     pub fn overrides_gone(&self) -> u64 {
-        let told = self.changes.iter().flat_map(|change| &change.overrides);
-        let told = told.filter(|change| change.after.is_none()).count();
+        let removed = self.changes.iter().flat_map(|change| &change.overrides);
+        let removed = removed.filter(|change| change.after.is_none()).count();
         let unrecorded: u64 = self
             .changes
             .iter()
             .map(|change| change.overrides_unrecorded)
             .sum();
-        unrecorded.saturating_add(u64::try_from(told).unwrap_or(u64::MAX))
+        unrecorded.saturating_add(u64::try_from(removed).unwrap_or(u64::MAX))
     }
 }

@@ -46,7 +46,7 @@ impl World<'_> {
         self.later(soon, Event::Checked { again: false });
     }
 
-    /// What is past its time is told as spent or not at all; the rest of it is dropped.
+    /// What is past its time is reported as spent or not at all; the rest of it is dropped.
     fn bury(&mut self, proxy: usize) {
         let now_us = self.proxies[proxy].clock_us(self.now_us);
         let grants = std::mem::take(&mut self.proxies[proxy].held);

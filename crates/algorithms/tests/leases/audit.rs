@@ -4,7 +4,7 @@
 ///
 /// With admissions of `u_1, u_2, …` parts at `t_1 ≤ t_2 ≤ …`, those from `i` to `j` are `A_j −
 /// A_(i−1)`, and the promise for every `i ≤ j` is `(A_j − y·t_j) − (A_(i−1) − y·t_i) ≤ C`: one pass
-/// that remembers the least of the second term.
+/// that keeps the least of the second term.
 pub struct Audit {
     /// C, in parts.
     pub capacity: i128,

@@ -23,7 +23,7 @@ pub struct Reply {
     pub wrote: bool,
 }
 
-/// A bucket at some store. Every one is told the same, and has to answer the same.
+/// A bucket at some store. All get the same input and have to answer the same.
 pub trait Bucket {
     fn ask(&mut self, now_ms: u64, ttl_ms: u64, question: &Question) -> Reply;
     fn edit(&mut self, algorithm: Algorithm);

@@ -76,7 +76,7 @@ impl World<'_> {
         let (still_leased, still_owed) = self.owed();
         // What is out is used later, if at all: so it is room, not something given back.
         let mut later = leased.saturating_sub(still_leased);
-        // Whole units are told.
+        // Answers have whole units.
         let now = (owed + 1).saturating_sub(still_owed + later);
         if still_leased > edited_limit {
             // Forgiven once it is dead.
@@ -89,8 +89,8 @@ impl World<'_> {
     /// Units leased out, and owed.
     fn owed(&mut self) -> (u64, u64) {
         let (now_ms, ttl_ms) = (self.now_ms(), self.ttl_ms);
-        let told = self.bucket.ask(now_ms, ttl_ms, &Question::default());
-        (told.leased, self.algorithm.limit() - told.remaining)
+        let reply = self.bucket.ask(now_ms, ttl_ms, &Question::default());
+        (reply.leased, self.algorithm.limit() - reply.remaining)
     }
 
     /// What a step forward may add is added to the capacity.

@@ -9,7 +9,7 @@ use crate::model::{Model, Wrong};
 use crate::world::Lapses;
 use crate::{algorithm, fleet, real_fleet, seeds};
 
-/// The first fleet that breaks the promise without a rule. `run` tells by how many parts a fleet
+/// The first fleet that breaks the promise without a rule. `run` returns by how many parts a fleet
 /// does, with the rule or without.
 fn breaks(without: impl Debug, run: impl Fn(u64, bool) -> i128) {
     let unit = |seed| {

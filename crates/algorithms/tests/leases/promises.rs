@@ -86,18 +86,18 @@ fn a_clock_that_is_set_adds_what_it_skips() {
     never_more_than_it_may(Kind::Gcra, edits);
 }
 
-/// Two buckets that are told the same.
+/// Two buckets that get the same input.
 struct Both(Real, Model);
 
 impl Bucket for Both {
     fn ask(&mut self, now_ms: u64, ttl_ms: u64, question: &Question) -> Reply {
         let real = self.0.ask(now_ms, ttl_ms, question);
         let model = self.1.ask(now_ms, ttl_ms, question);
-        let told = Reply {
+        let reply = Reply {
             reset_after_ms: real.reset_after_ms,
             ..model
         };
-        assert_eq!(real, told, "at {now_ms} {question:?}");
+        assert_eq!(real, reply, "at {now_ms} {question:?}");
         real
     }
 

@@ -62,7 +62,7 @@ pub fn a_far_step_back_keeps_usage_and_is_remembered(choices: &mut Choices) {
     };
     world.now_ms = back_ms;
     let peeked = world.evaluate(back_ms, 0).leave();
-    assert!(peeked.write.is_some(), "not remembered {world:?}");
+    assert!(peeked.write.is_some(), "not stored {world:?}");
     let first = world.store(peeked);
     assert_eq!(first.remaining, 0, "usage lost {world:?}");
     let again = world.evaluate(back_ms, 0).leave();

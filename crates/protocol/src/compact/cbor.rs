@@ -213,7 +213,7 @@ impl<'b> Reader<'b> {
     }
 
     /// As [`Self::fields`], with up to `more` at their end that an earlier version does not write;
-    /// `read` is told how many of those there are.
+    /// `read` gets how many of those there are.
     pub(super) fn fields_and<T>(
         &mut self,
         known: u64,

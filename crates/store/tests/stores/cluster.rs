@@ -133,7 +133,7 @@ async fn exactly_the_limit_is_admitted(engine: Engine) -> Result<()> {
     let knowing = Client::new(owners.clone());
     let mut clients: Vec<Client> = (0..CLIENTS)
         .map(|number| {
-            // Some know one node only, and are told about the others.
+            // Some are given one node only, and find the others.
             Client::new(if number % 10 == 0 {
                 vec![(0, 16_383, cluster.nodes[0].port())]
             } else {

@@ -394,12 +394,12 @@ async fn an_edit_names_the_overrides_it_changes(store: Shared) -> Result<()> {
     assert_eq!(found[0].overrides, [faster]);
     let generations: Vec<u64> = found.iter().map(|limit| limit.generation).collect();
     assert_eq!(generations, [2, 1], "nothing of the other limit changed");
-    let told = store.history(&name("shop"), 1).await?.remove(0);
-    assert_eq!(told.operation, "edit");
-    assert!(told.before.contains("probe") && !told.after.contains("probe"));
-    assert!(!told.after.contains("everybody"), "{told:?}");
+    let entry = store.history(&name("shop"), 1).await?.remove(0);
+    assert_eq!(entry.operation, "edit");
+    assert!(entry.before.contains("probe") && !entry.after.contains("probe"));
+    assert!(!entry.after.contains("everybody"), "{entry:?}");
 
-    // All of them go, and the history cannot tell which.
+    // All of them go, and the history does not list which.
     let base = store.read(&name("shop"), Overrides::None).await?;
     limits.limits[0].overrides = Vec::new();
     edits.insert(name("per-user"), OverrideEdit::clear(None));
@@ -410,8 +410,8 @@ async fn an_edit_names_the_overrides_it_changes(store: Shared) -> Result<()> {
     write(&store, &base, cleared).await?;
     let stored = read(&store).await?;
     assert_eq!(stored.policy().expect("limits").limits[0].overrides, []);
-    let told = store.history(&name("shop"), 1).await?.remove(0);
-    assert_eq!((told.before.as_str(), told.after.as_str()), ("", ""));
+    let entry = store.history(&name("shop"), 1).await?.remove(0);
+    assert_eq!((entry.before.as_str(), entry.after.as_str()), ("", ""));
     Ok(())
 }
 
@@ -450,9 +450,9 @@ async fn a_pause_of_the_domain_is_stored_and_told(store: Shared) -> Result<()> {
     assert_eq!(found.paused, paused.paused);
     // Nothing of the limit itself changed.
     assert_eq!(found.limits[0].generation, 1);
-    let told = store.history(&name("shop"), 1).await?.remove(0);
-    assert_eq!(told.before, r#"{"limits":[]}"#);
-    assert!(told.after.contains("2099-01-01T00:00:00Z"), "{told:?}");
+    let entry = store.history(&name("shop"), 1).await?.remove(0);
+    assert_eq!(entry.before, r#"{"limits":[]}"#);
+    assert!(entry.after.contains("2099-01-01T00:00:00Z"), "{entry:?}");
     let compiled = crate::given::current(&store).await?;
     let mut request = crate::given::request(&[("user", "alice")]);
     request.require_match = true;

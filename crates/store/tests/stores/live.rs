@@ -128,12 +128,12 @@ async fn every_algorithm_gives_units_back_and_raises_the_generation(store: Share
         let given = store.credit(&credit, &by("ann")).await?;
         assert_eq!((given.left_before, given.left), (0, 1), "{limit}");
         assert!(given.revision > asked.revision, "{limit}");
-        let told = store.history(&name("shop"), 1).await?.remove(0);
+        let entry = store.history(&name("shop"), 1).await?.remove(0);
         assert_eq!(
-            (told.operation.as_str(), told.limit.as_ref()),
+            (entry.operation.as_str(), entry.limit.as_ref()),
             ("credit", Some(limit))
         );
-        assert_eq!(told.after, format!("1 rl:b:shop:{limit}:alice"));
+        assert_eq!(entry.after, format!("1 rl:b:shop:{limit}:alice"));
         compiled = current(&store).await?;
         let at = compiled.position(limit.as_str()).expect("the limit");
         assert_eq!(compiled.limits()[at].generation, given.revision);
@@ -286,7 +286,7 @@ async fn proxies_are_counted_per_limit(store: Shared) -> Result<()> {
         .count_proxies(&domain, &seen(&["p1", "p2"], &[]))
         .await?;
     assert_eq!(first, counts(2, 0));
-    // What another limiter tells is added, what is told again is not.
+    // What another limiter records is added, what is recorded again is not.
     let second = store
         .count_proxies(&domain, &seen(&["p2", "p3"], &["p1"]))
         .await?;

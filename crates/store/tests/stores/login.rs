@@ -11,14 +11,14 @@ use crate::{
     servers::Server,
 };
 
-/// What the documentation tells operators to allow.
+/// What the documentation asks operators to allow.
 pub const RIGHTS: &str = "~rl:* &rl:* -@all +eval +evalsha +script|load +script|exists +ping +time \
     +get +set +del +unlink +scan +pttl +pexpire +persist +rename \
     +hget +hset +hdel +hmget +hlen +hgetall +hscan +lindex +llen +lrange +lset +ltrim +rpush \
     +xadd +xdel +xlen +xrange +xrevrange +zadd +zcard +zremrangebyscore \
     +sadd +smembers +publish +subscribe";
 
-/// What the documentation tells operators to allow a limiter where it must not edit limits.
+/// What the documentation asks operators to allow a limiter where it must not edit limits.
 const LIMITER_RIGHTS: &str = "%R~rl:* ~rl:b:* ~rl:{*}:p:* ~rl:{*}:a:* ~rl:fleet:* &rl:edits -@all \
     +eval +evalsha +script|load +script|exists +ping +time +get +set +del +pexpire \
     +hget +hset +hdel +hmget +hlen +hgetall +hscan +lindex +llen +lrange +lset +ltrim +rpush \
@@ -110,8 +110,8 @@ async fn no_edit_is_permitted(server: &Server) -> Result<()> {
             &["EVALSHA", "0", "1", &key],
         ] {
             let dry = [&["ACL", "DRYRUN", "limiter"], command].concat();
-            let told: String = server.ask(&dry).await?;
-            assert!(told.contains("no permissions"), "{command:?}: {told}");
+            let answer: String = server.ask(&dry).await?;
+            assert!(answer.contains("no permissions"), "{command:?}: {answer}");
         }
     }
     for command in [
@@ -119,8 +119,8 @@ async fn no_edit_is_permitted(server: &Server) -> Result<()> {
         &["PUBLISH", "rl:edits", "x"],
     ] {
         let dry = [&["ACL", "DRYRUN", "limiter"], command].concat();
-        let told: String = server.ask(&dry).await?;
-        assert_ne!(told, "OK", "{command:?}");
+        let answer: String = server.ask(&dry).await?;
+        assert_ne!(answer, "OK", "{command:?}");
     }
     Ok(())
 }
@@ -180,9 +180,9 @@ async fn a_limiter_needs_no_right_to_edit_limits() -> Result<()> {
         assert!(store.reset(&of, ResetScope::All, &by("ann")).await.is_err());
         no_edit_is_permitted(&server).await?;
         assert_eq!(read(&all).await?, before);
-        let told = tokio::time::timeout(std::time::Duration::from_secs(5), hints.changed());
+        let hint = tokio::time::timeout(std::time::Duration::from_secs(5), hints.changed());
         write(&all, &before, Change::Limits(&other)).await?;
-        told.await??;
+        hint.await??;
     }
     Ok(())
 }

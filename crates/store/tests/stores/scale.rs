@@ -139,7 +139,7 @@ async fn what_changed_is_told_without_the_overrides_that_did_not() -> Result<()>
     };
     write(&store, &base, edit).await?;
     let since = store.changes_since(&domain, &known).await?;
-    let since = since.expect("the history tells");
+    let since = since.expect("the history lists them");
     assert_eq!(
         calls(&server, "hscan").await?,
         scans,
@@ -149,16 +149,16 @@ async fn what_changed_is_told_without_the_overrides_that_did_not() -> Result<()>
     let after = after.policy().expect("limits");
     assert_eq!(since.policy.revision, after.revision);
     let of_user = |user: u8| Some(format!("user{user}").into_bytes());
-    let told = |user, to| OverrideChange {
+    let change = |user, to| OverrideChange {
         limit: name("per-user"),
         values: vec![of_user(user)],
         to,
     };
     let expected = [
-        told(3, None),
-        told(7, Some(faster)),
-        told(8, None),
-        told(9, Some(first.limits[0].overrides[9].clone())),
+        change(3, None),
+        change(7, Some(faster)),
+        change(8, None),
+        change(9, Some(first.limits[0].overrides[9].clone())),
     ];
     assert_eq!(since.overrides, expected);
     Ok(())

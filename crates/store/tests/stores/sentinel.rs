@@ -206,13 +206,13 @@ async fn leaves_a_deposed_primary(engine: Engine) -> Result<()> {
         (after > 1).then_some(())
     };
     until("edits go there too", PATIENCE, edited).await?;
-    let heard = async || {
+    let notified = async || {
         hints.mark_unchanged();
         let published = ["PUBLISH", "rl:edits", "shop 9 0"];
         let listeners: u64 = replica.ask(&published).await.ok()?;
         (listeners > 0).then_some(())
     };
-    until("and the subscription", PATIENCE, heard).await?;
+    until("and the subscription", PATIENCE, notified).await?;
     hints.changed().await?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What limiters tell of the fleet and of their decisions, on real servers.
+//! Reports of the fleet and of decisions, on real servers.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -118,7 +118,7 @@ async fn activity_is_added_up_over_limiters_and_slots() -> Result<()> {
     for engine in [Engine::Redis, Engine::Valkey] {
         let server = Server::start(engine).await?;
         let store = server.store()?;
-        // The first answer tells the server's time.
+        // The first answer has the server's time.
         store
             .report("a", &[Report::Fleet(&fleet_report(&[]))])
             .await?;

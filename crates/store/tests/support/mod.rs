@@ -55,14 +55,14 @@ impl Leasing {
         }
     }
 
-    /// `None` where nothing is asked: the script then does not tell what is leased.
+    /// `None` where nothing is asked: the script then does not answer what is leased.
     fn asked(&self) -> Option<LeaseAsk<'_>> {
         let asked = self.ask();
         (asked != LeaseAsk::default()).then_some(asked)
     }
 }
 
-/// Anything that decides checks and remembers what it charged.
+/// Anything that decides checks and stores what it charged.
 pub trait Engine {
     fn check(
         &mut self,

@@ -1,4 +1,4 @@
-//! Values that tell buckets apart without leaving the proxy.
+//! Values that distinguish buckets without leaving the proxy.
 
 use sha2::{Digest, Sha256};
 

@@ -87,7 +87,7 @@ impl Cluster {
         node.context("one of ours")
     }
 
-    /// A store that is told of one node, and finds the others.
+    /// A store that is given one node, and finds the others.
     pub fn store(&self) -> Result<Arc<dyn Store>> {
         self.store_with(patient())
     }

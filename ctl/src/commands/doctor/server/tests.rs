@@ -16,27 +16,27 @@ fn at(now_ms: u64, round_trip_ms: u64) -> Health {
 
 #[test]
 fn the_client_is_told_the_way_as_it_takes_it() {
-    let told = |address: &str, store: &str| {
+    let warnings = |address: &str, store: &str| {
         let health = Health {
             address: address.to_owned(),
             ..at(0, 0)
         };
         client(&health, store)
     };
-    let same = |address| told(address, address);
+    let same = |address| warnings(address, address);
     assert_eq!(same("rediss://ann@a:1"), "redis-cli -u rediss://ann@a:1");
     assert_eq!(same("unix:///run/redis"), "redis-cli -s /run/redis");
     assert_eq!(same("redis-sentinel://a:1/main"), "redis-cli -h PRIMARY");
-    let node = |store| told("a:2", store);
+    let node = |store| warnings("a:2", store);
     assert_eq!(node("redis-cluster://a:1"), "redis-cli -u redis://a:2");
     assert_eq!(node("rediss-cluster://a:1"), "redis-cli -u rediss://a:2");
 }
 
 #[test]
 fn a_clock_counts_as_wrong_only_beyond_what_asking_took() {
-    let told = |now_ms, round_trip_ms| clocks(&[at(now_ms, round_trip_ms)], 100_000).len();
-    assert_eq!(told(100_900, 1), 0);
-    assert_eq!(told(101_100, 1), 1);
-    assert_eq!(told(98_000, 1), 1);
-    assert_eq!(told(101_100, 200), 0);
+    let warnings = |now_ms, round_trip_ms| clocks(&[at(now_ms, round_trip_ms)], 100_000).len();
+    assert_eq!(warnings(100_900, 1), 0);
+    assert_eq!(warnings(101_100, 1), 1);
+    assert_eq!(warnings(98_000, 1), 1);
+    assert_eq!(warnings(101_100, 200), 0);
 }

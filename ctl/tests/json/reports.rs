@@ -1,4 +1,4 @@
-//! What limiters tell: who follows the limits, what was decided, who was denied.
+//! Reports of limiters: who follows the limits, what was decided, who was denied.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ fn name(text: &str) -> Result<Name> {
 }
 
 /// A limiter and two proxies, and what they decided.
-pub async fn tell(server: &Server) -> Result<()> {
+pub async fn write(server: &Server) -> Result<()> {
     let store = open(&server.url().parse()?, Options::default())?;
     let shop = name("shop")?;
     let proxy = |id: &str, node: Option<&str>| ProxyStatus {
