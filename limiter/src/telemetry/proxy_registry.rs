@@ -1,4 +1,9 @@
 //! The proxies that sent a request lately: which limits they have in force, and what they supply.
+//!
+//! Apart from [`ProxyCounter`](crate::proxy_counter::ProxyCounter), because no decision depends on this
+//! one: it has a proxy's last request of each domain, stays in this process for 10 s, and may be
+//! incomplete. The counter has pairs of limit and proxy, hands them to the store every second, and
+//! proxies divide limits by what comes back.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},

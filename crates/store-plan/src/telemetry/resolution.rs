@@ -1,4 +1,8 @@
 //! The time slots of reports.
+//!
+//! Two resolutions, because `rlctl top` needs the last seconds and `rlctl stats` the last hour. An hour of
+//! fine slots would be 720 reports of each limiter and domain to keep and to read; of coarse ones it is
+//! 13. The last minute in coarse slots would be an average of five.
 
 /// The time slot of fleet reports, in milliseconds: an active proxy is in the current one or the last.
 pub const FLEET_SLOT_MS: u64 = 10_000;
