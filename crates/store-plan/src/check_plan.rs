@@ -1,15 +1,18 @@
 //! A check resolved against a policy: which buckets it touches, and with what numbers.
 
+mod answer;
 mod lease;
-
-use lease::Lease;
+mod query;
 
 use algorithms::{
-    Algorithm, Freed, LeaseAsk, QueueSlot, RetryAfter,
-    check::{LimitVerdict, Options, Verdict},
+    Algorithm, Freed, LeaseAsk,
+    check::{Options, Verdict},
 };
-use policy::{Compiled, Limit, Match, Name, Resolved};
-use protocol::{Answer, Check, LimitAnswer, Mode};
+use policy::{Compiled, Limit, Match, Mode, Name, Resolved};
+use protocol::{Answer, Check};
+
+use lease::Lease;
+use query::{Query, reports_on};
 
 use crate::{
     CheckPlanError, Keys,
@@ -71,74 +74,6 @@ impl Bucket {
             .as_ref()
             .map(|lease| lease.ask())
             .unwrap_or_default()
-    }
-}
-
-/// What is asked of a limit.
-#[derive(Clone, Copy)]
-enum Query<'c> {
-    /// Its part in a check.
-    By(&'c Check),
-    /// Whether so many requests would pass.
-    Alone(u64),
-}
-
-/// Whether a check settles leases of a limit, wants some, or frees its slots.
-fn reports_on(check: &Check, limit: &Name) -> bool {
-    let frees = || check.free.iter().any(|free| free.limit == *limit);
-    check.leases.iter().any(|lease| lease.limit == *limit) || frees()
-}
-
-impl Query<'_> {
-    /// Of so many requests; none of a limit that was settled by the proxy.
-    fn cost(self, limit: &Name) -> u64 {
-        match self {
-            Self::By(check) if check.skip.contains(limit) => 0,
-            Self::By(check) => check.cost,
-            Self::Alone(cost) => cost,
-        }
-    }
-
-    fn debit(self, limit: &Name) -> u64 {
-        let Self::By(check) = self else { return 0 };
-        let debits = check.debits.iter().filter(|debit| debit.limit == *limit);
-        debits.fold(0, |sum, debit| sum.saturating_add(debit.units))
-    }
-
-    fn free(self, limit: &Name) -> Vec<Freed> {
-        let Self::By(check) = self else {
-            return Vec::new();
-        };
-        let free = check.free.iter().filter(|free| free.limit == *limit);
-        let freed = free.map(|free| Freed {
-            slot: QueueSlot {
-                start_ms: free.slot.start_ms,
-                parts: free.slot.parts,
-                since_ms: free.slot.since_ms,
-                turn: free.slot.turn,
-            },
-            units: free.units,
-        });
-        freed.collect()
-    }
-
-    /// The limit's, or one with a shorter longest delay.
-    fn algorithm(self, algorithm: &Algorithm) -> Algorithm {
-        match self {
-            Self::By(Check {
-                max_delay_ms: Some(ms),
-                ..
-            }) => algorithm.within_delay(*ms),
-            _ => *algorithm,
-        }
-    }
-
-    fn lease(self, limit: &Limit, algorithm: &Algorithm) -> Option<Box<Lease>> {
-        let lease = match self {
-            Self::By(check) => Lease::of(check, limit, algorithm),
-            Self::Alone(_) => Some(Lease::question(limit, algorithm)),
-        };
-        lease.map(Box::new)
     }
 }
 
@@ -343,65 +278,4 @@ impl<'p> LimitPlan<'p> {
     fn refuses(&self) -> bool {
         matches!(self.what, Target::Missing) && self.mode == Mode::Enforce
     }
-
-    fn answer<'v>(self, verdicts: &mut impl Iterator<Item = &'v LimitVerdict>) -> LimitAnswer {
-        let mut answer = LimitAnswer {
-            name: self.limit.name.clone(),
-            generation: self.limit.generation,
-            bucket: self.limit.per.iter().cloned().zip(self.values).collect(),
-            mode: self.mode,
-            allowed: true,
-            charged: 0,
-            limit: None,
-            window_ms: 0,
-            remaining: 0,
-            retry_after_ms: Some(0),
-            reset_after_ms: 0,
-            delay_ms: 0,
-            hidden: self.limit.hidden,
-            lease: None,
-            slot: None,
-        };
-        match self.what {
-            Target::Unlimited => {}
-            Target::Missing => {
-                answer.allowed = false;
-                answer.retry_after_ms = None;
-                answer.limit = Some(0);
-            }
-            Target::Bucket(bucket) => {
-                answer.limit = Some(bucket.algorithm.limit());
-                answer.window_ms = bucket.algorithm.window_ms();
-                if let Some(verdict) = verdicts.next() {
-                    fill(&mut answer, verdict);
-                }
-            }
-        }
-        answer
-    }
-}
-
-fn fill(answer: &mut LimitAnswer, verdict: &LimitVerdict) {
-    let decision = &verdict.decision;
-    answer.allowed = decision.allowed;
-    answer.charged = verdict.charged;
-    answer.remaining = decision.remaining;
-    answer.retry_after_ms = match decision.retry_after {
-        RetryAfter::Now => Some(0),
-        RetryAfter::Millis(ms) => Some(ms),
-        RetryAfter::Never => None,
-    };
-    answer.reset_after_ms = decision.reset_after_ms;
-    answer.delay_ms = decision.delay_ms;
-    answer.lease = verdict.lease.map(|lease| protocol::Lease {
-        units: lease.units,
-        epoch: lease.epoch,
-        ttl_ms: lease.ttl_ms,
-    });
-    answer.slot = verdict.slot.map(|slot| protocol::Slot {
-        start_ms: slot.start_ms,
-        parts: slot.parts,
-        since_ms: slot.since_ms,
-        turn: slot.turn,
-    });
 }

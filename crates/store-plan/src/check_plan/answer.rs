@@ -1,0 +1,72 @@
+//! The verdict on one limit as its part of an answer.
+
+use algorithms::{RetryAfter, check::LimitVerdict};
+use protocol::LimitAnswer;
+
+use super::{LimitPlan, Target};
+
+impl LimitPlan<'_> {
+    pub(super) fn answer<'v>(
+        self,
+        verdicts: &mut impl Iterator<Item = &'v LimitVerdict>,
+    ) -> LimitAnswer {
+        let mut answer = LimitAnswer {
+            name: self.limit.name.clone(),
+            generation: self.limit.generation,
+            bucket: self.limit.per.iter().cloned().zip(self.values).collect(),
+            mode: self.mode,
+            allowed: true,
+            charged: 0,
+            limit: None,
+            window_ms: 0,
+            remaining: 0,
+            retry_after_ms: Some(0),
+            reset_after_ms: 0,
+            delay_ms: 0,
+            hidden: self.limit.hidden,
+            lease: None,
+            slot: None,
+        };
+        match self.what {
+            Target::Unlimited => {}
+            Target::Missing => {
+                answer.allowed = false;
+                answer.retry_after_ms = None;
+                answer.limit = Some(0);
+            }
+            Target::Bucket(bucket) => {
+                answer.limit = Some(bucket.algorithm.limit());
+                answer.window_ms = bucket.algorithm.window_ms();
+                if let Some(verdict) = verdicts.next() {
+                    fill(&mut answer, verdict);
+                }
+            }
+        }
+        answer
+    }
+}
+
+fn fill(answer: &mut LimitAnswer, verdict: &LimitVerdict) {
+    let decision = &verdict.decision;
+    answer.allowed = decision.allowed;
+    answer.charged = verdict.charged;
+    answer.remaining = decision.remaining;
+    answer.retry_after_ms = match decision.retry_after {
+        RetryAfter::Now => Some(0),
+        RetryAfter::Millis(ms) => Some(ms),
+        RetryAfter::Never => None,
+    };
+    answer.reset_after_ms = decision.reset_after_ms;
+    answer.delay_ms = decision.delay_ms;
+    answer.lease = verdict.lease.map(|lease| protocol::Lease {
+        units: lease.units,
+        epoch: lease.epoch,
+        ttl_ms: lease.ttl_ms,
+    });
+    answer.slot = verdict.slot.map(|slot| protocol::Slot {
+        start_ms: slot.start_ms,
+        parts: slot.parts,
+        since_ms: slot.since_ms,
+        turn: slot.turn,
+    });
+}
