@@ -26,7 +26,6 @@ use std::{
 use redis::aio::MultiplexedConnection;
 use tokio::{
     sync::{Notify, watch},
-    task::JoinHandle,
     time::{Instant, timeout_at},
 };
 
@@ -35,6 +34,7 @@ use crate::{
     Error, Lane, Settings,
     dial::Dialer,
     reply::{self, Reply},
+    task::AbortOnDrop,
 };
 
 /// A connection that lived shorter than this did not prove that the next one will do better.
@@ -100,21 +100,6 @@ impl Deadline {
 pub(crate) struct Connection {
     shared: Arc<Shared>,
     keeper: OnceLock<AbortOnDrop>,
-}
-
-/// A task that ends with its owner.
-pub(crate) struct AbortOnDrop(JoinHandle<()>);
-
-impl AbortOnDrop {
-    pub(crate) fn new(task: JoinHandle<()>) -> Self {
-        Self(task)
-    }
-}
-
-impl Drop for AbortOnDrop {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
 }
 
 impl Connection {
@@ -193,7 +178,7 @@ impl Connection {
     pub(crate) fn start(&self) {
         self.keeper.get_or_init(|| {
             let shared = Arc::clone(&self.shared);
-            AbortOnDrop(tokio::spawn(async move { shared.keep().await }))
+            AbortOnDrop::new(tokio::spawn(async move { shared.keep().await }))
         });
     }
 
@@ -233,10 +218,4 @@ fn not_sent(last: &Error) -> Error {
     } else {
         Error::Unreachable(format!("not asked again since {last}"))
     }
-}
-
-/// Between half of a pause and all of it, so that many do not come back at once.
-pub(crate) fn jittered(wait: Duration) -> Duration {
-    let micros = u64::try_from(wait.as_micros()).unwrap_or(u64::MAX);
-    Duration::from_micros(fastrand::u64(micros / 2..=micros))
 }

@@ -18,6 +18,7 @@ mod sentinel;
 mod servers;
 mod slot;
 mod subscription;
+mod task;
 mod url;
 pub mod value;
 

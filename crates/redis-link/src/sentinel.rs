@@ -22,9 +22,9 @@ use tokio::{
 use self::quorum::Claim;
 use crate::{
     Subscription,
-    connection::{AbortOnDrop, jittered},
     dial::Dialer,
     subscription::Publisher,
+    task::{AbortOnDrop, jittered},
     url::{Host, Sentinels},
 };
 

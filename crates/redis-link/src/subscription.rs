@@ -15,8 +15,8 @@ use tokio::{
 
 use crate::{
     cluster::Cluster,
-    connection::AbortOnDrop,
     dial::{Dialer, Stream},
+    task::AbortOnDrop,
     url::Host,
 };
 

@@ -21,8 +21,9 @@ use tokio::{
 use super::map::{self, Map, Place, Range};
 use crate::{
     Error, Lane, Node, Request, Settings,
-    connection::{AbortOnDrop, Connection, Deadline, WhenLost, jittered},
+    connection::{Connection, Deadline, WhenLost},
     dial::Dialer,
+    task::{AbortOnDrop, jittered},
 };
 
 /// Pause between two questions: what a failover may be noticed late by.

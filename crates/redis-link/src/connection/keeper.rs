@@ -5,8 +5,15 @@ use std::{pin::Pin, time::Duration};
 use redis::{AsyncConnectionConfig, aio::MultiplexedConnection};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::{AbortOnDrop, PROVEN, Session, Shared, Status, WhenLost, jittered, refusals};
-use crate::{Error, Lane, Script, outage_log::OutageLog, reply, url::Host, value};
+use super::{PROVEN, Session, Shared, Status, WhenLost, refusals};
+use crate::{
+    Error, Lane, Script,
+    outage_log::OutageLog,
+    reply,
+    task::{AbortOnDrop, jittered},
+    url::Host,
+    value,
+};
 
 /// How often an idle connection is probed.
 const KEEPALIVE: Duration = Duration::from_secs(5);
@@ -162,7 +169,7 @@ impl Shared {
 
     /// Lets callers use a connection until it is lost, or there is a better one.
     async fn serve(&self, number: u64, connected: Connected, place: Option<&Host>) -> End {
-        let mut driver = AbortOnDrop(tokio::spawn(connected.driver));
+        let mut driver = AbortOnDrop::new(tokio::spawn(connected.driver));
         let connection = connected.connection;
         let session = Session { number, connection };
         self.status.send_replace(Status::Up(session.clone()));
@@ -194,7 +201,7 @@ impl Shared {
         tokio::spawn(async move {
             let _open = session;
             // It is closed in either case.
-            let _ = timeout(limit, &mut driver.0).await;
+            let _ = timeout(limit, driver.ended()).await;
         });
     }
 
@@ -211,7 +218,7 @@ impl Shared {
             };
             let suspected = status.wait_for(|s| !matches!(s, Status::Up(_)));
             tokio::select! {
-                _ = &mut driver.0 => {
+                () = driver.ended() => {
                     return Error::Broken("closed by the server".to_owned());
                 }
                 _ = refusing.changed(), if !refuses => continue,
@@ -238,7 +245,6 @@ impl Shared {
         }
     }
 
-    /// Stops callers until the session has answered a probe.
     /// Sends a probe; `writes`: one that also shows whether the server takes writes.
     async fn probe(&self, mut session: Session, writes: bool) -> Result<redis::Value, Error> {
         let mut command = redis::cmd(if writes { "EVAL" } else { "PING" });

@@ -3,7 +3,7 @@
 use redis::{AsyncConnectionConfig, Pipeline, Value, aio::MultiplexedConnection};
 
 use super::quorum::Claim;
-use crate::{Error, connection::AbortOnDrop, dial::Dialer, reply, url::Host, value};
+use crate::{Error, dial::Dialer, reply, task::AbortOnDrop, url::Host, value};
 
 /// A connection to a sentinel.
 pub(super) struct Connection {
