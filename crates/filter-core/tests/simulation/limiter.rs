@@ -6,7 +6,7 @@ use algorithms::{
     Algorithm, Freed, LeaseAsk, QueueSlot,
     check::{self, LimitVerdict, Mode, Options, Stored},
 };
-use policy::{Compiled, Match, Name, OverLimit, Policy, Revision};
+use policy::{Compiled, Match, Name, Policy, Revision};
 use protocol::{
     Answer, Check, ErrorCode, Free, Lease, LimitAnswer, Settlement, Slot,
     compact::{Batch, BatchAnswer},
@@ -211,7 +211,7 @@ impl Limiter {
                     debit: if peek { 0 } else { debit(name) },
                     lease: change.lease(found, check.proxy),
                     free: &change.free,
-                    mode: match mode(found) {
+                    mode: match found.mode() {
                         protocol::Mode::Enforce => Mode::Enforce,
                         _ => Mode::Observe,
                     },
@@ -300,21 +300,13 @@ fn settlement(settled: &Settlement) -> algorithms::Settlement {
     }
 }
 
-fn mode(found: &Match<'_, '_>) -> protocol::Mode {
-    match found.limit.over_limit {
-        _ if !found.enforced => protocol::Mode::Shadow,
-        OverLimit::Degrade => protocol::Mode::Degrade,
-        OverLimit::Reject | OverLimit::Queue => protocol::Mode::Enforce,
-    }
-}
-
 fn settled(found: &Match<'_, '_>, verdict: &LimitVerdict) -> LimitAnswer {
     let algorithm = found.limit.quota.algorithm();
     LimitAnswer {
         name: found.limit.name.clone(),
         generation: found.limit.generation,
         bucket: Vec::new(),
-        mode: mode(found),
+        mode: found.mode(),
         allowed: verdict.decision.allowed,
         charged: verdict.charged,
         limit: Some(algorithm.limit()),
