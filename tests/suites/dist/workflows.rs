@@ -15,16 +15,23 @@ fn files(folder: &str) -> Vec<String> {
     paths
 }
 
-#[test]
-fn workflows_are_of_githubs_schema() {
+fn of_schema(schema: &str, files: &[String]) {
     let mut check = Command::new("python3");
     check.env("PYTHONPATH", variable("RL_TEST_DIST_CHECKERS"));
-    check.args(["-m", "check_jsonschema", "--builtin-schema"]);
-    output(
-        check
-            .arg("vendor.github-workflows")
-            .args(files("workflows")),
-    );
+    check.args(["-m", "check_jsonschema", "--builtin-schema", schema]);
+    output(check.args(files));
+}
+
+#[test]
+fn files_are_of_githubs_schemas() {
+    of_schema("vendor.github-workflows", &files("workflows"));
+    let (config, forms): (Vec<String>, Vec<String>) = files("ISSUE_TEMPLATE")
+        .into_iter()
+        .partition(|path| path.ends_with("/config.yml"));
+    of_schema("vendor.github-issue-config", &config);
+    of_schema("vendor.github-issue-forms", &forms);
+    let dependabot = file(".github/dependabot.yml").display().to_string();
+    of_schema("vendor.dependabot", &[dependabot]);
 }
 
 /// Unpinned actions, permissions beyond need, text of strangers in commands, credentials left in
@@ -33,5 +40,6 @@ fn workflows_are_of_githubs_schema() {
 fn workflows_give_no_stranger_a_way_in() {
     let mut check = Command::new(variable("RL_TEST_DIST_CHECKERS").join("bin/zizmor"));
     check.args(["--offline", "--persona", "pedantic"]);
-    output(check.args(files("workflows")));
+    check.args(files("workflows"));
+    output(check.arg(file(".github/dependabot.yml")));
 }
