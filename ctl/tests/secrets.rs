@@ -241,7 +241,7 @@ fn a_context_that_could_not_be_used_is_not_kept() -> Result<()> {
             "--redis",
             "redis://host",
             "--domain",
-            "Shop",
+            "a\u{7}",
         ],
         &["context", "set", "two words", "--redis", "redis://host"],
     ] {

@@ -104,7 +104,7 @@ fn errors_name_the_flag_and_never_the_password() {
         (["--redis", "memory"], "--redis is `memory`"),
         (["--timeout", "1"], "--timeout: "),
         (["--timeout", "0s"], "--timeout: expected more"),
-        (["--domain", "Shop"], "--domain: a name is"),
+        (["--domain", "a\u{7}"], "--domain: a domain is"),
         (["--key-prefix", "{x}"], "--key-prefix: a key prefix is"),
     ] {
         let error = resolve(&flags, &[]).unwrap_err().to_string();
