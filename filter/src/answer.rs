@@ -1,11 +1,12 @@
 //! An answer of the limiter as the state machine sees it.
 
 use filter_core::CallAnswer;
-
-use crate::host::{
-    buffers::{self, Buffer},
-    headers::{self, Map, Pairs},
+use proxy_wasm::{
+    hostcalls,
+    types::{BufferType, MapType},
 };
+
+use crate::host::headers::{self, Pairs};
 
 /// The answer to the call whose callback is running.
 #[derive(Debug)]
@@ -15,10 +16,10 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Reads the answer, whose headers cost no more together than one of them would.
+    /// Reads the answer. All its headers cost one host call, as one of them would.
     pub fn read(body_len: usize) -> Self {
         Self {
-            headers: headers::all(Map::CalloutAnswer),
+            headers: headers::all(MapType::HttpCallResponseHeaders),
             body_len,
         }
     }
@@ -33,7 +34,8 @@ impl CallAnswer for Answer {
         if self.body_len > max_len {
             return None;
         }
-        // An empty body is not found rather than empty.
-        Some(buffers::get(Buffer::CalloutAnswer, self.body_len).unwrap_or_default())
+        let body = hostcalls::get_buffer(BufferType::HttpCallResponseBody, 0, self.body_len);
+        // Envoy has no buffer for an empty body.
+        Some(body.ok().flatten().unwrap_or_default())
     }
 }

@@ -1,11 +1,18 @@
-//! The proxy-wasm filter: hands requests to filter-core and carries out what it says.
+//! The proxy-wasm filter: passes requests to filter-core and carries out its steps.
 //!
-//! Only this crate knows proxy-wasm. It holds no policy and makes no decision;
-//! `host` is everything it asks of Envoy, `exports` what Envoy asks of it.
+//! Only this crate knows proxy-wasm. It holds no policy and makes no decision. `context` has the
+//! callbacks that Envoy makes through the SDK, `plugin` carries out what filter-core decides, and
+//! `host` has the few host calls that the SDK cannot make safely.
 
+#![expect(
+    missing_docs,
+    reason = "proxy_wasm::main exports a function without documentation"
+)]
+
+#[cfg(target_family = "wasm")]
+mod allocator;
 mod answer;
-mod contexts;
-mod exports;
+mod context;
 mod host;
 mod plugin;
 mod request;
@@ -14,3 +21,7 @@ mod shared;
 mod start;
 mod stats;
 mod turn;
+
+proxy_wasm::main! {{
+    proxy_wasm::set_root_context(|root_id| Box::new(context::Root::new(root_id)));
+}}

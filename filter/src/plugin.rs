@@ -1,29 +1,32 @@
 //! Between Envoy's callbacks and the state machine.
 
-use std::cell::{Cell, RefCell};
+use std::{
+    cell::{Cell, RefCell},
+    time::{Duration, UNIX_EPOCH},
+};
 
 use filter_core::{Call, CallAnswer, CallId, Edits, Level, Now, Step, StreamId, Worker};
+use proxy_wasm::{
+    hostcalls,
+    types::{Action, LogLevel, MapType, Status},
+};
 
 use crate::{
-    host::{
-        HostError, callout, clock,
-        headers::{self, Map},
-        log, stream,
-    },
+    host::{clock, headers, stream},
     request::{self, HostRequest},
     response::{self, HostResponse},
     shared::SharedData,
     stats::Stats,
-    turn::Turn,
+    turn::TurnEnd,
 };
 
 /// The header that marks a request for its upstream.
 const DEGRADED: &str = "x-ratelimit-degraded";
 
-/// One plugin of one VM.
+/// One configured plugin of one VM.
 ///
-/// No borrow of a cell lasts longer than one call of the state machine, during which the host
-/// only reads headers and shared data; so none is ever borrowed twice.
+/// No borrow of a cell lasts longer than one call of the state machine, during which the host only
+/// reads headers and shared data and allocates; so none is ever borrowed twice.
 #[derive(Debug)]
 pub struct Plugin {
     root_id: u32,
@@ -32,21 +35,12 @@ pub struct Plugin {
     stats: RefCell<Stats>,
     /// Calls in flight, by the host's token.
     calls: RefCell<Vec<(u32, CallId)>>,
-    turn: Turn,
+    /// Calls for the next callback of the root: see [`Plugin::defer`].
+    deferred: RefCell<Vec<Call>>,
+    turn_end: TurnEnd,
     tick_ms: Cell<u32>,
-    /// What the wall clock is ahead of the monotonic one, in milliseconds, as of the last tick.
+    /// How far the wall clock is ahead of the monotonic one, in milliseconds, as of the last tick.
     epoch_ms: Cell<u64>,
-}
-
-/// What becomes of the request whose callback is running.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// It is not decided yet.
-    Waits,
-    /// It goes on.
-    GoesOn,
-    /// It was answered here.
-    Answered,
 }
 
 impl Plugin {
@@ -57,26 +51,28 @@ impl Plugin {
             worker: RefCell::new(worker),
             stats: RefCell::default(),
             calls: RefCell::default(),
-            turn: Turn::default(),
+            deferred: RefCell::default(),
+            turn_end: TurnEnd::default(),
             tick_ms: Cell::new(0),
             epoch_ms: Cell::new(epoch_ms()),
         }
     }
 
-    /// Asks for ticks.
+    /// Starts the ticks.
     pub fn start(&self) {
         self.adjust_ticks();
     }
 
-    pub fn on_request(&self, id: StreamId) -> Verdict {
+    /// A request came: it continues, or it is paused until it is resumed or answered.
+    pub fn on_request(&self, id: StreamId) -> Action {
         let request = HostRequest::read();
         // Only this filter may mark a request.
         if request.has(DEGRADED) {
-            let _ = headers::remove(Map::Request, DEGRADED);
+            let _ = headers::remove(MapType::HttpRequestHeaders, DEGRADED);
         }
         let direction = self.worker.borrow().config().direction;
-        if !request::is_meant(direction, self.sidecar) {
-            return Verdict::GoesOn;
+        if !request::is_limited(direction, self.sidecar) {
+            return Action::Continue;
         }
         let now = self.now();
         self.worker
@@ -116,65 +112,85 @@ impl Plugin {
         }
     }
 
-    pub fn on_queue_ready(&self, queue: u32) {
-        if self.turn.has_ended(queue) {
+    pub fn on_queue_ready(&self, queue_id: u32) {
+        if self.turn_end.is_reported_by(queue_id) {
             self.end_turn();
             self.carry_out(None);
         }
     }
 
-    /// Does what the state machine says, until it says nothing any more.
+    /// Carries out the steps of the state machine until there is none left.
     ///
-    /// `current` is the request whose callback is running, if it is one's: it is not resumed but
-    /// simply not stopped.
-    fn carry_out(&self, current: Option<(StreamId, &HostRequest)>) -> Verdict {
+    /// `current` is the request whose callback is running, if it is a request's; then the result is
+    /// what becomes of that request.
+    fn carry_out(&self, current: Option<(StreamId, &HostRequest)>) -> Action {
         let (current, request) = current.unzip();
-        let mut verdict = Verdict::Waits;
-        let mut speaker = Speaker::new(current.map_or(self.root_id, |stream| stream.0));
+        let mut action = Action::Pause;
+        let mut context = EffectiveContext::new(current.map_or(self.root_id, |stream| stream.0));
+        if current.is_none() {
+            for call in self.deferred.take() {
+                self.call(&call);
+            }
+        }
         while let Some(step) = self.next_step() {
             match step {
-                Step::Call(call) => self.call(&call, &mut speaker),
-                Step::AtTurnEnd => self.wait_for_turn_end(&mut speaker),
-                Step::Log(level, text) => log::write(level.into(), &text),
+                Step::Call(call) if current.is_some() => self.defer(call),
+                Step::Call(call) => {
+                    context.switch_to(self.root_id);
+                    self.call(&call);
+                }
+                Step::AtTurnEnd => {
+                    if self.turn_end.request().is_err() {
+                        self.end_turn();
+                    }
+                }
+                Step::Log(level, text) => log(log_level(level), &text),
                 Step::Continue { stream, edits } if current == Some(stream) => {
-                    speaker.becomes(stream.0);
+                    context.switch_to(stream.0);
                     mark(&edits);
-                    verdict = Verdict::GoesOn;
+                    action = Action::Continue;
                 }
                 Step::Refuse { stream, refusal } if current == Some(stream) => {
-                    speaker.becomes(stream.0);
-                    // Envoy has no reply to give only if the request is gone.
+                    context.switch_to(stream.0);
                     let grpc = request.is_some_and(HostRequest::is_grpc);
+                    // This fails only for a request that is gone.
                     let _ = response::refuse(refusal, grpc);
-                    verdict = Verdict::Answered;
                 }
-                // A request that has gone meanwhile needs nothing any more.
+                // A request that is gone needs neither.
                 Step::Continue { stream, edits } => {
-                    if speaker.becomes(stream.0) {
+                    if context.switch_to(stream.0) {
                         mark(&edits);
                         let _ = stream::resume_request();
                     }
                 }
                 Step::Refuse { stream, refusal } => {
-                    if speaker.becomes(stream.0) {
+                    if context.switch_to(stream.0) {
                         let _ = response::refuse(refusal, request::waiting_is_grpc());
                     }
                 }
             }
         }
-        drop(speaker);
+        drop(context);
         self.adjust_ticks();
-        verdict
+        action
     }
 
     fn next_step(&self) -> Option<Step> {
         self.worker.borrow_mut().poll_step()
     }
 
-    /// Calls the limiter, in the name of the root context: a call that a request makes ends with
-    /// it, and takes the answers of others along.
-    fn call(&self, call: &Call, speaker: &mut Speaker) {
-        speaker.becomes(self.root_id);
+    /// Leaves a call to the root's callback at the end of the turn, or else at the next tick.
+    ///
+    /// Envoy ends a call with the context that it is made for, and the SDK gives the answer to the
+    /// context in whose callback it was made: a request that ends early would take the answers of
+    /// others with it.
+    fn defer(&self, call: Call) {
+        self.deferred.borrow_mut().push(call);
+        let _ = self.turn_end.request();
+    }
+
+    /// Calls the limiter, in a callback of the root and for the root.
+    fn call(&self, call: &Call) {
         if let Ok(token) = self.dispatch(call) {
             self.calls.borrow_mut().push((token, call.id));
         } else {
@@ -184,19 +200,14 @@ impl Plugin {
         }
     }
 
-    fn wait_for_turn_end(&self, speaker: &mut Speaker) {
-        speaker.becomes(self.root_id);
-        if self.turn.tell_end().is_err() {
-            self.end_turn();
-        }
-    }
-
     fn end_turn(&self) {
         let now = self.now();
         self.worker.borrow_mut().on_turn_end(&SharedData, now);
     }
 
-    fn dispatch(&self, call: &Call) -> Result<u32, HostError> {
+    /// Fails with `BadArgument` for an unknown cluster, and with `InternalFailure` for one without
+    /// endpoints.
+    fn dispatch(&self, call: &Call) -> Result<u32, Status> {
         let worker = self.worker.borrow();
         let limiter = &worker.config().limiter;
         let mut pairs = Vec::with_capacity(8);
@@ -208,15 +219,17 @@ impl Plugin {
                 .iter()
                 .map(|(name, value)| (*name, value.as_str())),
         );
-        let body = call.body.as_deref().unwrap_or_default();
-        callout::dispatch(&limiter.cluster, &pairs, body, call.timeout_ms)
+        // Envoy takes 0 ms for no timeout at all.
+        let timeout = Duration::from_millis(call.timeout_ms.max(1));
+        let body = call.body.as_deref();
+        hostcalls::dispatch_http_call(&limiter.cluster, pairs, body, Vec::new(), timeout)
     }
 
     fn adjust_ticks(&self) {
         let tick_ms = self.worker.borrow().tick_ms();
         if self.tick_ms.replace(tick_ms) != tick_ms {
             // Without ticks nothing is polled, but requests are still decided.
-            let _ = clock::set_tick_period_ms(tick_ms);
+            let _ = hostcalls::set_tick_period(Duration::from_millis(tick_ms.into()));
         }
     }
 
@@ -229,55 +242,62 @@ impl Plugin {
     }
 }
 
-/// In whose name host calls are made while the steps of several requests are carried out. An
-/// answer resumes many: each is spoken for in turn, and only after the last the one whose callback
-/// is running.
-struct Speaker {
+/// The context that host calls are made for while the steps of several requests are carried out;
+/// on drop it is again the one whose callback is running.
+struct EffectiveContext {
     own: u32,
     current: u32,
 }
 
-impl Speaker {
+impl EffectiveContext {
     fn new(own: u32) -> Self {
         Self { own, current: own }
     }
 
-    /// Speaks for a context from now on, unless it has gone.
-    fn becomes(&mut self, context: u32) -> bool {
-        if self.current != context {
-            if stream::set_effective_context(context).is_err() {
+    /// Returns whether the context still exists.
+    fn switch_to(&mut self, context_id: u32) -> bool {
+        if self.current != context_id {
+            if hostcalls::set_effective_context(context_id).is_err() {
                 return false;
             }
-            self.current = context;
+            self.current = context_id;
         }
         true
     }
 }
 
-impl Drop for Speaker {
+impl Drop for EffectiveContext {
     fn drop(&mut self) {
-        self.becomes(self.own);
+        self.switch_to(self.own);
     }
 }
 
-/// Milliseconds from the beginning of the monotonic clock back to the epoch.
+/// Milliseconds from the start of the monotonic clock back to the epoch.
 fn epoch_ms() -> u64 {
-    let wall_ns = clock::wall_ns().unwrap_or(0);
-    let mono_ns = clock::monotonic_ns().unwrap_or(0);
-    wall_ns.saturating_sub(mono_ns) / 1_000_000
+    let wall = hostcalls::get_current_time().unwrap_or(UNIX_EPOCH);
+    let wall_ms = wall
+        .duration_since(UNIX_EPOCH)
+        .map(|since| since.as_millis());
+    let mono_ms = clock::monotonic_ns().unwrap_or(0) / 1_000_000;
+    let wall_ms = u64::try_from(wall_ms.unwrap_or(0)).unwrap_or(0);
+    wall_ms.saturating_sub(mono_ms)
 }
 
 fn mark(edits: &Edits) {
     if let Some(limits) = &edits.degraded {
-        let _ = headers::set(Map::Request, DEGRADED, limits.as_bytes());
+        let _ = headers::set(MapType::HttpRequestHeaders, DEGRADED, limits.as_bytes());
     }
 }
 
-impl From<Level> for log::Level {
-    fn from(level: Level) -> Self {
-        match level {
-            Level::Info => Self::Info,
-            Level::Warn => Self::Warn,
-        }
+/// Writes to Envoy's log, escaped where a terminal would obey it.
+pub fn log(level: LogLevel, text: &str) {
+    let _ = hostcalls::log(level, &filter_core::printable(text));
+}
+
+/// The SDK's level of a message.
+fn log_level(level: Level) -> LogLevel {
+    match level {
+        Level::Info => LogLevel::Info,
+        Level::Warn => LogLevel::Warn,
     }
 }

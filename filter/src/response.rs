@@ -1,11 +1,10 @@
-//! A response as the state machine sees it, and answers given in its place.
+//! A response as the state machine sees it, and local responses.
 
 use filter_core::{LocalReply, Refusal, ResponseHeaders};
+use proxy_wasm::types::MapType;
 
 use crate::host::{
-    HostError,
-    headers::{self, Map},
-    properties,
+    HostError, headers, property,
     stream::{self, LocalResponse},
 };
 
@@ -15,20 +14,20 @@ pub struct HostResponse;
 
 impl ResponseHeaders for HostResponse {
     fn get(&self, name: &str) -> Option<Vec<u8>> {
-        headers::get(Map::Response, name)
+        headers::get(MapType::HttpResponseHeaders, name)
     }
 
     fn set(&mut self, name: &'static str, value: &str) {
         // A response that is gone needs no headers.
-        let _ = headers::set(Map::Response, name, value.as_bytes());
+        let _ = headers::set(MapType::HttpResponseHeaders, name, value.as_bytes());
     }
 
     fn add(&mut self, name: &'static str, value: &str) {
-        let _ = headers::add(Map::Response, name, value.as_bytes());
+        let _ = headers::add(MapType::HttpResponseHeaders, name, value.as_bytes());
     }
 }
 
-/// Answers the request of the effective context, a call by gRPC or not.
+/// Answers the request of the effective context, a gRPC call or not.
 pub fn refuse(refusal: Refusal, grpc: bool) -> Result<(), HostError> {
     let LocalReply {
         status,
@@ -38,7 +37,7 @@ pub fn refuse(refusal: Refusal, grpc: bool) -> Result<(), HostError> {
         grpc_status,
     } = refusal.reply(grpc);
     // For access logs: `%FILTER_STATE(wasm.rl_denied:PLAIN)%`.
-    let _ = properties::set("rl_denied", details.as_bytes());
+    let _ = property::set("rl_denied", details.as_bytes());
     let pairs: Vec<(&str, &str)> = headers.iter().collect();
     stream::send_local_response(&LocalResponse {
         status,

@@ -1,8 +1,7 @@
 //! Envoy's shared data as the state machine sees it.
 
 use filter_core::{CasMismatch, Host, Version, Versioned};
-
-use crate::host::shared_data;
+use proxy_wasm::hostcalls;
 
 /// The map that all workers of this process share.
 #[derive(Clone, Copy, Debug)]
@@ -10,15 +9,20 @@ pub struct SharedData;
 
 impl Host for SharedData {
     fn load(&self, key: &[u8]) -> Option<Versioned> {
-        let (bytes, cas) = shared_data::get(key).ok()?;
+        // The SDK takes keys as text, which all keys of filter-core are.
+        let key = str::from_utf8(key).ok()?;
+        let (bytes, cas) = hostcalls::get_shared_data(key).ok()?;
+        // The SDK has no bytes for an empty value, and no CAS for an absent one.
         Some(Versioned {
-            bytes,
-            version: Version(cas),
+            bytes: bytes.unwrap_or_default(),
+            version: Version(cas?),
         })
     }
 
     fn swap(&self, key: &[u8], value: &[u8], expected: Version) -> Result<(), CasMismatch> {
+        let key = str::from_utf8(key).map_err(|_| CasMismatch)?;
+        let Version(cas) = expected;
         // Whatever the reason, it was not written.
-        shared_data::set(key, value, expected.0).map_err(|_| CasMismatch)
+        hostcalls::set_shared_data(key, Some(value), Some(cas)).map_err(|_| CasMismatch)
     }
 }

@@ -1,60 +1,73 @@
 //! The end of a turn of Envoy's event loop.
 //!
-//! What a worker puts into a shared queue of its own comes back to it through the event loop, in the
-//! same turn, after all that the turn had begun with. It is the only way there that takes no time.
+//! Envoy delivers a value of a shared queue through the event loop of the worker that registered
+//! the queue: in the same turn, after everything that the turn began with. No other callback comes
+//! at the end of a turn.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{OnceCell, RefCell};
 
-use crate::host::{HostError, environment, shared_queue};
+use proxy_wasm::hostcalls;
 
-/// What a queue is called: by chance, for nobody else may use it.
-type Name = [u8; 16];
+use crate::host::environment;
 
 thread_local! {
-    /// Queues of plugins of this VM that have gone. Envoy keeps a queue for as long as any VM of
-    /// this id lives, so they are used again.
-    static SPARE: RefCell<Vec<Name>> = const { RefCell::new(Vec::new()) };
+    /// Queue names of deleted plugins of this VM. Envoy keeps a queue for as long as any VM of this
+    /// id lives, so the next plugin uses it again.
+    static UNUSED: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The queue of one plugin.
+/// The shared queue of one plugin.
 #[derive(Debug, Default)]
-pub struct Turn {
-    queue: Cell<Option<(u32, Name)>>,
+pub struct TurnEnd {
+    queue: OnceCell<Queue>,
 }
 
-impl Turn {
-    /// Has `proxy_on_queue_ready` called when the turn ends. The current context must be the
-    /// plugin's root.
-    pub fn tell_end(&self) -> Result<(), HostError> {
-        let (queue, _) = match self.queue.get() {
-            Some(known) => known,
+#[derive(Debug)]
+struct Queue {
+    id: u32,
+    /// Random, so that no other worker or plugin registers it.
+    name: String,
+}
+
+/// Envoy will not report the end of the turn.
+#[derive(Clone, Copy, Debug)]
+pub struct NotReported;
+
+impl TurnEnd {
+    /// Has Envoy call the root's `on_queue_ready` when the turn ends.
+    pub fn request(&self) -> Result<(), NotReported> {
+        let id = match self.queue.get() {
+            Some(queue) => queue.id,
             // Neither a canary nor the main thread ever gets here.
             None => self.register()?,
         };
-        shared_queue::enqueue(queue)
+        // The SDK takes an empty value for an empty queue.
+        hostcalls::enqueue_shared_queue(id, Some(b"1")).map_err(|_| NotReported)
     }
 
-    fn register(&self) -> Result<(u32, Name), HostError> {
-        let name = match SPARE.with_borrow_mut(Vec::pop) {
-            Some(name) => name,
-            None => environment::random()?,
-        };
-        let known = (shared_queue::register(&name)?, name);
-        self.queue.set(Some(known));
-        Ok(known)
+    fn register(&self) -> Result<u32, NotReported> {
+        let name = UNUSED.with_borrow_mut(Vec::pop);
+        let name = name.map_or_else(random_name, Ok)?;
+        let id = hostcalls::register_shared_queue(&name).map_err(|_| NotReported)?;
+        Ok(self.queue.get_or_init(|| Queue { id, name }).id)
     }
 
-    /// Whether it is this plugin's turn that has ended.
-    pub fn has_ended(&self, queue: u32) -> bool {
-        let own = self.queue.get().is_some_and(|(own, _)| own == queue);
-        own && shared_queue::dequeue(queue).is_ok()
+    /// Whether `on_queue_ready` for this queue reports the end of a turn that was requested here.
+    pub fn is_reported_by(&self, queue_id: u32) -> bool {
+        let own = self.queue.get().is_some_and(|queue| queue.id == queue_id);
+        own && matches!(hostcalls::dequeue_shared_queue(queue_id), Ok(Some(_)))
     }
 }
 
-impl Drop for Turn {
+fn random_name() -> Result<String, NotReported> {
+    let random = environment::random().map_err(|_| NotReported)?;
+    Ok(format!("rl1:turn:{:032x}", u128::from_ne_bytes(random)))
+}
+
+impl Drop for TurnEnd {
     fn drop(&mut self) {
-        if let Some((_, name)) = self.queue.get() {
-            SPARE.with_borrow_mut(|spare| spare.push(name));
+        if let Some(queue) = self.queue.take() {
+            UNUSED.with_borrow_mut(|unused| unused.push(queue.name));
         }
     }
 }

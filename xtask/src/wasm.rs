@@ -26,6 +26,22 @@ const FEATURES: [&str; 6] = [
     "--enable-sign-ext",
 ];
 
+/// Callbacks that the SDK exports and the filter does not use. Envoy makes every callback that it
+/// finds, so without these it enters the VM half as often for a request.
+const UNUSED_EXPORTS: [&str; 11] = [
+    "__*",
+    "proxy_on_*_body",
+    "proxy_on_*_trailers",
+    "proxy_on_done",
+    "proxy_on_downstream_*",
+    "proxy_on_foreign_function",
+    "proxy_on_grpc_*",
+    "proxy_on_log",
+    "proxy_on_new_connection",
+    "proxy_on_upstream_*",
+    "proxy_on_vm_start",
+];
+
 /// How the optimiser goes about it. Its own branches first (`flatten`, `rereloop`) are shorter than
 /// the compiler's, and shorter still the second time. What comes after the last `-Oz` only
 /// rearranges: constants that a function names often go into a local of it, and functions that are
@@ -65,6 +81,8 @@ pub fn build(workspace: &Workspace, ui: &Ui) -> Result<PathBuf> {
     let optimiser = Tools::new(workspace, ui).wasm_opt()?;
     command::run(
         Command::new(optimiser)
+            // First, so that the others drop what only those use.
+            .arg(format!("--remove-exports={}", UNUSED_EXPORTS.join(",")))
             .args(PASSES)
             // The stack lies there, and its end is never reached but by overflowing.
             .arg("--low-memory-unused")

@@ -3,7 +3,7 @@
 /// The map that all workers of one Envoy process share.
 ///
 /// It has no bounds, deletes nothing and is open to other plugins: each key written here belongs to
-/// a fixed set, and no value read is trusted.
+/// a fixed set, and no value read is trusted. Keys are UTF-8.
 pub trait Host {
     /// A value and its version; `None` if nobody ever wrote it.
     fn load(&self, key: &[u8]) -> Option<Versioned>;

@@ -1,4 +1,5 @@
-//! Chance, and the environment variables that the VM's configuration grants.
+//! Random bytes, and the environment variables that the VM's configuration grants. The SDK has
+//! neither.
 
 #![expect(
     unsafe_code,

@@ -1,6 +1,11 @@
-//! Header maps, as bytes: a header value need not be UTF-8.
+//! Header maps, as bytes: neither a value nor a name need be UTF-8.
+//!
+//! Not by the SDK: its `get_map_bytes` panics on a name that is not UTF-8, and all its functions
+//! panic where Envoy has no such map (`BadArgument`), as when a response has begun.
 
 #![expect(unsafe_code, reason = "calls the host with pointers to live slices")]
+
+use proxy_wasm::types::MapType;
 
 use super::{
     memory::receive,
@@ -8,20 +13,8 @@ use super::{
     status::{HostError, check},
 };
 
-/// One of the host's header maps, valid in the callback it belongs to.
-#[derive(Clone, Copy, Debug)]
-#[repr(u32)]
-pub enum Map {
-    /// The request on its way in.
-    Request = 0,
-    /// The response on its way out.
-    Response = 2,
-    /// The answer to a callout.
-    CalloutAnswer = 6,
-}
-
 /// The first value of a header; `None` also where the host has no such map.
-pub fn get(map: Map, name: &str) -> Option<Vec<u8>> {
+pub fn get(map: MapType, name: &str) -> Option<Vec<u8>> {
     receive(|value, value_len| {
         // SAFETY: `name` outlives the call, and the out pointers are valid for writes.
         unsafe {
@@ -31,12 +24,12 @@ pub fn get(map: Map, name: &str) -> Option<Vec<u8>> {
     .ok()
 }
 
-/// A whole map, as the host writes it: see [`encode`].
+/// A whole map, as the host writes it: a count, the lengths, then every text with a zero after it.
 #[derive(Clone, Debug, Default)]
 pub struct Pairs(Vec<u8>);
 
 /// All headers; none where the host has no such map.
-pub fn all(map: Map) -> Pairs {
+pub fn all(map: MapType) -> Pairs {
     let pairs = receive(|pairs, pairs_len| {
         // SAFETY: the out pointers are valid for writes.
         unsafe { raw::proxy_get_header_map_pairs(map as u32, pairs, pairs_len) }
@@ -46,12 +39,11 @@ pub fn all(map: Map) -> Pairs {
 
 impl Pairs {
     /// The first value of a header.
-    #[inline(never)]
     pub fn first(&self, name: &str) -> Option<&[u8]> {
         self.values(name).next()
     }
 
-    /// The values of a header in their order, as far as the map can be read.
+    /// The values of a header in order, up to where the map cannot be read.
     pub fn values<'p>(&'p self, name: &str) -> impl Iterator<Item = &'p [u8]> {
         let (lengths, texts) = self.parts().unwrap_or_default();
         let mut at = 0_usize;
@@ -61,10 +53,10 @@ impl Pairs {
                 let [key_len, value_len] = lengths.next()?;
                 let (key_len, value_len) = (size(*key_len)?, size(*value_len)?);
                 let start = at;
-                // A zero is after each.
+                // Each has a zero after it.
                 at = at.checked_add(key_len)?.checked_add(value_len)?;
                 at = at.checked_add(2)?;
-                // Most names are passed over by their length.
+                // The length rules out most names.
                 if key_len == name.len() {
                     let (key, value) = texts.get(start..)?.split_at_checked(key_len)?;
                     if key == name.as_bytes() {
@@ -87,7 +79,7 @@ fn size(word: [u8; 4]) -> Option<usize> {
 }
 
 /// Sets a header, dropping its other values.
-pub fn set(map: Map, name: &str, value: &[u8]) -> Result<(), HostError> {
+pub fn set(map: MapType, name: &str, value: &[u8]) -> Result<(), HostError> {
     // SAFETY: both slices outlive the call.
     check(unsafe {
         raw::proxy_replace_header_map_value(
@@ -101,7 +93,7 @@ pub fn set(map: Map, name: &str, value: &[u8]) -> Result<(), HostError> {
 }
 
 /// Adds a value to a header, beside those it has.
-pub fn add(map: Map, name: &str, value: &[u8]) -> Result<(), HostError> {
+pub fn add(map: MapType, name: &str, value: &[u8]) -> Result<(), HostError> {
     // SAFETY: both slices outlive the call.
     check(unsafe {
         raw::proxy_add_header_map_value(
@@ -115,15 +107,12 @@ pub fn add(map: Map, name: &str, value: &[u8]) -> Result<(), HostError> {
 }
 
 /// Removes a header.
-pub fn remove(map: Map, name: &str) -> Result<(), HostError> {
+pub fn remove(map: MapType, name: &str) -> Result<(), HostError> {
     // SAFETY: `name` outlives the call.
     check(unsafe { raw::proxy_remove_header_map_value(map as u32, name.as_ptr(), name.len()) })
 }
 
-/// No header pairs, as [`encode`] would write them.
-pub const NONE: [u8; 4] = [0; 4];
-
-/// Header pairs as the host wants them: count, lengths, then every text with a zero after it.
+/// Header pairs as the host reads them: see [`Pairs`]. The SDK does not export its own.
 pub fn encode(pairs: &[(&str, &str)]) -> Vec<u8> {
     fn word(bytes: &mut Vec<u8>, n: usize) {
         bytes.extend_from_slice(&u32::try_from(n).unwrap_or(u32::MAX).to_le_bytes());

@@ -1,25 +1,16 @@
-//! Everything the module asks of Envoy, as functions that cannot panic.
+//! The host calls that the SDK cannot make for this filter; it makes all others.
 //!
-//! Envoy and the module speak proxy-wasm's ABI 0.2.1, without the SDK for Rust.
-//! The SDK unwraps statuses and UTF-8, so that one odd header byte traps the
-//! worker's VM; it drops the answer of a call whose request has gone; its
-//! replies have no response code details; and it exports every callback there
-//! is, so that Envoy enters the VM twice as often for a request (bodies, logs)
-//! and the module is 10 % larger. What is needed of the ABI is in here and in
-//! `exports`, and so is all of the project's `unsafe`.
+//! Its functions panic on statuses they do not expect, which ends the VM of a worker, and hold a
+//! status in an enum, where an unlisted number is undefined behaviour. That is harmless only for
+//! calls to which Envoy answers what the SDK expects. Each call here says why it is here. All of
+//! the filter's `unsafe` is here too.
 
-pub mod buffers;
-pub mod callout;
 pub mod clock;
 pub mod environment;
 pub mod headers;
-pub mod log;
 mod memory;
-pub mod metrics;
-pub mod properties;
+pub mod property;
 mod raw;
-pub mod shared_data;
-pub mod shared_queue;
 mod status;
 pub mod stream;
 

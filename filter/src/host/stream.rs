@@ -1,28 +1,23 @@
-//! What can be done to a stream: let it go on, answer it, speak in its name.
+//! Ends of a pause: the request of the effective context continues, or is answered here.
 
 #![expect(unsafe_code, reason = "calls the host with pointers to live slices")]
+
+use proxy_wasm::types::StreamType;
 
 use super::{
     headers, raw,
     status::{HostError, check},
 };
 
-/// Makes a context the one that following host calls are about.
+/// Resumes the request of the effective context.
 ///
-/// A stream that has gone gives [`HostError::BadArgument`].
-pub fn set_effective_context(context_id: u32) -> Result<(), HostError> {
-    // SAFETY: no pointers are passed.
-    check(unsafe { raw::proxy_set_effective_context(context_id) })
-}
-
-/// Lets the request of the effective context go on.
+/// Not by the SDK, which panics where Envoy has nothing to resume.
 pub fn resume_request() -> Result<(), HostError> {
-    const REQUEST: u32 = 0;
     // SAFETY: no pointers are passed.
-    check(unsafe { raw::proxy_continue_stream(REQUEST) })
+    check(unsafe { raw::proxy_continue_stream(StreamType::HttpRequest as u32) })
 }
 
-/// An answer that Envoy gives itself.
+/// A response that Envoy sends itself.
 pub struct LocalResponse<'a> {
     /// HTTP status, 400 to 599.
     pub status: u16,
@@ -32,11 +27,13 @@ pub struct LocalResponse<'a> {
     pub body: &'a [u8],
     /// Header pairs; a line break in one would split the response, so none may hold client bytes.
     pub headers: &'a [(&'a str, &'a str)],
-    /// The status a gRPC request is given.
+    /// The status of a gRPC call, -1 for none.
     pub grpc_status: i32,
 }
 
 /// Answers the request of the effective context.
+///
+/// Not by the SDK, which sets no response code details and panics where the stream is gone.
 pub fn send_local_response(response: &LocalResponse<'_>) -> Result<(), HostError> {
     let pairs = headers::encode(response.headers);
     // SAFETY: all slices outlive the call.

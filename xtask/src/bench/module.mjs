@@ -101,7 +101,8 @@ class Vm {
 
   give(value, to, toLen) {
     if (value === undefined) return NOT_FOUND;
-    const at = value.length ? this.exports.proxy_on_memory_allocate(value.length) : 0;
+    const allocate = this.exports.malloc ?? this.exports.proxy_on_memory_allocate;
+    const at = value.length ? allocate(value.length) : 0;
     this.memory.bytes.set(value, at);
     this.view.setUint32(to, at, true);
     this.view.setUint32(toLen, value.length, true);
@@ -163,7 +164,7 @@ class Vm {
       },
       proxy_register_shared_queue: (name, len, to) => this.memory.view.setUint32(to, QUEUE, true),
       proxy_enqueue_shared_queue: () => void (this.queued += 1),
-      proxy_dequeue_shared_queue: (queue, to, toLen) => this.give(new Uint8Array(), to, toLen),
+      proxy_dequeue_shared_queue: (queue, to, toLen) => this.give(new Uint8Array(1), to, toLen),
       proxy_continue_stream: () => {},
       proxy_send_local_response: () => {},
       proxy_http_call: (cluster, clusterLen, headers, headersLen, body, bodyLen, t, tl, ms, to) => {

@@ -159,9 +159,13 @@ impl Table {
     }
 
     fn set_key(&self, key: BucketKey) -> Vec<u8> {
-        let mut name = Vec::with_capacity(self.prefix.len() + 4);
+        let mut name = Vec::with_capacity(self.prefix.len() + 5);
         name.extend_from_slice(&self.prefix);
-        name.extend_from_slice(&key.set.to_le_bytes());
+        // Seven bits a byte: names are text.
+        for shift in [0, 7, 14, 21, 28] {
+            let [low, ..] = (key.set >> shift).to_le_bytes();
+            name.push(low & 0x7f);
+        }
         name
     }
 }

@@ -1,4 +1,4 @@
-//! What Envoy knows of a stream, by path.
+//! Envoy's properties of a stream, by path.
 
 #![expect(unsafe_code, reason = "calls the host with pointers to live slices")]
 
@@ -8,7 +8,10 @@ use super::{
     status::{HostError, check},
 };
 
-/// The value at a path whose parts are parted by zero bytes (`xds\0route_name`).
+/// The value at a path whose parts are separated by zero bytes (`xds\0route_name`).
+///
+/// Not by the SDK, which gives `None` for an empty value as for an absent one: no bucket, and so no
+/// limit, for a request whose claim is empty.
 pub fn get(path: &[u8]) -> Result<Vec<u8>, HostError> {
     receive(|value, value_len| {
         // SAFETY: `path` outlives the call, and the out pointers are valid for writes.
@@ -17,6 +20,8 @@ pub fn get(path: &[u8]) -> Result<Vec<u8>, HostError> {
 }
 
 /// Sets a value, which access logs find in filter state as `wasm.<name>`.
+///
+/// Not by the SDK, which panics when the stream is gone (`NotFound`).
 pub fn set(name: &str, value: &[u8]) -> Result<(), HostError> {
     // SAFETY: both slices outlive the call.
     check(unsafe {

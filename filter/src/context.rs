@@ -1,0 +1,106 @@
+//! The callbacks of Envoy. `cargo xtask wasm` keeps the exports of these and of no others, so that
+//! Envoy does not enter the VM for bodies, trailers or logs.
+
+use std::rc::Rc;
+
+use filter_core::StreamId;
+use proxy_wasm::{
+    traits::{Context, HttpContext, RootContext},
+    types::{Action, ContextType},
+};
+
+use crate::{answer::Answer, plugin::Plugin, start};
+
+/// One plugin of this VM; it has none before its first valid configuration.
+pub struct Root {
+    id: u32,
+    plugin: Option<Rc<Plugin>>,
+}
+
+impl Root {
+    pub fn new(id: u32) -> Self {
+        Self { id, plugin: None }
+    }
+}
+
+impl Context for Root {
+    fn on_http_call_response(
+        &mut self,
+        token: u32,
+        headers: usize,
+        body_len: usize,
+        _trailers: usize,
+    ) {
+        if let Some(plugin) = &self.plugin {
+            // Without headers the answer was cut short, and there is nothing to read.
+            let answer = (headers > 0).then(|| Answer::read(body_len));
+            plugin.on_answer(token, answer.as_ref());
+        }
+    }
+}
+
+impl RootContext for Root {
+    fn on_configure(&mut self, _size: usize) -> bool {
+        let plugin = start::configured(self.id);
+        let accepted = plugin.is_some();
+        if let Some(plugin) = plugin {
+            self.plugin = Some(Rc::new(plugin));
+        }
+        accepted
+    }
+
+    fn on_tick(&mut self) {
+        if let Some(plugin) = &self.plugin {
+            plugin.on_tick();
+        }
+    }
+
+    fn on_queue_ready(&mut self, queue_id: u32) {
+        if let Some(plugin) = &self.plugin {
+            plugin.on_queue_ready(queue_id);
+        }
+    }
+
+    fn create_http_context(&self, context_id: u32) -> Option<Box<dyn HttpContext>> {
+        Some(Box::new(Stream {
+            id: StreamId(context_id),
+            plugin: self.plugin.clone(),
+        }))
+    }
+
+    fn get_type(&self) -> Option<ContextType> {
+        Some(ContextType::HttpContext)
+    }
+}
+
+/// One request and its response.
+struct Stream {
+    id: StreamId,
+    plugin: Option<Rc<Plugin>>,
+}
+
+impl Context for Stream {}
+
+impl HttpContext for Stream {
+    fn on_http_request_headers(&mut self, _count: usize, _end: bool) -> Action {
+        // A plugin without a valid configuration limits nothing.
+        let plugin = self.plugin.as_ref();
+        plugin.map_or(Action::Continue, |plugin| plugin.on_request(self.id))
+    }
+
+    fn on_http_response_headers(&mut self, _count: usize, _end: bool) -> Action {
+        if let Some(plugin) = &self.plugin {
+            plugin.on_response(self.id);
+        }
+        Action::Continue
+    }
+}
+
+/// The SDK drops a stream when Envoy deletes it, for whatever reason.
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if let Some(plugin) = &self.plugin {
+            plugin.on_gone(self.id);
+        }
+    }
+}
