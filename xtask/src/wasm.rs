@@ -107,11 +107,14 @@ pub fn build(workspace: &Workspace, ui: &Ui) -> Result<PathBuf> {
 /// Builds one of the packages that Envoy loads, and returns its module.
 pub fn module(workspace: &Workspace, ui: &Ui, package: &str) -> Result<PathBuf> {
     Tools::new(workspace, ui).target(TARGET)?;
+    // Cargo does not optimise across crates for a library that is a Rust library too.
     let build = [
-        "build",
+        "rustc",
         "--package",
         package,
         "--lib",
+        "--crate-type",
+        "cdylib",
         "--profile",
         "wasm",
         "--target",

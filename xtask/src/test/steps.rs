@@ -113,8 +113,6 @@ impl<'a> Context<'a> {
         cargo.args([
             "--workspace",
             "--exclude",
-            "filter",
-            "--exclude",
             "noop-filter",
             "--exclude",
             "lean-filter",

@@ -1,0 +1,454 @@
+//! A host for the filter, native: the functions that Envoy gives a module, over plain values.
+//!
+//! Each test thread has a host of its own, as it has a copy of the SDK's thread-local state.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::slice;
+
+/// The statuses of host calls.
+pub mod status {
+    pub const OK: u32 = 0;
+    pub const NOT_FOUND: u32 = 1;
+    pub const BAD_ARGUMENT: u32 = 2;
+    pub const SERIALIZATION_FAILURE: u32 = 3;
+    pub const EMPTY: u32 = 7;
+    pub const CAS_MISMATCH: u32 = 8;
+    pub const INTERNAL_FAILURE: u32 = 10;
+}
+use status::{BAD_ARGUMENT, CAS_MISMATCH, EMPTY, NOT_FOUND, OK};
+
+/// The root context.
+pub const ROOT: u32 = 1;
+const QUEUE: u32 = 1;
+const REQUEST_HEADERS: u32 = 0;
+const CALL_HEADERS: u32 = 6;
+const CONFIGURATION: u32 = 7;
+
+/// Header pairs as the ABI encodes them.
+pub type Pairs = Vec<(String, Vec<u8>)>;
+
+/// A call of the filter.
+pub struct Call {
+    pub token: u32,
+    pub context: u32,
+    pub path: String,
+    pub body: Vec<u8>,
+}
+
+/// What Envoy would keep.
+#[derive(Default)]
+pub struct Host {
+    /// A host function and the status that it answers with.
+    pub fault: Option<(&'static str, u32)>,
+    pub configuration: Vec<u8>,
+    pub now_ns: u64,
+    /// The context of the running callback.
+    pub current: u32,
+    pub effective: u32,
+    pub requests: HashMap<u32, Pairs>,
+    /// The answer to the call whose callback is running.
+    pub answer: Option<(Pairs, Vec<u8>)>,
+    pub calls: VecDeque<Call>,
+    pub queued: u32,
+    /// Streams that were to be resumed, or answered with a status.
+    pub resumed: Vec<u32>,
+    pub answered: Vec<(u32, u32)>,
+    pub log: Vec<String>,
+    shared: HashMap<Vec<u8>, (Vec<u8>, u32)>,
+    writes: u32,
+    tokens: u32,
+    metrics: u32,
+}
+
+thread_local! {
+    static HOST: RefCell<Host> = RefCell::default();
+}
+
+/// Works with this thread's host; never while the filter runs.
+pub fn with<T>(act: impl FnOnce(&mut Host) -> T) -> T {
+    HOST.with_borrow_mut(act)
+}
+
+/// Runs a host function, unless it has a fault.
+fn answer(name: &'static str, act: impl FnOnce(&mut Host) -> u32) -> u32 {
+    with(|host| match host.fault {
+        Some((faulty, status)) if faulty == name => status,
+        _ => act(host),
+    })
+}
+
+/// Hands a value over, as Envoy does: in memory that the filter frees.
+unsafe fn give(value: &[u8], to: *mut *mut u8, to_len: *mut usize) -> u32 {
+    let data = if value.is_empty() {
+        std::ptr::null_mut()
+    } else {
+        Box::into_raw(value.to_vec().into_boxed_slice()).cast()
+    };
+    // SAFETY: the filter gives valid out pointers.
+    unsafe {
+        *to = data;
+        *to_len = value.len();
+    }
+    OK
+}
+
+unsafe fn bytes(data: *const u8, len: usize) -> Vec<u8> {
+    if len == 0 {
+        return Vec::new();
+    }
+    // SAFETY: the filter gives live slices.
+    unsafe { slice::from_raw_parts(data, len) }.to_vec()
+}
+
+fn encode(pairs: &Pairs) -> Vec<u8> {
+    let word = |n: usize| u32::try_from(n).unwrap().to_le_bytes();
+    let mut encoded = word(pairs.len()).to_vec();
+    for (name, value) in pairs {
+        encoded.extend(word(name.len()));
+        encoded.extend(word(value.len()));
+    }
+    for (name, value) in pairs {
+        encoded.extend([name.as_bytes(), b"\0", value, b"\0"].concat());
+    }
+    encoded
+}
+
+/// The value of one pair of encoded ones.
+fn decode(encoded: &[u8], wanted: &str) -> Option<String> {
+    let word = |at: usize| {
+        let bytes = encoded[at..at + 4].try_into().unwrap();
+        usize::try_from(u32::from_le_bytes(bytes)).unwrap()
+    };
+    let count = word(0);
+    let mut at = 4 + 8 * count;
+    for pair in 0..count {
+        let (name_len, value_len) = (word(4 + 8 * pair), word(8 + 8 * pair));
+        let value = at + name_len + 1;
+        if &encoded[at..at + name_len] == wanted.as_bytes() {
+            let text = encoded[value..value + value_len].to_vec();
+            return Some(String::from_utf8(text).unwrap());
+        }
+        at = value + value_len + 1;
+    }
+    None
+}
+
+impl Host {
+    /// The context that host calls are for.
+    fn context(&self) -> u32 {
+        if self.effective == 0 {
+            self.current
+        } else {
+            self.effective
+        }
+    }
+
+    fn headers(&mut self, map: u32) -> Option<&mut Pairs> {
+        let context = self.context();
+        match map {
+            REQUEST_HEADERS => self.requests.get_mut(&context),
+            CALL_HEADERS => self.answer.as_mut().map(|(headers, _)| headers),
+            _ => None,
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn proxy_log(_level: u32, text: *const u8, len: usize) -> u32 {
+    // SAFETY: as above, here and below.
+    let text = unsafe { bytes(text, len) };
+    answer("proxy_log", |host| {
+        host.log.push(String::from_utf8(text).unwrap());
+        OK
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn proxy_get_current_time_nanoseconds(to: *mut u64) -> u32 {
+    answer("proxy_get_current_time_nanoseconds", |host| {
+        unsafe { *to = 1_763_000_000_000_000_000 + host.now_ns };
+        OK
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn clock_time_get(_clock: u32, _precision: u64, to: *mut u64) -> u32 {
+    answer("clock_time_get", |host| {
+        unsafe { *to = host.now_ns };
+        OK
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn random_get(to: *mut u8, len: usize) -> u32 {
+    answer("random_get", |_| {
+        unsafe { to.write_bytes(7, len) };
+        OK
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn environ_sizes_get(count: *mut usize, len: *mut usize) -> u32 {
+    answer("environ_sizes_get", |_| {
+        unsafe { (*count, *len) = (1, TOKEN.len()) };
+        OK
+    })
+}
+
+const TOKEN: &[u8] = b"TOKEN=secret\0";
+
+#[unsafe(no_mangle)]
+extern "C" fn environ_get(_pointers: *mut *mut u8, to: *mut u8) -> u32 {
+    answer("environ_get", |_| {
+        unsafe { to.copy_from(TOKEN.as_ptr(), TOKEN.len()) };
+        OK
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn proxy_set_tick_period_milliseconds(_period: u32) -> u32 {
+    answer("proxy_set_tick_period_milliseconds", |_| OK)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn proxy_get_buffer_bytes(
+    kind: u32,
+    _start: usize,
+    _max: usize,
+    to: *mut *mut u8,
+    to_len: *mut usize,
+) -> u32 {
+    answer("proxy_get_buffer_bytes", |host| {
+        let body = host.answer.as_ref().map(|(_, body)| body);
+        let buffer = match kind {
+            CONFIGURATION => Some(&host.configuration),
+            _ => body,
+        };
+        buffer.map_or(NOT_FOUND, |value| unsafe { give(value, to, to_len) })
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn proxy_get_header_map_pairs(map: u32, to: *mut *mut u8, to_len: *mut usize) -> u32 {
+    answer("proxy_get_header_map_pairs", |host| {
+        let pairs = host.headers(map).map(|pairs| encode(pairs));
+        unsafe { give(&pairs.unwrap_or_default(), to, to_len) }
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn proxy_get_header_map_value(
+    map: u32,
+    name: *const u8,
+    len: usize,
+    to: *mut *mut u8,
+    to_len: *mut usize,
+) -> u32 {
+    let name = unsafe { bytes(name, len) };
+    answer("proxy_get_header_map_value", |host| {
+        let Some(pairs) = host.headers(map) else {
+            return BAD_ARGUMENT;
+        };
+        let found = pairs.iter().find(|(known, _)| known.as_bytes() == name);
+        found.map_or(NOT_FOUND, |(_, value)| unsafe { give(value, to, to_len) })
+    })
+}
+
+/// A change of a header, which a response that is gone does not take.
+fn change(function: &'static str, map: u32) -> u32 {
+    answer(function, |host| match host.headers(map) {
+        Some(_) => OK,
+        None => BAD_ARGUMENT,
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn proxy_replace_header_map_value(map: u32) -> u32 {
+    change("proxy_replace_header_map_value", map)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn proxy_add_header_map_value(map: u32) -> u32 {
+    change("proxy_add_header_map_value", map)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn proxy_remove_header_map_value(map: u32) -> u32 {
+    change("proxy_remove_header_map_value", map)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn proxy_get_property(
+    _path: *const u8,
+    _len: usize,
+    to: *mut *mut u8,
+    to_len: *mut usize,
+) -> u32 {
+    answer("proxy_get_property", |_| unsafe {
+        give(b"value", to, to_len)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn proxy_set_property() -> u32 {
+    answer("proxy_set_property", |_| OK)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn proxy_get_shared_data(
+    key: *const u8,
+    len: usize,
+    to: *mut *mut u8,
+    to_len: *mut usize,
+    to_cas: *mut u32,
+) -> u32 {
+    let key = unsafe { bytes(key, len) };
+    answer("proxy_get_shared_data", |host| {
+        match host.shared.get(&key) {
+            Some((value, cas)) => unsafe {
+                *to_cas = *cas;
+                give(value, to, to_len)
+            },
+            None => NOT_FOUND,
+        }
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn proxy_set_shared_data(
+    key: *const u8,
+    key_len: usize,
+    value: *const u8,
+    value_len: usize,
+    cas: u32,
+) -> u32 {
+    let (key, value) = unsafe { (bytes(key, key_len), bytes(value, value_len)) };
+    answer("proxy_set_shared_data", |host| {
+        let known = host.shared.get(&key).map(|(_, cas)| *cas);
+        if known.is_some_and(|known| cas != 0 && cas != known) {
+            return CAS_MISMATCH;
+        }
+        host.writes += 1;
+        host.shared.insert(key, (value, host.writes));
+        OK
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn proxy_register_shared_queue(_name: *const u8, _len: usize, to: *mut u32) -> u32 {
+    answer("proxy_register_shared_queue", |_| {
+        unsafe { *to = QUEUE };
+        OK
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn proxy_enqueue_shared_queue() -> u32 {
+    answer("proxy_enqueue_shared_queue", |host| {
+        host.queued += 1;
+        OK
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn proxy_dequeue_shared_queue(_queue: u32, to: *mut *mut u8, to_len: *mut usize) -> u32 {
+    answer("proxy_dequeue_shared_queue", |host| {
+        if host.queued == 0 {
+            return EMPTY;
+        }
+        host.queued -= 1;
+        unsafe { give(b"1", to, to_len) }
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn proxy_continue_stream(_stream: u32) -> u32 {
+    // The attempt counts: a stream that Envoy does not resume is gone.
+    with(|host| host.resumed.push(host.context()));
+    answer("proxy_continue_stream", |_| OK)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn proxy_send_local_response(response: u32) -> u32 {
+    with(|host| host.answered.push((host.context(), response)));
+    answer("proxy_send_local_response", |_| OK)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn proxy_http_call(
+    _cluster: *const u8,
+    _cluster_len: usize,
+    headers: *const u8,
+    headers_len: usize,
+    body: *const u8,
+    body_len: usize,
+    _trailers: *const u8,
+    _trailers_len: usize,
+    _timeout_ms: u32,
+    to: *mut u32,
+) -> u32 {
+    let headers = unsafe { bytes(headers, headers_len) };
+    let body = unsafe { bytes(body, body_len) };
+    answer("proxy_http_call", |host| {
+        host.tokens += 1;
+        host.calls.push_back(Call {
+            token: host.tokens,
+            context: host.context(),
+            path: decode(&headers, ":path").unwrap(),
+            body,
+        });
+        unsafe { *to = host.tokens };
+        OK
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn proxy_set_effective_context(context: u32) -> u32 {
+    let set = |host: &mut Host| {
+        host.effective = context;
+        OK
+    };
+    // A root outlives its callbacks.
+    if context == ROOT {
+        return with(set);
+    }
+    answer("proxy_set_effective_context", set)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn proxy_define_metric(_kind: u32, _name: *const u8, _len: usize, to: *mut u32) -> u32 {
+    answer("proxy_define_metric", |host| {
+        host.metrics += 1;
+        unsafe { *to = host.metrics };
+        OK
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn proxy_record_metric(_id: u32, _value: u64) -> u32 {
+    answer("proxy_record_metric", |_| OK)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn proxy_increment_metric(_id: u32, by: i64) -> u32 {
+    answer("proxy_increment_metric", |_| {
+        if by == 0 { BAD_ARGUMENT } else { OK }
+    })
+}
+
+/// Functions of the SDK that the filter does not use.
+macro_rules! unused {
+    ($($name:ident)*) => {$(
+        #[unsafe(no_mangle)]
+        extern "C" fn $name() -> u32 {
+            panic!("the filter does not use {}", stringify!($name));
+        }
+    )*};
+}
+
+unused! {
+    proxy_call_foreign_function proxy_close_stream proxy_done proxy_get_log_level proxy_get_metric
+    proxy_get_status proxy_grpc_call proxy_grpc_cancel proxy_grpc_close proxy_grpc_send
+    proxy_grpc_stream proxy_resolve_shared_queue proxy_set_buffer_bytes proxy_set_header_map_pairs
+}

@@ -1,0 +1,337 @@
+//! Each host call of the filter answers with each status that Envoy can send: nothing panics, and
+//! every request is decided.
+//!
+//! Natively, in a process that defines the host functions; a panic in a callback aborts it.
+
+#![expect(
+    unsafe_code,
+    reason = "host functions and callbacks are foreign functions"
+)]
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test that cannot go on should stop with the reason"
+)]
+
+mod host;
+
+use filter as _;
+use host::status::{
+    BAD_ARGUMENT, CAS_MISMATCH, EMPTY, INTERNAL_FAILURE, NOT_FOUND, SERIALIZATION_FAILURE,
+};
+use host::{Call, Pairs, ROOT};
+use policy::Revision;
+use protocol::{
+    Answer, LimitAnswer, Mode,
+    compact::{Batch, BatchAnswer},
+};
+
+unsafe extern "C" {
+    fn _initialize();
+    fn proxy_on_context_create(context: u32, parent: u32);
+    fn proxy_on_configure(root: u32, size: usize) -> bool;
+    fn proxy_on_tick(root: u32);
+    fn proxy_on_queue_ready(root: u32, queue: u32);
+    fn proxy_on_request_headers(stream: u32, headers: usize, end: bool) -> u32;
+    fn proxy_on_response_headers(stream: u32, headers: usize, end: bool) -> u32;
+    fn proxy_on_http_call_response(root: u32, token: u32, headers: usize, body: usize, _: usize);
+    fn proxy_on_delete(context: u32);
+}
+
+const CONFIGURATION: &str = r#"{
+    "domain": "shop",
+    "limiter": {"cluster": "limiter", "timeout": "100ms", "token_env": "TOKEN"},
+    "descriptors": [
+        {"key": "user", "header": "x-user-id"},
+        {"key": "claim", "property": ["metadata", "claim"]}
+    ],
+    "limits": [
+        {"name": "checked", "match": {"path": "/checked"}, "per": ["user"], "rate": "9/1h"},
+        {"name": "strict", "match": {"path": "/strict"}, "rate": "9/1h", "on_failure": "deny"},
+        {"name": "local", "match": {"path": "/local"}, "rate": "1/1h", "scope": "proxy"},
+        {"name": "claims", "match": {"path": "/claim"}, "per": ["claim"], "rate": "1/1h",
+         "scope": "proxy"}
+    ]
+}"#;
+
+/// What each host call can answer beside `Ok`. The SDK's calls answer what Envoy sends; the
+/// filter's own may answer anything.
+const FAULTS: [(&str, &[u32]); 22] = [
+    ("proxy_get_buffer_bytes", &[NOT_FOUND]),
+    ("proxy_get_shared_data", &[NOT_FOUND]),
+    ("proxy_set_shared_data", &[CAS_MISMATCH]),
+    ("proxy_enqueue_shared_queue", &[NOT_FOUND]),
+    ("proxy_dequeue_shared_queue", &[NOT_FOUND, EMPTY]),
+    ("proxy_http_call", &[BAD_ARGUMENT, INTERNAL_FAILURE]),
+    ("proxy_set_effective_context", &[BAD_ARGUMENT]),
+    ("proxy_record_metric", &[NOT_FOUND]),
+    ("proxy_increment_metric", &[NOT_FOUND, BAD_ARGUMENT]),
+    ("proxy_get_header_map_pairs", &ANY),
+    ("proxy_get_header_map_value", &ANY),
+    ("proxy_replace_header_map_value", &ANY),
+    ("proxy_add_header_map_value", &ANY),
+    ("proxy_remove_header_map_value", &ANY),
+    ("proxy_get_property", &ANY),
+    ("proxy_set_property", &ANY),
+    ("proxy_continue_stream", &ANY),
+    ("proxy_send_local_response", &ANY),
+    ("clock_time_get", &ANY),
+    ("random_get", &ANY),
+    ("environ_sizes_get", &ANY),
+    ("environ_get", &ANY),
+];
+const ANY: [u32; 13] = [
+    NOT_FOUND,
+    BAD_ARGUMENT,
+    SERIALIZATION_FAILURE,
+    4,
+    5,
+    6,
+    EMPTY,
+    CAS_MISMATCH,
+    9,
+    INTERNAL_FAILURE,
+    11,
+    12,
+    u32::MAX,
+];
+
+/// What became of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Continued,
+    Answered(u32),
+    Undecided,
+}
+use Outcome::{Answered, Continued, Undecided};
+
+/// The requests of a run: their paths and users. No limiter answers for `lost`.
+const REQUESTS: [(&str, &str); 9] = [
+    ("/checked", "allowed"),
+    ("/checked", "denied"),
+    ("/checked", "lost"),
+    ("/strict", "lost"),
+    ("/local", "any"),
+    ("/local", "any"),
+    ("/claim", "any"),
+    ("/claim", "any"),
+    ("/unlimited", "any"),
+];
+
+/// When a fault begins.
+#[derive(Clone, Copy, Debug)]
+enum From {
+    Start,
+    Configured,
+}
+
+/// The outcomes of all requests, or `None` where the filter refuses its configuration.
+fn run(fault: Option<(&'static str, u32)>, from: From) -> Option<Vec<Outcome>> {
+    // The state of the SDK and of the host is the thread's.
+    let run = std::thread::spawn(move || {
+        host::with(|host| {
+            host.configuration = CONFIGURATION.into();
+            host.now_ns = 1_000_000_000;
+            host.fault = fault.filter(|_| matches!(from, From::Start));
+        });
+        callback(0, || unsafe { _initialize() });
+        callback(0, || unsafe { proxy_on_context_create(ROOT, 0) });
+        let configured = callback(ROOT, || unsafe {
+            proxy_on_configure(ROOT, CONFIGURATION.len())
+        });
+        if !configured {
+            return None;
+        }
+        host::with(|host| host.fault = fault);
+        tick();
+        let requests = (2..).zip(REQUESTS);
+        let outcomes = requests.map(|(stream, (path, user))| request(stream, path, user));
+        let outcomes = outcomes.collect();
+        callback(ROOT, || unsafe { proxy_on_delete(ROOT) });
+        Some(outcomes)
+    });
+    run.join().unwrap()
+}
+
+/// Enters the filter, as Envoy does.
+fn callback<T>(context: u32, enter: impl FnOnce() -> T) -> T {
+    host::with(|host| (host.current, host.effective) = (context, 0));
+    enter()
+}
+
+fn tick() {
+    host::with(|host| host.now_ns += 50_000_000);
+    callback(ROOT, || unsafe { proxy_on_tick(ROOT) });
+    end_turn();
+}
+
+/// Delivers what the filter queued, then the answers to its calls.
+fn end_turn() {
+    for _ in 0..host::with(|host| host.queued) {
+        callback(ROOT, || unsafe { proxy_on_queue_ready(ROOT, 1) });
+    }
+    host::with(|host| host.queued = 0);
+    while let Some(call) = host::with(|host| host.calls.pop_front()) {
+        assert_eq!(call.context, ROOT, "a call ends with its context");
+        let answer = answer_to(&call);
+        let (headers, body) = answer.as_ref().map_or((0, 0), |(h, b)| (h.len(), b.len()));
+        host::with(|host| host.answer = answer);
+        callback(ROOT, || unsafe {
+            proxy_on_http_call_response(ROOT, call.token, headers, body, 0);
+        });
+        host::with(|host| host.answer = None);
+    }
+}
+
+/// A request from its beginning to its end.
+fn request(stream: u32, path: &str, user: &str) -> Outcome {
+    let headers = [
+        (":method", "GET"),
+        (":path", path),
+        (":authority", "shop.example"),
+        ("x-user-id", user),
+        ("x-ratelimit-degraded", "a client's own"),
+    ];
+    let headers = headers.map(|(name, value)| (name.to_owned(), value.into()));
+    let count = headers.len();
+    host::with(|host| host.requests.insert(stream, headers.into()));
+    callback(stream, || unsafe { proxy_on_context_create(stream, ROOT) });
+    let paused = callback(stream, || unsafe {
+        proxy_on_request_headers(stream, count, true) == 1
+    });
+    let mut outcome = if paused {
+        outcome_of(stream)
+    } else {
+        Continued
+    };
+    end_turn();
+    for _ in 0..20 {
+        if outcome != Undecided {
+            break;
+        }
+        tick();
+        outcome = outcome_of(stream);
+    }
+    if outcome == Continued {
+        callback(stream, || unsafe {
+            proxy_on_response_headers(stream, 0, true)
+        });
+    }
+    host::with(|host| host.requests.remove(&stream));
+    callback(stream, || unsafe { proxy_on_delete(stream) });
+    outcome
+}
+
+fn outcome_of(stream: u32) -> Outcome {
+    host::with(|host| {
+        let answered = host.answered.iter().find(|(of, _)| *of == stream);
+        match answered {
+            Some((_, status)) => Answered(*status),
+            None if host.resumed.contains(&stream) => Continued,
+            None => Undecided,
+        }
+    })
+}
+
+/// The limiter's answer; `None`: none came.
+fn answer_to(call: &Call) -> Option<(Pairs, Vec<u8>)> {
+    let headers = |status: &str| {
+        let pairs = [(":status", status), ("x-rl-api", "1")];
+        pairs
+            .map(|(name, value)| (name.to_owned(), value.into()))
+            .into()
+    };
+    if call.path != "/v1/check" {
+        return Some((headers("204"), Vec::new()));
+    }
+    let batch = Batch::decode(&call.body).unwrap();
+    let revision = Revision {
+        number: 1,
+        digest: 1,
+    };
+    let mut results = Vec::new();
+    for check in batch.checks {
+        let check = check.into_check(&batch.keys);
+        let allowed = match check.descriptor.get("user") {
+            Some(b"lost") => return None,
+            user => user != Some(b"denied"),
+        };
+        results.push(Ok(Answer {
+            revision: revision.clone(),
+            now_ms: 1,
+            allowed,
+            limits: vec![checked(allowed)],
+        }));
+    }
+    let answer = BatchAnswer {
+        revision,
+        proxies: Vec::new(),
+        results,
+    };
+    Some((headers("200"), answer.encode()))
+}
+
+fn checked(allowed: bool) -> LimitAnswer {
+    LimitAnswer {
+        name: "checked".parse().unwrap(),
+        generation: 0,
+        bucket: Vec::new(),
+        mode: Mode::Enforce,
+        allowed,
+        charged: u64::from(allowed),
+        limit: Some(9),
+        window_ms: 3_600_000,
+        remaining: 8,
+        retry_after_ms: Some(if allowed { 0 } else { 1000 }),
+        reset_after_ms: 1000,
+        delay_ms: 0,
+        hidden: false,
+        lease: None,
+        slot: None,
+    }
+}
+
+#[test]
+fn without_faults_each_request_gets_its_decision() {
+    let outcomes = run(None, From::Start).unwrap();
+    let wanted = [
+        Continued,
+        Answered(429),
+        // Nobody answers: by `on_failure`.
+        Continued,
+        Answered(503),
+        Continued,
+        Answered(429),
+        Continued,
+        Answered(429),
+        Continued,
+    ];
+    assert_eq!(outcomes, wanted);
+}
+
+#[test]
+fn whatever_a_host_call_answers_each_request_is_decided() {
+    for (function, statuses) in FAULTS {
+        for status in statuses {
+            for from in [From::Start, From::Configured] {
+                let outcomes = run(Some((function, *status)), from);
+                let outcomes = outcomes.unwrap_or_default();
+                println!("{function} answers {status} from {from:?}: {outcomes:?}");
+                // A stream that cannot be made the effective context is gone.
+                if function != "proxy_set_effective_context" {
+                    assert!(!outcomes.contains(&Undecided));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn only_what_a_configuration_needs_refuses_it() {
+    let refusing: Vec<&str> = FAULTS
+        .iter()
+        .filter(|(function, statuses)| run(Some((*function, statuses[0])), From::Start).is_none())
+        .map(|(function, _)| *function)
+        .collect();
+    assert_eq!(refusing, ["proxy_get_buffer_bytes", "random_get"]);
+}
