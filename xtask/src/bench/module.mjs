@@ -61,7 +61,14 @@ class Vm {
   }
 
   async start() {
+    const compiled = await WebAssembly.compile(readFileSync(this.file));
     const imports = { env: this.env(), wasi_snapshot_preview1: this.wasi() };
+    // The SDK imports more than the filter calls.
+    for (const { module, name } of WebAssembly.Module.imports(compiled)) {
+      imports[module][name] ??= () => {
+        throw new Error(`${name} was called`);
+      };
+    }
     for (const module of Object.values(imports)) {
       for (const [name, call] of Object.entries(module)) {
         this.calls[name] = 0;
@@ -71,8 +78,7 @@ class Vm {
         };
       }
     }
-    const { instance } = await WebAssembly.instantiate(readFileSync(this.file), imports);
-    this.exports = instance.exports;
+    this.exports = (await WebAssembly.instantiate(compiled, imports)).exports;
     this.exports._initialize?.();
     this.exports.proxy_on_context_create(ROOT, 0);
     if (!this.exports.proxy_on_configure(ROOT, CONFIGURATION.length)) {
