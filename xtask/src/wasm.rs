@@ -13,8 +13,10 @@ use crate::workspace::Workspace;
 
 /// The filter's target.
 pub const TARGET: &str = "wasm32-unknown-unknown";
-/// The most it may be: V8 compiles the filter in every Envoy that loads it.
-pub const SIZE_BUDGET_BYTES: u64 = 350_000;
+/// The most that the filter may be. What counts is the time that it adds to Envoy's start, at most
+/// 0.3 s on a free machine, which is V8 compiling it: 17 ms of CPU for 10 KB, on all cores at once.
+/// `cargo xtask bench` measures that; the size stands for it where the machine is busy.
+pub const SIZE_BUDGET_BYTES: u64 = 420_000;
 /// What the compiler uses of wasm beyond its first version, and Envoy's V8 has: the
 /// optimiser must not use more.
 const FEATURES: [&str; 6] = [
@@ -42,21 +44,12 @@ const UNUSED_EXPORTS: [&str; 11] = [
     "proxy_on_vm_start",
 ];
 
-/// How the optimiser goes about it. Its own branches first (`flatten`, `rereloop`) are shorter than
-/// the compiler's, and shorter still the second time. What comes after the last `-Oz` only
-/// rearranges: constants that a function names often go into a local of it, and functions that are
-/// called often get the short numbers. V8, which optimises anew, makes the same code of all that.
-const PASSES: [&str; 12] = [
-    "-Oz",
-    "--flatten",
-    "--rereloop",
-    "-Oz",
-    "--flatten",
-    "--rereloop",
-    "-Oz",
-    "-Oz",
-    "--const-hoisting",
-    "--reorder-functions",
+/// The optimiser's passes. `-Oz` would be 5 KB smaller than `-Os`, but it merges similar functions, and
+/// V8 takes 760 ms of CPU for what comes of that, not 670. `-O3` takes as long as `-Os` (730 to 720 ms),
+/// and a leased request 7 % less.
+const PASSES: [&str; 4] = [
+    "-O3",
+    "-O3",
     // Sections that no engine reads.
     "--strip-producers",
     "--strip-target-features",
@@ -77,7 +70,6 @@ pub fn build(workspace: &Workspace, ui: &Ui) -> Result<PathBuf> {
     ui.heading("Filter");
     let built = module(workspace, ui, "filter")?;
     let path = workspace.target.join("filter.wasm");
-    // It takes two sevenths of the module off, and nothing from its speed.
     let optimiser = Tools::new(workspace, ui).wasm_opt()?;
     command::run(
         Command::new(optimiser)
