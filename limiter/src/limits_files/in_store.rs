@@ -53,20 +53,25 @@ impl LimitsFiles {
         mut sighup: Sighup,
     ) {
         let mut retry_at = Instant::now() + RLS_RETRY;
+        // Files that cannot be read stay an error until they are others: the limits that are
+        // still in force do not make up for them.
+        let mut broken = false;
         loop {
             let signalled = tokio::select! {
                 () = sleep(POLL) => false,
                 () = sighup.next() => true,
             };
             if config.changed() || signalled {
-                match self.read() {
+                let read = self.read();
+                broken = read.is_err();
+                match read {
                     Ok(policies) => wanted = policies.rls,
-                    Err(error) => {
-                        self.report(Some(error.to_string()));
-                        continue;
-                    }
+                    Err(error) => self.report(Some(error.to_string())),
                 }
             } else if self.error().is_none() || Instant::now() < retry_at {
+                continue;
+            }
+            if broken {
                 continue;
             }
             self.publish(&mut publisher, &wanted).await;

@@ -219,3 +219,25 @@ async fn files_give_way_to_edits_in_the_store() -> Result<()> {
     quota_becomes(&first, 40).await?;
     Ok(())
 }
+
+/// Also beyond the pause after which limits are published again.
+#[tokio::test]
+#[ignore = "needs a server"]
+async fn what_is_wrong_stays_an_error_until_it_is_right() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("shop.yaml");
+    fs::write(&path, shop(10))?;
+    let server = Server::start(Engine::Valkey).await?;
+    let service = Service::ready_on(server.store()?, followed(folder.path(), false)).await?;
+    quota_becomes(&service, 10).await?;
+    fs::write(&path, "domain: shop\ndescriptor: []\n")?;
+    error_becomes(&service, Some("did you mean `descriptors`?")).await?;
+    tokio::time::sleep(std::time::Duration::from_millis(1500)).await;
+    let report = service.admin("/readyz").send().await?.json()?;
+    let error = report["limits_file_error"].as_str().unwrap_or_default();
+    assert!(error.contains("did you mean"), "{report}");
+    quota_becomes(&service, 10).await?;
+    fs::write(&path, shop(20))?;
+    quota_becomes(&service, 20).await?;
+    error_becomes(&service, None).await
+}
