@@ -83,7 +83,9 @@ fn foreign_keys_are_not_buckets() {
     for foreign in [
         &b"rl:b"[..],
         b"rl:b:shop",
-        b"rl:b:Shop:x",
+        b"rl:b::x",
+        b"rl:b:%53hop:x",
+        b"rl:b:shop:X",
         b"rl:b:shop:x:%2",
         b"rl:b:shop:x:%41",
         b"rl:b:shop:x:%~abc",

@@ -263,7 +263,7 @@ impl ActivityReport {
             return Self::default();
         };
         let buckets = report.get("buckets").map_or(&[][..], Node::items);
-        let limits = document::named(&report, "limits");
+        let limits = document::limits(&report, "limits");
         Self {
             covered_ms: document::count(&report, "covered_ms"),
             activity: Activity {

@@ -30,6 +30,11 @@ pub(super) fn count(report: &Node, field: &str) -> u64 {
     report.get(field).and_then(number).unwrap_or(0)
 }
 
+/// The entries of a map whose keys are names of limits.
+pub(super) fn limits<'n>(report: &'n Node, field: &str) -> impl Iterator<Item = (Name, &'n Node)> {
+    entries(report.get(field)).filter_map(|(key, node)| Some((key.parse().ok()?, node)))
+}
+
 /// The entries of a map whose keys are names or domains.
 pub(super) fn named<'n>(report: &'n Node, field: &str) -> impl Iterator<Item = (Name, &'n Node)> {
     entries(report.get(field)).filter_map(|(key, node)| Some((Name::domain(key).ok()?, node)))

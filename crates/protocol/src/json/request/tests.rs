@@ -58,7 +58,7 @@ fn what_is_wrong_is_named() {
         ("", ""),
         ("[]", ""),
         ("{}", "domain"),
-        (r#"{"domain":"A","descriptor":{}}"#, "domain"),
+        (r#"{"domain":"","descriptor":{}}"#, "domain"),
         (r#"{"domain":null,"descriptor":{}}"#, "domain"),
         (r#"{"domain":"a"}"#, "descriptor"),
         (r#"{"domain":"a","descriptor":[]}"#, "descriptor"),
