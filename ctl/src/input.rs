@@ -33,6 +33,16 @@ pub struct FilesArg {
 }
 
 impl FilesArg {
+    /// Whether stdin is among them.
+    pub fn has_stdin(&self) -> bool {
+        self.files.iter().chain(&self.paths).any(|path| path == "-")
+    }
+
+    /// The paths of the files, those in folders in the order of their names.
+    pub fn list(&self) -> Result<Vec<String>, Error> {
+        list_all(self.files.iter().chain(&self.paths), &EXTENSIONS)
+    }
+
     /// Reads all of them, folders in the order of their files' names.
     pub async fn read(&self) -> Result<Vec<Source>, Error> {
         read_all(self.files.iter().chain(&self.paths), &EXTENSIONS).await
@@ -45,6 +55,18 @@ pub async fn read_all(
     paths: impl Iterator<Item = &String>,
     extensions: &[&str],
 ) -> Result<Vec<Source>, Error> {
+    let files = list_all(paths, extensions)?;
+    let mut sources = Vec::with_capacity(files.len());
+    for file in &files {
+        sources.push(Source::read(file).await?);
+    }
+    Ok(sources)
+}
+
+fn list_all<'p>(
+    paths: impl Iterator<Item = &'p String>,
+    extensions: &[&str],
+) -> Result<Vec<String>, Error> {
     let mut files: Vec<String> = Vec::new();
     for path in paths {
         for file in files_at(path, extensions)? {
@@ -54,11 +76,7 @@ pub async fn read_all(
             }
         }
     }
-    let mut sources = Vec::with_capacity(files.len());
-    for file in &files {
-        sources.push(Source::read(file).await?);
-    }
-    Ok(sources)
+    Ok(files)
 }
 
 /// The file at a path, or those in the folder there; folders within it are left out.

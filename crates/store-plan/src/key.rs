@@ -6,6 +6,7 @@
 //! | `rl:{D}:policy` | HASH, the record of domain D: revision, limits, generations |
 //! | `rl:{D}:o:LIMIT` | HASH, the overrides of one limit, a field each |
 //! | `rl:{D}:s:RANDOM` | HASH, overrides on their way into a record; goes by itself |
+//! | `rl:{D}:applied` | STRING, what `rlctl apply --watch` applied last of the files of domain D |
 //! | `rl:{D}:history` | STREAM of the last edits, newest last |
 //! | `rl:{D}:p:LIMIT` | ZSET of the proxies that are active for a limit (`*`: for any), by time |
 //! | `rl:fleet:SLOT` | HASH, each limiter's fleet report of a time slot |
@@ -106,6 +107,11 @@ impl Keys {
     /// The edits of a domain.
     pub fn history(&self, domain: &Name) -> String {
         format!("{}{{{}}}:history", self.prefix, InKey(domain))
+    }
+
+    /// What was applied last of a domain's files.
+    pub fn applied(&self, domain: &Name) -> String {
+        format!("{}{{{domain}}}:applied", self.prefix)
     }
 
     /// The overrides of one limit.

@@ -112,6 +112,18 @@ pub trait Policies: Send + Sync + fmt::Debug {
 
     /// The last edits of a domain, newest first, `max` at most.
     async fn history(&self, domain: &Name, max: usize) -> Result<Vec<HistoryEntry>, StoreError>;
+
+    /// The record that [`Policies::record_applied`] left. The memory store keeps none: no other
+    /// process could read it.
+    async fn applied(&self, _domain: &Name) -> Result<Option<String>, StoreError> {
+        Ok(None)
+    }
+
+    /// Records, in the caller's own format, what was applied of a domain's files, in place of the
+    /// last such record. No decision depends on it.
+    async fn record_applied(&self, _domain: &Name, _record: &str) -> Result<(), StoreError> {
+        Ok(())
+    }
 }
 
 /// Buckets and the other keys of limits, for operators.

@@ -2,6 +2,9 @@
 
 mod files;
 mod plan;
+mod watch;
+
+use std::net::SocketAddr;
 
 use clap::Args;
 use policy::Policy;
@@ -32,6 +35,11 @@ const NAMED_MAX: usize = 10;
 /// Limits that are not in the file stay, and so do overrides that were set live. With --prune, limits
 /// that are not in the file are deleted, and so are overrides that are not in it, of limits for which
 /// it lists some. Several files are applied one after the other, each as one edit.
+///
+/// With --watch it goes on: it applies each change of the files within two seconds, until SIGTERM or
+/// Ctrl-C. Invalid files change nothing. It writes a limit only when the file changes that limit, so
+/// what rlctl edits meanwhile stays, across restarts, and counts as drift. With --prune, a limit that
+/// leaves the files is deleted; one that never was in them is not.
 #[derive(Debug, Args)]
 #[command(after_help = examples!(
     "rlctl apply -f limits.yaml"
@@ -39,6 +47,7 @@ const NAMED_MAX: usize = 10;
     "rlctl apply -f shop.yaml -f admin.yaml"
     "rlctl apply -f limits/                 # every file of a folder"
     "rlctl apply -f limits.yaml --prune --yes --reason \"$(git log -1 --format=%s)\""
+    "rlctl apply -f limits/ --watch --metrics-listen 127.0.0.1:8094"
 ))]
 pub struct Apply {
     #[command(flatten)]
@@ -48,6 +57,19 @@ pub struct Apply {
     /// it lists some.
     #[arg(long, help_heading = "Edit options")]
     prune: bool,
+
+    /// Go on: apply each change of the files, until stopped.
+    #[arg(long, help_heading = "Watch options", conflicts_with_all = ["dry_run", "wait"])]
+    watch: bool,
+
+    /// Where --watch serves /metrics, /healthz and /readyz.
+    #[arg(
+        long,
+        help_heading = "Watch options",
+        value_name = "ADDRESS:PORT",
+        requires = "watch"
+    )]
+    metrics_listen: Option<SocketAddr>,
 
     #[command(flatten)]
     edit: EditArgs,
@@ -60,6 +82,9 @@ impl Apply {
     /// Reads all files, then writes each as one edit.
     pub async fn run(&self, global: &Global, printer: &Printer) -> Result<Exit, Error> {
         let session = Session::open(global, printer)?;
+        if self.watch {
+            return watch::run(self, &session).await;
+        }
         let files = read(&self.files, &session).await?;
         for file in &files {
             check_domain(&session, file)?;

@@ -170,6 +170,18 @@ impl Policies for RedisStore {
             .map(fields::history_entry)
             .collect()
     }
+
+    async fn applied(&self, domain: &Name) -> Result<Option<String>, StoreError> {
+        let mut get = redis_link::cmd("GET");
+        get.arg(self.keys().applied(domain));
+        value::optional_text(self.control(get).await?)
+    }
+
+    async fn record_applied(&self, domain: &Name, record: &str) -> Result<(), StoreError> {
+        let mut set = redis_link::cmd("SET");
+        set.arg(self.keys().applied(domain)).arg(record);
+        self.control(set).await.map(drop)
+    }
 }
 
 impl RedisStore {

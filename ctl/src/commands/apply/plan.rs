@@ -1,6 +1,6 @@
 //! The plan of applying a limits file.
 
-use policy::{Name, Policy};
+use policy::{Name, Policy, Problems};
 use store::{Overrides, Stored};
 
 use crate::{
@@ -18,18 +18,42 @@ const TRIES: usize = 5;
 /// Lines of conflicts that are shown.
 const LINES_MAX: usize = 5;
 
-/// The domain as it is, what it becomes, and the plan of the edit.
+/// What an edit may delete.
+#[derive(Clone, Copy, Debug)]
+pub struct Pruning {
+    /// Overrides that are not listed, of limits that list some.
+    pub unlisted_overrides: bool,
+    /// All overrides of a limit whose `per` changes.
+    pub split_otherwise: bool,
+}
+
+/// The domain as it is, what a file makes of it, and the plan of the edit.
 pub async fn plan_file(
     session: &Session<'_>,
     file: Policy,
     prune: bool,
 ) -> Result<(Stored, Merged, EditPlan), Error> {
+    let domain = file.domain.clone();
+    let merge = |base: &Stored| merge::merge(file.clone(), base.policy(), prune);
+    let pruning = Pruning {
+        unlisted_overrides: prune,
+        split_otherwise: prune,
+    };
+    plan(session, &domain, merge, pruning).await
+}
+
+/// As [`plan_file`], for what `merge` makes of the domain.
+pub async fn plan(
+    session: &Session<'_>,
+    domain: &Name,
+    merge: impl Fn(&Stored) -> Result<Merged, Problems>,
+    pruning: Pruning,
+) -> Result<(Stored, Merged, EditPlan), Error> {
     for _ in 0..TRIES {
-        let base = session.read(&file.domain, Overrides::None).await?;
-        let merged = merge::merge(file.clone(), base.policy(), prune);
-        let mut merged = merged.map_err(|problems| does_not_fit(&diagnostics(&problems)))?;
+        let base = session.read(domain, Overrides::None).await?;
+        let mut merged = merge(&base).map_err(|problems| does_not_fit(&diagnostics(&problems)))?;
         let mut lines = Vec::new();
-        if let Some(before) = base.policy().filter(|_| !prune) {
+        if let Some(before) = base.policy().filter(|_| !pruning.unlisted_overrides) {
             let kept = session.keep_unlisted(before, &mut merged.policy).await?;
             merged.overrides_kept = kept.by_limit;
             lines = kept.problems;
@@ -38,14 +62,14 @@ pub async fn plan_file(
             .plan_edit(base.policy(), &merged.policy, &Deltas::new())
             .await?;
         let pages_read = plan.overrides_read || !lines.is_empty();
-        if !pages_read || unchanged(session, &base, &file.domain).await? {
+        if !pages_read || unchanged(session, &base, domain).await? {
             if !lines.is_empty() {
                 return Err(does_not_fit(&bounded(&lines)));
             }
             if let Some(text) = plan.invalid_overrides_text() {
                 return Err(does_not_fit(&text));
             }
-            if !prune {
+            if !pruning.split_otherwise {
                 check_no_override_lost(&merged.split_otherwise, &plan)?;
             }
             return Ok((base, merged, plan));
