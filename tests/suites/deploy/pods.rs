@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use harness::{Client, LimiterPlan, Process, Programs, Redis, free_port, until};
 
-use crate::checks::named;
-use crate::kubernetes::{arguments, container, manifests};
+use crate::kubernetes::{arguments, container};
+use crate::kustomize::resource;
 use crate::running::limiter_with;
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -33,7 +33,7 @@ async fn the_deployments_arguments_start_a_limiter_that_requires_tokens() {
 /// Starts the Deployment's limiter on this machine: with its arguments, its user, and a token file of
 /// `group`, as the kubelet mounts a secret.
 async fn limiter_as_in_the_pod(store: &str, group: u32, dir: &Path) -> anyhow::Result<Pod> {
-    let deployment = named(&manifests(), "Deployment", "limiter");
+    let deployment = resource("Deployment", "limiter");
     let pod = &deployment["spec"]["template"]["spec"];
     let id = |name: &str| u32::try_from(pod["securityContext"][name].as_u64().unwrap()).unwrap();
     let mode = u32::try_from(pod["volumes"][0]["secret"]["defaultMode"].as_u64().unwrap())?;
@@ -87,7 +87,7 @@ impl Pod {
     }
 }
 
-fn is_root() -> bool {
+pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
@@ -97,7 +97,7 @@ async fn the_pods_user_can_read_its_tokens_and_could_not_without_fs_group() {
         println!("skipped: only root can give a file to another group");
         return;
     }
-    let deployment = named(&manifests(), "Deployment", "limiter");
+    let deployment = resource("Deployment", "limiter");
     let context = &deployment["spec"]["template"]["spec"]["securityContext"];
     // Without `fsGroup` the kubelet leaves files to root's group.
     let group = u32::try_from(context["fsGroup"].as_u64().unwrap_or(0)).unwrap();

@@ -309,6 +309,9 @@ fn deploy(context: &Context<'_>) -> Result<()> {
     let mut tests = through_envoy(context, "deploy")?;
     tests
         .env("RL_TEST_CHECKERS", context.tools.checkers()?)
+        .env("RL_TEST_DEFINITIONS", context.tools.definitions()?)
+        .env("RL_TEST_KUBECTL", context.tools.kubectl()?)
+        .env("RL_TEST_NODE", context.tools.node()?)
         .env("RL_TEST_PROMTOOL", context.tools.promtool()?);
     command::run(&mut tests)
 }

@@ -91,9 +91,37 @@ fn unpack_wasm_opt(npm: Command, dir: &Path) -> Result<()> {
     launcher("wasm-opt", dir)
 }
 
+/// The definitions of custom resources, as validators: what is wanted, and the checksums of it all.
+const DEFINITIONS: [(&str, &str); 2] = [
+    ("package.json", include_str!("definitions/package.json")),
+    (
+        "package-lock.json",
+        include_str!("definitions/package-lock.json"),
+    ),
+];
+
+impl Tools<'_> {
+    /// A folder of npm packages that check custom resources by the definitions of Istio, the Gateway API
+    /// and the Prometheus operator.
+    pub fn definitions(&self) -> Result<PathBuf> {
+        let home = self.dir.join("definitions");
+        if !home.is_dir() {
+            let npm = self.npm()?;
+            self.once(&home, "Definitions of custom resources (40 MB)", |fresh| {
+                for (name, text) in DEFINITIONS {
+                    std::fs::write(fresh.join(name), text)?;
+                }
+                install_locked(npm, "@kubernetes-models", fresh)
+                    .map_err(|error| error.context("cannot fetch the definitions"))
+            })?;
+        }
+        Ok(home)
+    }
+}
+
 /// Installs a package into `dir`, if its archive is the one with that checksum, and returns where.
 fn install(
-    mut npm: Command,
+    npm: Command,
     package: &str,
     version: &str,
     integrity: &str,
@@ -108,17 +136,21 @@ fn install(
     });
     std::fs::write(dir.join("package.json"), wanted.to_string())?;
     std::fs::write(dir.join("package-lock.json"), lock.to_string())?;
+    install_locked(npm, &format!("{package} {version}"), dir)?;
+    Ok(dir.join(place))
+}
+
+/// Installs what the lock file of `dir` lists.
+fn install_locked(mut npm: Command, what: &str, dir: &Path) -> Result<()> {
     npm.args(["ci", "--ignore-scripts", "--no-audit", "--no-fund"])
         .args(["--loglevel", "error"])
         .current_dir(dir);
     command::output(&mut npm).with_context(|| {
-        Help::new(format!("npm cannot install {package} {version}"))
-            .remedy(format!(
-                "check that npm reaches its registry: npm view {package} version"
-            ))
-            .remedy("or put the program itself on PATH, as new as that")
+        Help::new(format!("npm cannot install {what}"))
+            .remedy("check that npm reaches its registry: npm view binaryen version")
+            .remedy("or put the program itself on PATH")
     })?;
-    Ok(dir.join(place))
+    Ok(())
 }
 
 /// Puts a script in the place of a program for Node, which runs it with the Node that is here, or

@@ -1,0 +1,79 @@
+//! The component `envoy-gateway`: its bootstrap and its plugin in real Envoy, as Envoy Gateway merges and
+//! configures them.
+
+use filter_core::Config;
+use harness::EnvoyConfig;
+use serde_json::{Value, json};
+
+use crate::checks::file;
+use crate::kustomize::resource;
+use crate::running::{At, Running, statuses};
+
+const LIMITERS: &str = "limiter-replicas.ratelimit.svc.cluster.local:8090";
+
+const AT: At<'_> = At {
+    client: "0.0.0.0:8080",
+    admin: "127.0.0.1:9901",
+    limiters: &[LIMITERS],
+    service: "service:8080",
+    others: &[],
+};
+
+fn plugin() -> Value {
+    resource("EnvoyExtensionPolicy", "ratelimit")["spec"]["wasm"][0].clone()
+}
+
+/// What the proxies' bootstrap is merged with.
+fn bootstrap() -> Value {
+    let proxy = resource("EnvoyProxy", "ratelimit");
+    let bootstrap = &proxy["spec"]["bootstrap"];
+    assert_eq!(bootstrap["type"], "Merge");
+    serde_saphyr::from_str(bootstrap["value"].as_str().unwrap()).unwrap()
+}
+
+#[test]
+fn the_plugins_configuration_is_one_of_the_filters() {
+    let plugin = plugin();
+    let config = Config::from_json(plugin["config"].to_string().as_bytes());
+    let config = config.unwrap_or_else(|problems| panic!("{problems}"));
+    let cluster = &bootstrap()["static_resources"]["clusters"][0];
+    assert_eq!(cluster["name"], config.limiter.cluster.as_str());
+    let token = config.limiter.token_env.as_deref().unwrap();
+    assert_eq!(plugin["env"]["hostKeys"], json!([token]));
+    let proxy = resource("EnvoyProxy", "ratelimit");
+    let container = &proxy["spec"]["provider"]["kubernetes"]["envoyDeployment"]["container"];
+    assert_eq!(container["env"][0]["name"], token);
+    let gateway = resource("Gateway", "edge");
+    let parameters = &gateway["spec"]["infrastructure"]["parametersRef"];
+    assert_eq!(parameters["name"], proxy["metadata"]["name"]);
+    assert_eq!(
+        gateway["metadata"]["namespace"],
+        proxy["metadata"]["namespace"]
+    );
+}
+
+/// Of a merged list, the entries of both are there.
+#[tokio::test]
+async fn the_gateways_plugin_limits_and_its_metrics_have_labels() {
+    let mut own = plugin()["config"].clone();
+    own["limiter"]["timeout"] = json!("2s");
+    let service = resource("Service", "limiter-replicas");
+    let name = service["metadata"]["name"].as_str().unwrap();
+    assert!(LIMITERS.starts_with(&format!("{name}.ratelimit.")));
+    let merged = bootstrap();
+    let config = EnvoyConfig::read(&file("deploy/envoy/gateway.yaml")).unwrap();
+    let config = config.filter_config(|config| *config = own).unwrap();
+    let config = config.edit(|tree| {
+        tree["stats_config"] = merged["stats_config"].clone();
+        let clusters = tree["static_resources"]["clusters"].as_array_mut().unwrap();
+        clusters.retain(|cluster| cluster["name"] != "limiter");
+        let more = merged["static_resources"]["clusters"].as_array().unwrap();
+        clusters.extend(more.clone());
+    });
+    let running = Running::start(config, AT, &[]).await;
+    let alice = running.get("alice");
+    assert_eq!(statuses(&alice, 6).await, [200, 200, 200, 200, 200, 429]);
+    let page = running.envoy.admin("/stats/prometheus").await.unwrap();
+    let labelled = |line: &str| line.starts_with("rl_decisions{") && line.contains("per-user");
+    assert!(page.lines().any(labelled), "{page}");
+}

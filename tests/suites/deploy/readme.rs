@@ -1,0 +1,229 @@
+//! The commands of README and of the documentation's index, by a new user: in a fresh shell, in a folder
+//! that holds a release, on the ports that they name. These are those of a network namespace that the test
+//! makes, so that no other program is in the way.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use harness::Programs;
+
+use crate::checks::{file, passes, text};
+
+/// Ports of what runs in the background, by the first word of its command.
+const PORTS: [(&str, u16); 3] = [("valkey-server", 6379), ("limiter", 8090), ("envoy", 10000)];
+
+/// The service, which the reader has.
+const SERVICE: u16 = 8080;
+
+/// The lines of all blocks of a kind.
+fn lines(document: &str, fence: &str) -> Vec<String> {
+    let (mut lines, mut inside) = (Vec::new(), false);
+    for line in document.lines() {
+        match line {
+            line if line.starts_with("```") => inside = line == fence,
+            line if inside && !line.is_empty() => lines.push(line.to_owned()),
+            _ => {}
+        }
+    }
+    lines
+}
+
+/// Brings up the loopback interface of a new network namespace.
+const LOOPBACK: &str = "import fcntl, socket, struct
+fcntl.ioctl(socket.socket(), 0x8914, struct.pack('16sh', b'lo', 0x41))";
+
+/// `unshare` with what this user may do; `None` where it may not.
+fn unshare() -> Option<Vec<&'static str>> {
+    // The end of the first process is the end of all that it left running.
+    let own = ["--net", "--pid", "--fork", "--kill-child"];
+    let ways = [own.to_vec(), [&own[..], &["--map-root-user"]].concat()];
+    ways.into_iter().find(|way| {
+        let mut unshare = Command::new("unshare");
+        let tried = unshare.args(way).args(["python3", "-c", LOOPBACK]).output();
+        tried.is_ok_and(|tried| tried.status.success())
+    })
+}
+
+/// A folder with the archive of a release.
+fn release(programs: &Programs, dir: &Path) {
+    let name = "rl-0.1.0";
+    let folder = dir.join(name);
+    std::fs::create_dir(&folder).unwrap();
+    for (from, to) in [
+        (&programs.limiter, "limiter"),
+        (&programs.rlctl, "rlctl"),
+        (&programs.filter, "filter.wasm"),
+        (&file("limits.yaml"), "limits.yaml"),
+    ] {
+        std::fs::copy(from, folder.join(to)).unwrap();
+    }
+    // A release has the filter beside it, and here a busy machine needs more than 20 ms.
+    let envoy = text("envoy.yaml");
+    let envoy = envoy.replace("target/filter.wasm", "filter.wasm");
+    let slow = envoy.replace("\"timeout\": \"20ms\"", "\"timeout\": \"2s\"");
+    assert_ne!(slow, envoy);
+    std::fs::write(folder.join("envoy.yaml"), slow).unwrap();
+    let archive = format!("{name}-{}-linux.tar.gz", std::env::consts::ARCH);
+    let mut tar = Command::new("tar");
+    passes(tar.current_dir(dir).args(["czf", &archive, name]));
+    std::fs::remove_dir_all(folder).unwrap();
+    std::fs::create_dir_all(dir.join("www/api")).unwrap();
+    std::fs::write(dir.join("www/api/hello"), "hello").unwrap();
+}
+
+/// The lines as a script: each is announced, has to succeed, and what it leaves running has to listen
+/// before the next.
+fn script(lines: &[String]) -> String {
+    let mut script = String::new();
+    let wait = |port: u16| {
+        format!(
+            "for _ in $(seq 300); do (: <>/dev/tcp/127.0.0.1/{port}) 2>/dev/null && break; sleep 0.1; done\n"
+        )
+    };
+    script.push_str(&wait(SERVICE));
+    for line in lines {
+        let shown = line.replace('\'', "'\\''");
+        let _ = writeln!(script, "echo; echo '@@ {shown}'");
+        let command = line.split(" #").next().unwrap().trim_end();
+        if command.ends_with('&') {
+            let name = command.split(' ').next().unwrap();
+            let (_, port) = PORTS.iter().find(|(program, _)| *program == name).unwrap();
+            let _ = write!(script, "{command}\n{}", wait(*port));
+            if name == "envoy" {
+                // Envoy has the limits a moment after it listens.
+                script.push_str(
+                    "for _ in $(seq 300); do curl -si -H 'x-user-id: first' 127.0.0.1:10000/api/hello | \
+                     grep -qi ^ratelimit && break; sleep 0.1; done\n",
+                );
+            }
+        } else {
+            let _ = writeln!(script, "{command} || {{ echo \"@@ FAILED $?\"; exit 1; }}");
+        }
+    }
+    script
+}
+
+/// Runs lines as a new user, whose service is there.
+fn run(programs: &Programs, lines: &[String], dir: &Path) -> Output {
+    std::fs::write(dir.join("commands.sh"), script(lines)).unwrap();
+    let folders = [&programs.valkey, &programs.envoy].map(|program| program.parent().unwrap());
+    let path = std::env::join_paths(
+        folders
+            .into_iter()
+            .chain(["/usr/local/bin", "/usr/bin", "/bin"].map(Path::new)),
+    );
+    let outer = format!(
+        "python3 -c \"$LOOPBACK\" || exit 9
+python3 -m http.server {SERVICE} --bind 127.0.0.1 --directory www > service.log 2>&1 &
+service=$!
+env -i PATH=\"$READER\" HOME=\"$PWD\" LANG=C.UTF-8 timeout 400 bash commands.sh 2>&1
+status=$?
+kill $service
+exit $status"
+    );
+    Command::new("unshare")
+        .args(unshare().unwrap())
+        .args(["bash", "-c", &outer])
+        .env("LOOPBACK", LOOPBACK)
+        .env("READER", path.unwrap())
+        .current_dir(dir)
+        .output()
+        .unwrap()
+}
+
+/// What a command printed.
+fn said<'a>(all: &'a str, command: &str) -> &'a str {
+    let mut parts = all.split("@@ ").filter(|part| part.starts_with(command));
+    parts
+        .next()
+        .unwrap_or_else(|| panic!("no {command} in {all}"))
+}
+
+#[test]
+fn a_new_user_gets_a_limit_by_the_readme_and_around_by_the_index() {
+    if unshare().is_none() {
+        println!("skipped: no network namespace can be made here");
+        return;
+    }
+    let mut readme = lines(&text("README.md"), "```sh");
+    let stop = readme.pop().unwrap();
+    assert_eq!(stop, "kill $(jobs -p)");
+    let index = lines(&text("docs/README.md"), "```sh");
+    assert!(readme.len() >= 10 && index.len() >= 10);
+    // The index is about the limits of limits.yaml.
+    let apply = "rlctl apply -f limits.yaml --yes".to_owned();
+    let all = readme.into_iter().chain([apply]).chain(index).chain([stop]);
+    let all: Vec<String> = all.collect();
+
+    let programs = Programs::from_env().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    release(&programs, dir.path());
+    let output = run(&programs, &all, dir.path());
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        output.status.success() && !printed.contains("@@ FAILED"),
+        "{printed}"
+    );
+
+    let statuses = said(&printed, "curl").lines().nth(1).unwrap();
+    let statuses: Vec<&str> = statuses.split_whitespace().collect();
+    assert_eq!(statuses.len(), 40, "{printed}");
+    assert_eq!(statuses[..20], ["200"; 20], "{printed}");
+    let denied = statuses.iter().filter(|status| **status == "429").count();
+    assert!(denied >= 15, "{printed}");
+    assert!(
+        said(&printed, "rlctl inspect").contains("of 20"),
+        "{printed}"
+    );
+    assert!(
+        said(&printed, "rlctl history").contains("revision"),
+        "{printed}"
+    );
+}
+
+/// Lines that build from the sources take long, and are what the task runner's own tests are for.
+#[test]
+fn other_commands_of_the_readme_are_tasks() {
+    for line in lines(&text("README.md"), "```console") {
+        let task = line.strip_prefix("$ cargo xtask ");
+        let task = task.unwrap_or_else(|| panic!("{line}: not run by any test"));
+        let task = task.split_whitespace().next().unwrap();
+        let tasks = text("xtask/src/main.rs").to_lowercase();
+        assert!(tasks.contains(&format!("    {task}(")), "{task}");
+    }
+}
+
+/// Every link of the index and of README leads to a file that is there, and to a heading in it.
+#[test]
+fn links_lead_somewhere() {
+    for (document, folder) in [("README.md", ""), ("docs/README.md", "docs/")] {
+        let text_of = text(document);
+        let links = text_of
+            .split("](")
+            .skip(1)
+            .map(|rest| rest.split(')').next().unwrap());
+        for link in links.filter(|link| !link.starts_with("http")) {
+            let (path, heading) = link.split_once('#').unwrap_or((link, ""));
+            let target = file(&format!("{folder}{path}"));
+            assert!(target.exists(), "{document}: {link}");
+            if !heading.is_empty() {
+                let headings = std::fs::read_to_string(&target).unwrap();
+                let found = headings
+                    .lines()
+                    .filter(|line| line.starts_with('#'))
+                    .any(|line| anchor(line) == heading);
+                assert!(found, "{document}: {link}");
+            }
+        }
+    }
+}
+
+/// The anchor of a heading.
+fn anchor(line: &str) -> String {
+    let title = line.trim_start_matches('#').trim().to_lowercase();
+    let kept = title
+        .chars()
+        .filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+    kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+}
