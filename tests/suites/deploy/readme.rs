@@ -177,7 +177,7 @@ fn a_new_user_gets_a_limit_by_the_readme_and_around_by_the_index() {
         "{printed}"
     );
     assert!(
-        said(&printed, "rlctl history").contains("revision"),
+        said(&printed, "rlctl history").contains("REVISION"),
         "{printed}"
     );
 }
