@@ -4,7 +4,8 @@
 --
 -- KEYS  one bucket key per limit, in the order of the limits in ARGV.
 -- ARGV  [1] the time in ms, or -1 for the server's TIME (production);
---       [2] the number of forms; then for each form: flags (1 peek, 2 force), number of limits,
+--       [2] the number of forms; then for each form: flags (1 peek, 2 force, 4 debits are charged beyond
+--         the limit, 8 debits are given back, and the check is a peek), number of limits,
 --         then for each limit 8 integers:
 --           kind (below; plus 16 where the limit is only observed, plus 32 where it is leased),
 --           generation, cost, debit, limit, x, y, z
@@ -39,7 +40,8 @@ local TTL_MARGIN_MS = 1000
 local TTL_INJECTED_MS = 86400000
 
 local DENIED, ALLOWED, STALE, BROKEN, CHARGED = 0, 1, 2, 3, 4
-local PEEK, FORCE, OBSERVED, LEASED, FREEING = 1, 2, 16, 32, 64
+local PEEK, FORCE, REPORTED, GIVEN_BACK = 1, 2, 4, 8
+local OBSERVED, LEASED, FREEING = 16, 32, 64
 local NUMBERS_PER_LIMIT, LEASE_FIELDS, SLOT_FIELDS = 8, 4, 4
 
 -- Room for one check of one limit; what of it is not filled is cut off.
@@ -126,7 +128,8 @@ end
 -- The form of a check, from ARGV[at] on; and where it ends.
 local function parse_form(at)
   local flags, form = ARGV[at] + 0, { at = at, count = ARGV[at + 1] + 0 }
-  form.peek, form.force = flags % 2 == PEEK, flags >= FORCE
+  form.peek, form.force = flags % 2 == PEEK, flags % 4 >= FORCE
+  form.reported, form.given_back = flags % 8 >= REPORTED, flags >= GIVEN_BACK
   local next_at = at + 2
   for i = 1, form.count do
     form[i], next_at = parse(next_at)
@@ -136,6 +139,30 @@ end
 
 -- include: lib/load.lua
 -- include: lib/kept.lua
+
+-- How units are given back: two functions, made when they are needed.
+local credit, keep_list
+local function define_credit()
+  if not credit then
+    local function define()
+      -- include: lib/credit.lua
+      return credit, keep
+    end
+    credit, keep_list = define()
+  end
+end
+
+local limits -- of the check at hand: its form
+
+-- Adds what was used without a check, or gives it back; returns whether that changed anything.
+local function debit(l)
+  if limits.given_back then
+    define_credit()
+    return credit(l, l.debit)
+  end
+  local add = limits.reported and l.algorithm.overcharge or l.algorithm.charge
+  return add(l, l.debit)
+end
 
 local in_full -- whether the check at hand is answered as CHARGED
 
@@ -162,7 +189,9 @@ local function finish(l, charge)
     granted, epoch, ttl = algorithm.grant(l)
   end
   local reset = algorithm.reset_after_ms(l)
-  if charged > 0 or l.debited or l.settled or granted > 0 or l.freed then
+  if l.debited and limits.given_back and l.kind >= 6 and l.kind <= 8 then
+    keep_list(l, injected and TTL_INJECTED_MS or reset + TTL_MARGIN_MS)
+  elseif charged > 0 or l.debited or l.settled or granted > 0 or l.freed then
     store(l, true, reset)
   elseif l.shifted then
     store(l, false, reset)
@@ -191,8 +220,6 @@ local function finish(l, charge)
     filled = filled + SLOT_FIELDS
   end
 end
-
-local limits -- of the check at hand: its form
 
 -- Answers a check that cannot be decided because of limit `culprit`; nothing was changed.
 local function refuse(count, culprit, status, generation)
@@ -237,7 +264,7 @@ local function check(count, first, again, peek, force)
       l.freed = l.freed_slots and algorithm.free and algorithm.free(l, l.freed_slots)
     end
     if l.debit > 0 then
-      l.debited = algorithm.charge(l, l.debit)
+      l.debited = debit(l)
     end
     l.fits = l.cost <= l.limit and l.cost <= algorithm.room(l)
     allowed = allowed and (l.fits or l.observed)
@@ -268,7 +295,7 @@ while ARGV[at] do
     -- Leases, logs and sub-windows leave something of themselves in their form.
     for i = 1, count do
       local l = limits[i]
-      if l.lease or not l.algorithm.encode then
+      if l.lease or not l.algorithm.encode or limits.given_back then
         write(limits, true)
         forms[number] = parse_form(limits.at)
         break

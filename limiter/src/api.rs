@@ -5,6 +5,7 @@ mod check;
 mod decide;
 mod inflight;
 mod long_poll;
+mod rate_limit;
 mod refusal;
 mod report;
 mod snapshot;
@@ -97,10 +98,15 @@ impl Handler for Api {
         peer: Arc<Peer>,
     ) -> Response<Bytes> {
         let (head, body) = request.into_parts();
+        let grpc = rate_limit::is_grpc(&head.headers);
         let answered = self.route(&head, body, peer).await;
         let mut response = answered.unwrap_or_else(|error| {
             self.metrics.refused(error.code.word());
-            refusal::response(&error)
+            if grpc {
+                rate_limit::error(&error)
+            } else {
+                refusal::response(&error)
+            }
         });
         let version = HeaderValue::from_static(API_VERSION);
         response.headers_mut().insert(API, version);
@@ -114,6 +120,10 @@ impl Api {
         if head.uri.path() == "/v1/health" && head.method == Method::GET {
             peer.admit_as(Standing::Guest);
             return self.health();
+        }
+        if head.uri.path() == rate_limit::HEALTH_CHECK && head.method == Method::POST {
+            peer.admit_as(Standing::Guest);
+            return Box::pin(self.health_check(body, peer)).await;
         }
         if let Some(tokens) = &self.tokens
             && !tokens.admit(&head.headers)
@@ -140,11 +150,19 @@ impl Api {
                 Box::pin(self.snapshot(head, peer.address)).await
             }
             ("/v1/report", &Method::POST) => Box::pin(self.report(body, peer)).await,
-            ("/v1/check" | "/v1/report", _) => Err(wrong_method("POST")),
+            (rate_limit::SHOULD_RATE_LIMIT, &Method::POST) => {
+                let check = Box::pin(self.should_rate_limit(body, peer));
+                trace::of_check(&head.headers, check).await
+            }
+            ("/json", &Method::POST) => {
+                let check = Box::pin(self.should_rate_limit_json(body, peer));
+                trace::of_check(&head.headers, check).await
+            }
+            ("/v1/check" | "/v1/report" | "/json", _) => Err(wrong_method("POST")),
             ("/v1/policy", _) => Err(wrong_method("GET")),
             _ => Err(ApiError::new(
                 ErrorCode::NotFound,
-                "there are POST /v1/check and GET /v1/policy here",
+                "there are POST /v1/check, GET /v1/policy, POST /json and Envoy's rate limit service here",
             )),
         }
     }

@@ -120,6 +120,12 @@ pub struct Flags {
     #[arg(long, env = "RL_IDLE_TIMEOUT", value_name = "DURATION", default_value = "10m", value_parser = duration)]
     pub idle_timeout: Duration,
 
+    /// A connection that is older is told to end once its requests are answered, so that new replicas
+    /// behind one address get work: its client opens another. Up to a tenth earlier, so that
+    /// clients do not come back all at once.
+    #[arg(long, env = "RL_MAX_CONNECTION_AGE", value_name = "DURATION", value_parser = duration)]
+    pub max_connection_age: Option<Duration>,
+
     /// After SIGTERM or SIGINT: how long requests are still accepted while clients are told to go
     /// elsewhere. A second signal ends at once.
     #[arg(long, env = "RL_DRAIN", value_name = "DURATION", default_value = "1s", value_parser = duration)]
@@ -213,6 +219,7 @@ impl Flags {
             max_wait: self.max_wait,
             max_waiters: self.max_waiters,
             idle_timeout: self.idle_timeout,
+            max_connection_age: self.max_connection_age,
             drain: self.drain,
             ..Settings::default()
         }

@@ -38,6 +38,7 @@ pub(crate) struct Metrics {
     decisions: Decisions,
     leases: Leases,
     unmatched: Family<DomainLabels, Counter>,
+    unmatched_descriptors: Family<UnmatchedLabels, Counter>,
     undecided: Family<DomainLabels, Counter>,
     delayed: Family<DelayedLabels, Counter>,
     revision: Family<DomainLabels, Gauge>,
@@ -89,6 +90,20 @@ struct RefusedLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct UnmatchedLabels {
+    reason: Unmatched,
+}
+
+/// Why no limit applies to a descriptor of Envoy's rate limit service: there is no such domain, or no
+/// such limit in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
+#[expect(non_camel_case_types, reason = "the label's values, as they are read")]
+pub(crate) enum Unmatched {
+    domain,
+    limit,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct CutLabels {
     reason: &'static str,
 }
@@ -117,6 +132,7 @@ impl Metrics {
             decisions: Decisions::default(),
             leases: Leases::default(),
             unmatched: Family::default(),
+            unmatched_descriptors: Family::default(),
             undecided: Family::default(),
             delayed: Family::default(),
             revision: Family::default(),
@@ -154,6 +170,11 @@ impl Metrics {
             "unmatched",
             "Checks that no limit applies to",
             self.unmatched.clone(),
+        );
+        all.register(
+            "unmatched_descriptors",
+            "Descriptors of Envoy's rate limit service that no limit applies to: no such domain, or no such limit",
+            self.unmatched_descriptors.clone(),
         );
         all.register(
             "undecided",
@@ -264,6 +285,16 @@ impl Metrics {
         self.store_duration.observe(took.as_secs_f64());
         self.store_batch
             .observe(f64::from(u32::try_from(checks).unwrap_or(u32::MAX)));
+    }
+
+    /// Descriptors that no limit applies to.
+    pub(crate) fn unmatched_descriptors(&self, reason: Unmatched, count: usize) {
+        if count > 0 {
+            let counter = self
+                .unmatched_descriptors
+                .get_or_create(&UnmatchedLabels { reason });
+            counter.inc_by(u64::try_from(count).unwrap_or(u64::MAX));
+        }
     }
 
     /// A request that got no decision; `code` is one of a fixed few.

@@ -228,6 +228,7 @@ fn data_bounds(settings: &Settings) -> ConnectionBounds {
         max_newcomers: NEWCOMERS.min(settings.max_connections),
         max_guests: GUESTS.min(settings.max_connections / 4),
         idle: settings.idle_timeout,
+        max_age: settings.max_connection_age,
         max_body: settings.max_body,
     }
 }
@@ -239,6 +240,7 @@ fn admin_bounds(settings: &Settings) -> ConnectionBounds {
         max_newcomers: ADMIN_CONNECTIONS,
         max_guests: 0,
         idle: settings.idle_timeout,
+        max_age: None,
         max_body: 0,
     }
 }

@@ -27,6 +27,7 @@ use repoll::Repoll;
 
 pub(crate) use lifecycle::{Lifecycle, Phase};
 pub(crate) use peer::{Peer, Standing};
+pub(crate) use response_body::Trailers;
 
 /// What answers the requests of one port.
 pub(crate) trait Handler: Send + Sync + 'static {
@@ -52,6 +53,8 @@ pub(crate) struct ConnectionBounds {
     pub max_guests: usize,
     /// A connection without a request for this long is closed.
     pub idle: Duration,
+    /// A connection that is older is asked to end after the requests that it has.
+    pub max_age: Option<Duration>,
     /// The largest body in bytes; the window of an HTTP/2 stream is no larger.
     pub max_body: usize,
 }

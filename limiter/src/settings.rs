@@ -35,6 +35,9 @@ pub struct Settings {
     pub max_poll_wait: Duration,
     /// A connection without a request for this long is closed.
     pub idle_timeout: Duration,
+    /// A connection that is older is asked to end after the requests that it has, so that its client
+    /// opens another, perhaps to another replica; `None`: however old.
+    pub max_connection_age: Option<Duration>,
     /// How long requests are still accepted once the service was told to end.
     pub drain: Duration,
     /// How long accepted requests may take after that.
@@ -58,6 +61,7 @@ impl Default for Settings {
             max_waiters: 1024,
             max_poll_wait: Duration::from_secs(1),
             idle_timeout: Duration::from_mins(10),
+            max_connection_age: None,
             drain: Duration::from_secs(1),
             last_answers: Duration::from_secs(5),
         }

@@ -15,7 +15,7 @@ use std::{
 };
 
 use policy::{Compiled, Name};
-use protocol::{Check, DecidedBy, Outcome, compact};
+use protocol::{Check, DecidedBy, LimitAnswer, compact};
 use store::{Denial, FleetReport, Report, Store};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
@@ -86,11 +86,20 @@ impl Telemetry {
                 continue;
             }
             for limit in &answer.limits {
-                recorder.count(limit, |outcome| {
-                    denial(check, proxy, answer.now_ms, outcome)
+                recorder.count(limit, |outcome| Denial {
+                    at_ms: answer.now_ms,
+                    outcome,
+                    by: DecidedBy::Limiter,
+                    proxy: proxy.map(str::to_owned),
+                    descriptor: descriptor(check, limit),
                 });
             }
         }
+    }
+
+    /// The store's clock, in milliseconds since the epoch, about.
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.store.estimated_now_ms()
     }
 
     /// A proxy reported decisions that it made without a call.
@@ -195,15 +204,15 @@ impl Telemetry {
     }
 }
 
-/// A request that was over a limit, as it is reported.
-fn denial(check: &Check, proxy: Option<&str>, at_ms: u64, outcome: Outcome) -> Denial {
-    let entries = check.descriptor.iter();
-    let descriptor = entries.map(|(name, value)| (name.clone(), top_k::cut(value).to_vec()));
-    Denial {
-        at_ms,
-        outcome,
-        by: DecidedBy::Limiter,
-        proxy: proxy.map(str::to_owned),
-        descriptor: descriptor.collect(),
+/// What is reported of a request that was over a limit.
+fn descriptor(check: &Check, limit: &LimitAnswer) -> Vec<(Name, Vec<u8>)> {
+    if check.service.is_none() {
+        let entries = check.descriptor.iter();
+        let cut = entries.map(|(name, value)| (name.clone(), top_k::cut(value).to_vec()));
+        return cut.collect();
     }
+    let values = limit.bucket.iter();
+    let cut = values
+        .filter_map(|(name, value)| Some((name.clone(), top_k::cut(value.as_deref()?).to_vec())));
+    cut.collect()
 }

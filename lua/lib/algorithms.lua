@@ -7,6 +7,7 @@
 --   load(l, text)     reads the state at `now`; may set l.seen and l.shifted; returns CORRUPT if so
 --   room(l)           the largest cost that fits, negative where not even 0 does
 --   charge(l, units)  adds units, at most up to the limit; returns whether any of it fitted
+--   overcharge(l, units)  where it can, as charge, beyond the limit
 --   wait_ms(l, cost)  from now until a cost that does not fit would
 --   reset_after_ms(l) from now until nothing is used
 -- Queues only:

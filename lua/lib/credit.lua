@@ -1,4 +1,4 @@
--- How each kind of limit gives units back. Only lua/credit.lua includes this.
+-- How each kind of limit gives units back, for lua/credit.lua and lua/check.lua.
 --
 -- The newest admissions go first: they would have counted longest. credit(l, units) changes a limit
 -- as loaded and returns whether anything was used; keep(l, ttl) then stores it.

@@ -54,6 +54,12 @@ local function charge(w, units)
   return added > 0
 end
 
+local function overcharge(w, units)
+  local before = w.used
+  w.used = math.min(before + units, 2 ^ 51)
+  return w.used > before
+end
+
 local function wait_ms(w)
   return w.at + w.x - now
 end
@@ -72,6 +78,7 @@ local M = {
   encode = encode,
   room = room,
   charge = charge,
+  overcharge = overcharge,
   wait_ms = wait_ms,
   reset_after_ms = reset_after_ms,
 }

@@ -88,14 +88,29 @@ impl State {
     }
 }
 
+/// What becomes of [`Ask::debit`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Debits {
+    /// They were admitted without the limiter: added up to the limit, never beyond it.
+    #[default]
+    Admitted,
+    /// They are reported once they were used: added whole. Only a fixed window counts them beyond
+    /// the limit, up to 2^51; the others have nothing left then.
+    Reported,
+    /// They are given back, as by [`Algorithm::credit`]. Only for checks that charge nothing else.
+    GivenBack,
+}
+
 /// A check of one bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ask<'a> {
     /// Units that the request costs; 0 charges nothing.
     pub cost: u64,
-    /// Units admitted without the limiter: added first, and stored whichever way the evaluation is
-    /// finished, up to the limit and never beyond it.
+    /// Units that were used, or given back, without a decision: first, and stored whichever way the
+    /// evaluation is finished.
     pub debit: u64,
+    /// What becomes of them.
+    pub debits: Debits,
     /// A query for leased units, and settlements of earlier ones.
     pub lease: LeaseAsk<'a>,
     /// Slots of a queue that requests released: freed first, whichever way the evaluation is

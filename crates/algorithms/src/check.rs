@@ -4,7 +4,7 @@
 //! own limits.
 
 use crate::{
-    Algorithm, Ask, Decision, Freed, Lease, LeaseAsk, Outcome, QueueSlot, RetryAfter, State,
+    Algorithm, Ask, Debits, Decision, Freed, Lease, LeaseAsk, Outcome, QueueSlot, RetryAfter, State,
 };
 
 /// A bucket's state with the newest generation of its limit that wrote it.
@@ -55,6 +55,8 @@ pub struct Options {
     /// The caller has just confirmed its policy with the store, so a newer generation in the
     /// state is a leftover (a backup was restored), not a newer edit.
     pub force: bool,
+    /// What becomes of debits.
+    pub debits: Debits,
 }
 
 /// A decided check.
@@ -126,6 +128,7 @@ pub fn check(
             let ask = Ask {
                 cost: part.cost,
                 debit: part.debit,
+                debits: options.debits,
                 lease: part.lease,
                 free: part.free,
                 edited: part

@@ -9,6 +9,7 @@
 //! that finds none open.
 
 use crate::granted::{self, Granted};
+use crate::integers::PRODUCT_MAX;
 use crate::lease::{Lease, LeaseAsk, Settlement};
 use crate::quota::{Loaded, Quota};
 use crate::window::Window;
@@ -142,6 +143,12 @@ impl Quota for FixedWindow {
         let added = units.min(self.room(usage).unwrap_or(0));
         usage.used += added;
         added > 0
+    }
+
+    fn overcharge(&self, usage: &mut FixedWindowUsage, units: u64) -> bool {
+        let before = usage.used;
+        usage.used = before.saturating_add(units).min(PRODUCT_MAX);
+        usage.used > before
     }
 
     fn settle(&self, usage: &mut FixedWindowUsage, settlements: &[Settlement]) -> bool {

@@ -31,7 +31,7 @@ mod slots;
 mod token_bucket;
 mod window;
 
-pub use algorithm::{Algorithm, Ask, Evaluation, State};
+pub use algorithm::{Algorithm, Ask, Debits, Evaluation, State};
 pub use bytes::STATE_BYTES_MAX;
 pub use decision::{Charged, Decision, Freed, Outcome, QueueSlot, RetryAfter};
 pub use error::ParameterError;

@@ -3,7 +3,7 @@
 //! `lua/check.lua` makes the same decision from functions of the same names.
 
 use crate::lease::{Lease, LeaseAsk, Settlement};
-use crate::{Ask, Decision, Freed, Numbers, Outcome, QueueSlot, RetryAfter, State};
+use crate::{Ask, Debits, Decision, Freed, Numbers, Outcome, QueueSlot, RetryAfter, State};
 
 /// One algorithm with its numbers.
 ///
@@ -46,6 +46,10 @@ pub(crate) trait Quota {
     fn room(&self, usage: &Self::Usage<'_>) -> Option<u64>;
     /// Adds units, at most up to the limit; says whether any of them fitted.
     fn charge(&self, usage: &mut Self::Usage<'_>, units: u64) -> bool;
+    /// As [`Quota::charge`], beyond the limit where such a count can be stored.
+    fn overcharge(&self, usage: &mut Self::Usage<'_>, units: u64) -> bool {
+        self.charge(usage, units)
+    }
     /// Settles grants; returns whether that changed anything.
     fn settle(&self, _usage: &mut Self::Usage<'_>, _settlements: &[Settlement]) -> bool {
         false
@@ -112,7 +116,8 @@ impl<'a, Q: Quota> Evaluated<'a, Q> {
         }
         let settled = quota.settle(&mut loaded.usage, ask.lease.settle);
         let freed = quota.free(&mut loaded.usage, ask.free);
-        Self::test(quota, loaded, ask, settled || freed)
+        let debited = ask.debit > 0 && Self::debit(quota, &mut loaded.usage, &ask);
+        Self::test(quota, loaded, ask, settled || freed || debited)
     }
 
     /// As [`Self::new`], of a bucket that nothing is leased out of.
@@ -123,24 +128,39 @@ impl<'a, Q: Quota> Evaluated<'a, Q> {
         cost: u64,
         debit: u64,
     ) -> Self {
-        let loaded = quota.load(state.and_then(Q::own), now_ms, 0);
+        let mut loaded = quota.load(state.and_then(Q::own), now_ms, 0);
         let ask = Ask {
             cost,
             debit,
             ..Ask::default()
         };
-        Self::test(quota, loaded, ask, false)
+        let debited = debit > 0 && quota.charge(&mut loaded.usage, debit);
+        Self::test(quota, loaded, ask, debited)
     }
 
-    fn test(quota: &'a Q, mut loaded: Loaded<'a, Q>, ask: Ask<'a>, changed: bool) -> Self {
-        let debited = ask.debit > 0 && quota.charge(&mut loaded.usage, ask.debit);
+    /// Adds the debit, or gives it back; says whether that changed anything.
+    fn debit(quota: &Q, usage: &mut Q::Usage<'_>, ask: &Ask<'_>) -> bool {
+        match ask.debits {
+            Debits::Admitted => quota.charge(usage, ask.debit),
+            Debits::Reported => quota.overcharge(usage, ask.debit),
+            Debits::GivenBack => {
+                let used = quota.reset_after_ms(usage) > 0;
+                if used {
+                    quota.credit(usage, ask.debit);
+                }
+                used
+            }
+        }
+    }
+
+    fn test(quota: &'a Q, loaded: Loaded<'a, Q>, ask: Ask<'a>, changed: bool) -> Self {
         let room = quota.room(&loaded.usage);
         let fits = ask.cost <= quota.limit() && room.is_some_and(|room| ask.cost <= room);
         Self {
             quota,
             loaded,
             ask,
-            changed: changed || debited,
+            changed,
             fits,
         }
     }

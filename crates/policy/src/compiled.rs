@@ -41,6 +41,9 @@ struct Shape {
     /// The limits of the rate limit service.
     #[cfg(feature = "service")]
     walk: Option<walk::Walk>,
+    /// What a limit is that a descriptor brings itself, but for its numbers.
+    #[cfg(feature = "service")]
+    request_limit: Option<Limit>,
 }
 
 /// A limit with its names resolved to positions.
@@ -146,6 +149,8 @@ impl Compiled {
             index,
             #[cfg(feature = "service")]
             walk: walk::Walk::new(&policy.limits),
+            #[cfg(feature = "service")]
+            request_limit: walk::request_limit(),
         };
         Self {
             policy,
@@ -263,6 +268,13 @@ impl Compiled {
             self.suppress_replaced(&mut matches);
         }
         matches
+    }
+
+    /// What a limit is that a descriptor brings itself, but for its numbers: its buckets are split
+    /// by the descriptor and the length of the window.
+    #[cfg(feature = "service")]
+    pub fn request_limit(&self) -> Option<&Limit> {
+        self.shape.request_limit.as_ref()
     }
 
     #[cfg(feature = "service")]

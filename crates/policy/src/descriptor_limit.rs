@@ -18,6 +18,9 @@ pub const DESCRIPTOR: &str = "descriptor";
 /// The longest key of a descriptor's entry, in bytes.
 pub const MAX_DESCRIPTOR_KEY: usize = 512;
 
+/// What a limit is called that a descriptor brings itself. No other limit can have this name.
+pub const REQUEST_LIMIT: &str = "@request";
+
 /// What only a limit of the rate limit service has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DescriptorLimit {

@@ -20,6 +20,9 @@ mod source;
 mod warnings;
 mod write;
 
+// What a policy's numbers are.
+pub use algorithms::Rate;
+
 // What a policy is read from and says; most who use one need nothing else of these crates.
 pub use documents::{
     Duration, Entry, Name, NameError, Node, Place, Problem, Problems, UnitError, Value,
@@ -32,7 +35,7 @@ pub use compiled::{Compiled, Match, Mode, Resolved};
 pub use descriptor::{Descriptor, Entries, normal_value};
 pub use descriptor_limit::{
     ChargeMode, DESCRIPTOR, DescriptorError, DescriptorLimit, DescriptorPattern, EntryPattern,
-    MAX_DESCRIPTOR_KEY, SentDescriptor, push_entry,
+    MAX_DESCRIPTOR_KEY, REQUEST_LIMIT, SentDescriptor, push_entry,
 };
 pub use hash::{Names, PROXY_MARKS, Positions, bucket_hash, digest, proxy_mark};
 pub use limit::{

@@ -1,6 +1,6 @@
 //! A check and its answer, whatever the encoding.
 
-use policy::{Descriptor, Mode, Name, Revision};
+use policy::{Descriptor, Mode, Name, Rate, Revision};
 
 /// One request to be tested against every limit of the domain that matches it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,6 +31,43 @@ pub struct Check {
     pub max_delay_ms: Option<u64>,
     /// The proxy that requests leases: [`crate::compact::Batch::proxy_mark`].
     pub proxy: u8,
+    /// The descriptors of a call of Envoy's rate limit service, which take the place of
+    /// `descriptor` and `cost`. No encoding has them.
+    pub service: Option<Box<ServiceCheck>>,
+}
+
+/// Descriptors of one call of Envoy's rate limit service that are decided together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServiceCheck {
+    /// Each limit that applies to one of them is tested, all or nothing.
+    pub parts: Vec<ServicePart>,
+    /// What the units of a descriptor are that brings its own; `None`: the call's.
+    pub own: Option<OwnUnits>,
+}
+
+/// A descriptor of such a call.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServicePart {
+    /// Its entries, and all of it as the entry [`policy::DESCRIPTOR`].
+    pub descriptor: Descriptor,
+    /// Units that it costs.
+    pub cost: u64,
+    /// The limit that it brings itself, in the place of those that have a `descriptor`: a fixed
+    /// window.
+    pub rate: Option<Rate>,
+}
+
+/// Units that a descriptor brings itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OwnUnits {
+    /// None: it looks whether anything is left.
+    Look,
+    /// They were used: charged whatever is left.
+    Charge(u64),
+    /// They are given back.
+    GiveBack(u64),
+    /// They are [`ServicePart::cost`], and charged only if they fit.
+    Fitting,
 }
 
 /// Units that a proxy admitted by itself while no limiter answered.
@@ -116,6 +153,20 @@ pub struct Answer {
     pub allowed: bool,
     /// One entry per matching limit, in the order of the policy.
     pub limits: Vec<LimitAnswer>,
+    /// Of a [`ServiceCheck`]: how many of them are of each descriptor, in order.
+    pub parts: Vec<usize>,
+}
+
+impl Answer {
+    /// What the limits said of one descriptor of a [`ServiceCheck`].
+    pub fn part(&self, at: usize) -> &[LimitAnswer] {
+        let Some(length) = self.parts.get(at) else {
+            return &[];
+        };
+        let before = self.parts.iter().take(at).sum::<usize>();
+        let limits = self.limits.get(before..).unwrap_or_default();
+        limits.get(..*length).unwrap_or_default()
+    }
 }
 
 /// What one limit said.

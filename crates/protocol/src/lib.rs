@@ -12,7 +12,10 @@ pub mod json;
 mod outcome;
 mod summary;
 
-pub use check::{Answer, Check, Debit, Free, Lease, LeaseRequest, LimitAnswer, Settlement, Slot};
+pub use check::{
+    Answer, Check, Debit, Free, Lease, LeaseRequest, LimitAnswer, OwnUnits, ServiceCheck,
+    ServicePart, Settlement, Slot,
+};
 pub use error::{ApiError, ErrorCode};
 pub use headers::{
     ALL_LIMITS, API_HEADER, API_VERSION, CHECK_CBOR, CHECK_JSON, PROXIES_HEADER, REPORT_CBOR,

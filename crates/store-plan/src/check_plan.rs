@@ -3,12 +3,13 @@
 mod answer;
 mod lease;
 mod query;
+mod service;
 
 use algorithms::{
     Algorithm, Freed, LeaseAsk,
     check::{Options, Verdict},
 };
-use policy::{Compiled, Limit, Match, Mode, Name, Resolved};
+use policy::{Compiled, Limit, Match, Mode, Name, Quota, Resolved};
 use protocol::{Answer, Check};
 
 use lease::Lease;
@@ -24,6 +25,8 @@ use crate::{
 pub struct CheckPlan<'p> {
     /// The limits that match, in the order of the policy.
     parts: Vec<LimitPlan<'p>>,
+    /// Of Envoy's rate limit service: how many of them are of each descriptor.
+    counts: Vec<usize>,
     /// Peek and force.
     pub options: Options,
 }
@@ -41,6 +44,8 @@ struct LimitPlan<'p> {
 enum Target {
     /// A bucket decides.
     Bucket(Bucket),
+    /// The bucket at this place, which other parts of the check charge as well.
+    Same(usize, Box<Bucket>),
     /// The request lacks an entry without which the limit lets nothing pass.
     Missing,
     /// An override lifts the limit.
@@ -68,6 +73,31 @@ pub struct Bucket {
 }
 
 impl Bucket {
+    fn new(
+        policy: &Compiled,
+        limit: &Limit,
+        values: &[Option<Vec<u8>>],
+        quota: &Quota,
+        asked: Query<'_>,
+        mode: Mode,
+        keys: &Keys,
+    ) -> Self {
+        let kind = quota.parameters().kind;
+        Self {
+            key: keys.bucket_of(policy.domain(), limit, values),
+            algorithm: asked.algorithm(quota.algorithm()),
+            generation: limit.generation,
+            cost: limit.cost.saturating_mul(asked.cost(&limit.name, kind)),
+            debit: asked.debit(limit, kind),
+            lease: asked.lease(limit, quota.algorithm()),
+            free: asked.free(&limit.name),
+            mode: match mode {
+                Mode::Enforce => algorithms::check::Mode::Enforce,
+                Mode::Shadow | Mode::Degrade => algorithms::check::Mode::Observe,
+            },
+        }
+    }
+
     /// What is asked about leases; all zero where nothing is.
     pub fn lease_ask(&self) -> LeaseAsk<'_> {
         self.lease
@@ -86,6 +116,11 @@ impl<'p> CheckPlan<'p> {
         now_ms: u64,
         force: bool,
     ) -> Result<Self, CheckPlanError> {
+        if let Some(service) = &check.service {
+            return Ok(Self::of_service(
+                policy, check, service, keys, now_ms, force,
+            ));
+        }
         if let Some(unknown) = check
             .only
             .iter()
@@ -112,9 +147,11 @@ impl<'p> CheckPlan<'p> {
         let refused = parts.iter().any(LimitPlan::refuses);
         Ok(Self {
             parts,
+            counts: Vec::new(),
             options: Options {
                 peek: check.peek || refused,
                 force,
+                ..Options::default()
             },
         })
     }
@@ -154,9 +191,11 @@ impl<'p> CheckPlan<'p> {
                 keys,
                 now_ms,
             )],
+            counts: Vec::new(),
             options: Options {
                 peek: true,
                 force: true,
+                ..Options::default()
             },
         })
     }
@@ -165,7 +204,7 @@ impl<'p> CheckPlan<'p> {
     pub fn buckets(&self) -> impl Iterator<Item = &Bucket> {
         self.parts.iter().filter_map(|part| match &part.what {
             Target::Bucket(bucket) => Some(bucket),
-            Target::Missing | Target::Unlimited => None,
+            Target::Same(..) | Target::Missing | Target::Unlimited => None,
         })
     }
 
@@ -219,17 +258,21 @@ impl<'p> CheckPlan<'p> {
     /// The verdicts of the buckets as an answer. `verdict` has one entry per bucket.
     pub fn answer(self, policy: &Compiled, verdict: &Verdict, now_ms: u64) -> Answer {
         let refused = self.parts.iter().any(LimitPlan::refuses);
-        let mut verdicts = verdict.limits.iter();
-        let limits = self
-            .parts
-            .into_iter()
-            .map(|part| part.answer(&mut verdicts));
-        Answer {
+        let of_quota: Vec<bool> = self.parts.iter().map(LimitPlan::is_of_quota).collect();
+        let mut buckets = 0..;
+        let parts = self.parts.into_iter();
+        let limits = parts.map(|part| part.answer(&mut buckets, &verdict.limits));
+        let mut answer = Answer {
             revision: policy.revision().clone(),
             now_ms,
             allowed: verdict.allowed && !refused,
             limits: limits.collect(),
+            parts: self.counts,
+        };
+        if of_quota.contains(&true) {
+            service::deny_where_all_are_over(&mut answer, &of_quota);
         }
+        answer
     }
 }
 
@@ -242,7 +285,12 @@ impl<'p> LimitPlan<'p> {
         now_ms: u64,
     ) -> Self {
         let limit = found.limit;
-        let mode = found.mode();
+        // Together with others, such a limit may still deny.
+        let of_quota = limit
+            .descriptor
+            .as_ref()
+            .is_some_and(|rule| rule.quota_mode);
+        let mode = if of_quota { Mode::Shadow } else { found.mode() };
         let (index, missing) = (found.index, found.missing);
         let values = found.into_values();
         let quota = match missing {
@@ -252,19 +300,9 @@ impl<'p> LimitPlan<'p> {
         let what = match quota {
             None => Target::Missing,
             Some(Resolved::Unlimited) => Target::Unlimited,
-            Some(Resolved::Quota(quota)) => Target::Bucket(Bucket {
-                key: keys.bucket_of(policy.domain(), limit, &values),
-                algorithm: asked.algorithm(quota.algorithm()),
-                generation: limit.generation,
-                cost: limit.cost.saturating_mul(asked.cost(&limit.name)),
-                debit: asked.debit(&limit.name),
-                lease: asked.lease(limit, quota.algorithm()),
-                free: asked.free(&limit.name),
-                mode: match mode {
-                    Mode::Enforce => algorithms::check::Mode::Enforce,
-                    Mode::Shadow | Mode::Degrade => algorithms::check::Mode::Observe,
-                },
-            }),
+            Some(Resolved::Quota(quota)) => Target::Bucket(Bucket::new(
+                policy, limit, &values, &quota, asked, mode, keys,
+            )),
         };
         Self {
             limit,
@@ -272,6 +310,12 @@ impl<'p> LimitPlan<'p> {
             mode,
             what,
         }
+    }
+
+    /// Whether it denies only together with others (`quota_mode`).
+    fn is_of_quota(&self) -> bool {
+        let rule = self.limit.descriptor.as_ref();
+        rule.is_some_and(|rule| rule.quota_mode) && self.limit.enforces(&self.values)
     }
 
     /// Whether the check is denied whatever the buckets say.

@@ -77,6 +77,7 @@ impl Check {
             free: Vec::new(),
             max_delay_ms: None,
             proxy: 0,
+            service: None,
         };
         let mut compiled = Compiled::new(policy);
         let deadline = Instant::now() + Duration::from_millis(wait.unwrap_or(0));

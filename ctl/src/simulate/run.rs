@@ -1,7 +1,7 @@
 //! Running scenarios.
 
 use algorithms::{
-    Freed, RetryAfter,
+    Debits, Freed, RetryAfter,
     check::{Mode, Options, Verdict},
 };
 use policy::{Compiled, Match, Resolved};
@@ -13,6 +13,7 @@ use crate::error::Error;
 const LEAVING: Options = Options {
     peek: true,
     force: true,
+    debits: Debits::Admitted,
 };
 
 /// Runs every scenario with its own clock and its own buckets.
@@ -116,6 +117,7 @@ async fn check(
     let options = Options {
         peek: request.peek || !refused.is_empty(),
         force: false,
+        debits: Debits::Admitted,
     };
     let verdict = engine.check(&subjects, request.t_ms, options).await?;
     let held = held(subjects, &verdict);

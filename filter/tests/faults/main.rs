@@ -257,6 +257,7 @@ fn answer_to(call: &Call) -> Option<(Pairs, Vec<u8>)> {
             user => user != Some(b"denied"),
         };
         results.push(Ok(Answer {
+            parts: Vec::new(),
             revision: revision.clone(),
             now_ms: 1,
             allowed,

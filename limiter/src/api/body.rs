@@ -8,6 +8,7 @@ use std::{sync::Arc, time::Duration};
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
+use policy::Descriptor;
 use prometheus_client::metrics::gauge::Gauge;
 use protocol::{ApiError, Check, ErrorCode};
 use tokio::{sync::Semaphore, task::spawn_blocking, time::timeout};
@@ -236,13 +237,17 @@ fn memory(check: &Check) -> usize {
     const ENTRY: usize = 112;
     const LIMIT: usize = 64;
     const SETTLEMENT: usize = 24;
-    let values = check
-        .descriptor
-        .iter()
-        .map(|(_, value)| value.len() + ENTRY);
+    let of = |descriptor: &Descriptor| -> usize {
+        descriptor
+            .iter()
+            .map(|(_, value)| value.len() + ENTRY)
+            .sum()
+    };
+    let parts = check.service.iter().flat_map(|service| &service.parts);
+    let parts: usize = parts.map(|part| CHECK + of(&part.descriptor)).sum();
     let limits = check.only.len() + check.skip.len() + check.debits.len() + check.leases.len();
     let settled = check.leases.iter().map(|lease| lease.settle.len());
-    CHECK + values.sum::<usize>() + limits * LIMIT + settled.sum::<usize>() * SETTLEMENT
+    CHECK + of(&check.descriptor) + parts + limits * LIMIT + settled.sum::<usize>() * SETTLEMENT
 }
 
 #[cfg(test)]

@@ -74,8 +74,12 @@ impl Active {
     /// of those that match. `now_ms` decides which of them are paused.
     pub(crate) fn weight(&self, check: &Check, now_ms: u64) -> usize {
         // The store matches every check anyway; to match here as well costs more than it saves.
-        if self.dearest <= LIGHT {
-            return self.dearest;
+        let parts = check
+            .service
+            .as_ref()
+            .map_or(1, |service| service.parts.len());
+        if self.dearest <= LIGHT || check.service.is_some() {
+            return self.dearest.saturating_mul(parts);
         }
         let matching = self.compiled.matching(&check.descriptor, now_ms);
         let asked = matching

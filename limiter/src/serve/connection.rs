@@ -155,6 +155,7 @@ impl Exchange {
         } else if last {
             peer.order(Order::End);
         }
-        Ok(response.map(|bytes| ResponseBody::new(bytes, peer, &self.unsent)))
+        let trailers = response.extensions_mut().remove();
+        Ok(response.map(|bytes| ResponseBody::new(bytes, trailers, peer, &self.unsent)))
     }
 }

@@ -120,7 +120,8 @@ impl Connections {
 
     /// How often [`Self::sweep`] is due.
     pub(super) fn sweep_every(&self) -> Duration {
-        let shortest = self.bounds.idle / 4;
+        let age = self.bounds.max_age.unwrap_or(self.bounds.idle);
+        let shortest = self.bounds.idle.min(age) / 4;
         shortest.clamp(Duration::from_millis(10), Duration::from_millis(250))
     }
 
@@ -213,7 +214,11 @@ impl Connections {
             {
                 self.cut(peer, "unread");
             }
-            if closing.is_some_and(|since| is_over(peer, since, now)) {
+            let too_old = self
+                .bounds
+                .max_age
+                .is_some_and(|age| is_older(peer, age, now));
+            if too_old || closing.is_some_and(|since| is_over(peer, since, now)) {
                 peer.order(Order::End);
             }
         }
@@ -269,6 +274,13 @@ impl Known {
         }
         Some(now.duration_since(self.quiet_since))
     }
+}
+
+/// Whether a connection is as old as it may become.
+fn is_older(peer: &Peer, age: Duration, now: Instant) -> bool {
+    // A tenth of it is spread over the connections, by their numbers.
+    let part = u32::try_from(peer.id % 16).unwrap_or(0);
+    now.duration_since(peer.opened) >= age.saturating_sub(age / 160 * part)
 }
 
 /// Whether a connection ends now that the service closes: the first request of one that was

@@ -8,15 +8,25 @@ use std::{
 };
 
 use bytes::{Buf, Bytes};
-use hyper::body::{Body, Frame, SizeHint};
+use hyper::{
+    HeaderMap,
+    body::{Body, Frame, SizeHint},
+};
 
 use super::{connections::Unsent, peer::Peer};
 
 /// About what a stream costs beside the bytes of its response.
 const STREAM_BYTES: usize = 4096;
 
+/// What follows the body of a response, as gRPC has it: an extension of the response.
+#[derive(Clone, Debug)]
+pub(crate) struct Trailers(pub(crate) HeaderMap);
+
 /// The body of one response, in one chunk.
-pub(super) struct ResponseBody(Option<Chunk>);
+pub(super) struct ResponseBody {
+    chunk: Option<Chunk>,
+    trailers: Option<Trailers>,
+}
 
 /// The chunk, which hyper keeps until it is written.
 pub(super) struct Chunk {
@@ -33,17 +43,29 @@ struct UnsentResponse {
 }
 
 impl ResponseBody {
-    pub(super) fn new(bytes: Bytes, peer: &Arc<Peer>, unsent: &Arc<Unsent>) -> Self {
+    pub(super) fn new(
+        bytes: Bytes,
+        trailers: Option<Trailers>,
+        peer: &Arc<Peer>,
+        unsent: &Arc<Unsent>,
+    ) -> Self {
         if bytes.is_empty() {
-            return Self(None);
+            return Self {
+                chunk: None,
+                trailers,
+            };
         }
         // A snapshot is the same memory for every proxy that receives it.
         let own = if bytes.is_unique() { bytes.len() } else { 0 };
         let unsent_response = UnsentResponse::start(peer, unsent, own.saturating_add(STREAM_BYTES));
-        Self(Some(Chunk {
+        let chunk = Chunk {
             bytes,
             _unsent: unsent_response,
-        }))
+        };
+        Self {
+            chunk: Some(chunk),
+            trailers,
+        }
     }
 }
 
@@ -80,15 +102,19 @@ impl Body for ResponseBody {
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Chunk>, Infallible>>> {
-        Poll::Ready(self.0.take().map(|piece| Ok(Frame::data(piece))))
+        let frame = match self.chunk.take() {
+            Some(chunk) => Some(Frame::data(chunk)),
+            None => self.trailers.take().map(|last| Frame::trailers(last.0)),
+        };
+        Poll::Ready(frame.map(Ok))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.0.is_none()
+        self.chunk.is_none() && self.trailers.is_none()
     }
 
     fn size_hint(&self) -> SizeHint {
-        let left = self.0.as_ref().map_or(0, Buf::remaining);
+        let left = self.chunk.as_ref().map_or(0, Buf::remaining);
         SizeHint::with_exact(u64::try_from(left).unwrap_or(u64::MAX))
     }
 }

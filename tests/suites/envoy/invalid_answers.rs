@@ -48,6 +48,7 @@ fn allowing(checks: usize) -> Vec<u8> {
         digest: 1,
     };
     let allowed = Answer {
+        parts: Vec::new(),
         revision: revision.clone(),
         now_ms: 1,
         allowed: true,

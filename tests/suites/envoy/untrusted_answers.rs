@@ -67,6 +67,7 @@ pub fn batch(revision: Revision, allowed: bool, limits: Vec<LimitAnswer>) -> Vec
         revision: revision.clone(),
         proxies: proxies.map(|name| (name.parse().unwrap(), HUGE)).into(),
         results: vec![Ok(Answer {
+            parts: Vec::new(),
             revision,
             now_ms: u64::MAX,
             allowed,

@@ -218,8 +218,7 @@ impl Limiter {
                 }
             });
         let parts: Vec<_> = parts.collect();
-        let options = Options { peek, force: true };
-        let (verdict, writes) = check::check(&parts, now_ms, options).unwrap();
+        let (verdict, writes) = check::check(&parts, now_ms, forced(peek)).unwrap();
         let limits = matches.iter().zip(&verdict.limits);
         let answer = Answer {
             revision: self.compiled.revision().clone(),
@@ -228,6 +227,7 @@ impl Limiter {
             limits: limits
                 .map(|(found, verdict)| settled(found, verdict))
                 .collect(),
+            parts: Vec::new(),
         };
         for ((bucket, write), verdict) in buckets.iter().zip(writes).zip(&verdict.limits) {
             *self.charged.entry(bucket.clone()).or_default() += verdict.charged;
@@ -327,5 +327,14 @@ fn settled(found: &Match<'_, '_>, verdict: &LimitVerdict) -> LimitAnswer {
             since_ms: slot.since_ms,
             turn: slot.turn,
         }),
+    }
+}
+
+/// As a limiter asks that has just confirmed its policy.
+fn forced(peek: bool) -> Options {
+    Options {
+        peek,
+        force: true,
+        ..Options::default()
     }
 }

@@ -4,7 +4,14 @@
 
 use std::collections::BTreeMap;
 
-use crate::{EntryPattern, Limit, SentDescriptor, push_entry};
+use algorithms::{Kind, Parameters};
+
+use documents::Name;
+
+use crate::{
+    DESCRIPTOR, EntryPattern, IfMissing, Limit, OnFailure, OverLimit, Quota, REQUEST_LIMIT, Scope,
+    SentDescriptor, push_entry,
+};
 
 /// The descriptors of a policy's limits, as a tree.
 #[derive(Debug)]
@@ -122,4 +129,32 @@ pub(super) fn bucket_of(
         push_entry(&mut bucket, key, pattern.as_deref().unwrap_or(value));
     }
     Some(bucket)
+}
+
+/// The limit of [`super::Compiled::request_limit`].
+pub(super) fn request_limit() -> Option<Limit> {
+    let parameters = Parameters::new(Kind::FixedWindow, 0, 1000);
+    Some(Limit {
+        name: Name::domain(REQUEST_LIMIT).ok()?,
+        description: None,
+        descriptor: None,
+        matchers: Vec::new(),
+        per: vec![DESCRIPTOR.parse().ok()?, "window".parse().ok()?],
+        if_missing: IfMissing::default(),
+        quota: Quota::new(&parameters).ok()?,
+        cost: 1,
+        over_limit: OverLimit::default(),
+        enforce_percent: 100,
+        on_failure: OnFailure::default(),
+        scope: Scope::default(),
+        precheck_percent: None,
+        lease_ttl_ms: None,
+        hidden: true,
+        overrides: Vec::new(),
+        replaces: Vec::new(),
+        partition: Vec::new(),
+        paused: None,
+        fleet_size: None,
+        generation: 0,
+    })
 }

@@ -103,6 +103,7 @@ fn read_result(
             allowed: reader.boolean()?,
             now_ms: reader.unsigned()?,
             limits: reader.list(MAX_NAMES, "answers", |reader| read_limit(reader, limits))?,
+            parts: Vec::new(),
         };
         Ok(match error {
             Some(number) => Err(ErrorCode::from_number(number)),

@@ -99,7 +99,7 @@ prop_compose! {
     ) -> BatchAnswer {
         let results = results.into_iter().map(|result| {
             result.map(|((now_ms, allowed), limits)| Answer {
-                revision: revision.clone(), now_ms, allowed, limits,
+                revision: revision.clone(), now_ms, allowed, limits, parts: Vec::new(),
             })
         });
         BatchAnswer { results: results.collect(), revision: revision.clone(), proxies }
@@ -188,6 +188,7 @@ fn the_bytes_stay_what_they_are() {
                 now_ms: 1000,
                 allowed: true,
                 limits: vec![crate::check::tests::limit("per-user")],
+                parts: Vec::new(),
             }),
             Err(ErrorCode::StoreUnavailable),
         ],

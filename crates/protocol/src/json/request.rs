@@ -175,6 +175,7 @@ fn read_check(owner: &Field<'_>, take: &mut Take<'_, '_>) -> Option<Check> {
         free,
         max_delay_ms,
         proxy: 0,
+        service: None,
     })
 }
 

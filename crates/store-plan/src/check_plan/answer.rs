@@ -1,14 +1,18 @@
 //! The verdict on one limit as its part of an answer.
 
+use std::ops::RangeFrom;
+
 use algorithms::{RetryAfter, check::LimitVerdict};
 use protocol::LimitAnswer;
 
 use super::{LimitPlan, Target};
 
 impl LimitPlan<'_> {
-    pub(super) fn answer<'v>(
+    /// `buckets` counts those before.
+    pub(super) fn answer(
         self,
-        verdicts: &mut impl Iterator<Item = &'v LimitVerdict>,
+        buckets: &mut RangeFrom<usize>,
+        verdicts: &[LimitVerdict],
     ) -> LimitAnswer {
         let mut answer = LimitAnswer {
             name: self.limit.name.clone(),
@@ -37,7 +41,14 @@ impl LimitPlan<'_> {
             Target::Bucket(bucket) => {
                 answer.limit = Some(bucket.algorithm.limit());
                 answer.window_ms = bucket.algorithm.window_ms();
-                if let Some(verdict) = verdicts.next() {
+                if let Some(verdict) = buckets.next().and_then(|at| verdicts.get(at)) {
+                    fill(&mut answer, verdict);
+                }
+            }
+            Target::Same(at, bucket) => {
+                answer.limit = Some(bucket.algorithm.limit());
+                answer.window_ms = bucket.algorithm.window_ms();
+                if let Some(verdict) = verdicts.get(at) {
                     fill(&mut answer, verdict);
                 }
             }

@@ -1,10 +1,10 @@
 //! What a check asks of one limit.
 
-use algorithms::{Algorithm, Freed, QueueSlot};
+use algorithms::{Algorithm, Freed, Kind, QueueSlot};
 use policy::{Limit, Name};
-use protocol::Check;
+use protocol::{Check, OwnUnits, ServicePart};
 
-use super::lease::Lease;
+use super::{lease::Lease, service::units};
 
 /// What is asked of a limit.
 #[derive(Clone, Copy)]
@@ -13,6 +13,8 @@ pub(super) enum Query<'c> {
     By(&'c Check),
     /// Whether so many requests would pass.
     Alone(u64),
+    /// Its part in a check of one descriptor.
+    Part(&'c ServicePart, Option<OwnUnits>),
 }
 
 /// Whether a check settles leases of a limit, wants some, or frees its slots.
@@ -23,16 +25,25 @@ pub(super) fn reports_on(check: &Check, limit: &Name) -> bool {
 
 impl Query<'_> {
     /// Of so many requests; none of a limit that was settled by the proxy.
-    pub(super) fn cost(self, limit: &Name) -> u64 {
+    pub(super) fn cost(self, limit: &Name, kind: Kind) -> u64 {
         match self {
             Self::By(check) if check.skip.contains(limit) => 0,
             Self::By(check) => check.cost,
             Self::Alone(cost) => cost,
+            Self::Part(part, own) => units(part, own, kind).0,
         }
     }
 
-    pub(super) fn debit(self, limit: &Name) -> u64 {
-        let Self::By(check) = self else { return 0 };
+    pub(super) fn debit(self, limit: &Limit, kind: Kind) -> u64 {
+        let check = match self {
+            Self::By(check) => check,
+            Self::Alone(_) => return 0,
+            Self::Part(part, own) => {
+                let (_, units) = units(part, own, kind);
+                return units.saturating_mul(limit.cost);
+            }
+        };
+        let limit = &limit.name;
         let debits = check.debits.iter().filter(|debit| debit.limit == *limit);
         debits.fold(0, |sum, debit| sum.saturating_add(debit.units))
     }
@@ -61,6 +72,8 @@ impl Query<'_> {
                 max_delay_ms: Some(ms),
                 ..
             }) => algorithm.within_delay(*ms),
+            // That service cannot hold a request.
+            Self::Part(..) => algorithm.within_delay(0),
             _ => *algorithm,
         }
     }
@@ -69,6 +82,7 @@ impl Query<'_> {
         let lease = match self {
             Self::By(check) => Lease::of(check, limit, algorithm),
             Self::Alone(_) => Some(Lease::question(limit, algorithm)),
+            Self::Part(..) => None,
         };
         lease.map(Box::new)
     }

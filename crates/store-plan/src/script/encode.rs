@@ -1,7 +1,7 @@
 //! Checks as KEYS and ARGV.
 
 use algorithms::check::{Mode, Options};
-use algorithms::{Algorithm, Freed, LeaseAsk, PROXY_MARKS, QueueSlot};
+use algorithms::{Algorithm, Debits, Freed, LeaseAsk, PROXY_MARKS, QueueSlot};
 
 use super::weight;
 
@@ -83,6 +83,8 @@ const EPOCH_MAX: u64 = (1 << 53) - 1;
 
 const PEEK: i64 = 1;
 const FORCE: i64 = 2;
+const REPORTED: i64 = 4;
+const GIVEN_BACK: i64 = 8;
 const OBSERVED: i64 = 16;
 const LEASED: i64 = 32;
 const FREEING: i64 = 64;
@@ -132,7 +134,12 @@ fn number_of_last(forms: &mut Vec<usize>, args: &mut Vec<i64>, start: usize) -> 
 fn encode_form(args: &mut Vec<i64>, check: &ScriptCheck<'_>) {
     let peek = if check.options.peek { PEEK } else { 0 };
     let force = if check.options.force { FORCE } else { 0 };
-    args.extend([peek + force, integer(check.limits.len())]);
+    let debits = match check.options.debits {
+        Debits::Admitted => 0,
+        Debits::Reported => REPORTED,
+        Debits::GivenBack => GIVEN_BACK,
+    };
+    args.extend([peek + force + debits, integer(check.limits.len())]);
     for limit in &check.limits {
         let numbers = limit.algorithm.numbers();
         let observed = if limit.mode == Mode::Observe {

@@ -47,6 +47,7 @@ impl Small {
             free: Vec::new(),
             max_delay_ms: None,
             proxy: 0,
+            service: None,
         };
         let mut results = self.store.check(&self.policy, &[check], false).await;
         results.pop().unwrap().map(|answer| answer.allowed)

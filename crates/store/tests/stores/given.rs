@@ -86,6 +86,7 @@ pub fn request(entries: &[(&str, &str)]) -> Check {
         free: Vec::new(),
         max_delay_ms: None,
         proxy: 0,
+        service: None,
     }
 }
 

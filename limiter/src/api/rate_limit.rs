@@ -1,0 +1,297 @@
+//! Envoy's rate limit service: `ShouldRateLimit` over gRPC, and the same as `POST /json`.
+//!
+//! A call becomes checks of its domain, which take the way of all others: the same bounds, the same
+//! batches to the store. The descriptors without units of their own are one check, charged all or
+//! nothing; each of the others is a check of its own, because it reports what was used already.
+
+mod answer;
+mod grpc;
+mod health;
+mod json;
+mod messages;
+
+use std::sync::Arc;
+
+use hyper::{StatusCode, body::Incoming};
+use policy::{
+    ChargeMode, Compiled, DESCRIPTOR, Descriptor, MAX_DESCRIPTOR_KEY, Name, Rate, SEVERAL,
+    push_entry,
+};
+use protocol::{ApiError, Check, ErrorCode, OwnUnits, ServiceCheck, ServicePart};
+use tokio::time::Instant;
+
+use super::{Answered, Api, body::Received, refusal};
+use crate::{
+    domains::{Active, Lookup},
+    http,
+    metrics::Unmatched,
+    serve::Peer,
+    trace,
+};
+
+use messages::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse, UNITS};
+
+pub(super) use grpc::{error, is_grpc};
+pub(super) use health::CHECK as HEALTH_CHECK;
+
+/// The path of the call that decides.
+pub(super) const SHOULD_RATE_LIMIT: &str =
+    "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+
+/// Descriptors of one call.
+const MAX_DESCRIPTORS: usize = 1024;
+
+impl Api {
+    /// `ShouldRateLimit`.
+    pub(super) async fn should_rate_limit(&self, body: Incoming, peer: Arc<Peer>) -> Answered {
+        let _place = self.enter()?;
+        let mut body = self.receive(body, peer).await?;
+        body.room.decode().ok_or_else(refusal::no_room)?;
+        let response = self.rate_limit(body, grpc::decode).await?;
+        Ok(grpc::answer(&response))
+    }
+
+    /// `POST /json`: 200, or 429 where a limit is exceeded.
+    pub(super) async fn should_rate_limit_json(&self, body: Incoming, peer: Arc<Peer>) -> Answered {
+        let _place = self.enter()?;
+        let mut body = self.receive(body, peer).await?;
+        body.room.decode().ok_or_else(refusal::no_room)?;
+        let decode = |bytes: &[u8]| {
+            serde_json::from_slice(bytes)
+                .map_err(|error| ApiError::new(ErrorCode::InvalidRequest, error.to_string()))
+        };
+        let response = self.rate_limit(body, decode).await?;
+        let status = if answer::is_over(&response) {
+            StatusCode::TOO_MANY_REQUESTS
+        } else {
+            StatusCode::OK
+        };
+        Ok(http::answer(
+            status,
+            http::JSON,
+            json::response(&response).to_string(),
+        ))
+    }
+
+    fn enter(&self) -> Result<super::inflight::Place, ApiError> {
+        self.bounds.inflight.enter().ok_or_else(refusal::overloaded)
+    }
+
+    async fn rate_limit(
+        &self,
+        body: Received,
+        decode: fn(&[u8]) -> Result<RateLimitRequest, ApiError>,
+    ) -> Result<RateLimitResponse, ApiError> {
+        let Received { bytes, mut room } = body;
+        let request = self.bounds.bodies.decode(bytes, decode).await?;
+        let domain = validate(&request)?;
+        let Some(policy) = self.service_policy(&domain)? else {
+            self.metrics
+                .unmatched_descriptors(Unmatched::domain, request.descriptors.len());
+            return Ok(answer::of_nothing(&request));
+        };
+        let now_ms = self.telemetry.now_ms();
+        let checks = ServiceChecks::new(&request, &policy.compiled, now_ms);
+        room.hold(&checks.checks).ok_or_else(refusal::no_room)?;
+        trace::set_request(&domain, checks.checks.len());
+        if checks.checks.is_empty() {
+            return Ok(answer::of_nothing(&request));
+        }
+        let deadline = Instant::now() + self.bounds.store_timeout;
+        let ServiceChecks { checks, places } = checks;
+        let decided = self.decide(&domain, checks, deadline, None).await?;
+        trace::decided(&decided.decisions);
+        let (response, unmatched) = answer::of_decided(&request, &places, &decided)?;
+        self.metrics
+            .unmatched_descriptors(Unmatched::limit, unmatched);
+        Ok(response)
+    }
+
+    /// What is in force in a domain; `None`: there is no such domain, which limits nothing.
+    fn service_policy(&self, domain: &Name) -> Result<Option<Arc<Active>>, ApiError> {
+        match self.domains.find(domain.as_str()) {
+            Lookup::Active(active) => Ok(Some(active)),
+            Lookup::Unknown => Ok(None),
+            Lookup::NotLoaded(why) => Err(ApiError::new(ErrorCode::PolicyUnavailable, why)),
+        }
+    }
+
+    /// `grpc.health.v1.Health/Check`.
+    pub(super) async fn health_check(&self, body: Incoming, peer: Arc<Peer>) -> Answered {
+        let body = self.receive(body, peer).await?;
+        let request: messages::HealthCheckRequest = grpc::decode(&body.bytes)?;
+        health::known(&request.service)?;
+        Ok(grpc::answer(&health::status(self.health().is_ok())))
+    }
+}
+
+/// What is wrong with a call whatever the limits; its domain.
+fn validate(request: &RateLimitRequest) -> Result<Name, ApiError> {
+    let domain = Name::domain(&request.domain);
+    let domain = domain.map_err(|error| refusal::invalid("domain", error.to_string()))?;
+    let descriptors = &request.descriptors;
+    if descriptors.is_empty() {
+        return Err(refusal::invalid("descriptors", "at least one is needed"));
+    }
+    if descriptors.len() > MAX_DESCRIPTORS {
+        let message = format!("at most {MAX_DESCRIPTORS} in one call");
+        return Err(refusal::invalid("descriptors", message));
+    }
+    for (n, descriptor) in descriptors.iter().enumerate() {
+        let field = || format!("descriptors[{n}]");
+        let fits = |key: &String| (1..=MAX_DESCRIPTOR_KEY).contains(&key.len());
+        if !descriptor.entries.iter().all(|entry| fits(&entry.key)) {
+            let message = format!("a key is 1 to {MAX_DESCRIPTOR_KEY} bytes");
+            return Err(refusal::invalid(&field(), message));
+        }
+        if let Some(limit) = &descriptor.limit
+            && rate(descriptor).is_none()
+        {
+            let message = format!("limit: no such unit: {}", limit.unit);
+            return Err(refusal::invalid(&field(), message));
+        }
+    }
+    Ok(domain)
+}
+
+/// The rate that a descriptor brings itself.
+fn rate(descriptor: &RateLimitDescriptor) -> Option<Rate> {
+    let limit = descriptor.limit.as_ref()?;
+    let mut units = UNITS.iter();
+    let (_, _, period_ms) = units.find(|(unit, ..)| i32::from(*unit) == limit.unit)?;
+    Some(Rate {
+        units: u64::from(limit.requests_per_unit),
+        period_ms: *period_ms,
+    })
+}
+
+/// The checks of one call.
+struct ServiceChecks {
+    checks: Vec<Check>,
+    /// For each descriptor the check, and its place in it.
+    places: Vec<(usize, usize)>,
+}
+
+impl ServiceChecks {
+    fn new(request: &RateLimitRequest, policy: &Compiled, now_ms: u64) -> Self {
+        let cost = u64::from(request.hits_addend.max(1));
+        let parts = request.descriptors.iter().map(|descriptor| ServicePart {
+            descriptor: entries(descriptor),
+            cost,
+            rate: rate(descriptor),
+        });
+        let parts: Vec<ServicePart> = parts.collect();
+        let replaced = replaced(&parts, policy, now_ms);
+        let mut built = Self {
+            checks: Vec::new(),
+            places: Vec::with_capacity(parts.len()),
+        };
+        let mut together: Option<usize> = None;
+        for (part, descriptor) in parts.into_iter().zip(&request.descriptors) {
+            let own = own_units(descriptor, &part, policy, now_ms);
+            let at = match (own, together) {
+                (None, Some(at)) => at,
+                (own, _) => {
+                    let at = built.checks.len();
+                    if own.is_none() {
+                        together = Some(at);
+                    }
+                    built.checks.push(Check {
+                        // Counts as one that charges, or as a peek.
+                        cost: u64::from(own != Some(OwnUnits::Look)),
+                        skip: replaced.clone(),
+                        service: Some(Box::new(ServiceCheck {
+                            parts: Vec::new(),
+                            own,
+                        })),
+                        ..Check::default()
+                    });
+                    at
+                }
+            };
+            let service = built.checks.get_mut(at).and_then(|c| c.service.as_mut());
+            if let Some(service) = service {
+                built.places.push((at, service.parts.len()));
+                let cost = match (own, &descriptor.hits_addend) {
+                    (Some(OwnUnits::Fitting), Some(units)) => units.value,
+                    _ => part.cost,
+                };
+                service.parts.push(ServicePart { cost, ..part });
+            }
+        }
+        built
+    }
+}
+
+/// The entries that limits see: those of a plain name, and the whole as one text.
+fn entries(descriptor: &RateLimitDescriptor) -> Descriptor {
+    let mut text = Vec::new();
+    let mut known = Descriptor::new();
+    for entry in &descriptor.entries {
+        let (key, value) = (entry.key.as_bytes(), entry.value.as_bytes());
+        push_entry(&mut text, key, value);
+        if let Ok(name) = entry.key.parse::<Name>() {
+            let value = match known.get(name.as_str()) {
+                Some(other) if other != value => SEVERAL,
+                _ => value,
+            };
+            known.insert(name, value);
+        }
+    }
+    if let Ok(name) = DESCRIPTOR.parse() {
+        known.insert(name, text);
+    }
+    known
+}
+
+/// The limits that others suppress, over all descriptors of the call.
+fn replaced(parts: &[ServicePart], policy: &Compiled, now_ms: u64) -> Vec<Name> {
+    if parts.len() < 2
+        || policy
+            .limits()
+            .iter()
+            .all(|limit| limit.replaces.is_empty())
+    {
+        return Vec::new();
+    }
+    let mut replaced = Vec::new();
+    for part in parts.iter().filter(|part| part.rate.is_none()) {
+        replaced.extend(policy.replaced_by(&policy.matching(&part.descriptor, now_ms)));
+    }
+    replaced.sort_unstable();
+    replaced.dedup();
+    let names = replaced.into_iter().filter_map(|at| policy.limit(at));
+    names.map(|limit| limit.name.clone()).collect()
+}
+
+/// What a descriptor's own units are; `None`: it has none.
+fn own_units(
+    descriptor: &RateLimitDescriptor,
+    part: &ServicePart,
+    policy: &Compiled,
+    now_ms: u64,
+) -> Option<OwnUnits> {
+    let units = descriptor.hits_addend.as_ref()?.value;
+    Some(match units {
+        0 => OwnUnits::Look,
+        _ if descriptor.is_negative_hits => OwnUnits::GiveBack(units),
+        _ if fitting(part, policy, now_ms) => OwnUnits::Fitting,
+        _ => OwnUnits::Charge(units),
+    })
+}
+
+/// Whether the limit of a descriptor charges only what fits.
+fn fitting(part: &ServicePart, policy: &Compiled, now_ms: u64) -> bool {
+    let any = policy.limits().iter().any(|limit| {
+        let rule = limit.descriptor.as_ref();
+        rule.is_some_and(|rule| rule.charge == ChargeMode::Fitting)
+    });
+    any && part.rate.is_none()
+        && policy
+            .matching(&part.descriptor, now_ms)
+            .iter()
+            .any(|found| {
+                let rule = found.limit.descriptor.as_ref();
+                rule.is_some_and(|rule| rule.charge == ChargeMode::Fitting)
+            })
+}

@@ -1,0 +1,348 @@
+//! Envoy's rate limit service: which limits apply, what is charged, and what is answered.
+
+use anyhow::Result;
+use harness::Engine;
+use serde_json::{Value, json};
+
+use crate::support::{Server, Service, publish, quick};
+
+const HOURLY: &str = "algorithm: fixed_window, rate: 1000/365d";
+
+/// A descriptor of these entries, as the service's JSON has it.
+fn descriptor(entries: &[(&str, &str)]) -> Value {
+    let entries = entries
+        .iter()
+        .map(|(key, value)| json!({"key": key, "value": value}));
+    json!({"entries": entries.collect::<Vec<_>>()})
+}
+
+/// A descriptor with units of its own.
+fn with_units(entries: &[(&str, &str)], units: u64) -> Value {
+    let mut descriptor = descriptor(entries);
+    descriptor["hitsAddend"] = json!(units.to_string());
+    descriptor
+}
+
+/// The status and the answer of a call.
+async fn call(service: &Service, descriptors: &[Value]) -> Result<(u16, Value)> {
+    let body = json!({"domain": "shop", "descriptors": descriptors});
+    let reply = service.post("/json", body.to_string()).send().await?;
+    Ok((reply.status.as_u16(), reply.json()?))
+}
+
+/// The overall code, the codes of the descriptors, and what remains of each.
+async fn codes(service: &Service, descriptors: &[Value]) -> Result<String> {
+    let (status, answer) = call(service, descriptors).await?;
+    let overall = answer["overallCode"].as_str().unwrap_or_default();
+    assert_eq!(status, if overall == "OK" { 200 } else { 429 }, "{answer}");
+    let statuses = answer["statuses"].as_array().unwrap();
+    let each = statuses.iter().map(|status| {
+        let code = status["code"].as_str().unwrap_or_default();
+        format!("{code} {}", status["limitRemaining"].as_u64().unwrap_or(0))
+    });
+    Ok(format!(
+        "{overall}: {}",
+        each.collect::<Vec<_>>().join(", ")
+    ))
+}
+
+#[tokio::test]
+async fn an_answer_names_the_limit_and_what_is_left() -> Result<()> {
+    let service = Service::with(
+        "  - {name: marketing, descriptor: [message_type=marketing, to_number], \
+            algorithm: fixed_window, rate: 2/365d}\n",
+    )
+    .await?;
+    let sent = [descriptor(&[
+        ("message_type", "marketing"),
+        ("to_number", "206"),
+    ])];
+    let (status, answer) = call(&service, &sent).await?;
+    assert_eq!(status, 200);
+    let limit = json!({"name": "marketing", "requestsPerUnit": 2, "unit": "YEAR"});
+    assert_eq!(answer["statuses"][0]["currentLimit"], limit, "{answer}");
+    assert_eq!(answer["statuses"][0]["limitRemaining"], 1);
+    assert!(
+        answer["statuses"][0]["durationUntilReset"].is_string(),
+        "{answer}"
+    );
+    assert_eq!(answer["dynamicMetadata"], json!({"limits": ["marketing"]}));
+    assert_eq!(codes(&service, &sent).await?, "OK: OK 0");
+    let (status, answer) = call(&service, &sent).await?;
+    assert_eq!(status, 429);
+    assert_eq!(answer["overallCode"], "OVER_LIMIT");
+    let metadata = json!({"limits": ["marketing"], "denied_by": ["marketing"]});
+    assert_eq!(answer["dynamicMetadata"], metadata);
+    let other = [descriptor(&[
+        ("message_type", "marketing"),
+        ("to_number", "207"),
+    ])];
+    assert_eq!(codes(&service, &other).await?, "OK: OK 1");
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_nothing_limits_is_ok_and_counted() -> Result<()> {
+    let service = Service::with("  - {name: a, descriptor: [a], rate: 1/h}\n").await?;
+    let none = [
+        descriptor(&[("b", "1")]),
+        descriptor(&[("a", "1"), ("a", "1")]),
+    ];
+    assert_eq!(codes(&service, &none).await?, "OK: OK 0, OK 0");
+    let body = json!({"domain": "ns/gateway/listener", "descriptors": none});
+    let reply = service.post("/json", body.to_string()).send().await?;
+    assert_eq!(
+        (reply.status.as_u16(), reply.json()?["overallCode"].as_str()),
+        (200, Some("OK"))
+    );
+    let unmatched = |reason: &str| format!("rl_unmatched_descriptors_total{{reason=\"{reason}\"}}");
+    assert_eq!(service.metric(&unmatched("limit")).await?, 2);
+    assert_eq!(service.metric(&unmatched("domain")).await?, 2);
+    Ok(())
+}
+
+#[tokio::test]
+async fn descriptors_are_charged_all_or_nothing_and_equal_ones_together() -> Result<()> {
+    let service = Service::with(&format!(
+        "  - {{name: a, descriptor: [a], {HOURLY}}}\n  \
+           - {{name: b, descriptor: [b], algorithm: fixed_window, rate: 1/365d}}\n"
+    ))
+    .await?;
+    let (a, b) = (descriptor(&[("a", "1")]), descriptor(&[("b", "1")]));
+    let both = [a.clone(), b.clone()];
+    assert_eq!(codes(&service, &both).await?, "OK: OK 999, OK 0");
+    assert_eq!(
+        codes(&service, &both).await?,
+        "OVER_LIMIT: OK 999, OVER_LIMIT 0"
+    );
+    assert_eq!(
+        codes(&service, std::slice::from_ref(&a)).await?,
+        "OK: OK 998"
+    );
+    // Two equal descriptors cost two, or nothing.
+    assert_eq!(
+        codes(&service, &[a.clone(), a.clone()]).await?,
+        "OK: OK 996, OK 996"
+    );
+    let other = descriptor(&[("b", "2")]);
+    assert_eq!(
+        codes(&service, &[other.clone(), other.clone()]).await?,
+        "OVER_LIMIT: OVER_LIMIT 1, OVER_LIMIT 1"
+    );
+    assert_eq!(codes(&service, &[other]).await?, "OK: OK 0");
+    Ok(())
+}
+
+/// What a response used is charged beyond the limit, and given back where asked.
+async fn reports(service: &Service) -> Result<()> {
+    let entries = &[("user", "alice")][..];
+    let look = [with_units(entries, 0)];
+    assert_eq!(codes(service, &look).await?, "OK: OK 1000");
+    assert_eq!(
+        codes(service, &[with_units(entries, 1000)]).await?,
+        "OK: OK 0"
+    );
+    assert_eq!(codes(service, &look).await?, "OK: OK 0");
+    assert_eq!(
+        codes(service, &[with_units(entries, 200)]).await?,
+        "OVER_LIMIT: OVER_LIMIT 0"
+    );
+    assert_eq!(codes(service, &look).await?, "OVER_LIMIT: OVER_LIMIT 0");
+    assert_eq!(
+        codes(service, &[descriptor(entries)]).await?,
+        "OVER_LIMIT: OVER_LIMIT 0"
+    );
+    let mut back = with_units(entries, 250);
+    back["isNegativeHits"] = json!(true);
+    assert_eq!(codes(service, &[back]).await?, "OK: OK 50");
+    assert_eq!(codes(service, &look).await?, "OK: OK 50");
+    // Each on its own: one that is over does not keep the other from being charged.
+    let other = &[("user", "bob")][..];
+    let two = [with_units(entries, 100), with_units(other, 1)];
+    assert_eq!(
+        codes(service, &two).await?,
+        "OVER_LIMIT: OVER_LIMIT 0, OK 999"
+    );
+    let fitting = &[("fitting", "x")][..];
+    assert_eq!(
+        codes(service, &[with_units(fitting, 900)]).await?,
+        "OK: OK 100"
+    );
+    assert_eq!(
+        codes(service, &[with_units(fitting, 200)]).await?,
+        "OVER_LIMIT: OVER_LIMIT 100"
+    );
+    Ok(())
+}
+
+fn reported_limits() -> String {
+    format!(
+        "  - {{name: users, descriptor: [user], {HOURLY}}}\n  \
+           - {{name: fitting, descriptor: [fitting], charge: fitting, {HOURLY}}}\n"
+    )
+}
+
+#[tokio::test]
+async fn what_was_used_is_charged_beyond_the_limit() -> Result<()> {
+    reports(&Service::with(&reported_limits()).await?).await
+}
+
+#[tokio::test]
+#[ignore = "needs a server"]
+async fn what_was_used_is_charged_beyond_the_limit_in_redis_and_valkey() -> Result<()> {
+    for engine in [Engine::Redis, Engine::Valkey] {
+        let server = Server::start(engine).await?;
+        let store = server.store()?;
+        publish(&store, &reported_limits()).await?;
+        reports(&Service::ready_on(store, quick()).await?).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn units_are_given_back_by_every_algorithm() -> Result<()> {
+    for algorithm in [
+        "algorithm: token_bucket, rate: 10/365d",
+        "algorithm: gcra, rate: 10/365d",
+        "algorithm: leaky_bucket, rate: 10/365d",
+        "algorithm: fixed_window, rate: 10/365d",
+        "algorithm: sliding_window, rate: 10/365d",
+        "algorithm: sliding_window_log, rate: 10/365d",
+        "algorithm: sliding_window_buckets, rate: 10/365d, sub_windows: 10",
+    ] {
+        let limit = format!("  - {{name: a, descriptor: [a], {algorithm}}}\n");
+        let service = Service::with(&limit).await?;
+        let entries = &[("a", "1")][..];
+        assert_eq!(
+            codes(&service, &[with_units(entries, 9)]).await?,
+            "OK: OK 1",
+            "{algorithm}"
+        );
+        let mut back = with_units(entries, 5);
+        back["isNegativeHits"] = json!(true);
+        assert_eq!(codes(&service, &[back]).await?, "OK: OK 6", "{algorithm}");
+        // More than is left: nothing is, so a look is denied soon after.
+        codes(&service, &[with_units(entries, 50)]).await?;
+        let look = codes(&service, &[with_units(entries, 0)]).await?;
+        assert_eq!(look, "OVER_LIMIT: OVER_LIMIT 0", "{algorithm}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_limit_of_the_descriptor_itself_is_used_wherever_it_comes_from() -> Result<()> {
+    let service = Service::with("  - {name: a, descriptor: [a], rate: 1/h}\n").await?;
+    let of = |key: &str| {
+        let mut descriptor = descriptor(&[(key, "1")]);
+        descriptor["limit"] = json!({"requests_per_unit": 2, "unit": "YEAR"});
+        [descriptor]
+    };
+    for key in ["a", "unknown"] {
+        assert_eq!(codes(&service, &of(key)).await?, "OK: OK 1");
+        let (_, answer) = call(&service, &of(key)).await?;
+        let limit = json!({"name": "", "requestsPerUnit": 2, "unit": "YEAR"});
+        assert_eq!(answer["statuses"][0]["currentLimit"], limit);
+        assert_eq!(codes(&service, &of(key)).await?, "OVER_LIMIT: OVER_LIMIT 0");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn limits_replace_each_other_over_all_descriptors() -> Result<()> {
+    let service = Service::with(
+        "  - {name: a, descriptor: [a], rate: 10/h, replaces: [b]}\n  \
+           - {name: b, descriptor: [b], rate: 0/h, algorithm: fixed_window}\n  \
+           - {name: free, descriptor: [a=free], unlimited: true}\n  \
+           - {name: shadow, descriptor: [shadow], rate: 0/h, algorithm: fixed_window, enforce: 0%}\n",
+    )
+    .await?;
+    let (a, b) = (descriptor(&[("a", "1")]), descriptor(&[("b", "1")]));
+    assert_eq!(
+        codes(&service, std::slice::from_ref(&b)).await?,
+        "OVER_LIMIT: OVER_LIMIT 0"
+    );
+    assert_eq!(codes(&service, &[b, a]).await?, "OK: OK 0, OK 9");
+    let free = [descriptor(&[("a", "free")]), descriptor(&[("shadow", "x")])];
+    assert_eq!(codes(&service, &free).await?, "OK: OK 0, OK 0");
+    Ok(())
+}
+
+#[tokio::test]
+async fn quotas_deny_only_together() -> Result<()> {
+    let service = Service::with(
+        "  - {name: a, descriptor: [a], rate: 1/365d, algorithm: fixed_window, quota_mode: true}\n  \
+           - {name: b, descriptor: [b], rate: 2/365d, algorithm: fixed_window, quota_mode: true}\n",
+    )
+    .await?;
+    let both = [descriptor(&[("a", "1")]), descriptor(&[("b", "1")])];
+    assert_eq!(codes(&service, &both).await?, "OK: OK 0, OK 1");
+    assert_eq!(codes(&service, &both).await?, "OK: OK 0, OK 0");
+    assert_eq!(
+        codes(&service, &both).await?,
+        "OVER_LIMIT: OVER_LIMIT 0, OVER_LIMIT 0"
+    );
+    let denied = "rl_checks_total{domain=\"shop\",limit=\"b\",decision=\"denied\"}";
+    assert_eq!(service.metric(denied).await?, 1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn other_limits_apply_to_each_descriptor_as_to_a_request() -> Result<()> {
+    let service = Service::with(
+        "  - {name: posts, match: {method: POST}, per: [user], rate: 2/365d, algorithm: fixed_window}\n",
+    )
+    .await?;
+    let post = [descriptor(&[("method", "POST"), ("user", "a")])];
+    assert_eq!(codes(&service, &post).await?, "OK: OK 1");
+    assert_eq!(
+        codes(&service, &[descriptor(&[("method", "GET")])]).await?,
+        "OK: OK 0"
+    );
+    let twice = [post[0].clone(), post[0].clone()];
+    assert_eq!(
+        codes(&service, &twice).await?,
+        "OVER_LIMIT: OVER_LIMIT 1, OVER_LIMIT 1"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn bad_calls_are_refused_with_the_field() -> Result<()> {
+    let service = Service::with("  - {name: a, descriptor: [a], rate: 1/h}\n").await?;
+    let many = vec![descriptor(&[("a", "1")]); 1025];
+    let cases = [
+        ("{".to_owned(), "EOF"),
+        (json!({"domain": "shop"}).to_string(), "at least one"),
+        (
+            json!({"domain": "", "descriptors": [{}]}).to_string(),
+            "512 bytes",
+        ),
+        (
+            json!({"domain": "shop", "descriptors": many}).to_string(),
+            "at most 1024",
+        ),
+        (
+            json!({"domain": "shop", "descriptors": [descriptor(&[("", "")])]}).to_string(),
+            "a key is",
+        ),
+        (
+            json!({"domain": "shop", "descriptors": [descriptor(&[(&"k".repeat(65_536), "")])]})
+                .to_string(),
+            "a key is 1 to 512 bytes",
+        ),
+        (
+            json!({"domain": "shop", "descriptors": [{"limit": {"unit": 9}}]}).to_string(),
+            "unit",
+        ),
+        (
+            json!({"domain": "shop", "hitsAddend": -1, "descriptors": [{}]}).to_string(),
+            "hitsAddend",
+        ),
+    ];
+    for (body, words) in cases {
+        let reply = service.post("/json", body).send().await?;
+        assert_eq!(reply.status, 400, "{words}: {}", reply.text());
+        let _ = words;
+    }
+    Ok(())
+}
