@@ -306,7 +306,7 @@ fn on_wasm(context: &Context<'_>) -> Result<()> {
 }
 
 fn deploy(context: &Context<'_>) -> Result<()> {
-    let mut tests = through_envoy(context, "deploy")?;
+    let mut tests = through_envoy(context, &["--test=deploy"])?;
     tests
         .env("RL_TEST_CHECKERS", context.tools.checkers()?)
         .env("RL_TEST_DEFINITIONS", context.tools.definitions()?)
@@ -340,14 +340,14 @@ fn artifacts(context: &Context<'_>) -> Result<()> {
 }
 
 fn e2e(context: &Context<'_>) -> Result<()> {
-    command::run(&mut through_envoy(context, "envoy")?)
+    command::run(&mut through_envoy(context, &["--test=envoy", "--test=rate_limit_service"])?)
 }
 
-/// A suite that runs the built filter in Envoy.
-fn through_envoy(context: &Context<'_>, suite: &str) -> Result<Command> {
+/// Suites that run the built filter in Envoy.
+fn through_envoy(context: &Context<'_>, suites: &[&str]) -> Result<Command> {
     let filter = wasm::build(context.workspace, context.ui)?;
     command::run(&mut context.native(&["build", "--bins"]))?;
-    let mut tests = context.tests(&[SUITES, "--test", suite], Which::Usual);
+    let mut tests = context.tests(&[&[SUITES], suites].concat(), Which::Usual);
     context.with_servers(&mut tests)?;
     tests
         .env("RL_TEST_FILTER", filter)

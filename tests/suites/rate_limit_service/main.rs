@@ -1,0 +1,10 @@
+//! Envoy's own rate limit filters, with a limiter as their service. `cargo xtask test --only e2e`
+//! provides the servers.
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test fails loudly"
+)]
+
+mod filters;
+mod stage;
