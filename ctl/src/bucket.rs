@@ -1,10 +1,9 @@
 //! Buckets, requests and numbers as they are written on the command line.
 
-pub mod key;
-
 use std::str::FromStr;
 
 use clap::Args;
+pub use insight::bucket::{display, key, visible};
 use policy::{Descriptor, Limit, Name, normal_value};
 
 use crate::{error::Error, suggest};
@@ -155,40 +154,6 @@ pub fn descriptor<'p>(pairs: impl IntoIterator<Item = &'p Pair>) -> Result<Descr
     Ok(descriptor)
 }
 
-/// `user=alice tenant=acme`, `(all)` where there is but one bucket. Bytes that are not text, or
-/// could do something to a terminal, are escaped.
-pub fn display<V: AsRef<[u8]>>(per: &[Name], values: &[Option<V>]) -> String {
-    if per.is_empty() {
-        return "(all)".to_owned();
-    }
-    let one = |(name, value): (&Name, &Option<V>)| match value {
-        Some(value) => format!("{name}={}", visible(value.as_ref())),
-        None => format!("{name}: none"),
-    };
-    per.iter()
-        .zip(values)
-        .map(one)
-        .collect::<Vec<_>>()
-        .join(" ")
-}
-
-/// Bytes as text that a terminal only shows.
-pub fn visible(bytes: &[u8]) -> String {
-    bytes.utf8_chunks().fold(String::new(), |mut text, chunk| {
-        for c in chunk.valid().chars() {
-            if policy::is_printable(c) {
-                text.push(c);
-            } else {
-                text.extend(c.escape_default());
-            }
-        }
-        for byte in chunk.invalid() {
-            text.extend(std::ascii::escape_default(*byte).map(char::from));
-        }
-        text
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use policy::Node;
@@ -247,16 +212,6 @@ mod tests {
         assert_eq!(
             values(&[], &["user=a"], &[]).unwrap_err(),
             "limit a is not split by `user` (it has one bucket for all requests, which needs no key=value)"
-        );
-    }
-
-    #[test]
-    fn what_is_shown_cannot_move_the_cursor() {
-        let values = [Some(b"\x1b[2Jal\xffice".to_vec()), None];
-        let per: Vec<Name> = vec!["user".parse().unwrap(), "tenant".parse().unwrap()];
-        assert_eq!(
-            display(&per, &values),
-            "user=\\u{1b}[2Jal\\xffice tenant: none"
         );
     }
 }

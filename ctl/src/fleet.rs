@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use policy::{Name, Revision};
+pub use insight::{findings::fleet::is_current, limiter_name, proxy_name};
+use policy::Name;
 use store::{Fleet, LimiterStatus, ProxyStatus, StoreError};
 use tokio::time::sleep;
 
@@ -196,22 +197,4 @@ fn describe(all: &[Behind]) -> String {
         names.push(format!("{} more", all.len() - NAMED_MAX));
     }
     names.join(", ")
-}
-
-/// The display name of a limiter: host and port.
-pub fn limiter_name(id: &str) -> &str {
-    id.rsplit_once('/').map_or(id, |(name, _)| name)
-}
-
-/// The display name of a proxy: its node, or the start of its id.
-pub fn proxy_name(proxy: &ProxyStatus) -> String {
-    match &proxy.node {
-        Some(node) => node.clone(),
-        None => proxy.id.chars().take(12).collect(),
-    }
-}
-
-/// Whether a limiter or proxy has the current revision.
-pub fn is_current(has: Option<&Revision>, in_force: Option<&Revision>) -> bool {
-    has.is_some() && has == in_force
 }

@@ -12,7 +12,6 @@
 pub mod activity;
 pub mod args;
 pub mod bucket;
-pub mod changes;
 pub mod cli;
 pub mod clock;
 pub mod commands;
@@ -23,17 +22,19 @@ pub mod edit;
 pub mod error;
 pub mod exit;
 pub mod fleet;
-pub mod history;
 pub mod input;
 pub mod merge;
 pub mod printer;
 pub mod prompt;
 pub mod render;
+pub mod revert;
 pub mod screen;
 pub mod session;
 pub mod settings;
 pub mod simulate;
 pub mod suggest;
+
+pub use insight::{changes, history};
 
 use std::ffi::OsString;
 

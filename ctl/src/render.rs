@@ -2,24 +2,19 @@
 
 mod bar;
 pub mod changes;
-mod duration;
 pub mod limits;
 mod pause;
 mod table;
-mod truncated_list;
 mod wrap;
-
-use std::fmt::Display;
 
 use anstyle::{AnsiColor, Style};
 use policy::{Node, Problems};
 use serde::{Serialize, Serializer};
 
 pub use bar::bar;
-pub use duration::{age, ceil_seconds, duration};
+pub use insight::{age, ceil_seconds, counted, duration, truncated_list};
 pub use pause::pause_state;
 pub use table::Table;
-pub use truncated_list::truncated_list;
 pub use wrap::wrapped;
 
 use crate::{error::Error, exit::Exit};
@@ -85,12 +80,6 @@ pub fn yaml_of(view: &impl View) -> Result<String, Error> {
     let json = serde_json::to_string(view).map_err(unwritable)?;
     let node: Node = serde_json::from_str(&json).map_err(unwritable)?;
     Ok(node.to_yaml())
-}
-
-/// `1 limit`, `2 limits`.
-pub fn counted<N: Copy + Display + PartialEq + From<u8>>(count: N, what: &str) -> String {
-    let plural = if count == N::from(1) { "" } else { "s" };
-    format!("{count} {what}{plural}")
 }
 
 /// Everything that is wrong with a document, as a compiler would show it.

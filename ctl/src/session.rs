@@ -33,7 +33,7 @@ mod progress;
 pub use edit_plan::{Deltas, EditPlan, deletion_summary};
 pub use errors::conflict;
 use errors::failure;
-pub use live_entries::LiveEntries;
+pub use insight::LiveEntries;
 
 /// Domains that one message names.
 const NAMED_MAX: usize = 12;

@@ -1,15 +1,14 @@
 //! `rlctl doctor`.
 
 mod finding;
-mod fleet;
 mod ignore;
-mod limits;
 mod orphans;
-mod server;
-
-use std::collections::BTreeMap;
 
 use clap::Args;
+use insight::{
+    Finding, Severity,
+    findings::{fleet, limits, server},
+};
 use policy::{Name, Policy};
 use serde::Serialize;
 use store::{Fleet, Head, HeadState, Overrides, StoreError, Stored};
@@ -17,6 +16,7 @@ use store::{Fleet, Head, HeadState, Overrides, StoreError, Stored};
 use crate::{
     args::{Format, Global, examples},
     bucket::parse_whole_number,
+    clock,
     error::Error,
     exit::Exit,
     printer::Printer,
@@ -24,7 +24,6 @@ use crate::{
     session::{LiveEntries, Session},
 };
 
-use finding::{Finding, Severity};
 use ignore::Ignored;
 use orphans::{Known, Looked};
 
@@ -64,13 +63,13 @@ impl Doctor {
         let health = session.store.health().await;
         let health = health.map_err(|error| session.failed(&error))?;
         let store = session.store.address();
-        let mut findings = server::clocks(&health, crate::clock::now_ms());
+        let mut findings = server::clocks(&health, clock::now_ms());
         for node in &health {
             findings.extend(server::look(node, &store, session.key_prefix()));
         }
         // Another check reports a missing permission.
-        let fleet = session.store.fleet().await.ok();
-        let mut found = domains(&session, fleet.as_ref()).await?;
+        let alive = session.store.fleet().await.ok();
+        let mut found = domains(&session, alive.as_ref()).await?;
         findings.append(&mut found.findings);
         let known = Known {
             policies: &found.readable,
@@ -83,7 +82,7 @@ impl Doctor {
         let looked = orphans::look(&session, &known, self.keys);
         let (orphans, looked) = session.with_progress(looked).await?;
         findings.extend(orphans);
-        findings.extend(fleet::look(&session, fleet.as_ref()).await?);
+        findings.extend(behind(&session, alive.as_ref()).await?);
         findings.sort_by_key(|finding| finding.severity);
         let found = findings.len();
         findings.retain(|finding| !self.ignore.iter().any(|known| known.is(finding)));
@@ -125,7 +124,7 @@ async fn domains(session: &Session<'_>, fleet: Option<&Fleet>) -> Result<Domains
         live: fleet.map(LiveEntries::of).unwrap_or_default(),
         ..Domains::default()
     };
-    let flushed = fleet.map(|fleet| flushed(session, fleet, &heads));
+    let flushed = fleet.map(|fleet| limits::flushed(fleet, &heads, named));
     let flushed = flushed.unwrap_or_default();
     if heads.is_empty() && flushed.is_empty() {
         found.findings.push(limits::no_domain());
@@ -141,21 +140,37 @@ async fn domains(session: &Session<'_>, fleet: Option<&Fleet>) -> Result<Domains
     Ok(found)
 }
 
-/// Domains that limiters have loaded and the store does not have any more.
-fn flushed(session: &Session<'_>, fleet: &Fleet, heads: &[Head]) -> Vec<Finding> {
-    let mut followed: BTreeMap<&Name, (usize, u64)> = BTreeMap::new();
-    for (domain, revision) in fleet.limiters.iter().flat_map(|limiter| &limiter.revisions) {
-        let wanted = session.named_domain().is_none_or(|named| named == domain);
-        if wanted && !heads.iter().any(|head| head.domain == *domain) {
-            let (limiters, newest) = followed.entry(domain).or_default();
-            *limiters += 1;
-            *newest = revision.number.max(*newest);
-        }
-    }
-    let finding = |(domain, (limiters, newest)): (&Name, (usize, u64))| {
-        limits::flushed(domain, limiters, newest)
+/// Limiters and proxies that are alive and do not have the current revision.
+async fn behind(session: &Session<'_>, fleet: Option<&Fleet>) -> Result<Vec<Finding>, Error> {
+    let store = &session.store;
+    let (Some(fleet), Ok(heads)) = (fleet, store.heads().await) else {
+        return Ok(Vec::new()); // Another check reports the missing permission.
     };
-    followed.into_iter().map(finding).collect()
+    let mut findings = Vec::new();
+    let now_ms = session.now_ms().await?;
+    for head in heads {
+        let HeadState::Live(revision) = head.state else {
+            continue;
+        };
+        let last = store.history(&head.domain, 1).await;
+        let last = last.map_err(|error| session.failed(&error))?;
+        let age_ms = last.first().map(|edit| now_ms.saturating_sub(edit.at_ms));
+        findings.extend(fleet::behind(fleet, &head.domain, &revision, age_ms));
+    }
+    if fleet.limiters.is_empty() {
+        findings.push(fleet::nobody());
+    }
+    Ok(findings)
+}
+
+/// Overrides that do not fit their limit.
+async fn invalid_overrides(session: &Session<'_>, policy: &Policy) -> Result<Vec<Finding>, Error> {
+    let mut findings = Vec::new();
+    for limit in &policy.limits {
+        let invalid = session.invalid_overrides(&policy.domain, limit).await?;
+        findings.extend(limits::invalid_overrides(policy, limit, &invalid));
+    }
+    Ok(findings)
 }
 
 impl Domains {
@@ -167,8 +182,8 @@ impl Domains {
             HeadState::Deleted(_) => return Ok(Vec::new()),
             HeadState::Live(_) => match session.store.read(domain, Overrides::None).await {
                 Ok(Stored::Live(record)) => {
-                    let mut findings = limits::look(&record.policy, &self.live);
-                    findings.extend(limits::overrides(session, &record.policy).await?);
+                    let mut findings = limits::look(&record.policy, &self.live, clock::now_ms());
+                    findings.extend(invalid_overrides(session, &record.policy).await?);
                     self.readable.push(record.policy);
                     return Ok(findings);
                 }
@@ -195,7 +210,7 @@ struct Report {
 
 impl View for Report {
     fn text(&self, page: Page) -> String {
-        let findings = self.findings.iter().map(|finding| finding.text(page));
+        let findings = self.findings.iter().map(|f| finding::text(f, page));
         let text: String = findings.collect();
         let wrong = self
             .findings

@@ -11,10 +11,11 @@ use crate::{
     edit::{EditArgs, Prepared, revision_of},
     error::Error,
     exit::Exit,
-    history::{HistoryChange, Reverted},
+    history::HistoryChange,
     printer::Printer,
     prompt::{Yes, confirm},
     render::{self, diagnostics},
+    revert::Reverted,
     session::{self, Session},
 };
 

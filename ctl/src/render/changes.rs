@@ -3,10 +3,9 @@
 use std::fmt::Write as _;
 
 use anstyle::{AnsiColor, Style};
-use policy::Node;
+pub use insight::changes::format_map;
 
 use super::{Page, counted};
-use crate::bucket::visible;
 use crate::changes::{Action, FieldChange, LimitChange, OverrideChange};
 
 /// Overrides of one limit that are listed one by one.
@@ -115,39 +114,17 @@ fn one(change: &LimitChange, page: Page) -> String {
 
 fn field_line(change: &FieldChange, action: Action, page: Page) -> String {
     let field = &change.field;
-    let value = |node: &Option<Node>| match node {
-        Some(node) if field == "paused" => paused(node),
-        Some(node) => node.to_yaml_line(),
-        None => default_of(field).to_owned(),
-    };
+    let (before, after) = (change.before_text(), change.after_text());
     match action {
-        Action::Created => format!("{field}: {}", value(&change.after)),
-        Action::Deleted => format!("{field}: {}", value(&change.before)),
-        _ => format!(
-            "{field}: {} {} {}",
-            value(&change.before),
-            arrow(page),
-            value(&change.after)
-        ),
-    }
-}
-
-/// `yes`, `no`, `until 2026-12-01T00:00:00Z`.
-fn paused(node: &Node) -> String {
-    match node.value {
-        policy::Value::Bool(true) => "yes".to_owned(),
-        policy::Value::Bool(false) => "no".to_owned(),
-        _ => format_map(node, " ", ", "),
+        Action::Created => format!("{field}: {after}"),
+        Action::Deleted => format!("{field}: {before}"),
+        _ => format!("{field}: {before} {} {after}", arrow(page)),
     }
 }
 
 fn override_line(change: &OverrideChange, action: Action, page: Page) -> String {
-    let bucket = format_map(&change.values, "=", " ");
-    let numbers = |node: &Option<Node>| {
-        node.as_ref()
-            .map_or("none".to_owned(), |n| format_map(n, " ", ", "))
-    };
-    let (before, after) = (numbers(&change.before), numbers(&change.after));
+    let bucket = change.bucket_text();
+    let (before, after) = (change.before_text(), change.after_text());
     match action {
         Action::Created => format!("override for {bucket}: {after}"),
         Action::Deleted => format!("override for {bucket}: {before}"),
@@ -155,45 +132,7 @@ fn override_line(change: &OverrideChange, action: Action, page: Page) -> String 
     }
 }
 
-/// A map as words: `rate 100/s, until 2026-12-01T00:00:00Z`.
-pub fn format_map(node: &Node, between: &str, separator: &str) -> String {
-    let policy::Value::Map(entries) = &node.value else {
-        return node.to_yaml_line();
-    };
-    let words = entries
-        .iter()
-        .map(|entry| match (&entry.value.value, entry.value.as_text()) {
-            (policy::Value::Bool(true), _) => entry.key.clone(),
-            (policy::Value::Null, _) => format!("{}: none", entry.key),
-            (_, Some(text)) => format!("{}{between}{}", entry.key, visible(text.as_bytes())),
-            _ => format!("{}{between}{}", entry.key, entry.value.to_yaml_line()),
-        });
-    words.collect::<Vec<_>>().join(separator)
-}
-
 /// Between before and after.
 pub fn arrow(page: Page) -> &'static str {
     if page.unicode { "→" } else { "->" }
-}
-
-/// What a field that is not written means.
-fn default_of(field: &str) -> &'static str {
-    match field {
-        "match" => "every request",
-        "per" => "one bucket for all",
-        "if_missing" => "share",
-        "burst" => "same as the rate",
-        "cost" => "1",
-        "over_limit" => "reject",
-        "max_delay" => "5s",
-        "enforce" => "100%",
-        "on_failure" => "local",
-        "scope" => "global",
-        "hidden" => "false",
-        "strict" => "true",
-        "align" => "epoch",
-        "fleet_size" => "as counted",
-        "paused" => "no",
-        _ => "none",
-    }
 }

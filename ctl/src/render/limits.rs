@@ -2,9 +2,11 @@
 
 use std::fmt::Write as _;
 
-use policy::{Limit, Node};
+use insight::limit::{matchers, notes, plain};
+use policy::Limit;
 
-use super::{Page, Table, counted, pause_state};
+use super::{Page, Table, counted};
+use crate::clock::now_ms;
 
 /// One row for each limit; `overrides` are their counts of overrides.
 pub fn table(limits: &[Limit], overrides: &[u64], page: Page) -> String {
@@ -32,7 +34,7 @@ pub fn table(limits: &[Limit], overrides: &[u64], page: Page) -> String {
         };
         let mut row = vec![
             limit.name.to_string(),
-            matchers(&node, "*"),
+            matchers(&node),
             limit
                 .per
                 .iter()
@@ -43,7 +45,7 @@ pub fn table(limits: &[Limit], overrides: &[u64], page: Page) -> String {
             field("rate"),
             field("burst"),
             overrides,
-            notes(limit, &node),
+            notes(limit, now_ms()),
         ];
         if page.wide {
             row.extend([
@@ -56,56 +58,6 @@ pub fn table(limits: &[Limit], overrides: &[u64], page: Page) -> String {
         table.row(row);
     }
     table.draw(page)
-}
-
-/// `path=/api/** method=GET|POST`.
-fn matchers(limit: &Node, none: &str) -> String {
-    let Some(Node {
-        value: policy::Value::Map(entries),
-        ..
-    }) = limit.get("match")
-    else {
-        return none.to_owned();
-    };
-    let one = |entry: &policy::Entry| {
-        let patterns: Vec<String> = match entry.value.items() {
-            [] => vec![plain(&entry.value)],
-            many => many.iter().map(plain).collect(),
-        };
-        format!("{}={}", entry.key, patterns.join("|"))
-    };
-    entries.iter().map(one).collect::<Vec<_>>().join(" ")
-}
-
-/// What is out of the ordinary about a limit.
-fn notes(limit: &Limit, node: &Node) -> String {
-    let mut notes = Vec::from_iter(pause_state(limit.paused));
-    let text = |name: &str| node.get(name).map(plain);
-    match text("enforce").as_deref() {
-        Some("0%") => notes.push("shadow".to_owned()),
-        Some(percent) => notes.push(format!("enforced {percent}")),
-        None => {}
-    }
-    notes.extend(text("over_limit"));
-    notes.extend(text("scope").map(|scope| format!("per {scope}")));
-    notes.extend(text("precheck").map(|percent| format!("precheck {percent}")));
-    notes.extend(
-        node.get("lease")
-            .and_then(|lease| lease.get("ttl"))
-            .map(|ttl| format!("leased {}", plain(ttl))),
-    );
-    notes.extend(text("hidden").map(|_| "hidden".to_owned()));
-    notes.extend(node.get("replaces").map(|names| {
-        let names: Vec<String> = names.items().iter().map(plain).collect();
-        format!("replaces {}", names.join(","))
-    }));
-    notes.join(", ")
-}
-
-/// A value without quotes, for the eye.
-fn plain(node: &Node) -> String {
-    node.as_text()
-        .map_or_else(|| node.to_yaml_line(), str::to_owned)
 }
 
 /// All of one limit, a field a line, as in a limits file; `overrides` says how many it has.

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use insight::{Finding, Severity};
 use policy::{Name, Policy};
 use serde::Serialize;
 use store::{Cursor, LimitKey, LimitKeyKind, StoreError};
 
-use super::finding::{Finding, Severity};
 use crate::{error::Error, render::counted, session::Session};
 
 /// Limits whose orphans are listed one by one.

@@ -5,7 +5,7 @@ mod storage;
 
 use store::Health;
 
-use super::finding::{Finding, Severity};
+use crate::{Finding, Severity};
 
 /// Clocks that differ by more are reported, in milliseconds.
 const SKEW_MS: u64 = 1000;
@@ -40,22 +40,21 @@ pub fn clocks(nodes: &[Health], here_ms: u64) -> Vec<Finding> {
         let slack_ms = u64::try_from(node.round_trip.as_millis()).unwrap_or(u64::MAX);
         node.now_ms.abs_diff(here_ms) > SKEW_MS.saturating_add(slack_ms.saturating_mul(2))
     };
-    let finding =
-        |node: &Health| {
-            let (by, way) = match node.now_ms.checked_sub(here_ms) {
-                Some(ahead) => (ahead, "ahead of"),
-                None => (here_ms.saturating_sub(node.now_ms), "behind"),
-            };
-            Finding::new(
+    let finding = |node: &Health| {
+        let (by, way) = match node.now_ms.checked_sub(here_ms) {
+            Some(ahead) => (ahead, "ahead of"),
+            None => (here_ms.saturating_sub(node.now_ms), "behind"),
+        };
+        Finding::new(
             Severity::Warning,
             "clock",
             node.address.as_str(),
-            format!("its clock is {} {way} this machine's", crate::render::duration(by)),
+            format!("its clock is {} {way} this machine's", crate::duration(by)),
             "buckets count by the server's clock; a pause or an override with an end also goes by \
              that of each limiter and proxy, and ends early or late where they differ",
         )
         .mend("chronyc tracking    # on both machines: which of them is not synchronized?")
-        };
+    };
     nodes.iter().filter(skewed).map(finding).collect()
 }
 

@@ -1,44 +1,28 @@
 //! Limiters and proxies that are behind.
 
 use policy::{Name, Revision};
-use store::{Fleet, HeadState};
+use store::Fleet;
 
-use super::finding::{Finding, Severity};
-use crate::{
-    error::Error,
-    fleet::{is_current, limiter_name, proxy_name},
-    session::Session,
-};
+use crate::{Finding, Severity, limiter_name, proxy_name};
 
 /// An edit this young may still be on its way, in milliseconds.
 const ON_ITS_WAY_MS: u64 = 3000;
 
-/// Limiters and proxies that are alive and have not picked up what is in force.
-pub async fn look(session: &Session<'_>, fleet: Option<&Fleet>) -> Result<Vec<Finding>, Error> {
-    let store = &session.store;
-    let (Some(fleet), Ok(heads)) = (fleet, store.heads().await) else {
-        return Ok(Vec::new()); // Another check reports the missing permission.
-    };
-    let mut findings = Vec::new();
-    let now_ms = session.now_ms().await?;
-    for head in heads {
-        let HeadState::Live(revision) = head.state else {
-            continue;
-        };
-        let last = store.history(&head.domain, 1).await;
-        let last = last.map_err(|error| session.failed(&error))?;
-        let age_ms = last.first().map(|edit| now_ms.saturating_sub(edit.at_ms));
-        if age_ms.is_none_or(|ms| ms > ON_ITS_WAY_MS) {
-            findings.extend(behind(fleet, &head.domain, &revision));
-        }
+/// Limiters and proxies that are alive and do not have the current revision of a domain. `edited_ms_ago`:
+/// the age of its last edit in milliseconds, if the history names one.
+pub fn behind(
+    fleet: &Fleet,
+    domain: &Name,
+    current: &Revision,
+    edited_ms_ago: Option<u64>,
+) -> Vec<Finding> {
+    if edited_ms_ago.is_some_and(|ms| ms <= ON_ITS_WAY_MS) {
+        return Vec::new();
     }
-    if fleet.limiters.is_empty() {
-        findings.push(nobody());
-    }
-    Ok(findings)
+    late(fleet, domain, current)
 }
 
-fn behind(fleet: &Fleet, domain: &Name, revision: &Revision) -> Vec<Finding> {
+fn late(fleet: &Fleet, domain: &Name, revision: &Revision) -> Vec<Finding> {
     let limiters = fleet.limiters.iter().map(|limiter| {
         let has = limiter.revisions.get(domain);
         ("limiter", limiter_name(&limiter.id).to_owned(), has)
@@ -70,7 +54,8 @@ fn behind(fleet: &Fleet, domain: &Name, revision: &Revision) -> Vec<Finding> {
     .collect()
 }
 
-fn nobody() -> Finding {
+/// No limiter has reported.
+pub fn nobody() -> Finding {
     Finding::new(
         Severity::Info,
         "fleet",
@@ -79,4 +64,9 @@ fn nobody() -> Finding {
         "none runs, or none uses this server with this key prefix",
     )
     .mend("rlctl list-proxies")
+}
+
+/// Whether a limiter or proxy has the current revision.
+pub fn is_current(has: Option<&Revision>, in_force: Option<&Revision>) -> bool {
+    has.is_some() && has == in_force
 }

@@ -2,8 +2,7 @@
 
 use policy::{Limit, Name, Node, Policy};
 
-use super::HistoryChange;
-use crate::session::Deltas;
+use crate::{history::HistoryChange, session::Deltas};
 
 /// A domain with some of its last edits taken back.
 #[derive(Debug)]

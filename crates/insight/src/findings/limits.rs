@@ -1,18 +1,16 @@
 //! Problems of the limits of a domain.
 
-use policy::{BUILT_IN, IfMissing, Limit, Matcher, Name, Pattern, Policy, Problem, Surroundings};
+use std::collections::BTreeMap;
 
-use super::finding::{Finding, Severity};
-use crate::{
-    clock,
-    error::Error,
-    render::{pause_state, truncated_list},
-    session::{LiveEntries, Session},
-};
+use policy::{BUILT_IN, IfMissing, Limit, Matcher, Name, Pattern, Policy, Problem, Surroundings};
+use store::{Fleet, Head};
+
+use crate::{Finding, LiveEntries, Severity, pause_state, truncated_list};
 
 /// Limits that one finding names.
 const NAMED_MAX: usize = 10;
 
+/// The store has no domain.
 pub fn no_domain() -> Finding {
     Finding::new(
         Severity::Info,
@@ -24,8 +22,25 @@ pub fn no_domain() -> Finding {
     .mend("rlctl apply -f limits.yaml")
 }
 
-/// Limiters have limits in force that the store does not have any more.
-pub fn flushed(domain: &Name, limiters: usize, revision: u64) -> Finding {
+/// Domains that limiters have in force and the store does not have any more; `only` one of them, or
+/// all.
+pub fn flushed(fleet: &Fleet, heads: &[Head], only: Option<&Name>) -> Vec<Finding> {
+    let mut followed: BTreeMap<&Name, (usize, u64)> = BTreeMap::new();
+    for (domain, revision) in fleet.limiters.iter().flat_map(|limiter| &limiter.revisions) {
+        let wanted = only.is_none_or(|only| only == domain);
+        if wanted && !heads.iter().any(|head| head.domain == *domain) {
+            let (limiters, newest) = followed.entry(domain).or_default();
+            *limiters += 1;
+            *newest = revision.number.max(*newest);
+        }
+    }
+    let finding = |(domain, (limiters, newest)): (&Name, (usize, u64))| {
+        flushed_domain(domain, limiters, newest)
+    };
+    followed.into_iter().map(finding).collect()
+}
+
+fn flushed_domain(domain: &Name, limiters: usize, revision: u64) -> Finding {
     let who = if limiters == 1 {
         "1 limiter has".to_owned()
     } else {
@@ -45,6 +60,7 @@ pub fn flushed(domain: &Name, limiters: usize, revision: u64) -> Finding {
     ))
 }
 
+/// The domain is listed, and its record is not there.
 pub fn lost(domain: &Name) -> Finding {
     Finding::new(
         Severity::Error,
@@ -59,6 +75,7 @@ pub fn lost(domain: &Name) -> Finding {
     ))
 }
 
+/// The record cannot be read.
 pub fn unreadable(domain: &Name, why: &str) -> Finding {
     Finding::new(
         Severity::Error,
@@ -71,16 +88,16 @@ pub fn unreadable(domain: &Name, why: &str) -> Finding {
     .mend("rlctl --version    # is it as new as what wrote the limits?")
 }
 
-/// A domain that can be read.
-pub fn look(policy: &Policy, live: &LiveEntries) -> Vec<Finding> {
-    let mut findings: Vec<Finding> = paused_domain(policy).into_iter().collect();
+/// A domain that can be read, at a time in milliseconds since the epoch.
+pub fn look(policy: &Policy, live: &LiveEntries, now_ms: u64) -> Vec<Finding> {
+    let mut findings: Vec<Finding> = paused_domain(policy, now_ms).into_iter().collect();
     for limit in &policy.limits {
-        findings.extend(paused(policy, limit));
+        findings.extend(paused(policy, limit, now_ms));
         findings.extend(escapes(policy, limit));
     }
     findings.extend(shared(policy));
     let around = Surroundings {
-        now_ms: Some(clock::now_ms()),
+        now_ms: Some(now_ms),
         supply: live.supply(&policy.domain),
         ..Surroundings::default()
     };
@@ -109,34 +126,29 @@ fn unmeant(policy: &Policy, problem: Problem) -> Finding {
 }
 
 /// Overrides that do not fit their limit: with one of them, no limiter reads the domain.
-pub async fn overrides(session: &Session<'_>, policy: &Policy) -> Result<Vec<Finding>, Error> {
-    let mut findings = Vec::new();
-    for limit in &policy.limits {
-        let invalid = session.invalid_overrides(&policy.domain, limit).await?;
-        if invalid.is_empty() {
-            continue;
-        }
-        let finding = Finding::new(
-            Severity::Error,
-            "records",
-            place(policy, limit),
-            format!("it has invalid overrides: {}", invalid.join("; ")),
-            "running limiters keep the last limits they loaded, a new one has none",
-        );
-        let (domain, name) = (&policy.domain, &limit.name);
-        findings.push(finding.mend(format!(
-            "rlctl delete-limit {name} --domain {domain} --for KEY=VALUE    # the bucket of each"
-        )));
+pub fn invalid_overrides(policy: &Policy, limit: &Limit, invalid: &[String]) -> Option<Finding> {
+    if invalid.is_empty() {
+        return None;
     }
-    Ok(findings)
+    let finding = Finding::new(
+        Severity::Error,
+        "records",
+        place(policy, limit),
+        format!("it has invalid overrides: {}", invalid.join("; ")),
+        "running limiters keep the last limits they loaded, a new one has none",
+    );
+    let (domain, name) = (&policy.domain, &limit.name);
+    Some(finding.mend(format!(
+        "rlctl delete-limit {name} --domain {domain} --for KEY=VALUE    # the bucket of each"
+    )))
 }
 
 fn place(policy: &Policy, limit: &Limit) -> String {
     format!("{}/{}", policy.domain, limit.name)
 }
 
-fn paused_domain(policy: &Policy) -> Option<Finding> {
-    let paused = pause_state(policy.paused)?;
+fn paused_domain(policy: &Policy, now_ms: u64) -> Option<Finding> {
+    let paused = pause_state(policy.paused, now_ms)?;
     let domain = &policy.domain;
     Some(
         Finding::new(
@@ -150,8 +162,8 @@ fn paused_domain(policy: &Policy) -> Option<Finding> {
     )
 }
 
-fn paused(policy: &Policy, limit: &Limit) -> Option<Finding> {
-    let paused = pause_state(limit.paused)?;
+fn paused(policy: &Policy, limit: &Limit, now_ms: u64) -> Option<Finding> {
+    let paused = pause_state(limit.paused, now_ms)?;
     let (domain, name) = (&policy.domain, &limit.name);
     Some(
         Finding::new(

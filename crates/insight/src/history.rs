@@ -1,7 +1,7 @@
 //! The entries of a domain's history: what each edit changed, and how to revert it.
 
 mod parse;
-mod revert;
+mod summary;
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use store::RecordedOverrides;
 
 use crate::changes::{self, Action, FieldChange, LimitChange};
 
-pub use revert::Reverted;
+pub use summary::summary;
 
 /// What an entry of the history did.
 #[derive(Clone, Debug)]

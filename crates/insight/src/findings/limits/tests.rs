@@ -4,7 +4,7 @@ use super::*;
 fn ways_around(limits: &str) -> Vec<(String, String)> {
     let file = format!("domain: shop\nlimits: [{limits}]\n");
     let policy = Policy::from_yaml("test", file.as_bytes()).unwrap();
-    let found = look(&policy, &LiveEntries::default()).into_iter();
+    let found = look(&policy, &LiveEntries::default(), 0).into_iter();
     let found = found.filter(|finding| finding.severity == Severity::Warning);
     found
         .map(|finding| {

@@ -1,0 +1,5 @@
+//! Findings, by what has the problem.
+
+pub mod fleet;
+pub mod limits;
+pub mod server;
