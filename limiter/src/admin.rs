@@ -1,5 +1,6 @@
-//! The admin port: is it alive, is it ready, what does it count.
+//! The admin port: is it alive, is it ready, what does it count; and the page for people.
 
+mod page;
 mod readiness;
 
 use std::sync::{Arc, atomic::AtomicBool};
@@ -16,7 +17,12 @@ use crate::{
     serve::{Handler, Lifecycle, Peer},
 };
 
+pub(crate) use page::{Data, Page};
+
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+const NOTHING: &str =
+    "there are /healthz, /readyz and /metrics here; --page-token-file adds a page\n";
 
 /// What the admin port reports on.
 pub(crate) struct Admin {
@@ -27,16 +33,22 @@ pub(crate) struct Admin {
     pub(crate) lifecycle: Arc<Lifecycle>,
     /// Whether the store was ever ready for checks.
     pub(crate) warm: AtomicBool,
+    /// The page, if it is wanted.
+    pub(crate) page: Option<Page>,
 }
 
 impl Handler for Admin {
-    async fn handle(self: Arc<Self>, request: Request<Incoming>, _: Arc<Peer>) -> Response<Bytes> {
+    async fn handle(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+        peer: Arc<Peer>,
+    ) -> Response<Bytes> {
         let known = matches!(request.uri().path(), "/healthz" | "/readyz" | "/metrics");
         if !known {
-            return http::text(
-                StatusCode::NOT_FOUND,
-                "there are /healthz, /readyz and /metrics here\n",
-            );
+            return match &self.page {
+                Some(page) => Box::pin(page.handle(request, &peer)).await,
+                None => http::text(StatusCode::NOT_FOUND, NOTHING),
+            };
         }
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
             let mut refused = http::text(StatusCode::METHOD_NOT_ALLOWED, "GET only\n");

@@ -24,7 +24,7 @@ pub struct Flags {
     )]
     pub listen: SocketAddr,
 
-    /// Where /healthz, /readyz and /metrics are answered.
+    /// Where /healthz, /readyz and /metrics are answered, and the page with --page-token-file.
     #[arg(
         long,
         env = "RL_ADMIN",
@@ -77,6 +77,11 @@ pub struct Flags {
     /// changes, so tokens are rotated by having both in it for a while.
     #[arg(long, env = "RL_TOKEN_FILE", value_name = "FILE")]
     pub token_file: Option<PathBuf>,
+
+    /// Tokens, one per line, for people who look at the page: limits and their rates, buckets,
+    /// proxies, edits and problems, at / of the admin port. Without this flag there is no page.
+    #[arg(long, env = "RL_PAGE_TOKEN_FILE", value_name = "FILE")]
+    pub page_token_file: Option<PathBuf>,
 
     /// The certificate chain (PEM) of the data port, which then speaks TLS only. Read again when
     /// it changes.
@@ -210,6 +215,8 @@ impl Flags {
             rls_config: self.rls_config.clone(),
             limits_are_the_policy: matches!(self.store.0, Ok(StoreUrl::Memory)),
             token_file: self.token_file.clone(),
+            page_token_file: self.page_token_file.clone(),
+            key_prefix: self.key_prefix.prefix().to_owned(),
             tls,
             store_timeout: self.store_timeout,
             max_body: self.max_body,

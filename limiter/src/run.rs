@@ -1,5 +1,6 @@
 //! The service, put together.
 
+use std::path::Path;
 use std::sync::{Arc, atomic::AtomicBool};
 
 use store::{EditError, Store};
@@ -10,7 +11,7 @@ use tokio::{
 
 use crate::{
     LimitsError, Listeners, Settings, TlsError, TokenError,
-    admin::Admin,
+    admin::{Admin, Data, Page},
     api::{Api, Bounds},
     batch::Batcher,
     callers::Callers,
@@ -65,8 +66,10 @@ pub async fn run(
     store: Arc<dyn Store>,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), RunError> {
-    let token_file = settings.token_file.as_deref();
-    let tokens = token_file.map(Tokens::load).transpose()?.map(Arc::new);
+    let tokens = [
+        load_tokens(settings.token_file.as_deref())?,
+        load_tokens(settings.page_token_file.as_deref())?,
+    ];
     let tls = settings.tls.clone().map(Tls::load).transpose()?;
     let files = Arc::new(LimitsFiles::new(
         settings.limits.clone(),
@@ -122,13 +125,18 @@ pub async fn run(
     Ok(())
 }
 
+fn load_tokens(file: Option<&Path>) -> Result<Option<Arc<Tokens>>, TokenError> {
+    Ok(file.map(Tokens::load).transpose()?.map(Arc::new))
+}
+
 /// What serves requests.
 struct Parts {
     files: Arc<LimitsFiles>,
     domains: Arc<Domains>,
     proxies: Arc<ProxyCounter>,
     telemetry: Arc<Telemetry>,
-    tokens: Option<Arc<Tokens>>,
+    /// Those of checks, and those of the page.
+    tokens: [Option<Arc<Tokens>>; 2],
     metrics: Arc<Metrics>,
     lifecycle: Arc<Lifecycle>,
     api: Arc<Api>,
@@ -140,12 +148,18 @@ impl Parts {
         settings: &Settings,
         store: Arc<dyn Store>,
         files: Arc<LimitsFiles>,
-        tokens: Option<Arc<Tokens>>,
+        tokens: [Option<Arc<Tokens>>; 2],
         name: String,
     ) -> Self {
+        let [of_checks, of_page] = &tokens;
         let metrics = Arc::new(Metrics::new());
         let domains = Arc::new(Domains::new(Arc::clone(&store), Arc::clone(&metrics)));
         let proxies = Arc::new(ProxyCounter::new(Arc::clone(&store), Arc::clone(&domains)));
+        let page = of_page.as_ref().map(|tokens| {
+            let (store, domains) = (Arc::clone(&store), Arc::clone(&domains));
+            let data = Data::new(store, domains, name.clone(), settings.key_prefix.clone());
+            Page::new(data, Arc::clone(tokens))
+        });
         let telemetry = Arc::new(Telemetry::new(Arc::clone(&store), name));
         let lifecycle = Arc::new(Lifecycle::new());
         let api = Api {
@@ -159,7 +173,7 @@ impl Parts {
             callers: Callers::new(settings.proxies_per_address, Instant::now()),
             proxies: Arc::clone(&proxies),
             telemetry: Arc::clone(&telemetry),
-            tokens: tokens.clone(),
+            tokens: of_checks.clone(),
             metrics: Arc::clone(&metrics),
             lifecycle: Arc::clone(&lifecycle),
             bounds: Bounds::new(settings, &metrics),
@@ -171,6 +185,7 @@ impl Parts {
             metrics: Arc::clone(&metrics),
             lifecycle: Arc::clone(&lifecycle),
             warm: AtomicBool::new(false),
+            page,
         };
         Self {
             files,
@@ -198,7 +213,7 @@ impl Parts {
         background.spawn(async move { proxies.record_forever().await });
         let (domains, telemetry) = (Arc::clone(&self.domains), Arc::clone(&self.telemetry));
         background.spawn(async move { telemetry.write_forever(&domains).await });
-        if let Some(tokens) = &self.tokens {
+        for tokens in self.tokens.iter().flatten() {
             background.spawn(Arc::clone(tokens).follow());
         }
         let files = Arc::clone(&self.files);

@@ -15,6 +15,10 @@ pub struct Settings {
     pub limits_are_the_policy: bool,
     /// Bearer tokens, one per line; `None`: anybody may send requests.
     pub token_file: Option<PathBuf>,
+    /// Tokens of the page on the admin port, one per line; `None`: no page.
+    pub page_token_file: Option<PathBuf>,
+    /// What every key in the store starts with, for the commands that the page shows.
+    pub key_prefix: String,
     /// TLS on the data port; `None`: plain.
     pub tls: Option<TlsFiles>,
     /// The longest a check waits for the store, in the queue and in the call.
@@ -51,6 +55,8 @@ impl Default for Settings {
             rls_config: None,
             limits_are_the_policy: false,
             token_file: None,
+            page_token_file: None,
+            key_prefix: "rl:".to_owned(),
             tls: None,
             store_timeout: Duration::from_millis(10),
             max_body: 256 * 1024,

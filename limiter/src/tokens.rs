@@ -84,13 +84,22 @@ impl Tokens {
         let Some(token) = bearer(headers) else {
             return false;
         };
-        // Every one is compared, so that the time does not tell which was nearly right.
-        let found = self
-            .accepted
-            .load()
+        self.any(|known| known.ct_eq(token).into())
+    }
+
+    /// The token of the file that equals this one.
+    pub(crate) fn find(&self, token: &[u8]) -> Option<Vec<u8>> {
+        let known = self.any(|known| known.ct_eq(token).into());
+        known.then(|| token.to_vec())
+    }
+
+    /// Whether a condition holds for one of the tokens. Every one is tried, so that the time does not
+    /// tell which was nearly right.
+    pub(crate) fn any(&self, mut holds: impl FnMut(&[u8]) -> bool) -> bool {
+        let tokens = self.accepted.load();
+        tokens
             .iter()
-            .fold(0, |found, known| found | known.ct_eq(token).unwrap_u8());
-        found == 1
+            .fold(false, |found, token| found | holds(token))
     }
 
     /// Follows the file for ever. A file that cannot be used leaves the tokens as they were.

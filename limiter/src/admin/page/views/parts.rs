@@ -1,0 +1,231 @@
+//! Pieces that several views have.
+
+use insight::{Rate, bucket::visible, duration};
+use maud::{Markup, html};
+use policy::Name;
+use protocol::Outcome;
+use store::{ActivitySummary, BucketActivity, LimitActivity};
+
+use super::super::{cache::Reading, data::Shared, query::encode};
+
+/// A text that anybody may have written, kept apart from the direction of what surrounds it.
+pub(super) fn value(text: &str) -> Markup {
+    let text = visible(text.as_bytes());
+    html! { bdi.value title=(text) { (text) } }
+}
+
+/// A link within the domain.
+pub(super) fn link(shared: &Shared, path: &str, parameters: &str) -> String {
+    let domain = shared.domain.as_ref().map_or("", Name::as_str);
+    let domain = encode(domain);
+    let and = if parameters.is_empty() { "" } else { "&" };
+    format!("{path}?domain={domain}{and}{parameters}")
+}
+
+pub(super) fn limit_link(shared: &Shared, limit: &Name) -> String {
+    link(
+        shared,
+        "/limit",
+        &format!("name={}", encode(limit.as_str())),
+    )
+}
+
+/// The view of a bucket; `None` where a value is cut, so that it is not known.
+pub(super) fn bucket_link(
+    shared: &Shared,
+    limit: &Name,
+    bucket: &[(Name, Option<Vec<u8>>)],
+) -> Option<String> {
+    /// Reports cut values at this length.
+    const CUT: usize = 128;
+    let mut parameters = format!("limit={}", encode(limit.as_str()));
+    for (key, value) in bucket {
+        match value {
+            Some(value) if value.len() >= CUT => return None,
+            Some(value) => parameters.extend(["&v.", &encode(key.as_str()), "=", &encode(value)]),
+            None => parameters.extend(["&without=", &encode(key.as_str())]),
+        }
+    }
+    Some(link(shared, "/bucket", &parameters))
+}
+
+/// Requests of the last ten seconds.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counts {
+    pub(super) allowed: u64,
+    pub(super) denied: u64,
+    /// Over a limit that denies nothing.
+    pub(super) over: u64,
+}
+
+impl Counts {
+    pub(super) fn of(activity: &LimitActivity) -> Self {
+        let over = activity.total(Outcome::WouldDeny);
+        Self {
+            allowed: activity.total(Outcome::Allowed),
+            denied: activity.total(Outcome::Denied),
+            over: over.saturating_add(activity.total(Outcome::Degraded)),
+        }
+    }
+
+    pub(super) fn all(self) -> u64 {
+        self.allowed
+            .saturating_add(self.denied)
+            .saturating_add(self.over)
+    }
+
+    pub(super) fn add(&mut self, other: Self) {
+        self.allowed = self.allowed.saturating_add(other.allowed);
+        self.denied = self.denied.saturating_add(other.denied);
+        self.over = self.over.saturating_add(other.over);
+    }
+}
+
+/// A rate as people read it.
+pub(super) fn rate(count: u64, activity: &ActivitySummary) -> String {
+    Rate::of(count, activity.covered_ms).text()
+}
+
+/// Which share of `all` was denied, as a bar and in words for screen readers.
+pub(super) fn share(counts: Counts) -> Markup {
+    let percent = |part: u64| {
+        let percent = u128::from(part) * 100 / u128::from(counts.all().max(1));
+        u64::try_from(percent).unwrap_or(100)
+    };
+    let (denied, over) = (percent(counts.denied), percent(counts.over));
+    html! {
+        svg.share viewBox="0 0 100 8" preserveAspectRatio="none" role="img"
+            aria-label=(format!("{denied}% denied")) {
+            rect.rest width="100" height="8" {}
+            @if counts.all() > 0 {
+                rect.fit width="100" height="8" {}
+                rect.over x=(100 - over.saturating_add(denied).min(100)) width=(over.saturating_add(denied).min(100)) height="8" {}
+                rect.denied x=(100 - denied.min(100)) width=(denied.min(100)) height="8" {}
+            }
+        }
+    }
+}
+
+/// How much of a quota is used, as a bar.
+pub(super) fn used_bar(used: u64, quota: u64) -> Markup {
+    let percent = u128::from(used) * 100 / u128::from(quota.max(1));
+    let percent = u64::try_from(percent).unwrap_or(100).min(100);
+    let class = if percent >= 100 {
+        "denied"
+    } else if percent >= 80 {
+        "over"
+    } else {
+        "fit"
+    };
+    html! {
+        svg.used viewBox="0 0 100 8" preserveAspectRatio="none" role="img"
+            aria-label=(format!("{percent}% used")) {
+            rect.rest width="100" height="8" {}
+            rect class=(class) width=(percent) height="8" {}
+        }
+    }
+}
+
+/// A message where the store cannot be read.
+pub(super) fn store_away(shared: &Shared) -> Markup {
+    html! {
+        @if let Some(why) = &shared.away {
+            div.notice.error role="status" {
+                strong { "The store does not answer." } " "
+                (visible(why.as_bytes())) ". Limits shown are those in force here; rates and fleet are as last read."
+            }
+        }
+    }
+}
+
+/// A message where a reading is old.
+pub(super) fn stale<T>(reading: &Reading<T>) -> Markup {
+    let age_ms = u64::try_from(reading.age.as_millis()).unwrap_or(u64::MAX);
+    html! {
+        @if reading.error.is_some() {
+            @if reading.value.is_some() {
+                p.stale { "As of " (duration(age_ms)) " ago: the store does not answer." }
+            } @else {
+                p.stale { "Not known: the store does not answer." }
+            }
+        }
+    }
+}
+
+/// The buckets with the most requests or denials.
+pub(super) fn buckets(
+    shared: &Shared,
+    activity: &ActivitySummary,
+    buckets: &[&BucketActivity],
+    caption: &str,
+) -> Markup {
+    html! {
+        div.scroll role="region" aria-label=(caption) tabindex="0" {
+            table {
+                caption { (caption) }
+                thead { tr {
+                    th scope="col" { "Bucket" }
+                    th scope="col" { "Limit" }
+                    th.num scope="col" { "Requests/s" }
+                    th.num scope="col" { "Denied/s" }
+                    th.wide scope="col" { "Last denied request" }
+                } }
+                tbody {
+                    @for found in buckets {
+                        tr {
+                            td.name { (bucket_name(shared, found)) }
+                            td { a href=(limit_link(shared, &found.limit)) { (found.limit) } }
+                            td.num { (rate(found.requests, activity)) }
+                            td.num.hot[found.denied > 0] { (rate(found.denied, activity)) }
+                            td.wide.name {
+                                @if let Some(last) = &found.last {
+                                    (value(&insight::bucket::request_text(&last.descriptor)))
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn bucket_name(shared: &Shared, found: &BucketActivity) -> Markup {
+    let text = insight::bucket::bucket_text(found);
+    html! {
+        @if let Some(link) = bucket_link(shared, &found.limit, &found.bucket) {
+            a href=(link) { (value(&text)) }
+        } @else {
+            (value(&text))
+        }
+    }
+}
+
+/// The busiest few by a key, of those that have any.
+pub(super) fn top<'a>(
+    activity: &'a ActivitySummary,
+    limit: Option<&Name>,
+    max: usize,
+    key: impl Fn(&BucketActivity) -> u64,
+) -> Vec<&'a BucketActivity> {
+    let buckets = activity.activity.buckets.iter();
+    let mut found: Vec<&BucketActivity> = buckets
+        .filter(|bucket| limit.is_none_or(|limit| bucket.limit == *limit) && key(bucket) > 0)
+        .collect();
+    found.sort_by(|a, b| key(b).cmp(&key(a)).then_with(|| a.bucket.cmp(&b.bucket)));
+    found.truncate(max);
+    found
+}
+
+/// Links to the views before and after; `last`: whether there is none after.
+pub(super) fn pages(page: usize, last: bool, link: impl Fn(usize) -> String) -> Markup {
+    html! {
+        @if page > 1 || !last {
+            nav.pages aria-label="Pages" {
+                @if page > 1 { a rel="prev" href=(link(page - 1)) { "Previous" } }
+                span { "Page " (page) }
+                @if !last { a rel="next" href=(link(page.saturating_add(1))) { "Next" } }
+            }
+        }
+    }
+}
