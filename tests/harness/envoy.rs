@@ -89,6 +89,11 @@ impl Envoy {
         self.ports.envoy
     }
 
+    /// The port of its admin listener.
+    pub fn admin_port(&self) -> u16 {
+        self.ports.envoy_admin
+    }
+
     /// The URL of a path.
     pub fn url(&self, path: &str) -> String {
         format!("http://127.0.0.1:{}{path}", self.ports.envoy)

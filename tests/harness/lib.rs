@@ -1,6 +1,7 @@
 //! Starts and stops the real programs (Redis, Valkey, limiter, Envoy) on free ports of 127.0.0.1, in
 //! folders of their own, for the end-to-end suites, `cargo xtask demo`, `bench` and `soak`.
 
+mod chromium;
 mod client;
 mod cluster;
 mod envoy;
@@ -19,6 +20,7 @@ mod serve;
 mod upstream;
 mod wait;
 
+pub use chromium::Chromium;
 pub use client::{Client, Reply, Request};
 pub use cluster::{CLUSTER_SLOTS, Cluster, ReplicatedCluster, cluster_arguments, join_cluster};
 pub use envoy::Envoy;

@@ -1,4 +1,4 @@
-//! Project tasks: `cargo xtask demo | test | wasm | dist | bench | soak | tools`.
+//! Project tasks: `cargo xtask demo | test | wasm | dist | bench | soak | pictures | tools`.
 //!
 //! A task gets the tools it needs (see [`tools`]), so that a clone with
 //! nothing but rustup, Python's pip and a C compiler can run all of them.
@@ -51,6 +51,8 @@ enum Task {
     Bench(bench::Args),
     /// A limiter under every attack at once, beside honest checks that must be answered in time
     Soak(soak::Args),
+    /// Make the pictures of the limiter's page in docs/pictures
+    Pictures,
     /// Fetch the programs that the other tasks run, and say where they are
     Tools(tools::Args),
 }
@@ -77,6 +79,7 @@ fn run(cli: Cli, ui: &Ui) -> Result<()> {
         Task::Demo(args) => demo::run(&args, &workspace, ui),
         Task::Bench(args) => bench::run(&args, &workspace, ui),
         Task::Soak(args) => soak::run(&args, &workspace, ui),
+        Task::Pictures => test::pictures(&workspace, ui),
         Task::Tools(args) => tools::run(&args, &workspace, ui),
     }
 }

@@ -25,6 +25,11 @@ pub struct Args {
     runner: Vec<String>,
 }
 
+/// `cargo xtask pictures`.
+pub fn pictures(workspace: &Workspace, ui: &Ui) -> Result<()> {
+    steps::pictures(&steps::Context::new(workspace, ui, Vec::new()))
+}
+
 /// Runs the steps.
 pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
     let wanted = |step: &&Step| args.only.is_empty() || args.only.contains(step);

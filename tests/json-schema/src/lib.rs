@@ -19,6 +19,15 @@ pub fn validate(reference: &str, value: &Value) -> Result<()> {
     check(root, schema, value).with_context(|| format!("{reference}: {value:#}"))
 }
 
+/// Checks a value against a schema within a document, by its place there: `/$defs/limit`.
+///
+/// # Errors
+/// The first place that is not as the schema says.
+pub fn validate_within(document: &Value, place: &str, value: &Value) -> Result<()> {
+    let schema = document.pointer(place).with_context(|| place.to_owned())?;
+    check(document, schema, value).with_context(|| format!("{place}: {value:#}"))
+}
+
 /// A file of docs/ by its name.
 ///
 /// # Errors

@@ -20,6 +20,7 @@ mod kustomize;
 mod monitoring;
 mod operator;
 mod pods;
+mod prometheus;
 mod readme;
 mod systemd;
 mod valkey;

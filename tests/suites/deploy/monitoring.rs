@@ -48,7 +48,7 @@ fn every_alert_is_tested() {
     }
 }
 
-fn alerts() -> Vec<Value> {
+pub fn alerts() -> Vec<Value> {
     let rules = documents("deploy/monitoring/rules.yaml").remove(0);
     let groups = rules["groups"].as_array().unwrap().clone();
     let alerts = groups
@@ -57,15 +57,22 @@ fn alerts() -> Vec<Value> {
     alerts.collect()
 }
 
-/// Every expression of the rules and of the dashboard.
-fn expressions() -> Vec<String> {
+/// Every query of the dashboard.
+pub fn queries() -> Vec<String> {
     let dashboard: Value = serde_json::from_str(&text("deploy/monitoring/dashboard.json")).unwrap();
     let panels = dashboard["panels"].as_array().unwrap();
     let targets = panels
         .iter()
         .filter_map(|panel| panel["targets"].as_array())
         .flatten();
-    let drawn = targets.map(|target| target["expr"].as_str().unwrap().to_owned());
+    targets
+        .map(|target| target["expr"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+/// Every expression of the rules and of the dashboard.
+fn expressions() -> Vec<String> {
+    let drawn = queries().into_iter();
     let alerts = alerts();
     let fired = alerts
         .iter()
@@ -143,7 +150,7 @@ async fn every_metric_in_use_exists() {
 }
 
 /// The gateway before a limiter that it never finds.
-fn unreachable() -> EnvoyConfig {
+pub fn unreachable() -> EnvoyConfig {
     let config = EnvoyConfig::read(&file("deploy/envoy/gateway.yaml")).unwrap();
     let wrong = |filter: &mut Value| filter["limiter"]["cluster"] = json!("no-such-cluster");
     config.filter_config(wrong).unwrap()

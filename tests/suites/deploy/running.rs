@@ -25,10 +25,15 @@ impl Running {
     /// Starts a limiter under [`LIMITS`] with more arguments, a service, and Envoy on `config`,
     /// with free ports in the place of the addresses that the file names.
     pub async fn start(config: EnvoyConfig, at: At<'_>, limiter: &[&str]) -> Self {
+        Self::under(LIMITS, config, at, limiter).await
+    }
+
+    /// The same under other limits.
+    pub async fn under(limits: &str, config: EnvoyConfig, at: At<'_>, limiter: &[&str]) -> Self {
         let programs = Programs::from_env().unwrap();
         let dir = tempfile::tempdir().unwrap();
         let upstream = Upstream::start(0).await.unwrap();
-        let limiter = limiter_with(&programs, limiter, dir.path()).await;
+        let limiter = limiter_under(limits, &programs, limiter, dir.path()).await;
         let limiter_port = port_of(&limiter.url());
         let ports = Ports {
             upstream: upstream.port(),
@@ -87,8 +92,12 @@ pub const GATEWAY: At<'_> = At {
 
 /// A limiter without Redis, under [`LIMITS`].
 pub async fn limiter_with(programs: &Programs, more: &[&str], dir: &Path) -> Limiter {
+    limiter_under(LIMITS, programs, more, dir).await
+}
+
+async fn limiter_under(text: &str, programs: &Programs, more: &[&str], dir: &Path) -> Limiter {
     let limits = dir.join("limits.yaml");
-    std::fs::write(&limits, LIMITS).unwrap();
+    std::fs::write(&limits, text).unwrap();
     let ports = [free_port().unwrap(), free_port().unwrap()];
     let mut plan = LimiterPlan::new(programs, "memory", ports, dir);
     plan.arguments = vec!["--limits".to_owned(), limits.to_str().unwrap().to_owned()];

@@ -67,6 +67,10 @@ pub enum Step {
     Deploy,
     /// What a release consists of, as its users use it
     Dist,
+    /// The description of the HTTP API against a real limiter
+    Api,
+    /// The limiter's page in headless Chromium
+    Page,
     /// End to end through real Envoy
     E2e,
 }
@@ -174,6 +178,8 @@ impl Step {
             Self::Wasm => "Tests on wasm32, under Node",
             Self::Deploy => "Deployment files, by the programs they are for",
             Self::Dist => "A release's programs, images and files, as their users use them",
+            Self::Api => "The HTTP API's description, against a real limiter",
+            Self::Page => "The limiter's page, in headless Chromium",
             Self::E2e => "End to end, through Envoy",
         }
     }
@@ -190,6 +196,8 @@ impl Step {
             Self::Wasm => on_wasm(context),
             Self::Deploy => deploy(context),
             Self::Dist => artifacts(context),
+            Self::Api => api(context),
+            Self::Page => page(context),
             Self::E2e => e2e(context),
         }
     }
@@ -312,7 +320,8 @@ fn deploy(context: &Context<'_>) -> Result<()> {
         .env("RL_TEST_DEFINITIONS", context.tools.definitions()?)
         .env("RL_TEST_KUBECTL", context.tools.kubectl()?)
         .env("RL_TEST_NODE", context.tools.node()?)
-        .env("RL_TEST_PROMTOOL", context.tools.promtool()?);
+        .env("RL_TEST_PROMTOOL", context.tools.promtool()?)
+        .env("RL_TEST_PROMETHEUS", context.tools.prometheus()?);
     command::run(&mut tests)
 }
 
@@ -339,8 +348,43 @@ fn artifacts(context: &Context<'_>) -> Result<()> {
     command::run(&mut tests)
 }
 
+fn api(context: &Context<'_>) -> Result<()> {
+    let mut tests = with_programs(context, "api")?;
+    tests
+        .env("RL_TEST_SCHEMATHESIS", context.tools.schemathesis()?)
+        .env("RL_TEST_NODE", context.tools.node()?);
+    command::run(&mut tests)
+}
+
+fn page(context: &Context<'_>) -> Result<()> {
+    let mut tests = with_programs(context, "page")?;
+    tests.env("RL_TEST_CHROMIUM", context.tools.chromium()?);
+    command::run(&mut tests)
+}
+
+/// Makes the pictures of the page in `docs/pictures`.
+pub fn pictures(context: &Context<'_>) -> Result<()> {
+    let mut tests = with_programs(context, "page")?;
+    tests
+        .arg("pictures_are_made")
+        .env("RL_TEST_CHROMIUM", context.tools.chromium()?)
+        .env("RL_PICTURES", context.workspace.root.join("docs/pictures"));
+    command::run(&mut tests)
+}
+
+/// A suite that runs the built programs, without Envoy.
+fn with_programs(context: &Context<'_>, suite: &str) -> Result<Command> {
+    command::run(&mut context.native(&["build", "--bins"]))?;
+    let mut tests = context.tests(&[SUITES, "--test", suite], Which::Usual);
+    context.with_servers(&mut tests)?;
+    Ok(tests)
+}
+
 fn e2e(context: &Context<'_>) -> Result<()> {
-    command::run(&mut through_envoy(context, &["--test=envoy", "--test=rate_limit_service"])?)
+    command::run(&mut through_envoy(
+        context,
+        &["--test=envoy", "--test=rate_limit_service"],
+    )?)
 }
 
 /// Suites that run the built filter in Envoy.

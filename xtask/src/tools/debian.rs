@@ -13,33 +13,41 @@ use crate::help::Help;
 /// Unpacks `packages` and the libraries they need into `dir`, and leaves there
 /// a launcher for each of `programs`.
 pub fn unpack(packages: &[&str], programs: &[&str], dir: &Path) -> Result<()> {
-    if !command::exists("apt-get") {
-        return Err(Help::new("this system has no apt-get to download it with")
-            .remedy(format!(
-                "install {} so that it is on PATH",
-                packages.join(" and ")
-            ))
-            .into());
-    }
-    let apt = Apt::with_lists(packages, dir)?;
+    let apt = Apt::for_packages(packages, dir)?;
     let mut wanted: Vec<String> = packages.iter().map(|&name| name.to_owned()).collect();
     wanted.extend(apt.libraries(packages)?);
-    apt.download(&wanted)?;
-    for archive in super::lookup::files(&apt.archives, "deb")? {
-        command::output(
-            Command::new("dpkg-deb")
-                .arg("--extract")
-                .arg(archive)
-                .arg(dir.join("root")),
-        )?;
-    }
-    apt.clean()?;
+    apt.unpack(&wanted, dir)?;
     let libraries = libraries(&dir.join("root"))?;
     for program in programs {
-        launcher(program, &libraries, dir)?;
+        launcher(program, &format!("usr/bin/{program}"), &libraries, dir)?;
     }
     Ok(())
 }
+
+/// Unpacks a browser with all its libraries and a font into `dir`, and leaves a launcher there.
+pub fn unpack_browser(program: &str, dir: &Path) -> Result<()> {
+    let packages = [program, "chromium-common", "fonts-dejavu-core", "xkb-data"];
+    let apt = Apt::for_packages(&packages, dir)?;
+    let mut wanted: Vec<String> = packages.iter().map(|&name| name.to_owned()).collect();
+    wanted.extend(apt.all_libraries(program)?);
+    apt.unpack(&wanted, dir)?;
+    std::fs::write(dir.join("fonts.conf"), FONTS)?;
+    let libraries = libraries(&dir.join("root"))?;
+    let binary = format!("usr/lib/chromium/{program}");
+    launcher(program, &binary, &libraries, dir)
+}
+
+/// The unpacked font, and no other: pictures look the same on every machine.
+const FONTS: &str = "<?xml version=\"1.0\"?>
+<!DOCTYPE fontconfig SYSTEM \"fonts.dtd\">
+<fontconfig>
+  <dir prefix=\"relative\">root/usr/share/fonts</dir>
+  <cachedir prefix=\"xdg\">fontconfig</cachedir>
+</fontconfig>
+";
+
+/// Libraries that only drivers of graphics cards load.
+const FOR_GRAPHICS: [&str; 4] = ["libllvm", "libgl1-mesa-dri", "libz3", "libdrm-"];
 
 /// apt, with or without the package lists that the system already has.
 struct Apt {
@@ -49,6 +57,56 @@ struct Apt {
 }
 
 impl Apt {
+    /// See [`Self::with_lists`]; an error where there is no apt.
+    fn for_packages(packages: &[&str], dir: &Path) -> Result<Self> {
+        if command::exists("apt-get") {
+            return Self::with_lists(packages, dir);
+        }
+        Err(Help::new("this system has no apt-get to download it with")
+            .remedy(format!(
+                "install {} so that it is on PATH",
+                packages.join(" and ")
+            ))
+            .into())
+    }
+
+    /// Unpacks packages into `dir/root`, and removes what was downloaded.
+    fn unpack(&self, packages: &[String], dir: &Path) -> Result<()> {
+        self.download(packages)?;
+        for archive in super::lookup::files(&self.archives, "deb")? {
+            command::output(
+                Command::new("dpkg-deb")
+                    .arg("--extract")
+                    .arg(archive)
+                    .arg(dir.join("root")),
+            )?;
+        }
+        self.clean()
+    }
+
+    /// The libraries that a package needs, and those that they need, but for the C library's own.
+    fn all_libraries(&self, package: &str) -> Result<Vec<String>> {
+        let mut depends = self.command("apt-cache");
+        depends.args(["depends", "--recurse", "--no-recommends", "--no-suggests"]);
+        depends.args([
+            "--no-conflicts",
+            "--no-breaks",
+            "--no-replaces",
+            "--no-enhances",
+        ]);
+        let listed = command::output(depends.arg(package))?;
+        let wanted = |name: &&str| {
+            let of_others = name.starts_with("libc6") || name.contains(':');
+            name.starts_with("lib")
+                && !of_others
+                && !FOR_GRAPHICS.iter().any(|start| name.starts_with(start))
+        };
+        let mut names: Vec<String> = listed.lines().filter(wanted).map(str::to_owned).collect();
+        names.sort();
+        names.dedup();
+        Ok(names)
+    }
+
     /// Uses the system's lists if they name the packages, else fetches lists of
     /// our own, which needs no root.
     fn with_lists(packages: &[&str], dir: &Path) -> Result<Self> {
@@ -150,7 +208,12 @@ fn libraries(root: &Path) -> Result<Vec<String>> {
             let entry = entry?;
             let name = entry.file_name();
             if entry.path().is_dir() && name.to_string_lossy().ends_with("-gnu") {
-                found.push(format!("{parent}/{}", name.to_string_lossy()));
+                let folder = format!("{parent}/{}", name.to_string_lossy());
+                // PulseAudio's library loads another from a folder of its own.
+                if entry.path().join("pulseaudio").is_dir() {
+                    found.push(format!("{folder}/pulseaudio"));
+                }
+                found.push(folder);
             }
         }
     }
@@ -159,14 +222,15 @@ fn libraries(root: &Path) -> Result<Vec<String>> {
 
 /// A script that runs an unpacked program with the libraries unpacked beside
 /// it. It finds both from its own place, as its folder is renamed afterwards.
-fn launcher(program: &str, libraries: &[String], dir: &Path) -> Result<()> {
+fn launcher(program: &str, binary: &str, libraries: &[String], dir: &Path) -> Result<()> {
     let mut search = String::new();
     for library in libraries {
         write!(search, "$here/root/{library}:")?;
     }
     let script = format!(
         "#!/bin/sh\nhere=$(dirname \"$(readlink -f \"$0\")\")\n\
-         LD_LIBRARY_PATH=\"{search}$LD_LIBRARY_PATH\" exec \"$here/root/usr/bin/{program}\" \"$@\"\n"
+         [ -f \"$here/fonts.conf\" ] && export FONTCONFIG_FILE=\"$here/fonts.conf\"\n\
+         LD_LIBRARY_PATH=\"{search}$LD_LIBRARY_PATH\" exec \"$here/root/{binary}\" \"$@\"\n"
     );
     let path = dir.join(program);
     std::fs::write(&path, script)?;

@@ -1,0 +1,57 @@
+//! Requests that schemathesis makes from the description, valid and invalid, with a fixed seed.
+
+use std::process::Command;
+
+use crate::service::{Service, document, variable};
+
+/// Cases of each operation.
+const CASES: &str = "60";
+
+const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,\
+                      response_headers_conformance,response_schema_conformance";
+
+/// The description with a domain that exists, so that most valid checks are decided.
+fn description() -> String {
+    let text = std::fs::read_to_string(document("openapi.yaml")).unwrap();
+    let any = "\n        domain: {$ref: \"#/components/schemas/Domain\"}\n";
+    assert_eq!(text.matches(any).count(), 3, "a check, a batch, a snapshot");
+    text.replace(any, "\n        domain: {enum: [shop]}\n")
+}
+
+fn run(url: &str, paths: &str) -> (bool, String) {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("openapi.yaml"), description()).unwrap();
+    let mut command = Command::new("python3");
+    command
+        .args(["-m", "schemathesis.cli", "run", "openapi.yaml"])
+        .args(["--url", url, "--include-path-regex", paths])
+        // Its encoding is the filter's; other tests send it nonsense.
+        .args(["--exclude-operation-id", "report"])
+        .args(["--seed", "17", "--max-examples", CASES])
+        .args(["--phases", "examples,coverage,fuzzing", "--checks", CHECKS])
+        .args(["--request-timeout", "20", "--generation-database", "none"])
+        .args(["--suppress-health-check", "all", "--no-color"])
+        .current_dir(dir.path())
+        .env("PYTHONPATH", variable("RL_TEST_SCHEMATHESIS"));
+    let output = command.output().unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8_lossy(&said).into_owned();
+    (output.status.success(), said)
+}
+
+#[tokio::test]
+async fn no_input_breaks_the_limiter_or_its_description() {
+    let service = Service::start(&["--store-timeout", "10s"]).await;
+    let ports = [
+        (service.limiter.url(), "^/v1/"),
+        (service.limiter.admin_url(), "^/[a-z]+$"),
+    ];
+    for (url, paths) in ports {
+        let running = tokio::task::spawn_blocking(move || run(&url, paths));
+        let (content, said) = running.await.unwrap();
+        assert!(content && said.contains(" generated, "), "{said}");
+    }
+    let health = format!("{}/v1/health", service.limiter.url());
+    let health = service.client.get(&health).send().await.unwrap();
+    assert_eq!(health.status, 200);
+}

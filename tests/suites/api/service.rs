@@ -1,0 +1,65 @@
+//! A limiter, and the files of `docs`.
+
+use std::path::{Path, PathBuf};
+
+use harness::{Client, Limiter, LimiterPlan, free_port};
+use tempfile::TempDir;
+
+pub const LIMITS: &str = "domain: shop
+limits:
+  - {name: per-user, per: [user], rate: 5/1h, match: {path: [/api, /api/**]}}
+  - {name: tries, per: [user], rate: 4/1s, burst: 2, match: {path: /wait}}
+  - {name: exports, match: {path: /export}, algorithm: leaky_bucket, rate: 2/s, burst: 10, over_limit: queue, max_delay: 3s}
+  - {name: shadow, per: [user], rate: 1/1h, enforce: 0%, match: {path: [/api, /api/**]}}
+";
+
+/// A limiter in its own memory, or before another store.
+pub struct Service {
+    pub limiter: Limiter,
+    pub client: Client,
+    pub dir: TempDir,
+}
+
+impl Service {
+    pub async fn start(arguments: &[&str]) -> Self {
+        Self::before("memory", arguments).await
+    }
+
+    pub async fn before(store: &str, arguments: &[&str]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let limits = dir.path().join("limits.yaml");
+        std::fs::write(&limits, LIMITS).unwrap();
+        let mut all = vec!["--limits", limits.to_str().unwrap()];
+        all.extend(arguments);
+        let plan = LimiterPlan {
+            name: "limiter".to_owned(),
+            port: free_port().unwrap(),
+            admin_port: free_port().unwrap(),
+            store: store.to_owned(),
+            arguments: all.iter().map(ToString::to_string).collect(),
+            program: variable("RL_TEST_BIN").join("limiter"),
+            dir: dir.path().to_path_buf(),
+        };
+        let limiter = plan.start().await.unwrap();
+        Self {
+            limiter,
+            client: Client::new(),
+            dir,
+        }
+    }
+}
+
+pub fn variable(name: &str) -> PathBuf {
+    let value = std::env::var_os(name);
+    value.map_or_else(
+        || panic!("{name} is not set: run this suite by `cargo xtask test`"),
+        PathBuf::from,
+    )
+}
+
+/// A file of `docs`.
+pub fn document(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../docs")
+        .join(name)
+}

@@ -1,0 +1,233 @@
+//! The dashboard and the alerts in a real Prometheus, over a limiter and Envoys with traffic.
+
+use std::process::Command;
+use std::time::Duration;
+
+use harness::{Client, EnvoyConfig, Process, free_port, until};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::checks::{file, variable};
+use crate::monitoring::{alerts, queries, unreachable};
+use crate::running::{GATEWAY, Running, port_of};
+
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// One that denies, one that only reports, and one that leases.
+const LIMITS: &str = "domain: shop
+limits:
+  - {name: per-user, per: [user], if_missing: skip, rate: 5/1h, match: {path: \"/api/**\"}}
+  - {name: trial, per: [user], if_missing: skip, rate: 1/1h, enforce: 0%, match: {path: \"/api/**\"}}
+  - {name: leased, per: [user], if_missing: skip, rate: 20/1h, lease: {ttl: 1s}, match: {path: /leased}}
+";
+
+/// A Prometheus that scrapes every second.
+struct Prometheus {
+    url: String,
+    client: Client,
+    _process: Process,
+    _dir: TempDir,
+}
+
+impl Prometheus {
+    async fn start(limiters: &[u16], envoys: &[u16]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let targets = |ports: &[u16]| {
+            let targets: Vec<String> = ports
+                .iter()
+                .map(|port| format!("\"127.0.0.1:{port}\""))
+                .collect();
+            targets.join(", ")
+        };
+        let config = format!(
+            "global: {{scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s}}\n\
+             scrape_configs:\n\
+             - {{job_name: limiter, static_configs: [{{targets: [{}]}}]}}\n\
+             - {{job_name: envoy, metrics_path: /stats/prometheus, static_configs: [{{targets: [{}]}}]}}\n",
+            targets(limiters),
+            targets(envoys)
+        );
+        let path = dir.path().join("prometheus.yaml");
+        std::fs::write(&path, config).unwrap();
+        let port = free_port().unwrap();
+        let mut command = Command::new(variable("RL_TEST_PROMETHEUS"));
+        command
+            .arg(format!("--config.file={}", path.display()))
+            .arg(format!(
+                "--storage.tsdb.path={}",
+                dir.path().join("data").display()
+            ))
+            .arg(format!("--web.listen-address=127.0.0.1:{port}"));
+        let process = Process::start("prometheus", &mut command, dir.path()).unwrap();
+        let started = Self {
+            url: format!("http://127.0.0.1:{port}"),
+            client: Client::new(),
+            _process: process,
+            _dir: dir,
+        };
+        let ready = started.client.get(&format!("{}/-/ready", started.url));
+        until("Prometheus is ready", PATIENCE, async || {
+            (ready.send().await.ok()?.status == 200).then_some(())
+        })
+        .await
+        .unwrap();
+        started
+    }
+
+    /// The series that a query returns now.
+    async fn query(&self, query: &str) -> Vec<Value> {
+        let encoded = query
+            .bytes()
+            .fold(String::new(), |text, byte| text + &format!("%{byte:02x}"));
+        let url = format!("{}/api/v1/query?query={encoded}", self.url);
+        let reply = self.client.get(&url).send().await.unwrap().json().unwrap();
+        assert_eq!(reply["status"], "success", "{query}: {reply}");
+        let found = reply["data"]["result"].as_array().unwrap().clone();
+        // A quotient of nothing by nothing draws nothing.
+        found
+            .into_iter()
+            .filter(|series| series["value"][1] != "NaN")
+            .collect()
+    }
+
+    async fn number(&self, query: &str) -> u64 {
+        let found = self.query(query).await;
+        let value = found
+            .first()
+            .map_or("0", |series| series["value"][1].as_str().unwrap());
+        value.parse().unwrap()
+    }
+
+    /// Waits until every one of these queries returns a series.
+    async fn answers_all(&self, queries: &[String]) {
+        for query in queries {
+            until(&format!("{query} is not empty"), PATIENCE, async || {
+                (!self.query(query).await.is_empty()).then_some(())
+            })
+            .await
+            .unwrap();
+        }
+    }
+}
+
+/// A query as a panel sends it.
+fn drawn(query: &str) -> String {
+    query
+        .replace("$__rate_interval", "1m")
+        .replace("$domain", ".*")
+}
+
+/// An alert's expression with comparisons that return 0 where the alert does not fire: it is empty
+/// only where its series are missing.
+fn comparable(expression: &str) -> String {
+    let mut compared = expression.replace('\n', " ");
+    for operator in ["==", "!=", ">"] {
+        compared = compared.replace(&format!(" {operator} "), &format!(" {operator} bool "));
+    }
+    compared
+}
+
+fn expression(alert: &Value) -> &str {
+    alert["expr"].as_str().unwrap()
+}
+
+/// How many of these requests were denied.
+async fn denials(running: &Running, path: &str, user: &str, requests: usize) -> u64 {
+    let mut denied = 0;
+    for _ in 0..requests {
+        let reply = running
+            .envoy
+            .get(path)
+            .header("x-user-id", user)
+            .send()
+            .await
+            .unwrap();
+        denied += u64::from(reply.status == 429);
+    }
+    denied
+}
+
+#[tokio::test]
+async fn every_panel_and_alert_shows_what_happens() {
+    let config = EnvoyConfig::read(&file("deploy/envoy/gateway.yaml")).unwrap();
+    let running = Running::under(LIMITS, config, GATEWAY, &[]).await;
+    let stranded = Running::under(LIMITS, unreachable(), GATEWAY, &[]).await;
+    let limiter = port_of(&running.limiter.admin_url());
+    let admin = |running: &Running| running.envoy.admin_port();
+    let prometheus = Prometheus::start(&[limiter], &[admin(&running), admin(&stranded)]).await;
+
+    let users = ["alice", "bob", "carol"];
+    let (mut checked, mut leased) = (0, 0);
+    for user in users {
+        checked += denials(&running, "/api/x", user, 12).await;
+        leased += denials(&running, "/leased", user, 40).await;
+    }
+    assert_eq!(checked, 21, "7 of 12 for each");
+    assert!(leased > 0);
+    for (limit, seen) in [("per-user", checked), ("leased", leased)] {
+        let query = format!("sum(rl_decisions_total{{decision=\"denied\",limit=\"{limit}\"}})");
+        until(
+            &format!("{limit}: {seen} denials, as clients saw"),
+            PATIENCE,
+            async || (prometheus.number(&query).await == seen).then_some(()),
+        )
+        .await
+        .unwrap();
+    }
+    // Most of them no limiter decided; they are shown all the same.
+    let alone = "sum(rl_decisions_total{decision=\"denied\",source!=\"limiter\"})";
+    assert!(prometheus.number(alone).await > 0);
+
+    // What else the panels show: a request that the limiter refuses, and one without limits.
+    let nonsense = format!("{}/v1/check", running.limiter.url());
+    Client::new().post(&nonsense, "?").send().await.unwrap();
+    let unmatched = "{\"domain\":\"shop\",\"descriptor\":{}}";
+    Client::new()
+        .post(&nonsense, unmatched)
+        .send()
+        .await
+        .unwrap();
+    denials(&stranded, "/api/x", "dave", 3).await;
+    let outage = outage(&running, &prometheus).await;
+    assert!(outage.contains(&"RateLimiterGone".to_owned()), "{outage:?}");
+
+    let panels: Vec<String> = queries().iter().map(|query| drawn(query)).collect();
+    assert!(panels.len() >= 18, "{panels:?}");
+    prometheus.answers_all(&panels).await;
+    let alerts = alerts();
+    let others: Vec<String> = alerts
+        .iter()
+        .filter(|alert| alert["alert"] != "RateLimiterGone")
+        .map(|alert| comparable(expression(alert)))
+        .collect();
+    assert!(others.len() >= 11, "{others:?}");
+    prometheus.answers_all(&others).await;
+}
+
+/// The limiter hangs until proxies decide alone; which alerts would fire then, and it is back.
+async fn outage(running: &Running, prometheus: &Prometheus) -> Vec<String> {
+    running.limiter.process().pause().unwrap();
+    until("the circuit breaker is open", PATIENCE, async || {
+        denials(running, "/api/x", "erin", 1).await;
+        (prometheus.number("sum(rl_breaker_open)").await > 0).then_some(())
+    })
+    .await
+    .unwrap();
+    let gone = alerts()
+        .into_iter()
+        .find(|alert| alert["alert"] == "RateLimiterGone")
+        .unwrap();
+    until("no limiter is up", PATIENCE, async || {
+        (!prometheus.query(expression(&gone)).await.is_empty()).then_some(())
+    })
+    .await
+    .unwrap();
+    let mut firing = Vec::new();
+    for alert in alerts() {
+        if !prometheus.query(expression(&alert)).await.is_empty() {
+            firing.push(alert["alert"].as_str().unwrap().to_owned());
+        }
+    }
+    running.limiter.process().resume().unwrap();
+    firing
+}

@@ -1,0 +1,127 @@
+//! How it looks and reads: narrow and wide, light and dark, by keyboard and screen reader, and without
+//! scripts.
+
+use crate::stage::{LIMITS, Stage};
+
+const VIEWS: [&str; 6] = [
+    "/",
+    "/limits",
+    "/limit?domain=shop&name=per-user",
+    "/fleet",
+    "/history",
+    "/problems",
+];
+
+/// The least contrast that WCAG's level AA allows for text.
+const CONTRAST: f64 = 4.5;
+
+#[tokio::test]
+async fn it_fits_and_is_legible_in_every_size_and_color() {
+    let mut stage = Stage::signed_in(LIMITS).await;
+    stage.use_up("alice").await;
+    stage.browser.shows(&["user=alice"]).await.unwrap();
+    for view in VIEWS {
+        for (width, dark) in [(400, false), (400, true), (1600, false), (1600, true)] {
+            stage.browser.show(width, dark).await.unwrap();
+            stage.open(view).await;
+            let overflow = "document.documentElement.scrollWidth - innerWidth";
+            assert_eq!(
+                stage.browser.eval(overflow).await.unwrap(),
+                0,
+                "{view} at {width} pixels"
+            );
+            let (ratio, text) = stage.browser.contrast().await.unwrap();
+            assert!(ratio >= CONTRAST, "{view}, dark: {dark}: {ratio} of {text}");
+        }
+    }
+    assert_eq!(stage.browser.take_complaints(), [""; 0]);
+}
+
+#[tokio::test]
+async fn a_keyboard_and_a_screen_reader_are_enough() {
+    let mut stage = Stage::signed_in(LIMITS).await;
+    stage.use_up("alice").await;
+    stage.browser.shows(&["user=alice"]).await.unwrap();
+    stage.open("/").await;
+    stage.browser.press("Tab").await.unwrap();
+    let focused = "document.activeElement.innerText";
+    assert_eq!(
+        stage.browser.eval(focused).await.unwrap(),
+        "Skip to the content"
+    );
+    stage.browser.press("Enter").await.unwrap();
+    let at = stage
+        .browser
+        .eval("document.activeElement.id")
+        .await
+        .unwrap();
+    assert_eq!(at, "view");
+    for view in VIEWS {
+        stage.open(view).await;
+        let spoken = stage.browser.spoken().await.unwrap();
+        for (role, name) in &spoken {
+            let named = [
+                "link",
+                "button",
+                "textbox",
+                "searchbox",
+                "combobox",
+                "table",
+                "region",
+                "image",
+            ];
+            assert!(
+                !named.contains(&role.as_str()) || !name.is_empty(),
+                "{view}: a {role} without a name"
+            );
+        }
+        for role in ["banner", "main", "navigation", "contentinfo"] {
+            assert!(
+                spoken.iter().any(|(found, _)| found == role),
+                "{view}: no {role}"
+            );
+        }
+        let headings = stage
+            .browser
+            .eval("document.querySelectorAll('h1').length")
+            .await
+            .unwrap();
+        assert_eq!(headings, 1, "{view}");
+    }
+}
+
+#[tokio::test]
+async fn a_replacement_keeps_the_focus() {
+    let mut stage = Stage::signed_in(LIMITS).await;
+    stage.use_up("alice").await;
+    stage.browser.shows(&["user=alice"]).await.unwrap();
+    let focus = "const link = Array.from(document.links).find((at) => at.innerText === 'exports'); link.focus(); link.dataset.old = 1;";
+    stage.browser.eval(focus).await.unwrap();
+    stage.use_up("bob").await;
+    stage.browser.shows(&["user=bob"]).await.unwrap();
+    let tag = stage
+        .browser
+        .eval("document.activeElement.tagName")
+        .await
+        .unwrap();
+    assert_eq!(tag, "A", "it is not lost to the body");
+}
+
+#[tokio::test]
+async fn it_reads_without_scripts() {
+    let mut stage = Stage::signed_in(LIMITS).await;
+    stage.use_up("alice").await;
+    stage.browser.shows(&["user=alice"]).await.unwrap();
+    stage.browser.scripts(false).await.unwrap();
+    stage.open("/").await;
+    let html = stage
+        .browser
+        .call("DOM.getDocument", serde_json::json!({"depth": -1}))
+        .await
+        .unwrap()
+        .to_string();
+    assert!(
+        html.contains("user=alice") && html.contains("\"http-equiv\",\"refresh\""),
+        "{html}"
+    );
+}

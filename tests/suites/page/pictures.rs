@@ -1,0 +1,118 @@
+//! The pictures of the page in `docs/pictures`; `cargo xtask pictures` makes them.
+
+use std::path::Path;
+
+use serde_json::json;
+
+use crate::stage::Stage;
+
+const LIMITS: &str = "domain: shop
+limits:
+  - {name: per-user, description: One user's request rate, per: [user], rate: 40/1m, burst: 60, match: {path: \"/api/**\"}}
+  - {name: login, per: [remote_address], algorithm: sliding_window, rate: 10/15m, match: {path: /login, method: POST}}
+  - {name: checkout, per: [user], algorithm: leaky_bucket, rate: 2/s, burst: 6, match: {path: /checkout}}
+  - {name: search, per: [api_key], rate: 100/1m, match: {path: /search}, lease: {ttl: 100ms}}
+  - {name: exports, rate: 30/1m, match: {path: \"/export/**\"}, description: Everybody's exports together}
+  - {name: trial-quota, per: [user], rate: 5/1h, enforce: 0%, match: {path: \"/api/**\"}}
+  - {name: webhooks, per: [tenant], algorithm: fixed_window, rate: 1000/1h, match: {path: /hooks}}
+";
+
+fn edit(stage: &Stage) {
+    stage.rlctl(&[
+        "set-limit",
+        "per-user",
+        "--rate",
+        "50/1m",
+        "--author",
+        "mia",
+        "--reason",
+        "spring sale",
+    ]);
+    stage.rlctl(&[
+        "set-limit",
+        "per-user",
+        "--for",
+        "user=carol",
+        "--rate",
+        "500/1m",
+        "--author",
+        "jon",
+        "--reason",
+        "partner integration test",
+    ]);
+}
+
+async fn traffic(stage: &Stage) {
+    // Other times of the pictures do not matter: their tests are the other files.
+    for round in 0..40_u32 {
+        for (user, path) in [
+            ("alice", "/api/orders"),
+            ("bob", "/api/cart"),
+            ("alice", "/api/orders"),
+            ("carol", "/api/items"),
+        ] {
+            stage.check(json!({"user": user, "path": path})).await;
+        }
+        stage
+            .check(json!({"remote_address": "192.0.2.17", "path": "/login", "method": "POST"}))
+            .await;
+        stage
+            .check(json!({"api_key": format!("key-{}", round % 3), "path": "/search"}))
+            .await;
+        stage.check(json!({"path": "/export/month"})).await;
+        stage
+            .check(json!({"tenant": "acme", "path": "/hooks"}))
+            .await;
+        stage
+            .check(json!({"user": "dave", "path": "/checkout"}))
+            .await;
+    }
+}
+
+#[tokio::test]
+async fn pictures_are_made() {
+    let mut stage = Stage::signed_in(LIMITS).await;
+    edit(&stage);
+    let revision = stage.revision().await;
+    traffic(&stage).await;
+    for (number, node) in (1..).zip(["edge-fra-1", "edge-fra-2", "edge-iad-1", "mesh-cart-7d4b9"]) {
+        stage.poll(node, number, Some(&revision)).await;
+    }
+    stage.browser.show(1600, false).await.unwrap();
+    stage
+        .browser
+        .shows(&["user=alice", "192.0.2.17", "all current"])
+        .await
+        .unwrap();
+    // Without a variable they only prove that they can be made.
+    let folder = std::env::var_os("RL_PICTURES").map(Into::into);
+    let folder = folder.unwrap_or_else(|| stage.dir.path().to_path_buf());
+    let shoot = [
+        ("/", "page", 1600, false),
+        ("/", "page-dark", 1600, true),
+        ("/", "page-narrow", 400, false),
+        ("/limits", "page-limits", 1600, false),
+        (
+            "/bucket?domain=shop&limit=per-user&v.user=alice",
+            "page-bucket",
+            1600,
+            false,
+        ),
+        ("/history", "page-history", 1600, false),
+        ("/problems", "page-problems", 1600, true),
+        (
+            "/limit?domain=shop&name=per-user",
+            "page-limit",
+            1600,
+            false,
+        ),
+        ("/fleet", "page-fleet", 400, true),
+    ];
+    for (view, name, width, dark) in shoot {
+        stage.browser.show(width, dark).await.unwrap();
+        stage.open(view).await;
+        let path = Path::join(&folder, format!("{name}.png"));
+        stage.browser.picture(&path, 1400).await.unwrap();
+        assert!(std::fs::metadata(&path).unwrap().len() > 10_000, "{name}");
+    }
+}

@@ -1,0 +1,189 @@
+//! What the views say.
+
+use serde_json::json;
+
+use crate::stage::{LIMITS, Stage};
+
+#[tokio::test]
+async fn traffic_appears_without_a_reload_and_leads_to_a_bucket() {
+    let mut stage = Stage::signed_in(LIMITS).await;
+    stage
+        .browser
+        .shows(&["No bucket was denied in the last 10 s."])
+        .await
+        .unwrap();
+    stage.browser.eval("window.opened = 1").await.unwrap();
+    stage.use_up("alice").await;
+    stage
+        .browser
+        .shows(&["user=alice", "path=/api/orders"])
+        .await
+        .unwrap();
+    assert_eq!(
+        stage.browser.eval("window.opened").await.unwrap(),
+        1,
+        "it was not reloaded"
+    );
+    // Two limits deny alice.
+    stage.browser.click("per-user").await.unwrap();
+    stage
+        .browser
+        .shows(&["One user's request rate", "user=alice"])
+        .await
+        .unwrap();
+    stage.browser.click("user=alice").await.unwrap();
+    stage
+        .browser
+        .shows(&["of 10 units used", "is denied", "passes in", "rl:b:"])
+        .await
+        .unwrap();
+    stage.browser.click("per-user").await.unwrap();
+    stage
+        .browser
+        .shows(&[
+            "One user's request rate",
+            "Settings",
+            "10/m",
+            "Last 10 seconds",
+            "denied",
+        ])
+        .await
+        .unwrap();
+    assert_eq!(stage.browser.take_complaints(), [""; 0]);
+}
+
+#[tokio::test]
+async fn a_bucket_is_looked_up_by_its_values() {
+    let mut stage = Stage::signed_in(LIMITS).await;
+    stage
+        .check(json!({"user": "a&b=c d", "path": "/login"}))
+        .await;
+    stage.open("/limit?domain=shop&name=login").await;
+    stage
+        .browser
+        .eval("document.querySelector('input[name=\"v.user\"]').focus()")
+        .await
+        .unwrap();
+    stage.browser.type_text("a&b=c d").await.unwrap();
+    stage.browser.press("Enter").await.unwrap();
+    stage
+        .browser
+        .shows(&["user=a&b=c d", "1 of 3 units used", "passes"])
+        .await
+        .unwrap();
+    stage.open("/bucket?domain=shop&limit=login").await;
+    stage.browser.shows(&["Which user?"]).await.unwrap();
+    stage.open("/bucket?domain=shop&limit=nosuch").await;
+    stage
+        .browser
+        .shows(&["There is no such limit."])
+        .await
+        .unwrap();
+    stage.open("/limit?domain=nosuch&name=login").await;
+    stage
+        .browser
+        .shows(&["There is no domain nosuch"])
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn an_edit_and_who_follows_it_are_shown() {
+    let mut stage = Stage::signed_in(LIMITS).await;
+    let first = stage.revision().await;
+    stage.rlctl(&[
+        "set-limit",
+        "per-user",
+        "--rate",
+        "20/m",
+        "--author",
+        "mia",
+        "--reason",
+        "sale",
+    ]);
+    stage.open("/history").await;
+    stage
+        .browser
+        .shows(&["mia", "sale", "per-user", "rate", "10/m", "20/m"])
+        .await
+        .unwrap();
+    let struck = "document.querySelector('del').innerText";
+    assert_eq!(stage.browser.eval(struck).await.unwrap(), "10/m");
+    // The second edit is certainly in force here once the first one is not.
+    while stage.revision().await == first {}
+    let current = stage.revision().await;
+    stage.poll("edge-1", 1, Some(&current)).await;
+    stage.poll("edge-2", 2, Some(&first)).await;
+    stage.open("/fleet").await;
+    stage
+        .browser
+        .shows(&["edge-1", "edge-2", "current", "behind"])
+        .await
+        .unwrap();
+    let behind = "Array.from(document.querySelectorAll('tr')).find((row) => row.innerText.includes('behind')).innerText";
+    assert!(
+        stage
+            .browser
+            .eval(behind)
+            .await
+            .unwrap()
+            .as_str()
+            .unwrap()
+            .starts_with("edge-2")
+    );
+}
+
+#[tokio::test]
+async fn problems_come_with_the_command_that_fixes_them() {
+    let mut stage = Stage::signed_in(LIMITS).await;
+    stage.rlctl(&["pause", "--limit", "login", "--yes"]);
+    stage.open("/problems").await;
+    stage
+        .browser
+        .shows(&[
+            "shop/login",
+            "it is paused",
+            "rlctl resume --domain shop --limit login",
+        ])
+        .await
+        .unwrap();
+    stage
+        .browser
+        .shows(&["neither RDB snapshots nor the append-only file are on"])
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn ten_thousand_limits_are_searched_and_paged() {
+    let limits = (0..10_000).fold(String::new(), |limits, n| {
+        limits + &format!("  - {{name: limit-{n:05}, rate: 5/s, match: {{path: /p{n}}}}}\n")
+    });
+    let mut stage = Stage::signed_in(&format!("domain: shop\nlimits:\n{limits}")).await;
+    stage.open("/limits").await;
+    stage
+        .browser
+        .shows(&["10000 limits", "limit-00049", "Page 1"])
+        .await
+        .unwrap();
+    stage.browser.click("Next").await.unwrap();
+    stage
+        .browser
+        .shows(&["limit-00050", "Page 2"])
+        .await
+        .unwrap();
+    stage.open("/limits?q=limit-0777&sort=name").await;
+    stage
+        .browser
+        .shows(&["10 limits found", "limit-07779"])
+        .await
+        .unwrap();
+    stage.open("/limits?page=99999999999999999999").await;
+    stage.browser.shows(&["Page 1"]).await.unwrap();
+    stage.open("/limits?page=4000000000").await;
+    stage
+        .browser
+        .shows(&["limit-09999", "Page 200"])
+        .await
+        .unwrap();
+}

@@ -1,0 +1,158 @@
+//! A limiter with its page, its store, traffic, and a browser.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use harness::{Chromium, Client, Limiter, LimiterPlan, Redis, free_port};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+pub const TOKEN: &str = "9f0c2a7d41b85e63";
+
+pub const LIMITS: &str = "domain: shop
+limits:
+  - {name: per-user, description: One user's request rate, per: [user], rate: 10/1m, match: {path: \"/api/**\"}}
+  - {name: login, per: [user], algorithm: fixed_window, rate: 3/1h, match: {path: /login}}
+  - {name: exports, rate: 100/1m, match: {path: /export}, description: Everybody's exports together}
+  - {name: trial, per: [user], rate: 1/1h, enforce: 0%, match: {path: \"/api/**\"}}
+";
+
+/// What runs.
+pub struct Stage {
+    pub browser: Chromium,
+    pub limiter: Limiter,
+    pub redis: Redis,
+    pub client: Client,
+    pub dir: TempDir,
+}
+
+impl Stage {
+    /// A limiter under these limits, and a browser that has not signed in.
+    pub async fn start(limits: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let program = variable("RL_TEST_REDIS");
+        let redis = Redis::start(&program, free_port().unwrap(), dir.path())
+            .await
+            .unwrap();
+        let (tokens, file) = (dir.path().join("tokens"), dir.path().join("limits.yaml"));
+        std::fs::write(&tokens, TOKEN).unwrap();
+        std::fs::write(&file, limits).unwrap();
+        let plan = LimiterPlan {
+            name: "limiter".to_owned(),
+            port: free_port().unwrap(),
+            admin_port: free_port().unwrap(),
+            store: redis.url(),
+            arguments: [
+                "--limits",
+                path(&file),
+                "--page-token-file",
+                path(&tokens),
+                "--store-timeout",
+                "2s",
+            ]
+            .map(str::to_owned)
+            .to_vec(),
+            program: variable("RL_TEST_BIN").join("limiter"),
+            dir: dir.path().to_path_buf(),
+        };
+        let limiter = plan.start().await.unwrap();
+        let browser = Chromium::start(&variable("RL_TEST_CHROMIUM"), dir.path()).await;
+        Self {
+            browser: browser.unwrap(),
+            limiter,
+            redis,
+            client: Client::new(),
+            dir,
+        }
+    }
+
+    /// The same, signed in at the overview.
+    pub async fn signed_in(limits: &str) -> Self {
+        let mut stage = Self::start(limits).await;
+        stage.open("/").await;
+        stage.sign_in(TOKEN).await;
+        stage.browser.shows(&["Overview"]).await.unwrap();
+        // The form came with a 401, which the console reports.
+        stage.browser.take_complaints();
+        stage
+    }
+
+    pub async fn open(&mut self, path: &str) {
+        let url = format!("{}{path}", self.limiter.admin_url());
+        self.browser.open(&url).await.unwrap();
+    }
+
+    /// Types a token and sends the form by the keyboard.
+    pub async fn sign_in(&mut self, token: &str) {
+        self.browser
+            .eval("document.querySelector('input').focus()")
+            .await
+            .unwrap();
+        self.browser.type_text(token).await.unwrap();
+        self.browser.press("Enter").await.unwrap();
+        self.browser.loaded().await.unwrap();
+    }
+
+    /// Sends a check of these entries; whether it was allowed.
+    pub async fn check(&self, descriptor: Value) -> bool {
+        let body = json!({"domain": "shop", "descriptor": descriptor}).to_string();
+        let reply = self
+            .client
+            .post(&format!("{}/v1/check", self.limiter.url()), body);
+        let reply = reply.send().await.unwrap();
+        reply.json().unwrap()["allowed"]
+            .as_bool()
+            .unwrap_or_else(|| panic!("{}", reply.text()))
+    }
+
+    /// Twelve requests of a user, of which the last two are denied.
+    pub async fn use_up(&self, user: &str) {
+        for _ in 0..12 {
+            self.check(json!({"user": user, "path": "/api/orders"}))
+                .await;
+        }
+    }
+
+    /// Polls the snapshot as a proxy does.
+    pub async fn poll(&self, node: &str, number: u32, revision: Option<&str>) {
+        let revision = revision.map_or(String::new(), |revision| format!("&revision={revision}"));
+        let url = format!(
+            "{}/v1/policy?domain=shop&proxy={number:032x}&node={node}{revision}",
+            self.limiter.url()
+        );
+        self.client.get(&url).send().await.unwrap();
+    }
+
+    /// The revision in force, as a proxy names it.
+    pub async fn revision(&self) -> String {
+        let url = format!("{}/v1/policy?domain=shop", self.limiter.url());
+        let reply = self.client.get(&url).send().await.unwrap();
+        reply.header("etag").unwrap().trim_matches('"').to_owned()
+    }
+
+    /// Runs `rlctl` on the store.
+    pub fn rlctl(&self, arguments: &[&str]) {
+        let mut command = Command::new(variable("RL_TEST_BIN").join("rlctl"));
+        command
+            .args(arguments)
+            .args(["--redis", &self.redis.url(), "--domain", "shop"]);
+        let output = command.output().unwrap();
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+}
+
+pub fn variable(name: &str) -> PathBuf {
+    let value = std::env::var_os(name);
+    value.map_or_else(
+        || panic!("{name} is not set: run this suite by `cargo xtask test`"),
+        PathBuf::from,
+    )
+}
+
+fn path(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
