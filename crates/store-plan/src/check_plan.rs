@@ -290,8 +290,13 @@ impl<'p> LimitPlan<'p> {
             .descriptor
             .as_ref()
             .is_some_and(|rule| rule.quota_mode);
-        let mode = if of_quota { Mode::Shadow } else { found.mode() };
         let (index, missing) = (found.index, found.missing);
+        let mode = match found.mode() {
+            _ if of_quota => Mode::Shadow,
+            // A request that lacks an entry is not over the limit, but refused.
+            Mode::Degrade if missing.is_some() => Mode::Enforce,
+            mode => mode,
+        };
         let values = found.into_values();
         let quota = match missing {
             Some(_) => None,

@@ -215,6 +215,11 @@ async fn a_missing_entry_is_shared_skipped_or_denied(store: Shared) -> Result<()
     assert_eq!(said, [("shared", true), ("strict", false)]);
     assert_eq!(denied.limits[0].remaining, 9, "nothing is charged");
     assert_eq!(denied.limits[1].retry_after_ms, None);
+
+    // What happens over the limit is another question.
+    let degrading = strict.replace("if_missing: deny", "if_missing: deny, over_limit: degrade");
+    let compiled = publish(&store, &policy(&degrading)).await?;
+    assert!(!check(&store, &compiled, &request(&[])).await?.allowed);
     Ok(())
 }
 
