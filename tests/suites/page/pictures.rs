@@ -73,8 +73,9 @@ async fn traffic(stage: &Stage) {
 async fn pictures_are_made() {
     let mut stage = Stage::signed_in(LIMITS).await;
     edit(&stage);
-    let revision = stage.revision().await;
     traffic(&stage).await;
+    stage.browser.shows(&["revision 3"]).await.unwrap();
+    let revision = stage.revision().await;
     for (number, node) in (1..).zip(["edge-fra-1", "edge-fra-2", "edge-iad-1", "mesh-cart-7d4b9"]) {
         stage.poll(node, number, Some(&revision)).await;
     }

@@ -2,7 +2,7 @@
 
 use insight::{Rate, bucket::visible, duration};
 use maud::{Markup, html};
-use policy::Name;
+use policy::{Name, OverLimit};
 use protocol::Outcome;
 use store::{ActivitySummary, BucketActivity, LimitActivity};
 
@@ -176,7 +176,7 @@ pub(super) fn buckets(
                             td.name { (bucket_name(shared, found)) }
                             td { a href=(limit_link(shared, &found.limit)) { (found.limit) } }
                             td.num { (rate(found.requests, activity)) }
-                            td.num.hot[found.denied > 0] { (rate(found.denied, activity)) }
+                            (denied(shared, found, activity))
                             td.wide.name {
                                 @if let Some(last) = &found.last {
                                     (value(&insight::bucket::request_text(&last.descriptor)))
@@ -186,6 +186,30 @@ pub(super) fn buckets(
                     }
                 }
             }
+        }
+    }
+}
+
+/// Denials of a bucket, apart from those that would have been.
+fn denied(shared: &Shared, found: &BucketActivity, activity: &ActivitySummary) -> Markup {
+    let values: Vec<_> = found
+        .bucket
+        .iter()
+        .map(|(_, value)| value.as_ref())
+        .collect();
+    let mut limits = shared
+        .active
+        .iter()
+        .flat_map(|active| active.compiled.limits());
+    let limit = limits.find(|limit| limit.name == found.limit);
+    let enforced =
+        limit.is_none_or(|limit| limit.over_limit != OverLimit::Degrade && limit.enforces(&values));
+    let rate = rate(found.denied, activity);
+    html! {
+        @if enforced || found.denied == 0 {
+            td.num.hot[found.denied > 0] { (rate) }
+        } @else {
+            td.num { "0 " span.muted { "+" (rate) " over" } }
         }
     }
 }
