@@ -82,7 +82,7 @@ async fn pictures_are_made() {
     stage.browser.show(1600, false).await.unwrap();
     stage
         .browser
-        .shows(&["user=alice", "192.0.2.17", "all current"])
+        .shows(&["user=alice", "192.0.2.17", "Proxies\n4\nall current"])
         .await
         .unwrap();
     // Without a variable they only prove that they can be made.
