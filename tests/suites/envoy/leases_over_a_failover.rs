@@ -191,7 +191,8 @@ async fn outlives(plan: Plan) {
     let mut long = storm(&long_requests, 10).await;
     until("all short leases are settled", PATIENCE, async || {
         let [used, leased] = bucket(&stage, "short", &users[0]);
-        (leased == 0).then(|| assert_eq!(used, short))
+        // Units that a busy machine returns after their deadline stay used.
+        (leased == 0).then(|| assert!((short..short + 20).contains(&used), "{used} of {short}"))
     })
     .await
     .unwrap();

@@ -504,7 +504,7 @@ async fn a_foreign_member_of_a_shared_key_hides_nothing() -> Result<()> {
     let server = Server::start(Engine::Redis).await?;
     let store = server.store()?;
     publish(&store, &policy(TEN_A_DAY)).await?;
-    let add = "return redis.call('SADD', KEYS[1], '\\255', 'not a name', '')";
+    let add = "return redis.call('SADD', KEYS[1], '\\255', 'not\\1a name', '')";
     server.command(&["EVAL", add, "1", "rl:domains"]).await?;
     let heads = store.heads().await?;
     assert_eq!(heads.len(), 1);
