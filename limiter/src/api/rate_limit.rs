@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use hyper::{StatusCode, body::Incoming};
 use policy::{
-    ChargeMode, Compiled, DESCRIPTOR, Descriptor, MAX_DESCRIPTOR_KEY, Name, Rate, SEVERAL,
+    ChargeMode, Compiled, DESCRIPTOR, Descriptor, Limit, MAX_DESCRIPTOR_KEY, Name, Rate, SEVERAL,
     push_entry,
 };
 use protocol::{ApiError, Check, ErrorCode, OwnUnits, ServiceCheck, ServicePart};
@@ -182,13 +182,15 @@ impl ServiceChecks {
         });
         let parts: Vec<ServicePart> = parts.collect();
         let replaced = replaced(&parts, policy, now_ms);
+        let has_fitting = request.descriptors.iter().any(|d| d.hits_addend.is_some())
+            && policy.limits().iter().any(is_fitting);
         let mut built = Self {
             checks: Vec::new(),
             places: Vec::with_capacity(parts.len()),
         };
         let mut together: Option<usize> = None;
         for (part, descriptor) in parts.into_iter().zip(&request.descriptors) {
-            let own = own_units(descriptor, &part, policy, now_ms);
+            let own = own_units(descriptor, || has_fitting && fitting(&part, policy, now_ms));
             let at = match (own, together) {
                 (None, Some(at)) => at,
                 (own, _) => {
@@ -265,33 +267,23 @@ fn replaced(parts: &[ServicePart], policy: &Compiled, now_ms: u64) -> Vec<Name> 
 }
 
 /// What a descriptor's own units are; `None`: it has none.
-fn own_units(
-    descriptor: &RateLimitDescriptor,
-    part: &ServicePart,
-    policy: &Compiled,
-    now_ms: u64,
-) -> Option<OwnUnits> {
+fn own_units(descriptor: &RateLimitDescriptor, fitting: impl FnOnce() -> bool) -> Option<OwnUnits> {
     let units = descriptor.hits_addend.as_ref()?.value;
     Some(match units {
         0 => OwnUnits::Look,
         _ if descriptor.is_negative_hits => OwnUnits::GiveBack(units),
-        _ if fitting(part, policy, now_ms) => OwnUnits::Fitting,
+        _ if fitting() => OwnUnits::Fitting,
         _ => OwnUnits::Charge(units),
     })
 }
 
 /// Whether the limit of a descriptor charges only what fits.
 fn fitting(part: &ServicePart, policy: &Compiled, now_ms: u64) -> bool {
-    let any = policy.limits().iter().any(|limit| {
-        let rule = limit.descriptor.as_ref();
-        rule.is_some_and(|rule| rule.charge == ChargeMode::Fitting)
-    });
-    any && part.rate.is_none()
-        && policy
-            .matching(&part.descriptor, now_ms)
-            .iter()
-            .any(|found| {
-                let rule = found.limit.descriptor.as_ref();
-                rule.is_some_and(|rule| rule.charge == ChargeMode::Fitting)
-            })
+    let matches = || policy.matching(&part.descriptor, now_ms);
+    part.rate.is_none() && matches().iter().any(|found| is_fitting(found.limit))
+}
+
+fn is_fitting(limit: &Limit) -> bool {
+    let rule = limit.descriptor.as_ref();
+    rule.is_some_and(|rule| rule.charge == ChargeMode::Fitting)
 }
