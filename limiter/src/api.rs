@@ -123,7 +123,7 @@ impl Api {
         }
         if head.uri.path() == rate_limit::HEALTH_CHECK && head.method == Method::POST {
             peer.admit_as(Standing::Guest);
-            return Box::pin(self.health_check(body, peer)).await;
+            return Box::pin(self.health_check(body)).await;
         }
         if let Some(tokens) = &self.tokens
             && !tokens.admit(&head.headers)

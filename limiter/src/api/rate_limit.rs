@@ -117,9 +117,8 @@ impl Api {
     }
 
     /// `grpc.health.v1.Health/Check`.
-    pub(super) async fn health_check(&self, body: Incoming, peer: Arc<Peer>) -> Answered {
-        let body = self.receive(body, peer).await?;
-        let request: messages::HealthCheckRequest = grpc::decode(&body.bytes)?;
+    pub(super) async fn health_check(&self, body: Incoming) -> Answered {
+        let request: messages::HealthCheckRequest = grpc::decode(&health::receive(body).await?)?;
         health::known(&request.service)?;
         Ok(grpc::answer(&health::status(self.health().is_ok())))
     }
