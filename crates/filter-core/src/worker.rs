@@ -103,7 +103,7 @@ impl Worker {
         if !self.is_sampled() || self.is_limiter_traffic(request) {
             return self.pass(stream, Edits::default(), QuotaHeaders::default());
         }
-        self.join(host);
+        self.join(host, now);
         self.resume(host, now);
         self.free_slots(host, now);
         if matches!(self.policy.state, PolicyState::Unknown) {
@@ -136,7 +136,7 @@ impl Worker {
 
     /// The tick that [`Worker::tick_ms`] asked for.
     pub fn on_tick(&mut self, host: &impl Host, now: Now, metrics: &mut impl Metrics) {
-        self.join(host);
+        self.join(host, now);
         self.poll_policy(host, now);
         while let Some(held) = self.requests.holds.next_due(now) {
             self.pass(held.stream, held.edits, held.quotas);
@@ -208,10 +208,10 @@ impl Worker {
     }
 
     /// Joins the other workers of the process, on the first event.
-    fn join(&mut self, host: &impl Host) {
+    fn join(&mut self, host: &impl Host, now: Now) {
         if self.process.join(host, &self.config) {
             self.share_entries(host);
-            self.load_snapshot(host);
+            self.load_snapshot(host, now);
         }
     }
 

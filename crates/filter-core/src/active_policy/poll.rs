@@ -37,7 +37,7 @@ enum Polled {
 impl Worker {
     /// Loads a newer snapshot from shared data, and polls if this worker is to.
     pub(crate) fn poll_policy(&mut self, host: &impl Host, now: Now) {
-        self.load_snapshot(host);
+        self.load_snapshot(host, now);
         if self.policy.poller.is_overdue(now) {
             self.on_poll_failed(now);
         }
@@ -47,10 +47,10 @@ impl Worker {
     }
 
     /// Loads what another worker left in shared data.
-    pub(crate) fn load_snapshot(&mut self, host: &impl Host) {
+    pub(crate) fn load_snapshot(&mut self, host: &impl Host, now: Now) {
         let update = self.policy.poller.load_update(host);
         if let Some(snapshot) = update.snapshot {
-            self.adopt(&snapshot);
+            self.adopt(now, &snapshot);
         }
         if let (Some(text), PolicyState::Limits(policy)) = (update.proxies, &self.policy.state) {
             let text = String::from_utf8_lossy(&text);
@@ -135,7 +135,7 @@ impl Worker {
             Polled::Brought {
                 snapshot, proxies, ..
             } => {
-                if self.adopt(&snapshot) {
+                if self.adopt(now, &snapshot) {
                     self.policy
                         .poller
                         .poll_brought(host, &snapshot, Some(&proxies));
@@ -181,7 +181,7 @@ impl Worker {
 
     /// Puts a snapshot into force; returns whether it could be read. A snapshot that cannot be read
     /// never replaces one that could.
-    fn adopt(&mut self, snapshot: &Snapshot) -> bool {
+    fn adopt(&mut self, now: Now, snapshot: &Snapshot) -> bool {
         let text = match &snapshot.body {
             SnapshotBody::Unknown => {
                 self.policy.state = PolicyState::NoLimits;
@@ -210,6 +210,7 @@ impl Worker {
                 }
             },
         };
+        self.calls.retry_budget.policy_received(now);
         self.counts.happened(Event::PolicyLoaded);
         self.outage.warned_unguarded = false;
         self.policy.warned_lost = false;

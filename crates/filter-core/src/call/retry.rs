@@ -49,6 +49,12 @@ impl RetryBudget {
         self.answered_us = Some(now.mono_us);
     }
 
+    /// The policy arrived, so a limiter answered a poll. Until a check is answered, nothing else shows
+    /// that one limiter of several works: all first checks may reach one that hangs.
+    pub(crate) fn policy_received(&mut self, now: Now) {
+        self.answered_us.get_or_insert(now.mono_us);
+    }
+
     /// Whether a limiter answered lately. Then one that fails is not the only one.
     pub(crate) fn answered_lately(&self, now: Now) -> bool {
         let ago_us = self.answered_us.map(|at| now.mono_us.saturating_sub(at));

@@ -83,7 +83,7 @@ impl Worker {
         }
         self.ticks.busy = true;
         if self.ticks.quiet_since_us.is_none() {
-            self.load_snapshot(host);
+            self.load_snapshot(host, now);
             self.outage.breaker.is_open(host, now);
             self.tick_soon(now);
         }

@@ -163,6 +163,24 @@ fn a_bucket_that_was_never_asked_for_starts_with_one_request() {
     assert_eq!(world.admitted("late"), 1);
 }
 
+/// All first checks reach a limiter that hangs, where another served the policy.
+#[test]
+fn before_the_first_answer_the_policy_shows_that_a_limiter_answers() {
+    let limits = "  - {name: per-user, per: [user], rate: 20/1h, burst: 20}\n";
+    let mut world = World::new(1, 1, 1, CONFIG, limits);
+    world.run_for_ms(500);
+    world.faults = Faults::DOWN;
+    for (user, after_ms) in [("early", 0), ("late", 10_000)] {
+        world.run_for_ms(after_ms);
+        for _ in 0..15 {
+            world.request(0, 1, user, "/");
+            world.run_for_ms(10);
+        }
+    }
+    assert_eq!(world.admitted("early"), 15);
+    assert_eq!(world.admitted("late"), 1);
+}
+
 /// One of several limiters fails: its checks are decided here, by full buckets, and no request
 /// within the limit is denied.
 #[test]
@@ -171,9 +189,6 @@ fn while_others_answer_no_request_within_the_limit_is_denied() {
         let limits = "  - {name: per-user, per: [user], algorithm: fixed_window, rate: 3/1d}\n";
         let mut world = World::new(seed, 1, 2, CONFIG, limits);
         world.run_for_ms(500);
-        world.request(0, 1, "somebody", "/");
-        world.request(0, 2, "somebody", "/");
-        world.run_for_ms(20);
         world.faults = match seed % 4 {
             0 => Faults {
                 lost: 50,
