@@ -1,14 +1,17 @@
 //! The component `envoy-gateway`: its bootstrap and its plugin in real Envoy, as Envoy Gateway merges and
 //! configures them.
 
+use std::time::Duration;
+
 use filter_core::Config;
-use harness::EnvoyConfig;
+use harness::{EnvoyConfig, until};
 use serde_json::{Value, json};
 
 use crate::checks::file;
 use crate::kustomize::resource;
 use crate::running::{At, Running, statuses};
 
+const PATIENCE: Duration = Duration::from_secs(20);
 const LIMITERS: &str = "limiter-replicas.ratelimit.svc.cluster.local:8090";
 
 const AT: At<'_> = At {
@@ -73,7 +76,12 @@ async fn the_gateways_plugin_limits_and_its_metrics_have_labels() {
     let running = Running::start(config, AT, &[]).await;
     let alice = running.get("alice");
     assert_eq!(statuses(&alice, 6).await, [200, 200, 200, 200, 200, 429]);
-    let page = running.envoy.admin("/stats/prometheus").await.unwrap();
     let labelled = |line: &str| line.starts_with("rl_decisions{") && line.contains("per-user");
-    assert!(page.lines().any(labelled), "{page}");
+    // Workers publish their counts on their next tick.
+    until("decisions are counted by limit", PATIENCE, async || {
+        let page = running.envoy.admin("/stats/prometheus").await.ok()?;
+        page.lines().any(labelled).then_some(())
+    })
+    .await
+    .unwrap();
 }

@@ -98,10 +98,13 @@ impl Prometheus {
         value.parse().unwrap()
     }
 
-    /// Waits until every one of these queries returns a series.
-    async fn answers_all(&self, queries: &[String]) {
+    /// Waits until every one of these queries returns a series. Requests keep arriving meanwhile: a
+    /// counter whose first sample is its last has a rate of zero, and a quotient of two such rates
+    /// is not a number.
+    async fn answers_all(&self, queries: &[String], running: &Running) {
         for query in queries {
             until(&format!("{query} is not empty"), PATIENCE, async || {
+                denials(running, "/api/x", "grace", 1).await;
                 (!self.query(query).await.is_empty()).then_some(())
             })
             .await
@@ -193,7 +196,7 @@ async fn every_panel_and_alert_shows_what_happens() {
 
     let panels: Vec<String> = queries().iter().map(|query| drawn(query)).collect();
     assert!(panels.len() >= 18, "{panels:?}");
-    prometheus.answers_all(&panels).await;
+    prometheus.answers_all(&panels, &running).await;
     let alerts = alerts();
     let others: Vec<String> = alerts
         .iter()
@@ -201,7 +204,7 @@ async fn every_panel_and_alert_shows_what_happens() {
         .map(|alert| comparable(expression(alert)))
         .collect();
     assert!(others.len() >= 11, "{others:?}");
-    prometheus.answers_all(&others).await;
+    prometheus.answers_all(&others, &running).await;
 }
 
 /// The limiter hangs until proxies decide alone; which alerts would fire then, and it is back.
