@@ -1,6 +1,6 @@
 //! The proxy-wasm filter: passes requests to filter-core and carries out its steps.
 //!
-//! Only this crate knows proxy-wasm. It holds no policy and makes no decision. `context` has the
+//! Only this crate depends on proxy-wasm. It holds no policy and makes no decision. `context` has the
 //! callbacks that Envoy makes through the SDK, `plugin` carries out what filter-core decides, and
 //! `host` has the few host calls that the SDK cannot make safely.
 

@@ -125,13 +125,13 @@ pub struct Flags {
     #[arg(long, env = "RL_IDLE_TIMEOUT", value_name = "DURATION", default_value = "10m", value_parser = duration)]
     pub idle_timeout: Duration,
 
-    /// A connection that is older is told to end once its requests are answered, so that new replicas
+    /// A connection that is older is closed once its requests are answered, so that new replicas
     /// behind one address get work: its client opens another. Up to a tenth earlier, so that
     /// clients do not come back all at once.
     #[arg(long, env = "RL_MAX_CONNECTION_AGE", value_name = "DURATION", value_parser = duration)]
     pub max_connection_age: Option<Duration>,
 
-    /// After SIGTERM or SIGINT: how long requests are still accepted while clients are told to go
+    /// After SIGTERM or SIGINT: how long requests are still accepted while clients are asked to reconnect
     /// elsewhere. A second signal ends at once.
     #[arg(long, env = "RL_DRAIN", value_name = "DURATION", default_value = "1s", value_parser = duration)]
     pub drain: Duration,

@@ -42,7 +42,7 @@ pub struct Settings {
     /// A connection that is older is asked to end after the requests that it has, so that its client
     /// opens another, perhaps to another replica; `None`: however old.
     pub max_connection_age: Option<Duration>,
-    /// How long requests are still accepted once the service was told to end.
+    /// How long requests are still accepted after SIGTERM or SIGINT.
     pub drain: Duration,
     /// How long accepted requests may take after that.
     pub last_answers: Duration,

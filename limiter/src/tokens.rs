@@ -20,7 +20,7 @@ const MIN_LEN: usize = 16;
 const MAX_TOKENS: usize = 64;
 
 /// What stands in examples for a token of one's own, in small letters and digits only. Whoever reads
-/// the example knows such a token.
+/// the example has such a token.
 const PLACEHOLDERS: [&str; 4] = ["changeme", "replaceme", "placeholder", "example"];
 
 /// A token made of fewer different characters was typed, not drawn.
@@ -55,7 +55,7 @@ pub enum TokenError {
         /// The line, from 1.
         line: usize,
     },
-    /// A token that everybody knows.
+    /// A token that is public.
     #[error("{}:{line}: this token is a placeholder that anybody may have read; make one of your own: openssl rand -hex 24", .path.display())]
     Published {
         /// The file.

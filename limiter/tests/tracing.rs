@@ -1,4 +1,4 @@
-//! Traces: what a collector hears of checks, and that checks hear nothing of the collector.
+//! Traces: what a collector receives of checks, and that the collector affects no check.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -16,7 +16,7 @@ use serde_json::Value;
 const PATIENCE: Duration = Duration::from_secs(20);
 const CALLER: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
-/// A limiter that tells a collector.
+/// A limiter that sends traces to a collector.
 struct Running {
     process: Process,
     port: u16,

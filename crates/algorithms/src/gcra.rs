@@ -38,7 +38,7 @@ pub struct GcraState {
     /// Units leased out; `None`: none.
     pub leases: Option<Leases>,
     /// With leases, the latest time at which this was written, in milliseconds; else 0. A far
-    /// step back of the clock moves the leases along, and a TAT alone does not tell it from a
+    /// step back of the clock moves the leases along, and a TAT alone does not distinguish it from a
     /// lowered burst.
     pub at_ms: u64,
 }

@@ -2,7 +2,7 @@
 //!
 //! Maps keep the order of the
 //! source and its duplicate keys, so that the reader can report them,
-//! and nodes read from YAML know their place in the file.
+//! and nodes read from YAML have their place in the file.
 
 mod json;
 mod serde_impls;

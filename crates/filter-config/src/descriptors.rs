@@ -19,7 +19,7 @@ const FIELDS: [&str; 10] = [
 ];
 /// What is a header to Envoy, and has a value as the client wrote it.
 const PSEUDO_HEADERS: [&str; 4] = [":method", ":path", ":authority", ":scheme"];
-/// Where filters leave what they know of a request.
+/// Where other filters store values about a request.
 const METADATA: &[u8] = b"metadata\0filter_metadata\0";
 const MAX_DESCRIPTORS: usize = 64;
 

@@ -93,7 +93,7 @@ impl Domain {
 pub struct Conversion {
     /// The limits files, in the order in which the domains appeared.
     pub domains: Vec<Domain>,
-    /// What to know about it, for each file.
+    /// Notes about it, for each file.
     pub reports: Vec<FileReport>,
 }
 

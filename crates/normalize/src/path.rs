@@ -41,7 +41,7 @@ fn kind(byte: u8) -> Kind {
     }
 }
 
-/// The path of a target that has it in normal form, as far as one look at each byte can tell.
+/// The path of a target that has it in normal form, as far as one look at each byte shows.
 fn plain(target: &[u8]) -> Option<&[u8]> {
     if target.first() != Some(&b'/') {
         return None;

@@ -1,6 +1,6 @@
 //! How long a request takes against a large policy: `cargo bench -p policy`.
 //!
-//! 10,000 limits of a kind that tell requests apart by one literal (a path of
+//! 10,000 limits of a kind that differ in one literal (a path of
 //! each tenant, a header of each service), 20 that apply to everybody, and
 //! 100,000 overrides of one of them.
 

@@ -1,4 +1,4 @@
-//! What the proxy knows of one request.
+//! The entries that describe one request.
 
 use documents::Name;
 use std::borrow::Cow;

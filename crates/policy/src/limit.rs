@@ -17,7 +17,7 @@ pub struct Revision {
 }
 
 /// The value of an entry that a request gives several different values: a service takes one of
-/// them, and nobody can tell which. So they count as whatever makes a limit apply, and all such
+/// them, and which one cannot be known. So they count as whatever makes a limit apply, and all such
 /// requests share one bucket. A client that sends this text gains nothing by it.
 pub const SEVERAL: &[u8] = b"(several)";
 

@@ -70,7 +70,7 @@ impl Compiled {
     fn limit_snapshot(&self, at: usize, limit: &Limit) -> Node {
         let mut node = limit.to_node_without_overrides();
         node.unset("description");
-        // On each limit, so that a filter too old to know of it leaves them all to the limiter.
+        // On each limit, so that a filter too old to read it leaves them all to the limiter.
         if let Some(paused) = Pause::later(limit.paused, self.paused()) {
             node.set("paused", paused.to_node());
         }

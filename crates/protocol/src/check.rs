@@ -5,7 +5,7 @@ use policy::{Descriptor, Mode, Name, Rate, Revision};
 /// One request to be tested against every limit of the domain that matches it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Check {
-    /// What the proxy knows of the request.
+    /// The entries that describe the request.
     pub descriptor: Descriptor,
     /// How many requests this stands for; each limit multiplies it by its own cost. 0 is a peek.
     pub cost: u64,
@@ -131,7 +131,7 @@ pub struct Slot {
 }
 
 /// A slot that its request does not need, because it ended before it started. Freeing one again
-/// changes nothing, so whoever does not know whether it was freed may repeat it.
+/// changes nothing, so a client that got no answer may repeat it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Free {
     /// The limit whose bucket (for this check's descriptor) gave it.

@@ -97,7 +97,7 @@ pub fn is_refused(answer: &Outcome, code: &str) -> bool {
     matches!(answer, Err(Error::Refused(refusal)) if refusal.code == code)
 }
 
-/// Sends requests together; one answer each. `asking` tells a node of a Cluster, before each, that
+/// Sends requests together; one answer each. `asking` sends ASKING to a node of a Cluster before each, so that
 /// its slot is on its way there.
 ///
 /// A server without a script answers NOSCRIPT, and has done nothing: these calls, and only

@@ -107,7 +107,7 @@ impl Server {
         };
         Ok(Self {
             address,
-            // Redis 7.0 does not know CLIENT SETINFO, and an ACL that names it is refused whole.
+            // Redis 7.0 has no CLIENT SETINFO, and an ACL that names it is refused whole.
             login: login.clone().set_skip_set_lib_name(),
         })
     }

@@ -100,7 +100,7 @@ fn compare(twin: &mut dyn Creditor, walks: u64) {
                 "seed {seed}"
             );
             if let Ok(verdict) = &expected {
-                walk.hear(verdict);
+                walk.observe(verdict);
             }
             for subject in &subjects {
                 if !chance.one_in(3) {

@@ -89,7 +89,7 @@ fn compare(twin: &mut dyn Engine, steps: u64) {
             let at = format!("seed {seed} step {step}");
             let expected = check_both(&mut rust, twin, &subjects, now_ms, options, &at);
             if let Ok(verdict) = &expected {
-                walk.hear(verdict);
+                walk.observe(verdict);
                 let leases = verdict.limits.iter().filter(|l| l.lease.is_some());
                 granted += leases.map(|_| 1).sum::<u64>();
             }
@@ -157,7 +157,7 @@ fn compare_queues(twin: &mut dyn Engine, steps: u64) {
             let at = format!("seed {seed} step {step}");
             let expected = check_both(&mut rust, twin, &subjects, now_ms, options, &at);
             let Ok(verdict) = expected else { continue };
-            walk.hear(&verdict);
+            walk.observe(&verdict);
             let slots = verdict.limits.iter().filter_map(|limit| limit.slot);
             given_again += slots.filter(|slot| slot.turn > 0).map(|_| 1).sum::<u64>();
         }
@@ -217,7 +217,7 @@ fn in_one_call() {
                     "seed {seed} step {step} check {nth} at {now_ms} {options:?} {subjects:#?}"
                 );
                 if let Ok(verdict) = &expected {
-                    walk.hear(verdict);
+                    walk.observe(verdict);
                 }
             }
         }
@@ -315,7 +315,7 @@ fn with_the_servers_clock() {
             let expected = rust.check(&subjects, now_ms, Options::default());
             assert_eq!(reply.results.remove(0), expected, "seed {seed}");
             let Ok(verdict) = expected else { continue };
-            walk.hear(&verdict);
+            walk.observe(&verdict);
             for (subject, limit) in subjects.iter().zip(verdict.limits) {
                 let ttl_ms = redis.ttl(&subject.key);
                 let reset_ms = i64::try_from(limit.decision.reset_after_ms).unwrap();

@@ -142,7 +142,7 @@ fn file(source: &Source) -> File<'_> {
     }
 }
 
-/// Whether several limits files cannot be told apart on stdout.
+/// Whether several limits files cannot be distinguished on stdout.
 fn prints_one(printer: &Printer) -> bool {
     matches!(printer.format(), Format::Table | Format::Wide)
 }

@@ -82,7 +82,7 @@ impl Admin {
         let fault = newest_fault(&domains);
         let trouble = self.trouble(&poll);
         let verdict = if self.lifecycle.is_leaving() {
-            Err("leaving: told to end".to_owned())
+            Err("shutting down".to_owned())
         } else {
             let loaded = match verdict(&poll, &domains, fault.as_ref()) {
                 Ok(_) if self.domains.is_filling() => Err(self.filling()),

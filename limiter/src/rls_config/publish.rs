@@ -47,7 +47,7 @@ impl PublishError {
     }
 }
 
-/// Writes limits from one source, and knows which it wrote.
+/// Writes limits from one source, and keeps which it wrote.
 pub(crate) struct Publisher {
     store: Arc<dyn Store>,
     /// What messages call the source, and the history its edits' reason.

@@ -247,7 +247,7 @@ mod tests {
         let shop: Name = "shop".parse().unwrap();
         let start = Instant::now();
         let at = |s| start + Duration::from_secs(s);
-        let hear = |id, entries, s| {
+        let record = |id, entries, s| {
             registry.record(&shop, sender(id, None), at(s));
             registry.list_entries(&shop, id, entries, at(s));
         };
@@ -257,16 +257,16 @@ mod tests {
             Some(names.collect::<Vec<_>>().join(","))
         };
         assert_eq!(entries(0), None);
-        hear("p1", "user,tenant", 0);
-        hear("p2", "", 0);
+        record("p1", "user,tenant", 0);
+        record("p2", "", 0);
         assert_eq!(entries(1).unwrap(), "tenant,user");
-        hear("p3", "no name", 3);
+        record("p3", "no name", 3);
         assert_eq!(entries(3), None);
-        hear("p3", "", 4);
+        record("p3", "", 4);
         assert_eq!(entries(4).unwrap(), "tenant,user");
         registry.record(&shop, sender("p4", None), at(5));
         assert_eq!(entries(5), None, "it checks, and has not polled yet");
-        hear("p1", "user", 8);
+        record("p1", "user", 8);
         assert_eq!(entries(16).unwrap(), "user", "the others are gone");
         registry.record(&shop, sender("p1", None), at(17));
         assert_eq!(entries(19), None, "it lists nothing any more");

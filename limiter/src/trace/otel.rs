@@ -89,10 +89,10 @@ impl Traces {
 
 /// `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES`, over a name of ours.
 fn resource() -> Resource {
-    let told = env::var_os("OTEL_SERVICE_NAME").is_some()
+    let configured = env::var_os("OTEL_SERVICE_NAME").is_some()
         || env::var("OTEL_RESOURCE_ATTRIBUTES").is_ok_and(|all| all.contains("service.name="));
     let resource = Resource::builder();
-    if told {
+    if configured {
         return resource.build();
     }
     resource.with_service_name("limiter").build()

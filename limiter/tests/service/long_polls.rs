@@ -40,7 +40,7 @@ fn poll(service: &Service, has: Option<&str>, wait: Duration) -> JoinHandle<Resu
     tokio::spawn(async move { request.send().await })
 }
 
-/// What a poll that need not wait is told to be in force.
+/// The revision in force, by a poll that need not wait.
 async fn newest(service: &Service) -> Result<String> {
     let reply = service.get("/v1/policy?domain=shop").send().await?;
     let tag = reply.header("etag").context("a tag")?;
@@ -217,7 +217,7 @@ async fn a_limiter_that_leaves_holds_none() -> Result<()> {
     Ok(())
 }
 
-/// Whoever would not hear of an edit must not keep proxies from others that would.
+/// A limiter that would not receive an edit must not keep proxies from others that would.
 #[tokio::test]
 async fn a_limiter_that_cannot_ask_its_store_holds_none() -> Result<()> {
     let store = Scripted::with(PER_USER, 1000).await?;
@@ -278,7 +278,7 @@ async fn limits_of_a_later_edit_are_replaced_only_by_what_the_store_has() -> Res
     Ok(())
 }
 
-/// It knows that there is an edit, and not what it says.
+/// It sees that there is an edit, and cannot load it.
 #[tokio::test]
 async fn a_limiter_that_cannot_read_an_edit_holds_none_and_takes_nobody_back() -> Result<()> {
     let store = Scripted::with(PER_USER, 1000).await?;
@@ -299,7 +299,7 @@ async fn a_limiter_that_cannot_read_an_edit_holds_none_and_takes_nobody_back() -
     service.quota_becomes(20).await
 }
 
-/// Who has heard of an edit from one replica, and asks another a moment later.
+/// A proxy that received an edit from one replica, and polls another a moment later.
 #[tokio::test]
 #[ignore = "needs a server"]
 async fn a_limiter_that_did_not_hear_of_an_edit_yet_asks_the_store_first() -> Result<()> {

@@ -97,7 +97,7 @@ async fn a_request_under_way_is_answered_and_then_it_ends() -> Result<()> {
     })
     .await?;
     store.let_through(1);
-    assert!(!asked.await??, "told that the connection ends");
+    assert!(!asked.await??, "the answer closes the connection");
     ended.await??;
     Ok(())
 }

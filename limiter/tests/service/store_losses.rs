@@ -85,14 +85,14 @@ async fn of_a_deleted_domain_the_snapshot_tells_who_deleted_it() -> Result<()> {
     .await?;
     let fresh = Service::ready_on(server.store()?, quick()).await?;
     for service in [&service, &fresh] {
-        let told = until("it is gone", PATIENCE, async || {
+        let answer = until("it is gone", PATIENCE, async || {
             let reply = service.get("/v1/policy?domain=shop").send().await.ok()?;
             (reply.status == 404).then_some(reply)
         })
         .await?;
-        assert_eq!(told.json()?["error"]["code"], "unknown_domain");
+        assert_eq!(answer.json()?["error"]["code"], "unknown_domain");
         let revision = deleted.to_string();
-        assert_eq!(told.header("x-rl-revision"), Some(revision.as_str()));
+        assert_eq!(answer.header("x-rl-revision"), Some(revision.as_str()));
     }
     Ok(())
 }

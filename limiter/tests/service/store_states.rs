@@ -46,21 +46,21 @@ async fn refused(service: &Service, words: &str) -> Result<Value> {
     until(&what, PATIENCE, async || {
         let reply = ask(service).await.ok()?;
         let mut body = reply.json().ok()?;
-        let told = body["error"]["message"].as_str()?.contains(words);
-        (reply.status == 503 && told).then(|| body["error"].take())
+        let matches = body["error"]["message"].as_str()?.contains(words);
+        (reply.status == 503 && matches).then(|| body["error"].take())
     })
     .await
 }
 
-/// What a program is told where nothing was charged, and that a proxy is told the same.
+/// The error that a program receives where nothing was charged; a proxy receives the same.
 async fn nothing_was_charged(service: &Service, error: &Value) -> Result<()> {
     assert_eq!(error["code"], "store_unavailable", "{error}");
     assert_eq!(error["charged"], false, "{error}");
     let batch = service.post("/v1/check", compact("proxy", &["alice"]));
     let reply = batch.header("content-type", CHECK_CBOR).send().await?;
     assert_eq!(reply.status, 503);
-    let told = ApiError::from_json(&reply.body).expect("an error");
-    assert_eq!(told.code, ErrorCode::StoreUntouched, "{told}");
+    let error = ApiError::from_json(&reply.body).expect("an error");
+    assert_eq!(error.code, ErrorCode::StoreUntouched, "{error}");
     Ok(())
 }
 

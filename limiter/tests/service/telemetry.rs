@@ -1,4 +1,4 @@
-//! What a limiter tells of the fleet and of its decisions, as rlctl finds it in Redis.
+//! What a limiter reports of the fleet and of its decisions, as rlctl finds it in Redis.
 
 use std::{sync::Arc, time::Duration};
 

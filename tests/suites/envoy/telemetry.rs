@@ -54,7 +54,7 @@ async fn doctor_names_entries_that_no_live_proxy_supplies() {
     .envoys(2)
     .start()
     .await;
-    let unsupplied = until("doctor knows the entries", PATIENCE, async || {
+    let unsupplied = until("doctor lists the entries", PATIENCE, async || {
         let findings = stage.doctor();
         let findings = findings.as_array().unwrap().iter();
         let found: Vec<Value> = findings

@@ -13,7 +13,7 @@ pub enum Wrong {
     OneMax,
     /// Count epochs as ⌊t/τ⌋, by whatever τ is now.
     EpochByDivision,
-    /// Checks of a limit that leases no more know nothing of the slots.
+    /// Checks of a limit that leases no more do not read the slots.
     StrictIgnoresSlots,
 }
 

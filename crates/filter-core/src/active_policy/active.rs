@@ -20,7 +20,7 @@ pub(crate) enum PolicyState {
     /// No snapshot has been loaded: the limiter decides every request.
     #[default]
     Unknown,
-    /// The limiter does not know the domain: there are no limits.
+    /// The limiter has no such domain: there are no limits.
     NoLimits,
     /// These limits.
     Limits(std::rc::Rc<ActivePolicy>),

@@ -153,7 +153,7 @@ impl Worker {
     fn warn_lost(&mut self) {
         if !std::mem::replace(&mut self.policy.warned_lost, true) {
             let text = format!(
-                "rate limiter: a limiter knows no domain {}, which nobody deleted; the last limits \
+                "rate limiter: a limiter has no domain {}, which nobody deleted; the last limits \
                  stay in force",
                 self.config.domain
             );
@@ -186,7 +186,7 @@ impl Worker {
             SnapshotBody::Unknown => {
                 self.policy.state = PolicyState::NoLimits;
                 format!(
-                    "the limiter knows no domain {}: nothing is limited",
+                    "the limiter has no domain {}: nothing is limited",
                     self.config.domain
                 )
             }

@@ -43,7 +43,7 @@ pub(crate) struct Snapshot {
 /// A limiter's answer about a domain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SnapshotBody {
-    /// It does not know the domain: there are no limits.
+    /// It has no such domain: there are no limits.
     Unknown,
     /// These are its limits, as JSON.
     Limits(Vec<u8>),

@@ -37,7 +37,7 @@ const WAYS: usize = 4;
 const OVERFLOWS: usize = 2;
 
 /// An entry of the table. Each role of a bucket has one type of them: [`BucketEntry`], or the lease's
-/// own, which this module does not know.
+/// own, which this module does not interpret.
 pub(crate) trait Record: Default {
     /// Appends the entry to a value.
     fn write(&self, out: &mut Vec<u8>);

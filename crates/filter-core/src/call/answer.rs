@@ -99,7 +99,7 @@ impl Worker {
         }
     }
 
-    /// The limiter does not know the domain. A request for which no limits are loaded is not
+    /// The limiter has no such domain. A request for which no limits are loaded is not
     /// limited. If limits are loaded, the limiter has lost them, and the request falls back.
     fn unlimited(&mut self, host: &impl Host, now: Now, mut check: PendingCheck) {
         if check.policy.is_some() {

@@ -9,7 +9,7 @@ use crate::request::PendingCheck;
 const MAX_MS: u64 = 10 * 365 * 24 * 60 * 60 * 1000;
 /// The largest number of units that is accepted; no limit has more.
 const MAX_UNITS: u64 = 1 << 53;
-/// The longest delay by a limit that this proxy does not know, in milliseconds.
+/// The longest delay by a limit that is not in this proxy's policy, in milliseconds.
 const MAX_DELAY_MS: u64 = 30_000;
 /// Limits in the answer to one check, at most.
 const MAX_LIMITS: usize = 1024;

@@ -12,7 +12,7 @@ const MAX_REASON: usize = 512;
 /// Why a whole call decided nothing.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum CallError {
-    /// The limiter does not know the domain.
+    /// The limiter has no such domain.
     UnknownDomain,
     /// The limiter refused to read the call, so nothing was charged: it is too large, or malformed.
     Refused {

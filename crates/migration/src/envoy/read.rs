@@ -220,7 +220,7 @@ fn read_requests(field: &Field<'_>, reading: &mut Reading) -> Option<u32> {
     number
 }
 
-/// Fields that envoyproxy/ratelimit knows, but not here, it ignores.
+/// Fields that envoyproxy/ratelimit has elsewhere and ignores here.
 fn unexpected(parent: &Field<'_>, entry: &Entry, expected: &[&str], reading: &mut Reading) {
     let path = Path::Field(&parent.path, &entry.key);
     let known = [&ROOT[..], &DESCRIPTOR, &RATE_LIMIT].concat();

@@ -15,7 +15,7 @@ pub(super) struct Overrides {
     /// None, or a power of two of them. Which one is said by bits of the hash that the maps in
     /// them do not look at.
     shards: Vec<Arc<Shard>>,
-    /// There are more, which the limiter knows.
+    /// There are more, which only the limiter has.
     elsewhere: bool,
 }
 

@@ -76,7 +76,7 @@ impl Beside {
             ),
             Some(kind @ Kind::SlidingWindowLog) => (
                 format!("`lease` on a {}", Written(kind).word()),
-                "it remembers when each unit was used: remove `lease`, or use another algorithm, \
+                "it stores when each unit was used: remove `lease`, or use another algorithm, \
                  such as sliding_window",
             ),
             _ => return true,

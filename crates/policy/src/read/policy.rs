@@ -78,7 +78,7 @@ fn check_format(take: &mut Take<'_, '_>) {
 }
 
 /// Reads the limits of one domain. Those returned are right in themselves; whether they are all,
-/// and right together, the report tells.
+/// and right together, the report says.
 pub fn read_limits(field: Field<'_>, report: &mut Report) -> Vec<Limit> {
     let Value::List(items) = &field.node.value else {
         field.expected("a list of limits", report);

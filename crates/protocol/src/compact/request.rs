@@ -128,7 +128,7 @@ impl Batch {
 
 impl BatchCheck {
     fn write(&self, writer: &mut Writer, limits: &Table<'_>) {
-        // An earlier limiter does not know what comes last; without it the bytes are what it knows.
+        // An earlier limiter cannot read the last field; without it the bytes are what that limiter reads.
         writer.array(4 + self.more());
         writer.list(self.values.iter(), |writer, value| {
             writer.optional(value.as_deref(), Writer::bytes);

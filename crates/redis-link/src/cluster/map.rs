@@ -120,7 +120,7 @@ pub(super) fn ranges(answer: Value, asked: &str) -> Result<Vec<Range>, Error> {
     let ranges: Vec<Range> = ranges.map(|r| range(r, asked)).collect::<Result<_, _>>()?;
     if ranges.is_empty() {
         return Err(Error::Unreachable(
-            "the cluster's node knows of no slots yet".to_owned(),
+            "the cluster's node has no map of slots yet".to_owned(),
         ));
     }
     Ok(ranges)

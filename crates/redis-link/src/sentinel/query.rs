@@ -41,7 +41,7 @@ impl Connection {
         let place = answers.next().map_or(Ok(Value::Nil), reply::of);
         let place = place.map_err(|refusal| Error::from(refusal).to_string())?;
         if place == Value::Nil {
-            return Err(format!("it knows no service {service}"));
+            return Err(format!("it has no service {service}"));
         }
         Ok(Claim {
             primary: address(place).map_err(|e| e.to_string())?,

@@ -256,6 +256,6 @@ async fn an_unknown_service_is_named() -> Result<()> {
     let Err(StoreError::Unreachable(why)) = store.ping().await else {
         panic!("there is no such service")
     };
-    assert!(why.contains("knows no service other"), "{why}");
+    assert!(why.contains("has no service other"), "{why}");
     Ok(())
 }

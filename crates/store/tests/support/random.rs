@@ -218,7 +218,7 @@ impl Walk {
     }
 
     /// Remembers what was granted, to be settled.
-    pub fn hear(&mut self, verdict: &Verdict) {
+    pub fn observe(&mut self, verdict: &Verdict) {
         for (leases, limit) in self.leases.iter_mut().zip(&verdict.limits) {
             leases.granted.extend(limit.lease);
             let units = limit.charged;

@@ -33,7 +33,7 @@ pub(super) fn targets(out: Option<&Path>, domains: &[Domain]) -> Result<Vec<Path
     }
 }
 
-/// Writes them, all or none as far as what is there already can tell.
+/// Writes them, all or none as far as the files that exist already show.
 pub(super) fn write(targets: &[PathBuf], domains: &[Domain], overwrite: bool) -> Result<(), Error> {
     let taken = targets.iter().find(|path| !overwrite && path.exists());
     if let Some(taken) = taken {

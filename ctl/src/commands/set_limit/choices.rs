@@ -1,5 +1,5 @@
 //! The words that fields take. They are repeated here for `--help`, for completion and for
-//! "did you mean"; a test holds them to those that limits know.
+//! "did you mean"; a test compares them with those of limits.
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 

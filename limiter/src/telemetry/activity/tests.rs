@@ -71,7 +71,7 @@ fn a_slot_is_told_while_it_fills_and_at_its_end_and_then_a_new_one_begins() {
     };
     let first = Resolution::Fine.slot(START_MS);
     assert_eq!((due.slot, due.is_final, denied(due)), (first, false, 1));
-    // Nothing new, nothing to tell.
+    // Nothing new, nothing to report.
     assert!(recorder.collect(&counters, START_MS + 2000).is_empty());
     decide(&mut recorder, &counters, &answer("alice", false));
     let last = recorder.collect(&counters, START_MS + 5100);
@@ -93,7 +93,7 @@ fn a_slot_is_told_while_it_fills_and_at_its_end_and_then_a_new_one_begins() {
 fn what_could_not_be_told_stays_and_is_told_as_of_the_last_slot() {
     let (counters, mut recorder) = (counters(), ActivityRecorder::new(START_MS));
     decide(&mut recorder, &counters, &answer("alice", false));
-    // Nobody says that this was told.
+    // The report is not confirmed.
     recorder.collect(&counters, START_MS + 6000);
     decide(&mut recorder, &counters, &answer("alice", false));
     let late = recorder.collect(&counters, START_MS + 62_000);
@@ -105,7 +105,7 @@ fn what_could_not_be_told_stays_and_is_told_as_of_the_last_slot() {
 #[test]
 fn an_hour_is_told_of_now_and_then() {
     let (counters, mut recorder) = (counters(), ActivityRecorder::new(START_MS));
-    let mut told = 0;
+    let mut reported = 0;
     for second in 1..=60 {
         decide(&mut recorder, &counters, &answer("alice", true));
         let due = recorder.collect(&counters, START_MS + second * 1000);
@@ -113,13 +113,13 @@ fn an_hour_is_told_of_now_and_then() {
             .iter()
             .filter(|due| due.slot.resolution == Resolution::Coarse);
         for due in long {
-            told += 1;
+            reported += 1;
             assert_eq!(due.noted.activity.limits.len(), 1);
             assert!(due.noted.activity.buckets.is_empty());
         }
         recorder.written(&due, START_MS + second * 1000);
     }
-    assert_eq!(told, 6);
+    assert_eq!(reported, 6);
 }
 
 #[test]

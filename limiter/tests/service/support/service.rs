@@ -69,8 +69,8 @@ impl Service {
         until(&what, PATIENCE, async || {
             let reply = self.admin("/readyz").send().await.ok()?;
             let report = reply.json().ok()?;
-            let told = report["message"].as_str()?.contains(words);
-            (reply.status == status && told).then_some(report)
+            let matches = report["message"].as_str()?.contains(words);
+            (reply.status == status && matches).then_some(report)
         })
         .await
     }

@@ -111,7 +111,7 @@ fn answered_in_a_row(host: &SharedData, seed: u64) -> (PolicyPoller, u64) {
         while !worker.is_due(host, at(ms)) {
             ms += 1;
         }
-        assert_eq!(worker.wait_ms(), 0, "a poll to get to know the limiter");
+        assert_eq!(worker.wait_ms(), 0, "the first poll is not held");
         worker.poll_unchanged(host, None);
     }
     while !worker.is_due(host, at(ms)) {

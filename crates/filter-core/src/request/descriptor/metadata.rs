@@ -1,4 +1,4 @@
-//! Dynamic metadata: what other filters know of a request, such as the claims of its token.
+//! Dynamic metadata: values that other filters set for a request, such as the claims of its token.
 //!
 //! The host hands a value over as bytes that do not say whether they are text, a number or a
 //! list, and a client may choose text that looks like a number. Where the bytes leave a doubt,

@@ -30,7 +30,7 @@ pub fn impatient() -> Options {
     }
 }
 
-/// Checks of many clients until they are told to end, and how many there were so far.
+/// Checks of many clients until they are stopped, and how many there were so far.
 struct Load {
     store: Arc<dyn Store>,
     policy: Compiled,
