@@ -8,7 +8,7 @@ use harness::{Client, EnvoyConfig, until};
 use serde_json::{Value, json};
 
 use crate::checks::{documents, file, passes, text, variable};
-use crate::running::{GATEWAY, Running, statuses};
+use crate::running::{GATEWAY, Running, WatchedFiles, statuses};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -125,7 +125,10 @@ async fn every_metric_in_use_exists() {
         .await
         .unwrap()
         .text();
-    let limiter = declared(&page);
+    let mut limiter = declared(&page);
+    let files = WatchedFiles::start().await;
+    let page = Client::new().get(&format!("http://127.0.0.1:{}/metrics", files.port));
+    limiter.extend(declared(&page.send().await.unwrap().text()));
     let wanted: BTreeSet<String> = expressions().iter().flat_map(|e| metrics_in(e)).collect();
     assert!(wanted.len() >= 15, "{wanted:?}");
     // Without a limiter calls fail, and with a start without one requests are unguarded.

@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use crate::checks::{file, variable};
 use crate::monitoring::{alerts, queries, unreachable};
-use crate::running::{GATEWAY, Running, port_of};
+use crate::running::{GATEWAY, Running, WatchedFiles, port_of};
 
 const PATIENCE: Duration = Duration::from_mins(1);
 
@@ -30,7 +30,7 @@ struct Prometheus {
 }
 
 impl Prometheus {
-    async fn start(limiters: &[u16], envoys: &[u16]) -> Self {
+    async fn start(limiters: &[u16], envoys: &[u16], files: &[u16]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let targets = |ports: &[u16]| {
             let targets: Vec<String> = ports
@@ -43,9 +43,11 @@ impl Prometheus {
             "global: {{scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s}}\n\
              scrape_configs:\n\
              - {{job_name: limiter, static_configs: [{{targets: [{}]}}]}}\n\
-             - {{job_name: envoy, metrics_path: /stats/prometheus, static_configs: [{{targets: [{}]}}]}}\n",
+             - {{job_name: envoy, metrics_path: /stats/prometheus, static_configs: [{{targets: [{}]}}]}}\n\
+             - {{job_name: files, static_configs: [{{targets: [{}]}}]}}\n",
             targets(limiters),
-            targets(envoys)
+            targets(envoys),
+            targets(files)
         );
         let path = dir.path().join("prometheus.yaml");
         std::fs::write(&path, config).unwrap();
@@ -157,7 +159,9 @@ async fn every_panel_and_alert_shows_what_happens() {
     let stranded = Running::under(LIMITS, unreachable(), GATEWAY, &[]).await;
     let limiter = port_of(&running.limiter.admin_url());
     let admin = |running: &Running| running.envoy.admin_port();
-    let prometheus = Prometheus::start(&[limiter], &[admin(&running), admin(&stranded)]).await;
+    let files = WatchedFiles::start().await;
+    let envoys = [admin(&running), admin(&stranded)];
+    let prometheus = Prometheus::start(&[limiter], &envoys, &[files.port]).await;
 
     let users = ["alice", "bob", "carol"];
     let (mut checked, mut leased) = (0, 0);

@@ -1,9 +1,11 @@
 //! A limiter, a service and an Envoy that runs one of the shipped files.
 
 use std::path::Path;
+use std::process::Command;
 
 use harness::{
-    Envoy, EnvoyConfig, Limiter, LimiterPlan, Ports, Programs, Request, Upstream, free_port,
+    Client, Envoy, EnvoyConfig, Limiter, LimiterPlan, Ports, Process, Programs, Redis, Request,
+    Upstream, free_port,
 };
 use tempfile::TempDir;
 
@@ -68,6 +70,45 @@ impl Running {
     /// A GET as a user.
     pub fn get(&self, user: &str) -> Request {
         self.envoy.get("/api/x").header("x-user-id", user)
+    }
+}
+
+/// `rlctl apply --watch` over [`LIMITS`], and its store.
+pub struct WatchedFiles {
+    /// The port of its metrics.
+    pub port: u16,
+    _rlctl: Process,
+    _store: Redis,
+    _dir: TempDir,
+}
+
+impl WatchedFiles {
+    /// Starts both, and waits until the limits are in force.
+    pub async fn start() -> Self {
+        let programs = Programs::from_env().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let store = Redis::start(&programs.redis, free_port().unwrap(), dir.path());
+        let store = store.await.unwrap();
+        let limits = dir.path().join("limits.yaml");
+        std::fs::write(&limits, LIMITS).unwrap();
+        let port = free_port().unwrap();
+        let mut rlctl = Command::new(&programs.rlctl);
+        rlctl
+            .args(["apply", "--watch", "--redis", &store.url(), "--file"])
+            .arg(&limits)
+            .arg(format!("--metrics-listen=127.0.0.1:{port}"));
+        let mut rlctl = Process::start("rlctl", &mut rlctl, dir.path()).unwrap();
+        let ready = Client::new().get(&format!("http://127.0.0.1:{port}/readyz"));
+        rlctl
+            .ready(async || (ready.send().await.ok()?.status == 200).then_some(()))
+            .await
+            .unwrap();
+        Self {
+            port,
+            _rlctl: rlctl,
+            _store: store,
+            _dir: dir,
+        }
     }
 }
 
