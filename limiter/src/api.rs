@@ -92,14 +92,31 @@ impl Bounds {
 type Answered = Result<Response<Bytes>, ApiError>;
 
 impl Handler for Api {
-    async fn handle(
+    fn handle(
         self: Arc<Self>,
         request: Request<Incoming>,
         peer: Arc<Peer>,
-    ) -> Response<Bytes> {
+    ) -> impl Future<Output = Response<Bytes>> + Send + 'static {
         let (head, body) = request.into_parts();
+        // Not in the future: many requests may arrive before the first one runs.
+        let standing = self.standing(&head);
+        if let Some(standing) = standing {
+            peer.admit_as(standing);
+        }
+        self.answer(head, body, peer, standing)
+    }
+}
+
+impl Api {
+    async fn answer(
+        self: Arc<Self>,
+        head: Parts,
+        body: Incoming,
+        peer: Arc<Peer>,
+        standing: Option<Standing>,
+    ) -> Response<Bytes> {
         let grpc = rate_limit::is_grpc(&head.headers);
-        let answered = self.route(&head, body, peer).await;
+        let answered = self.route(&head, body, peer, standing).await;
         let mut response = answered.unwrap_or_else(|error| {
             self.metrics.refused(error.code.word());
             if grpc {
@@ -112,28 +129,42 @@ impl Handler for Api {
         response.headers_mut().insert(API, version);
         response
     }
-}
 
-impl Api {
-    async fn route(&self, head: &Parts, body: Incoming, peer: Arc<Peer>) -> Answered {
-        // Health checkers have no token, and learn nothing from the answer.
-        if head.uri.path() == "/v1/health" && head.method == Method::GET {
-            peer.admit_as(Standing::Guest);
-            return self.health();
+    /// What a request shows; `None`: neither a token nor a health check.
+    fn standing(&self, head: &Parts) -> Option<Standing> {
+        let health = match head.uri.path() {
+            "/v1/health" => head.method == Method::GET,
+            rate_limit::HEALTH_CHECK => head.method == Method::POST,
+            _ => false,
+        };
+        if health {
+            return Some(Standing::Guest);
         }
-        if head.uri.path() == rate_limit::HEALTH_CHECK && head.method == Method::POST {
-            peer.admit_as(Standing::Guest);
-            return Box::pin(self.health_check(body)).await;
+        let tokens = self.tokens.as_ref();
+        tokens
+            .is_none_or(|tokens| tokens.admit(&head.headers))
+            .then_some(Standing::Client)
+    }
+
+    async fn route(
+        &self,
+        head: &Parts,
+        body: Incoming,
+        peer: Arc<Peer>,
+        standing: Option<Standing>,
+    ) -> Answered {
+        match standing {
+            // Health checkers have no token, and learn nothing from the answer.
+            Some(Standing::Guest) if head.method == Method::GET => return self.health(),
+            Some(Standing::Guest) => return Box::pin(self.health_check(body)).await,
+            Some(Standing::Client) => {}
+            None => {
+                return Err(ApiError::new(
+                    ErrorCode::Unauthorized,
+                    "this limiter wants `authorization: Bearer TOKEN` with one of its tokens",
+                ));
+            }
         }
-        if let Some(tokens) = &self.tokens
-            && !tokens.admit(&head.headers)
-        {
-            return Err(ApiError::new(
-                ErrorCode::Unauthorized,
-                "this limiter wants `authorization: Bearer TOKEN` with one of its tokens",
-            ));
-        }
-        peer.admit_as(Standing::Client);
         if head.headers.contains_key(ORIGIN) {
             let message = "this limiter answers programs and proxies, not web pages";
             return Err(refusal::invalid("origin", message));

@@ -170,7 +170,7 @@ async fn a_hangup_reads_the_limits_again() -> Result<()> {
 async fn a_second_signal_ends_it_at_once() -> Result<()> {
     let mut running = Running::start(&["--drain", "1h"]).await?;
     running.process.signal(Signal::INT)?;
-    running.page_with("/readyz", "leaving").await?;
+    running.page_with("/readyz", "shutting down").await?;
     running.process.signal(Signal::TERM)?;
     assert_eq!(running.process.ended().await?.code(), Some(130));
     Ok(())

@@ -2,9 +2,9 @@
 
 use std::{convert::Infallible, pin::pin, sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use hyper::{
-    Request, Response, Version,
-    body::Incoming,
+    Response, Version,
     header::{CONNECTION, HeaderValue},
     service::service_fn,
 };
@@ -29,9 +29,10 @@ use crate::tls::Tls;
 /// Header bytes of one request; clients send a few hundred.
 const MAX_HEAD: u16 = 16 * 1024;
 
-/// Streams of one HTTP/2 connection at once: a worker of Envoy has a poll, a report and eight calls
-/// under way for each domain, and opens a connection more where that is not enough.
-const MAX_STREAMS: u32 = 64;
+/// Streams of one HTTP/2 connection at once. Envoy sends all that waited for a connection before it
+/// reads this number, up to 1,024 unless configured; a stream beyond it would be refused, and the
+/// request behind it pass or fail without a decision. [`Peer::bound_streams`] bounds what they hold.
+const MAX_STREAMS: u32 = 1024;
 
 /// Dead peers of HTTP/2 connections are found by pings this far apart.
 const PING_EVERY: Duration = Duration::from_secs(20);
@@ -102,11 +103,13 @@ impl<H: Handler> Server<H> {
     {
         let service = service_fn(|request| {
             let exchange = Exchange {
-                running: Running::start(peer),
-                unsent: Arc::clone(unsent),
+                running: Running::start(peer, unsent),
                 lifecycle: Arc::clone(lifecycle),
+                http1: request.version() <= Version::HTTP_11,
             };
-            exchange.answer(Arc::clone(&self.handler), request)
+            let answer = Arc::clone(&self.handler).handle(request, Arc::clone(peer));
+            peer.bound_streams(unsent);
+            exchange.answer(answer)
         });
         let socket = TokioIo::new(stream);
         let mut connection = pin!(self.protocols.serve_connection(socket, service));
@@ -134,28 +137,26 @@ fn log_end<E: std::fmt::Display>(ended: Result<(), E>) {
 /// One request and what its answer needs.
 struct Exchange {
     running: Running,
-    unsent: Arc<Unsent>,
     lifecycle: Arc<Lifecycle>,
+    http1: bool,
 }
 
 impl Exchange {
-    async fn answer<H: Handler>(
+    async fn answer(
         self,
-        handler: Arc<H>,
-        request: Request<Incoming>,
+        answer: impl Future<Output = Response<Bytes>>,
     ) -> Result<Response<ResponseBody>, Infallible> {
-        let http1 = request.version() <= Version::HTTP_11;
         let peer = self.running.peer();
-        let mut response = handler.handle(request, Arc::clone(peer)).await;
+        let mut response = answer.await;
         // Who was not let in does not keep a connection either.
         let last = !peer.is_admitted();
-        if http1 && (last || self.lifecycle.is_leaving()) {
+        if self.http1 && (last || self.lifecycle.is_leaving()) {
             let close = HeaderValue::from_static("close");
             response.headers_mut().insert(CONNECTION, close);
         } else if last {
             peer.order(Order::End);
         }
         let trailers = response.extensions_mut().remove();
-        Ok(response.map(|bytes| ResponseBody::new(bytes, trailers, peer, &self.unsent)))
+        Ok(response.map(|bytes| ResponseBody::new(bytes, trailers, peer, self.running.unsent())))
     }
 }

@@ -33,6 +33,9 @@ const UNSENT_PERIOD: Duration = Duration::from_secs(5);
 /// With more bytes of answers unsent than this, the period is that of the sweep.
 const UNSENT_MAX: usize = 16 << 20;
 
+/// With more streams than this on all connections, each may have few. They take about 60 MB.
+const STREAMS_CROWDED: usize = 8 * 1024;
+
 /// How long a connection that was ordered to end may take, once its requests have their answers.
 const LAST_BYTES: Duration = Duration::from_secs(5);
 
@@ -43,6 +46,8 @@ const LAST_REQUEST: Duration = Duration::from_millis(250);
 #[derive(Default)]
 pub(super) struct Unsent {
     bytes: AtomicUsize,
+    /// Requests without an answer and answers that were not sent whole.
+    streams: AtomicUsize,
     period: AtomicUsize,
 }
 
@@ -52,11 +57,26 @@ impl Unsent {
         self.period.load(Ordering::Relaxed)
     }
 
+    /// Whether there are so many streams that no connection may have many more.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.streams.load(Ordering::Relaxed) > STREAMS_CROWDED
+    }
+
+    pub(super) fn start_stream(&self) {
+        self.streams.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn end_stream(&self) {
+        self.streams.fetch_sub(1, Ordering::Relaxed);
+    }
+
     pub(super) fn add(&self, bytes: usize) {
+        self.start_stream();
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     pub(super) fn subtract(&self, bytes: usize) {
+        self.end_stream();
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
@@ -142,8 +162,8 @@ impl Connections {
             if oldest.get().opened.elapsed() < GRACE {
                 return Room::Soon;
             }
-            oldest.remove().order(Order::Cut);
-            self.metrics.cut("crowded");
+            let oldest = oldest.remove();
+            self.cut(&oldest, "crowded");
         }
         table.last_id += 1;
         let id = table.last_id;
@@ -203,7 +223,9 @@ impl Connections {
                 Some(quiet) if quiet >= self.bounds.idle + LAST_BYTES => {
                     self.cut(&known.peer, "silent");
                 }
-                Some(quiet) if quiet >= self.bounds.idle => known.peer.order(Order::End),
+                Some(quiet) if quiet >= self.bounds.idle => {
+                    known.peer.order(Order::End);
+                }
                 _ => {}
             }
         }
@@ -236,9 +258,10 @@ impl Connections {
         Some(self.unsent.period.fetch_xor(1, Ordering::Relaxed) ^ 1)
     }
 
-    fn cut(&self, peer: &Peer, why: &'static str) {
-        peer.order(Order::Cut);
-        self.metrics.cut(why);
+    pub(super) fn cut(&self, peer: &Peer, why: &'static str) {
+        if peer.order(Order::Cut) {
+            self.metrics.cut(why);
+        }
     }
 
     /// Nothing new is accepted: connections end after the requests that they have.

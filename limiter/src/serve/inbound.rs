@@ -114,6 +114,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for Inbound<S> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         ready!(self.poll_turn(context));
+        // h2 would start all streams that it can read before the connection's end is looked at.
+        if self.peer.is_cut() {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+        }
         if !self.peer.is_client() {
             return self.poll_stranger(context, buffer);
         }

@@ -11,7 +11,7 @@ use std::{
 
 use tokio::sync::Notify;
 
-use super::connections::Connections;
+use super::connections::{Connections, Unsent};
 
 /// What a connection is ordered to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +25,9 @@ pub(super) enum Order {
 const NONE: u8 = 0;
 const END: u8 = 1;
 const CUT: u8 = 2;
+
+/// Requests without an answer and answers unsent that any connection may have.
+const STREAMS_MAX: usize = 64;
 
 /// What a connection has shown, once it is no newcomer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,6 +103,20 @@ impl Peer {
         self.standing.load(Ordering::Relaxed) == CLIENT
     }
 
+    /// Another request arrived. Ends the connection if it holds too many: more than
+    /// [`STREAMS_MAX`], unless it is a client's and all connections together hold no masses of them.
+    pub(super) fn bound_streams(&self, unsent: &Unsent) {
+        let answers = self.unsent.iter();
+        let answers: usize = answers.map(|count| count.load(Ordering::Relaxed)).sum();
+        let held = self.running.load(Ordering::Relaxed).saturating_add(answers);
+        if held <= STREAMS_MAX || self.is_client() && !unsent.is_crowded() {
+            return;
+        }
+        if let Some(connections) = self.connections.upgrade() {
+            connections.cut(self, "streams");
+        }
+    }
+
     /// Counts bytes of bodies that this connection's requests hold; `false`, and nothing is
     /// counted, if they would be more than `max`.
     pub(crate) fn hold_bytes(&self, bytes: usize, max: usize) -> bool {
@@ -121,15 +138,22 @@ impl Peer {
         unsent.any(|answers| answers.load(Ordering::Relaxed) > 0)
     }
 
-    /// Orders the connection to end; the stricter order counts.
-    pub(super) fn order(&self, order: Order) {
+    /// Orders the connection to end; the stricter order counts. Returns whether this one is new.
+    pub(super) fn order(&self, order: Order) -> bool {
         let order = match order {
             Order::End => END,
             Order::Cut => CUT,
         };
-        if self.order.fetch_max(order, Ordering::AcqRel) < order {
+        let new = self.order.fetch_max(order, Ordering::AcqRel) < order;
+        if new {
             self.changed.notify_one();
         }
+        new
+    }
+
+    /// Whether it is to end now.
+    pub(super) fn is_cut(&self) -> bool {
+        self.order.load(Ordering::Relaxed) == CUT
     }
 
     /// Waits for an order stricter than `known`.
@@ -145,22 +169,35 @@ impl Peer {
 }
 
 /// A request that was started and has not ended, be it because its client left.
-pub(super) struct Running(Arc<Peer>);
+pub(super) struct Running {
+    peer: Arc<Peer>,
+    unsent: Arc<Unsent>,
+}
 
 impl Running {
-    pub(super) fn start(peer: &Arc<Peer>) -> Self {
+    pub(super) fn start(peer: &Arc<Peer>, unsent: &Arc<Unsent>) -> Self {
         peer.started.fetch_add(1, Ordering::Relaxed);
         peer.running.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::clone(peer))
+        unsent.start_stream();
+        Self {
+            peer: Arc::clone(peer),
+            unsent: Arc::clone(unsent),
+        }
     }
 
     pub(super) fn peer(&self) -> &Arc<Peer> {
-        &self.0
+        &self.peer
+    }
+
+    /// The answers of all connections that were not sent whole.
+    pub(super) fn unsent(&self) -> &Arc<Unsent> {
+        &self.unsent
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.0.running.fetch_sub(1, Ordering::Relaxed);
+        self.peer.running.fetch_sub(1, Ordering::Relaxed);
+        self.unsent.end_stream();
     }
 }

@@ -113,11 +113,15 @@ async fn what_is_no_request_is_told_so_on_both_ports() -> Result<()> {
 
 /// An HTTP/2 client whose streams may receive nothing.
 async fn without_window(address: SocketAddr) -> Result<h2::client::SendRequest<Bytes>> {
+    http2(address, h2::client::Builder::new().initial_window_size(0)).await
+}
+
+async fn http2(
+    address: SocketAddr,
+    builder: &h2::client::Builder,
+) -> Result<h2::client::SendRequest<Bytes>> {
     let stream = TcpStream::connect(address).await?;
-    let (client, connection) = h2::client::Builder::new()
-        .initial_window_size(0)
-        .handshake(stream)
-        .await?;
+    let (client, connection) = builder.handshake(stream).await?;
     tokio::spawn(connection);
     Ok(client)
 }
@@ -137,13 +141,51 @@ async fn streams_without_a_window_are_few_and_end() -> Result<()> {
         let (answer, _) = client.send_request(get("/v1/policy?domain=shop")?, true)?;
         waiting.push(answer.await?);
     }
-    assert_eq!(client.current_max_send_streams(), 64);
     cut(&service, "unread", 1).await?;
     for answer in &mut waiting {
         let data = answer.body_mut().data().await;
         assert!(data.is_none_or(|data| data.is_err()), "no answer came");
     }
     assert!(service.allows("a").await?);
+    Ok(())
+}
+
+/// Envoy sends what waited for a connection before it reads how many streams it may have.
+#[tokio::test]
+async fn a_clients_first_flight_is_answered_whole() -> Result<()> {
+    let service = Service::with(PER_USER).await?;
+    let mut builder = h2::client::Builder::new();
+    let mut client = http2(service.data, builder.initial_max_send_streams(1000)).await?;
+    let mut answers = Vec::new();
+    for _ in 0..500 {
+        client = client.ready().await?;
+        let (answer, _) = client.send_request(get("/v1/policy?domain=shop")?, true)?;
+        answers.push(answer);
+    }
+    for answer in answers {
+        assert_eq!(answer.await?.status(), 200);
+    }
+    Ok(())
+}
+
+/// Neither a stranger nor, while many answers are unsent, a client holds many streams.
+#[tokio::test]
+async fn who_shows_no_token_has_few_streams() -> Result<()> {
+    let (service, _file) = with_token(quick()).await?;
+    let mut client = without_window(service.data).await?;
+    let mut health = Vec::new();
+    for _ in 0..200 {
+        let Ok(ready) = client.ready().await else {
+            break;
+        };
+        client = ready;
+        match client.send_request(get("/v1/health")?, true) {
+            Ok((answer, _)) => health.push(answer),
+            Err(_) => break,
+        }
+    }
+    cut(&service, "streams", 1).await?;
+    assert_eq!(asks_with_token(&service).await?, 200);
     Ok(())
 }
 

@@ -117,7 +117,7 @@ async fn while_leaving_it_is_not_ready_but_answers() -> Result<()> {
             .send()
             .await
             .ok()?;
-        (reply.status == 503 && reply.text().contains("leaving")).then_some(())
+        (reply.status == 503 && reply.text().contains("shutting down")).then_some(())
     })
     .await?;
     let reply = client
