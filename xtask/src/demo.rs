@@ -3,6 +3,7 @@
 
 mod ports;
 mod printer;
+mod rate_limit_service;
 mod stage;
 mod steps;
 
@@ -23,11 +24,21 @@ use stage::Stage;
 #[derive(clap::Args)]
 pub struct Args {
     /// Leave everything running after the demo, until Ctrl-C
-    #[arg(long)]
+    #[arg(long, conflicts_with = "story")]
     keep: bool,
+    /// Show something else instead
+    #[arg(long, value_enum)]
+    story: Option<Story>,
     /// Use the ports from this one on instead of those in envoy.yaml
     #[arg(long, value_name = "PORT")]
     port_base: Option<u16>,
+}
+
+/// A short demo of one thing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Story {
+    /// Envoy's own rate limit filter, with a file of envoyproxy/ratelimit
+    RateLimitService,
 }
 
 /// Fetches missing tools, builds, starts everything and runs the demo.
@@ -91,6 +102,12 @@ async fn demo(
     ports: DemoPorts,
 ) -> Result<()> {
     let printer = Printer::detect();
+    if let Some(Story::RateLimitService) = args.story {
+        rate_limit_service::run(&printer, workspace, &programs, ports).await?;
+        printer.heading("Done");
+        printer.text("Every step was checked. Everything is stopped now.");
+        return Ok(());
+    }
     let mut stage = Stage::start(&printer, workspace, programs, ports).await?;
     steps::run(&printer, &mut stage).await?;
     if args.keep {

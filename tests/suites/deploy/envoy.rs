@@ -82,6 +82,19 @@ fn same_labels(page: &str, sample: &str) -> bool {
     page.lines().any(|line| parts(line) == parts(sample))
 }
 
+/// Limits with `per` apply to descriptors of Envoy's own filter, too.
+#[tokio::test]
+async fn envoys_own_filter_limits_by_the_rate_limit_service() {
+    let config = EnvoyConfig::read(&file("deploy/envoy/rate-limit-service.yaml")).unwrap();
+    let config = config.edit(|tree| {
+        let timeout = "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config/http_filters/0/typed_config/timeout";
+        *tree.pointer_mut(timeout).unwrap() = "2s".into();
+    });
+    let running = Running::start(config, GATEWAY, &[]).await;
+    let answers = statuses(&running.get("alice"), 6).await;
+    assert_eq!(answers, [200, 200, 200, 200, 200, 429]);
+}
+
 #[tokio::test]
 async fn the_gateway_shows_its_token() {
     let tokens = tempfile::NamedTempFile::new().unwrap();

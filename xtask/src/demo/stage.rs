@@ -128,7 +128,8 @@ impl Stage {
 
 const WORKERS: u32 = 2;
 
-fn fresh_folder(workspace: &Workspace) -> Result<PathBuf> {
+/// An empty folder for what the demo writes.
+pub fn fresh_folder(workspace: &Workspace) -> Result<PathBuf> {
     let dir = workspace
         .short(&workspace.target.join("demo"))
         .to_path_buf();

@@ -16,7 +16,7 @@ const LIMIT: &str = "orders";
 /// Its burst.
 const BURST: usize = 5;
 /// An edit is in force everywhere within a second; the rest allows for a busy machine.
-const EDIT_MAX: Duration = Duration::from_secs(3);
+pub const EDIT_MAX: Duration = Duration::from_secs(3);
 /// Timeout of everything that has no bound of its own.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -226,7 +226,7 @@ fn request_line(user: &str) -> String {
 }
 
 /// Repeats until the result is true; returns the milliseconds it took.
-async fn eventually(
+pub async fn eventually(
     limit: Duration,
     what: &str,
     mut attempt: impl AsyncFnMut() -> Result<bool>,
