@@ -43,7 +43,7 @@ fn serve_traced(flags: &Flags) -> Result<(), Box<dyn std::error::Error>> {
         let listeners = Listeners::bind(flags.listen, flags.admin)?;
         let store = store::open(url, flags.store_options())?;
         if matches!(url, StoreUrl::Memory) {
-            tracing::warn!("buckets are in this process's memory: use it alone, for development");
+            tracing::warn!("limits and buckets are in the memory of this process, where rlctl and other limiters cannot see them; set --store or RL_STORE to redis://HOST");
         }
         tracing::info!(
             listen = %listeners.data.local_addr()?,

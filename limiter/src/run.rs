@@ -111,7 +111,7 @@ pub async fn run(
     ));
 
     shutdown.await;
-    tracing::info!(drain = ?settings.drain, "leaving");
+    tracing::info!(drain = ?settings.drain, "shutting down");
     lifecycle.enter(Phase::Leave);
     sleep(settings.drain).await;
     lifecycle.enter(Phase::Close);
@@ -121,7 +121,7 @@ pub async fn run(
         lifecycle.enter(Phase::Abort);
     }
     while serving.join_next().await.is_some() {}
-    tracing::info!("every request has its answer; bye");
+    tracing::info!("stopped: every request was answered");
     Ok(())
 }
 
