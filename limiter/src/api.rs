@@ -41,6 +41,8 @@ use crate::{
 use body::Bodies;
 use inflight::Inflight;
 
+pub(crate) use rate_limit::Watched;
+
 const API: HeaderName = HeaderName::from_static(API_HEADER);
 const REVISION: HeaderName = HeaderName::from_static(REVISION_HEADER);
 
@@ -54,6 +56,7 @@ pub(crate) struct Api {
     pub(crate) tokens: Option<Arc<Tokens>>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) lifecycle: Arc<Lifecycle>,
+    pub(crate) watched: Watched,
     pub(crate) bounds: Bounds,
 }
 
@@ -134,7 +137,7 @@ impl Api {
     fn standing(&self, head: &Parts) -> Option<Standing> {
         let health = match head.uri.path() {
             "/v1/health" => head.method == Method::GET,
-            rate_limit::HEALTH_CHECK => head.method == Method::POST,
+            rate_limit::HEALTH_CHECK | rate_limit::HEALTH_WATCH => head.method == Method::POST,
             _ => false,
         };
         if health {
@@ -156,6 +159,9 @@ impl Api {
         match standing {
             // Health checkers have no token, and learn nothing from the answer.
             Some(Standing::Guest) if head.method == Method::GET => return self.health(),
+            Some(Standing::Guest) if head.uri.path() == rate_limit::HEALTH_WATCH => {
+                return Box::pin(self.health_watch(body, peer)).await;
+            }
             Some(Standing::Guest) => return Box::pin(self.health_check(body)).await,
             Some(Standing::Client) => {}
             None => {

@@ -64,6 +64,8 @@ pub(crate) struct Metrics {
     pub(crate) waiting: Gauge,
     /// Polls that wait for an edit (`GET /v1/policy` with `wait_ms`).
     pub(crate) held: Gauge,
+    /// Calls that watch the health over gRPC.
+    pub(crate) watches: Gauge,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -150,6 +152,7 @@ impl Metrics {
             body_bytes: Gauge::default(),
             waiting: Gauge::default(),
             held: Gauge::default(),
+            watches: Gauge::default(),
         };
         metrics.register();
         metrics
@@ -263,6 +266,11 @@ impl Metrics {
             "held_polls",
             "Long polls held; each proxy has one",
             self.held.clone(),
+        );
+        all.register(
+            "health_watches",
+            "Calls that watch the health over gRPC",
+            self.watches.clone(),
         );
     }
 

@@ -12,7 +12,7 @@ use tokio::{
 use crate::{
     LimitsError, Listeners, Settings, TlsError, TokenError,
     admin::{Admin, Data, Page},
-    api::{Api, Bounds},
+    api::{Api, Bounds, Watched},
     batch::Batcher,
     callers::Callers,
     domains::Domains,
@@ -176,6 +176,7 @@ impl Parts {
             tokens: of_checks.clone(),
             metrics: Arc::clone(&metrics),
             lifecycle: Arc::clone(&lifecycle),
+            watched: Watched::new(metrics.watches.clone()),
             bounds: Bounds::new(settings, &metrics),
         };
         let admin = Admin {
@@ -213,6 +214,8 @@ impl Parts {
         background.spawn(async move { proxies.record_forever().await });
         let (domains, telemetry) = (Arc::clone(&self.domains), Arc::clone(&self.telemetry));
         background.spawn(async move { telemetry.write_forever(&domains).await });
+        let api = Arc::clone(&self.api);
+        background.spawn(async move { api.follow_health().await });
         for tokens in self.tokens.iter().flatten() {
             background.spawn(Arc::clone(tokens).follow());
         }

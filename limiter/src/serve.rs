@@ -27,7 +27,7 @@ use repoll::Repoll;
 
 pub(crate) use lifecycle::{Lifecycle, Phase};
 pub(crate) use peer::{Peer, Standing};
-pub(crate) use response_body::Trailers;
+pub(crate) use response_body::{Following, Trailers};
 
 /// What answers the requests of one port.
 pub(crate) trait Handler: Send + Sync + 'static {

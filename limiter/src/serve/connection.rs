@@ -157,6 +157,12 @@ impl Exchange {
             peer.order(Order::End);
         }
         let trailers = response.extensions_mut().remove();
-        Ok(response.map(|bytes| ResponseBody::new(bytes, trailers, peer, self.running.unsent())))
+        let following = response.extensions_mut().remove();
+        let mut response =
+            response.map(|bytes| ResponseBody::new(bytes, trailers, peer, self.running.unsent()));
+        if let Some(following) = following {
+            response.body_mut().stay_open(following, self.running);
+        }
+        Ok(response)
     }
 }

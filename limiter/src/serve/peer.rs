@@ -57,6 +57,8 @@ pub(crate) struct Peer {
     /// Answers that were not sent whole, by the parity of the period in which they were made.
     pub(super) unsent: [AtomicUsize; 2],
     body_bytes: AtomicUsize,
+    /// Responses that stay open until it ends.
+    following: AtomicUsize,
     order: AtomicU8,
     changed: Notify,
 }
@@ -73,6 +75,7 @@ impl Peer {
             running: AtomicUsize::new(0),
             unsent: [AtomicUsize::new(0), AtomicUsize::new(0)],
             body_bytes: AtomicUsize::new(0),
+            following: AtomicUsize::new(0),
             order: AtomicU8::new(NONE),
             changed: Notify::new(),
         })
@@ -133,6 +136,14 @@ impl Peer {
         self.body_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
+    /// A place for a response that stays open, if this connection has fewer than `max`.
+    pub(crate) fn follow(self: &Arc<Self>, max: usize) -> Option<FollowPlace> {
+        let before = self.following.fetch_add(1, Ordering::Relaxed);
+        // Released when dropped, also where there is none.
+        let place = FollowPlace(Arc::clone(self));
+        (before < max).then_some(place)
+    }
+
     pub(super) fn has_unsent(&self) -> bool {
         let mut unsent = self.unsent.iter();
         unsent.any(|answers| answers.load(Ordering::Relaxed) > 0)
@@ -146,7 +157,7 @@ impl Peer {
         };
         let new = self.order.fetch_max(order, Ordering::AcqRel) < order;
         if new {
-            self.changed.notify_one();
+            self.changed.notify_waiters();
         }
         new
     }
@@ -159,12 +170,23 @@ impl Peer {
     /// Waits for an order stricter than `known`.
     pub(super) async fn ordered(&self, known: Option<Order>) -> Order {
         loop {
+            // Made before the order is read: it gets every notification from here on.
+            let changed = self.changed.notified();
             match self.order.load(Ordering::Acquire) {
                 CUT => return Order::Cut,
                 END if known.is_none() => return Order::End,
-                _ => self.changed.notified().await,
+                _ => changed.await,
             }
         }
+    }
+}
+
+/// A response that stays open until its connection ends.
+pub(crate) struct FollowPlace(Arc<Peer>);
+
+impl Drop for FollowPlace {
+    fn drop(&mut self) {
+        self.0.following.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

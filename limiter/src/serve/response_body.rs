@@ -1,19 +1,25 @@
 //! The body of a response, counted until its last byte was written.
 
 use std::{
+    any::Any,
     convert::Infallible,
     pin::Pin,
     sync::{Arc, atomic::Ordering},
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
 use bytes::{Buf, Bytes};
+use futures_util::stream::{BoxStream, StreamExt, unfold};
 use hyper::{
     HeaderMap,
     body::{Body, Frame, SizeHint},
 };
+use tokio::sync::watch;
 
-use super::{connections::Unsent, peer::Peer};
+use super::{
+    connections::Unsent,
+    peer::{Peer, Running},
+};
 
 /// About what a stream costs beside the bytes of its response.
 const STREAM_BYTES: usize = 4096;
@@ -22,9 +28,20 @@ const STREAM_BYTES: usize = 4096;
 #[derive(Clone, Debug)]
 pub(crate) struct Trailers(pub(crate) HeaderMap);
 
-/// The body of one response, in one chunk.
+/// What follows the first message of a response that stays open until its connection is ordered to end:
+/// an extension of the response.
+#[derive(Clone)]
+pub(crate) struct Following {
+    /// Each change is a message; those that come faster than they are sent are one.
+    pub(crate) messages: watch::Receiver<Bytes>,
+    /// What the response holds until it ends.
+    pub(crate) _held: Arc<dyn Any + Send + Sync>,
+}
+
+/// The body of one response: one chunk, or one and those that follow.
 pub(super) struct ResponseBody {
     chunk: Option<Chunk>,
+    following: Option<BoxStream<'static, Chunk>>,
     trailers: Option<Trailers>,
 }
 
@@ -49,22 +66,38 @@ impl ResponseBody {
         peer: &Arc<Peer>,
         unsent: &Arc<Unsent>,
     ) -> Self {
-        if bytes.is_empty() {
-            return Self {
-                chunk: None,
-                trailers,
-            };
+        Self {
+            chunk: (!bytes.is_empty()).then(|| Chunk::new(bytes, peer, unsent)),
+            following: None,
+            trailers,
         }
+    }
+
+    /// Keeps it open until the connection of `running` is ordered to end.
+    pub(super) fn stay_open(&mut self, following: Following, running: Running) {
+        let state = (following, running);
+        let messages = unfold(state, |(mut following, running)| async move {
+            let peer = running.peer();
+            tokio::select! {
+                _ = peer.ordered(None) => return None,
+                changed = following.messages.changed() => changed.ok()?,
+            }
+            let bytes = following.messages.borrow_and_update().clone();
+            let chunk = Chunk::new(bytes, peer, running.unsent());
+            Some((chunk, (following, running)))
+        });
+        self.following = Some(messages.boxed());
+    }
+}
+
+impl Chunk {
+    fn new(bytes: Bytes, peer: &Arc<Peer>, unsent: &Arc<Unsent>) -> Self {
         // A snapshot is the same memory for every proxy that receives it.
         let own = if bytes.is_unique() { bytes.len() } else { 0 };
-        let unsent_response = UnsentResponse::start(peer, unsent, own.saturating_add(STREAM_BYTES));
-        let chunk = Chunk {
-            bytes,
-            _unsent: unsent_response,
-        };
+        let unsent = UnsentResponse::start(peer, unsent, own.saturating_add(STREAM_BYTES));
         Self {
-            chunk: Some(chunk),
-            trailers,
+            bytes,
+            _unsent: unsent,
         }
     }
 }
@@ -100,9 +133,18 @@ impl Body for ResponseBody {
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
+        context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Chunk>, Infallible>>> {
-        let frame = match self.chunk.take() {
+        let mut next = self.chunk.take();
+        if next.is_none()
+            && let Some(following) = &mut self.following
+        {
+            next = ready!(following.poll_next_unpin(context));
+            if next.is_none() {
+                self.following = None;
+            }
+        }
+        let frame = match next {
             Some(chunk) => Some(Frame::data(chunk)),
             None => self.trailers.take().map(|last| Frame::trailers(last.0)),
         };
@@ -110,10 +152,13 @@ impl Body for ResponseBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.chunk.is_none() && self.trailers.is_none()
+        self.chunk.is_none() && self.following.is_none() && self.trailers.is_none()
     }
 
     fn size_hint(&self) -> SizeHint {
+        if self.following.is_some() {
+            return SizeHint::default();
+        }
         let left = self.chunk.as_ref().map_or(0, Buf::remaining);
         SizeHint::with_exact(u64::try_from(left).unwrap_or(u64::MAX))
     }

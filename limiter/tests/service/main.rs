@@ -16,6 +16,7 @@ mod decisions;
 mod edits;
 mod fleet;
 mod grpc;
+mod health;
 mod hostile_clients;
 mod leases;
 mod long_polls;

@@ -2,9 +2,11 @@
 //! provides the servers.
 #![expect(
     clippy::unwrap_used,
+    clippy::panic,
     clippy::indexing_slicing,
     reason = "a test fails loudly"
 )]
 
 mod filters;
+mod grpcio;
 mod stage;

@@ -1,6 +1,6 @@
 //! Redis, a limiter, a service, and an Envoy without our filter.
 
-use std::{fs, time::Duration};
+use std::{fs, path::PathBuf, time::Duration};
 
 use harness::{
     Client, Engine, Envoy, Limiter, LimiterPlan, Ports, Programs, Redis, Request, Upstream,
@@ -11,6 +11,15 @@ use tempfile::TempDir;
 
 /// How long anything may take on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A path that `cargo xtask test` provides.
+pub fn variable(name: &str) -> PathBuf {
+    let value = std::env::var_os(name);
+    value.map_or_else(
+        || panic!("{name} is not set: run this suite by `cargo xtask test`"),
+        PathBuf::from,
+    )
+}
 
 /// The domain, as Envoy Gateway would name it.
 const DOMAIN: &str = "shop/gateway/http";

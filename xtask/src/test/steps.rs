@@ -381,10 +381,9 @@ fn with_programs(context: &Context<'_>, suite: &str) -> Result<Command> {
 }
 
 fn e2e(context: &Context<'_>) -> Result<()> {
-    command::run(&mut through_envoy(
-        context,
-        &["--test=envoy", "--test=rate_limit_service"],
-    )?)
+    let suites = ["--test=envoy", "--test=rate_limit_service"];
+    let mut tests = through_envoy(context, &suites)?;
+    command::run(tests.env("RL_TEST_GRPC", context.tools.grpc()?))
 }
 
 /// Suites that run the built filter in Envoy.

@@ -16,6 +16,8 @@ const GRPC: &str = "application/grpc";
 const STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 
+const UNAVAILABLE: u16 = 14;
+
 /// What is before each message: whether it is compressed, and its length.
 const PREFIX: usize = 5;
 
@@ -50,19 +52,33 @@ pub(super) fn decode<M: Message + Default>(body: &[u8]) -> Result<M, ApiError> {
     M::decode(message).map_err(|error| wrong(&error.to_string()))
 }
 
-/// The answer of one message.
-pub(super) fn answer(message: &impl Message) -> Response<Bytes> {
+/// A message with its prefix.
+pub(super) fn framed(message: &impl Message) -> Bytes {
     let length = message.encoded_len();
     let mut body = BytesMut::with_capacity(PREFIX + length);
     body.put_u8(0);
     body.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
     // The buffer grows as needed.
     let _ = message.encode(&mut body);
-    let mut response = Response::new(body.freeze());
+    body.freeze()
+}
+
+/// The answer of one message.
+pub(super) fn answer(message: &impl Message) -> Response<Bytes> {
+    of_body(framed(message), 0)
+}
+
+/// The beginning of an answer that ends when its connection does, which is no success.
+pub(super) fn open(first: Bytes) -> Response<Bytes> {
+    of_body(first, UNAVAILABLE)
+}
+
+fn of_body(body: Bytes, status: u16) -> Response<Bytes> {
+    let mut response = Response::new(body);
     let media_type = HeaderValue::from_static(GRPC);
     response.headers_mut().insert(CONTENT_TYPE, media_type);
     let mut trailers = HeaderMap::with_capacity(1);
-    trailers.insert(STATUS, HeaderValue::from_static("0"));
+    trailers.insert(STATUS, status.into());
     response.extensions_mut().insert(Trailers(trailers));
     response
 }
@@ -104,12 +120,11 @@ fn status(code: ErrorCode) -> u16 {
     const RESOURCE_EXHAUSTED: u16 = 8;
     const UNIMPLEMENTED: u16 = 12;
     const INTERNAL: u16 = 13;
-    const UNAVAILABLE: u16 = 14;
     const UNAUTHENTICATED: u16 = 16;
     match code {
         ErrorCode::InvalidRequest => INVALID_ARGUMENT,
         ErrorCode::UnknownDomain | ErrorCode::UnknownLimit | ErrorCode::NoMatch => NOT_FOUND,
-        ErrorCode::TooLarge => RESOURCE_EXHAUSTED,
+        ErrorCode::TooLarge | ErrorCode::TooManyWaiters => RESOURCE_EXHAUSTED,
         ErrorCode::NotFound | ErrorCode::MethodNotAllowed | ErrorCode::UnsupportedMediaType => {
             UNIMPLEMENTED
         }

@@ -1,17 +1,38 @@
 //! gRPC's health service, for Envoy's and Kubernetes's gRPC health checks.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Limited};
-use hyper::body::Incoming;
+use hyper::{Response, body::Incoming};
+use prometheus_client::metrics::gauge::Gauge;
 use protocol::{ApiError, ErrorCode};
-use tokio::time::timeout;
+use tokio::{
+    sync::watch,
+    time::{sleep, timeout},
+};
 
-use super::messages::{Health, HealthCheckResponse};
+use super::{
+    grpc,
+    messages::{Health, HealthCheckRequest, HealthCheckResponse},
+};
+use crate::{
+    api::{Answered, Api, inflight::Inflight},
+    serve::{Following, Peer},
+};
 
 /// The path of a health check.
 pub(in crate::api) const CHECK: &str = "/grpc.health.v1.Health/Check";
+
+/// The path of a call that is answered with the health, and again when it changes.
+pub(in crate::api) const WATCH: &str = "/grpc.health.v1.Health/Watch";
+
+/// Watches at once; and of one connection, where a program has one for each service.
+const WATCHES: usize = 1024;
+const WATCHES_OF_ONE: usize = 8;
+
+/// How often the health is looked at for those who watch it.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// The services that are asked about: all, this one, and as envoyproxy/ratelimit calls it.
 const SERVICES: [&str; 3] = [
@@ -24,12 +45,89 @@ const SERVICES: [&str; 3] = [
 const BODY_MAX: usize = 1024;
 const BODY_WITHIN: Duration = Duration::from_secs(1);
 
-/// Reads a body. Whoever sends it may have shown no token, so it takes none of the room that the
+/// The health, for those who watch it.
+pub(crate) struct Watched {
+    /// The message of the health as it is now.
+    health: watch::Sender<Bytes>,
+    /// The message of a service that is not here, which it never becomes.
+    unknown: watch::Sender<Bytes>,
+    places: Arc<Inflight>,
+}
+
+impl Watched {
+    pub(crate) fn new(watches: Gauge) -> Self {
+        Self {
+            health: watch::Sender::new(message(Health::NotServing)),
+            unknown: watch::Sender::new(message(Health::ServiceUnknown)),
+            places: Inflight::new(WATCHES, watches),
+        }
+    }
+}
+
+impl Api {
+    /// `grpc.health.v1.Health/Check`.
+    pub(in crate::api) async fn health_check(&self, body: Incoming) -> Answered {
+        if !is_known(&receive(body).await?.service) {
+            let message = "this limiter has no such service";
+            return Err(ApiError::new(ErrorCode::UnknownDomain, message));
+        }
+        Ok(grpc::answer(&response(self.serving())))
+    }
+
+    /// `grpc.health.v1.Health/Watch`: a message now, and one whenever the health changes, until the
+    /// connection ends.
+    pub(in crate::api) async fn health_watch(&self, body: Incoming, peer: Arc<Peer>) -> Answered {
+        let request = receive(body).await?;
+        let full = || ApiError::new(ErrorCode::TooManyWaiters, "too many watch the health");
+        let place = self.watched.places.enter().ok_or_else(full)?;
+        let of_peer = peer.follow(WATCHES_OF_ONE).ok_or_else(full)?;
+        let source = if is_known(&request.service) {
+            self.look();
+            &self.watched.health
+        } else {
+            &self.watched.unknown
+        };
+        let mut messages = source.subscribe();
+        let first = messages.borrow_and_update().clone();
+        let mut response: Response<Bytes> = grpc::open(first);
+        response.extensions_mut().insert(Following {
+            messages,
+            _held: Arc::new((place, of_peer)),
+        });
+        Ok(response)
+    }
+
+    /// Looks at the health for ever.
+    pub(crate) async fn follow_health(&self) {
+        loop {
+            self.look();
+            sleep(LOOK).await;
+        }
+    }
+
+    fn look(&self) {
+        let now = message(self.serving());
+        self.watched.health.send_if_modified(|known| {
+            let changed = *known != now;
+            *known = now;
+            changed
+        });
+    }
+
+    fn serving(&self) -> Health {
+        match self.health() {
+            Ok(_) => Health::Serving,
+            Err(_) => Health::NotServing,
+        }
+    }
+}
+
+/// Reads a request. Whoever sends it may have shown no token, so it takes none of the room that the
 /// bodies of admitted clients share.
-pub(super) async fn receive(body: Incoming) -> Result<Bytes, ApiError> {
+async fn receive(body: Incoming) -> Result<HealthCheckRequest, ApiError> {
     let received = timeout(BODY_WITHIN, Limited::new(body, BODY_MAX).collect()).await;
     match received {
-        Ok(Ok(body)) => Ok(body.to_bytes()),
+        Ok(Ok(body)) => grpc::decode(&body.to_bytes()),
         Ok(Err(_)) | Err(_) => Err(ApiError::new(
             ErrorCode::InvalidRequest,
             format!("a health check is a body of at most {BODY_MAX} bytes, sent at once"),
@@ -38,24 +136,16 @@ pub(super) async fn receive(body: Incoming) -> Result<Bytes, ApiError> {
 }
 
 /// Whether a service is one of this limiter's.
-pub(super) fn known(service: &str) -> Result<(), ApiError> {
-    if SERVICES.contains(&service) {
-        return Ok(());
-    }
-    Err(ApiError::new(
-        ErrorCode::UnknownDomain,
-        "this limiter has no such service",
-    ))
+fn is_known(service: &str) -> bool {
+    SERVICES.contains(&service)
 }
 
-/// The answer.
-pub(super) fn status(serving: bool) -> HealthCheckResponse {
-    let status = if serving {
-        Health::Serving
-    } else {
-        Health::NotServing
-    };
+fn response(health: Health) -> HealthCheckResponse {
     HealthCheckResponse {
-        status: status.into(),
+        status: health.into(),
     }
+}
+
+fn message(health: Health) -> Bytes {
+    grpc::framed(&response(health))
 }

@@ -209,6 +209,7 @@ pub(super) enum Health {
     Unknown = 0,
     Serving = 1,
     NotServing = 2,
+    ServiceUnknown = 3,
 }
 
 impl From<&str> for Value {

@@ -1,0 +1,162 @@
+//! A gRPC client that is not ours: grpcio, against a limiter on its own.
+
+use std::{fs, path::Path, process::Command};
+
+use harness::{Engine, LimiterPlan, Process, Redis, Signal, free_port, until};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use tempfile::TempDir;
+
+use crate::stage::{PATIENCE, variable};
+
+const LIMITS: &str = "domain: shop
+limits:
+  - {name: per-user, descriptor: [user], algorithm: fixed_window, rate: 2/365d}
+  - {name: counted, descriptor: [counted], algorithm: fixed_window, rate: 1000000/365d}
+";
+
+fn plan(dir: &Path, store: &str, arguments: &[&str]) -> LimiterPlan {
+    let limits = dir.join("limits.yaml");
+    fs::write(&limits, LIMITS).unwrap();
+    let fixed = [
+        "--store-timeout",
+        "5s",
+        "--limits",
+        limits.to_str().unwrap(),
+    ];
+    LimiterPlan {
+        name: "limiter".to_owned(),
+        port: free_port().unwrap(),
+        admin_port: free_port().unwrap(),
+        store: store.to_owned(),
+        arguments: fixed
+            .iter()
+            .chain(arguments)
+            .map(ToString::to_string)
+            .collect(),
+        program: variable("RL_TEST_BIN").join("limiter"),
+        dir: dir.to_path_buf(),
+    }
+}
+
+/// The client as a process; its log is what it prints.
+fn client(scenario: &str, port: u16, dir: &Path) -> Process {
+    let folder = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/suites/rate_limit_service/grpcio"
+    );
+    let mut command = Command::new("python3");
+    command
+        .arg("-B")
+        .arg(format!("{folder}/client.py"))
+        .args([scenario, &format!("localhost:{port}")])
+        .arg(dir)
+        .env("PYTHONPATH", variable("RL_TEST_GRPC"));
+    Process::start("grpcio", &mut command, dir).unwrap()
+}
+
+/// Runs a scenario to its end against a limiter with these arguments.
+async fn proves(scenario: &str, dir: &Path, arguments: &[&str]) {
+    let plan = plan(dir, "memory", arguments);
+    let port = plan.port;
+    let limiter = plan.start().await.unwrap();
+    let mut client = client(scenario, port, dir);
+    let ended = client.ended().await.unwrap();
+    let logs = format!("{}\n{}", client.log(), limiter.process().log());
+    assert!(
+        ended.success() && client.log().trim().ends_with("proved"),
+        "{logs}"
+    );
+}
+
+#[tokio::test]
+async fn grpcio_gets_answers_and_statuses() {
+    let dir = TempDir::new().unwrap();
+    proves("answers", dir.path(), &[]).await;
+}
+
+/// An authority, and a certificate of `localhost` that it signed, for both ends.
+fn certificates(dir: &Path) -> [String; 3] {
+    let mut ca = CertificateParams::new(Vec::new()).unwrap();
+    // With the name of the certificate below it would be taken for one that signed itself.
+    ca.distinguished_name.push(DnType::CommonName, "authority");
+    ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let ca = CertifiedIssuer::self_signed(ca, KeyPair::generate().unwrap()).unwrap();
+    let key = KeyPair::generate().unwrap();
+    let cert = CertificateParams::new(["localhost".to_owned()]).unwrap();
+    let cert = cert.signed_by(&key, &ca).unwrap();
+    let files = [
+        ("ca.pem", ca.pem()),
+        ("cert.pem", cert.pem()),
+        ("key.pem", key.serialize_pem()),
+    ];
+    files.map(|(name, text)| {
+        let path = dir.join(name);
+        fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    })
+}
+
+#[tokio::test]
+async fn grpcio_speaks_tls_and_shows_a_token() {
+    let dir = TempDir::new().unwrap();
+    let [_, cert, key] = certificates(dir.path());
+    let tokens = dir.path().join("tokens");
+    fs::write(&tokens, "a-token-of-the-suite\n").unwrap();
+    let tokens = tokens.to_str().unwrap();
+    let arguments = [
+        "--tls-cert",
+        &cert,
+        "--tls-key",
+        &key,
+        "--token-file",
+        tokens,
+    ];
+    proves("secured", dir.path(), &arguments).await;
+}
+
+#[tokio::test]
+async fn grpcio_shows_a_client_certificate() {
+    let dir = TempDir::new().unwrap();
+    let [ca, cert, key] = certificates(dir.path());
+    let arguments = ["--tls-cert", &cert, "--tls-key", &key, "--client-ca", &ca];
+    proves("mutual", dir.path(), &arguments).await;
+}
+
+#[tokio::test]
+async fn a_connection_of_an_age_ends_without_losing_a_call() {
+    let dir = TempDir::new().unwrap();
+    proves("aged", dir.path(), &["--max-connection-age", "200ms"]).await;
+}
+
+#[tokio::test]
+async fn a_watch_follows_the_health_to_the_end() {
+    let dir = TempDir::new().unwrap();
+    let port = free_port().unwrap();
+    let plan = plan(dir.path(), &format!("redis://127.0.0.1:{port}"), &[]);
+    let mut limiter = Process::start("limiter", &mut plan.command(), dir.path()).unwrap();
+    let mut client = client("watched", plan.port, dir.path());
+    let shown = async |client: &Process, states: &[&str]| {
+        let shown = until("the states of the health", PATIENCE, async || {
+            let log = client.log();
+            let lines: Vec<&str> = log
+                .lines()
+                .filter(|line| line.contains("SERVING"))
+                .collect();
+            (lines == states).then_some(())
+        });
+        shown.await.unwrap();
+    };
+    shown(&client, &["NOT_SERVING"]).await;
+    let program = Engine::Redis.program().unwrap();
+    let _redis = Redis::start(&program, port, dir.path()).await.unwrap();
+    shown(&client, &["NOT_SERVING", "SERVING"]).await;
+    limiter.signal(Signal::TERM).unwrap();
+    shown(&client, &["NOT_SERVING", "SERVING", "NOT_SERVING"]).await;
+    // A watch keeps neither the limiter nor the client.
+    assert!(
+        limiter.ended().await.unwrap().success(),
+        "{}",
+        limiter.log()
+    );
+    assert!(client.ended().await.unwrap().success(), "{}", client.log());
+}
