@@ -48,7 +48,7 @@ fn rl(cluster: &Cluster, arguments: &[&str]) -> Result<Value> {
 /// A limiter in this process, until the runtime ends; where it listens.
 fn limiter(cluster: &Cluster) -> Result<SocketAddr> {
     let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    let listeners = Listeners::bind(any, any)?;
+    let listeners = Listeners::bind(any, &[any])?;
     let address = listeners.data.local_addr()?;
     let settings = Settings {
         store_timeout: PATIENCE,

@@ -15,6 +15,7 @@ use crate::{
     limits_files::LimitsFiles,
     metrics::Metrics,
     serve::{Handler, Lifecycle, Peer},
+    xds::Xds,
 };
 
 pub(crate) use page::{Data, Page};
@@ -29,6 +30,7 @@ pub(crate) struct Admin {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) domains: Arc<Domains>,
     pub(crate) files: Arc<LimitsFiles>,
+    pub(crate) xds: Option<Arc<Xds>>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) lifecycle: Arc<Lifecycle>,
     /// Whether the store was ever ready for checks.
@@ -43,7 +45,10 @@ impl Handler for Admin {
         request: Request<Incoming>,
         peer: Arc<Peer>,
     ) -> Response<Bytes> {
-        let known = matches!(request.uri().path(), "/healthz" | "/readyz" | "/metrics");
+        let known = matches!(
+            request.uri().path(),
+            "/healthz" | "/readyz" | "/metrics" | "/healthcheck"
+        );
         if !known {
             return match &self.page {
                 Some(page) => Box::pin(page.handle(request, &peer)).await,
@@ -65,6 +70,7 @@ impl Handler for Admin {
                 self.metrics
                     .page(self.trouble(&self.domains.poll()).is_none()),
             ),
+            // The path of envoyproxy/ratelimit; /readyz otherwise.
             _ => {
                 let strict = http::query(request.uri()).any(|(name, _)| name == "strict");
                 let report = self.readiness(strict);

@@ -5,7 +5,7 @@ use std::{net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
 use clap::{Parser, ValueEnum};
 use store::{Keys, StoreUrl, UrlError};
 
-use crate::{Settings, TlsFiles};
+use crate::{Settings, TlsFiles, XdsServer};
 
 /// The limiter service: decides checks that proxies and programs send over HTTP, from limits and
 /// buckets in Redis, Valkey or (for development) its own memory.
@@ -24,14 +24,16 @@ pub struct Flags {
     )]
     pub listen: SocketAddr,
 
-    /// Where /healthz, /readyz and /metrics are answered, and the page with --page-token-file.
+    /// Where /healthz, /readyz and /metrics are answered, and the page with --page-token-file; may
+    /// be several addresses.
     #[arg(
         long,
         env = "RL_ADMIN",
         value_name = "ADDRESS:PORT",
-        default_value = "127.0.0.1:8091"
+        default_value = "127.0.0.1:8091",
+        value_delimiter = ','
     )]
-    pub admin: SocketAddr,
+    pub admin: Vec<SocketAddr>,
 
     /// Where limits and buckets are: `memory`; a server, redis://, rediss:// (TLS), valkey://,
     /// valkeys:// or unix://; the primary that Sentinel names, redis-sentinel:// or
@@ -58,6 +60,40 @@ pub struct Flags {
     /// edited a domain's limits since.
     #[arg(long, env = "RL_RLS_CONFIG", value_name = "FOLDER")]
     pub rls_config: Option<PathBuf>,
+
+    /// A management server that has the limits, as Envoy Gateway has those of its rate limit service
+    /// (ADS, `RateLimitConfig`): http://HOST:PORT, or https://HOST:PORT. With a store the limiter
+    /// writes them there, unless somebody else edited a domain's limits since.
+    #[arg(
+        long,
+        env = "RL_XDS_SERVER",
+        value_name = "URL",
+        value_parser = xds_url,
+        conflicts_with_all = ["limits", "rls_config"]
+    )]
+    pub xds_server: Option<String>,
+
+    /// The node that the management server has the limits for.
+    #[arg(
+        long,
+        env = "RL_XDS_NODE",
+        value_name = "ID",
+        default_value = "envoy-ratelimit"
+    )]
+    pub xds_node: String,
+
+    /// Authorities (PEM) of the management server's certificate; without it those of this machine.
+    /// This file and the next two are read again for each connection.
+    #[arg(long, env = "RL_XDS_CA", value_name = "FILE", requires = "xds_server")]
+    pub xds_ca: Option<PathBuf>,
+
+    /// The certificate chain (PEM) to show to the management server.
+    #[arg(long, env = "RL_XDS_CERT", value_name = "FILE", requires_all = ["xds_server", "xds_key"])]
+    pub xds_cert: Option<PathBuf>,
+
+    /// The private key (PEM) of that certificate.
+    #[arg(long, env = "RL_XDS_KEY", value_name = "FILE", requires = "xds_cert")]
+    pub xds_key: Option<PathBuf>,
 
     /// What every key in the store starts with.
     #[arg(
@@ -210,9 +246,16 @@ impl Flags {
                 key,
                 client_ca: self.client_ca.clone(),
             });
+        let xds = self.xds_server.clone().map(|url| XdsServer {
+            url,
+            node: self.xds_node.clone(),
+            ca: self.xds_ca.clone(),
+            identity: self.xds_cert.clone().zip(self.xds_key.clone()),
+        });
         Settings {
             limits: self.limits.clone(),
             rls_config: self.rls_config.clone(),
+            xds,
             limits_are_the_policy: matches!(self.store.0, Ok(StoreUrl::Memory)),
             token_file: self.token_file.clone(),
             page_token_file: self.page_token_file.clone(),
@@ -241,6 +284,13 @@ impl Flags {
             ..store::Options::within(self.store_timeout)
         }
     }
+}
+
+fn xds_url(text: &str) -> Result<String, String> {
+    if text.starts_with("http://") || text.starts_with("https://") {
+        return Ok(text.to_owned());
+    }
+    Err("a URL, http://HOST:PORT or https://HOST:PORT".to_owned())
 }
 
 fn duration(text: &str) -> Result<Duration, String> {

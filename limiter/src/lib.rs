@@ -2,6 +2,7 @@
 
 mod admin;
 mod api;
+mod as_ratelimit;
 mod batch;
 mod callers;
 mod domains;
@@ -23,9 +24,11 @@ mod tls;
 mod tokens;
 mod trace;
 mod watched_files;
+mod xds;
 
 use std::time::Duration;
 
+pub use as_ratelimit::AsRatelimit;
 pub use flags::{Flags, LogFormat};
 pub use limits_files::LimitsError;
 pub use listen::{ListenError, Listeners};
@@ -35,6 +38,7 @@ pub use settings::Settings;
 pub use tls::{TlsError, TlsFiles};
 pub use tokens::TokenError;
 pub use trace::{TraceError, Traces};
+pub use xds::XdsServer;
 
 /// How often files are looked at for changes.
 const FILE_POLL: Duration = Duration::from_secs(1);

@@ -110,6 +110,10 @@ impl LimitsFiles {
         Ok(ReadPolicies { limits, rls })
     }
 
+    fn is_none(&self) -> bool {
+        self.paths.is_empty() && self.rls.is_none()
+    }
+
     fn read_limits(&self) -> Result<Vec<Policy>, LimitsError> {
         let mut policies: Vec<Policy> = Vec::new();
         for path in &self.paths {
@@ -195,14 +199,16 @@ impl LimitsFiles {
     pub(crate) async fn follow(&self, mut sighup: Sighup) {
         loop {
             let signalled = tokio::select! {
-                () = sleep(POLL) => false,
+                () = sleep(POLL), if !self.is_none() => false,
                 () = sighup.next() => true,
             };
             let rls_changed = self
                 .rls
                 .as_ref()
                 .is_some_and(|(_, config)| config.changed());
-            if self.watched.changed() || rls_changed || signalled {
+            if self.is_none() {
+                tracing::info!("SIGHUP changes nothing: there are no limits files");
+            } else if self.watched.changed() || rls_changed || signalled {
                 self.again().await;
             }
         }

@@ -13,7 +13,7 @@ pub struct Listeners {
     /// Checks and policy snapshots.
     pub data: TcpListener,
     /// Health and metrics.
-    pub admin: TcpListener,
+    pub admin: Vec<TcpListener>,
 }
 
 /// Why a port could not be bound.
@@ -62,11 +62,14 @@ pub enum ListenError {
 }
 
 impl Listeners {
-    /// Binds both ports; must be called within a Tokio runtime. Port 0 lets the system choose.
-    pub fn bind(data: SocketAddr, admin: SocketAddr) -> Result<Self, ListenError> {
+    /// Binds all ports; must be called within a Tokio runtime. Port 0 lets the system choose.
+    pub fn bind(data: SocketAddr, admin: &[SocketAddr]) -> Result<Self, ListenError> {
         Ok(Self {
             data: bind(data, "--listen")?,
-            admin: bind(admin, "--admin")?,
+            admin: admin
+                .iter()
+                .map(|address| bind(*address, "--admin"))
+                .collect::<Result<_, _>>()?,
         })
     }
 }
@@ -102,9 +105,9 @@ mod tests {
     #[tokio::test]
     async fn a_port_in_use_is_named_with_its_flag() {
         let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
-        let first = Listeners::bind(any, any).unwrap();
+        let first = Listeners::bind(any, &[any]).unwrap();
         let taken = first.data.local_addr().unwrap();
-        let error = Listeners::bind(any, taken).unwrap_err().to_string();
+        let error = Listeners::bind(any, &[taken]).unwrap_err().to_string();
         assert_eq!(
             error,
             format!(

@@ -3,7 +3,7 @@
 use std::{process::ExitCode, sync::Arc};
 
 use clap::Parser;
-use limiter::{Flags, Listeners, Traces, run, start_log};
+use limiter::{AsRatelimit, Flags, Listeners, Traces, run, start_log};
 use store::StoreUrl;
 
 /// A request makes some dozens of small allocations on whichever thread is free, which is what
@@ -12,8 +12,7 @@ use store::StoreUrl;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    let flags = Flags::parse();
-    match serve(&flags) {
+    match start() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("limiter: {error}");
@@ -22,8 +21,20 @@ fn main() -> ExitCode {
     }
 }
 
-fn serve(flags: &Flags) -> Result<(), Box<dyn std::error::Error>> {
+fn start() -> Result<(), Box<dyn std::error::Error>> {
+    let program = std::env::args_os().next().unwrap_or_default();
+    if !AsRatelimit::is_meant(&program) {
+        return serve(&Flags::parse(), &[]);
+    }
+    let meant = AsRatelimit::new(|name| std::env::var(name).ok())?;
+    serve(&Flags::parse_from(&meant.arguments), &meant.notes)
+}
+
+fn serve(flags: &Flags, notes: &[String]) -> Result<(), Box<dyn std::error::Error>> {
     start_log(flags.log_format, &flags.log)?;
+    for note in notes {
+        tracing::warn!("{note}");
+    }
     let traces = Traces::start()?;
     let served = serve_traced(flags);
     traces.end();
@@ -40,14 +51,14 @@ fn serve_traced(flags: &Flags) -> Result<(), Box<dyn std::error::Error>> {
             .0
             .as_ref()
             .map_err(|error| format!("--store: {error}"))?;
-        let listeners = Listeners::bind(flags.listen, flags.admin)?;
+        let listeners = Listeners::bind(flags.listen, &flags.admin)?;
         let store = store::open(url, flags.store_options())?;
         if matches!(url, StoreUrl::Memory) {
             tracing::warn!("limits and buckets are in the memory of this process, where rlctl and other limiters cannot see them; set --store or RL_STORE to redis://HOST");
         }
         tracing::info!(
             listen = %listeners.data.local_addr()?,
-            admin = %listeners.admin.local_addr()?,
+            admin = ?flags.admin,
             store = %store.address(),
             "starting"
         );

@@ -106,7 +106,12 @@ fn read_files(files: &[(PathBuf, Option<Stamp>)]) -> Result<Vec<Policy>, LimitsE
         .iter()
         .map(|(name, bytes)| File { name, bytes })
         .collect();
-    let conversion = convert(System::EnvoyRatelimit, &files, &Options::default())
+    converted(&files)
+}
+
+/// What files of envoyproxy/ratelimit say; the log gets what means something else here.
+pub(crate) fn converted(files: &[File<'_>]) -> Result<Vec<Policy>, LimitsError> {
+    let conversion = convert(System::EnvoyRatelimit, files, &Options::default())
         .map_err(|wrong| LimitsError::Rls(joined(&wrong)))?;
     log_notes(&conversion);
     Ok(conversion

@@ -24,6 +24,7 @@ use crate::{
     telemetry::Telemetry,
     tls::Tls,
     tokens::Tokens,
+    xds::Xds,
 };
 
 /// Connections to the admin port at once: a probe, a scraper and a few people.
@@ -101,14 +102,16 @@ pub async fn run(
         Arc::clone(&lifecycle),
         Arc::clone(&parts.metrics),
     ));
-    serving.spawn(serve(
-        listeners.admin,
-        None,
-        Arc::clone(&parts.admin),
-        admin_bounds(&settings),
-        Arc::clone(&lifecycle),
-        Arc::clone(&parts.metrics),
-    ));
+    for listener in listeners.admin {
+        serving.spawn(serve(
+            listener,
+            None,
+            Arc::clone(&parts.admin),
+            admin_bounds(&settings),
+            Arc::clone(&lifecycle),
+            Arc::clone(&parts.metrics),
+        ));
+    }
 
     shutdown.await;
     tracing::info!(drain = ?settings.drain, "shutting down");
@@ -132,6 +135,7 @@ fn load_tokens(file: Option<&Path>) -> Result<Option<Arc<Tokens>>, TokenError> {
 /// What serves requests.
 struct Parts {
     files: Arc<LimitsFiles>,
+    xds: Option<Arc<Xds>>,
     domains: Arc<Domains>,
     proxies: Arc<ProxyCounter>,
     telemetry: Arc<Telemetry>,
@@ -160,6 +164,8 @@ impl Parts {
             let data = Data::new(store, domains, name.clone(), settings.key_prefix.clone());
             Page::new(data, Arc::clone(tokens))
         });
+        let xds = settings.xds.clone();
+        let xds = xds.map(|server| Arc::new(Xds::new(server, Arc::clone(&store))));
         let telemetry = Arc::new(Telemetry::new(Arc::clone(&store), name));
         let lifecycle = Arc::new(Lifecycle::new());
         let api = Api {
@@ -183,6 +189,7 @@ impl Parts {
             store,
             domains: Arc::clone(&domains),
             files: Arc::clone(&files),
+            xds: xds.clone(),
             metrics: Arc::clone(&metrics),
             lifecycle: Arc::clone(&lifecycle),
             warm: AtomicBool::new(false),
@@ -190,6 +197,7 @@ impl Parts {
         };
         Self {
             files,
+            xds,
             domains,
             proxies,
             telemetry,
@@ -214,6 +222,9 @@ impl Parts {
         background.spawn(async move { proxies.record_forever().await });
         let (domains, telemetry) = (Arc::clone(&self.domains), Arc::clone(&self.telemetry));
         background.spawn(async move { telemetry.write_forever(&domains).await });
+        if let Some(xds) = self.xds.clone() {
+            background.spawn(async move { xds.follow().await });
+        }
         let api = Arc::clone(&self.api);
         background.spawn(async move { api.follow_health().await });
         for tokens in self.tokens.iter().flatten() {

@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use crate::TlsFiles;
+use crate::{TlsFiles, XdsServer};
 
 /// The service's settings; [`Settings::default`] is what the flags default to.
 #[derive(Clone, Debug)]
@@ -11,6 +11,8 @@ pub struct Settings {
     pub limits: Vec<PathBuf>,
     /// A folder of envoyproxy/ratelimit's files.
     pub rls_config: Option<PathBuf>,
+    /// A management server that has the limits.
+    pub xds: Option<XdsServer>,
     /// The files are the policy and are followed, rather than filling domains that have no record.
     pub limits_are_the_policy: bool,
     /// Bearer tokens, one per line; `None`: anybody may send requests.
@@ -53,6 +55,7 @@ impl Default for Settings {
         Self {
             limits: Vec::new(),
             rls_config: None,
+            xds: None,
             limits_are_the_policy: false,
             token_file: None,
             page_token_file: None,

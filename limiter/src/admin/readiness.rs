@@ -18,6 +18,7 @@ pub(super) struct Report {
     store: StoreReport,
     domains: Vec<DomainReport>,
     limits_file_error: Option<String>,
+    xds_error: Option<String>,
     last_policy_error: Option<PolicyError>,
 }
 
@@ -106,6 +107,7 @@ impl Admin {
             },
             domains: domains.iter().map(describe).collect(),
             limits_file_error: self.files.error(),
+            xds_error: self.xds.as_ref().and_then(|xds| xds.error()),
             last_policy_error: fault.map(|(domain, fault)| PolicyError {
                 domain: domain.to_string(),
                 message: fault.message.clone(),

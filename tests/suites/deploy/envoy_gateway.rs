@@ -7,7 +7,7 @@ use filter_core::Config;
 use harness::{EnvoyConfig, until};
 use serde_json::{Value, json};
 
-use crate::checks::file;
+use crate::checks::{documents, file, named, passes, python};
 use crate::kustomize::resource;
 use crate::running::{At, Running, statuses};
 
@@ -84,4 +84,36 @@ async fn the_gateways_plugin_limits_and_its_metrics_have_labels() {
     })
     .await
     .unwrap();
+}
+
+/// The limiter in place of Envoy Gateway's rate limit service. `rate_limit_service` runs it so.
+#[test]
+fn the_values_of_the_chart_name_the_limiters_image() {
+    let values = documents("deploy/envoy-gateway/values.yaml").remove(0);
+    let config = &values["config"]["envoyGateway"];
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("config.json");
+    std::fs::write(&path, config.to_string()).unwrap();
+    let schema = "tests/suites/deploy/envoy-gateway-config.schema.json";
+    passes(
+        python("check_jsonschema")
+            .arg("--schemafile")
+            .arg(file(schema))
+            .arg(path),
+    );
+    let deployment = &config["provider"]["kubernetes"]["rateLimitDeployment"];
+    let base = ["deploy/kubernetes/base/limiter.yaml".to_owned()];
+    let limiter = named(&base, "Deployment", "limiter");
+    let image = &limiter["spec"]["template"]["spec"]["containers"][0]["image"];
+    assert_eq!(deployment["container"]["image"], *image);
+    let manual = std::fs::read_to_string(file("docs/limiter.md")).unwrap();
+    for variable in deployment["container"]["env"].as_array().unwrap() {
+        let flag = variable["name"]
+            .as_str()
+            .unwrap()
+            .strip_prefix("RL_")
+            .unwrap();
+        let flag = format!("`--{}`", flag.to_lowercase().replace('_', "-"));
+        assert!(manual.contains(&flag), "{flag}");
+    }
 }

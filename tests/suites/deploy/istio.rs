@@ -197,3 +197,43 @@ fn the_sidecars_plugin_says_which_way_itself() {
     assert_eq!(config.direction, Direction::Inbound);
     assert!(plugin["spec"]["match"].is_null());
 }
+
+/// The gateway with Envoy's own rate limit filter, as Istio patches it, and other limits.
+#[tokio::test]
+async fn the_gateways_own_rate_limit_filter_limits() {
+    let filter = named(&manifests(), "EnvoyFilter", "rate-limit-service");
+    let patches = filter["spec"]["configPatches"].as_array().unwrap();
+    let value = |kind: &str| {
+        let mut of_kind = patches.iter().filter(|patch| patch["applyTo"] == kind);
+        of_kind.next().unwrap()["patch"]["value"].clone()
+    };
+    let mut own = value("HTTP_FILTER");
+    let config = &mut own["typed_config"];
+    config["timeout"] = json!("5s");
+    let cluster =
+        config["rate_limit_service"]["grpc_service"]["envoy_grpc"]["cluster_name"].clone();
+    let gateway = documents(&format!("{FOLDER}/gateway.yaml")).remove(0);
+    let envoy = as_istio_does(&gateway, ROUTER, "OUTBOUND").edit(|tree| {
+        assert_eq!(tree["static_resources"]["clusters"][0]["name"], cluster);
+        let manager = tree.pointer_mut(MANAGER).unwrap();
+        let filters = manager["http_filters"].as_array_mut().unwrap();
+        filters.retain(|filter| filter["name"] == "envoy.filters.http.router");
+        assert_eq!(filters.len(), 1);
+        filters.insert(0, own);
+        let hosts = manager["route_config"]["virtual_hosts"]
+            .as_array_mut()
+            .unwrap();
+        for host in hosts {
+            let more = value("VIRTUAL_HOST");
+            host.as_object_mut()
+                .unwrap()
+                .extend(more.as_object().unwrap().clone());
+        }
+    });
+    let limits = "domain: shop
+limits:
+  - {name: per-user, descriptor: [user], algorithm: fixed_window, rate: 5/365d}
+";
+    let running = Running::under(limits, envoy, AT, &[]).await;
+    assert_eq!(statuses(&running.get("alice"), 6).await, LIMITED);
+}

@@ -137,6 +137,9 @@ async fn the_limiter_runs_from_its_image_as_an_unprivileged_user() {
     assert_eq!(config["process"]["user"]["uid"], USER);
     assert_eq!(config["process"]["user"]["gid"], USER);
     assert_eq!(config["process"]["args"], json!(["/usr/local/bin/limiter"]));
+    // What Envoy Gateway starts.
+    let ratelimit = std::fs::read_link(bundle.join("rootfs/bin/ratelimit")).unwrap();
+    assert_eq!(ratelimit.to_str(), Some("/usr/local/bin/limiter"));
     std::fs::write(bundle.join("rootfs/limits.yaml"), LIMITS).unwrap();
     let [port, admin] = [free_port().unwrap(), free_port().unwrap()];
     let arguments = [
@@ -187,6 +190,7 @@ fn the_image_has_the_programs_and_nothing_to_break_in_with() {
         "etc/group",
         "etc/passwd",
         "etc/ssl/certs/ca-certificates.crt",
+        "bin/ratelimit",
         "usr/local/bin/limiter",
         "usr/local/bin/rlctl",
         "usr/share/doc/rl/LICENSE",

@@ -1,12 +1,14 @@
 //! A gRPC client that is not ours: grpcio, against a limiter on its own.
 
-use std::{fs, path::Path, process::Command};
+use std::{fs, path::Path};
 
 use harness::{Engine, LimiterPlan, Process, Redis, Signal, free_port, until};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use tempfile::TempDir;
 
-use crate::stage::{PATIENCE, variable};
+use crate::{
+    certificates::certificates,
+    stage::{PATIENCE, python, variable},
+};
 
 const LIMITS: &str = "domain: shop
 limits:
@@ -40,17 +42,10 @@ fn plan(dir: &Path, store: &str, arguments: &[&str]) -> LimiterPlan {
 
 /// The client as a process; its log is what it prints.
 fn client(scenario: &str, port: u16, dir: &Path) -> Process {
-    let folder = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/suites/rate_limit_service/grpcio"
-    );
-    let mut command = Command::new("python3");
+    let mut command = python("client.py");
     command
-        .arg("-B")
-        .arg(format!("{folder}/client.py"))
         .args([scenario, &format!("localhost:{port}")])
-        .arg(dir)
-        .env("PYTHONPATH", variable("RL_TEST_GRPC"));
+        .arg(dir);
     Process::start("grpcio", &mut command, dir).unwrap()
 }
 
@@ -72,28 +67,6 @@ async fn proves(scenario: &str, dir: &Path, arguments: &[&str]) {
 async fn grpcio_gets_answers_and_statuses() {
     let dir = TempDir::new().unwrap();
     proves("answers", dir.path(), &[]).await;
-}
-
-/// An authority, and a certificate of `localhost` that it signed, for both ends.
-fn certificates(dir: &Path) -> [String; 3] {
-    let mut ca = CertificateParams::new(Vec::new()).unwrap();
-    // With the name of the certificate below it would be taken for one that signed itself.
-    ca.distinguished_name.push(DnType::CommonName, "authority");
-    ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let ca = CertifiedIssuer::self_signed(ca, KeyPair::generate().unwrap()).unwrap();
-    let key = KeyPair::generate().unwrap();
-    let cert = CertificateParams::new(["localhost".to_owned()]).unwrap();
-    let cert = cert.signed_by(&key, &ca).unwrap();
-    let files = [
-        ("ca.pem", ca.pem()),
-        ("cert.pem", cert.pem()),
-        ("key.pem", key.serialize_pem()),
-    ];
-    files.map(|(name, text)| {
-        let path = dir.join(name);
-        fs::write(&path, text).unwrap();
-        path.to_str().unwrap().to_owned()
-    })
 }
 
 #[tokio::test]

@@ -7,6 +7,8 @@
     reason = "a test fails loudly"
 )]
 
+mod certificates;
 mod filters;
+mod gateway;
 mod grpcio;
 mod stage;

@@ -1,6 +1,6 @@
 //! Redis, a limiter, a service, and an Envoy without our filter.
 
-use std::{fs, path::PathBuf, time::Duration};
+use std::{fs, path::PathBuf, process::Command, time::Duration};
 
 use harness::{
     Client, Engine, Envoy, Limiter, LimiterPlan, Ports, Programs, Redis, Request, Upstream,
@@ -21,8 +21,22 @@ pub fn variable(name: &str) -> PathBuf {
     )
 }
 
+/// A program of this suite that speaks gRPC.
+pub fn python(name: &str) -> Command {
+    let folder = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/suites/rate_limit_service/grpcio"
+    );
+    let mut command = Command::new("python3");
+    command
+        .arg("-B")
+        .arg(format!("{folder}/{name}"))
+        .env("PYTHONPATH", variable("RL_TEST_GRPC"));
+    command
+}
+
 /// The domain, as Envoy Gateway would name it.
-const DOMAIN: &str = "shop/gateway/http";
+pub const DOMAIN: &str = "shop/gateway/http";
 
 pub struct Stage {
     pub envoy: Envoy,
@@ -230,7 +244,8 @@ fn network(port: u16) -> Value {
     )
 }
 
-fn config_of(ports: &Ports, strict: u16, tcp: u16) -> Value {
+/// The configuration of an Envoy.
+pub fn config_of(ports: &Ports, strict: u16, tcp: u16) -> Value {
     let mut config: Value = serde_json::from_str(include_str!("envoy.json")).unwrap();
     config["admin"]["address"]["socket_address"]["port_value"] = json!(ports.envoy_admin);
     let resources = &mut config["static_resources"];

@@ -15,18 +15,31 @@ pub struct Archive {
 
 enum Entry {
     Folder,
-    File { mode: u32, bytes: Vec<u8> },
+    File {
+        mode: u32,
+        bytes: Vec<u8>,
+    },
+    /// A symbolic link to a path.
+    Link(&'static str),
 }
 
 impl Archive {
     /// Adds a file, and the folders it is in.
     pub fn file(&mut self, path: &str, mode: u32, bytes: Vec<u8>) {
+        self.add(path, Entry::File { mode, bytes });
+    }
+
+    /// Adds a symbolic link, and the folders it is in.
+    pub fn link(&mut self, path: &str, target: &'static str) {
+        self.add(path, Entry::Link(target));
+    }
+
+    fn add(&mut self, path: &str, entry: Entry) {
         for (at, _) in path.match_indices('/') {
             let (folder, _) = path.split_at(at);
             self.entries.insert(format!("{folder}/"), Entry::Folder);
         }
-        let file = Entry::File { mode, bytes };
-        self.entries.insert(path.to_owned(), file);
+        self.entries.insert(path.to_owned(), entry);
     }
 
     /// The tar archive: owned by root, and all of one time.
@@ -41,6 +54,12 @@ impl Archive {
                 Entry::Folder => {
                     header.set_entry_type(EntryType::Directory);
                     header.set_mode(0o755);
+                    [].as_slice()
+                }
+                Entry::Link(target) => {
+                    header.set_entry_type(EntryType::Symlink);
+                    header.set_mode(0o777);
+                    header.set_link_name(target)?;
                     [].as_slice()
                 }
                 Entry::File { mode, bytes } => {

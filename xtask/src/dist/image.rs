@@ -40,6 +40,8 @@ pub fn limiter(
         for (name, program) in [("limiter", &programs.limiter), ("rlctl", &programs.rlctl)] {
             layer.file(&format!("usr/local/bin/{name}"), 0o755, program.clone());
         }
+        // What Envoy Gateway starts in the image of its rate limit service.
+        layer.link("bin/ratelimit", "/usr/local/bin/limiter");
         let programs = image.layer(&layer, release)?;
         let contents = Contents {
             architecture: arch.in_images(),

@@ -46,8 +46,11 @@ impl Service {
     /// On this store, ready or not.
     pub fn start(store: Arc<dyn Store>, settings: Settings) -> Result<Self> {
         let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let listeners = Listeners::bind(any, any)?;
-        let (data, admin) = (listeners.data.local_addr()?, listeners.admin.local_addr()?);
+        let listeners = Listeners::bind(any, &[any])?;
+        let (data, admin) = (
+            listeners.data.local_addr()?,
+            listeners.admin[0].local_addr()?,
+        );
         let (end, ended) = oneshot::channel();
         let shutdown = async {
             let _ = ended.await;

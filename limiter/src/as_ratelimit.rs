@@ -1,0 +1,396 @@
+//! Started as `ratelimit`: the environment of envoyproxy/ratelimit as this program's flags.
+//!
+//! Envoy Gateway starts `/bin/ratelimit` in the image of its rate limit service and configures it by
+//! that environment (envoyproxy/ratelimit's `src/settings/settings.go`).
+
+use std::{ffi::OsStr, net::IpAddr, path::Path};
+
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+
+/// The name that the program is started by then.
+const NAME: &str = "ratelimit";
+
+/// What has no counterpart here, why, and the value that says nothing. An environment with another
+/// value is served all the same.
+const NO_EFFECT: [(&str, &str, &str); 9] = [
+    ("USE_STATSD", "false", "metrics are at /metrics"),
+    ("REDIS_PERSECOND", "false", "one store has all limits"),
+    ("REDIS_TLS_CACERT", "", "name it in SSL_CERT_FILE"),
+    (
+        "REDIS_TLS_CLIENT_CERT",
+        "",
+        "the limiter shows no certificate to its store",
+    ),
+    (
+        "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION",
+        "false",
+        "the store's name is always verified",
+    ),
+    (
+        "LIMIT_RESPONSE_HEADERS_ENABLED",
+        "false",
+        "Envoy sets headers by enable_x_ratelimit_headers",
+    ),
+    (
+        "GRPC_CLIENT_TLS_SAN",
+        "",
+        "any certificate of the authority is let in",
+    ),
+    (
+        "CONFIG_GRPC_XDS_SERVER_TLS_SAN",
+        "",
+        "the name of the server's address is verified",
+    ),
+    (
+        "TRACING_ENABLED",
+        "false",
+        "traces need a limiter that was built with them",
+    ),
+];
+
+/// The command line that an environment stands for.
+#[derive(Debug, PartialEq, Eq)]
+pub struct AsRatelimit {
+    /// Arguments, with the name of the program.
+    pub arguments: Vec<String>,
+    /// What of the environment has no effect, and why.
+    pub notes: Vec<String>,
+}
+
+impl AsRatelimit {
+    /// Whether a program that was started by this name is to be envoyproxy/ratelimit.
+    pub fn is_meant(program: &OsStr) -> bool {
+        Path::new(program).file_name() == Some(OsStr::new(NAME))
+    }
+
+    /// Translates an environment.
+    ///
+    /// # Errors
+    /// A variable that would change decisions, and has no counterpart here or no meaning.
+    pub fn new(variable: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
+        let read = Environment(&|name| variable(name).filter(|value| !value.is_empty()));
+        read.refuse("BACKEND_TYPE", "redis")?;
+        read.refuse("SHADOW_MODE", "false")?;
+        read.refuse("GRPC_UDS", "")?;
+        let mut arguments = vec![NAME.to_owned()];
+        let mut add = |flag: &str, value: String| arguments.extend([flag.to_owned(), value]);
+        add("--listen", read.address("GRPC_HOST", "GRPC_PORT", "8081")?);
+        add("--admin", read.admin()?);
+        if read.0("RL_STORE").is_none() {
+            add("--store", read.store()?);
+        }
+        if read.flag("GRPC_SERVER_USE_TLS")? {
+            add("--tls-cert", read.wanted("GRPC_SERVER_TLS_CERT")?);
+            add("--tls-key", read.wanted("GRPC_SERVER_TLS_KEY")?);
+            let authorities = ["GRPC_CLIENT_TLS_CACERT", "GRPC_SERVER_TLS_CA_CERT"];
+            if let Some(path) = authorities.into_iter().find_map(read.0) {
+                add("--client-ca", path);
+            }
+        }
+        for (flag, value) in read.limits()? {
+            add(flag, value);
+        }
+        for (flag, name) in [
+            ("--key-prefix", "CACHE_KEY_PREFIX"),
+            ("--max-connection-age", "GRPC_MAX_CONNECTION_AGE"),
+            ("--log-format", "LOG_FORMAT"),
+        ] {
+            if let Some(value) = read.0(name) {
+                add(flag, value);
+            }
+        }
+        add("--log", read.log());
+        let notes = NO_EFFECT.iter().filter_map(|(name, nothing, why)| {
+            let value = read.0(name).filter(|value| value != nothing)?;
+            Some(format!("{name}={value} has no effect: {why}"))
+        });
+        Ok(Self {
+            notes: notes.collect(),
+            arguments,
+        })
+    }
+}
+
+/// Variables; one that is empty is none.
+struct Environment<'f>(&'f dyn Fn(&str) -> Option<String>);
+
+impl Environment<'_> {
+    fn or(&self, name: &str, default: &str) -> String {
+        self.0(name).unwrap_or_else(|| default.to_owned())
+    }
+
+    fn wanted(&self, name: &str) -> Result<String, String> {
+        self.0(name).ok_or_else(|| format!("{name} is not set"))
+    }
+
+    fn flag(&self, name: &str) -> Result<bool, String> {
+        match self.or(name, "false").to_ascii_lowercase().as_str() {
+            "true" | "t" | "1" => Ok(true),
+            "false" | "f" | "0" => Ok(false),
+            other => Err(format!("{name}={other}: true or false")),
+        }
+    }
+
+    fn refuse(&self, name: &str, only: &str) -> Result<(), String> {
+        match self.0(name) {
+            Some(value) if value != only => Err(format!("{name}={value} is not supported")),
+            _ => Ok(()),
+        }
+    }
+
+    fn address(&self, host: &str, port: &str, default: &str) -> Result<String, String> {
+        let (address, port) = (self.or(host, "0.0.0.0"), self.or(port, default));
+        match address.parse() {
+            Ok(IpAddr::V4(_)) => Ok(format!("{address}:{port}")),
+            Ok(IpAddr::V6(_)) => Ok(format!("[{address}]:{port}")),
+            Err(_) => Err(format!("{host}={address}: not an IP address")),
+        }
+    }
+
+    /// Health, and metrics where Prometheus is to find them at an address of its own.
+    fn admin(&self) -> Result<String, String> {
+        let health = self.address("HOST", "PORT", "8080")?;
+        if !self.flag("USE_PROMETHEUS")? {
+            return Ok(health);
+        }
+        let metrics = self.or("PROMETHEUS_ADDR", ":9090");
+        let host = if metrics.starts_with(':') {
+            "0.0.0.0"
+        } else {
+            ""
+        };
+        Ok(format!("{health},{host}{metrics}"))
+    }
+
+    fn store(&self) -> Result<String, String> {
+        let url = self.wanted("REDIS_URL")?;
+        let socket = self.or("REDIS_SOCKET_TYPE", "unix");
+        let kind = self.or("REDIS_TYPE", "SINGLE").to_ascii_lowercase();
+        if url.contains("://") {
+            return Ok(url);
+        }
+        let auth = match self.0("REDIS_AUTH") {
+            Some(auth) => {
+                let (user, password) = auth.split_once(':').unwrap_or(("", &auth));
+                let escaped = |text| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
+                format!("{}:{}@", escaped(user), escaped(password))
+            }
+            None => String::new(),
+        };
+        let tls = self.flag("REDIS_TLS")? || socket == "tls";
+        let scheme = if tls { "rediss" } else { "redis" };
+        match (kind.as_str(), socket.as_str()) {
+            ("single", "unix") if auth.is_empty() => Ok(format!("unix://{url}")),
+            ("single", "tcp" | "tls") => Ok(format!("{scheme}://{auth}{url}")),
+            ("cluster", _) => Ok(format!("{scheme}-cluster://{auth}{url}")),
+            ("sentinel", _) => match url.split_once(',') {
+                Some((service, servers)) => {
+                    Ok(format!("{scheme}-sentinel://{auth}{servers}/{service}"))
+                }
+                None => {
+                    Err("REDIS_URL: a service and its sentinels, with commas between".to_owned())
+                }
+            },
+            _ => Err(format!(
+                "REDIS_TYPE={kind} with REDIS_SOCKET_TYPE={socket} is not supported: set RL_STORE"
+            )),
+        }
+    }
+
+    /// Where the limits come from.
+    fn limits(&self) -> Result<Vec<(&'static str, String)>, String> {
+        match self.or("CONFIG_TYPE", "FILE").as_str() {
+            "FILE" => {
+                let root = self.or("RUNTIME_ROOT", "/srv/runtime_data/current");
+                let app = self.or("RUNTIME_APPDIRECTORY", "config");
+                let folder = Path::new(&root)
+                    .join(self.or("RUNTIME_SUBDIRECTORY", ""))
+                    .join(app);
+                Ok(vec![("--rls-config", folder.display().to_string())])
+            }
+            "GRPC_XDS_SOTW" => {
+                let server = self.or("CONFIG_GRPC_XDS_SERVER_URL", "localhost:18000");
+                let node = self.or("CONFIG_GRPC_XDS_NODE_ID", "default");
+                let tls = self.flag("CONFIG_GRPC_XDS_SERVER_USE_TLS")?;
+                let scheme = if tls { "https" } else { "http" };
+                let mut flags = vec![
+                    ("--xds-server", format!("{scheme}://{server}")),
+                    ("--xds-node", node),
+                ];
+                for (flag, name) in [
+                    ("--xds-ca", "CONFIG_GRPC_XDS_SERVER_TLS_CACERT"),
+                    ("--xds-cert", "CONFIG_GRPC_XDS_CLIENT_TLS_CERT"),
+                    ("--xds-key", "CONFIG_GRPC_XDS_CLIENT_TLS_KEY"),
+                ] {
+                    if let Some(path) = self.0(name).filter(|_| tls) {
+                        flags.push((flag, path));
+                    }
+                }
+                Ok(flags)
+            }
+            other => Err(format!("CONFIG_TYPE={other}: FILE or GRPC_XDS_SOTW")),
+        }
+    }
+
+    fn log(&self) -> String {
+        let level = self.or("LOG_LEVEL", "warn").to_ascii_lowercase();
+        match level.as_str() {
+            "warning" => "warn".to_owned(),
+            "panic" | "fatal" => "error".to_owned(),
+            _ => level,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use store::StoreUrl;
+
+    use super::*;
+    use crate::Flags;
+
+    fn translated(variables: &[(&str, &str)]) -> Result<AsRatelimit, String> {
+        AsRatelimit::new(|name| {
+            let mut found = variables.iter().filter(|(known, _)| *known == name);
+            found.next_back().map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    /// What Envoy Gateway 1.5 sets, with Prometheus as by default.
+    const GATEWAY: [(&str, &str); 20] = [
+        ("RUNTIME_ROOT", "/data"),
+        ("RUNTIME_SUBDIRECTORY", "ratelimit"),
+        ("RUNTIME_IGNOREDOTFILES", "true"),
+        ("RUNTIME_WATCH_ROOT", "false"),
+        ("LOG_LEVEL", "info"),
+        ("USE_STATSD", "false"),
+        ("CONFIG_TYPE", "GRPC_XDS_SOTW"),
+        ("CONFIG_GRPC_XDS_SERVER_URL", "envoy-gateway:18001"),
+        ("CONFIG_GRPC_XDS_NODE_ID", "envoy-ratelimit"),
+        ("GRPC_SERVER_USE_TLS", "true"),
+        ("GRPC_SERVER_TLS_CERT", "/certs/tls.crt"),
+        ("GRPC_SERVER_TLS_KEY", "/certs/tls.key"),
+        ("GRPC_SERVER_TLS_CA_CERT", "/certs/ca.crt"),
+        ("CONFIG_GRPC_XDS_SERVER_USE_TLS", "true"),
+        ("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "/certs/tls.crt"),
+        ("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "/certs/tls.key"),
+        ("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "/certs/ca.crt"),
+        ("FORCE_START_WITHOUT_INITIAL_CONFIG", "true"),
+        ("REDIS_SOCKET_TYPE", "tcp"),
+        ("REDIS_URL", "redis.redis.svc:6379"),
+    ];
+
+    #[test]
+    fn envoy_gateways_environment_is_a_command_line() {
+        let prometheus = [("USE_PROMETHEUS", "true"), ("PROMETHEUS_ADDR", ":19001")];
+        let found = translated(&[&GATEWAY[..], &prometheus].concat()).unwrap();
+        assert_eq!(found.notes, [""; 0]);
+        let flags = Flags::try_parse_from(&found.arguments).unwrap();
+        assert_eq!(flags.listen, "0.0.0.0:8081".parse().unwrap());
+        let admin = ["0.0.0.0:8080", "0.0.0.0:19001"].map(|address| address.parse().unwrap());
+        assert_eq!(flags.admin, admin);
+        let url = flags.store.0.unwrap();
+        assert_eq!(url.to_string(), "redis://redis.redis.svc:6379");
+        assert_eq!(
+            flags.xds_server.as_deref(),
+            Some("https://envoy-gateway:18001")
+        );
+        assert_eq!(flags.xds_node, "envoy-ratelimit");
+        for (path, expected) in [
+            (&flags.tls_cert, "/certs/tls.crt"),
+            (&flags.tls_key, "/certs/tls.key"),
+            (&flags.client_ca, "/certs/ca.crt"),
+            (&flags.xds_cert, "/certs/tls.crt"),
+            (&flags.xds_key, "/certs/tls.key"),
+            (&flags.xds_ca, "/certs/ca.crt"),
+        ] {
+            assert_eq!(path.as_deref(), Some(Path::new(expected)));
+        }
+        assert_eq!(flags.log, "info");
+    }
+
+    #[test]
+    fn stores_of_all_kinds_are_named() {
+        for (variables, expected) in [
+            (
+                &[("REDIS_URL", "/run/redis.sock")][..],
+                "unix:///run/redis.sock",
+            ),
+            (
+                &[
+                    ("REDIS_URL", "r:1"),
+                    ("REDIS_SOCKET_TYPE", "tcp"),
+                    ("REDIS_AUTH", "p/w"),
+                ],
+                "redis://:p%2Fw@r:1",
+            ),
+            (
+                &[
+                    ("REDIS_URL", "r:1"),
+                    ("REDIS_SOCKET_TYPE", "tls"),
+                    ("REDIS_AUTH", "u:p"),
+                ],
+                "rediss://u:p@r:1",
+            ),
+            (
+                &[
+                    ("REDIS_URL", "main,a:1,b:2"),
+                    ("REDIS_TYPE", "SENTINEL"),
+                    ("REDIS_TLS", "true"),
+                ],
+                "rediss-sentinel://a:1,b:2/main",
+            ),
+            (
+                &[("REDIS_URL", "a:1,b:2"), ("REDIS_TYPE", "cluster")],
+                "redis-cluster://a:1,b:2",
+            ),
+        ] {
+            let found = translated(variables).unwrap();
+            let at = found
+                .arguments
+                .iter()
+                .position(|word| word == "--store")
+                .unwrap();
+            assert_eq!(found.arguments[at + 1], expected);
+            assert!(expected.parse::<StoreUrl>().is_ok(), "{expected}");
+        }
+        let own = translated(&[("RL_STORE", "memory")]).unwrap();
+        assert!(!own.arguments.contains(&"--store".to_owned()));
+    }
+
+    #[test]
+    fn files_are_found_where_the_runtime_has_them() {
+        let found = translated(&[
+            ("REDIS_URL", "/r"),
+            ("RUNTIME_ROOT", "/data"),
+            ("RUNTIME_SUBDIRECTORY", "ratelimit"),
+        ]);
+        let arguments = found.unwrap().arguments.join(" ");
+        assert!(
+            arguments.contains("--rls-config /data/ratelimit/config"),
+            "{arguments}"
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_done_is_an_error_or_a_note() {
+        let redis = ("REDIS_URL", "/run/redis.sock");
+        for wrong in [
+            ("BACKEND_TYPE", "memcache"),
+            ("SHADOW_MODE", "true"),
+            ("CONFIG_TYPE", "CONSUL"),
+            ("GRPC_SERVER_USE_TLS", "perhaps"),
+            ("GRPC_SERVER_USE_TLS", "true"),
+            ("GRPC_HOST", "localhost"),
+            ("REDIS_URL", ""),
+        ] {
+            assert!(translated(&[redis, wrong]).is_err(), "{wrong:?}");
+        }
+        let found = translated(&[redis, ("USE_STATSD", "true")]).unwrap();
+        assert_eq!(
+            found.notes,
+            ["USE_STATSD=true has no effect: metrics are at /metrics"]
+        );
+    }
+}

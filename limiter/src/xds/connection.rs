@@ -1,0 +1,181 @@
+//! A stream of discovery responses.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use futures_util::stream::unfold;
+use hyper::http::uri::PathAndQuery;
+use tokio::sync::mpsc;
+use tonic::{
+    Status, Streaming,
+    client::Grpc,
+    transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity},
+};
+use tonic_prost::ProstCodec;
+
+use super::{
+    TYPE_URL, XdsServer,
+    messages::{self, DiscoveryRequest, DiscoveryResponse, Node},
+};
+
+/// The call of ADS.
+const STREAM: &str =
+    "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
+
+/// A larger response ends the connection.
+const MAX_RESPONSE: usize = 16 << 20;
+
+/// How long connecting may take, the TLS handshake included.
+const CONNECT: Duration = Duration::from_secs(5);
+
+/// A server that is gone without a word is found by pings this far apart.
+const PING_EVERY: Duration = Duration::from_secs(20);
+
+/// `google.rpc.Code.INVALID_ARGUMENT`
+const INVALID_ARGUMENT: i32 = 3;
+
+/// The longest message of a rejection, in characters.
+const MAX_REASON: usize = 4096;
+
+/// Why there are no responses.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ConnectionError {
+    #[error("cannot read {}: {error}", .path.display())]
+    File { path: PathBuf, error: io::Error },
+    #[error("cannot connect to the management server: {}", chain(.0))]
+    Connect(#[from] tonic::transport::Error),
+    #[error("the management server: {}", .0.message())]
+    Call(#[from] Status),
+    #[error("the management server ended the stream")]
+    Ended,
+}
+
+/// An error with what caused it: by itself it is "transport error".
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}
+
+pub(super) struct Connection {
+    requests: mpsc::Sender<DiscoveryRequest>,
+    responses: Streaming<DiscoveryResponse>,
+    node: Node,
+    /// The version that was accepted last.
+    accepted: String,
+}
+
+impl Connection {
+    /// Connects and asks for the limits.
+    pub(super) async fn open(server: &XdsServer) -> Result<Self, ConnectionError> {
+        let channel = connect(server).await?;
+        let mut client = Grpc::new(channel).max_decoding_message_size(MAX_RESPONSE);
+        client.ready().await?;
+        let node = Node {
+            id: server.node.clone(),
+        };
+        // The first one names no version, whatever was accepted before: a server that was started anew
+        // counts from the beginning, and would take other limits for those.
+        let first = DiscoveryRequest {
+            node: Some(node.clone()),
+            type_url: TYPE_URL.to_owned(),
+            ..DiscoveryRequest::default()
+        };
+        let (requests, receiver) = mpsc::channel(2);
+        let sent = requests.try_send(first);
+        sent.map_err(|_| ConnectionError::Ended)?;
+        let stream = unfold(receiver, |mut receiver| async {
+            let request = receiver.recv().await?;
+            Some((request, receiver))
+        });
+        let path = PathAndQuery::from_static(STREAM);
+        let codec = ProstCodec::<DiscoveryRequest, DiscoveryResponse>::default();
+        let response = client.streaming(tonic::Request::new(stream), path, codec);
+        Ok(Self {
+            requests,
+            responses: response.await?.into_inner(),
+            node,
+            accepted: String::new(),
+        })
+    }
+
+    /// The next response.
+    pub(super) async fn next(&mut self) -> Result<DiscoveryResponse, ConnectionError> {
+        self.responses
+            .message()
+            .await?
+            .ok_or(ConnectionError::Ended)
+    }
+
+    /// The limits of this response are in force.
+    pub(super) async fn accept(
+        &mut self,
+        response: DiscoveryResponse,
+    ) -> Result<(), ConnectionError> {
+        self.accepted = response.version_info;
+        self.answer(response.nonce, None).await
+    }
+
+    /// The limits of this response cannot be used.
+    pub(super) async fn reject(
+        &mut self,
+        response: DiscoveryResponse,
+        error: String,
+    ) -> Result<(), ConnectionError> {
+        let status = messages::Status {
+            code: INVALID_ARGUMENT,
+            message: error.chars().take(MAX_REASON).collect(),
+        };
+        self.answer(response.nonce, Some(status)).await
+    }
+
+    async fn answer(
+        &self,
+        nonce: String,
+        error: Option<messages::Status>,
+    ) -> Result<(), ConnectionError> {
+        let request = DiscoveryRequest {
+            version_info: self.accepted.clone(),
+            node: Some(self.node.clone()),
+            type_url: TYPE_URL.to_owned(),
+            response_nonce: nonce,
+            error_detail: error,
+        };
+        let sent = self.requests.send(request).await;
+        sent.map_err(|_| ConnectionError::Ended)
+    }
+}
+
+async fn connect(server: &XdsServer) -> Result<Channel, ConnectionError> {
+    let mut endpoint = Endpoint::from_shared(server.url.clone())?
+        .connect_timeout(CONNECT)
+        .http2_keep_alive_interval(PING_EVERY)
+        .keep_alive_while_idle(true);
+    if server.url.starts_with("https://") {
+        // Read for each connection: certificates are replaced while programs run.
+        let mut tls = ClientTlsConfig::new();
+        tls = match &server.ca {
+            Some(path) => tls.ca_certificate(Certificate::from_pem(read(path)?)),
+            None => tls.with_native_roots(),
+        };
+        if let Some((cert, key)) = &server.identity {
+            tls = tls.identity(Identity::from_pem(read(cert)?, read(key)?));
+        }
+        endpoint = endpoint.tls_config(tls)?;
+    }
+    Ok(endpoint.connect().await?)
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, ConnectionError> {
+    fs::read(path).map_err(|error| ConnectionError::File {
+        path: path.to_owned(),
+        error,
+    })
+}
