@@ -23,6 +23,7 @@ mod long_polls;
 mod outages;
 mod queues;
 mod rate_limit;
+mod rate_limit_model;
 mod rls_config;
 mod shutdown;
 mod store_losses;

@@ -54,14 +54,17 @@ pub(super) fn of_decided(
         if limits.is_empty() {
             unmatched += 1;
         }
+        let own = request.descriptors.get(statuses.len());
+        let own = own.and_then(super::rate);
         let rate = |limit: &LimitAnswer| {
+            if limit.name.as_str() == policy::REQUEST_LIMIT {
+                return own;
+            }
             let known = policy.position(limit.name.as_str());
             let known = known.and_then(|at| policy.limit(at));
             known.map(|limit| limit.quota.parameters().rate)
         };
-        let own = request.descriptors.get(statuses.len());
-        let own = own.and_then(super::rate);
-        statuses.push(status(limits, |limit| own.or_else(|| rate(limit))));
+        statuses.push(status(limits, rate));
     }
     let response = RateLimitResponse {
         overall_code: if allowed { Code::Ok } else { Code::OverLimit }.into(),
