@@ -154,6 +154,7 @@ async fn decisions(described: &mut Description) {
     let dear = described.check(&ask(dear), "post", "/v1/check", 200).await;
     assert_eq!(dear.json().unwrap()["reason"], "exceeds_capacity");
     too_many_waiters(described, &service, &url).await;
+    descriptors(described, &service).await;
     let health = service
         .client
         .get(&format!("{}/v1/health", service.limiter.url()));
@@ -164,6 +165,26 @@ async fn decisions(described: &mut Description) {
             .get(&format!("{}{path}", service.limiter.admin_url()));
         described.check(&request, "get", path, 200).await;
     }
+}
+
+/// Envoy's rate limit service, as JSON.
+async fn descriptors(described: &mut Description, service: &Service) {
+    let url = format!("{}/json", service.limiter.url());
+    let entries = [("user", "called"), ("path", "/api")];
+    let entries = entries.map(|(key, value)| json!({"key": key, "value": value}));
+    let own = json!({"requestsPerUnit": 9, "unit": "MONTH"});
+    let call = json!({"domain": "shop", "hitsAddend": 3, "descriptors": [
+        {"entries": entries},
+        {"entries": [{"key": "other", "value": "x"}], "limit": own, "hitsAddend": 2},
+        {"entries": [{"key": "none", "value": "x"}], "hitsAddend": 1, "isNegativeHits": true},
+    ]});
+    let call = service.client.post(&url, call.to_string());
+    let reply = described.check(&call, "post", "/json", 200).await;
+    let answer = reply.json().unwrap();
+    assert_eq!(answer["statuses"][0]["limitRemaining"], 2, "{answer}");
+    assert_eq!(answer["statuses"][1]["limitRemaining"], 7, "{answer}");
+    let reply = described.check(&call, "post", "/json", 429).await;
+    assert_eq!(reply.json().unwrap()["overallCode"], "OVER_LIMIT");
 }
 
 /// The one that may wait waits for most of an hour; the next is refused.
@@ -221,6 +242,7 @@ async fn refusals(described: &mut Description) {
         ("post", "/v1/check"),
         ("get", "/v1/policy"),
         ("post", "/v1/report"),
+        ("post", "/json"),
     ] {
         let url = format!("{base}{path}");
         let request = if method == "get" {
@@ -255,6 +277,13 @@ async fn refusals(described: &mut Description) {
         .await;
     let form = check("{}".to_owned()).header("content-type", "text/plain");
     described.check(&form, "post", "/v1/check", 415).await;
+    let call = |body: String| with(service.client.post(&format!("{base}/json"), body));
+    for body in ["", "{}", "{\"domain\":\"shop\",\"descriptors\":[]}"] {
+        let call = call(body.to_owned());
+        described.check(&call, "post", "/json", 400).await;
+    }
+    let large = call("x".repeat(5000));
+    described.check(&large, "post", "/json", 413).await;
     let report = |body: String| with(service.client.post(&format!("{base}/v1/report"), body));
     described
         .check(&report("nonsense".to_owned()), "post", "/v1/report", 400)
@@ -315,6 +344,11 @@ async fn outage(described: &mut Description) {
     .await
     .unwrap();
     described.check(&request, "post", "/v1/check", 503).await;
+    let call =
+        json!({"domain": "shop", "descriptors": [{"entries": [{"key": "path", "value": "/api"}]}]});
+    let url = format!("{}/json", service.limiter.url());
+    let call = service.client.post(&url, call.to_string());
+    described.check(&call, "post", "/json", 503).await;
     let ready = format!("{}/readyz", service.limiter.admin_url());
     described
         .check(&service.client.get(&ready), "get", "/readyz", 200)
