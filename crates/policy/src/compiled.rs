@@ -44,6 +44,9 @@ struct Shape {
     /// What a limit is that a descriptor brings itself, but for its numbers.
     #[cfg(feature = "service")]
     request_limit: Option<Limit>,
+    /// Whether any limit replaces others.
+    #[cfg(feature = "service")]
+    has_replaces: bool,
 }
 
 /// A limit with its names resolved to positions.
@@ -151,6 +154,8 @@ impl Compiled {
             walk: walk::Walk::new(&policy.limits),
             #[cfg(feature = "service")]
             request_limit: walk::request_limit(),
+            #[cfg(feature = "service")]
+            has_replaces: policy.limits.iter().any(|limit| !limit.replaces.is_empty()),
         };
         Self {
             policy,

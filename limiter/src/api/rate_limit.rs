@@ -14,8 +14,7 @@ use std::sync::Arc;
 
 use hyper::{StatusCode, body::Incoming};
 use policy::{
-    ChargeMode, Compiled, DESCRIPTOR, Descriptor, Limit, MAX_DESCRIPTOR_KEY, Name, Rate, SEVERAL,
-    push_entry,
+    Compiled, DESCRIPTOR, Descriptor, MAX_DESCRIPTOR_KEY, Name, Rate, SEVERAL, push_entry,
 };
 use protocol::{ApiError, Check, ErrorCode, OwnUnits, ServiceCheck, ServicePart};
 use tokio::time::Instant;
@@ -45,23 +44,17 @@ const MAX_DESCRIPTORS: usize = 1024;
 impl Api {
     /// `ShouldRateLimit`.
     pub(super) async fn should_rate_limit(&self, body: Incoming, peer: Arc<Peer>) -> Answered {
-        let _place = self.enter()?;
-        let mut body = self.receive(body, peer).await?;
-        body.room.decode().ok_or_else(refusal::no_room)?;
-        let response = self.rate_limit(body, grpc::decode).await?;
+        let response = self.rate_limit(body, peer, grpc::decode).await?;
         Ok(grpc::answer(&response))
     }
 
     /// `POST /json`: 200, or 429 where a limit is exceeded.
     pub(super) async fn should_rate_limit_json(&self, body: Incoming, peer: Arc<Peer>) -> Answered {
-        let _place = self.enter()?;
-        let mut body = self.receive(body, peer).await?;
-        body.room.decode().ok_or_else(refusal::no_room)?;
         let decode = |bytes: &[u8]| {
             serde_json::from_slice(bytes)
                 .map_err(|error| ApiError::new(ErrorCode::InvalidRequest, error.to_string()))
         };
-        let response = self.rate_limit(body, decode).await?;
+        let response = self.rate_limit(body, peer, decode).await?;
         let status = if answer::is_over(&response) {
             StatusCode::TOO_MANY_REQUESTS
         } else {
@@ -74,16 +67,16 @@ impl Api {
         ))
     }
 
-    fn enter(&self) -> Result<super::inflight::Place, ApiError> {
-        self.bounds.inflight.enter().ok_or_else(refusal::overloaded)
-    }
-
     async fn rate_limit(
         &self,
-        body: Received,
+        body: Incoming,
+        peer: Arc<Peer>,
         decode: fn(&[u8]) -> Result<RateLimitRequest, ApiError>,
     ) -> Result<RateLimitResponse, ApiError> {
-        let Received { bytes, mut room } = body;
+        let place = self.bounds.inflight.enter();
+        let _place = place.ok_or_else(refusal::overloaded)?;
+        let Received { bytes, mut room } = self.receive(body, peer).await?;
+        room.decode().ok_or_else(refusal::no_room)?;
         let request = self.bounds.bodies.decode(bytes, decode).await?;
         let domain = validate(&request)?;
         let Some(policy) = self.service_policy(&domain)? else {
@@ -175,15 +168,15 @@ impl ServiceChecks {
         });
         let parts: Vec<ServicePart> = parts.collect();
         let replaced = replaced(&parts, policy, now_ms);
-        let has_fitting = request.descriptors.iter().any(|d| d.hits_addend.is_some())
-            && policy.limits().iter().any(is_fitting);
         let mut built = Self {
             checks: Vec::new(),
             places: Vec::with_capacity(parts.len()),
         };
         let mut together: Option<usize> = None;
         for (part, descriptor) in parts.into_iter().zip(&request.descriptors) {
-            let own = own_units(descriptor, || has_fitting && fitting(&part, policy, now_ms));
+            let own = own_units(descriptor, || {
+                part.rate.is_none() && policy.is_fitting(&part.descriptor, now_ms)
+            });
             let at = match (own, together) {
                 (None, Some(at)) => at,
                 (own, _) => {
@@ -241,12 +234,7 @@ fn entries(descriptor: &RateLimitDescriptor) -> Descriptor {
 
 /// The limits that others suppress, over all descriptors of the call.
 fn replaced(parts: &[ServicePart], policy: &Compiled, now_ms: u64) -> Vec<Name> {
-    if parts.len() < 2
-        || policy
-            .limits()
-            .iter()
-            .all(|limit| limit.replaces.is_empty())
-    {
+    if parts.len() < 2 || !policy.has_replaces() {
         return Vec::new();
     }
     let mut replaced = Vec::new();
@@ -268,15 +256,4 @@ fn own_units(descriptor: &RateLimitDescriptor, fitting: impl FnOnce() -> bool) -
         _ if fitting() => OwnUnits::Fitting,
         _ => OwnUnits::Charge(units),
     })
-}
-
-/// Whether the limit of a descriptor charges only what fits.
-fn fitting(part: &ServicePart, policy: &Compiled, now_ms: u64) -> bool {
-    let matches = || policy.matching(&part.descriptor, now_ms);
-    part.rate.is_none() && matches().iter().any(|found| is_fitting(found.limit))
-}
-
-fn is_fitting(limit: &Limit) -> bool {
-    let rule = limit.descriptor.as_ref();
-    rule.is_some_and(|rule| rule.charge == ChargeMode::Fitting)
 }

@@ -8,9 +8,10 @@ use algorithms::{Kind, Parameters};
 
 use documents::Name;
 
+use super::Compiled;
 use crate::{
-    DESCRIPTOR, EntryPattern, IfMissing, Limit, OnFailure, OverLimit, Quota, REQUEST_LIMIT, Scope,
-    SentDescriptor, push_entry,
+    ChargeMode, DESCRIPTOR, Entries, EntryPattern, IfMissing, Limit, OnFailure, OverLimit, Quota,
+    REQUEST_LIMIT, Scope, SentDescriptor, push_entry,
 };
 
 /// The descriptors of a policy's limits, as a tree.
@@ -18,6 +19,8 @@ use crate::{
 pub(super) struct Walk {
     /// The first is where a walk starts.
     nodes: Vec<Node>,
+    /// Whether any of the limits charges only what fits.
+    has_fitting: bool,
 }
 
 #[derive(Debug, Default)]
@@ -32,11 +35,36 @@ struct Node {
     limit: Option<usize>,
 }
 
+fn is_fitting(limit: &Limit) -> bool {
+    let rule = limit.descriptor.as_ref();
+    rule.is_some_and(|rule| rule.charge == ChargeMode::Fitting)
+}
+
+impl Compiled {
+    /// Whether any limit replaces others.
+    pub fn has_replaces(&self) -> bool {
+        self.shape.has_replaces
+    }
+
+    /// Whether the limit of the rate limit service that applies to these entries charges only what
+    /// fits, at a time in milliseconds since the epoch.
+    pub fn is_fitting(&self, entries: &(impl Entries + ?Sized), now_ms: u64) -> bool {
+        let any = self
+            .shape
+            .walk
+            .as_ref()
+            .is_some_and(|walk| walk.has_fitting);
+        let matches = || self.matching(entries, now_ms);
+        any && matches().iter().any(|found| is_fitting(found.limit))
+    }
+}
+
 impl Walk {
     /// `None` where no limit has a descriptor.
     pub(super) fn new(limits: &[Limit]) -> Option<Self> {
         let mut walk = Self {
             nodes: vec![Node::default()],
+            has_fitting: limits.iter().any(is_fitting),
         };
         let mut wildcards = BTreeMap::new();
         for (index, limit) in limits.iter().enumerate() {
