@@ -4,8 +4,13 @@ use policy::{Limit, Node};
 
 use crate::pause_state;
 
-/// The condition of a limit, given as a document: `path=/api/** method=GET|POST`, `*` for every request.
+/// The condition of a limit, given as a document: `path=/api/** method=GET|POST`, `*` for every request; the
+/// entries of a descriptor as the file lists them, `message_type=marketing, to_number`.
 pub fn matchers(limit: &Node) -> String {
+    if let Some(entries) = limit.get("descriptor") {
+        let entries: Vec<String> = entries.items().iter().map(plain).collect();
+        return entries.join(", ");
+    }
     let Some(Node {
         value: policy::Value::Map(entries),
         ..

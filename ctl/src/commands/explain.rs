@@ -4,7 +4,10 @@ use std::fmt::Write as _;
 
 use anstyle::{AnsiColor, Style};
 use clap::Args;
-use policy::{Compiled, Descriptor, IfMissing, Limit, Matcher, Resolved};
+use policy::{
+    Compiled, DESCRIPTOR, Descriptor, DescriptorLimit, IfMissing, Limit, Matcher, Resolved,
+    SentDescriptor,
+};
 use serde::Serialize;
 
 use crate::{
@@ -45,7 +48,9 @@ impl Explain {
         let limits = explain(&compiled, &descriptor);
         let keys = compiled.needed_keys();
         for pair in self.request.pairs() {
-            if !keys.iter().any(|key| key.as_str() == pair.key) {
+            let of_service = pair.key == DESCRIPTOR && { compiled.limits().iter() }
+                .any(|limit| limit.descriptor.is_some());
+            if !of_service && !keys.iter().any(|key| key.as_str() == pair.key) {
                 printer.note(format_args!("no limit uses `{}`", pair.key));
                 let known = keys.iter().map(policy::Name::as_str);
                 if let Some(meant) = suggest::closest(&pair.key, known) {
@@ -96,22 +101,27 @@ fn explain(compiled: &Compiled, descriptor: &Descriptor) -> Vec<Row> {
     let matches = compiled.matching(descriptor, clock::now_ms());
     let limits = compiled.limits().iter().enumerate();
     let rows = limits.map(|(index, limit)| {
+        let found = matches.iter().find(|found| found.index == index);
+        let paused = || pause_state(compiled.pause_of(index, clock::now_ms()));
         let mut reasons: Vec<Reason> = limit
             .matchers
             .iter()
             .map(|matcher| of_matcher(matcher, descriptor))
             .collect();
-        if reasons.is_empty() {
+        if let Some(rule) = &limit.descriptor {
+            reasons = vec![of_descriptor(rule, descriptor)];
+        } else if reasons.is_empty() {
             reasons.push(reason(true, "matches every request"));
         }
-        if reasons.iter().all(|reason| reason.holds) {
+        if reasons.iter().all(|reason| reason.holds) && limit.descriptor.is_none() {
             reasons.extend(of_missing(limit, descriptor));
         }
-        let found = matches.iter().find(|found| found.index == index);
         if found.is_none() && reasons.iter().all(|reason| reason.holds) {
-            let paused = pause_state(compiled.pause_of(index, clock::now_ms()));
-            reasons.push(match paused {
+            reasons.push(match paused() {
                 Some(paused) => reason(false, paused),
+                None if limit.descriptor.is_some() && !compiled.has_replaces() => {
+                    reason(false, "another limit fits the descriptor better")
+                }
                 None => of_replacement(limit, compiled, &matches),
             });
         }
@@ -145,6 +155,28 @@ fn of_matcher(matcher: &Matcher, descriptor: &Descriptor) -> Reason {
         ),
         None => reason(holds, format!("no {key}, which {verb} {patterns}")),
     }
+}
+
+/// Whether a limit of the rate limit service may apply, were there no other.
+fn of_descriptor(rule: &DescriptorLimit, descriptor: &Descriptor) -> Reason {
+    let entries = rule.pattern.to_items().join(", ");
+    let Some(text) = descriptor.get(DESCRIPTOR) else {
+        return reason(
+            false,
+            format!("no descriptor, and the limit is for {entries}"),
+        );
+    };
+    let sent = SentDescriptor::read(text);
+    let holds = sent.is_some_and(|sent| {
+        let patterns = rule.pattern.entries();
+        sent.entries().len() == patterns.len() && { sent.entries().zip(patterns) }.all(
+            |((key, value), pattern)| {
+                key == pattern.key().as_bytes() && pattern.matches_value(value)
+            },
+        )
+    });
+    let verb = if holds { "matches" } else { "does not match" };
+    reason(holds, format!("the descriptor {verb} {entries}"))
 }
 
 fn of_missing(limit: &Limit, descriptor: &Descriptor) -> Vec<Reason> {

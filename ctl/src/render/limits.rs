@@ -41,7 +41,11 @@ pub fn table(limits: &[Limit], overrides: &[u64], page: Page) -> String {
                 .map(ToString::to_string)
                 .collect::<Vec<_>>()
                 .join(","),
-            or("algorithm", "token_bucket"),
+            if limit.is_unlimited() {
+                "unlimited".to_owned()
+            } else {
+                or("algorithm", "token_bucket")
+            },
             field("rate"),
             field("burst"),
             overrides,
