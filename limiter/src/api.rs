@@ -41,7 +41,7 @@ use crate::{
 use body::Bodies;
 use inflight::Inflight;
 
-pub(crate) use rate_limit::Watched;
+pub(crate) use rate_limit::{Comparison, Watched};
 
 const API: HeaderName = HeaderName::from_static(API_HEADER);
 const REVISION: HeaderName = HeaderName::from_static(REVISION_HEADER);
@@ -57,6 +57,7 @@ pub(crate) struct Api {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) lifecycle: Arc<Lifecycle>,
     pub(crate) watched: Watched,
+    pub(crate) comparison: Option<Comparison>,
     pub(crate) bounds: Bounds,
 }
 

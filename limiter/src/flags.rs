@@ -95,6 +95,12 @@ pub struct Flags {
     #[arg(long, env = "RL_XDS_KEY", value_name = "FILE", requires = "xds_cert")]
     pub xds_key: Option<PathBuf>,
 
+    /// Another rate limit service, grpc://HOST:PORT or grpcs://HOST:PORT: calls of Envoy's rate
+    /// limit service are sent there as well, and what it decides otherwise is counted and logged
+    /// (with descriptors, a line a second). Answers are this limiter's own, and never wait for it.
+    #[arg(long, env = "RL_COMPARE_WITH", value_name = "URL", value_parser = grpc_url)]
+    pub compare_with: Option<String>,
+
     /// What every key in the store starts with.
     #[arg(
         long,
@@ -256,6 +262,7 @@ impl Flags {
             limits: self.limits.clone(),
             rls_config: self.rls_config.clone(),
             xds,
+            compare_with: self.compare_with.clone(),
             limits_are_the_policy: matches!(self.store.0, Ok(StoreUrl::Memory)),
             token_file: self.token_file.clone(),
             page_token_file: self.page_token_file.clone(),
@@ -284,6 +291,16 @@ impl Flags {
             ..store::Options::within(self.store_timeout)
         }
     }
+}
+
+/// The same with the scheme of HTTP.
+fn grpc_url(text: &str) -> Result<String, String> {
+    for (grpc, http) in [("grpc://", "http://"), ("grpcs://", "https://")] {
+        if let Some(address) = text.strip_prefix(grpc) {
+            return Ok(format!("{http}{address}"));
+        }
+    }
+    Err("a URL, grpc://HOST:PORT or grpcs://HOST:PORT".to_owned())
 }
 
 fn xds_url(text: &str) -> Result<String, String> {

@@ -1,5 +1,6 @@
 //! What is counted, under the names that dashboards rely on.
 
+mod compared;
 mod decisions;
 mod domain;
 mod leases;
@@ -13,6 +14,8 @@ use prometheus_client::{
     registry::Registry,
 };
 
+pub(crate) use compared::Compared;
+use compared::Comparisons;
 use decisions::Decisions;
 use domain::LimitCounters;
 pub(crate) use domain::{DomainCounters, LimitCounts};
@@ -40,6 +43,7 @@ pub(crate) struct Metrics {
     unmatched: Family<DomainLabels, Counter>,
     unmatched_descriptors: Family<UnmatchedLabels, Counter>,
     undecided: Family<DomainLabels, Counter>,
+    compared: Comparisons,
     delayed: Family<DelayedLabels, Counter>,
     revision: Family<DomainLabels, Gauge>,
     policy_fault: Family<DomainLabels, Gauge>,
@@ -136,6 +140,7 @@ impl Metrics {
             unmatched: Family::default(),
             unmatched_descriptors: Family::default(),
             undecided: Family::default(),
+            compared: Comparisons::default(),
             delayed: Family::default(),
             revision: Family::default(),
             policy_fault: Family::default(),
@@ -184,6 +189,7 @@ impl Metrics {
             "Checks without a decision: the store failed or took too long",
             self.undecided.clone(),
         );
+        self.compared.register(&mut all);
         all.register(
             "delayed",
             "Allowed checks that a queue delayed",
@@ -389,6 +395,12 @@ impl Metrics {
         self.revision.remove(&labels);
         self.policy_fault.remove(&labels);
         self.lost_edits.remove(&labels);
+        self.compared.forget(domain.as_str());
+    }
+
+    /// A call that was compared with another rate limit service; of no domain, if it is unknown.
+    pub(crate) fn compared(&self, domain: Option<String>, outcome: Compared) {
+        self.compared.count(domain, outcome);
     }
 }
 

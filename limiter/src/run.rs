@@ -12,7 +12,7 @@ use tokio::{
 use crate::{
     LimitsError, Listeners, Settings, TlsError, TokenError,
     admin::{Admin, Data, Page},
-    api::{Api, Bounds, Watched},
+    api::{Api, Bounds, Comparison, Watched},
     batch::Batcher,
     callers::Callers,
     domains::Domains,
@@ -53,6 +53,9 @@ pub enum RunError {
     /// The certificates.
     #[error(transparent)]
     Tls(#[from] TlsError),
+    /// The address of the other rate limit service.
+    #[error("cannot compare with that service: {0}")]
+    CompareWith(String),
 }
 
 /// Serves checks until `shutdown`, and then until every request that came has its answer.
@@ -84,7 +87,7 @@ pub async fn run(
         files.impose(policies).await?;
     }
 
-    let parts = Parts::new(&settings, store, files, tokens, name(&listeners));
+    let parts = Parts::new(&settings, store, files, tokens, name(&listeners))?;
     // Everything in here ends with this function.
     let mut background = JoinSet::new();
     parts.start(policies, &mut background);
@@ -154,7 +157,7 @@ impl Parts {
         files: Arc<LimitsFiles>,
         tokens: [Option<Arc<Tokens>>; 2],
         name: String,
-    ) -> Self {
+    ) -> Result<Self, RunError> {
         let [of_checks, of_page] = &tokens;
         let metrics = Arc::new(Metrics::new());
         let domains = Arc::new(Domains::new(Arc::clone(&store), Arc::clone(&metrics)));
@@ -168,6 +171,11 @@ impl Parts {
         let xds = xds.map(|server| Arc::new(Xds::new(server, Arc::clone(&store))));
         let telemetry = Arc::new(Telemetry::new(Arc::clone(&store), name));
         let lifecycle = Arc::new(Lifecycle::new());
+        let comparison = settings.compare_with.as_deref().map(|url| {
+            let started = Comparison::start(url, Arc::clone(&metrics));
+            started.map_err(|error| RunError::CompareWith(error.to_string()))
+        });
+        let comparison = comparison.transpose()?;
         let api = Api {
             batcher: Batcher::start(
                 Arc::clone(&store),
@@ -182,6 +190,7 @@ impl Parts {
             tokens: of_checks.clone(),
             metrics: Arc::clone(&metrics),
             lifecycle: Arc::clone(&lifecycle),
+            comparison,
             watched: Watched::new(metrics.watches.clone()),
             bounds: Bounds::new(settings, &metrics),
         };
@@ -195,7 +204,7 @@ impl Parts {
             warm: AtomicBool::new(false),
             page,
         };
-        Self {
+        Ok(Self {
             files,
             xds,
             domains,
@@ -206,7 +215,7 @@ impl Parts {
             lifecycle,
             api: Arc::new(api),
             admin: Arc::new(admin),
-        }
+        })
     }
 
     /// Starts what follows the store and the files.

@@ -11,6 +11,9 @@ pub struct Settings {
     pub limits: Vec<PathBuf>,
     /// A folder of envoyproxy/ratelimit's files.
     pub rls_config: Option<PathBuf>,
+    /// Another rate limit service, to which calls of Envoy's rate limit service are sent as well:
+    /// `http://HOST:PORT` or `https://HOST:PORT`.
+    pub compare_with: Option<String>,
     /// A management server that has the limits.
     pub xds: Option<XdsServer>,
     /// The files are the policy and are followed, rather than filling domains that have no record.
@@ -56,6 +59,7 @@ impl Default for Settings {
             limits: Vec::new(),
             rls_config: None,
             xds: None,
+            compare_with: None,
             limits_are_the_policy: false,
             token_file: None,
             page_token_file: None,

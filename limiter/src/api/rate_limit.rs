@@ -5,6 +5,7 @@
 //! nothing; each of the others is a check of its own, because it reports what was used already.
 
 mod answer;
+mod compare;
 mod grpc;
 mod health;
 mod json;
@@ -19,7 +20,11 @@ use policy::{
 use protocol::{ApiError, Check, ErrorCode, OwnUnits, ServiceCheck, ServicePart};
 use tokio::time::Instant;
 
-use super::{Answered, Api, body::Received, refusal};
+use super::{
+    Answered, Api,
+    body::{Received, Room},
+    refusal,
+};
 use crate::{
     domains::{Active, Lookup},
     http,
@@ -30,6 +35,7 @@ use crate::{
 
 use messages::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse, UNITS};
 
+pub(crate) use compare::Comparison;
 pub(super) use grpc::{error, is_grpc};
 pub(crate) use health::Watched;
 pub(super) use health::{CHECK as HEALTH_CHECK, WATCH as HEALTH_WATCH};
@@ -79,23 +85,40 @@ impl Api {
         room.decode().ok_or_else(refusal::no_room)?;
         let request = self.bounds.bodies.decode(bytes, decode).await?;
         let domain = validate(&request)?;
-        let Some(policy) = self.service_policy(&domain)? else {
+        let policy = self.service_policy(&domain)?;
+        let known = policy.is_some();
+        let response = if let Some(policy) = policy {
+            self.decided(&domain, &request, &policy, &mut room).await?
+        } else {
             self.metrics
                 .unmatched_descriptors(Unmatched::domain, request.descriptors.len());
-            return Ok(answer::of_nothing(&request));
+            answer::of_nothing(&request)
         };
+        if let Some(comparison) = &self.comparison {
+            comparison.send(&request, &response, known);
+        }
+        Ok(response)
+    }
+
+    async fn decided(
+        &self,
+        domain: &Name,
+        request: &RateLimitRequest,
+        policy: &Active,
+        room: &mut Room,
+    ) -> Result<RateLimitResponse, ApiError> {
         let now_ms = self.telemetry.now_ms();
-        let checks = ServiceChecks::new(&request, &policy.compiled, now_ms);
+        let checks = ServiceChecks::new(request, &policy.compiled, now_ms);
         room.hold(&checks.checks).ok_or_else(refusal::no_room)?;
-        trace::set_request(&domain, checks.checks.len());
+        trace::set_request(domain, checks.checks.len());
         if checks.checks.is_empty() {
-            return Ok(answer::of_nothing(&request));
+            return Ok(answer::of_nothing(request));
         }
         let deadline = Instant::now() + self.bounds.store_timeout;
         let ServiceChecks { checks, places } = checks;
-        let decided = self.decide(&domain, checks, deadline, None).await?;
+        let decided = self.decide(domain, checks, deadline, None).await?;
         trace::decided(&decided.decisions);
-        let (response, unmatched) = answer::of_decided(&request, &places, &decided)?;
+        let (response, unmatched) = answer::of_decided(request, &places, &decided)?;
         self.metrics
             .unmatched_descriptors(Unmatched::limit, unmatched);
         Ok(response)

@@ -12,6 +12,7 @@ mod admin;
 mod answers;
 mod bounds;
 mod cluster;
+mod comparing;
 mod decisions;
 mod edits;
 mod fleet;

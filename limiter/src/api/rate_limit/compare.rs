@@ -1,0 +1,209 @@
+//! `--compare-with`: each call is also sent to another rate limit service, and what is decided
+//! differently is counted and, now and then, logged.
+//!
+//! The other service never delays an answer or changes one: calls wait in a queue that drops them where
+//! it is full.
+
+use std::{
+    fmt::Write as _,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use hyper::http::uri::PathAndQuery;
+use prost::Message;
+use tokio::{
+    sync::{Semaphore, mpsc},
+    time::{Instant, timeout},
+};
+use tonic::{
+    client::Grpc,
+    transport::{Channel, ClientTlsConfig, Endpoint, Error},
+};
+use tonic_prost::ProstCodec;
+
+use super::{
+    SHOULD_RATE_LIMIT,
+    messages::{Code, RateLimitRequest, RateLimitResponse},
+};
+use crate::metrics::{Compared, Metrics};
+
+/// Calls that wait, and calls under way.
+const WAITING: usize = 1024;
+const UNDER_WAY: usize = 32;
+
+/// A larger call is not compared: what waits takes at most 1,024 times that.
+const MAX_CALL: usize = 16 * 1024;
+
+/// How long the other service may take.
+const ANSWER_WITHIN: Duration = Duration::from_secs(1);
+
+/// The pause between two lines of the log, and the most bytes of descriptors in one.
+const LINE_EVERY: Duration = Duration::from_secs(1);
+const MAX_LINE: usize = 1024;
+
+/// A call, and what this limiter answered.
+struct Call {
+    /// The domain, if there is one of that name.
+    domain: Option<String>,
+    request: RateLimitRequest,
+    ours: RateLimitResponse,
+}
+
+/// The other service, to which calls are sent.
+pub(crate) struct Comparison {
+    queue: mpsc::Sender<Call>,
+    metrics: Arc<Metrics>,
+}
+
+impl Comparison {
+    /// Starts to compare with a service at `http://HOST:PORT` or `https://HOST:PORT`; must be called
+    /// within a Tokio runtime.
+    ///
+    /// # Errors
+    /// Where that is no such address.
+    pub(crate) fn start(url: &str, metrics: Arc<Metrics>) -> Result<Self, Error> {
+        let mut endpoint = Endpoint::from_shared(url.to_owned())?;
+        if url.starts_with("https://") {
+            endpoint = endpoint.tls_config(ClientTlsConfig::new().with_native_roots())?;
+        }
+        let (queue, calls) = mpsc::channel(WAITING);
+        let worker = Worker {
+            channel: endpoint.connect_timeout(ANSWER_WITHIN).connect_lazy(),
+            metrics: Arc::clone(&metrics),
+            next_line: Mutex::new(Instant::now()),
+        };
+        tokio::spawn(Arc::new(worker).work(calls));
+        Ok(Self { queue, metrics })
+    }
+
+    /// Compares an answer some time soon; `known`: there is such a domain.
+    pub(super) fn send(&self, request: &RateLimitRequest, ours: &RateLimitResponse, known: bool) {
+        let domain = known.then(|| request.domain.clone());
+        let place = (request.encoded_len() <= MAX_CALL)
+            .then(|| self.queue.try_reserve().ok())
+            .flatten();
+        let Some(place) = place else {
+            return self.metrics.compared(domain, Compared::dropped);
+        };
+        place.send(Call {
+            domain,
+            request: request.clone(),
+            ours: ours.clone(),
+        });
+    }
+}
+
+/// What sends the calls.
+struct Worker {
+    channel: Channel,
+    metrics: Arc<Metrics>,
+    /// When the log may get the next line.
+    next_line: Mutex<Instant>,
+}
+
+impl Worker {
+    async fn work(self: Arc<Self>, mut calls: mpsc::Receiver<Call>) {
+        let places = Arc::new(Semaphore::new(UNDER_WAY));
+        while let Some(call) = calls.recv().await {
+            // It is never closed.
+            let Ok(place) = Arc::clone(&places).acquire_owned().await else {
+                return;
+            };
+            let worker = Arc::clone(&self);
+            tokio::spawn(async move {
+                let _place = place;
+                worker.compare(call).await;
+            });
+        }
+    }
+
+    async fn compare(&self, call: Call) {
+        let answered = timeout(ANSWER_WITHIN, self.ask(call.request.clone())).await;
+        let outcome = match answered {
+            Ok(Ok(theirs)) => {
+                let outcome = outcome(&call.ours, &theirs);
+                if outcome != Compared::same {
+                    self.log(&call, &theirs);
+                }
+                outcome
+            }
+            Ok(Err(_)) | Err(_) => Compared::failed,
+        };
+        self.metrics.compared(call.domain, outcome);
+    }
+
+    async fn ask(&self, request: RateLimitRequest) -> Result<RateLimitResponse, tonic::Status> {
+        let mut client = Grpc::new(self.channel.clone());
+        let ready = client.ready().await;
+        ready.map_err(|error| tonic::Status::unavailable(error.to_string()))?;
+        let codec = ProstCodec::<RateLimitRequest, RateLimitResponse>::default();
+        let path = PathAndQuery::from_static(SHOULD_RATE_LIMIT);
+        let answer = client.unary(tonic::Request::new(request), path, codec);
+        Ok(answer.await?.into_inner())
+    }
+
+    fn log(&self, call: &Call, theirs: &RateLimitResponse) {
+        let now = Instant::now();
+        {
+            let mut next = self
+                .next_line
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            if now < *next {
+                return;
+            }
+            *next = now + LINE_EVERY;
+        }
+        tracing::warn!(
+            domain = call.request.domain,
+            hits_addend = call.request.hits_addend,
+            descriptors = described(&call.request),
+            ours = %codes(&call.ours),
+            theirs = %codes(theirs),
+            "--compare-with: decided differently"
+        );
+    }
+}
+
+/// What a client would see of the difference.
+fn outcome(ours: &RateLimitResponse, theirs: &RateLimitResponse) -> Compared {
+    let over = |answer: &RateLimitResponse| answer.overall_code == i32::from(Code::OverLimit);
+    match (over(ours), over(theirs)) {
+        (true, false) => Compared::only_here,
+        (false, true) => Compared::only_there,
+        _ => Compared::same,
+    }
+}
+
+/// The codes of an answer's descriptors.
+fn codes(answer: &RateLimitResponse) -> String {
+    let codes = answer.statuses.iter().map(|status| {
+        let over = status.code == i32::from(Code::OverLimit);
+        if over { "over" } else { "ok" }
+    });
+    codes.take(16).collect::<Vec<_>>().join(" ")
+}
+
+fn described(request: &RateLimitRequest) -> String {
+    let mut text = String::new();
+    for descriptor in &request.descriptors {
+        for (at, entry) in descriptor.entries.iter().enumerate() {
+            let between = if at == 0 { "" } else { "," };
+            // Writing to a String cannot fail.
+            let _ = write!(text, "{between}{}={}", entry.key, entry.value);
+        }
+        if let Some(units) = &descriptor.hits_addend {
+            let sign = if descriptor.is_negative_hits { "-" } else { "" };
+            let _ = write!(text, " ({sign}{})", units.value);
+        }
+        text.push_str("; ");
+        if text.len() > MAX_LINE {
+            let end = (0..=MAX_LINE).rev().find(|at| text.is_char_boundary(*at));
+            text.truncate(end.unwrap_or(0));
+            return text + "…";
+        }
+    }
+    text.truncate(text.len().saturating_sub(2));
+    text
+}
