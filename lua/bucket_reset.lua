@@ -20,6 +20,9 @@ local function unused(text)
   end
   local out
   head, out, rest = string.match(text, '^(f%d+:%d+):%d+' .. WINDOW)
+  if not head then
+    head, out, rest = string.match(text, '^(c%d+:%d+:%d+:%d+):%d+' .. WINDOW)
+  end
   if head and out + 0 > 0 then
     return head .. ':' .. out .. ':' .. out .. ':0' .. rest
   end

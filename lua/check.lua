@@ -13,6 +13,8 @@
 --           and for each of these 3: epoch, spent, returned;
 --         and where slots of it are freed (kind plus 64): their number, and for each 5: start in ms,
 --           parts beyond it, since, turn, units;
+--         and of a calendar window 6: the label of the window that the debit was admitted in, or 0, and
+--           the ends of five windows, the first of which has the label y and starts at z, in ms
 --       then for each check: the number of its form, from 1
 -- Reply integers: the time; then for each check: 0 denied, 1 allowed, 2 stale, 3 corrupt, 4 charged,
 --       and for each limit 6: fits (0/1; 2 or 3 where this limit is the stale or corrupt one),
@@ -74,6 +76,8 @@ local function parse_lease(at)
   return { ttl = ARGV[at] + 0, want = ARGV[at + 1] + 0, proxy = ARGV[at + 2] + 0, settle = settle }, last + 1
 end
 
+-- include: lib/edges.lua
+
 -- The limit whose numbers start at ARGV[at], of no bucket yet; and where its numbers end.
 local function parse(at)
   local kind, next_at, lease, free = ARGV[at] + 0, at + NUMBERS_PER_LIMIT, nil, nil
@@ -122,6 +126,9 @@ local function parse(at)
   if free then
     limit.freed_slots = free
   end
+  if kind == 11 then -- of a calendar window
+    next_at = calendar(limit, next_at)
+  end
   return limit, next_at
 end
 
@@ -160,7 +167,8 @@ local function debit(l)
     define_credit()
     return credit(l, l.debit)
   end
-  local add = limits.reported and l.algorithm.overcharge or l.algorithm.charge
+  local algorithm = l.algorithm
+  local add = limits.reported and algorithm.overcharge or algorithm.admitted or algorithm.charge
   return add(l, l.debit)
 end
 
@@ -250,7 +258,7 @@ local function check(count, first, again, peek, force)
     if load(l, KEYS[first + i - 1], again and KEYS[first + count + i - 1]) then
       return refuse(count, i, BROKEN, 0)
     end
-    if l.generation < l.seen and not force then
+    if l.generation < l.seen and not force or l.outside then
       return refuse(count, i, STALE, l.seen)
     end
   end

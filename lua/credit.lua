@@ -7,7 +7,9 @@
 --       [2] flags: 1 peek (change nothing), 2 force (the state may have a newer generation)
 --       [3] kind [4] generation [5] units [6] limit [7] x [8] y [9] z: as for check.lua
 --       [10] the limit's ttl for leases in ms, 0 if it has none
+--       of a calendar window 6: see check.lua
 -- Reply integers: [1] 0 nothing was used, 1 given back, 2 stale, 3 corrupt; [2] the time;
+--       (stale also where the edges of a calendar window are not those of now)
 --       [3] left before (or, if stale, the generation found), [4] left after, [5] reset_after (ms)
 
 local now -- ms
@@ -20,6 +22,7 @@ local TTL_MARGIN_MS, TTL_INJECTED_MS = 1000, 86400000 -- as in lib/kept.lua
 
 -- include: lib/algorithms.lua
 -- include: lib/load.lua
+-- include: lib/edges.lua
 
 -- include: lib/credit.lua
 
@@ -42,10 +45,13 @@ local l = {
   z = ARGV[9] + 0,
   lease = leased and { ttl = ARGV[10] + 0, want = 0, proxy = 0, settle = {} } or nil,
 }
+if kind == 11 then
+  calendar(l, 11)
+end
 if load(l, KEYS[1]) then
   return { BROKEN, now, 0, 0, 0 }
 end
-if l.generation < l.seen and flags < 2 then
+if l.generation < l.seen and flags < 2 or l.outside then
   return { STALE, now, l.seen, 0, 0 }
 end
 
@@ -57,7 +63,8 @@ local before = left()
 local credited = credit(l, units)
 if credited and flags % 2 == 0 then
   local reset = l.algorithm.reset_after_ms(l)
-  keep(l, ARGV[1] == '-1' and reset + TTL_MARGIN_MS or TTL_INJECTED_MS)
+  local ttl = reset + TTL_MARGIN_MS + (l.algorithm.linger_ms or 0)
+  keep(l, ARGV[1] == '-1' and ttl or TTL_INJECTED_MS)
 end
 if credited then
   as_read_next(l)

@@ -11,7 +11,8 @@
 --       then for each charge 13 integers:
 --         kind, generation, units, the time of the charge, limit, x, y, z,
 --         the ttl of the limit's leases (0: it does not lease), and of a queue the name of the slot
---         (start in ms, parts beyond it, since, turn; else four times 0)
+--         (start in ms, parts beyond it, since, turn; else four times 0);
+--         of a calendar window 6 more: see check.lua
 -- Reply integers: the time; then for each charge 3: whether something was refunded (0/1),
 --       remaining, reset_after (ms)
 
@@ -24,9 +25,10 @@ local NUMBERS_PER_CHARGE = 13
 
 -- include: lib/algorithms.lua
 -- include: lib/load.lua
+-- include: lib/edges.lua
 
 -- The limit whose key is KEYS[k] and whose numbers start at ARGV[at], loaded; nil if its state
--- cannot be read.
+-- cannot be read, or the edges of its calendar windows are not those of now. And where the numbers end.
 local function read(k, at)
   local kind, ttl = ARGV[at] + 0, ARGV[at + 8] + 0
   local l = {
@@ -40,9 +42,14 @@ local function read(k, at)
     lease = ttl > 0 and { ttl = ttl, want = 0, proxy = 0, settle = {} } or nil,
     slot = { ARGV[at + 9] + 0, ARGV[at + 10] + 0, ARGV[at + 11] + 0, ARGV[at + 12] + 0, ARGV[at + 2] + 0 },
   }
-  if not load(l, KEYS[k]) then
-    return l
+  local last = at + NUMBERS_PER_CHARGE
+  if kind == 11 then
+    last = calendar(l, last)
   end
+  if load(l, KEYS[k]) or l.outside then
+    l = nil
+  end
+  return l, last
 end
 
 -- include: lib/refund.lua
@@ -57,7 +64,8 @@ now = math.min(now, 2 ^ 52 - 1)
 local reply, at = { now }, 2
 for k = 1, #KEYS do
   local units, charged_at = ARGV[at + 2] + 0, ARGV[at + 3] + 0
-  local l, taken = read(k, at), 0
+  local l, next_at = read(k, at)
+  local taken = 0
   -- Under another generation the bucket was reset, or counts by other numbers.
   if l and l.seen == l.generation and charged_at <= now and not l.shifted then
     taken = refund(l, units, charged_at) and 1 or 0
@@ -66,6 +74,6 @@ for k = 1, #KEYS do
   reply[#reply + 1] = taken
   reply[#reply + 1] = l and math.max(0, l.algorithm.room(l)) or 0
   reply[#reply + 1] = l and l.algorithm.reset_after_ms(l) or 0
-  at = at + NUMBERS_PER_CHARGE
+  at = next_at
 end
 return reply

@@ -28,7 +28,7 @@ use tokio::{
 
 use crate::metrics::Metrics;
 
-pub(crate) use active::Active;
+pub(crate) use active::{Active, Snapshot};
 pub(crate) use state::{Domain, Fault};
 
 /// How long the result of a poll is valid: later, a domain that is not found may exist.

@@ -1,13 +1,14 @@
 -- Every algorithm, made when it is needed: algorithm_of(kind, leased). Needs integers.lua,
 -- state.lua and `now`. A limit l has key, kind, algorithm, generation, limit, x, y, z, and before
 -- it is loaded seen = 0, shifted = false, debt = 0, at = now; a leased one also the arguments of its
--- leases.
+-- leases; one of the calendar its edges and debit_serial.
 --
 -- An algorithm is a table of functions of one limit l (which also holds its usage):
 --   load(l, text)     reads the state at `now`; may set l.seen and l.shifted; returns CORRUPT if so
 --   room(l)           the largest cost that fits, negative where not even 0 does
 --   charge(l, units)  adds units, at most up to the limit; returns whether any of it fitted
 --   overcharge(l, units)  where it can, as charge, beyond the limit
+--   admitted(l, units)    of a calendar window, as charge, of units admitted in the window l.debit_serial
 --   wait_ms(l, cost)  from now until a cost that does not fit would
 --   reset_after_ms(l) from now until nothing is used
 -- Queues only:
@@ -19,6 +20,7 @@
 --   settle(l)         settles grants; returns whether that changed anything
 --   grant(l)          takes units in advance; returns units, epoch, ttl
 --   leased(l)         units leased out
+-- and of a calendar window linger_ms, for how long a state counts after it is unused.
 -- Only those that a call needs are made: most calls need one.
 local algorithm_of
 local function define(kind, leased)
@@ -60,6 +62,8 @@ local function define(kind, leased)
     -- include: lib/sliding_window_buckets.lua
   elseif kind == 9 then
     -- include: lib/sliding_window.lua
+  elseif kind == 11 then
+    -- include: lib/calendar_window.lua
   end
   error('unknown kind of limit')
 end

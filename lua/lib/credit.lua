@@ -92,7 +92,7 @@ local function credit(l, units)
     return false
   elseif l.kind <= 3 then
     return from_bucket(l, units)
-  elseif l.kind <= 5 then
+  elseif l.kind <= 5 or l.kind == 11 then
     return from_fixed_window(l, units)
   elseif l.kind == 6 then
     return from_log(l, units)

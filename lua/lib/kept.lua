@@ -8,7 +8,7 @@ local unwritten = false -- whether a limit of the form at hand keeps what is not
 -- Stores usage that was added to, or else a shift of the time base.
 local function store(l, used, reset)
   local algorithm = l.algorithm
-  local ttl = injected and TTL_INJECTED_MS or reset + TTL_MARGIN_MS
+  local ttl = injected and TTL_INJECTED_MS or reset + TTL_MARGIN_MS + (algorithm.linger_ms or 0)
   if not algorithm.encode then
     if used then
       algorithm.save(l, ttl)

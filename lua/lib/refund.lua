@@ -140,7 +140,7 @@ local function refund(l, units, charged_at)
     return from_bucket(l, units, charged_at)
   elseif kind == 3 then
     return l.algorithm.free(l, l.slot) and keep(l)
-  elseif kind <= 5 then
+  elseif kind <= 5 or kind == 11 then
     return from_fixed_window(l, units, charged_at)
   elseif kind == 6 then
     return from_log(l, units, charged_at)

@@ -25,7 +25,7 @@ local function foreign(l, tag)
   local text, generation = held(redis.pcall('GET', l.key)), nil
   if type(text) == 'string' then
     local mark
-    mark, generation = string.match(text, '^([bgfsw])(%d+):')
+    mark, generation = string.match(text, '^([bcgfsw])(%d+):')
     if mark == tag then
       return CORRUPT
     end

@@ -2,6 +2,7 @@
 
 mod local;
 
+use crate::calendar_window::{CalendarWindow, CalendarWindowState};
 use crate::fixed_window::{FixedWindow, FixedWindowState};
 use crate::gcra::{Gcra, GcraState};
 use crate::integers::TIME_MAX_MS;
@@ -12,7 +13,7 @@ use crate::sliding_window::{SlidingWindow, SlidingWindowState};
 use crate::sliding_window_buckets::{SlidingWindowBuckets, SlidingWindowBucketsState};
 use crate::sliding_window_log::{SlidingWindowLog, SlidingWindowLogState};
 use crate::token_bucket::{TokenBucket, TokenBucketState};
-use crate::{Charged, Freed, Kind, Numbers, Outcome, ParameterError, Parameters};
+use crate::{Charged, Edges, Freed, Kind, Numbers, Outcome, ParameterError, Parameters};
 
 /// An algorithm with its numbers, known to be good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -34,6 +35,8 @@ pub enum State {
     Gcra(GcraState),
     /// Of a fixed window.
     FixedWindow(FixedWindowState),
+    /// Of a fixed window of the calendar.
+    CalendarWindow(CalendarWindowState),
     /// Of a sliding window log.
     SlidingWindowLog(SlidingWindowLogState),
     /// Of a sliding window of sub-windows.
@@ -68,6 +71,14 @@ impl State {
             Self::FixedWindow(state) => {
                 let granted = state.granted?.after_reset()?;
                 Some(Self::FixedWindow(FixedWindowState {
+                    used: granted.current,
+                    granted: Some(granted),
+                    ..*state
+                }))
+            }
+            Self::CalendarWindow(state) => {
+                let granted = state.granted?.after_reset()?;
+                Some(Self::CalendarWindow(CalendarWindowState {
                     used: granted.current,
                     granted: Some(granted),
                     ..*state
@@ -111,6 +122,8 @@ pub struct Ask<'a> {
     pub debit: u64,
     /// What becomes of them.
     pub debits: Debits,
+    /// The label of the calendar window that they were admitted in; `None`: that of now.
+    pub debit_serial: Option<u64>,
     /// A query for leased units, and settlements of earlier ones.
     pub lease: LeaseAsk<'a>,
     /// Slots of a queue that requests released: freed first, whichever way the evaluation is
@@ -126,8 +139,23 @@ pub struct Ask<'a> {
 /// [left](Self::leave) depends on the others.
 pub struct Evaluation<'a>(Engines<'a>);
 
-/// Declares the algorithms once: their numbers, their evaluations, and how to reach either.
+/// Declares the algorithms once: their numbers, their evaluations, and how to reach either. The last is
+/// no kind of its own, but what a fixed window is whose rate names a calendar unit.
 macro_rules! engines {
+    ($($named:ident),+; $calendar:ident) => {
+        impl Engine {
+            fn new(parameters: &Parameters) -> Result<Self, ParameterError> {
+                if parameters.rate.calendar.is_some() {
+                    return $calendar::new(parameters).map(Self::$calendar);
+                }
+                Ok(match parameters.kind {
+                    $(Kind::$named => Self::$named($named::new(parameters)?)),+
+                })
+            }
+        }
+
+        engines!($($named),+, $calendar);
+    };
     ($($kind:ident),+) => {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         enum Engine {
@@ -139,12 +167,6 @@ macro_rules! engines {
         }
 
         impl Engine {
-            fn new(parameters: &Parameters) -> Result<Self, ParameterError> {
-                Ok(match parameters.kind {
-                    $(Kind::$kind => Self::$kind($kind::new(parameters)?)),+
-                })
-            }
-
             fn refund(&self, state: &State, now_ms: u64, charge: &Charged) -> Option<State> {
                 match self {
                     $(Self::$kind(quota) => refund(quota, state, now_ms, charge)),+
@@ -193,7 +215,8 @@ engines!(
     FixedWindow,
     SlidingWindowLog,
     SlidingWindowBuckets,
-    SlidingWindow
+    SlidingWindow;
+    CalendarWindow
 );
 
 /// The state without a charge; `None`: as it is.
@@ -293,6 +316,43 @@ impl Algorithm {
             queue.max_delay_ms = Some(*max_ms);
         }
         self
+    }
+
+    /// The same algorithm; calendar windows have these edges.
+    #[must_use]
+    pub const fn with_edges(mut self, edges: Edges) -> Self {
+        if let Engine::CalendarWindow(window) = &mut self.engine {
+            window.edges = edges;
+        }
+        self
+    }
+
+    /// The edges of calendar windows: their starts, and the end of the last.
+    pub const fn edges(&self) -> Option<&Edges> {
+        match &self.engine {
+            Engine::CalendarWindow(window) => Some(&window.edges),
+            _ => None,
+        }
+    }
+
+    /// Whether a store may decide at this time: the edges of calendar windows are known for it.
+    pub fn covers(&self, now_ms: u64) -> bool {
+        self.edges().is_none_or(|edges| edges.cover(now_ms))
+    }
+
+    /// The calendar window of a time.
+    pub fn calendar_window(&self, now_ms: u64) -> Option<crate::CalendarWindow> {
+        let edges = self.edges()?;
+        Some(edges.at(now_ms, self.parameters.rate.period_ms))
+    }
+
+    /// For how long a state counts after it is unused, in milliseconds: another caller may take a
+    /// calendar window that ended here for the current one.
+    pub const fn linger_ms(&self) -> u64 {
+        match &self.engine {
+            Engine::CalendarWindow(_) => CalendarWindow::linger_ms(),
+            _ => 0,
+        }
     }
 
     /// The numbers as the Lua twin takes them.

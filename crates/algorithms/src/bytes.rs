@@ -5,8 +5,8 @@
 
 use crate::integers::PRODUCT_MAX;
 use crate::{
-    FixedWindowState, GcraState, QueueSlots, QueueState, SlidingWindowState, Span, State,
-    TokenBucketState,
+    CalendarWindowState, FixedWindowState, GcraState, QueueSlots, QueueState, SlidingWindowState,
+    Span, State, TokenBucketState,
 };
 
 /// The size of the longest encoded state: a queue's with as many freed intervals as are kept.
@@ -31,6 +31,7 @@ const GCRA: u8 = 2;
 const FIXED_WINDOW: u8 = 3;
 const SLIDING_WINDOW: u8 = 4;
 const QUEUE: u8 = 5;
+const CALENDAR_WINDOW: u8 = 6;
 
 impl State {
     /// The state in a few bytes; `None` for one that has no small size: logs and sub-windows, and
@@ -48,6 +49,10 @@ impl State {
             Self::FixedWindow(s) if s.granted.is_none() => {
                 encode(FIXED_WINDOW, [s.start_ms, s.used, 0, 0])
             }
+            Self::CalendarWindow(s) if s.granted.is_none() => encode(
+                CALENDAR_WINDOW,
+                [u64::from(s.unit), s.serial, s.start_ms, s.used],
+            ),
             Self::SlidingWindow(s) if s.granted.is_none() => encode(
                 SLIDING_WINDOW,
                 [s.start_ms, s.current, s.previous, s.length_ms],
@@ -55,6 +60,7 @@ impl State {
             Self::TokenBucket(_)
             | Self::Gcra(_)
             | Self::FixedWindow(_)
+            | Self::CalendarWindow(_)
             | Self::SlidingWindow(_)
             | Self::SlidingWindowLog(_)
             | Self::SlidingWindowBuckets(_) => return None,
@@ -85,6 +91,13 @@ impl State {
             FIXED_WINDOW if c == 0 && d == 0 => Some(Self::FixedWindow(FixedWindowState {
                 start_ms: a,
                 used: b,
+                granted: None,
+            })),
+            CALENDAR_WINDOW => Some(Self::CalendarWindow(CalendarWindowState {
+                unit: u8::try_from(a).ok()?,
+                serial: b,
+                start_ms: c,
+                used: d,
                 granted: None,
             })),
             SLIDING_WINDOW if unit(d) => Some(Self::SlidingWindow(SlidingWindowState {

@@ -3,6 +3,7 @@
 //! The twin of `lua/check.lua`, for states in memory: those of the memory store and of a proxy's
 //! own limits.
 
+use crate::integers::TIME_MAX_MS;
 use crate::{
     Algorithm, Ask, Debits, Decision, Freed, Lease, LeaseAsk, Outcome, QueueSlot, RetryAfter, State,
 };
@@ -39,6 +40,8 @@ pub struct Part<'a> {
     pub cost: u64,
     /// Units admitted earlier without the limiter; charged once, whatever is left.
     pub debit: u64,
+    /// The label of the calendar window that they were admitted in; `None`: that of now.
+    pub debit_serial: Option<u64>,
     /// A query for leased units, and settlements of earlier ones.
     pub lease: LeaseAsk<'a>,
     /// Slots of a queue that requests released.
@@ -85,12 +88,13 @@ pub struct LimitVerdict {
     pub leased: u64,
 }
 
-/// The caller's limit is older than the state: nothing was changed.
+/// The caller's limit is older than the state, or the calendar edges it passed are not those of this
+/// time: nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stale {
     /// Which limit, as an index into the parts.
     pub limit: usize,
-    /// The generation found in the state.
+    /// The generation found in the state; 0 without one.
     pub generation: u64,
 }
 
@@ -112,15 +116,14 @@ pub struct Summary {
 /// Tests one check; returns its verdict, and the state to store for each part (`None`: unchanged).
 ///
 /// # Errors
-/// [`Stale`] for the first part whose state has a newer generation. Then nothing may be stored.
+/// [`Stale`] for the first part whose state has a newer generation, or whose edges do not cover the
+/// time. Then nothing may be stored.
 pub fn check(
     parts: &[Part<'_>],
     now_ms: u64,
     options: Options,
 ) -> Result<(Verdict, Vec<Option<Stored>>), Stale> {
-    if !options.force {
-        refuse_stale(parts)?;
-    }
+    refuse_stale(parts, now_ms, options.force)?;
     let evaluations: Vec<_> = parts
         .iter()
         .map(|part| {
@@ -129,6 +132,7 @@ pub fn check(
                 cost: part.cost,
                 debit: part.debit,
                 debits: options.debits,
+                debit_serial: part.debit_serial,
                 lease: part.lease,
                 free: part.free,
                 edited: part
@@ -170,15 +174,13 @@ pub fn check(
     Ok((Verdict { allowed, limits }, writes))
 }
 
-fn refuse_stale(parts: &[Part<'_>]) -> Result<(), Stale> {
+fn refuse_stale(parts: &[Part<'_>], now_ms: u64, force: bool) -> Result<(), Stale> {
+    let now_ms = now_ms.min(TIME_MAX_MS);
     for (limit, part) in parts.iter().enumerate() {
-        if let Some(stored) = part.stored
-            && part.generation < stored.generation
-        {
-            return Err(Stale {
-                limit,
-                generation: stored.generation,
-            });
+        let generation = part.stored.map_or(0, |stored| stored.generation);
+        let newer = part.generation < generation && !force;
+        if newer || !part.algorithm.covers(now_ms) {
+            return Err(Stale { limit, generation });
         }
     }
     Ok(())

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::Kind;
+use crate::{CalendarUnit, Kind};
 
 /// What is wrong with [`crate::Parameters`], and the nearest value that would be right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -45,6 +45,19 @@ pub enum ParameterError {
         /// The algorithm.
         kind: Kind,
     },
+    /// A rate per day, week, month or year with an algorithm that has no such windows.
+    CalendarKind {
+        /// The unit of the rate.
+        unit: CalendarUnit,
+    },
+    /// A rate per day, week, month or year, whose windows start elsewhere.
+    CalendarAlign {
+        /// The unit of the rate.
+        unit: CalendarUnit,
+    },
+    /// A parameter (as written in a limits file) of calendar windows on a limit that has none, or no
+    /// weeks.
+    NoCalendar(&'static str),
 }
 
 impl fmt::Display for ParameterError {
@@ -83,6 +96,21 @@ impl fmt::Display for ParameterError {
             Self::Unused { parameter, kind } => {
                 write!(f, "{parameter} does not belong to {kind}")
             }
+            Self::CalendarKind { unit } => {
+                write!(f, "a rate per {} is a fixed_window", unit.name())
+            }
+            Self::CalendarAlign { unit } => write!(
+                f,
+                "align does not belong to a rate per {}: its windows start at local midnights",
+                unit.name()
+            ),
+            Self::NoCalendar("week_start") => {
+                f.write_str("week_start belongs to a rate per week, such as 100/week")
+            }
+            Self::NoCalendar(parameter) => write!(
+                f,
+                "{parameter} belongs to a rate per day, week, month or year, such as 10000/day"
+            ),
         }
     }
 }

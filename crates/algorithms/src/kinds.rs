@@ -7,11 +7,12 @@ pub struct Numbers {
     pub kind: u8,
     /// The quota in units.
     pub limit: u64,
-    /// Buckets: parts of a unit. Windows: the length in milliseconds.
+    /// Buckets: parts of a unit. Windows: the length in milliseconds; calendar windows: the unit.
     pub x: u64,
-    /// Buckets: parts that drain each millisecond. Sub-windows: how many in a window.
+    /// Buckets: parts that drain each millisecond. Sub-windows: how many in a window. Calendar
+    /// windows: the label of the first whose edges are known.
     pub y: u64,
-    /// Queues: the longest delay, in milliseconds.
+    /// Queues: the longest delay, in milliseconds. Calendar windows: the start of that window.
     pub z: u64,
 }
 
@@ -25,3 +26,5 @@ pub(crate) const SLIDING_WINDOW_LOG: u8 = 6;
 pub(crate) const SLIDING_WINDOW_BUCKETS_STRICT: u8 = 7;
 pub(crate) const SLIDING_WINDOW_BUCKETS_LOOSE: u8 = 8;
 pub(crate) const SLIDING_WINDOW: u8 = 9;
+/// Followed by the ends of the windows: see [`crate::Algorithm::edges`].
+pub(crate) const CALENDAR_WINDOW: u8 = 11;

@@ -11,6 +11,8 @@
 mod algorithm;
 mod bucket;
 mod bytes;
+mod calendar;
+mod calendar_window;
 pub mod check;
 mod decision;
 mod error;
@@ -33,6 +35,8 @@ mod window;
 
 pub use algorithm::{Algorithm, Ask, Debits, Evaluation, State};
 pub use bytes::STATE_BYTES_MAX;
+pub use calendar::{CalendarUnit, CalendarWindow, Edges, UTC, WINDOWS_KNOWN, WeekStart};
+pub use calendar_window::CalendarWindowState;
 pub use decision::{Charged, Decision, Freed, Outcome, QueueSlot, RetryAfter};
 pub use error::ParameterError;
 pub use fixed_window::FixedWindowState;

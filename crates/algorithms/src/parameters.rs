@@ -2,16 +2,38 @@
 
 use std::fmt;
 
-use crate::ParameterError;
 use crate::integers::PRODUCT_MAX;
+use crate::{CalendarUnit, ParameterError, WeekStart};
 
 /// "N units per period P".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rate {
     /// Units per period, N.
     pub units: u64,
-    /// The period P, in milliseconds.
+    /// The period P, in milliseconds; of a calendar unit its nominal length.
     pub period_ms: u64,
+    /// The unit, where windows are days, weeks, months or years of a time zone.
+    pub calendar: Option<CalendarUnit>,
+}
+
+impl Rate {
+    /// So many units in so many milliseconds.
+    pub const fn new(units: u64, period_ms: u64) -> Self {
+        Self {
+            units,
+            period_ms,
+            calendar: None,
+        }
+    }
+
+    /// So many units in each day, week, month or year.
+    pub const fn in_each(units: u64, unit: CalendarUnit) -> Self {
+        Self {
+            units,
+            period_ms: unit.nominal_ms(),
+            calendar: Some(unit),
+        }
+    }
 }
 
 /// The algorithms a limit can name.
@@ -81,6 +103,10 @@ pub struct Parameters {
     pub sub_windows: Option<u64>,
     /// Whether the slice that is sliding out still counts whole. Sliding sub-windows only.
     pub strict: Option<bool>,
+    /// The time zone whose days are counted, by its name; `None` means UTC. Calendar windows only.
+    pub time_zone: Option<&'static str>,
+    /// The first day of a week. Calendar weeks only.
+    pub week_start: Option<WeekStart>,
 }
 
 impl Parameters {
@@ -88,12 +114,14 @@ impl Parameters {
     pub const fn new(kind: Kind, units: u64, period_ms: u64) -> Self {
         Self {
             kind,
-            rate: Rate { units, period_ms },
+            rate: Rate::new(units, period_ms),
             burst: None,
             max_delay_ms: None,
             align: None,
             sub_windows: None,
             strict: None,
+            time_zone: None,
+            week_start: None,
         }
     }
 
@@ -127,6 +155,7 @@ impl Parameters {
                 });
             }
         }
+        self.calendar_belongs()?;
         match self.rate.period_ms {
             0 => Err(ParameterError::NoPeriod),
             period if period > PRODUCT_MAX => Err(ParameterError::PeriodTooLong {
@@ -134,5 +163,26 @@ impl Parameters {
             }),
             _ => Ok(()),
         }
+    }
+
+    /// That windows of the calendar are fixed windows, and only they have a time zone.
+    fn calendar_belongs(&self) -> Result<(), ParameterError> {
+        let Some(unit) = self.rate.calendar else {
+            return match (self.time_zone, self.week_start) {
+                (Some(_), _) => Err(ParameterError::NoCalendar("time_zone")),
+                (_, Some(_)) => Err(ParameterError::NoCalendar("week_start")),
+                (None, None) => Ok(()),
+            };
+        };
+        if self.kind != Kind::FixedWindow {
+            return Err(ParameterError::CalendarKind { unit });
+        }
+        if self.align.is_some() {
+            return Err(ParameterError::CalendarAlign { unit });
+        }
+        if self.week_start.is_some() && unit != CalendarUnit::Week {
+            return Err(ParameterError::NoCalendar("week_start"));
+        }
+        Ok(())
     }
 }

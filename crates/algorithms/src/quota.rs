@@ -50,6 +50,10 @@ pub(crate) trait Quota {
     fn overcharge(&self, usage: &mut Self::Usage<'_>, units: u64) -> bool {
         self.charge(usage, units)
     }
+    /// As [`Quota::charge`], of units that were admitted elsewhere, in a calendar window of that label.
+    fn admitted(&self, usage: &mut Self::Usage<'_>, units: u64, _serial: Option<u64>) -> bool {
+        self.charge(usage, units)
+    }
     /// Settles grants; returns whether that changed anything.
     fn settle(&self, _usage: &mut Self::Usage<'_>, _settlements: &[Settlement]) -> bool {
         false
@@ -141,7 +145,7 @@ impl<'a, Q: Quota> Evaluated<'a, Q> {
     /// Adds the debit, or gives it back; says whether that changed anything.
     fn debit(quota: &Q, usage: &mut Q::Usage<'_>, ask: &Ask<'_>) -> bool {
         match ask.debits {
-            Debits::Admitted => quota.charge(usage, ask.debit),
+            Debits::Admitted => quota.admitted(usage, ask.debit, ask.debit_serial),
             Debits::Reported => quota.overcharge(usage, ask.debit),
             Debits::GivenBack => {
                 let used = quota.reset_after_ms(usage) > 0;

@@ -21,7 +21,7 @@ pub use node::{Entry, JsonError, Node, Place, Value};
 #[cfg(feature = "yaml")]
 pub use node::{from_text, load};
 pub use printable::{is_printable, printable, printable_styled};
-pub use problem::{Problem, Problems, similar};
+pub use problem::{Problem, Problems, distance, similar};
 pub use scalars::{Choice, name_hint};
 pub use timestamp::{format_timestamp, parse_timestamp};
 pub use units::{Duration, UnitError, parse_digits, parse_duration, unit_ms};

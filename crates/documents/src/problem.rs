@@ -9,7 +9,7 @@ use std::{borrow::Cow, error::Error, sync::Arc};
 
 use crate::{JsonError, Place};
 
-pub use similar::similar;
+pub use similar::{distance, similar};
 
 /// Problems that are kept of one document. Beyond them there is a rule behind the errors.
 const MAX_KEPT: usize = 100;

@@ -15,7 +15,7 @@ const UNITS: [(&str, u64); 5] = [
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnitError {
     /// Not of the form N/P.
-    #[error("a rate is units per period, like 10/s, 100/1m or 5/1500ms")]
+    #[error("a rate is units per period, like 10/s, 100/1m, 5/1500ms or 10000/day")]
     Rate,
     /// A number without a unit, or with an unknown one.
     #[error("a duration is a whole number and one of ms, s, m, h, d: 250ms, 3s, 1m")]

@@ -10,6 +10,6 @@ pub(crate) mod worker_cache;
 
 pub(crate) use bucket::{BucketKey, BucketStatus, Role};
 pub(crate) use shared_table::{
-    BucketEntry, CachedDenial, Debt, Found, LocalState, Record, Room, Table, Update,
+    BucketEntry, CachedDenial, Debt, DebtSpan, Found, LocalState, Record, Room, Table, Update,
 };
 pub(crate) use worker_cache::WorkerCache;

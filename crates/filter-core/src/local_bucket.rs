@@ -8,7 +8,7 @@ use algorithms::{Algorithm, Charged, Decision, QueueSlot, State};
 pub(crate) use share::{Share, precheck};
 
 use crate::{
-    cache::{BucketEntry, BucketKey, Found, LocalState, Room, Table, Update},
+    cache::{BucketEntry, BucketKey, DebtSpan, Found, LocalState, Room, Table, Update},
     host::{Contended, Host},
     time::Now,
 };
@@ -39,6 +39,8 @@ pub(crate) enum Start {
         /// starts with all that was left, up to this proxy's share of the limit: over all proxies
         /// at most one capacity.
         answering: bool,
+        /// For how long what is admitted is a debt.
+        span: DebtSpan,
     },
 }
 
@@ -90,12 +92,12 @@ impl LocalBucket<'_> {
                 let stored = found.entry.local.is_some();
                 match outcome.write.or(state.filter(|_| !stored)) {
                     Some(state) if keeps => {
-                        if take == Take::ChargeAsDebt
+                        if let (Take::ChargeAsDebt, Start::Fallback { span, .. }) =
+                            (take, self.start)
                             && outcome.charged > 0
                             && found.room == Room::Own
                         {
-                            let debt = &mut found.entry.debt;
-                            debt.add(outcome.charged, self.span_us(), now.mono_us);
+                            found.entry.debt.add(outcome.charged, span, now.mono_us);
                         }
                         self.store(found, &state, &outcome.decision, now);
                         Update::Write(Ok(decided))
@@ -170,13 +172,17 @@ impl LocalBucket<'_> {
             Start::Precheck => None,
             _ if found.room == Room::None => self.with_left(0, now.wall_ms),
             Start::Full => None,
-            Start::Fallback { proxies, answering } => match found.entry.status {
+            Start::Fallback {
+                proxies,
+                answering,
+                span,
+            } => match found.entry.status {
                 None if answering => None,
                 None => self.with_left(cost.min(limit), now.wall_ms),
                 Some(status) => {
-                    let at_ms = wall_of(status.at_us, now);
+                    let at_ms = now.wall_of(status.at_us);
                     // The limiter's report does not include debts.
-                    let debt = found.entry.debt.units(self.span_us(), now.mono_us);
+                    let debt = found.entry.debt.units(span, now.mono_us);
                     let parts = if answering { 1 } else { proxies.max(1) };
                     let left = (status.remaining / parts).saturating_sub(debt);
                     self.with_left(left.min(limit), at_ms)
@@ -202,20 +208,9 @@ impl LocalBucket<'_> {
         }
     }
 
-    /// The time in which a full bucket becomes unused.
-    fn span_us(&self) -> u64 {
-        self.algorithm.window_ms().saturating_mul(1000)
-    }
-
     /// The state of a bucket with so many units left.
     fn with_left(&self, units: u64, at_ms: u64) -> Option<State> {
         let used = self.algorithm.limit().saturating_sub(units);
         self.algorithm.peek_here(None, at_ms, 0, used)?.write
     }
-}
-
-/// Converts a moment of the monotonic clock to the wall clock.
-fn wall_of(mono_us: u64, now: Now) -> u64 {
-    let ago_ms = now.mono_us.saturating_sub(mono_us) / 1000;
-    now.wall_ms.saturating_sub(ago_ms)
 }

@@ -21,6 +21,12 @@ impl Now {
         deadline_us.saturating_sub(self.mono_us).div_ceil(1000)
     }
 
+    /// Converts a moment of the monotonic clock to the wall clock.
+    pub(crate) fn wall_of(self, mono_us: u64) -> u64 {
+        let ago_ms = self.mono_us.saturating_sub(mono_us) / 1000;
+        self.wall_ms.saturating_sub(ago_ms)
+    }
+
     /// The monotonic moment so many milliseconds from now.
     pub(crate) fn after_ms(self, ms: u64) -> u64 {
         self.mono_us.saturating_add(ms.saturating_mul(1000))

@@ -101,12 +101,14 @@ pub struct Override {
 pub enum OverrideQuota {
     /// The bucket is not limited.
     Unlimited,
-    /// Another rate or burst.
+    /// Another rate, burst or time zone.
     Quota {
         /// The rate as written; `None`: the limit's.
         rate: Option<Rate>,
         /// The burst as written; `None`: the limit's.
         burst: Option<u64>,
+        /// The time zone; `None`: the limit's.
+        time_zone: Option<&'static str>,
         /// What that makes together with the limit's algorithm.
         quota: Quota,
     },
@@ -195,7 +197,12 @@ impl Override {
     pub fn reads_like(&self, other: &Self) -> bool {
         let numbers = |found: &Self| match found.quota {
             OverrideQuota::Unlimited => None,
-            OverrideQuota::Quota { rate, burst, .. } => Some((rate, burst)),
+            OverrideQuota::Quota {
+                rate,
+                burst,
+                time_zone,
+                ..
+            } => Some((rate, burst, time_zone)),
         };
         numbers(self) == numbers(other) && self.until_ms == other.until_ms
     }

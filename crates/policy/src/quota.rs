@@ -1,6 +1,6 @@
 //! The numbers of a limit.
 
-use algorithms::{Algorithm, Align, Kind, ParameterError, Parameters};
+use algorithms::{Algorithm, Align, Edges, Kind, ParameterError, Parameters, WeekStart};
 use documents::Choice;
 
 /// The numbers that an algorithm works with, known to be good.
@@ -25,6 +25,14 @@ impl Quota {
     /// What decides with these numbers.
     pub fn algorithm(&self) -> &Algorithm {
         &self.algorithm
+    }
+
+    /// The same numbers; calendar windows have these edges.
+    #[must_use]
+    pub fn with_edges(self, edges: Edges) -> Self {
+        Self {
+            algorithm: self.algorithm.with_edges(edges),
+        }
     }
 
     /// What was written.
@@ -56,13 +64,24 @@ impl Choice for Written<Align> {
     ];
 }
 
+impl Choice for Written<WeekStart> {
+    const CHOICES: &'static [(&'static str, Self)] = &[
+        ("monday", Self(WeekStart::Monday)),
+        ("sunday", Self(WeekStart::Sunday)),
+    ];
+}
+
 /// The field of a limit that an error of the algorithm is about.
 pub(crate) fn field_of(error: &ParameterError) -> &'static str {
     match error {
         ParameterError::BurstTooLarge { .. } => "burst",
         ParameterError::DelayTooLong { .. } => "max_delay",
         ParameterError::SubWindowsMissing | ParameterError::SubWindows { .. } => "sub_windows",
-        ParameterError::Unused { parameter, .. } => parameter,
+        ParameterError::Unused { parameter, .. } | ParameterError::NoCalendar(parameter) => {
+            parameter
+        }
+        ParameterError::CalendarKind { .. } => "algorithm",
+        ParameterError::CalendarAlign { .. } => "align",
         _ => "rate",
     }
 }

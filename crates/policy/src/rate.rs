@@ -2,13 +2,17 @@
 
 use std::fmt;
 
-use algorithms::Rate;
+use algorithms::{CalendarUnit, Rate};
 use documents::{Duration, UnitError, parse_digits, parse_duration, unit_ms};
 
-/// A rate `N/P`, where P is a unit or a number of them.
+/// A rate `N/P`, where P is a unit or a number of them, or a day, week, month or year of the calendar.
 pub fn parse_rate(text: &str) -> Result<Rate, UnitError> {
     let (units, period) = text.split_once('/').ok_or(UnitError::Rate)?;
     let units = parse_digits(units).ok_or(UnitError::Rate)?;
+    let calendar = CalendarUnit::ALL.into_iter();
+    if let Some(unit) = { calendar }.find(|unit| unit.name() == period) {
+        return Ok(Rate::in_each(units, unit));
+    }
     let period_ms = match unit_ms(period) {
         Some(ms) => ms,
         None => parse_duration(period).map_err(|error| match error {
@@ -19,15 +23,18 @@ pub fn parse_rate(text: &str) -> Result<Rate, UnitError> {
     if period_ms == 0 {
         return Err(UnitError::Period);
     }
-    Ok(Rate { units, period_ms })
+    Ok(Rate::new(units, period_ms))
 }
 
-/// A rate as people write it: `10/s`, `5/1500ms`.
+/// A rate as people write it: `10/s`, `5/1500ms`, `10000/day`.
 #[derive(Clone, Copy, Debug)]
 pub struct RateText(pub Rate);
 
 impl fmt::Display for RateText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(unit) = self.0.calendar {
+            return write!(f, "{}/{}", self.0.units, unit.name());
+        }
         let period = Duration(self.0.period_ms).to_string();
         let unit = period
             .strip_prefix('1')
@@ -57,10 +64,25 @@ mod tests {
     }
 
     #[test]
+    fn a_calendar_day_is_not_24_hours() {
+        for (text, unit) in [
+            ("10000/day", CalendarUnit::Day),
+            ("7/week", CalendarUnit::Week),
+            ("0/month", CalendarUnit::Month),
+            ("1/year", CalendarUnit::Year),
+        ] {
+            let rate = parse_rate(text).unwrap();
+            assert_eq!(rate.calendar, Some(unit));
+            assert_eq!(RateText(rate).to_string(), text);
+        }
+        assert_eq!(parse_rate("10/d").unwrap().calendar, None);
+    }
+
+    #[test]
     fn what_is_not_a_rate_is_refused() {
         for text in [
             "", "10", "/s", "10/", "10 per s", "10/ s", "-1/s", "+1/s", "1.5/s", "10/5", "10/w",
-            "10/s/s", "1e3/s", "１/s",
+            "10/days", "10/1day", "10/2week", "10/Day", "10/s/s", "1e3/s", "１/s",
         ] {
             assert_eq!(parse_rate(text), Err(UnitError::Rate), "{text}");
         }

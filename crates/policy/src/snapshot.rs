@@ -9,7 +9,8 @@
 use documents::{Choice, Field, Form, Name, Node, Path, Problem, Problems, Report, parse_digits};
 
 use crate::{
-    Compiled, Entries, Limit, Matcher, OnFailure, Pause, Policy, Revision, Scope,
+    Compiled, Entries, Limit, Matcher, OnFailure, OverrideQuota, Pause, Policy, Quota, Revision,
+    Scope,
     read::{FORMAT, read_limit, read_matchers_alone},
 };
 
@@ -39,8 +40,9 @@ impl Opaque {
 }
 
 impl Compiled {
-    /// The snapshot of this policy, as JSON.
-    pub fn to_snapshot(&self) -> Node {
+    /// The snapshot of this policy, as JSON, with the edges of calendar windows around a time in
+    /// milliseconds since the epoch.
+    pub fn to_snapshot(&self, now_ms: u64) -> Node {
         let revision = self.revision();
         // Only limiters decide about limits of the rate limit service.
         let limits = self.limits().iter().enumerate();
@@ -62,12 +64,31 @@ impl Compiled {
             ),
             (
                 "limits",
-                Node::list(limits.map(|(at, limit)| self.limit_snapshot(at, limit))),
+                Node::list(limits.map(|(at, limit)| self.limit_snapshot(at, limit, now_ms))),
             ),
         ])
     }
 
-    fn limit_snapshot(&self, at: usize, limit: &Limit) -> Node {
+    /// When the edges in a snapshot of this time are no longer around the time, in milliseconds since
+    /// the epoch; `None`: there are none.
+    #[cfg(feature = "time-zones")]
+    pub fn snapshot_until_ms(&self, now_ms: u64) -> Option<u64> {
+        let own = self.limits().iter().map(|limit| limit.quota);
+        let of_proxies = self.limits().iter().enumerate();
+        let of_proxies = of_proxies.filter(|(_, limit)| limit.scope == Scope::Proxy);
+        let overrides = of_proxies.flat_map(|(at, _)| self.overrides(at));
+        let quotas = own.chain(overrides.filter_map(|found| match found.quota {
+            OverrideQuota::Quota { quota, .. } => Some(quota),
+            OverrideQuota::Unlimited => None,
+        }));
+        let ends = quotas.filter_map(|quota| {
+            let (window, _) = calendar::window_of(quota.algorithm(), now_ms)?;
+            Some(window.end_ms)
+        });
+        ends.min()
+    }
+
+    fn limit_snapshot(&self, at: usize, limit: &Limit, now_ms: u64) -> Node {
         let mut node = limit.to_node_without_overrides();
         node.unset("description");
         // On each limit, so that a filter too old to read it leaves them all to the limiter.
@@ -76,11 +97,18 @@ impl Compiled {
         }
         node.set("generation", Node::number(limit.generation));
         node.set("level", Node::number(LEVEL));
+        set_edges(&mut node, &limit.quota, now_ms);
         match limit.scope {
             Scope::Global if self.has_overrides(at) => node.set("has_overrides", true.into()),
             // Nobody but the proxy decides about these, so it needs them.
             Scope::Proxy if self.has_overrides(at) => {
-                let overrides = self.overrides(at).map(|found| found.to_node(&limit.per));
+                let overrides = self.overrides(at).map(|found| {
+                    let mut node = found.to_node(&limit.per);
+                    if let OverrideQuota::Quota { quota, .. } = &found.quota {
+                        set_edges(&mut node, quota, now_ms);
+                    }
+                    node
+                });
                 node.set("overrides", Node::list(overrides));
             }
             Scope::Global | Scope::Proxy => {}
@@ -135,6 +163,20 @@ impl Compiled {
         Ok(Self::new(policy).with_snapshot(keys, opaque, &remote_overrides))
     }
 }
+
+/// Of calendar windows the label of the first, their starts, and the end of the last.
+#[cfg(feature = "time-zones")]
+fn set_edges(node: &mut Node, quota: &Quota, now_ms: u64) {
+    if let Some(edges) = calendar::edges_of(quota.parameters(), now_ms) {
+        let serial = u64::from(edges.serial());
+        let numbers = [serial].into_iter().chain(edges.starts_ms());
+        node.set("edges", Node::list(numbers.map(Node::number)));
+    }
+}
+
+/// Without time zones there are no edges, and whoever reads the limit leaves it to the limiter.
+#[cfg(not(feature = "time-zones"))]
+fn set_edges(_node: &mut Node, _quota: &Quota, _now_ms: u64) {}
 
 fn read_snapshot_limit(node: &Node) -> Result<(Limit, bool), Opaque> {
     let level = node.get("level").and_then(Node::as_text);

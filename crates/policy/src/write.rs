@@ -96,6 +96,12 @@ impl Limit {
         if let Some(align) = parameters.align {
             fields.set("align", Node::text(Written(align).word()));
         }
+        if let Some(time_zone) = parameters.time_zone {
+            fields.set("time_zone", Node::text(time_zone));
+        }
+        if let Some(day) = parameters.week_start {
+            fields.set("week_start", Node::text(Written(day).word()));
+        }
         fields.number("cost", Some(self.cost).filter(|cost| *cost != 1));
         fields.choice::<OverLimit>("over_limit", self.over_limit);
         if let Some(ms) = parameters
@@ -164,11 +170,19 @@ impl Override {
         fields.set("values", Node::map(values));
         match self.quota {
             OverrideQuota::Unlimited => fields.set("unlimited", true.into()),
-            OverrideQuota::Quota { rate, burst, .. } => {
+            OverrideQuota::Quota {
+                rate,
+                burst,
+                time_zone,
+                ..
+            } => {
                 if let Some(rate) = rate {
                     fields.set("rate", Node::text(RateText(rate).to_string()));
                 }
                 fields.number("burst", burst);
+                if let Some(time_zone) = time_zone {
+                    fields.set("time_zone", Node::text(time_zone));
+                }
             }
         }
         if let Some(until) = self.until_ms {

@@ -77,6 +77,8 @@ pub struct Debit {
     pub limit: Name,
     /// Units.
     pub units: u64,
+    /// Of a limit whose windows are the calendar's: the label of the window they were admitted in.
+    pub serial: Option<u64>,
 }
 
 /// What a proxy requests of a limit with `lease`, beside the check's own cost.

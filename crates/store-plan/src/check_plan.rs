@@ -65,6 +65,8 @@ pub struct Bucket {
     pub cost: u64,
     /// Units admitted earlier without a check.
     pub debit: u64,
+    /// The label of the calendar window that they were admitted in; `None`: that of now.
+    pub debit_serial: Option<u64>,
     lease: Option<Box<Lease>>,
     /// Slots of a queue that requests gave up.
     pub free: Vec<Freed>,
@@ -81,14 +83,18 @@ impl Bucket {
         asked: Query<'_>,
         mode: Mode,
         keys: &Keys,
+        now_ms: u64,
     ) -> Self {
         let kind = quota.parameters().kind;
+        let algorithm = calendar::at(quota.algorithm(), now_ms);
+        let (debit, debit_serial) = asked.debit(limit, kind);
         Self {
             key: keys.bucket_of(policy.domain(), limit, values),
-            algorithm: asked.algorithm(quota.algorithm()),
+            algorithm: asked.algorithm(&algorithm),
             generation: limit.generation,
             cost: limit.cost.saturating_mul(asked.cost(&limit.name, kind)),
-            debit: asked.debit(limit, kind),
+            debit,
+            debit_serial,
             lease: asked.lease(limit, quota.algorithm()),
             free: asked.free(&limit.name),
             mode: match mode {
@@ -216,6 +222,7 @@ impl<'p> CheckPlan<'p> {
             generation: bucket.generation,
             cost: bucket.cost,
             debit: bucket.debit,
+            debit_serial: bucket.debit_serial,
             lease: bucket.lease.as_ref().map(|lease| lease.ask()),
             free: &bucket.free,
             mode: bucket.mode,
@@ -306,7 +313,7 @@ impl<'p> LimitPlan<'p> {
             None => Target::Missing,
             Some(Resolved::Unlimited) => Target::Unlimited,
             Some(Resolved::Quota(quota)) => Target::Bucket(Bucket::new(
-                policy, limit, &values, &quota, asked, mode, keys,
+                policy, limit, &values, &quota, asked, mode, keys, now_ms,
             )),
         };
         Self {

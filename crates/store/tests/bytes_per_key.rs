@@ -132,6 +132,7 @@ fn measure(server: &mut Server, column: usize) {
             generation: 123_456,
             cost: 1,
             debit: 0,
+            debit_serial: None,
             lease: Leasing::default(),
             mode: Mode::Enforce,
         };

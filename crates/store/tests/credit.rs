@@ -180,6 +180,7 @@ fn what_is_given_back_is_left_and_nothing_beyond_the_quota() {
             generation: 1,
             cost: 20,
             debit: 0,
+            debit_serial: None,
             lease: Leasing::default(),
             mode: Mode::Enforce,
         };
@@ -244,6 +245,7 @@ fn a_log_and_sub_windows_forget_the_newest_first() {
             generation: 1,
             cost: 40,
             debit: 0,
+            debit_serial: None,
             lease: Leasing::default(),
             mode: Mode::Enforce,
         };

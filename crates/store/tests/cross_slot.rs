@@ -96,6 +96,7 @@ impl<'a> World<'a> {
                 generation: 1,
                 cost,
                 debit: 0,
+                debit_serial: None,
                 lease: None,
                 free: &[],
                 mode: bucket.mode,
@@ -189,6 +190,7 @@ impl<'a> World<'a> {
                 generation: 1,
                 cost: admitted.units,
                 debit: 0,
+                debit_serial: None,
                 lease: Leasing::default(),
                 mode: Mode::Enforce,
             };
@@ -401,6 +403,7 @@ fn a_spread_check_knows_whether_it_has_settled() {
         generation: 1,
         cost: 1,
         debit: 0,
+        debit_serial: None,
         lease: Some(algorithms::LeaseAsk {
             ttl_ms: 100,
             settle,

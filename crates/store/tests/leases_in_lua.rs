@@ -56,6 +56,7 @@ impl Bucket for Scripted {
             generation: 1,
             cost: question.cost,
             debit: 0,
+            debit_serial: None,
             lease: Some(lease),
             free: &[],
             mode: Mode::Enforce,

@@ -42,6 +42,7 @@ fn subject(kind: Kind, units: u64, period_ms: u64, cost: u64) -> Subject {
         generation: 1,
         cost,
         debit: 0,
+        debit_serial: None,
         lease: Leasing::default(),
         mode: Mode::Enforce,
     }

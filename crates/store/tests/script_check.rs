@@ -22,6 +22,7 @@ fn limit<'a>(key: &'a str, algorithm: &'a Algorithm, cost: u64) -> ScriptLimit<'
         generation: 1,
         cost,
         debit: 0,
+        debit_serial: None,
         lease: None,
         free: &[],
         mode: Mode::Enforce,
@@ -354,6 +355,7 @@ fn a_debit_is_charged_even_on_a_denied_check() {
     let bucket = algorithm(Kind::TokenBucket, 10, 1000);
     let debit = ScriptLimit {
         debit: 50,
+        debit_serial: None,
         ..limit("k", &bucket, 1)
     };
     let reply = redis.batch(

@@ -27,6 +27,7 @@ fn subject(kind: Kind, sub_windows: u64) -> Subject {
         generation: 1,
         cost: 1,
         debit: 0,
+        debit_serial: None,
         lease: Leasing::default(),
         mode: Mode::Enforce,
     }

@@ -234,6 +234,7 @@ fn a_logs_total_wraps() {
         generation: 1,
         cost: 0,
         debit: 0,
+        debit_serial: None,
         lease: Leasing::default(),
         mode: Mode::Enforce,
     };
@@ -265,6 +266,7 @@ fn a_question_after_a_step_back_leaves_the_grants_of_a_sub_window() {
         generation: 1,
         cost: 0,
         debit: 0,
+        debit_serial: None,
         lease: Leasing {
             ttl_ms: 20,
             ..Leasing::default()
@@ -320,7 +322,12 @@ fn with_the_servers_clock() {
                 let ttl_ms = redis.ttl(&subject.key);
                 let reset_ms = i64::try_from(limit.decision.reset_after_ms).unwrap();
                 if limit.charged > 0 || limit.lease.is_some() {
-                    assert_eq!(ttl_ms, reset_ms + 1000, "seed {seed} {subject:?}");
+                    let linger_ms = i64::try_from(subject.algorithm.linger_ms()).unwrap();
+                    assert_eq!(
+                        ttl_ms,
+                        reset_ms + 1000 + linger_ms,
+                        "seed {seed} {subject:?}"
+                    );
                 }
             }
         }

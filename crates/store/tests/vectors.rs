@@ -44,10 +44,7 @@ fn algorithm(limit: &Map<String, Value>) -> Algorithm {
     let max_delay_ms = text("max_delay").map_or(UNBOUNDED_MS, duration_ms);
     Algorithm::new(&Parameters {
         kind,
-        rate: Rate {
-            units: units.parse().unwrap(),
-            period_ms: duration_ms(period),
-        },
+        rate: Rate::new(units.parse().unwrap(), duration_ms(period)),
         burst: limit.get("burst").and_then(Value::as_u64),
         max_delay_ms: (text("over_limit") == Some("queue")).then_some(max_delay_ms),
         align: text("align").map(|align| match align {
@@ -56,6 +53,8 @@ fn algorithm(limit: &Map<String, Value>) -> Algorithm {
         }),
         sub_windows: limit.get("sub_windows").and_then(Value::as_u64),
         strict: limit.get("strict").and_then(Value::as_bool),
+        time_zone: None,
+        week_start: None,
     })
     .unwrap()
 }
@@ -112,6 +111,7 @@ fn run(scenario: &Value, engine: &mut dyn Engine) -> Vec<String> {
                 generation,
                 cost: step["cost"].as_u64().unwrap(),
                 debit: 0,
+                debit_serial: None,
                 lease: Leasing::default(),
                 mode: Mode::Enforce,
             })

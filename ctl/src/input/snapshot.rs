@@ -41,7 +41,7 @@ mod tests {
         let file = "domain: shop\nlimits:\n  - {name: a, per: [user], rate: 1/s, \
                     overrides: [{values: {user: x}, unlimited: true}]}\n";
         let policy = Policy::from_yaml("test", file.as_bytes()).unwrap();
-        let snapshot = serde_json::to_vec(&Compiled::new(policy.clone()).to_snapshot()).unwrap();
+        let snapshot = serde_json::to_vec(&Compiled::new(policy.clone()).to_snapshot(0)).unwrap();
         let read = Policy::from_node(&limits(&snapshot).unwrap()).unwrap();
         let mut without = policy;
         without.limits[0].overrides.clear();

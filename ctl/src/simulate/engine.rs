@@ -62,6 +62,7 @@ impl Engine for Local {
                 stored: self.buckets.get(&subject.bucket),
                 cost: subject.cost,
                 debit: 0,
+                debit_serial: None,
                 lease: LeaseAsk::default(),
                 free: &subject.free,
                 mode: subject.mode,

@@ -75,7 +75,9 @@ impl Api {
 
     fn freshness(&self, poll: &Poll<'_>) -> Freshness {
         match self.domains.find(poll.domain.as_str()) {
-            Lookup::Active(policy) if poll.has(&policy) => Freshness::Current,
+            Lookup::Active(policy) if poll.has(&policy.snapshot(self.telemetry.now_ms())) => {
+                Freshness::Current
+            }
             Lookup::Active(policy) if poll.is_ahead_of(&policy) => Freshness::ProxyAhead,
             Lookup::Unknown if poll.has_none() => Freshness::Current,
             Lookup::Active(_) | Lookup::Unknown | Lookup::NotLoaded(_) => Freshness::Differs,

@@ -168,10 +168,7 @@ fn rate(descriptor: &RateLimitDescriptor) -> Option<Rate> {
     let limit = descriptor.limit.as_ref()?;
     let mut units = UNITS.iter();
     let (_, _, period_ms) = units.find(|(unit, ..)| i32::from(*unit) == limit.unit)?;
-    Some(Rate {
-        units: u64::from(limit.requests_per_unit),
-        period_ms: *period_ms,
-    })
+    Some(Rate::new(u64::from(limit.requests_per_unit), *period_ms))
 }
 
 /// The checks of one call.

@@ -14,7 +14,11 @@ use policy::{Name, Revision};
 use protocol::{ApiError, ErrorCode, PROXIES_HEADER, format_proxies};
 
 use super::{Answered, Api, REVISION, refusal};
-use crate::{domains::Active, http, telemetry::RequestingProxy};
+use crate::{
+    domains::{Active, Snapshot},
+    http,
+    telemetry::RequestingProxy,
+};
 
 const PROXIES: HeaderName = HeaderName::from_static(PROXIES_HEADER);
 
@@ -49,8 +53,8 @@ impl<'r> Poll<'r> {
     }
 
     /// Whether the proxy has this: `If-None-Match` is a list of tags, or `*`.
-    pub(super) fn has(&self, policy: &Active) -> bool {
-        let ours = policy.etag.as_bytes();
+    pub(super) fn has(&self, snapshot: &Snapshot) -> bool {
+        let ours = snapshot.etag.as_bytes();
         self.headers.get_all(IF_NONE_MATCH).iter().any(|value| {
             value.as_bytes().split(|b| *b == b',').any(|tag| {
                 let tag = tag.trim_ascii();
@@ -91,16 +95,17 @@ impl Api {
             Ok(policy) => policy,
             Err(error) => return self.no_snapshot(&poll.domain, error),
         };
+        let snapshot = policy.snapshot(self.telemetry.now_ms());
         let mut response = Response::new(Bytes::new());
-        if poll.has(&policy) || self.may_be_behind(&poll, &policy) {
+        if poll.has(&snapshot) || self.may_be_behind(&poll, &policy) {
             *response.status_mut() = StatusCode::NOT_MODIFIED;
         } else {
-            *response.body_mut() = Bytes::clone(&policy.snapshot);
+            *response.body_mut() = Bytes::clone(&snapshot.body);
             let json = HeaderValue::from_static(http::JSON);
             response.headers_mut().insert(CONTENT_TYPE, json);
         }
         let headers = response.headers_mut();
-        headers.insert(ETAG, policy.etag.clone());
+        headers.insert(ETAG, snapshot.etag.clone());
         headers.insert(REVISION, policy.revision_header.clone());
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
         if let Some(counts) = self.proxies.counts(&poll.domain) {
@@ -144,9 +149,10 @@ fn tagged(headers: &HeaderMap) -> Option<Revision> {
     read_revision(tag.trim().trim_matches('"'))
 }
 
-/// `17-00ff…`: number and digest.
+/// `17-00ff…`: number and digest, and of a tag perhaps one of the edges.
 fn read_revision(text: &str) -> Option<Revision> {
     let (number, digest) = text.split_once('-')?;
+    let digest = digest.split_once('-').map_or(digest, |(digest, _)| digest);
     Some(Revision {
         number: number.parse().ok()?,
         digest: u64::from_str_radix(digest, 16).ok()?,

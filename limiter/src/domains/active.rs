@@ -1,10 +1,13 @@
 //! A policy in force, with what is derived from it once.
 
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use hyper::header::HeaderValue;
 use policy::{Compiled, Policy};
 use protocol::Check;
-use store::ChangesSince;
+use store::{ChangesSince, wall_ms};
 use tokio::time::Instant;
 
 use crate::metrics::{DomainCounters, Metrics};
@@ -19,10 +22,8 @@ pub(crate) struct Active {
     pub(crate) compiled: Compiled,
     /// What the dearest limit weighs.
     dearest: usize,
-    /// The snapshot that proxies receive.
-    pub(crate) snapshot: Bytes,
-    /// Its revision, as a strong entity tag.
-    pub(crate) etag: HeaderValue,
+    /// The snapshot that proxies receive, as it was last made.
+    snapshot: ArcSwap<Snapshot>,
     /// Its revision's number, as a header.
     pub(crate) revision_header: HeaderValue,
     /// Its counters.
@@ -31,7 +32,51 @@ pub(crate) struct Active {
     pub(crate) since: Instant,
 }
 
+/// The limits as proxies receive them.
+#[derive(Debug)]
+pub(crate) struct Snapshot {
+    pub(crate) body: Bytes,
+    /// Its revision, and of limits by the calendar also their edges, as a strong entity tag.
+    pub(crate) etag: HeaderValue,
+    /// Until when it has the edges around the time, in milliseconds since the epoch.
+    until_ms: u64,
+}
+
+impl Snapshot {
+    fn of(compiled: &Compiled, now_ms: u64) -> Result<Self, String> {
+        let body = serde_json::to_vec(&compiled.to_snapshot(now_ms)).map_err(|e| e.to_string())?;
+        let revision = compiled.revision();
+        let (number, digest) = (revision.number, revision.digest);
+        let until_ms = compiled.snapshot_until_ms(now_ms);
+        let etag = match until_ms {
+            Some(_) => format!("\"{number}-{digest:016x}-{:016x}\"", policy::digest(&body)),
+            None => format!("\"{number}-{digest:016x}\""),
+        };
+        Ok(Self {
+            body: body.into(),
+            etag: HeaderValue::from_str(&etag).map_err(|e| e.to_string())?,
+            until_ms: until_ms.unwrap_or(u64::MAX),
+        })
+    }
+}
+
 impl Active {
+    /// The snapshot with the edges around a time in milliseconds since the epoch.
+    pub(crate) fn snapshot(&self, now_ms: u64) -> Arc<Snapshot> {
+        let made = self.snapshot.load();
+        if now_ms < made.until_ms {
+            return Arc::clone(&made);
+        }
+        match Snapshot::of(&self.compiled, now_ms) {
+            Ok(fresh) => {
+                let fresh = Arc::new(fresh);
+                self.snapshot.store(Arc::clone(&fresh));
+                fresh
+            }
+            Err(_) => Arc::clone(&made),
+        }
+    }
+
     /// Compiles a policy and derives the rest; takes a while where there are many overrides.
     pub(crate) fn new(policy: Policy, metrics: &Metrics) -> Result<Self, String> {
         Self::of(Compiled::new(policy), metrics)
@@ -50,10 +95,8 @@ impl Active {
     }
 
     fn of(compiled: Compiled, metrics: &Metrics) -> Result<Self, String> {
-        let revision = compiled.revision();
-        let (number, digest) = (revision.number, revision.digest);
-        let snapshot = serde_json::to_vec(&compiled.to_snapshot()).map_err(|e| e.to_string())?;
-        let etag = format!("\"{number}-{digest:016x}\"");
+        let number = compiled.revision().number;
+        let snapshot = Snapshot::of(&compiled, wall_ms())?;
         let limits = compiled.limits().iter();
         let weights = limits.map(|limit| {
             let leased = limit.lease_ttl_ms.is_some();
@@ -61,8 +104,7 @@ impl Active {
         });
         Ok(Self {
             dearest: weights.max().unwrap_or(1),
-            snapshot: snapshot.into(),
-            etag: HeaderValue::from_str(&etag).map_err(|e| e.to_string())?,
+            snapshot: ArcSwap::from_pointee(snapshot),
             revision_header: number.into(),
             counters: metrics.domain(&compiled),
             since: Instant::now(),

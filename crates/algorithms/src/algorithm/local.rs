@@ -18,6 +18,7 @@ macro_rules! of_fixed_size {
             Engine::Gcra($quota) => $body,
             Engine::LeakyBucket($quota) => $body,
             Engine::FixedWindow($quota) => $body,
+            Engine::CalendarWindow($quota) => $body,
             Engine::SlidingWindow($quota) => $body,
             Engine::SlidingWindowLog(_) | Engine::SlidingWindowBuckets(_) => return None,
         })
@@ -59,21 +60,13 @@ impl Algorithm {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Kind, Parameters, Rate};
+    use crate::{Kind, Parameters};
 
     fn algorithm(kind: Kind) -> Algorithm {
-        let rate = Rate {
-            units: 10,
-            period_ms: 1000,
-        };
         Algorithm::new(&Parameters {
             sub_windows: (kind == Kind::SlidingWindowBuckets).then_some(10),
             max_delay_ms: (kind == Kind::LeakyBucket).then_some(500),
-            kind,
-            rate,
-            burst: None,
-            align: None,
-            strict: None,
+            ..Parameters::new(kind, 10, 1000)
         })
         .unwrap()
     }

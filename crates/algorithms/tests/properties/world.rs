@@ -170,10 +170,7 @@ pub fn algorithm(choices: &mut Choices, kind: Kind) -> Algorithm {
 fn parameters(choices: &mut Choices, kind: Kind) -> Parameters {
     let mut parameters = everyday(choices, kind);
     if choices.one_in(5) {
-        parameters.rate = Rate {
-            units: 1 + choices.magnitude(30),
-            period_ms: 1 + choices.magnitude(40),
-        };
+        parameters.rate = Rate::new(1 + choices.magnitude(30), 1 + choices.magnitude(40));
     }
     let bucket = BUCKETS.contains(&kind);
     if bucket && choices.one_in(2) {

@@ -82,6 +82,7 @@ impl Bucket {
             stored: self.stored.as_ref(),
             cost,
             debit: 0,
+            debit_serial: None,
             lease: LeaseAsk::default(),
             free,
             mode: algorithms::check::Mode::Enforce,

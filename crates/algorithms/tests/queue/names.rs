@@ -16,10 +16,7 @@ fn an_edit_a_reset_and_a_clock_that_stepped_back_refuse_older_names() {
     // Other numbers without one: an override has run out.
     let (mut bucket, slots) = Bucket::with(10);
     let mut other = *bucket.algorithm.parameters();
-    other.rate = Rate {
-        units: 40,
-        period_ms: 1000,
-    };
+    other.rate = Rate::new(40, 1000);
     bucket.algorithm = Algorithm::new(&other).unwrap();
     assert_eq!(bucket.free(&slots[5..6]), 250);
     // A reset.

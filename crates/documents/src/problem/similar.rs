@@ -17,8 +17,8 @@ pub fn similar<'c>(text: &str, candidates: &[&'c str]) -> Option<&'c str> {
     nearest.map(|(_, candidate)| candidate)
 }
 
-/// Levenshtein distance in bytes; letters may be of either case, and `-` is as good as `_`.
-fn distance(a: &str, b: &str) -> usize {
+/// The Levenshtein distance of two words in bytes; letters may be of either case, and `-` is as good as `_`.
+pub fn distance(a: &str, b: &str) -> usize {
     let plain = |byte: u8| match byte {
         b'-' => b'_',
         byte => byte.to_ascii_lowercase(),

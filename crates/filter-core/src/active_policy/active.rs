@@ -2,16 +2,17 @@
 
 use std::cell::Cell;
 
-use algorithms::{Algorithm, Parameters, Rate};
+use algorithms::{Algorithm, Edges, Parameters, Rate};
 use filter_config::Source;
 use policy::{Compiled, Entries, Limit, Name, OnFailure};
 use protocol::ALL_LIMITS;
 
 use crate::{
-    cache::BucketStatus,
+    cache::{BucketStatus, DebtSpan},
     call::MAX_PROXIES,
     local_bucket::{Share, precheck},
     request::Plan,
+    time::Now,
 };
 
 /// The domain's limits as far as this worker has them.
@@ -50,7 +51,7 @@ impl Entries for Values<'_> {
 
 impl ActivePolicy {
     pub(crate) fn new(compiled: Compiled, sources: &[(Name, Source)]) -> Self {
-        let of = |limit: &Limit| precheck(limit.quota.parameters(), limit.precheck_percent?);
+        let of = |limit: &Limit| precheck(limit.quota.algorithm(), limit.precheck_percent?);
         Self {
             plan: Plan::new(compiled.needed_keys(), sources),
             prechecks: compiled.limits().iter().map(of).collect(),
@@ -101,6 +102,7 @@ impl ActivePolicy {
         &self,
         at: usize,
         status: Option<BucketStatus>,
+        now: Now,
     ) -> FallbackBucket {
         let Some(limit) = self.compiled.limit(at) else {
             return FallbackBucket::Unlimited;
@@ -115,10 +117,27 @@ impl ActivePolicy {
             proxies: self.proxies(at),
             cost: limit.cost,
         };
+        let edges = edges(limit, status, now);
         // If no algorithm accepts the reported numbers, the limit's own are used.
-        let own = || share.of(limit.quota.parameters());
-        let algorithm = share.of(&parameters).or_else(own);
-        algorithm.map_or(FallbackBucket::Impossible, FallbackBucket::Bucket)
+        let own = || share.of(limit.quota.parameters(), edges.as_ref());
+        let algorithm = share.of(&parameters, edges.as_ref()).or_else(own);
+        let Some(algorithm) = algorithm else {
+            return FallbackBucket::Impossible;
+        };
+        let span = match edges {
+            Some(edges) => {
+                let own = limit.quota.algorithm();
+                let span = DebtSpan::of(&own.with_edges(edges), now);
+                // The label of a window of which only the end was reported would be a guess.
+                if own.edges() == Some(&edges) {
+                    span
+                } else {
+                    span.labelled(None)
+                }
+            }
+            None => DebtSpan::of(&algorithm, now),
+        };
+        FallbackBucket::Bucket(algorithm, span)
     }
 
     /// The strictest `on_failure` among the limits that only the limiter can read and that may
@@ -141,11 +160,39 @@ impl ActivePolicy {
     }
 }
 
+/// Edges further apart are those of no two zones.
+const ZONES_APART_MAX_MS: u64 = 26 * 3_600_000;
+
+/// Edges less apart are of the same zone, by clocks and answers that differ a little.
+const ZONES_APART_MIN_MS: u64 = 10 * 60_000;
+
+/// The edges of a bucket's calendar windows. An override may have another time zone, which shows in
+/// when the limiter reported the window to end: then they are the limit's edges, so much earlier or
+/// later.
+fn edges(limit: &Limit, status: Option<BucketStatus>, now: Now) -> Option<Edges> {
+    let algorithm = limit.quota.algorithm();
+    let edges = *algorithm.edges()?;
+    let reported = status.filter(|status| {
+        status.reset_after_ms > 0 && status.is_of_unit(&algorithm.parameters().rate)
+    });
+    let Some(status) = reported else {
+        return Some(edges);
+    };
+    let at_ms = now.wall_of(status.at_us);
+    let ends_ms = at_ms.saturating_add(status.reset_after_ms);
+    let window = algorithm.calendar_window(at_ms)?;
+    let apart = ZONES_APART_MIN_MS..=ZONES_APART_MAX_MS;
+    if !apart.contains(&ends_ms.abs_diff(window.end_ms)) {
+        return Some(edges);
+    }
+    Some(edges.moved(window.end_ms, ends_ms))
+}
+
 /// The numbers of a fallback bucket.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum FallbackBucket {
-    /// A bucket with these numbers.
-    Bucket(Algorithm),
+    /// A bucket with these numbers; what it admits is a debt for so long.
+    Bucket(Algorithm, DebtSpan),
     /// The bucket is not limited.
     Unlimited,
     /// No exact numbers exist, or the quota is 0: everything is denied.
@@ -158,12 +205,19 @@ fn resolved(limit: &Limit, status: BucketStatus) -> Parameters {
     let written = *algorithm.parameters();
     match status.limit {
         Some(units) if units > 0 && status.window_ms > 0 && status.differs_from(algorithm) => {
+            let calendar = status.is_of_unit(&written.rate);
             Parameters {
-                rate: Rate {
-                    units,
-                    period_ms: status.window_ms,
+                rate: if calendar {
+                    Rate {
+                        units,
+                        ..written.rate
+                    }
+                } else {
+                    Rate::new(units, status.window_ms)
                 },
                 burst: written.burst.map(|_| units),
+                time_zone: written.time_zone.filter(|_| calendar),
+                week_start: written.week_start.filter(|_| calendar),
                 ..written
             }
         }

@@ -1,6 +1,6 @@
 //! Names of buckets, and what the limiter last reported of one.
 
-use algorithms::Algorithm;
+use algorithms::{Algorithm, Rate};
 use protocol::LimitAnswer;
 
 use crate::{
@@ -78,7 +78,16 @@ impl BucketStatus {
 
     /// Whether the bucket has other numbers than its limit: an override.
     pub(crate) fn differs_from(&self, algorithm: &Algorithm) -> bool {
-        self.limit != Some(algorithm.limit()) || self.window_ms != algorithm.window_ms()
+        let rate = &algorithm.parameters().rate;
+        let same_window = self.window_ms == algorithm.window_ms() || self.is_of_unit(rate);
+        self.limit != Some(algorithm.limit()) || !same_window
+    }
+
+    /// Whether the bucket's windows are those of the rate's calendar unit: a day has 23 hours or 25
+    /// now and then, a month 28 days.
+    pub(crate) fn is_of_unit(&self, rate: &Rate) -> bool {
+        let apart_ms = self.window_ms.abs_diff(rate.period_ms);
+        rate.calendar.is_some() && apart_ms <= rate.period_ms / 10
     }
 
     pub(crate) fn write(&self, out: &mut Vec<u8>) {

@@ -20,7 +20,7 @@ use std::hash::Hasher;
 
 use siphasher::sip128::{Hasher128, SipHasher13};
 
-pub(crate) use debt::Debt;
+pub(crate) use debt::{Debt, DebtSpan};
 pub(crate) use denial::CachedDenial;
 pub(crate) use entry::{BucketEntry, LocalState};
 use set::Set;

@@ -1,6 +1,6 @@
 //! One proxy's share of a limit.
 
-use algorithms::{Algorithm, Kind, Parameters, Rate};
+use algorithms::{Algorithm, Edges, Kind, Parameters, Rate};
 
 /// How to divide a limit's numbers among proxies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -12,14 +12,23 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    /// The numbers of one proxy's bucket; `None` if no algorithm accepts any.
-    pub(crate) fn of(self, parameters: &Parameters) -> Option<Algorithm> {
+    /// The numbers of one proxy's bucket; `None` if no algorithm accepts any. Of calendar windows also
+    /// the edges.
+    pub(crate) fn of(self, parameters: &Parameters, edges: Option<&Edges>) -> Option<Algorithm> {
         let proxies = self.proxies.max(1);
         match parameters.kind {
             Kind::TokenBucket | Kind::Gcra | Kind::LeakyBucket => {
                 self.of_bucket(parameters, proxies)
             }
-            Kind::FixedWindow => self.of_window(parameters, Kind::FixedWindow, proxies),
+            Kind::FixedWindow => {
+                let algorithm = self.of_window(parameters, Kind::FixedWindow, proxies)?;
+                let length_ms = parameters.rate.period_ms;
+                let windows = algorithm.parameters().rate.period_ms / length_ms.max(1);
+                Some(with_edges(
+                    algorithm,
+                    edges.map(|edges| edges.grouped(windows, length_ms)),
+                ))
+            }
             // Logs and sub-windows have no state of a small fixed size.
             Kind::SlidingWindow | Kind::SlidingWindowLog | Kind::SlidingWindowBuckets => {
                 self.of_window(parameters, Kind::SlidingWindow, proxies)
@@ -39,10 +48,7 @@ impl Share {
         // If exact numbers are too large, one unit per whole number of milliseconds is at most a
         // millisecond per unit too slow.
         let coarse = Parameters {
-            rate: Rate {
-                units: 1,
-                period_ms: period_ms.div_ceil(rate.units.max(1)),
-            },
+            rate: Rate::new(1, period_ms.div_ceil(rate.units.max(1))),
             ..share
         };
         Algorithm::new(&share)
@@ -51,35 +57,42 @@ impl Share {
     }
 
     fn of_window(self, parameters: &Parameters, kind: Kind, proxies: u64) -> Option<Algorithm> {
-        let Rate { units, period_ms } = parameters.rate;
+        let rate = parameters.rate;
+        let units = rate.units;
         let share = units / proxies;
         let rate = if share >= self.cost || units < self.cost {
             Rate {
                 units: share,
-                period_ms,
+                ..rate
             }
         } else {
             // Less than one request per window: one request in some windows.
             let windows = proxies.checked_mul(self.cost)?.div_ceil(units);
             Rate {
                 units: self.cost,
-                period_ms: period_ms.checked_mul(windows)?,
+                period_ms: rate.period_ms.checked_mul(windows)?,
+                ..rate
             }
         };
         Algorithm::new(&window(parameters, kind, rate)).ok()
     }
 }
 
+/// Calendar windows with these edges.
+pub(crate) fn with_edges(algorithm: Algorithm, edges: Option<Edges>) -> Algorithm {
+    edges.map_or(algorithm, |edges| algorithm.with_edges(edges))
+}
+
 /// The numbers of a precheck, `percent` of a limit; never less than the limit itself.
-pub(crate) fn precheck(parameters: &Parameters, percent: u32) -> Option<Algorithm> {
+pub(crate) fn precheck(limit: &Algorithm, percent: u32) -> Option<Algorithm> {
+    let parameters = limit.parameters();
     let percent = u64::from(percent.max(100));
-    let Rate { units, period_ms } = parameters.rate;
+    let Rate {
+        units, period_ms, ..
+    } = parameters.rate;
     let widened = match parameters.kind {
         Kind::TokenBucket | Kind::Gcra | Kind::LeakyBucket => Parameters {
-            rate: Rate {
-                units: units.checked_mul(percent)?,
-                period_ms: period_ms.checked_mul(100)?,
-            },
+            rate: Rate::new(units.checked_mul(percent)?, period_ms.checked_mul(100)?),
             burst: Some(parameters.burst.unwrap_or(units).checked_mul(percent)? / 100),
             ..*parameters
         },
@@ -92,12 +105,13 @@ pub(crate) fn precheck(parameters: &Parameters, percent: u32) -> Option<Algorith
             };
             let rate = Rate {
                 units: units.checked_mul(percent)? / 100,
-                period_ms,
+                ..parameters.rate
             };
             window(parameters, kind, rate)
         }
     };
-    Algorithm::new(&widened).ok()
+    let widened = Algorithm::new(&widened).ok()?;
+    Some(with_edges(widened, limit.edges().copied()))
 }
 
 /// The parameters of a window of another kind.
@@ -110,6 +124,7 @@ fn window(parameters: &Parameters, kind: Kind, rate: Rate) -> Parameters {
         align: parameters.align.filter(|_| kind == Kind::FixedWindow),
         sub_windows: None,
         strict: None,
+        ..*parameters
     }
 }
 
@@ -122,7 +137,7 @@ mod tests {
             burst,
             ..Parameters::new(kind, rate.0, rate.1)
         };
-        let algorithm = Share { proxies, cost: 1 }.of(&parameters).unwrap();
+        let algorithm = Share { proxies, cost: 1 }.of(&parameters, None).unwrap();
         (algorithm.limit(), algorithm.window_ms())
     }
 
@@ -163,7 +178,7 @@ mod tests {
                 proxies: 2,
                 cost: 5,
             };
-            let algorithm = share.of(&parameters).unwrap();
+            let algorithm = share.of(&parameters, None).unwrap();
             assert!(!algorithm.evaluate(None, 1, 5).fits(), "{kind}");
         }
     }
@@ -171,7 +186,8 @@ mod tests {
     #[test]
     fn a_precheck_is_never_narrower_than_the_limit() {
         let limit = |kind, percent| {
-            let algorithm = precheck(&Parameters::new(kind, 10, 1000), percent).unwrap();
+            let limit = Algorithm::new(&Parameters::new(kind, 10, 1000)).unwrap();
+            let algorithm = precheck(&limit, percent).unwrap();
             (algorithm.kind(), algorithm.limit(), algorithm.window_ms())
         };
         assert_eq!(limit(Kind::TokenBucket, 120), (Kind::TokenBucket, 12, 1000));

@@ -1,7 +1,7 @@
 //! Debts of the shared table, charged by the checks that follow an outage.
 
 use crate::{
-    cache::{BucketEntry, Debt, Table, Update},
+    cache::{BucketEntry, Debt, DebtSpan, Table, Update},
     host::Host,
     request::{LimitCheck, PendingCheck},
     time::Now,
@@ -15,8 +15,9 @@ impl PendingCheck {
         let failing = failing && self.cost > 0;
         let owing =
             |limit_check: &LimitCheck| (limit_check.has_debt || failing) && limit_check.is_global();
-        self.change_debts(host, now, table, owing, |debt, limit_check, span_us| {
-            limit_check.debit = debt.units(span_us, now.mono_us);
+        self.change_debts(host, now, table, owing, |debt, limit_check, span| {
+            limit_check.debit = debt.units(span, now.mono_us);
+            limit_check.debit_serial = debt.serial(span);
             *debt = Debt::default();
         });
     }
@@ -24,8 +25,9 @@ impl PendingCheck {
     /// Puts the debts back: the check was not charged.
     pub(crate) fn restore_debts(&mut self, host: &impl Host, now: Now, table: &Table) {
         let carrying = |limit_check: &LimitCheck| limit_check.debit > 0;
-        self.change_debts(host, now, table, carrying, |debt, limit_check, span_us| {
-            debt.add(limit_check.debit, span_us, now.mono_us);
+        self.change_debts(host, now, table, carrying, |debt, limit_check, span| {
+            let span = span.labelled(limit_check.debit_serial);
+            debt.add(limit_check.debit, span, now.mono_us);
         });
         for limit_check in &mut self.limit_checks {
             limit_check.debit = 0;
@@ -38,7 +40,7 @@ impl PendingCheck {
         now: Now,
         table: &Table,
         concerns: impl Fn(&LimitCheck) -> bool,
-        mut change: impl FnMut(&mut Debt, &mut LimitCheck, u64),
+        mut change: impl FnMut(&mut Debt, &mut LimitCheck, DebtSpan),
     ) {
         let Some(policy) = &self.policy else {
             return;
@@ -51,11 +53,11 @@ impl PendingCheck {
             let Some(limit) = policy.compiled.limit(limit_check.at) else {
                 continue;
             };
-            let span_us = limit.quota.algorithm().window_ms().saturating_mul(1000);
+            let span = DebtSpan::of(limit.quota.algorithm(), now);
             let (key, generation) = (limit_check.key, limit.generation);
             let changed = table.update::<BucketEntry, _>(host, key, generation, now, |found| {
                 let before = found.entry.debt;
-                change(&mut found.entry.debt, limit_check, span_us);
+                change(&mut found.entry.debt, limit_check, span);
                 if found.entry.debt == before {
                     Update::Keep(())
                 } else {

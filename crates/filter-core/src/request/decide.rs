@@ -7,6 +7,7 @@ use protocol::{DecidedBy, Outcome};
 
 use crate::{
     active_policy::{ActivePolicy, PolicyState},
+    cache::DebtSpan,
     host::Host,
     metrics::Event,
     request::{
@@ -169,8 +170,8 @@ impl Worker {
             } else {
                 let entry = shared.table.read(host, key, generation, now).entry;
                 self.cache.store_entry(key, generation, &entry, now);
-                let span_us = limit.quota.algorithm().window_ms().saturating_mul(1000);
-                limit_check.has_debt = entry.debt.units(span_us, now.mono_us) > 0;
+                let span = DebtSpan::of(limit.quota.algorithm(), now);
+                limit_check.has_debt = entry.debt.units(span, now.mono_us) > 0;
                 (entry.status, entry.denial)
             };
             limit_check.status = status;

@@ -28,6 +28,8 @@ pub(crate) struct LimitCheck {
     pub(crate) has_debt: bool,
     /// The units of debt that this check charges.
     pub(crate) debit: u64,
+    /// The label of the calendar window that they were admitted in.
+    pub(crate) debit_serial: Option<u64>,
     /// The decision of a local bucket.
     pub(crate) decided: Option<LocalDecision>,
     /// Whether leased units settle the limit.
@@ -88,6 +90,7 @@ impl LimitCheck {
             status: None,
             has_debt: false,
             debit: 0,
+            debit_serial: None,
             decided: None,
             lease: LeaseUse::None,
             lease_query: None,

@@ -167,6 +167,7 @@ impl PendingCheck {
         let debits = self.limits_of(owing).map(|(limit_check, limit)| Debit {
             limit: limit.name.clone(),
             units: limit_check.debit,
+            serial: limit_check.debit_serial,
         });
         debits.collect()
     }

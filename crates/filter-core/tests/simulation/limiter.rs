@@ -98,8 +98,12 @@ impl Limiter {
         format!("\"{}\"", self.revision())
     }
 
+    fn now_ms(&self) -> u64 {
+        crate::world::EPOCH_MS + self.now_us / 1000
+    }
+
     pub fn snapshot(&self) -> Vec<u8> {
-        serde_json::to_vec(&self.compiled.to_snapshot()).unwrap()
+        serde_json::to_vec(&self.compiled.to_snapshot(self.now_ms())).unwrap()
     }
 
     /// Decides a batch.
@@ -194,7 +198,7 @@ impl Limiter {
         };
         let changes: Vec<Change> = matches
             .iter()
-            .map(|found| Change::of(check, found))
+            .map(|found| Change::of(check, found, now_ms))
             .collect();
         let parts = matches
             .iter()
@@ -209,6 +213,9 @@ impl Limiter {
                     stored: self.buckets.get(bucket),
                     cost: found.limit.cost * cost,
                     debit: if peek { 0 } else { debit(name) },
+                    debit_serial: { check.debits.iter() }
+                        .filter(|debit| debit.limit == *name)
+                        .find_map(|debit| debit.serial),
                     lease: change.lease(found, check.proxy),
                     free: &change.free,
                     mode: match found.mode() {
@@ -249,11 +256,11 @@ struct Change {
 }
 
 impl Change {
-    fn of(check: &Check, found: &Match<'_, '_>) -> Self {
+    fn of(check: &Check, found: &Match<'_, '_>, now_ms: u64) -> Self {
         let name = &found.limit.name;
         let leases = || check.leases.iter().filter(|ask| ask.limit == *name);
         let free = check.free.iter().filter(|free| free.limit == *name);
-        let algorithm = found.limit.quota.algorithm();
+        let algorithm = calendar::at(found.limit.quota.algorithm(), now_ms);
         Self {
             algorithm: algorithm.within_delay(check.max_delay_ms.unwrap_or(u64::MAX)),
             want: leases().map(|ask| ask.want).sum(),

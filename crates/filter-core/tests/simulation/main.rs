@@ -9,6 +9,7 @@
 
 mod accounting;
 mod break_even;
+mod calendar_windows;
 mod debts;
 mod decisions;
 mod demand;

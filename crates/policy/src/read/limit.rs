@@ -12,13 +12,13 @@ use crate::{
         descriptor::read_descriptor,
         lease::{Beside, read_lease},
         matchers::read_matchers,
-        numbers::Numbers,
+        numbers::{Numbers, read_edges},
         overrides::{Buckets, read_overrides},
     },
 };
 
 /// Every field of a limit that its author may write.
-pub(crate) const LIMIT_FIELDS: [&str; 30] = [
+pub(crate) const LIMIT_FIELDS: [&str; 32] = [
     "name",
     "description",
     "descriptor",
@@ -48,6 +48,8 @@ pub(crate) const LIMIT_FIELDS: [&str; 30] = [
     "sub_windows",
     "strict",
     "align",
+    "time_zone",
+    "week_start",
     "paused",
 ];
 
@@ -84,7 +86,8 @@ fn read_fields(limit: Field<'_>, report: &mut Report) -> Option<Limit> {
     let if_missing = take.choice("if_missing");
     let over_limit = take.choice("over_limit");
     let unlimited = descriptor.as_ref().is_some_and(|rule| rule.unlimited);
-    let numbers = Numbers::read(take, &limit, over_limit, unlimited);
+    let mut numbers = Numbers::read(take, &limit, over_limit, unlimited);
+    numbers.quota = read_edges(take, &limit, numbers.quota);
     let scope = take.choice("scope");
     let buckets = Buckets::new(&per, if_missing, scope, numbers.quota);
     let overrides = read_overrides(take, &buckets);

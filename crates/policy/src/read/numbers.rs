@@ -1,7 +1,7 @@
 //! The numbers of a limit: `algorithm`, `rate` and what goes with them.
 
-use algorithms::{Kind, Parameters, Rate};
-use documents::{Field, Path, Report, Take};
+use algorithms::{Edges, Kind, ParameterError, Parameters, Rate, WINDOWS_KNOWN};
+use documents::{Duration, Field, Form, Path, Report, Take, parse_digits};
 
 use crate::{
     OverLimit, Quota,
@@ -43,13 +43,15 @@ impl Numbers {
 
 fn read_numbers(take: &mut Take<'_, '_>, limit: &Field<'_>, over_limit: OverLimit) -> Numbers {
     let before = take.report.problems.len();
-    let kind = match take.field("algorithm") {
-        Some(field) => field.choice(take.report).map(|Written(kind)| kind),
-        None => Some(Kind::TokenBucket),
-    };
+    let algorithm = take.field("algorithm");
     let rate = match take.field("rate") {
         Some(field) => read_rate(&field, take.report),
         None => missing_rate(limit, take.report),
+    };
+    let kind = match algorithm {
+        Some(field) => field.choice(take.report).map(|Written(kind)| kind),
+        None if rate.is_some_and(|rate| rate.calendar.is_some()) => Some(Kind::FixedWindow),
+        None => Some(Kind::TokenBucket),
     };
     let burst = take.integer("burst", 0);
     let sub_windows = take.integer("sub_windows", 1);
@@ -58,6 +60,11 @@ fn read_numbers(take: &mut Take<'_, '_>, limit: &Field<'_>, over_limit: OverLimi
         .and_then(|field| field.choice(take.report))
         .map(|Written(align)| align);
     let strict = take.boolean("strict");
+    let time_zone = read_time_zone(take);
+    let week_start = take
+        .field("week_start")
+        .and_then(|field| field.choice(take.report))
+        .map(|Written(day)| day);
     let max_delay_ms = read_max_delay(take, over_limit);
     let parameters = kind.zip(rate).map(|(kind, rate)| Parameters {
         kind,
@@ -68,6 +75,8 @@ fn read_numbers(take: &mut Take<'_, '_>, limit: &Field<'_>, over_limit: OverLimi
         align,
         sub_windows,
         strict,
+        time_zone,
+        week_start,
     });
     let whole = take.report.problems.len() == before;
     let quota = parameters
@@ -101,7 +110,13 @@ pub(super) fn validate(
         let name = field_of(&error);
         let node = owner.node.get(name).unwrap_or(owner.node);
         let path = Path::Field(&owner.path, name);
-        report.add(&path, node.place, error.to_string());
+        let problem = report.add(&path, node.place, error.to_string());
+        if let ParameterError::CalendarKind { unit } = error {
+            problem.push_hint(format!(
+                "remove `algorithm`, or give the rate a length of time, such as {}",
+                Duration(unit.nominal_ms())
+            ));
+        }
         // Validation reports one error at a time: remove its cause and validate again.
         match name {
             "burst" if parameters.burst.take().is_some() => {}
@@ -109,6 +124,8 @@ pub(super) fn validate(
             "align" if parameters.align.take().is_some() => {}
             "sub_windows" if parameters.sub_windows.take().is_some() => {}
             "strict" if parameters.strict.take().is_some() => {}
+            "time_zone" if parameters.time_zone.take().is_some() => {}
+            "week_start" if parameters.week_start.take().is_some() => {}
             _ => return None,
         }
     }
@@ -116,6 +133,61 @@ pub(super) fn validate(
 
 pub(super) fn read_rate(field: &Field<'_>, report: &mut Report) -> Option<Rate> {
     field.parsed("a rate, units per period like 10/s", parse_rate, report)
+}
+
+/// The numbers with the edges of calendar windows, which a snapshot has. `None`, and a problem, where it
+/// lacks them: the limiter decides then.
+pub(super) fn read_edges(
+    take: &mut Take<'_, '_>,
+    owner: &Field<'_>,
+    quota: Option<Quota>,
+) -> Option<Quota> {
+    if take.report.form != Form::Snapshot {
+        return quota;
+    }
+    let field = take.field("edges");
+    let quota = quota?;
+    if quota.parameters().rate.calendar.is_none() {
+        return Some(quota);
+    }
+    let numbers = field.iter().flat_map(|field| field.node.items());
+    let mut numbers = numbers.filter_map(|node| parse_digits(node.as_text()?));
+    let serial = numbers.next().and_then(|serial| u32::try_from(serial).ok());
+    let mut starts_ms = [0; WINDOWS_KNOWN + 1];
+    let given = starts_ms.iter_mut().zip(numbers);
+    let given = given.map(|(start_ms, number)| *start_ms = number).count();
+    let Some(serial) = serial.filter(|_| given > WINDOWS_KNOWN) else {
+        owner.report(take.report, "no edges of the windows");
+        return None;
+    };
+    Some(quota.with_edges(Edges::new(serial, starts_ms)))
+}
+
+/// The zone's name as its database spells it. A filter takes any: its limiter validated it, and passes
+/// the edges.
+#[inline(never)]
+pub(super) fn read_time_zone(take: &mut Take<'_, '_>) -> Option<&'static str> {
+    let field = take.field("time_zone")?;
+    let text = field.text("the name of a time zone, like Europe/Berlin", take.report)?;
+    #[cfg(feature = "time-zones")]
+    {
+        let zone = calendar::zone(text);
+        if zone.is_none() {
+            let message = format!("{} is not a time zone", documents::quoted(text));
+            let problem = field.report(take.report, message);
+            match calendar::similar(text).as_slice() {
+                [] => problem
+                    .push_hint("a name of the IANA time zone database, like Europe/Berlin or UTC"),
+                meant => problem.push_hint(format!("did you mean `{}`?", meant.join("` or `"))),
+            }
+        }
+        zone
+    }
+    #[cfg(not(feature = "time-zones"))]
+    {
+        _ = text;
+        Some(algorithms::UTC)
+    }
 }
 
 fn read_max_delay(take: &mut Take<'_, '_>, over_limit: OverLimit) -> Option<u64> {

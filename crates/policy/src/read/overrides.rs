@@ -9,11 +9,12 @@ use crate::{
     IfMissing, Limit, Override, OverrideQuota, Quota, Scope,
     descriptor::normal_value,
     hash::{Positions, values_hash},
-    read::numbers::{read_rate, validate},
+    read::numbers::{read_edges, read_rate, read_time_zone, validate},
 };
 
 /// Every field of an override.
-pub(crate) const OVERRIDE_FIELDS: [&str; 5] = ["values", "rate", "burst", "unlimited", "until"];
+pub(crate) const OVERRIDE_FIELDS: [&str; 6] =
+    ["values", "rate", "burst", "time_zone", "unlimited", "until"];
 
 /// Overrides of one limit.
 const MAX_OVERRIDES: usize = 1_000_000;
@@ -203,30 +204,45 @@ fn read_quota(
         .field("rate")
         .and_then(|field| read_rate(&field, take.report));
     let burst = take.integer("burst", 0);
+    let time_zone = read_time_zone(take);
     if take.report.problems.len() > before {
         return None;
     }
-    match (unlimited, rate, burst) {
-        (Some(true), None, None) => Some(OverrideQuota::Unlimited),
+    match (unlimited, rate, burst, time_zone) {
+        (Some(true), None, None, None) => Some(OverrideQuota::Unlimited),
         (Some(true), ..) => {
-            item.report(take.report, "`unlimited` together with `rate` or `burst`")
-                .push_hint("an unlimited bucket has no numbers");
+            item.report(
+                take.report,
+                "`unlimited` together with `rate`, `burst` or `time_zone`",
+            )
+            .push_hint("an unlimited bucket has no numbers");
             None
         }
-        (_, None, None) => {
+        (_, None, None, None) => {
             item.report(take.report, "an override that changes nothing")
-                .push_hint("give it `rate`, `burst` or `unlimited: true`");
+                .push_hint("give it `rate`, `burst`, `time_zone` or `unlimited: true`");
             None
         }
-        (_, rate, burst) => {
-            let limit = buckets.quota?;
+        (_, rate, burst, time_zone) => {
+            let limit = *buckets.quota?.parameters();
+            let calendar = rate.unwrap_or(limit.rate).calendar;
             let parameters = Parameters {
-                rate: rate.unwrap_or(limit.parameters().rate),
-                burst: burst.or(limit.parameters().burst),
-                ..*limit.parameters()
+                rate: rate.unwrap_or(limit.rate),
+                burst: burst.or(limit.burst),
+                // The limit's, as far as this rate has any.
+                time_zone: time_zone.or(limit.time_zone.filter(|_| calendar.is_some())),
+                week_start: { limit.week_start }
+                    .filter(|_| calendar == Some(algorithms::CalendarUnit::Week)),
+                ..limit
             };
-            let quota = validate(parameters, item, take.report)?;
-            Some(OverrideQuota::Quota { rate, burst, quota })
+            let quota = validate(parameters, item, take.report);
+            let quota = read_edges(take, item, quota)?;
+            Some(OverrideQuota::Quota {
+                rate,
+                burst,
+                time_zone,
+                quota,
+            })
         }
     }
 }

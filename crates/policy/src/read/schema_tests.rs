@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path as FilePath};
 
-use algorithms::{Align, Kind};
+use algorithms::{Align, Kind, WeekStart};
 use proptest::prelude::*;
 use serde_json::{Value as Json, json};
 
@@ -60,6 +60,7 @@ fn the_same_words_and_defaults() {
     }
     compare("algorithm", Written(Kind::TokenBucket));
     compare("align", Written(Align::default()));
+    compare("week_start", Written(WeekStart::default()));
     compare("if_missing", IfMissing::default());
     compare("over_limit", OverLimit::default());
     compare("on_failure", OnFailure::default());
@@ -135,12 +136,18 @@ fn some_fields() -> impl Strategy<Value = Vec<(&'static str, Json)>> {
             "overrides",
             json!([{"values": {"user": {"base64": ""}}, "unlimited": true}]),
         ),
+        (
+            "overrides",
+            json!([{"values": {"user": "a"}, "time_zone": "UTC"}]),
+        ),
         ("replaces", json!([])),
         ("partition", json!("user")),
         ("fleet_size", json!(1)),
         ("sub_windows", json!(10)),
         ("strict", json!(false)),
         ("align", json!("first_request")),
+        ("time_zone", json!("Europe/Berlin")),
+        ("week_start", json!("sunday")),
         ("paused", json!(true)),
         ("paused", json!({"until": "2026-12-01T00:00Z"})),
     ]
@@ -154,7 +161,7 @@ proptest! {
     #[test]
     fn what_the_reader_takes_the_schema_takes(
         fields in some_fields(),
-        rate in prop::sample::select(vec!["10/s", "0/1m", "7/1500ms", "10"]),
+        rate in prop::sample::select(vec!["10/s", "0/1m", "7/1500ms", "10", "5/day", "5/week"]),
     ) {
         let mut limit = json!({"name": "a", "rate": rate});
         for (field, value) in fields {

@@ -32,7 +32,7 @@ fn bytes(node: &Node) -> Vec<u8> {
 
 #[test]
 fn a_snapshot_carries_what_a_filter_needs() {
-    let snapshot = Compiled::new(policy()).to_snapshot();
+    let snapshot = Compiled::new(policy()).to_snapshot(0);
     insta::assert_snapshot!(serde_json::to_string_pretty(&snapshot).unwrap());
     let compiled = Compiled::from_snapshot(&bytes(&snapshot)).unwrap();
     assert_eq!(compiled.revision(), &policy().revision);
@@ -42,12 +42,12 @@ fn a_snapshot_carries_what_a_filter_needs() {
     let tenant = [Some(b"t")];
     assert!(compiled.override_for(1, &tenant).is_some());
     // Its own snapshot says the same.
-    assert_eq!(compiled.to_snapshot(), snapshot);
+    assert_eq!(compiled.to_snapshot(0), snapshot);
 }
 
 #[test]
 fn a_limit_of_a_later_version_is_left_to_the_limiter_alone() {
-    let mut snapshot = Compiled::new(policy()).to_snapshot();
+    let mut snapshot = Compiled::new(policy()).to_snapshot(0);
     let mut limits = snapshot.get("limits").unwrap().items().to_vec();
     let mut add = |text: &str| limits.push(serde_json::from_str(text).unwrap());
     add(r#"{"name":"later","level":2,"rate":"1/s","match":{"path":"/new/**"}}"#);
@@ -114,7 +114,7 @@ fn a_paused_domain_reaches_filters_on_every_limit() {
         until_ms: Some(5000),
     });
     policy.limits[1].paused = Some(Pause { until_ms: None });
-    let snapshot = Compiled::new(policy).to_snapshot();
+    let snapshot = Compiled::new(policy).to_snapshot(0);
     let compiled = Compiled::from_snapshot(&bytes(&snapshot)).unwrap();
     let until = |at: usize| compiled.limits()[at].paused.map(|pause| pause.until_ms);
     assert_eq!(until(0), Some(Some(5000)));

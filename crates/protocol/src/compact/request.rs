@@ -138,9 +138,13 @@ impl BatchCheck {
             limits.write_index(writer, limit);
         });
         writer.list(self.debits.iter(), |writer, debit| {
-            writer.array(2);
+            // An earlier limiter knows no serial, nor a limit whose debits have one.
+            writer.array(2 + usize::from(debit.serial.is_some()));
             limits.write_index(writer, &debit.limit);
             writer.unsigned(debit.units);
+            if let Some(serial) = debit.serial {
+                writer.unsigned(serial);
+            }
         });
         if self.more() >= 1 {
             writer.list(self.leases.iter(), |writer, lease| {
@@ -179,10 +183,11 @@ impl BatchCheck {
                 cost: reader.unsigned()?,
                 skip: reader.list(MAX_LIMITS, "skip", |reader| reader.indexed(limits))?,
                 debits: reader.list(MAX_LIMITS, "debits", |reader| {
-                    reader.fields(2, |reader| {
+                    reader.fields_and(2, 1, |reader, more| {
                         Ok(Debit {
                             limit: reader.indexed(limits)?,
                             units: reader.unsigned()?,
+                            serial: (more > 0).then(|| reader.unsigned()).transpose()?,
                         })
                     })
                 })?,

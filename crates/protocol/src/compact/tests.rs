@@ -47,7 +47,11 @@ prop_compose! {
     ) -> BatchCheck {
         let free = free.into_iter().map(|(limit, slot, units)| Free { limit, slot, units });
         let free = free.collect();
-        let debits = debits.into_iter().map(|(limit, units)| Debit { limit, units });
+        let debits = debits.into_iter().map(|(limit, units)| Debit {
+            serial: (units % 2 == 1).then_some(units),
+            limit,
+            units,
+        });
         BatchCheck { values, cost, skip, debits: debits.collect(), leases, free, max_delay_ms }
     }
 }

@@ -34,18 +34,22 @@ impl Query<'_> {
         }
     }
 
-    pub(super) fn debit(self, limit: &Limit, kind: Kind) -> u64 {
+    /// Units admitted earlier, and the calendar window that they were admitted in.
+    pub(super) fn debit(self, limit: &Limit, kind: Kind) -> (u64, Option<u64>) {
         let check = match self {
             Self::By(check) => check,
-            Self::Alone(_) => return 0,
+            Self::Alone(_) => return (0, None),
             Self::Part(part, own) => {
                 let (_, units) = units(part, own, kind);
-                return units.saturating_mul(limit.cost);
+                return (units.saturating_mul(limit.cost), None);
             }
         };
-        let limit = &limit.name;
-        let debits = check.debits.iter().filter(|debit| debit.limit == *limit);
-        debits.fold(0, |sum, debit| sum.saturating_add(debit.units))
+        let debits = { check.debits.iter() }.filter(|debit| debit.limit == limit.name);
+        let serial = debits.clone().filter_map(|debit| debit.serial).max();
+        // Of several windows the last counts: the others are past.
+        let debits = debits.filter(|debit| debit.serial.is_none() || debit.serial == serial);
+        let units = debits.fold(0, |sum: u64, debit| sum.saturating_add(debit.units));
+        (units, serial)
     }
 
     pub(super) fn free(self, limit: &Name) -> Vec<Freed> {

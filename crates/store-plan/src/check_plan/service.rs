@@ -32,7 +32,7 @@ impl<'p> CheckPlan<'p> {
             limits.extend(applying.map(|found| LimitPlan::new(policy, found, asked, keys, now_ms)));
             let own = part
                 .rate
-                .and_then(|rate| of_request(policy, part, rate, asked, keys));
+                .and_then(|rate| of_request(policy, part, rate, asked, keys, now_ms));
             limits.extend(own);
             counts.push(limits.len().saturating_sub(before));
         }
@@ -74,6 +74,7 @@ fn of_request<'p>(
     rate: Rate,
     asked: Query<'_>,
     keys: &Keys,
+    now_ms: u64,
 ) -> Option<LimitPlan<'p>> {
     let parameters = Parameters::new(Kind::FixedWindow, rate.units, rate.period_ms);
     let quota = Quota::new(&parameters).ok()?;
@@ -89,7 +90,8 @@ fn of_request<'p>(
         missing: None,
     };
     let values = found.into_values();
-    let bucket = Bucket::new(policy, limit, &values, &quota, asked, Mode::Enforce, keys);
+    let mode = Mode::Enforce;
+    let bucket = Bucket::new(policy, limit, &values, &quota, asked, mode, keys, now_ms);
     Some(LimitPlan {
         limit,
         values,

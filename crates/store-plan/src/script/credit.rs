@@ -2,7 +2,10 @@
 
 use algorithms::Algorithm;
 
-use super::{Clock, MalformedReply, ScriptCall, encode::exact};
+use super::{
+    Clock, MalformedReply, ScriptCall,
+    encode::{encode_edges, exact},
+};
 
 /// Units to give back.
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +40,8 @@ pub enum Credited {
         /// Milliseconds until the bucket is unused.
         reset_after_ms: u64,
     },
-    /// The bucket was used with a newer edit of its limit: nothing was changed.
+    /// The bucket was used with a newer edit of its limit, or its calendar windows have other edges now:
+    /// nothing was changed.
     Stale,
     /// The key holds something that is not a bucket.
     Corrupt,
@@ -54,20 +58,22 @@ pub fn encode_credit<'a>(credit: &Credit<'a>, clock: Clock) -> ScriptCall<'a> {
         Clock::Server => -1,
         Clock::Injected(ms) => exact(ms),
     };
+    let mut args = vec![
+        time,
+        flag(credit.peek, PEEK) + flag(credit.force, FORCE),
+        i64::from(numbers.kind),
+        exact(credit.generation),
+        exact(credit.units),
+        exact(numbers.limit),
+        exact(numbers.x),
+        exact(numbers.y),
+        exact(numbers.z),
+        exact(credit.lease_ttl_ms),
+    ];
+    encode_edges(&mut args, credit.algorithm, None);
     ScriptCall {
         keys: vec![credit.key],
-        args: vec![
-            time,
-            flag(credit.peek, PEEK) + flag(credit.force, FORCE),
-            i64::from(numbers.kind),
-            exact(credit.generation),
-            exact(credit.units),
-            exact(numbers.limit),
-            exact(numbers.x),
-            exact(numbers.y),
-            exact(numbers.z),
-            exact(credit.lease_ttl_ms),
-        ],
+        args,
     }
 }
 

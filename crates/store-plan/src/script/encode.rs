@@ -18,6 +18,8 @@ pub struct ScriptLimit<'a> {
     pub cost: u64,
     /// Units admitted earlier without a check; charged once, whatever is left.
     pub debit: u64,
+    /// The label of the calendar window that they were admitted in; `None`: that of now.
+    pub debit_serial: Option<u64>,
     /// Units wanted for requests to come, and what became of earlier ones; `None` costs the
     /// script nothing, and its reply has nothing of leases.
     pub lease: Option<LeaseAsk<'a>>,
@@ -169,6 +171,15 @@ fn encode_form(args: &mut Vec<i64>, check: &ScriptCheck<'_>) {
                 args.push(exact(*units));
             }
         }
+        encode_edges(args, limit.algorithm, limit.debit_serial);
+    }
+}
+
+/// Of a calendar window: the label of the one that the debit was admitted in, and the ends of those known.
+pub(super) fn encode_edges(args: &mut Vec<i64>, algorithm: &Algorithm, debit_serial: Option<u64>) {
+    if let Some(edges) = algorithm.edges() {
+        args.push(exact(debit_serial.unwrap_or(0)));
+        args.extend(edges.starts_ms().into_iter().skip(1).map(time));
     }
 }
 
@@ -228,6 +239,7 @@ mod tests {
                 generation: 7,
                 cost,
                 debit: 0,
+                debit_serial: None,
                 lease: None,
                 free: &[],
                 mode: Mode::Enforce,
@@ -260,6 +272,7 @@ mod tests {
                     generation: 7,
                     cost: cost as u64,
                     debit: 0,
+                    debit_serial: None,
                     lease: None,
                     free: &[],
                     mode: Mode::Enforce,

@@ -4,7 +4,7 @@ use algorithms::{Algorithm, QueueSlot};
 
 use super::{
     Clock, MalformedReply, ScriptCall,
-    encode::{exact, named},
+    encode::{encode_edges, exact, named},
 };
 
 /// Units that a check took from one bucket before another bucket denied it.
@@ -55,6 +55,7 @@ pub fn encode_refunds<'a>(charges: &[Charge<'a>], clock: Clock) -> ScriptCall<'a
             exact(charge.lease_ttl_ms),
         ]);
         args.extend(named(&charge.slot.unwrap_or_default()));
+        encode_edges(&mut args, charge.algorithm, None);
     }
     ScriptCall {
         keys: charges.iter().map(|charge| charge.key).collect(),

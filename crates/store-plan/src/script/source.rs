@@ -61,6 +61,8 @@ const LIBRARY: &[(&str, &str)] = library![
     "granted.lua",
     "marks.lua",
     "fixed_window.lua",
+    "calendar_window.lua",
+    "edges.lua",
     "sliding_window_log.lua",
     "sliding_window_buckets.lua",
     "refund.lua",

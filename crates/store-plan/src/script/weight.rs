@@ -17,6 +17,7 @@ pub fn weight(algorithm: &Algorithm, leased: bool) -> usize {
         (Kind::SlidingWindowLog, _) => 8,
         (Kind::SlidingWindowBuckets, false) => 2 + sub_windows / 64,
         (Kind::SlidingWindowBuckets, true) => 4 + sub_windows / 8,
+        (_, false) if algorithm.edges().is_some() => 2,
         (_, false) => 1,
         (_, true) => 3,
     }
@@ -53,6 +54,7 @@ mod tests {
             generation: 1,
             cost: 1,
             debit: 0,
+            debit_serial: None,
             lease: None,
             free: &[],
             mode: algorithms::check::Mode::Enforce,

@@ -56,6 +56,7 @@ impl Buckets {
                 stored: self.held.get(&bucket.key).map(|held| &held.stored),
                 cost: bucket.cost,
                 debit: bucket.debit,
+                debit_serial: bucket.debit_serial,
                 lease: bucket.lease_ask(),
                 free: &bucket.free,
                 mode: bucket.mode,

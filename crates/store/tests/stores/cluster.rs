@@ -66,6 +66,7 @@ fn limit<'a>(key: &'a str, algorithm: &'a Algorithm) -> ScriptLimit<'a> {
         generation: 1,
         cost: 1,
         debit: 0,
+        debit_serial: None,
         lease: None,
         free: &[],
         mode: Mode::Enforce,

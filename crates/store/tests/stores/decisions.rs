@@ -151,6 +151,7 @@ async fn costs_peeks_and_debits(store: Shared) -> Result<()> {
     assert_eq!(huge.limits[0].retry_after_ms, None);
     let debited = Check {
         debits: vec![Debit {
+            serial: None,
             limit: name("per-user"),
             units: 9,
         }],

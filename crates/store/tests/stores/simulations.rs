@@ -24,6 +24,7 @@ async fn a_simulation_has_a_clock_and_buckets_of_its_own(engine: Engine) -> Resu
             generation: 1,
             cost: 1,
             debit: 0,
+            debit_serial: None,
             lease: None,
             free: &[],
             mode: Mode::Enforce,

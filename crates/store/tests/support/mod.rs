@@ -30,6 +30,7 @@ pub struct Subject {
     pub generation: u64,
     pub cost: u64,
     pub debit: u64,
+    pub debit_serial: Option<u64>,
     pub lease: Leasing,
     pub mode: Mode,
 }
@@ -96,6 +97,7 @@ impl Engine for RustEngine {
                 stored: self.buckets.get(&subject.key),
                 cost: subject.cost,
                 debit: subject.debit,
+                debit_serial: subject.debit_serial,
                 lease: subject.lease.ask(),
                 free: &subject.lease.free,
                 mode: subject.mode,
@@ -118,6 +120,13 @@ impl Engine for RustEngine {
     }
 
     fn refund(&mut self, charge: &Charge<'_>, now_ms: u64) -> Refunded {
+        if !charge.algorithm.covers(now_ms) {
+            return Refunded {
+                taken: false,
+                remaining: 0,
+                reset_after_ms: 0,
+            };
+        }
         let key = std::str::from_utf8(charge.key).unwrap();
         let Some(stored) = self.buckets.get_mut(key) else {
             let unused = charge.algorithm.evaluate(None, now_ms, 0).leave();
@@ -174,6 +183,7 @@ pub fn script_check(subjects: &[Subject], options: Options) -> ScriptCheck<'_> {
         generation: subject.generation,
         cost: subject.cost,
         debit: subject.debit,
+        debit_serial: subject.debit_serial,
         lease: subject.lease.asked(),
         free: &subject.lease.free,
         mode: subject.mode,

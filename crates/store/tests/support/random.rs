@@ -1,7 +1,10 @@
 //! Random limits, edits, costs and clocks, from a seed.
 
 use algorithms::check::{Mode, Verdict};
-use algorithms::{Algorithm, Align, Freed, Kind, Lease, Parameters, Rate, Settlement};
+use algorithms::{
+    Algorithm, Align, CalendarUnit, Edges, Freed, Kind, Lease, Parameters, Rate, Settlement,
+    WeekStart,
+};
 
 use super::{Leasing, Subject};
 
@@ -95,7 +98,13 @@ pub fn parameters(random: &mut Random, kind: Kind) -> Parameters {
             let horizon = parameters.rate.period_ms.saturating_mul(2);
             parameters.max_delay_ms = Some(random.below(horizon));
         }
-        if kind == Kind::FixedWindow {
+        if kind == Kind::FixedWindow && random.one_in(2) {
+            let unit = random.pick(&CalendarUnit::ALL);
+            parameters.rate = Rate::in_each(units, unit);
+            if unit == CalendarUnit::Week {
+                parameters.week_start = random.pick(&[None, Some(WeekStart::Sunday)]);
+            }
+        } else if kind == Kind::FixedWindow {
             parameters.align = Some(random.pick(&[Align::Epoch, Align::FirstRequest]));
         }
         if kind == Kind::SlidingWindowBuckets {
@@ -106,6 +115,21 @@ pub fn parameters(random: &mut Random, kind: Kind) -> Parameters {
             return parameters;
         }
     }
+}
+
+/// The edges around a time by the time zone data of one limiter, made up: so many hours from UTC, with
+/// clocks that change.
+pub fn edges(unit: CalendarUnit, hours: u64, now_ms: u64) -> Edges {
+    const HOUR_MS: u64 = 3_600_000;
+    let length_ms = unit.nominal_ms();
+    let serial = ((now_ms + hours * HOUR_MS) / length_ms).saturating_sub(1);
+    let start_ms = |nth: u64| {
+        let serial = serial + nth;
+        let changed = serial * 7919 % 3;
+        (serial * length_ms + changed * HOUR_MS).saturating_sub(hours * HOUR_MS)
+    };
+    let starts_ms = [0, 1, 2, 3, 4, 5].map(start_ms);
+    Edges::new(u32::try_from(serial).unwrap(), starts_ms)
 }
 
 /// Limits that are edited, charged and asked at times that jump.
@@ -194,13 +218,40 @@ impl Walk {
                 0
             };
             let subject = self.subject(index, cost);
-            subjects.push(Subject { debit, ..subject });
+            let window = subject.algorithm.calendar_window(self.now_ms);
+            let debit_serial = window.filter(|_| self.random.one_in(2)).map(|window| {
+                (window.serial + self.random.pick(&[0, 0, 1, 2, 3])).saturating_sub(1)
+            });
+            subjects.push(Subject {
+                debit,
+                debit_serial: debit_serial.filter(|serial| *serial > 0),
+                ..subject
+            });
         }
         (self.now_ms, subjects)
     }
 
     fn subject(&mut self, index: usize, cost: u64) -> Subject {
-        let (_, algorithm, generation) = self.limits[index];
+        let (parameters, mut algorithm, generation) = self.limits[index];
+        if let Some(unit) = parameters.rate.calendar {
+            // An edit of the zone, another version of its data, or a clock that is off.
+            let hours = if self.random.one_in(4) {
+                self.random.below(27)
+            } else {
+                generation % 27
+            };
+            let off_ms = if self.random.one_in(10) {
+                self.random.below(2 * unit.nominal_ms())
+            } else {
+                0
+            };
+            let near_ms = if self.random.one_in(2) {
+                self.now_ms.saturating_sub(off_ms)
+            } else {
+                self.now_ms + off_ms
+            };
+            algorithm = algorithm.with_edges(edges(unit, hours, near_ms));
+        }
         let behind = u64::from(self.random.one_in(30));
         Subject {
             key: format!("{}:{index}", self.prefix),
@@ -208,6 +259,7 @@ impl Walk {
             generation: generation.saturating_sub(behind),
             cost,
             debit: 0,
+            debit_serial: None,
             lease: self.leases[index].ask(&mut self.random, algorithm.limit()),
             mode: if self.random.one_in(6) {
                 Mode::Observe
@@ -245,8 +297,8 @@ impl Walk {
             0 => edited.rate = new.rate,
             1 => {
                 edited.rate = Rate {
-                    period_ms: old.rate.period_ms,
                     units: new.rate.units,
+                    ..old.rate
                 }
             }
             2 => edited.burst = new.burst,

@@ -62,6 +62,7 @@ impl Engine for Server<'_> {
             generation: subject.generation,
             cost: subject.cost,
             debit: 0,
+            debit_serial: None,
             lease: None,
             free: &subject.free,
             mode: subject.mode,

