@@ -28,6 +28,8 @@ const VALKEY_VERSION: &str = "9.1.2.post2";
 const SCHEMATHESIS_VERSION: &str = "4.32.5";
 /// gRPC's own Python implementation, with its compiler.
 const GRPC_VERSION: &str = "1.84.0";
+/// That of the database which jiff has compiled in (2026f).
+const TZDATA_VERSION: &str = "2026.6";
 /// Python packages that check the files of `deploy/`: Kubernetes's API, compose files.
 const CHECKERS: [&str; 2] = ["kubernetes-validate==1.37.0", "check-jsonschema==0.39.0"];
 
@@ -64,6 +66,7 @@ enum Name {
     Chromium,
     Schemathesis,
     Grpc,
+    Tzdata,
 }
 
 /// `cargo xtask tools`.
@@ -98,6 +101,7 @@ pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
             Name::Chromium => tools.chromium()?,
             Name::Schemathesis => tools.schemathesis()?,
             Name::Grpc => tools.grpc()?,
+            Name::Tzdata => tools.tzdata()?,
         };
         ui.line(&workspace.short(&path).display().to_string());
     }
@@ -306,6 +310,16 @@ impl<'a> Tools<'a> {
             let packages = ["grpcio", "grpcio-tools"].map(|p| format!("{p}=={GRPC_VERSION}"));
             pypi::install(&packages.each_ref().map(String::as_str), fresh)
                 .map_err(|error| error.context("cannot fetch gRPC"))
+        })?;
+        Ok(home)
+    }
+
+    /// A folder with Python's time zones.
+    pub fn tzdata(&self) -> Result<PathBuf> {
+        let home = self.dir.join(format!("tzdata-{TZDATA_VERSION}"));
+        self.once(&home, "Time zones for Python (1 MB)", |fresh| {
+            pypi::unpack("tzdata", TZDATA_VERSION, fresh)
+                .map_err(|error| error.context("cannot fetch Python's time zones"))
         })?;
         Ok(home)
     }

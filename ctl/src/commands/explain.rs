@@ -20,6 +20,7 @@ use crate::{
     render::{Page, View, changes::format_map, pause_state},
     session::Session,
     suggest,
+    window::Window,
 };
 
 const YES: Style = AnsiColor::Green.on_default();
@@ -81,6 +82,8 @@ struct Row {
     enforced: Option<bool>,
     bucket: Option<String>,
     quota: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    window: Option<Window>,
     reasons: Vec<Reason>,
 }
 
@@ -131,6 +134,7 @@ fn explain(compiled: &Compiled, descriptor: &Descriptor) -> Vec<Row> {
             enforced: found.map(|found| found.enforced),
             bucket: found.map(|found| bucket::display(&limit.per, &found.values)),
             quota: found.and_then(|found| quota(compiled, index, limit, &found.values)),
+            window: found.and_then(|found| window(compiled, index, &found.values)),
             reasons,
         }
     });
@@ -230,6 +234,15 @@ fn quota(
     }
 }
 
+/// The window that the bucket counts in now.
+fn window(compiled: &Compiled, index: usize, values: &[Option<&[u8]>]) -> Option<Window> {
+    let now_ms = clock::now_ms();
+    match compiled.quota_for(index, values, now_ms)? {
+        Resolved::Quota(quota) => Window::of(&quota, now_ms),
+        Resolved::Unlimited => None,
+    }
+}
+
 impl View for Report {
     fn text(&self, page: Page) -> String {
         let mut text = String::new();
@@ -259,6 +272,9 @@ impl View for Report {
             }
             if let Some(quota) = &row.quota {
                 let _ = writeln!(text, "    quota {quota}");
+            }
+            if let Some(window) = &row.window {
+                let _ = writeln!(text, "    counts in {window}");
             }
         }
         text

@@ -15,6 +15,7 @@ use crate::{
     args::{Global, examples},
     bucket::Pair,
     changes::{Action, LimitChange},
+    clock,
     edit::{EditArgs, EditReport, Prepared},
     error::Error,
     exit::Exit,
@@ -23,6 +24,7 @@ use crate::{
     render::counted,
     session::Session,
     suggest,
+    window::Window,
 };
 
 pub(super) use bucket_override::between;
@@ -257,11 +259,17 @@ impl SetLimit {
         if let Some(policy) = policy {
             session.warn_of_pause(policy, &[name.as_str()]);
         }
+        let limit = policy.and_then(|policy| policy.limit(name.as_str()));
+        let window = limit.and_then(|limit| Window::of(&limit.quota, clock::now_ms()));
+        if let Some(window) = window.filter(|_| self.bucket.is_empty()) {
+            session
+                .printer
+                .note(format_args!("{name} counts in {window}"));
+        }
         let is_new = |change: &LimitChange| change.action == Action::Created;
         if !report.changes.iter().any(is_new) {
             return Ok(());
         }
-        let limit = policy.and_then(|policy| policy.limit(name.as_str()));
         if limit.is_some_and(|limit| self.is_for_every_request(limit)) && !prompt::can_ask() {
             session.printer.warn(format_args!(
                 "{name} applies to every request of domain {domain}; --match narrows it, --yes \

@@ -2,18 +2,22 @@
 
 mod filter;
 
+use std::{collections::HashSet, fmt::Write as _};
+
 use clap::Args;
-use policy::{Name, Problem, Problems, Supply};
+use policy::{Name, OverrideQuota, Policy, Problem, Problems, Supply};
 use serde::Serialize;
 
 use crate::{
     args::{Global, examples},
+    clock,
     error::Error,
     exit::Exit,
     input::{FilesArg, Source},
     printer::Printer,
     render::{Page, View, counted, diagnostics},
     session::{LiveEntries, Session},
+    window::Window,
 };
 
 use filter::Supplied;
@@ -91,6 +95,7 @@ fn check<'s>(source: &Source, supply: impl FnOnce(&Name) -> Option<Supply<'s>>) 
             limits: Some(policy.limits.len()),
             problems: Vec::new(),
             warnings: rows(warnings.as_ref()),
+            windows: windows(&policy),
             fails: false,
             diagnostics: warnings,
         },
@@ -101,10 +106,36 @@ fn check<'s>(source: &Source, supply: impl FnOnce(&Name) -> Option<Supply<'s>>) 
             limits: None,
             problems: rows(Some(&problems)),
             warnings: Vec::new(),
+            windows: Vec::new(),
             fails: false,
             diagnostics: Some(problems),
         },
     }
+}
+
+/// Each window that limits and overrides count in now, once.
+fn windows(policy: &Policy) -> Vec<Window> {
+    let now_ms = clock::now_ms();
+    let overrides = policy.limits.iter().flat_map(|limit| &limit.overrides);
+    let overrides = overrides.filter_map(|found| match &found.quota {
+        OverrideQuota::Quota { quota, .. } => Some(quota),
+        OverrideQuota::Unlimited => None,
+    });
+    let limits = policy.limits.iter().map(|limit| &limit.quota);
+    let mut windows: Vec<Window> = Vec::new();
+    // Of so many overrides most name the same few zones.
+    let mut known = HashSet::new();
+    for quota in limits.chain(overrides) {
+        let parameters = quota.parameters();
+        if known.insert((
+            parameters.rate.calendar,
+            parameters.time_zone,
+            parameters.week_start,
+        )) {
+            windows.extend(Window::of(quota, now_ms));
+        }
+    }
+    windows
 }
 
 fn rows(problems: Option<&Problems>) -> Vec<Row> {
@@ -126,6 +157,9 @@ struct Checked {
     limits: Option<usize>,
     problems: Vec<Row>,
     warnings: Vec<Row>,
+    /// What its limits by the calendar count in now.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    windows: Vec<Window>,
     /// Whether it makes the answer a no.
     #[serde(skip)]
     fails: bool,
@@ -188,6 +222,10 @@ impl Checked {
             }
             _ => counted(count, "problem"),
         };
-        format!("{diagnostics}{file}: {verdict}\n")
+        let mut text = format!("{diagnostics}{file}: {verdict}\n");
+        for window in &self.windows {
+            let _ = writeln!(text, "  counts in {window}");
+        }
+        text
     }
 }

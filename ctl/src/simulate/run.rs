@@ -106,7 +106,7 @@ async fn check(
             names.push(found.limit.name.to_string());
             subjects.push(Subject {
                 bucket: bucket(scenario, &found),
-                algorithm: *quota.algorithm(),
+                algorithm: calendar::at(quota.algorithm(), request.t_ms),
                 generation: found.limit.generation,
                 cost: found.limit.cost.saturating_mul(request.cost),
                 free: Vec::new(),

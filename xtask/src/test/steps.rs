@@ -266,6 +266,7 @@ fn unit(context: &Context<'_>) -> Result<()> {
     command::run(&mut tests)?;
     let mut tests = context.tests(&[], Which::Ignored);
     context.with_servers(&mut tests)?;
+    tests.env("RL_TEST_TZDATA", context.tools.tzdata()?);
     command::run(&mut tests)?;
     if context.runner.is_empty() {
         command::run(traces(context, &["test"]).args(["--test", "tracing"]))?;

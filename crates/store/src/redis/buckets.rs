@@ -12,9 +12,8 @@ use store_plan::{
 
 use super::{RedisStore, scan::SCAN_COUNT};
 use crate::{
-    Buckets, CheckError, Credit, CreditReport, Cursor, EditError, Inspection, KeyScan, LimitOf,
-    ListedBucket, Page, ResetReport, ResetScope, StoreError,
-    clock::wall_ms,
+    Buckets, CheckError, Credit, CreditReport, Cursor, Diagnostics, EditError, Inspection, KeyScan,
+    LimitOf, ListedBucket, Page, ResetReport, ResetScope, StoreError,
     scripts::{BUCKET_RESET, CREDIT},
 };
 
@@ -30,7 +29,8 @@ impl Buckets for RedisStore {
         values: &[Option<Vec<u8>>],
         cost: u64,
     ) -> Result<Inspection, CheckError> {
-        let planned = CheckPlan::of_bucket(policy, limit, values, cost, self.keys(), wall_ms())?;
+        let now_ms = self.now_ms().await?;
+        let planned = CheckPlan::of_bucket(policy, limit, values, cost, self.keys(), now_ms)?;
         let key = planned.key_of(policy.domain(), self.keys());
         let verdict = if planned.buckets().next().is_some() {
             self.decide(&[&planned]).await.pop()
@@ -43,7 +43,7 @@ impl Buckets for RedisStore {
                 let leased = verdict.limits.first().map_or(0, |limit| limit.leased);
                 (planned.answer(policy, &verdict, now_ms), leased)
             }
-            None => (planned.without_buckets(policy, wall_ms()), 0),
+            None => (planned.without_buckets(policy, now_ms), 0),
         };
         let (state, ttl_ms) = self.raw_state(&key).await?;
         let slot = slot(key.as_bytes());
@@ -157,7 +157,8 @@ impl Buckets for RedisStore {
     async fn credit(&self, credit: &Credit<'_>, by: &Signature) -> Result<CreditReport, EditError> {
         let policy = credit.policy;
         let (limit, values) = (credit.limit, credit.values);
-        let planned = CheckPlan::of_bucket(policy, limit, values, 0, self.keys(), wall_ms())?;
+        let now_ms = self.now_ms().await?;
+        let planned = CheckPlan::of_bucket(policy, limit, values, 0, self.keys(), now_ms)?;
         let Some(bucket) = planned.buckets().next() else {
             return Ok(CreditReport::of_nothing(policy));
         };

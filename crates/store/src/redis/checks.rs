@@ -12,7 +12,7 @@ use store_plan::{
 };
 
 use super::RedisStore;
-use crate::{CheckError, Checks, StoreError, clock::wall_ms, scripts::CHECK};
+use crate::{CheckError, Checks, StoreError, scripts::CHECK};
 
 #[async_trait]
 impl Checks for RedisStore {
@@ -22,7 +22,7 @@ impl Checks for RedisStore {
         checks: &[Check],
         force: bool,
     ) -> Vec<Result<Answer, CheckError>> {
-        let now_ms = wall_ms();
+        let now_ms = self.clock_offset.now_ms();
         let plan = |check| CheckPlan::new(policy, check, self.keys(), now_ms, force);
         let plans: Vec<_> = checks.iter().map(plan).collect();
         let asked: Vec<&CheckPlan<'_>> = plans
@@ -113,12 +113,24 @@ impl RedisStore {
         let mut results = Vec::with_capacity(asked.len());
         for (batch, answer) in batches.iter().zip(answers) {
             match decode(answer, batch) {
-                Ok(reply) => results.extend(verdicts(reply, asked, results.len())),
+                Ok(reply) => {
+                    if let Some(now_ms) = stale_at_ms(&reply) {
+                        self.clock_offset.set(now_ms);
+                    }
+                    results.extend(verdicts(reply, asked, results.len()));
+                }
                 Err(error) => results.extend(batch.iter().map(|_| Err(error.clone().into()))),
             }
         }
         results
     }
+}
+
+/// The server's time, if a limit was stale: perhaps because of the edges that were planned with, which
+/// are right by that time.
+pub(super) fn stale_at_ms(reply: &ScriptReply) -> Option<u64> {
+    let stale = |result: &Result<_, ScriptError>| matches!(result, Err(ScriptError::Stale { .. }));
+    reply.results.iter().any(stale).then_some(reply.now_ms)
 }
 
 /// A verdict and the server's time, in milliseconds since the epoch.

@@ -16,7 +16,7 @@ use store_plan::{
 
 use super::{
     RedisStore,
-    checks::{TimedVerdict, call, decode, undecided},
+    checks::{TimedVerdict, call, decode, stale_at_ms, undecided},
 };
 use crate::{CheckError, Refusal, StoreError, scripts::REFUND};
 
@@ -38,6 +38,8 @@ struct ClusterBatch<'a, 'p> {
     spreads: Vec<CrossSlotCheck<'a, CheckError>>,
     /// Slots on their way to another node, which decide one bucket at a time only.
     moving: BTreeSet<u16>,
+    /// The server's time where a limit was stale, in milliseconds since the epoch.
+    stale_at_ms: Option<u64>,
 }
 
 impl RedisStore {
@@ -55,6 +57,7 @@ impl RedisStore {
                 .map(|check| CrossSlotCheck::new(check, slot))
                 .collect(),
             moving: BTreeSet::new(),
+            stale_at_ms: None,
         };
         loop {
             let returned = batch.returned();
@@ -76,6 +79,9 @@ impl RedisStore {
                     Job::TakeBack(charges) => batch.refunded(&charges, answer),
                 }
             }
+        }
+        if let Some(now_ms) = batch.stale_at_ms {
+            self.clock_offset.set(now_ms);
         }
         let unasked = || value::short().into();
         let spreads = batch.spreads.into_iter();
@@ -172,6 +178,7 @@ impl<'a> ClusterBatch<'a, '_> {
         match decode(answer, &batch) {
             Ok(reply) => {
                 let now_ms = reply.now_ms;
+                self.stale_at_ms = stale_at_ms(&reply).or(self.stale_at_ms);
                 for ((check, ask), result) in asks.into_iter().zip(reply.results) {
                     let result = result.map_err(|error| self.undecided(check, ask.part, error));
                     self.answer(check, &ask, result.map(|verdict| (verdict, now_ms)));

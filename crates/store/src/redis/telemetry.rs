@@ -21,7 +21,7 @@ impl ClockOffset {
         wall_ms().saturating_add_signed(self.0.load(Ordering::Relaxed))
     }
 
-    fn set(&self, server_ms: u64) {
+    pub(super) fn set(&self, server_ms: u64) {
         let signed = |ms| i64::try_from(ms).unwrap_or(i64::MAX);
         let ahead = signed(server_ms).saturating_sub(signed(wall_ms()));
         self.0.store(ahead, Ordering::Relaxed);

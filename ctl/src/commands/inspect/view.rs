@@ -11,6 +11,7 @@ use store::Inspection;
 use crate::{
     bucket::{self, Values},
     render::{self, Page, View, duration},
+    window::Window,
 };
 
 const NAME: Style = Style::new().bold();
@@ -49,6 +50,8 @@ struct Fields<'b> {
     next_unit_ms: Option<u64>,
     enforced: bool,
     paused: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    window: Option<Window>,
     overridden: bool,
     leased: u64,
     ttl_ms: Option<u64>,
@@ -145,6 +148,7 @@ impl Bucket {
             next_unit_ms: self.next_ms,
             enforced: answer.mode != Mode::Shadow,
             paused: self.paused,
+            window: self.window(),
             overridden: self.in_force.is_some(),
             leased: self.inspection.leased,
             ttl_ms: self.inspection.ttl_ms,
@@ -155,6 +159,18 @@ impl Bucket {
             now_ms: self.inspection.now_ms,
             state: self.inspection.state.as_deref(),
         }
+    }
+
+    /// The calendar window that the bucket counts in.
+    fn window(&self) -> Option<Window> {
+        let quota = match &self.in_force {
+            None => &self.limit.quota,
+            Some(found) => match &found.quota {
+                OverrideQuota::Quota { quota, .. } => quota,
+                OverrideQuota::Unlimited => return None,
+            },
+        };
+        Window::of(quota, self.inspection.now_ms)
     }
 
     fn card(&self, page: Page) -> String {
@@ -185,6 +201,9 @@ impl Bucket {
                     ms => format!("in {}", duration(ms)),
                 },
             );
+        }
+        if let Some(window) = self.window() {
+            line("window", format!("{} to {}", window.starts, window.ends));
         }
         line(
             "key",

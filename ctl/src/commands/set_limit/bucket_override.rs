@@ -20,12 +20,12 @@ impl SetLimit {
         domain: &Name,
         base: Stored,
     ) -> Result<EditReport, Error> {
-        if let Some(field) = self.fields.other_than(&["rate", "burst"]) {
+        if let Some(field) = self.fields.other_than(&["rate", "burst", "time_zone"]) {
             let flag = field.replace('_', "-");
             return Err(Error::usage(format!(
                 "--for gives one bucket other numbers, not another --{flag}"
             ))
-            .hint("it takes --rate, --burst, --unlimited and --until"));
+            .hint("it takes --rate, --burst, --time-zone, --unlimited and --until"));
         }
         let override_in = async |base: &Stored| {
             let limit = session.limit_in(base, domain, &self.name).await?;
@@ -74,6 +74,7 @@ impl SetLimit {
         if self.unlimited {
             node.unset("rate");
             node.unset("burst");
+            node.unset("time_zone");
             node.set("unlimited", true.into());
         } else if self.fields.any() {
             node.unset("unlimited");

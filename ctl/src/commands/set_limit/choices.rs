@@ -7,6 +7,7 @@ pub const IF_MISSING: &[&str] = &["share", "skip", "deny"];
 pub const OVER_LIMIT: &[&str] = &["reject", "queue", "degrade"];
 pub const ON_FAILURE: &[&str] = &["local", "allow", "deny"];
 pub const SCOPE: &[&str] = &["global", "proxy"];
+pub const WEEK_START: &[&str] = &["monday", "sunday"];
 pub const ALIGN: &[&str] = &["epoch", "first_request"];
 pub const ALGORITHM: &[&str] = &[
     "token_bucket",
@@ -39,6 +40,8 @@ pub const UNSETTABLE: &[&str] = &[
     "sub_windows",
     "strict",
     "align",
+    "time_zone",
+    "week_start",
 ];
 
 /// One of these words; `-` is as good as `_`.
@@ -63,6 +66,7 @@ mod tests {
             ("on_failure", ON_FAILURE),
             ("scope", SCOPE),
             ("align", ALIGN),
+            ("week_start", WEEK_START),
             ("algorithm", ALGORITHM),
         ];
         for (field, words) in lists {

@@ -4,7 +4,7 @@ use clap::Args;
 use policy::Node;
 
 use super::choices::{
-    ALGORITHM, ALIGN, IF_MISSING, ON_FAILURE, OVER_LIMIT, SCOPE, UNSETTABLE, choice,
+    ALGORITHM, ALIGN, IF_MISSING, ON_FAILURE, OVER_LIMIT, SCOPE, UNSETTABLE, WEEK_START, choice,
 };
 use crate::bucket::{Pair, parse_whole_number};
 
@@ -47,7 +47,8 @@ pub struct LimitFields {
     #[arg(long, value_name = "TEXT", help_heading = "When it applies")]
     description: Option<String>,
 
-    /// Units per period, as in 10/s, 100/1m or 5/1500ms.
+    /// Units per period, as in 10/s, 100/1m or 5/1500ms; or per day, week, month or year of
+    /// --time-zone, as in 10000/day.
     #[arg(long, value_name = "N/PERIOD", help_heading = "How much")]
     rate: Option<String>,
 
@@ -78,6 +79,16 @@ pub struct LimitFields {
     #[arg(long, value_name = "WHERE", value_parser = choice(ALIGN), hide_possible_values = true,
         help_heading = "How much")]
     align: Option<String>,
+
+    /// The zone whose midnights a rate per day, week, month or year counts from, as in
+    /// Europe/Berlin [default: UTC].
+    #[arg(long, value_name = "ZONE", help_heading = "How much")]
+    time_zone: Option<String>,
+
+    /// The first day of a rate per week: monday or sunday.
+    #[arg(long, value_name = "DAY", value_parser = choice(WEEK_START), hide_possible_values = true,
+        help_heading = "How much")]
+    week_start: Option<String>,
 
     /// What happens to a request over the limit: reject, queue (leaky_bucket) or degrade.
     #[arg(long, value_name = "WHAT", value_parser = choice(OVER_LIMIT), hide_possible_values = true,
@@ -163,6 +174,11 @@ impl LimitFields {
         for field in &self.unset {
             limit.unset(field);
         }
+        // Such a rate says which algorithm it is.
+        let rate = self.rate.as_deref().map(policy::parse_rate);
+        if rate.is_some_and(|rate| rate.is_ok_and(|rate| rate.calendar.is_some())) {
+            limit.unset("algorithm");
+        }
         self.write(limit);
     }
 
@@ -205,6 +221,8 @@ impl LimitFields {
         set("sub_windows", self.sub_windows.map(Node::number));
         set("strict", self.strict.map(Node::from));
         set("align", text(&self.align));
+        set("time_zone", text(&self.time_zone));
+        set("week_start", text(&self.week_start));
     }
 }
 
