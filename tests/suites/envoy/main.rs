@@ -11,6 +11,7 @@
 mod stage;
 
 mod batches;
+mod calendar_windows;
 mod configuration_errors;
 mod configuration_fields;
 mod deny_cache;

@@ -7,6 +7,7 @@
     reason = "a test may fail loudly"
 )]
 
+mod calendar_windows;
 mod cluster;
 mod concurrency;
 mod decisions;

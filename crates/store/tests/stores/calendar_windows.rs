@@ -1,0 +1,134 @@
+//! Limits by the calendar: what an answer names is the true edge.
+
+use std::sync::Arc;
+
+use anyhow::Result;
+use protocol::{Check, Debit};
+use store::{Credit, LimitOf, ResetScope, Store};
+
+use crate::given::{by, check, name, policy, publish, request};
+use crate::on_every_store;
+
+type Shared = Arc<dyn Store>;
+
+on_every_store!(
+    an_answer_names_the_edge,
+    an_override_has_the_customers_midnight,
+    a_debit_names_its_window,
+    units_are_given_back,
+);
+
+const LIMITS: &str = "  - {name: per-user, per: [user], rate: 3/day, time_zone: Asia/Kathmandu,
+     overrides: [{values: {user: tokyo}, time_zone: Asia/Tokyo}, {values: {user: months}, rate: 999999999999999/month}]}\n";
+
+fn of(user: &str) -> Check {
+    request(&[("user", user)])
+}
+
+async fn an_answer_names_the_edge(store: Shared) -> Result<()> {
+    let policy = publish(&store, &policy(LIMITS)).await?;
+    for left in [2, 1, 0] {
+        let answer = check(&store, &policy, &of("alice")).await?;
+        assert!(answer.allowed);
+        assert_eq!(answer.limits[0].remaining, left);
+    }
+    let denied = check(&store, &policy, &of("alice")).await?;
+    let quota = policy.limit(0).expect("a limit").quota;
+    let (window, _) = calendar::window_of(quota.algorithm(), denied.now_ms).expect("a window");
+    let limit = &denied.limits[0];
+    assert!(!denied.allowed);
+    assert_eq!(limit.retry_after_ms, Some(window.end_ms - denied.now_ms));
+    assert_eq!(limit.reset_after_ms, window.end_ms - denied.now_ms);
+    assert_eq!(limit.window_ms, window.end_ms - window.start_ms);
+    let values = [Some(b"alice".to_vec())];
+    let shown = store
+        .inspect(&policy, &name("per-user"), &values, 1)
+        .await?;
+    assert_eq!(shown.answer.remaining, 0);
+    assert_eq!(shown.now_ms + shown.answer.reset_after_ms, window.end_ms);
+    Ok(())
+}
+
+async fn an_override_has_the_customers_midnight(store: Shared) -> Result<()> {
+    let policy = publish(&store, &policy(LIMITS)).await?;
+    let tokyo = check(&store, &policy, &of("tokyo")).await?;
+    // Nine hours ahead of UTC, without daylight saving time.
+    let into_ms = (tokyo.now_ms + 9 * 3_600_000) % 86_400_000;
+    assert_eq!(tokyo.limits[0].reset_after_ms, 86_400_000 - into_ms);
+    let most = Check {
+        cost: 999_999_999_999_998,
+        ..of("months")
+    };
+    let months = check(&store, &policy, &most).await?;
+    assert_eq!((months.allowed, months.limits[0].remaining), (true, 1));
+    let days = months.limits[0].window_ms / 86_400_000;
+    assert!((28..=31).contains(&days), "{days}");
+    Ok(())
+}
+
+async fn a_debit_names_its_window(store: Shared) -> Result<()> {
+    let policy = publish(&store, &policy(LIMITS)).await?;
+    let now_ms = check(&store, &policy, &of("alice")).await?.now_ms;
+    let quota = policy.limit(0).expect("a limit").quota;
+    let (window, _) = calendar::window_of(quota.algorithm(), now_ms).expect("a window");
+    let debited = async |serial: u64| {
+        let debit = Debit {
+            limit: name("per-user"),
+            units: 1,
+            serial: Some(serial),
+        };
+        let asked = Check {
+            debits: vec![debit],
+            cost: 0,
+            ..of("alice")
+        };
+        let answer = check(&store, &policy, &asked).await?;
+        anyhow::Ok((answer.limits[0].remaining, answer.limits[0].reset_after_ms))
+    };
+    assert_eq!(
+        debited(window.serial - 1).await?.0,
+        2,
+        "yesterday's are past"
+    );
+    assert_eq!(debited(window.serial).await?.0, 1, "today's count");
+    assert_eq!(
+        debited(window.serial + 9).await?.0,
+        0,
+        "a clock that is off"
+    );
+    let (left, reset_ms) = debited(window.serial + 1).await?;
+    assert_eq!(left, 2, "tomorrow has begun somewhere");
+    assert!(reset_ms > 86_400_000, "{reset_ms}: it ends tomorrow");
+    Ok(())
+}
+
+async fn units_are_given_back(store: Shared) -> Result<()> {
+    let policy = publish(&store, &policy(LIMITS)).await?;
+    for _ in 0..3 {
+        check(&store, &policy, &of("alice")).await?;
+    }
+    let (limit, values) = (name("per-user"), [Some(b"alice".to_vec())]);
+    let credit = Credit {
+        policy: &policy,
+        limit: &limit,
+        values: &values,
+        units: 2,
+        peek: false,
+        force: false,
+    };
+    let report = store.credit(&credit, &by("ann")).await?;
+    assert_eq!((report.left_before, report.left), (0, 2));
+    assert!((1..=86_400_000).contains(&report.reset_after_ms));
+    let of = LimitOf {
+        domain: policy.domain(),
+        limit: policy.limit(0).expect("a limit"),
+    };
+    let reset = store
+        .reset(&of, ResetScope::Bucket(&values), &by("ann"))
+        .await?;
+    assert_eq!(reset.buckets, 1);
+    let policy = crate::given::current(&store).await?;
+    let answer = check(&store, &policy, &self::of("alice")).await?;
+    assert_eq!(answer.limits[0].remaining, 2);
+    Ok(())
+}
