@@ -126,12 +126,11 @@ impl Edges {
     pub fn at(&self, now_ms: u64, length_ms: u64) -> CalendarWindow {
         let starts = self.starts_ms();
         let [.., end_ms] = starts;
-        let nth = match now_ms.checked_sub(end_ms) {
-            Some(beyond_ms) => WINDOWS_KNOWN as u64 + beyond_ms / length_ms,
-            None => {
-                let later = starts.iter().skip(1);
-                later.take_while(|start| **start <= now_ms).map(|_| 1).sum()
-            }
+        let nth = if let Some(beyond_ms) = now_ms.checked_sub(end_ms) {
+            WINDOWS_KNOWN as u64 + beyond_ms / length_ms
+        } else {
+            let later = starts.iter().skip(1);
+            later.take_while(|start| **start <= now_ms).map(|_| 1).sum()
         };
         self.nth(nth, length_ms)
     }
@@ -176,13 +175,13 @@ impl Edges {
 
     fn nth(&self, nth: u64, length_ms: u64) -> CalendarWindow {
         let starts = self.starts_ms();
-        let start_ms = |nth: u64| match usize::try_from(nth).ok().and_then(|at| starts.get(at)) {
-            Some(start_ms) => *start_ms,
-            None => {
+        let start_ms = |nth: u64| {
+            let known = usize::try_from(nth).ok().and_then(|at| starts.get(at));
+            known.copied().unwrap_or_else(|| {
                 let [.., end_ms] = starts;
                 let beyond = (nth - WINDOWS_KNOWN as u64).saturating_mul(length_ms);
                 end_ms.saturating_add(beyond)
-            }
+            })
         };
         CalendarWindow {
             serial: u64::from(self.serial).saturating_add(nth),

@@ -98,6 +98,10 @@ pub struct Override {
 
 /// What an override changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "nearly all overrides have numbers, and a box of them would be larger"
+)]
 pub enum OverrideQuota {
     /// The bucket is not limited.
     Unlimited,

@@ -9,7 +9,7 @@ use algorithms::{
     Algorithm, Freed, LeaseAsk,
     check::{Options, Verdict},
 };
-use policy::{Compiled, Limit, Match, Mode, Name, Quota, Resolved};
+use policy::{Compiled, Limit, Match, Mode, Name, Resolved};
 use protocol::{Answer, Check};
 
 use lease::Lease;
@@ -41,6 +41,10 @@ struct LimitPlan<'p> {
 }
 
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "nearly all are buckets, and a box of each would be an allocation for each check"
+)]
 enum Target {
     /// A bucket decides.
     Bucket(Bucket),
@@ -79,23 +83,21 @@ impl Bucket {
         policy: &Compiled,
         limit: &Limit,
         values: &[Option<Vec<u8>>],
-        quota: &Quota,
+        algorithm: &Algorithm,
         asked: Query<'_>,
         mode: Mode,
         keys: &Keys,
-        now_ms: u64,
     ) -> Self {
-        let kind = quota.parameters().kind;
-        let algorithm = calendar::at(quota.algorithm(), now_ms);
+        let kind = algorithm.kind();
         let (debit, debit_serial) = asked.debit(limit, kind);
         Self {
             key: keys.bucket_of(policy.domain(), limit, values),
-            algorithm: asked.algorithm(&algorithm),
+            algorithm: asked.algorithm(algorithm),
             generation: limit.generation,
             cost: limit.cost.saturating_mul(asked.cost(&limit.name, kind)),
             debit,
             debit_serial,
-            lease: asked.lease(limit, quota.algorithm()),
+            lease: asked.lease(limit, algorithm),
             free: asked.free(&limit.name),
             mode: match mode {
                 Mode::Enforce => algorithms::check::Mode::Enforce,
@@ -312,9 +314,12 @@ impl<'p> LimitPlan<'p> {
         let what = match quota {
             None => Target::Missing,
             Some(Resolved::Unlimited) => Target::Unlimited,
-            Some(Resolved::Quota(quota)) => Target::Bucket(Bucket::new(
-                policy, limit, &values, &quota, asked, mode, keys, now_ms,
-            )),
+            Some(Resolved::Quota(quota)) => {
+                let algorithm = calendar::at(quota.algorithm(), now_ms);
+                Target::Bucket(Bucket::new(
+                    policy, limit, &values, &algorithm, asked, mode, keys,
+                ))
+            }
         };
         Self {
             limit,

@@ -1,6 +1,11 @@
 //! Calendar windows admit N under each label, though limiters pass different edges: their time zone data
 //! differ, their clocks are off, somebody edits the zone. A label admits exactly N where there is demand.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test that cannot go on should stop with the reason"
+)]
+
 mod support;
 
 use algorithms::check::{Mode, Options};
@@ -25,8 +30,8 @@ impl Limiter {
         let own_ms = now_ms.saturating_add_signed(self.clock_off_ms);
         let length_ms = unit.nominal_ms();
         let serial = (own_ms + self.ahead_ms) / length_ms - 1;
-        let start_ms = |nth: u64| (serial + nth) * length_ms - self.ahead_ms;
-        let starts_ms = [0, 1, 2, 3, 4, 5].map(start_ms);
+        let start = |nth: u64| (serial + nth) * length_ms - self.ahead_ms;
+        let starts_ms = [0, 1, 2, 3, 4, 5].map(start);
         let edges = Edges::new(u32::try_from(serial).unwrap(), starts_ms);
         let parameters = Parameters {
             rate: Rate::in_each(N, unit),

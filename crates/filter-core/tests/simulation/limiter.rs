@@ -213,9 +213,7 @@ impl Limiter {
                     stored: self.buckets.get(bucket),
                     cost: found.limit.cost * cost,
                     debit: if peek { 0 } else { debit(name) },
-                    debit_serial: { check.debits.iter() }
-                        .filter(|debit| debit.limit == *name)
-                        .find_map(|debit| debit.serial),
+                    debit_serial: change.debit_serial,
                     lease: change.lease(found, check.proxy),
                     free: &change.free,
                     mode: match found.mode() {
@@ -250,6 +248,7 @@ impl Limiter {
 /// What a check contains about one limit beside its cost.
 struct Change {
     algorithm: Algorithm,
+    debit_serial: Option<u64>,
     want: u64,
     settle: Vec<algorithms::Settlement>,
     free: Vec<Freed>,
@@ -263,6 +262,9 @@ impl Change {
         let algorithm = calendar::at(found.limit.quota.algorithm(), now_ms);
         Self {
             algorithm: algorithm.within_delay(check.max_delay_ms.unwrap_or(u64::MAX)),
+            debit_serial: { check.debits.iter() }
+                .filter(|debit| debit.limit == *name)
+                .find_map(|debit| debit.serial),
             want: leases().map(|ask| ask.want).sum(),
             settle: leases()
                 .flat_map(|ask| &ask.settle)

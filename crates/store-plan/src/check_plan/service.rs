@@ -32,7 +32,7 @@ impl<'p> CheckPlan<'p> {
             limits.extend(applying.map(|found| LimitPlan::new(policy, found, asked, keys, now_ms)));
             let own = part
                 .rate
-                .and_then(|rate| of_request(policy, part, rate, asked, keys, now_ms));
+                .and_then(|rate| of_request(policy, part, rate, asked, keys));
             limits.extend(own);
             counts.push(limits.len().saturating_sub(before));
         }
@@ -74,7 +74,6 @@ fn of_request<'p>(
     rate: Rate,
     asked: Query<'_>,
     keys: &Keys,
-    now_ms: u64,
 ) -> Option<LimitPlan<'p>> {
     let parameters = Parameters::new(Kind::FixedWindow, rate.units, rate.period_ms);
     let quota = Quota::new(&parameters).ok()?;
@@ -91,7 +90,7 @@ fn of_request<'p>(
     };
     let values = found.into_values();
     let mode = Mode::Enforce;
-    let bucket = Bucket::new(policy, limit, &values, &quota, asked, mode, keys, now_ms);
+    let bucket = Bucket::new(policy, limit, &values, quota.algorithm(), asked, mode, keys);
     Some(LimitPlan {
         limit,
         values,

@@ -123,12 +123,12 @@ pub fn edges(unit: CalendarUnit, hours: u64, now_ms: u64) -> Edges {
     const HOUR_MS: u64 = 3_600_000;
     let length_ms = unit.nominal_ms();
     let serial = ((now_ms + hours * HOUR_MS) / length_ms).saturating_sub(1);
-    let start_ms = |nth: u64| {
+    let start = |nth: u64| {
         let serial = serial + nth;
         let changed = serial * 7919 % 3;
         (serial * length_ms + changed * HOUR_MS).saturating_sub(hours * HOUR_MS)
     };
-    let starts_ms = [0, 1, 2, 3, 4, 5].map(start_ms);
+    let starts_ms = [0, 1, 2, 3, 4, 5].map(start);
     Edges::new(u32::try_from(serial).unwrap(), starts_ms)
 }
 
