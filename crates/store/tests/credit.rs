@@ -44,6 +44,9 @@ impl Creditor for RustEngine {
             let decision = algorithm.evaluate_ask(state, now_ms, ask).leave().decision;
             (decision.remaining, decision.reset_after_ms)
         };
+        if !algorithm.covers(now_ms) {
+            return Credited::Stale;
+        }
         let Some(stored) = self.buckets.get_mut(key.as_ref()) else {
             let (left, reset_after_ms) = asked(None);
             return done(false, left, left, reset_after_ms);
