@@ -98,9 +98,12 @@ pub struct Override {
 
 /// What an override changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "nearly all overrides have numbers, and a box of them would be larger"
+#[cfg_attr(
+    target_pointer_width = "64",
+    expect(
+        clippy::large_enum_variant,
+        reason = "nearly all overrides have numbers, and a box of them would be larger"
+    )
 )]
 pub enum OverrideQuota {
     /// The bucket is not limited.
