@@ -31,7 +31,10 @@ local function foreign(l, tag)
     end
   else
     local log, hash = held(redis.pcall('LINDEX', l.key, -1)), held(redis.pcall('HGET', l.key, 'g'))
-    if type(log) == 'string' then
+    local slots = held(redis.pcall('ZSCORE', l.key, 'g'))
+    if type(slots) == 'string' then
+      generation = -1 - slots
+    elseif type(log) == 'string' then
       generation = string.match(log, '^%-?%d+:%d+:%d+:(%d+)$')
     elseif type(hash) == 'string' then
       generation = string.match(hash, '^%d+$')

@@ -7,11 +7,12 @@ pub struct Numbers {
     pub kind: u8,
     /// The quota in units.
     pub limit: u64,
-    /// Buckets: parts of a unit. Windows: the length in milliseconds.
+    /// Buckets: parts of a unit. Windows: the length in milliseconds. Slots: their ttl, likewise.
     pub x: u64,
-    /// Buckets: parts that drain each millisecond. Sub-windows: how many in a window.
+    /// Buckets: parts that drain each millisecond. Sub-windows: how many in a window. Slots: the
+    /// stamp of the request's id.
     pub y: u64,
-    /// Queues: the longest delay, in milliseconds.
+    /// Queues: the longest delay, in milliseconds. Slots: the secret of the request's id.
     pub z: u64,
 }
 
@@ -25,3 +26,4 @@ pub(crate) const SLIDING_WINDOW_LOG: u8 = 6;
 pub(crate) const SLIDING_WINDOW_BUCKETS_STRICT: u8 = 7;
 pub(crate) const SLIDING_WINDOW_BUCKETS_LOOSE: u8 = 8;
 pub(crate) const SLIDING_WINDOW: u8 = 9;
+pub(crate) const CONCURRENCY: u8 = 12;

@@ -12,6 +12,7 @@ mod algorithm;
 mod bucket;
 mod bytes;
 pub mod check;
+mod concurrency;
 mod decision;
 mod error;
 mod fixed_window;
@@ -33,6 +34,7 @@ mod window;
 
 pub use algorithm::{Algorithm, Ask, Debits, Evaluation, State};
 pub use bytes::STATE_BYTES_MAX;
+pub use concurrency::{ConcurrencyState, InFlightSlot, Missing, SlotAct, SlotId};
 pub use decision::{Charged, Decision, Freed, Outcome, QueueSlot, RetryAfter};
 pub use error::ParameterError;
 pub use fixed_window::FixedWindowState;

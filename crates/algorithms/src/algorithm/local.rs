@@ -19,7 +19,9 @@ macro_rules! of_fixed_size {
             Engine::LeakyBucket($quota) => $body,
             Engine::FixedWindow($quota) => $body,
             Engine::SlidingWindow($quota) => $body,
-            Engine::SlidingWindowLog(_) | Engine::SlidingWindowBuckets(_) => return None,
+            Engine::SlidingWindowLog(_)
+            | Engine::SlidingWindowBuckets(_)
+            | Engine::Concurrency(_) => return None,
         })
     };
 }

@@ -7,6 +7,7 @@ use crate::{
     OverLimit, Quota,
     quota::{DEFAULT_MAX_DELAY_MS, Written, field_of},
     rate::parse_rate,
+    read::slots,
 };
 
 /// What could be read of a limit's numbers.
@@ -47,9 +48,14 @@ fn read_numbers(take: &mut Take<'_, '_>, limit: &Field<'_>, over_limit: OverLimi
         Some(field) => field.choice(take.report).map(|Written(kind)| kind),
         None => Some(Kind::TokenBucket),
     };
-    let rate = match take.field("rate") {
-        Some(field) => read_rate(&field, take.report),
-        None => missing_rate(limit, take.report),
+    let rate = if kind == Some(Kind::Concurrency) {
+        slots::read(take, limit)
+    } else {
+        slots::refuse_all(take);
+        match take.field("rate") {
+            Some(field) => read_rate(&field, take.report),
+            None => missing_rate(limit, take.report),
+        }
     };
     let burst = take.integer("burst", 0);
     let sub_windows = take.integer("sub_windows", 1);

@@ -9,11 +9,15 @@ use crate::{
     IfMissing, Limit, Override, OverrideQuota, Quota, Scope,
     descriptor::normal_value,
     hash::{Positions, values_hash},
-    read::numbers::{read_rate, validate},
+    read::{
+        numbers::{read_rate, validate},
+        slots,
+    },
 };
 
 /// Every field of an override.
-pub(crate) const OVERRIDE_FIELDS: [&str; 5] = ["values", "rate", "burst", "unlimited", "until"];
+pub(crate) const OVERRIDE_FIELDS: [&str; 6] =
+    ["values", "rate", "limit", "burst", "unlimited", "until"];
 
 /// Overrides of one limit.
 const MAX_OVERRIDES: usize = 1_000_000;
@@ -202,6 +206,8 @@ fn read_quota(
     let rate = take
         .field("rate")
         .and_then(|field| read_rate(&field, take.report));
+    let parameters = buckets.quota.as_ref().map(Quota::parameters);
+    let rate = slots::read_override(take, rate, parameters);
     let burst = take.integer("burst", 0);
     if take.report.problems.len() > before {
         return None;
@@ -215,7 +221,7 @@ fn read_quota(
         }
         (_, None, None) => {
             item.report(take.report, "an override that changes nothing")
-                .push_hint("give it `rate`, `burst` or `unlimited: true`");
+                .push_hint("give it `rate`, `burst`, `limit` or `unlimited: true`");
             None
         }
         (_, rate, burst) => {

@@ -73,6 +73,7 @@ impl SetLimit {
         node.set("values", Node::map(pairs));
         if self.unlimited {
             node.unset("rate");
+            node.unset("limit");
             node.unset("burst");
             node.set("unlimited", true.into());
         } else if self.fields.any() {

@@ -16,6 +16,7 @@ pub const ALGORITHM: &[&str] = &[
     "sliding_window",
     "sliding_window_log",
     "sliding_window_buckets",
+    "concurrency",
 ];
 pub const UNSETTABLE: &[&str] = &[
     "description",
@@ -23,6 +24,8 @@ pub const UNSETTABLE: &[&str] = &[
     "per",
     "if_missing",
     "algorithm",
+    "limit",
+    "slot_ttl",
     "burst",
     "cost",
     "over_limit",
