@@ -308,7 +308,7 @@ impl Algorithm {
     #[must_use]
     pub const fn for_request(mut self, id: SlotId) -> Self {
         if let Engine::Concurrency(slots) = &mut self.engine {
-            slots.id = id;
+            slots.id = id.bounded();
         }
         self
     }

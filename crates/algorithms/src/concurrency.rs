@@ -115,6 +115,14 @@ impl SlotId {
         (hash ^ (hash >> 32)) % (Self::MARKS - 2) + 2
     }
 
+    /// As a script can take it, whoever made it.
+    pub(crate) const fn bounded(self) -> Self {
+        Self {
+            stamp: self.stamp & TIME_MAX_MS,
+            secret: self.secret & TIME_MAX_MS,
+        }
+    }
+
     /// The mark of its holder.
     #[must_use]
     pub const fn mark(self) -> u64 {

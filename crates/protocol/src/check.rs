@@ -1,6 +1,6 @@
 //! A check and its answer, whatever the encoding.
 
-use policy::{Descriptor, Mode, Name, Rate, Revision};
+use policy::{Descriptor, Mode, Name, Rate, Revision, SlotId};
 
 /// One request to be tested against every limit of the domain that matches it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,9 +24,12 @@ pub struct Check {
     /// A limit that is also in `skip` is tested with a cost of 0. Only in the compact
     /// encoding: clients of the JSON API have no leases.
     pub leases: Vec<LeaseRequest>,
-    /// Slots of queues that requests with this descriptor gave up: freed before the check is
-    /// decided, and whatever the decision.
+    /// Slots of queues that requests with this descriptor gave up, and what becomes of slots of
+    /// requests in flight: freed, renewed or entered again before the check is decided, and
+    /// whatever the decision.
     pub free: Vec<Free>,
+    /// The id of the request at limits on requests in flight; `None`: the limiter makes one.
+    pub slot: Option<SlotId>,
     /// The longest that a queue may delay the request, if that is less than what its limit says.
     pub max_delay_ms: Option<u64>,
     /// The proxy that requests leases: [`crate::compact::Batch::proxy_mark`].
@@ -117,7 +120,8 @@ pub struct Lease {
     pub ttl_ms: u64,
 }
 
-/// The name of an admitted request's slot in a queue. Nobody but the bucket reads it.
+/// The name of an admitted request's slot in a queue. Nobody but the bucket reads it. That of a
+/// request in flight has its id's stamp and secret, its ttl, and the limit's generation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Slot {
     /// When it starts, by the bucket's clock, in whole milliseconds.
@@ -138,7 +142,8 @@ pub struct Free {
     pub limit: Name,
     /// Its name.
     pub slot: Slot,
-    /// What its request was charged.
+    /// What its request was charged; of a request in flight, what becomes of the slot
+    /// (`algorithms::SlotAct`).
     pub units: u64,
 }
 
@@ -200,7 +205,9 @@ pub struct LimitAnswer {
     pub hidden: bool,
     /// The surplus granted; `None`: none, or none was wanted.
     pub lease: Option<Lease>,
-    /// The slot that a queue gave the request; [`Free`] gives it up.
+    /// The slot that a queue gave the request, or that it holds in flight; [`Free`] gives it up.
+    /// Where nothing was charged and slots were renewed: which of them are gone, as
+    /// `algorithms::Missing` has it.
     pub slot: Option<Slot>,
 }
 

@@ -6,7 +6,7 @@ mod query;
 mod service;
 
 use algorithms::{
-    Algorithm, Freed, LeaseAsk,
+    Algorithm, Freed, Kind, LeaseAsk,
     check::{Options, Verdict},
 };
 use policy::{Compiled, Limit, Match, Mode, Name, Quota, Resolved};
@@ -66,7 +66,7 @@ pub struct Bucket {
     /// Units admitted earlier without a check.
     pub debit: u64,
     lease: Option<Box<Lease>>,
-    /// Slots of a queue that requests gave up.
+    /// Slots of a queue that requests gave up, and what becomes of slots of requests in flight.
     pub free: Vec<Freed>,
     /// How it takes part.
     pub mode: algorithms::check::Mode,
@@ -87,10 +87,13 @@ impl Bucket {
             key: keys.bucket_of(policy.domain(), limit, values),
             algorithm: asked.algorithm(quota.algorithm()),
             generation: limit.generation,
-            cost: limit.cost.saturating_mul(asked.cost(&limit.name, kind)),
+            cost: match kind {
+                Kind::Concurrency => asked.cost(&limit.name, kind).min(1),
+                _ => limit.cost.saturating_mul(asked.cost(&limit.name, kind)),
+            },
             debit: asked.debit(limit, kind),
             lease: asked.lease(limit, quota.algorithm()),
-            free: asked.free(&limit.name),
+            free: asked.free(limit, kind),
             mode: match mode {
                 Mode::Enforce => algorithms::check::Mode::Enforce,
                 Mode::Shadow | Mode::Degrade => algorithms::check::Mode::Observe,

@@ -89,6 +89,7 @@ fn encode(domain: Name, proxy: String, checks: &mut [PendingCheck]) -> Vec<u8> {
             .as_ref()
             .map_or_else(Vec::new, |free| free.slots.clone()),
         max_delay_ms: check.hold.barred.then_some(0),
+        slot: check.slot,
     });
     let batch = Batch {
         domain,

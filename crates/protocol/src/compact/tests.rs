@@ -158,6 +158,7 @@ fn batch() -> Batch {
             leases: Vec::new(),
             free: Vec::new(),
             max_delay_ms: None,
+            slot: None,
         }],
     }
 }
