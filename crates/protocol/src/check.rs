@@ -39,6 +39,9 @@ pub struct Check {
     pub service: Option<Box<ServiceCheck>>,
 }
 
+/// The longest time that a slot of a request in flight lives without being renewed: a day.
+const SLOT_TTL_MAX_MS: u64 = 86_400_000;
+
 /// Descriptors of one call of Envoy's rate limit service that are decided together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServiceCheck {
@@ -221,6 +224,12 @@ impl Slot {
             turn,
         } = self;
         format!("{start_ms}.{parts}.{since_ms}.{turn}.{units}")
+    }
+
+    /// Of a request in flight, how long the slot lives without being renewed, in milliseconds. The
+    /// slot of a queue has a time in its place, which is later than any such duration.
+    pub fn ttl_ms(self) -> Option<u64> {
+        Some(self.since_ms).filter(|ms| *ms <= SLOT_TTL_MAX_MS)
     }
 
     /// What [`Self::to_text`] wrote, with the units.

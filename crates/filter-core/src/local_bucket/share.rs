@@ -20,6 +20,8 @@ impl Share {
                 self.of_bucket(parameters, proxies)
             }
             Kind::FixedWindow => self.of_window(parameters, Kind::FixedWindow, proxies),
+            // Of requests in flight, `request/in_flight/share.rs` has the share.
+            Kind::Concurrency => None,
             // Logs and sub-windows have no state of a small fixed size.
             Kind::SlidingWindow | Kind::SlidingWindowLog | Kind::SlidingWindowBuckets => {
                 self.of_window(parameters, Kind::SlidingWindow, proxies)
