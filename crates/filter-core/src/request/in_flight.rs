@@ -6,10 +6,7 @@ mod ids;
 mod orphans;
 mod share;
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    rc::Rc,
-};
+use std::{collections::BTreeMap, rc::Rc};
 
 use algorithms::{InFlightSlot, Missing, QueueSlot, SlotAct, SlotId};
 use policy::Name;
@@ -301,7 +298,7 @@ impl Worker {
 
     /// Makes checks that free, renew or enter slots, those of a bucket together.
     fn send_acts(&mut self, now: Now, act: SlotAct, slots: Vec<(Option<StreamId>, HeldSlot)>) {
-        let mut buckets: HashMap<(u64, Name), Vec<(Option<StreamId>, HeldSlot)>> = HashMap::new();
+        let mut buckets: BTreeMap<(u64, Name), Vec<(Option<StreamId>, HeldSlot)>> = BTreeMap::new();
         for (nth, (stream, slot)) in slots.into_iter().enumerate() {
             // A bucket that is not known here is one of its own.
             let hash = slot
