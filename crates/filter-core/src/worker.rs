@@ -235,16 +235,12 @@ impl Worker {
     }
 }
 
-/// The key of this worker's ids, out of the parts of the seed that nothing else shows.
+/// The key of this worker's ids, out of the parts of the seed that no number shows.
 fn secret_of(seed: &[u8; 48]) -> [u8; 16] {
-    let (_, [.., a, b, c, d, e, f, g, h]) = seed.split_at(32) else {
-        return [0; 16];
-    };
     let mut key = [0; 16];
-    let own = [*a, *b, *c, *d, *e, *f, *g, *h];
-    let more = seed.iter().skip(24);
-    for (byte, from) in key.iter_mut().zip(own.iter().chain(more)) {
-        *byte = *from;
+    let parts = seed.iter().skip(40).chain(seed.iter().skip(24));
+    for (byte, part) in key.iter_mut().zip(parts) {
+        *byte = *part;
     }
     key
 }

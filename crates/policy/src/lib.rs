@@ -44,6 +44,6 @@ pub use limit::{
 };
 pub use pause::Pause;
 pub use quota::Quota;
-pub use rate::{RateText, parse_rate};
+pub use rate::{AmountText, RateText, parse_rate};
 pub use snapshot::Opaque;
 pub use warnings::{BUILT_IN, Dear, Supply, Surroundings};

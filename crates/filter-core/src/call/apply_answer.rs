@@ -72,26 +72,8 @@ impl Worker {
         if check.hold.barred {
             self.counts.happened(Event::HoldFull);
         }
-        let mut denying = DenyingLimits::default();
-        let enforcing = answer
-            .limits
-            .iter()
-            .filter(|limit| limit.mode == Mode::Enforce);
-        for limit in enforcing.filter(|limit| !limit.allowed) {
-            if check.gives_slots(&limit.name) {
-                denying.add_without_time(&limit.name, limit.hidden);
-            } else {
-                denying.add(&limit.name, limit.hidden, limit.retry_after_ms);
-            }
-        }
-        let denial = Denial {
-            retry_after_ms: denying.retry_after_ms(),
-            by: denying.by,
-            source: DecidedBy::Limiter,
-            quota_statuses: quota_statuses(&check, &answer),
-        };
         if let Some(stream) = check.stream {
-            self.refuse(stream, denial);
+            self.refuse(stream, denial(&check, &answer));
         }
     }
 
@@ -167,6 +149,28 @@ impl Worker {
                 found.entry.denial = Some(denial);
                 Update::Write(())
             });
+    }
+}
+
+/// The denial that an answer is.
+fn denial(check: &PendingCheck, answer: &Answer) -> Denial {
+    let mut denying = DenyingLimits::default();
+    let enforcing = answer
+        .limits
+        .iter()
+        .filter(|limit| limit.mode == Mode::Enforce);
+    for limit in enforcing.filter(|limit| !limit.allowed) {
+        if check.gives_slots(&limit.name) {
+            denying.add_without_time(&limit.name, limit.hidden);
+        } else {
+            denying.add(&limit.name, limit.hidden, limit.retry_after_ms);
+        }
+    }
+    Denial {
+        retry_after_ms: denying.retry_after_ms(),
+        by: denying.by,
+        source: DecidedBy::Limiter,
+        quota_statuses: quota_statuses(check, answer),
     }
 }
 

@@ -240,6 +240,9 @@ impl Worker {
                     .closed
                     .add(&limit.name, limit.hidden, Some(RETRY_CLOSED_MS));
             }
+            OnFailure::Deny | OnFailure::Local if limit.gives_slots() => {
+                self.fall_back_on_share(host, now, input, result);
+            }
             OnFailure::Deny | OnFailure::Local => {
                 self.fall_back_locally(host, now, input, result);
             }

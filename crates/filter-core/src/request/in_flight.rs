@@ -63,6 +63,9 @@ struct HeldSlot {
     request: Rc<Described>,
 }
 
+/// A slot, and the request that holds it if it runs.
+type OfStream = (Option<StreamId>, HeldSlot);
+
 /// What names the buckets of a request to a limiter.
 #[derive(Debug)]
 struct Described {
@@ -297,8 +300,8 @@ impl Worker {
     }
 
     /// Makes checks that free, renew or enter slots, those of a bucket together.
-    fn send_acts(&mut self, now: Now, act: SlotAct, slots: Vec<(Option<StreamId>, HeldSlot)>) {
-        let mut buckets: BTreeMap<(u64, Name), Vec<(Option<StreamId>, HeldSlot)>> = BTreeMap::new();
+    fn send_acts(&mut self, now: Now, act: SlotAct, slots: Vec<OfStream>) {
+        let mut buckets: BTreeMap<(u64, Name), Vec<OfStream>> = BTreeMap::new();
         for (nth, (stream, slot)) in slots.into_iter().enumerate() {
             // A bucket that is not known here is one of its own.
             let hash = slot
@@ -314,7 +317,7 @@ impl Worker {
         }
     }
 
-    fn send_act(&mut self, now: Now, act: SlotAct, slots: &[(Option<StreamId>, HeldSlot)]) {
+    fn send_act(&mut self, now: Now, act: SlotAct, slots: &[OfStream]) {
         let Some((_, first)) = slots.first() else {
             return;
         };

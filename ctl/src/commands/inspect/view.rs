@@ -3,11 +3,12 @@
 use std::fmt::Write as _;
 
 use anstyle::{AnsiColor, Style};
-use policy::{Limit, Name, Node, Override, OverrideQuota, Quota, RateText, format_timestamp};
+use policy::{AmountText, Limit, Name, Node, Override, OverrideQuota, Quota, format_timestamp};
 use protocol::Mode;
 use serde::{Serialize, Serializer};
 use store::Inspection;
 
+use super::holders::Holder;
 use crate::{
     bucket::{self, Values},
     render::{self, Page, View, duration},
@@ -32,6 +33,8 @@ pub struct Bucket {
     pub node: String,
     /// Whether the limit, or its domain, is paused.
     pub paused: bool,
+    /// Of requests in flight, who holds the slots.
+    pub holders: Option<Vec<Holder>>,
 }
 
 /// The JSON of a bucket.
@@ -58,6 +61,8 @@ struct Fields<'b> {
     generation: u64,
     now_ms: u64,
     state: Option<&'b str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    holders: Option<&'b [Holder]>,
 }
 
 /// One bucket, or those of a request.
@@ -154,6 +159,7 @@ impl Bucket {
             generation: answer.generation,
             now_ms: self.inspection.now_ms,
             state: self.inspection.state.as_deref(),
+            holders: self.holders.as_deref(),
         }
     }
 
@@ -184,6 +190,14 @@ impl Bucket {
                     0 => "it is whole".to_owned(),
                     ms => format!("in {}", duration(ms)),
                 },
+            );
+        }
+        for holder in self.holders.iter().flatten() {
+            let left = duration(holder.expires_in_ms);
+            let Holder { holder, since, .. } = holder;
+            line(
+                "held",
+                format!("by {holder} since {since}, for {left} unless renewed"),
             );
         }
         line(
@@ -279,5 +293,5 @@ fn numbers(quota: &Quota, limit: &Limit) -> String {
         .get("algorithm")
         .and_then(Node::as_text)
         .unwrap_or_default();
-    format!("{}{burst}, {algorithm}", RateText(parameters.rate))
+    format!("{}{burst}, {algorithm}", AmountText(parameters))
 }

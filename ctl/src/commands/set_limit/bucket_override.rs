@@ -20,12 +20,12 @@ impl SetLimit {
         domain: &Name,
         base: Stored,
     ) -> Result<EditReport, Error> {
-        if let Some(field) = self.fields.other_than(&["rate", "burst"]) {
+        if let Some(field) = self.fields.other_than(&["rate", "burst", "limit"]) {
             let flag = field.replace('_', "-");
             return Err(Error::usage(format!(
                 "--for gives one bucket other numbers, not another --{flag}"
             ))
-            .hint("it takes --rate, --burst, --unlimited and --until"));
+            .hint("it takes --rate, --burst, --limit, --unlimited and --until"));
         }
         let override_in = async |base: &Stored| {
             let limit = session.limit_in(base, domain, &self.name).await?;

@@ -29,9 +29,6 @@ impl Worker {
             take,
             ..
         } = *input;
-        if limit.gives_slots() {
-            return self.fall_back_on_share(host, now, input, result);
-        }
         let decided = match input
             .policy
             .fallback_bucket(limit_check.at, limit_check.status)
@@ -88,7 +85,7 @@ impl Worker {
     }
 
     /// Decides a limit on requests in flight by this proxy's share of it.
-    fn fall_back_on_share(
+    pub(super) fn fall_back_on_share(
         &mut self,
         host: &impl Host,
         now: Now,
