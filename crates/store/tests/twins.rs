@@ -192,7 +192,7 @@ fn compare_slots(twin: &mut dyn Engine, steps: u64) {
             let at = format!("seed {seed} step {step}");
             let expected = check_both(&mut rust, twin, &subjects, now_ms, options, &at);
             let Ok(verdict) = expected else { continue };
-            walk.hear(&verdict);
+            walk.observe(&verdict);
             for limit in &verdict.limits {
                 taken += limit.charged;
                 denied += u64::from(!limit.decision.allowed);

@@ -137,24 +137,7 @@ async fn decisions(described: &mut Description) {
         .check(&ask(check("/export", "a")), "post", "/v1/check", 200)
         .await;
     assert!(queued.json().unwrap()["limits"][0]["slot"].is_string());
-    let held = described
-        .check(&ask(check("/held", "a")), "post", "/v1/check", 200)
-        .await;
-    let slot = &held.json().unwrap()["limits"][0]["slot"];
-    let slots =
-        json!({"domain": "shop", "descriptor": {"path": "/held"}, "slots": {"in-flight": slot}});
-    for (path, missing) in [
-        ("/v1/renew", json!([])),
-        ("/v1/release", json!([])),
-        ("/v1/renew", json!(["in-flight"])),
-    ] {
-        let request = service.client.post(
-            &format!("{}{path}", service.limiter.url()),
-            slots.to_string(),
-        );
-        let reply = described.check(&request, "post", path, 200).await;
-        assert_eq!(reply.json().unwrap()["missing"], missing);
-    }
+    held_slots(described, &service).await;
     let batch = json!({"domain": "shop", "checks": [
         {"descriptor": {"path": "/api", "user": {"base64": "/w=="}}, "cost": 2},
         {"descriptor": {"path": "/none"}, "require_match": true},
@@ -203,6 +186,37 @@ async fn descriptors(described: &mut Description, service: &Service) {
     assert_eq!(answer["statuses"][1]["limitRemaining"], 7, "{answer}");
     let reply = described.check(&call, "post", "/json", 429).await;
     assert_eq!(reply.json().unwrap()["overallCode"], "OVER_LIMIT");
+}
+
+/// A request in flight: its slot is renewed, freed, and gone.
+async fn held_slots(described: &mut Description, service: &Service) {
+    let check = json!({"domain": "shop", "descriptor": {"path": "/held"}});
+    let held = described
+        .check(
+            &service.client.post(
+                &format!("{}/v1/check", service.limiter.url()),
+                check.to_string(),
+            ),
+            "post",
+            "/v1/check",
+            200,
+        )
+        .await;
+    let slot = &held.json().unwrap()["limits"][0]["slot"];
+    let slots =
+        json!({"domain": "shop", "descriptor": {"path": "/held"}, "slots": {"in-flight": slot}});
+    for (path, missing) in [
+        ("/v1/renew", json!([])),
+        ("/v1/release", json!([])),
+        ("/v1/renew", json!(["in-flight"])),
+    ] {
+        let request = service.client.post(
+            &format!("{}{path}", service.limiter.url()),
+            slots.to_string(),
+        );
+        let reply = described.check(&request, "post", path, 200).await;
+        assert_eq!(reply.json().unwrap()["missing"], missing);
+    }
 }
 
 /// The one that may wait waits for most of an hour; the next is refused.

@@ -9,7 +9,7 @@ use crate::session::Session;
 
 /// One slot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Holder {
+pub struct HeldSlot {
     /// The proxy, by its node name or id; `program` or `rate limit service`.
     pub holder: String,
     /// When its request came.
@@ -19,7 +19,7 @@ pub struct Holder {
 }
 
 /// The slots in a bucket as stored, the longest first; the store shows a hundred at most.
-pub async fn of(session: &Session<'_>, inspection: &Inspection) -> Vec<Holder> {
+pub async fn of(session: &Session<'_>, inspection: &Inspection) -> Vec<HeldSlot> {
     let Some(state) = &inspection.state else {
         return Vec::new();
     };
@@ -38,7 +38,7 @@ pub async fn of(session: &Session<'_>, inspection: &Inspection) -> Vec<Holder> {
             )
         }
     };
-    let holders = slots.into_iter().map(|(slot, expiry)| Holder {
+    let holders = slots.into_iter().map(|(slot, expiry)| HeldSlot {
         holder: name(slot.id.mark()),
         since: format_timestamp(slot.id.at_s().saturating_mul(1000)),
         expires_in_ms: expiry.saturating_sub(inspection.now_ms),

@@ -8,7 +8,7 @@ use protocol::Mode;
 use serde::{Serialize, Serializer};
 use store::Inspection;
 
-use super::holders::Holder;
+use super::holders::HeldSlot;
 use crate::{
     bucket::{self, Values},
     render::{self, Page, View, duration},
@@ -34,7 +34,7 @@ pub struct Bucket {
     /// Whether the limit, or its domain, is paused.
     pub paused: bool,
     /// Of requests in flight, who holds the slots.
-    pub holders: Option<Vec<Holder>>,
+    pub holders: Option<Vec<HeldSlot>>,
 }
 
 /// The JSON of a bucket.
@@ -62,7 +62,7 @@ struct Fields<'b> {
     now_ms: u64,
     state: Option<&'b str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    holders: Option<&'b [Holder]>,
+    holders: Option<&'b [HeldSlot]>,
 }
 
 /// One bucket, or those of a request.
@@ -194,7 +194,7 @@ impl Bucket {
         }
         for holder in self.holders.iter().flatten() {
             let left = duration(holder.expires_in_ms);
-            let Holder { holder, since, .. } = holder;
+            let HeldSlot { holder, since, .. } = holder;
             line(
                 "held",
                 format!("by {holder} since {since}, for {left} unless renewed"),
