@@ -47,7 +47,7 @@ local function find_cut(s)
 end
 
 local function load(s)
-  s.used, s.held, s.list, s.cut, s.low, s.high = 0, false, nil, nil, 0, 0
+  s.used, s.held, s.list, s.cut, s.low, s.high, s.removed = 0, false, nil, nil, 0, 0, nil
   local marks = held(redis.pcall('ZRANGEBYSCORE', s.key, '-inf', '(0', 'WITHSCORES'))
   if marks.err then
     s.foreign = true
@@ -62,7 +62,7 @@ local function load(s)
     end
   end
   if not generation or not at or not sound(generation + at, 1) then
-    return redis.call('EXISTS', s.key) == 1 and CORRUPT or nil
+    return redis.call('ZCARD', s.key) > 0 and CORRUPT or nil
   end
   s.seen = generation
   if at > now then
@@ -150,23 +150,35 @@ local function free(s, slots)
 end
 
 -- Frees slots whose holder names none (the low 20 bits of their stamps are 0): those that expire first.
+-- They are removed where the state is saved.
 local function credit(s, units)
-  local any, live = s.used > 0, nil
-  if any then
-    mark(s)
-    live = redis.call('ZRANGEBYSCORE', s.key, above_now(), '+inf')
-  end
-  for i = 1, any and #live or 0 do
-    if units > 0 and string.match(live[i], '^(%d+)') % 2 ^ 20 == 0 then
-      redis.call('ZREM', s.key, live[i])
-      s.used, units = s.used - 1, units - 1
+  local any, left = s.used > 0, {}
+  if any and not s.list then
+    s.list = {}
+    local live = redis.call('ZRANGEBYSCORE', s.key, above_now(), '+inf', 'WITHSCORES')
+    for i = 1, #live, 2 do
+      s.list[#s.list + 1] = { live[i + 1] + 0, live[i] }
     end
   end
+  s.removed = {}
+  for _, slot in ipairs(any and s.list or {}) do
+    if units > 0 and string.match(slot[2], '^(%d+)') % 2 ^ 20 == 0 then
+      s.removed[#s.removed + 1] = slot[2]
+      s.used, units = s.used - 1, units - 1
+    else
+      left[#left + 1] = slot
+    end
+  end
+  s.list = any and left or nil
   return any
 end
 
 local function save(s, ttl)
   mark(s)
+  for _, name in ipairs(s.removed or {}) do
+    redis.call('ZREM', s.key, name)
+  end
+  s.removed = nil
   redis.call('ZREMRANGEBYSCORE', s.key, 0, now)
   redis.call('PEXPIRE', s.key, ttl)
 end

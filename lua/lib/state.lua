@@ -31,13 +31,14 @@ local function foreign(l, tag)
     end
   else
     local log, hash = held(redis.pcall('LINDEX', l.key, -1)), held(redis.pcall('HGET', l.key, 'g'))
-    local slots = held(redis.pcall('ZSCORE', l.key, 'g'))
-    if type(slots) == 'string' then
-      generation = -1 - slots
-    elseif type(log) == 'string' then
+    if type(log) == 'string' then
       generation = string.match(log, '^%-?%d+:%d+:%d+:(%d+)$')
     elseif type(hash) == 'string' then
       generation = string.match(hash, '^%d+$')
+    else
+      -- Who may not read slots has never stored any.
+      local slots = redis.pcall('ZSCORE', l.key, 'g')
+      generation = type(slots) == 'string' and -1 - slots
     end
   end
   generation = generation and generation + 0

@@ -193,12 +193,12 @@ impl RedisStore {
     /// What a key holds, as text, and for how long, in milliseconds.
     async fn raw_state(&self, key: &str) -> Result<(Option<String>, Option<u64>), StoreError> {
         // Of whichever type it is: the others are refused as WRONGTYPE.
-        let mut raw = ["PTTL", "GET", "HGETALL", "ZREVRANGE", "LRANGE"].map(redis_link::cmd);
+        let mut raw = ["PTTL", "GET", "HGETALL", "ZRANGE", "LRANGE"].map(redis_link::cmd);
         for command in &mut raw {
             command.arg(key);
         }
         let [.., slots, log] = &mut raw;
-        slots.arg(0).arg(RAW_ITEMS - 1).arg("WITHSCORES");
+        slots.arg(-RAW_ITEMS).arg(-1).arg("WITHSCORES");
         log.arg(-RAW_ITEMS).arg(-1);
         let mut answers = self.control_each(raw).await.into_iter();
         let ttl = answers.next().ok_or_else(value::short)??;

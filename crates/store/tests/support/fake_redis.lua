@@ -248,11 +248,11 @@ function commands.ZREMRANGEBYSCORE(key, first, last)
   return without(key, flat(ranged(key, first, last), false, 1, math.huge))
 end
 
-function commands.EXISTS(key)
-  return value(key) and 1 or 0
+function commands.ZCARD(key)
+  return #ranged(key, '-inf', '+inf')
 end
 
-local READS = { ZSCORE = true, ZRANGEBYSCORE = true, ZRANGE = true, ZCOUNT = true, EXISTS = true, TIME = true, GET = true, LLEN = true, LINDEX = true, LRANGE = true, HGETALL = true, HGET = true }
+local READS = { ZSCORE = true, ZRANGEBYSCORE = true, ZRANGE = true, ZCOUNT = true, ZCARD = true, TIME = true, GET = true, LLEN = true, LINDEX = true, LRANGE = true, HGETALL = true, HGET = true }
 
 local function call(name, ...)
   local command = assert(commands[name], 'ERR unknown command ' .. name)
