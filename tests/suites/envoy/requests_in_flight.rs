@@ -147,12 +147,21 @@ async fn two_thousand_streams_that_are_reset_leave_no_slot() {
     rapid_resets(stage.envoy().port(), &headers, 2000)
         .await
         .unwrap();
+    // Those were reset before a check left. These are left while, or after, it is answered.
+    for round in 0..20 {
+        let mut held = Vec::new();
+        for _ in 0..100 {
+            held.push(Held::at(stage.envoy().port(), "alice").await);
+        }
+        tokio::time::sleep(Duration::from_millis(round)).await;
+        drop(held);
+    }
     let took = used(&stage, "alice", 0).await;
     let taken = stage.limiter_counter("rl_slots_taken_total").await;
     let freed = stage.limiter_counter("rl_slots_freed_total").await;
     eprintln!("none in use after {took:?}; taken {taken}, freed {freed}");
     assert!(took < Duration::from_secs(5), "{took:?}");
-    assert!(freed >= taken, "{freed} of {taken}");
+    assert!(taken > 500 && freed >= taken, "{freed} of {taken}");
 }
 
 #[tokio::test]
