@@ -39,6 +39,9 @@ local function unused(text)
   return head and out + 0 > 0 and head .. ':' .. out .. ':0:' .. length .. ':' .. out .. ':0' .. rest
 end
 
+-- How long requests in flight that were reset leave a mark: longer than limiters take to read an edit.
+local FORGOTTEN_MS = 60000
+
 local found = 0
 for _, key in ipairs(KEYS) do
   local text = redis.pcall('GET', key)
@@ -47,7 +50,14 @@ for _, key in ipairs(KEYS) do
     return text
   end
   local kept = type(text) == 'string' and unused(text)
-  if kept then
+  local generation = type(text) == 'table' and redis.pcall('ZSCORE', key, 'g')
+  if type(generation) == 'string' then
+    -- No limiter whose limits are older enters a slot again that this forgets.
+    redis.call('ZADD', key, generation - 1, 'g')
+    redis.call('ZREMRANGEBYSCORE', key, 0, '+inf')
+    redis.call('PEXPIRE', key, FORGOTTEN_MS)
+    found = found + 1
+  elseif kept then
     redis.call('SET', key, kept, 'KEEPTTL')
     found = found + 1
   else

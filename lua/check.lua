@@ -12,7 +12,8 @@
 --         and where it is leased: ttl, units wanted, mark of the proxy, number of settlements,
 --           and for each of these 3: epoch, spent, returned;
 --         and where slots of it are freed (kind plus 64): their number, and for each 5: start in ms,
---           parts beyond it, since, turn, units;
+--           parts beyond it, since, turn, units; of requests in flight (kind 12) stamp, secret, ttl, 0, and
+--           1 to free, 2 to renew or 3 to enter it again;
 --         and of a calendar window 6: the label of the window that the debit was admitted in, or 0, and
 --           the ends of five windows, the first of which has the label y and starts at z, in ms
 --       then for each check: the number of its form, from 1
@@ -21,7 +22,8 @@
 --         charged (or, if stale, the generation found), remaining,
 --         retry_after (-1 never), reset_after, delay (ms)
 --       and where it is leased 4: units granted, their epoch, their ttl, all units leased out;
---       and of a queue 4: the name of the slot, or four times 0;
+--       and of a queue or of requests in flight 4: the name of the slot, or four times 0; where slots
+--         were renewed, in the first two the bits of those that are gone, 50 in each;
 --       of a check that was charged (4: every limit its cost, without delays or leases) for each limit
 --         only 2: remaining, reset_after
 --
@@ -224,6 +226,9 @@ local function finish(l, charge)
     filled = filled + LEASE_FIELDS
   end
   if take then
+    if charged == 0 and algorithm.missing then
+      start, parts = algorithm.missing(l)
+    end
     reply[filled + 1], reply[filled + 2], reply[filled + 3], reply[filled + 4] = start, parts, since, turn
     filled = filled + SLOT_FIELDS
   end

@@ -23,7 +23,8 @@ local needed = {
   { 'LTRIM', key, '0', '1' }, { 'RPUSH', key, 'v' }, { 'XADD', key, '*', 'f', 'v' },
   { 'XDEL', key, '0-1' }, { 'XLEN', key }, { 'XRANGE', key, '-', '+' },
   { 'XREVRANGE', key, '+', '-' }, { 'ZADD', key, '1', 'm' }, { 'ZCARD', key },
-  { 'ZREMRANGEBYSCORE', key, '0', '1' }, { 'SADD', key, 'm' }, { 'SMEMBERS', key },
+  { 'ZREMRANGEBYSCORE', key, '0', '1' }, { 'ZCOUNT', key, '0', '1' }, { 'ZRANGE', key, '0', '1' },
+  { 'ZRANGEBYSCORE', key, '0', '1' }, { 'ZREM', key, 'm' }, { 'ZSCORE', key, 'm' }, { 'SADD', key, 'm' }, { 'SMEMBERS', key },
   { 'PUBLISH', channel, '' }, { 'SUBSCRIBE', channel },
 }
 local unneeded = {

@@ -86,7 +86,12 @@ impl Plugin {
     }
 
     pub fn on_gone(&self, id: StreamId) {
-        self.worker.borrow_mut().on_gone(id);
+        let freed = self.worker.borrow_mut().on_gone(id);
+        if freed {
+            // What it held is freed when the turn ends, together with what others did; or at a tick.
+            let _ = self.turn_end.request();
+            self.adjust_ticks();
+        }
     }
 
     pub fn on_tick(&self) {
@@ -239,6 +244,14 @@ impl Plugin {
             mono_us,
             wall_ms: self.epoch_ms.get().saturating_add(mono_us / 1000),
         }
+    }
+}
+
+/// The root ends with its last request. Slots that are still to be freed are left to other workers.
+impl Drop for Plugin {
+    fn drop(&mut self) {
+        let now = self.now();
+        self.worker.borrow_mut().leave(&SharedData, now);
     }
 }
 

@@ -4,10 +4,11 @@ mod compared;
 mod decisions;
 mod domain;
 mod leases;
+mod slots;
 
 use std::{sync::Mutex, time::Duration};
 
-use policy::{Compiled, Name};
+use policy::{Compiled, Limit, Name};
 use prometheus_client::{
     encoding::{EncodeLabelSet, EncodeLabelValue, text},
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
@@ -22,6 +23,7 @@ pub(crate) use domain::{DomainCounters, LimitCounts};
 
 use crate::store_calls::StoreCalls;
 use leases::Leases;
+use slots::Slots;
 
 /// Seconds. A check takes a fraction of a millisecond; 10 ms is where the store's timeout is.
 const DURATIONS: [f64; 14] = [
@@ -40,6 +42,7 @@ pub(crate) struct Metrics {
     checks: Family<CheckLabels, Counter>,
     decisions: Decisions,
     leases: Leases,
+    slots: Slots,
     unmatched: Family<DomainLabels, Counter>,
     unmatched_descriptors: Family<UnmatchedLabels, Counter>,
     undecided: Family<DomainLabels, Counter>,
@@ -137,6 +140,7 @@ impl Metrics {
             checks: Family::default(),
             decisions: Decisions::default(),
             leases: Leases::default(),
+            slots: Slots::default(),
             unmatched: Family::default(),
             unmatched_descriptors: Family::default(),
             undecided: Family::default(),
@@ -174,6 +178,7 @@ impl Metrics {
         );
         self.decisions.register(&mut all);
         self.leases.register(&mut all);
+        self.slots.register(&mut all);
         all.register(
             "unmatched",
             "Checks that no limit applies to",
@@ -332,12 +337,14 @@ impl Metrics {
             limits: policy
                 .limits()
                 .iter()
-                .map(|limit| (limit.name.clone(), self.limit(domain, limit.name.as_str())))
+                .map(|limit| (limit.name.clone(), self.limit(domain, limit)))
                 .collect(),
         }
     }
 
-    fn limit(&self, domain: &str, limit: &str) -> LimitCounters {
+    fn limit(&self, domain: &str, limit: &Limit) -> LimitCounters {
+        let in_flight = limit.gives_slots();
+        let limit = limit.name.as_str();
         let counter = |decision| {
             let labels = check_labels(domain, limit, decision);
             self.checks.get_or_create_owned(&labels)
@@ -352,6 +359,7 @@ impl Metrics {
                 .get_or_create_owned(&delayed_labels(domain, limit)),
             decisions: self.decisions.of(domain, limit),
             leases: self.leases.of(domain, limit),
+            slots: in_flight.then(|| self.slots.of(domain, limit)),
         }
     }
 
@@ -380,6 +388,7 @@ impl Metrics {
             self.delayed.remove(&delayed);
             self.decisions.forget(domain.as_str(), limit.as_str());
             self.leases.forget(domain.as_str(), limit.as_str());
+            self.slots.forget(domain.as_str(), limit.as_str());
             for decision in DECISIONS {
                 self.checks
                     .remove(&check_labels(domain.as_str(), limit.as_str(), decision));

@@ -107,6 +107,7 @@ fn what_proxies_send() {
         leases: Vec::new(),
         free: Vec::new(),
         max_delay_ms: None,
+        slot: None,
     };
     let batch = |count| Batch {
         domain: "d".parse().unwrap(),

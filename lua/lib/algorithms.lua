@@ -11,10 +11,11 @@
 --   admitted(l, units)    of a calendar window, as charge, of units admitted in the window l.debit_serial
 --   wait_ms(l, cost)  from now until a cost that does not fit would
 --   reset_after_ms(l) from now until nothing is used
--- Queues only:
+-- Queues and requests in flight only:
 --   delay_ms(l, cost) how long a request admitted now is held
 --   take(l, cost)     in the place of charge for a cost that fits; returns the name of its slot, 4 numbers
 --   free(l, slots)    frees slots; returns whether that changed anything
+--   missing(l)        of requests in flight, which slots that were to be renewed are gone, 2 numbers
 -- and, where the state is a string, encode(l); else save(l, ttl) and save_shifted(l, ttl).
 -- Where units are leased, also
 --   settle(l)         settles grants; returns whether that changed anything
@@ -64,6 +65,8 @@ local function define(kind, leased)
     -- include: lib/sliding_window.lua
   elseif kind == 11 then
     -- include: lib/calendar_window.lua
+  elseif kind == 12 then
+    -- include: lib/concurrency.lua
   end
   error('unknown kind of limit')
 end

@@ -98,6 +98,8 @@ local function credit(l, units)
     return from_log(l, units)
   elseif l.kind <= 8 then
     return from_sub_windows(l, units)
+  elseif l.kind == 12 then
+    return l.algorithm.credit(l, units)
   end
   return from_sliding_window(l, units)
 end
@@ -121,6 +123,8 @@ local function keep(l, ttl)
     redis.call('DEL', l.key) -- a list cannot be empty
   elseif l.kind == 6 then
     keep_log(l, ttl)
+  elseif l.kind == 12 then
+    l.algorithm.save(l, ttl)
   else
     redis.call('SET', l.key, l.algorithm.encode(l), 'PX', ttl)
   end

@@ -146,6 +146,8 @@ local function refund(l, units, charged_at)
     return from_log(l, units, charged_at)
   elseif kind <= 8 then
     return from_sub_window(l, units, charged_at)
+  elseif kind == 12 then
+    return l.algorithm.free(l, l.slot)
   end
   return from_sliding_window(l, units, charged_at)
 end

@@ -35,6 +35,10 @@ local function foreign(l, tag)
       generation = string.match(log, '^%-?%d+:%d+:%d+:(%d+)$')
     elseif type(hash) == 'string' then
       generation = string.match(hash, '^%d+$')
+    else
+      -- Who may not read slots has never stored any.
+      local slots = redis.pcall('ZSCORE', l.key, 'g')
+      generation = type(slots) == 'string' and -1 - slots
     end
   end
   generation = generation and generation + 0

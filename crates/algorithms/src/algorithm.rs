@@ -3,6 +3,7 @@
 mod local;
 
 use crate::calendar_window::{CalendarWindow, CalendarWindowState};
+use crate::concurrency::{Concurrency, ConcurrencyState};
 use crate::fixed_window::{FixedWindow, FixedWindowState};
 use crate::gcra::{Gcra, GcraState};
 use crate::integers::TIME_MAX_MS;
@@ -13,7 +14,7 @@ use crate::sliding_window::{SlidingWindow, SlidingWindowState};
 use crate::sliding_window_buckets::{SlidingWindowBuckets, SlidingWindowBucketsState};
 use crate::sliding_window_log::{SlidingWindowLog, SlidingWindowLogState};
 use crate::token_bucket::{TokenBucket, TokenBucketState};
-use crate::{Charged, Edges, Freed, Kind, Numbers, Outcome, ParameterError, Parameters};
+use crate::{Charged, Edges, Freed, Kind, Numbers, Outcome, ParameterError, Parameters, SlotId};
 
 /// An algorithm with its numbers, known to be good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -43,6 +44,8 @@ pub enum State {
     SlidingWindowBuckets(SlidingWindowBucketsState),
     /// Of a sliding window of two counts.
     SlidingWindow(SlidingWindowState),
+    /// Of a limit on requests in flight.
+    Concurrency(ConcurrencyState),
 }
 
 impl State {
@@ -94,7 +97,7 @@ impl State {
                 }))
             }
             Self::SlidingWindowBuckets(state) => state.reset().map(Self::SlidingWindowBuckets),
-            Self::SlidingWindowLog(_) | Self::Queue(_) => None,
+            Self::SlidingWindowLog(_) | Self::Queue(_) | Self::Concurrency(_) => None,
         }
     }
 }
@@ -126,8 +129,8 @@ pub struct Ask<'a> {
     pub debit_serial: Option<u64>,
     /// A query for leased units, and settlements of earlier ones.
     pub lease: LeaseAsk<'a>,
-    /// Slots of a queue that requests released: freed first, whichever way the evaluation is
-    /// finished.
+    /// Slots of a queue that requests released, and what becomes of slots of requests in flight
+    /// ([`SlotAct`](crate::SlotAct)): first, whichever way the evaluation is finished.
     pub free: &'a [Freed],
     /// The state was written by another edit of the limit.
     pub edited: bool,
@@ -215,7 +218,8 @@ engines!(
     FixedWindow,
     SlidingWindowLog,
     SlidingWindowBuckets,
-    SlidingWindow;
+    SlidingWindow,
+    Concurrency;
     CalendarWindow
 );
 
@@ -323,6 +327,20 @@ impl Algorithm {
     pub const fn with_edges(mut self, edges: Edges) -> Self {
         if let Engine::CalendarWindow(window) = &mut self.engine {
             window.edges = edges;
+        }
+        self
+    }
+
+    /// Whether a request that is charged has a slot, which it may free.
+    pub const fn gives_slots(&self) -> bool {
+        self.parameters.max_delay_ms.is_some() || matches!(self.parameters.kind, Kind::Concurrency)
+    }
+
+    /// The same algorithm; a limit on requests in flight gives its slot to this id.
+    #[must_use]
+    pub const fn for_request(mut self, id: SlotId) -> Self {
+        if let Engine::Concurrency(slots) = &mut self.engine {
+            slots.id = id.bounded();
         }
         self
     }

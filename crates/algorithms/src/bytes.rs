@@ -63,7 +63,8 @@ impl State {
             | Self::CalendarWindow(_)
             | Self::SlidingWindow(_)
             | Self::SlidingWindowLog(_)
-            | Self::SlidingWindowBuckets(_) => return None,
+            | Self::SlidingWindowBuckets(_)
+            | Self::Concurrency(_) => return None,
         };
         Some(bytes.to_vec())
     }

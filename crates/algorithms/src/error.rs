@@ -31,6 +31,18 @@ pub enum ParameterError {
         /// The longest delay, in milliseconds.
         largest_ms: u64,
     },
+    /// More requests in flight than a bucket holds.
+    SlotsTooMany {
+        /// The largest limit.
+        largest: u64,
+    },
+    /// A slot's ttl is out of range.
+    SlotTtl {
+        /// The shortest, in milliseconds.
+        least_ms: u64,
+        /// The longest, in milliseconds.
+        largest_ms: u64,
+    },
     /// `sub_windows` is required and absent.
     SubWindowsMissing,
     /// `sub_windows` does not divide the window, or is out of range.
@@ -85,6 +97,16 @@ impl fmt::Display for ParameterError {
             Self::DelayTooLong { largest_ms } => {
                 write!(f, "max_delay is too long: at most {largest_ms}ms")
             }
+            Self::SlotsTooMany { largest } => {
+                write!(
+                    f,
+                    "the limit is too large: at most {largest} requests in flight"
+                )
+            }
+            Self::SlotTtl {
+                least_ms,
+                largest_ms,
+            } => write!(f, "slot_ttl must be {least_ms}ms to {largest_ms}ms"),
             Self::SubWindowsMissing => {
                 f.write_str("sliding_window_buckets needs sub_windows, such as 10")
             }

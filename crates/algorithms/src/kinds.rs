@@ -8,11 +8,13 @@ pub struct Numbers {
     /// The quota in units.
     pub limit: u64,
     /// Buckets: parts of a unit. Windows: the length in milliseconds; calendar windows: the unit.
+    /// Slots: their ttl, in milliseconds.
     pub x: u64,
     /// Buckets: parts that drain each millisecond. Sub-windows: how many in a window. Calendar
-    /// windows: the label of the first whose edges are known.
+    /// windows: the label of the first whose edges are known. Slots: the stamp of the request's id.
     pub y: u64,
     /// Queues: the longest delay, in milliseconds. Calendar windows: the start of that window.
+    /// Slots: the secret of the request's id.
     pub z: u64,
 }
 
@@ -28,3 +30,4 @@ pub(crate) const SLIDING_WINDOW_BUCKETS_LOOSE: u8 = 8;
 pub(crate) const SLIDING_WINDOW: u8 = 9;
 /// Followed by the ends of the windows: see [`crate::Algorithm::edges`].
 pub(crate) const CALENDAR_WINDOW: u8 = 11;
+pub(crate) const CONCURRENCY: u8 = 12;

@@ -53,6 +53,8 @@ pub enum Kind {
     SlidingWindowBuckets,
     /// Two aligned counters, the older one weighted by its overlap.
     SlidingWindow,
+    /// Requests in flight: `rate` is how many, and how long a slot lives without being renewed.
+    Concurrency,
 }
 
 impl Kind {
@@ -66,6 +68,7 @@ impl Kind {
             Self::SlidingWindowLog => "sliding_window_log",
             Self::SlidingWindowBuckets => "sliding_window_buckets",
             Self::SlidingWindow => "sliding_window",
+            Self::Concurrency => "concurrency",
         }
     }
 }

@@ -88,6 +88,10 @@ pub(crate) trait Quota {
     fn free(&self, _usage: &mut Self::Usage<'_>, _freed: &[Freed]) -> bool {
         false
     }
+    /// The slots that were to be renewed and are gone, in the place of a slot.
+    fn missing(&self, _usage: &Self::Usage<'_>) -> Option<QueueSlot> {
+        None
+    }
     /// The state was written by another edit of the limit.
     fn edited(&self, _usage: &mut Self::Usage<'_>) {}
     /// The state to store for a usage that was added to.
@@ -236,6 +240,7 @@ impl<'a, Q: Quota> Evaluated<'a, Q> {
             delay_ms,
         };
         let leased = quota.leased(&usage);
+        let slot = slot.or_else(|| quota.missing(&usage));
         let write = if self.changed || charged > 0 {
             Some(quota.save(usage))
         } else {

@@ -11,6 +11,7 @@ mod retry;
 mod turn_batching;
 
 pub(crate) use batcher::Load;
+pub(crate) use check_call::encode_checks;
 pub(crate) use clamp::MAX_PROXIES;
 pub use registry::CallId;
 pub(crate) use registry::{CheckCall, InFlight};

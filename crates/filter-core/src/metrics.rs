@@ -43,10 +43,16 @@ pub(crate) enum Event {
     LeaseReturned,
     /// A unit whose deadline passed.
     LeaseExpired,
+    /// A slot that a request got.
+    SlotTaken,
+    /// A slot that a request gave back.
+    SlotFreed,
+    /// A slot that was gone when it was to be renewed.
+    SlotLapsed,
 }
 
 impl Event {
-    const ALL: [Self; 16] = [
+    const ALL: [Self; 19] = [
         Self::CalloutAnswered,
         Self::CalloutFailed,
         Self::CalloutRetried,
@@ -63,6 +69,9 @@ impl Event {
         Self::LeaseSettled,
         Self::LeaseReturned,
         Self::LeaseExpired,
+        Self::SlotTaken,
+        Self::SlotFreed,
+        Self::SlotLapsed,
     ];
 
     fn name(self) -> &'static str {
@@ -83,6 +92,9 @@ impl Event {
             Self::LeaseSettled => "rl_lease.settled",
             Self::LeaseReturned => "rl_lease.returned",
             Self::LeaseExpired => "rl_lease.expired",
+            Self::SlotTaken => "rl_slots.taken",
+            Self::SlotFreed => "rl_slots.freed",
+            Self::SlotLapsed => "rl_slots.lapsed",
         }
     }
 }

@@ -7,6 +7,7 @@ mod admit;
 mod decide;
 mod descriptor;
 mod hold;
+mod in_flight;
 mod limit_check;
 mod limiter_traffic;
 mod pending_check;
@@ -18,9 +19,11 @@ pub(crate) use descriptor::{Extracted, Plan};
 pub use descriptor::{NoProperty, Request};
 use hold::{Held, HoldPermit, Holds};
 pub(crate) use hold::{LimiterSlots, LocalSlot, Slots};
+use in_flight::InFlight;
+pub(crate) use in_flight::{HeldSlots, Share};
 use limit_check::LocalDecision;
 pub(crate) use limit_check::{DenyingLimits, LeaseUse, LimitCheck, quota_status};
-use pending_check::SlotRelease;
+pub(crate) use pending_check::SlotRelease;
 pub(crate) use pending_check::{Attempts, PendingCheck};
 pub(crate) use streams::Stream;
 use streams::Streams;
@@ -30,14 +33,16 @@ use streams::Streams;
 pub(crate) struct Requests {
     pub(crate) streams: Streams,
     pub(crate) holds: Holds,
+    pub(crate) in_flight: InFlight,
 }
 
 impl Requests {
-    /// `hold_max` is how many requests may be held at once.
-    pub(crate) fn new(hold_max: usize) -> Self {
+    /// `hold_max` is how many requests may be held at once, `key` random.
+    pub(crate) fn new(hold_max: usize, key: [u8; 16]) -> Self {
         Self {
             streams: Streams::default(),
             holds: Holds::new(hold_max),
+            in_flight: InFlight::new(key),
         }
     }
 }

@@ -59,7 +59,7 @@ impl Worker {
         Self {
             process: Process::new(identity.try_into().unwrap_or_default()),
             policy: Policy::new(&mut config, &mut random),
-            requests: Requests::new(config.hold_max),
+            requests: Requests::new(config.hold_max, secret_of(&seed)),
             calls: Calls::new(token, config.limiter.timeout_ms),
             outage: Outage::new(&config, Random::new(random.next_u64())),
             cache: WorkerCache::default(),
@@ -120,8 +120,9 @@ impl Worker {
         }
     }
 
-    /// A request ended: answered, reset by its client, or failed.
-    pub fn on_gone(&mut self, stream: StreamId) {
+    /// A request ended: answered, reset by its client, or failed. Returns whether it held slots, so
+    /// that the host should call [`Worker::on_turn_end`] when this turn ends.
+    pub fn on_gone(&mut self, stream: StreamId) -> bool {
         match self.requests.streams.remove(stream) {
             Some(Stream::Waiting) => {
                 let of_stream = |check: &PendingCheck| check.stream == Some(stream);
@@ -132,6 +133,11 @@ impl Worker {
             Some(Stream::Held) => self.requests.holds.forget(stream),
             Some(Stream::Passed(_)) | None => {}
         }
+        let ended = self.requests.in_flight.end(stream);
+        if ended {
+            self.ticks.hurry();
+        }
+        ended
     }
 
     /// The tick that [`Worker::tick_ms`] asked for.
@@ -146,6 +152,8 @@ impl Worker {
             self.on_check_call_failed(host, now, lost, ChargeStatus::Unknown);
         }
         self.maintain_leases(host, now);
+        self.renew_slots(now);
+        self.send_orphans(host, now);
         let open = self.outage.breaker.is_open(host, now);
         if !open {
             self.retry_unsent(now);
@@ -177,6 +185,11 @@ impl Worker {
                 self.calls.add_duration(now, &call);
                 self.on_checks_answered(host, now, call, answer);
             }
+            Some(InFlight::Orphans) => {
+                let answered =
+                    answer.is_some_and(|answer| answer.header(":status") == Some(b"200"));
+                self.on_orphans_answered(host, id, answered);
+            }
             // Reports are neither confirmed nor retried.
             Some(InFlight::Report) | None => {}
         }
@@ -195,6 +208,7 @@ impl Worker {
                 self.warn_failed(now, "no such cluster, or none of its hosts is there");
                 self.on_check_call_failed(host, now, call, ChargeStatus::NotCharged);
             }
+            Some(InFlight::Orphans) => self.on_orphans_answered(host, id, false),
             Some(InFlight::Report) | None => {}
         }
         self.send_soon(host, now);
@@ -219,4 +233,14 @@ impl Worker {
         let share = u64::from(self.config.enabled_percent);
         share >= 100 || self.random.below(100) < share
     }
+}
+
+/// The key of this worker's ids, out of the parts of the seed that no number shows.
+fn secret_of(seed: &[u8; 48]) -> [u8; 16] {
+    let mut key = [0; 16];
+    let parts = seed.iter().skip(40).chain(seed.iter().skip(24));
+    for (byte, part) in key.iter_mut().zip(parts) {
+        *byte = *part;
+    }
+    key
 }

@@ -21,7 +21,7 @@ mod warnings;
 mod write;
 
 // What a policy's numbers are.
-pub use algorithms::Rate;
+pub use algorithms::{Rate, SlotAct, SlotId};
 
 // What a policy is read from and says; most who use one need nothing else of these crates.
 pub use documents::{
@@ -44,6 +44,6 @@ pub use limit::{
 };
 pub use pause::Pause;
 pub use quota::Quota;
-pub use rate::{RateText, parse_rate};
+pub use rate::{AmountText, RateText, parse_rate};
 pub use snapshot::Opaque;
 pub use warnings::{BUILT_IN, Dear, Supply, Surroundings};

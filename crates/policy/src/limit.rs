@@ -1,6 +1,6 @@
 //! A validated policy and its limits.
 
-use algorithms::Rate;
+use algorithms::{Kind, Rate};
 use documents::{Choice, Name};
 use patterns::Pattern;
 
@@ -223,6 +223,11 @@ impl Limit {
         let per = self.per.iter();
         let service = self.descriptor.is_some();
         matched.chain(per.filter(move |key| !service || !is_descriptor(key)))
+    }
+
+    /// Whether it limits requests in flight, each of which holds a slot.
+    pub fn gives_slots(&self) -> bool {
+        self.quota.parameters().kind == Kind::Concurrency
     }
 
     /// Whether the limit limits nothing.

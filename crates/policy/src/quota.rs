@@ -54,6 +54,7 @@ impl Choice for Written<Kind> {
         ("sliding_window_log", Self(Kind::SlidingWindowLog)),
         ("sliding_window_buckets", Self(Kind::SlidingWindowBuckets)),
         ("sliding_window", Self(Kind::SlidingWindow)),
+        ("concurrency", Self(Kind::Concurrency)),
     ];
 }
 
@@ -76,6 +77,8 @@ pub(crate) fn field_of(error: &ParameterError) -> &'static str {
     match error {
         ParameterError::BurstTooLarge { .. } => "burst",
         ParameterError::DelayTooLong { .. } => "max_delay",
+        ParameterError::SlotsTooMany { .. } => "limit",
+        ParameterError::SlotTtl { .. } => "slot_ttl",
         ParameterError::SubWindowsMissing | ParameterError::SubWindows { .. } => "sub_windows",
         ParameterError::Unused { parameter, .. } | ParameterError::NoCalendar(parameter) => {
             parameter

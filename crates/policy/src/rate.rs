@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use algorithms::{CalendarUnit, Rate};
+use algorithms::{CalendarUnit, Kind, Parameters, Rate};
 use documents::{Duration, UnitError, parse_digits, parse_duration, unit_ms};
 
 /// A rate `N/P`, where P is a unit or a number of them, or a day, week, month or year of the calendar.
@@ -40,6 +40,20 @@ impl fmt::Display for RateText {
             .strip_prefix('1')
             .filter(|unit| unit_ms(unit).is_some());
         write!(f, "{}/{}", self.0.units, unit.unwrap_or(&period))
+    }
+}
+
+/// How much a limit allows, as people write it: a rate, or `10 in flight`.
+#[derive(Clone, Copy, Debug)]
+pub struct AmountText<'q>(pub &'q Parameters);
+
+impl fmt::Display for AmountText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(parameters) = self;
+        match parameters.kind {
+            Kind::Concurrency => write!(f, "{} in flight", parameters.rate.units),
+            _ => RateText(parameters.rate).fmt(f),
+        }
     }
 }
 

@@ -11,12 +11,14 @@ mod numbers;
 mod overrides;
 mod policy;
 mod references;
+mod slots;
 
 pub(crate) use limit::{LIMIT_FIELDS, read_limit};
 pub(crate) use matchers::read_matchers_alone;
 pub use policy::read_limits;
 pub(crate) use policy::{FORMAT, read_policy};
 pub(crate) use references::{Placed, check_references};
+pub(crate) use slots::DEFAULT_TTL_MS;
 
 #[cfg(test)]
 mod schema_tests;

@@ -1,6 +1,7 @@
 //! Back from meaning to a document: only what differs from the defaults, in the order of the
 //! manual.
 
+use algorithms::Kind;
 use documents::{Choice, Duration, Name, Node, format_timestamp, value_to_node};
 use patterns::Pattern;
 
@@ -9,6 +10,7 @@ use crate::{
     Scope,
     quota::{DEFAULT_MAX_DELAY_MS, Written},
     rate::RateText,
+    read::DEFAULT_TTL_MS,
 };
 
 /// Fields in the order in which they are set.
@@ -87,7 +89,15 @@ impl Limit {
         }
         let parameters = self.quota.parameters();
         fields.set("algorithm", Node::text(Written(parameters.kind).word()));
-        fields.set("rate", Node::text(RateText(parameters.rate).to_string()));
+        if parameters.kind == Kind::Concurrency {
+            fields.number("limit", Some(parameters.rate.units));
+            let ttl_ms = Some(parameters.rate.period_ms).filter(|ms| *ms != DEFAULT_TTL_MS);
+            if let Some(ms) = ttl_ms {
+                fields.set("slot_ttl", Node::text(Duration(ms).to_string()));
+            }
+        } else {
+            fields.set("rate", Node::text(RateText(parameters.rate).to_string()));
+        }
         fields.number("burst", parameters.burst);
         fields.number("sub_windows", parameters.sub_windows);
         if let Some(strict) = parameters.strict {
@@ -174,9 +184,11 @@ impl Override {
                 rate,
                 burst,
                 time_zone,
-                ..
+                quota,
             } => {
-                if let Some(rate) = rate {
+                if quota.parameters().kind == Kind::Concurrency {
+                    fields.number("limit", rate.map(|rate| rate.units));
+                } else if let Some(rate) = rate {
                     fields.set("rate", Node::text(RateText(rate).to_string()));
                 }
                 fields.number("burst", burst);

@@ -1,6 +1,6 @@
 //! A check and its answer, whatever the encoding.
 
-use policy::{Descriptor, Mode, Name, Rate, Revision};
+use policy::{Descriptor, Mode, Name, Rate, Revision, SlotId};
 
 /// One request to be tested against every limit of the domain that matches it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,9 +24,12 @@ pub struct Check {
     /// A limit that is also in `skip` is tested with a cost of 0. Only in the compact
     /// encoding: clients of the JSON API have no leases.
     pub leases: Vec<LeaseRequest>,
-    /// Slots of queues that requests with this descriptor gave up: freed before the check is
-    /// decided, and whatever the decision.
+    /// Slots of queues that requests with this descriptor gave up, and what becomes of slots of
+    /// requests in flight: freed, renewed or entered again before the check is decided, and
+    /// whatever the decision.
     pub free: Vec<Free>,
+    /// The id of the request at limits on requests in flight; `None`: the limiter makes one.
+    pub slot: Option<SlotId>,
     /// The longest that a queue may delay the request, if that is less than what its limit says.
     pub max_delay_ms: Option<u64>,
     /// The proxy that requests leases: [`crate::compact::Batch::proxy_mark`].
@@ -35,6 +38,9 @@ pub struct Check {
     /// `descriptor` and `cost`. No encoding has them.
     pub service: Option<Box<ServiceCheck>>,
 }
+
+/// The longest time that a slot of a request in flight lives without being renewed: a day.
+const SLOT_TTL_MAX_MS: u64 = 86_400_000;
 
 /// Descriptors of one call of Envoy's rate limit service that are decided together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -119,7 +125,8 @@ pub struct Lease {
     pub ttl_ms: u64,
 }
 
-/// The name of an admitted request's slot in a queue. Nobody but the bucket reads it.
+/// The name of an admitted request's slot in a queue. Nobody but the bucket reads it. That of a
+/// request in flight has its id's stamp and secret, its ttl, and the limit's generation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Slot {
     /// When it starts, by the bucket's clock, in whole milliseconds.
@@ -140,7 +147,8 @@ pub struct Free {
     pub limit: Name,
     /// Its name.
     pub slot: Slot,
-    /// What its request was charged.
+    /// What its request was charged; of a request in flight, what becomes of the slot
+    /// (`algorithms::SlotAct`).
     pub units: u64,
 }
 
@@ -202,7 +210,9 @@ pub struct LimitAnswer {
     pub hidden: bool,
     /// The surplus granted; `None`: none, or none was wanted.
     pub lease: Option<Lease>,
-    /// The slot that a queue gave the request; [`Free`] gives it up.
+    /// The slot that a queue gave the request, or that it holds in flight; [`Free`] gives it up.
+    /// Where nothing was charged and slots were renewed: which of them are gone, as
+    /// `algorithms::Missing` has it.
     pub slot: Option<Slot>,
 }
 
@@ -216,6 +226,12 @@ impl Slot {
             turn,
         } = self;
         format!("{start_ms}.{parts}.{since_ms}.{turn}.{units}")
+    }
+
+    /// Of a request in flight, how long the slot lives without being renewed, in milliseconds. The
+    /// slot of a queue has a time in its place, which is later than any such duration.
+    pub fn ttl_ms(self) -> Option<u64> {
+        Some(self.since_ms).filter(|ms| *ms <= SLOT_TTL_MAX_MS)
     }
 
     /// What [`Self::to_text`] wrote, with the units.

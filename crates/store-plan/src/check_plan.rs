@@ -6,7 +6,7 @@ mod query;
 mod service;
 
 use algorithms::{
-    Algorithm, Freed, LeaseAsk,
+    Algorithm, Freed, Kind, LeaseAsk,
     check::{Options, Verdict},
 };
 use policy::{Compiled, Limit, Match, Mode, Name, Resolved};
@@ -72,7 +72,7 @@ pub struct Bucket {
     /// The label of the calendar window that they were admitted in; `None`: that of now.
     pub debit_serial: Option<u64>,
     lease: Option<Box<Lease>>,
-    /// Slots of a queue that requests gave up.
+    /// Slots of a queue that requests gave up, and what becomes of slots of requests in flight.
     pub free: Vec<Freed>,
     /// How it takes part.
     pub mode: algorithms::check::Mode,
@@ -94,11 +94,14 @@ impl Bucket {
             key: keys.bucket_of(policy.domain(), limit, values),
             algorithm: asked.algorithm(algorithm),
             generation: limit.generation,
-            cost: limit.cost.saturating_mul(asked.cost(&limit.name, kind)),
+            cost: match kind {
+                Kind::Concurrency => asked.cost(&limit.name, kind).min(1),
+                _ => limit.cost.saturating_mul(asked.cost(&limit.name, kind)),
+            },
             debit,
             debit_serial,
             lease: asked.lease(limit, algorithm),
-            free: asked.free(&limit.name),
+            free: asked.free(limit, kind),
             mode: match mode {
                 Mode::Enforce => algorithms::check::Mode::Enforce,
                 Mode::Shadow | Mode::Degrade => algorithms::check::Mode::Observe,

@@ -10,6 +10,7 @@ mod memory;
 mod options;
 mod redis;
 pub mod scripts;
+mod slot_id;
 mod store;
 mod url;
 
@@ -18,6 +19,7 @@ pub use error::{CheckError, EditError, Refusal, StoreError};
 pub use health::{Health, Rights};
 pub use options::{Options, open};
 pub use redis_link::{SCHEMES, Server, slot};
+pub use slot_id::new_slot_id;
 pub use store::{
     ActiveProxies, Buckets, Checks, Credit, CreditReport, Cursor, Diagnostics, Inspection, KeyScan,
     LimitOf, ListedBucket, OverrideCursor, OverridePage, Page, PingReply, Policies, ProxyCounts,

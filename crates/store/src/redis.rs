@@ -6,7 +6,7 @@
 //! ~rl:* &rl:* -@all +eval +evalsha +script|load +script|exists +ping +time
 //! +get +set +del +unlink +scan +pttl +pexpire +persist +rename
 //! +hget +hset +hdel +hmget +hlen +hgetall +hscan +lindex +llen +lrange +lset +ltrim +rpush
-//! +xadd +xdel +xlen +xrange +xrevrange +zadd +zcard +zremrangebyscore
+//! +xadd +xdel +xlen +xrange +xrevrange +zadd +zcard +zremrangebyscore +zcount +zrange +zrangebyscore +zrem +zscore
 //! +sadd +smembers +publish +subscribe
 //! ```
 //!

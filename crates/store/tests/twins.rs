@@ -179,6 +179,51 @@ fn queues_on_redis() {
     compare_queues(&mut Server::start(harness::Engine::Redis), steps() / 3);
 }
 
+/// Walks through requests in flight that are renewed, freed and entered again.
+fn compare_slots(twin: &mut dyn Engine, steps: u64) {
+    const STEPS_PER_BUCKET: u64 = 300;
+    let (mut taken, mut denied, mut missing) = (0, 0, 0);
+    for seed in first_seed()..first_seed() + steps.div_ceil(STEPS_PER_BUCKET) {
+        let (mut rust, mut walk) = (RustEngine::default(), Walk::of_slots(seed));
+        let mut chance = Random::new(seed ^ 0x5107);
+        for step in 0..STEPS_PER_BUCKET {
+            let (now_ms, subjects) = walk.slots_step();
+            let options = any_options(&mut chance, &subjects);
+            let at = format!("seed {seed} step {step}");
+            let expected = check_both(&mut rust, twin, &subjects, now_ms, options, &at);
+            let Ok(verdict) = expected else { continue };
+            walk.observe(&verdict);
+            for limit in &verdict.limits {
+                taken += limit.charged;
+                denied += u64::from(!limit.decision.allowed);
+                missing += u64::from(limit.charged == 0 && limit.slot.is_some());
+            }
+        }
+    }
+    let often = steps / 50;
+    assert!(
+        taken > often && denied > often && missing > often,
+        "{taken} {denied} {missing}"
+    );
+}
+
+#[test]
+fn slots_in_an_interpreter() {
+    compare_slots(&mut LuaRedis::new(), steps());
+}
+
+#[test]
+#[ignore = "needs a server"]
+fn slots_on_redis() {
+    compare_slots(&mut Server::start(harness::Engine::Redis), steps() / 3);
+}
+
+#[test]
+#[ignore = "needs a server"]
+fn slots_on_valkey() {
+    compare_slots(&mut Server::start(harness::Engine::Valkey), steps() / 3);
+}
+
 /// Many checks of one call: several that ask the same of different buckets, others between them.
 #[test]
 fn in_one_call() {

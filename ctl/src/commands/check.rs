@@ -5,7 +5,7 @@ mod view;
 use std::time::Duration;
 
 use clap::Args;
-use policy::{Compiled, Name, Policy, parse_duration};
+use policy::{Compiled, Name, Policy, SlotId, parse_duration};
 use protocol::{Answer, Check as Request};
 use store::CheckError;
 use tokio::time::Instant;
@@ -78,6 +78,7 @@ impl Check {
             max_delay_ms: None,
             proxy: 0,
             service: None,
+            slot: Some(store::new_slot_id(SlotId::PROGRAM)),
         };
         let mut compiled = Compiled::new(policy);
         let deadline = Instant::now() + Duration::from_millis(wait.unwrap_or(0));

@@ -1,7 +1,7 @@
 //! `rlctl delete-limit`.
 
 use clap::Args;
-use policy::{Limit, Override, Policy, RateText};
+use policy::{AmountText, Limit, Override, Policy};
 use store::{Change, LimitOf, Overrides, StoreError, Stored};
 
 use super::set_limit::between;
@@ -66,7 +66,7 @@ impl DeleteLimit {
             0 => String::new(),
             n => format!(", {}", session::deletion_summary(n)),
         };
-        let (name, rate) = (&confirmed.name, RateText(confirmed.quota.parameters().rate));
+        let (name, rate) = (&confirmed.name, AmountText(confirmed.quota.parameters()));
         self.ask(format!(
             "delete limit {name} of domain {domain} ({rate}{overrides})"
         ))

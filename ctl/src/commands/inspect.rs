@@ -1,5 +1,6 @@
 //! `rlctl inspect`.
 
+mod holders;
 mod view;
 
 use clap::Args;
@@ -127,7 +128,13 @@ async fn look(
     let index = compiled.position(limit.name.as_str());
     let found = index.and_then(|index| compiled.override_for(index, &values).cloned());
     let in_force = found.filter(|found| found.until_ms.is_none_or(|until| now.now_ms < until));
+    let holders = if limit.gives_slots() {
+        Some(holders::of(session, &now).await)
+    } else {
+        None
+    };
     Ok(Bucket {
+        holders,
         domain: compiled.domain().clone(),
         limit: limit.clone(),
         values,

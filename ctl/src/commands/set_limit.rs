@@ -52,7 +52,7 @@ pub struct SetLimit {
     bucket: Vec<Pair>,
 
     /// That bucket is not limited.
-    #[arg(long, requires = "bucket", conflicts_with_all = ["rate", "burst"],
+    #[arg(long, requires = "bucket", conflicts_with_all = ["rate", "burst", "limit"],
         help_heading = "One bucket")]
     unlimited: bool,
 

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use insight::limit::{matchers, notes, plain};
-use policy::Limit;
+use policy::{AmountText, Limit};
 
 use super::{Page, Table, counted};
 use crate::clock::now_ms;
@@ -46,7 +46,11 @@ pub fn table(limits: &[Limit], overrides: &[u64], page: Page) -> String {
             } else {
                 or("algorithm", "token_bucket")
             },
-            field("rate"),
+            if limit.gives_slots() {
+                AmountText(limit.quota.parameters()).to_string()
+            } else {
+                field("rate")
+            },
             field("burst"),
             overrides,
             notes(limit, now_ms()),

@@ -1,7 +1,7 @@
 //! Running scenarios.
 
 use algorithms::{
-    Debits, Freed, RetryAfter,
+    Debits, Freed, RetryAfter, SlotId,
     check::{Mode, Options, Verdict},
 };
 use policy::{Compiled, Match, Resolved};
@@ -62,7 +62,8 @@ async fn run_one(
                 held.push(Vec::new());
             }
             Step::Check(request) => {
-                let (answer, slots) = check(index, &policy, request, engine).await?;
+                let id = SlotId::new(0, SlotId::PROGRAM, u64::try_from(at).unwrap_or(0) + 1);
+                let (answer, slots) = check(index, &policy, request, id, engine).await?;
                 held.push(slots);
                 run.differences.extend(differences(at, request, &answer));
                 run.steps.push(Some(answer));
@@ -90,6 +91,7 @@ async fn check(
     scenario: usize,
     policy: &Compiled,
     request: &Request,
+    id: SlotId,
     engine: &mut impl Engine,
 ) -> Result<(Answer, Vec<Subject>), Error> {
     let mut subjects = Vec::new();
@@ -106,9 +108,13 @@ async fn check(
             names.push(found.limit.name.to_string());
             subjects.push(Subject {
                 bucket: bucket(scenario, &found),
-                algorithm: calendar::at(quota.algorithm(), request.t_ms),
+                algorithm: calendar::at(quota.algorithm(), request.t_ms).for_request(id),
                 generation: found.limit.generation,
-                cost: found.limit.cost.saturating_mul(request.cost),
+                cost: if found.limit.gives_slots() {
+                    request.cost.min(1)
+                } else {
+                    found.limit.cost.saturating_mul(request.cost)
+                },
                 free: Vec::new(),
                 mode: mode(&found),
             });

@@ -1,10 +1,9 @@
 //! From checks to decisions: through the batcher, and once more where the policy was out of date.
 
-use std::sync::Arc;
-
-use policy::Name;
+use policy::{Name, SlotAct, SlotId};
 use protocol::{Answer, ApiError, Check, ErrorCode, LeaseRequest};
-use store::{CheckError, CheckPlanError, StoreError};
+use std::sync::Arc;
+use store::{CheckError, CheckPlanError, StoreError, new_slot_id};
 use tokio::time::{Instant, timeout_at};
 
 use super::{Api, refusal};
@@ -28,11 +27,14 @@ impl Api {
     pub(super) async fn decide(
         &self,
         domain: &Name,
-        checks: Vec<Check>,
+        mut checks: Vec<Check>,
         deadline: Instant,
         proxy: Option<Arc<str>>,
     ) -> Result<Decided, ApiError> {
         let started = Instant::now();
+        for check in &mut checks {
+            name(check);
+        }
         let policy = self.active(domain)?;
         let summaries: Vec<CheckSummary> = checks.iter().map(CheckSummary::of).collect();
         let outcome = self
@@ -110,6 +112,17 @@ impl Api {
     }
 }
 
+/// Makes an id for a request that a limit on requests in flight may give a slot to.
+fn name(check: &mut Check) {
+    if check.slot.is_none() {
+        let mark = match check.service {
+            Some(_) => SlotId::SERVICE,
+            None => SlotId::PROGRAM,
+        };
+        check.slot = Some(new_slot_id(mark));
+    }
+}
+
 /// What is counted of a check after it was moved to the batcher.
 struct CheckSummary {
     /// Whether it charges; peeks are not counted.
@@ -117,6 +130,8 @@ struct CheckSummary {
     /// Limits that the check only leases from.
     settled: Vec<Name>,
     leases: Vec<LeaseRequest>,
+    /// Slots that it frees, of queues too.
+    freed: Vec<Name>,
 }
 
 impl CheckSummary {
@@ -125,6 +140,11 @@ impl CheckSummary {
             charging: check.cost > 0 && !check.peek,
             settled: check.skip.clone(),
             leases: check.leases.clone(),
+            freed: {
+                let free = check.free.iter();
+                let freed = free.filter(|free| free.units == SlotAct::Free as u64);
+                freed.map(|free| free.limit.clone()).collect()
+            },
         }
     }
 
@@ -134,9 +154,13 @@ impl CheckSummary {
         }
         for limit in &answer.limits {
             counters.granted(limit);
+            counters.slot(limit);
             if self.charging && !self.settled.contains(&limit.name) {
                 counters.decided(limit);
             }
+        }
+        for limit in &self.freed {
+            counters.freed(limit);
         }
         for lease in &self.leases {
             for settlement in &lease.settle {

@@ -7,7 +7,7 @@ use prometheus_client::metrics::counter::Counter;
 use protocol::{DecidedBy, LimitAnswer, Outcome, Settlement, compact::Tally};
 use store::LimitActivity;
 
-use super::{decisions::LimitDecisions, leases::LeaseCounters};
+use super::{decisions::LimitDecisions, leases::LeaseCounters, slots::SlotCounters};
 
 /// The counters of one domain at one revision, found once and not for every check.
 #[derive(Debug)]
@@ -26,6 +26,8 @@ pub(super) struct LimitCounters {
     pub(super) delayed: Counter,
     pub(super) decisions: LimitDecisions,
     pub(super) leases: LeaseCounters,
+    /// Of a limit on requests in flight.
+    pub(super) slots: Option<SlotCounters>,
 }
 
 /// What the counters of one limit say.
@@ -66,6 +68,7 @@ impl DomainCounters {
                 delayed,
                 decisions: _,
                 leases: _,
+                slots: _,
             } = counters;
             let counts = LimitCounts {
                 // In the order of `Outcome::ALL`.
@@ -117,6 +120,28 @@ impl DomainCounters {
     pub(crate) fn granted(&self, answer: &LimitAnswer) {
         if let (Some(lease), Some(counters)) = (answer.lease, self.limits.get(&answer.name)) {
             counters.leases.granted.inc_by(lease.units);
+        }
+    }
+
+    /// Counts a slot that a request got, or slots that were to be renewed and are gone.
+    pub(crate) fn slot(&self, answer: &LimitAnswer) {
+        let counters = self.limits.get(&answer.name);
+        let slots = counters.and_then(|counters| counters.slots.as_ref());
+        if let (Some(slot), Some(slots)) = (answer.slot, slots) {
+            if answer.charged > 0 {
+                slots.taken.inc();
+            } else {
+                let gone = slot.start_ms.count_ones() + slot.parts.count_ones();
+                slots.lapsed.inc_by(gone.into());
+            }
+        }
+    }
+
+    /// Counts a slot that was freed.
+    pub(crate) fn freed(&self, limit: &Name) {
+        let counters = self.limits.get(limit);
+        if let Some(slots) = counters.and_then(|counters| counters.slots.as_ref()) {
+            slots.freed.inc();
         }
     }
 

@@ -25,6 +25,7 @@ async fn ask(
         debits: Vec::new(),
         free: Vec::new(),
         max_delay_ms: None,
+        slot: None,
         leases: vec![LeaseRequest {
             limit: name("api"),
             want,

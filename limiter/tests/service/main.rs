@@ -27,6 +27,7 @@ mod rate_limit;
 mod rate_limit_model;
 mod rls_config;
 mod shutdown;
+mod slots;
 mod store_losses;
 mod store_states;
 mod support;

@@ -137,6 +137,7 @@ async fn decisions(described: &mut Description) {
         .check(&ask(check("/export", "a")), "post", "/v1/check", 200)
         .await;
     assert!(queued.json().unwrap()["limits"][0]["slot"].is_string());
+    held_slots(described, &service).await;
     let batch = json!({"domain": "shop", "checks": [
         {"descriptor": {"path": "/api", "user": {"base64": "/w=="}}, "cost": 2},
         {"descriptor": {"path": "/none"}, "require_match": true},
@@ -185,6 +186,37 @@ async fn descriptors(described: &mut Description, service: &Service) {
     assert_eq!(answer["statuses"][1]["limitRemaining"], 7, "{answer}");
     let reply = described.check(&call, "post", "/json", 429).await;
     assert_eq!(reply.json().unwrap()["overallCode"], "OVER_LIMIT");
+}
+
+/// A request in flight: its slot is renewed, freed, and gone.
+async fn held_slots(described: &mut Description, service: &Service) {
+    let check = json!({"domain": "shop", "descriptor": {"path": "/held"}});
+    let held = described
+        .check(
+            &service.client.post(
+                &format!("{}/v1/check", service.limiter.url()),
+                check.to_string(),
+            ),
+            "post",
+            "/v1/check",
+            200,
+        )
+        .await;
+    let slot = &held.json().unwrap()["limits"][0]["slot"];
+    let slots =
+        json!({"domain": "shop", "descriptor": {"path": "/held"}, "slots": {"in-flight": slot}});
+    for (path, missing) in [
+        ("/v1/renew", json!([])),
+        ("/v1/release", json!([])),
+        ("/v1/renew", json!(["in-flight"])),
+    ] {
+        let request = service.client.post(
+            &format!("{}{path}", service.limiter.url()),
+            slots.to_string(),
+        );
+        let reply = described.check(&request, "post", path, 200).await;
+        assert_eq!(reply.json().unwrap()["missing"], missing);
+    }
 }
 
 /// The one that may wait waits for most of an hour; the next is refused.
@@ -243,6 +275,8 @@ async fn refusals(described: &mut Description) {
         ("get", "/v1/policy"),
         ("post", "/v1/report"),
         ("post", "/json"),
+        ("post", "/v1/release"),
+        ("post", "/v1/renew"),
     ] {
         let url = format!("{base}{path}");
         let request = if method == "get" {
@@ -284,6 +318,20 @@ async fn refusals(described: &mut Description) {
     }
     let large = call("x".repeat(5000));
     described.check(&large, "post", "/json", 413).await;
+    for path in ["/v1/release", "/v1/renew"] {
+        let slots = |body: &str| {
+            with(
+                service
+                    .client
+                    .post(&format!("{base}{path}"), body.to_owned()),
+            )
+        };
+        let unknown = r#"{"domain":"none","descriptor":{},"slots":{"in-flight":"1.2.1000.4.1"}}"#;
+        let long = "x".repeat(5000);
+        for (body, status) in [("{}", 400), (unknown, 404), (long.as_str(), 413)] {
+            described.check(&slots(body), "post", path, status).await;
+        }
+    }
     let report = |body: String| with(service.client.post(&format!("{base}/v1/report"), body));
     described
         .check(&report("nonsense".to_owned()), "post", "/v1/report", 400)
@@ -349,6 +397,12 @@ async fn outage(described: &mut Description) {
     let url = format!("{}/json", service.limiter.url());
     let call = service.client.post(&url, call.to_string());
     described.check(&call, "post", "/json", 503).await;
+    for path in ["/v1/release", "/v1/renew"] {
+        let body = r#"{"domain":"shop","descriptor":{"path":"/held"},"slots":{"in-flight":"1.2.1000.4.1"}}"#;
+        let url = format!("{}{path}", service.limiter.url());
+        let request = service.client.post(&url, body.to_owned());
+        described.check(&request, "post", path, 503).await;
+    }
     let ready = format!("{}/readyz", service.limiter.admin_url());
     described
         .check(&service.client.get(&ready), "get", "/readyz", 200)

@@ -41,6 +41,7 @@ mod reconfiguration_in_flight;
 mod recovery;
 mod redirects;
 mod replica_failure;
+mod requests_in_flight;
 mod several_limits;
 mod spellings;
 mod stores;

@@ -108,6 +108,7 @@ fn batch() -> Result<Batch> {
         leases: Vec::new(),
         free: Vec::new(),
         max_delay_ms: None,
+        slot: None,
     };
     Ok(Batch {
         domain: name("shop")?,

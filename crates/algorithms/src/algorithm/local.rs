@@ -20,7 +20,9 @@ macro_rules! of_fixed_size {
             Engine::FixedWindow($quota) => $body,
             Engine::CalendarWindow($quota) => $body,
             Engine::SlidingWindow($quota) => $body,
-            Engine::SlidingWindowLog(_) | Engine::SlidingWindowBuckets(_) => return None,
+            Engine::SlidingWindowLog(_)
+            | Engine::SlidingWindowBuckets(_)
+            | Engine::Concurrency(_) => return None,
         })
     };
 }

@@ -19,6 +19,8 @@ pub(crate) enum Role {
     Precheck = 2,
     /// Leased units of a global bucket. They are not used any more once the entry is evicted.
     Lease = 3,
+    /// This proxy's share of a limit on requests in flight, during an outage.
+    InFlight = 4,
 }
 
 /// A bucket's key in the shared table, in one role.

@@ -8,7 +8,8 @@ use crate::{
     cache::{BucketEntry, BucketStatus, CachedDenial, Update, worker_cache},
     host::Host,
     metrics::Event,
-    request::{Admission, DenyingLimits, LimiterSlots, PendingCheck, Slots, Stream},
+    outage::ChargeStatus,
+    request::{Admission, DenyingLimits, HeldSlots, LimiterSlots, PendingCheck, Slots, Stream},
     response::{Denial, QuotaStatus},
     time::Now,
     worker::Worker,
@@ -24,10 +25,15 @@ impl Worker {
         mut check: PendingCheck,
         mut answer: Answer,
     ) {
-        if check.free.is_some() {
-            return;
+        if let Some(release) = check.free.as_deref() {
+            return self.on_slots_answered(now, sent, release, &answer);
         }
         clamp(&check, &mut answer);
+        let in_flight = HeldSlots::of(&check, &answer, sent);
+        if in_flight.is_late(now) {
+            self.requests.in_flight.release(in_flight);
+            return self.fall_back(host, now, check, ChargeStatus::Unknown);
+        }
         self.apply_grants(host, now, sent, &mut check, &mut answer);
         let mut slots = Slots {
             global: LimiterSlots::of(&check, &answer, now),
@@ -42,6 +48,7 @@ impl Worker {
         if !self.is_awaited(&check) {
             // The client left. Its charge stands; its slots in queues are freed.
             self.requests.holds.release_slots(slots);
+            self.requests.in_flight.release(in_flight);
             if let Some(policy) = &check.policy {
                 self.cancel_units(policy, &check.limit_checks);
             }
@@ -53,32 +60,20 @@ impl Worker {
                 degraded: degraded(&answer),
                 delay_ms: longest_delay(&answer),
                 slots: std::mem::take(&mut slots),
+                in_flight,
             };
             return self.admit(host, now, &mut check, admission);
         }
         self.requests.holds.release_slots(slots);
+        self.requests.in_flight.release(in_flight);
         if let Some(policy) = check.policy.clone() {
             self.refund_local(host, now, &policy, &check.limit_checks);
         }
         if check.hold.barred {
             self.counts.happened(Event::HoldFull);
         }
-        let mut denying = DenyingLimits::default();
-        let enforcing = answer
-            .limits
-            .iter()
-            .filter(|limit| limit.mode == Mode::Enforce);
-        for limit in enforcing.filter(|limit| !limit.allowed) {
-            denying.add(&limit.name, limit.hidden, limit.retry_after_ms);
-        }
-        let denial = Denial {
-            retry_after_ms: denying.retry_after_ms(),
-            by: denying.by,
-            source: DecidedBy::Limiter,
-            quota_statuses: quota_statuses(&check, &answer),
-        };
         if let Some(stream) = check.stream {
-            self.refuse(stream, denial);
+            self.refuse(stream, denial(&check, &answer));
         }
     }
 
@@ -129,7 +124,8 @@ impl Worker {
         }
         let status = BucketStatus::new(now, answer);
         let (key, generation) = (limit_check.key, answer.generation);
-        if answer.allowed || answer.mode != Mode::Enforce {
+        // A slot may be free the next moment, so that denial is not cached.
+        if answer.allowed || answer.mode != Mode::Enforce || limit.gives_slots() {
             let failing = self.outage.breaker.failed_lately(now);
             if self.cache.store_status(key, generation, status, failing) {
                 worker_cache::write_status(host, now, &shared.table, key, generation, status);
@@ -156,10 +152,35 @@ impl Worker {
     }
 }
 
+/// The denial that an answer is.
+fn denial(check: &PendingCheck, answer: &Answer) -> Denial {
+    let mut denying = DenyingLimits::default();
+    let enforcing = answer
+        .limits
+        .iter()
+        .filter(|limit| limit.mode == Mode::Enforce);
+    for limit in enforcing.filter(|limit| !limit.allowed) {
+        if check.gives_slots(&limit.name) {
+            denying.add_without_time(&limit.name, limit.hidden);
+        } else {
+            denying.add(&limit.name, limit.hidden, limit.retry_after_ms);
+        }
+    }
+    Denial {
+        retry_after_ms: denying.retry_after_ms(),
+        by: denying.by,
+        source: DecidedBy::Limiter,
+        quota_statuses: quota_statuses(check, answer),
+    }
+}
+
 /// The client's quota at each limit that it may see.
 fn quota_statuses(check: &PendingCheck, answer: &Answer) -> Vec<QuotaStatus> {
     let quotas = answer.limits.iter();
-    let quotas = quotas.filter(|limit| limit.mode == Mode::Enforce && !limit.hidden);
+    // The headers are about rates.
+    let quotas = quotas.filter(|limit| {
+        limit.mode == Mode::Enforce && !limit.hidden && !check.gives_slots(&limit.name)
+    });
     let quota_statuses = quotas.filter_map(|limit| {
         Some(QuotaStatus {
             limit: limit.name.clone(),

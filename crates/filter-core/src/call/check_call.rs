@@ -2,13 +2,14 @@
 
 use std::rc::Rc;
 
-use policy::Name;
+use policy::{Name, Revision};
 use protocol::{
     CHECK_CBOR,
     compact::{Batch, BatchCheck},
 };
 
 use crate::{
+    active_policy::PolicyState,
     call::CHECK_PATH,
     host::Host,
     metrics::Event,
@@ -68,16 +69,29 @@ impl Worker {
     }
 
     fn encode(&self, checks: &mut [PendingCheck]) -> Vec<u8> {
-        let domain = self.config.domain.clone();
-        encode(domain, self.process.proxy().to_owned(), checks)
+        encode_checks(self, checks)
     }
 }
 
+/// The body of a call with some checks.
+pub(crate) fn encode_checks(worker: &Worker, checks: &mut [PendingCheck]) -> Vec<u8> {
+    let domain = worker.config.domain.clone();
+    let revision = match &worker.policy.state {
+        PolicyState::Limits(policy) => Some(policy.compiled.revision().clone()),
+        PolicyState::NoLimits | PolicyState::Unknown => None,
+    };
+    encode(domain, worker.process.proxy().to_owned(), revision, checks)
+}
+
 /// The checks of one call, as the limiter reads them. The values are lent to the batch, not copied.
-fn encode(domain: Name, proxy: String, checks: &mut [PendingCheck]) -> Vec<u8> {
+fn encode(
+    domain: Name,
+    proxy: String,
+    revision: Option<Revision>,
+    checks: &mut [PendingCheck],
+) -> Vec<u8> {
     let first = checks.first();
     let keys = first.map_or_else(|| Rc::from([]), |check| Rc::clone(check.entries.keys()));
-    let policy = first.and_then(|check| check.policy.clone());
     let encoded = checks.iter_mut().map(|check| BatchCheck {
         values: check.entries.lend(&keys),
         cost: check.cost,
@@ -89,12 +103,13 @@ fn encode(domain: Name, proxy: String, checks: &mut [PendingCheck]) -> Vec<u8> {
             .as_ref()
             .map_or_else(Vec::new, |free| free.slots.clone()),
         max_delay_ms: check.hold.barred.then_some(0),
+        slot: check.slot,
     });
     let batch = Batch {
         domain,
         proxy,
         checks: encoded.collect(),
-        revision: policy.map(|policy| policy.compiled.revision().clone()),
+        revision,
         keys: keys.to_vec(),
     };
     let body = batch.encode();

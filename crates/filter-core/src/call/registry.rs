@@ -13,6 +13,8 @@ pub(crate) enum InFlight<T> {
     Poll,
     /// A report.
     Report,
+    /// Frees that a deleted worker left.
+    Orphans,
     /// A batch of checks.
     Checks(CheckCall<T>),
 }
@@ -34,6 +36,7 @@ pub(crate) struct Registry<T> {
     last_id: u32,
     poll: Option<CallId>,
     report: Option<(CallId, Now)>,
+    orphans: Vec<CallId>,
     checks: Vec<CheckCall<T>>,
 }
 
@@ -43,6 +46,7 @@ impl<T> Default for Registry<T> {
             last_id: 0,
             poll: None,
             report: None,
+            orphans: Vec::new(),
             checks: Vec::new(),
         }
     }
@@ -75,6 +79,19 @@ impl<T> Registry<T> {
         id
     }
 
+    /// Registers a call with frees that a deleted worker left.
+    pub(crate) fn start_orphans(&mut self) -> CallId {
+        let id = self.new_id();
+        self.orphans.push(id);
+        id
+    }
+
+    /// Takes the checks of all calls in flight.
+    pub(crate) fn take_checks(&mut self) -> Vec<T> {
+        let calls = std::mem::take(&mut self.checks);
+        calls.into_iter().flat_map(|call| call.checks).collect()
+    }
+
     /// When the report in flight was sent.
     pub(crate) fn report_sent(&self) -> Option<Now> {
         self.report.map(|(_, sent)| sent)
@@ -92,6 +109,10 @@ impl<T> Registry<T> {
         }
         if self.report.take_if(|(report, _)| *report == id).is_some() {
             return Some(InFlight::Report);
+        }
+        if let Some(at) = self.orphans.iter().position(|orphans| *orphans == id) {
+            self.orphans.swap_remove(at);
+            return Some(InFlight::Orphans);
         }
         let at = self.checks.iter().position(|call| call.id == id)?;
         Some(InFlight::Checks(self.checks.remove(at)))

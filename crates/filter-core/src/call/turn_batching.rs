@@ -33,6 +33,7 @@ impl Worker {
     pub fn on_turn_end(&mut self, host: &impl Host, now: Now) {
         self.calls.turn.requested_us = None;
         self.calls.turn.missed = false;
+        self.free_slots(host, now);
         self.send(host, now);
     }
 

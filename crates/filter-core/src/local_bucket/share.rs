@@ -29,6 +29,8 @@ impl Share {
                     edges.map(|edges| edges.grouped(windows, length_ms)),
                 ))
             }
+            // Of requests in flight, `request/in_flight/share.rs` has the share.
+            Kind::Concurrency => None,
             // Logs and sub-windows have no state of a small fixed size.
             Kind::SlidingWindow | Kind::SlidingWindowLog | Kind::SlidingWindowBuckets => {
                 self.of_window(parameters, Kind::SlidingWindow, proxies)

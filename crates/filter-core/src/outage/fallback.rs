@@ -71,7 +71,10 @@ impl Worker {
         charge: ChargeStatus,
     ) {
         if check.free.is_some() {
-            return self.requests.holds.keep_unsent(check, now);
+            return self.keep_unsent(check, now);
+        }
+        if charge == ChargeStatus::Unknown {
+            self.free_doubtful(now, &check);
         }
         // Later checks must look for debts, though an error of one check does not count for the
         // breaker.
@@ -87,7 +90,7 @@ impl Worker {
         charge: ChargeStatus,
     ) {
         if check.free.is_some() {
-            return self.requests.holds.keep_unsent(check, now);
+            return self.keep_unsent(check, now);
         }
         if let (Some(shared), ChargeStatus::NotCharged) = (self.process.shared(), charge) {
             check.restore_debts(host, now, &shared.table);
@@ -146,6 +149,8 @@ impl Worker {
                 }
             }
             if let Some(denial) = result.denial() {
+                let held = std::mem::take(&mut result.admission.in_flight);
+                self.requests.in_flight.release(held);
                 self.refund_local(host, now, policy, &check.limit_checks);
                 if let Some(stream) = check.stream {
                     self.record_denial(now, policy, &check.limit_checks, &check.entries, &denial);
@@ -234,6 +239,9 @@ impl Worker {
                 result
                     .closed
                     .add(&limit.name, limit.hidden, Some(RETRY_CLOSED_MS));
+            }
+            OnFailure::Deny | OnFailure::Local if limit.gives_slots() => {
+                self.fall_back_on_share(host, now, input, result);
             }
             OnFailure::Deny | OnFailure::Local => {
                 self.fall_back_locally(host, now, input, result);

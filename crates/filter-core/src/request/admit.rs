@@ -11,7 +11,9 @@ use crate::{
     local_bucket::{LocalBucket, Start},
     metrics::Event,
     random::Random,
-    request::{Held, HoldPermit, LeaseUse, LimitCheck, LocalSlot, PendingCheck, Slots, Stream},
+    request::{
+        Held, HeldSlots, HoldPermit, LeaseUse, LimitCheck, LocalSlot, PendingCheck, Slots, Stream,
+    },
     response::{Denial, QuotaHeaders, QuotaStatus},
     time::Now,
     worker::{Edits, HOLDING_MS, Refusal, Step, StreamId, Worker},
@@ -28,6 +30,8 @@ pub(crate) struct Admission {
     pub(crate) delay_ms: u64,
     /// The request's slots in queues that were decided elsewhere.
     pub(crate) slots: Slots,
+    /// Its slots at limits on requests in flight.
+    pub(crate) in_flight: HeldSlots,
 }
 
 impl Worker {
@@ -46,7 +50,7 @@ impl Worker {
             }
         }
         let Some(stream) = check.stream else {
-            return;
+            return self.requests.in_flight.release(admission.in_flight);
         };
         let edits = Edits {
             degraded: (!admission.degraded.is_empty()).then(|| {
@@ -66,6 +70,7 @@ impl Worker {
                 self.spend(policy, &mut check.limit_checks);
             }
             self.pass(stream, edits, quotas);
+            self.hold_slots(now, stream, admission.in_flight);
         } else if let Some(permit) = self.hold_permit(check) {
             if let Some(policy) = &check.policy {
                 self.spend(policy, &mut check.limit_checks);
@@ -81,7 +86,9 @@ impl Worker {
                 permit,
             });
             self.ticks.by(now, until_us, HOLDING_MS);
+            self.hold_slots(now, stream, admission.in_flight);
         } else {
+            self.requests.in_flight.release(admission.in_flight);
             self.requests.holds.release_slots(slots);
             if let Some(policy) = &check.policy {
                 self.cancel_units(policy, &check.limit_checks);

@@ -205,12 +205,15 @@ impl Worker {
 
     /// Queues a check of the request.
     fn check_with_limiter(&mut self, host: &impl Host, now: Now, mut check: PendingCheck) {
+        self.name_request(now, &mut check);
         let waits = check.policy.is_none()
             || check.opaque.is_some()
             || check
                 .limit_checks
                 .iter()
-                .any(|limit_check| limit_check.is_global() && limit_check.mode != Mode::Shadow);
+                .any(|limit_check| limit_check.is_global() && limit_check.mode != Mode::Shadow)
+            // A shadow limit counts what is in flight, too.
+            || check.slot.is_some();
         if let Some(stream) = check.stream
             && waits
         {

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use algorithms::{Algorithm, QueueSlot};
+use algorithms::{Algorithm, QueueSlot, SlotAct};
 use protocol::{Answer, Free};
 
 use crate::{
@@ -15,6 +15,9 @@ use crate::{
     time::Now,
     worker::{Edits, StreamId, Worker},
 };
+
+/// Releases of slots of requests in flight that wait for a limiter, at most: each of up to 64 slots.
+const MAX_UNSENT: usize = 4096;
 
 /// Held requests, the next one to go on last.
 #[derive(Debug)]
@@ -132,12 +135,21 @@ impl Holds {
         self.released.is_empty() && self.unsent.is_empty()
     }
 
+    /// Takes the releases that could not be sent.
+    pub(crate) fn take_unsent(&mut self) -> Vec<PendingCheck> {
+        std::mem::take(&mut self.unsent)
+    }
+
     /// Keeps a release that could not be sent, while slots of it are still to come.
-    pub(crate) fn keep_unsent(&mut self, mut check: PendingCheck, now: Now) {
+    fn keep_unsent(&mut self, mut check: PendingCheck, now: Now) {
         let Some(release) = &check.free else {
             return;
         };
-        if release.until_us > now.mono_us && self.unsent.len() < self.max {
+        let max = match release.skip {
+            Some(_) => MAX_UNSENT,
+            None => self.max,
+        };
+        if release.until_us > now.mono_us && self.unsent.len() < max {
             // The call took the entries.
             check.entries = release.entries.clone();
             self.unsent.push(check);
@@ -153,7 +165,7 @@ impl LimiterSlots {
         let slots = given.clone().filter_map(|limit| {
             Some(Free {
                 limit: limit.name.clone(),
-                slot: limit.slot?,
+                slot: limit.slot.filter(|slot| slot.ttl_ms().is_none())?,
                 units: limit.charged,
             })
         });
@@ -171,8 +183,20 @@ impl LimiterSlots {
 }
 
 impl Worker {
+    /// A check about slots was not answered: one that frees is kept, and those that were to be renewed
+    /// are due again.
+    pub(crate) fn keep_unsent(&mut self, check: PendingCheck, now: Now) {
+        match check.free.as_deref() {
+            Some(release) if release.act != SlotAct::Free => {
+                self.on_slots_unanswered(now, release);
+            }
+            _ => self.requests.holds.keep_unsent(check, now),
+        }
+    }
+
     /// Frees released slots: here, or with the next check call.
     pub(crate) fn free_slots(&mut self, host: &impl Host, now: Now) {
+        self.free_in_flight(host, now);
         for slots in std::mem::take(&mut self.requests.holds.released) {
             for of in slots.local {
                 self.free_local(host, now, &of);
@@ -190,7 +214,7 @@ impl Worker {
             if check.free.as_deref().is_some_and(to_come)
                 && let Err(check) = self.calls.batcher.push(check)
             {
-                self.requests.holds.keep_unsent(check, now);
+                self.keep_unsent(check, now);
             }
         }
     }
@@ -218,12 +242,15 @@ impl Worker {
         drop(matches);
         let mut check = PendingCheck::background(policy, slots.entries.clone(), limit_checks);
         check.free = Some(Box::new(SlotRelease {
+            act: SlotAct::Free,
+            streams: Vec::new(),
+            skip: None,
             slots: slots.slots,
             entries: slots.entries,
             until_us: slots.until_us,
         }));
         if let Err(check) = self.calls.batcher.push(check) {
-            self.requests.holds.keep_unsent(check, now);
+            self.keep_unsent(check, now);
         }
     }
 }

@@ -147,15 +147,22 @@ pub(crate) struct DenyingLimits {
     /// The longest wait among them, in milliseconds.
     wait_ms: u64,
     never: bool,
+    /// Whether the wait is known.
+    timed: bool,
 }
 
 impl DenyingLimits {
     pub(crate) fn add(&mut self, limit: &Name, hidden: bool, wait_ms: Option<u64>) {
         self.by.push((limit.clone(), !hidden));
         match wait_ms {
-            Some(ms) => self.wait_ms = self.wait_ms.max(ms),
+            Some(ms) => (self.wait_ms, self.timed) = (self.wait_ms.max(ms), true),
             None => self.never = true,
         }
+    }
+
+    /// A limit on requests in flight: a slot may be free the next moment, or not for long.
+    pub(crate) fn add_without_time(&mut self, limit: &Name, hidden: bool) {
+        self.by.push((limit.clone(), !hidden));
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -163,6 +170,6 @@ impl DenyingLimits {
     }
 
     pub(crate) fn retry_after_ms(&self) -> Option<u64> {
-        (!self.never).then_some(self.wait_ms)
+        (!self.never && self.timed).then_some(self.wait_ms)
     }
 }

@@ -2,11 +2,13 @@
 
 use std::rc::Rc;
 
+use algorithms::{SlotAct, SlotId};
 use policy::{Limit, Mode, Name, OnFailure, OverLimit};
 use protocol::{Debit, Free, LeaseRequest};
 
 use crate::{
     active_policy::ActivePolicy,
+    cache::BucketKey,
     call::Load,
     request::{Extracted, HoldPermit, LimitCheck},
     worker::StreamId,
@@ -32,7 +34,9 @@ pub(crate) struct PendingCheck {
     pub(crate) attempts: Attempts,
     /// What it needs if a queue delays the request.
     pub(crate) hold: Hold,
-    /// The slots that it frees. Such a check does nothing else.
+    /// The request's id, if a limit may give it a slot.
+    pub(crate) slot: Option<SlotId>,
+    /// The slots that it frees, renews or enters. Such a check does nothing else.
     pub(crate) free: Option<Box<SlotRelease>>,
 }
 
@@ -68,10 +72,16 @@ pub(crate) struct Hold {
     pub(crate) entries: Option<Box<Extracted>>,
 }
 
-/// Slots of queues that a request released.
+/// Slots of queues that a request released, or of requests in flight.
 #[derive(Debug)]
 pub(crate) struct SlotRelease {
+    /// What becomes of the slots.
+    pub(crate) act: SlotAct,
     pub(crate) slots: Vec<Free>,
+    /// The requests that hold them, unless they are freed.
+    pub(crate) streams: Vec<StreamId>,
+    /// Of requests in flight, the limits that the limiter need not look at.
+    pub(crate) skip: Option<Vec<Name>>,
     /// A copy of the descriptor, should the release have to be sent again.
     pub(crate) entries: Extracted,
     /// When all of them have passed, on the monotonic clock.
@@ -96,6 +106,7 @@ impl PendingCheck {
             opaque,
             attempts: Attempts::default(),
             hold: Hold::default(),
+            slot: None,
             free: None,
         }
     }
@@ -116,6 +127,7 @@ impl PendingCheck {
             opaque: None,
             attempts: Attempts::default(),
             hold: Hold::default(),
+            slot: None,
             free: None,
         }
     }
@@ -131,8 +143,38 @@ impl PendingCheck {
             opaque: None,
             attempts: Attempts::default(),
             hold: Hold::default(),
+            slot: None,
             free: None,
         }
+    }
+
+    /// A check that frees, renews or enters slots of requests in flight.
+    pub(crate) fn of_slots(release: SlotRelease) -> Self {
+        Self {
+            stream: None,
+            cost: 0,
+            policy: None,
+            entries: release.entries.clone(),
+            limit_checks: Vec::new(),
+            opaque: None,
+            attempts: Attempts::default(),
+            hold: Hold::default(),
+            slot: None,
+            free: Some(Box::new(release)),
+        }
+    }
+
+    /// The bucket of a limit that is known here.
+    pub(crate) fn key_of(&self, limit: &Name) -> Option<BucketKey> {
+        let mut limits = self.limits_of(self.limit_checks.iter());
+        let found = limits.find(|(_, found)| found.name == *limit);
+        found.map(|(limit_check, _)| limit_check.key)
+    }
+
+    /// Whether a limit that is known here gives slots to requests in flight.
+    pub(crate) fn gives_slots(&self, limit: &Name) -> bool {
+        let mut limits = self.limits_of(self.limit_checks.iter());
+        limits.any(|(_, found)| found.name == *limit && found.gives_slots())
     }
 
     /// The limits that the limiter decides.
@@ -150,6 +192,9 @@ impl PendingCheck {
 
     /// The limits that the limiter need not check: decided here already.
     pub(crate) fn settled(&self) -> Vec<Name> {
+        if let Some(skip) = self.free.as_ref().and_then(|free| free.skip.clone()) {
+            return skip;
+        }
         let settled = |limit_check: &&LimitCheck| {
             (self.cost == 0 && limit_check.debit == 0) || !limit_check.is_global()
         };

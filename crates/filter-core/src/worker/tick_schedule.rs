@@ -55,6 +55,11 @@ impl TickSchedule {
         self.due_us = now.after_ms(ms);
     }
 
+    /// Something was released outside of a callback of the root: the next tick is soon.
+    pub(crate) fn hurry(&mut self) {
+        self.every_ms = self.every_ms.min(BUSY_MS);
+    }
+
     /// Moves the next tick forward to a moment, at least `least_ms` from now. Never moves it back.
     #[inline(never)]
     pub(crate) fn by(&mut self, now: Now, at_us: u64, least_ms: u64) {
@@ -97,7 +102,9 @@ impl Worker {
     /// A poll was answered. An idle worker has nothing to do before its next poll, so it needs no
     /// ticks as long as limiters answer.
     pub(crate) fn await_poll(&mut self, now: Now) {
-        let rests = self.ticks.quiet_since_us.is_none() && !self.ticks.busy;
+        let rests = self.ticks.quiet_since_us.is_none()
+            && !self.ticks.busy
+            && self.requests.in_flight.is_idle();
         if rests && self.counts.is_flushed() {
             self.ticks.due_us = u64::MAX;
         }
@@ -116,6 +123,7 @@ impl Worker {
         };
         self.ticks.start(now, most_ms);
         (self.ticks).by(now, self.requests.holds.next_us(), HOLDING_MS);
+        (self.ticks).by(now, self.requests.in_flight.next_us(), HOLDING_MS);
         self.ticks.by_maintenance(now, look_us);
     }
 
@@ -133,6 +141,7 @@ impl Worker {
             && self.counts.is_flushed()
             && self.requests.holds.next_us() == u64::MAX
             && self.requests.holds.is_settled()
+            && self.requests.in_flight.is_idle()
     }
 
     /// Becomes idle; returns for how many milliseconds.

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use algorithms::{
-    Algorithm, Freed, LeaseAsk, QueueSlot,
+    Algorithm, Freed, LeaseAsk, QueueSlot, SlotId, State,
     check::{self, LimitVerdict, Mode, Options, Stored},
 };
 use policy::{Compiled, Match, Name, Policy, Revision};
@@ -88,6 +88,20 @@ impl Limiter {
         all.filter(|(bucket, _)| of(bucket))
             .map(|(_, units)| units)
             .sum()
+    }
+
+    /// The slots that requests hold in all buckets.
+    pub fn slots(&self, now_ms: u64) -> usize {
+        let of = |stored: &Stored| match &stored.state {
+            State::Concurrency(state) => state.slots().filter(|(_, at)| *at > now_ms).count(),
+            _ => 0,
+        };
+        self.buckets.values().map(of).sum()
+    }
+
+    /// Redis lost what it stored.
+    pub fn lose_buckets(&mut self) {
+        self.buckets.clear();
     }
 
     pub fn revision(&self) -> u64 {
@@ -260,8 +274,16 @@ impl Change {
         let leases = || check.leases.iter().filter(|ask| ask.limit == *name);
         let free = check.free.iter().filter(|free| free.limit == *name);
         let algorithm = calendar::at(found.limit.quota.algorithm(), now_ms);
+        let generation = found.limit.generation;
+        // As a plan does: what was forgotten is not entered again.
+        let known = |freed: Freed| match freed.units {
+            3 if freed.slot.turn != generation => Freed { units: 0, ..freed },
+            _ => freed,
+        };
         Self {
-            algorithm: algorithm.within_delay(check.max_delay_ms.unwrap_or(u64::MAX)),
+            algorithm: algorithm
+                .within_delay(check.max_delay_ms.unwrap_or(u64::MAX))
+                .for_request(check.slot.unwrap_or_else(|| SlotId::new(0, 1, now_ms))),
             debit_serial: { check.debits.iter() }
                 .filter(|debit| debit.limit == *name)
                 .find_map(|debit| debit.serial),
@@ -270,7 +292,7 @@ impl Change {
                 .flat_map(|ask| &ask.settle)
                 .map(settlement)
                 .collect(),
-            free: free.map(freed).collect(),
+            free: free.map(freed).map(known).collect(),
         }
     }
 
@@ -334,7 +356,11 @@ fn settled(found: &Match<'_, '_>, verdict: &LimitVerdict) -> LimitAnswer {
             start_ms: slot.start_ms,
             parts: slot.parts,
             since_ms: slot.since_ms,
-            turn: slot.turn,
+            turn: if found.limit.gives_slots() && verdict.charged > 0 {
+                found.limit.generation
+            } else {
+                slot.turn
+            },
         }),
     }
 }

@@ -21,5 +21,6 @@ mod long_polls;
 mod outage;
 mod queues;
 mod reports;
+mod requests_in_flight;
 mod turn_batching;
 mod world;

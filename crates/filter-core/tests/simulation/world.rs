@@ -286,8 +286,29 @@ impl World {
         let Sent { envoy, worker, .. } = self.requests[number];
         self.requests[number].gone = true;
         let stream = StreamId(u32::try_from(number).unwrap());
-        self.envoys[envoy].workers[worker].on_gone(stream);
+        if self.envoys[envoy].workers[worker].on_gone(stream) && self.reports_turn_ends {
+            self.schedule(0, Event::TurnEnd { envoy, worker });
+        }
         self.carry_out(envoy, worker);
+    }
+
+    /// An Envoy dies, and starts anew: none of its requests is there any more.
+    pub fn crash(&mut self, envoy: usize, config: &str) {
+        let config = Config::from_json(config.as_bytes()).unwrap();
+        for sent in self.requests.iter_mut().filter(|sent| sent.envoy == envoy) {
+            sent.gone = true;
+        }
+        let chance = &mut self.chance;
+        let at = &mut self.envoys[envoy];
+        at.shared = SharedData::default();
+        for worker in &mut at.workers {
+            let seed = std::array::from_fn(|_| u8::try_from(chance.below(256)).unwrap());
+            *worker = Worker::new(config.clone(), Some("secret"), seed);
+        }
+        // Answers to the dead are none of its calls.
+        self.pending.retain(|_, event| {
+            !matches!(event, Event::Answer { envoy: of, .. } | Event::TurnEnd { envoy: of, .. } if *of == envoy)
+        });
     }
 
     /// Lets time pass.
@@ -298,8 +319,9 @@ impl World {
             }
             self.events.pop();
             self.now_us = at_us;
-            let event = self.pending.remove(&number).unwrap();
-            self.happen(event);
+            if let Some(event) = self.pending.remove(&number) {
+                self.happen(event);
+            }
         }
         self.now_us = end_us;
     }

@@ -79,6 +79,10 @@ impl Beside {
                 "it stores when each unit was used: remove `lease`, or use another algorithm, \
                  such as sliding_window",
             ),
+            Some(Kind::Concurrency) => (
+                "`lease` on a limit on requests in flight".to_owned(),
+                "a slot is taken when its request comes: remove `lease`",
+            ),
             _ => return true,
         };
         field.report(report, what).push_hint(hint);

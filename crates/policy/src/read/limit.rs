@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Every field of a limit that its author may write.
-pub(crate) const LIMIT_FIELDS: [&str; 32] = [
+pub(crate) const LIMIT_FIELDS: [&str; 34] = [
     "name",
     "description",
     "descriptor",
@@ -31,6 +31,8 @@ pub(crate) const LIMIT_FIELDS: [&str; 32] = [
     "if_missing",
     "algorithm",
     "rate",
+    "limit",
+    "slot_ttl",
     "burst",
     "cost",
     "over_limit",
@@ -106,6 +108,7 @@ fn read_fields(limit: Field<'_>, report: &mut Report) -> Option<Limit> {
     check_per(&limit, &per, &partition, report);
     check_kind(&limit, numbers.kind, over_limit, scope, report);
     check_service(&limit, service, over_limit, scope, report);
+    check_slots(&limit, numbers.kind, report);
     report.has_only(before)?;
     Some(Limit {
         name: name?,
@@ -266,10 +269,32 @@ fn check_kind(
         let message = format!("a {} cannot queue", Written(kind).word());
         refuse(limit, "over_limit", message, report).push_hint("use `algorithm: leaky_bucket`");
     }
-    let unbounded = matches!(kind, Kind::SlidingWindowLog | Kind::SlidingWindowBuckets);
+    let unbounded = matches!(
+        kind,
+        Kind::SlidingWindowLog | Kind::SlidingWindowBuckets | Kind::Concurrency
+    );
     if scope == Scope::Proxy && unbounded {
         let message = format!("a {} cannot be kept in a proxy", Written(kind).word());
         refuse(limit, "scope", message, report)
             .push_hint("its state has no small fixed size; `sliding_window` has");
+    }
+}
+
+/// A request has one slot, which cannot be given in parts, nor in front of the store.
+fn check_slots(limit: &Field<'_>, kind: Option<Kind>, report: &mut Report) {
+    if kind != Some(Kind::Concurrency) {
+        return;
+    }
+    for (name, hint) in [
+        ("cost", "each request has one slot: remove `cost`"),
+        (
+            "precheck",
+            "the store counts what is in flight: remove `precheck`",
+        ),
+    ] {
+        if limit.node.get(name).is_some() {
+            let message = format!("`{name}` on a limit on requests in flight");
+            refuse(limit, name, message, report).push_hint(hint);
+        }
     }
 }

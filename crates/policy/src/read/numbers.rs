@@ -7,6 +7,7 @@ use crate::{
     OverLimit, Quota,
     quota::{DEFAULT_MAX_DELAY_MS, Written, field_of},
     rate::parse_rate,
+    read::slots,
 };
 
 /// What could be read of a limit's numbers.
@@ -43,13 +44,20 @@ impl Numbers {
 
 fn read_numbers(take: &mut Take<'_, '_>, limit: &Field<'_>, over_limit: OverLimit) -> Numbers {
     let before = take.report.problems.len();
-    let algorithm = take.field("algorithm");
-    let rate = match take.field("rate") {
-        Some(field) => read_rate(&field, take.report),
-        None => missing_rate(limit, take.report),
+    let written = take
+        .field("algorithm")
+        .map(|field| field.choice(take.report).map(|Written(kind)| kind));
+    let rate = if written == Some(Some(Kind::Concurrency)) {
+        slots::read(take, limit)
+    } else {
+        slots::refuse_all(take);
+        match take.field("rate") {
+            Some(field) => read_rate(&field, take.report),
+            None => missing_rate(limit, take.report),
+        }
     };
-    let kind = match algorithm {
-        Some(field) => field.choice(take.report).map(|Written(kind)| kind),
+    let kind = match written {
+        Some(kind) => kind,
         None if rate.is_some_and(|rate| rate.calendar.is_some()) => Some(Kind::FixedWindow),
         None => Some(Kind::TokenBucket),
     };

@@ -9,12 +9,22 @@ use crate::{
     IfMissing, Limit, Override, OverrideQuota, Quota, Scope,
     descriptor::normal_value,
     hash::{Positions, values_hash},
-    read::numbers::{read_edges, read_rate, read_time_zone, validate},
+    read::{
+        numbers::{read_edges, read_rate, read_time_zone, validate},
+        slots,
+    },
 };
 
 /// Every field of an override.
-pub(crate) const OVERRIDE_FIELDS: [&str; 6] =
-    ["values", "rate", "burst", "time_zone", "unlimited", "until"];
+pub(crate) const OVERRIDE_FIELDS: [&str; 7] = [
+    "values",
+    "rate",
+    "limit",
+    "burst",
+    "time_zone",
+    "unlimited",
+    "until",
+];
 
 /// Overrides of one limit.
 const MAX_OVERRIDES: usize = 1_000_000;
@@ -203,6 +213,8 @@ fn read_quota(
     let rate = take
         .field("rate")
         .and_then(|field| read_rate(&field, take.report));
+    let parameters = buckets.quota.as_ref().map(Quota::parameters);
+    let rate = slots::read_override(take, rate, parameters);
     let burst = take.integer("burst", 0);
     let time_zone = read_time_zone(take);
     if take.report.problems.len() > before {
@@ -220,7 +232,7 @@ fn read_quota(
         }
         (_, None, None, None) => {
             item.report(take.report, "an override that changes nothing")
-                .push_hint("give it `rate`, `burst`, `time_zone` or `unlimited: true`");
+                .push_hint("give it `rate`, `burst`, `limit`, `time_zone` or `unlimited: true`");
             None
         }
         (_, rate, burst, time_zone) => {

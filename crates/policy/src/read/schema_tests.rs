@@ -144,6 +144,9 @@ fn some_fields() -> impl Strategy<Value = Vec<(&'static str, Json)>> {
         ("partition", json!("user")),
         ("fleet_size", json!(1)),
         ("sub_windows", json!(10)),
+        ("algorithm", json!("concurrency")),
+        ("limit", json!(10)),
+        ("slot_ttl", json!("1s")),
         ("strict", json!(false)),
         ("align", json!("first_request")),
         ("time_zone", json!("Europe/Berlin")),
@@ -167,7 +170,7 @@ proptest! {
         for (field, value) in fields {
             limit[field] = value;
         }
-        if limit.get("unlimited").is_some() {
+        if limit.get("unlimited").is_some() || limit["algorithm"] == "concurrency" {
             limit.as_object_mut().unwrap().remove("rate");
         }
         let node: Node = serde_json::from_value(json!({"domain": "d", "limits": [limit]})).unwrap();

@@ -1,6 +1,6 @@
 //! A batch of checks.
 
-use policy::{Name, Revision};
+use policy::{Name, Revision, SlotId};
 
 use super::{DecodeError, MAX_NAMES, Reader, Table, Writer};
 use crate::{
@@ -41,6 +41,8 @@ pub struct BatchCheck {
     pub free: Vec<Free>,
     /// The longest delay that the proxy can grant: see [`Check::max_delay_ms`].
     pub max_delay_ms: Option<u64>,
+    /// The request's id: see [`Check::slot`].
+    pub slot: Option<SlotId>,
 }
 
 impl BatchCheck {
@@ -56,6 +58,7 @@ impl BatchCheck {
             leases: self.leases,
             free: self.free,
             max_delay_ms: self.max_delay_ms,
+            slot: self.slot,
             ..Check::default()
         }
     }
@@ -63,6 +66,8 @@ impl BatchCheck {
 
 /// Settlements of one limit, at most. (A bucket holds two epochs at a time.)
 const MAX_SETTLEMENTS: usize = 16;
+/// A longest delay that bounds none.
+const ANY_DELAY: u64 = u64::MAX;
 /// The longest name of a proxy, in bytes.
 const MAX_PROXY: usize = 64;
 
@@ -159,14 +164,20 @@ impl BatchCheck {
                 writer.unsigned(free.units);
             });
         }
-        if let Some(max_delay_ms) = self.max_delay_ms {
-            writer.unsigned(max_delay_ms);
+        if self.more() >= 3 {
+            writer.unsigned(self.max_delay_ms.unwrap_or(ANY_DELAY));
+        }
+        if let Some(slot) = self.slot {
+            writer.array(2);
+            writer.unsigned(slot.stamp);
+            writer.unsigned(slot.secret);
         }
     }
 
     /// How many fields it has that an earlier version did not.
     fn more(&self) -> usize {
         match self {
+            Self { slot: Some(_), .. } => 4,
             Self {
                 max_delay_ms: Some(_),
                 ..
@@ -177,7 +188,7 @@ impl BatchCheck {
     }
 
     fn read(reader: &mut Reader<'_>, keys: usize, limits: &[Name]) -> Result<Self, DecodeError> {
-        reader.fields_and(4, 3, |reader, more| {
+        reader.fields_and(4, 4, |reader, more| {
             let mut check = Self {
                 values: reader.list(keys, "values", |reader| reader.optional(read_value))?,
                 cost: reader.unsigned()?,
@@ -194,6 +205,7 @@ impl BatchCheck {
                 leases: Vec::new(),
                 free: Vec::new(),
                 max_delay_ms: None,
+                slot: None,
             };
             if more >= 1 {
                 check.leases = reader.list(MAX_LIMITS, "leases", |r| read_lease(r, limits))?;
@@ -202,7 +214,15 @@ impl BatchCheck {
                 check.free = reader.list(MAX_FREE, "free", |r| read_free(r, limits))?;
             }
             if more >= 3 {
-                check.max_delay_ms = Some(reader.unsigned()?);
+                check.max_delay_ms = Some(reader.unsigned()?).filter(|ms| *ms < ANY_DELAY);
+            }
+            if more >= 4 {
+                check.slot = Some(reader.fields(2, |reader| {
+                    Ok(SlotId {
+                        stamp: reader.unsigned()?,
+                        secret: reader.unsigned()?,
+                    })
+                })?);
             }
             Ok(check)
         })

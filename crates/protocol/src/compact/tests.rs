@@ -43,7 +43,8 @@ prop_compose! {
         debits in vec((any_name(), any::<u64>()), 0..3),
         leases in vec(any_lease_request(), 0..3),
         free in vec((any_name(), any_slot(), any::<u64>()), 0..3),
-        max_delay_ms in any::<Option<u64>>(),
+        max_delay_ms in option::of(0..u64::MAX),
+        slot in option::of((any::<u64>(), any::<u64>())),
     ) -> BatchCheck {
         let free = free.into_iter().map(|(limit, slot, units)| Free { limit, slot, units });
         let free = free.collect();
@@ -52,7 +53,8 @@ prop_compose! {
             limit,
             units,
         });
-        BatchCheck { values, cost, skip, debits: debits.collect(), leases, free, max_delay_ms }
+        let slot = slot.map(|(stamp, secret)| policy::SlotId { stamp, secret });
+        BatchCheck { values, cost, skip, debits: debits.collect(), leases, free, max_delay_ms, slot }
     }
 }
 
@@ -162,6 +164,7 @@ fn batch() -> Batch {
             leases: Vec::new(),
             free: Vec::new(),
             max_delay_ms: None,
+            slot: None,
         }],
     }
 }

@@ -121,7 +121,10 @@ impl<'a> LimitReply<'a> {
             retry_after_ms: or_never(limit.retry_after_ms),
             reset_after_ms: limit.reset_after_ms,
             delay_ms: (queue && limit.limit.is_some()).then_some(limit.delay_ms),
-            slot: limit.slot.map(|slot| slot.to_text(limit.charged)),
+            slot: limit
+                .slot
+                .filter(|_| limit.charged > 0)
+                .map(|slot| slot.to_text(limit.charged)),
         }
     }
 }

@@ -93,7 +93,7 @@ fn read_request(root: Field<'_>, report: &mut Report) -> Option<Request> {
 }
 
 /// Reports a missing field; an empty one has been reported already.
-fn missing<T>(owner: &Field<'_>, name: &str, report: &mut Report) -> Option<T> {
+pub(super) fn missing<T>(owner: &Field<'_>, name: &str, report: &mut Report) -> Option<T> {
     if owner.node.get(name).is_none() {
         let path = Path::Field(&owner.path, name);
         report.add(&path, None, "missing");
@@ -176,6 +176,7 @@ fn read_check(owner: &Field<'_>, take: &mut Take<'_, '_>) -> Option<Check> {
         max_delay_ms,
         proxy: 0,
         service: None,
+        slot: None,
     })
 }
 
@@ -191,7 +192,7 @@ fn read_limits(field: &Field<'_>, report: &mut Report) -> Vec<Name> {
 }
 
 /// Slots that are given up, by the limits that gave them.
-fn read_free(field: &Field<'_>, report: &mut Report) -> Vec<Free> {
+pub(super) fn read_free(field: &Field<'_>, report: &mut Report) -> Vec<Free> {
     let what = "a map of limits to slots, like {\"exports\": \"…\"}";
     let entries = field.entries(what, report).unwrap_or_default();
     if entries.len() > MAX_FREE {
@@ -218,7 +219,7 @@ fn read_free(field: &Field<'_>, report: &mut Report) -> Vec<Free> {
     free
 }
 
-fn read_descriptor(field: &Field<'_>, report: &mut Report) -> Option<Descriptor> {
+pub(super) fn read_descriptor(field: &Field<'_>, report: &mut Report) -> Option<Descriptor> {
     let entries = field.entries("a map of entries, like {\"user\": \"alice\"}", report)?;
     if entries.len() > MAX_ENTRIES {
         field.report(report, format!("more than {MAX_ENTRIES} entries"));

@@ -2,7 +2,7 @@
 
 use std::ops::RangeFrom;
 
-use algorithms::{RetryAfter, check::LimitVerdict};
+use algorithms::{Kind, RetryAfter, check::LimitVerdict};
 use protocol::LimitAnswer;
 
 use super::{LimitPlan, Target};
@@ -44,6 +44,9 @@ impl LimitPlan<'_> {
                 if let Some(verdict) = buckets.next().and_then(|at| verdicts.get(at)) {
                     fill(&mut answer, verdict);
                 }
+                if bucket.algorithm.kind() == Kind::Concurrency {
+                    complete(&mut answer);
+                }
             }
             Target::Same(at, bucket) => {
                 answer.limit = Some(bucket.algorithm.limit());
@@ -54,6 +57,18 @@ impl LimitPlan<'_> {
             }
         }
         answer
+    }
+}
+
+/// The longest time after which a client of a limit on requests in flight is to try again: one may
+/// end at any moment.
+const RETRY_MAX_MS: u64 = 1000;
+
+/// What the bucket of a limit on requests in flight cannot say itself.
+fn complete(answer: &mut LimitAnswer) {
+    answer.retry_after_ms = answer.retry_after_ms.map(|ms| ms.min(RETRY_MAX_MS));
+    if let Some(slot) = answer.slot.as_mut().filter(|_| answer.charged > 0) {
+        slot.turn = answer.generation;
     }
 }
 

@@ -1,8 +1,8 @@
 //! What a check asks of one limit.
 
-use algorithms::{Algorithm, Freed, Kind, QueueSlot};
+use algorithms::{Algorithm, Freed, InFlightSlot, Kind, QueueSlot, SlotAct, SlotId};
 use policy::{Limit, Name};
-use protocol::{Check, OwnUnits, ServicePart};
+use protocol::{Check, Free, OwnUnits, ServicePart};
 
 use super::{lease::Lease, service::units};
 
@@ -14,7 +14,7 @@ pub(super) enum Query<'c> {
     /// Whether so many requests would pass.
     Alone(u64),
     /// Its part in a check of one descriptor.
-    Part(&'c ServicePart, Option<OwnUnits>),
+    Part(&'c ServicePart, Option<OwnUnits>, Option<SlotId>),
 }
 
 /// Whether a check settles leases of a limit, wants some, or frees its slots.
@@ -30,16 +30,18 @@ impl Query<'_> {
             Self::By(check) if check.skip.contains(limit) => 0,
             Self::By(check) => check.cost,
             Self::Alone(cost) => cost,
-            Self::Part(part, own) => units(part, own, kind).0,
+            Self::Part(part, own, _) => units(part, own, kind).0,
         }
     }
 
     /// Units admitted earlier, and the calendar window that they were admitted in.
     pub(super) fn debit(self, limit: &Limit, kind: Kind) -> (u64, Option<u64>) {
         let check = match self {
+            // What was admitted elsewhere is held elsewhere.
+            Self::By(_) if kind == Kind::Concurrency => return (0, None),
             Self::By(check) => check,
             Self::Alone(_) => return (0, None),
-            Self::Part(part, own) => {
+            Self::Part(part, own, _) => {
                 let (_, units) = units(part, own, kind);
                 return (units.saturating_mul(limit.cost), None);
             }
@@ -52,11 +54,11 @@ impl Query<'_> {
         (units, serial)
     }
 
-    pub(super) fn free(self, limit: &Name) -> Vec<Freed> {
+    pub(super) fn free(self, limit: &Limit, kind: Kind) -> Vec<Freed> {
         let Self::By(check) = self else {
             return Vec::new();
         };
-        let free = check.free.iter().filter(|free| free.limit == *limit);
+        let free = check.free.iter().filter(|free| free.limit == limit.name);
         let freed = free.map(|free| Freed {
             slot: QueueSlot {
                 start_ms: free.slot.start_ms,
@@ -64,13 +66,21 @@ impl Query<'_> {
                 since_ms: free.slot.since_ms,
                 turn: free.slot.turn,
             },
-            units: free.units,
+            units: match kind {
+                Kind::Concurrency => act(free, limit),
+                _ => free.units,
+            },
         });
         freed.collect()
     }
 
     /// The limit's, or one with a shorter longest delay.
     pub(super) fn algorithm(self, algorithm: &Algorithm) -> Algorithm {
+        let algorithm = match self {
+            Self::By(Check { slot: Some(id), .. }) => algorithm.for_request(*id),
+            Self::Part(_, _, Some(id)) => algorithm.for_request(id),
+            _ => *algorithm,
+        };
         match self {
             Self::By(Check {
                 max_delay_ms: Some(ms),
@@ -78,7 +88,7 @@ impl Query<'_> {
             }) => algorithm.within_delay(*ms),
             // That service cannot hold a request.
             Self::Part(..) => algorithm.within_delay(0),
-            _ => *algorithm,
+            _ => algorithm,
         }
     }
 
@@ -89,5 +99,23 @@ impl Query<'_> {
             Self::Part(..) => None,
         };
         lease.map(Box::new)
+    }
+}
+
+/// What becomes of a slot of a request in flight; 0, which is nothing, where it can be none, or
+/// where the limit was edited or reset since it was given: it is not entered again then.
+fn act(free: &Free, limit: &Limit) -> u64 {
+    let slot = InFlightSlot {
+        id: SlotId {
+            stamp: free.slot.start_ms,
+            secret: free.slot.parts,
+        },
+        ttl_ms: free.slot.since_ms,
+    };
+    let old = free.units == SlotAct::Enter as u64 && free.slot.turn != limit.generation;
+    if slot.is_valid() && !old {
+        free.units
+    } else {
+        0
     }
 }

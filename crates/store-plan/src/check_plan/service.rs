@@ -28,7 +28,7 @@ impl<'p> CheckPlan<'p> {
                 let replaced = part.rate.is_some() && found.limit.descriptor.is_some();
                 !replaced && !check.skip.contains(&found.limit.name)
             });
-            let asked = Query::Part(part, service.own);
+            let asked = Query::Part(part, service.own, check.slot);
             limits.extend(applying.map(|found| LimitPlan::new(policy, found, asked, keys, now_ms)));
             let own = part
                 .rate
@@ -59,6 +59,8 @@ impl<'p> CheckPlan<'p> {
 /// What is asked of one limit: its cost, and what is charged whatever is left.
 pub(super) fn units(part: &ServicePart, own: Option<OwnUnits>, kind: Kind) -> (u64, u64) {
     match own {
+        // A slot is taken, or there is none.
+        Some(OwnUnits::Charge(units)) if kind == Kind::Concurrency => (units, 0),
         Some(OwnUnits::Charge(units) | OwnUnits::GiveBack(units)) => (0, units),
         // A fixed window counts beyond its limit, so it is asked whether it did; of the others
         // nothing is left then.
@@ -126,7 +128,10 @@ fn merge_equal(limits: &mut [LimitPlan<'_>]) {
             ..
         }) = limits.get_mut(first)
         {
-            sum.cost = sum.cost.saturating_add(cost);
+            sum.cost = match sum.algorithm.kind() {
+                Kind::Concurrency => sum.cost.max(cost),
+                _ => sum.cost.saturating_add(cost),
+            };
             sum.debit = sum.debit.saturating_add(debit);
         }
         if let Some(limit) = limits.get_mut(at) {

@@ -77,9 +77,10 @@ fn decode_check(
             Some(_) => LeaseRow::read(numbers)?,
             None => LeaseRow::default(),
         };
-        let slot = match limit.algorithm.parameters().max_delay_ms {
-            Some(_) => slot(numbers)?,
-            None => None,
+        let slot = if limit.algorithm.gives_slots() {
+            slot(numbers)?
+        } else {
+            None
         };
         match row.fits {
             STALE => {

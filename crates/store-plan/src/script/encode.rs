@@ -43,7 +43,7 @@ impl ScriptCheck<'_> {
     pub fn weight(&self) -> usize {
         let limits = self.limits.iter();
         limits
-            .map(|limit| weight(limit.algorithm, limit.lease.is_some()))
+            .map(|limit| weight(limit.algorithm, limit.lease.is_some()) + limit.free.len() / 4)
             .sum()
     }
 }

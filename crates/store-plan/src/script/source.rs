@@ -67,6 +67,7 @@ const LIBRARY: &[(&str, &str)] = library![
     "sliding_window_buckets.lua",
     "refund.lua",
     "sliding_window.lua",
+    "concurrency.lua",
 ];
 
 /// Replaces each line `-- include: NAME` by that file.

@@ -15,6 +15,7 @@ pub fn weight(algorithm: &Algorithm, leased: bool) -> usize {
     let sub_windows = usize::try_from(sub_windows.unwrap_or(1)).unwrap_or(usize::MAX);
     match (algorithm.kind(), leased) {
         (Kind::SlidingWindowLog, _) => 8,
+        (Kind::Concurrency, _) => 2,
         (Kind::SlidingWindowBuckets, false) => 2 + sub_windows / 64,
         (Kind::SlidingWindowBuckets, true) => 4 + sub_windows / 8,
         (_, false) if algorithm.edges().is_some() => 2,

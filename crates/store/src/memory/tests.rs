@@ -48,6 +48,7 @@ impl Small {
             max_delay_ms: None,
             proxy: 0,
             service: None,
+            slot: None,
         };
         let mut results = self.store.check(&self.policy, &[check], false).await;
         results.pop().unwrap().map(|answer| answer.allowed)

@@ -17,7 +17,7 @@ use crate::{
     scripts::{BUCKET_RESET, CREDIT},
 };
 
-/// Entries of a log that an inspection shows, the newest.
+/// Entries of a log that an inspection shows, the newest; or slots, those that expire last.
 const RAW_ITEMS: i64 = 100;
 
 #[async_trait]
@@ -193,14 +193,14 @@ impl Buckets for RedisStore {
 impl RedisStore {
     /// What a key holds, as text, and for how long, in milliseconds.
     async fn raw_state(&self, key: &str) -> Result<(Option<String>, Option<u64>), StoreError> {
-        // Of whichever type it is: the other two are refused as WRONGTYPE.
-        let mut raw = ["PTTL", "GET", "HGETALL", "LRANGE"].map(redis_link::cmd);
+        // Of whichever type it is: the others are refused as WRONGTYPE.
+        let mut raw = ["PTTL", "GET", "HGETALL", "ZRANGE", "LRANGE"].map(redis_link::cmd);
         for command in &mut raw {
             command.arg(key);
         }
-        if let Some(range) = raw.last_mut() {
-            range.arg(-RAW_ITEMS).arg(-1);
-        }
+        let [.., slots, log] = &mut raw;
+        slots.arg(-RAW_ITEMS).arg(-1).arg("WITHSCORES");
+        log.arg(-RAW_ITEMS).arg(-1);
         let mut answers = self.control_each(raw).await.into_iter();
         let ttl = answers.next().ok_or_else(value::short)??;
         let state = answers.flatten().find_map(value::shown);

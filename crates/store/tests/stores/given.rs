@@ -87,6 +87,7 @@ pub fn request(entries: &[(&str, &str)]) -> Check {
         max_delay_ms: None,
         proxy: 0,
         service: None,
+        slot: None,
     }
 }
 

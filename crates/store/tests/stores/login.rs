@@ -15,14 +15,14 @@ use crate::{
 pub const RIGHTS: &str = "~rl:* &rl:* -@all +eval +evalsha +script|load +script|exists +ping +time \
     +get +set +del +unlink +scan +pttl +pexpire +persist +rename \
     +hget +hset +hdel +hmget +hlen +hgetall +hscan +lindex +llen +lrange +lset +ltrim +rpush \
-    +xadd +xdel +xlen +xrange +xrevrange +zadd +zcard +zremrangebyscore \
+    +xadd +xdel +xlen +xrange +xrevrange +zadd +zcard +zremrangebyscore +zcount +zrange +zrangebyscore +zrem +zscore \
     +sadd +smembers +publish +subscribe";
 
 /// What the documentation asks operators to allow a limiter where it must not edit limits.
 const LIMITER_RIGHTS: &str = "%R~rl:* ~rl:b:* ~rl:{*}:p:* ~rl:{*}:a:* ~rl:fleet:* &rl:edits -@all \
     +eval +evalsha +script|load +script|exists +ping +time +get +set +del +pexpire \
     +hget +hset +hdel +hmget +hlen +hgetall +hscan +lindex +llen +lrange +lset +ltrim +rpush \
-    +xrange +zadd +zcard +zremrangebyscore +smembers +subscribe";
+    +xrange +zadd +zcard +zremrangebyscore +zcount +zrange +zrangebyscore +zrem +zscore +smembers +subscribe";
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs a server"]

@@ -156,7 +156,103 @@ function commands.HDEL(key, ...)
   return 1
 end
 
-local READS = { TIME = true, GET = true, LLEN = true, LINDEX = true, LRANGE = true, HGETALL = true, HGET = true }
+-- The members and scores from `first` to `last`, in order.
+local function ranged(key, first, last)
+  local entry, found = value(key, 'zset'), {}
+  local function bound(text)
+    local open = string.sub(text, 1, 1) == '('
+    text = open and string.sub(text, 2) or text
+    return (string.gsub(text, 'inf$', '') ~= text and (text == '-inf' and -math.huge or math.huge)) or tonumber(text), open
+  end
+  local low, above = bound(first)
+  local high, below = bound(last)
+  for member, score in pairs(entry and entry.scores or {}) do
+    if (above and score > low or not above and score >= low) and (below and score < high or not below and score <= high) then
+      found[#found + 1] = { member, score }
+    end
+  end
+  table.sort(found, function(a, b)
+    return a[2] < b[2] or a[2] == b[2] and a[1] < b[1]
+  end)
+  return found
+end
+
+local function flat(found, with_scores, from, to)
+  local list = {}
+  for i = math.max(from, 1), math.min(to, #found) do
+    list[#list + 1] = found[i][1]
+    if with_scores then
+      list[#list + 1] = string.format('%.17g', found[i][2])
+    end
+  end
+  return list
+end
+
+function commands.ZADD(key, ...)
+  local entry = value(key, 'zset') or { kind = 'zset', scores = {} }
+  keys[key] = entry
+  local given = { ... }
+  for i = 1, #given, 2 do
+    entry.scores[given[i + 1]] = assert(tonumber(given[i]), 'ERR value is not a valid float')
+  end
+  return #given / 2
+end
+
+function commands.ZSCORE(key, member)
+  local entry = value(key, 'zset')
+  local score = entry and entry.scores[member]
+  return score and string.format('%.17g', score) or false
+end
+
+function commands.ZRANGEBYSCORE(key, first, last, ...)
+  local found, options = ranged(key, first, last), { ... }
+  local scores, from, to = false, 1, #found
+  for i, option in ipairs(options) do
+    if option == 'WITHSCORES' then
+      scores = true
+    elseif option == 'LIMIT' then
+      from = integer(options[i + 1]) + 1
+      to = from + integer(options[i + 2]) - 1
+    end
+  end
+  return flat(found, scores, from, to)
+end
+
+function commands.ZRANGE(key, first, last, scores)
+  local found = ranged(key, '-inf', '+inf')
+  return flat(found, scores == 'WITHSCORES', index(found, first), index(found, last))
+end
+
+function commands.ZCOUNT(key, first, last)
+  return #ranged(key, first, last)
+end
+
+local function without(key, members)
+  local entry, removed = value(key, 'zset'), 0
+  for _, member in ipairs(members) do
+    if entry and entry.scores[member] then
+      entry.scores[member], removed = nil, removed + 1
+    end
+  end
+  if entry and next(entry.scores) == nil then
+    keys[key] = nil
+  end
+  return removed
+end
+
+function commands.ZREM(key, ...)
+  return without(key, { ... })
+end
+
+function commands.ZREMRANGEBYSCORE(key, first, last)
+  return without(key, flat(ranged(key, first, last), false, 1, math.huge))
+end
+
+function commands.ZCARD(key)
+  return #ranged(key, '-inf', '+inf')
+end
+
+local READS = { ZSCORE = true, ZRANGEBYSCORE = true, ZRANGE = true, ZCOUNT = true, ZCARD = true, TIME = true, GET = true, LLEN = true, LINDEX = true, LRANGE = true, HGETALL = true, HGET = true }
 
 local function call(name, ...)
   local command = assert(commands[name], 'ERR unknown command ' .. name)

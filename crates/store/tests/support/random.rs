@@ -3,7 +3,7 @@
 use algorithms::check::{Mode, Verdict};
 use algorithms::{
     Algorithm, Align, CalendarUnit, Edges, Freed, Kind, Lease, Parameters, Rate, Settlement,
-    WeekStart,
+    SlotId, WeekStart,
 };
 
 use super::{Leasing, Subject};
@@ -49,7 +49,7 @@ impl Random {
     }
 }
 
-const KINDS: [Kind; 7] = [
+const KINDS: [Kind; 8] = [
     Kind::TokenBucket,
     Kind::Gcra,
     Kind::LeakyBucket,
@@ -57,6 +57,7 @@ const KINDS: [Kind; 7] = [
     Kind::SlidingWindowLog,
     Kind::SlidingWindowBuckets,
     Kind::SlidingWindow,
+    Kind::Concurrency,
 ];
 
 const PERIODS: [u64; 12] = [
@@ -178,6 +179,33 @@ impl Walk {
         walk
     }
 
+    /// Of requests in flight, many of them; the ttl is edited now and then.
+    pub fn of_slots(seed: u64) -> Self {
+        let mut walk = Self::new(seed);
+        let random = &mut walk.random;
+        let (limit, ttl_ms) = random.pick(&[(1, 100), (3, 1000), (20, 300), (120, 5000)]);
+        let parameters = Parameters::new(Kind::Concurrency, limit, ttl_ms);
+        let algorithm = Algorithm::new(&parameters).unwrap();
+        walk.limits = vec![(parameters, algorithm, 1)];
+        walk
+    }
+
+    /// As [`Self::step`], by the steps of requests that come, renew and end.
+    pub fn slots_step(&mut self) -> (u64, Vec<Subject>) {
+        if self.random.one_in(80) {
+            self.edit();
+        }
+        let ttl_ms = self.limits[0].0.rate.period_ms;
+        if self.random.one_in(3) {
+            self.now_ms += self.random.below(ttl_ms / 3);
+        } else if self.random.one_in(60) {
+            self.now_ms = self.now_ms.saturating_sub(self.random.below(3 * ttl_ms));
+        }
+        self.now_ms = self.now_ms.min((1 << 52) - 1);
+        let cost = self.random.pick(&[1, 1, 1, 1, 1, 0]);
+        (self.now_ms, vec![self.subject(0, cost)])
+    }
+
     /// As [`Self::step`], by the steps of a queue's time.
     pub fn queue_step(&mut self) -> (u64, Vec<Subject>) {
         if self.random.one_in(150) {
@@ -253,6 +281,19 @@ impl Walk {
             algorithm = algorithm.with_edges(edges(unit, hours, near_ms));
         }
         let behind = u64::from(self.random.one_in(30));
+        let mut lease = self.leases[index].ask(&mut self.random, algorithm.limit());
+        let mut cost = cost;
+        if algorithm.kind() == Kind::Concurrency {
+            cost = cost.min(1);
+            // Some ids come again, and some are of Envoy's rate limit service.
+            let secret = self.random.below(300);
+            algorithm = algorithm.for_request(SlotId::new(7, secret % 2, secret));
+            for freed in &mut lease.free {
+                freed.units = self.random.pick(&[1, 2, 2, 2, 3, freed.units]);
+                // A plan lets no others through.
+                freed.slot.since_ms = freed.slot.since_ms.clamp(100, 86_400_000);
+            }
+        }
         Subject {
             key: format!("{}:{index}", self.prefix),
             algorithm,
@@ -260,7 +301,7 @@ impl Walk {
             cost,
             debit: 0,
             debit_serial: None,
-            lease: self.leases[index].ask(&mut self.random, algorithm.limit()),
+            lease,
             mode: if self.random.one_in(6) {
                 Mode::Observe
             } else {

@@ -3,11 +3,12 @@
 use std::fmt::Write as _;
 
 use anstyle::{AnsiColor, Style};
-use policy::{Limit, Name, Node, Override, OverrideQuota, Quota, RateText, format_timestamp};
+use policy::{AmountText, Limit, Name, Node, Override, OverrideQuota, Quota, format_timestamp};
 use protocol::Mode;
 use serde::{Serialize, Serializer};
 use store::Inspection;
 
+use super::holders::HeldSlot;
 use crate::{
     bucket::{self, Values},
     render::{self, Page, View, duration},
@@ -33,6 +34,8 @@ pub struct Bucket {
     pub node: String,
     /// Whether the limit, or its domain, is paused.
     pub paused: bool,
+    /// Of requests in flight, who holds the slots.
+    pub holders: Option<Vec<HeldSlot>>,
 }
 
 /// The JSON of a bucket.
@@ -61,6 +64,8 @@ struct Fields<'b> {
     generation: u64,
     now_ms: u64,
     state: Option<&'b str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    holders: Option<&'b [HeldSlot]>,
 }
 
 /// One bucket, or those of a request.
@@ -158,6 +163,7 @@ impl Bucket {
             generation: answer.generation,
             now_ms: self.inspection.now_ms,
             state: self.inspection.state.as_deref(),
+            holders: self.holders.as_deref(),
         }
     }
 
@@ -204,6 +210,14 @@ impl Bucket {
         }
         if let Some(window) = self.window() {
             line("window", format!("{} to {}", window.starts, window.ends));
+        }
+        for holder in self.holders.iter().flatten() {
+            let left = duration(holder.expires_in_ms);
+            let HeldSlot { holder, since, .. } = holder;
+            line(
+                "held",
+                format!("by {holder} since {since}, for {left} unless renewed"),
+            );
         }
         line(
             "key",
@@ -298,5 +312,5 @@ fn numbers(quota: &Quota, limit: &Limit) -> String {
         .get("algorithm")
         .and_then(Node::as_text)
         .unwrap_or_default();
-    format!("{}{burst}, {algorithm}", RateText(parameters.rate))
+    format!("{}{burst}, {algorithm}", AmountText(parameters))
 }

@@ -20,12 +20,15 @@ impl SetLimit {
         domain: &Name,
         base: Stored,
     ) -> Result<EditReport, Error> {
-        if let Some(field) = self.fields.other_than(&["rate", "burst", "time_zone"]) {
+        if let Some(field) = self
+            .fields
+            .other_than(&["rate", "burst", "limit", "time_zone"])
+        {
             let flag = field.replace('_', "-");
             return Err(Error::usage(format!(
                 "--for gives one bucket other numbers, not another --{flag}"
             ))
-            .hint("it takes --rate, --burst, --time-zone, --unlimited and --until"));
+            .hint("it takes --rate, --burst, --limit, --time-zone, --unlimited and --until"));
         }
         let override_in = async |base: &Stored| {
             let limit = session.limit_in(base, domain, &self.name).await?;
@@ -73,6 +76,7 @@ impl SetLimit {
         node.set("values", Node::map(pairs));
         if self.unlimited {
             node.unset("rate");
+            node.unset("limit");
             node.unset("burst");
             node.unset("time_zone");
             node.set("unlimited", true.into());

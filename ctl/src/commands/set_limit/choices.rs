@@ -17,6 +17,7 @@ pub const ALGORITHM: &[&str] = &[
     "sliding_window",
     "sliding_window_log",
     "sliding_window_buckets",
+    "concurrency",
 ];
 pub const UNSETTABLE: &[&str] = &[
     "description",
@@ -24,6 +25,8 @@ pub const UNSETTABLE: &[&str] = &[
     "per",
     "if_missing",
     "algorithm",
+    "limit",
+    "slot_ttl",
     "burst",
     "cost",
     "over_limit",

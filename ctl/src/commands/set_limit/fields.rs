@@ -52,12 +52,20 @@ pub struct LimitFields {
     #[arg(long, value_name = "N/PERIOD", help_heading = "How much")]
     rate: Option<String>,
 
+    /// Requests in flight at once (concurrency).
+    #[arg(long, value_name = "N", help_heading = "How much", value_parser = parse_whole_number, allow_negative_numbers = true)]
+    limit: Option<u64>,
+
+    /// How long a slot lives that nobody renews or frees, as in 10s (concurrency).
+    #[arg(long, value_name = "TIME", help_heading = "How much")]
+    slot_ttl: Option<String>,
+
     /// Units that may be used at once [default: as many as the rate names].
     #[arg(long, value_name = "N", help_heading = "How much", value_parser = parse_whole_number, allow_negative_numbers = true)]
     burst: Option<u64>,
 
-    /// token_bucket, gcra, leaky_bucket, fixed_window, sliding_window, sliding_window_log or
-    /// sliding_window_buckets.
+    /// token_bucket, gcra, leaky_bucket, fixed_window, sliding_window, sliding_window_log,
+    /// sliding_window_buckets or concurrency.
     #[arg(long, value_name = "NAME", value_parser = choice(ALGORITHM), hide_possible_values = true,
         help_heading = "How much")]
     algorithm: Option<String>,
@@ -203,6 +211,8 @@ impl LimitFields {
         set("if_missing", text(&self.if_missing));
         set("algorithm", text(&self.algorithm));
         set("rate", text(&self.rate));
+        set("limit", self.limit.map(Node::number));
+        set("slot_ttl", text(&self.slot_ttl));
         set("burst", self.burst.map(Node::number));
         set("cost", self.cost.map(Node::number));
         set("over_limit", text(&self.over_limit));

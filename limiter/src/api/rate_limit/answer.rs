@@ -62,7 +62,10 @@ pub(super) fn of_decided(
             }
             let known = policy.position(limit.name.as_str());
             let known = known.and_then(|at| policy.limit(at));
-            known.map(|limit| limit.quota.parameters().rate)
+            // How many may be in flight has no unit of time.
+            known
+                .filter(|limit| !limit.gives_slots())
+                .map(|limit| limit.quota.parameters().rate)
         };
         statuses.push(status(limits, rate));
     }

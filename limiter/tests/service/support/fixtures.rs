@@ -54,6 +54,7 @@ pub fn compact(proxy: &str, users: &[&str]) -> Vec<u8> {
         leases: Vec::new(),
         free: Vec::new(),
         max_delay_ms: None,
+        slot: None,
     };
     let batch = Batch {
         domain: name("shop"),

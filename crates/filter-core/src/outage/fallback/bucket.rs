@@ -10,7 +10,7 @@ use crate::{
     cache::DebtSpan,
     host::Host,
     local_bucket::{LocalBucket, Start, Take},
-    request::{LocalSlot, quota_status},
+    request::{LocalSlot, Share, quota_status},
     time::Now,
     worker::Worker,
 };
@@ -82,6 +82,52 @@ impl Worker {
             admission
                 .quota_statuses
                 .push(quota_status(limit, &algorithm, &decision));
+        }
+    }
+
+    /// Decides a limit on requests in flight by this proxy's share of it.
+    pub(super) fn fall_back_on_share(
+        &mut self,
+        host: &impl Host,
+        now: Now,
+        input: &FallbackInput<'_>,
+        result: &mut FallbackResult,
+    ) {
+        let FallbackInput {
+            policy,
+            limit_check,
+            limit,
+            take,
+        } = *input;
+        let quota = match limit_check.status {
+            Some(status) => match status.limit {
+                Some(quota) => quota,
+                None => return,
+            },
+            None => limit.quota.algorithm().limit(),
+        };
+        let size = Share::size(quota, policy.proxies(limit_check.at));
+        let (share, peek) = (Share::of(limit_check.key), take == Take::Peek);
+        let taken = self
+            .process
+            .shared()
+            .and_then(|shared| share.take(&shared.table, host, now, size, peek).ok());
+        let fits = taken == Some(true);
+        if fits && !peek {
+            result.admission.in_flight.shares.push(share);
+        }
+        match limit_check.mode {
+            Mode::Degrade if !fits => result.admission.degraded.push(limit.name.clone()),
+            Mode::Enforce if !fits => {
+                result.exhausted.add_without_time(&limit.name, limit.hidden);
+                self.counts
+                    .decided(&limit.name, Outcome::Denied, DecidedBy::Local);
+            }
+            _ if !peek => {
+                self.counts
+                    .decided(&limit.name, Outcome::Allowed, DecidedBy::Local);
+            }
+            _ => {}
         }
     }
 

@@ -1,0 +1,359 @@
+//! Slots of requests in flight: held until the request ends, however it ends, and renewed meanwhile.
+//!
+//! A request that no such limit applies to has no entry here.
+
+mod ids;
+mod orphans;
+mod share;
+
+use std::{collections::BTreeMap, rc::Rc};
+
+use algorithms::{InFlightSlot, Missing, QueueSlot, SlotAct, SlotId};
+use policy::Name;
+use protocol::{Answer, Free, Slot};
+
+use crate::{
+    cache::BucketKey,
+    host::Host,
+    metrics::Event,
+    request::{Extracted, LimitCheck, PendingCheck, SlotRelease},
+    time::Now,
+    worker::{HOLDING_MS, StreamId, Worker},
+};
+
+use ids::Ids;
+pub(crate) use orphans::Orphans;
+pub(crate) use share::Share;
+
+/// A slot is renewed after this part of its ttl.
+const RENEWALS: u64 = 3;
+/// A renewal that failed is made again after this part of it.
+const RETRIES: u64 = 12;
+/// Slots of one bucket in one check, at most.
+const MAX_TOGETHER: usize = protocol::MAX_FREE;
+
+/// The slots that requests of this worker hold.
+#[derive(Debug)]
+pub(crate) struct InFlight {
+    ids: Ids,
+    held: BTreeMap<StreamId, HeldSlots>,
+    /// Of requests that ended since the last event.
+    released: Vec<HeldSlots>,
+    /// When the next slot is to be renewed, on the monotonic clock; `u64::MAX`: none is held.
+    next_us: u64,
+    pub(crate) orphans: Orphans,
+}
+
+/// The slots of one request.
+#[derive(Debug, Default)]
+pub(crate) struct HeldSlots {
+    slots: Vec<HeldSlot>,
+    /// Places in this proxy's share of a limit, taken while no limiter answered.
+    pub(crate) shares: Vec<Share>,
+}
+
+/// A slot in the store.
+#[derive(Clone, Debug)]
+struct HeldSlot {
+    limit: Name,
+    slot: Slot,
+    /// Its bucket, if the limit is known here.
+    key: Option<BucketKey>,
+    renew_us: u64,
+    request: Rc<Described>,
+}
+
+/// A slot, and the request that holds it if it runs.
+type OfStream = (Option<StreamId>, HeldSlot);
+
+/// What names the buckets of a request to a limiter.
+#[derive(Debug)]
+struct Described {
+    entries: Extracted,
+    /// The other limits that apply, which such a check need not look at.
+    skip: Vec<Name>,
+}
+
+impl InFlight {
+    pub(crate) fn new(key: [u8; 16]) -> Self {
+        Self {
+            ids: Ids::new(key),
+            held: BTreeMap::new(),
+            released: Vec::new(),
+            next_us: u64::MAX,
+            orphans: Orphans::default(),
+        }
+    }
+
+    /// Whether nothing is held and nothing waits to be freed.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.held.is_empty() && self.released.is_empty()
+    }
+
+    /// When the next slot is to be renewed, on the monotonic clock.
+    pub(crate) fn next_us(&self) -> u64 {
+        self.next_us
+    }
+
+    /// Releases the slots of a request that ended; returns whether it had any.
+    pub(crate) fn end(&mut self, stream: StreamId) -> bool {
+        if self.held.is_empty() {
+            return false;
+        }
+        let held = self.held.remove(&stream);
+        let any = held.is_some();
+        self.released.extend(held);
+        any
+    }
+
+    /// Releases the slots of a request that does not go on.
+    pub(crate) fn release(&mut self, held: HeldSlots) {
+        if !held.is_empty() {
+            self.released.push(held);
+        }
+    }
+
+    fn slot(&mut self, stream: StreamId, of: &Free) -> Option<&mut HeldSlot> {
+        let slots = &mut self.held.get_mut(&stream)?.slots;
+        slots
+            .iter_mut()
+            .find(|held| held.limit == of.limit && held.slot == of.slot)
+    }
+}
+
+impl HeldSlots {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.slots.is_empty() && self.shares.is_empty()
+    }
+
+    /// The slots in the answer to a check that was sent at some time.
+    pub(crate) fn of(check: &PendingCheck, answer: &Answer, sent: Now) -> Self {
+        let given = answer.limits.iter().filter(|limit| limit.charged > 0);
+        let mut request = None;
+        let slots = given.filter_map(|limit| {
+            let slot = limit.slot?;
+            let ttl_ms = slot.ttl_ms()?;
+            let request = request.get_or_insert_with(|| Rc::new(Described::of(check)));
+            Some(HeldSlot {
+                key: check.key_of(&limit.name),
+                limit: limit.name.clone(),
+                slot,
+                renew_us: sent.after_ms(ttl_ms / RENEWALS),
+                request: Rc::clone(request),
+            })
+        });
+        Self {
+            slots: slots.collect(),
+            shares: Vec::new(),
+        }
+    }
+
+    /// Whether an answer came so late that a slot may be gone before it is renewed.
+    pub(crate) fn is_late(&self, now: Now) -> bool {
+        self.slots.iter().any(|held| now.reached(held.renew_us))
+    }
+}
+
+impl Described {
+    fn of(check: &PendingCheck) -> Self {
+        let policy = check.policy.as_ref();
+        let named = check.limit_checks.iter().filter_map(|limit_check| {
+            let limit = policy?.compiled.limit(limit_check.at)?;
+            Some(limit.name.clone())
+        });
+        Self {
+            entries: check.entries.clone(),
+            skip: named.collect(),
+        }
+    }
+}
+
+impl Worker {
+    /// Names the request of a check that a limit may give a slot to.
+    pub(crate) fn name_request(&mut self, now: Now, check: &mut PendingCheck) {
+        let limits = check.policy.as_ref().map(|policy| policy.compiled.limits());
+        let gives_slots = |limit_check: &LimitCheck| {
+            let limit = limits.and_then(|limits| limits.get(limit_check.at));
+            limit.is_some_and(policy::Limit::gives_slots)
+        };
+        if check.global().any(gives_slots) {
+            let mark = SlotId::mark_of(self.process.proxy());
+            check.slot = Some(self.requests.in_flight.ids.next(now, mark));
+        }
+    }
+
+    /// Holds the slots of a request that goes on.
+    pub(crate) fn hold_slots(&mut self, now: Now, stream: StreamId, held: HeldSlots) {
+        if held.is_empty() {
+            return;
+        }
+        let taken = u64::try_from(held.slots.len()).unwrap_or(0);
+        self.counts.happened_to(Event::SlotTaken, taken);
+        let in_flight = &mut self.requests.in_flight;
+        let next_us = held.slots.iter().map(|slot| slot.renew_us).min();
+        in_flight.next_us = in_flight.next_us.min(next_us.unwrap_or(u64::MAX));
+        let next_us = in_flight.next_us;
+        let before = in_flight.held.insert(stream, held);
+        in_flight.released.extend(before);
+        self.ticks.by(now, next_us, HOLDING_MS);
+    }
+
+    /// Frees the slots of requests that ended: here, or with the next check call.
+    pub(crate) fn free_in_flight(&mut self, host: &impl Host, now: Now) {
+        let mut slots = Vec::new();
+        for held in std::mem::take(&mut self.requests.in_flight.released) {
+            for share in held.shares {
+                self.free_share(host, now, &share);
+            }
+            slots.extend(held.slots.into_iter().map(|slot| (None, slot)));
+        }
+        let freed = u64::try_from(slots.len()).unwrap_or(0);
+        self.counts.happened_to(Event::SlotFreed, freed);
+        self.send_acts(now, SlotAct::Free, slots);
+    }
+
+    /// Frees what a check may have taken whose answer did not come.
+    pub(crate) fn free_doubtful(&mut self, now: Now, check: &PendingCheck) {
+        let (Some(id), Some(policy)) = (check.slot, check.policy.as_ref()) else {
+            return;
+        };
+        let request = Rc::new(Described::of(check));
+        let limits = check.global().filter_map(|limit_check| {
+            let limit = policy.compiled.limit(limit_check.at)?;
+            let parameters = limit.quota.parameters();
+            limit.gives_slots().then(|| HeldSlot {
+                limit: limit.name.clone(),
+                slot: named(id, parameters.rate.period_ms, limit.generation),
+                key: Some(limit_check.key),
+                renew_us: 0,
+                request: Rc::clone(&request),
+            })
+        });
+        let slots = limits.map(|slot| (None, slot)).collect();
+        self.send_acts(now, SlotAct::Free, slots);
+    }
+
+    /// Renews the slots of long requests.
+    pub(crate) fn renew_slots(&mut self, now: Now) {
+        if !now.reached(self.requests.in_flight.next_us) {
+            return;
+        }
+        let (mut due, mut next_us) = (Vec::new(), u64::MAX);
+        for (stream, held) in &mut self.requests.in_flight.held {
+            for slot in &mut held.slots {
+                let ttl_ms = slot.slot.ttl_ms().unwrap_or(u64::MAX);
+                // Those that are due a little later come along.
+                if slot.renew_us <= now.after_ms(ttl_ms / RETRIES) {
+                    slot.renew_us = now.after_ms(ttl_ms / RENEWALS);
+                    due.push((Some(*stream), slot.clone()));
+                }
+                next_us = next_us.min(slot.renew_us);
+            }
+        }
+        self.requests.in_flight.next_us = next_us;
+        self.send_acts(now, SlotAct::Renew, due);
+    }
+
+    /// What became of slots: those that are missing, and whose requests still run, are entered again.
+    pub(crate) fn on_slots_answered(
+        &mut self,
+        now: Now,
+        sent: Now,
+        release: &SlotRelease,
+        answer: &Answer,
+    ) {
+        if release.act != SlotAct::Renew {
+            return;
+        }
+        let limit = release.slots.first().map(|free| &free.limit);
+        let limit = answer.limits.iter().find(|of| Some(&of.name) == limit);
+        let bits = limit.and_then(|limit| limit.slot.filter(|_| limit.charged == 0));
+        let missing = bits.map_or_else(Missing::default, |bits| {
+            Missing::of(bits.start_ms, bits.parts)
+        });
+        let mut gone = Vec::new();
+        for (position, (free, stream)) in release.slots.iter().zip(&release.streams).enumerate() {
+            let Some(held) = self.requests.in_flight.slot(*stream, free) else {
+                continue;
+            };
+            held.renew_us = sent.after_ms(free.slot.ttl_ms().unwrap_or(0) / RENEWALS);
+            if missing.contains(position) {
+                gone.push((Some(*stream), held.clone()));
+            }
+        }
+        let lapsed = u64::try_from(gone.len()).unwrap_or(0);
+        self.counts.happened_to(Event::SlotLapsed, lapsed);
+        self.send_acts(now, SlotAct::Enter, gone);
+    }
+
+    /// A check that renewed or entered slots got no answer: they are renewed soon.
+    pub(crate) fn on_slots_unanswered(&mut self, now: Now, release: &SlotRelease) {
+        let mut next_us = u64::MAX;
+        for (free, stream) in release.slots.iter().zip(&release.streams) {
+            if let Some(held) = self.requests.in_flight.slot(*stream, free) {
+                held.renew_us = now.after_ms(free.slot.ttl_ms().unwrap_or(0) / RETRIES);
+                next_us = next_us.min(held.renew_us);
+            }
+        }
+        let in_flight = &mut self.requests.in_flight;
+        in_flight.next_us = in_flight.next_us.min(next_us);
+    }
+
+    /// Makes checks that free, renew or enter slots, those of a bucket together.
+    fn send_acts(&mut self, now: Now, act: SlotAct, slots: Vec<OfStream>) {
+        let mut buckets: BTreeMap<(u64, Name), Vec<OfStream>> = BTreeMap::new();
+        for (nth, (stream, slot)) in slots.into_iter().enumerate() {
+            // A bucket that is not known here is one of its own.
+            let hash = slot
+                .key
+                .map_or(u64::try_from(nth).unwrap_or(0), BucketKey::hash);
+            let bucket = buckets.entry((hash, slot.limit.clone())).or_default();
+            bucket.push((stream, slot));
+        }
+        for slots in buckets.into_values() {
+            for together in slots.chunks(MAX_TOGETHER) {
+                self.send_act(now, act, together);
+            }
+        }
+    }
+
+    fn send_act(&mut self, now: Now, act: SlotAct, slots: &[OfStream]) {
+        let Some((_, first)) = slots.first() else {
+            return;
+        };
+        let ttls = slots.iter().filter_map(|(_, held)| held.slot.ttl_ms());
+        let release = SlotRelease {
+            act,
+            slots: slots.iter().map(|(_, held)| held.free(act)).collect(),
+            streams: slots.iter().filter_map(|(stream, _)| *stream).collect(),
+            skip: Some(first.request.skip.clone()),
+            entries: first.request.entries.clone(),
+            until_us: now.after_ms(ttls.max().unwrap_or(0)),
+        };
+        let check = PendingCheck::of_slots(release);
+        if let Err(check) = self.calls.batcher.push(check) {
+            self.keep_unsent(check, now);
+        }
+    }
+}
+
+impl HeldSlot {
+    fn free(&self, act: SlotAct) -> Free {
+        Free {
+            limit: self.limit.clone(),
+            slot: self.slot,
+            units: act as u64,
+        }
+    }
+}
+
+/// The name of a slot as a limiter gives it.
+fn named(id: SlotId, ttl_ms: u64, generation: u64) -> Slot {
+    let name = QueueSlot::from(InFlightSlot { id, ttl_ms });
+    Slot {
+        start_ms: name.start_ms,
+        parts: name.parts,
+        since_ms: name.since_ms,
+        turn: generation,
+    }
+}

@@ -1,0 +1,211 @@
+//! Requests in flight, over Envoys that crash, networks that lose, and a store that forgets.
+
+use crate::{
+    decisions::seeds,
+    faults::any,
+    world::{CONFIG, Faults, Outcome, World},
+};
+
+const LIMIT: usize = 12;
+const TTL_MS: u64 = 1_500;
+const LIMITS: &str = "  - {name: in-flight, algorithm: concurrency, limit: 12, slot_ttl: 1500ms}\n";
+const ENVOYS: usize = 3;
+
+/// A world in which requests run, and the ends of those that will end.
+struct Run {
+    world: World,
+    ends: Vec<(u64, usize)>,
+    most: usize,
+}
+
+impl Run {
+    fn new(seed: u64) -> Self {
+        let mut world = World::new(seed, ENVOYS, 2, CONFIG, LIMITS);
+        world.limiter.proxies = ENVOYS as u64;
+        world.run_for_ms(500);
+        Self {
+            world,
+            ends: Vec::new(),
+            most: 0,
+        }
+    }
+
+    /// Requests that went on and have not ended.
+    fn running(&self) -> Vec<usize> {
+        let requests = self.world.requests.iter().enumerate();
+        let running = requests
+            .filter(|(_, sent)| !sent.gone && matches!(sent.outcome, Some(Outcome::Passed { .. })));
+        running.map(|(number, _)| number).collect()
+    }
+
+    /// Requests arrive for some time; some are short, some outlive many renewals.
+    fn load(&mut self, ms: u64) {
+        let end_us = self.world.now_us + ms * 1000;
+        while self.world.now_us < end_us {
+            let chance = &mut self.world.chance;
+            let (envoy, worker) = (chance.index(ENVOYS), 1 + chance.index(2));
+            let lasts_ms = if chance.percent(10) {
+                chance.below(6 * TTL_MS)
+            } else {
+                chance.below(300)
+            };
+            let number = self.world.request(envoy, worker, "alice", "/");
+            self.ends
+                .push((self.world.now_us + lasts_ms * 1000, number));
+            let pause_us = self.world.chance.below(20_000);
+            self.pass(pause_us);
+        }
+    }
+
+    /// Time passes, and requests end.
+    fn pass(&mut self, us: u64) {
+        let until_us = self.world.now_us + us;
+        self.ends.sort_unstable_by(|a, b| b.cmp(a));
+        while let Some((at_us, number)) = self.ends.pop_if(|(at_us, _)| *at_us <= until_us) {
+            self.world.run_until(at_us.max(self.world.now_us));
+            if !self.world.requests[number].gone {
+                self.world.leave(number);
+            }
+            self.most = self.most.max(self.running().len());
+        }
+        self.world.run_until(until_us);
+        self.most = self.most.max(self.running().len());
+    }
+
+    fn end_all(&mut self) {
+        self.ends.clear();
+        for number in self.running() {
+            self.world.leave(number);
+        }
+    }
+
+    fn slots(&self) -> usize {
+        self.world.limiter.slots(self.world.limiter_ms())
+    }
+}
+
+#[test]
+fn never_more_run_than_the_limit_and_none_is_left() {
+    for seed in seeds() {
+        let mut run = Run::new(seed);
+        run.load(8_000);
+        assert_eq!(run.most, LIMIT, "seed {seed}");
+        assert_eq!(run.world.counted("rl_slots.lapsed"), 0, "seed {seed}");
+        run.world.run_for_ms(50);
+        assert_eq!(run.slots(), run.running().len(), "seed {seed}");
+        run.end_all();
+        run.world.run_for_ms(100);
+        assert_eq!(run.slots(), 0, "seed {seed}: freed at once");
+    }
+}
+
+#[test]
+fn whatever_becomes_of_calls_no_slot_leaks_and_nobody_elses_is_freed() {
+    for seed in seeds() {
+        let mut run = Run::new(seed);
+        // These hold slots through everything.
+        let kept: Vec<usize> = (0..4)
+            .map(|n| run.world.request(n % ENVOYS, 1 + n % 2, "alice", "/"))
+            .collect();
+        run.world.run_for_ms(50);
+        for _ in 0..20 {
+            run.world.faults = any(&mut run.world);
+            run.load(400);
+        }
+        run.world.faults = Faults::NONE;
+        run.pass(TTL_MS * 1000);
+        let before = run.slots();
+        for number in run.running() {
+            if !kept.contains(&number) {
+                run.world.leave(number);
+            }
+        }
+        run.ends.clear();
+        run.world.run_for_ms(2 * TTL_MS);
+        assert_eq!(run.slots(), kept.len(), "seed {seed}, {before} before");
+        for number in kept {
+            run.world.leave(number);
+        }
+        run.world.run_for_ms(500);
+        assert_eq!(run.slots(), 0, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_crashed_envoy_holds_nothing_after_the_ttl_and_the_others_all_theirs() {
+    for seed in seeds() {
+        let mut run = Run::new(seed);
+        run.load(3_000);
+        let dead = run.world.chance.index(ENVOYS);
+        run.world.crash(dead, CONFIG);
+        run.world.run_for_ms(TTL_MS + 200);
+        let running = run.running().len();
+        assert_eq!(run.slots(), running, "seed {seed}");
+        run.load(2_000);
+        assert!(run.most <= LIMIT, "seed {seed}: {}", run.most);
+        run.end_all();
+        run.world.run_for_ms(200);
+        assert_eq!(run.slots(), 0, "seed {seed}");
+    }
+}
+
+#[test]
+fn what_the_store_forgot_is_entered_again_before_another_is_admitted() {
+    for seed in seeds() {
+        let mut run = Run::new(seed);
+        for n in 0..LIMIT {
+            run.world.request(n % ENVOYS, 1 + n % 2, "alice", "/");
+        }
+        run.world.run_for_ms(100);
+        assert_eq!(run.running().len(), LIMIT, "seed {seed}");
+        run.world.limiter.lose_buckets();
+        run.world.run_for_ms(TTL_MS);
+        assert_eq!(run.slots(), LIMIT, "seed {seed}: entered again");
+        let another = run.world.request(0, 1, "alice", "/");
+        run.world.run_for_ms(50);
+        assert!(!run.world.passed(another), "seed {seed}");
+        // An edit or a reset, under a newer generation, forgets for good.
+        run.world.limiter.edit(LIMITS);
+        run.world.limiter.lose_buckets();
+        run.world.run_for_ms(2 * TTL_MS);
+        assert_eq!(run.slots(), 0, "seed {seed}: forgotten");
+    }
+}
+
+#[test]
+fn cut_off_a_proxy_admits_its_share_and_a_denial_is_not_cached() {
+    for seed in seeds() {
+        let mut run = Run::new(seed);
+        // Answers name the number of proxies.
+        for worker in [1, 2] {
+            run.world.request(0, worker, "alice", "/");
+            run.world.run_for_ms(100);
+        }
+        run.world.faults = Faults::BLACK_HOLE;
+        let sent: Vec<usize> = (0..40)
+            .map(|n| {
+                run.world.run_for_ms(10);
+                run.world.request(0, 1 + n % 2, "alice", "/")
+            })
+            .collect();
+        run.world.run_for_ms(200);
+        let passed = |run: &Run| sent.iter().filter(|n| run.world.passed(**n)).count();
+        assert_eq!(passed(&run), LIMIT / ENVOYS, "seed {seed}");
+        // One ends, and makes room at once.
+        let first = sent
+            .iter()
+            .find(|n| run.world.passed(**n))
+            .copied()
+            .unwrap();
+        run.world.leave(first);
+        run.world.run_for_ms(60);
+        let next = [1, 2].map(|worker| run.world.request(0, worker, "alice", "/"));
+        run.world.run_for_ms(100);
+        let passed = next.map(|number| run.world.passed(number));
+        assert!(passed[0] != passed[1], "seed {seed}: {passed:?}");
+        run.world.faults = Faults::NONE;
+        run.end_all();
+        run.world.run_for_ms(3_000);
+        assert_eq!(run.slots(), 0, "seed {seed}");
+    }
+}

@@ -1,0 +1,209 @@
+//! `POST /v1/release` and `POST /v1/renew`: slots that a program frees, or keeps.
+
+use documents::{Field, Fields, Form, Node, Path, Report, Take, Value};
+use serde::Serialize;
+
+use super::request::{Request, missing, read_descriptor, read_free};
+use crate::{Answer, ApiError, Check, ErrorCode, MAX_CHECKS};
+
+const FIELDS: [&str; 3] = ["descriptor", "slots", "enter"];
+const SINGLE_FIELDS: [&str; 4] = ["domain", "descriptor", "slots", "enter"];
+const BATCH_FIELDS: [&str; 2] = ["domain", "requests"];
+
+/// What becomes of a slot, as `algorithms::SlotAct` numbers it.
+const RENEW: u64 = 2;
+const ENTER: u64 = 3;
+
+/// Reads a request that frees slots or, with `renew`, keeps them: checks that charge nothing.
+///
+/// # Errors
+/// The first thing wrong with it, with its field.
+pub fn parse_slots(body: &[u8], renew: bool) -> Result<Request, ApiError> {
+    let node = Node::from_json(body)
+        .map_err(|error| ApiError::new(ErrorCode::InvalidRequest, format!("not JSON: {error}")))?;
+    let mut report = Report::new(Form::File);
+    let root = Field {
+        node: &node,
+        path: Path::Root,
+    };
+    let request = read_request(root, renew, &mut report);
+    report.finish(request).map_err(ApiError::from)
+}
+
+fn read_request(root: Field<'_>, renew: bool, report: &mut Report) -> Option<Request> {
+    let batch = root.node.get("requests").is_some();
+    let mut fields = Fields::of(root, report)?;
+    let take = &mut Take {
+        fields: &mut fields,
+        path: &Path::Root,
+        report,
+    };
+    let domain = match take.field("domain") {
+        Some(field) => field.domain(take.report),
+        None => missing(&root, "domain", take.report),
+    };
+    let checks = if batch {
+        let checks = read_list(take, renew);
+        fields.finish(&Path::Root, &BATCH_FIELDS, report);
+        checks
+    } else {
+        let check = read_one(&root, take, renew);
+        fields.finish(&Path::Root, &SINGLE_FIELDS, report);
+        vec![check?]
+    };
+    Some(Request {
+        domain: domain?,
+        checks,
+        batch,
+        wait_ms: 0,
+    })
+}
+
+fn read_list(take: &mut Take<'_, '_>, renew: bool) -> Vec<Check> {
+    let Some(field) = take.field("requests") else {
+        return Vec::new();
+    };
+    let report = &mut *take.report;
+    let Value::List(items) = &field.node.value else {
+        field.expected("a list of requests and their slots", report);
+        return Vec::new();
+    };
+    if items.len() > MAX_CHECKS {
+        field.report(report, format!("more than {MAX_CHECKS} requests"));
+        return Vec::new();
+    }
+    let items = items.iter().enumerate();
+    let checks = items.filter_map(|(index, node)| {
+        let item = Field {
+            node,
+            path: Path::Item(&field.path, index),
+        };
+        let mut fields = Fields::of(item, report)?;
+        let take = &mut Take {
+            fields: &mut fields,
+            path: &item.path,
+            report,
+        };
+        let check = read_one(&item, take, renew);
+        fields.finish(&item.path, &FIELDS, report);
+        check
+    });
+    checks.collect()
+}
+
+/// The slots of one request, by its descriptor and the limits that gave them.
+fn read_one(owner: &Field<'_>, take: &mut Take<'_, '_>, renew: bool) -> Option<Check> {
+    let descriptor = match take.field("descriptor") {
+        Some(field) => read_descriptor(&field, take.report),
+        None => missing(owner, "descriptor", take.report),
+    };
+    let mut free = match take.field("slots") {
+        Some(field) => read_free(&field, take.report),
+        None => missing(owner, "slots", take.report)?,
+    };
+    let enter = match take.field("enter") {
+        Some(field) if !renew => {
+            field.report(take.report, "a slot that is freed is not entered again");
+            None
+        }
+        Some(field) => field.boolean(take.report),
+        None => None,
+    };
+    if renew {
+        for slot in &mut free {
+            slot.units = if enter == Some(true) { ENTER } else { RENEW };
+        }
+    }
+    Some(Check {
+        descriptor: descriptor?,
+        only: free.iter().map(|slot| slot.limit.clone()).collect(),
+        free,
+        ..Check::default()
+    })
+}
+
+/// The limits whose slots are gone, which were to be renewed.
+#[derive(Serialize)]
+struct Renewed<'a> {
+    missing: Vec<&'a str>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum One<'a> {
+    Done(Renewed<'a>),
+    Failed { error: ApiError },
+}
+
+/// The body that answers [`parse_slots`]; of a `batch` a list, in order.
+///
+/// # Errors
+/// That of a request that was alone and failed.
+pub fn renewed_reply<'a>(
+    batch: bool,
+    results: impl IntoIterator<Item = Result<&'a Answer, ApiError>>,
+) -> Result<String, ApiError> {
+    let of = |answer: &'a Answer| {
+        let limits = answer.limits.iter();
+        let gone = limits.filter(|limit| limit.charged == 0 && limit.slot.is_some());
+        Renewed {
+            missing: gone.map(|limit| limit.name.as_str()).collect(),
+        }
+    };
+    let mut results = results.into_iter();
+    let text = if batch {
+        let all = results.map(|result| match result {
+            Ok(answer) => One::Done(of(answer)),
+            Err(error) => One::Failed { error },
+        });
+        let all: Vec<One<'_>> = all.collect();
+        serde_json::to_string(&serde_json::json!({ "results": all }))
+    } else {
+        match results.next() {
+            Some(Ok(answer)) => serde_json::to_string(&of(answer)),
+            Some(Err(error)) => return Err(error),
+            None => return Err(ApiError::new(ErrorCode::Internal, "no decision")),
+        }
+    };
+    Ok(text.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SLOT: &str = "8000.77.10000.3.1";
+
+    fn body(more: &str) -> String {
+        format!(
+            r#"{{"domain":"shop","descriptor":{{"user":"alice"}},"slots":{{"in-flight":"{SLOT}"}}{more}}}"#
+        )
+    }
+
+    #[test]
+    fn a_slot_is_freed_renewed_or_entered() {
+        for (more, renew, act) in [("", false, 1), ("", true, 2), (r#","enter":true"#, true, 3)] {
+            let request = parse_slots(body(more).as_bytes(), renew).unwrap();
+            let check = request.checks.first().unwrap();
+            assert_eq!(check.free.first().unwrap().units, act);
+            assert_eq!((check.cost, check.only.len()), (0, 1));
+        }
+    }
+
+    #[test]
+    fn what_is_no_slot_is_refused_with_its_field() {
+        for (text, field) in [
+            (body(r#","enter":true"#), "enter"),
+            (body("").replace(SLOT, "8000.77"), "slots.in-flight"),
+            (body("").replace("slots", "slot"), "slots"),
+            (body("").replace("descriptor", "x"), "descriptor"),
+        ] {
+            let error = parse_slots(text.as_bytes(), false).unwrap_err();
+            let named = error.field.clone().unwrap_or_default();
+            assert!(
+                named.contains(field) || error.message.contains(field),
+                "{error:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Slots of requests in flight, for programs and for Envoy's rate limit service.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+
+use crate::support::Service;
+
+const TWO: &str = "  - {name: in-flight, per: [user], algorithm: concurrency, limit: 2, slot_ttl: 1s}\n  \
+                   - {name: total, rate: 1000/1d}\n";
+
+/// The slot of a request that passes; an error if it is denied.
+async fn take(service: &Service, user: &str) -> Result<String> {
+    let fields = json!({"descriptor": {"user": user}, "cost": 7});
+    let answer = service.ask(fields).await?.json()?;
+    let slot = answer["limits"][0]["slot"].as_str().map(str::to_owned);
+    assert_eq!(answer["allowed"], slot.is_some(), "{answer}");
+    slot.with_context(|| answer.to_string())
+}
+
+async fn used(service: &Service, user: &str) -> Result<u64> {
+    let fields = json!({"descriptor": {"user": user}, "peek": true});
+    let answer = service.ask(fields).await?.json()?;
+    let remaining = answer["limits"][0]["remaining"].as_u64();
+    Ok(2 - remaining.context("no answer")?)
+}
+
+async fn post(
+    service: &Service,
+    path: &str,
+    user: &str,
+    slot: &str,
+    more: &Value,
+) -> Result<Value> {
+    let mut body =
+        json!({"domain": "shop", "descriptor": {"user": user}, "slots": {"in-flight": slot}});
+    for (field, value) in more.as_object().into_iter().flatten() {
+        body[field] = value.clone();
+    }
+    service.post(path, body.to_string()).send().await?.json()
+}
+
+#[tokio::test]
+async fn a_program_holds_and_frees_slots() -> Result<()> {
+    let service = Service::with(TWO).await?;
+    let (first, second) = (
+        take(&service, "alice").await?,
+        take(&service, "alice").await?,
+    );
+    let denied = take(&service, "alice").await.unwrap_err().to_string();
+    let denied: Value = serde_json::from_str(&denied)?;
+    let wait_ms = denied["retry_after_ms"].as_i64().unwrap();
+    assert!((1..=1000).contains(&wait_ms), "{denied}");
+    assert_eq!(denied["limits"][1]["charged"], 0, "all or nothing");
+    take(&service, "bob").await?;
+
+    // Freed once, however often that is said, and by nobody who lacks its name.
+    let guess = first.replacen('.', ".1", 1);
+    assert_eq!(
+        post(&service, "/v1/release", "alice", &guess, &json!({})).await?,
+        json!({"missing": []})
+    );
+    assert_eq!(used(&service, "alice").await?, 2);
+    for _ in 0..3 {
+        post(&service, "/v1/release", "alice", &first, &json!({})).await?;
+        assert_eq!(used(&service, "alice").await?, 1);
+    }
+    // In another bucket it is none.
+    post(&service, "/v1/release", "bob", &second, &json!({})).await?;
+    assert_eq!(used(&service, "bob").await?, 1);
+    assert_eq!(
+        service
+            .metric("rl_slots_taken_total{domain=\"shop\",limit=\"in-flight\"}")
+            .await?,
+        3
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_slot_lives_as_long_as_it_is_renewed_and_may_be_entered_again() -> Result<()> {
+    let service = Service::with(TWO).await?;
+    let slot = take(&service, "alice").await?;
+    for _ in 0..5 {
+        tokio::time::sleep(Duration::from_millis(400)).await;
+        let answer = post(&service, "/v1/renew", "alice", &slot, &json!({})).await?;
+        assert_eq!(answer, json!({"missing": []}));
+    }
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    assert_eq!(used(&service, "alice").await?, 0);
+    let (other, another) = (
+        take(&service, "alice").await?,
+        take(&service, "alice").await?,
+    );
+    let answer = post(&service, "/v1/renew", "alice", &slot, &json!({})).await?;
+    assert_eq!(answer, json!({"missing": ["in-flight"]}));
+    assert_eq!(
+        used(&service, "alice").await?,
+        2,
+        "a renewal enters nothing"
+    );
+    // It runs still: three of two, and no other is admitted until one is.
+    post(
+        &service,
+        "/v1/renew",
+        "alice",
+        &slot,
+        &json!({"enter": true}),
+    )
+    .await?;
+    post(&service, "/v1/release", "alice", &other, &json!({})).await?;
+    assert!(take(&service, "alice").await.is_err());
+    post(&service, "/v1/release", "alice", &another, &json!({})).await?;
+    take(&service, "alice").await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn many_are_named_in_one_call_and_what_is_wrong_is_refused() -> Result<()> {
+    let service = Service::with(
+        "  - {name: in-flight, per: [user], algorithm: concurrency, limit: 2}\n  \
+           - {name: exports, match: {user: carol}, algorithm: leaky_bucket, rate: 1/s, over_limit: queue}\n",
+    )
+    .await?;
+    let (first, second) = (take(&service, "alice").await?, take(&service, "bob").await?);
+    let body = json!({"domain": "shop", "requests": [
+        {"descriptor": {"user": "alice"}, "slots": {"in-flight": first}},
+        {"descriptor": {"user": "bob"}, "slots": {"in-flight": second}},
+        {"descriptor": {"user": "bob"}, "slots": {"none": second}},
+    ]});
+    let answer = service
+        .post("/v1/release", body.to_string())
+        .send()
+        .await?
+        .json()?;
+    let results = &answer["results"];
+    assert_eq!(
+        (&results[0], &results[1]),
+        (&json!({"missing": []}), &json!({"missing": []}))
+    );
+    assert_eq!(results[2]["error"]["code"], "unknown_limit", "{answer}");
+    assert_eq!(
+        (used(&service, "alice").await?, used(&service, "bob").await?),
+        (0, 0)
+    );
+    for (path, body, status) in [
+        (
+            "/v1/renew",
+            json!({"domain": "shop", "descriptor": {"user": "carol"}, "slots": {"exports": first}}),
+            400,
+        ),
+        (
+            "/v1/renew",
+            json!({"domain": "shop", "descriptor": {}, "slots": {"in-flight": "x"}}),
+            400,
+        ),
+        (
+            "/v1/release",
+            json!({"domain": "shop", "descriptor": {}, "slots": {}, "more": 1}),
+            400,
+        ),
+        (
+            "/v1/release",
+            json!({"domain": "none", "descriptor": {}, "slots": {"in-flight": first}}),
+            404,
+        ),
+    ] {
+        let reply = service.post(path, body.to_string()).send().await?;
+        assert_eq!(reply.status, status, "{body}: {}", reply.text());
+    }
+    assert_eq!(service.get("/v1/renew").send().await?.status, 405);
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_rate_limit_service_takes_and_frees_slots() -> Result<()> {
+    let service = Service::with(
+        "  - {name: in-flight, descriptor: [user], algorithm: concurrency, limit: 2, slot_ttl: 2s}\n",
+    )
+    .await?;
+    let call = async |addend: Option<(u64, bool)>| -> Result<String> {
+        let mut descriptor = json!({"entries": [{"key": "user", "value": "alice"}]});
+        if let Some((units, negative)) = addend {
+            descriptor["hitsAddend"] = json!(units.to_string());
+            descriptor["isNegativeHits"] = json!(negative);
+        }
+        let body = json!({"domain": "shop", "descriptors": [descriptor]});
+        let answer = service
+            .post("/json", body.to_string())
+            .send()
+            .await?
+            .json()?;
+        Ok(answer["overallCode"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned())
+    };
+    assert_eq!(
+        [call(None).await?, call(Some((1, false))).await?],
+        ["OK", "OK"]
+    );
+    assert_eq!(call(None).await?, "OVER_LIMIT");
+    call(Some((1, true))).await?;
+    assert_eq!([call(None).await?, call(None).await?], ["OK", "OVER_LIMIT"]);
+    // Nobody renews them: the ttl bounds a request.
+    tokio::time::sleep(Duration::from_millis(2100)).await;
+    assert_eq!(call(None).await?, "OK");
+    Ok(())
+}

@@ -1,0 +1,210 @@
+-- Requests in flight. Twin of crates/algorithms/src/concurrency.rs.
+--
+-- State: a sorted set of slots, "<stamp>:<secret>:<ttl, ms>", whose scores are their expiries in ms; and
+-- two marks, whose scores are below 0: 'g', -1 - generation, and 't', -1 - the time of the latest write. No
+-- expiry is further ahead of that than its slot's ttl, so that only a clock behind it has to look at them all.
+--
+-- s: limit, x (ttl of new slots, ms), y and z (stamp and secret of the request's id), used (slots that have
+--    not expired), held (whether the request has one), list (after a step back of the clock: all slots, as
+--    { expiry, name }, in the order of the set), cut (which of them expire earlier now), low, high (bits of
+--    the slots that were to be renewed and are gone)
+
+local HELD_MAX, MISSING_BITS = 200000, 50
+local NAME = WHOLE .. ':' .. WHOLE .. ':' .. WHOLE
+local FREE, RENEW, ENTER = 1, 2, 3
+
+local function above_now()
+  return string.format('(' .. WHOLE, now)
+end
+
+-- The expiry of a slot that has not expired.
+local function expiry_of(s, name)
+  local expiry = redis.call('ZSCORE', s.key, name)
+  expiry = expiry and expiry + 0
+  return expiry and expiry > now and expiry or nil
+end
+
+-- The slots that expire too far ahead of a clock that stepped back.
+local function find_cut(s)
+  s.list, s.cut = {}, {}
+  local live = redis.call('ZRANGEBYSCORE', s.key, above_now(), '+inf', 'WITHSCORES')
+  for i = 1, #live, 2 do
+    local latest = now + string.match(live[i], ':(%d+)$')
+    local slot = { math.min(live[i + 1] + 0, latest), live[i] }
+    s.list[#s.list + 1] = slot
+    if live[i + 1] + 0 > latest then
+      s.cut[#s.cut + 1] = slot
+    end
+  end
+  if #s.cut == 0 then
+    s.list, s.cut = nil, nil
+    return
+  end
+  s.shifted = true
+  table.sort(s.list, function(a, b)
+    return a[1] < b[1] or a[1] == b[1] and a[2] < b[2]
+  end)
+end
+
+local function load(s)
+  s.used, s.held, s.list, s.cut, s.low, s.high, s.removed = 0, false, nil, nil, 0, 0, nil
+  local marks = held(redis.pcall('ZRANGEBYSCORE', s.key, '-inf', '(0', 'WITHSCORES'))
+  if marks.err then
+    s.foreign = true
+    return foreign(s)
+  end
+  local generation, at
+  for i = 1, #marks, 2 do
+    if marks[i] == 'g' then
+      generation = -1 - marks[i + 1]
+    elseif marks[i] == 't' then
+      at = -1 - marks[i + 1]
+    end
+  end
+  if not generation or not at or not sound(generation + at, 1) then
+    return redis.call('ZCARD', s.key) > 0 and CORRUPT or nil
+  end
+  s.seen = generation
+  if at > now then
+    find_cut(s)
+  end
+  s.used = redis.call('ZCOUNT', s.key, above_now(), '+inf')
+  s.held = s.used > 0 and expiry_of(s, string.format(NAME, s.y, s.z, s.x)) ~= nil
+end
+
+-- The nth expiry, from 1; from the end, if negative.
+local function expiry(s, nth)
+  if s.list then
+    local slot = s.list[nth < 0 and #s.list + 1 + nth or nth]
+    return slot and slot[1]
+  elseif nth < 0 then
+    return redis.call('ZRANGE', s.key, nth, nth, 'WITHSCORES')[2] + 0
+  end
+  local found = redis.call('ZRANGEBYSCORE', s.key, above_now(), '+inf', 'WITHSCORES', 'LIMIT', nth - 1, 1)
+  return found[2] and found[2] + 0
+end
+
+local function room(s)
+  local left = s.limit - s.used
+  return s.held and math.max(1, left) or left
+end
+
+-- Marks the state as written now; the first write, and one that grows.
+local function mark(s)
+  if s.foreign then
+    redis.call('DEL', s.key) -- what another algorithm left
+    s.foreign = nil
+  end
+  redis.call('ZADD', s.key, -1 - s.generation, 'g', -1 - now, 't')
+  for _, slot in ipairs(s.cut or {}) do
+    redis.call('ZADD', s.key, slot[1], slot[2])
+  end
+  s.list, s.cut = nil, nil
+end
+
+local function wait_ms(s, cost)
+  return (expiry(s, math.max(1, s.used + cost - s.limit)) or now) - now
+end
+
+local function reset_after_ms(s)
+  return s.used > 0 and expiry(s, -1) - now or 0
+end
+
+-- Gives the request a slot; the name of it, as 4 numbers.
+local function take(s)
+  mark(s)
+  redis.call('ZADD', s.key, now + s.x, string.format(NAME, s.y, s.z, s.x))
+  s.used = s.held and s.used or s.used + 1
+  s.held = false
+  return s.y, s.z, s.x, 0
+end
+
+-- Frees, renews or enters slots, each named by 4 numbers and followed by which; returns whether that
+-- changed anything.
+local function free(s, slots)
+  local changed = false
+  for i = 1, #slots, 5 do
+    local name, act, position = string.format(NAME, slots[i], slots[i + 1], slots[i + 2]), slots[i + 4], (i - 1) / 5
+    local present = s.used > 0 and expiry_of(s, name)
+    if act == FREE and present then
+      mark(s)
+      redis.call('ZREM', s.key, name)
+      s.used, changed = s.used - 1, true
+    elseif act == RENEW and not present then
+      if position < MISSING_BITS then
+        s.low = s.low + 2 ^ position
+      elseif position < 2 * MISSING_BITS then
+        s.high = s.high + 2 ^ (position - MISSING_BITS)
+      end
+    elseif act == RENEW or act == ENTER and (present or s.used < HELD_MAX) then
+      mark(s)
+      redis.call('ZADD', s.key, now + slots[i + 2], name)
+      s.used, changed = present and s.used or s.used + 1, true
+    end
+  end
+  if changed then
+    redis.call('ZREMRANGEBYSCORE', s.key, 0, now)
+  end
+  s.held = s.used > 0 and expiry_of(s, string.format(NAME, s.y, s.z, s.x)) ~= nil
+  return changed
+end
+
+-- Frees slots whose holder names none (the low 20 bits of their stamps are 0): those that expire first.
+-- They are removed where the state is saved.
+local function credit(s, units)
+  local any, left = s.used > 0, {}
+  if any and not s.list then
+    s.list = {}
+    local live = redis.call('ZRANGEBYSCORE', s.key, above_now(), '+inf', 'WITHSCORES')
+    for i = 1, #live, 2 do
+      s.list[#s.list + 1] = { live[i + 1] + 0, live[i] }
+    end
+  end
+  s.removed = {}
+  for _, slot in ipairs(any and s.list or {}) do
+    if units > 0 and string.match(slot[2], '^(%d+)') % 2 ^ 20 == 0 then
+      s.removed[#s.removed + 1] = slot[2]
+      s.used, units = s.used - 1, units - 1
+    else
+      left[#left + 1] = slot
+    end
+  end
+  s.list = any and left or nil
+  return any
+end
+
+local function save(s, ttl)
+  mark(s)
+  for _, name in ipairs(s.removed or {}) do
+    redis.call('ZREM', s.key, name)
+  end
+  s.removed = nil
+  redis.call('ZREMRANGEBYSCORE', s.key, 0, now)
+  redis.call('PEXPIRE', s.key, ttl)
+end
+
+local function save_shifted(s, ttl)
+  s.generation = s.seen
+  save(s, ttl)
+end
+
+return {
+  load = load,
+  room = room,
+  charge = function()
+    return false
+  end,
+  wait_ms = wait_ms,
+  reset_after_ms = reset_after_ms,
+  delay_ms = function()
+    return 0
+  end,
+  take = take,
+  free = free,
+  credit = credit,
+  missing = function(s)
+    return s.low, s.high
+  end,
+  save = save,
+  save_shifted = save_shifted,
+}

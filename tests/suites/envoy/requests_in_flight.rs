@@ -1,0 +1,242 @@
+//! Requests in flight: a slot is held until the stream ends, however it ends.
+
+use std::time::{Duration, Instant};
+
+use harness::{rapid_resets, until};
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+use crate::{
+    reconfiguration::Delivered,
+    stage::{PATIENCE, Stage, limits, statuses},
+};
+
+const THREE: &str = "{name: in-flight, match: {path: \"/held/**\"}, per: [user], algorithm: concurrency, limit: 3, slot_ttl: 3s}";
+const MANY: &str = "{name: in-flight, match: {path: \"/held/**\"}, per: [user], algorithm: concurrency, limit: 5000, slot_ttl: 20s}";
+
+/// A request whose body does not end, so that the service behind Envoy waits for it.
+struct Held(TcpStream);
+
+impl Held {
+    async fn at(port: u16, user: &str) -> Self {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+        let head = format!(
+            "POST /held/x HTTP/1.1\r\nhost: any\r\nx-user-id: {user}\r\ncontent-length: 5\r\n\r\n1234"
+        );
+        stream.write_all(head.as_bytes()).await.unwrap();
+        Self(stream)
+    }
+
+    /// Ends the request, and returns the status of its answer.
+    async fn finish(mut self) -> u16 {
+        self.0.write_all(b"5").await.unwrap();
+        self.status().await
+    }
+
+    async fn status(&mut self) -> u16 {
+        let mut head = [0; 12];
+        self.0.read_exact(&mut head).await.unwrap();
+        String::from_utf8_lossy(&head[9..]).parse().unwrap()
+    }
+}
+
+fn in_use(stage: &Stage, user: &str) -> u64 {
+    let bucket = stage.inspect("in-flight", &[&format!("user={user}")]);
+    bucket["used"].as_u64().unwrap()
+}
+
+/// Waits until so many slots are in use; how long that took.
+async fn used(stage: &Stage, user: &str, is: u64) -> Duration {
+    let since = Instant::now();
+    until("so many are in use", 3 * PATIENCE, async || {
+        (in_use(stage, user) == is).then_some(())
+    })
+    .await
+    .unwrap();
+    since.elapsed()
+}
+
+#[tokio::test]
+async fn no_more_than_the_limit_run_at_once_and_each_end_makes_room() {
+    let stage = limits(&[THREE]).start().await;
+    let port = stage.envoy().port();
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        held.push(Held::at(port, "alice").await);
+    }
+    used(&stage, "alice", 3).await;
+    let get = stage.get("/held/y", "alice");
+    let denied = get.send().await.unwrap();
+    assert_eq!(denied.status, 429);
+    assert_eq!(denied.header("retry-after"), None, "nobody can say when");
+    assert_eq!(statuses(&get, 5).await, [429; 5]);
+    assert_eq!(statuses(&stage.get("/held/y", "bob"), 3).await, [200; 3]);
+    assert_eq!(statuses(&stage.get("/free", "alice"), 3).await, [200; 3]);
+
+    // Answered.
+    assert_eq!(held.pop().unwrap().finish().await, 200);
+    used(&stage, "alice", 2).await;
+    assert_eq!(statuses(&get, 1).await, [200], "a denial is not cached");
+    used(&stage, "alice", 2).await;
+    // Left by its client.
+    drop(held.pop());
+    let took = used(&stage, "alice", 1).await;
+    eprintln!("freed within {took:?} after its client left");
+    assert_eq!(held.pop().unwrap().finish().await, 200);
+    used(&stage, "alice", 0).await;
+}
+
+#[tokio::test]
+async fn many_at_once_get_the_limit_and_all_slots_come_back() {
+    let stage = limits(&[THREE]).start().await;
+    let port = stage.envoy().port();
+    let mut held = Vec::new();
+    for _ in 0..40 {
+        held.push(Held::at(port, "alice").await);
+    }
+    used(&stage, "alice", 3).await;
+    let mut statuses = Vec::new();
+    for held in held {
+        statuses.push(held.finish().await);
+    }
+    let passed = statuses.iter().filter(|status| **status == 200).count();
+    let denied = statuses.iter().filter(|status| **status == 429).count();
+    assert_eq!((passed, denied), (3, 37));
+    used(&stage, "alice", 0).await;
+}
+
+#[tokio::test]
+async fn a_long_request_keeps_its_slot_and_one_that_lapsed_is_entered_again() {
+    let stage = limits(&[THREE]).start().await;
+    let held = Held::at(stage.envoy().port(), "alice").await;
+    used(&stage, "alice", 1).await;
+    let until_later = Instant::now() + Duration::from_secs(8);
+    while Instant::now() < until_later {
+        assert_eq!(in_use(&stage, "alice"), 1);
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    }
+    // The bucket is lost, as by a failover.
+    let key = stage.inspect("in-flight", &["user=alice"])["redis_key"].clone();
+    stage
+        .redis()
+        .command(&["DEL", key.as_str().unwrap()])
+        .await
+        .unwrap();
+    let took = used(&stage, "alice", 1).await;
+    eprintln!("entered again after {took:?}");
+    // A reset forgets it for good.
+    stage.rlctl(&["reset", "in-flight", "user=alice", "--yes"]);
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    assert_eq!(in_use(&stage, "alice"), 0);
+    assert_eq!(held.finish().await, 200);
+}
+
+#[tokio::test]
+async fn two_thousand_streams_that_are_reset_leave_no_slot() {
+    let stage = limits(&[MANY]).start().await;
+    let headers = [
+        (":method", "GET"),
+        (":scheme", "http"),
+        (":path", "/held/x"),
+        (":authority", "any"),
+        ("x-user-id", "alice"),
+    ];
+    rapid_resets(stage.envoy().port(), &headers, 2000)
+        .await
+        .unwrap();
+    // Those were reset before a check left. These are left while, or after, it is answered.
+    for round in 0..20 {
+        let mut held = Vec::new();
+        for _ in 0..100 {
+            held.push(Held::at(stage.envoy().port(), "alice").await);
+        }
+        tokio::time::sleep(Duration::from_millis(round)).await;
+        drop(held);
+    }
+    let took = used(&stage, "alice", 0).await;
+    let taken = stage.limiter_counter("rl_slots_taken_total").await;
+    let freed = stage.limiter_counter("rl_slots_freed_total").await;
+    eprintln!("none in use after {took:?}; taken {taken}, freed {freed}");
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    assert!(taken > 500 && freed >= taken, "{freed} of {taken}");
+}
+
+#[tokio::test]
+async fn a_killed_envoy_loses_its_slots_within_the_ttl_and_the_other_keeps_its() {
+    let mut stage = limits(&[THREE]).envoys(2).start().await;
+    let first = Held::at(stage.nth_envoy(0).port(), "alice").await;
+    let _others = [
+        Held::at(stage.nth_envoy(1).port(), "alice").await,
+        Held::at(stage.nth_envoy(1).port(), "alice").await,
+    ];
+    used(&stage, "alice", 3).await;
+    assert_eq!(statuses(&stage.get("/held/y", "alice"), 1).await, [429]);
+    stage.kill_an_envoy();
+    let took = used(&stage, "alice", 1).await;
+    eprintln!("gone after {took:?}");
+    assert!(took < Duration::from_secs(6), "{took:?}");
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    assert_eq!(in_use(&stage, "alice"), 1);
+    assert_eq!(first.finish().await, 200);
+    used(&stage, "alice", 0).await;
+}
+
+#[tokio::test]
+async fn without_limiters_a_proxy_has_its_share_and_its_slots_come_back_with_them() {
+    let mut stage = limits(&[THREE]).start().await;
+    let port = stage.envoy().port();
+    let before = Held::at(port, "alice").await;
+    used(&stage, "alice", 1).await;
+    stage.stop_limiters().await;
+    let mut held = Vec::new();
+    for _ in 0..8 {
+        held.push(Held::at(port, "alice").await);
+    }
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    let mut statuses = Vec::new();
+    for held in held {
+        statuses.push(held.finish().await);
+    }
+    let passed = statuses.iter().filter(|status| **status == 200).count();
+    assert_eq!(passed, 3, "{statuses:?}");
+    stage.start_limiters().await;
+    let took = used(&stage, "alice", 1).await;
+    eprintln!("held again {took:?} after the limiters came back");
+    assert_eq!(before.finish().await, 200);
+    used(&stage, "alice", 0).await;
+}
+
+#[tokio::test]
+async fn a_filter_configured_anew_loses_no_slot_and_leaks_none() {
+    let plan = limits(&[MANY]).config(|config| config.arguments(&["--drain-time-s", "1"]));
+    let delivered = Delivered::of(plan).await;
+    let (stage, port) = (&delivered.stage, delivered.port);
+    for round in 0..4 {
+        let mut held = Vec::new();
+        for _ in 0..25 {
+            held.push(Held::at(port, "alice").await);
+        }
+        used(stage, "alice", 25).await;
+        delivered
+            .change("update_success", |config: &mut Value| {
+                config["deny"] = json!({"message": format!("round {round}")});
+            })
+            .await;
+        // The old ones are closed by the drain, or by their clients before that.
+        held.truncate(12);
+        if round % 2 == 0 {
+            drop(held);
+        } else {
+            for mut stream in held {
+                let mut end = Vec::new();
+                let _ = stream.0.read_to_end(&mut end).await;
+            }
+        }
+        let took = used(stage, "alice", 0).await;
+        eprintln!("round {round}: none in use after {took:?}");
+        assert!(took < Duration::from_secs(5), "{took:?}");
+    }
+}
