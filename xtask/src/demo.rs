@@ -1,6 +1,7 @@
 //! `cargo xtask demo`: runs the whole system on this machine and shows what it does. Every claim
 //! it prints is checked, so a demo that completes is a test that passed.
 
+mod in_flight;
 mod ports;
 mod printer;
 mod rate_limit_service;
@@ -39,6 +40,8 @@ pub struct Args {
 enum Story {
     /// Envoy's own rate limit filter, with a file of envoyproxy/ratelimit
     RateLimitService,
+    /// Ten requests in flight over three Envoys, one of which is killed
+    InFlight,
 }
 
 /// Fetches missing tools, builds, starts everything and runs the demo.
@@ -102,8 +105,13 @@ async fn demo(
     ports: DemoPorts,
 ) -> Result<()> {
     let printer = Printer::detect();
-    if let Some(Story::RateLimitService) = args.story {
-        rate_limit_service::run(&printer, workspace, &programs, ports).await?;
+    if let Some(story) = args.story {
+        match story {
+            Story::RateLimitService => {
+                rate_limit_service::run(&printer, workspace, &programs, ports).await?;
+            }
+            Story::InFlight => in_flight::run(&printer, workspace, &programs, ports).await?,
+        }
         printer.heading("Done");
         printer.text("Every step was checked. Everything is stopped now.");
         return Ok(());

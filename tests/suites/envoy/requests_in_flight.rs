@@ -2,12 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use harness::{rapid_resets, until};
+use harness::{HeldRequest, rapid_resets, until};
 use serde_json::{Value, json};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
-};
 
 use crate::{
     reconfiguration::Delivered,
@@ -17,30 +13,8 @@ use crate::{
 const THREE: &str = "{name: in-flight, match: {path: \"/held/**\"}, per: [user], algorithm: concurrency, limit: 3, slot_ttl: 3s}";
 const MANY: &str = "{name: in-flight, match: {path: \"/held/**\"}, per: [user], algorithm: concurrency, limit: 5000, slot_ttl: 20s}";
 
-/// A request whose body does not end, so that the service behind Envoy waits for it.
-struct Held(TcpStream);
-
-impl Held {
-    async fn at(port: u16, user: &str) -> Self {
-        let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
-        let head = format!(
-            "POST /held/x HTTP/1.1\r\nhost: any\r\nx-user-id: {user}\r\ncontent-length: 5\r\n\r\n1234"
-        );
-        stream.write_all(head.as_bytes()).await.unwrap();
-        Self(stream)
-    }
-
-    /// Ends the request, and returns the status of its answer.
-    async fn finish(mut self) -> u16 {
-        self.0.write_all(b"5").await.unwrap();
-        self.status().await
-    }
-
-    async fn status(&mut self) -> u16 {
-        let mut head = [0; 12];
-        self.0.read_exact(&mut head).await.unwrap();
-        String::from_utf8_lossy(&head[9..]).parse().unwrap()
-    }
+async fn hold(port: u16) -> HeldRequest {
+    HeldRequest::send(port, "/held/x", "alice").await.unwrap()
 }
 
 fn in_use(stage: &Stage, user: &str) -> u64 {
@@ -65,7 +39,7 @@ async fn no_more_than_the_limit_run_at_once_and_each_end_makes_room() {
     let port = stage.envoy().port();
     let mut held = Vec::new();
     for _ in 0..3 {
-        held.push(Held::at(port, "alice").await);
+        held.push(hold(port).await);
     }
     used(&stage, "alice", 3).await;
     let get = stage.get("/held/y", "alice");
@@ -77,7 +51,7 @@ async fn no_more_than_the_limit_run_at_once_and_each_end_makes_room() {
     assert_eq!(statuses(&stage.get("/free", "alice"), 3).await, [200; 3]);
 
     // Answered.
-    assert_eq!(held.pop().unwrap().finish().await, 200);
+    assert_eq!(held.pop().unwrap().finish().await.unwrap(), 200);
     used(&stage, "alice", 2).await;
     assert_eq!(statuses(&get, 1).await, [200], "a denial is not cached");
     used(&stage, "alice", 2).await;
@@ -85,7 +59,7 @@ async fn no_more_than_the_limit_run_at_once_and_each_end_makes_room() {
     drop(held.pop());
     let took = used(&stage, "alice", 1).await;
     eprintln!("freed within {took:?} after its client left");
-    assert_eq!(held.pop().unwrap().finish().await, 200);
+    assert_eq!(held.pop().unwrap().finish().await.unwrap(), 200);
     used(&stage, "alice", 0).await;
 }
 
@@ -95,12 +69,12 @@ async fn many_at_once_get_the_limit_and_all_slots_come_back() {
     let port = stage.envoy().port();
     let mut held = Vec::new();
     for _ in 0..40 {
-        held.push(Held::at(port, "alice").await);
+        held.push(hold(port).await);
     }
     used(&stage, "alice", 3).await;
     let mut statuses = Vec::new();
     for held in held {
-        statuses.push(held.finish().await);
+        statuses.push(held.finish().await.unwrap());
     }
     let passed = statuses.iter().filter(|status| **status == 200).count();
     let denied = statuses.iter().filter(|status| **status == 429).count();
@@ -111,7 +85,7 @@ async fn many_at_once_get_the_limit_and_all_slots_come_back() {
 #[tokio::test]
 async fn a_long_request_keeps_its_slot_and_one_that_lapsed_is_entered_again() {
     let stage = limits(&[THREE]).start().await;
-    let held = Held::at(stage.envoy().port(), "alice").await;
+    let held = hold(stage.envoy().port()).await;
     used(&stage, "alice", 1).await;
     let until_later = Instant::now() + Duration::from_secs(8);
     while Instant::now() < until_later {
@@ -131,7 +105,7 @@ async fn a_long_request_keeps_its_slot_and_one_that_lapsed_is_entered_again() {
     stage.rlctl(&["reset", "in-flight", "user=alice", "--yes"]);
     tokio::time::sleep(Duration::from_secs(4)).await;
     assert_eq!(in_use(&stage, "alice"), 0);
-    assert_eq!(held.finish().await, 200);
+    assert_eq!(held.finish().await.unwrap(), 200);
 }
 
 #[tokio::test]
@@ -151,7 +125,7 @@ async fn two_thousand_streams_that_are_reset_leave_no_slot() {
     for round in 0..20 {
         let mut held = Vec::new();
         for _ in 0..100 {
-            held.push(Held::at(stage.envoy().port(), "alice").await);
+            held.push(hold(stage.envoy().port()).await);
         }
         tokio::time::sleep(Duration::from_millis(round)).await;
         drop(held);
@@ -167,10 +141,10 @@ async fn two_thousand_streams_that_are_reset_leave_no_slot() {
 #[tokio::test]
 async fn a_killed_envoy_loses_its_slots_within_the_ttl_and_the_other_keeps_its() {
     let mut stage = limits(&[THREE]).envoys(2).start().await;
-    let first = Held::at(stage.nth_envoy(0).port(), "alice").await;
+    let first = hold(stage.nth_envoy(0).port()).await;
     let _others = [
-        Held::at(stage.nth_envoy(1).port(), "alice").await,
-        Held::at(stage.nth_envoy(1).port(), "alice").await,
+        hold(stage.nth_envoy(1).port()).await,
+        hold(stage.nth_envoy(1).port()).await,
     ];
     used(&stage, "alice", 3).await;
     assert_eq!(statuses(&stage.get("/held/y", "alice"), 1).await, [429]);
@@ -180,7 +154,7 @@ async fn a_killed_envoy_loses_its_slots_within_the_ttl_and_the_other_keeps_its()
     assert!(took < Duration::from_secs(6), "{took:?}");
     tokio::time::sleep(Duration::from_secs(4)).await;
     assert_eq!(in_use(&stage, "alice"), 1);
-    assert_eq!(first.finish().await, 200);
+    assert_eq!(first.finish().await.unwrap(), 200);
     used(&stage, "alice", 0).await;
 }
 
@@ -188,24 +162,24 @@ async fn a_killed_envoy_loses_its_slots_within_the_ttl_and_the_other_keeps_its()
 async fn without_limiters_a_proxy_has_its_share_and_its_slots_come_back_with_them() {
     let mut stage = limits(&[THREE]).start().await;
     let port = stage.envoy().port();
-    let before = Held::at(port, "alice").await;
+    let before = hold(port).await;
     used(&stage, "alice", 1).await;
     stage.stop_limiters().await;
     let mut held = Vec::new();
     for _ in 0..8 {
-        held.push(Held::at(port, "alice").await);
+        held.push(hold(port).await);
     }
     tokio::time::sleep(Duration::from_secs(4)).await;
     let mut statuses = Vec::new();
     for held in held {
-        statuses.push(held.finish().await);
+        statuses.push(held.finish().await.unwrap());
     }
     let passed = statuses.iter().filter(|status| **status == 200).count();
     assert_eq!(passed, 3, "{statuses:?}");
     stage.start_limiters().await;
     let took = used(&stage, "alice", 1).await;
     eprintln!("held again {took:?} after the limiters came back");
-    assert_eq!(before.finish().await, 200);
+    assert_eq!(before.finish().await.unwrap(), 200);
     used(&stage, "alice", 0).await;
 }
 
@@ -217,7 +191,7 @@ async fn a_filter_configured_anew_loses_no_slot_and_leaks_none() {
     for round in 0..4 {
         let mut held = Vec::new();
         for _ in 0..25 {
-            held.push(Held::at(port, "alice").await);
+            held.push(hold(port).await);
         }
         used(stage, "alice", 25).await;
         delivered
@@ -230,9 +204,8 @@ async fn a_filter_configured_anew_loses_no_slot_and_leaks_none() {
         if round % 2 == 0 {
             drop(held);
         } else {
-            for mut stream in held {
-                let mut end = Vec::new();
-                let _ = stream.0.read_to_end(&mut end).await;
+            for request in held {
+                request.ended().await;
             }
         }
         let took = used(stage, "alice", 0).await;
