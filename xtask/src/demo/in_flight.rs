@@ -133,9 +133,8 @@ async fn in_flight(programs: &Programs, store: &str) -> Result<u64> {
     let inspect = ["inspect", "in-flight", "user=alice", "-o", "json"];
     let output = rlctl(programs, store, &inspect).output().await?;
     let bucket: Value = serde_json::from_slice(&output.stdout)?;
-    bucket["used"]
-        .as_u64()
-        .context("rlctl inspect shows no use")
+    let used = bucket.get("used").and_then(Value::as_u64);
+    used.context("rlctl inspect shows no use")
 }
 
 async fn becomes(programs: &Programs, store: &str, count: u64) -> Result<Duration> {

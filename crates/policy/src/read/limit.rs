@@ -12,7 +12,7 @@ use crate::{
         descriptor::read_descriptor,
         lease::{Beside, read_lease},
         matchers::read_matchers,
-        numbers::{Numbers, read_edges},
+        numbers::Numbers,
         overrides::{Buckets, read_overrides},
     },
 };
@@ -88,8 +88,7 @@ fn read_fields(limit: Field<'_>, report: &mut Report) -> Option<Limit> {
     let if_missing = take.choice("if_missing");
     let over_limit = take.choice("over_limit");
     let unlimited = descriptor.as_ref().is_some_and(|rule| rule.unlimited);
-    let mut numbers = Numbers::read(take, &limit, over_limit, unlimited);
-    numbers.quota = read_edges(take, &limit, numbers.quota);
+    let numbers = Numbers::read(take, &limit, over_limit, unlimited);
     let scope = take.choice("scope");
     let buckets = Buckets::new(&per, if_missing, scope, numbers.quota);
     let overrides = read_overrides(take, &buckets);

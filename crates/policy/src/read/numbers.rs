@@ -29,7 +29,9 @@ impl Numbers {
         if unlimited {
             return Self::none();
         }
-        read_numbers(take, limit, over_limit)
+        let mut numbers = read_numbers(take, limit, over_limit);
+        numbers.quota = read_edges(take, limit, numbers.quota);
+        numbers
     }
 
     /// Of a limit that limits nothing; nobody reads them.
