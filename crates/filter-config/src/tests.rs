@@ -166,7 +166,7 @@ fn limits_in_the_configuration_are_checked_like_those_in_a_file() {
         "domain": "shop", "limiter": {"cluster": "limiter"},
         "limits": [{"name": "all", "rate": "ten"}, {"name": "other", "rate": "1/s", "perr": ["user"]}]
     }"#), @r#"
-    limit `all`: rate: expected a rate, units per period like 10/s, found `ten` (a rate is units per period, like 10/s, 100/1m or 5/1500ms)
+    limit `all`: rate: expected a rate, units per period like 10/s, found `ten` (a rate is units per period, like 10/s, 100/1m, 5/1500ms or 10000/day)
     limit `other`: perr: unknown field (did you mean `per`?)
     "#);
 }
