@@ -112,8 +112,11 @@ impl Apt {
     fn with_lists(packages: &[&str], dir: &Path) -> Result<Self> {
         let (archives, state) = (dir.join("archives"), dir.join("apt"));
         std::fs::create_dir_all(&archives)?;
+        // What the system has installed may be of a version that no list names, which cannot be
+        // downloaded.
+        let nothing_installed = "Dir::State::status=/dev/null".to_owned();
         let system = Self {
-            options: Vec::new(),
+            options: vec![nothing_installed.clone()],
             archives: archives.clone(),
             state: state.clone(),
         };
@@ -129,6 +132,7 @@ impl Apt {
         }
         std::fs::create_dir_all(state.join("lists/partial"))?;
         let options = vec![
+            nothing_installed,
             format!("Dir::State::lists={}", state.join("lists").display()),
             format!("Dir::Cache={}", state.display()),
             "Debug::NoLocking=1".to_owned(),
