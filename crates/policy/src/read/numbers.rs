@@ -49,13 +49,20 @@ fn read_numbers(take: &mut Take<'_, '_>, limit: &Field<'_>, over_limit: OverLimi
     let written = take
         .field("algorithm")
         .map(|field| field.choice(take.report).map(|Written(kind)| kind));
-    let rate = if written == Some(Some(Kind::Concurrency)) {
-        slots::read(take, limit)
-    } else {
-        slots::refuse_all(take);
-        match take.field("rate") {
-            Some(field) => read_rate(&field, take.report),
-            None => missing_rate(limit, take.report),
+    let rate = match written {
+        Some(Some(Kind::Concurrency)) => slots::read(take, limit),
+        // Which fields an unknown algorithm has is unknown, too.
+        Some(None) => {
+            slots::skip_all(take);
+            let field = take.field("rate");
+            field.and_then(|field| read_rate(&field, take.report))
+        }
+        _ => {
+            slots::refuse_all(take);
+            match take.field("rate") {
+                Some(field) => read_rate(&field, take.report),
+                None => missing_rate(limit, take.report),
+            }
         }
     };
     let kind = match written {

@@ -34,6 +34,13 @@ pub(super) fn read(take: &mut Take<'_, '_>, limit: &Field<'_>) -> Option<Rate> {
     })
 }
 
+/// Reads over these fields.
+pub(super) fn skip_all(take: &mut Take<'_, '_>) {
+    for name in FIELDS {
+        take.field(name);
+    }
+}
+
 /// Refuses these fields on a limit of another algorithm.
 pub(super) fn refuse_all(take: &mut Take<'_, '_>) {
     for name in FIELDS {
