@@ -15,6 +15,10 @@ use crate::{Settings, TlsFiles, XdsServer};
 #[derive(Debug, Parser)]
 #[command(name = "limiter", version, after_help = format!("{EXAMPLES}{TRACES}"), max_term_width = 100)]
 pub struct Flags {
+    /// Print the manual, as in `limiter --man | man -l -`.
+    #[arg(long, exclusive = true)]
+    pub man: bool,
+
     /// Where checks are answered: HTTP/1.1 and HTTP/2, also without TLS.
     #[arg(
         long,
@@ -357,7 +361,7 @@ mod tests {
         command.clone().debug_assert();
         for arg in command.get_arguments() {
             let id = arg.get_id().as_str();
-            if matches!(id, "help" | "version") {
+            if matches!(id, "help" | "version" | "man") {
                 continue;
             }
             let variable = format!("RL_{}", id.to_uppercase());

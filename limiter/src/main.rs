@@ -2,7 +2,7 @@
 
 use std::{process::ExitCode, sync::Arc};
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use limiter::{AsRatelimit, Flags, Listeners, Traces, run, start_log};
 use store::StoreUrl;
 
@@ -31,6 +31,10 @@ fn start() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 fn serve(flags: &Flags, notes: &[String]) -> Result<(), Box<dyn std::error::Error>> {
+    if flags.man {
+        let manual = clap_mangen::Man::new(Flags::command());
+        return Ok(manual.render(&mut std::io::stdout())?);
+    }
     start_log(flags.log_format, &flags.log)?;
     for note in notes {
         tracing::warn!("{note}");

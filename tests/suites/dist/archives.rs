@@ -39,6 +39,7 @@ fn the_archive_has_programs_manual_completions_and_licences() {
         "completions/fish/rlctl.fish",
         "man/man1/rlctl.1",
         "man/man1/rlctl-apply.1",
+        "man/man1/limiter.1",
         "LICENSE",
         "LICENSES-OF-RUST.html",
     ] {

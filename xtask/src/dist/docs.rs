@@ -1,4 +1,4 @@
-//! The manual and shell completions, which `rlctl` generates itself.
+//! The manual and shell completions, which the programs generate themselves.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,11 +18,12 @@ const SHELLS: [(&str, &str); 3] = [
     ("fish", "completions/fish/rlctl.fish"),
 ];
 
-/// Runs `rlctl`, which is built for this machine.
-pub fn generate(rlctl: &Path) -> Result<Docs> {
+/// Runs the programs of a folder, which are built for this machine.
+pub fn generate(programs: &Path) -> Result<Docs> {
+    let (rlctl, limiter) = (programs.join("rlctl"), programs.join("limiter"));
     let mut docs = Docs::new();
     for (shell, path) in SHELLS {
-        let script = command::output(Command::new(rlctl).args(["completions", shell]))?;
+        let script = command::output(Command::new(&rlctl).args(["completions", shell]))?;
         docs.insert(path.to_owned(), script.into_bytes());
     }
     let pages = tempfile::tempdir()?;
@@ -32,5 +33,7 @@ pub fn generate(rlctl: &Path) -> Result<Docs> {
         let name = page.file_name().to_string_lossy().into_owned();
         docs.insert(format!("man/man1/{name}"), std::fs::read(page.path())?);
     }
+    let manual = command::output(Command::new(limiter).arg("--man"))?;
+    docs.insert("man/man1/limiter.1".to_owned(), manual.into_bytes());
     Ok(docs)
 }

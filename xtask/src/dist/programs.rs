@@ -102,11 +102,11 @@ pub fn check(arch: &[Arch]) -> Result<()> {
     Ok(())
 }
 
-/// `rlctl` as it runs on this machine.
+/// The folder of the programs that run on this machine.
 pub fn of_this_machine(built: &BTreeMap<Arch, Programs>) -> Result<PathBuf> {
     let programs = built.get(&Arch::of_this_machine()?);
-    let programs = programs.context("no rlctl is built for this machine")?;
-    Ok(programs.folder.join("rlctl"))
+    let programs = programs.context("no program is built for this machine")?;
+    Ok(programs.folder.clone())
 }
 
 /// Builds them.
