@@ -39,6 +39,10 @@ const LARGE: usize = 16 * 1024;
 /// Bytes that a byte of a body takes at most while it is decoded.
 const DECODED_FACTOR: usize = 32;
 
+/// Bytes of a body that is too large that are read over, and how long that may take.
+const DISCARDED_MAX: usize = 1 << 20;
+const DISCARD: Duration = Duration::from_millis(100);
+
 /// Why there is no whole body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BodyError {
@@ -121,6 +125,7 @@ impl Bodies {
     ) -> Result<Received, BodyError> {
         let announced = body.size_hint().lower();
         if usize::try_from(announced).unwrap_or(usize::MAX) > self.max {
+            discard(&mut body).await;
             return Err(BodyError::TooLarge);
         }
         let mut gathered = Gathered {
@@ -150,6 +155,22 @@ struct Gathered {
     first: Bytes,
     rest: BytesMut,
     room: Room,
+}
+
+/// Reads over a body, as far as it is small and soon there: a connection that is closed with bytes
+/// unread is reset, and the reset can overtake the answer.
+async fn discard(body: &mut Incoming) {
+    let mut left = DISCARDED_MAX;
+    let read = async {
+        while let Some(Ok(frame)) = body.frame().await {
+            left = left.saturating_sub(frame.data_ref().map_or(0, Bytes::len));
+            if left == 0 {
+                break;
+            }
+        }
+    };
+    // What is not there in time is not waited for.
+    let _ = timeout(DISCARD, read).await;
 }
 
 impl Gathered {
