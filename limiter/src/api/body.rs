@@ -123,9 +123,16 @@ impl Bodies {
         mut body: Incoming,
         peer: Arc<Peer>,
     ) -> Result<Received, BodyError> {
+        let received = self.gather(&mut body, peer).await;
+        if matches!(received, Err(BodyError::TooLarge)) {
+            discard(&mut body).await;
+        }
+        received
+    }
+
+    async fn gather(&self, body: &mut Incoming, peer: Arc<Peer>) -> Result<Received, BodyError> {
         let announced = body.size_hint().lower();
         if usize::try_from(announced).unwrap_or(usize::MAX) > self.max {
-            discard(&mut body).await;
             return Err(BodyError::TooLarge);
         }
         let mut gathered = Gathered {
@@ -137,12 +144,12 @@ impl Bodies {
                 share: self.bytes.max() / CONNECTION_SHARE,
             },
         };
-        if let Ok(read) = timeout(AT_ONCE, gathered.fill(&mut body, self.max)).await {
+        if let Ok(read) = timeout(AT_ONCE, gathered.fill(body, self.max)).await {
             read?;
             return Ok(gathered.into_received());
         }
         let _slow = self.slow.enter().ok_or(BodyError::NoRoom)?;
-        match timeout(WITHIN, gathered.fill(&mut body, self.max)).await {
+        match timeout(WITHIN, gathered.fill(body, self.max)).await {
             Ok(read) => read?,
             Err(_) => return Err(BodyError::TooSlow),
         }
