@@ -1,8 +1,8 @@
 //! Calendar windows: the days, weeks, months or years of a time zone, by their edges.
 //!
 //! Where the edges are is the caller's to say ([`Edges`]): nothing here has time zone data. A window
-//! is labelled by its serial, the number of its local day, week, month or year. Who knows other edges
-//! (other time zone data, another zone after an edit) counts in the same window under the same label.
+//! is labelled by its serial, the number of its local day, week, month or year. A limiter with other
+//! edges (other time zone data, another zone after an edit) counts in the same window under the same label.
 
 /// What a rate may name in the place of a length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -19,7 +19,7 @@ pub use names::{similar, zone};
 static DATABASE: LazyLock<TimeZoneDatabase> = LazyLock::new(TimeZoneDatabase::bundled);
 
 /// The edges of the windows around a time. A zone that the database lacks counts as UTC; [`zone`]
-/// tells.
+/// is `None` for it.
 pub fn edges(zone: &str, unit: CalendarUnit, week_start: WeekStart, now_ms: u64) -> Edges {
     starts::edges(&time_zone(zone), unit, week_start, timestamp(now_ms))
 }

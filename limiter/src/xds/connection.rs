@@ -53,7 +53,7 @@ pub(super) enum ConnectionError {
     Ended,
 }
 
-/// An error with what caused it: by itself it is "transport error".
+/// An error with its causes: its own text is only "transport error".
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

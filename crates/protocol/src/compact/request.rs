@@ -143,7 +143,7 @@ impl BatchCheck {
             limits.write_index(writer, limit);
         });
         writer.list(self.debits.iter(), |writer, debit| {
-            // An earlier limiter knows no serial, nor a limit whose debits have one.
+            // An earlier limiter reads no serial, and has no limit whose debits have one.
             writer.array(2 + usize::from(debit.serial.is_some()));
             limits.write_index(writer, &debit.limit);
             writer.unsigned(debit.units);

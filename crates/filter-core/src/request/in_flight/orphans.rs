@@ -13,14 +13,14 @@ use crate::{
     worker::{Call, Worker},
 };
 
-/// Bytes of what is left, at most; beyond that, slots expire.
+/// Bytes of the calls in shared data, at most; beyond that, slots expire.
 const MAX_BYTES: usize = 256 * 1024;
 /// How often a worker looks whether something was left.
 const EVERY_MS: u64 = 500;
 /// Checks in one call.
 const MAX_CHECKS: usize = 128;
 
-/// What this worker knows of them.
+/// This worker's part in sending them.
 #[derive(Debug, Default)]
 pub(crate) struct Orphans {
     looked_us: u64,
@@ -92,8 +92,8 @@ impl Worker {
         }
     }
 
-    /// A call that carried some ended. They are left again if it failed; whoever finds them knows no
-    /// better when they expire, but frees of slots that are gone do nothing.
+    /// A call that carried some ended. They are left again if it failed; the next worker
+    /// cannot see whether they expired, but frees of slots that are gone do nothing.
     pub(crate) fn on_orphans_answered(&mut self, host: &impl Host, id: CallId, answered: bool) {
         let in_flight = &mut self.requests.in_flight.orphans.in_flight;
         let at = in_flight.iter().position(|(of, _)| *of == id);
