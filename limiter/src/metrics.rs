@@ -47,7 +47,7 @@ pub(crate) struct Metrics {
     unmatched_descriptors: Family<UnmatchedLabels, Counter>,
     undecided: Family<DomainLabels, Counter>,
     compared: Comparisons,
-    delayed: Family<DelayedLabels, Counter>,
+    delayed: Family<LimitLabels, Counter>,
     revision: Family<DomainLabels, Gauge>,
     policy_fault: Family<DomainLabels, Gauge>,
     lost_edits: Family<DomainLabels, Counter>,
@@ -88,9 +88,18 @@ struct DomainLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct DelayedLabels {
+struct LimitLabels {
     domain: String,
     limit: String,
+}
+
+impl LimitLabels {
+    fn new(domain: &str, limit: &str) -> Self {
+        Self {
+            domain: domain.to_owned(),
+            limit: limit.to_owned(),
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -356,7 +365,7 @@ impl Metrics {
             degraded: counter(Decision::degraded),
             delayed: self
                 .delayed
-                .get_or_create_owned(&delayed_labels(domain, limit)),
+                .get_or_create_owned(&LimitLabels::new(domain, limit)),
             decisions: self.decisions.of(domain, limit),
             leases: self.leases.of(domain, limit),
             slots: in_flight.then(|| self.slots.of(domain, limit)),
@@ -384,7 +393,7 @@ impl Metrics {
         limits: impl IntoIterator<Item = &'n Name>,
     ) {
         for limit in limits {
-            let delayed = delayed_labels(domain.as_str(), limit.as_str());
+            let delayed = LimitLabels::new(domain.as_str(), limit.as_str());
             self.delayed.remove(&delayed);
             self.decisions.forget(domain.as_str(), limit.as_str());
             self.leases.forget(domain.as_str(), limit.as_str());
@@ -424,12 +433,5 @@ fn check_labels(domain: &str, limit: &str, decision: Decision) -> CheckLabels {
         domain: domain.to_owned(),
         limit: limit.to_owned(),
         decision,
-    }
-}
-
-fn delayed_labels(domain: &str, limit: &str) -> DelayedLabels {
-    DelayedLabels {
-        domain: domain.to_owned(),
-        limit: limit.to_owned(),
     }
 }

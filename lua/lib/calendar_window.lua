@@ -50,24 +50,10 @@ local function load(w, text)
   w.used = w.same and used or 0
 end
 
-local function room(w)
-  return w.limit - w.used
-end
+-- include: lib/counted_window.lua
 
-local function charge(w, units)
-  local added = math.min(units, math.max(0, w.limit - w.used))
-  w.used = w.used + added
-  return added > 0
-end
-
-local function overcharge(w, units)
-  local before = w.used
-  w.used = math.min(before + units, 2 ^ 51)
-  return w.used > before
-end
-
--- Units of an earlier window are past. Those of the next one open it; a proxy whose clock is further
--- ahead is not believed.
+-- Units of an earlier window are past. Those of the next one open it; a later one
+-- is of a proxy whose clock is ahead, and counts now.
 local function admitted(w, units)
   local serial = w.debit_serial
   if serial > 0 and serial < w.serial then

@@ -44,21 +44,7 @@ local function load(w, text)
   w.at, w.used, w.same = open, same and used or 0, same
 end
 
-local function room(w)
-  return w.limit - w.used
-end
-
-local function charge(w, units)
-  local added = math.min(units, math.max(0, w.limit - w.used))
-  w.used = w.used + added
-  return added > 0
-end
-
-local function overcharge(w, units)
-  local before = w.used
-  w.used = math.min(before + units, 2 ^ 51)
-  return w.used > before
-end
+-- include: lib/counted_window.lua
 
 local function wait_ms(w)
   return w.at + w.x - now

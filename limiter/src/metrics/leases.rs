@@ -1,17 +1,18 @@
 //! Leased units: granted to proxies in advance.
 
 use prometheus_client::{
-    encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family},
     registry::Registry,
 };
 
+use super::LimitLabels;
+
 /// The counters of every limit. Three metrics: no sum over them would mean anything.
 #[derive(Debug, Default)]
 pub(super) struct Leases {
-    granted: Family<Labels, Counter>,
-    spent: Family<Labels, Counter>,
-    returned: Family<Labels, Counter>,
+    granted: Family<LimitLabels, Counter>,
+    spent: Family<LimitLabels, Counter>,
+    returned: Family<LimitLabels, Counter>,
 }
 
 /// The counters of one limit. Units that are neither reported as spent nor returned were lost, with a proxy or a call.
@@ -20,21 +21,6 @@ pub(super) struct LeaseCounters {
     pub(super) granted: Counter,
     pub(super) spent: Counter,
     pub(super) returned: Counter,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Labels {
-    domain: String,
-    limit: String,
-}
-
-impl Labels {
-    fn new(domain: &str, limit: &str) -> Self {
-        Self {
-            domain: domain.to_owned(),
-            limit: limit.to_owned(),
-        }
-    }
 }
 
 impl Leases {
@@ -61,8 +47,8 @@ impl Leases {
     }
 
     pub(super) fn of(&self, domain: &str, limit: &str) -> LeaseCounters {
-        let labels = Labels::new(domain, limit);
-        let counter = |family: &Family<Labels, Counter>| family.get_or_create_owned(&labels);
+        let labels = LimitLabels::new(domain, limit);
+        let counter = |family: &Family<LimitLabels, Counter>| family.get_or_create_owned(&labels);
         LeaseCounters {
             granted: counter(&self.granted),
             spent: counter(&self.spent),
@@ -71,7 +57,7 @@ impl Leases {
     }
 
     pub(super) fn forget(&self, domain: &str, limit: &str) {
-        let labels = Labels::new(domain, limit);
+        let labels = LimitLabels::new(domain, limit);
         for family in [&self.granted, &self.spent, &self.returned] {
             family.remove(&labels);
         }

@@ -1,17 +1,18 @@
 //! Slots of requests in flight.
 
 use prometheus_client::{
-    encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family},
     registry::Registry,
 };
 
+use super::LimitLabels;
+
 /// The counters of every limit on requests in flight.
 #[derive(Debug, Default)]
 pub(super) struct Slots {
-    taken: Family<Labels, Counter>,
-    freed: Family<Labels, Counter>,
-    lapsed: Family<Labels, Counter>,
+    taken: Family<LimitLabels, Counter>,
+    freed: Family<LimitLabels, Counter>,
+    lapsed: Family<LimitLabels, Counter>,
 }
 
 /// The counters of one limit. What was taken, and neither freed nor lapsed, is in use, or its holder died.
@@ -20,21 +21,6 @@ pub(super) struct SlotCounters {
     pub(super) taken: Counter,
     pub(super) freed: Counter,
     pub(super) lapsed: Counter,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Labels {
-    domain: String,
-    limit: String,
-}
-
-impl Labels {
-    fn new(domain: &str, limit: &str) -> Self {
-        Self {
-            domain: domain.to_owned(),
-            limit: limit.to_owned(),
-        }
-    }
 }
 
 impl Slots {
@@ -61,8 +47,8 @@ impl Slots {
     }
 
     pub(super) fn of(&self, domain: &str, limit: &str) -> SlotCounters {
-        let labels = Labels::new(domain, limit);
-        let counter = |family: &Family<Labels, Counter>| family.get_or_create_owned(&labels);
+        let labels = LimitLabels::new(domain, limit);
+        let counter = |family: &Family<LimitLabels, Counter>| family.get_or_create_owned(&labels);
         SlotCounters {
             taken: counter(&self.taken),
             freed: counter(&self.freed),
@@ -71,7 +57,7 @@ impl Slots {
     }
 
     pub(super) fn forget(&self, domain: &str, limit: &str) {
-        let labels = Labels::new(domain, limit);
+        let labels = LimitLabels::new(domain, limit);
         for family in [&self.taken, &self.freed, &self.lapsed] {
             family.remove(&labels);
         }

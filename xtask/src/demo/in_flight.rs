@@ -79,18 +79,13 @@ async fn start(
     let upstream = Upstream::start(ports.envoy.upstream).await?;
     let mut envoys = Vec::new();
     for n in 0..ENVOYS {
-        let own = Ports {
-            envoy: if n == 0 {
-                ports.envoy.envoy
-            } else {
-                free_port()?
+        let own = match n {
+            0 => ports.envoy,
+            _ => Ports {
+                envoy: free_port()?,
+                envoy_admin: free_port()?,
+                ..ports.envoy
             },
-            envoy_admin: if n == 0 {
-                ports.envoy.envoy_admin
-            } else {
-                free_port()?
-            },
-            ..ports.envoy
         };
         let path = dir.join(format!("envoy-{n}.json"));
         EnvoyConfig::shipped(&programs.root)?

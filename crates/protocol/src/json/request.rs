@@ -72,7 +72,8 @@ fn read_request(root: Field<'_>, report: &mut Report) -> Option<Request> {
         None => missing(&root, "domain", take.report),
     };
     if batch {
-        let checks = read_checks(take);
+        let list = ("checks", "a list of checks");
+        let checks = read_batch(take, list, &CHECK_FIELDS, read_check);
         fields.finish(&Path::Root, &BATCH_FIELDS, report);
         return Some(Request {
             domain: domain?,
@@ -101,17 +102,23 @@ pub(super) fn missing<T>(owner: &Field<'_>, name: &str, report: &mut Report) -> 
     None
 }
 
-fn read_checks(take: &mut Take<'_, '_>) -> Vec<Check> {
-    let Some(field) = take.field("checks") else {
+/// The checks in the list of a batch, each an object with `fields`.
+pub(super) fn read_batch(
+    take: &mut Take<'_, '_>,
+    (name, expected): (&'static str, &str),
+    fields_of_one: &[&str],
+    mut read: impl FnMut(&Field<'_>, &mut Take<'_, '_>) -> Option<Check>,
+) -> Vec<Check> {
+    let Some(field) = take.field(name) else {
         return Vec::new();
     };
     let report = &mut *take.report;
     let Value::List(items) = &field.node.value else {
-        field.expected("a list of checks", report);
+        field.expected(expected, report);
         return Vec::new();
     };
     if items.len() > MAX_CHECKS {
-        field.report(report, format!("more than {MAX_CHECKS} checks"));
+        field.report(report, format!("more than {MAX_CHECKS} {name}"));
         return Vec::new();
     }
     let items = items.iter().enumerate();
@@ -121,15 +128,13 @@ fn read_checks(take: &mut Take<'_, '_>) -> Vec<Check> {
             path: Path::Item(&field.path, index),
         };
         let mut fields = Fields::of(item, report)?;
-        let check = read_check(
-            &item,
-            &mut Take {
-                fields: &mut fields,
-                path: &item.path,
-                report,
-            },
-        );
-        fields.finish(&item.path, &CHECK_FIELDS, report);
+        let take = &mut Take {
+            fields: &mut fields,
+            path: &item.path,
+            report,
+        };
+        let check = read(&item, take);
+        fields.finish(&item.path, fields_of_one, report);
         check
     });
     checks.collect()

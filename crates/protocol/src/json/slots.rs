@@ -1,18 +1,15 @@
 //! `POST /v1/release` and `POST /v1/renew`: slots that a program frees, or keeps.
 
-use documents::{Field, Fields, Form, Node, Path, Report, Take, Value};
+use documents::{Field, Fields, Form, Node, Path, Report, Take};
+use policy::SlotAct;
 use serde::Serialize;
 
-use super::request::{Request, missing, read_descriptor, read_free};
-use crate::{Answer, ApiError, Check, ErrorCode, MAX_CHECKS};
+use super::request::{Request, missing, read_batch, read_descriptor, read_free};
+use crate::{Answer, ApiError, Check, ErrorCode};
 
 const FIELDS: [&str; 3] = ["descriptor", "slots", "enter"];
 const SINGLE_FIELDS: [&str; 4] = ["domain", "descriptor", "slots", "enter"];
 const BATCH_FIELDS: [&str; 2] = ["domain", "requests"];
-
-/// What becomes of a slot, as `algorithms::SlotAct` numbers it.
-const RENEW: u64 = 2;
-const ENTER: u64 = 3;
 
 /// Reads a request that frees slots or, with `renew`, keeps them: checks that charge nothing.
 ///
@@ -43,7 +40,10 @@ fn read_request(root: Field<'_>, renew: bool, report: &mut Report) -> Option<Req
         None => missing(&root, "domain", take.report),
     };
     let checks = if batch {
-        let checks = read_list(take, renew);
+        let list = ("requests", "a list of requests and their slots");
+        let checks = read_batch(take, list, &FIELDS, |owner, take| {
+            read_one(owner, take, renew)
+        });
         fields.finish(&Path::Root, &BATCH_FIELDS, report);
         checks
     } else {
@@ -57,38 +57,6 @@ fn read_request(root: Field<'_>, renew: bool, report: &mut Report) -> Option<Req
         batch,
         wait_ms: 0,
     })
-}
-
-fn read_list(take: &mut Take<'_, '_>, renew: bool) -> Vec<Check> {
-    let Some(field) = take.field("requests") else {
-        return Vec::new();
-    };
-    let report = &mut *take.report;
-    let Value::List(items) = &field.node.value else {
-        field.expected("a list of requests and their slots", report);
-        return Vec::new();
-    };
-    if items.len() > MAX_CHECKS {
-        field.report(report, format!("more than {MAX_CHECKS} requests"));
-        return Vec::new();
-    }
-    let items = items.iter().enumerate();
-    let checks = items.filter_map(|(index, node)| {
-        let item = Field {
-            node,
-            path: Path::Item(&field.path, index),
-        };
-        let mut fields = Fields::of(item, report)?;
-        let take = &mut Take {
-            fields: &mut fields,
-            path: &item.path,
-            report,
-        };
-        let check = read_one(&item, take, renew);
-        fields.finish(&item.path, &FIELDS, report);
-        check
-    });
-    checks.collect()
 }
 
 /// The slots of one request, by its descriptor and the limits that gave them.
@@ -110,8 +78,12 @@ fn read_one(owner: &Field<'_>, take: &mut Take<'_, '_>, renew: bool) -> Option<C
         None => None,
     };
     if renew {
+        let act = match enter {
+            Some(true) => SlotAct::Enter,
+            _ => SlotAct::Renew,
+        };
         for slot in &mut free {
-            slot.units = if enter == Some(true) { ENTER } else { RENEW };
+            slot.units = act as u64;
         }
     }
     Some(Check {

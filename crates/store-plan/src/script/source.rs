@@ -62,6 +62,7 @@ const LIBRARY: &[(&str, &str)] = library![
     "marks.lua",
     "fixed_window.lua",
     "calendar_window.lua",
+    "counted_window.lua",
     "edges.lua",
     "sliding_window_log.lua",
     "sliding_window_buckets.lua",

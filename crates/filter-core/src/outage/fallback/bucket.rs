@@ -25,10 +25,7 @@ impl Worker {
         result: &mut FallbackResult,
     ) {
         let FallbackInput {
-            limit_check,
-            limit,
-            take,
-            ..
+            limit_check, limit, ..
         } = *input;
         let decided = match input
             .policy
@@ -58,19 +55,10 @@ impl Worker {
         let fits = decided
             .as_ref()
             .is_some_and(|(_, decision)| decision.allowed);
-        match limit_check.mode {
-            Mode::Degrade if !fits => result.admission.degraded.push(limit.name.clone()),
-            Mode::Enforce if !fits => {
-                let wait_ms = decided.as_ref().and_then(|(_, d)| d.retry_after.millis());
-                result.exhausted.add(&limit.name, limit.hidden, wait_ms);
-                self.counts
-                    .decided(&limit.name, Outcome::Denied, DecidedBy::Local);
-            }
-            _ if take != Take::Peek => {
-                self.counts
-                    .decided(&limit.name, Outcome::Allowed, DecidedBy::Local);
-            }
-            _ => {}
+        self.record_local(input, fits, result);
+        if !fits && limit_check.mode == Mode::Enforce {
+            let wait_ms = decided.as_ref().and_then(|(_, d)| d.retry_after.millis());
+            result.exhausted.add(&limit.name, limit.hidden, wait_ms);
         }
         let Some((algorithm, decision)) = decided.filter(|_| limit_check.mode == Mode::Enforce)
         else {
@@ -116,19 +104,22 @@ impl Worker {
         if fits && !peek {
             result.admission.in_flight.shares.push(share);
         }
-        match limit_check.mode {
-            Mode::Degrade if !fits => result.admission.degraded.push(limit.name.clone()),
-            Mode::Enforce if !fits => {
-                result.exhausted.add_without_time(&limit.name, limit.hidden);
-                self.counts
-                    .decided(&limit.name, Outcome::Denied, DecidedBy::Local);
-            }
-            _ if !peek => {
-                self.counts
-                    .decided(&limit.name, Outcome::Allowed, DecidedBy::Local);
-            }
-            _ => {}
+        self.record_local(input, fits, result);
+        if !fits && limit_check.mode == Mode::Enforce {
+            result.exhausted.add_without_time(&limit.name, limit.hidden);
         }
+    }
+
+    /// Counts what this proxy decided alone, and marks a request that is degraded.
+    fn record_local(&mut self, input: &FallbackInput<'_>, fits: bool, result: &mut FallbackResult) {
+        let limit = &input.limit.name;
+        let outcome = match input.limit_check.mode {
+            Mode::Degrade if !fits => return result.admission.degraded.push(limit.clone()),
+            Mode::Enforce if !fits => Outcome::Denied,
+            _ if input.take != Take::Peek => Outcome::Allowed,
+            _ => return,
+        };
+        self.counts.decided(limit, outcome, DecidedBy::Local);
     }
 
     /// Decides by the fallback bucket; `None`: contended.
