@@ -5,6 +5,7 @@ use std::{process::ExitCode, sync::Arc};
 use clap::{CommandFactory, Parser};
 use limiter::{AsRatelimit, Flags, Listeners, Traces, run, start_log};
 use store::StoreUrl;
+use tokio::signal::unix::Signal;
 
 /// A request makes some dozens of small allocations on whichever thread is free, which is what
 /// this allocator is good at.
@@ -50,6 +51,9 @@ fn serve_traced(flags: &Flags) -> Result<(), Box<dyn std::error::Error>> {
         .enable_all()
         .build()?;
     runtime.block_on(async {
+        // Before a port is open: a signal that comes earlier would end the process without a
+        // drain, or do nothing at all where it is the first process of a container.
+        let end = end_signal();
         let url = flags
             .store
             .0
@@ -70,23 +74,27 @@ fn serve_traced(flags: &Flags) -> Result<(), Box<dyn std::error::Error>> {
             flags.settings(),
             listeners,
             Arc::clone(&store),
-            told_to_end(),
+            end,
         )
         .await?;
         Ok(())
     })
 }
 
-/// SIGTERM or SIGINT; the second one ends the process at once.
-async fn told_to_end() {
+/// SIGTERM or SIGINT, caught from the call on; the second one ends the process at once.
+fn end_signal() -> impl Future<Output = ()> {
     use tokio::signal::unix::{SignalKind, signal};
-    let (Ok(mut terminate), Ok(mut interrupt)) = (
-        signal(SignalKind::terminate()),
-        signal(SignalKind::interrupt()),
-    ) else {
-        tracing::error!("signals cannot be heeded; only SIGKILL ends this process");
-        return std::future::pending().await;
-    };
+    let signals = [SignalKind::terminate(), SignalKind::interrupt()].map(signal);
+    async move {
+        let [Ok(terminate), Ok(interrupt)] = signals else {
+            tracing::error!("cannot catch signals; only SIGKILL ends this process");
+            return std::future::pending().await;
+        };
+        wait_for_end(terminate, interrupt).await;
+    }
+}
+
+async fn wait_for_end(mut terminate: Signal, mut interrupt: Signal) {
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
