@@ -1,5 +1,9 @@
 //! Addresses are what the standard library takes for addresses, and are written as it writes them.
 
+#[cfg(target_arch = "wasm32")]
+#[macro_use]
+extern crate wasm_test;
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use address::Address;

@@ -8,6 +8,10 @@
 //! a cost against one bucket, and [`check::check`] tests one request against
 //! several buckets at once.
 
+#[cfg(all(test, target_arch = "wasm32"))]
+#[macro_use]
+extern crate wasm_test;
+
 mod algorithm;
 mod bucket;
 mod bytes;

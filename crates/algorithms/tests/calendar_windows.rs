@@ -5,6 +5,10 @@
     reason = "a test that cannot go on should stop with the reason"
 )]
 
+#[cfg(target_arch = "wasm32")]
+#[macro_use]
+extern crate wasm_test;
+
 use algorithms::{
     Algorithm, CalendarUnit, Decision, Edges, Kind, Parameters, Rate, RetryAfter, State,
 };

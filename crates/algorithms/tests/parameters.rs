@@ -1,5 +1,9 @@
 //! What is refused, and that the value the refusal names is accepted.
 
+#[cfg(target_arch = "wasm32")]
+#[macro_use]
+extern crate wasm_test;
+
 use algorithms::{Algorithm, Align, Kind, ParameterError, Parameters};
 
 const BUCKETS: [Kind; 3] = [Kind::TokenBucket, Kind::Gcra, Kind::LeakyBucket];

@@ -4,6 +4,10 @@
 //! [`Field`] and [`Take`] read a tree field by field and go on after a problem, so that a [`Report`]
 //! has all of them; [`Problems`] shows them as a compiler does, with the line and a caret.
 
+#[cfg(all(test, target_arch = "wasm32"))]
+#[macro_use]
+extern crate wasm_test;
+
 mod bytes;
 mod fields;
 mod name;

@@ -4,6 +4,10 @@
 //! wrong with a configuration is said at once. A crate of its own, because a
 //! configuration is read once: the module has it built for size alone.
 
+#[cfg(all(test, target_arch = "wasm32"))]
+#[macro_use]
+extern crate wasm_test;
+
 mod client;
 mod descriptors;
 mod read;

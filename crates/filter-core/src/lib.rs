@@ -13,6 +13,10 @@
 //! circuit breaker is open (`outage`). `call::answer` or `outage::fallback` decide, `request::admit`
 //! carries the decision out, and `response` writes it for the client.
 
+#[cfg(all(test, target_arch = "wasm32"))]
+#[macro_use]
+extern crate wasm_test;
+
 mod active_policy;
 mod cache;
 mod call;

@@ -7,6 +7,10 @@
 //! leaves a normal form as it is. A crate of its own, because most requests have a path: it is
 //! not built for size alone, as `policy` is.
 
+#[cfg(all(test, target_arch = "wasm32"))]
+#[macro_use]
+extern crate wasm_test;
+
 mod path;
 mod percent;
 

@@ -1,6 +1,10 @@
 //! Patterns: what a limit's `match` says about one entry of a descriptor: texts, globs, networks
 //! and regular expressions.
 
+#[cfg(all(test, target_arch = "wasm32"))]
+#[macro_use]
+extern crate wasm_test;
+
 mod cidr;
 mod glob;
 mod regex;

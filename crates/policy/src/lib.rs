@@ -5,6 +5,10 @@
 //! ([`Problems`]). What comes out cannot be wrong any more: a [`Policy`] and its
 //! [`Limit`]s, which [`Compiled`] tests requests against.
 
+#[cfg(all(test, target_arch = "wasm32"))]
+#[macro_use]
+extern crate wasm_test;
+
 mod compiled;
 mod descriptor;
 mod descriptor_limit;

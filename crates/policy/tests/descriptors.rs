@@ -7,6 +7,10 @@
     reason = "a test may fail loudly"
 )]
 
+#[cfg(target_arch = "wasm32")]
+#[macro_use]
+extern crate wasm_test;
+
 use std::fmt::Write as _;
 
 use policy::{Compiled, Descriptor, Policy, push_entry};

@@ -1,10 +1,15 @@
 //! One bad file per way to go wrong, and what is said about each.
 
+#[cfg(target_arch = "wasm32")]
+#[macro_use]
+extern crate wasm_test;
+
 use std::{fs, path::Path};
 
 use policy::Policy;
 use proptest::prelude::*;
 
+#[cfg_attr(target_arch = "wasm32", ignore = "reads files")]
 #[test]
 fn every_bad_file_is_refused_with_what_was_expected() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/bad");
@@ -27,6 +32,7 @@ fn every_bad_file_is_refused_with_what_was_expected() {
     }
 }
 
+#[cfg_attr(target_arch = "wasm32", ignore = "reads files")]
 #[test]
 fn every_field_is_read_and_written_back() {
     let text = include_bytes!("every_field.yaml");

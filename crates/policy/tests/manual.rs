@@ -1,5 +1,9 @@
 //! The manual's examples work.
 
+#[cfg(target_arch = "wasm32")]
+#[macro_use]
+extern crate wasm_test;
+
 use policy::{Compiled, Descriptor, Policy, Problems, Surroundings};
 
 const MANUAL: &str = include_str!("../../../docs/limits.md");

@@ -4,6 +4,10 @@
 //! programs, [`compact`] for the filter. What is wrong with a request is an
 //! [`ApiError`] in either.
 
+#[cfg(all(test, target_arch = "wasm32"))]
+#[macro_use]
+extern crate wasm_test;
+
 mod check;
 pub mod compact;
 mod error;

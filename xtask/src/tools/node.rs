@@ -11,7 +11,7 @@ use crate::command;
 use crate::help::Help;
 
 const NODE_VERSION: &str = "24.19.0";
-/// Older ones have another API for WASI.
+/// The oldest that is maintained.
 const OLDEST_NODE: u32 = 20;
 /// Binaryen's only number.
 const BINARYEN: u32 = 132;

@@ -9,6 +9,10 @@
     reason = "a test that cannot go on should stop with the reason"
 )]
 
+#[cfg(target_arch = "wasm32")]
+#[macro_use]
+extern crate wasm_test;
+
 mod answers;
 mod charging;
 mod choices;

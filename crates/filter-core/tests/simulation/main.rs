@@ -7,6 +7,10 @@
     reason = "a simulation may fail loudly; only unit tests are exempt by themselves"
 )]
 
+#[cfg(target_arch = "wasm32")]
+#[macro_use]
+extern crate wasm_test;
+
 mod accounting;
 mod break_even;
 mod calendar_windows;

@@ -30,6 +30,7 @@ fn bytes(node: &Node) -> Vec<u8> {
     serde_json::to_vec(node).unwrap()
 }
 
+#[cfg_attr(target_arch = "wasm32", ignore = "reads files")]
 #[test]
 fn a_snapshot_carries_what_a_filter_needs() {
     let snapshot = Compiled::new(policy()).to_snapshot(0);
