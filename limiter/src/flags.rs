@@ -1,11 +1,19 @@
 //! The command line and the environment, as people type them.
 
-use std::{net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
+mod values;
+
+#[cfg(test)]
+mod tests;
+
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{Parser, ValueEnum};
-use store::{Keys, StoreUrl, UrlError};
+use store::{Keys, StoreUrl};
 
 use crate::{Settings, TlsFiles, XdsServer};
+
+pub use values::StoreArgument;
+use values::{at_least_one, bytes, duration, grpc_url, xds_url};
 
 /// The limiter service: decides checks that proxies and programs send over HTTP, from limits and
 /// buckets in Redis, Valkey or (for development) its own memory.
@@ -196,19 +204,6 @@ pub struct Flags {
     pub log: String,
 }
 
-/// A store's URL as given. That it is wrong is said by whoever opens it: the parser of flags would
-/// show it, and with it the password.
-#[derive(Clone, Debug)]
-pub struct StoreArgument(pub Result<StoreUrl, UrlError>);
-
-impl FromStr for StoreArgument {
-    type Err = std::convert::Infallible;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Ok(Self(text.parse()))
-    }
-}
-
 /// How log lines look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
@@ -293,156 +288,6 @@ impl Flags {
         store::Options {
             keys: self.key_prefix.clone(),
             ..store::Options::within(self.store_timeout)
-        }
-    }
-}
-
-/// The same with the scheme of HTTP.
-fn grpc_url(text: &str) -> Result<String, String> {
-    for (grpc, http) in [("grpc://", "http://"), ("grpcs://", "https://")] {
-        if let Some(address) = text.strip_prefix(grpc) {
-            return Ok(format!("{http}{address}"));
-        }
-    }
-    Err("a URL, grpc://HOST:PORT or grpcs://HOST:PORT".to_owned())
-}
-
-fn xds_url(text: &str) -> Result<String, String> {
-    if text.starts_with("http://") || text.starts_with("https://") {
-        return Ok(text.to_owned());
-    }
-    Err("a URL, http://HOST:PORT or https://HOST:PORT".to_owned())
-}
-
-fn duration(text: &str) -> Result<Duration, String> {
-    let ms = policy::parse_duration(text).map_err(|error| error.to_string())?;
-    if ms == 0 {
-        return Err("at least 1ms".to_owned());
-    }
-    Ok(Duration::from_millis(ms))
-}
-
-fn at_least_one(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(0) => Err("at least 1".to_owned()),
-        Ok(n) => Ok(n),
-        Err(_) => Err("a whole number".to_owned()),
-    }
-}
-
-fn bytes(text: &str) -> Result<usize, String> {
-    let wanted = "a number of bytes, like 65536, 256KiB or 1MiB";
-    let at = text
-        .find(|c: char| !c.is_ascii_digit())
-        .unwrap_or(text.len());
-    let (digits, unit) = text.split_at(at);
-    let factor = match unit {
-        "" | "B" => 1,
-        "KiB" | "K" | "k" => 1024,
-        "MiB" | "M" | "m" => 1024 * 1024,
-        _ => return Err(wanted.to_owned()),
-    };
-    let number: usize = digits.parse().map_err(|_| wanted.to_owned())?;
-    match number.checked_mul(factor) {
-        Some(0) | None => Err(wanted.to_owned()),
-        Some(bytes) => Ok(bytes),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use clap::CommandFactory;
-
-    use super::*;
-
-    #[test]
-    fn every_flag_is_also_a_variable_and_explained() {
-        let command = Flags::command();
-        command.clone().debug_assert();
-        for arg in command.get_arguments() {
-            let id = arg.get_id().as_str();
-            if matches!(id, "help" | "version" | "man") {
-                continue;
-            }
-            let variable = format!("RL_{}", id.to_uppercase());
-            assert_eq!(
-                arg.get_env().and_then(|name| name.to_str()),
-                Some(&*variable)
-            );
-            assert!(arg.get_help().is_some(), "{id} has no help");
-        }
-    }
-
-    #[test]
-    fn the_manual_names_every_flag_and_its_default() {
-        let manual = include_str!("../../docs/limiter.md");
-        for arg in Flags::command().get_arguments() {
-            let Some(flag) = arg.get_long().filter(|flag| *flag != "version") else {
-                continue;
-            };
-            let line = manual
-                .lines()
-                .find(|line| line.starts_with('|') && line.contains(&format!("`--{flag}`")));
-            let line = line.unwrap_or_else(|| panic!("no --{flag}"));
-            for default in arg.get_default_values() {
-                let default = default.to_str().unwrap();
-                assert!(line.contains(&format!("`{default}`")), "{default}: {line}");
-            }
-        }
-    }
-
-    #[test]
-    fn the_pages_about_migrating_start_it_with_flags_that_exist() {
-        let pages = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/migrating");
-        let mut started = 0;
-        for page in std::fs::read_dir(pages).unwrap() {
-            let page = page.unwrap().path();
-            if page.is_dir() {
-                continue;
-            }
-            let text = std::fs::read_to_string(page).unwrap();
-            for line in text.lines().map(str::trim_start) {
-                let words = line.split(' ').skip_while(|word| word.contains("RL_"));
-                let words: Vec<&str> = words.collect();
-                if words.first() == Some(&"limiter")
-                    && words.get(1).is_some_and(|w| w.starts_with("--"))
-                {
-                    started += 1;
-                    if let Err(error) = Flags::try_parse_from(words) {
-                        panic!("{line}: {error}");
-                    }
-                }
-            }
-        }
-        assert!(started > 1);
-    }
-
-    #[test]
-    fn sizes_are_read_with_their_unit() {
-        assert_eq!(bytes("65536"), Ok(65536));
-        assert_eq!(bytes("256KiB"), Ok(256 * 1024));
-        assert_eq!(bytes("1MiB"), Ok(1024 * 1024));
-        for bad in [
-            "",
-            "KiB",
-            "0",
-            "-1",
-            "1.5MiB",
-            "1GB",
-            "99999999999999999999",
-        ] {
-            assert!(bytes(bad).is_err(), "{bad}");
-        }
-    }
-
-    #[test]
-    fn a_key_without_its_certificate_is_refused() {
-        for half in [
-            ["limiter", "--tls-cert", "a"],
-            ["limiter", "--tls-key", "a"],
-            ["limiter", "--client-ca", "a"],
-        ] {
-            assert!(Flags::try_parse_from(half).is_err());
         }
     }
 }

@@ -1,6 +1,7 @@
 //! `cargo xtask test`: all checks, cheapest first, with real Redis, Valkey and Envoy. Stops at the
 //! first step that fails.
 
+mod context;
 mod steps;
 
 use std::time::{Duration, Instant};
@@ -12,6 +13,7 @@ use crate::help::Help;
 use crate::ui::{Ui, seconds};
 use crate::workspace::Workspace;
 
+use context::Context as Steps;
 use steps::Step;
 
 /// Arguments of `cargo xtask test`.
@@ -27,7 +29,7 @@ pub struct Args {
 
 /// `cargo xtask pictures`.
 pub fn pictures(workspace: &Workspace, ui: &Ui) -> Result<()> {
-    steps::pictures(&steps::Context::new(workspace, ui, Vec::new()))
+    steps::pictures(&Steps::new(workspace, ui, Vec::new()))
 }
 
 /// Runs the steps.
@@ -38,7 +40,7 @@ pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
         .filter(wanted)
         .copied()
         .collect();
-    let context = steps::Context::new(workspace, ui, args.runner.clone());
+    let context = Steps::new(workspace, ui, args.runner.clone());
     let mut total = Duration::ZERO;
     for (index, step) in steps.iter().enumerate() {
         ui.heading(&format!("[{}/{}] {}", index + 1, steps.len(), step.title()));

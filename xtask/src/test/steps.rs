@@ -6,12 +6,10 @@ use std::process::Command;
 use anyhow::Result;
 use clap::ValueEnum;
 
+use super::context::{Context, Which};
 use crate::command;
 use crate::dist;
-use crate::tools::Tools;
-use crate::ui::Ui;
 use crate::wasm::{self, TARGET};
-use crate::workspace::Workspace;
 
 /// The crates that run inside Envoy, whose tests must also hold on wasm32.
 const RUN_IN_ENVOY: [&str; 9] = [
@@ -28,15 +26,6 @@ const RUN_IN_ENVOY: [&str; 9] = [
 
 /// Includes the suites that need servers, which a plain `cargo test` leaves out.
 const SUITES: &str = "--features=tests/servers";
-
-/// Which tests of a program are run.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Which {
-    /// Those that a plain `cargo test` runs.
-    Usual,
-    /// Those that it leaves out, because they need a server.
-    Ignored,
-}
 
 /// A server that is not there.
 const NO_SERVER: &str = "/nonexistent/server";
@@ -78,86 +67,6 @@ impl fmt::Display for Step {
                 .as_ref()
                 .map_or("", |value| value.get_name()),
         )
-    }
-}
-
-/// What the steps work with.
-pub struct Context<'a> {
-    workspace: &'a Workspace,
-    ui: &'a Ui,
-    tools: Tools<'a>,
-    runner: Vec<String>,
-}
-
-impl<'a> Context<'a> {
-    /// `runner`: arguments for the test runner.
-    pub fn new(workspace: &'a Workspace, ui: &'a Ui, runner: Vec<String>) -> Self {
-        Self {
-            workspace,
-            ui,
-            tools: Tools::new(workspace, ui),
-            runner,
-        }
-    }
-
-    fn cargo(&self, arguments: &[&str]) -> Command {
-        let mut cargo = command::cargo(self.workspace);
-        cargo.args(arguments);
-        cargo
-    }
-
-    /// cargo on all that runs natively: the same packages in every step, so that
-    /// their dependencies have the same features and are built once.
-    fn native(&self, subcommand: &[&str]) -> Command {
-        let mut cargo = self.cargo(subcommand);
-        cargo.args([
-            "--workspace",
-            "--exclude",
-            "noop-filter",
-            "--exclude",
-            "lean-filter",
-        ]);
-        cargo
-    }
-
-    /// cargo on what Envoy loads, for its target.
-    fn in_envoy(&self, subcommand: &str) -> Command {
-        self.cargo(&[
-            subcommand,
-            "--package=filter",
-            "--package=noop-filter",
-            "--package=lean-filter",
-            "--target",
-            TARGET,
-        ])
-    }
-
-    /// Where the tests find what they start.
-    fn with_servers(&self, command: &mut Command) -> Result<()> {
-        command
-            .env("RL_TEST_REDIS", self.tools.redis()?)
-            .env("RL_TEST_VALKEY", self.tools.valkey()?)
-            .env("RL_TEST_BIN", self.workspace.target.join("debug"));
-        Ok(())
-    }
-
-    /// The test runner, nextest where it is installed.
-    fn tests(&self, selection: &[&str], which: Which) -> Command {
-        let mut cargo = if self.tools.has_nextest() {
-            self.native(&["nextest", "run", "--no-fail-fast"])
-        } else {
-            self.native(&["test", "--no-fail-fast"])
-        };
-        if self.tools.has_nextest() && !self.runner.is_empty() {
-            // What a person asks for may be in one of two runs.
-            cargo.arg("--no-tests=pass");
-        }
-        cargo.args(selection).arg("--");
-        if which == Which::Ignored {
-            cargo.arg("--ignored");
-        }
-        cargo.args(&self.runner);
-        cargo
     }
 }
 
