@@ -2,6 +2,7 @@
 
 mod condition;
 mod expression;
+mod unsupported;
 
 use std::collections::HashMap;
 

@@ -3,11 +3,11 @@
 
 use documents::{Name, Node};
 
-use super::expression::{Operand, Token, operand, tokens};
+use super::{
+    expression::{Operand, Token, operand, tokens},
+    unsupported::{MAX_ENTRIES, Unsupported},
+};
 use crate::names::literal;
-
-/// Entries in the `match` of one limit.
-const MAX_ENTRIES: usize = 32;
 
 /// What a condition demands of one entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,43 +17,6 @@ pub(super) struct Test {
     any_of: Option<Vec<String>>,
     /// Patterns of which none may match.
     none_of: Vec<String>,
-}
-
-/// Why an expression has no counterpart.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Unsupported {
-    Expression,
-    Unquoted(String),
-    Position,
-    Key(String),
-    Twice(Name),
-    TooMany,
-}
-
-impl std::fmt::Display for Unsupported {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Expression => f.write_str(
-                "only comparisons of an entry with texts, joined by `&&`, can be converted: ==, \
-                 !=, in, startsWith, endsWith and contains",
-            ),
-            Self::Unquoted(text) => write!(
-                f,
-                "`{text}` without quotes is an entry for Limitador, not a text; put it in quotes"
-            ),
-            Self::Position => f.write_str(
-                "a limit applies to each descriptor by itself, so only `descriptors[0]` has a \
-                 counterpart",
-            ),
-            Self::Key(key) => write!(
-                f,
-                "`{key}` cannot be an entry: {}; rename it in Envoy's rate limit actions",
-                documents::NameError
-            ),
-            Self::TooMany => write!(f, "conditions on more than {MAX_ENTRIES} entries"),
-            Self::Twice(key) => write!(f, "two conditions for the value of `{key}`"),
-        }
-    }
 }
 
 /// All that a limit's conditions demand, by entry.

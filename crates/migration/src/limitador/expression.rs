@@ -2,7 +2,7 @@
 
 use documents::Name;
 
-use super::condition::Unsupported;
+use super::unsupported::Unsupported;
 
 /// Longer expressions are not converted: they are read recursively.
 const MAX_TOKENS: usize = 256;

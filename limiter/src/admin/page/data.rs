@@ -11,7 +11,6 @@ use store::{ActivitySummary, Fleet, HistoryEntry, Inspection, Resolution, Store}
 use super::{
     cache::{Cache, Reading},
     query::Query,
-    views::{View, What},
 };
 use crate::domains::{Active, Domains};
 
@@ -35,6 +34,24 @@ pub(crate) struct Data {
     activity: Cache<Name, ActivitySummary>,
     fleet: Cache<(), Fleet>,
     findings: Findings,
+}
+
+/// A view with all that it shows.
+pub(super) struct View {
+    pub(super) shared: Shared,
+    pub(super) what: What,
+}
+
+/// What a view shows.
+pub(super) enum What {
+    Overview(Reading<ActivitySummary>, Reading<Fleet>),
+    Limits(Reading<ActivitySummary>),
+    Limit(Reading<ActivitySummary>),
+    Bucket(Box<Result<Bucket, String>>),
+    Fleet(Reading<Fleet>),
+    History(Result<Vec<HistoryEntry>, String>),
+    /// Why the findings are not current, if they are not.
+    Problems(Option<String>),
 }
 
 /// What every view shows.

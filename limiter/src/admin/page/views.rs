@@ -12,33 +12,13 @@ mod problems;
 
 use hyper::StatusCode;
 use maud::{Markup, html};
-use store::{ActivitySummary, Fleet, HistoryEntry};
 
 use super::{
-    cache::Reading,
-    data::{Bucket, Shared},
+    data::{Shared, View, What},
     query::Query,
 };
 
 pub(super) use layout::{busy, login, not_found};
-
-/// A view with all that it shows.
-pub(super) struct View {
-    pub(super) shared: Shared,
-    pub(super) what: What,
-}
-
-/// What a view shows.
-pub(super) enum What {
-    Overview(Reading<ActivitySummary>, Reading<Fleet>),
-    Limits(Reading<ActivitySummary>),
-    Limit(Reading<ActivitySummary>),
-    Bucket(Box<Result<Bucket, String>>),
-    Fleet(Reading<Fleet>),
-    History(Result<Vec<HistoryEntry>, String>),
-    /// Why the findings are not current, if they are not.
-    Problems(Option<String>),
-}
 
 impl View {
     /// The whole document.
