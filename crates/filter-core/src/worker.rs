@@ -152,7 +152,7 @@ impl Worker {
             self.on_check_call_failed(host, now, lost, ChargeStatus::Unknown);
         }
         self.maintain_leases(host, now);
-        self.renew_slots(now);
+        self.renew_slots(host, now);
         self.send_orphans(host, now);
         let open = self.outage.breaker.is_open(host, now);
         if !open {
@@ -185,11 +185,7 @@ impl Worker {
                 self.calls.add_duration(now, &call);
                 self.on_checks_answered(host, now, call, answer);
             }
-            Some(InFlight::Orphans) => {
-                let answered =
-                    answer.is_some_and(|answer| answer.header(":status") == Some(b"200"));
-                self.on_orphans_answered(host, id, answered);
-            }
+            Some(InFlight::Orphans) => self.on_orphans_answered(host, now, id, answer),
             // Reports are neither confirmed nor retried.
             Some(InFlight::Report) | None => {}
         }
@@ -208,7 +204,7 @@ impl Worker {
                 self.warn_failed(now, "no such cluster, or none of its hosts is there");
                 self.on_check_call_failed(host, now, call, ChargeStatus::NotCharged);
             }
-            Some(InFlight::Orphans) => self.on_orphans_answered(host, id, false),
+            Some(InFlight::Orphans) => self.on_orphans_failed(host, now, id),
             Some(InFlight::Report) | None => {}
         }
         self.send_soon(host, now);

@@ -167,7 +167,9 @@ impl Worker {
                 return None;
             }
         }
-        Some(result.admission)
+        let mut admission = result.admission;
+        self.name_shares(now, check, &mut admission.in_flight);
+        Some(admission)
     }
 
     /// Charges the debts of a request at once if another limiter answers, so that other proxies see

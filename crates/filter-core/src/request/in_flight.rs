@@ -60,6 +60,8 @@ struct HeldSlot {
     /// Its bucket, if the limit is known here.
     key: Option<BucketKey>,
     renew_us: u64,
+    /// Whether the store may have it; not if this proxy's share of the limit admitted the request.
+    stored: bool,
     request: Rc<Described>,
 }
 
@@ -115,9 +117,15 @@ impl InFlight {
 
     fn slot(&mut self, stream: StreamId, of: &Free) -> Option<&mut HeldSlot> {
         let slots = &mut self.held.get_mut(&stream)?.slots;
+        let name = |slot: Slot| Slot { turn: 0, ..slot };
         slots
             .iter_mut()
-            .find(|held| held.limit == of.limit && held.slot == of.slot)
+            .find(|held| held.limit == of.limit && name(held.slot) == name(of.slot))
+    }
+
+    /// The places in shares that requests hold.
+    fn shares(&mut self) -> impl Iterator<Item = &mut Share> {
+        self.held.values_mut().flat_map(|held| &mut held.shares)
     }
 }
 
@@ -139,6 +147,7 @@ impl HeldSlots {
                 limit: limit.name.clone(),
                 slot,
                 renew_us: sent.after_ms(ttl_ms / RENEWALS),
+                stored: true,
                 request: Rc::clone(request),
             })
         });
@@ -187,7 +196,8 @@ impl Worker {
         if held.is_empty() {
             return;
         }
-        let taken = u64::try_from(held.slots.len()).unwrap_or(0);
+        let taken = held.slots.iter().filter(|slot| slot.stored).count();
+        let taken = u64::try_from(taken).unwrap_or(0);
         self.counts.happened_to(Event::SlotTaken, taken);
         let in_flight = &mut self.requests.in_flight;
         let next_us = held.slots.iter().map(|slot| slot.renew_us).min();
@@ -205,7 +215,8 @@ impl Worker {
             for share in held.shares {
                 self.free_share(host, now, &share);
             }
-            slots.extend(held.slots.into_iter().map(|slot| (None, slot)));
+            let stored = held.slots.into_iter().filter(|slot| slot.stored);
+            slots.extend(stored.map(|slot| (None, slot)));
         }
         let freed = u64::try_from(slots.len()).unwrap_or(0);
         self.counts.happened_to(Event::SlotFreed, freed);
@@ -214,30 +225,40 @@ impl Worker {
 
     /// Frees what a check may have taken whose answer did not come.
     pub(crate) fn free_doubtful(&mut self, now: Now, check: &PendingCheck) {
-        let (Some(id), Some(policy)) = (check.slot, check.policy.as_ref()) else {
+        if let Some(id) = check.slot {
+            let slots = possible_slots(check, id).map(|slot| (None, slot)).collect();
+            self.send_acts(now, SlotAct::Free, slots);
+        }
+    }
+
+    /// Names the slots that a request would have which its proxy's shares admit, so that they are entered
+    /// as soon as a limiter answers.
+    pub(crate) fn name_shares(&mut self, now: Now, check: &PendingCheck, held: &mut HeldSlots) {
+        if held.shares.is_empty() {
             return;
-        };
-        let request = Rc::new(Described::of(check));
-        let limits = check.global().filter_map(|limit_check| {
-            let limit = policy.compiled.limit(limit_check.at)?;
-            let parameters = limit.quota.parameters();
-            limit.gives_slots().then(|| HeldSlot {
-                limit: limit.name.clone(),
-                slot: named(id, parameters.rate.period_ms, limit.generation),
-                key: Some(limit_check.key),
-                renew_us: 0,
-                request: Rc::clone(&request),
+        }
+        // Not the id of the check: what that may have taken is freed, and perhaps later.
+        let mark = SlotId::mark_of(self.process.proxy());
+        let id = self.requests.in_flight.ids.next(now, mark);
+        let slots = possible_slots(check, id).filter_map(|slot| {
+            let mut shares = held.shares.iter();
+            shares.find(|share| slot.key.is_some_and(|key| share.is_of(key)))?;
+            let ttl_ms = slot.slot.ttl_ms()?;
+            Some(HeldSlot {
+                renew_us: now.after_ms(ttl_ms / RENEWALS),
+                stored: false,
+                ..slot
             })
         });
-        let slots = limits.map(|slot| (None, slot)).collect();
-        self.send_acts(now, SlotAct::Free, slots);
+        held.slots = slots.collect();
     }
 
     /// Renews the slots of long requests.
-    pub(crate) fn renew_slots(&mut self, now: Now) {
+    pub(crate) fn renew_slots(&mut self, host: &impl Host, now: Now) {
         if !now.reached(self.requests.in_flight.next_us) {
             return;
         }
+        self.renew_shares(host, now);
         let (mut due, mut next_us) = (Vec::new(), u64::MAX);
         for (stream, held) in &mut self.requests.in_flight.held {
             for slot in &mut held.slots {
@@ -271,18 +292,20 @@ impl Worker {
         let missing = bits.map_or_else(Missing::default, |bits| {
             Missing::of(bits.start_ms, bits.parts)
         });
-        let mut gone = Vec::new();
+        let (mut gone, mut lapsed) = (Vec::new(), 0);
         for (position, (free, stream)) in release.slots.iter().zip(&release.streams).enumerate() {
             let Some(held) = self.requests.in_flight.slot(*stream, free) else {
                 continue;
             };
             held.renew_us = sent.after_ms(free.slot.ttl_ms().unwrap_or(0) / RENEWALS);
             if missing.contains(position) {
+                lapsed += u64::from(std::mem::replace(&mut held.stored, true));
                 gone.push((Some(*stream), held.clone()));
             }
         }
-        let lapsed = u64::try_from(gone.len()).unwrap_or(0);
+        let entered = u64::try_from(gone.len()).unwrap_or(0) - lapsed;
         self.counts.happened_to(Event::SlotLapsed, lapsed);
+        self.counts.happened_to(Event::SlotTaken, entered);
         self.send_acts(now, SlotAct::Enter, gone);
     }
 
@@ -345,6 +368,24 @@ impl HeldSlot {
             units: act as u64,
         }
     }
+}
+
+/// The slots that the request of a check has if a limiter gives them under an id.
+fn possible_slots(check: &PendingCheck, id: SlotId) -> impl Iterator<Item = HeldSlot> {
+    let limits = check.policy.as_ref().map(|policy| &policy.compiled);
+    let request = limits.map(|_| Rc::new(Described::of(check)));
+    check.global().filter_map(move |limit_check| {
+        let limit = limits?.limit(limit_check.at)?;
+        let parameters = limit.quota.parameters();
+        limit.gives_slots().then_some(HeldSlot {
+            limit: limit.name.clone(),
+            slot: named(id, parameters.rate.period_ms, limit.generation),
+            key: Some(limit_check.key),
+            renew_us: 0,
+            stored: true,
+            request: Rc::clone(request.as_ref()?),
+        })
+    })
 }
 
 /// The name of a slot as a limiter gives it.

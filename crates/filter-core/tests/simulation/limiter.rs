@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use algorithms::{
-    Algorithm, Freed, LeaseAsk, QueueSlot, SlotId, State,
+    Algorithm, Freed, InFlightSlot, LeaseAsk, QueueSlot, SlotId, State,
     check::{self, LimitVerdict, Mode, Options, Stored},
 };
 use policy::{Compiled, Match, Name, Policy, Revision};
@@ -44,6 +44,8 @@ pub struct Limiter {
     pub envoy: usize,
     /// The events of leased limits.
     pub lease_record: LeaseRecord,
+    /// The slots that requests were given, by their paths.
+    pub given: HashMap<String, InFlightSlot>,
 }
 
 impl Limiter {
@@ -58,6 +60,7 @@ impl Limiter {
             now_us: 0,
             envoy: 0,
             lease_record: LeaseRecord::default(),
+            given: HashMap::new(),
         };
         limiter.edit(limits);
         limiter
@@ -97,6 +100,15 @@ impl Limiter {
             _ => 0,
         };
         self.buckets.values().map(of).sum()
+    }
+
+    /// When a slot expires, in milliseconds since the epoch; `None`: it is gone.
+    pub fn expiry_of(&self, slot: InFlightSlot, now_ms: u64) -> Option<u64> {
+        let of = |stored: &Stored| match &stored.state {
+            State::Concurrency(state) => state.slots().find(|(of, at)| *of == slot && *at > now_ms),
+            _ => None,
+        };
+        self.buckets.values().find_map(of).map(|(_, at_ms)| at_ms)
     }
 
     /// Redis lost what it stored.
@@ -160,8 +172,23 @@ impl Limiter {
         answer.encode()
     }
 
+    fn record_slot(&mut self, check: &Check, answer: &Answer) {
+        let taken = answer.limits.iter().filter(|limit| limit.charged > 0);
+        let slot = taken.filter_map(|limit| limit.slot).next();
+        if let (Some(slot), Some(path)) = (slot, check.descriptor.get("path")) {
+            let path = String::from_utf8_lossy(path).into_owned();
+            let id = SlotId {
+                stamp: slot.start_ms,
+                secret: slot.parts,
+            };
+            let ttl_ms = slot.since_ms;
+            self.given.insert(path, InFlightSlot { id, ttl_ms });
+        }
+    }
+
     /// Records the events of leased limits.
     fn record(&mut self, check: &Check, answer: &Answer) {
+        self.record_slot(check, answer);
         let (envoy, at_us) = (self.envoy, self.now_us);
         for found in self.compiled.matching(&check.descriptor, answer.now_ms) {
             let limit = &found.limit;

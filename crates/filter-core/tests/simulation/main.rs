@@ -26,5 +26,6 @@ mod outage;
 mod queues;
 mod reports;
 mod requests_in_flight;
+mod slots_under_faults;
 mod turn_batching;
 mod world;

@@ -1,5 +1,6 @@
 //! Envoys with their workers, a limiter, and a network in between, driven by a seed.
 
+mod arrivals;
 mod chance;
 mod network;
 mod service;
@@ -17,6 +18,7 @@ use protocol::{Check, compact::Report};
 
 use crate::limiter::Limiter;
 
+use arrivals::Arrival;
 pub use chance::Chance;
 pub use network::Faults;
 use network::{Answer, Held};
@@ -45,6 +47,8 @@ pub struct Sent {
     pub envoy: usize,
     pub worker: usize,
     pub outcome: Option<Outcome>,
+    /// Whether an answer of the limiter decided it.
+    pub answered: bool,
     pub gone: bool,
 }
 
@@ -88,6 +92,8 @@ enum Event {
         worker: usize,
     },
     Held(Held),
+    /// A call that the network delivers after others.
+    Arrival(Arrival),
 }
 
 pub struct World {
@@ -95,6 +101,8 @@ pub struct World {
     pub envoys: Vec<Envoy>,
     pub limiter: Limiter,
     pub faults: Faults,
+    /// The network delivers nothing of this Envoy.
+    pub cut_off: Option<usize>,
     pub chance: Chance,
     pub now_us: u64,
     /// The offset of the Envoys' wall clocks, in milliseconds.
@@ -121,6 +129,8 @@ pub struct World {
     pub lost_polls: u64,
     /// Whether the hosts report the ends of their turns.
     pub reports_turn_ends: bool,
+    /// Whether the event at hand is an answer of the limiter.
+    answering: bool,
     events: BinaryHeap<Reverse<(u64, u64)>>,
     pending: HashMap<u64, Event>,
     next: u64,
@@ -199,6 +209,7 @@ impl World {
                 .collect(),
             limiter: Limiter::new(limits),
             faults: Faults::NONE,
+            cut_off: None,
             chance,
             now_us: 1_000_000,
             wall_skew_ms: 0,
@@ -215,6 +226,7 @@ impl World {
             silent_us: 0,
             lost_polls: 0,
             reports_turn_ends: true,
+            answering: false,
             events: BinaryHeap::new(),
             pending: HashMap::new(),
             next: 0,
@@ -268,6 +280,7 @@ impl World {
             envoy,
             worker,
             outcome: None,
+            answered: false,
             gone: false,
         });
         let stream = StreamId(u32::try_from(number).unwrap());
@@ -306,24 +319,34 @@ impl World {
             *worker = Worker::new(config.clone(), Some("secret"), seed);
         }
         // Answers to the dead are none of its calls.
-        self.pending.retain(|_, event| {
-            !matches!(event, Event::Answer { envoy: of, .. } | Event::TurnEnd { envoy: of, .. } if *of == envoy)
+        self.pending.retain(|_, event| match event {
+            Event::Answer { envoy: of, .. } | Event::TurnEnd { envoy: of, .. } => *of != envoy,
+            Event::Arrival(arrival) => {
+                arrival.caller_died(envoy);
+                true
+            }
+            _ => true,
         });
     }
 
     /// Lets time pass.
     pub fn run_until(&mut self, end_us: u64) {
-        while let Some(Reverse((at_us, number))) = self.events.peek().copied() {
-            if at_us > end_us {
-                break;
-            }
-            self.events.pop();
-            self.now_us = at_us;
-            if let Some(event) = self.pending.remove(&number) {
-                self.happen(event);
-            }
+        while self.step(end_us) {}
+    }
+
+    /// Lets time pass until the next event; returns whether there is one before some time.
+    pub fn step(&mut self, end_us: u64) -> bool {
+        let next = self.events.peek().map(|Reverse(next)| *next);
+        let Some((at_us, number)) = next.filter(|(at_us, _)| *at_us <= end_us) else {
+            self.now_us = end_us;
+            return false;
+        };
+        self.events.pop();
+        self.now_us = at_us;
+        if let Some(event) = self.pending.remove(&number) {
+            self.happen(event);
         }
-        self.now_us = end_us;
+        true
     }
 
     pub fn run_for_ms(&mut self, ms: u64) {
@@ -356,8 +379,10 @@ impl World {
                 let Envoy {
                     shared, workers, ..
                 } = &mut self.envoys[envoy];
+                self.answering = answer.as_ref().is_some_and(|answer| answer.genuine);
                 workers[worker].on_call_answer(shared, now, id, answer.as_ref());
                 self.carry_out(envoy, worker);
+                self.answering = false;
             }
             Event::TurnEnd { envoy, worker } => {
                 let at = &mut self.envoys[envoy];
@@ -365,6 +390,7 @@ impl World {
                 self.carry_out(envoy, worker);
             }
             Event::Held(held) => self.release(held),
+            Event::Arrival(arrival) => self.arrive(&arrival),
         }
     }
 
@@ -425,6 +451,7 @@ impl World {
         let sent = &mut self.requests[usize::try_from(stream.0).unwrap()];
         assert!(sent.outcome.is_none(), "{stream:?} decided twice");
         sent.outcome = Some(outcome);
+        sent.answered = self.answering;
     }
 
     /// Whether the limiter would deny a user's request at a path now.

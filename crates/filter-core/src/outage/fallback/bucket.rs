@@ -95,7 +95,9 @@ impl Worker {
             None => limit.quota.algorithm().limit(),
         };
         let size = Share::size(quota, policy.proxies(limit_check.at));
-        let (share, peek) = (Share::of(limit_check.key), take == Take::Peek);
+        let ttl_ms = limit.quota.parameters().rate.period_ms;
+        let mut share = Share::of(limit_check.key, ttl_ms);
+        let peek = take == Take::Peek;
         let taken = self
             .process
             .shared()

@@ -10,7 +10,7 @@ use crate::{
     host::{Change, Host, update},
     request::PendingCheck,
     time::Now,
-    worker::{Call, Worker},
+    worker::{Call, CallAnswer, Worker},
 };
 
 /// Bytes of the calls in shared data, at most; beyond that, slots expire.
@@ -25,7 +25,15 @@ const MAX_CHECKS: usize = 128;
 pub(crate) struct Orphans {
     looked_us: u64,
     /// Calls that carry some, until they are answered.
-    in_flight: Vec<(CallId, Vec<u8>)>,
+    in_flight: Vec<(CallId, Frees)>,
+}
+
+/// What one call frees.
+#[derive(Debug)]
+struct Frees {
+    /// When the last of the slots expires, on the monotonic clock.
+    until_us: u64,
+    body: Vec<u8>,
 }
 
 fn key(domain: &str) -> Vec<u8> {
@@ -53,11 +61,13 @@ impl Worker {
             }
         }
         for batch in checks.chunks_mut(MAX_CHECKS) {
+            let releases = batch.iter().filter_map(|check| check.free.as_ref());
+            let until_us = releases.map(|release| release.until_us).max().unwrap_or(0);
             let body = encode_checks(self, batch);
-            self.leave_call(host, &body);
+            self.leave_call(host, now, &Frees { until_us, body });
         }
-        for (_, body) in std::mem::take(&mut self.requests.in_flight.orphans.in_flight) {
-            self.leave_call(host, &body);
+        for (_, frees) in std::mem::take(&mut self.requests.in_flight.orphans.in_flight) {
+            self.leave_call(host, now, &frees);
         }
     }
 
@@ -77,48 +87,75 @@ impl Worker {
         });
         let bytes = taken.unwrap_or_default();
         let mut reader = Reader::new(&bytes);
-        while let Some(body) = next(&mut reader) {
+        while let Some(frees) = Frees::read(&mut reader) {
             let id = self.calls.registry.start_orphans();
+            let body = frees.body.clone();
             let orphans = &mut self.requests.in_flight.orphans;
-            orphans.in_flight.push((id, body.to_vec()));
+            orphans.in_flight.push((id, frees));
             self.call(Call {
                 id,
                 method: "POST",
                 path: CHECK_PATH.to_owned(),
                 headers: vec![("content-type", protocol::CHECK_CBOR.to_owned())],
-                body: Some(body.to_vec()),
+                body: Some(body),
                 timeout_ms: self.config.limiter.timeout_ms,
             });
         }
     }
 
-    /// A call that carried some ended. They are left again if it failed; the next worker
-    /// cannot see whether they expired, but frees of slots that are gone do nothing.
-    pub(crate) fn on_orphans_answered(&mut self, host: &impl Host, id: CallId, answered: bool) {
-        let in_flight = &mut self.requests.in_flight.orphans.in_flight;
-        let at = in_flight.iter().position(|(of, _)| *of == id);
-        if let Some((_, body)) = at.map(|at| in_flight.swap_remove(at))
-            && !answered
-        {
-            self.leave_call(host, &body);
+    /// A call that carried some was answered. Where a limiter refuses it, the slots expire.
+    pub(crate) fn on_orphans_answered(
+        &mut self,
+        host: &impl Host,
+        now: Now,
+        id: CallId,
+        answer: Option<&impl CallAnswer>,
+    ) {
+        let status = answer.and_then(|answer| answer.header(":status")?.first());
+        if let Some(b'2' | b'4') = status {
+            let in_flight = &mut self.requests.in_flight.orphans.in_flight;
+            in_flight.retain(|(of, _)| *of != id);
+        } else {
+            self.on_orphans_failed(host, now, id);
         }
     }
 
-    fn leave_call(&self, host: &impl Host, body: &[u8]) {
+    /// A call that carried some failed: they are left again. Frees of slots that are gone do nothing.
+    pub(crate) fn on_orphans_failed(&mut self, host: &impl Host, now: Now, id: CallId) {
+        let in_flight = &mut self.requests.in_flight.orphans.in_flight;
+        let at = in_flight.iter().position(|(of, _)| *of == id);
+        if let Some((_, frees)) = at.map(|at| in_flight.swap_remove(at)) {
+            self.leave_call(host, now, &frees);
+        }
+    }
+
+    fn leave_call(&self, host: &impl Host, now: Now, frees: &Frees) {
+        if now.reached(frees.until_us) {
+            return;
+        }
         // Contended: the slots expire.
         let _ = update(host, &key(self.config.domain.as_str()), |bytes| {
             let mut all = bytes.to_vec();
-            if all.len() + body.len() > MAX_BYTES {
+            if all.len() + frees.body.len() > MAX_BYTES {
                 return Change::Keep(());
             }
-            all.put_u32(u32::try_from(body.len()).unwrap_or(u32::MAX));
-            all.extend_from_slice(body);
+            frees.write(&mut all);
             Change::Write(all, ())
         });
     }
 }
 
-fn next<'b>(reader: &mut Reader<'b>) -> Option<&'b [u8]> {
-    let len = usize::try_from(reader.u32()?).ok()?;
-    reader.take(len)
+impl Frees {
+    fn read(reader: &mut Reader<'_>) -> Option<Self> {
+        let until_us = reader.u64()?;
+        let len = usize::try_from(reader.u32()?).ok()?;
+        let body = reader.take(len)?.to_vec();
+        Some(Self { until_us, body })
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        out.put_u64(self.until_us);
+        out.put_u32(u32::try_from(self.body.len()).unwrap_or(u32::MAX));
+        out.extend_from_slice(&self.body);
+    }
 }

@@ -22,6 +22,10 @@ pub struct Faults {
     pub undeliverable: u64,
     /// The limiter's store refuses, without a charge.
     pub untouched: u64,
+    /// A check arrives after later ones, perhaps after its timeout.
+    pub delayed: u64,
+    /// A check arrives once more.
+    pub repeated: u64,
 }
 
 impl Faults {
@@ -33,6 +37,8 @@ impl Faults {
         refused: 0,
         undeliverable: 0,
         untouched: 0,
+        delayed: 0,
+        repeated: 0,
     };
     pub const DOWN: Self = Self {
         refused: 100,
@@ -67,6 +73,8 @@ const EDIT_DELAY_US: u64 = 5_000;
 
 #[derive(Clone)]
 pub struct Answer {
+    /// Whether a limiter sent it, and nobody changed it.
+    pub(super) genuine: bool,
     pub(super) headers: Vec<(&'static str, String)>,
     pub(super) body: Option<Vec<u8>>,
 }
@@ -102,6 +110,10 @@ impl World {
         let faults = self.faults;
         let lost = wait_ms(call).is_some() && self.lost_polls > 0;
         self.lost_polls -= u64::from(lost);
+        let lost = lost || self.cut_off == Some(envoy);
+        if !lost && self.is_overtaken(envoy, worker, call) {
+            return;
+        }
         let (after_us, answer) = if self.chance.percent(faults.refused) {
             (100, Some(synthesised("503", "remote connection failure")))
         } else if lost || self.chance.percent(faults.lost) {
@@ -134,7 +146,12 @@ impl World {
     }
 
     /// The limiter's answer with faults, and after how long.
-    fn answered(&mut self, envoy: usize, call: &Call, timeout_us: u64) -> (u64, Option<Answer>) {
+    pub(super) fn answered(
+        &mut self,
+        envoy: usize,
+        call: &Call,
+        timeout_us: u64,
+    ) -> (u64, Option<Answer>) {
         let faults = self.faults;
         let answer = self.execute(envoy, call);
         let after_us = 200 + self.chance.below(self.slowest_us);
@@ -145,7 +162,8 @@ impl World {
         } else if self.chance.percent(faults.truncated) {
             (after_us, None)
         } else {
-            (after_us, Some(answer))
+            let genuine = true;
+            (after_us, Some(Answer { genuine, ..answer }))
         }
     }
 
@@ -224,9 +242,10 @@ fn lie(body: &[u8], edit: impl FnOnce(&mut Results)) -> Vec<u8> {
 }
 
 /// Envoy's response in place of the limiter's.
-fn synthesised(status: &str, reason: &str) -> Answer {
+pub(super) fn synthesised(status: &str, reason: &str) -> Answer {
     let said = "upstream connect error or disconnect/reset before headers. reset reason: ";
     Answer {
+        genuine: false,
         headers: vec![(":status", status.to_owned())],
         body: Some([said, reason].concat().into_bytes()),
     }

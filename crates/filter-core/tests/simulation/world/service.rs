@@ -29,7 +29,11 @@ impl World {
             }
             let error = ApiError::new(ErrorCode::UnknownDomain, "no limits");
             let body = Some(error.to_json().into_bytes());
-            return Answer { headers, body };
+            return Answer {
+                genuine: false,
+                headers,
+                body,
+            };
         }
         let ok = (":status", "200".to_owned());
         if call.path == "/v1/check" {
@@ -39,6 +43,7 @@ impl World {
             self.limiter.envoy = envoy;
             let body = self.limiter.check(call.body.as_deref().unwrap(), now_ms);
             return Answer {
+                genuine: false,
                 headers: vec![ok, api],
                 body: Some(body),
             };
@@ -47,6 +52,7 @@ impl World {
             self.reports
                 .push(Report::decode(call.body.as_deref().unwrap()).unwrap());
             return Answer {
+                genuine: false,
                 headers: vec![(":status", "204".to_owned()), api],
                 body: None,
             };
@@ -60,12 +66,14 @@ impl World {
         if call.headers.contains(&("if-none-match", etag.clone())) {
             let headers = vec![(":status", "304".to_owned()), api, ("etag", etag)];
             return Answer {
+                genuine: false,
                 headers,
                 body: Some(Vec::new()),
             };
         }
         let body = self.limiter.snapshot();
         Answer {
+            genuine: false,
             headers: vec![ok, api, ("etag", etag)],
             body: Some(body),
         }
@@ -79,6 +87,7 @@ impl World {
         if self.chance.percent(50) {
             let error = ApiError::new(untouched, "the store refused");
             return Answer {
+                genuine: false,
                 headers: vec![(":status", "503".to_owned()), api],
                 body: Some(error.to_json().into_bytes()),
             };
@@ -86,6 +95,7 @@ impl World {
         let batch = Batch::decode(call.body.as_deref().unwrap()).unwrap();
         let body = self.limiter.refuse(batch.checks.len(), untouched);
         Answer {
+            genuine: false,
             headers: vec![(":status", "200".to_owned()), api],
             body: Some(body),
         }

@@ -1,0 +1,309 @@
+//! Requests in flight while messages are lost, late, repeated and reordered, Envoys are cut off, and
+//! the store forgets: who runs, and which slot is whose.
+
+use std::collections::HashMap;
+
+use algorithms::InFlightSlot;
+
+use crate::{
+    decisions::seeds,
+    faults::any,
+    world::{CONFIG, Faults, Outcome, World},
+};
+
+const LIMIT: usize = 12;
+const TTL_MS: u64 = 1_500;
+const LIMITS: &str = "  - {name: in-flight, match: {path: \"/**\"}, algorithm: concurrency, limit: 12, slot_ttl: 1500ms}\n";
+const ENVOYS: usize = 3;
+const SHARE: usize = LIMIT / ENVOYS;
+
+/// How a request that runs was admitted.
+enum Admission {
+    /// By a limiter: its slot, and when that expires, in milliseconds since the epoch.
+    Slot(InFlightSlot, u64),
+    /// By its Envoy's share of the limit.
+    Share,
+    /// By a limiter; its slot lapsed or was lost.
+    Lapsed,
+}
+
+/// A world, and the requests in it that have not ended.
+struct Run {
+    world: World,
+    seed: u64,
+    waiting: Vec<usize>,
+    running: HashMap<usize, Admission>,
+    /// When requests end, in microseconds.
+    ends_us: HashMap<usize, u64>,
+    /// How many lapsed or were lost, and how many were admitted by shares, ever.
+    lapsed: usize,
+    shares: usize,
+    /// The most that ran at once.
+    most: usize,
+    /// Whether no fault was possible for long enough that everything that runs has its slot.
+    recovered: bool,
+}
+
+impl Run {
+    fn new(seed: u64) -> Self {
+        let mut world = World::new(seed, ENVOYS, 2, CONFIG, LIMITS);
+        world.limiter.proxies = ENVOYS as u64;
+        world.run_for_ms(500);
+        let mut run = Self {
+            world,
+            seed,
+            waiting: Vec::new(),
+            running: HashMap::new(),
+            ends_us: HashMap::new(),
+            lapsed: 0,
+            shares: 0,
+            most: 0,
+            recovered: false,
+        };
+        for envoy in 0..ENVOYS {
+            run.greet(envoy);
+        }
+        run
+    }
+
+    /// An Envoy receives answers, which have the number of proxies.
+    fn greet(&mut self, envoy: usize) {
+        self.world.faults = Faults::NONE;
+        self.world.cut_off = None;
+        for worker in [1, 2] {
+            self.request(envoy, worker, 1);
+            self.pass(100_000);
+        }
+    }
+
+    fn request(&mut self, envoy: usize, worker: usize, lasts_ms: u64) {
+        let path = format!("/{}", self.world.requests.len());
+        let number = self
+            .world
+            .request(envoy, worker, "alice", String::leak(path));
+        self.waiting.push(number);
+        self.ends_us
+            .insert(number, self.world.now_us + lasts_ms * 1000);
+    }
+
+    /// Requests arrive; some are short, some outlive many renewals, some leave before their answer.
+    fn load(&mut self, ms: u64) {
+        let end_us = self.world.now_us + ms * 1000;
+        while self.world.now_us < end_us {
+            let chance = &mut self.world.chance;
+            let (envoy, worker) = (chance.index(ENVOYS), 1 + chance.index(2));
+            let lasts_ms = match chance.below(10) {
+                0 => chance.below(6 * TTL_MS),
+                1 => chance.below(5),
+                _ => chance.below(300),
+            };
+            let pause_us = chance.below(20_000);
+            self.request(envoy, worker, lasts_ms);
+            self.pass(pause_us);
+        }
+    }
+
+    /// Time passes, event by event.
+    fn pass(&mut self, us: u64) {
+        let until_us = self.world.now_us + us;
+        loop {
+            self.end_due();
+            let next_us = self.ends_us.values().copied().min();
+            let next_us = next_us.unwrap_or(until_us).min(until_us);
+            let more = self.world.step(next_us.max(self.world.now_us));
+            self.observe();
+            if !more && next_us >= until_us {
+                return;
+            }
+        }
+    }
+
+    fn end_due(&mut self) {
+        let now_us = self.world.now_us;
+        let due = |(number, at_us): (&usize, &u64)| (*at_us <= now_us).then_some(*number);
+        let mut due: Vec<usize> = self.ends_us.iter().filter_map(due).collect();
+        due.sort_unstable();
+        for number in due {
+            self.ends_us.remove(&number);
+            self.running.remove(&number);
+            if !self.world.requests[number].gone {
+                self.world.leave(number);
+            }
+        }
+    }
+
+    /// What became of requests and their slots since the last event.
+    fn observe(&mut self) {
+        let requests = &self.world.requests;
+        self.running.retain(|number, _| !requests[*number].gone);
+        self.waiting.retain(|number| !requests[*number].gone);
+        let decided = |number: &usize| requests[*number].outcome.is_some();
+        let (decided, waiting) = std::mem::take(&mut self.waiting)
+            .into_iter()
+            .partition(decided);
+        self.waiting = waiting;
+        self.renewed();
+        for number in decided {
+            self.decided(number);
+        }
+        self.most = self.most.max(self.running.len());
+        self.check_bounds();
+    }
+
+    fn decided(&mut self, number: usize) {
+        let sent = &self.world.requests[number];
+        if !matches!(sent.outcome, Some(Outcome::Passed { .. })) {
+            self.ends_us.remove(&number);
+            return;
+        }
+        let (seed, now_ms) = (self.seed, self.world.limiter_ms());
+        let admission = if sent.answered {
+            assert!(
+                !self.recovered || self.running.len() < LIMIT,
+                "seed {seed}: {number} was admitted beside {}",
+                self.running.len()
+            );
+            let limiter = &self.world.limiter;
+            let slot = limiter.given[sent.path];
+            match limiter.expiry_of(slot, now_ms) {
+                Some(expiry_ms) => Admission::Slot(slot, expiry_ms),
+                None => panic!("seed {seed}: the slot of {number} was freed before it was used"),
+            }
+        } else {
+            self.shares += 1;
+            Admission::Share
+        };
+        self.running.insert(number, admission);
+    }
+
+    /// Slots only go by their expiry.
+    fn renewed(&mut self) {
+        let now_ms = self.world.limiter_ms();
+        for (number, admission) in &mut self.running {
+            let Admission::Slot(slot, until_ms) = admission else {
+                continue;
+            };
+            if let Some(expiry_ms) = self.world.limiter.expiry_of(*slot, now_ms) {
+                *until_ms = expiry_ms;
+            } else {
+                let seed = self.seed;
+                assert!(*until_ms <= now_ms, "seed {seed}: {number} lost its slot");
+                self.lapsed += 1;
+                *admission = Admission::Lapsed;
+            }
+        }
+    }
+
+    fn count(&self, of: impl Fn(usize, &Admission) -> bool) -> usize {
+        let running = self.running.iter();
+        running.filter(|(number, by)| of(**number, by)).count()
+    }
+
+    fn check_bounds(&self) {
+        let held = self.count(|_, by| matches!(by, Admission::Slot(..)));
+        assert!(
+            held <= LIMIT,
+            "seed {}: {held} slots never lapsed",
+            self.seed
+        );
+        for envoy in 0..ENVOYS {
+            let of = |number: usize| self.world.requests[number].envoy == envoy;
+            let shares = self.count(|number, by| of(number) && matches!(by, Admission::Share));
+            assert!(shares <= SHARE, "seed {}: {shares} of a share", self.seed);
+        }
+    }
+
+    /// The store loses its buckets, as a failover may.
+    fn lose_buckets(&mut self) {
+        self.world.limiter.lose_buckets();
+        for admission in self.running.values_mut() {
+            if matches!(admission, Admission::Slot(..)) {
+                *admission = Admission::Lapsed;
+                self.lapsed += 1;
+            }
+        }
+    }
+
+    fn slots(&self) -> usize {
+        self.world.limiter.slots(self.world.limiter_ms())
+    }
+
+    /// All faults end, and so much time passes that each slot is renewed.
+    fn recover(&mut self) {
+        self.world.faults = Faults::NONE;
+        self.world.cut_off = None;
+        self.pass(2 * TTL_MS * 1000);
+        self.recovered = true;
+    }
+
+    /// Every request ends, and frees its slot.
+    fn end_all(&mut self) {
+        let now_us = self.world.now_us;
+        for at_us in self.ends_us.values_mut() {
+            *at_us = now_us;
+        }
+        self.pass(500_000);
+        assert_eq!(self.slots(), 0, "seed {}", self.seed);
+    }
+}
+
+/// Any mixture of faults, with calls that overtake others and that arrive twice.
+fn mixture(world: &mut World) -> Faults {
+    let faults = any(world);
+    Faults {
+        delayed: world.chance.below(30),
+        repeated: world.chance.below(30),
+        ..faults
+    }
+}
+
+#[test]
+fn running_are_at_most_the_limit_and_what_lapsed_was_lost_or_was_admitted_alone() {
+    let (mut lapsed, mut shares, mut most) = (0, 0, 0);
+    for seed in seeds() {
+        let mut run = Run::new(seed);
+        for _ in 0..12 {
+            if run.world.chance.percent(5) {
+                let dead = run.world.chance.index(ENVOYS);
+                run.world.crash(dead, CONFIG);
+                run.greet(dead);
+            }
+            run.world.faults = mixture(&mut run.world);
+            let cut_off = run.world.chance.index(2 * ENVOYS);
+            run.world.cut_off = Some(cut_off).filter(|envoy| *envoy < ENVOYS);
+            if run.world.chance.percent(10) {
+                run.lose_buckets();
+            }
+            let ms = run.world.chance.below(2 * TTL_MS);
+            run.load(ms);
+        }
+        run.recover();
+        assert_eq!(run.slots(), run.running.len(), "seed {seed}: entered again");
+        run.load(TTL_MS);
+        assert_eq!(run.slots(), run.running.len(), "seed {seed}");
+        (lapsed, shares) = (lapsed + run.lapsed, shares + run.shares);
+        most = most.max(run.most);
+        run.end_all();
+    }
+    assert!(lapsed > 0 && shares > 0, "{lapsed} lapsed, {shares} shares");
+    assert!(most > LIMIT, "{most}");
+    eprintln!("{lapsed} lapsed, {shares} were admitted by shares, at most {most} ran");
+}
+
+/// Whether nothing is lost, but everything may be overtaken or repeated.
+#[test]
+fn repeated_and_reordered_messages_alone_make_none_lapse_and_leak_none() {
+    for seed in seeds() {
+        let mut run = Run::new(seed);
+        run.world.faults = Faults {
+            delayed: 40,
+            repeated: 40,
+            ..Faults::NONE
+        };
+        run.load(4 * TTL_MS);
+        assert_eq!(run.lapsed, 0, "seed {seed}");
+        run.recover();
+        assert_eq!(run.slots(), run.running.len(), "seed {seed}");
+        run.end_all();
+    }
+}
