@@ -20,7 +20,7 @@ pub use descriptor::{NoProperty, Request};
 use hold::{Held, HoldPermit, Holds};
 pub(crate) use hold::{LimiterSlots, LocalSlot, Slots};
 use in_flight::InFlight;
-pub(crate) use in_flight::{HeldSlots, Share};
+pub(crate) use in_flight::{HeldSlots, Share, edited_slots};
 use limit_check::LocalDecision;
 pub(crate) use limit_check::{DenyingLimits, LeaseUse, LimitCheck, quota_status};
 pub(crate) use pending_check::SlotRelease;

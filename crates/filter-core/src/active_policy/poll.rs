@@ -13,6 +13,7 @@ use crate::{
     host::Host,
     log_line::log_line,
     metrics::Event,
+    request::edited_slots,
     time::Now,
     worker::{Call, CallAnswer, Level, Step, Worker},
 };
@@ -223,6 +224,8 @@ impl Worker {
         let active = ActivePolicy::new(compiled, &self.config.sources);
         if let PolicyState::Limits(before) = &self.policy.state {
             active.inherit_proxies(before);
+            let edited = edited_slots(before.compiled.limits(), active.compiled.limits());
+            self.requests.in_flight.continue_under(&edited);
         }
         self.policy.state = PolicyState::Limits(Rc::new(active));
     }

@@ -73,6 +73,8 @@ impl Run {
     }
 
     fn end_all(&mut self) {
+        // Those that wait for their answer are decided.
+        self.world.run_for_ms(50);
         self.ends.clear();
         for number in self.running() {
             self.world.leave(number);
@@ -164,11 +166,25 @@ fn what_the_store_forgot_is_entered_again_before_another_is_admitted() {
         let another = run.world.request(0, 1, "alice", "/");
         run.world.run_for_ms(50);
         assert!(!run.world.passed(another), "seed {seed}");
-        // An edit or a reset, under a newer generation, forgets for good.
-        run.world.limiter.edit(LIMITS);
+        // An edit changes what the limit allows, but not what runs.
+        run.world
+            .limiter
+            .edit(&LIMITS.replace("limit: 12", "limit: 5"));
+        run.world.run_for_ms(TTL_MS);
+        run.world.limiter.lose_buckets();
+        run.world.run_for_ms(TTL_MS);
+        assert_eq!(run.slots(), LIMIT, "seed {seed}: entered under the edit");
+        // A reset, which changes the generation alone, forgets for good.
+        run.world
+            .limiter
+            .edit(&LIMITS.replace("limit: 12", "limit: 5"));
         run.world.limiter.lose_buckets();
         run.world.run_for_ms(2 * TTL_MS);
         assert_eq!(run.slots(), 0, "seed {seed}: forgotten");
+        // So it stays.
+        run.world.limiter.edit(LIMITS);
+        run.world.run_for_ms(2 * TTL_MS);
+        assert_eq!(run.slots(), 0, "seed {seed}: forgotten by an edit, too");
     }
 }
 
