@@ -1,6 +1,6 @@
 //! gRPC calls through Envoy: denied, held, reset, and many on one connection.
 
-mod peers;
+pub mod peers;
 
 use harness::{Gate, until};
 use protocol::compact::Batch;
@@ -11,7 +11,7 @@ use crate::stage::{PATIENCE, Plan, Stage, limits};
 use peers::{Connection, Echo};
 
 /// Envoy before this service.
-fn before(echo: &Echo, items: &[&str]) -> Plan {
+pub fn before(echo: &Echo, items: &[&str]) -> Plan {
     let port = echo.port();
     limits(items).may_use(port).config(move |config| {
         config.edit(|tree| {
@@ -28,7 +28,7 @@ fn before(echo: &Echo, items: &[&str]) -> Plan {
     })
 }
 
-async fn connection(stage: &Stage) -> Connection {
+pub async fn connection(stage: &Stage) -> Connection {
     Connection::open(stage.envoy().port()).await
 }
 

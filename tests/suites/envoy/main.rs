@@ -42,6 +42,8 @@ mod recovery;
 mod redirects;
 mod replica_failure;
 mod requests_in_flight;
+mod requests_in_flight_over_a_failover;
+mod requests_in_flight_streams;
 mod several_limits;
 mod spellings;
 mod stores;

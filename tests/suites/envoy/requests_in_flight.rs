@@ -13,17 +13,17 @@ use crate::{
 const THREE: &str = "{name: in-flight, match: {path: \"/held/**\"}, per: [user], algorithm: concurrency, limit: 3, slot_ttl: 3s}";
 const MANY: &str = "{name: in-flight, match: {path: \"/held/**\"}, per: [user], algorithm: concurrency, limit: 5000, slot_ttl: 20s}";
 
-async fn hold(port: u16) -> HeldRequest {
+pub async fn hold(port: u16) -> HeldRequest {
     HeldRequest::send(port, "/held/x", "alice").await.unwrap()
 }
 
-fn in_use(stage: &Stage, user: &str) -> u64 {
+pub fn in_use(stage: &Stage, user: &str) -> u64 {
     let bucket = stage.inspect("in-flight", &[&format!("user={user}")]);
     bucket["used"].as_u64().unwrap()
 }
 
 /// Waits until so many slots are in use; how long that took.
-async fn used(stage: &Stage, user: &str, is: u64) -> Duration {
+pub async fn used(stage: &Stage, user: &str, is: u64) -> Duration {
     let since = Instant::now();
     until("so many are in use", 3 * PATIENCE, async || {
         (in_use(stage, user) == is).then_some(())

@@ -1,0 +1,130 @@
+//! Slots of requests in flight in a store that fails over without its last writes, and in a Cluster.
+
+use std::time::Instant;
+
+use harness::{Client, HeldRequest, until};
+use serde_json::json;
+
+use crate::{
+    requests_in_flight::{hold, in_use, used},
+    stage::{PATIENCE, Plan, Stage, limits, statuses},
+};
+
+const FIVE: &str = "{name: in-flight, match: {path: \"/held/**\"}, per: [user], algorithm: concurrency, limit: 5, slot_ttl: 3s}";
+const KEY: &str = "rl:b:shop:in-flight:alice";
+
+/// How many slots Alice has, as a limiter answers; `None`: its store is away.
+async fn held_in_store(stage: &Stage) -> Option<u64> {
+    let peek =
+        json!({"domain": "shop", "descriptor": {"user": "alice", "path": "/held/x"}, "peek": true});
+    let url = format!("{}/v1/check", stage.limiter(0).url());
+    let reply = Client::new()
+        .post(&url, peek.to_string())
+        .send()
+        .await
+        .ok()?;
+    let answer = reply.json().ok()?;
+    Some(5 - answer["limits"][0]["remaining"].as_u64()?)
+}
+
+/// Two slots are replicated, three are lost with the primary; all five are entered again while their
+/// requests run, and free what they hold when those end.
+async fn outlives(plan: Plan) {
+    let mut stage = plan.envoys(2).start().await;
+    let ports = [0, 1].map(|nth| stage.nth_envoy(nth).port());
+    let mut held: Vec<HeldRequest> = Vec::new();
+    for port in ports {
+        held.push(hold(port).await);
+    }
+    used(&stage, "alice", 2).await;
+    let pair = stage.pair_of(KEY).await;
+    pair.in_sync().await.unwrap();
+    pair.cut().await.unwrap();
+    for port in [ports[0], ports[1], ports[0]] {
+        held.push(hold(port).await);
+    }
+    used(&stage, "alice", 5).await;
+    assert_eq!(statuses(&stage.get("/held/y", "alice"), 1).await, [429]);
+    let pair = stage.pair_of(KEY).await;
+    pair.kill_primary().unwrap();
+    let since = Instant::now();
+    until("the replica is promoted", PATIENCE, async || {
+        pair.is_promoted().await.then_some(())
+    })
+    .await
+    .unwrap();
+    eprintln!("promoted after {:?}", since.elapsed());
+    until("all five are held again", 3 * PATIENCE, async || {
+        (held_in_store(&stage).await? == 5).then_some(())
+    })
+    .await
+    .unwrap();
+    eprintln!(
+        "all five are held again {:?} after the kill",
+        since.elapsed()
+    );
+    assert_eq!(statuses(&stage.get("/held/y", "alice"), 3).await, [429; 3]);
+    for request in held.drain(..3) {
+        assert_eq!(request.finish().await.unwrap(), 200);
+    }
+    until("two are held", PATIENCE, async || {
+        (held_in_store(&stage).await? == 2).then_some(())
+    })
+    .await
+    .unwrap();
+    assert_eq!(statuses(&stage.get("/held/y", "alice"), 1).await, [200]);
+    drop(held);
+    let since = Instant::now();
+    until("none is held", PATIENCE, async || {
+        (held_in_store(&stage).await? == 0).then_some(())
+    })
+    .await
+    .unwrap();
+    eprintln!("none is held {:?} after the last left", since.elapsed());
+}
+
+#[tokio::test]
+async fn slots_that_a_sentinels_failover_lost_are_entered_again() {
+    outlives(limits(&[FIVE]).behind_a_sentinel()).await;
+}
+
+#[tokio::test]
+async fn slots_that_a_node_of_a_cluster_lost_are_entered_again() {
+    outlives(limits(&[FIVE]).on_a_replicated_cluster()).await;
+}
+
+/// Two limits, whose buckets are on whichever nodes: a request has both slots or none.
+#[tokio::test]
+async fn on_a_cluster_a_request_has_the_slots_of_all_its_limits_or_none() {
+    let all =
+        "{name: all, match: {path: \"/held/**\"}, algorithm: concurrency, limit: 4, slot_ttl: 3s}";
+    let two = FIVE.replace("limit: 5", "limit: 2");
+    let stage = limits(&[all, &two]).on_a_cluster().start().await;
+    let port = stage.envoy().port();
+    let total = || stage.inspect("all", &[])["used"].as_u64().unwrap();
+    let mut held = Vec::new();
+    for user in ["alice", "bob", "carol"] {
+        for _ in 0..2 {
+            held.push(HeldRequest::send(port, "/held/x", user).await.unwrap());
+        }
+        if user != "carol" {
+            used(&stage, user, 2).await;
+            assert_eq!(statuses(&stage.get("/held/y", user), 3).await, [429; 3]);
+        }
+    }
+    // Carol's were denied by the other limit, and her slots were freed.
+    until("carol has none", PATIENCE, async || {
+        (in_use(&stage, "carol") == 0 && total() == 4).then_some(())
+    })
+    .await
+    .unwrap();
+    drop(held);
+    for user in ["alice", "bob", "carol"] {
+        used(&stage, user, 0).await;
+    }
+    until("none is held", PATIENCE, async || {
+        (total() == 0).then_some(())
+    })
+    .await
+    .unwrap();
+}
