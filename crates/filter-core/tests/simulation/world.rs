@@ -305,6 +305,20 @@ impl World {
         self.carry_out(envoy, worker);
     }
 
+    /// A worker is deleted with its plugin, whose requests have ended, and another takes its place.
+    pub fn replace_worker(&mut self, envoy: usize, worker: usize, config: &str) {
+        let config = Config::from_json(config.as_bytes()).unwrap();
+        let now = self.now();
+        let chance = &mut self.chance;
+        let seed = std::array::from_fn(|_| u8::try_from(chance.below(256)).unwrap());
+        let at = &mut self.envoys[envoy];
+        at.workers[worker].leave(&at.shared, now);
+        at.workers[worker] = Worker::new(config, Some("secret"), seed);
+        self.pending.retain(|_, event| {
+            !matches!(event, Event::Answer { envoy: of, worker: its, .. } if (*of, *its) == (envoy, worker))
+        });
+    }
+
     /// An Envoy dies, and starts anew: none of its requests is there any more.
     pub fn crash(&mut self, envoy: usize, config: &str) {
         let config = Config::from_json(config.as_bytes()).unwrap();

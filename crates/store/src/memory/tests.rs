@@ -3,8 +3,9 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
+use algorithms::{SlotAct, SlotId};
 use policy::{Compiled, Name, Policy};
-use protocol::Check;
+use protocol::{Check, Free};
 
 use super::MemoryStore;
 use crate::{CheckError, Checks, Options, StoreError};
@@ -113,4 +114,45 @@ async fn a_bucket_in_use_is_never_forgotten() {
     assert_eq!(small.check(0).await, Ok(false));
     small.sleep(1);
     assert_eq!(small.check(0).await, Ok(true));
+}
+
+/// A limit of two requests in flight, of some generation.
+fn two_in_flight(generation: u64) -> Compiled {
+    let limits = b"domain: shop\nlimits: [{name: in-flight, algorithm: concurrency, limit: 2}]";
+    let mut policy = Policy::from_yaml("test", limits).unwrap();
+    for limit in &mut policy.limits {
+        limit.generation = generation;
+    }
+    Compiled::new(policy)
+}
+
+#[tokio::test]
+async fn a_slot_is_entered_again_under_the_generation_that_gave_it_and_under_no_other() {
+    let store = || MemoryStore::new(&Options::default());
+    let ask = async |store: &MemoryStore, generation, check: Check| {
+        let policy = two_in_flight(generation);
+        let mut results = store.check(&policy, &[check], false).await;
+        results.pop().unwrap().unwrap().limits.swap_remove(0)
+    };
+    let take = Check {
+        cost: 1,
+        slot: Some(SlotId::new(1_700_000_000, 9, 77)),
+        ..Check::default()
+    };
+    let taken = ask(&store(), 5, take).await;
+    let slot = taken.slot.unwrap();
+    assert_eq!((slot.turn, taken.remaining), (5, 1));
+    // Into a store that has lost it; after a reset the generation is another.
+    for (generation, remaining) in [(5, 1), (6, 2)] {
+        let enter = Check {
+            free: vec![Free {
+                limit: "in-flight".parse().unwrap(),
+                slot,
+                units: SlotAct::Enter as u64,
+            }],
+            ..Check::default()
+        };
+        let entered = ask(&store(), generation, enter).await;
+        assert_eq!(entered.remaining, remaining, "generation {generation}");
+    }
 }
