@@ -6,9 +6,10 @@
 
 mod connection;
 mod messages;
+mod unknown;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -24,6 +25,7 @@ use crate::rls_config::{Publisher, converted};
 
 use connection::Connection;
 use messages::{DiscoveryResponse, RateLimitConfig};
+use unknown::Field;
 
 /// The type of the resources.
 const TYPE_URL: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
@@ -65,6 +67,8 @@ pub(crate) struct Xds {
     server: XdsServer,
     store: Arc<dyn Store>,
     errors: Mutex<BTreeMap<Part, String>>,
+    /// Fields of the last response that have no meaning here.
+    unknown: Mutex<BTreeSet<Field>>,
 }
 
 /// What is to be in the store.
@@ -81,6 +85,7 @@ impl Xds {
             server,
             store,
             errors: Mutex::default(),
+            unknown: Mutex::default(),
         }
     }
 
@@ -110,7 +115,11 @@ impl Xds {
     /// Follows the server for ever.
     pub(crate) async fn follow(&self) {
         let mut wanted = Wanted {
-            publisher: Publisher::new(Arc::clone(&self.store), "--xds-server"),
+            publisher: Publisher::of_place(
+                Arc::clone(&self.store),
+                "--xds-server",
+                &format!("{} {}", self.server.url, self.server.node),
+            ),
             policies: Vec::new(),
             due: None,
         };
@@ -160,6 +169,7 @@ impl Xds {
             };
             *pause = FIRST_PAUSE;
             self.report(Part::Connection, None);
+            self.report_unknown(&response);
             let answered = match policies(&response).await {
                 Ok(policies) => {
                     wanted.policies = policies;
@@ -176,6 +186,25 @@ impl Xds {
                 return error.to_string();
             }
         }
+    }
+
+    /// Logs which fields of a response mean something that this limiter does not do, unless the last
+    /// response had the same.
+    fn report_unknown(&self, response: &DiscoveryResponse) {
+        let mut found = BTreeSet::new();
+        for resource in &response.resources {
+            unknown::fields(&resource.value, &mut found);
+        }
+        let mut unknown = self.unknown.lock().unwrap_or_else(PoisonError::into_inner);
+        if *unknown != found && !found.is_empty() {
+            let fields = found.iter().map(ToString::to_string).collect::<Vec<_>>();
+            tracing::warn!(
+                server = self.server.url,
+                fields = fields.join(", "),
+                "the management server sends fields that this limiter does not know; they have no effect"
+            );
+        }
+        *unknown = found;
     }
 
     async fn write(&self, wanted: &mut Wanted) {

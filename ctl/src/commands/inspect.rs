@@ -120,8 +120,11 @@ async fn look(
     let now = ask(1).await?;
     // When one more unit will be there is when a request for all that is left and one would pass.
     let requests = now.answer.remaining.checked_div(limit.cost).unwrap_or(0);
+    // Requests in flight end when they end: their holders are shown instead.
     let next = match now.answer.limit {
-        Some(quota) if now.answer.remaining < quota => ask(requests.saturating_add(1)).await.ok(),
+        Some(quota) if now.answer.remaining < quota && !limit.gives_slots() => {
+            ask(requests.saturating_add(1)).await.ok()
+        }
         _ => None,
     };
     let next_ms = next.and_then(|next| next.answer.retry_after_ms);

@@ -50,9 +50,13 @@ impl PublishError {
 /// Writes limits from one source, and keeps which it wrote.
 pub(crate) struct Publisher {
     store: Arc<dyn Store>,
-    /// What messages call the source, and the history its edits' reason.
+    /// What messages call the source.
     source: &'static str,
+    /// The reason of its edits in the history.
+    reason: String,
     written: HashMap<Name, Policy>,
+    /// Whether domains that an earlier process of this source wrote are still to be found.
+    inherits: bool,
 }
 
 impl Publisher {
@@ -60,14 +64,44 @@ impl Publisher {
         Self {
             store,
             source,
+            reason: source.to_owned(),
             written: HashMap::new(),
+            inherits: false,
         }
+    }
+
+    /// From one place of several of that kind. What was written from the same place before this process
+    /// started, and is not there any more, is deleted.
+    pub(crate) fn of_place(store: Arc<dyn Store>, source: &'static str, place: &str) -> Self {
+        Self {
+            reason: format!("{source} {place}"),
+            inherits: true,
+            ..Self::new(store, source)
+        }
+    }
+
+    /// Finds the domains that this source last wrote before this process started.
+    async fn inherit(&mut self) -> Result<(), StoreError> {
+        if !self.inherits {
+            return Ok(());
+        }
+        for head in self.store.heads().await? {
+            let history = self.store.history(&head.domain, HISTORY).await?;
+            let last = history.iter().find(|entry| edits_limits(entry));
+            if last.is_some_and(|entry| entry.by.author == AUTHOR && entry.by.reason == self.reason)
+            {
+                let unknown = Policy::empty(head.domain.clone());
+                self.written.entry(head.domain).or_insert(unknown);
+            }
+        }
+        self.inherits = false;
+        Ok(())
     }
 
     /// Puts these limits in force, and deletes the domains that were there before and are not any
     /// more. Every domain is tried; the first that fails is reported.
     pub(crate) async fn publish(&mut self, policies: &[Policy]) -> Result<(), PublishError> {
-        let mut outcome = Ok(());
+        let mut outcome = self.inherit().await.map_err(PublishError::from);
         let gone: Vec<Name> = { self.written.keys() }
             .filter(|name| policies.iter().all(|policy| policy.domain != **name))
             .cloned()
@@ -129,7 +163,7 @@ impl Publisher {
         };
         let by = Signature {
             author: AUTHOR.to_owned(),
-            reason: self.source.to_owned(),
+            reason: self.reason.clone(),
         };
         let edit = Edit {
             domain,
@@ -155,7 +189,10 @@ impl Publisher {
         let history = self.store.history(domain, HISTORY).await?;
         let last = history.iter().find(|entry| edits_limits(entry));
         match last {
-            Some(entry) if entry.by.author == AUTHOR && entry.by.reason == self.source => Ok(()),
+            // Of any place: which one has a domain may change.
+            Some(entry) if entry.by.author == AUTHOR && is_of(&entry.by.reason, self.source) => {
+                Ok(())
+            }
             last => Err(PublishError::Edited {
                 domain: domain.clone(),
                 who: last.map_or("not written by a limiter".to_owned(), |entry| {
@@ -172,6 +209,12 @@ impl Publisher {
 
 fn edits_limits(entry: &HistoryEntry) -> bool {
     !matches!(entry.operation.as_str(), "override" | "reset" | "credit")
+}
+
+/// Whether an edit was made from a source, at whichever place.
+fn is_of(reason: &str, source: &str) -> bool {
+    let rest = reason.strip_prefix(source);
+    rest.is_some_and(|place| place.is_empty() || place.starts_with(' '))
 }
 
 /// The limits, with the overrides and pauses that operators set on those of the same name.

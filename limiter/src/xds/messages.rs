@@ -1,7 +1,8 @@
 //! The messages of xDS and of envoyproxy/ratelimit's configuration, as far as they are used here.
 //!
 //! Field numbers are those of `envoy/service/discovery/v3/discovery.proto` and
-//! `ratelimit/config/ratelimit/v3/rls_conf.proto`; a field that is not here is skipped when it is read.
+//! `ratelimit/config/ratelimit/v3/rls_conf.proto`. A field that is not here is skipped when it is read;
+//! [`super::unknown`] has the numbers of those of a configuration, and reports the others.
 
 use serde_json::{Map, Value, json};
 

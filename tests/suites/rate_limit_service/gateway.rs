@@ -18,10 +18,11 @@ struct Gateway {
     xds_port: u16,
     health_port: u16,
     metrics_port: u16,
-    limiter: Process,
+    limiter: Option<Process>,
     envoy: Envoy,
     _upstream: Upstream,
-    _redis: Redis,
+    redis: Redis,
+    grpc_port: u16,
     dir: TempDir,
 }
 
@@ -131,12 +132,31 @@ impl Gateway {
             xds_port,
             health_port,
             metrics_port,
-            limiter,
+            limiter: Some(limiter),
             envoy,
             _upstream: upstream,
-            _redis: redis,
+            redis,
+            grpc_port: grpc,
             dir,
         }
+    }
+
+    /// Stops the limiter, and starts it after something else was done.
+    async fn restart_limiter(&mut self, meanwhile: impl FnOnce(&Self)) {
+        self.limiter.take().unwrap().stop().await.unwrap();
+        meanwhile(self);
+        fs::remove_file(self.dir.path().join("ratelimit")).unwrap();
+        let ports = [
+            self.xds_port,
+            self.grpc_port,
+            self.health_port,
+            self.metrics_port,
+        ];
+        self.limiter = Some(ratelimit(self.redis.port(), ports, self.dir.path()));
+    }
+
+    fn limiter_log(&self) -> String {
+        self.limiter.as_ref().map_or_else(String::new, Process::log)
     }
 
     fn configure(&self, version: &str, requests: u32) {
@@ -151,7 +171,7 @@ impl Gateway {
             management.log().contains(words).then_some(())
         });
         if let Err(error) = shown.await {
-            panic!("{error}\n{}\n{}", management.log(), self.limiter.log());
+            panic!("{error}\n{}\n{}", management.log(), self.limiter_log());
         }
     }
 
@@ -174,8 +194,20 @@ impl Gateway {
             (passed == requests).then_some(())
         });
         if let Err(error) = limit.await {
-            panic!("{error}\n{}", self.limiter.log());
+            panic!("{error}\n{}", self.limiter_log());
         }
+    }
+
+    async fn nothing_is_limited(&self) {
+        until("no limit", PATIENCE, async || {
+            let mut passed = 0;
+            while passed < 5 && self.status("x").await == 200 {
+                passed += 1;
+            }
+            (passed == 5).then_some(())
+        })
+        .await
+        .unwrap();
     }
 
     async fn admin(&self, port: u16, path: &str) -> (u16, String) {
@@ -198,7 +230,7 @@ impl Gateway {
             (right && status == 200).then_some(())
         });
         if let Err(error) = reported.await {
-            panic!("{error}\n{}", self.limiter.log());
+            panic!("{error}\n{}", self.limiter_log());
         }
     }
 }
@@ -248,10 +280,14 @@ async fn envoy_gateways_rate_limit_service_is_a_limiter() {
     // A domain that the server has no more has no limits.
     write(gateway.dir.path(), "6", &json!([]));
     gateway.printed("ACK n6 6").await;
-    until("no limit", PATIENCE, async || {
-        let twice = [gateway.status("x").await, gateway.status("x").await];
-        (twice == [200, 200]).then_some(())
-    })
-    .await
-    .unwrap();
+    gateway.nothing_is_limited().await;
+
+    // Nor one that the server dropped while the limiter was away.
+    gateway.configure("7", 2);
+    gateway.limit_becomes(2).await;
+    gateway
+        .restart_limiter(|gateway| write(gateway.dir.path(), "8", &json!([])))
+        .await;
+    gateway.printed("ACK n8 8").await;
+    gateway.nothing_is_limited().await;
 }

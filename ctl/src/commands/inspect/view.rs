@@ -204,6 +204,9 @@ impl Bucket {
                 "whole again",
                 match self.inspection.answer.reset_after_ms {
                     0 => "it is whole".to_owned(),
+                    ms if self.limit.gives_slots() => {
+                        format!("as requests end; in {} if none is renewed", duration(ms))
+                    }
                     ms => format!("in {}", duration(ms)),
                 },
             );
