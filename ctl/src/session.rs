@@ -2,12 +2,13 @@
 
 use std::{
     collections::BTreeMap,
+    path::PathBuf,
     sync::{Arc, atomic::AtomicU64},
     time::Duration,
 };
 
 use policy::{Limit, Name, Policy};
-use store::{HeadState, Options, Overrides, Record, Store, Stored};
+use store::{ClientCertificate, HeadState, Options, Overrides, Record, Store, Stored};
 
 #[cfg(test)]
 use store::StoreUrl;
@@ -60,7 +61,10 @@ impl<'p> Session<'p> {
             None => Contexts::default(),
         };
         let settings = Settings::resolve(global, &contexts, settings::variable)?;
+        let file = |name| settings::variable(name).map(PathBuf::from);
+        let files = file("RL_STORE_CERT").zip(file("RL_STORE_KEY"));
         let options = Options {
+            client_certificate: files.map(|(cert, key)| ClientCertificate { cert, key }),
             keys: settings.keys.clone(),
             timeout: settings.timeout,
             // A connection attempt that takes too long should be what is reported.

@@ -12,15 +12,10 @@ const NAME: &str = "ratelimit";
 
 /// What has no counterpart here, why, and the value that says nothing. An environment with another
 /// value is served all the same.
-const NO_EFFECT: [(&str, &str, &str); 9] = [
+const NO_EFFECT: [(&str, &str, &str); 8] = [
     ("USE_STATSD", "false", "metrics are at /metrics"),
     ("REDIS_PERSECOND", "false", "one store has all limits"),
     ("REDIS_TLS_CACERT", "", "name it in SSL_CERT_FILE"),
-    (
-        "REDIS_TLS_CLIENT_CERT",
-        "",
-        "the limiter shows no certificate to its store",
-    ),
     (
         "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION",
         "false",
@@ -86,6 +81,10 @@ impl AsRatelimit {
             if let Some(path) = authorities.into_iter().find_map(read.0) {
                 add("--client-ca", path);
             }
+        }
+        if let Some(cert) = read.0("REDIS_TLS_CLIENT_CERT") {
+            add("--store-cert", cert);
+            add("--store-key", read.wanted("REDIS_TLS_CLIENT_KEY")?);
         }
         for (flag, value) in read.limits()? {
             add(flag, value);

@@ -8,7 +8,7 @@ mod tests;
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{Parser, ValueEnum};
-use store::{Keys, StoreUrl};
+use store::{ClientCertificate, Keys, StoreUrl};
 
 use crate::{Settings, TlsFiles, XdsServer};
 
@@ -60,6 +60,25 @@ pub struct Flags {
         hide_env_values = true
     )]
     pub store: StoreArgument,
+
+    /// The certificate chain (PEM) to show to the store, where the URL says TLS. It is read at the
+    /// start, as is its key.
+    #[arg(
+        long,
+        env = "RL_STORE_CERT",
+        value_name = "FILE",
+        requires = "store_key"
+    )]
+    pub store_cert: Option<PathBuf>,
+
+    /// The private key (PEM) of that certificate.
+    #[arg(
+        long,
+        env = "RL_STORE_KEY",
+        value_name = "FILE",
+        requires = "store_cert"
+    )]
+    pub store_key: Option<PathBuf>,
 
     /// A limits file; may be given once per domain. It fills a domain that has no limits in the
     /// store yet, and is ignored otherwise. With `--store memory` it is the policy: edits of the
@@ -285,7 +304,9 @@ impl Flags {
 impl Flags {
     /// How the store is to be used.
     pub fn store_options(&self) -> store::Options {
+        let files = self.store_cert.clone().zip(self.store_key.clone());
         store::Options {
+            client_certificate: files.map(|(cert, key)| ClientCertificate { cert, key }),
             keys: self.key_prefix.clone(),
             ..store::Options::within(self.store_timeout)
         }

@@ -1,6 +1,6 @@
 //! Opens a byte stream to a server.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{fmt, io, path::Path, sync::Arc};
 
 use redis::RedisConnectionInfo;
 use tokio::{
@@ -9,11 +9,14 @@ use tokio::{
 };
 use tokio_rustls::{
     TlsConnector,
-    rustls::{ClientConfig, RootCertStore, pki_types::ServerName},
+    rustls::{
+        ClientConfig, RootCertStore,
+        pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
+    },
 };
 
 use crate::{
-    Error,
+    ClientCertificate, Error, Settings,
     sentinel::Primary,
     url::{Address, Host, Server},
 };
@@ -32,13 +35,16 @@ pub(crate) struct Dialer {
 }
 
 impl Dialer {
-    /// Reads the system's root certificates, if the server speaks TLS. `limit` is how long a sentinel
-    /// may take to answer.
-    pub(crate) fn new(server: Server, limit: Duration) -> Result<Self, Error> {
+    /// Reads the system's root certificates and the client's, if the server speaks TLS. A sentinel may
+    /// take as long to answer as a connection attempt.
+    pub(crate) fn new(server: Server, settings: &Settings) -> Result<Self, Error> {
+        let limit = settings.connect_timeout;
         let tls = match server.address {
             Address::Tcp { tls: true, .. }
             | Address::Sentinel { tls: true, .. }
-            | Address::Cluster { tls: true, .. } => Some(connector()?),
+            | Address::Cluster { tls: true, .. } => {
+                Some(connector(settings.client_certificate.as_ref())?)
+            }
             _ => None,
         };
         let plain = Self {
@@ -135,7 +141,7 @@ impl Dialer {
     }
 }
 
-fn connector() -> Result<TlsConnector, Error> {
+fn connector(client: Option<&ClientCertificate>) -> Result<TlsConnector, Error> {
     let mut roots = RootCertStore::empty();
     let found = rustls_native_certs::load_native_certs();
     roots.add_parsable_certificates(found.certs);
@@ -146,8 +152,29 @@ fn connector() -> Result<TlsConnector, Error> {
             why.unwrap_or_else(|| "the system has none".to_owned())
         )));
     }
-    let config = ClientConfig::builder()
-        .with_root_certificates(roots)
-        .with_no_client_auth();
+    let config = ClientConfig::builder().with_root_certificates(roots);
+    let config = match client {
+        Some(client) => {
+            let (chain, key) = read(client)?;
+            let config = config.with_client_auth_cert(chain, key);
+            config.map_err(|error| unusable(&client.cert, &error))?
+        }
+        None => config.with_no_client_auth(),
+    };
     Ok(TlsConnector::from(Arc::new(config)))
+}
+
+fn read(
+    client: &ClientCertificate,
+) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), Error> {
+    let chain = CertificateDer::pem_file_iter(&client.cert)
+        .and_then(Iterator::collect)
+        .map_err(|error| unusable(&client.cert, &error))?;
+    let key = PrivateKeyDer::from_pem_file(&client.key);
+    Ok((chain, key.map_err(|error| unusable(&client.key, &error))?))
+}
+
+fn unusable(path: &Path, error: &dyn fmt::Display) -> Error {
+    let path = path.display();
+    Error::Unreachable(format!("the client certificate for TLS, {path}: {error}"))
 }

@@ -29,7 +29,7 @@ pub use connection::Deadline;
 pub use error::{Error, Refusal};
 pub use request::{Outcome, Request, is_refused};
 pub use script::Script;
-pub use servers::{Lane, Node, Servers, Settings};
+pub use servers::{ClientCertificate, Lane, Node, Servers, Settings};
 pub use slot::slot;
 pub use subscription::Subscription;
 pub use url::{SCHEMES, Server, UrlError};

@@ -1,6 +1,6 @@
 //! The servers of one store: a single one, or those of a Cluster.
 
-use std::{sync::Arc, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use crate::{
     Error, Outcome, Request, Script, Server, Subscription,
@@ -21,6 +21,15 @@ pub enum Lane {
     Control,
 }
 
+/// A certificate chain and its private key, in PEM files that are read once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientCertificate {
+    /// The chain, its own certificate first.
+    pub cert: PathBuf,
+    /// The private key.
+    pub key: PathBuf,
+}
+
 /// How long servers may take, and what they need.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -28,6 +37,8 @@ pub struct Settings {
     pub connect_timeout: Duration,
     /// For the reply to a probe before a connection is given up.
     pub probe_timeout: Duration,
+    /// What is shown to servers that want a certificate, over TLS.
+    pub client_certificate: Option<ClientCertificate>,
     /// Loaded into each server that lacks them before [`Lane::Data`] is used.
     pub scripts: Arc<[&'static Script]>,
 }
@@ -77,9 +88,10 @@ pub enum Servers {
 }
 
 impl Servers {
-    /// Connects at the first use. Fails only where TLS has no root certificates.
+    /// Connects at the first use. Fails only where TLS has no root certificates, or the client's cannot be
+    /// used.
     pub fn new(server: Server, settings: &Settings) -> Result<Self, Error> {
-        let dialer = Dialer::new(server, settings.connect_timeout)?;
+        let dialer = Dialer::new(server, settings)?;
         Ok(match &dialer.server().address {
             Address::Cluster { .. } => Self::Cluster(Cluster::new(dialer, settings.clone())),
             _ => Self::One(Box::new(Node::new(dialer, settings, WhenLost::Wait))),

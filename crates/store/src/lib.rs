@@ -18,7 +18,7 @@ pub use clock::wall_ms;
 pub use error::{CheckError, EditError, Refusal, StoreError};
 pub use health::{Health, Rights};
 pub use options::{Options, open};
-pub use redis_link::{SCHEMES, Server, slot};
+pub use redis_link::{ClientCertificate, SCHEMES, Server, slot};
 pub use slot_id::new_slot_id;
 pub use store::{
     ActiveProxies, Buckets, Checks, Credit, CreditReport, Cursor, Diagnostics, Inspection, KeyScan,

@@ -5,6 +5,7 @@ use std::{
     time::Duration,
 };
 
+use redis_link::ClientCertificate;
 use store_plan::Keys;
 
 use crate::{Store, StoreError, StoreUrl, memory::MemoryStore, redis::RedisStore};
@@ -20,6 +21,8 @@ pub struct Options {
     pub control_timeout: Duration,
     /// How long a connection attempt may take, login included.
     pub connect_timeout: Duration,
+    /// What is shown to a store that wants a certificate, over TLS.
+    pub client_certificate: Option<ClientCertificate>,
     /// Counts the keys that listings and resets have scanned, to show their progress.
     pub walked: Arc<AtomicU64>,
     /// Buckets that the memory store holds. While it is full of buckets in use, a check that
@@ -55,6 +58,7 @@ impl Default for Options {
             timeout: Duration::from_millis(10),
             control_timeout: Duration::from_secs(2),
             connect_timeout: Duration::from_millis(500),
+            client_certificate: None,
             walked: Arc::default(),
             memory_buckets: 1_000_000,
         }

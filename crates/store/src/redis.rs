@@ -52,6 +52,7 @@ impl RedisStore {
         let settings = Settings {
             connect_timeout: options.connect_timeout,
             probe_timeout: options.probe_timeout(),
+            client_certificate: options.client_certificate.clone(),
             // A check whose script is not there yet would be late.
             scripts: Arc::new([&CHECK, &REFUND]),
         };
