@@ -10,13 +10,13 @@ const MAX_FIELDS: usize = 20;
 /// How deep descriptors are looked into; prost reads no deeper ones.
 const MAX_DEPTH: usize = 100;
 
-/// A message of `rls_conf.proto`.
+/// A message of `rls_conf.proto`, without `RateLimit` before its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Message {
-    RateLimitConfig,
-    RateLimitDescriptor,
-    RateLimitPolicy,
-    RateLimitReplace,
+    Config,
+    Descriptor,
+    Policy,
+    Replace,
 }
 
 /// A field of a message, by its number.
@@ -28,7 +28,7 @@ pub(super) struct Field {
 
 impl fmt::Display for Field {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} field {}", self.message, self.number)
+        write!(f, "RateLimit{:?} field {}", self.message, self.number)
     }
 }
 
@@ -36,21 +36,19 @@ impl Message {
     /// The numbers of its fields that are read, as `messages.rs` has them.
     const fn known(self) -> u32 {
         match self {
-            Self::RateLimitConfig => 3,
-            Self::RateLimitDescriptor => 7,
-            Self::RateLimitPolicy => 5,
-            Self::RateLimitReplace => 1,
+            Self::Config => 3,
+            Self::Descriptor => 7,
+            Self::Policy => 5,
+            Self::Replace => 1,
         }
     }
 
     /// The message that a field is.
     const fn part(self, number: u32) -> Option<Self> {
         match (self, number) {
-            (Self::RateLimitConfig, 3) | (Self::RateLimitDescriptor, 4) => {
-                Some(Self::RateLimitDescriptor)
-            }
-            (Self::RateLimitDescriptor, 3) => Some(Self::RateLimitPolicy),
-            (Self::RateLimitPolicy, 5) => Some(Self::RateLimitReplace),
+            (Self::Config, 3) | (Self::Descriptor, 4) => Some(Self::Descriptor),
+            (Self::Descriptor, 3) => Some(Self::Policy),
+            (Self::Policy, 5) => Some(Self::Replace),
             _ => None,
         }
     }
@@ -58,7 +56,7 @@ impl Message {
 
 /// Adds the unknown fields of a `RateLimitConfig`. What is malformed is rejected by whoever reads it.
 pub(super) fn fields(config: &Bytes, found: &mut BTreeSet<Field>) {
-    let _ = look(Message::RateLimitConfig, config.clone(), MAX_DEPTH, found);
+    let _ = look(Message::Config, config.clone(), MAX_DEPTH, found);
 }
 
 fn look(

@@ -173,8 +173,8 @@ impl Limiter {
     }
 
     fn record_slot(&mut self, check: &Check, answer: &Answer) {
-        let taken = answer.limits.iter().filter(|limit| limit.charged > 0);
-        let slot = taken.filter_map(|limit| limit.slot).next();
+        let mut taken = answer.limits.iter().filter(|limit| limit.charged > 0);
+        let slot = taken.find_map(|limit| limit.slot);
         if let (Some(slot), Some(path)) = (slot, check.descriptor.get("path")) {
             let path = String::from_utf8_lossy(path).into_owned();
             let id = SlotId {

@@ -179,6 +179,16 @@ impl Bucket {
         Window::of(quota, self.inspection.now_ms)
     }
 
+    fn whole_again(&self) -> String {
+        match self.inspection.answer.reset_after_ms {
+            0 => "it is whole".to_owned(),
+            ms if self.limit.gives_slots() => {
+                format!("as requests end; in {} if none is renewed", duration(ms))
+            }
+            ms => format!("in {}", duration(ms)),
+        }
+    }
+
     fn card(&self, page: Page) -> String {
         let limit = &self.limit.name;
         let bucket = bucket::display(&self.limit.per, &self.values);
@@ -200,16 +210,7 @@ impl Bucket {
             {
                 line("next unit", format!("in {}", duration(ms)));
             }
-            line(
-                "whole again",
-                match self.inspection.answer.reset_after_ms {
-                    0 => "it is whole".to_owned(),
-                    ms if self.limit.gives_slots() => {
-                        format!("as requests end; in {} if none is renewed", duration(ms))
-                    }
-                    ms => format!("in {}", duration(ms)),
-                },
-            );
+            line("whole again", self.whole_again());
         }
         if let Some(window) = self.window() {
             line("window", format!("{} to {}", window.starts, window.ends));
