@@ -1,4 +1,4 @@
-//! Streams hold the slots of requests in flight until they end: WebSockets, events, gRPC streams.
+//! Streams hold the slots of requests in flight until they end: upgraded connections, events, gRPC streams.
 
 use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 
@@ -110,7 +110,7 @@ async fn talk(stream: &mut BufReader<TcpStream>, echo: bool) {
     }
 }
 
-/// Envoy before this service, with WebSockets allowed.
+/// Envoy before this service, with upgrades allowed.
 fn before_service(service: &Service) -> Plan {
     let port = service.port;
     limits(&[TWO]).may_use(port).config(move |config| {

@@ -38,6 +38,8 @@ struct Run {
     /// How many lapsed or were lost, and how many were admitted by shares, ever.
     lapsed: usize,
     shares: usize,
+    /// When the store last lost its buckets, in microseconds.
+    lost_us: u64,
     /// The most that ran at once.
     most: usize,
     /// Whether no fault was possible for long enough that everything that runs has its slot.
@@ -56,6 +58,7 @@ impl Run {
             ends_us: HashMap::new(),
             lapsed: 0,
             shares: 0,
+            lost_us: 0,
             most: 0,
             recovered: false,
         };
@@ -167,6 +170,10 @@ impl Run {
             let slot = limiter.given[sent.path];
             match limiter.expiry_of(slot, now_ms) {
                 Some(expiry_ms) => Admission::Slot(slot, expiry_ms),
+                None if self.world.now_us - self.lost_us < 50_000 => {
+                    self.lapsed += 1;
+                    Admission::Lapsed
+                }
                 None => panic!("seed {seed}: the slot of {number} was freed before it was used"),
             }
         } else {
@@ -216,6 +223,7 @@ impl Run {
     /// The store loses its buckets, as a failover may.
     fn lose_buckets(&mut self) {
         self.world.limiter.lose_buckets();
+        self.lost_us = self.world.now_us;
         for admission in self.running.values_mut() {
             if matches!(admission, Admission::Slot(..)) {
                 *admission = Admission::Lapsed;
