@@ -2,7 +2,8 @@
 -- formatted by tostring or `..`, which keep 14 digits.
 
 -- How string.format writes one. As a C long in half the time, where that has room for it.
-local WHOLE = string.format('%d', 2 ^ 52) == '4503599627370496' and '%d' or '%.0f'
+local LONG = struct.size('l') == 8
+local WHOLE = LONG and '%d' or '%.0f'
 
 -- a*b/c rounded up, for 0 <= a <= c <= 2^51 and b < 2^53, however large the product.
 local function scale_up(a, b, c)

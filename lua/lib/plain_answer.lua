@@ -1,27 +1,34 @@
--- Charges limit `l` of the check at hand if that is allowed, and answers for it.
+-- Charges the limit at hand if the check is allowed, and answers for it.
 
-local kind, limit, x, y, cost, time, past = l.kind, l.limit, l.x, l.y, l.cost, l.at, l.past
-local used, room, reset = l.used, nil, 0
+local room, reset = nil, 0
 if kind < 4 then
-  used = allowed and used + cost * x or used
+  if allowed then
+    used = used + cost * x
+  end
   local left = limit * x - used
   room = (left - left % x) / x
-  reset = used == 0 and 0 or time - now + math.ceil(used / y)
+  if used > 0 then
+    reset = time - now + (used + -used % y) / y
+  end
 else
-  used = allowed and used + cost or used
+  if allowed then
+    used = used + cost
+  end
   room = limit - used
   if past > 0 then
     room = room - scale_up(time + x - now, past, x)
     reset = time + x - now
   end
-  room = room > 0 and room or 0
+  if room < 0 then
+    room = 0
+  end
   if used > 0 then
     reset = time + (kind == 9 and 2 * x or x) - now
   end
 end
-l.keep = again and KEYS[k + limits + i - 1] == KEYS[k + i - 1]
+keep = again and KEYS[k + size + i - 1] == key
 if allowed then
-  l.used, l.px = used, injected and TTL_INJECTED_MS or reset + TTL_MARGIN_MS
+  ttl = injected and TTL_INJECTED_MS or reset + TTL_MARGIN_MS
   reply[filled + 1], reply[filled + 2] = room, reset
   filled = filled + 2
 else

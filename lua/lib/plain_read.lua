@@ -1,33 +1,44 @@
--- Reads the bucket of limit `l` of the check at hand, or finds that its state is not plain.
+-- Reads the bucket of the limit at hand, or finds that its state is not plain.
 
-local text, kind, x, y = redis.pcall('GET', KEYS[k + i - 1]), l.kind, l.x, l.y
-local time, used, past = now, 0, 0
-if type(text) == 'string' then
-  local generation, stored, units, unit, before, wanted
+local text = pcall('GET', key)
+used, past, time = 0, 0, now
+if not text then
+  if kind == 4 or kind == 9 then
+    time = now - now % x
+  end
+elseif #text == 0 then
+  plain = false -- another type of key or a right that is missing: a table that has no items
+else
+  local found, stored, units, unit, before = nil, nil, 0, nil, 0
   if kind == 1 then
-    generation, units, stored, unit = string.match(text, '^b(%d+):(%d+):(%d+):(%d+)$')
-    wanted = x
+    found, units, stored, unit = match(text, '^b(%d+):(%d+):(%d+):(%d+)$')
   elseif kind == 2 then
-    generation, stored = string.match(text, '^g(%d+):(%d+)$')
-    units, unit, wanted = 0, y, y
-    if not generation then
-      generation, stored, units, unit = string.match(text, '^g(%d+):(%d+):(%d+):(%d+)$')
-      plain = generation and units + 0 < y
+    found, stored = match(text, '^g(%d+):(%d+)$')
+    if not found then
+      found, stored, units, unit = match(text, '^g(%d+):(%d+):(%d+):(%d+)$')
+      plain = found and unit + 0 == y and units + 0 < y
+      unit = nil
     end
   elseif kind < 9 then
-    generation, stored, units = string.match(text, '^f(%d+):(%d+):(%d+)$')
-    unit, wanted = 1, 1
+    found, stored, units = match(text, '^f(%d+):(%d+):(%d+)$')
   else
-    generation, stored, units, before, unit = string.match(text, '^w(%d+):(%d+):(%d+):(%d+):(%d+)$')
-    wanted = x
+    found, stored, units, before, unit = match(text, '^w(%d+):(%d+):(%d+):(%d+):(%d+)$')
   end
-  if plain and generation and unit + 0 == wanted then
-    generation, stored, units, before = generation + 0, stored + 0, units + 0, (before or 0) + 0
+  plain = plain and found
+  if plain and (found ~= known or unit ~= unit_known) then
+    local number = found + 0
+    plain = number <= generation and (not unit or unit + 0 == x)
+    if number == generation then
+      known, unit_known = found, unit
+    end
+  end
+  if plain then
+    stored, units, before = stored + 0, units + 0, before + 0
     local ahead = stored - now
-    plain = generation <= l.generation and generation + stored + units + before < 2 ^ 53
+    plain = units + before < 2 ^ 53
     if kind < 4 then
-      local full = l.limit * x
-      plain = plain and units <= full and ahead <= math.floor(full / y)
+      local full = limit * x
+      plain = plain and units <= full and ahead <= full / y
       if kind == 2 then
         if ahead >= 0 then
           used = ahead * y + units
@@ -35,8 +46,11 @@ if type(text) == 'string' then
         end
       elseif ahead >= 0 then
         used, time = units, stored
-      elseif -ahead < math.ceil(units / y) then
+      else
         used = units + ahead * y
+        if used < 0 then
+          used = 0
+        end
       end
     elseif kind == 9 then
       plain = plain and ahead <= 0
@@ -58,12 +72,5 @@ if type(text) == 'string' then
         used = units
       end
     end
-  else
-    plain = false
   end
-elseif text then
-  plain = false -- another type of key, or a right that is missing
-elseif kind == 4 or kind == 9 then
-  time = now - now % x
 end
-l.used, l.past, l.at = used, past, time

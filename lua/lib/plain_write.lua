@@ -1,17 +1,24 @@
--- Writes the bucket of limit `l` of the check at hand.
+-- Writes the bucket of the limit at hand.
 
-local kind, used, y, text = l.kind, l.used, l.y, nil
+if not known then
+  known = format(WHOLE, generation)
+  unit_known = (kind == 1 or kind == 9) and format(WHOLE, x) or nil
+end
+local text
 if kind == 1 then
-  text = string.format('b' .. WHOLE .. ':' .. WHOLE .. ':' .. WHOLE .. ':' .. WHOLE, l.generation, used, l.at, l.x)
+  text = 'b' .. known .. format(TWO_MORE, used, time) .. ':' .. unit_known
 elseif kind == 2 then
   local parts = used % y
-  text = parts > 0 and 'g' .. WHOLE .. ':' .. WHOLE .. ':' .. WHOLE .. ':' .. WHOLE or 'g' .. WHOLE .. ':' .. WHOLE
-  text = string.format(text, l.generation, now + (used - parts) / y, parts, y)
+  local whole = now + (used - parts) / y
+  if parts > 0 then
+    text = 'g' .. known .. format(TWO_MORE, whole, parts) .. ':' .. format(WHOLE, y)
+  else
+    text = 'g' .. known .. ':' .. format(WHOLE, whole)
+  end
 elseif kind < 9 then
-  text = string.format('f' .. WHOLE .. ':' .. WHOLE .. ':' .. WHOLE, l.generation, l.at, used)
+  text = 'f' .. known .. format(TWO_MORE, time, used)
 else
-  text = 'w' .. WHOLE .. ':' .. WHOLE .. ':' .. WHOLE .. ':' .. WHOLE .. ':' .. WHOLE
-  text = string.format(text, l.generation, l.at, used, l.past, l.x)
+  text = 'w' .. known .. format(TWO_MORE, time, used) .. ':' .. format(WHOLE, past) .. ':' .. unit_known
 end
-call('SET', KEYS[k + i - 1], text, 'PX', l.px)
-l.px = false
+call('SET', key, text, 'PX', ttl)
+ttl = nil

@@ -72,7 +72,6 @@ pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
             sdk: wasm::module(workspace, ui, "noop-filter")?,
         },
         wrk: tools.wrk()?,
-        redis_benchmark: tools.redis_benchmark()?,
     };
     if args.leases {
         let (rounds, seconds) = (args.rounds, args.seconds);
@@ -135,7 +134,6 @@ pub fn release(workspace: &Workspace, packages: &[&str]) -> Result<PathBuf> {
 struct Needs {
     noops: Noops,
     wrk: PathBuf,
-    redis_benchmark: PathBuf,
 }
 
 async fn measure(
@@ -167,7 +165,7 @@ async fn measure(
         report.series.push(Series::new(setup.name, setup.reference));
     }
     let (limiter, redis_port) = bench.limiter()?;
-    let alone = LimiterBench::prepare(needs.redis_benchmark, redis_port, limiter).await?;
+    let alone = LimiterBench::prepare(redis_port, limiter).await?;
     for round in 1..=rounds {
         for setup in bench.setups() {
             if setup.name == setup.reference {
@@ -183,7 +181,7 @@ async fn measure(
         }
         let (redis, limiter) = (alone.redis().await?, alone.limiter(&load).await?);
         ui.line(&format!(
-            "round {round}, redis-benchmark: {redis} checks/s, limiter: {limiter}"
+            "round {round}, Redis alone: {redis} checks/s, limiter: {limiter}"
         ));
         report.limiter.push((redis, limiter));
     }

@@ -169,18 +169,10 @@ impl<'a> Tools<'a> {
         let home = self.dir.join("redis");
         self.once(&home, "Redis from the system's packages (2 MB)", |fresh| {
             let packages = ["redis-server", "redis-tools"];
-            debian::unpack(&packages, &["redis-server", "redis-benchmark"], fresh)
+            debian::unpack(&packages, &["redis-server"], fresh)
                 .map_err(|error| error.context("cannot fetch Redis"))
         })?;
         Ok(home)
-    }
-
-    /// Redis's own benchmark.
-    pub fn redis_benchmark(&self) -> Result<PathBuf> {
-        match on_path("redis-benchmark") {
-            Some(path) => Ok(path),
-            None => Ok(self.debian_redis()?.join("redis-benchmark")),
-        }
     }
 
     /// A server that speaks the Redis protocol, without a download if possible.

@@ -37,6 +37,14 @@ pub fn optional_text(value: Value) -> Result<Option<String>, Error> {
     }
 }
 
+/// A string that need not be text.
+pub fn bytes(value: Value) -> Result<Vec<u8>, Error> {
+    match value {
+        Value::BulkString(bytes) => Ok(bytes),
+        _ => Err(short()),
+    }
+}
+
 /// A list of texts.
 pub fn texts(value: Value) -> Result<Vec<String>, Error> {
     items(value)?.into_iter().map(text).collect()

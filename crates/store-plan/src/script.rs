@@ -8,6 +8,7 @@ mod credit;
 mod cross_slot;
 mod decode;
 mod encode;
+mod packed;
 mod refund;
 pub mod source;
 mod weight;

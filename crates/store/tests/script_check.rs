@@ -384,3 +384,26 @@ fn keys_live_a_little_longer_than_they_matter() {
         assert_eq!(redis.ttl(key), 500 + 1000);
     }
 }
+
+#[test]
+fn the_unit_of_each_bucket_counts_in_a_batch_of_one_form() {
+    let redis = LuaRedis::new();
+    let bucket = algorithm(Kind::TokenBucket, 10, 1000);
+    redis.batch(&[one(limit("a", &bucket, 1))], Clock::Injected(NOW));
+    // Five of ten units are used, in parts of another size.
+    let halves = format!("b1:10:{NOW}:2");
+    let (mine, other) = (
+        format!("b1:100:{NOW}:100"),
+        ["SET", "b", &halves, "PX", "9999"],
+    );
+    redis.command::<mlua::Value>(&other);
+    let state = |key| redis.command::<String>(&["GET", key]);
+    assert_eq!(state("a"), mine, "and so the units differ");
+    let checks = ["a", "b"].map(|key| one(limit(key, &bucket, 1)));
+    let reply = redis.batch(&checks, Clock::Injected(NOW));
+    let left = reply
+        .results
+        .iter()
+        .map(|result| result.as_ref().unwrap().limits[0].decision.remaining);
+    assert_eq!(left.collect::<Vec<_>>(), [8, 4]);
+}

@@ -1,41 +1,40 @@
 //! The limiter's throughput, as a share of Redis's.
 //!
-//! It compares the same script call from redis-benchmark, pipelined, and from the limiter for checks
-//! that arrive in batches as the filter sends them.
+//! It compares the same script call, pipelined to Redis over a few connections, and from the limiter for
+//! checks that arrive in batches as the filter sends them.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, TcpStream};
-use std::path::PathBuf;
-use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use harness::{Client, Limiter};
 use policy::Name;
 use protocol::CHECK_CBOR;
 use protocol::compact::{Batch, BatchCheck};
-use tokio::process::Command;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader as AsyncReader};
 
 use super::load::Load;
 
 /// Checks in a batch: as many as gather while a few callouts are in flight.
 const CHECKS: u64 = 32;
-/// Script calls of one run of redis-benchmark.
-const CALLS: &str = "20000";
+/// Connections that call Redis without a limiter, calls at once on each, and how often.
+const CONNECTIONS: u64 = 4;
+const PIPELINED: usize = 4;
+const ROUNDS: u64 = 1250;
 
 /// The servers of both sides.
 pub struct LimiterBench {
-    benchmark: PathBuf,
     redis_port: u16,
     url: String,
     body: Vec<u8>,
-    /// The script call that one batch becomes, as the limiter makes it.
-    call: Vec<String>,
+    /// The script call that one batch becomes, as the limiter makes it, as often as is sent at once.
+    calls: Vec<u8>,
 }
 
 impl LimiterBench {
-    /// Sends one batch and returns its script call.
-    pub async fn prepare(benchmark: PathBuf, redis_port: u16, limiter: &Limiter) -> Result<Self> {
+    /// Sends one batch and keeps its script call.
+    pub async fn prepare(redis_port: u16, limiter: &Limiter) -> Result<Self> {
         let url = format!("{}/v1/check", limiter.url());
         let body = batch()?.encode();
         let mut monitor = Monitor::start(redis_port)?;
@@ -48,40 +47,47 @@ impl LimiterBench {
             "the limiter answers a batch with {}",
             reply.status
         );
-        let call = monitor.script_call()?;
+        let words = monitor.script_call()?;
+        let mut call = format!("*{}\r\n", words.len()).into_bytes();
+        for word in words {
+            call.extend(format!("${}\r\n", word.len()).into_bytes());
+            call.extend(word);
+            call.extend(b"\r\n");
+        }
         Ok(Self {
-            benchmark,
             redis_port,
             url,
             body,
-            call,
+            calls: call.repeat(PIPELINED),
         })
     }
 
-    /// Checks per second by redis-benchmark.
+    /// Checks per second by Redis alone.
     pub async fn redis(&self) -> Result<u64> {
-        let output = Command::new(&self.benchmark)
-            .args([
-                "-p",
-                &self.redis_port.to_string(),
-                "-c",
-                "4",
-                "-P",
-                "4",
-                "-n",
-                CALLS,
-                "--csv",
-            ])
-            .args(&self.call)
-            .stdin(Stdio::null())
-            .kill_on_drop(true)
-            .output()
-            .await
-            .context("cannot start redis-benchmark")?;
-        let text = String::from_utf8_lossy(&output.stdout);
-        let calls = text.lines().last().and_then(calls_per_second);
-        let calls = calls.with_context(|| format!("redis-benchmark measured nothing: {text}"))?;
-        Ok(calls.saturating_mul(CHECKS))
+        let started = Instant::now();
+        tokio::try_join!(self.call(), self.call(), self.call(), self.call())?;
+        let calls = CONNECTIONS * ROUNDS * u64::try_from(PIPELINED)?;
+        let micros = u64::try_from(started.elapsed().as_micros())?.max(1);
+        Ok(calls.saturating_mul(CHECKS).saturating_mul(1_000_000) / micros)
+    }
+
+    /// One connection's calls.
+    async fn call(&self) -> Result<()> {
+        let address = (Ipv4Addr::LOCALHOST, self.redis_port);
+        let mut redis = AsyncReader::new(tokio::net::TcpStream::connect(address).await?);
+        let (mut line, mut answer) = (String::new(), Vec::new());
+        for _ in 0..ROUNDS {
+            redis.write_all(&self.calls).await?;
+            for _ in 0..PIPELINED {
+                line.clear();
+                redis.read_line(&mut line).await?;
+                let length = line.trim_end().strip_prefix('$');
+                let length = length.with_context(|| format!("Redis answers {line}"))?;
+                answer.resize(length.parse::<usize>()? + 2, 0);
+                redis.read_exact(&mut answer).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Checks per second through the limiter.
@@ -135,7 +141,7 @@ impl Monitor {
     }
 
     /// The next call of a script that names the batch's buckets.
-    fn script_call(&mut self) -> Result<Vec<String>> {
+    fn script_call(&mut self) -> Result<Vec<Vec<u8>>> {
         loop {
             let mut line = String::new();
             ensure!(
@@ -143,28 +149,60 @@ impl Monitor {
                 "Redis ended the conversation"
             );
             if line.contains("\"EVALSHA\"") && line.contains("batch-0") {
-                return words(&line);
+                return Ok(words(&line));
             }
         }
     }
 }
 
-/// The quoted words of a line.
-fn words(line: &str) -> Result<Vec<String>> {
-    if line.contains('\\') {
-        bail!("a script call with bytes that need escaping: {line}");
+/// The quoted words of a line, without what escapes their bytes.
+fn words(line: &str) -> Vec<Vec<u8>> {
+    let (mut words, mut quoted) = (Vec::new(), false);
+    let mut bytes = line.bytes();
+    while let Some(byte) = bytes.next() {
+        let byte = match byte {
+            b'"' => {
+                quoted = !quoted;
+                if quoted {
+                    words.push(Vec::new());
+                }
+                continue;
+            }
+            b'\\' => escaped(&mut bytes),
+            byte => byte,
+        };
+        if let (true, Some(word)) = (quoted, words.last_mut()) {
+            word.push(byte);
+        }
     }
-    Ok(line
-        .split('"')
-        .skip(1)
-        .step_by(2)
-        .map(str::to_owned)
-        .collect())
+    words
 }
 
-/// The second column, counted from the right as the first is the command
-/// itself, commas and all; whole numbers are enough.
-fn calls_per_second(line: &str) -> Option<u64> {
-    let column = line.rsplit(',').nth(6)?;
-    column.trim_matches('"').split('.').next()?.parse().ok()
+/// The byte that a backslash and what follows it are in Redis.
+fn escaped(bytes: &mut std::str::Bytes<'_>) -> u8 {
+    match bytes.next() {
+        Some(b'x') => {
+            let digits: String = bytes.by_ref().take(2).map(char::from).collect();
+            u8::from_str_radix(&digits, 16).unwrap_or_default()
+        }
+        Some(b'n') => b'\n',
+        Some(b'r') => b'\r',
+        Some(b't') => b'\t',
+        Some(b'a') => 7,
+        Some(b'b') => 8,
+        Some(other) => other,
+        None => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_what_was_sent() {
+        let line = r#"+1.5 [0 127.0.0.1:1] "EVALSHA" "a\"b\\" "" "\x00\xf0?\n\a""#;
+        let sent: [&[u8]; 4] = [b"EVALSHA", b"a\"b\\", b"", b"\x00\xf0?\n\x07"];
+        assert_eq!(words(line), sent);
+    }
 }

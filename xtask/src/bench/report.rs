@@ -72,7 +72,7 @@ pub struct Report {
     pub starts: Vec<Starts>,
     /// Requests through Envoy, by setup.
     pub series: Vec<Series>,
-    /// Checks per second by redis-benchmark and through the limiter, by round.
+    /// Checks per second by Redis alone and through the limiter, by round.
     pub limiter: Vec<(u64, u64)>,
 }
 
@@ -139,7 +139,7 @@ impl Report {
             "of Redis",
             "spread",
         ]);
-        table += &row(["redis-benchmark", &redis, "", "", "", ""]);
+        table += &row(["Redis alone", &redis, "", "", "", ""]);
         table += &row([
             "limiter, same script",
             &limiter,
@@ -189,9 +189,9 @@ impl Report {
             },
             "setups": self.series.iter().map(setup).collect::<Vec<_>>(),
             "limiter": {
-                "redis_benchmark_checks_per_second": redis,
+                "redis_checks_per_second": redis,
                 "limiter_checks_per_second": limiter,
-                "of_redis_benchmark_permille": self.limiter_ratio().json(),
+                "of_redis_permille": self.limiter_ratio().json(),
             },
         });
         format!("{report:#}\n")

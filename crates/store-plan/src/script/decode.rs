@@ -3,7 +3,7 @@
 use algorithms::check::{LimitVerdict, Verdict};
 use algorithms::{Decision, Lease, QueueSlot, RetryAfter};
 
-use super::ScriptCheck;
+use super::{ScriptCheck, packed::unpack};
 
 /// What a batch answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,12 +44,12 @@ const STALE: i64 = 2;
 const CORRUPT: i64 = 3;
 const CHARGED: i64 = 4;
 
-/// Reads the reply to [`super::encode`] of the same checks.
+/// Reads the reply, one string, to [`super::encode`] of the same checks.
 ///
 /// # Errors
 /// [`MalformedReply`] where it is not one.
-pub fn decode(reply: &[i64], checks: &[ScriptCheck<'_>]) -> Result<ScriptReply, MalformedReply> {
-    let mut numbers = reply.iter().copied();
+pub fn decode(reply: &[u8], checks: &[ScriptCheck<'_>]) -> Result<ScriptReply, MalformedReply> {
+    let mut numbers = unpack(reply)?.into_iter();
     let now_ms = unsigned(numbers.next().ok_or(MalformedReply)?)?;
     let mut results = Vec::with_capacity(checks.len());
     for check in checks {

@@ -3,7 +3,7 @@
 use algorithms::check::{Mode, Options};
 use algorithms::{Algorithm, Debits, Freed, LeaseAsk, PROXY_MARKS, QueueSlot};
 
-use super::weight;
+use super::{packed, weight};
 
 /// One limit's part in a check.
 #[derive(Clone, Copy, Debug)]
@@ -73,8 +73,15 @@ impl Clock {
 pub struct ScriptCall<'a> {
     /// KEYS.
     pub keys: Vec<&'a [u8]>,
-    /// ARGV.
+    /// ARGV; that of `CHECK` is [`Self::packed`].
     pub args: Vec<i64>,
+}
+
+impl ScriptCall<'_> {
+    /// All numbers as one argument.
+    pub fn packed(&self) -> Vec<u8> {
+        packed::pack(&self.args)
+    }
 }
 
 /// Larger than any limit, and still exact in Lua.

@@ -47,6 +47,7 @@ const LIBRARY: &[(&str, &str)] = library![
     "bucket.lua",
     "token_bucket.lua",
     "plain.lua",
+    "plain_limit.lua",
     "plain_read.lua",
     "plain_answer.lua",
     "plain_write.lua",

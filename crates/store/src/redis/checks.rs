@@ -64,7 +64,7 @@ impl Checks for RedisStore {
         };
         let checks = std::slice::from_ref(&check);
         let call = script::encode(checks, Clock::Injected(now_ms));
-        let call = Request::call(&CHECK, &call.keys, &call.args);
+        let call = Request::call(&CHECK, &call.keys, &[call.packed()]);
         let calls = std::slice::from_ref(&call);
         let deadline = self.control_deadline();
         let mut answers = self.servers.run(Lane::Control, calls, deadline).await;
@@ -139,11 +139,11 @@ pub(super) type TimedVerdict = (Verdict, u64);
 /// The script call of a batch.
 pub(super) fn call(batch: &[ScriptCheck<'_>]) -> Request {
     let call = script::encode(batch, Clock::Server);
-    Request::call(&CHECK, &call.keys, &call.args)
+    Request::call(&CHECK, &call.keys, &[call.packed()])
 }
 
 pub(super) fn decode(reply: Outcome, batch: &[ScriptCheck<'_>]) -> Result<ScriptReply, StoreError> {
-    let numbers = value::integers(reply?)?;
+    let numbers = value::bytes(reply?)?;
     script::decode(&numbers, batch).map_err(|e| StoreError::Corrupt(e.to_string()))
 }
 

@@ -299,6 +299,9 @@ local function eval(script, KEYS_, ARGV_)
   setfenv(script, environment)
   local reply = script()
   allowed = nil
+  if type(reply) == 'string' then
+    return reply
+  end
   for i, number in ipairs(reply) do
     assert(type(number) == 'number', 'not a number at ' .. i)
     assert(number == math.floor(number), 'a fraction at ' .. i .. ' would be cut')

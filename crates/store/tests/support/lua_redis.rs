@@ -5,7 +5,7 @@
     reason = "a test that cannot go on should stop with the reason"
 )]
 
-use mlua::{Function, Lua, Table};
+use mlua::{Function, Lua, LuaString, Table, Variadic};
 use store::{
     script::{
         Charge, Clock, Credit, Credited, Refunded, ScriptCall, ScriptCheck, ScriptReply, decode,
@@ -31,6 +31,7 @@ impl LuaRedis {
     /// With another way to take charges back.
     pub fn with_refund(source: &str) -> Self {
         let lua = Lua::new();
+        lua.globals().set("struct", packing(&lua)).unwrap();
         let fake: Table = lua
             .load(include_str!("fake_redis.lua"))
             .set_name("fake_redis")
@@ -54,36 +55,42 @@ impl LuaRedis {
 
     /// Runs a batch as the server would.
     pub fn batch(&self, checks: &[ScriptCheck<'_>], clock: Clock) -> ScriptReply {
-        decode(&self.eval(&self.check, &encode(checks, clock)), checks).unwrap()
+        let call = encode(checks, clock);
+        let reply: LuaString = self.eval(&self.check, &call.keys, &[call.packed()]);
+        decode(&reply.as_bytes(), checks).unwrap()
     }
 
     /// Takes charges back.
     pub fn refund(&self, charges: &[Charge<'_>], clock: Clock) -> Vec<Refunded> {
-        let reply = self.eval(&self.refund, &encode_refunds(charges, clock));
+        let call = encode_refunds(charges, clock);
+        let reply: Vec<i64> = self.eval(&self.refund, &call.keys, &digits(&call));
         decode_refunds(&reply, charges.len()).unwrap()
     }
 
-    fn eval(&self, script: &Function, call: &ScriptCall<'_>) -> Vec<i64> {
-        let keys: Vec<_> = call
-            .keys
-            .iter()
-            .map(|key| self.lua.create_string(key).unwrap())
-            .collect();
-        let args: Vec<_> = call.args.iter().map(ToString::to_string).collect();
+    fn eval<R: mlua::FromLuaMulti>(
+        &self,
+        script: &Function,
+        keys: &[&[u8]],
+        args: &[Vec<u8>],
+    ) -> R {
+        let text = |bytes: &[u8]| self.lua.create_string(bytes).unwrap();
+        let keys: Vec<_> = keys.iter().map(|key| text(key)).collect();
+        let args: Vec<_> = args.iter().map(|arg| text(arg)).collect();
         let eval: Function = self.fake.get("eval").unwrap();
         eval.call((script.clone(), keys, args)).unwrap()
     }
 
     /// Gives units back.
     pub fn credit(&self, credit: &Credit<'_>, clock: Clock) -> Credited {
-        let reply = self.eval(&self.credit, &encode_credit(credit, clock));
+        let call = encode_credit(credit, clock);
+        let reply: Vec<i64> = self.eval(&self.credit, &call.keys, &digits(&call));
         decode_credited(&reply).unwrap()
     }
 
     /// Runs one command, as another client would.
     pub fn command<R: mlua::FromLuaMulti>(&self, words: &[&str]) -> R {
         let call: Function = self.fake.get("call").unwrap();
-        let words: mlua::Variadic<_> = words.iter().map(ToString::to_string).collect();
+        let words: Variadic<_> = words.iter().map(ToString::to_string).collect();
         call.call(words).unwrap()
     }
 
@@ -113,4 +120,47 @@ impl LuaRedis {
         set.call::<()>((seconds.to_string(), micros.to_string()))
             .unwrap();
     }
+}
+
+fn digits(call: &ScriptCall<'_>) -> Vec<Vec<u8>> {
+    let digits = |number: &i64| number.to_string().into_bytes();
+    call.args.iter().map(digits).collect()
+}
+
+/// What the scripts use of the servers' `struct`: doubles, little-endian.
+fn packing(lua: &Lua) -> Table {
+    let packing = lua.create_table().unwrap();
+    let doubles = |format: &LuaString| {
+        let format = format.to_str().unwrap();
+        let doubles = format.strip_prefix('<').unwrap();
+        assert!(doubles.bytes().all(|kind| kind == b'd'), "{doubles}");
+        doubles.len()
+    };
+    let pack = move |lua: &Lua, (format, numbers): (LuaString, Variadic<f64>)| {
+        assert_eq!(doubles(&format), numbers.len());
+        let bytes: Vec<_> = numbers.iter().flat_map(|n| n.to_le_bytes()).collect();
+        lua.create_string(bytes)
+    };
+    let unpack = move |_: &Lua, (format, text, from): (LuaString, LuaString, Option<usize>)| {
+        let (count, from) = (doubles(&format), from.unwrap_or(1));
+        let bytes = text.as_bytes();
+        let (numbers, _) = bytes[from - 1..].as_chunks();
+        let mut read: Vec<_> = numbers[..count]
+            .iter()
+            .map(|n| f64::from_le_bytes(*n))
+            .collect();
+        read.push(f64::from(u32::try_from(from + 8 * count).unwrap()));
+        Ok(Variadic::from_iter(read))
+    };
+    let size = |_: &Lua, kind: LuaString| Ok(if kind == "l" { 8 } else { 0 });
+    packing
+        .set("pack", lua.create_function(pack).unwrap())
+        .unwrap();
+    packing
+        .set("unpack", lua.create_function(unpack).unwrap())
+        .unwrap();
+    packing
+        .set("size", lua.create_function(size).unwrap())
+        .unwrap();
+    packing
 }

@@ -7,7 +7,7 @@ use harness::{Engine, Redis, free_port};
 use redis_link::Script;
 use store::{
     script::{
-        Charge, Clock, Credit, Credited, Refunded, ScriptCall, ScriptCheck, ScriptReply, decode,
+        Charge, Clock, Credit, Credited, Refunded, ScriptCheck, ScriptReply, decode,
         decode_credited, decode_refunds, encode, encode_credit, encode_refunds,
     },
     scripts::{CHECK, CREDIT, REFUND},
@@ -27,6 +27,8 @@ pub enum Reply {
     Nil,
     Int(i64),
     Text(String),
+    /// Not text.
+    Bytes(Vec<u8>),
     Error(String),
     List(Vec<Reply>),
 }
@@ -61,29 +63,35 @@ impl Server {
 
     /// Runs a batch.
     pub fn batch(&mut self, checks: &[ScriptCheck<'_>], clock: Clock) -> ScriptReply {
-        let reply = self.call(checks, clock);
-        decode(&integers(&reply), checks).unwrap()
+        match self.call(checks, clock) {
+            Reply::Bytes(reply) => decode(&reply, checks).unwrap(),
+            Reply::Text(reply) => decode(reply.as_bytes(), checks).unwrap(),
+            reply => unreachable!("the script failed: {reply:?}"),
+        }
     }
 
     /// Takes charges back.
     pub fn refund(&mut self, charges: &[Charge<'_>], clock: Clock) -> Vec<Refunded> {
-        let reply = self.evalsha(&REFUND, &encode_refunds(charges, clock));
+        let call = encode_refunds(charges, clock);
+        let args: Vec<_> = call.args.iter().map(digits).collect();
+        let reply = self.evalsha(&REFUND, &call.keys, args);
         decode_refunds(&integers(&reply), charges.len()).unwrap()
     }
 
     /// Runs a batch that may fail.
     pub fn call(&mut self, checks: &[ScriptCheck<'_>], clock: Clock) -> Reply {
-        self.evalsha(&CHECK, &encode(checks, clock))
+        let call = encode(checks, clock);
+        self.evalsha(&CHECK, &call.keys, vec![call.packed()])
     }
 
-    fn evalsha(&mut self, script: &Script, call: &ScriptCall<'_>) -> Reply {
+    fn evalsha(&mut self, script: &Script, keys: &[&[u8]], args: Vec<Vec<u8>>) -> Reply {
         let mut words = vec![
             b"EVALSHA".to_vec(),
             script.sha1.clone().into_bytes(),
-            digits(&call.keys.len()),
+            digits(&keys.len()),
         ];
-        words.extend(call.keys.iter().map(|key| key.to_vec()));
-        words.extend(call.args.iter().map(digits));
+        words.extend(keys.iter().map(|key| key.to_vec()));
+        words.extend(args);
         let words: Vec<_> = words.iter().map(Vec::as_slice).collect();
         self.command(&words)
     }
@@ -138,7 +146,7 @@ impl Server {
                 let mut bytes = vec![0; rest.parse::<usize>().unwrap() + 2];
                 self.stream.read_exact(&mut bytes).unwrap();
                 bytes.truncate(bytes.len() - 2);
-                Reply::Text(String::from_utf8_lossy(&bytes).into_owned())
+                String::from_utf8(bytes).map_or_else(|e| Reply::Bytes(e.into_bytes()), Reply::Text)
             }
             "*" => Reply::List(
                 (0..rest.parse::<usize>().unwrap())

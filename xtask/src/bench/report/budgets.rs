@@ -12,7 +12,7 @@ const BUDGETS: [(&str, u64); 5] = [
     ("denied, upstream", 1500),
     ("leased, upstream", 900),
 ];
-/// The least that the limiter must reach of redis-benchmark's throughput, in thousandths.
+/// The least that the limiter must reach of Redis's throughput alone, in thousandths.
 const LIMITER_BUDGET: u64 = 800;
 /// The most that the filter may add to Envoy's start, in milliseconds.
 const START_BUDGET_MS: u64 = 300;

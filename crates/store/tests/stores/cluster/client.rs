@@ -63,11 +63,11 @@ impl Client {
         let slot = slot(call.keys.first().context("a key")?);
         let mut evalsha = redis::cmd("EVALSHA");
         evalsha.arg(&CHECK.sha1).arg(call.keys.len());
-        evalsha.arg(&call.keys).arg(&call.args);
+        evalsha.arg(&call.keys).arg(call.packed());
         for _ in 0..5 {
             let port = self.owner(slot)?;
             let link = self.link(port).await?;
-            let reply: RedisResult<Vec<i64>> = evalsha.query_async(link).await;
+            let reply: RedisResult<Vec<u8>> = evalsha.query_async(link).await;
             let error = match reply {
                 Ok(reply) => {
                     let result = decode(&reply, &checks)?.results.remove(0);
