@@ -16,6 +16,7 @@ pub mod edit;
 mod hash;
 mod limit;
 mod pause;
+mod pricing;
 mod quota;
 mod rate;
 pub mod read;
@@ -47,6 +48,10 @@ pub use limit::{
     SEVERAL, Scope,
 };
 pub use pause::Pause;
+pub use pricing::{
+    IfAbsent, MAX_COST, MAX_TOKENS, Pointer, Pricing, RequestPrice, RequestValue, Reserve,
+    ResponsePrice, ResponseValue, Row, Source, Term, whole_number,
+};
 pub use quota::Quota;
 pub use rate::{AmountText, RateText, parse_rate};
 pub use snapshot::Opaque;

@@ -4,7 +4,7 @@ use algorithms::{Kind, Rate};
 use documents::{Choice, Name};
 use patterns::Pattern;
 
-use crate::{DescriptorLimit, Pause, Quota, descriptor_limit::is_descriptor};
+use crate::{DescriptorLimit, Pause, Pricing, Quota, descriptor_limit::is_descriptor};
 
 /// Which edit of a domain's limits this is. Compared for equality only: after a
 /// restore from backup the number can be smaller than one seen before.
@@ -54,6 +54,8 @@ pub struct Limit {
     pub quota: Quota,
     /// Units a request costs, multiplied by the check's own cost; at least 1.
     pub cost: u64,
+    /// What a request costs in the place of that, where it is not one number.
+    pub pricing: Option<Box<Pricing>>,
     /// What happens to a request over the limit.
     pub over_limit: OverLimit,
     /// Share of the buckets enforced, in percent (0 to 100); the rest is only reported.
@@ -222,7 +224,9 @@ impl Limit {
         let matched = self.matchers.iter().map(|matcher| &matcher.key);
         let per = self.per.iter();
         let service = self.descriptor.is_some();
-        matched.chain(per.filter(move |key| !service || !is_descriptor(key)))
+        let priced = self.priced_by().map(|matcher| &matcher.key);
+        let per = per.filter(move |key| !service || !is_descriptor(key));
+        matched.chain(per).chain(priced)
     }
 
     /// Whether it limits requests in flight, each of which holds a slot.

@@ -10,6 +10,7 @@ mod matchers;
 mod numbers;
 mod overrides;
 mod policy;
+mod pricing;
 mod references;
 mod slots;
 

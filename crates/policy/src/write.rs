@@ -112,7 +112,10 @@ impl Limit {
         if let Some(day) = parameters.week_start {
             fields.set("week_start", Node::text(Written(day).word()));
         }
-        fields.number("cost", Some(self.cost).filter(|cost| *cost != 1));
+        match &self.pricing {
+            Some(pricing) => fields.set("cost", pricing.to_node()),
+            None => fields.number("cost", Some(self.cost).filter(|cost| *cost != 1)),
+        }
         fields.choice::<OverLimit>("over_limit", self.over_limit);
         if let Some(ms) = parameters
             .max_delay_ms
@@ -217,7 +220,7 @@ impl Policy {
     }
 }
 
-fn patterns_node(patterns: &[Pattern]) -> Node {
+pub(crate) fn patterns_node(patterns: &[Pattern]) -> Node {
     match patterns {
         [only] => Node::text(only.as_str()),
         many => Node::list(many.iter().map(|pattern| Node::text(pattern.as_str()))),

@@ -171,6 +171,7 @@ pub(super) fn request_limit() -> Option<Limit> {
         if_missing: IfMissing::default(),
         quota: Quota::new(&parameters).ok()?,
         cost: 1,
+        pricing: None,
         over_limit: OverLimit::default(),
         enforce_percent: 100,
         on_failure: OnFailure::default(),

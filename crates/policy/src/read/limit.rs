@@ -14,6 +14,7 @@ use crate::{
         matchers::read_matchers,
         numbers::Numbers,
         overrides::{Buckets, read_overrides},
+        pricing::{Around, check_pricing, read_cost},
     },
 };
 
@@ -94,7 +95,7 @@ fn read_fields(limit: Field<'_>, report: &mut Report) -> Option<Limit> {
     let overrides = read_overrides(take, &buckets);
     let partition = take.names("partition", "an entry of `per`");
     let replaces = take.names("replaces", "the name of a limit");
-    let cost = take.integer("cost", 1).unwrap_or(1);
+    let (cost, pricing) = read_cost(take);
     let enforce_percent = read_enforce(take);
     let precheck_percent = read_precheck(take, scope);
     let on_failure = take.choice("on_failure");
@@ -108,6 +109,12 @@ fn read_fields(limit: Field<'_>, report: &mut Report) -> Option<Limit> {
     check_kind(&limit, numbers.kind, over_limit, scope, report);
     check_service(&limit, service, over_limit, scope, report);
     check_slots(&limit, numbers.kind, report);
+    let around = Around {
+        over_limit,
+        scope,
+        service,
+    };
+    check_pricing(&limit, pricing.as_deref(), &around, report);
     report.has_only(before)?;
     Some(Limit {
         name: name?,
@@ -118,6 +125,7 @@ fn read_fields(limit: Field<'_>, report: &mut Report) -> Option<Limit> {
         if_missing,
         quota: numbers.quota?,
         cost,
+        pricing,
         over_limit,
         enforce_percent,
         on_failure,

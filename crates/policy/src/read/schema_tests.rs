@@ -6,7 +6,12 @@ use algorithms::{Align, Kind, WeekStart};
 use proptest::prelude::*;
 use serde_json::{Value as Json, json};
 
-use super::{limit::LIMIT_FIELDS, overrides::OVERRIDE_FIELDS, policy::FIELDS as POLICY_FIELDS};
+use super::{
+    limit::LIMIT_FIELDS,
+    overrides::OVERRIDE_FIELDS,
+    policy::FIELDS as POLICY_FIELDS,
+    pricing::{COST_FIELDS, RESERVE_FIELDS, ROW_FIELDS, SOURCE_FIELDS},
+};
 use documents::{Choice, Node};
 
 use crate::{ChargeMode, IfMissing, OnFailure, OverLimit, Policy, Scope, quota::Written};
@@ -45,6 +50,15 @@ fn the_same_fields() {
         fields("/$defs/override/properties"),
         sorted(&OVERRIDE_FIELDS)
     );
+    for (of, known) in [
+        ("cost", COST_FIELDS.as_slice()),
+        ("reserve", &RESERVE_FIELDS),
+        ("row", &ROW_FIELDS),
+        ("source", &SOURCE_FIELDS),
+    ] {
+        let pointer = format!("/$defs/{of}/properties");
+        assert_eq!(fields(&pointer), sorted(known));
+    }
 }
 
 #[test]
@@ -120,6 +134,24 @@ fn some_fields() -> impl Strategy<Value = Vec<(&'static str, Json)>> {
         ("algorithm", json!("sliding_window_buckets")),
         ("burst", json!(0)),
         ("cost", json!(3)),
+        (
+            "cost",
+            json!({"from": {"request_header": "x", "max": 9}, "default": 0}),
+        ),
+        (
+            "cost",
+            json!({"table": [{"match": {"path": "/a"}, "units": 5}], "default": 1}),
+        ),
+        (
+            "cost",
+            json!({"from": [{"response_json": "/a", "weight": 2}, {"metadata": ["a", "b"]}],
+                "reserve": {"from": {"request_header": "m"}, "default": 5, "cap": "10%"},
+                "on_error": 1, "if_absent": "reserved", "max": 100}),
+        ),
+        (
+            "cost",
+            json!({"from": {"status": [401, "5xx"]}, "units": 2, "if_absent": 1}),
+        ),
         ("over_limit", json!("queue")),
         ("max_delay", json!("0ms")),
         ("enforce", json!("0%")),

@@ -1,0 +1,262 @@
+//! What a request costs at a limit whose `cost` is not one number: units that the request or its
+//! descriptor names, or that are reserved when the request comes and settled when its response ends.
+
+mod pointer;
+mod write;
+
+pub use pointer::{MAX_TOKENS, Pointer};
+
+use crate::{Entries, Limit, Matcher};
+
+/// The largest cost of one request, in units.
+pub const MAX_COST: u64 = 1_000_000_000_000;
+
+/// A `cost` with fields.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Pricing {
+    /// Known when the request comes.
+    Request(RequestPrice),
+    /// Known when the response ends.
+    Response(ResponsePrice),
+}
+
+/// A cost that is known when the request comes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequestPrice {
+    /// The first that has a value is the cost.
+    pub from: Vec<RequestValue>,
+    /// Without such a value: the first row that matches the descriptor is the cost.
+    pub table: Vec<Row>,
+    /// Without either, in units.
+    pub default: u64,
+}
+
+/// A number in a request header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequestValue {
+    /// The header's name, in lower case.
+    pub header: String,
+    /// A smaller number counts as this.
+    pub min: u64,
+    /// A larger number counts as this.
+    pub max: u64,
+}
+
+/// What requests cost that match.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// Every matcher must hold, as a limit's.
+    pub matchers: Vec<Matcher>,
+    /// Units.
+    pub units: u64,
+}
+
+/// A cost that is known when the response ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResponsePrice {
+    /// The first that has a value is the cost.
+    pub from: Vec<Source>,
+    /// What is charged when the request comes.
+    pub reserve: Reserve,
+    /// The cost where the response's status is from 400 to 599, in units; `None`: the sources say.
+    pub on_error: Option<u64>,
+    /// The cost where no source has a value, or where the response did not end.
+    pub if_absent: IfAbsent,
+    /// The most that a response costs, in units: more counts as this.
+    pub max: u64,
+}
+
+/// Units that are charged when the request comes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reserve {
+    /// The first that has a value.
+    pub from: Vec<RequestValue>,
+    /// Units, where none has; at least 1.
+    pub default: u64,
+    /// The most, in percent of what a bucket holds (1 to 100).
+    pub cap_percent: u32,
+}
+
+/// Where the cost of a response is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A sum of numbers: it has a value where one of them has.
+    Sum(Vec<Term>),
+    /// The status.
+    Status {
+        /// The statuses that cost, as ranges (`from`, `to`), both included.
+        of: Vec<(u16, u16)>,
+        /// What they cost, in units; others cost nothing.
+        units: u64,
+    },
+}
+
+/// A number in a response.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Term {
+    /// Where it is.
+    pub place: ResponseValue,
+    /// What it is multiplied by, at least 1.
+    pub weight: u64,
+}
+
+/// Where a number of a response is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ResponseValue {
+    /// In the body: JSON, or the last of its server-sent events that has it.
+    Json(Pointer),
+    /// In a header, by its name in lower case.
+    Header(String),
+    /// In a trailer, by its name in lower case.
+    Trailer(String),
+    /// In Envoy's dynamic metadata: the namespace, and the keys from there.
+    Metadata(Vec<String>),
+}
+
+/// The cost of a response that does not say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IfAbsent {
+    /// A quarter of the bytes of its body, at least what was reserved.
+    #[default]
+    Estimate,
+    /// What was reserved.
+    Reserved,
+    /// So many units.
+    Units(u64),
+}
+
+impl RequestPrice {
+    /// What a request costs, in units: `header` gives the first value of a header, `entries` the
+    /// descriptor.
+    pub fn units<'h>(
+        &self,
+        header: impl Fn(&str) -> Option<&'h [u8]>,
+        entries: &(impl Entries + ?Sized),
+    ) -> u64 {
+        let said = first_value(&self.from, header);
+        let row = || {
+            let mut rows = self.table.iter();
+            rows.find(|row| {
+                let mut matchers = row.matchers.iter();
+                matchers.all(|matcher| matcher.holds(entries.get(matcher.key.as_str())))
+            })
+        };
+        said.unwrap_or_else(|| row().map_or(self.default, |row| row.units))
+    }
+}
+
+impl Reserve {
+    /// What a request reserves in a bucket of so many units: at least 1.
+    pub fn units<'h>(&self, capacity: u64, header: impl Fn(&str) -> Option<&'h [u8]>) -> u64 {
+        let wanted = first_value(&self.from, header).unwrap_or(self.default);
+        self.capped(wanted, capacity)
+    }
+
+    /// So many units, but no more than a bucket of `capacity` units gives to one request.
+    pub fn capped(&self, units: u64, capacity: u64) -> u64 {
+        let most = u128::from(capacity) * u128::from(self.cap_percent) / 100;
+        let most = u64::try_from(most).unwrap_or(u64::MAX);
+        units.min(most).max(1)
+    }
+}
+
+impl ResponsePrice {
+    /// The cost of a response that does not say, in units, where so many were reserved and so many
+    /// bytes of its body passed.
+    pub fn absent(&self, reserved: u64, bytes: u64) -> u64 {
+        let units = match self.if_absent {
+            IfAbsent::Estimate => (bytes / 4).max(reserved),
+            IfAbsent::Reserved => reserved,
+            IfAbsent::Units(units) => units,
+        };
+        units.min(self.max)
+    }
+
+    /// The numbers in the response that the cost is made of.
+    pub fn terms(&self) -> impl Iterator<Item = &Term> {
+        self.from.iter().flat_map(|source| match source {
+            Source::Sum(terms) => terms.as_slice(),
+            Source::Status { .. } => &[],
+        })
+    }
+
+    /// The cost by the sources, in units; `None`: none has a value.
+    pub fn said(&self, status: u16, value: impl Fn(&ResponseValue) -> Option<u64>) -> Option<u64> {
+        let of_source = |source: &Source| match source {
+            Source::Status { of, units } => {
+                let costs = of.iter().any(|(from, to)| (*from..=*to).contains(&status));
+                Some(if costs { *units } else { 0 })
+            }
+            Source::Sum(terms) => {
+                let found = terms.iter().filter_map(|term| {
+                    let number = value(&term.place)?;
+                    Some(number.saturating_mul(term.weight))
+                });
+                found.reduce(u64::saturating_add)
+            }
+        };
+        let said = self.from.iter().find_map(of_source)?;
+        Some(said.min(self.max))
+    }
+}
+
+fn first_value<'h>(
+    from: &[RequestValue],
+    header: impl Fn(&str) -> Option<&'h [u8]>,
+) -> Option<u64> {
+    let value = |source: &RequestValue| {
+        let number = whole_number(header(&source.header)?)?;
+        Some(number.clamp(source.min, source.max))
+    };
+    from.iter().find_map(value)
+}
+
+/// A number of digits alone; of one too large for 64 bits, the largest.
+pub fn whole_number(text: &[u8]) -> Option<u64> {
+    let digits = text.trim_ascii();
+    if digits.is_empty() {
+        return None;
+    }
+    digits.iter().try_fold(0_u64, |number, digit| {
+        let digit = digit.is_ascii_digit().then(|| u64::from(digit - b'0'))?;
+        Some(number.saturating_mul(10).saturating_add(digit))
+    })
+}
+
+impl Limit {
+    /// The conditions in the rows of a table.
+    pub(crate) fn priced_by(&self) -> impl Iterator<Item = &Matcher> {
+        let table = match self.pricing.as_deref() {
+            Some(Pricing::Request(price)) => price.table.as_slice(),
+            _ => &[],
+        };
+        table.iter().flat_map(|row| &row.matchers)
+    }
+
+    /// Whether its cost is reserved when the request comes and settled when the response ends.
+    pub fn settles(&self) -> bool {
+        self.response_price().is_some()
+    }
+
+    /// Its cost, where the response says it.
+    pub fn response_price(&self) -> Option<&ResponsePrice> {
+        match self.pricing.as_deref()? {
+            Pricing::Response(price) => Some(price),
+            Pricing::Request(_) => None,
+        }
+    }
+
+    /// What a request of a program costs that brings no units of its own, or of a proxy that sees
+    /// only the descriptor: what a table says, what is reserved in a bucket of so many units, or
+    /// the limit's number.
+    pub fn units_of(&self, entries: &(impl Entries + ?Sized), capacity: u64) -> u64 {
+        match self.pricing.as_deref() {
+            None => self.cost,
+            Some(Pricing::Request(price)) => price.units(|_| None, entries),
+            Some(Pricing::Response(price)) => price.reserve.units(capacity, |_| None),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,178 @@
+use documents::Node;
+
+use crate::{Limit, Pricing};
+
+fn limit(cost: &str) -> Result<Limit, String> {
+    let text = format!("{{name: a, rate: 100/1m, cost: {cost}}}");
+    let node = Node::from_yaml("limit", text.as_bytes()).unwrap();
+    Limit::from_node(&node).map_err(|problems| problems.to_string())
+}
+
+#[test]
+fn every_form_is_read_and_written_back() {
+    for cost in [
+        "3",
+        "{from: {request_header: X-Cost, min: 1, max: 100}, default: 1}",
+        "{table: [{match: {path: [/a, '!/b']}, units: 50}, {match: {method: GET}, units: 0}], default: 1}",
+        "{from: {response_json: /usage/total_tokens}, reserve: 1000}",
+        "{from: [{response_json: /a}, {sum: [{response_json: /b}, {response_header: x, weight: 4}]}, \
+          {response_trailer: y}, {metadata: [io.envoy.ai_gateway, llm_total_token]}], \
+          reserve: {from: {request_header: x-max}, default: 1000, cap: 10%}, on_error: 5, \
+          if_absent: reserved, max: 32000}",
+        "{from: {response_json: /a}, max: 32000, if_absent: 7}",
+        "{from: {status: [401, 4xx]}, units: 2, reserve: 1}",
+        "{from: {status: [401]}}",
+    ] {
+        let read = limit(cost).unwrap();
+        let again = Limit::from_node(&read.to_node()).unwrap();
+        assert_eq!(again, read, "{cost}");
+        let json = read.to_node().get("cost").is_some();
+        assert!(json, "{cost}");
+    }
+}
+
+#[test]
+fn what_a_cost_cannot_be_is_named() {
+    for (cost, problem) in [
+        ("0", "at least 1"),
+        ("{}", "`from` or `table`"),
+        ("{from: {request_header: x}}", "needs a `default`"),
+        ("{from: {response_json: /a}}", "needs a `reserve`"),
+        ("{from: {response_json: a}, reserve: 1}", "JSON pointer"),
+        ("{from: {response_json: /a}, reserve: 0}", "at least 1"),
+        (
+            "{from: {response_json: /a}, reserve: 1, default: 1}",
+            "`default` of a cost",
+        ),
+        (
+            "{from: {response_json: /a}, reserve: 1, units: 1}",
+            "`units` without `status`",
+        ),
+        (
+            "{from: {status: [401]}, on_error: 1}",
+            "`on_error` beside `status`",
+        ),
+        ("{from: {status: [4]}}", "a status like 401"),
+        (
+            "{from: [{status: [401]}, {response_json: /a}], reserve: 1}",
+            "beside other sources",
+        ),
+        (
+            "{from: [{request_header: x}, {response_json: /a}], reserve: 1}",
+            "sources of the request",
+        ),
+        (
+            "{from: {response_json: /a}, reserve: {from: {response_header: x}, default: 1}}",
+            "a reserve from",
+        ),
+        (
+            "{from: {response_json: /a, min: 1}, reserve: 1}",
+            "`min` beside",
+        ),
+        (
+            "{from: {response_json: /a, response_header: b}, reserve: 1}",
+            "a source",
+        ),
+        (
+            "{from: {sum: [{status: [401]}]}, reserve: 1}",
+            "not a number",
+        ),
+        (
+            "{from: {metadata: [one]}, reserve: 1}",
+            "a list of the namespace",
+        ),
+        (
+            "{from: {request_header: 'a b'}, default: 1}",
+            "name of a header",
+        ),
+        (
+            "{from: {request_header: x, min: 5, max: 2}, default: 1}",
+            "`min` is 5",
+        ),
+        ("{table: [], default: 1}", "a list of rows"),
+        ("{table: [{units: 1}], default: 1}", "needs `match`"),
+        (
+            "{table: [{match: {path: /a}, units: 1}], from: {response_json: /a}, reserve: 1}",
+            "`table` beside",
+        ),
+        (
+            "{from: {response_json: /a}, reserve: 1, if_absent: perhaps}",
+            "estimate, reserved",
+        ),
+        (
+            "{from: {response_json: /a}, reserve: 1, max: 2000000000000}",
+            "more than",
+        ),
+        (
+            "{form: {response_json: /a}, reserve: 1}",
+            "did you mean `from`",
+        ),
+        (
+            "{from: {response_json: /a}, reserve: 1}, over_limit: queue, algorithm: leaky_bucket",
+            "a queue with",
+        ),
+        (
+            "{from: {response_json: /a}, reserve: 1}, scope: proxy",
+            "kept in a proxy",
+        ),
+        (
+            "{from: {response_json: /a}, reserve: 1}, precheck: 120%",
+            "`precheck` with",
+        ),
+        (
+            "{table: [{match: {path: /a}, units: 1}], default: 1}, lease: {ttl: 100ms}",
+            "`lease` on",
+        ),
+    ] {
+        let said = limit(cost).unwrap_err();
+        assert!(said.contains(problem), "{cost}: {said}");
+    }
+}
+
+#[test]
+fn a_request_costs_what_its_header_says_or_its_row_or_the_default() {
+    let read = limit(
+        "{from: {request_header: x-cost, min: 2, max: 9}, table: [{match: {path: /a}, units: 5}], default: 1}",
+    )
+    .unwrap();
+    let Some(Pricing::Request(price)) = read.pricing.as_deref() else {
+        panic!("it is a price of the request");
+    };
+    let units = |header: Option<&'static str>, path: &str| {
+        let entries =
+            crate::Descriptor::from_iter([("path".parse().unwrap(), path.as_bytes().to_vec())]);
+        price.units(|_| header.map(str::as_bytes), &entries)
+    };
+    for (header, path, cost) in [
+        (Some("7"), "/a", 7),
+        (Some("0"), "/a", 2),
+        (Some("99999999999999999999999"), "/a", 9),
+        (Some("-1"), "/a", 5),
+        (Some(""), "/a", 5),
+        (None, "/b", 1),
+    ] {
+        assert_eq!(units(header, path), cost, "{header:?} {path}");
+    }
+    assert!(read.keys().any(|key| key.as_str() == "path"));
+}
+
+#[test]
+fn a_reserve_is_capped_and_an_absent_cost_estimated() {
+    let read = limit(
+        "{from: {response_json: /a}, reserve: {from: {request_header: m}, default: 1000, cap: 10%}, max: 5000}",
+    )
+    .unwrap();
+    let price = read.response_price().unwrap();
+    assert!(read.settles());
+    let units = |header: &'static str| price.reserve.units(100_000, |_| Some(header.as_bytes()));
+    assert_eq!(
+        (units("32000"), units("7"), units("x"), units("0")),
+        (10_000, 7, 1000, 1)
+    );
+    assert_eq!(price.absent(1000, 100), 1000);
+    assert_eq!(price.absent(1000, 10_000), 2500);
+    assert_eq!(price.absent(1000, 1 << 40), 5000);
+    assert_eq!(price.on_error, Some(0));
+    assert_eq!(price.said(200, |_| Some(9000)), Some(5000));
+    assert_eq!(price.said(200, |_| None), None);
+}
