@@ -21,6 +21,7 @@ mod active_policy;
 mod cache;
 mod call;
 mod codec;
+mod cost;
 mod host;
 mod identity;
 mod lease;

@@ -1,0 +1,93 @@
+//! The data of server-sent events, out of a body that passes in chunks.
+//!
+//! <https://html.spec.whatwg.org/multipage/server-sent-events.html>
+
+/// What the lines say.
+pub(super) trait EventData {
+    /// Bytes of the event's data.
+    fn data(&mut self, bytes: &[u8]);
+    /// The event is complete.
+    fn end(&mut self);
+}
+
+const DATA: &[u8] = b"data:";
+/// Lines after which a provider sends nothing that counts.
+const LAST_LINES: [&[u8]; 3] = [
+    b"data: [DONE]",
+    b"event: message_stop",
+    b"event: response.completed",
+];
+/// Bytes of a line that are stored: more than the longest of those.
+const HEAD: usize = 32;
+
+/// The lines so far.
+#[derive(Debug)]
+pub(super) struct EventLines {
+    /// The start of the line.
+    head: [u8; HEAD],
+    /// Bytes of the line so far.
+    len: usize,
+    /// The last byte was a carriage return.
+    after_return: bool,
+    /// The provider said that the answer is complete.
+    pub(super) is_last: bool,
+}
+
+impl Default for EventLines {
+    fn default() -> Self {
+        Self {
+            head: [0; HEAD],
+            len: 0,
+            after_return: false,
+            is_last: false,
+        }
+    }
+}
+
+impl EventLines {
+    pub(super) fn read(&mut self, mut bytes: &[u8], to: &mut impl EventData) {
+        if self.after_return && !bytes.is_empty() {
+            self.after_return = false;
+            bytes = bytes.strip_prefix(b"\n").unwrap_or(bytes);
+        }
+        while !bytes.is_empty() {
+            let end = bytes.iter().position(|byte| matches!(byte, b'\n' | b'\r'));
+            let (line, rest) = bytes.split_at(end.unwrap_or(bytes.len()));
+            self.part(line, to);
+            let Some((&byte, rest)) = rest.split_first() else {
+                return;
+            };
+            self.end_line(to);
+            self.after_return = byte == b'\r' && rest.is_empty();
+            bytes = match rest.strip_prefix(b"\n") {
+                Some(rest) if byte == b'\r' => rest,
+                _ => rest,
+            };
+        }
+    }
+
+    /// A part of a line.
+    fn part(&mut self, line: &[u8], to: &mut impl EventData) {
+        let known = self.len;
+        for (place, byte) in self.head.iter_mut().skip(known).zip(line) {
+            *place = *byte;
+        }
+        self.len = known.saturating_add(line.len());
+        let is_data = self.head.starts_with(DATA) && self.len > DATA.len();
+        let skip = DATA.len().saturating_sub(known);
+        if let Some(data) = line.get(skip..).filter(|_| is_data) {
+            to.data(data);
+        }
+    }
+
+    fn end_line(&mut self, to: &mut impl EventData) {
+        let head = self.head.get(..self.len);
+        self.is_last |= head.is_some_and(|line| LAST_LINES.contains(&line));
+        match self.len {
+            0 => to.end(),
+            // The lines of an event's data are joined by a line break.
+            _ => to.data(b"\n"),
+        }
+        (self.len, self.head) = (0, [0; HEAD]);
+    }
+}
