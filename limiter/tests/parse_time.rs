@@ -108,6 +108,8 @@ fn what_proxies_send() {
         free: Vec::new(),
         max_delay_ms: None,
         slot: None,
+        costs: Vec::new(),
+        settle: Vec::new(),
     };
     let batch = |count| Batch {
         domain: "d".parse().unwrap(),

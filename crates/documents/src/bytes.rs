@@ -14,7 +14,7 @@ pub fn value_to_node(value: Option<&[u8]>) -> Node {
     match value.map(|bytes| (bytes, std::str::from_utf8(bytes))) {
         None => Value::Null.into(),
         Some((_, Ok(text))) => Node::text(text),
-        Some((bytes, Err(_))) => Node::map([("base64", Node::text(encode(bytes)))]),
+        Some((bytes, Err(_))) => Node::map([("base64", Node::text(to_base64(bytes)))]),
     }
 }
 
@@ -23,14 +23,15 @@ pub fn value_to_node(value: Option<&[u8]>) -> Node {
 pub fn node_to_value(node: &Node) -> Option<Vec<u8>> {
     match &node.value {
         Value::Map(entries) => match entries.as_slice() {
-            [entry] if entry.key == "base64" => decode(entry.value.as_text()?),
+            [entry] if entry.key == "base64" => from_base64(entry.value.as_text()?),
             _ => None,
         },
         _ => node.as_text().map(|text| text.as_bytes().to_vec()),
     }
 }
 
-fn encode(bytes: &[u8]) -> String {
+/// Bytes as Base64, with padding.
+pub fn to_base64(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for chunk in bytes.chunks(3) {
         let group = chunk
@@ -48,7 +49,8 @@ fn encode(bytes: &[u8]) -> String {
     text
 }
 
-fn decode(text: &str) -> Option<Vec<u8>> {
+/// The bytes of such a text; `None` if it is none.
+pub fn from_base64(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len() / 4 * 3);
     if !text.len().is_multiple_of(4) {
         return None;
@@ -89,11 +91,11 @@ mod tests {
             (b"Man", "TWFu"),
             (b"", ""),
         ] {
-            assert_eq!(encode(bytes), text);
-            assert_eq!(decode(text).as_deref(), Some(bytes));
+            assert_eq!(to_base64(bytes), text);
+            assert_eq!(from_base64(text).as_deref(), Some(bytes));
         }
         for text in ["/w", "/w=", "/x==", "====", "/w==/w==", "a b=", "é==="] {
-            assert_eq!(decode(text), None, "{text}");
+            assert_eq!(from_base64(text), None, "{text}");
         }
     }
 

@@ -18,7 +18,7 @@ mod scalars;
 mod timestamp;
 mod units;
 
-pub use bytes::{node_to_value, value_to_node};
+pub use bytes::{from_base64, node_to_value, to_base64, value_to_node};
 pub use fields::{Field, Fields, Form, Path, Report, Take, quoted};
 pub use name::{DomainError, Name, NameError};
 pub use node::{Entry, JsonError, Node, Place, Value};

@@ -28,7 +28,16 @@ pub struct Check {
     /// requests in flight: freed, renewed or entered again before the check is decided, and
     /// whatever the decision.
     pub free: Vec<Free>,
-    /// The id of the request at limits on requests in flight; `None`: the limiter makes one.
+    /// Units that the check costs at single limits, in the place of `cost` times the limit's own.
+    /// At most one entry a limit.
+    pub costs: Vec<LimitCost>,
+    /// Reserve what the check costs at each limit whose response says the cost and that `costs`
+    /// does not name. The compact encoding has only `costs`.
+    pub reserve: bool,
+    /// What became of reservations: executed before the check is decided, and whatever the decision.
+    pub settle: Vec<CostSettlement>,
+    /// The id of the request at limits on requests in flight, whose secret also names its
+    /// reservations; `None`: the limiter makes one.
     pub slot: Option<SlotId>,
     /// The longest that a queue may delay the request, if that is less than what its limit says.
     pub max_delay_ms: Option<u64>,
@@ -152,6 +161,42 @@ pub struct Free {
     pub units: u64,
 }
 
+/// What a check costs at one limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LimitCost {
+    /// The limit.
+    pub limit: Name,
+    /// Units.
+    pub units: u64,
+    /// They are a reservation, which a [`CostSettlement`] replaces by the true cost. Only limits
+    /// whose response says the cost reserve; the others charge.
+    pub reserve: bool,
+}
+
+/// The name of the units that a check reserved in a bucket. Nobody but the bucket reads it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reservation {
+    /// A random number, drawn before they were reserved.
+    pub secret: u64,
+    /// The bucket's count of reservations, with this one.
+    pub number: u64,
+    /// How many units.
+    pub units: u64,
+}
+
+/// The true cost of a request whose check reserved units. What is less than those is given back, as
+/// far as it still counts; what is more is charged whatever is left. A repeat changes nothing, and
+/// where the bucket has no record of the reservation any more, nothing is given back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CostSettlement {
+    /// The limit whose bucket (for this check's descriptor) reserved them.
+    pub limit: Name,
+    /// Which reservation.
+    pub reservation: Reservation,
+    /// What the request cost, in units; more than the limit's `max` counts as that.
+    pub units: u64,
+}
+
 /// The decision on one check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answer {
@@ -214,6 +259,8 @@ pub struct LimitAnswer {
     /// Where nothing was charged and slots were renewed: which of them are gone, as
     /// `algorithms::Missing` has it.
     pub slot: Option<Slot>,
+    /// Units of this check that are to be settled when the response has ended.
+    pub reservation: Option<Reservation>,
 }
 
 impl Slot {
@@ -286,6 +333,7 @@ pub(crate) mod tests {
             hidden: false,
             lease: None,
             slot: None,
+            reservation: None,
         }
     }
 }

@@ -17,8 +17,8 @@ mod outcome;
 mod summary;
 
 pub use check::{
-    Answer, Check, Debit, Free, Lease, LeaseRequest, LimitAnswer, OwnUnits, ServiceCheck,
-    ServicePart, Settlement, Slot,
+    Answer, Check, CostSettlement, Debit, Free, Lease, LeaseRequest, LimitAnswer, LimitCost,
+    OwnUnits, Reservation, ServiceCheck, ServicePart, Settlement, Slot,
 };
 pub use error::{ApiError, ErrorCode};
 pub use headers::{
@@ -33,6 +33,8 @@ pub use summary::Summary;
 pub const MAX_CHECKS: usize = 1024;
 /// Slots that one check frees, at most.
 pub const MAX_FREE: usize = 64;
+/// Reservations that one check settles, at most.
+pub const MAX_SETTLED: usize = 64;
 /// Entries of one descriptor, at most. (The limits of a domain name no more.)
 pub const MAX_ENTRIES: usize = 128;
 /// Limits that one check names, at most.

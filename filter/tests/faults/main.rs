@@ -289,6 +289,7 @@ fn checked(allowed: bool) -> LimitAnswer {
         hidden: false,
         lease: None,
         slot: None,
+        reservation: None,
     }
 }
 

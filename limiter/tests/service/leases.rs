@@ -26,6 +26,8 @@ async fn ask(
         free: Vec::new(),
         max_delay_ms: None,
         slot: None,
+        costs: Vec::new(),
+        settle: Vec::new(),
         leases: vec![LeaseRequest {
             limit: name("api"),
             want,

@@ -115,6 +115,8 @@ fn batch() -> Result<Batch> {
         free: Vec::new(),
         max_delay_ms: None,
         slot: None,
+        costs: Vec::new(),
+        settle: Vec::new(),
     };
     Ok(Batch {
         domain: name("shop")?,

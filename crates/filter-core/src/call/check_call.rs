@@ -102,6 +102,8 @@ fn encode(
             .free
             .as_ref()
             .map_or_else(Vec::new, |free| free.slots.clone()),
+        costs: Vec::new(),
+        settle: Vec::new(),
         max_delay_ms: check.hold.barred.then_some(0),
         slot: check.slot,
     });

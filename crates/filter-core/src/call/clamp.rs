@@ -74,6 +74,7 @@ mod tests {
             hidden: false,
             lease: None,
             slot: None,
+            reservation: None,
         };
         clamp_numbers(&mut limit_answer);
         assert_eq!(

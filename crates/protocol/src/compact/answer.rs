@@ -124,10 +124,11 @@ fn write_limit(writer: &mut Writer, limit: &LimitAnswer, limits: &Table<'_>) {
     if limit.hidden {
         flags |= HIDDEN;
     }
-    let more = match (limit.slot, limit.lease) {
-        (Some(_), _) => 2,
-        (None, Some(_)) => 1,
-        (None, None) => 0,
+    let more = match (limit.reservation, limit.slot, limit.lease) {
+        (Some(_), _, _) => 3,
+        (None, Some(_), _) => 2,
+        (None, None, Some(_)) => 1,
+        (None, None, None) => 0,
     };
     writer.array(10 + more);
     limits.write_index(writer, &limit.name);
@@ -152,13 +153,16 @@ fn write_limit(writer: &mut Writer, limit: &LimitAnswer, limits: &Table<'_>) {
         writer.unsigned(lease.epoch);
         writer.unsigned(lease.ttl_ms);
     }
-    if let Some(slot) = &limit.slot {
-        writer.slot(slot);
+    if more >= 2 {
+        writer.optional(limit.slot.as_ref(), Writer::slot);
+    }
+    if let Some(reservation) = &limit.reservation {
+        writer.reservation(reservation);
     }
 }
 
 fn read_limit(reader: &mut Reader<'_>, limits: &[Name]) -> Result<LimitAnswer, DecodeError> {
-    reader.fields_and(10, 2, |reader, more| {
+    reader.fields_and(10, 3, |reader, more| {
         let name = reader.indexed(limits)?;
         let generation = reader.unsigned()?;
         let flags = reader.unsigned()?;
@@ -186,7 +190,11 @@ fn read_limit(reader: &mut Reader<'_>, limits: &[Name]) -> Result<LimitAnswer, D
             },
             slot: match more {
                 0 | 1 => None,
-                _ => Some(reader.slot()?),
+                _ => reader.optional(Reader::slot)?,
+            },
+            reservation: match more {
+                0..3 => None,
+                _ => Some(reader.reservation()?),
             },
         })
     })

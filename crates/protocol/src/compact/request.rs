@@ -4,8 +4,8 @@ use policy::{Name, Revision, SlotId};
 
 use super::{DecodeError, MAX_NAMES, Reader, Table, Writer};
 use crate::{
-    Check, Debit, Free, LeaseRequest, MAX_CHECKS, MAX_ENTRIES, MAX_FREE, MAX_LIMITS, MAX_VALUE,
-    Settlement, Slot,
+    Check, CostSettlement, Debit, Free, LeaseRequest, LimitCost, MAX_CHECKS, MAX_ENTRIES, MAX_FREE,
+    MAX_LIMITS, MAX_SETTLED, MAX_VALUE, Reservation, Settlement, Slot,
 };
 
 /// Checks of one domain that a proxy sends together.
@@ -24,7 +24,7 @@ pub struct Batch {
 }
 
 /// One check of a batch.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BatchCheck {
     /// The values of the batch's keys, `None` where the request has none. May be shorter than
     /// the keys: the rest is absent.
@@ -43,6 +43,10 @@ pub struct BatchCheck {
     pub max_delay_ms: Option<u64>,
     /// The request's id: see [`Check::slot`].
     pub slot: Option<SlotId>,
+    /// What it costs at single limits: see [`Check::costs`].
+    pub costs: Vec<LimitCost>,
+    /// What became of reservations: see [`Check::settle`].
+    pub settle: Vec<CostSettlement>,
 }
 
 impl BatchCheck {
@@ -59,6 +63,8 @@ impl BatchCheck {
             free: self.free,
             max_delay_ms: self.max_delay_ms,
             slot: self.slot,
+            costs: self.costs,
+            settle: self.settle,
             ..Check::default()
         }
     }
@@ -85,8 +91,10 @@ impl Batch {
             let debited = check.debits.iter().map(|debit| &debit.limit);
             let leased = check.leases.iter().map(|lease| &lease.limit);
             let freed = check.free.iter().map(|free| &free.limit);
+            let priced = check.costs.iter().map(|cost| &cost.limit);
+            let settled = check.settle.iter().map(|settled| &settled.limit);
             let named = check.skip.iter().chain(debited).chain(leased);
-            for limit in named.chain(freed) {
+            for limit in named.chain(freed).chain(priced).chain(settled) {
                 limits.add(limit);
             }
         }
@@ -167,16 +175,36 @@ impl BatchCheck {
         if self.more() >= 3 {
             writer.unsigned(self.max_delay_ms.unwrap_or(ANY_DELAY));
         }
-        if let Some(slot) = self.slot {
-            writer.array(2);
-            writer.unsigned(slot.stamp);
-            writer.unsigned(slot.secret);
+        if self.more() >= 4 {
+            writer.optional(self.slot, |writer, slot| {
+                writer.array(2);
+                writer.unsigned(slot.stamp);
+                writer.unsigned(slot.secret);
+            });
+        }
+        if self.more() >= 5 {
+            writer.list(self.costs.iter(), |writer, cost| {
+                writer.array(3);
+                limits.write_index(writer, &cost.limit);
+                writer.unsigned(cost.units);
+                writer.boolean(cost.reserve);
+            });
+        }
+        if self.more() >= 6 {
+            writer.list(self.settle.iter(), |writer, settled| {
+                writer.array(3);
+                limits.write_index(writer, &settled.limit);
+                writer.reservation(&settled.reservation);
+                writer.unsigned(settled.units);
+            });
         }
     }
 
     /// How many fields it has that an earlier version did not.
     fn more(&self) -> usize {
         match self {
+            Self { settle, .. } if !settle.is_empty() => 6,
+            Self { costs, .. } if !costs.is_empty() => 5,
             Self { slot: Some(_), .. } => 4,
             Self {
                 max_delay_ms: Some(_),
@@ -188,7 +216,7 @@ impl BatchCheck {
     }
 
     fn read(reader: &mut Reader<'_>, keys: usize, limits: &[Name]) -> Result<Self, DecodeError> {
-        reader.fields_and(4, 4, |reader, more| {
+        reader.fields_and(4, 6, |reader, more| {
             let mut check = Self {
                 values: reader.list(keys, "values", |reader| reader.optional(read_value))?,
                 cost: reader.unsigned()?,
@@ -206,6 +234,8 @@ impl BatchCheck {
                 free: Vec::new(),
                 max_delay_ms: None,
                 slot: None,
+                costs: Vec::new(),
+                settle: Vec::new(),
             };
             if more >= 1 {
                 check.leases = reader.list(MAX_LIMITS, "leases", |r| read_lease(r, limits))?;
@@ -217,12 +247,13 @@ impl BatchCheck {
                 check.max_delay_ms = Some(reader.unsigned()?).filter(|ms| *ms < ANY_DELAY);
             }
             if more >= 4 {
-                check.slot = Some(reader.fields(2, |reader| {
-                    Ok(SlotId {
-                        stamp: reader.unsigned()?,
-                        secret: reader.unsigned()?,
-                    })
-                })?);
+                check.slot = reader.optional(read_slot_id)?;
+            }
+            if more >= 5 {
+                check.costs = reader.list(MAX_LIMITS, "costs", |r| read_cost(r, limits))?;
+            }
+            if more >= 6 {
+                check.settle = reader.list(MAX_SETTLED, "settle", |r| read_settled(r, limits))?;
             }
             Ok(check)
         })
@@ -269,7 +300,43 @@ fn read_free(reader: &mut Reader<'_>, limits: &[Name]) -> Result<Free, DecodeErr
     })
 }
 
+fn read_slot_id(reader: &mut Reader<'_>) -> Result<SlotId, DecodeError> {
+    reader.fields(2, |reader| {
+        Ok(SlotId {
+            stamp: reader.unsigned()?,
+            secret: reader.unsigned()?,
+        })
+    })
+}
+
+fn read_cost(reader: &mut Reader<'_>, limits: &[Name]) -> Result<LimitCost, DecodeError> {
+    reader.fields(3, |reader| {
+        Ok(LimitCost {
+            limit: reader.indexed(limits)?,
+            units: reader.unsigned()?,
+            reserve: reader.boolean()?,
+        })
+    })
+}
+
+fn read_settled(reader: &mut Reader<'_>, limits: &[Name]) -> Result<CostSettlement, DecodeError> {
+    reader.fields(3, |reader| {
+        Ok(CostSettlement {
+            limit: reader.indexed(limits)?,
+            reservation: reader.reservation()?,
+            units: reader.unsigned()?,
+        })
+    })
+}
+
 impl Writer {
+    pub(super) fn reservation(&mut self, reservation: &Reservation) {
+        self.array(3);
+        self.unsigned(reservation.secret);
+        self.unsigned(reservation.number);
+        self.unsigned(reservation.units);
+    }
+
     pub(super) fn slot(&mut self, slot: &Slot) {
         self.array(4);
         self.unsigned(slot.start_ms);
@@ -280,6 +347,16 @@ impl Writer {
 }
 
 impl Reader<'_> {
+    pub(super) fn reservation(&mut self) -> Result<Reservation, DecodeError> {
+        self.fields(3, |reader| {
+            Ok(Reservation {
+                secret: reader.unsigned()?,
+                number: reader.unsigned()?,
+                units: reader.unsigned()?,
+            })
+        })
+    }
+
     pub(super) fn slot(&mut self) -> Result<Slot, DecodeError> {
         self.fields(4, |reader| {
             Ok(Slot {

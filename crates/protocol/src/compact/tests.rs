@@ -3,7 +3,8 @@ use proptest::{collection::vec, option, prelude::*};
 
 use super::*;
 use crate::{
-    Answer, Debit, ErrorCode, Free, Lease, LeaseRequest, LimitAnswer, Mode, Settlement, Slot,
+    Answer, CostSettlement, Debit, ErrorCode, Free, Lease, LeaseRequest, LimitAnswer, LimitCost,
+    Mode, Reservation, Settlement, Slot,
 };
 
 fn any_name() -> impl Strategy<Value = Name> {
@@ -35,6 +36,27 @@ fn any_slot() -> impl Strategy<Value = Slot> {
     })
 }
 
+fn any_reservation() -> impl Strategy<Value = Reservation> {
+    any::<(u64, u64, u64)>().prop_map(|(secret, number, units)| Reservation {
+        secret,
+        number,
+        units,
+    })
+}
+
+prop_compose! {
+    fn any_costs()(
+        costs in vec((any_name(), any::<u64>(), any::<bool>()), 0..3),
+        settle in vec((any_name(), any_reservation(), any::<u64>()), 0..3),
+    ) -> (Vec<LimitCost>, Vec<CostSettlement>) {
+        let costs = costs.into_iter();
+        let costs = costs.map(|(limit, units, reserve)| LimitCost { limit, units, reserve });
+        let settle = settle.into_iter();
+        let settle = settle.map(|(limit, reservation, units)| CostSettlement { limit, reservation, units });
+        (costs.collect(), settle.collect())
+    }
+}
+
 prop_compose! {
     fn any_check(keys: usize)(
         values in vec(option::of(vec(any::<u8>(), 0..20)), 0..=keys),
@@ -45,6 +67,7 @@ prop_compose! {
         free in vec((any_name(), any_slot(), any::<u64>()), 0..3),
         max_delay_ms in option::of(0..u64::MAX),
         slot in option::of((any::<u64>(), any::<u64>())),
+        (costs, settle) in any_costs(),
     ) -> BatchCheck {
         let free = free.into_iter().map(|(limit, slot, units)| Free { limit, slot, units });
         let free = free.collect();
@@ -54,7 +77,9 @@ prop_compose! {
             units,
         });
         let slot = slot.map(|(stamp, secret)| policy::SlotId { stamp, secret });
-        BatchCheck { values, cost, skip, debits: debits.collect(), leases, free, max_delay_ms, slot }
+        BatchCheck {
+            values, cost, skip, debits: debits.collect(), leases, free, max_delay_ms, slot, costs, settle,
+        }
     }
 }
 
@@ -82,11 +107,12 @@ prop_compose! {
         (reset_after_ms, delay_ms) in any::<(u64, u64)>(),
         lease in option::of((1_u64.., any::<u64>(), any::<u64>())),
         slot in option::of(any_slot()),
+        reservation in option::of(any_reservation()),
     ) -> LimitAnswer {
         let lease = lease.map(|(units, epoch, ttl_ms)| Lease { units, epoch, ttl_ms });
         LimitAnswer {
             name, generation, bucket: Vec::new(), mode, allowed, charged, limit, window_ms,
-            remaining, retry_after_ms, reset_after_ms, delay_ms, hidden, lease, slot,
+            remaining, retry_after_ms, reset_after_ms, delay_ms, hidden, lease, slot, reservation,
         }
     }
 }
@@ -165,6 +191,8 @@ fn batch() -> Batch {
             free: Vec::new(),
             max_delay_ms: None,
             slot: None,
+            costs: Vec::new(),
+            settle: Vec::new(),
         }],
     }
 }

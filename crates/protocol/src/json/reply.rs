@@ -33,6 +33,8 @@ pub struct Reply<'a> {
     degraded_by: Vec<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<Reason>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -90,7 +92,15 @@ impl<'a> Reply<'a> {
             would_deny: names(&summary.would_deny),
             degraded_by: names(&summary.degraded_by),
             reason: None,
+            token: None,
         }
+    }
+
+    /// Names what the check reserved, by [`super::token`].
+    #[must_use]
+    pub fn reserved_as(mut self, token: Option<String>) -> Self {
+        self.token = token;
+        self
     }
 
     /// Says why the check was not waited for.

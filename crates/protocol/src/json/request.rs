@@ -1,14 +1,14 @@
 //! Reading `POST /v1/check`.
 
-use documents::{Field, Fields, Form, Name, Node, Path, Report, Take, Value, node_to_value};
+use documents::{Entry, Field, Fields, Form, Name, Node, Path, Report, Take, Value, node_to_value};
 use policy::Descriptor;
 
 use crate::{
-    ApiError, Check, ErrorCode, Free, MAX_CHECKS, MAX_ENTRIES, MAX_FREE, MAX_LIMITS, MAX_VALUE,
-    Slot,
+    ApiError, Check, ErrorCode, Free, LimitCost, MAX_CHECKS, MAX_ENTRIES, MAX_FREE, MAX_LIMITS,
+    MAX_VALUE, Slot,
 };
 
-const CHECK_FIELDS: [&str; 7] = [
+const CHECK_FIELDS: [&str; 9] = [
     "descriptor",
     "cost",
     "peek",
@@ -16,8 +16,10 @@ const CHECK_FIELDS: [&str; 7] = [
     "require_match",
     "max_delay_ms",
     "free",
+    "costs",
+    "reserve",
 ];
-const SINGLE_FIELDS: [&str; 9] = [
+const SINGLE_FIELDS: [&str; 11] = [
     "domain",
     "descriptor",
     "cost",
@@ -26,6 +28,8 @@ const SINGLE_FIELDS: [&str; 9] = [
     "require_match",
     "max_delay_ms",
     "free",
+    "costs",
+    "reserve",
     "wait_ms",
 ];
 const BATCH_FIELDS: [&str; 2] = ["domain", "checks"];
@@ -168,8 +172,21 @@ fn read_check(owner: &Field<'_>, take: &mut Take<'_, '_>) -> Option<Check> {
         Some(field) => read_free(&field, take.report),
         None => Vec::new(),
     };
+    let reserve = take.boolean("reserve").unwrap_or(false);
+    let costs = match take.field("costs") {
+        Some(field) => read_costs(&field, take.report),
+        None => Vec::new(),
+    };
+    let costs = costs.into_iter().map(|(limit, units)| LimitCost {
+        limit,
+        units,
+        reserve,
+    });
     Some(Check {
         descriptor: descriptor?,
+        costs: costs.collect(),
+        reserve,
+        settle: Vec::new(),
         cost,
         peek,
         only,
@@ -222,6 +239,28 @@ pub(super) fn read_free(field: &Field<'_>, report: &mut Report) -> Vec<Free> {
         }
     }
     free
+}
+
+/// Units, by the limits that they are charged at.
+pub(super) fn read_costs(field: &Field<'_>, report: &mut Report) -> Vec<(Name, u64)> {
+    let what = "a map of limits to units, like {\"tokens\": 800}";
+    let entries = field.entries(what, report).unwrap_or_default();
+    if entries.len() > MAX_LIMITS {
+        field.report(report, format!("more than {MAX_LIMITS} limits"));
+        return Vec::new();
+    }
+    let cost = |entry: &&Entry| {
+        let item = Field {
+            node: &entry.value,
+            path: Path::Field(&field.path, &entry.key),
+        };
+        let Ok(limit) = entry.key.parse::<Name>() else {
+            item.report(report, "not the name of a limit");
+            return None;
+        };
+        Some((limit, item.integer(0, report)?))
+    };
+    entries.iter().filter_map(cost).collect()
 }
 
 pub(super) fn read_descriptor(field: &Field<'_>, report: &mut Report) -> Option<Descriptor> {

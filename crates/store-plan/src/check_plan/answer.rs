@@ -30,6 +30,7 @@ impl LimitPlan<'_> {
             hidden: self.limit.hidden,
             lease: None,
             slot: None,
+            reservation: None,
         };
         match self.what {
             Target::Unlimited => {}

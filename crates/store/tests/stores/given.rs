@@ -88,6 +88,9 @@ pub fn request(entries: &[(&str, &str)]) -> Check {
         proxy: 0,
         service: None,
         slot: None,
+        costs: Vec::new(),
+        reserve: false,
+        settle: Vec::new(),
     }
 }
 

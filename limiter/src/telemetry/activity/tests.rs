@@ -42,6 +42,7 @@ fn protocol_answer() -> LimitAnswer {
         hidden: false,
         lease: None,
         slot: None,
+        reservation: None,
     }
 }
 

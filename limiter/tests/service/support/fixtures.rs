@@ -55,6 +55,8 @@ pub fn compact(proxy: &str, users: &[&str]) -> Vec<u8> {
         free: Vec::new(),
         max_delay_ms: None,
         slot: None,
+        costs: Vec::new(),
+        settle: Vec::new(),
     };
     let batch = Batch {
         domain: name("shop"),
