@@ -1,7 +1,8 @@
 -- Makes buckets unused, except for what proxies have leased from them: that may still be used, and
 -- stays owed, or counted, until it cannot.
 --
--- KEYS  the buckets
+-- KEYS  the buckets, then the keys of their reservations, which are forgotten
+-- ARGV  how many of them are buckets
 -- Reply how many of them there were
 
 local BUCKET = '(:%d+:%d+:%d+:%d+:%d+:[;-z]*:[;-z]*)$'
@@ -10,7 +11,7 @@ local WINDOW = ':(%d+):%d+(:[;-z]*:[;-z]*)$'
 -- A debt of 0; the next read adds what is leased out. Of a window, what is outstanding of the current
 -- count; of sub-windows, of the newest.
 local function unused(text)
-  local head, at, parts, rest = string.match(text, '^(b%d+):%d+:(%d+):(%d+)' .. BUCKET)
+  local head, at, parts, rest = string.match(text, '^(b%d+):%d+:(%d+):(%d+):?o?%d*' .. BUCKET)
   if head then
     return head .. ':0:' .. at .. ':' .. parts .. rest
   end
@@ -43,15 +44,18 @@ end
 local FORGOTTEN_MS = 60000
 
 local found = 0
-for _, key in ipairs(KEYS) do
-  local text = redis.pcall('GET', key)
+local buckets = ARGV[1] + 0
+for i, key in ipairs(KEYS) do
+  local text = i <= buckets and redis.pcall('GET', key)
   -- A value of another type is no bucket. Any other refusal says nothing about what is leased.
   if type(text) == 'table' and not string.find(text.err, 'WRONGTYPE', 1, true) then
     return text
   end
   local kept = type(text) == 'string' and unused(text)
   local generation = type(text) == 'table' and redis.pcall('ZSCORE', key, 'g')
-  if type(generation) == 'string' then
+  if i > buckets then
+    redis.call('UNLINK', key)
+  elseif type(generation) == 'string' then
     -- No limiter whose limits are older enters a slot again that this forgets.
     redis.call('ZADD', key, generation - 1, 'g')
     redis.call('ZREMRANGEBYSCORE', key, 0, '+inf')

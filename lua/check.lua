@@ -2,7 +2,8 @@
 --
 -- Twin of crates/algorithms/src/check.rs; lua/README.md is the calling convention.
 --
--- KEYS  one bucket key per limit, in the order of the limits in ARGV.
+-- KEYS  for each check: one bucket key per limit, in the order of the limits in ARGV; then for each limit that
+--       has reservations the key of those.
 -- ARGV  one string of integers, each a double of 8 bytes, little-endian (struct's `<d`):
 --       the time in ms, or -1 for the server's TIME (production);
 --       the number of forms; then for each form: flags (1 peek, 2 force, 4 debits are charged beyond
@@ -15,6 +16,8 @@
 --         and where slots of it are freed (kind plus 64): their number, and for each 5: start in ms,
 --           parts beyond it, since, turn, units; of requests in flight (kind 12) stamp, secret, ttl, 0, and
 --           1 to free, 2 to renew or 3 to enter it again;
+--         and where its responses say the cost (kind plus 128): the secret of the reservation that the cost is,
+--           or -1; the number of settlements, and for each 4: number, secret, units reserved, true cost;
 --         and of a calendar window 6: the label of the window that the debit was admitted in, or 0, and
 --           the ends of five windows, the first of which has the label y and starts at z, in ms
 --       then for each check: the number of its form, from 1
@@ -25,6 +28,8 @@
 --       and where it is leased 4: units granted, their epoch, their ttl, all units leased out;
 --       and of a queue or of requests in flight 4: the name of the slot, or four times 0; where slots
 --         were renewed, in the first two the bits of those that are gone, 50 in each;
+--       and where the responses say the cost 4: the number of the reservation made, units given back, units
+--         charged beyond what was reserved, and of a peek those that are reserved now;
 --       of a check that was charged (4: every limit its cost, without delays or leases) for each limit
 --         only 2: remaining, reset_after
 --
@@ -52,8 +57,8 @@ local TTL_INJECTED_MS = 86400000
 
 local DENIED, ALLOWED, STALE, BROKEN, CHARGED = 0, 1, 2, 3, 4
 local PEEK, FORCE, REPORTED, GIVEN_BACK = 1, 2, 4, 8
-local OBSERVED, LEASED, FREEING = 16, 32, 64
-local NUMBERS_PER_LIMIT, LEASE_FIELDS, SLOT_FIELDS = 8, 4, 4
+local OBSERVED, LEASED, FREEING, PRICED = 16, 32, 64, 128
+local NUMBERS_PER_LIMIT, LEASE_FIELDS, SLOT_FIELDS, COST_FIELDS = 8, 4, 4, 4
 
 local reply, filled = { now, 0, 0, 0, 0, 0, 0, 0 }, 1 -- with room for one check of one limit
 local function packed_reply()
@@ -97,11 +102,24 @@ local function parse_lease(at)
   return { ttl = ARGV[at] + 0, want = ARGV[at + 1] + 0, proxy = ARGV[at + 2] + 0, settle = settle }, last + 1
 end
 
+-- What a limit reserves and settles, from ARGV[at] on; and where that ends.
+local function parse_costs(at)
+  local settle, last = {}, at + 1 + 4 * ARGV[at + 1]
+  for i = at + 2, last do
+    settle[#settle + 1] = ARGV[i] + 0
+  end
+  return { secret = ARGV[at] + 0, settle = settle, given_back = 0, excess = 0 }, last + 1
+end
+
 -- include: lib/edges.lua
 
 -- The limit whose numbers start at ARGV[at], of no bucket yet; and where its numbers end.
 local function parse(at)
   local kind, next_at, lease, free = ARGV[at] + 0, at + NUMBERS_PER_LIMIT, nil, nil
+  local priced = kind >= PRICED
+  if priced then
+    kind = kind - PRICED
+  end
   local frees = kind >= FREEING
   if frees then
     kind = kind - FREEING
@@ -117,6 +135,10 @@ local function parse(at)
       free[#free + 1] = ARGV[i] + 0
     end
     next_at = last + 1
+  end
+  local costs
+  if priced then
+    costs, next_at = parse_costs(next_at)
   end
   local observed = kind >= OBSERVED
   if observed then
@@ -143,6 +165,7 @@ local function parse(at)
     at = now,
     lease = lease, -- of a leased limit, or of a bucket that is leased no more
     asked = lease ~= nil,
+    costs = costs,
   }
   if free then
     limit.freed_slots = free
@@ -159,8 +182,13 @@ local function parse_form(at)
   form.peek, form.force = flags % 2 == PEEK, flags % 4 >= FORCE
   form.reported, form.given_back = flags % 8 >= REPORTED, flags >= GIVEN_BACK
   local next_at = at + 2
+  form.keys = form.count
   for i = 1, form.count do
     form[i], next_at = parse(next_at)
+    if form[i].costs then
+      form.keys = form.keys + 1
+      form[i].costs.nth = form.keys
+    end
   end
   return form, next_at
 end
@@ -177,6 +205,21 @@ local function define_credit()
       return credit, keep
     end
     credit, keep_list = define()
+  end
+end
+
+-- What is reserved and settled: functions, made when they are needed.
+local R
+local function define_reservations()
+  if not R then
+    -- include: lib/reservations.lua
+    R = {
+      read = read_reservations,
+      settle = settle_costs,
+      reserve = reserve,
+      store = store_reservations,
+      open = open_units,
+    }
   end
 end
 
@@ -213,6 +256,10 @@ local function finish(l, charge)
       end
     end
   end
+  local number, costs = 0, l.costs
+  if charged > 0 and costs and costs.secret >= 0 then
+    number = R.reserve(l, cost)
+  end
   local granted, epoch, ttl = 0, 0, 0
   if l.lease and charge and fits and algorithm.grant then
     granted, epoch, ttl = algorithm.grant(l)
@@ -222,8 +269,14 @@ local function finish(l, charge)
     keep_list(l, injected and TTL_INJECTED_MS or reset + TTL_MARGIN_MS)
   elseif charged > 0 or l.debited or l.settled or granted > 0 or l.freed then
     store(l, true, reset)
+    if costs then
+      R.store(l, true)
+    end
   elseif l.shifted then
     store(l, false, reset)
+    if costs then
+      R.store(l, false)
+    end
   end
   local room = algorithm.room(l)
   room = room > 0 and room or 0
@@ -251,6 +304,11 @@ local function finish(l, charge)
     reply[filled + 1], reply[filled + 2], reply[filled + 3], reply[filled + 4] = start, parts, since, turn
     filled = filled + SLOT_FIELDS
   end
+  if costs then
+    reply[filled + 1], reply[filled + 2], reply[filled + 3] = number, costs.given_back, costs.excess
+    reply[filled + 4] = limits.peek and R.open(l) or 0
+    filled = filled + COST_FIELDS
+  end
 end
 
 -- Answers a check that cannot be decided because of limit `culprit`; nothing was changed.
@@ -268,6 +326,7 @@ local function refuse(count, culprit, status, generation)
     end
     filled = filled + 6
     local more = (limits[i].asked and LEASE_FIELDS or 0) + (limits[i].algorithm.take and SLOT_FIELDS or 0)
+      + (limits[i].costs and COST_FIELDS or 0)
     for field = 1, more do
       reply[filled + field] = 0
     end
@@ -279,7 +338,7 @@ end
 local function check(count, first, again, peek, force)
   for i = 1, count do
     local l = limits[i]
-    if load(l, KEYS[first + i - 1], again and KEYS[first + count + i - 1]) then
+    if load(l, KEYS[first + i - 1], again and not l.costs and KEYS[first + limits.keys + i - 1]) then
       return refuse(count, i, BROKEN, 0)
     end
     if l.generation < l.seen and not force or l.outside then
@@ -295,12 +354,17 @@ local function check(count, first, again, peek, force)
       l.settled = l.asked and algorithm.settle and algorithm.settle(l)
       l.freed = l.freed_slots and algorithm.free and algorithm.free(l, l.freed_slots)
     end
+    if l.costs then
+      define_reservations()
+      R.read(l, KEYS[first + l.costs.nth - 1])
+      l.settled = R.settle(l) or l.settled
+    end
     if l.debit > 0 then
       l.debited = debit(l)
     end
     l.fits = l.cost <= l.limit and l.cost <= algorithm.room(l)
     allowed = allowed and (l.fits or l.observed)
-    in_full = in_full and l.fits and not l.asked and not algorithm.delay_ms
+    in_full = in_full and l.fits and not l.asked and not l.costs and not algorithm.delay_ms
   end
   filled = filled + 1
   reply[filled] = in_full and CHARGED or allowed and ALLOWED or DENIED
@@ -320,7 +384,7 @@ while ARGV[at] do
   limits = forms[number]
   local count, again = limits.count, ARGV[at + 1] == ARGV[at]
   check(count, k, again, limits.peek, limits.force)
-  k, at = k + count, at + 1
+  k, at = k + limits.keys, at + 1
   if unwritten then
     write(limits, false)
   end
@@ -328,7 +392,7 @@ while ARGV[at] do
     -- Leases, logs and sub-windows leave something of themselves in their form.
     for i = 1, count do
       local l = limits[i]
-      if l.lease or not l.algorithm.encode or limits.given_back then
+      if l.lease or l.costs or not l.algorithm.encode or limits.given_back then
         write(limits, true)
         forms[number] = parse_form(limits.at)
         break

@@ -8,6 +8,7 @@ mod long_poll;
 mod rate_limit;
 mod refusal;
 mod report;
+mod settle;
 mod slots;
 mod snapshot;
 mod wait;
@@ -190,6 +191,7 @@ impl Api {
             }
             ("/v1/release", &Method::POST) => Box::pin(self.slots(body, peer, false)).await,
             ("/v1/renew", &Method::POST) => Box::pin(self.slots(body, peer, true)).await,
+            ("/v1/settle", &Method::POST) => Box::pin(self.settle(body, peer)).await,
             ("/v1/report", &Method::POST) => Box::pin(self.report(body, peer)).await,
             (rate_limit::SHOULD_RATE_LIMIT, &Method::POST) => {
                 let check = Box::pin(self.should_rate_limit(body, peer));
@@ -199,13 +201,14 @@ impl Api {
                 let check = Box::pin(self.should_rate_limit_json(body, peer));
                 trace::of_check(&head.headers, check).await
             }
-            ("/v1/check" | "/v1/release" | "/v1/renew" | "/v1/report" | "/json", _) => {
-                Err(wrong_method("POST"))
-            }
+            (
+                "/v1/check" | "/v1/release" | "/v1/renew" | "/v1/settle" | "/v1/report" | "/json",
+                _,
+            ) => Err(wrong_method("POST")),
             ("/v1/policy", _) => Err(wrong_method("GET")),
             _ => Err(ApiError::new(
                 ErrorCode::NotFound,
-                "there are POST /v1/check, /v1/release and /v1/renew, GET /v1/policy, POST /json and Envoy's rate limit service here",
+                "there are POST /v1/check, /v1/settle, /v1/release and /v1/renew, GET /v1/policy, POST /json and Envoy's rate limit service here",
             )),
         }
     }

@@ -1,6 +1,7 @@
 //! What is counted, under the names that dashboards rely on.
 
 mod compared;
+mod costs;
 mod decisions;
 mod domain;
 mod leases;
@@ -22,6 +23,7 @@ use domain::LimitCounters;
 pub(crate) use domain::{DomainCounters, LimitCounts};
 
 use crate::store_calls::StoreCalls;
+use costs::Costs;
 use leases::Leases;
 use slots::Slots;
 
@@ -43,6 +45,7 @@ pub(crate) struct Metrics {
     decisions: Decisions,
     leases: Leases,
     slots: Slots,
+    costs: Costs,
     unmatched: Family<DomainLabels, Counter>,
     unmatched_descriptors: Family<UnmatchedLabels, Counter>,
     undecided: Family<DomainLabels, Counter>,
@@ -150,6 +153,7 @@ impl Metrics {
             decisions: Decisions::default(),
             leases: Leases::default(),
             slots: Slots::default(),
+            costs: Costs::default(),
             unmatched: Family::default(),
             unmatched_descriptors: Family::default(),
             undecided: Family::default(),
@@ -188,6 +192,7 @@ impl Metrics {
         self.decisions.register(&mut all);
         self.leases.register(&mut all);
         self.slots.register(&mut all);
+        self.costs.register(&mut all);
         all.register(
             "unmatched",
             "Checks that no limit applies to",
@@ -352,7 +357,7 @@ impl Metrics {
     }
 
     fn limit(&self, domain: &str, limit: &Limit) -> LimitCounters {
-        let in_flight = limit.gives_slots();
+        let (in_flight, settles) = (limit.gives_slots(), limit.settles());
         let limit = limit.name.as_str();
         let counter = |decision| {
             let labels = check_labels(domain, limit, decision);
@@ -369,6 +374,7 @@ impl Metrics {
             decisions: self.decisions.of(domain, limit),
             leases: self.leases.of(domain, limit),
             slots: in_flight.then(|| self.slots.of(domain, limit)),
+            costs: settles.then(|| self.costs.of(domain, limit)),
         }
     }
 
@@ -398,6 +404,7 @@ impl Metrics {
             self.decisions.forget(domain.as_str(), limit.as_str());
             self.leases.forget(domain.as_str(), limit.as_str());
             self.slots.forget(domain.as_str(), limit.as_str());
+            self.costs.forget(domain.as_str(), limit.as_str());
             for decision in DECISIONS {
                 self.checks
                     .remove(&check_labels(domain.as_str(), limit.as_str(), decision));

@@ -31,7 +31,7 @@ local function define(kind, leased)
     if queue then
       return l.algorithm.load(l, queue)
     end
-    if leased or not string.find(text, '^' .. tag .. '%d+:%d+:%d+:%d+:%d+:') then
+    if leased or not string.find(text, '^' .. tag .. '%d+:%d+:%d+:%d+:o?%d+:') then
       return foreign(l, tag)
     end
     l.algorithm = algorithm_of(kind, true)

@@ -16,8 +16,17 @@ end
 local function charge(b, units)
   local before, full = b.debt, b.limit * b.x
   local debt = units < b.limit and before + units * b.x or full
-  b.debt = debt < full and debt or full
+  b.debt = math.max(before, debt < full and debt or full)
   return b.debt > before
+end
+
+-- Adds units; what does not fit is owed beyond the capacity.
+local function overcharge(b, units)
+  local before = b.debt
+  local debt = math.min(before + math.min(units * b.x, 2 ^ 51), 2 ^ 51)
+  b.over = b.over + math.max(0, debt - before - math.max(0, b.limit * b.x - before))
+  b.debt = debt
+  return debt > before
 end
 
 local function wait_ms(b, cost)

@@ -13,7 +13,7 @@
 
 local OWED_MAX = 2 ^ 51 -- with a time and a generation below 2^53
 -- The plain state, its latest write, and what is leased.
-local STATE = (kind == 2 and '^(g%d+:%d+:%d+:%d+):(%d+)' or '^(b%d+:%d+:(%d+):%d+)')
+local STATE = (kind == 2 and '^(g%d+:%d+:%d+:%d+):(%d+)' or '^(b%d+:%d+:(%d+):%d+:?o?%d*)')
   .. ':(%d+):(%d+):(%d+):(%d+):(%d+):([;-z]*):([;-z]*)$'
 local FORMAT = '%s:%.0f:%.0f:%.0f:%.0f:%.0f:%s:%s'
 
@@ -76,12 +76,13 @@ local function with_leases(b, text, latest)
   return string.format(FORMAT, text, b.epoch, b.edge, b.ttl, b.current, b.previous, b.marks, b.marks_before)
 end
 
+local load_absent = M.load_absent
 M.load_absent = true
 
 function M.load(b, text)
   b.current, b.previous, b.marks, b.marks_before, b.latest = 0, 0, '', '', now
   if not text then
-    return
+    return load_absent and load_plain(b, text)
   end
   local plain, latest, epoch, edge, ttl, current, previous, seen, before = string.match(text, STATE)
   if not plain then

@@ -59,6 +59,12 @@ local function charge(w, units)
   return added > 0
 end
 
+local function overcharge(w, units)
+  local before = w.current
+  w.current = math.max(before, math.min(before + units, math.floor(2 ^ 51 / w.x)))
+  return w.current > before
+end
+
 -- The earliest time into a window at which `previous` weighs at most `left`.
 local function elapsed_until(w, previous, left)
   if previous == 0 then
@@ -94,6 +100,7 @@ local M = {
   encode = encode,
   room = room,
   charge = charge,
+  overcharge = overcharge,
   wait_ms = wait_ms,
   reset_after_ms = reset_after_ms,
 }

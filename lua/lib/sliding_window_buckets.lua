@@ -159,8 +159,9 @@ local function room(w)
   return w.limit - w.used
 end
 
-local function charge(w, units)
-  units = math.min(units, math.max(0, w.limit - w.used))
+-- Adds units, up to so many in all.
+local function add(w, units, most)
+  units = math.min(units, math.max(0, most - w.used))
   if units == 0 then
     return false
   end
@@ -182,6 +183,14 @@ local function charge(w, units)
     w.newest, w.units = w.current, units
   end
   return true
+end
+
+local function charge(w, units)
+  return add(w, units, w.limit)
+end
+
+local function overcharge(w, units)
+  return add(w, units, 2 ^ 51)
 end
 
 local function wait_ms(w, cost)
@@ -239,7 +248,11 @@ local function pack(w)
 end
 
 local function encode(w)
+  if not w.live and not w.newest then
+    w.live = {}
+  end
   if w.live then
+    w.live[1] = w.live[1] or { w.current, 0 } -- nothing is used, which has to be stored somewhere
     pack(w)
   end
   local head = string.format(HEAD, w.generation, w.width, w.used, w.origin, w.last, w.newest, w.units)
@@ -260,6 +273,7 @@ local M = {
   list = list,
   room = room,
   charge = charge,
+  overcharge = overcharge,
   wait_ms = wait_ms,
   reset_after_ms = reset_after_ms,
   encode = encode,

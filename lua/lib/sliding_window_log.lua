@@ -102,6 +102,12 @@ local function charge(w, units)
   return added > 0
 end
 
+local function overcharge(w, units)
+  local added = math.min(units, math.max(0, TOTAL_WRAP - 1 - w.stored - w.added))
+  w.added = w.added + added
+  return added > 0
+end
+
 local function wait_ms(w, cost)
   local excess = cost - room(w)
   local position = bisect(w, w.first, w.length, function(e)
@@ -135,6 +141,16 @@ end
 
 -- Adds this call's units to the newest entry, and drops the entries that count no more.
 local function save(w, ttl)
+  if w.added == 0 and w.length > 0 then -- a settlement that gave nothing back
+    redis.call('LSET', w.key, -1, string.format(NEWEST, w.newest.at + w.shift, w.newest.units, w.newest.total, w.generation))
+    if w.shifted then
+      rewrite(w)
+    end
+    redis.call('PEXPIRE', w.key, ttl)
+    return
+  elseif w.added == 0 then
+    return
+  end
   if w.length == 0 then
     redis.call('DEL', w.key) -- what another algorithm left
   elseif w.shifted then
@@ -166,6 +182,7 @@ return {
   load = load,
   room = room,
   charge = charge,
+  overcharge = overcharge,
   wait_ms = wait_ms,
   reset_after_ms = reset_after_ms,
   save = save,

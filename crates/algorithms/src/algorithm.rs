@@ -14,7 +14,9 @@ use crate::sliding_window::{SlidingWindow, SlidingWindowState};
 use crate::sliding_window_buckets::{SlidingWindowBuckets, SlidingWindowBucketsState};
 use crate::sliding_window_log::{SlidingWindowLog, SlidingWindowLogState};
 use crate::token_bucket::{TokenBucket, TokenBucketState};
-use crate::{Charged, Edges, Freed, Kind, Numbers, Outcome, ParameterError, Parameters, SlotId};
+use crate::{
+    Charged, Edges, Freed, Kind, Numbers, Outcome, ParameterError, Parameters, ReserveAsk, SlotId,
+};
 
 /// An algorithm with its numbers, known to be good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -58,6 +60,7 @@ impl State {
                 let leases = state.leases?;
                 Some(Self::TokenBucket(TokenBucketState {
                     debt: 0,
+                    over: 0,
                     leases: Some(leases),
                     ..*state
                 }))
@@ -108,8 +111,8 @@ pub enum Debits {
     /// They were admitted without the limiter: added up to the limit, never beyond it.
     #[default]
     Admitted,
-    /// They are reported once they were used: added whole. Only a fixed window counts them beyond
-    /// the limit, up to 2^51; the others have nothing left then.
+    /// They are reported once they were used: added whole, beyond the limit up to 2^51 parts of a
+    /// bucket or 2^51 units (of a log fewer than a million). A GCRA and a queue have nothing left then.
     Reported,
     /// They are given back, as by [`Algorithm::credit`]. Only for checks that charge nothing else.
     GivenBack,
@@ -132,6 +135,8 @@ pub struct Ask<'a> {
     /// Slots of a queue that requests released, and what becomes of slots of requests in flight
     /// ([`SlotAct`](crate::SlotAct)): first, whichever way the evaluation is finished.
     pub free: &'a [Freed],
+    /// A limit whose responses say their cost: reservations and what becomes of them.
+    pub reserve: Option<ReserveAsk<'a>>,
     /// The state was written by another edit of the limit.
     pub edited: bool,
 }
@@ -318,6 +323,19 @@ impl Algorithm {
         {
             *max_ms = max_delay_ms.min(*max_ms);
             queue.max_delay_ms = Some(*max_ms);
+        }
+        self
+    }
+
+    /// The same limit, which may owe more than its capacity: a GCRA as the token bucket that it is,
+    /// because an arrival time alone does not say how much of it is owed beyond.
+    #[must_use]
+    pub const fn owing_beyond(mut self) -> Self {
+        if let Engine::Gcra(gcra) = self.engine {
+            self.parameters.kind = Kind::TokenBucket;
+            self.engine = Engine::TokenBucket(TokenBucket {
+                bucket: gcra.bucket,
+            });
         }
         self
     }

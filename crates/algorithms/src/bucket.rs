@@ -9,7 +9,7 @@ use crate::integers::{PRODUCT_MAX, gcd, scale_up};
 use crate::{Numbers, ParameterError, Parameters};
 
 /// As many parts as any capacity, and in a state still exact beside a time and a generation.
-const OWED_MAX: u64 = 1 << 51;
+pub(crate) const OWED_MAX: u64 = 1 << 51;
 
 /// Capacity and drain of one bucket, validated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -66,6 +66,19 @@ impl Bucket {
     /// The largest step back of the clock that is not taken for a wrong clock.
     pub const fn horizon_ms(&self) -> u64 {
         self.full() / self.parts_per_ms
+    }
+
+    /// As [`Self::horizon_ms`], where so many parts are owed beyond the capacity.
+    pub const fn horizon_over_ms(&self, over: u64) -> u64 {
+        (self.full() + over) / self.parts_per_ms
+    }
+
+    /// Parts owed beyond the capacity that are stored in other parts, rounded up to these.
+    pub fn adopt_over(&self, over: u64, parts_per_unit: u64) -> u64 {
+        let (units, rest) = (over / parts_per_unit, over % parts_per_unit);
+        let parts = units.saturating_mul(self.parts_per_unit);
+        let rest = scale_up(rest, self.parts_per_unit, parts_per_unit);
+        parts.saturating_add(rest).min(OWED_MAX)
     }
 
     /// How long a used-up bucket takes to be unused.

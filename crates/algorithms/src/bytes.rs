@@ -41,7 +41,7 @@ impl State {
         let bytes = match self {
             Self::Queue(s) => return queue_to_bytes(s),
             Self::TokenBucket(s) if s.leases.is_none() => {
-                encode(TOKEN_BUCKET, [s.debt, s.at_ms, s.parts_per_unit, 0])
+                encode(TOKEN_BUCKET, [s.debt, s.at_ms, s.parts_per_unit, s.over])
             }
             Self::Gcra(s) if s.leases.is_none() => {
                 encode(GCRA, [s.tat_ms, s.tat_parts, s.parts_per_ms, 0])
@@ -76,7 +76,8 @@ impl State {
         }
         let (tag, [a, b, c, d]) = decode(bytes)?;
         match tag {
-            TOKEN_BUCKET if unit(c) && d == 0 => Some(Self::TokenBucket(TokenBucketState {
+            TOKEN_BUCKET if unit(c) && d <= a => Some(Self::TokenBucket(TokenBucketState {
+                over: d,
                 debt: a,
                 at_ms: b,
                 parts_per_unit: c,
@@ -154,6 +155,7 @@ fn queue_from_bytes(bytes: &[u8]) -> Option<State> {
         free.push(span);
     }
     let level = TokenBucketState {
+        over: 0,
         debt,
         at_ms,
         parts_per_unit,
@@ -218,6 +220,7 @@ mod tests {
     fn a_state_survives_the_slot() {
         let states = [
             State::TokenBucket(TokenBucketState {
+                over: 0,
                 debt: 1 << 51,
                 at_ms: 1_763_000_040_000,
                 parts_per_unit: 86_400_000,
@@ -246,6 +249,7 @@ mod tests {
         let state = |free: Vec<Span>| {
             State::Queue(QueueState {
                 level: TokenBucketState {
+                    over: 0,
                     debt: 100,
                     at_ms: 1_763_000_040_000,
                     parts_per_unit: 50,

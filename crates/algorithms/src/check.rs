@@ -5,7 +5,8 @@
 
 use crate::integers::TIME_MAX_MS;
 use crate::{
-    Algorithm, Ask, Debits, Decision, Freed, Lease, LeaseAsk, Outcome, QueueSlot, RetryAfter, State,
+    Algorithm, Ask, CostSettlement, Debits, Decision, Freed, Lease, LeaseAsk, Outcome, QueueSlot,
+    Reservations, ReserveAsk, Reserved, RetryAfter, State,
 };
 
 /// A bucket's state with the newest generation of its limit that wrote it.
@@ -15,6 +16,8 @@ pub struct Stored {
     pub generation: u64,
     /// The state.
     pub state: State,
+    /// Units reserved in it, of a limit whose responses say their cost.
+    pub reservations: Option<Box<Reservations>>,
 }
 
 /// What happens to a check over a limit.
@@ -46,8 +49,19 @@ pub struct Part<'a> {
     pub lease: LeaseAsk<'a>,
     /// Slots of a queue that requests released.
     pub free: &'a [Freed],
+    /// Of a limit whose responses say their cost: what is reserved and settled.
+    pub costs: Option<Costs<'a>>,
     /// What happens over the limit.
     pub mode: Mode,
+}
+
+/// What a check reserves and settles at one limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Costs<'a> {
+    /// The cost is a reservation with this secret.
+    pub secret: Option<u64>,
+    /// True costs of earlier reservations: executed first, whatever the decision.
+    pub settle: &'a [CostSettlement],
 }
 
 /// Options of a check as a whole.
@@ -86,6 +100,8 @@ pub struct LimitVerdict {
     pub slot: Option<QueueSlot>,
     /// Units leased out that may still be used.
     pub leased: u64,
+    /// What became of reservations.
+    pub reserved: Reserved,
 }
 
 /// The caller's limit is older than the state, or the calendar edges it passed are not those of this
@@ -135,6 +151,9 @@ pub fn check(
                 debit_serial: part.debit_serial,
                 lease: part.lease,
                 free: part.free,
+                reserve: part
+                    .costs
+                    .map(|costs| part.reserve_ask(&costs, options.peek)),
                 edited: part
                     .stored
                     .is_some_and(|stored| stored.generation != part.generation),
@@ -163,12 +182,9 @@ pub fn check(
                 lease: outcome.lease,
                 slot: outcome.slot,
                 leased: outcome.leased,
+                reserved: outcome.reserved,
             };
-            let generation = part.generation_to_store(&outcome);
-            (
-                verdict,
-                outcome.write.map(|state| Stored { generation, state }),
-            )
+            (verdict, part.to_store(outcome))
         })
         .unzip();
     Ok((Verdict { allowed, limits }, writes))
@@ -186,7 +202,34 @@ fn refuse_stale(parts: &[Part<'_>], now_ms: u64, force: bool) -> Result<(), Stal
     Ok(())
 }
 
-impl Part<'_> {
+impl<'a> Part<'a> {
+    fn reserve_ask(&self, costs: &Costs<'a>, peek: bool) -> ReserveAsk<'a> {
+        ReserveAsk {
+            secret: costs.secret,
+            settle: costs.settle,
+            stored: self
+                .stored
+                .and_then(|stored| stored.reservations.as_deref()),
+            seen: self.stored.map_or(0, |stored| stored.generation),
+            count_open: peek,
+        }
+    }
+
+    fn to_store(&self, outcome: Outcome) -> Option<Stored> {
+        let generation = self.generation_to_store(&outcome);
+        let state = outcome.write?;
+        let mut reservations = outcome.reservations;
+        match &mut reservations {
+            Some(written) => written.generation = generation,
+            None => reservations = self.stored.and_then(|stored| stored.reservations.clone()),
+        }
+        Some(Stored {
+            generation,
+            state,
+            reservations,
+        })
+    }
+
     /// Only usage moves the generation on; a shift of the time base leaves it.
     fn generation_to_store(&self, outcome: &Outcome) -> u64 {
         match self.stored {

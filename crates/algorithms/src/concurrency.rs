@@ -116,7 +116,7 @@ impl SlotId {
     }
 
     /// As a script can take it, whoever made it.
-    pub(crate) const fn bounded(self) -> Self {
+    pub const fn bounded(self) -> Self {
         Self {
             stamp: self.stamp & TIME_MAX_MS,
             secret: self.secret & TIME_MAX_MS,

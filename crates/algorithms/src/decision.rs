@@ -1,6 +1,6 @@
 //! The decision of one limit on one check.
 
-use crate::{Lease, State};
+use crate::{Lease, Reservations, Reserved, State};
 
 /// When the same cost would be admitted, if no other request arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -86,6 +86,10 @@ pub struct Outcome {
     /// Units leased out that may still be used, this grant among them. Windows do not count them
     /// apart.
     pub leased: u64,
+    /// What became of reservations.
+    pub reserved: Reserved,
+    /// The reservations to store with the state; `None`: those that are stored.
+    pub reservations: Option<Box<Reservations>>,
     /// Whether more than the cost was stored: a debit, a grant, what became of one, or a freed slot.
     pub changed: bool,
     /// The state to store; `None`: what is stored stays as it is.

@@ -13,6 +13,7 @@ use crate::bucket::Bucket;
 use crate::integers::PRODUCT_MAX;
 use crate::lease::{Lease, LeaseAsk, Settlement};
 use crate::quota::{Loaded, Quota};
+use crate::reservations::Debt;
 use crate::slots::{QueueSlots, Slots};
 use crate::token_bucket::{TokenBucket, TokenBucketState, TokenBucketUsage};
 use crate::{Freed, Numbers, ParameterError, Parameters, QueueSlot, State, kinds};
@@ -147,7 +148,14 @@ impl Quota for LeakyBucket {
 
     fn load<'s>(&self, state: Option<&'s State>, now_ms: u64, ttl_ms: u64) -> Loaded<'s, Self> {
         let level = state.and_then(TokenBucket::own);
-        let meter = self.meter.load(level, now_ms, ttl_ms);
+        // A queue owes nothing beyond its capacity.
+        let within = level.filter(|_| self.max_delay_ms.is_some());
+        let within = within.map(|level| TokenBucketState {
+            debt: level.debt.saturating_sub(level.over),
+            over: 0,
+            ..*level
+        });
+        let meter = self.meter.load(within.as_ref().or(level), now_ms, ttl_ms);
         let slots = self.max_delay_ms.map(|_| self.slots(state, &meter));
         let shifted = meter.shifted.map(|level| match &slots {
             Some(slots) if level.leases.is_none() => {
@@ -183,6 +191,21 @@ impl Quota for LeakyBucket {
             slots.will_be_stored();
         }
         self.meter.charge(&mut usage.meter, units)
+    }
+
+    fn overcharge(&self, usage: &mut LeakyUsage, units: u64) -> bool {
+        match self.max_delay_ms {
+            None => self.meter.overcharge(&mut usage.meter, units),
+            Some(_) => self.charge(usage, units),
+        }
+    }
+
+    fn debt(&self, usage: &LeakyUsage) -> Option<Debt> {
+        self.meter.debt(&usage.meter)
+    }
+
+    fn forgive(&self, usage: &mut LeakyUsage, parts: u64) {
+        self.meter.forgive(&mut usage.meter, parts);
     }
 
     fn settle(&self, usage: &mut LeakyUsage, settlements: &[Settlement]) -> bool {

@@ -31,6 +31,7 @@ mod lease;
 mod level;
 mod parameters;
 mod quota;
+mod reservations;
 mod sliding_window;
 mod sliding_window_buckets;
 mod sliding_window_log;
@@ -54,6 +55,9 @@ pub use lease::{
     LEASE_TTL_MAX_MS, LEASE_TTL_MIN_MS, Lease, LeaseAsk, Leases, PROXY_MARKS, Settlement,
 };
 pub use parameters::{Align, Kind, Parameters, Rate};
+pub use reservations::{
+    CostSettlement, RESERVATIONS_MAX, Reservations, ReserveAsk, Reserved, SETTLE_WITHIN_MS,
+};
 pub use sliding_window::SlidingWindowState;
 pub use sliding_window_buckets::SlidingWindowBucketsState;
 pub use sliding_window_log::SlidingWindowLogState;

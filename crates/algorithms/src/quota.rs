@@ -3,6 +3,7 @@
 //! `lua/check.lua` makes the same decision from functions of the same names.
 
 use crate::lease::{Lease, LeaseAsk, Settlement};
+use crate::reservations::{Debt, Reservations, Reserved};
 use crate::{Ask, Debits, Decision, Freed, Numbers, Outcome, QueueSlot, RetryAfter, State};
 
 /// One algorithm with its numbers.
@@ -71,6 +72,17 @@ pub(crate) trait Quota {
     /// Undoes a charge made at `charged_at_ms`, as far as time has not undone it; says whether
     /// there was anything to undo.
     fn refund(&self, usage: &mut Self::Usage<'_>, charged_at_ms: u64, units: u64) -> bool;
+    /// Of a bucket, what it owes; windows have counts, which [`Quota::refund`] lowers.
+    fn debt(&self, _usage: &Self::Usage<'_>) -> Option<Debt> {
+        None
+    }
+    /// Of a bucket, removes parts that it owes.
+    fn forgive(&self, _usage: &mut Self::Usage<'_>, _parts: u64) {}
+    /// Takes units off the count of that time, as far as it has them and they may not be used
+    /// elsewhere; says whether it had any.
+    fn uncount(&self, usage: &mut Self::Usage<'_>, at_ms: u64, units: u64) -> bool {
+        self.refund(usage, at_ms, units)
+    }
     /// From the caller's instant until a cost that does not fit would.
     fn wait_ms(&self, usage: &Self::Usage<'_>, cost: u64) -> u64;
     /// From the caller's instant until nothing is used.
@@ -111,6 +123,10 @@ pub(crate) struct Evaluated<'a, Q: Quota> {
     quota: &'a Q,
     loaded: Loaded<'a, Q>,
     ask: Ask<'a>,
+    now_ms: u64,
+    /// What became of reservations, and what of them is stored.
+    reserved: Reserved,
+    reservations: Option<Box<Reservations>>,
     /// Whether there is something to store even if the cost is not charged.
     changed: bool,
     fits: bool,
@@ -122,10 +138,24 @@ impl<'a, Q: Quota> Evaluated<'a, Q> {
         if ask.edited {
             quota.edited(&mut loaded.usage);
         }
-        let settled = quota.settle(&mut loaded.usage, ask.lease.settle);
+        let mut settled = quota.settle(&mut loaded.usage, ask.lease.settle);
         let freed = quota.free(&mut loaded.usage, ask.free);
+        let (mut reserved, mut reservations) = (Reserved::default(), None);
+        if let Some(asked) = &ask.reserve {
+            let mut read = Reservations::read(quota, &loaded, asked);
+            let changed;
+            (reserved, changed) = read.settle(quota, &mut loaded.usage, now_ms, asked.settle);
+            settled |= changed;
+            reservations = Some(Box::new(read));
+        }
         let debited = ask.debit > 0 && Self::debit(quota, &mut loaded.usage, &ask);
-        Self::test(quota, loaded, ask, settled || freed || debited)
+        let tested = Self::test(quota, loaded, ask, settled || freed || debited);
+        Self {
+            now_ms,
+            reserved,
+            reservations,
+            ..tested
+        }
     }
 
     /// As [`Self::new`], of a bucket that nothing is leased out of.
@@ -168,6 +198,9 @@ impl<'a, Q: Quota> Evaluated<'a, Q> {
             quota,
             loaded,
             ask,
+            now_ms: 0,
+            reserved: Reserved::default(),
+            reservations: None,
             changed,
             fits,
         }
@@ -183,6 +216,7 @@ impl<'a, Q: Quota> Evaluated<'a, Q> {
             return self.leave();
         }
         let (delay_ms, slot) = self.take();
+        self.reserve();
         let lease = self.quota.grant(&mut self.loaded.usage, &self.ask.lease);
         self.changed = self.changed || lease.is_some();
         let cost = self.ask.cost;
@@ -205,6 +239,19 @@ impl<'a, Q: Quota> Evaluated<'a, Q> {
         let delay_ms = self.quota.delay_ms(usage, cost);
         let slot = (cost > 0).then(|| self.quota.take(usage, cost)).flatten();
         (delay_ms, slot)
+    }
+
+    /// Records the cost that was taken as a reservation.
+    fn reserve(&mut self) {
+        let secret = self.ask.reserve.and_then(|ask| ask.secret);
+        let (Some(secret), Some(reservations)) = (secret, &mut self.reservations) else {
+            return;
+        };
+        if self.ask.cost > 0 {
+            let (usage, cost) = (&self.loaded.usage, self.ask.cost);
+            let number = reservations.add(self.quota, usage, self.now_ms, secret, cost);
+            self.reserved.number = number;
+        }
     }
 
     /// Takes nothing.
@@ -246,7 +293,16 @@ impl<'a, Q: Quota> Evaluated<'a, Q> {
         } else {
             self.loaded.shifted
         };
+        let writes = write.is_some();
+        let mut reserved = self.reserved;
+        let reservations = self.reservations.filter(|read| read.is_used());
+        if self.ask.reserve.is_some_and(|ask| ask.count_open) {
+            let open = |read: &Reservations| read.open(self.now_ms);
+            reserved.open = reservations.as_deref().map_or(0, open);
+        }
         Outcome {
+            reserved,
+            reservations: reservations.filter(|_| writes),
             decision,
             charged,
             lease,

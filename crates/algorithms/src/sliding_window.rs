@@ -9,7 +9,7 @@
 //! that product is not built; what is compared is the quotient, rounded up.
 
 use crate::granted::{self, Granted};
-use crate::integers::scale_up;
+use crate::integers::{PRODUCT_MAX, scale_up};
 use crate::lease::{Lease, LeaseAsk, Settlement};
 use crate::quota::{Loaded, Quota};
 use crate::window::Window;
@@ -168,6 +168,13 @@ impl Quota for SlidingWindow {
         let added = units.min(self.room(usage).unwrap_or(0));
         usage.current += added;
         added > 0
+    }
+
+    fn overcharge(&self, usage: &mut SlidingWindowUsage, units: u64) -> bool {
+        let before = usage.current;
+        let most = PRODUCT_MAX / self.window.length_ms;
+        usage.current = before.saturating_add(units).min(most).max(before);
+        usage.current > before
     }
 
     fn settle(&self, usage: &mut SlidingWindowUsage, settlements: &[Settlement]) -> bool {

@@ -7,7 +7,7 @@
 //! W; loose counts [cur − n + 1, cur], so at most N in every W − W/n.
 
 use crate::granted::{self, Granted};
-use crate::integers::TIME_MAX_MS;
+use crate::integers::{PRODUCT_MAX, TIME_MAX_MS};
 use crate::lease::{Lease, LeaseAsk, Settlement};
 use crate::quota::{Loaded, Quota};
 use crate::window::Window;
@@ -276,6 +276,14 @@ impl Quota for SlidingWindowBuckets {
         added > 0
     }
 
+    fn overcharge(&self, usage: &mut SubWindowsUsage, units: u64) -> bool {
+        let added = units.min(PRODUCT_MAX.saturating_sub(usage.used()));
+        if added > 0 {
+            usage.add(added);
+        }
+        added > 0
+    }
+
     fn settle(&self, usage: &mut SubWindowsUsage, settlements: &[Settlement]) -> bool {
         let GrantedOf {
             index,
@@ -331,14 +339,18 @@ impl Quota for SlidingWindowBuckets {
     }
 
     fn refund(&self, usage: &mut SubWindowsUsage, charged_at_ms: u64, units: u64) -> bool {
+        let taken = self.uncount(usage, charged_at_ms, units);
+        usage.live.retain(|count| count.used > 0 || !taken);
+        taken
+    }
+
+    fn uncount(&self, usage: &mut SubWindowsUsage, charged_at_ms: u64, units: u64) -> bool {
         let index = charged_at_ms.cast_signed().div_euclid(self.width_ms());
         let charged = usage.live.iter_mut().find(|count| count.index == index);
         let Some(charged) = charged.filter(|_| usage.as_written) else {
             return false;
         };
-        let taken = granted::lower(&mut charged.used, usage.granted.out(index), units);
-        usage.live.retain(|count| count.used > 0);
-        taken > 0
+        granted::lower(&mut charged.used, usage.granted.out(index), units) > 0
     }
 
     fn wait_ms(&self, usage: &SubWindowsUsage, cost: u64) -> u64 {
@@ -359,7 +371,10 @@ impl Quota for SlidingWindowBuckets {
             .map_or(0, |newest| self.forgotten_after_ms(usage, newest.index))
     }
 
-    fn save(&self, usage: SubWindowsUsage) -> SlidingWindowBucketsState {
+    fn save(&self, mut usage: SubWindowsUsage) -> SlidingWindowBucketsState {
+        if usage.live.is_empty() {
+            usage.add(0); // as the script, which has to store something
+        }
         SlidingWindowBucketsState {
             width_ms: self.width_ms(),
             counts: usage.live,

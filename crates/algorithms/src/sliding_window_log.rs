@@ -23,6 +23,9 @@ use crate::{Numbers, ParameterError, Parameters, State, kinds};
 /// The largest N, and so the most entries of a log. The script's running total wraps above it.
 const LIMIT_MAX: u64 = 100_000;
 
+/// The most units that a log counts: its running total wraps above that.
+const USED_MAX: u64 = 999_999;
+
 /// A log's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct SlidingWindowLog {
@@ -219,6 +222,12 @@ impl Quota for SlidingWindowLog {
         added > 0
     }
 
+    fn overcharge(&self, usage: &mut LogUsage<'_>, units: u64) -> bool {
+        let added = units.min(USED_MAX.saturating_sub(usage.used()));
+        usage.added += added;
+        added > 0
+    }
+
     fn credit(&self, usage: &mut LogUsage<'_>, units: u64) {
         let added = usage.added.min(units);
         usage.added -= added;
@@ -250,6 +259,11 @@ impl Quota for SlidingWindowLog {
             usage.taken = (place, units.min(entry.total - entries.total_before(place)));
         }
         few
+    }
+
+    /// Entries have no way to be lowered beside an addition.
+    fn uncount(&self, _usage: &mut LogUsage<'_>, _at_ms: u64, _units: u64) -> bool {
+        false
     }
 
     fn wait_ms(&self, usage: &LogUsage<'_>, cost: u64) -> u64 {

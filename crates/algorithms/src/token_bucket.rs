@@ -8,10 +8,11 @@
 //! What is stored is the debt at the last admission, never "tokens left":
 //! absent means unused, and an edit of the limit needs no migration.
 
-use crate::bucket::Bucket;
+use crate::bucket::{Bucket, OWED_MAX};
 use crate::lease::{Lease, LeaseAsk, Leases, Settlement};
 use crate::level::Level;
 use crate::quota::{Loaded, Quota};
+use crate::reservations::Debt;
 use crate::{Numbers, ParameterError, Parameters, State, kinds};
 
 /// A token bucket's numbers.
@@ -31,6 +32,9 @@ pub struct TokenBucketState {
     pub parts_per_unit: u64,
     /// Units leased out; `None`: none.
     pub leases: Option<Leases>,
+    /// Of the debt, parts that were charged beyond the capacity. They drain first, and a capacity
+    /// that is lowered forgives none of them.
+    pub over: u64,
 }
 
 /// A token bucket at one instant.
@@ -40,6 +44,10 @@ pub(crate) struct TokenBucketUsage {
     pub level: Level,
     /// How much later than the caller's time that is.
     pub ahead_ms: u64,
+    /// Parts of the debt that were charged beyond the capacity.
+    over: u64,
+    /// Whether the debt was cut to a capacity that was lowered.
+    cut: bool,
 }
 
 impl TokenBucket {
@@ -96,6 +104,8 @@ impl Quota for TokenBucket {
             let usage = TokenBucketUsage {
                 level: Level::new(&self.bucket, 0, None, now_ms, ttl_ms),
                 ahead_ms: 0,
+                over: 0,
+                cut: false,
             };
             return Loaded {
                 usage,
@@ -103,18 +113,24 @@ impl Quota for TokenBucket {
             };
         };
         let ahead_ms = state.at_ms.saturating_sub(now_ms);
-        let shifted = (ahead_ms > self.bucket.horizon_ms()).then(|| TokenBucketState {
+        let over = self.bucket.adopt_over(state.over, state.parts_per_unit);
+        let shifted = (ahead_ms > self.bucket.horizon_over_ms(over)).then(|| TokenBucketState {
             at_ms: now_ms,
             leases: state.leases.map(|leases| leases.moved_back(ahead_ms)),
             ..*state
         });
         let state = shifted.as_ref().unwrap_or(state);
         let clamped_ms = now_ms.max(state.at_ms);
-        let owed = self.bucket.adopt(state.debt, state.parts_per_unit);
-        let debt = self.bucket.drained(owed, clamped_ms - state.at_ms);
+        let level = state.debt.saturating_sub(state.over);
+        let owed = self.bucket.adopt(level, state.parts_per_unit) + over;
+        let elapsed_ms = clamped_ms - state.at_ms;
+        let debt = self.bucket.drained(owed.min(OWED_MAX), elapsed_ms);
+        let unit = self.bucket.parts_per_unit;
         let usage = TokenBucketUsage {
             level: Level::new(&self.bucket, debt, state.leases, clamped_ms, ttl_ms),
             ahead_ms: clamped_ms - now_ms,
+            over: self.bucket.drained(over, elapsed_ms).min(debt),
+            cut: level > self.bucket.full() && state.parts_per_unit == unit,
         };
         Loaded { usage, shifted }
     }
@@ -125,6 +141,28 @@ impl Quota for TokenBucket {
 
     fn charge(&self, usage: &mut TokenBucketUsage, units: u64) -> bool {
         usage.level.charge(&self.bucket, units)
+    }
+
+    /// What does not fit is owed beyond the capacity.
+    fn overcharge(&self, usage: &mut TokenBucketUsage, units: u64) -> bool {
+        let before = usage.level.debt;
+        let debt = (before + self.bucket.owed(units)).min(OWED_MAX);
+        let fitting = self.bucket.full().saturating_sub(before);
+        usage.over += (debt - before).saturating_sub(fitting);
+        usage.level.debt = debt;
+        debt > before
+    }
+
+    fn debt(&self, usage: &TokenBucketUsage) -> Option<Debt> {
+        Some(Debt {
+            parts: usage.level.debt,
+            per_unit: self.bucket.parts_per_unit,
+            cut: usage.cut,
+        })
+    }
+
+    fn forgive(&self, usage: &mut TokenBucketUsage, parts: u64) {
+        usage.level.forgive(&self.bucket, parts);
     }
 
     fn settle(&self, usage: &mut TokenBucketUsage, settlements: &[Settlement]) -> bool {
@@ -164,6 +202,7 @@ impl Quota for TokenBucket {
             at_ms: usage.level.now_ms,
             parts_per_unit: self.bucket.parts_per_unit,
             leases: usage.level.leases,
+            over: usage.over.min(usage.level.debt),
         }
     }
 }

@@ -261,6 +261,17 @@ pub struct LimitAnswer {
     pub slot: Option<Slot>,
     /// Units of this check that are to be settled when the response has ended.
     pub reservation: Option<Reservation>,
+    /// What came of the check's settlements. No encoding has it.
+    pub settled: Settled,
+}
+
+/// What came of settlements, in units.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Settled {
+    /// Given back of what was reserved.
+    pub given_back: u64,
+    /// Charged beyond what was reserved.
+    pub excess: u64,
 }
 
 impl Slot {
@@ -334,6 +345,7 @@ pub(crate) mod tests {
             lease: None,
             slot: None,
             reservation: None,
+            settled: Settled::default(),
         }
     }
 }

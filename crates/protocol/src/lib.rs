@@ -18,7 +18,7 @@ mod summary;
 
 pub use check::{
     Answer, Check, CostSettlement, Debit, Free, Lease, LeaseRequest, LimitAnswer, LimitCost,
-    OwnUnits, Reservation, ServiceCheck, ServicePart, Settlement, Slot,
+    OwnUnits, Reservation, ServiceCheck, ServicePart, Settled, Settlement, Slot,
 };
 pub use error::{ApiError, ErrorCode};
 pub use headers::{

@@ -1,6 +1,7 @@
 //! A check resolved against a policy: which buckets it touches, and with what numbers.
 
 mod answer;
+mod costs;
 mod lease;
 mod query;
 mod service;
@@ -12,6 +13,7 @@ use algorithms::{
 use policy::{Compiled, Limit, Match, Mode, Name, Resolved};
 use protocol::{Answer, Check};
 
+pub use costs::BucketCosts;
 use lease::Lease;
 use query::{Query, reports_on};
 
@@ -72,6 +74,8 @@ pub struct Bucket {
     /// The label of the calendar window that they were admitted in; `None`: that of now.
     pub debit_serial: Option<u64>,
     lease: Option<Box<Lease>>,
+    /// Of a limit whose responses say their cost: what is reserved and settled.
+    pub costs: Option<Box<BucketCosts>>,
     /// Slots of a queue that requests gave up, and what becomes of slots of requests in flight.
     pub free: Vec<Freed>,
     /// How it takes part.
@@ -88,15 +92,23 @@ impl Bucket {
         mode: Mode,
         keys: &Keys,
     ) -> Self {
+        let owing = algorithm.owing_beyond();
+        let algorithm = if limit.settles() { &owing } else { algorithm };
         let kind = algorithm.kind();
         let (debit, debit_serial) = asked.debit(limit, kind);
+        let key = keys.bucket_of(policy.domain(), limit, values);
+        let costs = limit.response_price().map(|price| {
+            let key = keys.reservations_of(&key);
+            Box::new(BucketCosts::new(key, limit, price, asked))
+        });
         Self {
-            key: keys.bucket_of(policy.domain(), limit, values),
+            key,
+            costs,
             algorithm: asked.algorithm(algorithm),
             generation: limit.generation,
             cost: match kind {
                 Kind::Concurrency => asked.cost(&limit.name, kind).min(1),
-                _ => limit.cost.saturating_mul(asked.cost(&limit.name, kind)),
+                _ => asked.units(limit, algorithm),
             },
             debit,
             debit_serial,
@@ -230,6 +242,7 @@ impl<'p> CheckPlan<'p> {
             debit_serial: bucket.debit_serial,
             lease: bucket.lease.as_ref().map(|lease| lease.ask()),
             free: &bucket.free,
+            costs: bucket.costs.as_deref().map(BucketCosts::as_script),
             mode: bucket.mode,
         });
         ScriptCheck {

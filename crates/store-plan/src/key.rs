@@ -12,6 +12,7 @@
 //! | `rl:fleet:SLOT` | HASH, each limiter's fleet report of a time slot |
 //! | `rl:{D}:a:SLOT` | HASH, each limiter's activity report of a time slot |
 //! | `rl:b:D:LIMIT:VALUES…` | one bucket; with `partition`, `rl:b:D:LIMIT:{PARTITION…}:VALUES…` |
+//! | `rl:r:{BUCKET}` | HASH, the reservations of one bucket, in its cluster slot: BUCKET is the bucket's whole key |
 //! | `rl:sim:{RUN}:BUCKET` | one bucket of a simulation; goes by itself |
 //! | `rl:edits` | channel, one message per edit |
 //!
@@ -168,6 +169,15 @@ impl Keys {
         values: &[Option<impl AsRef<[u8]>>],
     ) -> String {
         self.bucket(domain, &limit.name, &limit.per, &limit.partition, values)
+    }
+
+    /// The key of a bucket's reservations, in the same cluster slot.
+    pub fn reservations_of(&self, bucket: &str) -> String {
+        if bucket.contains('{') {
+            format!("{}r:{bucket}", self.prefix)
+        } else {
+            format!("{}r:{{{bucket}}}", self.prefix)
+        }
     }
 
     /// `per` and `values` go together; of `partition`, the names that are in `per` count.

@@ -133,6 +133,7 @@ fn measure(server: &mut Server, column: usize) {
             cost: 1,
             debit: 0,
             debit_serial: None,
+            costs: None,
             lease: Leasing::default(),
             mode: Mode::Enforce,
         };

@@ -44,6 +44,7 @@ impl Limiter {
             cost: 1,
             debit: 0,
             debit_serial: None,
+            costs: None,
             lease: Leasing::default(),
             mode: Mode::Enforce,
         }

@@ -184,6 +184,7 @@ fn what_is_given_back_is_left_and_nothing_beyond_the_quota() {
             cost: 20,
             debit: 0,
             debit_serial: None,
+            costs: None,
             lease: Leasing::default(),
             mode: Mode::Enforce,
         };
@@ -249,6 +250,7 @@ fn a_log_and_sub_windows_forget_the_newest_first() {
             cost: 40,
             debit: 0,
             debit_serial: None,
+            costs: None,
             lease: Leasing::default(),
             mode: Mode::Enforce,
         };

@@ -91,6 +91,7 @@ impl<'a> World<'a> {
         let limits = buckets.iter().map(|i| {
             let bucket = &self.buckets[*i];
             ScriptLimit {
+                costs: None,
                 key: bucket.key.as_bytes(),
                 algorithm: &bucket.algorithm,
                 generation: 1,
@@ -191,6 +192,7 @@ impl<'a> World<'a> {
                 cost: admitted.units,
                 debit: 0,
                 debit_serial: None,
+                costs: None,
                 lease: Leasing::default(),
                 mode: Mode::Enforce,
             };
@@ -398,6 +400,7 @@ fn a_spread_check_knows_whether_it_has_settled() {
         returned: 1,
     }];
     let limit = |key: &'static str, settle| ScriptLimit {
+        costs: None,
         key: key.as_bytes(),
         algorithm: &algorithm,
         generation: 1,

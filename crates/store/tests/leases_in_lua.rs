@@ -51,6 +51,7 @@ impl Bucket for Scripted {
             settle: &question.settle,
         };
         let limit = ScriptLimit {
+            costs: None,
             key: KEY.as_bytes(),
             algorithm: &self.algorithm,
             generation: 1,

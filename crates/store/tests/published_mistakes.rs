@@ -43,6 +43,7 @@ fn subject(kind: Kind, units: u64, period_ms: u64, cost: u64) -> Subject {
         cost,
         debit: 0,
         debit_serial: None,
+        costs: None,
         lease: Leasing::default(),
         mode: Mode::Enforce,
     }

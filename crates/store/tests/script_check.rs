@@ -17,6 +17,7 @@ fn algorithm(kind: Kind, units: u64, period_ms: u64) -> Algorithm {
 fn limit<'a>(key: &'a str, algorithm: &'a Algorithm, cost: u64) -> ScriptLimit<'a> {
     let key = key.as_bytes();
     ScriptLimit {
+        costs: None,
         key,
         algorithm,
         generation: 1,

@@ -28,6 +28,7 @@ fn subject(kind: Kind, sub_windows: u64) -> Subject {
         cost: 1,
         debit: 0,
         debit_serial: None,
+        costs: None,
         lease: Leasing::default(),
         mode: Mode::Enforce,
     }

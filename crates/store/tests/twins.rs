@@ -127,6 +127,52 @@ fn compare(twin: &mut dyn Engine, steps: u64) {
     assert!(taken > steps / 100, "{taken} charges were refunded");
 }
 
+/// Walks of reservations, whose settlements are late, repeated and made up.
+fn compare_costs(twin: &mut dyn Engine, steps: u64) {
+    let (mut made, mut given_back, mut excess) = (0, 0, 0);
+    for seed in first_seed()..first_seed() + steps.div_ceil(2 * STEPS_PER_WALK) {
+        let mut rust = RustEngine::default();
+        let mut walk = Walk::of_costs(seed);
+        let mut chance = Random::new(seed ^ 0xc057);
+        for step in 0..2 * STEPS_PER_WALK {
+            let (now_ms, subjects) = walk.costs_step();
+            let options = Options {
+                peek: chance.one_in(9),
+                force: chance.one_in(25),
+                debits: match chance.below_len(5) {
+                    0 => Debits::Reported,
+                    _ => Debits::Admitted,
+                },
+            };
+            let at = format!("seed {seed} step {step}");
+            let expected = check_both(&mut rust, twin, &subjects, now_ms, options, &at);
+            if let Ok(verdict) = &expected {
+                walk.observe_costs(subjects.first().unwrap(), verdict);
+                let reserved = verdict.limits.first().unwrap().reserved;
+                made += u64::from(reserved.number > 0);
+                given_back += u64::from(reserved.given_back > 0);
+                excess += u64::from(reserved.excess > 0);
+            }
+        }
+    }
+    let often = steps / 50;
+    assert!(
+        made > often && given_back > often && excess > often,
+        "{made} {given_back} {excess}"
+    );
+}
+
+#[test]
+fn costs_in_an_interpreter() {
+    compare_costs(&mut LuaRedis::new(), steps());
+}
+
+#[test]
+#[ignore = "needs a server"]
+fn costs_on_redis() {
+    compare_costs(&mut Server::start(harness::Engine::Redis), steps());
+}
+
 #[test]
 fn in_an_interpreter() {
     compare(&mut LuaRedis::new(), steps());
@@ -280,6 +326,7 @@ fn a_logs_total_wraps() {
         cost: 0,
         debit: 0,
         debit_serial: None,
+        costs: None,
         lease: Leasing::default(),
         mode: Mode::Enforce,
     };
@@ -312,6 +359,7 @@ fn a_question_after_a_step_back_leaves_the_grants_of_a_sub_window() {
         cost: 0,
         debit: 0,
         debit_serial: None,
+        costs: None,
         lease: Leasing {
             ttl_ms: 20,
             ..Leasing::default()

@@ -112,6 +112,7 @@ fn run(scenario: &Value, engine: &mut dyn Engine) -> Vec<String> {
                 cost: step["cost"].as_u64().unwrap(),
                 debit: 0,
                 debit_serial: None,
+                costs: None,
                 lease: Leasing::default(),
                 mode: Mode::Enforce,
             })

@@ -66,6 +66,9 @@ impl Check {
         let named: Vec<&str> = self.limits.iter().map(String::as_str).collect();
         session.warn_of_pause(&policy, &named);
         let request = Request {
+            costs: Vec::new(),
+            reserve: false,
+            settle: Vec::new(),
             descriptor,
             cost: self.cost,
             peek: self.peek,

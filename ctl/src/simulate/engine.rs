@@ -57,6 +57,7 @@ impl Engine for Local {
         let parts: Vec<Part<'_>> = subjects
             .iter()
             .map(|subject| Part {
+                costs: None,
                 algorithm: &subject.algorithm,
                 generation: subject.generation,
                 stored: self.buckets.get(&subject.bucket),

@@ -290,6 +290,7 @@ fn checked(allowed: bool) -> LimitAnswer {
         lease: None,
         slot: None,
         reservation: None,
+        settled: protocol::Settled::default(),
     }
 }
 

@@ -9,7 +9,7 @@ use hyper::{
     header::{CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER},
     http::request::Parts,
 };
-use policy::Name;
+use policy::{Descriptor, Name};
 use protocol::{
     Answer, ApiError, CHECK_CBOR, CHECK_JSON, Check, ErrorCode,
     compact::{Batch, BatchAnswer},
@@ -63,6 +63,7 @@ impl Api {
         let deadline = Instant::now() + self.bounds.store_timeout;
         let mut checks = request.checks;
         trace::set_request(&request.domain, checks.len());
+        let reserving = Reserving::of(&request.domain, &checks);
         if request.batch {
             if deny != StatusCode::OK {
                 let message = "a batch has no status of its own; it is for single checks";
@@ -70,7 +71,7 @@ impl Api {
             }
             let decided = self.decide(&request.domain, checks, deadline, None).await?;
             trace::decided(&decided.decisions);
-            return batch_response(&decided);
+            return batch_response(&decided, &reserving);
         }
         let (decided, reason) = match (request.wait_ms, checks.pop()) {
             (1.., Some(check)) => {
@@ -87,7 +88,9 @@ impl Api {
             }
         };
         trace::decided(&decided.decisions);
-        single_response(&decided, reason, deny)
+        let token = decided.decisions.first().and_then(|d| d.as_ref().ok());
+        let token = token.and_then(|answer| reserving.token(0, answer));
+        single_response(&decided, reason, deny, token)
     }
 
     async fn check_compact(&self, address: IpAddr, body: Received) -> Answered {
@@ -207,13 +210,36 @@ fn deny_status(head: &Parts) -> Result<StatusCode, ApiError> {
     Ok(status)
 }
 
-fn batch_response(decided: &Decided) -> Answered {
+/// What the tokens of reservations name, beside the answers.
+struct Reserving<'d> {
+    domain: &'d Name,
+    /// Of the checks that reserve.
+    descriptors: Vec<Option<Descriptor>>,
+}
+
+impl<'d> Reserving<'d> {
+    fn of(domain: &'d Name, checks: &[Check]) -> Self {
+        let descriptor = |check: &Check| check.reserve.then(|| check.descriptor.clone());
+        Self {
+            domain,
+            descriptors: checks.iter().map(descriptor).collect(),
+        }
+    }
+
+    fn token(&self, check: usize, answer: &Answer) -> Option<String> {
+        let descriptor = self.descriptors.get(check)?.as_ref()?;
+        json::token(self.domain, descriptor, answer)
+    }
+}
+
+fn batch_response(decided: &Decided, reserving: &Reserving<'_>) -> Answered {
     if let Some(error) = decided.all_failed() {
         return Err(error);
     }
     let policy = &decided.policy.compiled;
-    let results = decided.decisions.iter().map(|decision| match decision {
-        Ok(answer) => Ok(Reply::new(answer, policy)),
+    let decisions = decided.decisions.iter().enumerate();
+    let results = decisions.map(|(at, decision)| match decision {
+        Ok(answer) => Ok(Reply::new(answer, policy).reserved_as(reserving.token(at, answer))),
         Err(error) => Err(refusal::of_check(error)),
     });
     let body = json::batch_reply(policy.revision().number, results);
@@ -222,13 +248,18 @@ fn batch_response(decided: &Decided) -> Answered {
     Ok(response)
 }
 
-fn single_response(decided: &Decided, reason: Option<Reason>, deny: StatusCode) -> Answered {
+pub(super) fn single_response(
+    decided: &Decided,
+    reason: Option<Reason>,
+    deny: StatusCode,
+    token: Option<String>,
+) -> Answered {
     let answer = match decided.decisions.first() {
         Some(Ok(answer)) => answer,
         Some(Err(error)) => return Err(refusal::of_check(error)),
         None => return Err(ApiError::new(ErrorCode::Internal, "no decision")),
     };
-    let mut reply = Reply::new(answer, &decided.policy.compiled);
+    let mut reply = Reply::new(answer, &decided.policy.compiled).reserved_as(token);
     if let Some(reason) = reason {
         reply = reply.because(reason);
     }

@@ -155,6 +155,7 @@ impl CheckSummary {
         for limit in &answer.limits {
             counters.granted(limit);
             counters.slot(limit);
+            counters.reserved(limit);
             if self.charging && !self.settled.contains(&limit.name) {
                 counters.decided(limit);
             }

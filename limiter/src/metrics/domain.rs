@@ -7,7 +7,9 @@ use prometheus_client::metrics::counter::Counter;
 use protocol::{DecidedBy, LimitAnswer, Outcome, Settlement, compact::Tally};
 use store::LimitActivity;
 
-use super::{decisions::LimitDecisions, leases::LeaseCounters, slots::SlotCounters};
+use super::{
+    costs::CostCounters, decisions::LimitDecisions, leases::LeaseCounters, slots::SlotCounters,
+};
 
 /// The counters of one domain at one revision, found once and not for every check.
 #[derive(Debug)]
@@ -28,6 +30,8 @@ pub(super) struct LimitCounters {
     pub(super) leases: LeaseCounters,
     /// Of a limit on requests in flight.
     pub(super) slots: Option<SlotCounters>,
+    /// Of a limit whose responses say their cost.
+    pub(super) costs: Option<CostCounters>,
 }
 
 /// What the counters of one limit say.
@@ -69,6 +73,7 @@ impl DomainCounters {
                 decisions: _,
                 leases: _,
                 slots: _,
+                costs: _,
             } = counters;
             let counts = LimitCounts {
                 // In the order of `Outcome::ALL`.
@@ -134,6 +139,17 @@ impl DomainCounters {
                 let gone = slot.start_ms.count_ones() + slot.parts.count_ones();
                 slots.lapsed.inc_by(gone.into());
             }
+        }
+    }
+
+    /// Counts what was reserved, and what came of settlements.
+    pub(crate) fn reserved(&self, answer: &LimitAnswer) {
+        let counters = self.limits.get(&answer.name);
+        if let Some(costs) = counters.and_then(|counters| counters.costs.as_ref()) {
+            let reserved = answer.reservation.map_or(0, |reserved| reserved.units);
+            costs.reserved.inc_by(reserved);
+            costs.given_back.inc_by(answer.settled.given_back);
+            costs.excess.inc_by(answer.settled.excess);
         }
     }
 

@@ -13,6 +13,7 @@ mod answers;
 mod bounds;
 mod cluster;
 mod comparing;
+mod costs;
 mod decisions;
 mod edits;
 mod fleet;

@@ -40,8 +40,10 @@ fn an_edit_a_reset_and_a_clock_that_stepped_back_refuse_older_names() {
 fn the_state_of_a_meter_is_continued() {
     let mut bucket = Bucket::new();
     bucket.stored = Some(Stored {
+        reservations: None,
         generation: 1,
         state: State::TokenBucket(TokenBucketState {
+            over: 0,
             debt: 500,
             at_ms: START_MS,
             parts_per_unit: 50,

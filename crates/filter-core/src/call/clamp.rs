@@ -75,6 +75,7 @@ mod tests {
             lease: None,
             slot: None,
             reservation: None,
+            settled: protocol::Settled::default(),
         };
         clamp_numbers(&mut limit_answer);
         assert_eq!(

@@ -249,6 +249,7 @@ impl Limiter {
                 let name = &found.limit.name;
                 let cost = if skips(name) { 0 } else { check.cost };
                 check::Part {
+                    costs: None,
                     algorithm: &change.algorithm,
                     generation: found.limit.generation,
                     stored: self.buckets.get(bucket),
@@ -361,6 +362,8 @@ fn settlement(settled: &Settlement) -> algorithms::Settlement {
 fn settled(found: &Match<'_, '_>, verdict: &LimitVerdict) -> LimitAnswer {
     let algorithm = found.limit.quota.algorithm();
     LimitAnswer {
+        reservation: None,
+        settled: protocol::Settled::default(),
         name: found.limit.name.clone(),
         generation: found.limit.generation,
         bucket: Vec::new(),

@@ -3,7 +3,7 @@
 use policy::{Name, Revision};
 
 use super::{DecodeError, MAX_NAMES, Reader, Table, Writer};
-use crate::{Answer, ErrorCode, Lease, LimitAnswer, MAX_CHECKS, Mode};
+use crate::{Answer, ErrorCode, Lease, LimitAnswer, MAX_CHECKS, Mode, Settled};
 
 /// The answers to a [`super::Batch`].
 ///
@@ -196,6 +196,7 @@ fn read_limit(reader: &mut Reader<'_>, limits: &[Name]) -> Result<LimitAnswer, D
                 0..3 => None,
                 _ => Some(reader.reservation()?),
             },
+            settled: Settled::default(),
         })
     })
 }

@@ -112,7 +112,7 @@ prop_compose! {
         let lease = lease.map(|(units, epoch, ttl_ms)| Lease { units, epoch, ttl_ms });
         LimitAnswer {
             name, generation, bucket: Vec::new(), mode, allowed, charged, limit, window_ms,
-            remaining, retry_after_ms, reset_after_ms, delay_ms, hidden, lease, slot, reservation,
+            remaining, retry_after_ms, reset_after_ms, delay_ms, hidden, lease, slot, reservation, settled: crate::Settled::default(),
         }
     }
 }

@@ -31,6 +31,7 @@ impl LimitPlan<'_> {
             lease: None,
             slot: None,
             reservation: None,
+            settled: protocol::Settled::default(),
         };
         match self.what {
             Target::Unlimited => {}
@@ -44,6 +45,9 @@ impl LimitPlan<'_> {
                 answer.window_ms = bucket.algorithm.window_ms();
                 if let Some(verdict) = buckets.next().and_then(|at| verdicts.get(at)) {
                     fill(&mut answer, verdict);
+                    let costs = bucket.costs.as_deref();
+                    let (number, units) = (verdict.reserved.number, verdict.charged);
+                    answer.reservation = costs.and_then(|c| c.reservation(number, units));
                 }
                 if bucket.algorithm.kind() == Kind::Concurrency {
                     complete(&mut answer);
@@ -85,6 +89,10 @@ fn fill(answer: &mut LimitAnswer, verdict: &LimitVerdict) {
     };
     answer.reset_after_ms = decision.reset_after_ms;
     answer.delay_ms = decision.delay_ms;
+    answer.settled = protocol::Settled {
+        given_back: verdict.reserved.given_back,
+        excess: verdict.reserved.excess,
+    };
     answer.lease = verdict.lease.map(|lease| protocol::Lease {
         units: lease.units,
         epoch: lease.epoch,

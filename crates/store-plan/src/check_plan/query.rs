@@ -20,7 +20,8 @@ pub(super) enum Query<'c> {
 /// Whether a check settles leases of a limit, wants some, or frees its slots.
 pub(super) fn reports_on(check: &Check, limit: &Name) -> bool {
     let frees = || check.free.iter().any(|free| free.limit == *limit);
-    check.leases.iter().any(|lease| lease.limit == *limit) || frees()
+    let settles = || check.settle.iter().any(|settled| settled.limit == *limit);
+    check.leases.iter().any(|lease| lease.limit == *limit) || frees() || settles()
 }
 
 impl Query<'_> {
@@ -31,6 +32,25 @@ impl Query<'_> {
             Self::By(check) => check.cost,
             Self::Alone(cost) => cost,
             Self::Part(part, own, _) => units(part, own, kind).0,
+        }
+    }
+
+    /// What is charged, in units: what the check brings for this limit, or the limit's own cost of
+    /// each request. No reservation is more than its limit gives to one request.
+    pub(super) fn units(self, limit: &Limit, algorithm: &Algorithm) -> u64 {
+        let (requests, capacity) = (self.cost(&limit.name, algorithm.kind()), algorithm.limit());
+        let Self::By(check) = self else {
+            return match limit.response_price() {
+                None => requests.saturating_mul(limit.cost),
+                Some(_) => requests,
+            };
+        };
+        let own = check.costs.iter().find(|cost| cost.limit == limit.name);
+        let settled = check.skip.contains(&limit.name);
+        match (own.filter(|_| !settled), limit.response_price()) {
+            (Some(own), Some(price)) if own.reserve => price.reserve.capped(own.units, capacity),
+            (Some(own), _) => own.units,
+            (None, _) => requests.saturating_mul(limit.units_of(&check.descriptor, capacity)),
         }
     }
 

@@ -1,7 +1,7 @@
 //! The reply's integers as verdicts.
 
 use algorithms::check::{LimitVerdict, Verdict};
-use algorithms::{Decision, Lease, QueueSlot, RetryAfter};
+use algorithms::{Decision, Lease, QueueSlot, Reserved, RetryAfter};
 
 use super::{ScriptCheck, packed::unpack};
 
@@ -82,6 +82,10 @@ fn decode_check(
         } else {
             None
         };
+        let reserved = match limit.costs {
+            Some(_) => reserved(numbers)?,
+            None => Reserved::default(),
+        };
         match row.fits {
             STALE => {
                 let generation = unsigned(row.charged)?;
@@ -98,6 +102,7 @@ fn decode_check(
                 lease: leases.lease()?,
                 slot,
                 leased: unsigned(leases.leased)?,
+                reserved,
             }),
         }
     }
@@ -132,11 +137,23 @@ fn charged(
             lease: None,
             slot: None,
             leased: 0,
+            reserved: Reserved::default(),
         });
     }
     Ok(Verdict {
         allowed: true,
         limits,
+    })
+}
+
+/// What became of reservations.
+fn reserved(numbers: &mut impl Iterator<Item = i64>) -> Result<Reserved, MalformedReply> {
+    let mut next = || unsigned(numbers.next().ok_or(MalformedReply)?);
+    Ok(Reserved {
+        number: next()?,
+        given_back: next()?,
+        excess: next()?,
+        open: next()?,
     })
 }
 

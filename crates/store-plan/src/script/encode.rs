@@ -1,6 +1,6 @@
 //! Checks as KEYS and ARGV.
 
-use algorithms::check::{Mode, Options};
+use algorithms::check::{Costs, Mode, Options};
 use algorithms::{Algorithm, Debits, Freed, LeaseAsk, PROXY_MARKS, QueueSlot};
 
 use super::{packed, weight};
@@ -25,8 +25,19 @@ pub struct ScriptLimit<'a> {
     pub lease: Option<LeaseAsk<'a>>,
     /// Slots of a queue that requests gave up.
     pub free: &'a [Freed],
+    /// Of a limit whose responses say their cost.
+    pub costs: Option<ScriptCosts<'a>>,
     /// How it takes part.
     pub mode: Mode,
+}
+
+/// What a check reserves and settles at one limit.
+#[derive(Clone, Copy, Debug)]
+pub struct ScriptCosts<'a> {
+    /// The key of the bucket's reservations, in its slot.
+    pub key: &'a [u8],
+    /// What is asked.
+    pub costs: Costs<'a>,
 }
 
 /// One request against several limits, all or nothing. The keys are distinct.
@@ -43,7 +54,10 @@ impl ScriptCheck<'_> {
     pub fn weight(&self) -> usize {
         let limits = self.limits.iter();
         limits
-            .map(|limit| weight(limit.algorithm, limit.lease.is_some()) + limit.free.len() / 4)
+            .map(|limit| {
+                let settled = limit.costs.map_or(0, |c| 2 + c.costs.settle.len() / 4);
+                weight(limit.algorithm, limit.lease.is_some()) + limit.free.len() / 4 + settled
+            })
             .sum()
     }
 }
@@ -97,6 +111,7 @@ const GIVEN_BACK: i64 = 8;
 const OBSERVED: i64 = 16;
 const LEASED: i64 = 32;
 const FREEING: i64 = 64;
+const PRICED: i64 = 128;
 
 /// How many of the latest forms a check is compared with: the checks of a batch are of few kinds, and
 /// where they are not, looking further would cost more than it saves.
@@ -113,6 +128,8 @@ pub fn encode<'a>(checks: &[ScriptCheck<'a>], clock: Clock) -> ScriptCall<'a> {
     let mut asked = Vec::with_capacity(checks.len());
     for check in checks {
         keys.extend(check.limits.iter().map(|limit| limit.key));
+        let priced = check.limits.iter().filter_map(|limit| limit.costs);
+        keys.extend(priced.map(|costs| costs.key));
         let start = args.len();
         encode_form(&mut args, check);
         asked.push(number_of_last(&mut forms, &mut args, start));
@@ -158,8 +175,9 @@ fn encode_form(args: &mut Vec<i64>, check: &ScriptCheck<'_>) {
         };
         let leased = limit.lease.map_or(0, |_| LEASED);
         let freeing = if limit.free.is_empty() { 0 } else { FREEING };
+        let priced = limit.costs.map_or(0, |_| PRICED);
         args.extend([
-            i64::from(numbers.kind) + observed + leased + freeing,
+            i64::from(numbers.kind) + observed + leased + freeing + priced,
             exact(limit.generation),
             exact(limit.cost),
             exact(limit.debit),
@@ -178,7 +196,22 @@ fn encode_form(args: &mut Vec<i64>, check: &ScriptCheck<'_>) {
                 args.push(exact(*units));
             }
         }
+        if let Some(ScriptCosts { costs, .. }) = &limit.costs {
+            encode_costs(args, costs);
+        }
         encode_edges(args, limit.algorithm, limit.debit_serial);
+    }
+}
+
+fn encode_costs(args: &mut Vec<i64>, costs: &Costs<'_>) {
+    args.extend([costs.secret.map_or(-1, exact), integer(costs.settle.len())]);
+    for settlement in costs.settle {
+        args.extend([
+            exact(settlement.number),
+            exact(settlement.secret),
+            exact(settlement.reserved),
+            exact(settlement.units),
+        ]);
     }
 }
 
@@ -249,6 +282,7 @@ mod tests {
                 debit_serial: None,
                 lease: None,
                 free: &[],
+                costs: None,
                 mode: Mode::Enforce,
             }],
             options: Options::default(),
@@ -282,6 +316,8 @@ mod tests {
                     debit_serial: None,
                     lease: None,
                     free: &[],
+                    costs: None,
+                    costs: None,
                     mode: Mode::Enforce,
                 }],
                 options: Options::default(),

@@ -70,6 +70,7 @@ const LIBRARY: &[(&str, &str)] = library![
     "refund.lua",
     "sliding_window.lua",
     "concurrency.lua",
+    "reservations.lua",
 ];
 
 /// Replaces each line `-- include: NAME` by that file.

@@ -58,6 +58,7 @@ mod tests {
             debit_serial: None,
             lease: None,
             free: &[],
+            costs: None,
             mode: algorithms::check::Mode::Enforce,
         }
     }

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use algorithms::Ask;
 use algorithms::check::{Part, Stored, Verdict, check};
+use algorithms::{Ask, SETTLE_WITHIN_MS};
 use store_plan::{Bucket, CheckPlan};
 
 use crate::{CheckError, Credit, CreditReport, Refusal, StoreError};
@@ -19,6 +19,14 @@ struct StoredBucket {
     stored: Stored,
     /// From then on the bucket is as good as missing; milliseconds since the epoch.
     unused_at_ms: u64,
+    /// Until then it is kept: reservations are settled late.
+    kept_until_ms: u64,
+}
+
+/// Until when a bucket is kept that is unused then.
+fn kept_until_ms(stored: &Stored, now_ms: u64, unused_at_ms: u64) -> u64 {
+    let settled = stored.reservations.as_ref().map_or(0, |_| SETTLE_WITHIN_MS);
+    unused_at_ms.max(now_ms.saturating_add(settled))
 }
 
 /// At most `max` buckets. Unused ones are forgotten when room is needed.
@@ -59,6 +67,7 @@ impl Buckets {
                 debit_serial: bucket.debit_serial,
                 lease: bucket.lease_ask(),
                 free: &bucket.free,
+                costs: bucket.costs.as_deref().map(store_plan::BucketCosts::ask),
                 mode: bucket.mode,
             })
             .collect();
@@ -67,9 +76,11 @@ impl Buckets {
         let written = planned.buckets().zip(&verdict.limits).zip(writes);
         for ((bucket, limit), write) in written {
             let Some(stored) = write else { continue };
+            let unused_at_ms = now_ms.saturating_add(limit.decision.reset_after_ms);
             let held = StoredBucket {
+                kept_until_ms: kept_until_ms(&stored, now_ms, unused_at_ms),
                 stored,
-                unused_at_ms: now_ms.saturating_add(limit.decision.reset_after_ms),
+                unused_at_ms,
             };
             self.held.insert(bucket.key.clone(), held);
         }
@@ -109,6 +120,7 @@ impl Buckets {
             return Err(CheckError::Stale);
         }
         let stored = Stored {
+            reservations: held.stored.reservations.clone(),
             generation: bucket.generation,
             state: algorithm.credit(&held.stored.state, now_ms, ttl_ms, credit.units),
         };
@@ -119,6 +131,7 @@ impl Buckets {
         if !credit.peek {
             held.stored = stored;
             held.unused_at_ms = now_ms.saturating_add(after.reset_after_ms);
+            held.kept_until_ms = kept_until_ms(&held.stored, now_ms, held.unused_at_ms);
         }
         Ok(report)
     }
@@ -151,7 +164,7 @@ impl Buckets {
     }
 
     fn sweep(&mut self, now_ms: u64) {
-        self.held.retain(|_, held| held.unused_at_ms > now_ms);
+        self.held.retain(|_, held| held.kept_until_ms > now_ms);
         self.sweep_at = (self.held.len() * 2).max(SWEEP_MIN).min(self.max);
         self.swept_at_ms = Some(now_ms);
     }
@@ -190,6 +203,7 @@ impl Buckets {
             }
             used += u64::from(held.unused_at_ms > now_ms);
             let leased = held.stored.state.reset();
+            held.stored.reservations = None;
             leased.map(|state| held.stored.state = state).is_some()
         });
         used

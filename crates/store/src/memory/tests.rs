@@ -50,6 +50,9 @@ impl Small {
             proxy: 0,
             service: None,
             slot: None,
+            costs: Vec::new(),
+            reserve: false,
+            settle: Vec::new(),
         };
         let mut results = self.store.check(&self.policy, &[check], false).await;
         results.pop().unwrap().map(|answer| answer.allowed)

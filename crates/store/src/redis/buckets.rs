@@ -223,10 +223,10 @@ impl RedisStore {
         if keys.is_empty() {
             return Ok(0);
         }
-        let none: [String; 0] = [];
-        let calls = keys
-            .iter()
-            .map(|key| Request::call(&BUCKET_RESET, &[key], &none));
+        let calls = keys.iter().map(|key| {
+            let reservations = self.keys().reservations_of(key);
+            Request::call(&BUCKET_RESET, &[key, &reservations], &[1])
+        });
         let calls: Vec<Request> = calls.collect();
         let deadline = self.control_deadline();
         let mut removed = 0;

@@ -19,6 +19,7 @@ async fn a_simulation_has_a_clock_and_buckets_of_its_own(engine: Engine) -> Resu
     let algorithm = Algorithm::new(&Parameters::new(Kind::FixedWindow, 1, DAY_MS))?;
     let check = ScriptCheck {
         limits: vec![ScriptLimit {
+            costs: None,
             key: b"a bucket: {any} name",
             algorithm: &algorithm,
             generation: 1,

@@ -15,9 +15,11 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use algorithms::check::{Mode, Options, Part, Stored, Verdict, check};
-use algorithms::{Algorithm, Ask, Charged, Decision, Freed, LeaseAsk, Settlement, State};
-use store::script::{Charge, Clock, Refunded, ScriptCheck, ScriptError, ScriptLimit};
+use algorithms::check::{Costs, Mode, Options, Part, Stored, Verdict, check};
+use algorithms::{
+    Algorithm, Ask, Charged, CostSettlement, Decision, Freed, LeaseAsk, Settlement, State,
+};
+use store::script::{Charge, Clock, Refunded, ScriptCheck, ScriptCosts, ScriptError, ScriptLimit};
 
 pub use lua_redis::LuaRedis;
 pub use server::Server;
@@ -32,7 +34,32 @@ pub struct Subject {
     pub debit: u64,
     pub debit_serial: Option<u64>,
     pub lease: Leasing,
+    pub costs: Option<Reserving>,
     pub mode: Mode,
+}
+
+/// What is reserved and settled.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reserving {
+    pub key: String,
+    pub secret: Option<u64>,
+    pub settle: Vec<CostSettlement>,
+}
+
+impl Reserving {
+    pub fn ask(&self) -> Costs<'_> {
+        Costs {
+            secret: self.secret,
+            settle: &self.settle,
+        }
+    }
+
+    fn script(&self) -> ScriptCosts<'_> {
+        ScriptCosts {
+            key: self.key.as_bytes(),
+            costs: self.ask(),
+        }
+    }
 }
 
 /// What is asked of its leases.
@@ -100,6 +127,7 @@ impl Engine for RustEngine {
                 debit_serial: subject.debit_serial,
                 lease: subject.lease.ask(),
                 free: &subject.lease.free,
+                costs: subject.costs.as_ref().map(Reserving::ask),
                 mode: subject.mode,
             })
             .collect();
@@ -186,6 +214,7 @@ pub fn script_check(subjects: &[Subject], options: Options) -> ScriptCheck<'_> {
         debit_serial: subject.debit_serial,
         lease: subject.lease.asked(),
         free: &subject.lease.free,
+        costs: subject.costs.as_ref().map(Reserving::script),
         mode: subject.mode,
     });
     ScriptCheck {

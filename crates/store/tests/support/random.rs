@@ -2,11 +2,11 @@
 
 use algorithms::check::{Mode, Verdict};
 use algorithms::{
-    Algorithm, Align, CalendarUnit, Edges, Freed, Kind, Lease, Parameters, Rate, Settlement,
-    SlotId, WeekStart,
+    Algorithm, Align, CalendarUnit, CostSettlement, Edges, Freed, Kind, Lease, Parameters, Rate,
+    Settlement, SlotId, WeekStart,
 };
 
-use super::{Leasing, Subject};
+use super::{Leasing, Reserving, Subject};
 
 /// `SplitMix64`: small, and the same everywhere.
 pub struct Random(u64);
@@ -58,6 +58,16 @@ const KINDS: [Kind; 8] = [
     Kind::SlidingWindowBuckets,
     Kind::SlidingWindow,
     Kind::Concurrency,
+];
+
+/// Those that reserve and settle.
+const COSTED: [Kind; 6] = [
+    Kind::TokenBucket,
+    Kind::TokenBucket,
+    Kind::LeakyBucket,
+    Kind::FixedWindow,
+    Kind::SlidingWindow,
+    Kind::SlidingWindowBuckets,
 ];
 
 const PERIODS: [u64; 12] = [
@@ -138,6 +148,7 @@ pub struct Walk {
     random: Random,
     limits: Vec<(Parameters, Algorithm, u64)>,
     leases: Vec<WalkLeases>,
+    reserved: Vec<CostSettlement>,
     prefix: String,
     now_ms: u64,
 }
@@ -158,6 +169,7 @@ impl Walk {
             random,
             limits,
             leases,
+            reserved: Vec::new(),
             prefix: format!("walk:{seed}"),
             now_ms,
         }
@@ -204,6 +216,88 @@ impl Walk {
         self.now_ms = self.now_ms.min((1 << 52) - 1);
         let cost = self.random.pick(&[1, 1, 1, 1, 1, 0]);
         (self.now_ms, vec![self.subject(0, cost)])
+    }
+
+    /// Of one limit whose responses say their cost, edited now and then.
+    pub fn of_costs(seed: u64) -> Self {
+        let mut walk = Self::new(seed);
+        let random = &mut walk.random;
+        let kind = random.pick(&COSTED);
+        let parameters = loop {
+            let parameters = parameters(random, kind);
+            if parameters.max_delay_ms.is_none() {
+                break parameters;
+            }
+        };
+        let algorithm = Algorithm::new(&parameters).unwrap();
+        walk.limits = vec![(parameters, algorithm, 1)];
+        walk
+    }
+
+    /// As [`Self::step`], with reservations, and settlements that are late, repeated and made up.
+    pub fn costs_step(&mut self) -> (u64, Vec<Subject>) {
+        if self.random.one_in(25) {
+            self.edit();
+        }
+        let (parameters, ..) = self.limits[0];
+        if parameters.max_delay_ms.is_some() || !COSTED.contains(&parameters.kind) {
+            *self = Self::of_costs(self.random.next());
+        }
+        if self.random.one_in(3) {
+            self.tick();
+        } else {
+            self.now_ms += self.random.below(50);
+        }
+        self.now_ms = self.now_ms.min((1 << 52) - 1);
+        let cost = self.cost(0);
+        let random = &mut self.random;
+        let mut settle = Vec::new();
+        while !self.reserved.is_empty() && random.one_in(2) {
+            let at = random.below_len(self.reserved.len());
+            let mut settled = self.reserved[at];
+            if random.one_in(2) {
+                self.reserved.swap_remove(at);
+            }
+            let more = random.pick(&[1, 1, 2, 30]);
+            settled.units = random.below(settled.reserved.min(1 << 40) * more + 3);
+            match random.below(30) {
+                0 => settled.secret += 1,
+                1 => settled.number = random.below(1200),
+                2 => settled.reserved = random.magnitude(52),
+                3 => settled.units = random.magnitude(52),
+                _ => {}
+            }
+            settle.push(settled);
+        }
+        let reserving = Reserving {
+            key: format!("r:{{{}:0}}", self.prefix),
+            secret: (!random.one_in(8)).then(|| random.magnitude(51)),
+            settle,
+        };
+        let debit = if random.one_in(20) {
+            random.below(9)
+        } else {
+            0
+        };
+        let mut subject = self.subject(0, cost);
+        subject.lease = Leasing::default();
+        subject.debit = debit;
+        subject.costs = Some(reserving).filter(|_| !self.random.one_in(30));
+        (self.now_ms, vec![subject])
+    }
+
+    /// Remembers what was reserved.
+    pub fn observe_costs(&mut self, subject: &Subject, verdict: &Verdict) {
+        let limit = &verdict.limits[0];
+        let secret = subject.costs.as_ref().and_then(|costs| costs.secret);
+        let number = limit.reserved.number;
+        self.reserved
+            .extend(secret.filter(|_| number > 0).map(|secret| CostSettlement {
+                number,
+                secret,
+                reserved: limit.charged,
+                units: 0,
+            }));
     }
 
     /// As [`Self::step`], by the steps of a queue's time.
@@ -302,6 +396,7 @@ impl Walk {
             debit: 0,
             debit_serial: None,
             lease,
+            costs: None,
             mode: if self.random.one_in(6) {
                 Mode::Observe
             } else {

@@ -57,6 +57,7 @@ impl Engine for Server<'_> {
             });
         }
         let limits = subjects.iter().map(|subject| ScriptLimit {
+            costs: None,
             key: subject.bucket.as_bytes(),
             algorithm: &subject.algorithm,
             generation: subject.generation,

@@ -1,0 +1,278 @@
+//! Units reserved for requests whose responses say what they cost.
+//!
+//! A reservation is charged as any cost. When its request has ended, the true cost replaces it: what
+//! is less is given back, what is more is charged whatever is left. A bucket gives back no more than
+//! the least that it owed since the reservation, because the rest has drained: it would be used
+//! twice. A window gives back what it still counts. A record for each reservation makes a settlement
+//! count once.
+//!
+//! `lua/lib/reservations.lua` is the twin.
+
+use crate::Numbers;
+use crate::kinds;
+use crate::quota::{Loaded, Quota};
+
+/// Records of one bucket: those of its latest reservations.
+pub const RESERVATIONS_MAX: u64 = 1000;
+/// For how long a reservation may be settled, in milliseconds.
+pub const SETTLE_WITHIN_MS: u64 = 600_000;
+/// Reservations of which a bucket has the least debt since.
+const LEASTS_MAX: usize = 16;
+
+/// The reservations of one bucket. Absent means none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reservations {
+    /// The generation of the limit that last wrote the bucket's state with them.
+    pub generation: u64,
+    /// What the bucket counts in; reservations in another unit are void.
+    unit: [u64; 3],
+    /// How many there were.
+    count: u64,
+    /// So many of them are void: the bucket forgave, or its clock was wrong.
+    void: u64,
+    /// For some of them the least debt since, in parts: oldest first, both numbers rising.
+    leasts: Vec<Least>,
+    /// The latest, each at its number modulo [`RESERVATIONS_MAX`].
+    records: Vec<Record>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Least {
+    number: u64,
+    debt: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Record {
+    number: u64,
+    secret: u64,
+    units: u64,
+    at_ms: u64,
+    settled: bool,
+}
+
+/// The true cost of a request that reserved units.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CostSettlement {
+    /// The reservation's [number](Reserved::number).
+    pub number: u64,
+    /// Its secret.
+    pub secret: u64,
+    /// How many units it was.
+    pub reserved: u64,
+    /// What the request cost, in units.
+    pub units: u64,
+}
+
+/// What a check asks of a bucket with reservations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReserveAsk<'a> {
+    /// The cost is a reservation with this secret.
+    pub secret: Option<u64>,
+    /// True costs of earlier ones: first, whichever way the check is decided.
+    pub settle: &'a [CostSettlement],
+    /// The bucket's reservations.
+    pub stored: Option<&'a Reservations>,
+    /// The generation in the bucket's state; 0 without one.
+    pub seen: u64,
+    /// Add up what is open.
+    pub count_open: bool,
+}
+
+/// What became of reservations in a check, in units.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reserved {
+    /// The number of the reservation that was made; 0: none.
+    pub number: u64,
+    /// Given back.
+    pub given_back: u64,
+    /// Charged beyond what was reserved.
+    pub excess: u64,
+    /// Reserved and not settled yet, where that was asked for.
+    pub open: u64,
+}
+
+/// A bucket's debt, for the least of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Debt {
+    /// In parts.
+    pub parts: u64,
+    /// Parts of a unit.
+    pub per_unit: u64,
+    /// It was cut to a capacity that was lowered.
+    pub cut: bool,
+}
+
+/// What the counts of a limit are counts of.
+const fn unit(numbers: &Numbers) -> [u64; 3] {
+    let y = match numbers.kind {
+        kinds::SLIDING_WINDOW_BUCKETS_STRICT | kinds::SLIDING_WINDOW_BUCKETS_LOOSE => numbers.y,
+        _ => 0,
+    };
+    [numbers.kind as u64, numbers.x, y]
+}
+
+impl Reservations {
+    /// Those of a bucket, as they stand for a usage that was just read.
+    pub(crate) fn read<Q: Quota>(quota: &Q, loaded: &Loaded<'_, Q>, ask: &ReserveAsk<'_>) -> Self {
+        let unit = unit(&quota.numbers());
+        let mut read = ask.stored.cloned().unwrap_or_default();
+        let debt = quota.debt(&loaded.usage);
+        let other = ask.seen != 0 && ask.seen != read.generation;
+        let cut = debt.is_some_and(|debt| debt.cut);
+        if read.unit != unit || other || cut || loaded.shifted.is_some() {
+            (read.void, read.unit) = (read.count, unit);
+            read.leasts.clear();
+        }
+        if let Some(debt) = debt {
+            read.lower(debt.parts);
+        }
+        read
+    }
+
+    /// Whether there is anything to store.
+    pub(crate) const fn is_used(&self) -> bool {
+        self.count > 0
+    }
+
+    /// The debt is no more than this now.
+    fn lower(&mut self, debt: u64) {
+        let kept = self.leasts.partition_point(|least| least.debt < debt);
+        self.leasts.truncate(kept + 1);
+        if let Some(last) = self.leasts.get_mut(kept) {
+            last.debt = debt;
+        }
+    }
+
+    /// Records a reservation that was just charged; returns its number.
+    pub(crate) fn add<Q: Quota>(
+        &mut self,
+        quota: &Q,
+        usage: &Q::Usage<'_>,
+        now_ms: u64,
+        secret: u64,
+        units: u64,
+    ) -> u64 {
+        self.count += 1;
+        let number = self.count;
+        if let Some(debt) = quota.debt(usage) {
+            let debt = debt.parts;
+            self.leasts.push(Least { number, debt });
+            self.drop_one();
+        }
+        let record = Record {
+            number,
+            secret,
+            units,
+            at_ms: now_ms,
+            settled: false,
+        };
+        match self.place(number) {
+            Some(place) => *place = record,
+            None => self.records.push(record),
+        }
+        number
+    }
+
+    fn place(&mut self, number: u64) -> Option<&mut Record> {
+        let place = number.checked_sub(1)? % RESERVATIONS_MAX;
+        self.records.get_mut(usize::try_from(place).ok()?)
+    }
+
+    /// Of too many, drops the one that lies least above the one before: its reservations get back
+    /// as much less.
+    fn drop_one(&mut self) {
+        if self.leasts.len() <= LEASTS_MAX {
+            return;
+        }
+        let (mut before, mut place, mut least) = (0, 0, u64::MAX);
+        for (at, Least { debt, .. }) in self.leasts.iter().enumerate() {
+            if debt - before < least {
+                (place, least) = (at, debt - before);
+            }
+            before = *debt;
+        }
+        self.leasts.remove(place);
+    }
+
+    /// Replaces reservations by true costs; whether that changed anything.
+    pub(crate) fn settle<Q: Quota>(
+        &mut self,
+        quota: &Q,
+        usage: &mut Q::Usage<'_>,
+        now_ms: u64,
+        settle: &[CostSettlement],
+    ) -> (Reserved, bool) {
+        let (mut reserved, mut changed) = (Reserved::default(), false);
+        for settlement in settle {
+            let void = self.void;
+            let open = self.place(settlement.number).filter(|record| {
+                (record.number, record.secret) == (settlement.number, settlement.secret)
+                    && record.number > void
+                    && now_ms < record.at_ms.saturating_add(SETTLE_WITHIN_MS)
+            });
+            let excess = match open {
+                Some(record) if record.settled => 0,
+                Some(record) => {
+                    record.settled = true;
+                    changed = true;
+                    let (number, units, at_ms) = (record.number, record.units, record.at_ms);
+                    if let Some(rest) = units.checked_sub(settlement.units).filter(|r| *r > 0) {
+                        let back = self.give_back(quota, usage, (now_ms, at_ms), number, rest);
+                        reserved.given_back += back;
+                    }
+                    settlement.units.saturating_sub(units)
+                }
+                None => settlement.units.saturating_sub(settlement.reserved),
+            };
+            reserved.excess = reserved.excess.saturating_add(excess);
+        }
+        if reserved.excess > 0 {
+            changed |= quota.overcharge(usage, reserved.excess);
+        }
+        (reserved, changed)
+    }
+
+    /// Takes what is left of a reservation off what is used, as far as it still counts; how many
+    /// units that was.
+    fn give_back<Q: Quota>(
+        &mut self,
+        quota: &Q,
+        usage: &mut Q::Usage<'_>,
+        (now_ms, at_ms): (u64, u64),
+        number: u64,
+        units: u64,
+    ) -> u64 {
+        let Some(debt) = quota.debt(usage) else {
+            let counts = at_ms <= now_ms && quota.uncount(usage, at_ms, units);
+            return if counts { units } else { 0 };
+        };
+        let known = self.leasts.partition_point(|least| least.number <= number);
+        let known = known.checked_sub(1).and_then(|at| self.leasts.get(at));
+        let Some(least) = known.map(|least| least.debt) else {
+            return 0;
+        };
+        let parts = units.saturating_mul(debt.per_unit).min(least);
+        quota.forgive(usage, parts);
+        for other in &mut self.leasts {
+            other.debt = if other.number > number {
+                other.debt - parts
+            } else {
+                other.debt.min(least - parts)
+            };
+        }
+        self.leasts
+            .dedup_by(|younger, older| younger.debt <= older.debt);
+        parts / debt.per_unit
+    }
+
+    /// Units that are reserved and not settled yet.
+    pub(crate) fn open(&self, now_ms: u64) -> u64 {
+        let open = self.records.iter().filter(|record| {
+            !record.settled
+                && record.number > self.void
+                && now_ms < record.at_ms.saturating_add(SETTLE_WITHIN_MS)
+        });
+        open.map(|record| record.units).sum()
+    }
+}

@@ -1,0 +1,62 @@
+//! Units that a program reserves and settles, over HTTP.
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+
+use crate::support::Service;
+
+const TOKENS: &str = "  - name: tokens
+    per: [user]
+    rate: 1000/1d
+    cost: {from: {response_json: /usage/total_tokens}, reserve: {default: 100}, max: 5000}
+";
+
+async fn post(service: &Service, path: &str, body: Value) -> Result<Value> {
+    let reply = service.post(path, body.to_string()).send().await?;
+    Ok(serde_json::from_slice(&reply.body)?)
+}
+
+async fn reserve(service: &Service, costs: Value) -> Result<Value> {
+    let body =
+        json!({"domain": "shop", "descriptor": {"user": "alice"}, "reserve": true, "costs": costs});
+    post(service, "/v1/check", body).await
+}
+
+fn token(answer: &Value) -> Result<&str> {
+    answer["token"].as_str().context("a token")
+}
+
+#[tokio::test]
+async fn what_was_not_used_is_given_back_once() -> Result<()> {
+    let service = Service::with(TOKENS).await?;
+    let first = reserve(&service, json!({})).await?;
+    assert_eq!(first["remaining"], 900, "{first}");
+    let settle = json!({"token": token(&first)?, "cost": 30});
+    for _ in 0..2 {
+        let settled = post(&service, "/v1/settle", settle.clone()).await?;
+        assert_eq!(settled["remaining"], 970, "{settled}");
+    }
+    // More than was reserved is charged whatever is left, up to `max`.
+    let second = reserve(&service, json!({"tokens": 80})).await?;
+    assert_eq!(second["remaining"], 890, "{second}");
+    let settle = json!({"token": token(&second)?, "costs": {"tokens": 9000}});
+    let settled = post(&service, "/v1/settle", settle).await?;
+    assert_eq!(settled["remaining"], 0, "{settled}");
+    let denied = reserve(&service, json!({})).await?;
+    assert_eq!(
+        (&denied["allowed"], &denied["token"]),
+        (&json!(false), &Value::Null)
+    );
+    // It owes 4030 beyond 1000 (30 + 5000), which drain in days.
+    let days = denied["retry_after_ms"].as_f64().context("a time")? / 86_400_000.0;
+    assert!((4.0..4.3).contains(&days), "{denied}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_token_that_is_none_is_refused() -> Result<()> {
+    let service = Service::with(TOKENS).await?;
+    let refused = post(&service, "/v1/settle", json!({"token": "x", "cost": 1})).await?;
+    assert_eq!(refused["error"]["field"], "token", "{refused}");
+    Ok(())
+}
