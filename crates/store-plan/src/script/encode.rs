@@ -317,7 +317,6 @@ mod tests {
                     lease: None,
                     free: &[],
                     costs: None,
-                    costs: None,
                     mode: Mode::Enforce,
                 }],
                 options: Options::default(),

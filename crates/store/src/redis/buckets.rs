@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
-use policy::{Compiled, Name};
+use policy::{Compiled, Limit, Name};
 use redis_link::{Lane, Request, slot, value};
 use store_plan::{
     Bucket, CheckPlan, ResetOf, Signature, edit,
@@ -131,7 +131,7 @@ impl Buckets for RedisStore {
             ResetScope::Bucket(values) => {
                 let key = self.keys().bucket_of(domain, limit, values);
                 (
-                    self.make_unused(std::slice::from_ref(&key)).await?,
+                    self.make_unused(limit, std::slice::from_ref(&key)).await?,
                     Some(key),
                 )
             }
@@ -139,7 +139,7 @@ impl Buckets for RedisStore {
                 let begun = edit::reset(limit, ResetOf::AllStarted);
                 self.write_plan(domain, &edit::Expected::Any, &begun, by)
                     .await?;
-                let buckets = self.make_all_unused(domain, &limit.name).await?;
+                let buckets = self.make_all_unused(domain, limit).await?;
                 (buckets, None)
             }
         };
@@ -207,25 +207,29 @@ impl RedisStore {
         Ok((state, u64::try_from(value::integer(ttl)?).ok()))
     }
 
-    async fn make_all_unused(&self, domain: &Name, limit: &Name) -> Result<u64, StoreError> {
+    async fn make_all_unused(&self, domain: &Name, limit: &Limit) -> Result<u64, StoreError> {
         let mut removed = 0;
         let mut cursor = Some(Cursor::default());
         while let Some(from) = cursor {
-            let page = self.list(domain, Some(limit), from).await?;
+            let page = self.list(domain, Some(&limit.name), from).await?;
             let keys: Vec<String> = page.buckets.into_iter().map(|b| b.key).collect();
-            removed += self.make_unused(&keys).await?;
+            removed += self.make_unused(limit, &keys).await?;
             cursor = page.next;
         }
         Ok(removed)
     }
 
-    async fn make_unused(&self, keys: &[String]) -> Result<u64, StoreError> {
+    async fn make_unused(&self, limit: &Limit, keys: &[String]) -> Result<u64, StoreError> {
         if keys.is_empty() {
             return Ok(0);
         }
         let calls = keys.iter().map(|key| {
-            let reservations = self.keys().reservations_of(key);
-            Request::call(&BUCKET_RESET, &[key, &reservations], &[1])
+            // A script with two keys is refused while their slot moves.
+            let mut keys = vec![key.clone()];
+            if limit.settles() {
+                keys.push(self.keys().reservations_of(key));
+            }
+            Request::call(&BUCKET_RESET, &keys, &[1])
         });
         let calls: Vec<Request> = calls.collect();
         let deadline = self.control_deadline();
