@@ -184,7 +184,7 @@ pub fn check(
                 leased: outcome.leased,
                 reserved: outcome.reserved,
             };
-            (verdict, part.to_store(outcome))
+            (verdict, part.stored_as(outcome))
         })
         .unzip();
     Ok((Verdict { allowed, limits }, writes))
@@ -215,7 +215,7 @@ impl<'a> Part<'a> {
         }
     }
 
-    fn to_store(&self, outcome: Outcome) -> Option<Stored> {
+    fn stored_as(&self, outcome: Outcome) -> Option<Stored> {
         let generation = self.generation_to_store(&outcome);
         let state = outcome.write?;
         let mut reservations = outcome.reservations;

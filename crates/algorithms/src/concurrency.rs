@@ -116,6 +116,7 @@ impl SlotId {
     }
 
     /// As a script can take it, whoever made it.
+    #[must_use]
     pub const fn bounded(self) -> Self {
         Self {
             stamp: self.stamp & TIME_MAX_MS,

@@ -154,7 +154,7 @@ fn history(seed: u64) -> (u64, u64) {
         }
         // Rates may be edited within the same parts of a unit; a capacity may be lowered.
         if lowers && random.one_in(60) {
-            let burst = [100, 60][usize::try_from(random.below(2)).unwrap()];
+            let burst = if random.one_in(2) { 100 } else { 60 };
             // What an edit forgives is admitted again, once.
             forgiven += 100 - burst;
             world.edit(&bucket(20, 1000, burst));
@@ -363,6 +363,6 @@ fn windows_give_back_what_they_still_count() {
 fn the_oldest_of_too_many_reservations_is_forgotten() {
     let mut world = World::new(&bucket(1, 60_000, 5000));
     let flights: Vec<_> = (0..1001).map(|n| world.reserve(2, n).unwrap()).collect();
-    assert_eq!(world.settle(flights[0], 0), (0, 0));
-    assert_eq!(world.settle(flights[1000], 0), (2, 0));
+    assert_eq!(world.settle(*flights.first().unwrap(), 0), (0, 0));
+    assert_eq!(world.settle(*flights.last().unwrap(), 0), (2, 0));
 }

@@ -147,11 +147,13 @@ fn compare_costs(twin: &mut dyn Engine, steps: u64) {
             let at = format!("seed {seed} step {step}");
             let expected = check_both(&mut rust, twin, &subjects, now_ms, options, &at);
             if let Ok(verdict) = &expected {
-                walk.observe_costs(subjects.first().unwrap(), verdict);
-                let reserved = verdict.limits.first().unwrap().reserved;
-                made += u64::from(reserved.number > 0);
-                given_back += u64::from(reserved.given_back > 0);
-                excess += u64::from(reserved.excess > 0);
+                for (subject, limit) in subjects.iter().zip(&verdict.limits) {
+                    walk.observe_costs(subject, verdict);
+                    let reserved = limit.reserved;
+                    made += u64::from(reserved.number > 0);
+                    given_back += u64::from(reserved.given_back > 0);
+                    excess += u64::from(reserved.excess > 0);
+                }
             }
         }
     }
