@@ -6,7 +6,7 @@ use algorithms::Kind;
 use documents::{Choice, Field, Fields, Form, Name, Node, Path, Report, Take};
 
 use crate::{
-    Limit, OverLimit, Pause, Scope,
+    Limit, OverLimit, Pause, Pricing, Scope,
     quota::Written,
     read::{
         descriptor::read_descriptor,
@@ -106,15 +106,8 @@ fn read_fields(limit: Field<'_>, report: &mut Report) -> Option<Limit> {
     let lease_ttl_ms = read_lease(take, &Beside::new(&numbers, over_limit, scope));
     fields.finish(&limit.path, &LIMIT_FIELDS, report);
     check_per(&limit, &per, &partition, report);
-    check_kind(&limit, numbers.kind, over_limit, scope, report);
-    check_service(&limit, service, over_limit, scope, report);
-    check_slots(&limit, numbers.kind, report);
-    let around = Around {
-        over_limit,
-        scope,
-        service,
-    };
-    check_pricing(&limit, pricing.as_deref(), &around, report);
+    let around = Around::new(numbers.kind, over_limit, scope, service);
+    check_around(&limit, &around, pricing.as_deref(), report);
     report.has_only(before)?;
     Some(Limit {
         name: name?,
@@ -140,6 +133,25 @@ fn read_fields(limit: Field<'_>, report: &mut Report) -> Option<Limit> {
         fleet_size,
         generation,
     })
+}
+
+/// What is right in itself, but not together.
+fn check_around(
+    limit: &Field<'_>,
+    around: &Around,
+    pricing: Option<&Pricing>,
+    report: &mut Report,
+) {
+    let Around {
+        kind,
+        over_limit,
+        scope,
+        service,
+    } = *around;
+    check_kind(limit, kind, over_limit, scope, report);
+    check_service(limit, service, over_limit, scope, report);
+    check_slots(limit, kind, report);
+    check_pricing(limit, pricing, around, report);
 }
 
 fn read_name(take: &mut Take<'_, '_>, limit: &Field<'_>) -> Option<Name> {

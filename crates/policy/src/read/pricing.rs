@@ -6,7 +6,7 @@ mod sources;
 use documents::{Field, Fields, Path, Report, Take, Value};
 
 pub(super) use checks::{Around, check_pricing};
-#[cfg(test)]
+#[cfg(all(test, not(target_arch = "wasm32")))]
 pub(super) use sources::SOURCE_FIELDS;
 use sources::{Found, read_request_values, read_sources};
 
@@ -146,6 +146,7 @@ fn request(
 }
 
 /// What a cost from the response has beside its sources.
+#[derive(Clone, Copy)]
 struct Given {
     units: Option<u64>,
     on_error: Option<u64>,

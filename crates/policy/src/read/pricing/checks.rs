@@ -1,14 +1,32 @@
 //! What a cost with fields cannot go together with.
 
+use algorithms::Kind;
 use documents::{Field, Report};
 
 use crate::{OverLimit, Pricing, Scope, read::limit::refuse};
 
 /// What a cost has to go together with.
 pub(in crate::read) struct Around {
+    pub(in crate::read) kind: Option<Kind>,
     pub(in crate::read) over_limit: OverLimit,
     pub(in crate::read) scope: Scope,
     pub(in crate::read) service: bool,
+}
+
+impl Around {
+    pub(in crate::read) fn new(
+        kind: Option<Kind>,
+        over_limit: OverLimit,
+        scope: Scope,
+        service: bool,
+    ) -> Self {
+        Self {
+            kind,
+            over_limit,
+            scope,
+            service,
+        }
+    }
 }
 
 /// Refuses what a cost with fields cannot go together with.

@@ -230,13 +230,11 @@ fn read_keys(field: &Field<'_>, report: &mut Report) -> Option<Vec<String>> {
     let items = field.node.items();
     let keys = items.iter().map(|node| node.as_text().filter(key));
     let keys: Option<Vec<&str>> = keys.collect();
-    match keys.filter(|keys| (2..=MAX_KEYS).contains(&keys.len())) {
-        Some(keys) => Some(keys.into_iter().map(str::to_owned).collect()),
-        None => {
-            field.expected(what, report);
-            None
-        }
-    }
+    let Some(keys) = keys.filter(|keys| (2..=MAX_KEYS).contains(&keys.len())) else {
+        field.expected(what, report);
+        return None;
+    };
+    Some(keys.into_iter().map(str::to_owned).collect())
 }
 
 fn read_status(take: &mut Take<'_, '_>) -> Option<Source> {
