@@ -1,5 +1,5 @@
 //! The callbacks of Envoy. `cargo xtask wasm` keeps the exports of these and of no others, so that
-//! Envoy does not enter the VM for bodies, trailers or logs.
+//! Envoy does not enter the VM for the bodies of requests or logs.
 
 use std::rc::Rc;
 
@@ -64,6 +64,7 @@ impl RootContext for Root {
     fn create_http_context(&self, context_id: u32) -> Option<Box<dyn HttpContext>> {
         Some(Box::new(Stream {
             id: StreamId(context_id),
+            metered: false,
             plugin: self.plugin.clone(),
         }))
     }
@@ -76,6 +77,8 @@ impl RootContext for Root {
 /// One request and its response.
 struct Stream {
     id: StreamId,
+    /// Whether what follows of the response says what the request costs.
+    metered: bool,
     plugin: Option<Rc<Plugin>>,
 }
 
@@ -88,9 +91,24 @@ impl HttpContext for Stream {
         plugin.map_or(Action::Continue, |plugin| plugin.on_request(self.id))
     }
 
-    fn on_http_response_headers(&mut self, _count: usize, _end: bool) -> Action {
+    fn on_http_response_headers(&mut self, _count: usize, end: bool) -> Action {
         if let Some(plugin) = &self.plugin {
-            plugin.on_response(self.id);
+            self.metered = plugin.on_response(self.id, end);
+        }
+        Action::Continue
+    }
+
+    fn on_http_response_body(&mut self, size: usize, end: bool) -> Action {
+        if let (true, Some(plugin)) = (self.metered, &self.plugin) {
+            self.metered = plugin.on_response_body(self.id, size, end);
+        }
+        Action::Continue
+    }
+
+    fn on_http_response_trailers(&mut self, _count: usize) -> Action {
+        if let (true, Some(plugin)) = (self.metered, &self.plugin) {
+            self.metered = false;
+            plugin.on_response_trailers(self.id);
         }
         Action::Continue
     }

@@ -5,6 +5,7 @@
 //! calls to which Envoy answers what the SDK expects. Each call here says why it is here. All of
 //! the filter's `unsafe` is here too.
 
+pub mod body;
 pub mod clock;
 pub mod environment;
 pub mod headers;

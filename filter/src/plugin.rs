@@ -5,7 +5,7 @@ use std::{
     time::{Duration, UNIX_EPOCH},
 };
 
-use filter_core::{Call, CallAnswer, CallId, Edits, Level, Now, Step, StreamId, Worker};
+use filter_core::{Call, CallAnswer, CallId, Edits, Level, Metering, Now, Step, StreamId, Worker};
 use proxy_wasm::{
     hostcalls,
     types::{Action, LogLevel, MapType, Status},
@@ -81,8 +81,38 @@ impl Plugin {
         self.carry_out(Some((id, &request)))
     }
 
-    pub fn on_response(&self, id: StreamId) {
-        self.worker.borrow_mut().on_response(id, &mut HostResponse);
+    /// A response begins; returns whether what follows says what its request costs.
+    pub fn on_response(&self, id: StreamId, end: bool) -> bool {
+        let metering = self
+            .worker
+            .borrow_mut()
+            .on_response(id, &mut HostResponse, end);
+        self.is_read_on(metering)
+    }
+
+    /// A chunk of a response's body; returns whether what follows matters, too.
+    pub fn on_response_body(&self, id: StreamId, size: usize, end: bool) -> bool {
+        let mut worker = self.worker.borrow_mut();
+        let metering = worker.on_response_body(id, size, end, &HostResponse);
+        drop(worker);
+        self.is_read_on(metering)
+    }
+
+    pub fn on_response_trailers(&self, id: StreamId) {
+        let mut worker = self.worker.borrow_mut();
+        let metering = worker.on_response_trailers(id, &HostResponse);
+        drop(worker);
+        self.is_read_on(metering);
+    }
+
+    /// What a request cost whose response ended is sent when the turn ends, together with others; or
+    /// at a tick.
+    fn is_read_on(&self, metering: Metering) -> bool {
+        if metering == Metering::Settled {
+            let _ = self.turn_end.request();
+            self.adjust_ticks();
+        }
+        metering == Metering::Reads
     }
 
     pub fn on_gone(&self, id: StreamId) {

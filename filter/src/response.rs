@@ -1,10 +1,10 @@
 //! A response as the state machine sees it, and local responses.
 
-use filter_core::{LocalReply, Refusal, ResponseHeaders};
+use filter_core::{LocalReply, Refusal, Response, ResponseHeaders};
 use proxy_wasm::types::MapType;
 
 use crate::host::{
-    HostError, headers, property,
+    HostError, body, headers, property,
     stream::{self, LocalResponse},
 };
 
@@ -24,6 +24,20 @@ impl ResponseHeaders for HostResponse {
 
     fn add(&mut self, name: &'static str, value: &str) {
         let _ = headers::add(MapType::HttpResponseHeaders, name, value.as_bytes());
+    }
+}
+
+impl Response for HostResponse {
+    fn body(&self, from: usize, len: usize) -> Option<Vec<u8>> {
+        body::response_chunk(from, len).ok()
+    }
+
+    fn trailer(&self, name: &str) -> Option<Vec<u8>> {
+        headers::get(MapType::HttpResponseTrailers, name)
+    }
+
+    fn property(&self, path: &[u8]) -> Option<Vec<u8>> {
+        property::get(path).ok()
     }
 }
 

@@ -3,4 +3,13 @@
 
 mod body_reader;
 mod event_lines;
+mod find;
 mod json_reader;
+mod meter;
+mod metered;
+mod price;
+
+pub(crate) use meter::Meter;
+pub use meter::Response;
+pub(crate) use metered::Metered;
+pub use metered::Metering;

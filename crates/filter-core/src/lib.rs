@@ -39,6 +39,7 @@ mod time;
 mod worker;
 
 pub use call::CallId;
+pub use cost::{Metering, Response};
 pub use filter_config::{
     Config, DenyBody, DenyConfig, Direction, Format, LimiterConfig, Prefixes, Source, Styles,
 };

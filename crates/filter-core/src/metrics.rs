@@ -49,10 +49,16 @@ pub(crate) enum Event {
     SlotFreed,
     /// A slot that was gone when it was to be renewed.
     SlotLapsed,
+    /// A unit that a request reserved whose response has ended.
+    CostReserved,
+    /// A unit that such a request cost.
+    CostSettled,
+    /// A response that did not say what it cost.
+    CostAbsent,
 }
 
 impl Event {
-    const ALL: [Self; 19] = [
+    const ALL: [Self; 22] = [
         Self::CalloutAnswered,
         Self::CalloutFailed,
         Self::CalloutRetried,
@@ -72,6 +78,9 @@ impl Event {
         Self::SlotTaken,
         Self::SlotFreed,
         Self::SlotLapsed,
+        Self::CostReserved,
+        Self::CostSettled,
+        Self::CostAbsent,
     ];
 
     fn name(self) -> &'static str {
@@ -95,6 +104,9 @@ impl Event {
             Self::SlotTaken => "rl_slots.taken",
             Self::SlotFreed => "rl_slots.freed",
             Self::SlotLapsed => "rl_slots.lapsed",
+            Self::CostReserved => "rl_costs.reserved",
+            Self::CostSettled => "rl_costs.settled",
+            Self::CostAbsent => "rl_costs.absent",
         }
     }
 }

@@ -20,7 +20,7 @@ pub use descriptor::{NoProperty, Request};
 use hold::{Held, HoldPermit, Holds};
 pub(crate) use hold::{LimiterSlots, LocalSlot, Slots};
 use in_flight::InFlight;
-pub(crate) use in_flight::{HeldSlots, Share, edited_slots};
+pub(crate) use in_flight::{Described, HeldSlots, Share, edited_slots};
 use limit_check::LocalDecision;
 pub(crate) use limit_check::{DenyingLimits, LeaseUse, LimitCheck, quota_status};
 pub(crate) use pending_check::SlotRelease;
@@ -28,12 +28,15 @@ pub(crate) use pending_check::{Attempts, PendingCheck};
 pub(crate) use streams::Stream;
 use streams::Streams;
 
+use crate::cost::Metered;
+
 /// The requests that a worker has under way.
 #[derive(Debug)]
 pub(crate) struct Requests {
     pub(crate) streams: Streams,
     pub(crate) holds: Holds,
     pub(crate) in_flight: InFlight,
+    pub(crate) metered: Metered,
 }
 
 impl Requests {
@@ -43,6 +46,7 @@ impl Requests {
             streams: Streams::default(),
             holds: Holds::new(hold_max),
             in_flight: InFlight::new(key),
+            metered: Metered::default(),
         }
     }
 }

@@ -20,6 +20,7 @@ use crate::{
     active_policy::{Policy, PolicyState},
     cache::WorkerCache,
     call::{CallId, Calls, InFlight},
+    cost::Metering,
     host::Host,
     lease::{LeaseDescriptor, WorkerLeases},
     metrics::{Counts, Metrics},
@@ -114,15 +115,27 @@ impl Worker {
     }
 
     /// The response to a request is about to leave for the client.
-    pub fn on_response(&mut self, stream: StreamId, headers: &mut impl ResponseHeaders) {
+    /// `ended`: it has no body.
+    pub fn on_response(
+        &mut self,
+        stream: StreamId,
+        headers: &mut impl ResponseHeaders,
+        ended: bool,
+    ) -> Metering {
+        let metering = self.requests.metered.begin(stream, headers, ended);
+        if metering == Metering::Settled {
+            self.ticks.hurry();
+        }
         if let Some(Stream::Passed(quotas)) = self.requests.streams.remove(stream) {
             write_headers(&quotas, self.config.styles, headers);
         }
+        metering
     }
 
-    /// A request ended: answered, reset by its client, or failed. Returns whether it held slots, so
-    /// that the host should call [`Worker::on_turn_end`] when this turn ends.
+    /// A request ended: answered, reset by its client, or failed. Returns whether it held slots or
+    /// had reserved units, so that the host should call [`Worker::on_turn_end`] when this turn ends.
     pub fn on_gone(&mut self, stream: StreamId) -> bool {
+        let mut forwarded = true;
         match self.requests.streams.remove(stream) {
             Some(Stream::Waiting) => {
                 let of_stream = |check: &PendingCheck| check.stream == Some(stream);
@@ -130,10 +143,14 @@ impl Worker {
                     self.undo_unsent(&check);
                 }
             }
-            Some(Stream::Held) => self.requests.holds.forget(stream),
+            Some(Stream::Held) => {
+                self.requests.holds.forget(stream);
+                forwarded = false;
+            }
             Some(Stream::Passed(_)) | None => {}
         }
-        let ended = self.requests.in_flight.end(stream);
+        let ended =
+            self.requests.in_flight.end(stream) | self.requests.metered.end(stream, forwarded);
         if ended {
             self.ticks.hurry();
         }

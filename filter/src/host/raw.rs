@@ -32,6 +32,13 @@ unsafe extern "C" {
         value_len: usize,
     ) -> u32;
     pub fn proxy_remove_header_map_value(map: u32, key: *const u8, key_len: usize) -> u32;
+    pub fn proxy_get_buffer_bytes(
+        buffer: u32,
+        start: usize,
+        max_len: usize,
+        data: *mut *mut u8,
+        data_len: *mut usize,
+    ) -> u32;
     pub fn proxy_get_property(
         path: *const u8,
         path_len: usize,

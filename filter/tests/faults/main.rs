@@ -22,7 +22,7 @@ use host::status::{
 use host::{Call, Pairs, ROOT};
 use policy::Revision;
 use protocol::{
-    Answer, LimitAnswer, Mode,
+    Answer, LimitAnswer, Mode, Reservation,
     compact::{Batch, BatchAnswer},
 };
 
@@ -34,6 +34,8 @@ unsafe extern "C" {
     fn proxy_on_queue_ready(root: u32, queue: u32);
     fn proxy_on_request_headers(stream: u32, headers: usize, end: bool) -> u32;
     fn proxy_on_response_headers(stream: u32, headers: usize, end: bool) -> u32;
+    fn proxy_on_response_body(stream: u32, size: usize, end: bool) -> u32;
+    fn proxy_on_response_trailers(stream: u32, trailers: usize) -> u32;
     fn proxy_on_http_call_response(root: u32, token: u32, headers: usize, body: usize, _: usize);
     fn proxy_on_delete(context: u32);
 }
@@ -47,6 +49,8 @@ const CONFIGURATION: &str = r#"{
     ],
     "limits": [
         {"name": "checked", "match": {"path": "/checked"}, "per": ["user"], "rate": "9/1h"},
+        {"name": "metered", "match": {"path": "/checked"}, "per": ["user"], "rate": "9/1h", "cost": {"reserve": 1,
+         "from": [{"response_json": "/n"}, {"response_trailer": "t"}, {"metadata": ["a", "b"]}]}},
         {"name": "strict", "match": {"path": "/strict"}, "rate": "9/1h", "on_failure": "deny"},
         {"name": "local", "match": {"path": "/local"}, "rate": "1/1h", "scope": "proxy"},
         {"name": "claims", "match": {"path": "/claim"}, "per": ["claim"], "rate": "1/1h",
@@ -214,8 +218,15 @@ fn request(stream: u32, path: &str, user: &str) -> Outcome {
     }
     if outcome == Continued {
         callback(stream, || unsafe {
-            proxy_on_response_headers(stream, 0, true)
+            proxy_on_response_headers(stream, 0, false)
         });
+        for (size, end) in [(0, false), (5, false), (100_000, stream.is_multiple_of(2))] {
+            callback(stream, || unsafe {
+                proxy_on_response_body(stream, size, end)
+            });
+        }
+        callback(stream, || unsafe { proxy_on_response_trailers(stream, 1) });
+        end_turn();
     }
     host::with(|host| host.requests.remove(&stream));
     callback(stream, || unsafe { proxy_on_delete(stream) });
@@ -261,7 +272,7 @@ fn answer_to(call: &Call) -> Option<(Pairs, Vec<u8>)> {
             revision: revision.clone(),
             now_ms: 1,
             allowed,
-            limits: vec![checked(allowed)],
+            limits: vec![checked(allowed), metered(allowed)],
         }));
     }
     let answer = BatchAnswer {
@@ -270,6 +281,14 @@ fn answer_to(call: &Call) -> Option<(Pairs, Vec<u8>)> {
         results,
     };
     Some((headers("200"), answer.encode()))
+}
+
+fn metered(allowed: bool) -> LimitAnswer {
+    LimitAnswer {
+        name: "metered".parse().unwrap(),
+        reservation: allowed.then(Reservation::default),
+        ..checked(allowed)
+    }
 }
 
 fn checked(allowed: bool) -> LimitAnswer {

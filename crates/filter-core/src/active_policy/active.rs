@@ -11,7 +11,7 @@ use crate::{
     cache::{BucketStatus, DebtSpan},
     call::MAX_PROXIES,
     local_bucket::{Share, precheck},
-    request::Plan,
+    request::{LimitCheck, Plan},
     time::Now,
 };
 
@@ -98,12 +98,8 @@ impl ActivePolicy {
     }
 
     /// The bucket that replaces a global one while no limiter answers.
-    pub(crate) fn fallback_bucket(
-        &self,
-        at: usize,
-        status: Option<BucketStatus>,
-        now: Now,
-    ) -> FallbackBucket {
+    pub(crate) fn fallback_bucket(&self, limit_check: &LimitCheck, now: Now) -> FallbackBucket {
+        let (at, status) = (limit_check.at, limit_check.status);
         let Some(limit) = self.compiled.limit(at) else {
             return FallbackBucket::Unlimited;
         };
@@ -115,7 +111,7 @@ impl ActivePolicy {
         };
         let share = Share {
             proxies: self.proxies(at),
-            cost: limit.cost,
+            cost: limit_check.cost,
         };
         let edges = edges(limit, status, now);
         // If no algorithm accepts the reported numbers, the limit's own are used.

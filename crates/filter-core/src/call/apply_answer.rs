@@ -6,6 +6,7 @@ use protocol::{Answer, DecidedBy, LimitAnswer, Mode};
 use super::clamp::clamp;
 use crate::{
     cache::{BucketEntry, BucketStatus, CachedDenial, Update, worker_cache},
+    cost::Meter,
     host::Host,
     metrics::Event,
     outage::ChargeStatus,
@@ -30,7 +31,9 @@ impl Worker {
         }
         clamp(&check, &mut answer);
         let in_flight = HeldSlots::of(&check, &answer, sent);
+        let meter = Meter::of(&check, &answer);
         if in_flight.is_late(now) {
+            self.requests.metered.cancel(meter.as_deref());
             self.requests.in_flight.release(in_flight);
             return self.fall_back(host, now, check, ChargeStatus::Unknown);
         }
@@ -49,6 +52,8 @@ impl Worker {
             // The client left. Its charge stands; its slots in queues are freed.
             self.requests.holds.release_slots(slots);
             self.requests.in_flight.release(in_flight);
+            // It never reached its upstream.
+            self.requests.metered.cancel(meter.as_deref());
             if let Some(policy) = &check.policy {
                 self.cancel_units(policy, &check.limit_checks);
             }
@@ -61,6 +66,7 @@ impl Worker {
                 delay_ms: longest_delay(&answer),
                 slots: std::mem::take(&mut slots),
                 in_flight,
+                meter,
             };
             return self.admit(host, now, &mut check, admission);
         }
@@ -137,9 +143,11 @@ impl Worker {
             (Some(ttl_ms), _) => (ttl_ms / 4).min(CachedDenial::MAX_MS),
             // Requests that leave a queue free their slots.
             (None, OverLimit::Queue) => CachedDenial::QUEUE_MS,
+            // A response that costs less than its request reserved makes room.
+            _ if limit.settles() => CachedDenial::QUEUE_MS,
             _ => CachedDenial::MAX_MS,
         };
-        let denial = CachedDenial::new(sent, answer.retry_after_ms, most_ms, limit.cost);
+        let denial = CachedDenial::new(sent, answer.retry_after_ms, most_ms, limit_check.cost);
         self.cache.store_denial(key, generation, status, denial);
         // Contended: other workers write the same denial.
         let _ = shared

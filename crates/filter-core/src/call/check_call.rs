@@ -102,8 +102,11 @@ fn encode(
             .free
             .as_ref()
             .map_or_else(Vec::new, |free| free.slots.clone()),
-        costs: Vec::new(),
-        settle: Vec::new(),
+        costs: check.costs(),
+        settle: check
+            .free
+            .as_ref()
+            .map_or_else(Vec::new, |free| free.settle.clone()),
         max_delay_ms: check.hold.barred.then_some(0),
         slot: check.slot,
     });

@@ -77,16 +77,18 @@ impl BodyReader {
     /// A chunk passes; `pointers` are the same for each.
     pub(crate) fn read(&mut self, pointers: &[&policy::Pointer], chunk: &[u8]) {
         self.count(chunk.len());
-        let targets = Targets {
-            pointers,
-            events: self.format == Format::Events,
-        };
+        let targets = Targets::new(pointers, self.format == Format::Events);
         let json = &mut self.json;
         match self.format {
             Format::Json => json.read(targets, chunk),
             Format::Events => self.lines.read(chunk, &mut Events { json, targets }),
             Format::Other => {}
         }
+    }
+
+    /// What follows cannot be read, so nothing that was found counts.
+    pub(crate) fn give_up(&mut self) {
+        (self.format, self.json) = (Format::Other, JsonReader::new(0));
     }
 
     /// The number at a pointer.

@@ -2,6 +2,8 @@
 //!
 //! <https://html.spec.whatwg.org/multipage/server-sent-events.html>
 
+use super::find::either;
+
 /// What the lines say.
 pub(super) trait EventData {
     /// Bytes of the event's data.
@@ -51,7 +53,7 @@ impl EventLines {
             bytes = bytes.strip_prefix(b"\n").unwrap_or(bytes);
         }
         while !bytes.is_empty() {
-            let end = bytes.iter().position(|byte| matches!(byte, b'\n' | b'\r'));
+            let end = either(bytes, b'\n', b'\r');
             let (line, rest) = bytes.split_at(end.unwrap_or(bytes.len()));
             self.part(line, to);
             let Some((&byte, rest)) = rest.split_first() else {

@@ -79,22 +79,35 @@ struct Number {
 /// What is looked for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Targets<'p> {
-    pub(super) pointers: &'p [&'p Pointer],
-    /// Whether documents are events, whose [`WRAPPERS`] count as not there.
-    pub(super) events: bool,
+    pointers: &'p [&'p Pointer],
+    events: bool,
+    /// A bit for each pointer that begins with one of [`WRAPPERS`], which it need not.
+    unwrapped: u32,
 }
 
 impl<'p> Targets<'p> {
+    /// `events`: whether documents are events, whose [`WRAPPERS`] count as not there.
+    pub(super) fn new(pointers: &'p [&'p Pointer], events: bool) -> Self {
+        let mut unwrapped = 0;
+        for (at, pointer) in pointers.iter().enumerate().take(MAX_POINTERS) {
+            if let [first, _, ..] = pointer.tokens()
+                && events
+                && WRAPPERS.contains(&first.as_str())
+            {
+                unwrapped |= 1 << at;
+            }
+        }
+        Self {
+            pointers,
+            events,
+            unwrapped,
+        }
+    }
+
     fn tokens(&self, at: usize) -> &'p [String] {
         let tokens = self.pointers.get(at).map_or(&[][..], |of| of.tokens());
-        match tokens {
-            [first, rest @ ..]
-                if self.events && !rest.is_empty() && WRAPPERS.contains(&first.as_str()) =>
-            {
-                rest
-            }
-            tokens => tokens,
-        }
+        let skip = usize::from(self.unwrapped >> at & 1 == 1);
+        tokens.get(skip..).unwrap_or_default()
     }
 
     /// The text that bit `at` of the hits stands for, in a container at some level of the pointers.
@@ -155,6 +168,12 @@ impl JsonReader {
                     self.between(targets, byte);
                     rest
                 }
+                // Not a key that is looked for.
+                State::Key if self.hits == 0 => {
+                    let rest = self.text(bytes, State::Between, State::KeyEscape);
+                    self.wants_key &= self.state != State::Between;
+                    rest
+                }
                 State::Key => {
                     self.key(targets, byte);
                     rest
@@ -198,24 +217,33 @@ impl JsonReader {
     }
 
     /// Reads over a container in which nothing is looked for; returns what follows.
-    fn skip<'b>(&mut self, bytes: &'b [u8]) -> &'b [u8] {
+    fn skip<'b>(&mut self, mut bytes: &'b [u8]) -> &'b [u8] {
         let structural = |byte: &u8| matches!(byte, b'"' | b'{' | b'[' | b'}' | b']');
-        let at = bytes.iter().position(structural);
-        let Some((&byte, rest)) = at.and_then(|at| bytes.get(at..)?.split_first()) else {
-            return &[];
-        };
-        match byte {
-            b'"' => self.state = State::SkipText,
-            b'{' | b'[' => self.depth = self.depth.saturating_add(1),
-            _ => {
-                self.depth = self.depth.saturating_sub(1);
-                if self.depth < self.shallow {
-                    self.state = State::Between;
-                    self.closed();
+        while let Some(at) = bytes.iter().position(structural) {
+            let Some((&byte, rest)) = bytes.get(at..).and_then(<[u8]>::split_first) else {
+                break;
+            };
+            bytes = rest;
+            match byte {
+                b'"' => {
+                    self.state = State::SkipText;
+                    bytes = self.text(bytes, State::Skip, State::SkipEscape);
+                    if self.state != State::Skip {
+                        return bytes;
+                    }
+                }
+                b'{' | b'[' => self.depth = self.depth.saturating_add(1),
+                _ => {
+                    self.depth = self.depth.saturating_sub(1);
+                    if self.depth < self.shallow {
+                        self.state = State::Between;
+                        self.closed();
+                        return bytes;
+                    }
                 }
             }
         }
-        rest
+        &[]
     }
 
     fn between(&mut self, targets: Targets<'_>, byte: u8) {
@@ -234,7 +262,7 @@ impl JsonReader {
                     None => self.wants_key = self.depth > 0,
                 }
             }
-            b'-' | b'0'..=b'9' => {
+            b'-' | b'0'..=b'9' if self.hits != 0 || self.list().is_some() => {
                 self.number = Number::default();
                 self.number.add(byte);
                 self.state = State::Number;

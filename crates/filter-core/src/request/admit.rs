@@ -7,6 +7,7 @@ use protocol::{DecidedBy, Outcome};
 
 use crate::{
     active_policy::ActivePolicy,
+    cost::Meter,
     host::Host,
     local_bucket::{LocalBucket, Start},
     metrics::Event,
@@ -32,6 +33,8 @@ pub(crate) struct Admission {
     pub(crate) slots: Slots,
     /// Its slots at limits on requests in flight.
     pub(crate) in_flight: HeldSlots,
+    /// What it reserved until its response ends.
+    pub(crate) meter: Option<Box<Meter>>,
 }
 
 impl Worker {
@@ -50,6 +53,7 @@ impl Worker {
             }
         }
         let Some(stream) = check.stream else {
+            self.requests.metered.cancel(admission.meter.as_deref());
             return self.requests.in_flight.release(admission.in_flight);
         };
         let edits = Edits {
@@ -71,6 +75,7 @@ impl Worker {
             }
             self.pass(stream, edits, quotas);
             self.hold_slots(now, stream, admission.in_flight);
+            self.requests.metered.follow(stream, admission.meter);
         } else if let Some(permit) = self.hold_permit(check) {
             if let Some(policy) = &check.policy {
                 self.spend(policy, &mut check.limit_checks);
@@ -87,8 +92,10 @@ impl Worker {
             });
             self.ticks.by(now, until_us, HOLDING_MS);
             self.hold_slots(now, stream, admission.in_flight);
+            self.requests.metered.follow(stream, admission.meter);
         } else {
             self.requests.in_flight.release(admission.in_flight);
+            self.requests.metered.cancel(admission.meter.as_deref());
             self.requests.holds.release_slots(slots);
             if let Some(policy) = &check.policy {
                 self.cancel_units(policy, &check.limit_checks);
@@ -268,7 +275,7 @@ impl Worker {
                     start: Start::Full,
                 };
                 // Contended: the bucket keeps the charge of one request too many.
-                let _ = bucket.refund(host, now, taken.at_ms, limit.cost, taken.slot);
+                let _ = bucket.refund(host, now, taken.at_ms, limit_check.cost, taken.slot);
             }
         }
     }
@@ -285,7 +292,7 @@ fn local_slots(policy: &ActivePolicy, limit_checks: &[LimitCheck]) -> Vec<LocalS
             key: limit_check.key,
             generation: limit.generation,
             algorithm: **limit_check.local.as_ref()?,
-            cost: limit.cost,
+            cost: limit_check.cost,
             slot: taken.slot?,
             at_ms: taken.at_ms,
         })

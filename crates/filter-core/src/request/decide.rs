@@ -68,6 +68,7 @@ impl Worker {
         }
         let mut limit_checks = self.limit_checks(&matches, &policy, now);
         drop(matches);
+        policy.price(request, &entries, &mut limit_checks);
         self.reserve_units(now, &policy, &mut limit_checks);
         if let Some(denial) =
             self.cached_denial(host, now, &policy, &mut limit_checks, opaque.is_some())
@@ -177,9 +178,9 @@ impl Worker {
             limit_check.status = status;
             // Another worker may have been granted units since.
             let worker_lease = self.leases.find(key, generation);
+            let cost = limit_check.cost;
             let shared_units = worker_lease.map_or(0, |worker_lease| worker_lease.shared);
-            let denial =
-                denial.filter(|denial| shared_units < limit.cost && denial.denies(limit.cost, now));
+            let denial = denial.filter(|denial| shared_units < cost && denial.denies(cost, now));
             if let Some(denial) = denial.filter(|_| limit_check.mode == Mode::Enforce && !opaque) {
                 denying.add(&limit.name, limit.hidden, denial.retry_after_ms(now));
                 self.counts
@@ -213,7 +214,8 @@ impl Worker {
                 .iter()
                 .any(|limit_check| limit_check.is_global() && limit_check.mode != Mode::Shadow)
             // A shadow limit counts what is in flight, too.
-            || check.slot.is_some();
+            || check.slot.is_some()
+            || check.reserves();
         if let Some(stream) = check.stream
             && waits
         {

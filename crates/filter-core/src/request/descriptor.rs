@@ -14,7 +14,7 @@ mod query;
 use std::rc::Rc;
 
 use filter_config::{Format, IfSeveral, Source};
-use policy::{Name, SEVERAL};
+use policy::{Entries, Name, SEVERAL};
 use protocol::MAX_VALUE;
 
 /// A request at the host.
@@ -154,6 +154,13 @@ impl Found {
     }
 }
 
+impl Entries for Extracted {
+    fn get(&self, key: &str) -> Option<&[u8]> {
+        let at = self.keys.iter().position(|known| known.as_str() == key)?;
+        self.values.get(at)?.as_deref()
+    }
+}
+
 impl Extracted {
     /// The keys, those without a value too.
     pub(crate) fn keys(&self) -> &Rc<[Name]> {
@@ -167,8 +174,7 @@ impl Extracted {
 
     /// The value of a key.
     pub(crate) fn value(&self, key: &Name) -> Option<&[u8]> {
-        let at = self.keys.iter().position(|known| known == key)?;
-        self.values.get(at)?.as_deref()
+        self.get(key.as_str())
     }
 
     /// The size of all values, in bytes.

@@ -197,6 +197,7 @@ impl Worker {
     /// Frees released slots: here, or with the next check call.
     pub(crate) fn free_slots(&mut self, host: &impl Host, now: Now) {
         self.free_in_flight(host, now);
+        self.settle_costs(now);
         for slots in std::mem::take(&mut self.requests.holds.released) {
             for of in slots.local {
                 self.free_local(host, now, &of);
@@ -244,6 +245,7 @@ impl Worker {
         check.free = Some(Box::new(SlotRelease {
             act: SlotAct::Free,
             streams: Vec::new(),
+            settle: Vec::new(),
             skip: None,
             slots: slots.slots,
             entries: slots.entries,

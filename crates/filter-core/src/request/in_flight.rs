@@ -73,10 +73,10 @@ type OfStream = (Option<StreamId>, HeldSlot);
 
 /// What names the buckets of a request to a limiter.
 #[derive(Debug)]
-struct Described {
-    entries: Extracted,
+pub(crate) struct Described {
+    pub(crate) entries: Extracted,
     /// The other limits that apply, which such a check need not look at.
-    skip: Vec<Name>,
+    pub(crate) skip: Vec<Name>,
 }
 
 impl InFlight {
@@ -167,7 +167,7 @@ impl HeldSlots {
 }
 
 impl Described {
-    fn of(check: &PendingCheck) -> Self {
+    pub(crate) fn of(check: &PendingCheck) -> Self {
         let policy = check.policy.as_ref();
         let named = check.limit_checks.iter().filter_map(|limit_check| {
             let limit = policy?.compiled.limit(limit_check.at)?;
@@ -181,12 +181,12 @@ impl Described {
 }
 
 impl Worker {
-    /// Names the request of a check that a limit may give a slot to.
+    /// Names the request of a check that a limit may give a slot to, or that may reserve units.
     pub(crate) fn name_request(&mut self, now: Now, check: &mut PendingCheck) {
         let limits = check.policy.as_ref().map(|policy| policy.compiled.limits());
         let gives_slots = |limit_check: &LimitCheck| {
             let limit = limits.and_then(|limits| limits.get(limit_check.at));
-            limit.is_some_and(policy::Limit::gives_slots)
+            limit.is_some_and(|limit| limit.gives_slots() || limit.settles())
         };
         if check.global().any(gives_slots) {
             let mark = SlotId::mark_of(self.process.proxy());
@@ -282,6 +282,7 @@ impl Worker {
         let release = SlotRelease {
             act,
             slots: slots.iter().map(|(_, held)| held.free(act)).collect(),
+            settle: Vec::new(),
             streams: slots.iter().filter_map(|(stream, _)| *stream).collect(),
             skip: Some(first.request.skip.clone()),
             entries: first.request.entries.clone(),

@@ -18,6 +18,8 @@ pub(crate) struct LimitCheck {
     pub(crate) at: usize,
     /// What happens over the limit.
     pub(crate) mode: Mode,
+    /// Units that the request costs.
+    pub(crate) cost: u64,
     /// The bucket's key in the shared table.
     pub(crate) key: BucketKey,
     /// The numbers of a bucket of this proxy; `None`: the bucket is in the store.
@@ -83,6 +85,7 @@ impl LimitCheck {
         Some(Self {
             at: found.index,
             mode: found.mode(),
+            cost: limit.cost,
             key: table
                 .key(limit.name.as_str(), found.values.iter().copied())
                 .in_role(role),
@@ -106,7 +109,7 @@ impl LimitCheck {
     pub(crate) fn quota_status(&self, limit: &Limit) -> Option<QuotaStatus> {
         let (algorithm, decision) = (self.local.as_deref()?, self.decided?.decision);
         (self.mode == Mode::Enforce && !limit.hidden)
-            .then(|| quota_status(limit, algorithm, &decision))
+            .then(|| quota_status(limit, algorithm, &decision, self.cost))
     }
 
     /// The client's quota by the limiter's last report.
@@ -119,7 +122,7 @@ impl LimitCheck {
             window_ms: status.window_ms,
             remaining: status.remaining,
             reset_after_ms: status.reset_after_ms.saturating_sub(elapsed_ms),
-            cost: limit.cost,
+            cost: self.cost,
         })
     }
 }
@@ -129,6 +132,7 @@ pub(crate) fn quota_status(
     limit: &Limit,
     algorithm: &Algorithm,
     decision: &Decision,
+    cost: u64,
 ) -> QuotaStatus {
     QuotaStatus {
         limit: limit.name.clone(),
@@ -136,7 +140,7 @@ pub(crate) fn quota_status(
         window_ms: algorithm.window_ms(),
         remaining: decision.remaining,
         reset_after_ms: decision.reset_after_ms,
-        cost: limit.cost,
+        cost,
     }
 }
 

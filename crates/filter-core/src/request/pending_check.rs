@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use algorithms::{SlotAct, SlotId};
 use policy::{Limit, Mode, Name, OnFailure, OverLimit};
-use protocol::{Debit, Free, LeaseRequest};
+use protocol::{CostSettlement, Debit, Free, LeaseRequest, LimitCost};
 
 use crate::{
     active_policy::ActivePolicy,
@@ -78,6 +78,8 @@ pub(crate) struct SlotRelease {
     /// What becomes of the slots.
     pub(crate) act: SlotAct,
     pub(crate) slots: Vec<Free>,
+    /// What requests cost that had reserved units in the bucket.
+    pub(crate) settle: Vec<CostSettlement>,
     /// The requests that hold them, unless they are freed.
     pub(crate) streams: Vec<StreamId>,
     /// Of requests in flight, the limits that the limiter need not look at.
@@ -203,6 +205,27 @@ impl PendingCheck {
             .collect()
     }
 
+    /// What the request costs at the limits where that is not one number.
+    pub(crate) fn costs(&self) -> Vec<LimitCost> {
+        if self.cost == 0 {
+            return Vec::new();
+        }
+        let limits = self.limits_of(self.global());
+        let priced = limits.filter(|(_, limit)| limit.pricing.is_some());
+        let costs = priced.map(|(limit_check, limit)| LimitCost {
+            limit: limit.name.clone(),
+            units: limit_check.cost,
+            reserve: limit.settles(),
+        });
+        costs.collect()
+    }
+
+    /// Whether the request reserves units until its response ends.
+    pub(crate) fn reserves(&self) -> bool {
+        let mut limits = self.limits_of(self.global());
+        limits.any(|(_, limit)| limit.settles())
+    }
+
     /// The debts that this check charges.
     pub(crate) fn debits(&self) -> Vec<Debit> {
         let owing = self
@@ -236,7 +259,7 @@ impl PendingCheck {
     pub(crate) fn cost_of(&self, limit: &Name) -> u64 {
         let mut limits = self.limits_of(self.limit_checks.iter());
         let found = limits.find(|(_, found)| found.name == *limit);
-        found.map_or(1, |(_, limit)| limit.cost)
+        found.map_or(1, |(limit_check, _)| limit_check.cost)
     }
 
     fn limits_of<'c>(

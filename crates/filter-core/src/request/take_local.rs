@@ -117,7 +117,7 @@ impl Worker {
             algorithm,
             start,
         };
-        let (decision, slot) = bucket.decide(host, now, limit.cost, Take::Charge)?;
+        let (decision, slot) = bucket.decide(host, now, limit_check.cost, Take::Charge)?;
         Ok(LocalDecision {
             decision,
             slot,
@@ -148,7 +148,7 @@ impl Worker {
         let retry_after_ms = decided.map_or(Some(1), |d| d.retry_after.millis());
         let quotas = decided.filter(|_| !limit.hidden);
         let quota_statuses: Vec<QuotaStatus> = quotas
-            .map(|decision| quota_status(limit, algorithm, &decision))
+            .map(|decision| quota_status(limit, algorithm, &decision, limit_check.cost))
             .into_iter()
             .collect();
         Some(Denial {

@@ -104,7 +104,8 @@ impl Worker {
     pub(crate) fn await_poll(&mut self, now: Now) {
         let rests = self.ticks.quiet_since_us.is_none()
             && !self.ticks.busy
-            && self.requests.in_flight.is_idle();
+            && self.requests.in_flight.is_idle()
+            && self.requests.metered.is_idle();
         if rests && self.counts.is_flushed() {
             self.ticks.due_us = u64::MAX;
         }
@@ -142,6 +143,7 @@ impl Worker {
             && self.requests.holds.next_us() == u64::MAX
             && self.requests.holds.is_settled()
             && self.requests.in_flight.is_idle()
+            && self.requests.metered.is_idle()
     }
 
     /// Becomes idle; returns for how many milliseconds.

@@ -6,9 +6,9 @@ use algorithms::{
     Algorithm, Freed, InFlightSlot, LeaseAsk, QueueSlot, SlotId, State,
     check::{self, LimitVerdict, Mode, Options, Stored},
 };
-use policy::{Compiled, Match, Name, Policy, Revision};
+use policy::{Compiled, Limit, Match, Name, Policy, Revision};
 use protocol::{
-    Answer, Check, ErrorCode, Free, Lease, LimitAnswer, Settlement, Slot,
+    Answer, Check, ErrorCode, Free, Lease, LimitAnswer, Reservation, Settlement, Slot,
     compact::{Batch, BatchAnswer},
 };
 
@@ -39,6 +39,8 @@ pub struct Limiter {
     pub entries: u64,
     /// The number of proxies to report.
     pub proxies: u64,
+    /// What checks reserved, and what requests cost.
+    pub costs: Costs,
     /// The current time, and the calling Envoy.
     pub now_us: u64,
     pub envoy: usize,
@@ -57,6 +59,7 @@ impl Limiter {
             debited: HashMap::new(),
             entries: 0,
             proxies: 1,
+            costs: Costs::default(),
             now_us: 0,
             envoy: 0,
             lease_record: LeaseRecord::default(),
@@ -224,15 +227,10 @@ impl Limiter {
 
     /// Decides one check, or only peeks.
     pub fn decide(&mut self, check: &Check, now_ms: u64, peek: bool) -> Answer {
-        let mut matches = self.compiled.matching(&check.descriptor, now_ms);
+        let matches = matching(&self.compiled, check, now_ms);
         let skips = |name: &Name| check.skip.contains(name);
-        let asks = |name: &Name| check.leases.iter().find(|ask| ask.limit == *name);
-        let frees = |name: &Name| check.free.iter().any(|free| free.limit == *name);
-        matches.retain(|found| {
-            let name = &found.limit.name;
-            !skips(name) || asks(name).is_some() || frees(name)
-        });
         let buckets: Vec<Bucket> = matches.iter().map(bucket).collect();
+        self.costs.settle(check, &buckets);
         let debit = |name: &Name| {
             let debits = check.debits.iter().filter(|debit| debit.limit == *name);
             debits.map(|debit| debit.units).sum()
@@ -253,7 +251,7 @@ impl Limiter {
                     algorithm: &change.algorithm,
                     generation: found.limit.generation,
                     stored: self.buckets.get(bucket),
-                    cost: found.limit.cost * cost,
+                    cost: units(check, found.limit) * cost,
                     debit: if peek { 0 } else { debit(name) },
                     debit_serial: change.debit_serial,
                     lease: change.lease(found, check.proxy),
@@ -267,7 +265,7 @@ impl Limiter {
         let parts: Vec<_> = parts.collect();
         let (verdict, writes) = check::check(&parts, now_ms, forced(peek)).unwrap();
         let limits = matches.iter().zip(&verdict.limits);
-        let answer = Answer {
+        let mut answer = Answer {
             revision: self.compiled.revision().clone(),
             now_ms,
             allowed: verdict.allowed,
@@ -276,6 +274,9 @@ impl Limiter {
                 .collect(),
             parts: Vec::new(),
         };
+        if verdict.allowed {
+            self.costs.reserve(check, &buckets, &mut answer.limits);
+        }
         for ((bucket, write), verdict) in buckets.iter().zip(writes).zip(&verdict.limits) {
             *self.charged.entry(bucket.clone()).or_default() += verdict.charged;
             *self.debited.entry(bucket.clone()).or_default() += debit(&bucket.0);
@@ -285,6 +286,68 @@ impl Limiter {
         }
         answer
     }
+}
+
+/// Costs that responses say.
+#[derive(Default)]
+pub struct Costs {
+    /// Units that are not settled, by bucket and number.
+    pub reserved: HashMap<(Bucket, u64), u64>,
+    /// Which bucket, how much was reserved, and what the request cost.
+    pub settled: Vec<(Bucket, u64, u64)>,
+}
+
+impl Costs {
+    /// What requests cost that had reserved units in these buckets. A repeat changes nothing.
+    fn settle(&mut self, check: &Check, buckets: &[Bucket]) {
+        for settled in &check.settle {
+            let Some(bucket) = buckets.iter().find(|bucket| bucket.0 == settled.limit) else {
+                continue;
+            };
+            let name = (bucket.clone(), settled.reservation.number);
+            if let Some(units) = self.reserved.remove(&name) {
+                self.settled.push((bucket.clone(), units, settled.units));
+            }
+        }
+    }
+
+    /// Records what a check was charged where it is to be reserved.
+    fn reserve(&mut self, check: &Check, buckets: &[Bucket], limits: &mut [LimitAnswer]) {
+        for (limit, bucket) in limits.iter_mut().zip(buckets) {
+            let own = { check.costs.iter() }.find(|cost| cost.limit == limit.name);
+            if limit.charged == 0 || own.is_none_or(|cost| !cost.reserve) {
+                continue;
+            }
+            let before = self.reserved.len() + self.settled.len();
+            let reservation = Reservation {
+                secret: check.slot.unwrap().secret,
+                number: 1 + u64::try_from(before).unwrap(),
+                units: limit.charged,
+            };
+            let name = (bucket.clone(), reservation.number);
+            self.reserved.insert(name, limit.charged);
+            limit.reservation = Some(reservation);
+        }
+    }
+}
+
+/// The limits that a check is about.
+fn matching<'c>(compiled: &'c Compiled, check: &'c Check, now_ms: u64) -> Vec<Match<'c, 'c>> {
+    let mut matches = compiled.matching(&check.descriptor, now_ms);
+    matches.retain(|found| {
+        let name = &found.limit.name;
+        let asks = check.leases.iter().any(|ask| ask.limit == *name);
+        let frees = check.free.iter().any(|free| free.limit == *name);
+        let settles = check.settle.iter().any(|settled| settled.limit == *name);
+        !check.skip.contains(name) || asks || frees || settles
+    });
+    matches
+}
+
+/// Units that one request costs.
+fn units(check: &Check, limit: &Limit) -> u64 {
+    let own = { check.costs.iter() }.find(|cost| cost.limit == limit.name);
+    own.map_or(limit.cost, |cost| cost.units)
 }
 
 /// What a check contains about one limit beside its cost.

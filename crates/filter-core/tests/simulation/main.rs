@@ -26,6 +26,7 @@ mod outage;
 mod queues;
 mod reports;
 mod requests_in_flight;
+mod settled_costs;
 mod slots_left_behind;
 mod slots_under_faults;
 mod turn_batching;

@@ -3,6 +3,7 @@
 mod arrivals;
 mod chance;
 mod network;
+mod reply;
 mod service;
 
 use std::{
@@ -22,6 +23,7 @@ use arrivals::Arrival;
 pub use chance::Chance;
 pub use network::Faults;
 use network::{Answer, Held};
+pub use reply::Reply;
 
 /// One Envoy process: what its workers share, and its workers. The first one stands for the main
 /// thread, which ticks but has no requests.

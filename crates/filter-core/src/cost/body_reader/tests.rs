@@ -95,8 +95,8 @@ fn gemini() {
     let events = format!("data: {first}\r\n\r\ndata: {last}\r\n\r\n");
     assert_eq!(read_split(Format::Events, &GEMINI, &events).0, [Some(9)]);
     // Without `alt=sse`, a list that grows.
-    let list = format!("[{first}\n,\r\n{last}\n]");
-    let (found, ended, _) = read_split(Format::Json, &GEMINI, &list);
+    let items = format!("[{first}\n,\r\n{last}\n]");
+    let (found, ended, _) = read_split(Format::Json, &GEMINI, &items);
     assert_eq!((found[0], ended), (Some(9), true));
     assert_eq!(read_split(Format::Json, &GEMINI, &last).0, [Some(9)]);
 }

@@ -9,10 +9,7 @@ fn read(pointers: &[&str], events: bool, chunks: &[&[u8]]) -> (Vec<Option<u64>>,
         .collect();
     let refs: Vec<&Pointer> = pointers.iter().collect();
     let mut reader = JsonReader::new(refs.len());
-    let targets = Targets {
-        pointers: &refs,
-        events,
-    };
+    let targets = Targets::new(&refs, events);
     for chunk in chunks {
         reader.read(targets, chunk);
     }

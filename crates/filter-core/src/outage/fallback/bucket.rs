@@ -27,10 +27,7 @@ impl Worker {
         let FallbackInput {
             limit_check, limit, ..
         } = *input;
-        let decided = match input
-            .policy
-            .fallback_bucket(limit_check.at, limit_check.status, now)
-        {
+        let decided = match input.policy.fallback_bucket(limit_check, now) {
             FallbackBucket::Unlimited => return,
             FallbackBucket::Impossible => None,
             FallbackBucket::Bucket(algorithm, span) => {
@@ -43,7 +40,7 @@ impl Worker {
                                 key: limit_check.key,
                                 generation: limit.generation,
                                 algorithm,
-                                cost: limit.cost,
+                                cost: limit_check.cost,
                                 slot,
                                 at_ms: now.wall_ms,
                             }),
@@ -67,9 +64,12 @@ impl Worker {
         let admission = &mut result.admission;
         admission.delay_ms = admission.delay_ms.max(decision.delay_ms);
         if !limit.hidden {
-            admission
-                .quota_statuses
-                .push(quota_status(limit, &algorithm, &decision));
+            admission.quota_statuses.push(quota_status(
+                limit,
+                &algorithm,
+                &decision,
+                limit_check.cost,
+            ));
         }
     }
 
@@ -150,6 +150,6 @@ impl Worker {
                 span,
             },
         };
-        bucket.decide(host, now, limit.cost, take).ok()
+        bucket.decide(host, now, limit_check.cost, take).ok()
     }
 }

@@ -44,6 +44,7 @@ impl Worker {
     /// Leaves the slots that are still to be freed to the other workers. Nothing may follow.
     pub fn leave(&mut self, host: &impl Host, now: Now) {
         self.free_in_flight(host, now);
+        self.settle_costs(now);
         let frees = |check: &PendingCheck| {
             let release = check.free.as_ref();
             release.is_some_and(|of| of.act == SlotAct::Free && of.skip.is_some())

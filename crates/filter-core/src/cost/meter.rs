@@ -1,0 +1,281 @@
+//! The response of one request that reserved units: what it costs.
+
+use std::rc::Rc;
+
+use policy::{IfAbsent, Limit, Pointer, ResponsePrice, ResponseValue, whole_number};
+use protocol::{Answer, CostSettlement, Reservation};
+
+use super::body_reader::{BodyReader, Format};
+use crate::{
+    active_policy::ActivePolicy,
+    cache::BucketKey,
+    request::{Described, PendingCheck},
+    response::ResponseHeaders,
+};
+
+/// Bytes of a body that are copied from the host at once.
+const PIECE: usize = 64 * 1024;
+/// Where Envoy has the dynamic metadata of a request.
+const METADATA: &str = "metadata\0filter_metadata";
+
+/// A response at the host, while it passes.
+pub trait Response {
+    /// So many bytes of the body's chunk that passes; `None`: they cannot be read.
+    fn body(&self, from: usize, len: usize) -> Option<Vec<u8>>;
+    /// The first value of a trailer.
+    fn trailer(&self, name: &str) -> Option<Vec<u8>>;
+    /// A property by its path, whose parts are separated by zero bytes.
+    fn property(&self, path: &[u8]) -> Option<Vec<u8>>;
+}
+
+/// A request that reserved units, until its response ended.
+#[derive(Debug)]
+pub(crate) struct Meter {
+    policy: Rc<ActivePolicy>,
+    request: Rc<Described>,
+    reserved: Vec<Reserved>,
+    /// 0 before the response has begun.
+    status: u16,
+    /// By place: see [`Meter::places`]. Those in the body are with the reader.
+    numbers: Vec<Option<u64>>,
+    body: BodyReader,
+}
+
+/// Units that a request reserved in one bucket.
+#[derive(Debug)]
+struct Reserved {
+    /// The limit's position in the policy.
+    at: usize,
+    key: BucketKey,
+    reservation: Reservation,
+}
+
+/// What a request cost in one bucket, still to be sent.
+#[derive(Debug)]
+pub(crate) struct Settled {
+    pub(crate) request: Rc<Described>,
+    pub(crate) key: BucketKey,
+    pub(crate) settlement: CostSettlement,
+    /// Whether the response did not say what it cost.
+    pub(crate) absent: bool,
+}
+
+impl Meter {
+    /// The reservations in the answer to a check; `None`: there are none.
+    pub(crate) fn of(check: &PendingCheck, answer: &Answer) -> Option<Box<Self>> {
+        let policy = check.policy.as_ref().filter(|_| answer.allowed)?;
+        let reserved = answer.limits.iter().filter_map(|answered| {
+            let reservation = answered.reservation?;
+            let named = |at: usize| Some(policy.compiled.limit(at)?.name == answered.name);
+            let mut limit_checks = check.limit_checks.iter();
+            let limit_check = limit_checks.find(|of| named(of.at) == Some(true))?;
+            Some(Reserved {
+                at: limit_check.at,
+                key: limit_check.key,
+                reservation,
+            })
+        });
+        let reserved: Vec<Reserved> = reserved.collect();
+        (!reserved.is_empty()).then(|| {
+            Box::new(Self {
+                policy: Rc::clone(policy),
+                request: Rc::new(Described::of(check)),
+                reserved,
+                status: 0,
+                numbers: Vec::new(),
+                body: BodyReader::new(Format::Other, 0),
+            })
+        })
+    }
+
+    fn limits(&self) -> impl Iterator<Item = (&Reserved, &Limit, &ResponsePrice)> {
+        self.reserved.iter().filter_map(|reserved| {
+            let limit = self.policy.compiled.limit(reserved.at)?;
+            Some((reserved, limit, limit.response_price()?))
+        })
+    }
+
+    /// Where the response has numbers, in the order of the limits.
+    fn places(&self) -> impl Iterator<Item = &ResponseValue> {
+        let prices = self.limits().map(|(_, _, price)| price);
+        prices
+            .flat_map(ResponsePrice::terms)
+            .map(|term| &term.place)
+    }
+
+    fn pointers(&self) -> Vec<&Pointer> {
+        let pointers = self.places().filter_map(|place| match place {
+            ResponseValue::Json(pointer) => Some(pointer),
+            _ => None,
+        });
+        pointers.collect()
+    }
+
+    /// The response begins.
+    pub(crate) fn begin(&mut self, headers: &impl ResponseHeaders) {
+        let status = headers.get(":status").and_then(|text| whole_number(&text));
+        self.status = status
+            .and_then(|number| number.try_into().ok())
+            .unwrap_or(0);
+        let number = |place: &ResponseValue| match place {
+            ResponseValue::Header(name) => headers.get(name).and_then(|text| whole_number(&text)),
+            _ => None,
+        };
+        self.numbers = self.places().map(number).collect();
+        let (media_type, encoding) = (headers.get("content-type"), headers.get("content-encoding"));
+        let format = Format::of(media_type.as_deref(), encoding.as_deref());
+        self.body = BodyReader::new(format, self.pointers().len());
+    }
+
+    /// A chunk of so many bytes passes.
+    pub(crate) fn chunk(&mut self, size: usize, response: &impl Response) {
+        let mut body = std::mem::replace(&mut self.body, BodyReader::new(Format::Other, 0));
+        if body.looks() {
+            let pointers = self.pointers();
+            let mut from = 0;
+            while from < size {
+                let piece = response.body(from, PIECE.min(size - from));
+                let Some(piece) = piece.filter(|piece| !piece.is_empty()) else {
+                    body.give_up();
+                    body.count(size - from);
+                    break;
+                };
+                body.read(&pointers, &piece);
+                from = from.saturating_add(piece.len());
+            }
+        } else {
+            body.count(size);
+        }
+        self.body = body;
+    }
+
+    /// The response ended as it should: what comes last is read.
+    pub(crate) fn read_last(&mut self, response: &impl Response) {
+        let number = |place: &ResponseValue| match place {
+            ResponseValue::Trailer(name) => whole_number(&response.trailer(name)?),
+            ResponseValue::Metadata(keys) => {
+                let path = format!("{METADATA}\0{}", keys.join("\0"));
+                metadata_number(&response.property(path.as_bytes())?)
+            }
+            ResponseValue::Header(_) | ResponseValue::Json(_) => None,
+        };
+        let last: Vec<Option<u64>> = self.places().map(number).collect();
+        for (known, last) in self.numbers.iter_mut().zip(last) {
+            *known = known.or(last);
+        }
+    }
+
+    /// What the request cost in each bucket; `ended`: the response ended as it should.
+    pub(crate) fn settle(&self, ended: bool) -> impl Iterator<Item = Settled> {
+        let whole = self.body.is_whole(ended);
+        self.limits().map(move |(reserved, limit, price)| {
+            let said = self.cost(price, whole);
+            let absent = price.absent(reserved.reservation.units, self.body.bytes());
+            let units = said.unwrap_or_else(|| match price.if_absent {
+                // What the part that came says is the least that it cost.
+                IfAbsent::Estimate => absent.max(self.cost(price, true).unwrap_or(0)),
+                IfAbsent::Reserved | IfAbsent::Units(_) => absent,
+            });
+            self.settled(reserved, limit, units, said.is_none())
+        })
+    }
+
+    /// Gives everything back: the request did not go on.
+    pub(crate) fn cancel(&self) -> impl Iterator<Item = Settled> {
+        let limits = self.limits();
+        limits.map(|(reserved, limit, _)| self.settled(reserved, limit, 0, false))
+    }
+
+    fn settled(&self, reserved: &Reserved, limit: &Limit, units: u64, absent: bool) -> Settled {
+        Settled {
+            request: Rc::clone(&self.request),
+            key: reserved.key,
+            settlement: CostSettlement {
+                limit: limit.name.clone(),
+                reservation: reserved.reservation,
+                units,
+            },
+            absent,
+        }
+    }
+
+    /// What the response says that it costs; `body`: what its body says counts.
+    fn cost(&self, price: &ResponsePrice, body: bool) -> Option<u64> {
+        if self.status == 0 {
+            return None;
+        }
+        if let Some(units) = price.on_error.filter(|_| self.status >= 400) {
+            return Some(units);
+        }
+        price.said(self.status, |place| match place {
+            ResponseValue::Json(_) if !body => None,
+            ResponseValue::Json(pointer) => {
+                let at = self.pointers().iter().position(|of| *of == pointer)?;
+                self.body.found(at)
+            }
+            _ => {
+                let at = self.places().position(|of| of == place)?;
+                *self.numbers.get(at)?
+            }
+        })
+    }
+}
+
+/// A number of dynamic metadata: text, or as Envoy writes a number, as a float; rounded up.
+fn metadata_number(bytes: &[u8]) -> Option<u64> {
+    if let Some(number) = whole_number(bytes) {
+        return Some(number);
+    }
+    let bits = u64::from_le_bytes(bytes.try_into().ok()?);
+    whole_of_float(bits)
+}
+
+/// The bits of a float as a whole number, rounded up; `None`: negative, or not below 2^63.
+fn whole_of_float(bits: u64) -> Option<u64> {
+    let (exponent, fraction) = (bits >> 52, bits & ((1 << 52) - 1));
+    if bits == 0 {
+        return Some(0);
+    }
+    // Below 1 (1023 is 2^0), or negative: the sign is the highest bit.
+    if exponent >= 1023 + 63 {
+        return None;
+    }
+    let Some(power) = exponent.checked_sub(1023) else {
+        return Some(1);
+    };
+    let digits = fraction | 1 << 52;
+    Some(match 52_u64.checked_sub(power) {
+        Some(less) => (digits >> less) + u64::from(digits & ((1 << less) - 1) != 0),
+        None => digits << (power - 52),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_metadata_are_floats_or_text() {
+        for (number, units) in [
+            (0.0, Some(0)),
+            (1.0, Some(1)),
+            (0.25, Some(1)),
+            (1234.0, Some(1234)),
+            (1234.5, Some(1235)),
+            (9_007_199_254_740_992.0, Some(1 << 53)),
+            (1e18, Some(1_000_000_000_000_000_000)),
+            (-1.0, None),
+            (f64::NAN, None),
+            (f64::INFINITY, None),
+            (1e30, None),
+        ] {
+            assert_eq!(
+                metadata_number(&f64::to_le_bytes(number)),
+                units,
+                "{number}"
+            );
+        }
+        assert_eq!(metadata_number(b"12345678"), Some(12_345_678));
+        assert_eq!(metadata_number(b"many"), None);
+    }
+}

@@ -1,0 +1,35 @@
+//! What a request costs when it comes.
+
+use policy::Pricing;
+
+use crate::{
+    active_policy::ActivePolicy,
+    request::{Extracted, LimitCheck, Request},
+};
+
+impl ActivePolicy {
+    /// Sets what a request costs at the limits where that is not one number: units, or what it
+    /// reserves until its response ends.
+    pub(crate) fn price(
+        &self,
+        request: &impl Request,
+        entries: &Extracted,
+        limit_checks: &mut [LimitCheck],
+    ) {
+        for limit_check in limit_checks {
+            let limit = self.compiled.limit(limit_check.at);
+            let Some((limit, pricing)) =
+                limit.and_then(|limit| Some((limit, limit.pricing.as_deref()?)))
+            else {
+                continue;
+            };
+            let header = |name: &str| request.header(name);
+            limit_check.cost = match pricing {
+                Pricing::Request(price) => price.units(header, entries),
+                Pricing::Response(price) => {
+                    price.reserve.units(limit.quota.algorithm().limit(), header)
+                }
+            };
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Responses of upstreams.
+
+use filter_core::{Metering, Response, ResponseHeaders, StreamId};
+
+use super::{Event, World};
+
+/// The response to one request.
+#[derive(Clone, Debug)]
+pub struct Reply {
+    pub status: u16,
+    pub media_type: &'static str,
+    pub body: Vec<u8>,
+    /// Whether it comes to its end.
+    pub ended: bool,
+}
+
+impl Reply {
+    pub fn json(status: u16, body: &str) -> Self {
+        Self {
+            status,
+            media_type: "application/json",
+            body: body.as_bytes().to_vec(),
+            ended: true,
+        }
+    }
+}
+
+struct Headers<'r>(&'r Reply);
+
+impl ResponseHeaders for Headers<'_> {
+    fn get(&self, name: &str) -> Option<Vec<u8>> {
+        match name {
+            ":status" => Some(self.0.status.to_string().into_bytes()),
+            "content-type" => Some(self.0.media_type.as_bytes().to_vec()),
+            _ => None,
+        }
+    }
+    fn set(&mut self, _: &'static str, _: &str) {}
+    fn add(&mut self, _: &'static str, _: &str) {}
+}
+
+struct Chunk<'r>(&'r [u8]);
+
+impl Response for Chunk<'_> {
+    fn body(&self, from: usize, len: usize) -> Option<Vec<u8>> {
+        Some(self.0.get(from..from + len)?.to_vec())
+    }
+    fn trailer(&self, _: &str) -> Option<Vec<u8>> {
+        None
+    }
+    fn property(&self, _: &[u8]) -> Option<Vec<u8>> {
+        None
+    }
+}
+
+impl World {
+    /// The upstream answers a request that went on, in several chunks.
+    pub fn respond(&mut self, number: usize, reply: &Reply) -> Metering {
+        let (envoy, of) = (self.requests[number].envoy, self.requests[number].worker);
+        let stream = StreamId(u32::try_from(number).unwrap());
+        let worker = &mut self.envoys[envoy].workers[of];
+        let mut metering = worker.on_response(stream, &mut Headers(reply), reply.body.is_empty());
+        let mut chunks = reply.body.chunks(1 + number % 7 * 1000).peekable();
+        while let (Metering::Reads, Some(chunk)) = (metering, chunks.next()) {
+            let last = chunks.peek().is_none() && reply.ended;
+            metering = worker.on_response_body(stream, chunk.len(), last, &Chunk(chunk));
+        }
+        if metering == Metering::Settled && self.reports_turn_ends {
+            let worker = of;
+            self.schedule(0, Event::TurnEnd { envoy, worker });
+        }
+        metering
+    }
+}
