@@ -44,6 +44,8 @@ mod replica_failure;
 mod requests_in_flight;
 mod requests_in_flight_over_a_failover;
 mod requests_in_flight_streams;
+mod response_costs;
+mod settled_costs;
 mod several_limits;
 mod spellings;
 mod stores;

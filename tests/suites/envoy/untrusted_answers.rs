@@ -46,6 +46,8 @@ pub fn extreme(limit: &str) -> LimitAnswer {
             epoch: u64::MAX,
             ttl_ms: u64::MAX,
         }),
+        reservation: None,
+        settled: protocol::Settled::default(),
         slot: Some(Slot {
             start_ms: u64::MAX,
             parts: u64::MAX,

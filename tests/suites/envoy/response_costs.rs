@@ -1,0 +1,216 @@
+//! Costs that responses say, through real Envoy: bytes pass unchanged and at once, and each request is
+//! settled by what its response says.
+
+mod peers;
+
+use std::time::Duration;
+
+use harness::{Client, EnvoyConfig, free_port, until};
+use serde_json::{Value, json};
+
+use crate::stage::{PATIENCE, Stage, limits};
+pub use peers::{Act, Service, plain};
+use peers::{Limiter, chunked, read_until, sent};
+
+const TOKENS: &str = "{name: tokens, match: {path: \"/llm/**\"}, rate: 1000000/1h, on_failure: deny, \
+     cost: {from: [{response_json: /usage/total_tokens}, \
+     {sum: [{response_json: /usage/input_tokens}, {response_json: /usage/output_tokens, weight: 4}]}, \
+     {response_trailer: x-tokens}, {metadata: [ai, tokens]}], \
+     reserve: 1000, max: 100000000}}";
+const LOGINS: &str = "{name: logins, match: {path: /login}, rate: 1000/1h, on_failure: deny, \
+     cost: {from: {status: 401}}}";
+
+/// Envoy between a service of these acts and a limiter that answers every check.
+async fn stage(service: &Service, limiter: &Limiter, http2: bool) -> Stage {
+    let (at, behind) = (limiter.port, service.port);
+    let items: Vec<Value> = [TOKENS, LOGINS]
+        .map(|item| serde_saphyr::from_str(item).unwrap())
+        .into();
+    limits(&[])
+        .filter(move |config| {
+            config["limits"] = json!(items);
+            config["limiter"]["timeout"] = json!("5s");
+        })
+        .config(move |config| {
+            let config = config.limiter_at(at).unwrap();
+            let config = serve_from(config, behind, http2);
+            config
+                .http_filters(|filters| filters.insert(1, metadata_of_a_header()))
+                .unwrap()
+        })
+        .may_use(at)
+        .may_use(behind)
+        .without_limiters()
+        .start_unlimited()
+        .await
+}
+
+/// Puts the service at a port behind Envoy.
+pub fn serve_from(config: EnvoyConfig, port: u16, http2: bool) -> EnvoyConfig {
+    let options = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
+    config.edit(|tree| {
+        let cluster = &mut tree["static_resources"]["clusters"][1];
+        let socket = json!({"socket_address": {"address": "127.0.0.1", "port_value": port}});
+        cluster["load_assignment"]["endpoints"] =
+            json!([{"lb_endpoints": [{"endpoint": {"address": socket}}]}]);
+        if http2 {
+            cluster["typed_extension_protocol_options"] = json!({options: {
+                "@type": format!("type.googleapis.com/{options}"),
+                "explicit_http_config": {"http2_protocol_options": {}}
+            }});
+        }
+    })
+}
+
+/// Behind the rate limit filter, as a gateway for models would be: what it says comes as metadata.
+fn metadata_of_a_header() -> Value {
+    let code = "function envoy_on_response(handle)\n\
+        local tokens = handle:headers():get('x-say')\n\
+        if tokens then handle:streamInfo():dynamicMetadata():set('ai', 'tokens', tonumber(tokens)) end\n\
+        end";
+    json!({"name": "lua", "typed_config": {
+        "@type": "type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua",
+        "default_source_code": {"inline_string": code}
+    }})
+}
+
+const OPENAI: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"H\\\"i\"}}],\"usage\":null}\n\n\
+     data: {\"choices\":[],\"usage\":{\"prompt_tokens\":19,\"completion_tokens\":10,\"total_tokens\":29}}\n\n\
+     data: [DONE]\n\n";
+const ANTHROPIC: &str = "event: message_start\ndata: {\"message\":{\"usage\":{\"input_tokens\":2500,\"output_tokens\":1}}}\n\n\
+     event: message_delta\ndata: {\"usage\":{\"output_tokens\":15}}\n\n\
+     event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n";
+pub const JSON: &str = "content-type: application/json";
+const EVENTS: &str = "content-type: text/event-stream";
+
+/// Forty megabytes of JSON with the number at the end.
+fn large() -> Vec<u8> {
+    let item = r#"{"text":"a \"usage\": {\"total_tokens\": 5}, [é","n":[1,2,{"usage":{"total_tokens":6}}]},"#;
+    let mut body = String::from(r#"{"items":["#);
+    while body.len() < 40_000_000 {
+        body.push_str(item);
+    }
+    body.push_str(r#"{}],"usage":{"total_tokens":777}}"#);
+    body.into_bytes()
+}
+
+/// A path, its response, the body as the client gets it, and the cost; `None`: it is not settled.
+type Case = (&'static str, Vec<Act>, Vec<u8>, Option<u64>);
+
+const USAGE: &[u8] = br#"{"usage":{"total_tokens":29}}"#;
+
+fn cases() -> Vec<Case> {
+    let whole = |path, head: &[&str], body: &[u8], cost| {
+        let acts = vec![plain("200 OK", head, body)];
+        (path, acts, body.to_vec(), cost)
+    };
+    let events = |path, text: &str, cost| {
+        let bytes: Vec<Vec<u8>> = text.bytes().map(|byte| vec![byte]).collect();
+        (
+            path,
+            chunked(&[EVENTS], &bytes),
+            text.as_bytes().to_vec(),
+            Some(cost),
+        )
+    };
+    let status = |path, status: &str, body: &[u8], cost| {
+        let acts = vec![plain(status, &[JSON], body)];
+        (path, acts, body.to_vec(), Some(cost))
+    };
+    let gzip = [JSON, "content-encoding: gzip"];
+    vec![
+        whole("/llm/json", &[JSON], USAGE, Some(29)),
+        whole("/llm/large", &[JSON], &large(), Some(777)),
+        events("/llm/openai", OPENAI, 29),
+        events("/llm/anthropic", ANTHROPIC, 2560),
+        whole("/llm/gzip", &gzip, &[0x1f; 40_000], Some(10_000)),
+        whole("/llm/nothing", &[JSON], b"{}", Some(1000)),
+        status("/llm/error", "500 Oh", USAGE, 0),
+        whole("/llm/metadata", &["x-say: 1234"], b"text", Some(1234)),
+        status("/login", "401 No", b"", 1),
+        whole("/free", &[JSON], USAGE, None),
+    ]
+}
+
+#[tokio::test]
+async fn what_passes_is_unchanged_and_says_the_cost() {
+    let cases = cases();
+    let acts = cases.iter().map(|(path, acts, ..)| (*path, acts.clone()));
+    let service = Service::start(acts.collect()).await;
+    let limiter = Limiter::start().await;
+    let stage = stage(&service, &limiter, false).await;
+    for (path, _, body, cost) in cases {
+        let request = Client::new().get(&stage.envoy().url(path));
+        let reply = request.send().await.unwrap();
+        assert!(
+            reply.body == body,
+            "{path}: {} bytes came",
+            reply.body.len()
+        );
+        match cost {
+            Some(cost) => assert_eq!(limiter.settled().await, cost, "{path}"),
+            None => assert!(limiter.is_settled(), "{path}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn events_pass_as_they_come_and_a_client_that_hangs_up_is_charged() {
+    let event = b"data: {\"usage\":{\"total_tokens\":5000}}\n\n".to_vec();
+    let acts = |ends: Vec<Act>| {
+        let mut acts = chunked(&[EVENTS], std::slice::from_ref(&event));
+        acts.pop();
+        acts.extend(ends);
+        acts
+    };
+    let service = Service::start(vec![
+        ("/llm/waits", acts(vec![Act::Wait(Duration::from_secs(30))])),
+        (
+            "/llm/resets",
+            acts(vec![Act::Wait(Duration::from_millis(100)), Act::Close]),
+        ),
+        (
+            "/llm/short",
+            vec![
+                sent("200 OK", &[JSON, "content-length: 99"], b"{\"usage\":{"),
+                Act::Close,
+            ],
+        ),
+    ])
+    .await;
+    let limiter = Limiter::start().await;
+    let stage = stage(&service, &limiter, false).await;
+    // The first event comes while the service still waits, and then the client leaves.
+    for (path, marker, cost) in [
+        ("/llm/waits", "5000}}", 5000),
+        ("/llm/resets", "5000}}", 5000),
+        ("/llm/short", "usage", 1000),
+    ] {
+        let stream = read_until(stage.envoy().port(), path, marker).await;
+        if path == "/llm/waits" {
+            assert!(limiter.is_settled(), "{path}: it is not over");
+            drop(stream);
+        }
+        assert_eq!(limiter.settled().await, cost, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn trailers_say_the_cost() {
+    let port = free_port().unwrap();
+    let service = Service::with_trailers(port, "x-tokens", "321").await;
+    let limiter = Limiter::start().await;
+    let stage = stage(&service, &limiter, true).await;
+    let reply = Client::new()
+        .get(&stage.envoy().url("/llm/x"))
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(reply.text(), "body");
+    assert_eq!(limiter.settled().await, 321);
+}
+
+/// Nothing of the above waits for a settlement longer than this.
+pub async fn wait_for<T>(what: &str, found: impl AsyncFnMut() -> Option<T>) -> T {
+    until(what, PATIENCE, found).await.unwrap()
+}

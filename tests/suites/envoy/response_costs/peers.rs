@@ -1,0 +1,288 @@
+//! What is at both ends of Envoy: a limiter that allows and reserves everything, and a service whose
+//! responses are what a test says, byte for byte.
+
+use std::{
+    collections::HashMap,
+    net::Ipv4Addr,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use h2::server::handshake;
+use harness::{Bytes, answer};
+use hyper::{HeaderMap, Response};
+use policy::Revision;
+use protocol::{
+    Answer, LimitAnswer, Reservation,
+    compact::{Batch, BatchAnswer},
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    task::JoinSet,
+};
+
+use crate::{
+    invalid_answers::{CBOR, SIGNED},
+    untrusted_answers::extreme,
+};
+
+/// What a service does with a request.
+#[derive(Clone, Debug)]
+pub enum Act {
+    Send(Vec<u8>),
+    Wait(Duration),
+    Close,
+}
+
+/// The start of a response.
+pub fn sent(status: &str, headers: &[&str], body: &[u8]) -> Act {
+    let lines = headers.iter().map(|line| format!("{line}\r\n"));
+    let head = format!("HTTP/1.1 {status}\r\n{}\r\n", lines.collect::<String>());
+    Act::Send([head.as_bytes(), body].concat())
+}
+
+/// A whole response.
+pub fn plain(status: &str, headers: &[&str], body: &[u8]) -> Act {
+    let length = format!("content-length: {}", body.len());
+    sent(status, &[headers, &[&length]].concat(), body)
+}
+
+/// A response in chunks, each sent by itself; the last act ends it.
+pub fn chunked(headers: &[&str], chunks: &[Vec<u8>]) -> Vec<Act> {
+    let mut acts = vec![sent(
+        "200 OK",
+        &[headers, &["transfer-encoding: chunked"]].concat(),
+        b"",
+    )];
+    for chunk in chunks {
+        let head = format!("{:x}\r\n", chunk.len());
+        acts.push(Act::Send([head.as_bytes(), chunk, b"\r\n"].concat()));
+    }
+    acts.push(Act::Send(b"0\r\n\r\n".to_vec()));
+    acts
+}
+
+/// The service behind Envoy; it ends when dropped.
+pub struct Service {
+    pub port: u16,
+    _tasks: JoinSet<()>,
+}
+
+impl Service {
+    /// Answers each path by its acts.
+    pub async fn start(paths: Vec<(&'static str, Vec<Act>)>) -> Self {
+        let paths: Arc<HashMap<&str, Vec<Act>>> = Arc::new(paths.into_iter().collect());
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                stream.set_nodelay(true).unwrap();
+                connections.spawn(act(stream, Arc::clone(&paths)));
+            }
+        });
+        Self {
+            port,
+            _tasks: tasks,
+        }
+    }
+
+    /// Answers every HTTP/2 request with a body and a trailer.
+    pub async fn with_trailers(port: u16, name: &'static str, value: &'static str) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))
+            .await
+            .unwrap();
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                connections.spawn(async move {
+                    let mut connection = handshake(stream).await.unwrap();
+                    while let Some(Ok((_, mut respond))) = connection.accept().await {
+                        let mut body = respond.send_response(Response::new(()), false).unwrap();
+                        body.send_data(Bytes::from("body"), false).unwrap();
+                        let mut trailers = HeaderMap::new();
+                        trailers.insert(name, value.parse().unwrap());
+                        body.send_trailers(trailers).unwrap();
+                    }
+                });
+            }
+        });
+        Self {
+            port,
+            _tasks: tasks,
+        }
+    }
+}
+
+/// Answers the requests of one connection.
+async fn act(mut stream: TcpStream, paths: Arc<HashMap<&'static str, Vec<Act>>>) {
+    let mut bytes = Vec::new();
+    loop {
+        let Some(end) = end_of_head(&bytes) else {
+            match stream.read_buf(&mut bytes).await {
+                Ok(0) | Err(_) => return,
+                Ok(_) => continue,
+            }
+        };
+        let head = String::from_utf8(bytes.drain(..end).collect()).unwrap();
+        let path = head.split(' ').nth(1).unwrap();
+        for act in &paths[path] {
+            match act {
+                Act::Send(bytes) if stream.write_all(bytes).await.is_err() => return,
+                Act::Send(_) => {}
+                Act::Wait(time) => tokio::time::sleep(*time).await,
+                Act::Close => return,
+            }
+        }
+    }
+}
+
+fn end_of_head(bytes: &[u8]) -> Option<usize> {
+    let at = bytes.windows(4).position(|window| window == b"\r\n\r\n")?;
+    Some(at + 4)
+}
+
+/// Sends a GET and reads the response until it has a text.
+pub async fn read_until(port: u16, path: &str, text: &str) -> TcpStream {
+    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))
+        .await
+        .unwrap();
+    let head = format!("GET {path} HTTP/1.1\r\nhost: any\r\n\r\n");
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut bytes = Vec::new();
+    let read = async {
+        while !String::from_utf8_lossy(&bytes).contains(text) {
+            assert!(
+                stream.read_buf(&mut bytes).await.unwrap() > 0,
+                "{path} ended"
+            );
+        }
+    };
+    tokio::time::timeout(crate::stage::PATIENCE, read)
+        .await
+        .unwrap();
+    stream
+}
+
+/// A limiter that allows everything and reserves what it is asked to.
+pub struct Limiter {
+    pub port: u16,
+    state: Arc<Mutex<State>>,
+    _tasks: JoinSet<()>,
+}
+
+#[derive(Default)]
+struct State {
+    reserved: HashMap<u64, u64>,
+    numbers: u64,
+    settled: Vec<u64>,
+}
+
+impl Limiter {
+    pub async fn start() -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let state = Arc::<Mutex<State>>::default();
+        let mut tasks = JoinSet::new();
+        let shared = Arc::clone(&state);
+        tasks.spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                connections.spawn(decide(stream, Arc::clone(&shared)));
+            }
+        });
+        Self {
+            port,
+            state,
+            _tasks: tasks,
+        }
+    }
+
+    /// What the only reservation cost, once it is settled.
+    pub async fn settled(&self) -> u64 {
+        super::wait_for("the request is settled", async || {
+            let mut state = self.state.lock().unwrap();
+            let settled = state.settled.pop()?;
+            assert!(state.settled.is_empty() && state.reserved.is_empty());
+            Some(settled)
+        })
+        .await
+    }
+
+    /// Whether nothing was settled that [`Limiter::settled`] has not returned.
+    pub fn is_settled(&self) -> bool {
+        self.state.lock().unwrap().settled.is_empty()
+    }
+}
+
+/// Answers one call.
+async fn decide(mut stream: TcpStream, state: Arc<Mutex<State>>) {
+    let mut bytes = Vec::new();
+    let (head, body) = loop {
+        if let Some(end) = end_of_head(&bytes) {
+            let head = String::from_utf8_lossy(&bytes[..end]).to_lowercase();
+            let length = head.split("content-length: ").nth(1).map_or(0, |rest| {
+                rest.split("\r\n").next().unwrap().parse::<usize>().unwrap()
+            });
+            if bytes.len() >= end + length {
+                break (head, bytes.split_off(end));
+            }
+        }
+        match stream.read_buf(&mut bytes).await {
+            Ok(0) | Err(_) => return,
+            Ok(_) => {}
+        }
+    };
+    let reply = if head.starts_with("post /v1/check") {
+        let reply = state.lock().unwrap().answer(&Batch::decode(&body).unwrap());
+        answer("200 OK", &[SIGNED, CBOR], &reply)
+    } else {
+        answer("304 Not Modified", &[SIGNED], b"")
+    };
+    let _ = stream.write_all(&reply).await;
+    let _ = stream.shutdown().await;
+}
+
+impl State {
+    fn answer(&mut self, batch: &Batch) -> Vec<u8> {
+        let results = batch.checks.iter().map(|check| {
+            for settled in &check.settle {
+                let units = self.reserved.remove(&settled.reservation.number).unwrap();
+                assert_eq!(units, settled.reservation.units);
+                self.settled.push(settled.units);
+            }
+            let limits = check.costs.iter().map(|cost| {
+                assert!(cost.reserve);
+                self.numbers += 1;
+                self.reserved.insert(self.numbers, cost.units);
+                LimitAnswer {
+                    charged: cost.units,
+                    slot: None,
+                    lease: None,
+                    reservation: Some(Reservation {
+                        secret: check.slot.unwrap().secret,
+                        number: self.numbers,
+                        units: cost.units,
+                    }),
+                    ..extreme(cost.limit.as_str())
+                }
+            });
+            Ok(Answer {
+                parts: Vec::new(),
+                revision: Revision::default(),
+                now_ms: 1,
+                allowed: true,
+                limits: limits.collect(),
+            })
+        });
+        let batch = BatchAnswer {
+            results: results.collect(),
+            revision: Revision::default(),
+            proxies: Vec::new(),
+        };
+        batch.encode()
+    }
+}
