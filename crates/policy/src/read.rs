@@ -22,5 +22,6 @@ pub(crate) use references::{Placed, check_references};
 pub(crate) use slots::DEFAULT_TTL_MS;
 
 // They read files, which wasm32 has none of.
-#[cfg(all(test, not(target_arch = "wasm32")))]
+#[cfg(test)]
+#[cfg(not(target_arch = "wasm32"))]
 mod schema_tests;
