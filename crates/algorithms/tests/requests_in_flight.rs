@@ -49,6 +49,7 @@ impl Bucket {
             debit_serial: None,
             lease: LeaseAsk::default(),
             free,
+            costs: None,
             mode: Mode::Enforce,
         };
         let (verdict, writes) = check(&[part], self.now_ms, Options::default()).unwrap();

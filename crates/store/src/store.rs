@@ -18,6 +18,7 @@ use store_plan::{
 };
 use tokio::sync::watch;
 
+pub(crate) use bucket::held_units;
 pub use bucket::{Credit, CreditReport, Inspection, LimitOf, ResetReport, ResetScope};
 pub use fleet::{ActiveProxies, ProxyCounts};
 pub use page::{Cursor, KeyScan, ListedBucket, OverrideCursor, OverridePage, Page};

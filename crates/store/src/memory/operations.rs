@@ -6,6 +6,7 @@ use redis_link::slot;
 use store_plan::{CheckPlan, ResetOf, Signature, edit};
 
 use super::{MemoryStore, lock};
+use crate::store::held_units;
 use crate::{
     Buckets, CheckError, Credit, CreditReport, Cursor, EditError, Inspection, LimitOf,
     ListedBucket, Page, ResetReport, ResetScope, StoreError,
@@ -28,12 +29,13 @@ impl Buckets for MemoryStore {
         let planned = CheckPlan::of_bucket(policy, limit, values, cost, &self.keys, now_ms)?;
         let key = planned.key_of(policy.domain(), &self.keys);
         let verdict = buckets.check(&planned, now_ms)?;
-        let leased = verdict.limits.first().map_or(0, |limit| limit.leased);
+        let (leased, reserved) = held_units(&verdict);
         let answer = planned.answer(policy, &verdict, now_ms);
         let limits = answer.limits.into_iter();
         let missing = || StoreError::Corrupt("no answer for the bucket".to_owned());
         Ok(Inspection {
             leased,
+            reserved,
             now_ms,
             answer: { limits }.next().ok_or_else(missing)?,
             slot: slot(key.as_bytes()),

@@ -15,6 +15,7 @@ use crate::{
     Buckets, CheckError, Credit, CreditReport, Cursor, Diagnostics, EditError, Inspection, KeyScan,
     LimitOf, ListedBucket, Page, ResetReport, ResetScope, StoreError,
     scripts::{BUCKET_RESET, CREDIT},
+    store::held_units,
 };
 
 /// Entries of a log that an inspection shows, the newest; or slots, those that expire last.
@@ -37,18 +38,19 @@ impl Buckets for RedisStore {
         } else {
             None
         };
-        let (answer, leased) = match verdict {
+        let (answer, (leased, reserved)) = match verdict {
             Some(verdict) => {
                 let (verdict, now_ms) = verdict?;
-                let leased = verdict.limits.first().map_or(0, |limit| limit.leased);
-                (planned.answer(policy, &verdict, now_ms), leased)
+                let held = held_units(&verdict);
+                (planned.answer(policy, &verdict, now_ms), held)
             }
-            None => (planned.without_buckets(policy, now_ms), 0),
+            None => (planned.without_buckets(policy, now_ms), (0, 0)),
         };
         let (state, ttl_ms) = self.raw_state(&key).await?;
         let slot = slot(key.as_bytes());
         Ok(Inspection {
             leased,
+            reserved,
             now_ms: answer.now_ms,
             answer: answer.limits.into_iter().next().ok_or_else(value::short)?,
             slot,

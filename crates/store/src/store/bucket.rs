@@ -1,5 +1,6 @@
 //! Buckets, and what is done to them.
 
+use algorithms::check::Verdict;
 use policy::{Compiled, Limit, Name};
 use protocol::LimitAnswer;
 
@@ -11,6 +12,8 @@ pub struct Inspection {
     /// Units leased out that may still be used, and count as used until they are settled.
     /// Windows do not count them apart: 0.
     pub leased: u64,
+    /// Units that are reserved for requests whose responses say their cost, and count as used.
+    pub reserved: u64,
     /// The store's clock, in milliseconds since the epoch.
     pub now_ms: u64,
     /// Its name in the store.
@@ -23,6 +26,13 @@ pub struct Inspection {
     pub state: Option<String>,
     /// When the store forgets it, in milliseconds.
     pub ttl_ms: Option<u64>,
+}
+
+/// Units of the only limit of a verdict that are used for requests to come, or not ended: leased out, and
+/// reserved.
+pub(crate) fn held_units(verdict: &Verdict) -> (u64, u64) {
+    let limit = verdict.limits.first();
+    limit.map_or((0, 0), |limit| (limit.leased, limit.reserved.open))
 }
 
 /// A limit, and the domain it is in.

@@ -18,6 +18,7 @@ mod leases;
 mod live;
 mod login;
 mod refusals;
+mod reservations;
 mod scale;
 mod sentinel;
 mod servers;

@@ -57,6 +57,8 @@ struct Fields<'b> {
     window: Option<Window>,
     overridden: bool,
     leased: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reserved: Option<u64>,
     ttl_ms: Option<u64>,
     redis_key: &'b str,
     slot: u16,
@@ -156,6 +158,7 @@ impl Bucket {
             window: self.window(),
             overridden: self.in_force.is_some(),
             leased: self.inspection.leased,
+            reserved: self.limit.settles().then_some(self.inspection.reserved),
             ttl_ms: self.inspection.ttl_ms,
             redis_key: &self.inspection.key,
             slot: self.inspection.slot,
@@ -203,6 +206,13 @@ impl Bucket {
             if self.inspection.leased > 0 {
                 let leased = self.inspection.leased;
                 line("leased", format!("{leased} of the used, to proxies"));
+            }
+            if self.inspection.reserved > 0 {
+                let reserved = self.inspection.reserved;
+                line(
+                    "reserved",
+                    format!("{reserved} of the used, until responses say their cost"),
+                );
             }
             if let Some(ms) = self
                 .next_ms

@@ -1,0 +1,135 @@
+//! Units reserved for requests whose responses say what they cost.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use policy::{Compiled, SlotId};
+use protocol::{Check, CostSettlement, Reservation};
+use store::{LimitOf, ResetScope, Store};
+
+use crate::{
+    given::{by, check, current, name, policy, publish, request},
+    on_every_store,
+};
+
+type Shared = Arc<dyn Store>;
+
+on_every_store!(
+    every_algorithm_settles_once,
+    what_is_reserved_is_seen_until_it_is_settled,
+    a_reset_forgets_reservations,
+);
+
+/// A thousand units by each algorithm that settles.
+const KINDS: [&str; 6] = [
+    "token_bucket",
+    "gcra",
+    "leaky_bucket",
+    "fixed_window",
+    "sliding_window",
+    "sliding_window_buckets, sub_windows: 24",
+];
+
+fn limits(algorithm: &str) -> String {
+    format!(
+        "  - {{name: tokens, per: [user], rate: 1000/1d, algorithm: {algorithm}, \
+         cost: {{from: {{response_json: /total}}, reserve: {{default: 100}}, max: 5000}}}}\n"
+    )
+}
+
+fn reserving(id: u64) -> Check {
+    Check {
+        reserve: true,
+        slot: Some(SlotId {
+            stamp: 1,
+            secret: id,
+        }),
+        ..request(&[("user", "alice")])
+    }
+}
+
+async fn reserve(store: &Shared, policy: &Compiled, id: u64) -> Result<Reservation> {
+    let answer = check(store, policy, &reserving(id)).await?;
+    answer.limits[0].reservation.context("a reservation")
+}
+
+fn settling(reservation: Reservation, units: u64) -> Check {
+    let settled = CostSettlement {
+        limit: name("tokens"),
+        reservation,
+        units,
+    };
+    Check {
+        cost: 0,
+        settle: vec![settled],
+        ..request(&[("user", "alice")])
+    }
+}
+
+async fn reset(store: &Shared, policy: &Compiled) -> Result<Compiled> {
+    let of = LimitOf {
+        domain: policy.domain(),
+        limit: &policy.limits()[0],
+    };
+    store.reset(&of, ResetScope::All, &by("ann")).await?;
+    current(store).await
+}
+
+/// What is left, and what of the used is reserved.
+async fn units(store: &Shared, policy: &Compiled) -> Result<(u64, u64)> {
+    let alice = [Some(b"alice".to_vec())];
+    let seen = store.inspect(policy, &name("tokens"), &alice, 1).await?;
+    Ok((seen.answer.remaining, seen.reserved))
+}
+
+async fn every_algorithm_settles_once(store: Shared) -> Result<()> {
+    for algorithm in KINDS {
+        let published = publish(&store, &policy(&limits(algorithm))).await?;
+        let policy = reset(&store, &published).await?;
+        let first = reserve(&store, &policy, 11).await?;
+        assert_eq!(units(&store, &policy).await?, (900, 100), "{algorithm}");
+        for _ in 0..2 {
+            check(&store, &policy, &settling(first, 30)).await?;
+            assert_eq!(units(&store, &policy).await?, (970, 0), "{algorithm}");
+        }
+        let second = reserve(&store, &policy, 12).await?;
+        let foreign = Reservation {
+            secret: 1,
+            ..second
+        };
+        check(&store, &policy, &settling(foreign, 0)).await?;
+        assert_eq!(units(&store, &policy).await?, (870, 100), "{algorithm}");
+        check(&store, &policy, &settling(second, 9000)).await?;
+        assert_eq!(units(&store, &policy).await?, (0, 0), "{algorithm}");
+        let denied = check(&store, &policy, &reserving(13)).await?;
+        assert_eq!(
+            (denied.allowed, denied.limits[0].reservation),
+            (false, None)
+        );
+    }
+    Ok(())
+}
+
+async fn what_is_reserved_is_seen_until_it_is_settled(store: Shared) -> Result<()> {
+    let policy = publish(&store, &policy(&limits("token_bucket"))).await?;
+    let mut open = Vec::new();
+    for id in 0..5 {
+        open.push(reserve(&store, &policy, id).await?);
+    }
+    assert_eq!(units(&store, &policy).await?, (500, 500));
+    for reservation in open {
+        check(&store, &policy, &settling(reservation, 100)).await?;
+    }
+    assert_eq!(units(&store, &policy).await?, (500, 0));
+    Ok(())
+}
+
+async fn a_reset_forgets_reservations(store: Shared) -> Result<()> {
+    let policy = publish(&store, &policy(&limits("token_bucket"))).await?;
+    let before = reserve(&store, &policy, 1).await?;
+    let policy = reset(&store, &policy).await?;
+    reserve(&store, &policy, 2).await?;
+    check(&store, &policy, &settling(before, 0)).await?;
+    assert_eq!(units(&store, &policy).await?, (900, 100));
+    Ok(())
+}
