@@ -16,7 +16,7 @@ pub const TARGET: &str = "wasm32-unknown-unknown";
 /// The most that the filter may be. What counts is the time that it adds to Envoy's start, at most
 /// 0.3 s on a free machine, which is V8 compiling it: 17 ms of CPU for 10 KB, on all cores at once.
 /// `cargo xtask bench` measures that; the size stands for it where the machine is busy.
-pub const SIZE_BUDGET_BYTES: u64 = 505_000;
+pub const SIZE_BUDGET_BYTES: u64 = 520_000;
 /// What the compiler uses of wasm beyond its first version, and Envoy's V8 has: the
 /// optimiser must not use more.
 const FEATURES: [&str; 6] = [

@@ -5,6 +5,10 @@
     reason = "a test fails loudly"
 )]
 
+#[cfg(target_arch = "wasm32")]
+#[macro_use]
+extern crate wasm_test;
+
 use algorithms::check::{Mode, Options, Part, Stored, check};
 use algorithms::{
     Algorithm, Freed, InFlightSlot, Kind, LeaseAsk, Missing, Parameters, QueueSlot, SlotAct,

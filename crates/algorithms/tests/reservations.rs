@@ -7,6 +7,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops with the reason")]
 
+#[cfg(target_arch = "wasm32")]
+#[macro_use]
+extern crate wasm_test;
+
 use algorithms::check::{Costs, Mode, Options, Part, Stored, Verdict, check};
 use algorithms::{Algorithm, CostSettlement, Kind, LeaseAsk, Parameters, SETTLE_WITHIN_MS};
 
