@@ -169,9 +169,10 @@ impl Worker {
             self.on_check_call_failed(host, now, lost, ChargeStatus::Unknown);
         }
         self.maintain_leases(host, now);
-        self.renew_slots(host, now);
         self.send_orphans(host, now);
         let open = self.outage.breaker.is_open(host, now);
+        self.requests.in_flight.look_at_breaker(now, open);
+        self.renew_slots(host, now);
         if !open {
             self.retry_unsent(now);
         }

@@ -35,6 +35,8 @@ impl Worker {
                 self.record_call(host, now, call.probe, CallResult::Answered);
                 self.apply_metadata(&answers);
                 if call.probe {
+                    self.requests.in_flight.look_at_breaker(now, false);
+                    self.renew_slots(host, now);
                     self.retry_unsent(now);
                     // The limiter answers again: the checks that waited for the probe are sent,
                     // with the debts of the outage.

@@ -44,6 +44,8 @@ pub(crate) struct InFlight {
     released: Vec<HeldSlots>,
     /// When the next slot is to be renewed, on the monotonic clock; `u64::MAX`: none is held.
     next_us: u64,
+    /// Whether the breaker was open at the last tick.
+    stopped: bool,
     pub(crate) orphans: Orphans,
 }
 
@@ -86,6 +88,7 @@ impl InFlight {
             held: BTreeMap::new(),
             released: Vec::new(),
             next_us: u64::MAX,
+            stopped: false,
             orphans: Orphans::default(),
         }
     }

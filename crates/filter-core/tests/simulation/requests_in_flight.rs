@@ -266,3 +266,31 @@ fn what_a_check_may_have_taken_without_an_answer_is_freed_at_once() {
         assert_eq!(slots, 0, "seed {seed}: long before it lapses");
     }
 }
+
+/// Their next attempt may be a twelfth of the ttl away, and they may lapse before.
+#[test]
+fn what_an_open_breaker_kept_from_being_renewed_is_renewed_once_it_closes() {
+    let limits = "  - {name: in-flight, match: {path: \"/**\"}, algorithm: concurrency, limit: 12, slot_ttl: 12s}\n";
+    for seed in seeds() {
+        let mut world = World::new(seed, 1, 2, CONFIG, limits);
+        let short = |world: &mut World| {
+            let worker = 1 + world.chance.index(2);
+            let number = world.request(0, worker, "alice", "/short");
+            world.run_for_ms(10);
+            world.leave(number);
+        };
+        world.run_for_ms(500);
+        world.request(0, 1, "alice", "/long");
+        world.run_for_ms(3_500);
+        world.faults = Faults::BLACK_HOLE;
+        (0..100).for_each(|_| short(&mut world));
+        world.faults = Faults::NONE;
+        while world.counted("rl_breaker_open") > 0 {
+            short(&mut world);
+        }
+        (0..10).for_each(|_| short(&mut world));
+        let (slot, now_ms) = (world.limiter.given["/long"], world.limiter_ms());
+        let expiry_ms = world.limiter.expiry_of(slot, now_ms).unwrap();
+        assert!(expiry_ms + 300 > now_ms + 12_000, "seed {seed}");
+    }
+}

@@ -3,8 +3,17 @@
 use algorithms::{Missing, SlotAct};
 use protocol::Answer;
 
-use super::{RENEWALS, RETRIES};
+use super::{InFlight, RENEWALS, RETRIES};
 use crate::{host::Host, metrics::Event, request::SlotRelease, time::Now, worker::Worker};
+
+impl InFlight {
+    /// The breaker is open or closed. Once it closes, the renewals that it stopped are due.
+    pub(crate) fn look_at_breaker(&mut self, now: Now, open: bool) {
+        if std::mem::replace(&mut self.stopped, open) && !open {
+            self.next_us = self.next_us.min(now.mono_us);
+        }
+    }
+}
 
 impl Worker {
     /// Renews the slots of long requests.
