@@ -211,7 +211,7 @@ impl Bucket {
                 let reserved = self.inspection.reserved;
                 line(
                     "reserved",
-                    format!("{reserved} of the used, until responses say their cost"),
+                    format!("{reserved}, until responses say their cost"),
                 );
             }
             if let Some(ms) = self

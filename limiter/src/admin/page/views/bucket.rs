@@ -51,7 +51,7 @@ fn usage(found: &Inspection) -> Markup {
     html! {
         @if let Some(quota) = answer.limit {
             @let used = quota.saturating_sub(answer.remaining);
-            p.usage { strong { (used) } " of " (quota) " units used" @if found.leased > 0 { ", " (found.leased) " of them leased" } @if found.reserved > 0 { ", " (found.reserved) " of them reserved until responses say their cost" } }
+            p.usage { strong { (used) } " of " (quota) " units used" @if found.leased > 0 { ", " (found.leased) " of them leased" } @if found.reserved > 0 { ", " (found.reserved) " reserved until responses say their cost" } }
             (parts::used_bar(used, quota))
             dl.tiles {
                 div { dt { "Left" } dd { strong { (answer.remaining) } span.muted { "units" } } }
