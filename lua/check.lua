@@ -17,7 +17,7 @@
 --           parts beyond it, since, turn, units; of requests in flight (kind 12) stamp, secret, ttl, 0, and
 --           1 to free, 2 to renew or 3 to enter it again;
 --         and where its responses say the cost (kind plus 128): the secret of the reservation that the cost is,
---           or -1; the number of settlements, and for each 4: number, secret, units reserved, true cost;
+--           or -1, or -2 to add up the open ones; the number of settlements, and for each 4: number, secret, units reserved, true cost;
 --         and of a calendar window 6: the label of the window that the debit was admitted in, or 0, and
 --           the ends of five windows, the first of which has the label y and starts at z, in ms
 --       then for each check: the number of its form, from 1
@@ -29,7 +29,7 @@
 --       and of a queue or of requests in flight 4: the name of the slot, or four times 0; where slots
 --         were renewed, in the first two the bits of those that are gone, 50 in each;
 --       and where the responses say the cost 4: the number of the reservation made, units given back, units
---         charged beyond what was reserved, and of a peek those that are reserved now;
+--         charged beyond what was reserved, and those that are reserved now, if that was asked for;
 --       of a check that was charged (4: every limit its cost, without delays or leases) for each limit
 --         only 2: remaining, reset_after
 --
@@ -58,6 +58,7 @@ local TTL_INJECTED_MS = 86400000
 local DENIED, ALLOWED, STALE, BROKEN, CHARGED = 0, 1, 2, 3, 4
 local PEEK, FORCE, REPORTED, GIVEN_BACK = 1, 2, 4, 8
 local OBSERVED, LEASED, FREEING, PRICED = 16, 32, 64, 128
+local COUNT_OPEN = -2
 local NUMBERS_PER_LIMIT, LEASE_FIELDS, SLOT_FIELDS, COST_FIELDS = 8, 4, 4, 4
 
 local reply, filled = { now, 0, 0, 0, 0, 0, 0, 0 }, 1 -- with room for one check of one limit
@@ -306,7 +307,7 @@ local function finish(l, charge)
   end
   if costs then
     reply[filled + 1], reply[filled + 2], reply[filled + 3] = number, costs.given_back, costs.excess
-    reply[filled + 4] = limits.peek and R.open(l) or 0
+    reply[filled + 4] = costs.secret == COUNT_OPEN and R.open(l) or 0
     filled = filled + COST_FIELDS
   end
 end

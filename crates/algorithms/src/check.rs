@@ -62,6 +62,8 @@ pub struct Costs<'a> {
     pub secret: Option<u64>,
     /// True costs of earlier reservations: executed first, whatever the decision.
     pub settle: &'a [CostSettlement],
+    /// Add up what is reserved and not settled yet: every record is read.
+    pub count_open: bool,
 }
 
 /// Options of a check as a whole.
@@ -151,9 +153,7 @@ pub fn check(
                 debit_serial: part.debit_serial,
                 lease: part.lease,
                 free: part.free,
-                reserve: part
-                    .costs
-                    .map(|costs| part.reserve_ask(&costs, options.peek)),
+                reserve: part.costs.map(|costs| part.reserve_ask(&costs)),
                 edited: part
                     .stored
                     .is_some_and(|stored| stored.generation != part.generation),
@@ -203,7 +203,7 @@ fn refuse_stale(parts: &[Part<'_>], now_ms: u64, force: bool) -> Result<(), Stal
 }
 
 impl<'a> Part<'a> {
-    fn reserve_ask(&self, costs: &Costs<'a>, peek: bool) -> ReserveAsk<'a> {
+    fn reserve_ask(&self, costs: &Costs<'a>) -> ReserveAsk<'a> {
         ReserveAsk {
             secret: costs.secret,
             settle: costs.settle,
@@ -211,7 +211,7 @@ impl<'a> Part<'a> {
                 .stored
                 .and_then(|stored| stored.reservations.as_deref()),
             seen: self.stored.map_or(0, |stored| stored.generation),
-            count_open: peek,
+            count_open: costs.count_open,
         }
     }
 

@@ -68,7 +68,11 @@ impl World {
             debit_serial: None,
             lease: LeaseAsk::default(),
             free: &[],
-            costs: Some(Costs { secret, settle }),
+            costs: Some(Costs {
+                secret,
+                settle,
+                count_open: false,
+            }),
             mode: Mode::Enforce,
         };
         let (verdict, mut writes) = check(&[part], self.now_ms, Options::default()).unwrap();

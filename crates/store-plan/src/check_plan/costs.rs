@@ -13,6 +13,7 @@ pub struct BucketCosts {
     key: String,
     secret: Option<u64>,
     settle: Vec<CostSettlement>,
+    count_open: bool,
 }
 
 impl BucketCosts {
@@ -22,6 +23,7 @@ impl BucketCosts {
                 key,
                 secret: None,
                 settle: Vec::new(),
+                count_open: matches!(asked, Query::Alone(_)),
             };
         };
         let own = check.costs.iter().find(|cost| cost.limit == limit.name);
@@ -38,6 +40,7 @@ impl BucketCosts {
             key,
             secret: id.map(|id| id.secret),
             settle: settle.collect(),
+            count_open: false,
         }
     }
 
@@ -46,6 +49,7 @@ impl BucketCosts {
         Costs {
             secret: self.secret,
             settle: &self.settle,
+            count_open: self.count_open,
         }
     }
 

@@ -113,6 +113,9 @@ const LEASED: i64 = 32;
 const FREEING: i64 = 64;
 const PRICED: i64 = 128;
 
+/// In the place of a reservation's secret: none is made, and those that are open are added up.
+const COUNT_OPEN: i64 = -2;
+
 /// How many of the latest forms a check is compared with: the checks of a batch are of few kinds, and
 /// where they are not, looking further would cost more than it saves.
 const FORMS_COMPARED: usize = 8;
@@ -204,7 +207,9 @@ fn encode_form(args: &mut Vec<i64>, check: &ScriptCheck<'_>) {
 }
 
 fn encode_costs(args: &mut Vec<i64>, costs: &Costs<'_>) {
-    args.extend([costs.secret.map_or(-1, exact), integer(costs.settle.len())]);
+    let unreserved = if costs.count_open { COUNT_OPEN } else { -1 };
+    let secret = costs.secret.map_or(unreserved, exact);
+    args.extend([secret, integer(costs.settle.len())]);
     for settlement in costs.settle {
         args.extend([
             exact(settlement.number),

@@ -44,6 +44,7 @@ pub struct Reserving {
     pub key: String,
     pub secret: Option<u64>,
     pub settle: Vec<CostSettlement>,
+    pub count_open: bool,
 }
 
 impl Reserving {
@@ -51,6 +52,7 @@ impl Reserving {
         Costs {
             secret: self.secret,
             settle: &self.settle,
+            count_open: self.count_open,
         }
     }
 

@@ -269,9 +269,11 @@ impl Walk {
             }
             settle.push(settled);
         }
+        let secret = (!random.one_in(8)).then(|| random.magnitude(51));
         let reserving = Reserving {
             key: format!("r:{{{}:0}}", self.prefix),
-            secret: (!random.one_in(8)).then(|| random.magnitude(51)),
+            count_open: secret.is_none(),
+            secret,
             settle,
         };
         let debit = if random.one_in(20) {
