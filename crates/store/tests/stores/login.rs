@@ -2,6 +2,8 @@
 
 use anyhow::Result;
 use harness::Engine;
+use policy::SlotId;
+use protocol::Check;
 use store::{
     ActivityReport, Change, FleetReport, LimitOf, Report, ResetScope, Resolution, StoreError,
 };
@@ -23,6 +25,10 @@ const LIMITER_RIGHTS: &str = "%R~rl:* ~rl:b:* ~rl:r:* ~rl:{*}:p:* ~rl:{*}:a:* ~r
     +eval +evalsha +script|load +script|exists +ping +time +get +set +del +pexpire \
     +hget +hset +hdel +hmget +hlen +hgetall +hscan +lindex +llen +lrange +lset +ltrim +rpush \
     +xrange +zadd +zcard +zremrangebyscore +zcount +zrange +zrangebyscore +zrem +zscore +smembers +subscribe";
+
+/// Its reservations are a key of their own.
+const SETTLING: &str = "  - {name: settling, per: [user], rate: 1000/1d, \
+    cost: {from: {response_json: /total}, reserve: 1}}\n";
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs a server"]
@@ -140,13 +146,20 @@ async fn a_limiter_needs_no_right_to_edit_limits() -> Result<()> {
         acl.extend(LIMITER_RIGHTS.split_whitespace());
         server.command(&acl).await?;
         let all = server.store()?;
-        publish(&all, &policy(EVERY_ALGORITHM)).await?;
+        publish(&all, &policy(&format!("{EVERY_ALGORITHM}{SETTLING}"))).await?;
         let before = read(&all).await?;
 
         let store = server.store_as("limiter:pw")?;
         let mut hints = store.watch_edits();
         let policy_now = crate::given::current(&store).await?;
-        let alice = request(&[("user", "alice")]);
+        let alice = Check {
+            reserve: true,
+            slot: Some(SlotId {
+                stamp: 1,
+                secret: 1,
+            }),
+            ..request(&[("user", "alice")])
+        };
         for allowed in [true, true, false] {
             assert_eq!(check(&store, &policy_now, &alice).await?.allowed, allowed);
         }
