@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use anstyle::{AnsiColor, Style};
 use clap::Args;
 use policy::{
-    Compiled, DESCRIPTOR, Descriptor, DescriptorLimit, IfMissing, Limit, Matcher, Resolved,
-    SentDescriptor,
+    Compiled, DESCRIPTOR, Descriptor, DescriptorLimit, IfMissing, Limit, Matcher, Pricing,
+    Resolved, SentDescriptor,
 };
 use serde::Serialize;
 
@@ -17,7 +17,7 @@ use crate::{
     error::Error,
     exit::Exit,
     printer::Printer,
-    render::{Page, View, changes::format_map, pause_state},
+    render::{Page, View, changes::format_map, counted, pause_state},
     session::Session,
     suggest,
     window::Window,
@@ -84,6 +84,8 @@ struct Row {
     quota: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     window: Option<Window>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cost: Option<String>,
     reasons: Vec<Reason>,
 }
 
@@ -135,6 +137,7 @@ fn explain(compiled: &Compiled, descriptor: &Descriptor) -> Vec<Row> {
             bucket: found.map(|found| bucket::display(&limit.per, &found.values)),
             quota: found.and_then(|found| quota(compiled, index, limit, &found.values)),
             window: found.and_then(|found| window(compiled, index, &found.values)),
+            cost: found.and_then(|found| cost(compiled, index, &found.values, descriptor)),
             reasons,
         }
     });
@@ -243,6 +246,29 @@ fn window(compiled: &Compiled, index: usize, values: &[Option<&[u8]>]) -> Option
     }
 }
 
+/// What the request costs, where it or its response says that.
+fn cost(
+    compiled: &Compiled,
+    index: usize,
+    values: &[Option<&[u8]>],
+    descriptor: &Descriptor,
+) -> Option<String> {
+    let limit = compiled.limits().get(index)?;
+    let pricing = limit.pricing.as_deref()?;
+    let capacity = match compiled.quota_for(index, values, clock::now_ms())? {
+        Resolved::Quota(quota) => quota.algorithm().limit(),
+        Resolved::Unlimited => return None,
+    };
+    let units = counted(limit.units_of(descriptor, capacity), "unit");
+    Some(match pricing {
+        Pricing::Response(_) => format!("{units}, reserved until the response says it"),
+        Pricing::Request(price) => match price.from.first() {
+            Some(value) => format!("{units}, unless the header {} says it", value.header),
+            None => units,
+        },
+    })
+}
+
 impl View for Report {
     fn text(&self, page: Page) -> String {
         let mut text = String::new();
@@ -272,6 +298,9 @@ impl View for Report {
             }
             if let Some(quota) = &row.quota {
                 let _ = writeln!(text, "    quota {quota}");
+            }
+            if let Some(cost) = &row.cost {
+                let _ = writeln!(text, "    costs {cost}");
             }
             if let Some(window) = &row.window {
                 let _ = writeln!(text, "    counts in {window}");
