@@ -30,6 +30,15 @@ const LIMITER_RIGHTS: &str = "%R~rl:* ~rl:b:* ~rl:r:* ~rl:{*}:p:* ~rl:{*}:a:* ~r
 const SETTLING: &str = "  - {name: settling, per: [user], rate: 1000/1d, \
     cost: {from: {response_json: /total}, reserve: 1}}\n";
 
+fn reserving(user: &str) -> Check {
+    let (stamp, secret) = (1, 1);
+    Check {
+        reserve: true,
+        slot: Some(SlotId { stamp, secret }),
+        ..request(&[("user", user)])
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs a server"]
 async fn a_wrong_password_fails_and_does_not_go_on_as_default() -> Result<()> {
@@ -152,14 +161,7 @@ async fn a_limiter_needs_no_right_to_edit_limits() -> Result<()> {
         let store = server.store_as("limiter:pw")?;
         let mut hints = store.watch_edits();
         let policy_now = crate::given::current(&store).await?;
-        let alice = Check {
-            reserve: true,
-            slot: Some(SlotId {
-                stamp: 1,
-                secret: 1,
-            }),
-            ..request(&[("user", "alice")])
-        };
+        let alice = reserving("alice");
         for allowed in [true, true, false] {
             assert_eq!(check(&store, &policy_now, &alice).await?.allowed, allowed);
         }
