@@ -14,6 +14,8 @@ const TOKEN: &str = "0123456789abcdef-token";
 struct Description {
     document: Value,
     seen: BTreeSet<String>,
+    /// Names a reservation.
+    token: String,
 }
 
 impl Description {
@@ -22,6 +24,7 @@ impl Description {
         Self {
             document: serde_saphyr::from_str(&text).unwrap(),
             seen: BTreeSet::new(),
+            token: String::new(),
         }
     }
 
@@ -138,6 +141,7 @@ async fn decisions(described: &mut Description) {
         .await;
     assert!(queued.json().unwrap()["limits"][0]["slot"].is_string());
     held_slots(described, &service).await;
+    reserved_units(described, &service).await;
     let batch = json!({"domain": "shop", "checks": [
         {"descriptor": {"path": "/api", "user": {"base64": "/w=="}}, "cost": 2},
         {"descriptor": {"path": "/none"}, "require_match": true},
@@ -219,6 +223,24 @@ async fn held_slots(described: &mut Description, service: &Service) {
     }
 }
 
+/// A reservation is settled, twice.
+async fn reserved_units(described: &mut Description, service: &Service) {
+    let post = |path: &str, body: Value| {
+        let url = format!("{}{path}", service.limiter.url());
+        service.client.post(&url, body.to_string())
+    };
+    let check = json!({"domain": "shop", "descriptor": {"path": "/chat"}, "reserve": true});
+    let reserved = post("/v1/check", check);
+    let reserved = described.check(&reserved, "post", "/v1/check", 200).await;
+    let token = reserved.json().unwrap()["token"].clone();
+    for _ in 0..2 {
+        let settle = post("/v1/settle", json!({"token": token, "cost": 30}));
+        let settled = described.check(&settle, "post", "/v1/settle", 200).await;
+        assert_eq!(settled.json().unwrap()["remaining"], 970);
+    }
+    token.as_str().unwrap().clone_into(&mut described.token);
+}
+
 /// The one that may wait waits for most of an hour; the next is refused.
 async fn too_many_waiters(described: &mut Description, service: &Service, url: &str) {
     let body = |user: &str| {
@@ -277,6 +299,7 @@ async fn refusals(described: &mut Description) {
         ("post", "/json"),
         ("post", "/v1/release"),
         ("post", "/v1/renew"),
+        ("post", "/v1/settle"),
     ] {
         let url = format!("{base}{path}");
         let request = if method == "get" {
@@ -318,6 +341,16 @@ async fn refusals(described: &mut Description) {
     }
     let large = call("x".repeat(5000));
     described.check(&large, "post", "/json", 413).await;
+    let settle = |token: &str| {
+        let body = json!({"token": token, "cost": 1}).to_string();
+        with(service.client.post(&format!("{base}/v1/settle"), body))
+    };
+    // It begins with the domain, whose name is as long.
+    let unknown = described.token.replacen("hmRzaG9w", "hmRub25l", 1);
+    for (token, status) in [("x", 400), (&*unknown, 404), (&*"x".repeat(5000), 413)] {
+        let settle = settle(token);
+        described.check(&settle, "post", "/v1/settle", status).await;
+    }
     for path in ["/v1/release", "/v1/renew"] {
         let slots = |body: &str| {
             with(
@@ -397,6 +430,10 @@ async fn outage(described: &mut Description) {
     let url = format!("{}/json", service.limiter.url());
     let call = service.client.post(&url, call.to_string());
     described.check(&call, "post", "/json", 503).await;
+    let settle = json!({"token": described.token, "cost": 1}).to_string();
+    let url = format!("{}/v1/settle", service.limiter.url());
+    let settle = service.client.post(&url, settle);
+    described.check(&settle, "post", "/v1/settle", 503).await;
     for path in ["/v1/release", "/v1/renew"] {
         let body = r#"{"domain":"shop","descriptor":{"path":"/held"},"slots":{"in-flight":"1.2.1000.4.1"}}"#;
         let url = format!("{}{path}", service.limiter.url());

@@ -10,6 +10,7 @@ limits:
   - {name: per-user, per: [user], rate: 5/1h, match: {path: [/api, /api/**]}}
   - {name: tries, per: [user], rate: 4/1s, burst: 2, match: {path: /wait}}
   - {name: exports, match: {path: /export}, algorithm: leaky_bucket, rate: 2/s, burst: 10, over_limit: queue, max_delay: 3s}
+  - {name: tokens, match: {path: /chat}, rate: 1000/1d, cost: {from: {response_json: /n}, reserve: 100}}
   - {name: in-flight, match: {path: /held}, algorithm: concurrency, limit: 1}
   - {name: shadow, per: [user], rate: 1/1h, enforce: 0%, match: {path: [/api, /api/**]}}
 ";
