@@ -17,7 +17,13 @@ use protocol::{
 };
 use tokio::time::Instant;
 
-use super::{Answered, Api, REVISION, body::Received, decide::Decided, inflight::Place, refusal};
+use super::{
+    Answered, Api, REVISION,
+    body::{Received, Room},
+    decide::Decided,
+    inflight::Place,
+    refusal,
+};
 use crate::{domains::Active, http, serve::Peer, telemetry::RequestingProxy, trace};
 
 enum Encoding {
@@ -52,6 +58,23 @@ impl Api {
         let bodies = &self.bounds.bodies;
         let received = bodies.receive(body, peer).await;
         received.map_err(|error| refusal::of_body(error, bodies.max()))
+    }
+
+    /// Reads a request whose checks charge nothing. What is beside it is its place among the requests, and the
+    /// room that it takes.
+    pub(super) async fn receive_uncharged(
+        &self,
+        body: Incoming,
+        peer: Arc<Peer>,
+        parse: impl FnOnce(&[u8]) -> Result<json::Request, ApiError> + Send + 'static,
+    ) -> Result<(json::Request, (Place, Room)), ApiError> {
+        let inflight = &self.bounds.inflight;
+        let place = inflight.enter().ok_or_else(refusal::overloaded)?;
+        let Received { bytes, mut room } = self.receive(body, peer).await?;
+        room.decode().ok_or_else(refusal::no_room)?;
+        let request = self.bounds.bodies.decode(bytes, parse).await?;
+        room.hold(&request.checks).ok_or_else(refusal::no_room)?;
+        Ok((request, (place, room)))
     }
 
     async fn check_json(&self, body: Received, deny: StatusCode, place: Place) -> Answered {

@@ -6,26 +6,14 @@ use hyper::{StatusCode, body::Incoming};
 use protocol::{CHECK_JSON, json};
 use tokio::time::Instant;
 
-use super::{Answered, Api, body::Received, refusal};
+use super::{Answered, Api, refusal};
 use crate::{http, serve::Peer};
 
 impl Api {
     /// Frees slots or, with `renew`, keeps them. Both may be repeated.
     pub(super) async fn slots(&self, body: Incoming, peer: Arc<Peer>, renew: bool) -> Answered {
-        let _place = self
-            .bounds
-            .inflight
-            .enter()
-            .ok_or_else(refusal::overloaded)?;
-        let Received { bytes, mut room } = self.receive(body, peer).await?;
-        room.decode().ok_or_else(refusal::no_room)?;
-        let parse = if renew {
-            |bytes: &[u8]| json::parse_slots(bytes, true)
-        } else {
-            |bytes: &[u8]| json::parse_slots(bytes, false)
-        };
-        let request = self.bounds.bodies.decode(bytes, parse).await?;
-        room.hold(&request.checks).ok_or_else(refusal::no_room)?;
+        let parse = move |bytes: &[u8]| json::parse_slots(bytes, renew);
+        let (request, _held) = self.receive_uncharged(body, peer, parse).await?;
         if renew {
             self.are_in_flight(&request)?;
         }

@@ -52,6 +52,17 @@ pub struct Request {
 /// # Errors
 /// The first thing wrong with it, with its field.
 pub fn parse(body: &[u8]) -> Result<Request, ApiError> {
+    read_body(body, read_request)
+}
+
+/// Reads a body that is one JSON document.
+///
+/// # Errors
+/// The first thing wrong with it, with its field.
+pub(super) fn read_body<T>(
+    body: &[u8],
+    read: impl FnOnce(Field<'_>, &mut Report) -> Option<T>,
+) -> Result<T, ApiError> {
     let node = Node::from_json(body)
         .map_err(|error| ApiError::new(ErrorCode::InvalidRequest, format!("not JSON: {error}")))?;
     let mut report = Report::new(Form::File);
@@ -59,8 +70,8 @@ pub fn parse(body: &[u8]) -> Result<Request, ApiError> {
         node: &node,
         path: Path::Root,
     };
-    let request = read_request(root, &mut report);
-    report.finish(request).map_err(ApiError::from)
+    let read = read(root, &mut report);
+    report.finish(read).map_err(ApiError::from)
 }
 
 fn read_request(root: Field<'_>, report: &mut Report) -> Option<Request> {

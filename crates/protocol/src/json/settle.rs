@@ -1,11 +1,11 @@
 //! `POST /v1/settle`: the true cost of what a program reserved.
 
-use documents::{Field, Fields, Form, Node, Path, Report, Take, from_base64, to_base64};
+use documents::{Field, Fields, Path, Report, Take, from_base64, to_base64};
 use policy::{Descriptor, Name};
 
-use super::request::{Request, missing, read_costs};
+use super::request::{Request, missing, read_body, read_costs};
 use crate::{
-    Answer, ApiError, Check, CostSettlement, ErrorCode, LimitAnswer,
+    Answer, ApiError, Check, CostSettlement, LimitAnswer,
     compact::{Batch, BatchCheck},
 };
 
@@ -48,15 +48,7 @@ pub fn token(domain: &Name, descriptor: &Descriptor, answer: &Answer) -> Option<
 /// # Errors
 /// The first thing wrong with it, with its field.
 pub fn parse_settle(body: &[u8]) -> Result<Request, ApiError> {
-    let node = Node::from_json(body)
-        .map_err(|error| ApiError::new(ErrorCode::InvalidRequest, format!("not JSON: {error}")))?;
-    let mut report = Report::new(Form::File);
-    let root = Field {
-        node: &node,
-        path: Path::Root,
-    };
-    let request = read_request(root, &mut report);
-    report.finish(request).map_err(ApiError::from)
+    read_body(body, read_request)
 }
 
 fn read_request(root: Field<'_>, report: &mut Report) -> Option<Request> {

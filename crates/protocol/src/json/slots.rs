@@ -1,10 +1,10 @@
 //! `POST /v1/release` and `POST /v1/renew`: slots that a program frees, or keeps.
 
-use documents::{Field, Fields, Form, Node, Path, Report, Take};
+use documents::{Field, Fields, Path, Report, Take};
 use policy::SlotAct;
 use serde::Serialize;
 
-use super::request::{Request, missing, read_batch, read_descriptor, read_free};
+use super::request::{Request, missing, read_batch, read_body, read_descriptor, read_free};
 use crate::{Answer, ApiError, Check, ErrorCode};
 
 const FIELDS: [&str; 3] = ["descriptor", "slots", "enter"];
@@ -16,15 +16,7 @@ const BATCH_FIELDS: [&str; 2] = ["domain", "requests"];
 /// # Errors
 /// The first thing wrong with it, with its field.
 pub fn parse_slots(body: &[u8], renew: bool) -> Result<Request, ApiError> {
-    let node = Node::from_json(body)
-        .map_err(|error| ApiError::new(ErrorCode::InvalidRequest, format!("not JSON: {error}")))?;
-    let mut report = Report::new(Form::File);
-    let root = Field {
-        node: &node,
-        path: Path::Root,
-    };
-    let request = read_request(root, renew, &mut report);
-    report.finish(request).map_err(ApiError::from)
+    read_body(body, |root, report| read_request(root, renew, report))
 }
 
 fn read_request(root: Field<'_>, renew: bool, report: &mut Report) -> Option<Request> {
