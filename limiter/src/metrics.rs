@@ -1,5 +1,6 @@
 //! What is counted, under the names that dashboards rely on.
 
+mod by_limit;
 mod compared;
 mod costs;
 mod decisions;
@@ -16,6 +17,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
+use by_limit::ByLimit;
 pub(crate) use compared::Compared;
 use compared::Comparisons;
 use decisions::Decisions;
@@ -23,9 +25,6 @@ use domain::LimitCounters;
 pub(crate) use domain::{DomainCounters, LimitCounts};
 
 use crate::store_calls::StoreCalls;
-use costs::Costs;
-use leases::Leases;
-use slots::Slots;
 
 /// Seconds. A check takes a fraction of a millisecond; 10 ms is where the store's timeout is.
 const DURATIONS: [f64; 14] = [
@@ -43,9 +42,9 @@ pub(crate) struct Metrics {
     registry: Mutex<Registry>,
     checks: Family<CheckLabels, Counter>,
     decisions: Decisions,
-    leases: Leases,
-    slots: Slots,
-    costs: Costs,
+    leases: ByLimit<3>,
+    slots: ByLimit<3>,
+    costs: ByLimit<3>,
     unmatched: Family<DomainLabels, Counter>,
     unmatched_descriptors: Family<UnmatchedLabels, Counter>,
     undecided: Family<DomainLabels, Counter>,
@@ -151,9 +150,9 @@ impl Metrics {
             registry: Mutex::new(Registry::with_prefix("rl")),
             checks: Family::default(),
             decisions: Decisions::default(),
-            leases: Leases::default(),
-            slots: Slots::default(),
-            costs: Costs::default(),
+            leases: leases::metrics(),
+            slots: slots::metrics(),
+            costs: costs::metrics(),
             unmatched: Family::default(),
             unmatched_descriptors: Family::default(),
             undecided: Family::default(),
@@ -372,9 +371,9 @@ impl Metrics {
                 .delayed
                 .get_or_create_owned(&LimitLabels::new(domain, limit)),
             decisions: self.decisions.of(domain, limit),
-            leases: self.leases.of(domain, limit),
-            slots: in_flight.then(|| self.slots.of(domain, limit)),
-            costs: settles.then(|| self.costs.of(domain, limit)),
+            leases: self.leases.of(domain, limit).into(),
+            slots: in_flight.then(|| self.slots.of(domain, limit).into()),
+            costs: settles.then(|| self.costs.of(domain, limit).into()),
         }
     }
 
