@@ -5,7 +5,7 @@ use documents::{Field, Path, Report, Take, Value, parse_digits};
 use super::within_max;
 use crate::pricing::{MAX_COST, Pointer, RequestValue, ResponseValue, Source, Term};
 
-/// Every field of a source.
+/// Every field of a source: first those of which it has one.
 pub(in crate::read) const SOURCE_FIELDS: [&str; 10] = [
     "response_json",
     "response_header",
@@ -18,16 +18,8 @@ pub(in crate::read) const SOURCE_FIELDS: [&str; 10] = [
     "min",
     "max",
 ];
-/// The fields of which a source has one.
-const PLACES: [&str; 7] = [
-    "response_json",
-    "response_header",
-    "response_trailer",
-    "metadata",
-    "status",
-    "sum",
-    "request_header",
-];
+/// Where the number is.
+const PLACES: &[&str] = SOURCE_FIELDS.split_at(7).0;
 /// Sources of a cost, and numbers of a sum, at most.
 const MAX_SOURCES: usize = 8;
 /// Keys of a way through metadata, at most.
