@@ -146,7 +146,7 @@ local function parse(at)
     kind = kind - OBSERVED
   end
   local limit = {
-    key = false, -- of the bucket at hand
+    key = false, -- of the current bucket
     keep = false, -- for the next check
     px = false, -- time to live of what is kept and not written, ms
     algorithm = algorithm_of(kind, lease ~= nil),
@@ -224,7 +224,7 @@ local function define_reservations()
   end
 end
 
-local limits -- of the check at hand: its form
+local limits -- of the current check: its form
 
 -- Adds what was used without a check, or gives it back; returns whether that changed anything.
 local function debit(l)
@@ -237,7 +237,7 @@ local function debit(l)
   return add(l, l.debit)
 end
 
-local in_full -- whether the check at hand is answered as CHARGED
+local in_full -- whether the current check is answered as CHARGED
 
 -- Finishes one limit, charged or left, and answers for it.
 local function finish(l, charge)

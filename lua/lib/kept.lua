@@ -3,7 +3,7 @@
 -- A bucket whose state is a string is kept for the next check where that has the same form: a bucket
 -- that many checks in a row touch, such as that of all requests, is read once and written once.
 
-local unwritten = false -- whether a limit of the form at hand keeps what is not written yet
+local unwritten = false -- whether a limit of the current form keeps what is not written yet
 
 -- Stores usage that was added to, or else a shift of the time base.
 local function store(l, used, reset)

@@ -7,11 +7,11 @@
 -- check.lua decides every check, and these in the same way, but makes some thirty functions for it, which
 -- takes Redis longer than the decision. Here nothing is a function: the files included are parts of one loop.
 --
--- What a call costs is what it makes: strings, tables, fields of tables. So the numbers of the limit at hand are
+-- What a call costs is what it makes: strings, tables, fields of tables. So the numbers of the current limit are
 -- locals, and only where a call has several forms, or a form several limits, they come from tables: a form is
 -- { count, its limits }.
 
--- The limit at hand: kind, generation, cost, limit, x and y as in check.lua, and
+-- The current limit: kind, generation, cost, limit, x and y as in check.lua, and
 local kind, generation, cost, limit, x, y
 local key -- of its bucket
 local used -- debt in parts, or units of a window
@@ -23,7 +23,7 @@ local known, unit_known -- the generation and the unit as states have them in wr
 
 local TWO_MORE = LONG and ':%d:%d' or ':%.0f:%.0f'
 local forms, plain = nil, true
-local size -- how many limits the form at hand has
+local size -- how many limits the current form has
 for number = 1, form_count do
   local flags
   flags, size, place = unpacked('<dd', numbers, place)

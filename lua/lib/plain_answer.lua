@@ -1,4 +1,4 @@
--- Charges the limit at hand if the check is allowed, and answers for it.
+-- Charges the current limit if the check is allowed, and answers for it.
 
 local room, reset = nil, 0
 if kind < 4 then

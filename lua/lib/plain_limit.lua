@@ -1,4 +1,4 @@
--- The limit at hand is `l`, the i-th of its form.
+-- The current limit is `l`, the i-th of its form.
 
 key = KEYS[k + i - 1]
 kind, generation, cost, limit, x, y = l.kind, l.generation, l.cost, l.limit, l.x, l.y

@@ -1,4 +1,4 @@
--- Reads the bucket of the limit at hand, or finds that its state is not plain.
+-- Reads the bucket of the current limit, or finds that its state is not plain.
 
 local text = pcall('GET', key)
 used, past, time = 0, 0, now

@@ -1,4 +1,4 @@
--- Writes the bucket of the limit at hand.
+-- Writes the bucket of the current limit.
 
 if not known then
   known = format(WHOLE, generation)

@@ -26,7 +26,7 @@ const MARK_BITS: u32 = 20;
 /// Positions of one of the two numbers of [`Missing`].
 const MISSING_BITS: usize = 50;
 
-/// The limit's numbers, and the id that the request at hand offers.
+/// The limit's numbers, and the id that the current request offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Concurrency {
     limit: u64,
@@ -85,7 +85,7 @@ pub(crate) struct SlotUsage {
     now_ms: u64,
     /// Those that have not expired.
     slots: BTreeMap<InFlightSlot, u64>,
-    /// Whether the request at hand has one already.
+    /// Whether the current request has one already.
     held: bool,
     missing: Missing,
 }

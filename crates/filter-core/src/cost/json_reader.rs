@@ -329,7 +329,7 @@ impl JsonReader {
         self.index.get_mut(at).filter(|_| list)
     }
 
-    /// In a list, the item at hand is what its position says.
+    /// In a list, the current item is what its position says.
     fn find_item(&mut self, targets: Targets<'_>) {
         let Some(index) = self.list().map(|index| *index) else {
             return;

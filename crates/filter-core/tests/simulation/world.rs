@@ -131,7 +131,7 @@ pub struct World {
     pub lost_polls: u64,
     /// Whether the hosts report the ends of their turns.
     pub reports_turn_ends: bool,
-    /// Whether the event at hand is an answer of the limiter.
+    /// Whether the current event is an answer of the limiter.
     answering: bool,
     events: BinaryHeap<Reverse<(u64, u64)>>,
     pending: HashMap<u64, Event>,
