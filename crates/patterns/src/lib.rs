@@ -106,12 +106,17 @@ impl Pattern {
             Test::Regex(regex) => {
                 // A value too long to search counts as whatever makes the limit apply, so that
                 // nobody escapes a limit by a longer path.
-                if value.len() > Regex::MAX_INPUT {
+                if !self.is_searched(value) {
                     return !self.negated;
                 }
                 regex.matches(&String::from_utf8_lossy(value))
             }
         }
+    }
+
+    /// Whether [`Pattern::finds`] looks at the value: a regular expression does not search a longer one.
+    pub fn is_searched(&self, value: &[u8]) -> bool {
+        !matches!(self.test, Test::Regex(_)) || value.len() <= Regex::MAX_INPUT
     }
 
     /// The one value that a positive, exact pattern matches, in lower case if it matches

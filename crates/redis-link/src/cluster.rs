@@ -7,10 +7,9 @@ mod map;
 mod redirect;
 mod topology;
 
-use std::{collections::BTreeMap, io, sync::Arc};
+use std::{collections::BTreeMap, future::pending, io, sync::Arc};
 
-use ::redis::RedisConnectionInfo;
-use futures_util::future::join_all;
+use futures_util::future::{BoxFuture, join_all};
 use tokio::time::timeout_at;
 
 use self::{
@@ -20,8 +19,10 @@ use self::{
 };
 use crate::{
     Deadline, Error, Lane, Node, Outcome, Refusal, Request, Settings,
-    dial::{Dialer, Stream},
+    dial::{Dialer, Dialled},
     request::send,
+    subscription::Publisher,
+    url::Host,
 };
 
 /// How often a request follows a redirection: an old map leads to a node whose slot is just on its
@@ -73,6 +74,17 @@ struct Hop {
     asking: bool,
 }
 
+/// Any node does: a Cluster passes publications on to all of them.
+impl Publisher for Cluster {
+    fn dial(&self) -> BoxFuture<'_, io::Result<Dialled>> {
+        Box::pin(self.dial())
+    }
+
+    fn moved<'a>(&'a self, _from: Option<&'a Host>) -> BoxFuture<'a, ()> {
+        Box::pin(pending())
+    }
+}
+
 impl Cluster {
     /// `seeds` dials the nodes that the URL names.
     pub(crate) fn new(seeds: Dialer, settings: Settings) -> Self {
@@ -93,16 +105,15 @@ impl Cluster {
         self.topology.fault()
     }
 
-    /// A stream to any node, and how to log in there.
-    pub(crate) async fn dial(&self) -> io::Result<(Box<dyn Stream>, RedisConnectionInfo)> {
+    /// A stream to any node.
+    async fn dial(&self) -> io::Result<Dialled> {
         let map = self.topology.map().await.map_err(io::Error::other)?;
         let nodes = map.nodes();
         let any = nodes.get(fastrand::usize(..nodes.len().max(1)));
         let (_, node) = any.ok_or_else(|| io::Error::other("the cluster has no nodes"))?;
         // One that is gone, or cut off, may have been replaced.
         self.topology.refresh();
-        let stream = node.dialer().dial(None).await?;
-        Ok((stream, node.dialer().server().login.clone()))
+        Publisher::dial(node.route()).await
     }
 
     /// The masters, as last known, or (`fresh`) as asked for now.

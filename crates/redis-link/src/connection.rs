@@ -32,8 +32,8 @@ use tokio::{
 use self::refusals::Refusing;
 use crate::{
     Error, Lane, Settings,
-    dial::Dialer,
     reply::{self, Reply},
+    route::Route,
     task::AbortOnDrop,
 };
 
@@ -63,7 +63,7 @@ pub(crate) enum WhenLost {
 }
 
 struct Shared {
-    dialer: Dialer,
+    route: Route,
     lane: Lane,
     when_lost: WhenLost,
     settings: Settings,
@@ -104,10 +104,10 @@ pub(crate) struct Connection {
 
 impl Connection {
     /// Dials at the first use, or at [`Connection::start`].
-    pub(crate) fn new(dialer: Dialer, lane: Lane, settings: Settings, when_lost: WhenLost) -> Self {
+    pub(crate) fn new(route: Route, lane: Lane, settings: Settings, when_lost: WhenLost) -> Self {
         Self {
             shared: Arc::new(Shared {
-                dialer,
+                route,
                 lane,
                 when_lost,
                 settings,

@@ -16,8 +16,7 @@ use tokio_rustls::{
 };
 
 use crate::{
-    ClientCertificate, Error, Settings,
-    sentinel::Primary,
+    ClientCertificate, Error,
     url::{Address, Host, Server},
 };
 
@@ -25,42 +24,31 @@ use crate::{
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-/// Knows how to reach a server.
+/// A stream to a server, not logged in yet.
+pub(crate) struct Dialled {
+    pub(crate) stream: Box<dyn Stream>,
+    pub(crate) login: RedisConnectionInfo,
+    /// Where the server is, if sentinels say so.
+    pub(crate) place: Option<Host>,
+}
+
+/// How to reach a server that is always in the same place.
 #[derive(Clone)]
 pub(crate) struct Dialer {
     server: Server,
     tls: Option<TlsConnector>,
-    /// Of a server that sentinels name.
-    primary: Option<Primary>,
 }
 
 impl Dialer {
-    /// Reads the system's root certificates and the client's, if the server speaks TLS. A sentinel may
-    /// take as long to answer as a connection attempt.
-    pub(crate) fn new(server: Server, settings: &Settings) -> Result<Self, Error> {
-        let limit = settings.connect_timeout;
+    /// Reads the system's root certificates and the client's, if the server speaks TLS.
+    pub(crate) fn new(server: Server, client: Option<&ClientCertificate>) -> Result<Self, Error> {
         let tls = match server.address {
             Address::Tcp { tls: true, .. }
             | Address::Sentinel { tls: true, .. }
-            | Address::Cluster { tls: true, .. } => {
-                Some(connector(settings.client_certificate.as_ref())?)
-            }
+            | Address::Cluster { tls: true, .. } => Some(connector(client)?),
             _ => None,
         };
-        let plain = Self {
-            server,
-            tls,
-            primary: None,
-        };
-        let Address::Sentinel { sentinels, .. } = &plain.server.address else {
-            return Ok(plain);
-        };
-        let dial_to = |host: &Host| plain.with_login(host, sentinels.login.clone());
-        let primary = Primary::new(sentinels, limit, dial_to);
-        Ok(Self {
-            primary: Some(primary),
-            ..plain
-        })
+        Ok(Self { server, tls })
     }
 
     pub(crate) fn server(&self) -> &Server {
@@ -72,7 +60,7 @@ impl Dialer {
         self.with_login(&(host.to_owned(), port), self.server.login.clone())
     }
 
-    fn with_login(&self, (host, port): &Host, login: RedisConnectionInfo) -> Self {
+    pub(crate) fn with_login(&self, (host, port): &Host, login: RedisConnectionInfo) -> Self {
         let address = Address::Tcp {
             host: host.clone(),
             port: *port,
@@ -81,54 +69,22 @@ impl Dialer {
         Self {
             server: Server { address, login },
             tls: self.tls.clone(),
-            primary: None,
         }
     }
 
-    /// Where a server is that sentinels name; `None`: always in the same place.
-    pub(crate) async fn place(&self) -> io::Result<Option<Host>> {
-        match &self.primary {
-            Some(primary) => primary.place().await.map(Some),
-            None => Ok(None),
-        }
-    }
-
-    /// Returns once sentinels name another place; never, where there are none.
-    pub(crate) async fn moved(&self, from: Option<&Host>) {
-        match (&self.primary, from) {
-            (Some(primary), Some(from)) => primary.moved(from).await,
-            _ => std::future::pending().await,
-        }
-    }
-
-    /// The server that was dialled takes no writes: another one may be meant by now. Says whether that
-    /// is found out without dialling.
-    pub(crate) fn refresh(&self) -> bool {
-        if let Some(primary) = &self.primary {
-            primary.refresh();
-        }
-        self.primary.is_some()
-    }
-
-    /// Dials the server, at the place that [`Dialer::place`] named.
-    pub(crate) async fn dial(&self, place: Option<&Host>) -> io::Result<Box<dyn Stream>> {
-        match (&self.server.address, place) {
-            (Address::Tcp { host, port, .. }, _) => self.tcp(host, *port).await,
-            (Address::Sentinel { .. }, Some((host, port))) => {
-                let dialled = self.tcp(host, *port).await;
-                dialled.map_err(|e| io::Error::other(format!("the primary {host}:{port}: {e}")))
-            }
-            (Address::Sentinel { .. }, None) => Err(io::Error::other("no sentinel was asked")),
-            (Address::Cluster { .. }, _) => {
-                Err(io::Error::other("a cluster is dialled node by node"))
-            }
+    /// Dials the server.
+    pub(crate) async fn dial(&self) -> io::Result<Box<dyn Stream>> {
+        match &self.server.address {
+            Address::Tcp { host, port, .. } => self.tcp(host, *port).await,
+            Address::Sentinel { .. } => Err(io::Error::other("no sentinel was asked")),
+            Address::Cluster { .. } => Err(io::Error::other("a cluster is dialled node by node")),
             #[cfg(unix)]
-            (Address::Unix(path), _) => Ok(Box::new(tokio::net::UnixStream::connect(path).await?)),
+            Address::Unix(path) => Ok(Box::new(tokio::net::UnixStream::connect(path).await?)),
         }
     }
 
     /// With TLS if the URL says so.
-    async fn tcp(&self, host: &str, port: u16) -> io::Result<Box<dyn Stream>> {
+    pub(crate) async fn tcp(&self, host: &str, port: u16) -> io::Result<Box<dyn Stream>> {
         let stream = TcpStream::connect((host, port)).await?;
         // A check is one small write and then a wait: Nagle would add a delayed ACK to it.
         stream.set_nodelay(true)?;

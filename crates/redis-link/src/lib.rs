@@ -13,6 +13,7 @@ mod error;
 mod outage_log;
 mod reply;
 mod request;
+mod route;
 mod script;
 mod sentinel;
 mod servers;

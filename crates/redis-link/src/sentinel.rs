@@ -9,11 +9,13 @@ mod query;
 mod quorum;
 
 use std::{
+    future::pending,
     io,
     sync::{Arc, OnceLock},
     time::Duration,
 };
 
+use futures_util::future::BoxFuture;
 use tokio::{
     sync::watch,
     time::{Instant, sleep, timeout},
@@ -22,7 +24,7 @@ use tokio::{
 use self::quorum::Claim;
 use crate::{
     Subscription,
-    dial::Dialer,
+    dial::{Dialer, Dialled},
     subscription::Publisher,
     task::{AbortOnDrop, jittered},
     url::{Host, Sentinels},
@@ -141,14 +143,30 @@ impl Primary {
     }
 }
 
+/// A sentinel publishes, and stays where it is.
+impl Publisher for Dialer {
+    fn dial(&self) -> BoxFuture<'_, io::Result<Dialled>> {
+        Box::pin(async {
+            Ok(Dialled {
+                stream: self.dial().await?,
+                login: self.server().login.clone(),
+                place: None,
+            })
+        })
+    }
+
+    fn moved<'a>(&'a self, _from: Option<&'a Host>) -> BoxFuture<'a, ()> {
+        Box::pin(pending())
+    }
+}
+
 impl Shared {
     /// Asks one sentinel for ever.
     async fn watch(&self, sentinel: usize) {
         let Some(dialer) = self.sentinels.get(sentinel) else {
             return;
         };
-        let publisher = Publisher::One(dialer.clone());
-        let subscription = Subscription::new(publisher, SWITCH.to_owned(), self.limit);
+        let subscription = Subscription::new(dialer.clone(), SWITCH.to_owned(), self.limit);
         let mut switches = subscription.watch();
         loop {
             let why = self.monitor(sentinel, dialer, &mut switches).await;

@@ -8,7 +8,7 @@ use crate::{
     connection::{Connection, Deadline, WhenLost},
     dial::Dialer,
     request::send,
-    subscription::Publisher,
+    route::Route,
     url::Address,
 };
 
@@ -45,19 +45,19 @@ pub struct Settings {
 
 /// The connections to one server.
 pub struct Node {
-    dialer: Dialer,
+    route: Route,
     data: Connection,
     control: Connection,
 }
 
 impl Node {
     /// Connects at the first use.
-    pub(crate) fn new(dialer: Dialer, settings: &Settings, when_lost: WhenLost) -> Self {
-        let link = |lane| Connection::new(dialer.clone(), lane, settings.clone(), when_lost);
+    pub(crate) fn new(route: Route, settings: &Settings, when_lost: WhenLost) -> Self {
+        let link = |lane| Connection::new(route.clone(), lane, settings.clone(), when_lost);
         Self {
             data: link(Lane::Data),
             control: link(Lane::Control),
-            dialer,
+            route,
         }
     }
 
@@ -74,8 +74,8 @@ impl Node {
     }
 
     /// For a connection of another kind.
-    pub(crate) fn dialer(&self) -> &Dialer {
-        &self.dialer
+    pub(crate) fn route(&self) -> &Route {
+        &self.route
     }
 }
 
@@ -91,20 +91,21 @@ impl Servers {
     /// Connects at the first use. Fails only where TLS has no root certificates, or the client's cannot be
     /// used.
     pub fn new(server: Server, settings: &Settings) -> Result<Self, Error> {
-        let dialer = Dialer::new(server, settings)?;
-        Ok(match &dialer.server().address {
-            Address::Cluster { .. } => Self::Cluster(Cluster::new(dialer, settings.clone())),
-            _ => Self::One(Box::new(Node::new(dialer, settings, WhenLost::Wait))),
-        })
+        let dialer = Dialer::new(server, settings.client_certificate.as_ref())?;
+        if matches!(dialer.server().address, Address::Cluster { .. }) {
+            return Ok(Self::Cluster(Cluster::new(dialer, settings.clone())));
+        }
+        let route = Route::new(dialer, settings);
+        let node = Node::new(route, settings, WhenLost::Wait);
+        Ok(Self::One(Box::new(node)))
     }
 
     /// Counts the messages of a channel, from its first use on.
     pub fn subscription(&self, channel: String, connect_timeout: Duration) -> Subscription {
-        let publisher = match self {
-            Self::One(node) => Publisher::One(node.dialer.clone()),
-            Self::Cluster(cluster) => Publisher::Any(cluster.clone()),
-        };
-        Subscription::new(publisher, channel, connect_timeout)
+        match self {
+            Self::One(node) => Subscription::new(node.route.clone(), channel, connect_timeout),
+            Self::Cluster(cluster) => Subscription::new(cluster.clone(), channel, connect_timeout),
+        }
     }
 
     /// Sends each request to the server of its slot; one outcome each.

@@ -6,19 +6,13 @@ use std::{
     time::Duration,
 };
 
-use futures_util::StreamExt;
-use redis::RedisConnectionInfo;
+use futures_util::{StreamExt, future::BoxFuture};
 use tokio::{
     sync::watch,
     time::{sleep, timeout},
 };
 
-use crate::{
-    cluster::Cluster,
-    dial::{Dialer, Stream},
-    task::AbortOnDrop,
-    url::Host,
-};
+use crate::{dial::Dialled, task::AbortOnDrop, url::Host};
 
 /// Pause between attempts to subscribe: callers poll as well, so a message only saves time.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -31,63 +25,30 @@ pub struct Subscription {
 }
 
 struct Subscriber {
-    publisher: Publisher,
+    publisher: Box<dyn Publisher>,
     channel: String,
     connect_timeout: Duration,
     count: watch::Sender<u64>,
 }
 
-/// Where the channel is.
-pub(crate) enum Publisher {
-    One(Dialer),
-    /// Any node does: a Cluster passes publications on to all of them.
-    Any(Cluster),
-}
+/// Where a channel is.
+pub(crate) trait Publisher: Send + Sync {
+    /// Opens a stream to it.
+    fn dial(&self) -> BoxFuture<'_, io::Result<Dialled>>;
 
-/// A way to a publisher, not logged in yet.
-struct Dialled {
-    stream: Box<dyn Stream>,
-    login: RedisConnectionInfo,
-    /// Where it is, if sentinels say so.
-    place: Option<Host>,
-}
-
-impl Publisher {
-    async fn dial(&self) -> io::Result<Dialled> {
-        match self {
-            Self::One(dialer) => {
-                let place = dialer.place().await?;
-                Ok(Dialled {
-                    stream: dialer.dial(place.as_ref()).await?,
-                    login: dialer.server().login.clone(),
-                    place,
-                })
-            }
-            Self::Any(cluster) => {
-                let (stream, login) = cluster.dial().await?;
-                Ok(Dialled {
-                    stream,
-                    login,
-                    place: None,
-                })
-            }
-        }
-    }
-
-    /// Returns once another one publishes.
-    async fn moved(&self, from: Option<&Host>) {
-        match self {
-            Self::One(dialer) => dialer.moved(from).await,
-            Self::Any(_) => std::future::pending().await,
-        }
-    }
+    /// Returns once another server publishes.
+    fn moved<'a>(&'a self, from: Option<&'a Host>) -> BoxFuture<'a, ()>;
 }
 
 impl Subscription {
-    pub(crate) fn new(publisher: Publisher, channel: String, connect_timeout: Duration) -> Self {
+    pub(crate) fn new(
+        publisher: impl Publisher + 'static,
+        channel: String,
+        connect_timeout: Duration,
+    ) -> Self {
         Self {
             subscriber: Arc::new(Subscriber {
-                publisher,
+                publisher: Box::new(publisher),
                 channel,
                 connect_timeout,
                 count: watch::Sender::new(0),

@@ -23,6 +23,7 @@ use crate::{
     Error, Lane, Node, Request, Settings,
     connection::{Connection, Deadline, WhenLost},
     dial::Dialer,
+    route::Route,
     task::{AbortOnDrop, jittered},
 };
 
@@ -198,8 +199,8 @@ impl Shared {
     }
 
     fn connect_to(&self, (host, port): &Place) -> Node {
-        let dialer = self.seeds.to(host, *port);
-        Node::new(dialer, &self.settings, WhenLost::Fail)
+        let route = Route::new(self.seeds.to(host, *port), &self.settings);
+        Node::new(route, &self.settings, WhenLost::Fail)
     }
 
     async fn keep(&self) {

@@ -61,12 +61,12 @@ impl Shared {
             };
             if let Some(attempts) = outage.failed(&why, Instant::now()) {
                 tracing::warn!(
-                    server = %self.dialer.server(), error = %why, attempts,
+                    server = %self.route.server(), error = %why, attempts,
                     "no connection to the store"
                 );
             }
             // It may be lost because it is the primary no more.
-            self.dialer.refresh();
+            self.route.refresh();
             if dialled.elapsed() >= PROVEN + self.settings.connect_timeout {
                 backoff = BACKOFF_MIN;
                 self.status.send_replace(match self.when_lost {
@@ -77,7 +77,7 @@ impl Shared {
                 self.status.send_replace(Status::Down(why));
                 tokio::select! {
                     () = sleep(jittered(backoff)) => {}
-                    () = self.dialer.moved(place.as_ref()) => {}
+                    () = self.route.moved(place.as_ref()) => {}
                 }
                 backoff = (backoff * 2).min(BACKOFF_MAX);
             }
@@ -85,7 +85,7 @@ impl Shared {
     }
 
     fn log_connected(&self, outage: &mut OutageLog) {
-        let server = self.dialer.server();
+        let server = self.route.server();
         if let Some((lasted, attempts)) = outage.over(Instant::now()) {
             tracing::info!(%server, ?lasted, attempts, "connected again");
         } else {
@@ -101,24 +101,24 @@ impl Shared {
             ))
         };
         loop {
-            let found = timeout(self.settings.connect_timeout, self.dialer.place()).await;
+            let found = timeout(self.settings.connect_timeout, self.route.place()).await;
             *place = found.map_err(late)?.map_err(unreachable)?;
             tokio::select! {
                 connected = timeout(self.settings.connect_timeout, self.open(place.as_ref())) => {
                     return connected.map_err(late)?;
                 }
-                () = self.dialer.moved(place.as_ref()) => {}
+                () = self.route.moved(place.as_ref()) => {}
             }
         }
     }
 
     async fn open(&self, place: Option<&Host>) -> Result<Connected, Error> {
-        let stream = self.dialer.dial(place).await.map_err(unreachable)?;
+        let stream = self.route.dial(place).await.map_err(unreachable)?;
         let config = AsyncConnectionConfig::new()
             .set_response_timeout(None)
             .set_connection_timeout(None)
             .set_pipeline_buffer_size(BUFFER);
-        let login = &self.dialer.server().login;
+        let login = &self.route.server().login;
         let (mut connection, driver) =
             MultiplexedConnection::new_with_config(login, stream, config)
                 .await
@@ -175,7 +175,7 @@ impl Shared {
         self.status.send_replace(Status::Up(session.clone()));
         let end = tokio::select! {
             why = self.monitor(&mut driver) => End::Lost(why),
-            () = self.dialer.moved(place) => {
+            () = self.route.moved(place) => {
                 self.refusing.send_replace(None);
                 End::Left
             }

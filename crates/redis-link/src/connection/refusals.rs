@@ -32,7 +32,7 @@ impl Shared {
         // A primary that became a replica, or lost its replicas, stays connected and refuses every
         // write: there may be another one by now. A node of a Cluster keeps its connection; its
         // callers refresh the map of slots.
-        if refusal.may_be_a_demotion() && !self.dialer.refresh() && self.when_lost == WhenLost::Wait
+        if refusal.may_be_a_demotion() && !self.route.refresh() && self.when_lost == WhenLost::Wait
         {
             self.refused.notify_one();
         }
@@ -55,7 +55,7 @@ impl Shared {
             }
             _ => {
                 let since = refusing.as_ref().map_or(now, |known| known.since);
-                tracing::warn!(server = %self.dialer.server(), %refusal, "commands are refused");
+                tracing::warn!(server = %self.route.server(), %refusal, "commands are refused");
                 *refusing = Some(Refusing {
                     refusal: refusal.clone(),
                     since,
@@ -76,7 +76,7 @@ impl Shared {
         self.refusing.send_if_modified(|refusing| {
             let over = refusing.take_if(|known| known.last.elapsed() >= QUIET);
             if let Some(Refusing { since, .. }) = &over {
-                let (server, lasted) = (self.dialer.server(), since.elapsed());
+                let (server, lasted) = (self.route.server(), since.elapsed());
                 tracing::info!(%server, ?lasted, "commands are not refused any more");
             }
             over.is_some()

@@ -14,7 +14,7 @@ pub(super) struct Connection {
 
 impl Connection {
     pub(super) async fn open(dialer: &Dialer) -> Result<Self, String> {
-        let dialled = dialer.dial(None).await.map_err(|e| e.to_string())?;
+        let dialled = dialer.dial().await.map_err(|e| e.to_string())?;
         let config = AsyncConnectionConfig::new()
             .set_response_timeout(None)
             .set_connection_timeout(None);
