@@ -8,6 +8,8 @@ mod peer;
 mod reject;
 mod repoll;
 mod response_body;
+mod streams;
+mod unsent;
 
 use std::{io, sync::Arc, time::Duration};
 

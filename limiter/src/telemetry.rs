@@ -15,11 +15,11 @@ use std::{
 };
 
 use policy::{Compiled, Name};
-use protocol::{Check, DecidedBy, LimitAnswer, compact};
-use store::{Denial, FleetReport, Report, Store};
+use protocol::{Answer, Check, DecidedBy, LimitAnswer, compact};
+use store::{CheckError, Denial, FleetReport, Report, Store};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use crate::{batch::Decisions, domains::Domains};
+use crate::domains::Domains;
 
 use activity::{ActivityRecorder, Due};
 use proxy_registry::ProxyRegistry;
@@ -72,7 +72,7 @@ impl Telemetry {
         &self,
         policy: &Compiled,
         checks: impl Iterator<Item = (&'c Check, Option<&'c str>)>,
-        decisions: &Decisions,
+        decisions: &[Result<Answer, CheckError>],
     ) {
         let mut recorders = self.recorders();
         let Some(recorder) = self.recorder(&mut recorders, policy.domain()) else {

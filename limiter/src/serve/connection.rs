@@ -1,6 +1,6 @@
 //! One connection, from its first byte to its end.
 
-use std::{convert::Infallible, pin::pin, sync::Arc, time::Duration};
+use std::{convert::Infallible, future::poll_fn, pin::pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use hyper::{
@@ -9,7 +9,7 @@ use hyper::{
     service::service_fn,
 };
 use hyper_util::{
-    rt::{TokioExecutor, TokioIo, TokioTimer},
+    rt::{TokioIo, TokioTimer},
     server::conn::auto::Builder,
 };
 use tokio::{
@@ -19,10 +19,11 @@ use tokio::{
 
 use super::{
     ConnectionBounds, Handler, Lifecycle,
-    connections::Unsent,
     inbound::{Inbound, Strangers},
     peer::{Order, Peer, Running},
     response_body::ResponseBody,
+    streams::{Arrivals, Streams},
+    unsent::Unsent,
 };
 use crate::tls::Tls;
 
@@ -41,32 +42,16 @@ const PING_EVERY: Duration = Duration::from_secs(20);
 pub(super) struct Server<H> {
     handler: Arc<H>,
     tls: Option<Tls>,
-    protocols: Builder<TokioExecutor>,
+    max_body: usize,
     strangers: Arc<Strangers>,
 }
 
 impl<H: Handler> Server<H> {
     pub(super) fn new(handler: Arc<H>, tls: Option<Tls>, bounds: ConnectionBounds) -> Self {
-        let mut protocols = Builder::new(TokioExecutor::new());
-        protocols
-            .http1()
-            .max_buf_size(usize::from(MAX_HEAD))
-            // Silent connections and slow heads end by the port's own rules: hyper would set a
-            // timer for every request.
-            .header_read_timeout(None);
-        let window = u32::try_from(bounds.max_body).unwrap_or(u32::MAX);
-        protocols
-            .http2()
-            .timer(TokioTimer::new())
-            .max_concurrent_streams(MAX_STREAMS)
-            .max_header_list_size(u32::from(MAX_HEAD))
-            .initial_stream_window_size(window.clamp(16 * 1024, 1 << 20))
-            .initial_connection_window_size(1 << 20)
-            .keep_alive_interval(PING_EVERY);
         Self {
             handler,
             tls,
-            protocols,
+            max_body: bounds.max_body,
             strangers: Arc::default(),
         }
     }
@@ -92,6 +77,27 @@ impl<H: Handler> Server<H> {
         }
     }
 
+    /// How the requests of a connection are read and its answers written.
+    fn protocols(&self, arrivals: Arrivals) -> Builder<Arrivals> {
+        let mut protocols = Builder::new(arrivals);
+        protocols
+            .http1()
+            .max_buf_size(usize::from(MAX_HEAD))
+            // Silent connections and slow heads end by the port's own rules: hyper would set a
+            // timer for every request.
+            .header_read_timeout(None);
+        let window = u32::try_from(self.max_body).unwrap_or(u32::MAX);
+        protocols
+            .http2()
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(MAX_STREAMS)
+            .max_header_list_size(u32::from(MAX_HEAD))
+            .initial_stream_window_size(window.clamp(16 * 1024, 1 << 20))
+            .initial_connection_window_size(1 << 20)
+            .keep_alive_interval(PING_EVERY);
+        protocols
+    }
+
     async fn drive<I>(
         &self,
         stream: I,
@@ -112,12 +118,16 @@ impl<H: Handler> Server<H> {
             exchange.answer(answer)
         });
         let socket = TokioIo::new(stream);
-        let mut connection = pin!(self.protocols.serve_connection(socket, service));
+        let mut streams = Streams::default();
+        let protocols = self.protocols(streams.arrivals());
+        let mut connection = pin!(protocols.serve_connection(socket, service));
         let mut known = None;
         loop {
             tokio::select! {
                 biased;
-                ended = connection.as_mut() => return log_end(ended),
+                ended = poll_fn(|context| streams.poll_with(connection.as_mut(), context)) => {
+                    return log_end(ended);
+                }
                 order = peer.ordered(known) => match order {
                     Order::End => connection.as_mut().graceful_shutdown(),
                     Order::Cut => return,

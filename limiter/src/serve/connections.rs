@@ -8,16 +8,14 @@
 use std::{
     collections::BTreeMap,
     net::IpAddr,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering},
     time::{Duration, Instant},
 };
 
 use super::{
     ConnectionBounds,
     peer::{Order, Peer, Standing},
+    unsent::Unsent,
 };
 use crate::metrics::Metrics;
 
@@ -30,56 +28,11 @@ const GRACE: Duration = Duration::from_millis(50);
 /// An answer that was not taken whole within one to two such periods ends its connection.
 const UNSENT_PERIOD: Duration = Duration::from_secs(5);
 
-/// With more bytes of answers unsent than this, the period is that of the sweep.
-const UNSENT_MAX: usize = 16 << 20;
-
-/// With more streams than this on all connections, each may have few. They take about 60 MB.
-const STREAMS_CROWDED: usize = 8 * 1024;
-
 /// How long a connection that was ordered to end may take, once its requests have their answers.
 const LAST_BYTES: Duration = Duration::from_secs(5);
 
 /// How long a connection accepted at the very end may take to send its request.
 const LAST_REQUEST: Duration = Duration::from_millis(250);
-
-/// Answers that were not sent whole, of all connections.
-#[derive(Default)]
-pub(super) struct Unsent {
-    bytes: AtomicUsize,
-    /// Requests without an answer and answers that were not sent whole.
-    streams: AtomicUsize,
-    period: AtomicUsize,
-}
-
-impl Unsent {
-    /// The parity of the period: 0 or 1.
-    pub(super) fn period(&self) -> usize {
-        self.period.load(Ordering::Relaxed)
-    }
-
-    /// Whether there are so many streams that no connection may have many more.
-    pub(super) fn is_crowded(&self) -> bool {
-        self.streams.load(Ordering::Relaxed) > STREAMS_CROWDED
-    }
-
-    pub(super) fn start_stream(&self) {
-        self.streams.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(super) fn end_stream(&self) {
-        self.streams.fetch_sub(1, Ordering::Relaxed);
-    }
-
-    pub(super) fn add(&self, bytes: usize) {
-        self.start_stream();
-        self.bytes.fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    pub(super) fn subtract(&self, bytes: usize) {
-        self.end_stream();
-        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
-    }
-}
 
 /// The connections of one port.
 pub(super) struct Connections {
@@ -249,13 +202,13 @@ impl Connections {
     /// Begins a new period of unsent answers when it is time; the slot in which those of the one
     /// before the last are left, which the new one takes over.
     fn turn_period(&self, table: &mut Table, now: Instant) -> Option<usize> {
-        let crowded = self.unsent.bytes.load(Ordering::Relaxed) > UNSENT_MAX;
+        let crowded = self.unsent.is_large();
         if !crowded && now.duration_since(table.period_since) < UNSENT_PERIOD.min(self.bounds.idle)
         {
             return None;
         }
         table.period_since = now;
-        Some(self.unsent.period.fetch_xor(1, Ordering::Relaxed) ^ 1)
+        Some(self.unsent.next_period())
     }
 
     pub(super) fn cut(&self, peer: &Peer, why: &'static str) {

@@ -11,7 +11,7 @@ use std::{
 
 use tokio::sync::Notify;
 
-use super::connections::{Connections, Unsent};
+use super::{connections::Connections, unsent::Unsent};
 
 /// What a connection is ordered to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -17,8 +17,8 @@ use hyper::{
 use tokio::sync::watch;
 
 use super::{
-    connections::Unsent,
     peer::{Peer, Running},
+    unsent::Unsent,
 };
 
 /// About what a stream costs beside the bytes of its response.

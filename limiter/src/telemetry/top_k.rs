@@ -24,6 +24,8 @@ pub(super) type Values = [(Name, Option<Vec<u8>>)];
 pub(super) struct TopK {
     hasher: RandomState,
     counted: HashMap<u64, Counted>,
+    /// The least count when it was last looked for, and keys of buckets that had it then.
+    least: (u64, Vec<u64>),
 }
 
 #[derive(Debug)]
@@ -73,12 +75,31 @@ impl TopK {
         if self.counted.len() < COUNTERS {
             return 0;
         }
-        let least = self.counted.iter().min_by_key(|(_, counted)| counted.count);
-        let Some((key, count)) = least.map(|(key, counted)| (*key, counted.count)) else {
-            return 0;
-        };
-        self.counted.remove(&key);
-        count
+        if let Some(count) = self.remove_least() {
+            return count;
+        }
+        // Counts only grow: one look at all of them serves until those that had the least have grown.
+        let count = self.counted.values().map(|counted| counted.count).min();
+        let of_least = self.counted.iter();
+        let of_least = of_least.filter(|(_, counted)| Some(counted.count) == count);
+        self.least = (count.unwrap_or(0), of_least.map(|(key, _)| *key).collect());
+        self.remove_least().unwrap_or(0)
+    }
+
+    /// Removes a bucket that still has the least count; `None`: none is known.
+    fn remove_least(&mut self) -> Option<u64> {
+        let (count, keys) = &mut self.least;
+        while let Some(key) = keys.pop() {
+            if self
+                .counted
+                .get(&key)
+                .is_some_and(|counted| counted.count == *count)
+            {
+                self.counted.remove(&key);
+                return Some(*count);
+            }
+        }
+        None
     }
 
     /// The most counted, each with a count that it surely reached.

@@ -1,0 +1,161 @@
+//! The requests of an HTTP/2 connection, worked on by the connection's own task.
+//!
+//! As tasks of their own they would be spread over the threads, and the connection would run, and write
+//! to its socket, after each of them. Here one poll works on every request that can go on, and one write
+//! takes all their answers. A connection is thus worked on by one thread at a time.
+
+use std::{
+    panic::AssertUnwindSafe,
+    pin::Pin,
+    sync::{Arc, Mutex, PoisonError, Weak},
+    task::{Context, Poll},
+};
+
+use futures_util::{
+    FutureExt,
+    stream::{FuturesUnordered, StreamExt},
+};
+use hyper::rt::Executor;
+
+type Stream = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// The requests of one connection.
+#[derive(Default)]
+pub(super) struct Streams {
+    arrived: Arc<Mutex<Vec<Stream>>>,
+    running: FuturesUnordered<Stream>,
+}
+
+/// Where hyper puts the requests of a connection. Weak, because they hold it, too.
+#[derive(Clone)]
+pub(super) struct Arrivals(Weak<Mutex<Vec<Stream>>>);
+
+impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Arrivals {
+    fn execute(&self, stream: F) {
+        // Without a connection nobody waits for it.
+        let Some(arrived) = self.0.upgrade() else {
+            return;
+        };
+        // A panic ends the request, not the others of the connection.
+        let stream = AssertUnwindSafe(stream).catch_unwind();
+        let stream = Box::pin(stream.map(drop));
+        let mut arrived = arrived.lock().unwrap_or_else(PoisonError::into_inner);
+        arrived.push(stream);
+    }
+}
+
+impl Streams {
+    /// What the connection is built with.
+    pub(super) fn arrivals(&self) -> Arrivals {
+        Arrivals(Arc::downgrade(&self.arrived))
+    }
+
+    /// Drives the connection and its requests; ready when the connection has ended.
+    pub(super) fn poll_with<C: Future>(
+        &mut self,
+        connection: Pin<&mut C>,
+        context: &mut Context<'_>,
+    ) -> Poll<C::Output> {
+        // First, so that the connection sends what they answer.
+        self.work(context);
+        let ended = connection.poll(context);
+        self.start_arrived();
+        self.work(context);
+        ended
+    }
+
+    fn start_arrived(&mut self) {
+        let mut arrived = self.arrived.lock().unwrap_or_else(PoisonError::into_inner);
+        self.running.extend(arrived.drain(..));
+    }
+
+    /// Works on each request that can go on.
+    fn work(&mut self, context: &mut Context<'_>) {
+        while let Poll::Ready(Some(())) = self.running.poll_next_unpin(context) {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::task::noop_waker_ref;
+    use tokio::sync::oneshot;
+
+    /// What happened, in order.
+    type Log = Arc<Mutex<Vec<&'static str>>>;
+
+    fn seen(log: &Log) -> Vec<&'static str> {
+        std::mem::take(&mut *log.lock().unwrap())
+    }
+
+    /// Polls the requests with a connection that is noted in the log, and ends where `on_poll` says so.
+    fn poll(streams: &mut Streams, log: &Log, mut on_poll: impl FnMut() -> Poll<()>) -> Poll<()> {
+        let connection = std::future::poll_fn(|_: &mut Context<'_>| {
+            log.lock().unwrap().push("connection");
+            on_poll()
+        });
+        let connection = std::pin::pin!(connection);
+        streams.poll_with(connection, &mut Context::from_waker(noop_waker_ref()))
+    }
+
+    #[test]
+    fn all_that_can_go_on_does_before_the_connection_writes() {
+        let (mut streams, log) = (Streams::default(), Log::default());
+        let arrivals = streams.arrivals();
+        let mut replies = Vec::new();
+        let arrive = || {
+            for _ in 0..3 {
+                let (reply, answer) = oneshot::channel::<()>();
+                replies.push(reply);
+                let log = Arc::clone(&log);
+                arrivals.execute(async move {
+                    log.lock().unwrap().push("start");
+                    answer.await.unwrap();
+                    log.lock().unwrap().push("answer");
+                });
+            }
+            Poll::Pending
+        };
+        assert!(poll(&mut streams, &log, arrive).is_pending());
+        assert_eq!(seen(&log), ["connection", "start", "start", "start"]);
+        for reply in replies {
+            reply.send(()).unwrap();
+        }
+        assert!(poll(&mut streams, &log, || Poll::Pending).is_pending());
+        assert_eq!(seen(&log), ["answer", "answer", "answer", "connection"]);
+    }
+
+    #[test]
+    fn a_panic_ends_its_request_alone() {
+        let (mut streams, log) = (Streams::default(), Log::default());
+        let arrivals = streams.arrivals();
+        arrivals.execute(async { panic!("one of two") });
+        let other = Arc::clone(&log);
+        arrivals.execute(async move { other.lock().unwrap().push("answer") });
+        assert!(poll(&mut streams, &log, || Poll::Pending).is_pending());
+        assert_eq!(seen(&log), ["connection", "answer"]);
+        assert!(streams.running.is_empty());
+    }
+
+    #[test]
+    fn requests_end_with_their_connection() {
+        let (mut streams, log) = (Streams::default(), Log::default());
+        let arrivals = streams.arrivals();
+        let held = Arc::new(());
+        let arrive = || {
+            let (held, arrivals) = (Arc::clone(&held), arrivals.clone());
+            arrivals.clone().execute(async move {
+                let _holds = (held, arrivals);
+                std::future::pending::<()>().await;
+            });
+            Poll::Ready(())
+        };
+        assert!(poll(&mut streams, &log, arrive).is_ready());
+        drop(streams);
+        assert_eq!(Arc::strong_count(&held), 1);
+        // It has nowhere to go.
+        let late = Arc::clone(&held);
+        arrivals.execute(async move { drop(late) });
+        assert_eq!(Arc::strong_count(&held), 1);
+    }
+}
