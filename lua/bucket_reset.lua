@@ -15,7 +15,7 @@ local function unused(text)
   if head then
     return head .. ':0:' .. at .. ':' .. parts .. rest
   end
-  head, at, rest = string.match(text, '^(g%d+):%d+:%d+:%d+:(%d+)' .. BUCKET)
+  head, at, rest = string.match(text, '^(g%d+):%d+:%d+:%d+:?o?%d*:(%d+)' .. BUCKET)
   if head then
     return head .. ':' .. at .. ':0:1:' .. at .. rest
   end

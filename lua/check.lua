@@ -62,10 +62,14 @@ local COUNT_OPEN = -2
 local NUMBERS_PER_LIMIT, LEASE_FIELDS, SLOT_FIELDS, COST_FIELDS = 8, 4, 4, 4
 
 local reply, filled = { now, 0, 0, 0, 0, 0, 0, 0 }, 1 -- with room for one check of one limit
+-- include: lib/integers.lua
+-- include: lib/plain.lua
+
+if place > #numbers and filled == 4 then -- nearly all calls
+  return struct.pack('<dddd', now, reply[2], reply[3], reply[4])
+end
+
 local function packed_reply()
-  if filled == 4 then -- nearly all replies
-    return struct.pack('<dddd', now, reply[2], reply[3], reply[4])
-  end
   local parts = {}
   for i = 1, filled, 200 do
     local last = math.min(i + 199, filled)
@@ -73,9 +77,6 @@ local function packed_reply()
   end
   return table.concat(parts)
 end
-
--- include: lib/integers.lua
--- include: lib/plain.lua
 
 if place > #numbers then
   return packed_reply()

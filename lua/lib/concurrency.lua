@@ -47,7 +47,7 @@ local function find_cut(s)
 end
 
 local function load(s)
-  s.used, s.held, s.list, s.cut, s.low, s.high, s.removed = 0, false, nil, nil, 0, 0, nil
+  s.used, s.held, s.list, s.cut, s.low, s.high, s.removed, s.marked = 0, false, nil, nil, 0, 0, nil, false
   local marks = held(redis.pcall('ZRANGEBYSCORE', s.key, '-inf', '(0', 'WITHSCORES'))
   if marks.err then
     s.foreign = true
@@ -89,13 +89,14 @@ local function room(s)
   return s.held and math.max(1, left) or left
 end
 
--- Marks the state as written now; the first write, and one that grows.
-local function mark(s)
+-- Marks the state as written now, and adds slots, each by its expiry and its name.
+local function mark(s, ...)
   if s.foreign then
     redis.call('DEL', s.key) -- what another algorithm left
     s.foreign = nil
   end
-  redis.call('ZADD', s.key, -1 - s.generation, 'g', -1 - now, 't')
+  redis.call('ZADD', s.key, -1 - s.generation, 'g', -1 - now, 't', ...)
+  s.marked = true
   for _, slot in ipairs(s.cut or {}) do
     redis.call('ZADD', s.key, slot[1], slot[2])
   end
@@ -112,24 +113,46 @@ end
 
 -- Gives the request a slot; the name of it, as 4 numbers.
 local function take(s)
-  mark(s)
-  redis.call('ZADD', s.key, now + s.x, string.format(NAME, s.y, s.z, s.x))
+  mark(s, now + s.x, string.format(NAME, s.y, s.z, s.x))
   s.used = s.held and s.used or s.used + 1
   s.held = false
   return s.y, s.z, s.x, 0
 end
 
+-- Slots of one command, far below what unpack takes.
+local TOGETHER = 200
+
+-- Writes what became of slots.
+local function write(s, became)
+  local added, freed = {}, {}
+  for name, expiry in pairs(became) do
+    if expiry then
+      added[#added + 1], added[#added + 2] = expiry, name
+    else
+      freed[#freed + 1] = name
+    end
+  end
+  mark(s, unpack(added, 1, math.min(#added, 2 * TOGETHER)))
+  for i = 2 * TOGETHER + 1, #added, 2 * TOGETHER do
+    redis.call('ZADD', s.key, unpack(added, i, math.min(#added, i + 2 * TOGETHER - 1)))
+  end
+  for i = 1, #freed, TOGETHER do
+    redis.call('ZREM', s.key, unpack(freed, i, math.min(#freed, i + TOGETHER - 1)))
+  end
+end
+
 -- Frees, renews or enters slots, each named by 4 numbers and followed by which; returns whether that
 -- changed anything.
 local function free(s, slots)
-  local changed = false
+  local changed, became = false, {} -- the expiries of slots that it changes, false if it frees them
   for i = 1, #slots, 5 do
     local name, act, position = string.format(NAME, slots[i], slots[i + 1], slots[i + 2]), slots[i + 4], (i - 1) / 5
-    local present = s.used > 0 and expiry_of(s, name)
+    local present = became[name]
+    if present == nil then
+      present = s.used > 0 and not s.foreign and expiry_of(s, name) -- what is foreign goes with the first write
+    end
     if act == FREE and present then
-      mark(s)
-      redis.call('ZREM', s.key, name)
-      s.used, changed = s.used - 1, true
+      became[name], s.used, changed = false, s.used - 1, true
     elseif act == RENEW and not present then
       if position < MISSING_BITS then
         s.low = s.low + 2 ^ position
@@ -137,12 +160,11 @@ local function free(s, slots)
         s.high = s.high + 2 ^ (position - MISSING_BITS)
       end
     elseif act == RENEW or act == ENTER and (present or s.used < HELD_MAX) then
-      mark(s)
-      redis.call('ZADD', s.key, now + slots[i + 2], name)
-      s.used, changed = present and s.used or s.used + 1, true
+      became[name], s.used, changed = now + slots[i + 2], present and s.used or s.used + 1, true
     end
   end
   if changed then
+    write(s, became)
     redis.call('ZREMRANGEBYSCORE', s.key, 0, now)
   end
   s.held = s.used > 0 and expiry_of(s, string.format(NAME, s.y, s.z, s.x)) ~= nil
@@ -174,7 +196,9 @@ local function credit(s, units)
 end
 
 local function save(s, ttl)
-  mark(s)
+  if not s.marked then
+    mark(s)
+  end
   for _, name in ipairs(s.removed or {}) do
     redis.call('ZREM', s.key, name)
   end

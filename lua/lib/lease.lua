@@ -13,7 +13,7 @@
 
 local OWED_MAX = 2 ^ 51 -- with a time and a generation below 2^53
 -- The plain state, its latest write, and what is leased.
-local STATE = (kind == 2 and '^(g%d+:%d+:%d+:%d+):(%d+)' or '^(b%d+:%d+:(%d+):%d+:?o?%d*)')
+local STATE = (kind == 2 and '^(g%d+:%d+:%d+:%d+:?o?%d*):(%d+)' or '^(b%d+:%d+:(%d+):%d+:?o?%d*)')
   .. ':(%d+):(%d+):(%d+):(%d+):(%d+):([;-z]*):([;-z]*)$'
 local FORMAT = '%s:%.0f:%.0f:%.0f:%.0f:%.0f:%s:%s'
 
@@ -67,7 +67,7 @@ end
 
 -- The bucket's own state with all of its fields, its latest write, and what is leased.
 local function with_leases(b, text, latest)
-  if kind == 2 then
+  if kind == 2 and not string.find(text, ':o', 1, true) then -- that has both
     if not string.find(text, ':%d+:%d+:') then
       text = text .. ':0:1'
     end
@@ -93,19 +93,25 @@ function M.load(b, text)
   if not sound(math.max(latest, b.epoch, b.edge) + b.ttl + outstanding(b), 1) then
     return CORRUPT
   end
+  if kind == 2 and string.find(plain, ':o', 1, true) then
+    plain = string.format('%s:%.0f', plain, latest)
+  end
   local problem = load_plain(b, plain)
   if problem then
     return problem
   end
-  local ahead = latest - now
-  if ahead > math.floor(b.limit * b.x / b.y) then
+  local ahead, moved = latest - now, b.shifted
+  if kind == 2 then
+    moved = ahead > math.floor(b.limit * b.x / b.y)
+  end
+  if moved then
     -- Moved along with the times of the bucket.
     b.edge, latest = math.max(0, b.edge - ahead), now
   end
-  if b.shifted then
-    b.shifted = with_leases(b, b.shifted, latest)
-  end
   b.latest = math.max(latest, now)
+  if b.shifted then
+    b.shifted = with_leases(b, b.shifted, b.latest)
+  end
   b.debt = math.max(b.debt, floor(b))
   advance(b)
 end

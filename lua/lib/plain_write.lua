@@ -20,5 +20,5 @@ elseif kind < 9 then
 else
   text = 'w' .. known .. format(TWO_MORE, time, used) .. ':' .. format(WHOLE, past) .. ':' .. unit_known
 end
-call('SET', key, text, 'PX', ttl)
+call('SET', key, text, 'PX', format(WHOLE, ttl)) -- Redis takes longer to write a number
 ttl = nil

@@ -1,22 +1,21 @@
 //! Any algorithm, chosen by a limit's parameters.
 
+mod ask;
+#[macro_use]
+mod engine;
 mod local;
+mod state;
 
-use crate::calendar_window::{CalendarWindow, CalendarWindowState};
-use crate::concurrency::{Concurrency, ConcurrencyState};
-use crate::fixed_window::{FixedWindow, FixedWindowState};
-use crate::gcra::{Gcra, GcraState};
+pub use ask::{Ask, Debits};
+use engine::{Engine, Engines};
+pub use state::State;
+
+use crate::calendar_window::CalendarWindow;
 use crate::integers::TIME_MAX_MS;
-use crate::leaky_bucket::{LeakyBucket, QueueState};
-use crate::lease::{LEASE_TTL_MAX_MS, LEASE_TTL_MIN_MS, LeaseAsk};
-use crate::quota::{Evaluated, Loaded, Quota};
-use crate::sliding_window::{SlidingWindow, SlidingWindowState};
-use crate::sliding_window_buckets::{SlidingWindowBuckets, SlidingWindowBucketsState};
-use crate::sliding_window_log::{SlidingWindowLog, SlidingWindowLogState};
-use crate::token_bucket::{TokenBucket, TokenBucketState};
-use crate::{
-    Charged, Edges, Freed, Kind, Numbers, Outcome, ParameterError, Parameters, ReserveAsk, SlotId,
-};
+use crate::lease::{LEASE_TTL_MAX_MS, LEASE_TTL_MIN_MS};
+use crate::quota::Quota;
+use crate::token_bucket::TokenBucket;
+use crate::{Charged, Edges, Kind, Numbers, Outcome, ParameterError, Parameters, SlotId};
 
 /// An algorithm with its numbers, known to be good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -25,223 +24,11 @@ pub struct Algorithm {
     engine: Engine,
 }
 
-/// What is stored of a bucket. Absent means a completely unused quota, and so does the state of
-/// another algorithm: an edit of `algorithm` starts the bucket afresh.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum State {
-    /// Of a token bucket or a leaky bucket, which continue each other's.
-    TokenBucket(TokenBucketState),
-    /// Of a leaky bucket that is a queue.
-    Queue(QueueState),
-    /// Of a GCRA.
-    Gcra(GcraState),
-    /// Of a fixed window.
-    FixedWindow(FixedWindowState),
-    /// Of a fixed window of the calendar.
-    CalendarWindow(CalendarWindowState),
-    /// Of a sliding window log.
-    SlidingWindowLog(SlidingWindowLogState),
-    /// Of a sliding window of sub-windows.
-    SlidingWindowBuckets(SlidingWindowBucketsState),
-    /// Of a sliding window of two counts.
-    SlidingWindow(SlidingWindowState),
-    /// Of a limit on requests in flight.
-    Concurrency(ConcurrencyState),
-}
-
-impl State {
-    /// What remains of a bucket that is reset: leased units stay outstanding until their deadline,
-    /// in a window until its end unless they are settled. `None`: nothing.
-    #[must_use]
-    pub fn reset(&self) -> Option<Self> {
-        match self {
-            Self::TokenBucket(state) => {
-                let leases = state.leases?;
-                Some(Self::TokenBucket(TokenBucketState {
-                    debt: 0,
-                    over: 0,
-                    leases: Some(leases),
-                    ..*state
-                }))
-            }
-            Self::Gcra(state) => {
-                let leases = state.leases?;
-                Some(Self::Gcra(GcraState {
-                    tat_ms: state.at_ms,
-                    tat_parts: 0,
-                    leases: Some(leases),
-                    ..*state
-                }))
-            }
-            Self::FixedWindow(state) => {
-                let granted = state.granted?.after_reset()?;
-                Some(Self::FixedWindow(FixedWindowState {
-                    used: granted.current,
-                    granted: Some(granted),
-                    ..*state
-                }))
-            }
-            Self::CalendarWindow(state) => {
-                let granted = state.granted?.after_reset()?;
-                Some(Self::CalendarWindow(CalendarWindowState {
-                    used: granted.current,
-                    granted: Some(granted),
-                    ..*state
-                }))
-            }
-            Self::SlidingWindow(state) => {
-                let granted = state.granted?.after_reset()?;
-                Some(Self::SlidingWindow(SlidingWindowState {
-                    current: granted.current,
-                    previous: 0,
-                    granted: Some(granted),
-                    ..*state
-                }))
-            }
-            Self::SlidingWindowBuckets(state) => state.reset().map(Self::SlidingWindowBuckets),
-            Self::SlidingWindowLog(_) | Self::Queue(_) | Self::Concurrency(_) => None,
-        }
-    }
-}
-
-/// What becomes of [`Ask::debit`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Debits {
-    /// They were admitted without the limiter: added up to the limit, never beyond it.
-    #[default]
-    Admitted,
-    /// They are reported once they were used: added whole, beyond the limit up to 2^51 parts of a
-    /// bucket or 2^51 units (of a log fewer than a million). A GCRA and a queue have nothing left then.
-    Reported,
-    /// They are given back, as by [`Algorithm::credit`]. Only for checks that charge nothing else.
-    GivenBack,
-}
-
-/// A check of one bucket.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ask<'a> {
-    /// Units that the request costs; 0 charges nothing.
-    pub cost: u64,
-    /// Units that were used, or given back, without a decision: first, and stored whichever way the
-    /// evaluation is finished.
-    pub debit: u64,
-    /// What becomes of them.
-    pub debits: Debits,
-    /// The label of the calendar window that they were admitted in; `None`: that of now.
-    pub debit_serial: Option<u64>,
-    /// A query for leased units, and settlements of earlier ones.
-    pub lease: LeaseAsk<'a>,
-    /// Slots of a queue that requests released, and what becomes of slots of requests in flight
-    /// ([`SlotAct`](crate::SlotAct)): first, whichever way the evaluation is finished.
-    pub free: &'a [Freed],
-    /// A limit whose responses say their cost: reservations and what becomes of them.
-    pub reserve: Option<ReserveAsk<'a>>,
-    /// The state was written by another edit of the limit.
-    pub edited: bool,
-}
-
 /// A cost tested against one limit, and not charged yet.
 ///
 /// Several limits are all or nothing, so whether it is [charged](Self::charge) or
 /// [left](Self::leave) depends on the others.
 pub struct Evaluation<'a>(Engines<'a>);
-
-/// Declares the algorithms once: their numbers, their evaluations, and how to reach either. The last is
-/// no kind of its own, but what a fixed window is whose rate names a calendar unit.
-macro_rules! engines {
-    ($($named:ident),+; $calendar:ident) => {
-        impl Engine {
-            fn new(parameters: &Parameters) -> Result<Self, ParameterError> {
-                if parameters.rate.calendar.is_some() {
-                    return $calendar::new(parameters).map(Self::$calendar);
-                }
-                Ok(match parameters.kind {
-                    $(Kind::$named => Self::$named($named::new(parameters)?)),+
-                })
-            }
-        }
-
-        engines!($($named),+, $calendar);
-    };
-    ($($kind:ident),+) => {
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        enum Engine {
-            $($kind($kind)),+
-        }
-
-        enum Engines<'a> {
-            $($kind(Evaluated<'a, $kind>)),+
-        }
-
-        impl Engine {
-            fn refund(&self, state: &State, now_ms: u64, charge: &Charged) -> Option<State> {
-                match self {
-                    $(Self::$kind(quota) => refund(quota, state, now_ms, charge)),+
-                }
-            }
-
-            fn credit(&self, state: &State, now_ms: u64, ttl_ms: u64, units: u64) -> State {
-                match self {
-                    $(Self::$kind(quota) => {
-                        let mut usage = quota.load($kind::own(state), now_ms, ttl_ms).usage;
-                        quota.credit(&mut usage, units);
-                        $kind::wrap(quota.save(usage))
-                    }),+
-                }
-            }
-
-            fn evaluate<'a>(
-                &'a self,
-                state: Option<&'a State>,
-                now_ms: u64,
-                ask: Ask<'a>,
-            ) -> Engines<'a> {
-                match self {
-                    $(Self::$kind(quota) => {
-                        Engines::$kind(Evaluated::new(quota, state, now_ms, ask))
-                    }),+
-                }
-            }
-        }
-
-        /// The same expression for each algorithm.
-        macro_rules! each {
-            ($enum:ident, $value:expr, $inner:pat => $body:expr) => {
-                match $value {
-                    $($enum::$kind($inner) => $body),+
-                }
-            };
-        }
-    };
-}
-
-engines!(
-    TokenBucket,
-    Gcra,
-    LeakyBucket,
-    FixedWindow,
-    SlidingWindowLog,
-    SlidingWindowBuckets,
-    SlidingWindow,
-    Concurrency;
-    CalendarWindow
-);
-
-/// The state without a charge; `None`: as it is.
-fn refund<Q: Quota>(quota: &Q, state: &State, now_ms: u64, charge: &Charged) -> Option<State> {
-    let own = Q::own(state)?;
-    let Loaded { mut usage, shifted } = quota.load(Some(own), now_ms, charge.lease_ttl_ms);
-    let taken = shifted.is_none()
-        && match charge.slot {
-            Some(slot) => {
-                let units = charge.units;
-                quota.free(&mut usage, &[Freed { slot, units }])
-            }
-            None => quota.refund(&mut usage, charge.at_ms, charge.units),
-        };
-    taken.then(|| Q::wrap(quota.save(usage)))
-}
 
 impl Algorithm {
     /// Validates parameters.

@@ -43,7 +43,7 @@ impl State {
             Self::TokenBucket(s) if s.leases.is_none() => {
                 encode(TOKEN_BUCKET, [s.debt, s.at_ms, s.parts_per_unit, s.over])
             }
-            Self::Gcra(s) if s.leases.is_none() => {
+            Self::Gcra(s) if s.leases.is_none() && s.over == 0 => {
                 encode(GCRA, [s.tat_ms, s.tat_parts, s.parts_per_ms, 0])
             }
             Self::FixedWindow(s) if s.granted.is_none() => {
@@ -89,6 +89,7 @@ impl State {
                 parts_per_ms: c,
                 leases: None,
                 at_ms: 0,
+                over: 0,
             })),
             FIXED_WINDOW if c == 0 && d == 0 => Some(Self::FixedWindow(FixedWindowState {
                 start_ms: a,
@@ -232,6 +233,7 @@ mod tests {
                 parts_per_ms: 7,
                 leases: None,
                 at_ms: 0,
+                over: 0,
             }),
         ];
         for state in states {

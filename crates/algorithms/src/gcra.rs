@@ -11,9 +11,10 @@
 //! a fraction: as one number of 1/(N/g) ms it would pass 53 bits. An edit keeps
 //! the debt as time. One number cannot be clamped, so a step back of the clock
 //! by d costs d of availability, bounded by the rule that also serves a lowered
-//! burst: a TAT later than now + C/r becomes now + C/r.
+//! burst: a TAT later than now + C/r becomes now + C/r. What was charged beyond the capacity is
+//! therefore stored apart, with the time of it: neither rule forgives that.
 
-use crate::bucket::Bucket;
+use crate::bucket::{Bucket, OWED_MAX};
 use crate::integers::scale_up;
 use crate::lease::{Lease, LeaseAsk, Leases, Settlement};
 use crate::level::Level;
@@ -37,10 +38,13 @@ pub struct GcraState {
     pub parts_per_ms: u64,
     /// Units leased out; `None`: none.
     pub leases: Option<Leases>,
-    /// With leases, the latest time at which this was written, in milliseconds; else 0. A far
-    /// step back of the clock moves the leases along, and a TAT alone does not distinguish it from a
-    /// lowered burst.
+    /// With leases or `over`, the latest time at which this was written, in milliseconds; else 0. A
+    /// far step back of the clock moves the leases along, and a TAT alone does not distinguish it
+    /// from a lowered burst.
     pub at_ms: u64,
+    /// Of the debt at `at_ms`, what was charged beyond the capacity, in 1/`parts_per_ms`
+    /// milliseconds. It drains first.
+    pub over: u64,
 }
 
 /// A GCRA at one instant: its TAT lies `debt` parts after `now_ms`.
@@ -49,6 +53,8 @@ pub(crate) struct GcraUsage {
     level: Level,
     /// The state's `at_ms`, or `now_ms` if that is later.
     at_ms: u64,
+    /// Parts of the debt that were charged beyond the capacity.
+    over: u64,
 }
 
 impl Gcra {
@@ -73,6 +79,15 @@ impl Gcra {
             .saturating_add(parts)
     }
 
+    /// What is left of the parts owed beyond the capacity, as time in other parts of it.
+    fn over(&self, state: &GcraState, now_ms: u64) -> u64 {
+        let (per_ms, unit) = (self.bucket.parts_per_ms, state.parts_per_ms);
+        let whole = (state.over / unit).saturating_mul(per_ms);
+        let over = whole.saturating_add(scale_up(state.over % unit, per_ms, unit));
+        let elapsed_ms = now_ms.saturating_sub(state.at_ms);
+        self.bucket.drained(over.min(OWED_MAX), elapsed_ms)
+    }
+
     /// The state that owes `debt` parts at `now_ms`, without leases.
     const fn at(&self, now_ms: u64, debt: u64) -> GcraState {
         let parts_per_ms = self.bucket.parts_per_ms;
@@ -82,6 +97,7 @@ impl Gcra {
             parts_per_ms,
             leases: None,
             at_ms: 0,
+            over: 0,
         }
     }
 }
@@ -123,21 +139,27 @@ impl Quota for Gcra {
 
     fn load<'s>(&self, state: Option<&'s GcraState>, now_ms: u64, ttl_ms: u64) -> Loaded<'s, Self> {
         let distance = state.map_or(0, |state| self.distance(state, now_ms));
-        let debt = distance.min(self.bucket.full());
+        let over = state.map_or(0, |state| self.over(state, now_ms));
+        let over = over.min(distance);
+        let within = (distance - over).min(self.bucket.full());
+        let debt = (within + over).min(OWED_MAX);
         let (mut leases, mut at_ms) = state.map_or((None, 0), |state| (state.leases, state.at_ms));
         let ahead_ms = at_ms.saturating_sub(now_ms);
         if ahead_ms > self.bucket.horizon_ms() {
             leases = leases.map(|leases| leases.moved_back(ahead_ms));
             at_ms = now_ms;
         }
-        let shifted = (distance > self.bucket.full()).then(|| GcraState {
+        at_ms = at_ms.max(now_ms);
+        let shifted = (distance - over > self.bucket.full()).then(|| GcraState {
             leases,
-            at_ms,
+            at_ms: dated(at_ms, leases, over),
+            over,
             ..self.at(now_ms, debt)
         });
         let usage = GcraUsage {
             level: Level::new(&self.bucket, debt, leases, now_ms, ttl_ms),
-            at_ms: at_ms.max(now_ms),
+            at_ms,
+            over,
         };
         Loaded { usage, shifted }
     }
@@ -148,6 +170,10 @@ impl Quota for Gcra {
 
     fn charge(&self, usage: &mut GcraUsage, units: u64) -> bool {
         usage.level.charge(&self.bucket, units)
+    }
+
+    fn overcharge(&self, usage: &mut GcraUsage, units: u64) -> bool {
+        usage.level.overcharge(&self.bucket, units, &mut usage.over)
     }
 
     fn settle(&self, usage: &mut GcraUsage, settlements: &[Settlement]) -> bool {
@@ -180,10 +206,21 @@ impl Quota for Gcra {
 
     fn save(&self, usage: GcraUsage) -> GcraState {
         let level = usage.level;
+        let over = usage.over.min(level.debt);
         GcraState {
             leases: level.leases,
-            at_ms: level.leases.map_or(0, |_| usage.at_ms),
+            at_ms: dated(usage.at_ms, level.leases, over),
+            over,
             ..self.at(level.now_ms, level.debt)
         }
+    }
+}
+
+/// The time of a state, where that has one.
+const fn dated(at_ms: u64, leases: Option<Leases>, over: u64) -> u64 {
+    if leases.is_some() || over > 0 {
+        at_ms
+    } else {
+        0
     }
 }

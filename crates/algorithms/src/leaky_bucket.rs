@@ -12,8 +12,7 @@
 use crate::bucket::Bucket;
 use crate::integers::PRODUCT_MAX;
 use crate::lease::{Lease, LeaseAsk, Settlement};
-use crate::quota::{Loaded, Quota};
-use crate::reservations::Debt;
+use crate::quota::{Debt, Loaded, Quota};
 use crate::slots::{QueueSlots, Slots};
 use crate::token_bucket::{TokenBucket, TokenBucketState, TokenBucketUsage};
 use crate::{Freed, Numbers, ParameterError, Parameters, QueueSlot, State, kinds};

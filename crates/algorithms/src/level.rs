@@ -1,6 +1,6 @@
 //! The debt of a bucket at one instant, and the outstanding grants that it must not refill below.
 
-use crate::bucket::Bucket;
+use crate::bucket::{Bucket, OWED_MAX};
 use crate::lease::{Lease, LeaseAsk, Leases, Settlement};
 
 /// A bucket's debt at `now_ms`, with every edge before that behind it.
@@ -44,6 +44,16 @@ impl Level {
     pub fn charge(&mut self, bucket: &Bucket, units: u64) -> bool {
         let before = self.debt;
         self.debt = before.max(bucket.owing(before, units));
+        self.debt > before
+    }
+
+    /// Adds units, also beyond the capacity: what does not fit is added to `over`, too. Returns whether
+    /// that changed anything.
+    pub fn overcharge(&mut self, bucket: &Bucket, units: u64, over: &mut u64) -> bool {
+        let before = self.debt;
+        self.debt = (before + bucket.owed(units)).min(OWED_MAX);
+        let fitting = bucket.full().saturating_sub(before);
+        *over += (self.debt - before).saturating_sub(fitting);
         self.debt > before
     }
 

@@ -21,6 +21,7 @@ pub mod check;
 mod concurrency;
 mod decision;
 mod error;
+mod evaluated;
 mod fixed_window;
 mod gcra;
 mod granted;

@@ -92,17 +92,6 @@ pub struct Reserved {
     pub open: u64,
 }
 
-/// A bucket's debt, for the least of it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Debt {
-    /// In parts.
-    pub parts: u64,
-    /// Parts of a unit.
-    pub per_unit: u64,
-    /// It was cut to a capacity that was lowered.
-    pub cut: bool,
-}
-
 /// What the counts of a limit are counts of.
 const fn unit(numbers: &Numbers) -> [u64; 3] {
     let y = match numbers.kind {

@@ -6,7 +6,12 @@
 //! Guarantee: strict counts sub-windows [cur − n, cur], so at most N in every
 //! W; loose counts [cur − n + 1, cur], so at most N in every W − W/n.
 
-use crate::granted::{self, Granted};
+mod state;
+
+pub use state::SlidingWindowBucketsState;
+use state::{GrantedOf, SubWindow};
+
+use crate::granted;
 use crate::integers::{PRODUCT_MAX, TIME_MAX_MS};
 use crate::lease::{Lease, LeaseAsk, Settlement};
 use crate::quota::{Loaded, Quota};
@@ -22,34 +27,6 @@ pub(crate) struct SlidingWindowBuckets {
     window: Window,
     sub_windows: u64,
     strict: bool,
-}
-
-/// What is stored of sub-windows. It has no small fixed size.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SlidingWindowBucketsState {
-    /// The length of a sub-window when this was written, in milliseconds.
-    width_ms: i64,
-    /// The sub-windows with admissions, oldest first.
-    counts: Vec<SubWindow>,
-    /// Units of two of them that are leased out; `None`: none.
-    granted: Option<GrantedOf>,
-}
-
-/// One sub-window, from `index`·width to the next one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct SubWindow {
-    index: i64,
-    used: u64,
-}
-
-/// Units leased out of two sub-windows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct GrantedOf {
-    /// The sub-window of the newest grant.
-    index: i64,
-    /// The one that had the newest grant before.
-    before: i64,
-    units: Granted,
 }
 
 /// Sub-windows at one instant.
@@ -116,19 +93,6 @@ impl SlidingWindowBuckets {
     }
 }
 
-impl GrantedOf {
-    /// Units of a sub-window that are out.
-    const fn out(&self, index: i64) -> u64 {
-        if index == self.index {
-            self.units.current
-        } else if index == self.before {
-            self.units.previous
-        } else {
-            0
-        }
-    }
-}
-
 impl SubWindowsUsage {
     fn used(&self) -> u64 {
         self.live.iter().map(|sub_window| sub_window.used).sum()
@@ -142,47 +106,6 @@ impl SubWindowsUsage {
                 used: units,
             }),
         }
-    }
-}
-
-impl SlidingWindowBucketsState {
-    /// The start of the newest sub-window.
-    fn newest_ms(&self) -> Option<i64> {
-        self.counts
-            .last()
-            .map(|newest| newest.index * self.width_ms)
-    }
-
-    /// The same counts with the newest in the sub-window of `now_ms`.
-    fn shifted(&self, now_ms: i64) -> Self {
-        let newest = self.counts.last().map_or(0, |newest| newest.index);
-        let by = newest - now_ms.div_euclid(self.width_ms);
-        let shift = |count: &SubWindow| SubWindow {
-            index: count.index - by,
-            ..*count
-        };
-        let shift_granted = |granted: GrantedOf| GrantedOf {
-            index: granted.index - by,
-            before: granted.before - by,
-            ..granted
-        };
-        Self {
-            width_ms: self.width_ms,
-            counts: self.counts.iter().map(shift).collect(),
-            granted: self.granted.map(shift_granted),
-        }
-    }
-
-    /// What is left when it is made unused: what is leased out.
-    pub(crate) fn reset(&self) -> Option<Self> {
-        let granted = self.granted?;
-        let units = granted.units.after_reset()?;
-        let (index, used) = (granted.index, units.current);
-        Some(Self {
-            counts: vec![SubWindow { index, used }],
-            granted: Some(GrantedOf { units, ..granted }),
-            ..*self
-        })
     }
 }
 

@@ -11,8 +11,7 @@
 use crate::bucket::{Bucket, OWED_MAX};
 use crate::lease::{Lease, LeaseAsk, Leases, Settlement};
 use crate::level::Level;
-use crate::quota::{Loaded, Quota};
-use crate::reservations::Debt;
+use crate::quota::{Debt, Loaded, Quota};
 use crate::{Numbers, ParameterError, Parameters, State, kinds};
 
 /// A token bucket's numbers.
@@ -143,14 +142,8 @@ impl Quota for TokenBucket {
         usage.level.charge(&self.bucket, units)
     }
 
-    /// What does not fit is owed beyond the capacity.
     fn overcharge(&self, usage: &mut TokenBucketUsage, units: u64) -> bool {
-        let before = usage.level.debt;
-        let debt = (before + self.bucket.owed(units)).min(OWED_MAX);
-        let fitting = self.bucket.full().saturating_sub(before);
-        usage.over += (debt - before).saturating_sub(fitting);
-        usage.level.debt = debt;
-        debt > before
+        usage.level.overcharge(&self.bucket, units, &mut usage.over)
     }
 
     fn debt(&self, usage: &TokenBucketUsage) -> Option<Debt> {

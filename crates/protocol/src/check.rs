@@ -1,6 +1,8 @@
-//! A check and its answer, whatever the encoding.
+//! A check, whatever the encoding.
 
-use policy::{Descriptor, Mode, Name, Rate, Revision, SlotId};
+use policy::{Descriptor, Name, Rate, SlotId};
+
+use crate::Slot;
 
 /// One request to be tested against every limit of the domain that matches it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -47,9 +49,6 @@ pub struct Check {
     /// `descriptor` and `cost`. No encoding has them.
     pub service: Option<Box<ServiceCheck>>,
 }
-
-/// The longest time that a slot of a request in flight lives without being renewed: a day.
-const SLOT_TTL_MAX_MS: u64 = 86_400_000;
 
 /// Descriptors of one call of Envoy's rate limit service that are decided together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -134,20 +133,6 @@ pub struct Lease {
     pub ttl_ms: u64,
 }
 
-/// The name of an admitted request's slot in a queue. Nobody but the bucket reads it. That of a
-/// request in flight has its id's stamp and secret, its ttl, and the limit's generation.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Slot {
-    /// When it starts, by the bucket's clock, in whole milliseconds.
-    pub start_ms: u64,
-    /// What was rounded off.
-    pub parts: u64,
-    /// Since when the bucket accepts such names.
-    pub since_ms: u64,
-    /// How often this time was given before.
-    pub turn: u64,
-}
-
 /// A slot that its request does not need, because it ended before it started. Freeing one again
 /// changes nothing, so a client that got no answer may repeat it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -195,157 +180,4 @@ pub struct CostSettlement {
     pub reservation: Reservation,
     /// What the request cost, in units; more than the limit's `max` counts as that.
     pub units: u64,
-}
-
-/// The decision on one check.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Answer {
-    /// The policy that decided.
-    pub revision: Revision,
-    /// The store's clock, in milliseconds since the epoch.
-    pub now_ms: u64,
-    /// Whether every enforcing limit allowed it.
-    pub allowed: bool,
-    /// One entry per matching limit, in the order of the policy.
-    pub limits: Vec<LimitAnswer>,
-    /// Of a [`ServiceCheck`]: how many of them are of each descriptor, in order.
-    pub parts: Vec<usize>,
-}
-
-impl Answer {
-    /// What the limits said of one descriptor of a [`ServiceCheck`].
-    pub fn part(&self, at: usize) -> &[LimitAnswer] {
-        let Some(length) = self.parts.get(at) else {
-            return &[];
-        };
-        let before = self.parts.iter().take(at).sum::<usize>();
-        let limits = self.limits.get(before..).unwrap_or_default();
-        limits.get(..*length).unwrap_or_default()
-    }
-}
-
-/// What one limit said.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LimitAnswer {
-    /// The limit.
-    pub name: Name,
-    /// The limit's generation, to drop what is cached of older ones.
-    pub generation: u64,
-    /// Values of the limit's `per` entries, `None` where the request had none.
-    pub bucket: Vec<(Name, Option<Vec<u8>>)>,
-    /// How it takes part.
-    pub mode: Mode,
-    /// Whether the cost fits this limit, whatever the others said.
-    pub allowed: bool,
-    /// Units taken from the bucket by this check.
-    pub charged: u64,
-    /// The quota in units: capacity or N; `None`: unlimited.
-    pub limit: Option<u64>,
-    /// The time, in milliseconds, in which an empty quota comes back whole.
-    pub window_ms: u64,
-    /// Units left after this decision.
-    pub remaining: u64,
-    /// 0 if allowed; `None`: never.
-    pub retry_after_ms: Option<u64>,
-    /// Until the bucket is unused.
-    pub reset_after_ms: u64,
-    /// How long an admitted request is held.
-    pub delay_ms: u64,
-    /// Not to be shown to clients.
-    pub hidden: bool,
-    /// The surplus granted; `None`: none, or none was wanted.
-    pub lease: Option<Lease>,
-    /// The slot that a queue gave the request, or that it holds in flight; [`Free`] gives it up.
-    /// Where nothing was charged and slots were renewed: which of them are gone, as
-    /// `algorithms::Missing` has it.
-    pub slot: Option<Slot>,
-    /// Units of this check that are to be settled when the response has ended.
-    pub reservation: Option<Reservation>,
-    /// What came of the check's settlements. No encoding has it.
-    pub settled: Settled,
-}
-
-/// What came of settlements, in units.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Settled {
-    /// Given back of what was reserved.
-    pub given_back: u64,
-    /// Charged beyond what was reserved.
-    pub excess: u64,
-}
-
-impl Slot {
-    /// The slot of a request that was charged so many units, as programs see it.
-    pub fn to_text(self, units: u64) -> String {
-        let Self {
-            start_ms,
-            parts,
-            since_ms,
-            turn,
-        } = self;
-        format!("{start_ms}.{parts}.{since_ms}.{turn}.{units}")
-    }
-
-    /// Of a request in flight, how long the slot lives without being renewed, in milliseconds. The
-    /// slot of a queue has a time in its place, which is later than any such duration.
-    pub fn ttl_ms(self) -> Option<u64> {
-        Some(self.since_ms).filter(|ms| *ms <= SLOT_TTL_MAX_MS)
-    }
-
-    /// What [`Self::to_text`] wrote, with the units.
-    pub fn from_text(text: &str) -> Option<(Self, u64)> {
-        let mut numbers = text.split('.').map(|number| number.parse().ok());
-        let slot = Self {
-            start_ms: numbers.next()??,
-            parts: numbers.next()??,
-            since_ms: numbers.next()??,
-            turn: numbers.next()??,
-        };
-        let units = numbers.next()??;
-        numbers.next().is_none().then_some((slot, units))
-    }
-}
-
-#[cfg(test)]
-pub(crate) mod tests {
-    use super::*;
-
-    #[test]
-    fn a_slot_is_what_was_written() {
-        let slot = Slot {
-            start_ms: 1_763_000_040_000,
-            parts: 3,
-            since_ms: 1_763_000_000_000,
-            turn: 2,
-        };
-        let text = slot.to_text(5);
-        assert_eq!(text, "1763000040000.3.1763000000000.2.5");
-        assert_eq!(Slot::from_text(&text), Some((slot, 5)));
-        for wrong in ["", "1.2.3.4", "1.2.3.4.5.6", "1.2.3.4.x", "1.2.3.4.-5"] {
-            assert_eq!(Slot::from_text(wrong), None, "{wrong}");
-        }
-    }
-
-    /// An answer that allows, with numbers that say nothing.
-    pub(crate) fn limit(name: &str) -> LimitAnswer {
-        LimitAnswer {
-            name: name.parse().unwrap(),
-            generation: 0,
-            bucket: Vec::new(),
-            mode: Mode::Enforce,
-            allowed: true,
-            charged: 0,
-            limit: Some(20),
-            window_ms: 2000,
-            remaining: 20,
-            retry_after_ms: Some(0),
-            reset_after_ms: 0,
-            delay_ms: 0,
-            hidden: false,
-            lease: None,
-            slot: None,
-            reservation: None,
-            settled: Settled::default(),
-        }
-    }
 }

@@ -7,6 +7,7 @@
 
 mod answer;
 mod cbor;
+mod check_parts;
 mod report;
 mod request;
 

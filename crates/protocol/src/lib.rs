@@ -8,17 +8,20 @@
 #[macro_use]
 extern crate wasm_test;
 
+mod answer;
 mod check;
 pub mod compact;
 mod error;
 mod headers;
 pub mod json;
 mod outcome;
+mod slot;
 mod summary;
 
+pub use answer::{Answer, LimitAnswer, Settled};
 pub use check::{
-    Answer, Check, CostSettlement, Debit, Free, Lease, LeaseRequest, LimitAnswer, LimitCost,
-    OwnUnits, Reservation, ServiceCheck, ServicePart, Settled, Settlement, Slot,
+    Check, CostSettlement, Debit, Free, Lease, LeaseRequest, LimitCost, OwnUnits, Reservation,
+    ServiceCheck, ServicePart, Settlement,
 };
 pub use error::{ApiError, ErrorCode};
 pub use headers::{
@@ -27,6 +30,7 @@ pub use headers::{
 };
 pub use outcome::{DecidedBy, Outcome};
 pub use policy::Mode;
+pub use slot::Slot;
 pub use summary::Summary;
 
 /// Checks in one batch, at most.

@@ -112,7 +112,7 @@ impl DecidedBy {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::tests::limit;
+    use crate::answer::tests::limit;
 
     #[test]
     fn only_an_enforced_limit_denies() {

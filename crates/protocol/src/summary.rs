@@ -68,7 +68,7 @@ impl<'a> Summary<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::tests::limit;
+    use crate::answer::tests::limit;
 
     #[test]
     fn the_tightest_enforced_limit_speaks_for_the_check() {

@@ -175,6 +175,42 @@ fn costs_on_redis() {
     compare_costs(&mut Server::start(harness::Engine::Redis), steps());
 }
 
+/// Walks through debits that are charged beyond the capacity.
+fn compare_debts(twin: &mut dyn Engine, steps: u64) {
+    let mut beyond = 0;
+    for seed in first_seed()..first_seed() + steps.div_ceil(STEPS_PER_WALK) {
+        let (mut rust, mut walk) = (RustEngine::default(), Walk::of_debts(seed));
+        let mut chance = Random::new(seed ^ 0xdeb7);
+        for step in 0..STEPS_PER_WALK {
+            let (now_ms, subjects) = walk.debts_step();
+            let mut options = any_options(&mut chance, &subjects);
+            if chance.one_in(2) {
+                options.debits = Debits::Reported;
+            }
+            let at = format!("seed {seed} step {step}");
+            let expected = check_both(&mut rust, twin, &subjects, now_ms, options, &at);
+            let Ok(verdict) = expected else { continue };
+            walk.observe(&verdict);
+            for (subject, limit) in subjects.iter().zip(&verdict.limits) {
+                let full_ms = subject.algorithm.window_ms();
+                beyond += u64::from(limit.decision.reset_after_ms > full_ms);
+            }
+        }
+    }
+    assert!(beyond > steps / 10, "{beyond} owed beyond the capacity");
+}
+
+#[test]
+fn debts_in_an_interpreter() {
+    compare_debts(&mut LuaRedis::new(), steps());
+}
+
+#[test]
+#[ignore = "needs a server"]
+fn debts_on_redis() {
+    compare_debts(&mut Server::start(harness::Engine::Redis), steps() / 3);
+}
+
 #[test]
 fn in_an_interpreter() {
     compare(&mut LuaRedis::new(), steps());

@@ -346,3 +346,45 @@ async fn bad_calls_are_refused_with_the_field() -> Result<()> {
     }
     Ok(())
 }
+
+#[tokio::test]
+async fn an_exempt_descriptor_has_no_limit_not_even_its_own() -> Result<()> {
+    let service = Service::with(
+        "  - {name: a, descriptor: [source], algorithm: fixed_window, rate: 1/365d}\n  \
+         - {name: b, match: {source: \"*\"}, per: [source], algorithm: fixed_window, rate: 1/365d}\n\
+         exempt: [{name: internal, match: {source: internal}}]\n",
+    )
+    .await?;
+    let mut internal = descriptor(&[("source", "internal")]);
+    internal["limit"] = json!({"requestsPerUnit": 0, "unit": "HOUR"});
+    let other = descriptor(&[("source", "other")]);
+    assert_eq!(
+        codes(&service, &[internal.clone(), other.clone()]).await?,
+        "OK: OK 0, OK 0"
+    );
+    // The exempt one stays so beside one that is denied.
+    assert_eq!(
+        codes(&service, &[internal.clone(), other]).await?,
+        "OVER_LIMIT: OK 0, OVER_LIMIT 0"
+    );
+    // Several values are not certainly the exempt one.
+    let both = descriptor(&[("source", "internal"), ("source", "x")]);
+    for expected in ["OK: OK 0", "OVER_LIMIT: OVER_LIMIT 0"] {
+        assert_eq!(
+            codes(&service, std::slice::from_ref(&both)).await?,
+            expected
+        );
+    }
+    let exempt = "rl_exempt_total{domain=\"shop\",exemption=\"internal\"}";
+    assert_eq!(service.metric(exempt).await?, 2);
+    let unmatched = "rl_unmatched_descriptors_total{reason=\"limit\"}";
+    assert_eq!(service.metric(unmatched).await.unwrap_or(0), 0);
+    // A program's check, which names no limit.
+    let check =
+        json!({"domain": "shop", "descriptor": {"source": "internal"}, "require_match": true});
+    let reply = service.post("/v1/check", check.to_string()).send().await?;
+    let answer: Value = reply.json()?;
+    assert_eq!(answer["allowed"], true, "{answer}");
+    assert_eq!(service.metric(exempt).await?, 3);
+    Ok(())
+}

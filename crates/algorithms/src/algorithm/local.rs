@@ -4,9 +4,10 @@
 //! The decisions are those of [`Algorithm::evaluate`], [`Algorithm::evaluate_with_debit`] and
 //! [`Algorithm::refund`]. Who makes no others carries no code for logs, sub-windows and leases.
 
-use super::{Algorithm, Engine, refund};
+use super::Algorithm;
+use super::engine::{Engine, refund};
+use crate::evaluated::Evaluated;
 use crate::integers::TIME_MAX_MS;
-use crate::quota::Evaluated;
 use crate::{Charged, Outcome, State};
 
 /// The same expression for whichever algorithm it is; `None` for those whose state has no

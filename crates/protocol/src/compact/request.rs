@@ -2,10 +2,13 @@
 
 use policy::{Name, Revision, SlotId};
 
+use super::check_parts::{
+    read_cost, read_free, read_lease, read_settled, read_slot_id, read_value, write_lease,
+};
 use super::{DecodeError, MAX_NAMES, Reader, Table, Writer};
 use crate::{
     Check, CostSettlement, Debit, Free, LeaseRequest, LimitCost, MAX_CHECKS, MAX_ENTRIES, MAX_FREE,
-    MAX_LIMITS, MAX_SETTLED, MAX_VALUE, Reservation, Settlement, Slot,
+    MAX_LIMITS, MAX_SETTLED,
 };
 
 /// Checks of one domain that a proxy sends together.
@@ -70,8 +73,6 @@ impl BatchCheck {
     }
 }
 
-/// Settlements of one limit, at most. (A bucket holds two epochs at a time.)
-const MAX_SETTLEMENTS: usize = 16;
 /// A longest delay that bounds none.
 const ANY_DELAY: u64 = u64::MAX;
 /// The longest name of a proxy, in bytes.
@@ -257,121 +258,5 @@ impl BatchCheck {
             }
             Ok(check)
         })
-    }
-}
-
-fn write_lease(writer: &mut Writer, lease: &LeaseRequest, limits: &Table<'_>) {
-    writer.array(3);
-    limits.write_index(writer, &lease.limit);
-    writer.unsigned(lease.want);
-    writer.list(lease.settle.iter(), |writer, settlement| {
-        writer.array(3);
-        writer.unsigned(settlement.epoch);
-        writer.unsigned(settlement.spent);
-        writer.unsigned(settlement.returned);
-    });
-}
-
-fn read_lease(reader: &mut Reader<'_>, limits: &[Name]) -> Result<LeaseRequest, DecodeError> {
-    reader.fields(3, |reader| {
-        Ok(LeaseRequest {
-            limit: reader.indexed(limits)?,
-            want: reader.unsigned()?,
-            settle: reader.list(MAX_SETTLEMENTS, "settlements", |reader| {
-                reader.fields(3, |reader| {
-                    Ok(Settlement {
-                        epoch: reader.unsigned()?,
-                        spent: reader.unsigned()?,
-                        returned: reader.unsigned()?,
-                    })
-                })
-            })?,
-        })
-    })
-}
-
-fn read_free(reader: &mut Reader<'_>, limits: &[Name]) -> Result<Free, DecodeError> {
-    reader.fields(3, |reader| {
-        Ok(Free {
-            limit: reader.indexed(limits)?,
-            slot: reader.slot()?,
-            units: reader.unsigned()?,
-        })
-    })
-}
-
-fn read_slot_id(reader: &mut Reader<'_>) -> Result<SlotId, DecodeError> {
-    reader.fields(2, |reader| {
-        Ok(SlotId {
-            stamp: reader.unsigned()?,
-            secret: reader.unsigned()?,
-        })
-    })
-}
-
-fn read_cost(reader: &mut Reader<'_>, limits: &[Name]) -> Result<LimitCost, DecodeError> {
-    reader.fields(3, |reader| {
-        Ok(LimitCost {
-            limit: reader.indexed(limits)?,
-            units: reader.unsigned()?,
-            reserve: reader.boolean()?,
-        })
-    })
-}
-
-fn read_settled(reader: &mut Reader<'_>, limits: &[Name]) -> Result<CostSettlement, DecodeError> {
-    reader.fields(3, |reader| {
-        Ok(CostSettlement {
-            limit: reader.indexed(limits)?,
-            reservation: reader.reservation()?,
-            units: reader.unsigned()?,
-        })
-    })
-}
-
-impl Writer {
-    pub(super) fn reservation(&mut self, reservation: &Reservation) {
-        self.array(3);
-        self.unsigned(reservation.secret);
-        self.unsigned(reservation.number);
-        self.unsigned(reservation.units);
-    }
-
-    pub(super) fn slot(&mut self, slot: &Slot) {
-        self.array(4);
-        self.unsigned(slot.start_ms);
-        self.unsigned(slot.parts);
-        self.unsigned(slot.since_ms);
-        self.unsigned(slot.turn);
-    }
-}
-
-impl Reader<'_> {
-    pub(super) fn reservation(&mut self) -> Result<Reservation, DecodeError> {
-        self.fields(3, |reader| {
-            Ok(Reservation {
-                secret: reader.unsigned()?,
-                number: reader.unsigned()?,
-                units: reader.unsigned()?,
-            })
-        })
-    }
-
-    pub(super) fn slot(&mut self) -> Result<Slot, DecodeError> {
-        self.fields(4, |reader| {
-            Ok(Slot {
-                start_ms: reader.unsigned()?,
-                parts: reader.unsigned()?,
-                since_ms: reader.unsigned()?,
-                turn: reader.unsigned()?,
-            })
-        })
-    }
-}
-
-fn read_value(reader: &mut Reader<'_>) -> Result<Vec<u8>, DecodeError> {
-    match reader.bytes()? {
-        value if value.len() > MAX_VALUE => Err(DecodeError::Bounds("value")),
-        value => Ok(value.to_vec()),
     }
 }

@@ -222,7 +222,7 @@ fn the_bytes_stay_what_they_are() {
                 },
                 now_ms: 1000,
                 allowed: true,
-                limits: vec![crate::check::tests::limit("per-user")],
+                limits: vec![crate::answer::tests::limit("per-user")],
                 parts: Vec::new(),
             }),
             Err(ErrorCode::StoreUnavailable),

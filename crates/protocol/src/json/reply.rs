@@ -186,7 +186,7 @@ mod tests {
     use policy::Policy;
 
     use super::*;
-    use crate::{ErrorCode, Slot, check::tests::limit};
+    use crate::{ErrorCode, Slot, answer::tests::limit};
 
     fn policy() -> Compiled {
         let text = br"

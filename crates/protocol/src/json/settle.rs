@@ -115,7 +115,7 @@ fn read_token(field: &Field<'_>, report: &mut Report) -> Option<(Name, Check)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Reservation, check::tests::limit};
+    use crate::{Reservation, answer::tests::limit};
 
     fn text() -> String {
         let mut answer = Answer::default();

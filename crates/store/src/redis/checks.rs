@@ -8,7 +8,7 @@ use protocol::{Answer, Check};
 use redis_link::{Deadline, Lane, Outcome, Request, Servers, value};
 use store_plan::{
     CheckPlan,
-    script::{self, Clock, ScriptCheck, ScriptError, ScriptLimit, ScriptReply},
+    script::{self, Clock, ScriptCheck, ScriptCosts, ScriptError, ScriptLimit, ScriptReply},
 };
 
 use super::RedisStore;
@@ -50,15 +50,23 @@ impl Checks for RedisStore {
         check: &ScriptCheck<'_>,
         now_ms: u64,
     ) -> Result<Verdict, CheckError> {
-        let keys: Vec<Vec<u8>> = check
-            .limits
-            .iter()
-            .map(|limit| self.keys().simulated(run, limit.key))
-            .collect();
+        let named = |key: &[u8]| self.keys().simulated(run, key);
+        let keys = check.limits.iter().map(|limit| {
+            let records = limit.costs.map(|costs| named(costs.key));
+            (named(limit.key), records.unwrap_or_default())
+        });
+        let keys: Vec<(Vec<u8>, Vec<u8>)> = keys.collect();
         let limits = check.limits.iter().zip(&keys);
         let check = ScriptCheck {
             limits: limits
-                .map(|(limit, key)| ScriptLimit { key, ..*limit })
+                .map(|(limit, (key, records))| ScriptLimit {
+                    key,
+                    costs: limit.costs.map(|costs| ScriptCosts {
+                        key: records,
+                        ..costs
+                    }),
+                    ..*limit
+                })
                 .collect(),
             options: check.options,
         };

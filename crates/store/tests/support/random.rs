@@ -202,6 +202,30 @@ impl Walk {
         walk
     }
 
+    /// Of one bucket that is leased now and then, and edited; debits are large and frequent.
+    pub fn of_debts(seed: u64) -> Self {
+        let mut walk = Self::new(seed);
+        let random = &mut walk.random;
+        let kind = random.pick(&[Kind::Gcra, Kind::Gcra, Kind::TokenBucket]);
+        let parameters = parameters(random, kind);
+        let algorithm = Algorithm::new(&parameters).unwrap();
+        walk.limits = vec![(parameters, algorithm, 1)];
+        walk
+    }
+
+    /// As [`Self::step`], with such debits.
+    pub fn debts_step(&mut self) -> (u64, Vec<Subject>) {
+        let (now_ms, mut subjects) = self.step();
+        let random = &mut self.random;
+        for subject in &mut subjects {
+            if random.one_in(3) {
+                let limit = subject.algorithm.limit();
+                subject.debit = random.below(4 * limit.min(1 << 40) + 2);
+            }
+        }
+        (now_ms, subjects)
+    }
+
     /// As [`Self::step`], by the steps of requests that come, renew and end.
     pub fn slots_step(&mut self) -> (u64, Vec<Subject>) {
         if self.random.one_in(80) {

@@ -1,0 +1,165 @@
+//! Slots and the ids of the requests that hold them.
+
+use super::{TTL_MAX_MS, TTL_MIN_MS};
+use crate::QueueSlot;
+use crate::integers::TIME_MAX_MS;
+
+/// Bits of a stamp that are the holder's mark; the others are seconds since the epoch.
+const MARK_BITS: u32 = 20;
+/// Positions of one of the two numbers of [`Missing`].
+const MISSING_BITS: usize = 50;
+
+/// The id of a request at the limits on requests in flight. Whoever makes one draws `secret` at
+/// random, below 2^52: a slot is renewed and freed by whoever has its id.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SlotId {
+    /// When the request came, in seconds since the epoch, and who holds the slot: see
+    /// [`SlotId::new`].
+    pub stamp: u64,
+    /// Random.
+    pub secret: u64,
+}
+
+/// The name of a slot: its id, and the ttl that its holder was given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct InFlightSlot {
+    /// The request's id.
+    pub id: SlotId,
+    /// How long the slot lives without being renewed, in milliseconds.
+    pub ttl_ms: u64,
+}
+
+/// What becomes of a slot; the [units](crate::Freed::units) of its name in [`Ask::free`](crate::Ask::free).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SlotAct {
+    /// It is given back. Doing so again changes nothing.
+    Free = 1,
+    /// It lives another ttl; if it is gone, it is [missing](Missing).
+    Renew = 2,
+    /// It is missing, and its request still runs: it is held again, above the limit if need be.
+    Enter = 3,
+}
+
+/// Which of the slots to renew are gone, by their position among those of the check, from 0; of
+/// those beyond 100 nothing is said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Missing {
+    pub(super) low: u64,
+    pub(super) high: u64,
+}
+
+impl SlotId {
+    /// Holds slots that came through Envoy's rate limit service, which names none.
+    pub const SERVICE: u64 = 0;
+    /// Holds slots of programs that call the limiter.
+    pub const PROGRAM: u64 = 1;
+    /// Marks of holders are below this.
+    pub const MARKS: u64 = 1 << MARK_BITS;
+
+    /// An id made at a time, in seconds since the epoch, by the holder with a mark.
+    #[must_use]
+    pub const fn new(at_s: u64, mark: u64, random: u64) -> Self {
+        Self {
+            stamp: ((at_s & 0xffff_ffff) << MARK_BITS) | (mark % Self::MARKS),
+            secret: random & TIME_MAX_MS,
+        }
+    }
+
+    /// The mark of a proxy by its name.
+    #[must_use]
+    pub fn mark_of(proxy: &str) -> u64 {
+        let fnv = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        let hash = proxy.bytes().fold(0xcbf2_9ce4_8422_2325, fnv);
+        (hash ^ (hash >> 32)) % (Self::MARKS - 2) + 2
+    }
+
+    /// As a script can take it, whoever made it.
+    #[must_use]
+    pub const fn bounded(self) -> Self {
+        Self {
+            stamp: self.stamp & TIME_MAX_MS,
+            secret: self.secret & TIME_MAX_MS,
+        }
+    }
+
+    /// The mark of its holder.
+    #[must_use]
+    pub const fn mark(self) -> u64 {
+        self.stamp % Self::MARKS
+    }
+
+    /// When it was made, in seconds since the epoch.
+    #[must_use]
+    pub const fn at_s(self) -> u64 {
+        self.stamp >> MARK_BITS
+    }
+}
+
+impl InFlightSlot {
+    /// Whether a bucket may have such a slot.
+    #[must_use]
+    pub const fn is_valid(self) -> bool {
+        self.id.stamp <= TIME_MAX_MS
+            && self.id.secret <= TIME_MAX_MS
+            && self.ttl_ms >= TTL_MIN_MS
+            && self.ttl_ms <= TTL_MAX_MS
+    }
+
+    /// As Redis orders slots that expire together.
+    pub(super) fn text(self) -> String {
+        let Self { id, ttl_ms } = self;
+        format!("{}:{}:{ttl_ms}", id.stamp, id.secret)
+    }
+}
+
+/// Slots of both kinds are named by four numbers.
+impl From<InFlightSlot> for QueueSlot {
+    fn from(slot: InFlightSlot) -> Self {
+        Self {
+            start_ms: slot.id.stamp,
+            parts: slot.id.secret,
+            since_ms: slot.ttl_ms,
+            turn: 0,
+        }
+    }
+}
+
+impl From<QueueSlot> for InFlightSlot {
+    fn from(name: QueueSlot) -> Self {
+        Self {
+            id: SlotId {
+                stamp: name.start_ms,
+                secret: name.parts,
+            },
+            ttl_ms: name.since_ms,
+        }
+    }
+}
+
+impl Missing {
+    /// From the numbers of a slot's name, in whose place a reply has them.
+    #[must_use]
+    pub const fn of(low: u64, high: u64) -> Self {
+        Self { low, high }
+    }
+
+    /// Whether the slot at a position is missing.
+    #[must_use]
+    pub const fn contains(self, position: usize) -> bool {
+        if position < MISSING_BITS {
+            self.low >> position & 1 == 1
+        } else if position < 2 * MISSING_BITS {
+            self.high >> (position - MISSING_BITS) & 1 == 1
+        } else {
+            false
+        }
+    }
+
+    pub(super) const fn add(&mut self, position: usize) {
+        if position < MISSING_BITS {
+            self.low |= 1 << position;
+        } else if position < 2 * MISSING_BITS {
+            self.high |= 1 << (position - MISSING_BITS);
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! The decision about one bucket, made from the functions that every algorithm has.
+//!
+//! `lua/check.lua` makes the same decision from functions of the same names.
+
+use crate::quota::{Loaded, Quota};
+use crate::reservations::{Reservations, Reserved};
+use crate::{Ask, Debits, Decision, Lease, Outcome, QueueSlot, RetryAfter, State};
+
+/// A cost tested against one limit, to be finished either way.
+pub(crate) struct Evaluated<'a, Q: Quota> {
+    quota: &'a Q,
+    loaded: Loaded<'a, Q>,
+    ask: Ask<'a>,
+    now_ms: u64,
+    /// What became of reservations, and what of them is stored.
+    reserved: Reserved,
+    reservations: Option<Box<Reservations>>,
+    /// Whether there is something to store even if the cost is not charged.
+    changed: bool,
+    fits: bool,
+}
+
+impl<'a, Q: Quota> Evaluated<'a, Q> {
+    pub fn new(quota: &'a Q, state: Option<&'a State>, now_ms: u64, ask: Ask<'a>) -> Self {
+        let mut loaded = quota.load(state.and_then(Q::own), now_ms, ask.lease.ttl_ms);
+        if ask.edited {
+            quota.edited(&mut loaded.usage);
+        }
+        let mut settled = quota.settle(&mut loaded.usage, ask.lease.settle);
+        let freed = quota.free(&mut loaded.usage, ask.free);
+        let (mut reserved, mut reservations) = (Reserved::default(), None);
+        if let Some(asked) = &ask.reserve {
+            let mut read = Reservations::read(quota, &loaded, asked);
+            let changed;
+            (reserved, changed) = read.settle(quota, &mut loaded.usage, now_ms, asked.settle);
+            settled |= changed;
+            reservations = Some(Box::new(read));
+        }
+        let debited = ask.debit > 0 && Self::debit(quota, &mut loaded.usage, &ask);
+        let tested = Self::test(quota, loaded, ask, settled || freed || debited);
+        Self {
+            now_ms,
+            reserved,
+            reservations,
+            ..tested
+        }
+    }
+
+    /// As [`Self::new`], of a bucket that nothing is leased out of.
+    pub fn here(
+        quota: &'a Q,
+        state: Option<&'a State>,
+        now_ms: u64,
+        cost: u64,
+        debit: u64,
+    ) -> Self {
+        let mut loaded = quota.load(state.and_then(Q::own), now_ms, 0);
+        let ask = Ask {
+            cost,
+            debit,
+            ..Ask::default()
+        };
+        let debited = debit > 0 && quota.charge(&mut loaded.usage, debit);
+        Self::test(quota, loaded, ask, debited)
+    }
+
+    /// Adds the debit, or gives it back; says whether that changed anything.
+    fn debit(quota: &Q, usage: &mut Q::Usage<'_>, ask: &Ask<'_>) -> bool {
+        match ask.debits {
+            Debits::Admitted => quota.admitted(usage, ask.debit, ask.debit_serial),
+            Debits::Reported => quota.overcharge(usage, ask.debit),
+            Debits::GivenBack => {
+                let used = quota.reset_after_ms(usage) > 0;
+                if used {
+                    quota.credit(usage, ask.debit);
+                }
+                used
+            }
+        }
+    }
+
+    fn test(quota: &'a Q, loaded: Loaded<'a, Q>, ask: Ask<'a>, changed: bool) -> Self {
+        let room = quota.room(&loaded.usage);
+        let fits = ask.cost <= quota.limit() && room.is_some_and(|room| ask.cost <= room);
+        Self {
+            quota,
+            loaded,
+            ask,
+            now_ms: 0,
+            reserved: Reserved::default(),
+            reservations: None,
+            changed,
+            fits,
+        }
+    }
+
+    pub const fn fits(&self) -> bool {
+        self.fits
+    }
+
+    /// Takes the cost, if it fits and is not 0, and then what is wanted beyond it.
+    pub fn charge(mut self) -> Outcome {
+        if !self.fits {
+            return self.leave();
+        }
+        let (delay_ms, slot) = self.take();
+        self.reserve();
+        let lease = self.quota.grant(&mut self.loaded.usage, &self.ask.lease);
+        self.changed = self.changed || lease.is_some();
+        let cost = self.ask.cost;
+        self.finish(delay_ms, cost, lease, slot)
+    }
+
+    /// As [`Self::charge`], of a bucket that nothing is leased out of.
+    pub fn charge_here(mut self) -> Outcome {
+        if !self.fits {
+            return self.leave();
+        }
+        let (delay_ms, slot) = self.take();
+        let cost = self.ask.cost;
+        self.finish(delay_ms, cost, None, slot)
+    }
+
+    /// Takes a cost that fits; how long its request is held, and its slot.
+    fn take(&mut self) -> (u64, Option<QueueSlot>) {
+        let (usage, cost) = (&mut self.loaded.usage, self.ask.cost);
+        let delay_ms = self.quota.delay_ms(usage, cost);
+        let slot = (cost > 0).then(|| self.quota.take(usage, cost)).flatten();
+        (delay_ms, slot)
+    }
+
+    /// Records the cost that was taken as a reservation.
+    fn reserve(&mut self) {
+        let secret = self.ask.reserve.and_then(|ask| ask.secret);
+        let (Some(secret), Some(reservations)) = (secret, &mut self.reservations) else {
+            return;
+        };
+        if self.ask.cost > 0 {
+            let (usage, cost) = (&self.loaded.usage, self.ask.cost);
+            let number = reservations.add(self.quota, usage, self.now_ms, secret, cost);
+            self.reserved.number = number;
+        }
+    }
+
+    /// Takes nothing.
+    pub fn leave(self) -> Outcome {
+        let delay_ms = if self.fits {
+            self.quota.delay_ms(&self.loaded.usage, self.ask.cost)
+        } else {
+            0
+        };
+        self.finish(delay_ms, 0, None, None)
+    }
+
+    fn finish(
+        self,
+        delay_ms: u64,
+        charged: u64,
+        lease: Option<Lease>,
+        slot: Option<QueueSlot>,
+    ) -> Outcome {
+        let (quota, usage) = (self.quota, self.loaded.usage);
+        let retry_after = if self.fits {
+            RetryAfter::Now
+        } else if self.ask.cost > quota.limit() {
+            RetryAfter::Never
+        } else {
+            RetryAfter::Millis(quota.wait_ms(&usage, self.ask.cost).max(1))
+        };
+        let decision = Decision {
+            allowed: self.fits,
+            remaining: quota.room(&usage).unwrap_or(0),
+            retry_after,
+            reset_after_ms: quota.reset_after_ms(&usage),
+            delay_ms,
+        };
+        let leased = quota.leased(&usage);
+        let slot = slot.or_else(|| quota.missing(&usage));
+        let write = if self.changed || charged > 0 {
+            Some(quota.save(usage))
+        } else {
+            self.loaded.shifted
+        };
+        let writes = write.is_some();
+        let mut reserved = self.reserved;
+        let reservations = self.reservations.filter(|read| read.is_used());
+        if self.ask.reserve.is_some_and(|ask| ask.count_open) {
+            let open = |read: &Reservations| read.open(self.now_ms);
+            reserved.open = reservations.as_deref().map_or(0, open);
+        }
+        Outcome {
+            reserved,
+            reservations: reservations.filter(|_| writes),
+            decision,
+            charged,
+            lease,
+            slot,
+            leased,
+            changed: self.changed,
+            write: write.map(Q::wrap),
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Units that are reported once they were used, beyond the capacity of a bucket: no edit and no clock
+//! forgives them.
+#![expect(clippy::unwrap_used, reason = "a test fails loudly")]
+
+#[cfg(target_arch = "wasm32")]
+#[macro_use]
+extern crate wasm_test;
+
+use algorithms::{Algorithm, Ask, Debits, Kind, Parameters, Rate, State};
+
+const NOW: u64 = 1_763_000_000_000;
+const DAY_MS: u64 = 86_400_000;
+/// A unit drains in 60 ms.
+const RATE: Rate = Rate {
+    calendar: None,
+    units: 1000,
+    period_ms: 60_000,
+};
+const KINDS: [Kind; 3] = [Kind::TokenBucket, Kind::Gcra, Kind::LeakyBucket];
+
+fn algorithm(kind: Kind, rate: Rate, burst: u64) -> Algorithm {
+    let parameters = Parameters {
+        burst: Some(burst),
+        ..Parameters::new(kind, rate.units, rate.period_ms)
+    };
+    Algorithm::new(&parameters).unwrap()
+}
+
+/// A bucket of a thousand that 1200 units were reported to.
+fn owing(kind: Kind) -> State {
+    let report = Ask {
+        debit: 1200,
+        debits: Debits::Reported,
+        ..Ask::default()
+    };
+    let bucket = algorithm(kind, RATE, 1000);
+    let evaluation = bucket.evaluate_ask(None, NOW, report);
+    evaluation.leave().write.unwrap()
+}
+
+/// From when until a unit is left.
+fn wait_ms(bucket: &Algorithm, state: &State, now_ms: u64) -> u64 {
+    let decision = bucket.evaluate(Some(state), now_ms, 1).leave().decision;
+    assert!(!decision.allowed);
+    decision.retry_after.millis().unwrap()
+}
+
+#[test]
+fn what_is_reported_beyond_the_capacity_drains_before_a_unit_is_left() {
+    for kind in KINDS {
+        let (bucket, state) = (algorithm(kind, RATE, 1000), owing(kind));
+        assert_eq!(wait_ms(&bucket, &state, NOW), 201 * 60, "{kind:?}");
+        assert_eq!(wait_ms(&bucket, &state, NOW + 6000), 101 * 60, "{kind:?}");
+        let passes = bucket.evaluate(Some(&state), NOW + 201 * 60, 1);
+        assert!(passes.fits(), "{kind:?}");
+    }
+}
+
+#[test]
+fn a_lowered_capacity_forgives_what_was_within_it_alone() {
+    for kind in KINDS {
+        let (bucket, state) = (algorithm(kind, RATE, 100), owing(kind));
+        assert_eq!(wait_ms(&bucket, &state, NOW), 201 * 60, "{kind:?}");
+        // What is owed beyond drains first.
+        let later = NOW + 150 * 60;
+        assert_eq!(wait_ms(&bucket, &state, later), 51 * 60, "{kind:?}");
+    }
+}
+
+#[test]
+fn a_clock_far_behind_forgives_none_and_adds_none() {
+    for kind in KINDS {
+        let (bucket, state) = (algorithm(kind, RATE, 1000), owing(kind));
+        let before = NOW - DAY_MS;
+        assert_eq!(wait_ms(&bucket, &state, before), 201 * 60, "{kind:?}");
+        let shifted = bucket.evaluate(Some(&state), before, 0).leave().write;
+        let later = before + 6000;
+        assert_eq!(
+            wait_ms(&bucket, &shifted.unwrap(), later),
+            101 * 60,
+            "{kind:?}"
+        );
+    }
+}
+
+/// Of a GCRA, which keeps its debt as time.
+#[test]
+fn an_arrival_time_keeps_its_debt_through_an_edit_of_the_rate() {
+    let twice = Rate {
+        units: 2000,
+        ..RATE
+    };
+    let bucket = algorithm(Kind::Gcra, twice, 200);
+    // 72 s beyond now, of which 12 s are owed beyond the capacity and 6 s within the lowered one.
+    assert_eq!(wait_ms(&bucket, &owing(Kind::Gcra), NOW), 12_000 + 30);
+}
