@@ -15,9 +15,9 @@ mod scenario;
 mod tests;
 mod traffic;
 
-pub use engine::{Engine, Local, Subject};
+pub use engine::{Engine, Local, Reserving, Subject};
 pub use phase::{Phase, steps};
 pub use report::{Answer, Difference, Report, Run};
 pub use run::run;
-pub use scenario::{Expected, Request, Scenario, Step, read};
+pub use scenario::{Expected, Request, Scenario, Settle, Step, read};
 pub use traffic::{Traffic, TrafficError};

@@ -8,7 +8,7 @@ mod view;
 use std::ops::Range;
 
 use clap::{Args, ValueEnum};
-use policy::{Node, Policy, Problems, parse_duration};
+use policy::{DESCRIPTOR, Node, Policy, Problems, parse_duration};
 
 use crate::{
     args::{Global, examples},
@@ -33,7 +33,8 @@ const START_MS: u64 = 1_699_920_000_000;
 /// A scenario is {"id", "limits": [...], "steps": [...]}, in JSON or YAML; a file holds one, a list
 /// of them, or {"scenarios": [...]}. A step is {"t_ms", "cost", "descriptor", "peek", "expect"} or
 /// {"set": {"name", changed fields}} or {"t_ms", "leave": N}: the client of the request at step N,
-/// counted from 0, gives up, so that a queue frees its slot. Where a step has `expect`, another
+/// counted from 0, gives up, so that a queue frees its slot; or {"t_ms", "settle": N, "cost"}: that
+/// request has ended, and its true cost replaces what it reserved. Where a step has `expect`, another
 /// answer is a difference, and the exit code is 1.
 ///
 /// With --traffic the steps are generated, and a chart shows what was admitted and denied over time.
@@ -138,6 +139,15 @@ impl Simulate {
             printer.note(format_args!(
                 "`{}` is leased: here every request is checked, as if it were not",
                 leased.name
+            ));
+        }
+        if let Some(limit) = limits().find(|limit| limit.descriptor.is_some())
+            && !self.traffic.is_empty()
+            && { self.descriptor.iter() }.all(|pair| pair.key != DESCRIPTOR)
+        {
+            printer.note(format_args!(
+                "`{}` applies to requests with `-d {DESCRIPTOR}=key=value,...`, the descriptor as Envoy sends it",
+                limit.name
             ));
         }
         let as_expected = report.as_expected();

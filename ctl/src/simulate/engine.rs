@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use algorithms::{
-    Algorithm, Freed, LeaseAsk,
-    check::{Mode, Options, Part, Stored, Verdict, check},
+    Algorithm, CostSettlement, Freed, LeaseAsk,
+    check::{Costs, Mode, Options, Part, Stored, Verdict, check},
 };
 
 use crate::error::Error;
@@ -22,8 +22,30 @@ pub struct Subject {
     pub cost: u64,
     /// Slots to free in the bucket of a queue.
     pub free: Vec<Freed>,
+    /// Of a limit whose responses say their cost.
+    pub costs: Option<Reserving>,
     /// Whether it can deny.
     pub mode: Mode,
+}
+
+/// What a check reserves and settles.
+#[derive(Clone, Debug, Default)]
+pub struct Reserving {
+    /// Its cost is a reservation with this secret.
+    pub secret: Option<u64>,
+    /// True costs of earlier ones.
+    pub settle: Vec<CostSettlement>,
+}
+
+impl Reserving {
+    /// As the algorithms take it.
+    pub fn ask(&self) -> Costs<'_> {
+        Costs {
+            secret: self.secret,
+            settle: &self.settle,
+            count_open: false,
+        }
+    }
 }
 
 /// Decides checks at given times, and keeps the charged buckets.
@@ -57,7 +79,7 @@ impl Engine for Local {
         let parts: Vec<Part<'_>> = subjects
             .iter()
             .map(|subject| Part {
-                costs: None,
+                costs: subject.costs.as_ref().map(Reserving::ask),
                 algorithm: &subject.algorithm,
                 generation: subject.generation,
                 stored: self.buckets.get(&subject.bucket),

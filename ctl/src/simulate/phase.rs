@@ -128,7 +128,7 @@ mod tests {
             .iter()
             .map(|step| match step {
                 Step::Check(request) => request.t_ms,
-                Step::Edit(_) | Step::Leave { .. } => panic!("requests only"),
+                Step::Edit(_) | Step::Leave { .. } | Step::Settle(_) => panic!("requests only"),
             })
             .collect();
         assert_eq!(times, [100, 1100, 1100, 1100, 2100]);

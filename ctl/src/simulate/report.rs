@@ -15,10 +15,11 @@ pub struct Report {
 pub struct Run {
     /// The scenario.
     pub id: String,
-    /// One per step; nothing for an edit, or where a client leaves.
+    /// One per step; nothing for an edit, or where a client leaves. Where a true cost is settled, what a
+    /// request without a cost would get then.
     pub steps: Vec<Option<Answer>>,
-    /// When each step was, in milliseconds, and its cost, 0 where a client leaves; nothing for an
-    /// edit.
+    /// When each step was, in milliseconds, and its cost, the true one where that is settled, 0 where a
+    /// client leaves; nothing for an edit.
     #[serde(skip)]
     pub requests: Vec<Option<(u64, u64)>>,
     /// Where the answers are not what was expected.
@@ -42,6 +43,12 @@ pub struct Answer {
     pub denied_by: Vec<String>,
     /// How long the request is held; nothing if it is denied.
     pub delay_ms: Option<u64>,
+    /// Units that a settlement gave back; nothing of a request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub given_back: Option<u64>,
+    /// Units that it charged beyond what was reserved; nothing of a request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub excess: Option<u64>,
 }
 
 /// A field of an answer that is not what was expected.
@@ -89,6 +96,8 @@ impl Answer {
             "reset_after_ms" => Node::number(self.reset_after_ms),
             "denied_by" => Node::list(self.denied_by.iter().map(Node::text)),
             "delay_ms" => number(self.delay_ms),
+            "given_back" => number(self.given_back),
+            "excess" => number(self.excess),
             _ => null(),
         }
     }

@@ -1,13 +1,19 @@
 //! Running scenarios.
 
-use algorithms::{
-    Debits, Freed, RetryAfter, SlotId,
-    check::{Mode, Options, Verdict},
-};
-use policy::{Compiled, Match, Resolved};
+mod held;
 
-use super::{Answer, Difference, Engine, Report, Request, Run, Scenario, Step, Subject};
+use algorithms::{
+    Debits, RetryAfter, SlotId,
+    check::{LimitVerdict, Mode, Options, Verdict},
+};
+use policy::{Compiled, Descriptor, Match, Resolved};
+
+use super::{
+    Answer, Difference, Engine, Expected, Report, Request, Run, Scenario, Settle, Step, Subject,
+};
 use crate::error::Error;
+
+use held::{Asked, Held};
 
 /// A client leaves. It is believed after an edit of the limit too, when its slot frees nothing.
 const LEAVING: Options = Options {
@@ -44,38 +50,49 @@ async fn run_one(
         differences: Vec::new(),
     };
     let mut policy = Compiled::new(scenario.policy.clone());
-    // Of each step, what frees the slots that queues gave its request.
-    let mut held: Vec<Vec<Subject>> = Vec::with_capacity(scenario.steps.len());
+    let mut held: Vec<Held> = Vec::with_capacity(scenario.steps.len());
     for (at, step) in scenario.steps.iter().enumerate() {
-        match step {
+        let (mut of_step, mut answer, mut expect) = (Held::default(), None, &[][..]);
+        let request = match step {
             Step::Edit(edited) => {
                 policy = Compiled::new(edited.clone());
-                run.steps.push(None);
-                run.requests.push(None);
-                held.push(Vec::new());
+                None
             }
             Step::Leave { t_ms, step } => {
-                let subjects = held.get_mut(*step).map(std::mem::take).unwrap_or_default();
-                engine.check(&subjects, *t_ms, LEAVING).await?;
-                run.steps.push(None);
-                run.requests.push(Some((*t_ms, 0)));
-                held.push(Vec::new());
+                let left = held.get_mut(*step);
+                let slots = left.map(|held| std::mem::take(&mut held.slots));
+                let slots = slots.unwrap_or_default();
+                engine.check(&slots, *t_ms, LEAVING).await?;
+                Some((*t_ms, 0))
+            }
+            Step::Settle(settle) => {
+                let reserved = held.get(settle.step).map(|held| &held.reserved[..]);
+                let asked = Asked::Settle(reserved.unwrap_or_default(), settle.cost);
+                let request = settle.look_at(scenario);
+                let (seen, _) = check(index, &policy, &request, asked, engine).await?;
+                (answer, expect) = (Some(seen), &settle.expect[..]);
+                Some((settle.t_ms, settle.cost))
             }
             Step::Check(request) => {
                 let id = SlotId::new(0, SlotId::PROGRAM, u64::try_from(at).unwrap_or(0) + 1);
-                let (answer, slots) = check(index, &policy, request, id, engine).await?;
-                held.push(slots);
-                run.differences.extend(differences(at, request, &answer));
-                run.steps.push(Some(answer));
-                run.requests.push(Some((request.t_ms, request.cost)));
+                let asked = Asked::Reserve(id);
+                let (given, holds) = check(index, &policy, request, asked, engine).await?;
+                (of_step, answer, expect) = (holds, Some(given), &request.expect[..]);
+                Some((request.t_ms, request.cost))
             }
+        };
+        if let Some(answer) = &answer {
+            run.differences.extend(differences(at, expect, answer));
         }
+        held.push(of_step);
+        run.steps.push(answer);
+        run.requests.push(request);
     }
     Ok(run)
 }
 
-fn differences(step: usize, request: &Request, answer: &Answer) -> Vec<Difference> {
-    let compare = |expected: &super::Expected| {
+fn differences(step: usize, expect: &[Expected], answer: &Answer) -> Vec<Difference> {
+    let compare = |expected: &Expected| {
         let actual = answer.field(&expected.field);
         (actual != expected.value).then(|| Difference {
             step,
@@ -84,16 +101,33 @@ fn differences(step: usize, request: &Request, answer: &Answer) -> Vec<Differenc
             actual,
         })
     };
-    request.expect.iter().filter_map(compare).collect()
+    expect.iter().filter_map(compare).collect()
+}
+
+impl Settle {
+    /// A request as that which has ended, without a cost.
+    fn look_at(&self, scenario: &Scenario) -> Request {
+        let descriptor = match scenario.steps.get(self.step) {
+            Some(Step::Check(request)) => request.descriptor.clone(),
+            _ => Descriptor::new(),
+        };
+        Request {
+            t_ms: self.t_ms,
+            cost: 0,
+            peek: true,
+            descriptor,
+            expect: Vec::new(),
+        }
+    }
 }
 
 async fn check(
     scenario: usize,
     policy: &Compiled,
     request: &Request,
-    id: SlotId,
+    asked: Asked<'_>,
     engine: &mut impl Engine,
-) -> Result<(Answer, Vec<Subject>), Error> {
+) -> Result<(Answer, Held), Error> {
     let mut subjects = Vec::new();
     let mut names = Vec::new();
     let mut refused = Vec::new();
@@ -103,20 +137,31 @@ async fn check(
             refused.extend(found.enforced.then(|| found.limit.name.to_string()));
             continue;
         }
-        let quota = policy.quota_for(found.index, &found.values, request.t_ms);
+        // Several values of a descriptor may share a bucket.
+        let (limit, mode, index) = (found.limit, mode(&found), found.index);
+        let values = found.into_values();
+        let quota = policy.quota_for(index, &values, request.t_ms);
         if let Some(Resolved::Quota(quota)) = quota {
-            names.push(found.limit.name.to_string());
+            names.push(limit.name.to_string());
+            let algorithm = calendar::at(quota.algorithm(), request.t_ms).for_request(asked.id());
+            let costs = asked.of(limit);
+            let algorithm = match &costs {
+                Some(_) => algorithm.owing_beyond(),
+                None => algorithm,
+            };
             subjects.push(Subject {
-                bucket: bucket(scenario, &found),
-                algorithm: calendar::at(quota.algorithm(), request.t_ms).for_request(id),
-                generation: found.limit.generation,
-                cost: if found.limit.gives_slots() {
+                bucket: format!("{scenario}:{}:{values:?}", limit.name),
+                algorithm,
+                generation: limit.generation,
+                cost: if limit.gives_slots() {
                     request.cost.min(1)
                 } else {
-                    found.limit.cost.saturating_mul(request.cost)
+                    let each = limit.units_of(&request.descriptor, algorithm.limit());
+                    each.saturating_mul(request.cost)
                 },
                 free: Vec::new(),
-                mode: mode(&found),
+                costs,
+                mode,
             });
         }
     }
@@ -126,25 +171,14 @@ async fn check(
         debits: Debits::Admitted,
     };
     let verdict = engine.check(&subjects, request.t_ms, options).await?;
-    let held = held(subjects, &verdict);
-    Ok((answer(&verdict, &names, refused), held))
-}
-
-/// What frees the slots that a check was given.
-fn held(subjects: Vec<Subject>, verdict: &Verdict) -> Vec<Subject> {
-    let given = subjects.into_iter().zip(&verdict.limits);
-    let held = given.filter_map(|(subject, limit)| {
-        let free = Freed {
-            slot: limit.slot?,
-            units: limit.charged,
-        };
-        Some(Subject {
-            cost: 0,
-            free: vec![free],
-            ..subject
-        })
-    });
-    held.collect()
+    let mut answer = answer(&verdict, &names, refused);
+    if let Asked::Settle(..) = asked {
+        let sum = |of: fn(&LimitVerdict) -> u64| verdict.limits.iter().map(of).sum();
+        answer.given_back = Some(sum(|limit| limit.reserved.given_back));
+        answer.excess = Some(sum(|limit| limit.reserved.excess));
+    }
+    let held = Held::of(&names, subjects, &verdict);
+    Ok((answer, held))
 }
 
 fn mode(found: &Match<'_, '_>) -> Mode {
@@ -152,11 +186,6 @@ fn mode(found: &Match<'_, '_>) -> Mode {
         policy::Mode::Enforce => Mode::Enforce,
         policy::Mode::Shadow | policy::Mode::Degrade => Mode::Observe,
     }
-}
-
-/// The name of a bucket: different for different scenarios, limits and values.
-fn bucket(scenario: usize, found: &Match<'_, '_>) -> String {
-    format!("{scenario}:{}:{:?}", found.limit.name, found.values)
 }
 
 fn answer(verdict: &Verdict, names: &[String], refused: Vec<String>) -> Answer {
@@ -182,5 +211,7 @@ fn answer(verdict: &Verdict, names: &[String], refused: Vec<String>) -> Answer {
         reset_after_ms: summary.reset_after_ms,
         denied_by: refused.into_iter().chain(denied).collect(),
         delay_ms: allowed.then_some(summary.delay_ms),
+        given_back: None,
+        excess: None,
     }
 }

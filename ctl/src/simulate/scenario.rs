@@ -28,6 +28,8 @@ pub struct Scenario {
 pub enum Step {
     /// A request is checked.
     Check(Request),
+    /// A request has ended.
+    Settle(Settle),
     /// From here on the limits are these.
     Edit(Policy),
     /// The client of an admitted request gives up; a queue that still holds it frees its slot.
@@ -50,6 +52,19 @@ pub struct Request {
     pub peek: bool,
     /// What limits match on.
     pub descriptor: Descriptor,
+    /// What its author expects of the answer.
+    pub expect: Vec<Expected>,
+}
+
+/// The true cost of a request, in the place of what it reserved.
+#[derive(Clone, Debug)]
+pub struct Settle {
+    /// When, in milliseconds.
+    pub t_ms: u64,
+    /// The step of the request, counted from 0.
+    pub step: usize,
+    /// What it cost, in units.
+    pub cost: u64,
     /// What its author expects of the answer.
     pub expect: Vec<Expected>,
 }

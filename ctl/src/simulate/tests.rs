@@ -215,3 +215,79 @@ fn traffic_runs_through_limits() {
         "the burst, and what came back before the last request"
     );
 }
+
+/// A hundred units, of which each request reserves 30.
+const SETTLING: &str = r#"{"id": "settling", "limits": [
+        {"name": "tokens", "rate": "100/10s", "burst": 100, "cost": {
+            "from": {"response_json": "/usage/total"}, "reserve": {"default": 30}, "max": 500}},
+        {"name": "requests", "algorithm": "fixed_window", "rate": "10/1h"}
+    ], "steps": [
+        {"t_ms": 0, "expect": {"remaining": 9}},
+        {"t_ms": 0},
+        {"t_ms": 0},
+        {"t_ms": 0, "expect": {"denied_by": ["tokens"]}},
+        {"t_ms": 0, "settle": 0, "cost": 10, "expect": {"given_back": 20, "excess": 0, "remaining": 7}},
+        {"t_ms": 0, "settle": 0, "cost": 0, "note": "again", "expect": {"given_back": 0, "excess": 0}},
+        {"t_ms": 0, "expect": {"allowed": true}},
+        {"t_ms": 0, "settle": 1, "cost": 900, "note": "500 at most",
+         "expect": {"given_back": 0, "excess": 470, "allowed": false, "remaining": 0, "retry_after_ms": 47000}},
+        {"t_ms": 0, "settle": 3, "cost": 5, "note": "it was denied", "expect": {"given_back": 0, "excess": 0}},
+        {"set": {"name": "requests", "rate": "11/1h"}},
+        {"t_ms": 1000, "settle": 2, "cost": 20, "expect": {"given_back": 10}},
+        {"t_ms": 49000, "expect": {"allowed": true}}
+    ]}"#;
+
+#[test]
+fn a_true_cost_replaces_what_a_request_reserved() {
+    let report = simulated(SETTLING);
+    assert_eq!(report.scenarios[0].differences, []);
+}
+
+#[test]
+fn a_table_says_what_a_request_costs() {
+    let report = simulated(
+        r#"{"id": "t", "limits": [{"name": "a", "rate": "100/1h", "cost": {
+            "table": [{"match": {"path": "/export/**"}, "units": 50}], "default": 1}}],
+         "steps": [
+            {"t_ms": 0, "descriptor": {"path": "/export/x"}, "expect": {"remaining": 50}},
+            {"t_ms": 0, "descriptor": {"path": "/"}, "cost": 2, "expect": {"remaining": 48}}
+        ]}"#,
+    );
+    assert_eq!(report.scenarios[0].differences, []);
+}
+
+#[test]
+fn a_settlement_that_settles_nothing_is_a_problem() {
+    let steps = r#"[{"t_ms": 1}, {"settle": 0}, {"t_ms": 2, "settle": 1, "cost": 1},
+        {"t_ms": 2, "settle": 7, "cost": 1, "leaves": 1}]"#;
+    let json =
+        format!(r#"{{"id": "x", "limits": [{{"name": "a", "rate": "1/s"}}], "steps": {steps}}}"#);
+    let said = problems(&json);
+    for part in [
+        "a `settle` has `t_ms`",
+        "a `settle` has `cost`",
+        "`settle` names the step of an earlier request",
+        "steps[3].leaves: unknown field",
+    ] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+}
+
+#[test]
+fn limits_of_the_rate_limit_service_apply_to_descriptors_and_values_may_share_a_bucket() {
+    let report = simulated(
+        r#"{"id": "d", "limits": [
+            {"name": "shared", "descriptor": ["kind=a*"], "share_threshold": true, "rate": "2/1h"},
+            {"name": "each", "descriptor": ["kind"], "rate": "1/1h"}
+        ], "steps": [
+            {"t_ms": 0, "descriptor": {"descriptor": "kind=a1"}, "expect": {"remaining": 1}},
+            {"t_ms": 0, "descriptor": {"descriptor": "kind=a2"}, "expect": {"remaining": 0}},
+            {"t_ms": 0, "descriptor": {"descriptor": "kind=a3"}, "expect": {"denied_by": ["shared"]}},
+            {"t_ms": 0, "descriptor": {"descriptor": "kind=b"}, "expect": {"allowed": true}},
+            {"t_ms": 0, "descriptor": {"descriptor": "kind=c"}, "expect": {"allowed": true}},
+            {"t_ms": 0, "descriptor": {"descriptor": "kind=b"}, "expect": {"denied_by": ["each"]}},
+            {"t_ms": 0, "descriptor": {"kind": "b"}, "expect": {"remaining": null}}
+        ]}"#,
+    );
+    assert_eq!(report.scenarios[0].differences, []);
+}

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use algorithms::check::{Options, Verdict};
 use store::{
     CheckError,
-    script::{ScriptCheck, ScriptLimit},
+    script::{ScriptCheck, ScriptCosts, ScriptLimit},
 };
 
 use crate::{
@@ -56,25 +56,39 @@ impl Engine for Server<'_> {
                 limits: Vec::new(),
             });
         }
-        let limits = subjects.iter().map(|subject| ScriptLimit {
-            costs: None,
-            key: subject.bucket.as_bytes(),
-            algorithm: &subject.algorithm,
-            generation: subject.generation,
-            cost: subject.cost,
-            debit: 0,
-            debit_serial: None,
-            lease: None,
-            free: &subject.free,
-            mode: subject.mode,
-        });
+        // Reservations have keys of their own.
+        let records: Vec<String> = { subjects.iter() }
+            .map(|subject| format!("r:{}", subject.bucket))
+            .collect();
+        let limits = subjects
+            .iter()
+            .zip(&records)
+            .map(|(subject, records)| ScriptLimit {
+                costs: subject.costs.as_ref().map(|costs| ScriptCosts {
+                    key: records.as_bytes(),
+                    costs: costs.ask(),
+                }),
+                key: subject.bucket.as_bytes(),
+                algorithm: &subject.algorithm,
+                generation: subject.generation,
+                cost: subject.cost,
+                debit: 0,
+                debit_serial: None,
+                lease: None,
+                free: &subject.free,
+                mode: subject.mode,
+            });
         let check = ScriptCheck {
             limits: limits.collect(),
             options,
         };
         let verdict = self.session.store.simulate(self.run, &check, now_ms).await;
-        self.buckets
-            .extend(subjects.iter().map(|subject| subject.bucket.clone()));
+        for (subject, records) in subjects.iter().zip(records) {
+            self.buckets.insert(subject.bucket.clone());
+            if subject.costs.is_some() {
+                self.buckets.insert(records);
+            }
+        }
         verdict.map_err(|error| match error {
             CheckError::Stale => Error::usage("a limit is older than its bucket"),
             error => self.session.check_failed(&error),

@@ -166,6 +166,9 @@ fn events(run: &Run) -> Vec<Event> {
     let requests = run.requests.iter().zip(&run.steps);
     let event = |(request, answer): (&Option<(u64, u64)>, &Option<Answer>)| {
         let ((came_ms, units), answer) = request.zip(answer.as_ref())?;
+        if answer.given_back.is_some() {
+            return None; // a settlement is no request
+        }
         let delay_ms = answer.delay_ms.unwrap_or(0);
         Some(Event {
             at_ms: came_ms.saturating_add(delay_ms),
@@ -220,6 +223,8 @@ mod tests {
             reset_after_ms: 0,
             denied_by: Vec::new(),
             delay_ms: None,
+            given_back: None,
+            excess: None,
         };
         Run {
             id: "test".to_owned(),

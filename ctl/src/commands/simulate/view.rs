@@ -142,7 +142,9 @@ fn table(run: &Run, page: Page) -> String {
 }
 
 fn row(answer: &Answer) -> [String; 5] {
-    let decision = if answer.allowed {
+    let decision = if answer.given_back.is_some() {
+        settled(answer)
+    } else if answer.allowed {
         "allowed".to_owned()
     } else {
         format!("denied by {}", answer.denied_by.join(", "))
@@ -163,6 +165,23 @@ fn row(answer: &Answer) -> [String; 5] {
         again,
         duration(answer.reset_after_ms),
     ]
+}
+
+/// What a settlement did.
+fn settled(answer: &Answer) -> String {
+    let units = |count: Option<u64>, what: &str| {
+        let count = count.filter(|count| *count > 0)?;
+        Some(format!("{count} {what}"))
+    };
+    let (back, excess) = (
+        units(answer.given_back, "given back"),
+        units(answer.excess, "beyond the reserve"),
+    );
+    let done: Vec<String> = [back, excess].into_iter().flatten().collect();
+    if done.is_empty() {
+        return "settled".to_owned();
+    }
+    format!("settled: {}", done.join(", "))
 }
 
 fn chart(run: &Run, during: &Range<u64>, page: Page) -> String {

@@ -3,7 +3,7 @@
 use documents::{Field, Fields, Path, Report, Take};
 use policy::{Descriptor, Name, Node, Policy};
 
-use super::{Expected, Request, Step, items, limits::read_set};
+use super::{Expected, Request, Settle, Step, items, limits::read_set};
 
 const STEP_FIELDS: [&str; 7] = [
     "t_ms",
@@ -14,16 +14,19 @@ const STEP_FIELDS: [&str; 7] = [
     "note",
     "set",
 ];
-const EXPECT_FIELDS: [&str; 6] = [
+const EXPECT_FIELDS: [&str; 8] = [
     "allowed",
     "remaining",
     "retry_after_ms",
     "reset_after_ms",
     "denied_by",
     "delay_ms",
+    "given_back",
+    "excess",
 ];
 
 const LEAVE_FIELDS: [&str; 3] = ["t_ms", "leave", "note"];
+const SETTLE_FIELDS: [&str; 5] = ["t_ms", "settle", "cost", "expect", "note"];
 
 pub(super) fn read_steps(
     steps: &Field<'_>,
@@ -38,6 +41,9 @@ pub(super) fn read_steps(
         if step.node.get("leave").is_some() {
             let before = requests.get(..at).unwrap_or_default();
             read.extend(read_leave(step, before, report));
+        } else if step.node.get("settle").is_some() {
+            let before = requests.get(..at).unwrap_or_default();
+            read.extend(read_settle(step, before, report));
         } else if step.node.get("set").is_none() {
             read.extend(read_request(step, report).map(Step::Check));
         } else if let Some(edited) = read_set(step, &policy, limits, report) {
@@ -49,7 +55,8 @@ pub(super) fn read_steps(
 }
 
 fn is_request(step: &Field<'_>) -> bool {
-    step.node.get("set").is_none() && step.node.get("leave").is_none()
+    let other = ["set", "leave", "settle"];
+    other.iter().all(|field| step.node.get(field).is_none())
 }
 
 /// Reads the fields of a step; those that are not `known` are reported.
@@ -81,18 +88,55 @@ fn read_leave(step: Field<'_>, before: &[bool], report: &mut Report) -> Option<S
     if step.node.get("t_ms").is_none() {
         step.report(report, "a `leave` has `t_ms`");
     }
-    let left = usize::try_from(left?).ok();
-    let left = left.filter(|at| before.get(*at) == Some(&true));
-    if left.is_none() {
-        step.report(
-            report,
-            "`leave` names the step of an earlier request, counted from 0",
-        );
-    }
+    let left = earlier("leave", left, &step, before, report);
     Some(Step::Leave {
         t_ms: t_ms?,
         step: left?,
     })
+}
+
+/// Reads `{"t_ms": …, "settle": step, "cost": units}`; `before` as of [`read_leave`].
+fn read_settle(step: Field<'_>, before: &[bool], report: &mut Report) -> Option<Step> {
+    let path = step.path;
+    let (t_ms, settled, cost, expect) = read_fields(step, &path, &SETTLE_FIELDS, report, |take| {
+        take.field("note");
+        (
+            take.integer("t_ms", 0),
+            take.integer("settle", 0),
+            take.integer("cost", 0),
+            take.field("expect"),
+        )
+    })?;
+    for field in ["t_ms", "cost"] {
+        if step.node.get(field).is_none() {
+            step.report(report, format!("a `settle` has `{field}`"));
+        }
+    }
+    let settled = earlier("settle", settled, &step, before, report);
+    let expect = expect.map(|field| read_expect(field, report));
+    Some(Step::Settle(Settle {
+        t_ms: t_ms?,
+        step: settled?,
+        cost: cost?,
+        expect: expect.unwrap_or_default(),
+    }))
+}
+
+/// The step that a field names, if it is an earlier request.
+fn earlier(
+    name: &str,
+    at: Option<u64>,
+    step: &Field<'_>,
+    before: &[bool],
+    report: &mut Report,
+) -> Option<usize> {
+    let at = usize::try_from(at?).ok();
+    let at = at.filter(|at| before.get(*at) == Some(&true));
+    if at.is_none() {
+        let message = format!("`{name}` names the step of an earlier request, counted from 0");
+        step.report(report, message);
+    }
+    at
 }
 
 fn read_request(step: Field<'_>, report: &mut Report) -> Option<Request> {
