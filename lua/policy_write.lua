@@ -13,7 +13,8 @@
 --       [9] the limits as JSON; '' leaves them as they are
 --       [10] channel [11] the domain, published there with the new revision
 --       [12] entries and [13] bytes that the history keeps at most
---       then: n, and n names of limits whose generation becomes the new revision;
+--       then: n, and n names of limits whose generation becomes the new revision, and that of their
+--             latest reset if the operation is one;
 --             n, and n names of limits that are deleted;
 --             n, and for each of n limits' overrides: keep, clear (what is there goes first) or
 --             staged (it becomes the staged hash); m, and m pairs (field, value), value '' removes
@@ -103,9 +104,12 @@ elseif deleted then
 end
 for _, name in ipairs(raise) do
   redis.call('HSET', record, 'g:' .. name, revision)
+  if ARGV[3] == 'reset' then
+    redis.call('HSET', record, 'r:' .. name, revision)
+  end
 end
 for _, name in ipairs(delete) do
-  redis.call('HDEL', record, 'g:' .. name)
+  redis.call('HDEL', record, 'g:' .. name, 'r:' .. name)
 end
 
 local before, staged = ARGV[6], 2 + limits

@@ -12,6 +12,7 @@ pub mod delete_limit;
 pub mod denials;
 pub mod diff;
 pub mod doctor;
+pub mod exemption;
 pub mod explain;
 pub mod export;
 pub mod get_limit;

@@ -33,7 +33,6 @@ pub mod session;
 pub mod settings;
 pub mod simulate;
 pub mod suggest;
-pub mod window;
 
 pub use insight::{changes, history};
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use policy::{Limit, Name, Node, Pause, Policy, Problems};
+use policy::{Exemption, Limit, Name, Node, Pause, Policy, Problems};
 
 use crate::session::sort_overrides;
 
@@ -22,9 +22,16 @@ pub struct Merged {
     pub overrides_kept: Vec<(Name, usize)>,
 }
 
-/// Merges `file` into `live`, whose overrides need not be loaded. Limits that only `live` has stay, unless `prune`.
+/// Merges `file` into `live`, whose overrides need not be loaded. Limits and exemptions
+/// that only `live` has stay, unless `prune`.
 pub fn merge(file: Policy, live: Option<&Policy>, prune: bool) -> Result<Merged, Problems> {
     let domain_pause = live.and_then(|policy| policy.paused);
+    let mut exempt = file.exempt;
+    if !prune {
+        let live = live.map_or(&[][..], |policy| &policy.exempt).iter();
+        let listed: BTreeSet<Name> = exempt.iter().map(|one| one.name.clone()).collect();
+        exempt.extend(live.filter(|one| !listed.contains(&one.name)).cloned());
+    }
     let live = live.map_or(&[][..], |policy| &policy.limits);
     let by_name: BTreeMap<&Name, &Limit> = live.iter().map(|limit| (&limit.name, limit)).collect();
     let (mut split_otherwise, mut still_paused) = (Vec::new(), Vec::new());
@@ -47,6 +54,7 @@ pub fn merge(file: Policy, live: Option<&Policy>, prune: bool) -> Result<Merged,
     limits.extend(kept.iter().map(|limit| limit.to_node_without_overrides()));
     let mut document = Node::map([
         ("domain", Node::text(file.domain.as_str())),
+        ("exempt", Exemption::list_node(&exempt)),
         ("limits", Node::list(limits)),
     ]);
     let stays = keep_pause(&mut document, file.paused, domain_pause);

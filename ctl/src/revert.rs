@@ -1,6 +1,6 @@
 //! Reverting edits.
 
-use policy::{Limit, Name, Node, Policy};
+use policy::{Exemption, Limit, Name, Node, Policy};
 
 use crate::{history::HistoryChange, session::Deltas};
 
@@ -31,6 +31,7 @@ impl Reverted {
                 limits: [before, after],
                 overrides: [was, became],
                 paused,
+                exempt: [exempt, then_exempt],
             } => {
                 // What an edit left is read by the limit as it left it, what was by what was.
                 for (name, overrides) in became.iter().filter(|(name, _)| concerned(name)) {
@@ -38,6 +39,9 @@ impl Reverted {
                 }
                 if let (Some([before, _]), None) = (paused, only) {
                     self.policy.paused = *before;
+                }
+                if only.is_none() {
+                    self.revert_exempt(exempt, then_exempt);
                 }
                 self.revert_limits(before, after, concerned);
                 for (name, overrides) in was.iter().filter(|(name, _)| concerned(name)) {
@@ -57,6 +61,18 @@ impl Reverted {
             | HistoryChange::Reset { .. }
             | HistoryChange::Credit { .. } => Some(()),
             HistoryChange::TooLarge | HistoryChange::Unknown => None,
+        }
+    }
+
+    fn revert_exempt(&mut self, before: &[Exemption], after: &[Exemption]) {
+        let exempt = &mut self.policy.exempt;
+        let named = |list: &[Exemption], name: &Name| list.iter().any(|other| other.name == *name);
+        exempt.retain(|now| !named(after, &now.name) || named(before, &now.name));
+        for old in before {
+            match exempt.iter_mut().find(|now| now.name == old.name) {
+                Some(now) => *now = old.clone(),
+                None => exempt.push(old.clone()),
+            }
         }
     }
 

@@ -24,6 +24,7 @@ apply -f <limits.yaml --reason first
 apply -f <edited.yaml
 diff -f <limits.yaml
 set-limit per-user --for user=alice --rate 100/s --until 2099-12-01T00:00Z
+set-exemption health --match path=/healthz
 set-limit trial --per user --rate 1/h --shadow
 set-limit soft --per user --rate 1/h --over-limit degrade
 set-limit line --rate 1/m --burst 5 --algorithm leaky_bucket --over-limit queue
@@ -80,6 +81,7 @@ doctor
 const LAST: &str = "
 rollback 1 --limit per-user --yes
 delete-limit soft --yes
+delete-exemption health --yes
 history
 delete-domain shop --yes
 list-domains

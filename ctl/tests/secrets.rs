@@ -29,6 +29,8 @@ const COMMANDS: &[&[&str]] = &[
     &["set-limit", "per-user", "--rate", "1/s"],
     &["set-limit", "per-user", "--for", "user=a", "--rate", "1/s"],
     &["delete-limit", "per-user", "--yes"],
+    &["set-exemption", "health", "--match", "path=/healthz"],
+    &["delete-exemption", "health", "--yes"],
     &["delete-domain", "shop", "--yes"],
     &["diff", "-f", LIMITS],
     &["apply", "-f", LIMITS],

@@ -1,5 +1,5 @@
 //! The callbacks of Envoy. `cargo xtask wasm` keeps the exports of these and of no others, so that
-//! Envoy does not enter the VM for the bodies of requests or logs.
+//! Envoy does not enter the VM for logs.
 
 use std::rc::Rc;
 
@@ -85,10 +85,22 @@ struct Stream {
 impl Context for Stream {}
 
 impl HttpContext for Stream {
-    fn on_http_request_headers(&mut self, _count: usize, _end: bool) -> Action {
+    fn on_http_request_headers(&mut self, _count: usize, end: bool) -> Action {
         // A plugin without a valid configuration limits nothing.
         let plugin = self.plugin.as_ref();
-        plugin.map_or(Action::Continue, |plugin| plugin.on_request(self.id))
+        plugin.map_or(Action::Continue, |plugin| plugin.on_request(self.id, end))
+    }
+
+    fn on_http_request_body(&mut self, size: usize, end: bool) -> Action {
+        let plugin = self.plugin.as_ref();
+        plugin.map_or(Action::Continue, |plugin| {
+            plugin.on_request_body(self.id, size, end)
+        })
+    }
+
+    fn on_http_request_trailers(&mut self, _count: usize) -> Action {
+        // They end the body.
+        self.on_http_request_body(0, true)
     }
 
     fn on_http_response_headers(&mut self, _count: usize, end: bool) -> Action {

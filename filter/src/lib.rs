@@ -13,7 +13,10 @@
 mod allocator;
 mod answer;
 mod context;
+mod effective_context;
 mod host;
+mod log;
+mod pause;
 mod plugin;
 mod request;
 mod response;

@@ -5,15 +5,20 @@ use std::{
     time::{Duration, UNIX_EPOCH},
 };
 
-use filter_core::{Call, CallAnswer, CallId, Edits, Level, Metering, Now, Step, StreamId, Worker};
+use filter_core::{
+    BodyNeed, Call, CallAnswer, CallId, Edits, Metering, Now, Step, StreamId, Worker,
+};
 use proxy_wasm::{
     hostcalls,
-    types::{Action, LogLevel, MapType, Status},
+    types::{Action, MapType, Status},
 };
 
 use crate::{
+    effective_context::EffectiveContext,
     host::{clock, headers, stream},
-    request::{self, HostRequest},
+    log::{log, log_level},
+    pause,
+    request::{self, HostBody, HostRequest},
     response::{self, HostResponse},
     shared::SharedData,
     stats::Stats,
@@ -64,8 +69,9 @@ impl Plugin {
     }
 
     /// A request came: it continues, or it is paused until it is resumed or answered.
-    pub fn on_request(&self, id: StreamId) -> Action {
-        let request = HostRequest::read();
+    /// `end`: it has no body.
+    pub fn on_request(&self, id: StreamId, end: bool) -> Action {
+        let request = HostRequest::read(!end);
         // Only this filter may mark a request.
         if request.has(DEGRADED) {
             let _ = headers::remove(MapType::HttpRequestHeaders, DEGRADED);
@@ -78,7 +84,33 @@ impl Plugin {
         self.worker
             .borrow_mut()
             .on_request(&SharedData, now, id, &request);
-        self.carry_out(Some((id, &request)))
+        let action = self.carry_out(Some((id, &request)));
+        if action == Action::Pause && self.worker.borrow().body_need(id) == BodyNeed::Reads {
+            pause::for_body();
+        }
+        action
+    }
+
+    /// A chunk of a request's body, or its trailers: it passes, or it waits for the decision.
+    pub fn on_request_body(&self, id: StreamId, size: usize, end: bool) -> Action {
+        let mut worker = self.worker.borrow_mut();
+        let need = worker.on_request_body(id, size, end, &HostBody);
+        drop(worker);
+        match need {
+            BodyNeed::None => Action::Continue,
+            BodyNeed::Reads | BodyNeed::Waits => Action::Pause,
+            BodyNeed::Read => {
+                let request = HostRequest::read(false);
+                self.decide_read(id, &request);
+                self.carry_out(Some((id, &request)))
+            }
+        }
+    }
+
+    fn decide_read(&self, id: StreamId, request: &HostRequest) {
+        let now = self.now();
+        let mut worker = self.worker.borrow_mut();
+        worker.on_request_read(&SharedData, now, id, request);
     }
 
     /// A response begins; returns whether what follows says what its request costs.
@@ -177,6 +209,11 @@ impl Plugin {
                 Step::AtTurnEnd => {
                     if self.turn_end.request().is_err() {
                         self.end_turn();
+                    }
+                }
+                Step::DecideWithoutBody(stream) => {
+                    if context.switch_to(stream.0) {
+                        self.decide_read(stream, &HostRequest::read(false));
                     }
                 }
                 Step::Log(level, text) => log(log_level(level), &text),
@@ -285,36 +322,6 @@ impl Drop for Plugin {
     }
 }
 
-/// The context that host calls are made for while the steps of several requests are carried out;
-/// on drop it is again the one whose callback is running.
-struct EffectiveContext {
-    own: u32,
-    current: u32,
-}
-
-impl EffectiveContext {
-    fn new(own: u32) -> Self {
-        Self { own, current: own }
-    }
-
-    /// Returns whether the context still exists.
-    fn switch_to(&mut self, context_id: u32) -> bool {
-        if self.current != context_id {
-            if hostcalls::set_effective_context(context_id).is_err() {
-                return false;
-            }
-            self.current = context_id;
-        }
-        true
-    }
-}
-
-impl Drop for EffectiveContext {
-    fn drop(&mut self) {
-        self.switch_to(self.own);
-    }
-}
-
 /// Milliseconds from the start of the monotonic clock back to the epoch.
 fn epoch_ms() -> u64 {
     let wall = hostcalls::get_current_time().unwrap_or(UNIX_EPOCH);
@@ -329,18 +336,5 @@ fn epoch_ms() -> u64 {
 fn mark(edits: &Edits) {
     if let Some(limits) = &edits.degraded {
         let _ = headers::set(MapType::HttpRequestHeaders, DEGRADED, limits.as_bytes());
-    }
-}
-
-/// Writes to Envoy's log, escaped where a terminal would obey it.
-pub fn log(level: LogLevel, text: &str) {
-    let _ = hostcalls::log(level, &filter_core::printable(text));
-}
-
-/// The SDK's level of a message.
-fn log_level(level: Level) -> LogLevel {
-    match level {
-        Level::Info => LogLevel::Info,
-        Level::Warn => LogLevel::Warn,
     }
 }

@@ -1,10 +1,10 @@
 //! A request as the state machine sees it.
 
-use filter_core::{Direction, NoProperty, Request};
-use proxy_wasm::types::MapType;
+use filter_core::{Body, Direction, NoProperty, Request};
+use proxy_wasm::types::{BufferType, MapType};
 
 use crate::host::{
-    HostError,
+    HostError, body,
     headers::{self, Pairs},
     property,
 };
@@ -19,13 +19,15 @@ const CONTENT_TYPE: &str = "content-type";
 #[derive(Debug)]
 pub struct HostRequest {
     headers: Pairs,
+    has_body: bool,
 }
 
 impl HostRequest {
-    /// Reads the request.
-    pub fn read() -> Self {
+    /// Reads the request. `has_body`: a body follows.
+    pub fn read(has_body: bool) -> Self {
         Self {
             headers: headers::all(MapType::HttpRequestHeaders),
+            has_body,
         }
     }
 
@@ -49,11 +51,25 @@ impl Request for HostRequest {
         self.headers.first(name)
     }
 
+    fn has_body(&self) -> bool {
+        self.has_body
+    }
+
     fn property(&self, path: &[u8]) -> Result<Vec<u8>, NoProperty> {
         property::get(path).map_err(|error| match error {
             HostError::NOT_FOUND => NoProperty::Absent,
             _ => NoProperty::Unreadable,
         })
+    }
+}
+
+/// The body of the request whose callback is running.
+#[derive(Clone, Copy, Debug)]
+pub struct HostBody;
+
+impl Body for HostBody {
+    fn bytes(&self, from: usize, len: usize) -> Option<Vec<u8>> {
+        body::chunk(BufferType::HttpRequestBody, from, len).ok()
     }
 }
 

@@ -1,7 +1,7 @@
 //! A response as the state machine sees it, and local responses.
 
 use filter_core::{LocalReply, Refusal, Response, ResponseHeaders};
-use proxy_wasm::types::MapType;
+use proxy_wasm::types::{BufferType, MapType};
 
 use crate::host::{
     HostError, body, headers, property,
@@ -29,7 +29,7 @@ impl ResponseHeaders for HostResponse {
 
 impl Response for HostResponse {
     fn body(&self, from: usize, len: usize) -> Option<Vec<u8>> {
-        body::response_chunk(from, len).ok()
+        body::chunk(BufferType::HttpResponseBody, from, len).ok()
     }
 
     fn trailer(&self, name: &str) -> Option<Vec<u8>> {

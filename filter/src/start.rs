@@ -12,7 +12,8 @@ use proxy_wasm::{
 
 use crate::{
     host::{environment, property},
-    plugin::{Plugin, log},
+    log::log,
+    plugin::Plugin,
 };
 
 /// The largest configuration that is read.

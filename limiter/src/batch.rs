@@ -5,14 +5,14 @@
 //! So a quiet service adds no wait, a busy one sends fewer and larger calls, and a store that hangs
 //! never has more than [`LANES`] calls under way.
 
+mod entry;
+mod group;
+
 use std::{
     collections::VecDeque,
     iter::repeat_n,
     panic::AssertUnwindSafe,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicBool},
     time::Duration,
 };
 
@@ -24,6 +24,10 @@ use tokio::{
     task::JoinSet,
     time::{Instant, timeout_at},
 };
+
+pub(crate) use entry::{Decisions, Outcome};
+use entry::{Entry, settle};
+use group::{Group, group};
 
 use crate::{domains::Active, metrics::Metrics, telemetry::Telemetry};
 
@@ -39,17 +43,6 @@ const QUEUE_MAX: usize = 16 * 1024;
 
 /// How far a store may exceed its timeout before its call is abandoned.
 const GRACE: Duration = Duration::from_millis(100);
-
-/// The result of each check, in order.
-pub(crate) type Decisions = Vec<Result<Answer, CheckError>>;
-
-/// The results of a request's checks.
-pub(crate) struct Outcome {
-    /// One for each check.
-    pub(crate) decisions: Decisions,
-    /// The checks to be repeated under a newer policy, each with its index.
-    pub(crate) stale: Vec<(usize, Check)>,
-}
 
 /// Why there are no decisions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,34 +75,6 @@ struct Shared {
 struct Queue {
     waiting: VecDeque<Entry>,
     checks: usize,
-}
-
-/// The checks of one request.
-struct Entry {
-    policy: Arc<Active>,
-    force: bool,
-    checks: Vec<Check>,
-    /// What the checks cost the store, in checks of one token bucket.
-    weight: usize,
-    deadline: Instant,
-    /// The proxy that sent them, if one did.
-    proxy: Option<Arc<str>>,
-    /// Set by the lane that sends them or the request that gives up, whichever is first.
-    settled: Arc<AtomicBool>,
-    reply: oneshot::Sender<Outcome>,
-}
-
-impl Entry {
-    /// Whether anybody still wants the answer; if so, nobody can give up unasked any more. What
-    /// nobody wants is not charged.
-    fn is_wanted(&self, now: Instant) -> bool {
-        now < self.deadline && !self.reply.is_closed() && settle(&self.settled)
-    }
-}
-
-/// Whether this is the first to settle it.
-fn settle(settled: &AtomicBool) -> bool {
-    !settled.swap(true, Ordering::AcqRel)
 }
 
 impl Batcher {
@@ -251,21 +216,22 @@ impl Shared {
             .store_called(started.elapsed(), group.checks.len());
         self.metrics.calls.called(&answers, Instant::now());
         let compiled = &group.policy.compiled;
-        let askers = group.askers.iter();
-        let proxies = askers.flat_map(|asker| repeat_n(asker.proxy.as_deref(), asker.checks));
+        let requests = group.requests.iter();
+        let proxies =
+            requests.flat_map(|request| repeat_n(request.proxy.as_deref(), request.checks));
         self.telemetry
             .decided(compiled, group.checks.iter().zip(proxies), &answers);
         let late = || Err(StoreError::Timeout(self.timeout).into());
         let mut answers = answers.into_iter();
         let mut checks = group.checks.into_iter();
         let mut abandoned = Vec::new();
-        for asker in group.askers {
+        for request in group.requests {
             let mut given = Vec::new();
             let mut outcome = Outcome {
-                decisions: Vec::with_capacity(asker.checks),
+                decisions: Vec::with_capacity(request.checks),
                 stale: Vec::new(),
             };
-            for (at, check) in checks.by_ref().take(asker.checks).enumerate() {
+            for (at, check) in checks.by_ref().take(request.checks).enumerate() {
                 let decision = answers.next().unwrap_or_else(late);
                 given.extend(
                     decision
@@ -279,7 +245,7 @@ impl Shared {
                 outcome.decisions.push(decision);
             }
             // The client has left: its slots go to others.
-            if asker.reply.send(outcome).is_err() {
+            if request.reply.send(outcome).is_err() {
                 abandoned.append(&mut given);
             }
         }
@@ -308,47 +274,4 @@ fn freeing(check: &Check, answer: &Answer) -> Option<Check> {
         free,
         ..Check::default()
     })
-}
-
-/// Checks that go to the store in one call.
-struct Group {
-    policy: Arc<Active>,
-    force: bool,
-    checks: Vec<Check>,
-    askers: Vec<RequestingProxy>,
-}
-
-/// A request, and how many of the checks are its own.
-struct RequestingProxy {
-    checks: usize,
-    proxy: Option<Arc<str>>,
-    reply: oneshot::Sender<Outcome>,
-}
-
-/// One group per policy; nearly always one.
-fn group(entries: Vec<Entry>) -> Vec<Group> {
-    let mut groups: Vec<Group> = Vec::with_capacity(1);
-    for mut entry in entries {
-        let asker = RequestingProxy {
-            checks: entry.checks.len(),
-            proxy: entry.proxy,
-            reply: entry.reply,
-        };
-        let known = groups
-            .iter_mut()
-            .find(|group| group.force == entry.force && Arc::ptr_eq(&group.policy, &entry.policy));
-        match known {
-            Some(group) => {
-                group.checks.append(&mut entry.checks);
-                group.askers.push(asker);
-            }
-            None => groups.push(Group {
-                policy: entry.policy,
-                force: entry.force,
-                checks: entry.checks,
-                askers: vec![asker],
-            }),
-        }
-    }
-    groups
 }

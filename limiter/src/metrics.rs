@@ -5,14 +5,17 @@ mod compared;
 mod costs;
 mod decisions;
 mod domain;
+mod exempt;
+mod labels;
 mod leases;
+mod register;
 mod slots;
 
 use std::{sync::Mutex, time::Duration};
 
 use policy::{Compiled, Limit, Name};
 use prometheus_client::{
-    encoding::{EncodeLabelSet, EncodeLabelValue, text},
+    encoding::text,
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
     registry::Registry,
 };
@@ -23,6 +26,12 @@ use compared::Comparisons;
 use decisions::Decisions;
 use domain::LimitCounters;
 pub(crate) use domain::{DomainCounters, LimitCounts};
+use exempt::Exempt;
+pub(crate) use labels::Unmatched;
+use labels::{
+    CheckLabels, CutLabels, DECISIONS, Decision, DomainLabels, LimitLabels, RefusedLabels,
+    UnmatchedLabels, check_labels, labels,
+};
 
 use crate::store_calls::StoreCalls;
 
@@ -45,6 +54,7 @@ pub(crate) struct Metrics {
     leases: ByLimit<3>,
     slots: ByLimit<3>,
     costs: ByLimit<3>,
+    exempt: Exempt,
     unmatched: Family<DomainLabels, Counter>,
     unmatched_descriptors: Family<UnmatchedLabels, Counter>,
     undecided: Family<DomainLabels, Counter>,
@@ -77,73 +87,6 @@ pub(crate) struct Metrics {
     pub(crate) watches: Gauge,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct CheckLabels {
-    domain: String,
-    limit: String,
-    decision: Decision,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct DomainLabels {
-    domain: String,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct LimitLabels {
-    domain: String,
-    limit: String,
-}
-
-impl LimitLabels {
-    fn new(domain: &str, limit: &str) -> Self {
-        Self {
-            domain: domain.to_owned(),
-            limit: limit.to_owned(),
-        }
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RefusedLabels {
-    code: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct UnmatchedLabels {
-    reason: Unmatched,
-}
-
-/// Why no limit applies to a descriptor of Envoy's rate limit service: there is no such domain, or no
-/// such limit in it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
-#[expect(non_camel_case_types, reason = "the label's values, as they are read")]
-pub(crate) enum Unmatched {
-    domain,
-    limit,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct CutLabels {
-    reason: &'static str,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
-#[expect(non_camel_case_types, reason = "the label's values, as they are read")]
-enum Decision {
-    allowed,
-    denied,
-    would_deny,
-    degraded,
-}
-
-const DECISIONS: [Decision; 4] = [
-    Decision::allowed,
-    Decision::denied,
-    Decision::would_deny,
-    Decision::degraded,
-];
-
 impl Metrics {
     pub(crate) fn new() -> Self {
         let metrics = Self {
@@ -153,6 +96,7 @@ impl Metrics {
             leases: leases::metrics(),
             slots: slots::metrics(),
             costs: costs::metrics(),
+            exempt: Exempt::default(),
             unmatched: Family::default(),
             unmatched_descriptors: Family::default(),
             undecided: Family::default(),
@@ -177,125 +121,6 @@ impl Metrics {
         };
         metrics.register();
         metrics
-    }
-
-    fn register(&self) {
-        let Ok(mut all) = self.registry.lock() else {
-            return;
-        };
-        all.register(
-            "checks",
-            "Decisions made by this limiter, by limit",
-            self.checks.clone(),
-        );
-        self.decisions.register(&mut all);
-        self.leases.register(&mut all);
-        self.slots.register(&mut all);
-        self.costs.register(&mut all);
-        all.register(
-            "unmatched",
-            "Checks that no limit applies to",
-            self.unmatched.clone(),
-        );
-        all.register(
-            "unmatched_descriptors",
-            "Descriptors of Envoy's rate limit service that no limit applies to: no such domain, or no such limit",
-            self.unmatched_descriptors.clone(),
-        );
-        all.register(
-            "undecided",
-            "Checks without a decision: the store failed or took too long",
-            self.undecided.clone(),
-        );
-        self.compared.register(&mut all);
-        all.register(
-            "delayed",
-            "Allowed checks that a queue delayed",
-            self.delayed.clone(),
-        );
-        all.register(
-            "policy_revision",
-            "Revision of the limits in force",
-            self.revision.clone(),
-        );
-        all.register(
-            "policy_fault",
-            "1 while the limits in the store cannot be used and the last good ones are in force; /readyz says why",
-            self.policy_fault.clone(),
-        );
-        all.register(
-            "policy_lost_edits",
-            "Times that the revision in the store decreased: a failover or a restored backup lost edits",
-            self.lost_edits.clone(),
-        );
-        all.register(
-            "refused",
-            "Requests answered with an error, by error code",
-            self.refused.clone(),
-        );
-        all.register(
-            "connections_cut",
-            "Connections closed by the limiter: idle, replaced by newer ones, or with unread responses",
-            self.cut.clone(),
-        );
-        self.register_timing(&mut all);
-        self.register_load(&mut all);
-    }
-
-    fn register_timing(&self, all: &mut Registry) {
-        all.register(
-            "check_duration_seconds",
-            "Time to decide the checks of a request, without reading it",
-            self.check_duration.clone(),
-        );
-        all.register(
-            "store_duration_seconds",
-            "Duration of a store call",
-            self.store_duration.clone(),
-        );
-        all.register(
-            "store_batch_size",
-            "Checks per store call",
-            self.store_batch.clone(),
-        );
-        all.register(
-            "store_up",
-            "1 if the last store calls succeeded; at 0, /readyz says why they failed",
-            self.store_up.clone(),
-        );
-    }
-
-    fn register_load(&self, all: &mut Registry) {
-        all.register(
-            "stale",
-            "Checks repeated because a bucket had a newer revision of its limit than this limiter",
-            self.stale.clone(),
-        );
-        all.register(
-            "inflight_requests",
-            "Requests in flight; --max-inflight bounds them",
-            self.inflight.clone(),
-        );
-        all.register(
-            "body_bytes",
-            "Bytes held by request bodies until they are answered",
-            self.body_bytes.clone(),
-        );
-        all.register(
-            "waiting_checks",
-            "Checks that wait for permits; --max-waiters bounds them",
-            self.waiting.clone(),
-        );
-        all.register(
-            "held_polls",
-            "Long polls held; each proxy has one",
-            self.held.clone(),
-        );
-        all.register(
-            "health_watches",
-            "Calls that watch the health over gRPC",
-            self.watches.clone(),
-        );
     }
 
     /// The page that Prometheus reads (`OpenMetrics`).
@@ -347,6 +172,7 @@ impl Metrics {
         DomainCounters {
             unmatched: self.unmatched.get_or_create_owned(&labels(domain)),
             undecided: self.undecided.get_or_create_owned(&labels(domain)),
+            exempt: self.exempt.of(policy).into_iter().collect(),
             limits: policy
                 .limits()
                 .iter()
@@ -411,7 +237,18 @@ impl Metrics {
         }
     }
 
-    /// Forgets a domain that is gone; its limits are forgotten apart.
+    /// Forgets exemptions that are gone.
+    pub(crate) fn forget_exemptions<'n>(
+        &self,
+        domain: &Name,
+        exemptions: impl IntoIterator<Item = &'n Name>,
+    ) {
+        for exemption in exemptions {
+            self.exempt.forget(domain.as_str(), exemption.as_str());
+        }
+    }
+
+    /// Forgets a domain that is gone; its limits and exemptions are forgotten apart.
     pub(crate) fn forget_domain(&self, domain: &Name) {
         let labels = labels(domain.as_str());
         self.unmatched.remove(&labels);
@@ -425,19 +262,5 @@ impl Metrics {
     /// A call that was compared with another rate limit service; of no domain, if it is unknown.
     pub(crate) fn compared(&self, domain: Option<String>, outcome: Compared) {
         self.compared.count(domain, outcome);
-    }
-}
-
-fn labels(domain: &str) -> DomainLabels {
-    DomainLabels {
-        domain: domain.to_owned(),
-    }
-}
-
-fn check_labels(domain: &str, limit: &str, decision: Decision) -> CheckLabels {
-    CheckLabels {
-        domain: domain.to_owned(),
-        limit: limit.to_owned(),
-        decision,
     }
 }

@@ -11,7 +11,7 @@ mod steps;
 use anyhow::{Context, Result};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::tools::Tools;
+use crate::tools::{Tools, WASM_TARGET};
 use crate::ui::Ui;
 use crate::wasm;
 use crate::workspace::Workspace;
@@ -72,7 +72,7 @@ pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
 fn programs(workspace: &Workspace, ui: &Ui) -> Result<harness::Programs> {
     let tools = Tools::new(workspace, ui);
     ui.heading("Tools");
-    tools.target(wasm::TARGET)?;
+    tools.target(WASM_TARGET)?;
     let envoy = tools.envoy()?;
     let redis = tools.any_redis()?;
     let filter = wasm::build(workspace, ui)?;

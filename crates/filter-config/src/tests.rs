@@ -59,6 +59,7 @@ const EVERY_FIELD: &str = r#"{
         "headers": ["spring"],
         "enabled_percent": 5,
         "hold": {"max": 7},
+        "request_body": {"max": 65536},
         "memory": {"buckets": 100},
         "limits": [{"name": "all", "rate": "10/s"}]
     }"#;
@@ -74,6 +75,7 @@ fn every_field_is_read() {
         (config.hold_max, config.buckets, config.enabled_percent),
         (7, 100, 5)
     );
+    assert_eq!(config.request_body_max, Some(65_536));
     assert!(config.styles.spring && !config.styles.ratelimit);
     assert_eq!(config.limits.unwrap().limits.len(), 1);
 }
@@ -132,6 +134,7 @@ fn everything_wrong_is_said_at_once() {
         "headers": ["x-ratelimit"],
         "enabled_percent": 101,
         "hold": {"max": -1},
+        "request_body": {"max": 0},
         "memory": {"buckets": 99999999},
         "lease": true
     }"#), @r#"
@@ -154,9 +157,10 @@ fn everything_wrong_is_said_at_once() {
     headers[0]: expected one of ratelimit, x_ratelimit, retry_after, spring, found `x-ratelimit` (did you mean `x_ratelimit`?)
     enabled_percent: expected a whole number from 0 to 100, found `101`
     hold.max: expected a whole number of at least 0, found `-1`
+    request_body.max: expected a whole number of at least 1, found `0`
     memory.buckets: at most 1048576
     domian: unknown field (did you mean `domain`?)
-    lease: unknown field (known fields: domain, limiter, direction, descriptors, remote_address, failure_mode, status_on_error, deny, retry_after, headers, enabled_percent, hold, memory, limits)
+    lease: unknown field (known fields: domain, limiter, direction, descriptors, remote_address, failure_mode, status_on_error, deny, retry_after, headers, enabled_percent, hold, request_body, memory, limits)
     "#);
 }
 

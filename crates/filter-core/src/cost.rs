@@ -3,13 +3,16 @@
 
 mod body_reader;
 mod event_lines;
-mod find;
+mod event_search;
 mod json_reader;
 mod meter;
 mod metered;
 mod price;
+mod request_body;
 
 pub(crate) use meter::Meter;
 pub use meter::Response;
 pub(crate) use metered::Metered;
 pub use metered::Metering;
+pub use request_body::{Body, BodyNeed};
+pub(crate) use request_body::{RequestBodies, RequestBody};

@@ -22,6 +22,7 @@ mod cache;
 mod call;
 mod codec;
 mod cost;
+mod grouped;
 mod host;
 mod identity;
 mod lease;
@@ -39,7 +40,7 @@ mod time;
 mod worker;
 
 pub use call::CallId;
-pub use cost::{Metering, Response};
+pub use cost::{Body, BodyNeed, Metering, Response};
 pub use filter_config::{
     Config, DenyBody, DenyConfig, Direction, Format, LimiterConfig, Prefixes, Source, Styles,
 };

@@ -3,7 +3,7 @@
 use policy::Name;
 use protocol::{DecidedBy, Outcome, compact::Tally};
 
-/// Limits that get counters of their own.
+/// Limits that get counters of their own; so many exemptions do, too.
 const MAX_LIMITS: usize = 256;
 /// The name that the other limits share.
 const OTHERS: &str = "_others";
@@ -132,6 +132,9 @@ pub(crate) struct Counts {
     /// Flushed decisions that no limiter made and that are still to be reported, by limit.
     unreported: Vec<(Name, [u64; SLOTS])>,
     events: [u64; Event::ALL.len()],
+    /// Requests that no limit applies to, by exemption.
+    exempt: Vec<(Name, u64)>,
+    exempt_by_others: u64,
 }
 
 impl Counts {
@@ -140,6 +143,18 @@ impl Counts {
         let slot = outcome as usize * DecidedBy::ALL.len() + source as usize;
         if let Some(count) = self.of(limit).get_mut(slot) {
             *count += 1;
+        }
+    }
+
+    /// Counts a request that is exempt.
+    pub(crate) fn exempted(&mut self, exemption: &Name) {
+        let known = self.exempt.iter_mut().find(|(name, _)| name == exemption);
+        if let Some((_, count)) = known {
+            *count += 1;
+        } else if self.exempt.len() < MAX_LIMITS {
+            self.exempt.push((exemption.clone(), 1));
+        } else {
+            self.exempt_by_others += 1;
         }
     }
 
@@ -227,6 +242,15 @@ impl Counts {
                 }
             }
         }
+        let named = self
+            .exempt
+            .iter_mut()
+            .map(|(name, count)| (name.as_str(), count));
+        for (exemption, count) in named.chain([(OTHERS, &mut self.exempt_by_others)]) {
+            if *count > 0 {
+                metrics.count(&["rl_exempt", exemption].join("."), std::mem::take(count));
+            }
+        }
         for (event, count) in Event::ALL.iter().zip(&mut self.events) {
             if *count > 0 {
                 metrics.count(event.name(), std::mem::take(count));
@@ -281,6 +305,7 @@ mod tests {
         counts.decided(&limit, Outcome::Allowed, DecidedBy::Limiter);
         counts.decided(&limit, Outcome::Denied, DecidedBy::DenyCache);
         counts.happened(Event::CalloutFailed);
+        counts.exempted(&"health".parse().unwrap());
         let mut metrics = Recorded::default();
         counts.flush(&mut metrics);
         counts.flush(&mut metrics);
@@ -288,6 +313,7 @@ mod tests {
             ("rl_callouts.failed", 1),
             ("rl_decisions.allowed.limiter.per-user", 2),
             ("rl_decisions.denied.deny_cache.per-user", 1),
+            ("rl_exempt.health", 1),
         ];
         assert!(metrics.0.iter().map(|(k, v)| (k.as_str(), *v)).eq(expected));
     }
@@ -303,5 +329,12 @@ mod tests {
         counts.flush(&mut metrics);
         assert_eq!(metrics.0.len(), MAX_LIMITS + 1);
         assert_eq!(metrics.0.values().sum::<u64>(), 10_000);
+        for n in 0..300 {
+            counts.exempted(&format!("exemption-{n}").parse().unwrap());
+        }
+        let mut metrics = Recorded::default();
+        counts.flush(&mut metrics);
+        assert_eq!(metrics.0.len(), MAX_LIMITS + 1);
+        assert_eq!(metrics.0["rl_exempt._others"], 300 - 256);
     }
 }

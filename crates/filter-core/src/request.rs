@@ -20,33 +20,34 @@ pub use descriptor::{NoProperty, Request};
 use hold::{Held, HoldPermit, Holds};
 pub(crate) use hold::{LimiterSlots, LocalSlot, Slots};
 use in_flight::InFlight;
-pub(crate) use in_flight::{Described, HeldSlots, Share, edited_slots};
+pub(crate) use in_flight::{Described, HeldSlots, Share};
 use limit_check::LocalDecision;
 pub(crate) use limit_check::{DenyingLimits, LeaseUse, LimitCheck, quota_status};
 pub(crate) use pending_check::SlotRelease;
 pub(crate) use pending_check::{Attempts, PendingCheck};
-pub(crate) use streams::Stream;
-use streams::Streams;
+pub(crate) use streams::{ByStream, Stream};
 
-use crate::cost::Metered;
+use crate::cost::{Metered, RequestBodies};
 
 /// The requests that a worker has under way.
 #[derive(Debug)]
 pub(crate) struct Requests {
-    pub(crate) streams: Streams,
+    pub(crate) streams: ByStream<Stream>,
     pub(crate) holds: Holds,
     pub(crate) in_flight: InFlight,
     pub(crate) metered: Metered,
+    pub(crate) bodies: RequestBodies,
 }
 
 impl Requests {
     /// `hold_max` is how many requests may be held at once, `key` random.
     pub(crate) fn new(hold_max: usize, key: [u8; 16]) -> Self {
         Self {
-            streams: Streams::default(),
+            streams: ByStream::default(),
             holds: Holds::new(hold_max),
             in_flight: InFlight::new(key),
             metered: Metered::default(),
+            bodies: RequestBodies::default(),
         }
     }
 }

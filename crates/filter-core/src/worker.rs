@@ -93,7 +93,8 @@ impl Worker {
     }
 
     /// A request arrived. Exactly one [`Step::Continue`] or [`Step::Refuse`] follows, now or later,
-    /// unless [`Worker::on_gone`] comes first.
+    /// unless [`Worker::on_gone`] comes first. While [`Worker::body_need`] says so, that is after
+    /// its body.
     pub fn on_request(
         &mut self,
         host: &impl Host,
@@ -110,7 +111,7 @@ impl Worker {
         if matches!(self.policy.state, PolicyState::Unknown) {
             self.poll_policy(host, now);
         }
-        self.decide(host, now, stream, request);
+        self.decide(host, now, stream, request, None);
         self.send_soon(host, now);
     }
 
@@ -147,6 +148,7 @@ impl Worker {
                 self.requests.holds.forget(stream);
                 forwarded = false;
             }
+            Some(Stream::Body) => drop(self.requests.bodies.take(stream)),
             Some(Stream::Passed(_)) | None => {}
         }
         let ended =
@@ -164,6 +166,8 @@ impl Worker {
         while let Some(held) = self.requests.holds.next_due(now) {
             self.pass(held.stream, held.edits, held.quotas);
         }
+        let late = self.requests.bodies.late(now);
+        self.steps.extend(late.map(Step::DecideWithoutBody));
         self.free_slots(host, now);
         while let Some(lost) = self.calls.take_lost(now) {
             self.on_check_call_failed(host, now, lost, ChargeStatus::Unknown);

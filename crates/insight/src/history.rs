@@ -5,7 +5,7 @@ mod summary;
 
 use std::collections::BTreeMap;
 
-use policy::{Limit, Name, Node, Pause};
+use policy::{Exemption, Limit, Name, Node, Pause};
 use store::RecordedOverrides;
 
 use crate::changes::{self, Action, FieldChange, LimitChange};
@@ -24,6 +24,8 @@ pub enum HistoryChange {
         overrides: [RecordedOverrides; 2],
         /// The pause of the domain before and after, where that changed.
         paused: Option<[Option<Pause>; 2]>,
+        /// The exemptions that changed, as they were and as they became.
+        exempt: [Vec<Exemption>; 2],
     },
     /// One bucket got other numbers, or its limit's again. Both are documents, as stored.
     Override {
@@ -93,17 +95,14 @@ impl HistoryChange {
     /// What it changed about the domain itself.
     pub fn domain_changes(&self) -> Vec<FieldChange> {
         let Self::Limits {
-            paused: Some([before, after]),
+            paused,
+            exempt: [before, after],
             ..
         } = self
         else {
             return Vec::new();
         };
-        vec![FieldChange {
-            field: "paused".to_owned(),
-            before: before.map(Pause::to_node),
-            after: after.map(Pause::to_node),
-        }]
+        changes::domain_fields(*paused, before, after)
     }
 
     /// What it changed about each limit.

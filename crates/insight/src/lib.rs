@@ -11,6 +11,7 @@ pub mod limit;
 mod live_entries;
 mod rate;
 mod truncated_list;
+mod window;
 
 use std::fmt::Display;
 
@@ -22,6 +23,7 @@ pub use finding::{Finding, Severity};
 pub use live_entries::LiveEntries;
 pub use rate::Rate;
 pub use truncated_list::truncated_list;
+pub use window::Window;
 
 /// `1 limit`, `2 limits`.
 pub fn counted<N: Copy + Display + PartialEq + From<u8>>(count: N, what: &str) -> String {

@@ -2,7 +2,9 @@
 //! revision, and microseconds per request.
 
 mod catch_up;
+mod exempt;
 mod index;
+mod matching;
 mod mode;
 mod overrides;
 #[cfg(feature = "service")]
@@ -12,11 +14,12 @@ use documents::Name;
 use std::sync::Arc;
 
 use crate::{
-    Entries, IfMissing, Limit, Opaque, Override, OverrideQuota, Pause, Policy, Quota, Revision,
-    digest, hash::Positions,
+    Limit, Opaque, Override, OverrideQuota, Pause, Policy, Quota, Revision, digest, hash::Positions,
 };
 
-use index::Index;
+use exempt::Exempt;
+use index::{Conditions, Index};
+pub use matching::Match;
 pub use mode::Mode;
 use overrides::Overrides;
 
@@ -38,6 +41,7 @@ struct Shape {
     keys: Vec<Name>,
     rules: Vec<Rule>,
     index: Index,
+    exempt: Option<Exempt>,
     /// The limits of the rate limit service.
     #[cfg(feature = "service")]
     walk: Option<walk::Walk>,
@@ -60,25 +64,6 @@ struct Rule {
     replaces: Vec<usize>,
 }
 
-/// A limit that applies to a request, and the bucket.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Match<'c, 'e> {
-    /// The limit's position in the policy.
-    pub index: usize,
-    /// The limit; its overrides are in [`Compiled::quota_for`].
-    pub limit: &'c Limit,
-    /// The bucket: the values of the limit's `per` entries, `None` where the request has none.
-    pub values: Vec<Option<&'e [u8]>>,
-    /// The bucket of a limit of the rate limit service, where that is not the text of the
-    /// descriptor itself: several values share it.
-    pub shared: Option<Vec<u8>>,
-    /// Whether this bucket is enforced, or only reported (`enforce`).
-    pub enforced: bool,
-    /// The entry that the request lacks, where the limit denies such requests
-    /// (`if_missing: deny`). No bucket is charged then.
-    pub missing: Option<&'c Name>,
-}
-
 /// The numbers of one bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resolved {
@@ -86,20 +71,6 @@ pub enum Resolved {
     Quota(Quota),
     /// It is not limited.
     Unlimited,
-}
-
-impl Match<'_, '_> {
-    /// The values of the bucket, its own.
-    pub fn into_values(self) -> Vec<Option<Vec<u8>>> {
-        match self.shared {
-            Some(bucket) => vec![Some(bucket)],
-            None => self
-                .values
-                .into_iter()
-                .map(|v| v.map(<[u8]>::to_vec))
-                .collect(),
-        }
-    }
 }
 
 impl Rule {
@@ -116,6 +87,14 @@ impl Rule {
         }
         rule
     }
+
+    fn conditions<'l>(&'l self, limit: &'l Limit) -> Conditions<'l> {
+        Conditions {
+            matchers: &limit.matchers,
+            keys: &self.matchers,
+            never: limit.descriptor.is_some(),
+        }
+    }
 }
 
 /// Where a key is among sorted ones, or belongs.
@@ -128,7 +107,9 @@ impl Compiled {
     /// Compiles a policy.
     pub fn new(mut policy: Policy) -> Self {
         let mut keys: Vec<Name> = Vec::new();
-        for key in policy.limits.iter().flat_map(Limit::keys) {
+        let of_limits = policy.limits.iter().flat_map(Limit::keys);
+        let exempting = policy.exempt.iter().flat_map(|found| &found.matchers);
+        for key in of_limits.chain(exempting.map(|matcher| &matcher.key)) {
             if let Err(at) = find(&keys, key) {
                 keys.insert(at, key.clone());
             }
@@ -139,7 +120,12 @@ impl Compiled {
         }
         let rule = |limit| Rule::new(limit, &keys, |name| named(&policy.limits, &by_name, name));
         let rules: Vec<Rule> = policy.limits.iter().map(rule).collect();
-        let index = Index::new(&policy.limits, &rules, keys.len());
+        let conditions = policy.limits.iter().zip(&rules);
+        let conditions: Vec<_> = conditions
+            .map(|(limit, rule)| rule.conditions(limit))
+            .collect();
+        let index = Index::new(&conditions, keys.len());
+        let exempt = Exempt::new(&policy.exempt, &keys);
         let overrides = policy
             .limits
             .iter_mut()
@@ -150,6 +136,7 @@ impl Compiled {
             keys,
             rules,
             index,
+            exempt,
             #[cfg(feature = "service")]
             walk: walk::Walk::new(&policy.limits),
             #[cfg(feature = "service")]
@@ -238,149 +225,11 @@ impl Compiled {
         &self.shape.keys
     }
 
-    /// The limits that apply to a request at a time in milliseconds since the epoch, in the order
-    /// of the policy, `replaces` settled. Those that are paused then are as absent.
-    ///
-    /// Every needed entry is looked up once.
-    pub fn matching<'e>(
-        &self,
-        entries: &'e (impl Entries + ?Sized),
-        now_ms: u64,
-    ) -> Vec<Match<'_, 'e>> {
-        let values: Vec<Option<&[u8]>> = self
-            .shape
-            .keys
-            .iter()
-            .map(|key| entries.get(key.as_str()))
-            .collect();
-        let matches = self.matching_values(&values, now_ms);
-        #[cfg(feature = "service")]
-        let matches = self.with_descriptor_limit(matches, entries, now_ms);
-        matches
-    }
-
-    /// Adds the limit of the rate limit service that applies.
-    #[cfg(feature = "service")]
-    fn with_descriptor_limit<'c, 'e>(
-        &'c self,
-        mut matches: Vec<Match<'c, 'e>>,
-        entries: &'e (impl Entries + ?Sized),
-        now_ms: u64,
-    ) -> Vec<Match<'c, 'e>> {
-        if let Some(found) = self.descriptor_limit(entries, now_ms) {
-            let at = matches.partition_point(|other| other.index < found.index);
-            matches.insert(at, found);
-            self.suppress_replaced(&mut matches);
-        }
-        matches
-    }
-
     /// What a limit is that a descriptor brings itself, but for its numbers: its buckets are split
     /// by the descriptor and the length of the window.
     #[cfg(feature = "service")]
     pub fn request_limit(&self) -> Option<&Limit> {
         self.shape.request_limit.as_ref()
-    }
-
-    #[cfg(feature = "service")]
-    fn descriptor_limit<'c, 'e>(
-        &'c self,
-        entries: &'e (impl Entries + ?Sized),
-        now_ms: u64,
-    ) -> Option<Match<'c, 'e>> {
-        let walk = self.shape.walk.as_ref()?;
-        let text = entries.get(crate::DESCRIPTOR)?;
-        let descriptor = crate::SentDescriptor::read(text)?;
-        let index = walk.find(&descriptor)?;
-        let limit = self.policy.limits.get(index)?;
-        if self.pause_of(index, now_ms).is_some() {
-            return None;
-        }
-        let shared = walk::bucket_of(limit, &descriptor, text);
-        let bucket = shared.as_deref().unwrap_or(text);
-        Some(Match {
-            index,
-            limit,
-            enforced: limit.enforces(&[Some(bucket)]),
-            values: vec![Some(text)],
-            shared,
-            missing: None,
-        })
-    }
-
-    /// As [`Compiled::matching`], for callers that hold the values in the order of
-    /// [`Compiled::needed_keys`].
-    pub fn matching_values<'e>(
-        &self,
-        values: &[Option<&'e [u8]>],
-        now_ms: u64,
-    ) -> Vec<Match<'_, 'e>> {
-        if self.policy.paused.is_some_and(|pause| pause.holds(now_ms)) {
-            return Vec::new();
-        }
-        let mut matches: Vec<Match<'_, 'e>> = Vec::new();
-        for at in self.shape.index.candidates(values).iter() {
-            matches.extend(self.test(at, values, now_ms));
-        }
-        self.suppress_replaced(&mut matches);
-        matches
-    }
-
-    fn test<'e>(
-        &self,
-        index: usize,
-        values: &[Option<&'e [u8]>],
-        now_ms: u64,
-    ) -> Option<Match<'_, 'e>> {
-        let limit = self.policy.limits.get(index)?;
-        if limit.descriptor.is_some() || limit.paused.is_some_and(|pause| pause.holds(now_ms)) {
-            return None;
-        }
-        let rule = self.shape.rules.get(index)?;
-        let value = |key: &usize| values.get(*key).copied().flatten();
-        let mut matchers = limit.matchers.iter().zip(&rule.matchers);
-        if !matchers.all(|(matcher, key)| matcher.holds(value(key))) {
-            return None;
-        }
-        let values: Vec<Option<&[u8]>> = rule.per.iter().map(value).collect();
-        let absent = values.iter().position(Option::is_none);
-        let missing = match (absent, limit.if_missing) {
-            (Some(_), IfMissing::Skip) => return None,
-            (Some(at), IfMissing::Deny) => limit.per.get(at),
-            (Some(_), IfMissing::Share) | (None, _) => None,
-        };
-        Some(Match {
-            index,
-            limit,
-            enforced: limit.enforces(&values),
-            values,
-            shared: None,
-            missing,
-        })
-    }
-
-    /// A limit that matches suppresses those it replaces, unless it is only reported. A limit of
-    /// the rate limit service does so in any case, as there.
-    fn suppress_replaced(&self, matches: &mut Vec<Match<'_, '_>>) {
-        let replaced = self.replaced_by(matches);
-        if !replaced.is_empty() {
-            matches.retain(|found| !replaced.contains(&found.index));
-        }
-    }
-
-    /// The positions of the limits that these suppress.
-    pub fn replaced_by(&self, matches: &[Match<'_, '_>]) -> Vec<usize> {
-        let mut replaced: Vec<usize> = Vec::new();
-        let service = |found: &Match<'_, '_>| found.limit.descriptor.is_some();
-        for found in matches
-            .iter()
-            .filter(|found| found.enforced || service(found))
-        {
-            if let Some(rule) = self.shape.rules.get(found.index) {
-                replaced.extend_from_slice(&rule.replaces);
-            }
-        }
-        replaced
     }
 
     /// The numbers of one bucket of the limit at a position, at a time in milliseconds since

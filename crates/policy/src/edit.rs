@@ -3,7 +3,7 @@
 use documents::{Form, Node, Path, Problems, Report, Value, similar};
 
 use crate::{
-    Limit, Names, Policy,
+    Exemption, Limit, Names, Policy,
     read::{LIMIT_FIELDS, Placed, check_references},
 };
 
@@ -153,6 +153,22 @@ impl Policy {
         changed.checked()
     }
 
+    /// The policy with an exemption added, or put in the place of the one of its name.
+    ///
+    /// # Errors
+    /// What is then wrong with the policy as a whole, such as too many descriptor entries.
+    pub fn with_exemption(&self, exemption: Exemption) -> Result<Self, Problems> {
+        let mut changed = self.clone();
+        let exempt = &mut changed.exempt;
+        match exempt.iter_mut().find(|old| old.name == exemption.name) {
+            Some(old) => *old = exemption,
+            None => exempt.push(exemption),
+        }
+        // Reads the list again, for its bounds.
+        Self::from_record_node(&changed.to_record())?;
+        Ok(changed)
+    }
+
     fn checked(self) -> Result<Self, Problems> {
         let mut report = Report::new(Form::Record);
         let placed: Vec<Placed<'_>> = self
@@ -170,7 +186,7 @@ impl Policy {
             names.add(limit.name.as_str());
         }
         let limits = Path::Field(&Path::Root, "limits");
-        check_references(&placed, &names, &limits, &mut report);
+        check_references((&placed, &self.exempt), &names, &limits, &mut report);
         report.finish(Some(self))
     }
 }

@@ -13,6 +13,7 @@ mod compiled;
 mod descriptor;
 mod descriptor_limit;
 pub mod edit;
+mod exemption;
 mod hash;
 mod limit;
 mod pause;
@@ -42,6 +43,7 @@ pub use descriptor_limit::{
     ChargeMode, DESCRIPTOR, DescriptorError, DescriptorLimit, DescriptorPattern, EntryPattern,
     MAX_DESCRIPTOR_KEY, REQUEST_LIMIT, SentDescriptor, push_entry,
 };
+pub use exemption::Exemption;
 pub use hash::{Names, PROXY_MARKS, Positions, bucket_hash, digest, proxy_mark};
 pub use limit::{
     IfMissing, Limit, Matcher, OnFailure, OverLimit, Override, OverrideQuota, Policy, Revision,
@@ -49,10 +51,10 @@ pub use limit::{
 };
 pub use pause::Pause;
 pub use pricing::{
-    IfAbsent, MAX_COST, MAX_TOKENS, Pointer, Pricing, RequestPrice, RequestValue, Reserve,
-    ResponsePrice, ResponseValue, Row, Source, Term, whole_number,
+    IfAbsent, MAX_COST, MAX_TOKENS, Pointer, Pricing, RequestPlace, RequestPrice, RequestValue,
+    Reserve, ResponsePrice, ResponseValue, Row, Source, Term, whole_number,
 };
 pub use quota::Quota;
 pub use rate::{AmountText, RateText, parse_rate};
 pub use snapshot::Opaque;
-pub use warnings::{BUILT_IN, Dear, Supply, Surroundings};
+pub use warnings::{BUILT_IN, Dear, REQUEST_BODY, Supply, Surroundings};

@@ -4,7 +4,7 @@ use algorithms::{Kind, Rate};
 use documents::{Choice, Name};
 use patterns::Pattern;
 
-use crate::{DescriptorLimit, Pause, Pricing, Quota, descriptor_limit::is_descriptor};
+use crate::{DescriptorLimit, Exemption, Pause, Pricing, Quota, descriptor_limit::is_descriptor};
 
 /// Which edit of a domain's limits this is. Compared for equality only: after a
 /// restore from backup the number can be smaller than one seen before.
@@ -30,6 +30,8 @@ pub struct Policy {
     pub revision: Revision,
     /// The kill switch: none of the limits is in force while it holds.
     pub paused: Option<Pause>,
+    /// The requests that no limit applies to.
+    pub exempt: Vec<Exemption>,
     /// The limits, in the order of the file.
     pub limits: Vec<Limit>,
 }
@@ -84,6 +86,9 @@ pub struct Limit {
     /// The domain revision that last changed this limit (edit, reset or credit). Bucket state
     /// holds the newest one seen, and caches of older ones are dropped.
     pub generation: u64,
+    /// The generation that the latest reset made; 0: none. Slots of requests in flight that older
+    /// ones gave are not entered again.
+    pub reset_generation: u64,
 }
 
 /// Other numbers for one bucket.
@@ -199,6 +204,17 @@ impl Matcher {
         }
         found || !positive
     }
+
+    /// Whether the condition of an exemption holds. What is not certain counts as not exempt, the
+    /// opposite of [`Matcher::holds`], where it counts as whatever makes a limit apply: an absent
+    /// entry, several values, and a value too long to search satisfy nothing here. Otherwise a
+    /// client could leave a header out or send it twice, and no limit would apply to it.
+    pub fn holds_surely(&self, value: Option<&[u8]>) -> bool {
+        value.is_some_and(|value| {
+            let searched = |pattern: &Pattern| pattern.is_searched(value);
+            value != SEVERAL && self.patterns.iter().all(searched) && self.holds(Some(value))
+        })
+    }
 }
 
 impl Override {
@@ -247,6 +263,7 @@ impl Policy {
             domain,
             revision: Revision::default(),
             paused: None,
+            exempt: Vec::new(),
             limits: Vec::new(),
         }
     }

@@ -31,15 +31,24 @@ pub struct RequestPrice {
     pub default: u64,
 }
 
-/// A number in a request header.
+/// A number in a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestValue {
-    /// The header's name, in lower case.
-    pub header: String,
+    /// Where it is.
+    pub place: RequestPlace,
     /// A smaller number counts as this.
     pub min: u64,
     /// A larger number counts as this.
     pub max: u64,
+}
+
+/// Where a number of a request is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RequestPlace {
+    /// In a header, by its name in lower case.
+    Header(String),
+    /// In the body: JSON. Only what is reserved is read there.
+    Json(Pointer),
 }
 
 /// What requests cost that match.
@@ -125,15 +134,22 @@ pub enum IfAbsent {
     Units(u64),
 }
 
+impl RequestValue {
+    /// Whether the request's body has it.
+    pub(crate) fn is_in_body(&self) -> bool {
+        matches!(self.place, RequestPlace::Json(_))
+    }
+}
+
 impl RequestPrice {
-    /// What a request costs, in units: `header` gives the first value of a header, `entries` the
+    /// What a request costs, in units: `number` gives what is in a place, `entries` the
     /// descriptor.
-    pub fn units<'h>(
+    pub fn units(
         &self,
-        header: impl Fn(&str) -> Option<&'h [u8]>,
+        number: impl Fn(&RequestPlace) -> Option<u64>,
         entries: &(impl Entries + ?Sized),
     ) -> u64 {
-        let said = first_value(&self.from, header);
+        let said = first_value(&self.from, number);
         let row = || {
             let mut rows = self.table.iter();
             rows.find(|row| {
@@ -146,10 +162,19 @@ impl RequestPrice {
 }
 
 impl Reserve {
-    /// What a request reserves in a bucket of so many units: at least 1.
-    pub fn units<'h>(&self, capacity: u64, header: impl Fn(&str) -> Option<&'h [u8]>) -> u64 {
-        let wanted = first_value(&self.from, header).unwrap_or(self.default);
+    /// What a request reserves in a bucket of so many units: at least 1. `number` gives what is in
+    /// a place.
+    pub fn units(&self, capacity: u64, number: impl Fn(&RequestPlace) -> Option<u64>) -> u64 {
+        let wanted = first_value(&self.from, number).unwrap_or(self.default);
         self.capped(wanted, capacity)
+    }
+
+    /// Where it is in the request's body.
+    pub fn pointers(&self) -> impl Iterator<Item = &Pointer> {
+        self.from.iter().filter_map(|value| match &value.place {
+            RequestPlace::Json(pointer) => Some(pointer),
+            RequestPlace::Header(_) => None,
+        })
     }
 
     /// So many units, but no more than a bucket of `capacity` units gives to one request.
@@ -200,14 +225,11 @@ impl ResponsePrice {
     }
 }
 
-fn first_value<'h>(
+fn first_value(
     from: &[RequestValue],
-    header: impl Fn(&str) -> Option<&'h [u8]>,
+    number: impl Fn(&RequestPlace) -> Option<u64>,
 ) -> Option<u64> {
-    let value = |source: &RequestValue| {
-        let number = whole_number(header(&source.header)?)?;
-        Some(number.clamp(source.min, source.max))
-    };
+    let value = |source: &RequestValue| Some(number(&source.place)?.clamp(source.min, source.max));
     from.iter().find_map(value)
 }
 

@@ -9,14 +9,17 @@
 use documents::{Choice, Field, Form, Name, Node, Path, Problem, Problems, Report, parse_digits};
 
 use crate::{
-    Compiled, Entries, Limit, Matcher, OnFailure, OverrideQuota, Pause, Policy, Quota, Revision,
-    Scope,
+    Compiled, Entries, Exemption, Limit, Matcher, OnFailure, OverrideQuota, Pause, Policy, Quota,
+    Revision, Scope,
     read::{FORMAT, read_limit, read_matchers_alone},
 };
 
 /// The version of the meaning of a limit's fields. To be raised, for the limits
 /// concerned only, when a known field or value gets another meaning.
 const LEVEL: u64 = 1;
+/// The level of the limits of a domain with exemptions: a filter that reads only [`LEVEL`] leaves the
+/// requests that they may apply to to the limiter, which exempts them.
+const LEVEL_WITH_EXEMPTIONS: u64 = 2;
 
 /// A limit that this version cannot interpret.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,7 +50,7 @@ impl Compiled {
         // Only limiters decide about limits of the rate limit service.
         let limits = self.limits().iter().enumerate();
         let limits = limits.filter(|(_, limit)| limit.descriptor.is_none());
-        Node::map([
+        let mut snapshot = Node::map([
             ("format", Node::number(FORMAT)),
             ("domain", Node::text(self.domain().as_str())),
             (
@@ -66,7 +69,11 @@ impl Compiled {
                 "limits",
                 Node::list(limits.map(|(at, limit)| self.limit_snapshot(at, limit, now_ms))),
             ),
-        ])
+        ]);
+        if !self.exemptions().is_empty() {
+            snapshot.set("exempt", Exemption::list_node(self.exemptions()));
+        }
+        snapshot
     }
 
     /// When the edges in a snapshot of this time are no longer around the time, in milliseconds since
@@ -96,7 +103,11 @@ impl Compiled {
             node.set("paused", paused.to_node());
         }
         node.set("generation", Node::number(limit.generation));
-        node.set("level", Node::number(LEVEL));
+        let level = match self.exemptions() {
+            [] => LEVEL,
+            _ => LEVEL_WITH_EXEMPTIONS,
+        };
+        node.set("level", Node::number(level));
         set_edges(&mut node, &limit.quota, now_ms);
         match limit.scope {
             Scope::Global if self.has_overrides(at) => node.set("has_overrides", true.into()),
@@ -154,10 +165,19 @@ impl Compiled {
                 Err(limit) => opaque.push(limit),
             }
         }
+        let mut exempt = Vec::new();
+        for node in node.get("exempt").map(Node::items).unwrap_or_default() {
+            match Exemption::from_node(node) {
+                Ok(exemption) => exempt.push(exemption),
+                // The limiter decides about whom it may exempt.
+                Err(problems) => opaque.push(self::opaque(node, first(&problems))),
+            }
+        }
         let policy = Policy {
             domain,
             revision: revision.ok_or_else(|| wrong("no revision"))?,
             paused: None,
+            exempt,
             limits,
         };
         Ok(Self::new(policy).with_snapshot(keys, opaque, &remote_overrides))
@@ -180,7 +200,8 @@ fn set_edges(_node: &mut Node, _quota: &Quota, _now_ms: u64) {}
 
 fn read_snapshot_limit(node: &Node) -> Result<(Limit, bool), Opaque> {
     let level = node.get("level").and_then(Node::as_text);
-    if level.and_then(parse_digits) != Some(LEVEL) {
+    let level = level.and_then(parse_digits);
+    if ![Some(LEVEL), Some(LEVEL_WITH_EXEMPTIONS)].contains(&level) {
         return Err(opaque(node, "another level".to_owned()));
     }
     let has_overrides = node.get("has_overrides") == Some(&true.into());
@@ -193,11 +214,13 @@ fn read_snapshot_limit(node: &Node) -> Result<(Limit, bool), Opaque> {
     let limit = report.finish(limit);
     match limit {
         Ok(limit) => Ok((limit, has_overrides)),
-        Err(problems) => {
-            let first = problems.iter().next().map(ToString::to_string);
-            Err(opaque(node, first.unwrap_or_default()))
-        }
+        Err(problems) => Err(opaque(node, first(&problems))),
     }
+}
+
+fn first(problems: &Problems) -> String {
+    let first = problems.iter().next().map(ToString::to_string);
+    first.unwrap_or_default()
 }
 
 fn opaque(node: &Node, reason: String) -> Opaque {

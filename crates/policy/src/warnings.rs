@@ -4,25 +4,18 @@
 //! A warning is a [`Problem`]: where it is, what comes of it, and what was probably meant.
 
 mod pattern;
+mod place;
+mod supply;
 
 use std::collections::BTreeMap;
 
-use documents::{
-    Name, Node, Place, Problem, Problems, Value, format_timestamp, name_hint, similar,
-};
+use documents::{Name, Node, Problem, Problems, format_timestamp, name_hint, similar};
+
+use place::place_of;
+use supply::unsupplied;
+pub use supply::{BUILT_IN, REQUEST_BODY, Supply};
 
 use crate::{Limit, Matcher, OverrideQuota, Policy, Quota};
-
-/// The entries that every proxy supplies, whatever its configuration.
-pub const BUILT_IN: [&str; 7] = [
-    "method",
-    "path",
-    "host",
-    "route",
-    "remote_address",
-    "workload",
-    "namespace",
-];
 
 /// What is known beside the limits.
 #[derive(Clone, Copy, Debug, Default)]
@@ -46,19 +39,6 @@ pub struct Dear {
     pub hint: &'static str,
 }
 
-/// What the proxies supply.
-#[derive(Clone, Copy, Debug)]
-pub struct Supply<'a> {
-    /// Every entry, the built-in ones included.
-    pub entries: &'a [Name],
-    /// The domains that proxies request; empty: unknown.
-    pub domains: &'a [Name],
-    /// To how many bits an IPv4 and an IPv6 address are cut; `None`: not known.
-    pub prefixes: Option<[u8; 2]>,
-    /// The file that says so, for messages: `envoy.yaml`; `None`: the live proxies report it.
-    pub source: Option<&'a str>,
-}
-
 impl Policy {
     /// What is probably not meant, in the order of the limits.
     pub fn warnings(&self, around: &Surroundings<'_>) -> Vec<Problem> {
@@ -67,7 +47,8 @@ impl Policy {
         found.list.extend(no_name(self));
         let mut descriptors = BTreeMap::new();
         for (index, limit) in self.limits.iter().enumerate() {
-            found.limit = Some((index, limit));
+            found.limit = Some(&limit.name);
+            found.place = format!("limits[{index}]");
             of_limit(limit, around, &mut found);
             if let Some(rule) = &limit.descriptor {
                 let first = descriptors
@@ -77,6 +58,13 @@ impl Policy {
                     let message = format!("`{first}` has the same, so this limit never applies");
                     found.warn("descriptor", message, None);
                 }
+            }
+        }
+        for (index, exemption) in self.exempt.iter().enumerate() {
+            found.limit = None;
+            found.place = format!("exempt[{index}]");
+            for matcher in &exemption.matchers {
+                of_matcher(matcher, &Words::EXEMPTION, around, &mut found);
             }
         }
         found.list
@@ -120,21 +108,20 @@ fn other_domain(domain: &Name, around: &Surroundings<'_>) -> Option<Problem> {
     Some(problem)
 }
 
-/// The warnings so far, and the limit that is looked at.
+/// The warnings so far, and the limit or exemption that is looked at.
 #[derive(Default)]
 struct Found<'p> {
-    limit: Option<(usize, &'p Limit)>,
+    limit: Option<&'p Name>,
+    /// Where it is, such as `limits[2]`.
+    place: String,
     list: Vec<Problem>,
 }
 
 impl Found<'_> {
-    /// A warning about a field of the limit, such as `match.path[0]`.
+    /// A warning about a field of it, such as `match.path[0]`.
     fn warn(&mut self, field: &str, message: impl Into<String>, hint: Option<String>) {
-        let Some((index, limit)) = self.limit else {
-            return;
-        };
-        let mut problem = Problem::new(format!("limits[{index}].{field}"), None, message);
-        problem.limit = Some(limit.name.to_string());
+        let mut problem = Problem::new(format!("{}.{field}", self.place), None, message);
+        problem.limit = self.limit.map(ToString::to_string);
         problem.hint = hint;
         self.list.push(problem);
     }
@@ -142,7 +129,7 @@ impl Found<'_> {
 
 fn of_limit(limit: &Limit, around: &Surroundings<'_>, found: &mut Found<'_>) {
     for matcher in &limit.matchers {
-        of_matcher(matcher, around, found);
+        of_matcher(matcher, &Words::LIMIT, around, found);
     }
     let service = limit.descriptor.is_some();
     for (n, key) in limit.per.iter().enumerate().filter(|_| !service) {
@@ -152,6 +139,7 @@ fn of_limit(limit: &Limit, around: &Surroundings<'_>, found: &mut Found<'_>) {
         }
     }
     of_cost(limit, found);
+    of_reserve(limit, around, found);
     if let Some(dear) = around.dear.and_then(|dear| dear(limit)) {
         found.warn(dear.field, dear.message, Some(dear.hint.to_owned()));
     }
@@ -160,14 +148,34 @@ fn of_limit(limit: &Limit, around: &Surroundings<'_>, found: &mut Found<'_>) {
     }
 }
 
-fn of_matcher(matcher: &Matcher, around: &Surroundings<'_>, found: &mut Found<'_>) {
+/// What comes of a condition that never holds.
+struct Words {
+    no_entry: &'static str,
+    no_entry_negated: &'static str,
+    never: &'static str,
+}
+
+impl Words {
+    const LIMIT: Self = Self {
+        no_entry: "so the limit matches no request",
+        no_entry_negated: "so this excludes no request",
+        never: "matches no request",
+    };
+    const EXEMPTION: Self = Self {
+        no_entry: "so the exemption is of no request",
+        no_entry_negated: "so the exemption is of no request",
+        never: "exempts no request",
+    };
+}
+
+fn of_matcher(matcher: &Matcher, words: &Words, around: &Surroundings<'_>, found: &mut Found<'_>) {
     let key = &matcher.key;
     if let Some((what, hint)) = unsupplied(key, around) {
         let positive = matcher.patterns.iter().any(|p| !p.is_negated());
         let effect = if positive {
-            "so the limit matches no request"
+            words.no_entry
         } else {
-            "so this excludes no request"
+            words.no_entry_negated
         };
         found.warn(&format!("match.{key}"), format!("{what}, {effect}"), hint);
         return;
@@ -180,62 +188,33 @@ fn of_matcher(matcher: &Matcher, around: &Surroundings<'_>, found: &mut Found<'_
         let effect = if pattern.is_negated() {
             "excludes no request"
         } else {
-            "matches no request"
+            words.never
         };
         let message = format!("`{pattern}` {effect}: {}", never.why);
         found.warn(&format!("match.{key}[{n}]"), message, never.meant);
     }
 }
 
-/// Why no request has an entry, and which one was probably meant.
-fn unsupplied(key: &Name, around: &Surroundings<'_>) -> Option<(String, Option<String>)> {
-    let meant = |known: &[&str]| {
-        similar(key.as_str(), known).map(|meant| format!("did you mean `{meant}`?"))
+/// What is reserved is in bodies that no proxy reads.
+fn of_reserve(limit: &Limit, around: &Surroundings<'_>, found: &mut Found<'_>) {
+    let price = limit.response_price();
+    let in_body = price.is_some_and(|price| price.reserve.pointers().next().is_some());
+    let Some(supply) = around.supply.filter(|_| in_body) else {
+        return;
     };
-    let Some(supply) = around.supply else {
-        // Nobody says what there is; but a letter less or more than a built-in entry is a typo.
-        let typo = |known: &&&str| key.as_str().len() > 4 && is_typo(key.as_str(), known);
-        let known = BUILT_IN.iter().find(typo)?;
-        let what = format!("`{key}` is not the built-in entry `{known}`");
-        return Some((what, Some(format!("did you mean `{known}`?"))));
-    };
-    if supply.entries.contains(key) {
-        return None;
-    }
-    let known: Vec<&str> = supply.entries.iter().map(Name::as_str).collect();
-    let hint = meant(&known).or_else(|| {
-        let own = known.iter().filter(|name| !BUILT_IN.contains(name));
-        let own: Vec<&str> = own.copied().collect();
-        Some(match own.as_slice() {
-            [] => "only the built-in entries are supplied; `descriptors` of the filter's \
-                   configuration adds others"
-                .to_owned(),
-            own => format!("beside the built-in entries there are: {}", own.join(", ")),
-        })
-    });
-    let what = match supply.source {
-        Some(file) => format!("{file} supplies no `{key}`"),
-        None => format!("no live proxy supplies `{key}`"),
-    };
-    Some((what, hint))
-}
-
-/// One letter too many, too few, wrong or exchanged with its neighbour.
-fn is_typo(typed: &str, known: &str) -> bool {
-    let (a, b) = (typed.as_bytes(), known.as_bytes());
-    let head = a.iter().zip(b).take_while(|(x, y)| x == y).count();
-    let (a, b) = (a.get(head..), b.get(head..));
-    let (Some(a), Some(b)) = (a, b) else {
-        return false;
-    };
-    match (a, b) {
-        ([_, rest @ ..], other) if rest == other => true,
-        (other, [_, rest @ ..]) if rest == other => true,
-        ([_, one @ ..], [_, other @ ..]) if one == other => true,
-        ([first, second, one @ ..], [third, fourth, other @ ..]) => {
-            first == fourth && second == third && one == other
-        }
-        _ => false,
+    if !supply
+        .entries
+        .iter()
+        .any(|name| name.as_str() == REQUEST_BODY)
+    {
+        let what = match supply.source {
+            Some(file) => format!("{file} has no `{REQUEST_BODY}`"),
+            None => "no live proxy reads bodies of requests".to_owned(),
+        };
+        let message = format!("{what}, so `request_json` never says what is reserved");
+        let hint = "set it in the filter's configuration, and `allow_on_headers_stop_iteration` in \
+                    Envoy's; Istio's WasmPlugin cannot";
+        found.warn("cost.reserve.from", message, Some(hint.to_owned()));
     }
 }
 
@@ -288,49 +267,6 @@ fn of_ends(limit: &Limit, now_ms: u64, found: &mut Found<'_>) {
             found.warn(&format!("overrides[{n}].until"), message, None);
         }
     }
-}
-
-/// Where a field stands, or the nearest that contains it.
-fn place_of(root: &Node, path: &str) -> Option<Place> {
-    let mut at = root;
-    let mut place = root.place;
-    // `limits[2].match.path[0]`; a name may hold dots, so keys are tried whole.
-    let mut rest = path;
-    while !rest.is_empty() {
-        rest = rest.trim_start_matches('.');
-        let (next, after) = match rest.strip_prefix('[') {
-            Some(item) => {
-                let (index, after) = item.split_once(']')?;
-                let index: usize = index.parse().ok()?;
-                (at.items().get(index), after)
-            }
-            None => match field_of(at, rest) {
-                Some((node, after)) => (Some(node), after),
-                None => (None, ""),
-            },
-        };
-        let Some(next) = next else {
-            // `per: user` is a list of one.
-            return place;
-        };
-        at = next;
-        place = at.place.or(place);
-        rest = after;
-    }
-    place
-}
-
-/// The longest key of a map that the path starts with, and what follows it.
-fn field_of<'n, 'p>(node: &'n Node, path: &'p str) -> Option<(&'n Node, &'p str)> {
-    let Value::Map(entries) = &node.value else {
-        return None;
-    };
-    let fits = entries.iter().filter_map(|entry| {
-        let after = path.strip_prefix(entry.key.as_str())?;
-        let ends = after.is_empty() || after.starts_with(['.', '[']);
-        ends.then_some((&entry.value, after))
-    });
-    fits.min_by_key(|(_, after)| after.len())
 }
 
 #[cfg(test)]

@@ -6,8 +6,8 @@ use documents::{Choice, Duration, Name, Node, format_timestamp, value_to_node};
 use patterns::Pattern;
 
 use crate::{
-    DescriptorLimit, IfMissing, Limit, OnFailure, OverLimit, Override, OverrideQuota, Policy,
-    Scope,
+    DescriptorLimit, Exemption, IfMissing, Limit, Matcher, OnFailure, OverLimit, Override,
+    OverrideQuota, Policy, Scope,
     quota::{DEFAULT_MAX_DELAY_MS, Written},
     rate::RateText,
     read::DEFAULT_TTL_MS,
@@ -73,11 +73,7 @@ impl Limit {
 
     fn write_applies(&self, fields: &mut Writer) {
         if !self.matchers.is_empty() {
-            let entries = self
-                .matchers
-                .iter()
-                .map(|matcher| (matcher.key.as_str(), patterns_node(&matcher.patterns)));
-            fields.set("match", Node::map(entries));
+            fields.set("match", matchers_node(&self.matchers));
         }
         fields.names("per", &self.per);
         fields.choice::<IfMissing>("if_missing", self.if_missing);
@@ -215,9 +211,17 @@ impl Policy {
         if let Some(paused) = self.paused {
             fields.set("paused", paused.to_node());
         }
+        if !self.exempt.is_empty() {
+            fields.set("exempt", Exemption::list_node(&self.exempt));
+        }
         fields.set("limits", Node::list(self.limits.iter().map(Limit::to_node)));
         Node::map(fields.0)
     }
+}
+
+pub(crate) fn matchers_node(matchers: &[Matcher]) -> Node {
+    let entries = matchers.iter();
+    Node::map(entries.map(|matcher| (matcher.key.as_str(), patterns_node(&matcher.patterns))))
 }
 
 pub(crate) fn patterns_node(patterns: &[Pattern]) -> Node {

@@ -1,20 +1,18 @@
 //! A check resolved against a policy: which buckets it touches, and with what numbers.
 
 mod answer;
+mod bucket;
 mod costs;
 mod lease;
 mod query;
 mod service;
 
-use algorithms::{
-    Algorithm, Freed, Kind, LeaseAsk,
-    check::{Options, Verdict},
-};
+use algorithms::check::{Options, Verdict};
 use policy::{Compiled, Limit, Match, Mode, Name, Resolved};
 use protocol::{Answer, Check};
 
+pub use bucket::Bucket;
 pub use costs::BucketCosts;
-use lease::Lease;
 use query::{Query, reports_on};
 
 use crate::{
@@ -58,78 +56,6 @@ enum Target {
     Unlimited,
 }
 
-/// A bucket that a check touches.
-#[derive(Debug)]
-pub struct Bucket {
-    /// Its key.
-    pub key: String,
-    /// The limit's numbers, or those of the bucket's override.
-    pub algorithm: Algorithm,
-    /// The generation they belong to.
-    pub generation: u64,
-    /// Units the check takes.
-    pub cost: u64,
-    /// Units admitted earlier without a check.
-    pub debit: u64,
-    /// The label of the calendar window that they were admitted in; `None`: that of now.
-    pub debit_serial: Option<u64>,
-    lease: Option<Box<Lease>>,
-    /// Of a limit whose responses say their cost: what is reserved and settled.
-    pub costs: Option<Box<BucketCosts>>,
-    /// Slots of a queue that requests gave up, and what becomes of slots of requests in flight.
-    pub free: Vec<Freed>,
-    /// How it takes part.
-    pub mode: algorithms::check::Mode,
-}
-
-impl Bucket {
-    fn new(
-        policy: &Compiled,
-        limit: &Limit,
-        values: &[Option<Vec<u8>>],
-        algorithm: &Algorithm,
-        asked: Query<'_>,
-        mode: Mode,
-        keys: &Keys,
-    ) -> Self {
-        let owing = algorithm.owing_beyond();
-        let algorithm = if limit.settles() { &owing } else { algorithm };
-        let kind = algorithm.kind();
-        let (debit, debit_serial) = asked.debit(limit, kind);
-        let key = keys.bucket_of(policy.domain(), limit, values);
-        let costs = limit.response_price().map(|price| {
-            let key = keys.reservations_of(&key);
-            Box::new(BucketCosts::new(key, limit, price, asked))
-        });
-        Self {
-            key,
-            costs,
-            algorithm: asked.algorithm(algorithm),
-            generation: limit.generation,
-            cost: match kind {
-                Kind::Concurrency => asked.cost(&limit.name, kind).min(1),
-                _ => asked.units(limit, algorithm),
-            },
-            debit,
-            debit_serial,
-            lease: asked.lease(limit, algorithm),
-            free: asked.free(limit, kind),
-            mode: match mode {
-                Mode::Enforce => algorithms::check::Mode::Enforce,
-                Mode::Shadow | Mode::Degrade => algorithms::check::Mode::Observe,
-            },
-        }
-    }
-
-    /// What is asked about leases; all zero where nothing is.
-    pub fn lease_ask(&self) -> LeaseAsk<'_> {
-        self.lease
-            .as_ref()
-            .map(|lease| lease.ask())
-            .unwrap_or_default()
-    }
-}
-
 impl<'p> CheckPlan<'p> {
     /// Resolves one check. `now_ms` decides which overrides are in force, nothing else.
     pub fn new(
@@ -161,8 +87,12 @@ impl<'p> CheckPlan<'p> {
             .filter(|found| wanted(&found.limit.name))
             .map(|found| LimitPlan::new(policy, found, Query::By(check), keys, now_ms))
             .collect();
-        // What is paused matches nothing, and must not deny requests for that.
-        if parts.is_empty() && check.require_match && !policy.any_paused(now_ms) {
+        // What is paused matches nothing, and must not deny requests for that; nor what is exempt.
+        if parts.is_empty()
+            && check.require_match
+            && !policy.any_paused(now_ms)
+            && policy.exemption(&check.descriptor).is_none()
+        {
             return Err(CheckPlanError::NoMatch);
         }
         // Denied in any case, so nothing is taken; the others are asked so that the answer

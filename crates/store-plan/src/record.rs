@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use policy::{Limit, Name, Node, Override, Policy, Revision, Value, node_to_value};
+use policy::{Exemption, Limit, Name, Node, Override, Policy, Revision, Value, node_to_value};
 
 use crate::InvalidRecord;
 
@@ -16,6 +16,9 @@ pub fn limits_json(policy: &Policy) -> String {
     ]);
     if let Some(paused) = policy.paused {
         document.set("paused", paused.to_node());
+    }
+    if !policy.exempt.is_empty() {
+        document.set("exempt", Exemption::list_node(&policy.exempt));
     }
     json(&document)
 }
@@ -59,6 +62,7 @@ pub fn json(node: &Node) -> String {
 pub struct Document {
     domain: Option<Node>,
     paused: Option<Node>,
+    exempt: Option<Node>,
     limits: Vec<Node>,
 }
 
@@ -71,17 +75,19 @@ impl Document {
         Ok(Self {
             domain: node.get("domain").cloned(),
             paused: node.get("paused").cloned(),
+            exempt: node.get("exempt").cloned(),
             limits: limits.unwrap_or_default(),
         })
     }
 
     /// Validates the whole. A limit without a generation gets the record's revision, the newest
-    /// edit that can have made it.
+    /// edit that can have made it; one without a reset was never reset.
     pub fn into_policy(
         mut self,
         domain: &Name,
         revision: Revision,
         generations: &BTreeMap<String, u64>,
+        resets: &BTreeMap<String, u64>,
     ) -> Result<Policy, InvalidRecord> {
         for limit in &mut self.limits {
             let name = limit
@@ -98,6 +104,9 @@ impl Document {
         if let Some(paused) = self.paused {
             node.set("paused", paused);
         }
+        if let Some(exempt) = self.exempt {
+            node.set("exempt", exempt);
+        }
         let invalid = |problems| InvalidRecord(format!("the limits of {domain}: {problems}"));
         let mut policy = Policy::from_record_node(&node).map_err(invalid)?;
         if policy.domain != *domain {
@@ -105,6 +114,10 @@ impl Document {
                 "the record of {domain} holds the limits of {}",
                 policy.domain
             )));
+        }
+        for limit in &mut policy.limits {
+            let reset = resets.get(limit.name.as_str());
+            limit.reset_generation = reset.copied().unwrap_or(0);
         }
         policy.revision = revision;
         Ok(policy)

@@ -16,6 +16,8 @@ const LIMITS: &[&str] = &[
     "get-limit",
     "set-limit",
     "delete-limit",
+    "set-exemption",
+    "delete-exemption",
     "delete-domain",
     "validate",
     "convert",

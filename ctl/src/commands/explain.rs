@@ -4,9 +4,10 @@ use std::fmt::Write as _;
 
 use anstyle::{AnsiColor, Style};
 use clap::Args;
+use insight::Window;
 use policy::{
     Compiled, DESCRIPTOR, Descriptor, DescriptorLimit, IfMissing, Limit, Matcher, Pricing,
-    Resolved, SentDescriptor,
+    RequestPlace, Resolved, SentDescriptor,
 };
 use serde::Serialize;
 
@@ -20,7 +21,6 @@ use crate::{
     render::{Page, View, changes::format_map, counted, pause_state},
     session::Session,
     suggest,
-    window::Window,
 };
 
 const YES: Style = AnsiColor::Green.on_default();
@@ -104,6 +104,7 @@ fn reason(holds: bool, text: impl Into<String>) -> Reason {
 
 fn explain(compiled: &Compiled, descriptor: &Descriptor) -> Vec<Row> {
     let matches = compiled.matching(descriptor, clock::now_ms());
+    let exemption = compiled.exemption(descriptor).map(|found| &found.name);
     let limits = compiled.limits().iter().enumerate();
     let rows = limits.map(|(index, limit)| {
         let found = matches.iter().find(|found| found.index == index);
@@ -121,7 +122,9 @@ fn explain(compiled: &Compiled, descriptor: &Descriptor) -> Vec<Row> {
         if reasons.iter().all(|reason| reason.holds) && limit.descriptor.is_none() {
             reasons.extend(of_missing(limit, descriptor));
         }
-        if found.is_none() && reasons.iter().all(|reason| reason.holds) {
+        if let Some(exemption) = exemption {
+            reasons.push(reason(false, format!("the request is exempt: {exemption}")));
+        } else if found.is_none() && reasons.iter().all(|reason| reason.holds) {
             reasons.push(match paused() {
                 Some(paused) => reason(false, paused),
                 None if limit.descriptor.is_some() && !compiled.has_replaces() => {
@@ -261,10 +264,15 @@ fn cost(
     };
     let units = counted(limit.units_of(descriptor, capacity), "unit");
     Some(match pricing {
+        Pricing::Response(price) if price.reserve.pointers().next().is_some() => {
+            format!("{units}, or what the request's body says, reserved until the response says it")
+        }
         Pricing::Response(_) => format!("{units}, reserved until the response says it"),
-        Pricing::Request(price) => match price.from.first() {
-            Some(value) => format!("{units}, unless the header {} says it", value.header),
-            None => units,
+        Pricing::Request(price) => match price.from.first().map(|value| &value.place) {
+            Some(RequestPlace::Header(name)) => {
+                format!("{units}, unless the header {name} says it")
+            }
+            Some(RequestPlace::Json(_)) | None => units,
         },
     })
 }

@@ -1,7 +1,7 @@
 //! `rlctl list-limits`.
 
 use clap::Args;
-use policy::{Limit, Policy};
+use policy::{Exemption, Limit, Policy};
 use serde::{Serialize, Serializer, ser::SerializeStruct};
 use store::Overrides;
 
@@ -58,11 +58,14 @@ impl Serialize for Report {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let policy = &self.policy;
         let limits: Vec<_> = policy.limits.iter().map(Limit::to_node).collect();
-        let mut fields = serializer.serialize_struct("Policy", 4)?;
+        let mut fields = serializer.serialize_struct("Policy", 5)?;
         fields.serialize_field("domain", policy.domain.as_str())?;
         fields.serialize_field("revision", &policy.revision.number)?;
         if let Some(paused) = policy.paused {
             fields.serialize_field("paused", &paused.to_node())?;
+        }
+        if !policy.exempt.is_empty() {
+            fields.serialize_field("exempt", &Exemption::list_node(&policy.exempt))?;
         }
         fields.serialize_field("limits", &limits)?;
         fields.end()
@@ -71,10 +74,15 @@ impl Serialize for Report {
 
 impl View for Report {
     fn text(&self, page: Page) -> String {
-        if self.policy.limits.is_empty() {
-            return String::new();
+        let Policy { limits, exempt, .. } = &self.policy;
+        let mut tables = Vec::new();
+        if !limits.is_empty() {
+            tables.push(limits::table(limits, &self.counts, page));
         }
-        limits::table(&self.policy.limits, &self.counts, page)
+        if !exempt.is_empty() {
+            tables.push(limits::exemptions(exempt, page));
+        }
+        tables.join("\n")
     }
 
     fn names(&self) -> Vec<String> {

@@ -8,6 +8,7 @@ mod problems;
 use std::cell::{Cell, RefCell};
 
 use clap::Args;
+use insight::Window;
 use policy::{Limit, Name, Node, Policy};
 use store::{Change, Overrides, Stored};
 
@@ -24,11 +25,11 @@ use crate::{
     render::counted,
     session::Session,
     suggest,
-    window::Window,
 };
 
 pub(super) use bucket_override::between;
 use fields::LimitFields;
+pub(super) use fields::matchers;
 
 /// Create a limit, change fields of one, or set an override for one bucket.
 #[derive(Debug, Args)]

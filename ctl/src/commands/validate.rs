@@ -5,6 +5,7 @@ mod filter;
 use std::{collections::HashSet, fmt::Write as _};
 
 use clap::Args;
+use insight::Window;
 use policy::{Name, OverrideQuota, Policy, Problem, Problems, Supply};
 use serde::Serialize;
 
@@ -17,7 +18,6 @@ use crate::{
     printer::Printer,
     render::{Page, View, counted, diagnostics},
     session::{LiveEntries, Session},
-    window::Window,
 };
 
 use filter::Supplied;

@@ -3,10 +3,22 @@
 use std::fmt::Write as _;
 
 use insight::limit::{matchers, notes, plain};
-use policy::{AmountText, Limit};
+use policy::{AmountText, Exemption, Limit};
 
 use super::{Page, Table, counted};
 use crate::clock::now_ms;
+
+/// One row for each exemption.
+pub fn exemptions(exempt: &[Exemption], page: Page) -> String {
+    let mut table = Table::new(vec!["EXEMPT", "MATCH"]);
+    for exemption in exempt {
+        table.row(vec![
+            exemption.name.to_string(),
+            matchers(&exemption.to_node()),
+        ]);
+    }
+    table.draw(page)
+}
 
 /// One row for each limit; `overrides` are their counts of overrides.
 pub fn table(limits: &[Limit], overrides: &[u64], page: Page) -> String {

@@ -6,20 +6,12 @@ use proxy_wasm::types::BufferType;
 
 use super::{memory::receive, raw, status::HostError};
 
-/// Up to `len` bytes of the response's chunk that passes, from a place in it.
+/// Up to `len` bytes of a body's chunk that passes, from a place in it.
 ///
 /// Not by the SDK, which panics on every status but `NotFound`.
-pub fn response_chunk(from: usize, len: usize) -> Result<Vec<u8>, HostError> {
+pub fn chunk(of: BufferType, from: usize, len: usize) -> Result<Vec<u8>, HostError> {
     receive(|data, data_len| {
         // SAFETY: the out pointers are valid for writes.
-        unsafe {
-            raw::proxy_get_buffer_bytes(
-                BufferType::HttpResponseBody as u32,
-                from,
-                len,
-                data,
-                data_len,
-            )
-        }
+        unsafe { raw::proxy_get_buffer_bytes(of as u32, from, len, data, data_len) }
     })
 }

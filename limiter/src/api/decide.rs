@@ -1,6 +1,6 @@
 //! From checks to decisions: through the batcher, and once more where the policy was out of date.
 
-use policy::{Name, SlotAct, SlotId};
+use policy::{Compiled, Name, SlotAct, SlotId};
 use protocol::{Answer, ApiError, Check, ErrorCode, LeaseRequest};
 use std::sync::Arc;
 use store::{CheckError, CheckPlanError, StoreError, new_slot_id};
@@ -36,7 +36,9 @@ impl Api {
             name(check);
         }
         let policy = self.active(domain)?;
-        let summaries: Vec<CheckSummary> = checks.iter().map(CheckSummary::of).collect();
+        let summaries: Vec<CheckSummary> = { checks.iter() }
+            .map(|check| CheckSummary::of(check, &policy.compiled))
+            .collect();
         let outcome = self
             .batcher
             .decide(&policy, checks, false, deadline, proxy.clone());
@@ -132,11 +134,20 @@ struct CheckSummary {
     leases: Vec<LeaseRequest>,
     /// Slots that it frees, of queues too.
     freed: Vec<Name>,
+    /// The exemptions of the check, or of its descriptors.
+    exempt: Vec<Name>,
 }
 
 impl CheckSummary {
-    fn of(check: &Check) -> Self {
+    fn of(check: &Check, policy: &Compiled) -> Self {
+        let parts = { check.service.iter() }.flat_map(|service| &service.parts);
+        let of_parts = parts.filter_map(|part| policy.exemption(&part.descriptor));
+        let of_check = || policy.exemption(&check.descriptor);
+        let of_check = check.service.is_none().then(of_check).flatten();
         Self {
+            exempt: { of_check.into_iter().chain(of_parts) }
+                .map(|exemption| exemption.name.clone())
+                .collect(),
             charging: check.cost > 0 && !check.peek,
             settled: check.skip.clone(),
             leases: check.leases.clone(),
@@ -149,8 +160,11 @@ impl CheckSummary {
     }
 
     fn count(&self, answer: &Answer, counters: &DomainCounters) {
-        if self.charging && answer.limits.is_empty() {
-            counters.unmatched();
+        if self.charging {
+            self.exempt.iter().for_each(|name| counters.exempted(name));
+            if answer.limits.is_empty() && self.exempt.is_empty() {
+                counters.unmatched();
+            }
         }
         for limit in &answer.limits {
             counters.granted(limit);

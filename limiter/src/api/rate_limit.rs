@@ -10,6 +10,7 @@ mod grpc;
 mod health;
 mod json;
 mod messages;
+mod scalars;
 
 use std::sync::Arc;
 
@@ -33,7 +34,8 @@ use crate::{
     trace,
 };
 
-use messages::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse, UNITS};
+use messages::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
+use scalars::UNITS;
 
 pub(crate) use compare::Comparison;
 pub(super) use grpc::{error, is_grpc};

@@ -139,6 +139,9 @@ impl Domains {
             let kept: HashSet<&Name> = limits(after).collect();
             let gone = limits(Some(before)).filter(|limit| !kept.contains(limit));
             self.metrics.forget_limits(name, gone);
+            let kept: HashSet<&Name> = exemptions(after).collect();
+            let gone = exemptions(Some(before)).filter(|exemption| !kept.contains(exemption));
+            self.metrics.forget_exemptions(name, gone);
             if after.is_none() {
                 tracing::info!(domain = %name, "the domain was deleted");
                 self.metrics.forget_domain(name);
@@ -161,6 +164,13 @@ fn limits(domain: Option<&Domain>) -> impl Iterator<Item = &Name> {
     let active = domain.and_then(|domain| domain.active.as_ref());
     let limits = active.map_or(&[][..], |active| active.compiled.limits());
     limits.iter().map(|limit| &limit.name)
+}
+
+/// The exemptions of a domain that are in force.
+fn exemptions(domain: Option<&Domain>) -> impl Iterator<Item = &Name> {
+    let active = domain.and_then(|domain| domain.active.as_ref());
+    let exempt = active.map_or(&[][..], |active| active.compiled.exemptions());
+    exempt.iter().map(|exemption| &exemption.name)
 }
 
 async fn hint(hints: &mut watch::Receiver<u64>) {

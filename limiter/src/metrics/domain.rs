@@ -16,6 +16,7 @@ use super::{
 pub(crate) struct DomainCounters {
     pub(super) unmatched: Counter,
     pub(super) undecided: Counter,
+    pub(super) exempt: HashMap<Name, Counter>,
     pub(super) limits: HashMap<Name, LimitCounters>,
 }
 
@@ -175,6 +176,14 @@ impl DomainCounters {
         self.undecided.inc_by(checks);
     }
 
+    /// Counts a check, or a descriptor of one, that is exempt.
+    pub(crate) fn exempted(&self, exemption: &Name) {
+        if let Some(counter) = self.exempt.get(exemption) {
+            counter.inc();
+        }
+    }
+
+    /// Counts a check that no limit applies to, without an exemption.
     pub(crate) fn unmatched(&self) {
         self.unmatched.inc();
     }

@@ -217,13 +217,14 @@ fn is_of(reason: &str, source: &str) -> bool {
     rest.is_some_and(|place| place.is_empty() || place.starts_with(' '))
 }
 
-/// The limits, with the overrides and pauses that operators set on those of the same name.
+/// The limits, with the exemptions, and the overrides and pauses that operators set on those of the same name.
 fn keep_live(wanted: &Policy, held: Option<&Policy>) -> Policy {
     let mut merged = wanted.clone();
     let Some(held) = held else {
         return merged;
     };
     merged.paused = held.paused;
+    merged.exempt.clone_from(&held.exempt);
     let by_name: HashMap<&Name, _> = held
         .limits
         .iter()

@@ -9,8 +9,8 @@ use harness::{Client, EnvoyConfig, free_port, until};
 use serde_json::{Value, json};
 
 use crate::stage::{PATIENCE, Stage, limits};
-pub use peers::{Act, Service, plain};
-use peers::{Limiter, chunked, read_until, sent};
+pub use peers::{Act, Limiter, Service, chunked, plain};
+use peers::{read_until, sent};
 
 const TOKENS: &str = "{name: tokens, match: {path: \"/llm/**\"}, rate: 1000000/1h, on_failure: deny, \
      cost: {from: [{response_json: /usage/total_tokens}, \

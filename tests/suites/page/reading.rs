@@ -87,6 +87,41 @@ async fn a_bucket_is_looked_up_by_its_values() {
         .unwrap();
 }
 
+/// A month of a customer in Tokyo, and of one in Berlin.
+const MONTHLY: &str = "\
+domain: shop
+limits:
+  - name: monthly
+    per: [user]
+    rate: 1000/month
+    time_zone: Asia/Tokyo
+    overrides: [{values: {user: bob}, rate: 9/month, time_zone: Europe/Berlin}]
+";
+
+#[tokio::test]
+async fn the_calendar_window_of_a_limit_and_of_a_bucket_is_shown() {
+    let mut stage = Stage::signed_in(MONTHLY).await;
+    stage.open("/limit?domain=shop&name=monthly").await;
+    let tokyo = [
+        "window now",
+        "the month from ",
+        "-01T00:00:00+09:00[Asia/Tokyo]",
+    ];
+    stage.browser.shows(&tokyo).await.unwrap();
+    stage
+        .open("/bucket?domain=shop&limit=monthly&v.user=ann")
+        .await;
+    stage.browser.shows(&tokyo).await.unwrap();
+    stage
+        .open("/bucket?domain=shop&limit=monthly&v.user=bob")
+        .await;
+    stage
+        .browser
+        .shows(&["of 9 units used", "window now", "[Europe/Berlin]"])
+        .await
+        .unwrap();
+}
+
 #[tokio::test]
 async fn an_edit_and_who_follows_it_are_shown() {
     let mut stage = Stage::signed_in(LIMITS).await;

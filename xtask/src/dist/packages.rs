@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 
 use crate::command;
 use crate::rustflags;
-use crate::wasm;
+use crate::tools::WASM_TARGET;
 use crate::workspace::Workspace;
 
 use super::programs::Arch;
@@ -52,7 +52,7 @@ impl Graph {
                 graph.add(workspace, package, &arch.target())?;
             }
         }
-        graph.add(workspace, "filter", wasm::TARGET)?;
+        graph.add(workspace, "filter", WASM_TARGET)?;
         Ok(graph)
     }
 

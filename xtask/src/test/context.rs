@@ -5,9 +5,8 @@ use std::process::Command;
 use anyhow::Result;
 
 use crate::command;
-use crate::tools::Tools;
+use crate::tools::{Tools, WASM_TARGET};
 use crate::ui::Ui;
-use crate::wasm::TARGET;
 use crate::workspace::Workspace;
 
 /// Which tests of a program are run.
@@ -66,7 +65,7 @@ impl<'a> Context<'a> {
             "--package=noop-filter",
             "--package=lean-filter",
             "--target",
-            TARGET,
+            WASM_TARGET,
         ])
     }
 

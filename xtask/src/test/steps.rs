@@ -9,7 +9,8 @@ use clap::ValueEnum;
 use super::context::{Context, Which};
 use crate::command;
 use crate::dist;
-use crate::wasm::{self, TARGET};
+use crate::tools::WASM_TARGET;
+use crate::wasm;
 
 /// The crates that run inside Envoy, whose tests must also hold on wasm32.
 const RUN_IN_ENVOY: [&str; 9] = [
@@ -115,7 +116,7 @@ fn fmt(context: &Context<'_>) -> Result<()> {
 
 fn clippy(context: &Context<'_>) -> Result<()> {
     context.tools.component("clippy", "clippy")?;
-    context.tools.target(TARGET)?;
+    context.tools.target(WASM_TARGET)?;
     let deny = ["--", "--deny", "warnings"];
     command::run(
         context
@@ -127,7 +128,7 @@ fn clippy(context: &Context<'_>) -> Result<()> {
 }
 
 fn docs(context: &Context<'_>) -> Result<()> {
-    context.tools.target(TARGET)?;
+    context.tools.target(WASM_TARGET)?;
     let deny = ("RUSTDOCFLAGS", "--deny warnings");
     command::run(context.native(&["doc", "--no-deps"]).env(deny.0, deny.1))?;
     command::run(context.in_envoy("doc").arg("--no-deps").env(deny.0, deny.1))
@@ -198,9 +199,9 @@ fn simulate(context: &Context<'_>) -> Result<()> {
 }
 
 fn on_wasm(context: &Context<'_>) -> Result<()> {
-    context.tools.target(TARGET)?;
+    context.tools.target(WASM_TARGET)?;
     command::run(&mut context.cargo(&["build", "--package", "wasm-test"]))?;
-    let mut tests = context.cargo(&["test", "--target", TARGET, "--tests"]);
+    let mut tests = context.cargo(&["test", "--target", WASM_TARGET, "--tests"]);
     for package in RUN_IN_ENVOY {
         tests.args(["--package", package]);
     }

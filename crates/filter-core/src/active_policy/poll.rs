@@ -2,7 +2,7 @@
 
 use std::{fmt::Write, rc::Rc};
 
-use policy::Compiled;
+use policy::{Compiled, Name, REQUEST_BODY};
 use protocol::{
     API_HEADER, API_VERSION, ApiError, ErrorCode, PROXIES_HEADER, REVISION_HEADER, parse_proxies,
 };
@@ -13,7 +13,6 @@ use crate::{
     host::Host,
     log_line::log_line,
     metrics::Event,
-    request::edited_slots,
     time::Now,
     worker::{Call, CallAnswer, Level, Step, Worker},
 };
@@ -106,7 +105,10 @@ impl Worker {
 
     /// Adds the entries of this configuration to those that the polls of this process report.
     pub(crate) fn share_entries(&self, host: &impl Host) -> Option<String> {
+        let body = self.config.request_body_max;
+        let body: Option<Name> = body.and_then(|_| REQUEST_BODY.parse().ok());
         let own = self.config.sources.iter().map(|(name, _)| name);
+        let own = own.chain(body.as_ref());
         self.policy.poller.share_entries(host, &own)
     }
 
@@ -224,8 +226,6 @@ impl Worker {
         let active = ActivePolicy::new(compiled, &self.config.sources);
         if let PolicyState::Limits(before) = &self.policy.state {
             active.inherit_proxies(before);
-            let edited = edited_slots(before.compiled.limits(), active.compiled.limits());
-            self.requests.in_flight.continue_under(&edited);
         }
         self.policy.state = PolicyState::Limits(Rc::new(active));
     }

@@ -1,9 +1,15 @@
 //! The numbers in a response's body, read as it passes.
 
+use policy::Pointer;
+
 use super::{
     event_lines::{EventData, EventLines},
+    event_search::{EventSearch, NextKeys},
     json_reader::{JsonReader, Targets},
 };
+
+/// Bytes of a body that are copied from the host at once.
+const PIECE: usize = 64 * 1024;
 
 /// What a body is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +28,7 @@ pub(crate) struct BodyReader {
     format: Format,
     json: JsonReader,
     lines: EventLines,
+    search: Option<EventSearch>,
     bytes: u64,
 }
 
@@ -48,19 +55,17 @@ impl Format {
 }
 
 impl BodyReader {
-    /// A reader that looks for so many pointers.
-    pub(crate) fn new(format: Format, pointers: usize) -> Self {
+    /// A reader that looks for the numbers at some pointers.
+    pub(crate) fn new(format: Format, pointers: &[&Pointer]) -> Self {
+        let is_any = !pointers.is_empty();
+        let search = (is_any && format == Format::Events).then(|| EventSearch::new(pointers));
         Self {
-            format: if pointers > 0 { format } else { Format::Other },
-            json: JsonReader::new(pointers),
+            format: if is_any { format } else { Format::Other },
+            json: JsonReader::new(pointers.len()),
             lines: EventLines::default(),
+            search: search.flatten(),
             bytes: 0,
         }
-    }
-
-    /// Whether it looks at what passes, rather than only at how much.
-    pub(crate) fn looks(&self) -> bool {
-        self.format != Format::Other
     }
 
     /// Bytes that passed.
@@ -68,26 +73,54 @@ impl BodyReader {
         self.bytes
     }
 
-    /// Counts bytes that it need not look at.
-    pub(crate) fn count(&mut self, bytes: usize) {
+    fn count(&mut self, bytes: usize) {
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
         self.bytes = self.bytes.saturating_add(bytes);
     }
 
-    /// A chunk passes; `pointers` are the same for each.
-    pub(crate) fn read(&mut self, pointers: &[&policy::Pointer], chunk: &[u8]) {
+    /// A chunk of so many bytes passes, of which `piece` gives some from a place on, or `None` where
+    /// they cannot be read; `pointers` are the same for each chunk.
+    pub(crate) fn read_chunk(
+        &mut self,
+        pointers: &[&Pointer],
+        size: usize,
+        piece: impl Fn(usize, usize) -> Option<Vec<u8>>,
+    ) {
+        let mut from = 0;
+        while from < size && self.format != Format::Other {
+            let read = piece(from, PIECE.min(size - from));
+            let Some(read) = read.filter(|read| !read.is_empty()) else {
+                self.give_up();
+                break;
+            };
+            self.read(pointers, &read);
+            from = from.saturating_add(read.len());
+        }
+        self.count(size.saturating_sub(from));
+    }
+
+    fn read(&mut self, pointers: &[&Pointer], chunk: &[u8]) {
         self.count(chunk.len());
         let targets = Targets::new(pointers, self.format == Format::Events);
         let json = &mut self.json;
         match self.format {
             Format::Json => json.read(targets, chunk),
-            Format::Events => self.lines.read(chunk, &mut Events { json, targets }),
+            Format::Events => {
+                let search = self.search.as_ref();
+                let mut events = Events {
+                    json,
+                    targets,
+                    search: search.map(|search| (search, pointers)),
+                    next: NextKeys::default(),
+                };
+                self.lines.read(chunk, &mut events);
+            }
             Format::Other => {}
         }
     }
 
     /// What follows cannot be read, so nothing that was found counts.
-    pub(crate) fn give_up(&mut self) {
+    fn give_up(&mut self) {
         (self.format, self.json) = (Format::Other, JsonReader::new(0));
     }
 
@@ -109,9 +142,18 @@ impl BodyReader {
 struct Events<'r, 'p> {
     json: &'r mut JsonReader,
     targets: Targets<'p>,
+    search: Option<(&'r EventSearch, &'r [&'p Pointer])>,
+    next: NextKeys,
 }
 
 impl EventData for Events<'_, '_> {
+    fn skipped<'b>(&mut self, bytes: &'b [u8]) -> &'b [u8] {
+        let next = &mut self.next;
+        self.search.map_or(&[], |(search, pointers)| {
+            search.without(pointers, bytes, next)
+        })
+    }
+
     fn data(&mut self, bytes: &[u8]) {
         self.json.read(self.targets, bytes);
     }

@@ -2,10 +2,15 @@
 //!
 //! <https://html.spec.whatwg.org/multipage/server-sent-events.html>
 
-use super::find::either;
+use memchr::memchr2;
+
+use super::event_search::last_event;
 
 /// What the lines say.
 pub(super) trait EventData {
+    /// The whole events at the start that need not be read: they have no data that counts. An event
+    /// begins where the bytes do.
+    fn skipped<'b>(&mut self, bytes: &'b [u8]) -> &'b [u8];
     /// Bytes of the event's data.
     fn data(&mut self, bytes: &[u8]);
     /// The event is complete.
@@ -31,7 +36,9 @@ pub(super) struct EventLines {
     len: usize,
     /// The last byte was a carriage return.
     after_return: bool,
-    /// The provider said that the answer is complete.
+    /// An event has begun: there is a line of it, or a part of one.
+    in_event: bool,
+    /// The last event says that the answer is complete.
     pub(super) is_last: bool,
 }
 
@@ -41,6 +48,7 @@ impl Default for EventLines {
             head: [0; HEAD],
             len: 0,
             after_return: false,
+            in_event: false,
             is_last: false,
         }
     }
@@ -53,7 +61,10 @@ impl EventLines {
             bytes = bytes.strip_prefix(b"\n").unwrap_or(bytes);
         }
         while !bytes.is_empty() {
-            let end = either(bytes, b'\n', b'\r');
+            if !self.in_event {
+                bytes = self.skip(bytes, to.skipped(bytes));
+            }
+            let end = memchr2(b'\n', b'\r', bytes);
             let (line, rest) = bytes.split_at(end.unwrap_or(bytes.len()));
             self.part(line, to);
             let Some((&byte, rest)) = rest.split_first() else {
@@ -68,6 +79,16 @@ impl EventLines {
         }
     }
 
+    /// Reads over whole events; returns what follows.
+    fn skip<'b>(&mut self, bytes: &'b [u8], events: &[u8]) -> &'b [u8] {
+        let last = last_event(events);
+        if !last.is_empty() {
+            let mut lines = last.split(|byte| matches!(byte, b'\n' | b'\r'));
+            self.is_last = lines.any(|line| LAST_LINES.contains(&line));
+        }
+        bytes.get(events.len()..).unwrap_or_default()
+    }
+
     /// A part of a line.
     fn part(&mut self, line: &[u8], to: &mut impl EventData) {
         let known = self.len;
@@ -75,6 +96,9 @@ impl EventLines {
             *place = *byte;
         }
         self.len = known.saturating_add(line.len());
+        if self.len > 0 && !self.in_event {
+            (self.in_event, self.is_last) = (true, false);
+        }
         let is_data = self.head.starts_with(DATA) && self.len > DATA.len();
         let skip = DATA.len().saturating_sub(known);
         if let Some(data) = line.get(skip..).filter(|_| is_data) {
@@ -86,7 +110,10 @@ impl EventLines {
         let head = self.head.get(..self.len);
         self.is_last |= head.is_some_and(|line| LAST_LINES.contains(&line));
         match self.len {
-            0 => to.end(),
+            0 => {
+                self.in_event = false;
+                to.end();
+            }
             // The lines of an event's data are joined by a line break.
             _ => to.data(b"\n"),
         }

@@ -4,7 +4,14 @@
 //! its body has. It checks brackets and strings, which is enough to see a document that was cut
 //! short; it reads over other mistakes.
 
-use policy::{MAX_TOKENS, Pointer};
+mod number;
+mod strings;
+mod targets;
+
+use policy::MAX_TOKENS;
+
+use number::{Number, is_index, is_of_number};
+pub(super) use targets::Targets;
 
 /// Pointers that one reader looks for, at most.
 pub(crate) const MAX_POINTERS: usize = 30;
@@ -66,59 +73,6 @@ struct Numbers {
     last: Option<u64>,
 }
 
-/// A number so far: whole units, rounded up.
-#[derive(Clone, Copy, Debug, Default)]
-struct Number {
-    units: u64,
-    fraction: bool,
-    round_up: bool,
-    /// Negative, or with an exponent.
-    bad: bool,
-}
-
-/// What is looked for.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Targets<'p> {
-    pointers: &'p [&'p Pointer],
-    events: bool,
-    /// A bit for each pointer that begins with one of [`WRAPPERS`], which it need not.
-    unwrapped: u32,
-}
-
-impl<'p> Targets<'p> {
-    /// `events`: whether documents are events, whose [`WRAPPERS`] count as not there.
-    pub(super) fn new(pointers: &'p [&'p Pointer], events: bool) -> Self {
-        let mut unwrapped = 0;
-        for (at, pointer) in pointers.iter().enumerate().take(MAX_POINTERS) {
-            if let [first, _, ..] = pointer.tokens()
-                && events
-                && WRAPPERS.contains(&first.as_str())
-            {
-                unwrapped |= 1 << at;
-            }
-        }
-        Self {
-            pointers,
-            events,
-            unwrapped,
-        }
-    }
-
-    fn tokens(&self, at: usize) -> &'p [String] {
-        let tokens = self.pointers.get(at).map_or(&[][..], |of| of.tokens());
-        let skip = usize::from(self.unwrapped >> at & 1 == 1);
-        tokens.get(skip..).unwrap_or_default()
-    }
-
-    /// The text that bit `at` of the hits stands for, in a container at some level of the pointers.
-    fn text(&self, at: usize, level: usize) -> Option<&'p str> {
-        match at.checked_sub(MAX_POINTERS) {
-            Some(wrapper) => WRAPPERS.get(wrapper).copied(),
-            None => self.tokens(at).get(level).map(String::as_str),
-        }
-    }
-}
-
 impl JsonReader {
     pub(super) fn new(pointers: usize) -> Self {
         Self {
@@ -168,16 +122,7 @@ impl JsonReader {
                     self.between(targets, byte);
                     rest
                 }
-                // Not a key that is looked for.
-                State::Key if self.hits == 0 => {
-                    let rest = self.text(bytes, State::Between, State::KeyEscape);
-                    self.wants_key &= self.state != State::Between;
-                    rest
-                }
-                State::Key => {
-                    self.key(targets, byte);
-                    rest
-                }
+                State::Key => self.key(targets, bytes),
                 State::KeyEscape => {
                     // No key that is looked for is written so.
                     (self.state, self.hits) = (State::Key, 0);
@@ -204,46 +149,6 @@ impl JsonReader {
                 State::Skip => self.skip(bytes),
             }
         }
-    }
-
-    /// Reads over a string; returns what follows.
-    fn text<'b>(&mut self, bytes: &'b [u8], end: State, escape: State) -> &'b [u8] {
-        let at = bytes.iter().position(|byte| matches!(byte, b'"' | b'\\'));
-        let Some((&byte, rest)) = at.and_then(|at| bytes.get(at..)?.split_first()) else {
-            return &[];
-        };
-        self.state = if byte == b'"' { end } else { escape };
-        rest
-    }
-
-    /// Reads over a container in which nothing is looked for; returns what follows.
-    fn skip<'b>(&mut self, mut bytes: &'b [u8]) -> &'b [u8] {
-        let structural = |byte: &u8| matches!(byte, b'"' | b'{' | b'[' | b'}' | b']');
-        while let Some(at) = bytes.iter().position(structural) {
-            let Some((&byte, rest)) = bytes.get(at..).and_then(<[u8]>::split_first) else {
-                break;
-            };
-            bytes = rest;
-            match byte {
-                b'"' => {
-                    self.state = State::SkipText;
-                    bytes = self.text(bytes, State::Skip, State::SkipEscape);
-                    if self.state != State::Skip {
-                        return bytes;
-                    }
-                }
-                b'{' | b'[' => self.depth = self.depth.saturating_add(1),
-                _ => {
-                    self.depth = self.depth.saturating_sub(1);
-                    if self.depth < self.shallow {
-                        self.state = State::Between;
-                        self.closed();
-                        return bytes;
-                    }
-                }
-            }
-        }
-        &[]
     }
 
     fn between(&mut self, targets: Targets<'_>, byte: u8) {
@@ -289,26 +194,6 @@ impl JsonReader {
     /// How many parts of a pointer lead to the innermost container; `None`: none can.
     fn level(&self) -> Option<usize> {
         self.depth.checked_sub(1)?.checked_sub(self.base)
-    }
-
-    fn key(&mut self, targets: Targets<'_>, byte: u8) {
-        let level = self.level().unwrap_or(0);
-        let place = self.key_len;
-        match byte {
-            b'"' => {
-                self.keep_hits(|at| targets.text(at, level).map(str::len) == Some(place));
-                (self.state, self.wants_key) = (State::Between, false);
-            }
-            b'\\' => self.state = State::KeyEscape,
-            _ => {
-                let fits = |at| {
-                    let text = targets.text(at, level).map(str::as_bytes);
-                    text.and_then(|text| text.get(place)) == Some(&byte)
-                };
-                self.keep_hits(fits);
-                self.key_len = self.key_len.saturating_add(1);
-            }
-        }
     }
 
     fn keep_hits(&mut self, keep: impl Fn(usize) -> bool) {
@@ -403,48 +288,6 @@ impl JsonReader {
             of.matched = of.matched.min(level);
         }
     }
-
-    fn end_number(&mut self, targets: Targets<'_>) {
-        self.state = State::Between;
-        self.find_item(targets);
-        let Some(parts) = self.level().map(|level| level + 1) else {
-            return;
-        };
-        let hits = std::mem::take(&mut self.hits);
-        for (at, of) in self.numbers.iter_mut().enumerate() {
-            if hits & (1 << at) != 0 && targets.tokens(at).len() == parts && !self.number.bad {
-                of.here = Some(self.number.value());
-            }
-        }
-    }
-}
-
-impl Number {
-    fn add(&mut self, byte: u8) {
-        match byte {
-            b'0'..=b'9' if self.fraction => self.round_up |= byte != b'0',
-            b'0'..=b'9' => {
-                let tens = self.units.saturating_mul(10);
-                self.units = tens.saturating_add(u64::from(byte - b'0'));
-            }
-            b'.' => self.fraction = true,
-            _ => self.bad = true,
-        }
-    }
-
-    fn value(self) -> u64 {
-        self.units.saturating_add(u64::from(self.round_up))
-    }
-}
-
-fn is_of_number(byte: u8) -> bool {
-    matches!(byte, b'0'..=b'9' | b'.' | b'-' | b'+' | b'e' | b'E')
-}
-
-/// Whether a part of a pointer is the position of an item.
-fn is_index(text: &str, index: u32) -> bool {
-    let plain = text == "0" || !text.starts_with('0');
-    plain && text.bytes().all(|b| b.is_ascii_digit()) && text.parse() == Ok(index)
 }
 
 #[cfg(test)]

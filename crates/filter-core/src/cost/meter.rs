@@ -13,8 +13,6 @@ use crate::{
     response::ResponseHeaders,
 };
 
-/// Bytes of a body that are copied from the host at once.
-const PIECE: usize = 64 * 1024;
 /// Where Envoy has the dynamic metadata of a request.
 const METADATA: &str = "metadata\0filter_metadata";
 
@@ -83,7 +81,7 @@ impl Meter {
                 reserved,
                 status: 0,
                 numbers: Vec::new(),
-                body: BodyReader::new(Format::Other, 0),
+                body: BodyReader::new(Format::Other, &[]),
             })
         })
     }
@@ -124,28 +122,14 @@ impl Meter {
         self.numbers = self.places().map(number).collect();
         let (media_type, encoding) = (headers.get("content-type"), headers.get("content-encoding"));
         let format = Format::of(media_type.as_deref(), encoding.as_deref());
-        self.body = BodyReader::new(format, self.pointers().len());
+        self.body = BodyReader::new(format, &self.pointers());
     }
 
     /// A chunk of so many bytes passes.
     pub(crate) fn chunk(&mut self, size: usize, response: &impl Response) {
-        let mut body = std::mem::replace(&mut self.body, BodyReader::new(Format::Other, 0));
-        if body.looks() {
-            let pointers = self.pointers();
-            let mut from = 0;
-            while from < size {
-                let piece = response.body(from, PIECE.min(size - from));
-                let Some(piece) = piece.filter(|piece| !piece.is_empty()) else {
-                    body.give_up();
-                    body.count(size - from);
-                    break;
-                };
-                body.read(&pointers, &piece);
-                from = from.saturating_add(piece.len());
-            }
-        } else {
-            body.count(size);
-        }
+        let mut body = std::mem::replace(&mut self.body, BodyReader::new(Format::Other, &[]));
+        let bytes = |from, len| response.body(from, len);
+        body.read_chunk(&self.pointers(), size, bytes);
         self.body = body;
     }
 

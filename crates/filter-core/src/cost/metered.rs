@@ -3,15 +3,15 @@
 //!
 //! A settlement that may not have arrived is sent again: the bucket executes it once.
 
-use std::{collections::BTreeMap, rc::Rc};
+use std::rc::Rc;
 
 use algorithms::SlotAct;
-use policy::Name;
 
 use super::meter::{Meter, Response, Settled};
 use crate::{
+    grouped::grouped,
     metrics::Event,
-    request::{PendingCheck, SlotRelease},
+    request::{ByStream, PendingCheck, SlotRelease},
     response::ResponseHeaders,
     time::Now,
     worker::{StreamId, Worker},
@@ -23,7 +23,7 @@ const RESEND_MS: u64 = 60_000;
 /// The requests of this worker that reserved units.
 #[derive(Debug, Default)]
 pub(crate) struct Metered {
-    meters: BTreeMap<StreamId, Box<Meter>>,
+    meters: ByStream<Box<Meter>>,
     /// Of requests that ended since the last event.
     settled: Vec<Settled>,
 }
@@ -67,7 +67,7 @@ impl Metered {
         if self.meters.is_empty() {
             return false;
         }
-        let meter = self.meters.remove(&stream);
+        let meter = self.meters.remove(stream);
         let any = meter.is_some();
         match meter {
             Some(meter) if forwarded => self.settled.extend(meter.settle(false)),
@@ -86,21 +86,21 @@ impl Metered {
         if self.meters.is_empty() {
             return Metering::None;
         }
-        let Some(meter) = self.meters.get_mut(&stream) else {
+        let Some(meter) = self.meters.get_mut(stream) else {
             return Metering::None;
         };
         meter.begin(headers);
         if !ended {
             return Metering::Reads;
         }
-        let meter = self.meters.remove(&stream);
+        let meter = self.meters.remove(stream);
         self.settled
             .extend(meter.iter().flat_map(|meter| meter.settle(true)));
         Metering::Settled
     }
 
     fn finish(&mut self, stream: StreamId, response: &impl Response) -> Metering {
-        let Some(mut meter) = self.meters.remove(&stream) else {
+        let Some(mut meter) = self.meters.remove(stream) else {
             return Metering::None;
         };
         meter.read_last(response);
@@ -120,7 +120,7 @@ impl Worker {
         response: &impl Response,
     ) -> Metering {
         let metered = &mut self.requests.metered;
-        let Some(meter) = metered.meters.get_mut(&stream) else {
+        let Some(meter) = metered.meters.get_mut(stream) else {
             return Metering::None;
         };
         meter.chunk(size, response);
@@ -139,19 +139,20 @@ impl Worker {
 
     /// Sends what requests cost that ended, those of a bucket together.
     pub(crate) fn settle_costs(&mut self, now: Now) {
-        let mut buckets: BTreeMap<(u64, Name), Vec<Settled>> = BTreeMap::new();
-        for settled in std::mem::take(&mut self.requests.metered.settled) {
+        let settled = std::mem::take(&mut self.requests.metered.settled);
+        for of in &settled {
             self.counts
-                .happened_to(Event::CostReserved, settled.settlement.reservation.units);
+                .happened_to(Event::CostReserved, of.settlement.reservation.units);
             self.counts
-                .happened_to(Event::CostSettled, settled.settlement.units);
-            if settled.absent {
+                .happened_to(Event::CostSettled, of.settlement.units);
+            if of.absent {
                 self.counts.happened(Event::CostAbsent);
             }
-            let bucket = (settled.key.hash(), settled.settlement.limit.clone());
-            buckets.entry(bucket).or_default().push(settled);
         }
-        for settled in buckets.into_values() {
+        let same = |one: &Settled, other: &Settled| {
+            one.key == other.key && one.settlement.limit == other.settlement.limit
+        };
+        for settled in grouped(settled, |settled| settled.key.hash(), same) {
             for together in settled.chunks(protocol::MAX_SETTLED) {
                 self.send_settlements(now, together);
             }

@@ -1,7 +1,8 @@
 //! What a request costs when it comes.
 
-use policy::Pricing;
+use policy::{Pricing, RequestPlace, whole_number};
 
+use super::RequestBody;
 use crate::{
     active_policy::ActivePolicy,
     request::{Extracted, LimitCheck, Request},
@@ -9,13 +10,18 @@ use crate::{
 
 impl ActivePolicy {
     /// Sets what a request costs at the limits where that is not one number: units, or what it
-    /// reserves until its response ends.
+    /// reserves until its response ends. `body`: what its body was read for, if it was.
     pub(crate) fn price(
         &self,
         request: &impl Request,
         entries: &Extracted,
         limit_checks: &mut [LimitCheck],
+        body: Option<&RequestBody>,
     ) {
+        let number = |place: &RequestPlace| match place {
+            RequestPlace::Header(name) => whole_number(request.header(name)?),
+            RequestPlace::Json(pointer) => body?.number(pointer),
+        };
         for limit_check in limit_checks {
             let limit = self.compiled.limit(limit_check.at);
             let Some((limit, pricing)) =
@@ -23,11 +29,10 @@ impl ActivePolicy {
             else {
                 continue;
             };
-            let header = |name: &str| request.header(name);
             limit_check.cost = match pricing {
-                Pricing::Request(price) => price.units(header, entries),
+                Pricing::Request(price) => price.units(number, entries),
                 Pricing::Response(price) => {
-                    price.reserve.units(limit.quota.algorithm().limit(), header)
+                    price.reserve.units(limit.quota.algorithm().limit(), number)
                 }
             };
         }

@@ -8,6 +8,7 @@ use protocol::{DecidedBy, Outcome};
 use crate::{
     active_policy::{ActivePolicy, PolicyState},
     cache::DebtSpan,
+    cost::RequestBody,
     host::Host,
     metrics::Event,
     request::{
@@ -19,19 +20,21 @@ use crate::{
 };
 
 impl Worker {
-    /// Decides a request here if possible; otherwise the limiter is asked.
+    /// Decides a request here if possible; otherwise the limiter is asked. `body`: its body, if that
+    /// was read.
     pub(crate) fn decide(
         &mut self,
         host: &impl Host,
         now: Now,
         stream: StreamId,
         request: &impl Request,
+        body: Option<&RequestBody>,
     ) {
         match &self.policy.state {
             PolicyState::NoLimits => self.pass(stream, Edits::default(), QuotaHeaders::default()),
             PolicyState::Limits(policy) => {
                 let policy = Rc::clone(policy);
-                self.decide_by(host, now, stream, policy, request);
+                self.decide_by(host, (now, stream), policy, request, body);
             }
             PolicyState::Unknown => {
                 let keys: Vec<_> = self
@@ -51,14 +54,20 @@ impl Worker {
     fn decide_by(
         &mut self,
         host: &impl Host,
-        now: Now,
-        stream: StreamId,
+        (now, stream): (Now, StreamId),
         policy: Rc<ActivePolicy>,
         request: &impl Request,
+        body: Option<&RequestBody>,
     ) {
         let entries = policy.plan.extract(request);
         let values = entries.values();
         let matches = policy.compiled.matching_values(&values, now.wall_ms);
+        if matches.is_empty()
+            && let Some(exemption) = policy.compiled.exemption_of_values(&values)
+        {
+            self.counts.exempted(&exemption.name);
+            return self.pass(stream, Edits::default(), QuotaHeaders::default());
+        }
         let opaque = policy.opaque(&values);
         if matches.is_empty() && opaque.is_none() {
             return self.pass(stream, Edits::default(), QuotaHeaders::default());
@@ -68,7 +77,10 @@ impl Worker {
         }
         let mut limit_checks = self.limit_checks(&matches, &policy, now);
         drop(matches);
-        policy.price(request, &entries, &mut limit_checks);
+        if body.is_none() && self.reads_body(now, stream, &policy, &limit_checks, request) {
+            return;
+        }
+        policy.price(request, &entries, &mut limit_checks, body);
         self.reserve_units(now, &policy, &mut limit_checks);
         if let Some(denial) =
             self.cached_denial(host, now, &policy, &mut limit_checks, opaque.is_some())

@@ -24,6 +24,11 @@ pub trait Request {
     /// A property by its path, whose parts are separated by zero bytes.
     fn property(&self, path: &[u8]) -> Result<Vec<u8>, NoProperty>;
 
+    /// Whether a body follows.
+    fn has_body(&self) -> bool {
+        false
+    }
+
     /// The first value of a header.
     fn header(&self, name: &str) -> Option<&[u8]> {
         self.headers(name).next()

@@ -2,13 +2,12 @@
 //!
 //! A request that no such limit applies to has no entry here.
 
-mod edited;
 mod ids;
 mod orphans;
 mod renew;
 mod share;
 
-use std::{collections::BTreeMap, rc::Rc};
+use std::rc::Rc;
 
 use algorithms::{InFlightSlot, QueueSlot, SlotAct, SlotId};
 use policy::Name;
@@ -16,14 +15,14 @@ use protocol::{Answer, Free, Slot};
 
 use crate::{
     cache::BucketKey,
+    grouped::grouped,
     host::Host,
     metrics::Event,
-    request::{Extracted, LimitCheck, PendingCheck, SlotRelease},
+    request::{ByStream, Extracted, LimitCheck, PendingCheck, SlotRelease},
     time::Now,
     worker::{HOLDING_MS, StreamId, Worker},
 };
 
-pub(crate) use edited::edited_slots;
 use ids::Ids;
 pub(crate) use orphans::Orphans;
 pub(crate) use share::Share;
@@ -39,7 +38,7 @@ const MAX_TOGETHER: usize = protocol::MAX_FREE;
 #[derive(Debug)]
 pub(crate) struct InFlight {
     ids: Ids,
-    held: BTreeMap<StreamId, HeldSlots>,
+    held: ByStream<HeldSlots>,
     /// Of requests that ended since the last event.
     released: Vec<HeldSlots>,
     /// When the next slot is to be renewed, on the monotonic clock; `u64::MAX`: none is held.
@@ -85,7 +84,7 @@ impl InFlight {
     pub(crate) fn new(key: [u8; 16]) -> Self {
         Self {
             ids: Ids::new(key),
-            held: BTreeMap::new(),
+            held: ByStream::default(),
             released: Vec::new(),
             next_us: u64::MAX,
             stopped: false,
@@ -108,7 +107,7 @@ impl InFlight {
         if self.held.is_empty() {
             return false;
         }
-        let held = self.held.remove(&stream);
+        let held = self.held.remove(stream);
         let any = held.is_some();
         self.released.extend(held);
         any
@@ -122,7 +121,7 @@ impl InFlight {
     }
 
     fn slot(&mut self, stream: StreamId, of: &Free) -> Option<&mut HeldSlot> {
-        let slots = &mut self.held.get_mut(&stream)?.slots;
+        let slots = &mut self.held.get_mut(stream)?.slots;
         let name = |slot: Slot| Slot { turn: 0, ..slot };
         slots
             .iter_mut()
@@ -131,7 +130,7 @@ impl InFlight {
 
     /// The places in shares that requests hold.
     fn shares(&mut self) -> impl Iterator<Item = &mut Share> {
-        self.held.values_mut().flat_map(|held| &mut held.shares)
+        self.held.iter_mut().flat_map(|(_, held)| &mut held.shares)
     }
 }
 
@@ -261,16 +260,12 @@ impl Worker {
 
     /// Makes checks that free, renew or enter slots, those of a bucket together.
     fn send_acts(&mut self, now: Now, act: SlotAct, slots: Vec<OfStream>) {
-        let mut buckets: BTreeMap<(u64, Name), Vec<OfStream>> = BTreeMap::new();
-        for (nth, (stream, slot)) in slots.into_iter().enumerate() {
-            // A bucket that is not known here is one of its own.
-            let hash = slot
-                .key
-                .map_or(u64::try_from(nth).unwrap_or(0), BucketKey::hash);
-            let bucket = buckets.entry((hash, slot.limit.clone())).or_default();
-            bucket.push((stream, slot));
-        }
-        for slots in buckets.into_values() {
+        // A bucket that is not known here is one of its own.
+        let hash = |(_, slot): &OfStream| slot.key.map_or(slot.slot.parts, BucketKey::hash);
+        let same = |(_, one): &OfStream, (_, other): &OfStream| {
+            one.key.is_some() && one.key == other.key && one.limit == other.limit
+        };
+        for slots in grouped(slots, hash, same) {
             for together in slots.chunks(MAX_TOGETHER) {
                 self.send_act(now, act, together);
             }

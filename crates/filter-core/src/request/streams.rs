@@ -1,4 +1,4 @@
-//! The state of each request that has not ended.
+//! What is kept of each request that has not ended.
 
 use crate::{response::QuotaHeaders, worker::StreamId};
 
@@ -9,6 +9,8 @@ const CHAINS: usize = 256;
 /// The state of one request.
 #[derive(Debug)]
 pub(crate) enum Stream {
+    /// Its body is read, which says what it reserves.
+    Body,
     /// Its check is in flight.
     Waiting,
     /// A queue holds it.
@@ -17,41 +19,57 @@ pub(crate) enum Stream {
     Passed(QuotaHeaders),
 }
 
-/// Requests by their ids: as many as the host has under way.
+/// Something of each of many requests, by their ids.
 #[derive(Debug)]
-pub(crate) struct Streams {
-    chains: Box<[Vec<(StreamId, Stream)>; CHAINS]>,
+pub(crate) struct ByStream<T> {
+    chains: Box<[Vec<(StreamId, T)>; CHAINS]>,
+    len: usize,
 }
 
-impl Default for Streams {
+impl<T> Default for ByStream<T> {
     fn default() -> Self {
         Self {
             chains: Box::new([const { Vec::new() }; CHAINS]),
+            len: 0,
         }
     }
 }
 
-impl Streams {
-    pub(crate) fn get(&self, id: StreamId) -> Option<&Stream> {
+impl<T> ByStream<T> {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub(crate) fn get(&self, id: StreamId) -> Option<&T> {
         let chain = self.chains.get(chain_of(id))?;
         chain.iter().find(|(of, _)| *of == id).map(|(_, kept)| kept)
     }
 
-    /// Replaces the state of a request.
-    pub(crate) fn insert(&mut self, id: StreamId, stream: Stream) {
-        let Some(chain) = self.chains.get_mut(chain_of(id)) else {
-            return;
-        };
-        match chain.iter_mut().find(|(of, _)| *of == id) {
-            Some((_, kept)) => *kept = stream,
-            None => chain.push((id, stream)),
-        }
+    pub(crate) fn get_mut(&mut self, id: StreamId) -> Option<&mut T> {
+        let chain = self.chains.get_mut(chain_of(id))?;
+        let mut kept = chain.iter_mut().filter(|(of, _)| *of == id);
+        kept.next().map(|(_, kept)| kept)
     }
 
-    pub(crate) fn remove(&mut self, id: StreamId) -> Option<Stream> {
+    /// Returns what was replaced.
+    pub(crate) fn insert(&mut self, id: StreamId, new: T) -> Option<T> {
+        if let Some(kept) = self.get_mut(id) {
+            return Some(std::mem::replace(kept, new));
+        }
+        self.chains.get_mut(chain_of(id))?.push((id, new));
+        self.len += 1;
+        None
+    }
+
+    pub(crate) fn remove(&mut self, id: StreamId) -> Option<T> {
         let chain = self.chains.get_mut(chain_of(id))?;
         let at = chain.iter().position(|(of, _)| *of == id)?;
+        self.len -= 1;
         Some(chain.swap_remove(at).1)
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut (StreamId, T)> {
+        self.chains.iter_mut().flatten()
     }
 }
 
@@ -67,7 +85,8 @@ mod tests {
 
     #[test]
     fn of_many_requests_each_has_its_own_until_it_is_gone() {
-        let mut streams = Streams::default();
+        let mut streams = ByStream::default();
+        assert!(streams.is_empty());
         for id in 0..2000 {
             streams.insert(StreamId(id), Stream::Waiting);
         }
@@ -87,5 +106,6 @@ mod tests {
             assert!(right, "{id}: {kept:?}");
             assert!(streams.get(StreamId(id)).is_none());
         }
+        assert!(streams.is_empty());
     }
 }

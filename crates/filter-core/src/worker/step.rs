@@ -31,6 +31,9 @@ pub enum Step {
         /// How.
         refusal: Refusal,
     },
+    /// The body of a request that waits for it did not come: the host calls
+    /// [`Worker::on_request_read`](super::Worker::on_request_read).
+    DecideWithoutBody(StreamId),
     /// The limiter is called. The host must report the outcome of each call.
     Call(Call),
     /// The host calls [`Worker::on_turn_end`](super::Worker::on_turn_end) when the current turn of

@@ -125,6 +125,7 @@ impl Worker {
         self.ticks.start(now, most_ms);
         (self.ticks).by(now, self.requests.holds.next_us(), HOLDING_MS);
         (self.ticks).by(now, self.requests.in_flight.next_us(), HOLDING_MS);
+        (self.ticks).by(now, self.requests.bodies.next_us(), HOLDING_MS);
         self.ticks.by_maintenance(now, look_us);
     }
 

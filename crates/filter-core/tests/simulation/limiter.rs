@@ -71,6 +71,16 @@ impl Limiter {
 
     /// Replaces the limits; all have a new generation.
     pub fn edit(&mut self, limits: &str) {
+        self.write(limits, false);
+    }
+
+    /// Forgets the buckets for good; the limits stay the same in a new generation.
+    pub fn reset(&mut self, limits: &str) {
+        self.write(limits, true);
+        self.lose_buckets();
+    }
+
+    fn write(&mut self, limits: &str, reset: bool) {
         let text = format!("domain: shop\nlimits:\n{limits}");
         let mut policy = Policy::from_yaml("limits.yaml", text.as_bytes()).unwrap();
         let number = self.compiled.revision().number + 1;
@@ -79,7 +89,13 @@ impl Limiter {
             digest: number,
         };
         for limit in &mut policy.limits {
+            let before = self.compiled.position(limit.name.as_str());
+            let before = before.and_then(|at| self.compiled.limit(at));
             limit.generation = number;
+            limit.reset_generation = match before {
+                Some(_) if reset => number,
+                before => before.map_or(0, |limit| limit.reset_generation),
+            };
         }
         self.compiled = Compiled::new(policy);
     }
@@ -365,10 +381,10 @@ impl Change {
         let leases = || check.leases.iter().filter(|ask| ask.limit == *name);
         let free = check.free.iter().filter(|free| free.limit == *name);
         let algorithm = calendar::at(found.limit.quota.algorithm(), now_ms);
-        let generation = found.limit.generation;
+        let reset = found.limit.reset_generation;
         // As a plan does: what was forgotten is not entered again.
         let known = |freed: Freed| match freed.units {
-            3 if freed.slot.turn != generation => Freed { units: 0, ..freed },
+            3 if freed.slot.turn < reset => Freed { units: 0, ..freed },
             _ => freed,
         };
         Self {

@@ -174,11 +174,14 @@ fn what_the_store_forgot_is_entered_again_before_another_is_admitted() {
         run.world.limiter.lose_buckets();
         run.world.run_for_ms(TTL_MS);
         assert_eq!(run.slots(), LIMIT, "seed {seed}: entered under the edit");
-        // A reset, which changes the generation alone, forgets for good.
-        run.world
-            .limiter
-            .edit(&LIMITS.replace("limit: 12", "limit: 5"));
+        // One of its overrides, of which a proxy sees a newer generation only, changes neither.
+        let overridden = LIMITS.replace("limit: 12", "limit: 5");
+        run.world.limiter.edit(&overridden);
         run.world.limiter.lose_buckets();
+        run.world.run_for_ms(TTL_MS);
+        assert_eq!(run.slots(), LIMIT, "seed {seed}: entered under an override");
+        // A reset forgets for good.
+        run.world.limiter.reset(&overridden);
         run.world.run_for_ms(2 * TTL_MS);
         assert_eq!(run.slots(), 0, "seed {seed}: forgotten");
         // So it stays.

@@ -433,6 +433,7 @@ impl World {
                         },
                     );
                 }
+                Step::DecideWithoutBody(_) => unreachable!("requests have no bodies here"),
                 Step::Call(call) => self.call(envoy, worker, &call),
                 // After all other events of the same moment.
                 Step::AtTurnEnd if self.reports_turn_ends => {

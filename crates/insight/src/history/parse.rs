@@ -29,6 +29,7 @@ fn limits(entry: &HistoryEntry) -> Option<HistoryChange> {
     let after = RecordedSide::read(&entry.after)?;
     Some(HistoryChange::Limits {
         paused: (before.paused != after.paused).then_some([before.paused, after.paused]),
+        exempt: [before.exempt, after.exempt],
         limits: [before.limits, after.limits],
         overrides: [before.overrides, after.overrides],
     })

@@ -3,7 +3,7 @@
 use super::HistoryChange;
 use crate::{
     bucket::{key, visible},
-    changes::{Action, FieldChange, LimitChange},
+    changes::{Action, EXEMPT, FieldChange, LimitChange},
     counted,
 };
 
@@ -27,14 +27,12 @@ pub fn summary(
                 Action::Deleted => format!("-{}", change.limit),
                 Action::Changed | Action::Unchanged => format!("~{}", change.limit),
             };
-            let pause = change.domain_changes();
-            let domain = pause
-                .first()
-                .map(|change| kill_switch(change, "the domain"));
+            let domain = change.domain_changes();
+            let domain = domain.iter().take(NAMED_MAX).map(of_domain);
             let limits = changes.iter().take(NAMED_MAX).map(sign);
             let more = changes.len().saturating_sub(NAMED_MAX);
             let more = (more > 0).then(|| format!("and {}", counted(more, "more limit")));
-            let all = domain.into_iter().chain(limits).chain(more);
+            let all = domain.chain(limits).chain(more);
             all.collect::<Vec<_>>().join(" ")
         }
         HistoryChange::Override { limit, after, .. } => match after {
@@ -67,6 +65,19 @@ fn only_pause(change: &LimitChange) -> Option<&FieldChange> {
     match change.fields.as_slice() {
         [only] if only.field == "paused" && change.overrides.is_empty() => Some(only),
         _ => None,
+    }
+}
+
+/// `paused the domain`, `+exempt.health`.
+fn of_domain(change: &FieldChange) -> String {
+    let field = &change.field;
+    if !field.starts_with(EXEMPT) {
+        return kill_switch(change, "the domain");
+    }
+    match (&change.before, &change.after) {
+        (None, _) => format!("+{field}"),
+        (_, None) => format!("-{field}"),
+        _ => format!("~{field}"),
     }
 }
 

@@ -39,16 +39,19 @@ impl Compiled {
         Some(next)
     }
 
-    /// Whether the limits are the same, but for their generations.
+    /// Whether the limits and exemptions are the same, but for their generations.
     fn same_limits(&self, policy: &mut Policy) -> bool {
         let same = |(old, new): (&Limit, &mut Limit)| {
-            let generation = std::mem::replace(&mut new.generation, old.generation);
+            let made = (new.generation, new.reset_generation);
+            (new.generation, new.reset_generation) = (old.generation, old.reset_generation);
             let same = old == new;
-            new.generation = generation;
+            (new.generation, new.reset_generation) = made;
             same
         };
         let (old, new) = (&self.policy.limits, &mut policy.limits);
-        old.len() == new.len() && old.iter().zip(new).all(same)
+        self.policy.exempt == policy.exempt
+            && old.len() == new.len()
+            && old.iter().zip(new).all(same)
     }
 
     /// The overrides that limits have from before.

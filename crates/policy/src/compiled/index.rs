@@ -8,8 +8,7 @@ use std::hash::Hasher;
 
 use siphasher::sip::SipHasher13;
 
-use super::Rule;
-use crate::{Limit, Matcher, SEVERAL, hash::Positions};
+use crate::{Matcher, SEVERAL, hash::Positions};
 
 /// What values of an entry have to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +28,22 @@ type Slot = u64;
 
 /// Of so few limits each is a candidate: to rule them out costs less than to look them up.
 const FEW: usize = 4;
+
+/// When a limit or an exemption applies.
+#[derive(Clone, Copy)]
+pub(super) struct Conditions<'l> {
+    pub(super) matchers: &'l [Matcher],
+    /// Of each matcher the position of its entry in the compiled keys.
+    pub(super) keys: &'l [usize],
+    /// No request matches by its entries.
+    pub(super) never: bool,
+}
+
+impl<'l> Conditions<'l> {
+    fn iter(self) -> impl Iterator<Item = (&'l Matcher, usize)> {
+        self.matchers.iter().zip(self.keys.iter().copied())
+    }
+}
 
 #[derive(Clone, Debug)]
 pub(super) struct Index {
@@ -59,13 +74,11 @@ pub(super) struct Candidates {
 }
 
 impl Index {
-    pub(super) fn new(limits: &[Limit], rules: &[Rule], keys: usize) -> Self {
+    pub(super) fn new(limits: &[Conditions<'_>], keys: usize) -> Self {
         let options: Vec<Vec<Vec<Slot>>> = limits
             .iter()
-            .zip(rules)
-            .map(|(limit, rule)| {
-                let matchers = limit.matchers.iter().zip(&rule.matchers);
-                let fileable = matchers.map(|(matcher, key)| slots(matcher, *key));
+            .map(|limit| {
+                let fileable = limit.iter().map(|(matcher, key)| slots(matcher, key));
                 fileable.filter(|slots| !slots.is_empty()).collect()
             })
             .collect();
@@ -93,9 +106,7 @@ impl Index {
         };
         for (at, options) in options.iter().enumerate() {
             match options.iter().min_by_key(crowd) {
-                None if limits
-                    .get(at)
-                    .is_some_and(|limit| limit.descriptor.is_some()) => {}
+                None if limits.get(at).is_some_and(|limit| limit.never) => {}
                 None => index.rest.push(at),
                 Some(slots) => {
                     for slot in slots {
@@ -104,10 +115,8 @@ impl Index {
                 }
             }
         }
-        for (limit, rule) in limits.iter().zip(rules) {
-            for (matcher, key) in limit.matchers.iter().zip(&rule.matchers) {
-                index.note_lookups(matcher, *key);
-            }
+        for (matcher, key) in limits.iter().copied().flat_map(Conditions::iter) {
+            index.note_lookups(matcher, key);
         }
         index
     }

@@ -185,5 +185,6 @@ pub(super) fn request_limit() -> Option<Limit> {
         paused: None,
         fleet_size: None,
         generation: 0,
+        reset_generation: 0,
     })
 }

@@ -1,6 +1,6 @@
 use documents::Node;
 
-use crate::{Limit, Pricing};
+use crate::{Limit, Pricing, RequestPlace, whole_number};
 
 fn limit(cost: &str) -> Result<Limit, String> {
     let text = format!("{{name: a, rate: 100/1m, cost: {cost}}}");
@@ -17,7 +17,7 @@ fn every_form_is_read_and_written_back() {
         "{from: {response_json: /usage/total_tokens}, reserve: 1000}",
         "{from: [{response_json: /a}, {sum: [{response_json: /b}, {response_header: x, weight: 4}]}, \
           {response_trailer: y}, {metadata: [io.envoy.ai_gateway, llm_total_token]}], \
-          reserve: {from: {request_header: x-max}, default: 1000, cap: 10%}, on_error: 5, \
+          reserve: {from: [{request_json: /max_tokens, max: 9}, {request_header: x-max}], default: 1000, cap: 10%}, on_error: 5, \
           if_absent: reserved, max: 32000}",
         "{from: {response_json: /a}, max: 32000, if_absent: 7}",
         "{from: {status: [401, 4xx]}, units: 2, reserve: 1}",
@@ -32,7 +32,7 @@ fn every_form_is_read_and_written_back() {
 }
 
 /// Costs, and what is said of them.
-const WRONG: [(&str, &str); 29] = [
+const WRONG: [(&str, &str); 30] = [
     ("0", "at least 1"),
     ("{}", "`from` or `table`"),
     ("{from: {request_header: x}}", "needs a `default`"),
@@ -59,6 +59,10 @@ const WRONG: [(&str, &str); 29] = [
     (
         "{from: [{request_header: x}, {response_json: /a}], reserve: 1}",
         "sources of the request",
+    ),
+    (
+        "{from: {request_json: /a}, default: 1}",
+        "`request_json` outside of `reserve`",
     ),
     (
         "{from: {response_json: /a}, reserve: {from: {response_header: x}, default: 1}}",
@@ -144,7 +148,7 @@ fn a_request_costs_what_its_header_says_or_its_row_or_the_default() {
     let units = |header: Option<&'static str>, path: &str| {
         let entries =
             crate::Descriptor::from_iter([("path".parse().unwrap(), path.as_bytes().to_vec())]);
-        price.units(|_| header.map(str::as_bytes), &entries)
+        price.units(|_| whole_number(header?.as_bytes()), &entries)
     };
     for (header, path, cost) in [
         (Some("7"), "/a", 7),
@@ -167,7 +171,10 @@ fn a_reserve_is_capped_and_an_absent_cost_estimated() {
     .unwrap();
     let price = read.response_price().unwrap();
     assert!(read.settles());
-    let units = |header: &'static str| price.reserve.units(100_000, |_| Some(header.as_bytes()));
+    let units = |header: &str| {
+        let number = |_: &RequestPlace| whole_number(header.as_bytes());
+        price.reserve.units(100_000, number)
+    };
     assert_eq!(
         (units("32000"), units("7"), units("x"), units("0")),
         (10_000, 7, 1000, 1)

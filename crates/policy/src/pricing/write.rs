@@ -3,8 +3,8 @@
 use documents::{Name, Node};
 
 use super::{
-    IfAbsent, MAX_COST, Pricing, RequestPrice, RequestValue, Reserve, ResponsePrice, ResponseValue,
-    Row, Source, Term,
+    IfAbsent, MAX_COST, Pricing, RequestPlace, RequestPrice, RequestValue, Reserve, ResponsePrice,
+    ResponseValue, Row, Source, Term,
 };
 use crate::write::patterns_node;
 
@@ -50,7 +50,10 @@ impl Row {
 
 impl RequestValue {
     fn to_node(&self) -> Node {
-        let mut fields = vec![("request_header", Node::text(&self.header))];
+        let mut fields = vec![match &self.place {
+            RequestPlace::Header(name) => ("request_header", Node::text(name)),
+            RequestPlace::Json(pointer) => ("request_json", Node::text(pointer.to_string())),
+        }];
         if self.min > 0 {
             fields.push(("min", Node::number(self.min)));
         }

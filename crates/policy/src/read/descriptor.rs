@@ -2,7 +2,7 @@
 
 use documents::{Field, Path, Report, Take, Value};
 
-use crate::{ChargeMode, DescriptorLimit, DescriptorPattern, EntryPattern, read::limit::refuse};
+use crate::{ChargeMode, DescriptorLimit, DescriptorPattern, EntryPattern, read::together::refuse};
 
 /// Fields that a limit of the rate limit service cannot have: that service sends what it limits, and
 /// gets an answer at once.

@@ -1,13 +1,9 @@
 //! One limit.
 
-use std::borrow::Cow;
-
-use algorithms::Kind;
-use documents::{Choice, Field, Fields, Form, Name, Node, Path, Report, Take};
+use documents::{Field, Fields, Form, Name, Node, Report, Take};
 
 use crate::{
-    Limit, OverLimit, Pause, Pricing, Scope,
-    quota::Written,
+    Limit, Pause, Pricing, Scope,
     read::{
         descriptor::read_descriptor,
         lease::{Beside, read_lease},
@@ -15,6 +11,7 @@ use crate::{
         numbers::Numbers,
         overrides::{Buckets, read_overrides},
         pricing::{Around, check_pricing, read_cost},
+        together::{check_kind, check_per, check_service, check_slots},
     },
 };
 
@@ -56,11 +53,12 @@ pub(crate) const LIMIT_FIELDS: [&str; 34] = [
     "paused",
 ];
 
+/// Characters of a description.
+const MAX_DESCRIPTION: usize = 1000;
+
 /// What limiters add to a limit in a snapshot.
 const SNAPSHOT_FIELDS: [&str; 2] = ["level", "has_overrides"];
 
-const MAX_DESCRIPTION: usize = 1000;
-const MAX_PER: usize = 16;
 const MAX_PRECHECK_PERCENT: u32 = 10_000;
 
 /// Reads a limit; `None`, and problems, if anything about it is wrong.
@@ -99,8 +97,7 @@ fn read_fields(limit: Field<'_>, report: &mut Report) -> Option<Limit> {
     let enforce_percent = read_enforce(take);
     let precheck_percent = read_precheck(take, scope);
     let on_failure = take.choice("on_failure");
-    let hidden = take.boolean("hidden").unwrap_or(false);
-    let fleet_size = take.integer("fleet_size", 1);
+    let (hidden, fleet_size) = (take.boolean("hidden"), take.integer("fleet_size", 1));
     let paused = Pause::take(take);
     let generation = read_generation(take);
     let lease_ttl_ms = read_lease(take, &Beside::new(&numbers, over_limit, scope));
@@ -125,13 +122,14 @@ fn read_fields(limit: Field<'_>, report: &mut Report) -> Option<Limit> {
         scope,
         precheck_percent,
         lease_ttl_ms,
-        hidden,
+        hidden: hidden.unwrap_or(false),
         overrides,
         replaces,
         partition,
         paused,
         fleet_size,
         generation,
+        reset_generation: 0,
     })
 }
 
@@ -216,104 +214,6 @@ fn pass_over_snapshot_fields(take: &mut Take<'_, '_>) {
     if take.report.form == Form::Snapshot {
         for name in SNAPSHOT_FIELDS {
             take.field(name);
-        }
-    }
-}
-
-/// A problem with a field that is right in itself, but not together with others.
-pub(super) fn refuse<'r>(
-    limit: &Field<'_>,
-    name: &str,
-    message: impl Into<Cow<'static, str>>,
-    report: &'r mut Report,
-) -> &'r mut crate::Problem {
-    let place = limit.node.get(name).and_then(|node| node.place);
-    let path = Path::Field(&limit.path, name);
-    report.add(&path, place.or(limit.node.place), message)
-}
-
-fn check_per(limit: &Field<'_>, per: &[Name], partition: &[Name], report: &mut Report) {
-    if per.len() > MAX_PER {
-        refuse(limit, "per", format!("more than {MAX_PER} entries"), report);
-        return;
-    }
-    for name in partition {
-        if !per.contains(name) {
-            let message = format!("`{name}` is not in `per`");
-            refuse(limit, "partition", message, report)
-                .push_hint("`partition` names the entries of `per` that share a cluster slot");
-        }
-    }
-}
-
-/// The service answers at once, and only limiters do.
-fn check_service(
-    limit: &Field<'_>,
-    service: bool,
-    over_limit: OverLimit,
-    scope: Scope,
-    report: &mut Report,
-) {
-    if !service {
-        return;
-    }
-    let mut refuse = |name, given: bool, hint: &'static str| {
-        if given {
-            let message = format!("`{name}` on a limit that has a `descriptor`");
-            refuse(limit, name, message, report).push_hint(hint);
-        }
-    };
-    let other = over_limit != OverLimit::Reject;
-    refuse(
-        "over_limit",
-        other,
-        "the service answers yes or no, at once",
-    );
-    refuse(
-        "scope",
-        scope == Scope::Proxy,
-        "only limiters decide about it",
-    );
-}
-
-fn check_kind(
-    limit: &Field<'_>,
-    kind: Option<Kind>,
-    over_limit: OverLimit,
-    scope: Scope,
-    report: &mut Report,
-) {
-    let Some(kind) = kind else { return };
-    if over_limit == OverLimit::Queue && kind != Kind::LeakyBucket {
-        let message = format!("a {} cannot queue", Written(kind).word());
-        refuse(limit, "over_limit", message, report).push_hint("use `algorithm: leaky_bucket`");
-    }
-    let unbounded = matches!(
-        kind,
-        Kind::SlidingWindowLog | Kind::SlidingWindowBuckets | Kind::Concurrency
-    );
-    if scope == Scope::Proxy && unbounded {
-        let message = format!("a {} cannot be kept in a proxy", Written(kind).word());
-        refuse(limit, "scope", message, report)
-            .push_hint("its state has no small fixed size; `sliding_window` has");
-    }
-}
-
-/// A request has one slot, which cannot be given in parts, nor in front of the store.
-fn check_slots(limit: &Field<'_>, kind: Option<Kind>, report: &mut Report) {
-    if kind != Some(Kind::Concurrency) {
-        return;
-    }
-    for (name, hint) in [
-        ("cost", "each request has one slot: remove `cost`"),
-        (
-            "precheck",
-            "the store counts what is in flight: remove `precheck`",
-        ),
-    ] {
-        if limit.node.get(name).is_some() {
-            let message = format!("`{name}` on a limit on requests in flight");
-            refuse(limit, name, message, report).push_hint(hint);
         }
     }
 }

@@ -10,7 +10,7 @@ const MAX_MATCHERS: usize = 32;
 /// Patterns of one condition.
 const MAX_PATTERNS: usize = 1000;
 
-pub(super) fn read_matchers(take: &mut Take<'_, '_>) -> Vec<Matcher> {
+pub(crate) fn read_matchers(take: &mut Take<'_, '_>) -> Vec<Matcher> {
     let Some(field) = take.field("match") else {
         return Vec::new();
     };

@@ -3,7 +3,8 @@
 use documents::{Field, Fields, Name, Node, Path, Report, Take, Value};
 
 use crate::{
-    Limit, Names, Pause, Policy, Revision,
+    Exemption, Limit, Names, Pause, Policy, Revision,
+    exemption::take_exemptions,
     read::{
         limit::read_limit,
         references::{Placed, check_references},
@@ -15,7 +16,7 @@ pub(crate) const FORMAT: u64 = 1;
 /// Limits of one domain.
 const MAX_LIMITS: usize = 10_000;
 /// Every field of a policy.
-pub(crate) const FIELDS: [&str; 4] = ["domain", "limits", "format", "paused"];
+pub(crate) const FIELDS: [&str; 5] = ["domain", "limits", "format", "paused", "exempt"];
 
 /// Reads a policy; `None`, and problems, if anything about it is wrong.
 pub(crate) fn read_policy(node: &Node, report: &mut Report) -> Option<Policy> {
@@ -38,13 +39,14 @@ pub(crate) fn read_policy(node: &Node, report: &mut Report) -> Option<Policy> {
     let domain = read_domain(take, &root);
     check_format(take);
     let paused = Pause::take(take);
+    let exempt = take_exemptions(take);
     let limits = take.field("limits");
     if limits.is_none() && node.get("limits").is_none() {
         root.report(take.report, "`limits` is missing")
             .push_hint("an empty domain has `limits: []`");
     }
     fields.finish(&Path::Root, &FIELDS, report);
-    let limits = limits.map(|field| read_limits(field, report));
+    let limits = limits.map(|field| read_limits(field, &exempt, report));
     if report.problems.len() > before {
         return None;
     }
@@ -52,6 +54,7 @@ pub(crate) fn read_policy(node: &Node, report: &mut Report) -> Option<Policy> {
         domain: domain?,
         revision: Revision::default(),
         paused,
+        exempt,
         limits: limits?,
     })
 }
@@ -79,7 +82,7 @@ fn check_format(take: &mut Take<'_, '_>) {
 
 /// Reads the limits of one domain. Those returned are right in themselves; whether they are all,
 /// and right together, the report says.
-pub fn read_limits(field: Field<'_>, report: &mut Report) -> Vec<Limit> {
+pub fn read_limits(field: Field<'_>, exempt: &[Exemption], report: &mut Report) -> Vec<Limit> {
     let Value::List(items) = &field.node.value else {
         field.expected("a list of limits", report);
         return Vec::new();
@@ -115,6 +118,6 @@ pub fn read_limits(field: Field<'_>, report: &mut Report) -> Vec<Limit> {
         limit,
     });
     let placed: Vec<Placed<'_>> = placed.collect();
-    check_references(&placed, &names, &field.path, report);
+    check_references((&placed, exempt), &names, &field.path, report);
     limits
 }

@@ -12,7 +12,9 @@ use sources::{Found, read_request_values, read_sources};
 
 use crate::{
     Pricing,
-    pricing::{IfAbsent, MAX_COST, RequestPrice, Reserve, ResponsePrice, Row, Source},
+    pricing::{
+        IfAbsent, MAX_COST, RequestPrice, RequestValue, Reserve, ResponsePrice, Row, Source,
+    },
     read::matchers::read_matchers,
 };
 
@@ -90,6 +92,10 @@ fn read_fields(cost: &Field<'_>, take: &mut Take<'_, '_>) -> Option<Pricing> {
                 Some(Found::Request(from)) => from,
                 _ => Vec::new(),
             };
+            if from.iter().any(RequestValue::is_in_body) {
+                cost.report(report, "`request_json` outside of `reserve`")
+                    .push_hint("only what is reserved may be in the request's body");
+            }
             request(cost, from, table.unwrap_or_default(), default, report)
         }
     }
@@ -122,7 +128,7 @@ fn refuse_given(cost: &Field<'_>, names: &[&str], of: &str, report: &mut Report)
 
 fn request(
     cost: &Field<'_>,
-    from: Vec<crate::pricing::RequestValue>,
+    from: Vec<RequestValue>,
     table: Vec<Row>,
     default: Option<u64>,
     report: &mut Report,

@@ -2,7 +2,7 @@
 
 use documents::{Name, Node, Path, Place, Report, similar};
 
-use crate::{Limit, Names, digest, hash::Positions};
+use crate::{Exemption, Limit, Names, digest, hash::Positions};
 
 /// A limit together with where it stands.
 #[derive(Clone, Copy)]
@@ -13,7 +13,7 @@ pub(crate) struct Placed<'n> {
     pub(crate) limit: &'n Limit,
 }
 
-/// Descriptor entries that the limits of one domain may name. A proxy extracts them all from
+/// Descriptor entries that the limits and exemptions of one domain may name. A proxy extracts them all from
 /// every request.
 const MAX_KEYS: usize = 128;
 
@@ -27,7 +27,7 @@ const MAX_CIRCLES: usize = 10;
 ///
 /// `names` are those of all limits of the document, also of the ones with problems.
 pub(crate) fn check_references(
-    placed: &[Placed<'_>],
+    (placed, exempt): (&[Placed<'_>], &[Exemption]),
     names: &Names<'_>,
     limits: &Path<'_>,
     report: &mut Report,
@@ -52,7 +52,7 @@ pub(crate) fn check_references(
     for circle in circles(placed) {
         report_circle(&circle, placed, limits, report);
     }
-    check_keys(placed, limits, report);
+    check_keys(placed, exempt, limits, report);
 }
 
 impl Placed<'_> {
@@ -143,8 +143,13 @@ fn circles(placed: &[Placed<'_>]) -> Vec<Vec<usize>> {
     circles
 }
 
-fn check_keys(placed: &[Placed<'_>], limits: &Path<'_>, report: &mut Report) {
+fn check_keys(placed: &[Placed<'_>], exempt: &[Exemption], limits: &Path<'_>, report: &mut Report) {
     let mut keys: Vec<&Name> = Vec::new();
+    for matcher in exempt.iter().flat_map(|exemption| &exemption.matchers) {
+        if !keys.contains(&&matcher.key) {
+            keys.push(&matcher.key);
+        }
+    }
     for placed in placed {
         for key in placed.limit.keys() {
             if !keys.contains(&key) {
@@ -153,8 +158,9 @@ fn check_keys(placed: &[Placed<'_>], limits: &Path<'_>, report: &mut Report) {
         }
         if keys.len() > MAX_KEYS {
             let path = Path::Item(limits, placed.index);
-            let message =
-                format!("the domain's limits name more than {MAX_KEYS} different entries");
+            let message = format!(
+                "the domain's limits and exemptions name more than {MAX_KEYS} different entries"
+            );
             report
                 .add(&path, placed.place("match"), message)
                 .push_hint("a proxy extracts every one of them from every request");

@@ -14,7 +14,10 @@ use super::{
 };
 use documents::{Choice, Node};
 
-use crate::{ChargeMode, IfMissing, OnFailure, OverLimit, Policy, Scope, quota::Written};
+use crate::{
+    ChargeMode, IfMissing, OnFailure, OverLimit, Policy, Scope,
+    exemption::FIELDS as EXEMPTION_FIELDS, quota::Written,
+};
 
 fn file(name: &str) -> String {
     let root = FilePath::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -51,7 +54,8 @@ fn the_same_fields() {
         sorted(&OVERRIDE_FIELDS)
     );
     for (of, known) in [
-        ("cost", COST_FIELDS.as_slice()),
+        ("exemption", EXEMPTION_FIELDS.as_slice()),
+        ("cost", &COST_FIELDS),
         ("reserve", &RESERVE_FIELDS),
         ("row", &ROW_FIELDS),
         ("source", &SOURCE_FIELDS),
@@ -145,7 +149,7 @@ fn some_fields() -> impl Strategy<Value = Vec<(&'static str, Json)>> {
         (
             "cost",
             json!({"from": [{"response_json": "/a", "weight": 2}, {"metadata": ["a", "b"]}],
-                "reserve": {"from": {"request_header": "m"}, "default": 5, "cap": "10%"},
+                "reserve": {"from": [{"request_json": "/m"}, {"request_header": "m"}], "default": 5, "cap": "10%"},
                 "on_error": 1, "if_absent": "reserved", "max": 100}),
         ),
         (

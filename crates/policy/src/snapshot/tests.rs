@@ -51,7 +51,7 @@ fn a_limit_of_a_later_version_is_left_to_the_limiter_alone() {
     let mut snapshot = Compiled::new(policy()).to_snapshot(0);
     let mut limits = snapshot.get("limits").unwrap().items().to_vec();
     let mut add = |text: &str| limits.push(serde_json::from_str(text).unwrap());
-    add(r#"{"name":"later","level":2,"rate":"1/s","match":{"path":"/new/**"}}"#);
+    add(r#"{"name":"later","level":3,"rate":"1/s","match":{"path":"/new/**"}}"#);
     add(r#"{"name":"field","level":1,"rate":"1/s","wobble":3,"on_failure":"deny"}"#);
     add(r#"{"name":"value","level":1,"rate":"1/s","match":{"path":"glob:x","a":"b"}}"#);
     add(r#"{"name":"word","level":1,"rate":"1/s","algorithm":"magic","on_failure":"sing"}"#);

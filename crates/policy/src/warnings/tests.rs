@@ -269,6 +269,33 @@ fn entries_that_nobody_supplies_are_named() {
 }
 
 #[test]
+fn bodies_of_requests_that_nobody_reads_are_named() {
+    let limits = "  - {name: a, rate: 10/s, cost: {from: {response_json: /a}, \
+         reserve: {from: {request_json: /b}, default: 1}}}\n";
+    let warned_by = |entries: &[Name], source| {
+        let supply = Supply {
+            entries,
+            domains: &[],
+            prefixes: None,
+            source,
+        };
+        let around = Surroundings {
+            supply: Some(supply),
+            ..Surroundings::default()
+        };
+        warned(limits, &around)
+    };
+    let none = warned_by(&[], Some("envoy.yaml"));
+    assert!(
+        none[0].starts_with("limit `a`: cost.reserve.from: envoy.yaml has no `request_body`"),
+        "{none:?}"
+    );
+    assert!(warned_by(&[], None)[0].contains("no live proxy reads bodies"));
+    assert!(warned_by(&[REQUEST_BODY.parse().unwrap()], None).is_empty());
+    assert!(warned(limits, &Surroundings::default()).is_empty());
+}
+
+#[test]
 fn entries_that_no_live_proxy_supplies_are_named() {
     let around = Surroundings {
         supply: Some(Supply {

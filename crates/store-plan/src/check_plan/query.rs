@@ -4,7 +4,7 @@ use algorithms::{Algorithm, Freed, InFlightSlot, Kind, QueueSlot, SlotAct, SlotI
 use policy::{Limit, Name};
 use protocol::{Check, Free, OwnUnits, ServicePart};
 
-use super::{lease::Lease, service::units};
+use super::lease::Lease;
 
 /// What is asked of a limit.
 #[derive(Clone, Copy)]
@@ -123,7 +123,8 @@ impl Query<'_> {
 }
 
 /// What becomes of a slot of a request in flight; 0, which is nothing, where it can be none, or
-/// where the limit was edited or reset since it was given: it is not entered again then.
+/// where the limit was reset since it was given: it is not entered again then. Through edits it is,
+/// because the request that has it runs on.
 fn act(free: &Free, limit: &Limit) -> u64 {
     let slot = InFlightSlot {
         id: SlotId {
@@ -132,10 +133,23 @@ fn act(free: &Free, limit: &Limit) -> u64 {
         },
         ttl_ms: free.slot.since_ms,
     };
-    let old = free.units == SlotAct::Enter as u64 && free.slot.turn != limit.generation;
+    let old = free.units == SlotAct::Enter as u64 && free.slot.turn < limit.reset_generation;
     if slot.is_valid() && !old {
         free.units
     } else {
         0
+    }
+}
+
+/// What a descriptor asks of one limit: its cost, and what is charged whatever is left.
+fn units(part: &ServicePart, own: Option<OwnUnits>, kind: Kind) -> (u64, u64) {
+    match own {
+        // A slot is taken, or there is none.
+        Some(OwnUnits::Charge(units)) if kind == Kind::Concurrency => (units, 0),
+        Some(OwnUnits::Charge(units) | OwnUnits::GiveBack(units)) => (0, units),
+        // A fixed window counts beyond its limit, so it is asked whether it did; of the others
+        // nothing is left then.
+        Some(OwnUnits::Look) => (u64::from(kind != Kind::FixedWindow), 0),
+        Some(OwnUnits::Fitting) | None => (part.cost, 0),
     }
 }

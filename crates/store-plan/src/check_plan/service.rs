@@ -32,6 +32,7 @@ impl<'p> CheckPlan<'p> {
             limits.extend(applying.map(|found| LimitPlan::new(policy, found, asked, keys, now_ms)));
             let own = part
                 .rate
+                .filter(|_| policy.exemption(&part.descriptor).is_none())
                 .and_then(|rate| of_request(policy, part, rate, asked, keys));
             limits.extend(own);
             counts.push(limits.len().saturating_sub(before));
@@ -53,19 +54,6 @@ impl<'p> CheckPlan<'p> {
                 debits,
             },
         }
-    }
-}
-
-/// What is asked of one limit: its cost, and what is charged whatever is left.
-pub(super) fn units(part: &ServicePart, own: Option<OwnUnits>, kind: Kind) -> (u64, u64) {
-    match own {
-        // A slot is taken, or there is none.
-        Some(OwnUnits::Charge(units)) if kind == Kind::Concurrency => (units, 0),
-        Some(OwnUnits::Charge(units) | OwnUnits::GiveBack(units)) => (0, units),
-        // A fixed window counts beyond its limit, so it is asked whether it did; of the others
-        // nothing is left then.
-        Some(OwnUnits::Look) => (u64::from(kind != Kind::FixedWindow), 0),
-        Some(OwnUnits::Fitting) | None => (part.cost, 0),
     }
 }
 

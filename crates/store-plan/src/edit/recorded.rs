@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use policy::{Entry, Limit, Name, Node, Pause, Policy, Value};
+use policy::{Entry, Exemption, Limit, Name, Node, Pause, Policy, Value};
 
 use crate::{HistoryEntry, OverrideEdits, record};
 
@@ -17,7 +17,7 @@ const RESET_STARTED: &str = "* begun";
 /// What kind of edit a history entry records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Operation {
-    /// Limits or the domain's pause changed, and no override.
+    /// Limits, exemptions or the domain's pause changed, and no override.
     #[default]
     Fields,
     /// Limits and overrides changed.
@@ -56,6 +56,8 @@ pub struct RecordedSide {
     pub overrides: RecordedOverrides,
     /// The domain's pause, if the edit changed it and there is one.
     pub paused: Option<Pause>,
+    /// The exemptions that the edit changed.
+    pub exempt: Vec<Exemption>,
 }
 
 impl Operation {
@@ -118,8 +120,8 @@ pub(super) fn credit(units: u64, key: &str) -> String {
     format!("{units} {key}")
 }
 
-/// What an edit of limits records: the limits and overrides that it changes, and the domain's pause if
-/// that changes.
+/// What an edit of limits records: the limits, exemptions and overrides that it changes, and the domain's
+/// pause if that changes.
 pub(super) struct Recorded<'a> {
     /// Before and after: the policy, and those of its limits that differ.
     pub(super) sides: [(Option<&'a Policy>, &'a [&'a Limit]); 2],
@@ -157,7 +159,8 @@ impl Recorded<'_> {
             let found = found.iter().map(|found| found.to_node(&limit.per));
             Some((name.as_str(), Node::list(found)))
         });
-        if self.edits.is_empty() && !changed {
+        let exempt = self.exempt(side);
+        if self.edits.is_empty() && !changed && exempt.is_empty() {
             return record::json(&limits);
         }
         let mut all = Node::map([("limits", limits)]);
@@ -167,19 +170,40 @@ impl Recorded<'_> {
         if let Some(pause) = pause.filter(|_| changed) {
             all.set("paused", pause.to_node());
         }
+        if !exempt.is_empty() {
+            all.set("exempt", Exemption::list_node(&exempt));
+        }
         record::json(&all)
+    }
+
+    /// The exemptions of one side that the other has not, or not so.
+    fn exempt(&self, side: usize) -> Vec<Exemption> {
+        let of = |policy: Option<&Policy>| policy.map_or_else(Vec::new, |p| p.exempt.clone());
+        let [before, after] = self.sides.map(|(policy, _)| of(policy));
+        let (mut own, other) = match side {
+            0 => (before, after),
+            _ => (after, before),
+        };
+        own.retain(|exemption| !other.contains(exemption));
+        own
     }
 }
 
 impl RecordedSide {
-    /// Reads `before` or `after`: a list of limits, or a map of them, of overrides and of the pause.
+    /// Reads `before` or `after`: a list of limits, or a map of them, of overrides, exemptions and of the pause.
     /// `None` if this version cannot read it.
     pub fn read(json: &str) -> Option<Self> {
         let node: Node = serde_json::from_str(json).ok()?;
         let limits = node.get("limits").unwrap_or(&node).items().iter();
         let limits: Option<_> = limits.map(|node| Limit::from_record(node).ok()).collect();
+        let exempt = node.get("exempt").map(Node::items).unwrap_or_default();
+        let exempt: Option<_> = exempt
+            .iter()
+            .map(|node| Exemption::from_node(node).ok())
+            .collect();
         Some(Self {
             limits: limits?,
+            exempt: exempt?,
             overrides: overrides_of(&node)?,
             paused: node.get("paused").and_then(Pause::from_node),
         })

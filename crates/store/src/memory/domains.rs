@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashSet, VecDeque};
 
 use policy::{Limit, Name, Override, Policy, Revision};
 use store_plan::{
-    Change, Edit, Head, HeadState, HistoryEntry, InvalidOverride, OverrideEdits, Overrides, Record,
-    Signature, Stored,
+    Change, Edit, Head, HeadState, HistoryEntry, InvalidOverride, Operation, OverrideEdits,
+    Overrides, Record, Signature, Stored,
     edit::{self, Expected, HISTORY_BYTES_MAX, HISTORY_MAX, Plan},
     record,
 };
@@ -184,12 +184,18 @@ impl Domains {
             digest: policy::digest(contents.as_bytes()),
         };
         let old = domain.policy.take();
+        let raised = |limit: &Limit| plan.raise.contains(&limit.name);
         domain.policy = policy.map(|mut policy| {
             for limit in &mut policy.limits {
                 let same = old.as_ref().and_then(|old| old.limit(limit.name.as_str()));
                 limit.generation = match same {
-                    Some(old) if !plan.raise.contains(&limit.name) => old.generation,
+                    Some(old) if !raised(limit) => old.generation,
                     _ => number,
+                };
+                limit.reset_generation = match same {
+                    Some(_) if plan.operation == Operation::Reset && raised(limit) => number,
+                    Some(old) => old.reset_generation,
+                    None => 0,
                 };
             }
             policy.revision = revision.clone();

@@ -119,18 +119,19 @@ async fn a_bucket_in_use_is_never_forgotten() {
     assert_eq!(small.check(0).await, Ok(true));
 }
 
-/// A limit of two requests in flight, of some generation.
-fn two_in_flight(generation: u64) -> Compiled {
+/// A limit of two requests in flight, of some generation, and when it was reset.
+fn two_in_flight((generation, reset_generation): (u64, u64)) -> Compiled {
     let limits = b"domain: shop\nlimits: [{name: in-flight, algorithm: concurrency, limit: 2}]";
     let mut policy = Policy::from_yaml("test", limits).unwrap();
     for limit in &mut policy.limits {
         limit.generation = generation;
+        limit.reset_generation = reset_generation;
     }
     Compiled::new(policy)
 }
 
 #[tokio::test]
-async fn a_slot_is_entered_again_under_the_generation_that_gave_it_and_under_no_other() {
+async fn a_slot_is_entered_again_under_later_generations_but_not_after_a_reset() {
     let store = || MemoryStore::new(&Options::default());
     let ask = async |store: &MemoryStore, generation, check: Check| {
         let policy = two_in_flight(generation);
@@ -142,11 +143,11 @@ async fn a_slot_is_entered_again_under_the_generation_that_gave_it_and_under_no_
         slot: Some(SlotId::new(1_700_000_000, 9, 77)),
         ..Check::default()
     };
-    let taken = ask(&store(), 5, take).await;
+    let taken = ask(&store(), (5, 5), take).await;
     let slot = taken.slot.unwrap();
     assert_eq!((slot.turn, taken.remaining), (5, 1));
-    // Into a store that has lost it; after a reset the generation is another.
-    for (generation, remaining) in [(5, 1), (6, 2)] {
+    // Into a store that has lost it.
+    for (generations, remaining) in [((5, 5), 1), ((9, 5), 1), ((6, 6), 2), ((9, 6), 2)] {
         let enter = Check {
             free: vec![Free {
                 limit: "in-flight".parse().unwrap(),
@@ -155,7 +156,7 @@ async fn a_slot_is_entered_again_under_the_generation_that_gave_it_and_under_no_
             }],
             ..Check::default()
         };
-        let entered = ask(&store(), generation, enter).await;
-        assert_eq!(entered.remaining, remaining, "generation {generation}");
+        let entered = ask(&store(), generations, enter).await;
+        assert_eq!(entered.remaining, remaining, "{generations:?}");
     }
 }

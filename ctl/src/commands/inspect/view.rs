@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use anstyle::{AnsiColor, Style};
+use insight::Window;
 use policy::{AmountText, Limit, Name, Node, Override, OverrideQuota, Quota, format_timestamp};
 use protocol::Mode;
 use serde::{Serialize, Serializer};
@@ -12,7 +13,6 @@ use super::holders::HeldSlot;
 use crate::{
     bucket::{self, Values},
     render::{self, Page, View, duration},
-    window::Window,
 };
 
 const NAME: Style = Style::new().bold();

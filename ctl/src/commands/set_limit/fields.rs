@@ -237,7 +237,7 @@ impl LimitFields {
 }
 
 /// A map of entries to their pattern, or patterns where a key came more than once.
-fn matchers(pairs: &[Pair]) -> Node {
+pub(in crate::commands) fn matchers(pairs: &[Pair]) -> Node {
     let mut map = Node::map::<&str>([]);
     for pair in pairs {
         let pattern = Node::text(&pair.value);

@@ -1,7 +1,7 @@
 //! The filter's configuration inside the files that carry it: Envoy's, a WasmPlugin's, or its own.
 
 use filter_config::{Config, Source as EntrySource};
-use policy::{Name, Node, Supply, Value};
+use policy::{Name, Node, REQUEST_BODY, Supply, Value};
 
 use crate::{error::Error, exit::Exit, input::Source, render::diagnostics};
 
@@ -40,6 +40,11 @@ impl Supplied {
     }
 
     fn add(&mut self, config: Config) {
+        if config.request_body_max.is_some()
+            && let Ok(name) = REQUEST_BODY.parse()
+        {
+            self.entries.push(name);
+        }
         for (name, source) in config.sources {
             if let EntrySource::RemoteAddress(prefixes) = source {
                 // Of several filters, the longest prefixes.

@@ -8,8 +8,9 @@ use store::CheckError;
 
 use super::messages::{
     Code, CurrentLimit, DescriptorStatus, Duration, Kind, ListValue, RateLimitRequest,
-    RateLimitResponse, Struct, UNITS, Unit, Value,
+    RateLimitResponse, Struct, Value,
 };
+use super::scalars::{UNITS, Unit};
 use crate::api::{decide::Decided, refusal};
 
 /// Whether a call is over a limit.
@@ -51,10 +52,11 @@ pub(super) fn of_decided(
     for (check, part) in places {
         let limits = answers.get(*check).map(|answer| answer.part(*part));
         let limits = limits.unwrap_or_default();
-        if limits.is_empty() {
+        let own = request.descriptors.get(statuses.len());
+        let exempt = || own.is_some_and(|own| policy.exemption(&super::entries(own)).is_some());
+        if limits.is_empty() && (policy.exemptions().is_empty() || !exempt()) {
             unmatched += 1;
         }
-        let own = request.descriptors.get(statuses.len());
         let own = own.and_then(super::rate);
         let rate = |limit: &LimitAnswer| {
             if limit.name.as_str() == policy::REQUEST_LIMIT {

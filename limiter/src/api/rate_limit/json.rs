@@ -1,60 +1,9 @@
 //! Requests and answers of `POST /json`, as proto3's JSON writes them.
 
-use std::borrow::Cow;
-
-use serde::{Deserialize, Deserializer, de::Error};
 use serde_json::{Map, Value, json};
 
-use super::messages::{Code, Kind, RateLimitResponse, Struct, UInt64Value, UNITS, Unit};
-
-/// A number, or a text of one.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Number<'t> {
-    Number(u64),
-    #[serde(borrow)]
-    Text(Cow<'t, str>),
-}
-
-impl Number<'_> {
-    fn value(&self) -> Option<u64> {
-        match self {
-            Self::Number(number) => Some(*number),
-            Self::Text(text) => text.parse().ok(),
-        }
-    }
-}
-
-/// A `uint32`.
-pub(super) fn number<'d, D: Deserializer<'d>>(from: D) -> Result<u32, D::Error> {
-    let value = Number::deserialize(from)?.value();
-    let value = value.and_then(|value| u32::try_from(value).ok());
-    value.ok_or_else(|| D::Error::custom("expected a number from 0 to 4294967295"))
-}
-
-/// A `google.protobuf.UInt64Value`; null is none.
-pub(super) fn wrapped<'d, D: Deserializer<'d>>(from: D) -> Result<Option<UInt64Value>, D::Error> {
-    let Some(number) = Option::<Number<'_>>::deserialize(from)? else {
-        return Ok(None);
-    };
-    let value = number.value();
-    let value = value.ok_or_else(|| D::Error::custom("expected a number, or a text of one"))?;
-    Ok(Some(UInt64Value { value }))
-}
-
-/// A unit by its name or number.
-pub(super) fn unit<'d, D: Deserializer<'d>>(from: D) -> Result<i32, D::Error> {
-    let number = match Number::deserialize(from)? {
-        Number::Number(number) => i32::try_from(number).ok(),
-        Number::Text(text) => {
-            let mut units = UNITS.iter();
-            let found = units.find(|(_, name, _)| *name == text);
-            found.map(|(unit, ..)| i32::from(*unit))
-        }
-    };
-    number
-        .ok_or_else(|| D::Error::custom("expected SECOND, MINUTE, HOUR, DAY, WEEK, MONTH or YEAR"))
-}
+use super::messages::{Code, Kind, RateLimitResponse, Struct};
+use super::scalars::{UNITS, Unit};
 
 fn code(code: i32) -> &'static str {
     match Code::try_from(code) {

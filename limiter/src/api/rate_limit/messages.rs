@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use serde::Deserialize;
 
-use super::json;
+use super::scalars::{self, UInt64Value, Unit};
 
 /// `envoy.service.ratelimit.v3.RateLimitRequest`
 #[derive(Clone, PartialEq, prost::Message, Deserialize)]
@@ -20,7 +20,7 @@ pub(super) struct RateLimitRequest {
     #[prost(message, repeated, tag = "2")]
     pub(super) descriptors: Vec<RateLimitDescriptor>,
     #[prost(uint32, tag = "3")]
-    #[serde(alias = "hits_addend", deserialize_with = "json::number")]
+    #[serde(alias = "hits_addend", deserialize_with = "scalars::number")]
     pub(super) hits_addend: u32,
 }
 
@@ -33,7 +33,7 @@ pub(super) struct RateLimitDescriptor {
     #[prost(message, optional, tag = "2")]
     pub(super) limit: Option<RateLimitOverride>,
     #[prost(message, optional, tag = "3")]
-    #[serde(alias = "hits_addend", deserialize_with = "json::wrapped")]
+    #[serde(alias = "hits_addend", deserialize_with = "scalars::wrapped")]
     pub(super) hits_addend: Option<UInt64Value>,
     #[prost(bool, tag = "4")]
     #[serde(alias = "is_negative_hits")]
@@ -55,44 +55,12 @@ pub(super) struct Entry {
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct RateLimitOverride {
     #[prost(uint32, tag = "1")]
-    #[serde(alias = "requests_per_unit", deserialize_with = "json::number")]
+    #[serde(alias = "requests_per_unit", deserialize_with = "scalars::number")]
     pub(super) requests_per_unit: u32,
     #[prost(enumeration = "Unit", tag = "2")]
-    #[serde(deserialize_with = "json::unit")]
+    #[serde(deserialize_with = "scalars::unit")]
     pub(super) unit: i32,
 }
-
-/// `google.protobuf.UInt64Value`
-#[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct UInt64Value {
-    #[prost(uint64, tag = "1")]
-    pub(super) value: u64,
-}
-
-/// `envoy.type.v3.RateLimitUnit`, and with the same numbers `RateLimitResponse.RateLimit.Unit`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, prost::Enumeration)]
-#[repr(i32)]
-pub(super) enum Unit {
-    Unknown = 0,
-    Second = 1,
-    Minute = 2,
-    Hour = 3,
-    Day = 4,
-    Month = 5,
-    Year = 6,
-    Week = 7,
-}
-
-/// The units with their names in JSON and their lengths in milliseconds.
-pub(super) const UNITS: [(Unit, &str, u64); 7] = [
-    (Unit::Second, "SECOND", 1000),
-    (Unit::Minute, "MINUTE", 60_000),
-    (Unit::Hour, "HOUR", 3_600_000),
-    (Unit::Day, "DAY", 86_400_000),
-    (Unit::Week, "WEEK", 7 * 86_400_000),
-    (Unit::Month, "MONTH", 30 * 86_400_000),
-    (Unit::Year, "YEAR", 365 * 86_400_000),
-];
 
 /// `RateLimitResponse.Code`
 #[derive(Clone, Copy, Debug, PartialEq, Eq, prost::Enumeration)]

@@ -212,6 +212,11 @@ impl Limiter {
         .await
     }
 
+    /// Reservations so far.
+    pub fn asked(&self) -> u64 {
+        self.state.lock().unwrap().numbers
+    }
+
     /// Whether nothing was settled that [`Limiter::settled`] has not returned.
     pub fn is_settled(&self) -> bool {
         self.state.lock().unwrap().settled.is_empty()

@@ -1,4 +1,3 @@
-use policy::Pointer;
 use proptest::prelude::*;
 
 use super::*;
@@ -12,7 +11,7 @@ fn read(format: Format, pointers: &[&str], chunks: &[&[u8]]) -> Found {
         .map(|p| Pointer::parse(p).unwrap())
         .collect();
     let refs: Vec<&Pointer> = pointers.iter().collect();
-    let mut reader = BodyReader::new(format, refs.len());
+    let mut reader = BodyReader::new(format, &refs);
     for chunk in chunks {
         reader.read(&refs, chunk);
     }
@@ -153,8 +152,57 @@ fn what_a_stream_needs_is_bounded() {
     assert!(own <= 1500, "{own}");
 }
 
+/// Parts of events, of which most make whole lines.
+fn part() -> impl Strategy<Value = &'static str> {
+    prop::sample::select(vec![
+        "\n",
+        "\n",
+        "\n\n",
+        "\r",
+        "\r\n",
+        "\r\n\r\n",
+        "data: {\"text\":\"some words\"}\n\n",
+        "data: {\"usage\":{\"tokens\":1}}\n\n",
+        "data: {\"usage\":{\"tokens\":22}}\r\n\r\n",
+        "data: {\"usage\":{\"tokens\":3}}\r\r",
+        "data: {\"usage\":\ndata: {\"tokens\":4}}\n\n",
+        "data: {\"usage\":{",
+        "\"tokens\":5}}",
+        "data: \\\"tokens\"",
+        "data: [DONE]\n\n",
+        "event: message_stop\n",
+        ": ping\n\n",
+        "data: x",
+    ])
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn events_that_are_not_read_have_nothing(
+        parts in prop::collection::vec(part(), 0..30),
+        sizes in prop::collection::vec(1_usize..120, 1..20),
+    ) {
+        let text = parts.concat();
+        let pointers = ["/usage/tokens", "/a/other_tokens"].map(|text| Pointer::parse(text).unwrap());
+        let pointers: Vec<&Pointer> = pointers.iter().collect();
+        let found = |search: bool, chunks: &mut dyn Iterator<Item = usize>| {
+            let mut reader = BodyReader::new(Format::Events, &pointers);
+            assert!(reader.search.is_some());
+            reader.search = reader.search.filter(|_| search);
+            let mut rest = text.as_bytes();
+            while !rest.is_empty() {
+                let (chunk, after) = rest.split_at(chunks.next().unwrap().min(rest.len()));
+                reader.read(&pointers, chunk);
+                rest = after;
+            }
+            (reader.found(0), reader.found(1), reader.is_whole(false))
+        };
+        let every = found(false, &mut std::iter::repeat(usize::MAX));
+        prop_assert_eq!(found(true, &mut std::iter::repeat(usize::MAX)), every);
+        prop_assert_eq!(found(true, &mut sizes.iter().copied().cycle()), every);
+    }
 
     #[test]
     fn no_bytes_make_it_panic_and_no_split_matters(

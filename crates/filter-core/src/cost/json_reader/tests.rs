@@ -1,3 +1,4 @@
+use policy::Pointer;
 use proptest::prelude::*;
 
 use super::*;

@@ -23,7 +23,7 @@ impl Worker {
         }
         self.renew_shares(host, now);
         let (mut due, mut next_us) = (Vec::new(), u64::MAX);
-        for (stream, held) in &mut self.requests.in_flight.held {
+        for (stream, held) in self.requests.in_flight.held.iter_mut() {
             for slot in &mut held.slots {
                 let ttl_ms = slot.slot.ttl_ms().unwrap_or(u64::MAX);
                 // Those that are due a little later come along.

@@ -3,6 +3,7 @@
 use crate::{
     cache::{BucketEntry, BucketKey, LocalState, Role, Room, Table, Update},
     codec::{Put, Reader},
+    grouped::grouped,
     host::{Contended, Host},
     time::Now,
     worker::Worker,
@@ -178,12 +179,12 @@ impl Worker {
         let Some(shared) = self.process.shared() else {
             return;
         };
-        let mut due: Vec<&mut Share> = { self.requests.in_flight.shares() }
+        let due = { self.requests.in_flight.shares() }
             .filter(|share| share.epoch != share.epoch_of(now))
             .collect();
-        due.sort_unstable_by_key(|share| (share.key.hash(), share.epoch));
-        for together in due.chunk_by_mut(|one, next| one.key == next.key && one.epoch == next.epoch)
-        {
+        let same =
+            |one: &&mut Share, other: &&mut Share| one.key == other.key && one.epoch == other.epoch;
+        for together in grouped(due, |share| share.key.hash(), same) {
             let count = u64::try_from(together.len()).unwrap_or(u64::MAX);
             let Some(share) = together.first() else {
                 continue;

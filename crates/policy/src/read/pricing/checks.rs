@@ -3,7 +3,7 @@
 use algorithms::Kind;
 use documents::{Field, Report};
 
-use crate::{OverLimit, Pricing, Scope, read::limit::refuse};
+use crate::{OverLimit, Pricing, Scope, read::together::refuse};
 
 /// What a cost has to go together with.
 pub(in crate::read) struct Around {

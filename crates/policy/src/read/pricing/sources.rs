@@ -3,10 +3,10 @@
 use documents::{Field, Path, Report, Take, Value, parse_digits};
 
 use super::within_max;
-use crate::pricing::{MAX_COST, Pointer, RequestValue, ResponseValue, Source, Term};
+use crate::pricing::{MAX_COST, Pointer, RequestPlace, RequestValue, ResponseValue, Source, Term};
 
 /// Every field of a source: first those of which it has one.
-pub(in crate::read) const SOURCE_FIELDS: [&str; 10] = [
+pub(in crate::read) const SOURCE_FIELDS: [&str; 11] = [
     "response_json",
     "response_header",
     "response_trailer",
@@ -14,12 +14,13 @@ pub(in crate::read) const SOURCE_FIELDS: [&str; 10] = [
     "status",
     "sum",
     "request_header",
+    "request_json",
     "weight",
     "min",
     "max",
 ];
 /// Where the number is.
-const PLACES: &[&str] = SOURCE_FIELDS.split_at(7).0;
+const PLACES: &[&str] = SOURCE_FIELDS.split_at(8).0;
 /// Sources of a cost, and numbers of a sum, at most.
 const MAX_SOURCES: usize = 8;
 /// Keys of a way through metadata, at most.
@@ -83,7 +84,7 @@ pub(super) fn read_request_values(
         Found::Response(_) => {
             field
                 .report(report, "a reserve from the response")
-                .push_hint("use `request_header`, or a number");
+                .push_hint("use `request_json`, `request_header` or a number");
             None
         }
     }
@@ -117,7 +118,7 @@ fn read_source(field: &Field<'_>, report: &mut Report) -> Option<One> {
     let mut found = None;
     field.read_map(&SOURCE_FIELDS, report, &mut |take| {
         found = match *name {
-            "request_header" => read_request_value(take).map(One::Request),
+            "request_header" | "request_json" => read_request_value(name, take).map(One::Request),
             "sum" => read_sum(take).map(|terms| One::Response(Source::Sum(terms))),
             "status" => read_status(take).map(One::Response),
             name => read_term(name, take).map(|term| One::Response(Source::Sum(vec![term]))),
@@ -136,9 +137,12 @@ fn refuse_rest(name: &str, take: &mut Take<'_, '_>) {
     }
 }
 
-fn read_request_value(take: &mut Take<'_, '_>) -> Option<RequestValue> {
-    let header = take.field("request_header");
-    let header = header.and_then(|field| read_name(&field, take.report));
+fn read_request_value(name: &'static str, take: &mut Take<'_, '_>) -> Option<RequestValue> {
+    let field = take.field(name)?;
+    let place = match name {
+        "request_json" => read_pointer(&field, take.report).map(RequestPlace::Json),
+        _ => read_name(&field, take.report).map(RequestPlace::Header),
+    };
     let mut amount = |name| {
         let field = take.field(name)?;
         within_max(&field, 0, take.report)
@@ -152,7 +156,7 @@ fn read_request_value(take: &mut Take<'_, '_>) -> Option<RequestValue> {
         take.report.add(take.path, None, message);
     }
     Some(RequestValue {
-        header: header?,
+        place: place?,
         min,
         max: max.max(min),
     })

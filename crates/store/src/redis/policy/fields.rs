@@ -17,6 +17,8 @@ pub(super) struct Fields {
     pub(super) deleted: bool,
     limits: String,
     generations: BTreeMap<String, u64>,
+    /// The generations of the latest resets.
+    resets: BTreeMap<String, u64>,
 }
 
 impl Fields {
@@ -27,23 +29,28 @@ impl Fields {
             return Ok(None);
         }
         check_format(fields.get("format").map(String::as_str))?;
-        let generations = fields
-            .iter()
-            .filter_map(|(name, number)| Some((name.strip_prefix("g:")?, number)))
-            .map(|(limit, number)| Ok((limit.to_owned(), value::number(number)?)))
-            .collect::<Result<_, StoreError>>()?;
+        let by_limit = |prefix: &str| {
+            let of = fields.iter();
+            of.filter_map(|(name, number)| Some((name.strip_prefix(prefix)?, number)))
+                .map(|(limit, number)| Ok((limit.to_owned(), value::number(number)?)))
+                .collect::<Result<BTreeMap<_, _>, StoreError>>()
+        };
+        let (generations, resets) = (by_limit("g:")?, by_limit("r:")?);
         Ok(Some(Self {
             revision: revision(fields.get("revision"), fields.get("digest"))?,
             deleted: fields.contains_key("deleted"),
             limits: fields.remove("limits").unwrap_or_default(),
             generations,
+            resets,
         }))
     }
 
     /// The limits, validated, without overrides.
     pub(super) fn into_policy(self, domain: &Name) -> Result<Policy, StoreError> {
         record::Document::parse(&self.limits)
-            .and_then(|document| document.into_policy(domain, self.revision, &self.generations))
+            .and_then(|document| {
+                document.into_policy(domain, self.revision, &self.generations, &self.resets)
+            })
             .map_err(corrupt)
     }
 }

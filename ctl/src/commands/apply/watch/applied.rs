@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use policy::{Limit, Name, Node, Pause, Policy};
+use policy::{Exemption, Limit, Name, Node, Pause, Policy};
 use serde::{Deserialize, Serialize};
 
 use crate::session::sort_overrides;
@@ -12,12 +12,15 @@ use crate::session::sort_overrides;
 /// The format of the record; another one is read as no record.
 const FORMAT: u32 = 1;
 
-/// A digest of each limit of a file, overrides included, and of what the file says of the domain.
+/// A digest of each limit of a file, overrides included, of each exemption, and of what the file says of the domain.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Applied {
     format: u32,
     domain: String,
     limits: BTreeMap<String, String>,
+    /// Of each exemption. Records of earlier versions have none.
+    #[serde(default)]
+    exempt: BTreeMap<String, String>,
 }
 
 impl Applied {
@@ -30,6 +33,9 @@ impl Applied {
             format: FORMAT,
             domain: digest(&file.paused.map_or_else(|| Node::text(""), Pause::to_node)),
             limits: file.limits.iter().map(limit).collect(),
+            exempt: { file.exempt.iter() }
+                .map(|exemption| (exemption.name.to_string(), digest(&exemption.to_node())))
+                .collect(),
         }
     }
 
@@ -76,10 +82,34 @@ impl Applied {
         let others =
             others.filter(|limit| !(new.has(&limit.name) || prune && self.has(&limit.name)));
         target.limits = of_file.chain(others.cloned()).collect();
+        target.exempt = self.exempt_target(file, new, live.map_or(&[], |live| &live.exempt), prune);
         if self.domain == new.domain {
             target.paused = live.and_then(|live| live.paused);
         }
         target
+    }
+
+    /// As [`Self::target`], of exemptions.
+    fn exempt_target(
+        &self,
+        file: &Policy,
+        new: &Self,
+        live: &[Exemption],
+        prune: bool,
+    ) -> Vec<Exemption> {
+        let of_file = file.exempt.iter().filter_map(|wanted| {
+            let name = wanted.name.as_str();
+            let applied = self.exempt.get(name);
+            if applied.is_some() && applied == new.exempt.get(name) {
+                live.iter().find(|live| live.name == wanted.name).cloned()
+            } else {
+                Some(wanted.clone())
+            }
+        });
+        let goes =
+            |name: &str| new.exempt.contains_key(name) || prune && self.exempt.contains_key(name);
+        let others = live.iter().filter(|live| !goes(live.name.as_str()));
+        of_file.chain(others.cloned()).collect()
     }
 }
 
@@ -138,6 +168,35 @@ mod tests {
         assert_eq!(target(before, after, live, true), [own]);
         let b = "{name: b, rate: 1/s}";
         assert_eq!(target(before, after, live, false), [b, own]);
+    }
+
+    #[test]
+    fn exemptions_are_taken_from_the_file_as_limits_are() {
+        let policy = |exempt: &str| policy(&format!("exempt: [{exempt}]\nlimits: []"));
+        let [x, y, z] = ["x", "y", "z"].map(|path| format!("match: {{path: /{path}}}}}"));
+        let before = policy(&format!(
+            "{{name: a, {x}, {{name: b, {x}, {{name: gone, {x}"
+        ));
+        let file = policy(&format!("{{name: a, {x}, {{name: b, {y}"));
+        let live = policy(&format!(
+            "{{name: a, {z}, {{name: b, {z}, {{name: gone, {z}, {{name: own, {z}"
+        ));
+        let of = |prune| {
+            let target =
+                Applied::of(&before).target(&file, &Applied::of(&file), Some(&live), prune);
+            let lines = target.exempt.iter().map(|one| one.to_node().to_yaml_line());
+            lines.collect::<Vec<_>>().join(" ")
+        };
+        let one = |name: &str, path: &str| format!("{{name: {name}, match: {{path: /{path}}}}}");
+        let pruned = [one("a", "z"), one("b", "y"), one("own", "z")];
+        assert_eq!(of(true), pruned.join(" "));
+        let kept = [
+            one("a", "z"),
+            one("b", "y"),
+            one("gone", "z"),
+            one("own", "z"),
+        ];
+        assert_eq!(of(false), kept.join(" "));
     }
 
     #[test]

@@ -183,6 +183,7 @@ fn policy_of(active: &Active) -> Policy {
         domain: compiled.domain().clone(),
         revision: compiled.revision().clone(),
         paused: compiled.paused(),
+        exempt: compiled.exemptions().to_vec(),
         limits: compiled.limits().to_vec(),
     }
 }

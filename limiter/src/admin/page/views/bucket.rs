@@ -1,7 +1,7 @@
 //! One bucket in full.
 
 use hyper::StatusCode;
-use insight::{bucket::display, duration};
+use insight::{Window, bucket::display, duration};
 use maud::{Markup, html};
 use policy::{OverrideQuota, format_timestamp};
 use store::Inspection;
@@ -78,6 +78,16 @@ fn retry(allowed: bool, retry_after_ms: Option<u64>) -> String {
     }
 }
 
+/// The calendar window that the bucket counts in, by its own zone.
+fn window(bucket: &Bucket, now_ms: u64) -> Option<Window> {
+    let quota = match bucket.in_force.as_ref().map(|found| &found.quota) {
+        None => &bucket.limit.quota,
+        Some(OverrideQuota::Quota { quota, .. }) => quota,
+        Some(OverrideQuota::Unlimited) => return None,
+    };
+    Window::of(quota, now_ms)
+}
+
 fn rest(bucket: &Bucket, found: &Inspection) -> Markup {
     html! {
         section {
@@ -92,6 +102,9 @@ fn rest(bucket: &Bucket, found: &Inspection) -> Markup {
                         }
                         @if let Some(until) = found.until_ms { ", until " (format_timestamp(until)) }
                     }
+                }
+                @if let Some(window) = window(bucket, found.now_ms) {
+                    dt { "window now" } dd { (window) }
                 }
                 dt { "key in the store" } dd { code { (parts::value(&found.key)) } }
                 dt { "slot" } dd { (found.slot) }

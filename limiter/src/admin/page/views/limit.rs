@@ -1,7 +1,7 @@
 //! One limit: its fields, its rates, its busy buckets, and a form that leads to one bucket.
 
 use hyper::StatusCode;
-use insight::limit::plain;
+use insight::{Window, limit::plain};
 use maud::{Markup, html};
 use policy::{Limit, Node, Scope, Value};
 use protocol::Outcome;
@@ -61,7 +61,7 @@ fn found(
         (parts::store_away(shared))
         (parts::stale(activity))
         div.pair {
-            section { h2 { "Settings" } (settings(limit)) }
+            section { h2 { "Settings" } (settings(shared, limit)) }
             section { h2 { "Last 10 seconds" } (rates(seen, decided)) }
         }
         section {
@@ -79,7 +79,7 @@ fn found(
     }
 }
 
-fn settings(limit: &Limit) -> Markup {
+fn settings(shared: &Shared, limit: &Limit) -> Markup {
     let node = limit.to_node_without_overrides();
     let fields = match &node.value {
         Value::Map(entries) => entries.as_slice(),
@@ -93,6 +93,9 @@ fn settings(limit: &Limit) -> Markup {
             @for entry in shown {
                 dt { (entry.key) }
                 dd { (field(&entry.value)) }
+            }
+            @if let Some(window) = Window::of(&limit.quota, shared.now_ms) {
+                dt { "window now" } dd { (window) }
             }
             dt { "generation" } dd { (limit.generation) }
         }

@@ -1,0 +1,214 @@
+//! Bodies of requests, read where a number in them says what is reserved. The request waits for its
+//! body, for a second at most; then it is decided as if the body said nothing.
+
+use std::rc::Rc;
+
+use policy::Pointer;
+
+use super::body_reader::{BodyReader, Format};
+use crate::{
+    active_policy::ActivePolicy,
+    host::Host,
+    request::{ByStream, LimitCheck, Request, Stream},
+    time::Now,
+    worker::{HOLDING_MS, StreamId, Worker},
+};
+
+/// How long a request waits for its body, in milliseconds.
+const PATIENCE_MS: u64 = 1_000;
+
+/// A body at the host, while it passes.
+pub trait Body {
+    /// So many bytes of the chunk that passes; `None`: they cannot be read.
+    fn bytes(&self, from: usize, len: usize) -> Option<Vec<u8>>;
+}
+
+/// What a request's body is needed for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BodyNeed {
+    /// Nothing: it passes with the request.
+    None,
+    /// Nothing, but the request is not decided yet: the body waits.
+    Waits,
+    /// It is read: the host passes its chunks to [`Worker::on_request_body`].
+    Reads,
+    /// It was read: the host calls [`Worker::on_request_read`].
+    Read,
+}
+
+/// The body of one request.
+#[derive(Debug)]
+pub(crate) struct RequestBody {
+    policy: Rc<ActivePolicy>,
+    /// The limits that it says something of, by their positions in the policy.
+    limits: Vec<usize>,
+    reader: BodyReader,
+    /// Whether it ended, and all of it was read.
+    ended: bool,
+}
+
+impl RequestBody {
+    /// The number at a pointer.
+    pub(crate) fn number(&self, pointer: &Pointer) -> Option<u64> {
+        let at = self.pointers().iter().position(|of| *of == pointer)?;
+        let whole = self.ended && self.reader.is_whole(true);
+        self.reader.found(at).filter(|_| whole)
+    }
+
+    fn pointers(&self) -> Vec<&Pointer> {
+        pointers(&self.policy, &self.limits).collect()
+    }
+}
+
+fn pointers<'p>(policy: &'p ActivePolicy, limits: &[usize]) -> impl Iterator<Item = &'p Pointer> {
+    let limits = limits.iter().filter_map(|at| policy.compiled.limit(*at));
+    let prices = limits.filter_map(|limit| limit.response_price());
+    prices.flat_map(|price| price.reserve.pointers())
+}
+
+/// Requests that wait for their bodies.
+#[derive(Debug, Default)]
+pub(crate) struct RequestBodies {
+    bodies: ByStream<Box<RequestBody>>,
+    /// Until when each of them waits, in the order in which they came.
+    until: Vec<(u64, StreamId)>,
+}
+
+impl RequestBodies {
+    /// When the next request has waited long enough; `u64::MAX`: none waits.
+    pub(crate) fn next_us(&self) -> u64 {
+        self.until
+            .first()
+            .map_or(u64::MAX, |(until_us, _)| *until_us)
+    }
+
+    /// The requests that have waited long enough.
+    pub(crate) fn late(&self, now: Now) -> impl Iterator<Item = StreamId> {
+        let late = self.until.iter();
+        late.take_while(move |(until_us, _)| now.reached(*until_us))
+            .map(|(_, stream)| *stream)
+    }
+
+    /// A request does not wait any more.
+    pub(crate) fn take(&mut self, stream: StreamId) -> Option<Box<RequestBody>> {
+        let body = self.bodies.remove(stream)?;
+        self.until.retain(|(_, of)| *of != stream);
+        Some(body)
+    }
+}
+
+impl Worker {
+    /// What the body of a request is needed for, before any of it has come.
+    pub fn body_need(&self, stream: StreamId) -> BodyNeed {
+        match self.requests.streams.get(stream) {
+            Some(Stream::Body) => BodyNeed::Reads,
+            Some(Stream::Waiting | Stream::Held) => BodyNeed::Waits,
+            Some(Stream::Passed(_)) | None => BodyNeed::None,
+        }
+    }
+
+    /// A chunk of so many bytes of a request's body came; `ended`: it is the last.
+    pub fn on_request_body(
+        &mut self,
+        stream: StreamId,
+        size: usize,
+        ended: bool,
+        body: &impl Body,
+    ) -> BodyNeed {
+        let Some(of) = self.requests.bodies.bodies.get_mut(stream) else {
+            return self.body_need(stream);
+        };
+        let RequestBody {
+            policy,
+            limits,
+            reader,
+            ..
+        } = &mut **of;
+        let pointers: Vec<&Pointer> = pointers(policy, limits).collect();
+        reader.read_chunk(&pointers, size, |from, len| body.bytes(from, len));
+        of.ended = ended;
+        let max = self.config.request_body_max.unwrap_or(0);
+        if ended || of.reader.bytes() > max {
+            return BodyNeed::Read;
+        }
+        BodyNeed::Reads
+    }
+
+    /// A request's body was read as far as it is going to be. What follows is as for
+    /// [`Worker::on_request`].
+    pub fn on_request_read(
+        &mut self,
+        host: &impl Host,
+        now: Now,
+        stream: StreamId,
+        request: &impl Request,
+    ) {
+        let Some(body) = self.requests.bodies.take(stream) else {
+            return;
+        };
+        self.requests.streams.remove(stream);
+        self.decide(host, now, stream, request, Some(&*body));
+        self.send_soon(host, now);
+    }
+
+    /// Whether a request has to wait for its body, which says what it reserves; then it does.
+    pub(crate) fn reads_body(
+        &mut self,
+        now: Now,
+        stream: StreamId,
+        policy: &Rc<ActivePolicy>,
+        limit_checks: &[LimitCheck],
+        request: &impl Request,
+    ) -> bool {
+        let Some(max) = self.config.request_body_max else {
+            return false;
+        };
+        let limits = limit_checks.iter().map(|check| check.at);
+        let limits = limits.filter(|at| pointers(policy, &[*at]).next().is_some());
+        let limits: Vec<usize> = limits.collect();
+        if limits.is_empty() || !is_readable(request, max) {
+            return false;
+        }
+        // Not the permits of queues: slow bodies must not take those.
+        let waiting = &mut self.requests.bodies;
+        if waiting.until.len() >= self.config.hold_max {
+            return false;
+        }
+        let found: Vec<&Pointer> = pointers(policy, &limits).collect();
+        let reader = BodyReader::new(Format::Json, &found);
+        let until_us = now.after_ms(PATIENCE_MS);
+        let body = RequestBody {
+            policy: Rc::clone(policy),
+            limits,
+            reader,
+            ended: false,
+        };
+        waiting.bodies.insert(stream, Box::new(body));
+        waiting.until.push((until_us, stream));
+        self.requests.streams.insert(stream, Stream::Body);
+        self.ticks.by(now, until_us, HOLDING_MS);
+        true
+    }
+}
+
+/// Whether a body follows that is JSON of at most so many bytes, and that the client sends without
+/// waiting for the service.
+fn is_readable(request: &impl Request, max: u64) -> bool {
+    let short = request
+        .header("content-length")
+        .is_none_or(|length| policy::whole_number(length).is_some_and(|length| length <= max));
+    let (media_type, coding) = (
+        request.header("content-type"),
+        request.header("content-encoding"),
+    );
+    // Envoy answers `expect: 100-continue` itself and removes it, unless it is configured not to.
+    let waits = ["upgrade", "expect"]
+        .iter()
+        .any(|name| request.header(name).is_some());
+    let connect = request.header(":method") == Some(b"CONNECT");
+    request.has_body()
+        && short
+        && !waits
+        && !connect
+        && Format::of(media_type, coding) == Format::Json
+}

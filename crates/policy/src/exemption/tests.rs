@@ -1,0 +1,198 @@
+use std::fmt::Write;
+
+use proptest::{prelude::*, sample::select};
+
+use crate::{Compiled, Descriptor, Policy, Problems, SEVERAL};
+
+fn read(exempt: &str) -> Result<Policy, Problems> {
+    let limits = "limits: [{name: all, rate: 1/s}, {name: own, match: {path: /own}, rate: 1/s}]";
+    let file = format!("domain: shop\nexempt: {exempt}\n{limits}\n");
+    Policy::from_yaml("limits.yaml", file.as_bytes())
+}
+
+fn compiled(exempt: &str) -> Compiled {
+    Compiled::new(read(exempt).unwrap_or_else(|problems| panic!("{problems}")))
+}
+
+fn request(entries: &[(&str, &[u8])]) -> Descriptor {
+    let entries = entries.iter();
+    entries
+        .map(|(key, value)| (key.parse().unwrap(), value.to_vec()))
+        .collect()
+}
+
+/// The exemption of a request; without one, the limits apply.
+fn exempts(compiled: &Compiled, entries: &[(&str, &[u8])]) -> Option<String> {
+    let request = request(entries);
+    let found = compiled.exemption(&request);
+    assert_eq!(found.is_some(), compiled.matching(&request, 0).is_empty());
+    let values: Vec<Option<&[u8]>> = (compiled.needed_keys().iter())
+        .map(|key| crate::Entries::get(&request, key.as_str()))
+        .collect();
+    assert_eq!(found, compiled.exemption_of_values(&values));
+    found.map(|exemption| exemption.name.to_string())
+}
+
+#[test]
+fn no_limit_applies_to_what_an_exemption_matches() {
+    let compiled = compiled(
+        "[{name: health, match: {path: [/healthz, /own], method: GET}}, \
+          {name: internal, match: {remote_address: \"cidr:10.0.0.0/8\"}}]",
+    );
+    let of = |entries: &[(&str, &[u8])]| exempts(&compiled, entries);
+    let health = Some("health".to_owned());
+    assert_eq!(of(&[("path", b"/healthz"), ("method", b"GET")]), health);
+    assert_eq!(of(&[("path", b"/own"), ("method", b"GET")]), health);
+    assert_eq!(of(&[("path", b"/healthz"), ("method", b"POST")]), None);
+    assert_eq!(of(&[("path", b"/healthz/x"), ("method", b"GET")]), None);
+    let internal = Some("internal".to_owned());
+    assert_eq!(of(&[("remote_address", b"10.1.2.3")]), internal);
+    assert_eq!(of(&[("remote_address", b"11.1.2.3")]), None);
+    assert_eq!(of(&[]), None);
+}
+
+#[test]
+fn what_is_not_certain_is_not_exempt() {
+    let compiled = compiled(
+        "[{name: text, match: {tier: gold}}, {name: any, match: {key: \"*\"}}, \
+          {name: not, match: {plan: \"!free\"}}, {name: re, match: {path: \"re:/x+\"}}, \
+          {name: not-re, match: {agent: \"!re:bot.*\"}}]",
+    );
+    let of = |key: &str, value: &[u8]| exempts(&compiled, &[(key, value)]);
+    let long = [&b"/"[..], &[b'x'; 8192]].concat();
+    for (key, value, name) in [
+        ("tier", &b"gold"[..], Some("text")),
+        ("key", b"k", Some("any")),
+        ("plan", b"paid", Some("not")),
+        ("plan", b"free", None),
+        ("path", b"/xx", Some("re")),
+        ("agent", b"curl", Some("not-re")),
+        // Too long to be searched.
+        ("path", &long, None),
+        ("agent", &long, None),
+    ] {
+        assert_eq!(of(key, value).as_deref(), name, "{key}");
+    }
+    // Several values, of which a service takes one; and none, which only a negation would allow.
+    for key in ["tier", "key", "plan", "path", "agent"] {
+        assert_eq!(of(key, SEVERAL), None, "{key}");
+    }
+    assert_eq!(exempts(&compiled, &[]), None);
+    // Another entry with several values changes nothing.
+    let both: &[(&str, &[u8])] = &[("path", SEVERAL), ("tier", b"gold")];
+    assert_eq!(exempts(&compiled, both).as_deref(), Some("text"));
+}
+
+#[test]
+fn problems_are_named_and_placed() {
+    let entries = (0..129).fold(String::new(), |mut text, n| {
+        write!(text, "{{name: x{n}, match: {{e{n}: a}}}}, ").unwrap();
+        text
+    });
+    for (exempt, problem) in [
+        ("[{name: a}]", "exempt[0]: an exemption needs a `match`"),
+        (
+            "[{name: a, match: {}}]",
+            "exempt[0]: an exemption needs a `match`",
+        ),
+        (
+            "[{match: {path: /x}}]",
+            "exempt[0]: an exemption needs a `name`",
+        ),
+        (
+            "[{name: a, match: {path: \"re:(\"}}]",
+            "exempt[0].match.path: expected a pattern",
+        ),
+        (
+            "[{name: a, match: {path: /x}}, {name: a, match: {path: /y}}]",
+            "exempt[1].name: a second exemption `a`",
+        ),
+        (
+            "[{name: a, mtach: {path: /x}}]",
+            "exempt[0].mtach: unknown field",
+        ),
+        ("yes", "exempt: expected a list of exemptions"),
+        (
+            &format!("[{entries}]"),
+            "the domain's limits and exemptions name more than 128 different entries",
+        ),
+    ] {
+        let problems = read(exempt).unwrap_err().to_string();
+        assert!(problems.contains(problem), "{problems}");
+    }
+    let many = "{name: a, match: {path: /x}}, ".repeat(1001);
+    let problems = read(&format!("[{many}]")).unwrap_err().to_string();
+    assert!(problems.contains("more than 1000 exemptions"), "{problems}");
+}
+
+#[test]
+fn exemptions_are_written_as_they_were_read() {
+    let policy = read("[{name: a, match: {path: [/x, \"!/y\"], method: GET}}]").unwrap();
+    let again = Policy::from_node(&policy.to_node()).unwrap();
+    assert_eq!(again.exempt, policy.exempt);
+    let stored = Policy::from_record_node(&policy.to_record()).unwrap();
+    assert_eq!(stored.exempt, policy.exempt);
+}
+
+#[test]
+fn an_edit_puts_an_exemption_in_the_place_of_its_name() {
+    let policy = read("[{name: a, match: {path: /x}}]").unwrap();
+    let of = |exempt: &str| read(exempt).unwrap().exempt.remove(0);
+    let changed = policy
+        .with_exemption(of("[{name: a, match: {path: /y}}]"))
+        .and_then(|policy| policy.with_exemption(of("[{name: b, match: {path: /z}}]")));
+    let both = read("[{name: a, match: {path: /y}}, {name: b, match: {path: /z}}]").unwrap();
+    assert_eq!(changed.unwrap().exempt, both.exempt);
+}
+
+#[test]
+fn an_edit_of_exemptions_alone_is_not_caught_up_with_the_old_ones() {
+    let before = compiled("[{name: a, match: {path: /x}}]");
+    let after = read("[{name: a, match: {path: /y}}]").unwrap();
+    let after = before.caught_up(after, []).unwrap();
+    assert_eq!(exempts(&after, &[("path", b"/x")]), None);
+    assert_eq!(exempts(&after, &[("path", b"/y")]).as_deref(), Some("a"));
+}
+
+#[test]
+fn a_snapshot_has_them_and_one_that_is_not_read_leaves_its_requests_to_the_limiter() {
+    let compiled = compiled("[{name: a, match: {path: /x}}, {name: b, match: {path: /y}}]");
+    let json = serde_json::to_string(&compiled.to_snapshot(0)).unwrap();
+    let read = |json: &str| Compiled::from_snapshot(json.as_bytes()).unwrap();
+    let same = read(&json);
+    assert_eq!(same.exemptions(), compiled.exemptions());
+    assert_eq!(exempts(&same, &[("path", b"/x")]).as_deref(), Some("a"));
+    // Earlier filters read limits of level 1 only, and leave others to the limiter.
+    assert!(
+        json.contains("\"level\":2") && !json.contains("\"level\":1"),
+        "{json}"
+    );
+    let newer = read(&json.replace("{\"name\":\"b\"", "{\"until\":1,\"name\":\"b\""));
+    assert_eq!(exempts(&newer, &[("path", b"/x")]).as_deref(), Some("a"));
+    assert_eq!(exempts(&newer, &[("path", b"/y")]), None);
+    let opaque = &newer.opaque()[0];
+    assert!(opaque.may_match(&request(&[("path", b"/y")])));
+    assert!(!opaque.may_match(&request(&[("path", b"/x")])));
+}
+
+proptest! {
+    /// The index finds what trying each in turn finds.
+    #[test]
+    fn the_first_that_matches_is_found(
+        patterns in prop::collection::vec(select(vec![
+            "/a", "/b", "/a/**", "/a/*", "!/a", "*", "i:/A", "re:/[ab]", "/c",
+        ]), 1..12),
+        path in select(vec!["/a", "/A", "/b", "/a/b", "/a/b/c", "/c", "/d"]),
+    ) {
+        let mut exempt = String::new();
+        for (n, pattern) in patterns.iter().enumerate() {
+            write!(exempt, "{{name: e{n}, match: {{path: \"{pattern}\"}}}}, ").unwrap();
+        }
+        let compiled = compiled(&format!("[{exempt}]"));
+        let expected = compiled.exemptions().iter().find(|found| {
+            found.matchers.iter().all(|matcher| matcher.holds_surely(Some(path.as_bytes())))
+        });
+        let found = exempts(&compiled, &[("path", path.as_bytes())]);
+        prop_assert_eq!(found, expected.map(|found| found.name.to_string()));
+    }
+}

@@ -1,0 +1,190 @@
+//! Slots of requests in flight that the store has lost, while their limit is edited.
+
+use std::{sync::Arc, time::Duration};
+
+use algorithms::{Missing, SlotAct};
+use anyhow::{Context, Result};
+use harness::Engine;
+use policy::{Compiled, SlotId};
+use protocol::{Check, Free, Slot};
+use store::{Change, CheckError, LimitOf, ResetScope, Store};
+
+use crate::{
+    given::{by, check, current, name, policy, publish, read, request, write},
+    on_every_store,
+    servers::Server,
+};
+
+type Shared = Arc<dyn Store>;
+
+on_every_store!(a_lost_slot_is_entered_again_through_edits_and_not_after_a_reset,);
+
+const TWO_AT_ONCE: &str =
+    "  - {name: in-flight, per: [user], algorithm: concurrency, limit: 2, slot_ttl: 100ms}\n";
+
+fn taking(secret: u64) -> Check {
+    Check {
+        slot: Some(SlotId::new(1_763_000_000, 9, secret)),
+        ..request(&[("user", "alice")])
+    }
+}
+
+fn acting(act: SlotAct, slot: Slot) -> Check {
+    let free = Free {
+        limit: name("in-flight"),
+        slot,
+        units: act as u64,
+    };
+    Check {
+        cost: 0,
+        free: vec![free],
+        ..request(&[("user", "alice")])
+    }
+}
+
+async fn take(store: &Shared, policy: &Compiled, secret: u64) -> Result<Slot> {
+    let answer = check(store, policy, &taking(secret)).await?;
+    answer.limits[0].slot.context("a slot")
+}
+
+/// Renews a slot; whether it was gone.
+async fn is_missing(store: &Shared, policy: &Compiled, slot: Slot) -> Result<bool> {
+    let answer = check(store, policy, &acting(SlotAct::Renew, slot)).await?;
+    let bits = answer.limits[0].slot;
+    Ok(bits.is_some_and(|bits| Missing::of(bits.start_ms, bits.parts).contains(0)))
+}
+
+/// Enters a slot; how many of two are left then.
+async fn left_after_entering(store: &Shared, policy: &Compiled, slot: Slot) -> Result<u64> {
+    let answer = check(store, policy, &acting(SlotAct::Enter, slot)).await?;
+    Ok(answer.limits[0].remaining)
+}
+
+/// Waits until the slots of one user are gone.
+async fn lapse(store: &Shared, policy: &Compiled) -> Result<()> {
+    let gone = async || {
+        let alice = [Some(b"alice".to_vec())];
+        let seen = store.inspect(policy, &name("in-flight"), &alice, 1).await?;
+        anyhow::Ok(seen.answer.remaining == 2)
+    };
+    let started = std::time::Instant::now();
+    while !gone().await? {
+        anyhow::ensure!(started.elapsed() < Duration::from_secs(10), "it expires");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    Ok(())
+}
+
+async fn a_lost_slot_is_entered_again_through_edits_and_not_after_a_reset(
+    store: Shared,
+) -> Result<()> {
+    let first = publish(&store, &policy(TWO_AT_ONCE)).await?;
+    let slot = take(&store, &first, 1).await?;
+    let base = read(&store).await?;
+    let change = Change::Override {
+        limit: &name("in-flight"),
+        values: &[Some(b"bob".to_vec())],
+        to: Some(&unlimited(&first)),
+    };
+    write(&store, &base, change).await?;
+    let overridden = current(&store).await?;
+    lapse(&store, &overridden).await?;
+    assert!(is_missing(&store, &overridden, slot).await?);
+    assert_eq!(left_after_entering(&store, &overridden, slot).await?, 1);
+    let edited = TWO_AT_ONCE.replace("100ms", "200ms");
+    let edited = publish(&store, &policy(&edited)).await?;
+    lapse(&store, &edited).await?;
+    assert_eq!(left_after_entering(&store, &edited, slot).await?, 1);
+
+    let of = LimitOf {
+        domain: edited.domain(),
+        limit: &edited.limits()[0],
+    };
+    store.reset(&of, ResetScope::All, &by("ann")).await?;
+    let reset = current(&store).await?;
+    assert_eq!(left_after_entering(&store, &reset, slot).await?, 2);
+    // Later edits do not end that, nor does one concern what came after it.
+    let again = publish(&store, &policy(TWO_AT_ONCE)).await?;
+    assert_eq!(left_after_entering(&store, &again, slot).await?, 2);
+    let later = take(&store, &again, 2).await?;
+    lapse(&store, &again).await?;
+    assert_eq!(left_after_entering(&store, &again, later).await?, 1);
+    // A limit of the same name that is made anew is another.
+    publish(&store, &policy("  - {name: other, rate: 1/s}\n")).await?;
+    let anew = publish(&store, &policy(TWO_AT_ONCE)).await?;
+    assert_eq!(anew.limits()[0].reset_generation, 0);
+    Ok(())
+}
+
+fn unlimited(policy: &Compiled) -> policy::Override {
+    let json = "{\"values\":{\"user\":\"bob\"},\"unlimited\":true}";
+    let node = serde_json::from_str(json).expect("JSON");
+    let limit = &policy.limits()[0];
+    limit.read_override(&node).expect("an override")
+}
+
+/// The bucket is emptied before the limits say so. Until a limiter has read those, it enters nothing there.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
+async fn a_bucket_that_was_reset_refuses_limiters_with_older_limits() -> Result<()> {
+    let server = Server::start(Engine::Redis).await?;
+    let store = server.store()?;
+    let before = publish(&store, &policy(TWO_AT_ONCE)).await?;
+    let slot = take(&store, &before, 1).await?;
+    let alice = [Some(b"alice".to_vec())];
+    let limit = name("in-flight");
+    let key = store.inspect(&before, &limit, &alice, 1).await?.key;
+    let of = LimitOf {
+        domain: before.domain(),
+        limit: &before.limits()[0],
+    };
+    let scope = ResetScope::Bucket(&alice);
+    store.reset(&of, scope, &by("ann")).await?;
+    let stored: Vec<String> = server.ask(&["ZRANGE", &key, "0", "-1"]).await?;
+    assert_eq!(stored, ["t", "g"], "marks alone");
+    let lives_ms: i64 = server.ask(&["PTTL", &key]).await?;
+    assert!((30_000..=60_000).contains(&lives_ms), "{lives_ms}");
+    let refused = check(&store, &before, &acting(SlotAct::Enter, slot)).await;
+    assert_eq!(refused, Err(CheckError::Stale));
+    let after = current(&store).await?;
+    assert_eq!(left_after_entering(&store, &after, slot).await?, 2);
+    take(&store, &after, 2).await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
+async fn no_slot_is_entered_beyond_two_hundred_thousand() -> Result<()> {
+    const HELD_MAX: usize = 200_000;
+    let server = Server::start(Engine::Redis).await?;
+    let store = server.store()?;
+    let limits = TWO_AT_ONCE.replace("100ms", "1h");
+    let limits = publish(&store, &policy(&limits)).await?;
+    let [first, second] = [1, 2].map(|n| take(&store, &limits, n));
+    let (first, second) = (first.await?, second.await?);
+    check(&store, &limits, &acting(SlotAct::Free, second)).await?;
+    let (limit, alice) = (name("in-flight"), [Some(b"alice".to_vec())]);
+    let seen = store.inspect(&limits, &limit, &alice, 1).await?;
+    let expiry = (seen.now_ms + 1_000_000).to_string();
+    let names: Vec<String> = (1..HELD_MAX).map(|n| format!("9:{n}:3600000")).collect();
+    for names in names.chunks(10_000) {
+        let mut words = vec!["ZADD", &seen.key];
+        words.extend(names.iter().flat_map(|name| [expiry.as_str(), name]));
+        server.command(&words).await?;
+    }
+    let held = async || {
+        let marked: usize = server.ask(&["ZCARD", &seen.key]).await?;
+        anyhow::Ok(marked - 2)
+    };
+    assert_eq!(held().await?, HELD_MAX);
+    // One that is there already lives on, and one is entered in the place of another.
+    for slot in [second, first] {
+        check(&store, &limits, &acting(SlotAct::Enter, slot)).await?;
+        assert_eq!(held().await?, HELD_MAX);
+    }
+    assert!(is_missing(&store, &limits, second).await?);
+    check(&store, &limits, &acting(SlotAct::Free, first)).await?;
+    check(&store, &limits, &acting(SlotAct::Enter, second)).await?;
+    assert_eq!(held().await?, HELD_MAX);
+    Ok(())
+}

@@ -1,0 +1,229 @@
+//! The pairs of docs/cookbook.md through real Envoy and Redis: providers of language models as they answer,
+//! logins, budgets and plans.
+
+use harness::Request;
+use serde_json::{Value, json};
+
+use crate::{
+    response_costs::{Act, JSON, Service, chunked, plain, serve_from, wait_for},
+    stage::{Stage, limits, statuses},
+};
+
+const PAGE: &str = include_str!("../../../docs/cookbook.md");
+
+/// The page's pair whose domain is this: descriptors, and limits.
+fn pair(domain: &str) -> (Value, Vec<String>) {
+    let blocks = |language: &str| {
+        let fence = format!("```{language}\n");
+        let parts: Vec<&str> = PAGE.split(fence.as_str()).skip(1).collect();
+        let blocks = parts
+            .into_iter()
+            .map(|part| part.split("```").next().unwrap());
+        blocks.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let configs = blocks("json");
+    let configs = configs
+        .iter()
+        .map(|text| serde_json::from_str::<Value>(text).unwrap());
+    let files = blocks("yaml");
+    let files = files
+        .iter()
+        .map(|text| serde_saphyr::from_str::<Value>(text).unwrap());
+    let (config, file) = configs
+        .zip(files)
+        .find(|(config, _)| config["domain"] == domain)
+        .unwrap();
+    let items = file["limits"].as_array().unwrap().iter();
+    (
+        config["descriptors"].clone(),
+        items.map(Value::to_string).collect(),
+    )
+}
+
+/// The pair in front of a service.
+async fn stage(domain: &str, service: &Service) -> Stage {
+    let (descriptors, items) = pair(domain);
+    let items: Vec<&str> = items.iter().map(String::as_str).collect();
+    let port = service.port;
+    limits(&items)
+        .filter(move |config| config["descriptors"] = descriptors.clone())
+        .config(move |config| {
+            let config = serve_from(config, port, false);
+            config
+                .http_filters(|filters| filters.insert(0, claims()))
+                .unwrap()
+        })
+        .may_use(port)
+        .start()
+        .await
+}
+
+/// Writes the claim that Envoy's JWT filter would.
+fn claims() -> Value {
+    let code = "function envoy_on_request(handle)\n\
+        local plan = handle:headers():get('x-plan')\n\
+        local data = handle:streamInfo():dynamicMetadata()\n\
+        if plan then data:set('envoy.filters.http.jwt_authn', 'jwt', {plan = plan}) end\n\
+        end";
+    json!({"name": "lua", "typed_config": {
+        "@type": "type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua",
+        "default_source_code": {"inline_string": code}
+    }})
+}
+
+const EVENTS: &str = "content-type: text/event-stream";
+const CHAT: &str = r#"{"id":"chatcmpl-B9MBs8CjcvOU2jLn4n570S5qMJKcT","object":"chat.completion","created":1741569952,"model":"gpt-4.1-2025-04-14","choices":[{"index":0,"message":{"role":"assistant","content":"Hello! How can I assist you today?","refusal":null,"annotations":[]},"logprobs":null,"finish_reason":"stop"}],"usage":{"prompt_tokens":19,"completion_tokens":10,"total_tokens":29,"prompt_tokens_details":{"cached_tokens":0,"audio_tokens":0},"completion_tokens_details":{"reasoning_tokens":0,"audio_tokens":0}},"service_tier":"default"}"#;
+const CHAT_EVENT: &str = "data: {\"id\":\"chatcmpl-123\",\"object\":\"chat.completion.chunk\",\"created\":1694268190,\"model\":\"gpt-4o-mini\",\"system_fingerprint\":\"fp_44709d6fcb\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"Hello\"},\"logprobs\":null,\"finish_reason\":null}],\"usage\":null}\n\n";
+const CHAT_USAGE: &str = "data: {\"id\":\"chatcmpl-123\",\"object\":\"chat.completion.chunk\",\"created\":1694268190,\"model\":\"gpt-4o-mini\",\"system_fingerprint\":\"fp_44709d6fcb\",\"choices\":[],\"usage\":{\"prompt_tokens\":19,\"completion_tokens\":10,\"total_tokens\":29}}\n\n";
+const RESPONSE: &str = r#"{"id":"resp_67ccd2bed1ec8190b14f964abc0542670bb6a6b452d3795b","object":"response","created_at":1741476542,"status":"completed","model":"gpt-4.1-2025-04-14","output":[{"type":"message","id":"msg_67ccd2bf17f0819081ff3bb2cf6508e6","status":"completed","role":"assistant","content":[{"type":"output_text","text":"Hi","annotations":[]}]}],"usage":{"input_tokens":36,"input_tokens_details":{"cached_tokens":0},"output_tokens":12,"output_tokens_details":{"reasoning_tokens":0},"total_tokens":48},"user":null,"metadata":{}}"#;
+const MESSAGE: &str = r#"{"id":"msg_013Zva2CMHLNnXjNJJKqJ2EF","type":"message","role":"assistant","model":"claude-sonnet-4-5","content":[{"type":"text","text":"Hi!"}],"stop_reason":"end_turn","stop_sequence":null,"usage":{"input_tokens":25,"cache_creation_input_tokens":0,"cache_read_input_tokens":0,"output_tokens":15}}"#;
+const MESSAGE_EVENTS: [&str; 6] = [
+    "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"id\":\"msg_1nZdL29xx5MUA1yADyHTEsnR8uuvGzszyY\",\"type\":\"message\",\"role\":\"assistant\",\"content\":[],\"model\":\"claude-sonnet-4-5\",\"stop_reason\":null,\"usage\":{\"input_tokens\":25,\"output_tokens\":1}}}\n\n",
+    "event: content_block_start\ndata: {\"type\":\"content_block_start\",\"index\":0,\"content_block\":{\"type\":\"text\",\"text\":\"\"}}\n\nevent: ping\ndata: {\"type\": \"ping\"}\n\n",
+    "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\"Hello\"}}\n\n",
+    "event: content_block_stop\ndata: {\"type\":\"content_block_stop\",\"index\":0}\n\n",
+    "event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\",\"stop_sequence\":null},\"usage\":{\"output_tokens\":15}}\n\n",
+    "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n",
+];
+const GENERATED: &str = r#"{"candidates":[{"content":{"parts":[{"text":"Hi"}],"role":"model"},"finishReason":"STOP","index":0}],"usageMetadata":{"promptTokenCount":4,"candidatesTokenCount":5,"totalTokenCount":9},"modelVersion":"gemini-2.5-flash"}"#;
+
+fn streamed(events: &[&str]) -> Vec<Act> {
+    let chunks: Vec<Vec<u8>> = events
+        .iter()
+        .map(|event| event.as_bytes().to_vec())
+        .collect();
+    chunked(&[EVENTS], &chunks)
+}
+
+fn whole(status: &str, body: &str) -> Vec<Act> {
+    vec![plain(status, &[JSON], body.as_bytes())]
+}
+
+/// What each answer costs at each limit of the page that applies to its path.
+#[tokio::test]
+async fn tokens_of_each_provider_whole_and_streamed() {
+    let chat: Vec<&str> = [CHAT_EVENT; 20].to_vec();
+    let with_usage = [&chat[..], &[CHAT_USAGE, "data: [DONE]\n\n"]].concat();
+    let without = [&chat[..], &["data: [DONE]\n\n"]].concat();
+    let completed = format!(
+        "event: response.created\ndata: {{\"type\":\"response.created\",\"response\":{{\"id\":\"r\",\"usage\":null}}}}\n\n\
+         event: response.completed\ndata: {{\"type\":\"response.completed\",\"response\":{RESPONSE}}}\n\n"
+    );
+    let first = GENERATED.replace(":9}", ":6}");
+    let generated = format!("data: {first}\r\n\r\ndata: {GENERATED}\r\n\r\n");
+    let bytes: u64 = without.iter().map(|event| event.len() as u64).sum();
+    let (chat, responses, messages) = ("/v1/chat/completions", "/v1/responses", "/v1/messages");
+    let gemini = "/v1beta/models/gemini-2.5-flash:generateContent";
+    let cases = [
+        (chat, whole("200 OK", CHAT), 29, 2),
+        (chat, streamed(&with_usage), 29, 2),
+        (chat, streamed(&without), bytes / 4, 2),
+        (chat, whole("404 Not Found", "{\"error\":{}}"), 0, 2),
+        (chat, whole("500 Oh", ""), 0, 2),
+        (responses, whole("200 OK", RESPONSE), 48, 2),
+        (responses, streamed(&[&completed]), 48, 2),
+        (messages, whole("200 OK", MESSAGE), 100, 1),
+        (messages, streamed(&MESSAGE_EVENTS), 100, 1),
+        (gemini, whole("200 OK", GENERATED), 9, 1),
+        (gemini, streamed(&[&generated]), 9, 1),
+    ];
+    let targets: Vec<&str> = (cases.iter().enumerate())
+        .map(|(n, (path, ..))| format!("{path}?case={n}").leak() as &str)
+        .collect();
+    let acts = cases.iter().map(|(_, acts, ..)| acts.clone());
+    let service = Service::start(targets.iter().copied().zip(acts).collect()).await;
+    let stage = stage("llm", &service).await;
+    let units = async |name: &str| {
+        let name = format!("wasmcustom.rl_costs.{name}");
+        stage.envoy().stat(&name).await.unwrap_or(0)
+    };
+    for (target, (_, _, cost, limits)) in targets.into_iter().zip(cases) {
+        let (reserved, settled) = (units("reserved").await, units("settled").await);
+        stage.get(target, "alice").send().await.unwrap();
+        let what = format!("{target} is settled with {cost}");
+        wait_for(&what, async || {
+            let ended = units("reserved").await > reserved;
+            (ended && units("settled").await - settled == cost * limits).then_some(())
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn five_failed_logins_of_an_account_and_any_number_of_others() {
+    let answers = vec![
+        ("/login?account=eve", vec![plain("401 No", &[], b"")]),
+        ("/login?account=bob", vec![plain("200 OK", &[], b"")]),
+    ];
+    let service = Service::start(answers).await;
+    let stage = stage("logins", &service).await;
+    let login = |account: &str| stage.envoy().post(&format!("/login?account={account}"), "");
+    assert_eq!(
+        statuses(&login("eve"), 7).await,
+        [401, 401, 401, 401, 401, 429, 429]
+    );
+    for _ in 0..12 {
+        let reply = login("bob").send().await.unwrap();
+        assert_eq!(reply.status, 200);
+        wait_for("the login is settled", async || {
+            let shown = stage.inspect(
+                "failed-logins",
+                &["remote_address=127.0.0.1", "account=bob"],
+            );
+            (shown["remaining"] == 5).then_some(())
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn dear_and_cheap_endpoints_have_one_budget() {
+    let paths = ["/export/a", "/search", "/other"];
+    let answers = paths.map(|path| (path, vec![plain("200 OK", &[], b"")]));
+    let service = Service::start(answers.to_vec()).await;
+    let stage = stage("budget", &service).await;
+    let mut before = 10_000;
+    for (path, units) in paths.into_iter().zip([50, 5, 1]) {
+        let reply = stage
+            .envoy()
+            .get(path)
+            .header("x-api-key", "k")
+            .send()
+            .await
+            .unwrap();
+        let left: u64 = reply
+            .header("x-ratelimit-remaining")
+            .unwrap()
+            .parse()
+            .unwrap();
+        // A few units flow back while the test runs.
+        assert!(
+            (before - units..before - units + 5).contains(&left),
+            "{path}: {left}"
+        );
+        before = left;
+    }
+}
+
+#[tokio::test]
+async fn plans_by_a_claim_and_addresses_whatever_the_key() {
+    let service = Service::start(vec![("/x", vec![plain("200 OK", &[], b"")])]).await;
+    let stage = stage("plans", &service).await;
+    let request = |path: &str, plan: &str, key: &str| -> Request {
+        let request = stage.envoy().get(path);
+        request.header("x-plan", plan).header("x-api-key", key)
+    };
+    for (plan, key, limit) in [
+        ("gold", "a", 1000),
+        ("silver", "b", 100),
+        ("gold", "partner", 5000),
+    ] {
+        let reply = request("/x", plan, key).send().await.unwrap();
+        let policy = reply.header("ratelimit-policy").unwrap();
+        assert!(
+            policy.contains(&format!("q={limit};")),
+            "{plan} {key}: {policy}"
+        );
+        assert!(policy.contains("\"per-address\""), "{policy}");
+    }
+}
