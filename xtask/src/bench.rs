@@ -5,12 +5,18 @@
 //! worker. In one part Envoy answers by its fault filter, so that no upstream hides the filter's cost;
 //! in the other a service behind Envoy answers, as in production.
 
+mod costs;
+mod h2c;
+mod in_flight;
+mod instructions;
 mod leases;
 mod limiter;
 mod load;
 mod module;
+mod pairs;
 mod ready;
 mod report;
+mod rls;
 mod setups;
 mod start;
 
@@ -25,15 +31,31 @@ use crate::ui::Ui;
 use crate::wasm;
 use crate::workspace::Workspace;
 
+use h2c::H2c;
 use limiter::LimiterBench;
 use report::{Report, Run, Series};
-use setups::{Bench, Noops, Setup};
+use setups::{Bench, NOOP, NOOP_BEFORE, Noops, Setup};
 
 /// Rounds of `--module`, of some milliseconds each.
 const MODULE_ROUNDS: u64 = 200;
 
+/// Calls of one check each that a limiter has at once.
+const CALLS_AT_ONCE: [u64; 2] = [1, 32];
+
+/// Setups that are also measured with one request at a time.
+const LONE: [&str; 4] = [
+    NOOP,
+    "every request checked",
+    NOOP_BEFORE,
+    "checked, upstream",
+];
+
 /// Arguments of `cargo xtask bench`.
 #[derive(clap::Args)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a flag, and clap says which go together"
+)]
 pub struct Args {
     /// Rounds; every round loads each setup once, with its reference beside it
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u64).range(1..=100))]
@@ -47,9 +69,21 @@ pub struct Args {
     /// Compare leased limits with checked ones instead, for one worker and for two
     #[arg(long, conflicts_with_all = ["json", "connections"])]
     leases: bool,
+    /// Compare Envoy's own rate limit filter with none instead, and its calls with `POST /v1/check`
+    #[arg(long, conflicts_with_all = ["json", "leases", "module", "in_flight"])]
+    rls: bool,
+    /// Compare slots of requests in flight with plain checks instead, by the time they take Redis
+    #[arg(long, conflicts_with_all = ["json", "connections", "leases", "module", "seconds"])]
+    in_flight: bool,
+    /// Compare requests whose responses say what they cost with others instead
+    #[arg(long, conflicts_with_all = ["json", "connections", "leases"])]
+    costs: bool,
     /// Run the filter's module alone instead, in Node, without Envoy
-    #[arg(long, conflicts_with_all = ["json", "connections", "leases", "rounds", "seconds"])]
+    #[arg(long, conflicts_with_all = ["json", "connections", "leases", "costs", "rounds", "seconds"])]
     module: bool,
+    /// Count the instructions of a check in the limiter and in Redis instead, with valgrind
+    #[arg(long, conflicts_with_all = ["json", "connections", "leases", "module", "rls", "in_flight", "costs", "rounds", "seconds"])]
+    instructions: bool,
     /// With --module: modules to compare it with, as of an earlier commit
     #[arg(value_name = "WASM", requires = "module")]
     others: Vec<PathBuf>,
@@ -66,6 +100,14 @@ pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
         let node = tools.node()?;
         return interruptible(module::run(&programs, &node, &args.others, MODULE_ROUNDS));
     }
+    if args.in_flight {
+        print!("{}", interruptible(in_flight::run(programs, args.rounds))?);
+        return Ok(());
+    }
+    if args.instructions {
+        print!("{}", interruptible(instructions::run(&programs))?);
+        return Ok(());
+    }
     let needs = Needs {
         noops: Noops {
             lean: wasm::module(workspace, ui, "lean-filter")?,
@@ -73,8 +115,22 @@ pub fn run(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
         },
         wrk: tools.wrk()?,
     };
+    if args.rls {
+        let load = load::Load::new(
+            needs.wrk,
+            Duration::from_secs(args.seconds),
+            args.connections,
+        )?;
+        print!("{}", interruptible(rls::run(programs, &load, args.rounds))?);
+        return Ok(());
+    }
+    let (rounds, seconds) = (args.rounds, args.seconds);
+    if args.costs {
+        let table = costs::run(&programs, &needs.noops, &needs.wrk, rounds, seconds);
+        print!("{}", interruptible(table)?);
+        return Ok(());
+    }
     if args.leases {
-        let (rounds, seconds) = (args.rounds, args.seconds);
         let table = leases::run(programs, &needs.noops, &needs.wrk, rounds, seconds);
         print!("{}", interruptible(table)?);
         return Ok(());
@@ -158,7 +214,9 @@ async fn measure(
             .push(start::measure(&programs, &needs.noops.lean).await?);
     }
     let bench = Bench::start(programs, &needs.noops).await?;
-    let load = load::Load::new(needs.wrk, Duration::from_secs(seconds), connections)?;
+    let lasts = Duration::from_secs(seconds);
+    let load = load::Load::new(needs.wrk.clone(), lasts, connections)?;
+    let lone = load::Load::new(needs.wrk, lasts, 1)?;
     // The first requests of a setup do not count: pools fill, code is compiled.
     for setup in bench.setups() {
         load.warm_up(setup).await?;
@@ -179,11 +237,21 @@ async fn measure(
             ));
             report.push(setup.name, own, reference);
         }
-        let (redis, limiter) = (alone.redis().await?, alone.limiter(&load).await?);
+        let (redis, through) = (alone.redis().await?, alone.limiter(&load).await?);
         ui.line(&format!(
-            "round {round}, Redis alone: {redis} checks/s, limiter: {limiter}"
+            "round {round}, Redis alone: {redis} checks/s, limiter: {through}"
         ));
-        report.limiter.push((redis, limiter));
+        report.limiter.push((redis, through));
+        for at_once in CALLS_AT_ONCE {
+            // A limiter closes connections that have had no request for ten seconds.
+            let calls = H2c::connect(limiter).await?;
+            let measured = calls.measure(limiter, at_once, lasts).await?;
+            report.calls.push((at_once, measured));
+        }
+        for setup in bench.setups().iter().filter(|s| LONE.contains(&s.name)) {
+            let run = run_one(&bench, &lone, setup).await?;
+            report.lone.push((setup.name, run));
+        }
     }
     Ok(report)
 }

@@ -36,7 +36,7 @@ impl LimiterBench {
     /// Sends one batch and keeps its script call.
     pub async fn prepare(redis_port: u16, limiter: &Limiter) -> Result<Self> {
         let url = format!("{}/v1/check", limiter.url());
-        let body = batch()?.encode();
+        let body = batch(0, CHECKS)?.encode();
         let mut monitor = Monitor::start(redis_port)?;
         let request = Client::new()
             .post(&url, body.clone())
@@ -97,34 +97,36 @@ impl LimiterBench {
     }
 }
 
-/// Checks of different users, each of them matched by one limit.
-fn batch() -> Result<Batch> {
-    let name = |text: &str| {
-        text.parse::<Name>()
-            .with_context(|| format!("`{text}` is no name"))
-    };
-    let check = |n: u64| BatchCheck {
-        values: vec![
-            Some(b"/strict".to_vec()),
-            Some(format!("batch-{n}").into_bytes()),
-        ],
-        cost: 1,
-        skip: Vec::new(),
-        debits: Vec::new(),
-        leases: Vec::new(),
-        free: Vec::new(),
-        max_delay_ms: None,
-        slot: None,
-        costs: Vec::new(),
-        settle: Vec::new(),
-    };
+/// So many checks of different users from this one on, each of them matched by one limit.
+pub fn batch(first: u64, checks: u64) -> Result<Batch> {
+    let check = |n| check("/strict", &format!("batch-{n}"), 1);
+    batch_of((first..first + checks).map(check).collect())
+}
+
+/// Checks that [`check`] made, as a proxy sends them.
+pub fn batch_of(checks: Vec<BatchCheck>) -> Result<Batch> {
     Ok(Batch {
         domain: name("shop")?,
-        proxy: "bench".to_owned(),
+        proxy: "b".repeat(32),
         revision: None,
         keys: vec![name("path")?, name("user")?],
-        checks: (0..CHECKS).map(check).collect(),
+        checks,
     })
+}
+
+/// A check of a user's request for a path.
+pub fn check(path: &str, user: &str, cost: u64) -> BatchCheck {
+    let values = [path, user].map(|value| Some(value.as_bytes().to_vec()));
+    BatchCheck {
+        values: values.to_vec(),
+        cost,
+        ..BatchCheck::default()
+    }
+}
+
+/// A name of a domain, an entry or a limit.
+pub fn name(text: &str) -> Result<Name> {
+    text.parse().with_context(|| format!("`{text}` is no name"))
 }
 
 /// A connection on which Redis prints every command (MONITOR).

@@ -7,7 +7,9 @@ use anyhow::Result;
 use serde_json::{Value, json};
 
 mod budgets;
+mod lone;
 
+use super::h2c::Calls;
 use super::load::Sample;
 use super::start::Starts;
 
@@ -74,6 +76,10 @@ pub struct Report {
     pub series: Vec<Series>,
     /// Checks per second by Redis alone and through the limiter, by round.
     pub limiter: Vec<(u64, u64)>,
+    /// Calls of one check each that a limiter gets over HTTP/2, with how many there are at once, by round.
+    pub calls: Vec<(u64, Calls)>,
+    /// Requests one at a time through Envoy, with their setup, by round.
+    pub lone: Vec<(&'static str, Run)>,
 }
 
 impl Report {
@@ -86,6 +92,8 @@ impl Report {
             starts: Vec::new(),
             series: Vec::new(),
             limiter: Vec::new(),
+            calls: Vec::new(),
+            lone: Vec::new(),
         })
     }
 
@@ -148,6 +156,7 @@ impl Report {
             &of_redis.0,
             &of_redis.1,
         ]);
+        table += &self.lone_tables();
         table += &self.budgets();
         let cores = std::thread::available_parallelism().map_or(0, usize::from);
         // Writing to a String cannot fail.
@@ -193,6 +202,8 @@ impl Report {
                 "limiter_checks_per_second": limiter,
                 "of_redis_permille": self.limiter_ratio().json(),
             },
+            "single_checks": self.single_checks(),
+            "lone_requests": self.lone_requests(),
         });
         format!("{report:#}\n")
     }
