@@ -110,6 +110,7 @@ fn what_proxies_send() {
         slot: None,
         costs: Vec::new(),
         settle: Vec::new(),
+        denied: Vec::new(),
     };
     let batch = |count| Batch {
         domain: "d".parse().unwrap(),

@@ -31,6 +31,7 @@ mod leaky_bucket;
 mod lease;
 mod level;
 mod parameters;
+mod penalty;
 mod quota;
 mod reservations;
 mod sliding_window;
@@ -56,6 +57,7 @@ pub use lease::{
     LEASE_TTL_MAX_MS, LEASE_TTL_MIN_MS, Lease, LeaseAsk, Leases, PROXY_MARKS, Settlement,
 };
 pub use parameters::{Align, Kind, Parameters, Rate};
+pub use penalty::{Denials, Penalty, PenaltyStatus};
 pub use reservations::{
     CostSettlement, RESERVATIONS_MAX, Reservations, ReserveAsk, Reserved, SETTLE_WITHIN_MS,
 };

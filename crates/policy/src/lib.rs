@@ -27,7 +27,7 @@ mod warnings;
 mod write;
 
 // What a policy's numbers are.
-pub use algorithms::{Rate, SlotAct, SlotId};
+pub use algorithms::{Penalty, PenaltyStatus, Rate, SlotAct, SlotId};
 
 // What a policy is read from and says; most who use one need nothing else of these crates.
 pub use documents::{

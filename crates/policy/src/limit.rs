@@ -1,6 +1,6 @@
 //! A validated policy and its limits.
 
-use algorithms::{Kind, Rate};
+use algorithms::{Kind, Penalty, Rate};
 use documents::{Choice, Name};
 use patterns::Pattern;
 
@@ -60,6 +60,8 @@ pub struct Limit {
     pub pricing: Option<Box<Pricing>>,
     /// What happens to a request over the limit.
     pub over_limit: OverLimit,
+    /// A bucket that is denied too often is denied altogether for a time.
+    pub penalty: Option<Penalty>,
     /// Share of the buckets enforced, in percent (0 to 100); the rest is only reported.
     pub enforce_percent: u8,
     /// What the proxy does while no limiter answers.

@@ -1,6 +1,6 @@
 //! The answer to a check, whatever the encoding.
 
-use policy::{Mode, Name, Revision};
+use policy::{Mode, Name, PenaltyStatus, Revision};
 
 use crate::{Lease, Reservation, Slot};
 
@@ -70,6 +70,9 @@ pub struct LimitAnswer {
     pub reservation: Option<Reservation>,
     /// What came of the check's settlements. No encoding has it.
     pub settled: Settled,
+    /// The penalty of the bucket. The encodings only say whether there is one: it lasts for
+    /// [`LimitAnswer::retry_after_ms`].
+    pub penalty: PenaltyStatus,
 }
 
 /// What came of settlements, in units.
@@ -105,6 +108,7 @@ pub(crate) mod tests {
             slot: None,
             reservation: None,
             settled: Settled::default(),
+            penalty: super::PenaltyStatus::default(),
         }
     }
 }

@@ -38,6 +38,9 @@ pub struct Check {
     pub reserve: bool,
     /// What became of reservations: executed before the check is decided, and whatever the decision.
     pub settle: Vec<CostSettlement>,
+    /// Denials of buckets that a proxy decided by itself, where a penalty counts them: counted before the
+    /// check is decided, and whatever the decision.
+    pub denied: Vec<Denied>,
     /// The id of the request at limits on requests in flight, whose secret also names its
     /// reservations; `None`: the limiter makes one.
     pub slot: Option<SlotId>,
@@ -180,4 +183,13 @@ pub struct CostSettlement {
     pub reservation: Reservation,
     /// What the request cost, in units; more than the limit's `max` counts as that.
     pub units: u64,
+}
+
+/// Requests that a proxy denied by itself, because the limiter had denied one before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Denied {
+    /// The limit whose bucket (for this check's descriptor) denied them.
+    pub limit: Name,
+    /// How many.
+    pub count: u64,
 }

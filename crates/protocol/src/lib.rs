@@ -20,8 +20,8 @@ mod summary;
 
 pub use answer::{Answer, LimitAnswer, Settled};
 pub use check::{
-    Check, CostSettlement, Debit, Free, Lease, LeaseRequest, LimitCost, OwnUnits, Reservation,
-    ServiceCheck, ServicePart, Settlement,
+    Check, CostSettlement, Debit, Denied, Free, Lease, LeaseRequest, LimitCost, OwnUnits,
+    Reservation, ServiceCheck, ServicePart, Settlement,
 };
 pub use error::{ApiError, ErrorCode};
 pub use headers::{
@@ -29,7 +29,7 @@ pub use headers::{
     REVISION_HEADER, format_proxies, is_proxy_id, parse_proxies,
 };
 pub use outcome::{DecidedBy, Outcome};
-pub use policy::Mode;
+pub use policy::{Mode, PenaltyStatus};
 pub use slot::Slot;
 pub use summary::Summary;
 

@@ -69,6 +69,7 @@ impl Check {
             costs: Vec::new(),
             reserve: false,
             settle: Vec::new(),
+            denied: Vec::new(),
             descriptor,
             cost: self.cost,
             peek: self.peek,

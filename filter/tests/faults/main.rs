@@ -310,6 +310,7 @@ fn checked(allowed: bool) -> LimitAnswer {
         slot: None,
         reservation: None,
         settled: protocol::Settled::default(),
+        penalty: protocol::PenaltyStatus::default(),
     }
 }
 

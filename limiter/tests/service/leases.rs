@@ -28,6 +28,7 @@ async fn ask(
         slot: None,
         costs: Vec::new(),
         settle: Vec::new(),
+        denied: Vec::new(),
         leases: vec![LeaseRequest {
             limit: name("api"),
             want,

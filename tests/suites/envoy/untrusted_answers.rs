@@ -48,6 +48,7 @@ pub fn extreme(limit: &str) -> LimitAnswer {
         }),
         reservation: None,
         settled: protocol::Settled::default(),
+        penalty: protocol::PenaltyStatus::default(),
         slot: Some(Slot {
             start_ms: u64::MAX,
             parts: u64::MAX,

@@ -107,6 +107,7 @@ fn encode(
             .free
             .as_ref()
             .map_or_else(Vec::new, |free| free.settle.clone()),
+        denied: check.denied(),
         max_delay_ms: check.hold.barred.then_some(0),
         slot: check.slot,
     });

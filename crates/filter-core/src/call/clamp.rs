@@ -76,6 +76,7 @@ mod tests {
             slot: None,
             reservation: None,
             settled: protocol::Settled::default(),
+            penalty: protocol::PenaltyStatus::default(),
         };
         clamp_numbers(&mut limit_answer);
         assert_eq!(

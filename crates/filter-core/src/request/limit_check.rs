@@ -32,6 +32,8 @@ pub(crate) struct LimitCheck {
     pub(crate) debit: u64,
     /// The label of the calendar window that they were admitted in.
     pub(crate) debit_serial: Option<u64>,
+    /// Denials by this proxy alone that this check reports.
+    pub(crate) denied: u64,
     /// The decision of a local bucket.
     pub(crate) decided: Option<LocalDecision>,
     /// Whether leased units settle the limit.
@@ -94,6 +96,7 @@ impl LimitCheck {
             has_debt: false,
             debit: 0,
             debit_serial: None,
+            denied: 0,
             decided: None,
             lease: LeaseUse::None,
             lease_query: None,

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use algorithms::{SlotAct, SlotId};
 use policy::{Limit, Mode, Name, OnFailure, OverLimit};
-use protocol::{CostSettlement, Debit, Free, LeaseRequest, LimitCost};
+use protocol::{CostSettlement, Debit, Denied, Free, LeaseRequest, LimitCost};
 
 use crate::{
     active_policy::ActivePolicy,
@@ -198,7 +198,8 @@ impl PendingCheck {
             return skip;
         }
         let settled = |limit_check: &&LimitCheck| {
-            (self.cost == 0 && limit_check.debit == 0) || !limit_check.is_global()
+            let nothing = self.cost == 0 && limit_check.debit == 0 && limit_check.denied == 0;
+            nothing || !limit_check.is_global()
         };
         self.limits_of(self.limit_checks.iter().filter(settled))
             .map(|(_, limit)| limit.name.clone())
@@ -238,6 +239,16 @@ impl PendingCheck {
             serial: limit_check.debit_serial,
         });
         debits.collect()
+    }
+
+    /// The denials that this check reports.
+    pub(crate) fn denied(&self) -> Vec<Denied> {
+        let denied = self.limit_checks.iter().filter(|of| of.denied > 0);
+        let denied = self.limits_of(denied).map(|(limit_check, limit)| Denied {
+            limit: limit.name.clone(),
+            count: limit_check.denied,
+        });
+        denied.collect()
     }
 
     /// The lease queries that this check carries.

@@ -443,6 +443,7 @@ fn settled(found: &Match<'_, '_>, verdict: &LimitVerdict) -> LimitAnswer {
     LimitAnswer {
         reservation: None,
         settled: protocol::Settled::default(),
+        penalty: protocol::PenaltyStatus::default(),
         name: found.limit.name.clone(),
         generation: found.limit.generation,
         bucket: Vec::new(),

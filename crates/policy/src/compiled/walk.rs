@@ -173,6 +173,7 @@ pub(super) fn request_limit() -> Option<Limit> {
         cost: 1,
         pricing: None,
         over_limit: OverLimit::default(),
+        penalty: None,
         enforce_percent: 100,
         on_failure: OnFailure::default(),
         scope: Scope::default(),

@@ -117,6 +117,7 @@ fn read_fields(limit: Field<'_>, report: &mut Report) -> Option<Limit> {
         cost,
         pricing,
         over_limit,
+        penalty: None,
         enforce_percent,
         on_failure,
         scope,

@@ -1,6 +1,6 @@
 //! The answers to a batch.
 
-use policy::{Name, Revision};
+use policy::{Name, PenaltyStatus, Revision};
 
 use super::{DecodeError, MAX_NAMES, Reader, Table, Writer};
 use crate::{Answer, ErrorCode, Lease, LimitAnswer, MAX_CHECKS, Mode, Settled};
@@ -22,6 +22,7 @@ const ALLOWED: u64 = 1;
 const HIDDEN: u64 = 2;
 const SHADOW: u64 = 4;
 const DEGRADE: u64 = 8;
+const PENALTY: u64 = 16;
 
 impl BatchAnswer {
     /// The answers as bytes.
@@ -124,6 +125,9 @@ fn write_limit(writer: &mut Writer, limit: &LimitAnswer, limits: &Table<'_>) {
     if limit.hidden {
         flags |= HIDDEN;
     }
+    if limit.penalty.left_ms > 0 {
+        flags |= PENALTY;
+    }
     let more = match (limit.reservation, limit.slot, limit.lease) {
         (Some(_), _, _) => 3,
         (None, Some(_), _) => 2,
@@ -166,7 +170,7 @@ fn read_limit(reader: &mut Reader<'_>, limits: &[Name]) -> Result<LimitAnswer, D
         let name = reader.indexed(limits)?;
         let generation = reader.unsigned()?;
         let flags = reader.unsigned()?;
-        Ok(LimitAnswer {
+        let mut answer = LimitAnswer {
             name,
             generation,
             bucket: Vec::new(),
@@ -197,7 +201,12 @@ fn read_limit(reader: &mut Reader<'_>, limits: &[Name]) -> Result<LimitAnswer, D
                 _ => Some(reader.reservation()?),
             },
             settled: Settled::default(),
-        })
+            penalty: PenaltyStatus::default(),
+        };
+        if flags & PENALTY != 0 {
+            answer.penalty.left_ms = answer.retry_after_ms.unwrap_or(0);
+        }
+        Ok(answer)
     })
 }
 

@@ -4,7 +4,7 @@ use policy::{Name, SlotId};
 
 use super::{DecodeError, Reader, Table, Writer};
 use crate::{
-    CostSettlement, Free, LeaseRequest, LimitCost, MAX_VALUE, Reservation, Settlement, Slot,
+    CostSettlement, Denied, Free, LeaseRequest, LimitCost, MAX_VALUE, Reservation, Settlement, Slot,
 };
 
 /// Settlements of one limit, at most. (A bucket holds two epochs at a time.)
@@ -84,6 +84,15 @@ pub(super) fn read_settled(
             limit: reader.indexed(limits)?,
             reservation: reader.reservation()?,
             units: reader.unsigned()?,
+        })
+    })
+}
+
+pub(super) fn read_denied(reader: &mut Reader<'_>, limits: &[Name]) -> Result<Denied, DecodeError> {
+    reader.fields(2, |reader| {
+        Ok(Denied {
+            limit: reader.indexed(limits)?,
+            count: reader.unsigned()?,
         })
     })
 }

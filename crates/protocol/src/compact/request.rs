@@ -3,12 +3,13 @@
 use policy::{Name, Revision, SlotId};
 
 use super::check_parts::{
-    read_cost, read_free, read_lease, read_settled, read_slot_id, read_value, write_lease,
+    read_cost, read_denied, read_free, read_lease, read_settled, read_slot_id, read_value,
+    write_lease,
 };
 use super::{DecodeError, MAX_NAMES, Reader, Table, Writer};
 use crate::{
-    Check, CostSettlement, Debit, Free, LeaseRequest, LimitCost, MAX_CHECKS, MAX_ENTRIES, MAX_FREE,
-    MAX_LIMITS, MAX_SETTLED,
+    Check, CostSettlement, Debit, Denied, Free, LeaseRequest, LimitCost, MAX_CHECKS, MAX_ENTRIES,
+    MAX_FREE, MAX_LIMITS, MAX_SETTLED,
 };
 
 /// Checks of one domain that a proxy sends together.
@@ -50,6 +51,8 @@ pub struct BatchCheck {
     pub costs: Vec<LimitCost>,
     /// What became of reservations: see [`Check::settle`].
     pub settle: Vec<CostSettlement>,
+    /// What the proxy denied by itself: see [`Check::denied`].
+    pub denied: Vec<Denied>,
 }
 
 impl BatchCheck {
@@ -68,6 +71,7 @@ impl BatchCheck {
             slot: self.slot,
             costs: self.costs,
             settle: self.settle,
+            denied: self.denied,
             ..Check::default()
         }
     }
@@ -95,7 +99,9 @@ impl Batch {
             let priced = check.costs.iter().map(|cost| &cost.limit);
             let settled = check.settle.iter().map(|settled| &settled.limit);
             let named = check.skip.iter().chain(debited).chain(leased);
-            for limit in named.chain(freed).chain(priced).chain(settled) {
+            let denied = check.denied.iter().map(|denied| &denied.limit);
+            let named = named.chain(freed).chain(priced).chain(settled);
+            for limit in named.chain(denied) {
                 limits.add(limit);
             }
         }
@@ -199,11 +205,19 @@ impl BatchCheck {
                 writer.unsigned(settled.units);
             });
         }
+        if self.more() >= 7 {
+            writer.list(self.denied.iter(), |writer, denied| {
+                writer.array(2);
+                limits.write_index(writer, &denied.limit);
+                writer.unsigned(denied.count);
+            });
+        }
     }
 
     /// How many fields it has that an earlier version did not.
     fn more(&self) -> usize {
         match self {
+            Self { denied, .. } if !denied.is_empty() => 7,
             Self { settle, .. } if !settle.is_empty() => 6,
             Self { costs, .. } if !costs.is_empty() => 5,
             Self { slot: Some(_), .. } => 4,
@@ -217,7 +231,7 @@ impl BatchCheck {
     }
 
     fn read(reader: &mut Reader<'_>, keys: usize, limits: &[Name]) -> Result<Self, DecodeError> {
-        reader.fields_and(4, 6, |reader, more| {
+        reader.fields_and(4, 7, |reader, more| {
             let mut check = Self {
                 values: reader.list(keys, "values", |reader| reader.optional(read_value))?,
                 cost: reader.unsigned()?,
@@ -237,6 +251,7 @@ impl BatchCheck {
                 slot: None,
                 costs: Vec::new(),
                 settle: Vec::new(),
+                denied: Vec::new(),
             };
             if more >= 1 {
                 check.leases = reader.list(MAX_LIMITS, "leases", |r| read_lease(r, limits))?;
@@ -255,6 +270,9 @@ impl BatchCheck {
             }
             if more >= 6 {
                 check.settle = reader.list(MAX_SETTLED, "settle", |r| read_settled(r, limits))?;
+            }
+            if more >= 7 {
+                check.denied = reader.list(MAX_LIMITS, "denied", |r| read_denied(r, limits))?;
             }
             Ok(check)
         })

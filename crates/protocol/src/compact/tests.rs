@@ -3,8 +3,8 @@ use proptest::{collection::vec, option, prelude::*};
 
 use super::*;
 use crate::{
-    Answer, CostSettlement, Debit, ErrorCode, Free, Lease, LeaseRequest, LimitAnswer, LimitCost,
-    Mode, Reservation, Settlement, Slot,
+    Answer, CostSettlement, Debit, Denied, ErrorCode, Free, Lease, LeaseRequest, LimitAnswer,
+    LimitCost, Mode, PenaltyStatus, Reservation, Settlement, Slot,
 };
 
 fn any_name() -> impl Strategy<Value = Name> {
@@ -48,12 +48,14 @@ prop_compose! {
     fn any_costs()(
         costs in vec((any_name(), any::<u64>(), any::<bool>()), 0..3),
         settle in vec((any_name(), any_reservation(), any::<u64>()), 0..3),
-    ) -> (Vec<LimitCost>, Vec<CostSettlement>) {
+        denied in vec((any_name(), any::<u64>()), 0..3),
+    ) -> (Vec<LimitCost>, Vec<CostSettlement>, Vec<Denied>) {
         let costs = costs.into_iter();
         let costs = costs.map(|(limit, units, reserve)| LimitCost { limit, units, reserve });
         let settle = settle.into_iter();
         let settle = settle.map(|(limit, reservation, units)| CostSettlement { limit, reservation, units });
-        (costs.collect(), settle.collect())
+        let denied = denied.into_iter().map(|(limit, count)| Denied { limit, count });
+        (costs.collect(), settle.collect(), denied.collect())
     }
 }
 
@@ -67,7 +69,7 @@ prop_compose! {
         free in vec((any_name(), any_slot(), any::<u64>()), 0..3),
         max_delay_ms in option::of(0..u64::MAX),
         slot in option::of((any::<u64>(), any::<u64>())),
-        (costs, settle) in any_costs(),
+        (costs, settle, denied) in any_costs(),
     ) -> BatchCheck {
         let free = free.into_iter().map(|(limit, slot, units)| Free { limit, slot, units });
         let free = free.collect();
@@ -79,6 +81,7 @@ prop_compose! {
         let slot = slot.map(|(stamp, secret)| policy::SlotId { stamp, secret });
         BatchCheck {
             values, cost, skip, debits: debits.collect(), leases, free, max_delay_ms, slot, costs, settle,
+            denied,
         }
     }
 }
@@ -108,11 +111,14 @@ prop_compose! {
         lease in option::of((1_u64.., any::<u64>(), any::<u64>())),
         slot in option::of(any_slot()),
         reservation in option::of(any_reservation()),
+        penalized in any::<bool>(),
     ) -> LimitAnswer {
         let lease = lease.map(|(units, epoch, ttl_ms)| Lease { units, epoch, ttl_ms });
+        let left_ms = retry_after_ms.filter(|_| penalized).unwrap_or(0);
         LimitAnswer {
             name, generation, bucket: Vec::new(), mode, allowed, charged, limit, window_ms,
             remaining, retry_after_ms, reset_after_ms, delay_ms, hidden, lease, slot, reservation, settled: crate::Settled::default(),
+            penalty: PenaltyStatus { left_ms, ..PenaltyStatus::default() },
         }
     }
 }
@@ -193,6 +199,7 @@ fn batch() -> Batch {
             slot: None,
             costs: Vec::new(),
             settle: Vec::new(),
+            denied: Vec::new(),
         }],
     }
 }

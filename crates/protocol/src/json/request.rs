@@ -198,6 +198,7 @@ fn read_check(owner: &Field<'_>, take: &mut Take<'_, '_>) -> Option<Check> {
         costs: costs.collect(),
         reserve,
         settle: Vec::new(),
+        denied: Vec::new(),
         cost,
         peek,
         only,

@@ -32,6 +32,7 @@ impl LimitPlan<'_> {
             slot: None,
             reservation: None,
             settled: protocol::Settled::default(),
+            penalty: protocol::PenaltyStatus::default(),
         };
         match self.what {
             Target::Unlimited => {}

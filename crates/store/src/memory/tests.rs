@@ -53,6 +53,7 @@ impl Small {
             costs: Vec::new(),
             reserve: false,
             settle: Vec::new(),
+            denied: Vec::new(),
         };
         let mut results = self.store.check(&self.policy, &[check], false).await;
         results.pop().unwrap().map(|answer| answer.allowed)

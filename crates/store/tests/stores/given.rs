@@ -91,6 +91,7 @@ pub fn request(entries: &[(&str, &str)]) -> Check {
         costs: Vec::new(),
         reserve: false,
         settle: Vec::new(),
+        denied: Vec::new(),
     }
 }
 

@@ -44,6 +44,7 @@ fn protocol_answer() -> LimitAnswer {
         slot: None,
         reservation: None,
         settled: protocol::Settled::default(),
+        penalty: protocol::PenaltyStatus::default(),
     }
 }
 

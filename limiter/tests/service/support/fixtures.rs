@@ -57,6 +57,7 @@ pub fn compact(proxy: &str, users: &[&str]) -> Vec<u8> {
         slot: None,
         costs: Vec::new(),
         settle: Vec::new(),
+        denied: Vec::new(),
     };
     let batch = Batch {
         domain: name("shop"),

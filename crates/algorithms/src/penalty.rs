@@ -1,0 +1,120 @@
+//! Penalties: a bucket that was denied too often is denied altogether for a time.
+//!
+//! The twin of `lua/lib/penalty.lua`. A fixed window counts the denials of a bucket; it starts at the first
+//! of them. The denial that completes the count begins the penalty, and denials during it count for nothing.
+
+/// When a bucket is penalized, and for how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Penalty {
+    /// Denials that begin it; at least 1.
+    pub after: u64,
+    /// The time they have to be in, from the first of them, in milliseconds.
+    pub within_ms: u64,
+    /// How long it lasts, in milliseconds.
+    pub for_ms: u64,
+}
+
+/// What is stored of a bucket's denials.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Denials {
+    /// The first that counts, in milliseconds since the epoch.
+    pub since_ms: u64,
+    /// How many.
+    pub count: u64,
+    /// The end of the latest penalty, in milliseconds since the epoch; 0: there was none.
+    pub until_ms: u64,
+}
+
+/// What a penalty says of its bucket after a check.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PenaltyStatus {
+    /// Milliseconds until it ends; 0: there is none, and the bucket decides.
+    pub left_ms: u64,
+    /// Denials that count towards the next one.
+    pub denials: u64,
+    /// Whether this check began it.
+    pub begun: bool,
+}
+
+/// A bucket's denials while one check is decided.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Count {
+    penalty: Penalty,
+    now_ms: u64,
+    denials: Denials,
+    begun: bool,
+    changed: bool,
+}
+
+impl Count {
+    /// The denials as they stand now. `reported`: those that proxies decided by themselves since.
+    pub(crate) fn new(
+        penalty: Penalty,
+        stored: Option<&Denials>,
+        now_ms: u64,
+        reported: u64,
+    ) -> Self {
+        let mut denials = stored.copied().unwrap_or_default();
+        // A clock that stepped back, or a shorter `for`, makes no penalty longer than one that begins now.
+        denials.until_ms = denials.until_ms.min(now_ms.saturating_add(penalty.for_ms));
+        denials.since_ms = denials.since_ms.min(now_ms);
+        if now_ms - denials.since_ms >= penalty.within_ms {
+            denials.count = 0;
+        }
+        let mut count = Self {
+            penalty,
+            now_ms,
+            denials,
+            begun: false,
+            changed: false,
+        };
+        count.add(reported);
+        count
+    }
+
+    /// Whether a penalty denies the check.
+    pub(crate) fn holds(&self) -> bool {
+        self.denials.until_ms > self.now_ms
+    }
+
+    /// Counts denials, unless there is a penalty already.
+    pub(crate) fn add(&mut self, denials: u64) {
+        if denials == 0 || self.holds() {
+            return;
+        }
+        if self.denials.count == 0 {
+            self.denials.since_ms = self.now_ms;
+        }
+        self.denials.count = self.denials.count.saturating_add(denials);
+        if self.denials.count >= self.penalty.after {
+            self.denials.count = 0;
+            self.denials.until_ms = self.now_ms.saturating_add(self.penalty.for_ms);
+            self.begun = true;
+        }
+        self.changed = true;
+    }
+
+    pub(crate) fn status(&self) -> PenaltyStatus {
+        PenaltyStatus {
+            left_ms: self.denials.until_ms.saturating_sub(self.now_ms),
+            denials: self.denials.count,
+            begun: self.begun,
+        }
+    }
+
+    /// What to store, and until when it matters; `None`: nothing changed.
+    pub(crate) fn write(&self) -> Option<Denials> {
+        self.changed.then_some(self.denials)
+    }
+}
+
+impl Penalty {
+    /// When what is stored says nothing any longer, in milliseconds since the epoch.
+    pub fn forgotten_at_ms(&self, denials: &Denials) -> u64 {
+        let counted = match denials.count {
+            0 => 0,
+            _ => denials.since_ms.saturating_add(self.within_ms),
+        };
+        counted.max(denials.until_ms)
+    }
+}
