@@ -6,10 +6,10 @@
 
 mod bucket;
 pub(crate) mod shared_table;
-pub(crate) mod worker_cache;
+mod worker_cache;
 
 pub(crate) use bucket::{BucketKey, BucketStatus, Role};
 pub(crate) use shared_table::{
     BucketEntry, CachedDenial, Debt, DebtSpan, Found, LocalState, Record, Room, Table, Update,
 };
-pub(crate) use worker_cache::WorkerCache;
+pub(crate) use worker_cache::{Answered, WorkerCache, write_answer};

@@ -55,10 +55,12 @@ pub(crate) enum Event {
     CostSettled,
     /// A response that did not say what it cost.
     CostAbsent,
+    /// A denial by a penalty.
+    Penalized,
 }
 
 impl Event {
-    const ALL: [Self; 22] = [
+    const ALL: [Self; 23] = [
         Self::CalloutAnswered,
         Self::CalloutFailed,
         Self::CalloutRetried,
@@ -81,6 +83,7 @@ impl Event {
         Self::CostReserved,
         Self::CostSettled,
         Self::CostAbsent,
+        Self::Penalized,
     ];
 
     fn name(self) -> &'static str {
@@ -107,6 +110,7 @@ impl Event {
             Self::CostReserved => "rl_costs.reserved",
             Self::CostSettled => "rl_costs.settled",
             Self::CostAbsent => "rl_costs.absent",
+            Self::Penalized => "rl_penalized",
         }
     }
 }

@@ -22,12 +22,12 @@ use crate::{
     call::{CallId, Calls, InFlight},
     cost::Metering,
     host::Host,
-    lease::{LeaseDescriptor, WorkerLeases},
+    lease::WorkerLeases,
     metrics::{Counts, Metrics},
     outage::{ChargeStatus, Outage},
     random::Random,
     report::Reporter,
-    request::{PendingCheck, Request, Requests, Stream},
+    request::{BucketDescriptor, Denials, PendingCheck, Request, Requests, Stream},
     response::{QuotaHeaders, ReplyCache, ResponseHeaders, write_headers},
     time::Now,
 };
@@ -43,7 +43,8 @@ pub struct Worker {
     pub(crate) calls: Calls<PendingCheck>,
     pub(crate) outage: Outage,
     pub(crate) cache: WorkerCache,
-    pub(crate) leases: WorkerLeases<LeaseDescriptor>,
+    pub(crate) leases: WorkerLeases<BucketDescriptor>,
+    pub(crate) denials: Denials,
     pub(crate) counts: Counts,
     pub(crate) reporter: Reporter,
     pub(crate) reply_cache: Rc<RefCell<ReplyCache>>,
@@ -65,6 +66,7 @@ impl Worker {
             outage: Outage::new(&config, Random::new(random.next_u64())),
             cache: WorkerCache::default(),
             leases: WorkerLeases::default(),
+            denials: Denials::default(),
             counts: Counts::default(),
             reporter: Reporter::new(Random::new(random.next_u64())),
             reply_cache: Rc::default(),
@@ -180,6 +182,7 @@ impl Worker {
         if !open {
             self.retry_unsent(now);
         }
+        self.report_denials(now, open);
         self.send_overdue(host, now);
         if self.outage.breaker.last_failure_us() == now.mono_us {
             // Fallback decisions of the other workers start from these statuses.

@@ -84,6 +84,12 @@ impl WorkerCache {
         (cached.loaded_us > since_us && age_us < FRESH_US).then_some(cached)
     }
 
+    /// The penalty of a bucket that this worker knows of.
+    pub(crate) fn penalty(&mut self, key: BucketKey, generation: u64) -> Option<CachedDenial> {
+        let denial = self.get(key, generation)?.denial;
+        denial.filter(CachedDenial::is_penalty)
+    }
+
     /// Makes the next use of a bucket read the table.
     pub(crate) fn invalidate(&mut self, key: BucketKey, generation: u64) {
         if let Some(cached) = self.get(key, generation) {
@@ -131,13 +137,13 @@ impl WorkerCache {
     }
 
     /// Caches a report of the limiter. Returns whether the caller must write it to the table at
-    /// once, as it always must while calls are `failing`.
+    /// once, as it always must if it is `urgent`: while calls fail.
     pub(crate) fn store_status(
         &mut self,
         key: BucketKey,
         generation: u64,
         status: BucketStatus,
-        failing: bool,
+        urgent: bool,
     ) -> bool {
         let Some(cached) = self.get_or_add(key, generation) else {
             return true;
@@ -145,7 +151,7 @@ impl WorkerCache {
         cached.status = Some(status);
         cached.denial = None;
         match cached.written {
-            written if failing || written.is_none() => {
+            written if urgent || written.is_none() => {
                 cached.written = Some(status);
                 true
             }
@@ -197,7 +203,11 @@ impl WorkerCache {
             cached.is_queued = false;
             cached.written = cached.status;
             if let Some(status) = cached.status {
-                write_status(host, now, table, key, cached.generation, status);
+                let report = Answered {
+                    status,
+                    denial: None,
+                };
+                write_answer(host, now, table, (key, cached.generation), &report);
             }
         }
         if self.is_full() {
@@ -257,18 +267,35 @@ impl Segment {
     }
 }
 
-/// Writes a report of the limiter to the table.
-pub(crate) fn write_status(
+/// What the limiter says of a bucket.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Answered {
+    pub(crate) status: BucketStatus,
+    /// What takes the place of the denial in the table, and when the check was sent that says so; `None`:
+    /// the table's own may still hold.
+    pub(crate) denial: Option<(Option<CachedDenial>, Now)>,
+}
+
+/// Writes what the limiter says of a bucket to the table.
+pub(crate) fn write_answer(
     host: &impl Host,
     now: Now,
     table: &Table,
-    key: BucketKey,
-    generation: u64,
-    status: BucketStatus,
+    (key, generation): (BucketKey, u64),
+    answered: &Answered,
 ) {
-    // Contended: other workers write reports as recent.
+    // Contended: other workers write answers as recent.
     let _ = table.update::<BucketEntry, _>(host, key, generation, now, |found| {
-        if found.entry.update_status(status) {
+        let entry = &mut found.entry;
+        let mut changed = entry.update_status(answered.status);
+        if let Some((denial, sent)) = answered.denial
+            && (denial.is_some_and(|denial| denial.is_penalty())
+                || !entry.denial.is_some_and(|known| known.outlasts(sent, now)))
+        {
+            entry.denial = denial;
+            changed = true;
+        }
+        if changed {
             Update::Write(())
         } else {
             Update::Keep(())

@@ -1,11 +1,11 @@
 //! The answer to one check: the decision is carried out, and what it says of buckets is cached.
 
-use policy::{Name, OverLimit};
+use policy::{Limit, Name, OverLimit};
 use protocol::{Answer, DecidedBy, LimitAnswer, Mode};
 
 use super::clamp::clamp;
 use crate::{
-    cache::{BucketEntry, BucketStatus, CachedDenial, Update, worker_cache},
+    cache::{Answered, BucketStatus, CachedDenial, write_answer},
     cost::Meter,
     host::Host,
     metrics::Event,
@@ -94,6 +94,9 @@ impl Worker {
     fn count_answer(&mut self, limit: &LimitAnswer) {
         self.counts
             .decided(&limit.name, limit.outcome(), DecidedBy::Limiter);
+        if limit.penalty.left_ms > 0 {
+            self.counts.happened(Event::Penalized);
+        }
     }
 
     /// Caches the answer about one bucket. A denial is written to the shared table at once, for the
@@ -125,39 +128,57 @@ impl Worker {
         };
         // A denial for lack of a hold permit concerns this request only, not the bucket.
         let barred = check.hold.barred && limit.over_limit == OverLimit::Queue;
-        if answer.mode == Mode::Shadow || barred {
+        let penalized = answer.penalty.left_ms > 0;
+        if answer.mode == Mode::Shadow || (barred && !penalized) {
             return;
         }
         let status = BucketStatus::new(now, answer);
         let (key, generation) = (limit_check.key, answer.generation);
+        let bucket = (key, generation);
+        let known = match limit.penalty {
+            Some(_) => self.cache.penalty(key, generation),
+            None => None,
+        };
+        if !penalized && known.is_some_and(|known| known.outlasts(sent, now)) {
+            return;
+        }
         // A slot may be free the next moment, so that denial is not cached.
         if answer.allowed || answer.mode != Mode::Enforce || limit.gives_slots() {
-            let failing = self.outage.breaker.failed_lately(now);
-            if self.cache.store_status(key, generation, status, failing) {
-                worker_cache::write_status(host, now, &shared.table, key, generation, status);
+            // A report of denials costs nothing, so that it is allowed ends none.
+            if limit_check.denied > 0 {
+                return;
+            }
+            let urgent = known.is_some() || self.outage.breaker.failed_lately(now);
+            if self.cache.store_status(key, generation, status, urgent) {
+                let denial = known.map(|_| (None, sent));
+                let answered = Answered { status, denial };
+                write_answer(host, now, &shared.table, bucket, &answered);
             }
             return;
         }
-        // Other proxies may return leased units.
-        let most_ms = match (limit.lease_ttl_ms, limit.over_limit) {
-            (Some(ttl_ms), _) => (ttl_ms / 4).min(CachedDenial::MAX_MS),
-            // Requests that leave a queue free their slots.
-            (None, OverLimit::Queue) => CachedDenial::QUEUE_MS,
-            // A response that costs less than its request reserved makes room.
-            _ if limit.settles() => CachedDenial::QUEUE_MS,
-            _ => CachedDenial::MAX_MS,
-        };
-        let denial = CachedDenial::new(sent, answer.retry_after_ms, most_ms, limit_check.cost);
+        let denial = cacheable(now, sent, limit, limit_check.cost, answer);
         self.cache.store_denial(key, generation, status, denial);
-        // Contended: other workers write the same denial.
-        let _ = shared
-            .table
-            .update::<BucketEntry, _>(host, key, generation, now, |found| {
-                found.entry.update_status(status);
-                found.entry.denial = Some(denial);
-                Update::Write(())
-            });
+        let denial = Some((Some(denial), sent));
+        let answered = Answered { status, denial };
+        write_answer(host, now, &shared.table, bucket, &answered);
     }
+}
+
+/// A denial of one limit, as it is cached.
+fn cacheable(now: Now, sent: Now, limit: &Limit, cost: u64, answer: &LimitAnswer) -> CachedDenial {
+    if answer.penalty.left_ms > 0 {
+        return CachedDenial::penalty(now, sent, answer);
+    }
+    // Other proxies may return leased units.
+    let most_ms = match (limit.lease_ttl_ms, limit.over_limit) {
+        (Some(ttl_ms), _) => (ttl_ms / 4).min(CachedDenial::MAX_MS),
+        // Requests that leave a queue free their slots.
+        (None, OverLimit::Queue) => CachedDenial::QUEUE_MS,
+        // A response that costs less than its request reserved makes room.
+        _ if limit.settles() => CachedDenial::QUEUE_MS,
+        _ => CachedDenial::MAX_MS,
+    };
+    CachedDenial::new(sent, answer.retry_after_ms, most_ms, cost)
 }
 
 /// The denial that an answer is.

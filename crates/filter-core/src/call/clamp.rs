@@ -1,7 +1,7 @@
 //! Bounds on the numbers in an answer: a limiter that is wrong must not lock a bucket for ever.
 
-use policy::OverLimit;
-use protocol::{Answer, LimitAnswer};
+use policy::{Limit, OverLimit};
+use protocol::{Answer, LimitAnswer, Mode};
 
 use crate::request::PendingCheck;
 
@@ -11,6 +11,8 @@ const MAX_MS: u64 = 10 * 365 * 24 * 60 * 60 * 1000;
 const MAX_UNITS: u64 = 1 << 53;
 /// The longest delay by a limit that is not in this proxy's policy, in milliseconds.
 const MAX_DELAY_MS: u64 = 30_000;
+/// The longest penalty that a limit may have, in milliseconds: seven days.
+const MAX_PENALTY_MS: u64 = 7 * 24 * 60 * 60 * 1000;
 /// Limits in the answer to one check, at most.
 const MAX_LIMITS: usize = 1024;
 /// Proxies that share a limit, at most.
@@ -28,6 +30,7 @@ pub(crate) fn clamp(check: &PendingCheck, answer: &mut Answer) {
         let at = policy.and_then(|policy| policy.position(limit_answer.name.as_str()));
         let limit = policy.zip(at).and_then(|(policy, at)| policy.limit(at));
         clamp_numbers(limit_answer);
+        clamp_penalty(limit_answer, limit);
         limit_answer.delay_ms = limit_answer.delay_ms.min(match limit {
             Some(limit) if limit.over_limit == OverLimit::Queue => {
                 limit.quota.parameters().max_delay_ms.unwrap_or(0)
@@ -37,6 +40,19 @@ pub(crate) fn clamp(check: &PendingCheck, answer: &mut Answer) {
         });
         limit.is_some() || !all_known
     });
+}
+
+/// A penalty is no longer than the limit has it; what is not enforced is not penalized.
+fn clamp_penalty(limit_answer: &mut LimitAnswer, limit: Option<&Limit>) {
+    let most_ms = match limit {
+        _ if limit_answer.allowed || limit_answer.mode != Mode::Enforce => 0,
+        Some(limit) if limit.generation == limit_answer.generation => {
+            limit.penalty.map_or(0, |penalty| penalty.for_ms)
+        }
+        _ => MAX_PENALTY_MS,
+    };
+    let left_ms = &mut limit_answer.penalty.left_ms;
+    *left_ms = (*left_ms).min(most_ms);
 }
 
 fn clamp_numbers(limit_answer: &mut LimitAnswer) {
@@ -56,13 +72,12 @@ fn clamp_numbers(limit_answer: &mut LimitAnswer) {
 mod tests {
     use super::*;
 
-    #[test]
-    fn no_number_is_larger_than_a_limit_can_have() {
-        let mut limit_answer = LimitAnswer {
+    fn liar() -> LimitAnswer {
+        LimitAnswer {
             name: "liar".parse().unwrap(),
             generation: u64::MAX,
             bucket: Vec::new(),
-            mode: protocol::Mode::Enforce,
+            mode: Mode::Enforce,
             allowed: false,
             charged: u64::MAX,
             limit: Some(u64::MAX),
@@ -76,8 +91,45 @@ mod tests {
             slot: None,
             reservation: None,
             settled: protocol::Settled::default(),
-            penalty: protocol::PenaltyStatus::default(),
+            penalty: protocol::PenaltyStatus {
+                left_ms: u64::MAX,
+                ..protocol::PenaltyStatus::default()
+            },
+        }
+    }
+
+    #[test]
+    fn no_penalty_is_longer_than_its_limit_has_it() {
+        let text = b"domain: shop\nlimits:\n  - {name: liar, rate: 1/s}\n";
+        let mut policy = policy::Policy::from_yaml("limits.yaml", text).unwrap();
+        let mut limit = policy.limits.remove(0);
+        let clamped = |limit: Option<&Limit>, change: fn(&mut LimitAnswer)| {
+            let mut limit_answer = liar();
+            change(&mut limit_answer);
+            clamp_penalty(&mut limit_answer, limit);
+            limit_answer.penalty.left_ms
         };
+        limit.generation = u64::MAX;
+        assert_eq!(clamped(Some(&limit), |_| ()), 0, "it has none");
+        limit.penalty = Some(policy::Penalty {
+            after: 10,
+            within_ms: 60_000,
+            for_ms: 900_000,
+        });
+        assert_eq!(clamped(Some(&limit), |_| ()), 900_000);
+        assert_eq!(clamped(Some(&limit), |of| of.penalty.left_ms = 7), 7);
+        assert_eq!(
+            clamped(Some(&limit), |of| of.generation = 1),
+            MAX_PENALTY_MS
+        );
+        assert_eq!(clamped(None, |_| ()), MAX_PENALTY_MS);
+        assert_eq!(clamped(Some(&limit), |of| of.allowed = true), 0);
+        assert_eq!(clamped(Some(&limit), |of| of.mode = Mode::Shadow), 0);
+    }
+
+    #[test]
+    fn no_number_is_larger_than_a_limit_can_have() {
+        let mut limit_answer = liar();
         clamp_numbers(&mut limit_answer);
         assert_eq!(
             (limit_answer.limit, limit_answer.remaining),

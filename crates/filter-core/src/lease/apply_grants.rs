@@ -3,7 +3,7 @@
 use protocol::{Answer, Lease, LimitAnswer};
 
 use crate::{
-    cache::{BucketKey, BucketStatus, worker_cache},
+    cache::{Answered, BucketKey, BucketStatus, write_answer},
     host::Host,
     lease::Terms,
     lease::shared_update::{LeaseChange, update_shared},
@@ -85,14 +85,12 @@ impl Worker {
             .cache
             .store_status(key, limit_answer.generation, status, failing)
         {
-            worker_cache::write_status(
-                host,
-                now,
-                &shared.table,
-                key,
-                limit_answer.generation,
+            let answered = Answered {
                 status,
-            );
+                denial: None,
+            };
+            let bucket = (key, limit_answer.generation);
+            write_answer(host, now, &shared.table, bucket, &answered);
         }
         let units = limit_answer.lease.map_or(0, |lease| lease.units);
         self.counts.happened_to(Event::LeaseGranted, units);

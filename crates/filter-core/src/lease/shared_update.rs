@@ -1,11 +1,10 @@
 //! Changes of a bucket's shared lease, each one compare-and-swap in the shared table.
 
-use super::{
-    Grant, LeaseDescriptor, LeaseEntry, LeaseQuery, SharedLease, SharedView, Terms, WorkerLease,
-};
+use super::{Grant, LeaseEntry, LeaseQuery, SharedLease, SharedView, Terms, WorkerLease};
 use crate::{
     cache::{BucketKey, BucketStatus, Role, Table, Update},
     host::{Contended, Host},
+    request::BucketDescriptor,
     time::Now,
 };
 
@@ -70,7 +69,7 @@ impl LeaseChange {
     }
 }
 
-impl WorkerLease<LeaseDescriptor> {
+impl WorkerLease<BucketDescriptor> {
     /// Applies a change of the shared lease to this worker's.
     pub(super) fn apply(&mut self, change: &LeaseChange, now: Now) {
         self.status = change.status;

@@ -86,6 +86,7 @@ impl Worker {
             self.cached_denial(host, now, &policy, &mut limit_checks, opaque.is_some())
         {
             self.cancel_units(&policy, &limit_checks);
+            self.denials.count(now, &policy, &limit_checks, &entries);
             self.record_denial(now, &policy, &limit_checks, &entries, &denial);
             return self.refuse(stream, denial);
         }
@@ -192,11 +193,19 @@ impl Worker {
             let worker_lease = self.leases.find(key, generation);
             let cost = limit_check.cost;
             let shared_units = worker_lease.map_or(0, |worker_lease| worker_lease.shared);
-            let denial = denial.filter(|denial| shared_units < cost && denial.denies(cost, now));
+            let denial = denial.filter(|denial| {
+                let denies = denial.denies(cost, now, limit.penalty);
+                denies && (shared_units < cost || denial.is_penalty())
+            });
             if let Some(denial) = denial.filter(|_| limit_check.mode == Mode::Enforce && !opaque) {
                 denying.add(&limit.name, limit.hidden, denial.retry_after_ms(now));
                 self.counts
                     .decided(&limit.name, Outcome::Denied, DecidedBy::DenyCache);
+                if denial.is_penalty() {
+                    self.counts.happened(Event::Penalized);
+                } else if limit.penalty.is_some() {
+                    limit_check.denied = u64::from(limit_check.fits_when_unused());
+                }
             }
         }
         if denying.is_empty() {

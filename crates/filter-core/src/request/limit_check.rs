@@ -32,7 +32,8 @@ pub(crate) struct LimitCheck {
     pub(crate) debit: u64,
     /// The label of the calendar window that they were admitted in.
     pub(crate) debit_serial: Option<u64>,
-    /// Denials by this proxy alone that this check reports.
+    /// Denials by this worker's caches, of which this check reports so many; of a request that they deny, 1 if
+    /// a penalty counts it.
     pub(crate) denied: u64,
     /// The decision of a local bucket.
     pub(crate) decided: Option<LocalDecision>,
@@ -106,6 +107,12 @@ impl LimitCheck {
     /// Whether the limiter decides.
     pub(crate) fn is_global(&self) -> bool {
         self.local.is_none() && self.lease == LeaseUse::None
+    }
+
+    /// Whether the bucket allows the request at any time, by the limiter's last report.
+    pub(crate) fn fits_when_unused(&self) -> bool {
+        let limit = self.status.and_then(|status| status.limit);
+        limit.is_some_and(|limit| self.cost <= limit)
     }
 
     /// The client's quota at a limit that was decided here.

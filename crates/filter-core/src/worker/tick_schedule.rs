@@ -139,6 +139,7 @@ impl Worker {
         now.mono_us.saturating_sub(quiet_since_us) >= QUIET_US
             && self.calls.is_idle()
             && self.reporter.is_idle()
+            && self.denials.is_empty()
             && self.calls.registry.report_sent().is_none()
             && self.counts.is_flushed()
             && self.requests.holds.next_us() == u64::MAX

@@ -53,6 +53,8 @@ const DENIAL: u8 = 1;
 const STATUS: u8 = 2;
 const LOCAL: u8 = 4;
 const DEBT: u8 = 8;
+/// The denial is by a penalty.
+const PENALTY: u8 = 16;
 
 impl Record for BucketEntry {
     fn write(&self, out: &mut Vec<u8>) {
@@ -62,7 +64,11 @@ impl Record for BucketEntry {
             flag(DENIAL, self.denial.is_some())
                 | flag(STATUS, self.status.is_some())
                 | flag(LOCAL, self.local.is_some())
-                | flag(DEBT, in_debt),
+                | flag(DEBT, in_debt)
+                | flag(
+                    PENALTY,
+                    self.denial.is_some_and(|denial| denial.is_penalty()),
+                ),
         );
         if let Some(denial) = self.denial {
             denial.write(out);
@@ -86,7 +92,7 @@ impl Record for BucketEntry {
         let flags = reader.u8()?;
         let mut entry = Self::default();
         if flags & DENIAL != 0 {
-            entry.denial = Some(CachedDenial::read(&mut reader)?);
+            entry.denial = Some(CachedDenial::read(&mut reader, flags & PENALTY != 0)?);
         }
         if flags & STATUS != 0 {
             entry.status = Some(BucketStatus::read(&mut reader)?);
@@ -124,13 +130,15 @@ pub(super) mod tests {
 
     prop_compose! {
         pub(crate) fn any_entry()(
-            denial in proptest::option::of(any::<[u64; 3]>()),
+            denial in proptest::option::of((any::<[u64; 3]>(), proptest::option::of(1..u64::MAX))),
             status in proptest::option::of((any::<[u64; 4]>(), any::<Option<u64>>())),
             local in proptest::option::of((proptest::collection::vec(any::<u8>(), 0..=MAX_STATE_LEN), any::<[u64; 2]>())),
             debt in any::<[u64; 4]>(),
         ) -> BucketEntry {
             BucketEntry {
-                denial: denial.map(|[until_us, least_cost, retry_at_us]| CachedDenial { until_us, least_cost, retry_at_us }),
+                denial: denial.map(|([until_us, least_cost, retry_at_us], penalty)| CachedDenial {
+                    until_us, least_cost, retry_at_us, penalty_us: penalty.unwrap_or(0),
+                }),
                 status: status.map(|([at_us, window_ms, remaining, reset_after_ms], limit)| BucketStatus {
                     at_us, limit, window_ms, remaining, reset_after_ms,
                 }),

@@ -50,7 +50,11 @@ fn the_first_status_is_written_at_once_and_then_only_significant_ones() {
         found.entry.status.map(|status| status.remaining)
     };
     assert!(worker_cache.store_status(key, 1, status(1, 600), false));
-    write_status(&host, at(1), &table, key, 1, status(1, 600));
+    let first = Answered {
+        status: status(1, 600),
+        denial: None,
+    };
+    write_answer(&host, at(1), &table, (key, 1), &first);
     for (ms, remaining, expected) in [
         (2, 590, 600),   // A 64th of the limit less is not significant.
         (3, 589, 589),   // More than that.
@@ -79,4 +83,56 @@ fn the_cache_is_bounded() {
         }
     }
     assert!(worker_cache.young.list.len() + worker_cache.old.list.len() <= 2 * MAX_BUCKETS);
+}
+
+#[test]
+fn a_penalty_stays_unless_a_later_check_says_otherwise() {
+    let (table, mut keys) = keys();
+    let (host, key) = (SharedData::default(), keys.next().unwrap());
+    let plain = CachedDenial::new(at(1), Some(1000), 1000, 1);
+    let penalty = |at_ms: u64| CachedDenial {
+        penalty_us: at_ms * 1000,
+        ..CachedDenial::new(at(1), Some(60_000), 60_000, 0)
+    };
+    let write = |ms: u64, sent_ms: u64, denial: Option<CachedDenial>| {
+        let answered = Answered {
+            status: status(ms, 1),
+            denial: Some((denial, at(sent_ms))),
+        };
+        write_answer(&host, at(ms), &table, (key, 1), &answered);
+        table
+            .read::<BucketEntry>(&host, key, 1, at(ms))
+            .entry
+            .denial
+    };
+    assert_eq!(write(4, 3, Some(penalty(4))), Some(penalty(4)));
+    // These were perhaps decided before the penalty began.
+    assert_eq!(write(5, 3, Some(plain)), Some(penalty(4)));
+    assert_eq!(write(6, 2, None), Some(penalty(4)));
+    assert_eq!(write(7, 3, Some(penalty(7))), Some(penalty(7)));
+    assert_eq!(write(9, 8, Some(plain)), Some(plain));
+    assert_eq!(write(9, 8, Some(penalty(9))), Some(penalty(9)));
+    assert_eq!(write(11, 10, None), None);
+    // It has ended.
+    assert_eq!(write(12, 3, Some(penalty(12))), Some(penalty(12)));
+    assert_eq!(write(60_001, 3, Some(plain)), Some(plain));
+}
+
+#[test]
+fn a_worker_knows_the_penalties_of_the_generation_in_force() {
+    let (_, mut keys) = keys();
+    let key = keys.next().unwrap();
+    let mut worker_cache = WorkerCache::default();
+    let denial = CachedDenial {
+        penalty_us: 1000,
+        ..CachedDenial::new(at(1), Some(60_000), 60_000, 0)
+    };
+    worker_cache.store_denial(key, 1, status(1, 0), denial);
+    assert_eq!(worker_cache.penalty(key, 1), Some(denial));
+    assert_eq!(worker_cache.penalty(key, 2), None);
+    assert!(worker_cache.store_status(key, 1, status(2, 1), true));
+    assert_eq!(worker_cache.penalty(key, 1), None);
+    let plain = CachedDenial::new(at(1), Some(1000), 1000, 1);
+    worker_cache.store_denial(key, 1, status(3, 0), plain);
+    assert_eq!(worker_cache.penalty(key, 1), None);
 }

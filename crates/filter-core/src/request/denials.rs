@@ -1,0 +1,195 @@
+//! Denials that a penalty counts and that no limiter saw, since this worker's caches decided them. They are
+//! counted by bucket for a second, and reported by a check of each bucket that charges nothing.
+//!
+//! A report is sent again only if it certainly did not arrive. One that is lost, or waits while no limiter
+//! answers, is dropped: the penalty begins later.
+
+use std::rc::Rc;
+
+use policy::Positions;
+
+use super::{BucketDescriptor, Extracted, LimitCheck};
+use crate::{
+    active_policy::{ActivePolicy, PolicyState},
+    cache::BucketKey,
+    time::Now,
+    worker::Worker,
+};
+
+/// Between reports of a bucket, in milliseconds.
+const EVERY_MS: u64 = 1000;
+/// Buckets between two reports, at most. Denials by others are not counted.
+const BUCKETS_MAX: usize = 1024;
+/// Buckets that one tick reports, at most: the checks of requests do not wait behind more.
+const AT_ONCE_MAX: usize = 64;
+
+/// The denials to report.
+#[derive(Debug, Default)]
+pub(crate) struct Denials {
+    /// Those of this second.
+    counted: Vec<Counted>,
+    /// By the buckets' hashes.
+    positions: Positions,
+    /// When they are due.
+    due_us: u64,
+    /// Those of the second before, as far as no tick has reported them.
+    due: Vec<Counted>,
+}
+
+/// The denials by one bucket.
+#[derive(Debug)]
+struct Counted {
+    key: BucketKey,
+    descriptor: BucketDescriptor,
+    count: u64,
+}
+
+impl Denials {
+    /// Counts a request that was denied, for the limits that [`LimitCheck::denied`] says.
+    pub(crate) fn count(
+        &mut self,
+        now: Now,
+        policy: &Rc<ActivePolicy>,
+        limit_checks: &[LimitCheck],
+        entries: &Extracted,
+    ) {
+        for limit_check in limit_checks.iter().filter(|of| of.denied > 0) {
+            let key = limit_check.key;
+            let same = |at: &usize| self.counted.get(*at).is_some_and(|of| of.key == key);
+            let known = self.positions.of(key.hash()).find(same);
+            if let Some(counted) = known.and_then(|at| self.counted.get_mut(at)) {
+                counted.count = counted.count.saturating_add(limit_check.denied);
+            } else if self.counted.len() < BUCKETS_MAX {
+                if self.counted.is_empty() {
+                    self.due_us = now.after_ms(EVERY_MS);
+                }
+                self.positions.add(key.hash(), self.counted.len());
+                self.counted.push(Counted {
+                    key,
+                    descriptor: BucketDescriptor {
+                        policy: Rc::clone(policy),
+                        at: limit_check.at,
+                        entries: entries.clone(),
+                    },
+                    count: limit_check.denied,
+                });
+            }
+        }
+    }
+
+    /// Whether there is nothing to report.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.counted.is_empty() && self.due.is_empty()
+    }
+
+    /// Takes what a tick reports.
+    fn take(&mut self, now: Now) -> Vec<Counted> {
+        if self.due.is_empty() && !self.counted.is_empty() && now.reached(self.due_us) {
+            self.positions = Positions::default();
+            self.due = std::mem::take(&mut self.counted);
+        }
+        self.due
+            .split_off(self.due.len().saturating_sub(AT_ONCE_MAX))
+    }
+}
+
+impl Worker {
+    /// Reports the denials that are due; `open`: the breaker is, so they are dropped.
+    pub(crate) fn report_denials(&mut self, now: Now, open: bool) {
+        for counted in self.denials.take(now) {
+            if !open && self.is_in_force(&counted.descriptor) {
+                self.check_bucket(now, &counted.descriptor, counted.key, &mut |limit_check| {
+                    limit_check.denied = counted.count;
+                });
+            }
+        }
+    }
+
+    /// Whether the limit is the same in the policy in force. After an edit or a reset its denials count anew.
+    fn is_in_force(&self, descriptor: &BucketDescriptor) -> bool {
+        let counted = descriptor.policy.compiled.limit(descriptor.at);
+        let PolicyState::Limits(policy) = &self.policy.state else {
+            return false;
+        };
+        let policy = &policy.compiled;
+        let current = counted.and_then(|limit| policy.limit(policy.position(limit.name.as_str())?));
+        counted.map(|limit| limit.generation) == current.map(|limit| limit.generation)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use policy::{Compiled, Policy};
+
+    use super::*;
+    use crate::{
+        cache::Table,
+        request::{NoProperty, Request},
+        time::at,
+    };
+
+    struct Nothing;
+
+    impl Request for Nothing {
+        fn headers<'r>(&'r self, _: &str) -> impl Iterator<Item = &'r [u8]> {
+            std::iter::empty()
+        }
+        fn property(&self, _: &[u8]) -> Result<Vec<u8>, NoProperty> {
+            Err(NoProperty::Absent)
+        }
+    }
+
+    fn denied(denials: &mut Denials, now: Now, user: u64, count: u64) {
+        let text = b"domain: shop\nlimits:\n  - {name: per-user, rate: 1/s}\n";
+        let compiled = Compiled::new(Policy::from_yaml("limits.yaml", text).unwrap());
+        let policy = Rc::new(ActivePolicy::new(compiled, &[]));
+        let entries = policy.plan.extract(&Nothing);
+        let table = Table::new("shop", 16, [7; 16]);
+        let values = entries.values();
+        let matches = policy.compiled.matching_values(&values, 0);
+        let mut limit_check = LimitCheck::new(&matches[0], &policy, &table, now).unwrap();
+        let user = user.to_le_bytes();
+        limit_check.key = table.key("per-user", [Some(&user[..])].into_iter());
+        limit_check.denied = count;
+        denials.count(now, &policy, &[limit_check], &entries);
+    }
+
+    fn counts(taken: &[Counted]) -> Vec<u64> {
+        taken.iter().map(|counted| counted.count).collect()
+    }
+
+    #[test]
+    fn a_buckets_denials_are_reported_together_a_second_after_the_first() {
+        let mut denials = Denials::default();
+        denied(&mut denials, at(5), 1, 0);
+        assert!(denials.is_empty(), "no penalty counts that");
+        for (ms, user) in [(5, 1), (500, 2), (900, 1), (1004, 1)] {
+            denied(&mut denials, at(ms), user, 1);
+            assert!(denials.take(at(1004)).is_empty() && !denials.is_empty());
+        }
+        assert_eq!(counts(&denials.take(at(1005))), [3, 1]);
+        assert!(denials.is_empty() && denials.take(at(9000)).is_empty());
+        denied(&mut denials, at(9000), 1, 1);
+        assert!(denials.take(at(9999)).is_empty());
+        assert_eq!(counts(&denials.take(at(10_000))), [1]);
+    }
+
+    #[test]
+    fn buckets_are_bounded_and_few_are_reported_at_once() {
+        let mut denials = Denials::default();
+        let most = u64::try_from(BUCKETS_MAX).unwrap();
+        for user in (0..2 * most).chain(0..most) {
+            denied(&mut denials, at(1), user, 1);
+        }
+        let mut sum = 0;
+        for tick in 0..BUCKETS_MAX / AT_ONCE_MAX {
+            let taken = denials.take(at(1001));
+            assert_eq!(taken.len(), AT_ONCE_MAX, "{tick}");
+            sum += counts(&taken).iter().sum::<u64>();
+            denied(&mut denials, at(1001), 5, 1);
+        }
+        assert_eq!(sum, 2 * most);
+        assert!(denials.take(at(1001)).is_empty());
+        assert_eq!(counts(&denials.take(at(2001))), [16]);
+    }
+}
