@@ -33,11 +33,13 @@ pub enum EditError {
 /// Whether the text makes sense shows when the limit is read.
 ///
 /// # Errors
-/// A field that does not exist, or that is not one text (`overrides`).
+/// A field that does not exist, or that is not one text (`overrides`, `penalty`).
 pub fn set_field(limit: &mut Node, field: &str, text: &str) -> Result<(), EditError> {
     let (outer, inner) = split(field)?;
     let value = match (outer, inner) {
-        ("match", Some(_)) | ("lease", Some("ttl")) => Node::text(text),
+        ("match", Some(_))
+        | ("lease", Some("ttl"))
+        | ("penalty", Some("after" | "within" | "for")) => Node::text(text),
         ("lease", None) => Node::map([("ttl", Node::text(text))]),
         ("per" | "replaces" | "partition", None) => {
             let items = text.split(',').filter(|item| !item.is_empty());
@@ -48,7 +50,7 @@ pub fn set_field(limit: &mut Node, field: &str, text: &str) -> Result<(), EditEr
             "false" => false.into(),
             other => Node::text(other),
         },
-        ("match" | "overrides", None) | (_, Some(_)) => {
+        ("match" | "overrides" | "penalty", None) | (_, Some(_)) => {
             return Err(EditError::NotOneText {
                 field: field.to_owned(),
             });
@@ -209,6 +211,9 @@ mod tests {
             ("hidden", "true"),
             ("match.path", "/api/**"),
             ("enforce", "5%"),
+            ("penalty.after", "10"),
+            ("penalty.within", "1m"),
+            ("penalty.for", "15m"),
         ] {
             set_field(&mut node, field, text).unwrap();
         }
@@ -221,11 +226,13 @@ mod tests {
         algorithm: token_bucket
         rate: 10/s
         burst: 20
+        penalty: {after: 10, within: 1m, for: 15m}
         enforce: 5%
         hidden: true
         "#);
         assert_eq!(unset_field(&mut node, "match.path"), Ok(true));
         assert_eq!(unset_field(&mut node, "match.method"), Ok(true));
+        assert_eq!(unset_field(&mut node, "penalty"), Ok(true));
         assert_eq!(unset_field(&mut node, "burst"), Ok(true));
         assert_eq!(unset_field(&mut node, "burst"), Ok(false));
         assert_eq!(node.get("match"), None);

@@ -9,6 +9,7 @@ mod limit;
 mod matchers;
 mod numbers;
 mod overrides;
+mod penalty;
 mod policy;
 mod pricing;
 mod references;

@@ -4,6 +4,7 @@
 //! A warning is a [`Problem`]: where it is, what comes of it, and what was probably meant.
 
 mod pattern;
+mod penalty;
 mod place;
 mod supply;
 
@@ -139,6 +140,7 @@ fn of_limit(limit: &Limit, around: &Surroundings<'_>, found: &mut Found<'_>) {
         }
     }
     of_cost(limit, found);
+    penalty::of_penalty(limit, found);
     of_reserve(limit, around, found);
     if let Some(dear) = around.dear.and_then(|dear| dear(limit)) {
         found.warn(dear.field, dear.message, Some(dear.hint.to_owned()));

@@ -1,7 +1,7 @@
 //! Back from meaning to a document: only what differs from the defaults, in the order of the
 //! manual.
 
-use algorithms::Kind;
+use algorithms::{Kind, Penalty};
 use documents::{Choice, Duration, Name, Node, format_timestamp, value_to_node};
 use patterns::Pattern;
 
@@ -119,6 +119,9 @@ impl Limit {
         {
             fields.set("max_delay", Node::text(Duration(ms).to_string()));
         }
+        if let Some(penalty) = self.penalty {
+            fields.set("penalty", penalty_node(penalty));
+        }
     }
 
     fn write_handling(&self, fields: &mut Writer) {
@@ -217,6 +220,15 @@ impl Policy {
         fields.set("limits", Node::list(self.limits.iter().map(Limit::to_node)));
         Node::map(fields.0)
     }
+}
+
+fn penalty_node(penalty: Penalty) -> Node {
+    let time = |ms| Node::text(Duration(ms).to_string());
+    Node::map([
+        ("after", Node::number(penalty.after)),
+        ("within", time(penalty.within_ms)),
+        ("for", time(penalty.for_ms)),
+    ])
 }
 
 pub(crate) fn matchers_node(matchers: &[Matcher]) -> Node {

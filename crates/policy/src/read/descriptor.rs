@@ -44,7 +44,7 @@ pub(super) fn read_descriptor(
         }
     }
     if unlimited {
-        for name in ["algorithm", "rate", "burst", "overrides"] {
+        for name in ["algorithm", "rate", "burst", "penalty", "overrides"] {
             if limit.node.get(name).is_some() {
                 let message = format!("`{name}` on a limit that is `unlimited`");
                 refuse(limit, name, message, take.report);

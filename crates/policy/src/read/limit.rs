@@ -10,13 +10,14 @@ use crate::{
         matchers::read_matchers,
         numbers::Numbers,
         overrides::{Buckets, read_overrides},
+        penalty::{check_penalty, read_penalty},
         pricing::{Around, check_pricing, read_cost},
         together::{check_kind, check_per, check_service, check_slots},
     },
 };
 
 /// Every field of a limit that its author may write.
-pub(crate) const LIMIT_FIELDS: [&str; 34] = [
+pub(crate) const LIMIT_FIELDS: [&str; 35] = [
     "name",
     "description",
     "descriptor",
@@ -35,6 +36,7 @@ pub(crate) const LIMIT_FIELDS: [&str; 34] = [
     "cost",
     "over_limit",
     "max_delay",
+    "penalty",
     "enforce",
     "on_failure",
     "scope",
@@ -100,6 +102,7 @@ fn read_fields(limit: Field<'_>, report: &mut Report) -> Option<Limit> {
     let (hidden, fleet_size) = (take.boolean("hidden"), take.integer("fleet_size", 1));
     let paused = Pause::take(take);
     let generation = read_generation(take);
+    let penalty = read_penalty(take);
     let lease_ttl_ms = read_lease(take, &Beside::new(&numbers, over_limit, scope));
     fields.finish(&limit.path, &LIMIT_FIELDS, report);
     check_per(&limit, &per, &partition, report);
@@ -117,7 +120,7 @@ fn read_fields(limit: Field<'_>, report: &mut Report) -> Option<Limit> {
         cost,
         pricing,
         over_limit,
-        penalty: None,
+        penalty,
         enforce_percent,
         on_failure,
         scope,
@@ -151,6 +154,7 @@ fn check_around(
     check_service(limit, service, over_limit, scope, report);
     check_slots(limit, kind, report);
     check_pricing(limit, pricing, around, report);
+    check_penalty(limit, around, report);
 }
 
 fn read_name(take: &mut Take<'_, '_>, limit: &Field<'_>) -> Option<Name> {

@@ -9,6 +9,7 @@ use serde_json::{Value as Json, json};
 use super::{
     limit::LIMIT_FIELDS,
     overrides::OVERRIDE_FIELDS,
+    penalty::PENALTY_FIELDS,
     policy::FIELDS as POLICY_FIELDS,
     pricing::{COST_FIELDS, RESERVE_FIELDS, ROW_FIELDS, SOURCE_FIELDS},
 };
@@ -52,6 +53,10 @@ fn the_same_fields() {
     assert_eq!(
         fields("/$defs/override/properties"),
         sorted(&OVERRIDE_FIELDS)
+    );
+    assert_eq!(
+        fields("/$defs/limit/properties/penalty/properties"),
+        sorted(&PENALTY_FIELDS)
     );
     for (of, known) in [
         ("exemption", EXEMPTION_FIELDS.as_slice()),
@@ -108,6 +113,7 @@ fn bad_files_are_bad_to_the_schema_where_it_can_tell() {
         "no_values",
         "not_a_map",
         "paused",
+        "penalty",
         "unknown_field",
         "wrong_types",
     ] {
@@ -158,6 +164,10 @@ fn some_fields() -> impl Strategy<Value = Vec<(&'static str, Json)>> {
         ),
         ("over_limit", json!("queue")),
         ("max_delay", json!("0ms")),
+        (
+            "penalty",
+            json!({"after": 1, "within": "1000ms", "for": "7d"}),
+        ),
         ("enforce", json!("0%")),
         ("enforce", json!("100%")),
         ("precheck", json!("100%")),

@@ -95,6 +95,30 @@ fn a_limit_of_a_later_version_is_left_to_the_limiter_alone() {
 }
 
 #[test]
+fn a_penalty_reaches_filters_and_older_ones_leave_its_limit_to_the_limiter() {
+    let mut policy = policy();
+    let penalty = algorithms::Penalty {
+        after: 10,
+        within_ms: 60_000,
+        for_ms: 900_000,
+    };
+    policy.limits[0].penalty = Some(penalty);
+    let snapshot = Compiled::new(policy).to_snapshot(0);
+    let compiled = Compiled::from_snapshot(&bytes(&snapshot)).unwrap();
+    assert_eq!(compiled.limits()[0].penalty, Some(penalty));
+    // To them it is an unknown field. They cache no denial of the limit then, so the limiter counts each.
+    let text = String::from_utf8(bytes(&snapshot)).unwrap();
+    let to_older = text.replace("\"penalty\"", "\"later\"");
+    assert_ne!(to_older, text);
+    let older = Compiled::from_snapshot(to_older.as_bytes()).unwrap();
+    assert_eq!(older.limits().len(), 1);
+    assert_eq!(
+        older.opaque()[0].name.as_ref().map(Name::as_str),
+        Some("per-user")
+    );
+}
+
+#[test]
 fn what_is_no_snapshot_is_refused() {
     for text in [
         "",

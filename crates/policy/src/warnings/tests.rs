@@ -176,6 +176,28 @@ fn a_warning_is_at_its_place() {
 }
 
 #[test]
+fn a_penalty_that_its_window_outlasts_is_named() {
+    let of = |rest: &str| {
+        let limit =
+            format!("  - {{name: a, {rest}, penalty: {{after: 10, within: 1m, for: 15m}}}}\n");
+        warned(&limit, &Surroundings::default())
+    };
+    let found = of("algorithm: fixed_window, rate: 5/1h");
+    let said = "limit `a`: penalty.for: a penalty of 15m is shorter than the window of 1h, and a full window denies \
+                its rest anyway (most penalties would end before their window: use a longer `for`, or another \
+                algorithm)";
+    assert_eq!(found, [said]);
+    assert_eq!(of("rate: 5/day").len(), 1);
+    for harmless in [
+        "algorithm: fixed_window, rate: 5/15m",
+        "algorithm: sliding_window, rate: 5/1h",
+        "rate: 5/1h",
+    ] {
+        assert!(of(harmless).is_empty(), "{harmless}");
+    }
+}
+
+#[test]
 fn a_request_that_costs_more_than_there_is_never_passes() {
     let around = Surroundings::default();
     let dear = |limit: &str| warned(&format!("  - {{name: a, {limit}}}\n"), &around);
