@@ -8,6 +8,7 @@ mod domain;
 mod exempt;
 mod labels;
 mod leases;
+mod penalties;
 mod register;
 mod slots;
 
@@ -54,6 +55,7 @@ pub(crate) struct Metrics {
     leases: ByLimit<3>,
     slots: ByLimit<3>,
     costs: ByLimit<3>,
+    penalties: ByLimit<1>,
     exempt: Exempt,
     unmatched: Family<DomainLabels, Counter>,
     unmatched_descriptors: Family<UnmatchedLabels, Counter>,
@@ -96,6 +98,7 @@ impl Metrics {
             leases: leases::metrics(),
             slots: slots::metrics(),
             costs: costs::metrics(),
+            penalties: penalties::metrics(),
             exempt: Exempt::default(),
             unmatched: Family::default(),
             unmatched_descriptors: Family::default(),
@@ -183,6 +186,7 @@ impl Metrics {
 
     fn limit(&self, domain: &str, limit: &Limit) -> LimitCounters {
         let (in_flight, settles) = (limit.gives_slots(), limit.settles());
+        let penalizes = limit.penalty.is_some();
         let limit = limit.name.as_str();
         let counter = |decision| {
             let labels = check_labels(domain, limit, decision);
@@ -200,6 +204,7 @@ impl Metrics {
             leases: self.leases.of(domain, limit).into(),
             slots: in_flight.then(|| self.slots.of(domain, limit).into()),
             costs: settles.then(|| self.costs.of(domain, limit).into()),
+            penalties: penalizes.then(|| self.penalties.of(domain, limit)),
         }
     }
 
@@ -230,6 +235,7 @@ impl Metrics {
             self.leases.forget(domain.as_str(), limit.as_str());
             self.slots.forget(domain.as_str(), limit.as_str());
             self.costs.forget(domain.as_str(), limit.as_str());
+            self.penalties.forget(domain.as_str(), limit.as_str());
             for decision in DECISIONS {
                 self.checks
                     .remove(&check_labels(domain.as_str(), limit.as_str(), decision));

@@ -170,6 +170,7 @@ impl CheckSummary {
             counters.granted(limit);
             counters.slot(limit);
             counters.reserved(limit);
+            counters.penalized(limit);
             if self.charging && !self.settled.contains(&limit.name) {
                 counters.decided(limit);
             }

@@ -33,6 +33,8 @@ pub(super) struct LimitCounters {
     pub(super) slots: Option<SlotCounters>,
     /// Of a limit whose responses say their cost.
     pub(super) costs: Option<CostCounters>,
+    /// Of a limit with `penalty`: those that began.
+    pub(super) penalties: Option<[Counter; 1]>,
 }
 
 /// What the counters of one limit say.
@@ -75,6 +77,7 @@ impl DomainCounters {
                 leases: _,
                 slots: _,
                 costs: _,
+                penalties: _,
             } = counters;
             let counts = LimitCounts {
                 // In the order of `Outcome::ALL`.
@@ -151,6 +154,16 @@ impl DomainCounters {
             costs.reserved.inc_by(reserved);
             costs.given_back.inc_by(answer.settled.given_back);
             costs.excess.inc_by(answer.settled.excess);
+        }
+    }
+
+    /// Counts a penalty that began.
+    pub(crate) fn penalized(&self, answer: &LimitAnswer) {
+        if answer.penalty.begun
+            && let Some(counters) = self.limits.get(&answer.name)
+            && let Some([begun]) = &counters.penalties
+        {
+            begun.inc();
         }
     }
 

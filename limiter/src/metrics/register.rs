@@ -18,6 +18,7 @@ impl Metrics {
         self.leases.register(&mut all);
         self.slots.register(&mut all);
         self.costs.register(&mut all);
+        self.penalties.register(&mut all);
         self.register_unlimited(&mut all);
         all.register(
             "undecided",
