@@ -61,6 +61,8 @@ impl Put for Vec<u8> {
         self.extend_from_slice(&value.to_le_bytes());
     }
 
+    // As a call it is 20 bytes less at each of its places.
+    #[inline(never)]
     fn put_u64(&mut self, value: u64) {
         self.extend_from_slice(&value.to_le_bytes());
     }

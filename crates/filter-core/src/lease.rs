@@ -32,6 +32,7 @@ use grant::Grant;
 use settlements::Settlements;
 pub(crate) use shared_lease::LeaseQuery;
 use shared_lease::{SharedLease, SharedView};
+pub(crate) use spend::LeaseDescriptor;
 use terms::Terms;
 use worker_lease::{Portion, WorkerLease};
 pub(crate) use worker_lease::{Reservation, WorkerLeases};

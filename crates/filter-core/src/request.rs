@@ -4,7 +4,6 @@
 //! keeps requests that a queue delays.
 
 mod admit;
-mod bucket_descriptor;
 mod decide;
 mod denials;
 mod descriptor;
@@ -17,7 +16,6 @@ mod streams;
 mod take_local;
 
 pub(crate) use admit::Admission;
-pub(crate) use bucket_descriptor::BucketDescriptor;
 pub(crate) use denials::Denials;
 pub(crate) use descriptor::{Extracted, Plan};
 pub use descriptor::{NoProperty, Request};

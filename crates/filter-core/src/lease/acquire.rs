@@ -5,11 +5,11 @@ use std::rc::Rc;
 use crate::{
     active_policy::ActivePolicy,
     host::Host,
-    lease::Terms,
     lease::shared_update::{LeaseChange, update_shared},
     lease::spend::leased,
+    lease::{LeaseDescriptor, Terms},
     metrics::Event,
-    request::{BucketDescriptor, Extracted, LeaseUse, LimitCheck},
+    request::{Extracted, LeaseUse, LimitCheck},
     time::Now,
     worker::Worker,
 };
@@ -60,7 +60,7 @@ impl Worker {
                 continue;
             }
             if worker_lease.descriptor.is_none() {
-                worker_lease.descriptor = Some(Rc::new(BucketDescriptor {
+                worker_lease.descriptor = Some(Rc::new(LeaseDescriptor {
                     policy: Rc::clone(policy),
                     at: limit_check.at,
                     entries: entries.clone(),

@@ -1,12 +1,14 @@
 //! Maintenance at ticks: returns units that will not be used, and sends settlements.
 
+use std::rc::Rc;
+
 use crate::{
     cache::BucketKey,
     host::Host,
     lease::shared_update::{LeaseChange, update_shared},
-    lease::{LeaseQuery, Terms},
+    lease::{LeaseDescriptor, LeaseQuery, Terms},
     metrics::Event,
-    request::{BucketDescriptor, PendingCheck},
+    request::PendingCheck,
     time::Now,
     worker::Worker,
 };
@@ -64,14 +66,23 @@ impl Worker {
     fn settle(
         &mut self,
         now: Now,
-        descriptor: &BucketDescriptor,
+        descriptor: &LeaseDescriptor,
         key: BucketKey,
         lease_query: LeaseQuery,
     ) {
-        let mut lease_query = Some(Box::new(lease_query));
-        self.check_bucket(now, descriptor, key, &mut |limit_check| {
-            limit_check.lease_query = lease_query.take();
-        });
+        let policy = &descriptor.policy;
+        let values = descriptor.entries.values();
+        let matches = policy.compiled.matching_values(&values, now.wall_ms);
+        let mut limit_checks = self.limit_checks(&matches, policy, now);
+        if let Some(limit_check) = limit_checks
+            .iter_mut()
+            .find(|limit_check| limit_check.key == key)
+        {
+            limit_check.lease_query = Some(Box::new(lease_query));
+            let policy = Rc::clone(policy);
+            let entries = descriptor.entries.clone();
+            self.push_background(PendingCheck::background(policy, entries, limit_checks));
+        }
     }
 
     /// Queues a check that no request waits for any more.

@@ -1,10 +1,11 @@
 //! Changes of a bucket's shared lease, each one compare-and-swap in the shared table.
 
-use super::{Grant, LeaseEntry, LeaseQuery, SharedLease, SharedView, Terms, WorkerLease};
+use super::{
+    Grant, LeaseDescriptor, LeaseEntry, LeaseQuery, SharedLease, SharedView, Terms, WorkerLease,
+};
 use crate::{
     cache::{BucketKey, BucketStatus, Role, Table, Update},
     host::{Contended, Host},
-    request::BucketDescriptor,
     time::Now,
 };
 
@@ -69,7 +70,7 @@ impl LeaseChange {
     }
 }
 
-impl WorkerLease<BucketDescriptor> {
+impl WorkerLease<LeaseDescriptor> {
     /// Applies a change of the shared lease to this worker's.
     pub(super) fn apply(&mut self, change: &LeaseChange, now: Now) {
         self.status = change.status;

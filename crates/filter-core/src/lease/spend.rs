@@ -1,15 +1,26 @@
 //! Requests that leased units admit.
 
+use std::rc::Rc;
+
 use policy::{Limit, Mode};
 
 use crate::{
     active_policy::ActivePolicy,
     lease::Terms,
-    request::{LeaseUse, LimitCheck},
+    request::{Extracted, LeaseUse, LimitCheck},
     response::QuotaStatus,
     time::Now,
     worker::Worker,
 };
+
+/// A descriptor of the bucket, for lease queries that are sent without a request.
+#[derive(Debug)]
+pub(crate) struct LeaseDescriptor {
+    pub(super) policy: Rc<ActivePolicy>,
+    /// The limit's index in the policy.
+    pub(super) at: usize,
+    pub(super) entries: Extracted,
+}
 
 impl Worker {
     /// Settles the units of an admitted request as spent.

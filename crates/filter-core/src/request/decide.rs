@@ -86,8 +86,8 @@ impl Worker {
             self.cached_denial(host, now, &policy, &mut limit_checks, opaque.is_some())
         {
             self.cancel_units(&policy, &limit_checks);
-            self.denials.count(now, &policy, &limit_checks, &entries);
             self.record_denial(now, &policy, &limit_checks, &entries, &denial);
+            self.denials.count(now, &policy, entries, limit_checks);
             return self.refuse(stream, denial);
         }
         if let Some(denial) = self.take_local(host, now, &policy, &mut limit_checks) {

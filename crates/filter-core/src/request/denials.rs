@@ -1,5 +1,5 @@
 //! Denials that a penalty counts and that no limiter saw, since this worker's caches decided them. They are
-//! counted by bucket for a second, and reported by a check of each bucket that charges nothing.
+//! counted by bucket for a second, and reported by checks that charge nothing.
 //!
 //! A report is sent again only if it certainly did not arrive. One that is lost, or waits while no limiter
 //! answers, is dropped: the penalty begins later.
@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use policy::Positions;
 
-use super::{BucketDescriptor, Extracted, LimitCheck};
+use super::{Extracted, LeaseUse, LimitCheck, PendingCheck};
 use crate::{
     active_policy::{ActivePolicy, PolicyState},
     cache::BucketKey,
@@ -18,30 +18,22 @@ use crate::{
 
 /// Between reports of a bucket, in milliseconds.
 const EVERY_MS: u64 = 1000;
-/// Buckets between two reports, at most. Denials by others are not counted.
-const BUCKETS_MAX: usize = 1024;
-/// Buckets that one tick reports, at most: the checks of requests do not wait behind more.
+/// Reports that are gathered, at most. Denials by further buckets are not counted.
+const REPORTS_MAX: usize = 1024;
+/// Reports that one tick sends, at most: the checks of requests do not wait behind more.
 const AT_ONCE_MAX: usize = 64;
 
 /// The denials to report.
 #[derive(Debug, Default)]
 pub(crate) struct Denials {
-    /// Those of this second.
-    counted: Vec<Counted>,
-    /// By the buckets' hashes.
+    /// The reports of this second: [`LimitCheck::denied`] counts.
+    counted: Vec<PendingCheck>,
+    /// By the hashes of buckets.
     positions: Positions,
     /// When they are due.
     due_us: u64,
-    /// Those of the second before, as far as no tick has reported them.
-    due: Vec<Counted>,
-}
-
-/// The denials by one bucket.
-#[derive(Debug)]
-struct Counted {
-    key: BucketKey,
-    descriptor: BucketDescriptor,
-    count: u64,
+    /// Those of the second before, as far as no tick has sent them.
+    due: Vec<PendingCheck>,
 }
 
 impl Denials {
@@ -50,31 +42,41 @@ impl Denials {
         &mut self,
         now: Now,
         policy: &Rc<ActivePolicy>,
-        limit_checks: &[LimitCheck],
-        entries: &Extracted,
+        entries: Extracted,
+        mut limit_checks: Vec<LimitCheck>,
     ) {
-        for limit_check in limit_checks.iter().filter(|of| of.denied > 0) {
-            let key = limit_check.key;
-            let same = |at: &usize| self.counted.get(*at).is_some_and(|of| of.key == key);
-            let known = self.positions.of(key.hash()).find(same);
-            if let Some(counted) = known.and_then(|at| self.counted.get_mut(at)) {
-                counted.count = counted.count.saturating_add(limit_check.denied);
-            } else if self.counted.len() < BUCKETS_MAX {
-                if self.counted.is_empty() {
-                    self.due_us = now.after_ms(EVERY_MS);
-                }
-                self.positions.add(key.hash(), self.counted.len());
-                self.counted.push(Counted {
-                    key,
-                    descriptor: BucketDescriptor {
-                        policy: Rc::clone(policy),
-                        at: limit_check.at,
-                        entries: entries.clone(),
-                    },
-                    count: limit_check.denied,
-                });
+        let mut more = false;
+        for limit_check in &mut limit_checks {
+            // The units were put back already.
+            limit_check.lease = LeaseUse::None;
+            if limit_check.denied == 0 {
+                continue;
+            }
+            if let Some(counted) = self.of(limit_check.key) {
+                counted.denied += std::mem::take(&mut limit_check.denied);
+            } else {
+                more = true;
             }
         }
+        let at = self.counted.len();
+        if !more || at >= REPORTS_MAX {
+            return;
+        }
+        if at == 0 {
+            self.due_us = now.after_ms(EVERY_MS);
+        }
+        for limit_check in limit_checks.iter().filter(|of| of.denied > 0) {
+            self.positions.add(limit_check.key.hash(), at);
+        }
+        let report = PendingCheck::background(Rc::clone(policy), entries, limit_checks);
+        self.counted.push(report);
+    }
+
+    /// The count of a bucket that has denied a request in this second.
+    fn of(&mut self, key: BucketKey) -> Option<&mut LimitCheck> {
+        let at = self.positions.of(key.hash()).next()?;
+        let limit_checks = &mut self.counted.get_mut(at)?.limit_checks;
+        limit_checks.iter_mut().find(|of| of.key == key)
     }
 
     /// Whether there is nothing to report.
@@ -82,8 +84,8 @@ impl Denials {
         self.counted.is_empty() && self.due.is_empty()
     }
 
-    /// Takes what a tick reports.
-    fn take(&mut self, now: Now) -> Vec<Counted> {
+    /// Takes what a tick sends.
+    fn take(&mut self, now: Now) -> Vec<PendingCheck> {
         if self.due.is_empty() && !self.counted.is_empty() && now.reached(self.due_us) {
             self.positions = Positions::default();
             self.due = std::mem::take(&mut self.counted);
@@ -94,26 +96,21 @@ impl Denials {
 }
 
 impl Worker {
-    /// Reports the denials that are due; `open`: the breaker is, so they are dropped.
+    /// Reports the denials that are due; `open`: the breaker is, so they are dropped. After an edit or a
+    /// reset, denials count anew.
     pub(crate) fn report_denials(&mut self, now: Now, open: bool) {
-        for counted in self.denials.take(now) {
-            if !open && self.is_in_force(&counted.descriptor) {
-                self.check_bucket(now, &counted.descriptor, counted.key, &mut |limit_check| {
-                    limit_check.denied = counted.count;
-                });
+        for report in self.denials.take(now) {
+            let PolicyState::Limits(current) = &self.policy.state else {
+                return;
+            };
+            let policy = report
+                .policy
+                .as_ref()
+                .map(|policy| policy.compiled.revision());
+            if !open && policy == Some(current.compiled.revision()) {
+                self.push_background(report);
             }
         }
-    }
-
-    /// Whether the limit is the same in the policy in force. After an edit or a reset its denials count anew.
-    fn is_in_force(&self, descriptor: &BucketDescriptor) -> bool {
-        let counted = descriptor.policy.compiled.limit(descriptor.at);
-        let PolicyState::Limits(policy) = &self.policy.state else {
-            return false;
-        };
-        let policy = &policy.compiled;
-        let current = counted.and_then(|limit| policy.limit(policy.position(limit.name.as_str())?));
-        counted.map(|limit| limit.generation) == current.map(|limit| limit.generation)
     }
 }
 
@@ -151,11 +148,12 @@ mod tests {
         let user = user.to_le_bytes();
         limit_check.key = table.key("per-user", [Some(&user[..])].into_iter());
         limit_check.denied = count;
-        denials.count(now, &policy, &[limit_check], &entries);
+        denials.count(now, &policy, entries, vec![limit_check]);
     }
 
-    fn counts(taken: &[Counted]) -> Vec<u64> {
-        taken.iter().map(|counted| counted.count).collect()
+    fn counts(taken: &[PendingCheck]) -> Vec<u64> {
+        let denied = taken.iter().flat_map(PendingCheck::denied);
+        denied.map(|denied| denied.count).collect()
     }
 
     #[test]
@@ -177,12 +175,12 @@ mod tests {
     #[test]
     fn buckets_are_bounded_and_few_are_reported_at_once() {
         let mut denials = Denials::default();
-        let most = u64::try_from(BUCKETS_MAX).unwrap();
+        let most = u64::try_from(REPORTS_MAX).unwrap();
         for user in (0..2 * most).chain(0..most) {
             denied(&mut denials, at(1), user, 1);
         }
         let mut sum = 0;
-        for tick in 0..BUCKETS_MAX / AT_ONCE_MAX {
+        for tick in 0..REPORTS_MAX / AT_ONCE_MAX {
             let taken = denials.take(at(1001));
             assert_eq!(taken.len(), AT_ONCE_MAX, "{tick}");
             sum += counts(&taken).iter().sum::<u64>();

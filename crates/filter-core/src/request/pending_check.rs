@@ -113,8 +113,8 @@ impl PendingCheck {
         }
     }
 
-    /// A check that charges no request and that none waits for. It carries lease queries, debts or
-    /// freed slots.
+    /// A check that charges no request and that none waits for. It carries lease queries, debts,
+    /// denials or freed slots.
     pub(crate) fn background(
         policy: Rc<ActivePolicy>,
         entries: Extracted,
@@ -229,26 +229,27 @@ impl PendingCheck {
 
     /// The debts that this check charges.
     pub(crate) fn debits(&self) -> Vec<Debit> {
-        let owing = self
-            .limit_checks
-            .iter()
-            .filter(|limit_check| limit_check.debit > 0);
-        let debits = self.limits_of(owing).map(|(limit_check, limit)| Debit {
-            limit: limit.name.clone(),
-            units: limit_check.debit,
-            serial: limit_check.debit_serial,
-        });
-        debits.collect()
+        let mut debits = Vec::new();
+        for limit_check in self.limit_checks.iter().filter(|of| of.debit > 0) {
+            debits.extend(self.limit_of(limit_check).map(|limit| Debit {
+                limit: limit.name.clone(),
+                units: limit_check.debit,
+                serial: limit_check.debit_serial,
+            }));
+        }
+        debits
     }
 
     /// The denials that this check reports.
     pub(crate) fn denied(&self) -> Vec<Denied> {
-        let denied = self.limit_checks.iter().filter(|of| of.denied > 0);
-        let denied = self.limits_of(denied).map(|(limit_check, limit)| Denied {
-            limit: limit.name.clone(),
-            count: limit_check.denied,
-        });
-        denied.collect()
+        let mut denied = Vec::new();
+        for limit_check in self.limit_checks.iter().filter(|of| of.denied > 0) {
+            denied.extend(self.limit_of(limit_check).map(|limit| Denied {
+                limit: limit.name.clone(),
+                count: limit_check.denied,
+            }));
+        }
+        denied
     }
 
     /// The lease queries that this check carries.
@@ -277,10 +278,13 @@ impl PendingCheck {
         &'c self,
         limit_checks: impl Iterator<Item = &'c LimitCheck>,
     ) -> impl Iterator<Item = (&'c LimitCheck, &'c Limit)> {
-        let policy = self.policy.as_ref();
-        limit_checks.filter_map(move |limit_check| {
-            Some((limit_check, policy?.compiled.limit(limit_check.at)?))
-        })
+        limit_checks.filter_map(move |limit_check| Some((limit_check, self.limit_of(limit_check)?)))
+    }
+
+    /// The limit of one of the checks.
+    #[inline(never)]
+    fn limit_of(&self, limit_check: &LimitCheck) -> Option<&Limit> {
+        self.policy.as_ref()?.compiled.limit(limit_check.at)
     }
 
     /// Whether a queue may delay the request.
