@@ -1,7 +1,7 @@
 -- Makes buckets unused, except for what proxies have leased from them: that may still be used, and
 -- stays owed, or counted, until it cannot.
 --
--- KEYS  the buckets, then the keys of their reservations, which are forgotten
+-- KEYS  the buckets, then the keys of their reservations and denials, which are forgotten
 -- ARGV  how many of them are buckets
 -- Reply how many of them there were
 

@@ -3,11 +3,12 @@
 -- Twin of crates/algorithms/src/check.rs; lua/README.md is the calling convention.
 --
 -- KEYS  for each check: one bucket key per limit, in the order of the limits in ARGV; then for each limit that
---       has reservations the key of those.
+--       has reservations the key of those, and for each that has a penalty the key of its denials.
 -- ARGV  one string of integers, each a double of 8 bytes, little-endian (struct's `<d`):
 --       the time in ms, or -1 for the server's TIME (production);
 --       the number of forms; then for each form: flags (1 peek, 2 force, 4 debits are charged beyond
---         the limit, 8 debits are given back, and the check is a peek), number of limits,
+--         the limit, 8 debits are given back, and the check is a peek, 16 it is denied whatever these limits say),
+--         number of limits,
 --         then for each limit 8:
 --           kind (below; plus 16 where the limit is only observed, plus 32 where it is leased),
 --           generation, cost, debit, limit, x, y, z
@@ -18,6 +19,8 @@
 --           1 to free, 2 to renew or 3 to enter it again;
 --         and where its responses say the cost (kind plus 128): the secret of the reservation that the cost is,
 --           or -1, or -2 to add up the open ones; the number of settlements, and for each 4: number, secret, units reserved, true cost;
+--         and where it has a penalty (kind plus 256) 4: denials that begin it, the time that they are in, its length, ms,
+--           and denials that are reported;
 --         and of a calendar window 6: the label of the window that the debit was admitted in, or 0, and
 --           the ends of five windows, the first of which has the label y and starts at z, in ms
 --       then for each check: the number of its form, from 1
@@ -30,6 +33,7 @@
 --         were renewed, in the first two the bits of those that are gone, 50 in each;
 --       and where the responses say the cost 4: the number of the reservation made, units given back, units
 --         charged beyond what was reserved, and those that are reserved now, if that was asked for;
+--       and where it has a penalty 3: ms until that ends, or 0; denials that count; 1 if this check began it;
 --       of a check that was charged (4: every limit its cost, without delays or leases) for each limit
 --         only 2: remaining, reset_after
 --
@@ -56,10 +60,11 @@ local TTL_MARGIN_MS = 1000
 local TTL_INJECTED_MS = 86400000
 
 local DENIED, ALLOWED, STALE, BROKEN, CHARGED = 0, 1, 2, 3, 4
-local PEEK, FORCE, REPORTED, GIVEN_BACK = 1, 2, 4, 8
-local OBSERVED, LEASED, FREEING, PRICED = 16, 32, 64, 128
+local PEEK, FORCE, REPORTED, GIVEN_BACK, REFUSED = 1, 2, 4, 8, 16
+local OBSERVED, LEASED, FREEING, PRICED, PENALIZING = 16, 32, 64, 128, 256
 local COUNT_OPEN = -2
-local NUMBERS_PER_LIMIT, LEASE_FIELDS, SLOT_FIELDS, COST_FIELDS = 8, 4, 4, 4
+local PENALTY_ARGUMENTS = 4
+local NUMBERS_PER_LIMIT, LEASE_FIELDS, SLOT_FIELDS, COST_FIELDS, PENALTY_FIELDS = 8, 4, 4, 4, 3
 
 local reply, filled = { now, 0, 0, 0, 0, 0, 0, 0 }, 1 -- with room for one check of one limit
 -- include: lib/integers.lua
@@ -118,6 +123,10 @@ end
 -- The limit whose numbers start at ARGV[at], of no bucket yet; and where its numbers end.
 local function parse(at)
   local kind, next_at, lease, free = ARGV[at] + 0, at + NUMBERS_PER_LIMIT, nil, nil
+  local penalizing = kind >= PENALIZING
+  if penalizing then
+    kind = kind - PENALIZING
+  end
   local priced = kind >= PRICED
   if priced then
     kind = kind - PRICED
@@ -141,6 +150,12 @@ local function parse(at)
   local costs
   if priced then
     costs, next_at = parse_costs(next_at)
+  end
+  local penalty
+  if penalizing then
+    local after, within, length, reported = ARGV[next_at], ARGV[next_at + 1], ARGV[next_at + 2], ARGV[next_at + 3]
+    penalty = { after = after + 0, within = within + 0, length = length + 0, reported = reported + 0 }
+    next_at = next_at + PENALTY_ARGUMENTS
   end
   local observed = kind >= OBSERVED
   if observed then
@@ -168,6 +183,7 @@ local function parse(at)
     lease = lease, -- of a leased limit, or of a bucket that is leased no more
     asked = lease ~= nil,
     costs = costs,
+    penalty = penalty,
   }
   if free then
     limit.freed_slots = free
@@ -182,7 +198,8 @@ end
 local function parse_form(at)
   local flags, form = ARGV[at] + 0, { at = at, count = ARGV[at + 1] + 0 }
   form.peek, form.force = flags % 2 == PEEK, flags % 4 >= FORCE
-  form.reported, form.given_back = flags % 8 >= REPORTED, flags >= GIVEN_BACK
+  form.reported, form.given_back = flags % 8 >= REPORTED, flags % 16 >= GIVEN_BACK
+  form.refused = flags >= REFUSED
   local next_at = at + 2
   form.keys = form.count
   for i = 1, form.count do
@@ -190,6 +207,10 @@ local function parse_form(at)
     if form[i].costs then
       form.keys = form.keys + 1
       form[i].costs.nth = form.keys
+    end
+    if form[i].penalty then
+      form.keys = form.keys + 1
+      form[i].penalty.nth = form.keys
     end
   end
   return form, next_at
@@ -225,6 +246,15 @@ local function define_reservations()
   end
 end
 
+-- What penalties are: functions, made when they are needed.
+local P
+local function define_penalties()
+  if not P then
+    -- include: lib/penalty.lua
+    P = { read = read_penalty, count = count_denials, store = store_penalty }
+  end
+end
+
 local limits -- of the current check: its form
 
 -- Adds what was used without a check, or gives it back; returns whether that changed anything.
@@ -242,7 +272,8 @@ local in_full -- whether the current check is answered as CHARGED
 
 -- Finishes one limit, charged or left, and answers for it.
 local function finish(l, charge)
-  local algorithm, fits, cost = l.algorithm, l.fits, l.cost
+  local algorithm, fits, cost, penalty = l.algorithm, l.fits, l.cost, l.penalty
+  charge = charge and not (penalty and penalty.till > now)
   local delay, charged, retry = 0, 0, 0
   local take, start, parts, since, turn = algorithm.take, 0, 0, 0, 0
   if not fits then
@@ -282,6 +313,19 @@ local function finish(l, charge)
   end
   local room = algorithm.room(l)
   room = room > 0 and room or 0
+  if penalty then
+    if not (fits or limits.peek or cost > l.limit) then
+      P.count(penalty, 1)
+    end
+    if penalty.changed then
+      P.store(penalty)
+    end
+    local left = penalty.till - now
+    if left > 0 then
+      fits, room, delay, reset = false, 0, 0, math.max(reset, left)
+      retry = retry < 0 and retry or math.max(retry, left)
+    end
+  end
   if in_full then
     reply[filled + 1], reply[filled + 2] = room, reset
     filled = filled + 2
@@ -311,6 +355,11 @@ local function finish(l, charge)
     reply[filled + 4] = costs.secret == COUNT_OPEN and R.open(l) or 0
     filled = filled + COST_FIELDS
   end
+  if penalty then
+    reply[filled + 1], reply[filled + 2] = math.max(0, penalty.till - now), penalty.count
+    reply[filled + 3] = penalty.begun and 1 or 0
+    filled = filled + PENALTY_FIELDS
+  end
 end
 
 -- Answers a check that cannot be decided because of limit `culprit`; nothing was changed.
@@ -328,7 +377,7 @@ local function refuse(count, culprit, status, generation)
     end
     filled = filled + 6
     local more = (limits[i].asked and LEASE_FIELDS or 0) + (limits[i].algorithm.take and SLOT_FIELDS or 0)
-      + (limits[i].costs and COST_FIELDS or 0)
+      + (limits[i].costs and COST_FIELDS or 0) + (limits[i].penalty and PENALTY_FIELDS or 0)
     for field = 1, more do
       reply[filled + field] = 0
     end
@@ -347,8 +396,8 @@ local function check(count, first, again, peek, force)
       return refuse(count, i, STALE, l.seen)
     end
   end
-  local allowed = true
-  in_full = not peek
+  local allowed = not limits.refused
+  in_full = allowed and not peek
   for i = 1, count do
     local l = limits[i]
     local algorithm = l.algorithm
@@ -365,8 +414,14 @@ local function check(count, first, again, peek, force)
       l.debited = debit(l)
     end
     l.fits = l.cost <= l.limit and l.cost <= algorithm.room(l)
-    allowed = allowed and (l.fits or l.observed)
-    in_full = in_full and l.fits and not l.asked and not l.costs and not algorithm.delay_ms
+    local open = l.fits
+    if l.penalty then
+      define_penalties()
+      P.read(l.penalty, KEYS[first + l.penalty.nth - 1])
+      open = open and l.penalty.till <= now
+    end
+    allowed = allowed and (open or l.observed)
+    in_full = in_full and open and not l.asked and not l.costs and not l.penalty and not algorithm.delay_ms
   end
   filled = filled + 1
   reply[filled] = in_full and CHARGED or allowed and ALLOWED or DENIED

@@ -2,7 +2,7 @@
 --
 -- Twin of Algorithm::credit in crates/algorithms; lua/README.md is the calling convention.
 --
--- KEYS  the bucket
+-- KEYS  the bucket, and of a limit with a penalty the key of its denials, which are forgotten
 -- ARGV  [1] the time in ms, or -1 for the server's TIME (production)
 --       [2] flags: 1 peek (change nothing), 2 force (the state may have a newer generation)
 --       [3] kind [4] generation [5] units [6] limit [7] x [8] y [9] z: as for check.lua
@@ -60,7 +60,13 @@ local function left()
 end
 
 local before = left()
+local denials = KEYS[2] and held(redis.pcall('GET', KEYS[2]))
+local till = type(denials) == 'string' and string.match(denials, ':(%d+)$') or 0
+local penalized = till + 0 > now
 local credited = credit(l, units)
+if denials and (credited or penalized) and flags % 2 == 0 then
+  redis.call('DEL', KEYS[2])
+end
 if credited and flags % 2 == 0 then
   local reset = l.algorithm.reset_after_ms(l)
   local ttl = reset + TTL_MARGIN_MS + (l.algorithm.linger_ms or 0)
@@ -69,4 +75,4 @@ end
 if credited then
   as_read_next(l)
 end
-return { credited and CREDITED or UNUSED, now, before, left(), l.algorithm.reset_after_ms(l) }
+return { (credited or penalized) and CREDITED or UNUSED, now, penalized and 0 or before, left(), l.algorithm.reset_after_ms(l) }

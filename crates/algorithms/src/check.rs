@@ -5,8 +5,9 @@
 
 use crate::integers::TIME_MAX_MS;
 use crate::{
-    Algorithm, Ask, CostSettlement, Debits, Decision, Freed, Lease, LeaseAsk, Outcome, QueueSlot,
-    Reservations, ReserveAsk, Reserved, RetryAfter, State,
+    Algorithm, Ask, CostSettlement, Debits, Decision, Denials, Freed, Lease, LeaseAsk, Outcome,
+    Penalty, PenaltyStatus, QueueSlot, Reservations, ReserveAsk, Reserved, RetryAfter, State,
+    penalty::Count,
 };
 
 /// A bucket's state with the newest generation of its limit that wrote it.
@@ -51,8 +52,21 @@ pub struct Part<'a> {
     pub free: &'a [Freed],
     /// Of a limit whose responses say their cost: what is reserved and settled.
     pub costs: Option<Costs<'a>>,
+    /// Of a limit with a penalty: the bucket's denials.
+    pub penalty: Option<PenaltyAsk<'a>>,
     /// What happens over the limit.
     pub mode: Mode,
+}
+
+/// The denials of a bucket whose limit has a penalty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PenaltyAsk<'a> {
+    /// When it is penalized.
+    pub penalty: Penalty,
+    /// What is stored of it.
+    pub stored: Option<&'a Denials>,
+    /// Denials by proxies alone: counted first, whatever the decision.
+    pub reported: u64,
 }
 
 /// What a check reserves and settles at one limit.
@@ -69,8 +83,11 @@ pub struct Costs<'a> {
 /// Options of a check as a whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Options {
-    /// Peek: only debits, settlements and freed slots are executed.
+    /// Peek: only debits, settlements, reported denials and freed slots are executed.
     pub peek: bool,
+    /// The check is denied whatever these limits say: nothing is charged, but those that it does not fit count a
+    /// denial.
+    pub denied: bool,
     /// The caller has just confirmed its policy with the store, so a newer generation in the
     /// state is a leftover (a backup was restored), not a newer edit.
     pub force: bool,
@@ -104,6 +121,10 @@ pub struct LimitVerdict {
     pub leased: u64,
     /// What became of reservations.
     pub reserved: Reserved,
+    /// The bucket's penalty.
+    pub penalty: PenaltyStatus,
+    /// Its denials, if they changed and are to be stored.
+    pub denials: Option<Denials>,
 }
 
 /// The caller's limit is older than the state, or the calendar edges it passed are not those of this
@@ -146,43 +167,52 @@ pub fn check(
         .iter()
         .map(|part| {
             let state = part.stored.map(|stored| &stored.state);
-            let ask = Ask {
-                cost: part.cost,
-                debit: part.debit,
-                debits: options.debits,
-                debit_serial: part.debit_serial,
-                lease: part.lease,
-                free: part.free,
-                reserve: part.costs.map(|costs| part.reserve_ask(&costs)),
-                edited: part
-                    .stored
-                    .is_some_and(|stored| stored.generation != part.generation),
-            };
+            let ask = part.ask(options.debits);
             part.algorithm.evaluate_ask(state, now_ms, ask)
         })
         .collect();
-    let allowed = parts
+    let mut counts: Vec<_> = parts
         .iter()
-        .zip(&evaluations)
-        .all(|(part, evaluation)| part.mode == Mode::Observe || evaluation.fits());
+        .map(|part| part.penalty.map(|ask| Count::new(&ask, now_ms)))
+        .collect();
+    let allowed = !options.denied
+        && parts
+            .iter()
+            .zip(&evaluations)
+            .zip(&counts)
+            .all(|((part, evaluation), count)| {
+                part.mode == Mode::Observe
+                    || evaluation.fits() && !count.is_some_and(|count| count.holds())
+            });
     let charge = allowed && !options.peek;
     let (limits, writes) = parts
         .iter()
         .zip(evaluations)
-        .map(|(part, evaluation)| {
-            let outcome = if charge {
+        .zip(&mut counts)
+        .map(|((part, evaluation), count)| {
+            let penalized = count.is_some_and(|count| count.holds());
+            let outcome = if charge && !penalized {
                 evaluation.charge()
             } else {
                 evaluation.leave()
             };
+            let mut decision = outcome.decision;
+            if let Some(count) = count {
+                if !options.peek && decision.retry_after != RetryAfter::Never {
+                    count.add(u64::from(!decision.allowed));
+                }
+                count.apply(&mut decision);
+            }
             let verdict = LimitVerdict {
                 mode: part.mode,
-                decision: outcome.decision,
+                decision,
                 charged: outcome.charged,
                 lease: outcome.lease,
                 slot: outcome.slot,
                 leased: outcome.leased,
                 reserved: outcome.reserved,
+                penalty: count.map(|count| count.status()).unwrap_or_default(),
+                denials: count.and_then(|count| count.write()),
             };
             (verdict, part.stored_as(outcome))
         })
@@ -203,6 +233,21 @@ fn refuse_stale(parts: &[Part<'_>], now_ms: u64, force: bool) -> Result<(), Stal
 }
 
 impl<'a> Part<'a> {
+    fn ask(&self, debits: Debits) -> Ask<'a> {
+        Ask {
+            cost: self.cost,
+            debit: self.debit,
+            debits,
+            debit_serial: self.debit_serial,
+            lease: self.lease,
+            free: self.free,
+            reserve: self.costs.map(|costs| self.reserve_ask(&costs)),
+            edited: self
+                .stored
+                .is_some_and(|stored| stored.generation != self.generation),
+        }
+    }
+
     fn reserve_ask(&self, costs: &Costs<'a>) -> ReserveAsk<'a> {
         ReserveAsk {
             secret: costs.secret,

@@ -3,6 +3,8 @@
 //! The twin of `lua/lib/penalty.lua`. A fixed window counts the denials of a bucket; it starts at the first
 //! of them. The denial that completes the count begins the penalty, and denials during it count for nothing.
 
+use crate::{Decision, RetryAfter, check::PenaltyAsk, integers::TIME_MAX_MS};
+
 /// When a bucket is penalized, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Penalty {
@@ -47,14 +49,10 @@ pub(crate) struct Count {
 }
 
 impl Count {
-    /// The denials as they stand now. `reported`: those that proxies decided by themselves since.
-    pub(crate) fn new(
-        penalty: Penalty,
-        stored: Option<&Denials>,
-        now_ms: u64,
-        reported: u64,
-    ) -> Self {
-        let mut denials = stored.copied().unwrap_or_default();
+    /// The denials as they stand now, with those that are reported.
+    pub(crate) fn new(ask: &PenaltyAsk<'_>, now_ms: u64) -> Self {
+        let (penalty, now_ms) = (ask.penalty, now_ms.min(TIME_MAX_MS));
+        let mut denials = ask.stored.copied().unwrap_or_default();
         // A clock that stepped back, or a shorter `for`, makes no penalty longer than one that begins now.
         denials.until_ms = denials.until_ms.min(now_ms.saturating_add(penalty.for_ms));
         denials.since_ms = denials.since_ms.min(now_ms);
@@ -68,7 +66,7 @@ impl Count {
             begun: false,
             changed: false,
         };
-        count.add(reported);
+        count.add(ask.reported);
         count
     }
 
@@ -92,6 +90,19 @@ impl Count {
             self.begun = true;
         }
         self.changed = true;
+    }
+
+    /// What the bucket decided, if the penalty lets it.
+    pub(crate) fn apply(&self, decision: &mut Decision) {
+        let left_ms = self.status().left_ms;
+        if left_ms == 0 {
+            return;
+        }
+        decision.allowed = false;
+        decision.remaining = 0;
+        decision.delay_ms = 0;
+        decision.retry_after = decision.retry_after.later(RetryAfter::Millis(left_ms));
+        decision.reset_after_ms = decision.reset_after_ms.max(left_ms);
     }
 
     pub(crate) fn status(&self) -> PenaltyStatus {

@@ -54,6 +54,7 @@ impl Bucket {
             lease: LeaseAsk::default(),
             free,
             costs: None,
+            penalty: None,
             mode: Mode::Enforce,
         };
         let (verdict, writes) = check(&[part], self.now_ms, Options::default()).unwrap();

@@ -73,6 +73,7 @@ impl World {
                 settle,
                 count_open: false,
             }),
+            penalty: None,
             mode: Mode::Enforce,
         };
         let (verdict, mut writes) = check(&[part], self.now_ms, Options::default()).unwrap();

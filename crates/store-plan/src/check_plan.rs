@@ -4,6 +4,7 @@ mod answer;
 mod bucket;
 mod costs;
 mod lease;
+mod penalty;
 mod query;
 mod service;
 
@@ -13,6 +14,7 @@ use protocol::{Answer, Check};
 
 pub use bucket::Bucket;
 pub use costs::BucketCosts;
+pub use penalty::BucketPenalty;
 use query::{Query, reports_on};
 
 use crate::{
@@ -102,7 +104,8 @@ impl<'p> CheckPlan<'p> {
             parts,
             counts: Vec::new(),
             options: Options {
-                peek: check.peek || refused,
+                peek: check.peek,
+                denied: refused,
                 force,
                 ..Options::default()
             },
@@ -173,6 +176,7 @@ impl<'p> CheckPlan<'p> {
             lease: bucket.lease.as_ref().map(|lease| lease.ask()),
             free: &bucket.free,
             costs: bucket.costs.as_deref().map(BucketCosts::as_script),
+            penalty: bucket.penalty.as_deref().map(BucketPenalty::as_script),
             mode: bucket.mode,
         });
         ScriptCheck {

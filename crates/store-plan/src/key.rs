@@ -13,6 +13,7 @@
 //! | `rl:{D}:a:SLOT` | HASH, each limiter's activity report of a time slot |
 //! | `rl:b:D:LIMIT:VALUES…` | one bucket; with `partition`, `rl:b:D:LIMIT:{PARTITION…}:VALUES…` |
 //! | `rl:r:{BUCKET}` | HASH, the reservations of one bucket, in its cluster slot: BUCKET is the bucket's whole key |
+//! | `rl:p:{BUCKET}` | STRING, the denials of one bucket, where its limit has a penalty; named like reservations |
 //! | `rl:sim:{RUN}:BUCKET` | one bucket of a simulation; goes by itself |
 //! | `rl:edits` | channel, one message per edit |
 //!
@@ -173,10 +174,36 @@ impl Keys {
 
     /// The key of a bucket's reservations, in the same cluster slot.
     pub fn reservations_of(&self, bucket: &str) -> String {
+        self.beside('r', bucket)
+    }
+
+    /// The key of a bucket's denials, in the same cluster slot.
+    pub fn denials_of(&self, bucket: &str) -> String {
+        self.beside('p', bucket)
+    }
+
+    /// The bucket whose denials a key is of; `None` if it is no such key.
+    pub fn bucket_of_denials<'k>(&self, key: &'k str) -> Option<&'k str> {
+        let bucket = key.strip_prefix(self.prefix.as_str())?.strip_prefix("p:")?;
+        let braced = bucket.strip_prefix('{').and_then(|b| b.strip_suffix('}'));
+        let bucket = braced.unwrap_or(bucket);
+        self.parse_bucket(bucket.as_bytes()).map(|_| bucket)
+    }
+
+    /// A glob for SCAN: the denials of a limit's buckets.
+    pub fn denials_glob(&self, domain: &Name, limit: &Name) -> String {
+        format!(
+            "{}p:*{}",
+            self.prefix,
+            self.bucket_glob(domain, Some(limit))
+        )
+    }
+
+    fn beside(&self, letter: char, bucket: &str) -> String {
         if bucket.contains('{') {
-            format!("{}r:{bucket}", self.prefix)
+            format!("{}{letter}:{bucket}", self.prefix)
         } else {
-            format!("{}r:{{{bucket}}}", self.prefix)
+            format!("{}{letter}:{{{bucket}}}", self.prefix)
         }
     }
 

@@ -16,6 +16,6 @@ mod weight;
 pub use credit::{Credit, Credited, decode_credited, encode_credit};
 pub use cross_slot::{CrossSlotCheck, Decided, SlotCheck};
 pub use decode::{MalformedReply, ScriptError, ScriptReply, decode};
-pub use encode::{Clock, ScriptCall, ScriptCheck, ScriptCosts, ScriptLimit, encode};
+pub use encode::{Clock, ScriptCall, ScriptCheck, ScriptCosts, ScriptLimit, ScriptPenalty, encode};
 pub use refund::{Charge, Refunded, decode_refunds, encode_refunds};
 pub use weight::{CALL_MAX, in_batches, weight};

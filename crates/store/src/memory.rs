@@ -3,6 +3,7 @@
 mod buckets;
 mod domains;
 mod operations;
+mod penalties;
 mod policies;
 mod proxies;
 

@@ -134,6 +134,7 @@ fn measure(server: &mut Server, column: usize) {
             debit: 0,
             debit_serial: None,
             costs: None,
+            penalty: None,
             lease: Leasing::default(),
             mode: Mode::Enforce,
         };

@@ -45,6 +45,7 @@ impl Limiter {
             debit: 0,
             debit_serial: None,
             costs: None,
+            penalty: None,
             lease: Leasing::default(),
             mode: Mode::Enforce,
         }

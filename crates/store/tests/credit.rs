@@ -112,6 +112,7 @@ fn compare(twin: &mut dyn Creditor, walks: u64) {
                 let limit = subject.algorithm.limit();
                 let credit = Credit {
                     key: subject.key.as_bytes(),
+                    denials: None,
                     algorithm: &subject.algorithm,
                     generation: subject.generation,
                     lease_ttl_ms: subject.lease.ask().ttl_ms,
@@ -185,6 +186,7 @@ fn what_is_given_back_is_left_and_nothing_beyond_the_quota() {
             debit: 0,
             debit_serial: None,
             costs: None,
+            penalty: None,
             lease: Leasing::default(),
             mode: Mode::Enforce,
         };
@@ -196,6 +198,7 @@ fn what_is_given_back_is_left_and_nothing_beyond_the_quota() {
         }
         let credit = |units| Credit {
             key: b"bucket",
+            denials: None,
             algorithm: &subject.algorithm,
             generation: 1,
             units,
@@ -251,6 +254,7 @@ fn a_log_and_sub_windows_forget_the_newest_first() {
             debit: 0,
             debit_serial: None,
             costs: None,
+            penalty: None,
             lease: Leasing::default(),
             mode: Mode::Enforce,
         };
@@ -266,6 +270,7 @@ fn a_log_and_sub_windows_forget_the_newest_first() {
         }
         let credit = Credit {
             key: b"bucket",
+            denials: None,
             algorithm: &subject.algorithm,
             generation: 1,
             units: 40,

@@ -92,6 +92,7 @@ impl<'a> World<'a> {
             let bucket = &self.buckets[*i];
             ScriptLimit {
                 costs: None,
+                penalty: None,
                 key: bucket.key.as_bytes(),
                 algorithm: &bucket.algorithm,
                 generation: 1,
@@ -193,6 +194,7 @@ impl<'a> World<'a> {
                 debit: 0,
                 debit_serial: None,
                 costs: None,
+                penalty: None,
                 lease: Leasing::default(),
                 mode: Mode::Enforce,
             };
@@ -401,6 +403,7 @@ fn a_spread_check_knows_whether_it_has_settled() {
     }];
     let limit = |key: &'static str, settle| ScriptLimit {
         costs: None,
+        penalty: None,
         key: key.as_bytes(),
         algorithm: &algorithm,
         generation: 1,

@@ -52,6 +52,7 @@ impl Bucket for Scripted {
         };
         let limit = ScriptLimit {
             costs: None,
+            penalty: None,
             key: KEY.as_bytes(),
             algorithm: &self.algorithm,
             generation: 1,

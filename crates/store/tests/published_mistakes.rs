@@ -44,6 +44,7 @@ fn subject(kind: Kind, units: u64, period_ms: u64, cost: u64) -> Subject {
         debit: 0,
         debit_serial: None,
         costs: None,
+        penalty: None,
         lease: Leasing::default(),
         mode: Mode::Enforce,
     }

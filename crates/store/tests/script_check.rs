@@ -18,6 +18,7 @@ fn limit<'a>(key: &'a str, algorithm: &'a Algorithm, cost: u64) -> ScriptLimit<'
     let key = key.as_bytes();
     ScriptLimit {
         costs: None,
+        penalty: None,
         key,
         algorithm,
         generation: 1,

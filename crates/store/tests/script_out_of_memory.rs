@@ -29,6 +29,7 @@ fn subject(kind: Kind, sub_windows: u64) -> Subject {
         debit: 0,
         debit_serial: None,
         costs: None,
+        penalty: None,
         lease: Leasing::default(),
         mode: Mode::Enforce,
     }

@@ -50,6 +50,7 @@ impl Bucket {
         let given_back = u64::from(options.debits == Debits::GivenBack);
         let limit = ScriptLimit {
             costs: None,
+            penalty: None,
             key: KEY.as_bytes(),
             algorithm: &algorithm,
             generation: 1,

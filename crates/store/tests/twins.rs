@@ -5,10 +5,10 @@
 mod support;
 
 use algorithms::check::{Mode, Options, Verdict};
-use algorithms::{Algorithm, Debits, Kind, Parameters, QueueSlot, Settlement};
+use algorithms::{Algorithm, Debits, Kind, Parameters, Penalty, QueueSlot, Settlement};
 use store::script::{Charge, Clock, ScriptError};
 use support::random::{Random, Walk};
-use support::{Engine, Leasing, LuaRedis, RustEngine, Server, Subject, script_check};
+use support::{Engine, Leasing, LuaRedis, Penalized, RustEngine, Server, Subject, script_check};
 
 const STEPS_PER_WALK: u64 = 60;
 
@@ -51,6 +51,7 @@ fn any_options(chance: &mut Random, subjects: &[Subject]) -> Options {
     Options {
         peek: debits == Debits::GivenBack || chance.one_in(9),
         force: chance.one_in(25),
+        denied: false,
         debits,
     }
 }
@@ -139,6 +140,7 @@ fn compare_costs(twin: &mut dyn Engine, steps: u64) {
             let options = Options {
                 peek: chance.one_in(9),
                 force: chance.one_in(25),
+                denied: false,
                 debits: match chance.below_len(5) {
                     0 => Debits::Reported,
                     _ => Debits::Admitted,
@@ -173,6 +175,77 @@ fn costs_in_an_interpreter() {
 #[ignore = "needs a server"]
 fn costs_on_redis() {
     compare_costs(&mut Server::start(harness::Engine::Redis), steps());
+}
+
+/// Walks of limits with penalties, whose numbers are edited now and then.
+fn compare_penalties(twin: &mut dyn Engine, steps: u64) {
+    let (mut begun, mut penalized, mut ended) = (0, 0, 0);
+    for seed in first_seed()..first_seed() + steps.div_ceil(STEPS_PER_WALK) {
+        let (mut rust, mut walk) = (RustEngine::default(), Walk::new(seed));
+        let mut chance = Random::new(seed ^ 0xb0bb);
+        let mut penalty = any_penalty(&mut chance);
+        let mut on = false;
+        for step in 0..STEPS_PER_WALK {
+            let (now_ms, mut subjects) = walk.step();
+            if chance.one_in(30) {
+                penalty = any_penalty(&mut chance);
+            }
+            for subject in &mut subjects {
+                subject.penalty = (!chance.one_in(9)).then(|| Penalized {
+                    key: format!("p:{{{}}}", subject.key),
+                    penalty,
+                    reported: match chance.below_len(20) {
+                        0 => chance.magnitude(52),
+                        1 | 2 => chance.below(4),
+                        _ => 0,
+                    },
+                });
+            }
+            let options = Options {
+                denied: chance.one_in(9),
+                ..any_options(&mut chance, &subjects)
+            };
+            let at = format!("seed {seed} step {step}");
+            let expected = check_both(&mut rust, twin, &subjects, now_ms, options, &at);
+            let verdict = expected.into_iter().flat_map(|verdict| verdict.limits);
+            for limit in verdict {
+                begun += u64::from(limit.penalty.begun);
+                penalized += u64::from(limit.penalty.left_ms > 0);
+                ended += u64::from(on && limit.penalty.left_ms == 0);
+                on = limit.penalty.left_ms > 0;
+            }
+        }
+    }
+    let often = steps / 100;
+    assert!(
+        begun > often && penalized > often && ended > often,
+        "{begun} {penalized} {ended}"
+    );
+}
+
+fn any_penalty(chance: &mut Random) -> Penalty {
+    Penalty {
+        after: 1 + chance.below(5),
+        within_ms: 1 + chance.magnitude(16),
+        for_ms: 1 + chance.magnitude(14),
+    }
+}
+
+#[test]
+fn penalties_in_an_interpreter() {
+    compare_penalties(&mut LuaRedis::new(), steps());
+}
+
+#[test]
+#[ignore = "needs a server"]
+fn penalties_on_redis() {
+    compare_penalties(&mut Server::start(harness::Engine::Redis), steps());
+}
+
+#[test]
+#[ignore = "needs a server"]
+fn penalties_on_valkey() {
+    compare_penalties(&mut Server::start(harness::Engine::Valkey), steps());
 }
 
 /// Walks through debits that are charged beyond the capacity.
@@ -365,6 +438,7 @@ fn a_logs_total_wraps() {
         debit: 0,
         debit_serial: None,
         costs: None,
+        penalty: None,
         lease: Leasing::default(),
         mode: Mode::Enforce,
     };
@@ -398,6 +472,7 @@ fn a_question_after_a_step_back_leaves_the_grants_of_a_sub_window() {
         debit: 0,
         debit_serial: None,
         costs: None,
+        penalty: None,
         lease: Leasing {
             ttl_ms: 20,
             ..Leasing::default()

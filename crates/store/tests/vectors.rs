@@ -113,6 +113,7 @@ fn run(scenario: &Value, engine: &mut dyn Engine) -> Vec<String> {
                 debit: 0,
                 debit_serial: None,
                 costs: None,
+                penalty: None,
                 lease: Leasing::default(),
                 mode: Mode::Enforce,
             })

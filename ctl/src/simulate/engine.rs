@@ -88,6 +88,7 @@ impl Engine for Local {
                 debit_serial: None,
                 lease: LeaseAsk::default(),
                 free: &subject.free,
+                penalty: None,
                 mode: subject.mode,
             })
             .collect();

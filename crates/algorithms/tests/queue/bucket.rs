@@ -78,6 +78,7 @@ impl Bucket {
     pub fn ask(&mut self, cost: u64, free: &[Freed]) -> (Decision, Option<Freed>) {
         let part = Part {
             costs: None,
+            penalty: None,
             algorithm: &self.algorithm,
             generation: self.generation,
             stored: self.stored.as_ref(),

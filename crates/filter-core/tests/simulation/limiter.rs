@@ -264,6 +264,7 @@ impl Limiter {
                 let cost = if skips(name) { 0 } else { check.cost };
                 check::Part {
                     costs: None,
+                    penalty: None,
                     algorithm: &change.algorithm,
                     generation: found.limit.generation,
                     stored: self.buckets.get(bucket),

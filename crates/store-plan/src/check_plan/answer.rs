@@ -90,6 +90,7 @@ fn fill(answer: &mut LimitAnswer, verdict: &LimitVerdict) {
     };
     answer.reset_after_ms = decision.reset_after_ms;
     answer.delay_ms = decision.delay_ms;
+    answer.penalty = verdict.penalty;
     answer.settled = protocol::Settled {
         given_back: verdict.reserved.given_back,
         excess: verdict.reserved.excess,

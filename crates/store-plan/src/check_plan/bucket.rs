@@ -3,7 +3,7 @@
 use algorithms::{Algorithm, Freed, Kind, LeaseAsk};
 use policy::{Compiled, Limit, Mode};
 
-use super::{costs::BucketCosts, lease::Lease, query::Query};
+use super::{costs::BucketCosts, lease::Lease, penalty::BucketPenalty, query::Query};
 use crate::Keys;
 
 /// A bucket that a check touches.
@@ -24,6 +24,8 @@ pub struct Bucket {
     pub(super) lease: Option<Box<Lease>>,
     /// Of a limit whose responses say their cost: what is reserved and settled.
     pub costs: Option<Box<BucketCosts>>,
+    /// Of a limit with a penalty.
+    pub penalty: Option<Box<BucketPenalty>>,
     /// Slots of a queue that requests gave up, and what becomes of slots of requests in flight.
     pub free: Vec<Freed>,
     /// How it takes part.
@@ -49,9 +51,17 @@ impl Bucket {
             let key = keys.reservations_of(&key);
             Box::new(BucketCosts::new(key, limit, price, asked))
         });
+        let penalty = limit.penalty.map(|penalty| {
+            Box::new(BucketPenalty {
+                key: keys.denials_of(&key),
+                penalty,
+                reported: asked.denied(limit),
+            })
+        });
         Self {
             key,
             costs,
+            penalty,
             algorithm: asked.algorithm(algorithm),
             generation: limit.generation,
             cost: match kind {

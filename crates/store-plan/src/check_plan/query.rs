@@ -17,11 +17,12 @@ pub(super) enum Query<'c> {
     Part(&'c ServicePart, Option<OwnUnits>, Option<SlotId>),
 }
 
-/// Whether a check settles leases of a limit, wants some, or frees its slots.
+/// Whether a check settles leases of a limit, wants some, frees its slots, or reports its denials.
 pub(super) fn reports_on(check: &Check, limit: &Name) -> bool {
     let frees = || check.free.iter().any(|free| free.limit == *limit);
     let settles = || check.settle.iter().any(|settled| settled.limit == *limit);
-    check.leases.iter().any(|lease| lease.limit == *limit) || frees() || settles()
+    let denied = || check.denied.iter().any(|denied| denied.limit == *limit);
+    check.leases.iter().any(|lease| lease.limit == *limit) || frees() || settles() || denied()
 }
 
 impl Query<'_> {
@@ -72,6 +73,15 @@ impl Query<'_> {
         let debits = debits.filter(|debit| debit.serial.is_none() || debit.serial == serial);
         let units = debits.fold(0, |sum: u64, debit| sum.saturating_add(debit.units));
         (units, serial)
+    }
+
+    /// Denials by proxies alone.
+    pub(super) fn denied(self, limit: &Limit) -> u64 {
+        let Self::By(check) = self else {
+            return 0;
+        };
+        let denied = check.denied.iter().filter(|of| of.limit == limit.name);
+        denied.fold(0, |sum: u64, of| sum.saturating_add(of.count))
     }
 
     pub(super) fn free(self, limit: &Limit, kind: Kind) -> Vec<Freed> {

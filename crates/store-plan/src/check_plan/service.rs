@@ -49,7 +49,8 @@ impl<'p> CheckPlan<'p> {
             parts: limits,
             counts,
             options: Options {
-                peek: peek || refused,
+                peek,
+                denied: refused,
                 force,
                 debits,
             },

@@ -12,6 +12,8 @@ use super::{
 pub struct Credit<'a> {
     /// The bucket's key.
     pub key: &'a [u8],
+    /// The key of its denials, which are forgotten, if the limit has a penalty.
+    pub denials: Option<&'a [u8]>,
     /// The limit's numbers.
     pub algorithm: &'a Algorithm,
     /// The generation they belong to.
@@ -72,7 +74,7 @@ pub fn encode_credit<'a>(credit: &Credit<'a>, clock: Clock) -> ScriptCall<'a> {
     ];
     encode_edges(&mut args, credit.algorithm, None);
     ScriptCall {
-        keys: vec![credit.key],
+        keys: { [credit.key].into_iter() }.chain(credit.denials).collect(),
         args,
     }
 }

@@ -1,7 +1,7 @@
 //! A check whose buckets are in several slots of a Cluster, where no script can touch all of them.
 //!
 //! It is decided one slot after the other: each charges its limits if they all allow it. After the
-//! first denial the other slots are only peeked, so that the answer names every limit that denies, and
+//! first denial the other slots charge nothing, and are asked so that the answer names every limit that denies, and
 //! what was charged before is refunded. Between the two, others find less than there is, never
 //! more: a check that is denied in the end may have had others denied, but lets none pass.
 //!
@@ -117,8 +117,8 @@ impl<'a, E: Clone> CrossSlotCheck<'a, E> {
         if self.failed().is_some() {
             return Vec::new();
         }
-        if self.check.options.peek || self.is_denied() {
-            let asks = open().map(|(i, part)| self.ask(i, part, true, std::convert::identity));
+        if self.check.options.peek || self.check.options.denied || self.is_denied() {
+            let asks = open().map(|(i, part)| self.ask(i, part, std::convert::identity));
             return asks.collect();
         }
         if let Some((i, part)) = open().min_by_key(|(_, part)| part.rank) {
@@ -127,23 +127,23 @@ impl<'a, E: Clone> CrossSlotCheck<'a, E> {
             } else {
                 std::convert::identity
             };
-            return vec![self.ask(i, part, false, limit)];
+            return vec![self.ask(i, part, limit)];
         }
         let parts = self.parts.iter().enumerate();
         let ungranted = parts.filter(|(_, part)| part.ungranted);
         ungranted
             .map(|(i, part)| {
-                let mut ask = self.ask(i, part, false, surplus_alone);
+                let mut ask = self.ask(i, part, surplus_alone);
                 part.leave_over_limit(&mut ask);
                 ask
             })
             .collect()
     }
 
-    fn ask(&self, index: usize, part: &Part<E>, peek: bool, change: Change<'a>) -> SlotCheck<'a> {
+    fn ask(&self, index: usize, part: &Part<E>, change: Change<'a>) -> SlotCheck<'a> {
         let limits = part.limits.iter().filter_map(|i| self.check.limits.get(*i));
         let mut options = self.check.options;
-        options.peek = peek;
+        options.denied |= self.is_denied();
         SlotCheck {
             part: index,
             slot: part.slot,

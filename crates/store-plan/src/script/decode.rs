@@ -1,7 +1,7 @@
 //! The reply's integers as verdicts.
 
 use algorithms::check::{LimitVerdict, Verdict};
-use algorithms::{Decision, Lease, QueueSlot, Reserved, RetryAfter};
+use algorithms::{Decision, Lease, PenaltyStatus, QueueSlot, Reserved, RetryAfter};
 
 use super::{ScriptCheck, packed::unpack};
 
@@ -86,6 +86,10 @@ fn decode_check(
             Some(_) => reserved(numbers)?,
             None => Reserved::default(),
         };
+        let penalty = match limit.penalty {
+            Some(_) => penalty(numbers)?,
+            None => PenaltyStatus::default(),
+        };
         match row.fits {
             STALE => {
                 let generation = unsigned(row.charged)?;
@@ -103,6 +107,8 @@ fn decode_check(
                 slot,
                 leased: unsigned(leases.leased)?,
                 reserved,
+                penalty,
+                denials: None,
             }),
         }
     }
@@ -138,6 +144,8 @@ fn charged(
             slot: None,
             leased: 0,
             reserved: Reserved::default(),
+            penalty: PenaltyStatus::default(),
+            denials: None,
         });
     }
     Ok(Verdict {
@@ -154,6 +162,16 @@ fn reserved(numbers: &mut impl Iterator<Item = i64>) -> Result<Reserved, Malform
         given_back: next()?,
         excess: next()?,
         open: next()?,
+    })
+}
+
+/// What a penalty says.
+fn penalty(numbers: &mut impl Iterator<Item = i64>) -> Result<PenaltyStatus, MalformedReply> {
+    let mut next = || unsigned(numbers.next().ok_or(MalformedReply)?);
+    Ok(PenaltyStatus {
+        left_ms: next()?,
+        denials: next()?,
+        begun: next()? == 1,
     })
 }
 

@@ -1,7 +1,7 @@
 //! Checks as KEYS and ARGV.
 
 use algorithms::check::{Costs, Mode, Options};
-use algorithms::{Algorithm, Debits, Freed, LeaseAsk, PROXY_MARKS, QueueSlot};
+use algorithms::{Algorithm, Debits, Freed, LeaseAsk, PROXY_MARKS, Penalty, QueueSlot};
 
 use super::{packed, weight};
 
@@ -27,6 +27,8 @@ pub struct ScriptLimit<'a> {
     pub free: &'a [Freed],
     /// Of a limit whose responses say their cost.
     pub costs: Option<ScriptCosts<'a>>,
+    /// Of a limit with a penalty.
+    pub penalty: Option<ScriptPenalty<'a>>,
     /// How it takes part.
     pub mode: Mode,
 }
@@ -38,6 +40,17 @@ pub struct ScriptCosts<'a> {
     pub key: &'a [u8],
     /// What is asked.
     pub costs: Costs<'a>,
+}
+
+/// The penalty of one limit.
+#[derive(Clone, Copy, Debug)]
+pub struct ScriptPenalty<'a> {
+    /// The key of the bucket's denials, in its slot.
+    pub key: &'a [u8],
+    /// When the bucket is penalized.
+    pub penalty: Penalty,
+    /// Denials by proxies alone, counted now.
+    pub reported: u64,
 }
 
 /// One request against several limits, all or nothing. The keys are distinct.
@@ -56,7 +69,10 @@ impl ScriptCheck<'_> {
         limits
             .map(|limit| {
                 let settled = limit.costs.map_or(0, |c| 2 + c.costs.settle.len() / 4);
-                weight(limit.algorithm, limit.lease.is_some()) + limit.free.len() / 4 + settled
+                weight(limit.algorithm, limit.lease.is_some())
+                    + limit.free.len() / 4
+                    + settled
+                    + usize::from(limit.penalty.is_some())
             })
             .sum()
     }
@@ -108,10 +124,12 @@ const PEEK: i64 = 1;
 const FORCE: i64 = 2;
 const REPORTED: i64 = 4;
 const GIVEN_BACK: i64 = 8;
+const DENIED: i64 = 16;
 const OBSERVED: i64 = 16;
 const LEASED: i64 = 32;
 const FREEING: i64 = 64;
 const PRICED: i64 = 128;
+const PENALIZING: i64 = 256;
 
 /// In the place of a reservation's secret: none is made, and those that are open are added up.
 const COUNT_OPEN: i64 = -2;
@@ -131,8 +149,10 @@ pub fn encode<'a>(checks: &[ScriptCheck<'a>], clock: Clock) -> ScriptCall<'a> {
     let mut asked = Vec::with_capacity(checks.len());
     for check in checks {
         keys.extend(check.limits.iter().map(|limit| limit.key));
-        let priced = check.limits.iter().filter_map(|limit| limit.costs);
-        keys.extend(priced.map(|costs| costs.key));
+        for limit in &check.limits {
+            keys.extend(limit.costs.map(|costs| costs.key));
+            keys.extend(limit.penalty.map(|penalty| penalty.key));
+        }
         let start = args.len();
         encode_form(&mut args, check);
         asked.push(number_of_last(&mut forms, &mut args, start));
@@ -168,7 +188,8 @@ fn encode_form(args: &mut Vec<i64>, check: &ScriptCheck<'_>) {
         Debits::Reported => REPORTED,
         Debits::GivenBack => GIVEN_BACK,
     };
-    args.extend([peek + force + debits, integer(check.limits.len())]);
+    let denied = if check.options.denied { DENIED } else { 0 };
+    args.extend([peek + force + debits + denied, integer(check.limits.len())]);
     for limit in &check.limits {
         let numbers = limit.algorithm.numbers();
         let observed = if limit.mode == Mode::Observe {
@@ -179,8 +200,9 @@ fn encode_form(args: &mut Vec<i64>, check: &ScriptCheck<'_>) {
         let leased = limit.lease.map_or(0, |_| LEASED);
         let freeing = if limit.free.is_empty() { 0 } else { FREEING };
         let priced = limit.costs.map_or(0, |_| PRICED);
+        let penalizing = limit.penalty.map_or(0, |_| PENALIZING);
         args.extend([
-            i64::from(numbers.kind) + observed + leased + freeing + priced,
+            i64::from(numbers.kind) + observed + leased + freeing + priced + penalizing,
             exact(limit.generation),
             exact(limit.cost),
             exact(limit.debit),
@@ -201,6 +223,17 @@ fn encode_form(args: &mut Vec<i64>, check: &ScriptCheck<'_>) {
         }
         if let Some(ScriptCosts { costs, .. }) = &limit.costs {
             encode_costs(args, costs);
+        }
+        if let Some(ScriptPenalty {
+            penalty, reported, ..
+        }) = &limit.penalty
+        {
+            args.extend([
+                exact(penalty.after),
+                exact(penalty.within_ms),
+                exact(penalty.for_ms),
+                exact(*reported),
+            ]);
         }
         encode_edges(args, limit.algorithm, limit.debit_serial);
     }
@@ -288,6 +321,7 @@ mod tests {
                 lease: None,
                 free: &[],
                 costs: None,
+                penalty: None,
                 mode: Mode::Enforce,
             }],
             options: Options::default(),
@@ -322,6 +356,7 @@ mod tests {
                     lease: None,
                     free: &[],
                     costs: None,
+                    penalty: None,
                     mode: Mode::Enforce,
                 }],
                 options: Options::default(),

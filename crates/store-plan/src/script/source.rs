@@ -71,6 +71,7 @@ const LIBRARY: &[(&str, &str)] = library![
     "sliding_window.lua",
     "concurrency.lua",
     "reservations.lua",
+    "penalty.lua",
 ];
 
 /// Replaces each line `-- include: NAME` by that file.

@@ -59,6 +59,7 @@ mod tests {
             lease: None,
             free: &[],
             costs: None,
+            penalty: None,
             mode: algorithms::check::Mode::Enforce,
         }
     }

@@ -6,6 +6,7 @@ use algorithms::check::{Part, Stored, Verdict, check};
 use algorithms::{Ask, SETTLE_WITHIN_MS};
 use store_plan::{Bucket, CheckPlan};
 
+use super::penalties::Penalties;
 use crate::{CheckError, Credit, CreditReport, Refusal, StoreError};
 
 /// Below this many buckets the store does not look for unused ones.
@@ -37,6 +38,7 @@ pub(super) struct Buckets {
     /// The number of buckets at which unused ones are looked for.
     sweep_at: usize,
     swept_at_ms: Option<u64>,
+    penalties: Penalties,
 }
 
 impl Buckets {
@@ -46,6 +48,7 @@ impl Buckets {
             max,
             sweep_at: SWEEP_MIN.min(max),
             swept_at_ms: None,
+            penalties: Penalties::new(max),
         }
     }
 
@@ -68,6 +71,8 @@ impl Buckets {
                 lease: bucket.lease_ask(),
                 free: &bucket.free,
                 costs: bucket.costs.as_deref().map(store_plan::BucketCosts::ask),
+                penalty: { bucket.penalty.as_deref() }
+                    .map(|of| of.ask(self.penalties.get(&bucket.key))),
                 mode: bucket.mode,
             })
             .collect();
@@ -75,6 +80,9 @@ impl Buckets {
             check(&parts, now_ms, planned.options).map_err(|_| CheckError::Stale)?;
         let written = planned.buckets().zip(&verdict.limits).zip(writes);
         for ((bucket, limit), write) in written {
+            if let (Some(of), Some(denials)) = (&bucket.penalty, limit.denials) {
+                (self.penalties).store(&bucket.key, &of.penalty, denials, now_ms);
+            }
             let Some(stored) = write else { continue };
             let unused_at_ms = now_ms.saturating_add(limit.decision.reset_after_ms);
             let held = StoredBucket {
@@ -104,21 +112,28 @@ impl Buckets {
             };
             algorithm.evaluate_ask(state, now_ms, ask).leave().decision
         };
+        let penalized = bucket.penalty.is_some() && { self.penalties.get(&bucket.key) }
+            .is_some_and(|of| of.until_ms > now_ms);
         let held = self.held.get_mut(&bucket.key);
         let before = asked(held.as_ref().map(|held| &held.stored));
         let mut report = CreditReport {
-            used: false,
-            left_before: before.remaining,
+            used: penalized,
+            left_before: if penalized { 0 } else { before.remaining },
             left: before.remaining,
             reset_after_ms: before.reset_after_ms,
             revision: credit.policy.revision().number,
         };
-        let Some(held) = held.filter(|_| credit.units > 0 && before.reset_after_ms > 0) else {
-            return Ok(report);
-        };
-        if bucket.generation < held.stored.generation && !credit.force {
+        let newest = held.as_ref().map_or(0, |held| held.stored.generation);
+        if bucket.generation < newest && !credit.force {
             return Err(CheckError::Stale);
         }
+        let held = held.filter(|_| credit.units > 0 && before.reset_after_ms > 0);
+        if !credit.peek && (penalized || held.is_some()) {
+            self.penalties.remove(|key| key == bucket.key);
+        }
+        let Some(held) = held else {
+            return Ok(report);
+        };
         let stored = Stored {
             reservations: held.stored.reservations.clone(),
             generation: bucket.generation,
@@ -197,6 +212,7 @@ impl Buckets {
     /// Makes buckets unused, but for what is leased out of them; how many of them were in use.
     pub(super) fn remove(&mut self, which: impl Fn(&str) -> bool, now_ms: u64) -> u64 {
         let mut used = 0;
+        self.penalties.remove(&which);
         self.held.retain(|key, held| {
             if !which(key) {
                 return true;

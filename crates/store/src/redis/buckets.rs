@@ -218,7 +218,32 @@ impl RedisStore {
             removed += self.make_unused(limit, &keys).await?;
             cursor = page.next;
         }
+        if limit.penalty.is_some() {
+            self.end_penalties(domain, limit).await?;
+        }
         Ok(removed)
+    }
+
+    /// Forgets the denials of a limit's buckets, also of those that are unused: a penalty may outlive what was charged.
+    async fn end_penalties(&self, domain: &Name, limit: &Limit) -> Result<(), StoreError> {
+        let glob = self.keys().denials_glob(domain, &limit.name);
+        let mut cursor = Some(Cursor::default());
+        while let Some(from) = cursor {
+            let (next, keys) = self.scan(&glob, from).await?;
+            let of_limit = |key: &String| {
+                let bucket = self.keys().bucket_of_denials(key);
+                let bucket = bucket.and_then(|b| self.keys().parse_bucket(b.as_bytes()));
+                bucket.is_some_and(|bucket| bucket.limit == limit.name)
+            };
+            let unlink = keys.iter().filter(|key| of_limit(key)).map(|key| {
+                let mut unlink = redis_link::cmd("UNLINK");
+                unlink.arg(key);
+                unlink
+            });
+            self.control_all(unlink).await?;
+            cursor = next;
+        }
+        Ok(())
     }
 
     async fn make_unused(&self, limit: &Limit, keys: &[String]) -> Result<u64, StoreError> {
@@ -230,6 +255,9 @@ impl RedisStore {
             let mut keys = vec![key.clone()];
             if limit.settles() {
                 keys.push(self.keys().reservations_of(key));
+            }
+            if limit.penalty.is_some() {
+                keys.push(self.keys().denials_of(key));
             }
             Request::call(&BUCKET_RESET, &keys, &[1])
         });
@@ -250,6 +278,7 @@ impl RedisStore {
         let call = script::encode_credit(
             &script::Credit {
                 key: bucket.key.as_bytes(),
+                denials: bucket.penalty.as_ref().map(|of| of.key.as_bytes()),
                 algorithm: &bucket.algorithm,
                 generation: bucket.generation,
                 units: credit.units,

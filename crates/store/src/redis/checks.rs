@@ -8,7 +8,9 @@ use protocol::{Answer, Check};
 use redis_link::{Deadline, Lane, Outcome, Request, Servers, value};
 use store_plan::{
     CheckPlan,
-    script::{self, Clock, ScriptCheck, ScriptCosts, ScriptError, ScriptLimit, ScriptReply},
+    script::{
+        self, Clock, ScriptCheck, ScriptCosts, ScriptError, ScriptLimit, ScriptPenalty, ScriptReply,
+    },
 };
 
 use super::RedisStore;
@@ -53,14 +55,20 @@ impl Checks for RedisStore {
         let named = |key: &[u8]| self.keys().simulated(run, key);
         let keys = check.limits.iter().map(|limit| {
             let records = limit.costs.map(|costs| named(costs.key));
-            (named(limit.key), records.unwrap_or_default())
+            let denials = limit.penalty.map(|penalty| named(penalty.key));
+            let beside = (records.unwrap_or_default(), denials.unwrap_or_default());
+            (named(limit.key), beside)
         });
-        let keys: Vec<(Vec<u8>, Vec<u8>)> = keys.collect();
+        let keys: Vec<_> = keys.collect();
         let limits = check.limits.iter().zip(&keys);
         let check = ScriptCheck {
             limits: limits
-                .map(|(limit, (key, records))| ScriptLimit {
+                .map(|(limit, (key, (records, denials)))| ScriptLimit {
                     key,
+                    penalty: limit.penalty.map(|penalty| ScriptPenalty {
+                        key: denials,
+                        ..penalty
+                    }),
                     costs: limit.costs.map(|costs| ScriptCosts {
                         key: records,
                         ..costs

@@ -62,6 +62,7 @@ fn every_algorithm() -> Result<Vec<Algorithm>> {
 fn limit<'a>(key: &'a str, algorithm: &'a Algorithm) -> ScriptLimit<'a> {
     ScriptLimit {
         costs: None,
+        penalty: None,
         key: key.as_bytes(),
         algorithm,
         generation: 1,

@@ -18,6 +18,7 @@ mod in_flight;
 mod leases;
 mod live;
 mod login;
+mod penalties;
 mod refusals;
 mod reported_units;
 mod reservations;

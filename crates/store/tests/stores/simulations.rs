@@ -20,6 +20,7 @@ async fn a_simulation_has_a_clock_and_buckets_of_its_own(engine: Engine) -> Resu
     let check = ScriptCheck {
         limits: vec![ScriptLimit {
             costs: None,
+            penalty: None,
             key: b"a bucket: {any} name",
             algorithm: &algorithm,
             generation: 1,

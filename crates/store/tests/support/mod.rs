@@ -15,11 +15,14 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use algorithms::check::{Costs, Mode, Options, Part, Stored, Verdict, check};
+use algorithms::check::{Costs, Mode, Options, Part, PenaltyAsk, Stored, Verdict, check};
 use algorithms::{
-    Algorithm, Ask, Charged, CostSettlement, Decision, Freed, LeaseAsk, Settlement, State,
+    Algorithm, Ask, Charged, CostSettlement, Decision, Denials, Freed, LeaseAsk, Penalty,
+    Settlement, State,
 };
-use store::script::{Charge, Clock, Refunded, ScriptCheck, ScriptCosts, ScriptError, ScriptLimit};
+use store::script::{
+    Charge, Clock, Refunded, ScriptCheck, ScriptCosts, ScriptError, ScriptLimit, ScriptPenalty,
+};
 
 pub use lua_redis::LuaRedis;
 pub use server::Server;
@@ -35,6 +38,7 @@ pub struct Subject {
     pub debit_serial: Option<u64>,
     pub lease: Leasing,
     pub costs: Option<Reserving>,
+    pub penalty: Option<Penalized>,
     pub mode: Mode,
 }
 
@@ -62,6 +66,14 @@ impl Reserving {
             costs: self.ask(),
         }
     }
+}
+
+/// The penalty of a limit, and the denials that proxies report.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Penalized {
+    pub key: String,
+    pub penalty: Penalty,
+    pub reported: u64,
 }
 
 /// What is asked of its leases.
@@ -109,6 +121,7 @@ pub trait Engine {
 #[derive(Default)]
 pub struct RustEngine {
     pub buckets: HashMap<String, Stored>,
+    pub denials: HashMap<String, Denials>,
 }
 
 impl Engine for RustEngine {
@@ -130,6 +143,11 @@ impl Engine for RustEngine {
                 lease: subject.lease.ask(),
                 free: &subject.lease.free,
                 costs: subject.costs.as_ref().map(Reserving::ask),
+                penalty: subject.penalty.as_ref().map(|of| PenaltyAsk {
+                    penalty: of.penalty,
+                    stored: self.denials.get(&of.key),
+                    reported: of.reported,
+                }),
                 mode: subject.mode,
             })
             .collect();
@@ -140,6 +158,9 @@ impl Engine for RustEngine {
             })?;
         for (subject, limit) in subjects.iter().zip(&mut verdict.limits) {
             limit.leased = subject.lease.asked().map_or(0, |_| limit.leased);
+            if let (Some(of), Some(denials)) = (&subject.penalty, limit.denials.take()) {
+                self.denials.insert(of.key.clone(), denials);
+            }
         }
         for (subject, write) in subjects.iter().zip(writes) {
             if let Some(stored) = write {
@@ -217,6 +238,11 @@ pub fn script_check(subjects: &[Subject], options: Options) -> ScriptCheck<'_> {
         lease: subject.lease.asked(),
         free: &subject.lease.free,
         costs: subject.costs.as_ref().map(Reserving::script),
+        penalty: subject.penalty.as_ref().map(|of| ScriptPenalty {
+            key: of.key.as_bytes(),
+            penalty: of.penalty,
+            reported: of.reported,
+        }),
         mode: subject.mode,
     });
     ScriptCheck {

@@ -423,6 +423,7 @@ impl Walk {
             debit_serial: None,
             lease,
             costs: None,
+            penalty: None,
             mode: if self.random.one_in(6) {
                 Mode::Observe
             } else {

@@ -76,6 +76,7 @@ impl Engine for Server<'_> {
                 debit_serial: None,
                 lease: None,
                 free: &subject.free,
+                penalty: None,
                 mode: subject.mode,
             });
         let check = ScriptCheck {

@@ -98,6 +98,7 @@ fn slots(subjects: Vec<Subject>, verdict: &Verdict) -> Vec<Subject> {
             cost: 0,
             free: vec![free],
             costs: None,
+            penalty: None,
             ..subject
         })
     });

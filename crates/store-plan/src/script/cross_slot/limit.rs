@@ -14,7 +14,8 @@ pub(super) fn without_surplus(mut limit: ScriptLimit<'_>) -> ScriptLimit<'_> {
 
 /// Nothing but the surplus: all else was done.
 pub(super) fn surplus_alone(mut limit: ScriptLimit<'_>) -> ScriptLimit<'_> {
-    (limit.cost, limit.debit, limit.free, limit.costs) = (0, 0, &[], None);
+    (limit.cost, limit.debit, limit.free) = (0, 0, &[]);
+    (limit.costs, limit.penalty) = (None, None);
     if let Some(lease) = &mut limit.lease {
         lease.settle = &[];
     }

@@ -1,0 +1,35 @@
+//! The penalty of a bucket of a check.
+
+use algorithms::{Denials, Penalty, check::PenaltyAsk};
+
+use crate::script::ScriptPenalty;
+
+/// Of one bucket.
+#[derive(Debug)]
+pub struct BucketPenalty {
+    /// The key of its denials.
+    pub key: String,
+    /// When it is penalized.
+    pub penalty: Penalty,
+    /// Denials by proxies alone.
+    pub(super) reported: u64,
+}
+
+impl BucketPenalty {
+    /// As the algorithms take it.
+    pub fn ask<'a>(&self, stored: Option<&'a Denials>) -> PenaltyAsk<'a> {
+        PenaltyAsk {
+            penalty: self.penalty,
+            stored,
+            reported: self.reported,
+        }
+    }
+
+    pub(super) fn as_script(&self) -> ScriptPenalty<'_> {
+        ScriptPenalty {
+            key: self.key.as_bytes(),
+            penalty: self.penalty,
+            reported: self.reported,
+        }
+    }
+}

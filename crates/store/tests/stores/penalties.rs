@@ -1,0 +1,263 @@
+//! Buckets that were denied too often.
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::{Context, Result};
+use policy::{Compiled, Penalty};
+use protocol::{Check, Denied, LimitAnswer};
+use store::{Credit, LimitOf, ResetScope, Store};
+use tokio::time::sleep;
+
+use crate::{
+    given::{by, check, name, policy, publish, read, request},
+    on_every_store,
+};
+
+type Shared = Arc<dyn Store>;
+
+on_every_store!(
+    denials_begin_a_penalty_whatever_is_left,
+    only_denials_by_the_limit_itself_count,
+    each_of_several_limits_counts_its_own_denials,
+    reported_denials_count,
+    a_shadow_limit_has_penalties_in_shadow,
+    a_reset_or_a_credit_ends_a_penalty,
+    a_reset_of_the_limit_ends_penalties_of_unused_buckets,
+);
+
+const HOUR_MS: u64 = 3_600_000;
+
+/// Two a second and user, and an hour's penalty after three denials.
+const LOGINS: &str = "  - {name: logins, per: [user], rate: 2/1s}\n";
+
+/// The domain's limits as they stand, each with a penalty.
+async fn penalized(store: &Shared) -> Result<Compiled> {
+    let mut policy = read(store).await?.policy().context("limits")?.clone();
+    for limit in &mut policy.limits {
+        limit.penalty = Some(Penalty {
+            after: 3,
+            within_ms: 60_000,
+            for_ms: HOUR_MS,
+        });
+    }
+    Ok(Compiled::new(policy))
+}
+
+async fn publish_penalized(store: &Shared, limits: &str) -> Result<Compiled> {
+    publish(store, &policy(limits)).await?;
+    penalized(store).await
+}
+
+fn of(user: &str) -> Check {
+    request(&[("user", user)])
+}
+
+/// The first limit's answer.
+async fn ask(store: &Shared, policy: &Compiled, asked: &Check) -> Result<LimitAnswer> {
+    let answer = check(store, policy, asked).await?;
+    Ok(answer.limits[0].clone())
+}
+
+/// Uses up the second's units and is denied so often.
+async fn exceed(store: &Shared, policy: &Compiled, user: &str, denials: u64) -> Result<()> {
+    let whole = Check {
+        cost: 2,
+        ..of(user)
+    };
+    let mut denied = 0;
+    while denied < denials {
+        denied += u64::from(!ask(store, policy, &whole).await?.allowed);
+    }
+    Ok(())
+}
+
+async fn denials_begin_a_penalty_whatever_is_left(store: Shared) -> Result<()> {
+    let policy = publish_penalized(&store, LOGINS).await?;
+    exceed(&store, &policy, "alice", 2).await?;
+    sleep(Duration::from_millis(1100)).await;
+    let pass = ask(&store, &policy, &of("alice")).await?;
+    assert!(pass.allowed && pass.penalty.denials == 2, "{pass:?}");
+    let mut begun = 0;
+    for _ in 0..8 {
+        begun += u64::from(ask(&store, &policy, &of("alice")).await?.penalty.begun);
+    }
+    assert_eq!(begun, 1);
+    sleep(Duration::from_millis(1100)).await;
+    for cost in [0, 1] {
+        let denied = ask(
+            &store,
+            &policy,
+            &Check {
+                cost,
+                ..of("alice")
+            },
+        )
+        .await?;
+        let left_ms = denied.penalty.left_ms;
+        assert!(!denied.allowed && denied.remaining == 0, "{denied:?}");
+        assert!((HOUR_MS - 60_000..HOUR_MS).contains(&left_ms), "{denied:?}");
+        assert_eq!(denied.retry_after_ms, Some(left_ms));
+        assert_eq!(denied.reset_after_ms, left_ms);
+    }
+    assert!(ask(&store, &policy, &of("bob")).await?.allowed);
+    let alice = [Some(b"alice".to_vec())];
+    let seen = store.inspect(&policy, &name("logins"), &alice, 1).await?;
+    assert!(seen.answer.penalty.left_ms > HOUR_MS - 60_000, "{seen:?}");
+    Ok(())
+}
+
+async fn only_denials_by_the_limit_itself_count(store: Shared) -> Result<()> {
+    let policy = publish_penalized(&store, LOGINS).await?;
+    exceed(&store, &policy, "alice", 1).await?;
+    for _ in 0..5 {
+        let peek = Check {
+            peek: true,
+            cost: 2,
+            ..of("alice")
+        };
+        ask(&store, &policy, &peek).await?;
+        // It could never pass.
+        let dear = Check {
+            cost: 3,
+            ..of("alice")
+        };
+        let denied = ask(&store, &policy, &dear).await?;
+        assert_eq!(denied.retry_after_ms, None);
+        assert_eq!(denied.penalty.denials, 1, "{denied:?}");
+    }
+    Ok(())
+}
+
+async fn each_of_several_limits_counts_its_own_denials(store: Shared) -> Result<()> {
+    // On a Cluster in three slots.
+    let limits = "
+  - {name: wide, per: [user], rate: 1000/1h}
+  - {name: a, per: [user], rate: 1/1h}
+  - {name: b, per: [user], rate: 1/1h}
+";
+    let policy = publish_penalized(&store, limits).await?;
+    assert!(check(&store, &policy, &of("alice")).await?.allowed);
+    for denials in [1, 2] {
+        let denied = check(&store, &policy, &of("alice")).await?;
+        let counts: Vec<_> = denied.limits.iter().map(|l| l.penalty.denials).collect();
+        assert_eq!(counts, [0, denials, denials]);
+    }
+    let penalized = check(&store, &policy, &of("alice")).await?;
+    let begun: Vec<_> = penalized.limits.iter().map(|l| l.penalty.begun).collect();
+    assert_eq!(begun, [false, true, true]);
+    assert_eq!(penalized.limits[0].charged, 0);
+    Ok(())
+}
+
+async fn reported_denials_count(store: Shared) -> Result<()> {
+    let policy = publish_penalized(&store, LOGINS).await?;
+    let report = |count| Check {
+        cost: 0,
+        skip: vec![name("logins")],
+        denied: vec![Denied {
+            limit: name("logins"),
+            count,
+        }],
+        ..of("alice")
+    };
+    let two = ask(&store, &policy, &report(2)).await?;
+    assert!(two.allowed && two.penalty.denials == 2, "{two:?}");
+    let more = ask(&store, &policy, &report(u64::MAX)).await?;
+    assert!(!more.allowed && more.penalty.begun, "{more:?}");
+    let late = ask(&store, &policy, &report(5)).await?;
+    assert!(late.penalty.left_ms > 0 && !late.penalty.begun, "{late:?}");
+    Ok(())
+}
+
+async fn a_shadow_limit_has_penalties_in_shadow(store: Shared) -> Result<()> {
+    let limits = "  - {name: logins, per: [user], rate: 1/1h, enforce: 0%}\n";
+    let policy = publish_penalized(&store, limits).await?;
+    for request in 0..6 {
+        let answer = check(&store, &policy, &of("alice")).await?;
+        assert!(answer.allowed);
+        let penalized = answer.limits[0].penalty.left_ms > 0;
+        assert_eq!(penalized, request >= 3, "request {request}");
+    }
+    Ok(())
+}
+
+async fn a_reset_or_a_credit_ends_a_penalty(store: Shared) -> Result<()> {
+    let mut policy = publish_penalized(&store, LOGINS).await?;
+    let alice = vec![Some(b"alice".to_vec())];
+    for ends in ["reset", "reset all", "credit"] {
+        exceed(&store, &policy, "alice", 3).await?;
+        assert!(ask(&store, &policy, &of("alice")).await?.penalty.left_ms > 0);
+        let limit = policy.limits()[0].clone();
+        let of_limit = LimitOf {
+            domain: policy.domain(),
+            limit: &limit,
+        };
+        match ends {
+            "reset" => {
+                let bucket = ResetScope::Bucket(&alice);
+                store.reset(&of_limit, bucket, &by("ann")).await?;
+            }
+            "reset all" => {
+                store.reset(&of_limit, ResetScope::All, &by("ann")).await?;
+            }
+            _ => {
+                // Nothing of the bucket is used any more: the penalty alone denies.
+                sleep(Duration::from_millis(1100)).await;
+                for peek in [true, false] {
+                    let credit = Credit {
+                        policy: &policy,
+                        limit: &name("logins"),
+                        values: &alice,
+                        units: 1,
+                        peek,
+                        force: false,
+                    };
+                    let report = store.credit(&credit, &by("ann")).await?;
+                    assert!(report.used, "{report:?}");
+                    assert_eq!((report.left_before, report.left), (0, 2));
+                }
+            }
+        }
+        policy = penalized(&store).await?;
+        let pass = ask(&store, &policy, &of("alice")).await?;
+        assert!(pass.allowed, "{ends}: {pass:?}");
+    }
+    Ok(())
+}
+
+async fn a_reset_of_the_limit_ends_penalties_of_unused_buckets(store: Shared) -> Result<()> {
+    let limits = "
+  - {name: logins, per: [user], rate: 2/1s}
+  - {name: logins-by-place, per: [user, place], partition: [user], rate: 2/1s}
+";
+    let policy = publish_penalized(&store, limits).await?;
+    let here = |cost| Check {
+        cost,
+        ..request(&[("user", "alice"), ("place", "here")])
+    };
+    for _ in 0..5 {
+        check(&store, &policy, &here(2)).await?;
+    }
+    // The buckets themselves are gone.
+    sleep(Duration::from_millis(2300)).await;
+    let denied = check(&store, &policy, &here(1)).await?;
+    let left: Vec<_> = denied
+        .limits
+        .iter()
+        .map(|l| l.penalty.left_ms > 0)
+        .collect();
+    assert_eq!(left, [true, true]);
+    for (at, limit) in policy.limits().iter().enumerate() {
+        let of_limit = LimitOf {
+            domain: policy.domain(),
+            limit,
+        };
+        store.reset(&of_limit, ResetScope::All, &by("ann")).await?;
+        let policy = penalized(&store).await?;
+        let now = check(&store, &policy, &here(1)).await?;
+        let left: Vec<_> = now.limits.iter().map(|l| l.penalty.left_ms > 0).collect();
+        // Not those of the other limit, whose name starts alike.
+        assert_eq!(left, [false, at == 0]);
+    }
+    Ok(())
+}

@@ -1,0 +1,44 @@
+-- Penalties: a bucket that was denied too often is denied altogether for a time.
+-- Twin of crates/algorithms/src/penalty.rs.
+--
+-- State, beside the bucket's: "<ms of the first denial that counts>:<how many>:<ms of the penalty's end>".
+--
+-- p (l.penalty): nth (of its key), after, within, length (of the penalty), reported, and once read
+--    key, since, count, till, begun, changed
+
+-- Counts denials, unless there is a penalty already.
+local function count_denials(p, denials)
+  if denials == 0 or p.till > now then
+    return
+  end
+  if p.count == 0 then
+    p.since = now
+  end
+  p.count, p.changed = p.count + denials, true
+  if p.count >= p.after then
+    p.count, p.till, p.begun = 0, now + p.length, true
+  end
+end
+
+local function read_penalty(p, key)
+  p.key, p.since, p.count, p.till, p.begun, p.changed = key, 0, 0, 0, false, false
+  local text = held(redis.pcall('GET', key))
+  local since, count, till
+  if type(text) == 'string' then
+    since, count, till = string.match(text, '^(%d+):(%d+):(%d+)$')
+  end
+  if since then
+    -- A clock that stepped back, or a shorter length, makes none longer than one that begins now.
+    p.since, p.count, p.till = math.min(since, now), count + 0, math.min(till, now + p.length)
+    if now - p.since >= p.within then
+      p.count = 0
+    end
+  end
+  count_denials(p, p.reported)
+end
+
+local function store_penalty(p)
+  local till = math.max(p.till, p.count > 0 and p.since + p.within or 0)
+  local text = string.format('%.0f:%.0f:%.0f', p.since, p.count, p.till)
+  call('SET', p.key, text, 'PX', injected and TTL_INJECTED_MS or till - now + TTL_MARGIN_MS)
+end
