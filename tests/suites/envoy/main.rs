@@ -36,6 +36,7 @@ mod long_polls;
 mod outages;
 mod over_limit;
 mod oversized;
+mod penalties;
 mod proxy_scope;
 mod queue_disconnects;
 mod reconfiguration;

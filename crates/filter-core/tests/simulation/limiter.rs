@@ -3,8 +3,8 @@
 use std::collections::{HashMap, HashSet};
 
 use algorithms::{
-    Algorithm, Freed, InFlightSlot, LeaseAsk, QueueSlot, SlotId, State,
-    check::{self, LimitVerdict, Mode, Options, Stored},
+    Algorithm, Denials, Freed, InFlightSlot, LeaseAsk, QueueSlot, SlotId, State,
+    check::{self, LimitVerdict, Mode, Options, PenaltyAsk, Stored},
 };
 use policy::{Compiled, Limit, Match, Name, Policy, Revision};
 use protocol::{
@@ -32,6 +32,9 @@ pub struct LeaseRecord {
 pub struct Limiter {
     compiled: Compiled,
     buckets: HashMap<Bucket, Stored>,
+    denials: HashMap<Bucket, Denials>,
+    /// Denials that proxies reported.
+    pub reported: u64,
     /// Units charged by checks and by debits.
     pub charged: HashMap<Bucket, u64>,
     pub debited: HashMap<Bucket, u64>,
@@ -55,6 +58,8 @@ impl Limiter {
         let mut limiter = Self {
             compiled: Compiled::new(Policy::empty("shop".parse().unwrap())),
             buckets: HashMap::new(),
+            denials: HashMap::new(),
+            reported: 0,
             charged: HashMap::new(),
             debited: HashMap::new(),
             entries: 0,
@@ -133,6 +138,7 @@ impl Limiter {
     /// Redis lost what it stored.
     pub fn lose_buckets(&mut self) {
         self.buckets.clear();
+        self.denials.clear();
     }
 
     pub fn revision(&self) -> u64 {
@@ -264,7 +270,11 @@ impl Limiter {
                 let cost = if skips(name) { 0 } else { check.cost };
                 check::Part {
                     costs: None,
-                    penalty: None,
+                    penalty: found.limit.penalty.map(|penalty| PenaltyAsk {
+                        penalty,
+                        stored: self.denials.get(bucket),
+                        reported: reported(check, name),
+                    }),
                     algorithm: &change.algorithm,
                     generation: found.limit.generation,
                     stored: self.buckets.get(bucket),
@@ -294,7 +304,11 @@ impl Limiter {
         if verdict.allowed {
             self.costs.reserve(check, &buckets, &mut answer.limits);
         }
+        self.reported += check.denied.iter().map(|denied| denied.count).sum::<u64>();
         for ((bucket, write), verdict) in buckets.iter().zip(writes).zip(&verdict.limits) {
+            if let Some(denials) = verdict.denials.filter(|_| !peek) {
+                self.denials.insert(bucket.clone(), denials);
+            }
             *self.charged.entry(bucket.clone()).or_default() += verdict.charged;
             *self.debited.entry(bucket.clone()).or_default() += debit(&bucket.0);
             if let Some(write) = write.filter(|_| !peek) {
@@ -359,6 +373,12 @@ fn matching<'c>(compiled: &'c Compiled, check: &'c Check, now_ms: u64) -> Vec<Ma
         !check.skip.contains(name) || asks || frees || settles
     });
     matches
+}
+
+/// Denials that a check reports of a limit's bucket.
+fn reported(check: &Check, limit: &Name) -> u64 {
+    let denied = check.denied.iter().filter(|denied| denied.limit == *limit);
+    denied.map(|denied| denied.count).sum()
 }
 
 /// Units that one request costs.
@@ -444,7 +464,7 @@ fn settled(found: &Match<'_, '_>, verdict: &LimitVerdict) -> LimitAnswer {
     LimitAnswer {
         reservation: None,
         settled: protocol::Settled::default(),
-        penalty: protocol::PenaltyStatus::default(),
+        penalty: verdict.penalty,
         name: found.limit.name.clone(),
         generation: found.limit.generation,
         bucket: Vec::new(),

@@ -23,6 +23,7 @@ mod leases;
 mod limiter;
 mod long_polls;
 mod outage;
+mod penalties;
 mod queues;
 mod reports;
 mod requests_in_flight;

@@ -1,0 +1,224 @@
+//! Penalties: who knows one denies by it to its end, and denials are reported at most once.
+
+use std::collections::HashMap;
+
+use crate::{
+    decisions::seeds,
+    faults::any,
+    world::{CONFIG, Faults, Outcome, Sent, World},
+};
+
+const LIMIT: &str = "  - {name: per-user, per: [user], rate: 2/1s, algorithm: fixed_window, \
+     on_failure: allow, penalty: {after: 20, within: 1m, for: 30s}}\n";
+const WITHOUT: &str =
+    "  - {name: per-user, per: [user], rate: 2/1s, algorithm: fixed_window, on_failure: allow}\n";
+/// How long a worker may not look at what others of its Envoy know, in microseconds.
+const FRESH_US: u64 = 1_000_000;
+/// How long an edit or a reset may take, in microseconds.
+const EDIT_US: u64 = 1_000_000;
+
+/// When a penalty ends that denied a request, in microseconds. A window has two seconds at most.
+fn penalized_until(sent: &Sent) -> Option<u64> {
+    let Some(Outcome::Refused { at_us, reply }) = &sent.outcome else {
+        return None;
+    };
+    let mut headers = reply.headers.iter();
+    let (_, seconds) = headers.find(|(name, _)| *name == "retry-after")?;
+    let seconds: u64 = seconds.parse().unwrap();
+    // Seconds are rounded up.
+    (seconds > 2).then(|| at_us + (seconds - 1) * 1_000_000)
+}
+
+fn world(seed: u64, envoys: usize, limits: &str) -> World {
+    let mut world = World::new(seed, envoys, 2, CONFIG, limits);
+    world.run_for_ms(500);
+    world
+}
+
+/// A user sends requests to all workers of an Envoy; returns when the first one met a penalty.
+fn hammer(world: &mut World, envoy: usize, user: &str, ms: u64) -> Option<u64> {
+    let first = world.requests.len();
+    for n in 0..ms / 10 {
+        world.request(envoy, 1 + usize::try_from(n).unwrap() % 2, user, "/");
+        world.run_for_ms(10);
+    }
+    let sent = &world.requests[first..];
+    let met = sent.iter().find(|sent| penalized_until(sent).is_some())?;
+    Some(met.at_us)
+}
+
+/// Of the requests of these users since `since_us`, none passed at a worker that knew a penalty.
+fn assert_known_penalties_hold(world: &World, since_us: u64, seed: u64) {
+    // Until when, by worker and by Envoy, and since when the Envoy knows.
+    let mut by_worker: HashMap<_, u64> = HashMap::new();
+    let mut by_envoy: HashMap<_, (u64, u64)> = HashMap::new();
+    // In the order of decisions: what a worker learns counts for requests that come later.
+    let mut events = Vec::new();
+    for sent in world.requests.iter().filter(|sent| sent.at_us >= since_us) {
+        if let Some(Outcome::Refused { at_us, .. }) = &sent.outcome {
+            events.push((*at_us, false, sent));
+        }
+        events.push((sent.at_us, true, sent));
+    }
+    events.sort_by_key(|(at_us, arrives, _)| (*at_us, !arrives));
+    for (at_us, arrives, sent) in events {
+        let (envoy, worker) = (
+            (sent.envoy, &sent.user),
+            (sent.envoy, sent.worker, &sent.user),
+        );
+        if !arrives {
+            if let Some(until_us) = penalized_until(sent) {
+                by_worker.insert(worker, until_us);
+                let known = by_envoy.entry(envoy).or_insert((at_us, until_us));
+                known.1 = until_us;
+            }
+            continue;
+        }
+        let passed = matches!(sent.outcome, Some(Outcome::Passed { .. }));
+        let own = by_worker
+            .get(&worker)
+            .is_some_and(|until_us| at_us < *until_us);
+        let shared = by_envoy
+            .get(&envoy)
+            .is_some_and(|(since_us, until_us)| (since_us + FRESH_US..*until_us).contains(&at_us));
+        assert!(!passed || !(own || shared), "seed {seed}: {sent:?}");
+    }
+}
+
+/// Denials from caches that were no penalties.
+fn cached_denials(world: &World) -> u64 {
+    let cached = |sent: &&Sent| {
+        matches!(&sent.outcome, Some(Outcome::Refused { reply, .. })
+            if reply.details.ends_with(":deny_cache"))
+            && penalized_until(sent).is_none()
+    };
+    u64::try_from(world.requests.iter().filter(cached).count()).unwrap()
+}
+
+#[test]
+fn who_hammers_is_penalized_within_two_seconds_and_passes_when_it_ends() {
+    for seed in seeds() {
+        let mut world = world(seed, 1, LIMIT);
+        let started_us = world.now_us;
+        let met_us = hammer(&mut world, 0, "alice", 3000).unwrap();
+        // A hundred requests a second, of which two pass.
+        assert!(met_us - started_us < 2_200_000, "seed {seed}: {met_us}");
+        assert_known_penalties_hold(&world, 0, seed);
+        let checks = world.checks_executed;
+        for _ in 0..25 {
+            let number = world.request(0, 1, "alice", "/");
+            world.run_for_ms(1000);
+            assert!(!world.passed(number), "seed {seed}");
+        }
+        assert!(world.checks_executed - checks < 5, "seed {seed}");
+        let bob = world.request(0, 1, "bob", "/");
+        world.run_for_ms(5000);
+        assert!(world.passed(bob), "seed {seed}");
+        let number = world.request(0, 1, "alice", "/");
+        world.run_for_ms(100);
+        assert!(world.passed(number), "seed {seed}: it has ended");
+        assert!(world.counted("rl_penalized") > 25, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_penalty_is_known_at_other_proxies_when_they_ask() {
+    for seed in seeds() {
+        let mut world = world(seed, 2, LIMIT);
+        hammer(&mut world, 0, "alice", 3000).unwrap();
+        let number = world.request(1, 1, "alice", "/");
+        world.run_for_ms(50);
+        assert!(penalized_until(&world.requests[number]).is_some());
+        let checks = world.checks_executed;
+        hammer(&mut world, 1, "alice", 500).unwrap();
+        assert!(world.checks_executed <= checks + 1, "seed {seed}");
+        assert_known_penalties_hold(&world, 0, seed);
+    }
+}
+
+#[test]
+fn a_penalty_holds_while_no_limiter_answers() {
+    for seed in seeds() {
+        let mut world = world(seed, 1, LIMIT);
+        hammer(&mut world, 0, "alice", 3000).unwrap();
+        world.faults = [Faults::DOWN, Faults::BLACK_HOLE, Faults::NO_STORE][(seed % 3) as usize];
+        let since_us = world.now_us;
+        let bob = world.request(0, 2, "bob", "/");
+        hammer(&mut world, 0, "alice", 5000).unwrap();
+        assert!(
+            world.passed(bob),
+            "seed {seed}: on_failure lets others pass"
+        );
+        let after = |sent: &&Sent| sent.at_us >= since_us && sent.user == "alice";
+        for sent in world.requests.iter().filter(after) {
+            assert!(penalized_until(sent).is_some(), "seed {seed}: {sent:?}");
+        }
+    }
+}
+
+#[test]
+fn an_edit_and_a_reset_end_a_penalty_within_a_second() {
+    for seed in seeds() {
+        let mut world = world(seed, 1, LIMIT);
+        hammer(&mut world, 0, "alice", 3000).unwrap();
+        if seed % 2 == 0 {
+            world.limiter.edit(WITHOUT);
+        } else {
+            world.limiter.reset(LIMIT);
+        }
+        world.run_until(world.now_us + EDIT_US);
+        for worker in [1, 2] {
+            let number = world.request(0, worker, "alice", "/");
+            world.run_for_ms(50);
+            assert!(world.passed(number), "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn each_denial_from_a_cache_is_reported_once() {
+    for seed in seeds() {
+        let mut world = world(seed, 2, &LIMIT.replace("after: 20", "after: 900"));
+        for _ in 0..600 {
+            let envoy = usize::try_from(world.chance.below(2)).unwrap();
+            let worker = usize::try_from(1 + world.chance.below(2)).unwrap();
+            let user = ["alice", "bob", "carol"][usize::try_from(world.chance.below(3)).unwrap()];
+            world.request(envoy, worker, user, "/");
+            world.run_for_ms(5);
+        }
+        world.run_for_ms(2500);
+        let (cached, reported) = (cached_denials(&world), world.limiter.reported);
+        assert!(cached > 200, "seed {seed}: {cached}");
+        assert_eq!(reported, cached, "seed {seed}");
+    }
+}
+
+#[test]
+fn whatever_becomes_of_calls_denials_are_reported_at_most_once_and_known_penalties_hold() {
+    let mut penalized = 0;
+    for seed in seeds() {
+        let mut world = world(seed, 2, LIMIT);
+        for round in 0..200 {
+            if round % 20 == 0 {
+                world.faults = any(&mut world);
+            }
+            for _ in 0..10 {
+                let envoy = usize::try_from(world.chance.below(2)).unwrap();
+                let worker = usize::try_from(1 + world.chance.below(2)).unwrap();
+                let user = ["alice", "bob"][usize::try_from(world.chance.below(2)).unwrap()];
+                world.request(envoy, worker, user, "/");
+                let pause_us = world.chance.below(10_000);
+                world.run_until(world.now_us + pause_us);
+                if world.chance.percent(2) {
+                    world.envoys[envoy].shared.lose_writes(2);
+                }
+            }
+        }
+        world.run_for_ms(2500);
+        let (cached, reported) = (cached_denials(&world), world.limiter.reported);
+        assert!(reported <= cached, "seed {seed}: {reported} of {cached}");
+        assert_known_penalties_hold(&world, 0, seed);
+        penalized += world.counted("rl_penalized");
+    }
+    assert!(penalized > 0);
+}

@@ -1,0 +1,113 @@
+//! Penalties, from a client that hammers to the end of its penalty.
+
+use std::time::{Duration, Instant};
+
+use harness::{Reply, Request, until};
+
+use crate::stage::{PATIENCE, Stage, header, limits, statuses};
+
+const LIMIT: &str = "{name: per-user, per: [user], rate: 2/1s, algorithm: fixed_window, \
+     on_failure: allow, penalty: {after: 30, within: 1m, for: 1h}}";
+const WITHOUT: &str = "{name: per-user, per: [user], rate: 2/1s, algorithm: fixed_window, \
+     on_failure: allow}";
+
+/// Of a reply that a penalty sent: nothing else lasts as long.
+fn seconds_left(reply: &Reply) -> Option<u64> {
+    let seconds: u64 = reply.header("retry-after")?.parse().ok()?;
+    (reply.status == 429 && seconds > 60).then_some(seconds)
+}
+
+/// Sends requests until a penalty denies them; returns how many were denied before.
+async fn hammer(request: &Request) -> usize {
+    let mut denied = 0;
+    until("the client is penalized", PATIENCE, async || {
+        let reply = request.send().await.unwrap();
+        if let Some(seconds) = seconds_left(&reply) {
+            assert!((3500..=3600).contains(&seconds), "{reply:?}");
+            return Some(denied);
+        }
+        denied += usize::from(reply.status == 429);
+        None
+    })
+    .await
+    .unwrap()
+}
+
+/// Sends requests until one passes.
+async fn until_it_passes(request: &Request) {
+    until("the client passes", PATIENCE, async || {
+        (request.send().await.unwrap().status == 200).then_some(())
+    })
+    .await
+    .unwrap();
+}
+
+async fn stage() -> Stage {
+    limits(&[LIMIT]).start().await
+}
+
+#[tokio::test]
+async fn who_hammers_is_denied_long_after_its_window_and_others_are_not() {
+    let stage = stage().await;
+    let (alice, bob) = (stage.get("/", "alice"), stage.get("/", "bob"));
+    let denied = hammer(&alice).await;
+    assert!(denied >= 29, "penalized after {denied} denials");
+    let checks = stage.limiter_counter("rl_checks_total").await;
+    let started = Instant::now();
+    // Two windows and more.
+    while started.elapsed() < Duration::from_millis(2500) {
+        let reply = alice.send().await.unwrap();
+        assert!(seconds_left(&reply).is_some(), "{reply:?}");
+        assert!(header(&reply, "ratelimit").contains("r=0"), "{reply:?}");
+    }
+    // The other worker may ask once.
+    let asked = stage.limiter_counter("rl_checks_total").await - checks;
+    assert!(asked <= 2, "{asked} checks");
+    assert_eq!(statuses(&bob, 2).await, [200; 2]);
+    assert_eq!(stage.limiter_counter("rl_penalties_total").await, 1);
+    until("Envoy counts them", PATIENCE, async || {
+        let count = stage.envoy().stat("wasmcustom.rl_penalized").await;
+        (count.unwrap() > 0).then_some(())
+    })
+    .await
+    .unwrap();
+}
+
+/// `on_failure: allow` lets others pass.
+#[tokio::test]
+async fn a_penalty_holds_while_no_limiter_answers() {
+    let mut stage = stage().await;
+    let (alice, bob) = (stage.get("/", "alice"), stage.get("/", "bob"));
+    hammer(&alice).await;
+    stage.stop_limiters().await;
+    for _ in 0..50 {
+        let reply = alice.send().await.unwrap();
+        assert!(seconds_left(&reply).is_some(), "{reply:?}");
+        assert_eq!(bob.send().await.unwrap().status, 200);
+    }
+    // Nor do workers forget it when they look into the shared table again.
+    let started = Instant::now();
+    while started.elapsed() < Duration::from_millis(1500) {
+        assert_eq!(alice.send().await.unwrap().status, 429);
+    }
+}
+
+#[tokio::test]
+async fn a_reset_and_an_edit_that_removes_it_end_a_penalty() {
+    let stage = stage().await;
+    let alice = stage.get("/", "alice");
+    hammer(&alice).await;
+    stage.rlctl(&["reset", "per-user", "user=alice", "--yes"]);
+    until_it_passes(&alice).await;
+
+    hammer(&alice).await;
+    let file = tempfile::Builder::new().suffix(".yaml").tempfile().unwrap();
+    let text = format!("domain: shop\nlimits:\n  - {WITHOUT}\n");
+    std::fs::write(&file, text).unwrap();
+    stage.rlctl(&["apply", "-f", file.path().to_str().unwrap()]);
+    until_it_passes(&alice).await;
+    let replies = async || alice.send().await.unwrap();
+    for _ in 0..100 {
+        assert_eq!(seconds_left(&replies().await), None);
+    }
+}
