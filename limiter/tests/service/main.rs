@@ -23,6 +23,7 @@ mod hostile_clients;
 mod leases;
 mod long_polls;
 mod outages;
+mod penalties;
 mod queues;
 mod rate_limit;
 mod rate_limit_model;

@@ -48,7 +48,10 @@ pub fn extreme(limit: &str) -> LimitAnswer {
         }),
         reservation: None,
         settled: protocol::Settled::default(),
-        penalty: protocol::PenaltyStatus::default(),
+        penalty: protocol::PenaltyStatus {
+            left_ms: u64::MAX,
+            ..protocol::PenaltyStatus::default()
+        },
         slot: Some(Slot {
             start_ms: u64::MAX,
             parts: u64::MAX,

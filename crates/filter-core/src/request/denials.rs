@@ -148,6 +148,7 @@ mod tests {
         let user = user.to_le_bytes();
         limit_check.key = table.key("per-user", [Some(&user[..])].into_iter());
         limit_check.denied = count;
+        limit_check.lease = LeaseUse::Spent;
         denials.count(now, &policy, entries, vec![limit_check]);
     }
 
@@ -165,7 +166,11 @@ mod tests {
             denied(&mut denials, at(ms), user, 1);
             assert!(denials.take(at(1004)).is_empty() && !denials.is_empty());
         }
-        assert_eq!(counts(&denials.take(at(1005))), [3, 1]);
+        let reports = denials.take(at(1005));
+        assert_eq!(counts(&reports), [3, 1]);
+        // What is leased is given back once, by the request.
+        let mut limit_checks = reports.iter().flat_map(|report| &report.limit_checks);
+        assert!(limit_checks.all(|of| of.lease == LeaseUse::None));
         assert!(denials.is_empty() && denials.take(at(9000)).is_empty());
         denied(&mut denials, at(9000), 1, 1);
         assert!(denials.take(at(9999)).is_empty());
