@@ -24,6 +24,7 @@ pub mod exit;
 pub mod fleet;
 pub mod input;
 pub mod merge;
+pub mod penalty;
 pub mod printer;
 pub mod prompt;
 pub mod render;

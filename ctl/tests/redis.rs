@@ -30,7 +30,7 @@ macro_rules! transcripts {
     };
 }
 
-transcripts! { domains descriptors exemptions pauses credits setup limits costs overrides files history buckets decisions formats simulations mistakes }
+transcripts! { domains descriptors exemptions penalties pauses credits setup limits costs overrides files history buckets decisions formats simulations mistakes }
 
 /// The worked scenarios of the whole project, by the scripts on both servers.
 #[test]

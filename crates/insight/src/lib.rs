@@ -9,6 +9,7 @@ pub mod findings;
 pub mod history;
 pub mod limit;
 mod live_entries;
+pub mod penalty;
 mod rate;
 mod truncated_list;
 mod window;

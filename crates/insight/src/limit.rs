@@ -2,7 +2,7 @@
 
 use policy::{Limit, Node};
 
-use crate::pause_state;
+use crate::{pause_state, penalty};
 
 /// The condition of a limit, given as a document: `path=/api/** method=GET|POST`, `*` for every request; the
 /// entries of a descriptor as the file lists them, `message_type=marketing, to_number`.
@@ -46,6 +46,7 @@ pub fn notes(limit: &Limit, now_ms: u64) -> String {
             .and_then(|lease| lease.get("ttl"))
             .map(|ttl| format!("leased {}", plain(ttl))),
     );
+    notes.extend(limit.penalty.as_ref().map(penalty::rule));
     notes.extend(text("hidden").map(|_| "hidden".to_owned()));
     notes.extend(node.get("replaces").map(|names| {
         let names: Vec<String> = names.items().iter().map(plain).collect();

@@ -1,12 +1,14 @@
 //! `rlctl explain`.
 
-use std::fmt::Write as _;
+mod penalties;
+
+use std::{collections::BTreeMap, fmt::Write as _};
 
 use anstyle::{AnsiColor, Style};
 use clap::Args;
 use insight::Window;
 use policy::{
-    Compiled, DESCRIPTOR, Descriptor, DescriptorLimit, IfMissing, Limit, Matcher, Pricing,
+    Compiled, DESCRIPTOR, Descriptor, DescriptorLimit, IfMissing, Limit, Matcher, Name, Pricing,
     RequestPlace, Resolved, SentDescriptor,
 };
 use serde::Serialize;
@@ -17,6 +19,7 @@ use crate::{
     clock,
     error::Error,
     exit::Exit,
+    penalty::BucketPenalty,
     printer::Printer,
     render::{Page, View, changes::format_map, counted, pause_state},
     session::Session,
@@ -46,14 +49,15 @@ impl Explain {
         let policy = session.policy_for_request(&descriptor).await?;
         session.warn_of_pause(&policy, &[]);
         let compiled = Compiled::new(policy);
-        let limits = explain(&compiled, &descriptor);
+        let penalties = penalties::of_request(&session, &compiled, &descriptor).await?;
+        let limits = explain(&compiled, &descriptor, penalties);
         let keys = compiled.needed_keys();
         for pair in self.request.pairs() {
             let of_service = pair.key == DESCRIPTOR && { compiled.limits().iter() }
                 .any(|limit| limit.descriptor.is_some());
             if !of_service && !keys.iter().any(|key| key.as_str() == pair.key) {
                 printer.note(format_args!("no limit uses `{}`", pair.key));
-                let known = keys.iter().map(policy::Name::as_str);
+                let known = keys.iter().map(Name::as_str);
                 if let Some(meant) = suggest::closest(&pair.key, known) {
                     printer.hint(format_args!("did you mean `{meant}`?"));
                 }
@@ -86,6 +90,8 @@ struct Row {
     window: Option<Window>,
     #[serde(skip_serializing_if = "Option::is_none")]
     cost: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    penalty: Option<BucketPenalty>,
     reasons: Vec<Reason>,
 }
 
@@ -102,7 +108,11 @@ fn reason(holds: bool, text: impl Into<String>) -> Reason {
     }
 }
 
-fn explain(compiled: &Compiled, descriptor: &Descriptor) -> Vec<Row> {
+fn explain(
+    compiled: &Compiled,
+    descriptor: &Descriptor,
+    mut penalties: BTreeMap<Name, BucketPenalty>,
+) -> Vec<Row> {
     let matches = compiled.matching(descriptor, clock::now_ms());
     let exemption = compiled.exemption(descriptor).map(|found| &found.name);
     let limits = compiled.limits().iter().enumerate();
@@ -141,6 +151,7 @@ fn explain(compiled: &Compiled, descriptor: &Descriptor) -> Vec<Row> {
             quota: found.and_then(|found| quota(compiled, index, limit, &found.values)),
             window: found.and_then(|found| window(compiled, index, &found.values)),
             cost: found.and_then(|found| cost(compiled, index, &found.values, descriptor)),
+            penalty: penalties.remove(&limit.name),
             reasons,
         }
     });
@@ -309,6 +320,9 @@ impl View for Report {
             }
             if let Some(cost) = &row.cost {
                 let _ = writeln!(text, "    costs {cost}");
+            }
+            if let Some(penalty) = &row.penalty {
+                let _ = writeln!(text, "    penalty: {}", penalty.text);
             }
             if let Some(window) = &row.window {
                 let _ = writeln!(text, "    counts in {window}");

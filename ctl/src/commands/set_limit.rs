@@ -38,6 +38,7 @@ pub(super) use fields::matchers;
     "rlctl set-limit per-user --rate 20/s --reason 'launch day'"
     "rlctl set-limit per-user --for user=alice --rate 100/s --until 2h"
     "rlctl set-limit per-user --for user=probe --unlimited"
+    "rlctl set-limit sign-in --penalty after=10,within=1m,for=15m"
     "rlctl set-limit new-limit --rate 5/s --shadow        # report only, deny nothing"
     "rlctl set-limit per-user --unset burst --dry-run"
 ))]

@@ -54,6 +54,9 @@ struct LimitReply<'a> {
     delay_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     slot: Option<String>,
+    /// Only where there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    penalty: Option<bool>,
 }
 
 struct Bucket<'a>(&'a [(Name, Option<Vec<u8>>)]);
@@ -135,6 +138,7 @@ impl<'a> LimitReply<'a> {
                 .slot
                 .filter(|_| limit.charged > 0)
                 .map(|slot| slot.to_text(limit.charged)),
+            penalty: (limit.penalty.left_ms > 0).then_some(true),
         }
     }
 }
@@ -254,6 +258,24 @@ limits:
         let policy = policy();
         let body = check_reply(&Reply::new(&answer, &policy));
         assert!(body.contains(r#""slot":"17.1.5.0.2""#), "{body}");
+    }
+
+    #[test]
+    fn a_penalty_is_named_only_while_it_lasts() {
+        let mut penalized = limit("per-user");
+        penalized.allowed = false;
+        penalized.retry_after_ms = Some(900_000);
+        penalized.penalty.left_ms = 900_000;
+        let mut counting = limit("exports");
+        counting.penalty.denials = 7;
+        let answer = Answer {
+            limits: vec![penalized, counting],
+            ..Answer::default()
+        };
+        let body = check_reply(&Reply::new(&answer, &policy()));
+        let with_penalty = r#""retry_after_ms":900000,"reset_after_ms":0,"penalty":true}"#;
+        assert!(body.contains(with_penalty), "{body}");
+        assert_eq!(body.matches("penalty").count(), 1, "{body}");
     }
 
     #[test]

@@ -12,6 +12,7 @@ use store::Inspection;
 use super::holders::HeldSlot;
 use crate::{
     bucket::{self, Values},
+    penalty::BucketPenalty,
     render::{self, Page, View, duration},
 };
 
@@ -66,6 +67,8 @@ struct Fields<'b> {
     generation: u64,
     now_ms: u64,
     state: Option<&'b str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    penalty: Option<BucketPenalty>,
     #[serde(skip_serializing_if = "Option::is_none")]
     holders: Option<&'b [HeldSlot]>,
 }
@@ -166,6 +169,7 @@ impl Bucket {
             generation: answer.generation,
             now_ms: self.inspection.now_ms,
             state: self.inspection.state.as_deref(),
+            penalty: BucketPenalty::of(&self.limit, &self.inspection),
             holders: self.holders.as_deref(),
         }
     }
@@ -221,6 +225,9 @@ impl Bucket {
                 line("next unit", format!("in {}", duration(ms)));
             }
             line("whole again", self.whole_again());
+        }
+        if let Some(penalty) = BucketPenalty::of(&self.limit, &self.inspection) {
+            line("penalty", penalty.text);
         }
         if let Some(window) = self.window() {
             line("window", format!("{} to {}", window.starts, window.ends));

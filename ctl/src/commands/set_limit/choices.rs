@@ -31,6 +31,7 @@ pub const UNSETTABLE: &[&str] = &[
     "cost",
     "over_limit",
     "max_delay",
+    "penalty",
     "enforce",
     "on_failure",
     "scope",

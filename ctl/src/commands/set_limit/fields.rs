@@ -107,6 +107,16 @@ pub struct LimitFields {
     #[arg(long, value_name = "TIME", help_heading = "Over the limit")]
     max_delay: Option<String>,
 
+    /// Deny a bucket altogether after so many denials, as in after=10,within=1m,for=15m; parts that
+    /// are not named stay as they are.
+    #[arg(
+        long,
+        value_name = "PART=VALUE",
+        value_delimiter = ',',
+        help_heading = "Over the limit"
+    )]
+    penalty: Vec<Pair>,
+
     /// Share of the buckets that is enforced, as in 5%; the rest is only reported.
     #[arg(long, value_name = "PERCENT", help_heading = "Over the limit")]
     enforce: Option<String>,
@@ -191,6 +201,7 @@ impl LimitFields {
     }
 
     fn write(&self, limit: &mut Node) {
+        let penalty = self.penalty(limit.get("penalty"));
         let mut set = |field: &str, value: Option<Node>| {
             if let Some(value) = value {
                 limit.set(field, value);
@@ -217,6 +228,7 @@ impl LimitFields {
         set("cost", self.cost.map(Node::number));
         set("over_limit", text(&self.over_limit));
         set("max_delay", text(&self.max_delay));
+        set("penalty", penalty);
         set("enforce", percent(&self.enforce));
         set("enforce", self.shadow.then(|| Node::text("0%")));
         set("on_failure", text(&self.on_failure));
@@ -233,6 +245,18 @@ impl LimitFields {
         set("align", text(&self.align));
         set("time_zone", text(&self.time_zone));
         set("week_start", text(&self.week_start));
+    }
+
+    /// The penalty with the named parts in the place of its old ones; `None`: no part is named.
+    fn penalty(&self, old: Option<&Node>) -> Option<Node> {
+        if self.penalty.is_empty() {
+            return None;
+        }
+        let mut penalty = old.cloned().unwrap_or_else(|| Node::map::<&str>([]));
+        for part in &self.penalty {
+            penalty.set(&part.key, Node::text(&part.value));
+        }
+        Some(penalty)
     }
 }
 

@@ -49,7 +49,7 @@ fn line(problem: &Problem) -> String {
     }
 }
 
-/// `max_delay` is `--max-delay`, `match.path[0]` is `--match path`; an override has no flag of its
+/// `max_delay` is `--max-delay`, `match.path[0]` is `--match path`, `penalty.for` is `--penalty for`; an override has no flag of its
 /// own and stays what it is, `overrides[2].rate`.
 fn place_of(path: &str) -> Option<String> {
     let field = match path.strip_prefix("limits[") {
@@ -62,7 +62,7 @@ fn place_of(path: &str) -> Option<String> {
         .filter(|first| !first.is_empty() && *first != "name")?;
     let flag = format!("--{}", first.replace('_', "-"));
     match (first, parts.next()) {
-        ("match", Some(key)) => Some(format!("{flag} {key}")),
+        ("match" | "penalty", Some(key)) => Some(format!("{flag} {key}")),
         ("overrides", _) => Some(field.to_owned()),
         _ => Some(flag),
     }
@@ -83,6 +83,10 @@ mod tests {
         assert_eq!(
             place_of("limits[0].overrides[2].rate").as_deref(),
             Some("overrides[2].rate")
+        );
+        assert_eq!(
+            place_of("limits[0].penalty.for").as_deref(),
+            Some("--penalty for")
         );
         assert_eq!(place_of("limits[0].name"), None);
         assert_eq!(place_of(""), None);

@@ -38,6 +38,22 @@ fn only_the_named_fields_change() {
 }
 
 #[test]
+fn a_penalty_keeps_the_parts_that_are_not_named() {
+    let limit = r#"{"name": "a", "rate": "1/s"}"#;
+    let whole = ["--penalty", "after=10,within=1m,for=15m"];
+    assert_eq!(
+        edited(limit, &whole),
+        r#"{name: a, rate: 1/s, penalty: {after: "10", within: 1m, for: 15m}}"#
+    );
+    let limit = r#"{"name": "a", "penalty": {"after": 10, "within": "1m", "for": "15m"}}"#;
+    assert_eq!(
+        edited(limit, &["--penalty", "for=1h"]),
+        "{name: a, penalty: {after: 10, within: 1m, for: 1h}}"
+    );
+    assert_eq!(edited(limit, &["--unset", "penalty"]), "{name: a}");
+}
+
+#[test]
 fn match_replaces_the_whole_and_collects_alternatives() {
     assert_eq!(
         edited(

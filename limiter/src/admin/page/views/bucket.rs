@@ -1,9 +1,10 @@
 //! One bucket in full.
 
 use hyper::StatusCode;
-use insight::{Window, bucket::display, duration};
+use insight::{Window, bucket::display, duration, penalty};
 use maud::{Markup, html};
 use policy::{OverrideQuota, format_timestamp};
+use protocol::Mode;
 use store::Inspection;
 
 use super::{
@@ -102,6 +103,10 @@ fn rest(bucket: &Bucket, found: &Inspection) -> Markup {
                         }
                         @if let Some(until) = found.until_ms { ", until " (format_timestamp(until)) }
                     }
+                }
+                @if let Some(penalty) = &bucket.limit.penalty {
+                    @let enforced = found.answer.mode != Mode::Shadow;
+                    dt { "penalty" } dd { (penalty::state(penalty, &found.answer.penalty, enforced, found.now_ms)) }
                 }
                 @if let Some(window) = window(bucket, found.now_ms) {
                     dt { "window now" } dd { (window) }
