@@ -21,7 +21,7 @@ pub const RIGHTS: &str = "~rl:* &rl:* -@all +eval +evalsha +script|load +script|
     +sadd +smembers +publish +subscribe";
 
 /// What the documentation asks operators to allow a limiter where it must not edit limits.
-const LIMITER_RIGHTS: &str = "%R~rl:* ~rl:b:* ~rl:r:* ~rl:{*}:p:* ~rl:{*}:a:* ~rl:fleet:* &rl:edits -@all \
+const LIMITER_RIGHTS: &str = "%R~rl:* ~rl:b:* ~rl:r:* ~rl:p:* ~rl:{*}:p:* ~rl:{*}:a:* ~rl:fleet:* &rl:edits -@all \
     +eval +evalsha +script|load +script|exists +ping +time +get +set +del +pexpire \
     +hget +hset +hdel +hmget +hlen +hgetall +hscan +lindex +llen +lrange +lset +ltrim +rpush \
     +xrange +zadd +zcard +zremrangebyscore +zcount +zrange +zrangebyscore +zrem +zscore +smembers +subscribe";
