@@ -30,6 +30,8 @@ local function read_penalty(p, key)
   if since then
     -- A clock that stepped back, or a shorter length, makes none longer than one that begins now.
     p.since, p.count, p.till = math.min(since, now), count + 0, math.min(till, now + p.length)
+    -- Not stored, it would be as long again at each check.
+    p.changed = p.till < till + 0
     if now - p.since >= p.within then
       p.count = 0
     end

@@ -53,6 +53,7 @@ impl Count {
     pub(crate) fn new(ask: &PenaltyAsk<'_>, now_ms: u64) -> Self {
         let (penalty, now_ms) = (ask.penalty, now_ms.min(TIME_MAX_MS));
         let mut denials = ask.stored.copied().unwrap_or_default();
+        let stored_until_ms = denials.until_ms;
         // A clock that stepped back, or a shorter `for`, makes no penalty longer than one that begins now.
         denials.until_ms = denials.until_ms.min(now_ms.saturating_add(penalty.for_ms));
         denials.since_ms = denials.since_ms.min(now_ms);
@@ -64,7 +65,8 @@ impl Count {
             now_ms,
             denials,
             begun: false,
-            changed: false,
+            // Not stored, it would be as long again at each check.
+            changed: denials.until_ms < stored_until_ms,
         };
         count.add(ask.reported);
         count
