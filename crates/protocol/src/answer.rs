@@ -108,7 +108,7 @@ pub(crate) mod tests {
             slot: None,
             reservation: None,
             settled: Settled::default(),
-            penalty: super::PenaltyStatus::default(),
+            penalty: PenaltyStatus::default(),
         }
     }
 }

@@ -88,6 +88,14 @@ pub(super) fn read_settled(
     })
 }
 
+pub(super) fn write_denied(writer: &mut Writer, denied: &[Denied], limits: &Table<'_>) {
+    writer.list(denied.iter(), |writer, denied| {
+        writer.array(2);
+        limits.write_index(writer, &denied.limit);
+        writer.unsigned(denied.count);
+    });
+}
+
 pub(super) fn read_denied(reader: &mut Reader<'_>, limits: &[Name]) -> Result<Denied, DecodeError> {
     reader.fields(2, |reader| {
         Ok(Denied {

@@ -4,7 +4,7 @@ use policy::{Name, Revision, SlotId};
 
 use super::check_parts::{
     read_cost, read_denied, read_free, read_lease, read_settled, read_slot_id, read_value,
-    write_lease,
+    write_denied, write_lease,
 };
 use super::{DecodeError, MAX_NAMES, Reader, Table, Writer};
 use crate::{
@@ -206,11 +206,7 @@ impl BatchCheck {
             });
         }
         if self.more() >= 7 {
-            writer.list(self.denied.iter(), |writer, denied| {
-                writer.array(2);
-                limits.write_index(writer, &denied.limit);
-                writer.unsigned(denied.count);
-            });
+            write_denied(writer, &self.denied, limits);
         }
     }
 
