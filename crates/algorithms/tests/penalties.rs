@@ -1,0 +1,146 @@
+//! When a bucket is penalized, and until when.
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test may fail loudly"
+)]
+
+#[cfg(target_arch = "wasm32")]
+#[macro_use]
+extern crate wasm_test;
+
+use algorithms::check::{LimitVerdict, Mode, Options, Part, PenaltyAsk, Stored, check};
+use algorithms::{Algorithm, Denials, Kind, LeaseAsk, Parameters, Penalty, PenaltyStatus};
+
+const START_MS: u64 = 1_763_000_000_000;
+
+/// A bucket of one unit a second, penalized for ten minutes after three denials in a minute.
+struct Bucket {
+    algorithm: Algorithm,
+    penalty: Penalty,
+    stored: Option<Stored>,
+    denials: Option<Denials>,
+}
+
+impl Bucket {
+    fn new() -> Self {
+        Self {
+            algorithm: Algorithm::new(&Parameters::new(Kind::TokenBucket, 1, 1000)).unwrap(),
+            penalty: Penalty {
+                after: 3,
+                within_ms: 60_000,
+                for_ms: 600_000,
+            },
+            stored: None,
+            denials: None,
+        }
+    }
+
+    fn ask(&mut self, at_ms: u64, cost: u64, reported: u64) -> LimitVerdict {
+        let part = Part {
+            algorithm: &self.algorithm,
+            generation: 1,
+            stored: self.stored.as_ref(),
+            cost,
+            debit: 0,
+            debit_serial: None,
+            lease: LeaseAsk::default(),
+            free: &[],
+            costs: None,
+            penalty: Some(PenaltyAsk {
+                penalty: self.penalty,
+                stored: self.denials.as_ref(),
+                reported,
+            }),
+            mode: Mode::Enforce,
+        };
+        let (verdict, mut writes) = check(&[part], START_MS + at_ms, Options::default()).unwrap();
+        if let Some(stored) = writes.remove(0) {
+            self.stored = Some(stored);
+        }
+        let limit = verdict.limits[0];
+        self.denials = limit.denials.or(self.denials);
+        limit
+    }
+
+    /// A request is admitted, and so many after it are denied.
+    fn deny(&mut self, at_ms: u64, denials: u64) -> PenaltyStatus {
+        assert!(self.ask(at_ms, 1, 0).decision.allowed);
+        let mut status = PenaltyStatus::default();
+        for _ in 0..denials {
+            status = self.ask(at_ms, 1, 0).penalty;
+        }
+        status
+    }
+}
+
+#[test]
+fn denials_count_for_as_long_as_they_say_from_the_first_on() {
+    let mut bucket = Bucket::new();
+    assert_eq!(bucket.deny(0, 1).denials, 1);
+    assert_eq!(bucket.deny(59_000, 1).denials, 2);
+    // The first is a minute ago: this is the first of a new count.
+    assert_eq!(bucket.deny(60_000, 1).denials, 1);
+    assert_eq!(bucket.deny(119_999, 1).denials, 2);
+    assert!(bucket.ask(119_999, 1, 0).penalty.begun);
+}
+
+#[test]
+fn a_penalty_ends_and_the_next_needs_as_many_denials() {
+    let mut bucket = Bucket::new();
+    assert_eq!(bucket.deny(0, 3).left_ms, 600_000);
+    let last = bucket.ask(599_999, 1, 0);
+    assert!(!last.decision.allowed && !last.penalty.begun);
+    assert_eq!((last.penalty.left_ms, last.penalty.denials), (1, 0));
+    assert_eq!(bucket.deny(600_000, 2).left_ms, 0);
+    assert_eq!(bucket.deny(601_500, 1).left_ms, 600_000);
+}
+
+#[test]
+fn a_denial_during_a_penalty_does_not_make_it_longer() {
+    let mut bucket = Bucket::new();
+    bucket.deny(0, 3);
+    for at_ms in [1, 1000, 300_000] {
+        bucket.ask(at_ms, 1, 5);
+    }
+    assert_eq!(bucket.ask(300_000, 0, 0).penalty.left_ms, 300_000);
+}
+
+#[test]
+fn a_penalty_is_never_longer_than_one_that_begins_now() {
+    let mut bucket = Bucket::new();
+    bucket.deny(3_600_000, 3);
+    // The clock stepped back by an hour.
+    assert_eq!(bucket.ask(0, 0, 0).penalty.left_ms, 600_000);
+    // An edit makes it shorter.
+    bucket.penalty.for_ms = 1000;
+    assert_eq!(bucket.ask(3_600_000, 0, 0).penalty.left_ms, 1000);
+}
+
+#[test]
+fn denials_from_the_future_count_from_now_on() {
+    let mut bucket = Bucket::new();
+    bucket.deny(3_600_000, 2);
+    assert_eq!(bucket.ask(0, 0, 0).penalty.denials, 2);
+    assert!(bucket.ask(1000, 0, 1).penalty.begun);
+}
+
+#[test]
+fn reported_denials_are_counted_before_the_check_is_decided() {
+    let mut bucket = Bucket::new();
+    let verdict = bucket.ask(0, 1, 3);
+    assert!(!verdict.decision.allowed && verdict.penalty.begun);
+    assert_eq!(verdict.charged, 0);
+    assert_eq!(bucket.ask(600_000, 1, 2).penalty.denials, 2);
+}
+
+#[test]
+fn what_the_bucket_says_of_a_longer_wait_stands() {
+    let mut bucket = Bucket::new();
+    bucket.penalty.for_ms = 10;
+    bucket.deny(0, 3);
+    let verdict = bucket.ask(1, 1, 0);
+    assert_eq!(verdict.penalty.left_ms, 9);
+    assert_eq!(verdict.decision.retry_after.millis(), Some(999));
+    assert_eq!(verdict.decision.reset_after_ms, 999);
+}
