@@ -20,6 +20,7 @@ struct Bucket {
     penalty: Penalty,
     stored: Option<Stored>,
     denials: Option<Denials>,
+    mode: Mode,
 }
 
 impl Bucket {
@@ -33,6 +34,7 @@ impl Bucket {
             },
             stored: None,
             denials: None,
+            mode: Mode::Enforce,
         }
     }
 
@@ -52,13 +54,15 @@ impl Bucket {
                 stored: self.denials.as_ref(),
                 reported,
             }),
-            mode: Mode::Enforce,
+            mode: self.mode,
         };
         let (verdict, mut writes) = check(&[part], START_MS + at_ms, Options::default()).unwrap();
         if let Some(stored) = writes.remove(0) {
             self.stored = Some(stored);
         }
         let limit = verdict.limits[0];
+        let enforced = self.mode == Mode::Enforce;
+        assert_eq!(verdict.allowed, limit.decision.allowed || !enforced);
         self.denials = limit.denials.or(self.denials);
         limit
     }
@@ -94,6 +98,24 @@ fn a_penalty_ends_and_the_next_needs_as_many_denials() {
     assert_eq!((last.penalty.left_ms, last.penalty.denials), (1, 0));
     assert_eq!(bucket.deny(600_000, 2).left_ms, 0);
     assert_eq!(bucket.deny(601_500, 1).left_ms, 600_000);
+}
+
+#[test]
+fn denials_before_a_penalty_do_not_count_after_it() {
+    let mut bucket = Bucket::new();
+    bucket.penalty.for_ms = 1000;
+    bucket.deny(0, 3);
+    assert_eq!(bucket.deny(1000, 2).denials, 2);
+}
+
+#[test]
+fn a_penalized_bucket_that_is_only_observed_charges_nothing() {
+    let mut bucket = Bucket::new();
+    bucket.mode = Mode::Observe;
+    bucket.deny(0, 3);
+    let verdict = bucket.ask(2000, 1, 0);
+    assert!(!verdict.decision.allowed);
+    assert_eq!(verdict.charged, 0);
 }
 
 #[test]
