@@ -10,7 +10,7 @@ use crate::support::{Service, name};
 
 const LIMITS: &str = "  - {name: per-user, per: [user], rate: 1/1d, algorithm: fixed_window,
      penalty: {after: 3, within: 1m, for: 5m}}
-  - {name: watched, per: [user], rate: 1/1d, mode: shadow,
+  - {name: watched, per: [user], rate: 1/1d, enforce: 0%,
      penalty: {after: 2, within: 1m, for: 5m}}
   - {name: other, per: [user], rate: 100/1d}
 ";
