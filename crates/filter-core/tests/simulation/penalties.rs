@@ -222,3 +222,39 @@ fn whatever_becomes_of_calls_denials_are_reported_at_most_once_and_known_penalti
     }
     assert!(penalized > 0);
 }
+
+#[test]
+fn after_an_edit_denials_count_anew() {
+    for seed in seeds() {
+        let mut world = world(seed, 1, LIMIT);
+        hammer(&mut world, 0, "alice", 600);
+        assert!(cached_denials(&world) > 30, "seed {seed}");
+        world.limiter.reset(LIMIT);
+        world.run_for_ms(2500);
+        assert_eq!(world.limiter.reported, 0, "seed {seed}");
+    }
+}
+
+const PRICED: &str = "  - {name: per-user, per: [user], rate: 2/1s, algorithm: fixed_window, \
+     cost: {table: [{match: {path: /free}, units: 0}, {match: {path: /dear}, units: 3}], default: 1}, \
+     penalty: {after: 20, within: 1m, for: 30s}}\n";
+
+#[test]
+fn a_penalty_denies_what_costs_nothing_and_counts_nothing_that_never_fits() {
+    for seed in seeds() {
+        let mut world = world(seed, 1, PRICED);
+        for n in 0..200 {
+            world.request(0, 1 + n % 2, "bob", "/dear");
+            world.run_for_ms(10);
+        }
+        world.run_for_ms(2500);
+        assert!(cached_denials(&world) > 100, "seed {seed}");
+        assert_eq!(world.limiter.reported, 0, "seed {seed}");
+        let free = world.request(0, 1, "alice", "/free");
+        hammer(&mut world, 0, "alice", 3000).unwrap();
+        let denied = world.request(0, 1, "alice", "/free");
+        world.run_for_ms(50);
+        assert!(world.passed(free) && !world.passed(denied), "seed {seed}");
+        assert!(world.details(denied).ends_with(":deny_cache"));
+    }
+}
