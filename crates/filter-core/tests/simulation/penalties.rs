@@ -258,3 +258,22 @@ fn a_penalty_denies_what_costs_nothing_and_counts_nothing_that_never_fits() {
         assert!(world.details(denied).ends_with(":deny_cache"));
     }
 }
+
+/// A report says nothing that ends the denial which it counts.
+#[test]
+fn reports_cost_one_check_a_second_and_no_other() {
+    let limit = LIMIT
+        .replace("2/1s", "2/1h")
+        .replace("after: 20", "after: 100000");
+    for seed in seeds() {
+        let mut world = world(seed, 1, &limit);
+        let checks = world.checks_executed;
+        for _ in 0..1000 {
+            world.request(0, 1, "alice", "/");
+            world.run_for_ms(10);
+        }
+        // Two that pass, and each second one that is denied and a report.
+        let asked = world.checks_executed - checks;
+        assert!((15..=24).contains(&asked), "seed {seed}: {asked}");
+    }
+}
