@@ -2,6 +2,7 @@
 -- Twin of crates/algorithms/src/penalty.rs.
 --
 -- State, beside the bucket's: "<ms of the first denial that counts>:<how many>:<ms of the penalty's end>".
+-- Where none counts, the first is the penalty's begin.
 --
 -- p (l.penalty): nth (of its key), after, within, length (of the penalty), reported, and once read
 --    key, since, count, till, begun, changed
@@ -16,7 +17,7 @@ local function count_denials(p, denials)
   end
   p.count, p.changed = p.count + denials, true
   if p.count >= p.after then
-    p.count, p.till, p.begun = 0, now + p.length, true
+    p.since, p.count, p.till, p.begun = now, 0, now + p.length, true
   end
 end
 
@@ -28,10 +29,10 @@ local function read_penalty(p, key)
     since, count, till = string.match(text, '^(%d+):(%d+):(%d+)$')
   end
   if since then
-    -- A clock that stepped back, or a shorter length, makes none longer than one that begins now.
-    p.since, p.count, p.till = math.min(since, now), count + 0, math.min(till, now + p.length)
-    -- Not stored, it would be as long again at each check.
-    p.changed = p.till < till + 0
+    -- A shorter length counts from the penalty's begin. After a clock stepped back, none is longer than one
+    -- that begins now.
+    p.since, p.count = math.min(since, now), count + 0
+    p.till = math.min(till, p.since + p.length)
     if now - p.since >= p.within then
       p.count = 0
     end

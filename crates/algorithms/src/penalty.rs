@@ -19,7 +19,7 @@ pub struct Penalty {
 /// What is stored of a bucket's denials.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Denials {
-    /// The first that counts, in milliseconds since the epoch.
+    /// The first that counts, or where none does the begin of the latest penalty, in milliseconds since the epoch.
     pub since_ms: u64,
     /// How many.
     pub count: u64,
@@ -53,10 +53,11 @@ impl Count {
     pub(crate) fn new(ask: &PenaltyAsk<'_>, now_ms: u64) -> Self {
         let (penalty, now_ms) = (ask.penalty, now_ms.min(TIME_MAX_MS));
         let mut denials = ask.stored.copied().unwrap_or_default();
-        let stored_until_ms = denials.until_ms;
-        // A clock that stepped back, or a shorter `for`, makes no penalty longer than one that begins now.
-        denials.until_ms = denials.until_ms.min(now_ms.saturating_add(penalty.for_ms));
         denials.since_ms = denials.since_ms.min(now_ms);
+        // A shorter `for` counts from the penalty's begin. After a clock stepped back, none is longer than one
+        // that begins now.
+        let longest_ms = denials.since_ms.saturating_add(penalty.for_ms);
+        denials.until_ms = denials.until_ms.min(longest_ms);
         if now_ms - denials.since_ms >= penalty.within_ms {
             denials.count = 0;
         }
@@ -65,8 +66,7 @@ impl Count {
             now_ms,
             denials,
             begun: false,
-            // Not stored, it would be as long again at each check.
-            changed: denials.until_ms < stored_until_ms,
+            changed: false,
         };
         count.add(ask.reported);
         count
@@ -88,6 +88,7 @@ impl Count {
         self.denials.count = self.denials.count.saturating_add(denials);
         if self.denials.count >= self.penalty.after {
             self.denials.count = 0;
+            self.denials.since_ms = self.now_ms;
             self.denials.until_ms = self.now_ms.saturating_add(self.penalty.for_ms);
             self.begun = true;
         }
