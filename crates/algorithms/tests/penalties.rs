@@ -166,3 +166,17 @@ fn what_the_bucket_says_of_a_longer_wait_stands() {
     assert_eq!(verdict.decision.retry_after.millis(), Some(999));
     assert_eq!(verdict.decision.reset_after_ms, 999);
 }
+
+#[test]
+fn a_shorter_penalty_ends_where_it_would_have_from_its_begin() {
+    let mut bucket = Bucket::new();
+    bucket.deny(0, 3);
+    bucket.penalty.for_ms = 100_000;
+    // Each check says the same end, so there is one.
+    assert_eq!(bucket.ask(40_000, 1, 0).penalty.left_ms, 60_000);
+    assert_eq!(bucket.ask(99_999, 1, 0).penalty.left_ms, 1);
+    assert!(bucket.ask(100_000, 1, 0).decision.allowed);
+    // Made longer again, it has ended all the same.
+    bucket.penalty.for_ms = 600_000;
+    assert_eq!(bucket.ask(601_000, 0, 0).penalty.left_ms, 0);
+}
