@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use algorithms::{
-    Algorithm, CostSettlement, Freed, LeaseAsk,
-    check::{Costs, Mode, Options, Part, Stored, Verdict, check},
+    Algorithm, CostSettlement, Denials, Freed, LeaseAsk, Penalty,
+    check::{Costs, Mode, Options, Part, PenaltyAsk, Stored, Verdict, check},
 };
 
 use crate::error::Error;
@@ -24,6 +24,8 @@ pub struct Subject {
     pub free: Vec<Freed>,
     /// Of a limit whose responses say their cost.
     pub costs: Option<Reserving>,
+    /// When the bucket is penalized.
+    pub penalty: Option<Penalty>,
     /// Whether it can deny.
     pub mode: Mode,
 }
@@ -67,6 +69,7 @@ pub trait Engine {
 #[derive(Debug, Default)]
 pub struct Local {
     buckets: HashMap<String, Stored>,
+    denials: HashMap<String, Denials>,
 }
 
 impl Engine for Local {
@@ -88,7 +91,11 @@ impl Engine for Local {
                 debit_serial: None,
                 lease: LeaseAsk::default(),
                 free: &subject.free,
-                penalty: None,
+                penalty: subject.penalty.map(|penalty| PenaltyAsk {
+                    penalty,
+                    stored: self.denials.get(&subject.bucket),
+                    reported: 0,
+                }),
                 mode: subject.mode,
             })
             .collect();
@@ -101,6 +108,11 @@ impl Engine for Local {
         for (subject, write) in subjects.iter().zip(writes) {
             if let Some(stored) = write {
                 self.buckets.insert(subject.bucket.clone(), stored);
+            }
+        }
+        for (subject, limit) in subjects.iter().zip(&verdict.limits) {
+            if let Some(denials) = limit.denials {
+                self.denials.insert(subject.bucket.clone(), denials);
             }
         }
         Ok(verdict)

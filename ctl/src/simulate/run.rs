@@ -18,6 +18,7 @@ use held::{Asked, Held};
 /// A client leaves. It is believed after an edit of the limit too, when its slot frees nothing.
 const LEAVING: Options = Options {
     peek: true,
+    denied: false,
     force: true,
     debits: Debits::Admitted,
 };
@@ -161,12 +162,14 @@ async fn check(
                 },
                 free: Vec::new(),
                 costs,
+                penalty: limit.penalty,
                 mode,
             });
         }
     }
     let options = Options {
-        peek: request.peek || !refused.is_empty(),
+        peek: request.peek,
+        denied: !refused.is_empty(),
         force: false,
         debits: Debits::Admitted,
     };

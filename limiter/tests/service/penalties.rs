@@ -1,91 +1,73 @@
-//! Penalties that begin, in the metrics.
+//! Penalties, as programs and operators see them.
 
-use anyhow::{Context, Result};
-use protocol::{
-    Denied, LimitAnswer,
-    compact::{Batch, BatchAnswer, BatchCheck},
-};
+use std::io::Write as _;
 
-use crate::support::{Service, name};
+use anyhow::Result;
+use serde_json::{Value, json};
+use tempfile::NamedTempFile;
 
-const LIMITS: &str = "  - {name: per-user, per: [user], rate: 1/1d, algorithm: fixed_window,
-     penalty: {after: 3, within: 1m, for: 5m}}
-  - {name: watched, per: [user], rate: 1/1d, enforce: 0%,
-     penalty: {after: 2, within: 1m, for: 5m}}
-  - {name: other, per: [user], rate: 100/1d}
+use crate::support::{Service, quick};
+
+/// One unit that does not come back within a test, and a penalty that outlasts it.
+const SIGN_IN: &str = "  - name: sign-in
+    per: [user]
+    rate: 1/1h
+    penalty: {after: 2, within: 1h, for: 1d}
 ";
+const DAY_MS: f64 = 86_400_000.0;
+const TOKEN: &str = "9f0c2a7d41b85e63";
 
-/// A proxy reports how often it denied a user's requests; what the limit says to that.
-async fn report(service: &Service, user: &str, count: u64) -> Result<LimitAnswer> {
-    let check = BatchCheck {
-        values: vec![Some(user.into())],
-        cost: 0,
-        skip: vec![name("watched"), name("other")],
-        debits: Vec::new(),
-        leases: Vec::new(),
-        free: Vec::new(),
-        max_delay_ms: None,
-        slot: None,
-        costs: Vec::new(),
-        settle: Vec::new(),
-        denied: vec![Denied {
-            limit: name("per-user"),
-            count,
-        }],
-    };
-    let batch = Batch {
-        domain: name("shop"),
-        proxy: "p1".to_owned(),
-        revision: None,
-        keys: vec![name("user")],
-        checks: vec![check],
-    };
-    let request = service.post("/v1/check", batch.encode());
-    let request = request.header("content-type", protocol::CHECK_CBOR);
-    let reply = request.send().await?;
-    let answer = BatchAnswer::decode(&reply.body)?.results.pop();
-    let answer = answer
-        .context("a result")?
-        .map_err(|code| anyhow::anyhow!("{code:?}"))?;
-    answer.limits.into_iter().next().context("a limit")
-}
-
-async fn begun(service: &Service, limit: &str) -> Result<u64> {
-    let name = format!("rl_penalties_total{{domain=\"shop\",limit=\"{limit}\"}}");
-    service.metric(&name).await
+async fn ask(service: &Service, user: &str) -> Result<Value> {
+    service
+        .ask(json!({"descriptor": {"user": user}}))
+        .await?
+        .json()
 }
 
 #[tokio::test]
-async fn each_penalty_is_counted_when_it_begins() -> Result<()> {
-    let service = Service::with(LIMITS).await?;
-    let mut counts = Vec::new();
-    for _ in 0..6 {
-        service.allows("alice").await?;
-        counts.push((
-            begun(&service, "per-user").await?,
-            begun(&service, "watched").await?,
-        ));
+async fn the_answer_names_a_penalty_from_the_denial_that_begins_it() -> Result<()> {
+    let service = Service::with(SIGN_IN).await?;
+    assert_eq!(ask(&service, "eve").await?["allowed"], true);
+    let first = ask(&service, "eve").await?;
+    assert_eq!(first["allowed"], false, "{first}");
+    assert_eq!(first["limits"][0].get("penalty"), None, "{first}");
+    for _ in 0..2 {
+        let denied = ask(&service, "eve").await?;
+        let limit = &denied["limits"][0];
+        assert_eq!(limit["penalty"], true, "{denied}");
+        let left_ms = limit["retry_after_ms"].as_f64().unwrap_or_default();
+        assert!((DAY_MS - 60_000.0..=DAY_MS).contains(&left_ms), "{denied}");
     }
-    // The shadow limit counts what is over it, too; it is charged where the other one allows.
-    assert_eq!(counts, [(0, 0), (0, 0), (0, 1), (1, 1), (1, 1), (1, 1)]);
-    let page = service.admin("/metrics").send().await?.text();
-    assert!(!page.contains("rl_penalties_total{domain=\"shop\",limit=\"other\""));
+    assert_eq!(ask(&service, "bob").await?["allowed"], true);
     Ok(())
 }
 
 #[tokio::test]
-async fn what_a_proxy_reports_begins_a_penalty_too() -> Result<()> {
-    let service = Service::with(LIMITS).await?;
-    let answer = report(&service, "bob", 2).await?;
-    assert!(answer.allowed && answer.penalty.left_ms == 0, "{answer:?}");
-    let answer = report(&service, "bob", 1).await?;
-    assert!(!answer.allowed, "{answer:?}");
-    assert!(
-        (299_000..=300_000).contains(&answer.penalty.left_ms),
-        "{answer:?}"
-    );
-    assert_eq!(begun(&service, "per-user").await?, 1);
-    assert!(!service.allows("bob").await?);
-    assert_eq!(begun(&service, "per-user").await?, 1);
+async fn the_page_shows_the_rule_the_count_and_the_end() -> Result<()> {
+    let mut tokens = NamedTempFile::new()?;
+    writeln!(tokens, "{TOKEN}")?;
+    let mut settings = quick();
+    settings.page_token_file = Some(tokens.path().to_owned());
+    let service = Service::with_settings(SIGN_IN, settings).await?;
+    let page = async |path: &str| -> Result<String> {
+        let page = service.admin(path);
+        let page = page.header("authorization", format!("Bearer {TOKEN}"));
+        Ok(page.send().await?.text())
+    };
+    let limit = page("/limit?domain=shop&name=sign-in").await?;
+    for (part, value) in [("after", "2"), ("within", "1h"), ("for", "1d")] {
+        let field = format!("{part}: <bdi class=\"value\" title=\"{value}\">");
+        assert!(limit.contains(&field), "{field}: {limit}");
+    }
+    let bucket = "/bucket?domain=shop&limit=sign-in&v.user=eve";
+    for denials in 0..2 {
+        let count = format!("{denials} of 2 denials in 1h, which would deny it for 1d");
+        ask(&service, "eve").await?;
+        let shown = page(bucket).await?;
+        assert!(shown.contains(&count), "{count}: {shown}");
+    }
+    ask(&service, "eve").await?;
+    let shown = page(bucket).await?;
+    assert!(shown.contains("denied until "), "{shown}");
     Ok(())
 }

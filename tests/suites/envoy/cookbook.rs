@@ -177,6 +177,38 @@ async fn five_failed_logins_of_an_account_and_any_number_of_others() {
 }
 
 #[tokio::test]
+async fn an_address_that_goes_on_after_its_denials_is_locked_out() {
+    let paths = ["/login", "/api/orders"];
+    let answers = paths.map(|path| (path, vec![plain("200 OK", &[], b"")]));
+    let service = Service::start(answers.to_vec()).await;
+    let stage = stage("lockouts", &service).await;
+    let login = || stage.envoy().post("/login", "");
+    assert_eq!(statuses(&login(), 6).await, [200, 200, 200, 200, 200, 429]);
+    let bucket = ["remote_address=127.0.0.1"];
+    wait_for("the penalty begins", async || {
+        login().send().await.unwrap();
+        let shown = stage.inspect("logins", &bucket);
+        (shown["penalty"]["left_ms"].as_u64()? > 0).then_some(())
+    })
+    .await;
+    // The proxy may repeat an earlier denial for a second.
+    let reply = wait_for("the answer says its end", async || {
+        let reply = login().send().await.unwrap();
+        let seconds: u64 = reply.header("retry-after")?.parse().ok()?;
+        (seconds > 80_000).then_some(reply)
+    })
+    .await;
+    assert_eq!(reply.status, 429);
+    let others = stage.envoy().get("/api/orders").header("x-api-key", "k");
+    assert_eq!(statuses(&others, 2).await, [200, 200]);
+    stage.rlctl(&["reset", "logins", bucket[0], "--yes"]);
+    wait_for("the address is let in again", async || {
+        (login().send().await.unwrap().status == 200).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn dear_and_cheap_endpoints_have_one_budget() {
     let paths = ["/export/a", "/search", "/other"];
     let answers = paths.map(|path| (path, vec![plain("200 OK", &[], b"")]));

@@ -30,6 +30,10 @@ const LIMITER_RIGHTS: &str = "%R~rl:* ~rl:b:* ~rl:r:* ~rl:p:* ~rl:{*}:p:* ~rl:{*
 const SETTLING: &str = "  - {name: settling, per: [user], rate: 1000/1d, \
     cost: {from: {response_json: /total}, reserve: 1}}\n";
 
+/// Its denials are, too: the third request of a user is one.
+const PENALIZING: &str = "  - {name: penalizing, per: [user], rate: 2/1d, \
+    penalty: {after: 1, within: 1m, for: 1m}}\n";
+
 fn reserving(user: &str) -> Check {
     let (stamp, secret) = (1, 1);
     Check {
@@ -155,7 +159,8 @@ async fn a_limiter_needs_no_right_to_edit_limits() -> Result<()> {
         acl.extend(LIMITER_RIGHTS.split_whitespace());
         server.command(&acl).await?;
         let all = server.store()?;
-        publish(&all, &policy(&format!("{EVERY_ALGORITHM}{SETTLING}"))).await?;
+        let limits = format!("{EVERY_ALGORITHM}{SETTLING}{PENALIZING}");
+        publish(&all, &policy(&limits)).await?;
         let before = read(&all).await?;
 
         let store = server.store_as("limiter:pw")?;

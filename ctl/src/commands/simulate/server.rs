@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use algorithms::check::{Options, Verdict};
 use store::{
     CheckError,
-    script::{ScriptCheck, ScriptCosts, ScriptLimit},
+    script::{ScriptCheck, ScriptCosts, ScriptLimit, ScriptPenalty},
 };
 
 use crate::{
@@ -56,14 +56,15 @@ impl Engine for Server<'_> {
                 limits: Vec::new(),
             });
         }
-        // Reservations have keys of their own.
-        let records: Vec<String> = { subjects.iter() }
-            .map(|subject| format!("r:{}", subject.bucket))
-            .collect();
-        let limits = subjects
-            .iter()
-            .zip(&records)
-            .map(|(subject, records)| ScriptLimit {
+        // Reservations and denials have keys of their own.
+        let beside = |letter: char| -> Vec<String> {
+            let keys = subjects.iter();
+            keys.map(|subject| format!("{letter}:{}", subject.bucket))
+                .collect()
+        };
+        let (records, denials) = (beside('r'), beside('p'));
+        let limits = subjects.iter().zip(records.iter().zip(&denials)).map(
+            |(subject, (records, denials))| ScriptLimit {
                 costs: subject.costs.as_ref().map(|costs| ScriptCosts {
                     key: records.as_bytes(),
                     costs: costs.ask(),
@@ -76,18 +77,26 @@ impl Engine for Server<'_> {
                 debit_serial: None,
                 lease: None,
                 free: &subject.free,
-                penalty: None,
+                penalty: subject.penalty.map(|penalty| ScriptPenalty {
+                    key: denials.as_bytes(),
+                    penalty,
+                    reported: 0,
+                }),
                 mode: subject.mode,
-            });
+            },
+        );
         let check = ScriptCheck {
             limits: limits.collect(),
             options,
         };
         let verdict = self.session.store.simulate(self.run, &check, now_ms).await;
-        for (subject, records) in subjects.iter().zip(records) {
+        for (subject, (records, denials)) in subjects.iter().zip(records.into_iter().zip(denials)) {
             self.buckets.insert(subject.bucket.clone());
             if subject.costs.is_some() {
                 self.buckets.insert(records);
+            }
+            if subject.penalty.is_some() {
+                self.buckets.insert(denials);
             }
         }
         verdict.map_err(|error| match error {
