@@ -4,12 +4,14 @@
 //! one worker's memory in front of it. Both keep denials that still hold (the deny cache) and the
 //! last status of each bucket, which fallback decisions start from.
 
+mod answered;
 mod bucket;
 pub(crate) mod shared_table;
 mod worker_cache;
 
+pub(crate) use answered::{Answered, write_answer};
 pub(crate) use bucket::{BucketKey, BucketStatus, Role};
 pub(crate) use shared_table::{
     BucketEntry, CachedDenial, Debt, DebtSpan, Found, LocalState, Record, Room, Table, Update,
 };
-pub(crate) use worker_cache::{Answered, WorkerCache, write_answer};
+pub(crate) use worker_cache::WorkerCache;

@@ -32,9 +32,8 @@ pub struct LeaseRecord {
 pub struct Limiter {
     compiled: Compiled,
     buckets: HashMap<Bucket, Stored>,
-    denials: HashMap<Bucket, Denials>,
-    /// Denials that proxies reported.
-    pub reported: u64,
+    /// Denials of buckets.
+    pub penalties: Penalties,
     /// Units charged by checks and by debits.
     pub charged: HashMap<Bucket, u64>,
     pub debited: HashMap<Bucket, u64>,
@@ -58,8 +57,7 @@ impl Limiter {
         let mut limiter = Self {
             compiled: Compiled::new(Policy::empty("shop".parse().unwrap())),
             buckets: HashMap::new(),
-            denials: HashMap::new(),
-            reported: 0,
+            penalties: Penalties::default(),
             charged: HashMap::new(),
             debited: HashMap::new(),
             entries: 0,
@@ -138,7 +136,7 @@ impl Limiter {
     /// Redis lost what it stored.
     pub fn lose_buckets(&mut self) {
         self.buckets.clear();
-        self.denials.clear();
+        self.penalties.denials.clear();
     }
 
     pub fn revision(&self) -> u64 {
@@ -270,11 +268,7 @@ impl Limiter {
                 let cost = if skips(name) { 0 } else { check.cost };
                 check::Part {
                     costs: None,
-                    penalty: found.limit.penalty.map(|penalty| PenaltyAsk {
-                        penalty,
-                        stored: self.denials.get(bucket),
-                        reported: reported(check, name),
-                    }),
+                    penalty: self.penalties.ask(check, found, bucket),
                     algorithm: &change.algorithm,
                     generation: found.limit.generation,
                     stored: self.buckets.get(bucket),
@@ -304,11 +298,8 @@ impl Limiter {
         if verdict.allowed {
             self.costs.reserve(check, &buckets, &mut answer.limits);
         }
-        self.reported += check.denied.iter().map(|denied| denied.count).sum::<u64>();
+        self.penalties.store(check, &buckets, &verdict.limits, peek);
         for ((bucket, write), verdict) in buckets.iter().zip(writes).zip(&verdict.limits) {
-            if let Some(denials) = verdict.denials.filter(|_| !peek) {
-                self.denials.insert(bucket.clone(), denials);
-            }
             *self.charged.entry(bucket.clone()).or_default() += verdict.charged;
             *self.debited.entry(bucket.clone()).or_default() += debit(&bucket.0);
             if let Some(write) = write.filter(|_| !peek) {
@@ -316,6 +307,35 @@ impl Limiter {
             }
         }
         answer
+    }
+}
+
+/// Denials of buckets whose limits have a penalty.
+#[derive(Default)]
+pub struct Penalties {
+    denials: HashMap<Bucket, Denials>,
+    /// Denials that proxies reported.
+    pub reported: u64,
+}
+
+impl Penalties {
+    fn ask(&self, check: &Check, found: &Match<'_, '_>, bucket: &Bucket) -> Option<PenaltyAsk<'_>> {
+        let denied = check.denied.iter();
+        let denied = denied.filter(|denied| denied.limit == found.limit.name);
+        Some(PenaltyAsk {
+            penalty: found.limit.penalty?,
+            stored: self.denials.get(bucket),
+            reported: denied.map(|denied| denied.count).sum(),
+        })
+    }
+
+    fn store(&mut self, check: &Check, buckets: &[Bucket], limits: &[LimitVerdict], peek: bool) {
+        self.reported += check.denied.iter().map(|denied| denied.count).sum::<u64>();
+        for (bucket, verdict) in buckets.iter().zip(limits) {
+            if let Some(denials) = verdict.denials.filter(|_| !peek) {
+                self.denials.insert(bucket.clone(), denials);
+            }
+        }
     }
 }
 
@@ -373,12 +393,6 @@ fn matching<'c>(compiled: &'c Compiled, check: &'c Check, now_ms: u64) -> Vec<Ma
         !check.skip.contains(name) || asks || frees || settles
     });
     matches
-}
-
-/// Denials that a check reports of a limit's bucket.
-fn reported(check: &Check, limit: &Name) -> u64 {
-    let denied = check.denied.iter().filter(|denied| denied.limit == *limit);
-    denied.map(|denied| denied.count).sum()
 }
 
 /// Units that one request costs.

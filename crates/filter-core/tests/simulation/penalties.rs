@@ -187,7 +187,7 @@ fn each_denial_from_a_cache_is_reported_once() {
             world.run_for_ms(5);
         }
         world.run_for_ms(2500);
-        let (cached, reported) = (cached_denials(&world), world.limiter.reported);
+        let (cached, reported) = (cached_denials(&world), world.limiter.penalties.reported);
         assert!(cached > 200, "seed {seed}: {cached}");
         assert_eq!(reported, cached, "seed {seed}");
     }
@@ -215,7 +215,7 @@ fn whatever_becomes_of_calls_denials_are_reported_at_most_once_and_known_penalti
             }
         }
         world.run_for_ms(2500);
-        let (cached, reported) = (cached_denials(&world), world.limiter.reported);
+        let (cached, reported) = (cached_denials(&world), world.limiter.penalties.reported);
         assert!(reported <= cached, "seed {seed}: {reported} of {cached}");
         assert_known_penalties_hold(&world, 0, seed);
         penalized += world.counted("rl_penalized");
@@ -231,7 +231,7 @@ fn after_an_edit_denials_count_anew() {
         assert!(cached_denials(&world) > 30, "seed {seed}");
         world.limiter.reset(LIMIT);
         world.run_for_ms(2500);
-        assert_eq!(world.limiter.reported, 0, "seed {seed}");
+        assert_eq!(world.limiter.penalties.reported, 0, "seed {seed}");
     }
 }
 
@@ -249,7 +249,7 @@ fn a_penalty_denies_what_costs_nothing_and_counts_nothing_that_never_fits() {
         }
         world.run_for_ms(2500);
         assert!(cached_denials(&world) > 100, "seed {seed}");
-        assert_eq!(world.limiter.reported, 0, "seed {seed}");
+        assert_eq!(world.limiter.penalties.reported, 0, "seed {seed}");
         let free = world.request(0, 1, "alice", "/free");
         hammer(&mut world, 0, "alice", 3000).unwrap();
         let denied = world.request(0, 1, "alice", "/free");
