@@ -154,7 +154,10 @@ fn check_around(
     check_service(limit, service, over_limit, scope, report);
     check_slots(limit, kind, report);
     check_pricing(limit, pricing, around, report);
-    check_penalty(limit, around, report);
+    // Filters read what a limiter has checked; without the messages they are smaller.
+    if cfg!(feature = "service") {
+        check_penalty(limit, around, report);
+    }
 }
 
 fn read_name(take: &mut Take<'_, '_>, limit: &Field<'_>) -> Option<Name> {

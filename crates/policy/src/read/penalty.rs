@@ -1,7 +1,7 @@
 //! `penalty`: how many denials deny a bucket altogether, and for how long.
 
 use algorithms::{Kind, Penalty};
-use documents::{Duration, Field, Report, Take, Value};
+use documents::{Field, Report, Take, Value};
 
 use crate::{
     OverLimit, Scope,
@@ -18,7 +18,7 @@ const WEEK_MS: u64 = 7 * DAY_MS;
 
 const EXAMPLE: &str = "like `penalty: {after: 10, within: 1m, for: 15m}`";
 
-/// The penalty; `None` without one, or with problems.
+/// The penalty; `None` without one, or with problems. Messages are whole texts: the filter has them, too.
 pub(super) fn read_penalty(take: &mut Take<'_, '_>) -> Option<Penalty> {
     let field = take.field("penalty")?;
     let report = &mut *take.report;
@@ -28,17 +28,15 @@ pub(super) fn read_penalty(take: &mut Take<'_, '_>) -> Option<Penalty> {
     }
     let (mut after, mut within_ms, mut for_ms) = (None, None, None);
     field.read_map(&PENALTY_FIELDS, report, &mut |take| {
-        after = take
-            .field("after")
-            .and_then(|field| read_after(&field, take.report));
-        within_ms = read_time(take, "within", DAY_MS);
-        for_ms = read_time(take, "for", WEEK_MS);
+        after = read_after(take);
+        within_ms = read_time(take, "within", DAY_MS, "a duration from 1s to 1d");
+        for_ms = read_time(take, "for", WEEK_MS, "a duration from 1s to 7d");
     })?;
-    for name in PENALTY_FIELDS {
-        if field.node.get(name).is_none() {
-            let message = format!("a penalty needs `{name}`");
-            field.report(report, message).push_hint(EXAMPLE);
-        }
+    let missing = |name: &&str| field.node.get(name).is_none();
+    if PENALTY_FIELDS.iter().any(missing) {
+        field
+            .report(report, "a penalty needs `after`, `within` and `for`")
+            .push_hint(EXAMPLE);
     }
     Some(Penalty {
         after: after?,
@@ -47,26 +45,23 @@ pub(super) fn read_penalty(take: &mut Take<'_, '_>) -> Option<Penalty> {
     })
 }
 
-fn read_after(field: &Field<'_>, report: &mut Report) -> Option<u64> {
-    let number = field.node.as_text().and_then(|text| text.parse().ok());
-    let number = number.filter(|number| (1..=AFTER_MAX).contains(number));
-    if number.is_none() {
-        let what = format!("a whole number of denials from 1 to {AFTER_MAX}");
-        field.expected(&what, report);
+fn read_after(take: &mut Take<'_, '_>) -> Option<u64> {
+    let field = take.field("after")?;
+    let denials = field.integer(1, take.report)?;
+    if denials > AFTER_MAX {
+        field.expected("at most 1000000 denials", take.report);
     }
-    number
+    Some(denials)
 }
 
 /// A time of at least a second, in milliseconds.
-fn read_time<'p>(take: &mut Take<'_, 'p>, name: &'p str, most_ms: u64) -> Option<u64> {
+fn read_time<'p>(take: &mut Take<'_, 'p>, name: &'p str, most_ms: u64, what: &str) -> Option<u64> {
     let field = take.field(name)?;
     let ms = field.duration(take.report)?;
-    if (SECOND_MS..=most_ms).contains(&ms) {
-        return Some(ms);
+    if !(SECOND_MS..=most_ms).contains(&ms) {
+        field.expected(what, take.report);
     }
-    let (least, most) = (Duration(SECOND_MS), Duration(most_ms));
-    field.expected(&format!("a duration from {least} to {most}"), take.report);
-    None
+    Some(ms)
 }
 
 /// Refuses a penalty where the store does not count every denial, or none denies for a time.
