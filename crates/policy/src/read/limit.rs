@@ -80,8 +80,7 @@ fn read_fields(limit: Field<'_>, report: &mut Report) -> Option<Limit> {
         path: &limit.path,
         report,
     };
-    let name = read_name(take, &limit);
-    let description = read_description(take);
+    let (name, description) = (read_name(take, &limit), read_description(take));
     let descriptor = read_descriptor(take, &limit);
     let matchers = read_matchers(take);
     let service = descriptor.is_some();
@@ -96,13 +95,12 @@ fn read_fields(limit: Field<'_>, report: &mut Report) -> Option<Limit> {
     let partition = take.names("partition", "an entry of `per`");
     let replaces = take.names("replaces", "the name of a limit");
     let (cost, pricing) = read_cost(take);
-    let enforce_percent = read_enforce(take);
+    let (enforce_percent, penalty) = (read_enforce(take), read_penalty(take));
     let precheck_percent = read_precheck(take, scope);
     let on_failure = take.choice("on_failure");
     let (hidden, fleet_size) = (take.boolean("hidden"), take.integer("fleet_size", 1));
     let paused = Pause::take(take);
     let generation = read_generation(take);
-    let penalty = read_penalty(take);
     let lease_ttl_ms = read_lease(take, &Beside::new(&numbers, over_limit, scope));
     fields.finish(&limit.path, &LIMIT_FIELDS, report);
     check_per(&limit, &per, &partition, report);

@@ -196,6 +196,14 @@ impl Bucket {
         }
     }
 
+    fn expires(&self) -> String {
+        match (&self.inspection.state, self.inspection.ttl_ms) {
+            (None, _) => "nothing is stored: the bucket is unused".to_owned(),
+            (Some(_), Some(ms)) => format!("in {}", duration(ms)),
+            (Some(_), None) => "never".to_owned(),
+        }
+    }
+
     fn card(&self, page: Page) -> String {
         let limit = &self.limit.name;
         let bucket = bucket::display(&self.limit.per, &self.values);
@@ -247,14 +255,7 @@ impl Bucket {
                 self.inspection.key, self.inspection.slot, self.node
             ),
         );
-        line(
-            "expires",
-            match (&self.inspection.state, self.inspection.ttl_ms) {
-                (None, _) => "nothing is stored: the bucket is unused".to_owned(),
-                (Some(_), Some(ms)) => format!("in {}", duration(ms)),
-                (Some(_), None) => "never".to_owned(),
-            },
-        );
+        line("expires", self.expires());
         if let Some(state) = self.inspection.state.as_ref().filter(|_| page.wide) {
             line("state", bucket::visible(state.as_bytes()));
             line("generation", self.inspection.answer.generation.to_string());
