@@ -54,7 +54,7 @@ pub(crate) struct Metrics {
     decisions: Decisions,
     leases: ByLimit<3>,
     slots: ByLimit<3>,
-    costs: ByLimit<3>,
+    costs: ByLimit<5>,
     penalties: ByLimit<1>,
     exempt: Exempt,
     unmatched: Family<DomainLabels, Counter>,

@@ -10,8 +10,8 @@ mod metered;
 mod price;
 mod request_body;
 
-pub(crate) use meter::Meter;
 pub use meter::Response;
+pub(crate) use meter::{Meter, Settled};
 pub(crate) use metered::Metered;
 pub use metered::Metering;
 pub use request_body::{Body, BodyNeed};

@@ -1,7 +1,11 @@
 //! Counters, gathered in memory and written to the host in batches.
 
+mod costs;
+
 use policy::Name;
 use protocol::{DecidedBy, Outcome, compact::Tally};
+
+use crate::cost::Settled;
 
 /// Limits that get counters of their own; so many exemptions do, too.
 const MAX_LIMITS: usize = 256;
@@ -49,18 +53,12 @@ pub(crate) enum Event {
     SlotFreed,
     /// A slot that was gone when it was to be renewed.
     SlotLapsed,
-    /// A unit that a request reserved whose response has ended.
-    CostReserved,
-    /// A unit that such a request cost.
-    CostSettled,
-    /// A response that did not say what it cost.
-    CostAbsent,
     /// A denial by a penalty.
     Penalized,
 }
 
 impl Event {
-    const ALL: [Self; 23] = [
+    const ALL: [Self; 20] = [
         Self::CalloutAnswered,
         Self::CalloutFailed,
         Self::CalloutRetried,
@@ -80,9 +78,6 @@ impl Event {
         Self::SlotTaken,
         Self::SlotFreed,
         Self::SlotLapsed,
-        Self::CostReserved,
-        Self::CostSettled,
-        Self::CostAbsent,
         Self::Penalized,
     ];
 
@@ -107,9 +102,6 @@ impl Event {
             Self::SlotTaken => "rl_slots.taken",
             Self::SlotFreed => "rl_slots.freed",
             Self::SlotLapsed => "rl_slots.lapsed",
-            Self::CostReserved => "rl_costs.reserved",
-            Self::CostSettled => "rl_costs.settled",
-            Self::CostAbsent => "rl_costs.absent",
             Self::Penalized => "rl_penalized",
         }
     }
@@ -139,6 +131,7 @@ pub(crate) struct Counts {
     /// Requests that no limit applies to, by exemption.
     exempt: Vec<(Name, u64)>,
     exempt_by_others: u64,
+    costs: costs::Costs,
 }
 
 impl Counts {
@@ -160,6 +153,11 @@ impl Counts {
         } else {
             self.exempt_by_others += 1;
         }
+    }
+
+    /// Counts what a request cost in one bucket.
+    pub(crate) fn settled(&mut self, settled: &Settled) {
+        self.costs.settled(settled);
     }
 
     /// Counts an event.
@@ -196,7 +194,9 @@ impl Counts {
 
     /// Whether there is nothing to flush or to report.
     pub(crate) fn is_flushed(&self) -> bool {
-        self.unreported.is_empty() && self.events.iter().all(|count| *count == 0)
+        self.unreported.is_empty()
+            && self.events.iter().all(|count| *count == 0)
+            && self.costs.is_flushed()
     }
 
     /// Keeps the decisions that no limiter made, for the next report.
@@ -260,6 +260,7 @@ impl Counts {
                 metrics.count(event.name(), std::mem::take(count));
             }
         }
+        self.costs.flush(metrics);
     }
 
     fn of(&mut self, limit: &Name) -> &mut [u64; SLOTS] {

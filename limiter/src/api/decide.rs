@@ -134,6 +134,8 @@ struct CheckSummary {
     leases: Vec<LeaseRequest>,
     /// Slots that it frees, of queues too.
     freed: Vec<Name>,
+    /// True costs of what checks reserved.
+    costs: Vec<(Name, u64)>,
     /// The exemptions of the check, or of its descriptors.
     exempt: Vec<Name>,
 }
@@ -149,6 +151,14 @@ impl CheckSummary {
                 .map(|exemption| exemption.name.clone())
                 .collect(),
             charging: check.cost > 0 && !check.peek,
+            costs: {
+                let settled = check.settle.iter().filter_map(|settled| {
+                    let limit = policy.limit(policy.position(settled.limit.as_str())?)?;
+                    let price = limit.response_price()?;
+                    Some((settled.limit.clone(), settled.units.min(price.max)))
+                });
+                settled.collect()
+            },
             settled: check.skip.clone(),
             leases: check.leases.clone(),
             freed: {
@@ -177,6 +187,9 @@ impl CheckSummary {
         }
         for limit in &self.freed {
             counters.freed(limit);
+        }
+        for (limit, units) in &self.costs {
+            counters.cost_settled(limit, *units);
         }
         for lease in &self.leases {
             for settlement in &lease.settle {

@@ -167,6 +167,15 @@ impl DomainCounters {
         }
     }
 
+    /// Counts a true cost of so many units.
+    pub(crate) fn cost_settled(&self, limit: &Name, units: u64) {
+        let counters = self.limits.get(limit);
+        if let Some(costs) = counters.and_then(|counters| counters.costs.as_ref()) {
+            costs.settlements.inc();
+            costs.settled.inc_by(units);
+        }
+    }
+
     /// Counts a slot that was freed.
     pub(crate) fn freed(&self, limit: &Name) {
         let counters = self.limits.get(limit);

@@ -50,6 +50,17 @@ async fn what_was_not_used_is_given_back_once() -> Result<()> {
     // It owes 4030 beyond 1000 (30 + 5000), which drain in days.
     let days = denied["retry_after_ms"].as_f64().context("a time")? / 86_400_000.0;
     assert!((4.0..4.3).contains(&days), "{denied}");
+    // The repeat is a settlement, and gave nothing back. 9000 count as `max`.
+    for (what, count) in [
+        ("reserved_units", 180),
+        ("settlements", 3),
+        ("settled_units", 30 + 30 + 5000),
+        ("given_back_units", 70),
+        ("excess_units", 4920),
+    ] {
+        let name = format!("rl_cost_{what}_total{{domain=\"shop\",limit=\"tokens\"}}");
+        assert_eq!(service.metric(&name).await?, count, "{what}");
+    }
     Ok(())
 }
 

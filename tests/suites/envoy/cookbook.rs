@@ -134,8 +134,12 @@ async fn tokens_of_each_provider_whole_and_streamed() {
     let service = Service::start(targets.iter().copied().zip(acts).collect()).await;
     let stage = stage("llm", &service).await;
     let units = async |name: &str| {
-        let name = format!("wasmcustom.rl_costs.{name}");
-        stage.envoy().stat(&name).await.unwrap_or(0)
+        let path = format!("/stats?filter=^wasmcustom.rl_costs.{name}[.]");
+        let page = stage.envoy().admin(&path).await.unwrap_or_default();
+        let counts = page.lines().filter_map(|line| line.rsplit_once(": "));
+        counts
+            .map(|(_, count)| count.parse::<u64>().unwrap())
+            .sum::<u64>()
     };
     for (target, (_, _, cost, limits)) in targets.into_iter().zip(cases) {
         let (reserved, settled) = (units("reserved").await, units("settled").await);

@@ -56,6 +56,8 @@ pub(crate) struct Settled {
     pub(crate) settlement: CostSettlement,
     /// Whether the response did not say what it cost.
     pub(crate) absent: bool,
+    /// Whether the bytes that passed were taken for it.
+    pub(crate) estimated: bool,
 }
 
 impl Meter {
@@ -160,17 +162,23 @@ impl Meter {
                 IfAbsent::Estimate => absent.max(self.cost(price, true).unwrap_or(0)),
                 IfAbsent::Reserved | IfAbsent::Units(_) => absent,
             });
-            self.settled(reserved, limit, units, said.is_none())
+            let absent = said.is_none();
+            let estimated = absent && price.if_absent == IfAbsent::Estimate;
+            Settled {
+                absent,
+                estimated,
+                ..self.settled(reserved, limit, units)
+            }
         })
     }
 
     /// Gives everything back: the request did not go on.
     pub(crate) fn cancel(&self) -> impl Iterator<Item = Settled> {
         let limits = self.limits();
-        limits.map(|(reserved, limit, _)| self.settled(reserved, limit, 0, false))
+        limits.map(|(reserved, limit, _)| self.settled(reserved, limit, 0))
     }
 
-    fn settled(&self, reserved: &Reserved, limit: &Limit, units: u64, absent: bool) -> Settled {
+    fn settled(&self, reserved: &Reserved, limit: &Limit, units: u64) -> Settled {
         Settled {
             request: Rc::clone(&self.request),
             key: reserved.key,
@@ -179,7 +187,8 @@ impl Meter {
                 reservation: reserved.reservation,
                 units,
             },
-            absent,
+            absent: false,
+            estimated: false,
         }
     }
 

@@ -10,7 +10,6 @@ use algorithms::SlotAct;
 use super::meter::{Meter, Response, Settled};
 use crate::{
     grouped::grouped,
-    metrics::Event,
     request::{ByStream, PendingCheck, SlotRelease},
     response::ResponseHeaders,
     time::Now,
@@ -141,13 +140,7 @@ impl Worker {
     pub(crate) fn settle_costs(&mut self, now: Now) {
         let settled = std::mem::take(&mut self.requests.metered.settled);
         for of in &settled {
-            self.counts
-                .happened_to(Event::CostReserved, of.settlement.reservation.units);
-            self.counts
-                .happened_to(Event::CostSettled, of.settlement.units);
-            if of.absent {
-                self.counts.happened(Event::CostAbsent);
-            }
+            self.counts.settled(of);
         }
         let same = |one: &Settled, other: &Settled| {
             one.key == other.key && one.settlement.limit == other.settlement.limit
