@@ -57,4 +57,4 @@ pub use pricing::{
 pub use quota::Quota;
 pub use rate::{AmountText, RateText, parse_rate};
 pub use snapshot::Opaque;
-pub use warnings::{BUILT_IN, Dear, REQUEST_BODY, Supply, Surroundings};
+pub use warnings::{BUILT_IN, Dear, REQUEST_BODY, REQUEST_BODY_PASSES, Supply, Surroundings};

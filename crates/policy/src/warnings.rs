@@ -3,6 +3,7 @@
 //!
 //! A warning is a [`Problem`]: where it is, what comes of it, and what was probably meant.
 
+mod cost;
 mod pattern;
 mod penalty;
 mod place;
@@ -14,9 +15,9 @@ use documents::{Name, Node, Problem, Problems, format_timestamp, name_hint, simi
 
 use place::place_of;
 use supply::unsupplied;
-pub use supply::{BUILT_IN, REQUEST_BODY, Supply};
+pub use supply::{BUILT_IN, REQUEST_BODY, REQUEST_BODY_PASSES, Supply};
 
-use crate::{Limit, Matcher, OverrideQuota, Policy, Quota};
+use crate::{Limit, Matcher, Policy};
 
 /// What is known beside the limits.
 #[derive(Clone, Copy, Debug, Default)]
@@ -139,9 +140,10 @@ fn of_limit(limit: &Limit, around: &Surroundings<'_>, found: &mut Found<'_>) {
             found.warn(&format!("per[{n}]"), message, hint);
         }
     }
-    of_cost(limit, found);
+    cost::of_cost(limit, found);
+    cost::of_prices(limit, found);
     penalty::of_penalty(limit, found);
-    of_reserve(limit, around, found);
+    cost::of_reserve(limit, around, found);
     if let Some(dear) = around.dear.and_then(|dear| dear(limit)) {
         found.warn(dear.field, dear.message, Some(dear.hint.to_owned()));
     }
@@ -194,58 +196,6 @@ fn of_matcher(matcher: &Matcher, words: &Words, around: &Surroundings<'_>, found
         };
         let message = format!("`{pattern}` {effect}: {}", never.why);
         found.warn(&format!("match.{key}[{n}]"), message, never.meant);
-    }
-}
-
-/// What is reserved is in bodies that no proxy reads.
-fn of_reserve(limit: &Limit, around: &Surroundings<'_>, found: &mut Found<'_>) {
-    let price = limit.response_price();
-    let in_body = price.is_some_and(|price| price.reserve.pointers().next().is_some());
-    let Some(supply) = around.supply.filter(|_| in_body) else {
-        return;
-    };
-    if !supply
-        .entries
-        .iter()
-        .any(|name| name.as_str() == REQUEST_BODY)
-    {
-        let what = match supply.source {
-            Some(file) => format!("{file} has no `{REQUEST_BODY}`"),
-            None => "no live proxy reads bodies of requests".to_owned(),
-        };
-        let message = format!("{what}, so `request_json` never says what is reserved");
-        let hint = "set it in the filter's configuration, and `allow_on_headers_stop_iteration` in \
-                    Envoy's; Istio's WasmPlugin cannot";
-        found.warn("cost.reserve.from", message, Some(hint.to_owned()));
-    }
-}
-
-/// A request that costs more than a bucket ever holds never passes. A quota of nothing is meant
-/// to deny everything.
-fn of_cost(limit: &Limit, found: &mut Found<'_>) {
-    let most = |quota: &Quota| quota.algorithm().limit();
-    let too_dear = |quota: &Quota| most(quota) > 0 && limit.cost > most(quota);
-    let message = |most: u64| {
-        format!(
-            "a request costs {} and a bucket holds {most}: every request is over the limit",
-            limit.cost
-        )
-    };
-    if too_dear(&limit.quota) {
-        let hint = match limit.quota.parameters().burst {
-            Some(_) => "give it a `burst` of at least its `cost`",
-            None => "raise `burst` or the `rate`, or lower the `cost`",
-        };
-        let message = message(most(&limit.quota));
-        return found.warn("cost", message, Some(hint.to_owned()));
-    }
-    for (n, one) in limit.overrides.iter().enumerate() {
-        if let OverrideQuota::Quota { quota, .. } = &one.quota
-            && too_dear(quota)
-        {
-            let hint = format!("the limit's `cost` is {}", limit.cost);
-            found.warn(&format!("overrides[{n}]"), message(most(quota)), Some(hint));
-        }
     }
 }
 

@@ -18,6 +18,9 @@ pub const BUILT_IN: [&str; 7] = [
 /// Stands among the entries that proxies supply for bodies of requests: they are read.
 pub const REQUEST_BODY: &str = "request_body";
 
+/// Stands there where a filter is configured to read bodies, and Envoy lets requests pass before they come.
+pub const REQUEST_BODY_PASSES: &str = "request_body_passes";
+
 /// What the proxies supply.
 #[derive(Clone, Copy, Debug)]
 pub struct Supply<'a> {
@@ -51,7 +54,8 @@ pub(super) fn unsupplied(
     }
     let known: Vec<&str> = supply.entries.iter().map(Name::as_str).collect();
     let hint = meant(&known).or_else(|| {
-        let listed = |name: &&&str| !BUILT_IN.contains(*name) && **name != REQUEST_BODY;
+        let bodies = [REQUEST_BODY, REQUEST_BODY_PASSES];
+        let listed = |name: &&&str| !BUILT_IN.contains(*name) && !bodies.contains(*name);
         let own = known.iter().filter(listed);
         let own: Vec<&str> = own.copied().collect();
         Some(match own.as_slice() {

@@ -313,8 +313,40 @@ fn bodies_of_requests_that_nobody_reads_are_named() {
         "{none:?}"
     );
     assert!(warned_by(&[], None)[0].contains("no live proxy reads bodies"));
-    assert!(warned_by(&[REQUEST_BODY.parse().unwrap()], None).is_empty());
+    let reads: Name = REQUEST_BODY.parse().unwrap();
+    assert!(warned_by(std::slice::from_ref(&reads), None).is_empty());
+    let passes = REQUEST_BODY_PASSES.parse().unwrap();
+    let some = warned_by(&[reads, passes], Some("envoy.yaml"));
+    assert!(
+        some[0].contains("in envoy.yaml lacks `allow_on_headers_stop_iteration: true`"),
+        "{some:?}"
+    );
     assert!(warned(limits, &Surroundings::default()).is_empty());
+}
+
+#[test]
+fn prices_that_no_bucket_holds_are_named() {
+    let limit = "  - {name: a, per: [user], rate: 10/s, cost: {from: {request_header: x, min: 11, max: 12}, \
+         table: [{match: {path: /a}, units: 10}, {match: {path: /b}, units: 50}], default: 1}, \
+         overrides: [{values: {user: u}, rate: 60/s}, {values: {user: v}, rate: 5/s, burst: 0}, \
+         {values: {user: w}, rate: 9/s}]}\n";
+    let hint = "raise `burst` or the `rate`, or lower what it costs";
+    assert_eq!(
+        warned(limit, &Surroundings::default()),
+        [
+            format!("limit `a`: cost.from[0].min: such a request costs 11 and a bucket holds 10: each is over the limit ({hint})"),
+            format!("limit `a`: cost.table[1].units: such a request costs 50 and a bucket holds 10: each is over the limit ({hint})"),
+            "limit `a`: overrides[2]: such a request costs 10 and a bucket holds 9: each is over the limit \
+             (`cost.table[0].units` is 10)".to_owned(),
+        ]
+    );
+    // It denies everything, as it should.
+    let nothing = "  - {name: a, rate: 0/s, algorithm: fixed_window, cost: {table: [{match: {path: /b}, units: 5}], default: 1}}\n";
+    assert_eq!(warned(nothing, &Surroundings::default()), [""; 0]);
+    // A reserve is cut to what a bucket holds.
+    let reserve =
+        "  - {name: a, rate: 10/s, cost: {from: {response_json: /a}, reserve: {default: 50}}}\n";
+    assert_eq!(warned(reserve, &Surroundings::default()), [""; 0]);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The filter's configuration inside the files that carry it: Envoy's, a WasmPlugin's, or its own.
 
 use filter_config::{Config, Source as EntrySource};
-use policy::{Name, Node, REQUEST_BODY, Supply, Value};
+use policy::{Name, Node, REQUEST_BODY, REQUEST_BODY_PASSES, Supply, Value};
 
 use crate::{error::Error, exit::Exit, input::Source, render::diagnostics};
 
@@ -32,19 +32,19 @@ impl Supplied {
                 )
                 .hint("expected an Envoy configuration, a WasmPlugin, or the filter's own JSON"));
             }
-            for config in configs {
-                supplied.add(config);
+            for (config, waits) in configs {
+                supplied.add(config, waits);
             }
         }
         Ok(supplied)
     }
 
-    fn add(&mut self, config: Config) {
-        if config.request_body_max.is_some()
-            && let Ok(name) = REQUEST_BODY.parse()
-        {
-            self.entries.push(name);
-        }
+    fn add(&mut self, config: Config, waits: Waits) {
+        let bodies = config.request_body_max.map(|_| REQUEST_BODY);
+        let passes = bodies.and((waits == Waits::No).then_some(REQUEST_BODY_PASSES));
+        let names = bodies.into_iter().chain(passes);
+        self.entries
+            .extend(names.filter_map(|name| name.parse().ok()));
         for (name, source) in config.sources {
             if let EntrySource::RemoteAddress(prefixes) = source {
                 // Of several filters, the longest prefixes.
@@ -71,8 +71,35 @@ impl Supplied {
     }
 }
 
+/// Whether Envoy lets requests wait at the filter for their bodies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Waits {
+    Yes,
+    No,
+    /// The file is not about Envoy.
+    Unknown,
+}
+
+impl Waits {
+    /// Of what is in a map, which may be a plugin as Envoy or Istio has it.
+    fn within(self, map: &Node) -> Self {
+        if map.get("pluginConfig").is_some() {
+            return Self::No;
+        }
+        if map.get("configuration").is_none() {
+            return self;
+        }
+        match map.get(ENVOYS_FLAG).map(|flag| &flag.value) {
+            Some(Value::Bool(true)) => Self::Yes,
+            _ => Self::No,
+        }
+    }
+}
+
+const ENVOYS_FLAG: &str = "allow_on_headers_stop_iteration";
+
 /// The configurations in a file, which may hold several YAML documents.
-fn configs(file: &Source) -> Result<Vec<Config>, Error> {
+fn configs(file: &Source) -> Result<Vec<(Config, Waits)>, Error> {
     let text = String::from_utf8_lossy(file.bytes());
     let mut found = Vec::new();
     for document in documents(&text) {
@@ -81,10 +108,11 @@ fn configs(file: &Source) -> Result<Vec<Config>, Error> {
             let text = diagnostics(&problems);
             Error::new(Exit::No, format!("{} cannot be read\n{text}", file.name))
         })?;
-        collect(&node, &mut found);
+        collect(&node, Waits::Unknown, &mut found);
     }
-    let read = |json: String| {
-        Config::from_json(json.as_bytes()).map_err(|problems| {
+    let read = |(json, waits): (String, Waits)| {
+        let config = Config::from_json(json.as_bytes());
+        config.map(|config| (config, waits)).map_err(|problems| {
             let text = diagnostics(&problems);
             let message = format!(
                 "the filter's configuration in {} is invalid\n{text}",
@@ -113,15 +141,16 @@ fn documents(text: &str) -> Vec<String> {
 }
 
 /// Every configuration of the filter in a tree, as JSON.
-fn collect(node: &Node, found: &mut Vec<String>) {
+fn collect(node: &Node, waits: Waits, found: &mut Vec<(String, Waits)>) {
     if let Some(json) = config(node) {
-        return found.push(json);
+        return found.push((json, waits));
     }
+    let waits = waits.within(node);
     match &node.value {
-        Value::List(items) => items.iter().for_each(|item| collect(item, found)),
+        Value::List(items) => items.iter().for_each(|item| collect(item, waits, found)),
         Value::Map(entries) => entries
             .iter()
-            .for_each(|entry| collect(&entry.value, found)),
+            .for_each(|entry| collect(&entry.value, waits, found)),
         _ => {}
     }
 }
@@ -157,11 +186,32 @@ mod tests {
     }
 
     #[test]
+    fn a_plugin_waits_for_bodies_as_envoy_is_told() {
+        let waits = |plugin: &str| {
+            let node = Node::from_yaml("test", plugin.as_bytes()).unwrap();
+            let mut found = Vec::new();
+            collect(&node, Waits::Unknown, &mut found);
+            found.pop().unwrap().1
+        };
+        let config = "{domain: shop, limiter: {cluster: l}}";
+        assert_eq!(waits(config), Waits::Unknown);
+        let envoy = format!("config: {{configuration: {config}");
+        assert_eq!(waits(&format!("{envoy}}}")), Waits::No);
+        let told = |value| format!("{envoy}, {ENVOYS_FLAG}: {value}}}");
+        assert_eq!(waits(&told("true")), Waits::Yes);
+        assert_eq!(waits(&told("false")), Waits::No);
+        assert_eq!(
+            waits(&format!("spec: {{pluginConfig: {config}}}")),
+            Waits::No
+        );
+    }
+
+    #[test]
     fn a_filter_supplies_at_least_what_is_built_in() {
         let json = r#"{"domain":"shop","limiter":{"cluster":"l"},"descriptors":[{"key":"user","header":"x"}]}"#;
         let config = Config::from_json(json.as_bytes()).unwrap();
         let mut supplied = Supplied::default();
-        supplied.add(config);
+        supplied.add(config, Waits::Unknown);
         for name in BUILT_IN.iter().chain(&["user"]) {
             assert!(
                 supplied.entries.iter().any(|known| known.as_str() == *name),

@@ -1,0 +1,104 @@
+//! What a request costs that never passes, or that is reserved by bodies that nobody reads.
+
+use super::{Found, REQUEST_BODY, REQUEST_BODY_PASSES, Surroundings};
+use crate::{Limit, OverrideQuota, Pricing, Quota};
+
+/// What is reserved is in bodies that no proxy reads.
+pub(super) fn of_reserve(limit: &Limit, around: &Surroundings<'_>, found: &mut Found<'_>) {
+    let price = limit.response_price();
+    let in_body = price.is_some_and(|price| price.reserve.pointers().next().is_some());
+    let Some(supply) = around.supply.filter(|_| in_body) else {
+        return;
+    };
+    let supplies = |entry| supply.entries.iter().any(|name| name.as_str() == entry);
+    let (what, hint) = if supplies(REQUEST_BODY_PASSES) {
+        let file = supply.source.unwrap_or("Envoy's configuration");
+        let what = format!(
+            "a plugin with `{REQUEST_BODY}` in {file} lacks `allow_on_headers_stop_iteration: true`: such \
+             requests wait a second in vain"
+        );
+        (
+            what,
+            "set it beside the plugin's `configuration`; Istio's WasmPlugin cannot",
+        )
+    } else if supplies(REQUEST_BODY) {
+        return;
+    } else {
+        let what = match supply.source {
+            Some(file) => format!("{file} has no `{REQUEST_BODY}`"),
+            None => "no live proxy reads bodies of requests".to_owned(),
+        };
+        let hint = "set it in the filter's configuration, and `allow_on_headers_stop_iteration` in \
+                    Envoy's; Istio's WasmPlugin cannot";
+        (what, hint)
+    };
+    let message = format!("{what}, so `request_json` never says what is reserved");
+    found.warn("cost.reserve.from", message, Some(hint.to_owned()));
+}
+
+/// A request that costs more than a bucket ever holds never passes. A quota of nothing is meant
+/// to deny everything.
+pub(super) fn of_cost(limit: &Limit, found: &mut Found<'_>) {
+    let too_dear = |quota: &Quota| most(quota) > 0 && limit.cost > most(quota);
+    let message = |most: u64| {
+        format!(
+            "a request costs {} and a bucket holds {most}: every request is over the limit",
+            limit.cost
+        )
+    };
+    if too_dear(&limit.quota) {
+        let hint = match limit.quota.parameters().burst {
+            Some(_) => "give it a `burst` of at least its `cost`",
+            None => "raise `burst` or the `rate`, or lower the `cost`",
+        };
+        let message = message(most(&limit.quota));
+        return found.warn("cost", message, Some(hint.to_owned()));
+    }
+    for (n, quota) in overrides(limit).filter(|(_, quota)| too_dear(quota)) {
+        let hint = format!("the limit's `cost` is {}", limit.cost);
+        found.warn(&format!("overrides[{n}]"), message(most(quota)), Some(hint));
+    }
+}
+
+/// As [`of_cost`], of each of the prices that requests have at a limit.
+pub(super) fn of_prices(limit: &Limit, found: &mut Found<'_>) {
+    let Some(Pricing::Request(price)) = limit.pricing.as_deref() else {
+        return;
+    };
+    let from = price.from.iter().map(|value| value.min).enumerate();
+    let from = from.map(|(n, units)| (format!("cost.from[{n}].min"), units));
+    let table = price.table.iter().map(|row| row.units).enumerate();
+    let table = table.map(|(n, units)| (format!("cost.table[{n}].units"), units));
+    let default = [("cost.default".to_owned(), price.default)];
+    for (field, units) in from.chain(table).chain(default) {
+        let too_dear = |quota: &Quota| most(quota) > 0 && units > most(quota);
+        let message = |most: u64| {
+            format!(
+                "such a request costs {units} and a bucket holds {most}: each is over the limit"
+            )
+        };
+        if too_dear(&limit.quota) {
+            let hint = "raise `burst` or the `rate`, or lower what it costs";
+            found.warn(&field, message(most(&limit.quota)), Some(hint.to_owned()));
+            continue;
+        }
+        for (n, quota) in overrides(limit).filter(|(_, quota)| too_dear(quota)) {
+            let hint = format!("`{field}` is {units}");
+            found.warn(&format!("overrides[{n}]"), message(most(quota)), Some(hint));
+        }
+    }
+}
+
+/// The most units that a bucket holds.
+fn most(quota: &Quota) -> u64 {
+    quota.algorithm().limit()
+}
+
+/// The quotas of overrides, by their places.
+fn overrides(limit: &Limit) -> impl Iterator<Item = (usize, &Quota)> {
+    let overrides = limit.overrides.iter().enumerate();
+    overrides.filter_map(|(n, one)| match &one.quota {
+        OverrideQuota::Quota { quota, .. } => Some((n, quota)),
+        _ => None,
+    })
+}

@@ -1,0 +1,174 @@
+//! Reservations in the script: the bounds and the histories that random walks seldom come to, and what the
+//! comparison with the algorithm does not see.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test that cannot go on should stop with the reason"
+)]
+
+mod support;
+
+use algorithms::check::{Mode, Options};
+use algorithms::{
+    Algorithm, CostSettlement, Kind, Parameters, RESERVATIONS_MAX, Reserved, SETTLE_WITHIN_MS,
+};
+use store::script::{Clock, ScriptCheck, ScriptCosts, ScriptLimit};
+use support::{Engine, Leasing, LuaRedis, Reserving, RustEngine, Subject};
+
+const START_MS: u64 = 1_763_000_040_000;
+const BUCKET: &str = "{b}";
+const RECORDS: &str = "r:{b}";
+
+/// One bucket in both; each check has to be decided alike.
+struct Both {
+    rust: RustEngine,
+    lua: LuaRedis,
+    subject: Subject,
+    now_ms: u64,
+}
+
+impl Both {
+    fn new(parameters: &Parameters) -> Self {
+        Self {
+            rust: RustEngine::default(),
+            lua: LuaRedis::new(),
+            subject: Subject {
+                key: BUCKET.to_owned(),
+                algorithm: Algorithm::new(parameters).unwrap(),
+                generation: 1,
+                cost: 0,
+                debit: 0,
+                debit_serial: None,
+                costs: None,
+                lease: Leasing::default(),
+                mode: Mode::Enforce,
+            },
+            now_ms: START_MS,
+        }
+    }
+
+    fn check(&mut self, cost: u64, secret: Option<u64>, settle: Vec<CostSettlement>) -> Reserved {
+        self.subject.cost = cost;
+        self.subject.costs = Some(Reserving {
+            key: RECORDS.to_owned(),
+            count_open: secret.is_none(),
+            secret,
+            settle,
+        });
+        let subjects = std::slice::from_ref(&self.subject);
+        let expected = self.rust.check(subjects, self.now_ms, Options::default());
+        let actual = self.lua.check(subjects, self.now_ms, Options::default());
+        assert_eq!(actual, expected);
+        expected.unwrap().limits.first().unwrap().reserved
+    }
+
+    fn reserve(&mut self, units: u64, secret: u64) -> CostSettlement {
+        let number = self.check(units, Some(secret), Vec::new()).number;
+        assert!(number > 0, "{units} units are reserved");
+        CostSettlement {
+            number,
+            secret,
+            reserved: units,
+            units: 0,
+        }
+    }
+
+    fn given_back(&mut self, of: CostSettlement) -> u64 {
+        self.check(0, None, vec![of]).given_back
+    }
+}
+
+fn bucket(units: u64, period_ms: u64, burst: u64) -> Parameters {
+    Parameters {
+        burst: Some(burst),
+        ..Parameters::new(Kind::TokenBucket, units, period_ms)
+    }
+}
+
+#[test]
+fn the_oldest_of_too_many_reservations_is_forgotten() {
+    let mut both = Both::new(&Parameters::new(Kind::FixedWindow, 5000, 60_000));
+    let flights: Vec<_> = (0..=RESERVATIONS_MAX).map(|n| both.reserve(2, n)).collect();
+    assert_eq!(both.given_back(*flights.first().unwrap()), 0);
+    assert_eq!(both.given_back(*flights.get(1).unwrap()), 2);
+    assert_eq!(both.given_back(*flights.last().unwrap()), 2);
+    let fields: Vec<String> = both.lua.command(&["HGETALL", RECORDS]);
+    assert_eq!(fields.len(), 2 * (1000 + 1), "and the head");
+}
+
+#[test]
+fn a_bucket_knows_the_least_debt_since_16_reservations() {
+    let mut both = Both::new(&bucket(1, 60_000, 5000));
+    let first = both.reserve(1, 0);
+    let flights: Vec<_> = (1..40).map(|n| both.reserve(10 + n % 3, n)).collect();
+    let head: String = both.lua.command(&["HGET", RECORDS, "h"]);
+    assert_eq!(head.matches(';').count(), 16, "{head}");
+    assert_eq!(both.given_back(first), 0);
+    let back: u64 = flights.iter().map(|of| both.given_back(*of)).sum();
+    assert!((300..429).contains(&back), "{back} of 429");
+}
+
+#[test]
+fn what_an_older_reservation_got_back_is_not_a_younger_ones() {
+    let mut both = Both::new(&bucket(20, 1000, 100));
+    let older = both.reserve(20, 1);
+    let younger = both.reserve(80, 2);
+    // 50 are owed at the least; then another request is charged 50.
+    both.now_ms += 2500;
+    both.check(50, None, Vec::new());
+    assert_eq!(both.given_back(older), 20);
+    assert_eq!(both.given_back(younger), 30);
+}
+
+#[test]
+fn a_record_is_kept_as_long_as_it_may_be_settled() {
+    let mut both = Both::new(&bucket(20, 1000, 100));
+    both.reserve(20, 1);
+    let subject = &both.subject;
+    let costs = ScriptCosts {
+        key: RECORDS.as_bytes(),
+        costs: subject.costs.as_ref().unwrap().ask(),
+    };
+    let limit = ScriptLimit {
+        key: BUCKET.as_bytes(),
+        algorithm: &subject.algorithm,
+        generation: 1,
+        cost: 20,
+        debit: 0,
+        debit_serial: None,
+        lease: None,
+        free: &[],
+        costs: Some(costs),
+        mode: Mode::Enforce,
+    };
+    let check = ScriptCheck {
+        limits: vec![limit],
+        options: Options::default(),
+    };
+    both.lua.set_time(START_MS / 1000, 0);
+    both.lua.batch(&[check], Clock::Server);
+    let within_ms = i64::try_from(SETTLE_WITHIN_MS).unwrap();
+    assert_eq!(both.lua.ttl(RECORDS), within_ms + 1000);
+    assert!(both.lua.ttl(BUCKET) < within_ms, "it drains sooner");
+}
+
+#[test]
+fn records_outlive_a_bucket_that_has_drained() {
+    let mut both = Both::new(&bucket(20, 1000, 100));
+    let of = both.reserve(20, 1);
+    both.now_ms += 60_000;
+    let _: i64 = both.lua.command(&["DEL", BUCKET]);
+    // The excess is charged, once; what has drained is not given back.
+    let dear = CostSettlement { units: 70, ..of };
+    assert_eq!(both.check(0, None, vec![dear]).excess, 50);
+    assert_eq!(both.check(0, None, vec![dear]).excess, 0);
+    assert_eq!(both.given_back(of), 0);
+}
+
+#[test]
+fn a_key_of_another_type_in_the_place_of_records_is_replaced() {
+    let mut both = Both::new(&bucket(20, 1000, 100));
+    let _: i64 = both.lua.command(&["RPUSH", RECORDS, "x"]);
+    let of = both.reserve(20, 1);
+    assert_eq!(both.given_back(of), 20);
+}
