@@ -1,6 +1,7 @@
 //! The views as HTML. Every value is escaped by the templates.
 
 mod bucket;
+mod exempt;
 mod fleet;
 mod history;
 mod layout;

@@ -11,6 +11,7 @@ use super::{
         data::Shared,
         query::{Query, encode},
     },
+    exempt,
     parts::{self, Counts},
 };
 
@@ -69,6 +70,9 @@ pub(super) fn view(shared: &Shared, activity: &Reading<ActivitySummary>, query: 
         @if shown.is_empty() { p.empty { "No limit is named so." } }
         @else { (table(shared, seen, &shown, "Limits, rates of the last 10 s")) }
         (parts::pages(page, page >= pages, to))
+        @if let Some(active) = shared.active.as_ref().filter(|_| search.is_empty()) {
+            (exempt::section(active.compiled.exemptions()))
+        }
     }
 }
 
