@@ -128,3 +128,6 @@ fn whole_events(bytes: &[u8]) -> usize {
 fn is_break(byte: u8) -> bool {
     matches!(byte, b'\n' | b'\r')
 }
+
+#[cfg(test)]
+mod tests;

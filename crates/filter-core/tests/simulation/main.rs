@@ -26,6 +26,7 @@ mod outage;
 mod penalties;
 mod queues;
 mod reports;
+mod request_bodies;
 mod requests_in_flight;
 mod settled_costs;
 mod slots_left_behind;

@@ -5,6 +5,7 @@ mod chance;
 mod network;
 mod reply;
 mod service;
+mod upload;
 
 use std::{
     cmp::Reverse,
@@ -24,6 +25,7 @@ pub use chance::Chance;
 pub use network::Faults;
 use network::{Answer, Held};
 pub use reply::Reply;
+pub use upload::Upload;
 
 /// One Envoy process: what its workers share, and its workers. The first one stands for the main
 /// thread, which ticks but has no requests.
@@ -110,6 +112,8 @@ pub struct World {
     /// The offset of the Envoys' wall clocks, in milliseconds.
     pub wall_skew_ms: i64,
     pub requests: Vec<Sent>,
+    /// Those with bodies, by their numbers.
+    uploads: HashMap<usize, Upload>,
     pub logs: Vec<String>,
     pub counted: HashMap<String, u64>,
     pub checks_executed: u64,
@@ -216,6 +220,7 @@ impl World {
             now_us: 1_000_000,
             wall_skew_ms: 0,
             requests: Vec::new(),
+            uploads: HashMap::new(),
             logs: Vec::new(),
             counted: HashMap::new(),
             checks_executed: 0,
@@ -433,7 +438,7 @@ impl World {
                         },
                     );
                 }
-                Step::DecideWithoutBody(_) => unreachable!("requests have no bodies here"),
+                Step::DecideWithoutBody(stream) => self.read(envoy, worker, stream),
                 Step::Call(call) => self.call(envoy, worker, &call),
                 // After all other events of the same moment.
                 Step::AtTurnEnd if self.reports_turn_ends => {
