@@ -147,7 +147,7 @@ impl History {
     fn used(&mut self, units: u64) {
         let window = match self.world.stored.as_ref().map(|stored| &stored.state) {
             Some(State::FixedWindow(state)) => state.start_ms,
-            Some(State::CalendarWindow(state)) => u64::from(state.serial),
+            Some(State::CalendarWindow(state)) => state.serial,
             _ => 0,
         };
         self.uses.push(Use {

@@ -129,7 +129,7 @@ fn a_body_that_does_not_come_is_waited_for_a_second() {
     let (number, _) = world.upload(&json());
     world.run_for_ms(950);
     assert!(!world.passed(number));
-    world.run_for_ms(150);
+    world.run_for_ms(70);
     assert!(world.passed(number));
     assert_eq!(reserved(&mut world), [100]);
     assert_eq!(

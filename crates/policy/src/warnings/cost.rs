@@ -99,6 +99,6 @@ fn overrides(limit: &Limit) -> impl Iterator<Item = (usize, &Quota)> {
     let overrides = limit.overrides.iter().enumerate();
     overrides.filter_map(|(n, one)| match &one.quota {
         OverrideQuota::Quota { quota, .. } => Some((n, quota)),
-        _ => None,
+        OverrideQuota::Unlimited => None,
     })
 }

@@ -53,7 +53,10 @@ fn words_that_end_as_a_key_does_are_none() {
     let event = "data: {\"my_tokens\":1,\"text\":\"tokens\\\"\"}\n\n";
     assert_eq!(left_out(&["/tokens"], event), event.len());
     let both = ["/input_tokens", "/output_tokens"];
-    assert_eq!(left_out(&both, "data: {\"cached_tokens\":1}\n\n"), 27);
+    for other in ["cached_tokens", "throughput_tokens", "my_input_tokens"] {
+        let event = format!("data: {{\"{other}\":1}}\n\n");
+        assert_eq!(left_out(&both, &event), event.len(), "{other}");
+    }
     assert_eq!(left_out(&both, "data: {\"input_tokens\":1}\n\n"), 0);
 }
 
