@@ -41,6 +41,7 @@ impl Both {
                 debit_serial: None,
                 costs: None,
                 lease: Leasing::default(),
+                penalty: None,
                 mode: Mode::Enforce,
             },
             now_ms: START_MS,
@@ -139,6 +140,7 @@ fn a_record_is_kept_as_long_as_it_may_be_settled() {
         lease: None,
         free: &[],
         costs: Some(costs),
+        penalty: None,
         mode: Mode::Enforce,
     };
     let check = ScriptCheck {

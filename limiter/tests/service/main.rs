@@ -24,6 +24,7 @@ mod leases;
 mod long_polls;
 mod outages;
 mod penalties;
+mod penalties_counted;
 mod queues;
 mod rate_limit;
 mod rate_limit_model;

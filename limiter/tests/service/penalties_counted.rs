@@ -1,0 +1,91 @@
+//! Penalties that begin, in the metrics.
+
+use anyhow::{Context, Result};
+use protocol::{
+    Denied, LimitAnswer,
+    compact::{Batch, BatchAnswer, BatchCheck},
+};
+
+use crate::support::{Service, name};
+
+const LIMITS: &str = "  - {name: per-user, per: [user], rate: 1/1d, algorithm: fixed_window,
+     penalty: {after: 3, within: 1m, for: 5m}}
+  - {name: watched, per: [user], rate: 1/1d, enforce: 0%,
+     penalty: {after: 2, within: 1m, for: 5m}}
+  - {name: other, per: [user], rate: 100/1d}
+";
+
+/// A proxy reports how often it denied a user's requests; what the limit says to that.
+async fn report(service: &Service, user: &str, count: u64) -> Result<LimitAnswer> {
+    let check = BatchCheck {
+        values: vec![Some(user.into())],
+        cost: 0,
+        skip: vec![name("watched"), name("other")],
+        debits: Vec::new(),
+        leases: Vec::new(),
+        free: Vec::new(),
+        max_delay_ms: None,
+        slot: None,
+        costs: Vec::new(),
+        settle: Vec::new(),
+        denied: vec![Denied {
+            limit: name("per-user"),
+            count,
+        }],
+    };
+    let batch = Batch {
+        domain: name("shop"),
+        proxy: "p1".to_owned(),
+        revision: None,
+        keys: vec![name("user")],
+        checks: vec![check],
+    };
+    let request = service.post("/v1/check", batch.encode());
+    let request = request.header("content-type", protocol::CHECK_CBOR);
+    let reply = request.send().await?;
+    let answer = BatchAnswer::decode(&reply.body)?.results.pop();
+    let answer = answer
+        .context("a result")?
+        .map_err(|code| anyhow::anyhow!("{code:?}"))?;
+    answer.limits.into_iter().next().context("a limit")
+}
+
+async fn begun(service: &Service, limit: &str) -> Result<u64> {
+    let name = format!("rl_penalties_total{{domain=\"shop\",limit=\"{limit}\"}}");
+    service.metric(&name).await
+}
+
+#[tokio::test]
+async fn each_penalty_is_counted_when_it_begins() -> Result<()> {
+    let service = Service::with(LIMITS).await?;
+    let mut counts = Vec::new();
+    for _ in 0..6 {
+        service.allows("alice").await?;
+        counts.push((
+            begun(&service, "per-user").await?,
+            begun(&service, "watched").await?,
+        ));
+    }
+    // The shadow limit counts what is over it, too; it is charged where the other one allows.
+    assert_eq!(counts, [(0, 0), (0, 0), (0, 1), (1, 1), (1, 1), (1, 1)]);
+    let page = service.admin("/metrics").send().await?.text();
+    assert!(!page.contains("rl_penalties_total{domain=\"shop\",limit=\"other\""));
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_a_proxy_reports_begins_a_penalty_too() -> Result<()> {
+    let service = Service::with(LIMITS).await?;
+    let answer = report(&service, "bob", 2).await?;
+    assert!(answer.allowed && answer.penalty.left_ms == 0, "{answer:?}");
+    let answer = report(&service, "bob", 1).await?;
+    assert!(!answer.allowed, "{answer:?}");
+    assert!(
+        (299_000..=300_000).contains(&answer.penalty.left_ms),
+        "{answer:?}"
+    );
+    assert_eq!(begun(&service, "per-user").await?, 1);
+    assert!(!service.allows("bob").await?);
+    assert_eq!(begun(&service, "per-user").await?, 1);
+    Ok(())
+}
