@@ -70,8 +70,7 @@ pub struct LimitAnswer {
     pub reservation: Option<Reservation>,
     /// What came of the check's settlements. No encoding has it.
     pub settled: Settled,
-    /// The penalty of the bucket. The encodings only say whether there is one: it lasts for
-    /// [`LimitAnswer::retry_after_ms`].
+    /// The penalty of the bucket. The compact encoding has only how long it lasts, JSON whether there is one.
     pub penalty: PenaltyStatus,
 }
 

@@ -22,7 +22,8 @@ const ALLOWED: u64 = 1;
 const HIDDEN: u64 = 2;
 const SHADOW: u64 = 4;
 const DEGRADE: u64 = 8;
-const PENALTY: u64 = 16;
+/// Above these bits the flags say how long a penalty lasts, in milliseconds.
+const PENALTY_FROM: u32 = 8;
 
 impl BatchAnswer {
     /// The answers as bytes.
@@ -125,9 +126,7 @@ fn write_limit(writer: &mut Writer, limit: &LimitAnswer, limits: &Table<'_>) {
     if limit.hidden {
         flags |= HIDDEN;
     }
-    if limit.penalty.left_ms > 0 {
-        flags |= PENALTY;
-    }
+    flags |= limit.penalty.left_ms << PENALTY_FROM;
     let more = match (limit.reservation, limit.slot, limit.lease) {
         (Some(_), _, _) => 3,
         (None, Some(_), _) => 2,
@@ -170,7 +169,7 @@ fn read_limit(reader: &mut Reader<'_>, limits: &[Name]) -> Result<LimitAnswer, D
         let name = reader.indexed(limits)?;
         let generation = reader.unsigned()?;
         let flags = reader.unsigned()?;
-        let mut answer = LimitAnswer {
+        Ok(LimitAnswer {
             name,
             generation,
             bucket: Vec::new(),
@@ -201,12 +200,11 @@ fn read_limit(reader: &mut Reader<'_>, limits: &[Name]) -> Result<LimitAnswer, D
                 _ => Some(reader.reservation()?),
             },
             settled: Settled::default(),
-            penalty: PenaltyStatus::default(),
-        };
-        if flags & PENALTY != 0 {
-            answer.penalty.left_ms = answer.retry_after_ms.unwrap_or(0);
-        }
-        Ok(answer)
+            penalty: PenaltyStatus {
+                left_ms: flags >> PENALTY_FROM,
+                ..PenaltyStatus::default()
+            },
+        })
     })
 }
 

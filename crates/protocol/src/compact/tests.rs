@@ -111,10 +111,9 @@ prop_compose! {
         lease in option::of((1_u64.., any::<u64>(), any::<u64>())),
         slot in option::of(any_slot()),
         reservation in option::of(any_reservation()),
-        penalized in any::<bool>(),
+        left_ms in prop_oneof![Just(0), 0..1_u64 << 40],
     ) -> LimitAnswer {
         let lease = lease.map(|(units, epoch, ttl_ms)| Lease { units, epoch, ttl_ms });
-        let left_ms = retry_after_ms.filter(|_| penalized).unwrap_or(0);
         LimitAnswer {
             name, generation, bucket: Vec::new(), mode, allowed, charged, limit, window_ms,
             remaining, retry_after_ms, reset_after_ms, delay_ms, hidden, lease, slot, reservation, settled: crate::Settled::default(),

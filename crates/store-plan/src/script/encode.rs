@@ -72,7 +72,7 @@ impl ScriptCheck<'_> {
                 weight(limit.algorithm, limit.lease.is_some())
                     + limit.free.len() / 4
                     + settled
-                    + usize::from(limit.penalty.is_some())
+                    + 2 * usize::from(limit.penalty.is_some())
             })
             .sum()
     }
