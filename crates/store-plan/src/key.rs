@@ -182,12 +182,11 @@ impl Keys {
         self.beside('p', bucket)
     }
 
-    /// The bucket whose denials a key is of; `None` if it is no such key.
-    pub fn bucket_of_denials<'k>(&self, key: &'k str) -> Option<&'k str> {
+    /// Takes the key of a bucket's denials apart; `None` if it is not one of ours.
+    pub fn parse_denials(&self, key: &str) -> Option<BucketKey> {
         let bucket = key.strip_prefix(self.prefix.as_str())?.strip_prefix("p:")?;
         let braced = bucket.strip_prefix('{').and_then(|b| b.strip_suffix('}'));
-        let bucket = braced.unwrap_or(bucket);
-        self.parse_bucket(bucket.as_bytes()).map(|_| bucket)
+        self.parse_bucket(braced.unwrap_or(bucket).as_bytes())
     }
 
     /// A glob for SCAN: the denials of a limit's buckets.

@@ -6,6 +6,7 @@ mod operations;
 mod penalties;
 mod policies;
 mod proxies;
+mod sweep;
 
 use std::{
     fmt,

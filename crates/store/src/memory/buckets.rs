@@ -6,14 +6,8 @@ use algorithms::check::{Part, Stored, Verdict, check};
 use algorithms::{Ask, SETTLE_WITHIN_MS};
 use store_plan::{Bucket, CheckPlan};
 
-use super::penalties::Penalties;
+use super::{penalties::Penalties, sweep::Sweep};
 use crate::{CheckError, Credit, CreditReport, Refusal, StoreError};
-
-/// Below this many buckets the store does not look for unused ones.
-const SWEEP_MIN: usize = 1024;
-/// A full store looks for unused buckets this often, in milliseconds: looking costs a walk over
-/// all of them, which every check of a full store would pay for.
-const SWEEP_PAUSE_MS: u64 = 1000;
 
 #[derive(Debug)]
 struct StoredBucket {
@@ -34,10 +28,7 @@ fn kept_until_ms(stored: &Stored, now_ms: u64, unused_at_ms: u64) -> u64 {
 #[derive(Debug)]
 pub(super) struct Buckets {
     held: HashMap<String, StoredBucket>,
-    max: usize,
-    /// The number of buckets at which unused ones are looked for.
-    sweep_at: usize,
-    swept_at_ms: Option<u64>,
+    sweep: Sweep,
     penalties: Penalties,
 }
 
@@ -45,9 +36,7 @@ impl Buckets {
     pub(super) fn new(max: usize) -> Self {
         Self {
             held: HashMap::new(),
-            max,
-            sweep_at: SWEEP_MIN.min(max),
-            swept_at_ms: None,
+            sweep: Sweep::new(max),
             penalties: Penalties::new(max),
         }
     }
@@ -154,19 +143,21 @@ impl Buckets {
     /// Refuses a check that could need more buckets than there is room for, before anything of
     /// it is decided.
     fn make_room(&mut self, planned: &CheckPlan<'_>, now_ms: u64) -> Result<(), StoreError> {
-        if self.needed(planned) <= self.sweep_at {
-            return Ok(());
+        let mut needed = self.needed(planned);
+        if self.sweep.is_due(needed, now_ms) {
+            self.held.retain(|_, held| held.kept_until_ms > now_ms);
+            self.sweep.done(self.held.len(), now_ms);
+            needed = self.needed(planned);
         }
-        let rested = |at: u64| now_ms.abs_diff(at) >= SWEEP_PAUSE_MS;
-        if self.needed(planned) <= self.max || self.swept_at_ms.is_none_or(rested) {
-            self.sweep(now_ms);
-        }
-        if self.needed(planned) <= self.max {
+        if needed <= self.sweep.max {
             return Ok(());
         }
         Err(StoreError::Refused(Refusal {
             code: "OOM".to_owned(),
-            message: format!("all {} buckets of the memory store are in use", self.max),
+            message: format!(
+                "all {} buckets of the memory store are in use",
+                self.sweep.max
+            ),
         }))
     }
 
@@ -176,12 +167,6 @@ impl Buckets {
             .buckets()
             .filter(|b| !self.held.contains_key(&b.key));
         self.held.len() + new.count()
-    }
-
-    fn sweep(&mut self, now_ms: u64) {
-        self.held.retain(|_, held| held.kept_until_ms > now_ms);
-        self.sweep_at = (self.held.len() * 2).max(SWEEP_MIN).min(self.max);
-        self.swept_at_ms = Some(now_ms);
     }
 
     #[cfg(test)]

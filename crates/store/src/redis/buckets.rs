@@ -231,9 +231,8 @@ impl RedisStore {
         while let Some(from) = cursor {
             let (next, keys) = self.scan(&glob, from).await?;
             let of_limit = |key: &String| {
-                let bucket = self.keys().bucket_of_denials(key);
-                let bucket = bucket.and_then(|b| self.keys().parse_bucket(b.as_bytes()));
-                bucket.is_some_and(|bucket| bucket.limit == limit.name)
+                let bucket = self.keys().parse_denials(key);
+                bucket.is_some_and(|of| of.domain == *domain && of.limit == limit.name)
             };
             let unlink = keys.iter().filter(|key| of_limit(key)).map(|key| {
                 let mut unlink = redis_link::cmd("UNLINK");
