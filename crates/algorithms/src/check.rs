@@ -65,7 +65,7 @@ pub struct PenaltyAsk<'a> {
     pub penalty: Penalty,
     /// What is stored of it.
     pub stored: Option<&'a Denials>,
-    /// Denials by proxies alone: counted first, whatever the decision.
+    /// Denials that proxies decided from their caches: counted first, whatever the decision.
     pub reported: u64,
 }
 

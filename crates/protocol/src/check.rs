@@ -38,7 +38,7 @@ pub struct Check {
     pub reserve: bool,
     /// What became of reservations: executed before the check is decided, and whatever the decision.
     pub settle: Vec<CostSettlement>,
-    /// Denials of buckets that a proxy decided by itself, where a penalty counts them: counted before the
+    /// Denials that a proxy decided from its caches, where a penalty counts them: counted before the
     /// check is decided, and whatever the decision.
     pub denied: Vec<Denied>,
     /// The id of the request at limits on requests in flight, whose secret also names its
@@ -185,7 +185,7 @@ pub struct CostSettlement {
     pub units: u64,
 }
 
-/// Requests that a proxy denied by itself, because the limiter had denied one before.
+/// Requests that a proxy denied from its caches, because the limiter had denied one before.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Denied {
     /// The limit whose bucket (for this check's descriptor) denied them.

@@ -51,7 +51,7 @@ pub struct BatchCheck {
     pub costs: Vec<LimitCost>,
     /// What became of reservations: see [`Check::settle`].
     pub settle: Vec<CostSettlement>,
-    /// What the proxy denied by itself: see [`Check::denied`].
+    /// Requests that the proxy denied from its caches: see [`Check::denied`].
     pub denied: Vec<Denied>,
 }
 

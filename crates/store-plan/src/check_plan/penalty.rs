@@ -11,7 +11,7 @@ pub struct BucketPenalty {
     pub key: String,
     /// When it is penalized.
     pub penalty: Penalty,
-    /// Denials by proxies alone.
+    /// Denials that proxies decided from their caches.
     pub(super) reported: u64,
 }
 

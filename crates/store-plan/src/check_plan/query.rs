@@ -75,7 +75,7 @@ impl Query<'_> {
         (units, serial)
     }
 
-    /// Denials by proxies alone.
+    /// Denials that proxies decided from their caches.
     pub(super) fn denied(self, limit: &Limit) -> u64 {
         let Self::By(check) = self else {
             return 0;

@@ -49,7 +49,7 @@ pub struct ScriptPenalty<'a> {
     pub key: &'a [u8],
     /// When the bucket is penalized.
     pub penalty: Penalty,
-    /// Denials by proxies alone, counted now.
+    /// Denials that proxies decided from their caches, counted now.
     pub reported: u64,
 }
 

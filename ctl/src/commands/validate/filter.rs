@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plugin_waits_for_bodies_as_envoy_is_told() {
+    fn a_plugin_waits_for_bodies_as_envoys_flag_says() {
         let waits = |plugin: &str| {
             let node = Node::from_yaml("test", plugin.as_bytes()).unwrap();
             let mut found = Vec::new();
@@ -197,9 +197,9 @@ mod tests {
         assert_eq!(waits(config), Waits::Unknown);
         let envoy = format!("config: {{configuration: {config}");
         assert_eq!(waits(&format!("{envoy}}}")), Waits::No);
-        let told = |value| format!("{envoy}, {ENVOYS_FLAG}: {value}}}");
-        assert_eq!(waits(&told("true")), Waits::Yes);
-        assert_eq!(waits(&told("false")), Waits::No);
+        let flagged = |value| format!("{envoy}, {ENVOYS_FLAG}: {value}}}");
+        assert_eq!(waits(&flagged("true")), Waits::Yes);
+        assert_eq!(waits(&flagged("false")), Waits::No);
         assert_eq!(
             waits(&format!("spec: {{pluginConfig: {config}}}")),
             Waits::No

@@ -18,7 +18,7 @@ pub(crate) struct CachedDenial {
     /// When to retry by the limiter's answer, which may be later than the denial is cached;
     /// `u64::MAX`: never.
     pub(crate) retry_at_us: u64,
-    /// When the answer arrived that told of a penalty; 0: there is none.
+    /// When the answer with the penalty arrived; 0: there is none.
     pub(crate) penalty_us: u64,
 }
 
