@@ -1,16 +1,13 @@
 //! Counters, gathered in memory and written to the host in batches.
 
+mod by_name;
 mod costs;
 
 use policy::Name;
 use protocol::{DecidedBy, Outcome, compact::Tally};
 
 use crate::cost::Settled;
-
-/// Limits that get counters of their own; so many exemptions do, too.
-const MAX_LIMITS: usize = 256;
-/// The name that the other limits share.
-const OTHERS: &str = "_others";
+use by_name::ByName;
 
 /// Events that are not about a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,14 +120,12 @@ const SLOTS: usize = Outcome::ALL.len() * DecidedBy::ALL.len();
 /// Counters since the last flush.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
-    limits: Vec<(Name, [u64; SLOTS])>,
-    others: [u64; SLOTS],
+    limits: ByName<SLOTS>,
     /// Flushed decisions that no limiter made and that are still to be reported, by limit.
     unreported: Vec<(Name, [u64; SLOTS])>,
     events: [u64; Event::ALL.len()],
     /// Requests that no limit applies to, by exemption.
-    exempt: Vec<(Name, u64)>,
-    exempt_by_others: u64,
+    exempt: ByName<1>,
     costs: costs::Costs,
 }
 
@@ -138,21 +133,15 @@ impl Counts {
     /// Counts a decision of one limit.
     pub(crate) fn decided(&mut self, limit: &Name, outcome: Outcome, source: DecidedBy) {
         let slot = outcome as usize * DecidedBy::ALL.len() + source as usize;
-        if let Some(count) = self.of(limit).get_mut(slot) {
+        if let Some(count) = self.limits.of(limit).get_mut(slot) {
             *count += 1;
         }
     }
 
     /// Counts a request that is exempt.
     pub(crate) fn exempted(&mut self, exemption: &Name) {
-        let known = self.exempt.iter_mut().find(|(name, _)| name == exemption);
-        if let Some((_, count)) = known {
-            *count += 1;
-        } else if self.exempt.len() < MAX_LIMITS {
-            self.exempt.push((exemption.clone(), 1));
-        } else {
-            self.exempt_by_others += 1;
-        }
+        let [count] = self.exempt.of(exemption);
+        *count += 1;
     }
 
     /// Counts what a request cost in one bucket.
@@ -202,7 +191,7 @@ impl Counts {
     /// Keeps the decisions that no limiter made, for the next report.
     fn keep_unreported(&mut self) {
         let limiter = DecidedBy::Limiter as usize;
-        for (limit, counts) in &self.limits {
+        for (limit, counts) in self.limits.named() {
             let own =
                 |(slot, count): (usize, &u64)| *count > 0 && slot % DecidedBy::ALL.len() != limiter;
             if !counts.iter().enumerate().any(own) {
@@ -227,34 +216,17 @@ impl Counts {
     /// Writes all counters to the host.
     pub(crate) fn flush(&mut self, metrics: &mut impl Metrics) {
         self.keep_unreported();
-        let named = self
-            .limits
-            .iter_mut()
-            .map(|(name, counts)| (name.as_str(), counts));
-        for (limit, counts) in named.chain([(OTHERS, &mut self.others)]) {
-            for (slot, count) in counts
-                .iter_mut()
-                .enumerate()
-                .filter(|(_, count)| **count > 0)
-            {
-                let decision = Outcome::ALL.get(slot / DecidedBy::ALL.len());
-                let source = DecidedBy::ALL.get(slot % DecidedBy::ALL.len());
-                if let (Some(decision), Some(source)) = (decision, source) {
-                    let (decision, source) = (decision.word(), source.word());
-                    let name = ["rl_decisions", decision, source, limit].join(".");
-                    metrics.count(&name, std::mem::take(count));
-                }
+        self.limits.take(|limit, slot, count| {
+            let decision = Outcome::ALL.get(slot / DecidedBy::ALL.len());
+            let source = DecidedBy::ALL.get(slot % DecidedBy::ALL.len());
+            if let (Some(decision), Some(source)) = (decision, source) {
+                let (decision, source) = (decision.word(), source.word());
+                metrics.count(&["rl_decisions", decision, source, limit].join("."), count);
             }
-        }
-        let named = self
-            .exempt
-            .iter_mut()
-            .map(|(name, count)| (name.as_str(), count));
-        for (exemption, count) in named.chain([(OTHERS, &mut self.exempt_by_others)]) {
-            if *count > 0 {
-                metrics.count(&["rl_exempt", exemption].join("."), std::mem::take(count));
-            }
-        }
+        });
+        self.exempt.take(|exemption, _, count| {
+            metrics.count(&["rl_exempt", exemption].join("."), count);
+        });
         for (event, count) in Event::ALL.iter().zip(&mut self.events) {
             if *count > 0 {
                 metrics.count(event.name(), std::mem::take(count));
@@ -262,37 +234,16 @@ impl Counts {
         }
         self.costs.flush(metrics);
     }
-
-    fn of(&mut self, limit: &Name) -> &mut [u64; SLOTS] {
-        let known = self.limits.iter().position(|(name, _)| name == limit);
-        let at = match known {
-            // Limits that are counted often move to the front.
-            Some(at @ 1..) => {
-                self.limits.swap(at, at - 1);
-                at - 1
-            }
-            Some(0) => 0,
-            None if self.limits.len() < MAX_LIMITS => {
-                self.limits.push((limit.clone(), [0; SLOTS]));
-                self.limits.len() - 1
-            }
-            None => return &mut self.others,
-        };
-        match self.limits.get_mut(at) {
-            Some((_, counts)) => counts,
-            None => &mut self.others,
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
 
-    use super::*;
+    use super::{by_name::MAX_NAMES, *};
 
     #[derive(Default)]
-    struct Recorded(BTreeMap<String, u64>);
+    pub(super) struct Recorded(pub(super) BTreeMap<String, u64>);
 
     impl Metrics for Recorded {
         fn count(&mut self, name: &str, by: u64) {
@@ -332,14 +283,14 @@ mod tests {
         }
         let mut metrics = Recorded::default();
         counts.flush(&mut metrics);
-        assert_eq!(metrics.0.len(), MAX_LIMITS + 1);
+        assert_eq!(metrics.0.len(), MAX_NAMES + 1);
         assert_eq!(metrics.0.values().sum::<u64>(), 10_000);
         for n in 0..300 {
             counts.exempted(&format!("exemption-{n}").parse().unwrap());
         }
         let mut metrics = Recorded::default();
         counts.flush(&mut metrics);
-        assert_eq!(metrics.0.len(), MAX_LIMITS + 1);
+        assert_eq!(metrics.0.len(), MAX_NAMES + 1);
         assert_eq!(metrics.0["rl_exempt._others"], 300 - 256);
     }
 }
