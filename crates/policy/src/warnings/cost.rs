@@ -39,25 +39,22 @@ pub(super) fn of_reserve(limit: &Limit, around: &Surroundings<'_>, found: &mut F
 /// A request that costs more than a bucket ever holds never passes. A quota of nothing is meant
 /// to deny everything.
 pub(super) fn of_cost(limit: &Limit, found: &mut Found<'_>) {
-    let too_dear = |quota: &Quota| most(quota) > 0 && limit.cost > most(quota);
-    let message = |most: u64| {
-        format!(
-            "a request costs {} and a bucket holds {most}: every request is over the limit",
-            limit.cost
-        )
+    let units = limit.cost;
+    let hint = match limit.quota.parameters().burst {
+        Some(_) => "give it a `burst` of at least its `cost`",
+        None => "raise `burst` or the `rate`, or lower the `cost`",
     };
-    if too_dear(&limit.quota) {
-        let hint = match limit.quota.parameters().burst {
-            Some(_) => "give it a `burst` of at least its `cost`",
-            None => "raise `burst` or the `rate`, or lower the `cost`",
-        };
-        let message = message(most(&limit.quota));
-        return found.warn("cost", message, Some(hint.to_owned()));
-    }
-    for (n, quota) in overrides(limit).filter(|(_, quota)| too_dear(quota)) {
-        let hint = format!("the limit's `cost` is {}", limit.cost);
-        found.warn(&format!("overrides[{n}]"), message(most(quota)), Some(hint));
-    }
+    let price = Price {
+        field: "cost",
+        units,
+        hint,
+        of_override: format!("the limit's `cost` is {units}"),
+    };
+    price.check(limit, found, |most| {
+        format!(
+            "a request costs {units} and a bucket holds {most}: every request is over the limit"
+        )
+    });
 }
 
 /// As [`of_cost`], of each of the prices that requests have at a limit.
@@ -71,20 +68,39 @@ pub(super) fn of_prices(limit: &Limit, found: &mut Found<'_>) {
     let table = table.map(|(n, units)| (format!("cost.table[{n}].units"), units));
     let default = [("cost.default".to_owned(), price.default)];
     for (field, units) in from.chain(table).chain(default) {
-        let too_dear = |quota: &Quota| most(quota) > 0 && units > most(quota);
-        let message = |most: u64| {
+        let price = Price {
+            field: &field,
+            units,
+            hint: "raise `burst` or the `rate`, or lower what it costs",
+            of_override: format!("`{field}` is {units}"),
+        };
+        price.check(limit, found, |most| {
             format!(
                 "such a request costs {units} and a bucket holds {most}: each is over the limit"
             )
-        };
+        });
+    }
+}
+
+/// What a request costs, and what to say where no bucket holds that.
+struct Price<'p> {
+    field: &'p str,
+    units: u64,
+    hint: &'p str,
+    /// The hint where only a bucket with an override does not.
+    of_override: String,
+}
+
+impl Price<'_> {
+    fn check(&self, limit: &Limit, found: &mut Found<'_>, message: impl Fn(u64) -> String) {
+        let too_dear = |quota: &Quota| most(quota) > 0 && self.units > most(quota);
         if too_dear(&limit.quota) {
-            let hint = "raise `burst` or the `rate`, or lower what it costs";
-            found.warn(&field, message(most(&limit.quota)), Some(hint.to_owned()));
-            continue;
+            let message = message(most(&limit.quota));
+            return found.warn(self.field, message, Some(self.hint.to_owned()));
         }
         for (n, quota) in overrides(limit).filter(|(_, quota)| too_dear(quota)) {
-            let hint = format!("`{field}` is {units}");
-            found.warn(&format!("overrides[{n}]"), message(most(quota)), Some(hint));
+            let (field, hint) = (format!("overrides[{n}]"), self.of_override.clone());
+            found.warn(&field, message(most(quota)), Some(hint));
         }
     }
 }
