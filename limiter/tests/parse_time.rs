@@ -102,15 +102,7 @@ fn what_proxies_send() {
     let check = |_| BatchCheck {
         values: (0..100).map(|n| Some(vec![n])).collect(),
         cost: 1,
-        skip: Vec::new(),
-        debits: Vec::new(),
-        leases: Vec::new(),
-        free: Vec::new(),
-        max_delay_ms: None,
-        slot: None,
-        costs: Vec::new(),
-        settle: Vec::new(),
-        denied: Vec::new(),
+        ..BatchCheck::default()
     };
     let batch = |count| Batch {
         domain: "d".parse().unwrap(),

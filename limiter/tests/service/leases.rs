@@ -19,21 +19,13 @@ async fn ask(
     settle: Vec<Settlement>,
 ) -> Result<LimitAnswer> {
     let check = BatchCheck {
-        values: Vec::new(),
         cost,
-        skip: Vec::new(),
-        debits: Vec::new(),
-        free: Vec::new(),
-        max_delay_ms: None,
-        slot: None,
-        costs: Vec::new(),
-        settle: Vec::new(),
-        denied: Vec::new(),
         leases: vec![LeaseRequest {
             limit: name("api"),
             want,
             settle,
         }],
+        ..BatchCheck::default()
     };
     let batch = Batch {
         domain: name("shop"),

@@ -21,17 +21,11 @@ async fn report(service: &Service, user: &str, count: u64) -> Result<LimitAnswer
         values: vec![Some(user.into())],
         cost: 0,
         skip: vec![name("watched"), name("other")],
-        debits: Vec::new(),
-        leases: Vec::new(),
-        free: Vec::new(),
-        max_delay_ms: None,
-        slot: None,
-        costs: Vec::new(),
-        settle: Vec::new(),
         denied: vec![Denied {
             limit: name("per-user"),
             count,
         }],
+        ..BatchCheck::default()
     };
     let batch = Batch {
         domain: name("shop"),

@@ -49,15 +49,7 @@ pub fn compact(proxy: &str, users: &[&str]) -> Vec<u8> {
     let check = |user: &&str| BatchCheck {
         values: vec![Some(user.as_bytes().to_vec())],
         cost: 1,
-        skip: Vec::new(),
-        debits: Vec::new(),
-        leases: Vec::new(),
-        free: Vec::new(),
-        max_delay_ms: None,
-        slot: None,
-        costs: Vec::new(),
-        settle: Vec::new(),
-        denied: Vec::new(),
+        ..BatchCheck::default()
     };
     let batch = Batch {
         domain: name("shop"),
