@@ -3,7 +3,8 @@
 //!
 //! Configured with `"headers"` it still lets everything pass, but makes the host calls that any rate
 //! limiter with these headers must make: it reads the request's headers and the time, and writes five
-//! response headers. No faster decision can save that cost.
+//! response headers. No faster decision can save that cost. Configured with `"bodies"` it copies each chunk
+//! of a response out of the host, as any filter must that reads it.
 #![expect(
     missing_docs,
     reason = "proxy_wasm::main exports a function without documentation"
@@ -19,19 +20,25 @@ proxy_wasm::main! {{
 #[derive(Default)]
 struct Root {
     headers: bool,
+    bodies: bool,
 }
 
 impl Context for Root {}
 
 impl RootContext for Root {
     fn on_configure(&mut self, _size: usize) -> bool {
-        self.headers = self.get_plugin_configuration().as_deref() == Some(b"\"headers\"");
+        let config = self.get_plugin_configuration();
+        self.headers = config.as_deref() == Some(b"\"headers\"");
+        self.bodies = config.as_deref() == Some(b"\"bodies\"");
         true
     }
 
     fn create_http_context(&self, _context_id: u32) -> Option<Box<dyn HttpContext>> {
         if self.headers {
             return Some(Box::new(Headers));
+        }
+        if self.bodies {
+            return Some(Box::new(Bodies));
         }
         Some(Box::new(Stream))
     }
@@ -68,6 +75,17 @@ impl HttpContext for Headers {
             self.add_http_response_header("ratelimit-policy", "\"leased\";q=1000000;w=1");
             self.add_http_response_header("ratelimit", "\"leased\";r=999999;t=1");
         }
+        Action::Continue
+    }
+}
+
+struct Bodies;
+
+impl Context for Bodies {}
+
+impl HttpContext for Bodies {
+    fn on_http_response_body(&mut self, size: usize, _end: bool) -> Action {
+        drop(self.get_http_response_body(0, size));
         Action::Continue
     }
 }

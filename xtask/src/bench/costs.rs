@@ -34,7 +34,7 @@ limits:
 type Which = fn(&Stage) -> &Envoy;
 /// A row: its name, and the Envoy and path of it and of its reference.
 type Row = (&'static str, (Which, &'static str), (Which, &'static str));
-const ROWS: [Row; 6] = [
+const ROWS: [Row; 8] = [
     (
         "settled JSON, of checked",
         (|of| &of.ours, "/settled/json"),
@@ -56,6 +56,16 @@ const ROWS: [Row; 6] = [
         (|of| &of.sdk, "/settled/large"),
     ),
     (
+        "1 MB copied, of the no-op filter",
+        (|of| &of.copying, "/settled/large"),
+        (|of| &of.lean, "/settled/large"),
+    ),
+    (
+        "1 MB of events, of copied",
+        (|of| &of.ours, "/settled/large"),
+        (|of| &of.copying, "/settled/large"),
+    ),
+    (
         "1 MB of events, of checked",
         (|of| &of.ours, "/settled/large"),
         (|of| &of.ours, "/checked/large"),
@@ -73,6 +83,8 @@ struct Stage {
     _service: Envoy,
     lean: Envoy,
     sdk: Envoy,
+    /// Copies bodies, and does not look at them.
+    copying: Envoy,
     ours: Envoy,
     _dir: TempDir,
 }
@@ -138,9 +150,12 @@ impl Stage {
             let config = shipped()?.filter_code(code)?.limiter_timeout("1s")?;
             anyhow::Ok(start(config, behind).await?.0)
         };
+        let copying = shipped()?.filter_code(&noops.sdk)?;
+        let copying = copying.filter_config(|config| *config = json!("bodies"))?;
         let stage = Self {
             lean: with(&noops.lean).await?,
             sdk: with(&noops.sdk).await?,
+            copying: start(copying, behind).await?.0,
             ours: with(&programs.filter).await?,
             _redis: redis,
             _limiters: limiters,
