@@ -70,8 +70,8 @@ pub struct LimitFields {
         help_heading = "How much")]
     algorithm: Option<String>,
 
-    /// Units that one request takes.
-    #[arg(long, value_name = "N", help_heading = "How much", value_parser = parse_whole_number, allow_negative_numbers = true)]
+    /// Units that one request takes; costs that requests or responses say are for limits files.
+    #[arg(long, value_name = "N", help_heading = "How much", value_parser = parse_cost, allow_negative_numbers = true)]
     cost: Option<u64>,
 
     /// Sub-windows of a sliding_window_buckets window.
@@ -113,6 +113,7 @@ pub struct LimitFields {
         long,
         value_name = "PART=VALUE",
         value_delimiter = ',',
+        value_parser = parse_penalty_part,
         help_heading = "Over the limit"
     )]
     penalty: Vec<Pair>,
@@ -258,6 +259,17 @@ impl LimitFields {
         }
         Some(penalty)
     }
+}
+
+fn parse_cost(text: &str) -> Result<u64, String> {
+    parse_whole_number(text).map_err(|error| {
+        format!("{error}; a cost that requests or responses say is set in a limits file, with `rlctl apply`")
+    })
+}
+
+fn parse_penalty_part(text: &str) -> Result<Pair, String> {
+    let expected = |_| "expected parts such as after=10,within=1m,for=15m".to_owned();
+    text.parse().map_err(expected)
 }
 
 /// A map of entries to their pattern, or patterns where a key came more than once.
