@@ -168,14 +168,16 @@ impl<'n> Field<'n> {
     pub fn percent(&self, least: u32, most: u32, report: &mut Report) -> Option<u32> {
         let what = format!("a whole percentage from {least}% to {most}%");
         let text = self.text(&what, report)?;
-        let value = text.strip_suffix('%').and_then(parse_digits);
-        if let Some(value) = value.and_then(|value| u32::try_from(value).ok())
-            && (least..=most).contains(&value)
-        {
-            return Some(value);
+        let within = |digits: &str| {
+            let value = u32::try_from(parse_digits(digits)?).ok()?;
+            (least..=most).contains(&value).then_some(value)
+        };
+        let value = text.strip_suffix('%').and_then(within);
+        if value.is_some() {
+            return value;
         }
         let problem = self.expected(&what, report);
-        if parse_digits(text).is_some() {
+        if within(text).is_some() {
             problem.push_hint(format!("did you mean `{text}%`?"));
         }
         None
