@@ -4,6 +4,8 @@
 //! Only bytes and integers, so that any Redis client, or a Lua interpreter in
 //! a test, can carry it.
 
+mod call;
+mod check;
 mod credit;
 mod cross_slot;
 mod decode;
@@ -13,9 +15,11 @@ mod refund;
 pub mod source;
 mod weight;
 
+pub use call::{Clock, ScriptCall};
+pub use check::{ScriptCheck, ScriptCosts, ScriptLimit, ScriptPenalty};
 pub use credit::{Credit, Credited, decode_credited, encode_credit};
 pub use cross_slot::{CrossSlotCheck, Decided, SlotCheck};
 pub use decode::{MalformedReply, ScriptError, ScriptReply, decode};
-pub use encode::{Clock, ScriptCall, ScriptCheck, ScriptCosts, ScriptLimit, ScriptPenalty, encode};
+pub use encode::encode;
 pub use refund::{Charge, Refunded, decode_refunds, encode_refunds};
 pub use weight::{CALL_MAX, in_batches, weight};

@@ -91,17 +91,9 @@ impl<'a> World<'a> {
         let limits = buckets.iter().map(|i| {
             let bucket = &self.buckets[*i];
             ScriptLimit {
-                costs: None,
-                penalty: None,
-                key: bucket.key.as_bytes(),
-                algorithm: &bucket.algorithm,
-                generation: 1,
                 cost,
-                debit: 0,
-                debit_serial: None,
-                lease: None,
-                free: &[],
                 mode: bucket.mode,
+                ..ScriptLimit::new(bucket.key.as_bytes(), &bucket.algorithm, 1)
             }
         });
         let check = ScriptCheck {
@@ -402,21 +394,12 @@ fn a_spread_check_knows_whether_it_has_settled() {
         returned: 1,
     }];
     let limit = |key: &'static str, settle| ScriptLimit {
-        costs: None,
-        penalty: None,
-        key: key.as_bytes(),
-        algorithm: &algorithm,
-        generation: 1,
-        cost: 1,
-        debit: 0,
-        debit_serial: None,
         lease: Some(algorithms::LeaseAsk {
             ttl_ms: 100,
             settle,
             ..algorithms::LeaseAsk::default()
         }),
-        free: &[],
-        mode: Mode::Enforce,
+        ..ScriptLimit::new(key.as_bytes(), &algorithm, 1)
     };
     let check = ScriptCheck {
         limits: vec![limit("a", &settle), limit("b", &[])],

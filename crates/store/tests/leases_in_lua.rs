@@ -24,7 +24,7 @@ mod random;
 #[path = "../../algorithms/tests/leases/world.rs"]
 mod world;
 
-use algorithms::check::{Mode, Options};
+use algorithms::check::Options;
 use algorithms::{Algorithm, Kind, LeaseAsk, Parameters};
 use bucket::{Bucket, Question, Real, Reply};
 use edits::Edits;
@@ -51,17 +51,9 @@ impl Bucket for Scripted {
             settle: &question.settle,
         };
         let limit = ScriptLimit {
-            costs: None,
-            penalty: None,
-            key: KEY.as_bytes(),
-            algorithm: &self.algorithm,
-            generation: 1,
             cost: question.cost,
-            debit: 0,
-            debit_serial: None,
             lease: Some(lease),
-            free: &[],
-            mode: Mode::Enforce,
+            ..ScriptLimit::new(KEY.as_bytes(), &self.algorithm, 1)
         };
         let check = ScriptCheck {
             limits: vec![limit],

@@ -131,17 +131,9 @@ fn a_record_is_kept_as_long_as_it_may_be_settled() {
         costs: subject.costs.as_ref().unwrap().ask(),
     };
     let limit = ScriptLimit {
-        key: BUCKET.as_bytes(),
-        algorithm: &subject.algorithm,
-        generation: 1,
         cost: 20,
-        debit: 0,
-        debit_serial: None,
-        lease: None,
-        free: &[],
         costs: Some(costs),
-        penalty: None,
-        mode: Mode::Enforce,
+        ..ScriptLimit::new(BUCKET.as_bytes(), &subject.algorithm, 1)
     };
     let check = ScriptCheck {
         limits: vec![limit],

@@ -15,19 +15,9 @@ fn algorithm(kind: Kind, units: u64, period_ms: u64) -> Algorithm {
 }
 
 fn limit<'a>(key: &'a str, algorithm: &'a Algorithm, cost: u64) -> ScriptLimit<'a> {
-    let key = key.as_bytes();
     ScriptLimit {
-        costs: None,
-        penalty: None,
-        key,
-        algorithm,
-        generation: 1,
         cost,
-        debit: 0,
-        debit_serial: None,
-        lease: None,
-        free: &[],
-        mode: Mode::Enforce,
+        ..ScriptLimit::new(key.as_bytes(), algorithm, 1)
     }
 }
 

@@ -7,7 +7,7 @@
 
 mod support;
 
-use algorithms::check::{Mode, Options};
+use algorithms::check::Options;
 use algorithms::{
     Algorithm, Debits, Freed, InFlightSlot, Kind, Missing, Parameters, SlotAct, SlotId,
 };
@@ -49,17 +49,10 @@ impl Bucket {
         let algorithm = Algorithm::new(&parameters).unwrap().for_request(id);
         let given_back = u64::from(options.debits == Debits::GivenBack);
         let limit = ScriptLimit {
-            costs: None,
-            penalty: None,
-            key: KEY.as_bytes(),
-            algorithm: &algorithm,
-            generation: 1,
             cost,
             debit: given_back,
-            debit_serial: None,
-            lease: None,
             free,
-            mode: Mode::Enforce,
+            ..ScriptLimit::new(KEY.as_bytes(), &algorithm, 1)
         };
         let check = ScriptCheck {
             limits: vec![limit],

@@ -4,7 +4,7 @@ use algorithms::Algorithm;
 
 use super::{
     Clock, MalformedReply, ScriptCall,
-    encode::{encode_edges, exact},
+    call::{encode_edges, exact},
 };
 
 /// Units to give back.
@@ -56,12 +56,8 @@ const FORCE: i64 = 2;
 pub fn encode_credit<'a>(credit: &Credit<'a>, clock: Clock) -> ScriptCall<'a> {
     let numbers = credit.algorithm.numbers();
     let flag = |set: bool, flag| if set { flag } else { 0 };
-    let time = match clock {
-        Clock::Server => -1,
-        Clock::Injected(ms) => exact(ms),
-    };
     let mut args = vec![
-        time,
+        clock.argument(),
         flag(credit.peek, PEEK) + flag(credit.force, FORCE),
         i64::from(numbers.kind),
         exact(credit.generation),

@@ -4,7 +4,7 @@ use algorithms::{Algorithm, QueueSlot};
 
 use super::{
     Clock, MalformedReply, ScriptCall,
-    encode::{encode_edges, exact, named},
+    call::{encode_edges, exact, named},
 };
 
 /// Units that a check took from one bucket before another bucket denied it.

@@ -24,6 +24,22 @@ pub fn weight(algorithm: &Algorithm, leased: bool) -> usize {
     }
 }
 
+impl ScriptCheck<'_> {
+    /// What all its limits weigh, and what it names beside them.
+    pub fn weight(&self) -> usize {
+        let limits = self.limits.iter();
+        limits
+            .map(|limit| {
+                let settled = limit.costs.map_or(0, |c| 2 + c.costs.settle.len() / 4);
+                weight(limit.algorithm, limit.lease.is_some())
+                    + limit.free.len() / 4
+                    + settled
+                    + 2 * usize::from(limit.penalty.is_some())
+            })
+            .sum()
+    }
+}
+
 /// Cuts a list of checks so that no part weighs more than [`CALL_MAX`], unless it is one check. Calls are
 /// pipelined, so larger ones gain little, and a call blocks the server.
 pub fn in_batches<'a, 'k>(checks: &'a [ScriptCheck<'k>]) -> Vec<&'a [ScriptCheck<'k>]> {
@@ -48,22 +64,6 @@ mod tests {
 
     use super::{super::ScriptLimit, *};
 
-    fn limit(algorithm: &Algorithm) -> ScriptLimit<'_> {
-        ScriptLimit {
-            key: b"k",
-            algorithm,
-            generation: 1,
-            cost: 1,
-            debit: 0,
-            debit_serial: None,
-            lease: None,
-            free: &[],
-            costs: None,
-            penalty: None,
-            mode: algorithms::check::Mode::Enforce,
-        }
-    }
-
     fn algorithm(kind: Kind, sub_windows: Option<u64>) -> Algorithm {
         let parameters = Parameters {
             sub_windows,
@@ -79,9 +79,9 @@ mod tests {
         let heavy = algorithm(Kind::SlidingWindowBuckets, Some(1000));
         let check = |limits: &[&'static str]| {
             let of = |name: &&str| match *name {
-                "plain" => limit(&plain),
-                "log" => limit(&log),
-                _ => limit(&heavy),
+                "plain" => ScriptLimit::new(b"k", &plain, 1),
+                "log" => ScriptLimit::new(b"k", &log, 1),
+                _ => ScriptLimit::new(b"k", &heavy, 1),
             };
             ScriptCheck {
                 limits: limits.iter().map(of).collect(),

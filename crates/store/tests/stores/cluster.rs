@@ -15,7 +15,7 @@ use std::{
     },
 };
 
-use algorithms::{Algorithm, Align, Kind, Parameters, check::Mode};
+use algorithms::{Algorithm, Align, Kind, Parameters};
 use anyhow::Result;
 use harness::{CLUSTER_SLOTS as SLOTS, Engine};
 use store::{script::ScriptLimit, slot};
@@ -60,19 +60,7 @@ fn every_algorithm() -> Result<Vec<Algorithm>> {
 }
 
 fn limit<'a>(key: &'a str, algorithm: &'a Algorithm) -> ScriptLimit<'a> {
-    ScriptLimit {
-        costs: None,
-        penalty: None,
-        key: key.as_bytes(),
-        algorithm,
-        generation: 1,
-        cost: 1,
-        debit: 0,
-        debit_serial: None,
-        lease: None,
-        free: &[],
-        mode: Mode::Enforce,
-    }
+    ScriptLimit::new(key.as_bytes(), algorithm, 1)
 }
 
 const CLIENTS: usize = 200;

@@ -1,9 +1,6 @@
 //! Simulations on a real server: its script, our clock.
 
-use algorithms::{
-    Algorithm, Kind, Parameters,
-    check::{Mode, Options},
-};
+use algorithms::{Algorithm, Kind, Parameters, check::Options};
 use anyhow::Result;
 use harness::Engine;
 use redis::Value;
@@ -18,19 +15,7 @@ async fn a_simulation_has_a_clock_and_buckets_of_its_own(engine: Engine) -> Resu
     let store = server.store()?;
     let algorithm = Algorithm::new(&Parameters::new(Kind::FixedWindow, 1, DAY_MS))?;
     let check = ScriptCheck {
-        limits: vec![ScriptLimit {
-            costs: None,
-            penalty: None,
-            key: b"a bucket: {any} name",
-            algorithm: &algorithm,
-            generation: 1,
-            cost: 1,
-            debit: 0,
-            debit_serial: None,
-            lease: None,
-            free: &[],
-            mode: Mode::Enforce,
-        }],
+        limits: vec![ScriptLimit::new(b"a bucket: {any} name", &algorithm, 1)],
         options: Options::default(),
     };
     let mut allowed = Vec::new();

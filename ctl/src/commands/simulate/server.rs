@@ -65,24 +65,23 @@ impl Engine for Server<'_> {
         let (records, denials) = (beside('r'), beside('p'));
         let limits = subjects.iter().zip(records.iter().zip(&denials)).map(
             |(subject, (records, denials))| ScriptLimit {
+                cost: subject.cost,
+                free: &subject.free,
                 costs: subject.costs.as_ref().map(|costs| ScriptCosts {
                     key: records.as_bytes(),
                     costs: costs.ask(),
                 }),
-                key: subject.bucket.as_bytes(),
-                algorithm: &subject.algorithm,
-                generation: subject.generation,
-                cost: subject.cost,
-                debit: 0,
-                debit_serial: None,
-                lease: None,
-                free: &subject.free,
                 penalty: subject.penalty.map(|penalty| ScriptPenalty {
                     key: denials.as_bytes(),
                     penalty,
                     reported: 0,
                 }),
                 mode: subject.mode,
+                ..ScriptLimit::new(
+                    subject.bucket.as_bytes(),
+                    &subject.algorithm,
+                    subject.generation,
+                )
             },
         );
         let check = ScriptCheck {

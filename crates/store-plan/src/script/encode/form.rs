@@ -1,0 +1,115 @@
+//! One check's numbers, which name no bucket.
+
+use algorithms::{
+    Debits, Freed, LeaseAsk, PROXY_MARKS,
+    check::{Costs, Mode},
+};
+
+use super::super::{
+    ScriptCheck, ScriptCosts, ScriptPenalty,
+    call::{encode_edges, exact, integer, named, time},
+};
+
+const PEEK: i64 = 1;
+const FORCE: i64 = 2;
+const REPORTED: i64 = 4;
+const GIVEN_BACK: i64 = 8;
+const DENIED: i64 = 16;
+const OBSERVED: i64 = 16;
+const LEASED: i64 = 32;
+const FREEING: i64 = 64;
+const PRICED: i64 = 128;
+const PENALIZING: i64 = 256;
+
+/// In the place of a reservation's secret: none is made, and those that are open are added up.
+const COUNT_OPEN: i64 = -2;
+
+/// What a check asks, whichever buckets it touches.
+pub(super) fn encode_form(args: &mut Vec<i64>, check: &ScriptCheck<'_>) {
+    let peek = if check.options.peek { PEEK } else { 0 };
+    let force = if check.options.force { FORCE } else { 0 };
+    let debits = match check.options.debits {
+        Debits::Admitted => 0,
+        Debits::Reported => REPORTED,
+        Debits::GivenBack => GIVEN_BACK,
+    };
+    let denied = if check.options.denied { DENIED } else { 0 };
+    args.extend([peek + force + debits + denied, integer(check.limits.len())]);
+    for limit in &check.limits {
+        let numbers = limit.algorithm.numbers();
+        let observed = if limit.mode == Mode::Observe {
+            OBSERVED
+        } else {
+            0
+        };
+        let leased = limit.lease.map_or(0, |_| LEASED);
+        let freeing = if limit.free.is_empty() { 0 } else { FREEING };
+        let priced = limit.costs.map_or(0, |_| PRICED);
+        let penalizing = limit.penalty.map_or(0, |_| PENALIZING);
+        args.extend([
+            i64::from(numbers.kind) + observed + leased + freeing + priced + penalizing,
+            exact(limit.generation),
+            exact(limit.cost),
+            exact(limit.debit),
+            exact(numbers.limit),
+            exact(numbers.x),
+            exact(numbers.y),
+            exact(numbers.z),
+        ]);
+        if let Some(lease) = &limit.lease {
+            encode_lease(args, lease);
+        }
+        if !limit.free.is_empty() {
+            args.push(integer(limit.free.len()));
+            for Freed { slot, units } in limit.free {
+                args.extend(named(slot));
+                args.push(exact(*units));
+            }
+        }
+        if let Some(ScriptCosts { costs, .. }) = &limit.costs {
+            encode_costs(args, costs);
+        }
+        if let Some(ScriptPenalty {
+            penalty, reported, ..
+        }) = &limit.penalty
+        {
+            args.extend([
+                exact(penalty.after),
+                exact(penalty.within_ms),
+                exact(penalty.for_ms),
+                exact(*reported),
+            ]);
+        }
+        encode_edges(args, limit.algorithm, limit.debit_serial);
+    }
+}
+
+fn encode_costs(args: &mut Vec<i64>, costs: &Costs<'_>) {
+    let unreserved = if costs.count_open { COUNT_OPEN } else { -1 };
+    let secret = costs.secret.map_or(unreserved, exact);
+    args.extend([secret, integer(costs.settle.len())]);
+    for settlement in costs.settle {
+        args.extend([
+            exact(settlement.number),
+            exact(settlement.secret),
+            exact(settlement.reserved),
+            exact(settlement.units),
+        ]);
+    }
+}
+
+fn encode_lease(args: &mut Vec<i64>, lease: &LeaseAsk<'_>) {
+    args.extend([
+        exact(lease.ttl_ms),
+        exact(lease.want),
+        i64::from(lease.proxy % PROXY_MARKS),
+        integer(lease.settle.len()),
+    ]);
+    for settlement in lease.settle {
+        args.extend([
+            time(settlement.epoch),
+            exact(settlement.spent),
+            exact(settlement.returned),
+        ]);
+    }
+}
