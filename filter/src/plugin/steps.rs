@@ -1,0 +1,92 @@
+//! What the state machine wants done.
+
+use filter_core::{Edits, Step, StreamId};
+use proxy_wasm::types::{Action, MapType};
+
+use super::{DEGRADED, Plugin};
+use crate::{
+    effective_context::EffectiveContext,
+    host::{headers, stream},
+    log::{log, log_level},
+    request::{self, HostRequest},
+    response,
+    shared::SharedData,
+};
+
+impl Plugin {
+    /// Carries out the steps of the state machine until there is none left.
+    ///
+    /// `current` is the request whose callback is running, if it is a request's; then the result is
+    /// what becomes of that request.
+    pub(super) fn carry_out(&self, current: Option<(StreamId, &HostRequest)>) -> Action {
+        let (current, request) = current.unzip();
+        let mut action = Action::Pause;
+        let mut context = EffectiveContext::new(current.map_or(self.root_id, |stream| stream.0));
+        if current.is_none() {
+            for call in self.deferred.take() {
+                self.call(&call);
+            }
+        }
+        while let Some(step) = self.next_step() {
+            match step {
+                Step::Call(call) if current.is_some() => self.defer(call),
+                Step::Call(call) => {
+                    context.switch_to(self.root_id);
+                    self.call(&call);
+                }
+                Step::AtTurnEnd => {
+                    if self.turn_end.request().is_err() {
+                        self.end_turn();
+                    }
+                }
+                Step::DecideWithoutBody(stream) => {
+                    if context.switch_to(stream.0) {
+                        self.decide_read(stream, &HostRequest::read(false));
+                    }
+                }
+                Step::Log(level, text) => log(log_level(level), &text),
+                Step::Continue { stream, edits } if current == Some(stream) => {
+                    context.switch_to(stream.0);
+                    mark(&edits);
+                    action = Action::Continue;
+                }
+                Step::Refuse { stream, refusal } if current == Some(stream) => {
+                    context.switch_to(stream.0);
+                    let grpc = request.is_some_and(HostRequest::is_grpc);
+                    // This fails only for a request that is gone.
+                    let _ = response::refuse(refusal, grpc);
+                }
+                // A request that is gone needs neither.
+                Step::Continue { stream, edits } => {
+                    if context.switch_to(stream.0) {
+                        mark(&edits);
+                        let _ = stream::resume_request();
+                    }
+                }
+                Step::Refuse { stream, refusal } => {
+                    if context.switch_to(stream.0) {
+                        let _ = response::refuse(refusal, request::waiting_is_grpc());
+                    }
+                }
+            }
+        }
+        drop(context);
+        self.adjust_ticks();
+        action
+    }
+
+    fn next_step(&self) -> Option<Step> {
+        self.worker.borrow_mut().poll_step()
+    }
+
+    pub(super) fn end_turn(&self) {
+        let now = self.clock.now();
+        self.worker.borrow_mut().on_turn_end(&SharedData, now);
+    }
+}
+
+fn mark(edits: &Edits) {
+    if let Some(limits) = &edits.degraded {
+        let _ = headers::set(MapType::HttpRequestHeaders, DEGRADED, limits.as_bytes());
+    }
+}
