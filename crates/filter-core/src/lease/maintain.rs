@@ -72,7 +72,10 @@ impl Worker {
     ) {
         let policy = &descriptor.policy;
         let values = descriptor.entries.values();
-        let matches = policy.compiled.matching_values(&values, now.wall_ms);
+        let matches = policy
+            .compiled
+            .matching_values(&values, now.wall_ms)
+            .unwrap_or_default();
         let mut limit_checks = self.limit_checks(&matches, policy, now);
         if let Some(limit_check) = limit_checks
             .iter_mut()

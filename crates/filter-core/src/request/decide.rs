@@ -61,13 +61,13 @@ impl Worker {
     ) {
         let entries = policy.plan.extract(request);
         let values = entries.values();
-        let matches = policy.compiled.matching_values(&values, now.wall_ms);
-        if matches.is_empty()
-            && let Some(exemption) = policy.compiled.exemption_of_values(&values)
-        {
-            self.counts.exempted(&exemption.name);
-            return self.pass(stream, Edits::default(), QuotaHeaders::default());
-        }
+        let matches = match policy.compiled.matching_values(&values, now.wall_ms) {
+            Ok(matches) => matches,
+            Err(exemption) => {
+                self.counts.exempted(&exemption.name);
+                return self.pass(stream, Edits::default(), QuotaHeaders::default());
+            }
+        };
         let opaque = policy.opaque(&values);
         if matches.is_empty() && opaque.is_none() {
             return self.pass(stream, Edits::default(), QuotaHeaders::default());

@@ -143,7 +143,10 @@ mod tests {
         let entries = policy.plan.extract(&Nothing);
         let table = Table::new("shop", 16, [7; 16]);
         let values = entries.values();
-        let matches = policy.compiled.matching_values(&values, 0);
+        let matches = policy
+            .compiled
+            .matching_values(&values, 0)
+            .unwrap_or_default();
         let mut limit_check = LimitCheck::new(&matches[0], &policy, &table, now).unwrap();
         let user = user.to_le_bytes();
         limit_check.key = table.key("per-user", [Some(&user[..])].into_iter());

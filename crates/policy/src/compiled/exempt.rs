@@ -67,7 +67,7 @@ impl Compiled {
     }
 
     /// As [`Compiled::exemption`], for values in the order of [`Compiled::needed_keys`].
-    pub fn exemption_of_values(&self, values: &[Option<&[u8]>]) -> Option<&Exemption> {
+    pub(super) fn exemption_of_values(&self, values: &[Option<&[u8]>]) -> Option<&Exemption> {
         let exempt = self.shape.exempt.as_ref()?;
         exempt.find(&self.policy.exempt, values)
     }

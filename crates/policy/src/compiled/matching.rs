@@ -5,7 +5,7 @@ use documents::Name;
 use super::Compiled;
 #[cfg(feature = "service")]
 use super::walk;
-use crate::{Entries, IfMissing, Limit};
+use crate::{Entries, Exemption, IfMissing, Limit};
 
 /// A limit that applies to a request, and the bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,10 +57,9 @@ impl Compiled {
             .iter()
             .map(|key| entries.get(key.as_str()))
             .collect();
-        if self.exemption_of_values(&values).is_some() {
+        let Ok(matches) = self.matching_values(&values, now_ms) else {
             return Vec::new();
-        }
-        let matches = self.limits_matching(&values, now_ms);
+        };
         #[cfg(feature = "service")]
         let matches = self.with_descriptor_limit(matches, entries, now_ms);
         matches
@@ -110,14 +109,17 @@ impl Compiled {
 
     /// As [`Compiled::matching`], for callers that hold the values in the order of
     /// [`Compiled::needed_keys`].
+    ///
+    /// # Errors
+    /// The first exemption that holds, whatever is paused.
     pub fn matching_values<'e>(
         &self,
         values: &[Option<&'e [u8]>],
         now_ms: u64,
-    ) -> Vec<Match<'_, 'e>> {
+    ) -> Result<Vec<Match<'_, 'e>>, &Exemption> {
         match self.exemption_of_values(values) {
-            Some(_) => Vec::new(),
-            None => self.limits_matching(values, now_ms),
+            Some(exemption) => Err(exemption),
+            None => Ok(self.limits_matching(values, now_ms)),
         }
     }
 
