@@ -2,27 +2,26 @@
 //!
 //! A request that no such limit applies to has no entry here.
 
+mod acts;
+mod held;
 mod ids;
 mod orphans;
 mod renew;
 mod share;
 
-use std::rc::Rc;
-
-use algorithms::{InFlightSlot, QueueSlot, SlotAct, SlotId};
-use policy::Name;
-use protocol::{Answer, Free, Slot};
+use algorithms::{SlotAct, SlotId};
+use protocol::{Free, Slot};
 
 use crate::{
-    cache::BucketKey,
-    grouped::grouped,
     host::Host,
     metrics::Event,
-    request::{ByStream, Extracted, LimitCheck, PendingCheck, SlotRelease},
+    request::{ByStream, LimitCheck, PendingCheck},
     time::Now,
     worker::{HOLDING_MS, StreamId, Worker},
 };
 
+pub(crate) use held::{Described, HeldSlots};
+use held::{HeldSlot, possible_slots};
 use ids::Ids;
 pub(crate) use orphans::Orphans;
 pub(crate) use share::Share;
@@ -31,9 +30,6 @@ pub(crate) use share::Share;
 const RENEWALS: u64 = 3;
 /// A renewal that failed is made again after this part of it.
 const RETRIES: u64 = 12;
-/// Slots of one bucket in one check, at most.
-const MAX_TOGETHER: usize = protocol::MAX_FREE;
-
 /// The slots that requests of this worker hold.
 #[derive(Debug)]
 pub(crate) struct InFlight {
@@ -46,38 +42,6 @@ pub(crate) struct InFlight {
     /// Whether the breaker was open at the last tick.
     stopped: bool,
     pub(crate) orphans: Orphans,
-}
-
-/// The slots of one request.
-#[derive(Debug, Default)]
-pub(crate) struct HeldSlots {
-    slots: Vec<HeldSlot>,
-    /// Places in this proxy's share of a limit, taken while no limiter answered.
-    pub(crate) shares: Vec<Share>,
-}
-
-/// A slot in the store.
-#[derive(Clone, Debug)]
-struct HeldSlot {
-    limit: Name,
-    slot: Slot,
-    /// Its bucket, if the limit is known here.
-    key: Option<BucketKey>,
-    renew_us: u64,
-    /// Whether the store may have it; not if this proxy's share of the limit admitted the request.
-    stored: bool,
-    request: Rc<Described>,
-}
-
-/// A slot, and the request that holds it if it runs.
-type OfStream = (Option<StreamId>, HeldSlot);
-
-/// What names the buckets of a request to a limiter.
-#[derive(Debug)]
-pub(crate) struct Described {
-    pub(crate) entries: Extracted,
-    /// The other limits that apply, which such a check need not look at.
-    pub(crate) skip: Vec<Name>,
 }
 
 impl InFlight {
@@ -131,54 +95,6 @@ impl InFlight {
     /// The places in shares that requests hold.
     fn shares(&mut self) -> impl Iterator<Item = &mut Share> {
         self.held.iter_mut().flat_map(|(_, held)| &mut held.shares)
-    }
-}
-
-impl HeldSlots {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.slots.is_empty() && self.shares.is_empty()
-    }
-
-    /// The slots in the answer to a check that was sent at some time.
-    pub(crate) fn of(check: &PendingCheck, answer: &Answer, sent: Now) -> Self {
-        let given = answer.limits.iter().filter(|limit| limit.charged > 0);
-        let mut request = None;
-        let slots = given.filter_map(|limit| {
-            let slot = limit.slot?;
-            let ttl_ms = slot.ttl_ms()?;
-            let request = request.get_or_insert_with(|| Rc::new(Described::of(check)));
-            Some(HeldSlot {
-                key: check.key_of(&limit.name),
-                limit: limit.name.clone(),
-                slot,
-                renew_us: sent.after_ms(ttl_ms / RENEWALS),
-                stored: true,
-                request: Rc::clone(request),
-            })
-        });
-        Self {
-            slots: slots.collect(),
-            shares: Vec::new(),
-        }
-    }
-
-    /// Whether an answer came so late that a slot may be gone before it is renewed.
-    pub(crate) fn is_late(&self, now: Now) -> bool {
-        self.slots.iter().any(|held| now.reached(held.renew_us))
-    }
-}
-
-impl Described {
-    pub(crate) fn of(check: &PendingCheck) -> Self {
-        let policy = check.policy.as_ref();
-        let named = check.limit_checks.iter().filter_map(|limit_check| {
-            let limit = policy?.compiled.limit(limit_check.at)?;
-            Some(limit.name.clone())
-        });
-        Self {
-            entries: check.entries.clone(),
-            skip: named.collect(),
-        }
     }
 }
 
@@ -256,78 +172,5 @@ impl Worker {
             })
         });
         held.slots = slots.collect();
-    }
-
-    /// Makes checks that free, renew or enter slots, those of a bucket together.
-    fn send_acts(&mut self, now: Now, act: SlotAct, slots: Vec<OfStream>) {
-        // A bucket that is not known here is one of its own.
-        let hash = |(_, slot): &OfStream| slot.key.map_or(slot.slot.parts, BucketKey::hash);
-        let same = |(_, one): &OfStream, (_, other): &OfStream| {
-            one.key.is_some() && one.key == other.key && one.limit == other.limit
-        };
-        for slots in grouped(slots, hash, same) {
-            for together in slots.chunks(MAX_TOGETHER) {
-                self.send_act(now, act, together);
-            }
-        }
-    }
-
-    fn send_act(&mut self, now: Now, act: SlotAct, slots: &[OfStream]) {
-        let Some((_, first)) = slots.first() else {
-            return;
-        };
-        let ttls = slots.iter().filter_map(|(_, held)| held.slot.ttl_ms());
-        let release = SlotRelease {
-            act,
-            slots: slots.iter().map(|(_, held)| held.free(act)).collect(),
-            settle: Vec::new(),
-            streams: slots.iter().filter_map(|(stream, _)| *stream).collect(),
-            skip: Some(first.request.skip.clone()),
-            entries: first.request.entries.clone(),
-            until_us: now.after_ms(ttls.max().unwrap_or(0)),
-        };
-        let check = PendingCheck::of_slots(release);
-        if let Err(check) = self.calls.batcher.push(check) {
-            self.keep_unsent(check, now);
-        }
-    }
-}
-
-impl HeldSlot {
-    fn free(&self, act: SlotAct) -> Free {
-        Free {
-            limit: self.limit.clone(),
-            slot: self.slot,
-            units: act as u64,
-        }
-    }
-}
-
-/// The slots that the request of a check has if a limiter gives them under an id.
-fn possible_slots(check: &PendingCheck, id: SlotId) -> impl Iterator<Item = HeldSlot> {
-    let limits = check.policy.as_ref().map(|policy| &policy.compiled);
-    let request = limits.map(|_| Rc::new(Described::of(check)));
-    check.global().filter_map(move |limit_check| {
-        let limit = limits?.limit(limit_check.at)?;
-        let parameters = limit.quota.parameters();
-        limit.gives_slots().then_some(HeldSlot {
-            limit: limit.name.clone(),
-            slot: named(id, parameters.rate.period_ms, limit.generation),
-            key: Some(limit_check.key),
-            renew_us: 0,
-            stored: true,
-            request: Rc::clone(request.as_ref()?),
-        })
-    })
-}
-
-/// The name of a slot as a limiter gives it.
-fn named(id: SlotId, ttl_ms: u64, generation: u64) -> Slot {
-    let name = QueueSlot::from(InFlightSlot { id, ttl_ms });
-    Slot {
-        start_ms: name.start_ms,
-        parts: name.parts,
-        since_ms: name.since_ms,
-        turn: generation,
     }
 }
