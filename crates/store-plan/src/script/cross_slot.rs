@@ -10,11 +10,14 @@
 //! This is the plan only: what to call next, by the replies so far. The caller does the I/O.
 
 mod limit;
+mod part;
+mod refund;
 
 use algorithms::check::{LimitVerdict, Verdict};
 
-use self::limit::{OBSERVED, add_surplus, rank, surplus_alone, without_surplus};
-use super::{Charge, Refunded, ScriptCheck, ScriptLimit};
+use super::{ScriptCheck, ScriptLimit};
+use limit::{OBSERVED, add_surplus, rank, surplus_alone, without_surplus};
+use part::{Part, State};
 
 /// A check on its way through several slots.
 #[derive(Debug)]
@@ -22,29 +25,6 @@ pub struct CrossSlotCheck<'a, E> {
     check: ScriptCheck<'a>,
     parts: Vec<Part<E>>,
     refunded: bool,
-}
-
-/// The limits of a check whose buckets are in one slot.
-#[derive(Debug)]
-struct Part<E> {
-    slot: u16,
-    /// Their indices.
-    limits: Vec<usize>,
-    /// Lower ones are charged first.
-    rank: u8,
-    state: State<E>,
-    /// Whether it decided without being asked for a surplus that is wanted.
-    ungranted: bool,
-}
-
-#[derive(Debug)]
-enum State<E> {
-    Open,
-    /// Decided at this time of the slot's server, in milliseconds.
-    Answered(u64, Verdict),
-    Failed(E),
-    /// Parts of one limit each have taken its place.
-    Split,
 }
 
 /// What becomes of a limit before it is asked.
@@ -64,19 +44,6 @@ pub struct SlotCheck<'a> {
 /// A check that every slot has decided, and the latest time that one did, in milliseconds.
 pub type Decided<E> = Result<(Verdict, u64), E>;
 
-impl<E> Part<E> {
-    /// A limit that is only observed and over grants nothing.
-    fn leave_over_limit(&self, surplus: &mut SlotCheck<'_>) {
-        if let State::Answered(_, verdict) = &self.state {
-            for (limit, verdict) in surplus.check.limits.iter_mut().zip(&verdict.limits) {
-                if !verdict.decision.allowed {
-                    *limit = without_surplus(*limit);
-                }
-            }
-        }
-    }
-}
-
 impl<'a, E: Clone> CrossSlotCheck<'a, E> {
     /// Nothing was asked yet. `slot_of` is the slot of a key.
     pub fn new(check: ScriptCheck<'a>, slot_of: impl Fn(&[u8]) -> u16) -> Self {
@@ -84,21 +51,8 @@ impl<'a, E: Clone> CrossSlotCheck<'a, E> {
         for (index, limit) in check.limits.iter().enumerate() {
             let (slot, rank) = (slot_of(limit.key), rank(limit));
             match parts.iter_mut().find(|part| part.slot == slot) {
-                Some(part) => {
-                    part.limits.push(index);
-                    // One limit that may deny makes it a part that may; so does a queue.
-                    part.rank = match (part.rank, rank) {
-                        (OBSERVED, other) | (other, OBSERVED) => other,
-                        (a, b) => a.max(b),
-                    };
-                }
-                None => parts.push(Part {
-                    slot,
-                    limits: vec![index],
-                    rank,
-                    state: State::Open,
-                    ungranted: false,
-                }),
+                Some(part) => part.add(index, rank),
+                None => parts.push(Part::new(slot, index, rank)),
             }
         }
         Self {
@@ -200,13 +154,7 @@ impl<'a, E: Clone> CrossSlotCheck<'a, E> {
         let limits = std::mem::take(&mut whole.limits);
         for index in limits {
             let rank = self.check.limits.get(index).map_or(OBSERVED, rank);
-            self.parts.push(Part {
-                slot,
-                limits: vec![index],
-                rank,
-                state: State::Open,
-                ungranted: false,
-            });
+            self.parts.push(Part::new(slot, index, rank));
         }
         true
     }
@@ -224,19 +172,14 @@ impl<'a, E: Clone> CrossSlotCheck<'a, E> {
             let lease = limit.and_then(|limit| limit.lease);
             lease.is_some_and(|lease| !lease.settle.is_empty())
         };
-        let mut answered = self
-            .parts
-            .iter()
-            .filter(|part| matches!(part.state, State::Answered(..)));
+        let mut answered = self.parts.iter().filter(|part| part.verdict().is_some());
         answered.any(|part| part.limits.iter().any(settles))
     }
 
     /// Whether a slot has charged something that is not known to be refunded.
     pub fn has_charged(&self) -> bool {
-        self.parts.iter().any(|part| match &part.state {
-            State::Answered(_, verdict) => verdict.limits.iter().any(|limit| limit.charged > 0),
-            _ => false,
-        })
+        let mut limits = self.verdicts().flat_map(|verdict| &verdict.limits);
+        limits.any(|limit| limit.charged > 0)
     }
 
     fn failed(&self) -> Option<&E> {
@@ -247,58 +190,11 @@ impl<'a, E: Clone> CrossSlotCheck<'a, E> {
     }
 
     fn is_denied(&self) -> bool {
-        self.parts.iter().any(|part| match &part.state {
-            State::Answered(_, verdict) => !verdict.allowed,
-            _ => false,
-        })
+        self.verdicts().any(|verdict| !verdict.allowed)
     }
 
-    /// The charges to refund, with their limits' indices and slots, once: the caller
-    /// tries once and no more, because the outcome of a failed try is not known.
-    pub fn refund(&mut self) -> Vec<(usize, u16, Charge<'a>)> {
-        if self.refunded || !(self.is_denied() || self.failed().is_some()) {
-            return Vec::new();
-        }
-        self.refunded = true;
-        let limits = &self.check.limits;
-        let charges = self.parts.iter().flat_map(|part| {
-            let (now_ms, verdicts) = match &part.state {
-                State::Answered(now_ms, verdict) => (*now_ms, verdict.limits.as_slice()),
-                _ => (0, &[][..]),
-            };
-            let charged = part.limits.iter().zip(verdicts);
-            charged.filter_map(move |(index, verdict)| {
-                let limit = limits.get(*index)?;
-                let charge = Charge {
-                    key: limit.key,
-                    algorithm: limit.algorithm,
-                    generation: limit.generation,
-                    units: verdict.charged,
-                    lease_ttl_ms: limit.lease.map_or(0, |lease| lease.ttl_ms),
-                    at_ms: now_ms,
-                    slot: verdict.slot,
-                };
-                (charge.units > 0).then_some((*index, part.slot, charge))
-            })
-        });
-        charges.collect()
-    }
-
-    /// A charge was refunded.
-    pub fn refunded(&mut self, limit: usize, now: Refunded) {
-        for part in &mut self.parts {
-            let at = part.limits.iter().position(|index| *index == limit);
-            let (State::Answered(_, verdict), Some(at)) = (&mut part.state, at) else {
-                continue;
-            };
-            if let Some(verdict) = verdict.limits.get_mut(at) {
-                verdict.decision.remaining = now.remaining;
-                verdict.decision.reset_after_ms = now.reset_after_ms;
-                if now.taken {
-                    (verdict.charged, verdict.slot) = (0, None);
-                }
-            }
-        }
+    fn verdicts(&self) -> impl Iterator<Item = &Verdict> {
+        self.parts.iter().filter_map(Part::verdict)
     }
 
     /// The check's verdict. `unasked` is for a limit that no slot decided, which does not happen
