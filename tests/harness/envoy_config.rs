@@ -23,6 +23,26 @@ impl EnvoyConfig {
         Self::read(&root.join("envoy.yaml"))
     }
 
+    /// The deploy/envoy/rate-limit-service.yaml of the checkout at `root` on these ports. Its filter waits
+    /// for the limiter as long as a busy machine needs.
+    pub fn rate_limit_service(root: &Path, ports: &Ports) -> Result<Self> {
+        Self::read(&root.join("deploy/envoy/rate-limit-service.yaml"))?
+            .http_filters(|filters| {
+                let filter = filters.first_mut();
+                let timeout = filter.and_then(|filter| filter.pointer_mut("/typed_config/timeout"));
+                if let Some(timeout) = timeout {
+                    *timeout = "1s".into();
+                }
+            })?
+            .sockets(|address| match address {
+                "0.0.0.0:8080" => Some(ports.envoy),
+                "127.0.0.1:9901" => Some(ports.envoy_admin),
+                "limiter:8090" => ports.limiters.first().copied(),
+                "service:8080" => Some(ports.upstream),
+                _ => None,
+            })
+    }
+
     /// Another file.
     pub fn read(path: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(path)

@@ -8,13 +8,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
-use harness::{Envoy, EnvoyConfig, Limiter, Ports, Programs, Redis, free_port};
+use harness::{Envoy, EnvoyConfig, Ports, Programs};
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
 use super::load::Load;
 use super::pairs::alternate;
-use super::ready::{limits_are_known, load_limits, start_envoy, start_limiters};
+use super::ready::{Servers, limits_are_known, start_envoy};
 use super::report::median;
 use super::setups::{Noops, Setup};
 
@@ -78,15 +77,13 @@ const ROWS: [Row; 8] = [
 ];
 
 struct Stage {
-    _redis: Redis,
-    _limiters: Vec<Limiter>,
     _service: Envoy,
     lean: Envoy,
     sdk: Envoy,
     /// Copies bodies, and does not look at them.
     copying: Envoy,
     ours: Envoy,
-    _dir: TempDir,
+    _servers: Servers,
 }
 
 /// Runs the rounds; returns the comparison.
@@ -132,15 +129,12 @@ pub async fn run(
 
 impl Stage {
     async fn start(programs: &Programs, noops: &Noops) -> Result<Self> {
-        let dir = tempfile::tempdir()?;
-        let redis = Redis::start(&programs.redis, free_port()?, dir.path()).await?;
-        load_limits(programs, &redis, dir.path(), LIMITS)?;
         let ports = Ports::free()?;
-        let limiters = start_limiters(programs, &redis, &ports.limiters, dir.path()).await?;
+        let servers = Servers::start(programs, LIMITS, &ports.limiters).await?;
         let shipped = || EnvoyConfig::shipped(&programs.root);
         let start = async |config: EnvoyConfig, upstream| {
             let ports = Ports { upstream, ..ports };
-            start_envoy(programs, config, ports, 1, dir.path()).await
+            start_envoy(programs, config, ports, 1, servers.dir.path()).await
         };
         let service = shipped()?
             .http_filters(|filters| drop(filters.remove(0)))?
@@ -157,10 +151,8 @@ impl Stage {
             sdk: with(&noops.sdk).await?,
             copying: start(copying, behind).await?.0,
             ours: with(&programs.filter).await?,
-            _redis: redis,
-            _limiters: limiters,
             _service: service,
-            _dir: dir,
+            _servers: servers,
         };
         limits_are_known(&stage.ours, "/checked/json").await?;
         Ok(stage)

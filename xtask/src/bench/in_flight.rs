@@ -6,14 +6,14 @@
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
-use harness::{Client, Limiter, Programs, Redis, free_port};
+use anyhow::{Result, ensure};
+use harness::{Client, Programs, free_port};
 use policy::{Name, SlotId};
 use protocol::compact::BatchCheck;
 use protocol::{CHECK_CBOR, Free, Slot};
 
 use super::limiter::{batch_of, check, name};
-use super::ready::{load_limits, start_limiters};
+use super::ready::Servers;
 use super::report::median;
 
 const LIMITS: &str = "\
@@ -42,10 +42,8 @@ struct Round {
 
 /// A limiter and its Redis.
 struct Stage {
-    redis: Redis,
-    limiter: Limiter,
+    servers: Servers,
     limit: Name,
-    _dir: tempfile::TempDir,
 }
 
 /// Runs the rounds; returns the comparison.
@@ -81,16 +79,9 @@ pub async fn run(programs: Programs, rounds: u64) -> Result<String> {
 
 impl Stage {
     async fn start(programs: Programs) -> Result<Self> {
-        let dir = tempfile::tempdir()?;
-        let redis = Redis::start(&programs.redis, free_port()?, dir.path()).await?;
-        load_limits(&programs, &redis, dir.path(), LIMITS)?;
-        let limiters = start_limiters(&programs, &redis, &[free_port()?], dir.path()).await?;
-        let limiter = limiters.into_iter().next().context("a limiter")?;
         Ok(Self {
-            redis,
-            limiter,
+            servers: Servers::start(&programs, LIMITS, &[free_port()?]).await?,
             limit: name("in-flight")?,
-            _dir: dir,
         })
     }
 
@@ -115,14 +106,14 @@ impl Stage {
 
     /// The time of Redis for each of some checks, in nanoseconds.
     async fn measured(&self, count: u64, check: impl Fn(u64) -> BatchCheck) -> Result<u64> {
-        let before = self.script_us().await?;
+        let before = self.servers.of_scripts("usec").await?;
         self.send(count, check).await?;
-        let us = self.script_us().await? - before;
+        let us = self.servers.of_scripts("usec").await? - before;
         Ok(us.saturating_mul(1000) / count)
     }
 
     async fn send(&self, count: u64, check: impl Fn(u64) -> BatchCheck) -> Result<()> {
-        let url = format!("{}/v1/check", self.limiter.url());
+        let url = format!("{}/v1/check", self.servers.limiter()?.url());
         for first in (0..count).step_by(usize::try_from(TOGETHER)?) {
             let checks = (first..count.min(first + TOGETHER)).map(&check);
             let batch = batch_of(checks.collect())?;
@@ -131,18 +122,6 @@ impl Stage {
             ensure!(reply.status == 200, "the limiter answers {}", reply.status);
         }
         Ok(())
-    }
-
-    /// What all script calls took Redis, in microseconds.
-    async fn script_us(&self) -> Result<u64> {
-        let stats = self.redis.command(&["INFO", "commandstats"]).await?;
-        let line = stats
-            .lines()
-            .find(|line| line.starts_with("cmdstat_evalsha:"));
-        let us = line.and_then(|line| line.split(',').find_map(|part| part.strip_prefix("usec=")));
-        us.context("no script was called")?
-            .parse()
-            .context("commandstats")
     }
 
     /// Many streams of one bucket, which proxies renew three times in a slot's ttl.

@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use harness::{Limiter, Process, Programs, Redis, free_port};
+use harness::{Process, Programs, free_port};
 use tempfile::TempDir;
 
 use super::h2c::H2c;
-use super::ready::{load_limits, start_limiters};
+use super::ready::Servers;
 use super::setups::LIMITS;
 use crate::command;
 use crate::tools::{make_executable, on_path};
@@ -42,11 +42,11 @@ pub async fn run(programs: &Programs) -> Result<String> {
         redis: redis.wrap(&programs.redis)?,
         ..programs.clone()
     };
-    let servers = Servers::start(&of_limiter).await?;
+    let servers = Servers::start(&of_limiter, LIMITS, &[free_port()?]).await?;
     let limiter = limiter
         .count(&servers, servers.limiter()?.process())
         .await?;
-    let servers = Servers::start(&of_redis).await?;
+    let servers = Servers::start(&of_redis, LIMITS, &[free_port()?]).await?;
     let redis = redis.count(&servers, servers.redis.process()).await?;
     let mut table = format!(
         "{:<24}{:>11}{:>11}\n",
@@ -57,31 +57,6 @@ pub async fn run(programs: &Programs) -> Result<String> {
         let _ = writeln!(table, "{:<24}{limiter:>11}{redis:>11}", shape.0);
     }
     Ok(table)
-}
-
-/// Redis, and a limiter of it.
-struct Servers {
-    redis: Redis,
-    limiters: Vec<Limiter>,
-    _dir: TempDir,
-}
-
-impl Servers {
-    async fn start(programs: &Programs) -> Result<Self> {
-        let dir = tempfile::tempdir()?;
-        let redis = Redis::start(&programs.redis, free_port()?, dir.path()).await?;
-        load_limits(programs, &redis, dir.path(), LIMITS)?;
-        let limiters = start_limiters(programs, &redis, &[free_port()?], dir.path()).await?;
-        Ok(Self {
-            redis,
-            limiters,
-            _dir: dir,
-        })
-    }
-
-    fn limiter(&self) -> Result<&Limiter> {
-        self.limiters.first().context("no limiter was started")
-    }
 }
 
 /// Counts the instructions of one program.

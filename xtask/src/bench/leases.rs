@@ -9,12 +9,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
-use harness::{Envoy, EnvoyConfig, Limiter, Ports, Programs, Redis, free_port};
+use harness::{Envoy, EnvoyConfig, Ports, Programs};
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
 use super::load::{Load, Sample};
-use super::ready::{limits_are_known, load_limits, start_envoy, start_limiters};
+use super::ready::{Servers, limits_are_known, start_envoy};
 use super::report::median;
 use super::setups::{NOOP, Noops, Setup, answer_alone, answer_at_once, headers_alone};
 
@@ -59,11 +58,9 @@ impl Answers {
 
 /// Everything that runs.
 struct Stage {
-    redis: Redis,
-    _limiters: Vec<Limiter>,
     _service: Envoy,
     groups: Vec<Group>,
-    _dir: TempDir,
+    servers: Servers,
 }
 
 /// Envoys that differ only in the filter.
@@ -110,15 +107,12 @@ pub async fn run(
 
 impl Stage {
     async fn start(programs: &Programs, noops: &Noops) -> Result<Self> {
-        let dir = tempfile::tempdir()?;
-        let redis = Redis::start(&programs.redis, free_port()?, dir.path()).await?;
-        load_limits(programs, &redis, dir.path(), LIMITS)?;
         let ports = Ports::free()?;
-        let limiters = start_limiters(programs, &redis, &ports.limiters, dir.path()).await?;
+        let servers = Servers::start(programs, LIMITS, &ports.limiters).await?;
         let shipped = || EnvoyConfig::shipped(&programs.root);
         let start = async |config: EnvoyConfig, upstream, workers| {
             let ports = Ports { upstream, ..ports };
-            start_envoy(programs, config, ports, workers, dir.path()).await
+            start_envoy(programs, config, ports, workers, servers.dir.path()).await
         };
         let service = shipped()?.http_filters(answer_alone)?;
         let (service, behind) = start(service, ports.upstream, 2).await?;
@@ -151,11 +145,9 @@ impl Stage {
             limits_are_known(&group.ours, "/checked").await?;
         }
         Ok(Self {
-            redis,
-            _limiters: limiters,
             _service: service,
             groups,
-            _dir: dir,
+            servers,
         })
     }
 
@@ -173,9 +165,15 @@ impl Stage {
                     checked: None,
                     envoy: 0,
                 };
-                let before = (envoy.process().cpu_us()?, self.calls()?);
+                let before = (
+                    envoy.process().cpu_us()?,
+                    self.servers.of_scripts("calls").await?,
+                );
                 let sample = load.run(&setup).await?;
-                let after = (envoy.process().cpu_us()?, self.calls()?);
+                let after = (
+                    envoy.process().cpu_us()?,
+                    self.servers.of_scripts("calls").await?,
+                );
                 let requests = load.requests(&sample).max(1);
                 // The first round only warms up: code is compiled, pools fill.
                 if round > 0 {
@@ -189,27 +187,6 @@ impl Stage {
         }
         Ok(all)
     }
-
-    /// Script calls that Redis has executed.
-    fn calls(&self) -> Result<u64> {
-        let client = redis_cli(&self.redis)?;
-        let line = client
-            .lines()
-            .find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
-        let calls = line.and_then(|line| line.split(',').next()?.parse().ok());
-        Ok(calls.unwrap_or(0))
-    }
-}
-
-/// `INFO commandstats`, without redis-cli, which may not be installed.
-fn redis_cli(redis: &Redis) -> Result<String> {
-    use std::io::{Read, Write};
-    let mut stream = std::net::TcpStream::connect((std::net::Ipv4Addr::LOCALHOST, redis.port()))?;
-    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
-    stream.write_all(b"INFO commandstats\r\nQUIT\r\n")?;
-    let mut text = String::new();
-    stream.read_to_string(&mut text)?;
-    Ok(text)
 }
 
 fn write_block(table: &mut String, group: &Group, connections: u64, all: &[Vec<Figures>]) {

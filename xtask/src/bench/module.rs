@@ -7,19 +7,16 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use harness::{Programs, Redis, free_port};
+use harness::{Programs, free_port};
 use tokio::process::Command;
 
-use super::ready::{load_limits, start_limiters};
+use super::ready::Servers;
 use super::setups::LIMITS;
 
 /// Compares modules, the filter's last.
 pub async fn run(programs: &Programs, node: &Path, others: &[PathBuf], rounds: u64) -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let redis = Redis::start(&programs.redis, free_port()?, dir.path()).await?;
-    load_limits(programs, &redis, dir.path(), LIMITS)?;
     let port = free_port()?;
-    let _limiter = start_limiters(programs, &redis, &[port], dir.path()).await?;
+    let _servers = Servers::start(programs, LIMITS, &[port]).await?;
     // Envoy, too, compiles with all optimisations from the start.
     let status = Command::new(node)
         .arg("--no-liftoff")

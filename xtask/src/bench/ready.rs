@@ -8,27 +8,56 @@ use anyhow::{Context, Result, ensure};
 use harness::{
     Client, Envoy, EnvoyConfig, Limiter, LimiterPlan, Ports, Programs, Redis, free_port, until,
 };
+use tempfile::TempDir;
 
-/// Starts a limiter on each of these ports.
-pub async fn start_limiters(
-    programs: &Programs,
-    redis: &Redis,
-    ports: &[u16],
-    dir: &Path,
-) -> Result<Vec<Limiter>> {
-    let mut limiters = Vec::new();
-    for &port in ports {
-        let mut plan = LimiterPlan::new(programs, &redis.url(), [port, free_port()?], dir);
-        // The benchmark measures checks and not timeouts.
-        plan.arguments
-            .extend(["--store-timeout", "1s"].map(str::to_owned));
-        limiters.push(plan.start().await?);
-    }
-    Ok(limiters)
+/// Redis with some limits, limiters of it, and a folder for what they write.
+pub struct Servers {
+    pub limiters: Vec<Limiter>,
+    pub redis: Redis,
+    pub dir: TempDir,
 }
 
-/// Loads the scripts and these limits, in YAML, into Redis.
-pub fn load_limits(programs: &Programs, redis: &Redis, dir: &Path, limits: &str) -> Result<()> {
+impl Servers {
+    /// Starts Redis, loads the scripts and these limits, in YAML, and starts a limiter on each port.
+    pub async fn start(programs: &Programs, limits: &str, ports: &[u16]) -> Result<Self> {
+        let dir = tempfile::tempdir()?;
+        let redis = Redis::start(&programs.redis, free_port()?, dir.path()).await?;
+        load_limits(programs, &redis, dir.path(), limits)?;
+        let mut limiters = Vec::new();
+        for &port in ports {
+            let ports = [port, free_port()?];
+            let mut plan = LimiterPlan::new(programs, &redis.url(), ports, dir.path());
+            // The benchmark measures checks and not timeouts.
+            plan.arguments
+                .extend(["--store-timeout", "1s"].map(str::to_owned));
+            limiters.push(plan.start().await?);
+        }
+        Ok(Self {
+            limiters,
+            redis,
+            dir,
+        })
+    }
+
+    /// The first limiter.
+    pub fn limiter(&self) -> Result<&Limiter> {
+        self.limiters.first().context("no limiter was started")
+    }
+
+    /// A count of all script calls of Redis, by its name in `INFO commandstats`.
+    pub async fn of_scripts(&self, count: &str) -> Result<u64> {
+        let stats = self.redis.command(&["INFO", "commandstats"]).await?;
+        let line = { stats.lines() }.find_map(|line| line.strip_prefix("cmdstat_evalsha:"));
+        let mut counts = line.context("no script was called")?.split(',');
+        let value = counts.find_map(|part| part.strip_prefix(count)?.strip_prefix('='));
+        value
+            .context("commandstats")?
+            .parse()
+            .context("commandstats")
+    }
+}
+
+fn load_limits(programs: &Programs, redis: &Redis, dir: &Path, limits: &str) -> Result<()> {
     let file = dir.join("limits.yaml");
     std::fs::write(&file, limits)?;
     let file = file

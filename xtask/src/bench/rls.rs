@@ -7,13 +7,12 @@ mod calls;
 
 use std::fmt::Write as _;
 
-use anyhow::{Context, Result};
-use harness::{Envoy, EnvoyConfig, Limiter, Ports, Programs, Redis, free_port};
-use tempfile::TempDir;
+use anyhow::Result;
+use harness::{Envoy, EnvoyConfig, Ports, Programs, free_port};
 
 use super::load::{Load, Sample};
 use super::pairs::alternate;
-use super::ready::{load_limits, start_limiters};
+use super::ready::Servers;
 use super::report::median;
 use super::setups::{Setup, answer_alone, answer_at_once};
 
@@ -33,12 +32,10 @@ const GOAL_OF_CALLS: u64 = 80;
 
 /// Everything that runs.
 struct Stage {
-    limiter: Limiter,
     /// With the filter and without it; where Envoy answers itself, and before a service.
     pairs: [[Envoy; 2]; 2],
     _service: Envoy,
-    _redis: Redis,
-    _dir: TempDir,
+    servers: Servers,
 }
 
 /// Runs the rounds; returns the comparison.
@@ -67,7 +64,8 @@ pub async fn run(programs: Programs, load: &Load, rounds: u64) -> Result<String>
             goal,
         );
     }
-    let calls = |call| calls::load(&stage.limiter, load.seconds(), call);
+    let limiter = stage.servers.limiter()?;
+    let calls = |call| calls::load(limiter, load.seconds(), call);
     let own = async || calls(calls::service).await;
     let pairs = alternate(rounds, own, async || calls(calls::check).await).await?;
     write_pairs(
@@ -116,35 +114,30 @@ fn setup(name: &'static str, envoy: &Envoy) -> Setup {
 
 impl Stage {
     async fn start(programs: &Programs) -> Result<Self> {
-        let dir = tempfile::tempdir()?;
-        let redis = Redis::start(&programs.redis, free_port()?, dir.path()).await?;
-        load_limits(programs, &redis, dir.path(), LIMITS)?;
         let ports = Ports::free()?;
         let [port, _] = ports.limiters;
-        let limiters = start_limiters(programs, &redis, &[port], dir.path()).await?;
-        let limiter = limiters.into_iter().next().context("a limiter")?;
-        let service = envoy(programs, ports, dir.path(), answer_alone).await?;
+        let servers = Servers::start(programs, LIMITS, &[port]).await?;
+        let dir = servers.dir.path();
+        let service = envoy(programs, ports, dir, answer_alone).await?;
         let before = Ports {
             upstream: service.port(),
             ..ports
         };
         let itself = [
-            envoy(programs, ports, dir.path(), answer_at_once).await?,
-            envoy(programs, ports, dir.path(), answer_alone).await?,
+            envoy(programs, ports, dir, answer_at_once).await?,
+            envoy(programs, ports, dir, answer_alone).await?,
         ];
         let before = [
-            envoy(programs, before, dir.path(), |_| ()).await?,
-            envoy(programs, before, dir.path(), |filters| {
+            envoy(programs, before, dir, |_| ()).await?,
+            envoy(programs, before, dir, |filters| {
                 drop(filters.remove(0));
             })
             .await?,
         ];
         Ok(Self {
-            limiter,
             pairs: [itself, before],
             _service: service,
-            _redis: redis,
-            _dir: dir,
+            servers,
         })
     }
 }
@@ -156,31 +149,12 @@ async fn envoy(
     dir: &std::path::Path,
     filters: impl FnOnce(&mut Vec<serde_json::Value>),
 ) -> Result<Envoy> {
-    let file = programs.root.join("deploy/envoy/rate-limit-service.yaml");
     let ports = Ports {
         envoy: free_port()?,
         envoy_admin: free_port()?,
         ..ports
     };
-    let patient = |list: &mut Vec<serde_json::Value>| {
-        let timeout = list
-            .first_mut()
-            .and_then(|filter| filter.pointer_mut("/typed_config/timeout"));
-        if let Some(timeout) = timeout {
-            *timeout = serde_json::json!("1s");
-        }
-        filters(list);
-    };
-    let config =
-        EnvoyConfig::read(&file)?
-            .http_filters(patient)?
-            .sockets(|address| match address {
-                "0.0.0.0:8080" => Some(ports.envoy),
-                "127.0.0.1:9901" => Some(ports.envoy_admin),
-                "limiter:8090" => ports.limiters.first().copied(),
-                "service:8080" => Some(ports.upstream),
-                _ => None,
-            })?;
+    let config = EnvoyConfig::rate_limit_service(&programs.root, &ports)?.http_filters(filters)?;
     let path = dir.join(format!("envoy-{}.json", ports.envoy));
     config.write(&path)?;
     Envoy::serve(programs, &path, ports, 1, dir).await

@@ -4,11 +4,10 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
-use harness::{Client, Envoy, EnvoyConfig, Limiter, Ports, Programs, Redis, free_port};
+use harness::{Client, Envoy, EnvoyConfig, Limiter, Ports, Programs};
 use serde_json::json;
-use tempfile::TempDir;
 
-use super::ready::{limits_are_known, load_limits, start_envoy, start_limiters};
+use super::ready::{Servers, limits_are_known, start_envoy};
 
 /// Limits of the setups' paths: one that is never reached, one that always is, and a leased one.
 pub const LIMITS: &str = "\
@@ -51,20 +50,15 @@ pub struct Setup {
 /// Everything that runs.
 pub struct Bench {
     setups: Vec<Setup>,
-    limiters: Vec<Limiter>,
-    redis: Redis,
     envoys: Vec<Envoy>,
-    _dir: TempDir,
+    servers: Servers,
 }
 
 impl Bench {
     /// Starts it all.
     pub async fn start(programs: Programs, noops: &Noops) -> Result<Self> {
-        let dir = tempfile::tempdir()?;
-        let redis = Redis::start(&programs.redis, free_port()?, dir.path()).await?;
-        load_limits(&programs, &redis, dir.path(), LIMITS)?;
         let ports = Ports::free()?;
-        let limiters = start_limiters(&programs, &redis, &ports.limiters, dir.path()).await?;
+        let servers = Servers::start(&programs, LIMITS, &ports.limiters).await?;
         let shipped = || EnvoyConfig::shipped(&programs.root);
         let ours = || {
             shipped()?
@@ -76,7 +70,7 @@ impl Bench {
         let headers = || sdk()?.filter_config(headers_alone);
         let start = async |config, upstream| {
             let ports = Ports { upstream, ..ports };
-            start_envoy(&programs, config, ports, 1, dir.path()).await
+            start_envoy(&programs, config, ports, 1, servers.dir.path()).await
         };
         // It is also the service behind the others, so it must not be slower.
         let without = shipped()?.http_filters(answer_alone)?;
@@ -102,36 +96,31 @@ impl Bench {
         }
         Ok(Self {
             setups,
-            limiters,
-            redis,
             envoys,
-            _dir: dir,
+            servers,
         })
     }
 
     /// A limiter and its Redis, for direct load.
     pub fn limiter(&self) -> Result<(&Limiter, u16)> {
-        Ok((
-            self.limiters.first().context("no limiter was started")?,
-            self.redis.port(),
-        ))
+        Ok((self.servers.limiter()?, self.servers.redis.port()))
     }
 
     /// CPU time that a setup's Envoy, the limiters and Redis have used, in microseconds.
     pub fn used_us(&self, setup: &Setup) -> Result<[u64; 3]> {
         let envoy = self.envoys.get(setup.envoy).context("no such Envoy")?;
         let mut limiters = 0;
-        for limiter in &self.limiters {
+        for limiter in &self.servers.limiters {
             limiters += limiter.process().cpu_us()?;
         }
-        let redis = self.redis.process().cpu_us()?;
+        let redis = self.servers.redis.process().cpu_us()?;
         Ok([envoy.process().cpu_us()?, limiters, redis])
     }
 
     /// Checks that the limiters have decided.
     pub async fn checks(&self) -> Result<u64> {
         let mut checks = 0;
-        for limiter in &self.limiters {
+        for limiter in &self.servers.limiters {
             let url = format!("{}/metrics", limiter.admin_url());
             let page = Client::new().get(&url).send().await?.text();
             let counters = page

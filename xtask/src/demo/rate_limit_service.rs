@@ -6,7 +6,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
 use harness::{Envoy, EnvoyConfig, Limiter, LimiterPlan, Programs, Redis, Upstream, flood};
-use serde_json::json;
 use tokio::process::Command;
 
 use super::ports::DemoPorts;
@@ -72,9 +71,8 @@ async fn start(
     let limiter = plan.start().await?;
     printer.text("Envoy has its own rate limit filter, and no plugin:");
     let upstream = Upstream::start(ports.envoy.upstream).await?;
-    let config = config(programs, ports)?;
     let path = dir.join("envoy.json");
-    config.write(&path)?;
+    EnvoyConfig::rate_limit_service(&programs.root, &ports.envoy)?.write(&path)?;
     let envoy = Envoy::serve(programs, &path, ports.envoy, 2, dir).await?;
     printer.command(envoy.typed());
     Ok(Running {
@@ -84,28 +82,6 @@ async fn start(
         _upstream: upstream,
         _envoy: envoy,
     })
-}
-
-/// deploy/envoy/rate-limit-service.yaml on this machine's ports, with patience.
-fn config(programs: &Programs, ports: &DemoPorts) -> Result<EnvoyConfig> {
-    let file = programs.root.join("deploy/envoy/rate-limit-service.yaml");
-    let ports = ports.envoy;
-    let patient = |tree: &mut serde_json::Value| {
-        let timeout = "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config/\
-                       http_filters/0/typed_config/timeout";
-        if let Some(timeout) = tree.pointer_mut(timeout) {
-            *timeout = json!("1s");
-        }
-    };
-    EnvoyConfig::read(&file)?
-        .edit(patient)
-        .sockets(|address| match address {
-            "0.0.0.0:8080" => Some(ports.envoy),
-            "127.0.0.1:9901" => Some(ports.envoy_admin),
-            "limiter:8090" => ports.limiters.first().copied(),
-            "service:8080" => Some(ports.upstream),
-            _ => None,
-        })
 }
 
 /// The window is a minute of the clock: the story starts where enough of one is left.
