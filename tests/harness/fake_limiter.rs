@@ -11,6 +11,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use crate::serve::serve_each;
+
 /// How long an answer to a poll takes; checks are answered meanwhile.
 const POLL_TAKES: Duration = Duration::from_millis(5);
 
@@ -55,19 +57,12 @@ impl FakeLimiter {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?;
         let calls = Arc::<Calls>::default();
         let (does, current) = watch::channel(does);
-        let mut tasks = JoinSet::new();
         let counted = Arc::clone(&calls);
-        tasks.spawn(async move {
-            let mut connections = JoinSet::new();
-            while let Ok((stream, _)) = listener.accept().await {
-                connections.spawn(serve(stream, current.clone(), Arc::clone(&counted)));
-                while connections.try_join_next().is_some() {}
-            }
-        });
+        let each = move |stream| serve(stream, current.clone(), Arc::clone(&counted));
         Ok(Self {
             calls,
             does,
-            _tasks: tasks,
+            _tasks: serve_each(listener, each),
         })
     }
 

@@ -38,5 +38,6 @@ pub use process::{Process, Signal, shown};
 pub use programs::{Engine, Programs};
 pub use raw::{RawClient, RawReply, get};
 pub use redis::{Redis, StoppedRedis, redis_answers};
+pub use serve::serve_each;
 pub use upstream::Upstream;
 pub use wait::until;

@@ -1,4 +1,4 @@
-//! An HTTP/1 server.
+//! Servers of tests: any, by its connections, and an HTTP/1 server.
 
 use std::convert::Infallible;
 
@@ -8,8 +8,33 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
+
+/// Serves each connection, until the tasks are dropped and the connections with them.
+#[must_use]
+pub fn serve_each<S>(
+    listener: TcpListener,
+    serve: impl Fn(TcpStream) -> S + Send + 'static,
+) -> JoinSet<()>
+where
+    S: Future<Output = ()> + Send + 'static,
+{
+    let mut tasks = JoinSet::new();
+    tasks.spawn(accept(listener, serve));
+    tasks
+}
+
+async fn accept<S>(listener: TcpListener, serve: impl Fn(TcpStream) -> S)
+where
+    S: Future<Output = ()> + Send + 'static,
+{
+    let mut connections = JoinSet::new();
+    while let Ok((stream, _)) = listener.accept().await {
+        connections.spawn(serve(stream));
+        while connections.try_join_next().is_some() {}
+    }
+}
 
 /// Answers every request with the result of `answer`.
 pub async fn serve<A>(
@@ -18,11 +43,9 @@ pub async fn serve<A>(
 ) where
     A: Future<Output = Response<Full<Bytes>>> + Send + 'static,
 {
-    // Dropped with this task, and the connections with it.
-    let mut connections = JoinSet::new();
-    while let Ok((stream, _)) = listener.accept().await {
+    accept(listener, move |stream| {
         let answer = answer.clone();
-        connections.spawn(async move {
+        async move {
             let service = service_fn(|request| {
                 let answered = answer(request);
                 async { Ok::<_, Infallible>(answered.await) }
@@ -31,7 +54,7 @@ pub async fn serve<A>(
             let _ = http1::Builder::new()
                 .serve_connection(TokioIo::new(stream), service)
                 .await;
-        });
-        while connections.try_join_next().is_some() {}
-    }
+        }
+    })
+    .await;
 }

@@ -2,6 +2,7 @@
 
 use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 
+use harness::serve_each;
 use serde_json::json;
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
@@ -33,17 +34,10 @@ impl Service {
         let port = listener.local_addr().unwrap().port();
         let end = Arc::new(Notify::new());
         let ends = Arc::clone(&end);
-        let mut tasks = JoinSet::new();
-        tasks.spawn(async move {
-            let mut connections = JoinSet::new();
-            while let Ok((stream, _)) = listener.accept().await {
-                connections.spawn(serve(stream, Arc::clone(&ends)));
-            }
-        });
         Self {
             port,
             end,
-            _tasks: tasks,
+            _tasks: serve_each(listener, move |stream| serve(stream, Arc::clone(&ends))),
         }
     }
 

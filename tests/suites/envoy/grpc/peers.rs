@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use h2::client::{ResponseFuture, SendRequest};
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream, SendStream};
-use harness::Bytes;
+use harness::{Bytes, serve_each};
 use hyper::header::HeaderMap;
 use hyper::{Request, Response};
 use tokio::net::{TcpListener, TcpStream};
@@ -26,17 +26,10 @@ impl Echo {
         let port = listener.local_addr().unwrap().port();
         let calls = Arc::new(AtomicU64::new(0));
         let counted = Arc::clone(&calls);
-        let mut tasks = JoinSet::new();
-        tasks.spawn(async move {
-            let mut connections = JoinSet::new();
-            while let Ok((stream, _)) = listener.accept().await {
-                connections.spawn(serve(stream, Arc::clone(&counted)));
-            }
-        });
         Self {
             port,
             calls,
-            _tasks: tasks,
+            _tasks: serve_each(listener, move |stream| serve(stream, Arc::clone(&counted))),
         }
     }
 

@@ -9,7 +9,7 @@ use std::{
 };
 
 use h2::server::handshake;
-use harness::{Bytes, answer};
+use harness::{Bytes, answer, serve_each};
 use hyper::{HeaderMap, Response};
 use policy::Revision;
 use protocol::{
@@ -75,17 +75,13 @@ impl Service {
         let paths: Arc<HashMap<&str, Vec<Act>>> = Arc::new(paths.into_iter().collect());
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let mut tasks = JoinSet::new();
-        tasks.spawn(async move {
-            let mut connections = JoinSet::new();
-            while let Ok((stream, _)) = listener.accept().await {
-                stream.set_nodelay(true).unwrap();
-                connections.spawn(act(stream, Arc::clone(&paths)));
-            }
-        });
+        let each = move |stream: TcpStream| {
+            stream.set_nodelay(true).unwrap();
+            act(stream, Arc::clone(&paths))
+        };
         Self {
             port,
-            _tasks: tasks,
+            _tasks: serve_each(listener, each),
         }
     }
 
@@ -94,25 +90,19 @@ impl Service {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))
             .await
             .unwrap();
-        let mut tasks = JoinSet::new();
-        tasks.spawn(async move {
-            let mut connections = JoinSet::new();
-            while let Ok((stream, _)) = listener.accept().await {
-                connections.spawn(async move {
-                    let mut connection = handshake(stream).await.unwrap();
-                    while let Some(Ok((_, mut respond))) = connection.accept().await {
-                        let mut body = respond.send_response(Response::new(()), false).unwrap();
-                        body.send_data(Bytes::from("body"), false).unwrap();
-                        let mut trailers = HeaderMap::new();
-                        trailers.insert(name, value.parse().unwrap());
-                        body.send_trailers(trailers).unwrap();
-                    }
-                });
+        let each = move |stream| async move {
+            let mut connection = handshake(stream).await.unwrap();
+            while let Some(Ok((_, mut respond))) = connection.accept().await {
+                let mut body = respond.send_response(Response::new(()), false).unwrap();
+                body.send_data(Bytes::from("body"), false).unwrap();
+                let mut trailers = HeaderMap::new();
+                trailers.insert(name, value.parse().unwrap());
+                body.send_trailers(trailers).unwrap();
             }
-        });
+        };
         Self {
             port,
-            _tasks: tasks,
+            _tasks: serve_each(listener, each),
         }
     }
 }
@@ -186,18 +176,11 @@ impl Limiter {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let state = Arc::<Mutex<State>>::default();
-        let mut tasks = JoinSet::new();
         let shared = Arc::clone(&state);
-        tasks.spawn(async move {
-            let mut connections = JoinSet::new();
-            while let Ok((stream, _)) = listener.accept().await {
-                connections.spawn(decide(stream, Arc::clone(&shared)));
-            }
-        });
         Self {
             port,
             state,
-            _tasks: tasks,
+            _tasks: serve_each(listener, move |stream| decide(stream, Arc::clone(&shared))),
         }
     }
 
