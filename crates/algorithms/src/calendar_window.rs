@@ -8,9 +8,9 @@
 use crate::granted::{self, Granted};
 use crate::integers::PRODUCT_MAX;
 use crate::lease::{Lease, LeaseAsk, Settlement};
-use crate::quota::{Loaded, Quota};
+use crate::quota::{Loaded, Quota, state_of};
 use crate::window::Window;
-use crate::{CalendarUnit, Edges, Numbers, ParameterError, Parameters, State, WeekStart, kinds};
+use crate::{CalendarUnit, Edges, Numbers, ParameterError, Parameters, WeekStart, kinds};
 
 /// A state is at most so many windows ahead without a wrong clock: of two zones the local dates differ
 /// by up to two days.
@@ -107,19 +107,9 @@ impl CalendarWindow {
 }
 
 impl Quota for CalendarWindow {
-    type State = CalendarWindowState;
     type Usage<'s> = CalendarWindowUsage;
 
-    fn own(state: &State) -> Option<&CalendarWindowState> {
-        match state {
-            State::CalendarWindow(state) => Some(state),
-            _ => None,
-        }
-    }
-
-    fn wrap(state: CalendarWindowState) -> State {
-        State::CalendarWindow(state)
-    }
+    state_of!(CalendarWindow, CalendarWindowState);
 
     fn limit(&self) -> u64 {
         self.window.limit

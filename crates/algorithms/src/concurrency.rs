@@ -11,8 +11,8 @@
 mod held;
 mod id;
 
-use crate::quota::{Loaded, Quota};
-use crate::{Freed, Numbers, ParameterError, Parameters, QueueSlot, State, kinds};
+use crate::quota::{Loaded, Quota, state_of};
+use crate::{Freed, Numbers, ParameterError, Parameters, QueueSlot, kinds};
 
 use held::HeldSlots;
 pub use id::{InFlightSlot, Missing, SlotAct, SlotId};
@@ -105,29 +105,15 @@ impl SlotUsage {
 }
 
 impl Quota for Concurrency {
-    type State = ConcurrencyState;
     type Usage<'s> = SlotUsage;
 
-    fn own(state: &State) -> Option<&ConcurrencyState> {
-        match state {
-            State::Concurrency(state) => Some(state),
-            _ => None,
-        }
-    }
-
-    fn wrap(state: ConcurrencyState) -> State {
-        State::Concurrency(state)
-    }
+    state_of!(Concurrency, ConcurrencyState);
 
     fn limit(&self) -> u64 {
         self.limit
     }
 
     fn window_ms(&self) -> u64 {
-        self.ttl_ms
-    }
-
-    fn horizon_ms(&self) -> u64 {
         self.ttl_ms
     }
 

@@ -11,9 +11,9 @@
 use crate::granted::{self, Granted};
 use crate::integers::PRODUCT_MAX;
 use crate::lease::{Lease, LeaseAsk, Settlement};
-use crate::quota::{Loaded, Quota};
+use crate::quota::{Loaded, Quota, state_of};
 use crate::window::Window;
-use crate::{Align, Numbers, ParameterError, Parameters, State, kinds};
+use crate::{Align, Numbers, ParameterError, Parameters, kinds};
 
 /// A fixed window's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -71,29 +71,15 @@ impl FixedWindow {
 }
 
 impl Quota for FixedWindow {
-    type State = FixedWindowState;
     type Usage<'s> = FixedWindowUsage;
 
-    fn own(state: &State) -> Option<&FixedWindowState> {
-        match state {
-            State::FixedWindow(state) => Some(state),
-            _ => None,
-        }
-    }
-
-    fn wrap(state: FixedWindowState) -> State {
-        State::FixedWindow(state)
-    }
+    state_of!(FixedWindow, FixedWindowState);
 
     fn limit(&self) -> u64 {
         self.window.limit
     }
 
     fn window_ms(&self) -> u64 {
-        self.window.length_ms
-    }
-
-    fn horizon_ms(&self) -> u64 {
         self.window.length_ms
     }
 

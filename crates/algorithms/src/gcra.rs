@@ -18,8 +18,8 @@ use crate::bucket::{Bucket, OWED_MAX};
 use crate::integers::scale_up;
 use crate::lease::{Lease, LeaseAsk, Leases, Settlement};
 use crate::level::Level;
-use crate::quota::{Loaded, Quota};
-use crate::{Numbers, ParameterError, Parameters, State, kinds};
+use crate::quota::{Loaded, Quota, state_of};
+use crate::{Numbers, ParameterError, Parameters, kinds};
 
 /// A GCRA's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -103,19 +103,9 @@ impl Gcra {
 }
 
 impl Quota for Gcra {
-    type State = GcraState;
     type Usage<'s> = GcraUsage;
 
-    fn own(state: &State) -> Option<&GcraState> {
-        match state {
-            State::Gcra(state) => Some(state),
-            _ => None,
-        }
-    }
-
-    fn wrap(state: GcraState) -> State {
-        State::Gcra(state)
-    }
+    state_of!(Gcra, GcraState);
 
     fn limit(&self) -> u64 {
         self.bucket.capacity

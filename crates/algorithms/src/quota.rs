@@ -22,7 +22,9 @@ pub(crate) trait Quota {
     /// The time in which a used-up quota comes back whole, rounded up.
     fn window_ms(&self) -> u64;
     /// The largest step back of the clock that is not taken for a wrong clock.
-    fn horizon_ms(&self) -> u64;
+    fn horizon_ms(&self) -> u64 {
+        self.window_ms()
+    }
     /// The numbers as the Lua twin takes them.
     fn numbers(&self) -> Numbers;
 
@@ -106,6 +108,25 @@ pub(crate) trait Quota {
     /// The state to store for a usage that was added to.
     fn save(&self, usage: Self::Usage<'_>) -> Self::State;
 }
+
+/// The items of [`Quota`] that say which [`State`] is the algorithm's.
+macro_rules! state_of {
+    ($variant:ident, $state:ty) => {
+        type State = $state;
+
+        fn own(state: &crate::State) -> Option<&$state> {
+            match state {
+                crate::State::$variant(state) => Some(state),
+                _ => None,
+            }
+        }
+
+        fn wrap(state: $state) -> crate::State {
+            crate::State::$variant(state)
+        }
+    };
+}
+pub(crate) use state_of;
 
 /// A state as read at one instant.
 pub(crate) struct Loaded<'s, Q: Quota + ?Sized> {

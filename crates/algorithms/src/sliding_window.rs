@@ -11,9 +11,9 @@
 use crate::granted::{self, Granted};
 use crate::integers::{PRODUCT_MAX, scale_up};
 use crate::lease::{Lease, LeaseAsk, Settlement};
-use crate::quota::{Loaded, Quota};
+use crate::quota::{Loaded, Quota, state_of};
 use crate::window::Window;
-use crate::{Numbers, ParameterError, Parameters, State, kinds};
+use crate::{Numbers, ParameterError, Parameters, kinds};
 
 /// A sliding window counter's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -91,29 +91,15 @@ impl SlidingWindow {
 }
 
 impl Quota for SlidingWindow {
-    type State = SlidingWindowState;
     type Usage<'s> = SlidingWindowUsage;
 
-    fn own(state: &State) -> Option<&SlidingWindowState> {
-        match state {
-            State::SlidingWindow(state) => Some(state),
-            _ => None,
-        }
-    }
-
-    fn wrap(state: SlidingWindowState) -> State {
-        State::SlidingWindow(state)
-    }
+    state_of!(SlidingWindow, SlidingWindowState);
 
     fn limit(&self) -> u64 {
         self.window.limit
     }
 
     fn window_ms(&self) -> u64 {
-        self.window.length_ms
-    }
-
-    fn horizon_ms(&self) -> u64 {
         self.window.length_ms
     }
 

@@ -14,9 +14,9 @@ use state::{GrantedOf, SubWindow};
 use crate::granted;
 use crate::integers::{PRODUCT_MAX, TIME_MAX_MS};
 use crate::lease::{Lease, LeaseAsk, Settlement};
-use crate::quota::{Loaded, Quota};
+use crate::quota::{Loaded, Quota, state_of};
 use crate::window::Window;
-use crate::{Numbers, ParameterError, Parameters, State, kinds};
+use crate::{Numbers, ParameterError, Parameters, kinds};
 
 /// The most sub-windows of a window.
 const SUB_WINDOWS_MAX: u64 = 1000;
@@ -110,29 +110,15 @@ impl SubWindowsUsage {
 }
 
 impl Quota for SlidingWindowBuckets {
-    type State = SlidingWindowBucketsState;
     type Usage<'s> = SubWindowsUsage;
 
-    fn own(state: &State) -> Option<&SlidingWindowBucketsState> {
-        match state {
-            State::SlidingWindowBuckets(state) => Some(state),
-            _ => None,
-        }
-    }
-
-    fn wrap(state: SlidingWindowBucketsState) -> State {
-        State::SlidingWindowBuckets(state)
-    }
+    state_of!(SlidingWindowBuckets, SlidingWindowBucketsState);
 
     fn limit(&self) -> u64 {
         self.window.limit
     }
 
     fn window_ms(&self) -> u64 {
-        self.window.length_ms
-    }
-
-    fn horizon_ms(&self) -> u64 {
         self.window.length_ms
     }
 

@@ -16,9 +16,9 @@ use std::ops::Range;
 
 use entries::{Entries, Entry};
 
-use crate::quota::{Loaded, Quota};
+use crate::quota::{Loaded, Quota, state_of};
 use crate::window::Window;
-use crate::{Numbers, ParameterError, Parameters, State, kinds};
+use crate::{Numbers, ParameterError, Parameters, kinds};
 
 /// The largest N, and so the most entries of a log. The script's running total wraps above it.
 const LIMIT_MAX: u64 = 100_000;
@@ -137,29 +137,15 @@ impl LogUsage<'_> {
 }
 
 impl Quota for SlidingWindowLog {
-    type State = SlidingWindowLogState;
     type Usage<'s> = LogUsage<'s>;
 
-    fn own(state: &State) -> Option<&SlidingWindowLogState> {
-        match state {
-            State::SlidingWindowLog(state) => Some(state),
-            _ => None,
-        }
-    }
-
-    fn wrap(state: SlidingWindowLogState) -> State {
-        State::SlidingWindowLog(state)
-    }
+    state_of!(SlidingWindowLog, SlidingWindowLogState);
 
     fn limit(&self) -> u64 {
         self.window.limit
     }
 
     fn window_ms(&self) -> u64 {
-        self.window.length_ms
-    }
-
-    fn horizon_ms(&self) -> u64 {
         self.window.length_ms
     }
 
