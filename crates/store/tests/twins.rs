@@ -26,6 +26,41 @@ fn first_seed() -> u64 {
         .unwrap_or(0)
 }
 
+/// Tests of comparisons: in an interpreter, and on a server of each engine with a part of the steps.
+macro_rules! twins {
+    ($($test:ident: $compare:ident, 1 / $part:literal;)*) => {$(
+        mod $test {
+            use super::{LuaRedis, Server, steps};
+
+            #[test]
+            fn in_an_interpreter() {
+                super::$compare(&mut LuaRedis::new(), steps());
+            }
+
+            #[test]
+            #[ignore = "needs a server"]
+            fn on_redis() {
+                super::$compare(&mut Server::start(harness::Engine::Redis), steps() / $part);
+            }
+
+            #[test]
+            #[ignore = "needs a server"]
+            fn on_valkey() {
+                super::$compare(&mut Server::start(harness::Engine::Valkey), steps() / $part);
+            }
+        }
+    )*};
+}
+
+twins! {
+    edits: compare, 1 / 1;
+    costs: compare_costs, 1 / 1;
+    penalties: compare_penalties, 1 / 1;
+    debts: compare_debts, 1 / 3;
+    queues: compare_queues, 1 / 3;
+    slots: compare_slots, 1 / 3;
+}
+
 /// What a check charged: the limit, the units, when, and the slot of a queue.
 type Charges = Vec<(Subject, u64, u64, Option<QueueSlot>)>;
 
@@ -166,17 +201,6 @@ fn compare_costs(twin: &mut dyn Engine, steps: u64) {
     );
 }
 
-#[test]
-fn costs_in_an_interpreter() {
-    compare_costs(&mut LuaRedis::new(), steps());
-}
-
-#[test]
-#[ignore = "needs a server"]
-fn costs_on_redis() {
-    compare_costs(&mut Server::start(harness::Engine::Redis), steps());
-}
-
 /// Walks of limits with penalties, whose numbers are edited now and then.
 fn compare_penalties(twin: &mut dyn Engine, steps: u64) {
     let (mut begun, mut penalized, mut ended) = (0, 0, 0);
@@ -231,23 +255,6 @@ fn any_penalty(chance: &mut Random) -> Penalty {
     }
 }
 
-#[test]
-fn penalties_in_an_interpreter() {
-    compare_penalties(&mut LuaRedis::new(), steps());
-}
-
-#[test]
-#[ignore = "needs a server"]
-fn penalties_on_redis() {
-    compare_penalties(&mut Server::start(harness::Engine::Redis), steps());
-}
-
-#[test]
-#[ignore = "needs a server"]
-fn penalties_on_valkey() {
-    compare_penalties(&mut Server::start(harness::Engine::Valkey), steps());
-}
-
 /// Walks through debits that are charged beyond the capacity.
 fn compare_debts(twin: &mut dyn Engine, steps: u64) {
     let mut beyond = 0;
@@ -273,34 +280,6 @@ fn compare_debts(twin: &mut dyn Engine, steps: u64) {
     assert!(beyond > steps / 10, "{beyond} owed beyond the capacity");
 }
 
-#[test]
-fn debts_in_an_interpreter() {
-    compare_debts(&mut LuaRedis::new(), steps());
-}
-
-#[test]
-#[ignore = "needs a server"]
-fn debts_on_redis() {
-    compare_debts(&mut Server::start(harness::Engine::Redis), steps() / 3);
-}
-
-#[test]
-fn in_an_interpreter() {
-    compare(&mut LuaRedis::new(), steps());
-}
-
-#[test]
-#[ignore = "needs a server"]
-fn on_redis() {
-    compare(&mut Server::start(harness::Engine::Redis), steps());
-}
-
-#[test]
-#[ignore = "needs a server"]
-fn on_valkey() {
-    compare(&mut Server::start(harness::Engine::Valkey), steps());
-}
-
 /// Walks through busy queues whose requests leave.
 fn compare_queues(twin: &mut dyn Engine, steps: u64) {
     const STEPS_PER_QUEUE: u64 = 300;
@@ -323,17 +302,6 @@ fn compare_queues(twin: &mut dyn Engine, steps: u64) {
         given_again > steps / 10,
         "{given_again} slots were given again"
     );
-}
-
-#[test]
-fn queues_in_an_interpreter() {
-    compare_queues(&mut LuaRedis::new(), steps());
-}
-
-#[test]
-#[ignore = "needs a server"]
-fn queues_on_redis() {
-    compare_queues(&mut Server::start(harness::Engine::Redis), steps() / 3);
 }
 
 /// Walks through requests in flight that are renewed, freed and entered again.
@@ -362,23 +330,6 @@ fn compare_slots(twin: &mut dyn Engine, steps: u64) {
         taken > often && denied > often && missing > often,
         "{taken} {denied} {missing}"
     );
-}
-
-#[test]
-fn slots_in_an_interpreter() {
-    compare_slots(&mut LuaRedis::new(), steps());
-}
-
-#[test]
-#[ignore = "needs a server"]
-fn slots_on_redis() {
-    compare_slots(&mut Server::start(harness::Engine::Redis), steps() / 3);
-}
-
-#[test]
-#[ignore = "needs a server"]
-fn slots_on_valkey() {
-    compare_slots(&mut Server::start(harness::Engine::Valkey), steps() / 3);
 }
 
 /// Many checks of one call: several that ask the same of different buckets, others between them.

@@ -44,6 +44,17 @@ fn store_error(result: Result<protocol::Answer, CheckError>) -> StoreError {
     }
 }
 
+/// The first answer after a failure, within 5 s.
+async fn recovered(
+    store: &Arc<dyn Store>,
+    policy: &Compiled,
+    request: &Check,
+) -> Result<protocol::Answer> {
+    let answers = async || check(store, policy, request).await.ok();
+    let (answer, _) = until("recovery", Duration::from_secs(5), answers).await?;
+    Ok(answer)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs a server"]
 async fn a_hung_server_costs_one_deadline_and_finds_no_backlog() -> Result<()> {
@@ -61,8 +72,7 @@ async fn a_hung_server_costs_one_deadline_and_finds_no_backlog() -> Result<()> {
         }
         assert!(!store.is_up());
         server.resume()?;
-        let answers = async || check(&store, &policy, &alice).await.ok();
-        let (answer, _) = until("recovery", Duration::from_secs(5), answers).await?;
+        let answer = recovered(&store, &policy, &alice).await?;
         // The one that was sent may have been charged late; the hundred were not sent.
         assert!((8..=9).contains(&answer.limits[0].remaining), "{answer:?}");
         assert!(store.is_up());
@@ -85,8 +95,7 @@ async fn a_long_hang_and_a_reconnection_charge_no_backlog() -> Result<()> {
     };
     until("a connection attempt", Duration::from_secs(5), dialled).await?;
     server.resume()?;
-    let answers = async || check(&store, &policy, &alice).await.ok();
-    let (answer, _) = until("recovery", Duration::from_secs(5), answers).await?;
+    let answer = recovered(&store, &policy, &alice).await?;
     assert!((8..=9).contains(&answer.limits[0].remaining), "{answer:?}");
     Ok(())
 }
@@ -107,8 +116,7 @@ async fn a_killed_server_is_found_again_with_its_scripts_gone() -> Result<()> {
         ];
         assert!(down.contains(&true), "{error:?}");
         server.launch(&[]).await?;
-        let answers = async || check(&store, &policy, &alice).await.ok();
-        let (answer, _) = until("recovery", Duration::from_secs(5), answers).await?;
+        let answer = recovered(&store, &policy, &alice).await?;
         assert_eq!(
             answer.limits[0].remaining, 9,
             "an empty server has an unused bucket"
@@ -184,12 +192,7 @@ async fn a_replica_refuses_and_says_what_it_is() -> Result<()> {
     assert!(refusal.to_string().contains("primary"), "{refusal}");
     // Promoted again: found without a restart.
     replica.command(&["REPLICAOF", "NO", "ONE"]).await?;
-    let answers = async || {
-        check(&store, &policy, &request(&[("user", "a")]))
-            .await
-            .ok()
-    };
-    until("recovery", Duration::from_secs(5), answers).await?;
+    recovered(&store, &policy, &request(&[("user", "a")])).await?;
     Ok(())
 }
 
@@ -278,12 +281,7 @@ async fn a_busy_script_is_not_waited_for() -> Result<()> {
     let killed = async || server.command(&["SCRIPT", "KILL"]).await.ok();
     until("the end of it", Duration::from_secs(5), killed).await?;
     assert!(endless.await?.is_err());
-    let answers = async || {
-        check(&store, &policy, &request(&[("user", "a")]))
-            .await
-            .ok()
-    };
-    until("recovery", Duration::from_secs(5), answers).await?;
+    recovered(&store, &policy, &request(&[("user", "a")])).await?;
     Ok(())
 }
 
