@@ -161,7 +161,7 @@ async fn every_command_reaches_the_nodes_it_needs() -> Result<()> {
     Ok(())
 }
 
-/// Every command that needs the limits, whether or not it is told of which domain.
+/// Every command that needs the limits, with `--domain` and without.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a server"]
 async fn limits_of_a_later_version_are_guessed_at_by_no_command() -> Result<()> {

@@ -237,8 +237,8 @@ fn data_is_on_stdout_and_talk_on_stderr() -> Result<()> {
     Ok(())
 }
 
-/// Writers of different limits all succeed; of one limit, those who do not are told so, and
-/// nobody's edit is lost without a word.
+/// Writers of different limits all succeed; of one limit, `rlctl` reports a conflict to those that lost,
+/// and no edit is lost without one.
 #[test]
 #[ignore = "needs a server"]
 fn edits_at_the_same_time_are_made_or_refused() -> Result<()> {

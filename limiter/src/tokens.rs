@@ -94,7 +94,7 @@ impl Tokens {
     }
 
     /// Whether a condition holds for one of the tokens. Every one is tried, so that the time does not
-    /// tell which was nearly right.
+    /// show which was nearly right.
     pub(crate) fn any(&self, mut holds: impl FnMut(&[u8]) -> bool) -> bool {
         let tokens = self.accepted.load();
         tokens

@@ -24,7 +24,7 @@ fn command(arguments: &[&str]) -> Command {
     command
 }
 
-/// What it says and how it ends, where it ends by itself.
+/// The exit status and standard error of a limiter that exits on its own.
 fn ends(arguments: &[&str]) -> Result<(Option<i32>, String)> {
     let ports = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
     let arguments: Vec<&str> = ports.iter().chain(arguments).copied().collect();

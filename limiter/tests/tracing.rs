@@ -210,7 +210,7 @@ async fn a_collector_that_hangs_or_is_away_is_nothing_to_checks() -> Result<()> 
             assert_eq!(answer["allowed"], at == 0, "{answer}");
         }
         assert_eq!(limiter.ended().await?.code(), Some(0));
-        // One line tells as much as one for each batch.
+        // The limiter logs one line for all lost batches.
         assert_eq!(limiter.complaints(), 1);
     }
     Ok(())

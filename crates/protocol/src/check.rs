@@ -87,7 +87,7 @@ pub enum OwnUnits {
     Fitting,
 }
 
-/// Units that a proxy admitted by itself while no limiter answered.
+/// Units that a proxy admitted by its fallback while no limiter answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Debit {
     /// The limit whose bucket (for this check's descriptor) is charged.

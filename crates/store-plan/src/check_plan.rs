@@ -112,7 +112,7 @@ impl<'p> CheckPlan<'p> {
         })
     }
 
-    /// A question about one bucket, which charges nothing.
+    /// A peek at one bucket.
     pub fn of_bucket(
         policy: &'p Compiled,
         limit: &Name,

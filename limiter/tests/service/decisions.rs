@@ -14,7 +14,7 @@ const TWO: &str = "
   - {name: wide, rate: 100/1d}
 ";
 
-/// Asks `times` times from each of `clients` connections; tells how often it was allowed.
+/// Sends `times` checks on each of `clients` connections; returns how many were allowed.
 async fn rush(service: &Arc<Service>, clients: usize, times: usize) -> Result<usize> {
     let clients: Vec<_> = (0..clients)
         .map(|_| {

@@ -23,7 +23,7 @@ use crate::support::{PATIENCE, PER_USER, Scripted, Service, quick};
 
 const CHECK: &str = r#"{"domain":"shop","descriptor":{"user":"a"}}"#;
 
-/// One request on a connection; tells whether the connection goes on.
+/// Sends one request on a connection; returns whether the connection stays open.
 async fn exchange(stream: &mut BufReader<TcpStream>) -> Result<bool> {
     let head = format!(
         "POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{CHECK}",

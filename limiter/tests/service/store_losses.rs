@@ -32,7 +32,7 @@ async fn a_server_that_evicts_gives_everybody_a_new_start_and_is_found_out() -> 
         assert_eq!(report["ready"], true);
         let fault = service.metric("rl_policy_fault{domain=\"shop\"}").await?;
         assert_eq!(fault, 1);
-        // One that is started now has never heard of the domain, and does not say it was deleted.
+        // A limiter that is started now never loaded the domain, and does not report it as deleted.
         let fresh = Service::ready_on(server.store()?, quick()).await?;
         let snapshot = fresh.get("/v1/policy?domain=shop").send().await?;
         assert_eq!(snapshot.status, 404);

@@ -1,5 +1,5 @@
-//! What a check gets while the store is in some state, over HTTP: whether anything was charged is
-//! told where it is known.
+//! What the limiter answers a check over HTTP while the store is in some state: the answer says whether
+//! anything was charged, where the limiter can say it.
 
 use std::{sync::Arc, time::Duration};
 

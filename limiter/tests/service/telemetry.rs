@@ -265,7 +265,7 @@ async fn what_proxies_decide_by_themselves_is_told_as_well() -> Result<()> {
     let last = alice.last.as_ref().expect("a denied request");
     assert_eq!(last.proxy, Some(proxy_id("p2")));
 
-    // Who denies by itself shares the limit as much as who asks.
+    // A proxy that denies from its cache shares the limit as much as one that sends checks.
     until("two proxies are counted", PATIENCE, async || {
         let reply = service.get("/v1/policy?domain=shop").send().await.ok()?;
         (reply.header("x-rl-proxies") == Some("*=2, per-user=2")).then_some(())

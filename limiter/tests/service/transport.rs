@@ -28,7 +28,7 @@ use crate::support::{PATIENCE, PER_USER, Service, quick};
 
 const CHECK: &str = r#"{"domain":"shop","descriptor":{"user":"a"}}"#;
 
-/// Several checks at once over one HTTP/2 connection; tells what was left after each.
+/// Sends several checks at once over one HTTP/2 connection; returns what was left after each.
 async fn over_http2<I>(stream: I) -> Result<Vec<u64>>
 where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,

@@ -37,7 +37,7 @@ pub enum Step {
     /// The limiter is called. The host must report the outcome of each call.
     Call(Call),
     /// The host calls [`Worker::on_turn_end`](super::Worker::on_turn_end) when the current turn of
-    /// its event loop ends; at once, if it cannot tell.
+    /// its event loop ends; at once, if it cannot find out when.
     AtTurnEnd,
     /// A message for the log.
     Log(Level, String),

@@ -37,7 +37,7 @@ pub struct BatchCheck {
     pub cost: u64,
     /// Limits that the proxy has settled already.
     pub skip: Vec<Name>,
-    /// What the proxy admitted by itself, to be charged now.
+    /// What the proxy admitted without a check, to be charged now.
     pub debits: Vec<Debit>,
     /// Units it wants in advance, and what became of earlier ones: see [`Check::leases`].
     pub leases: Vec<LeaseRequest>,

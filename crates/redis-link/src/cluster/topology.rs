@@ -1,8 +1,8 @@
 //! The map of a Cluster, kept up to date.
 //!
-//! A single task asks for it, so that there is never more than one question under way, however
-//! many callers find their node gone; and it pauses between questions, however many redirections
-//! come in meanwhile. The last map stays in force while no node replies.
+//! A single task queries it, so that there is never more than one query under way, however many
+//! callers find their node gone; and it pauses between queries, however many redirects come in
+//! meanwhile. The last map stays in force while no node replies.
 
 mod keeper;
 mod majority;

@@ -1,11 +1,12 @@
 //! A check whose buckets are in several slots of a Cluster, where no script can touch all of them.
 //!
-//! It is decided one slot after the other: each charges its limits if they all allow it. After the
-//! first denial the other slots charge nothing, and are asked so that the answer names every limit that denies, and
-//! what was charged before is refunded. Between the two, others find less than there is, never
+//! One slot decides after the other: each charges its limits if they all allow the check. After the first
+//! denial the other slots charge nothing; the caller calls them so that the answer names every limit that
+//! denies, and refunds what was charged before. Between the two, other checks find less than there is, never
 //! more: a check that is denied in the end may have had others denied, but lets none pass.
 //!
-//! Leases are granted by the slot that decides last, and by the others once all have allowed: a denied check is granted nothing.
+//! The slot that decides last grants leases, and the others do once all have allowed: a denied check is
+//! granted nothing.
 //!
 //! This is the plan only: what to call next, by the replies so far. The caller does the I/O.
 

@@ -170,8 +170,8 @@ async fn a_valkey_that_lives_on_after_a_failover_is_left() -> Result<()> {
     leaves_a_deposed_primary(Engine::Valkey).await
 }
 
-/// Checks, edits and hints follow the new primary, though nobody ever tells the old one, which takes
-/// whatever is written to it.
+/// Checks, edits and hints follow the new primary, though the old one is not demoted and accepts
+/// every write.
 async fn leaves_a_deposed_primary(engine: Engine) -> Result<()> {
     let primary = Server::start(engine).await?;
     let port = primary.port().to_string();

@@ -118,7 +118,7 @@ impl Server {
     }
 }
 
-/// Looks until `probe` finds something, and tells how long that took.
+/// Looks until `probe` finds something, and returns how long that took.
 pub async fn until<T>(
     what: &str,
     limit: Duration,

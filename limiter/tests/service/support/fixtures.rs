@@ -25,7 +25,7 @@ pub async fn publish(store: &Arc<dyn Store>, limits: &str) -> Result<u64> {
     write(store, Change::Limits(&policy(limits))).await
 }
 
-/// Makes an edit of `shop`; tells the revision's number.
+/// Makes an edit of `shop`; returns the revision's number.
 pub async fn write(store: &Arc<dyn Store>, change: Change<'_>) -> Result<u64> {
     let domain = name("shop");
     let base = store.read(&domain, Overrides::All).await?;

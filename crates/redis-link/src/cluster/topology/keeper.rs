@@ -23,7 +23,7 @@ use crate::{
     task::jittered,
 };
 
-/// Pause between two questions: what a failover may be noticed late by.
+/// Pause between two queries: what a failover may be noticed late by.
 const PACE: Duration = Duration::from_millis(100);
 /// Pause after a query without a reply, and what it grows to.
 const BACKOFF_MIN: Duration = Duration::from_millis(20);
@@ -45,9 +45,9 @@ pub(super) struct Shared {
 #[derive(Default)]
 pub(super) struct Known {
     pub(super) map: Option<Arc<Map>>,
-    /// Why the last question was not answered.
+    /// Why the last query was not answered.
     pub(super) error: Option<Error>,
-    /// Questions begun and ended.
+    /// Queries begun and ended.
     pub(super) begun: u64,
     pub(super) ended: u64,
 }
@@ -156,12 +156,12 @@ impl Shared {
     }
 
     async fn slots(&self, ((host, _), node): &(Place, Arc<Node>)) -> Result<Vec<Range>, Error> {
-        let mut question = redis::cmd("CLUSTER");
-        question.arg("SLOTS");
-        let question = Request::from(question);
+        let mut query = redis::cmd("CLUSTER");
+        query.arg("SLOTS");
+        let query = Request::from(query);
         // Time to connect, and for the answer.
         let deadline = Deadline::within(2 * self.settings.connect_timeout);
-        let mut answers = node.run(Lane::Control, &[&question], deadline).await;
+        let mut answers = node.run(Lane::Control, &[&query], deadline).await;
         match answers.pop() {
             Some(Ok(answer)) => map::ranges(answer, host),
             Some(Err(Error::Refused(refusal))) if refusal.code == "ERR" => {

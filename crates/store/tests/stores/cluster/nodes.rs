@@ -18,7 +18,7 @@ pub struct Cluster {
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Starts a server that is a node, and tells its bus.
+/// Starts a server that is a node; returns the port of its bus, too.
 async fn start_node(engine: Engine) -> Result<(Server, u16)> {
     let bus = free_port()?;
     let arguments = cluster_arguments(bus);
