@@ -54,4 +54,5 @@ mod several_limits;
 mod spellings;
 mod stores;
 mod telemetry;
+mod unsaid_costs;
 mod untrusted_answers;

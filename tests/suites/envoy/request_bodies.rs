@@ -63,7 +63,7 @@ fn post(headers: &[&str], body: &[u8]) -> Vec<u8> {
     [head.as_bytes(), body].concat()
 }
 
-fn whole(headers: &[&str], body: &[u8]) -> Vec<u8> {
+pub fn whole(headers: &[&str], body: &[u8]) -> Vec<u8> {
     let length = format!("content-length: {}", body.len());
     post(&[headers, &[&length]].concat(), body)
 }
@@ -81,7 +81,7 @@ async fn sent(stage: &Stage, request: &[u8]) -> RawReply {
     reply.unwrap()
 }
 
-async fn connect(stage: &Stage) -> TcpStream {
+pub async fn connect(stage: &Stage) -> TcpStream {
     let at = (Ipv4Addr::LOCALHOST, stage.envoy().port());
     TcpStream::connect(at).await.unwrap()
 }

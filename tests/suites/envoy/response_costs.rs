@@ -9,8 +9,8 @@ use harness::{Client, EnvoyConfig, free_port, until};
 use serde_json::{Value, json};
 
 use crate::stage::{PATIENCE, Stage, limits};
-pub use peers::{Act, Limiter, Service, chunked, plain};
-use peers::{read_until, sent};
+use peers::sent;
+pub use peers::{Act, Limiter, Service, chunked, plain, read_until};
 
 const TOKENS: &str = "{name: tokens, match: {path: \"/llm/**\"}, rate: 1000000/1h, on_failure: deny, \
      cost: {from: [{response_json: /usage/total_tokens}, \
@@ -81,7 +81,7 @@ const ANTHROPIC: &str = "event: message_start\ndata: {\"message\":{\"usage\":{\"
      event: message_delta\ndata: {\"usage\":{\"output_tokens\":15}}\n\n\
      event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n";
 pub const JSON: &str = "content-type: application/json";
-const EVENTS: &str = "content-type: text/event-stream";
+pub const EVENTS: &str = "content-type: text/event-stream";
 
 /// Forty megabytes of JSON with the number at the end.
 fn large() -> Vec<u8> {

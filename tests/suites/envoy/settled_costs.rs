@@ -1,8 +1,12 @@
 //! Costs that responses say, from Envoy to the store: failed logins and tokens.
 
-use serde_json::json;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt;
 
 use crate::{
+    request_bodies::{connect, whole},
     response_costs::{Act, JSON, Service, plain, serve_from, wait_for},
     stage::{Plan, Stage, at_once, limits},
 };
@@ -29,8 +33,17 @@ fn answers(tokens: u64) -> Vec<Act> {
 }
 
 fn remaining(stage: &Stage, limit: &str, user: &str) -> u64 {
-    let shown = stage.inspect(limit, &[&format!("user={user}")]);
+    left(stage, limit, &[&format!("user={user}")])
+}
+
+fn left(stage: &Stage, limit: &str, bucket: &[&str]) -> u64 {
+    let shown = stage.inspect(limit, bucket);
     shown["remaining"].as_u64().unwrap()
+}
+
+/// How much a bucket of this quota has counted.
+pub fn used(stage: &Stage, limit: &str, bucket: &[&str], quota: u64) -> u64 {
+    quota - left(stage, limit, bucket)
 }
 
 #[tokio::test]
@@ -95,4 +108,42 @@ async fn tokens_are_charged_by_what_responses_say() {
         );
     }
     assert_eq!(statuses, [200, 200, 200, 429, 200]);
+}
+
+/// Ten requests may each reserve a tenth, however much their bodies ask for.
+#[tokio::test]
+async fn a_reserve_that_a_body_asks_for_is_capped() {
+    const CAPPED: &str = "{name: capped, match: {path: \"/llm/**\"}, algorithm: fixed_window, rate: 100000/365d, \
+         cost: {from: {response_json: /usage/total_tokens}, \
+         reserve: {from: {request_json: /max_tokens}, default: 1, cap: 10%}}}";
+    let service = Service::start(vec![("/llm/x", vec![Act::Wait(Duration::from_mins(1))])]).await;
+    let port = service.port;
+    let stage = limits(&[CAPPED])
+        .filter(|config| config["request_body"] = json!({"max": 65536}))
+        .config(move |config| {
+            let config = serve_from(config, port, false);
+            let passes_bodies = |filters: &mut Vec<Value>| {
+                filters[0]["typed_config"]["config"]["allow_on_headers_stop_iteration"] =
+                    json!(true);
+            };
+            config.http_filters(passes_bodies).unwrap()
+        })
+        .may_use(port)
+        .start()
+        .await;
+    let request = whole(&[JSON], b"{\"max_tokens\":32000}");
+    let mut waiting = Vec::new();
+    for n in 1..=10 {
+        let mut stream = connect(&stage).await;
+        stream.write_all(&request).await.unwrap();
+        waiting.push(stream);
+        wait_for("a tenth is reserved", async || {
+            let reserved = used(&stage, "capped", &[], 100_000);
+            assert!(reserved <= n * 10_000, "{n} requests reserve {reserved}");
+            (reserved == n * 10_000).then_some(())
+        })
+        .await;
+    }
+    let denied = stage.raw().send(&request).await.unwrap().unwrap();
+    assert_eq!(denied.status, 429);
 }
