@@ -3,7 +3,10 @@
 //! Most checks are decided in the first round. One whose buckets are in several slots takes a round
 //! for each, see [`CrossSlotCheck`]; all checks of a batch go through their rounds together.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use redis_link::{Deadline, Lane, Outcome, Request, is_refused, slot, value};
 use store_plan::{
@@ -13,12 +16,16 @@ use store_plan::{
         decode_refunds, encode_refunds,
     },
 };
+use tokio::time::{Instant, sleep_until};
 
 use super::{
     RedisStore,
     checks::{TimedVerdict, call, decode, stale_at_ms, undecided},
 };
 use crate::{CheckError, Refusal, StoreError, scripts::REFUND};
+
+/// Pause before a bucket is asked again that moves with what is beside it, and has moved in part.
+const AGAIN: Duration = Duration::from_millis(1);
 
 /// A part of a check on its way: the index of the check, and the part.
 type Asked<'a> = (usize, SlotCheck<'a>);
@@ -38,6 +45,10 @@ struct ClusterBatch<'a, 'p> {
     spreads: Vec<CrossSlotCheck<'a, CheckError>>,
     /// Slots on their way to another node, which decide one bucket at a time only.
     moving: BTreeSet<u16>,
+    /// Those of them where one bucket's keys stay apart: it decides without its denials.
+    apart: BTreeSet<u16>,
+    /// Whether the next round waits a moment.
+    pause: bool,
     /// The server's time where a limit was stale, in milliseconds since the epoch.
     stale_at_ms: Option<u64>,
 }
@@ -50,6 +61,7 @@ impl RedisStore {
         checks: Vec<ScriptCheck<'_>>,
     ) -> Vec<Result<TimedVerdict, CheckError>> {
         let deadline = Deadline::within(self.options.timeout);
+        let half = Instant::now() + self.options.timeout / 2;
         let mut batch = ClusterBatch {
             asked,
             spreads: checks
@@ -57,12 +69,14 @@ impl RedisStore {
                 .map(|check| CrossSlotCheck::new(check, slot))
                 .collect(),
             moving: BTreeSet::new(),
+            apart: BTreeSet::new(),
+            pause: false,
             stale_at_ms: None,
         };
         loop {
             let returned = batch.returned();
             // What was charged in vain is refunded even where that comes too late for the answer.
-            let deadline = if returned.is_empty() {
+            let until = if returned.is_empty() {
                 deadline
             } else {
                 Deadline::within(self.options.timeout)
@@ -72,33 +86,25 @@ impl RedisStore {
                 break;
             }
             let calls: Vec<Request> = jobs.iter().map(Job::call).collect();
-            let answers = self.servers.run(Lane::Data, &calls, deadline).await;
+            let answers = self.servers.run(Lane::Data, &calls, until).await;
+            let again = Instant::now() + AGAIN;
             for (job, answer) in jobs.into_iter().zip(answers) {
                 match job {
+                    Job::Check(asks)
+                        if is_refused(&answer, "TRYAGAIN")
+                            && batch.asks_again(&asks, again < half) => {}
                     Job::Check(asks) => batch.decided(asks, answer),
                     Job::TakeBack(charges) => batch.refunded(&charges, answer),
                 }
+            }
+            if std::mem::take(&mut batch.pause) {
+                sleep_until(again).await;
             }
         }
         if let Some(now_ms) = batch.stale_at_ms {
             self.clock_offset.set(now_ms);
         }
-        let unasked = || value::short().into();
-        let spreads = batch.spreads.into_iter();
-        spreads
-            .map(|spread| {
-                let (settled, charged) = (spread.has_settled(), spread.has_charged());
-                let decided = spread.decided(unasked);
-                decided.map_err(|error| match error {
-                    CheckError::Stale if settled => final_error(),
-                    CheckError::Store(error) if charged => CheckError::PartiallyCharged(error),
-                    CheckError::CorruptBucket(_) if charged => {
-                        CheckError::PartiallyCharged(StoreError::Corrupt(error.to_string()))
-                    }
-                    error => error,
-                })
-            })
-            .collect()
+        batch.verdicts()
     }
 }
 
@@ -129,6 +135,26 @@ impl Job<'_> {
 }
 
 impl<'a> ClusterBatch<'a, '_> {
+    /// What became of each check.
+    fn verdicts(self) -> Vec<Result<TimedVerdict, CheckError>> {
+        let unasked = || value::short().into();
+        let spreads = self.spreads.into_iter();
+        spreads
+            .map(|spread| {
+                let (settled, charged) = (spread.has_settled(), spread.has_charged());
+                let decided = spread.decided(unasked);
+                decided.map_err(|error| match error {
+                    CheckError::Stale if settled => final_error(),
+                    CheckError::Store(error) if charged => CheckError::PartiallyCharged(error),
+                    CheckError::CorruptBucket(_) if charged => {
+                        CheckError::PartiallyCharged(StoreError::Corrupt(error.to_string()))
+                    }
+                    error => error,
+                })
+            })
+            .collect()
+    }
+
     /// Charges of checks that failed since, by slot.
     fn returned(&mut self) -> BTreeMap<u16, Vec<Returned<'a>>> {
         let mut by_slot: BTreeMap<u16, Vec<Returned<'a>>> = BTreeMap::new();
@@ -145,7 +171,10 @@ impl<'a> ClusterBatch<'a, '_> {
     fn jobs(&self, returned: BTreeMap<u16, Vec<Returned<'a>>>) -> Vec<Job<'a>> {
         let mut by_slot: BTreeMap<u16, Vec<Asked<'a>>> = BTreeMap::new();
         for (check, spread) in self.spreads.iter().enumerate() {
-            for ask in spread.next() {
+            for mut ask in spread.next() {
+                if self.apart.contains(&ask.slot) {
+                    without_penalties(&mut ask.check);
+                }
                 by_slot.entry(ask.slot).or_default().push((check, ask));
             }
         }
@@ -171,9 +200,6 @@ impl<'a> ClusterBatch<'a, '_> {
     }
 
     fn decided(&mut self, asks: Vec<Asked<'a>>, answer: Outcome) {
-        if is_refused(&answer, "TRYAGAIN") && self.split(&asks) {
-            return;
-        }
         let batch: Vec<_> = asks.iter().map(|(_, ask)| ask.check.clone()).collect();
         match decode(answer, &batch) {
             Ok(reply) => {
@@ -212,9 +238,10 @@ impl<'a> ClusterBatch<'a, '_> {
         }
     }
 
-    /// A slot that is being migrated has only some of a call's buckets and did nothing: from now on its
-    /// buckets are called one by one. False if they were already.
-    fn split(&mut self, asks: &[Asked<'a>]) -> bool {
+    /// A slot that is being migrated has only some of a call's keys, and did nothing. From now on its
+    /// buckets are called one by one; where that is so already, it is called again in a moment, and at
+    /// last (not `early`) without the keys of denials. False if nothing is left to try.
+    fn asks_again(&mut self, asks: &[Asked<'a>], early: bool) -> bool {
         let [(_, first), ..] = asks else {
             return false;
         };
@@ -225,7 +252,11 @@ impl<'a> ClusterBatch<'a, '_> {
                 spread.split(ask.part);
             }
         }
-        buckets > 1
+        if buckets > 1 {
+            return true;
+        }
+        self.pause |= early;
+        early || self.apart.insert(first.slot)
     }
 
     fn refunded(&mut self, charges: &[Returned<'a>], answer: Outcome) {
@@ -244,6 +275,14 @@ impl<'a> ClusterBatch<'a, '_> {
             // Whether it ran is not known, so it is not sent again: at worst less is left.
             Err(error) => tracing::debug!(%error, "charges were not refunded"),
         }
+    }
+}
+
+/// A bucket that was never denied has no denials to move with it, and no node decides it with them until
+/// the whole slot has moved.
+fn without_penalties(check: &mut ScriptCheck<'_>) {
+    for limit in &mut check.limits {
+        limit.penalty = None;
     }
 }
 

@@ -4,6 +4,7 @@
 mod client;
 mod faults;
 mod hangs;
+mod moving_pairs;
 mod nodes;
 mod rights;
 

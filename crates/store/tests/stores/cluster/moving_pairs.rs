@@ -1,0 +1,213 @@
+//! A slot that moves key by key while checks go on whose buckets have a key beside them: reservations,
+//! denials. While only one of two keys has moved, no node runs the call.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::{Context, Result};
+use harness::Engine;
+use policy::{Compiled, SlotId};
+use protocol::{Check, CostSettlement};
+use store::{Store, slot};
+use tokio::{task::JoinSet, time::sleep};
+
+use super::{
+    Cluster,
+    faults::{errors, impatient},
+};
+use crate::{
+    given::{check, name, policy, publish, request},
+    servers::until,
+};
+
+const LIMITS: &str = "  - {name: tokens, match: {kind: call}, per: [tenant], algorithm: fixed_window, rate: 10000000/365d, \
+         cost: {from: {response_json: /total}, reserve: {default: 100}}}\n  \
+     - {name: logins, match: {kind: login}, per: [tenant, user], partition: [tenant], algorithm: fixed_window, \
+         rate: 5/365d, penalty: {after: 1000000, within: 1d, for: 1m}}\n";
+const CLIENTS: u64 = 10;
+const SETTLED_AT: u64 = 30;
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What clients do until they are stopped, and how often they did it.
+struct Load {
+    store: Arc<dyn Store>,
+    policy: Compiled,
+    done: AtomicUsize,
+    ended: AtomicBool,
+}
+
+impl Load {
+    /// Each client logs in, and makes calls that reserve a hundred units and cost thirty.
+    fn run(self: &Arc<Self>) -> JoinSet<Result<()>> {
+        let mut clients = JoinSet::new();
+        for client in 0..CLIENTS {
+            let load = Arc::clone(self);
+            clients.spawn(async move {
+                let mut id = client << 32;
+                while !load.ended.load(Ordering::Relaxed) {
+                    id += 1;
+                    check(&load.store, &load.policy, &login(client)).await?;
+                    load.call(id).await?;
+                    load.done.fetch_add(1, Ordering::Relaxed);
+                }
+                Ok(())
+            });
+        }
+        clients
+    }
+
+    async fn call(&self, id: u64) -> Result<()> {
+        let reserving = Check {
+            reserve: true,
+            slot: Some(SlotId {
+                stamp: 1,
+                secret: id,
+            }),
+            ..request(&[("kind", "call"), ("tenant", "t")])
+        };
+        let answer = check(&self.store, &self.policy, &reserving).await?;
+        let settled = CostSettlement {
+            limit: name("tokens"),
+            reservation: answer.limits[0].reservation.context("a reservation")?,
+            units: SETTLED_AT,
+        };
+        let settling = Check {
+            cost: 0,
+            reserve: false,
+            slot: None,
+            settle: vec![settled],
+            ..reserving
+        };
+        check(&self.store, &self.policy, &settling).await?;
+        Ok(())
+    }
+
+    async fn goes_on(&self) -> Result<()> {
+        let before = self.done.load(Ordering::Relaxed);
+        let enough = async || (self.done.load(Ordering::Relaxed) > before + 50).then_some(());
+        until("enough calls", PATIENCE, enough).await.map(drop)
+    }
+}
+
+fn login(client: u64) -> Check {
+    let user = format!("user{client}");
+    request(&[("kind", "login"), ("tenant", "t"), ("user", &user)])
+}
+
+/// A slot begins to move to the next node; both.
+async fn start_moving(cluster: &Cluster, slot: u16) -> Result<[usize; 2]> {
+    let from = cluster.owner(slot).await?;
+    let to = (from + 1) % 3;
+    let (from_id, to_id) = (cluster.id(from).await?, cluster.id(to).await?);
+    let number = slot.to_string();
+    for (node, how, other) in [(to, "IMPORTING", &from_id), (from, "MIGRATING", &to_id)] {
+        let set_slot = ["CLUSTER", "SETSLOT", &number, how, other];
+        cluster.nodes[node].command(&set_slot).await?;
+    }
+    Ok([from, to])
+}
+
+/// Moves a slot to the next node; each key waits a moment for the next, so that pairs are apart.
+async fn move_slot(cluster: &Cluster, slot: u16, load: &Load) -> Result<()> {
+    load.goes_on().await?;
+    let [from, to] = start_moving(cluster, slot).await?;
+    let (source, target) = (&cluster.nodes[from], &cluster.nodes[to]);
+    let (number, port) = (slot.to_string(), target.port().to_string());
+    let to_id = cluster.id(to).await?;
+    load.goes_on().await?;
+    let keys = ["CLUSTER", "GETKEYSINSLOT", &number, "1000"];
+    for key in source.ask::<Vec<String>>(&keys).await? {
+        let migrate = ["MIGRATE", "127.0.0.1", &port, &key, "0", "5000"];
+        source.command(&migrate).await?;
+        sleep(Duration::from_millis(20)).await;
+    }
+    for node in [target, source, &cluster.nodes[(from + 2) % 3]] {
+        let set_slot = ["CLUSTER", "SETSLOT", &number, "NODE", &to_id];
+        node.command(&set_slot).await?;
+    }
+    load.goes_on().await?;
+    let apart = errors(source, "TRYAGAIN").await? + errors(target, "TRYAGAIN").await?;
+    assert!(apart > 0, "pairs were apart");
+    assert_eq!(cluster.owner(slot).await?, to, "it has moved");
+    Ok(())
+}
+
+async fn pairs_of_keys_move_and_every_check_counts_once(engine: Engine) -> Result<()> {
+    let cluster = Cluster::start(engine).await?;
+    let store = cluster.store()?;
+    let policy = publish(&store, &policy(LIMITS)).await?;
+    let load = Arc::new(Load {
+        store,
+        policy,
+        done: AtomicUsize::new(0),
+        ended: AtomicBool::new(false),
+    });
+    // Each client is denied once, so that the keys beside all buckets exist.
+    for client in 0..CLIENTS {
+        for _ in 0..6 {
+            check(&load.store, &load.policy, &login(client)).await?;
+        }
+    }
+    let mut clients = load.run();
+    move_slot(&cluster, slot(b"rl:b:shop:tokens:{t}"), &load).await?;
+    load.ended.store(true, Ordering::Relaxed);
+    while let Some(client) = clients.join_next().await {
+        client??;
+    }
+    let done = load.done.load(Ordering::Relaxed) as u64;
+    let tenant = [Some(b"t".to_vec())];
+    let limit = name("tokens");
+    let tokens = load.store.inspect(&load.policy, &limit, &tenant, 1).await?;
+    assert_eq!(tokens.reserved, 0);
+    assert_eq!(tokens.answer.remaining, 10_000_000 - SETTLED_AT * done);
+    let mut denials = 0;
+    for client in 0..CLIENTS {
+        let peek = Check {
+            peek: true,
+            ..login(client)
+        };
+        let seen = check(&load.store, &load.policy, &peek).await?;
+        assert!(!seen.allowed);
+        denials += seen.limits[0].penalty.denials;
+    }
+    assert_eq!(denials, CLIENTS + done);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
+async fn on_redis_pairs_of_keys_move_and_every_check_counts_once() -> Result<()> {
+    pairs_of_keys_move_and_every_check_counts_once(Engine::Redis).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
+async fn on_valkey_pairs_of_keys_move_and_every_check_counts_once() -> Result<()> {
+    pairs_of_keys_move_and_every_check_counts_once(Engine::Valkey).await
+}
+
+/// A bucket without denials has one key, and the call names two, of which no node has the second.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a server"]
+async fn buckets_without_denials_decide_while_their_slot_moves() -> Result<()> {
+    let cluster = Cluster::start(Engine::Redis).await?;
+    let store = cluster.store_with(impatient())?;
+    let policy = publish(&store, &policy(LIMITS)).await?;
+    let [old, new] = [1, 2].map(login);
+    assert!(check(&store, &policy, &old).await?.allowed);
+    start_moving(&cluster, slot(b"rl:b:shop:logins:{t}")).await?;
+    for ask in [&old, &new] {
+        let admitted = 5 - u64::from(ask == &old);
+        for left in (0..admitted).rev() {
+            let answer = check(&store, &policy, ask).await?;
+            assert_eq!(answer.limits[0].remaining, left);
+        }
+        assert!(!check(&store, &policy, ask).await?.allowed);
+    }
+    Ok(())
+}
