@@ -11,7 +11,7 @@
     reason = "the names are the ABI, and the SDK's exports have no safe ones"
 )]
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::cell::Cell;
 
 /// The SDK's `Action::Pause`.
 const PAUSE: u32 = 1;
@@ -20,8 +20,10 @@ const STOP_ALL_AND_WATERMARK: u32 = 4;
 /// Of a body: it does not go on, and the client is slowed down where the buffer is full.
 const STOP_AND_WATERMARK: u32 = 2;
 
-/// Whether the request whose callback is running waits for its body. The module has one thread.
-static FOR_BODY: AtomicBool = AtomicBool::new(false);
+thread_local! {
+    /// Whether the request whose callback is running waits for its body.
+    static FOR_BODY: Cell<bool> = const { Cell::new(false) };
+}
 
 unsafe extern "C" {
     fn proxy_on_request_headers(context_id: u32, count: usize, end: bool) -> u32;
@@ -30,14 +32,14 @@ unsafe extern "C" {
 
 /// The request whose callback is running is paused for its body to come.
 pub fn for_body() {
-    FOR_BODY.store(true, Ordering::Relaxed);
+    FOR_BODY.set(true);
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn rl_proxy_on_request_headers(context_id: u32, count: usize, end: bool) -> u32 {
     // SAFETY: it is the SDK's, with the arguments that Envoy gave for it.
     let action = unsafe { proxy_on_request_headers(context_id, count, end) };
-    if action == PAUSE && !FOR_BODY.swap(false, Ordering::Relaxed) {
+    if action == PAUSE && !FOR_BODY.replace(false) {
         return STOP_ALL_AND_WATERMARK;
     }
     action

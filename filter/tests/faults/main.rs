@@ -14,6 +14,7 @@
 )]
 
 mod host;
+mod pauses;
 
 use filter as _;
 use host::status::{
@@ -32,7 +33,7 @@ unsafe extern "C" {
     fn proxy_on_configure(root: u32, size: usize) -> bool;
     fn proxy_on_tick(root: u32);
     fn proxy_on_queue_ready(root: u32, queue: u32);
-    fn proxy_on_request_headers(stream: u32, headers: usize, end: bool) -> u32;
+    fn rl_proxy_on_request_headers(stream: u32, headers: usize, end: bool) -> u32;
     fn proxy_on_response_headers(stream: u32, headers: usize, end: bool) -> u32;
     fn proxy_on_response_body(stream: u32, size: usize, end: bool) -> u32;
     fn proxy_on_response_trailers(stream: u32, trailers: usize) -> u32;
@@ -47,10 +48,13 @@ const CONFIGURATION: &str = r#"{
         {"key": "user", "header": "x-user-id"},
         {"key": "claim", "property": ["metadata", "claim"]}
     ],
+    "request_body": {"max": 100},
     "limits": [
         {"name": "checked", "match": {"path": "/checked"}, "per": ["user"], "rate": "9/1h"},
         {"name": "metered", "match": {"path": "/checked"}, "per": ["user"], "rate": "9/1h", "cost": {"reserve": 1,
          "from": [{"response_json": "/n"}, {"response_trailer": "t"}, {"metadata": ["a", "b"]}]}},
+        {"name": "reserving", "match": {"path": "/reserving"}, "rate": "9/1h", "cost": {"from": {"response_json": "/n"},
+         "reserve": {"from": {"request_json": "/m"}, "default": 1}}},
         {"name": "strict", "match": {"path": "/strict"}, "rate": "9/1h", "on_failure": "deny"},
         {"name": "local", "match": {"path": "/local"}, "rate": "1/1h", "scope": "proxy"},
         {"name": "claims", "match": {"path": "/claim"}, "per": ["claim"], "rate": "1/1h",
@@ -133,17 +137,8 @@ enum From {
 fn run(fault: Option<(&'static str, u32)>, from: From) -> Option<Vec<Outcome>> {
     // The state of the SDK and of the host is the thread's.
     let run = std::thread::spawn(move || {
-        host::with(|host| {
-            host.configuration = CONFIGURATION.into();
-            host.now_ns = 1_000_000_000;
-            host.fault = fault.filter(|_| matches!(from, From::Start));
-        });
-        callback(0, || unsafe { _initialize() });
-        callback(0, || unsafe { proxy_on_context_create(ROOT, 0) });
-        let configured = callback(ROOT, || unsafe {
-            proxy_on_configure(ROOT, CONFIGURATION.len())
-        });
-        if !configured {
+        host::with(|host| host.fault = fault.filter(|_| matches!(from, From::Start)));
+        if !start() {
             return None;
         }
         host::with(|host| host.fault = fault);
@@ -155,6 +150,19 @@ fn run(fault: Option<(&'static str, u32)>, from: From) -> Option<Vec<Outcome>> {
         Some(outcomes)
     });
     run.join().unwrap()
+}
+
+/// Loads the filter; whether it takes its configuration.
+fn start() -> bool {
+    host::with(|host| {
+        host.configuration = CONFIGURATION.into();
+        host.now_ns = 1_000_000_000;
+    });
+    callback(0, || unsafe { _initialize() });
+    callback(0, || unsafe { proxy_on_context_create(ROOT, 0) });
+    callback(ROOT, || unsafe {
+        proxy_on_configure(ROOT, CONFIGURATION.len())
+    })
 }
 
 /// Enters the filter, as Envoy does.
@@ -187,22 +195,28 @@ fn end_turn() {
     }
 }
 
-/// A request from its beginning to its end.
-fn request(stream: u32, path: &str, user: &str) -> Outcome {
+/// A request begins; what Envoy is to do with it. `end`: it has no body.
+fn begin(stream: u32, path: &str, user: &str, end: bool) -> u32 {
     let headers = [
         (":method", "GET"),
         (":path", path),
         (":authority", "shop.example"),
         ("x-user-id", user),
+        ("content-type", "application/json"),
         ("x-ratelimit-degraded", "a client's own"),
     ];
     let headers = headers.map(|(name, value)| (name.to_owned(), value.into()));
     let count = headers.len();
     host::with(|host| host.requests.insert(stream, headers.into()));
     callback(stream, || unsafe { proxy_on_context_create(stream, ROOT) });
-    let paused = callback(stream, || unsafe {
-        proxy_on_request_headers(stream, count, true) == 1
-    });
+    callback(stream, || unsafe {
+        rl_proxy_on_request_headers(stream, count, end)
+    })
+}
+
+/// A request from its beginning to its end.
+fn request(stream: u32, path: &str, user: &str) -> Outcome {
+    let paused = begin(stream, path, user, true) != 0;
     let mut outcome = if paused {
         outcome_of(stream)
     } else {
