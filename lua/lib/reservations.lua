@@ -58,44 +58,43 @@ local function read_reservations(l, key)
   end
 end
 
--- Takes units off the count of the time `at`, as far as it has them; whether that was any.
+-- Takes units off the count of the time `at`, as far as it has them; how many.
 local function uncount(w, units, at)
   local function less(count, out)
     return math.max(count - units, math.min(count, out or 0))
   end
-  local before
   if w.kind <= 5 or w.kind == 11 then
-    before = w.used
+    local before = w.used
     w.used = at >= w.at and less(w.used, w.out) or w.used
-    return w.used < before
+    return before - w.used
   elseif w.kind == 9 then
-    before = w.current + w.previous
+    local before = w.current + w.previous
     if at >= w.at then
       w.current = less(w.current, w.out)
     elseif at + w.x >= w.at then
       w.previous = less(w.previous, w.out_before)
     end
-    return w.current + w.previous < before
+    return before - w.current - w.previous
   elseif w.kind == 7 or w.kind == 8 then
     if not w.live then
       w.algorithm.list(w)
     end
-    before = w.used
+    local before = w.used
     for _, count in ipairs(w.live) do
       if count[1] == math.floor(at / w.width) then
         local left = less(count[2], w.algorithm.out_of(w, count[1]))
         w.used, count[2] = w.used - count[2] + left, left
       end
     end
-    return w.used < before
+    return before - w.used
   end
-  return false
+  return 0
 end
 
 -- Takes what is left of a reservation off what is used, as far as it still counts; how many units that was.
 local function give_back(l, number, units, at)
   if l.kind > 3 then
-    return at <= now and uncount(l, units, at) and units or 0
+    return at <= now and uncount(l, units, at) or 0
   end
   local leasts, known = l.costs.leasts, nil
   for i = 1, #leasts do

@@ -231,9 +231,11 @@ impl Quota for CalendarWindow {
         granted::lower(&mut usage.used, usage.granted.current, units);
     }
 
-    fn refund(&self, usage: &mut CalendarWindowUsage, charged_at_ms: u64, units: u64) -> bool {
-        let out = usage.granted.current;
-        charged_at_ms >= usage.open.start_ms && granted::lower(&mut usage.used, out, units) > 0
+    fn uncount(&self, usage: &mut CalendarWindowUsage, charged_at_ms: u64, units: u64) -> u64 {
+        if charged_at_ms < usage.open.start_ms {
+            return 0;
+        }
+        granted::lower(&mut usage.used, usage.granted.current, units)
     }
 
     fn wait_ms(&self, usage: &CalendarWindowUsage, _cost: u64) -> u64 {

@@ -158,9 +158,11 @@ impl Quota for FixedWindow {
         granted::lower(&mut usage.used, usage.granted.current, units);
     }
 
-    fn refund(&self, usage: &mut FixedWindowUsage, charged_at_ms: u64, units: u64) -> bool {
-        let out = usage.granted.current;
-        charged_at_ms >= usage.start_ms && granted::lower(&mut usage.used, out, units) > 0
+    fn uncount(&self, usage: &mut FixedWindowUsage, charged_at_ms: u64, units: u64) -> u64 {
+        if charged_at_ms < usage.start_ms {
+            return 0;
+        }
+        granted::lower(&mut usage.used, usage.granted.current, units)
     }
 
     fn wait_ms(&self, usage: &FixedWindowUsage, _cost: u64) -> u64 {

@@ -70,17 +70,19 @@ pub(crate) trait Quota {
     fn credit(&self, usage: &mut Self::Usage<'_>, units: u64);
     /// Undoes a charge made at `charged_at_ms`, as far as time has not undone it; says whether
     /// there was anything to undo.
-    fn refund(&self, usage: &mut Self::Usage<'_>, charged_at_ms: u64, units: u64) -> bool;
-    /// Of a bucket, what it owes; windows have counts, which [`Quota::refund`] lowers.
+    fn refund(&self, usage: &mut Self::Usage<'_>, charged_at_ms: u64, units: u64) -> bool {
+        self.uncount(usage, charged_at_ms, units) > 0
+    }
+    /// Of a bucket, what it owes; windows have counts, which [`Quota::uncount`] lowers.
     fn debt(&self, _usage: &Self::Usage<'_>) -> Option<Debt> {
         None
     }
     /// Of a bucket, removes parts that it owes.
     fn forgive(&self, _usage: &mut Self::Usage<'_>, _parts: u64) {}
-    /// Takes units off the count of that time, as far as it has them and they may not be used
-    /// elsewhere; says whether it had any.
-    fn uncount(&self, usage: &mut Self::Usage<'_>, at_ms: u64, units: u64) -> bool {
-        self.refund(usage, at_ms, units)
+    /// Of a window, takes units off the count of that time, as far as it has them and they may not be
+    /// used elsewhere; how many.
+    fn uncount(&self, _usage: &mut Self::Usage<'_>, _at_ms: u64, _units: u64) -> u64 {
+        0
     }
     /// From the caller's instant until a cost that does not fit would.
     fn wait_ms(&self, usage: &Self::Usage<'_>, cost: u64) -> u64;

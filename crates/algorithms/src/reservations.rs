@@ -233,8 +233,11 @@ impl Reservations {
         units: u64,
     ) -> u64 {
         let Some(debt) = quota.debt(usage) else {
-            let counts = at_ms <= now_ms && quota.uncount(usage, at_ms, units);
-            return if counts { units } else { 0 };
+            return if at_ms <= now_ms {
+                quota.uncount(usage, at_ms, units)
+            } else {
+                0
+            };
         };
         let known = self.leasts.partition_point(|least| least.number <= number);
         let known = known.checked_sub(1).and_then(|at| self.leasts.get(at));

@@ -195,15 +195,15 @@ impl Quota for SlidingWindow {
         granted::lower(&mut usage.previous, previous, units - taken);
     }
 
-    fn refund(&self, usage: &mut SlidingWindowUsage, charged_at_ms: u64, units: u64) -> bool {
+    fn uncount(&self, usage: &mut SlidingWindowUsage, charged_at_ms: u64, units: u64) -> u64 {
         let (count, out) = if charged_at_ms >= usage.start_ms {
             (&mut usage.current, usage.granted.current)
         } else if charged_at_ms + self.window.length_ms >= usage.start_ms {
             (&mut usage.previous, usage.granted.previous)
         } else {
-            return false;
+            return 0;
         };
-        granted::lower(count, out, units) > 0
+        granted::lower(count, out, units)
     }
 
     fn wait_ms(&self, usage: &SlidingWindowUsage, cost: u64) -> u64 {

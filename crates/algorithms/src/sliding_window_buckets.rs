@@ -248,18 +248,18 @@ impl Quota for SlidingWindowBuckets {
     }
 
     fn refund(&self, usage: &mut SubWindowsUsage, charged_at_ms: u64, units: u64) -> bool {
-        let taken = self.uncount(usage, charged_at_ms, units);
+        let taken = self.uncount(usage, charged_at_ms, units) > 0;
         usage.live.retain(|count| count.used > 0 || !taken);
         taken
     }
 
-    fn uncount(&self, usage: &mut SubWindowsUsage, charged_at_ms: u64, units: u64) -> bool {
+    fn uncount(&self, usage: &mut SubWindowsUsage, charged_at_ms: u64, units: u64) -> u64 {
         let index = charged_at_ms.cast_signed().div_euclid(self.width_ms());
         let charged = usage.live.iter_mut().find(|count| count.index == index);
         let Some(charged) = charged.filter(|_| usage.as_written) else {
-            return false;
+            return 0;
         };
-        granted::lower(&mut charged.used, usage.granted.out(index), units) > 0
+        granted::lower(&mut charged.used, usage.granted.out(index), units)
     }
 
     fn wait_ms(&self, usage: &SubWindowsUsage, cost: u64) -> u64 {

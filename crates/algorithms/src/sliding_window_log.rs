@@ -247,11 +247,6 @@ impl Quota for SlidingWindowLog {
         few
     }
 
-    /// Entries have no way to be lowered beside an addition.
-    fn uncount(&self, _usage: &mut LogUsage<'_>, _at_ms: u64, _units: u64) -> bool {
-        false
-    }
-
     fn wait_ms(&self, usage: &LogUsage<'_>, cost: u64) -> u64 {
         let excess = (usage.used() + cost).saturating_sub(self.window.limit);
         let enough = usage.get(usage.place_of(excess));

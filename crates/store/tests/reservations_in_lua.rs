@@ -10,7 +10,8 @@ mod support;
 
 use algorithms::check::{Mode, Options};
 use algorithms::{
-    Algorithm, CostSettlement, Kind, Parameters, RESERVATIONS_MAX, Reserved, SETTLE_WITHIN_MS,
+    Algorithm, CostSettlement, Debits, Kind, Parameters, RESERVATIONS_MAX, Reserved,
+    SETTLE_WITHIN_MS,
 };
 use store::script::{Clock, ScriptCheck, ScriptCosts, ScriptLimit};
 use support::{Engine, Leasing, LuaRedis, Reserving, RustEngine, Subject};
@@ -46,6 +47,19 @@ impl Both {
             },
             now_ms: START_MS,
         }
+    }
+
+    /// Gives units back that are not said to be those of a reservation.
+    fn credit(&mut self, units: u64) {
+        (self.subject.cost, self.subject.debit, self.subject.costs) = (0, units, None);
+        let subjects = std::slice::from_ref(&self.subject);
+        let options = Options {
+            debits: Debits::GivenBack,
+            ..Options::default()
+        };
+        let expected = self.rust.check(subjects, self.now_ms, options);
+        assert_eq!(self.lua.check(subjects, self.now_ms, options), expected);
+        self.subject.debit = 0;
     }
 
     fn check(&mut self, cost: u64, secret: Option<u64>, settle: Vec<CostSettlement>) -> Reserved {
@@ -165,4 +179,19 @@ fn a_key_of_another_type_in_the_place_of_records_is_replaced() {
     let _: i64 = both.lua.command(&["RPUSH", RECORDS, "x"]);
     let of = both.reserve(20, 1);
     assert_eq!(both.given_back(of), 20);
+}
+
+#[test]
+fn a_window_gives_back_what_it_still_counts() {
+    let of = |kind| Parameters::new(kind, 100, 60_000);
+    let sub_windows = Parameters {
+        sub_windows: Some(6),
+        ..of(Kind::SlidingWindowBuckets)
+    };
+    for parameters in [of(Kind::FixedWindow), of(Kind::SlidingWindow), sub_windows] {
+        let mut both = Both::new(&parameters);
+        let flight = both.reserve(20, 1);
+        both.credit(15);
+        assert_eq!(both.given_back(flight), 5, "{parameters:?}");
+    }
 }
