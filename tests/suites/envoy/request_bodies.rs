@@ -287,3 +287,22 @@ async fn over_http2(stage: &Stage, content_type: &str, with_trailers: bool) -> u
     driven.abort();
     status
 }
+
+/// `rlctl doctor` says that such requests wait in vain, once three of a worker did.
+#[tokio::test]
+async fn doctor_sees_that_envoy_passes_no_bodies_on() {
+    let item = TOKENS.replace("on_failure: deny, ", "");
+    let plan = limits(&[&item]).filter(|config| config["request_body"] = json!({"max": 65536}));
+    let stage = plan.workers(1).start().await;
+    let in_vain = || {
+        stage
+            .doctor()
+            .to_string()
+            .contains("allow_on_headers_stop_iteration")
+    };
+    for _ in 0..3 {
+        assert!(!in_vain());
+        assert_eq!(sent(&stage, &whole(&[JSON], BODY)).await.status, 200);
+    }
+    wait_for("doctor sees it", async || in_vain().then_some(())).await;
+}

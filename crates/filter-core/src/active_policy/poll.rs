@@ -2,7 +2,7 @@
 
 use std::{fmt::Write, rc::Rc};
 
-use policy::{Compiled, Name, REQUEST_BODY};
+use policy::{Compiled, REQUEST_BODY, REQUEST_BODY_PASSES};
 use protocol::{
     API_HEADER, API_VERSION, ApiError, ErrorCode, PROXIES_HEADER, REVISION_HEADER, parse_proxies,
 };
@@ -105,10 +105,14 @@ impl Worker {
 
     /// Adds the entries of this configuration to those that the polls of this process report.
     pub(crate) fn share_entries(&self, host: &impl Host) -> Option<String> {
-        let body = self.config.request_body_max;
-        let body: Option<Name> = body.and_then(|_| REQUEST_BODY.parse().ok());
-        let own = self.config.sources.iter().map(|(name, _)| name);
-        let own = own.chain(body.as_ref());
+        let body = self.config.request_body_max.map(|_| REQUEST_BODY);
+        let passes = self
+            .requests
+            .bodies
+            .are_missed()
+            .then_some(REQUEST_BODY_PASSES);
+        let own = self.config.sources.iter().map(|(name, _)| name.as_str());
+        let own = own.chain(body).chain(passes);
         self.policy.poller.share_entries(host, &own)
     }
 

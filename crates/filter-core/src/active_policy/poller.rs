@@ -10,8 +10,6 @@ use super::{
     supplied_entries,
 };
 
-use policy::Name;
-
 use crate::{
     host::{self, Change, Host, Version},
     random::Random,
@@ -142,7 +140,7 @@ impl PolicyPoller {
     pub(crate) fn share_entries<'n>(
         &self,
         host: &impl Host,
-        own: &(impl Iterator<Item = &'n Name> + Clone),
+        own: &(impl Iterator<Item = &'n str> + Clone),
     ) -> Option<String> {
         // Contended: the next poll tries again.
         let all = supplied_entries::share(host, &self.entries_key, own);

@@ -17,6 +17,12 @@ use crate::{
 /// How long a request waits for its body, in milliseconds.
 const PATIENCE_MS: u64 = 1_000;
 
+/// So many requests wait in vain before it is reported that Envoy passes no bodies on: slow clients
+/// may be the first.
+const MISSED: u8 = 3;
+/// In the place of their number, once any part of any body came.
+const CAME: u8 = 4;
+
 /// A body at the host, while it passes.
 pub trait Body {
     /// So many bytes of the chunk that passes; `None`: they cannot be read.
@@ -72,6 +78,8 @@ pub(crate) struct RequestBodies {
     bodies: ByStream<Box<RequestBody>>,
     /// Until when each of them waits, in the order in which they came.
     until: Vec<(u64, StreamId)>,
+    /// How many waited in vain, as far as that matters.
+    missed: u8,
 }
 
 impl RequestBodies {
@@ -80,6 +88,11 @@ impl RequestBodies {
         self.until
             .first()
             .map_or(u64::MAX, |(until_us, _)| *until_us)
+    }
+
+    /// Whether it seems that Envoy passes no bodies on.
+    pub(crate) fn are_missed(&self) -> bool {
+        self.missed == MISSED
     }
 
     /// The requests that have waited long enough.
@@ -118,6 +131,7 @@ impl Worker {
         let Some(of) = self.requests.bodies.bodies.get_mut(stream) else {
             return self.body_need(stream);
         };
+        self.requests.bodies.missed = CAME;
         let RequestBody {
             policy,
             limits,
@@ -146,6 +160,11 @@ impl Worker {
         let Some(body) = self.requests.bodies.take(stream) else {
             return;
         };
+        let bodies = &mut self.requests.bodies;
+        if bodies.missed < MISSED {
+            bodies.missed += 1;
+            self.share_entries(host);
+        }
         self.requests.streams.remove(stream);
         self.decide(host, now, stream, request, Some(&*body));
         self.send_soon(host, now);

@@ -39,6 +39,8 @@ pub struct Limiter {
     pub debited: HashMap<Bucket, u64>,
     /// Checks that were received.
     pub entries: u64,
+    /// The path of the latest poll.
+    pub polled: String,
     /// The number of proxies to report.
     pub proxies: u64,
     /// What checks reserved, and what requests cost.
@@ -61,6 +63,7 @@ impl Limiter {
             charged: HashMap::new(),
             debited: HashMap::new(),
             entries: 0,
+            polled: String::new(),
             proxies: 1,
             costs: Costs::default(),
             now_us: 0,

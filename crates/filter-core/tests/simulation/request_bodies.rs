@@ -154,3 +154,24 @@ fn so_many_bodies_are_waited_for_at_once() {
     assert_eq!(world.upload(&json()).1, BodyNeed::Waits);
     world.leave(third);
 }
+
+/// Envoy that is not told to pass bodies on passes none; a client may just be slow.
+#[test]
+fn polls_report_that_no_body_comes() {
+    let reports = |world: &mut World| {
+        world.run_for_ms(2500);
+        world.limiter.polled.contains("request_body_passes")
+    };
+    for (came, reported) in [(false, [false, false, true]), (true, [false; 3])] {
+        let mut world = world(CONFIG, LIMITS);
+        assert!(!reports(&mut world));
+        if came {
+            let (number, _) = world.upload(&json());
+            world.send_body(number, "{", false);
+        }
+        for reported in reported {
+            world.upload(&json());
+            assert_eq!(reports(&mut world), reported, "{came}");
+        }
+    }
+}

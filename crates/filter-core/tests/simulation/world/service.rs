@@ -57,6 +57,7 @@ impl World {
                 body: None,
             };
         }
+        self.limiter.polled.clone_from(&call.path);
         assert!(
             call.path.starts_with("/v1/policy?domain=shop&proxy="),
             "{}",
