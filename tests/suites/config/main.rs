@@ -2,3 +2,4 @@
 #![expect(clippy::unwrap_used, reason = "a test fails loudly")]
 
 mod envoy_yaml;
+mod named_files;

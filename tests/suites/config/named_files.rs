@@ -1,0 +1,65 @@
+//! The sources that documents name, and the files that they link to, exist.
+
+use std::path::{Path, PathBuf};
+
+/// Where files are that are not the project's.
+const NOT_OURS: [&str; 3] = [".git", "target", "node_modules"];
+
+/// A stand-in for any name, in CONTRIBUTING.md.
+const ANY_MODULE: &str = "name/mod.rs";
+
+fn files(dir: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if !path.is_dir() {
+            found.push(path);
+        } else if !NOT_OURS.iter().any(|name| path.ends_with(name)) {
+            files(&path, found);
+        }
+    }
+}
+
+/// What lines have in backquotes.
+fn quoted(text: &str) -> impl Iterator<Item = &str> {
+    { text.lines() }.flat_map(|line| line.split('`').skip(1).step_by(2))
+}
+
+/// What links lead to, without the part of a page.
+fn links(text: &str) -> impl Iterator<Item = &str> {
+    let starts = text.split("](").skip(1);
+    starts.filter_map(|rest| rest.split([')', '#']).next())
+}
+
+#[test]
+fn documents_name_files_that_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut all = Vec::new();
+    files(&root, &mut all);
+    let documents = { all.iter() }.filter(|path| path.extension().is_some_and(|is| is == "md"));
+    let (mut checked, mut missing) = (0, Vec::new());
+    for document in documents {
+        let text = std::fs::read_to_string(document).unwrap();
+        let is_source = |name: &&str| {
+            let plain =
+                |byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-' | b'/' | b'.');
+            let named = [".rs", ".lua"].iter().any(|end| name.ends_with(end));
+            named && name.bytes().all(plain) && *name != ANY_MODULE
+        };
+        for source in quoted(&text).filter(is_source) {
+            checked += 1;
+            if !all.iter().any(|path| path.ends_with(source)) {
+                missing.push(format!("{}: {source}", document.display()));
+            }
+        }
+        let folder = document.parent().unwrap();
+        let ours = |link: &&str| !link.contains(':') && !link.contains(' ') && !link.is_empty();
+        for link in links(&text).filter(ours) {
+            checked += 1;
+            if !folder.join(link).exists() {
+                missing.push(format!("{}: {link}", document.display()));
+            }
+        }
+    }
+    assert!(checked > 300, "{checked} names and links were found");
+    assert_eq!(missing, Vec::<String>::new());
+}
