@@ -7,6 +7,7 @@ mod hangs;
 mod moving_pairs;
 mod nodes;
 mod rights;
+mod slot_move;
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -80,46 +80,24 @@ pub async fn errors(node: &Server, code: &str) -> Result<u64> {
     Ok(count.unwrap_or("0").trim().parse()?)
 }
 
-/// Moves a slot to the next node as operators do, with a few checks between the steps.
-async fn move_slot(cluster: &Cluster, slot: u16, from: usize, load: &Load) -> Result<()> {
-    let (number, to) = (slot.to_string(), (from + 1) % 3);
-    let (from_id, to_id) = (cluster.id(from).await?, cluster.id(to).await?);
-    let (source, target) = (&cluster.nodes[from], &cluster.nodes[to]);
-    let set_slot = |how: &'static str, id: &str| {
-        ["CLUSTER", "SETSLOT", &number, how, id].map(ToOwned::to_owned)
-    };
-    let run = async |node: &Server, command: [String; 5]| {
-        let command: Vec<&str> = command.iter().map(String::as_str).collect();
-        node.command(&command).await
-    };
+/// Moves a slot to the next node, with a few checks between the steps.
+async fn move_slot(cluster: &Cluster, slot: u16, load: &Load) -> Result<()> {
     load.goes_on().await?;
-    run(target, set_slot("IMPORTING", &from_id)).await?;
-    run(source, set_slot("MIGRATING", &to_id)).await?;
+    let moving = cluster.start_moving(slot).await?;
     load.goes_on().await?;
-    let port = target.port().to_string();
-    let keys = async || -> Result<Vec<String>> {
-        source
-            .ask(&["CLUSTER", "GETKEYSINSLOT", &number, "100"])
-            .await
-    };
     // One bucket first, so that the slot is in two places for a while.
     for most in [1, 1000] {
         let mut moved = 0;
         while moved < most {
-            let Some(key) = keys().await?.into_iter().next() else {
+            let Some(key) = moving.keys().await?.into_iter().next() else {
                 break;
             };
-            source
-                .command(&["MIGRATE", "127.0.0.1", &port, &key, "0", "5000"])
-                .await?;
+            moving.migrate(&key).await?;
             moved += 1;
         }
         load.goes_on().await?;
     }
-    for node in [target, source, &cluster.nodes[(from + 2) % 3]] {
-        run(node, set_slot("NODE", &to_id)).await?;
-    }
-    Ok(())
+    moving.finish().await
 }
 
 /// What passes while a slot moves, and what is left of its first limit.
@@ -139,7 +117,7 @@ async fn admitted_while_a_slot_moves(engine: Engine, limits: &str) -> Result<(us
         ended: AtomicBool::new(false),
     });
     let mut clients = load.run();
-    move_slot(&cluster, slot, from, &load).await?;
+    move_slot(&cluster, slot, &load).await?;
     load.goes_on().await?;
     load.ended.store(true, Ordering::Relaxed);
     let mut admitted = 0;

@@ -99,41 +99,22 @@ fn login(client: u64) -> Check {
     request(&[("kind", "login"), ("tenant", "t"), ("user", &user)])
 }
 
-/// A slot begins to move to the next node; both.
-async fn start_moving(cluster: &Cluster, slot: u16) -> Result<[usize; 2]> {
-    let from = cluster.owner(slot).await?;
-    let to = (from + 1) % 3;
-    let (from_id, to_id) = (cluster.id(from).await?, cluster.id(to).await?);
-    let number = slot.to_string();
-    for (node, how, other) in [(to, "IMPORTING", &from_id), (from, "MIGRATING", &to_id)] {
-        let set_slot = ["CLUSTER", "SETSLOT", &number, how, other];
-        cluster.nodes[node].command(&set_slot).await?;
-    }
-    Ok([from, to])
-}
-
 /// Moves a slot to the next node; each key waits a moment for the next, so that pairs are apart.
 async fn move_slot(cluster: &Cluster, slot: u16, load: &Load) -> Result<()> {
     load.goes_on().await?;
-    let [from, to] = start_moving(cluster, slot).await?;
-    let (source, target) = (&cluster.nodes[from], &cluster.nodes[to]);
-    let (number, port) = (slot.to_string(), target.port().to_string());
-    let to_id = cluster.id(to).await?;
+    let moving = cluster.start_moving(slot).await?;
     load.goes_on().await?;
-    let keys = ["CLUSTER", "GETKEYSINSLOT", &number, "1000"];
-    for key in source.ask::<Vec<String>>(&keys).await? {
-        let migrate = ["MIGRATE", "127.0.0.1", &port, &key, "0", "5000"];
-        source.command(&migrate).await?;
+    for key in moving.keys().await? {
+        moving.migrate(&key).await?;
         sleep(Duration::from_millis(20)).await;
     }
-    for node in [target, source, &cluster.nodes[(from + 2) % 3]] {
-        let set_slot = ["CLUSTER", "SETSLOT", &number, "NODE", &to_id];
-        node.command(&set_slot).await?;
-    }
+    moving.finish().await?;
     load.goes_on().await?;
+    let (source, target) = (moving.source, moving.target);
     let apart = errors(source, "TRYAGAIN").await? + errors(target, "TRYAGAIN").await?;
     assert!(apart > 0, "pairs were apart");
-    assert_eq!(cluster.owner(slot).await?, to, "it has moved");
+    let owner = cluster.owner(slot).await?;
+    assert_eq!(cluster.nodes[owner].port(), target.port(), "it has moved");
     Ok(())
 }
 
@@ -200,7 +181,7 @@ async fn buckets_without_denials_decide_while_their_slot_moves() -> Result<()> {
     let policy = publish(&store, &policy(LIMITS)).await?;
     let [old, new] = [1, 2].map(login);
     assert!(check(&store, &policy, &old).await?.allowed);
-    start_moving(&cluster, slot(b"rl:b:shop:logins:{t}")).await?;
+    cluster.start_moving(slot(b"rl:b:shop:logins:{t}")).await?;
     for ask in [&old, &new] {
         let admitted = 5 - u64::from(ask == &old);
         for left in (0..admitted).rev() {

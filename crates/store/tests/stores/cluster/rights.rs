@@ -34,12 +34,8 @@ async fn a_user_with_few_rights_is_enough_even_while_a_slot_moves() -> Result<()
         for node in 0..3 {
             users.push(user_on(&cluster, node).await?);
         }
-        let number = slot(format!("rl:b:shop:per-user:{}", users[1]).as_bytes()).to_string();
-        let (from, to) = (cluster.id(1).await?, cluster.id(2).await?);
-        let importing = ["CLUSTER", "SETSLOT", &number, "IMPORTING", &from];
-        cluster.nodes[2].command(&importing).await?;
-        let migrating = ["CLUSTER", "SETSLOT", &number, "MIGRATING", &to];
-        cluster.nodes[1].command(&migrating).await?;
+        let of_second = slot(format!("rl:b:shop:per-user:{}", users[1]).as_bytes());
+        cluster.start_moving(of_second).await?;
         for user in &users {
             assert!(
                 check(&store, &policy, &request(&[("user", user)]))
