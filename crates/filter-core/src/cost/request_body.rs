@@ -20,8 +20,6 @@ const PATIENCE_MS: u64 = 1_000;
 /// So many requests wait in vain before it is reported that Envoy passes no bodies on: slow clients
 /// may be the first.
 const MISSED: u8 = 3;
-/// In the place of their number, once any part of any body came.
-const CAME: u8 = 4;
 
 /// A body at the host, while it passes.
 pub trait Body {
@@ -78,8 +76,10 @@ pub(crate) struct RequestBodies {
     bodies: ByStream<Box<RequestBody>>,
     /// Until when each of them waits, in the order in which they came.
     until: Vec<(u64, StreamId)>,
-    /// How many waited in vain, as far as that matters.
+    /// How many waited in vain, up to [`MISSED`].
     missed: u8,
+    /// Whether any part of any body came.
+    came: bool,
 }
 
 impl RequestBodies {
@@ -92,7 +92,7 @@ impl RequestBodies {
 
     /// Whether it seems that Envoy passes no bodies on.
     pub(crate) fn are_missed(&self) -> bool {
-        self.missed == MISSED
+        self.missed == MISSED && !self.came
     }
 
     /// The requests that have waited long enough.
@@ -131,7 +131,7 @@ impl Worker {
         let Some(of) = self.requests.bodies.bodies.get_mut(stream) else {
             return self.body_need(stream);
         };
-        self.requests.bodies.missed = CAME;
+        self.requests.bodies.came = true;
         let RequestBody {
             policy,
             limits,
@@ -163,7 +163,9 @@ impl Worker {
         let bodies = &mut self.requests.bodies;
         if bodies.missed < MISSED {
             bodies.missed += 1;
-            self.share_entries(host);
+            if bodies.are_missed() {
+                self.share_entries(host);
+            }
         }
         self.requests.streams.remove(stream);
         self.decide(host, now, stream, request, Some(&*body));

@@ -71,12 +71,7 @@ impl Worker {
         lease_query: LeaseQuery,
     ) {
         let policy = &descriptor.policy;
-        let values = descriptor.entries.values();
-        let matches = policy
-            .compiled
-            .matching_values(&values, now.wall_ms)
-            .unwrap_or_default();
-        let mut limit_checks = self.limit_checks(&matches, policy, now);
+        let mut limit_checks = self.limit_checks_of(&descriptor.entries, policy, now);
         if let Some(limit_check) = limit_checks
             .iter_mut()
             .find(|limit_check| limit_check.key == key)

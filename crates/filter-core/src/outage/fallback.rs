@@ -175,12 +175,7 @@ impl Worker {
     /// Charges the debts of a request at once if another limiter answers, so that other proxies see
     /// them.
     fn charge_debts_now(&mut self, now: Now, policy: &Rc<ActivePolicy>, check: &PendingCheck) {
-        let values = check.entries.values();
-        let matches = policy
-            .compiled
-            .matching_values(&values, now.wall_ms)
-            .unwrap_or_default();
-        let mut limit_checks = self.limit_checks(&matches, policy, now);
+        let mut limit_checks = self.limit_checks_of(&check.entries, policy, now);
         for limit_check in &mut limit_checks {
             limit_check.has_debt = limit_check.is_global() && limit_check.mode != Mode::Shadow;
         }

@@ -143,7 +143,20 @@ impl Worker {
         })
     }
 
-    pub(crate) fn limit_checks(
+    /// The limits that apply to a request with these entries: none where it is exempt.
+    pub(crate) fn limit_checks_of(
+        &self,
+        entries: &Extracted,
+        policy: &ActivePolicy,
+        now: Now,
+    ) -> Vec<LimitCheck> {
+        let matches = policy
+            .compiled
+            .matching_values(&entries.values(), now.wall_ms);
+        self.limit_checks(&matches.unwrap_or_default(), policy, now)
+    }
+
+    fn limit_checks(
         &self,
         matches: &[Match<'_, '_>],
         policy: &ActivePolicy,

@@ -237,13 +237,7 @@ impl Worker {
 
     fn free_global(&mut self, now: Now, slots: LimiterSlots) {
         let policy = slots.policy;
-        let values = slots.entries.values();
-        let matches = policy
-            .compiled
-            .matching_values(&values, now.wall_ms)
-            .unwrap_or_default();
-        let limit_checks = self.limit_checks(&matches, &policy, now);
-        drop(matches);
+        let limit_checks = self.limit_checks_of(&slots.entries, &policy, now);
         let mut check = PendingCheck::background(policy, slots.entries.clone(), limit_checks);
         check.free = Some(Box::new(SlotRelease {
             act: SlotAct::Free,

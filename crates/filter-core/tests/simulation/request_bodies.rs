@@ -155,7 +155,7 @@ fn so_many_bodies_are_waited_for_at_once() {
     world.leave(third);
 }
 
-/// Envoy that is not told to pass bodies on passes none; a client may just be slow.
+/// An Envoy without `allow_on_headers_stop_iteration` passes no bodies on; a client may just be slow.
 #[test]
 fn polls_report_that_no_body_comes() {
     let reports = |world: &mut World| {
