@@ -177,7 +177,6 @@ impl Quota for Concurrency {
         }
     }
 
-    /// A slot is freed by its name.
     fn wait_ms(&self, usage: &SlotUsage, cost: u64) -> u64 {
         let excess = (usage.used() + cost).saturating_sub(self.limit).max(1);
         let nth = usize::try_from(excess - 1).unwrap_or(usize::MAX);

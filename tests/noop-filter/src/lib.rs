@@ -19,28 +19,23 @@ proxy_wasm::main! {{
 
 #[derive(Default)]
 struct Root {
-    headers: bool,
-    bodies: bool,
+    config: Option<Vec<u8>>,
 }
 
 impl Context for Root {}
 
 impl RootContext for Root {
     fn on_configure(&mut self, _size: usize) -> bool {
-        let config = self.get_plugin_configuration();
-        self.headers = config.as_deref() == Some(b"\"headers\"");
-        self.bodies = config.as_deref() == Some(b"\"bodies\"");
+        self.config = self.get_plugin_configuration();
         true
     }
 
     fn create_http_context(&self, _context_id: u32) -> Option<Box<dyn HttpContext>> {
-        if self.headers {
-            return Some(Box::new(Headers));
-        }
-        if self.bodies {
-            return Some(Box::new(Bodies));
-        }
-        Some(Box::new(Stream))
+        Some(match self.config.as_deref() {
+            Some(b"\"headers\"") => Box::new(Headers),
+            Some(b"\"bodies\"") => Box::new(Bodies),
+            _ => Box::new(Stream),
+        })
     }
 
     fn get_type(&self) -> Option<ContextType> {

@@ -1,4 +1,4 @@
-//! What nodes answer that may not agree.
+//! Which of the maps that nodes answer counts, where they differ.
 
 use std::time::Duration;
 

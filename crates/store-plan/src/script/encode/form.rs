@@ -5,7 +5,7 @@ use algorithms::{
     check::{Costs, Mode},
 };
 
-use super::super::{
+use crate::script::{
     ScriptCheck, ScriptCosts, ScriptPenalty,
     call::{encode_edges, exact, integer, named, time},
 };
