@@ -16,6 +16,7 @@ mod headers;
 pub mod json;
 mod outcome;
 mod slot;
+mod stream;
 mod summary;
 
 pub use answer::{Answer, LimitAnswer, Settled};
@@ -31,6 +32,9 @@ pub use headers::{
 pub use outcome::{DecidedBy, Outcome};
 pub use policy::{Mode, PenaltyStatus};
 pub use slot::Slot;
+pub use stream::{
+    CHECK_STREAM, CHECK_STREAM_METHOD, CHECK_STREAM_SERVICE, StreamAnswer, StreamCall,
+};
 pub use summary::Summary;
 
 /// Checks in one batch, at most.

@@ -1,0 +1,126 @@
+//! Calls as messages of one gRPC stream, which stays open: a batch of checks costs a message, not a
+//! request.
+//!
+//! The proxy opens [`CHECK_STREAM`] and sends nothing before the limiter's first message, which is
+//! [`StreamAnswer::OPEN`]. From then on each message of the proxy is a call: a number of its own and
+//! the body that `POST /v1/check` would have in the compact encoding. The limiter answers each with
+//! the same number, the status and the body that the HTTP answer would have, in any order. Before a
+//! limiter ends a stream it sends [`StreamAnswer::ENDING`]: the proxy closes its side, and what it sent
+//! until then is still answered. Numbers are big-endian; gRPC's own framing is around each message.
+
+/// The gRPC service of [`CHECK_STREAM`].
+pub const CHECK_STREAM_SERVICE: &str = "ratelimiter.v1.Checks";
+/// The gRPC method of [`CHECK_STREAM`].
+pub const CHECK_STREAM_METHOD: &str = "Stream";
+/// The path of the stream.
+pub const CHECK_STREAM: &str = "/ratelimiter.v1.Checks/Stream";
+
+/// Bytes before the body of a call.
+const CALL_HEAD: usize = 4;
+
+/// A message of the proxy: a call of the limiter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamCall<'m> {
+    /// What the answer names the call by; not 0.
+    pub id: u32,
+    /// The compact encoding of a batch of checks.
+    pub body: &'m [u8],
+}
+
+impl<'m> StreamCall<'m> {
+    /// Reads a message; `None`: it is shorter than a number, or the number is 0.
+    pub fn decode(message: &'m [u8]) -> Option<Self> {
+        let (id, body) = message.split_first_chunk::<CALL_HEAD>()?;
+        let id = u32::from_be_bytes(*id);
+        (id != 0).then_some(Self { id, body })
+    }
+
+    /// The message.
+    pub fn encode(self) -> Vec<u8> {
+        let mut message = Vec::with_capacity(CALL_HEAD + self.body.len());
+        message.extend_from_slice(&self.id.to_be_bytes());
+        message.extend_from_slice(self.body);
+        message
+    }
+}
+
+/// A message of the limiter: the answer to a call, or what becomes of the stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamAnswer<'m> {
+    /// The call; 0 of a message about the stream.
+    pub id: u32,
+    /// The HTTP status.
+    pub status: u16,
+    /// The body of the answer.
+    pub body: &'m [u8],
+}
+
+impl<'m> StreamAnswer<'m> {
+    /// The first message: the limiter takes calls.
+    pub const OPEN: Self = Self {
+        id: 0,
+        status: 200,
+        body: &[],
+    };
+    /// The limiter takes no further calls, and answers those that it has.
+    pub const ENDING: Self = Self {
+        id: 0,
+        status: 503,
+        body: &[],
+    };
+
+    /// Reads a message; `None`: it is shorter than a number and a status.
+    pub fn decode(message: &'m [u8]) -> Option<Self> {
+        let (id, rest) = message.split_first_chunk()?;
+        let (status, body) = rest.split_first_chunk()?;
+        Some(Self {
+            id: u32::from_be_bytes(*id),
+            status: u16::from_be_bytes(*status),
+            body,
+        })
+    }
+
+    /// The message.
+    pub fn encode(self) -> Vec<u8> {
+        let mut message = Vec::with_capacity(CALL_HEAD + 2 + self.body.len());
+        message.extend_from_slice(&self.id.to_be_bytes());
+        message.extend_from_slice(&self.status.to_be_bytes());
+        message.extend_from_slice(self.body);
+        message
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_read_as_they_were_written() {
+        for (id, body) in [(1, &b"checks"[..]), (u32::MAX, b"")] {
+            let call = StreamCall { id, body };
+            assert_eq!(StreamCall::decode(&call.encode()), Some(call));
+            let status = 429;
+            let answer = StreamAnswer { id, status, body };
+            assert_eq!(StreamAnswer::decode(&answer.encode()), Some(answer));
+        }
+        for about in [StreamAnswer::OPEN, StreamAnswer::ENDING] {
+            assert_eq!(StreamAnswer::decode(&about.encode()), Some(about));
+        }
+    }
+
+    #[test]
+    fn short_messages_and_calls_without_a_number_are_none() {
+        for message in [&b""[..], b"123", &[0; 4], &[0, 0, 0, 0, 7]] {
+            assert_eq!(StreamCall::decode(message), None, "{message:?}");
+        }
+        for length in 0..6 {
+            assert_eq!(StreamAnswer::decode(&[1; 6][..length]), None, "{length}");
+        }
+    }
+
+    #[test]
+    fn the_path_is_that_of_the_method() {
+        let path = format!("/{CHECK_STREAM_SERVICE}/{CHECK_STREAM_METHOD}");
+        assert_eq!(path, CHECK_STREAM);
+    }
+}
