@@ -108,7 +108,7 @@ fn whole_events(bytes: &[u8]) -> usize {
     while let Some(at) = memrchr2(b'\n', b'\r', before) {
         let line = before.get(..=at).unwrap_or_default();
         let is_empty = match line {
-            [.., b'\n', b'\r', b'\n'] => true,
+            [.., b'\n' | b'\r', b'\r', b'\n'] => true,
             [.., b'\r', b'\n'] => false,
             [.., first, b'\n'] => is_break(*first),
             // A line feed may follow that belongs to the carriage return.

@@ -93,6 +93,7 @@ fn an_event_ends_with_an_empty_line_of_any_kind() {
         ("a\r\rb", 3),
         ("a\r\n\r\nb", 5),
         ("a\n\r\nb", 4),
+        ("a\r\r\nb", 4),
         ("a\r\nb", 0),
         ("a\nb", 0),
         // A line feed may follow that belongs to it.
