@@ -2,6 +2,7 @@
 
 mod body;
 mod check;
+mod check_stream;
 mod decide;
 mod inflight;
 mod long_poll;
@@ -23,7 +24,7 @@ use hyper::{
     http::request::Parts,
 };
 use policy::Name;
-use protocol::{API_HEADER, API_VERSION, ApiError, ErrorCode, REVISION_HEADER};
+use protocol::{API_HEADER, API_VERSION, ApiError, CHECK_STREAM, ErrorCode, REVISION_HEADER};
 use tokio::time::Instant;
 
 use crate::{
@@ -71,6 +72,8 @@ pub(crate) struct Bounds {
     waiting: Arc<Inflight>,
     /// Long polls: as many as there may be connections, of which each proxy has its own.
     held: Arc<Inflight>,
+    /// Check streams that are open.
+    streams: Arc<Inflight>,
     /// Bodies, and what they are decoded to.
     bodies: Bodies,
     /// The instants at which long polls end are counted from this one.
@@ -86,6 +89,7 @@ impl Bounds {
             inflight: Inflight::new(settings.max_inflight, metrics.inflight.clone()),
             waiting: Inflight::new(settings.max_waiters, metrics.waiting.clone()),
             held: Inflight::new(settings.max_connections, metrics.held.clone()),
+            streams: Inflight::new(settings.max_connections, metrics.check_streams.clone()),
             bodies: Bodies::new(settings.max_body, metrics.body_bytes.clone()),
             since: Instant::now(),
             max_wait: settings.max_wait,
@@ -153,7 +157,7 @@ impl Api {
     }
 
     async fn route(
-        &self,
+        self: &Arc<Self>,
         head: &Parts,
         body: Incoming,
         peer: Arc<Peer>,
@@ -184,6 +188,7 @@ impl Api {
                 let check = Box::pin(self.check(head, body, peer));
                 trace::of_check(&head.headers, check).await
             }
+            (CHECK_STREAM, &Method::POST) => self.check_stream(head, body, &peer),
             ("/v1/policy", &Method::GET | &Method::HEAD) => {
                 // What is sent along must not wait beside a poll that is held.
                 drop(body);

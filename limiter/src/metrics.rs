@@ -87,6 +87,7 @@ pub(crate) struct Metrics {
     pub(crate) held: Gauge,
     /// Calls that watch the health over gRPC.
     pub(crate) watches: Gauge,
+    pub(crate) check_streams: Gauge,
 }
 
 impl Metrics {
@@ -121,6 +122,7 @@ impl Metrics {
             waiting: Gauge::default(),
             held: Gauge::default(),
             watches: Gauge::default(),
+            check_streams: Gauge::default(),
         };
         metrics.register();
         metrics

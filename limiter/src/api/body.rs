@@ -117,6 +117,15 @@ impl Bodies {
         decoded.unwrap_or_else(|error| Err(ApiError::new(ErrorCode::Internal, error.to_string())))
     }
 
+    /// Room for a request, of which nothing is taken yet.
+    pub(super) fn room(&self, peer: &Arc<Peer>) -> Option<Room> {
+        Some(Room {
+            place: self.bytes.enter_with(0)?,
+            peer: Arc::clone(peer),
+            share: self.bytes.max() / CONNECTION_SHARE,
+        })
+    }
+
     /// Reads a body.
     pub(super) async fn receive(
         &self,
@@ -138,11 +147,7 @@ impl Bodies {
         let mut gathered = Gathered {
             first: Bytes::new(),
             rest: BytesMut::new(),
-            room: Room {
-                place: self.bytes.enter_with(0).ok_or(BodyError::NoRoom)?,
-                peer,
-                share: self.bytes.max() / CONNECTION_SHARE,
-            },
+            room: self.room(&peer).ok_or(BodyError::NoRoom)?,
         };
         if let Ok(read) = timeout(AT_ONCE, gathered.fill(body, self.max)).await {
             read?;
@@ -217,7 +222,7 @@ impl Gathered {
 
 impl Room {
     /// Takes so much more; `None`, and no more, if there is not.
-    fn grow(&mut self, bytes: usize) -> Option<()> {
+    pub(super) fn grow(&mut self, bytes: usize) -> Option<()> {
         if !self.peer.hold_bytes(bytes, self.share) {
             return None;
         }

@@ -116,7 +116,7 @@ impl Api {
         single_response(&decided, reason, deny, token)
     }
 
-    async fn check_compact(&self, address: IpAddr, body: Received) -> Answered {
+    pub(super) async fn check_compact(&self, address: IpAddr, body: Received) -> Answered {
         let Received { bytes, mut room } = body;
         let decode = |bytes: &[u8]| {
             Batch::decode(bytes)

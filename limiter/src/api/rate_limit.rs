@@ -38,7 +38,7 @@ use messages::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
 use scalars::UNITS;
 
 pub(crate) use compare::Comparison;
-pub(super) use grpc::{error, is_grpc};
+pub(super) use grpc::{error, frame, is_grpc, open, trailers};
 pub(crate) use health::Watched;
 pub(super) use health::{CHECK as HEALTH_CHECK, WATCH as HEALTH_WATCH};
 

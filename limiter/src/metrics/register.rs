@@ -128,5 +128,10 @@ impl Metrics {
             "Calls that watch the health over gRPC",
             self.watches.clone(),
         );
+        all.register(
+            "check_streams",
+            "Check streams that are open; each worker of a proxy may have one",
+            self.check_streams.clone(),
+        );
     }
 }

@@ -21,7 +21,7 @@ use super::{
     ConnectionBounds, Handler, Lifecycle,
     inbound::{Inbound, Strangers},
     peer::{Order, Peer, Running},
-    response_body::ResponseBody,
+    response_body::{Following, ResponseBody},
     streams::{Arrivals, Streams},
     unsent::Unsent,
 };
@@ -167,11 +167,11 @@ impl Exchange {
             peer.order(Order::End);
         }
         let trailers = response.extensions_mut().remove();
-        let following = response.extensions_mut().remove();
+        let following: Option<Following> = response.extensions_mut().remove();
         let mut response =
             response.map(|bytes| ResponseBody::new(bytes, trailers, peer, self.running.unsent()));
         if let Some(following) = following {
-            response.body_mut().stay_open(following, self.running);
+            response.body_mut().stay_open(&following, self.running);
         }
         Ok(response)
     }

@@ -167,6 +167,11 @@ impl Peer {
         self.order.load(Ordering::Relaxed) == CUT
     }
 
+    /// Waits until the connection is to end after the requests that it has.
+    pub(crate) async fn ordered_to_end(&self) {
+        self.ordered(None).await;
+    }
+
     /// Waits for an order stricter than `known`.
     pub(super) async fn ordered(&self, known: Option<Order>) -> Order {
         loop {

@@ -1,24 +1,21 @@
 //! The body of a response, counted until its last byte was written.
 
 use std::{
-    any::Any,
     convert::Infallible,
     pin::Pin,
-    sync::{Arc, atomic::Ordering},
+    sync::{Arc, Mutex, PoisonError, atomic::Ordering},
     task::{Context, Poll, ready},
 };
-
-use bytes::{Buf, Bytes};
-use futures_util::stream::{BoxStream, StreamExt, unfold};
-use hyper::{
-    HeaderMap,
-    body::{Body, Frame, SizeHint},
-};
-use tokio::sync::watch;
 
 use super::{
     peer::{Peer, Running},
     unsent::Unsent,
+};
+use bytes::{Buf, Bytes};
+use futures_util::stream::{BoxStream, Stream, StreamExt};
+use hyper::{
+    HeaderMap,
+    body::{Body, Frame, SizeHint},
 };
 
 /// About what a stream costs beside the bytes of its response.
@@ -28,21 +25,46 @@ const STREAM_BYTES: usize = 4096;
 #[derive(Clone, Debug)]
 pub(crate) struct Trailers(pub(crate) HeaderMap);
 
-/// What follows the first message of a response that stays open until its connection is ordered to end:
-/// an extension of the response.
+/// Further chunks of a body, or the trailers that end it.
+type Chunks = BoxStream<'static, Result<Bytes, HeaderMap>>;
+
+/// What follows the first chunk of a response that stays open: an extension of the response. The lower
+/// bound of its size counts as unsent.
 #[derive(Clone)]
-pub(crate) struct Following {
-    /// Each change is a message; those that come faster than they are sent are one.
-    pub(crate) messages: watch::Receiver<Bytes>,
-    /// What the response holds until it ends.
-    pub(crate) _held: Arc<dyn Any + Send + Sync>,
+pub(crate) struct Following(Arc<Mutex<Option<Chunks>>>);
+
+impl Following {
+    pub(crate) fn new(
+        chunks: impl Stream<Item = Result<Bytes, HeaderMap>> + Send + 'static,
+    ) -> Self {
+        Self(Arc::new(Mutex::new(Some(chunks.boxed()))))
+    }
 }
 
 /// The body of one response: one chunk, or one and those that follow.
 pub(super) struct ResponseBody {
     chunk: Option<Chunk>,
-    following: Option<BoxStream<'static, Chunk>>,
+    following: Option<Open>,
     trailers: Option<Trailers>,
+}
+
+/// What a response that stays open consists of.
+struct Open {
+    chunks: Chunks,
+    running: Running,
+    /// Chunks that follow for certain count as unsent, too: while a client takes nothing, they are not
+    /// made, and hold what they are made from.
+    owed: Option<UnsentResponse>,
+}
+
+impl Open {
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Chunk, HeaderMap>>> {
+        let next = self.chunks.poll_next_unpin(context);
+        let (peer, unsent) = (self.running.peer(), self.running.unsent());
+        let is_owed = self.chunks.size_hint().0 > 0;
+        self.owed = is_owed.then(|| UnsentResponse::start(peer, unsent, STREAM_BYTES));
+        next.map_ok(|bytes| Chunk::new(bytes, peer, unsent))
+    }
 }
 
 /// The chunk, which hyper keeps until it is written.
@@ -73,20 +95,14 @@ impl ResponseBody {
         }
     }
 
-    /// Keeps it open until the connection of `running` is ordered to end.
-    pub(super) fn stay_open(&mut self, following: Following, running: Running) {
-        let state = (following, running);
-        let messages = unfold(state, |(mut following, running)| async move {
-            let peer = running.peer();
-            tokio::select! {
-                _ = peer.ordered(None) => return None,
-                changed = following.messages.changed() => changed.ok()?,
-            }
-            let bytes = following.messages.borrow_and_update().clone();
-            let chunk = Chunk::new(bytes, peer, running.unsent());
-            Some((chunk, (following, running)))
+    /// Keeps it open for what follows. Until then the request is a running one.
+    pub(super) fn stay_open(&mut self, following: &Following, running: Running) {
+        let mut chunks = following.0.lock().unwrap_or_else(PoisonError::into_inner);
+        self.following = chunks.take().map(|chunks| Open {
+            chunks,
+            running,
+            owed: None,
         });
-        self.following = Some(messages.boxed());
     }
 }
 
@@ -137,11 +153,14 @@ impl Body for ResponseBody {
     ) -> Poll<Option<Result<Frame<Chunk>, Infallible>>> {
         let mut next = self.chunk.take();
         if next.is_none()
-            && let Some(following) = &mut self.following
+            && let Some(open) = &mut self.following
         {
-            next = ready!(following.poll_next_unpin(context));
-            if next.is_none() {
-                self.following = None;
+            match ready!(open.poll_next(context)) {
+                Some(Ok(chunk)) => next = Some(chunk),
+                Some(Err(trailers)) => {
+                    (self.following, self.trailers) = (None, Some(Trailers(trailers)));
+                }
+                None => self.following = None,
             }
         }
         let frame = match next {

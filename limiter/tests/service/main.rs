@@ -11,6 +11,7 @@
 mod admin;
 mod answers;
 mod bounds;
+mod check_streams;
 mod cluster;
 mod comparing;
 mod costs;

@@ -9,6 +9,7 @@ use hyper::{
 };
 use prost::Message;
 use protocol::{ApiError, ErrorCode};
+use tonic::Code;
 
 use crate::{api::refusal, serve::Trailers};
 
@@ -63,24 +64,38 @@ pub(super) fn framed(message: &impl Message) -> Bytes {
     body.freeze()
 }
 
+/// Bytes as a message, with its prefix.
+pub(in crate::api) fn frame(message: &[u8]) -> Bytes {
+    let mut body = BytesMut::with_capacity(PREFIX + message.len());
+    body.put_u8(0);
+    body.put_u32(u32::try_from(message.len()).unwrap_or(u32::MAX));
+    body.put_slice(message);
+    body.freeze()
+}
+
 /// The answer of one message.
 pub(super) fn answer(message: &impl Message) -> Response<Bytes> {
-    of_body(framed(message), 0)
+    of_body(framed(message), Code::Ok)
 }
 
 /// The beginning of an answer that ends when its connection does, which is no success.
-pub(super) fn open(first: Bytes) -> Response<Bytes> {
-    of_body(first, UNAVAILABLE)
+pub(in crate::api) fn open(first: Bytes) -> Response<Bytes> {
+    of_body(first, Code::Unavailable)
 }
 
-fn of_body(body: Bytes, status: u16) -> Response<Bytes> {
+fn of_body(body: Bytes, status: Code) -> Response<Bytes> {
     let mut response = Response::new(body);
     let media_type = HeaderValue::from_static(GRPC);
     response.headers_mut().insert(CONTENT_TYPE, media_type);
-    let mut trailers = HeaderMap::with_capacity(1);
-    trailers.insert(STATUS, status.into());
-    response.extensions_mut().insert(Trailers(trailers));
+    response.extensions_mut().insert(Trailers(trailers(status)));
     response
+}
+
+/// The trailers of an answer that ends with a status.
+pub(in crate::api) fn trailers(status: Code) -> HeaderMap {
+    let mut trailers = HeaderMap::with_capacity(1);
+    trailers.insert(STATUS, (status as u16).into());
+    trailers
 }
 
 /// The answer that an error is.

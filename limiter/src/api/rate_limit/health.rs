@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use futures_util::stream::unfold;
 use http_body_util::{BodyExt, Limited};
 use hyper::{Response, body::Incoming};
 use prometheus_client::metrics::gauge::Gauge;
@@ -90,10 +91,17 @@ impl Api {
         let mut messages = source.subscribe();
         let first = messages.borrow_and_update().clone();
         let mut response: Response<Bytes> = grpc::open(first);
-        response.extensions_mut().insert(Following {
-            messages,
-            _held: Arc::new((place, of_peer)),
+        // Changes that come faster than they are sent are one message.
+        let held = (place, of_peer);
+        let changes = unfold((messages, peer, held), |(mut messages, peer, held)| async {
+            tokio::select! {
+                () = peer.ordered_to_end() => return None,
+                changed = messages.changed() => changed.ok()?,
+            }
+            let message = messages.borrow_and_update().clone();
+            Some((Ok(message), (messages, peer, held)))
         });
+        response.extensions_mut().insert(Following::new(changes));
         Ok(response)
     }
 

@@ -1,0 +1,243 @@
+//! The check stream: calls of a proxy as messages of one gRPC stream (`protocol::CHECK_STREAM`).
+//!
+//! Each message is worked on as the body of `POST /v1/check` would be, by the task of the connection:
+//! the stream of answers reads the calls, and polls what they wait for.
+
+mod messages;
+
+use std::{
+    any::Any,
+    net::IpAddr,
+    panic::AssertUnwindSafe,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use futures_util::{
+    FutureExt, Stream, StreamExt,
+    future::{BoxFuture, select},
+    stream::FuturesUnordered,
+};
+use hyper::{HeaderMap, Version, body::Incoming, header::AUTHORIZATION, http::request::Parts};
+use protocol::{ApiError, ErrorCode, StreamAnswer, StreamCall};
+use tokio::time::{Sleep, sleep};
+use tonic::Code;
+
+use super::{
+    Answered, Api,
+    body::Received,
+    rate_limit::{frame, is_grpc, open, trailers},
+    refusal,
+};
+use crate::{
+    serve::{Following, Peer, Phase},
+    trace,
+};
+use messages::{Messages, Read};
+
+/// Streams of one connection, of which each plugin of a worker has one.
+const STREAMS_OF_ONE: usize = 64;
+
+/// Calls of one stream that are worked on at once. While they are, no further one is read, and HTTP/2's
+/// flow control holds the proxy back.
+const CALLS_AT_ONCE: usize = 16;
+
+/// How long a proxy may take to close its side of a stream that is ending.
+const CLOSE_WITHIN: Duration = Duration::from_secs(5);
+
+impl Api {
+    /// Opens a stream, which lasts until the proxy closes it, the connection is to end, or this limiter
+    /// drains.
+    pub(super) fn check_stream(
+        self: &Arc<Self>,
+        head: &Parts,
+        body: Incoming,
+        peer: &Arc<Peer>,
+    ) -> Answered {
+        if head.version < Version::HTTP_2 || !is_grpc(&head.headers) {
+            let message =
+                "this path is a gRPC stream: HTTP/2, and the content type application/grpc";
+            return Err(ApiError::new(ErrorCode::UnsupportedMediaType, message));
+        }
+        // Nothing is asked of a limiter that has no limits yet, or is leaving.
+        self.health()?;
+        let full = || ApiError::new(ErrorCode::TooManyWaiters, "too many check streams are open");
+        let place = self.bounds.streams.enter().ok_or_else(full)?;
+        let of_peer = peer.follow(STREAMS_OF_ONE).ok_or_else(full)?;
+        let mut response = open(frame(&StreamAnswer::OPEN.encode()));
+        let calls = Calls {
+            messages: Messages::new(body, Arc::clone(peer)),
+            ending: self.ending(peer),
+            api: Arc::clone(self),
+            authorization: head
+                .headers
+                .get_all(AUTHORIZATION)
+                .iter()
+                .cloned()
+                .map(|value| (AUTHORIZATION, value))
+                .collect(),
+            running: FuturesUnordered::new(),
+            close_within: None,
+            end: None,
+            ended: false,
+            _held: Box::new((place, of_peer)),
+            peer: peer.address,
+        };
+        response.extensions_mut().insert(Following::new(calls));
+        Ok(response)
+    }
+
+    /// Waits until the streams of a connection are to end.
+    fn ending(self: &Arc<Self>, peer: &Arc<Peer>) -> BoxFuture<'static, ()> {
+        let (lifecycle, peer) = (Arc::clone(&self.lifecycle), Arc::clone(peer));
+        let leaving = async move { lifecycle.reached(Phase::Leave).await };
+        let ordered = async move { peer.ordered_to_end().await };
+        select(leaving.boxed(), ordered.boxed()).map(drop).boxed()
+    }
+
+    /// Decides a call. An answer that HTTP would give is an answer here.
+    async fn answer_call(&self, peer: IpAddr, body: Received) -> (u16, Bytes) {
+        let answered = self.check_message(peer, body).await;
+        let response = answered.unwrap_or_else(|error| self.refuse_call(&error));
+        (response.status().as_u16(), response.into_body())
+    }
+
+    async fn check_message(&self, peer: IpAddr, mut body: Received) -> Answered {
+        let inflight = &self.bounds.inflight;
+        let _place = inflight.enter().ok_or_else(refusal::overloaded)?;
+        body.room.decode().ok_or_else(refusal::no_room)?;
+        trace::of_check(&HeaderMap::new(), self.check_compact(peer, body)).await
+    }
+
+    fn refuse_call(&self, error: &ApiError) -> hyper::Response<Bytes> {
+        self.metrics.refused(error.code.word());
+        refusal::response(error)
+    }
+}
+
+/// The calls of one stream, and their answers.
+struct Calls {
+    api: Arc<Api>,
+    peer: IpAddr,
+    /// The token with which it was opened, which may be removed meanwhile.
+    authorization: HeaderMap,
+    messages: Messages,
+    running: FuturesUnordered<BoxFuture<'static, Bytes>>,
+    /// Ready when the stream is to end.
+    ending: BoxFuture<'static, ()>,
+    /// Once it was announced: how long the proxy may take.
+    close_within: Option<Pin<Box<Sleep>>>,
+    /// Nothing more is read, and with this status the stream ends once all is answered.
+    end: Option<Code>,
+    ended: bool,
+    /// What the stream holds until it ends.
+    _held: Box<dyn Any + Send>,
+}
+
+/// The messages to the proxy, and the trailers.
+impl Stream for Calls {
+    type Item = Result<Bytes, HeaderMap>;
+
+    fn poll_next(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Bytes, HeaderMap>>> {
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        loop {
+            if let Poll::Ready(Some(answer)) = self.running.poll_next_unpin(context) {
+                return Poll::Ready(Some(Ok(answer)));
+            }
+            if self.is_to_be_announced(context) {
+                return Poll::Ready(Some(Ok(frame(&StreamAnswer::ENDING.encode()))));
+            }
+            if self.end.is_none() && self.running.len() < CALLS_AT_ONCE {
+                let Self { messages, api, .. } = &mut *self;
+                match messages.poll(context, &api.bounds.bodies) {
+                    Poll::Ready(read) => {
+                        self.handle(read);
+                        continue;
+                    }
+                    Poll::Pending => self.limit_closing(context),
+                }
+            }
+            break;
+        }
+        match self.end {
+            Some(status) if self.running.is_empty() => {
+                self.ended = true;
+                Poll::Ready(Some(Err(trailers(status))))
+            }
+            _ => Poll::Pending,
+        }
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.running.len(), None)
+    }
+}
+
+impl Calls {
+    fn is_to_be_announced(&mut self, context: &mut Context<'_>) -> bool {
+        let announced = self.close_within.is_some() || self.end.is_some();
+        if announced || self.ending.poll_unpin(context).is_pending() {
+            return false;
+        }
+        self.close_within = Some(Box::pin(sleep(CLOSE_WITHIN)));
+        true
+    }
+
+    /// Ends the stream of a proxy that does not close its side.
+    fn limit_closing(&mut self, context: &mut Context<'_>) {
+        if let Some(close_within) = &mut self.close_within
+            && close_within.poll_unpin(context).is_ready()
+        {
+            self.end = Some(Code::Unavailable);
+        }
+    }
+
+    fn handle(&mut self, read: Read) {
+        let tokens = self.api.tokens.as_ref();
+        if tokens.is_some_and(|tokens| !tokens.admit(&self.authorization)) {
+            self.end = Some(Code::Unauthenticated);
+            return;
+        }
+        match read {
+            Read::Message(received) => self.start(received),
+            Read::Refused { id, error } => {
+                let response = self.api.refuse_call(&error);
+                let (status, body) = (response.status().as_u16(), response.into_body());
+                let answer = answer(id, status, &body);
+                self.running.push(std::future::ready(answer).boxed());
+            }
+            Read::End(status) => self.end = Some(status),
+        }
+    }
+
+    fn start(&mut self, received: Received) {
+        let Received { bytes, room } = received;
+        let Some(StreamCall { id, body }) = StreamCall::decode(&bytes) else {
+            self.end = Some(Code::InvalidArgument);
+            return;
+        };
+        let bytes = bytes.slice_ref(body);
+        let (api, peer) = (Arc::clone(&self.api), self.peer);
+        let decided = async move { api.answer_call(peer, Received { bytes, room }).await };
+        // A panic ends the call, not the others of the connection.
+        let decided = AssertUnwindSafe(decided)
+            .catch_unwind()
+            .map(move |decided| {
+                let (status, body) = decided.unwrap_or((500, Bytes::new()));
+                answer(id, status, &body)
+            });
+        self.running.push(decided.boxed());
+    }
+}
+
+fn answer(id: u32, status: u16, body: &[u8]) -> Bytes {
+    frame(&StreamAnswer { id, status, body }.encode())
+}
