@@ -3,13 +3,13 @@
 
 use std::rc::Rc;
 
-use filter_core::StreamId;
+use filter_core::{CallAnswer, StreamId};
 use proxy_wasm::{
     traits::{Context, HttpContext, RootContext},
     types::{Action, ContextType},
 };
 
-use crate::{answer::Answer, plugin::Plugin, start};
+use crate::{answer::Answer, grpc_events, plugin::Plugin, start};
 
 /// One plugin of this VM; it has none before its first valid configuration.
 pub struct Root {
@@ -34,7 +34,8 @@ impl Context for Root {
         if let Some(plugin) = &self.plugin {
             // Without headers the answer was cut short, and there is nothing to read.
             let answer = (headers > 0).then(|| Answer::read(body_len));
-            plugin.on_answer(token, answer.as_ref());
+            let answer = answer.as_ref().map(|answer| answer as &dyn CallAnswer);
+            plugin.on_answer(token, answer);
         }
     }
 }
@@ -57,7 +58,10 @@ impl RootContext for Root {
 
     fn on_queue_ready(&mut self, queue_id: u32) {
         if let Some(plugin) = &self.plugin {
-            plugin.on_queue_ready(queue_id);
+            match grpc_events::take() {
+                Some(event) => plugin.on_stream_event(event),
+                None => plugin.on_queue_ready(queue_id),
+            }
         }
     }
 

@@ -8,6 +8,7 @@
 pub mod body;
 pub mod clock;
 pub mod environment;
+pub mod grpc_stream;
 pub mod headers;
 mod memory;
 pub mod property;

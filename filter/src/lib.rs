@@ -14,6 +14,7 @@ mod allocator;
 mod answer;
 mod context;
 mod effective_context;
+mod grpc_events;
 mod host;
 mod log;
 mod pause;

@@ -3,13 +3,14 @@
 mod calls;
 mod clock;
 mod steps;
+mod stream;
 
 use std::{
     cell::{Cell, RefCell},
     time::Duration,
 };
 
-use filter_core::{BodyNeed, Call, CallId, Metering, StreamId, Worker};
+use filter_core::{BodyNeed, CallId, Metering, Step, StreamId, Worker};
 use proxy_wasm::{
     hostcalls,
     types::{Action, MapType},
@@ -25,6 +26,7 @@ use crate::{
     turn::TurnEnd,
 };
 use clock::Clock;
+use stream::Streams;
 
 /// The header that marks a request for its upstream.
 const DEGRADED: &str = "x-ratelimit-degraded";
@@ -41,8 +43,9 @@ pub struct Plugin {
     stats: RefCell<Stats>,
     /// Calls in flight, by the host's token.
     calls: RefCell<Vec<(u32, CallId)>>,
-    /// Calls for the next callback of the root: see [`Plugin::defer`].
-    deferred: RefCell<Vec<Call>>,
+    /// Steps for the next callback of the root: see [`Plugin::defer`].
+    deferred: RefCell<Vec<Step>>,
+    streams: Streams,
     turn_end: TurnEnd,
     tick_ms: Cell<u32>,
     clock: Clock,
@@ -57,6 +60,7 @@ impl Plugin {
             stats: RefCell::default(),
             calls: RefCell::default(),
             deferred: RefCell::default(),
+            streams: Streams::default(),
             turn_end: TurnEnd::default(),
             tick_ms: Cell::new(0),
             clock: Clock::new(),
@@ -160,6 +164,7 @@ impl Plugin {
 
     pub fn on_tick(&self) {
         self.clock.adjust();
+        self.streams.cancel_given_up();
         let now = self.clock.now();
         let stats = &mut *self.stats.borrow_mut();
         self.worker.borrow_mut().on_tick(&SharedData, now, stats);
@@ -168,6 +173,7 @@ impl Plugin {
 
     pub fn on_queue_ready(&self, queue_id: u32) {
         if self.turn_end.is_reported_by(queue_id) {
+            self.streams.cancel_given_up();
             self.end_turn();
             self.carry_out(None);
         }

@@ -16,7 +16,7 @@ use crate::workspace::Workspace;
 /// The most that the filter may be. What counts is the time that it adds to Envoy's start, at most
 /// 0.3 s on a free machine, which is V8 compiling it: 17 ms of CPU for 10 KB, on all cores at once.
 /// `cargo xtask bench` measures that; the size stands for it where the machine is busy.
-pub const SIZE_BUDGET_BYTES: u64 = 500_000;
+pub const SIZE_BUDGET_BYTES: u64 = 510_000;
 /// What the compiler uses of wasm beyond its first version, and Envoy's V8 has: the
 /// optimiser must not use more.
 const FEATURES: [&str; 7] = [
@@ -36,14 +36,15 @@ const UNUSED_EXPORTS: [&str; 9] = [
     "proxy_on_done",
     "proxy_on_downstream_*",
     "proxy_on_foreign_function",
-    "proxy_on_grpc_*",
+    "proxy_on_grpc_receive_*",
     "proxy_on_log",
     "proxy_on_new_connection",
     "proxy_on_upstream_*",
     "proxy_on_vm_start",
 ];
 
-/// Before the name of an export that takes the place of the SDK's: see `filter/src/pause.rs`.
+/// Before the name of an export that takes the place of the SDK's: see `filter/src/pause.rs`
+/// and `filter/src/grpc_events.rs`.
 const OWN_EXPORTS: &str = "rl_";
 
 /// The optimiser's passes. `-Oz` would be 5 KB smaller than `-Os`, but it merges similar functions, and

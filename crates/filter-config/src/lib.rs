@@ -62,6 +62,8 @@ pub struct LimiterConfig {
     pub timeout_ms: u64,
     /// The environment variable that holds the token, if the limiter requires one.
     pub token_env: Option<String>,
+    /// Whether checks go by a stream where the limiter opens one.
+    pub stream: bool,
     /// Whether requests at the limiter's host and paths pass unlimited though no token shows that
     /// a filter sent them.
     pub trust_host: bool,

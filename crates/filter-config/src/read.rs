@@ -117,12 +117,19 @@ fn required<'p>(
     field
 }
 
-const LIMITER_FIELDS: [&str; 5] = ["cluster", "authority", "timeout", "token_env", "trust_host"];
+const LIMITER_FIELDS: [&str; 6] = [
+    "cluster",
+    "authority",
+    "timeout",
+    "token_env",
+    "stream",
+    "trust_host",
+];
 
 fn read_limiter(limiter: Field<'_>, report: &mut Report) -> Option<LimiterConfig> {
     let (mut cluster, mut authority, mut token_env) = (None, None, None);
     let mut timeout_ms = DEFAULT_TIMEOUT_MS;
-    let mut trust_host = false;
+    let (mut stream, mut trust_host) = (false, false);
     limiter.read_map(&LIMITER_FIELDS, report, &mut |take| {
         if let Some(field) = required(take, &limiter, "cluster", "an Envoy cluster") {
             cluster = visible_text(field, "the name of an Envoy cluster", take.report);
@@ -137,6 +144,7 @@ fn read_limiter(limiter: Field<'_>, report: &mut Report) -> Option<LimiterConfig
             let name = field.text("an environment variable", take.report);
             token_env = name.map(str::to_owned);
         }
+        stream = take.boolean("stream").unwrap_or(false);
         trust_host = take.boolean("trust_host").unwrap_or(false);
     })?;
     let cluster = cluster?;
@@ -148,6 +156,7 @@ fn read_limiter(limiter: Field<'_>, report: &mut Report) -> Option<LimiterConfig
         authority: authority.unwrap_or_else(|| host.to_owned()),
         timeout_ms,
         token_env,
+        stream,
         trust_host,
         cluster,
     })

@@ -4,6 +4,7 @@ mod answer;
 mod apply_answer;
 mod batcher;
 mod check_call;
+mod check_stream;
 mod clamp;
 mod decode;
 mod registry;
@@ -12,11 +13,15 @@ mod turn_batching;
 
 pub(crate) use batcher::Load;
 pub(crate) use check_call::encode_checks;
+pub(crate) use check_stream::TIMEOUT_LATE_MS;
 pub(crate) use clamp::MAX_PROXIES;
 pub use registry::CallId;
 pub(crate) use registry::{CheckCall, InFlight};
 
+use filter_config::LimiterConfig;
+
 use batcher::Batcher;
+use check_stream::CheckStream;
 use registry::Registry;
 use retry::RetryBudget;
 use turn_batching::TurnBatching;
@@ -43,6 +48,7 @@ pub(crate) struct Calls<T> {
     pub(crate) bearer: Option<String>,
     pub(crate) registry: Registry<T>,
     pub(crate) batcher: Batcher<T>,
+    pub(crate) stream: CheckStream,
     pub(crate) turn: TurnBatching,
     pub(crate) retry_budget: RetryBudget,
     timeout_us: u64,
@@ -50,12 +56,14 @@ pub(crate) struct Calls<T> {
 }
 
 impl<T> Calls<T> {
-    /// Calls with the limiter's `token`, which time out after `timeout_ms`.
-    pub(crate) fn new(token: Option<&str>, timeout_ms: u64) -> Self {
+    /// Calls of the limiter, with its `token`.
+    pub(crate) fn new(token: Option<&str>, limiter: &LimiterConfig) -> Self {
+        let timeout_ms = limiter.timeout_ms;
         Self {
             bearer: token.map(|token| format!("Bearer {token}")),
             registry: Registry::default(),
             batcher: Batcher::new(timeout_ms),
+            stream: CheckStream::new(limiter.stream),
             turn: TurnBatching::default(),
             retry_budget: RetryBudget::default(),
             timeout_us: timeout_ms.saturating_mul(1000),

@@ -50,4 +50,4 @@ pub use policy::printable;
 pub use request::{NoProperty, Request};
 pub use response::{HeaderList, LocalReply, ResponseHeaders};
 pub use time::Now;
-pub use worker::{Call, CallAnswer, Edits, Level, Refusal, Step, StreamId, Worker};
+pub use worker::{Call, CallAnswer, Edits, Level, Refusal, Step, StreamId, StreamStep, Worker};

@@ -12,7 +12,7 @@ use std::{cell::RefCell, collections::VecDeque, rc::Rc};
 use filter_config::Config;
 
 pub(crate) use process::Process;
-pub use step::{Call, CallAnswer, Edits, Level, Refusal, Step, StreamId};
+pub use step::{Call, CallAnswer, Edits, Level, Refusal, Step, StreamId, StreamStep};
 pub(crate) use tick_schedule::HOLDING_MS;
 use tick_schedule::TickSchedule;
 
@@ -62,7 +62,7 @@ impl Worker {
             process: Process::new(identity.try_into().unwrap_or_default()),
             policy: Policy::new(&mut config, &mut random),
             requests: Requests::new(config.hold_max, secret_of(&seed)),
-            calls: Calls::new(token, config.limiter.timeout_ms),
+            calls: Calls::new(token, &config.limiter),
             outage: Outage::new(&config, Random::new(random.next_u64())),
             cache: WorkerCache::default(),
             leases: WorkerLeases::default(),
@@ -92,6 +92,13 @@ impl Worker {
     /// The next thing to do; `None` when all is done.
     pub fn poll_step(&mut self) -> Option<Step> {
         self.steps.pop_front()
+    }
+
+    /// Takes steps back that could not be carried out yet: they are the next.
+    pub fn put_back(&mut self, steps: Vec<Step>) {
+        for step in steps.into_iter().rev() {
+            self.steps.push_front(step);
+        }
     }
 
     /// A request arrived. Exactly one [`Step::Continue`] or [`Step::Refuse`] follows, now or later,
@@ -171,6 +178,7 @@ impl Worker {
         let late = self.requests.bodies.late(now);
         self.steps.extend(late.map(Step::DecideWithoutBody));
         self.free_slots(host, now);
+        self.expire_streamed(host, now);
         while let Some(lost) = self.calls.take_lost(now) {
             self.on_check_call_failed(host, now, lost, ChargeStatus::Unknown);
         }
@@ -202,7 +210,7 @@ impl Worker {
         host: &impl Host,
         now: Now,
         id: CallId,
-        answer: Option<&impl CallAnswer>,
+        answer: Option<&dyn CallAnswer>,
     ) {
         match self.calls.registry.finish(id) {
             Some(InFlight::Poll) => self.on_poll_answer(host, now, answer),

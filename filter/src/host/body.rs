@@ -1,4 +1,4 @@
-//! What passes of a body.
+//! Bodies and messages.
 
 #![expect(unsafe_code, reason = "calls the host with pointers to live slices")]
 
@@ -6,7 +6,7 @@ use proxy_wasm::types::BufferType;
 
 use super::{memory::receive, raw, status::HostError};
 
-/// Up to `len` bytes of a body's chunk that passes, from a place in it.
+/// Up to `len` bytes of what the running callback is about, from a place in it.
 ///
 /// Not by the SDK, which panics on every status but `NotFound`.
 pub fn chunk(of: BufferType, from: usize, len: usize) -> Result<Vec<u8>, HostError> {

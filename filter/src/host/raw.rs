@@ -51,6 +51,20 @@ unsafe extern "C" {
         value: *const u8,
         value_len: usize,
     ) -> u32;
+    pub fn proxy_grpc_stream(
+        service: *const u8,
+        service_len: usize,
+        name: *const u8,
+        name_len: usize,
+        method: *const u8,
+        method_len: usize,
+        headers: *const u8,
+        headers_len: usize,
+        token: *mut u32,
+    ) -> u32;
+    pub fn proxy_grpc_send(token: u32, message: *const u8, message_len: usize, end: bool) -> u32;
+    pub fn proxy_grpc_close(token: u32) -> u32;
+    pub fn proxy_grpc_cancel(token: u32) -> u32;
     pub fn proxy_continue_stream(stream: u32) -> u32;
     pub fn proxy_send_local_response(
         status: u32,

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use filter_core::{Call, CallAnswer};
+use filter_core::{Call, CallAnswer, Step};
 use proxy_wasm::{hostcalls, types::Status};
 
 use super::Plugin;
 use crate::shared::SharedData;
 
 impl Plugin {
-    pub fn on_answer(&self, token: u32, answer: Option<&impl CallAnswer>) {
+    pub fn on_answer(&self, token: u32, answer: Option<&dyn CallAnswer>) {
         let id = {
             let mut calls = self.calls.borrow_mut();
             let at = calls.iter().position(|(known, _)| *known == token);
@@ -29,8 +29,8 @@ impl Plugin {
     /// Envoy ends a call with the context that it is made for, and the SDK gives the answer to the
     /// context in whose callback it was made: a request that ends early would take the answers of
     /// others with it.
-    pub(super) fn defer(&self, call: Call) {
-        self.deferred.borrow_mut().push(call);
+    pub(super) fn defer(&self, step: Step) {
+        self.deferred.borrow_mut().push(step);
         let _ = self.turn_end.request();
     }
 

@@ -23,16 +23,18 @@ impl Plugin {
         let mut action = Action::Pause;
         let mut context = EffectiveContext::new(current.map_or(self.root_id, |stream| stream.0));
         if current.is_none() {
-            for call in self.deferred.take() {
-                self.call(&call);
-            }
+            self.worker.borrow_mut().put_back(self.deferred.take());
         }
         while let Some(step) = self.next_step() {
             match step {
-                Step::Call(call) if current.is_some() => self.defer(call),
+                Step::Call(_) | Step::Stream(_) if current.is_some() => self.defer(step),
                 Step::Call(call) => {
                     context.switch_to(self.root_id);
                     self.call(&call);
+                }
+                Step::Stream(step) => {
+                    context.switch_to(self.root_id);
+                    self.carry_out_on_stream(step);
                 }
                 Step::AtTurnEnd => {
                     if self.turn_end.request().is_err() {

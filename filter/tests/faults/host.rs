@@ -23,6 +23,7 @@ pub const ROOT: u32 = 1;
 const QUEUE: u32 = 1;
 const REQUEST_HEADERS: u32 = 0;
 const CALL_HEADERS: u32 = 6;
+const GRPC_MESSAGE: u32 = 5;
 const CONFIGURATION: u32 = 7;
 
 /// Header pairs as the ABI encodes them.
@@ -34,6 +35,20 @@ pub struct Call {
     pub context: u32,
     pub path: String,
     pub body: Vec<u8>,
+}
+
+/// An entry that Envoy has for a gRPC stream.
+#[derive(Default)]
+pub struct Stream {
+    pub token: u32,
+    /// Messages of the filter that the limiter has not read yet.
+    pub sent: VecDeque<Vec<u8>>,
+    /// Whether the limiter opened it.
+    pub opened: bool,
+    /// Whether the filter closed its side.
+    pub closed: bool,
+    /// The message whose callback is running.
+    pub message: Option<Vec<u8>>,
 }
 
 /// What Envoy would keep.
@@ -50,7 +65,10 @@ pub struct Host {
     /// The answer to the call whose callback is running.
     pub answer: Option<(Pairs, Vec<u8>)>,
     pub calls: VecDeque<Call>,
+    /// Calls with checks so far.
+    pub check_calls: u32,
     pub queued: u32,
+    pub streams: Vec<Stream>,
     /// Streams that were to be resumed, or answered with a status.
     pub resumed: Vec<u32>,
     pub answered: Vec<(u32, u32)>,
@@ -221,8 +239,13 @@ extern "C" fn proxy_get_buffer_bytes(
 ) -> u32 {
     answer("proxy_get_buffer_bytes", |host| {
         let body = host.answer.as_ref().map(|(_, body)| body);
+        let message = host
+            .streams
+            .iter()
+            .find_map(|stream| stream.message.as_ref());
         let buffer = match kind {
             CONFIGURATION => Some(&host.configuration),
+            GRPC_MESSAGE => message,
             _ => body,
         };
         buffer.map_or(NOT_FOUND, |value| unsafe { give(value, to, to_len) })
@@ -392,15 +415,96 @@ extern "C" fn proxy_http_call(
     let body = unsafe { bytes(body, body_len) };
     answer("proxy_http_call", |host| {
         host.tokens += 1;
+        let path = decode(&headers, ":path").unwrap();
+        host.check_calls += u32::from(path == "/v1/check");
         host.calls.push_back(Call {
             token: host.tokens,
             context: host.context(),
-            path: decode(&headers, ":path").unwrap(),
+            path,
             body,
         });
         unsafe { *to = host.tokens };
         OK
     })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn proxy_grpc_stream(
+    service: *const u8,
+    service_len: usize,
+    _name: *const u8,
+    _name_len: usize,
+    _method: *const u8,
+    _method_len: usize,
+    headers: *const u8,
+    headers_len: usize,
+    to: *mut u32,
+) -> u32 {
+    let service = unsafe { bytes(service, service_len) };
+    let headers = unsafe { bytes(headers, headers_len) };
+    // The cluster, the authority, and a number of 1 MiB.
+    let expected = b"\n\x18\n\x07limiter\x12\x07limiter\x22\x04\x08\x80\x80\x40";
+    assert_eq!(
+        service.escape_ascii().to_string(),
+        expected.escape_ascii().to_string()
+    );
+    let bearer = decode(&headers, "authorization");
+    assert!(bearer.is_none_or(|bearer| bearer == "Bearer secret"));
+    answer("proxy_grpc_stream", |host| {
+        assert_eq!(host.context(), ROOT);
+        host.tokens += 1;
+        host.streams.push(Stream {
+            token: host.tokens,
+            ..Stream::default()
+        });
+        unsafe { *to = host.tokens };
+        OK
+    })
+}
+
+/// The entry of a stream, in the maps of the root.
+fn stream_of(host: &mut Host, token: u32) -> Option<usize> {
+    assert_eq!(host.context(), ROOT);
+    host.streams.iter().position(|stream| stream.token == token)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn proxy_grpc_send(token: u32, message: *const u8, len: usize, end: bool) -> u32 {
+    let message = unsafe { bytes(message, len) };
+    assert!(!end);
+    answer("proxy_grpc_send", |host| {
+        let Some(at) = stream_of(host, token) else {
+            return NOT_FOUND;
+        };
+        host.streams[at].sent.push_back(message);
+        OK
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn proxy_grpc_close(token: u32) -> u32 {
+    answer("proxy_grpc_close", |host| {
+        let Some(at) = stream_of(host, token) else {
+            return NOT_FOUND;
+        };
+        host.streams[at].closed = true;
+        OK
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn proxy_grpc_cancel(token: u32) -> u32 {
+    // The attempt counts: the filter cannot do more.
+    with(|host| {
+        if let Some(at) = stream_of(host, token) {
+            let stream = host.streams.swap_remove(at);
+            assert!(
+                stream.message.is_none(),
+                "Envoy hands over further messages"
+            );
+        }
+    });
+    answer("proxy_grpc_cancel", |_| OK)
 }
 
 #[unsafe(no_mangle)]
@@ -449,6 +553,6 @@ macro_rules! unused {
 
 unused! {
     proxy_call_foreign_function proxy_close_stream proxy_done proxy_get_log_level proxy_get_metric
-    proxy_get_status proxy_grpc_call proxy_grpc_cancel proxy_grpc_close proxy_grpc_send
-    proxy_grpc_stream proxy_resolve_shared_queue proxy_set_buffer_bytes proxy_set_header_map_pairs
+    proxy_get_status proxy_grpc_call proxy_resolve_shared_queue proxy_set_buffer_bytes
+    proxy_set_header_map_pairs
 }

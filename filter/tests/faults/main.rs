@@ -15,6 +15,7 @@
 
 mod host;
 mod pauses;
+mod streams;
 
 use filter as _;
 use host::status::{
@@ -43,7 +44,8 @@ unsafe extern "C" {
 
 const CONFIGURATION: &str = r#"{
     "domain": "shop",
-    "limiter": {"cluster": "limiter", "timeout": "100ms", "token_env": "TOKEN"},
+    "limiter": {"cluster": "limiter", "timeout": "100ms", "token_env": "TOKEN",
+        "stream": true},
     "descriptors": [
         {"key": "user", "header": "x-user-id"},
         {"key": "claim", "property": ["metadata", "claim"]}
@@ -64,7 +66,7 @@ const CONFIGURATION: &str = r#"{
 
 /// What each host call can answer beside `Ok`. The SDK's calls answer what Envoy sends; the
 /// filter's own may answer anything.
-const FAULTS: [(&str, &[u32]); 22] = [
+const FAULTS: [(&str, &[u32]); 26] = [
     ("proxy_get_buffer_bytes", &[NOT_FOUND]),
     ("proxy_get_shared_data", &[NOT_FOUND]),
     ("proxy_set_shared_data", &[CAS_MISMATCH]),
@@ -83,6 +85,10 @@ const FAULTS: [(&str, &[u32]); 22] = [
     ("proxy_set_property", &ANY),
     ("proxy_continue_stream", &ANY),
     ("proxy_send_local_response", &ANY),
+    ("proxy_grpc_stream", &ANY),
+    ("proxy_grpc_send", &ANY),
+    ("proxy_grpc_close", &ANY),
+    ("proxy_grpc_cancel", &ANY),
     ("clock_time_get", &ANY),
     ("random_get", &ANY),
     ("environ_sizes_get", &ANY),
@@ -193,6 +199,7 @@ fn end_turn() {
         });
         host::with(|host| host.answer = None);
     }
+    streams::deliver();
 }
 
 /// A request begins; what Envoy is to do with it. `end`: it has no body.
@@ -269,7 +276,12 @@ fn answer_to(call: &Call) -> Option<(Pairs, Vec<u8>)> {
     if call.path != "/v1/check" {
         return Some((headers("204"), Vec::new()));
     }
-    let batch = Batch::decode(&call.body).unwrap();
+    Some((headers("200"), decided(&call.body)?))
+}
+
+/// The answer to a batch; `None`: none comes.
+fn decided(batch: &[u8]) -> Option<Vec<u8>> {
+    let batch = Batch::decode(batch).unwrap();
     let revision = Revision {
         number: 1,
         digest: 1,
@@ -294,7 +306,7 @@ fn answer_to(call: &Call) -> Option<(Pairs, Vec<u8>)> {
         proxies: Vec::new(),
         results,
     };
-    Some((headers("200"), answer.encode()))
+    Some(answer.encode())
 }
 
 fn metered(allowed: bool) -> LimitAnswer {

@@ -121,7 +121,7 @@ impl Worker {
         &mut self,
         host: &impl Host,
         now: Now,
-        answer: Option<&impl CallAnswer>,
+        answer: Option<&dyn CallAnswer>,
     ) {
         match answer.map_or(Polled::Failed, read) {
             Polled::Unchanged { proxies } => {
@@ -235,7 +235,7 @@ impl Worker {
     }
 }
 
-fn read(answer: &impl CallAnswer) -> Polled {
+fn read(answer: &dyn CallAnswer) -> Polled {
     if answer.header(API_HEADER) != Some(API_VERSION.as_bytes()) {
         return Polled::Failed;
     }

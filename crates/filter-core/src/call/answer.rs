@@ -23,7 +23,7 @@ impl Worker {
         host: &impl Host,
         now: Now,
         call: CheckCall<PendingCheck>,
-        answer: Option<&impl CallAnswer>,
+        answer: Option<&dyn CallAnswer>,
     ) {
         let asked = if call.probe { 1 } else { call.checks.len() };
         let decoded = match answer {
@@ -32,6 +32,9 @@ impl Worker {
         };
         match decoded {
             Ok(answers) => {
+                if call.deadline_us.is_none() {
+                    self.calls.stream.callout_answered();
+                }
                 self.record_call(host, now, call.probe, CallResult::Answered);
                 self.apply_metadata(&answers);
                 if call.probe {

@@ -36,7 +36,13 @@ impl Worker {
             self.count_settlements(&checks);
             self.encode(&mut checks)
         };
+        if self.calls.stream.is_open() && !probe {
+            return self.send_on_stream(now, checks, &body);
+        }
         let id = self.calls.registry.start_checks(now, probe, checks);
+        if !probe {
+            self.open_stream(now);
+        }
         self.call(Call {
             id,
             method: "POST",

@@ -50,7 +50,7 @@ impl CallError {
 
 /// Reads the answer to a batch. A response decides nothing unless it comes from a limiter of this
 /// API version, is complete, and has one result for each check.
-pub(crate) fn decode(answer: &impl CallAnswer, checks: usize) -> Result<BatchAnswer, CallError> {
+pub(crate) fn decode(answer: &dyn CallAnswer, checks: usize) -> Result<BatchAnswer, CallError> {
     let failed = |why: String| Err(CallError::unknown(why));
     let status = answer.header(":status").unwrap_or_default();
     let status = String::from_utf8_lossy(status);

@@ -26,6 +26,8 @@ pub(crate) struct CheckCall<T> {
     pub(crate) sent: Now,
     /// Whether the call only tests if the limiter answers. The checks follow once it does.
     pub(crate) probe: bool,
+    /// When it times out, if it is on the check stream: Envoy times only callouts.
+    pub(crate) deadline_us: Option<u64>,
     pub(crate) checks: Vec<T>,
 }
 
@@ -52,6 +54,13 @@ impl<T> Default for Registry<T> {
     }
 }
 
+impl CallId {
+    /// The number that names the call on the check stream.
+    pub(crate) fn number(self) -> u32 {
+        self.0
+    }
+}
+
 impl<T> Registry<T> {
     /// Registers a poll. An answer to the poll before it is ignored from now on.
     pub(crate) fn start_poll(&mut self) -> CallId {
@@ -74,9 +83,57 @@ impl<T> Registry<T> {
             id,
             sent: now,
             probe,
+            deadline_us: None,
             checks,
         });
         id
+    }
+
+    /// Registers a check call on the stream.
+    pub(crate) fn start_streamed(&mut self, now: Now, deadline_us: u64, checks: Vec<T>) -> CallId {
+        let id = self.start_checks(now, false, checks);
+        if let Some(call) = self.checks.last_mut() {
+            call.deadline_us = Some(deadline_us);
+        }
+        id
+    }
+
+    /// The call on the stream that an answer names.
+    pub(crate) fn streamed(&self, id: u32) -> Option<CallId> {
+        let streamed = self.checks.iter().filter(|call| call.deadline_us.is_some());
+        let mut streamed = streamed.map(|call| call.id);
+        streamed.find(|call| call.0 == id)
+    }
+
+    /// How many calls are on the stream.
+    pub(crate) fn streamed_calls(&self) -> usize {
+        let streamed = self.checks.iter();
+        streamed.filter(|call| call.deadline_us.is_some()).count()
+    }
+
+    /// Takes out a call on the stream.
+    pub(crate) fn take_streamed(&mut self) -> Option<CheckCall<T>> {
+        self.take_streamed_if(|_| true)
+    }
+
+    /// Takes out a call on the stream that timed out, or whose time a broken clock does not tell.
+    pub(crate) fn take_expired(&mut self, now: Now) -> Option<CheckCall<T>> {
+        self.take_streamed_if(|call| {
+            now.mono_us < call.sent.mono_us
+                || call.deadline_us.is_some_and(|at_us| at_us <= now.mono_us)
+        })
+    }
+
+    fn take_streamed_if(&mut self, is_it: impl Fn(&CheckCall<T>) -> bool) -> Option<CheckCall<T>> {
+        let mut calls = self.checks.iter();
+        let at = calls.position(|call| call.deadline_us.is_some() && is_it(call))?;
+        Some(self.checks.remove(at))
+    }
+
+    /// When the next call on the stream times out.
+    pub(crate) fn next_deadline_us(&self) -> u64 {
+        let deadlines = self.checks.iter().filter_map(|call| call.deadline_us);
+        deadlines.min().unwrap_or(u64::MAX)
     }
 
     /// Registers a call with frees that a deleted worker left.
@@ -125,7 +182,8 @@ impl<T> Registry<T> {
     }
 
     fn new_id(&mut self) -> CallId {
-        self.last_id = self.last_id.wrapping_add(1);
+        // 0 names no call on the stream.
+        self.last_id = self.last_id.wrapping_add(1).max(1);
         CallId(self.last_id)
     }
 }

@@ -23,6 +23,12 @@ events! {
     CalloutFailed = "rl_callouts.failed",
     /// A check call that failed without a charge and was retried.
     CalloutRetried = "rl_callouts.retried",
+    /// A check call on the check stream; it is one of the others, too.
+    StreamCall = "rl_stream.calls",
+    /// A check stream that a limiter opened.
+    StreamOpened = "rl_stream.opened",
+    /// A check stream that failed.
+    StreamFailed = "rl_stream.failed",
     /// A check that was answered with an error.
     CheckFailed = "rl_check_errors",
     /// A request let through because no policy was loaded and no limiter answered.

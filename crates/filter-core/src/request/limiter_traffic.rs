@@ -1,5 +1,7 @@
 //! Which requests are the filter's own calls of a limiter, and are not limited.
 
+use protocol::CHECK_STREAM;
+
 use crate::{
     call::{CHECK_PATH, POLICY_PATH, REPORT_PATH},
     request::Request,
@@ -22,7 +24,7 @@ impl Worker {
         // These paths only: any other path of the same host would be unlimited too.
         let polls = path.strip_prefix(POLICY_PATH.as_bytes());
         let polls = polls.is_some_and(|rest| matches!(rest, [] | [b'?', ..]));
-        let posts = [CHECK_PATH, REPORT_PATH];
+        let posts = [CHECK_PATH, REPORT_PATH, CHECK_STREAM];
         if !posts.iter().any(|known| *path == *known.as_bytes()) && !polls {
             return false;
         }

@@ -36,6 +36,8 @@ pub enum Step {
     DecideWithoutBody(StreamId),
     /// The limiter is called. The host must report the outcome of each call.
     Call(Call),
+    /// Something is done with the check stream.
+    Stream(StreamStep),
     /// The host calls [`Worker::on_turn_end`](super::Worker::on_turn_end) when the current turn of
     /// its event loop ends; at once, if it cannot find out when.
     AtTurnEnd,
@@ -74,6 +76,20 @@ pub struct Call {
     pub body: Option<Vec<u8>>,
     /// The timeout, in milliseconds.
     pub timeout_ms: u64,
+}
+
+/// What is done with the check stream, of which there is one at a time. The host hands over its messages
+/// ([`Worker::on_stream_message`](super::Worker::on_stream_message)) and reports its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StreamStep {
+    /// A stream to `protocol::CHECK_STREAM` is opened, with this value of `authorization`.
+    Open(Option<String>),
+    /// A call is sent. The host reports it as refused if there is no stream.
+    Send(CallId, Vec<u8>),
+    /// This side sends nothing more.
+    Close,
+    /// The stream is given up.
+    Cancel,
 }
 
 /// The answer to a call.

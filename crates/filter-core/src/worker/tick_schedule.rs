@@ -7,7 +7,9 @@
 //! most workers of most Envoys are idle. An idle worker ticks only to poll, or to check that
 //! another worker does. It catches up when its next request arrives, before that is decided.
 
-use crate::{active_policy::PolicyState, host::Host, time::Now, worker::Worker};
+use crate::{
+    active_policy::PolicyState, call::TIMEOUT_LATE_MS, host::Host, time::Now, worker::Worker,
+};
 
 /// Between ticks while requests arrive, at most, in milliseconds.
 const BUSY_MS: u64 = 50;
@@ -126,6 +128,7 @@ impl Worker {
         (self.ticks).by(now, self.requests.holds.next_us(), HOLDING_MS);
         (self.ticks).by(now, self.requests.in_flight.next_us(), HOLDING_MS);
         (self.ticks).by(now, self.requests.bodies.next_us(), HOLDING_MS);
+        (self.ticks).by(now, self.calls.registry.next_deadline_us(), TIMEOUT_LATE_MS);
         self.ticks.by_maintenance(now, look_us);
     }
 

@@ -28,6 +28,7 @@ pub fn any(world: &mut World) -> Faults {
         refused: share(),
         undeliverable: share(),
         untouched: share(),
+        ending: share(),
         ..Faults::NONE
     }
 }

@@ -31,5 +31,6 @@ mod requests_in_flight;
 mod settled_costs;
 mod slots_left_behind;
 mod slots_under_faults;
+mod streams;
 mod turn_batching;
 mod world;

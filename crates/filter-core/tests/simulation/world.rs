@@ -5,6 +5,7 @@ mod chance;
 mod network;
 mod reply;
 mod service;
+mod streams;
 mod upload;
 
 use std::{
@@ -13,8 +14,8 @@ use std::{
 };
 
 use filter_core::{
-    CallId, Config, LocalReply, Metrics, NoProperty, Now, Request, Step, StreamId, Worker,
-    simulated::SharedData,
+    CallAnswer, CallId, Config, LocalReply, Metrics, NoProperty, Now, Request, Step, StreamId,
+    Worker, simulated::SharedData,
 };
 use protocol::{Check, compact::Report};
 
@@ -25,6 +26,8 @@ pub use chance::Chance;
 pub use network::Faults;
 use network::{Answer, Held};
 pub use reply::Reply;
+pub use streams::Opening;
+use streams::{Delivery, Stream};
 pub use upload::Upload;
 
 /// One Envoy process: what its workers share, and its workers. The first one stands for the main
@@ -33,6 +36,7 @@ pub struct Envoy {
     pub shared: SharedData,
     pub workers: Vec<Worker>,
     ticks: Vec<Ticks>,
+    streams: Vec<Option<Stream>>,
 }
 
 /// The ticks that one worker last asked for.
@@ -96,6 +100,8 @@ enum Event {
         worker: usize,
     },
     Held(Held),
+    /// Something on a check stream.
+    Stream(Delivery),
     /// A call that the network delivers after others.
     Arrival(Arrival),
 }
@@ -133,6 +139,7 @@ pub struct World {
     pub silent_us: u64,
     /// So many of the next polls are lost.
     pub lost_polls: u64,
+    pub opening: Opening,
     /// Whether the hosts report the ends of their turns.
     pub reports_turn_ends: bool,
     /// Whether the current event is an answer of the limiter.
@@ -188,6 +195,13 @@ pub const CONFIG: &str = r#"{
     "descriptors": [{"key": "user", "header": "x-user"}]
 }"#;
 
+/// Every other seed has checks go by streams.
+fn configured(seed: u64, config: &str) -> Config {
+    let mut config = Config::from_json(config.as_bytes()).unwrap();
+    config.limiter.stream |= seed.is_multiple_of(2);
+    config
+}
+
 impl Drop for World {
     fn drop(&mut self) {
         if std::thread::panicking() {
@@ -199,7 +213,7 @@ impl Drop for World {
 impl World {
     pub fn new(seed: u64, envoys: usize, workers: usize, config: &str, limits: &str) -> Self {
         let mut chance = Chance(seed);
-        let config = Config::from_json(config.as_bytes()).unwrap();
+        let config = configured(seed, config);
         let worker = |chance: &mut Chance| {
             let seed = std::array::from_fn(|_| u8::try_from(chance.below(256)).unwrap());
             Worker::new(config.clone(), Some("secret"), seed)
@@ -211,6 +225,7 @@ impl World {
                     shared: SharedData::default(),
                     workers: (0..=workers).map(|_| worker(&mut chance)).collect(),
                     ticks: vec![Ticks::default(); workers + 1],
+                    streams: vec![None; workers + 1],
                 })
                 .collect(),
             limiter: Limiter::new(limits),
@@ -232,6 +247,7 @@ impl World {
             polls: 0,
             silent_us: 0,
             lost_polls: 0,
+            opening: Opening::Opens,
             reports_turn_ends: true,
             answering: false,
             events: BinaryHeap::new(),
@@ -314,13 +330,14 @@ impl World {
 
     /// A worker is deleted with its plugin, whose requests have ended, and another takes its place.
     pub fn replace_worker(&mut self, envoy: usize, worker: usize, config: &str) {
-        let config = Config::from_json(config.as_bytes()).unwrap();
+        let config = configured(self.seed, config);
         let now = self.now();
         let chance = &mut self.chance;
         let seed = std::array::from_fn(|_| u8::try_from(chance.below(256)).unwrap());
         let at = &mut self.envoys[envoy];
         at.workers[worker].leave(&at.shared, now);
         at.workers[worker] = Worker::new(config, Some("secret"), seed);
+        at.streams[worker] = None;
         self.pending.retain(|_, event| {
             !matches!(event, Event::Answer { envoy: of, worker: its, .. } if (*of, *its) == (envoy, worker))
         });
@@ -328,13 +345,14 @@ impl World {
 
     /// An Envoy dies, and starts anew: none of its requests is there any more.
     pub fn crash(&mut self, envoy: usize, config: &str) {
-        let config = Config::from_json(config.as_bytes()).unwrap();
+        let config = configured(self.seed, config);
         for sent in self.requests.iter_mut().filter(|sent| sent.envoy == envoy) {
             sent.gone = true;
         }
         let chance = &mut self.chance;
         let at = &mut self.envoys[envoy];
         at.shared = SharedData::default();
+        at.streams.fill(None);
         for worker in &mut at.workers {
             let seed = std::array::from_fn(|_| u8::try_from(chance.below(256)).unwrap());
             *worker = Worker::new(config.clone(), Some("secret"), seed);
@@ -401,7 +419,8 @@ impl World {
                     shared, workers, ..
                 } = &mut self.envoys[envoy];
                 self.answering = answer.as_ref().is_some_and(|answer| answer.genuine);
-                workers[worker].on_call_answer(shared, now, id, answer.as_ref());
+                let answer = answer.as_ref().map(|answer| answer as &dyn CallAnswer);
+                workers[worker].on_call_answer(shared, now, id, answer);
                 self.carry_out(envoy, worker);
                 self.answering = false;
             }
@@ -412,6 +431,7 @@ impl World {
             }
             Event::Held(held) => self.release(held),
             Event::Arrival(arrival) => self.arrive(&arrival),
+            Event::Stream(delivery) => self.arrive_on_stream(delivery),
         }
     }
 
@@ -440,6 +460,7 @@ impl World {
                 }
                 Step::DecideWithoutBody(stream) => self.read(envoy, worker, stream),
                 Step::Call(call) => self.call(envoy, worker, &call),
+                Step::Stream(step) => self.stream_step(envoy, worker, step),
                 // After all other events of the same moment.
                 Step::AtTurnEnd if self.reports_turn_ends => {
                     self.schedule(0, Event::TurnEnd { envoy, worker });

@@ -110,7 +110,7 @@ impl Worker {
         host: &impl Host,
         now: Now,
         id: CallId,
-        answer: Option<&impl CallAnswer>,
+        answer: Option<&dyn CallAnswer>,
     ) {
         let status = answer.and_then(|answer| answer.header(":status")?.first());
         if let Some(b'2' | b'4') = status {

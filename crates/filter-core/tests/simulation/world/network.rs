@@ -26,6 +26,8 @@ pub struct Faults {
     pub delayed: u64,
     /// A check arrives once more.
     pub repeated: u64,
+    /// After it the limiter ends the stream.
+    pub ending: u64,
 }
 
 impl Faults {
@@ -39,6 +41,7 @@ impl Faults {
         untouched: 0,
         delayed: 0,
         repeated: 0,
+        ending: 0,
     };
     pub const DOWN: Self = Self {
         refused: 100,
@@ -200,14 +203,22 @@ impl World {
             0 => {
                 answer.headers.retain(|(name, _)| *name != "x-rl-api");
                 answer.body = answer.body.map(|body| lie(&body, |_| {}));
+                answer
             }
-            1 => answer.body = Some(b"<html>".to_vec()),
-            2 => answer.headers[0] = (":status", "500".to_owned()),
-            3 => {
+            _ => self.damaged(answer),
+        }
+    }
+
+    /// An answer that is not a limiter's any more.
+    pub(super) fn damaged(&mut self, mut answer: Answer) -> Answer {
+        match self.chance.below(5) {
+            0 => answer.body = Some(b"<html>".to_vec()),
+            1 => answer.headers[0] = (":status", "500".to_owned()),
+            2 => {
                 let fewer = |results: &mut Results| drop(results.pop());
                 answer.body = answer.body.map(|body| lie(&body, fewer));
             }
-            4 => {
+            3 => {
                 let twice = |results: &mut Results| results.extend(results.clone());
                 answer.body = answer.body.map(|body| lie(&body, twice));
             }

@@ -1,0 +1,262 @@
+//! The check stream: a gRPC stream to a limiter whose messages are check calls.
+//!
+//! For a callout Envoy sets up a request and reads headers one by one; a message of an open stream
+//! spares both. A stream only ever replaces callouts that work: it is opened beside a callout, takes
+//! checks once the limiter said that it takes calls, and is given up when an answer is late or
+//! anything unexpected arrives. Then checks are callouts again, and the next stream waits until one
+//! of them was answered.
+//!
+//! What was sent and not answered may have been charged, as with a callout. A limiter that ends in an
+//! orderly way says so first, and answers what it was sent until it reads that this side closed.
+
+use protocol::{API_HEADER, API_VERSION, StreamAnswer, StreamCall};
+
+use super::CheckCall;
+use crate::{
+    host::Host,
+    log_line::log_line,
+    metrics::Event,
+    request::PendingCheck,
+    time::Now,
+    worker::{CallAnswer, Level, Step, StreamStep, Worker},
+};
+
+/// How long a limiter may take to open a stream, and to end one that this side closed.
+const PATIENCE_US: u64 = 1_000_000;
+/// After a failure the next stream is opened this much later; each further failure doubles it.
+const RETRY_MIN_US: u64 = 1_000_000;
+const RETRY_MAX_US: u64 = 64_000_000;
+/// Between ticks while calls are on the stream, at least: how late a timeout may be.
+pub(crate) const TIMEOUT_LATE_MS: u64 = 5;
+
+/// How far a stream is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// There is none.
+    Closed,
+    /// The limiter has not said yet that it takes calls.
+    Opening,
+    /// It takes calls.
+    Open,
+    /// It takes no more, and the limiter answers those that it has.
+    Ending,
+    /// An answer is late, so it takes no more; others may still arrive.
+    Late,
+}
+
+/// The stream of one worker.
+#[derive(Debug)]
+pub(crate) struct CheckStream {
+    /// Whether the configuration asks for one.
+    enabled: bool,
+    state: State,
+    /// When it got there.
+    since_us: u64,
+    /// When the limiter opened it.
+    opened_us: u64,
+    /// When the next one may be opened.
+    retry_at_us: u64,
+    retry_after_us: u64,
+    /// Whether a callout was answered since the last stream failed.
+    answered: bool,
+}
+
+impl CheckStream {
+    pub(crate) fn new(enabled: bool) -> Self {
+        Self {
+            enabled,
+            state: State::Closed,
+            since_us: 0,
+            opened_us: 0,
+            retry_at_us: 0,
+            retry_after_us: RETRY_MIN_US,
+            // The policy came by a callout.
+            answered: true,
+        }
+    }
+
+    /// Whether calls go by it.
+    pub(crate) fn is_open(&self) -> bool {
+        self.state == State::Open
+    }
+
+    /// A callout was answered.
+    pub(crate) fn callout_answered(&mut self) {
+        self.answered = true;
+    }
+
+    fn may_open(&self, now: Now) -> bool {
+        // Without a clock no call would time out.
+        self.enabled
+            && now.mono_us > 0
+            && self.state == State::Closed
+            && self.answered
+            && now.mono_us >= self.retry_at_us
+    }
+
+    fn become_now(&mut self, state: State, now: Now) {
+        self.state = state;
+        self.since_us = now.mono_us;
+    }
+
+    /// Whether it stays in a state that should have ended.
+    fn is_overdue(&self, now: Now) -> bool {
+        matches!(self.state, State::Opening | State::Ending)
+            && now.mono_us.saturating_sub(self.since_us) > PATIENCE_US
+    }
+
+    fn failed(&mut self, now: Now) {
+        self.state = State::Closed;
+        self.answered = false;
+        self.retry_at_us = now.mono_us.saturating_add(self.retry_after_us);
+        self.retry_after_us = self.retry_after_us.saturating_mul(2).min(RETRY_MAX_US);
+    }
+
+    /// It ended in an orderly way: the next one is opened at once, unless this one was short.
+    fn ended(&mut self, now: Now) {
+        let answered = self.answered;
+        let lasted = now.mono_us.saturating_sub(self.opened_us) > PATIENCE_US;
+        self.failed(now);
+        self.answered = answered;
+        if lasted {
+            self.retry_at_us = now.mono_us;
+            self.retry_after_us = RETRY_MIN_US;
+        }
+    }
+}
+
+impl Worker {
+    /// Opens a stream if there should be one.
+    pub(crate) fn open_stream(&mut self, now: Now) {
+        if !self.calls.stream.may_open(now) {
+            return;
+        }
+        self.calls.stream.become_now(State::Opening, now);
+        let bearer = self.calls.bearer.clone();
+        self.steps.push_back(Step::Stream(StreamStep::Open(bearer)));
+    }
+
+    /// Sends a call as a message of the stream.
+    pub(crate) fn send_on_stream(&mut self, now: Now, checks: Vec<PendingCheck>, body: &[u8]) {
+        let deadline_us = now.after_ms(self.config.limiter.timeout_ms);
+        let registry = &mut self.calls.registry;
+        let id = registry.start_streamed(now, deadline_us, checks);
+        let call = StreamCall {
+            id: id.number(),
+            body,
+        };
+        let send = StreamStep::Send(id, call.encode());
+        self.steps.push_back(Step::Stream(send));
+        self.counts.happened(Event::StreamCall);
+        self.ticks.by(now, deadline_us, TIMEOUT_LATE_MS);
+    }
+
+    /// A message of the limiter on the stream.
+    pub fn on_stream_message(&mut self, host: &impl Host, now: Now, message: &[u8]) {
+        let Some(answer) = StreamAnswer::decode(message) else {
+            return self.stream_failed(host, now, "a message that is none of a limiter");
+        };
+        let state = self.calls.stream.state;
+        if answer == StreamAnswer::OPEN && state == State::Opening {
+            self.counts.happened(Event::StreamOpened);
+            self.calls.stream.become_now(State::Open, now);
+            self.calls.stream.opened_us = now.mono_us;
+        } else if answer == StreamAnswer::ENDING && matches!(state, State::Opening | State::Open) {
+            self.calls.stream.become_now(State::Ending, now);
+            self.steps.push_back(Step::Stream(StreamStep::Close));
+        } else if let Some(id) = self.calls.registry.streamed(answer.id) {
+            self.calls.stream.retry_after_us = RETRY_MIN_US;
+            let answer = StreamedAnswer::new(answer);
+            self.on_call_answer(host, now, id, Some(&answer));
+        } else if state != State::Late {
+            self.stream_failed(host, now, "an answer that nothing waits for");
+        }
+    }
+
+    /// The stream ended. `grpc_status` is that of the limiter, or Envoy's where the connection broke.
+    pub fn on_stream_closed(&mut self, host: &impl Host, now: Now, grpc_status: u32) {
+        match self.calls.stream.state {
+            State::Closed => {}
+            State::Ending if self.calls.registry.streamed_calls() == 0 => {
+                self.calls.stream.ended(now);
+            }
+            _ => self.stream_failed(host, now, &format!("gRPC status {grpc_status}")),
+        }
+    }
+
+    /// Gives the stream up. What it was sent may have been charged.
+    pub fn stream_failed(&mut self, host: &impl Host, now: Now, why: &str) {
+        self.cancel_stream(now, why);
+        while let Some(call) = self.calls.registry.take_streamed() {
+            self.unanswered(host, now, call);
+        }
+        self.send_soon(host, now);
+    }
+
+    /// At a tick: calls whose answers are late fail, and so does a stream that stands still.
+    pub(crate) fn expire_streamed(&mut self, host: &impl Host, now: Now) {
+        while let Some(call) = self.calls.registry.take_expired(now) {
+            self.calls.stream.become_now(State::Late, now);
+            self.unanswered(host, now, call);
+        }
+        let stream = &self.calls.stream;
+        if stream.is_overdue(now) {
+            let why = if stream.state == State::Opening {
+                "it was not opened in time"
+            } else {
+                "it was not ended in time"
+            };
+            self.stream_failed(host, now, why);
+        } else if stream.state == State::Late && self.calls.registry.streamed_calls() == 0 {
+            self.cancel_stream(now, "an answer came too late");
+        }
+    }
+
+    fn unanswered(&mut self, host: &impl Host, now: Now, call: CheckCall<PendingCheck>) {
+        self.calls.add_duration(now, &call);
+        self.on_checks_answered(host, now, call, None);
+    }
+
+    fn cancel_stream(&mut self, now: Now, why: &str) {
+        self.calls.stream.failed(now);
+        self.counts.happened(Event::StreamFailed);
+        self.steps.push_back(Step::Stream(StreamStep::Cancel));
+        let text = format!(
+            "rate limiter: the stream to {} failed, checks are callouts meanwhile: {}",
+            self.config.limiter.cluster,
+            log_line(why)
+        );
+        // No more than the attempts, which become rare.
+        self.steps.push_back(Step::Log(Level::Warn, text));
+    }
+}
+
+/// An answer on the stream, as that of a callout.
+struct StreamedAnswer<'m> {
+    status: String,
+    body: &'m [u8],
+}
+
+impl<'m> StreamedAnswer<'m> {
+    fn new(answer: StreamAnswer<'m>) -> Self {
+        Self {
+            status: answer.status.to_string(),
+            body: answer.body,
+        }
+    }
+}
+
+impl CallAnswer for StreamedAnswer<'_> {
+    fn header(&self, name: &str) -> Option<&[u8]> {
+        match name {
+            ":status" => Some(self.status.as_bytes()),
+            // The path names the version.
+            API_HEADER => Some(API_VERSION.as_bytes()),
+            _ => None,
+        }
+    }
+
+    fn body(&self, max_len: usize) -> Option<Vec<u8>> {
+        (self.body.len() <= max_len).then(|| self.body.to_vec())
+    }
+}

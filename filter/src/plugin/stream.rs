@@ -1,0 +1,166 @@
+//! The check stream: one gRPC stream of the root context at a time.
+//!
+//! Envoy keeps an entry for each stream until both sides closed it, with a pointer to what it deletes
+//! when the limiter ends the stream. So the end of a stream is always answered by a cancellation, in
+//! the callback that reports it, while the object still exists; nothing names the stream afterwards.
+//! And no stream is cancelled in the callback of a message: Envoy may have read further messages, and
+//! would hand them to an entry that is gone.
+
+use std::cell::{Cell, RefCell};
+
+use filter_core::{CallId, StreamStep};
+use protocol::{CHECK_STREAM_METHOD, CHECK_STREAM_SERVICE};
+use proxy_wasm::types::BufferType;
+
+use super::Plugin;
+use crate::{
+    grpc_events::{GrpcEvent, GrpcEventKind},
+    host::{
+        body,
+        grpc_stream::{self, Target},
+    },
+    shared::SharedData,
+};
+
+/// The largest message that is read, in bytes: many times what the largest batch needs.
+const MAX_MESSAGE: u32 = 1 << 20;
+
+/// Streams, by the host's tokens.
+#[derive(Debug, Default)]
+pub(super) struct Streams {
+    current: Cell<Option<u32>>,
+    /// To be cancelled outside of their callbacks.
+    given_up: RefCell<Vec<u32>>,
+}
+
+impl Streams {
+    /// Cancels the streams that were given up. Only in callbacks that are no stream's.
+    pub(super) fn cancel_given_up(&self) {
+        for token in self.given_up.take() {
+            let _ = grpc_stream::cancel(token);
+        }
+    }
+}
+
+impl Plugin {
+    pub fn on_stream_event(&self, event: GrpcEvent) {
+        let is_current = self.streams.current.get() == Some(event.token);
+        match event.kind {
+            GrpcEventKind::Message(size) if is_current => self.on_message(size),
+            GrpcEventKind::Message(_) => return,
+            GrpcEventKind::Closed(status) => {
+                let _ = grpc_stream::cancel(event.token);
+                let mut given_up = self.streams.given_up.borrow_mut();
+                given_up.retain(|token| *token != event.token);
+                drop(given_up);
+                if is_current {
+                    self.streams.current.set(None);
+                    let now = self.clock.now();
+                    let mut worker = self.worker.borrow_mut();
+                    worker.on_stream_closed(&SharedData, now, status);
+                }
+            }
+        }
+        self.carry_out(None);
+    }
+
+    fn on_message(&self, size: usize) {
+        let fits = u32::try_from(size).is_ok_and(|size| size <= MAX_MESSAGE);
+        let message = fits.then(|| body::chunk(BufferType::GrpcReceiveBuffer, 0, size));
+        // What is too large, or was not read, is as no message of a limiter.
+        let message = message.and_then(Result::ok).unwrap_or_default();
+        let now = self.clock.now();
+        let mut worker = self.worker.borrow_mut();
+        worker.on_stream_message(&SharedData, now, &message);
+    }
+
+    /// In a callback of the root, whose the stream is.
+    pub(super) fn carry_out_on_stream(&self, step: StreamStep) {
+        match step {
+            StreamStep::Open(bearer) => self.open_stream(bearer.as_deref()),
+            StreamStep::Send(id, message) => self.send(id, &message),
+            StreamStep::Close => {
+                if let Some(token) = self.streams.current.get() {
+                    let _ = grpc_stream::close(token);
+                }
+            }
+            StreamStep::Cancel => {
+                if let Some(token) = self.streams.current.take() {
+                    self.streams.given_up.borrow_mut().push(token);
+                    // Otherwise at the next tick.
+                    let _ = self.turn_end.request();
+                }
+            }
+        }
+    }
+
+    fn send(&self, id: CallId, message: &[u8]) {
+        let token = self.streams.current.get();
+        if token.is_none_or(|token| grpc_stream::send(token, message).is_err()) {
+            let now = self.clock.now();
+            let mut worker = self.worker.borrow_mut();
+            worker.on_call_refused(&SharedData, now, id);
+        }
+    }
+
+    fn open_stream(&self, bearer: Option<&str>) {
+        let service = self.stream_service();
+        let headers: Vec<_> = bearer
+            .map(|bearer| ("authorization", bearer))
+            .into_iter()
+            .collect();
+        let opened = grpc_stream::open(&Target {
+            service: &service,
+            name: CHECK_STREAM_SERVICE,
+            method: CHECK_STREAM_METHOD,
+            headers: &headers,
+        });
+        if let Ok(token) = opened {
+            self.streams.current.set(Some(token));
+        } else {
+            let now = self.clock.now();
+            let why = "no such cluster, or none of its hosts is there";
+            let mut worker = self.worker.borrow_mut();
+            worker.stream_failed(&SharedData, now, why);
+        }
+    }
+
+    /// `envoy.config.core.v3.GrpcService` in Protocol Buffers: the limiter's cluster and authority, and a
+    /// bound for messages, above which Envoy ends the stream.
+    fn stream_service(&self) -> Vec<u8> {
+        const ENVOY_GRPC: u8 = 1;
+        const CLUSTER_NAME: u8 = 1;
+        const AUTHORITY: u8 = 2;
+        const MAX_RECEIVE_MESSAGE_LENGTH: u8 = 4;
+        /// The field of `google.protobuf.UInt32Value`, a number.
+        const VALUE: u8 = 1 << 3;
+        let worker = self.worker.borrow();
+        let limiter = &worker.config().limiter;
+        let mut max_length = vec![VALUE];
+        push_number(&mut max_length, MAX_MESSAGE);
+        let mut envoy_grpc = Vec::new();
+        push_field(&mut envoy_grpc, CLUSTER_NAME, limiter.cluster.as_bytes());
+        push_field(&mut envoy_grpc, AUTHORITY, limiter.authority.as_bytes());
+        push_field(&mut envoy_grpc, MAX_RECEIVE_MESSAGE_LENGTH, &max_length);
+        let mut service = Vec::new();
+        push_field(&mut service, ENVOY_GRPC, &envoy_grpc);
+        service
+    }
+}
+
+/// Writes a field of bytes.
+fn push_field(message: &mut Vec<u8>, field: u8, bytes: &[u8]) {
+    const BYTES: u8 = 2;
+    message.push(field << 3 | BYTES);
+    push_number(message, u32::try_from(bytes.len()).unwrap_or(u32::MAX));
+    message.extend_from_slice(bytes);
+}
+
+/// Writes a number, seven bits at a time.
+fn push_number(message: &mut Vec<u8>, mut number: u32) {
+    while let (low, 1..) = (number & 0x7f, number >> 7) {
+        message.push(0x80 | u8::try_from(low).unwrap_or(0));
+        number >>= 7;
+    }
+    message.push(u8::try_from(number).unwrap_or(0));
+}
