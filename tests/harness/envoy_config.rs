@@ -150,6 +150,20 @@ impl EnvoyConfig {
         Ok(self)
     }
 
+    /// Has checks go by check streams, for which the limiters' cluster needs HTTP/2.
+    pub fn check_streams(self) -> Result<Self> {
+        const PROTOCOL: &str = "/typed_extension_protocol_options/envoy.extensions.upstreams.http.v3.HttpProtocolOptions/explicit_http_config";
+        let mut config = self.filter_config(|filter| {
+            if let Some(limiter) = filter.get_mut("limiter").and_then(Value::as_object_mut) {
+                limiter.insert("stream".to_owned(), json!(true));
+            }
+        })?;
+        let protocol = config.limiters()?.pointer_mut(PROTOCOL);
+        let protocol = protocol.context("the cluster names no protocol")?;
+        *protocol = json!({"http2_protocol_options": {}});
+        Ok(config)
+    }
+
     /// Has one address only for limiters.
     pub fn limiter_at(mut self, port: u16) -> Result<Self> {
         let endpoints = "/static_resources/clusters/0/load_assignment/endpoints/0/lb_endpoints";

@@ -34,7 +34,7 @@ use crate::workspace::Workspace;
 use h2c::H2c;
 use limiter::LimiterBench;
 use report::{Report, Run, Series};
-use setups::{Bench, NOOP, NOOP_BEFORE, Noops, Setup};
+use setups::{Bench, NOOP, NOOP_BEFORE, Noops, STREAMED, STREAMED_BEFORE, Setup};
 
 /// Rounds of `--module`, of some milliseconds each.
 const MODULE_ROUNDS: u64 = 200;
@@ -43,11 +43,13 @@ const MODULE_ROUNDS: u64 = 200;
 const CALLS_AT_ONCE: [u64; 2] = [1, 32];
 
 /// Setups that are also measured with one request at a time.
-const LONE: [&str; 4] = [
+const LONE: [&str; 6] = [
     NOOP,
     "every request checked",
+    STREAMED,
     NOOP_BEFORE,
     "checked, upstream",
+    STREAMED_BEFORE,
 ];
 
 /// Arguments of `cargo xtask bench`.

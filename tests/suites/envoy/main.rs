@@ -12,6 +12,7 @@ mod stage;
 
 mod batches;
 mod calendar_windows;
+mod check_streams;
 mod configuration_errors;
 mod configuration_fields;
 mod cookbook;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use harness::{Client, Envoy, EnvoyConfig, Limiter, Ports, Programs};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::ready::{Servers, limits_are_known, start_envoy};
 
@@ -30,6 +30,11 @@ pub struct Noops {
 pub const NOOP: &str = "no-op filter";
 /// The reference of setups that a service answers, like [`NOOP`].
 pub const NOOP_BEFORE: &str = "no-op, upstream";
+
+/// Every request is checked, by the check stream.
+pub const STREAMED: &str = "checked by a stream";
+/// As [`STREAMED`], before a service.
+pub const STREAMED_BEFORE: &str = "by a stream, upstream";
 
 /// One setup.
 pub struct Setup {
@@ -65,6 +70,7 @@ impl Bench {
                 .filter_code(&programs.filter)?
                 .limiter_timeout("1s")
         };
+        let streaming = || ours()?.check_streams();
         let lean = || shipped()?.filter_code(&noops.lean);
         let sdk = || shipped()?.filter_code(&noops.sdk);
         let headers = || sdk()?.filter_config(headers_alone);
@@ -81,10 +87,12 @@ impl Bench {
             sdk()?.http_filters(answer_at_once)?,
             headers()?.http_filters(answer_at_once)?,
             ours()?.http_filters(answer_at_once)?,
+            streaming()?.http_filters(answer_at_once)?,
             lean()?,
             sdk()?,
             headers()?,
             ours()?,
+            streaming()?,
         ] {
             envoys.push(start(config, service).await?.0);
         }
@@ -148,13 +156,15 @@ fn setups(envoys: &[Envoy]) -> Result<Vec<Setup>> {
         sdk,
         headers,
         ours,
+        streaming,
         noop_before,
         sdk_before,
         headers_before,
         ours_before,
+        streaming_before,
     ] = envoys
     else {
-        bail!("nine Envoys were to be started")
+        bail!("eleven Envoys were to be started")
     };
     Ok(vec![
         plain("no filter", (0, without), NOOP),
@@ -162,14 +172,16 @@ fn setups(envoys: &[Envoy]) -> Result<Vec<Setup>> {
         plain("no-op by the SDK", (2, sdk), NOOP),
         plain("headers alone", (3, headers), NOOP),
         checked("every request checked", (4, ours), NOOP),
+        checked(STREAMED, (5, streaming), NOOP),
         denied("denied from the cache", (4, ours), NOOP),
         leased("leased", (4, ours), NOOP),
-        plain(NOOP_BEFORE, (5, noop_before), NOOP_BEFORE),
-        plain("SDK's no-op, upstream", (6, sdk_before), NOOP_BEFORE),
-        plain("headers alone, upstream", (7, headers_before), NOOP_BEFORE),
-        checked("checked, upstream", (8, ours_before), NOOP_BEFORE),
-        denied("denied, upstream", (8, ours_before), NOOP_BEFORE),
-        leased("leased, upstream", (8, ours_before), NOOP_BEFORE),
+        plain(NOOP_BEFORE, (6, noop_before), NOOP_BEFORE),
+        plain("SDK's no-op, upstream", (7, sdk_before), NOOP_BEFORE),
+        plain("headers alone, upstream", (8, headers_before), NOOP_BEFORE),
+        checked("checked, upstream", (9, ours_before), NOOP_BEFORE),
+        checked(STREAMED_BEFORE, (10, streaming_before), NOOP_BEFORE),
+        denied("denied, upstream", (9, ours_before), NOOP_BEFORE),
+        leased("leased, upstream", (9, ours_before), NOOP_BEFORE),
     ])
 }
 
@@ -210,22 +222,22 @@ fn leased(name: &'static str, at: (usize, &Envoy), reference: &'static str) -> S
 }
 
 /// Adds a filter that answers in place of the service, after the first filter.
-pub(super) fn answer_at_once(filters: &mut Vec<serde_json::Value>) {
+pub(super) fn answer_at_once(filters: &mut Vec<Value>) {
     filters.insert(1, answer());
 }
 
 /// As [`answer_at_once`], without the first filter.
-pub(super) fn answer_alone(filters: &mut Vec<serde_json::Value>) {
+pub(super) fn answer_alone(filters: &mut Vec<Value>) {
     answer_at_once(filters);
     filters.remove(0);
 }
 
 /// Has the no-op filter read and write the headers that ours does.
-pub(super) fn headers_alone(config: &mut serde_json::Value) {
+pub(super) fn headers_alone(config: &mut Value) {
     *config = json!("headers");
 }
 
-fn answer() -> serde_json::Value {
+fn answer() -> Value {
     json!({
         "name": "answer",
         "typed_config": {

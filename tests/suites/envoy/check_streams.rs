@@ -1,0 +1,324 @@
+//! Checks by a stream of the worker: decided as by callouts, also where limiters end, die, hang, speak
+//! HTTP/1.1, or are none.
+
+use std::{net::Ipv4Addr, time::Duration};
+
+use h2::server::SendResponse;
+use harness::{flood, free_port, until};
+use hyper::{Request, Response, body::Bytes};
+use protocol::{CHECK_STREAM, StreamAnswer, StreamCall};
+use serde_json::{Value, json};
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::{
+    reconfiguration::Delivered,
+    stage::{PATIENCE, Plan, Stage, limits, statuses},
+    untrusted_answers::{batch, in_force},
+};
+
+const PER_USER: &str = "{name: per-user, per: [user], algorithm: fixed_window, rate: 300/1d}";
+
+fn streaming(items: &[&str]) -> Plan {
+    limits(items).config(|config| config.check_streams().unwrap())
+}
+
+async fn stat(stage: &Stage, name: &str) -> u64 {
+    stage
+        .envoy()
+        .stat(&format!("wasmcustom.{name}"))
+        .await
+        .unwrap_or(0)
+}
+
+/// Waits until a counter is above a number.
+async fn above(stage: &Stage, name: &str, count: u64) {
+    until(name, PATIENCE, async || {
+        (stat(stage, name).await > count).then_some(())
+    })
+    .await
+    .unwrap();
+}
+
+/// Requests of one user on both workers; how many pass.
+async fn send(stage: &Stage, user: &str, requests: u64) -> u64 {
+    let request = format!("GET / HTTP/1.1\r\nhost: a\r\nx-user-id: {user}\r\n\r\n");
+    let request = move |_| request.clone().into_bytes();
+    flood(stage.envoy().port(), 8, requests, request)
+        .await
+        .unwrap()
+}
+
+/// Sends requests until each worker has a stream, and calls go by them.
+async fn open(stage: &Stage) {
+    let opened = stat(stage, "rl_stream.opened").await;
+    let calls = stat(stage, "rl_stream.calls").await;
+    until("calls go by streams", PATIENCE, async || {
+        send(stage, "another", 40).await;
+        let opened = stat(stage, "rl_stream.opened").await >= opened.max(2);
+        (opened && stat(stage, "rl_stream.calls").await > calls).then_some(())
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test]
+async fn checks_by_a_stream_are_decided_to_the_unit() {
+    let stage = streaming(&[PER_USER]).start().await;
+    open(&stage).await;
+    let answered = stat(&stage, "rl_callouts.answered").await;
+    let streamed = stat(&stage, "rl_stream.calls").await;
+    assert_eq!(send(&stage, "alice", 1_000).await, 300);
+    above(&stage, "rl_callouts.answered", answered + 20).await;
+    let calls = stat(&stage, "rl_callouts.answered").await - answered;
+    let streamed = stat(&stage, "rl_stream.calls").await - streamed;
+    // Counters of one moment are written one after the other.
+    assert!(streamed + 4 >= calls, "{streamed} of {calls} calls");
+    assert_eq!(
+        stage.metric_of(0, "rl_check_streams").await + stage.metric_of(1, "rl_check_streams").await,
+        2
+    );
+    assert_eq!(stat(&stage, "rl_callouts.failed").await, 0);
+}
+
+/// SIGTERM announces the end of a stream: the calls on it are answered, and others go elsewhere.
+#[tokio::test]
+async fn a_limiter_that_ends_under_load_fails_no_call() {
+    let mut stage = streaming(&["{name: all, rate: 1000000/s}"]).start().await;
+    open(&stage).await;
+    let port = stage.envoy().port();
+    let request =
+        |n: u64| format!("GET / HTTP/1.1\r\nhost: a\r\nx-user-id: {n}\r\n\r\n").into_bytes();
+    for _ in 0..3 {
+        let load = tokio::spawn(flood(port, 8, 6_000, request));
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        stage.stop_one_limiter().await;
+        assert_eq!(load.await.unwrap().unwrap(), 6_000);
+        stage.start_limiters().await;
+        let opened = stat(&stage, "rl_stream.opened").await;
+        tokio::time::sleep(Duration::from_millis(1_100)).await;
+        open(&stage).await;
+        assert!(opened > 0);
+    }
+    assert_eq!(stat(&stage, "rl_callouts.failed").await, 0);
+    assert_eq!(stat(&stage, "rl_check_errors").await, 0);
+}
+
+/// Envoy keeps a pointer to a stream that its limiter ended: it must outlive that many, its filter's
+/// configuration, and its own end.
+#[tokio::test]
+async fn limiters_that_are_killed_cost_their_calls_and_never_an_envoy() {
+    let plan = streaming(&["{name: all, rate: 1000000/s}"]).shipped_timeouts();
+    let mut delivered = Delivered::of(plan).await;
+    let port = delivered.port;
+    let request =
+        |n: u64| format!("GET / HTTP/1.1\r\nhost: a\r\nx-user-id: {n}\r\n\r\n").into_bytes();
+    for round in 0..4 {
+        until("streams are open", PATIENCE, async || {
+            flood(port, 4, 100, request).await.ok()?;
+            (stat(&delivered.stage, "rl_stream.opened").await > round).then_some(())
+        })
+        .await
+        .unwrap();
+        let load = tokio::spawn(flood(port, 8, 3_000, request));
+        delivered.stage.kill_one_limiter().await;
+        assert_eq!(load.await.unwrap().unwrap(), 3_000);
+        delivered.stage.start_limiters().await;
+        let edit = |config: &mut Value| config["deny"] = json!({"message": format!("{round}")});
+        delivered.change("update_success", edit).await;
+    }
+    assert!(stat(&delivered.stage, "rl_stream.failed").await > 0);
+    delivered.stage.stop_limiters().await;
+    assert_eq!(flood(port, 8, 100, request).await.unwrap(), 100);
+    delivered
+        .change("update_success", |config| {
+            config["deny"] = json!({"message": "last"});
+        })
+        .await;
+    assert_eq!(flood(port, 8, 100, request).await.unwrap(), 100);
+}
+
+#[tokio::test]
+async fn a_limiter_that_hangs_costs_a_request_no_more_than_its_timeout() {
+    let mut stage = streaming(&["{name: all, rate: 1000000/s}"])
+        .shipped_timeouts()
+        .start()
+        .await;
+    open(&stage).await;
+    for n in 0..2 {
+        stage.limiter(n).process().pause().unwrap();
+    }
+    let replies = statuses(&stage.get("/", "alice"), 20).await;
+    assert_eq!(replies, [200; 20]);
+    above(&stage, "rl_stream.failed", 0).await;
+    for n in 0..2 {
+        stage.limiter(n).process().resume().unwrap();
+    }
+    let opened = stat(&stage, "rl_stream.opened").await;
+    until("streams are open again", PATIENCE, async || {
+        send(&stage, "another", 40).await;
+        (stat(&stage, "rl_stream.opened").await > opened).then_some(())
+    })
+    .await
+    .unwrap();
+    stage.stop_limiters().await;
+}
+
+#[tokio::test]
+async fn a_cluster_without_http2_gets_callouts() {
+    let stage = limits(&[PER_USER])
+        .filter(|config| config["limiter"]["stream"] = json!(true))
+        .start()
+        .await;
+    assert_eq!(send(&stage, "alice", 400).await, 300);
+    above(&stage, "rl_stream.failed", 0).await;
+    assert_eq!(stat(&stage, "rl_stream.opened").await, 0);
+    assert_eq!(stat(&stage, "rl_callouts.failed").await, 0);
+    assert!(
+        stage
+            .envoy()
+            .process()
+            .log()
+            .contains("checks are callouts meanwhile")
+    );
+}
+
+/// What a limiter does with calls that is none.
+type Reaction = fn(u32) -> Vec<u8>;
+
+fn message(message: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(message.len()).unwrap().to_be_bytes();
+    [&[0][..], &length, message].concat()
+}
+
+fn allowed(id: u32) -> Vec<u8> {
+    let body = batch(in_force(), true, Vec::new());
+    message(
+        &StreamAnswer {
+            id,
+            status: 200,
+            body: &body,
+        }
+        .encode(),
+    )
+}
+
+/// A server of HTTP/2 whose streams react like this; other calls are answered with 404.
+async fn impostor(port: u16, reaction: Reaction) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))
+        .await
+        .unwrap();
+    while let Ok((socket, _)) = listener.accept().await {
+        tokio::spawn(answer_all(socket, reaction));
+    }
+}
+
+async fn answer_all(socket: TcpStream, reaction: Reaction) {
+    let Ok(mut connection) = h2::server::handshake(socket).await else {
+        return;
+    };
+    while let Some(Ok((request, respond))) = connection.accept().await {
+        tokio::spawn(answer(request, respond, reaction));
+    }
+}
+
+/// Ends with the client's, or with what it does wrong.
+async fn answer(
+    request: Request<h2::RecvStream>,
+    mut respond: SendResponse<Bytes>,
+    reaction: Reaction,
+) -> Option<()> {
+    if request.uri().path() == "/v1/check" {
+        let answer = Response::builder().header("x-rl-api", "1").body(()).ok()?;
+        let mut body = respond.send_response(answer, false).ok()?;
+        let decided = batch(in_force(), true, Vec::new());
+        return body.send_data(decided.into(), true).ok();
+    }
+    if request.uri().path() != CHECK_STREAM {
+        let missing = Response::builder().status(404).body(()).ok()?;
+        respond.send_response(missing, true).ok()?;
+        return None;
+    }
+    let opened = Response::builder()
+        .header("content-type", "application/grpc")
+        .body(())
+        .ok()?;
+    let mut answers = respond.send_response(opened, false).ok()?;
+    answers
+        .send_data(message(&StreamAnswer::OPEN.encode()).into(), false)
+        .ok()?;
+    let mut calls = request.into_body();
+    while let Some(Ok(data)) = calls.data().await {
+        let _ = calls.flow_control().release_capacity(data.len());
+        let Some(call) = data.get(5..).and_then(StreamCall::decode) else {
+            continue;
+        };
+        answers.send_data(reaction(call.id).into(), false).ok()?;
+    }
+    None
+}
+
+/// Every reaction: the requests are decided, Envoy lives, and its memory stays.
+#[tokio::test]
+async fn no_message_of_an_impostor_harms_an_envoy() {
+    let reactions: [Reaction; 8] = [
+        // Messages of the same read as one for which the stream is given up.
+        |id| [message(b"?"), allowed(id), allowed(id), message(b"")].concat(),
+        |id| [allowed(id.wrapping_add(1)), allowed(id)].concat(),
+        |id| [allowed(id), allowed(id)].concat(),
+        |_| {
+            [
+                message(&StreamAnswer::OPEN.encode()),
+                message(&StreamAnswer::ENDING.encode()),
+            ]
+            .concat()
+        },
+        // Larger than Envoy reads, and without end.
+        |_| [&[0, 0xff, 0xff, 0xff, 0xff][..], &vec![7; 60_000]].concat(),
+        |id| {
+            message(
+                &StreamAnswer {
+                    id,
+                    status: 200,
+                    body: &vec![0xff; 50_000],
+                }
+                .encode(),
+            )
+        },
+        |id| {
+            message(
+                &StreamAnswer {
+                    id,
+                    status: u16::MAX,
+                    body: b"{}",
+                }
+                .encode(),
+            )
+        },
+        |_| vec![9, 0, 0, 0, 1, 0],
+    ];
+    for (n, reaction) in reactions.into_iter().enumerate() {
+        let port = free_port().unwrap();
+        let stage = streaming(&[])
+            .without_limiters()
+            .may_use(port)
+            .filter(|config| {
+                config["limits"] = json!([{"name": "all", "rate": "9/s", "on_failure": "allow"}]);
+                config["limiter"]["timeout"] = json!("200ms");
+            })
+            .config(move |config| config.limiter_at(port).unwrap())
+            .start_unlimited()
+            .await;
+        let server = tokio::spawn(impostor(port, reaction));
+        until("the stream was tried", PATIENCE, async || {
+            assert_eq!(send(&stage, "any", 60).await, 60, "{n}");
+            (stat(&stage, "rl_stream.calls").await > 0).then_some(())
+        })
+        .await
+        .unwrap();
+        for _ in 0..5 {
+            assert_eq!(send(&stage, "any", 60).await, 60, "{n}");
+            tokio::time::sleep(Duration::from_millis(300)).await;
+        }
+        server.abort();
+    }
+}
