@@ -100,11 +100,8 @@ pub async fn streams_without_window(
     headers: &[(&str, &str)],
     streams: u32,
 ) -> Result<u32> {
-    const INITIAL_WINDOW_SIZE: [u8; 6] = [0, 4, 0, 0, 0, 0];
     let block = header_block(headers)?;
-    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
-    bytes.extend(frame(4, 0, 0, &INITIAL_WINDOW_SIZE)?);
-    bytes.extend(frame(4, 1, 0, &[])?);
+    let mut bytes = preface_without_window()?;
     for nth in 0..streams {
         bytes.extend(frame(1, 5, nth * 2 + 1, &block)?);
     }
@@ -113,6 +110,46 @@ pub async fn streams_without_window(
     let mut scratch = [0; 4096];
     while matches!(stream.read(&mut scratch).await, Ok(read) if read > 0) {}
     Ok(streams)
+}
+
+/// Opens that many streams whose responses have no window, sends this on each, which has to fit into HTTP/2's
+/// default windows, and leaves them open until the other side closes or a while has passed. Returns the
+/// number of streams.
+pub async fn open_streams_without_window(
+    port: u16,
+    headers: &[(&str, &str)],
+    streams: u32,
+    data: &[u8],
+) -> Result<u32> {
+    const PATIENCE: Duration = Duration::from_secs(20);
+    let mut bytes = preface_without_window()?;
+    let block = header_block(headers)?;
+    for nth in 0..streams {
+        bytes.extend(frame(1, 4, nth * 2 + 1, &block)?);
+        for part in data.chunks(16_384) {
+            bytes.extend(frame(0, 0, nth * 2 + 1, part)?);
+        }
+    }
+    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
+    let sent = async {
+        stream.write_all(&bytes).await?;
+        let mut scratch = [0; 4096];
+        while matches!(stream.read(&mut scratch).await, Ok(read) if read > 0) {}
+        anyhow::Ok(())
+    };
+    tokio::time::timeout(PATIENCE, sent)
+        .await
+        .unwrap_or(Ok(()))?;
+    Ok(streams)
+}
+
+/// What a client says first that lets no response send a body.
+fn preface_without_window() -> Result<Vec<u8>> {
+    const INITIAL_WINDOW_SIZE: [u8; 6] = [0, 4, 0, 0, 0, 0];
+    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    bytes.extend(frame(4, 0, 0, &INITIAL_WINDOW_SIZE)?);
+    bytes.extend(frame(4, 1, 0, &[])?);
+    Ok(bytes)
 }
 
 /// Sends PING and SETTINGS frames, which must each be answered, and reads no answer, until the other

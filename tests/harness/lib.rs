@@ -28,7 +28,9 @@ pub use envoy::Envoy;
 pub use envoy_config::EnvoyConfig;
 pub use failover::{Pair, Sentinel};
 pub use fake_limiter::{FakeLimiter, Misbehaviour, answer};
-pub use flood::{control_frames, flood, rapid_resets, streams_without_window};
+pub use flood::{
+    control_frames, flood, open_streams_without_window, rapid_resets, streams_without_window,
+};
 pub use gate::Gate;
 pub use held_request::HeldRequest;
 pub use hyper::body::Bytes;

@@ -33,7 +33,7 @@ struct Attack {
     strikes: fn(To, u64, Count) -> Strikes,
 }
 
-const ATTACKS: [Attack; 12] = [
+const ATTACKS: [Attack; 13] = [
     Attack {
         name: "requests without a token, answers unread",
         attackers: 4,
@@ -63,6 +63,11 @@ const ATTACKS: [Attack; 12] = [
         name: "checks that wait with 60 KB each",
         attackers: 100,
         strikes: |to, _, count| Box::pin(strikes::large_waits(to.data, count)),
+    },
+    Attack {
+        name: "check streams, answers unread",
+        attackers: 8,
+        strikes: |to, nth, count| Box::pin(strikes::check_streams(to.data, nth, count)),
     },
     Attack {
         name: "silent connections",

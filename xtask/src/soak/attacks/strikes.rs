@@ -7,14 +7,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use harness::{RawClient, control_frames, rapid_resets, streams_without_window};
-use protocol::compact::{Report, Tally};
-use protocol::{DecidedBy, Outcome, REPORT_CBOR};
+use harness::{
+    RawClient, control_frames, open_streams_without_window, rapid_resets, streams_without_window,
+};
+use protocol::compact::{Batch, BatchCheck, Report, Tally};
+use protocol::{CHECK_STREAM, DecidedBy, Outcome, REPORT_CBOR, StreamCall};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::sleep;
 
-use crate::soak::post;
+use crate::soak::{TOKEN, post};
 
 /// How often an attack struck.
 pub type Count = Arc<AtomicU64>;
@@ -178,6 +180,60 @@ pub async fn web_page(port: u16, count: Count) {
     let body = r#"{"domain":"soak","descriptor":{"what":"honest","user":"u0"}}"#;
     let kind = "text/plain\r\norigin: http://page.example";
     checks(port, Duration::from_millis(50), count, kind, body).await;
+}
+
+/// Opens check streams and sends calls on them without reading an answer. Every other attacker's last call is not
+/// whole: it announces 200,000 bytes.
+pub async fn check_streams(port: u16, nth: u64, count: Count) {
+    const STREAMS: u32 = 64;
+    const BYTES: usize = 15_000;
+    let bearer = format!("Bearer {TOKEN}");
+    let headers = [
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":path", CHECK_STREAM),
+        (":authority", "x"),
+        ("content-type", "application/grpc"),
+        ("te", "trailers"),
+        ("authorization", &bearer),
+    ];
+    let Some(call) = call_of_64_checks() else {
+        return;
+    };
+    let mut data = if nth.is_multiple_of(2) {
+        call.repeat(BYTES / call.len())
+    } else {
+        let length = 200_000_u32.to_be_bytes();
+        [&[0], length.as_slice(), call.get(5..).unwrap_or_default()].concat()
+    };
+    data.truncate(BYTES);
+    let strike = async || {
+        let sent = open_streams_without_window(port, &headers, STREAMS, &data).await;
+        add(&count, sent.map_or(0, u64::from));
+    };
+    repeat(Duration::from_millis(200), strike).await;
+}
+
+/// A message of a check stream.
+fn call_of_64_checks() -> Option<Vec<u8>> {
+    let check = |n| BatchCheck {
+        values: [format!("stream-{n}"), "honest".to_owned()]
+            .map(|value| Some(value.into_bytes()))
+            .to_vec(),
+        cost: 1,
+        ..BatchCheck::default()
+    };
+    let batch = Batch {
+        domain: "soak".parse().ok()?,
+        proxy: "c".repeat(32),
+        revision: None,
+        keys: vec!["user".parse().ok()?, "what".parse().ok()?],
+        checks: (0..64).map(check).collect(),
+    };
+    let body = &batch.encode();
+    let message = StreamCall { id: 1, body }.encode();
+    let length = u32::try_from(message.len()).ok()?.to_be_bytes();
+    Some([&[0], length.as_slice(), &message].concat())
 }
 
 /// The first attacker resets streams, the others send frames that must be answered.
