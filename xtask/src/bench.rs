@@ -17,6 +17,7 @@ mod pairs;
 mod ready;
 mod report;
 mod rls;
+mod script;
 mod setups;
 mod start;
 
@@ -32,8 +33,9 @@ use crate::wasm;
 use crate::workspace::Workspace;
 
 use h2c::H2c;
-use limiter::LimiterBench;
+use limiter::{LimiterBench, batch};
 use report::{Report, Run, Series};
+use script::{ScriptCall, ping_us};
 use setups::{Bench, NOOP, NOOP_BEFORE, Noops, STREAMED, STREAMED_BEFORE, Setup};
 
 /// Rounds of `--module`, of some milliseconds each.
@@ -41,6 +43,9 @@ const MODULE_ROUNDS: u64 = 200;
 
 /// Calls of one check each that a limiter has at once.
 const CALLS_AT_ONCE: [u64; 2] = [1, 32];
+
+/// Checks of a script call whose time Redis is asked for.
+const SCRIPT_CHECKS: [u64; 2] = [1, 8];
 
 /// Setups that are also measured with one request at a time.
 const LONE: [&str; 6] = [
@@ -226,36 +231,59 @@ async fn measure(
     }
     let (limiter, redis_port) = bench.limiter()?;
     let alone = LimiterBench::prepare(redis_port, limiter).await?;
+    let mut scripts = Vec::new();
+    for checks in SCRIPT_CHECKS {
+        let call = ScriptCall::of_batch(redis_port, limiter, &batch(0, checks)?).await?;
+        scripts.push((checks, call));
+    }
     for round in 1..=rounds {
-        for setup in bench.setups() {
-            if setup.name == setup.reference {
-                continue;
-            }
-            let (own, reference) = beside(&bench, &load, setup, round % 2 == 0).await?;
-            let [rate, beside] = [&own, &reference].map(|run| run.sample.per_second);
-            ui.line(&format!(
-                "round {round}, {}: {rate} requests/s, {}: {beside}",
-                setup.name, setup.reference
-            ));
-            report.push(setup.name, own, reference);
-        }
+        measure_setups(round, &bench, &load, ui, &mut report).await?;
         let (redis, through) = (alone.redis().await?, alone.limiter(&load).await?);
         ui.line(&format!(
             "round {round}, Redis alone: {redis} checks/s, limiter: {through}"
         ));
         report.limiter.push((redis, through));
+        for (checks, call) in &scripts {
+            report
+                .scripts
+                .push((*checks, bench.script_ns(call, *checks).await?));
+        }
         for at_once in CALLS_AT_ONCE {
             // A limiter closes connections that have had no request for ten seconds.
             let calls = H2c::connect(limiter).await?;
             let measured = calls.measure(limiter, at_once, lasts).await?;
             report.calls.push((at_once, measured));
         }
+        report.pings_us.push(ping_us(redis_port)?);
         for setup in bench.setups().iter().filter(|s| LONE.contains(&s.name)) {
             let run = run_one(&bench, &lone, setup).await?;
             report.lone.push((setup.name, run));
         }
     }
     Ok(report)
+}
+
+/// One round of each setup that has a reference.
+async fn measure_setups(
+    round: u64,
+    bench: &Bench,
+    load: &load::Load,
+    ui: &Ui,
+    report: &mut Report,
+) -> Result<()> {
+    for setup in bench.setups() {
+        if setup.name == setup.reference {
+            continue;
+        }
+        let (own, reference) = beside(bench, load, setup, round.is_multiple_of(2)).await?;
+        let [rate, beside] = [&own, &reference].map(|run| run.sample.per_second);
+        ui.line(&format!(
+            "round {round}, {}: {rate} requests/s, {}: {beside}",
+            setup.name, setup.reference
+        ));
+        report.push(setup.name, own, reference);
+    }
+    Ok(())
 }
 
 /// Loads a setup and, directly before or after it, its reference: the load of the machine changes

@@ -76,6 +76,10 @@ pub struct Report {
     pub series: Vec<Series>,
     /// Checks per second by Redis alone and through the limiter, by round.
     pub limiter: Vec<(u64, u64)>,
+    /// The time of Redis for each check of a script call, in nanoseconds, with how many it has, by round.
+    pub scripts: Vec<(u64, u64)>,
+    /// The duration of a PING of Redis, in microseconds, by round.
+    pub pings_us: Vec<u64>,
     /// Calls of one check each that a limiter gets over HTTP/2, with how many there are at once, by round.
     pub calls: Vec<(u64, Calls)>,
     /// Requests one at a time through Envoy, with their setup, by round.
@@ -92,6 +96,8 @@ impl Report {
             starts: Vec::new(),
             series: Vec::new(),
             limiter: Vec::new(),
+            scripts: Vec::new(),
+            pings_us: Vec::new(),
             calls: Vec::new(),
             lone: Vec::new(),
         })
@@ -156,6 +162,7 @@ impl Report {
             &of_redis.0,
             &of_redis.1,
         ]);
+        table += &self.script_table();
         table += &self.lone_tables();
         table += &self.budgets();
         let cores = std::thread::available_parallelism().map_or(0, usize::from);
@@ -202,6 +209,8 @@ impl Report {
                 "limiter_checks_per_second": limiter,
                 "of_redis_permille": self.limiter_ratio().json(),
             },
+            "script_ns_per_check": self.script_times(),
+            "ping_us": self.pings_us,
             "single_checks": self.single_checks(),
             "lone_requests": self.lone_requests(),
         });

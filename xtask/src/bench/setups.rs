@@ -8,6 +8,7 @@ use harness::{Client, Envoy, EnvoyConfig, Limiter, Ports, Programs};
 use serde_json::{Value, json};
 
 use super::ready::{Servers, limits_are_known, start_envoy};
+use super::script::ScriptCall;
 
 /// Limits of the setups' paths: one that is never reached, one that always is, and a leased one.
 pub const LIMITS: &str = "\
@@ -112,6 +113,23 @@ impl Bench {
     /// A limiter and its Redis, for direct load.
     pub fn limiter(&self) -> Result<(&Limiter, u16)> {
         Ok((self.servers.limiter()?, self.servers.redis.port()))
+    }
+
+    /// The time of Redis for each check of a script call with so many, in nanoseconds (`INFO commandstats`).
+    pub async fn script_ns(&self, call: &ScriptCall, checks: u64) -> Result<u64> {
+        const ROUNDS: u64 = 2500;
+        let (us, calls) = (
+            self.servers.of_scripts("usec"),
+            self.servers.of_scripts("calls"),
+        );
+        let before = (us.await?, calls.await?);
+        call.repeat(ROUNDS).await?;
+        let (us, calls) = (
+            self.servers.of_scripts("usec"),
+            self.servers.of_scripts("calls"),
+        );
+        let (us, calls) = (us.await? - before.0, calls.await? - before.1);
+        Ok(us.saturating_mul(1000) / calls.saturating_mul(checks).max(1))
     }
 
     /// CPU time that a setup's Envoy, the limiters and Redis have used, in microseconds.

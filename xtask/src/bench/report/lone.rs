@@ -3,9 +3,39 @@
 use serde_json::{Value, json};
 
 use super::{Report, median, micros, row};
-use crate::bench::{CALLS_AT_ONCE, LONE};
+use crate::bench::{CALLS_AT_ONCE, LONE, SCRIPT_CHECKS};
 
 impl Report {
+    /// The time that the script itself takes Redis.
+    pub(super) fn script_table(&self) -> String {
+        let mut table = String::from("\n");
+        table += &row(["the script in Redis", "per check", "least", "", "", ""]);
+        for checks in SCRIPT_CHECKS {
+            let name = format!("{checks} of a call");
+            let (ns, least) = (self.script_ns(checks), self.script_rounds(checks).min());
+            table += &row([&name, &micros(ns), &micros(least.unwrap_or(0)), "", "", ""]);
+        }
+        table
+    }
+
+    /// The median time of Redis for each check of a script call with so many, in nanoseconds.
+    pub(super) fn script_ns(&self, checks: u64) -> u64 {
+        median(self.script_rounds(checks).collect())
+    }
+
+    fn script_rounds(&self, checks: u64) -> impl Iterator<Item = u64> {
+        let rounds = self.scripts.iter().filter(move |(of, _)| *of == checks);
+        rounds.map(|(_, ns)| *ns)
+    }
+
+    /// The time of Redis for each check of a script call, as JSON.
+    pub(super) fn script_times(&self) -> Value {
+        let times = self.scripts.iter();
+        times
+            .map(|(checks, ns)| json!({"checks": checks, "ns": ns}))
+            .collect()
+    }
+
     /// What one check of a call costs the limiter, and where the time of a lone request goes.
     pub(super) fn lone_tables(&self) -> String {
         let mut table = String::from("\n");
@@ -41,6 +71,8 @@ impl Report {
             "",
         ];
         table += &row(head);
+        let ping = format!("{} us", median(self.pings_us.clone()));
+        table += &row(["PING of Redis", &ping, "", "", "", ""]);
         for name in LONE {
             let [envoy, limiters, redis] = [0, 1, 2].map(|process| {
                 let used = self.lone.iter().filter(|(of, _)| *of == name);
