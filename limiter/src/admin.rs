@@ -1,4 +1,4 @@
-//! The admin port: is it alive, is it ready, what does it count; and the page for people.
+//! The admin port: liveness, readiness, metrics, and the page for operators.
 
 mod page;
 mod readiness;
@@ -70,7 +70,7 @@ impl Handler for Admin {
                 self.metrics
                     .page(self.trouble(&self.domains.poll()).is_none()),
             ),
-            // The path of envoyproxy/ratelimit; /readyz otherwise.
+            // `/readyz`, or `/healthcheck`, the path of envoyproxy/ratelimit.
             _ => {
                 let strict = http::query(request.uri()).any(|(name, _)| name == "strict");
                 let report = self.readiness(strict);

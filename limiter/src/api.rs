@@ -64,19 +64,19 @@ pub(crate) struct Api {
     pub(crate) bounds: Bounds,
 }
 
-/// What the data port takes on.
+/// Bounds on the work of the data port.
 pub(crate) struct Bounds {
     /// Requests worked on.
     inflight: Arc<Inflight>,
     /// Checks that wait for permits.
     waiting: Arc<Inflight>,
-    /// Long polls: as many as there may be connections, of which each proxy has its own.
+    /// Long polls: as many as connections are allowed, since each proxy has its own.
     held: Arc<Inflight>,
     /// Check streams that are open.
     streams: Arc<Inflight>,
     /// Bodies, and what they are decoded to.
     bodies: Bodies,
-    /// The instants at which long polls end are counted from this one.
+    /// Long polls end at multiples of an interval since this instant.
     since: Instant,
     max_wait: Duration,
     max_poll_wait: Duration,
@@ -108,7 +108,7 @@ impl Handler for Api {
         peer: Arc<Peer>,
     ) -> impl Future<Output = Response<Bytes>> + Send + 'static {
         let (head, body) = request.into_parts();
-        // Not in the future: many requests may arrive before the first one runs.
+        // Before the future runs: many requests may arrive before the first one is polled.
         let standing = self.standing(&head);
         if let Some(standing) = standing {
             peer.admit_as(standing);
@@ -140,7 +140,7 @@ impl Api {
         response
     }
 
-    /// What a request shows; `None`: neither a token nor a health check.
+    /// The standing that a request shows; `None`: it has no valid token and is no health check.
     fn standing(&self, head: &Parts) -> Option<Standing> {
         let health = match head.uri.path() {
             "/v1/health" => head.method == Method::GET,
@@ -164,7 +164,7 @@ impl Api {
         standing: Option<Standing>,
     ) -> Answered {
         match standing {
-            // Health checkers have no token, and learn nothing from the answer.
+            // Health checkers send no token, and the answer reveals nothing to them.
             Some(Standing::Guest) if head.method == Method::GET => return self.health(),
             Some(Standing::Guest) if head.uri.path() == rate_limit::HEALTH_WATCH => {
                 return Box::pin(self.health_watch(body, peer)).await;
@@ -190,7 +190,7 @@ impl Api {
             }
             (CHECK_STREAM, &Method::POST) => self.check_stream(head, body, &peer),
             ("/v1/policy", &Method::GET | &Method::HEAD) => {
-                // What is sent along must not wait beside a poll that is held.
+                // A body must not take memory while the poll is held.
                 drop(body);
                 Box::pin(self.snapshot(head, peer.address)).await
             }
@@ -218,7 +218,7 @@ impl Api {
         }
     }
 
-    /// Whether checks should come here: not before limits were loaded, nor while this limiter ends.
+    /// Whether proxies should send checks here: not before limits are loaded, nor during shutdown.
     fn health(&self) -> Answered {
         let loading = self.domains.poll().answered.is_none() || self.domains.is_filling();
         if loading || self.lifecycle.is_leaving() {

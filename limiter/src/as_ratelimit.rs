@@ -1,4 +1,5 @@
-//! Started as `ratelimit`: the environment of envoyproxy/ratelimit as this program's flags.
+//! Started as `ratelimit`: translates the environment of envoyproxy/ratelimit into this program's
+//! flags.
 //!
 //! Envoy Gateway starts `/bin/ratelimit` in the image of its rate limit service and configures it by
 //! that environment (envoyproxy/ratelimit's `src/settings/settings.go`).
@@ -7,11 +8,11 @@ use std::{ffi::OsStr, net::IpAddr, path::Path};
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
-/// The name that the program is started by then.
+/// The name by which the program is started in that case.
 const NAME: &str = "ratelimit";
 
-/// What has no counterpart here, why, and the value that says nothing. An environment with another
-/// value is served all the same.
+/// Variables without a counterpart here: the name, the value that changes nothing, and why others
+/// have no effect. The limiter starts in spite of them.
 const NO_EFFECT: [(&str, &str, &str); 8] = [
     ("USE_STATSD", "false", "metrics are at /metrics"),
     ("REDIS_PERSECOND", "false", "one store has all limits"),
@@ -43,17 +44,17 @@ const NO_EFFECT: [(&str, &str, &str); 8] = [
     ),
 ];
 
-/// The command line that an environment stands for.
+/// The command line equivalent to an environment.
 #[derive(Debug, PartialEq, Eq)]
 pub struct AsRatelimit {
     /// Arguments, with the name of the program.
     pub arguments: Vec<String>,
-    /// What of the environment has no effect, and why.
+    /// The variables that have no effect, and why.
     pub notes: Vec<String>,
 }
 
 impl AsRatelimit {
-    /// Whether a program that was started by this name is to be envoyproxy/ratelimit.
+    /// Whether a program started by this name should act as envoyproxy/ratelimit.
     pub fn is_meant(program: &OsStr) -> bool {
         Path::new(program).file_name() == Some(OsStr::new(NAME))
     }
@@ -61,7 +62,7 @@ impl AsRatelimit {
     /// Translates an environment.
     ///
     /// # Errors
-    /// A variable that would change decisions, and has no counterpart here or no meaning.
+    /// If a variable that would change decisions has no counterpart here or an invalid value.
     pub fn new(variable: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
         let read = Environment(&|name| variable(name).filter(|value| !value.is_empty()));
         read.refuse("BACKEND_TYPE", "redis")?;
@@ -110,7 +111,7 @@ impl AsRatelimit {
     }
 }
 
-/// Variables; one that is empty is none.
+/// Reads variables; an empty one counts as unset.
 struct Environment<'f>(&'f dyn Fn(&str) -> Option<String>);
 
 impl Environment<'_> {
@@ -146,7 +147,7 @@ impl Environment<'_> {
         }
     }
 
-    /// Health, and metrics where Prometheus is to find them at an address of its own.
+    /// The health address, and the one for metrics if Prometheus scrapes a separate one.
     fn admin(&self) -> Result<String, String> {
         let health = self.address("HOST", "PORT", "8080")?;
         if !self.flag("USE_PROMETHEUS")? {

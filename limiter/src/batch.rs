@@ -1,9 +1,9 @@
-//! Checks of concurrent requests share round trips.
+//! Concurrent requests share round trips to the store.
 //!
-//! A few lanes call the store, each one call at a time. A check that finds a lane free is
-//! sent at once; while all are busy, checks wait and are sent together by the lane that is free first.
-//! So a quiet service adds no wait, a busy one sends fewer and larger calls, and a store that hangs
-//! never has more than [`LANES`] calls under way.
+//! Each of a few lanes makes one store call at a time. A check that finds a lane free is sent at
+//! once. While all lanes are busy, checks wait, and the first lane that is free sends them
+//! together. So a quiet service adds no wait, a busy one makes fewer and larger calls, and a
+//! hanging store never has more than [`LANES`] calls in progress.
 
 mod entry;
 mod group;
@@ -38,7 +38,8 @@ const LANES: usize = 4;
 /// time, so that other calls do not wait long.
 const CALL_MAX: usize = 256;
 
-/// Checks that wait for a lane. Beyond it the store is so slow that they would time out anyway.
+/// The most checks that wait for a lane. With more, the store is so slow that they would time out
+/// anyway.
 const QUEUE_MAX: usize = 16 * 1024;
 
 /// How far a store may exceed its timeout before its call is abandoned.
@@ -138,14 +139,14 @@ impl Batcher {
 
 impl Shared {
     fn queue(&self) -> MutexGuard<'_, Queue> {
-        // A panic with the lock held leaves a queue that is still a queue.
+        // A panic while the lock is held leaves the queue usable.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn push(&self, entry: Entry) -> Result<(), Undecided> {
         let mut queue = self.queue();
         let checks = queue.checks + entry.checks.len();
-        // A request larger than the whole queue still gets its turn when it is empty.
+        // A request larger than the whole queue is accepted when the queue is empty.
         if checks > QUEUE_MAX && !queue.waiting.is_empty() {
             return Err(Undecided::Overloaded);
         }
@@ -163,7 +164,7 @@ impl Shared {
                 self.work.notified().await;
                 continue;
             }
-            // A lane outlives whatever a call does.
+            // A panic in a call does not end the lane.
             if AssertUnwindSafe(self.call(entries))
                 .catch_unwind()
                 .await
@@ -174,7 +175,7 @@ impl Shared {
         }
     }
 
-    /// The checks of the next call: at least one request, if any is still wanted.
+    /// Takes the checks of the next call: at least one request, unless no client waits any more.
     fn take(&self) -> Vec<Entry> {
         let now = Instant::now();
         let mut queue = self.queue();
@@ -244,7 +245,7 @@ impl Shared {
                 }
                 outcome.decisions.push(decision);
             }
-            // The client has left: its slots go to others.
+            // The client has disconnected: free its slots for others.
             if request.reply.send(outcome).is_err() {
                 abandoned.append(&mut given);
             }
@@ -258,7 +259,7 @@ impl Shared {
     }
 }
 
-/// A check that frees the slots of an answer; `None`: there are none.
+/// A check that frees the slots given by an answer; `None`: it gave none.
 fn freeing(check: &Check, answer: &Answer) -> Option<Check> {
     let given = answer.limits.iter().filter_map(|limit| {
         Some(Free {

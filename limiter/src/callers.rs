@@ -1,14 +1,14 @@
 //! Which ids count as proxies.
 //!
-//! Clients choose the id they send, so an id alone proves nothing: invented ones would divide the
-//! share that each proxy takes while no limiter answers, and fill Redis. So an id counts only if it
-//! has the form that filters give it, and one address has no more than
-//! [`Settings::proxies_per_address`](crate::Settings) of them alive. Requests of other ids are
-//! answered like any other; they are not counted and not reported.
+//! Clients choose the id they send, so an id proves nothing: made-up ids would shrink the share
+//! that each proxy takes while no limiter answers, and fill Redis. So an id counts only if it has
+//! the form that filters generate, and at most
+//! [`Settings::proxies_per_address`](crate::Settings) ids of one address count at once. Requests
+//! with other ids are answered like any other, but neither counted nor reported.
 //!
-//! What that leaves: a caller with many addresses counts once for each; one that reaches several
-//! limiters counts at each. From the loopback address, where a mesh's sidecar brings the requests
-//! of all callers, only the bounds of the whole limiter hold: there the mesh says who may call.
+//! Known gaps: a caller with many addresses counts once for each, and one that reaches several
+//! limiters counts at each. For the loopback address only the limiter-wide bounds apply: a mesh's
+//! sidecar forwards all callers' requests from there, and the mesh must decide who may call.
 
 use std::{
     collections::HashMap,
@@ -19,16 +19,16 @@ use std::{
 
 use tokio::time::Instant;
 
-/// How long an id stays after its last request; what counts proxies forgets them as soon.
+/// How long an id stays after its last request; the proxy counts expire as fast.
 const LIFE: Duration = Duration::from_secs(10);
 
 /// Ids alive at once.
 const PROXIES_MAX: usize = 5000;
 
-/// Ids that are new within a second: a large fleet that starts is counted within ten.
+/// The most new ids per second: a large fleet that starts is counted within ten seconds.
 const NEW_MAX: usize = 500;
 
-/// How often the dead are forgotten, and what was turned away is logged.
+/// How often expired ids are removed, and how often rejected ids are logged.
 const SWEEP: Duration = Duration::from_secs(1);
 const LOG_EVERY: Duration = Duration::from_mins(1);
 
@@ -42,9 +42,9 @@ pub(crate) struct Callers {
 #[derive(Debug)]
 struct Known {
     proxies: HashMap<Box<str>, Proxy>,
-    /// How many of them each address named first.
+    /// How many of these ids each address sent first.
     addresses: HashMap<IpAddr, usize>,
-    /// Those that are new since the last sweep.
+    /// New ids since the last sweep.
     new: usize,
     swept: Instant,
     logged: Option<Instant>,
@@ -70,7 +70,7 @@ impl Callers {
         }
     }
 
-    /// Whether the id that a request from an address gives counts as a proxy.
+    /// Whether the id of a request from this address counts as a proxy.
     pub(crate) fn count(&self, address: IpAddr, id: &str) -> bool {
         self.count_at(address, id, Instant::now())
     }
@@ -156,7 +156,7 @@ mod tests {
         assert_eq!(invented.count(), 16);
         assert!(callers.count_at(address(3), &id(2), start), "others count");
         assert!(callers.count_at(address(1), &id(1), start));
-        // Those that are gone make room.
+        // Expired ids make room.
         assert!(!callers.count_at(address(2), &id(9000), after(start, 9)));
         assert!(callers.count_at(address(2), &id(9000), after(start, 12)));
     }

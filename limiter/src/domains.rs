@@ -1,8 +1,8 @@
 //! The policies in force, one per domain.
 //!
-//! One task polls the store: it compares the domains' revisions with those in force a few times
-//! a second, at once after a hint, and reads what differs. A policy comes into force whole or not
-//! at all; whatever is wrong with a newer one, the last good one stays.
+//! One task polls the store: it compares the domains' revisions with those in force a few times a
+//! second, and at once after a hint, and reads the domains that differ. A policy comes into force
+//! whole or not at all. If a newer one is faulty, the last good one stays in force.
 
 mod active;
 mod load;
@@ -40,7 +40,7 @@ const REFRESH_RETRY: Duration = Duration::from_millis(200);
 /// Why a domain may be missing while the store is filled from the limits files.
 pub(crate) const FILLING: &str = "the limits files are not in the store yet";
 
-/// The domains, and the task that keeps them.
+/// The domains and the state of the task that polls them.
 pub(crate) struct Domains {
     store: Arc<dyn Store>,
     metrics: Arc<Metrics>,
@@ -57,21 +57,21 @@ pub(crate) struct Domains {
 
 type Table = BTreeMap<Name, Domain>;
 
-/// What the last polls said.
+/// The results of the last polls.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Poll {
     /// When the store last returned the revisions.
     pub(crate) answered: Option<Instant>,
-    /// Why it did not since.
+    /// Why later polls failed.
     pub(crate) error: Option<StoreError>,
-    /// Whether the store may have more than was read: it takes long to answer the poll under way, or
-    /// did not return limits that it lists.
+    /// Whether the store may have more than was read: it is slow to answer the current poll, or did
+    /// not return limits that it lists.
     late: bool,
     /// Whether the store lists more domains than are loaded: one that is not found may be among them.
     crowded: bool,
 }
 
-/// The message then.
+/// The message for checks in such domains.
 const CROWDED: &str = "the store lists more domains than a limiter follows (4096); those beyond have no limits in force";
 
 impl Poll {
@@ -82,14 +82,14 @@ impl Poll {
     }
 }
 
-/// What there is to decide by in a domain.
+/// The result of looking up a domain.
 #[derive(Debug)]
 pub(crate) enum Lookup {
-    /// This.
+    /// The policy in force.
     Active(Arc<Active>),
     /// The store has no such domain.
     Unknown,
-    /// It cannot be said; the reason is for people.
+    /// Unknown whether it exists; the reason is a text for operators.
     NotLoaded(String),
 }
 
@@ -109,7 +109,7 @@ impl Domains {
         }
     }
 
-    /// What is in force in a domain.
+    /// Looks up the policy in force in a domain.
     pub(crate) fn find(&self, domain: &str) -> Lookup {
         match self.table.load().get(domain) {
             Some(Domain {
@@ -138,31 +138,33 @@ impl Domains {
         }
     }
 
-    /// The edit that deleted a domain, if one did: otherwise its record may have been lost.
+    /// The revision of the edit that deleted the domain; `None` if none did: its record may be
+    /// lost.
     pub(crate) fn deleted(&self, domain: &str) -> Option<u64> {
         let deleted = self.deleted.load();
         deleted.get(domain).map(|revision| revision.number)
     }
 
-    /// Whether what is in force is what the store has: it answered, and its record could be used.
+    /// Whether the policy in force equals the store's: the last poll succeeded, and the record is
+    /// usable.
     pub(crate) fn is_sure_of(&self, domain: &str) -> bool {
         let table = self.table.load();
         let fault = table.get(domain).and_then(|domain| domain.fault.as_ref());
         fault.is_none() && self.poll().is_sure()
     }
 
-    /// Changes whenever a lookup may find something else than before.
+    /// Changes whenever a lookup may return something new.
     pub(crate) fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
 
-    /// The store is going to be filled from the limits files: until [`Domains::filled`], a domain
-    /// that it lacks may be among them.
+    /// Marks that the limits files are still to be stored: until [`Domains::filled`], a missing
+    /// domain may be one of theirs.
     pub(crate) fn begin_filling(&self) {
         self.is_filling.store(true, Ordering::Relaxed);
     }
 
-    /// The store holds the domains of the limits files: returns once they are in force.
+    /// Call once the domains of the limits files are stored; returns when they are in force.
     pub(crate) async fn filled(&self) {
         while !self.refreshed().await {
             sleep(REFRESH_RETRY).await;
@@ -181,7 +183,7 @@ impl Domains {
         self.table.load_full()
     }
 
-    /// What the last polls said.
+    /// The results of the last polls.
     pub(crate) fn poll(&self) -> Poll {
         self.lock_poll().clone()
     }
@@ -190,7 +192,7 @@ impl Domains {
         self.poll.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until the store was polled once more; returns whether it answered.
+    /// Waits for one more poll of the store; returns whether it succeeded.
     pub(crate) async fn refreshed(&self) -> bool {
         let wanted = self.wanted.fetch_add(1, Ordering::Relaxed) + 1;
         self.wake.notify_one();

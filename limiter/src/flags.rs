@@ -1,4 +1,4 @@
-//! The command line and the environment, as people type them.
+//! The command line and the environment.
 
 mod values;
 
@@ -259,7 +259,7 @@ trace of their `traceparent`; the other OTEL_* variables mean what they always d
 const TRACES: &str = "";
 
 impl Flags {
-    /// What the service itself needs; the rest (store, addresses, logs) is for who starts it.
+    /// The service's settings; `main` uses the other flags (store, addresses, logs).
     pub fn settings(&self) -> Settings {
         let tls = self
             .tls_cert

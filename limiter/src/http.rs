@@ -28,8 +28,8 @@ pub(crate) fn text(status: StatusCode, body: &'static str) -> Response<Bytes> {
     answer(status, TEXT, body)
 }
 
-/// The parameters of a request's query, as sent: names and values here need no escapes, and one
-/// that is escaped is not one of ours.
+/// The parameters of a request's query, as sent: names and values here need no escapes, and an
+/// escaped name matches none of them.
 pub(crate) fn query(uri: &Uri) -> impl Iterator<Item = (&str, &str)> {
     uri.query()
         .unwrap_or_default()

@@ -1,4 +1,4 @@
-//! The limits files: what fills a store that has no limits yet, and the policy where the store is
+//! The limits files: they fill a store that has no limits yet, and are the policy if the store is
 //! this process's memory.
 
 mod in_store;
@@ -16,13 +16,13 @@ use tokio::time::sleep;
 
 use crate::{rls_config::RlsConfig, sighup::Sighup, watched_files::WatchedFiles};
 
-/// How often the files are looked at where they are the policy.
+/// How often the files are checked if they are the policy.
 const POLL: Duration = Duration::from_millis(200);
 
 /// Why limits files cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum LimitsError {
-    /// One cannot be read.
+    /// A file cannot be read.
     #[error("cannot read the limits file {}: {error}", .path.display())]
     Read {
         /// The file.
@@ -30,13 +30,13 @@ pub enum LimitsError {
         /// What the system says.
         error: std::io::Error,
     },
-    /// One is wrong; the message shows every problem with its place.
+    /// A file is invalid; the message lists every problem with its place.
     #[error("{0}")]
     Invalid(Problems),
     /// envoyproxy/ratelimit's files are wrong, as the message shows.
     #[error("{0}")]
     Rls(String),
-    /// Two are about the same domain.
+    /// Two files are about the same domain.
     #[error("{} and {} are both about the domain `{domain}`", .first.display(), .second.display())]
     Twice {
         /// The domain.
@@ -48,11 +48,11 @@ pub enum LimitsError {
     },
 }
 
-/// What all files say.
+/// The policies of all files.
 pub(crate) struct ReadPolicies {
-    /// Those of limits files.
+    /// From limits files.
     pub(crate) limits: Vec<Policy>,
-    /// Those of `--rls-config`.
+    /// From `--rls-config`.
     pub(crate) rls: Vec<Policy>,
 }
 
@@ -62,7 +62,7 @@ impl ReadPolicies {
     }
 }
 
-/// The files, and what became of them.
+/// The files, and the error of the last attempt to use them.
 pub(crate) struct LimitsFiles {
     paths: Vec<PathBuf>,
     watched: WatchedFiles,
@@ -131,7 +131,7 @@ impl LimitsFiles {
         Ok(policies)
     }
 
-    /// Why the files as they are now are not in force, if they are not.
+    /// Why the current files are not in force.
     pub(crate) fn error(&self) -> Option<String> {
         self.error
             .lock()
@@ -143,7 +143,7 @@ impl LimitsFiles {
         *self.error.lock().unwrap_or_else(PoisonError::into_inner) = error;
     }
 
-    /// Makes the store hold exactly what the files say.
+    /// Makes the store hold exactly the policies of the files.
     pub(crate) async fn impose(&self, policies: ReadPolicies) -> Result<(), EditError> {
         let ReadPolicies { mut limits, rls } = policies;
         limits.extend(rls);
@@ -195,7 +195,7 @@ impl LimitsFiles {
         self.store.write(&edit).await.map(|_revision| ())
     }
 
-    /// Follows the files for ever. Files that cannot be used leave the limits as they are.
+    /// Follows the files forever. If they become unusable, the limits stay as they are.
     pub(crate) async fn follow(&self, mut sighup: Sighup) {
         loop {
             let signalled = tokio::select! {

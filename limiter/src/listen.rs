@@ -1,10 +1,10 @@
-//! The ports, bound before anything else is done, so that a taken one is said at once.
+//! The ports, bound before all other work, so that a port in use is reported at once.
 
 use std::{io, net::SocketAddr};
 
 use tokio::net::{TcpListener, TcpSocket};
 
-/// Handshakes that the kernel completes for us while we are busy.
+/// Connections that the kernel completes and queues while the limiter is busy.
 const BACKLOG: u32 = 1024;
 
 /// The bound ports.
@@ -81,7 +81,7 @@ fn bind(address: SocketAddr, flag: &'static str) -> Result<TcpListener, ListenEr
         } else {
             TcpSocket::new_v6()?
         };
-        // Connections of a process that just ended must not keep its port from the next one.
+        // Connections of a process that just ended must not keep its port in use.
         socket.set_reuseaddr(true)?;
         socket.bind(address)?;
         socket.listen(BACKLOG)

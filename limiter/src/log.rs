@@ -15,10 +15,10 @@ use tracing_subscriber::{
 
 use crate::LogFormat;
 
-/// An exporter whose collector is gone says so once for every batch, and nobody needs it more
-/// often than this.
+/// The minimum interval of the exporter's log lines: without its collector it would log every
+/// batch.
 const EXPORTER_EVERY: Duration = Duration::from_mins(1);
-/// What its log lines come from.
+/// The target of its log lines.
 const EXPORTER: &str = "opentelemetry";
 
 /// Sends log lines to standard error; standard output stays empty.
@@ -47,7 +47,7 @@ pub fn start(format: LogFormat, filter: &str) -> Result<(), ParseError> {
     Ok(())
 }
 
-/// Writes what is shown of each line, whoever its words came from.
+/// Escapes control characters in each line, whatever the source of its text.
 struct Escaped<W>(W);
 
 impl<W: Write> Write for Escaped<W> {
@@ -63,7 +63,7 @@ impl<W: Write> Write for Escaped<W> {
     }
 }
 
-/// Lets something through, and then nothing for a while.
+/// Allows one event per interval.
 #[derive(Default)]
 struct Rarely(Mutex<Option<Instant>>);
 

@@ -7,8 +7,8 @@ use limiter::{AsRatelimit, Flags, Listeners, Traces, run, start_log};
 use store::StoreUrl;
 use tokio::signal::unix::Signal;
 
-/// A request makes some dozens of small allocations on whichever thread is free, which is what
-/// this allocator is good at.
+/// A request makes a few dozen small allocations on whichever thread is free; this allocator is
+/// fast at that.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -51,8 +51,8 @@ fn serve_traced(flags: &Flags) -> Result<(), Box<dyn std::error::Error>> {
         .enable_all()
         .build()?;
     runtime.block_on(async {
-        // Before a port is open: a signal that comes earlier would end the process without a
-        // drain, or do nothing at all where it is the first process of a container.
+        // Before a port opens: an earlier signal would end the process without a drain, or be
+        // ignored if this is the first process of a container.
         let end = end_signal();
         let url = flags
             .store
@@ -81,7 +81,7 @@ fn serve_traced(flags: &Flags) -> Result<(), Box<dyn std::error::Error>> {
     })
 }
 
-/// SIGTERM or SIGINT, caught from the call on; the second one ends the process at once.
+/// Catches SIGTERM and SIGINT from the call on; a second one ends the process at once.
 fn end_signal() -> impl Future<Output = ()> {
     use tokio::signal::unix::{SignalKind, signal};
     let signals = [SignalKind::terminate(), SignalKind::interrupt()].map(signal);

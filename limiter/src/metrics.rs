@@ -1,4 +1,4 @@
-//! What is counted, under the names that dashboards rely on.
+//! The metrics, under the names that dashboards rely on.
 
 mod by_limit;
 mod compared;
@@ -36,7 +36,7 @@ use labels::{
 
 use crate::store_calls::StoreCalls;
 
-/// Seconds. A check takes a fraction of a millisecond; 10 ms is where the store's timeout is.
+/// Seconds. A check takes a fraction of a millisecond; the store's timeout is 10 ms.
 const DURATIONS: [f64; 14] = [
     0.000_1, 0.000_2, 0.000_3, 0.000_5, 0.000_75, 0.001, 0.001_5, 0.002, 0.003, 0.005, 0.007_5,
     0.01, 0.02, 0.1,
@@ -45,8 +45,8 @@ const DURATIONS: [f64; 14] = [
 /// Checks in one call of the store.
 const BATCH_SIZES: [f64; 10] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0];
 
-/// Everything the service counts. Labels hold names of domains and limits, never values of
-/// descriptors, and go when the limit goes, so their number is that of the limits.
+/// All metrics of the service. Labels contain names of domains and limits, never values of
+/// descriptors, and are removed with the limit, so their number is bounded by the number of limits.
 #[derive(Debug)]
 pub(crate) struct Metrics {
     registry: Mutex<Registry>,
@@ -67,13 +67,13 @@ pub(crate) struct Metrics {
     lost_edits: Family<DomainLabels, Counter>,
     refused: Family<RefusedLabels, Counter>,
     cut: Family<CutLabels, Counter>,
-    /// From checks that were read to their decisions; waiting for permits (`wait_ms`) is not in it.
+    /// From parsed checks to their decisions, without waiting for permits (`wait_ms`).
     check_duration: Histogram,
     /// One call of the store.
     store_duration: Histogram,
     store_batch: Histogram,
     store_up: Gauge,
-    /// What came of the last calls of the store.
+    /// The results of the last store calls.
     pub(crate) calls: StoreCalls,
     /// Checks repeated because a bucket had a newer revision.
     pub(crate) stale: Counter,
@@ -128,7 +128,7 @@ impl Metrics {
         metrics
     }
 
-    /// The page that Prometheus reads (`OpenMetrics`).
+    /// The text that Prometheus scrapes (`OpenMetrics`).
     pub(crate) fn page(&self, store_up: bool) -> String {
         self.store_up.set(i64::from(store_up));
         let mut page = String::new();
@@ -149,7 +149,7 @@ impl Metrics {
             .observe(f64::from(u32::try_from(checks).unwrap_or(u32::MAX)));
     }
 
-    /// Descriptors that no limit applies to.
+    /// Counts descriptors that no limit applies to.
     pub(crate) fn unmatched_descriptors(&self, reason: Unmatched, count: usize) {
         if count > 0 {
             let counter = self
@@ -159,17 +159,17 @@ impl Metrics {
         }
     }
 
-    /// A request that got no decision; `code` is one of a fixed few.
+    /// Counts a request without a decision; `code` is one of a fixed few.
     pub(crate) fn refused(&self, code: &'static str) {
         self.refused.get_or_create(&RefusedLabels { code }).inc();
     }
 
-    /// A connection was ended for a reason of its peer's; `reason` is one of a fixed few.
+    /// Counts a connection ended because of its client; `reason` is one of a fixed few.
     pub(crate) fn cut(&self, reason: &'static str) {
         self.cut.get_or_create(&CutLabels { reason }).inc();
     }
 
-    /// Counters for a domain that has come into force, its gauges set.
+    /// The counters of a domain that came into force; also sets its gauges.
     pub(crate) fn domain(&self, policy: &Compiled) -> DomainCounters {
         let domain = policy.domain().as_str();
         let number = i64::try_from(policy.revision().number).unwrap_or(i64::MAX);
@@ -210,21 +210,21 @@ impl Metrics {
         }
     }
 
-    /// Says whether a domain's stored limits are unusable.
+    /// Sets whether a domain's stored limits are unusable.
     pub(crate) fn fault(&self, domain: &Name, faulty: bool) {
         self.policy_fault
             .get_or_create(&labels(domain.as_str()))
             .set(i64::from(faulty));
     }
 
-    /// The stored revision of a domain went back.
+    /// Counts that a domain's stored revision went back.
     pub(crate) fn lost_edits(&self, domain: &Name) {
         self.lost_edits
             .get_or_create(&labels(domain.as_str()))
             .inc();
     }
 
-    /// Forgets limits that are gone.
+    /// Removes the labels of deleted limits.
     pub(crate) fn forget_limits<'n>(
         &self,
         domain: &Name,
@@ -245,7 +245,7 @@ impl Metrics {
         }
     }
 
-    /// Forgets exemptions that are gone.
+    /// Removes the labels of deleted exemptions.
     pub(crate) fn forget_exemptions<'n>(
         &self,
         domain: &Name,
@@ -256,7 +256,7 @@ impl Metrics {
         }
     }
 
-    /// Forgets a domain that is gone; its limits and exemptions are forgotten apart.
+    /// Removes the labels of a deleted domain, except those of its limits and exemptions.
     pub(crate) fn forget_domain(&self, domain: &Name) {
         let labels = labels(domain.as_str());
         self.unmatched.remove(&labels);
@@ -267,7 +267,7 @@ impl Metrics {
         self.compared.forget(domain.as_str());
     }
 
-    /// A call that was compared with another rate limit service; of no domain, if it is unknown.
+    /// Counts a call compared with another rate limit service; without a domain if it is unknown.
     pub(crate) fn compared(&self, domain: Option<String>, outcome: Compared) {
         self.compared.count(domain, outcome);
     }

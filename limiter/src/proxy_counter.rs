@@ -1,4 +1,4 @@
-//! How many proxies share each limit: what a proxy divides by while no limiter answers.
+//! How many proxies share each limit: the divisor of a proxy's share while no limiter answers.
 //!
 //! Requests carry the id of their proxy; [`Callers`](crate::callers::Callers) decides which ids count.
 //! Once a second the limiter records them in the store, which returns how many proxies all replicas
@@ -20,12 +20,13 @@ use crate::domains::Domains;
 /// How often proxies are recorded in the store.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Pairs of limit and proxy kept between two recordings. Of more, a fleet is counted too small, and
-/// its proxies take too large a share.
+/// The most pairs of limit and proxy between two recordings. With more, counts are too low and proxies
+/// take too large a share.
 const SEEN_MAX: usize = 100_000;
 
-/// Limits of a domain whose proxies are counted one by one. The others share the count of the whole
-/// domain: never fewer, so that a proxy takes too little of them rather than too much.
+/// Limits of a domain whose proxies are counted individually. The others use the count of the whole
+/// domain, which is never lower, so that a proxy takes too small a share rather than too large a
+/// one.
 const LIMITS_MAX: usize = 1000;
 
 type Counts = HashMap<Name, Arc<DomainCounts>>;
@@ -33,9 +34,9 @@ type Counts = HashMap<Name, Arc<DomainCounts>>;
 /// Live proxies of a domain.
 #[derive(Debug, Default)]
 pub(crate) struct DomainCounts {
-    /// Those that sent any request.
+    /// Proxies that sent any request.
     pub(crate) all: u64,
-    /// Those that checked a limit; without the limits that none checked lately.
+    /// Proxies that checked each limit; without limits that none checked recently.
     pub(crate) limits: BTreeMap<Name, u64>,
     /// Whether some limits are not counted one by one.
     partial: bool,
@@ -49,7 +50,7 @@ impl DomainCounts {
     }
 }
 
-/// The proxies seen, and counted.
+/// The proxies seen since the last recording, and the latest counts.
 pub(crate) struct ProxyCounter {
     store: Arc<dyn Store>,
     domains: Arc<Domains>,
@@ -73,7 +74,7 @@ impl ProxyCounter {
         }
     }
 
-    /// A proxy checked these limits of a domain.
+    /// Records that a proxy checked these limits of a domain.
     pub(crate) fn saw<'n>(
         &self,
         domain: &Name,
@@ -112,7 +113,7 @@ impl ProxyCounter {
             };
             let mut by_limit = seen.remove(name).unwrap_or_default();
             let limits = active.compiled.limits();
-            // Limits whose checks went to other replicas only are counted too.
+            // Also count limits that only other replicas checked.
             let counted = limits.iter().take(LIMITS_MAX);
             let counted = counted.map(|limit| Some(limit.name.clone()));
             let asked: ActiveProxies = std::iter::once(None)
@@ -133,7 +134,7 @@ impl ProxyCounter {
                     };
                     counts.insert(name.clone(), Arc::new(domain));
                 }
-                // The last counts stay: they are needed during an outage of the store.
+                // Keep the last counts: proxies need them during an outage of the store.
                 Err(error) => {
                     tracing::debug!(domain = %name, %error, "cannot count the proxies");
                     let before = self.counts(name);

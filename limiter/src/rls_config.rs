@@ -21,22 +21,22 @@ use crate::{
 
 pub(crate) use publish::Publisher;
 
-/// Files of a folder, and bytes of all of them together.
+/// The most files in the folder, and most bytes of all of them.
 const MAX_FILES: usize = 1000;
 const MAX_BYTES: u64 = 64 << 20;
 
-/// How often files that are replaced while they are read are read again.
+/// How often to read again if files are replaced during a read.
 const MAX_READS: usize = 3;
 
-/// Lines that a log gets about what the files say and means something else here.
+/// The most log lines about settings that mean something else here.
 const MAX_NOTES: usize = 20;
 
-/// The folder, and what its files looked like when they were last read.
+/// The folder, and the stamps of its files at the last read.
 #[derive(Debug)]
 pub(crate) struct RlsConfig {
     folder: PathBuf,
     seen: Mutex<Vec<(PathBuf, Option<Stamp>)>>,
-    /// There was a file in it.
+    /// Whether the folder ever had a file.
     filled: AtomicBool,
 }
 
@@ -49,13 +49,13 @@ impl RlsConfig {
         }
     }
 
-    /// Whether the files are others than those last read.
+    /// Whether the files differ from those last read.
     pub(crate) fn changed(&self) -> bool {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         stamps(&self.folder).unwrap_or_default() != *seen
     }
 
-    /// Reads the files that end in .yaml or .yml; those of folders within it are left out.
+    /// Reads the files that end in .yaml or .yml, without subfolders.
     pub(crate) fn read(&self) -> Result<Vec<Policy>, LimitsError> {
         for attempt in 1.. {
             let before = stamps(&self.folder);
@@ -81,7 +81,8 @@ impl RlsConfig {
         Ok(Vec::new())
     }
 
-    /// A folder that lost all its files is a mount that went wrong, not an empty configuration.
+    /// Fails if a folder has lost all its files: that is a broken mount, not an empty
+    /// configuration.
     fn read_files(&self, files: &[(PathBuf, Option<Stamp>)]) -> Result<Vec<Policy>, LimitsError> {
         if files.is_empty() && self.filled.load(Ordering::Relaxed) {
             let folder = self.folder.display();
@@ -109,7 +110,7 @@ fn read_files(files: &[(PathBuf, Option<Stamp>)]) -> Result<Vec<Policy>, LimitsE
     converted(&files)
 }
 
-/// What files of envoyproxy/ratelimit say; the log gets what means something else here.
+/// Converts files of envoyproxy/ratelimit, and logs what means something else here.
 pub(crate) fn converted(files: &[File<'_>]) -> Result<Vec<Policy>, LimitsError> {
     let conversion = convert(System::EnvoyRatelimit, files, &Options::default())
         .map_err(|wrong| LimitsError::Rls(joined(&wrong)))?;
@@ -152,7 +153,7 @@ fn log_notes(conversion: &Conversion) {
     }
 }
 
-/// The folder's files with their stamps, by name.
+/// The folder's files and their stamps, sorted by path.
 fn stamps(folder: &Path) -> io::Result<Vec<(PathBuf, Option<Stamp>)>> {
     let mut files = Vec::new();
     let mut bytes: u64 = 0;

@@ -1,4 +1,4 @@
-//! The service, put together.
+//! Assembles and runs the service.
 
 use std::path::Path;
 use std::sync::{Arc, atomic::AtomicBool};
@@ -44,7 +44,7 @@ pub enum RunError {
     /// The limits files.
     #[error(transparent)]
     Limits(#[from] LimitsError),
-    /// The store would not take the limits files as its policy.
+    /// The store refused the limits files as its policy.
     #[error("cannot put the limits in force: {0}")]
     Impose(#[from] EditError),
     /// The token file.
@@ -58,12 +58,12 @@ pub enum RunError {
     CompareWith(String),
 }
 
-/// Serves checks until `shutdown`, and then until every request that came has its answer.
+/// Serves checks until `shutdown`, then until every accepted request has its answer.
 ///
 /// A store that cannot be reached is no error: checks are answered 503 until it can.
 ///
 /// # Errors
-/// When a file that was named cannot be used. Nothing was served then.
+/// If a configured file cannot be used. In that case nothing was served.
 pub async fn run(
     settings: Settings,
     listeners: Listeners,
@@ -88,7 +88,7 @@ pub async fn run(
     }
 
     let parts = Parts::new(&settings, store, files, tokens, name(&listeners))?;
-    // Everything in here ends with this function.
+    // These tasks end when this function returns.
     let mut background = JoinSet::new();
     parts.start(policies, &mut background);
     if let Some(tls) = &tls {
@@ -135,7 +135,7 @@ fn load_tokens(file: Option<&Path>) -> Result<Option<Arc<Tokens>>, TokenError> {
     Ok(file.map(Tokens::load).transpose()?.map(Arc::new))
 }
 
-/// What serves requests.
+/// The parts that serve requests.
 struct Parts {
     files: Arc<LimitsFiles>,
     xds: Option<Arc<Xds>>,
@@ -218,7 +218,7 @@ impl Parts {
         })
     }
 
-    /// Starts what follows the store and the files.
+    /// Starts the tasks that follow the store and the files.
     fn start(&self, policies: Option<ReadPolicies>, background: &mut JoinSet<()>) {
         if policies
             .as_ref()
@@ -240,7 +240,7 @@ impl Parts {
             background.spawn(Arc::clone(tokens).follow());
         }
         let files = Arc::clone(&self.files);
-        // Before the first answer: until then SIGHUP would end the process.
+        // Before the first answer: without a handler, SIGHUP ends the process.
         let sighup = Sighup::new();
         if let Some(policies) = policies {
             let domains = Arc::clone(&self.domains);
@@ -271,7 +271,8 @@ fn data_bounds(settings: &Settings) -> ConnectionBounds {
     }
 }
 
-/// Nobody shows a token there: every connection is a newcomer, which makes room for the next probe.
+/// Requests to the admin port carry no token, so every connection is a newcomer and a later probe
+/// may replace it.
 fn admin_bounds(settings: &Settings) -> ConnectionBounds {
     ConnectionBounds {
         max: ADMIN_CONNECTIONS,

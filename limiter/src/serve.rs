@@ -1,4 +1,4 @@
-//! From a listening socket to answered requests: connections, their number and their end.
+//! Serves a listening socket: accepts, bounds and closes connections, and passes requests on.
 
 mod connection;
 mod connections;
@@ -33,8 +33,8 @@ pub(crate) use response_body::{Following, Trailers};
 
 /// What answers the requests of one port.
 pub(crate) trait Handler: Send + Sync + 'static {
-    /// Answers one request of a connection; it never fails, an error is an answer too. Dropped
-    /// when the client leaves.
+    /// Answers one request of a connection; an error is an answer too. The future is dropped when
+    /// the client disconnects.
     fn handle(
         self: Arc<Self>,
         request: Request<Incoming>,
@@ -45,29 +45,29 @@ pub(crate) trait Handler: Send + Sync + 'static {
 /// How many connections a port keeps, and for how long.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConnectionBounds {
-    /// Connections at once; one more takes the place of the oldest newcomer, or is answered 503
-    /// and closed.
+    /// The most connections at once; one more replaces the oldest newcomer, or is answered 503 and
+    /// closed.
     pub max: usize,
-    /// Of them, those none of whose requests was let in yet ([`Peer::admit_as`]). Such a connection
-    /// ends with its first answer.
+    /// The most newcomers among them: connections without an admitted request so far
+    /// ([`Peer::admit_as`]). Such a connection ends with its first answer.
     pub max_newcomers: usize,
-    /// Those that may have any number of requests although they showed no token: health checkers.
+    /// The most connections that may send any number of requests without a token: health checkers.
     pub max_guests: usize,
     /// A connection without a request for this long is closed.
     pub idle: Duration,
-    /// A connection that is older is asked to end after the requests that it has.
+    /// A connection older than this is told to end after its current requests.
     pub max_age: Option<Duration>,
     /// The largest body in bytes; the window of an HTTP/2 stream is no larger.
     pub max_body: usize,
 }
 
-/// How long accepting waits where newcomers need a moment.
+/// How long accepting pauses while all newcomers are too young to be replaced.
 const A_MOMENT: Duration = Duration::from_millis(5);
 
-/// How often connections are looked after once nothing new is accepted.
+/// How often connections are swept once the port stops accepting.
 const CLOSING_SWEEP: Duration = Duration::from_millis(20);
 
-/// Accepts and serves connections until the lifecycle says to close, then sees them all end.
+/// Accepts and serves connections until the lifecycle reaches `Close`, then waits for all to end.
 pub(crate) async fn serve<H: Handler>(
     listener: TcpListener,
     tls: Option<Tls>,
@@ -95,8 +95,8 @@ pub(crate) async fn serve<H: Handler>(
     }
     connections.close();
     let mut sweeps = every(CLOSING_SWEEP);
-    // The kernel has shaken hands with clients that nobody accepted yet; closing the listener
-    // would reset them.
+    // The kernel has completed handshakes that are not accepted yet; closing the listener would
+    // reset those connections.
     while let Some(accepted) = listener.accept().now_or_never() {
         port.take(accepted, &mut sweeps).await;
     }
@@ -148,7 +148,7 @@ impl<H: Handler> Port<H> {
         let peer = loop {
             match self.connections.open(address.ip().to_canonical()) {
                 Room::For(peer) => break peer,
-                // The kernel keeps those who come meanwhile.
+                // New connections wait in the kernel's queue meanwhile.
                 Room::Soon => tokio::select! {
                     () = tokio::time::sleep(A_MOMENT) => {}
                     _ = sweeps.tick() => self.connections.sweep(),
@@ -174,7 +174,7 @@ impl<H: Handler> Port<H> {
     }
 }
 
-/// A connection that is served; it has ended when this is dropped.
+/// A connection being served; dropping this records its end.
 struct Served {
     connections: Arc<Connections>,
     peer: Arc<Peer>,
@@ -187,8 +187,8 @@ impl Drop for Served {
     }
 }
 
-/// A connection that broke before it was accepted is nothing; being out of file descriptors lasts
-/// until a connection ends, and must not spin.
+/// Ignores a connection that broke before it was accepted. Pauses after other errors: a lack of
+/// file descriptors lasts until a connection ends, and the loop must not spin.
 async fn pause_after(error: &io::Error) {
     let of_the_peer = matches!(
         error.kind(),

@@ -16,7 +16,8 @@ pub struct Settings {
     pub compare_with: Option<String>,
     /// A management server that has the limits.
     pub xds: Option<XdsServer>,
-    /// The files are the policy and are followed, rather than filling domains that have no record.
+    /// The files are the policy and are followed; otherwise they only fill domains without a
+    /// record.
     pub limits_are_the_policy: bool,
     /// Bearer tokens, one per line; `None`: anybody may send requests.
     pub token_file: Option<PathBuf>,
@@ -40,12 +41,12 @@ pub struct Settings {
     pub max_wait: Duration,
     /// Checks that wait for permits at once.
     pub max_waiters: usize,
-    /// The longest a policy poll is held, whatever it asks for.
+    /// The longest that a policy poll is held, whatever wait it requests.
     pub max_poll_wait: Duration,
     /// A connection without a request for this long is closed.
     pub idle_timeout: Duration,
-    /// A connection that is older is asked to end after the requests that it has, so that its client
-    /// opens another, perhaps to another replica; `None`: however old.
+    /// An older connection is told to end after its current requests, so that its client opens
+    /// another, perhaps to another replica; `None`: no limit.
     pub max_connection_age: Option<Duration>,
     /// How long requests are still accepted after SIGTERM or SIGINT.
     pub drain: Duration,

@@ -19,7 +19,7 @@ impl Sighup {
         }
     }
 
-    /// Waits for the next one.
+    /// Waits for the next signal.
     pub(crate) async fn next(&mut self) {
         #[cfg(unix)]
         if let Some(signal) = &mut self.signal

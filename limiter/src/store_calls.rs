@@ -1,4 +1,4 @@
-//! The results of the last store calls, from which `rl_store_up` follows.
+//! The results of the last store calls; `rl_store_up` is derived from them.
 
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},
@@ -9,9 +9,9 @@ use protocol::Answer;
 use store::{CheckError, StoreError};
 use tokio::time::Instant;
 
-/// Calls that all fail for this long are an outage.
+/// If all calls fail for this long, the store counts as down.
 const LASTING: Duration = Duration::from_millis(500);
-/// Results older than this say nothing about now.
+/// Older results say nothing about the present.
 const RECENT: Duration = Duration::from_secs(5);
 
 /// The results of the last calls.
@@ -23,7 +23,7 @@ pub(crate) struct StoreCalls {
 #[derive(Debug)]
 enum Last {
     Decided,
-    /// All of them since then.
+    /// All calls failed since then.
     Failed {
         since: Instant,
         last: Instant,
@@ -32,7 +32,7 @@ enum Last {
 }
 
 impl StoreCalls {
-    /// A call came back; without answers, it was given up.
+    /// Records the result of a call; no answers mean that it was abandoned.
     pub(crate) fn called(&self, answers: &[Result<Answer, CheckError>], now: Instant) {
         let errors = answers.iter().map(|answer| store_error(answer.as_ref()));
         let errors: Option<Vec<&StoreError>> = errors.collect();
@@ -58,7 +58,7 @@ impl StoreCalls {
         self.lock().is_some()
     }
 
-    /// Why checks get no decision, if all of late got none.
+    /// Why checks get no decision, if all recent ones got none.
     pub(crate) fn trouble(&self, now: Instant) -> Option<String> {
         match &*self.lock() {
             Some(Last::Failed { since, last, why })
@@ -75,7 +75,7 @@ impl StoreCalls {
     }
 }
 
-/// The store's failure to decide a check, unless it is that check's own.
+/// The store's failure to decide a check, unless only that check is affected.
 fn store_error<'a>(answer: Result<&'a Answer, &'a CheckError>) -> Option<&'a StoreError> {
     match answer {
         Err(CheckError::Store(StoreError::Corrupt(_))) => None,

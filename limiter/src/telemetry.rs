@@ -1,8 +1,8 @@
-//! What this limiter reports for `rlctl` to read: which limiters and proxies have which limits in
-//! force, what was decided, and which buckets were denied.
+//! Reports for `rlctl`: which limits are in force at which limiters and proxies, what was decided,
+//! and which buckets were denied.
 //!
-//! Once a second it is written to the store in one pipelined call, on a connection that checks do not
-//! use. Nothing waits for it, and no decision depends on it.
+//! The limiter writes the reports to the store once a second in one pipelined call, on a connection
+//! that checks do not use. Nothing waits for them, and no decision depends on them.
 
 mod activity;
 mod proxy_registry;
@@ -31,7 +31,7 @@ const EVERY: Duration = Duration::from_secs(1);
 /// Domains whose decisions are reported.
 const DOMAINS_MAX: usize = 1000;
 
-/// Notes in one call.
+/// The most activity reports in one call.
 const NOTES_MAX: usize = 64;
 
 /// What is reported, and what it is collected in.
@@ -53,12 +53,12 @@ impl Telemetry {
         }
     }
 
-    /// A proxy sent a request for a domain, which need not exist.
+    /// Records that a proxy sent a request for a domain, which need not exist.
     pub(crate) fn saw_proxy(&self, domain: &Name, proxy: RequestingProxy<'_>) {
         self.registry.record(domain, proxy, Instant::now());
     }
 
-    /// A proxy polled for a domain, and listed the entries that it supplies.
+    /// Records a proxy's poll for a domain, and the entries it supplies.
     pub(crate) fn polled(&self, domain: &Name, proxy: RequestingProxy<'_>, entries: Option<&str>) {
         let now = Instant::now();
         self.registry.record(domain, proxy, now);
@@ -67,7 +67,8 @@ impl Telemetry {
         }
     }
 
-    /// Counts decisions, in the order of their checks, each with the proxy that sent it, if one did.
+    /// Counts decisions in the order of their checks, each with the proxy that sent the check, if
+    /// one did.
     pub(crate) fn decided<'c>(
         &self,
         policy: &Compiled,
@@ -97,12 +98,12 @@ impl Telemetry {
         }
     }
 
-    /// The store's clock, in milliseconds since the epoch, about.
+    /// The store's approximate clock, in milliseconds since the epoch.
     pub(crate) fn now_ms(&self) -> u64 {
         self.store.estimated_now_ms()
     }
 
-    /// A proxy reported decisions that it made without a call.
+    /// Counts the decisions that a proxy reported.
     pub(crate) fn reported(&self, report: compact::Report) {
         let mut recorders = self.recorders();
         if let Some(recorder) = self.recorder(&mut recorders, &report.domain) {
@@ -110,7 +111,7 @@ impl Telemetry {
         }
     }
 
-    /// Writes the reports for ever.
+    /// Writes the reports, forever.
     pub(crate) async fn write_forever(&self, domains: &Domains) {
         let mut ticks = interval(EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -139,7 +140,7 @@ impl Telemetry {
             .collect();
         for notes in notes.chunks(NOTES_MAX) {
             if let Err(error) = self.store.report(&self.limiter, notes).await {
-                // The counts stay, and are reported when the store is back.
+                // Keep the counts and report them when the store is back.
                 tracing::debug!(%error, "cannot report decisions");
                 return;
             }
@@ -204,7 +205,7 @@ impl Telemetry {
     }
 }
 
-/// What is reported of a request that was over a limit.
+/// The entries to report for a request that was over a limit.
 fn descriptor(check: &Check, limit: &LimitAnswer) -> Vec<(Name, Vec<u8>)> {
     if check.service.is_none() {
         let entries = check.descriptor.iter();

@@ -1,4 +1,4 @@
-//! TLS on the data port: our certificate, and theirs if asked for.
+//! TLS on the data port: the limiter's certificate, and clients' certificates if required.
 
 use std::{
     io,
@@ -34,14 +34,14 @@ pub struct TlsFiles {
     pub cert: PathBuf,
     /// Its private key, PEM.
     pub key: PathBuf,
-    /// Whoever connects must show a certificate that one of these signed; PEM.
+    /// Clients must show a certificate signed by one of these authorities; PEM.
     pub client_ca: Option<PathBuf>,
 }
 
 /// Why TLS cannot be offered.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file that cannot be read, or holds nothing of its kind.
+    /// A file that cannot be read, or does not contain what it should.
     #[error("cannot use {}: {error}", .path.display())]
     File {
         /// The file.
@@ -49,7 +49,7 @@ pub enum TlsError {
         /// What is wrong with it.
         error: pem::Error,
     },
-    /// Certificate and key do not make a pair, or are of a kind that is not supported.
+    /// Certificate and key do not match, or are of an unsupported kind.
     #[error("cannot use the certificate {} with its key: {error}", .cert.display())]
     Pair {
         /// The certificate's file.
@@ -96,7 +96,7 @@ impl Tls {
         tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await?
     }
 
-    /// Follows the files for ever. What cannot be used leaves the certificates as they were.
+    /// Follows the files forever. If they become unusable, the certificates stay as they were.
     pub(crate) async fn follow(self) {
         loop {
             tokio::time::sleep(crate::FILE_POLL).await;

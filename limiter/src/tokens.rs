@@ -19,11 +19,11 @@ const MIN_LEN: usize = 16;
 /// The most tokens in a file: every request is compared with all of them.
 const MAX_TOKENS: usize = 64;
 
-/// What stands in examples for a token of one's own, in small letters and digits only. Whoever reads
-/// the example has such a token.
+/// Words that examples use in place of a token, in lower-case letters and digits. Anyone who has
+/// read the example knows such a token.
 const PLACEHOLDERS: [&str; 4] = ["changeme", "replaceme", "placeholder", "example"];
 
-/// A token made of fewer different characters was typed, not drawn.
+/// A token with fewer different characters was typed, not generated.
 const MIN_DIFFERENT: usize = 5;
 
 /// The tokens in force.
@@ -44,10 +44,10 @@ pub enum TokenError {
         /// What the system says.
         error: std::io::Error,
     },
-    /// It would let nobody in.
+    /// It has no token, so no request could pass.
     #[error("the token file {} holds no token; write one per line, `#` starts a comment", .0.display())]
     Empty(PathBuf),
-    /// A token that would protect nothing, or could never be sent.
+    /// A token that is too short, or that a header cannot carry.
     #[error("{}:{line}: a token is at least {MIN_LEN} printable ASCII characters without spaces", .path.display())]
     Unusable {
         /// The file.
@@ -93,8 +93,8 @@ impl Tokens {
         known.then(|| token.to_vec())
     }
 
-    /// Whether a condition holds for one of the tokens. Every one is tried, so that the time does not
-    /// show which was nearly right.
+    /// Whether any token meets a condition. Tests every token, so that the duration does not reveal
+    /// which one nearly matched.
     pub(crate) fn any(&self, mut holds: impl FnMut(&[u8]) -> bool) -> bool {
         let tokens = self.accepted.load();
         tokens
@@ -102,7 +102,7 @@ impl Tokens {
             .fold(false, |found, token| found | holds(token))
     }
 
-    /// Follows the file for ever. A file that cannot be used leaves the tokens as they were.
+    /// Follows the file forever. If it becomes unusable, the tokens stay as they were.
     pub(crate) async fn follow(self: Arc<Self>) {
         loop {
             tokio::time::sleep(crate::FILE_POLL).await;

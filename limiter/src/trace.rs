@@ -1,4 +1,5 @@
-//! Traces of checks, where the limiter is built with the feature `otel`; else the calls are nothing.
+//! Traces of checks, if the limiter is built with the feature `otel`; otherwise these calls do
+//! nothing.
 
 #[cfg_attr(feature = "otel", path = "trace/otel.rs")]
 #[cfg_attr(not(feature = "otel"), path = "trace/off.rs")]

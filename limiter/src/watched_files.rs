@@ -7,7 +7,7 @@ use std::{
     time::SystemTime,
 };
 
-/// Some files, and what they looked like when they were last read.
+/// Files and their stamps at the last read.
 #[derive(Debug)]
 pub(crate) struct WatchedFiles {
     files: Mutex<Vec<(PathBuf, Option<Stamp>)>>,
@@ -23,8 +23,8 @@ pub(crate) struct Stamp {
 }
 
 impl WatchedFiles {
-    /// Records the files as they are. Whoever reads them makes this before the first read and keeps
-    /// it, so that a write in between is seen as a change.
+    /// Records the files as they are. Create this before the first read and keep it, so that a
+    /// write in between counts as a change.
     pub(crate) fn new<'p>(paths: impl IntoIterator<Item = &'p Path>) -> Self {
         let files = paths
             .into_iter()
@@ -35,7 +35,7 @@ impl WatchedFiles {
         }
     }
 
-    /// Whether any of the files is another than at the last call; to be called before reading them.
+    /// Whether any file has changed since the last call. Call it before reading them.
     pub(crate) fn changed(&self) -> bool {
         let mut any = false;
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
@@ -55,7 +55,7 @@ impl Stamp {
     }
 }
 
-/// What the file looks like; `None` if there is none.
+/// The file's stamp; `None` if there is no file.
 pub(crate) fn stamp(path: &Path) -> Option<Stamp> {
     let metadata = fs::metadata(path).ok()?;
     Some(Stamp {

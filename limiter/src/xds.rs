@@ -1,8 +1,8 @@
 //! `--xds-server`: limits from a management server, as Envoy Gateway sends them to its rate limit
-//! service: `RateLimitConfig` resources over ADS, the state of the world in each response.
+//! service: `RateLimitConfig` resources over ADS, in the state-of-the-world variant.
 //!
-//! They are published into the store as those of `--rls-config` are. A response that cannot be used
-//! is rejected whole and leaves the limits as they were; so does a server that is away.
+//! The limiter publishes them into the store like those of `--rls-config`. It rejects an unusable
+//! response whole. Then, and while the server is unreachable, the limits stay as they were.
 
 mod connection;
 mod messages;
@@ -30,23 +30,23 @@ use unknown::Field;
 /// The type of the resources.
 const TYPE_URL: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
 
-/// The pause before the server is connected to again: doubled up to the longest while no response
-/// comes, each up to half shorter, so that limiters do not come back all at once.
+/// The pause before reconnecting: doubled up to the longest while no response comes, and shortened
+/// by up to half at random, so that limiters do not all reconnect at once.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 
-/// The pause before limits that the store does not have yet are written again.
+/// The pause before limits that could not be stored are written again.
 const WRITE_AGAIN: Duration = Duration::from_secs(1);
 
 /// Resources of one response.
 const MAX_RESOURCES: usize = 4096;
 
-/// The management server, and who this limiter is to it.
+/// The management server, and how this limiter identifies itself to it.
 #[derive(Clone, Debug)]
 pub struct XdsServer {
     /// `http://HOST:PORT`, or `https://HOST:PORT`.
     pub url: String,
-    /// The node that the server has the limits for.
+    /// The node whose limits the server sends.
     pub node: String,
     /// Authorities of the server's certificate, PEM; `None`: those of this machine.
     pub ca: Option<PathBuf>,
@@ -54,7 +54,7 @@ pub struct XdsServer {
     pub identity: Option<(PathBuf, PathBuf)>,
 }
 
-/// What of it can fail on its own.
+/// The parts that can fail separately.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Part {
     Connection,
@@ -67,15 +67,15 @@ pub(crate) struct Xds {
     server: XdsServer,
     store: Arc<dyn Store>,
     errors: Mutex<BTreeMap<Part, String>>,
-    /// Fields of the last response that have no meaning here.
+    /// Fields of the last response that this limiter does not support.
     unknown: Mutex<BTreeSet<Field>>,
 }
 
-/// What is to be in the store.
+/// The limits that the store should hold.
 struct Wanted {
     publisher: Publisher,
     policies: Vec<Policy>,
-    /// When it is written (again); `None`: it is there.
+    /// When to write them (again); `None`: they are stored.
     due: Option<Instant>,
 }
 
@@ -89,14 +89,14 @@ impl Xds {
         }
     }
 
-    /// Why the limits of the server are not in force as it has them now.
+    /// Why the server's current limits are not in force.
     pub(crate) fn error(&self) -> Option<String> {
         let errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
         let texts: Vec<&str> = errors.values().map(String::as_str).collect();
         (!texts.is_empty()).then(|| texts.join("; "))
     }
 
-    /// Records an error and logs it where it is another than before.
+    /// Records an error, and logs it if it is new.
     fn report(&self, part: Part, error: Option<String>) {
         let mut errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
         if errors.get(&part) == error.as_ref() {
@@ -112,7 +112,7 @@ impl Xds {
         }
     }
 
-    /// Follows the server for ever.
+    /// Follows the server forever.
     pub(crate) async fn follow(&self) {
         let mut wanted = Wanted {
             publisher: Publisher::of_place(
@@ -141,7 +141,7 @@ impl Xds {
         }
     }
 
-    /// Follows one connection; why it ended.
+    /// Follows one connection; returns why it ended.
     async fn listen(
         &self,
         mut connection: Connection,
@@ -188,8 +188,8 @@ impl Xds {
         }
     }
 
-    /// Logs which fields of a response mean something that this limiter does not do, unless the last
-    /// response had the same.
+    /// Logs which fields of a response this limiter does not support, unless the last response had
+    /// the same ones.
     fn report_unknown(&self, response: &DiscoveryResponse) {
         let mut found = BTreeSet::new();
         for resource in &response.resources {
@@ -214,7 +214,7 @@ impl Xds {
     }
 }
 
-/// What a response says, or what is wrong with it.
+/// The policies in a response, or what is wrong with it.
 async fn policies(response: &DiscoveryResponse) -> Result<Vec<Policy>, String> {
     if response.resources.len() > MAX_RESOURCES {
         return Err(format!("more than {MAX_RESOURCES} resources"));

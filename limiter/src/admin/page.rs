@@ -1,7 +1,7 @@
-//! The page: limits and their rates, buckets, followers, edits and problems, for people to read.
+//! The page: limits and their rates, buckets, the fleet, edits and problems, for operators to read.
 //!
-//! It is on the admin port, only with `--page-token-file`, and changes nothing. A connection is closed
-//! after each response, so that the page keeps no place of a probe or a scraper.
+//! It is on the admin port, only with `--page-token-file`, and is read-only. Each response closes
+//! its connection, so that the page takes no connection from probes and scrapers.
 
 mod attempts;
 mod cache;
@@ -29,7 +29,7 @@ use query::Query;
 
 pub(crate) use data::Data;
 
-/// Responses that are made at once; the others wait, so that many readers take no more than one core.
+/// Responses made at once; others wait, so that many readers use no more than one core.
 const AT_ONCE: usize = 1;
 
 /// How long a response waits for its turn.
@@ -158,7 +158,7 @@ impl Page {
         respond::signed_in(&session::cookie(&token, session::now_s(), secure), &next)
     }
 
-    /// Gathers what a view shows, and renders it beside the threads that serve checks.
+    /// Gathers the data of a view, and renders it off the threads that serve checks.
     async fn view(&self, path: &str, query: Query) -> Response<Bytes> {
         let Ok(Ok(_turn)) = timeout(TURN, self.turn.acquire()).await else {
             return respond::busy();
@@ -183,7 +183,7 @@ fn is_foreign(headers: &HeaderMap) -> bool {
     site.is_some_and(|site| site != "same-origin" && site != "none")
 }
 
-/// Whether a path leads to this server: `//host` and `/\host` lead elsewhere.
+/// Whether a path stays on this server: `//host` and `/\host` do not.
 fn is_local(next: &str) -> bool {
     let mut bytes = next.bytes();
     bytes.next() == Some(b'/')

@@ -1,4 +1,4 @@
-//! Whether to send requests here, and why not.
+//! Whether this limiter should receive requests, and why not.
 
 use std::{collections::BTreeMap, sync::atomic::Ordering};
 
@@ -48,8 +48,8 @@ struct PolicyError {
 }
 
 impl Admin {
-    /// Why checks get no decision, if they do not: what the last poll said, the connections for
-    /// checks, and the last checks.
+    /// Why checks get no decision, if so: the last poll's error, failed connections for checks, or
+    /// the last checks.
     pub(super) fn trouble(&self, poll: &Poll) -> Option<String> {
         match &poll.error {
             Some(error) => Some(error.to_string()),
@@ -68,7 +68,7 @@ impl Admin {
         }
     }
 
-    /// Whether a check would find connections and scripts in the store, or did once.
+    /// Whether a check finds connections and scripts in the store, or ever did.
     fn is_warm(&self) -> bool {
         if !self.warm.load(Ordering::Relaxed) && self.store.is_warm() {
             self.warm.store(true, Ordering::Relaxed);
@@ -76,7 +76,8 @@ impl Admin {
         self.warm.load(Ordering::Relaxed)
     }
 
-    /// Whether requests should come here, and why; `strict`: not while checks get no decision.
+    /// Whether this limiter should receive requests, and why; `strict`: not while checks get no
+    /// decision.
     pub(super) fn readiness(&self, strict: bool) -> Report {
         let poll = self.domains.poll();
         let domains = self.domains.all();
@@ -124,7 +125,7 @@ fn connecting(why: Option<&StoreError>) -> String {
     }
 }
 
-/// Ready once limits, or their definite absence, were loaded.
+/// Ready once the limits have loaded, or are known to be absent.
 fn verdict(
     poll: &Poll,
     domains: &BTreeMap<Name, Domain>,

@@ -1,7 +1,7 @@
-//! Reading a request's body, no further than the bounds.
+//! Reads request bodies within bounds.
 //!
-//! Bytes are counted as they arrive, not as they were announced: per request, per connection and in
-//! all. Once decoded, a request counts with what its checks take, until they are answered.
+//! Bytes are counted as they arrive, not as announced: per request, per connection and in all. A
+//! decoded request counts the memory of its checks until they are answered.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,10 +16,11 @@ use tokio::{sync::Semaphore, task::spawn_blocking, time::timeout};
 use super::inflight::{Inflight, Place};
 use crate::serve::Peer;
 
-/// A body that takes longer counts as slow; few may: proxies send theirs at once.
+/// A body that takes longer counts as slow, and only few slow ones may be read at once: proxies
+/// send theirs in one go.
 const AT_ONCE: Duration = Duration::from_millis(100);
 
-/// How long a client may take to send what it announced: a request holds its place meanwhile.
+/// How long a client may take to send the announced body, during which it holds its place.
 const WITHIN: Duration = Duration::from_secs(5);
 
 /// Bodies that may be slow at once.
@@ -29,30 +30,30 @@ const SLOW_MAX: usize = 64;
 /// ten thousand.
 const BYTES_MAX: usize = 32 << 20;
 
-/// The share of it that the requests of one connection may take.
+/// A connection's requests may take one part in this many.
 const CONNECTION_SHARE: usize = 4;
 
-/// Bodies above are decoded beside the threads that serve, one at a time: it takes up to some
-/// milliseconds, for which the checks of others would wait.
+/// Larger bodies are decoded off the serving threads, one at a time: decoding takes up to a few
+/// milliseconds, which would delay other checks.
 const LARGE: usize = 16 * 1024;
 
-/// Bytes that a byte of a body takes at most while it is decoded.
+/// The most memory that decoding takes, in bytes per byte of the body.
 const DECODED_FACTOR: usize = 32;
 
-/// Bytes of a body that is too large that are read over, and how long that may take.
+/// Bytes of a too large body that are read and discarded, and the time limit for it.
 const DISCARDED_MAX: usize = 1 << 20;
 const DISCARD: Duration = Duration::from_millis(100);
 
-/// Why there is no whole body.
+/// Why a body could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BodyError {
     /// Larger than the bound.
     TooLarge,
-    /// Still not whole after a long while.
+    /// Not complete in time.
     TooSlow,
     /// The client stopped sending.
     Broken,
-    /// No room for it, beside those of others.
+    /// The memory bound of all requests, or of its connection, is reached.
     NoRoom,
 }
 
@@ -64,7 +65,7 @@ pub(super) struct Bodies {
     bytes: Arc<Inflight>,
     /// Bodies that are slow.
     slow: Arc<Inflight>,
-    /// Who decodes a large body.
+    /// The permit to decode a large body.
     decoding: Arc<Semaphore>,
 }
 
@@ -74,11 +75,11 @@ pub(super) struct Received {
     pub(super) room: Room,
 }
 
-/// The room that one request takes.
+/// The memory that one request has reserved.
 pub(super) struct Room {
     place: Place,
     peer: Arc<Peer>,
-    /// The most that the requests of its connection may take together.
+    /// The most memory for all requests of its connection.
     share: usize,
 }
 
@@ -108,7 +109,8 @@ impl Bodies {
             return decode(&bytes);
         }
         let turn = Arc::clone(&self.decoding).acquire_owned().await;
-        // The turn ends with the work: a client that leaves meanwhile does not start the next early.
+        // The work holds the permit: a client that disconnects meanwhile must not let the next
+        // decode start early.
         let work = move || {
             let _turn = turn;
             decode(&bytes)
@@ -117,7 +119,7 @@ impl Bodies {
         decoded.unwrap_or_else(|error| Err(ApiError::new(ErrorCode::Internal, error.to_string())))
     }
 
-    /// Room for a request, of which nothing is taken yet.
+    /// Room for a request, with nothing reserved yet.
     pub(super) fn room(&self, peer: &Arc<Peer>) -> Option<Room> {
         Some(Room {
             place: self.bytes.enter_with(0)?,
@@ -169,8 +171,8 @@ struct Gathered {
     room: Room,
 }
 
-/// Reads over a body, as far as it is small and soon there: a connection that is closed with bytes
-/// unread is reset, and the reset can overtake the answer.
+/// Discards the rest of a body if it is small and arrives soon: closing a connection with unread
+/// bytes resets it, and the reset can overtake the answer.
 async fn discard(body: &mut Incoming) {
     let mut left = DISCARDED_MAX;
     let read = async {
@@ -221,7 +223,7 @@ impl Gathered {
 }
 
 impl Room {
-    /// Takes so much more; `None`, and no more, if there is not.
+    /// Reserves `bytes` more; `None`, and nothing reserved, if they exceed a bound.
     pub(super) fn grow(&mut self, bytes: usize) -> Option<()> {
         if !self.peer.hold_bytes(bytes, self.share) {
             return None;
@@ -233,19 +235,19 @@ impl Room {
         grown
     }
 
-    /// Takes what decoding may take at the worst, until [`Self::hold`].
+    /// Reserves the most that decoding can take, until [`Self::hold`].
     pub(super) fn decode(&mut self) -> Option<()> {
         let most = self.place.size().saturating_mul(DECODED_FACTOR);
         self.take(most.min(self.share))
     }
 
-    /// Takes what the checks take, now that the body is gone.
+    /// Reserves the memory of the checks, now that the body is dropped.
     pub(super) fn hold(&mut self, checks: &[Check]) -> Option<()> {
         let bytes = checks.iter().map(memory).sum::<usize>();
         self.take(bytes.min(self.share))
     }
 
-    /// Takes so much in all.
+    /// Changes the reservation to `bytes`.
     fn take(&mut self, bytes: usize) -> Option<()> {
         let now = self.place.size();
         if let Some(less) = now.checked_sub(bytes) {
@@ -263,7 +265,7 @@ impl Drop for Room {
     }
 }
 
-/// Bytes that a check takes, about.
+/// The approximate bytes that a check takes.
 fn memory(check: &Check) -> usize {
     const CHECK: usize = 320;
     /// A key, a value and what allocating them costs.

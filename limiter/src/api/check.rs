@@ -60,8 +60,8 @@ impl Api {
         received.map_err(|error| refusal::of_body(error, bodies.max()))
     }
 
-    /// Reads a request whose checks charge nothing. What is beside it is its place among the requests, and the
-    /// room that it takes.
+    /// Reads a request whose checks charge nothing. Also returns its place among the requests in
+    /// flight and its room.
     pub(super) async fn receive_uncharged(
         &self,
         body: Incoming,
@@ -81,7 +81,7 @@ impl Api {
         let Received { bytes, mut room } = body;
         let bodies = &self.bounds.bodies;
         let request = bodies.decode(bytes, json::parse).await?;
-        // For as long as they are decided, or wait for permits.
+        // The checks hold memory until they are decided, also while they wait for permits.
         room.hold(&request.checks).ok_or_else(refusal::no_room)?;
         let deadline = Instant::now() + self.bounds.store_timeout;
         let mut checks = request.checks;
@@ -233,10 +233,10 @@ fn deny_status(head: &Parts) -> Result<StatusCode, ApiError> {
     Ok(status)
 }
 
-/// What the tokens of reservations name, beside the answers.
+/// What reservation tokens contain besides the answers.
 struct Reserving<'d> {
     domain: &'d Name,
-    /// Of the checks that reserve.
+    /// The descriptors of the checks that reserve.
     descriptors: Vec<Option<Descriptor>>,
 }
 

@@ -1,7 +1,7 @@
 //! The check stream: calls of a proxy as messages of one gRPC stream (`protocol::CHECK_STREAM`).
 //!
-//! Each message is worked on as the body of `POST /v1/check` would be, by the task of the connection:
-//! the stream of answers reads the calls, and polls what they wait for.
+//! The connection's task decides each message like the body of `POST /v1/check`: the stream of
+//! answers reads the calls and polls their decisions.
 
 mod messages;
 
@@ -38,11 +38,11 @@ use crate::{
 };
 use messages::{Messages, Read};
 
-/// Streams of one connection, of which each plugin of a worker has one.
+/// Streams per connection; each plugin of a worker opens one.
 const STREAMS_OF_ONE: usize = 64;
 
-/// Calls of one stream that are worked on at once. While they are, no further one is read, and HTTP/2's
-/// flow control holds the proxy back.
+/// Calls of one stream decided at once. At this number the limiter reads no further call, and
+/// HTTP/2 flow control makes the proxy wait.
 const CALLS_AT_ONCE: usize = 16;
 
 /// How long a proxy may take to close its side of a stream that is ending.
@@ -62,7 +62,7 @@ impl Api {
                 "this path is a gRPC stream: HTTP/2, and the content type application/grpc";
             return Err(ApiError::new(ErrorCode::UnsupportedMediaType, message));
         }
-        // Nothing is asked of a limiter that has no limits yet, or is leaving.
+        // Refuse while limits are loading or the limiter is shutting down.
         self.health()?;
         let full = || ApiError::new(ErrorCode::TooManyWaiters, "too many check streams are open");
         let place = self.bounds.streams.enter().ok_or_else(full)?;
@@ -98,7 +98,7 @@ impl Api {
         select(leaving.boxed(), ordered.boxed()).map(drop).boxed()
     }
 
-    /// Decides a call. An answer that HTTP would give is an answer here.
+    /// Decides a call. Errors that HTTP would answer become answers too.
     async fn answer_call(&self, peer: IpAddr, body: Received) -> (u16, Bytes) {
         let answered = self.check_message(peer, body).await;
         let response = answered.unwrap_or_else(|error| self.refuse_call(&error));
@@ -122,18 +122,18 @@ impl Api {
 struct Calls {
     api: Arc<Api>,
     peer: IpAddr,
-    /// The token with which it was opened, which may be removed meanwhile.
+    /// The token that opened the stream, checked again for each call: it may be removed meanwhile.
     authorization: HeaderMap,
     messages: Messages,
     running: FuturesUnordered<BoxFuture<'static, Bytes>>,
     /// Ready when the stream is to end.
     ending: BoxFuture<'static, ()>,
-    /// Once it was announced: how long the proxy may take.
+    /// Set once the end is announced: the time the proxy has left to close its side.
     close_within: Option<Pin<Box<Sleep>>>,
-    /// Nothing more is read, and with this status the stream ends once all is answered.
+    /// Set once nothing more is read: the stream ends with this status after the last answer.
     end: Option<Code>,
     ended: bool,
-    /// What the stream holds until it ends.
+    /// The places that the stream holds until it ends.
     _held: Box<dyn Any + Send>,
 }
 

@@ -1,4 +1,4 @@
-//! From checks to decisions: through the batcher, and once more where the policy was out of date.
+//! From checks to decisions: through the batcher, and once more if the policy was stale.
 
 use policy::{Compiled, Name, SlotAct, SlotId};
 use protocol::{Answer, ApiError, Check, ErrorCode, LeaseRequest};
@@ -60,8 +60,8 @@ impl Api {
         Ok(decided)
     }
 
-    /// Repeats stale checks with the policy read anew; then, if it is not newer, by force: the buckets
-    /// have a revision that the store lost.
+    /// Repeats stale checks with the policy read anew. If it is not newer, forces them: the buckets
+    /// carry a revision that the store has lost.
     async fn ask_again(
         &self,
         domain: &Name,
@@ -89,7 +89,7 @@ impl Api {
                     .decide(&decided.policy, checks, force, deadline, proxy.clone());
             let outcome = match trace::of_store(calling).await {
                 Ok(outcome) => outcome,
-                // They stay stale, which says that nothing was charged.
+                // The checks stay stale, which also means that nothing was charged.
                 Err(Undecided::Overloaded | Undecided::NotSent) => return,
                 Err(Undecided::TimedOut) => Outcome {
                     decisions: places.iter().map(|_| Err(self.late())).collect(),
@@ -114,7 +114,7 @@ impl Api {
     }
 }
 
-/// Makes an id for a request that a limit on requests in flight may give a slot to.
+/// Makes an id for a check to which a limit on requests in flight may give a slot.
 fn name(check: &mut Check) {
     if check.slot.is_none() {
         let mark = match check.service {
@@ -125,7 +125,7 @@ fn name(check: &mut Check) {
     }
 }
 
-/// What is counted of a check after it was moved to the batcher.
+/// What the metrics need of a check after it has moved to the batcher.
 struct CheckSummary {
     /// Whether it charges; peeks are not counted.
     charging: bool,
@@ -134,7 +134,7 @@ struct CheckSummary {
     leases: Vec<LeaseRequest>,
     /// Slots that it frees, of queues too.
     freed: Vec<Name>,
-    /// True costs of what checks reserved.
+    /// True costs of earlier reservations.
     costs: Vec<(Name, u64)>,
     /// The exemptions of the check, or of its descriptors.
     exempt: Vec<Name>,
@@ -200,7 +200,7 @@ impl CheckSummary {
 }
 
 impl Decided {
-    /// Counts what was decided.
+    /// Counts the decisions in the domain's metrics.
     fn count(&self, summaries: &[CheckSummary]) {
         let counters = &self.policy.counters;
         for (decision, summary) in self.decisions.iter().zip(summaries) {
@@ -218,7 +218,7 @@ impl Decided {
         }
     }
 
-    /// Why nothing was decided, if the store is the reason. If one check may have been charged, all may.
+    /// The error if the store decided nothing. If one check may have been charged, all may.
     pub(super) fn all_failed(&self) -> Option<ApiError> {
         let ours = |decision: &Result<_, CheckError>| {
             let error = refusal::of_check(decision.as_ref().err()?);

@@ -67,7 +67,7 @@ impl Place {
 
     /// Makes it larger by so much, if there is room.
     pub(super) fn grow(&mut self, more: usize) -> Option<()> {
-        // The part that is dropped here releases nothing.
+        // `part` is emptied, so its drop releases nothing.
         let mut part = self.of.enter_with(more)?;
         self.size += std::mem::take(&mut part.size);
         Some(())

@@ -1,7 +1,7 @@
 //! Long polls: the limiter holds a poll until the limits change or its wait ends.
 //!
-//! They do not count as requests in flight, and wake for changes only. A limiter that cannot see
-//! changes itself answers at once: the proxy polls again, perhaps another limiter.
+//! Long polls do not count as requests in flight, and only changes wake them. A limiter that cannot
+//! see changes answers at once, so that the proxy polls again, perhaps at another limiter.
 
 use std::time::Duration;
 
@@ -10,17 +10,17 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::{Api, inflight::Inflight, snapshot::Poll};
 use crate::{domains::Lookup, serve::Phase};
 
-/// Polls whose waits end within such an interval are answered together: to wake a thread for each
-/// costs more than the answers. The polls that follow arrive together too.
+/// Polls whose waits end within one such interval are answered together: waking a thread for each
+/// costs more than the answers. Their next polls then arrive together too.
 const WAKE_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What each long poll adds to the time over which they are answered after an edit: thousands at once
+/// After an edit, the answers to long polls are spread over this time per poll: thousands at once
 /// would delay checks.
 const SPREAD_US: usize = 20;
 
 /// How a proxy's limits compare with those in force here.
 enum Freshness {
-    /// The same; or it has none, and there are none.
+    /// The same; or the proxy has none, and the domain has none.
     Current,
     /// The proxy has a later revision: this limiter is stale, or the store was set back.
     ProxyAhead,
@@ -55,7 +55,8 @@ impl Api {
         while self.domains.poll().is_sure() {
             match self.freshness(poll) {
                 Freshness::Current => {}
-                // Never answer with limits that were replaced meanwhile.
+                // Refresh first: a poll must not be answered with limits that were replaced
+                // meanwhile.
                 Freshness::ProxyAhead if !refreshed => {
                     refreshed = true;
                     self.domains.refreshed().await;
@@ -85,13 +86,13 @@ impl Api {
     }
 }
 
-/// The last of the instants at which long polls end that is not later than this one.
+/// Rounds down to an instant at which long polls end.
 fn wake_instant(since: Instant, moment: Instant) -> Instant {
     let late_ns = (moment - since).as_nanos() % WAKE_INTERVAL.as_nanos();
     moment - Duration::from_nanos(u64::try_from(late_ns).unwrap_or(0))
 }
 
-/// How long after an edit one of the long polls is answered.
+/// A random delay after an edit for one long poll.
 fn spread(held: &Inflight) -> Duration {
     let most_us = held.used().saturating_mul(SPREAD_US);
     let most_us = u64::try_from(most_us).unwrap_or(u64::MAX);

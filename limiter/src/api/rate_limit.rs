@@ -1,8 +1,8 @@
 //! Envoy's rate limit service: `ShouldRateLimit` over gRPC, and the same as `POST /json`.
 //!
-//! A call becomes checks of its domain, which take the way of all others: the same bounds, the same
-//! batches to the store. The descriptors without units of their own are one check, charged all or
-//! nothing; each of the others is a check of its own, because it reports what was used already.
+//! A call becomes checks of its domain, which are bounded and batched like all others. The
+//! descriptors without units of their own form one check, charged all or nothing. Each descriptor
+//! with its own units is a separate check, because it reports the usage so far.
 
 mod answer;
 mod compare;
@@ -126,7 +126,7 @@ impl Api {
         Ok(response)
     }
 
-    /// What is in force in a domain; `None`: there is no such domain, which limits nothing.
+    /// The policy in force in a domain; `None`: there is no such domain, so nothing is limited.
     fn service_policy(&self, domain: &Name) -> Result<Option<Arc<Active>>, ApiError> {
         match self.domains.find(domain.as_str()) {
             Lookup::Active(active) => Ok(Some(active)),
@@ -136,7 +136,7 @@ impl Api {
     }
 }
 
-/// What is wrong with a call whatever the limits; its domain.
+/// Validates what does not depend on limits; returns the domain.
 fn validate(request: &RateLimitRequest) -> Result<Name, ApiError> {
     let domain = Name::domain(&request.domain);
     let domain = domain.map_err(|error| refusal::invalid("domain", error.to_string()))?;
@@ -165,7 +165,7 @@ fn validate(request: &RateLimitRequest) -> Result<Name, ApiError> {
     Ok(domain)
 }
 
-/// The rate that a descriptor brings itself.
+/// The rate that a descriptor itself contains.
 fn rate(descriptor: &RateLimitDescriptor) -> Option<Rate> {
     let limit = descriptor.limit.as_ref()?;
     let mut units = UNITS.iter();
@@ -176,7 +176,7 @@ fn rate(descriptor: &RateLimitDescriptor) -> Option<Rate> {
 /// The checks of one call.
 struct ServiceChecks {
     checks: Vec<Check>,
-    /// For each descriptor the check, and its place in it.
+    /// For each descriptor its check, and its index within that check.
     places: Vec<(usize, usize)>,
 }
 
@@ -207,7 +207,7 @@ impl ServiceChecks {
                         together = Some(at);
                     }
                     built.checks.push(Check {
-                        // Counts as one that charges, or as a peek.
+                        // Any cost but 0 counts as a charge, 0 as a peek.
                         cost: u64::from(own != Some(OwnUnits::Look)),
                         skip: replaced.clone(),
                         service: Some(Box::new(ServiceCheck {
@@ -233,7 +233,8 @@ impl ServiceChecks {
     }
 }
 
-/// The entries that limits see: those of a plain name, and the whole as one text.
+/// The entries that limits match: those whose key is a plain name, and the whole descriptor as one
+/// text.
 fn entries(descriptor: &RateLimitDescriptor) -> Descriptor {
     let mut text = Vec::new();
     let mut known = Descriptor::new();
@@ -254,7 +255,7 @@ fn entries(descriptor: &RateLimitDescriptor) -> Descriptor {
     known
 }
 
-/// The limits that others suppress, over all descriptors of the call.
+/// The limits that others replace, over all descriptors of the call.
 fn replaced(parts: &[ServicePart], policy: &Compiled, now_ms: u64) -> Vec<Name> {
     if parts.len() < 2 || !policy.has_replaces() {
         return Vec::new();
@@ -269,7 +270,7 @@ fn replaced(parts: &[ServicePart], policy: &Compiled, now_ms: u64) -> Vec<Name> 
     names.map(|limit| limit.name.clone()).collect()
 }
 
-/// What a descriptor's own units are; `None`: it has none.
+/// How a descriptor's own units are applied; `None`: it has none.
 fn own_units(descriptor: &RateLimitDescriptor, fitting: impl FnOnce() -> bool) -> Option<OwnUnits> {
     let units = descriptor.hits_addend.as_ref()?.value;
     Some(match units {

@@ -46,7 +46,7 @@ pub(super) fn overloaded() -> ApiError {
     )
 }
 
-/// The requests of all connections, or of this one, take as much memory as they may.
+/// The requests of all connections, or of this one, exceed the memory bound.
 pub(super) fn no_room() -> ApiError {
     ApiError::new(
         ErrorCode::Overloaded,
@@ -54,7 +54,7 @@ pub(super) fn no_room() -> ApiError {
     )
 }
 
-/// Why there is no body to decode.
+/// The error for a body that could not be read.
 pub(super) fn of_body(error: BodyError, max: usize) -> ApiError {
     match error {
         BodyError::TooLarge => ApiError::new(

@@ -26,7 +26,7 @@ impl Api {
         report.tallies.retain(|tally| known(&tally.limit));
         report.denied.retain(|denied| known(&denied.limit));
         if self.callers.count(address, &report.proxy) {
-            // A proxy that decides about a limit shares it, with or without a call.
+            // A proxy that decides by a limit gets a share of it, with or without a call.
             let limits = report.tallies.iter().map(|tally| &tally.limit);
             self.proxies.saw(&report.domain, &report.proxy, limits);
         } else {

@@ -32,7 +32,7 @@ impl Api {
         Ok(http::answer(StatusCode::OK, CHECK_JSON, reply))
     }
 
-    /// A queue's slot has a start, and cannot be renewed.
+    /// Refuses the slot of a queue: it is a start time, and cannot be renewed.
     fn are_in_flight(&self, request: &json::Request) -> Result<(), protocol::ApiError> {
         let policy = self.active(&request.domain)?;
         let compiled = &policy.compiled;

@@ -33,7 +33,7 @@ pub(super) struct Poll<'r> {
 }
 
 impl<'r> Poll<'r> {
-    /// Unknown parameters are ignored: a proxy may be newer.
+    /// Ignores unknown parameters: a proxy may be newer than this limiter.
     fn read(head: &'r Parts) -> Result<Self, ApiError> {
         let domain = parameter(head, "domain")
             .ok_or_else(|| refusal::invalid("domain", "missing; write /v1/policy?domain=NAME"))?;
@@ -52,7 +52,7 @@ impl<'r> Poll<'r> {
         })
     }
 
-    /// Whether the proxy has this: `If-None-Match` is a list of tags, or `*`.
+    /// Whether the proxy has this snapshot: `If-None-Match` is a list of tags, or `*`.
     pub(super) fn has(&self, snapshot: &Snapshot) -> bool {
         let ours = snapshot.etag.as_bytes();
         self.headers.get_all(IF_NONE_MATCH).iter().any(|value| {
@@ -121,7 +121,7 @@ impl Api {
         poll.is_ahead_of(policy) && !self.domains.is_sure_of(poll.domain.as_str())
     }
 
-    /// The revision says that a domain was deleted: without it, a proxy keeps its limits, since the
+    /// Sends the revision if the domain was deleted. Without it a proxy keeps its limits, since the
     /// store may have been emptied.
     fn no_snapshot(&self, domain: &Name, error: ApiError) -> Answered {
         let deleted = match error.code {
@@ -143,13 +143,13 @@ fn parameter<'r>(head: &'r Parts, wanted: &str) -> Option<&'r str> {
     parameters.find_map(|(name, value)| (name == wanted).then_some(value))
 }
 
-/// The revision that a tag of ours names.
+/// The revision in the proxy's entity tag.
 fn tagged(headers: &HeaderMap) -> Option<Revision> {
     let tag = headers.get(IF_NONE_MATCH)?.to_str().ok()?;
     read_revision(tag.trim().trim_matches('"'))
 }
 
-/// `17-00ff…`: number and digest, and of a tag perhaps one of the edges.
+/// Reads `17-00ff…`: number and digest; a tag may also contain one for the edges.
 fn read_revision(text: &str) -> Option<Revision> {
     let (number, digest) = text.split_once('-')?;
     let digest = digest.split_once('-').map_or(digest, |(digest, _)| digest);

@@ -1,8 +1,8 @@
 //! Checks that wait for permits (`wait_ms`), for programs that call the limiter themselves.
 //!
-//! Waiting is unfair: a waiter is checked again when its denial's `retry_after` has passed, and another
-//! check may be faster. The wait of a client that leaves ends at once: what it has not been
-//! charged yet, it never will.
+//! Waiting is unfair: the limiter checks again once the denial's `retry_after` has passed, and
+//! another check may be faster. When the client disconnects, its wait ends at once, and nothing
+//! more is charged.
 
 use std::time::Duration;
 
@@ -14,7 +14,8 @@ use super::{Api, decide::Decided, inflight::Place, refusal};
 use crate::serve::Phase;
 
 impl Api {
-    /// Decides one check, asking again for up to `wait`; says why, if it was not waited to the end.
+    /// Decides one check, repeating it for up to `wait`; returns the reason if the wait ended
+    /// early.
     pub(super) async fn decide_waiting(
         &self,
         domain: &Name,
@@ -52,7 +53,7 @@ impl Api {
             if waiting.is_none() {
                 waiting = Some(self.bounds.waiting.enter().ok_or_else(too_many)?);
             }
-            // A waiter is no work.
+            // A waiting check is not a request in flight.
             drop(place);
             tokio::select! {
                 () = sleep(again - Instant::now()) => {}

@@ -38,14 +38,14 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// Whether anybody still wants the answer; if so, nobody can give up unasked any more. What
-    /// nobody wants is not charged.
+    /// Whether a client still waits. If so, claims the entry, so that the client can no longer give
+    /// up without a charge. Otherwise nothing is sent or charged.
     pub(super) fn is_wanted(&self, now: Instant) -> bool {
         now < self.deadline && !self.reply.is_closed() && settle(&self.settled)
     }
 }
 
-/// Whether this is the first to settle it.
+/// Claims the entry; `true` for the first caller.
 pub(super) fn settle(settled: &AtomicBool) -> bool {
     !settled.swap(true, Ordering::AcqRel)
 }

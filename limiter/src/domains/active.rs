@@ -1,4 +1,4 @@
-//! A policy in force, with what is derived from it once.
+//! A policy in force and what is derived from it.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::metrics::{DomainCounters, Metrics};
 
-/// What a limit weighs at most whose checks all count alike: the weight of a leased token bucket.
+/// If no limit weighs more than this (a leased token bucket), all checks count the same.
 const LIGHT: usize = 3;
 
 /// A policy in force.
@@ -20,9 +20,9 @@ const LIGHT: usize = 3;
 pub(crate) struct Active {
     /// What requests are tested against.
     pub(crate) compiled: Compiled,
-    /// What the dearest limit weighs.
+    /// The weight of the most expensive limit.
     dearest: usize,
-    /// The snapshot that proxies receive, as it was last made.
+    /// The latest snapshot made for proxies.
     snapshot: ArcSwap<Snapshot>,
     /// Its revision's number, as a header.
     pub(crate) revision_header: HeaderValue,
@@ -36,9 +36,10 @@ pub(crate) struct Active {
 #[derive(Debug)]
 pub(crate) struct Snapshot {
     pub(crate) body: Bytes,
-    /// Its revision, and of limits by the calendar also their edges, as a strong entity tag.
+    /// The revision as a strong entity tag, with a digest of the edges if limits use calendar
+    /// windows.
     pub(crate) etag: HeaderValue,
-    /// Until when it has the edges around the time, in milliseconds since the epoch.
+    /// When its edges become outdated, in milliseconds since the epoch.
     until_ms: u64,
 }
 
@@ -82,7 +83,7 @@ impl Active {
         Self::of(Compiled::new(policy), metrics)
     }
 
-    /// What these limits become by edits; `None` if they have to be read whole for that.
+    /// Applies edits to these limits; `None` if they must be read whole instead.
     pub(crate) fn caught_up(
         &self,
         since: ChangesSince,
@@ -112,7 +113,7 @@ impl Active {
         })
     }
 
-    /// What a check costs the store, in checks of one token bucket: where limits differ much, the sum
+    /// What a check costs the store, in checks of one token bucket: with expensive limits, the sum
     /// of those that match. `now_ms` decides which of them are paused.
     pub(crate) fn weight(&self, check: &Check, now_ms: u64) -> usize {
         // The store matches every check anyway; to match here as well costs more than it saves.

@@ -15,7 +15,7 @@ use super::{Active, Domain, Domains, Table};
 #[derive(Default)]
 pub(super) struct Loaded {
     pub(super) table: Table,
-    /// The domains that were deleted, and the edits that did it.
+    /// The deleted domains, and the edits that deleted them.
     pub(super) deleted: BTreeMap<Name, Revision>,
     /// Whether the store did not return limits that it lists.
     pub(super) unread: bool,
@@ -31,7 +31,7 @@ impl Domains {
             ..Loaded::default()
         };
         if found.crowded {
-            // Those in force stay, and every limiter follows the same of the others.
+            // Keep those in force; of the others, every limiter loads the same ones.
             heads.sort_by(|a, b| {
                 let order = |head: &Head| !known.contains_key(&head.domain);
                 (order(a), &a.domain).cmp(&(order(b), &b.domain))
@@ -45,7 +45,7 @@ impl Domains {
             let before = || known.get(&head.domain).cloned().unwrap_or_default();
             let domain = match self.next(&head, before()).await {
                 Ok(domain) => domain,
-                // The store's trouble, not the record's: the next poll tries again.
+                // The store failed, not the record: the next poll tries again.
                 Err(error) => {
                     tracing::warn!(domain = %head.domain, %error, "cannot read the limits");
                     found.unread = true;
@@ -60,8 +60,8 @@ impl Domains {
         found
     }
 
-    /// The domain after a poll; `None`: it does not exist. An error is the store's, which did not return
-    /// the limits.
+    /// The domain after a poll; `None`: it does not exist. Fails if the store did not return the
+    /// limits.
     async fn next(&self, head: &Head, before: Domain) -> Result<Option<Domain>, StoreError> {
         let name = &head.domain;
         Ok(match &head.state {
@@ -101,8 +101,8 @@ impl Domains {
         })
     }
 
-    /// The limits in force with what changed since, at the cost of that; `None`: whatever is in
-    /// the way shows when they are read whole.
+    /// Applies only the edits since the revision in force, to save reading everything. Returns
+    /// `None` on any problem: reading the limits whole reports it.
     async fn catch_up(&self, name: &Name, before: &Domain) -> Option<Active> {
         let known = Arc::clone(before.active.as_ref()?);
         let since = self
@@ -115,7 +115,7 @@ impl Domains {
         caught_up.await.ok().flatten()?.ok()
     }
 
-    /// Compiling 100,000 overrides takes a while, in which checks go on.
+    /// Compiles on another thread: 100,000 overrides take a while, and checks must not wait.
     async fn compile(&self, policy: Policy) -> Result<Active, String> {
         let metrics = Arc::clone(&self.metrics);
         spawn_blocking(move || Active::new(policy, &metrics))
@@ -124,7 +124,7 @@ impl Domains {
     }
 }
 
-/// Domains that are not listed any more, though nobody deleted them: they were lost.
+/// Domains that are no longer listed although nobody deleted them: the store lost them.
 fn vanished_domains(known: &Table, listed: &HashSet<Name>) -> Vec<(Name, Domain)> {
     let gone = |(name, before): (&Name, &Domain)| {
         let lost = before.active.is_some() && !listed.contains(name);

@@ -20,10 +20,10 @@ use super::{Domain, Domains, Poll, Table, load::Loaded};
 /// The pause between two polls, jittered so that replicas do not poll in step.
 const POLL_MS: std::ops::RangeInclusive<u64> = 150..=240;
 
-/// Hints that come in a row cost one poll.
+/// Hints within this time cause one poll.
 const HINTS_GATHER: Duration = Duration::from_millis(5);
 
-/// A store that takes longer for its revisions may have been edited long ago.
+/// After a longer wait for the revisions, this limiter's limits may be outdated.
 const LATE: Duration = Duration::from_millis(250);
 
 impl Domains {
@@ -74,7 +74,7 @@ impl Domains {
         }
     }
 
-    /// Reports where the store lost edits that it acknowledged: its revisions only ever grow.
+    /// Reports edits that the store acknowledged and lost: without a loss, revisions only grow.
     fn report_lost_edits(&self, known: &Table, next: &Table) {
         let deleted = self.deleted.load();
         for (name, domain) in next {
@@ -99,8 +99,8 @@ impl Domains {
             .send_modify(|changes| *changes = changes.wrapping_add(1));
     }
 
-    /// The store returned its revisions; `unread`: but not all limits; `crowded`: of more domains than
-    /// are loaded.
+    /// Records a successful poll; `unread`: some limits were not returned; `crowded`: the store
+    /// lists more domains than are loaded.
     fn answered(&self, unread: bool, crowded: bool) {
         let mut poll = self.lock_poll();
         if crowded && !poll.crowded {
@@ -151,7 +151,7 @@ impl Domains {
     }
 }
 
-/// Whether lookups find the same in both.
+/// Whether lookups return the same revisions from both tables.
 fn same_revisions(known: &Table, next: &Table) -> bool {
     fn revisions(table: &Table) -> impl Iterator<Item = (&Name, Option<&Revision>)> {
         table.iter().map(|(name, domain)| (name, domain.revision()))
@@ -175,7 +175,7 @@ fn exemptions(domain: Option<&Domain>) -> impl Iterator<Item = &Name> {
 
 async fn hint(hints: &mut watch::Receiver<u64>) {
     if hints.changed().await.is_err() {
-        // The store is on its way out; the poll goes on.
+        // The store is shutting down; polling continues without hints.
         std::future::pending::<()>().await;
     }
 }

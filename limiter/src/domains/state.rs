@@ -7,27 +7,27 @@ use tokio::time::{Duration, Instant};
 
 use super::Active;
 
-/// A record that could not be used is read again after this long, in case it was being written or
-/// the reading was at fault.
+/// An unusable record is read again after this long: it may have been half written, or the read may
+/// have failed.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// A domain as it was found last.
+/// A domain as the last poll left it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Domain {
-    /// What is in force; `None`: never loaded.
+    /// The policy in force; `None`: never loaded.
     pub(crate) active: Option<Arc<Active>>,
-    /// Why the store's record is not what is in force.
+    /// Why the policy in force differs from the store's record.
     pub(crate) fault: Option<Fault>,
 }
 
 /// What is wrong with a domain's record.
 #[derive(Clone, Debug)]
 pub(crate) struct Fault {
-    /// For people.
+    /// A text for operators.
     pub(crate) message: String,
     /// When it was first seen.
     pub(crate) since: Instant,
-    /// The record that was tried, if there is one.
+    /// The revision of the unusable record, if there is a record.
     record: Option<Revision>,
     /// When it was tried last.
     tried: Instant,
@@ -80,7 +80,7 @@ impl Domain {
         self.revision() == Some(revision)
     }
 
-    /// Whether this revision was tried of late, and cannot be used.
+    /// Whether this revision was read recently and cannot be used.
     pub(super) fn was_tried(&self, revision: &Revision) -> bool {
         self.fault.as_ref().is_some_and(|fault| {
             fault.record.as_ref() == Some(revision) && fault.tried.elapsed() < RETRY

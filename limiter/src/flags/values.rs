@@ -4,8 +4,8 @@ use std::{str::FromStr, time::Duration};
 
 use store::{StoreUrl, UrlError};
 
-/// A store's URL as given. That it is wrong is said by whoever opens it: the parser of flags would
-/// show it, and with it the password.
+/// A store's URL as given. The caller that opens it reports a parse error: clap's message would
+/// show the URL with its password.
 #[derive(Clone, Debug)]
 pub struct StoreArgument(pub Result<StoreUrl, UrlError>);
 
@@ -17,7 +17,7 @@ impl FromStr for StoreArgument {
     }
 }
 
-/// The same with the scheme of HTTP.
+/// An address with the scheme replaced by HTTP's.
 pub(super) fn grpc_url(text: &str) -> Result<String, String> {
     for (grpc, http) in [("grpc://", "http://"), ("grpcs://", "https://")] {
         if let Some(address) = text.strip_prefix(grpc) {

@@ -1,4 +1,4 @@
-//! Files whose limits go into a store that other limiters and operators write, too.
+//! Writes limits from files into a store that other limiters and operators also write.
 
 use policy::Policy;
 use store::{EditError, Overrides, Stored};
@@ -14,12 +14,12 @@ use crate::{
 /// The pause before a failed call of the store is repeated.
 const RETRY: Duration = Duration::from_millis(200);
 
-/// The pause before limits from `--rls-config` that are not in force are tried again.
+/// The pause before another attempt to put limits from `--rls-config` in force.
 const RLS_RETRY: Duration = Duration::from_secs(1);
 
 impl LimitsFiles {
-    /// Fills the domains that have no record, once the store answers, and from then on follows
-    /// `--rls-config`. Without one SIGHUP changes nothing, but must not end the process either.
+    /// Fills the domains that have no record once the store answers, then follows `--rls-config`.
+    /// Without `--rls-config`, SIGHUP changes nothing, but must not end the process.
     pub(crate) async fn fill_and_follow(
         &self,
         policies: ReadPolicies,
@@ -53,8 +53,8 @@ impl LimitsFiles {
         mut sighup: Sighup,
     ) {
         let mut retry_at = Instant::now() + RLS_RETRY;
-        // Files that cannot be read stay an error until they are others: the limits that are
-        // still in force do not make up for them.
+        // Unreadable files stay an error until they change, even while the last limits stay in
+        // force.
         let mut broken = false;
         loop {
             let signalled = tokio::select! {
@@ -79,14 +79,14 @@ impl LimitsFiles {
         }
     }
 
-    /// Publishes what `--rls-config` says; whether the store answered.
+    /// Publishes the limits of `--rls-config`; returns whether the store answered.
     async fn publish(&self, publisher: &mut Publisher, policies: &[Policy]) -> bool {
         let error = publisher.publish(policies).await.err();
         self.report(error.as_ref().map(ToString::to_string));
         !error.is_some_and(|error| error.is_outage())
     }
 
-    /// Records an error and logs it where it is another than before.
+    /// Records an error, and logs it if it is new.
     fn report(&self, error: Option<String>) {
         if self.error() == error {
             return;
@@ -125,7 +125,7 @@ impl LimitsFiles {
         };
         match held {
             Ok(()) => tracing::info!(%domain, "filled from the limits file"),
-            // Written before, or by a replica that was faster.
+            // The record is older, or another replica was faster.
             Err(EditError::Conflict { .. }) => tracing::warn!(
                 %domain,
                 "the limits file is ignored: the store has a record of the domain; \

@@ -7,8 +7,8 @@ use prometheus_client::{
 
 use super::LimitLabels;
 
-/// N metrics, of each a counter by limit. Several metrics and not one with a label: no sum over them would mean
-/// anything.
+/// N metrics, each a counter by limit. They are separate metrics rather than one with a label,
+/// because no sum over them has a meaning.
 #[derive(Debug)]
 pub(super) struct ByLimit<const N: usize> {
     /// Names and help.

@@ -1,4 +1,4 @@
-//! What came of comparing with another rate limit service.
+//! The results of comparing with another rate limit service.
 
 use prometheus_client::{
     encoding::{EncodeLabelSet, EncodeLabelValue},
@@ -45,7 +45,7 @@ impl Comparisons {
         );
     }
 
-    /// Counts a call; those of unknown domains together, under no name.
+    /// Counts a call; unknown domains are counted together under an empty name.
     pub(super) fn count(&self, domain: Option<String>, outcome: Compared) {
         let domain = domain.unwrap_or_default();
         self.0.get_or_create(&Labels { domain, outcome }).inc();

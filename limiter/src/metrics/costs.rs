@@ -4,7 +4,7 @@ use prometheus_client::metrics::counter::Counter;
 
 use super::by_limit::ByLimit;
 
-/// Of every limit whose responses say their cost.
+/// For every limit whose responses say their cost.
 pub(super) fn metrics() -> ByLimit<5> {
     ByLimit::new([
         (

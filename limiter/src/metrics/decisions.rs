@@ -1,4 +1,4 @@
-//! Decisions of all, by who made them: this limiter's own, and those that proxies report.
+//! All decisions by source: this limiter's own, and those that proxies report.
 
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -7,12 +7,12 @@ use prometheus_client::{
 };
 use protocol::{DecidedBy, Outcome};
 
-/// The most that one line of a report counts: no proxy decides as often between two reports, and a
-/// counter must not be driven past its end.
+/// The most that one line of a report counts: no proxy decides more between two reports, and a
+/// counter must not overflow.
 const REPORTED_MAX: u64 = 1 << 32;
 
-/// The counters of every limit. What a proxy reports is counted under limits that there are, outcomes
-/// and sources only, so that its labels are as bounded as those of our own decisions.
+/// The counters of every limit. A proxy's report is counted only under existing limits, outcomes
+/// and sources, so that it cannot create more labels than this limiter's own decisions.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Decisions(Family<Labels, Counter>);
 
@@ -76,7 +76,8 @@ impl LimitDecisions {
         }
     }
 
-    /// Counts what a proxy reports to have decided. What a limiter decided, that limiter has counted.
+    /// Counts decisions that a proxy reports. Skips those a limiter made: that limiter counted
+    /// them.
     pub(super) fn reported(&self, outcome: Outcome, by: DecidedBy, count: u64) {
         if by != DecidedBy::Limiter && count > 0 {
             self.all

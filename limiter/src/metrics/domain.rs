@@ -11,7 +11,7 @@ use super::{
     costs::CostCounters, decisions::LimitDecisions, leases::LeaseCounters, slots::SlotCounters,
 };
 
-/// The counters of one domain at one revision, found once and not for every check.
+/// The counters of one domain at one revision, looked up once rather than for every check.
 #[derive(Debug)]
 pub(crate) struct DomainCounters {
     pub(super) unmatched: Counter,
@@ -37,7 +37,7 @@ pub(super) struct LimitCounters {
     pub(super) penalties: Option<[Counter; 1]>,
 }
 
-/// What the counters of one limit say.
+/// The values of one limit's counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LimitCounts {
     outcomes: [u64; Outcome::ALL.len()],
@@ -45,7 +45,7 @@ pub(crate) struct LimitCounts {
 }
 
 impl LimitCounts {
-    /// What was counted since `before`; a limit that was away meanwhile begins anew.
+    /// The increase since `before`; a limit that was removed meanwhile starts again at 0.
     pub(crate) fn since(self, before: Self) -> LimitActivity {
         let news = |now: u64, before: u64| now.checked_sub(before).unwrap_or(now);
         let mut activity = LimitActivity {
@@ -98,7 +98,7 @@ impl DomainCounters {
         self.undecided.get()
     }
 
-    /// Counts what one limit said.
+    /// Counts the outcome under one limit.
     pub(crate) fn decided(&self, answer: &LimitAnswer) {
         let Some(counters) = self.limits.get(&answer.name) else {
             return;
@@ -117,7 +117,7 @@ impl DomainCounters {
         }
     }
 
-    /// Counts what a proxy reports to have decided, of limits that there are.
+    /// Counts decisions that a proxy reports, for existing limits.
     pub(crate) fn reported(&self, tally: &Tally) {
         if let Some(counters) = self.limits.get(&tally.limit) {
             let decisions = &counters.decisions;
@@ -125,14 +125,14 @@ impl DomainCounters {
         }
     }
 
-    /// Counts what was granted.
+    /// Counts granted lease units.
     pub(crate) fn granted(&self, answer: &LimitAnswer) {
         if let (Some(lease), Some(counters)) = (answer.lease, self.limits.get(&answer.name)) {
             counters.leases.granted.inc_by(lease.units);
         }
     }
 
-    /// Counts a slot that a request got, or slots that were to be renewed and are gone.
+    /// Counts a slot that a request got, or slots that lapsed before they were renewed.
     pub(crate) fn slot(&self, answer: &LimitAnswer) {
         let counters = self.limits.get(&answer.name);
         let slots = counters.and_then(|counters| counters.slots.as_ref());
@@ -146,7 +146,7 @@ impl DomainCounters {
         }
     }
 
-    /// Counts what was reserved, and what came of settlements.
+    /// Counts reserved units and the results of settlements.
     pub(crate) fn reserved(&self, answer: &LimitAnswer) {
         let counters = self.limits.get(&answer.name);
         if let Some(costs) = counters.and_then(|counters| counters.costs.as_ref()) {

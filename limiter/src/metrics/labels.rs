@@ -39,8 +39,8 @@ pub(super) struct UnmatchedLabels {
     pub(super) reason: Unmatched,
 }
 
-/// Why no limit applies to a descriptor of Envoy's rate limit service: there is no such domain, or no
-/// such limit in it.
+/// Why no limit applies to a descriptor of Envoy's rate limit service: there is no such domain, or
+/// the domain has no matching limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
 #[expect(non_camel_case_types, reason = "the label's values, as they are read")]
 pub(crate) enum Unmatched {

@@ -4,7 +4,7 @@ use prometheus_client::metrics::counter::Counter;
 
 use super::by_limit::ByLimit;
 
-/// Of every limit.
+/// For every limit.
 pub(super) fn metrics() -> ByLimit<3> {
     ByLimit::new([
         ("lease_granted_units", "Leased units granted to proxies"),
@@ -19,7 +19,8 @@ pub(super) fn metrics() -> ByLimit<3> {
     ])
 }
 
-/// The counters of one limit. Units that are neither reported as spent nor returned were lost, with a proxy or a call.
+/// The counters of one limit. Units neither reported as spent nor returned were lost with a proxy
+/// or a call.
 #[derive(Debug)]
 pub(super) struct LeaseCounters {
     pub(super) granted: Counter,

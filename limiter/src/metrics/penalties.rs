@@ -2,7 +2,7 @@
 
 use super::by_limit::ByLimit;
 
-/// Of every limit with `penalty`.
+/// For every limit with `penalty`.
 pub(super) fn metrics() -> ByLimit<1> {
     ByLimit::new([(
         "penalties",

@@ -4,7 +4,7 @@ use prometheus_client::metrics::counter::Counter;
 
 use super::by_limit::ByLimit;
 
-/// Of every limit on requests in flight.
+/// For every limit on requests in flight.
 pub(super) fn metrics() -> ByLimit<3> {
     ByLimit::new([
         ("slots_taken", "Slots that requests in flight got"),
@@ -19,7 +19,8 @@ pub(super) fn metrics() -> ByLimit<3> {
     ])
 }
 
-/// The counters of one limit. What was taken, and neither freed nor lapsed, is in use, or its holder died.
+/// The counters of one limit. A slot that was taken and neither freed nor lapsed is in use, or its
+/// holder died.
 #[derive(Debug)]
 pub(super) struct SlotCounters {
     pub(super) taken: Counter,

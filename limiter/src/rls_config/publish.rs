@@ -1,7 +1,9 @@
-//! Limits from outside (files, a management server) in a store that operators edit as well.
+//! Publishes limits from outside (files, a management server) into a store that operators also
+//! edit.
 //!
-//! One rule: a limiter replaces the limits of a domain only if nobody else edited them since a
-//! limiter wrote them. Bucket overrides, pauses, resets and credits are no such edits: they stay.
+//! One rule: a limiter replaces the limits of a domain only if nobody else has edited them since a
+//! limiter wrote them. Bucket overrides, pauses, resets and credits do not count as such edits:
+//! they stay.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -14,16 +16,16 @@ use store::{
 /// The author of such edits.
 const AUTHOR: &str = "limiter";
 
-/// How many of a domain's last edits are searched for the one that last changed its limits.
+/// How many of a domain's last edits are searched for the last change of its limits.
 const HISTORY: usize = 200;
 
-/// How often an edit is tried that loses a race against another replica.
+/// How often an edit is tried if it conflicts with another replica's.
 const ATTEMPTS: usize = 5;
 
 /// Why limits from outside are not in force.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PublishError {
-    /// Somebody else's limits are there.
+    /// Somebody else edited the limits in the store.
     #[error(
         "the limits of {domain} in the store were {who}, so those of {from} are not in force; \
          `rlctl convert` and `rlctl apply --prune` put them in force, and from then on the limiter \
@@ -41,21 +43,21 @@ pub(crate) enum PublishError {
 }
 
 impl PublishError {
-    /// Whether the store could not be asked, rather than having refused.
+    /// Whether the store failed, rather than refused.
     pub(crate) fn is_outage(&self) -> bool {
         matches!(self, Self::Store(_) | Self::Edit(EditError::Store(_)))
     }
 }
 
-/// Writes limits from one source, and keeps which it wrote.
+/// Writes limits from one source, and keeps a copy of what it wrote.
 pub(crate) struct Publisher {
     store: Arc<dyn Store>,
-    /// What messages call the source.
+    /// The name of the source in messages.
     source: &'static str,
     /// The reason of its edits in the history.
     reason: String,
     written: HashMap<Name, Policy>,
-    /// Whether domains that an earlier process of this source wrote are still to be found.
+    /// Whether it still has to find the domains that an earlier process of this source wrote.
     inherits: bool,
 }
 
@@ -70,8 +72,8 @@ impl Publisher {
         }
     }
 
-    /// From one place of several of that kind. What was written from the same place before this process
-    /// started, and is not there any more, is deleted.
+    /// For one of several places of the same kind. Deletes what an earlier process wrote from this
+    /// place and the place no longer has.
     pub(crate) fn of_place(store: Arc<dyn Store>, source: &'static str, place: &str) -> Self {
         Self {
             reason: format!("{source} {place}"),
@@ -98,8 +100,8 @@ impl Publisher {
         Ok(())
     }
 
-    /// Puts these limits in force, and deletes the domains that were there before and are not any
-    /// more. Every domain is tried; the first that fails is reported.
+    /// Puts these limits in force, and deletes domains that it wrote before and that are no longer
+    /// among them. Tries every domain, and returns the first error.
     pub(crate) async fn publish(&mut self, policies: &[Policy]) -> Result<(), PublishError> {
         let mut outcome = self.inherit().await.map_err(PublishError::from);
         let gone: Vec<Name> = { self.written.keys() }
@@ -112,7 +114,7 @@ impl Publisher {
                 Ok(()) => {
                     self.written.remove(&domain);
                 }
-                // They are somebody else's now, and no concern of this source any more.
+                // Somebody else owns these limits now, so this source stops tracking them.
                 Err(PublishError::Edited { who, .. }) => {
                     tracing::warn!(%domain, "the domain is not in {} any more and stays: its limits were {who}", self.source);
                     self.written.remove(&domain);
@@ -176,7 +178,7 @@ impl Publisher {
         Ok(())
     }
 
-    /// Whether these limits are a limiter's to replace.
+    /// Checks that a limiter may replace these limits.
     async fn check_owner(&self, domain: &Name, base: &Stored) -> Result<(), PublishError> {
         if matches!(base, Stored::Absent) {
             return Ok(());
@@ -189,7 +191,7 @@ impl Publisher {
         let history = self.store.history(domain, HISTORY).await?;
         let last = history.iter().find(|entry| edits_limits(entry));
         match last {
-            // Of any place: which one has a domain may change.
+            // Of any place: a domain may move from one place to another.
             Some(entry) if entry.by.author == AUTHOR && is_of(&entry.by.reason, self.source) => {
                 Ok(())
             }
@@ -211,13 +213,14 @@ fn edits_limits(entry: &HistoryEntry) -> bool {
     !matches!(entry.operation.as_str(), "override" | "reset" | "credit")
 }
 
-/// Whether an edit was made from a source, at whichever place.
+/// Whether an edit was made from a source, whatever the place.
 fn is_of(reason: &str, source: &str) -> bool {
     let rest = reason.strip_prefix(source);
     rest.is_some_and(|place| place.is_empty() || place.starts_with(' '))
 }
 
-/// The limits, with the exemptions, and the overrides and pauses that operators set on those of the same name.
+/// The wanted limits with the store's exemptions, and with the overrides and pauses that operators
+/// set on limits of the same name.
 fn keep_live(wanted: &Policy, held: Option<&Policy>) -> Policy {
     let mut merged = wanted.clone();
     let Some(held) = held else {

@@ -30,9 +30,9 @@ use crate::tls::Tls;
 /// Header bytes of one request; clients send a few hundred.
 const MAX_HEAD: u16 = 16 * 1024;
 
-/// Streams of one HTTP/2 connection at once. Envoy sends all that waited for a connection before it
-/// reads this number, up to 1,024 unless configured; a stream beyond it would be refused, and the
-/// request behind it pass or fail without a decision. [`Peer::bound_streams`] bounds what they hold.
+/// Streams of one HTTP/2 connection at once. Envoy sends all requests that waited for a connection
+/// before it reads this number, up to 1,024 unless configured. Refusing one of those streams would
+/// let its request pass or fail without a decision. [`Peer::bound_streams`] bounds what they hold.
 const MAX_STREAMS: u32 = 1024;
 
 /// Dead peers of HTTP/2 connections are found by pings this far apart.
@@ -83,8 +83,8 @@ impl<H: Handler> Server<H> {
         protocols
             .http1()
             .max_buf_size(usize::from(MAX_HEAD))
-            // Silent connections and slow heads end by the port's own rules: hyper would set a
-            // timer for every request.
+            // The sweep ends silent connections and slow headers: hyper would set a timer for every
+            // request.
             .header_read_timeout(None);
         let window = u32::try_from(self.max_body).unwrap_or(u32::MAX);
         protocols
@@ -158,7 +158,7 @@ impl Exchange {
     ) -> Result<Response<ResponseBody>, Infallible> {
         let peer = self.running.peer();
         let mut response = answer.await;
-        // Who was not let in does not keep a connection either.
+        // A connection without an admitted request ends after this answer.
         let last = !peer.is_admitted();
         if self.http1 && (last || self.lifecycle.is_leaving()) {
             let close = HeaderValue::from_static("close");

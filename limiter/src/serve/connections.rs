@@ -1,9 +1,8 @@
-//! The connections of one port: how many there are, and when each has to end.
+//! The connections of one port: counts them and decides when each ends.
 //!
-//! A newcomer is a connection none of whose requests was let in yet. Newcomers are few and make
-//! room for each other, the oldest first, so that a stranger without a token can neither keep
-//! others out nor cost much memory. All deadlines are looked after in one sweep over the
-//! connections: no request sets a timer.
+//! A newcomer is a connection without an admitted request so far. Their number is small, and a new
+//! one replaces the oldest, so a client without a token can neither keep others out nor use much
+//! memory. One periodic sweep checks all deadlines: no request sets a timer.
 
 use std::{
     collections::BTreeMap,
@@ -19,19 +18,19 @@ use super::{
 };
 use crate::metrics::Metrics;
 
-/// How long a newcomer may take to have a request let in, TLS handshake included.
+/// How long a newcomer may take until its first admitted request, TLS handshake included.
 const FIRST_REQUEST: Duration = Duration::from_secs(10);
 
-/// A newcomer this young makes no room for others: its request is on the way.
+/// A younger newcomer is not replaced: its request is on the way.
 const GRACE: Duration = Duration::from_millis(50);
 
 /// An answer that was not taken whole within one to two such periods ends its connection.
 const UNSENT_PERIOD: Duration = Duration::from_secs(5);
 
-/// How long a connection that was ordered to end may take, once its requests have their answers.
+/// How long a connection may take to end, after the order to end and the answers to its requests.
 const LAST_BYTES: Duration = Duration::from_secs(5);
 
-/// How long a connection accepted at the very end may take to send its request.
+/// How long a connection accepted during shutdown may take to send its request.
 const LAST_REQUEST: Duration = Duration::from_millis(250);
 
 /// The connections of one port.
@@ -47,7 +46,7 @@ struct Table {
     /// By age.
     newcomers: BTreeMap<u64, Arc<Peer>>,
     admitted: BTreeMap<u64, Known>,
-    /// Of them, those of [`Standing::Guest`].
+    /// How many of the admitted are [`Standing::Guest`].
     guests: usize,
     /// When the service stopped accepting.
     closing: Option<Instant>,
@@ -59,18 +58,18 @@ struct Table {
 struct Known {
     peer: Arc<Peer>,
     requests: u64,
-    /// Since when it has had nothing to do.
+    /// When it last became idle.
     quiet_since: Instant,
     guest: bool,
 }
 
-/// What becomes of one connection more.
+/// What to do with a new connection.
 pub(super) enum Room {
-    /// It is served.
+    /// Serve it.
     For(Arc<Peer>),
-    /// Newcomers need a moment.
+    /// Try again in a moment: all newcomers are too young to be replaced.
     Soon,
-    /// There is none.
+    /// Reject it.
     None,
 }
 
@@ -99,7 +98,7 @@ impl Connections {
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
-        // A panic with the lock held leaves a table that is still one.
+        // A panic while the lock is held leaves the table usable.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -125,7 +124,8 @@ impl Connections {
         Room::For(peer)
     }
 
-    /// A connection is no newcomer any more; `false` where guests have no more places.
+    /// Moves a connection from newcomers to admitted ones; `false` if too many guests are
+    /// connected.
     pub(super) fn admit(&self, id: u64, standing: Standing) -> bool {
         let guest = standing == Standing::Guest;
         let mut table = self.table();
@@ -159,7 +159,7 @@ impl Connections {
         }
     }
 
-    /// Ends what is over its time.
+    /// Ends connections that are past a deadline.
     pub(super) fn sweep(&self) {
         let now = Instant::now();
         let mut table = self.table();
@@ -199,8 +199,8 @@ impl Connections {
         }
     }
 
-    /// Begins a new period of unsent answers when it is time; the slot in which those of the one
-    /// before the last are left, which the new one takes over.
+    /// Begins a new period of unsent answers when one is due. Returns the slot of the period before
+    /// the last: answers still counted there are overdue, and the new period reuses it.
     fn turn_period(&self, table: &mut Table, now: Instant) -> Option<usize> {
         let crowded = self.unsent.is_large();
         if !crowded && now.duration_since(table.period_since) < UNSENT_PERIOD.min(self.bounds.idle)
@@ -217,13 +217,13 @@ impl Connections {
         }
     }
 
-    /// Nothing new is accepted: connections end after the requests that they have.
+    /// The port has stopped accepting: connections end after their current requests.
     pub(super) fn close(&self) {
         self.table().closing = Some(Instant::now());
         self.sweep();
     }
 
-    /// All end now.
+    /// Ends all connections now.
     pub(super) fn abort(&self) {
         for peer in self.table().all() {
             peer.order(Order::Cut);
@@ -239,7 +239,7 @@ impl Table {
 }
 
 impl Known {
-    /// How long it has had nothing to do; `None` while it has.
+    /// How long it has been idle; `None` while it is busy.
     fn quiet_for(&mut self, now: Instant) -> Option<Duration> {
         let requests = self.peer.started.load(Ordering::Relaxed);
         let busy = self.peer.running.load(Ordering::Relaxed) > 0 || self.peer.has_unsent();
@@ -252,15 +252,16 @@ impl Known {
     }
 }
 
-/// Whether a connection is as old as it may become.
+/// Whether a connection has reached its maximum age.
 fn is_older(peer: &Peer, age: Duration, now: Instant) -> bool {
-    // A tenth of it is spread over the connections, by their numbers.
+    // Connections end up to a tenth earlier, depending on their id, so that they do not all end at
+    // once.
     let part = u32::try_from(peer.id % 16).unwrap_or(0);
     now.duration_since(peer.opened) >= age.saturating_sub(age / 160 * part)
 }
 
-/// Whether a connection ends now that the service closes: the first request of one that was
-/// accepted moments ago may be on the way.
+/// Whether a connection ends now that the port closes. One accepted moments ago may stay: its first
+/// request may be on the way.
 fn is_over(peer: &Peer, closing: Instant, now: Instant) -> bool {
     let since = closing.max(peer.opened);
     peer.started.load(Ordering::Relaxed) > 0 || now.duration_since(since) >= LAST_REQUEST

@@ -1,8 +1,8 @@
-//! How fast connections are read.
+//! Bounds how fast connections are read.
 //!
-//! hyper and h2 work through all that a socket has before they let others run, and a small frame
-//! costs as much as a large one. So a connection yields after each [`PIECE`], and all connections
-//! without an admitted client share one rate, whatever their number.
+//! hyper and h2 process everything in a socket before they yield, and a small frame costs as much
+//! as a large one. So a connection yields after each [`PIECE`], and all connections without an
+//! admitted client share one rate, whatever their number.
 
 use std::{
     io,
@@ -19,27 +19,27 @@ use tokio::{
 
 use super::peer::Peer;
 
-/// Bytes after which other connections run: a thousand of the smallest frames, about half a
+/// Bytes after which a connection yields: a thousand of the smallest frames, about half a
 /// millisecond.
 const PIECE: usize = 16 * 1024;
 
-/// Bytes of one read from a connection that is not a client's: more than the head of an honest
-/// request, and a step of a TLS handshake.
+/// Bytes of one read from a connection that is not a client's: more than the headers of an honest
+/// request, or one step of a TLS handshake.
 const STRANGER_READ: usize = 1024;
 
-/// How long a byte of such connections takes: 2 MB a second in all, of which requests that are
-/// refused take a fifth of a core.
+/// Time per byte of such connections: 2 MB/s in all. Refusing requests at that rate takes a fifth
+/// of a core.
 const STRANGER_BYTE: Duration = Duration::from_nanos(500);
 
-/// The schedule by which connections without an admitted client are read. The bytes of a read are
-/// paid for by the connection's next: a client whose first bytes are a request never waits.
+/// Schedules the reads of connections without an admitted client. The bytes of a read delay the
+/// connection's next read: a client whose first bytes are a request never waits.
 #[derive(Debug, Default)]
 pub(super) struct Strangers {
     next: Mutex<Option<Instant>>,
 }
 
 impl Strangers {
-    /// Schedules the read after one of so many bytes; `None`: it may come at once.
+    /// Schedules the next read after one of `bytes` bytes; `None`: read at once.
     fn after(&self, bytes: usize, now: Instant) -> Option<Instant> {
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
         let takes = STRANGER_BYTE * u32::try_from(bytes).unwrap_or(u32::MAX);
@@ -49,14 +49,14 @@ impl Strangers {
     }
 }
 
-/// A socket that is read no faster than the bounds allow.
+/// A socket with a bounded read rate.
 pub(super) struct Inbound<S> {
     socket: S,
     peer: Arc<Peer>,
     strangers: Arc<Strangers>,
     /// Bytes since this connection yielded.
     piece: usize,
-    /// Until then it is not read.
+    /// When it may be read again.
     turn: Option<Pin<Box<Sleep>>>,
 }
 
@@ -114,7 +114,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Inbound<S> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         ready!(self.poll_turn(context));
-        // h2 would start all streams that it can read before the connection's end is looked at.
+        // h2 would start all streams that it can read before it checks whether the connection ends.
         if self.peer.is_cut() {
             return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
         }
@@ -171,11 +171,11 @@ mod tests {
     fn strangers_share_one_rate_and_nobody_saves_up() {
         let (strangers, now) = (Strangers::default(), Instant::now());
         let ms = Duration::from_millis;
-        // The first read is free, and puts off those that come after it.
+        // The first read is free, and delays those that follow.
         assert_eq!(strangers.after(2000, now), None);
         assert_eq!(strangers.after(2000, now), Some(now + ms(1)));
         assert_eq!(strangers.after(200, now), Some(now + ms(2)));
-        // A quiet time is not made up for.
+        // Idle time earns no credit.
         let later = now + ms(1000);
         assert_eq!(strangers.after(2000, later), None);
         assert_eq!(strangers.after(0, later), Some(later + ms(1)));
@@ -197,7 +197,7 @@ mod tests {
             assert_eq!(bytes, vec![id; 20_000]);
         });
         futures_util::future::join_all(read).await;
-        // The clock is a paused one: it shows what was waited for. The last reads are not waited for.
+        // The paused clock shows the time spent waiting. Nothing waits after the last reads.
         let rate = STRANGER_BYTE * (8 * (20_000 - 2 * 1024));
         assert!(started.elapsed() >= rate, "{:?}", started.elapsed());
     }

@@ -1,16 +1,16 @@
-//! The phases of a service's end.
+//! The phases of a shutdown.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::watch;
 
-/// How far the service is on its way out.
+/// How far the shutdown has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Phase {
     /// Everything is served.
     Serve,
     /// Everything is served, but `/readyz` fails and every HTTP/1.1 answer closes its connection,
-    /// so that clients go elsewhere without losing a request.
+    /// so that clients move to another limiter without losing a request.
     Leave,
     /// Nothing new is accepted; connections end after the requests they have.
     Close,
@@ -22,7 +22,7 @@ pub(crate) enum Phase {
 #[derive(Debug)]
 pub(crate) struct Lifecycle {
     phase: watch::Sender<Phase>,
-    // Read for every answer, where a lock would be dear.
+    // An atomic, because every answer reads it and a lock would be expensive.
     leaving: AtomicBool,
 }
 
@@ -34,7 +34,7 @@ impl Lifecycle {
         }
     }
 
-    /// Goes on to `phase`; there is no way back.
+    /// Advances to `phase`; phases never go back.
     pub(crate) fn enter(&self, phase: Phase) {
         self.leaving.store(phase >= Phase::Leave, Ordering::Relaxed);
         self.phase.send_if_modified(|now| {

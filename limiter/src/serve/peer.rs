@@ -1,4 +1,4 @@
-//! One connection, as its requests and the supervision of all connections see it.
+//! One connection, as its requests and the sweep over all connections see it.
 
 use std::{
     net::IpAddr,
@@ -32,9 +32,9 @@ const STREAMS_MAX: usize = 64;
 /// What a connection has shown, once it is no newcomer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// A request that anybody may make, and often: a health check.
+    /// A health check, which needs no token.
     Guest,
-    /// A request that was let in.
+    /// An authorized request.
     Client,
 }
 
@@ -45,7 +45,7 @@ const CLIENT: u8 = 2;
 /// A connection and what it holds.
 pub(crate) struct Peer {
     pub(super) id: u64,
-    /// Who is at the other end.
+    /// The client's address.
     pub(crate) address: IpAddr,
     pub(super) opened: Instant,
     connections: Weak<Connections>,
@@ -81,8 +81,8 @@ impl Peer {
         })
     }
 
-    /// A request of this connection was let in: it no longer makes room for newcomers, if there is
-    /// a place for those of this standing.
+    /// Records an admitted request: newcomers no longer replace this connection, unless too many of
+    /// this standing are connected.
     pub(crate) fn admit_as(&self, standing: Standing) {
         let wanted = match standing {
             Standing::Guest => GUEST,
@@ -96,18 +96,18 @@ impl Peer {
         }
     }
 
-    /// Whether it may have further requests.
+    /// Whether it may send further requests.
     pub(super) fn is_admitted(&self) -> bool {
         self.standing.load(Ordering::Relaxed) > NEWCOMER
     }
 
-    /// Whether a request of it was let in that not everybody may make.
+    /// Whether it has sent an authorized request.
     pub(super) fn is_client(&self) -> bool {
         self.standing.load(Ordering::Relaxed) == CLIENT
     }
 
-    /// Another request arrived. Ends the connection if it holds too many: more than
-    /// [`STREAMS_MAX`], unless it is a client's and all connections together hold no masses of them.
+    /// Called for each new request. Cuts the connection if it holds more than [`STREAMS_MAX`],
+    /// unless it is a client's and all connections together hold few enough.
     pub(super) fn bound_streams(&self, unsent: &Unsent) {
         let answers = self.unsent.iter();
         let answers: usize = answers.map(|count| count.load(Ordering::Relaxed)).sum();
@@ -120,8 +120,8 @@ impl Peer {
         }
     }
 
-    /// Counts bytes of bodies that this connection's requests hold; `false`, and nothing is
-    /// counted, if they would be more than `max`.
+    /// Counts bytes of request bodies that this connection holds. Returns `false`, and counts
+    /// nothing, if the sum would exceed `max`.
     pub(crate) fn hold_bytes(&self, bytes: usize, max: usize) -> bool {
         let held = self.body_bytes.fetch_add(bytes, Ordering::Relaxed);
         let fits = held.saturating_add(bytes) <= max;
@@ -139,7 +139,7 @@ impl Peer {
     /// A place for a response that stays open, if this connection has fewer than `max`.
     pub(crate) fn follow(self: &Arc<Self>, max: usize) -> Option<FollowPlace> {
         let before = self.following.fetch_add(1, Ordering::Relaxed);
-        // Released when dropped, also where there is none.
+        // The drop releases it, also when it is refused.
         let place = FollowPlace(Arc::clone(self));
         (before < max).then_some(place)
     }
@@ -149,7 +149,7 @@ impl Peer {
         unsent.any(|answers| answers.load(Ordering::Relaxed) > 0)
     }
 
-    /// Orders the connection to end; the stricter order counts. Returns whether this one is new.
+    /// Orders the connection to end; the stricter order wins. Returns whether the order changed.
     pub(super) fn order(&self, order: Order) -> bool {
         let order = match order {
             Order::End => END,
@@ -167,7 +167,7 @@ impl Peer {
         self.order.load(Ordering::Relaxed) == CUT
     }
 
-    /// Waits until the connection is to end after the requests that it has.
+    /// Waits for the order to end after the current requests.
     pub(crate) async fn ordered_to_end(&self) {
         self.ordered(None).await;
     }
@@ -195,7 +195,7 @@ impl Drop for FollowPlace {
     }
 }
 
-/// A request that was started and has not ended, be it because its client left.
+/// A running request; dropped when it ends or its client disconnects.
 pub(super) struct Running {
     peer: Arc<Peer>,
     unsent: Arc<Unsent>,

@@ -21,8 +21,8 @@ const ANSWER: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
     connection: close\r\n\r\n\
     {\"error\":{\"code\":\"overloaded\",\"message\":\"too many connections (--max-connections reached)\"}}";
 
-/// Writes the response, and reads what the client still sends: a socket closed over unread bytes
-/// is reset, and takes the answer with it.
+/// Writes the response, then reads what the client still sends: closing a socket with unread bytes
+/// resets it, and the client loses the answer.
 pub(super) async fn reject(mut stream: TcpStream, permit: OwnedSemaphorePermit) {
     let _ = tokio::time::timeout(LINGER, async {
         stream.write_all(ANSWER).await?;

@@ -1,9 +1,9 @@
 //! Polls a future again at once if it woke itself.
 //!
 //! hyper wakes a connection's task from within, once for every request with a body, when the body
-//! that it has just put into its channel is taken out. The runtime treats a task that was woken while
-//! it ran as one that yields: it wakes another thread, which takes the task over, and a request moves
-//! from one core to the other for nothing.
+//! is taken from the channel into which hyper has just put it. The runtime treats a task woken
+//! while it runs as one that yields: it wakes another thread, which takes the task over, and the
+//! request moves to another core for nothing.
 
 use std::{
     pin::Pin,
@@ -16,7 +16,7 @@ use std::{
 
 use futures_util::task::AtomicWaker;
 
-/// Polls a future once more, then and there, if it was woken while it was polled.
+/// Polls a future once more, at once, if it was woken while it was polled.
 ///
 /// Once only: a future that is woken again has used up its share of the thread, or waits for other
 /// tasks on it.
@@ -66,7 +66,7 @@ impl<F: Future> Repoll<F> {
         }
     }
 
-    /// Whether it was woken while it was polled.
+    /// Polls once; the flag says whether the future was woken meanwhile.
     fn poll_once(&mut self) -> (Poll<F::Output>, bool) {
         self.flag.state.store(POLLED, Ordering::Release);
         let polled = self

@@ -1,4 +1,4 @@
-//! The body of a response, counted until its last byte was written.
+//! The body of a response, counted as unsent until its last byte is written.
 
 use std::{
     convert::Infallible,
@@ -21,15 +21,15 @@ use hyper::{
 /// About what a stream costs beside the bytes of its response.
 const STREAM_BYTES: usize = 4096;
 
-/// What follows the body of a response, as gRPC has it: an extension of the response.
+/// The gRPC trailers of a response, passed as an extension of it.
 #[derive(Clone, Debug)]
 pub(crate) struct Trailers(pub(crate) HeaderMap);
 
 /// Further chunks of a body, or the trailers that end it.
 type Chunks = BoxStream<'static, Result<Bytes, HeaderMap>>;
 
-/// What follows the first chunk of a response that stays open: an extension of the response. The lower
-/// bound of its size counts as unsent.
+/// The further chunks of a response that stays open, passed as an extension of it. The lower bound
+/// of its size hint counts as unsent.
 #[derive(Clone)]
 pub(crate) struct Following(Arc<Mutex<Option<Chunks>>>);
 
@@ -48,12 +48,12 @@ pub(super) struct ResponseBody {
     trailers: Option<Trailers>,
 }
 
-/// What a response that stays open consists of.
+/// The state of a response that stays open.
 struct Open {
     chunks: Chunks,
     running: Running,
-    /// Chunks that follow for certain count as unsent, too: while a client takes nothing, they are not
-    /// made, and hold what they are made from.
+    /// Counts chunks that are certain to follow as unsent: while the client reads nothing, they are
+    /// not made, but their sources stay in memory.
     owed: Option<UnsentResponse>,
 }
 
@@ -95,7 +95,7 @@ impl ResponseBody {
         }
     }
 
-    /// Keeps it open for what follows. Until then the request is a running one.
+    /// Keeps the response open for further chunks. Until they end, the request counts as running.
     pub(super) fn stay_open(&mut self, following: &Following, running: Running) {
         let mut chunks = following.0.lock().unwrap_or_else(PoisonError::into_inner);
         self.following = chunks.take().map(|chunks| Open {
@@ -108,7 +108,7 @@ impl ResponseBody {
 
 impl Chunk {
     fn new(bytes: Bytes, peer: &Arc<Peer>, unsent: &Arc<Unsent>) -> Self {
-        // A snapshot is the same memory for every proxy that receives it.
+        // All proxies that receive a snapshot share its memory, so it is not counted.
         let own = if bytes.is_unique() { bytes.len() } else { 0 };
         let unsent = UnsentResponse::start(peer, unsent, own.saturating_add(STREAM_BYTES));
         Self {

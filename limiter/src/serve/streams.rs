@@ -1,8 +1,8 @@
-//! The requests of an HTTP/2 connection, worked on by the connection's own task.
+//! Runs the requests of an HTTP/2 connection in the connection's own task.
 //!
-//! As tasks of their own they would be spread over the threads, and the connection would run, and write
-//! to its socket, after each of them. Here one poll works on every request that can go on, and one write
-//! takes all their answers. A connection is thus worked on by one thread at a time.
+//! Separate tasks would be spread over the threads, and the connection would run, and write to its
+//! socket, after each of them. Here one poll advances every request that is ready, and one write
+//! sends all their answers. So one thread at a time works on a connection.
 
 use std::{
     panic::AssertUnwindSafe,
@@ -45,7 +45,7 @@ impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Arrivals {
 }
 
 impl Streams {
-    /// What the connection is built with.
+    /// The executor to build the connection with.
     pub(super) fn arrivals(&self) -> Arrivals {
         Arrivals(Arc::downgrade(&self.arrived))
     }
@@ -56,7 +56,7 @@ impl Streams {
         connection: Pin<&mut C>,
         context: &mut Context<'_>,
     ) -> Poll<C::Output> {
-        // First, so that the connection sends what they answer.
+        // First the requests, so that the connection sends their answers.
         self.work(context);
         let ended = connection.poll(context);
         self.start_arrived();
@@ -88,7 +88,7 @@ mod tests {
         std::mem::take(&mut *log.lock().unwrap())
     }
 
-    /// Polls the requests with a connection that is noted in the log, and ends where `on_poll` says so.
+    /// Polls the requests with a connection that logs its polls and ends when `on_poll` says so.
     fn poll(streams: &mut Streams, log: &Log, mut on_poll: impl FnMut() -> Poll<()>) -> Poll<()> {
         let connection = std::future::poll_fn(|_: &mut Context<'_>| {
             log.lock().unwrap().push("connection");
@@ -153,7 +153,7 @@ mod tests {
         assert!(poll(&mut streams, &log, arrive).is_ready());
         drop(streams);
         assert_eq!(Arc::strong_count(&held), 1);
-        // It has nowhere to go.
+        // The connection is gone, so this request is dropped.
         let late = Arc::clone(&held);
         arrivals.execute(async move { drop(late) });
         assert_eq!(Arc::strong_count(&held), 1);

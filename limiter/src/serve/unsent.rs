@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// With more bytes of answers unsent than this, clients have one sweep to take theirs.
 const UNSENT_MAX: usize = 16 << 20;
 
-/// With more streams than this on all connections, each may have few. They take about 60 MB.
+/// With more streams than this on all connections, each connection may have only a few. They take
+/// about 60 MB.
 const STREAMS_CROWDED: usize = 8 * 1024;
 
 /// Answers that were not sent whole, of all connections.
@@ -28,12 +29,12 @@ impl Unsent {
         self.period.fetch_xor(1, Ordering::Relaxed) ^ 1
     }
 
-    /// Whether there are so many bytes that periods are short.
+    /// Whether so many bytes are unsent that periods must be short.
     pub(super) fn is_large(&self) -> bool {
         self.bytes.load(Ordering::Relaxed) > UNSENT_MAX
     }
 
-    /// Whether there are so many streams that no connection may have many more.
+    /// Whether there are so many streams that each connection is limited to a few.
     pub(super) fn is_crowded(&self) -> bool {
         self.streams.load(Ordering::Relaxed) > STREAMS_CROWDED
     }

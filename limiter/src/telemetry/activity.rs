@@ -1,4 +1,4 @@
-//! What was decided in one domain, kept until it is written to the store.
+//! The activity of one domain until it is written to the store.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -13,14 +13,14 @@ use super::{
 };
 use crate::metrics::{DomainCounters, LimitCounts};
 
-/// Limits in a report; of more, those that decided most.
+/// The most limits in a report, chosen by their number of decisions.
 const LIMITS_MAX: usize = 2000;
 
-/// A long slot is written once for so many writes of a short one.
+/// The long slot is written once per this many writes of the short one.
 const LONG_EVERY: u64 = 10;
 
-/// Decisions between two writes whose buckets are counted one by one; beyond that, one in [`SAMPLED`]
-/// stands for as many.
+/// Decisions between two writes that are counted in their buckets one by one; of further ones, one
+/// in [`SAMPLED`] is counted with that weight.
 const COUNTED_MAX: u32 = 2000;
 const SAMPLED: u64 = 16;
 
@@ -40,7 +40,7 @@ pub(super) struct ActivityRecorder {
     open: [Open; 2],
 }
 
-/// The slot that is being filled.
+/// A slot that is being filled.
 #[derive(Debug)]
 struct Open {
     slot: TimeSlot,
@@ -53,7 +53,7 @@ struct Open {
 pub(super) struct Due {
     pub(super) slot: TimeSlot,
     pub(super) noted: ActivityReport,
-    /// The slot is over: once this was written a new one begins.
+    /// The slot has ended: a new one begins once this report is written.
     is_final: bool,
 }
 
@@ -132,7 +132,7 @@ impl ActivityRecorder {
             if !is_final && !is_time {
                 continue;
             }
-            // Written late, after an outage of the store, it counts as the last one.
+            // A report delayed by an outage of the store goes into the last complete slot.
             let late = now.number.saturating_sub(1);
             let number = if is_final {
                 open.slot.number.max(late)
@@ -159,7 +159,7 @@ impl ActivityRecorder {
         due
     }
 
-    /// The reports that were due have been written.
+    /// Starts new slots after the final reports were written.
     pub(super) fn written(&mut self, due: &[Due], now_ms: u64) {
         for due in due.iter().filter(|due| due.is_final) {
             let resolution = due.slot.resolution;
@@ -186,7 +186,7 @@ impl ActivityRecorder {
             }
             counted.insert(name.clone(), now);
         }
-        // Limits that are gone are dropped.
+        // This drops removed limits.
         self.counted = counted;
         for ((name, outcome, by), count) in self.reported.drain() {
             let limit = new.limits.entry(name).or_default();
@@ -206,7 +206,8 @@ impl Open {
     }
 }
 
-/// What a counter counted since it was last read. It restarts at 0 if its limit was removed meanwhile.
+/// How much a counter grew since it was last read. It restarts at 0 if its limit was removed
+/// meanwhile.
 pub(crate) fn since(before: &mut u64, now: u64) -> u64 {
     let before = std::mem::replace(before, now);
     now.checked_sub(before).unwrap_or(now)

@@ -1,9 +1,10 @@
-//! The proxies that sent a request lately: which limits they have in force, and what they supply.
+//! The proxies that sent a request recently: which limits they have in force, and which entries
+//! they supply.
 //!
-//! Apart from [`ProxyCounter`](crate::proxy_counter::ProxyCounter), because no decision depends on this
-//! one: it has a proxy's last request of each domain, stays in this process for 10 s, and may be
-//! incomplete. The counter has pairs of limit and proxy, hands them to the store every second, and
-//! proxies divide limits by what comes back.
+//! No decision depends on this registry: it holds the last request of each proxy and domain, stays
+//! in this process for 10 s, and may be incomplete. The separate
+//! [`ProxyCounter`](crate::proxy_counter::ProxyCounter) counts pairs of limit and proxy in the
+//! store every second, and proxies divide limits by the result.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -18,16 +19,16 @@ use tokio::time::Instant;
 /// How long a proxy stays after its last request. Proxies poll several times a second.
 const LIFE: Duration = Duration::from_secs(10);
 
-/// Pairs of domain and proxy; the proxies of more are not listed.
+/// The most pairs of domain and proxy; further proxies are not listed.
 const PAIRS_MAX: usize = 5000;
 
 /// Entries kept of all domains; what a domain with more supplies is not reported.
 const ENTRIES_MAX: usize = 5000;
 
-/// The longest name of a node that is reported, in bytes.
+/// The longest reported node name, in bytes.
 const NODE_MAX: usize = 128;
 
-/// The proxies, by domain. There need not be limits for one.
+/// The proxies by domain. A domain need not have limits.
 #[derive(Debug, Default)]
 pub(super) struct ProxyRegistry(Mutex<Proxies>);
 
@@ -41,7 +42,7 @@ struct Proxies {
 #[derive(Debug, Default)]
 struct Domain {
     proxies: HashMap<String, Proxy>,
-    /// What they supply beside the built-in entries, and when one last said so.
+    /// The entries they supply besides the built-in ones, and when a proxy last listed each.
     entries: BTreeMap<Name, Instant>,
 }
 
@@ -49,7 +50,7 @@ struct Domain {
 struct Proxy {
     node: Option<String>,
     revision: Option<Revision>,
-    /// When it last listed what it supplies.
+    /// When it last listed its entries.
     listed_at: Option<Instant>,
     at: Instant,
 }
@@ -58,7 +59,7 @@ struct Proxy {
 #[derive(Debug, Default)]
 pub(super) struct Alive {
     pub(super) proxies: BTreeMap<Name, Vec<ProxyStatus>>,
-    /// What they supply, of domains of which all have said.
+    /// The entries they supply, for domains in which every proxy has listed its own.
     pub(super) entries: BTreeMap<Name, BTreeSet<Name>>,
 }
 
@@ -69,7 +70,7 @@ pub(crate) struct RequestingProxy<'a> {
     pub(crate) id: &'a str,
     /// The name of its node.
     pub(crate) node: Option<&'a str>,
-    /// What it has in force.
+    /// The revision it has in force.
     pub(crate) revision: Option<&'a Revision>,
 }
 
@@ -98,7 +99,7 @@ impl ProxyRegistry {
         }
     }
 
-    /// A proxy that is known listed the entries that it supplies, as `tenant,user`.
+    /// Records the entries that a known proxy supplies, listed as `tenant,user`.
     pub(super) fn list_entries(&self, domain: &Name, id: &str, list: &str, now: Instant) {
         let mut proxies = self.lock();
         let Proxies {
@@ -152,7 +153,7 @@ impl Proxies {
     }
 }
 
-/// Keeps the entries of a list; whether all of them are kept. `kept` counts those of all domains.
+/// Keeps the entries of a list; returns whether all fit. `kept` counts the entries of all domains.
 fn keep(entries: &mut BTreeMap<Name, Instant>, list: &str, kept: &mut usize, now: Instant) -> bool {
     for name in list.split(',').filter(|name| !name.is_empty()) {
         if let Some(at) = entries.get_mut(name) {
@@ -174,7 +175,7 @@ fn is_recent(at: Instant, now: Instant) -> bool {
     now.saturating_duration_since(at) <= LIFE
 }
 
-/// A node's name as it is reported: printable and not long.
+/// A node's name as reported: printable characters only, cut to the maximum length.
 fn named(node: &str) -> String {
     let printable = node.chars().filter(|c| policy::is_printable(*c));
     let mut name = String::new();

@@ -1,5 +1,5 @@
-//! The top-k buckets by count, in little memory (space-saving: Metwally, Agrawal, El Abbadi,
-//! 2005). A bucket that makes up more than 1/[`COUNTERS`] of all that is counted is always among them.
+//! The top-k buckets by count, in bounded memory (space-saving: Metwally, Agrawal, El Abbadi,
+//! 2005). A bucket with more than 1/[`COUNTERS`] of the total count is always among them.
 
 use std::{
     collections::HashMap,
@@ -13,7 +13,7 @@ use store::{BucketActivity, Denial};
 /// Buckets that are counted at once.
 const COUNTERS: usize = 128;
 
-/// Buckets that are reported.
+/// The most buckets in a report.
 const REPORTED: usize = 50;
 
 /// The values of a limit's `per`, as answers have them.
@@ -24,7 +24,7 @@ pub(super) type Values = [(Name, Option<Vec<u8>>)];
 pub(super) struct TopK {
     hasher: RandomState,
     counted: HashMap<u64, Counted>,
-    /// The least count when it was last looked for, and keys of buckets that had it then.
+    /// The least count when last searched for, and the keys of buckets that had it then.
     least: (u64, Vec<u64>),
 }
 
@@ -60,7 +60,7 @@ impl TopK {
         self.counted.insert(key, counted);
     }
 
-    /// Two buckets are taken for one only if their hashes collide.
+    /// Hashes a bucket; only a collision merges two buckets.
     fn key(&self, limit: &Name, bucket: &Values) -> u64 {
         let mut hasher = self.hasher.build_hasher();
         limit.hash(&mut hasher);
@@ -78,7 +78,8 @@ impl TopK {
         if let Some(count) = self.remove_least() {
             return count;
         }
-        // Counts only grow: one look at all of them serves until those that had the least have grown.
+        // Counts only grow, so one scan serves until all buckets with the least count are removed
+        // or have grown.
         let count = self.counted.values().map(|counted| counted.count).min();
         let of_least = self.counted.iter();
         let of_least = of_least.filter(|(_, counted)| Some(counted.count) == count);
@@ -102,7 +103,7 @@ impl TopK {
         None
     }
 
-    /// The most counted, each with a count that it surely reached.
+    /// The most counted, each with a lower bound of its count.
     fn top(&self) -> impl Iterator<Item = (u64, &Counted)> {
         let mut all: Vec<(u64, &Counted)> = self
             .counted
@@ -114,7 +115,7 @@ impl TopK {
     }
 }
 
-/// The busiest and the most denied buckets together.
+/// The top buckets by requests and by denials, merged.
 pub(super) fn buckets(busy: &TopK, denied: &TopK) -> Vec<BucketActivity> {
     let activity = |(requests, counted): (u64, &Counted)| BucketActivity {
         limit: counted.limit.clone(),
@@ -141,7 +142,7 @@ pub(super) fn buckets(busy: &TopK, denied: &TopK) -> Vec<BucketActivity> {
     all
 }
 
-/// As much of a value as is reported: people recognise it, and no client fills the store with one.
+/// The reported part of a value: enough to recognise it, and too short to fill the store.
 pub(super) fn cut(value: &[u8]) -> &[u8] {
     value.get(..Report::MAX_VALUE).unwrap_or(value)
 }

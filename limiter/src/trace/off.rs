@@ -1,4 +1,4 @@
-//! No traces: every call gives back the work it is given.
+//! No traces: every call returns its work unchanged.
 
 use std::convert::Infallible;
 
@@ -7,10 +7,10 @@ use policy::Name;
 
 use crate::batch::Decisions;
 
-/// Cannot be: what is not built in does not fail.
+/// Never constructed: tracing that is not built in cannot fail.
 pub type TraceError = Infallible;
 
-/// Where spans would go.
+/// A stand-in for the exporter.
 #[derive(Debug)]
 pub struct Traces;
 

@@ -1,5 +1,5 @@
-//! Spans of OpenTelemetry, exported by OTLP over HTTP from a thread of the SDK. Its queue is
-//! bounded, and a span that finds it full is dropped: no check waits for a collector.
+//! OpenTelemetry spans, exported over OTLP/HTTP from a thread of the SDK. Its queue is bounded and
+//! drops spans when it is full: no check waits for a collector.
 
 use std::{env, sync::OnceLock, time::Duration};
 
@@ -21,12 +21,12 @@ use store::CheckError;
 
 use crate::batch::{Decisions, Outcome, Undecided};
 
-/// With none of these set there is no collector to send to, and no span is made.
+/// If none of these is set there is no collector, and no spans are made.
 const ENDPOINTS: [&str; 2] = [
     "OTEL_EXPORTER_OTLP_ENDPOINT",
     "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
 ];
-/// Which encoding; protobuf where neither says.
+/// The encoding; protobuf if neither is set.
 const PROTOCOLS: [&str; 2] = [
     "OTEL_EXPORTER_OTLP_PROTOCOL",
     "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL",
@@ -36,7 +36,7 @@ const FLUSH_MAX: Duration = Duration::from_secs(2);
 
 static TRACER: OnceLock<SdkTracer> = OnceLock::new();
 
-/// Why spans cannot be sent: an endpoint that is none, for instance.
+/// Why spans cannot be sent: for instance, an invalid endpoint.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// As the exporter says it.
@@ -47,15 +47,15 @@ pub enum TraceError {
     Tls(&'static str),
 }
 
-/// Where spans go, until it ends.
+/// The exporter of spans, until it ends.
 #[derive(Debug)]
 pub struct Traces(Option<SdkTracerProvider>);
 
 impl Traces {
-    /// Spans go where the `OTEL_*` variables say; without an endpoint there are none.
+    /// Exports spans as the `OTEL_*` variables say; makes none without an endpoint.
     ///
     /// # Errors
-    /// The endpoint is no URL, or one of `https`.
+    /// If the endpoint is no URL, or an `https` one.
     pub fn start() -> Result<Self, TraceError> {
         let given = |name: &str| env::var_os(name).is_some_and(|value| !value.is_empty());
         if !ENDPOINTS.iter().any(|name| given(name)) {
@@ -73,7 +73,7 @@ impl Traces {
             .with_batch_exporter(exporter.build()?)
             .with_resource(resource())
             .build();
-        // Started twice in a process, spans stay with the first.
+        // If started twice in a process, spans go to the first exporter.
         let _ = TRACER.set(provider.tracer("limiter"));
         Ok(Self(Some(provider)))
     }
@@ -87,7 +87,7 @@ impl Traces {
     }
 }
 
-/// `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES`, over a name of ours.
+/// `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES`, or a default name.
 fn resource() -> Resource {
     let configured = env::var_os("OTEL_SERVICE_NAME").is_some()
         || env::var("OTEL_RESOURCE_ATTRIBUTES").is_ok_and(|all| all.contains("service.name="));

@@ -21,7 +21,7 @@ use super::{
     messages::{self, DiscoveryRequest, DiscoveryResponse, Node},
 };
 
-/// The call of ADS.
+/// The streaming call of ADS.
 const STREAM: &str =
     "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
 
@@ -31,7 +31,7 @@ const MAX_RESPONSE: usize = 16 << 20;
 /// How long connecting may take, the TLS handshake included.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// A server that is gone without a word is found by pings this far apart.
+/// The interval of pings that detect a dead server.
 const PING_EVERY: Duration = Duration::from_secs(20);
 
 /// `google.rpc.Code.INVALID_ARGUMENT`
@@ -40,7 +40,7 @@ const INVALID_ARGUMENT: i32 = 3;
 /// The longest message of a rejection, in characters.
 const MAX_REASON: usize = 4096;
 
-/// Why there are no responses.
+/// Why responses stopped.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ConnectionError {
     #[error("cannot read {}: {error}", .path.display())]
@@ -53,7 +53,7 @@ pub(super) enum ConnectionError {
     Ended,
 }
 
-/// An error with its causes: its own text is only "transport error".
+/// An error with its causes: tonic's own text is only "transport error".
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -68,12 +68,12 @@ pub(super) struct Connection {
     requests: mpsc::Sender<DiscoveryRequest>,
     responses: Streaming<DiscoveryResponse>,
     node: Node,
-    /// The version that was accepted last.
+    /// The last accepted version.
     accepted: String,
 }
 
 impl Connection {
-    /// Connects and asks for the limits.
+    /// Connects and requests the limits.
     pub(super) async fn open(server: &XdsServer) -> Result<Self, ConnectionError> {
         let channel = connect(server).await?;
         let mut client = Grpc::new(channel).max_decoding_message_size(MAX_RESPONSE);
@@ -81,8 +81,8 @@ impl Connection {
         let node = Node {
             id: server.node.clone(),
         };
-        // The first one names no version, whatever was accepted before: a server that was started anew
-        // counts from the beginning, and would take other limits for those.
+        // The first request names no version, whatever was accepted before: a restarted server
+        // counts from the beginning, and would mistake an old version for its own.
         let first = DiscoveryRequest {
             node: Some(node.clone()),
             type_url: TYPE_URL.to_owned(),

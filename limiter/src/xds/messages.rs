@@ -1,8 +1,9 @@
-//! The messages of xDS and of envoyproxy/ratelimit's configuration, as far as they are used here.
+//! The messages of xDS and of envoyproxy/ratelimit's configuration, as far as the limiter uses
+//! them.
 //!
 //! Field numbers are those of `envoy/service/discovery/v3/discovery.proto` and
-//! `ratelimit/config/ratelimit/v3/rls_conf.proto`. A field that is not here is skipped when it is read;
-//! [`super::unknown`] has the numbers of those of a configuration, and reports the others.
+//! `ratelimit/config/ratelimit/v3/rls_conf.proto`. Decoding skips fields not declared here;
+//! [`super::unknown`] has the declared numbers of a configuration and reports others.
 
 use serde_json::{Map, Value, json};
 
@@ -109,7 +110,7 @@ pub(super) struct RateLimitReplace {
     pub(super) name: String,
 }
 
-/// The names of `RateLimitUnit`, by their numbers. One that is not here is an error of the
+/// The names of `RateLimitUnit`, by number. A number not listed here is an error of the
 /// configuration, as 0 is.
 const UNITS: [&str; 8] = [
     "unknown", "second", "minute", "hour", "day", "month", "year", "week",

@@ -7,7 +7,7 @@ use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_f
 
 /// The most fields that are named.
 const MAX_FIELDS: usize = 20;
-/// How deep descriptors are looked into; prost reads no deeper ones.
+/// How deep descriptors are searched; prost decodes no deeper.
 const MAX_DEPTH: usize = 100;
 
 /// A message of `rls_conf.proto`, without `RateLimit` before its name.
@@ -33,7 +33,7 @@ impl fmt::Display for Field {
 }
 
 impl Message {
-    /// The numbers of its fields that are read, as `messages.rs` has them.
+    /// The highest number of its declared fields, as in `messages.rs`.
     const fn known(self) -> u32 {
         match self {
             Self::Config => 3,
@@ -43,7 +43,7 @@ impl Message {
         }
     }
 
-    /// The message that a field is.
+    /// The message type of a field, if it is one that may contain unknown fields.
     const fn part(self, number: u32) -> Option<Self> {
         match (self, number) {
             (Self::Config, 3) | (Self::Descriptor, 4) => Some(Self::Descriptor),
@@ -54,7 +54,8 @@ impl Message {
     }
 }
 
-/// Adds the unknown fields of a `RateLimitConfig`. What is malformed is rejected by whoever reads it.
+/// Adds the unknown fields of a `RateLimitConfig`. Stops at malformed input, which decoding
+/// rejects.
 pub(super) fn fields(config: &Bytes, found: &mut BTreeSet<Field>) {
     let _ = look(Message::Config, config.clone(), MAX_DEPTH, found);
 }

@@ -14,7 +14,7 @@ const PERIOD: Duration = Duration::from_mins(1);
 /// Addresses that are counted at once; one more takes the place of the oldest.
 const ADDRESSES_MAX: usize = 1024;
 
-/// The addresses that showed wrong tokens lately.
+/// The addresses that recently sent wrong tokens.
 #[derive(Default)]
 pub(super) struct Attempts(Mutex<HashMap<IpAddr, Wrong>>);
 
@@ -32,7 +32,7 @@ impl Attempts {
             .is_none_or(|wrong| wrong.count < WRONG_MAX || wrong.since.elapsed() >= PERIOD)
     }
 
-    /// The address showed a wrong one.
+    /// Records a wrong token of the address.
     pub(super) fn failed(&self, address: IpAddr) {
         let mut table = self.table();
         table.retain(|_, wrong| wrong.since.elapsed() < PERIOD);
@@ -50,7 +50,7 @@ impl Attempts {
     }
 
     fn table(&self) -> MutexGuard<'_, HashMap<IpAddr, Wrong>> {
-        // A panic with the lock held leaves a table that is still one.
+        // A panic while the lock is held leaves the table usable.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,13 +1,13 @@
-//! Values that are read from the store at most once in a while, whoever looks at them.
+//! Values read from the store at most once per period, for all readers.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use tokio::{sync::Mutex, time::Instant};
 
-/// Values that are kept; one more takes the place of the oldest.
+/// The most values kept; one more replaces the oldest.
 const KEPT_MAX: usize = 32;
 
-/// The last good value, and what is wrong since.
+/// The last good value, and any error since.
 #[derive(Debug)]
 pub(super) struct Reading<T> {
     /// `None`: the store never returned it.
@@ -45,7 +45,7 @@ impl<K: Ord + Clone, T> Cache<K, T> {
         key: K,
         read: impl AsyncFnOnce() -> Result<T, E>,
     ) -> Reading<T> {
-        // Held meanwhile: a second reader takes what the first has read.
+        // The lock is held during the read, so that a second reader gets the first one's result.
         let mut kept = self.kept.lock().await;
         if kept
             .get(&key)

@@ -1,4 +1,4 @@
-//! What the views show, from the limits in force here and from the store.
+//! The data of the views, from the limits in force here and from the store.
 
 mod findings;
 
@@ -16,10 +16,10 @@ use crate::domains::{Active, Domains};
 
 use findings::Findings;
 
-/// How long what was read is shown to others: limiters report once a second.
+/// How long a value read from the store serves other readers: limiters report once a second.
 const VALID: Duration = Duration::from_secs(1);
 
-/// The time that rates are taken over, in milliseconds.
+/// The period over which rates are measured, in milliseconds.
 const SPAN_MS: u64 = 10_000;
 
 /// Edits on one view of the history, and the most that are read: each may take a megabyte.
@@ -36,13 +36,13 @@ pub(crate) struct Data {
     findings: Findings,
 }
 
-/// A view with all that it shows.
+/// A view with its data.
 pub(super) struct View {
     pub(super) shared: Shared,
     pub(super) what: What,
 }
 
-/// What a view shows.
+/// The data of one view.
 pub(super) enum What {
     Overview(Reading<ActivitySummary>, Reading<Fleet>),
     Limits(Reading<ActivitySummary>),
@@ -54,14 +54,14 @@ pub(super) enum What {
     Problems(Option<String>),
 }
 
-/// What every view shows.
+/// The data that every view shows.
 pub(super) struct Shared {
     pub(super) limiter: String,
     pub(super) store: String,
     pub(super) memory: bool,
     pub(super) domains: Vec<Name>,
     pub(super) domain: Option<Name>,
-    /// What is in force in the domain.
+    /// The policy in force in the domain.
     pub(super) active: Option<Arc<Active>>,
     /// Why the store cannot be read, if it cannot.
     pub(super) away: Option<String>,
@@ -69,7 +69,7 @@ pub(super) struct Shared {
     pub(super) now_ms: u64,
 }
 
-/// One bucket, read when it was asked for.
+/// One bucket, read on request.
 pub(super) struct Bucket {
     pub(super) limit: Limit,
     pub(super) values: Vec<Option<Vec<u8>>>,
@@ -94,7 +94,7 @@ impl Data {
         }
     }
 
-    /// Reads what a path shows; `None`: there is no such path.
+    /// Reads the data of a path; `None`: there is no such path.
     pub(super) async fn gather(&self, path: &str, query: &Query) -> Option<View> {
         let known = [
             "/",
@@ -129,7 +129,7 @@ impl Data {
         let named = wanted
             .as_deref()
             .and_then(|wanted| table.get_key_value(wanted));
-        // A name that does not exist any more leads nowhere, not to another domain.
+        // An unknown name selects no domain, rather than another one.
         let found = if wanted.is_some() {
             named
         } else {
@@ -166,7 +166,7 @@ impl Data {
             .saturating_sub(1)
             .saturating_mul(EDITS);
         let skipped = skipped.min(EDITS_MAX);
-        // One more than is shown: whether there is a further view.
+        // One more than shown, to know whether there is a next page.
         let edits = self.store.history(domain, skipped + EDITS + 1).await;
         let edits = edits.map_err(|error| error.to_string())?;
         Ok(edits.into_iter().skip(skipped).collect())

@@ -13,7 +13,7 @@ use maud::Markup;
 use super::{session, views};
 use crate::http;
 
-/// Nothing from elsewhere, nothing inline, no frame around it.
+/// No content from elsewhere, nothing inline, no framing.
 const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; \
                       form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
@@ -36,7 +36,7 @@ pub(super) fn script(text: &'static str) -> Response<Bytes> {
 
 fn asset(kind: &'static str, text: &'static str) -> Response<Bytes> {
     let mut response = confined(http::answer(StatusCode::OK, kind, text));
-    // After an upgrade of the limiter the page fits its style a minute later.
+    // After an upgrade of the limiter, browsers fetch the new style within a minute.
     let short = HeaderValue::from_static("max-age=60");
     response.headers_mut().insert(CACHE_CONTROL, short);
     response

@@ -1,7 +1,7 @@
-//! Sessions: a cookie with an end and a signature made with the token that was shown.
+//! Sessions: a cookie with an expiry and a signature keyed with the token used to sign in.
 //!
-//! The limiter stores no session. So strangers cannot fill a table, every replica with the same token
-//! file accepts the cookie, and removing a token from the file ends the sessions that it began.
+//! The limiter stores no sessions. So unauthorized clients cannot fill a table, every replica with
+//! the same token file accepts the cookie, and removing a token from the file ends its sessions.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -1,4 +1,5 @@
-//! Messages out of the body of a stream: each is a prefix of five bytes, and as many as it says.
+//! Reads messages from the body of a stream: each is a prefix of five bytes and as many bytes as it
+//! says.
 
 use std::{
     pin::Pin,
@@ -24,13 +25,13 @@ use crate::{
 
 /// Before each message: whether it is compressed, and its length.
 const PREFIX: usize = 5;
-/// The prefix and the number of a call, by which it can be refused.
+/// The prefix and the call's id, which a refusal needs.
 const HEAD: usize = PREFIX + 4;
 
 /// How long a message may take from its first byte to its last.
 const WITHIN: Duration = Duration::from_secs(5);
 
-/// Bytes of a message that is refused that are read over.
+/// The most bytes of a refused message that are skipped.
 const SKIPPED_MAX: usize = 1 << 20;
 
 /// What was read.
@@ -54,9 +55,9 @@ pub(super) struct Messages {
     /// The start of a message that is not whole, with its prefix.
     partial: BytesMut,
     room: Option<Room>,
-    /// Bytes that are still to be read over.
+    /// Bytes still to be skipped.
     skip: usize,
-    /// Since a message began that is not whole.
+    /// The deadline of the incomplete message.
     within: Option<Pin<Box<Sleep>>>,
 }
 
@@ -133,7 +134,7 @@ impl Messages {
         }
     }
 
-    /// The head of the message that begins, or has begun.
+    /// The prefix and call id of the current message.
     fn head(&mut self) -> Option<[u8; HEAD]> {
         match self.data.first_chunk() {
             Some(head) if self.partial.is_empty() => Some(*head),
@@ -144,8 +145,8 @@ impl Messages {
         }
     }
 
-    /// Moves what arrived to the message that has begun, until that has so many bytes; returns how many
-    /// were moved.
+    /// Moves received bytes to the incomplete message until it has `size` bytes; returns how many
+    /// it moved.
     fn stash(&mut self, size: usize) -> usize {
         let missing = size.saturating_sub(self.partial.len());
         let part = self.data.split_to(missing.min(self.data.len()));
@@ -153,7 +154,8 @@ impl Messages {
         part.len()
     }
 
-    /// The message, once so many bytes of it are there. Bytes count as they arrive.
+    /// The message, once all `size` bytes have arrived. Bytes count against the bounds as they
+    /// arrive.
     fn whole(&mut self, size: usize, bodies: &Bodies) -> Result<Option<Received>, BodyError> {
         let room = match &mut self.room {
             Some(room) => room,
@@ -176,7 +178,7 @@ impl Messages {
         Ok(room.map(|room| Received { bytes, room }))
     }
 
-    /// Refuses a message of so many bytes, and reads over the rest of it.
+    /// Refuses a message of `size` bytes and skips the rest of it.
     fn refuse(&mut self, id: u32, size: usize, error: ApiError) -> Read {
         self.skip = size.saturating_sub(self.partial.len());
         if self.skip > SKIPPED_MAX {

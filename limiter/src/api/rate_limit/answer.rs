@@ -34,8 +34,8 @@ fn unlimited() -> DescriptorStatus {
     }
 }
 
-/// The answer, and how many descriptors no limit applied to. `places` has for each descriptor its
-/// check and its place there.
+/// The answer, and the number of descriptors that no limit matched. `places` has for each
+/// descriptor its check and its index within that check.
 pub(super) fn of_decided(
     request: &RateLimitRequest,
     places: &[(usize, usize)],
@@ -64,7 +64,7 @@ pub(super) fn of_decided(
             }
             let known = policy.position(limit.name.as_str());
             let known = known.and_then(|at| policy.limit(at));
-            // How many may be in flight has no unit of time.
+            // A limit on requests in flight has no unit of time.
             known
                 .filter(|limit| !limit.gives_slots())
                 .map(|limit| limit.quota.parameters().rate)
@@ -109,7 +109,7 @@ fn status(
     }
 }
 
-/// The name of a limit; none of one that the call brought itself.
+/// The name of a limit; empty for one that the call itself contained.
 fn shown(limit: &LimitAnswer) -> &str {
     let name = limit.name.as_str();
     if name == policy::REQUEST_LIMIT {

@@ -1,8 +1,8 @@
-//! `--compare-with`: each call is also sent to another rate limit service, and what is decided
-//! differently is counted and, now and then, logged.
+//! `--compare-with`: sends each call also to another rate limit service, counts differing decisions
+//! and logs some of them.
 //!
-//! The other service never delays an answer or changes one: calls wait in a queue that drops them where
-//! it is full.
+//! The other service never delays or changes an answer: calls wait in a bounded queue and are
+//! dropped when it is full.
 
 use std::{
     fmt::Write as _,
@@ -28,11 +28,11 @@ use super::{
 };
 use crate::metrics::{Compared, Metrics};
 
-/// Calls that wait, and calls under way.
+/// The most calls that wait, and most calls in progress.
 const WAITING: usize = 1024;
 const UNDER_WAY: usize = 32;
 
-/// A larger call is not compared: what waits takes at most 1,024 times that.
+/// Larger calls are not compared: the queue holds at most 1,024 times this.
 const MAX_CALL: usize = 16 * 1024;
 
 /// How long the other service may take.
@@ -44,7 +44,7 @@ const MAX_LINE: usize = 1024;
 
 /// A call, and what this limiter answered.
 struct Call {
-    /// The domain, if there is one of that name.
+    /// The domain, if this limiter has it.
     domain: Option<String>,
     request: RateLimitRequest,
     ours: RateLimitResponse,
@@ -77,7 +77,7 @@ impl Comparison {
         Ok(Self { queue, metrics })
     }
 
-    /// Compares an answer some time soon; `known`: there is such a domain.
+    /// Queues an answer for comparison; `known`: the domain exists here.
     pub(super) fn send(&self, request: &RateLimitRequest, ours: &RateLimitResponse, known: bool) {
         let domain = known.then(|| request.domain.clone());
         let place = (request.encoded_len() <= MAX_CALL)
@@ -94,11 +94,11 @@ impl Comparison {
     }
 }
 
-/// What sends the calls.
+/// Sends the calls to the other service.
 struct Worker {
     channel: Channel,
     metrics: Arc<Metrics>,
-    /// When the log may get the next line.
+    /// When the next log line is allowed.
     next_line: Mutex<Instant>,
 }
 
@@ -166,7 +166,7 @@ impl Worker {
     }
 }
 
-/// What a client would see of the difference.
+/// The difference as a client sees it.
 fn outcome(ours: &RateLimitResponse, theirs: &RateLimitResponse) -> Compared {
     let over = |answer: &RateLimitResponse| answer.overall_code == i32::from(Code::OverLimit);
     match (over(ours), over(theirs)) {

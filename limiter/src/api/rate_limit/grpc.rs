@@ -1,4 +1,4 @@
-//! gRPC's framing of one message: requests of one, answers of one, and statuses.
+//! gRPC's framing of single messages: requests, answers and statuses.
 
 use std::fmt::Write as _;
 
@@ -32,7 +32,7 @@ pub(in crate::api) fn is_grpc(headers: &HeaderMap) -> bool {
     rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';')))
 }
 
-/// The message of a body that holds one.
+/// Decodes the only message of a body.
 pub(super) fn decode<M: Message + Default>(body: &[u8]) -> Result<M, ApiError> {
     let wrong = |message: &str| refusal::invalid("message", message);
     let Some((prefix, message)) = body.split_first_chunk::<PREFIX>() else {
@@ -78,7 +78,7 @@ pub(super) fn answer(message: &impl Message) -> Response<Bytes> {
     of_body(framed(message), Code::Ok)
 }
 
-/// The beginning of an answer that ends when its connection does, which is no success.
+/// The start of an answer that stays open; if its connection ends first, its status is no success.
 pub(in crate::api) fn open(first: Bytes) -> Response<Bytes> {
     of_body(first, Code::Unavailable)
 }
@@ -98,7 +98,7 @@ pub(in crate::api) fn trailers(status: Code) -> HeaderMap {
     trailers
 }
 
-/// The answer that an error is.
+/// The gRPC response for an error.
 pub(in crate::api) fn error(error: &ApiError) -> Response<Bytes> {
     let mut text = error.message.clone();
     if let Some(field) = &error.field {

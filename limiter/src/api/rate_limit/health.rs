@@ -25,17 +25,17 @@ use crate::{
 /// The path of a health check.
 pub(in crate::api) const CHECK: &str = "/grpc.health.v1.Health/Check";
 
-/// The path of a call that is answered with the health, and again when it changes.
+/// The path of a call that returns the health, and again each time it changes.
 pub(in crate::api) const WATCH: &str = "/grpc.health.v1.Health/Watch";
 
-/// Watches at once; and of one connection, where a program has one for each service.
+/// The most watches in all, and per connection: a program opens one for each service.
 const WATCHES: usize = 1024;
 const WATCHES_OF_ONE: usize = 8;
 
-/// How often the health is looked at for those who watch it.
+/// The interval at which the health is checked for watches.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// The services that are asked about: all, this one, and as envoyproxy/ratelimit calls it.
+/// The service names that are known: all, this one, and the name that envoyproxy/ratelimit uses.
 const SERVICES: [&str; 3] = [
     "",
     "envoy.service.ratelimit.v3.RateLimitService",
@@ -46,11 +46,11 @@ const SERVICES: [&str; 3] = [
 const BODY_MAX: usize = 1024;
 const BODY_WITHIN: Duration = Duration::from_secs(1);
 
-/// The health, for those who watch it.
+/// The health as sent to watches.
 pub(crate) struct Watched {
-    /// The message of the health as it is now.
+    /// The message for the current health.
     health: watch::Sender<Bytes>,
-    /// The message of a service that is not here, which it never becomes.
+    /// The message for an unknown service; it never changes.
     unknown: watch::Sender<Bytes>,
     places: Arc<Inflight>,
 }
@@ -91,7 +91,7 @@ impl Api {
         let mut messages = source.subscribe();
         let first = messages.borrow_and_update().clone();
         let mut response: Response<Bytes> = grpc::open(first);
-        // Changes that come faster than they are sent are one message.
+        // Changes faster than the client reads are merged into one message.
         let held = (place, of_peer);
         let changes = unfold((messages, peer, held), |(mut messages, peer, held)| async {
             tokio::select! {
@@ -105,7 +105,7 @@ impl Api {
         Ok(response)
     }
 
-    /// Looks at the health for ever.
+    /// Keeps the watched health up to date, forever.
     pub(crate) async fn follow_health(&self) {
         loop {
             self.look();
@@ -130,8 +130,8 @@ impl Api {
     }
 }
 
-/// Reads a request. Whoever sends it may have shown no token, so it takes none of the room that the
-/// bodies of admitted clients share.
+/// Reads a request. The sender may have shown no token, so the request uses none of the memory
+/// shared by the bodies of admitted clients.
 async fn receive(body: Incoming) -> Result<HealthCheckRequest, ApiError> {
     let received = timeout(BODY_WITHIN, Limited::new(body, BODY_MAX).collect()).await;
     match received {

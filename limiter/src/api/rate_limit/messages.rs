@@ -1,9 +1,9 @@
 //! The messages of Envoy's rate limit service and of gRPC's health service.
 //!
-//! Declared here rather than taken from a crate of all of Envoy's API: these are ten of its thousand
-//! messages. Field numbers are those of `envoy/service/ratelimit/v3/rls.proto`,
-//! `envoy/extensions/common/ratelimit/v3/ratelimit.proto` and `grpc/health/v1/health.proto`; a
-//! field that is not here is skipped when it is read.
+//! Declared here rather than taken from a crate of Envoy's whole API: the limiter needs ten of its
+//! thousand messages. Field numbers are those of `envoy/service/ratelimit/v3/rls.proto`,
+//! `envoy/extensions/common/ratelimit/v3/ratelimit.proto` and `grpc/health/v1/health.proto`;
+//! decoding skips fields not declared here.
 
 use std::collections::HashMap;
 
@@ -133,14 +133,14 @@ pub(super) struct Struct {
     pub(super) fields: HashMap<String, Value>,
 }
 
-/// `google.protobuf.Value`, as far as it is written here.
+/// `google.protobuf.Value`, only the kinds used here.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Value {
     #[prost(oneof = "Kind", tags = "3, 6")]
     pub(super) kind: Option<Kind>,
 }
 
-/// What a [`Value`] is.
+/// The kind of a [`Value`].
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub(super) enum Kind {
     #[prost(string, tag = "3")]

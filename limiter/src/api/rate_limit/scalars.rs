@@ -36,7 +36,7 @@ pub(super) const UNITS: [(Unit, &str, u64); 7] = [
     (Unit::Year, "YEAR", 365 * 86_400_000),
 ];
 
-/// A number, or a text of one.
+/// A number, or a number as text.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Number<'t> {
@@ -61,7 +61,7 @@ pub(super) fn number<'d, D: Deserializer<'d>>(from: D) -> Result<u32, D::Error> 
     value.ok_or_else(|| D::Error::custom("expected a number from 0 to 4294967295"))
 }
 
-/// A `google.protobuf.UInt64Value`; null is none.
+/// A `google.protobuf.UInt64Value`; null means absent.
 pub(super) fn wrapped<'d, D: Deserializer<'d>>(from: D) -> Result<Option<UInt64Value>, D::Error> {
     let Some(number) = Option::<Number<'_>>::deserialize(from)? else {
         return Ok(None);

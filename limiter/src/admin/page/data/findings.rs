@@ -1,4 +1,4 @@
-//! What is wrong: what `rlctl doctor` finds, but for leftover keys, which take a scan of the store.
+//! Findings: those of `rlctl doctor` except leftover keys, which require a scan of the store.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -13,10 +13,10 @@ use tokio::{sync::Mutex, task::spawn_blocking, time::Instant};
 use super::super::cache::{Cache, Reading};
 use crate::domains::{Active, Domains};
 
-/// How long findings are shown to others: servers are asked a dozen questions.
+/// How long findings serve other readers: they take a dozen calls to the servers.
 const VALID: Duration = Duration::from_secs(5);
 
-/// How long those of unchanged limits are: pauses and overrides end meanwhile.
+/// How long findings about unchanged limits serve: pauses and overrides may end meanwhile.
 const LIMITS_VALID: Duration = Duration::from_secs(30);
 
 /// Domains that are looked at.
@@ -28,11 +28,11 @@ pub(super) struct Findings {
     /// What every key in the store starts with.
     prefix: String,
     found: Cache<(), Vec<Finding>>,
-    /// By domain: ten thousand limits take a while.
+    /// By domain, because ten thousand limits take a while to examine.
     of_limits: Mutex<BTreeMap<Name, OfLimits>>,
 }
 
-/// What is wrong with the limits of a domain.
+/// The findings about the limits of a domain.
 struct OfLimits {
     revision: Revision,
     found: Instant,
@@ -70,7 +70,7 @@ impl Findings {
         Finding::new(Severity::Error, "store", self.store.address(), what, why)
     }
 
-    /// Records that this limiter cannot use.
+    /// Findings about records that this limiter cannot use.
     fn of_this_limiter(&self) -> Vec<Finding> {
         let table = self.domains.all();
         let faulty = table.iter().filter_map(|(domain, state)| {
@@ -136,7 +136,7 @@ impl Findings {
             let HeadState::Live(revision) = &head.state else {
                 continue;
             };
-            // The history is read only where somebody is late.
+            // Reads the history only if a limiter or proxy is stale.
             if fleet::behind(fleet, &head.domain, revision, None).is_empty() {
                 continue;
             }
@@ -147,7 +147,7 @@ impl Findings {
         Ok(findings)
     }
 
-    /// What is wrong with the limits in force here.
+    /// Findings about the limits in force here.
     async fn of_domain(&self, domain: &Name, live: &Arc<LiveEntries>, now_ms: u64) -> Vec<Finding> {
         let table = self.domains.all();
         let active = table.get(domain).and_then(|found| found.active.clone());

@@ -6,7 +6,7 @@ use policy::Exemption;
 
 use super::parts;
 
-/// Exemptions that are shown; the rest is counted.
+/// Exemptions shown; the rest is only counted.
 const ROWS: usize = 50;
 
 /// The first exemptions, in the order of the file; nothing without any.

@@ -1,4 +1,4 @@
-//! Which limiters and proxies have which revision.
+//! The revisions that limiters and proxies have in force.
 
 use insight::{age, findings::fleet::is_current, limiter_name, proxy_name};
 use maud::{Markup, html};
@@ -52,7 +52,7 @@ pub(super) fn view(shared: &Shared, fleet: &Reading<Fleet>, query: &Query) -> Ma
             ago_ms: proxy.ago_ms,
         })
         .collect();
-    // Those behind first: they are what somebody looks for.
+    // Stale ones first, since readers look for them.
     proxies.sort_by_key(|row| is_current(row.revision.as_ref(), current));
     let pages = proxies.len().div_ceil(ROWS).max(1);
     let page = query.number("page", 1).clamp(1, pages);

@@ -127,7 +127,7 @@ pub(in super::super) fn not_found() -> Markup {
     )
 }
 
-/// The limiter makes other views at the moment.
+/// The page when the limiter is busy with other views.
 pub(in super::super) fn busy() -> Markup {
     document(
         "Busy",

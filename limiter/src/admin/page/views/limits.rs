@@ -78,7 +78,7 @@ pub(super) fn view(shared: &Shared, activity: &Reading<ActivitySummary>, query: 
 
 type Row<'a> = (&'a Limit, Counts);
 
-/// The limits that have a word, in order.
+/// The limits that match the search, sorted.
 fn found<'a>(shared: &'a Shared, seen: &ActivitySummary, search: &str, sort: &str) -> Vec<Row<'a>> {
     let limits = shared
         .active
@@ -116,7 +116,7 @@ fn found<'a>(shared: &'a Shared, seen: &ActivitySummary, search: &str, sort: &st
     rows
 }
 
-/// The limits with the most requests; without any the first of the file.
+/// The limits with the most requests, or the first of the file if there are none.
 pub(super) fn busiest(shared: &Shared, seen: &ActivitySummary, max: usize) -> Markup {
     let mut rows = found(shared, seen, "", "busy");
     let all = rows.len();

@@ -1,4 +1,4 @@
-//! Pieces that several views have.
+//! Elements used by several views.
 
 use insight::{Rate, bucket::visible, duration};
 use maud::{Markup, html};
@@ -8,7 +8,7 @@ use store::{ActivitySummary, BucketActivity, LimitActivity};
 
 use super::super::{cache::Reading, data::Shared, query::encode};
 
-/// A text that anybody may have written, kept apart from the direction of what surrounds it.
+/// A text from an untrusted source, isolated from the surrounding text direction.
 pub(super) fn value(text: &str) -> Markup {
     let text = visible(text.as_bytes());
     html! { bdi.value title=(text) { (text) } }
@@ -30,7 +30,7 @@ pub(super) fn limit_link(shared: &Shared, limit: &Name) -> String {
     )
 }
 
-/// The view of a bucket; `None` where a value is cut, so that it is not known.
+/// The link to a bucket's view; `None` if a value was cut and is not known in full.
 pub(super) fn bucket_link(
     shared: &Shared,
     limit: &Name,
@@ -190,7 +190,7 @@ pub(super) fn buckets(
     }
 }
 
-/// Denials of a bucket, apart from those that would have been.
+/// A bucket's denials, separate from those it would have made.
 fn denied(shared: &Shared, found: &BucketActivity, activity: &ActivitySummary) -> Markup {
     let values: Vec<_> = found
         .bucket
@@ -225,7 +225,7 @@ fn bucket_name(shared: &Shared, found: &BucketActivity) -> Markup {
     }
 }
 
-/// The busiest few by a key, of those that have any.
+/// The buckets with the highest key, without those at 0.
 pub(super) fn top<'a>(
     activity: &'a ActivitySummary,
     limit: Option<&Name>,
@@ -241,7 +241,7 @@ pub(super) fn top<'a>(
     found
 }
 
-/// Links to the views before and after; `last`: whether there is none after.
+/// Links to the previous and next page; `last`: there is no next page.
 pub(super) fn pages(page: usize, last: bool, link: impl Fn(usize) -> String) -> Markup {
     html! {
         @if page > 1 || !last {

@@ -1,4 +1,4 @@
-//! What is wrong, and the command that fixes it.
+//! Problems, and the commands that fix them.
 
 use insight::{Finding, Severity};
 use maud::{Markup, html};
