@@ -1,7 +1,7 @@
 //! The nodes of a Cluster: each request goes to the one that has its slot.
 //!
-//! Only a request that certainly did not run is sent again: a node that redirects has done nothing. (Client libraries for Clusters send a
-//! request again after a broken connection too, which makes it run twice.)
+//! Only a request that certainly did not run is sent again: a node that redirects has done nothing.
+//! (Cluster client libraries also resend after a broken connection, which can run a request twice.)
 
 mod map;
 mod redirect;
@@ -25,8 +25,8 @@ use crate::{
     url::Host,
 };
 
-/// How often a request follows a redirection: an old map leads to a node whose slot is just on its
-/// way to a third one.
+/// How many redirects a request follows: an outdated map leads to a node that may itself be
+/// migrating the slot to a third one.
 const REDIRECTIONS: usize = 3;
 const UNSETTLED: &str = "the cluster's nodes do not agree who has a slot";
 
@@ -42,39 +42,39 @@ pub struct Masters {
 }
 
 impl Masters {
-    /// The nth of them.
+    /// The nth master.
     pub fn get(&self, n: usize) -> Option<&Node> {
         self.map.nodes().get(n).map(|(_, node)| &**node)
     }
 
-    /// All of them, with their addresses.
+    /// All masters with their addresses.
     pub fn all(&self) -> impl Iterator<Item = (String, &Node)> {
         let nodes = self.map.nodes().iter();
         nodes.map(|((host, port), node)| (format!("{host}:{port}"), &**node))
     }
 
-    /// The address of the one that has a slot.
+    /// The address of the master that has a slot.
     pub fn owner(&self, slot: u16) -> Option<String> {
         let ((host, port), _) = self.map.owner(slot)?;
         Some(format!("{host}:{port}"))
     }
 
-    /// Whether the slots are where they were.
+    /// Changes when slots move.
     pub fn fingerprint(&self) -> u64 {
         self.map.fingerprint()
     }
 }
 
-/// A request on its way.
+/// A request to be sent to a node.
 struct Hop {
-    /// Its index among all.
+    /// Its index among all requests.
     request: usize,
     to: Place,
     node: Arc<Node>,
     asking: bool,
 }
 
-/// Any node does: a Cluster passes publications on to all of them.
+/// Any node will do: a Cluster forwards publications to all nodes.
 impl Publisher for Cluster {
     fn dial(&self) -> BoxFuture<'_, io::Result<Dialled>> {
         Box::pin(self.dial())
@@ -111,12 +111,12 @@ impl Cluster {
         let nodes = map.nodes();
         let any = nodes.get(fastrand::usize(..nodes.len().max(1)));
         let (_, node) = any.ok_or_else(|| io::Error::other("the cluster has no nodes"))?;
-        // One that is gone, or cut off, may have been replaced.
+        // A node that is down or partitioned may have been replaced.
         self.topology.refresh();
         Publisher::dial(node.route()).await
     }
 
-    /// The masters, as last known, or (`fresh`) as asked for now.
+    /// The masters as last known, or (`fresh`) as queried now.
     pub async fn masters(&self, fresh: bool, deadline: Deadline) -> Result<Masters, Error> {
         let map = if fresh {
             timeout_at(deadline.at(), self.topology.fresh()).await
@@ -162,7 +162,7 @@ impl Cluster {
                 .round(lane, requests, hops, &mut answers, deadline)
                 .await;
         }
-        // Whoever is still on the way was sent back and forth, and has done nothing.
+        // The remaining requests were only redirected, and have done nothing.
         let unsettled = || Err(Error::Unreachable(UNSETTLED.to_owned()));
         let answers = answers.into_iter();
         answers
@@ -170,7 +170,7 @@ impl Cluster {
             .collect()
     }
 
-    /// Sends what is on its way, one pipeline for each node; gives back what has to go on.
+    /// Sends the hops, one pipeline per node; returns those that were redirected.
     async fn round(
         &self,
         lane: Lane,
@@ -233,7 +233,7 @@ impl Cluster {
         })
     }
 
-    /// Sends the same requests to every master, as last known or (`fresh`) as asked for now.
+    /// Sends the same requests to every master, as last known or (`fresh`) as queried now.
     pub(crate) async fn run_on_each(
         &self,
         requests: &[Request],

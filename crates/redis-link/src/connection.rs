@@ -1,19 +1,20 @@
-//! One connection that is kept open: dialled once for all callers, probed when suspect, redialled when
-//! lost.
+//! A persistent connection, shared by all callers: dialled once, probed when suspect, redialled
+//! when lost.
 //!
 //! A single task owns the connection, so there is never more than one dial under way, however many
 //! callers wait. Callers see one of four states:
 //!
 //! - *connecting*: they wait, no longer than their own deadline;
 //! - *up*: they send;
-//! - *suspect*, since a caller's deadline passed: they fail at once until a probe is answered. A
-//!   server that hangs thus gets one batch and one PING, not a backlog that it would charge all at
-//!   once when it wakes up, long after the requests were decided without it;
+//! - *suspect*, since a caller's deadline passed: they fail at once until a probe is answered.
+//!   So a server that hangs gets one batch and one PING, not a backlog that it would charge all at
+//!   once when it resumes, long after the requests were decided without it;
 //! - *down*: they fail at once, with the reason of the last dial.
 //!
-//! A primary that was deposed may live on and answer. So the connection is also left when sentinels
-//! name another primary, or, where there are none, when the server refuses to be written to: its name
-//! may lead elsewhere by now. What was sent before keeps the old connection for its answer.
+//! A deposed primary may stay up and answer. So the task also replaces the connection when
+//! sentinels name another primary or, without sentinels, when the server refuses writes: its host
+//! name may point elsewhere by now. The old connection stays open for the answers to earlier
+//! commands.
 
 mod keeper;
 mod refusals;
@@ -37,7 +38,7 @@ use crate::{
     task::AbortOnDrop,
 };
 
-/// A connection that lived shorter than this did not prove that the next one will do better.
+/// A connection that lived shorter than this does not show that the next one will last.
 pub(crate) const PROVEN: Duration = Duration::from_secs(1);
 
 #[derive(Clone)]
@@ -53,12 +54,12 @@ enum Status {
     Down(Error),
 }
 
-/// What callers do while a connection that was lost after a good while is dialled again.
+/// What callers do while a long-lived connection that was lost is redialled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WhenLost {
     /// They wait, no longer than their deadline: most likely a restart or a failover.
     Wait,
-    /// They fail at once: others than the one that is lost have to be served.
+    /// They fail at once: requests to other nodes must not wait for the lost one.
     Fail,
 }
 
@@ -68,9 +69,9 @@ struct Shared {
     when_lost: WhenLost,
     settings: Settings,
     status: watch::Sender<Status>,
-    /// The server refused to be written to.
+    /// The server refused a write.
     refused: Notify,
-    /// Of [`Lane::Data`]: why commands are refused.
+    /// Why commands are refused; only set for [`Lane::Data`].
     refusing: watch::Sender<Option<Refusing>>,
 }
 
@@ -151,19 +152,19 @@ impl Connection {
         }
     }
 
-    /// Whether there is a connection, in doubt or not.
+    /// Whether there is a connection, suspect or not.
     pub(crate) fn is_connected(&self) -> bool {
         let status = self.shared.status.borrow();
         matches!(*status, Status::Up(_) | Status::Suspect(..))
     }
 
-    /// Whether there is no connection yet, or again, and it is not known why.
+    /// Whether it is dialling and there is no known reason for a failure.
     pub(crate) fn is_connecting(&self) -> bool {
         matches!(*self.shared.status.borrow(), Status::Connecting)
     }
 
-    /// Why callers get no answer that they can use; one that was not dialled yet, or is dialled again
-    /// after a good while, is not in trouble.
+    /// Why callers get no usable answer; `None` before the first dial, and while a long-lived
+    /// connection is redialled.
     pub(crate) fn fault(&self) -> Option<Error> {
         match &*self.shared.status.borrow() {
             Status::Suspect(_, why) | Status::Down(why) => return Some(why.clone()),
@@ -199,7 +200,7 @@ impl Connection {
 }
 
 impl Shared {
-    /// Stops callers until the session has answered a probe.
+    /// Makes callers fail until the session has answered a probe.
     fn suspect(&self, session: &Session, error: Error) {
         self.status.send_if_modified(|status| {
             let current = matches!(status, Status::Up(s) if s.number == session.number);

@@ -20,7 +20,7 @@ use crate::{
     url::{Address, Host, Server},
 };
 
-/// What a connection talks over.
+/// The byte stream under a connection.
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
@@ -28,11 +28,11 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 pub(crate) struct Dialled {
     pub(crate) stream: Box<dyn Stream>,
     pub(crate) login: RedisConnectionInfo,
-    /// Where the server is, if sentinels say so.
+    /// Where the server is, if sentinels name it.
     pub(crate) place: Option<Host>,
 }
 
-/// How to reach a server that is always in the same place.
+/// How to reach a server with a fixed address.
 #[derive(Clone)]
 pub(crate) struct Dialer {
     server: Server,
@@ -55,7 +55,7 @@ impl Dialer {
         &self.server
     }
 
-    /// To another server, with the same login and the same trust.
+    /// A dialer of another server, with the same login and certificates.
     pub(crate) fn to(&self, host: &str, port: u16) -> Self {
         self.with_login(&(host.to_owned(), port), self.server.login.clone())
     }

@@ -1,5 +1,5 @@
-//! Why a command has no usable reply, sorted by what the caller can do about it. Messages call
-//! the server, or the servers that are one, "the store".
+//! Why a command has no usable reply, sorted by what the caller can do about it. Messages call the
+//! server or servers "the store".
 
 use std::{fmt, time::Duration};
 
@@ -15,10 +15,10 @@ pub enum Error {
     /// The connection broke while an answer was awaited: as uncertain as a timeout.
     #[error("the connection to the store broke: {0}")]
     Broken(String),
-    /// The store wants other credentials.
+    /// The store requires other credentials.
     #[error("the store refused our credentials: {0}")]
     Auth(String),
-    /// The store answered with an error: it did nothing, or as good as nothing; see
+    /// The store answered with an error. In most cases nothing was charged; see
     /// [`Error::is_harmless`].
     #[error("{0}")]
     Refused(Refusal),
@@ -31,8 +31,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether it is certain that nothing was charged: nothing was sent, or what was sent was
-    /// refused before it began.
+    /// Whether certainly nothing was charged: nothing was sent, or the server refused it before
+    /// execution.
     pub fn is_harmless(&self) -> bool {
         match self {
             Self::Unreachable(_) | Self::Auth(_) | Self::Unsupported(_) => true,
@@ -51,7 +51,7 @@ pub struct Refusal {
     pub message: String,
 }
 
-/// Codes of a server that takes no writes, or no scripts, for now.
+/// Codes of a server that currently accepts no writes or no scripts.
 const SERVER_STATES: [&str; 8] = [
     "READONLY",
     "OOM",
@@ -64,9 +64,9 @@ const SERVER_STATES: [&str; 8] = [
 ];
 
 impl Refusal {
-    /// Whether it is the server that takes no script, or no write, at all. Other errors can end a
-    /// script after its first checks were charged: an ACL that permits the commands of one
-    /// algorithm and not those of another.
+    /// Whether the server accepts no scripts or writes at all. Other errors can end a script after
+    /// its first checks were charged: an ACL may permit the commands of one algorithm and not of
+    /// another.
     fn is_of_the_server(&self) -> bool {
         let elsewhere = ["MOVED", "ASK", "CROSSSLOT", "TRYAGAIN", "NOSCRIPT"];
         let code = self.code.as_str();

@@ -1,10 +1,10 @@
 //! Connections to Redis or Valkey: to one server, to the primary that Sentinel names, or to the
 //! masters of a Cluster.
 //!
-//! [`Servers`] sends [`Request`]s, each with a [`Deadline`], and gives one [`Outcome`] for each. A
-//! command that may have run is never sent again; only one that certainly did not run is: after a
-//! redirect, or where the server does not have its script. The crate does not depend on what the
-//! commands are for.
+//! [`Servers`] sends [`Request`]s, each call with a [`Deadline`], and returns one [`Outcome`] per
+//! request. It never repeats a command that may have run. It repeats one only if it certainly did
+//! not run: after a redirect, or if the server does not have its script. The crate is independent
+//! of the purpose of the commands.
 
 mod cluster;
 mod connection;

@@ -1,7 +1,7 @@
 //! Which connection failures are logged while a server is unreachable.
 //!
-//! It is dialled several times a second. One line is logged when it becomes unreachable, one each time
-//! the reason changes, and one every half minute.
+//! The server is dialled several times a second. One line is logged when it becomes unreachable,
+//! one each time the reason changes, and one every 30 seconds.
 
 use std::time::Duration;
 
@@ -24,15 +24,15 @@ struct Current {
     attempts: u64,
     logged: Instant,
     why: Error,
-    /// Since when there is a connection again.
+    /// When the connection was restored.
     back: Option<Instant>,
 }
 
 impl OutageLog {
-    /// Counts a connection that was lost or not made; how many in a row it is, if that is
-    /// to be logged.
+    /// Counts a connection that was lost or could not be made; returns how many in a row, if this
+    /// one is to be logged.
     pub(crate) fn failed(&mut self, why: &Error, now: Instant) -> Option<u64> {
-        // A connection that proved nothing belongs to the outage before it.
+        // A connection that did not last belongs to the previous outage.
         let is_past = |c: &Current| c.back.is_some_and(|b| now.duration_since(b) >= PROVEN);
         let Some(current) = self.current.as_mut().filter(|current| !is_past(current)) else {
             self.current = Some(Current {
@@ -54,8 +54,8 @@ impl OutageLog {
         Some(current.attempts)
     }
 
-    /// The server is back: how long it was away and how often it was dialled in vain, if that is
-    /// to be logged.
+    /// The server is back: returns the length of the outage and the number of failed dials, if they
+    /// are to be logged.
     pub(crate) fn over(&mut self, now: Instant) -> Option<(Duration, u64)> {
         let current = self.current.as_mut()?;
         let first = current.back.is_none();

@@ -1,4 +1,4 @@
-//! What the client library's answers and errors mean to us.
+//! Converts the client library's answers and errors.
 
 use redis::{ErrorKind, RedisError, ServerError, Value};
 
@@ -22,8 +22,8 @@ fn refusal(error: &ServerError) -> Refusal {
     }
 }
 
-/// A command that a script may not run is refused without the code NOPERM: by Redis 7.0, by later ones and
-/// Valkey.
+/// Servers report a command that a script may not run without the code NOPERM. The texts are those
+/// of Redis 7.0, of later versions and of Valkey.
 fn code<'a>(code: &'a str, message: &str) -> &'a str {
     let lacks_a_right = message.starts_with("The user executing the script can't run")
         || message.starts_with("The user executing the script can't access")
@@ -61,7 +61,7 @@ pub(crate) fn login(error: &RedisError) -> Error {
     }
 }
 
-/// The answer to the first PING. That it is not permitted is a permission matter, not a login one.
+/// The answer to the first PING. NOPERM is a missing permission, not a failed login.
 pub(crate) fn greeting(answer: Value) -> Result<(), Error> {
     match of(answer) {
         Err(refusal) if refusal.code != "NOPERM" => Err(refusal.into()),

@@ -1,4 +1,4 @@
-//! What is sent to a server, and how a script that it lacks gets there.
+//! Requests to a server, and how a server gets a script that it lacks.
 
 use std::collections::BTreeMap;
 
@@ -97,8 +97,8 @@ pub fn is_refused(answer: &Outcome, code: &str) -> bool {
     matches!(answer, Err(Error::Refused(refusal)) if refusal.code == code)
 }
 
-/// Sends requests together; one answer each. `asking` sends ASKING to a node of a Cluster before each, so that
-/// its slot is on its way there.
+/// Sends requests together; one answer each. With `asking`, ASKING precedes each request, for a
+/// node of a Cluster that is importing its slot.
 ///
 /// A server without a script answers NOSCRIPT, and has done nothing: these calls, and only
 /// these, are sent once more, with the source. Nothing else is ever sent twice.

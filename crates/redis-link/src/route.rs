@@ -1,4 +1,4 @@
-//! The way to a server: always the same, or to the primary that sentinels name.
+//! The route to a server: a fixed address, or the primary that sentinels name.
 
 use std::io;
 
@@ -21,7 +21,7 @@ pub(crate) struct Route {
 }
 
 impl Route {
-    /// A sentinel may take as long to answer as a connection attempt.
+    /// The connect timeout also bounds a sentinel's answers.
     pub(crate) fn new(dialer: Dialer, settings: &Settings) -> Self {
         let primary = match &dialer.server().address {
             Address::Sentinel { sentinels, .. } => {
@@ -37,7 +37,7 @@ impl Route {
         self.dialer.server()
     }
 
-    /// Where a server is that sentinels name; `None`: always in the same place.
+    /// The place of a server that sentinels name; `None`: its address is fixed.
     pub(crate) async fn place(&self) -> io::Result<Option<Host>> {
         match &self.primary {
             Some(primary) => primary.place().await.map(Some),
@@ -53,8 +53,8 @@ impl Route {
         }
     }
 
-    /// The server that was dialled takes no writes: another one may be meant by now. Says whether that
-    /// is found out without dialling.
+    /// Call when the dialled server refuses writes: there may be a new primary. Returns whether
+    /// sentinels can find it, without redialling.
     pub(crate) fn refresh(&self) -> bool {
         if let Some(primary) = &self.primary {
             primary.refresh();

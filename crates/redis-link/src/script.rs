@@ -5,7 +5,7 @@
 pub struct Script {
     /// The Lua source.
     pub source: String,
-    /// What EVALSHA calls it, in lower-case hexadecimal.
+    /// The digest for EVALSHA, in lower-case hexadecimal.
     pub sha1: String,
 }
 

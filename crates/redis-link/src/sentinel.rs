@@ -1,9 +1,9 @@
-//! The primary that sentinels name, followed.
+//! Follows the primary that sentinels name.
 //!
-//! Each sentinel is asked a few times a second over a connection of its own, and at once when it
-//! publishes a switch, or when a server refuses to be written to. What they say together decides
-//! ([`quorum`]): a primary that was deposed may live on, take writes and answer until a
-//! sentinel demotes it, so that its own replies prove nothing.
+//! Each sentinel is queried a few times a second over its own connection, and at once when it
+//! publishes a switch or a server refuses writes. Their answers together decide ([`quorum`]): a
+//! deposed primary may stay up, accept writes and answer until a sentinel demotes it, so its own
+//! replies prove nothing.
 
 mod query;
 mod quorum;
@@ -30,17 +30,17 @@ use crate::{
     url::{Host, Sentinels},
 };
 
-/// Pause between two questions to a sentinel, half of it at least.
+/// Pause between two queries to a sentinel, jittered down to half of it.
 const POLL: Duration = Duration::from_millis(250);
-/// Pause where there is doubt, half of it at least: however many checks a server refuses, a sentinel is
-/// asked no more than forty times a second.
+/// Pause when a failover is suspected, jittered down to half of it. However many checks a
+/// server refuses, a sentinel is queried at most forty times a second.
 const REFRESH: Duration = Duration::from_millis(50);
 /// How often the log warns that no sentinel answers.
 const AGAIN: Duration = Duration::from_secs(30);
-/// What sentinels publish a new primary in.
+/// The channel in which sentinels publish a new primary.
 const SWITCH: &str = "+switch-master";
 
-/// The primary of a service. Clones follow together; it is followed from the first use on.
+/// The primary of a service, followed from the first use on. Clones share the tasks that follow it.
 #[derive(Clone)]
 pub(crate) struct Primary {
     shared: Arc<Shared>,
@@ -49,12 +49,12 @@ pub(crate) struct Primary {
 
 struct Shared {
     service: String,
-    /// To each of them.
+    /// Dials each sentinel.
     sentinels: Vec<Dialer>,
     /// How long a connection to a sentinel may take, and an answer.
     limit: Duration,
     state: watch::Sender<State>,
-    /// Counts reasons to ask now.
+    /// Incremented for each reason to query now.
     refreshes: watch::Sender<u64>,
 }
 
@@ -63,14 +63,14 @@ struct State {
     /// The last reply of each sentinel, or why there was none; `None`: not yet queried.
     reports: Vec<Option<Result<Claim, String>>>,
     followed: Option<Claim>,
-    /// Whether the first sentinel to answer decides.
+    /// Whether to decide before all sentinels have answered.
     hurried: bool,
     /// When the log last warned that none answers.
     warned_at: Option<Instant>,
 }
 
 impl Primary {
-    /// `dial_to` makes the way to a sentinel.
+    /// `dial_to` makes the dialer of a sentinel.
     pub(crate) fn new(
         sentinels: &Sentinels,
         limit: Duration,
@@ -92,7 +92,7 @@ impl Primary {
         }
     }
 
-    /// Where the primary is, as far as is known; at first, once most of the sentinels agree, all
+    /// The last known place of the primary. At first, waits until most of the sentinels agree, all
     /// have answered, or one has and the others take long.
     pub(crate) async fn place(&self) -> io::Result<Host> {
         self.start();
@@ -125,7 +125,7 @@ impl Primary {
         let _ = state.wait_for(elsewhere).await;
     }
 
-    /// There is reason to believe that the primary is elsewhere: the sentinels are asked now.
+    /// Queries the sentinels now, because the primary may have moved.
     pub(crate) fn refresh(&self) {
         self.shared
             .refreshes
@@ -143,7 +143,7 @@ impl Primary {
     }
 }
 
-/// A sentinel publishes, and stays where it is.
+/// A sentinel publishes at a fixed address.
 impl Publisher for Dialer {
     fn dial(&self) -> BoxFuture<'_, io::Result<Dialled>> {
         Box::pin(async {
@@ -161,7 +161,7 @@ impl Publisher for Dialer {
 }
 
 impl Shared {
-    /// Asks one sentinel for ever.
+    /// Queries one sentinel forever.
     async fn watch(&self, sentinel: usize) {
         let Some(dialer) = self.sentinels.get(sentinel) else {
             return;
@@ -177,7 +177,7 @@ impl Shared {
         }
     }
 
-    /// Asks one sentinel for as long as it answers; why it does not any more.
+    /// Queries one sentinel until it stops answering; returns why.
     async fn monitor(
         &self,
         sentinel: usize,
@@ -227,7 +227,7 @@ impl State {
         first.cloned().unwrap_or_default()
     }
 
-    /// A failover would go unnoticed.
+    /// Warns if no sentinel answers, since a failover would go unnoticed.
     fn warn_if_silent(&mut self, service: &str) {
         let lately = self.warned_at.is_some_and(|at| at.elapsed() < AGAIN);
         if self.followed.is_some() && self.all_failed() && !lately {

@@ -15,7 +15,8 @@ use crate::{
 /// Which of the connections to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lane {
-    /// For latency-critical commands, so that a long listing never delays one. Scripts are loaded before its first use.
+    /// For latency-critical commands, so that a long listing never delays them. Scripts are loaded
+    /// before its first use.
     Data,
     /// For everything else.
     Control,
@@ -37,7 +38,7 @@ pub struct Settings {
     pub connect_timeout: Duration,
     /// For the reply to a probe before a connection is given up.
     pub probe_timeout: Duration,
-    /// What is shown to servers that want a certificate, over TLS.
+    /// The certificate for servers that require one, over TLS.
     pub client_certificate: Option<ClientCertificate>,
     /// Loaded into each server that lacks them before [`Lane::Data`] is used.
     pub scripts: Arc<[&'static Script]>,
@@ -73,7 +74,7 @@ impl Node {
         }
     }
 
-    /// For a connection of another kind.
+    /// The route, for other kinds of connections.
     pub(crate) fn route(&self) -> &Route {
         &self.route
     }
@@ -119,8 +120,8 @@ impl Servers {
         }
     }
 
-    /// Sends the same requests to every server that holds keys; a list of outcomes for each.
-    /// `fresh` asks first which these are.
+    /// Sends the same requests to every server that holds keys; returns a list of outcomes for
+    /// each. `fresh` first queries which servers these are.
     pub async fn run_on_each(
         &self,
         requests: &[Request],

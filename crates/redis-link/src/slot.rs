@@ -5,7 +5,7 @@ pub fn slot(key: &[u8]) -> u16 {
     crc16(tag(key)) % 16384
 }
 
-/// What is between the first `{` and the next `}`, unless that is nothing.
+/// The text between the first `{` and the next `}`, unless it is empty.
 fn tag(key: &[u8]) -> &[u8] {
     let mut parts = key.splitn(2, |b| *b == b'{');
     let (_, Some(after)) = (parts.next(), parts.next()) else {
@@ -41,7 +41,7 @@ mod tests {
         assert_eq!(slot(b"foo{bar}{zap}"), slot(b"bar"));
         assert_eq!(slot(b"foo{{bar}}zap"), slot(b"{bar"));
         assert_eq!(slot(b"foo{}{bar}"), {
-            // An empty tag is none: the whole key counts.
+            // An empty tag does not count: the whole key is hashed.
             let whole = slot(b"foo{}{bar}");
             assert_ne!(whole, slot(b"bar"));
             whole

@@ -1,4 +1,4 @@
-//! A channel whose messages are counted.
+//! Counts the messages of a channel.
 
 use std::{
     io,
@@ -31,12 +31,12 @@ struct Subscriber {
     count: watch::Sender<u64>,
 }
 
-/// Where a channel is.
+/// The publisher of a channel.
 pub(crate) trait Publisher: Send + Sync {
     /// Opens a stream to it.
     fn dial(&self) -> BoxFuture<'_, io::Result<Dialled>>;
 
-    /// Returns once another server publishes.
+    /// Returns once another server is the publisher.
     fn moved<'a>(&'a self, from: Option<&'a Host>) -> BoxFuture<'a, ()>;
 }
 
@@ -78,7 +78,7 @@ impl Subscriber {
         }
     }
 
-    /// Returns without an error once another one publishes.
+    /// Counts messages; returns `Ok` once another server is the publisher.
     async fn listen(&self) -> Result<(), String> {
         let subscribe = async {
             let dialled = self.publisher.dial().await.map_err(|e| e.to_string())?;

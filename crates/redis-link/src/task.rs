@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 
-/// A task that ends with its owner.
+/// A task that is aborted when its owner is dropped.
 pub(crate) struct AbortOnDrop(JoinHandle<()>);
 
 impl AbortOnDrop {
@@ -14,7 +14,7 @@ impl AbortOnDrop {
 
     /// Returns once the task has ended.
     pub(crate) async fn ended(&mut self) {
-        // An error is that it was aborted or panicked: it has ended.
+        // An error means that it was aborted or panicked, so it has ended.
         let _ = (&mut self.0).await;
     }
 }
@@ -25,7 +25,7 @@ impl Drop for AbortOnDrop {
     }
 }
 
-/// Between half of a pause and all of it, so that many do not come back at once.
+/// A random pause of at least half of `wait`, so that many clients do not return at once.
 pub(crate) fn jittered(wait: Duration) -> Duration {
     let micros = u64::try_from(wait.as_micros()).unwrap_or(u64::MAX);
     Duration::from_micros(fastrand::u64(micros / 2..=micros))

@@ -1,4 +1,4 @@
-//! Where the store is, as users write it.
+//! The URL of the store.
 
 mod hosts;
 mod sentinel;
@@ -13,8 +13,8 @@ pub(crate) use sentinel::Sentinels;
 /// password.
 ///
 /// `redis://`, `rediss://`, `valkey://`, `valkeys://`, `unix://`: one server; `redis-sentinel://`,
-/// `rediss-sentinel://`: the one that Sentinel says is the primary; `redis-cluster://`,
-/// `rediss-cluster://`: the masters of a Cluster.
+/// `rediss-sentinel://`: the primary that Sentinel names; `redis-cluster://`, `rediss-cluster://`:
+/// the masters of a Cluster.
 #[derive(Clone, Debug)]
 pub struct Server {
     pub(crate) address: Address,
@@ -45,7 +45,7 @@ pub(crate) enum Address {
 /// A host and a port.
 pub(crate) type Host = (String, u16);
 
-/// What the URL of a server starts with, in words.
+/// The schemes of a server's URL, for messages.
 pub const SCHEMES: &str = "redis://, rediss://, valkey://, valkeys://, redis-sentinel://, \
      rediss-sentinel://, redis-cluster://, rediss-cluster:// or unix://";
 
@@ -83,7 +83,7 @@ impl FromStr for Server {
 
 impl Server {
     fn parse(url: &str, tls: bool) -> Result<Self, UrlError> {
-        // The client's messages are fixed texts, they quote nothing of the URL.
+        // The client library's messages are fixed texts that quote nothing of the URL.
         let malformed = |e: redis::RedisError| UrlError::Malformed(e.to_string());
         if url.contains('#') {
             return Err(UrlError::Malformed(
@@ -107,7 +107,7 @@ impl Server {
         };
         Ok(Self {
             address,
-            // Redis 7.0 has no CLIENT SETINFO, and an ACL that names it is refused whole.
+            // Redis 7.0 has no CLIENT SETINFO, and rejects a whole ACL that names it.
             login: login.clone().set_skip_set_lib_name(),
         })
     }

@@ -1,4 +1,4 @@
-//! Reads the values of replies; one of another shape is [`Error::Corrupt`].
+//! Reads the values of replies; an unexpected shape is [`Error::Corrupt`].
 
 use std::collections::BTreeMap;
 
@@ -6,12 +6,12 @@ use redis::Value;
 
 use crate::Error;
 
-/// The reply does not have the shape that was expected.
+/// The error for a reply of an unexpected shape.
 pub fn short() -> Error {
     Error::Corrupt("an answer of the wrong shape".to_owned())
 }
 
-/// A list; nothing is an empty one.
+/// A list; nil is an empty one.
 pub fn items(value: Value) -> Result<Vec<Value>, Error> {
     match value {
         Value::Array(items) | Value::Set(items) => Ok(items),
@@ -25,7 +25,7 @@ pub fn text(value: Value) -> Result<String, Error> {
     optional_text(value)?.ok_or_else(short)
 }
 
-/// A text, or nothing.
+/// A text, or nil.
 pub fn optional_text(value: Value) -> Result<Option<String>, Error> {
     match value {
         Value::Nil => Ok(None),
@@ -85,7 +85,7 @@ pub fn pairs(value: Value) -> Result<BTreeMap<String, String>, Error> {
     Ok(pairs)
 }
 
-/// Those pairs of a reply, as of [`pairs`], of which both are text.
+/// The pairs of a reply, as of [`pairs`], in which both are text.
 pub fn readable_pairs(value: Value) -> impl Iterator<Item = (String, String)> {
     let pairs: Vec<(Value, Value)> = match value {
         Value::Map(pairs) => pairs,
@@ -105,7 +105,7 @@ pub fn scan(value: Value) -> Result<(u64, Value), Error> {
     Ok((number(&text(next()?)?)?, next()?))
 }
 
-/// A value for people: texts joined by spaces; `None` if it is empty.
+/// A value for display: texts joined by spaces; `None` if it is empty.
 pub fn shown(value: Value) -> Option<String> {
     match value {
         Value::Nil => None,

@@ -12,7 +12,7 @@ use crate::{Error, Node, value};
 
 /// Slots of a Cluster.
 const SLOTS: usize = 16384;
-/// Nodes that are kept connections to: more than a Cluster is made for.
+/// The most nodes to connect to: more than a Cluster supports.
 const NODES_MAX: usize = 1024;
 /// The index of a slot without a node.
 const NO_NODE: u16 = u16::MAX;
@@ -23,7 +23,7 @@ pub(super) type Place = (String, u16);
 /// A range of slots, first and last, and the place of the master that has them.
 pub(super) type Range = (u16, u16, Place);
 
-/// The masters, and who has which slot.
+/// The masters, and the slots of each.
 #[derive(Clone, Default)]
 pub(super) struct Map {
     nodes: Vec<(Place, Arc<Node>)>,
@@ -55,7 +55,7 @@ impl Map {
         map
     }
 
-    /// The same map with one slot elsewhere; with a node more if need be.
+    /// The same map with one slot moved, and a new node if necessary.
     pub(super) fn with_moved(
         &self,
         slot: u16,
@@ -88,7 +88,7 @@ impl Map {
         known.then(|| u16::try_from(index).ok()).flatten()
     }
 
-    /// Who has a slot, and where that is.
+    /// The node that has a slot, and its place.
     pub(super) fn owner(&self, slot: u16) -> Option<&(Place, Arc<Node>)> {
         let index = self.owners.get(usize::from(slot))?;
         self.nodes.get(usize::from(*index))
@@ -103,7 +103,7 @@ impl Map {
         &self.nodes
     }
 
-    /// Differs, as good as surely, between maps that say different things.
+    /// Almost certainly differs between different maps.
     pub(super) fn fingerprint(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         for (place, _) in &self.nodes {

@@ -6,14 +6,15 @@ use crate::{Error, Outcome, Refusal};
 /// The request belongs to another node; the one that replied did nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Redirect {
-    /// The slot lives there.
+    /// The slot is at this node now.
     Moved { slot: u16, to: Place },
-    /// The slot is on its way there, and these keys have gone or never were here: this once.
+    /// The slot is migrating to this node, and these keys are no longer or never were here: ask
+    /// there once.
     Ask { to: Place },
 }
 
 impl Redirect {
-    /// `None` if the answer is one. `asked` is the host that gave it.
+    /// The redirect in an answer; `None` if it is no redirect. `asked` is the host that gave it.
     pub(super) fn of(answer: &Outcome, asked: &str) -> Option<Self> {
         let Err(Error::Refused(Refusal { code, message })) = answer else {
             return None;
@@ -32,7 +33,7 @@ impl Redirect {
     }
 }
 
-/// Whether an outcome gives reason to read the map of slots again.
+/// Whether an outcome is a reason to query the map of slots again.
 pub(super) fn calls_for_refresh(answer: &Outcome) -> bool {
     match answer {
         Err(Error::Refused(refusal)) => matches!(

@@ -1,8 +1,8 @@
 //! The map of a Cluster, kept up to date.
 //!
-//! A single task queries it, so that there is never more than one query under way, however many
-//! callers find their node gone; and it pauses between queries, however many redirects come in
-//! meanwhile. The last map stays in force while no node replies.
+//! A single task queries it, so that there is never more than one query in progress, however many
+//! callers lose their node. It pauses between queries, however many redirects arrive meanwhile. The
+//! last map stays in force while no node replies.
 
 mod keeper;
 mod majority;
@@ -13,7 +13,7 @@ use super::map::{Map, Place};
 use crate::{Error, Lane, Node, Settings, connection::Connection, dial::Dialer, task::AbortOnDrop};
 use keeper::Shared;
 
-/// The map, and the task that keeps it.
+/// The map, and the task that updates it.
 pub(super) struct Topology {
     shared: Arc<Shared>,
     keeper: OnceLock<AbortOnDrop>,
@@ -27,7 +27,7 @@ impl Topology {
         }
     }
 
-    /// Asks now, and connects [`Lane::Data`] to every node that there is or will be.
+    /// Queries now, and connects [`Lane::Data`] to every current and future node.
     pub(super) fn start_data(&self) {
         self.shared.eager.store(true, Ordering::Relaxed);
         self.start();
@@ -56,7 +56,7 @@ impl Topology {
         }
     }
 
-    /// A map that was asked for after this call began.
+    /// A map that was queried after this call began.
     pub(super) async fn fresh(&self) -> Result<Arc<Map>, Error> {
         self.start();
         let mut known = self.shared.known.subscribe();
@@ -71,8 +71,8 @@ impl Topology {
         }
     }
 
-    /// Whether there is a map, a connection to a node of it, and to each of the others one or a reason
-    /// why not.
+    /// Whether there is a map, at least one connection to its nodes, and no other node is still
+    /// connecting.
     pub(super) fn is_warm(&self) -> bool {
         let known = self.shared.known.borrow();
         let Some(map) = &known.map else { return false };
@@ -80,7 +80,7 @@ impl Topology {
         any && !links(map).any(Connection::is_connecting)
     }
 
-    /// Why there is no map, or what is the matter with a node of it.
+    /// Why there is no map, or the fault of one of its nodes.
     pub(super) fn fault(&self) -> Option<Error> {
         let known = self.shared.known.borrow();
         match (&known.map, &known.error) {
@@ -90,12 +90,12 @@ impl Topology {
         }
     }
 
-    /// The map may be wrong: it is asked for again.
+    /// Queries the map again, because it may be outdated.
     pub(super) fn refresh(&self) {
         self.shared.refresh.notify_one();
     }
 
-    /// The node that a slot moved to, as the one that had it redirects.
+    /// The node that a slot moved to, according to a redirect.
     pub(super) fn moved(&self, slot: u16, to: &Place) -> Option<Arc<Node>> {
         self.refresh();
         self.shared.change(to, |map, connect| {
@@ -104,7 +104,7 @@ impl Topology {
         })
     }
 
-    /// A node that may have no slots yet.
+    /// Adds a node, which may have no slots yet.
     pub(super) fn add_node(&self, place: &Place) -> Option<Arc<Node>> {
         self.shared.change(place, |map, connect| {
             map.node(place)

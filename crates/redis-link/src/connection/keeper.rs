@@ -18,11 +18,12 @@ use crate::{
 /// How often an idle connection is probed.
 const KEEPALIVE: Duration = Duration::from_secs(5);
 const BACKOFF_MIN: Duration = Duration::from_millis(20);
-/// With the time that a probe may take, what keeps the way back to a recovered server below a second.
+/// With the time that a probe may take, this keeps recovery of a server's connection below one
+/// second.
 const BACKOFF_MAX: Duration = Duration::from_millis(250);
-/// Commands that may wait inside the client, beyond those that callers hold.
+/// Commands that the client library may queue, in addition to those that callers hold.
 const BUFFER: usize = 64;
-/// Pause before a server that refuses to be written to is dialled again.
+/// Pause before redialling a server that refuses writes.
 const REDIAL: Duration = Duration::from_millis(500);
 
 /// Moves bytes for as long as the connection lives.
@@ -37,7 +38,7 @@ struct Connected {
 /// Why a connection is not used any more.
 enum End {
     Lost(Error),
-    /// Another one is better.
+    /// A new connection replaces it.
     Left,
 }
 
@@ -45,7 +46,7 @@ impl Shared {
     pub(super) async fn keep(&self) {
         let mut backoff = BACKOFF_MIN;
         let mut outage = OutageLog::default();
-        // Where the server was dialled last, if sentinels say so.
+        // Where the server was last dialled, if sentinels name it.
         let mut place = None;
         for number in 0.. {
             let dialled = Instant::now();
@@ -65,7 +66,7 @@ impl Shared {
                     "no connection to the store"
                 );
             }
-            // It may be lost because it is the primary no more.
+            // The server may have stopped being the primary.
             self.route.refresh();
             if dialled.elapsed() >= PROVEN + self.settings.connect_timeout {
                 backoff = BACKOFF_MIN;
@@ -140,7 +141,7 @@ impl Shared {
             Lane::Data => &self.settings.scripts,
             Lane::Control => &[],
         };
-        // A server that wants a password, or is loading, reports it only in a reply.
+        // A server that requires a password, or is loading, reports it only in a reply.
         let mut first = redis::Pipeline::with_capacity(2);
         first.cmd("PING");
         if !scripts.is_empty() {
@@ -152,7 +153,7 @@ impl Shared {
         let answers = connection.send_packed_commands(&first, 0, first.len());
         let mut answers = answers.await.map_err(|e| reply::login(&e))?.into_iter();
         reply::greeting(answers.next().unwrap_or(redis::Value::Nil))?;
-        // Where that may not be asked, the first call finds out.
+        // Without permission for this query, the first call loads the script.
         let found = answers.next().and_then(|found| value::integers(found).ok());
         let mut load = redis::Pipeline::new();
         for (script, found) in scripts.iter().zip(found.unwrap_or_default()) {
@@ -188,14 +189,14 @@ impl Shared {
         end
     }
 
-    /// Returns once the server has refused to be written to, and was dialled some time ago.
+    /// Returns once the server has refused a write and was dialled some time ago.
     async fn redial_due(&self) {
         let dialled = Instant::now();
         self.refused.notified().await;
         sleep_until(dialled + jittered(REDIAL)).await;
     }
 
-    /// What was sent over a connection keeps it for its answers.
+    /// Keeps the connection open for the answers to commands already sent.
     fn retire(&self, session: Session, mut driver: AbortOnDrop) {
         let limit = PROVEN + 2 * self.settings.connect_timeout;
         tokio::spawn(async move {
@@ -231,7 +232,7 @@ impl Shared {
             };
             match self.probe(session.clone(), refuses).await {
                 Ok(answer) if refuses => self.check_writable(&reply::of(answer)),
-                // Any answer will do: this asks whether the server lives.
+                // Any answer proves that the server is alive.
                 Ok(_) => {}
                 Err(why) => return why,
             }

@@ -1,5 +1,5 @@
-//! A server that is connected and refuses: it is a replica by now, out of memory, or the user lacks a
-//! permission.
+//! A connected server that refuses commands: it became a replica, is out of memory, or the user
+//! lacks a permission.
 
 use std::time::Duration;
 
@@ -8,15 +8,17 @@ use tokio::time::Instant;
 use super::{Session, Shared, Status, WhenLost};
 use crate::{Lane, Refusal, reply::Reply};
 
-/// How often a server that refused commands is probed for whether it still does.
+/// How often to probe a server that refused commands.
 pub(super) const RECHECK: Duration = Duration::from_millis(250);
-/// What may be permitted for one command and not for the next is reported for this long.
+/// A refusal is reported for this long after the last one, since a permission may cover one command
+/// and not the next.
 const QUIET: Duration = Duration::from_secs(1);
-/// A script that declares itself is refused before it runs where writes are: by a replica, a server
-/// out of memory or of replicas, one whose disk is full. It has no key, so any node of a Cluster takes it.
+/// A script with a shebang line is refused before it runs if writes are: by a replica, a server out
+/// of memory, without its replicas or with a full disk. It has no key, so any node of a Cluster
+/// accepts it.
 pub(super) const TAKES_WRITES: &str = "#!lua\nreturn 1";
 
-/// A server that replies and refuses.
+/// A server that replies with refusals.
 pub(super) struct Refusing {
     pub(super) refusal: Refusal,
     since: Instant,
@@ -30,13 +32,13 @@ impl Shared {
             return;
         };
         // A primary that became a replica, or lost its replicas, stays connected and refuses every
-        // write: there may be another one by now. A node of a Cluster keeps its connection; its
-        // callers refresh the map of slots.
+        // write: there may be a new primary. A node of a Cluster keeps its connection; its callers
+        // refresh the map of slots.
         if refusal.may_be_a_demotion() && !self.route.refresh() && self.when_lost == WhenLost::Wait
         {
             self.refused.notify_one();
         }
-        // A refusal by a primary that was left does not concern its successor.
+        // A refusal by a previous primary does not concern its successor.
         let current = match &*self.status.borrow() {
             Status::Up(now) | Status::Suspect(now, _) => now.number == session.number,
             Status::Connecting | Status::Down(_) => false,
@@ -66,10 +68,10 @@ impl Shared {
         });
     }
 
-    /// Whether the server still refuses, by the reply to a probe for writes.
+    /// Updates the refusal by the reply to a probe for writes.
     pub(super) fn check_writable(&self, answer: &Reply) {
         match answer {
-            // A user who may not ask learns nothing by it.
+            // A user without permission for the probe gets no information from it.
             Err(refusal) if refusal.code != "NOPERM" => return self.refuses(refusal),
             Ok(_) | Err(_) => {}
         }

@@ -1,4 +1,4 @@
-//! One question to one sentinel.
+//! Queries to one sentinel.
 
 use redis::{AsyncConnectionConfig, Pipeline, Value, aio::MultiplexedConnection};
 
@@ -27,10 +27,10 @@ impl Connection {
         })
     }
 
-    /// Where the primary is, and of which epoch that is.
+    /// The address of the primary, and its configuration epoch.
     pub(super) async fn ask(&mut self, service: &str) -> Result<Claim, String> {
-        // The epoch first: a failover between the two makes the address newer than the epoch, which
-        // the next question mends, and never an old address newer than it is.
+        // The epoch first: if a failover happens between the two, the address is newer than the
+        // epoch, which the next query corrects. An old address never gets a newer epoch.
         let mut both = Pipeline::with_capacity(2);
         for question in ["MASTER", "GET-MASTER-ADDR-BY-NAME"] {
             both.cmd("SENTINEL").arg(question).arg(service);
@@ -45,7 +45,7 @@ impl Connection {
         }
         Ok(Claim {
             primary: address(place).map_err(|e| e.to_string())?,
-            // It may be asked for less than its user may ask the address for.
+            // The user may lack permission for the epoch and still be allowed to query the address.
             epoch: about.and_then(Result::ok).and_then(epoch).unwrap_or(0),
         })
     }

@@ -1,16 +1,16 @@
 //! Which primary to follow where sentinels disagree.
 //!
-//! A sentinel that was cut off from the others, or hung, goes on naming its old primary. The
-//! configuration epoch decides: only a sentinel that wins a vote of most sentinels gets a higher one. But a sentinel
-//! may also be wrong about its epoch (another deployment's, a mistake in its file), so that an epoch
+//! A sentinel that was partitioned or hung keeps naming its old primary. The configuration epoch
+//! decides: only a sentinel that wins a vote of most sentinels gets a higher one. But a sentinel
+//! may also have a wrong epoch (of another deployment, or by a mistake in its file), so an epoch
 //! alone decides nothing:
 //!
-//! - of the primaries that are named, the one that most answering sentinels name is meant, and it has
-//!   to be half of them at least; of two with as many, the one with the higher epoch;
-//! - it is followed if its epoch is higher than that of the primary followed so far;
-//! - if not, it is followed only if most of *all* sentinels name it: an operator has had them forget
-//!   the past (`SENTINEL REMOVE`, `SENTINEL MONITOR`). So a sentinel that is behind leads nobody back
-//!   when it is the only one that is reached.
+//! - the candidate is the primary that most answering sentinels name, and at least half of them
+//!   must name it; on a tie, the one with the higher epoch;
+//! - it is followed if its epoch is higher than that of the current primary;
+//! - otherwise it is followed only if most of *all* sentinels name it: an operator has reset them
+//!   (`SENTINEL REMOVE`, `SENTINEL MONITOR`). So a stale sentinel cannot revert a failover when it
+//!   is the only one reachable.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ use crate::url::Host;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Claim {
     pub(super) primary: Host,
-    /// Of the configuration; 0 where the sentinel does not permit to ask.
+    /// The configuration epoch; 0 if the sentinel does not permit the query.
     pub(super) epoch: u64,
 }
 
@@ -28,13 +28,13 @@ pub(super) struct Claim {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Choice {
     pub(super) claim: Claim,
-    /// Sentinels that name it.
+    /// How many sentinels name it.
     pub(super) votes: usize,
-    /// Whether that is most of all.
+    /// Whether these are most of all sentinels.
     pub(super) majority: bool,
 }
 
-/// Which primary to follow by the answers of those of `sentinels` that answer; `None`: stay.
+/// Which primary to follow, by the answers received from `sentinels` sentinels; `None`: no change.
 pub(super) fn decide(
     answers: &[&Claim],
     sentinels: usize,
@@ -79,7 +79,7 @@ mod tests {
         }
     }
 
-    /// What is followed after these answers of three sentinels.
+    /// The primary followed after these answers of three sentinels.
     fn after(answers: &[(&str, u64)], followed: Option<(&str, u64)>) -> Option<(String, u64)> {
         let answers: Vec<Claim> = answers.iter().copied().map(claim).collect();
         let answers: Vec<&Claim> = answers.iter().collect();
@@ -133,7 +133,7 @@ mod tests {
         let old = ("old", 4);
         follows(&[("liar", 999), ("old", 4), ("old", 4)], old, old);
         follows(&[("old", 999), ("new", 5), ("new", 5)], old, ("new", 5));
-        // It was alone for a while.
+        // It was the only one reachable for a while.
         follows(&[("liar", 999)], old, ("liar", 999));
         follows(&[("liar", 999), ("old", 4), ("old", 4)], ("liar", 999), old);
     }
@@ -145,7 +145,7 @@ mod tests {
             ("old", 7),
             ("other", 0),
         );
-        // Without a right to ask for epochs there are only votes.
+        // Without permission to query epochs, only votes count.
         follows(&[("new", 0), ("old", 0)], ("old", 0), ("old", 0));
         follows(
             &[("new", 0), ("new", 0), ("old", 0)],

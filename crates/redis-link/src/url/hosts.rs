@@ -4,10 +4,10 @@ use redis::RedisConnectionInfo;
 
 use super::{Address, Host, Server, UrlError};
 
-/// Where a node of a Cluster listens unless the URL says otherwise.
+/// The port of a Cluster's node if the URL names none.
 const CLUSTER_PORT: u16 = 6379;
 
-/// Hosts, and how to log in to them.
+/// Hosts and their login.
 pub(super) struct Authority<'a> {
     /// Still percent-encoded.
     pub(super) userinfo: Option<&'a str>,

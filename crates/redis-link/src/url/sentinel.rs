@@ -15,7 +15,7 @@ const PORT: u16 = 26379;
 pub(crate) struct Sentinels {
     /// Host and port of each, at least one.
     pub(crate) hosts: Vec<Host>,
-    /// What the sentinels call the primary.
+    /// The sentinels' name for the primary.
     pub(crate) service: String,
     /// How to log in to a sentinel; the URL's user and password are for the primary.
     pub(crate) login: RedisConnectionInfo,

@@ -1,4 +1,4 @@
-//! The task that asks nodes for the map, and what it shares with those that use the map.
+//! The task that queries nodes for the map, and its shared state.
 
 use std::{
     sync::{
@@ -23,16 +23,16 @@ use crate::{
     task::jittered,
 };
 
-/// Pause between two queries: what a failover may be noticed late by.
+/// Pause between two queries: how much later a failover may be detected.
 const PACE: Duration = Duration::from_millis(100);
 /// Pause after a query without a reply, and what it grows to.
 const BACKOFF_MIN: Duration = Duration::from_millis(20);
 const BACKOFF_MAX: Duration = Duration::from_millis(250);
-/// Nodes that are asked at once.
+/// Nodes queried at once.
 const AT_ONCE: usize = 3;
 
 pub(super) struct Shared {
-    /// To the nodes that the URL names.
+    /// Dials the nodes that the URL names.
     seeds: Dialer,
     settings: Settings,
     pub(super) known: watch::Sender<Known>,
@@ -63,7 +63,7 @@ impl Shared {
         }
     }
 
-    /// Changes the map unless that is not needed, and gives the node at a place of it.
+    /// Changes the map if necessary, and returns the node at `place`.
     pub(super) fn change(
         &self,
         place: &Place,
@@ -105,7 +105,7 @@ impl Shared {
         }
     }
 
-    /// Puts what was found in force.
+    /// Applies the result of a query.
     fn end(&self, found: Result<Vec<Range>, Error>) {
         self.known.send_modify(|known| {
             known.ended = known.begun;
@@ -130,7 +130,7 @@ impl Shared {
         });
     }
 
-    /// Asks known masters first, then those that the URL names, a few at once.
+    /// Queries known masters first, then the nodes that the URL names, a few at once.
     async fn ask(&self) -> Result<Vec<Range>, Error> {
         let known = self.known.borrow().map.clone();
         let mut masters: Vec<(Place, Arc<Node>)> =

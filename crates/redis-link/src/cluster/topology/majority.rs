@@ -1,4 +1,4 @@
-//! Which of the maps that nodes answer counts, where they differ.
+//! Chooses between different maps returned by nodes.
 
 use std::time::Duration;
 
@@ -8,11 +8,12 @@ use tokio::time::{Instant, timeout_at};
 use super::closed;
 use crate::{Error, cluster::map::Range};
 
-/// What the others are waited for once one has answered: one that hangs costs no more.
+/// How long to wait for the other nodes after the first answer, so that a hanging one costs no
+/// more.
 const OTHERS: Duration = Duration::from_millis(50);
 
-/// The map that most of the nodes agree on, and of those as many the first to come. A master that was
-/// deposed behind a partition is one of them, and may be the nearest.
+/// The map that most nodes agree on; on a tie, the first to arrive. A deposed master behind a
+/// partition may be among the nodes, and may be the nearest.
 pub(super) async fn majority(
     mut asked: FuturesUnordered<impl Future<Output = Result<Vec<Range>, Error>>>,
 ) -> Result<Vec<Range>, Error> {
@@ -36,7 +37,7 @@ pub(super) async fn majority(
             None => break,
         }
     }
-    // Of equals the last is the greatest.
+    // `max_by_key` returns the last of equals, hence the reversed order.
     let most = maps.into_iter().rev().max_by_key(|(_, votes)| *votes);
     most.map(|(map, _)| map).ok_or(last)
 }
