@@ -1,5 +1,5 @@
-//! What strangers and operators send is read in time that grows with its length, and no faster:
-//! four times as much takes about four times as long, not sixteen.
+//! Input from clients and operators is read in linear time: four times as much takes about four
+//! times as long, not sixteen.
 
 use std::{fmt::Write, hint::black_box};
 
@@ -10,16 +10,16 @@ use protocol::{
 };
 use rustix::time::{ClockId, clock_gettime};
 
-/// Makes an input of so many items.
+/// Makes an input of this many items.
 type Make = fn(usize) -> String;
 
-/// CPU time of this thread, in nanoseconds: what others do on the machine is not in it.
+/// CPU time of this thread in nanoseconds, so that other processes do not count.
 fn cpu_ns() -> i64 {
     let now = clock_gettime(ClockId::ThreadCPUTime);
     now.tv_sec * 1_000_000_000 + now.tv_nsec
 }
 
-/// The least of several times.
+/// The shortest of several runs.
 fn least(work: &mut dyn FnMut()) -> i64 {
     let once = || {
         let started = cpu_ns();
@@ -37,7 +37,7 @@ fn grows_evenly<I>(what: &str, items: usize, make: impl Fn(usize) -> I, read: im
     assert!(large < small * 10, "{what}: {small} ns, then {large} ns");
 }
 
-/// So many items, separated by commas.
+/// This many items, separated by commas.
 fn list(count: usize, item: impl Fn(usize) -> String) -> String {
     (0..count).map(item).collect::<Vec<_>>().join(",")
 }
@@ -148,7 +148,7 @@ fn what_proxies_send() {
     );
 }
 
-/// So many limits, each with these fields.
+/// This many limits, each with these fields.
 fn limits(count: usize, fields: impl Fn(usize) -> String) -> String {
     let mut text = "domain: d\nlimits:\n".to_owned();
     for n in 0..count {

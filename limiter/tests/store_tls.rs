@@ -24,7 +24,8 @@ fn authority(dir: &Path, name: &str) -> Result<CertifiedIssuer<'static, KeyPair>
     Ok(authority)
 }
 
-/// A Redis whose certificate is for `localhost`, and which wants one of its clients, or does not.
+/// A Redis whose certificate is for `localhost`; `clients` says whether it requires a client
+/// certificate.
 async fn redis(
     dir: &Path,
     authority: &CertifiedIssuer<'_, KeyPair>,
@@ -63,7 +64,7 @@ async fn redis(
     Ok((process, port))
 }
 
-/// Waits until a limiter that trusts `roots` says these words of its store.
+/// Waits until a limiter that trusts `roots` reports these words about its store.
 async fn limiter_says(dir: &Path, roots: &str, store: &[&str], words: &str) -> Result<()> {
     let (data, admin) = (free_port()?, free_port()?);
     let mut command = Command::new(env!("CARGO_BIN_EXE_limiter"));
@@ -105,7 +106,7 @@ async fn a_store_that_wants_a_certificate_gets_one() -> Result<()> {
     let (_redis, port) = redis(dir.path(), &ours, "yes").await?;
     let key = KeyPair::generate()?;
     let mut client = CertificateParams::default();
-    // OpenSSL takes a certificate with the authority's name for a self-signed one.
+    // OpenSSL considers a certificate with the authority's name self-signed.
     client.distinguished_name = DistinguishedName::new();
     client
         .distinguished_name

@@ -93,7 +93,7 @@ fn export(mut stream: TcpStream) -> Result<(String, Vec<u8>)> {
     Ok((path, body))
 }
 
-/// The path and the body of what a collector is sent.
+/// The paths and bodies that a collector receives.
 type Exports = mpsc::Receiver<(String, Vec<u8>)>;
 
 /// A collector: its URL, and what it is sent.
@@ -190,7 +190,7 @@ async fn protobuf_is_what_is_sent_where_nothing_is_said() -> Result<()> {
 
 #[tokio::test]
 async fn a_collector_that_hangs_or_is_away_is_nothing_to_checks() -> Result<()> {
-    // Connections are taken by the kernel, and nobody reads them.
+    // The kernel accepts the connections, and nobody reads from them.
     let hangs = TcpListener::bind("127.0.0.1:0")?;
     let away = free_port()?;
     for port in [hangs.local_addr()?.port(), away] {

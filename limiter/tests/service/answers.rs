@@ -1,4 +1,4 @@
-//! What a request is answered, right or wrong.
+//! Answers to valid and invalid requests.
 
 use anyhow::Result;
 use proptest::{
@@ -109,7 +109,7 @@ async fn paths_methods_encodings_and_parameters_that_are_not_there_are_said() ->
     Ok(())
 }
 
-/// Bytes of no form, bytes that nearly have one, and damaged requests.
+/// Random bytes, almost valid requests, and damaged ones.
 fn garbage() -> impl Strategy<Value = Vec<u8>> {
     let compact = compact("p", &["alice", "bob"]);
     let json = br#"{"domain":"shop","checks":[{"descriptor":{"user":"alice"},"cost":1}]}"#.to_vec();

@@ -1,4 +1,4 @@
-//! What is too much is refused in words, and costs nobody else an answer.
+//! Requests over a bound are refused with a message, and do not affect the answers of others.
 
 use std::{future::poll_fn, sync::Arc, time::Duration};
 
@@ -21,7 +21,7 @@ fn ask(service: &Arc<Service>) -> JoinHandle<Result<bool>> {
     tokio::spawn(async move { service.allows("busy").await })
 }
 
-/// Asks so often, each check in a call of its own that the store holds.
+/// Sends this many checks, each in a store call of its own that the store holds back.
 async fn hold(
     service: &Arc<Service>,
     store: &Scripted,
@@ -35,7 +35,7 @@ async fn hold(
     Ok(held)
 }
 
-/// Waits until so many requests are worked on.
+/// Waits until this many requests are in flight.
 async fn inflight(service: &Service, requests: u64) -> Result<()> {
     until("so many are worked on", PATIENCE, async || {
         let now = service.metric("rl_inflight_requests").await.ok()?;
@@ -181,7 +181,7 @@ async fn a_connection_that_asks_nothing_is_closed() -> Result<()> {
     Ok(())
 }
 
-/// Whoever announces much and sends nothing takes no room, and few may be slow.
+/// Announced bodies that are not sent take no memory, and only few may be slow.
 #[tokio::test]
 async fn announced_bodies_cost_nobody_else_an_answer() -> Result<()> {
     let service = Service::with(PER_USER).await?;
@@ -202,7 +202,7 @@ async fn announced_bodies_cost_nobody_else_an_answer() -> Result<()> {
     Ok(())
 }
 
-/// What a connection really sends counts until it is answered, and is bounded for each.
+/// Bytes that a connection has sent count until the answer, and are bounded per connection.
 #[tokio::test]
 async fn what_one_connection_sends_is_bounded() -> Result<()> {
     const SHARE: u64 = 8 << 20;
@@ -214,7 +214,7 @@ async fn what_one_connection_sends_is_bounded() -> Result<()> {
     let stream = TcpStream::connect(service.data).await?;
     let (mut client, connection) = h2::client::handshake(stream).await?;
     tokio::spawn(connection);
-    // Four bodies of 2.75 MiB that never end.
+    // Four incomplete bodies of 2.75 MiB.
     let mut bodies = Vec::new();
     for _ in 0..4 {
         let request = Request::post("http://localhost/v1/check").body(())?;
@@ -234,7 +234,7 @@ async fn what_one_connection_sends_is_bounded() -> Result<()> {
     Ok(())
 }
 
-/// Sends as much of a body, unless it is not wanted any more.
+/// Sends this many bytes of a body, or stops when the limiter refuses more.
 async fn send(body: &mut h2::SendStream<Bytes>, mut bytes: usize) {
     while bytes > 0 {
         body.reserve_capacity(bytes);

@@ -30,7 +30,7 @@ struct Proxy {
     calls: SendStream<Bytes>,
     answers: RecvStream,
     unread: BytesMut,
-    /// Whether the limiter may send more in place of what was read.
+    /// Whether the client releases the window for what it has read.
     reads_on: bool,
 }
 
@@ -106,7 +106,7 @@ impl Proxy {
         opened.ok().context("the stream is refused")
     }
 
-    /// Sends bytes as HTTP/2's flow control lets them.
+    /// Sends bytes within HTTP/2's flow control.
     async fn send(&mut self, bytes: impl Into<Bytes>) -> Result<()> {
         let mut bytes = bytes.into();
         while !bytes.is_empty() {
@@ -177,7 +177,7 @@ fn status(trailers: &HeaderMap) -> Result<u32> {
     Ok(trailers["grpc-status"].to_str()?.parse()?)
 }
 
-/// What is open and held becomes nothing.
+/// Waits until no stream is open and nothing is held.
 async fn is_left(service: &Service) -> Result<()> {
     until("nothing is held", PATIENCE, async || {
         for name in ["rl_check_streams", "rl_inflight_requests", "rl_body_bytes"] {
@@ -279,7 +279,7 @@ async fn a_call_that_is_too_large_is_refused_and_the_stream_goes_on() -> Result<
     let answer = proxy.next().await?.unwrap();
     assert_eq!((answer.id, answer.status), (9, 413));
     assert_eq!(proxy.decisions(10).await?, [true]);
-    // One that is announced to be without end.
+    // A call with an excessive announced length.
     proxy
         .send(vec![0, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 1])
         .await?;
@@ -303,7 +303,7 @@ async fn what_is_no_call_ends_the_stream() -> Result<()> {
         let mut proxy = Proxy::of(&service).await?;
         proxy.call(5, &["a"]).await?;
         proxy.send(bytes).await?;
-        // What was sent before is answered.
+        // Earlier calls are answered.
         proxy.decisions(5).await?;
         assert_eq!(proxy.next().await?, Err(wanted));
     }
@@ -342,7 +342,7 @@ async fn of_a_stream_sixteen_calls_are_worked_on_and_the_others_wait() -> Result
         (held == 16).then_some(())
     })
     .await?;
-    // Nobody else waits for them.
+    // Let the held calls finish.
     store.let_through(100);
     drop(proxy);
     is_left(&service).await
@@ -360,7 +360,7 @@ async fn a_client_that_reads_no_answers_is_read_no_further_and_then_cut() -> Res
         .flat_map(|id| framed(&call(id, &["a"; 100])))
         .collect();
     let mut sent = 0;
-    // It never releases the window of what it was sent.
+    // The client never releases the window.
     while timeout(PATIENCE, proxy.send(calls.clone())).await?.is_ok() {
         sent += calls.len();
         assert!(sent < 100 << 20, "it takes calls without end");
@@ -369,7 +369,7 @@ async fn a_client_that_reads_no_answers_is_read_no_further_and_then_cut() -> Res
     is_left(&service).await
 }
 
-/// A proxy whose window ends where an answer does.
+/// A proxy whose window is exactly used up by the first answer.
 #[tokio::test]
 async fn calls_whose_answers_a_client_takes_none_of_do_not_stay() -> Result<()> {
     let settings = Settings {
@@ -492,7 +492,7 @@ async fn a_limiter_that_ends_answers_what_it_was_sent() -> Result<()> {
     let connection = proxy.connection.clone();
     let ended = service.end();
     let (mut sent, mut answered, mut announced) = (1, 1, false);
-    // It sends until it is told not to, and then closes its side.
+    // The proxy sends until the end is announced, and then closes its side.
     let status = loop {
         if !announced {
             sent += 1;
@@ -502,7 +502,7 @@ async fn a_limiter_that_ends_answers_what_it_was_sent() -> Result<()> {
             Ok(answer) if answer == about(&StreamAnswer::ENDING) => {
                 announced = true;
                 sent += 1;
-                // It crosses the announcement.
+                // This call crosses the announcement.
                 proxy.call(sent, &["a"]).await?;
                 proxy.calls.send_data(Bytes::new(), true)?;
             }
@@ -532,7 +532,7 @@ async fn a_proxy_that_does_not_close_its_side_is_not_waited_for() -> Result<()> 
     let service = Service::with_settings(PER_USER, settings).await?;
     let mut proxy = Proxy::of(&service).await?;
     assert_eq!(proxy.next().await?, Ok(about(&StreamAnswer::ENDING)));
-    // What it still sends is answered.
+    // Later calls are answered.
     proxy.call(2, &["a"]).await?;
     assert_eq!(proxy.decisions(2).await?, [true]);
     assert_eq!(proxy.next().await?, Err(UNAVAILABLE));

@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use crate::support::{PATIENCE, Service, publish, quick};
 
-/// Two limits whose buckets are in slots of their own.
+/// Two limits whose buckets are in different slots.
 const LIMITS: &str = "  - {name: per-user, per: [user], rate: 10/1d}
   - {name: per-path, per: [path], rate: 2/1d}
 ";
@@ -57,7 +57,7 @@ async fn checks_over_several_nodes_are_all_or_nothing() -> Result<()> {
             };
             assert_eq!(answer["denied_by"], denied_by, "{answer}");
         }
-        // What the denied ones took of the user was given back.
+        // What denied checks took from the user's limit was refunded.
         assert_eq!(left(&service, "per-user", json!({"user": first})).await?, 8);
         assert_eq!(left(&service, "per-path", json!({"path": "p"})).await?, 0);
         // A batch goes to all nodes.

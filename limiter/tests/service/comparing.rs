@@ -1,4 +1,4 @@
-//! `--compare-with`: a second opinion that changes nothing.
+//! `--compare-with`: a comparison that changes no answer.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ async fn status(service: &Service, domain: &str, value: &str) -> Result<u16> {
     Ok(service.post("/json", body).send().await?.status.as_u16())
 }
 
-/// Waits until so many calls had this outcome.
+/// Waits until this many calls had this outcome.
 async fn compared(service: &Service, domain: &str, outcome: &str, count: u64) -> Result<()> {
     let name = format!("rl_compared_total{{domain=\"{domain}\",outcome=\"{outcome}\"}}");
     until(&format!("{name} {count}"), PATIENCE, async || {
@@ -61,7 +61,7 @@ async fn what_the_other_service_decides_otherwise_is_counted() -> Result<()> {
     }
     compared(&service, "shop", "same", 3).await?;
     compared(&service, "shop", "only_here", 1).await?;
-    // Domains that are not here are counted together.
+    // Unknown domains are counted together.
     assert_eq!(status(&service, "other", "x").await?, 200);
     compared(&service, "", "same", 1).await?;
     other.end().await??;
@@ -83,7 +83,7 @@ async fn a_service_that_is_silent_delays_no_answer() -> Result<()> {
         }
     });
     let service = comparing(1_000_000, format!("http://{address}")).await?;
-    // More than may wait and be under way.
+    // More than the queue and the calls in progress may hold.
     let calls = async {
         for _ in 0..1200 {
             assert_eq!(status(&service, "shop", "x").await?, 200);

@@ -36,7 +36,7 @@ async fn what_was_not_used_is_given_back_once() -> Result<()> {
         let settled = post(&service, "/v1/settle", settle.clone()).await?;
         assert_eq!(settled["remaining"], 970, "{settled}");
     }
-    // More than was reserved is charged whatever is left, up to `max`.
+    // A cost above the reservation is charged whatever is left, up to `max`.
     let second = reserve(&service, json!({"tokens": 80})).await?;
     assert_eq!(second["remaining"], 890, "{second}");
     let settle = json!({"token": token(&second)?, "costs": {"tokens": 9000}});
@@ -47,10 +47,10 @@ async fn what_was_not_used_is_given_back_once() -> Result<()> {
         (&denied["allowed"], &denied["token"]),
         (&json!(false), &Value::Null)
     );
-    // It owes 4030 beyond 1000 (30 + 5000), which drain in days.
+    // The bucket owes 4030 beyond 1000 (30 + 5000), which drain in days.
     let days = denied["retry_after_ms"].as_f64().context("a time")? / 86_400_000.0;
     assert!((4.0..4.3).contains(&days), "{denied}");
-    // The repeat is a settlement, and gave nothing back. 9000 count as `max`.
+    // The repeat is a settlement, and refunded nothing. 9000 count as `max`.
     for (what, count) in [
         ("reserved_units", 180),
         ("settlements", 3),

@@ -1,4 +1,4 @@
-//! What is decided, however many ask at once.
+//! Decisions stay exact, however many clients check at once.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! How edits come into force, and how what is wrong stays out.
+//! How edits come into force, and how invalid ones are kept out.
 
 use std::{fs, path::Path, sync::Arc};
 
@@ -131,7 +131,7 @@ async fn a_stale_check_is_asked_again_under_the_new_policy() -> Result<()> {
     let before = store.calls().len();
     store.fail([CheckError::Stale]);
     assert!(service.allows("a").await?);
-    // The policy was confirmed with the store and is the same: the second call is forced.
+    // A poll of the store confirmed the policy unchanged, so the second call is forced.
     assert_eq!(store.calls()[before..], [(1, false), (1, true)]);
     assert_eq!(service.metric("rl_stale_total").await?, 1);
     Ok(())
@@ -212,8 +212,8 @@ async fn a_limits_file_fills_a_domain_once() -> Result<()> {
     Ok(())
 }
 
-/// An empty store whose first edits fail: neither probe sends anybody here, and a domain of the files is
-/// not said to be unknown, which would take its limits away from proxies.
+/// An empty store whose first edits fail: no health check sends clients here, and a domain of the
+/// files is not reported as unknown, which would make proxies drop its limits.
 #[tokio::test]
 async fn it_is_ready_only_once_the_store_is_filled_from_the_limits_files() -> Result<()> {
     let folder = tempfile::tempdir()?;

@@ -1,4 +1,4 @@
-//! How many proxies share a limit, and who may ask.
+//! How many proxies share a limit, and which requests are authorized.
 
 use std::fs;
 

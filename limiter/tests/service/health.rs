@@ -27,10 +27,10 @@ const INVALID_ARGUMENT: &str = "3";
 const RESOURCE_EXHAUSTED: &str = "8";
 const UNAVAILABLE: &str = "14";
 
-/// What a connection of one program may watch at once.
+/// The most watches of one connection.
 const WATCHES_OF_ONE: usize = 8;
 
-/// A body of gRPC about a service.
+/// A gRPC body that names a service.
 fn about(service: &[u8]) -> Vec<u8> {
     let length = u8::try_from(service.len()).unwrap();
     [&[0, 0, 0, 0, length + 2, 10, length], service].concat()
@@ -89,7 +89,7 @@ async fn a_health_check_that_is_announced_and_never_sent_is_answered() -> Result
     let mut answer = String::new();
     timeout(PATIENCE, stream.read_to_string(&mut answer)).await??;
     assert!(answer.contains("grpc-status: 3\r\n"), "{answer}");
-    // A body that is on its way has its second.
+    // A body that is still arriving has one second.
     assert!(started.elapsed() >= Duration::from_millis(900));
     Ok(())
 }
@@ -103,7 +103,7 @@ async fn a_watch_of_an_unknown_service_stays() -> Result<()> {
     let mut known = call(&mut sender, WATCH, about(b"")).await?;
     assert_eq!(next(&mut known).await?.unwrap().as_ref(), [8, 1]);
     let ended = service.end();
-    // It says that this limiter ends, then ends itself.
+    // It first reports that this limiter ends, then ends.
     let last = match next(&mut known).await? {
         Ok(state) => {
             assert_eq!(state.as_ref(), [8, 2]);

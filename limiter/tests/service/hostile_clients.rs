@@ -1,4 +1,5 @@
-//! Clients without a token, or without manners: they cost little, and nobody else an answer.
+//! Clients without a token or with bad behaviour: they cost little, and do not affect the answers
+//! of others.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -16,7 +17,7 @@ use tokio::{
 
 use crate::support::{PATIENCE, PER_USER, Service, quick};
 
-/// Soon enough for a test: answers that are not read end their connection after twice this.
+/// Short for a test: unread answers end their connection after twice this.
 const IDLE: Duration = Duration::from_millis(500);
 
 fn impatient() -> Settings {
@@ -26,7 +27,7 @@ fn impatient() -> Settings {
     }
 }
 
-/// A service that wants a token.
+/// A service that requires a token.
 async fn with_token(settings: Settings) -> Result<(Service, NamedTempFile)> {
     let file = NamedTempFile::new()?;
     std::fs::write(file.path(), "0123456789abcdef\n")?;
@@ -37,7 +38,7 @@ async fn with_token(settings: Settings) -> Result<(Service, NamedTempFile)> {
     Ok((Service::with_settings(PER_USER, settings).await?, file))
 }
 
-/// Over a connection of its own.
+/// Sends a check over a new connection.
 async fn asks_with_token(service: &Service) -> Result<u16> {
     let body = r#"{"domain":"shop","descriptor":{"user":"a"}}"#;
     let url = format!("http://{}/v1/check", service.data);
@@ -46,7 +47,7 @@ async fn asks_with_token(service: &Service) -> Result<u16> {
     Ok(request.send().await?.status.as_u16())
 }
 
-/// Waits until so many connections were ended for this reason.
+/// Waits until this many connections were cut for this reason.
 async fn cut(service: &Service, reason: &str, connections: u64) -> Result<()> {
     let name = format!("rl_connections_cut_total{{reason=\"{reason}\"}}");
     until(&name, PATIENCE, async || {
@@ -55,7 +56,8 @@ async fn cut(service: &Service, reason: &str, connections: u64) -> Result<()> {
     .await
 }
 
-/// Sends a request over and over and reads no answer, until the connection ends; the bytes sent.
+/// Sends a request repeatedly without reading answers, until the connection ends; returns the bytes
+/// sent.
 async fn send_without_reading(address: SocketAddr, request: &str) -> Result<usize> {
     const MOST: usize = 64 << 20;
     let mut stream = TcpStream::connect(address).await?;
@@ -67,7 +69,7 @@ async fn send_without_reading(address: SocketAddr, request: &str) -> Result<usiz
     Ok(sent)
 }
 
-/// What the sockets of both sides hold at the most.
+/// The most that the sockets of both sides can hold.
 const SOCKETS: usize = 16 << 20;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -75,7 +77,7 @@ async fn whoever_reads_no_answers_is_not_read_any_more_and_cut_off() -> Result<(
     let service = Service::with_settings(PER_USER, impatient()).await?;
     let requests = [
         "GET /nothing HTTP/1.1\r\nhost: x\r\n\r\n",
-        // An answer without a body, before the request's own has come.
+        // An answer without a body, before the body of the request has arrived.
         "HEAD /v1/policy?domain=none HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\n\r\nx",
     ];
     for request in requests {
@@ -111,7 +113,7 @@ async fn what_is_no_request_is_told_so_on_both_ports() -> Result<()> {
     Ok(())
 }
 
-/// An HTTP/2 client whose streams may receive nothing.
+/// An HTTP/2 client whose streams have an empty window.
 async fn without_window(address: SocketAddr) -> Result<h2::client::SendRequest<Bytes>> {
     http2(address, h2::client::Builder::new().initial_window_size(0)).await
 }
@@ -150,7 +152,7 @@ async fn streams_without_a_window_are_few_and_end() -> Result<()> {
     Ok(())
 }
 
-/// Envoy sends what waited for a connection before it reads how many streams it may have.
+/// Envoy sends all requests that waited for a connection before it reads the stream limit.
 #[tokio::test]
 async fn a_clients_first_flight_is_answered_whole() -> Result<()> {
     let service = Service::with(PER_USER).await?;
@@ -168,7 +170,8 @@ async fn a_clients_first_flight_is_answered_whole() -> Result<()> {
     Ok(())
 }
 
-/// Neither a stranger nor, while many answers are unsent, a client holds many streams.
+/// Neither a client without a token nor, while many answers are unsent, an authorized client holds
+/// many streams.
 #[tokio::test]
 async fn who_shows_no_token_has_few_streams() -> Result<()> {
     let (service, _file) = with_token(quick()).await?;
@@ -217,7 +220,7 @@ async fn silent_connections_make_room() -> Result<()> {
     };
     let (service, _file) = with_token(four).await?;
     let mut silent = Vec::new();
-    // More than the admin port has, and than the data port has.
+    // More than the limits of the data port and of the admin port.
     for (address, connections) in [(service.data, 8), (service.admin, 80)] {
         for _ in 0..connections {
             silent.push(TcpStream::connect(address).await?);
@@ -249,7 +252,7 @@ async fn requests_without_a_token_do_not_keep_a_place() -> Result<()> {
     Ok(())
 }
 
-/// One connection for all its checks, as long as there are few such connections.
+/// Each keeps one connection for all its checks, as long as there are few such connections.
 #[tokio::test]
 async fn health_checkers_keep_their_connection_if_there_are_few() -> Result<()> {
     let eight = Settings {
@@ -267,7 +270,7 @@ async fn health_checkers_keep_their_connection_if_there_are_few() -> Result<()> 
         let read = stream.read(&mut answer).await?;
         let answer = String::from_utf8_lossy(&answer[..read]).into_owned();
         ensure!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
-        // A quarter of all.
+        // A quarter of all connections may be those of health checkers.
         assert_eq!(answer.contains("connection: close"), nth >= 2, "{answer}");
         checkers.push(stream);
     }
@@ -305,7 +308,7 @@ async fn web_pages_are_refused() -> Result<()> {
         let message = reply.json()?["error"]["message"].to_string();
         assert!(message.contains("application/json"), "{message}");
     }
-    // Without a type, or by a name that the page's own server resolves to this machine.
+    // Without a type, or through a name that the page's DNS resolves to this machine.
     for kind in [None, Some("application/json")] {
         let mut request = service.post("/v1/check", body);
         request = request.header("origin", "http://page.example");

@@ -10,7 +10,7 @@ use crate::support::{Service, name};
 
 const API: &str = "  - {name: api, rate: 100/1d, lease: {ttl: 1m}}\n";
 
-/// What the limit says to a check of this proxy.
+/// The limit's answer to a check of this proxy.
 async fn ask(
     service: &Service,
     proxy: &str,

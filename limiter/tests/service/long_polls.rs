@@ -18,7 +18,7 @@ const TWENTY: &str = "  - {name: per-user, per: [user], rate: 20/1d}\n";
 /// Longer than any test: a poll that is answered was not held to the end.
 const WAIT: Duration = Duration::from_hours(1);
 
-/// Holds polls for as long as they ask.
+/// Settings that hold polls for as long as they request.
 fn patient() -> Settings {
     Settings {
         max_poll_wait: WAIT,
@@ -30,7 +30,7 @@ async fn with(limits: &str) -> Result<Service> {
     Service::with_settings(limits, patient()).await
 }
 
-/// Polls as whoever has this revision, or none, and would wait.
+/// Polls as a proxy with this revision, or with none.
 fn poll(service: &Service, has: Option<&str>, wait: Duration) -> JoinHandle<Result<Reply>> {
     let path = format!("/v1/policy?domain=shop&wait_ms={}", wait.as_millis());
     let mut request = service.get(&path);
@@ -47,7 +47,7 @@ async fn newest(service: &Service) -> Result<String> {
     Ok(tag.trim_matches('"').to_owned())
 }
 
-/// Waits until so many polls are held.
+/// Waits until this many polls are held.
 async fn held(service: &Service, polls: u64) -> Result<()> {
     until("so many are held", PATIENCE, async || {
         let now = service.metric("rl_held_polls").await.ok()?;
@@ -217,7 +217,7 @@ async fn a_limiter_that_leaves_holds_none() -> Result<()> {
     Ok(())
 }
 
-/// A limiter that would not receive an edit must not keep proxies from others that would.
+/// A limiter that cannot see edits must not keep proxies from polling others that can.
 #[tokio::test]
 async fn a_limiter_that_cannot_ask_its_store_holds_none() -> Result<()> {
     let store = Scripted::with(PER_USER, 1000).await?;
@@ -256,7 +256,7 @@ async fn a_store_that_hangs_ends_it_before_that_is_an_error() -> Result<()> {
     server.resume()
 }
 
-/// A limiter that is behind, perhaps, does not take a proxy back to limits that were replaced.
+/// A possibly stale limiter does not revert a proxy to limits that were replaced.
 #[tokio::test]
 async fn limits_of_a_later_edit_are_replaced_only_by_what_the_store_has() -> Result<()> {
     let store = Scripted::with(PER_USER, 1000).await?;
@@ -269,7 +269,7 @@ async fn limits_of_a_later_edit_are_replaced_only_by_what_the_store_has() -> Res
     }
     store.fail_heads(None);
     back(&service).await?;
-    // The store was set back: that is what counts.
+    // The store went back to an older revision, which is the one that counts.
     let reply = poll(&service, Some(&has), WAIT).await??;
     assert_eq!(
         (reply.status.as_u16(), reply.header("x-rl-revision")),
@@ -278,7 +278,7 @@ async fn limits_of_a_later_edit_are_replaced_only_by_what_the_store_has() -> Res
     Ok(())
 }
 
-/// It sees that there is an edit, and cannot load it.
+/// The limiter sees that there is an edit, and cannot load it.
 #[tokio::test]
 async fn a_limiter_that_cannot_read_an_edit_holds_none_and_takes_nobody_back() -> Result<()> {
     let store = Scripted::with(PER_USER, 1000).await?;

@@ -1,4 +1,4 @@
-//! The store away, and back.
+//! Outages of the store.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,13 +9,13 @@ use serde_json::json;
 
 use crate::support::{PATIENCE, PER_USER, Scripted, Server, Service, publish, quick};
 
-/// So much that every check that reaches the store is charged and can be counted.
+/// Enough units that every check that reaches the store is charged and can be counted.
 const PLENTY: &str = "  - {name: per-user, per: [user], rate: 1000000/1d}\n";
 const CLIENTS: u64 = 16;
 /// Checks of each.
 const EACH: u64 = 50;
 
-/// As in production, but roomier: the machine that runs the tests does more than that.
+/// Like the production default, but longer, because the test machine is busy.
 const TIMEOUT: Duration = Duration::from_millis(100);
 
 fn settings() -> Settings {
@@ -42,7 +42,7 @@ async fn recovers(service: &Service) -> Result<()> {
     .await
 }
 
-/// Asks from many at once, again and again; every answer is 503. Returns how many of them leave
+/// Sends checks from many clients repeatedly; every answer is 503. Returns how many answers leave
 /// open whether anything was charged.
 async fn all_are_refused(service: &Arc<Service>) -> Result<u64> {
     let mut clients = tokio::task::JoinSet::new();
@@ -81,7 +81,7 @@ async fn rides_out_a_hang(server: &Server) -> Result<()> {
     assert_eq!(strict.status, 503);
     server.resume()?;
     recovers(&service).await?;
-    // What was in doubt may have been charged when the server woke up, and nothing else.
+    // Only uncertain checks may have been charged when the server resumed.
     let peek = json!({"descriptor": {"user": "a"}, "peek": true});
     let left = service.ask(peek).await?.json()?["remaining"].as_u64();
     assert!(
@@ -109,7 +109,7 @@ async fn a_restarted_server_is_found_again_and_its_loss_is_said() -> Result<()> 
     let server = Server::start(Engine::Redis).await?;
     let service = on(&server, PER_USER).await?;
     let _server = server.restart_empty().await?;
-    // Its scripts are gone with it, and so are the limits: the last ones decide.
+    // The scripts and the limits are gone with it: the last limits stay in force.
     recovers(&service).await?;
     assert!(service.allows("a").await?);
     service.readiness(200, "gone from the store").await?;

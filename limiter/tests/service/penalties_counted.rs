@@ -15,7 +15,7 @@ const LIMITS: &str = "  - {name: per-user, per: [user], rate: 1/1d, algorithm: f
   - {name: other, per: [user], rate: 100/1d}
 ";
 
-/// A proxy reports how often it denied a user's requests; what the limit says to that.
+/// A proxy reports how often it denied a user's requests; returns the limit's answer.
 async fn report(service: &Service, user: &str, count: u64) -> Result<LimitAnswer> {
     let check = BatchCheck {
         values: vec![Some(user.into())],
@@ -60,7 +60,7 @@ async fn each_penalty_is_counted_when_it_begins() -> Result<()> {
             begun(&service, "watched").await?,
         ));
     }
-    // The shadow limit counts what is over it, too; it is charged where the other one allows.
+    // The shadow limit also counts requests over it; it is charged if the other one allows.
     assert_eq!(counts, [(0, 0), (0, 0), (0, 1), (1, 1), (1, 1), (1, 1)]);
     let page = service.admin("/metrics").send().await?.text();
     assert!(!page.contains("rl_penalties_total{domain=\"shop\",limit=\"other\""));

@@ -1,11 +1,11 @@
-//! Slots of queues, for programs that ask the limiter themselves.
+//! Slots of queues, for programs that call the limiter themselves.
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use crate::support::{Scripted, Service, quick};
 
-/// Half a second apart.
+/// Slots half a second apart.
 const EXPORTS: &str = "  - {name: exports, algorithm: leaky_bucket, rate: 2/s, burst: 100, \
                        over_limit: queue, max_delay: 1h}\n";
 
@@ -22,7 +22,7 @@ async fn ask(service: &Service, fields: Value) -> Result<(u64, String)> {
     ))
 }
 
-/// Whether a delay is that of so many slots, however slow the test is.
+/// Whether a delay equals this many slots, however slow the test is.
 fn behind(delay_ms: u64, slots: u64) -> bool {
     (slots * 500 - 400..=slots * 500).contains(&delay_ms)
 }
@@ -40,11 +40,11 @@ async fn a_program_frees_the_slot_of_a_request_that_does_not_start() -> Result<(
     ask(&service, free.clone()).await?;
     let (delay_ms, other) = ask(&service, json!({})).await?;
     assert!(behind(delay_ms, 10), "{delay_ms}");
-    // Told again, nothing changes: it is another's slot now.
+    // A repeat changes nothing: the slot now belongs to another request.
     ask(&service, free).await?;
     let (delay_ms, _) = ask(&service, json!({})).await?;
     assert!(behind(delay_ms, 20), "{delay_ms}");
-    // A check may free and ask at once.
+    // One check may both free a slot and take one.
     let (delay_ms, _) = ask(&service, json!({"free": {"exports": other}})).await?;
     assert!(behind(delay_ms, 10), "{delay_ms}");
     Ok(())
@@ -75,7 +75,7 @@ async fn a_slot_that_is_none_is_refused() -> Result<()> {
     Ok(())
 }
 
-/// The store decides later than anybody waits for it.
+/// The store decides after the client has given up.
 #[tokio::test]
 async fn a_slot_whose_asker_has_given_up_is_freed() -> Result<()> {
     let store = Scripted::with(EXPORTS, 1).await?;
@@ -84,7 +84,7 @@ async fn a_slot_whose_asker_has_given_up_is_freed() -> Result<()> {
     let late = service.ask(json!({"descriptor": {}})).await?;
     assert_eq!(late.status, 503);
     store.let_through(1);
-    // The call that frees.
+    // The call that frees the slot.
     store.entered(3).await?;
     store.let_through(2);
     let (delay_ms, _) = ask(&service, json!({})).await?;

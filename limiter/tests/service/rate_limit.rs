@@ -133,7 +133,7 @@ async fn descriptors_are_charged_all_or_nothing_and_equal_ones_together() -> Res
     Ok(())
 }
 
-/// What a response used is charged beyond the limit, and given back where asked.
+/// Reported units are charged even beyond the limit, and refunded on request.
 async fn reports(service: &Service) -> Result<()> {
     let entries = &[("user", "alice")][..];
     let look = [with_units(entries, 0)];
@@ -156,7 +156,7 @@ async fn reports(service: &Service) -> Result<()> {
     back["isNegativeHits"] = json!(true);
     assert_eq!(codes(service, &[back]).await?, "OK: OK 50");
     assert_eq!(codes(service, &look).await?, "OK: OK 50");
-    // Each on its own: one that is over does not keep the other from being charged.
+    // Each separately: one that is over does not prevent charging the other.
     let other = &[("user", "bob")][..];
     let two = [with_units(entries, 100), with_units(other, 1)];
     assert_eq!(
@@ -221,7 +221,7 @@ async fn units_are_given_back_by_every_algorithm() -> Result<()> {
         let mut back = with_units(entries, 5);
         back["isNegativeHits"] = json!(true);
         assert_eq!(codes(&service, &[back]).await?, "OK: OK 6", "{algorithm}");
-        // More than is left: nothing is, so a look is denied soon after.
+        // More than is left uses up everything, so that a later query is denied.
         codes(&service, &[with_units(entries, 50)]).await?;
         let look = codes(&service, &[with_units(entries, 0)]).await?;
         assert_eq!(look, "OVER_LIMIT: OVER_LIMIT 0", "{algorithm}");
@@ -362,12 +362,12 @@ async fn an_exempt_descriptor_has_no_limit_not_even_its_own() -> Result<()> {
         codes(&service, &[internal.clone(), other.clone()]).await?,
         "OK: OK 0, OK 0"
     );
-    // The exempt one stays so beside one that is denied.
+    // The exempt descriptor stays allowed beside a denied one.
     assert_eq!(
         codes(&service, &[internal.clone(), other]).await?,
         "OVER_LIMIT: OK 0, OVER_LIMIT 0"
     );
-    // Several values are not certainly the exempt one.
+    // With several values it may not be the exempt one.
     let both = descriptor(&[("source", "internal"), ("source", "x")]);
     for expected in ["OK: OK 0", "OVER_LIMIT: OVER_LIMIT 0"] {
         assert_eq!(

@@ -19,7 +19,7 @@ use model::Model;
 
 const CALLS: usize = 3000;
 
-/// The answer of the service in the same words.
+/// The service's answer in the model's format.
 fn shown(answer: &Value) -> String {
     let statuses = answer["statuses"].as_array().unwrap().iter().map(|status| {
         let code = status["code"].as_str().unwrap();
@@ -58,7 +58,7 @@ async fn holds(service: &Service) -> Result<()> {
         over += usize::from(expected.starts_with("OVER"));
         debts += usize::from(model.used.values().any(|used| *used > 9));
     }
-    // The calls are such that much is decided either way, and buckets owe.
+    // The calls are chosen so that many are allowed, many are denied, and buckets owe.
     assert!((CALLS / 4..CALLS * 3 / 4).contains(&over), "{over}");
     assert!(debts > 0);
     Ok(())

@@ -166,7 +166,7 @@ async fn files_give_way_to_edits_in_the_store() -> Result<()> {
     let second = Service::ready_on(server.store()?, settings.clone()).await?;
     quota_becomes(&first, 10).await?;
 
-    // Both follow, and one edit is made.
+    // Both limiters follow, and only one edit is made.
     fs::write(&path, shop(20))?;
     quota_becomes(&first, 20).await?;
     quota_becomes(&second, 20).await?;
@@ -195,7 +195,7 @@ async fn files_give_way_to_edits_in_the_store() -> Result<()> {
     .await?;
     edit(&*first.store, |policy| policy.limits[0].paused = None).await?;
 
-    // Another rate is one: the files wait until the limits are theirs again.
+    // Another rate is one: the files are ignored until their limits are applied again.
     let other = |requests: u64| {
         let rate = format!(
             "domain: shop\nlimits: [{{name: user, descriptor: [user], algorithm: fixed_window, rate: {requests}/d}}]"
@@ -220,7 +220,7 @@ async fn files_give_way_to_edits_in_the_store() -> Result<()> {
     Ok(())
 }
 
-/// Also beyond the pause after which limits are published again.
+/// Even after the pause before limits are published again.
 #[tokio::test]
 #[ignore = "needs a server"]
 async fn what_is_wrong_stays_an_error_until_it_is_right() -> Result<()> {

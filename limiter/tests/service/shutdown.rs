@@ -1,4 +1,4 @@
-//! How it ends: no request that was sent stays without its answer.
+//! Shutdown: every request that was sent gets its answer.
 
 use std::{
     net::SocketAddr,
@@ -50,7 +50,7 @@ async fn exchange(stream: &mut BufReader<TcpStream>) -> Result<bool> {
     Ok(goes_on)
 }
 
-/// Asks on, over connection after connection, until none is accepted any more.
+/// Sends checks over one connection after another until none is accepted.
 async fn ask_on(data: SocketAddr, answered: Arc<AtomicUsize>) -> Result<()> {
     while let Ok(stream) = TcpStream::connect(data).await {
         let mut stream = BufReader::new(stream);

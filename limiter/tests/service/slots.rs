@@ -55,7 +55,7 @@ async fn a_program_holds_and_frees_slots() -> Result<()> {
     assert_eq!(denied["limits"][1]["charged"], 0, "all or nothing");
     take(&service, "bob").await?;
 
-    // Freed once, however often that is said, and by nobody who lacks its name.
+    // A slot is freed once, however often it is released, and only by its exact id.
     let guess = first.replacen('.', ".1", 1);
     assert_eq!(
         post(&service, "/v1/release", "alice", &guess, &json!({})).await?,
@@ -66,7 +66,7 @@ async fn a_program_holds_and_frees_slots() -> Result<()> {
         post(&service, "/v1/release", "alice", &first, &json!({})).await?;
         assert_eq!(used(&service, "alice").await?, 1);
     }
-    // In another bucket it is none.
+    // The id is unknown in another bucket.
     post(&service, "/v1/release", "bob", &second, &json!({})).await?;
     assert_eq!(used(&service, "bob").await?, 1);
     assert_eq!(
@@ -100,7 +100,7 @@ async fn a_slot_lives_as_long_as_it_is_renewed_and_may_be_entered_again() -> Res
         2,
         "a renewal enters nothing"
     );
-    // It runs still: three of two, and no other is admitted until one is.
+    // The request still runs: three of two are in flight, and none is admitted until only one is.
     post(
         &service,
         "/v1/renew",

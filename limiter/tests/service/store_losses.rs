@@ -6,7 +6,7 @@ use harness::{Engine, until};
 use crate::store_states::{ask, decides, on};
 use crate::support::{PATIENCE, Server, Service, publish, quick, write};
 
-/// What a server evicted counts as unused; what it lost of the limits stays in force.
+/// Evicted buckets count as unused; lost limits stay in force.
 #[tokio::test]
 #[ignore = "needs a server"]
 async fn a_server_that_evicts_gives_everybody_a_new_start_and_is_found_out() -> Result<()> {
@@ -45,7 +45,7 @@ async fn a_server_that_evicts_gives_everybody_a_new_start_and_is_found_out() -> 
     Ok(())
 }
 
-/// As after a failover to a replica that had not got the last edit yet.
+/// As after a failover to a replica that did not have the last edit.
 #[tokio::test]
 #[ignore = "needs a server"]
 async fn edits_that_the_store_forgot_are_told_of() -> Result<()> {

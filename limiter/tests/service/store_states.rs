@@ -1,5 +1,5 @@
-//! What the limiter answers a check over HTTP while the store is in some state: the answer says whether
-//! anything was charged, where the limiter can say it.
+//! The limiter's answers to checks over HTTP in each state of the store: they say whether anything
+//! was charged, if the limiter can tell.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,7 +12,7 @@ use store::StoreError;
 
 use crate::support::{PATIENCE, PER_USER, Scripted, Server, Service, compact, publish, quick};
 
-/// A store that hangs is noticed after this.
+/// A hanging store is detected after this.
 const TIMEOUT: Duration = Duration::from_millis(100);
 
 pub async fn on(server: &Server) -> Result<Service> {
@@ -26,7 +26,7 @@ pub async fn on(server: &Server) -> Result<Service> {
     Ok(service)
 }
 
-/// Waits until a peek is decided; what is left of alice's ten.
+/// Waits until a peek is decided; returns what is left of alice's ten.
 pub async fn decides(service: &Service) -> Result<u64> {
     let peek = json!({"descriptor": {"user": "alice"}, "peek": true});
     until("a decision", PATIENCE, async || {
@@ -40,7 +40,7 @@ pub async fn ask(service: &Service) -> Result<Reply> {
     service.ask(json!({"descriptor": {"user": "alice"}})).await
 }
 
-/// Waits until a check is refused with this in the message; the error.
+/// Waits until a check is refused with these words in the message; returns the error.
 async fn refused(service: &Service, words: &str) -> Result<Value> {
     let what = format!("a refusal with {words:?}");
     until(&what, PATIENCE, async || {
@@ -52,7 +52,7 @@ async fn refused(service: &Service, words: &str) -> Result<Value> {
     .await
 }
 
-/// The error that a program receives where nothing was charged; a proxy receives the same.
+/// Asserts that a program's error, and a proxy's, say that nothing was charged.
 async fn nothing_was_charged(service: &Service, error: &Value) -> Result<()> {
     assert_eq!(error["code"], "store_unavailable", "{error}");
     assert_eq!(error["charged"], false, "{error}");
@@ -84,7 +84,7 @@ async fn a_server_that_is_not_there_charges_nothing() -> Result<()> {
     Ok(())
 }
 
-/// Waits until `rl_store_up` is this, and `/readyz?strict` has this status.
+/// Waits until `rl_store_up` has this value, and `/readyz?strict` this status.
 async fn is_said_to_be(service: &Service, up: u64, strict: u16) -> Result<()> {
     until("health follows", PATIENCE, async || {
         let reply = service.admin("/readyz?strict").send().await.ok()?;
@@ -94,7 +94,8 @@ async fn is_said_to_be(service: &Service, up: u64, strict: u16) -> Result<()> {
     .await
 }
 
-/// Every state in which a server takes no write: how it gets there, what it says, the way back.
+/// Every state in which a server accepts no writes: how to cause it, its error code, and how to end
+/// it.
 #[tokio::test]
 #[ignore = "needs a server"]
 async fn a_server_that_refuses_writes_charges_nothing() -> Result<()> {
@@ -122,7 +123,7 @@ async fn a_server_that_refuses_writes_charges_nothing() -> Result<()> {
             let service = on(&server).await?;
             assert_eq!(ask(&service).await?.status, 200);
             if code == "MISCONF" {
-                // A folder where the file should be.
+                // A folder in place of the file.
                 std::fs::create_dir(server.dir().join("dump.rdb"))?;
                 server.command(&set("save", "3600 1")).await?;
             }
@@ -137,7 +138,7 @@ async fn a_server_that_refuses_writes_charges_nothing() -> Result<()> {
             })
             .await?;
             nothing_was_charged(&service, &error).await?;
-            // The limiter keeps its place, and says what is the matter.
+            // The limiter stays ready, and reports the cause.
             service.readiness(200, code).await?;
             is_said_to_be(&service, 0, 503).await?;
             server.command(&mend).await?;
@@ -195,13 +196,13 @@ async fn of_a_server_that_hangs_only_the_first_checks_are_in_doubt() -> Result<(
         nothing_was_charged(&service, &error).await?;
     }
     server.resume()?;
-    // The one in doubt was charged when the server woke up, the others never.
+    // The uncertain check was charged when the server resumed, the others never.
     let left = decides(&service).await?;
     assert_eq!(left, 9);
     Ok(())
 }
 
-/// It cannot be decided about, but nothing was charged, and that is a matter of this bucket alone.
+/// The check cannot be decided, but nothing was charged, and only this bucket is affected.
 #[tokio::test]
 #[ignore = "needs a server"]
 async fn a_bucket_that_holds_something_else_charges_nothing() -> Result<()> {
@@ -217,7 +218,8 @@ async fn a_bucket_that_holds_something_else_charges_nothing() -> Result<()> {
     Ok(())
 }
 
-/// An ACL may permit what one algorithm needs and not what the next check of the same call does.
+/// An ACL may permit the commands of one algorithm and not those of the next check in the same
+/// call.
 #[tokio::test]
 #[ignore = "needs a server"]
 async fn a_lacking_right_leaves_it_open() -> Result<()> {
@@ -231,7 +233,7 @@ async fn a_lacking_right_leaves_it_open() -> Result<()> {
     Ok(())
 }
 
-/// Four calls at once are all that the store gets; what waits behind them was never sent.
+/// The store gets only four calls at once; checks waiting behind them were never sent.
 #[tokio::test]
 async fn what_waits_behind_calls_that_hang_was_not_charged() -> Result<()> {
     let store = Scripted::with(PER_USER, 0).await?;
@@ -259,7 +261,7 @@ async fn what_waits_behind_calls_that_hang_was_not_charged() -> Result<()> {
     Ok(())
 }
 
-/// One of a batch that is in doubt casts the doubt on all.
+/// One uncertain check of a batch makes the whole batch uncertain.
 #[tokio::test]
 async fn the_error_of_a_whole_batch_is_its_most_doubtful() -> Result<()> {
     let store = Scripted::with(PER_USER, 1000).await?;
@@ -287,7 +289,7 @@ async fn a_domain_beyond_those_followed_is_not_said_to_have_no_limits() -> Resul
     let running = on(&server).await?;
     let add = "for i = 1, 4096 do redis.call('SADD', KEYS[1], 'domain-' .. i) end";
     server.command(&["EVAL", add, "1", "rl:domains"]).await?;
-    // Of its name it would be the last.
+    // By its name this domain would be the last.
     let fresh = Service::start(server.store()?, quick())?;
     until("it says that it does not know", PATIENCE, async || {
         let reply = ask(&fresh).await.ok()?;
@@ -295,7 +297,7 @@ async fn a_domain_beyond_those_followed_is_not_said_to_have_no_limits() -> Resul
         reply.text().contains("more domains than").then_some(())
     })
     .await?;
-    // What it has stays in force.
+    // The limits in force stay.
     decides(&running).await?;
     Ok(())
 }

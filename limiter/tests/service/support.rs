@@ -1,4 +1,4 @@
-//! What the tests are written in.
+//! Test support.
 
 mod fixtures;
 mod scripted;

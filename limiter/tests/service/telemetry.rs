@@ -1,4 +1,4 @@
-//! What a limiter reports of the fleet and of its decisions, as rlctl finds it in Redis.
+//! A limiter's reports about the fleet and its decisions, as rlctl reads them from Redis.
 
 use std::{sync::Arc, time::Duration};
 
@@ -24,7 +24,7 @@ async fn fleet(store: &Arc<dyn Store>, is: impl Fn(&Fleet) -> bool) -> Result<Fl
     .await
 }
 
-/// What was decided in `shop` in the last minute, once it is as wanted.
+/// The activity of `shop` in the last minute, once it is as expected.
 async fn activity(
     store: &Arc<dyn Store>,
     is: impl Fn(&ActivitySummary) -> bool,
@@ -265,7 +265,7 @@ async fn what_proxies_decide_by_themselves_is_told_as_well() -> Result<()> {
     let last = alice.last.as_ref().expect("a denied request");
     assert_eq!(last.proxy, Some(proxy_id("p2")));
 
-    // A proxy that denies from its cache shares the limit as much as one that sends checks.
+    // A proxy that denies from its deny cache shares the limit like one that sends checks.
     until("two proxies are counted", PATIENCE, async || {
         let reply = service.get("/v1/policy?domain=shop").send().await.ok()?;
         (reply.header("x-rl-proxies") == Some("*=2, per-user=2")).then_some(())
@@ -282,7 +282,8 @@ async fn what_proxies_decide_by_themselves_is_told_as_well() -> Result<()> {
     Ok(())
 }
 
-/// Whoever may report cannot make labels, count a limiter's decisions twice, or drive a counter over.
+/// A reporting client cannot create labels, count a limiter's decisions twice, or overflow a
+/// counter.
 #[tokio::test]
 async fn what_proxies_report_is_in_the_metrics_under_limits_that_there_are() -> Result<()> {
     let service = Service::with(PER_USER).await?;
@@ -322,7 +323,7 @@ async fn what_proxies_report_is_in_the_metrics_under_limits_that_there_are() -> 
     let page = service.admin("/metrics").send().await?.text();
     assert!(!page.contains("made-up"), "{page}");
 
-    // What is gone is not counted for ever.
+    // Metrics of a deleted domain disappear.
     write(&service.store, Change::Delete(&OverrideEdits::new())).await?;
     until("its counters are gone", PATIENCE, async || {
         let page = service.admin("/metrics").send().await.ok()?.text();

@@ -1,4 +1,4 @@
-//! The ways to connect.
+//! Transports: HTTP/1.1, HTTP/2 and TLS.
 
 use std::{fs, path::PathBuf, sync::Arc};
 
@@ -124,7 +124,7 @@ impl Certificates {
         self.folder.path().join(name)
     }
 
-    /// A service with the server's certificate; `client_ca`: who connects must have one too.
+    /// A service with the server's certificate; `client_ca`: clients must have one too.
     async fn service(&self, client_ca: bool) -> Result<Service> {
         let settings = Settings {
             tls: Some(TlsFiles {
@@ -137,7 +137,7 @@ impl Certificates {
         Service::with_settings(PER_USER, settings).await
     }
 
-    /// A connection by someone who has a certificate, or has not.
+    /// A connection by a client with or without a certificate.
     async fn connect(
         &self,
         service: &Service,
@@ -195,7 +195,7 @@ async fn with_a_client_ca_only_its_clients_get_in() -> Result<()> {
     let service = certificates.service(true).await?;
     let stream = certificates.connect(&service, b"http/1.1", true).await?;
     assert_eq!(over_http1(stream).await?, "HTTP/1.1 200 OK");
-    // TLS 1.3 tells a client of its missing certificate only when it reads.
+    // With TLS 1.3 a client learns of its missing certificate only when it reads.
     let answer = match certificates.connect(&service, b"http/1.1", false).await {
         Ok(stream) => over_http1(stream).await,
         Err(error) => Err(error),

@@ -9,13 +9,13 @@ use serde_json::json;
 
 use crate::support::{PATIENCE, Service, quick};
 
-/// One unit, and the next two seconds after it.
+/// One unit; the next comes two seconds later.
 const SLOW: &str = "  - {name: per-user, per: [user], rate: 1/2s}\n";
 
 /// Longer than any test: a check that is answered did not wait to the end.
 const LONG: Duration = Duration::from_hours(1);
 
-/// Lets checks wait that long.
+/// Settings that let checks wait that long.
 fn patient() -> Settings {
     Settings {
         max_wait: LONG,

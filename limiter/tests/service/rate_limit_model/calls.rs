@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::limits::{LIMITS, Limit};
 
-/// What a descriptor brings itself.
+/// The units that a descriptor itself contains.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Own {
     None,
@@ -69,7 +69,7 @@ impl Descriptor {
         descriptor
     }
 
-    /// The limit of this descriptor: of each entry the best pattern counts, whatever follows it.
+    /// The limit of this descriptor: the best pattern of each entry is chosen, whatever follows it.
     pub fn limit(&self) -> Option<&'static Limit> {
         let mut left: Vec<&'static Limit> = LIMITS.iter().collect();
         for (at, is) in self.entries.iter().enumerate() {

@@ -34,7 +34,7 @@ const fn limit(
     }
 }
 
-/// An empty value is any, and one that ends with `*` any that begins so.
+/// An empty value matches any value, and one that ends with `*` any value with that prefix.
 pub const LIMITS: [Limit; 11] = [
     limit("a-any", &[("a", "")], 5),
     limit("a-one", &[("a", "1")], 3),

@@ -1,4 +1,4 @@
-//! What calls charge, written without a look at how the limiter does it.
+//! A model of what calls charge, written independently of the limiter's code.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use super::{
     limits::{Limit, MATCHED, Mode},
 };
 
-/// What one limit says of a descriptor.
+/// One limit's answer about a descriptor.
 #[derive(Clone, Debug)]
 struct Said {
     name: &'static str,
@@ -29,7 +29,7 @@ impl Model {
         self.used.get(key).copied().unwrap_or(0)
     }
 
-    /// The limits of a descriptor with a quota, beside those that others replace.
+    /// The limits with a quota that apply to a descriptor, without replaced ones.
     fn limits(descriptor: &Descriptor, replaced: &[&str], cost: i64) -> Vec<Said> {
         let said = |limit: &Limit, units, key| Said {
             name: limit.name,
@@ -48,7 +48,7 @@ impl Model {
             let units = limit.units;
             found.extend(units.map(|units| said(limit, units, format!("{} {text}", limit.name))));
         }
-        // An entry that is there with two values is whatever makes a limit apply.
+        // An entry with two different values matches whatever value a limit requires.
         let values: Vec<&str> = { descriptor.entries.iter() }
             .filter(|(key, _)| *key == "a")
             .map(|(_, value)| *value)
@@ -103,7 +103,7 @@ impl Model {
                 }
             }
         }
-        // Quotas deny where nothing is left of any descriptor that has one.
+        // Quotas deny if nothing is left for any descriptor that has one.
         let mut limited = parts.iter().filter(|part| !part.is_empty()).peekable();
         let over = |said: &Said| said.over && said.mode != Mode::Shadow;
         if limited.peek().is_some() && limited.all(|part| part.iter().any(over)) {
@@ -126,7 +126,7 @@ impl Model {
             replaced.extend(own.filter_map(|found| found.limit()?.replaces));
         }
         let cost = hits.max(1);
-        // In the order of the first descriptor of each.
+        // In the order of each group's first descriptor.
         let mut groups: Vec<(Own, Vec<usize>)> = Vec::new();
         for (at, descriptor) in descriptors.iter().enumerate() {
             let together = groups.iter_mut().find(|(own, _)| *own == Own::None);
@@ -158,7 +158,7 @@ impl Model {
         format!("{overall}: {}", answers.join(", "))
     }
 
-    /// Of several limits the tightest that is enforced.
+    /// The tightest of the enforced limits.
     fn status(&self, part: &[Said]) -> String {
         let left = |said: &Said| (said.units - self.used(&said.key)).max(0);
         let tightness = |said: &&Said| (!said.over, left(said));

@@ -38,7 +38,7 @@ pub async fn write(store: &Arc<dyn Store>, change: Change<'_>) -> Result<u64> {
     Ok(store.write(&edit).await?.number)
 }
 
-/// An id of the form that filters give themselves, for the proxy of that name.
+/// An id in the form that filters generate, for the proxy of that name.
 pub fn proxy_id(name: &str) -> String {
     let number = name.bytes().fold(0_u128, |n, b| n << 8 | u128::from(b));
     format!("{number:032x}")

@@ -1,4 +1,4 @@
-//! A store that does as the test says, and otherwise as the memory store.
+//! A store that behaves as the test says, and otherwise like the memory store.
 
 use std::{
     collections::VecDeque,
@@ -55,7 +55,7 @@ impl Scripted {
         }))
     }
 
-    /// The store behind it, which does as always.
+    /// The memory store behind it.
     pub fn inner(&self) -> &Arc<dyn Store> {
         &self.inner
     }
@@ -79,29 +79,29 @@ impl Scripted {
         .await
     }
 
-    /// The next calls fail, every check of them with the next of these.
+    /// The next calls fail, each with the next of these errors for all its checks.
     pub fn fail(&self, errors: impl IntoIterator<Item = CheckError>) {
         let errors = errors.into_iter().map(|error| vec![error]);
         self.script.lock().unwrap().errors.extend(errors);
     }
 
-    /// The next call fails, each check of it with its own of these.
+    /// The next call fails, each of its checks with its own error.
     pub fn fail_each(&self, errors: impl Into<Vec<CheckError>>) {
         let mut script = self.script.lock().unwrap();
         script.errors.push_back(errors.into());
     }
 
-    /// What a poll gets instead of an answer.
+    /// Makes polls fail.
     pub fn fail_heads(&self, error: Option<StoreError>) {
         self.script.lock().unwrap().heads_error = error;
     }
 
-    /// What a reader of records gets.
+    /// Makes reads of records fail.
     pub fn fail_records(&self, error: Option<StoreError>) {
         self.script.lock().unwrap().record_error = error;
     }
 
-    /// What an editor gets.
+    /// Makes edits fail.
     pub fn fail_writes(&self, error: Option<StoreError>) {
         self.script.lock().unwrap().write_error = error;
     }

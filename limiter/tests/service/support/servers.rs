@@ -22,12 +22,12 @@ impl Server {
         Ok(Self { redis, dir })
     }
 
-    /// A store on it, patient with a busy machine.
+    /// A store on it with a long timeout, for busy machines.
     pub fn store(&self) -> Result<Arc<dyn Store>> {
         self.store_within(PATIENCE)
     }
 
-    /// A store on it that gives a check this long.
+    /// A store on it with this timeout for checks.
     pub fn store_within(&self, timeout: Duration) -> Result<Arc<dyn Store>> {
         let options = Options {
             timeout,

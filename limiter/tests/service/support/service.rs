@@ -25,7 +25,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// On a memory store with these limits in `shop`, ready.
+    /// On a memory store with these limits in `shop`; returns once it is ready.
     pub async fn with(limits: &str) -> Result<Self> {
         Self::with_settings(limits, quick()).await
     }
@@ -66,7 +66,7 @@ impl Service {
         })
     }
 
-    /// Waits until `/readyz` has this status and its message these words.
+    /// Waits until `/readyz` has this status and these words in its message.
     pub async fn readiness(&self, status: u16, words: &str) -> Result<Value> {
         let what = format!("/readyz is {status} with {words:?}");
         until(&what, PATIENCE, async || {
@@ -129,14 +129,14 @@ impl Service {
         Ok(line.parse()?)
     }
 
-    /// Tells it to end; what it returns is awaited by [`Service::ended`].
+    /// Tells the service to end; await the handle for its result.
     pub fn end(self) -> JoinHandle<Result<(), RunError>> {
         let _ = self.end.send(());
         self.running
     }
 }
 
-/// The defaults, patient with a busy machine, and without the pause before the end.
+/// The defaults with a long store timeout, for busy machines, and with almost no drain.
 pub fn quick() -> Settings {
     Settings {
         store_timeout: PATIENCE,
