@@ -1,9 +1,9 @@
 //! Polls a future again at once if it woke itself.
 //!
-//! hyper wakes a connection's task from within, once for every request with a body, when the body
-//! is taken from the channel into which hyper has just put it. The runtime treats a task woken
-//! while it runs as one that yields: it wakes another thread, which takes the task over, and the
-//! request moves to another core for nothing.
+//! hyper wakes a connection's task from within: once for every request with a body, when the body is
+//! taken from the channel into which hyper has just put it, and twice for every message of a stream.
+//! The runtime treats a task woken while it runs as one that yields: it wakes another thread, which
+//! takes the task over, and the request moves to another core for nothing.
 
 use std::{
     pin::Pin,
@@ -16,15 +16,18 @@ use std::{
 
 use futures_util::task::AtomicWaker;
 
-/// Polls a future once more, at once, if it was woken while it was polled.
+/// Polls a future again, at once, while it is woken during its own poll: up to [`POLLS`] times.
 ///
-/// Once only: a future that is woken again has used up its share of the thread, or waits for other
-/// tasks on it.
+/// A future that is still woken then has used up its share of the thread, or waits for other tasks on
+/// it, so it yields.
 pub(super) struct Repoll<F> {
     future: Pin<Box<F>>,
     flag: Arc<WakeFlag>,
     waker: Waker,
 }
+
+/// The most polls in a row.
+const POLLS: usize = 4;
 
 /// It is not being polled: a wake goes to the task.
 const IDLE: u8 = 0;
@@ -83,15 +86,14 @@ impl<F: Future> Future for Repoll<F> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
         self.flag.task.register(context.waker());
-        let (polled, woken) = self.poll_once();
-        if polled.is_ready() || !woken {
-            return polled;
+        for _ in 0..POLLS {
+            let (polled, woken) = self.poll_once();
+            if polled.is_ready() || !woken {
+                return polled;
+            }
         }
-        let (polled, woken) = self.poll_once();
-        if polled.is_pending() && woken {
-            context.waker().wake_by_ref();
-        }
-        polled
+        context.waker().wake_by_ref();
+        Poll::Pending
     }
 }
 
@@ -129,8 +131,8 @@ mod tests {
     }
 
     #[test]
-    fn what_wakes_itself_once_goes_on_and_wakes_nobody() {
-        for (wakes, polled, reached) in [(0, 1, 0), (1, 2, 0), (2, 2, 1), (9, 2, 1)] {
+    fn a_future_that_wakes_itself_a_few_times_goes_on_and_wakes_nobody() {
+        for (wakes, polled, reached) in [(0, 1, 0), (1, 2, 0), (3, 4, 0), (4, 4, 1), (9, 4, 1)] {
             let (mut repoll, polls) = restless(wakes);
             let task = Arc::new(Task::default());
             assert!(poll(&mut repoll, &task).is_pending());
