@@ -7,14 +7,14 @@ use std::alloc::{GlobalAlloc, Layout};
 /// The module's memory: rlsf, 6 KB smaller than the standard library's allocator, and every call
 /// takes constant time.
 ///
-/// Without memory the module ends here, not where it asked: none of the 150 places that do needs
-/// to look.
+/// When memory runs out the module aborts here, so none of the 150 places that allocate handles a
+/// failure.
 struct Memory(rlsf::SmallGlobalTlsf);
 
 #[global_allocator]
 static MEMORY: Memory = Memory(rlsf::SmallGlobalTlsf::new());
 
-// SAFETY: as rlsf's, which does all of it.
+// SAFETY: rlsf's allocator does all the work.
 unsafe impl GlobalAlloc for Memory {
     #[inline(never)]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {

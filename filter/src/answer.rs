@@ -16,7 +16,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Reads the answer. All its headers cost one host call, as one of them would.
+    /// Reads the answer. One host call reads all headers and costs as much as a call for one header.
     pub fn read(body_len: usize) -> Self {
         Self {
             headers: headers::all(MapType::HttpCallResponseHeaders),

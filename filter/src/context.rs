@@ -1,5 +1,5 @@
-//! The callbacks of Envoy. `cargo xtask wasm` keeps the exports of these and of no others, so that
-//! Envoy does not enter the VM for logs.
+//! Envoy's callbacks. `cargo xtask wasm` keeps only the exports of these, so that Envoy does not enter
+//! the VM for logs.
 
 use std::rc::Rc;
 
@@ -81,7 +81,7 @@ impl RootContext for Root {
 /// One request and its response.
 struct Stream {
     id: StreamId,
-    /// Whether what follows of the response says what the request costs.
+    /// Whether the rest of the response determines what the request costs.
     metered: bool,
     plugin: Option<Rc<Plugin>>,
 }

@@ -2,8 +2,8 @@
 
 use proxy_wasm::hostcalls;
 
-/// The context that host calls are made for while the steps of several requests are carried out;
-/// on drop it is again the one whose callback is running.
+/// The context that host calls apply to while the steps of several requests are carried out. Dropping
+/// it restores the context whose callback is running.
 pub struct EffectiveContext {
     own: u32,
     current: u32,

@@ -1,8 +1,8 @@
 //! Callbacks of gRPC streams.
 //!
-//! The SDK gives them only to contexts that opened a stream by its own call, which cannot open this one
-//! (`host/grpc_stream.rs`). So these exports take the place of the SDK's, as those of `pause`, and pass
-//! on what happened in its callback of a queue: what the root calls there is the root's.
+//! The SDK delivers them only to contexts that opened a stream by its own call, which cannot open this
+//! one (`host/grpc_stream.rs`). So these exports replace the SDK's, as those of `pause` do, and deliver
+//! each event through the SDK's queue callback: host calls in that callback belong to the root.
 
 #![expect(
     unsafe_code,
@@ -40,14 +40,14 @@ unsafe extern "C" {
     fn proxy_on_queue_ready(root_id: u32, queue_id: u32);
 }
 
-/// What the running callback of a queue is about, unless it is a queue.
+/// The gRPC event of the running queue callback; `None` if the callback is about a queue.
 pub fn take() -> Option<GrpcEvent> {
     EVENT.take()
 }
 
 fn deliver(root_id: u32, token: u32, kind: GrpcEventKind) {
     EVENT.set(Some(GrpcEvent { token, kind }));
-    // SAFETY: it is the SDK's, with a context that Envoy made a callback for.
+    // SAFETY: this is the SDK's export, with a context that Envoy made a callback for.
     unsafe { proxy_on_queue_ready(root_id, NO_QUEUE) };
 }
 

@@ -3,7 +3,7 @@
 use filter_core::Level;
 use proxy_wasm::{hostcalls, types::LogLevel};
 
-/// Writes to Envoy's log, escaped where a terminal would obey it.
+/// Writes to Envoy's log. Escapes what a terminal would interpret.
 pub fn log(level: LogLevel, text: &str) {
     let _ = hostcalls::log(level, &filter_core::printable(text));
 }

@@ -1,4 +1,4 @@
-//! Between Envoy's callbacks and the state machine.
+//! One configured plugin: connects Envoy's callbacks to the state machine of filter-core.
 
 mod calls;
 mod clock;
@@ -33,8 +33,8 @@ const DEGRADED: &str = "x-ratelimit-degraded";
 
 /// One configured plugin of one VM.
 ///
-/// No borrow of a cell lasts longer than one call of the state machine, during which the host only
-/// reads headers and shared data and allocates; so none is ever borrowed twice.
+/// Nothing borrows a cell for longer than one call of the state machine. During that call the host only
+/// reads headers and shared data and allocates, so no cell is borrowed twice.
 #[derive(Debug)]
 pub struct Plugin {
     root_id: u32,
@@ -117,7 +117,7 @@ impl Plugin {
         worker.on_request_read(&SharedData, now, id, request);
     }
 
-    /// A response begins; returns whether what follows says what its request costs.
+    /// A response begins. Returns whether its body or trailers determine the cost of its request.
     pub fn on_response(&self, id: StreamId, end: bool) -> bool {
         let metering = self
             .worker
@@ -126,7 +126,7 @@ impl Plugin {
         self.is_read_on(metering)
     }
 
-    /// A chunk of a response's body; returns whether what follows matters, too.
+    /// A chunk of a response's body. Returns whether later chunks or trailers also matter.
     pub fn on_response_body(&self, id: StreamId, size: usize, end: bool) -> bool {
         let mut worker = self.worker.borrow_mut();
         let metering = worker.on_response_body(id, size, end, &HostResponse);
@@ -155,8 +155,7 @@ impl Plugin {
         }
     }
 
-    /// What a request cost, or held, is sent when the turn ends, together with what others did; or at a
-    /// tick.
+    /// Settled costs and freed slots are sent in one call when the turn ends, or else at a tick.
     fn send_at_turn_end(&self) {
         let _ = self.turn_end.request();
         self.adjust_ticks();
@@ -182,13 +181,13 @@ impl Plugin {
     fn adjust_ticks(&self) {
         let tick_ms = self.worker.borrow().tick_ms();
         if self.tick_ms.replace(tick_ms) != tick_ms {
-            // Without ticks nothing is polled, but requests are still decided.
+            // Without ticks the plugin polls no policy, but it still decides requests.
             let _ = hostcalls::set_tick_period(Duration::from_millis(tick_ms.into()));
         }
     }
 }
 
-/// The root ends with its last request. Slots that are still to be freed are left to other workers.
+/// The root is deleted with its last request. Other workers free the slots that are still occupied.
 impl Drop for Plugin {
     fn drop(&mut self) {
         let now = self.clock.now();

@@ -13,9 +13,9 @@ const CONTENT_TYPE: &str = "content-type";
 
 /// The request whose callback is running.
 ///
-/// All headers come in one call. For the nine of a plain request that takes Envoy 13,000
-/// instructions; one by one, the first takes 12,000 and each other 10,000, because the cost is not
-/// the value but the `malloc` that the host makes for it.
+/// One host call reads all headers. For the nine headers of a plain request Envoy needs 13,000
+/// instructions; one by one, the first needs 12,000 and each other 10,000, because the cost is the
+/// `malloc` that the host calls for each value, not the value itself.
 #[derive(Debug)]
 pub struct HostRequest {
     headers: Pairs,

@@ -18,7 +18,7 @@ impl ResponseHeaders for HostResponse {
     }
 
     fn set(&mut self, name: &'static str, value: &str) {
-        // A response that is gone needs no headers.
+        // A response that no longer exists needs no headers.
         let _ = headers::set(MapType::HttpResponseHeaders, name, value.as_bytes());
     }
 

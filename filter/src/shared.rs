@@ -9,7 +9,7 @@ pub struct SharedData;
 
 impl Host for SharedData {
     fn load(&self, key: &[u8]) -> Option<Versioned> {
-        // The SDK takes keys as text, which all keys of filter-core are.
+        // The SDK takes keys as text; all keys of filter-core are text.
         let key = str::from_utf8(key).ok()?;
         let (bytes, cas) = hostcalls::get_shared_data(key).ok()?;
         // The SDK has no bytes for an empty value, and no CAS for an absent one.

@@ -1,4 +1,4 @@
-//! From a configuration to a plugin.
+//! Creates the plugin from its configuration.
 //!
 //! The module also runs on Envoy's main thread, which ticks but has no requests, and in a canary,
 //! which only validates the configuration. So nothing is shared or counted before the first tick or
@@ -19,7 +19,7 @@ use crate::{
 /// The largest configuration that is read.
 const MAX_CONFIGURATION: usize = 4 << 20;
 
-/// The plugin that the configuration describes. Where it is invalid, the log says why: Envoy itself
+/// The plugin that the configuration describes. If it is invalid, the filter logs why: Envoy itself
 /// reports only that the filter refused it.
 pub fn configured(root_id: u32) -> Option<Plugin> {
     match plugin(root_id) {
@@ -45,7 +45,7 @@ fn plugin(root_id: u32) -> Result<Plugin, String> {
     let random = environment::random();
     let random = random.map_err(|error| format!("no random numbers: {error}"))?;
     let token = config.limiter.token_env.as_deref().and_then(token);
-    // Envoys before `xds` have it as `node`.
+    // Envoy versions without `xds` have it as `node`.
     let node = property::get(b"xds\0node\0id").or_else(|_| property::get(b"node\0id"));
     let node = node.unwrap_or_default();
     let worker = Worker::new(config, token.as_deref(), random);

@@ -1,7 +1,7 @@
 //! Envoy's stats as the state machine sees them: `wasmcustom.<name>`.
 //!
-//! A metric that cannot be written is no reason to do anything else, so failures are ignored. Envoy
-//! frees no names; the state machine bounds how many there are.
+//! Failures to write a metric are ignored: they must not affect anything else. Envoy frees no names;
+//! the state machine bounds how many there are.
 
 use filter_core::Metrics;
 use proxy_wasm::{hostcalls, types::MetricType};

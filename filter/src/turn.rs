@@ -1,8 +1,8 @@
 //! The end of a turn of Envoy's event loop.
 //!
-//! Envoy delivers a value of a shared queue through the event loop of the worker that registered
-//! the queue: in the same turn, after everything that the turn began with. No other callback comes
-//! at the end of a turn.
+//! Envoy delivers a value of a shared queue through the event loop of the worker that registered the
+//! queue: in the same turn, after all events that were ready when the turn began. No other callback
+//! comes at the end of a turn.
 
 use std::cell::{OnceCell, RefCell};
 
@@ -11,8 +11,8 @@ use proxy_wasm::hostcalls;
 use crate::host::environment;
 
 thread_local! {
-    /// Queue names of deleted plugins of this VM. Envoy keeps a queue for as long as any VM of this
-    /// id lives, so the next plugin uses it again.
+    /// Queue names of deleted plugins of this VM. Envoy keeps a queue as long as any VM with this id
+    /// exists, so the next plugin reuses it.
     static UNUSED: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -41,7 +41,7 @@ impl TurnEnd {
             // Neither a canary nor the main thread ever gets here.
             None => self.register()?,
         };
-        // The SDK takes an empty value for an empty queue.
+        // The SDK reads an empty value as an empty queue.
         hostcalls::enqueue_shared_queue(id, Some(b"1")).map_err(|_| NotReported)
     }
 

@@ -1,7 +1,7 @@
-//! The domain's limits in this proxy: which are in force, and how edits of them arrive.
+//! The domain's limits in this proxy: which are in force, and how edits reach it.
 //!
-//! One worker of the process polls the limiter (`poll`, at the times that `schedule` gives) and
-//! leaves the snapshot in shared data (`snapshot`), where the others load it (`poller`).
+//! One worker of the process polls the limiter (`poll`, at the times that `schedule` gives) and stores
+//! the snapshot in shared data (`snapshot`), from which the others load it (`poller`).
 
 mod active;
 mod poll;
@@ -33,7 +33,7 @@ pub(crate) struct Policy {
 }
 
 impl Policy {
-    /// The limits that the configuration holds, if it holds any.
+    /// Starts with the limits in the configuration, if it has any.
     pub(crate) fn new(config: &mut Config, random: &mut Random) -> Self {
         let state = match config.limits.take() {
             Some(policy) => {

@@ -1,8 +1,8 @@
 //! What a proxy caches of single buckets.
 //!
-//! The `shared_table` is Envoy's shared data, for all workers of the process; the `worker_cache` is
-//! one worker's memory in front of it. Both keep denials that still hold (the deny cache) and the
-//! last status of each bucket, which fallback decisions start from.
+//! The `shared_table` is in Envoy's shared data, for all workers of the process; the `worker_cache` is
+//! one worker's memory in front of it. Both keep denials that still hold (the deny cache) and the last
+//! status of each bucket, from which fallback decisions start.
 
 mod answered;
 mod bucket;

@@ -1,4 +1,4 @@
-//! Calls of the limiter: checks in batches, and what their answers say.
+//! Calls to the limiter: batches of checks, and how their answers are applied.
 
 mod answer;
 mod apply_answer;
@@ -56,7 +56,7 @@ pub(crate) struct Calls<T> {
 }
 
 impl<T> Calls<T> {
-    /// Calls of the limiter, with its `token`.
+    /// Calls to the limiter, with its bearer `token`.
     pub(crate) fn new(token: Option<&str>, limiter: &LimiterConfig) -> Self {
         let timeout_ms = limiter.timeout_ms;
         Self {
@@ -81,8 +81,8 @@ impl<T> Calls<T> {
         self.batcher.is_ready(self.registry.checks(), now)
     }
 
-    /// Takes out a check call that should have ended long ago. Envoy ends each call, by a timeout at
-    /// the latest; this bounds the wait if it ever does not.
+    /// Removes a check call that should have ended long ago. Envoy ends each call, by a timeout at the
+    /// latest; this bounds the wait if it ever does not.
     pub(crate) fn take_lost(&mut self, now: Now) -> Option<CheckCall<T>> {
         let lost_us = self.timeout_us.saturating_mul(2).saturating_add(1_000_000);
         self.registry.take_lost(now, lost_us)

@@ -61,7 +61,7 @@ impl Put for Vec<u8> {
         self.extend_from_slice(&value.to_le_bytes());
     }
 
-    // As a call it is 20 bytes less at each of its places.
+    // As a function call it saves 20 bytes at each call site.
     #[inline(never)]
     fn put_u64(&mut self, value: u64) {
         self.extend_from_slice(&value.to_le_bytes());

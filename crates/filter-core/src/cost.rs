@@ -1,5 +1,5 @@
-//! What requests cost where that is not one number: read from the request, or reserved when it comes
-//! and settled when its response ends.
+//! Costs that are not a fixed number: read from the request, or reserved when it arrives and settled
+//! when its response ends.
 
 mod body_reader;
 mod event_lines;

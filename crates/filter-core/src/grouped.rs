@@ -1,10 +1,10 @@
-//! What belongs to one bucket, together.
+//! Groups items that belong to one bucket.
 
-/// Groups are looked for among those whose hashes have the same low byte.
+/// Number of chains. A group is searched among those whose hashes have the same low byte.
 const CHAINS: usize = 256;
 
-/// Splits items into groups of which all are the `same` as the first. Those have the same `hash`, which
-/// is keyed: nobody outside can choose many for one chain.
+/// Splits items into groups in which each item is the `same` as the first. Equal items have equal
+/// `hash`es, which are keyed, so that clients cannot fill one chain.
 pub(crate) fn grouped<T>(
     items: Vec<T>,
     hash: impl Fn(&T) -> u64,

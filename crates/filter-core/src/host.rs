@@ -2,23 +2,23 @@
 
 /// The map that all workers of one Envoy process share.
 ///
-/// It has no bounds, deletes nothing and is open to other plugins: each key written here belongs to
-/// a fixed set, and no value read is trusted. Keys are UTF-8.
+/// It is unbounded, deletes nothing and is open to other plugins. So the filter writes a fixed set of
+/// keys only, and validates each value that it reads. Keys are UTF-8.
 pub trait Host {
-    /// A value and its version; `None` if nobody ever wrote it.
+    /// A value and its version; `None` if it was never written.
     fn load(&self, key: &[u8]) -> Option<Versioned>;
 
     /// Writes a value if its version is still `expected`.
     fn swap(&self, key: &[u8], value: &[u8], expected: Version) -> Result<(), CasMismatch>;
 }
 
-/// The version of a value: which write made it.
+/// The version of a value; each write makes a new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Version(pub u32);
 
 impl Version {
-    /// The key is absent. Envoy takes 0 for "any version" and accepts any number for an absent key,
-    /// so a number is used that no write gets: a key that was created meanwhile is a mismatch.
+    /// The key is absent. Envoy reads 0 as "any version" and accepts any number for an absent key, so
+    /// this is a number that no write gets: if the key was created meanwhile, the swap fails.
     pub const ABSENT: Self = Self(u32::MAX);
 }
 

@@ -1,4 +1,4 @@
-//! The identity of this Envoy process, which its workers agree on.
+//! The identity of this Envoy process, shared by its workers.
 
 use crate::{
     codec::Reader,
@@ -11,14 +11,14 @@ const KEY: &[u8] = b"rl1:identity";
 /// Random numbers of one Envoy process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
-    /// The id of the process in requests to limiters.
+    /// The id of the process in calls to limiters.
     pub(crate) proxy: u128,
     /// The key of the hash that places buckets in the table.
     pub(crate) hash_key: [u8; 16],
 }
 
 impl Identity {
-    /// Reads the identity that another worker left, or leaves one made of `random`.
+    /// Reads the identity that another worker stored, or stores one made of `random`.
     pub(crate) fn join(host: &impl Host, random: [u8; 32]) -> Result<Self, Contended> {
         for _ in 0..MAX_TRIES {
             let read = host.load(KEY);
@@ -27,7 +27,7 @@ impl Identity {
             }
             // Absent, or overwritten by another plugin.
             let expected = read.map_or(Version::ABSENT, |read| read.version);
-            // Whichever worker wins, the next read finds its value.
+            // Whichever worker wins, the next read returns its value.
             let _ = host.swap(KEY, &random, expected);
         }
         Err(Contended)
@@ -42,7 +42,7 @@ impl Identity {
         }
     }
 
-    /// The process's name in a request.
+    /// The name of the process in calls to limiters.
     pub(crate) fn proxy_name(&self) -> String {
         format!("{:032x}", self.proxy)
     }

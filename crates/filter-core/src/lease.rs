@@ -1,18 +1,18 @@
 //! Leases: units of a bucket that the limiter grants in advance, and that are spent without a check.
 //!
-//! For a limit with `lease`, a proxy asks the limiter now and then for more units than one request
-//! takes. A grant goes into the [`SharedLease`] of the bucket, which all workers of the process
-//! share, and from there in portions into the [`WorkerLeases`] of each worker, so that most requests
-//! touch nothing but their own worker's memory. The store has counted granted units as used already.
-//! The limit holds because each unit is used once and before its deadline: a unit is in one place
-//! only, each move between places is one compare-and-swap, and a move that fails, an entry that is
-//! evicted and units of an earlier generation are dropped. That wastes units and never makes any.
+//! For a limit with `lease`, a proxy occasionally queries the limiter for more units than one request
+//! takes. A grant goes into the [`SharedLease`] of the bucket, which all workers of the process share.
+//! Each worker takes portions of it into its [`WorkerLeases`], so that most requests use only their own
+//! worker's memory. The store has counted granted units as used already. The limit holds because each
+//! unit is used once and before its deadline: a unit is in one place only, and each move is one
+//! compare-and-swap. Units are dropped when a move fails, an entry is evicted, or their generation is
+//! outdated. That wastes units and never creates any.
 //!
-//! Lease [`Settlements`] are never retried: whoever takes them out of the shared lease sends them
-//! once. A settlement that is lost costs the bucket a little of its rate for two lease times.
+//! Lease [`Settlements`] are never retried: the worker that takes them out of the shared lease sends
+//! them once. A lost settlement costs the bucket a little of its rate for two lease times.
 //!
 //! For a request, `acquire` takes units and `spend` settles or cancels them; `apply_grants` stores
-//! what the limiter grants, and `maintain` returns what is left over.
+//! grants, and `maintain` returns unused units.
 
 mod acquire;
 mod apply_grants;

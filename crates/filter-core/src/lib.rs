@@ -1,17 +1,17 @@
-//! The decision at the proxy, as a state machine.
+//! The decision at the proxy, as a state machine without I/O.
 //!
-//! Requests, answers of the limiter and ticks go into a [`Worker`], one for each of Envoy's workers;
-//! [`Step`]s come out: this request goes on, that one is answered, make this call. The crate does no
-//! I/O and reads no clock. What the workers of a process share goes through [`Host`], Envoy's shared
-//! data. So all of it runs in a simulation (`tests/simulation/`) with several workers, faults, a
-//! clock that jumps, and a seed that replays a run.
+//! Requests, answers of the limiter and ticks go into a [`Worker`], one for each of Envoy's workers. It
+//! returns [`Step`]s for the host: continue a request, deny one, make a call. The crate does no I/O and
+//! reads no clock. The workers of a process share data through [`Host`], Envoy's shared data. So all of
+//! it runs in a simulation (`tests/simulation/`) with several workers, faults, a clock that jumps, and
+//! a seed that replays a run.
 //!
-//! The way of a request: `request::descriptor` extracts the entries that the policy needs, and
+//! The path of a request: `request::descriptor` extracts the entries that the policy needs, and
 //! `request::decide` matches the limits (`active_policy`), takes leased units (`lease`), repeats
 //! denials that still hold (`cache`) and charges the buckets of this proxy (`local_bucket`). For the
-//! rest it queues a check, which `call` sends in a batch at the end of the host's turn, unless the
-//! circuit breaker is open (`outage`). `call::answer` or `outage::fallback` decide, `request::admit`
-//! carries the decision out, and `response` writes it for the client.
+//! other limits it queues a check, which `call` sends in a batch at the end of the host's turn, unless
+//! the circuit breaker is open (`outage`). `call::answer` or `outage::fallback` decides,
+//! `request::admit` carries out the decision, and `response` writes it for the client.
 
 #[cfg(all(test, target_arch = "wasm32"))]
 #[macro_use]

@@ -13,7 +13,7 @@ use crate::{
     time::Now,
 };
 
-/// A bucket in the shared table, with the numbers it is decided by.
+/// A bucket in the shared table, with its parameters.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LocalBucket<'a> {
     pub(crate) table: &'a Table,
@@ -24,22 +24,22 @@ pub(crate) struct LocalBucket<'a> {
     pub(crate) start: Start,
 }
 
-/// How full a bucket is that the table does not have.
+/// The initial state of a bucket that the table does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Start {
     /// Full: no request has used it.
     Full,
     /// Full, and it may be evicted at any time, because the limiter still decides.
     Precheck,
-    /// A share of what the limiter last reported as left; without a report, one request's cost.
+    /// A share of the units left by the limiter's last answer; without an answer, one request's cost.
     Fallback {
         /// The proxies that share the limit.
         proxies: u64,
         /// Whether other limiters still answer, so that the fallback will be short. Then the bucket
-        /// starts with all that was left, up to this proxy's share of the limit: over all proxies
-        /// at most one capacity.
+        /// starts with all units that were left, up to this proxy's share of the limit: over all
+        /// proxies at most one capacity.
         answering: bool,
-        /// For how long what is admitted is a debt.
+        /// How long admitted units count as a debt.
         span: DebtSpan,
     },
 }
@@ -83,7 +83,7 @@ impl LocalBucket<'_> {
                     }
                     Take::Peek => self.algorithm.peek_here(state_now, at_ms, cost, 0),
                 };
-                // Policies refuse algorithms here whose state has no fixed size.
+                // Policies refuse limits here whose algorithm has no state of a fixed size.
                 let Some(outcome) = outcome else {
                     return Update::Keep(Err(Contended));
                 };
@@ -139,7 +139,7 @@ impl LocalBucket<'_> {
             })
     }
 
-    /// The bucket's state without a charge, and a decision of cost 0 by it.
+    /// The bucket's state after the refund, and a decision of cost 0 by it.
     fn refunded(
         &self,
         found: &Found<BucketEntry>,
@@ -160,7 +160,7 @@ impl LocalBucket<'_> {
             return Some(state);
         }
         let limit = self.algorithm.limit();
-        // Charges to the overflow may have been this bucket's, unless it has an entry.
+        // The overflow may contain this bucket's charges, unless the bucket has an entry.
         let overflow = found
             .overflow
             .as_ref()
@@ -181,7 +181,7 @@ impl LocalBucket<'_> {
                 None => self.with_left(cost.min(limit), now.wall_ms),
                 Some(status) => {
                     let at_ms = now.wall_of(status.at_us);
-                    // The limiter's report does not include debts.
+                    // The limiter's last status does not include debts.
                     let debt = found.entry.debt.units(span, now.mono_us);
                     let parts = if answering { 1 } else { proxies.max(1) };
                     let left = (status.remaining / parts).saturating_sub(debt);
@@ -208,7 +208,7 @@ impl LocalBucket<'_> {
         }
     }
 
-    /// The state of a bucket with so many units left.
+    /// The state of a bucket with this many units left.
     fn with_left(&self, units: u64, at_ms: u64) -> Option<State> {
         let used = self.algorithm.limit().saturating_sub(units);
         self.algorithm.peek_here(None, at_ms, 0, used)?.write

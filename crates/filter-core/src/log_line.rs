@@ -1,4 +1,4 @@
-//! Text of other components as one line of the log.
+//! Formats text from other components as one log line.
 
 /// Characters that are kept.
 const MAX_CHARS: usize = 400;

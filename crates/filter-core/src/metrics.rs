@@ -12,9 +12,9 @@ use crate::cost::Settled;
 use by_name::ByName;
 pub(crate) use event::Event;
 
-/// Where metrics go.
+/// The destination of metrics.
 pub trait Metrics {
-    /// Adds to a counter. Names are few and fixed for a policy.
+    /// Adds to a counter. For one policy, names are few and fixed.
     fn count(&mut self, name: &str, by: u64);
     /// Sets a gauge.
     fn gauge(&mut self, name: &str, value: u64);

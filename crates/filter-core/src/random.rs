@@ -1,4 +1,4 @@
-//! Chance for jitter and sampling. Not for secrets.
+//! Random numbers for jitter and sampling. Not for secrets.
 
 /// `SplitMix64`: small, and good enough to spread proxies in time.
 #[derive(Clone, Debug)]
@@ -7,7 +7,7 @@ pub struct Random {
 }
 
 impl Random {
-    /// A generator whose numbers follow from `seed`.
+    /// A generator whose numbers are determined by `seed`.
     pub fn new(seed: u64) -> Self {
         Self { state: seed }
     }

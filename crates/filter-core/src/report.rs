@@ -1,7 +1,7 @@
-//! Reports to the limiter of decisions that it did not make.
+//! Reports this proxy's own decisions to the limiter.
 //!
-//! The counts come from the metrics, so a request costs nothing more. Of the denied buckets, the
-//! first 32 of each second are reported: a bucket that is denied often is denied early.
+//! The metrics provide the counts, so a request costs nothing more. A report contains the first 32
+//! denied buckets of its second: a bucket that is denied often is denied early.
 
 use policy::{Limit, Name};
 use protocol::{
@@ -21,7 +21,7 @@ use crate::{
     worker::{Call, Worker},
 };
 
-/// Between reports, before jitter.
+/// The time between reports, before jitter.
 const EVERY_US: u64 = 1_000_000;
 /// How long a report may be in flight before the next is sent.
 const PATIENCE_US: u64 = 5_000_000;
@@ -81,7 +81,7 @@ impl Reporter {
         }
     }
 
-    /// Whether there is nothing to report beside the metrics.
+    /// Whether there is nothing to report besides the metrics.
     pub(crate) fn is_idle(&self) -> bool {
         self.denied.is_empty()
     }

@@ -1,7 +1,7 @@
-//! Requests on their way to a decision.
+//! The path of a request to its decision.
 //!
-//! `decide` takes a request as far as this proxy can, `admit` carries out the decision, and `hold`
-//! keeps requests that a queue delays.
+//! `decide` decides as much of a request as this proxy can, `admit` carries out the decision, and
+//! `hold` keeps requests that a queue delays.
 
 mod admit;
 mod decide;
@@ -31,7 +31,7 @@ pub(crate) use streams::{ByStream, Stream};
 
 use crate::cost::{Metered, RequestBodies};
 
-/// The requests that a worker has under way.
+/// The requests of a worker that have not ended.
 #[derive(Debug)]
 pub(crate) struct Requests {
     pub(crate) streams: ByStream<Stream>,

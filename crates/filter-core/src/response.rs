@@ -22,7 +22,7 @@ pub(crate) struct QuotaStatus {
     pub(crate) window_ms: u64,
     /// Units left.
     pub(crate) remaining: u64,
-    /// Until the quota is complete, in milliseconds.
+    /// The time until the quota is complete, in milliseconds.
     pub(crate) reset_after_ms: u64,
     /// Units that the request costs.
     pub(crate) cost: u64,

@@ -18,7 +18,7 @@ pub struct SharedData {
 }
 
 impl SharedData {
-    /// Writes a value as another plugin would.
+    /// Overwrites a value as another plugin could.
     pub fn overwrite(&self, key: &[u8], value: &[u8]) {
         self.write(key, value);
     }
@@ -28,12 +28,12 @@ impl SharedData {
         self.lose.set(count);
     }
 
-    /// How often a worker has read or written.
+    /// How often workers have read or written.
     pub fn calls(&self) -> u64 {
         self.calls.get()
     }
 
-    /// How many keys there are, and the bytes in them.
+    /// The number of keys, and their size with the values in bytes.
     pub fn size(&self) -> (usize, usize) {
         let values = self.values.borrow();
         let bytes = values.iter().map(|(k, v)| k.len() + v.bytes.len()).sum();

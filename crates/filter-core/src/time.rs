@@ -1,4 +1,4 @@
-//! Time comes with every input; nothing here reads a clock.
+//! The time of each input; nothing in this crate reads a clock.
 
 /// The moment of an input, on both clocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,13 +27,13 @@ impl Now {
         self.wall_ms.saturating_sub(ago_ms)
     }
 
-    /// The monotonic moment so many milliseconds from now.
+    /// The monotonic time that is `ms` milliseconds from now.
     pub(crate) fn after_ms(self, ms: u64) -> u64 {
         self.mono_us.saturating_add(ms.saturating_mul(1000))
     }
 }
 
-/// A moment on the monotonic clock, for tests to which the other does not matter.
+/// A time on the monotonic clock, for tests that do not use the wall clock.
 #[cfg(test)]
 pub(crate) fn at(ms: u64) -> Now {
     Now {

@@ -89,12 +89,12 @@ impl Worker {
         &self.config
     }
 
-    /// The next thing to do; `None` when all is done.
+    /// The next step; `None` when there is none.
     pub fn poll_step(&mut self) -> Option<Step> {
         self.steps.pop_front()
     }
 
-    /// Takes steps back that could not be carried out yet: they are the next.
+    /// Puts back steps that could not be carried out yet, before all others.
     pub fn put_back(&mut self, steps: Vec<Step>) {
         for step in steps.into_iter().rev() {
             self.steps.push_front(step);
@@ -102,8 +102,8 @@ impl Worker {
     }
 
     /// A request arrived. Exactly one [`Step::Continue`] or [`Step::Refuse`] follows, now or later,
-    /// unless [`Worker::on_gone`] comes first. While [`Worker::body_need`] says so, that is after
-    /// its body.
+    /// unless [`Worker::on_gone`] comes first. If [`Worker::body_need`] says that the body is needed,
+    /// the step follows after the body.
     pub fn on_request(
         &mut self,
         host: &impl Host,
@@ -264,7 +264,7 @@ impl Worker {
     }
 }
 
-/// The key of this worker's ids, out of the parts of the seed that no number shows.
+/// The key of this worker's ids, from bytes of the seed that no output reveals.
 fn secret_of(seed: &[u8; 48]) -> [u8; 16] {
     let mut key = [0; 16];
     let parts = seed.iter().skip(40).chain(seed.iter().skip(24));

@@ -6,9 +6,9 @@ use proxy_wasm::types::BufferType;
 
 use super::{memory::receive, raw, status::HostError};
 
-/// Up to `len` bytes of what the running callback is about, from a place in it.
+/// Up to `len` bytes, from an offset, of the body or message that the running callback is about.
 ///
-/// Not by the SDK, which panics on every status but `NotFound`.
+/// Does not use the SDK, which panics on every status but `NotFound`.
 pub fn chunk(of: BufferType, from: usize, len: usize) -> Result<Vec<u8>, HostError> {
     receive(|data, data_len| {
         // SAFETY: the out pointers are valid for writes.

@@ -1,7 +1,7 @@
 //! gRPC streams of the effective context, which is the root.
 //!
-//! Not by the SDK: it takes the target, which is a Protocol Buffers message, as UTF-8 text, and panics
-//! where Envoy refuses it.
+//! Does not use the SDK: it takes the target, which is a Protocol Buffers message, as UTF-8 text, and
+//! panics if Envoy refuses it.
 
 #![expect(unsafe_code, reason = "calls the host with pointers to live slices")]
 
@@ -24,7 +24,7 @@ pub struct Target<'a> {
 
 /// Opens a stream; returns its token.
 ///
-/// Fails where the cluster does not exist or no host of it is there.
+/// Fails if the cluster does not exist or has no host.
 pub fn open(target: &Target<'_>) -> Result<u32, HostError> {
     let pairs = headers::encode(target.headers);
     let mut token = 0;
@@ -57,7 +57,7 @@ pub fn close(token: u32) -> Result<(), HostError> {
     check(unsafe { raw::proxy_grpc_close(token) })
 }
 
-/// Resets the stream, and has Envoy forget it.
+/// Resets the stream; Envoy deletes its entry.
 pub fn cancel(token: u32) -> Result<(), HostError> {
     // SAFETY: no pointers are passed.
     check(unsafe { raw::proxy_grpc_cancel(token) })

@@ -1,7 +1,7 @@
 //! Header maps, as bytes: neither a value nor a name need be UTF-8.
 //!
-//! Not by the SDK: its `get_map_bytes` panics on a name that is not UTF-8, and all its functions
-//! panic where Envoy has no such map (`BadArgument`), as when a response has begun.
+//! Does not use the SDK: its `get_map_bytes` panics on a name that is not UTF-8, and all its functions
+//! panic where Envoy has no such map (`BadArgument`), for instance once a response has begun.
 
 #![expect(unsafe_code, reason = "calls the host with pointers to live slices")]
 
@@ -24,7 +24,7 @@ pub fn get(map: MapType, name: &str) -> Option<Vec<u8>> {
     .ok()
 }
 
-/// A whole map, as the host writes it: a count, the lengths, then every text with a zero after it.
+/// A whole map in the host's encoding: a count, the lengths, then each text followed by a zero byte.
 #[derive(Clone, Debug, Default)]
 pub struct Pairs(Vec<u8>);
 
@@ -43,7 +43,7 @@ impl Pairs {
         self.values(name).next()
     }
 
-    /// The values of a header in order, up to where the map cannot be read.
+    /// The values of a header in order, up to the first entry that cannot be read.
     pub fn values<'p>(&'p self, name: &str) -> impl Iterator<Item = &'p [u8]> {
         let (lengths, texts) = self.parts().unwrap_or_default();
         let mut at = 0_usize;
@@ -53,7 +53,7 @@ impl Pairs {
                 let [key_len, value_len] = lengths.next()?;
                 let (key_len, value_len) = (size(*key_len)?, size(*value_len)?);
                 let start = at;
-                // Each has a zero after it.
+                // A zero byte follows each text.
                 at = at.checked_add(key_len)?.checked_add(value_len)?;
                 at = at.checked_add(2)?;
                 // The length rules out most names.
@@ -92,7 +92,7 @@ pub fn set(map: MapType, name: &str, value: &[u8]) -> Result<(), HostError> {
     })
 }
 
-/// Adds a value to a header, beside those it has.
+/// Adds a value to a header and keeps its other values.
 pub fn add(map: MapType, name: &str, value: &[u8]) -> Result<(), HostError> {
     // SAFETY: both slices outlive the call.
     check(unsafe {
@@ -112,7 +112,7 @@ pub fn remove(map: MapType, name: &str) -> Result<(), HostError> {
     check(unsafe { raw::proxy_remove_header_map_value(map as u32, name.as_ptr(), name.len()) })
 }
 
-/// Header pairs as the host reads them: see [`Pairs`]. The SDK does not export its own.
+/// Header pairs in the host's encoding: see [`Pairs`]. The SDK does not export its own.
 pub fn encode(pairs: &[(&str, &str)]) -> Vec<u8> {
     fn word(bytes: &mut Vec<u8>, n: usize) {
         bytes.extend_from_slice(&u32::try_from(n).unwrap_or(u32::MAX).to_le_bytes());

@@ -10,8 +10,8 @@ use super::{
 
 /// The value at a path whose parts are separated by zero bytes (`xds\0route_name`).
 ///
-/// Not by the SDK, which gives `None` for an empty value as for an absent one: no bucket, and so no
-/// limit, for a request whose claim is empty.
+/// Does not use the SDK, which returns `None` both for an empty value and for an absent one: a request
+/// with an empty claim would have no bucket, and so no limit.
 pub fn get(path: &[u8]) -> Result<Vec<u8>, HostError> {
     receive(|value, value_len| {
         // SAFETY: `path` outlives the call, and the out pointers are valid for writes.
@@ -21,7 +21,7 @@ pub fn get(path: &[u8]) -> Result<Vec<u8>, HostError> {
 
 /// Sets a value, which access logs find in filter state as `wasm.<name>`.
 ///
-/// Not by the SDK, which panics when the stream is gone (`NotFound`).
+/// Does not use the SDK, which panics when the stream no longer exists (`NotFound`).
 pub fn set(name: &str, value: &[u8]) -> Result<(), HostError> {
     // SAFETY: both slices outlive the call.
     check(unsafe {

@@ -11,7 +11,7 @@ impl HostError {
     pub const NOT_FOUND: Self = Self(1);
 }
 
-/// The result that a status stands for.
+/// Converts a status to a result.
 pub fn check(status: u32) -> Result<(), HostError> {
     match status {
         0 => Ok(()),

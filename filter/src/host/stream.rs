@@ -1,4 +1,4 @@
-//! Ends of a pause: the request of the effective context continues, or is answered here.
+//! How a pause ends: the request of the effective context continues, or is answered here.
 
 #![expect(unsafe_code, reason = "calls the host with pointers to live slices")]
 
@@ -11,7 +11,7 @@ use super::{
 
 /// Resumes the request of the effective context.
 ///
-/// Not by the SDK, which panics where Envoy has nothing to resume.
+/// Does not use the SDK, which panics if Envoy has nothing to resume.
 pub fn resume_request() -> Result<(), HostError> {
     // SAFETY: no pointers are passed.
     check(unsafe { raw::proxy_continue_stream(StreamType::HttpRequest as u32) })
@@ -33,7 +33,7 @@ pub struct LocalResponse<'a> {
 
 /// Answers the request of the effective context.
 ///
-/// Not by the SDK, which sets no response code details and panics where the stream is gone.
+/// Does not use the SDK, which sets no response code details and panics if the stream no longer exists.
 pub fn send_local_response(response: &LocalResponse<'_>) -> Result<(), HostError> {
     let pairs = headers::encode(response.headers);
     // SAFETY: all slices outlive the call.

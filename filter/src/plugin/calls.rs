@@ -1,4 +1,4 @@
-//! Calls to the limiter: made in a callback of the root, and found again by the host's token.
+//! Calls to the limiter: the root makes them, and the host's token identifies their answers.
 
 use std::time::Duration;
 
@@ -24,11 +24,11 @@ impl Plugin {
         }
     }
 
-    /// Leaves a call to the root's callback at the end of the turn, or else at the next tick.
+    /// Defers a call to the root's callback at the end of the turn, or else to the next tick.
     ///
-    /// Envoy ends a call with the context that it is made for, and the SDK gives the answer to the
-    /// context in whose callback it was made: a request that ends early would take the answers of
-    /// others with it.
+    /// Envoy cancels a call with its context, and the SDK delivers the answer to the context whose
+    /// callback made the call. A call made for a request that ends early would lose the answers of
+    /// other requests.
     pub(super) fn defer(&self, step: Step) {
         self.deferred.borrow_mut().push(step);
         let _ = self.turn_end.request();
@@ -59,7 +59,7 @@ impl Plugin {
                 .iter()
                 .map(|(name, value)| (*name, value.as_str())),
         );
-        // Envoy takes 0 ms for no timeout at all.
+        // Envoy treats 0 ms as no timeout.
         let timeout = Duration::from_millis(call.timeout_ms.max(1));
         let body = call.body.as_deref();
         hostcalls::dispatch_http_call(&limiter.cluster, pairs, body, Vec::new(), timeout)

@@ -16,7 +16,7 @@ impl Clock {
         Self(Cell::new(epoch_ms()))
     }
 
-    /// Follows a wall clock that was set.
+    /// Adjusts to a wall clock that was set.
     pub fn adjust(&self) {
         self.0.set(epoch_ms());
     }

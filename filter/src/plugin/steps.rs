@@ -1,4 +1,4 @@
-//! What the state machine wants done.
+//! Carries out the steps that the state machine returns.
 
 use filter_core::{Edits, Step, StreamId};
 use proxy_wasm::types::{Action, MapType};
@@ -16,8 +16,8 @@ use crate::{
 impl Plugin {
     /// Carries out the steps of the state machine until there is none left.
     ///
-    /// `current` is the request whose callback is running, if it is a request's; then the result is
-    /// what becomes of that request.
+    /// `current` is the request whose callback is running, if any; the result is the action for that
+    /// request.
     pub(super) fn carry_out(&self, current: Option<(StreamId, &HostRequest)>) -> Action {
         let (current, request) = current.unzip();
         let mut action = Action::Pause;
@@ -58,7 +58,7 @@ impl Plugin {
                     // This fails only for a request that is gone.
                     let _ = response::refuse(refusal, grpc);
                 }
-                // A request that is gone needs neither.
+                // Requests that no longer exist need neither step.
                 Step::Continue { stream, edits } => {
                     if context.switch_to(stream.0) {
                         mark(&edits);

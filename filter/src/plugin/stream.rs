@@ -1,10 +1,10 @@
 //! The check stream: one gRPC stream of the root context at a time.
 //!
-//! Envoy keeps an entry for each stream until both sides closed it, with a pointer to what it deletes
-//! when the limiter ends the stream. So the end of a stream is always answered by a cancellation, in
-//! the callback that reports it, while the object still exists; nothing names the stream afterwards.
-//! And no stream is cancelled in the callback of a message: Envoy may have read further messages, and
-//! would hand them to an entry that is gone.
+//! Envoy keeps an entry for each stream until both sides have closed it. The entry points to an object
+//! that Envoy deletes when the limiter ends the stream. So the filter answers each end of a stream with
+//! a cancellation, in the callback that reports it, while the object still exists, and does not use the
+//! token afterwards. It cancels no stream in the callback of a message: Envoy may have read further
+//! messages and would deliver them to an entry that no longer exists.
 
 use std::cell::{Cell, RefCell};
 
@@ -29,12 +29,12 @@ const MAX_MESSAGE: u32 = 1 << 20;
 #[derive(Debug, Default)]
 pub(super) struct Streams {
     current: Cell<Option<u32>>,
-    /// To be cancelled outside of their callbacks.
+    /// Streams to cancel outside of their callbacks.
     given_up: RefCell<Vec<u32>>,
 }
 
 impl Streams {
-    /// Cancels the streams that were given up. Only in callbacks that are no stream's.
+    /// Cancels the streams that were given up. Call it only in callbacks that belong to no stream.
     pub(super) fn cancel_given_up(&self) {
         for token in self.given_up.take() {
             let _ = grpc_stream::cancel(token);
@@ -67,14 +67,14 @@ impl Plugin {
     fn on_message(&self, size: usize) {
         let fits = u32::try_from(size).is_ok_and(|size| size <= MAX_MESSAGE);
         let message = fits.then(|| body::chunk(BufferType::GrpcReceiveBuffer, 0, size));
-        // What is too large, or was not read, is as no message of a limiter.
+        // A message that is too large or unreadable becomes an empty one, which no limiter sends.
         let message = message.and_then(Result::ok).unwrap_or_default();
         let now = self.clock.now();
         let mut worker = self.worker.borrow_mut();
         worker.on_stream_message(&SharedData, now, &message);
     }
 
-    /// In a callback of the root, whose the stream is.
+    /// Call it only in a callback of the root, which owns the stream.
     pub(super) fn carry_out_on_stream(&self, step: StreamStep) {
         match step {
             StreamStep::Open(bearer) => self.open_stream(bearer.as_deref()),
@@ -87,7 +87,7 @@ impl Plugin {
             StreamStep::Cancel => {
                 if let Some(token) = self.streams.current.take() {
                     self.streams.given_up.borrow_mut().push(token);
-                    // Otherwise at the next tick.
+                    // If this fails, the next tick cancels it.
                     let _ = self.turn_end.request();
                 }
             }
@@ -125,8 +125,8 @@ impl Plugin {
         }
     }
 
-    /// `envoy.config.core.v3.GrpcService` in Protocol Buffers: the limiter's cluster and authority, and a
-    /// bound for messages, above which Envoy ends the stream.
+    /// `envoy.config.core.v3.GrpcService` in Protocol Buffers: the limiter's cluster and authority, and
+    /// the largest message; Envoy ends the stream at a larger one.
     fn stream_service(&self) -> Vec<u8> {
         const ENVOY_GRPC: u8 = 1;
         const CLUSTER_NAME: u8 = 1;

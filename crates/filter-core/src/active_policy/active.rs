@@ -1,4 +1,4 @@
-//! The policy in force, with what is derived from it once.
+//! The policy in force, with data derived from it once.
 
 use std::cell::Cell;
 
@@ -15,7 +15,7 @@ use crate::{
     time::Now,
 };
 
-/// The domain's limits as far as this worker has them.
+/// The domain's limits in this worker.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum PolicyState {
     /// No snapshot has been loaded: the limiter decides every request.
@@ -33,13 +33,13 @@ pub(crate) struct ActivePolicy {
     pub(crate) compiled: Compiled,
     pub(crate) plan: Plan,
     prechecks: Vec<Option<Algorithm>>,
-    /// Proxies that use each limit, as limiters last reported; 0: never.
+    /// Proxies that use each limit, by the limiters' last answers; 0: never reported.
     proxies: Vec<Cell<u64>>,
     /// Proxies of the domain, for limits without a report of their own.
     all_proxies: Cell<u64>,
 }
 
-/// The values of a request, as the policy crate looks them up.
+/// The values of a request, in the form that the policy crate looks them up.
 struct Values<'a>(&'a [Name], &'a [Option<&'a [u8]>]);
 
 impl Entries for Values<'_> {
@@ -61,7 +61,7 @@ impl ActivePolicy {
         }
     }
 
-    /// Stores the number of proxies that use a limit, as a limiter reports it.
+    /// Stores the number of proxies that use a limit, from a limiter's answer.
     pub(crate) fn set_proxies(&self, limit: &str, count: u64) {
         if limit == ALL_LIMITS {
             return self.all_proxies.set(count);
@@ -72,7 +72,7 @@ impl ActivePolicy {
         }
     }
 
-    /// Copies the numbers of proxies from the policy before this one.
+    /// Copies the numbers of proxies from the previous policy.
     pub(crate) fn inherit_proxies(&self, before: &Self) {
         self.all_proxies.set(before.all_proxies.get());
         for (limit, count) in before.compiled.limits().iter().zip(&before.proxies) {
@@ -92,7 +92,7 @@ impl ActivePolicy {
             .max(1)
     }
 
-    /// The bucket in front of a global limit, if it has one.
+    /// The precheck of a global limit, if it has one.
     pub(crate) fn precheck(&self, at: usize) -> Option<&Algorithm> {
         self.prechecks.get(at)?.as_ref()
     }
@@ -114,7 +114,7 @@ impl ActivePolicy {
             cost: limit_check.cost,
         };
         let edges = edges(limit, status, now);
-        // If no algorithm accepts the reported numbers, the limit's own are used.
+        // If no algorithm accepts the reported parameters, the limit's own are used.
         let own = || share.of(limit.quota.parameters(), edges.as_ref());
         let algorithm = share.of(&parameters, edges.as_ref()).or_else(own);
         let Some(algorithm) = algorithm else {
@@ -124,7 +124,7 @@ impl ActivePolicy {
             Some(edges) => {
                 let own = limit.quota.algorithm();
                 let span = DebtSpan::of(&own.with_edges(edges), now);
-                // The label of a window of which only the end was reported would be a guess.
+                // If only the end of a window was reported, its label is unknown.
                 if own.edges() == Some(&edges) {
                     span
                 } else {
@@ -136,8 +136,8 @@ impl ActivePolicy {
         FallbackBucket::Bucket(algorithm, span)
     }
 
-    /// The strictest `on_failure` among the limits that only the limiter can read and that may
-    /// match; `None` if there is none.
+    /// The strictest `on_failure` among the limits that may match and that only the limiter can
+    /// evaluate; `None` if there is none.
     pub(crate) fn opaque(&self, values: &[Option<&[u8]>]) -> Option<OnFailure> {
         if self.compiled.opaque().is_empty() {
             return None;
@@ -156,15 +156,14 @@ impl ActivePolicy {
     }
 }
 
-/// Edges further apart are those of no two zones.
+/// Edges that differ by more than this do not come from two time zones.
 const ZONES_APART_MAX_MS: u64 = 26 * 3_600_000;
 
-/// Edges less apart are of the same zone, by clocks and answers that differ a little.
+/// Edges that differ by less are of the same time zone; clocks and answers differ a little.
 const ZONES_APART_MIN_MS: u64 = 10 * 60_000;
 
-/// The edges of a bucket's calendar windows. An override may have another time zone, which shows in
-/// when the limiter reported the window to end: then they are the limit's edges, so much earlier or
-/// later.
+/// The edges of a bucket's calendar windows. An override may have another time zone, which the reported
+/// end of the window reveals: then the edges are the limit's, shifted by the difference.
 fn edges(limit: &Limit, status: Option<BucketStatus>, now: Now) -> Option<Edges> {
     let algorithm = limit.quota.algorithm();
     let edges = *algorithm.edges()?;
@@ -184,18 +183,18 @@ fn edges(limit: &Limit, status: Option<BucketStatus>, now: Now) -> Option<Edges>
     Some(edges.moved(window.end_ms, ends_ms))
 }
 
-/// The numbers of a fallback bucket.
+/// The parameters of a fallback bucket.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum FallbackBucket {
-    /// A bucket with these numbers; what it admits is a debt for so long.
+    /// A bucket with these parameters; the units it admits are a debt for this span.
     Bucket(Algorithm, DebtSpan),
     /// The bucket is not limited.
     Unlimited,
-    /// No exact numbers exist, or the quota is 0: everything is denied.
+    /// The parameters cannot be exact, or the quota is 0: everything is denied.
     Impossible,
 }
 
-/// The parameters of a bucket by the limiter's report, which includes overrides. Snapshots do not.
+/// The parameters of a bucket by the limiter's last answer, which includes overrides; snapshots do not.
 fn resolved(limit: &Limit, status: BucketStatus) -> Parameters {
     let algorithm = limit.quota.algorithm();
     let written = *algorithm.parameters();

@@ -1,4 +1,4 @@
-//! Polls of the domain's snapshot, and what their answers change.
+//! Polls for the domain's snapshot, and applies the answers.
 
 use std::{fmt::Write, rc::Rc};
 
@@ -20,7 +20,7 @@ use crate::{
 /// The largest snapshot that is read, in bytes.
 const MAX_SNAPSHOT: usize = 8 << 20;
 
-/// A poll was answered.
+/// The result of a poll.
 enum Polled {
     Unchanged {
         proxies: Vec<u8>,
@@ -35,7 +35,7 @@ enum Polled {
 }
 
 impl Worker {
-    /// Loads a newer snapshot from shared data, and polls if this worker is to.
+    /// Loads a newer snapshot from shared data, and polls if a poll by this worker is due.
     pub(crate) fn poll_policy(&mut self, host: &impl Host, now: Now) {
         self.load_snapshot(host, now);
         if self.policy.poller.is_overdue(now) {
@@ -46,7 +46,7 @@ impl Worker {
         }
     }
 
-    /// Loads what another worker left in shared data.
+    /// Loads what another worker stored in shared data.
     pub(crate) fn load_snapshot(&mut self, host: &impl Host, now: Now) {
         let update = self.policy.poller.load_update(host);
         if let Some(snapshot) = update.snapshot {
@@ -84,8 +84,8 @@ impl Worker {
         });
     }
 
-    /// What a poll reports of this proxy: the revision in force, which differs from the one last
-    /// polled if that could not be used, its node id, and the entries that it supplies.
+    /// The query parameters that describe this proxy: the revision in force (another than the one last
+    /// polled if that was unusable), its node id, and the entries that it supplies.
     fn about(&self, host: &impl Host) -> String {
         let mut about = String::new();
         // Writing to a string cannot fail.
@@ -116,7 +116,7 @@ impl Worker {
         self.policy.poller.share_entries(host, &own)
     }
 
-    /// The answer to a poll.
+    /// Applies the answer to a poll.
     pub(crate) fn on_poll_answer(
         &mut self,
         host: &impl Host,
@@ -176,7 +176,8 @@ impl Worker {
         self.tick_soon(now);
     }
 
-    /// Whether a snapshot is the one in force. A proxy in between may drop the `304`.
+    /// Whether a snapshot is the one in force. A proxy in between may send the snapshot instead of
+    /// `304`.
     fn has(&self, snapshot: &Snapshot) -> bool {
         match snapshot.body {
             SnapshotBody::Unknown => matches!(self.policy.state, PolicyState::NoLimits),
@@ -186,8 +187,8 @@ impl Worker {
         }
     }
 
-    /// Puts a snapshot into force; returns whether it could be read. A snapshot that cannot be read
-    /// never replaces one that could.
+    /// Puts a snapshot into force; returns whether it was readable. An unreadable snapshot never
+    /// replaces a readable one.
     fn adopt(&mut self, now: Now, snapshot: &Snapshot) -> bool {
         let text = match &snapshot.body {
             SnapshotBody::Unknown => {

@@ -1,8 +1,8 @@
-//! How a process shares one poller.
+//! Elects one poller per process and shares its results.
 //!
-//! One worker of the process, elected by a lease in shared data, polls the domain's snapshot and
-//! leaves it there; the others learn of a newer one by a short notice. Envoy's main thread runs a
-//! copy of the module that never has a request: it may hold the lease like any other worker.
+//! One worker of the process, elected by a lease in shared data, polls the domain's snapshot and stores
+//! it there; a short notice announces a newer one to the others. Envoy's main thread runs a copy of the
+//! module that never receives a request: it may hold the lease like any other worker.
 
 use super::{
     schedule::{LEASE_MAX_US, PollSchedule},
@@ -16,7 +16,7 @@ use crate::{
     time::Now,
 };
 
-/// One worker's part in it.
+/// One worker's poller.
 #[derive(Debug)]
 pub(crate) struct PolicyPoller {
     notice_key: Vec<u8>,
@@ -25,17 +25,17 @@ pub(crate) struct PolicyPoller {
     entries_key: Vec<u8>,
     worker_id: u64,
     schedule: PollSchedule,
-    /// The last notice read, as bytes: it rarely changes.
+    /// The bytes of the last notice read: it rarely changes.
     last_notice: Vec<u8>,
     /// The version of the snapshot that this worker uses.
     version: u64,
-    /// Until when another worker holds the lease, as last read.
+    /// When the lease of another worker ends, as last read.
     others_until_us: u64,
     /// The entity tag of the last snapshot polled, whether it could be used or not.
     etag: Vec<u8>,
 }
 
-/// What changed in shared data.
+/// The changes in shared data.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct SharedUpdate {
     /// A newer snapshot than the one in use.
@@ -61,7 +61,7 @@ impl PolicyPoller {
         }
     }
 
-    /// Reads the notice, and what it announces.
+    /// Reads the notice, and the values that it announces.
     pub(crate) fn load_update(&mut self, host: &impl Host) -> SharedUpdate {
         let Some(read) = host.load(&self.notice_key) else {
             return SharedUpdate::default();
@@ -90,7 +90,7 @@ impl PolicyPoller {
         Some(snapshot)
     }
 
-    /// Whether this worker is to poll now; then it must, and report the outcome.
+    /// Whether this worker must poll now. If so, it must report the outcome.
     pub(crate) fn is_due(&mut self, host: &impl Host, now: Now) -> bool {
         if !self.schedule.is_due(now) || !self.holds_lease(host, now) {
             return false;
@@ -109,7 +109,7 @@ impl PolicyPoller {
         self.schedule.next_us(self.others_until_us)
     }
 
-    /// Polls as soon as allowed: an answer named another revision.
+    /// Polls as soon as allowed, because an answer named another revision.
     #[inline(never)]
     pub(crate) fn poll_soon(&mut self) {
         self.schedule.poll_soon();
@@ -135,8 +135,8 @@ impl PolicyPoller {
             .is_ok()
     }
 
-    /// Adds the entries of this worker's configuration to those that polls report; returns all of
-    /// them, as `user,tenant`. `None`: they cannot be reported.
+    /// Adds the entries of this worker's configuration to those that polls report; returns all of them,
+    /// as `user,tenant`. `None`: the list cannot be reported.
     pub(crate) fn share_entries<'n>(
         &self,
         host: &impl Host,
@@ -147,7 +147,7 @@ impl PolicyPoller {
         all.ok().flatten()
     }
 
-    /// The entity tag to poll with, so that a limiter without a newer snapshot answers just that.
+    /// The entity tag to poll with: a limiter without a newer snapshot answers `304`.
     pub(crate) fn etag(&self) -> &[u8] {
         &self.etag
     }
@@ -167,7 +167,7 @@ impl PolicyPoller {
         self.schedule.failed();
     }
 
-    /// The poll brought a snapshot that cannot be used. It is not fetched again.
+    /// The poll returned an unusable snapshot. It is not fetched again.
     pub(crate) fn poll_rejected(&mut self, etag: Vec<u8>) {
         self.schedule.answered();
         self.etag = etag;
@@ -179,7 +179,7 @@ impl PolicyPoller {
         self.write_notice(host, self.version, proxies);
     }
 
-    /// The poll brought a snapshot that this worker uses now: leaves it for the others.
+    /// The poll returned a snapshot that this worker uses now: stores it for the others.
     pub(crate) fn poll_brought(
         &mut self,
         host: &impl Host,
@@ -193,7 +193,8 @@ impl PolicyPoller {
             let version = version.wrapping_add(1);
             Change::Write(snapshot.write(version), version)
         });
-        // Contended: another worker writes a snapshot. The next poll of this one brings the same.
+        // Contended: another worker is storing a snapshot. This worker's next poll returns the same
+        // one.
         if let Ok(version) = left {
             self.version = version;
             self.write_notice(host, version, proxies);

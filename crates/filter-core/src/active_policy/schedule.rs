@@ -1,28 +1,28 @@
-//! When to poll, how long the limiter may hold a poll, and when a poll has failed.
+//! Schedules polls: when to poll, how long the limiter may hold a poll, and when a poll has failed.
 
 use crate::{random::Random, time::Now};
 
-/// Between polls that are answered at once, before jitter.
+/// The time between polls that are answered at once, before jitter.
 const POLL_EVERY_US: u64 = 200_000;
-/// The least time between polls, when answers name another revision. A limiter that is stale, or
-/// sends wrong revisions, names another one in each answer, and a poll may bring 10,000 limits.
+/// The least time between polls when answers name another revision. A limiter that is stale, or sends
+/// wrong revisions, names another one in each answer, and a poll may return 10,000 limits.
 const POLL_MIN_US: u64 = 50_000;
-/// How long a limiter may hold a long poll, in milliseconds: at least this, and at most the spread
-/// longer, at random, so that a fleet does not poll in step.
+/// How long a limiter may hold a long poll, in milliseconds: a random time from this minimum to the
+/// spread above it, so that a fleet does not poll in step.
 ///
-/// An edit is in force everywhere within one second, because a limiter answers a long poll as soon
-/// as the edit is published. The hold is short enough to time out and retry within that second if
-/// the limiter hangs: a long poll times out after at most 800 ms ([`HELD_GRACE_MS`]) and is retried
-/// at once; should the retries be lost too, again 50 and 100 ms later ([`TIMEOUT_RETRY_MS`]). The
-/// other workers load the snapshot with their next tick, 50 ms later, or with their next request if
-/// they are idle. A poller that vanished is replaced at most 850 ms after its last poll
+/// An edit is in force everywhere within one second, because a limiter answers a long poll as soon as
+/// the edit is published. The hold is short enough to time out and retry within that second if the
+/// limiter hangs: a long poll times out after at most 800 ms ([`HELD_GRACE_MS`]) and is retried at
+/// once, and if the retries are lost too, again 50 and 100 ms later ([`TIMEOUT_RETRY_MS`]). The other
+/// workers load the snapshot with their next tick, 50 ms later, or with their next request if they are
+/// idle. If a poller vanishes, another worker replaces it at most 850 ms after its last poll
 /// ([`LEASE_US`]).
 pub(crate) const HOLD_MIN_MS: u64 = 550;
 pub(crate) const HOLD_SPREAD_MS: u64 = 150;
 /// How much longer than its hold a long poll may take.
 const HELD_GRACE_MS: u64 = 100;
-/// Polls that must be answered in a row before a long poll: where polls are lost, short ones bring
-/// an edit sooner.
+/// Consecutive polls that must be answered before a long poll: if polls are lost, short ones fetch an
+/// edit sooner.
 pub(crate) const ANSWERED_BEFORE_HOLD: u8 = 8;
 /// The length of the poller's lease, beyond the hold of its poll: how long a poller that vanished
 /// blocks the others.
@@ -31,15 +31,15 @@ const LEASE_US: u64 = 150_000;
 const LEASE_MIN_US: u64 = 450_000;
 /// The longest lease.
 pub(crate) const LEASE_MAX_US: u64 = LEASE_US + (HOLD_MIN_MS + HOLD_SPREAD_MS) * 1000;
-/// The timeout of a short poll, in milliseconds. No request waits for it, and it may bring 10,000
+/// The timeout of a short poll, in milliseconds. No request waits for it, and it may return 10,000
 /// limits.
 const TIMEOUT_MS: u64 = 250;
-/// The same after a long poll that was lost. Each further failure doubles it, so that a slow
-/// limiter can answer.
+/// The timeout after a long poll was lost. Each further failure doubles it, so that a slow limiter can
+/// answer.
 const TIMEOUT_RETRY_MS: u64 = 50;
 const TIMEOUT_MAX_MS: u64 = 4_000;
-/// How much longer the host waits than the answer is of use. Envoy prefers hosts with fewer active
-/// requests, so the next poll rather goes to another limiter.
+/// How long the host waits after the poll has failed. Envoy prefers hosts with fewer active requests,
+/// so the next poll is more likely to reach another limiter.
 const LINGER_MS: u64 = 250;
 
 /// The schedule of one worker's polls.
@@ -49,11 +49,11 @@ pub(crate) struct PollSchedule {
     next_us: u64,
     /// The earliest time of the next poll, if there is a newer revision.
     soonest_us: u64,
-    /// When the poll in flight has failed; `None`: none is in flight.
+    /// When the poll in flight fails; `None`: none is in flight.
     overdue_us: Option<u64>,
     /// The hold of the last poll, in milliseconds.
     wait_ms: u64,
-    /// Polls answered in a row.
+    /// Consecutive polls that were answered.
     answered_in_a_row: u8,
     /// The timeout of the next short poll.
     short_timeout_ms: u64,
@@ -72,7 +72,7 @@ impl PollSchedule {
         }
     }
 
-    /// Whether it is time for a poll. Decides how long the limiter may hold it.
+    /// Whether it is time for a poll. If so, sets how long the limiter may hold it.
     pub(crate) fn is_due(&mut self, now: Now) -> bool {
         if self.overdue_us.is_some() || !now.reached(self.next_us) {
             return false;
@@ -86,7 +86,7 @@ impl PollSchedule {
         true
     }
 
-    /// The poll that is due is sent.
+    /// Records that the poll is sent.
     pub(crate) fn leaves(&mut self, now: Now) {
         let pause_us = self.random.jittered(POLL_EVERY_US);
         self.next_us = now.mono_us.saturating_add(pause_us);
@@ -122,13 +122,13 @@ impl PollSchedule {
         overdue
     }
 
-    /// When the poll in flight has taken too long, or else when the next is due.
+    /// When the poll in flight fails, or else when the next one is due.
     pub(crate) fn next_us(&self, others_until_us: u64) -> u64 {
         let next_us = self.next_us.max(others_until_us);
         self.overdue_us.unwrap_or(next_us)
     }
 
-    /// There is a newer revision, for which a limiter should have answered the long poll.
+    /// There is a newer revision, with which a limiter should have answered the long poll.
     pub(crate) fn poll_soon(&mut self) {
         self.next_us = self.next_us.min(self.soonest_us);
         let wait_us = std::mem::take(&mut self.wait_ms) * 1000;

@@ -1,4 +1,4 @@
-//! What the poller leaves in shared data for the other workers.
+//! The values that the poller stores in shared data for the other workers.
 
 use std::hash::Hasher;
 
@@ -6,12 +6,12 @@ use siphasher::sip::SipHasher13;
 
 use crate::codec::{Put, Reader};
 
-/// The short value by which workers find out whether anything is new.
+/// A short value that shows workers whether anything is new.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Notice {
     /// The version of the snapshot; counts up.
     pub(crate) version: u64,
-    /// The number of proxies for each limit, as limiters last reported.
+    /// The number of proxies for each limit, by the limiters' last answers.
     pub(crate) proxies: Vec<u8>,
 }
 
@@ -31,7 +31,7 @@ impl Notice {
     }
 }
 
-/// A domain's limits as polled.
+/// A domain's limits from a poll.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Snapshot {
     /// The limiter's entity tag.
@@ -49,7 +49,7 @@ pub(crate) enum SnapshotBody {
     Limits(Vec<u8>),
 }
 
-/// Follows the version; each layout has its own number.
+/// The layout's number, after the version; each layout has its own.
 const FORMAT: u8 = 2;
 
 /// A checksum. Without it, other bytes could be read as a snapshot that limits nothing.

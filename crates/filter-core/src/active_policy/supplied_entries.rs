@@ -1,20 +1,20 @@
 //! The descriptor entries that the filters of one Envoy process supply, as polls report them.
 //!
-//! One worker polls for all filters of a domain, and their configurations may differ. So each
-//! worker adds the entries of its own to a value in shared data, and the poll reports that. An
-//! entry stays there until the process ends: a filter without it may replace one that had it.
+//! One worker polls for all filters of a domain, and their configurations may differ. So each worker
+//! adds its own entries to a value in shared data, and the poll reports that value. An entry stays
+//! there until the process ends, even if a filter without it replaces the one that had it.
 
 use policy::{BUILT_IN, Name};
 
 use crate::host::{self, Change, Contended, Host};
 
-/// Entries that are reported; of more, none is.
+/// The most entries that are reported; a longer list is not reported at all.
 const ENTRIES_MAX: usize = 64;
 
 /// The longest list that is reported, in bytes.
 const BYTES_MAX: usize = 2048;
 
-/// Stands for a list that is too long, and is none.
+/// Marks a list that is too long. It is no valid list.
 const TOO_LONG: &str = "*";
 
 /// Adds a configuration's entries to the shared list; returns the list, as `user,tenant`, without

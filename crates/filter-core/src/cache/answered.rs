@@ -1,4 +1,4 @@
-//! What the limiter says of a bucket, written to the shared table.
+//! Writes the limiter's answer about a bucket to the shared table.
 
 use crate::{
     cache::{BucketEntry, BucketKey, BucketStatus, CachedDenial, Table, Update},
@@ -6,16 +6,16 @@ use crate::{
     time::Now,
 };
 
-/// What the limiter says of a bucket.
+/// The limiter's answer about a bucket.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Answered {
     pub(crate) status: BucketStatus,
-    /// What takes the place of the denial in the table, and when the check was sent that says so; `None`:
-    /// the table's own may still hold.
+    /// The denial that replaces the one in the table, and when its check was sent; `None`: the one in
+    /// the table may still hold.
     pub(crate) denial: Option<(Option<CachedDenial>, Now)>,
 }
 
-/// Writes what the limiter says of a bucket to the table.
+/// Writes the limiter's answer about a bucket to the table.
 pub(crate) fn write_answer(
     host: &impl Host,
     now: Now,
@@ -23,7 +23,7 @@ pub(crate) fn write_answer(
     (key, generation): (BucketKey, u64),
     answered: &Answered,
 ) {
-    // Contended: other workers write answers as recent.
+    // Contended: other workers are writing answers that are as recent.
     let _ = table.update::<BucketEntry, _>(host, key, generation, now, |found| {
         let entry = &mut found.entry;
         let mut changed = entry.update_status(answered.status);

@@ -1,4 +1,4 @@
-//! Names of buckets, and what the limiter last reported of one.
+//! Keys of buckets, and their last status.
 
 use algorithms::{Algorithm, Rate};
 use protocol::LimitAnswer;
@@ -8,16 +8,16 @@ use crate::{
     time::Now,
 };
 
-/// What an entry of the shared table is about. One bucket has an entry for each role.
+/// The kind of a shared table entry. One bucket has an entry for each role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     /// A bucket in the store: its denials, its status, and its fallback bucket during an outage.
     Global = 0,
     /// A bucket of this proxy alone.
     Proxy = 1,
-    /// The local bucket in front of a global one.
+    /// The precheck of a global bucket.
     Precheck = 2,
-    /// Leased units of a global bucket. They are not used any more once the entry is evicted.
+    /// Leased units of a global bucket. An eviction of the entry drops them.
     Lease = 3,
     /// This proxy's share of a limit on requests in flight, during an outage.
     InFlight = 4,
@@ -40,7 +40,7 @@ impl BucketKey {
         self.tag
     }
 
-    /// The key of the same bucket in another role, of one in [`Role::Global`].
+    /// The key of the same bucket in another role; `self` must be in [`Role::Global`].
     #[must_use]
     pub(crate) fn in_role(self, role: Role) -> Self {
         Self {
@@ -51,18 +51,18 @@ impl BucketKey {
     }
 }
 
-/// What the limiter last reported of a bucket.
+/// The state of a bucket in the limiter's last answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BucketStatus {
-    /// When the report arrived, on the monotonic clock.
+    /// When the answer arrived, on the monotonic clock.
     pub(crate) at_us: u64,
     /// The quota in units, overrides included; `None`: unlimited.
     pub(crate) limit: Option<u64>,
     /// The time in which an empty quota refills completely.
     pub(crate) window_ms: u64,
-    /// Units left at that time.
+    /// Units left at `at_us`.
     pub(crate) remaining: u64,
-    /// From that time until the quota is complete.
+    /// The time from `at_us` until the quota is complete.
     pub(crate) reset_after_ms: u64,
 }
 
@@ -78,15 +78,15 @@ impl BucketStatus {
         }
     }
 
-    /// Whether the bucket has other numbers than its limit: an override.
+    /// Whether an override gives the bucket other parameters than its limit.
     pub(crate) fn differs_from(&self, algorithm: &Algorithm) -> bool {
         let rate = &algorithm.parameters().rate;
         let same_window = self.window_ms == algorithm.window_ms() || self.is_of_unit(rate);
         self.limit != Some(algorithm.limit()) || !same_window
     }
 
-    /// Whether the bucket's windows are those of the rate's calendar unit: a day has 23 hours or 25
-    /// now and then, a month 28 days.
+    /// Whether the window fits the rate's calendar unit: some days have 23 or 25 hours, some months 28
+    /// days.
     pub(crate) fn is_of_unit(&self, rate: &Rate) -> bool {
         let apart_ms = self.window_ms.abs_diff(rate.period_ms);
         rate.calendar.is_some() && apart_ms <= rate.period_ms / 10

@@ -1,15 +1,15 @@
 //! The table of buckets in Envoy's shared data, which all workers of the process use.
 //!
-//! Shared data has no bounds and deletes nothing, so the table is bounded itself: a fixed number of
-//! sets, each one value of shared data with room for [`WAYS`] entries. The set and the tag of a
-//! bucket come from a hash with a key that is random per process, so that clients cannot choose
-//! whom to evict. Each write is a compare-and-swap, tried a bounded number of times.
+//! Shared data is unbounded and deletes nothing, so the table bounds itself: it has a fixed number of
+//! sets, each one value of shared data with room for [`WAYS`] entries. A keyed hash maps a bucket to
+//! its set and tag; the key is random per process, so that clients cannot choose which buckets to
+//! evict. Each write is a compare-and-swap, tried a bounded number of times.
 //!
-//! An entry that is in use, or holds a debt, is never evicted. Where a set is full of such entries,
-//! the buckets of one limit that find no room share one more entry, the *overflow*: together they
-//! get what one of them would, and a bucket that finds room later starts with what is left of it.
-//! So no bucket gets more than its limit by being evicted, and none is denied for ever. An overflow
-//! records no debt: a single bucket would have refilled that much meanwhile.
+//! An entry that is in use, or holds a debt, is never evicted. If a set is full of such entries, the
+//! buckets of one limit that find no room share one more entry, the *overflow*: together they get as
+//! many units as one bucket, and a bucket that finds room later starts with what is left of it. So no
+//! bucket exceeds its limit by being evicted, and none is denied for ever. An overflow records no debt:
+//! a single bucket would have refilled that much meanwhile.
 
 mod debt;
 mod denial;
@@ -33,11 +33,11 @@ use crate::{
 
 /// Buckets per set.
 const WAYS: usize = 4;
-/// Overflows per set, for as many limits. Buckets of further limits have nothing left.
+/// Overflows per set, each for one limit. Buckets of further limits have no units left.
 const OVERFLOWS: usize = 2;
 
-/// An entry of the table. Each role of a bucket has one type of them: [`BucketEntry`], or the lease's
-/// own, which this module does not interpret.
+/// An entry of the table. Each role of a bucket has one type of entry: [`BucketEntry`], or that of
+/// leases, which this module does not interpret.
 pub(crate) trait Record: Default {
     /// Appends the entry to a value.
     fn write(&self, out: &mut Vec<u8>);
@@ -45,18 +45,19 @@ pub(crate) trait Record: Default {
     /// Reads an entry; `None` if the bytes are not one.
     fn read(bytes: &[u8]) -> Option<Self>;
 
-    /// Until when the entry must not be evicted, on the monotonic clock; 0: it may be at any time.
+    /// The entry must not be evicted before this time, on the monotonic clock; 0: it may be evicted at
+    /// any time.
     fn in_use_until_us(&self) -> u64;
 }
 
-/// What the table has of one bucket.
+/// The table's data about one bucket.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Found<E> {
     /// Its entry; a default one if there is none of this generation.
     pub(crate) entry: E,
-    /// Where a write of it would go.
+    /// Where a write of the entry would go.
     pub(crate) room: Room,
-    /// The overflow of the limit. The entry's own state goes before it.
+    /// The overflow of the limit. The entry's own state takes precedence.
     pub(crate) overflow: Option<LocalState>,
 }
 
@@ -135,8 +136,8 @@ impl Table {
         }
     }
 
-    /// Changes the entry of a bucket. `change` may run several times, each time on what is there
-    /// then; it returns whether to write the entry.
+    /// Changes the entry of a bucket. `change` may run several times, each time on the current entry;
+    /// it returns whether to write it.
     pub(crate) fn update<E: Record, R>(
         &self,
         host: &impl Host,
@@ -161,7 +162,7 @@ impl Table {
     fn set_key(&self, key: BucketKey) -> Vec<u8> {
         let mut name = Vec::with_capacity(self.prefix.len() + 5);
         name.extend_from_slice(&self.prefix);
-        // Seven bits a byte: names are text.
+        // Seven bits per byte, because keys must be UTF-8.
         for shift in [0, 7, 14, 21, 28] {
             let [low, ..] = (key.set >> shift).to_le_bytes();
             name.push(low & 0x7f);

@@ -1,13 +1,13 @@
 //! One worker's cache of buckets, in front of the shared table.
 //!
-//! A read of shared data costs as much as the rest of a decision. So a worker caches what it read
-//! there, and what the limiter reported since, for one second: a client that is denied in a loop
-//! causes no reads. During that time the worker misses what other workers received, which costs a
-//! check and never makes a wrong decision.
+//! A read of shared data costs as much as the rest of a decision. So a worker caches its reads, and
+//! newer answers of the limiter, for one second: a client that is denied in a loop causes no reads.
+//! During that time the worker misses the answers that other workers received, which costs a check and
+//! never makes a wrong decision.
 //!
-//! The shared table needs the limiter's reports for fallback decisions. The first report of a
-//! bucket is written at once, a later one at the next tick and only if it differs significantly;
-//! after a call failed, all of them are written.
+//! Fallback decisions need the limiter's statuses in the shared table. The worker writes the first
+//! status of a bucket at once, and a later one at the next tick and only if it differs significantly;
+//! after a call failed, it writes all of them.
 
 use policy::Positions;
 
@@ -21,10 +21,10 @@ use crate::{
 const MAX_BUCKETS: usize = 2048;
 /// How long an entry read from the table is used: as long as a denial is cached there.
 const FRESH_US: u64 = CachedDenial::MAX_MS * 1000;
-/// The table may overstate what is left of a quota by this part of it.
+/// The table may overstate the units left by the quota divided by this.
 const SIGNIFICANT_PART: u64 = 64;
 
-/// The buckets that this worker used lately.
+/// The buckets that this worker used recently.
 #[derive(Debug, Default)]
 pub(crate) struct WorkerCache {
     young: Segment,
@@ -55,16 +55,16 @@ pub(crate) struct CachedBucket {
     loaded_us: u64,
     /// The last denial.
     pub(crate) denial: Option<CachedDenial>,
-    /// The limiter's last report.
+    /// The last status.
     pub(crate) status: Option<BucketStatus>,
-    /// The report that the table has.
+    /// The status in the table.
     written: Option<BucketStatus>,
     /// Whether it is in [`WorkerCache::unwritten`].
     is_queued: bool,
 }
 
 impl CachedBucket {
-    /// Whether the table lacks the last report, and no write is queued.
+    /// Whether the table lacks the last status, and no write is queued.
     fn needs_write(&self) -> bool {
         !self.is_queued && self.status != self.written
     }
@@ -84,13 +84,13 @@ impl WorkerCache {
         (cached.loaded_us > since_us && age_us < FRESH_US).then_some(cached)
     }
 
-    /// The penalty of a bucket that this worker knows of.
+    /// The cached penalty of a bucket.
     pub(crate) fn penalty(&mut self, key: BucketKey, generation: u64) -> Option<CachedDenial> {
         let denial = self.get(key, generation)?.denial;
         denial.filter(CachedDenial::is_penalty)
     }
 
-    /// Makes the next use of a bucket read the table.
+    /// Makes the next use of a bucket read the table again.
     pub(crate) fn invalidate(&mut self, key: BucketKey, generation: u64) {
         if let Some(cached) = self.get(key, generation) {
             cached.loaded_us = 0;
@@ -115,7 +115,7 @@ impl WorkerCache {
         if let Some(status) = entry.status.filter(newer) {
             cached.status = Some(status);
         }
-        // This worker's own denial was written too, and may have been evicted since.
+        // This worker also wrote its own denial, which may have been evicted since.
         let denials = [entry.denial, cached.denial].into_iter().flatten();
         cached.denial = denials.max_by_key(|denial| denial.until_us);
     }
@@ -136,8 +136,8 @@ impl WorkerCache {
         cached.denial = Some(denial);
     }
 
-    /// Caches a report of the limiter. Returns whether the caller must write it to the table at
-    /// once, as it always must if it is `urgent`: while calls fail.
+    /// Caches a status. Returns whether the caller must write it to the table at once; always, if it is
+    /// `urgent` because calls fail.
     pub(crate) fn store_status(
         &mut self,
         key: BucketKey,
@@ -165,7 +165,7 @@ impl WorkerCache {
         }
     }
 
-    /// Queues the last report of a bucket for the next write, however small the difference.
+    /// Queues the last status of a bucket for the next write, however small the difference.
     pub(crate) fn queue_write(&mut self, key: BucketKey) {
         let cached = self.young.get(key);
         if let Some(cached) = cached.or_else(|| self.old.get(key))
@@ -176,7 +176,7 @@ impl WorkerCache {
         }
     }
 
-    /// Queues the last reports of all buckets.
+    /// Queues the last statuses of all buckets.
     pub(crate) fn queue_all_writes(&mut self) {
         for bucket in self.young.list.iter_mut().chain(&mut self.old.list) {
             if let Some(cached) = &mut bucket.cached
@@ -193,7 +193,7 @@ impl WorkerCache {
         self.young.list.len() >= MAX_BUCKETS
     }
 
-    /// Writes what is queued, and makes room.
+    /// Writes the queued statuses, and makes room.
     pub(crate) fn write(&mut self, host: &impl Host, now: Now, table: &Table) {
         for key in std::mem::take(&mut self.unwritten) {
             let cached = self.young.get(key);
@@ -267,13 +267,13 @@ impl Segment {
     }
 }
 
-/// Whether the table, which has `written`, overstates what is left too much, or is too old.
+/// Whether the status in the table (`written`) overstates the units left too much, or is too old.
 fn is_significant(written: BucketStatus, status: BucketStatus) -> bool {
     let (Some(limit), Some(before)) = (status.limit, written.limit) else {
         return written.limit != status.limit;
     };
     let elapsed_us = status.at_us.saturating_sub(written.at_us);
-    // A fallback bucket would start from this: what was left then, and what was refilled since.
+    // A fallback bucket would start from this: the units left then, plus the units refilled since.
     let window_us = status.window_ms.saturating_mul(1000).max(1);
     let back = u128::from(limit) * u128::from(elapsed_us) / u128::from(window_us);
     let expected = u128::from(written.remaining)

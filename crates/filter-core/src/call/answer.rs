@@ -1,4 +1,4 @@
-//! What becomes of a check call: its checks are decided, sent again, or fall back.
+//! Handles the end of a check call: decides its checks, retries them, or falls back.
 
 use protocol::{ErrorCode, compact::BatchAnswer};
 
@@ -17,7 +17,7 @@ use crate::{
 };
 
 impl Worker {
-    /// A check call ended; `None`: without a complete response.
+    /// A check call ended; `None`: it has no complete response.
     pub(crate) fn on_checks_answered(
         &mut self,
         host: &impl Host,
@@ -79,8 +79,8 @@ impl Worker {
         }
     }
 
-    /// A check call failed as a whole. Checks that were certainly not charged are sent again as far
-    /// as retries are allowed; the others fall back.
+    /// A check call failed as a whole. Checks that were certainly not charged are retried as far as the
+    /// retry budget allows; the others fall back.
     pub(crate) fn on_check_call_failed(
         &mut self,
         host: &impl Host,
@@ -104,8 +104,8 @@ impl Worker {
         }
     }
 
-    /// The limiter has no such domain. A request for which no limits are loaded is not
-    /// limited. If limits are loaded, the limiter has lost them, and the request falls back.
+    /// The limiter has no such domain. Without loaded limits, the request is not limited. With loaded
+    /// limits, the limiter has lost them, and the request falls back.
     fn unlimited(&mut self, host: &impl Host, now: Now, mut check: PendingCheck) {
         if check.policy.is_some() {
             self.decide_unsent(host, now, check);

@@ -1,4 +1,4 @@
-//! The answer to one check: the decision is carried out, and what it says of buckets is cached.
+//! Applies the answer to one check: carries out the decision and caches the state of its buckets.
 
 use policy::{Limit, Name, OverLimit};
 use protocol::{Answer, DecidedBy, LimitAnswer, Mode};
@@ -49,7 +49,7 @@ impl Worker {
             self.cache_answer(host, now, sent, &check, limit);
         }
         if !self.is_awaited(&check) {
-            // The client left. Its charge stands; its slots in queues are freed.
+            // The client left. The charge stands; its slots are freed.
             self.requests.holds.release_slots(slots);
             self.requests.in_flight.release(in_flight);
             // It never reached its upstream.
@@ -144,7 +144,7 @@ impl Worker {
         }
         // A slot may be free the next moment, so that denial is not cached.
         if answer.allowed || answer.mode != Mode::Enforce || limit.gives_slots() {
-            // A report of denials costs nothing, so that it is allowed ends none.
+            // A report of denials costs nothing, so an allowed answer to it does not end a denial.
             if limit_check.denied > 0 {
                 return;
             }
@@ -164,7 +164,7 @@ impl Worker {
     }
 }
 
-/// A denial of one limit, as it is cached.
+/// The cache entry for a denial by one limit.
 fn cacheable(now: Now, sent: Now, limit: &Limit, cost: u64, answer: &LimitAnswer) -> CachedDenial {
     if answer.penalty.left_ms > 0 {
         return CachedDenial::penalty(now, sent, answer);
@@ -181,7 +181,7 @@ fn cacheable(now: Now, sent: Now, limit: &Limit, cost: u64, answer: &LimitAnswer
     CachedDenial::new(sent, answer.retry_after_ms, most_ms, cost)
 }
 
-/// The denial that an answer is.
+/// The denial of a request by an answer.
 fn denial(check: &PendingCheck, answer: &Answer) -> Denial {
     let mut denying = DenyingLimits::default();
     let enforcing = answer
@@ -203,7 +203,7 @@ fn denial(check: &PendingCheck, answer: &Answer) -> Denial {
     }
 }
 
-/// The client's quota at each limit that it may see.
+/// The client's quota at each limit that clients may see.
 fn quota_statuses(check: &PendingCheck, answer: &Answer) -> Vec<QuotaStatus> {
     let quotas = answer.limits.iter();
     // The headers are about rates.

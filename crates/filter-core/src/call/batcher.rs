@@ -1,22 +1,23 @@
-//! Checks in batches: which checks share a call, and when it is made.
+//! Batches checks: decides which checks share a call, and when it is sent.
 //!
-//! A check leaves at once while few calls are in flight. While they are, checks gather and leave
-//! together when a call ends, or when the youngest call has been in flight so long that waiting for
-//! it costs more than another call would.
+//! While few calls are in flight, a check leaves at once. Otherwise checks gather and leave together
+//! when a call ends, or when the youngest call has been in flight so long that waiting for it costs
+//! more than another call.
 
 use super::CheckCall;
 use crate::time::Now;
 
-/// Calls in flight below which a check does not wait.
+/// With fewer calls in flight than this, a check does not wait.
 const EAGER_CALLS: usize = 1;
 /// Calls in flight at once, at most.
 const MAX_CALLS: usize = 8;
 /// Checks in one call, at most.
 const MAX_BATCH: usize = 128;
-/// Bytes of entries in one call, at most, unless a single check has more: large requests of one
-/// client must not make the checks of others fail. A limiter that accepts less lowers it.
+/// Bytes of entries in one call, at most, unless a single check has more: large requests of one client
+/// must not make the checks of others fail. `lower_max_bytes` lowers it for a limiter that accepts
+/// less.
 const MAX_BATCH_BYTES: usize = 64 * 1024;
-/// The least that it is lowered to.
+/// The lower bound of that.
 const MIN_BATCH_BYTES: usize = 512;
 /// Checks waiting, at most. Beyond them a check is decided without the limiter.
 const MAX_WAITING: usize = 4096;
@@ -69,15 +70,15 @@ impl<T> Batcher<T> {
         Ok(())
     }
 
-    /// Puts checks that a call left undecided before all others. They add no more than the calls in
-    /// flight carry.
+    /// Puts checks that a call left undecided before all others. There are no more than the calls in
+    /// flight carried.
     pub(crate) fn requeue(&mut self, checks: Vec<T>) {
         self.waiting.splice(0..0, checks);
     }
 
-    /// A limiter refused a call of several checks with so many bytes of entries as too large. Half
-    /// of that is never less than half of what the limiter accepts, so no client can shrink the
-    /// calls of others further.
+    /// A limiter refused a call of several checks with so many bytes of entries as too large. The new
+    /// maximum is half of that, never less than half of what the limiter accepts, so no client can
+    /// shrink the calls of others further.
     pub(crate) fn lower_max_bytes(&mut self, bytes: usize) {
         self.max_bytes = self.max_bytes.min(bytes / 2).max(MIN_BATCH_BYTES);
     }
@@ -102,8 +103,7 @@ impl<T> Batcher<T> {
         }
     }
 
-    /// Takes the checks of one call, those that wait longest: at least one, and as many more as do
-    /// not make it too large.
+    /// Takes the checks of one call, the oldest first: at least one, and as many more as fit.
     pub(crate) fn take_batch(&mut self, load: impl Fn(&T) -> Load) -> Vec<T> {
         let (mut bytes, mut checks, mut batch_max) = (0, 0, MAX_BATCH);
         let max_bytes = self.max_bytes;
@@ -135,8 +135,8 @@ impl<T> Batcher<T> {
         std::mem::take(&mut self.waiting)
     }
 
-    /// Removes a check that was not sent yet. One that was sent is charged, and its place in the
-    /// batch is needed to read the other answers.
+    /// Removes a check that was not sent yet. A check that was sent may be charged, and the answers are
+    /// matched by position, so it must stay in the batch.
     pub(crate) fn cancel(&mut self, is_it: impl Fn(&T) -> bool) -> Option<T> {
         let at = self.waiting.iter().position(is_it)?;
         Some(self.waiting.remove(at))

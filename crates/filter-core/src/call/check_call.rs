@@ -1,4 +1,4 @@
-//! A batch of checks becomes a call.
+//! Encodes a batch of checks and sends it as a call.
 
 use std::rc::Rc;
 
@@ -25,7 +25,7 @@ impl Worker {
         let mut checks = self.calls.batcher.take_batch(PendingCheck::load);
         let probe = gate == Gate::Probe;
         let body = if probe {
-            // It charges nothing and carries no debts, so nothing is lost with it.
+            // A probe charges nothing and carries no debts, so nothing is lost with it.
             let mut peek: Vec<_> = checks.first().map(PendingCheck::peek).into_iter().collect();
             self.encode(&mut peek)
         } else {
@@ -89,7 +89,7 @@ pub(crate) fn encode_checks(worker: &Worker, checks: &mut [PendingCheck]) -> Vec
     encode(domain, worker.process.proxy().to_owned(), revision, checks)
 }
 
-/// The checks of one call, as the limiter reads them. The values are lent to the batch, not copied.
+/// Encodes the checks of one call. The batch borrows the values instead of copying them.
 fn encode(
     domain: Name,
     proxy: String,

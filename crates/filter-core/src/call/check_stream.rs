@@ -1,13 +1,14 @@
 //! The check stream: a gRPC stream to a limiter whose messages are check calls.
 //!
 //! For a callout Envoy sets up a request and reads headers one by one; a message of an open stream
-//! spares both. A stream only ever replaces callouts that work: it is opened beside a callout, takes
-//! checks once the limiter said that it takes calls, and is given up when an answer is late or
-//! anything unexpected arrives. Then checks are callouts again, and the next stream waits until one
-//! of them was answered.
+//! needs neither. A stream only replaces callouts that work: the worker opens it beside a callout,
+//! sends checks on it once the limiter accepts calls, and gives it up when an answer is late or
+//! anything unexpected arrives. Then checks are callouts again, and the worker opens no stream until a
+//! callout was answered.
 //!
-//! What was sent and not answered may have been charged, as with a callout. A limiter that ends in an
-//! orderly way says so first, and answers what it was sent until it reads that this side closed.
+//! A call that was sent and not answered may have been charged, as with a callout. A limiter that shuts
+//! down gracefully announces it first, and answers all calls that it receives until this side closes
+//! the stream.
 
 use protocol::{API_HEADER, API_VERSION, StreamAnswer, StreamCall};
 
@@ -26,31 +27,31 @@ const PATIENCE_US: u64 = 1_000_000;
 /// After a failure the next stream is opened this much later; each further failure doubles it.
 const RETRY_MIN_US: u64 = 1_000_000;
 const RETRY_MAX_US: u64 = 64_000_000;
-/// Between ticks while calls are on the stream, at least: how late a timeout may be.
+/// The least time between ticks while calls are on the stream: a timeout is at most this late.
 pub(crate) const TIMEOUT_LATE_MS: u64 = 5;
 
-/// How far a stream is.
+/// The state of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// There is none.
+    /// There is no stream.
     Closed,
-    /// The limiter has not said yet that it takes calls.
+    /// The limiter has not yet announced that it accepts calls.
     Opening,
-    /// It takes calls.
+    /// It accepts calls.
     Open,
-    /// It takes no more, and the limiter answers those that it has.
+    /// It accepts no further calls; the limiter answers those in flight.
     Ending,
-    /// An answer is late, so it takes no more; others may still arrive.
+    /// An answer is late, so no further calls are sent; other answers may still arrive.
     Late,
 }
 
 /// The stream of one worker.
 #[derive(Debug)]
 pub(crate) struct CheckStream {
-    /// Whether the configuration asks for one.
+    /// Whether the configuration enables it.
     enabled: bool,
     state: State,
-    /// When it got there.
+    /// When it entered this state.
     since_us: u64,
     /// When the limiter opened it.
     opened_us: u64,
@@ -70,7 +71,7 @@ impl CheckStream {
             opened_us: 0,
             retry_at_us: 0,
             retry_after_us: RETRY_MIN_US,
-            // The policy came by a callout.
+            // The policy arrived by a callout.
             answered: true,
         }
     }
@@ -99,7 +100,7 @@ impl CheckStream {
         self.since_us = now.mono_us;
     }
 
-    /// Whether it stays in a state that should have ended.
+    /// Whether opening or ending the stream takes too long.
     fn is_overdue(&self, now: Now) -> bool {
         matches!(self.state, State::Opening | State::Ending)
             && now.mono_us.saturating_sub(self.since_us) > PATIENCE_US
@@ -112,7 +113,8 @@ impl CheckStream {
         self.retry_after_us = self.retry_after_us.saturating_mul(2).min(RETRY_MAX_US);
     }
 
-    /// It ended in an orderly way: the next one is opened at once, unless this one was short.
+    /// The limiter ended the stream gracefully: the next one opens at once, unless this one was
+    /// short-lived.
     fn ended(&mut self, now: Now) {
         let answered = self.answered;
         let lasted = now.mono_us.saturating_sub(self.opened_us) > PATIENCE_US;
@@ -126,7 +128,7 @@ impl CheckStream {
 }
 
 impl Worker {
-    /// Opens a stream if there should be one.
+    /// Opens a stream if the configuration and the last failures permit one.
     pub(crate) fn open_stream(&mut self, now: Now) {
         if !self.calls.stream.may_open(now) {
             return;
@@ -193,7 +195,7 @@ impl Worker {
         self.send_soon(host, now);
     }
 
-    /// At a tick: calls whose answers are late fail, and so does a stream that stands still.
+    /// At a tick: fails calls whose answers are late, and a stream that does not open or end in time.
     pub(crate) fn expire_streamed(&mut self, host: &impl Host, now: Now) {
         while let Some(call) = self.calls.registry.take_expired(now) {
             self.calls.stream.become_now(State::Late, now);
@@ -226,12 +228,12 @@ impl Worker {
             self.config.limiter.cluster,
             log_line(why)
         );
-        // No more than the attempts, which become rare.
+        // Each attempt logs this at most once, and attempts become rare.
         self.steps.push_back(Step::Log(Level::Warn, text));
     }
 }
 
-/// An answer on the stream, as that of a callout.
+/// An answer on the stream, presented as that of a callout.
 struct StreamedAnswer<'m> {
     status: String,
     body: &'m [u8],
@@ -250,7 +252,7 @@ impl CallAnswer for StreamedAnswer<'_> {
     fn header(&self, name: &str) -> Option<&[u8]> {
         match name {
             ":status" => Some(self.status.as_bytes()),
-            // The path names the version.
+            // The path of the stream names the version.
             API_HEADER => Some(API_VERSION.as_bytes()),
             _ => None,
         }

@@ -1,4 +1,4 @@
-//! Bounds on the numbers in an answer: a limiter that is wrong must not lock a bucket for ever.
+//! Bounds the numbers in an answer: a faulty limiter must not lock a bucket for ever.
 
 use policy::{Limit, OverLimit};
 use protocol::{Answer, LimitAnswer, Mode};
@@ -21,8 +21,8 @@ pub(crate) const MAX_PROXIES: u64 = 100_000;
 /// Bounds the numbers in an answer, and removes limits that cannot apply.
 pub(crate) fn clamp(check: &PendingCheck, answer: &mut Answer) {
     let policy = check.policy.as_ref().map(|policy| &policy.compiled);
-    // Names that are unknown here may belong to a later revision, or to a limit that only the
-    // limiter can read.
+    // Names unknown here may belong to a later revision, or to a limit that only the limiter can
+    // evaluate.
     let all_known = policy
         .is_some_and(|policy| *policy.revision() == answer.revision && policy.opaque().is_empty());
     answer.limits.truncate(MAX_LIMITS);
@@ -42,7 +42,7 @@ pub(crate) fn clamp(check: &PendingCheck, answer: &mut Answer) {
     });
 }
 
-/// A penalty is no longer than the limit has it; what is not enforced is not penalized.
+/// Bounds a penalty by the limit's own; a bucket that is not enforced has none.
 fn clamp_penalty(limit_answer: &mut LimitAnswer, limit: Option<&Limit>) {
     let most_ms = match limit {
         _ if limit_answer.allowed || limit_answer.mode != Mode::Enforce => 0,

@@ -6,7 +6,7 @@ use crate::{outage::ChargeStatus, worker::CallAnswer};
 
 /// The largest answer that is read, in bytes: many times what the largest batch needs.
 const MAX_ANSWER: usize = 1 << 20;
-/// The longest response of anything but a limiter that is read for the log, in bytes.
+/// The longest response of a server other than a limiter that is read for the log, in bytes.
 const MAX_REASON: usize = 512;
 
 /// Why a whole call decided nothing.
@@ -26,7 +26,7 @@ pub(crate) enum CallError {
 }
 
 impl CallError {
-    /// The meaning of a limiter's error.
+    /// Classifies a limiter's error.
     fn of(error: &ApiError) -> Self {
         let why = format!("{}: {}", error.code.word(), error.message);
         match error.code {

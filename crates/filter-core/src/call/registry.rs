@@ -13,7 +13,7 @@ pub(crate) enum InFlight<T> {
     Poll,
     /// A report.
     Report,
-    /// Frees that a deleted worker left.
+    /// Frees of slots that a deleted worker left.
     Orphans,
     /// A batch of checks.
     Checks(CheckCall<T>),
@@ -116,7 +116,8 @@ impl<T> Registry<T> {
         self.take_streamed_if(|_| true)
     }
 
-    /// Takes out a call on the stream that timed out, or whose time a broken clock does not tell.
+    /// Takes out a call on the stream that timed out, or that was sent later than `now` by a broken
+    /// clock.
     pub(crate) fn take_expired(&mut self, now: Now) -> Option<CheckCall<T>> {
         self.take_streamed_if(|call| {
             now.mono_us < call.sent.mono_us
@@ -136,7 +137,7 @@ impl<T> Registry<T> {
         deadlines.min().unwrap_or(u64::MAX)
     }
 
-    /// Registers a call with frees that a deleted worker left.
+    /// Registers a call that frees slots which a deleted worker left.
     pub(crate) fn start_orphans(&mut self) -> CallId {
         let id = self.new_id();
         self.orphans.push(id);

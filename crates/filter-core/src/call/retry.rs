@@ -1,8 +1,8 @@
-//! Retries: checks that a call left undecided are sent again.
+//! Retries checks that a call left undecided.
 //!
-//! A call that certainly charged nothing is retried, perhaps at another limiter: where the connection
-//! was refused, and where a limiter answers that it charged nothing. A call that was sent and not
-//! answered is never retried, because it may have been charged.
+//! The worker retries a call that certainly charged nothing, perhaps at another limiter: the connection
+//! was refused, or a limiter answered that it charged nothing. It never retries a call that was sent
+//! and not answered, because that may have been charged.
 //!
 //! Retries must not overload limiters that all fail, so each retry costs a token, and each call that
 //! is answered earns one.
@@ -21,9 +21,9 @@ use crate::{
 const ATTEMPTS_MAX: u8 = 4;
 /// Tokens in the budget, at most.
 const RETRY_TOKENS_MAX: u8 = 8;
-/// How long an answer proves that a limiter answers, in microseconds. Where one of two limiters
-/// hangs and the cluster goes on calling it, the breaker opens whenever several calls to it fail
-/// together. This is longer than a dozen probes take, each of which may reach the one that hangs.
+/// How long an answer proves that a limiter answers, in microseconds. If one of two limiters hangs and
+/// Envoy still routes calls to it, the breaker opens whenever several calls to it fail together. This
+/// is longer than a dozen probes take, each of which may reach the one that hangs.
 const ANSWERED_LATELY_US: u64 = 10_000_000;
 
 /// Tokens for retries.
@@ -55,7 +55,8 @@ impl RetryBudget {
         self.answered_us.get_or_insert(now.mono_us);
     }
 
-    /// Whether a limiter answered lately. Then one that fails is not the only one.
+    /// Whether a limiter answered within `ANSWERED_LATELY_US`. Then a limiter that fails is not the
+    /// only one.
     pub(crate) fn answered_lately(&self, now: Now) -> bool {
         let ago_us = self.answered_us.map(|at| now.mono_us.saturating_sub(at));
         ago_us.is_some_and(|ago_us| ago_us <= ANSWERED_LATELY_US)
@@ -86,14 +87,14 @@ impl Attempts {
 
 impl Worker {
     /// Retries the checks of a call that failed and charged nothing. Checks that may not be retried
-    /// stay in the call. The breaker counts last attempts only.
+    /// stay in the call. The breaker counts the failures of last attempts only.
     pub(crate) fn retry_call(
         &mut self,
         host: &impl Host,
         now: Now,
         call: &mut CheckCall<PendingCheck>,
     ) {
-        // So that no request waits longer than one and a half timeouts.
+        // Bounds the wait of each request to one and a half timeouts.
         let patience_us = self.config.limiter.timeout_ms.saturating_mul(1000) / 2;
         let may = |check: &mut PendingCheck| check.attempts.may_retry(now, patience_us);
         if call.probe || !self.calls.retry_budget.take() {
@@ -122,9 +123,9 @@ impl Worker {
         self.calls.batcher.requeue(waiting);
     }
 
-    /// A limiter refused to read a call, for its size or its content. Each half is sent again until
-    /// the check at fault is alone; it falls back, and no other check is affected. `signed`: a
-    /// limiter refused it, so the limiter answers.
+    /// A limiter refused to read a call because of its size or content. The call is split in halves
+    /// until the check at fault is alone; that one falls back, and no other check is affected.
+    /// `signed`: a limiter refused it, so the limiter answers.
     pub(crate) fn on_batch_rejected(
         &mut self,
         host: &impl Host,

@@ -1,11 +1,11 @@
 //! End-of-turn batching: checks that arrive in one turn of the event loop leave together.
 //!
-//! In one turn, Envoy's event loop hands over all requests that have arrived, and writes to its
-//! connections after the last of them. A call that is made with the first request is on the wire no
-//! sooner than one that is made at the end of the turn, which carries the checks of all.
+//! In one turn, Envoy's event loop delivers all requests that have arrived, and writes to its
+//! connections after the last of them. So a call made with the first request leaves no sooner than one
+//! made at the end of the turn, which carries the checks of all.
 //!
-//! The worker sends at once while the breaker is open, because then no check leaves, and after the
-//! host missed an end-of-turn callback.
+//! The worker sends at once while the breaker is open, because then no check leaves, and after the host
+//! missed an end-of-turn callback.
 
 use crate::{
     host::Host,
@@ -14,22 +14,22 @@ use crate::{
     worker::{Step, Worker},
 };
 
-/// How long a turn lasts at most, in microseconds. A later tick proves that the turn has ended.
+/// The longest duration of a turn, in microseconds. After that, a tick proves that the turn has ended.
 const TURN_MAX_US: u64 = 20_000;
 
 /// The state of end-of-turn batching.
 #[derive(Debug, Default)]
 pub(crate) struct TurnBatching {
-    /// When the worker asked for the callback that is due.
+    /// When the worker requested the callback that is due.
     requested_us: Option<u64>,
     /// Whether the host missed the last callback.
     missed: bool,
-    /// Whether the breaker was open when checks were last to be sent.
+    /// Whether the breaker was open at the last attempt to send.
     barred: bool,
 }
 
 impl Worker {
-    /// The turn ended for which there was a [`Step::AtTurnEnd`].
+    /// The turn ended for which the worker emitted a [`Step::AtTurnEnd`].
     pub fn on_turn_end(&mut self, host: &impl Host, now: Now) {
         self.calls.turn.requested_us = None;
         self.calls.turn.missed = false;

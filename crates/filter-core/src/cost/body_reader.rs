@@ -1,4 +1,4 @@
-//! The numbers in a response's body, read as it passes.
+//! Reads numbers from a body as it passes.
 
 use policy::Pointer;
 
@@ -11,7 +11,7 @@ use super::{
 /// Bytes of a body that are copied from the host at once.
 const PIECE: usize = 64 * 1024;
 
-/// What a body is.
+/// The format of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
     /// JSON, one document or several.
@@ -22,7 +22,7 @@ pub(crate) enum Format {
     Other,
 }
 
-/// A reader of one body: its bytes are counted, and numbers in it found.
+/// A reader of one body: counts its bytes and finds numbers in it.
 #[derive(Debug)]
 pub(crate) struct BodyReader {
     format: Format,
@@ -33,7 +33,7 @@ pub(crate) struct BodyReader {
 }
 
 impl Format {
-    /// By the response's `content-type` and `content-encoding`.
+    /// The format by `content-type` and `content-encoding`.
     pub(crate) fn of(media_type: Option<&[u8]>, encoding: Option<&[u8]>) -> Self {
         let plain = encoding.is_none_or(|coding| coding.eq_ignore_ascii_case(b"identity"));
         let media_type = media_type.filter(|_| plain).unwrap_or_default();
@@ -78,8 +78,8 @@ impl BodyReader {
         self.bytes = self.bytes.saturating_add(bytes);
     }
 
-    /// A chunk of so many bytes passes, of which `piece` gives some from a place on, or `None` where
-    /// they cannot be read; `pointers` are the same for each chunk.
+    /// Reads a chunk of `size` bytes. `piece` returns up to a number of its bytes from an offset, or
+    /// `None` if they cannot be read. `pointers` must be the same for each chunk.
     pub(crate) fn read_chunk(
         &mut self,
         pointers: &[&Pointer],
@@ -119,7 +119,7 @@ impl BodyReader {
         }
     }
 
-    /// What follows cannot be read, so nothing that was found counts.
+    /// The rest cannot be read, so no number that was found counts.
     fn give_up(&mut self) {
         (self.format, self.json) = (Format::Other, JsonReader::new(0));
     }
@@ -129,7 +129,7 @@ impl BodyReader {
         self.json.found(at)
     }
 
-    /// Whether what passed is a whole body, if the response ended (`ended`) or did not.
+    /// Whether the input so far is a whole body, given whether the response ended.
     pub(crate) fn is_whole(&self, ended: bool) -> bool {
         match self.format {
             Format::Json => ended && self.json.is_whole(),

@@ -1,4 +1,4 @@
-//! The data of server-sent events, out of a body that passes in chunks.
+//! Extracts the data of server-sent events from a body that passes in chunks.
 //!
 //! <https://html.spec.whatwg.org/multipage/server-sent-events.html>
 
@@ -6,10 +6,10 @@ use memchr::memchr2;
 
 use super::event_search::last_event;
 
-/// What the lines say.
+/// Receives the content of the lines.
 pub(super) trait EventData {
-    /// The whole events at the start that need not be read: they have no data that counts. An event
-    /// begins where the bytes do.
+    /// The whole events at the start of `bytes` that can be skipped, because they have no data that
+    /// counts. `bytes` begins with an event.
     fn skipped<'b>(&mut self, bytes: &'b [u8]) -> &'b [u8];
     /// Bytes of the event's data.
     fn data(&mut self, bytes: &[u8]);
@@ -27,7 +27,7 @@ const LAST_LINES: [&[u8]; 3] = [
 /// Bytes of a line that are stored: more than the longest of those.
 const HEAD: usize = 32;
 
-/// The lines so far.
+/// The state of reading lines.
 #[derive(Debug)]
 pub(super) struct EventLines {
     /// The start of the line.
@@ -36,9 +36,9 @@ pub(super) struct EventLines {
     len: usize,
     /// The last byte was a carriage return.
     after_return: bool,
-    /// An event has begun: there is a line of it, or a part of one.
+    /// An event has begun: at least a part of one of its lines was read.
     in_event: bool,
-    /// The last event says that the answer is complete.
+    /// The last event marks the end of the answer.
     pub(super) is_last: bool,
 }
 
@@ -79,7 +79,7 @@ impl EventLines {
         }
     }
 
-    /// Reads over whole events; returns what follows.
+    /// Skips whole events; returns what follows.
     fn skip<'b>(&mut self, bytes: &'b [u8], events: &[u8]) -> &'b [u8] {
         let last = last_event(events);
         if !last.is_empty() {
@@ -89,7 +89,7 @@ impl EventLines {
         bytes.get(events.len()..).unwrap_or_default()
     }
 
-    /// A part of a line.
+    /// Reads a part of a line.
     fn part(&mut self, line: &[u8], to: &mut impl EventData) {
         let known = self.len;
         for (place, byte) in self.head.iter_mut().skip(known).zip(line) {
@@ -114,7 +114,7 @@ impl EventLines {
                 self.in_event = false;
                 to.end();
             }
-            // The lines of an event's data are joined by a line break.
+            // A line break joins the lines of an event's data.
             _ => to.data(b"\n"),
         }
         (self.len, self.head) = (0, [0; HEAD]);

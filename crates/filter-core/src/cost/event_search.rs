@@ -1,18 +1,19 @@
-//! Which server-sent events may have a number that is looked for, found without reading them.
+//! Finds the server-sent events that may contain a wanted number, without parsing them.
 //!
-//! An event without the keys of pointers has no number of theirs. Most events of a stream are such:
-//! what is searched for is keys, and whole events before the first of them are not read.
+//! An event that lacks the keys of all pointers has none of their numbers, and most events of a stream
+//! are like that. So the search looks for the keys, and whole events before the first key are not
+//! parsed.
 
 use memchr::{memmem::Finder, memrchr2};
 use policy::Pointer;
 
-/// Searches of one stream, at most; of more keys, every event is read.
+/// The most searches of one stream; with more keys, every event is parsed.
 const MAX_SEARCHES: usize = 4;
-/// How long an end is that keys have in common and are searched for by, at least, with the quote.
+/// The least length, with the quote, of a common suffix of keys that one search looks for.
 const MIN_END: usize = 6;
 
-/// For each search, how many bytes of a chunk are left where its next key begins, 0 if there is none; so
-/// no byte of a chunk is searched twice for it. `None`: not searched yet.
+/// For each search, how many bytes of the chunk are left at its next key, 0 if there is none, so that
+/// it searches no byte of a chunk twice. `None`: not searched yet.
 pub(super) type NextKeys = [Option<usize>; MAX_SEARCHES];
 
 /// A search for the keys of some pointers.
@@ -45,8 +46,8 @@ impl EventSearch {
         })
     }
 
-    /// The whole events at the start that need not be read, because they have none of the keys. An
-    /// event begins where the bytes do. `next` is of the chunk that the bytes are the end of.
+    /// The whole events at the start of `bytes` that can be skipped, because they have none of the
+    /// keys. `bytes` begins with an event and is the end of the chunk that `next` refers to.
     pub(super) fn without<'b>(
         &self,
         pointers: &[&Pointer],
@@ -73,7 +74,7 @@ impl EventSearch {
     }
 }
 
-/// The lines of the last of some whole events; without any, none.
+/// The lines of the last of some whole events; empty if there are no events.
 pub(super) fn last_event(events: &[u8]) -> &[u8] {
     let text = events.iter().rposition(|byte| !is_break(*byte));
     let events = text
@@ -93,8 +94,8 @@ fn ends_with_key(pointers: &[&Pointer], text: &[u8]) -> bool {
     })
 }
 
-/// The last key on a pointer's way that is certainly one and not the position of an item, and that
-/// no two lines of an event make together.
+/// The last part of a pointer that is certainly a key and not the position of an item, and that cannot
+/// span two lines of an event.
 fn key(pointer: &Pointer) -> Option<&str> {
     let is_key = |token: &&String| {
         token.bytes().any(|byte| !byte.is_ascii_digit()) && !token.contains(['\r', '\n'])
@@ -102,7 +103,7 @@ fn key(pointer: &Pointer) -> Option<&str> {
     pointer.tokens().iter().rfind(is_key).map(String::as_str)
 }
 
-/// How many bytes at the start are whole events, up to and with the last empty line.
+/// How many bytes at the start are whole events, up to and including the last empty line.
 fn whole_events(bytes: &[u8]) -> usize {
     let mut before = bytes;
     while let Some(at) = memrchr2(b'\n', b'\r', before) {

@@ -1,8 +1,8 @@
-//! Numbers out of JSON that passes in chunks.
+//! Extracts numbers from JSON that passes in chunks.
 //!
-//! The reader stores a position and numbers, never text: what a stream needs does not depend on what
-//! its body has. It checks brackets and strings, which is enough to see a document that was cut
-//! short; it reads over other mistakes.
+//! The reader stores a position and numbers, never text, so the memory of a stream does not depend on
+//! its body. It checks brackets and strings, which is enough to detect a truncated document; it ignores
+//! other mistakes.
 
 mod number;
 mod strings;
@@ -15,34 +15,35 @@ pub(super) use targets::Targets;
 
 /// Pointers that one reader looks for, at most.
 pub(crate) const MAX_POINTERS: usize = 30;
-/// The keys whose value's fields count as the event's own.
+/// Keys whose value is an object that wraps the event: its fields count as the event's own.
 const WRAPPERS: [&str; 2] = ["message", "response"];
-/// Containers whose kind matters, from the outermost: a wrapper or list, a pointer's, and one more.
+/// The levels of containers whose kind matters, from the outermost: a wrapper or list, a pointer's, and
+/// one more.
 const LEVELS: usize = MAX_TOKENS + 2;
 
-/// Reads one document after the other. Of numbers that several have, the last counts.
+/// Reads consecutive documents. If several have a number, the last one counts.
 #[derive(Debug)]
 pub(super) struct JsonReader {
     state: State,
-    /// Containers that are open.
+    /// Open containers.
     depth: usize,
-    /// Below this depth, nothing is looked for.
+    /// The depth of the container that is being skipped.
     shallow: usize,
-    /// A bit for each of the first [`LEVELS`] containers: it is a list.
+    /// A bit for each of the first [`LEVELS`] containers that is a list.
     lists: u16,
-    /// Of each that is a list, the position of the item.
+    /// The position of the current item in each list.
     index: [u32; LEVELS],
-    /// Containers around what pointers begin in.
+    /// Containers around the one in which pointers begin.
     base: usize,
-    /// Whether a string would be a key.
+    /// Whether the next string is a key.
     wants_key: bool,
-    /// Bytes of the key so far.
+    /// Bytes of the current key.
     key_len: usize,
-    /// A bit for each pointer that goes on with the key so far, after it with the value;
-    /// above [`MAX_POINTERS`], one for each of [`WRAPPERS`].
+    /// A bit for each pointer that continues with the current key, and after the key, with its value;
+    /// above [`MAX_POINTERS`], a bit for each of [`WRAPPERS`].
     hits: u32,
     number: Number,
-    /// By pointer.
+    /// For each pointer.
     numbers: Vec<Numbers>,
     failed: bool,
 }
@@ -62,14 +63,14 @@ enum State {
     SkipEscape,
 }
 
-/// Of one pointer.
+/// The numbers found at one pointer.
 #[derive(Clone, Copy, Debug, Default)]
 struct Numbers {
-    /// How much of it leads to the innermost container that it leads to.
+    /// How many of its parts the open containers match.
     matched: usize,
-    /// In the document that is read.
+    /// The number in the current document.
     here: Option<u64>,
-    /// In the last document that had it.
+    /// The number in the last document that had one.
     last: Option<u64>,
 }
 
@@ -91,17 +92,17 @@ impl JsonReader {
         }
     }
 
-    /// The last number that was found at a pointer.
+    /// The last number found at a pointer.
     pub(super) fn found(&self, at: usize) -> Option<u64> {
         self.numbers.get(at)?.last
     }
 
-    /// Whether what was read so far are whole documents.
+    /// Whether the input so far consists of whole documents.
     pub(super) fn is_whole(&self) -> bool {
         self.depth == 0 && !self.failed && matches!(self.state, State::Between | State::Number)
     }
 
-    /// Begins anew: what comes is another document, whatever came before.
+    /// Starts again with another document, whatever was read before.
     pub(super) fn restart(&mut self) {
         (self.state, self.failed, self.shallow) = (State::Between, false, 0);
         self.begin_document();
@@ -124,7 +125,7 @@ impl JsonReader {
                 }
                 State::Key => self.key(targets, bytes),
                 State::KeyEscape => {
-                    // No key that is looked for is written so.
+                    // No key that is looked for contains an escape.
                     (self.state, self.hits) = (State::Key, 0);
                     rest
                 }
@@ -191,7 +192,7 @@ impl JsonReader {
         hits
     }
 
-    /// How many parts of a pointer lead to the innermost container; `None`: none can.
+    /// How many parts of a pointer lead to the innermost container; `None`: no pointer can.
     fn level(&self) -> Option<usize> {
         self.depth.checked_sub(1)?.checked_sub(self.base)
     }
@@ -214,7 +215,7 @@ impl JsonReader {
         self.index.get_mut(at).filter(|_| list)
     }
 
-    /// In a list, the current item is what its position says.
+    /// In a list, matches pointers against the position of the current item.
     fn find_item(&mut self, targets: Targets<'_>) {
         let Some(index) = self.list().map(|index| *index) else {
             return;
@@ -244,7 +245,7 @@ impl JsonReader {
         let item_of_all = outer == 1 && self.base == 1;
         let wrapped = hits >> MAX_POINTERS != 0 && !is_list;
         if outer == 0 || item_of_all || wrapped {
-            // A list at the top is one of events.
+            // A list at the top level is a list of events.
             self.base = usize::from(is_list && outer == 0 || outer == 1);
             return;
         }

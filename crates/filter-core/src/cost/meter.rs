@@ -1,4 +1,4 @@
-//! The response of one request that reserved units: what it costs.
+//! Measures what the response of one request costs that reserved units.
 
 use std::rc::Rc;
 
@@ -13,12 +13,12 @@ use crate::{
     response::ResponseHeaders,
 };
 
-/// Where Envoy has the dynamic metadata of a request.
+/// The property of Envoy with a request's dynamic metadata.
 const METADATA: &str = "metadata\0filter_metadata";
 
 /// A response at the host, while it passes.
 pub trait Response {
-    /// So many bytes of the body's chunk that passes; `None`: they cannot be read.
+    /// Up to `len` bytes of the current chunk of the body; `None`: they cannot be read.
     fn body(&self, from: usize, len: usize) -> Option<Vec<u8>>;
     /// The first value of a trailer.
     fn trailer(&self, name: &str) -> Option<Vec<u8>>;
@@ -34,7 +34,7 @@ pub(crate) struct Meter {
     reserved: Vec<Reserved>,
     /// 0 before the response has begun.
     status: u16,
-    /// By place: see [`Meter::places`]. Those in the body are with the reader.
+    /// In the order of [`Meter::places`]. The reader has the numbers in the body.
     numbers: Vec<Option<u64>>,
     body: BodyReader,
 }
@@ -54,9 +54,9 @@ pub(crate) struct Settled {
     pub(crate) request: Rc<Described>,
     pub(crate) key: BucketKey,
     pub(crate) settlement: CostSettlement,
-    /// Whether the response did not say what it cost.
+    /// Whether the response did not contain its cost.
     pub(crate) absent: bool,
-    /// Whether the bytes that passed were taken for it.
+    /// Whether the cost was estimated from the bytes that passed.
     pub(crate) estimated: bool,
 }
 
@@ -95,7 +95,7 @@ impl Meter {
         })
     }
 
-    /// Where the response has numbers, in the order of the limits.
+    /// Where the response may contain numbers, in the order of the limits.
     fn places(&self) -> impl Iterator<Item = &ResponseValue> {
         let prices = self.limits().map(|(_, _, price)| price);
         prices
@@ -127,7 +127,7 @@ impl Meter {
         self.body = BodyReader::new(format, &self.pointers());
     }
 
-    /// A chunk of so many bytes passes.
+    /// A chunk of `size` bytes passes.
     pub(crate) fn chunk(&mut self, size: usize, response: &impl Response) {
         let mut body = std::mem::replace(&mut self.body, BodyReader::new(Format::Other, &[]));
         let bytes = |from, len| response.body(from, len);
@@ -135,7 +135,7 @@ impl Meter {
         self.body = body;
     }
 
-    /// The response ended as it should: what comes last is read.
+    /// The response completed: reads trailers and metadata.
     pub(crate) fn read_last(&mut self, response: &impl Response) {
         let number = |place: &ResponseValue| match place {
             ResponseValue::Trailer(name) => whole_number(&response.trailer(name)?),
@@ -151,14 +151,14 @@ impl Meter {
         }
     }
 
-    /// What the request cost in each bucket; `ended`: the response ended as it should.
+    /// The cost of the request in each bucket; `ended`: the response completed.
     pub(crate) fn settle(&self, ended: bool) -> impl Iterator<Item = Settled> {
         let whole = self.body.is_whole(ended);
         self.limits().map(move |(reserved, limit, price)| {
             let said = self.cost(price, whole);
             let absent = price.absent(reserved.reservation.units, self.body.bytes());
             let units = said.unwrap_or_else(|| match price.if_absent {
-                // What the part that came says is the least that it cost.
+                // The cost in the part that arrived is a lower bound.
                 IfAbsent::Estimate => absent.max(self.cost(price, true).unwrap_or(0)),
                 IfAbsent::Reserved | IfAbsent::Units(_) => absent,
             });
@@ -172,7 +172,7 @@ impl Meter {
         })
     }
 
-    /// Gives everything back: the request did not go on.
+    /// Refunds all reserved units: the request did not continue.
     pub(crate) fn cancel(&self) -> impl Iterator<Item = Settled> {
         let limits = self.limits();
         limits.map(|(reserved, limit, _)| self.settled(reserved, limit, 0))
@@ -192,7 +192,7 @@ impl Meter {
         }
     }
 
-    /// What the response says that it costs; `body`: what its body says counts.
+    /// The cost that the response states; `body`: whether numbers in its body count.
     fn cost(&self, price: &ResponsePrice, body: bool) -> Option<u64> {
         if self.status == 0 {
             return None;
@@ -214,7 +214,7 @@ impl Meter {
     }
 }
 
-/// A number of dynamic metadata: text, or as Envoy writes a number, as a float; rounded up.
+/// A number in dynamic metadata, as text or as Envoy's float, rounded up.
 fn metadata_number(bytes: &[u8]) -> Option<u64> {
     if let Some(number) = whole_number(bytes) {
         return Some(number);
@@ -223,13 +223,14 @@ fn metadata_number(bytes: &[u8]) -> Option<u64> {
     whole_of_float(bits)
 }
 
-/// The bits of a float as a whole number, rounded up; `None`: negative, or not below 2^63.
+/// Converts the bits of a float to a whole number, rounded up; `None`: negative, or not below 2^63.
 fn whole_of_float(bits: u64) -> Option<u64> {
     let (exponent, fraction) = (bits >> 52, bits & ((1 << 52) - 1));
     if bits == 0 {
         return Some(0);
     }
-    // Below 1 (1023 is 2^0), or negative: the sign is the highest bit.
+    // An exponent of 1023 is 2^0; a value below 1 rounds up to 1. The sign is the highest bit, so a
+    // negative number is out of range here.
     if exponent >= 1023 + 63 {
         return None;
     }

@@ -1,5 +1,5 @@
-//! Requests that reserved units, and what they cost in the end. The costs of those that ended in a
-//! turn leave together, one check for each bucket.
+//! Requests that reserved units, and their actual costs. The costs of requests that ended in one turn
+//! leave together, in one check for each bucket.
 //!
 //! A settlement that may not have arrived is sent again: the bucket executes it once.
 
@@ -16,14 +16,14 @@ use crate::{
     worker::{StreamId, Worker},
 };
 
-/// How long a settlement is sent again that no limiter has received.
+/// How long a settlement that no limiter has received is sent again.
 const RESEND_MS: u64 = 60_000;
 
 /// The requests of this worker that reserved units.
 #[derive(Debug, Default)]
 pub(crate) struct Metered {
     meters: ByStream<Box<Meter>>,
-    /// Of requests that ended since the last event.
+    /// Settlements of requests that ended since the last event.
     settled: Vec<Settled>,
 }
 
@@ -40,12 +40,12 @@ pub enum Metering {
 }
 
 impl Metered {
-    /// Whether no request has units reserved, and nothing waits to be settled.
+    /// Whether no request has units reserved, and no settlement is pending.
     pub(crate) fn is_idle(&self) -> bool {
         self.meters.is_empty() && self.settled.is_empty()
     }
 
-    /// Follows the response of a request that goes on.
+    /// Follows the response of a request that continues.
     pub(crate) fn follow(&mut self, stream: StreamId, meter: Option<Box<Meter>>) {
         if let Some(meter) = meter
             && let Some(before) = self.meters.insert(stream, meter)
@@ -54,7 +54,7 @@ impl Metered {
         }
     }
 
-    /// Gives back what a request reserved that does not go on.
+    /// Refunds the reserved units of a request that does not continue.
     pub(crate) fn cancel(&mut self, meter: Option<&Meter>) {
         self.settled
             .extend(meter.into_iter().flat_map(Meter::cancel));
@@ -109,8 +109,8 @@ impl Metered {
 }
 
 impl Worker {
-    /// A chunk of so many bytes of a response's body passes; `ended`: it is the last, and no
-    /// trailers follow.
+    /// A chunk of `size` bytes of a response's body passes; `ended`: it is the last, and no trailers
+    /// follow.
     pub fn on_response_body(
         &mut self,
         stream: StreamId,
@@ -136,7 +136,7 @@ impl Worker {
         self.requests.metered.finish(stream, response)
     }
 
-    /// Sends what requests cost that ended, those of a bucket together.
+    /// Sends the costs of requests that ended, those of one bucket together.
     pub(crate) fn settle_costs(&mut self, now: Now) {
         let settled = std::mem::take(&mut self.requests.metered.settled);
         for of in &settled {

@@ -1,4 +1,4 @@
-//! What a request costs when it comes.
+//! The cost of a request when it arrives.
 
 use policy::{Pricing, RequestPlace, whole_number};
 
@@ -9,8 +9,8 @@ use crate::{
 };
 
 impl ActivePolicy {
-    /// Sets what a request costs at the limits where that is not one number: units, or what it
-    /// reserves until its response ends. `body`: what its body was read for, if it was.
+    /// Sets the cost of a request at limits where it is not a fixed number: units, or the units that it
+    /// reserves until its response ends. `body`: its body, if it was read.
     pub(crate) fn price(
         &self,
         request: &impl Request,

@@ -1,5 +1,5 @@
-//! Bodies of requests, read where a number in them says what is reserved. The request waits for its
-//! body, for a second at most; then it is decided as if the body said nothing.
+//! Reads request bodies that contain the number to reserve. The request waits for its body for one
+//! second at most; then it is decided without that number.
 
 use std::rc::Rc;
 
@@ -17,26 +17,26 @@ use crate::{
 /// How long a request waits for its body, in milliseconds.
 const PATIENCE_MS: u64 = 1_000;
 
-/// So many requests wait in vain before it is reported that Envoy passes no bodies on: slow clients
-/// may be the first.
+/// After this many requests waited in vain, the filter reports that Envoy passes no bodies to it; fewer
+/// could be slow clients.
 const MISSED: u8 = 3;
 
 /// A body at the host, while it passes.
 pub trait Body {
-    /// So many bytes of the chunk that passes; `None`: they cannot be read.
+    /// Up to `len` bytes of the current chunk; `None`: they cannot be read.
     fn bytes(&self, from: usize, len: usize) -> Option<Vec<u8>>;
 }
 
-/// What a request's body is needed for.
+/// How the filter treats a request's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyNeed {
-    /// Nothing: it passes with the request.
+    /// The body continues with the request.
     None,
-    /// Nothing, but the request is not decided yet: the body waits.
+    /// The filter does not read it, but the request is not decided yet: the body waits.
     Waits,
-    /// It is read: the host passes its chunks to [`Worker::on_request_body`].
+    /// The filter reads it: the host passes its chunks to [`Worker::on_request_body`].
     Reads,
-    /// It was read: the host calls [`Worker::on_request_read`].
+    /// The filter has read it: the host calls [`Worker::on_request_read`].
     Read,
 }
 
@@ -44,10 +44,10 @@ pub enum BodyNeed {
 #[derive(Debug)]
 pub(crate) struct RequestBody {
     policy: Rc<ActivePolicy>,
-    /// The limits that it says something of, by their positions in the policy.
+    /// The limits that need numbers of the body, by their positions in the policy.
     limits: Vec<usize>,
     reader: BodyReader,
-    /// Whether it ended, and all of it was read.
+    /// Whether the body ended, and all of it was read.
     ended: bool,
 }
 
@@ -74,23 +74,23 @@ fn pointers<'p>(policy: &'p ActivePolicy, limits: &[usize]) -> impl Iterator<Ite
 #[derive(Debug, Default)]
 pub(crate) struct RequestBodies {
     bodies: ByStream<Box<RequestBody>>,
-    /// Until when each of them waits, in the order in which they came.
+    /// The deadline of each of them, in order of arrival.
     until: Vec<(u64, StreamId)>,
     /// How many waited in vain, up to [`MISSED`].
     missed: u8,
-    /// Whether any part of any body came.
+    /// Whether any part of any body arrived.
     came: bool,
 }
 
 impl RequestBodies {
-    /// When the next request has waited long enough; `u64::MAX`: none waits.
+    /// When the next request stops waiting; `u64::MAX`: none waits.
     pub(crate) fn next_us(&self) -> u64 {
         self.until
             .first()
             .map_or(u64::MAX, |(until_us, _)| *until_us)
     }
 
-    /// Whether it seems that Envoy passes no bodies on.
+    /// Whether Envoy seems to pass no bodies to the filter.
     pub(crate) fn are_missed(&self) -> bool {
         self.missed == MISSED && !self.came
     }
@@ -102,7 +102,7 @@ impl RequestBodies {
             .map(|(_, stream)| *stream)
     }
 
-    /// A request does not wait any more.
+    /// Removes a request that no longer waits.
     pub(crate) fn take(&mut self, stream: StreamId) -> Option<Box<RequestBody>> {
         let body = self.bodies.remove(stream)?;
         self.until.retain(|(_, of)| *of != stream);
@@ -111,7 +111,7 @@ impl RequestBodies {
 }
 
 impl Worker {
-    /// What the body of a request is needed for, before any of it has come.
+    /// How the filter treats the body of a request, before any of it has arrived.
     pub fn body_need(&self, stream: StreamId) -> BodyNeed {
         match self.requests.streams.get(stream) {
             Some(Stream::Body) => BodyNeed::Reads,
@@ -120,7 +120,7 @@ impl Worker {
         }
     }
 
-    /// A chunk of so many bytes of a request's body came; `ended`: it is the last.
+    /// A chunk of `size` bytes of a request's body arrived; `ended`: it is the last.
     pub fn on_request_body(
         &mut self,
         stream: StreamId,
@@ -148,8 +148,7 @@ impl Worker {
         BodyNeed::Reads
     }
 
-    /// A request's body was read as far as it is going to be. What follows is as for
-    /// [`Worker::on_request`].
+    /// No more of a request's body will be read. The same steps follow as for [`Worker::on_request`].
     pub fn on_request_read(
         &mut self,
         host: &impl Host,
@@ -172,7 +171,8 @@ impl Worker {
         self.send_soon(host, now);
     }
 
-    /// Whether a request has to wait for its body, which says what it reserves; then it does.
+    /// Whether a request must wait for its body, which contains what it reserves. If so, it is
+    /// registered.
     pub(crate) fn reads_body(
         &mut self,
         now: Now,
@@ -190,7 +190,7 @@ impl Worker {
         if limits.is_empty() || !is_readable(request, max) {
             return false;
         }
-        // Not the permits of queues: slow bodies must not take those.
+        // Slow bodies must not use the permits of queues.
         let waiting = &mut self.requests.bodies;
         if waiting.until.len() >= self.config.hold_max {
             return false;
@@ -212,8 +212,8 @@ impl Worker {
     }
 }
 
-/// Whether a body follows that is JSON of at most so many bytes, and that the client sends without
-/// waiting for the service.
+/// Whether a body follows that is JSON of at most `max` bytes and that the client sends without waiting
+/// for the service.
 fn is_readable(request: &impl Request, max: u64) -> bool {
     let short = request
         .header("content-length")

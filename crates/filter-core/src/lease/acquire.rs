@@ -32,7 +32,7 @@ impl Worker {
         }
     }
 
-    /// Takes units of the shared leases, for the limits that this worker had none for, and asks the
+    /// Takes units of the shared leases for the limits that this worker had none for, and queries the
     /// limiter for more before they run out.
     pub(crate) fn acquire_units(
         &mut self,

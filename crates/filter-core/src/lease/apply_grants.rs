@@ -1,4 +1,4 @@
-//! Stores what the limiter grants.
+//! Stores the grants in an answer.
 
 use protocol::{Answer, Lease, LimitAnswer};
 
@@ -14,8 +14,8 @@ use crate::{
 };
 
 impl Worker {
-    /// Stores the grants in an answer. What it says of limits that are settled already is not a
-    /// decision, and is removed from the answer.
+    /// Stores the grants in an answer. Removes the answers about limits that are settled already,
+    /// because those are not decisions.
     pub(crate) fn apply_grants(
         &mut self,
         host: &impl Host,
@@ -96,7 +96,7 @@ impl Worker {
         self.counts.happened_to(Event::LeaseGranted, units);
         let bucket = (key, limit_answer.generation);
         let mut worker_lease = self.leases.find(key, limit_answer.generation);
-        // The worker that asked takes the first portion.
+        // The worker that queried takes the first portion.
         let empty = worker_lease
             .as_ref()
             .filter(|worker_lease| worker_lease.is_empty());

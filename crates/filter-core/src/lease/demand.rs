@@ -1,19 +1,19 @@
-//! How many units of a bucket one worker's requests need, and when leasing pays.
+//! Measures how many units of a bucket one worker needs, and decides when leasing pays.
 
 use super::Terms;
 use crate::time::Now;
 
-/// Requests within a lease time from which on a worker asks for units, and below which it stops.
-/// The second is lower, so that a demand between the two does not switch back and forth.
+/// Requests in a lease time at which a worker starts to query for units, and below which it stops. The
+/// second is lower, so that a demand in between does not switch back and forth.
 type Threshold = (u64, u64);
-/// If a check has a call to itself, which costs many times what the check does.
+/// For checks that have a call to themselves, which costs many times as much as the check.
 const ALONE: Threshold = (4, 3);
-/// If checks share calls, and a grant saves only the check: a grant costs as much as three or four
-/// checks.
+/// For checks that share calls, where a grant saves only the check: a grant costs as much as three or
+/// four checks.
 const TOGETHER: Threshold = (8, 4);
-/// Checks in a call from which on they count as sharing it.
+/// From this many checks in a call, they count as sharing it.
 const SHARED_CALL: usize = 4;
-/// If the bucket is nearly used up: units stranded on one worker are denied to others, and grants
+/// For a bucket that is nearly used up: units stranded on one worker are denied to others, and grants
 /// are small.
 const SCARCE: Threshold = (32, 16);
 /// The bucket is nearly used up if less than this many times the worker's demand in a lease time is
@@ -26,7 +26,7 @@ pub(super) struct Demand {
     since_us: u64,
     /// Units since then.
     seen: u64,
-    /// Units in the lease time before.
+    /// Units in the previous lease time.
     before: u64,
     /// Whether leasing paid at the last request.
     pays: bool,
@@ -40,8 +40,8 @@ impl Demand {
         self.seen = self.seen.saturating_add(units);
     }
 
-    /// Units needed within a lease time. The part of the lease time before the current one is taken
-    /// to be evenly distributed.
+    /// Units needed within a lease time. Assumes that the demand of the previous lease time was evenly
+    /// distributed.
     #[inline(never)]
     pub(super) fn in_ttl(&mut self, now: Now, ttl_us: u64) -> u64 {
         let elapsed_us = now.mono_us.saturating_sub(self.since_us);
@@ -63,7 +63,7 @@ impl Demand {
         checks_per_call: usize,
         left: Option<u64>,
     ) -> Option<u64> {
-        // Drops what is older than a lease time first.
+        // First drops the demand that is older than a lease time.
         let before = self.in_ttl(now, terms.ttl_us);
         self.add(terms.cost);
         let needed = before.saturating_add(terms.cost);
@@ -110,12 +110,13 @@ mod tests {
             6,
             "half of them were before"
         );
-        // Over a longer time it is so much less.
+        // Spread over a longer time, the same units are a smaller demand.
         assert_eq!(demand.in_ttl(at(1100), 100_000), 0);
         assert_eq!(demand.in_ttl(at(1300), 100_000), 0);
     }
 
-    /// The request from which on, of so many in one millisecond each, units are asked for.
+    /// The number of the request at which leasing begins, with one request every `every_ms`
+    /// milliseconds.
     fn begins(checks_per_call: usize, every_ms: u64) -> Option<u64> {
         let mut demand = Demand::default();
         (1..=50).find(|n| {

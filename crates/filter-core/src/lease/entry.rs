@@ -10,13 +10,13 @@ use crate::{
 /// with it are never used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LeaseEntry {
-    /// The limiter's last report of the bucket.
+    /// The bucket's state in the limiter's last answer.
     pub(crate) status: Option<BucketStatus>,
     pub(crate) lease: SharedLease,
 }
 
 impl LeaseEntry {
-    /// Stores a status unless a newer one is known.
+    /// Stores a status unless a newer one is stored.
     pub(crate) fn update_status(&mut self, status: BucketStatus) {
         if self.status.is_none_or(|known| known.at_us < status.at_us) {
             self.status = Some(status);

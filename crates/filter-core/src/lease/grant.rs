@@ -7,7 +7,7 @@ use crate::time::Now;
 /// Units of one grant, in a shared lease or in a worker's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Grant {
-    /// The limiter's name for the grant.
+    /// The epoch that the limiter names the grant by.
     pub(crate) epoch: u64,
     /// Their deadline, on the monotonic clock.
     pub(crate) deadline_us: u64,
@@ -34,7 +34,7 @@ impl Grant {
         now.reached(self.deadline_us)
     }
 
-    /// Whether these units may join others of this epoch and deadline.
+    /// Whether these units can be merged with others of this epoch and deadline.
     pub(super) fn is_of(&self, epoch: u64, deadline_us: u64) -> bool {
         self.epoch == epoch && self.deadline_us == deadline_us
     }

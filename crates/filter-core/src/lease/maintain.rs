@@ -95,7 +95,7 @@ impl Worker {
         }
     }
 
-    /// A client left before its check was sent: releases its units.
+    /// Releases the units of a check that was not sent because its client left or the queue was full.
     pub(crate) fn undo_unsent(&mut self, check: &PendingCheck) {
         if let Some(policy) = &check.policy {
             self.cancel_units(policy, &check.limit_checks);
@@ -103,7 +103,7 @@ impl Worker {
         self.restore_settlements(check);
     }
 
-    /// A check was not sent: its settlements go with another one.
+    /// A check was not sent: its settlements go back to the worker's lease, for another query.
     pub(crate) fn restore_settlements(&mut self, check: &PendingCheck) {
         let Some(policy) = &check.policy else {
             return;

@@ -4,7 +4,7 @@ use protocol::Settlement;
 
 use crate::codec::{Put, Reader};
 
-/// Grants at once. A bucket distinguishes two; one more is for a settlement on its way.
+/// The most grants at once. A bucket distinguishes two; the third is for a settlement in flight.
 const EPOCHS: usize = 3;
 
 const NOTHING: Settlement = Settlement {

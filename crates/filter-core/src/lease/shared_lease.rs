@@ -8,7 +8,7 @@ use crate::{
     time::Now,
 };
 
-/// Grants at once: the current one, and the one before it until it ends.
+/// The most grants at once: the current one, and the one before it until its deadline.
 const LOTS: usize = 2;
 
 /// The shared lease of a bucket. Each method changes a copy, which replaces the shared value unless
@@ -19,17 +19,17 @@ pub(crate) struct SharedLease {
     grants: [Grant; LOTS],
     /// Units to settle with the limiter.
     settlements: Settlements,
-    /// Units to ask for: about half of the demand in a lease time.
+    /// Units to query for: about half of the demand in a lease time.
     want: u64,
-    /// Until when no other query is sent.
+    /// No other query is sent before this time.
     query_until_us: u64,
     /// When the query of the newest grant was sent.
     sent_us: u64,
-    /// Its size; 0 once [`SharedLease::maintain`] has judged it.
+    /// The size of the newest grant; 0 once [`SharedLease::maintain`] has compared it with the demand.
     granted: u64,
 }
 
-/// What a check asks of the limiter about a bucket's leases.
+/// The lease query of a check for one bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LeaseQuery {
     /// Units wanted.
@@ -38,21 +38,21 @@ pub(crate) struct LeaseQuery {
     pub(crate) settle: Settlements,
 }
 
-/// What a worker sees of a shared lease.
+/// A worker's view of a shared lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SharedView {
     /// Units that may be taken.
     pub(crate) left: u64,
     /// When they need maintenance.
     pub(crate) due_us: u64,
-    /// When the last of them ends; 0: there are none.
+    /// The latest deadline of any units; 0: there are none.
     pub(crate) last_deadline_us: u64,
-    /// Units that are still to be settled.
+    /// Units that are not settled yet.
     pub(crate) unsettled: u64,
 }
 
 impl SharedLease {
-    /// What a worker sees.
+    /// A worker's view of it.
     pub(crate) fn view(&self, now: Now, terms: &Terms) -> SharedView {
         let some = self.grants.iter().filter(|grant| grant.units > 0);
         let (spent, returned) = self.settlements.totals();
@@ -84,7 +84,7 @@ impl SharedLease {
         expired
     }
 
-    /// Takes back a worker's units and its settlements.
+    /// Adds a worker's units and settlements.
     pub(crate) fn deposit(&mut self, grant: Grant, settlements: &Settlements) {
         self.settlements.merge(settlements);
         self.add_grant(grant);
@@ -115,8 +115,8 @@ impl SharedLease {
         }
     }
 
-    /// Takes a portion for one worker: at most half of what is there, or a quarter of a bucket that
-    /// is nearly used up; at least one request's cost.
+    /// Takes a portion for one worker: at most half of the units, or a quarter if the bucket is nearly
+    /// used up; at least one request's cost.
     pub(crate) fn withdraw(&mut self, now: Now, terms: &Terms, portion: Portion) -> Option<Grant> {
         let (parts, least) = if portion.scarce {
             (4, terms.cost)
@@ -146,7 +146,7 @@ impl SharedLease {
             return None;
         }
         let age_us = now.mono_us.saturating_sub(self.sent_us);
-        // A grant that was smaller than what was wanted says nothing about the demand.
+        // A grant smaller than the query says nothing about the demand.
         if self.granted > 0 && self.granted >= self.want && age_us < terms.part_us(4) {
             self.want = self.want.saturating_mul(2);
         }
@@ -164,7 +164,7 @@ impl SharedLease {
     /// Adds the grant in the answer to a query that was sent at `sent`.
     pub(crate) fn answered(&mut self, now: Now, sent: Now, lease: Option<Lease>, terms: &Terms) {
         let Some(lease) = lease.filter(|lease| lease.units > 0) else {
-            // Little is left of the bucket: for a while, requests are checked.
+            // The bucket is nearly used up: for a while, requests are checked.
             self.query_until_us = now.mono_us.saturating_add(terms.part_us(8));
             return;
         };
@@ -172,7 +172,7 @@ impl SharedLease {
         self.sent_us = sent.mono_us;
         let grant = Grant::new(lease, sent);
         self.granted = terms.whole(grant.units);
-        // A fraction of a request's cost is of no use.
+        // A fraction of a request's cost cannot be used.
         self.settlements
             .add(grant.epoch, 0, grant.units.saturating_sub(self.granted));
         let units = self.granted;
@@ -191,8 +191,8 @@ impl SharedLease {
             .saturating_add(terms.ttl_us.saturating_mul(7) / 10)
     }
 
-    /// Once the newest grant is due, returns the units that will not be used in the rest of its
-    /// time. Returns the query that settles them.
+    /// Once the newest grant is due, returns the units that the rest of the lease time will not need.
+    /// Returns the query that settles them.
     pub(crate) fn maintain(&mut self, now: Now, terms: &Terms) -> Option<LeaseQuery> {
         if !now.reached(self.due_us(terms)) {
             return None;
@@ -211,7 +211,7 @@ impl SharedLease {
         self.take_query()
     }
 
-    /// Returns units shortly before their deadline: later they would not arrive in time.
+    /// Returns units shortly before their deadline: after it they would arrive too late.
     fn end_soon(&mut self, now: Now, terms: &Terms) {
         for grant in &mut self.grants {
             let since_us = grant.deadline_us.saturating_sub(terms.part_us(8));

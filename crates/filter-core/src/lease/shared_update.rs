@@ -13,19 +13,19 @@ use crate::{
 pub(super) struct LeaseChange {
     /// Units that this worker took.
     pub(super) grant: Option<Grant>,
-    /// What to send to the limiter.
+    /// The query to send to the limiter.
     pub(super) query: Option<LeaseQuery>,
     /// Units whose deadline passed.
     pub(super) expired: u64,
-    /// What the shared lease holds after the change.
+    /// The shared lease after the change.
     view: SharedView,
-    /// The limiter's last report of the bucket.
+    /// The bucket's state in the limiter's last answer.
     status: Option<BucketStatus>,
 }
 
 /// Changes the shared lease of a bucket by `act`, which may run several times, and writes it if it
-/// differs. `status` is a report that has just arrived. (`act` is dynamic: a copy of this function for
-/// each caller would be 2 KB of the module.)
+/// differs. `status` is a status that has just arrived. (`act` is dynamic because a copy of this
+/// function for each caller would add 2 KB to the module.)
 pub(super) fn update_shared(
     host: &impl Host,
     now: Now,

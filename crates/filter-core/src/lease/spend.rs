@@ -1,4 +1,4 @@
-//! Requests that leased units admit.
+//! Settles or releases the leased units of requests.
 
 use std::rc::Rc;
 
@@ -49,8 +49,8 @@ impl Worker {
         }
     }
 
-    /// The client's quota at a leased limit: what the limiter reported as left, and the leased
-    /// units that this worker has or last saw.
+    /// The client's quota at a leased limit: the units that the limiter reported as left, plus the
+    /// leased units that this worker has or last saw.
     pub(crate) fn leased_status(
         &mut self,
         limit_check: &LimitCheck,

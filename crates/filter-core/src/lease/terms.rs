@@ -1,16 +1,17 @@
-//! The numbers of a limit that its leases follow.
+//! The parameters of a limit that its leases use.
 
 use crate::{cache::BucketStatus, time::Now};
 
-/// The smallest portion that a worker takes of a shared lease, in requests: an update of shared
-/// data costs as much as the better part of a check.
+/// The smallest portion that a worker takes of a shared lease, in requests: an update of shared data
+/// costs almost as much as a check.
 const LEAST_PORTION: u64 = 8;
 
-/// A proxy asks for at most what is left of the bucket, divided by the proxies and by this: units
-/// stranded on one proxy are denied to others. (The limiter's own bound on a grant is larger.)
+/// A proxy queries for at most the units left in the bucket, divided by the number of proxies and by
+/// this: units stranded on one proxy are denied to others. (The limiter's own bound on a grant is
+/// larger.)
 const SHARES: u64 = 12;
 
-/// The numbers of a limit that its leases follow.
+/// The parameters of a limit that its leases use.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
     /// Units one request takes, at least 1.
@@ -56,8 +57,8 @@ impl Terms {
         needed.min(self.least_portion()).max(needed / 2)
     }
 
-    /// The largest query, by the limiter's last report. After a while a report says nothing any
-    /// more: a window may be new, or used up by others.
+    /// The largest query, by the limiter's last answer. An old answer has no meaning: a new window may
+    /// have begun, or other proxies may have used up the bucket.
     pub(crate) fn most(&self, now: Now, status: Option<BucketStatus>) -> u64 {
         let Some(status) = status else {
             return u64::MAX;

@@ -16,10 +16,10 @@ use crate::{
 
 /// After this time without a request an idle lease is dropped, in microseconds.
 const FORGET_US: u64 = 200_000;
-/// Settlements may wait for the next query up to this part of the quota.
+/// Settlements wait for the next query while they are at most the quota divided by this.
 const UNSETTLED_PART: u64 = 128;
 
-/// How much a worker takes of a shared lease.
+/// How many units a worker takes from a shared lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Portion {
     /// Units.
@@ -38,7 +38,7 @@ pub(crate) struct WorkerLease<O> {
     pub(crate) grant: Grant,
     /// Settlements that are not in the shared lease yet.
     pub(crate) settlements: Settlements,
-    /// The limiter's last report of the bucket.
+    /// The bucket's state in the limiter's last answer.
     pub(crate) status: Option<BucketStatus>,
     /// Units in the shared lease when this worker last updated it.
     pub(crate) shared: u64,
@@ -46,7 +46,7 @@ pub(crate) struct WorkerLease<O> {
     pub(crate) maintain_at_us: u64,
     /// When the newest grant needs maintenance.
     due_us: u64,
-    /// When the last known units end.
+    /// The last deadline of any known units.
     last_deadline_us: u64,
     /// Units to settle in the shared lease when this worker last updated it.
     unsettled: u64,
@@ -110,7 +110,7 @@ impl<O> WorkerLease<O> {
         })
     }
 
-    /// Records the size of a portion that this worker asked for.
+    /// Records the size of a portion that this worker tried to take.
     pub(crate) fn set_portion(&mut self, portion: Portion) {
         self.portion = portion.units;
     }
@@ -126,9 +126,9 @@ impl<O> WorkerLease<O> {
         self.settlements.add(reservation.epoch, cost, 0);
     }
 
-    /// Releases reserved units. If units of their grant are still here, they join them; otherwise
-    /// they are returned to the limiter. They never join another grant, whose deadline may be
-    /// later.
+    /// Releases reserved units. If units of the same grant are still here, they are merged; otherwise
+    /// they are returned to the limiter. They are never merged into another grant, whose deadline may
+    /// be later.
     pub(crate) fn release(&mut self, reservation: Reservation, cost: u64) {
         if self.grant.is_of(reservation.epoch, reservation.deadline_us) {
             self.grant.units = self.grant.units.saturating_add(cost);
@@ -152,8 +152,8 @@ impl<O> WorkerLease<O> {
         needed.filter(|_| !self.outdated)
     }
 
-    /// An answer named a later generation than this worker has. It asks for no more units until it
-    /// has that generation, because it would drop them. The grant is returned.
+    /// An answer named a later generation than this worker's. Until the worker has that generation, it
+    /// queries for no more units, because it would drop them. The grant is returned.
     pub(crate) fn mark_outdated(&mut self, lease: Option<Lease>) {
         self.outdated = true;
         if let Some(lease) = lease {
@@ -166,8 +166,8 @@ impl<O> WorkerLease<O> {
         self.grant.units == 0
     }
 
-    /// The size of the next portion: for about a sixteenth of the lease time, but not less than is
-    /// worth an update of shared data.
+    /// The size of the next portion: enough for about a sixteenth of the lease time, but at least the
+    /// smallest portion that is worth an update of shared data.
     pub(crate) fn next_portion(&self, now: Now, terms: &Terms) -> Portion {
         let lasted_us = now.mono_us.saturating_sub(self.taken_us);
         let units = if lasted_us < terms.part_us(32) {
@@ -187,13 +187,13 @@ impl<O> WorkerLease<O> {
         Portion { units, scarce }
     }
 
-    /// Units and settlements are in the shared lease now.
+    /// Clears units and settlements, which are in the shared lease now.
     pub(crate) fn clear(&mut self) {
         self.grant = Grant::default();
         self.settlements = Settlements::default();
     }
 
-    /// Applies what this worker saw of the shared lease, after it took its portion.
+    /// Applies this worker's view of the shared lease, after it took its portion.
     pub(crate) fn apply_view(&mut self, view: &SharedView, now: Now) {
         self.shared = view.left;
         self.unsettled = view.unsettled;

@@ -2,18 +2,18 @@
 
 use algorithms::{Algorithm, Edges, Kind, Parameters, Rate};
 
-/// How to divide a limit's numbers among proxies.
+/// How to divide a limit's parameters among proxies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Share {
     /// Proxies that use the limit, at least 1.
     pub(crate) proxies: u64,
-    /// Units one request costs. Even the smallest share admits a request now and then.
+    /// The cost of one request, which even the smallest share admits from time to time.
     pub(crate) cost: u64,
 }
 
 impl Share {
-    /// The numbers of one proxy's bucket; `None` if no algorithm accepts any. Of calendar windows also
-    /// the edges.
+    /// The algorithm of one proxy's bucket; `None` if no algorithm accepts the divided parameters.
+    /// Calendar windows also need the edges.
     pub(crate) fn of(self, parameters: &Parameters, edges: Option<&Edges>) -> Option<Algorithm> {
         let proxies = self.proxies.max(1);
         match parameters.kind {
@@ -29,7 +29,7 @@ impl Share {
                     edges.map(|edges| edges.grouped(windows, length_ms)),
                 ))
             }
-            // Of requests in flight, `request/in_flight/share.rs` has the share.
+            // `request/in_flight/share.rs` has the share of requests in flight.
             Kind::Concurrency => None,
             // Logs and sub-windows have no state of a small fixed size.
             Kind::SlidingWindow | Kind::SlidingWindowLog | Kind::SlidingWindowBuckets => {
@@ -47,7 +47,7 @@ impl Share {
             burst: Some((capacity / proxies).max(self.cost).min(capacity)),
             ..*parameters
         };
-        // If exact numbers are too large, one unit per whole number of milliseconds is at most a
+        // If the exact parameters are too large, one unit per whole number of milliseconds is at most a
         // millisecond per unit too slow.
         let coarse = Parameters {
             rate: Rate::new(1, period_ms.div_ceil(rate.units.max(1))),
@@ -68,7 +68,7 @@ impl Share {
                 ..rate
             }
         } else {
-            // Less than one request per window: one request in some windows.
+            // A share of less than one request per window admits one request in some windows.
             let windows = proxies.checked_mul(self.cost)?.div_ceil(units);
             Rate {
                 units: self.cost,
@@ -85,7 +85,7 @@ pub(crate) fn with_edges(algorithm: Algorithm, edges: Option<Edges>) -> Algorith
     edges.map_or(algorithm, |edges| algorithm.with_edges(edges))
 }
 
-/// The numbers of a precheck, `percent` of a limit; never less than the limit itself.
+/// The parameters of a precheck: `percent` of a limit, at least the limit itself.
 pub(crate) fn precheck(limit: &Algorithm, percent: u32) -> Option<Algorithm> {
     let parameters = limit.parameters();
     let percent = u64::from(percent.max(100));

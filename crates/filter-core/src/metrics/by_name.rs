@@ -47,7 +47,7 @@ impl<const N: usize> ByName<N> {
         }
     }
 
-    /// Those that have counters of their own.
+    /// The names that have counters of their own.
     pub(super) fn named(&self) -> &[(Name, [u64; N])] {
         &self.named
     }
@@ -57,7 +57,7 @@ impl<const N: usize> ByName<N> {
         named.all(|counts| *counts == [0; N]) && self.others == [0; N]
     }
 
-    /// Takes what was counted: the name, which of its counters, and how much.
+    /// Takes the counts: calls `each` with the name, the counter's index, and the count.
     pub(super) fn take(&mut self, mut each: impl FnMut(&str, usize, u64)) {
         let named = self.named.iter_mut();
         let named = named.map(|(name, counts)| (name.as_str(), counts));

@@ -1,11 +1,11 @@
-//! What responses cost, counted by limit.
+//! Costs of responses, counted by limit.
 
 use policy::Name;
 
 use super::{Metrics, by_name::ByName};
 use crate::cost::Settled;
 
-/// Of requests that reserved units and have ended.
+/// Counters of requests that reserved units and have ended.
 const COUNTS: [&str; 7] = [
     "rl_costs.settlements",
     "rl_costs.reserved",

@@ -12,11 +12,11 @@ const SLOTS: usize = Outcome::ALL.len() * DecidedBy::ALL.len();
 #[derive(Debug, Default)]
 pub(super) struct Decisions {
     limits: ByName<SLOTS>,
-    /// Flushed decisions that no limiter made and that are still to be reported, by limit.
+    /// Flushed decisions that this proxy made and has not reported yet, by limit.
     unreported: Vec<(Name, [u64; SLOTS])>,
 }
 
-/// What a counter of a limit counts.
+/// The decision that a counter counts.
 fn counted(slot: usize) -> Option<(Outcome, DecidedBy)> {
     let outcome = Outcome::ALL.get(slot / DecidedBy::ALL.len())?;
     let by = DecidedBy::ALL.get(slot % DecidedBy::ALL.len())?;
@@ -55,7 +55,7 @@ impl Decisions {
         self.unreported.is_empty()
     }
 
-    /// Keeps the decisions that no limiter made, for the next report.
+    /// Keeps the decisions that this proxy made, for the next report.
     fn keep_unreported(&mut self) {
         let limiter = DecidedBy::Limiter as usize;
         for (limit, counts) in self.limits.named() {

@@ -23,7 +23,7 @@ events! {
     CalloutFailed = "rl_callouts.failed",
     /// A check call that failed without a charge and was retried.
     CalloutRetried = "rl_callouts.retried",
-    /// A check call on the check stream; it is one of the others, too.
+    /// A check call on the check stream; the other counters include it.
     StreamCall = "rl_stream.calls",
     /// A check stream that a limiter opened.
     StreamOpened = "rl_stream.opened",
@@ -57,9 +57,9 @@ events! {
     LeaseExpired = "rl_lease.expired",
     /// A slot that a request got.
     SlotTaken = "rl_slots.taken",
-    /// A slot that a request gave back.
+    /// A slot that a request freed.
     SlotFreed = "rl_slots.freed",
-    /// A slot that was gone when it was to be renewed.
+    /// A slot that was missing when it was to be renewed.
     SlotLapsed = "rl_slots.lapsed",
     /// A denial by a penalty.
     Penalized = "rl_penalized",

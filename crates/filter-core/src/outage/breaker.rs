@@ -1,15 +1,15 @@
 //! The circuit breaker, shared by the workers of one Envoy process.
 //!
-//! Closed: calls are made and failures counted. Several failures in a row, or half of the calls in
-//! a window, open it. Open: no worker calls. After the open interval, the one worker that wins a
-//! compare-and-swap makes a single call as a probe. An answer closes the breaker; a failure opens
-//! it for twice as long, or for as long again while some limiter answered lately. Intervals are
-//! jittered, so that a fleet does not return all at once.
+//! Closed: workers make calls and count failures. Several failures in a row, or half of the calls in a
+//! window, open the breaker. Open: no worker calls. After the open interval, the one worker that wins a
+//! compare-and-swap makes a single call as a probe. An answer closes the breaker; a failure opens it
+//! for twice as long, or for as long again if some limiter answered recently. Intervals are jittered,
+//! so that a fleet does not return all at once.
 //!
-//! A probe charges nothing. If it carried the debts of its buckets, each probe without an answer
-//! would lose them, because they may have been charged. If it were a check without debts, each
-//! probe could admit a request for which the debts leave no room. So the checks that wait for a
-//! probe are sent after it was answered, with their debts, or fall back if it was not.
+//! A probe charges nothing. If it carried the debts of its buckets, each unanswered probe would lose
+//! them, because they may have been charged. If it were a check without debts, each probe could admit a
+//! request for which the debts leave no room. So the checks that wait for a probe are sent after its
+//! answer, with their debts, or fall back if it fails.
 
 mod state;
 
@@ -65,7 +65,7 @@ impl Breaker {
         }
     }
 
-    /// Asks whether to make a call. One worker gets [`Gate::Probe`], and must report the outcome.
+    /// Decides whether to make a call. One worker gets [`Gate::Probe`], and must report the outcome.
     pub(crate) fn gate(&mut self, host: &impl Host, now: Now) -> Gate {
         let mut healthy = false;
         let elected = host::update(host, &self.key, |bytes| {
@@ -93,12 +93,12 @@ impl Breaker {
             }
         });
         self.record(healthy, now);
-        // Contended: other workers write the value now. No call is the safe choice.
+        // Contended: other workers are writing the value. Making no call is the safe choice.
         elected.unwrap_or(Gate::Open)
     }
 
-    /// Whether an open interval or a probe lasts. Longer than the longest possible, the value was
-    /// written by another plugin, and is ignored.
+    /// Whether an open interval or a probe still lasts. A value beyond the longest possible was written
+    /// by another plugin, and is ignored.
     fn is_ahead(&self, until_us: u64, now: Now) -> bool {
         let left_us = until_us.saturating_sub(now.mono_us);
         left_us > 0 && left_us <= OPEN_MAX_US.saturating_mul(2).max(self.probe_us)
@@ -112,8 +112,8 @@ impl Breaker {
         !matches!(state, State::Closed(_))
     }
 
-    /// When a failure or an open breaker was last seen, on the monotonic clock; 0: never. Before
-    /// that, other workers may have decided without the limiter.
+    /// When a failure or an open breaker was last seen, on the monotonic clock; 0: never. Until then,
+    /// other workers may have decided without the limiter.
     pub(crate) fn last_failure_us(&self) -> u64 {
         self.last_failure_us
     }
@@ -130,8 +130,8 @@ impl Breaker {
         }
     }
 
-    /// Reports the outcome of a call that `gate` let through. `answering`: some limiter answered
-    /// lately, so the probe that failed may have reached the only one that does not.
+    /// Reports the outcome of a call that `gate` permitted. `answering`: some limiter answered
+    /// recently, so a failed probe may have reached the only one that does not.
     pub(crate) fn report(
         &mut self,
         host: &impl Host,

@@ -1,12 +1,12 @@
-//! Whether a check that brought no decision may have been charged.
+//! Whether an undecided check may have been charged.
 
 use protocol::ErrorCode;
 
-/// Whether a check that brought no decision was charged.
+/// Whether an undecided check was charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ChargeStatus {
-    /// It was not: it was never sent, or the limiter answered that it charged nothing. What is
-    /// admitted now becomes a debt.
+    /// It was not: it was never sent, or the limiter answered that it charged nothing. Units admitted
+    /// now become a debt.
     NotCharged,
     /// It may have been: it was sent. It is never charged again.
     Unknown,

@@ -1,4 +1,4 @@
-//! Debts of the shared table, charged by the checks that follow an outage.
+//! Moves debts from the shared table into the checks that follow an outage.
 
 use crate::{
     cache::{BucketEntry, Debt, DebtSpan, Table, Update},
@@ -8,8 +8,8 @@ use crate::{
 };
 
 impl PendingCheck {
-    /// Moves the debts of the check's buckets into the check, which charges them once. If calls
-    /// were `failing` lately, another worker may have added debts since this worker looked.
+    /// Moves the debts of the check's buckets into the check, which charges them once. If calls were
+    /// `failing` recently, another worker may have added debts since this worker last read the table.
     pub(crate) fn take_debts(&mut self, host: &impl Host, now: Now, table: &Table, failing: bool) {
         // A background check charges only the debts that it was made for.
         let failing = failing && self.cost > 0;

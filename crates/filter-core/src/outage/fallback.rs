@@ -29,7 +29,7 @@ struct FallbackResult {
     admission: Admission,
 }
 
-/// One limit of a request, and what to do with its fallback bucket.
+/// One limit of a request, and the operation on its fallback bucket.
 #[derive(Clone, Copy)]
 struct FallbackInput<'a> {
     policy: &'a ActivePolicy,
@@ -48,7 +48,7 @@ impl Worker {
         self.fall_back(host, now, check, ChargeStatus::NotCharged);
     }
 
-    /// Decides a request that limiters refuse to read. This says nothing about the limiter's
+    /// Decides a request that limiters refuse to read. The refusal says nothing about the limiter's
     /// health, so only the caches of this request's buckets are invalidated, to find their debts.
     pub(crate) fn decide_rejected(&mut self, host: &impl Host, now: Now, check: PendingCheck) {
         self.restore_settlements(&check);
@@ -76,8 +76,7 @@ impl Worker {
         if charge == ChargeStatus::Unknown {
             self.free_doubtful(now, &check);
         }
-        // Later checks must look for debts, though an error of one check does not count for the
-        // breaker.
+        // Later checks must look for debts, although the breaker does not count an error of one check.
         self.outage.breaker.record(false, now);
         self.apply_fallback(host, now, check, charge);
     }
@@ -115,8 +114,8 @@ impl Worker {
         self.admit(host, now, &mut check, admission);
     }
 
-    /// Decides all limits of a request. Refuses it if one denies or cannot hold it, and returns
-    /// `None`.
+    /// Decides all limits of a request. If one denies or cannot hold the request, refuses it and
+    /// returns `None`.
     fn decide_by_fallback(
         &mut self,
         host: &impl Host,
@@ -225,7 +224,7 @@ impl Worker {
             ..
         } = *input;
         match limit.on_failure {
-            // Shadow limits have nothing to report now.
+            // Shadow limits report nothing during a fallback.
             _ if limit_check.mode == Mode::Shadow => {}
             OnFailure::Allow => {
                 if take != Take::Peek {
@@ -251,8 +250,8 @@ impl Worker {
 }
 
 impl FallbackResult {
-    /// The denial, if any limit denies. An exceeded quota goes before a limit that fails closed:
-    /// only the quota has an exact time to retry.
+    /// The denial, if any limit denies. An exceeded quota takes precedence over a limit that fails
+    /// closed: only the quota has an exact time to retry.
     fn denial(&mut self) -> Option<Denial> {
         let (denying, source) = if !self.exhausted.is_empty() {
             (std::mem::take(&mut self.exhausted), DecidedBy::Local)

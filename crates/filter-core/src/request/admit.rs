@@ -1,4 +1,4 @@
-//! Carries out decisions: requests go on, are held, or are answered here.
+//! Carries out decisions: requests continue, are held, or are answered here.
 
 use std::rc::Rc;
 
@@ -20,7 +20,7 @@ use crate::{
     worker::{Edits, HOLDING_MS, Refusal, Step, StreamId, Worker},
 };
 
-/// What an admitted request needs beside the limits decided here.
+/// What an admitted request needs besides the limits decided here.
 #[derive(Debug, Default)]
 pub(crate) struct Admission {
     /// The client's quota at the limits decided elsewhere.
@@ -33,12 +33,12 @@ pub(crate) struct Admission {
     pub(crate) slots: Slots,
     /// Its slots at limits on requests in flight.
     pub(crate) in_flight: HeldSlots,
-    /// What it reserved until its response ends.
+    /// The units it reserved until its response ends.
     pub(crate) meter: Option<Box<Meter>>,
 }
 
 impl Worker {
-    /// Lets a request go on, at once or when the delay of its queues is over.
+    /// Admits a request, at once or when the delay of its queues is over.
     pub(crate) fn admit(
         &mut self,
         host: &impl Host,
@@ -104,7 +104,7 @@ impl Worker {
         }
     }
 
-    /// Lets a request go on. Its response will show `quotas`.
+    /// Lets a request continue. Its response will show `quotas`.
     pub(crate) fn pass(&mut self, stream: StreamId, edits: Edits, quotas: QuotaHeaders) {
         if quotas.quota_statuses.is_empty() {
             self.requests.streams.remove(stream);
@@ -142,8 +142,8 @@ impl Worker {
             .or_else(|| self.requests.holds.permit())
     }
 
-    /// Gets a permit to hold a request that a queue may delay, before anything else is charged for
-    /// it. Without a permit, queues are asked for no delay; a request that was delayed here already
+    /// Gets a permit to hold a request that a queue may delay, before anything else is charged for it.
+    /// Without a permit, the check allows no delay; a request that a queue of this proxy already delays
     /// is refused, and `false` returned.
     pub(crate) fn prepare_hold(
         &mut self,
@@ -191,7 +191,7 @@ impl Worker {
         self.refuse(stream, denial);
     }
 
-    /// Counts a limit that was decided here, of a request that goes on.
+    /// Counts the decision of a local limit for a request that continues.
     fn admit_local(
         &mut self,
         host: &impl Host,
@@ -204,7 +204,7 @@ impl Worker {
         else {
             return;
         };
-        // Limits that do not deny are charged when the request is admitted: now.
+        // Limits that do not deny are charged only when the request is admitted.
         if limit_check.mode != Mode::Enforce {
             self.take_proxy(host, now, policy, limit_check);
         }
@@ -226,7 +226,7 @@ impl Worker {
         admission.delay_ms = admission.delay_ms.max(delay_ms);
     }
 
-    /// Counts a limit that leased units settle, of a request that goes on.
+    /// Counts a limit that leased units settle, for a request that continues.
     fn admit_leased(
         &mut self,
         now: Now,
@@ -245,7 +245,7 @@ impl Worker {
         }
     }
 
-    /// Refunds what a request took that does not go on: to local buckets and to leases.
+    /// Refunds the charges of a request that does not continue: to local buckets and to leases.
     pub(crate) fn refund_local(
         &mut self,
         host: &impl Host,
@@ -274,7 +274,7 @@ impl Worker {
                     algorithm,
                     start: Start::Full,
                 };
-                // Contended: the bucket keeps the charge of one request too many.
+                // Contended: the bucket keeps a charge that should be refunded.
                 let _ = bucket.refund(host, now, taken.at_ms, limit_check.cost, taken.slot);
             }
         }

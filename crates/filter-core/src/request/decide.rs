@@ -1,4 +1,4 @@
-//! Takes a request as far as this proxy can decide it, and leaves the rest to a check.
+//! Decides as many limits of a request as this proxy can; a check decides the others.
 
 use std::rc::Rc;
 
@@ -20,8 +20,7 @@ use crate::{
 };
 
 impl Worker {
-    /// Decides a request here if possible; otherwise the limiter is asked. `body`: its body, if that
-    /// was read.
+    /// Decides a request here if possible, otherwise by a check. `body`: its body, if it was read.
     pub(crate) fn decide(
         &mut self,
         host: &impl Host,
@@ -172,8 +171,8 @@ impl Worker {
         limit_checks
     }
 
-    /// Looks up the global buckets in the caches. A denial that still holds is repeated, unless a
-    /// limit may match that only the limiter can read and that replaces the denying one.
+    /// Looks up the global buckets in the caches. Repeats a denial that still holds, unless a limit may
+    /// match that only the limiter can evaluate and that replaces the denying one.
     fn cached_denial(
         &mut self,
         host: &impl Host,
@@ -202,7 +201,7 @@ impl Worker {
                 (entry.status, entry.denial)
             };
             limit_check.status = status;
-            // Another worker may have been granted units since.
+            // Another worker may have received a grant since the denial.
             let worker_lease = self.leases.find(key, generation);
             let cost = limit_check.cost;
             let shared_units = worker_lease.map_or(0, |worker_lease| worker_lease.shared);
@@ -247,7 +246,7 @@ impl Worker {
                 .limit_checks
                 .iter()
                 .any(|limit_check| limit_check.is_global() && limit_check.mode != Mode::Shadow)
-            // A shadow limit counts what is in flight, too.
+            // A shadow limit counts requests in flight too.
             || check.slot.is_some()
             || check.reserves();
         if let Some(stream) = check.stream

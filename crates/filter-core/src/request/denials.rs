@@ -1,8 +1,8 @@
-//! Denials that a penalty counts and that no limiter saw, since this worker's caches decided them. They are
-//! counted by bucket for a second, and reported by checks that charge nothing.
+//! Denials by this worker's caches, which no limiter saw but a penalty counts. The worker counts them
+//! by bucket for a second and reports them by checks that charge nothing.
 //!
-//! A report is sent again only if it certainly did not arrive. One that is lost, or waits while no limiter
-//! answers, is dropped: the penalty begins later.
+//! A report is retried only if it certainly did not arrive. A report that is lost, or that waits while
+//! no limiter answers, is dropped: the penalty begins later.
 
 use std::rc::Rc;
 
@@ -20,7 +20,7 @@ use crate::{
 const EVERY_MS: u64 = 1000;
 /// Reports that are gathered, at most. Denials by further buckets are not counted.
 const REPORTS_MAX: usize = 1024;
-/// Reports that one tick sends, at most: the checks of requests do not wait behind more.
+/// The most reports that one tick sends, so that the checks of requests do not wait behind more.
 const AT_ONCE_MAX: usize = 64;
 
 /// The denials to report.
@@ -28,16 +28,16 @@ const AT_ONCE_MAX: usize = 64;
 pub(crate) struct Denials {
     /// The reports of this second: [`LimitCheck::denied`] counts.
     counted: Vec<PendingCheck>,
-    /// By the hashes of buckets.
+    /// Positions in `counted`, by the hashes of buckets.
     positions: Positions,
     /// When they are due.
     due_us: u64,
-    /// Those of the second before, as far as no tick has sent them.
+    /// The reports of the previous second that no tick has sent yet.
     due: Vec<PendingCheck>,
 }
 
 impl Denials {
-    /// Counts a request that was denied, for the limits that [`LimitCheck::denied`] says.
+    /// Counts a denied request, for each limit whose [`LimitCheck::denied`] is set.
     pub(crate) fn count(
         &mut self,
         now: Now,
@@ -47,7 +47,7 @@ impl Denials {
     ) {
         let mut more = false;
         for limit_check in &mut limit_checks {
-            // The units were put back already.
+            // The units were released already.
             limit_check.lease = LeaseUse::None;
             if limit_check.denied == 0 {
                 continue;
@@ -84,7 +84,7 @@ impl Denials {
         self.counted.is_empty() && self.due.is_empty()
     }
 
-    /// Takes what a tick sends.
+    /// Takes the reports that a tick sends.
     fn take(&mut self, now: Now) -> Vec<PendingCheck> {
         if self.due.is_empty() && !self.counted.is_empty() && now.reached(self.due_us) {
             self.positions = Positions::default();
@@ -96,8 +96,8 @@ impl Denials {
 }
 
 impl Worker {
-    /// Reports the denials that are due; `open`: the breaker is, so they are dropped. After an edit or a
-    /// reset, denials count anew.
+    /// Reports the denials that are due, or drops them if the breaker is `open`. After an edit or a
+    /// reset, the count of denials starts again, so older reports are dropped too.
     pub(crate) fn report_denials(&mut self, now: Now, open: bool) {
         for report in self.denials.take(now) {
             let PolicyState::Limits(current) = &self.policy.state else {

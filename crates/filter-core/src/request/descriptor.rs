@@ -1,9 +1,9 @@
 //! The descriptor of a request: the entries that the policy needs.
 //!
-//! The configuration says where entries come from, the policy which of them it needs. Only those
-//! are read from the host, as bytes, and nothing is assumed about what a client put in them. A
-//! value that a client can spell in many ways has one normal form, and no spelling makes a value
-//! seem absent.
+//! The configuration says where entries come from, and the policy which of them it needs. The filter
+//! reads only those from the host, as bytes, and assumes nothing about what a client put in them. A
+//! value that a client can spell in many ways has one normal form, and no spelling makes a value seem
+//! absent.
 
 mod address;
 mod cookie;
@@ -38,14 +38,14 @@ pub trait Request {
 /// Why the host gives no value of a property.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoProperty {
-    /// There is none.
+    /// The property does not exist.
     Absent,
-    /// There is one, which the host cannot write as bytes.
+    /// It exists, but the host cannot encode it as bytes.
     Unreadable,
 }
 
-/// What to extract: the keys that a policy needs, in its order, and their sources. A policy may
-/// name entries that this proxy has no source for; requests then lack them.
+/// The keys that a policy needs, in its order, and their sources. A policy may name entries for which
+/// this proxy has no source; requests then lack them.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     keys: Rc<[Name]>,
@@ -75,7 +75,7 @@ impl Plan {
     pub(crate) fn extract(&self, request: &impl Request) -> Extracted {
         let value = |source: &Option<Source>| {
             let mut value = value_of(source.as_ref()?, request)?;
-            // A longer value could not be sent: a call carries the checks of many requests.
+            // A call carries the checks of many requests, so a longer value could not be sent.
             value.truncate(MAX_VALUE);
             Some(value)
         };
@@ -167,7 +167,7 @@ impl Entries for Extracted {
 }
 
 impl Extracted {
-    /// The keys, those without a value too.
+    /// The keys, including those without a value.
     pub(crate) fn keys(&self) -> &Rc<[Name]> {
         &self.keys
     }
@@ -187,17 +187,17 @@ impl Extracted {
         self.values.iter().flatten().map(Vec::len).sum()
     }
 
-    /// The values in the order of `keys`, to be lent until [`Extracted::give_back`].
+    /// The values in the order of `keys`, moved out if possible, until [`Extracted::give_back`].
     pub(crate) fn lend(&mut self, keys: &Rc<[Name]>) -> Vec<Option<Vec<u8>>> {
         if Rc::ptr_eq(keys, &self.keys) {
             return std::mem::take(&mut self.values);
         }
-        // The limits changed while the check waited beside others.
+        // The limits changed while the check waited, so its keys differ from those of the batch.
         let value = |key: &Name| self.value(key).map(<[u8]>::to_vec);
         keys.iter().map(value).collect()
     }
 
-    /// Takes back what was lent for the same keys.
+    /// Puts back the values that [`Extracted::lend`] returned for the same keys.
     pub(crate) fn give_back(&mut self, keys: &Rc<[Name]>, values: Vec<Option<Vec<u8>>>) {
         if Rc::ptr_eq(keys, &self.keys) {
             self.values = values;

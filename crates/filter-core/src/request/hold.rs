@@ -1,4 +1,4 @@
-//! Requests that a queue holds, and the slots of those that left.
+//! Requests that a queue holds, and the slots of those that left early.
 
 use std::rc::Rc;
 
@@ -19,7 +19,7 @@ use crate::{
 /// Releases of slots of requests in flight that wait for a limiter, at most: each of up to 64 slots.
 const MAX_UNSENT: usize = 4096;
 
-/// Held requests, the next one to go on last.
+/// Held requests, sorted so that the next one to continue is last.
 #[derive(Debug)]
 pub(crate) struct Holds {
     waiting: Vec<Held>,
@@ -36,7 +36,7 @@ pub(crate) struct Holds {
 #[derive(Debug)]
 pub(crate) struct HoldPermit(#[expect(dead_code, reason = "it is counted")] Rc<()>);
 
-/// A request until its slot starts.
+/// A request that is held until its slot starts.
 #[derive(Debug)]
 pub(crate) struct Held {
     pub(crate) until_us: u64,
@@ -91,7 +91,7 @@ impl Holds {
         }
     }
 
-    /// When the next request goes on; `u64::MAX`: none is held.
+    /// When the next request continues; `u64::MAX`: none is held.
     pub(crate) fn next_us(&self) -> u64 {
         self.waiting.last().map_or(u64::MAX, |held| held.until_us)
     }
@@ -102,7 +102,7 @@ impl Holds {
         (taken < self.max).then(|| HoldPermit(Rc::clone(&self.permits)))
     }
 
-    /// Holds a request. Those that go on at the same moment keep the order in which they came.
+    /// Holds a request. Requests that continue at the same moment keep their order of arrival.
     pub(crate) fn add(&mut self, held: Held) {
         let at = self
             .waiting
@@ -123,14 +123,14 @@ impl Holds {
         }
     }
 
-    /// Releases the slots of a request that does not go on.
+    /// Releases the slots of a request that does not continue.
     pub(crate) fn release_slots(&mut self, slots: Slots) {
         if !slots.local.is_empty() || slots.global.is_some() {
             self.released.push(slots);
         }
     }
 
-    /// Whether no slots wait to be released.
+    /// Whether no release is pending.
     pub(crate) fn is_settled(&self) -> bool {
         self.released.is_empty() && self.unsent.is_empty()
     }
@@ -140,7 +140,7 @@ impl Holds {
         std::mem::take(&mut self.unsent)
     }
 
-    /// Keeps a release that could not be sent, while slots of it are still to come.
+    /// Keeps a release that could not be sent, unless all its slots have passed.
     fn keep_unsent(&mut self, mut check: PendingCheck, now: Now) {
         let Some(release) = &check.free else {
             return;
@@ -150,7 +150,7 @@ impl Holds {
             None => self.max,
         };
         if release.until_us > now.mono_us && self.unsent.len() < max {
-            // The call took the entries.
+            // The failed call consumed the entries.
             check.entries = release.entries.clone();
             self.unsent.push(check);
         }
@@ -183,8 +183,8 @@ impl LimiterSlots {
 }
 
 impl Worker {
-    /// A check about slots was not answered: one that frees is kept, and those that were to be renewed
-    /// are due again.
+    /// A check about slots was not answered. One that frees slots is kept; slots to be renewed become
+    /// due again.
     pub(crate) fn keep_unsent(&mut self, check: PendingCheck, now: Now) {
         match check.free.as_deref() {
             Some(release) if release.act != SlotAct::Free => {
@@ -194,7 +194,7 @@ impl Worker {
         }
     }
 
-    /// Frees released slots: here, or with the next check call.
+    /// Frees released slots: in local buckets at once, in the store with the next check call.
     pub(crate) fn free_slots(&mut self, host: &impl Host, now: Now) {
         self.free_in_flight(host, now);
         self.settle_costs(now);

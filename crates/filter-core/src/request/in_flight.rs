@@ -1,6 +1,6 @@
 //! Slots of requests in flight: held until the request ends, however it ends, and renewed meanwhile.
 //!
-//! A request that no such limit applies to has no entry here.
+//! Requests to which no such limit applies have no entry here.
 
 mod acts;
 mod held;
@@ -26,16 +26,16 @@ use ids::Ids;
 pub(crate) use orphans::Orphans;
 pub(crate) use share::Share;
 
-/// A slot is renewed after this part of its ttl.
+/// A slot is renewed after its ttl divided by this.
 const RENEWALS: u64 = 3;
-/// A renewal that failed is made again after this part of it.
+/// A renewal that failed is retried after the ttl divided by this.
 const RETRIES: u64 = 12;
 /// The slots that requests of this worker hold.
 #[derive(Debug)]
 pub(crate) struct InFlight {
     ids: Ids,
     held: ByStream<HeldSlots>,
-    /// Of requests that ended since the last event.
+    /// Slots of requests that ended since the last event.
     released: Vec<HeldSlots>,
     /// When the next slot is to be renewed, on the monotonic clock; `u64::MAX`: none is held.
     next_us: u64,
@@ -77,7 +77,7 @@ impl InFlight {
         any
     }
 
-    /// Releases the slots of a request that does not go on.
+    /// Releases the slots of a request that does not continue.
     pub(crate) fn release(&mut self, held: HeldSlots) {
         if !held.is_empty() {
             self.released.push(held);
@@ -99,7 +99,7 @@ impl InFlight {
 }
 
 impl Worker {
-    /// Names the request of a check that a limit may give a slot to, or that may reserve units.
+    /// Gives the request of a check an id if a limit may give it a slot, or if it may reserve units.
     pub(crate) fn name_request(&mut self, now: Now, check: &mut PendingCheck) {
         let limits = check.policy.as_ref().map(|policy| policy.compiled.limits());
         let gives_slots = |limit_check: &LimitCheck| {
@@ -112,7 +112,7 @@ impl Worker {
         }
     }
 
-    /// Holds the slots of a request that goes on.
+    /// Records the slots of a request that continues.
     pub(crate) fn hold_slots(&mut self, now: Now, stream: StreamId, held: HeldSlots) {
         if held.is_empty() {
             return;
@@ -129,7 +129,8 @@ impl Worker {
         self.ticks.by(now, next_us, HOLDING_MS);
     }
 
-    /// Frees the slots of requests that ended: here, or with the next check call.
+    /// Frees the slots of requests that ended: in shares at once, in the store with the next check
+    /// call.
     pub(crate) fn free_in_flight(&mut self, host: &impl Host, now: Now) {
         let mut slots = Vec::new();
         for held in std::mem::take(&mut self.requests.in_flight.released) {
@@ -144,7 +145,7 @@ impl Worker {
         self.send_acts(now, SlotAct::Free, slots);
     }
 
-    /// Frees what a check may have taken whose answer did not come.
+    /// Frees the slots that an unanswered check may have taken.
     pub(crate) fn free_doubtful(&mut self, now: Now, check: &PendingCheck) {
         if let Some(id) = check.slot {
             let slots = possible_slots(check, id).map(|slot| (None, slot)).collect();
@@ -152,13 +153,14 @@ impl Worker {
         }
     }
 
-    /// Names the slots that a request would have which its proxy's shares admit, so that they are entered
-    /// as soon as a limiter answers.
+    /// Names slots for a request that was admitted by its proxy's shares, so that a limiter enters them
+    /// as soon as it answers.
     pub(crate) fn name_shares(&mut self, now: Now, check: &PendingCheck, held: &mut HeldSlots) {
         if held.shares.is_empty() {
             return;
         }
-        // Not the id of the check: what that may have taken is freed, and perhaps later.
+        // A new id, not that of the check: the slots that the check may have taken are freed, perhaps
+        // later.
         let mark = SlotId::mark_of(self.process.proxy());
         let id = self.requests.in_flight.ids.next(now, mark);
         let slots = possible_slots(check, id).filter_map(|slot| {

@@ -1,4 +1,4 @@
-//! One limit that applies to a request: its bucket, and what was decided of it so far.
+//! One limit that applies to a request: its bucket, and its decision so far.
 
 use algorithms::{Algorithm, Decision, QueueSlot};
 use policy::{Limit, Match, Mode, Name, Resolved, Scope};
@@ -22,28 +22,28 @@ pub(crate) struct LimitCheck {
     pub(crate) cost: u64,
     /// The bucket's key in the shared table.
     pub(crate) key: BucketKey,
-    /// The numbers of a bucket of this proxy; `None`: the bucket is in the store.
+    /// The parameters of a bucket of this proxy; `None`: the bucket is in the store.
     pub(crate) local: Option<Box<Algorithm>>,
-    /// The limiter's last report of the bucket.
+    /// The bucket's state in the limiter's last answer.
     pub(crate) status: Option<BucketStatus>,
     /// Whether the shared table has a debt of the bucket.
     pub(crate) has_debt: bool,
     /// The units of debt that this check charges.
     pub(crate) debit: u64,
-    /// The label of the calendar window that they were admitted in.
+    /// The label of the calendar window in which the debt was admitted.
     pub(crate) debit_serial: Option<u64>,
-    /// Denials by this worker's caches, of which this check reports so many; of a request that they deny, 1 if
-    /// a penalty counts it.
+    /// How many denials by this worker's caches the check reports. Of a request that the caches deny: 1
+    /// if a penalty counts the denial.
     pub(crate) denied: u64,
     /// The decision of a local bucket.
     pub(crate) decided: Option<LocalDecision>,
-    /// Whether leased units settle the limit.
+    /// How leased units decide the limit.
     pub(crate) lease: LeaseUse,
     /// The lease query that the check carries. Boxed: rare and large.
     pub(crate) lease_query: Option<Box<LeaseQuery>>,
 }
 
-/// The use of leased units by a request.
+/// How a request uses leased units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LeaseUse {
     /// No units are used.
@@ -109,7 +109,7 @@ impl LimitCheck {
         self.local.is_none() && self.lease == LeaseUse::None
     }
 
-    /// Whether the bucket allows the request at any time, by the limiter's last report.
+    /// Whether the unused bucket would allow the request, by the limiter's last answer.
     pub(crate) fn fits_when_unused(&self) -> bool {
         let limit = self.status.and_then(|status| status.limit);
         limit.is_some_and(|limit| self.cost <= limit)
@@ -122,7 +122,7 @@ impl LimitCheck {
             .then(|| quota_status(limit, algorithm, &decision, self.cost))
     }
 
-    /// The client's quota by the limiter's last report.
+    /// The client's quota by the limiter's last answer.
     pub(crate) fn cached_status(&self, limit: &Limit, now: Now) -> Option<QuotaStatus> {
         let status = self.status.filter(|_| !limit.hidden)?;
         let elapsed_ms = now.mono_us.saturating_sub(status.at_us) / 1000;
@@ -174,7 +174,7 @@ impl DenyingLimits {
         }
     }
 
-    /// A limit on requests in flight: a slot may be free the next moment, or not for long.
+    /// A limit on requests in flight has no known wait: a slot may be freed at any moment.
     pub(crate) fn add_without_time(&mut self, limit: &Name, hidden: bool) {
         self.by.push((limit.clone(), !hidden));
     }

@@ -1,4 +1,4 @@
-//! Which requests are the filter's own calls of a limiter, and are not limited.
+//! Recognizes the filter's own calls to a limiter, which are not limited.
 
 use protocol::CHECK_STREAM;
 
@@ -9,10 +9,10 @@ use crate::{
 };
 
 impl Worker {
-    /// Whether a request is a filter's call of the limiter on its way through another Envoy (the
+    /// Whether a request is a filter's call to the limiter that passes through another Envoy (the
     /// sidecar of a limiter). Checking it would cause another call, and so on. The limiter's token
-    /// proves it. The `:authority` alone does not, unless the configuration says that clients
-    /// cannot reach that host.
+    /// proves it. The `:authority` alone does not, unless the configuration says that clients cannot
+    /// reach that host.
     pub(crate) fn is_limiter_traffic(&self, request: &impl Request) -> bool {
         let bearer = self.calls.bearer.as_deref();
         if bearer.is_none() && !self.config.limiter.trust_host {
@@ -21,7 +21,7 @@ impl Worker {
         let Some(path) = request.header(":path") else {
             return false;
         };
-        // These paths only: any other path of the same host would be unlimited too.
+        // Only these paths: otherwise every path of that host would be unlimited.
         let polls = path.strip_prefix(POLICY_PATH.as_bytes());
         let polls = polls.is_some_and(|rest| matches!(rest, [] | [b'?', ..]));
         let posts = [CHECK_PATH, REPORT_PATH, CHECK_STREAM];

@@ -1,4 +1,4 @@
-//! A check on its way to the limiter, or to a decision without it.
+//! A check that waits for the limiter, or for a decision without it.
 
 use std::rc::Rc;
 
@@ -14,7 +14,7 @@ use crate::{
     worker::StreamId,
 };
 
-/// A check, and what was decided of its request so far.
+/// A check, and the decisions about its request so far.
 #[derive(Debug)]
 pub(crate) struct PendingCheck {
     /// The request that waits for the answer; `None` if none does.
@@ -28,11 +28,11 @@ pub(crate) struct PendingCheck {
     pub(crate) entries: Extracted,
     /// The limits that apply, in the order of the policy.
     pub(crate) limit_checks: Vec<LimitCheck>,
-    /// The fallback where a limit may match that only the limiter can read.
+    /// The fallback if a limit may match that only the limiter can evaluate.
     pub(crate) opaque: Option<OnFailure>,
     /// The calls that carried it so far.
     pub(crate) attempts: Attempts,
-    /// What it needs if a queue delays the request.
+    /// What holding the request needs, if a queue delays it.
     pub(crate) hold: Hold,
     /// The request's id, if a limit may give it a slot.
     pub(crate) slot: Option<SlotId>,
@@ -61,28 +61,28 @@ impl Default for Attempts {
     }
 }
 
-/// What a request needs that a queue may delay.
+/// What holding a request needs, if a queue may delay it.
 #[derive(Debug, Default)]
 pub(crate) struct Hold {
     /// The permit to hold it.
     pub(crate) permit: Option<HoldPermit>,
-    /// No permit was left: the request goes on at once, or not at all.
+    /// No permit was left: the request continues at once or is refused.
     pub(crate) barred: bool,
-    /// A copy of the descriptor for releasing the slot: the check takes the original along.
+    /// A copy of the descriptor for releasing the slot; the check consumes the original.
     pub(crate) entries: Option<Box<Extracted>>,
 }
 
 /// Slots of queues that a request released, or of requests in flight.
 #[derive(Debug)]
 pub(crate) struct SlotRelease {
-    /// What becomes of the slots.
+    /// The operation on the slots.
     pub(crate) act: SlotAct,
     pub(crate) slots: Vec<Free>,
-    /// What requests cost that had reserved units in the bucket.
+    /// The actual costs of requests that had reserved units in the bucket.
     pub(crate) settle: Vec<CostSettlement>,
-    /// The requests that hold them, unless they are freed.
+    /// The requests that hold the slots, unless they are freed.
     pub(crate) streams: Vec<StreamId>,
-    /// Of requests in flight, the limits that the limiter need not look at.
+    /// For requests in flight: the limits that the limiter need not check.
     pub(crate) skip: Option<Vec<Name>>,
     /// A copy of the descriptor, should the release have to be sent again.
     pub(crate) entries: Extracted,
@@ -113,7 +113,7 @@ impl PendingCheck {
         }
     }
 
-    /// A check that charges no request and that none waits for. It carries lease queries, debts,
+    /// A check that charges no request and that no request waits for. It carries lease queries, debts,
     /// denials or freed slots.
     pub(crate) fn background(
         policy: Rc<ActivePolicy>,
@@ -206,7 +206,7 @@ impl PendingCheck {
             .collect()
     }
 
-    /// What the request costs at the limits where that is not one number.
+    /// What the request costs at limits whose cost is not a fixed number.
     pub(crate) fn costs(&self) -> Vec<LimitCost> {
         if self.cost == 0 {
             return Vec::new();

@@ -1,25 +1,25 @@
-//! What is kept of each request that has not ended.
+//! The state of each request that has not ended.
 
 use crate::{response::QuotaHeaders, worker::StreamId};
 
-/// Requests in one chain share the low byte of their ids. The host counts ids up, so thousands of
-/// requests at once are a few in each chain, and no table has to grow.
+/// Requests whose ids have the same low byte share a chain. The host counts ids up, so thousands of
+/// concurrent requests are a few in each chain, and no table has to grow.
 const CHAINS: usize = 256;
 
 /// The state of one request.
 #[derive(Debug)]
 pub(crate) enum Stream {
-    /// Its body is read, which says what it reserves.
+    /// The filter reads its body, which determines what it reserves.
     Body,
     /// Its check is in flight.
     Waiting,
     /// A queue holds it.
     Held,
-    /// It went on; its response will show these quotas.
+    /// It continued; its response will show these quotas.
     Passed(QuotaHeaders),
 }
 
-/// Something of each of many requests, by their ids.
+/// A map from requests to values, by their ids.
 #[derive(Debug)]
 pub(crate) struct ByStream<T> {
     chains: Box<[Vec<(StreamId, T)>; CHAINS]>,

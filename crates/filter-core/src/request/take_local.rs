@@ -17,7 +17,7 @@ use crate::{
 };
 
 impl Worker {
-    /// Charges the buckets of this proxy, then those in front of global ones.
+    /// Charges the buckets of `scope: proxy` limits, then the prechecks.
     pub(super) fn take_local(
         &mut self,
         host: &impl Host,
@@ -71,8 +71,8 @@ impl Worker {
         }
     }
 
-    /// Charges the bucket in front of a global one, if there is one; returns whether the cost fits.
-    /// This bucket counts what is sent, so its charge is never refunded.
+    /// Charges the precheck of a global bucket, if there is one; returns whether the cost fits. A
+    /// precheck counts the checks that are sent, so its charge is never refunded.
     fn take_precheck(
         &mut self,
         host: &impl Host,
@@ -88,7 +88,7 @@ impl Worker {
                 limit_check.decided = Some(taken);
                 taken.decision.allowed
             }
-            // The limiter decides.
+            // The limiter decides instead.
             Err(Contended) => true,
         }
     }

@@ -11,9 +11,9 @@ use super::{
 pub trait ResponseHeaders {
     /// The first value of a header.
     fn get(&self, name: &str) -> Option<Vec<u8>>;
-    /// Sets a header, dropping what it was.
+    /// Sets a header, replacing its values.
     fn set(&mut self, name: &'static str, value: &str);
-    /// Adds a value to a header that may have others.
+    /// Adds a value to a header and keeps its other values.
     fn add(&mut self, name: &'static str, value: &str);
 }
 
@@ -31,7 +31,7 @@ impl QuotaHeaders {
     }
 }
 
-/// Adds the rate limit headers. An upstream's own stay where they are tighter.
+/// Adds the rate limit headers. The upstream's own headers stay if they are tighter.
 pub(crate) fn write_headers(
     quotas: &QuotaHeaders,
     styles: Styles,
@@ -42,7 +42,7 @@ pub(crate) fn write_headers(
     };
     // One buffer for all values.
     let mut value = String::with_capacity(40 * quotas.quota_statuses.len());
-    // Headers that are read come first: Envoy builds an index for the read.
+    // Headers that are read come first: a read makes Envoy build an index.
     if styles.x_ratelimit || styles.spring {
         write_tightest(tightest, styles, &mut value, headers);
     }
@@ -51,7 +51,7 @@ pub(crate) fn write_headers(
     }
 }
 
-/// Headers with one number each, all of the tightest limit.
+/// Headers with one number each, from the tightest limit.
 fn write_tightest(
     tightest: &QuotaStatus,
     styles: Styles,
@@ -67,12 +67,12 @@ fn write_tightest(
     }
     value.clear();
     push_number(value, tightest.remaining);
-    // A header that is absent is added without another search.
+    // An absent header is added, which saves another search.
     match theirs {
         Some(_) => headers.set(REMAINING, value),
         None => headers.add(REMAINING, value),
     }
-    // An upstream may set these without the one above.
+    // An upstream may set these without `x-ratelimit-remaining`.
     let mut set = |name, number| {
         value.clear();
         push_number(value, number);
@@ -89,7 +89,7 @@ fn write_tightest(
     }
 }
 
-/// Headers with lists: items of several rate limiters on the way stand side by side.
+/// Headers with lists: the items of several rate limiters on the path are listed together.
 fn write_lists(
     quota_statuses: &[QuotaStatus],
     value: &mut String,

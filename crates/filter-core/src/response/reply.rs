@@ -25,18 +25,18 @@ pub(crate) struct Denial {
     pub(crate) source: DecidedBy,
     /// When to retry, in milliseconds; `None`: never.
     pub(crate) retry_after_ms: Option<u64>,
-    /// The client's quotas at the limits that it may see.
+    /// The client's quotas at the limits that clients may see.
     pub(crate) quota_statuses: Vec<QuotaStatus>,
 }
 
-/// A response in place of an upstream's.
+/// A local response, in place of an upstream's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LocalReply {
     /// The HTTP status.
     pub status: u16,
     /// What `%RESPONSE_CODE_DETAILS%` shows.
     pub details: Rc<str>,
-    /// Headers. Names of limits and numbers only: nothing in them came from a client.
+    /// Headers. They contain only names of limits and numbers, and no client bytes.
     pub headers: HeaderList,
     /// The body; for gRPC, the status message.
     pub body: Rc<str>,
@@ -44,11 +44,11 @@ pub struct LocalReply {
     pub grpc_status: u8,
 }
 
-/// Headers in order, their values behind one another in one piece of memory.
+/// Headers in order, with their values concatenated in one string.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HeaderList {
     values: String,
-    /// Each name, with where its value ends.
+    /// Each name, with the end of its value in `values`.
     names: Vec<(&'static str, usize)>,
 }
 
@@ -76,8 +76,7 @@ impl ResponseHeaders for HeaderList {
     }
 }
 
-/// The parts of the last reply that do not change while the reason is the same: one client is
-/// denied many times.
+/// The parts of the last reply that depend only on the reason: one client is denied many times.
 #[derive(Debug, Default)]
 pub(crate) struct ReplyCache {
     by: Vec<(Name, bool)>,

@@ -1,5 +1,5 @@
-//! Formats numbers and names for header values. The standard library's formatting would be a tenth
-//! of the time of a request, and allocate for each value.
+//! Formats numbers and names for header values. The standard library's formatting would take a tenth of
+//! the time of a request, and allocate for each value.
 
 use std::fmt::Write;
 

@@ -1,4 +1,4 @@
-//! What the host has to do for the state machine.
+//! The steps that the state machine returns to its host.
 
 use std::{cell::RefCell, rc::Rc};
 
@@ -17,26 +17,26 @@ pub struct StreamId(pub u32);
 /// A step for the host. Steps of requests that ended may be dropped.
 #[derive(Debug)]
 pub enum Step {
-    /// The request goes on.
+    /// The request continues.
     Continue {
-        /// Which one.
+        /// The request.
         stream: StreamId,
         /// Changes of its headers.
         edits: Edits,
     },
-    /// The request is answered here.
+    /// The filter answers the request.
     Refuse {
-        /// Which one.
+        /// The request.
         stream: StreamId,
         /// How.
         refusal: Refusal,
     },
-    /// The body of a request that waits for it did not come: the host calls
+    /// The body that a request waits for did not arrive in time: the host calls
     /// [`Worker::on_request_read`](super::Worker::on_request_read).
     DecideWithoutBody(StreamId),
-    /// The limiter is called. The host must report the outcome of each call.
+    /// A call to the limiter. The host must report the outcome of each call.
     Call(Call),
-    /// Something is done with the check stream.
+    /// An operation on the check stream.
     Stream(StreamStep),
     /// The host calls [`Worker::on_turn_end`](super::Worker::on_turn_end) when the current turn of
     /// its event loop ends; at once, if it cannot find out when.
@@ -45,7 +45,7 @@ pub enum Step {
     Log(Level, String),
 }
 
-/// How much a message matters.
+/// The severity of a log message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
     /// For information.
@@ -61,7 +61,7 @@ pub struct Edits {
     pub degraded: Option<String>,
 }
 
-/// A call of the limiter.
+/// A call to the limiter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
     /// The id to report the outcome by.
@@ -70,7 +70,7 @@ pub struct Call {
     pub method: &'static str,
     /// The path, with its query.
     pub path: String,
-    /// Further headers. None contains bytes of a client.
+    /// Further headers. None contains client bytes.
     pub headers: Vec<(&'static str, String)>,
     /// The body, if any.
     pub body: Option<Vec<u8>>,
@@ -78,17 +78,17 @@ pub struct Call {
     pub timeout_ms: u64,
 }
 
-/// What is done with the check stream, of which there is one at a time. The host hands over its messages
-/// ([`Worker::on_stream_message`](super::Worker::on_stream_message)) and reports its end.
+/// An operation on the check stream, of which there is one at a time. The host passes its messages to
+/// [`Worker::on_stream_message`](super::Worker::on_stream_message) and reports its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StreamStep {
-    /// A stream to `protocol::CHECK_STREAM` is opened, with this value of `authorization`.
+    /// Opens a stream to `protocol::CHECK_STREAM`, with this value of `authorization`.
     Open(Option<String>),
-    /// A call is sent. The host reports it as refused if there is no stream.
+    /// Sends a call. The host reports it as refused if there is no stream.
     Send(CallId, Vec<u8>),
-    /// This side sends nothing more.
+    /// Closes this side: it sends nothing more.
     Close,
-    /// The stream is given up.
+    /// Gives the stream up.
     Cancel,
 }
 
@@ -100,7 +100,8 @@ pub trait CallAnswer {
     fn body(&self, max_len: usize) -> Option<Vec<u8>>;
 }
 
-/// The answer to a request that is denied. Whether it is a gRPC call is looked up only now.
+/// The answer to a denied request. Whether the request is a gRPC call is looked up only when it is
+/// written.
 #[derive(Clone, Debug)]
 pub struct Refusal {
     pub(crate) denial: Denial,

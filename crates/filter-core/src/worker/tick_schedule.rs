@@ -1,33 +1,33 @@
-//! When the next tick is due.
+//! Schedules the ticks.
 //!
-//! Waking a thread costs Envoy a multiple of what a tick does, so ticks are as few as possible.
-//! Held requests and leases set the time of a tick that they need.
+//! Waking a thread costs Envoy several times as much as the tick itself, so ticks are as few as
+//! possible. Held requests and leases schedule the ticks that they need.
 //!
-//! An Envoy has a worker for each core and one more on its main thread, which never has a request;
-//! most workers of most Envoys are idle. An idle worker ticks only to poll, or to check that
-//! another worker does. It catches up when its next request arrives, before that is decided.
+//! An Envoy has a worker for each core and one more on its main thread, which never receives a request;
+//! most workers of most Envoys are idle. An idle worker ticks only to poll, or to check that another
+//! worker does. It catches up when its next request arrives, before it decides that request.
 
 use crate::{
     active_policy::PolicyState, call::TIMEOUT_LATE_MS, host::Host, time::Now, worker::Worker,
 };
 
-/// Between ticks while requests arrive, at most, in milliseconds.
+/// The longest time between ticks while requests arrive, in milliseconds.
 const BUSY_MS: u64 = 50;
-/// Between ticks until a policy is loaded.
+/// The time between ticks until a policy is loaded.
 const STARTING_MS: u64 = 10;
-/// Between ticks while requests are held, at least: how late one may go on.
+/// The least time between ticks while requests are held: a held request continues at most this late.
 pub(crate) const HOLDING_MS: u64 = 5;
-/// Between ticks while there are leases, at least.
+/// The least time between ticks while there are leases.
 const LEASING_MS: u64 = 10;
-/// How late maintenance of leases may be: a query for more units may come first and carry the
+/// The most that lease maintenance may be late: a query for more units may come first and carry the
 /// settlements.
 const LOOK_LATE_US: u64 = 5_000;
-/// Between ticks of an idle worker, at most.
+/// The longest time between ticks of an idle worker.
 const RESTING_MS: u64 = 1_000;
 /// After this time without requests a worker is idle. Its caches are stale by then.
 const QUIET_US: u64 = 1_000_000;
 
-/// The ticks that a worker asked for.
+/// The next tick that a worker requested.
 #[derive(Debug)]
 pub(crate) struct TickSchedule {
     every_ms: u64,
@@ -57,7 +57,7 @@ impl TickSchedule {
         self.due_us = now.after_ms(ms);
     }
 
-    /// Something was released outside of a callback of the root: the next tick is soon.
+    /// Slots or units were released outside of a callback of the root: the next tick comes soon.
     pub(crate) fn hurry(&mut self) {
         self.every_ms = self.every_ms.min(BUSY_MS);
     }
@@ -132,7 +132,7 @@ impl Worker {
         self.ticks.by_maintenance(now, look_us);
     }
 
-    /// Whether nothing but leases keeps the worker from being idle.
+    /// Whether nothing but leases keeps the worker from becoming idle.
     fn may_rest(&mut self, now: Now) -> bool {
         if std::mem::take(&mut self.ticks.busy) {
             self.ticks.quiet_since_us = Some(now.mono_us);
@@ -151,10 +151,10 @@ impl Worker {
             && self.requests.metered.is_idle()
     }
 
-    /// Becomes idle; returns for how many milliseconds.
+    /// Becomes idle. Returns the time until the next tick, in milliseconds.
     fn rest(&mut self, host: &impl Host, now: Now) -> u64 {
         self.ticks.quiet_since_us = None;
-        // It would miss the failure after which it writes these.
+        // An idle worker would miss the failure after which it writes these.
         self.cache.queue_all_writes();
         self.flush_cache(host, now);
         let until_us = self.policy.poller.next_us();

@@ -1,4 +1,4 @@
-//! Several workers of an Envoy, and a limiter that answers, holds polls or falls silent.
+//! Several workers of an Envoy, and a limiter that answers, holds polls or stops answering.
 
 use super::{
     super::{
@@ -47,7 +47,7 @@ fn one_worker_polls_and_its_successor_takes_over() {
         1,
         "{polls:?}"
     );
-    // A poll, or what is left of the lease of one that is gone, and a tick.
+    // A poll, or the rest of the lease of a poller that vanished, and a tick.
     assert!(longest <= 500, "{longest}");
     assert!(polls.iter().sum::<u64>() >= 9_000 / 300, "{polls:?}");
 }
@@ -64,7 +64,7 @@ fn what_one_worker_brings_the_others_find_once() {
     assert_eq!(update.proxies.as_deref(), Some(&b"per-user=2"[..]));
     assert_eq!(other.load_update(&host), SharedUpdate::default());
     assert_eq!(other.etag(), b"\"first\"");
-    // The poller itself has it already, but not the number of proxies.
+    // The poller itself has the snapshot already, but not the number of proxies.
     let update = poller.load_update(&host);
     assert_eq!((update.snapshot, update.proxies.is_some()), (None, true));
     poller.poll_unchanged(&host, Some(b"per-user=3"));
@@ -92,7 +92,7 @@ fn a_worker_that_starts_later_finds_what_is_there() {
     assert_eq!(update.snapshot.unwrap().body, SnapshotBody::Unknown);
 }
 
-/// The moment at which a poll that left now is given up, in milliseconds.
+/// When a poll that is sent now fails, in milliseconds.
 fn released(worker: &mut PolicyPoller, host: &SharedData, left_ms: u64) -> u64 {
     let mut ms = left_ms;
     while !worker.is_overdue(at(ms)) {
@@ -103,7 +103,7 @@ fn released(worker: &mut PolicyPoller, host: &SharedData, left_ms: u64) -> u64 {
     ms
 }
 
-/// A worker whose polls were all answered, and when it polls next.
+/// A worker whose polls were all answered, and the time of its next poll.
 fn answered_in_a_row(host: &SharedData, seed: u64) -> (PolicyPoller, u64) {
     let mut worker = new_poller(seed);
     let mut ms = 0;
@@ -186,7 +186,7 @@ fn answers_that_all_name_another_revision_do_not_each_cause_a_poll() {
             }
             worker.poll_soon();
         }
-        // One in fifty milliseconds, and not one in each.
+        // One poll every fifty milliseconds, not one every millisecond.
         assert_eq!(polls, 200, "{brings}");
     }
 }
@@ -196,7 +196,7 @@ fn no_worker_polls_beside_a_long_poll_and_one_does_soon_after_it() {
     let host = SharedData::default();
     let (mut worker, left_ms) = answered_in_a_row(&host, 1);
     let mut other = new_poller(2);
-    // It is replaced if it vanishes now, and not while it waits.
+    // The poller is replaced if it vanishes now, but not while its poll waits.
     let mut ms = left_ms;
     while !other.is_due(&host, at(ms)) {
         assert!(other.next_us() <= at(left_ms + 850).mono_us);

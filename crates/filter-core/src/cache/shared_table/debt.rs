@@ -1,4 +1,4 @@
-//! Units that were admitted without the limiter and are still to be charged.
+//! Units that were admitted without the limiter and are not charged yet.
 
 use algorithms::Algorithm;
 
@@ -10,7 +10,7 @@ use crate::{
 /// For how long a debt counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DebtSpan {
-    /// For so many microseconds after the units were admitted.
+    /// For this many microseconds after the units were admitted.
     Rolling(u64),
     /// To the end of the calendar window they were admitted in.
     Window {
@@ -22,7 +22,7 @@ pub(crate) enum DebtSpan {
 }
 
 impl DebtSpan {
-    /// That of a bucket.
+    /// The span of a bucket.
     pub(crate) fn of(algorithm: &Algorithm, now: Now) -> Self {
         match algorithm.calendar_window(now.wall_ms) {
             Some(window) => Self::Window {
@@ -45,12 +45,12 @@ impl DebtSpan {
     }
 }
 
-/// Units admitted without the limiter, over two spans. A span is the time in which a full bucket
-/// becomes unused: by then the bucket itself has forgiven the units. Of calendar windows only the
+/// Units admitted without the limiter, over two spans. A span is the time in which a used-up bucket
+/// becomes unused: by then the bucket itself has forgiven the units. For calendar windows only the
 /// latest counts, as `current`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Debt {
-    /// When the current span began; of a calendar window its label.
+    /// When the current span began; for a calendar window, its label.
     pub(crate) since_us: u64,
     /// Units in the current span.
     pub(crate) current: u64,
@@ -61,7 +61,7 @@ pub(crate) struct Debt {
 }
 
 impl Debt {
-    /// Adds units admitted now, of a bucket with this span.
+    /// Adds units admitted now, to a bucket with this span.
     pub(crate) fn add(&mut self, units: u64, span: DebtSpan, now_us: u64) {
         let span_us = match span {
             DebtSpan::Rolling(span_us) => span_us,
@@ -82,8 +82,7 @@ impl Debt {
         self.until_us = now_us.saturating_add(span_us);
     }
 
-    /// Units admitted in the last span. Those of the previous span count by the share of it that
-    /// the last span covers.
+    /// Units admitted in the last span. Units of the previous span count in proportion to the overlap.
     pub(crate) fn units(mut self, span: DebtSpan, now_us: u64) -> u64 {
         let span_us = match span {
             DebtSpan::Rolling(span_us) => span_us,
@@ -98,7 +97,7 @@ impl Debt {
             .saturating_add(u64::try_from(previous).unwrap_or(u64::MAX))
     }
 
-    /// The label of the calendar window that the units were admitted in, if it is known.
+    /// The label of the calendar window in which the units were admitted, if it is known.
     pub(crate) fn serial(&self, span: DebtSpan) -> Option<u64> {
         let calendar = matches!(span, DebtSpan::Window { .. });
         (calendar && self.since_us > 0).then_some(self.since_us)

@@ -25,7 +25,7 @@ pub(crate) struct CachedDenial {
 impl CachedDenial {
     /// The longest that a denial is cached, unless by a penalty.
     pub(crate) const MAX_MS: u64 = 1000;
-    /// The longest that a denial by a queue is cached: a request that leaves makes room.
+    /// The longest that a denial by a queue is cached: a request that leaves frees its slot.
     pub(crate) const QUEUE_MS: u64 = 100;
 
     /// A denial with a `retry_after_ms`, counted from the moment its check was sent. The limiter
@@ -60,8 +60,8 @@ impl CachedDenial {
         self.penalty_us > sent.mono_us && !now.reached(self.until_us)
     }
 
-    /// Whether the denial still holds for a cost, at a limit with this penalty. One that claims to hold
-    /// longer than it can was written by another plugin, and holds for nothing.
+    /// Whether the denial still holds for a cost, at a limit with this penalty. A denial that claims to
+    /// hold longer than possible was written by another plugin, and is ignored.
     pub(crate) fn denies(&self, cost: u64, now: Now, penalty: Option<Penalty>) -> bool {
         let left_ms = now.millis_until(self.until_us);
         let most_ms = match penalty {

@@ -11,13 +11,13 @@ pub(crate) const MAX_STATE_LEN: usize = algorithms::STATE_BYTES_MAX;
 
 /// The entry of a bucket in the roles `Global`, `Proxy` and `Precheck`. Any field may be absent.
 ///
-/// Moments are on the monotonic clock, in microseconds: a step of the wall clock must neither lock
-/// a bucket nor free it.
+/// Times are on the monotonic clock, in microseconds: a step of the wall clock must neither lock a
+/// bucket nor free it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct BucketEntry {
     /// The limiter's last denial.
     pub(crate) denial: Option<CachedDenial>,
-    /// The limiter's last report.
+    /// The last status.
     pub(crate) status: Option<BucketStatus>,
     /// The bucket itself, where this proxy decides it.
     pub(crate) local: Option<LocalState>,
@@ -28,17 +28,17 @@ pub(crate) struct BucketEntry {
 /// The state of an algorithm.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LocalState {
-    /// As the algorithm writes it.
+    /// In the algorithm's encoding.
     pub(crate) bytes: Vec<u8>,
-    /// When a request was last decided by it.
+    /// When it last decided a request.
     pub(crate) touched_us: u64,
     /// When the bucket will be unused. Until then it must not be evicted.
     pub(crate) unused_at_us: u64,
 }
 
 impl BucketEntry {
-    /// Stores a status unless a newer one is known; returns whether it did. A fallback bucket that
-    /// was not used since is dropped: the next outage starts from this status.
+    /// Stores a status unless a newer one is stored; returns whether it did. A fallback bucket that was
+    /// not used since is dropped: the next outage starts from this status.
     pub(crate) fn update_status(&mut self, status: BucketStatus) -> bool {
         if self.status.is_some_and(|known| known.at_us >= status.at_us) {
             return false;

@@ -10,7 +10,7 @@ use crate::{
 /// The first byte of a set; each layout has its own number.
 const FORMAT: u8 = 3;
 
-/// A set whose entries are located, and read when they are needed.
+/// A set whose entries are located but not parsed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Set<'a> {
     ways: [Option<Way<'a>>; WAYS],
@@ -23,7 +23,7 @@ struct Way<'a> {
     tag: u64,
     generation: u64,
     touched_us: u64,
-    /// Until when it must not be evicted.
+    /// It must not be evicted before this time.
     in_use_until_us: u64,
     entry: &'a [u8],
 }
@@ -58,7 +58,7 @@ impl<'a> Way<'a> {
     }
 }
 
-/// The way for a tag: its own, or a free one, or of those not in use the least recently written.
+/// The way for a tag: its own, or a free one, or the least recently written of those not in use.
 fn room_in(ways: &[Option<Way<'_>>], tag: u64, now: Now) -> Option<usize> {
     let same = |way: &Option<Way<'_>>| way.is_some_and(|way| way.tag == tag);
     let may_go = |(_, way): &(usize, &Option<Way<'_>>)| way.is_none_or(|way| !way.is_in_use(now));
@@ -71,7 +71,7 @@ fn room_in(ways: &[Option<Way<'_>>], tag: u64, now: Now) -> Option<usize> {
 }
 
 impl<'a> Set<'a> {
-    /// Reads a set. Bytes that are not a set are an empty one; a truncated set has its complete
+    /// Parses a set. Bytes that are not a set count as an empty one; a truncated set keeps its complete
     /// entries.
     pub(super) fn parse(bytes: &'a [u8]) -> Self {
         let mut reader = Reader::new(bytes);

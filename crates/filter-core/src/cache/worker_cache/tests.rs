@@ -113,7 +113,7 @@ fn a_penalty_stays_unless_a_later_check_says_otherwise() {
     assert_eq!(write(9, 8, Some(plain)), Some(plain));
     assert_eq!(write(9, 8, Some(penalty(9))), Some(penalty(9)));
     assert_eq!(write(11, 10, None), None);
-    // It has ended.
+    // The penalty has ended.
     assert_eq!(write(12, 3, Some(penalty(12))), Some(penalty(12)));
     assert_eq!(write(60_001, 3, Some(plain)), Some(plain));
 }

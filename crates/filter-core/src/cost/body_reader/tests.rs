@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What is found, and whether the body is whole if it does, or does not, end there.
+/// The numbers found, and whether the body is whole if it ends here, or does not.
 type Found = (Vec<Option<u64>>, bool, bool);
 
 fn read(format: Format, pointers: &[&str], chunks: &[&[u8]]) -> Found {
@@ -21,7 +21,7 @@ fn read(format: Format, pointers: &[&str], chunks: &[&[u8]]) -> Found {
     (found, reader.is_whole(true), reader.is_whole(false))
 }
 
-/// As they are read whole and in every split into two, which must make no difference.
+/// The result of reading the chunks whole, and in every split into two, which must not differ.
 fn read_split(format: Format, pointers: &[&str], body: &str) -> Found {
     let whole = read(format, pointers, &[body.as_bytes()]);
     for at in 0..=body.len() {
@@ -93,7 +93,7 @@ fn gemini() {
     let (first, last) = (chunk(5), chunk(9));
     let events = format!("data: {first}\r\n\r\ndata: {last}\r\n\r\n");
     assert_eq!(read_split(Format::Events, &GEMINI, &events).0, [Some(9)]);
-    // Without `alt=sse`, a list that grows.
+    // Without `alt=sse`, the response is a growing list.
     let items = format!("[{first}\n,\r\n{last}\n]");
     let (found, ended, _) = read_split(Format::Json, &GEMINI, &items);
     assert_eq!((found[0], ended), (Some(9), true));
@@ -152,7 +152,7 @@ fn what_a_stream_needs_is_bounded() {
     assert!(own <= 1500, "{own}");
 }
 
-/// Parts of events, of which most make whole lines.
+/// Parts of events; most of them form whole lines.
 fn part() -> impl Strategy<Value = &'static str> {
     prop::sample::select(vec![
         "\n",

@@ -1,4 +1,4 @@
-//! Which events are read: those that need not be are left out, as far as that is certain.
+//! Which events are parsed: events are skipped as far as that is certain to be right.
 
 use super::*;
 
@@ -13,7 +13,7 @@ fn searches(pointers: &[&str]) -> Option<usize> {
     search.map(|search| search.ends.len())
 }
 
-/// How many bytes need not be read.
+/// How many bytes can be skipped.
 fn left_out(pointers: &[&str], bytes: &str) -> usize {
     let pointers = parsed(pointers);
     let pointers: Vec<&Pointer> = pointers.iter().collect();
@@ -25,7 +25,7 @@ fn left_out(pointers: &[&str], bytes: &str) -> usize {
 #[test]
 fn keys_with_a_long_common_end_are_one_search() {
     assert_eq!(searches(&["/input_tokens", "/output_tokens"]), Some(1));
-    // `age"` is in too many words.
+    // `age"` is the end of too many words.
     assert_eq!(searches(&["/usage", "/page"]), Some(2));
 }
 
@@ -76,12 +76,12 @@ fn a_chunk_is_searched_once() {
     let bytes = b"data: x\n\ndata: {\"tokens\":1}\n\ndata: y\n\n";
     let mut next = NextKeys::default();
     assert_eq!(search.without(&pointers, bytes, &mut next).len(), 9);
-    // The key is so many bytes before the end, also for whoever has read on.
+    // The key is this many bytes before the end, also for a caller that has read further.
     let left = next[0].unwrap();
     assert!(bytes[bytes.len() - left..].starts_with(b"\"tokens"));
     assert_eq!(search.without(&pointers, &bytes[4..], &mut next).len(), 5);
     assert_eq!(next[0], Some(left));
-    // Behind it the rest is searched anew.
+    // After it, the rest is searched again.
     assert_eq!(search.without(&pointers, &bytes[29..], &mut next).len(), 9);
     assert_eq!(next[0], Some(0));
 }

@@ -2,7 +2,7 @@
 
 use super::{JsonReader, State, Targets};
 
-/// A number so far: whole units, rounded up.
+/// A partly read number, in whole units rounded up.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Number {
     units: u64,
@@ -31,7 +31,7 @@ impl Number {
 }
 
 impl JsonReader {
-    /// The number ended: it counts where pointers lead to it.
+    /// The number ended: stores it for the pointers that lead to it.
     pub(super) fn end_number(&mut self, targets: Targets<'_>) {
         self.state = State::Between;
         self.find_item(targets);

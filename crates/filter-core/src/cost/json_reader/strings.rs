@@ -1,11 +1,11 @@
-//! Strings, keys and what is between those that nothing is looked for in.
+//! Reads strings and keys, and skips containers in which nothing is looked for.
 
 use memchr::memchr2;
 
 use super::{JsonReader, State, Targets};
 
 impl JsonReader {
-    /// Reads over a string; returns what follows.
+    /// Skips a string; returns what follows.
     pub(super) fn text<'b>(&mut self, bytes: &'b [u8], end: State, escape: State) -> &'b [u8] {
         let at = memchr2(b'"', b'\\', bytes);
         let Some((&byte, rest)) = at.and_then(|at| bytes.get(at..)?.split_first()) else {
@@ -15,7 +15,7 @@ impl JsonReader {
         rest
     }
 
-    /// Reads over a container in which nothing is looked for; returns what follows.
+    /// Skips a container in which nothing is looked for; returns what follows.
     pub(super) fn skip<'b>(&mut self, mut bytes: &'b [u8]) -> &'b [u8] {
         let structural = |byte: &u8| matches!(byte, b'"' | b'{' | b'[' | b'}' | b']');
         while let Some(at) = bytes.iter().position(structural) {
@@ -45,7 +45,7 @@ impl JsonReader {
         &[]
     }
 
-    /// A part of a key; returns what follows.
+    /// Reads a part of a key; returns what follows.
     pub(super) fn key<'b>(&mut self, targets: Targets<'_>, bytes: &'b [u8]) -> &'b [u8] {
         let end = memchr2(b'"', b'\\', bytes).unwrap_or(bytes.len());
         let (part, rest) = bytes.split_at_checked(end).unwrap_or((bytes, &[]));

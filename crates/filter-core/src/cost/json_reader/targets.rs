@@ -1,20 +1,20 @@
-//! What a reader of JSON looks for.
+//! The pointers that a JSON reader looks for.
 
 use policy::Pointer;
 
 use super::{MAX_POINTERS, WRAPPERS};
 
-/// What is looked for.
+/// The pointers to look for.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::cost) struct Targets<'p> {
     pointers: &'p [&'p Pointer],
     pub(super) events: bool,
-    /// A bit for each pointer that begins with one of [`WRAPPERS`], which it need not.
+    /// A bit for each pointer that begins with one of [`WRAPPERS`], a part it does not need.
     unwrapped: u32,
 }
 
 impl<'p> Targets<'p> {
-    /// `events`: whether documents are events, whose [`WRAPPERS`] count as not there.
+    /// `events`: whether documents are events, whose [`WRAPPERS`] are transparent.
     pub(in crate::cost) fn new(pointers: &'p [&'p Pointer], events: bool) -> Self {
         let mut unwrapped = 0;
         for (at, pointer) in pointers.iter().enumerate().take(MAX_POINTERS) {

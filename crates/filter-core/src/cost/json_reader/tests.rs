@@ -110,7 +110,7 @@ fn depth_costs_nothing() {
     assert_eq!(one("/a", &text), Some(5));
 }
 
-/// JSON with the keys that are looked for in many places.
+/// JSON with the wanted keys in many places.
 fn json(depth: u32) -> BoxedStrategy<serde_json::Value> {
     let key = prop::sample::select(vec!["a", "b", "usage", "message", "response", "é\"\\"]);
     let leaf = prop_oneof![

@@ -121,14 +121,14 @@ fn one_worker_queries_at_a_time_and_one_settles() {
         [(9, 3, 0)]
     );
     assert_eq!(shared_lease.query(at(39), &TERMS, 2, u64::MAX), None);
-    // The worker that queried is gone; its settlements are not sent again.
+    // The worker that queried no longer exists; its settlements are not sent again.
     assert_eq!(status(shared_lease.query(at(40), &TERMS, 2, u64::MAX)), []);
 }
 
 #[test]
 fn what_is_wanted_follows_the_demand() {
     let mut shared_lease = granted(100);
-    // Three quarters are gone in less than a quarter of the time: twice as much.
+    // Three quarters are used in less than a quarter of the time: the query doubles.
     let used = |shared_lease: &mut SharedLease, ms| {
         while shared_lease.units(at(ms)) > 25 {
             shared_lease.withdraw(at(ms), &TERMS, portion(10));
@@ -139,7 +139,7 @@ fn what_is_wanted_follows_the_demand() {
     };
     assert_eq!(used(&mut shared_lease, 24), Some(200));
     shared_lease.answered(at(26), at(24), Some(lease(50, 1)), &TERMS);
-    // A grant smaller than what was wanted says nothing.
+    // A grant smaller than the query says nothing about the demand.
     assert_eq!(used(&mut shared_lease, 30), Some(200));
     shared_lease.answered(at(31), at(30), None, &TERMS);
     assert_eq!(
@@ -147,7 +147,7 @@ fn what_is_wanted_follows_the_demand() {
         None,
         "little is left for a while"
     );
-    // More than half unspent: half as much, and the rest goes back but for what may be needed.
+    // More than half is unspent: the query halves, and units that will not be needed are returned.
     let mut shared_lease = granted(100);
     shared_lease.withdraw(at(6), &TERMS, portion(14));
     assert_eq!(shared_lease.maintain(at(69), &TERMS), None);

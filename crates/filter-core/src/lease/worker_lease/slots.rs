@@ -6,8 +6,8 @@ use crate::{cache::BucketKey, time::Now};
 /// Buckets with leases in one worker, at most; a power of two.
 pub(super) const SLOTS: usize = 1024;
 
-/// One worker's leases of all buckets: a fixed number of slots, two of which each bucket may use. A
-/// bucket that finds both in use is checked for each request.
+/// One worker's leases of all buckets, in a fixed number of slots; each bucket may use two of them. If
+/// both are in use, the bucket's requests are checked.
 #[derive(Debug)]
 pub(crate) struct WorkerLeases<O> {
     pub(super) slots: Vec<Option<Box<WorkerLease<O>>>>,

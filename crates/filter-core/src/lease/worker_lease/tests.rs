@@ -51,7 +51,7 @@ fn a_unit_is_put_back_into_its_own_grant_only() {
     let reservation = worker_lease.take(1, at(3)).unwrap();
     worker_lease.grant = grant(3, 150);
     worker_lease.release(reservation, 1);
-    // The same epoch, but a later deadline: it is not used any more.
+    // The same epoch with a later deadline: the units are not used again.
     assert_eq!(
         (worker_lease.grant.units, worker_lease.settlements.totals()),
         (2, (0, 1))
@@ -134,7 +134,7 @@ fn portions_last_for_about_a_sixteenth_of_the_time() {
     );
 }
 
-/// A lease with two units until 100 ms, whose bucket needed as many in a lease time.
+/// A lease with two units until 100 ms, whose bucket needed two units in a lease time.
 fn in_use(leases: &mut WorkerLeases<()>, needed: u64) -> &mut WorkerLease<()> {
     let worker_lease = leases.find(key(1), 7).unwrap();
     worker_lease.status = Some(BucketStatus {
@@ -164,7 +164,7 @@ fn what_will_be_needed_is_not_looked_after_in_its_time() {
         in_use(&mut leases, needed);
         assert_eq!(leases.due(at(69)), []);
         assert_eq!(leases.due(at(70)).is_empty(), waits, "{needed}");
-        // A quarter of a lease time after its end, no query has.
+        // A quarter of a lease time after its end, no query has carried the settlements.
         assert_eq!(leases.due(at(124)).is_empty(), waits);
         assert_eq!(leases.due(at(125)), [(key(1), 7)]);
     }
@@ -178,7 +178,7 @@ fn what_was_needed_after_all_goes_back_in_time_unless_it_is_little() {
         worker_lease.grant.units = left;
         assert_eq!(leases.due(at(70)), []);
         assert_eq!(leases.due(at(87)), []);
-        // An eighth of a grant's time before its end.
+        // An eighth of the lease time before its end.
         assert_eq!(leases.due(at(88)).is_empty(), waits, "{left} of 256");
     }
 }

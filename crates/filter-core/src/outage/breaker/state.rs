@@ -1,4 +1,4 @@
-//! The breaker's state in shared data, and what a call makes of it.
+//! The breaker's state in shared data, and its transitions.
 
 use super::{CallResult, Gate};
 use crate::{
@@ -8,13 +8,13 @@ use crate::{
 
 /// Failures in a row that open the breaker.
 pub(super) const FAILURES_IN_A_ROW: u64 = 5;
-/// How long failures and answers are counted from the first failure on.
+/// The window: how long failures and answers are counted after the first failure.
 pub(super) const WINDOW_US: u64 = 2_000_000;
 /// Failures in a window that open the breaker, if they are half of all calls.
 const FAILURES_IN_WINDOW: u64 = 10;
 /// The first open interval.
 const OPEN_MIN_US: u64 = 250_000;
-/// The longest open interval: how long a limiter that recovered waits for traffic, at most.
+/// The longest open interval: the most time that a recovered limiter waits for traffic.
 pub(super) const OPEN_MAX_US: u64 = 2_000_000;
 
 /// The value in shared data.
@@ -76,7 +76,7 @@ impl State {
         matches!(self, Self::Closed(counts) if counts.failed == 0)
     }
 
-    /// Reads the shared value. Anything else is a closed breaker, which costs a few calls.
+    /// Reads the shared value. Invalid bytes are a closed breaker, which costs a few calls.
     pub(super) fn read(bytes: &[u8]) -> Self {
         Self::parse(bytes).unwrap_or(Self::Closed(Counts::default()))
     }
@@ -143,7 +143,7 @@ impl State {
 }
 
 impl Counts {
-    /// Nothing is counted, and nothing written, before the first failure of a window.
+    /// Before the first failure of a window, nothing is counted or written.
     fn answered(self, now: Now) -> Self {
         if self.failed == 0 || self.is_over(now) {
             return Self::default();

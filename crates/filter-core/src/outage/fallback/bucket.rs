@@ -112,7 +112,7 @@ impl Worker {
         }
     }
 
-    /// Counts what this proxy decided alone, and marks a request that is degraded.
+    /// Counts a decision of this proxy, and marks a request that is degraded.
     fn record_local(&mut self, input: &FallbackInput<'_>, fits: bool, result: &mut FallbackResult) {
         let limit = &input.limit.name;
         let outcome = match input.limit_check.mode {

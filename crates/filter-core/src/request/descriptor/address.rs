@@ -3,14 +3,14 @@
 use address::Address;
 use filter_config::Prefixes;
 
-/// The address in Envoy's `source.address` (`10.0.0.1:80`, `[::1]:80`), its bits beyond the
-/// prefix set to zero. Addresses that are none (a Unix socket) give none.
+/// The address in Envoy's `source.address` (`10.0.0.1:80`, `[::1]:80`), its bits beyond the prefix set
+/// to zero; `None` for a source that is no IP address (a Unix socket).
 pub(super) fn client(mut bytes: Vec<u8>, prefixes: Prefixes) -> Option<Vec<u8>> {
     let host = host(&bytes)?;
-    // The link of a local address (`fe80::1%eth0`) does not distinguish clients.
+    // The zone of a link-local address (`fe80::1%eth0`) does not distinguish clients.
     let host = before(host, b'%').unwrap_or(host);
     let address = Address::parse(host)?;
-    // Envoy writes addresses canonically, unless it is one that was mapped into IPv6.
+    // Envoy writes addresses in canonical form, except IPv4 addresses mapped into IPv6.
     if address.is_v4() && prefixes.v4 >= 32 {
         let plain = host.len();
         bytes.truncate(plain);

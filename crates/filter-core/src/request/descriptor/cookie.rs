@@ -1,11 +1,11 @@
-//! Cookies, as leniently as any service reads them: what one of them takes for the cookie is
-//! found here, and its spellings are one value.
+//! Cookies, parsed as leniently as any service does: what some service accepts as the cookie is found
+//! here, and all its spellings become one value.
 
 use normalize::percent_decode;
 
 use super::Found;
 
-/// Finds the values that a line of cookies gives to a name.
+/// Finds the values of a name in a `cookie` header.
 ///
 /// Names are compared without case and decoded. Blanks around names and values, quotes,
 /// backslashes within quotes and percent-encoding are undone.
@@ -29,7 +29,7 @@ fn is_name(key: &[u8], name: &str) -> bool {
 fn decoded(value: &[u8]) -> Vec<u8> {
     let value = value.trim_ascii();
     match value {
-        // Some services take the last byte for the closing quote, whatever it is.
+        // Some services drop the last byte as the closing quote, whatever it is.
         [b'"', quoted @ .., _] => percent_decode(&unescaped(quoted)),
         _ => percent_decode(value),
     }

@@ -5,8 +5,8 @@ use sha2::{Digest, Sha256};
 /// Bytes of the hash that are kept: enough that no two values share a bucket.
 const KEPT: usize = 16;
 
-/// The first half of the value's SHA-256 in hex, as `sha256sum | cut -c1-32` prints it. There is no
-/// key, so that every proxy makes the same, and an operator can.
+/// The first half of the value's SHA-256 in hex, as `sha256sum | cut -c1-32` prints it. It has no key,
+/// so that every proxy computes the same hash, and an operator can too.
 pub(super) fn hashed(value: &[u8]) -> Vec<u8> {
     const DIGITS: [u8; 16] = *b"0123456789abcdef";
     let digest = Sha256::digest(value);

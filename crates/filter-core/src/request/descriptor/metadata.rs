@@ -1,8 +1,8 @@
 //! Dynamic metadata: values that other filters set for a request, such as the claims of its token.
 //!
-//! The host hands a value over as bytes that do not say whether they are text, a number or a
-//! list, and a client may choose text that looks like a number. Where the bytes leave a doubt,
-//! the metadata is read as a whole, which comes as a message of protobuf and names each kind.
+//! The host returns a value as bytes without its type, which may be text, a number or a list, and a
+//! client may choose text that looks like a number. Where the bytes are ambiguous, the filter reads the
+//! whole metadata, a protobuf message that contains the types.
 
 mod json;
 mod message;
@@ -11,11 +11,11 @@ use message::Value;
 
 use super::{NoProperty, Request};
 
-/// Where metadata is, and where filters leave theirs in it.
+/// The property with all metadata, and the prefix of values that filters set.
 const WHOLE: &[u8] = b"metadata";
 const FILTERS: &[u8] = b"metadata\0filter_metadata\0";
 
-/// The value at a path, as text; `None` where there is none, or null.
+/// The value at a path, as text; `None` if it is absent or null.
 pub(super) fn value(path: &[u8], request: &impl Request) -> Option<Vec<u8>> {
     let bytes = match request.property(path) {
         Ok(bytes) if is_text(&bytes) => return Some(bytes),
@@ -38,8 +38,8 @@ fn distinguish(bytes: Vec<u8>, whole: &[u8], path: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// Whether bytes are certainly text: a number has eight of them, a boolean is below the blank,
-/// and a list or a map begins with how many it holds, which leaves a zero.
+/// Whether bytes are certainly text: a number has eight bytes, a boolean is a byte below the blank, and
+/// a list or a map begins with its length, which contains a zero byte.
 fn is_text(bytes: &[u8]) -> bool {
     bytes.len() != 8 && !bytes.iter().any(|byte| *byte < b' ')
 }

@@ -1,13 +1,13 @@
-//! Parameters of a query, as leniently as any service reads them.
+//! Parameters of a query, parsed as leniently as any service does.
 
 use normalize::percent_decode;
 
 use super::Found;
 
-/// Finds the values that the query of a target gives to a name, decoded.
+/// Finds the decoded values of a name in the query of a request target.
 ///
-/// Parameters are parted by `&` or `;`. Names are decoded, and compared without case and the
-/// blanks around them.
+/// `&` and `;` separate parameters. Names are decoded, and compared without case and surrounding
+/// blanks.
 #[inline(never)]
 pub(super) fn read(target: &[u8], name: &str, found: &mut Found) {
     let end = target.iter().position(|byte| *byte == b'#');

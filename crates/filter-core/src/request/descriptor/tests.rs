@@ -68,7 +68,7 @@ fn every_spelling_of_a_cookie_is_one_value() {
         "sid=a=b; sid=a=b",
         "sid; sid=a=b",
     ] {
-        // Where the last byte is taken for the quote, `a=b` lost its last letter.
+        // Services that drop the last byte as the quote read `a=b` without its last letter.
         let expected = if line == "sid=\"a=b" { "a=" } else { "a=b" };
         let lines = [("cookie", line)];
         let found = value(&cookie(IfSeveral::Share), &lines);

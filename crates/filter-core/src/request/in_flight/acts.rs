@@ -1,4 +1,4 @@
-//! Checks that free, renew or enter slots and charge nothing: one for those of a bucket.
+//! Checks that free, renew or enter slots and charge nothing: one check for the slots of one bucket.
 
 use algorithms::SlotAct;
 
@@ -14,13 +14,13 @@ use crate::{
 /// Slots of one bucket in one check, at most.
 const MAX_TOGETHER: usize = protocol::MAX_FREE;
 
-/// A slot, and the request that holds it if it runs.
+/// A slot, and the request that holds it if that still runs.
 type OfStream = (Option<StreamId>, HeldSlot);
 
 impl Worker {
     /// Makes checks that free, renew or enter slots, those of a bucket together.
     pub(super) fn send_acts(&mut self, now: Now, act: SlotAct, slots: Vec<OfStream>) {
-        // A bucket that is not known here is one of its own.
+        // A slot whose bucket is not known here gets a check of its own.
         let hash = |(_, slot): &OfStream| slot.key.map_or(slot.slot.parts, BucketKey::hash);
         let same = |(_, one): &OfStream, (_, other): &OfStream| {
             one.key.is_some() && one.key == other.key && one.limit == other.limit

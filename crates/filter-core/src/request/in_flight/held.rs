@@ -1,4 +1,4 @@
-//! The slots of a request, by the answer to its check, and what names its buckets.
+//! The slots of one request, from the answer to its check, and the descriptor of their buckets.
 
 use std::rc::Rc;
 
@@ -29,7 +29,7 @@ pub(super) struct HeldSlot {
     /// Its bucket, if the limit is known here.
     pub(super) key: Option<BucketKey>,
     pub(super) renew_us: u64,
-    /// Whether the store may have it; not if this proxy's share of the limit admitted the request.
+    /// Whether the store may have it; false if this proxy's share of the limit admitted the request.
     pub(super) stored: bool,
     pub(super) request: Rc<Described>,
 }
@@ -38,7 +38,7 @@ pub(super) struct HeldSlot {
 #[derive(Debug)]
 pub(crate) struct Described {
     pub(crate) entries: Extracted,
-    /// The other limits that apply, which such a check need not look at.
+    /// The other limits that apply, which a check about slots skips.
     pub(crate) skip: Vec<Name>,
 }
 
@@ -47,7 +47,7 @@ impl HeldSlots {
         self.slots.is_empty() && self.shares.is_empty()
     }
 
-    /// The slots in the answer to a check that was sent at some time.
+    /// The slots in the answer to a check that was sent at `sent`.
     pub(crate) fn of(check: &PendingCheck, answer: &Answer, sent: Now) -> Self {
         let given = answer.limits.iter().filter(|limit| limit.charged > 0);
         let mut request = None;
@@ -70,7 +70,7 @@ impl HeldSlots {
         }
     }
 
-    /// Whether an answer came so late that a slot may be gone before it is renewed.
+    /// Whether the answer came so late that a slot may expire before it is renewed.
     pub(crate) fn is_late(&self, now: Now) -> bool {
         self.slots.iter().any(|held| now.reached(held.renew_us))
     }
@@ -100,7 +100,7 @@ impl HeldSlot {
     }
 }
 
-/// The slots that the request of a check has if a limiter gives them under an id.
+/// The slots that a check's request has if its limits give it slots under this id.
 pub(super) fn possible_slots(check: &PendingCheck, id: SlotId) -> impl Iterator<Item = HeldSlot> {
     let limits = check.policy.as_ref().map(|policy| &policy.compiled);
     let request = limits.map(|_| Rc::new(Described::of(check)));

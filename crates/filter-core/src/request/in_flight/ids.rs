@@ -7,7 +7,7 @@ use siphasher::sip::SipHasher13;
 
 use crate::time::Now;
 
-/// A count under a keyed hash.
+/// A counter, hashed with a key.
 #[derive(Debug)]
 pub(super) struct Ids {
     key: [u8; 16],

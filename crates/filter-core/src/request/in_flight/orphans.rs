@@ -1,6 +1,6 @@
-//! Slots that a worker could not free before it was deleted: when Envoy gets a new configuration, the
-//! worker of the old one ends with its last request. It leaves the frees in shared data, and any
-//! worker of the domain sends them.
+//! Slots that a worker could not free before it was deleted: when Envoy receives a new configuration,
+//! the worker of the old one is deleted with its last request. It writes the pending frees to shared
+//! data, and any worker of the domain sends them.
 
 use algorithms::SlotAct;
 
@@ -15,20 +15,20 @@ use crate::{
 
 /// Bytes of the calls in shared data, at most; beyond that, slots expire.
 const MAX_BYTES: usize = 256 * 1024;
-/// How often a worker looks whether something was left.
+/// How often a worker looks for frees in shared data.
 const EVERY_MS: u64 = 500;
 /// Checks in one call.
 const MAX_CHECKS: usize = 128;
 
-/// This worker's part in sending them.
+/// The frees that this worker has taken from shared data and is sending.
 #[derive(Debug, Default)]
 pub(crate) struct Orphans {
     looked_us: u64,
-    /// Calls that carry some, until they are answered.
+    /// Calls that carry frees, until they are answered.
     in_flight: Vec<(CallId, Frees)>,
 }
 
-/// What one call frees.
+/// The frees in one call.
 #[derive(Debug)]
 struct Frees {
     /// When the last of the slots expires, on the monotonic clock.
@@ -41,7 +41,8 @@ fn key(domain: &str) -> Vec<u8> {
 }
 
 impl Worker {
-    /// Leaves the slots that are still to be freed to the other workers. Nothing may follow.
+    /// Leaves the slots still to be freed to the other workers. The host must not use the worker
+    /// afterwards.
     pub fn leave(&mut self, host: &impl Host, now: Now) {
         self.free_in_flight(host, now);
         self.settle_costs(now);
@@ -72,7 +73,7 @@ impl Worker {
         }
     }
 
-    /// Sends what deleted workers left.
+    /// Sends the frees that deleted workers left.
     pub(crate) fn send_orphans(&mut self, host: &impl Host, now: Now) {
         let orphans = &mut self.requests.in_flight.orphans;
         if !now.reached(orphans.looked_us.saturating_add(EVERY_MS * 1000)) {
@@ -104,7 +105,7 @@ impl Worker {
         }
     }
 
-    /// A call that carried some was answered. Where a limiter refuses it, the slots expire.
+    /// A call that carried frees was answered. If a limiter refuses it, the slots expire.
     pub(crate) fn on_orphans_answered(
         &mut self,
         host: &impl Host,
@@ -121,7 +122,8 @@ impl Worker {
         }
     }
 
-    /// A call that carried some failed: they are left again. Frees of slots that are gone do nothing.
+    /// A call that carried frees failed: they go back to shared data. Freeing a slot twice does
+    /// nothing.
     pub(crate) fn on_orphans_failed(&mut self, host: &impl Host, now: Now, id: CallId) {
         let in_flight = &mut self.requests.in_flight.orphans.in_flight;
         let at = in_flight.iter().position(|(of, _)| *of == id);

@@ -1,4 +1,4 @@
-//! Slots of long requests: renewed until those end, and entered again where they are missing.
+//! Renews the slots of long requests until they end, and enters missing ones again.
 
 use algorithms::{Missing, SlotAct};
 use protocol::Answer;
@@ -7,7 +7,7 @@ use super::{InFlight, RENEWALS, RETRIES};
 use crate::{host::Host, metrics::Event, request::SlotRelease, time::Now, worker::Worker};
 
 impl InFlight {
-    /// The breaker is open or closed. Once it closes, the renewals that it stopped are due.
+    /// The breaker opened or closed. When it closes, the renewals that it stopped become due.
     pub(crate) fn look_at_breaker(&mut self, now: Now, open: bool) {
         if std::mem::replace(&mut self.stopped, open) && !open {
             self.next_us = self.next_us.min(now.mono_us);
@@ -26,7 +26,7 @@ impl Worker {
         for (stream, held) in self.requests.in_flight.held.iter_mut() {
             for slot in &mut held.slots {
                 let ttl_ms = slot.slot.ttl_ms().unwrap_or(u64::MAX);
-                // Those that are due a little later come along.
+                // Slots that are due a little later are renewed in the same check.
                 if slot.renew_us <= now.after_ms(ttl_ms / RETRIES) {
                     slot.renew_us = now.after_ms(ttl_ms / RENEWALS);
                     due.push((Some(*stream), slot.clone()));
@@ -38,7 +38,7 @@ impl Worker {
         self.send_acts(now, SlotAct::Renew, due);
     }
 
-    /// What became of slots: those that are missing, and whose requests still run, are entered again.
+    /// Handles the answer about slots: missing slots whose requests still run are entered again.
     pub(crate) fn on_slots_answered(
         &mut self,
         now: Now,

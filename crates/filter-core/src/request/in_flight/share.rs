@@ -9,7 +9,8 @@ use crate::{
     worker::Worker,
 };
 
-/// The share is counted under every revision of its limit: what is in flight stays so.
+/// The share is counted across all revisions of its limit, because requests in flight outlast a
+/// revision.
 const GENERATION: u64 = 0;
 
 /// A place in the share of one bucket. It is counted in the epoch, one slot ttl long, in which it was
@@ -21,7 +22,7 @@ pub(crate) struct Share {
     epoch: u64,
 }
 
-/// The places that are taken, as the workers of a proxy share them.
+/// The places that are taken, counted by all workers of a proxy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Places {
     epoch: u64,
@@ -31,7 +32,7 @@ struct Places {
 }
 
 impl Share {
-    /// In the bucket with this key, of [`Role::Global`], whose slots live for some time.
+    /// A place in the bucket with this key, of [`Role::Global`], whose slots have this ttl.
     pub(crate) fn of(key: BucketKey, ttl_ms: u64) -> Self {
         Self {
             key: key.in_role(Role::InFlight),
@@ -40,7 +41,7 @@ impl Share {
         }
     }
 
-    /// How many there may be at this proxy: a part of the limit, but at least one.
+    /// The size of this proxy's share: an equal part of the limit, but at least one place.
     pub(crate) fn size(limit: u64, proxies: u64) -> u64 {
         (limit / proxies.max(1)).max(1).min(limit)
     }
@@ -50,7 +51,8 @@ impl Share {
         self.key == key.in_role(Role::InFlight)
     }
 
-    /// Takes a place if fewer than `size` are taken, or only looks; returns whether there is one.
+    /// Takes a place if fewer than `size` are taken, or with `peek` only looks; returns whether one was
+    /// left.
     pub(crate) fn take(
         &mut self,
         table: &Table,
@@ -67,7 +69,7 @@ impl Share {
         })
     }
 
-    /// Keeps so many places of one bucket and epoch, of which this is one. A module that stops loses
+    /// Renews `count` places of one bucket and epoch, of which this is one. A module that stops loses
     /// its places within two ttls.
     fn renew(
         &self,
@@ -90,7 +92,7 @@ impl Share {
         now.mono_us / self.ttl_us
     }
 
-    /// Changes the places that are taken, of which a worker's requests are one part.
+    /// Changes the counts of taken places, which include those of other workers.
     fn change<T>(
         &self,
         table: &Table,
@@ -141,7 +143,7 @@ impl Places {
         bytes
     }
 
-    /// What is still counted in an epoch.
+    /// The counts that still apply in an epoch.
     const fn at(self, epoch: u64) -> Self {
         let (current, previous) = match epoch.checked_sub(self.epoch) {
             Some(0) => (self.current, self.previous),
@@ -155,7 +157,7 @@ impl Places {
         }
     }
 
-    /// Gives up places that were counted in an epoch, if they still are.
+    /// Frees places that were counted in an epoch, if they still are.
     const fn leave(&mut self, epoch: u64, count: u64) {
         if epoch == self.epoch {
             self.current = self.current.saturating_sub(count);
@@ -166,7 +168,7 @@ impl Places {
 }
 
 impl Worker {
-    /// Gives a place of the share back.
+    /// Frees a place of the share.
     pub(super) fn free_share(&self, host: &impl Host, now: Now, share: &Share) {
         if let Some(shared) = self.process.shared() {
             // Contended: the place stays taken for up to two ttls.
@@ -174,7 +176,7 @@ impl Worker {
         }
     }
 
-    /// Keeps the places of requests that run.
+    /// Renews the places of requests that still run.
     pub(super) fn renew_shares(&mut self, host: &impl Host, now: Now) {
         let Some(shared) = self.process.shared() else {
             return;

@@ -1,5 +1,5 @@
-//! Values as text: text as it is, numbers as people write them, and what is more than one value
-//! as JSON, with the keys of a map in order, so that one value has one text.
+//! Converts values to text: text stays as it is, whole numbers are decimal, and lists and maps are JSON
+//! with sorted keys, so that one value has one text.
 
 use super::message::{Value, entries, items};
 
@@ -36,7 +36,7 @@ fn write(out: &mut Vec<u8>, value: &Value<'_>, depth: usize) {
             out.push(b']');
         }
         Value::Map(map) if depth < MAX_DEPTH => {
-            // A claim has few, and to sort them otherwise weighs 3 KB.
+            // A claim has few entries, and another sort would add 3 KB to the module.
             let mut sorted: Vec<(&[u8], &[u8])> = Vec::new();
             for entry in entries(map) {
                 let at = sorted.partition_point(|other| *other < entry);
@@ -72,8 +72,8 @@ fn write_text(out: &mut Vec<u8>, text: &[u8]) {
     out.push(b'"');
 }
 
-/// Whole numbers below 2^64 are written out. Of all others buckets would differ by rounding: they
-/// are the bits that they are. (To print floats weighs 11 KB.)
+/// Writes whole numbers below 2^64 in decimal, and all others as their bits, because rounding would
+/// merge buckets. (Printing floats would add 11 KB to the module.)
 fn write_number(out: &mut Vec<u8>, bits: u64) {
     const INFINITE: u64 = 0x7ff << 52;
     if let Some(magnitude) = whole(bits) {
@@ -98,8 +98,7 @@ fn write_digits(out: &mut Vec<u8>, number: u64, count: u32) {
     }
 }
 
-/// How large the whole number is that a float of these bits is, whatever its sign; `None` for any
-/// other.
+/// The magnitude of the whole number that a float of these bits is; `None` for any other float.
 fn whole(bits: u64) -> Option<u64> {
     const FRACTION_BITS: u32 = 52;
     if bits << 1 == 0 {

@@ -1,5 +1,5 @@
-//! Reading Envoy's metadata as protobuf writes it: `envoy.config.core.v3.Metadata`, which holds
-//! a `google.protobuf.Struct` for each filter.
+//! Parses Envoy's metadata in protobuf encoding: `envoy.config.core.v3.Metadata`, which has a
+//! `google.protobuf.Struct` for each filter.
 
 /// A `google.protobuf.Value`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,7 +16,8 @@ pub(super) enum Value<'b> {
 }
 
 impl<'b> Value<'b> {
-    /// The value at a path, whose parts are parted by zero bytes; the first is the filter's.
+    /// The value at a path, whose parts are separated by zero bytes; the first part is the filter's
+    /// name.
     pub(super) fn of_metadata(metadata: &'b [u8], path: &[u8]) -> Option<Self> {
         let mut parts = path.split(|byte| *byte == 0);
         let mut value = Self::Map(entry(metadata, parts.next()?)?);
@@ -29,7 +30,7 @@ impl<'b> Value<'b> {
         Some(value)
     }
 
-    /// Of a message `Value`. One without a kind is null.
+    /// Reads a message `Value`. One without a kind is null.
     pub(super) fn read(message: &'b [u8]) -> Self {
         match Fields(message).last() {
             Some((2, Field::Number(bits))) => Self::Number(bits),
@@ -50,7 +51,7 @@ fn entry<'b>(map: &'b [u8], key: &[u8]) -> Option<&'b [u8]> {
         .map(|(_, value)| value)
 }
 
-/// The keys and values of the first field of a message, a map.
+/// The keys and values of a message whose first field is a map.
 pub(super) fn entries(message: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     items(message).map(|entry| {
         let (mut key, mut value): (&[u8], &[u8]) = (&[], &[]);
@@ -65,7 +66,7 @@ pub(super) fn entries(message: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     })
 }
 
-/// The messages that are the first field of one.
+/// The messages in the first field of a message, which is repeated.
 pub(super) fn items(message: &[u8]) -> impl Iterator<Item = &[u8]> {
     Fields(message).filter_map(|field| match field {
         (1, Field::Bytes(item)) => Some(item),
@@ -73,7 +74,7 @@ pub(super) fn items(message: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// The fields of a message, by number, up to what cannot be read.
+/// The fields of a message with their numbers, up to the first that cannot be read.
 struct Fields<'b>(&'b [u8]);
 
 enum Field<'b> {

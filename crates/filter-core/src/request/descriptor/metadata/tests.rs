@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A field of bytes, as protobuf writes it.
+/// A field of bytes, in protobuf encoding.
 fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
     let mut len = bytes.len();
     let mut out = vec![number << 3 | 2];
@@ -29,7 +29,7 @@ fn map(entries: &[(&str, Vec<u8>)]) -> Vec<u8> {
     entries.iter().flat_map(entry).collect()
 }
 
-/// A host that has the claim `sub` as a value of these bytes, and all metadata as a message.
+/// A host with these bytes as the claim `sub`, and all metadata as a message.
 struct Host {
     bytes: Result<Vec<u8>, NoProperty>,
     whole: Vec<u8>,
@@ -103,7 +103,7 @@ fn values_of_every_kind_have_a_text() {
         let host = Host::new(Ok(&[flag]), vec![4 << 3, flag]);
         assert_eq!(host.claim().unwrap(), expected);
     }
-    // The order of a map is chance.
+    // The order of a map is random.
     let (a, b) = (("a", text(b"1")), ("b", number(2.0)));
     for entries in [[a.clone(), b.clone()], [b, a]] {
         let host = Host::new(Ok(b"\x02\0\0\0"), field(5, &map(&entries)));
@@ -117,7 +117,7 @@ fn null_is_as_absent_and_nothing_else_is() {
     assert_eq!(Host::new(Err(NoProperty::Unreadable), null).claim(), None);
     let absent = Host::new(Err(NoProperty::Absent), text(b"x"));
     assert_eq!(absent.claim(), None);
-    // A host that gives no metadata as a whole: bytes are what they are.
+    // A host that does not return the whole metadata: bytes stay as they are.
     for (bytes, expected) in [
         (Ok(&b"abcdefg\n"[..]), "abcdefg\n"),
         (Err(NoProperty::Unreadable), ""),
